@@ -1,0 +1,182 @@
+//! What the control plane and the data plane tell each other. Plain values: gRPC carries them between
+//! processes (`api`), the simulator hands them over directly.
+//!
+//! OSD ↔ meta is one stream; client ↔ meta is ask and answer.
+
+use crate::ids::{
+    ClusterId, Epoch, Incarnation, Index, OsdId, OsdUuid, PgId, ReplicaId, SegmentIndex, SessionId, Term, VolumeId,
+};
+use crate::map::{OsdAddr, PgMap};
+use std::net::SocketAddr;
+
+/// From an OSD to the leading meta.
+#[derive(Clone, Debug, PartialEq)]
+pub enum OsdUp {
+    Hello(OsdHello),
+    Heartbeat(OsdHeartbeat),
+    /// Answer to [`OsdDown::Attach`].
+    Attached {
+        pg: PgId,
+        order: u64,
+        result: Result<(), AttachRefusal>,
+    },
+}
+
+/// First message of the stream. OSDs get their id and uuid at format.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OsdHello {
+    pub cluster: ClusterId,
+    pub osd: OsdId,
+    pub uuid: OsdUuid,
+    pub incarnation: Incarnation,
+    pub addr: SocketAddr,
+    pub http: Option<SocketAddr>,
+    pub capacity_bytes: u64,
+    pub host: String,
+    pub rack: String,
+    pub zone: String,
+    pub replicas: Vec<(PgId, ReplicaId)>,
+}
+
+/// Sent every second, and at once when a leader or a flag changes. `pgs` holds only what changed since
+/// the last one on this stream, except the first, which holds all.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct OsdHeartbeat {
+    pub used_bytes: u64,
+    pub free_bytes: u64,
+    pub full: bool,
+    /// Set when the store stopped (R15): the reason.
+    pub poisoned: Option<String>,
+    pub pgs: Vec<PgReport>,
+    /// Peers that this OSD cannot reach.
+    pub unreachable: Vec<OsdId>,
+}
+
+/// What one replica says of its PG. `leading` is `None` on followers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PgReport {
+    pub pg: PgId,
+    pub replica: ReplicaId,
+    pub term: Term,
+    pub applied: Index,
+    /// R11: this replica is damaged; it neither votes nor serves.
+    pub quarantined: bool,
+    pub leading: Option<LeadReport>,
+}
+
+/// The leader's view: the source of PG state.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct LeadReport {
+    pub active: bool,
+    /// Followers that are matched, followers that are behind, followers that are not heard.
+    pub followers_in_sync: u8,
+    pub followers_behind: u8,
+    pub followers_silent: u8,
+    pub recovering: bool,
+}
+
+/// Why an attach did not commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachRefusal {
+    /// Not the leader; ask `hint` if given.
+    NotLeader { hint: Option<OsdId> },
+    /// The PG has seen this order or a later one: read again and draw a new one (R6).
+    StaleOrder { last: u64 },
+    /// The group has no quorum now, or the log or the device is full.
+    Busy,
+}
+
+/// From the leading meta to an OSD.
+#[derive(Clone, Debug, PartialEq)]
+pub enum OsdDown {
+    /// The stream is accepted; `osds` is the whole address map.
+    Welcome { map_epoch: Epoch, osds: Vec<OsdAddr> },
+    /// The address map changed.
+    Osds { map_epoch: Epoch, osds: Vec<OsdAddr> },
+    /// This OSD holds a member of `map`: create it if it is not there. Idempotent.
+    EnsurePg(PgMap),
+    /// This replica is no member of anything any more (pool removed): drop its data, keep a tombstone.
+    DropReplica { pg: PgId, replica: ReplicaId },
+    /// Commit this attach record in the PG that you lead (R6); also fence, delete, resize.
+    Attach { pg: PgId, attach: Attach },
+    /// Hand leadership of the PG to this member's OSD.
+    TransferLeader { pg: PgId, to: OsdId },
+    /// The cluster does not know this OSD, or knows another life of it: stop.
+    Refused { code: u32, reason: String },
+}
+
+/// The attach record of one volume in one PG (R6). Decision state: takes effect when committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attach {
+    /// Per PG, drawn in meta's transaction; only grows.
+    pub order: u64,
+    pub volume: VolumeId,
+    /// Zero: nobody may write (fenced).
+    pub session: SessionId,
+    pub epoch: Epoch,
+    /// Chunks of the volume; chunks at or above it do not exist. Zero: the volume is deleted.
+    pub chunk_count: u32,
+}
+
+/// From a client to the leading meta.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClientAsk {
+    /// Open `pool/volume`. Exclusive for writing; `steal` fences the holder.
+    Open { name: String, write: bool, steal: bool, holder: String },
+    /// Where are these segments? Allocates those that are not there when `session` is the writer's.
+    Segments { volume: VolumeId, session: SessionId, epoch: Epoch, segments: Vec<SegmentIndex>, allocate: bool },
+    /// Addresses and members may have changed: tell me of these PGs.
+    Refresh { pgs: Vec<PgId> },
+    /// I am alive; sent every 2 s by a holder.
+    Keepalive { volume: VolumeId, session: SessionId },
+    /// I am done: the attach record becomes "nobody".
+    Close { volume: VolumeId, session: SessionId },
+}
+
+/// The answer to a [`ClientAsk`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClientAnswer {
+    Opened(Opened),
+    Segments { segments: Vec<SegmentPlace>, view: MapView },
+    Refreshed(MapView),
+    Alive,
+    Closed,
+    Refused(Refusal),
+}
+
+/// An open volume.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Opened {
+    pub cluster: ClusterId,
+    pub volume: VolumeId,
+    pub session: SessionId,
+    pub epoch: Epoch,
+    pub len_bytes: u64,
+    pub write: bool,
+    pub segments: Vec<SegmentPlace>,
+    pub view: MapView,
+}
+
+/// A segment and its PG; `pg` is `None` for one that is not allocated: it reads as zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentPlace {
+    pub segment: SegmentIndex,
+    pub pg: Option<PgId>,
+}
+
+/// The part of the cluster map that an answer needs.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct MapView {
+    pub pgs: Vec<PgMap>,
+    /// Leader of each PG as meta last heard; a hint.
+    pub leaders: Vec<(PgId, OsdId)>,
+    pub osds: Vec<OsdAddr>,
+}
+
+/// A refusal that a user will read: stable code, what, why, what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("BSLT-{code}: {message}")]
+pub struct Refusal {
+    pub code: u32,
+    pub message: String,
+}

@@ -1,0 +1,53 @@
+//! What a request can end with, in words that every door can translate.
+
+/// The outcome of a failed client request. Doors map it to their protocol; `code` is what a user sees.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, thiserror::Error)]
+#[repr(u8)]
+pub enum Errno {
+    /// The request itself is wrong: out of range, misaligned, unknown flag.
+    #[error("invalid request")]
+    Invalid = 1,
+    /// Another opener has taken the volume: nothing of this session lands any more.
+    #[error("fenced: the volume was opened elsewhere")]
+    Fenced = 2,
+    /// No device space is left in the PG.
+    #[error("no space left in the pool")]
+    NoSpace = 3,
+    /// Stored bytes fail their checksum and no good copy was found.
+    #[error("stored data is damaged")]
+    Damaged = 4,
+    /// The volume was opened read-only.
+    #[error("read-only")]
+    ReadOnly = 5,
+    /// The volume is gone.
+    #[error("no such volume")]
+    Gone = 6,
+    /// The user gave a time limit, and it passed.
+    #[error("timed out")]
+    TimedOut = 7,
+    /// The process is shutting down.
+    #[error("shutting down")]
+    Shutdown = 8,
+}
+
+impl Errno {
+    /// The Linux errno.
+    pub fn os(self) -> i32 {
+        match self {
+            Errno::Invalid => 22,
+            Errno::Fenced => 116,
+            Errno::NoSpace => 28,
+            Errno::Damaged => 5,
+            Errno::ReadOnly => 30,
+            Errno::Gone => 2,
+            Errno::TimedOut => 110,
+            Errno::Shutdown => 108,
+        }
+    }
+
+    /// From the wire; `None` for a value that this version does not know.
+    pub fn from_u8(v: u8) -> Option<Errno> {
+        use Errno::*;
+        [Invalid, Fenced, NoSpace, Damaged, ReadOnly, Gone, TimedOut, Shutdown].into_iter().find(|e| *e as u8 == v)
+    }
+}

@@ -1,0 +1,246 @@
+//! Buffers for I/O: aligned to 4 KiB, written by one owner, then shared by counted references.
+//!
+//! [`IoBufMut`] is unique and writable; [`IoBufMut::freeze`] turns it into an [`IoBuf`], which is
+//! immutable, cheap to clone and to slice, and keeps its whole region alive. Regions come from a small
+//! pool per thread, because fresh pages cost more than the copy of a block.
+//!
+//! Invariant: memory handed out is always initialised (it may hold old bytes of this process, never
+//! uninitialised ones); a frozen region is never written again until its last reference is gone.
+#![allow(unsafe_code)]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::cell::RefCell;
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Alignment of every region, and the granularity of its capacity.
+pub const ALIGN: usize = 4096;
+/// Regions up to this size are pooled; each size class is a power of two.
+const POOLED_MAX: usize = 2 << 20;
+/// Bytes that one thread's pool keeps for one size class.
+const POOL_CLASS_MAX: usize = 8 << 20;
+const CLASSES: usize = (POOLED_MAX / ALIGN).ilog2() as usize + 1;
+
+/// Owned memory, aligned to [`ALIGN`].
+struct Region {
+    ptr: NonNull<u8>,
+    cap: usize,
+}
+
+// SAFETY: a region is plain memory without thread affinity; exclusive access is governed by its owner
+// (`IoBufMut` by `&mut`, `IoBuf` only reads).
+unsafe impl Send for Region {}
+// SAFETY: as above; shared access is read-only.
+unsafe impl Sync for Region {}
+
+thread_local! {
+    static POOL: RefCell<[Vec<Region>; CLASSES]> = RefCell::new(std::array::from_fn(|_| Vec::new()));
+}
+
+/// The pool's class for a capacity, if it is pooled.
+fn class_of(cap: usize) -> Option<usize> {
+    (cap.is_power_of_two() && (ALIGN..=POOLED_MAX).contains(&cap)).then(|| (cap / ALIGN).ilog2() as usize)
+}
+
+impl Region {
+    fn take(len: usize) -> Region {
+        let cap = if len <= POOLED_MAX { len.max(ALIGN).next_power_of_two() } else { len.next_multiple_of(ALIGN) };
+        let pooled = class_of(cap).and_then(|class| POOL.with_borrow_mut(|pool| pool[class].pop()));
+        pooled.unwrap_or_else(|| Region::alloc(cap))
+    }
+
+    fn layout(cap: usize) -> Layout {
+        Layout::from_size_align(cap, ALIGN).expect("a region's size fits in memory")
+    }
+
+    fn alloc(cap: usize) -> Region {
+        let layout = Region::layout(cap);
+        // SAFETY: the layout has a size of at least ALIGN, so it is not zero.
+        let ptr = unsafe { alloc_zeroed(layout) };
+        let Some(ptr) = NonNull::new(ptr) else { handle_alloc_error(layout) };
+        Region { ptr, cap }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        if let Some(class) = class_of(self.cap) {
+            // An error means that the thread is ending and its pool is gone.
+            let pooled = POOL.try_with(|pool| {
+                let spares = &mut pool.borrow_mut()[class];
+                let room = (spares.len() + 1) * self.cap <= POOL_CLASS_MAX;
+                if room {
+                    spares.push(Region { ptr: self.ptr, cap: self.cap });
+                }
+                room
+            });
+            if pooled == Ok(true) {
+                return;
+            }
+        }
+        // SAFETY: `ptr` came from `alloc_zeroed` with this very layout, and the pool did not take it.
+        unsafe { dealloc(self.ptr.as_ptr(), Region::layout(self.cap)) }
+    }
+}
+
+/// A unique, writable, aligned buffer.
+pub struct IoBufMut {
+    region: Region,
+    len: usize,
+}
+
+impl IoBufMut {
+    /// `len` bytes whose contents are unspecified (but initialised): for a buffer that is about to be filled.
+    pub fn new(len: usize) -> IoBufMut {
+        IoBufMut { region: Region::take(len), len }
+    }
+
+    /// `len` zero bytes.
+    pub fn zeroed(len: usize) -> IoBufMut {
+        let mut buf = IoBufMut::new(len);
+        buf.fill(0);
+        buf
+    }
+
+    /// Makes the buffer shorter.
+    ///
+    /// # Panics
+    /// When `len` is larger than the current length.
+    pub fn truncate(&mut self, len: usize) {
+        assert!(len <= self.len, "truncate {} to {len}", self.len);
+        self.len = len;
+    }
+
+    /// Gives up the right to write, for the right to share.
+    pub fn freeze(self) -> IoBuf {
+        IoBuf { off: 0, len: self.len, region: Some(Arc::new(self.region)) }
+    }
+}
+
+impl Deref for IoBufMut {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the region is initialised, at least `len` long, and we own it.
+        unsafe { std::slice::from_raw_parts(self.region.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for IoBufMut {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.region.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl std::fmt::Debug for IoBufMut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "IoBufMut({} B)", self.len)
+    }
+}
+
+/// An immutable, counted reference to a part of a region.
+#[derive(Clone, Default)]
+pub struct IoBuf {
+    region: Option<Arc<Region>>,
+    off: usize,
+    len: usize,
+}
+
+impl IoBuf {
+    /// No bytes.
+    pub const EMPTY: IoBuf = IoBuf { region: None, off: 0, len: 0 };
+
+    /// A copy of `bytes` in a region of its own.
+    pub fn copy_of(bytes: &[u8]) -> IoBuf {
+        let mut buf = IoBufMut::new(bytes.len());
+        buf.copy_from_slice(bytes);
+        buf.freeze()
+    }
+
+    /// `len` zero bytes, shared process-wide up to 1 MiB.
+    pub fn zeros(len: usize) -> IoBuf {
+        static ZEROS: std::sync::OnceLock<IoBuf> = std::sync::OnceLock::new();
+        let zeros = ZEROS.get_or_init(|| IoBufMut::zeroed(1 << 20).freeze());
+        if len <= zeros.len() { zeros.slice(0..len) } else { IoBufMut::zeroed(len).freeze() }
+    }
+
+    /// The bytes in `range`, sharing this region.
+    ///
+    /// # Panics
+    /// When the range leaves the buffer.
+    pub fn slice(&self, range: Range<usize>) -> IoBuf {
+        assert!(range.start <= range.end && range.end <= self.len, "slice {range:?} of {} B", self.len);
+        IoBuf { region: self.region.clone(), off: self.off + range.start, len: range.end - range.start }
+    }
+
+    /// Bytes of memory that this reference keeps alive (the whole region, shared or not).
+    pub fn region_bytes(&self) -> usize {
+        self.region.as_ref().map_or(0, |r| r.cap)
+    }
+
+    /// Whether the first byte lies on a border of `align` bytes in memory.
+    pub fn is_aligned(&self, align: usize) -> bool {
+        self.as_ptr() as usize % align == 0
+    }
+}
+
+impl Deref for IoBuf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match &self.region {
+            None => &[],
+            // SAFETY: `off + len <= cap` is kept by every constructor; the region is initialised and, once
+            // frozen, not written while any reference lives.
+            Some(region) => unsafe { std::slice::from_raw_parts(region.ptr.as_ptr().add(self.off), self.len) },
+        }
+    }
+}
+
+impl std::fmt::Debug for IoBuf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "IoBuf({} B)", self.len)
+    }
+}
+
+impl PartialEq for IoBuf {
+    fn eq(&self, other: &IoBuf) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for IoBuf {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_share_one_region_and_keep_it() {
+        let mut buf = IoBufMut::zeroed(8192);
+        buf[4096] = 7;
+        let whole = buf.freeze();
+        let tail = whole.slice(4096..8192);
+        drop(whole);
+        assert_eq!(tail[0], 7);
+        assert!(tail.is_aligned(4096));
+        assert_eq!(tail.region_bytes(), 8192);
+    }
+
+    #[test]
+    fn pooled_memory_comes_back_with_the_asked_length() {
+        let first = IoBufMut::new(5000);
+        let at = first.as_ptr() as usize;
+        drop(first);
+        let again = IoBufMut::new(6000);
+        assert_eq!(again.as_ptr() as usize, at, "the region was not reused");
+        assert_eq!(again.len(), 6000);
+        assert!(IoBufMut::zeroed(6000).iter().all(|b| *b == 0));
+    }
+
+    #[test]
+    fn an_empty_buffer_has_no_region() {
+        assert_eq!(&*IoBuf::EMPTY, b"");
+        assert_eq!(IoBuf::EMPTY.slice(0..0).region_bytes(), 0);
+    }
+}

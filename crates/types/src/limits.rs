@@ -1,0 +1,44 @@
+//! Limits of the data plane. `*_MAX` bounds bytes or counts that a peer or a user can ask for.
+
+use crate::units::{BLOCK, CHUNK, SEGMENT};
+
+/// Largest frame on a data connection: headers, head block and payload together.
+pub const FRAME_LEN_MAX: usize = 2 << 20;
+/// Largest payload of one frame.
+pub const FRAME_PAYLOAD_MAX: usize = 1 << 20;
+/// Most records in one frame.
+pub const FRAME_RECORDS_MAX: usize = 4096;
+/// A write part never crosses a border of this size, so it is also the largest payload of one entry.
+pub const PART_MAX: u64 = 512 << 10;
+/// Most fragments (and CRCs) of one part: one for each aligned block that it touches.
+pub const FRAGMENTS_MAX: usize = (PART_MAX / BLOCK) as usize;
+/// Largest descriptor of one raft entry, without its payload.
+pub const DESCRIPTOR_MAX: usize = 1 << 10;
+/// Largest payload of one log batch.
+pub const BATCH_PAYLOAD_MAX: usize = 1 << 20;
+/// Payload that a leader proposes for one PG in one turn.
+pub const PROPOSE_PAYLOAD_MAX: usize = 1 << 20;
+/// Payload in flight from a leader to one follower of one PG.
+pub const INFLIGHT_PAYLOAD_MAX: usize = 16 << 20;
+/// Append messages in flight from a leader to one follower of one PG.
+pub const INFLIGHT_MSGS_MAX: usize = 16;
+/// Client operations in flight on one connection.
+pub const CREDIT_OPS_MAX: u32 = 1024;
+/// Client payload bytes in flight on one connection.
+pub const CREDIT_BYTES_MAX: u64 = 64 << 20;
+/// Applied sequence numbers remembered above the watermark, per session and PG.
+pub const SESSION_WINDOW: u64 = 256;
+/// Smallest volume.
+pub const VOLUME_LEN_MIN: u64 = 1 << 20;
+/// Largest volume: 64 TiB.
+pub const VOLUME_LEN_MAX: u64 = 64 << 40;
+/// Most replicas of a PG.
+pub const REPLICAS_MAX: usize = 5;
+/// Most bytes of a name of a pool or volume.
+pub const NAME_LEN_MAX: usize = 63;
+
+const _: () = assert!(CHUNK % PART_MAX == 0);
+const _: () = assert!(PART_MAX as usize <= FRAME_PAYLOAD_MAX);
+const _: () = assert!(FRAME_PAYLOAD_MAX < FRAME_LEN_MAX);
+const _: () = assert!(FRAGMENTS_MAX * 4 + 128 <= DESCRIPTOR_MAX);
+const _: () = assert!(VOLUME_LEN_MAX / CHUNK <= u32::MAX as u64 && VOLUME_LEN_MAX % SEGMENT == 0);

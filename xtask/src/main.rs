@@ -1,0 +1,2 @@
+//! Tools of the workspace: `cargo xtask tidy|ci|sim`.
+fn main() {}
