@@ -181,7 +181,7 @@ impl IoBuf {
 
     /// Whether the first byte lies on a border of `align` bytes in memory.
     pub fn is_aligned(&self, align: usize) -> bool {
-        self.as_ptr() as usize % align == 0
+        (self.as_ptr() as usize).is_multiple_of(align)
     }
 }
 

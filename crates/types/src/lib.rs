@@ -14,6 +14,7 @@ pub mod limits;
 pub mod map;
 pub mod range;
 pub mod rng;
+pub mod store;
 pub mod time;
 pub mod units;
 
@@ -25,5 +26,6 @@ pub use ids::{
 };
 pub use iobuf::{IoBuf, IoBufMut};
 pub use range::SectorRange;
+pub use store::{Entry, EntryKind};
 pub use time::Time;
 pub use units::{AU, BLOCK, CHUNK, SECTOR, SEGMENT};

@@ -37,8 +37,8 @@ pub const REPLICAS_MAX: usize = 5;
 /// Most bytes of a name of a pool or volume.
 pub const NAME_LEN_MAX: usize = 63;
 
-const _: () = assert!(CHUNK % PART_MAX == 0);
+const _: () = assert!(CHUNK.is_multiple_of(PART_MAX));
 const _: () = assert!(PART_MAX as usize <= FRAME_PAYLOAD_MAX);
 const _: () = assert!(FRAME_PAYLOAD_MAX < FRAME_LEN_MAX);
 const _: () = assert!(FRAGMENTS_MAX * 4 + 128 <= DESCRIPTOR_MAX);
-const _: () = assert!(VOLUME_LEN_MAX / CHUNK <= u32::MAX as u64 && VOLUME_LEN_MAX % SEGMENT == 0);
+const _: () = assert!(VOLUME_LEN_MAX / CHUNK <= u32::MAX as u64 && VOLUME_LEN_MAX.is_multiple_of(SEGMENT));

@@ -22,5 +22,10 @@ pub const AUS_PER_CHUNK: u32 = (CHUNK / AU) as u32;
 /// Chunks in a segment.
 pub const CHUNKS_PER_SEGMENT: u32 = (SEGMENT / CHUNK) as u32;
 
-const _: () = assert!(BLOCK % SECTOR == 0 && AU % BLOCK == 0 && CHUNK % AU == 0 && SEGMENT % CHUNK == 0);
+const _: () = assert!(
+    BLOCK.is_multiple_of(SECTOR)
+        && AU.is_multiple_of(BLOCK)
+        && CHUNK.is_multiple_of(AU)
+        && SEGMENT.is_multiple_of(CHUNK)
+);
 const _: () = assert!(BLOCKS_PER_AU == 16, "the valid mask of an AU is 16 bits");

@@ -1,0 +1,209 @@
+//! The operations and the events of [`crate::Env`].
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use types::{IoBuf, IoBufMut};
+
+/// Who waits for a completion: chosen by the submitter, returned untouched. `room` says which part of
+/// the loop owns it, `generation` tells a slab key's lives apart.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Token {
+    pub room: u8,
+    pub generation: u32,
+    pub key: u32,
+}
+
+impl Token {
+    pub const fn new(room: u8, generation: u32, key: u32) -> Token {
+        Token { room, generation, key }
+    }
+}
+
+/// An open disk of this env.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct DiskId(pub u32);
+
+/// A listening socket of this env.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ListenerId(pub u32);
+
+/// A connection of this env. `generation` makes it unique for the life of the process.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnId {
+    pub slot: u32,
+    pub generation: u32,
+}
+
+impl fmt::Debug for ConnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "conn{}.{}", self.slot, self.generation)
+    }
+}
+
+/// Where to listen or to connect.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum NetAddr {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+    /// The peer of an accepted Unix connection has no name.
+    Unnamed,
+}
+
+impl fmt::Display for NetAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NetAddr::Tcp(a) => write!(f, "{a}"),
+            NetAddr::Unix(p) => write!(f, "unix:{}", p.display()),
+            NetAddr::Unnamed => f.write_str("unix:(unnamed)"),
+        }
+    }
+}
+
+/// Which device to open. Opened O_DIRECT and locked against a second opener.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DiskSpec {
+    pub path: PathBuf,
+    /// `--assume-plp`: take the write cache for non-volatile whatever the device says.
+    pub assume_plp: bool,
+    pub read_only: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DiskKind {
+    File,
+    Block,
+}
+
+/// An opened disk.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DiskInfo {
+    pub id: DiskId,
+    pub kind: DiskKind,
+    pub size_bytes: u64,
+    /// Alignment that memory and offsets need, in bytes; at most 4096.
+    pub align_bytes: u32,
+    /// Written bytes may be lost until a flush (R10). Unknown counts as volatile.
+    pub volatile_cache: bool,
+}
+
+/// One operation. Offsets and lengths of disk operations are multiples of `DiskInfo::align_bytes`.
+#[derive(Debug)]
+pub enum Op {
+    /// Fill `buf` wholly; reading past the end of the disk is an error.
+    DiskRead { token: Token, disk: DiskId, offset: u64, buf: IoBufMut },
+    /// Write all of `bufs` one after the other. With `flush`, the completion comes after a following
+    /// flush of the disk (the flush covers this write and all that completed before it).
+    DiskWrite { token: Token, disk: DiskId, offset: u64, bufs: Vec<IoBuf>, flush: bool },
+    /// Everything whose completion was seen before this was submitted is durable when it completes.
+    DiskFlush { token: Token, disk: DiskId },
+    /// The range's contents become unspecified or zero, and its space may be given back.
+    DiskDiscard { token: Token, disk: DiskId, offset: u64, len_bytes: u64 },
+    /// Completes with [`Event::Connected`].
+    Connect { token: Token, addr: NetAddr },
+    /// Receive into `bufs` one after the other; completes when at least `min` bytes are in (more if they
+    /// had arrived), or with an error. At most one receive a connection is in flight.
+    Recv { token: Token, conn: ConnId, bufs: Vec<IoBufMut>, min: usize },
+    /// Send all of `bufs`. At most one send a connection is in flight.
+    Send { token: Token, conn: ConnId, bufs: Vec<IoBuf> },
+    /// Closes the connection; operations in flight on it complete with [`NetError::Closed`].
+    Close { conn: ConnId },
+}
+
+/// A completion, or something that happened by itself.
+#[derive(Debug)]
+pub enum Event {
+    DiskRead {
+        token: Token,
+        buf: IoBufMut,
+        result: Result<(), DiskError>,
+    },
+    DiskWrite {
+        token: Token,
+        result: Result<(), DiskError>,
+    },
+    DiskFlush {
+        token: Token,
+        result: Result<(), DiskError>,
+    },
+    DiskDiscard {
+        token: Token,
+        result: Result<(), DiskError>,
+    },
+    Connected {
+        token: Token,
+        result: Result<ConnId, NetError>,
+    },
+    /// A listener has a new connection; it is ours until we close it.
+    Accepted {
+        listener: ListenerId,
+        conn: ConnId,
+        peer: NetAddr,
+    },
+    /// `Ok(n)`: n bytes in total are in the buffers, from the start.
+    Received {
+        token: Token,
+        conn: ConnId,
+        bufs: Vec<IoBufMut>,
+        result: Result<usize, NetError>,
+    },
+    Sent {
+        token: Token,
+        conn: ConnId,
+        result: Result<(), NetError>,
+    },
+    /// [`crate::Waker::wake`] was called: look at the queues from the control plane.
+    Woken,
+}
+
+/// Why a disk operation failed. All but `OutOfRange` poison the store when they meet a write or flush (R15).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DiskError {
+    #[error("input/output error (errno {0})")]
+    Io(i32),
+    #[error("the device is full")]
+    NoSpace,
+    #[error("offset {offset} + {len} lies beyond the device")]
+    OutOfRange { offset: u64, len: u64 },
+}
+
+/// Why a network operation failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NetError {
+    /// We closed it.
+    #[error("closed")]
+    Closed,
+    /// The peer closed it or reset it.
+    #[error("connection lost")]
+    Lost,
+    #[error("refused")]
+    Refused,
+    #[error("unreachable (errno {0})")]
+    Unreachable(i32),
+    #[error("timed out")]
+    TimedOut,
+}
+
+/// Why a disk or a listener could not be opened, or a turn failed as a whole. Each is shown to a user.
+#[derive(Debug, thiserror::Error)]
+pub enum EnvError {
+    #[error("{path}: {source}")]
+    Open { path: PathBuf, source: std::io::Error },
+    /// BSLT-3001
+    #[error(
+        "{path}: the file system does not support O_DIRECT (tmpfs and overlay do not); put the device on ext4, xfs or a block device"
+    )]
+    NoDirectIo { path: PathBuf },
+    /// BSLT-3002
+    #[error("{path}: another process holds the device's lock")]
+    Locked { path: PathBuf },
+    /// BSLT-1010
+    #[error(
+        "io_uring is not permitted here ({source}); containers need a seccomp profile that allows it, and sysctl kernel.io_uring_disabled must be 0"
+    )]
+    NoIoUring { source: std::io::Error },
+    #[error("cannot listen on {addr}: {source}")]
+    Listen { addr: NetAddr, source: std::io::Error },
+    #[error("io_uring failed: {0}")]
+    Ring(std::io::Error),
+}

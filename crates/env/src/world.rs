@@ -1,0 +1,58 @@
+//! The trait that a loop turns.
+
+use crate::op::{DiskInfo, DiskSpec, EnvError, Event, ListenerId, NetAddr, Op};
+use std::sync::Arc;
+use types::Time;
+
+/// The world of one data-plane thread.
+pub trait Env {
+    /// CLOCK_BOOTTIME of this node. Does not move inside a turn unless asked again.
+    fn now(&self) -> Time;
+
+    /// 64 random bits.
+    fn random(&mut self) -> u64;
+
+    /// Submits all of `ops` (leaving it empty), waits until an event is there or `deadline` has come
+    /// (`Time::NEVER`: no deadline; a past one: do not wait), and appends *all* events that have
+    /// arrived. The simulated form never waits: the simulator decides when a node has its next turn.
+    ///
+    /// # Errors
+    /// When the ring itself fails; the process cannot go on.
+    fn turn(&mut self, ops: &mut Vec<Op>, events: &mut Vec<Event>, deadline: Time) -> Result<(), EnvError>;
+
+    /// Opens and locks a disk.
+    ///
+    /// # Errors
+    /// As [`EnvError`] says.
+    fn open_disk(&mut self, spec: &DiskSpec) -> Result<DiskInfo, EnvError>;
+
+    /// Listens; accepted connections come as [`Event::Accepted`] until the env is dropped. Gives the
+    /// address in force (a TCP port 0 is replaced by the one chosen).
+    ///
+    /// # Errors
+    /// When the address is taken or not ours.
+    fn listen(&mut self, addr: &NetAddr) -> Result<(ListenerId, NetAddr), EnvError>;
+
+    /// A handle by which other threads make `turn` return with [`Event::Woken`].
+    fn waker(&self) -> Waker;
+}
+
+/// Wakes the loop from another thread (the control plane's queues). Cheap to clone; wakes coalesce.
+#[derive(Clone)]
+pub struct Waker(Arc<dyn Fn() + Send + Sync>);
+
+impl Waker {
+    pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Waker {
+        Waker(Arc::new(wake))
+    }
+
+    pub fn wake(&self) {
+        (self.0)();
+    }
+}
+
+impl std::fmt::Debug for Waker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Waker")
+    }
+}

@@ -1,0 +1,107 @@
+//! What a group hands its engine, and what it gets back at a restart. Words between thought and hands:
+//! both sides use them, neither owns them.
+
+use crate::ids::{ChunkKey, Epoch, Index, PgId, ReplicaId, Term, VolumeId};
+use crate::iobuf::IoBuf;
+use crate::map::Member;
+use crate::range::SectorRange;
+use bytes::Bytes;
+
+/// One raft entry: a descriptor that raft sees, and a payload that it does not (design §3, step 4).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    pub term: Term,
+    pub index: Index,
+    pub kind: EntryKind,
+    /// At most `DESCRIPTOR_MAX` bytes.
+    pub descriptor: Bytes,
+    /// Empty, or the bytes that the descriptor speaks of.
+    pub payload: IoBuf,
+    /// CRC32C of each fragment of the payload; travels to the disk unchanged.
+    pub crcs: Crcs,
+}
+
+/// Fragment CRCs of a payload, with the range that says where the fragments lie.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Crcs {
+    /// First sector of the payload inside its chunk: fixes the block borders.
+    pub start: u32,
+    pub values: Vec<u32>,
+}
+
+/// Raft's kinds of entry. Numbers are those of the wire and the disk, never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum EntryKind {
+    Normal = 0,
+    ConfChange = 1,
+    ConfChangeV2 = 2,
+}
+
+/// Raft's durable state besides its log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct HardState {
+    pub term: Term,
+    pub vote: Option<ReplicaId>,
+    pub commit: Index,
+}
+
+/// One replica's share of a log batch. Appending entry (i, t) removes every earlier record at or above i.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Persist {
+    pub replica: ReplicaId,
+    /// Comes back when everything here (and everything of this replica before it) is durable.
+    pub ticket: u64,
+    pub hard_state: Option<HardState>,
+    pub entries: Vec<Entry>,
+}
+
+/// What a committed entry does to the bytes of its PG, decided at apply (R1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing: empty entry, duplicate, fenced, attach record.
+    None,
+    /// The entry's payload becomes the contents of the range.
+    Write { chunk: ChunkKey, range: SectorRange },
+    /// The range reads as zeros.
+    Zero { chunk: ChunkKey, range: SectorRange },
+    /// Chunks of the volume from this index on cease to exist (0: the volume is deleted).
+    Cut { volume: VolumeId, from_chunk: u32 },
+}
+
+/// A replica's birth record, written when it is created and kept by every segment's state block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplicaIdentity {
+    pub pg: PgId,
+    pub replica: ReplicaId,
+    pub lineage: u64,
+    pub conf_epoch: Epoch,
+    /// Members at creation, with their OSDs.
+    pub members: Vec<Member>,
+}
+
+/// Decision state of one replica exactly as of `index` (R1): what a checkpoint stores.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DecisionState {
+    pub replica: ReplicaId,
+    /// Applied index, its term, and a commit index at or above it that is durable or goes with this.
+    pub index: Index,
+    pub term: Term,
+    /// Encoded by `group`, opaque to the engine.
+    pub bytes: Bytes,
+}
+
+/// A replica as mount found it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recovered {
+    pub identity: ReplicaIdentity,
+    pub hard_state: HardState,
+    /// K, its term and the decision state as of K. A fresh replica has K = 0 and empty bytes.
+    pub checkpoint: DecisionState,
+    /// Index before the first of `entries`, and its term (raft's truncated state). At most K.
+    pub before: (Index, Term),
+    /// All retained entries, contiguous and ascending; every payload is there.
+    pub entries: Vec<Entry>,
+    /// R11: why this replica may not vote, acknowledge or serve.
+    pub damage: Option<String>,
+}

@@ -1,0 +1,192 @@
+//! The messages of the data plane, as rooms see them.
+
+use bytes::Bytes;
+use types::{
+    ChunkKey, ClusterId, Entry, Epoch, Errno, Incarnation, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange,
+    SessionId, Term, VolumeId,
+};
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Peer {
+    Osd(OsdId),
+    /// A client process; the number is its incarnation.
+    Client(Incarnation),
+}
+
+/// First frame in both directions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    pub version_min: u16,
+    pub version_max: u16,
+    pub cluster: ClusterId,
+    pub peer: Peer,
+    pub incarnation: Incarnation,
+    /// Whom the dialler thinks it has reached; checked by the other side.
+    pub expects: Option<OsdId>,
+    pub features: u64,
+    /// What the other end may have in flight towards us.
+    pub credit_ops: u32,
+    pub credit_bytes: u64,
+}
+
+/// Answer to a [`Hello`] that cannot be served; the connection closes after it. `code` is a BSLT number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refuse {
+    pub code: u32,
+    pub reason: String,
+}
+
+/// Everything that a frame can carry after the hellos.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Message {
+    Request(Request),
+    Reply(Reply),
+    Raft(RaftMsg),
+    Listing(Listing),
+    ListingEcho(ListingEcho),
+    /// The sender has stopped serving these PGs: their promises to it end now (R3).
+    Goodbye(Vec<PgId>),
+}
+
+/// From a client to the leader of `pg`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// Chosen by the client, unique on the connection; comes back in the reply.
+    pub id: u64,
+    pub pg: PgId,
+    pub session: SessionId,
+    pub epoch: Epoch,
+    pub body: RequestBody,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum RequestBody {
+    /// At most `PART_MAX` bytes; `crcs` holds one CRC32C a fragment.
+    Write { chunk: ChunkKey, range: SectorRange, seq: u64, watermark: u64, crcs: Vec<u32>, payload: IoBuf },
+    /// The range reads as zeros from then on (trim and write-zeroes); up to a whole chunk.
+    Zero { chunk: ChunkKey, range: SectorRange, seq: u64, watermark: u64 },
+    /// The client gave up on `seq`: commit it as having no effect, so that it never lands later (R7).
+    Skip { volume: VolumeId, seq: u64, watermark: u64 },
+    /// At most `PART_MAX` bytes.
+    Read { chunk: ChunkKey, range: SectorRange },
+    /// Which sectors of the range hold data.
+    Extents { chunk: ChunkKey, range: SectorRange },
+}
+
+/// From an OSD to a client.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reply {
+    pub id: u64,
+    pub result: Result<ReplyBody, Reject>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum ReplyBody {
+    /// Write, zero, skip: durable on a majority and applied.
+    Done,
+    /// One CRC32C a fragment of the range that was asked for. An unwritten range has an empty `payload`
+    /// and no CRCs: all zeros.
+    Data {
+        crcs: Vec<u32>,
+        payload: IoBuf,
+    },
+    Extents(Vec<Extent>),
+}
+
+/// A run of sectors of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    pub sectors: u32,
+    pub data: bool,
+}
+
+/// Why an OSD did not do it. Only `Failed` is final; the rest say "not here" or "not now".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reject {
+    NotLeader {
+        hint: Option<OsdId>,
+    },
+    /// No lease, no quorum, log full, still starting: ask again.
+    NotNow,
+    /// This OSD holds no replica of the PG.
+    NoSuchPg,
+    Failed(Errno),
+}
+
+/// A raft message between two replicas of one PG.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RaftMsg {
+    pub pg: PgId,
+    pub from: ReplicaId,
+    pub to: ReplicaId,
+    pub term: Term,
+    pub kind: RaftKind,
+    pub log_term: Term,
+    pub index: Index,
+    pub commit: Index,
+    pub commit_term: Term,
+    pub reject: bool,
+    pub reject_hint: Index,
+    /// Opaque to the wire, at most 64 bytes.
+    pub context: Bytes,
+    pub entries: Vec<Entry>,
+    pub snapshot: Option<SnapshotMeta>,
+}
+
+/// The raft messages that cross the wire. Numbers are the wire's, never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RaftKind {
+    Append = 1,
+    AppendResponse = 2,
+    Vote = 3,
+    VoteResponse = 4,
+    PreVote = 5,
+    PreVoteResponse = 6,
+    Heartbeat = 7,
+    HeartbeatResponse = 8,
+    Snapshot = 9,
+    TimeoutNow = 10,
+    ReadIndex = 11,
+    ReadIndexResponse = 12,
+    TransferLeader = 13,
+    Unreachable = 14,
+    SnapStatus = 15,
+}
+
+/// A raft snapshot without its data, which has travelled before (R12).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotMeta {
+    pub index: Index,
+    pub term: Term,
+    pub voters: Vec<ReplicaId>,
+    pub learners: Vec<ReplicaId>,
+}
+
+/// The renewal frame of one OSD pair (R3): PGs led at the sender, of which the receiver holds a replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing {
+    /// The sender's clock when it was sent; echoed, never compared between nodes.
+    pub sent_at: u64,
+    /// All PGs led at the sender, not only those with recent client I/O.
+    pub full: bool,
+    pub items: Vec<Listed>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed {
+    pub pg: PgId,
+    pub from: ReplicaId,
+    pub to: ReplicaId,
+    pub term: Term,
+    /// min(match of the receiver, commit).
+    pub commit: Index,
+}
+
+/// Which items of a listing the receiver has renewed its promise for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListingEcho {
+    pub sent_at: u64,
+    pub renewed: Vec<(PgId, Term)>,
+}
