@@ -1,0 +1,31 @@
+# `make up` and `make test` do all the set-up that they need on a fresh Debian 12 machine with Rust.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+help: ## what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
+
+up: ## install what is missing, build, start a cluster, export a volume, print what to type next
+	@scripts/up
+
+down: ## stop the cluster of `make up`; its data stays
+	@scripts/basalt dev down
+
+test: ## every check: format, lints, tidy, tests, simulation, smoke
+	@scripts/setup
+	@cargo xtask ci
+
+readme: ## run the commands of README.md
+	@cargo xtask readme
+
+sim: ## the simulator: make sim SEEDS=1000
+	@cargo xtask sim --seeds $(or $(SEEDS),200)
+
+bench: ## first figures beside the floor of the same run (release build)
+	@scripts/bench
+
+deny: ## install cargo-deny if it is missing and check licences, bans, sources
+	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny@0.20.2
+	@cargo deny check bans licenses sources
+
+.PHONY: help up down test readme sim bench deny

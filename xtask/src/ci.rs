@@ -1,0 +1,117 @@
+//! `cargo xtask ci`: every check in the order of its price, and the sum of all tests at the end.
+
+use crate::{sh, tidy};
+use anyhow::{Context, Result, bail};
+use std::path::PathBuf;
+
+/// Seeds that CI runs.
+const CI_SEEDS: &str = "200";
+
+/// Runs everything; stops at the first failure.
+pub fn run() -> Result<()> {
+    clear_counts()?;
+    sh::run("cargo", &["fmt", "--all", "--check"])?;
+    tidy::run()?;
+    sh::run("cargo", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])?;
+    test()?;
+    simulate(&["--seeds", CI_SEEDS].map(String::from))?;
+    if sh::root().join("crates/cli/tests/smoke.sh").exists() {
+        sh::run("bash", &["crates/cli/tests/smoke.sh"])?;
+        add_counts("smoke", 1, 0)?;
+    }
+    deny()?;
+    totals()
+}
+
+fn test() -> Result<()> {
+    let (ok, out) = sh::output("cargo", &["test", "--workspace"])?;
+    print!("{out}");
+    let (passed, failed) = count(&out);
+    add_counts("cargo", passed, failed)?;
+    if !ok {
+        bail!("cargo test failed: {passed} passed, {failed} failed");
+    }
+    if passed == 0 {
+        bail!("cargo test ran no test");
+    }
+    Ok(())
+}
+
+/// Sums the closing lines of libtest.
+fn count(out: &str) -> (u64, u64) {
+    let field = |line: &str, name: &str| -> u64 {
+        line.split([';', '.'])
+            .filter_map(|part| part.trim().strip_suffix(name))
+            .filter_map(|n| n.trim().parse::<u64>().ok())
+            .sum()
+    };
+    out.lines()
+        .filter(|line| line.starts_with("test result:"))
+        .fold((0, 0), |(p, f), line| (p + field(line, " passed"), f + field(line, " failed")))
+}
+
+/// Runs the simulator with these arguments.
+pub fn simulate(args: &[String]) -> Result<()> {
+    if !sh::root().join("crates/sim").exists() {
+        bail!("there is no simulator in this tree");
+    }
+    let mut all = vec!["run", "--quiet", "--package", "sim", "--"];
+    all.extend(args.iter().map(String::as_str));
+    sh::run("cargo", &all)?;
+    add_counts("sim", 1, 0)
+}
+
+fn deny() -> Result<()> {
+    if !sh::exists("cargo-deny") {
+        println!("deny: skipped, cargo-deny is not installed (`make deny` installs it)");
+        return Ok(());
+    }
+    sh::run("cargo", &["deny", "--offline", "check", "bans", "licenses", "sources"])
+}
+
+fn counts_file() -> Result<PathBuf> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| sh::root().join("target"), PathBuf::from);
+    std::fs::create_dir_all(&target)?;
+    Ok(target.join("basalt-test-counts"))
+}
+
+fn clear_counts() -> Result<()> {
+    match std::fs::remove_file(counts_file()?) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Adds to the sum that [`totals`] prints.
+pub fn add_counts(what: &str, passed: u64, failed: u64) -> Result<()> {
+    use std::io::Write;
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(counts_file()?)?;
+    writeln!(file, "{what} {passed} {failed}")?;
+    Ok(())
+}
+
+/// Prints `tests: N passed, N failed` over everything that was added.
+pub fn totals() -> Result<()> {
+    let text = std::fs::read_to_string(counts_file()?).context("no test has run yet")?;
+    let (mut passed, mut failed) = (0u64, 0u64);
+    for line in text.lines() {
+        let mut words = line.split_whitespace().skip(1).filter_map(|w| w.parse::<u64>().ok());
+        passed += words.next().unwrap_or(0);
+        failed += words.next().unwrap_or(0);
+    }
+    println!("tests: {passed} passed, {failed} failed");
+    if failed > 0 || passed == 0 {
+        bail!("{failed} of {} failed", passed + failed);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn counts_are_summed_over_all_binaries() {
+        let out = "test result: ok. 6 passed; 0 failed; 0 ignored; 0 measured\nx\n\
+                   test result: FAILED. 2 passed; 3 failed; 1 ignored; 0 measured\n";
+        assert_eq!(super::count(out), (8, 3));
+    }
+}

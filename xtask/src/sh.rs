@@ -1,0 +1,45 @@
+//! Running commands: shown before they run, timed, and failed loudly.
+
+use anyhow::{Context, Result, bail};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// The workspace root.
+pub fn root() -> PathBuf {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    here.parent().expect("xtask lies in the workspace").to_path_buf()
+}
+
+/// Runs a command in the workspace root with its output shown.
+///
+/// # Errors
+/// When it cannot start or fails.
+pub fn run(program: &str, args: &[&str]) -> Result<()> {
+    eprintln!("$ {program} {}", args.join(" "));
+    let status = Command::new(program).args(args).current_dir(root()).stdin(Stdio::null()).status();
+    let status = status.with_context(|| format!("starting {program}"))?;
+    if !status.success() {
+        bail!("`{program} {}` failed: {status}", args.join(" "));
+    }
+    Ok(())
+}
+
+/// As [`run`], but takes standard output, and gives it with the success flag.
+///
+/// # Errors
+/// When it cannot start.
+pub fn output(program: &str, args: &[&str]) -> Result<(bool, String)> {
+    let out = Command::new(program)
+        .args(args)
+        .current_dir(root())
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("starting {program}"))?;
+    Ok((out.status.success(), String::from_utf8_lossy(&out.stdout).into_owned()))
+}
+
+/// Whether a program is on the PATH.
+pub fn exists(program: &str) -> bool {
+    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
+}
