@@ -1,0 +1,144 @@
+//! The words of the engine's door: configuration, events, errors, levels.
+//!
+//! The loop of an OSD comes in with them and takes them out; nothing here has behaviour of weight.
+
+use env::DiskError;
+use layout::superblock::SuperblockError;
+use std::time::Duration;
+use types::store::Recovered;
+use types::{ChunkKey, Index, IoBuf, ReplicaId};
+
+/// Settings of one engine. All are per process; what the disk fixes is in its superblock.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// `Token.room` of all operations of this engine.
+    pub room: u8,
+    /// Bytes of payload that the overlay may hold before it asks for a round and for back-pressure.
+    /// Default 256 MiB.
+    pub overlay_payload_max: u64,
+    /// A round starts when a level of [`Pressure`] passes this. Default 0.5; 0 destages at once.
+    pub round_pressure: f32,
+    /// Dirty data is destaged after this long without a new one. Default 5 s.
+    pub round_idle: Duration,
+    /// An idle log is sealed after this long (R11). Default 10 ms.
+    pub seal_after: Duration,
+}
+
+impl Default for EngineConfig {
+    fn default() -> EngineConfig {
+        EngineConfig {
+            room: 2,
+            overlay_payload_max: 256 << 20,
+            round_pressure: 0.5,
+            round_idle: Duration::from_secs(5),
+            seal_after: Duration::from_millis(10),
+        }
+    }
+}
+
+/// What the engine tells its loop.
+#[derive(Debug)]
+pub enum EngineEvent {
+    /// The mount is over; groups may be made. In the order of replica ids.
+    Mounted(Vec<Recovered>),
+    MountFailed(MountError),
+    /// The replica's birth record is durable.
+    Created(ReplicaId),
+    /// The replica's tombstone is durable.
+    Destroyed(ReplicaId),
+    /// Everything that this replica appended up to and with `ticket` is durable.
+    Persisted {
+        replica: ReplicaId,
+        ticket: u64,
+    },
+    ReadDone {
+        token: u64,
+        result: Result<ReadData, ReadError>,
+    },
+    /// K of these replicas has advanced, durably. `Engine::first_index` may have moved.
+    Checkpointed(Vec<(ReplicaId, Index)>),
+    /// Bytes of this replica that must be there do not verify: it may not vote, acknowledge or serve (R11).
+    Damaged {
+        replica: ReplicaId,
+        reason: String,
+    },
+    /// The first write or flush has failed: nothing is acknowledged from now on (R15).
+    Poisoned(String),
+}
+
+/// The answer to a read.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ReadData {
+    /// Nothing was ever written here.
+    Zeros,
+    /// One CRC32C a fragment of the range that was asked for.
+    Bytes { crcs: Vec<u32>, payload: IoBuf },
+}
+
+/// Why a read has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    #[error("{chunk} of {replica} fails its checksum: {reason}")]
+    Damaged { replica: ReplicaId, chunk: ChunkKey, reason: String },
+    #[error("the device failed: {0}")]
+    Disk(#[from] DiskError),
+    /// The replica is not, or no longer, here.
+    #[error("{0} is not on this device")]
+    NoReplica(ReplicaId),
+    #[error("the store is poisoned")]
+    Poisoned,
+}
+
+/// Why a mount did not end well. Nothing has been written to the device when it is one of the first two.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MountError {
+    #[error(transparent)]
+    Superblock(#[from] SuperblockError),
+    #[error("the device failed while {during}: {source}")]
+    Disk { during: &'static str, source: DiskError },
+    #[error("home cannot be loaded: {reason}")]
+    Home { reason: String },
+    #[error("the log is full of entries that cannot be destaged")]
+    LogFull,
+}
+
+/// Levels that the loop turns into back-pressure: at 1.0 no new writes are admitted.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pressure {
+    /// Log in use, with what freeing it will append, over what may be used.
+    pub log: f32,
+    /// Limbo over 2 % of capacity.
+    pub limbo: f32,
+    /// Overlay payload over its budget.
+    pub overlay: f32,
+    /// No new device space can be promised.
+    pub full: bool,
+}
+
+impl Pressure {
+    /// The level that rules.
+    pub fn max(self) -> f32 {
+        self.log.max(self.limbo).max(self.overlay)
+    }
+}
+
+/// Counters since the mount, and levels.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct EngineStats {
+    pub batches: u64,
+    pub records: u64,
+    /// Bytes of batches, headers and padding included.
+    pub log_bytes: u64,
+    pub payload_bytes: u64,
+    pub flushes: u64,
+    pub device_read_bytes: u64,
+    pub device_written_bytes: u64,
+    pub segments_in_use: u32,
+    pub segments: u32,
+    pub overlay_bytes: u64,
+    pub entries_retained: u64,
+    pub rounds: u64,
+    pub copied_entries: u64,
+    pub completed_blocks: u64,
+    pub home: crate::seam::HomeStats,
+}

@@ -1,0 +1,1 @@
+//! Where blocks live after destaging: map, CRC pages, slots, directory, allocator, limbo.

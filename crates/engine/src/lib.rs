@@ -1,0 +1,19 @@
+//! The store of one OSD: one log and one home for all of its replicas.
+//!
+//! Ring 2. The OSD's loop comes in with appends, committed effects, reads and completions; operations for
+//! the env and [`EngineEvent`]s go out. Inside: `log` (batches, segments, mount scan, retention), `overlay`
+//! (applied but not destaged), `round` (the destage controller), [`home`] (map, CRC pages, slots, space).
+//!
+//! Invariant: nothing is acknowledged before it is durable, nothing is read that was not verified, nothing
+//! touches home before the log could redo it.
+
+mod api;
+mod engine;
+mod format;
+pub mod home;
+pub mod seam;
+
+pub use api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure, ReadData, ReadError};
+pub use engine::Engine;
+pub use format::{FormatError, FormatParams, format_device, read_superblock};
+pub use layout::superblock::Superblock;

@@ -1,0 +1,1 @@
+//! The bytes of home: CRC pages, map, directory, decision slots.

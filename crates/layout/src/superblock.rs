@@ -1,0 +1,310 @@
+//! The superblock: which cluster and OSD a device belongs to, and how it is divided.
+//!
+//! Two copies, at the first and in the last 4 KiB of the device; either is enough. The device is
+//! `| 1 MiB header | log: segments | home | 1 MiB trailer |`, and the first and last MiB hold nothing else, so
+//! that a foreign device can be told from an empty one.
+//!
+//! Invariant: what decodes has a matching CRC, a version and features that this build understands, and a
+//! geometry without overlap.
+
+use types::{AU, ClusterId, OsdId, OsdUuid, crc32c};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// First bytes of a superblock.
+pub const MAGIC: [u8; 8] = *b"BSLTSUPR";
+/// Version that this build writes. 1: the first.
+pub const FORMAT_VERSION: u32 = 1;
+/// Incompatible features that this build understands (none yet).
+pub const INCOMPAT_KNOWN: u64 = 0;
+/// Bytes of one copy on the device.
+pub const SUPERBLOCK_LEN: usize = 4096;
+/// Bytes at each end of the device that hold nothing but a superblock.
+pub const MARGIN: u64 = 1 << 20;
+/// Fewest segments of a log.
+pub const SEGMENTS_MIN: u32 = 16;
+/// Most segments of a log.
+pub const SEGMENTS_MAX: u32 = 1024;
+/// Smallest log segment (production uses 16 MiB and more).
+pub const SEGMENT_LEN_MIN: u64 = 1 << 20;
+/// Largest log segment: what a mount reads at once.
+pub const SEGMENT_LEN_MAX: u64 = 64 << 20;
+
+/// What a superblock says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    pub format_version: u32,
+    /// Features that an older build may ignore.
+    pub compat: u64,
+    /// Features that a build must understand to open the device.
+    pub incompat: u64,
+    pub cluster: ClusterId,
+    pub osd: OsdId,
+    pub uuid: OsdUuid,
+    pub device_bytes: u64,
+    pub log_start: u64,
+    pub segment_bytes: u64,
+    pub segment_count: u32,
+    pub home_start: u64,
+    pub home_bytes: u64,
+    /// Seconds since 1970, for people.
+    pub formatted_unix_s: u64,
+}
+
+/// Why bytes are not a usable superblock.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SuperblockError {
+    #[error("the device carries no Basalt superblock")]
+    Absent,
+    #[error("both superblocks are damaged")]
+    Damaged,
+    #[error("the device has format version {found}, this build reads up to {FORMAT_VERSION}")]
+    Newer { found: u32 },
+    #[error("the device uses features {unknown:#x} that this build does not know")]
+    Features { unknown: u64 },
+    #[error("the superblock describes an impossible division of the device")]
+    Geometry,
+    #[error("the device belongs to cluster {found}, not to {expected}")]
+    ForeignCluster { found: ClusterId, expected: ClusterId },
+    #[error("the device belongs to {found}, not to {expected}")]
+    OtherOsd { found: OsdId, expected: OsdId },
+    #[error("the device was formatted as {found}, not as {expected}")]
+    OtherFormat { found: OsdUuid, expected: OsdUuid },
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy)]
+#[repr(C)]
+struct Disk {
+    magic: [u8; 8],
+    format_version: U32,
+    osd: U32,
+    compat: U64,
+    incompat: U64,
+    cluster: [u8; 16],
+    uuid: [u8; 16],
+    device_bytes: U64,
+    log_start: U64,
+    segment_bytes: U64,
+    segment_count: U32,
+    reserved0: U32,
+    home_start: U64,
+    home_bytes: U64,
+    formatted_unix_s: U64,
+    /// Room for a separate log device and what else comes.
+    reserved1: [u8; 128],
+    /// CRC32C of the whole 4 KiB with this field zero.
+    crc: U32,
+    reserved2: U32,
+}
+
+const _: () = assert!(size_of::<Disk>() == 256);
+const CRC_AT: usize = 248;
+
+impl Superblock {
+    /// Divides a device of `device_bytes`.
+    ///
+    /// # Errors
+    /// [`SuperblockError::Geometry`] when log and home do not fit, or the log's shape is not allowed.
+    pub fn divide(
+        (cluster, osd, uuid): (ClusterId, OsdId, OsdUuid),
+        device_bytes: u64,
+        segment_bytes: u64,
+        segment_count: u32,
+        formatted_unix_s: u64,
+    ) -> Result<Superblock, SuperblockError> {
+        let log_bytes = segment_bytes.checked_mul(u64::from(segment_count)).ok_or(SuperblockError::Geometry)?;
+        let home_start = MARGIN.checked_add(log_bytes).ok_or(SuperblockError::Geometry)?;
+        let home_bytes = device_bytes.saturating_sub(MARGIN).saturating_sub(home_start) / AU * AU;
+        let superblock = Superblock {
+            format_version: FORMAT_VERSION,
+            compat: 0,
+            incompat: 0,
+            cluster,
+            osd,
+            uuid,
+            device_bytes,
+            log_start: MARGIN,
+            segment_bytes,
+            segment_count,
+            home_start,
+            home_bytes,
+            formatted_unix_s,
+        };
+        superblock.check_geometry()?;
+        Ok(superblock)
+    }
+
+    fn check_geometry(&self) -> Result<(), SuperblockError> {
+        let log_end = u64::from(self.segment_count)
+            .checked_mul(self.segment_bytes)
+            .and_then(|len| len.checked_add(self.log_start));
+        let home_end = self.home_start.checked_add(self.home_bytes).and_then(|end| end.checked_add(MARGIN));
+        let sound = self.log_start == MARGIN
+            && (SEGMENTS_MIN..=SEGMENTS_MAX).contains(&self.segment_count)
+            && (SEGMENT_LEN_MIN..=SEGMENT_LEN_MAX).contains(&self.segment_bytes)
+            && self.segment_bytes.is_multiple_of(SUPERBLOCK_LEN as u64)
+            && log_end.is_some_and(|end| end <= self.home_start)
+            && self.home_start.is_multiple_of(4096)
+            && self.home_bytes >= AU
+            && self.home_bytes.is_multiple_of(AU)
+            && home_end.is_some_and(|end| end <= self.device_bytes);
+        if sound { Ok(()) } else { Err(SuperblockError::Geometry) }
+    }
+
+    /// Where the two copies lie.
+    pub fn offsets(device_bytes: u64) -> [u64; 2] {
+        let last = device_bytes / SUPERBLOCK_LEN as u64 * SUPERBLOCK_LEN as u64 - SUPERBLOCK_LEN as u64;
+        [0, last]
+    }
+
+    /// The bytes of one copy.
+    pub fn encode(&self) -> [u8; SUPERBLOCK_LEN] {
+        let disk = Disk {
+            magic: MAGIC,
+            format_version: self.format_version.into(),
+            osd: self.osd.0.into(),
+            compat: self.compat.into(),
+            incompat: self.incompat.into(),
+            cluster: self.cluster.0,
+            uuid: self.uuid.0,
+            device_bytes: self.device_bytes.into(),
+            log_start: self.log_start.into(),
+            segment_bytes: self.segment_bytes.into(),
+            segment_count: self.segment_count.into(),
+            reserved0: 0.into(),
+            home_start: self.home_start.into(),
+            home_bytes: self.home_bytes.into(),
+            formatted_unix_s: self.formatted_unix_s.into(),
+            reserved1: [0; 128],
+            crc: 0.into(),
+            reserved2: 0.into(),
+        };
+        let mut bytes = [0; SUPERBLOCK_LEN];
+        bytes[..size_of::<Disk>()].copy_from_slice(disk.as_bytes());
+        let crc = crc32c(&bytes);
+        bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Reads one copy.
+    ///
+    /// # Errors
+    /// As [`SuperblockError`] says; `Damaged` for a copy with the magic and a wrong CRC.
+    pub fn decode(bytes: &[u8]) -> Result<Superblock, SuperblockError> {
+        let (disk, _) = Disk::read_from_prefix(bytes).map_err(|_| SuperblockError::Absent)?;
+        if disk.magic != MAGIC {
+            return Err(SuperblockError::Absent);
+        }
+        let page = bytes.get(..SUPERBLOCK_LEN).ok_or(SuperblockError::Damaged)?;
+        let crc = types::crc::append(crc32c(&page[..CRC_AT]), &[0; 4]);
+        if types::crc::append(crc, &page[CRC_AT + 4..]) != disk.crc.get() {
+            return Err(SuperblockError::Damaged);
+        }
+        let found = disk.format_version.get();
+        if found > FORMAT_VERSION || found == 0 {
+            return Err(SuperblockError::Newer { found });
+        }
+        let unknown = disk.incompat.get() & !INCOMPAT_KNOWN;
+        if unknown != 0 {
+            return Err(SuperblockError::Features { unknown });
+        }
+        let superblock = Superblock {
+            format_version: found,
+            compat: disk.compat.get(),
+            incompat: disk.incompat.get(),
+            cluster: ClusterId(disk.cluster),
+            osd: OsdId(disk.osd.get()),
+            uuid: OsdUuid(disk.uuid),
+            device_bytes: disk.device_bytes.get(),
+            log_start: disk.log_start.get(),
+            segment_bytes: disk.segment_bytes.get(),
+            segment_count: disk.segment_count.get(),
+            home_start: disk.home_start.get(),
+            home_bytes: disk.home_bytes.get(),
+            formatted_unix_s: disk.formatted_unix_s.get(),
+        };
+        superblock.check_geometry()?;
+        Ok(superblock)
+    }
+
+    /// The better of two copies.
+    ///
+    /// # Errors
+    /// The first copy's reason when neither is usable (the second's when the first is absent).
+    pub fn choose(first: &[u8], second: &[u8]) -> Result<Superblock, SuperblockError> {
+        match Superblock::decode(first) {
+            Ok(superblock) => Ok(superblock),
+            Err(SuperblockError::Absent) => Superblock::decode(second),
+            Err(reason) => Superblock::decode(second).map_err(|_| reason),
+        }
+    }
+
+    /// Whether this is the device that the caller means.
+    ///
+    /// # Errors
+    /// Which of cluster, OSD and format differs.
+    pub fn belongs_to(&self, cluster: ClusterId, osd: OsdId, uuid: OsdUuid) -> Result<(), SuperblockError> {
+        if self.cluster != cluster {
+            return Err(SuperblockError::ForeignCluster { found: self.cluster, expected: cluster });
+        }
+        if self.osd != osd {
+            return Err(SuperblockError::OtherOsd { found: self.osd, expected: osd });
+        }
+        if self.uuid != uuid {
+            return Err(SuperblockError::OtherFormat { found: self.uuid, expected: uuid });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Superblock {
+        let ids = (ClusterId([1; 16]), OsdId(3), OsdUuid([2; 16]));
+        Superblock::divide(ids, 4 << 30, 16 << 20, 16, 1_700_000_000).expect("4 GiB hold a log and a home")
+    }
+
+    #[test]
+    fn superblock_bytes_never_change() {
+        let bytes = sample().encode();
+        assert_eq!(&bytes[..8], b"BSLTSUPR");
+        assert_eq!(&bytes[8..16], &[1, 0, 0, 0, 3, 0, 0, 0]);
+        assert_eq!(&bytes[64..72], &(4u64 << 30).to_le_bytes());
+        assert_eq!(&bytes[96..104], &(257u64 << 20).to_le_bytes());
+        assert_eq!(crc32c(&bytes), 0xbafe_f00d, "golden");
+        assert_eq!(Superblock::decode(&bytes), Ok(sample()));
+    }
+
+    #[test]
+    fn any_flipped_bit_is_noticed() {
+        let bytes = sample().encode();
+        for at in (0..bytes.len()).step_by(7) {
+            let mut bad = bytes;
+            bad[at] ^= 0x10;
+            assert!(Superblock::decode(&bad).is_err(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn one_good_copy_is_enough_and_a_newer_feature_is_refused() {
+        let good = sample().encode();
+        let mut bad = good;
+        bad[100] ^= 1;
+        assert_eq!(Superblock::choose(&bad, &good), Ok(sample()));
+        assert_eq!(Superblock::choose(&good, &bad), Ok(sample()));
+        assert_eq!(Superblock::choose(&bad, &bad), Err(SuperblockError::Damaged));
+        assert_eq!(Superblock::choose(&[0; 4096], &[0; 4096]), Err(SuperblockError::Absent));
+        let newer = Superblock { incompat: 1 << 9, ..sample() }.encode();
+        assert_eq!(Superblock::decode(&newer), Err(SuperblockError::Features { unknown: 1 << 9 }));
+    }
+
+    #[test]
+    fn a_division_that_does_not_fit_is_refused() {
+        let ids = (ClusterId([1; 16]), OsdId(3), OsdUuid([2; 16]));
+        for (device, segment, count) in [(16 << 20, 1 << 20, 16), (1 << 30, 1 << 20, 15), (1 << 30, 4097, 16), (0, 0, 0)] {
+            assert_eq!(Superblock::divide(ids, device, segment, count, 0), Err(SuperblockError::Geometry));
+        }
+    }
+}
