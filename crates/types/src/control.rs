@@ -89,6 +89,9 @@ pub enum AttachRefusal {
 /// From the leading meta to an OSD.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OsdDown {
+    /// Made by the carrier (`api::osd_link`, the simulator), never sent by meta: there is a new stream.
+    /// Say Hello, then a heartbeat with all PGs; what was queued before it is lost.
+    Connected,
     /// The stream is accepted; `osds` is the whole address map.
     Welcome { map_epoch: Epoch, osds: Vec<OsdAddr> },
     /// The address map changed.
@@ -144,7 +147,33 @@ pub enum ClientAnswer {
     Refused(Refusal),
 }
 
-/// An open volume.
+/// The codes of a [`Refusal`] on which a program decides. The whole registry, with texts, is `control::codes`.
+pub mod refusal {
+    /// No meta leads, or none answers: ask again.
+    pub const META_UNAVAILABLE: u32 = 2001;
+    /// Another opener holds the volume, and is alive.
+    pub const VOLUME_HELD: u32 = 2020;
+    /// This session or epoch is not the current one: another opener took the volume.
+    pub const SESSION_FENCED: u32 = 2021;
+    /// No such volume, or it is being deleted.
+    pub const VOLUME_UNKNOWN: u32 = 2011;
+    /// The segment lies outside the volume.
+    pub const OUT_OF_RANGE: u32 = 2022;
+    /// Opened read-only: nothing is allocated.
+    pub const READ_ONLY: u32 = 2023;
+}
+
+/// Most segments that one [`ClientAsk::Segments`] may name.
+pub const SEGMENTS_PER_ASK_MAX: usize = 32;
+/// Most PGs that one [`ClientAsk::Refresh`] may name.
+pub const PGS_PER_ASK_MAX: usize = 4096;
+/// A holder whose keepalive was not heard for this long may be replaced without `steal`, in milliseconds.
+pub const HOLDER_LEASE_MS: u64 = 10_000;
+/// How often a holder says that it is alive, in milliseconds.
+pub const KEEPALIVE_MS: u64 = 2_000;
+
+/// An open volume. `segments` lists those that are allocated; any other reads as zeros and is asked for
+/// with [`ClientAsk::Segments`] before its first write. `session` 0: opened read-only.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Opened {
     pub cluster: ClusterId,

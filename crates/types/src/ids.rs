@@ -1,11 +1,13 @@
 //! Identities. Each is a newtype with `Display`, so that an index is never passed for a term.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($inner:ty), $prefix:literal) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+        #[serde(transparent)]
         pub struct $name(pub $inner);
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -42,7 +44,9 @@ id!(/// One run of one process: a new value at every start.
     Incarnation(u64), "inc");
 
 /// A placement group: one raft group. Printed `pool.hex`, for example `3.1f`.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+/// In records and JSON it is that text.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct PgId {
     pub pool: PoolId,
     pub n: u32,
@@ -57,6 +61,20 @@ impl fmt::Display for PgId {
 impl fmt::Debug for PgId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+impl From<PgId> for String {
+    fn from(pg: PgId) -> String {
+        pg.to_string()
+    }
+}
+
+impl TryFrom<String> for PgId {
+    type Error = BadPgId;
+
+    fn try_from(s: String) -> Result<PgId, BadPgId> {
+        s.parse()
     }
 }
 
@@ -98,8 +116,20 @@ impl fmt::Debug for ChunkKey {
 macro_rules! uuid_id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+        #[serde(into = "String", try_from = "String")]
         pub struct $name(pub [u8; 16]);
+        impl From<$name> for String {
+            fn from(id: $name) -> String {
+                id.to_string()
+            }
+        }
+        impl TryFrom<String> for $name {
+            type Error = uuid::Error;
+            fn try_from(s: String) -> Result<$name, uuid::Error> {
+                s.parse()
+            }
+        }
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 fmt::Display::fmt(&uuid::Uuid::from_bytes(self.0), f)

@@ -11,7 +11,7 @@ pub struct OsdAddr {
 }
 
 /// One member of a PG.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct Member {
     pub replica: ReplicaId,
     pub osd: OsdId,
