@@ -1,0 +1,1 @@
+//! One raft group, with `raft` hidden: values in, values out.
