@@ -8,6 +8,7 @@
 //! Invariant: nothing outside this crate (in rings 0–3) touches a clock, a socket, a file or randomness.
 
 mod op;
+pub mod real;
 mod world;
 
 pub use op::{

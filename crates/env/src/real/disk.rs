@@ -1,0 +1,102 @@
+//! Opening a disk: direct I/O, the lock, its size, its alignment, whether its cache is volatile.
+//!
+//! Comes in: a [`DiskSpec`]. Goes out: the open file and what is known of it. What cannot be found out is
+//! assumed the dangerous way: an unknown cache is volatile (R10).
+
+use super::sys;
+use crate::op::{DiskId, DiskInfo, DiskKind, DiskSpec, EnvError};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use types::IoBufMut;
+use types::iobuf::ALIGN;
+
+const ALIGN_MIN: u32 = 512;
+/// Major number of loop devices.
+const LOOP_MAJOR: u32 = 7;
+
+/// An open disk. The lock goes with the file.
+pub(super) struct Disk {
+    pub file: File,
+    pub size_bytes: u64,
+    pub read_only: bool,
+}
+
+pub(super) fn open(spec: &DiskSpec, id: DiskId) -> Result<(Disk, DiskInfo), EnvError> {
+    let failed = |source: io::Error| EnvError::Open { path: spec.path.clone(), source };
+    let kind = match std::fs::metadata(&spec.path).map_err(failed)?.file_type() {
+        t if t.is_block_device() => DiskKind::Block,
+        t if t.is_file() => DiskKind::File,
+        _ => return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "neither a file nor a block device"))),
+    };
+    let mut flags = libc::O_DIRECT | libc::O_CLOEXEC;
+    if kind == DiskKind::Block && !spec.read_only {
+        // On a block device: refuse one that is mounted or claimed by the kernel.
+        flags |= libc::O_EXCL;
+    }
+    let file = OpenOptions::new().read(true).write(!spec.read_only).custom_flags(flags).open(&spec.path).map_err(
+        |e| match e.raw_os_error() {
+            Some(libc::EINVAL) => EnvError::NoDirectIo { path: spec.path.clone() },
+            _ => failed(e),
+        },
+    )?;
+    sys::lock(&file, spec.read_only).map_err(|e| match e.kind() {
+        io::ErrorKind::WouldBlock => EnvError::Locked { path: spec.path.clone() },
+        _ => failed(e),
+    })?;
+    let metadata = file.metadata().map_err(failed)?;
+    let (size_bytes, device) = match kind {
+        DiskKind::File => (metadata.len(), metadata.dev()),
+        DiskKind::Block => (sys::block_device_len(&file).map_err(failed)?, metadata.rdev()),
+    };
+    let align_bytes = alignment(spec, &file, kind, size_bytes)?;
+    let volatile_cache = !spec.assume_plp && has_volatile_cache(device);
+    let info = DiskInfo { id, kind, size_bytes, align_bytes, volatile_cache };
+    Ok((Disk { file, size_bytes, read_only: spec.read_only }, info))
+}
+
+/// What direct I/O needs here, found by asking and proven by one read.
+fn alignment(spec: &DiskSpec, file: &File, kind: DiskKind, size_bytes: u64) -> Result<u32, EnvError> {
+    let refused = || EnvError::NoDirectIo { path: spec.path.clone() };
+    let told = match (sys::direct_io_align(file), kind) {
+        (Some((0, _) | (_, 0)), _) => return Err(refused()),
+        (Some((memory, offset)), _) => Some(memory.max(offset)),
+        (None, DiskKind::Block) => sys::block_device_sector(file).ok(),
+        (None, DiskKind::File) => None,
+    };
+    let candidates = match told {
+        Some(align) => vec![align.max(ALIGN_MIN)],
+        None => vec![ALIGN_MIN, ALIGN as u32],
+    };
+    for align in candidates {
+        if align as usize > ALIGN || !align.is_power_of_two() {
+            break;
+        }
+        if size_bytes < u64::from(align) {
+            return Ok(align);
+        }
+        let mut probe = IoBufMut::new(align as usize);
+        match sys::read_at(file, &mut probe, 0) {
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
+            // A disk that cannot be read says so again to those who need the bytes.
+            _ => return Ok(align),
+        }
+    }
+    Err(refused())
+}
+
+/// Whether bytes written to this device may vanish with the power before a flush.
+fn has_volatile_cache(device: u64) -> bool {
+    let (major, minor) = (libc::major(device), libc::minor(device));
+    if major == LOOP_MAJOR {
+        // A loop device tells nothing of the page cache and the disk under its file.
+        return true;
+    }
+    let base = format!("/sys/dev/block/{major}:{minor}");
+    // The second is for partitions: the queue belongs to the whole disk, one step up behind the symlink.
+    let told = ["queue/write_cache", "../queue/write_cache"]
+        .iter()
+        .find_map(|tail| std::fs::read_to_string(Path::new(&base).join(tail)).ok());
+    told.is_none_or(|text| text.trim() != "write through")
+}

@@ -1,0 +1,465 @@
+//! The real world: one io_uring, driven by the loop that owns it.
+//!
+//! Comes in: the operations of a turn. Goes out: everything that has completed. A turn enters the kernel
+//! once, to submit and to wait; only a submission queue that is too small adds entries.
+//! Invariant: the kernel never sees memory or a descriptor that may go away: flights own buffers,
+//! connections are closed after their last flight, and dropping [`RealEnv`] cancels, waits for every
+//! flight and only then frees. `unsafe` of this crate lives in this folder alone.
+//!
+//! Why io_uring's own types and no runtime: the loop needs all completions of a turn at once, and its CPU
+//! per round is what the whole system is measured by (design §8).
+#![allow(unsafe_code)]
+
+mod disk;
+mod flight;
+mod net;
+mod ring;
+mod sys;
+#[cfg(test)]
+mod tests;
+
+use crate::op::{
+    ConnId, DiskError, DiskId, DiskInfo, DiskSpec, EnvError, Event, ListenerId, NetAddr, NetError, Op, Token,
+};
+use crate::world::{Env, Waker};
+use disk::Disk;
+use flight::{
+    Body, Cursor, Flight, Spares, Step, connect_error, disk_error, split_user_data, stream_error, tag, user_data,
+};
+use io_uring::{cqueue, opcode, types as uring};
+use net::{Conns, Listener};
+use ring::{Cqe, Ring, Wait};
+use slab::Slab;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use types::rng::Rng;
+use types::{IoBuf, IoBufMut, Time};
+
+/// How long a listener rests after a failed accept.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+
+/// Settings of a [`RealEnv`].
+#[derive(Clone, Copy, Debug)]
+pub struct RealConfig {
+    /// Entries of the submission queue: about the operations of one busy turn. More still work, at the
+    /// price of another kernel entry. A power of two, 8 to 32768. Default 256.
+    pub ring_entries: u32,
+}
+
+impl Default for RealConfig {
+    fn default() -> RealConfig {
+        RealConfig { ring_entries: 256 }
+    }
+}
+
+/// The real form of [`Env`]. Lives and dies on the thread that made it.
+pub struct RealEnv {
+    ring: Ring,
+    flights: Slab<Flight>,
+    next_generation: u32,
+    spares: Spares,
+    disks: Vec<Disk>,
+    conns: Conns,
+    listeners: Vec<Listener>,
+    wake: Arc<WakeFd>,
+    /// Where the ring reads the eventfd to; boxed, because the kernel writes there.
+    wake_count: Box<u64>,
+    wake_armed: bool,
+    /// Events that need no kernel: refusals.
+    ready: Vec<Event>,
+    cqes: Vec<Cqe>,
+    rng: Rng,
+    /// Dropping: nothing is submitted again.
+    ending: bool,
+}
+
+/// The eventfd behind every [`Waker`]; outlives the env in wakers.
+struct WakeFd {
+    fd: OwnedFd,
+    /// A wake is under way: later ones need no system call.
+    pending: AtomicBool,
+}
+
+impl RealEnv {
+    /// # Errors
+    /// [`EnvError::NoIoUring`] when the kernel or its policy refuses.
+    pub fn new(config: RealConfig) -> Result<RealEnv, EnvError> {
+        let ring = Ring::new(config.ring_entries.clamp(8, 32768))?;
+        let seed = sys::random_seed().map_err(EnvError::Ring)?;
+        let fd = sys::eventfd().map_err(EnvError::Ring)?;
+        Ok(RealEnv {
+            ring,
+            flights: Slab::with_capacity(config.ring_entries as usize),
+            next_generation: 0,
+            spares: Spares::default(),
+            disks: Vec::new(),
+            conns: Conns::default(),
+            listeners: Vec::new(),
+            wake: Arc::new(WakeFd { fd, pending: AtomicBool::new(false) }),
+            wake_count: Box::new(0),
+            wake_armed: false,
+            ready: Vec::new(),
+            cqes: Vec::new(),
+            rng: Rng::new(seed),
+            ending: false,
+        })
+    }
+
+    /// Begins one operation: to the ring, or straight to `ready` when it is refused.
+    fn start(&mut self, op: Op) -> Result<(), EnvError> {
+        match op {
+            Op::DiskRead { token, disk, offset, buf } => match self.disk_at(disk, offset, buf.len() as u64, false) {
+                Ok(fd) if !buf.is_empty() => self.fly(fd, Body::Read { token, offset, buf, done: 0 }).map(drop),
+                result => self.refuse(Event::DiskRead { token, buf, result: result.map(drop) }),
+            },
+            Op::DiskWrite { token, disk, offset, bufs, flush } => {
+                let cursor = Cursor::new(&bufs);
+                let len = bufs.iter().map(|b| b.len() as u64).sum();
+                match self.disk_at(disk, offset, len, true) {
+                    Ok(fd) if len > 0 || flush => {
+                        self.fly(fd, Body::Write { token, offset, bufs, cursor, flush }).map(drop)
+                    }
+                    result => self.refuse(Event::DiskWrite { token, result: result.map(drop) }),
+                }
+            }
+            Op::DiskFlush { token, disk } => match self.disk_at(disk, 0, 0, true) {
+                Ok(fd) => self.fly(fd, Body::Flush { token }).map(drop),
+                Err(e) => self.refuse(Event::DiskFlush { token, result: Err(e) }),
+            },
+            Op::DiskDiscard { token, disk, offset, len_bytes } => match self.disk_at(disk, offset, len_bytes, true) {
+                Ok(fd) if len_bytes > 0 => self.fly(fd, Body::Discard { token, offset, len_bytes }).map(drop),
+                result => self.refuse(Event::DiskDiscard { token, result: result.map(drop) }),
+            },
+            Op::Connect { token, addr } => self.connect(token, &addr),
+            Op::Recv { token, conn, bufs, min } => self.receive(token, conn, bufs, min),
+            Op::Send { token, conn, bufs } => self.send(token, conn, bufs),
+            Op::Close { conn } => self.close(conn),
+        }
+    }
+
+    fn refuse(&mut self, event: Event) -> Result<(), EnvError> {
+        self.ready.push(event);
+        Ok(())
+    }
+
+    /// The disk's descriptor, if the range lies on it.
+    fn disk_at(&self, disk: DiskId, offset: u64, len: u64, write: bool) -> Result<i32, DiskError> {
+        let disk = &self.disks[disk.0 as usize];
+        if write && disk.read_only {
+            return Err(DiskError::Io(libc::EROFS));
+        }
+        match offset.checked_add(len) {
+            Some(end) if end <= disk.size_bytes => Ok(disk.file.as_raw_fd()),
+            _ => Err(DiskError::OutOfRange { offset, len }),
+        }
+    }
+
+    /// Puts an operation into the slab and into the ring.
+    fn fly(&mut self, fd: i32, body: Body) -> Result<usize, EnvError> {
+        self.next_generation = self.next_generation.wrapping_add(1) & 0xff_ffff;
+        let key = self.flights.insert(Flight::new(self.next_generation, fd, body));
+        self.flights[key].submit(key, &mut self.ring, &mut self.spares)?;
+        Ok(key)
+    }
+
+    fn connect(&mut self, token: Token, addr: &NetAddr) -> Result<(), EnvError> {
+        let prepared = flight_socket(addr);
+        match prepared {
+            Ok((socket, addr)) => self.fly(socket.as_raw_fd(), Body::Connect { token, socket, addr }).map(drop),
+            Err(e) => {
+                let errno = e.raw_os_error().unwrap_or(libc::EINVAL);
+                self.refuse(Event::Connected { token, result: Err(NetError::Unreachable(errno)) })
+            }
+        }
+    }
+
+    fn receive(&mut self, token: Token, conn: ConnId, bufs: Vec<IoBufMut>, min: usize) -> Result<(), EnvError> {
+        let Some(open) = self.conns.open(conn) else {
+            return self.refuse(Event::Received { token, conn, bufs, result: Err(NetError::Closed) });
+        };
+        assert!(open.recv.is_none(), "two receives on {conn:?}");
+        let room: usize = bufs.iter().map(|b| b.len()).sum();
+        assert!(min > 0 && min <= room, "a receive of at least {min} B into {room} B");
+        let fd = open.fd();
+        let cursor = Cursor::new(&bufs);
+        let key = self.fly(fd, Body::Recv { token, conn, bufs, cursor, got: 0, min })?;
+        self.conns.open(conn).expect("it was open").recv = Some(key);
+        Ok(())
+    }
+
+    fn send(&mut self, token: Token, conn: ConnId, bufs: Vec<IoBuf>) -> Result<(), EnvError> {
+        let Some(open) = self.conns.open(conn) else {
+            return self.refuse(Event::Sent { token, conn, result: Err(NetError::Closed) });
+        };
+        assert!(open.send.is_none(), "two sends on {conn:?}");
+        assert!(bufs.iter().any(|b| !b.is_empty()), "an empty send on {conn:?}");
+        let fd = open.fd();
+        let cursor = Cursor::new(&bufs);
+        let key = self.fly(fd, Body::Send { token, conn, bufs, cursor })?;
+        self.conns.open(conn).expect("it was open").send = Some(key);
+        Ok(())
+    }
+
+    fn close(&mut self, id: ConnId) -> Result<(), EnvError> {
+        let Some(conn) = self.conns.open(id) else { return Ok(()) };
+        conn.closing = true;
+        let flights = [conn.recv, conn.send];
+        for key in flights.into_iter().flatten() {
+            self.cancel(key)?;
+        }
+        self.conns.reap(id);
+        Ok(())
+    }
+
+    fn cancel(&mut self, key: usize) -> Result<(), EnvError> {
+        let target = user_data(tag::OP, self.flights[key].generation, key);
+        self.cancel_entry(target)
+    }
+
+    fn cancel_entry(&mut self, target: u64) -> Result<(), EnvError> {
+        self.ring.push(&opcode::AsyncCancel::new(target).build().user_data(user_data(tag::CANCEL, 0, 0)))
+    }
+
+    /// Puts the reads that are always there (eventfd, accepts) back into the ring.
+    fn arm(&mut self, now: impl Fn() -> Time) -> Result<(), EnvError> {
+        if !self.wake_armed {
+            let to = (&raw mut *self.wake_count).cast::<u8>();
+            let entry = opcode::Read::new(uring::Fd(self.wake.fd.as_raw_fd()), to, 8).build();
+            self.ring.push(&entry.user_data(user_data(tag::WAKE, 0, 0)))?;
+            self.wake_armed = true;
+        }
+        for listener in self.listeners.iter_mut().filter(|l| !l.armed) {
+            if listener.retry_at > Time::ZERO && listener.retry_at > now() {
+                continue;
+            }
+            let fd = uring::Fd(listener.fd());
+            let entry = if listener.multishot {
+                opcode::AcceptMulti::new(fd).flags(libc::SOCK_CLOEXEC).build()
+            } else {
+                opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut()).flags(libc::SOCK_CLOEXEC).build()
+            };
+            self.ring.push(&entry.user_data(user_data(tag::ACCEPT, 0, listener.id.0 as usize)))?;
+            listener.armed = true;
+        }
+        Ok(())
+    }
+
+    /// How long the next entry may wait. `deadline` is the owner's.
+    fn wait_for(&self, deadline: Time) -> Wait {
+        let retry = self.listeners.iter().filter(|l| !l.armed).map(|l| l.retry_at).min();
+        let until = retry.map_or(deadline, |retry| retry.min(deadline));
+        if until == Time::NEVER {
+            return Wait::Forever;
+        }
+        match until.since(sys::boot_time()) {
+            Duration::ZERO => Wait::No,
+            left => Wait::AtMost(left),
+        }
+    }
+
+    /// Takes all completions and turns them into events, or submits their operations again.
+    fn reap(&mut self, events: &mut Vec<Event>) -> Result<(), EnvError> {
+        if self.ring.take_split() {
+            for (_, flight) in self.flights.iter_mut().filter(|(_, f)| f.is_linked()) {
+                flight.split = true;
+            }
+        }
+        let mut cqes = std::mem::take(&mut self.cqes);
+        self.ring.drain(&mut cqes);
+        for cqe in cqes.drain(..) {
+            let (tag, generation, key) = split_user_data(cqe.user_data);
+            match tag {
+                tag::OP | tag::SYNC => self.landed(tag, generation, key, cqe.result, events)?,
+                tag::WAKE => {
+                    self.wake_armed = false;
+                    // Before the owner looks at its queues, so that a later wake is not lost.
+                    self.wake.pending.store(false, Ordering::SeqCst);
+                    if cqe.result > 0 {
+                        events.push(Event::Woken);
+                    }
+                }
+                tag::ACCEPT => self.accepted(key, cqe, events),
+                tag::CANCEL => {}
+                other => panic!("a completion with the unknown tag {other}"),
+            }
+        }
+        self.cqes = cqes;
+        Ok(())
+    }
+
+    fn landed(
+        &mut self,
+        tag: u8,
+        generation: u32,
+        key: usize,
+        result: i32,
+        events: &mut Vec<Event>,
+    ) -> Result<(), EnvError> {
+        let flight = self.flights.get_mut(key).expect("a completion belongs to a flight");
+        assert_eq!(flight.generation, generation, "a completion belongs to this flight, not to an earlier one");
+        let Some(step) = flight.absorb(tag, result) else { return Ok(()) };
+        let given_up = self.ending
+            || match &flight.body {
+                Body::Recv { conn, .. } | Body::Send { conn, .. } => self.conns.open(*conn).is_none(),
+                _ => false,
+            };
+        match step {
+            Step::Again if !given_up => flight.submit(key, &mut self.ring, &mut self.spares),
+            step => {
+                let errno = if let Step::Done(errno) = step { errno } else { libc::ECANCELED };
+                let flight = self.flights.remove(key);
+                self.spares.give(flight.vectors);
+                let event = self.conclude(key, flight.body, errno);
+                events.push(event);
+                Ok(())
+            }
+        }
+    }
+
+    /// The event of an operation that is over.
+    fn conclude(&mut self, key: usize, body: Body, errno: i32) -> Event {
+        match body {
+            Body::Read { token, buf, .. } => Event::DiskRead { token, buf, result: disk_error(errno) },
+            Body::Write { token, .. } => Event::DiskWrite { token, result: disk_error(errno) },
+            Body::Flush { token } => Event::DiskFlush { token, result: disk_error(errno) },
+            Body::Discard { token, .. } => Event::DiskDiscard { token, result: disk_error(errno) },
+            Body::Connect { token, socket, .. } => {
+                let result = connect_error(errno).map(|()| self.conns.add(socket));
+                Event::Connected { token, result }
+            }
+            Body::Recv { token, conn, bufs, got, .. } => {
+                let closing = self.conns.landed(conn, key);
+                let result = if closing { Err(NetError::Closed) } else { stream_error(errno).map(|()| got) };
+                Event::Received { token, conn, bufs, result }
+            }
+            Body::Send { token, conn, .. } => {
+                let closing = self.conns.landed(conn, key);
+                let result = if closing { Err(NetError::Closed) } else { stream_error(errno) };
+                Event::Sent { token, conn, result }
+            }
+        }
+    }
+
+    fn accepted(&mut self, index: usize, cqe: Cqe, events: &mut Vec<Event>) {
+        let listener = &mut self.listeners[index];
+        listener.armed = cqueue::more(cqe.flags);
+        listener.retry_at = Time::ZERO;
+        if cqe.result < 0 {
+            match -cqe.result {
+                libc::EINVAL if listener.multishot => listener.multishot = false,
+                libc::ECONNABORTED | libc::EINTR | libc::EAGAIN => {}
+                _ => listener.retry_at = sys::boot_time() + ACCEPT_REST,
+            }
+            return;
+        }
+        // SAFETY: an accept's result is a fresh descriptor that nobody else owns.
+        let fd = unsafe { sys::adopt(cqe.result) };
+        if let Some((fd, peer)) = listener.greet(fd)
+            && !self.ending
+        {
+            let listener = listener.id;
+            let conn = self.conns.add(fd);
+            events.push(Event::Accepted { listener, conn, peer });
+        }
+    }
+}
+
+/// A socket and the address that it will connect to.
+fn flight_socket(addr: &NetAddr) -> io::Result<(OwnedFd, Box<sys::SockAddr>)> {
+    let sock = Box::new(sys::SockAddr::new(addr)?);
+    let socket = sys::stream_socket(addr, false)?;
+    if matches!(addr, NetAddr::Tcp(_)) {
+        sys::tune_tcp(&socket)?;
+    }
+    Ok((socket, sock))
+}
+
+impl Env for RealEnv {
+    fn now(&self) -> Time {
+        sys::boot_time()
+    }
+
+    fn random(&mut self) -> u64 {
+        self.rng.next_u64()
+    }
+
+    fn turn(&mut self, ops: &mut Vec<Op>, events: &mut Vec<Event>, deadline: Time) -> Result<(), EnvError> {
+        for op in ops.drain(..) {
+            self.start(op)?;
+        }
+        let before = events.len();
+        loop {
+            events.append(&mut self.ready);
+            self.arm(sys::boot_time)?;
+            let wait = if events.len() > before { Wait::No } else { self.wait_for(deadline) };
+            self.ring.enter(wait)?;
+            self.reap(events)?;
+            if events.len() > before || (deadline != Time::NEVER && sys::boot_time() >= deadline) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn open_disk(&mut self, spec: &DiskSpec) -> Result<DiskInfo, EnvError> {
+        let id = DiskId(u32::try_from(self.disks.len()).expect("fewer than 2^32 disks"));
+        let (disk, info) = disk::open(spec, id)?;
+        self.disks.push(disk);
+        Ok(info)
+    }
+
+    fn listen(&mut self, addr: &NetAddr) -> Result<(ListenerId, NetAddr), EnvError> {
+        let id = ListenerId(u32::try_from(self.listeners.len()).expect("fewer than 2^32 listeners"));
+        let (listener, real) = net::listen(addr, id)?;
+        self.listeners.push(listener);
+        Ok((id, real))
+    }
+
+    fn waker(&self) -> Waker {
+        let wake = Arc::clone(&self.wake);
+        Waker::new(move || {
+            if !wake.pending.swap(true, Ordering::SeqCst) {
+                sys::eventfd_signal(&wake.fd);
+            }
+        })
+    }
+}
+
+impl RealEnv {
+    /// Cancels what waits for others and waits for the rest.
+    fn wind_down(&mut self) -> Result<(), EnvError> {
+        self.ending = true;
+        let network: Vec<usize> = self.flights.iter().filter(|(_, f)| f.is_network()).map(|(key, _)| key).collect();
+        for key in network {
+            self.cancel(key)?;
+        }
+        if self.wake_armed {
+            self.cancel_entry(user_data(tag::WAKE, 0, 0))?;
+        }
+        for index in 0..self.listeners.len() {
+            if self.listeners[index].armed {
+                self.cancel_entry(user_data(tag::ACCEPT, 0, index))?;
+            }
+        }
+        let mut dropped = Vec::new();
+        while !self.flights.is_empty() || self.wake_armed || self.listeners.iter().any(|l| l.armed) {
+            self.ring.enter(Wait::Forever)?;
+            self.reap(&mut dropped)?;
+            dropped.clear();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for RealEnv {
+    fn drop(&mut self) {
+        if self.wind_down().is_err() {
+            // The ring is broken, so nobody knows what the kernel still writes to: leak it all.
+            std::mem::forget(std::mem::take(&mut self.flights));
+            std::mem::forget(std::mem::take(&mut self.wake_count));
+            std::mem::forget(std::mem::take(&mut self.conns));
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The ring itself: build it, push entries, enter the kernel once, take completions out.
+//!
+//! Comes in: entries whose memory the caller keeps until their completion. Goes out: [`Cqe`]s.
+//! Invariant: a linked pair is always handed to the kernel in one submission, because a chain ends where a
+//! submission ends. Should the kernel take only part of a submission, [`Ring::take_split`] says so, and no
+//! linked flush of that moment may be believed.
+
+use crate::op::EnvError;
+use io_uring::{EnterFlags, IoUring, squeue, types as uring};
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+/// One completion.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cqe {
+    pub user_data: u64,
+    pub result: i32,
+    pub flags: u32,
+}
+
+/// How long one entry into the kernel may last.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wait {
+    /// Collect what is there.
+    No,
+    /// Until a completion is there, at most this long.
+    AtMost(Duration),
+    /// Until a completion is there.
+    Forever,
+}
+
+pub(super) struct Ring {
+    uring: IoUring,
+    /// Completions taken out early, because the kernel wanted room for new ones.
+    stash: VecDeque<Cqe>,
+    split: bool,
+}
+
+impl Ring {
+    pub fn new(entries: u32) -> Result<Ring, EnvError> {
+        let mut refusal = None;
+        for level in 0..3 {
+            match build(entries, level) {
+                Ok(uring) if uring.params().is_feature_ext_arg() && uring.params().is_feature_nodrop() => {
+                    return Ok(Ring { uring, stash: VecDeque::new(), split: false });
+                }
+                Ok(_) => refusal = Some(io::Error::from_raw_os_error(libc::ENOSYS)),
+                Err(e) => refusal = Some(e),
+            }
+            if refusal.as_ref().and_then(io::Error::raw_os_error) != Some(libc::EINVAL) {
+                break;
+            }
+        }
+        let source = refusal.expect("a ring that was not built has a reason");
+        match source.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES | libc::ENOSYS | libc::EINVAL) => Err(EnvError::NoIoUring { source }),
+            _ => Err(EnvError::Ring(source)),
+        }
+    }
+
+    /// Queues an entry; it leaves with the next [`Ring::enter`].
+    ///
+    /// Whoever calls keeps every byte that the entry points to until its completion.
+    pub fn push(&mut self, entry: &squeue::Entry) -> Result<(), EnvError> {
+        self.make_room(1)?;
+        // SAFETY: callers keep the memory and the descriptor of the entry alive until its completion came
+        // (the slab of flights owns them; `RealEnv::drop` waits for all).
+        let pushed = unsafe { self.uring.submission().push(entry) };
+        assert!(pushed.is_ok(), "room was made for one entry");
+        Ok(())
+    }
+
+    /// Queues two entries, the first of which carries the link flag, side by side.
+    pub fn push_pair(&mut self, pair: &[squeue::Entry; 2]) -> Result<(), EnvError> {
+        self.make_room(2)?;
+        // SAFETY: as in `push`.
+        let pushed = unsafe { self.uring.submission().push_multiple(pair) };
+        assert!(pushed.is_ok(), "room was made for two entries");
+        Ok(())
+    }
+
+    /// Whether a submission was cut in the middle since the last call.
+    pub fn take_split(&mut self) -> bool {
+        std::mem::take(&mut self.split)
+    }
+
+    /// Submits what is queued and waits as told; a signal or a passed timeout is a return without completions.
+    pub fn enter(&mut self, wait: Wait) -> Result<(), EnvError> {
+        let wait = if self.stash.is_empty() { wait } else { Wait::No };
+        let timespec = match wait {
+            Wait::AtMost(d) => uring::Timespec::new().sec(d.as_secs()).nsec(d.subsec_nanos()),
+            Wait::No | Wait::Forever => uring::Timespec::new(),
+        };
+        let mut args = uring::SubmitArgs::new();
+        if matches!(wait, Wait::AtMost(_)) {
+            args = args.timespec(&timespec);
+        }
+        let want = u32::from(!matches!(wait, Wait::No));
+        let queued = self.uring.submission().len();
+        let flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
+        // SAFETY: `args` is the structure that EXT_ARG announces, and outlives the call with what it points to.
+        let entered = unsafe { self.uring.submitter().enter(queued as u32, want, flags.bits(), Some(&args)) };
+        match entered {
+            Ok(taken) => {
+                self.split |= taken < queued;
+                Ok(())
+            }
+            Err(e) => match e.raw_os_error() {
+                Some(libc::ETIME | libc::EINTR) => Ok(()),
+                // Out of request memory, or completions overflow: the caller takes completions and comes again.
+                Some(libc::EBUSY | libc::EAGAIN) => {
+                    self.split |= queued > 0;
+                    Ok(())
+                }
+                _ => Err(EnvError::Ring(e)),
+            },
+        }
+    }
+
+    /// Moves all completions that are there to `out`.
+    pub fn drain(&mut self, out: &mut Vec<Cqe>) {
+        out.extend(self.stash.drain(..));
+        out.extend(self.uring.completion().map(|c| Cqe {
+            user_data: c.user_data(),
+            result: c.result(),
+            flags: c.flags(),
+        }));
+    }
+
+    /// Submits without waiting until `entries` fit.
+    fn make_room(&mut self, entries: usize) -> Result<(), EnvError> {
+        loop {
+            let queue = self.uring.submission();
+            if queue.capacity() - queue.len() >= entries {
+                return Ok(());
+            }
+            drop(queue);
+            self.enter(Wait::No)?;
+            let arrived =
+                self.uring.completion().map(|c| Cqe { user_data: c.user_data(), result: c.result(), flags: c.flags() });
+            self.stash.extend(arrived);
+        }
+    }
+}
+
+/// Level 0 is what we want; higher levels drop what older kernels lack.
+fn build(entries: u32, level: u32) -> io::Result<IoUring> {
+    let mut builder = IoUring::builder();
+    builder.dontfork().setup_clamp().setup_cqsize(entries.saturating_mul(4));
+    if level == 0 {
+        builder.setup_single_issuer().setup_defer_taskrun();
+    }
+    if level <= 1 {
+        builder.setup_coop_taskrun().setup_submit_all();
+    }
+    builder.build(entries)
+}
