@@ -1,0 +1,118 @@
+//! What a user asks of a block device, and what it gets back. Plain values, shared by every door, every
+//! device layer (`device` re-exports them) and [`crate::Volume`].
+
+use types::{Errno, IoBuf, SECTOR};
+
+/// Largest read or write that a device takes in one request; trims and zeroes may cover the whole device.
+pub const REQUEST_LEN_MAX: u64 = 32 << 20;
+
+/// One request. Offsets and lengths are bytes, multiples of 512; an empty or an outlying one is `Invalid`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    Read {
+        offset: u64,
+        len: u64,
+    },
+    /// `fua` costs nothing: every acknowledged write is durable.
+    Write {
+        offset: u64,
+        buf: IoBuf,
+        fua: bool,
+    },
+    /// Completes when every write, trim and write-zeroes that was submitted before it has completed.
+    Flush,
+    /// The range reads as zeros afterwards, and its space may be given back.
+    Trim {
+        offset: u64,
+        len: u64,
+    },
+    /// The range reads as zeros afterwards. `no_hole` asks that it keeps its space; space is never
+    /// reserved here, so it means no more than zeros.
+    WriteZeroes {
+        offset: u64,
+        len: u64,
+        no_hole: bool,
+    },
+    /// Which parts of the range hold data.
+    Extents {
+        offset: u64,
+        len: u64,
+    },
+}
+
+impl Request {
+    /// Offset and length in bytes; a flush has none.
+    pub fn span(&self) -> Option<(u64, u64)> {
+        match *self {
+            Request::Read { offset, len }
+            | Request::Trim { offset, len }
+            | Request::WriteZeroes { offset, len, .. }
+            | Request::Extents { offset, len } => Some((offset, len)),
+            Request::Write { offset, ref buf, .. } => Some((offset, buf.len() as u64)),
+            Request::Flush => None,
+        }
+    }
+
+    /// Whether it changes the device.
+    pub fn is_write(&self) -> bool {
+        matches!(self, Request::Write { .. } | Request::Trim { .. } | Request::WriteZeroes { .. })
+    }
+
+    /// Memory that the request and its answer hold while it is in flight.
+    pub fn held_bytes(&self) -> u64 {
+        match self {
+            Request::Read { len, .. } => *len,
+            Request::Write { buf, .. } => buf.len() as u64,
+            _ => 0,
+        }
+    }
+}
+
+/// What a request that succeeded gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Write, flush, trim, write-zeroes.
+    Done,
+    /// The bytes, in order, in as many pieces as it took; pieces may alias one shared region of zeros.
+    Data(Vec<IoBuf>),
+    /// Runs of bytes in order, `true` where data is stored; neighbours differ, and the sum is the length asked for.
+    Extents(Vec<(u64, bool)>),
+}
+
+/// The end of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// As given at submission.
+    pub token: u64,
+    pub result: Result<Answer, Errno>,
+}
+
+/// The device has as much in flight as it takes: the request comes back untouched; submit it again
+/// after a completion.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Busy(pub Request);
+
+/// Why a request is wrong for a device of `len_bytes`.
+///
+/// # Errors
+/// `Invalid` for an empty, misaligned, outlying or too large one; `ReadOnly` for a change to a read-only device.
+pub fn check(len_bytes: u64, read_only: bool, request: &Request) -> Result<(), Errno> {
+    let Some((offset, len)) = request.span() else { return Ok(()) };
+    let aligned = offset.is_multiple_of(SECTOR) && len.is_multiple_of(SECTOR);
+    let inside = offset.checked_add(len).is_some_and(|end| end <= len_bytes);
+    if len == 0 || !aligned || !inside || request.held_bytes() > REQUEST_LEN_MAX {
+        return Err(Errno::Invalid);
+    }
+    if read_only && request.is_write() {
+        return Err(Errno::ReadOnly);
+    }
+    Ok(())
+}
+
+/// Appends a run of bytes to a list of extents, melting it into a neighbour of its kind.
+pub fn push_extent(extents: &mut Vec<(u64, bool)>, len: u64, data: bool) {
+    match extents.last_mut() {
+        Some((last, kind)) if *kind == data => *last += len,
+        _ => extents.push((len, data)),
+    }
+}
