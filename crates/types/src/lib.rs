@@ -5,6 +5,7 @@
 //!
 //! Invariant: values only. The one piece of machinery is [`IoBuf`], whose `unsafe` lives in `iobuf`.
 
+pub mod codes;
 pub mod control;
 pub mod crc;
 pub mod errno;

@@ -1,0 +1,67 @@
+//! The registry of error codes that users see: one table, never reused. `basalt explain CODE` prints a row.
+//!
+//! 1xxx command line and configuration, 2xxx meta (those are in `control::codes`), 3xxx store, 4xxx network, 5xxx volume, 6xxx doors, 9xxx bug.
+
+/// One code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Code {
+    pub number: u32,
+    pub title: &'static str,
+    /// Why it happens.
+    pub why: &'static str,
+    /// What to do about it.
+    pub fix: &'static str,
+}
+
+macro_rules! codes {
+    ($($number:literal $title:literal, $why:literal, $fix:literal;)+) => {
+        /// All codes, ascending.
+        pub const CODES: &[Code] = &[$(Code { number: $number, title: $title, why: $why, fix: $fix }),+];
+    };
+}
+
+codes! {
+    1001 "The command line is wrong", "A flag, a value or a name is not understood.", "Add --help to the command: it shows examples.";
+    1002 "No cluster is found", "No --meta was given and no dev cluster of this name exists.", "Run `basalt dev up`, or give --meta HOST:PORT.";
+    1003 "The dev cluster is already running", "Its processes are alive.", "`basalt dev status` shows it; `basalt dev down` stops it.";
+    1004 "A process did not become ready", "It ended or did not answer in time; its log says why.", "Read the log that the message names.";
+    1005 "No free ports", "All port blocks that were tried are taken.", "Stop what listens there, or give --port-base.";
+    1006 "A file or folder cannot be used", "The operating system refused it.", "The message ends with the reason: mend that and run the command again.";
+    1007 "No such daemon", "The number names no OSD of this dev cluster.", "`basalt dev status` lists them.";
+    1010 "io_uring is not permitted here", "The kernel, or a container's seccomp profile, forbids io_uring.", "Allow io_uring in the container's profile; `sysctl kernel.io_uring_disabled` must print 0.";
+    3001 "The file system does not support O_DIRECT", "tmpfs and overlay file systems refuse it.", "Put the device on ext4, xfs, or use a block device.";
+    3002 "The device is in use", "Another process holds the device's lock.", "`basalt dev status` or `fuser DEVICE` shows who.";
+    3003 "The device holds something else", "Its first or last MiB is neither zero nor this cluster's superblock.", "If its contents may go: run the command again with --force.";
+    3004 "The device is not formatted", "There is no valid superblock on it.", "`basalt osd format --device PATH --meta HOST:PORT`.";
+    3005 "The device belongs to another cluster", "Its superblock names another cluster or another OSD.", "Give the right device, or format it anew with --force (its data is lost).";
+    3006 "The device is too small", "Log and home need more space than it has.", "Use a larger device or a smaller --log-size.";
+    3007 "The device's format is newer than this program", "Its superblock has an incompatible feature that this version does not know.", "Run the version that formatted it, or a newer one.";
+    3010 "The store is poisoned", "A write or flush failed: nothing that it holds unflushed can be trusted.", "Replace the device; this OSD must be rebuilt from its peers.";
+    3011 "A replica is damaged", "Its log or its tables fail their checksums.", "The PG goes on with its other replicas; `basalt pg ls` shows it.";
+    4001 "Wrong cluster", "The process at that address belongs to another cluster.", "Check the address.";
+    4002 "No common protocol version", "The two programs are too far apart in age.", "Upgrade the older one; neighbours in version can talk.";
+    4003 "Wrong peer", "Another OSD than expected answers at that address.", "Check for two OSDs with the same address.";
+    4004 "A malformed frame", "The bytes at that port are not this protocol's.", "Check what connects there; the connection was closed.";
+    4005 "Too many connections", "The limit of connections is reached.", "Close some, or raise the limit.";
+    5001 "The volume is open elsewhere", "Another process holds it for writing.", "Stop the holder, or add --steal: its writes are fenced from then on.";
+    5002 "The volume was taken over", "Someone opened it with --steal: nothing of this session lands any more.", "Find out who; open it again when they are done.";
+    5003 "No space left", "The pool's devices are full.", "Delete or trim data, or add OSDs.";
+    5004 "Stored data is damaged", "A block fails its checksum and no good copy was found.", "`basalt pg verify --deep` names the extents.";
+    6001 "The export cannot be served", "The socket or port cannot be used.", "Remove a stale socket, or choose another with --socket or --listen.";
+    9001 "A bug", "An invariant of Basalt itself is broken.", "Please report it with the log.";
+}
+
+/// The row of a code.
+pub fn lookup(number: u32) -> Option<&'static Code> {
+    CODES.iter().find(|c| c.number == number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::CODES;
+
+    #[test]
+    fn numbers_ascend_and_are_never_given_twice() {
+        assert!(CODES.windows(2).all(|w| w[0].number < w[1].number));
+    }
+}
