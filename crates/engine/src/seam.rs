@@ -142,6 +142,9 @@ pub struct HomeStats {
     pub read_bytes: u64,
     pub written_bytes: u64,
     pub flushes: u64,
+    /// Rounds that flipped, and the time that they took from their begin.
+    pub rounds: u64,
+    pub round_us: u64,
     /// No further AU can be promised (R13).
     pub full: bool,
 }

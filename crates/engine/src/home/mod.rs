@@ -1,1 +1,343 @@
 //! Where blocks live after destaging: map, CRC pages, slots, directory, allocator, limbo.
+//!
+//! The log side comes in with reads of what its overlay does not cover and with rounds of whole blocks;
+//! verified pieces, the records of a checkpoint and device operations go out. Why a round may write a block
+//! where it already lives, and pages only elsewhere: `docs/adr/0002-home-writes.md`.
+//!
+//! Invariant: what the last durable checkpoint names is changed only inside blocks that the log redoes.
+//!
+//! Memory: one resident page for each slot in use, so at most the slot area (1/64 of home), plus a bit for
+//! each AU and slot. In flight: the reads that were asked for, and at most `round_bytes_max` of a round.
+//! Idle, home does nothing: it has no deadline of its own and acts only inside its calls.
+
+mod audit;
+mod chunk;
+mod mount;
+mod read;
+mod round;
+mod space;
+mod stage;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use crate::seam::{HomeEvent, HomeRegion, HomeStats, HomeTokens, Piece, Round};
+use bytes::Bytes;
+use chunk::{BLOCKS, Chunk, Replica};
+use env::{DiskError, DiskInfo, DiskKind, Event, Op};
+use layout::home::{Geometry, PagePtr};
+use space::{FreeMap, Limbo, Readers};
+use std::collections::{BTreeMap, BTreeSet};
+use table::Table;
+use types::units::SECTORS_PER_BLOCK;
+use types::{AU, BLOCK, ChunkKey, IoBuf, ReplicaId, SectorRange, Time};
+
+/// Bounds on what home keeps in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HomeLimits {
+    /// Operations of a round, or of a mount, in flight at once: what foreground I/O may find queued before it.
+    pub background_ops_max: u32,
+    /// Bytes of a round in flight at once; one write may pass it when nothing else is in flight.
+    pub round_bytes_max: u64,
+    /// Longest single operation.
+    pub io_bytes_max: u64,
+    /// Slots of a home without a checkpoint; `None` computes them from its size.
+    pub slot_count: Option<u32>,
+}
+
+impl Default for HomeLimits {
+    fn default() -> HomeLimits {
+        HomeLimits { background_ops_max: 32, round_bytes_max: 4 << 20, io_bytes_max: 1 << 20, slot_count: None }
+    }
+}
+
+/// What an operation in flight is for.
+enum InFlight {
+    MountRead(mount::MountRead),
+    /// Piece `piece` of read `read`.
+    Read {
+        read: u32,
+        piece: u32,
+    },
+    RoundWrite {
+        bytes: u64,
+    },
+    RoundFlush,
+}
+
+enum State {
+    /// Made, but not mounted.
+    Closed,
+    Mounting(Box<mount::Mount>),
+    Open,
+}
+
+/// The home of all replicas of one OSD.
+pub struct Home {
+    disk: DiskInfo,
+    region: HomeRegion,
+    geometry: Geometry,
+    tokens: HomeTokens,
+    limits: HomeLimits,
+    state: State,
+    replicas: BTreeMap<ReplicaId, Replica>,
+    aus: FreeMap,
+    slots: FreeMap,
+    limbo: Limbo,
+    /// AUs and slots that two owners claimed at mount: never free again in this run.
+    contested: Contested,
+    in_flight: Table<InFlight>,
+    reads: Table<read::Read>,
+    readers: Readers,
+    /// Lookup clock: moves whenever a round stages a chunk.
+    clock: u64,
+    round: Option<round::RoundRun>,
+    /// Of the last checkpoint made.
+    sequence: u64,
+    poisoned: bool,
+    stats: HomeStats,
+}
+
+#[derive(Default)]
+struct Contested {
+    aus: BTreeSet<u32>,
+    slots: BTreeSet<u32>,
+}
+
+impl Home {
+    /// A home that is not mounted yet. Formatting writes nothing: without a checkpoint, home is empty.
+    ///
+    /// # Panics
+    /// When the region is too small (`layout::home::HOME_LEN_MIN`) or misaligned: the superblock was checked
+    /// before.
+    pub fn new(disk: DiskInfo, region: HomeRegion, tokens: HomeTokens, limits: HomeLimits) -> Home {
+        assert!(region.start.is_multiple_of(AU) && region.len_bytes.is_multiple_of(AU), "{region:?} is misaligned");
+        assert!(region.start + region.len_bytes <= disk.size_bytes, "{region:?} leaves the disk");
+        assert!(BLOCK.is_multiple_of(u64::from(disk.align_bytes)), "alignment {}", disk.align_bytes);
+        assert!(limits.background_ops_max > 0 && limits.io_bytes_max >= BLOCK);
+        let geometry = match limits.slot_count {
+            Some(slots) => Geometry::with_slots(region.len_bytes, slots),
+            None => Geometry::of(region.len_bytes),
+        };
+        let geometry = geometry.unwrap_or_else(|| panic!("{region:?} is too small for a home"));
+        Home {
+            disk,
+            region,
+            geometry,
+            tokens,
+            limits,
+            state: State::Closed,
+            replicas: BTreeMap::new(),
+            aus: FreeMap::new(geometry.au_count),
+            slots: FreeMap::new(geometry.slot_count),
+            limbo: Limbo::default(),
+            contested: Contested::default(),
+            in_flight: Table::new(),
+            reads: Table::new(),
+            readers: Readers::default(),
+            clock: 1,
+            round: None,
+            sequence: 0,
+            poisoned: false,
+            stats: HomeStats::default(),
+        }
+    }
+
+    /// Loads what the last valid checkpoint names (`None`: a fresh home). Ends with [`HomeEvent::Mounted`]
+    /// or [`HomeEvent::MountFailed`].
+    pub fn start_mount(
+        &mut self,
+        _now: Time,
+        checkpoint: Option<Vec<Bytes>>,
+        ops: &mut Vec<Op>,
+        out: &mut Vec<HomeEvent>,
+    ) {
+        assert!(matches!(self.state, State::Closed), "home mounts once");
+        self.mount(checkpoint, ops, out);
+    }
+
+    /// Takes the completion of an operation whose token is home's.
+    pub fn handle_event(&mut self, _now: Time, event: Event, ops: &mut Vec<Op>, out: &mut Vec<HomeEvent>) {
+        let token = match &event {
+            Event::DiskRead { token, .. } | Event::DiskWrite { token, .. } | Event::DiskFlush { token, .. } => *token,
+            other => panic!("{other:?} is nothing that home asked for"),
+        };
+        let what = self.in_flight.take(token.generation, HomeTokens::key(token));
+        match (what, event) {
+            (InFlight::MountRead(page), Event::DiskRead { buf, result, .. }) => {
+                self.mount_read_done(page, buf, result, ops, out);
+            }
+            (InFlight::Read { read, piece }, Event::DiskRead { buf, result, .. }) => {
+                self.read_done(read, piece, buf.freeze(), result, out);
+            }
+            (InFlight::RoundWrite { bytes }, Event::DiskWrite { result, .. }) => {
+                self.round_write_done(bytes, result, ops, out);
+            }
+            (InFlight::RoundFlush, Event::DiskFlush { result, .. }) => self.round_flush_done(result, out),
+            (_, event) => panic!("{event:?} is not the completion of what was asked for"),
+        }
+    }
+
+    /// Reads `ranges` (ascending, disjoint: what the overlay does not cover) as they are now. Ends with
+    /// [`HomeEvent::ReadDone`] or [`HomeEvent::ReadRetry`], at once when there is nothing to read.
+    ///
+    /// # Panics
+    /// When a block is asked for that the running round rewrites: the overlay holds it whole.
+    pub fn read(
+        &mut self,
+        ticket: u64,
+        replica: ReplicaId,
+        chunk: ChunkKey,
+        ranges: &[SectorRange],
+        ops: &mut Vec<Op>,
+        out: &mut Vec<HomeEvent>,
+    ) {
+        assert!(matches!(self.state, State::Open), "a read before the mount is over");
+        self.start_read(ticket, replica, chunk, ranges, ops, out);
+    }
+
+    /// Which parts of `range` hold data (`true`), in order, tiling it. Blocks count as wholes.
+    pub fn extents(&self, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) -> Vec<(SectorRange, bool)> {
+        let chunk = self.chunk(replica, chunk);
+        let mut runs: Vec<(SectorRange, bool)> = Vec::new();
+        for fragment in range.fragments() {
+            let data = chunk.is_some_and(|c| c.is_valid((fragment.start / SECTORS_PER_BLOCK) as usize));
+            match runs.last_mut() {
+                Some((run, kind)) if *kind == data => run.count += fragment.count,
+                _ => runs.push((fragment, data)),
+            }
+        }
+        runs
+    }
+
+    /// Begins a round. Every entry at or below each new K and every completed block is durable in the log,
+    /// with a commit at or above K (R2); from now until the flip the overlay answers for every block of the
+    /// round. A replica that mount found damaged keeps its state and gets nothing. Ends with
+    /// [`HomeEvent::RoundReady`], [`HomeEvent::RoundFull`] (nothing has changed) or [`HomeEvent::Failed`].
+    ///
+    /// # Panics
+    /// When a round is running.
+    pub fn begin_round(&mut self, now: Time, round: Round, ops: &mut Vec<Op>, out: &mut Vec<HomeEvent>) {
+        assert!(matches!(self.state, State::Open), "a round before the mount is over");
+        assert!(self.round.is_none(), "a round is running");
+        if !self.poisoned {
+            self.start_round(now, round, ops, out);
+        }
+    }
+
+    /// The records of the last [`HomeEvent::RoundReady`] are durable in the log: the flip.
+    ///
+    /// # Panics
+    /// When no round is ready.
+    pub fn round_committed(&mut self, now: Time) {
+        self.flip(now);
+    }
+
+    /// The store has failed (R15): home writes nothing any more. Reads go on.
+    pub fn poison(&mut self) {
+        self.poisoned = true;
+    }
+
+    /// Whether a round has begun and has not flipped.
+    pub fn round_running(&self) -> bool {
+        self.round.is_some()
+    }
+
+    /// Blocks of a chunk, its AUs, and slots: what another round may take at once, for callers that cut
+    /// their rounds to size. A round over `c` chunks takes at most `6 c` slots and those of changed states.
+    pub fn free_slots(&self) -> u32 {
+        self.slots.free_count()
+    }
+
+    /// Bytes of AUs that are free now; limbo is not.
+    pub fn free_bytes(&self) -> u64 {
+        u64::from(self.aus.free_count()) * AU
+    }
+
+    /// Bytes that were dropped and may not be used again yet.
+    pub fn limbo_bytes(&self) -> u64 {
+        u64::from(self.limbo.au_count()) * AU + u64::from(self.limbo.slot_count()) * BLOCK
+    }
+
+    /// AUs that may be promised to leaders (R13): without limbo, and without the reserve that serves discard,
+    /// delete, slots and repair. A new AU may cost three slots: map page, CRC page, directory page.
+    pub fn grantable_aus(&self) -> u32 {
+        let aus = self.aus.free_count().saturating_sub((self.geometry.au_count / 50).max(16));
+        let slots = self.slots.free_count().saturating_sub(self.geometry.slot_count / 4);
+        aus.min(slots / 3)
+    }
+
+    /// Nothing more can be promised.
+    pub fn is_full(&self) -> bool {
+        self.grantable_aus() == 0
+    }
+
+    /// Counters and levels.
+    pub fn stats(&self) -> HomeStats {
+        HomeStats {
+            free_bytes: self.free_bytes(),
+            limbo_bytes: self.limbo_bytes(),
+            used_bytes: u64::from(self.geometry.au_count) * AU
+                - self.free_bytes()
+                - u64::from(self.limbo.au_count()) * AU,
+            capacity_bytes: u64::from(self.geometry.au_count) * AU,
+            full: self.is_full(),
+            ..self.stats
+        }
+    }
+
+    fn chunk(&self, replica: ReplicaId, chunk: ChunkKey) -> Option<&Chunk> {
+        self.replicas.get(&replica)?.chunks.get(&chunk).map(|chunk| &**chunk)
+    }
+
+    /// R10: home of a file needs a flush whatever the cache says, because its extents may be unwritten.
+    fn needs_flush(&self) -> bool {
+        self.disk.volatile_cache || self.disk.kind == DiskKind::File
+    }
+
+    /// Registers an operation; gives its token.
+    fn token(&mut self, what: InFlight) -> env::Token {
+        let (generation, key) = self.in_flight.insert(what);
+        self.tokens.token(generation, key)
+    }
+
+    fn slot_offset(&self, slot: u32) -> u64 {
+        self.region.start + self.geometry.slot_offset(slot)
+    }
+
+    /// Into limbo, unless two owners claimed it: then nobody knows that the other is done with it.
+    fn drop_slot(&mut self, ptr: PagePtr) {
+        if !self.contested.slots.contains(&ptr.slot) {
+            self.limbo.drop_slot(ptr.slot);
+        }
+    }
+
+    fn drop_au(&mut self, au: u32) {
+        if !self.contested.aus.contains(&au) {
+            self.limbo.drop_au(au);
+        }
+    }
+
+    /// Frees what no read in flight and no checkpoint needs.
+    fn release_limbo(&mut self) {
+        while let Some(dropped) = self.limbo.release(self.readers.oldest()) {
+            dropped.aus.into_iter().for_each(|au| self.aus.release(au));
+            dropped.slots.into_iter().for_each(|slot| self.slots.release(slot));
+        }
+    }
+
+    /// The first failed write or flush (R15).
+    fn fail(&mut self, during: &'static str, source: DiskError, out: &mut Vec<HomeEvent>) {
+        if !std::mem::replace(&mut self.poisoned, true) {
+            out.push(HomeEvent::Failed { during, source });
+        }
+    }
+}
+
+/// `buf`, or a copy where the disk cannot take it from where it lies in memory.
+fn aligned(buf: IoBuf, disk: &DiskInfo) -> IoBuf {
+    if buf.is_aligned(disk.align_bytes as usize) { buf } else { IoBuf::copy_of(&buf) }
+}
+
+const _: () = assert!(BLOCKS * SECTORS_PER_BLOCK as usize == SectorRange::CHUNK.count as usize);
+const _: () = assert!(size_of::<Piece>() <= 64, "pieces are moved by value");

@@ -1,0 +1,122 @@
+//! The books of home, balanced: for tests and for the simulator's checkers.
+//!
+//! Nothing comes in; the first thing that does not add up goes out. May be called at any moment between
+//! two calls of home.
+//!
+//! Invariant: none of its own; it states those of `space` and `chunk`.
+
+use super::Home;
+use super::chunk::Replica;
+use layout::home::CRC_PAGES;
+use types::ReplicaId;
+
+/// Who holds a number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Owner {
+    Free,
+    Replica(ReplicaId),
+    Limbo,
+    /// Claimed by two at mount.
+    Contested,
+}
+
+/// Each number has one owner.
+struct Ledger {
+    what: &'static str,
+    owners: Vec<Option<Owner>>,
+}
+
+impl Ledger {
+    fn enter(&mut self, n: u32, owner: Owner) -> Result<(), String> {
+        match self.owners.get_mut(n as usize) {
+            None => Err(format!("{} {n} does not exist, but {owner:?} holds it", self.what)),
+            Some(Some(Owner::Contested)) => Ok(()),
+            Some(Some(other)) => Err(format!("{} {n} is held by {other:?} and {owner:?}", self.what)),
+            Some(cell) => {
+                *cell = Some(owner);
+                Ok(())
+            }
+        }
+    }
+
+    fn check_complete(&self) -> Result<(), String> {
+        match self.owners.iter().position(Option::is_none) {
+            Some(n) => Err(format!("{} {n} has leaked", self.what)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Home {
+    /// Checks that every AU and every slot is free, owned once, or in limbo; that each chunk has its place
+    /// in the directory; that resident tables match the map.
+    ///
+    /// # Errors
+    /// The first contradiction, in words.
+    pub fn audit(&self) -> Result<(), String> {
+        let mut aus = Ledger { what: "AU", owners: vec![None; self.geometry.au_count as usize] };
+        let mut slots = Ledger { what: "slot", owners: vec![None; self.geometry.slot_count as usize] };
+        self.contested.aus.iter().try_for_each(|au| aus.enter(*au, Owner::Contested))?;
+        self.contested.slots.iter().try_for_each(|slot| slots.enter(*slot, Owner::Contested))?;
+        for n in 0..self.geometry.au_count {
+            if self.aus.is_free(n) {
+                aus.enter(n, Owner::Free)?;
+            }
+        }
+        for n in 0..self.geometry.slot_count {
+            if self.slots.is_free(n) {
+                slots.enter(n, Owner::Free)?;
+            }
+        }
+        let (mut limbo_aus, mut limbo_slots) = (0, 0);
+        for dropped in self.limbo.all() {
+            dropped.aus.iter().try_for_each(|au| aus.enter(*au, Owner::Limbo))?;
+            dropped.slots.iter().try_for_each(|slot| slots.enter(*slot, Owner::Limbo))?;
+            limbo_aus += dropped.aus.len();
+            limbo_slots += dropped.slots.len();
+        }
+        if (limbo_aus, limbo_slots) != (self.limbo.au_count() as usize, self.limbo.slot_count() as usize) {
+            return Err("limbo is counted wrong".to_owned());
+        }
+        for (id, replica) in &self.replicas {
+            replica.slots().try_for_each(|slot| slots.enter(slot, Owner::Replica(*id)))?;
+            replica.chunks.values().flat_map(|c| c.aus()).try_for_each(|au| aus.enter(au, Owner::Replica(*id)))?;
+            if replica.damage.is_none() {
+                audit_replica(replica).map_err(|wrong| format!("{id}: {wrong}"))?;
+            }
+        }
+        aus.check_complete()?;
+        slots.check_complete()
+    }
+}
+
+fn audit_replica(replica: &Replica) -> Result<(), String> {
+    let mut placed = 0;
+    for (n, page) in replica.directory.iter().enumerate() {
+        let used = page.chunks.iter().flatten().count();
+        placed += used;
+        let open = replica.open_pages.contains(&(n as u32));
+        if open != (used < page.chunks.len()) {
+            return Err(format!("directory page {n} with {used} chunks is listed wrongly as open: {open}"));
+        }
+    }
+    if placed != replica.chunks.len() {
+        return Err(format!("{placed} directory places for {} chunks", replica.chunks.len()));
+    }
+    for (key, chunk) in &replica.chunks {
+        let place = replica.directory.get(chunk.place.page as usize);
+        if place.and_then(|page| page.chunks[chunk.place.position as usize]) != Some(*key) {
+            return Err(format!("{key} is not where its directory place says"));
+        }
+        if chunk.is_empty() || chunk.pages[0].is_none() {
+            return Err(format!("{key} holds nothing or has no map page"));
+        }
+        for n in 0..CRC_PAGES {
+            let facts = [chunk.has_quarter(n), chunk.crcs[n].is_some(), chunk.pages[1 + n].is_some()];
+            if facts != [facts[0]; 3] {
+                return Err(format!("quarter {n} of {key}: data, CRCs, CRC page: {facts:?}"));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,176 @@
+//! What is resident of one replica and its chunks: map, CRC tables, places of their pages.
+//!
+//! Plain arrays: 2 KiB of map a chunk, 4 KiB of CRCs for each quarter that holds data. Every resident page
+//! has a slot on the device, so the slot area bounds this memory (run-length maps and eviction come later).
+//!
+//! Invariant: a chunk is resident exactly when it holds an AU; a quarter has a CRC table exactly when it
+//! holds an AU; each chunk has one place in its replica's directory.
+
+use crate::seam::RoundState;
+use layout::home::{
+    AUS_PER_CRC_PAGE, CHUNK_PAGES, CRC_PAGES, CRCS_PER_PAGE, CrcTable, DIR_ENTRIES, MapSlot, MapSlots, PagePtr,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use types::ChunkKey;
+use types::units::{AUS_PER_CHUNK, BLOCKS_PER_AU};
+
+/// Blocks of a chunk.
+pub(super) const BLOCKS: usize = (AUS_PER_CHUNK * BLOCKS_PER_AU) as usize;
+
+/// A set of blocks of one chunk.
+#[derive(Clone)]
+pub(super) struct BlockSet([u64; BLOCKS / 64]);
+
+impl BlockSet {
+    pub(super) fn new() -> BlockSet {
+        BlockSet([0; BLOCKS / 64])
+    }
+
+    pub(super) fn insert(&mut self, block: usize) {
+        self.0[block / 64] |= 1 << (block % 64);
+    }
+
+    pub(super) fn contains(&self, block: usize) -> bool {
+        self.0[block / 64] >> (block % 64) & 1 == 1
+    }
+}
+
+/// Place of a chunk in its replica's directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DirPlace {
+    pub(super) page: u32,
+    pub(super) position: u8,
+}
+
+/// 16 MiB of a volume, as far as home holds any of it.
+pub(super) struct Chunk {
+    pub(super) map: MapSlots,
+    pub(super) crcs: [Option<Box<CrcTable>>; CRC_PAGES],
+    /// Slots of the map page and the CRC pages.
+    pub(super) pages: [Option<PagePtr>; CHUNK_PAGES],
+    pub(super) place: DirPlace,
+    /// Lookup clock when a round last staged it: reads of an earlier clock are looked up again.
+    pub(super) touched: u64,
+}
+
+impl Chunk {
+    pub(super) fn new(place: DirPlace) -> Box<Chunk> {
+        let map = [MapSlot::default(); AUS_PER_CHUNK as usize];
+        Box::new(Chunk { map, crcs: [const { None }; CRC_PAGES], pages: [None; CHUNK_PAGES], place, touched: 0 })
+    }
+
+    /// Whether `block` holds data.
+    pub(super) fn is_valid(&self, block: usize) -> bool {
+        self.map[block / BLOCKS_PER_AU as usize].valid >> (block % BLOCKS_PER_AU as usize) & 1 == 1
+    }
+
+    /// AU and block in it, of a block that holds data.
+    pub(super) fn place_of(&self, block: usize) -> (u32, u32) {
+        assert!(self.is_valid(block), "block {block} holds no data");
+        (self.map[block / BLOCKS_PER_AU as usize].au, block as u32 % BLOCKS_PER_AU)
+    }
+
+    /// CRC of a block that holds data.
+    pub(super) fn crc_of(&self, block: usize) -> u32 {
+        assert!(self.is_valid(block), "block {block} holds no data");
+        let table = self.crcs[block / CRCS_PER_PAGE].as_ref().expect("a quarter with data has CRCs");
+        table[block % CRCS_PER_PAGE]
+    }
+
+    pub(super) fn set_crc(&mut self, block: usize, crc: u32) {
+        let table = self.crcs[block / CRCS_PER_PAGE].get_or_insert_with(|| Box::new([0; CRCS_PER_PAGE]));
+        table[block % CRCS_PER_PAGE] = crc;
+    }
+
+    /// AUs that it owns.
+    pub(super) fn aus(&self) -> impl Iterator<Item = u32> {
+        self.map.iter().filter(|slot| slot.valid != 0).map(|slot| slot.au)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.map.iter().all(|slot| slot.valid == 0)
+    }
+
+    /// Whether quarter `n` holds an AU.
+    pub(super) fn has_quarter(&self, n: usize) -> bool {
+        self.map[n * AUS_PER_CRC_PAGE..(n + 1) * AUS_PER_CRC_PAGE].iter().any(|slot| slot.valid != 0)
+    }
+}
+
+/// One page of a replica's directory.
+pub(super) struct DirPage {
+    pub(super) ptr: Option<PagePtr>,
+    pub(super) chunks: Box<[Option<ChunkKey>; DIR_ENTRIES]>,
+}
+
+impl DirPage {
+    pub(super) fn new(ptr: Option<PagePtr>) -> DirPage {
+        DirPage { ptr, chunks: Box::new([None; DIR_ENTRIES]) }
+    }
+
+    fn has_room(&self) -> bool {
+        self.chunks.iter().any(Option::is_none)
+    }
+}
+
+/// One replica, as far as a checkpoint names it.
+pub(super) struct Replica {
+    pub(super) state: RoundState,
+    pub(super) decision_len: u32,
+    pub(super) decision: Vec<PagePtr>,
+    /// The decision state is not that of `decision`: it has changed since, or was never written.
+    pub(super) decision_dirty: bool,
+    pub(super) directory: Vec<DirPage>,
+    /// Directory pages with room.
+    pub(super) open_pages: BTreeSet<u32>,
+    pub(super) chunks: BTreeMap<ChunkKey, Box<Chunk>>,
+    /// R11: a page is lost. Nothing of the replica is served or changed; it can only be destroyed.
+    pub(super) damage: Option<String>,
+}
+
+impl Replica {
+    pub(super) fn new(state: RoundState) -> Replica {
+        Replica {
+            state,
+            decision_len: 0,
+            decision: Vec::new(),
+            decision_dirty: true,
+            directory: Vec::new(),
+            open_pages: BTreeSet::new(),
+            chunks: BTreeMap::new(),
+            damage: None,
+        }
+    }
+
+    /// Gives a new chunk its place in the directory.
+    pub(super) fn place(&mut self, chunk: ChunkKey) -> DirPlace {
+        let page = self.open_pages.first().copied().unwrap_or_else(|| {
+            self.directory.push(DirPage::new(None));
+            let page = self.directory.len() as u32 - 1;
+            self.open_pages.insert(page);
+            page
+        });
+        let dir = &mut self.directory[page as usize];
+        let position = dir.chunks.iter().position(Option::is_none).expect("an open page has room");
+        dir.chunks[position] = Some(chunk);
+        if !dir.has_room() {
+            self.open_pages.remove(&page);
+        }
+        DirPlace { page, position: position as u8 }
+    }
+
+    /// Clears the place of a chunk that goes.
+    pub(super) fn unplace(&mut self, chunk: ChunkKey, place: DirPlace) {
+        let cell = &mut self.directory[place.page as usize].chunks[place.position as usize];
+        assert_eq!(*cell, Some(chunk), "directory place of {chunk}");
+        *cell = None;
+        self.open_pages.insert(place.page);
+    }
+
+    /// Every slot that it owns.
+    pub(super) fn slots(&self) -> impl Iterator<Item = u32> {
+        let chunks = self.chunks.values().flat_map(|chunk| chunk.pages.iter().flatten());
+        let directory = self.directory.iter().filter_map(|page| page.ptr.as_ref());
+        chunks.chain(directory).chain(&self.decision).map(|ptr| ptr.slot)
+    }
+}

@@ -1,0 +1,242 @@
+//! Loading what the last checkpoint names: decision states, directory, maps, CRC pages.
+//!
+//! The records of the checkpoint come in; reads go out, a bounded number at a time; replicas, free maps and
+//! one event come of it. A page that cannot be read or does not verify damages its replica, never the
+//! store: every page below the root belongs to one replica.
+//!
+//! Invariant (R8): the free maps hold exactly what no page names. What two owners name is in neither: both
+//! are damaged.
+
+use super::chunk::{Chunk, DirPage, DirPlace, Replica};
+use super::space::FreeMap;
+use super::{Home, InFlight, State};
+use crate::seam::{HomeEvent, RoundState};
+use bytes::Bytes;
+use env::{DiskError, Op};
+use layout::checkpoint::{Checkpoint, ReplicaRecord};
+use layout::home::{CHUNK_PAGES, CRC_PAGES, DirEntry, PAGE, PageId, PageKind, PagePtr};
+use std::collections::{BTreeMap, VecDeque};
+use types::store::DecisionState;
+use types::{IoBuf, IoBufMut, ReplicaId};
+
+/// A page that is being read.
+#[derive(Clone, Copy)]
+pub(super) struct MountRead {
+    id: PageId,
+    ptr: PagePtr,
+}
+
+/// A mount that is running.
+pub(super) struct Mount {
+    queue: VecDeque<MountRead>,
+    in_flight: u32,
+    decisions: BTreeMap<ReplicaId, Vec<IoBuf>>,
+}
+
+impl Home {
+    pub(super) fn mount(&mut self, checkpoint: Option<Vec<Bytes>>, ops: &mut Vec<Op>, out: &mut Vec<HomeEvent>) {
+        let Some(parts) = checkpoint else {
+            self.state = State::Open;
+            out.push(HomeEvent::Mounted { states: Vec::new(), damaged: Vec::new() });
+            return;
+        };
+        let checkpoint = match Checkpoint::decode(&parts) {
+            Ok(checkpoint) if checkpoint.geometry.len_bytes() <= self.region.len_bytes => checkpoint,
+            Ok(checkpoint) => {
+                let (needs, has) = (checkpoint.geometry.len_bytes(), self.region.len_bytes);
+                let reason = format!("the checkpoint describes a home of {needs} bytes, but there are {has}");
+                out.push(HomeEvent::MountFailed { reason });
+                return;
+            }
+            Err(error) => {
+                out.push(HomeEvent::MountFailed { reason: error.to_string() });
+                return;
+            }
+        };
+        self.geometry = checkpoint.geometry;
+        self.aus = FreeMap::new(self.geometry.au_count);
+        self.slots = FreeMap::new(self.geometry.slot_count);
+        self.sequence = checkpoint.sequence;
+        let mut mount = Mount { queue: VecDeque::new(), in_flight: 0, decisions: BTreeMap::new() };
+        for record in checkpoint.replicas {
+            let id = record.replica;
+            mount.decisions.insert(id, vec![IoBuf::EMPTY; record.decision.len()]);
+            let decision = record.decision.iter().zip(0..).map(|(ptr, n)| (PageId::decision(id, n), *ptr));
+            let directory =
+                record.directory.iter().zip(0..).filter_map(|(ptr, n)| ptr.map(|ptr| (PageId::directory(id, n), ptr)));
+            mount.queue.extend(decision.chain(directory).map(|(id, ptr)| MountRead { id, ptr }));
+            self.replicas.insert(id, replica_of(record));
+        }
+        self.state = State::Mounting(Box::new(mount));
+        self.pump_mount(ops, out);
+    }
+
+    fn pump_mount(&mut self, ops: &mut Vec<Op>, out: &mut Vec<HomeEvent>) {
+        loop {
+            let State::Mounting(mount) = &mut self.state else { panic!("no mount is running") };
+            if mount.in_flight == self.limits.background_ops_max {
+                return;
+            }
+            let Some(page) = mount.queue.pop_front() else { break };
+            mount.in_flight += 1;
+            let token = self.token(InFlight::MountRead(page));
+            let (offset, buf) = (self.slot_offset(page.ptr.slot), IoBufMut::new(PAGE));
+            ops.push(Op::DiskRead { token, disk: self.disk.id, offset, buf });
+        }
+        let State::Mounting(mount) = &mut self.state else { panic!("no mount is running") };
+        if mount.in_flight == 0 {
+            self.finish_mount(out);
+        }
+    }
+
+    pub(super) fn mount_read_done(
+        &mut self,
+        page: MountRead,
+        buf: IoBufMut,
+        result: Result<(), DiskError>,
+        ops: &mut Vec<Op>,
+        out: &mut Vec<HomeEvent>,
+    ) {
+        let State::Mounting(mount) = &mut self.state else { panic!("no mount is running") };
+        mount.in_flight -= 1;
+        self.stats.read_bytes += PAGE as u64;
+        let loaded = match result {
+            Err(error) => Err(error.to_string()),
+            Ok(()) if !page.id.verify(&buf, page.ptr.crc) => Err("it fails its checksum".to_owned()),
+            Ok(()) => self.load_page(page.id, buf.freeze()),
+        };
+        if let Err(reason) = loaded {
+            self.damage(page.id.replica, format!("{} in slot {}: {reason}", page.id, page.ptr.slot));
+        }
+        self.pump_mount(ops, out);
+    }
+
+    /// Takes in a page that verifies.
+    fn load_page(&mut self, id: PageId, page: IoBuf) -> Result<(), String> {
+        let State::Mounting(mount) = &mut self.state else { panic!("no mount is running") };
+        let replica = self.replicas.get_mut(&id.replica).expect("pages are read of listed replicas");
+        match id.kind {
+            PageKind::Decision => {
+                mount.decisions.get_mut(&id.replica).expect("one list a replica")[id.n as usize] = page;
+            }
+            PageKind::Directory => {
+                let entries = layout::home::decode_dir_page(id, &page, self.geometry).map_err(|e| e.to_string())?;
+                for (position, entry) in entries {
+                    load_entry(replica, id, position, entry)?;
+                    let pages = entry.pages.iter().enumerate().filter_map(|(n, ptr)| ptr.map(|ptr| (n, ptr)));
+                    mount.queue.extend(
+                        pages.map(|(n, ptr)| MountRead { id: PageId::of_chunk(id.replica, entry.chunk, n), ptr }),
+                    );
+                }
+                // A page that is full is not open for new chunks.
+                if replica.directory[id.n as usize].chunks.iter().all(Option::is_some) {
+                    replica.open_pages.remove(&id.n);
+                }
+            }
+            PageKind::Map => {
+                let map = layout::home::decode_map_page(id, &page, self.geometry).map_err(|e| e.to_string())?;
+                replica.chunks.get_mut(&id.chunk).expect("its directory entry was loaded").map = map;
+            }
+            PageKind::CrcPage => {
+                let crcs = layout::home::decode_crc_page(&page);
+                let chunk = replica.chunks.get_mut(&id.chunk).expect("its directory entry was loaded");
+                chunk.crcs[id.n as usize] = Some(crcs);
+            }
+        }
+        Ok(())
+    }
+
+    /// R11: remembers the first thing that is wrong with a replica.
+    fn damage(&mut self, replica: ReplicaId, reason: String) {
+        let replica = self.replicas.get_mut(&replica).expect("a listed replica");
+        replica.damage.get_or_insert(reason);
+    }
+
+    fn finish_mount(&mut self, out: &mut Vec<HomeEvent>) {
+        let State::Mounting(mount) = std::mem::replace(&mut self.state, State::Open) else {
+            panic!("no mount is running")
+        };
+        for (id, parts) in mount.decisions {
+            let replica = self.replicas.get_mut(&id).expect("a listed replica");
+            let mut bytes = parts.iter().map(|part| &**part).collect::<Vec<_>>().concat();
+            bytes.truncate(replica.decision_len as usize);
+            if bytes.len() == replica.decision_len as usize {
+                replica.state.decision.bytes = bytes.into();
+            } else {
+                assert!(replica.damage.is_some(), "{id}: a decision page is missing without damage");
+            }
+        }
+        self.check_chunks();
+        self.claim_space();
+        let listed = |r: &&Replica| r.state.decision.bytes.len() == r.decision_len as usize;
+        let states = self.replicas.values().filter(listed).map(|r| r.state.clone()).collect();
+        let damaged = self.replicas.iter().filter_map(|(id, r)| Some((*id, r.damage.clone()?))).collect();
+        out.push(HomeEvent::Mounted { states, damaged });
+    }
+
+    /// Each quarter has CRCs exactly when it has an AU, and no chunk is empty: nothing else is ever written.
+    fn check_chunks(&mut self) {
+        for replica in self.replicas.values_mut().filter(|r| r.damage.is_none()) {
+            let odd = replica.chunks.iter().find(|(_, chunk)| {
+                chunk.is_empty() || (0..CRC_PAGES).any(|n| chunk.has_quarter(n) != chunk.crcs[n].is_some())
+            });
+            if let Some((key, _)) = odd {
+                replica.damage = Some(format!("map and CRC pages of {key} contradict each other"));
+            }
+        }
+    }
+
+    /// Derives the free maps, and finds what two owners claim.
+    fn claim_space(&mut self) {
+        for replica in self.replicas.values() {
+            for slot in replica.slots() {
+                if !self.slots.claim(slot) {
+                    self.contested.slots.insert(slot);
+                }
+            }
+            for au in replica.chunks.values().flat_map(|chunk| chunk.aus()) {
+                if !self.aus.claim(au) {
+                    self.contested.aus.insert(au);
+                }
+            }
+        }
+        if self.contested.slots.is_empty() && self.contested.aus.is_empty() {
+            return;
+        }
+        for replica in self.replicas.values_mut() {
+            let slot = replica.slots().find(|slot| self.contested.slots.contains(slot));
+            let au = replica.chunks.values().flat_map(|c| c.aus()).find(|au| self.contested.aus.contains(au));
+            if let Some(slot) = slot {
+                replica.damage.get_or_insert(format!("slot {slot} has two owners"));
+            } else if let Some(au) = au {
+                replica.damage.get_or_insert(format!("AU {au} has two owners"));
+            }
+        }
+    }
+}
+
+/// A replica without its chunks.
+fn replica_of(record: ReplicaRecord) -> Replica {
+    let (index, term, commit) = (record.index, record.term, record.commit);
+    let decision = DecisionState { replica: record.replica, index, term, bytes: Bytes::new() };
+    let mut replica = Replica::new(RoundState { decision, commit });
+    replica.decision_len = record.decision_len;
+    replica.decision = record.decision;
+    replica.decision_dirty = false;
+    replica.open_pages = (0..record.directory.len() as u32).collect();
+    replica.directory = record.directory.into_iter().map(DirPage::new).collect();
+    replica
+}
+
+/// A chunk without its map and CRCs.
+fn load_entry(replica: &mut Replica, id: PageId, position: usize, entry: DirEntry) -> Result<(), String> {
+    let mut chunk = Chunk::new(DirPlace { page: id.n, position: position as u8 });
+    chunk.pages = entry.pages;
+    assert_eq!(chunk.pages.len(), CHUNK_PAGES);
+    if replica.chunks.contains_key(&entry.chunk) {
+        return Err(format!("{} is listed twice", entry.chunk));
+    }
+    replica.chunks.insert(entry.chunk, chunk);
+    replica.directory[id.n as usize].chunks[position] = Some(entry.chunk);
+    Ok(())
+}

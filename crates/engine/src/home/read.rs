@@ -1,0 +1,197 @@
+//! Reads of what the overlay does not cover.
+//!
+//! `Home::read` comes in with ranges of one chunk; pieces that tile them go out, each block verified
+//! against its CRC. Blocks that are adjacent on the device are one operation.
+//!
+//! Invariant (R8): bytes are judged only by the map and CRCs that were current when the read looked them up.
+//! A round that stages the chunk meanwhile makes the read be looked up again, overlay first, whether or not
+//! its bytes verify: a block of it may have been rewritten in place, and the half of it that the overlay
+//! gave would not be of the same version (design §7, 2). So a mismatch on an untouched chunk is corruption:
+//! a second lookup would give the same place and the same CRC.
+
+use super::chunk::Chunk;
+use super::{Home, InFlight};
+use crate::seam::{HomeEvent, HomeReadError, Piece};
+use env::{DiskError, Op};
+use types::units::{SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
+use types::{BLOCK, ChunkKey, IoBuf, IoBufMut, ReplicaId, SectorRange};
+
+/// A read in flight.
+pub(super) struct Read {
+    ticket: u64,
+    replica: ReplicaId,
+    chunk: ChunkKey,
+    /// Lookup clock when it looked up.
+    clock: u64,
+    pieces: Vec<(SectorRange, Piece)>,
+    waiting: u32,
+    outcome: Outcome,
+}
+
+enum Outcome {
+    Good,
+    Retry,
+    Bad(HomeReadError),
+}
+
+impl Home {
+    pub(super) fn start_read(
+        &mut self,
+        ticket: u64,
+        replica: ReplicaId,
+        chunk: ChunkKey,
+        ranges: &[SectorRange],
+        ops: &mut Vec<Op>,
+        out: &mut Vec<HomeEvent>,
+    ) {
+        self.assert_not_rewritten(replica, chunk, ranges);
+        if self.replicas.get(&replica).is_some_and(|r| r.damage.is_some()) {
+            let block = ranges.first().map_or(0, |range| (range.start / SECTORS_PER_BLOCK) as u16);
+            out.push(HomeEvent::ReadDone { ticket, result: Err(HomeReadError::Damaged { chunk, block }) });
+            return;
+        }
+        let pieces = self.look_up(replica, chunk, ranges);
+        let clock = self.clock;
+        let waiting = pieces.iter().filter(|(_, place)| place.is_some()).count() as u32;
+        let read = Read {
+            ticket,
+            replica,
+            chunk,
+            clock,
+            pieces: pieces.iter().map(|(range, _)| (*range, Piece::Zeros)).collect(),
+            waiting,
+            outcome: Outcome::Good,
+        };
+        if waiting == 0 {
+            out.push(HomeEvent::ReadDone { ticket, result: Ok(read.pieces) });
+            return;
+        }
+        self.readers.enter(clock);
+        let (_, key) = self.reads.insert(read);
+        for (piece, (range, place)) in pieces.into_iter().enumerate() {
+            let Some(offset) = place else { continue };
+            let buf = IoBufMut::new(range.fragment_count() * BLOCK as usize);
+            self.stats.read_bytes += buf.len() as u64;
+            let token = self.token(InFlight::Read { read: key, piece: piece as u32 });
+            ops.push(Op::DiskRead { token, disk: self.disk.id, offset, buf });
+        }
+    }
+
+    /// Cuts `ranges` into pieces: each all zeros, or adjacent on the device from the given offset.
+    fn look_up(&self, replica: ReplicaId, key: ChunkKey, ranges: &[SectorRange]) -> Vec<(SectorRange, Option<u64>)> {
+        let chunk = self.chunk(replica, key);
+        let mut pieces: Vec<(SectorRange, Option<u64>)> = Vec::with_capacity(ranges.len());
+        let mut last_end = 0;
+        for range in ranges {
+            assert!(range.start >= last_end && range.end() <= SECTORS_PER_CHUNK, "ranges {ranges:?} of {key}");
+            last_end = range.end();
+            let Some(chunk) = chunk else {
+                pieces.push((*range, None));
+                continue;
+            };
+            let first = pieces.len();
+            for fragment in range.fragments() {
+                let place = self.device_offset(chunk, fragment);
+                match pieces[first..].last_mut() {
+                    Some((run, at)) if self.adjoins(*run, *at, place) => run.count += fragment.count,
+                    _ => pieces.push((fragment, place)),
+                }
+            }
+        }
+        pieces
+    }
+
+    /// Where the block of `fragment` lies on the disk, if it holds data.
+    fn device_offset(&self, chunk: &Chunk, fragment: SectorRange) -> Option<u64> {
+        let block = (fragment.start / SECTORS_PER_BLOCK) as usize;
+        chunk.is_valid(block).then(|| {
+            let (au, n) = chunk.place_of(block);
+            self.region.start + self.geometry.block_offset(au, n)
+        })
+    }
+
+    fn adjoins(&self, run: SectorRange, run_at: Option<u64>, next_at: Option<u64>) -> bool {
+        match (run_at, next_at) {
+            (None, None) => true,
+            (Some(at), Some(next)) => {
+                let len = run.fragment_count() as u64 * BLOCK;
+                at + len == next && len < self.limits.io_bytes_max
+            }
+            _ => false,
+        }
+    }
+
+    /// The overlay covers every block of a running round, so no read of one may come here.
+    fn assert_not_rewritten(&self, replica: ReplicaId, chunk: ChunkKey, ranges: &[SectorRange]) {
+        let Some(blocks) = self.round.as_ref().and_then(|round| round.rewritten(replica, chunk)) else { return };
+        for fragment in ranges.iter().flat_map(|range| range.fragments()) {
+            let block = (fragment.start / SECTORS_PER_BLOCK) as usize;
+            assert!(!blocks.contains(block), "block {block} of {chunk} is under rewrite: the overlay holds it");
+        }
+    }
+
+    pub(super) fn read_done(
+        &mut self,
+        key: u32,
+        piece: u32,
+        buf: IoBuf,
+        result: Result<(), DiskError>,
+        out: &mut Vec<HomeEvent>,
+    ) {
+        let read = self.reads.get_mut(key);
+        let (replica, chunk, clock) = (read.replica, read.chunk, read.clock);
+        let range = read.pieces[piece as usize].0;
+        let untouched = self.chunk(replica, chunk).filter(|chunk| chunk.touched <= clock);
+        let verdict = match (untouched, result) {
+            (None, _) => Err(Outcome::Retry),
+            (Some(_), Err(source)) => Err(Outcome::Bad(HomeReadError::Disk { chunk, source })),
+            (Some(held), Ok(())) => verify(held, range, buf)
+                .map_err(|block| Outcome::Bad(HomeReadError::Damaged { chunk, block: block as u16 })),
+        };
+        let read = self.reads.get_mut(key);
+        match verdict {
+            Ok(verified) => read.pieces[piece as usize].1 = verified,
+            // A retry settles everything; of several bad pieces the first is named.
+            Err(Outcome::Retry) => read.outcome = Outcome::Retry,
+            Err(bad) if matches!(read.outcome, Outcome::Good) => read.outcome = bad,
+            Err(_) => {}
+        }
+        read.waiting -= 1;
+        if read.waiting == 0 {
+            self.finish_read(key, out);
+        }
+    }
+
+    fn finish_read(&mut self, key: u32, out: &mut Vec<HomeEvent>) {
+        let read = self.reads.remove(key);
+        let ticket = read.ticket;
+        out.push(match read.outcome {
+            Outcome::Good => HomeEvent::ReadDone { ticket, result: Ok(read.pieces) },
+            Outcome::Bad(error) => HomeEvent::ReadDone { ticket, result: Err(error) },
+            Outcome::Retry => HomeEvent::ReadRetry { ticket },
+        });
+        self.readers.leave(read.clock);
+        self.release_limbo();
+    }
+}
+
+/// Checks the whole blocks in `buf` and cuts out `range`; or the number of the first bad block.
+fn verify(chunk: &Chunk, range: SectorRange, buf: IoBuf) -> Result<Piece, usize> {
+    let first_block = range.start / SECTORS_PER_BLOCK;
+    let mut crcs = Vec::with_capacity(range.fragment_count());
+    for (fragment, bytes) in range.fragments().zip(buf.chunks_exact(BLOCK as usize)) {
+        let block = (fragment.start / SECTORS_PER_BLOCK) as usize;
+        let want = chunk.crc_of(block);
+        if types::crc32c(bytes) != want {
+            return Err(block);
+        }
+        crcs.push(if fragment.count == SECTORS_PER_BLOCK {
+            want
+        } else {
+            let inside = types::range::fragment_bytes(block as u32 * SECTORS_PER_BLOCK, fragment);
+            types::crc32c(&bytes[inside])
+        });
+    }
+    let inside = types::range::fragment_bytes(first_block * SECTORS_PER_BLOCK, range);
+    Ok(Piece::Bytes { crcs, payload: buf.slice(inside) })
+}

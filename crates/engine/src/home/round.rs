@@ -1,0 +1,311 @@
+//! One destage round: from whole blocks in memory to the records of a checkpoint.
+//!
+//! A [`Round`] comes in; data goes to where each block lives (or to fresh AUs), pages go to fresh slots, one
+//! flush makes both durable, and [`HomeEvent::RoundReady`] goes out with the records that name the pages.
+//! Work is staged a chunk at a time, as completions make room, so a turn does a chunk's worth of work and
+//! the device sees a bounded queue.
+//!
+//! Invariant: before the first write, the round is known to fit; what the last checkpoint names is
+//! overwritten only inside blocks of this round, which the log redoes (R2).
+
+use super::chunk::{BlockSet, Replica};
+use super::{Home, InFlight};
+use crate::seam::{BlockData, ChunkDirty, HomeEvent, Round};
+use env::{DiskError, Op};
+use layout::checkpoint::{Checkpoint, DECISION_LEN_MAX, ReplicaRecord, decision_pages};
+use layout::home::{CRCS_PER_PAGE, DIR_ENTRIES};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use types::units::BLOCKS_PER_AU;
+use types::{ChunkKey, IoBuf, ReplicaId, Time, VolumeId};
+
+/// A write that is ready to go.
+pub(super) struct ReadyWrite {
+    pub(super) offset: u64,
+    pub(super) bufs: Vec<IoBuf>,
+    pub(super) bytes: u64,
+}
+
+/// A step of a round.
+enum Work {
+    /// The chunk goes, with all it holds.
+    Drop(ReplicaId, ChunkKey),
+    /// The replica's directory and decision state go; its chunks have gone before.
+    Forget(ReplicaId),
+    Write(ChunkDirty),
+    /// All chunks are staged: find the directory pages and decision states to write.
+    Roots,
+    Directory(ReplicaId, u32),
+    Decision(ReplicaId),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    Writing,
+    Flushing,
+    /// The log side has the records.
+    Ready,
+}
+
+/// A round that is running.
+pub(super) struct RoundRun {
+    phase: Phase,
+    started: Time,
+    work: VecDeque<Work>,
+    pub(super) ready: VecDeque<ReadyWrite>,
+    /// Pages of adjacent slots that wait to become one write.
+    pub(super) pages: Option<ReadyWrite>,
+    ops_in_flight: u32,
+    bytes_in_flight: u64,
+    /// Blocks that the overlay answers for until the flip.
+    rewritten: BTreeMap<(ReplicaId, ChunkKey), Box<BlockSet>>,
+    pub(super) dirty_directory: BTreeSet<(ReplicaId, u32)>,
+}
+
+impl RoundRun {
+    /// Blocks of the chunk that this round has staged.
+    pub(super) fn rewritten(&self, replica: ReplicaId, chunk: ChunkKey) -> Option<&BlockSet> {
+        self.rewritten.get(&(replica, chunk)).map(|blocks| &**blocks)
+    }
+}
+
+/// What a round takes at most.
+#[derive(Default)]
+struct Demand {
+    aus: u64,
+    slots: u64,
+}
+
+impl Home {
+    pub(super) fn start_round(&mut self, now: Time, mut round: Round, ops: &mut Vec<Op>, out: &mut Vec<HomeEvent>) {
+        let damaged = |id: &ReplicaId| self.replicas.get(id).is_some_and(|r| r.damage.is_some());
+        round.states.retain(|s| !damaged(&s.decision.replica));
+        round.cuts.retain(|c| !damaged(&c.replica));
+        round.chunks.retain(|c| !damaged(&c.replica));
+        self.check_round(&round);
+        let demand = self.demand(&round);
+        if demand.aus > u64::from(self.aus.free_count()) || demand.slots > u64::from(self.slots.free_count()) {
+            out.push(HomeEvent::RoundFull);
+            return;
+        }
+        let mut work = VecDeque::new();
+        for id in &round.destroyed {
+            let Some(replica) = self.replicas.get(id) else { continue };
+            work.extend(replica.chunks.keys().map(|chunk| Work::Drop(*id, *chunk)));
+            work.push_back(Work::Forget(*id));
+        }
+        for cut in &round.cuts {
+            let keys =
+                self.replicas.get(&cut.replica).into_iter().flat_map(|r| chunks_from(r, cut.volume, cut.from_chunk));
+            work.extend(keys.map(|chunk| Work::Drop(cut.replica, chunk)));
+        }
+        work.extend(round.chunks.into_iter().map(Work::Write));
+        work.push_back(Work::Roots);
+        for state in round.states {
+            let replica = self.replicas.entry(state.decision.replica).or_insert_with(|| Replica::new(state.clone()));
+            replica.decision_dirty |= replica.state.decision.bytes != state.decision.bytes;
+            replica.state = state;
+        }
+        self.sequence += 1;
+        self.round = Some(RoundRun {
+            phase: Phase::Writing,
+            started: now,
+            work,
+            ready: VecDeque::new(),
+            pages: None,
+            ops_in_flight: 0,
+            bytes_in_flight: 0,
+            rewritten: BTreeMap::new(),
+            dirty_directory: BTreeSet::new(),
+        });
+        self.pump_round(ops, out);
+    }
+
+    /// Our own contract: a round that breaks it must not reach the device.
+    fn check_round(&self, round: &Round) {
+        let mut replicas: BTreeSet<ReplicaId> = self.replicas.keys().copied().collect();
+        for state in &round.states {
+            let id = state.decision.replica;
+            assert!(state.commit >= state.decision.index, "{id}: commit below K");
+            assert!(state.decision.bytes.len() <= DECISION_LEN_MAX, "{id}: decision state too long");
+            let last = self.replicas.get(&id).map(|r| r.state.decision.index);
+            assert!(last.is_none_or(|k| k <= state.decision.index), "{id}: K goes back");
+            replicas.insert(id);
+        }
+        for id in &round.destroyed {
+            replicas.remove(id);
+        }
+        for state in &round.states {
+            assert!(replicas.contains(&state.decision.replica), "{} is destroyed", state.decision.replica);
+        }
+        let mut seen = BTreeSet::new();
+        for dirty in &round.chunks {
+            assert!(replicas.contains(&dirty.replica), "{} has no state", dirty.replica);
+            assert!(seen.insert((dirty.replica, dirty.chunk)), "{} of {} twice", dirty.chunk, dirty.replica);
+        }
+    }
+
+    /// An upper bound of what the round takes, found before anything is touched.
+    fn demand(&self, round: &Round) -> Demand {
+        let mut demand = Demand::default();
+        // Per replica: directory entries that change, and those that are new.
+        let mut entries: BTreeMap<ReplicaId, (u64, u64)> = BTreeMap::new();
+        for cut in &round.cuts {
+            let gone =
+                self.replicas.get(&cut.replica).map_or(0, |r| chunks_from(r, cut.volume, cut.from_chunk).count());
+            entries.entry(cut.replica).or_default().0 += gone as u64;
+        }
+        for dirty in &round.chunks {
+            let is_cut = round.cuts.iter().any(|c| {
+                c.replica == dirty.replica && c.volume == dirty.chunk.volume && c.from_chunk <= dirty.chunk.index
+            });
+            let held = self.chunk(dirty.replica, dirty.chunk).filter(|_| !is_cut);
+            let (mut quarters, mut last_au) = (0u8, usize::MAX);
+            for (block, _) in dirty.blocks.iter().filter(|(_, data)| matches!(data, BlockData::Bytes { .. })) {
+                let au = *block as usize / BLOCKS_PER_AU as usize;
+                quarters |= 1 << (*block as usize / CRCS_PER_PAGE);
+                let fresh = au != last_au && held.is_none_or(|chunk| chunk.map[au].valid == 0);
+                demand.aus += u64::from(fresh);
+                last_au = au;
+            }
+            demand.slots += 1 + u64::from(quarters.count_ones());
+            let entry = entries.entry(dirty.replica).or_default();
+            *entry = (entry.0 + 1, entry.1 + u64::from(held.is_none()));
+        }
+        for (id, (changed, new)) in entries {
+            let pages = self.replicas.get(&id).map_or(0, |r| r.directory.len() as u64);
+            demand.slots += changed.min(pages + new.div_ceil(DIR_ENTRIES as u64));
+        }
+        for state in &round.states {
+            let held = self.replicas.get(&state.decision.replica).filter(|r| !r.decision_dirty);
+            if held.is_none_or(|r| r.state.decision.bytes != state.decision.bytes) {
+                demand.slots += decision_pages(state.decision.bytes.len()) as u64;
+            }
+        }
+        demand
+    }
+
+    /// Does what there is room for; moves to the next phase when all is done.
+    fn pump_round(&mut self, ops: &mut Vec<Op>, out: &mut Vec<HomeEvent>) {
+        while !self.poisoned {
+            let (ops_max, bytes_max) = (self.limits.background_ops_max, self.limits.round_bytes_max);
+            let run = self.running();
+            if run.ops_in_flight >= ops_max || (run.ops_in_flight > 0 && run.bytes_in_flight >= bytes_max) {
+                return;
+            }
+            if let Some(write) = run.ready.pop_front() {
+                run.ops_in_flight += 1;
+                run.bytes_in_flight += write.bytes;
+                self.stats.written_bytes += write.bytes;
+                let token = self.token(InFlight::RoundWrite { bytes: write.bytes });
+                let (offset, bufs) = (write.offset, write.bufs);
+                ops.push(Op::DiskWrite { token, disk: self.disk.id, offset, bufs, flush: false });
+            } else if let Some(work) = run.work.pop_front() {
+                self.perform(work);
+            } else if let Some(pages) = run.pages.take() {
+                run.ready.push_back(pages);
+            } else if run.ops_in_flight == 0 {
+                self.all_written(ops, out);
+                return;
+            } else {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn running(&mut self) -> &mut RoundRun {
+        self.round.as_mut().expect("a round is running")
+    }
+
+    fn perform(&mut self, work: Work) {
+        match work {
+            Work::Drop(replica, chunk) => self.drop_chunk(replica, chunk),
+            Work::Forget(replica) => self.forget(replica),
+            Work::Write(dirty) => {
+                let mut blocks = Box::new(BlockSet::new());
+                dirty.blocks.iter().for_each(|(block, _)| blocks.insert(*block as usize));
+                self.running().rewritten.insert((dirty.replica, dirty.chunk), blocks);
+                self.stage_chunk(dirty);
+            }
+            Work::Roots => {
+                let run = self.round.as_mut().expect("a round is running");
+                let pages = std::mem::take(&mut run.dirty_directory);
+                run.work.extend(pages.into_iter().map(|(replica, page)| Work::Directory(replica, page)));
+                let dirty = self.replicas.iter().filter(|(_, r)| r.decision_dirty);
+                run.work.extend(dirty.map(|(id, _)| Work::Decision(*id)));
+            }
+            Work::Directory(replica, page) => self.write_directory_page(replica, page),
+            Work::Decision(replica) => self.write_decision(replica),
+        }
+    }
+
+    pub(super) fn round_write_done(
+        &mut self,
+        bytes: u64,
+        result: Result<(), DiskError>,
+        ops: &mut Vec<Op>,
+        out: &mut Vec<HomeEvent>,
+    ) {
+        let run = self.running();
+        run.ops_in_flight -= 1;
+        run.bytes_in_flight -= bytes;
+        match result {
+            Ok(()) => self.pump_round(ops, out),
+            Err(source) => self.fail("writing home", source, out),
+        }
+    }
+
+    /// Data and pages are written. One flush makes both durable: nothing names the pages before.
+    fn all_written(&mut self, ops: &mut Vec<Op>, out: &mut Vec<HomeEvent>) {
+        let run = self.running();
+        assert_eq!((run.phase, run.ops_in_flight, run.bytes_in_flight), (Phase::Writing, 0, 0));
+        run.phase = Phase::Flushing;
+        if !self.needs_flush() {
+            self.round_ready(out);
+            return;
+        }
+        self.stats.flushes += 1;
+        let token = self.token(InFlight::RoundFlush);
+        ops.push(Op::DiskFlush { token, disk: self.disk.id });
+    }
+
+    pub(super) fn round_flush_done(&mut self, result: Result<(), DiskError>, out: &mut Vec<HomeEvent>) {
+        match result {
+            Err(source) => self.fail("flushing home", source, out),
+            Ok(()) if self.poisoned => {}
+            Ok(()) => self.round_ready(out),
+        }
+    }
+
+    fn round_ready(&mut self, out: &mut Vec<HomeEvent>) {
+        let run = self.running();
+        assert_eq!(run.phase, Phase::Flushing, "a round is ready once");
+        run.phase = Phase::Ready;
+        let replicas = self.replicas.values().map(|r| ReplicaRecord {
+            replica: r.state.decision.replica,
+            index: r.state.decision.index,
+            term: r.state.decision.term,
+            commit: r.state.commit,
+            decision_len: r.decision_len,
+            decision: r.decision.clone(),
+            directory: r.directory.iter().map(|page| page.ptr).collect(),
+        });
+        let checkpoint = Checkpoint { geometry: self.geometry, sequence: self.sequence, replicas: replicas.collect() };
+        out.push(HomeEvent::RoundReady { records: checkpoint.encode() });
+    }
+
+    pub(super) fn flip(&mut self, now: Time) {
+        let run = self.round.take().expect("a round is running");
+        assert_eq!(run.phase, Phase::Ready, "only what is ready is committed");
+        assert!(!self.poisoned, "a poisoned store commits nothing");
+        self.stats.rounds += 1;
+        self.stats.round_us += now.since(run.started).as_micros() as u64;
+        self.limbo.seal(self.clock);
+        self.release_limbo();
+    }
+}
+
+/// Chunks of `volume` from `from` on that the replica holds.
+fn chunks_from(replica: &Replica, volume: VolumeId, from: u32) -> impl Iterator<Item = ChunkKey> {
+    let range = ChunkKey { volume, index: from }..=ChunkKey { volume, index: u32::MAX };
+    replica.chunks.range(range).map(|(key, _)| *key)
+}

@@ -1,0 +1,245 @@
+//! Staging: turns one step of a round into new resident state and into writes.
+//!
+//! A chunk with its dirty blocks comes in; AUs and slots are taken, the chunk's map, CRCs and directory
+//! place change, and writes, coalesced to runs on the device, go to the round's queue.
+//!
+//! Invariant: a page is written only to a slot that nothing names; its old slot goes to limbo. An AU that
+//! the chunk owns is kept, and written in place, as long as one of its blocks holds data.
+
+use super::chunk::{BLOCKS, Chunk};
+use super::round::ReadyWrite;
+use super::{Home, aligned};
+use crate::seam::{BlockData, ChunkDirty};
+use layout::checkpoint::decision_pages;
+use layout::home::{CHUNK_PAGES, CRC_PAGES, CRCS_PER_PAGE, DirEntry, MapSlot, PAGE, PageId, PagePtr};
+use types::units::{AUS_PER_CHUNK, BLOCKS_PER_AU};
+use types::{BLOCK, ChunkKey, IoBuf, IoBufMut, ReplicaId};
+
+const PER_AU: usize = BLOCKS_PER_AU as usize;
+
+impl Home {
+    /// Puts the dirty blocks of a chunk where they will live.
+    pub(super) fn stage_chunk(&mut self, dirty: ChunkDirty) {
+        let ChunkDirty { replica: id, chunk: key, blocks } = dirty;
+        check_blocks(key, &blocks);
+        self.clock += 1;
+        let replica = self.replicas.get_mut(&id).expect("the round was checked");
+        let held = replica.chunks.remove(&key);
+        if held.is_none() && blocks.iter().all(|(_, data)| *data == BlockData::Zero) {
+            return;
+        }
+        let mut changed = [held.is_none(), false, false, false, false];
+        let mut chunk = held.unwrap_or_else(|| Chunk::new(replica.place(key)));
+        chunk.touched = self.clock;
+        let owned = chunk.map.map(|slot| slot.valid != 0);
+        self.allocate(&mut chunk, &blocks);
+        let mut writes = Vec::with_capacity(blocks.len());
+        for (block, data) in blocks {
+            let block = block as usize;
+            let bit = 1u16 << (block % PER_AU);
+            let slot = &mut chunk.map[block / PER_AU];
+            match data {
+                BlockData::Bytes { buf, crc } => {
+                    changed[0] |= slot.valid & bit == 0;
+                    changed[1 + block / CRCS_PER_PAGE] = true;
+                    slot.valid |= bit;
+                    let offset = self.geometry.block_offset(slot.au, block as u32 % BLOCKS_PER_AU);
+                    chunk.set_crc(block, crc);
+                    writes.push((self.region.start + offset, aligned(buf, &self.disk)));
+                }
+                BlockData::Zero => {
+                    changed[0] |= slot.valid & bit != 0;
+                    slot.valid &= !bit;
+                }
+            }
+        }
+        for (slot, _) in chunk.map.iter_mut().zip(owned).filter(|(slot, owned)| *owned && slot.valid == 0) {
+            let au = std::mem::take(slot).au;
+            self.drop_au(au);
+        }
+        self.queue_data(writes);
+        self.settle(id, key, chunk, changed);
+    }
+
+    /// Gives an AU to every part of the chunk that gets its first block; adjacent parts adjacent AUs where
+    /// space allows.
+    fn allocate(&mut self, chunk: &mut Chunk, blocks: &[(u16, BlockData)]) {
+        let mut wanted = [false; AUS_PER_CHUNK as usize];
+        for (block, _) in blocks.iter().filter(|(_, data)| matches!(data, BlockData::Bytes { .. })) {
+            let at = *block as usize / PER_AU;
+            wanted[at] = chunk.map[at].valid == 0;
+        }
+        let mut at = 0;
+        let mut near = None;
+        while at < wanted.len() {
+            if !wanted[at] {
+                near = (chunk.map[at].valid != 0).then(|| chunk.map[at].au + 1).or(near);
+                at += 1;
+                continue;
+            }
+            let want = wanted[at..].iter().take_while(|wanted| **wanted).count() as u32;
+            let (first, count) = self.aus.take_run(want, near).expect("the round was known to fit");
+            for n in 0..count {
+                chunk.map[at] = MapSlot { au: first + n, valid: 0, flags: 0 };
+                at += 1;
+            }
+            near = Some(first + count);
+        }
+    }
+
+    /// Coalesces blocks into runs on the device.
+    fn queue_data(&mut self, mut writes: Vec<(u64, IoBuf)>) {
+        if !writes.is_sorted_by_key(|(offset, _)| *offset) {
+            writes.sort_unstable_by_key(|(offset, _)| *offset);
+        }
+        let bytes_max = self.limits.io_bytes_max;
+        let ready = &mut self.running().ready;
+        let first = ready.len();
+        for (offset, buf) in writes {
+            match ready.back_mut().filter(|run| run.offset + run.bytes == offset && run.bytes < bytes_max) {
+                Some(run) => {
+                    run.bytes += BLOCK;
+                    run.bufs.push(buf);
+                }
+                None => ready.push_back(ReadyWrite { offset, bufs: vec![buf], bytes: BLOCK }),
+            }
+        }
+        assert!(ready.iter().skip(first).all(|run| run.bytes <= bytes_max), "a write is too long");
+    }
+
+    /// Writes the pages that changed, drops those that went, and puts the chunk back if it holds anything.
+    fn settle(&mut self, id: ReplicaId, key: ChunkKey, mut chunk: Box<Chunk>, changed: [bool; CHUNK_PAGES]) {
+        if chunk.is_empty() {
+            self.retire(id, key, &chunk);
+            return;
+        }
+        let mut moved = false;
+        for n in 0..CHUNK_PAGES {
+            let gone = n > 0 && !chunk.has_quarter(n - 1);
+            if !gone && !changed[n] {
+                continue;
+            }
+            let old = chunk.pages[n].take();
+            moved |= old.is_some() || !gone;
+            if let Some(ptr) = old {
+                self.drop_slot(ptr);
+            }
+            if gone {
+                chunk.crcs[n - 1] = None;
+                continue;
+            }
+            let page_id = PageId::of_chunk(id, key, n);
+            let mut page = IoBufMut::new(PAGE);
+            match n {
+                0 => layout::home::encode_map_page(page_id, self.sequence, &chunk.map, &mut page),
+                _ => {
+                    let crcs = chunk.crcs[n - 1].as_ref().expect("a quarter with data has CRCs");
+                    layout::home::encode_crc_page(crcs, &mut page);
+                }
+            }
+            chunk.pages[n] = Some(self.write_page(page_id, page));
+        }
+        assert!((0..CRC_PAGES).all(|n| chunk.has_quarter(n) == chunk.pages[1 + n].is_some()), "pages of {key}");
+        if moved {
+            self.running().dirty_directory.insert((id, chunk.place.page));
+        }
+        self.replicas.get_mut(&id).expect("it is there").chunks.insert(key, chunk);
+    }
+
+    /// A chunk goes, with all it holds.
+    pub(super) fn drop_chunk(&mut self, id: ReplicaId, key: ChunkKey) {
+        self.clock += 1;
+        let replica = self.replicas.get_mut(&id).expect("the round was checked");
+        // Two cuts may name the same chunk.
+        if let Some(chunk) = replica.chunks.remove(&key) {
+            chunk.aus().for_each(|au| self.drop_au(au));
+            self.retire(id, key, &chunk);
+        }
+    }
+
+    /// Takes an empty chunk, which is no longer among the resident ones, out of the directory.
+    fn retire(&mut self, id: ReplicaId, key: ChunkKey, chunk: &Chunk) {
+        chunk.pages.iter().flatten().for_each(|ptr| self.drop_slot(*ptr));
+        self.replicas.get_mut(&id).expect("it is there").unplace(key, chunk.place);
+        self.running().dirty_directory.insert((id, chunk.place.page));
+    }
+
+    /// A replica goes; its chunks have gone.
+    pub(super) fn forget(&mut self, id: ReplicaId) {
+        let replica = self.replicas.remove(&id).expect("it was there when the round began");
+        assert!(replica.chunks.is_empty(), "{id} still has chunks");
+        replica.slots().for_each(|slot| self.drop_slot(PagePtr { slot, crc: 0 }));
+        self.running().dirty_directory.retain(|(owner, _)| *owner != id);
+    }
+
+    pub(super) fn write_directory_page(&mut self, id: ReplicaId, page: u32) {
+        let replica = self.replicas.get_mut(&id).expect("it is there");
+        let dir = &mut replica.directory[page as usize];
+        let old = dir.ptr.take();
+        let places = dir.chunks.iter().enumerate().filter_map(|(at, chunk)| chunk.map(|chunk| (at, chunk)));
+        let entries: Vec<(usize, DirEntry)> =
+            places.map(|(at, chunk)| (at, DirEntry { chunk, pages: replica.chunks[&chunk].pages })).collect();
+        if !entries.is_empty() {
+            let page_id = PageId::directory(id, page);
+            let mut buf = IoBufMut::new(PAGE);
+            let listed = entries.iter().map(|(at, entry)| (*at, entry));
+            layout::home::encode_dir_page(page_id, self.sequence, listed, &mut buf);
+            let ptr = self.write_page(page_id, buf);
+            self.replicas.get_mut(&id).expect("it is there").directory[page as usize].ptr = Some(ptr);
+        }
+        if let Some(ptr) = old {
+            self.drop_slot(ptr);
+        }
+    }
+
+    pub(super) fn write_decision(&mut self, id: ReplicaId) {
+        let replica = self.replicas.get_mut(&id).expect("it is there");
+        let bytes = replica.state.decision.bytes.clone();
+        let old = std::mem::take(&mut replica.decision);
+        replica.decision_len = bytes.len() as u32;
+        replica.decision_dirty = false;
+        old.into_iter().for_each(|ptr| self.drop_slot(ptr));
+        let mut pages = Vec::with_capacity(decision_pages(bytes.len()));
+        for (part, n) in bytes.chunks(PAGE).zip(0..) {
+            let mut page = IoBufMut::zeroed(PAGE);
+            page[..part.len()].copy_from_slice(part);
+            pages.push(self.write_page(PageId::decision(id, n), page));
+        }
+        self.replicas.get_mut(&id).expect("it is there").decision = pages;
+    }
+
+    /// Puts a page into a fresh slot, behind the last one where that is free, so that pages go out together.
+    fn write_page(&mut self, id: PageId, page: IoBufMut) -> PagePtr {
+        let crc = id.crc(&page);
+        let next_slot = |run: &ReadyWrite, start: u64| ((run.offset + run.bytes - start) / PAGE as u64) as u32;
+        let start = self.region.start;
+        let near = self.running().pages.as_ref().map(|run| next_slot(run, start));
+        let (slot, _) = self.slots.take_run(1, near).expect("the round was known to fit");
+        let (offset, bytes_max) = (self.slot_offset(slot), self.limits.io_bytes_max);
+        let run = self.running();
+        match &mut run.pages {
+            Some(pages) if pages.offset + pages.bytes == offset && pages.bytes < bytes_max => {
+                pages.bytes += PAGE as u64;
+                pages.bufs.push(page.freeze());
+            }
+            pages => {
+                let fresh = ReadyWrite { offset, bufs: vec![page.freeze()], bytes: PAGE as u64 };
+                run.ready.extend(pages.replace(fresh));
+            }
+        }
+        PagePtr { slot, crc }
+    }
+}
+
+/// Our own contract: whole blocks, ascending, each with the CRC of its bytes. A wrong CRC here would make
+/// the block unreadable for ever once the log has let go of it; a stop now loses nothing.
+fn check_blocks(chunk: ChunkKey, blocks: &[(u16, BlockData)]) {
+    assert!(blocks.is_sorted_by(|a, b| a.0 < b.0), "blocks of {chunk} are not ascending");
+    for (block, data) in blocks {
+        assert!((*block as usize) < BLOCKS, "block {block} of {chunk}");
+        if let BlockData::Bytes { buf, crc } = data {
+            assert_eq!(buf.len(), BLOCK as usize, "block {block} of {chunk} is not whole");
+            assert_eq!(types::crc32c(buf), *crc, "block {block} of {chunk} is not what its CRC says");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Golden bytes and round trips of home's pages.
+
+use super::*;
+
+const GEOMETRY: Geometry = Geometry { slot_count: 1024, au_count: 4096 };
+const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(7), index: 3 };
+const REPLICA: ReplicaId = ReplicaId(0x1122);
+
+fn map() -> MapSlots {
+    let mut slots = [MapSlot::default(); AUS_PER_CHUNK as usize];
+    slots[0] = MapSlot { au: 5, valid: 0xffff, flags: 0 };
+    slots[255] = MapSlot { au: 4095, valid: 1, flags: 0 };
+    slots
+}
+
+fn entry() -> DirEntry {
+    let mut pages = [None; CHUNK_PAGES];
+    pages[0] = Some(PagePtr { slot: 9, crc: 0xdead_beef });
+    pages[4] = Some(PagePtr { slot: 1023, crc: 1 });
+    DirEntry { chunk: CHUNK, pages }
+}
+
+fn dir_page() -> Vec<u8> {
+    let mut page = vec![0xff; PAGE];
+    let entry = entry();
+    encode_dir_page(PageId::directory(REPLICA, 2), 77, [(71, &entry), (0, &entry)].into_iter(), &mut page);
+    page
+}
+
+fn map_page() -> Vec<u8> {
+    let mut page = vec![0xff; PAGE];
+    encode_map_page(PageId::of_chunk(REPLICA, CHUNK, 0), 77, &map(), &mut page);
+    page
+}
+
+#[test]
+fn the_numbers_of_the_disk_do_not_move() {
+    assert_eq!((PAGE, CHUNK_PAGES, DIR_ENTRIES, CRCS_PER_PAGE, HOME_VERSION), (4096, 5, 72, 1024, 1));
+    assert_eq!((Map as u8, CrcPage as u8, Directory as u8, Decision as u8), (1, 2, 3, 4));
+    assert_eq!(Geometry::of(4 << 30), Some(Geometry { slot_count: 16384, au_count: 64512 }));
+    assert_eq!(GEOMETRY.block_offset(1, 2), (4 << 20) + (64 << 10) + (8 << 10));
+}
+
+#[test]
+fn golden_pages_keep_their_bytes() {
+    let map = map_page();
+    let head: Vec<u8> = [
+        b"BMAP\x01\x00\x00\x01".as_slice(),
+        &0x1122u64.to_le_bytes(),
+        &7u64.to_le_bytes(),
+        &3u32.to_le_bytes(),
+        &0u32.to_le_bytes(),
+        &77u64.to_le_bytes(),
+    ]
+    .concat();
+    assert_eq!(map[..head.len()], head);
+    assert_eq!(map[64..72], [5, 0, 0, 0, 0xff, 0xff, 0, 0]);
+    let dir = dir_page();
+    assert_eq!(dir[..8], *b"BDIR\x01\x00\x48\x00");
+    assert_eq!(
+        dir[64..96],
+        *b"\x07\0\0\0\0\0\0\0\x03\0\0\0\x01\0\0\0\x09\0\0\0\xef\xbe\xad\xde\xff\xff\xff\xff\0\0\0\0"
+    );
+    let crcs: CrcTable = std::array::from_fn(|i| i as u32);
+    let mut page = vec![0; PAGE];
+    encode_crc_page(&crcs, &mut page);
+    let sums = [
+        PageId::of_chunk(REPLICA, CHUNK, 0).crc(&map),
+        PageId::directory(REPLICA, 2).crc(&dir),
+        PageId::of_chunk(REPLICA, CHUNK, 4).crc(&page),
+        PageId::decision(REPLICA, 0).crc(&page),
+    ];
+    assert_eq!(sums, GOLDEN_SUMS);
+}
+
+const GOLDEN_SUMS: [u32; 4] = [2_566_408_047, 3_408_749_117, 3_207_427_199, 2_305_927_645];
+
+#[test]
+fn pages_come_back_as_they_were_written() {
+    let id = PageId::of_chunk(REPLICA, CHUNK, 0);
+    assert_eq!(decode_map_page(id, &map_page(), GEOMETRY).unwrap(), map());
+    let dir = decode_dir_page(PageId::directory(REPLICA, 2), &dir_page(), GEOMETRY).unwrap();
+    assert_eq!(dir, vec![(0, entry()), (71, entry())]);
+    let crcs: CrcTable = std::array::from_fn(|i| (i as u32).wrapping_mul(0x9e37_79b9));
+    let mut page = vec![0; PAGE];
+    encode_crc_page(&crcs, &mut page);
+    assert_eq!(*decode_crc_page(&page), crcs);
+}
+
+#[test]
+fn a_page_verifies_only_as_itself() {
+    let page = map_page();
+    let id = PageId::of_chunk(REPLICA, CHUNK, 0);
+    let crc = id.crc(&page);
+    assert!(id.verify(&page, crc));
+    let others = [
+        PageId { replica: ReplicaId(1), ..id },
+        PageId { chunk: ChunkKey { index: 4, ..CHUNK }, ..id },
+        PageId { kind: CrcPage, ..id },
+        PageId { n: 1, ..id },
+    ];
+    for other in others {
+        assert!(!other.verify(&page, crc), "{other} took the page of {id}");
+    }
+    let moved = PageId { chunk: ChunkKey { index: 4, ..CHUNK }, ..id };
+    assert_eq!(decode_map_page(moved, &page, GEOMETRY), Err(PageError::Identity));
+}
+
+#[test]
+fn values_that_are_never_written_are_refused() {
+    let id = PageId::of_chunk(REPLICA, CHUNK, 0);
+    let with = |at: usize, byte: u8| {
+        let mut page = map_page();
+        page[at] = byte;
+        decode_map_page(id, &page, GEOMETRY)
+    };
+    assert_eq!(with(4, 2), Err(PageError::Version(2)));
+    assert_eq!(with(64 + 8, 1), Err(PageError::Value), "an AU without a valid block");
+    assert_eq!(with(64 + 3, 1), Err(PageError::Value), "an AU beyond the device");
+    assert_eq!(with(64 + 6, 1), Err(PageError::Value), "an unknown flag");
+    assert_eq!(with(50, 1), Err(PageError::Identity), "reserved bytes");
+    let dir = PageId::directory(REPLICA, 2);
+    let with = |at: usize, byte: u8| {
+        let mut page = dir_page();
+        page[at] = byte;
+        decode_dir_page(dir, &page, GEOMETRY).map(|_| ())
+    };
+    assert_eq!(with(64 + 12, 2), Err(PageError::Value), "an unknown flag");
+    assert_eq!(with(64 + 18, 1), Err(PageError::Value), "a slot beyond the area");
+}
+
+#[test]
+fn a_region_is_divided_without_overlap() {
+    for len in [HOME_LEN_MIN, (64 << 20) + 65536, 4 << 30, 1 << 40, 16 << 40] {
+        let g = Geometry::of(len).unwrap();
+        assert!(g.len_bytes() <= len && len - g.len_bytes() < AU, "{len}: {g:?}");
+        assert!((u64::from(g.slot_count) * PAGE as u64).is_multiple_of(AU), "AUs are aligned");
+        assert!(g.slot_offset(g.slot_count - 1) + PAGE as u64 <= g.block_offset(0, 0));
+    }
+    assert_eq!(Geometry::of(HOME_LEN_MIN - 1), None);
+    assert_eq!(Geometry::with_slots(1 << 20, 4096), None);
+}
