@@ -1,0 +1,262 @@
+//! Linearizability of every sector, as a register whose written values are unique.
+//!
+//! Every write stamps its sectors with its own number, so a read names the write that it saw. With unique
+//! values the test is exact and cheap (Gibbons and Korach, "Testing shared memories", 1997): all operations
+//! of one value form a cluster; let `f` be the earliest end and `s` the latest start in it. The history is
+//! linearizable iff no read ends before its write starts, no two forward zones (`f < s`) overlap, and no
+//! backward zone (`s < f`) lies inside a forward one. A write without an answer ends never: it may take
+//! effect at any later time, or not at all.
+//!
+//! Zeros are not unique (the initial contents, and every trim), so a read of zeros is checked alone: some
+//! write of zeros, or the beginning, must not have been surely overwritten before the read began.
+//!
+//! Durability across power loss needs nothing more: an acknowledged write that vanishes is a later read
+//! of an older value, and such a history is not linearizable.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Global simulated time, in nanoseconds; known only to the observer.
+pub type At = u64;
+/// The number of a write. 0 stands for zeros that were there at the beginning.
+pub type Stamp = u64;
+const NEVER: At = At::MAX;
+
+/// One write: when it was asked, and when its answer came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Write {
+    start: At,
+    end: At,
+    zeros: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    start: At,
+    end: At,
+    /// `None`: zeros.
+    saw: Option<Stamp>,
+}
+
+/// All that is known of one sector.
+#[derive(Default)]
+struct Sector {
+    writes: BTreeMap<Stamp, Write>,
+    reads: Vec<Read>,
+}
+
+/// The histories of all sectors of all volumes.
+#[derive(Default)]
+pub struct Linear {
+    sectors: BTreeMap<(u64, u64), Sector>,
+    operations: u64,
+}
+
+/// A history that no correct store can have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    pub volume: u64,
+    pub sector: u64,
+    pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "volume {} sector {}: {}", self.volume, self.sector, self.what)
+    }
+}
+
+/// A cluster's zone: forward when `low` is its earliest end and `high` its latest start.
+struct Zone {
+    stamp: Stamp,
+    low: At,
+    high: At,
+    forward: bool,
+}
+
+impl Linear {
+    /// A write (or trim, with `zeros`) of one sector was asked.
+    pub fn write_started(&mut self, volume: u64, sector: u64, stamp: Stamp, zeros: bool, at: At) {
+        assert_ne!(stamp, 0, "stamp 0 is the beginning");
+        self.operations += 1;
+        let entry = self.sectors.entry((volume, sector)).or_default();
+        let old = entry.writes.insert(stamp, Write { start: at, end: NEVER, zeros });
+        assert!(old.is_none(), "stamp {stamp} was used twice");
+    }
+
+    /// The write was acknowledged. A write that failed without certainty simply never ends.
+    pub fn write_ended(&mut self, volume: u64, sector: u64, stamp: Stamp, at: At) {
+        let entry = self.sectors.get_mut(&(volume, sector));
+        let write = entry.and_then(|s| s.writes.get_mut(&stamp)).expect("a write ends after it started");
+        write.end = at;
+    }
+
+    /// A read that was answered. Reads without an answer say nothing.
+    pub fn read(&mut self, volume: u64, sector: u64, saw: Option<Stamp>, start: At, end: At) {
+        assert!(start <= end, "a read ends after it starts");
+        self.operations += 1;
+        self.sectors.entry((volume, sector)).or_default().reads.push(Read { start, end, saw });
+    }
+
+    /// Sector operations recorded.
+    pub fn operations(&self) -> u64 {
+        self.operations
+    }
+
+    /// Every sector whose history is impossible.
+    pub fn violations(&self) -> Vec<Violation> {
+        let check = |(key, sector): (&(u64, u64), &Sector)| {
+            sector.violation().map(|what| Violation { volume: key.0, sector: key.1, what })
+        };
+        self.sectors.iter().filter_map(check).collect()
+    }
+}
+
+impl Sector {
+    fn violation(&self) -> Option<String> {
+        self.impossible_read().or_else(|| self.clashing_zones())
+    }
+
+    fn impossible_read(&self) -> Option<String> {
+        for read in &self.reads {
+            match read.saw {
+                Some(stamp) => match self.writes.get(&stamp) {
+                    None => return Some(format!("a read saw {stamp}, which nobody wrote here")),
+                    Some(w) if w.start >= read.end => {
+                        return Some(format!("a read ended at {} with {stamp}, written from {}", read.end, w.start));
+                    }
+                    Some(w) if self.surely_trimmed(*w, read) => {
+                        return Some(format!("a read from {} saw {stamp}, which was trimmed before", read.start));
+                    }
+                    Some(_) => {}
+                },
+                None if !self.zeros_possible(read) => {
+                    return Some(format!("a read from {} saw zeros, which were overwritten before", read.start));
+                }
+                None => {}
+            }
+        }
+        None
+    }
+
+    /// Whether a trim came wholly between the write and the read.
+    fn surely_trimmed(&self, write: Write, read: &Read) -> bool {
+        self.writes.values().any(|z| z.zeros && z.start > write.end && z.end < read.start)
+    }
+
+    /// Whether some zeros (the beginning's or a trim's) could still be there when the read took place.
+    fn zeros_possible(&self, read: &Read) -> bool {
+        let survives = |end: At| !self.writes.values().any(|w| !w.zeros && w.start > end && w.end < read.start);
+        let beginning = !self.writes.values().any(|w| !w.zeros && w.end < read.start);
+        beginning || self.writes.values().any(|w| w.zeros && w.start < read.end && survives(w.end))
+    }
+
+    fn zones(&self) -> Vec<Zone> {
+        let mut zones = Vec::new();
+        for (stamp, write) in self.writes.iter().filter(|(_, w)| !w.zeros) {
+            let reads = self.reads.iter().filter(|r| r.saw == Some(*stamp));
+            let (mut first_end, mut last_start) = (write.end, write.start);
+            let mut seen = false;
+            for read in reads {
+                first_end = first_end.min(read.end);
+                last_start = last_start.max(read.start);
+                seen = true;
+            }
+            // Nobody knows whether it took effect: it constrains nothing.
+            if write.end == NEVER && !seen {
+                continue;
+            }
+            let forward = first_end < last_start;
+            let (low, high) = if forward { (first_end, last_start) } else { (last_start, first_end) };
+            zones.push(Zone { stamp: *stamp, low, high, forward });
+        }
+        zones
+    }
+
+    fn clashing_zones(&self) -> Option<String> {
+        let zones = self.zones();
+        let mut forward: Vec<&Zone> = zones.iter().filter(|z| z.forward).collect();
+        forward.sort_by_key(|z| z.low);
+        for pair in forward.windows(2) {
+            if pair[1].low < pair[0].high {
+                let (a, b) = (pair[0], pair[1]);
+                return Some(format!(
+                    "{} was surely there in {}..{} and {} in {}..{}",
+                    a.stamp, a.low, a.high, b.stamp, b.low, b.high
+                ));
+            }
+        }
+        for z in zones.iter().filter(|z| !z.forward) {
+            // The only forward zone that can hold it is the last one that begins before it.
+            let before = forward.partition_point(|f| f.low < z.low);
+            let Some(f) = before.checked_sub(1).map(|i| forward[i]) else { continue };
+            if z.high < f.high {
+                return Some(format!(
+                    "{} took effect in {}..{}, inside {}..{} when {} was surely there",
+                    z.stamp, z.low, z.high, f.low, f.high, f.stamp
+                ));
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Script: `w1 0 5` write 1 from 0 to 5 (`-` never ends), `z2 ..` a trim, `r1 6 7` a read of 1, `r0` of zeros.
+    fn check(script: &str) -> bool {
+        let mut linear = Linear::default();
+        for line in script.split(',') {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let (kind, stamp) = words[0].split_at(1);
+            let stamp: u64 = stamp.parse().expect("a number");
+            let start: u64 = words[1].parse().expect("a number");
+            let end: Option<u64> = words[2].parse().ok();
+            match kind {
+                "r" => linear.read(1, 0, (stamp != 0).then_some(stamp), start, end.expect("reads end")),
+                _ => {
+                    linear.write_started(1, 0, stamp, kind == "z", start);
+                    if let Some(end) = end {
+                        linear.write_ended(1, 0, stamp, end);
+                    }
+                }
+            }
+        }
+        linear.violations().is_empty()
+    }
+
+    #[test]
+    fn histories_that_a_register_can_have_pass() {
+        for script in [
+            "w1 0 5, r1 6 7",
+            "w1 0 5, w2 1 6, r1 7 8",
+            "w1 0 5, w2 6 -, r1 7 8, r2 9 10",
+            "w1 0 5, w2 6 -, r1 7 8, r1 9 10",
+            "r0 0 1, w1 2 3, z2 4 5, r0 6 7",
+            "w1 0 9, r0 1 2, r1 3 4",
+            "w1 0 5, z2 6 -, r0 7 8",
+            "w1 0 5, w2 0 5, w3 0 5, r3 6 7, r3 8 9",
+        ] {
+            assert!(check(script), "{script}");
+        }
+    }
+
+    #[test]
+    fn lost_stale_foreign_and_flickering_values_are_found() {
+        for script in [
+            "w1 0 5, r0 6 7",
+            "w1 0 5, w2 6 7, r1 8 9",
+            "w1 0 5, r7 6 7",
+            "w1 0 5, w2 6 -, r2 7 8, r1 9 10",
+            "w1 0 5, w2 0 5, r1 6 7, r2 8 9, r1 10 11",
+            "r1 0 1, w1 2 3",
+            "z1 0 1, w2 2 3, r0 4 5",
+            "w1 0 5, z2 6 7, r1 8 9",
+            "w1 0 2, r1 3 4, r1 20 21, w2 6 8",
+        ] {
+            assert!(!check(script), "{script}");
+        }
+    }
+}

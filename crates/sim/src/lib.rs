@@ -1,0 +1,10 @@
+//! A whole cluster under one seed: the real OSD, client and control code on a simulated world, hurt by
+//! faults and watched from outside.
+//!
+//! Testing ring. Nothing depends on it, and it holds no protocol logic: it calls each node's turn in the
+//! order that the seed gives, carries the control plane's values, and compares what users were told with
+//! what is there.
+//!
+//! Invariant: equal seeds give equal trace hashes.
+
+pub mod check;
