@@ -4,12 +4,31 @@
 //! A frame is a fixed header, a head block with the records of all its messages, and a payload block
 //! that the receiver can take straight to its log.
 //!
-//! Invariant: decoding never panics, never allocates more than the frame's own limit, and accepts
-//! nothing that encoding does not produce.
+//! ```text
+//! | header 64 B | head block: records, one after the other | payload block: payloads, one after the other |
+//! ```
+//!
+//! Every payload is a multiple of 512 B long, so each begins on a 512 B border of the payload block
+//! without padding. Payloads are neither copied nor checked here: their CRCs travel in the head.
+//!
+//! Invariant: decoding never panics, never allocates more than a small multiple of the frame's own
+//! limit, and accepts nothing that encoding does not produce (so a frame has one spelling only).
 
+mod decode;
+mod encode;
+mod frame;
 pub mod message;
+mod record;
+#[cfg(test)]
+mod tests;
 
+pub use decode::{decode_batch, decode_hello, decode_refuse};
+pub use encode::{encode_batch, encode_hello, encode_refuse};
+pub use frame::{
+    FrameKind, GREETING_HEAD_MAX, HEAD_LEN_MAX, HEADER_LEN, Header, VERSION_GREETING, VERSION_MAX, VERSION_MIN,
+    WireError,
+};
 pub use message::{
-    Extent, Hello, Listed, Listing, ListingEcho, Message, Peer, RaftKind, RaftMsg, Refuse, Reject, Reply, ReplyBody,
-    Request, RequestBody, SnapshotMeta,
+    CONTEXT_MAX, Extent, Hello, Listed, Listing, ListingEcho, Message, Peer, REASON_MAX, RaftKind, RaftMsg, Refuse,
+    Reject, Reply, ReplyBody, Request, RequestBody, SNAPSHOT_MEMBERS_MAX, SnapshotMeta,
 };

@@ -128,7 +128,7 @@ pub struct RaftMsg {
     pub commit_term: Term,
     pub reject: bool,
     pub reject_hint: Index,
-    /// Opaque to the wire, at most 64 bytes.
+    /// Opaque to the wire, at most [`CONTEXT_MAX`] bytes.
     pub context: Bytes,
     pub entries: Vec<Entry>,
     pub snapshot: Option<SnapshotMeta>,
@@ -190,3 +190,10 @@ pub struct ListingEcho {
     pub sent_at: u64,
     pub renewed: Vec<(PgId, Term)>,
 }
+
+/// Largest [`RaftMsg::context`].
+pub const CONTEXT_MAX: usize = 64;
+/// Most voters, and most learners, of a [`SnapshotMeta`].
+pub const SNAPSHOT_MEMBERS_MAX: usize = 4 * types::limits::REPLICAS_MAX;
+/// Largest [`Refuse::reason`] in bytes; encoding cuts it there.
+pub const REASON_MAX: usize = 512;

@@ -1,0 +1,388 @@
+//! Messages to bytes. `bus` comes in with the messages of one frame; a list of buffers goes out, ready
+//! to be gathered by one send: header and head block in the first, every payload as it is after it.
+//!
+//! Invariant: payload bytes are never copied. What breaks a limit here is a bug of this process (the
+//! room that made the message did not keep its contract), so it panics; `decode` has the same checks as
+//! errors, because there the bytes are a peer's.
+
+use crate::frame::{FrameKind, HEADER_LEN, Header, VERSION_GREETING};
+use crate::message::{
+    CONTEXT_MAX, Hello, Message, Peer, REASON_MAX, RaftMsg, Refuse, Reject, Reply, ReplyBody, Request, RequestBody,
+    SNAPSHOT_MEMBERS_MAX,
+};
+use crate::record::*;
+use types::limits::{DESCRIPTOR_MAX, FRAGMENTS_MAX, PART_MAX};
+use types::units::SECTOR;
+use types::{ChunkKey, Entry, IoBuf, IoBufMut, PgId, SectorRange};
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{Immutable, IntoBytes};
+
+const RECORD: usize = size_of::<RecordHeader>();
+const CRC: usize = size_of::<u32>();
+
+impl Message {
+    /// Bytes that the message takes in a head block.
+    pub fn head_len(&self) -> usize {
+        RECORD
+            + match self {
+                Message::Request(r) => size_of::<RequestRecord>() + request_tail(r),
+                Message::Reply(r) => size_of::<ReplyRecord>() + reply_tail(r),
+                Message::Raft(m) => size_of::<RaftRecord>() + raft_tail(m),
+                Message::Listing(l) => size_of::<ListingRecord>() + l.items.len() * size_of::<ListedRecord>(),
+                Message::ListingEcho(e) => size_of::<EchoRecord>() + e.renewed.len() * size_of::<RenewedRecord>(),
+                Message::Goodbye(pgs) => size_of::<GoodbyeRecord>() + pgs.len() * size_of::<PgRecord>(),
+            }
+    }
+
+    /// Bytes that the message takes in a payload block.
+    pub fn payload_len(&self) -> usize {
+        match self {
+            Message::Request(Request { body: RequestBody::Write { payload, .. }, .. }) => payload.len(),
+            Message::Reply(Reply { result: Ok(ReplyBody::Data { payload, .. }), .. }) => payload.len(),
+            Message::Raft(m) => m.entries.iter().map(|e| e.payload.len()).sum(),
+            _ => 0,
+        }
+    }
+}
+
+fn request_tail(request: &Request) -> usize {
+    match &request.body {
+        RequestBody::Write { crcs, .. } => crcs.len() * CRC,
+        _ => 0,
+    }
+}
+
+fn reply_tail(reply: &Reply) -> usize {
+    match &reply.result {
+        Ok(ReplyBody::Data { crcs, .. }) => crcs.len() * CRC,
+        Ok(ReplyBody::Extents(extents)) => extents.len() * size_of::<ExtentRecord>(),
+        Ok(ReplyBody::Done) | Err(_) => 0,
+    }
+}
+
+fn raft_tail(msg: &RaftMsg) -> usize {
+    let members = msg
+        .snapshot
+        .as_ref()
+        .map_or(0, |s| size_of::<SnapshotRecord>() + (s.voters.len() + s.learners.len()) * size_of::<u64>());
+    let entry = |e: &Entry| size_of::<EntryRecord>() + e.descriptor.len() + e.crcs.values.len() * CRC;
+    msg.context.len() + members + msg.entries.iter().map(entry).sum::<usize>()
+}
+
+/// Appends the buffers of one frame that carries `messages`, in order, to `bufs`.
+///
+/// # Panics
+/// When there is no message, or the messages together or one of them break a limit of a frame.
+pub fn encode_batch(version: u16, messages: &[Message], bufs: &mut Vec<IoBuf>) {
+    let head_len: usize = messages.iter().map(Message::head_len).sum();
+    let payload_len: usize = messages.iter().map(Message::payload_len).sum();
+    let mut frame = IoBufMut::new(HEADER_LEN + head_len);
+    let first = bufs.len();
+    bufs.push(IoBuf::EMPTY); // the place of header and head
+    let mut out = Out { to: &mut frame[HEADER_LEN..], at: 0 };
+    for message in messages {
+        put_message(&mut out, message, bufs);
+    }
+    assert_eq!(out.at, head_len, "a message's records differ from their announced length");
+    let header = Header::new(FrameKind::Batch, version, messages.len(), payload_len, &frame[HEADER_LEN..]);
+    frame[..HEADER_LEN].copy_from_slice(&header.to_bytes());
+    bufs[first] = frame.freeze();
+}
+
+/// The bytes of a hello frame.
+pub fn encode_hello(hello: &Hello) -> IoBuf {
+    let (role, peer) = match hello.peer {
+        Peer::Osd(osd) => (role::OSD, u64::from(osd.0)),
+        Peer::Client(incarnation) => (role::CLIENT, incarnation.0),
+    };
+    let record = HelloRecord {
+        version_min: U16::new(hello.version_min),
+        version_max: U16::new(hello.version_max),
+        role,
+        has_expects: u8::from(hello.expects.is_some()),
+        cluster: hello.cluster.0,
+        peer: U64::new(peer),
+        incarnation: U64::new(hello.incarnation.0),
+        expects: U32::new(hello.expects.map_or(0, |osd| osd.0)),
+        credit_ops: U32::new(hello.credit_ops),
+        credit_bytes: U64::new(hello.credit_bytes),
+        features: U64::new(hello.features),
+        ..HelloRecord::default()
+    };
+    greeting(FrameKind::Hello, record.as_bytes(), &[])
+}
+
+/// The bytes of a refuse frame. A reason beyond `REASON_MAX` is cut.
+pub fn encode_refuse(refuse: &Refuse) -> IoBuf {
+    let reason = &refuse.reason[..refuse.reason.floor_char_boundary(REASON_MAX)];
+    let record = RefuseRecord { code: U32::new(refuse.code), reason_len: U32::new(reason.len() as u32) };
+    greeting(FrameKind::Refuse, record.as_bytes(), reason.as_bytes())
+}
+
+fn greeting(kind: FrameKind, record: &[u8], tail: &[u8]) -> IoBuf {
+    let mut frame = IoBufMut::new(HEADER_LEN + record.len() + tail.len());
+    let (header, head) = frame.split_at_mut(HEADER_LEN);
+    head[..record.len()].copy_from_slice(record);
+    head[record.len()..].copy_from_slice(tail);
+    header.copy_from_slice(&Header::new(kind, VERSION_GREETING, 1, 0, head).to_bytes());
+    frame.freeze()
+}
+
+/// Where the next record goes.
+struct Out<'a> {
+    to: &'a mut [u8],
+    at: usize,
+}
+
+impl Out<'_> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.to[self.at..self.at + bytes.len()].copy_from_slice(bytes);
+        self.at += bytes.len();
+    }
+
+    fn record(&mut self, record: &(impl IntoBytes + Immutable)) {
+        self.put(record.as_bytes());
+    }
+
+    fn header(&mut self, kind: u8, len: usize) {
+        let len_bytes = U32::new(u32::try_from(len).expect("a record is smaller than a frame"));
+        self.record(&RecordHeader { kind, len_bytes, ..RecordHeader::default() });
+    }
+
+    fn crcs(&mut self, crcs: &[u32]) {
+        for crc in crcs {
+            self.put(&crc.to_le_bytes());
+        }
+    }
+}
+
+/// A payload takes its place in the payload block.
+fn put_payload(payload: &IoBuf, bufs: &mut Vec<IoBuf>) {
+    assert!(payload.len() as u64 <= PART_MAX, "a payload of {} B", payload.len());
+    assert!(payload.len().is_multiple_of(SECTOR as usize), "a payload of {} B", payload.len());
+    if !payload.is_empty() {
+        bufs.push(payload.clone());
+    }
+}
+
+fn pg_record(pg: PgId) -> PgRecord {
+    PgRecord { pool: U32::new(pg.pool.0), n: U32::new(pg.n) }
+}
+
+fn count(len: usize) -> U32 {
+    U32::new(u32::try_from(len).expect("a list is shorter than a frame"))
+}
+
+fn put_message(out: &mut Out<'_>, message: &Message, bufs: &mut Vec<IoBuf>) {
+    let len = message.head_len() - RECORD;
+    match message {
+        Message::Request(request) => put_request(out, len, request, bufs),
+        Message::Reply(reply) => put_reply(out, len, reply, bufs),
+        Message::Raft(msg) => put_raft(out, len, msg, bufs),
+        Message::Listing(listing) => {
+            out.header(kind::LISTING, len);
+            out.record(&ListingRecord {
+                sent_at: U64::new(listing.sent_at),
+                count: count(listing.items.len()),
+                full: u8::from(listing.full),
+                ..ListingRecord::default()
+            });
+            for item in &listing.items {
+                out.record(&ListedRecord {
+                    pg: pg_record(item.pg),
+                    from: U64::new(item.from.0),
+                    to: U64::new(item.to.0),
+                    term: U64::new(item.term.0),
+                    commit: U64::new(item.commit.0),
+                });
+            }
+        }
+        Message::ListingEcho(echo) => {
+            out.header(kind::LISTING_ECHO, len);
+            out.record(&EchoRecord {
+                sent_at: U64::new(echo.sent_at),
+                count: count(echo.renewed.len()),
+                ..EchoRecord::default()
+            });
+            for (pg, term) in &echo.renewed {
+                out.record(&RenewedRecord { pg: pg_record(*pg), term: U64::new(term.0) });
+            }
+        }
+        Message::Goodbye(pgs) => {
+            out.header(kind::GOODBYE, len);
+            out.record(&GoodbyeRecord { count: count(pgs.len()), ..GoodbyeRecord::default() });
+            for pg in pgs {
+                out.record(&pg_record(*pg));
+            }
+        }
+    }
+}
+
+fn put_request(out: &mut Out<'_>, len: usize, request: &Request, bufs: &mut Vec<IoBuf>) {
+    let mut record = RequestRecord {
+        id: U64::new(request.id),
+        pg: pg_record(request.pg),
+        session: U64::new(request.session.0),
+        epoch: U64::new(request.epoch.0),
+        ..RequestRecord::default()
+    };
+    let place = |record: &mut RequestRecord, chunk: ChunkKey, range: SectorRange| {
+        record.volume = U64::new(chunk.volume.0);
+        record.chunk = U32::new(chunk.index);
+        record.start = U32::new(range.start);
+        record.count = U32::new(range.count);
+    };
+    let stamp = |record: &mut RequestRecord, seq: u64, watermark: u64| {
+        record.seq = U64::new(seq);
+        record.watermark = U64::new(watermark);
+    };
+    let (kind, crcs): (u8, &[u32]) = match &request.body {
+        RequestBody::Write { chunk, range, seq, watermark, crcs, payload } => {
+            assert_eq!(payload.len(), range.len_bytes(), "the payload of a write of {range}");
+            assert_eq!(crcs.len(), range.fragment_count(), "the checksums of a write of {range}");
+            assert!(crcs.len() <= FRAGMENTS_MAX, "a write of {range} crosses a part's border");
+            place(&mut record, *chunk, *range);
+            stamp(&mut record, *seq, *watermark);
+            put_payload(payload, bufs);
+            (kind::WRITE, crcs)
+        }
+        RequestBody::Zero { chunk, range, seq, watermark } => {
+            place(&mut record, *chunk, *range);
+            stamp(&mut record, *seq, *watermark);
+            (kind::ZERO, &[])
+        }
+        RequestBody::Skip { volume, seq, watermark } => {
+            record.volume = U64::new(volume.0);
+            stamp(&mut record, *seq, *watermark);
+            (kind::SKIP, &[])
+        }
+        RequestBody::Read { chunk, range } => {
+            assert!(range.len_bytes() as u64 <= PART_MAX, "a read of {range}");
+            place(&mut record, *chunk, *range);
+            (kind::READ, &[])
+        }
+        RequestBody::Extents { chunk, range } => {
+            place(&mut record, *chunk, *range);
+            (kind::EXTENTS, &[])
+        }
+    };
+    out.header(kind, len);
+    out.record(&record);
+    out.crcs(crcs);
+}
+
+fn put_reply(out: &mut Out<'_>, len: usize, reply: &Reply, bufs: &mut Vec<IoBuf>) {
+    let mut record = ReplyRecord { id: U64::new(reply.id), ..ReplyRecord::default() };
+    match &reply.result {
+        Ok(ReplyBody::Done) => {
+            out.header(kind::REPLY_DONE, len);
+            out.record(&record);
+        }
+        Ok(ReplyBody::Data { crcs, payload }) => {
+            assert!(crate::decode::crcs_fit(crcs.len(), payload.len()), "the checksums of a read");
+            record.payload_len = count(payload.len());
+            record.count = count(crcs.len());
+            out.header(kind::REPLY_DATA, len);
+            out.record(&record);
+            out.crcs(crcs);
+            put_payload(payload, bufs);
+        }
+        Ok(ReplyBody::Extents(extents)) => {
+            record.count = count(extents.len());
+            out.header(kind::REPLY_EXTENTS, len);
+            out.record(&record);
+            for extent in extents {
+                out.record(&ExtentRecord {
+                    sectors: U32::new(extent.sectors),
+                    data: u8::from(extent.data),
+                    ..ExtentRecord::default()
+                });
+            }
+        }
+        Err(reject) => {
+            put_reject(&mut record, *reject);
+            out.header(kind::REPLY_REJECT, len);
+            out.record(&record);
+        }
+    }
+}
+
+fn put_reject(record: &mut ReplyRecord, reject: Reject) {
+    record.status = match reject {
+        Reject::NotLeader { hint } => {
+            assert!(hint.is_none_or(|osd| osd.0 != 0), "OSD ids begin at 1");
+            record.hint = U32::new(hint.map_or(0, |osd| osd.0));
+            status::NOT_LEADER
+        }
+        Reject::NotNow => status::NOT_NOW,
+        Reject::NoSuchPg => status::NO_SUCH_PG,
+        Reject::Failed(errno) => {
+            record.errno = errno as u8;
+            status::FAILED
+        }
+    };
+}
+
+fn put_raft(out: &mut Out<'_>, len: usize, msg: &RaftMsg, bufs: &mut Vec<IoBuf>) {
+    assert!(msg.context.len() <= CONTEXT_MAX, "a raft context of {} B", msg.context.len());
+    let snapshot = if msg.snapshot.is_some() { raft_flag::SNAPSHOT } else { 0 };
+    let reject = if msg.reject { raft_flag::REJECT } else { 0 };
+    out.header(kind::RAFT, len);
+    out.record(&RaftRecord {
+        pg: pg_record(msg.pg),
+        from: U64::new(msg.from.0),
+        to: U64::new(msg.to.0),
+        term: U64::new(msg.term.0),
+        log_term: U64::new(msg.log_term.0),
+        index: U64::new(msg.index.0),
+        commit: U64::new(msg.commit.0),
+        commit_term: U64::new(msg.commit_term.0),
+        reject_hint: U64::new(msg.reject_hint.0),
+        kind: msg.kind as u8,
+        flags: snapshot | reject,
+        context_len: msg.context.len() as u8,
+        reserved: 0,
+        entry_count: count(msg.entries.len()),
+    });
+    out.put(&msg.context);
+    if let Some(s) = &msg.snapshot {
+        assert!(s.voters.len().max(s.learners.len()) <= SNAPSHOT_MEMBERS_MAX, "members of a snapshot");
+        out.record(&SnapshotRecord {
+            index: U64::new(s.index.0),
+            term: U64::new(s.term.0),
+            voter_count: s.voters.len() as u8,
+            learner_count: s.learners.len() as u8,
+            ..SnapshotRecord::default()
+        });
+        for replica in s.voters.iter().chain(&s.learners) {
+            out.record(&U64::new(replica.0));
+        }
+    }
+    for entry in &msg.entries {
+        put_entry(out, entry, bufs);
+    }
+}
+
+fn put_entry(out: &mut Out<'_>, entry: &Entry, bufs: &mut Vec<IoBuf>) {
+    assert!(entry.descriptor.len() <= DESCRIPTOR_MAX, "a descriptor of {} B", entry.descriptor.len());
+    assert!(
+        crate::decode::fragments_of(entry.crcs.start, entry.payload.len()) == Some(entry.crcs.values.len()),
+        "entry {} has {} B of payload and {} checksums from sector {}",
+        entry.index,
+        entry.payload.len(),
+        entry.crcs.values.len(),
+        entry.crcs.start
+    );
+    out.record(&EntryRecord {
+        term: U64::new(entry.term.0),
+        index: U64::new(entry.index.0),
+        payload_len: count(entry.payload.len()),
+        start: U32::new(entry.crcs.start),
+        descriptor_len: U16::new(entry.descriptor.len() as u16),
+        kind: entry.kind as u8,
+        ..EntryRecord::default()
+    });
+    out.put(&entry.descriptor);
+    out.crcs(&entry.crcs.values);
+    put_payload(&entry.payload, bufs);
+}

@@ -1,0 +1,115 @@
+//! The fixed part of every record in a head block, as it lies on the wire: little-endian, unaligned, no
+//! hidden padding. `encode` writes them, `decode` reads them; nobody else sees them.
+//!
+//! A record is a [`RecordHeader`], a fixed part of its kind, and a variable tail whose counts stand in
+//! the fixed part. Fields called `reserved` are zero and room for later versions.
+
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Kinds of record. Numbers are the wire's, never reused; the gaps are room for kin.
+pub mod kind {
+    pub const WRITE: u8 = 1;
+    pub const ZERO: u8 = 2;
+    pub const SKIP: u8 = 3;
+    pub const READ: u8 = 4;
+    pub const EXTENTS: u8 = 5;
+    pub const REPLY_DONE: u8 = 16;
+    pub const REPLY_DATA: u8 = 17;
+    pub const REPLY_EXTENTS: u8 = 18;
+    pub const REPLY_REJECT: u8 = 19;
+    pub const RAFT: u8 = 32;
+    pub const LISTING: u8 = 48;
+    pub const LISTING_ECHO: u8 = 49;
+    pub const GOODBYE: u8 = 50;
+}
+
+macro_rules! records {
+    ($($(#[$doc:meta])* $name:ident $len:literal { $($field:ident: $ty:ty),* $(,)? })*) => {
+        $($(#[$doc])*
+        #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Default)]
+        #[repr(C)]
+        pub struct $name { $(pub $field: $ty),* }
+        const _: () = assert!(size_of::<$name>() == $len);)*
+    };
+}
+
+records! {
+    /// Before every record. `len_bytes` counts everything after this header.
+    RecordHeader 8 { kind: u8, flags: u8, reserved: U16, len_bytes: U32 }
+
+    PgRecord 8 { pool: U32, n: U32 }
+
+    /// All five requests. A write has its fragments' CRCs as tail; its payload is `count` sectors long.
+    /// Reads and extents have neither `seq` nor `watermark`; a skip has no chunk and no range.
+    RequestRecord 72 {
+        id: U64, pg: PgRecord, session: U64, epoch: U64, volume: U64, seq: U64, watermark: U64,
+        chunk: U32, start: U32, count: U32, reserved: U32,
+    }
+
+    /// `count`: CRCs or extents in the tail. `status` and `errno` and `hint` speak of rejects only.
+    ReplyRecord 32 {
+        id: U64, payload_len: U32, count: U32, hint: U32, status: u8, errno: u8, reserved: [u8; 10],
+    }
+
+    ExtentRecord 8 { sectors: U32, data: u8, reserved: [u8; 3] }
+
+    /// Tail: context, then the snapshot if `flags` says so, then `entry_count` entries.
+    RaftRecord 80 {
+        pg: PgRecord, from: U64, to: U64, term: U64, log_term: U64, index: U64, commit: U64,
+        commit_term: U64, reject_hint: U64, kind: u8, flags: u8, context_len: u8, reserved: u8,
+        entry_count: U32,
+    }
+
+    /// Tail: the ids of the voters, then of the learners.
+    SnapshotRecord 24 { index: U64, term: U64, voter_count: u8, learner_count: u8, reserved: [u8; 6] }
+
+    /// Tail: descriptor, then one CRC for each fragment of the payload, which begins at sector `start`.
+    EntryRecord 32 {
+        term: U64, index: U64, payload_len: U32, start: U32, descriptor_len: U16, kind: u8,
+        reserved: [u8; 5],
+    }
+
+    /// Tail: `count` items.
+    ListingRecord 16 { sent_at: U64, count: U32, full: u8, reserved: [u8; 3] }
+
+    ListedRecord 40 { pg: PgRecord, from: U64, to: U64, term: U64, commit: U64 }
+
+    /// Tail: `count` items.
+    EchoRecord 16 { sent_at: U64, count: U32, reserved: U32 }
+
+    RenewedRecord 16 { pg: PgRecord, term: U64 }
+
+    /// Tail: `count` PGs.
+    GoodbyeRecord 8 { count: U32, reserved: U32 }
+
+    /// Hello frame. Later versions may append; what is here never moves.
+    HelloRecord 72 {
+        version_min: U16, version_max: U16, role: u8, has_expects: u8, reserved: U16,
+        cluster: [u8; 16], peer: U64, incarnation: U64, expects: U32, credit_ops: U32,
+        credit_bytes: U64, features: U64, later: U64,
+    }
+
+    /// Refuse frame: then the reason as UTF-8.
+    RefuseRecord 8 { code: U32, reason_len: U32 }
+}
+
+/// Values of [`HelloRecord::role`].
+pub mod role {
+    pub const OSD: u8 = 1;
+    pub const CLIENT: u8 = 2;
+}
+
+/// Values of [`ReplyRecord::status`] in a reject; zero in every other reply.
+pub mod status {
+    pub const NOT_LEADER: u8 = 1;
+    pub const NOT_NOW: u8 = 2;
+    pub const NO_SUCH_PG: u8 = 3;
+    pub const FAILED: u8 = 4;
+}
+
+/// Bits of [`RaftRecord::flags`].
+pub mod raft_flag {
+    pub const REJECT: u8 = 1;
+    pub const SNAPSHOT: u8 = 2;
+}

@@ -1,0 +1,131 @@
+//! The bytes of version 1, as they are in `testdata/golden.txt`. When this test fails the format has
+//! changed: that needs a new version, not a new file.
+
+use super::Frame;
+use crate::*;
+use bytes::Bytes;
+use std::fmt::Write;
+use types::store::Crcs;
+use types::{
+    ChunkKey, ClusterId, Entry, EntryKind, Epoch, Errno, Incarnation, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId,
+    SectorRange, SessionId, Term, VolumeId,
+};
+
+const PG: PgId = PgId { pool: PoolId(3), n: 0x1f };
+const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(0x0102_0304_0506_0708), index: 0x1112_1314 };
+
+fn requests() -> Vec<(&'static str, Message)> {
+    let range = SectorRange { start: 7, count: 2 };
+    let (seq, watermark) = (0x21, 0x20);
+    let payload = IoBuf::copy_of(&[0xab; 1024]);
+    let request =
+        |body| Message::Request(Request { id: 0x0a, pg: PG, session: SessionId(0x0b), epoch: Epoch(0x0c), body });
+    let crcs = vec![0x3132_3334, 0x4142_4344];
+    vec![
+        ("write", request(RequestBody::Write { chunk: CHUNK, range, seq, watermark, crcs, payload })),
+        ("zero", request(RequestBody::Zero { chunk: CHUNK, range, seq, watermark })),
+        ("skip", request(RequestBody::Skip { volume: CHUNK.volume, seq, watermark })),
+        ("read", request(RequestBody::Read { chunk: CHUNK, range })),
+        ("extents", request(RequestBody::Extents { chunk: CHUNK, range })),
+    ]
+}
+
+fn replies() -> Vec<(&'static str, Message)> {
+    let reply = |result| Message::Reply(Reply { id: 0x0a, result });
+    let payload = IoBuf::copy_of(&[0xcd; 512]);
+    let extents = vec![Extent { sectors: 8, data: true }, Extent { sectors: 16, data: false }];
+    vec![
+        ("reply done", reply(Ok(ReplyBody::Done))),
+        ("reply data", reply(Ok(ReplyBody::Data { crcs: vec![0x5152_5354], payload }))),
+        ("reply zeros", reply(Ok(ReplyBody::Data { crcs: Vec::new(), payload: IoBuf::EMPTY }))),
+        ("reply extents", reply(Ok(ReplyBody::Extents(extents)))),
+        ("reply not leader", reply(Err(Reject::NotLeader { hint: Some(OsdId(2)) }))),
+        ("reply not now", reply(Err(Reject::NotNow))),
+        ("reply no such pg", reply(Err(Reject::NoSuchPg))),
+        ("reply failed", reply(Err(Reject::Failed(Errno::NoSpace)))),
+    ]
+}
+
+fn raft() -> RaftMsg {
+    let entry = Entry {
+        term: Term(0x61),
+        index: Index(0x62),
+        kind: EntryKind::ConfChangeV2,
+        descriptor: Bytes::from_static(b"descriptor"),
+        payload: IoBuf::copy_of(&[0xef; 1024]),
+        crcs: Crcs { start: 7, values: vec![0x6162_6364, 0x6566_6768] },
+    };
+    RaftMsg {
+        pg: PG,
+        from: ReplicaId(0x71),
+        to: ReplicaId(0x72),
+        term: Term(0x73),
+        kind: RaftKind::Append,
+        log_term: Term(0x74),
+        index: Index(0x75),
+        commit: Index(0x76),
+        commit_term: Term(0x77),
+        reject: true,
+        reject_hint: Index(0x78),
+        context: Bytes::from_static(b"ctx"),
+        entries: vec![entry],
+        snapshot: Some(SnapshotMeta {
+            index: Index(0x81),
+            term: Term(0x82),
+            voters: vec![ReplicaId(0x83), ReplicaId(0x84)],
+            learners: vec![ReplicaId(0x85)],
+        }),
+    }
+}
+
+fn messages() -> Vec<(&'static str, Message)> {
+    let item = Listed { pg: PG, from: ReplicaId(0x91), to: ReplicaId(0x92), term: Term(0x93), commit: Index(0x94) };
+    let mut all = requests();
+    all.extend(replies());
+    all.push(("raft", Message::Raft(raft())));
+    all.push(("listing", Message::Listing(Listing { sent_at: 0xa1, full: true, items: vec![item] })));
+    let renewed = vec![(PG, Term(0xa2))];
+    all.push(("listing echo", Message::ListingEcho(ListingEcho { sent_at: 0xa1, renewed })));
+    all.push(("goodbye", Message::Goodbye(vec![PG])));
+    all
+}
+
+fn line(text: &mut String, name: &str, bytes: &[u8]) {
+    write!(text, "{name}:").unwrap();
+    for word in bytes.chunks(4) {
+        text.push(' ');
+        word.iter().for_each(|b| write!(text, "{b:02x}").unwrap());
+    }
+    text.push('\n');
+}
+
+#[test]
+fn the_bytes_of_version_1_stay_as_they_were() {
+    let mut text = String::new();
+    for (name, message) in messages() {
+        let frame = Frame::of(std::slice::from_ref(&message));
+        line(&mut text, &format!("{name}, header"), &frame.header);
+        line(&mut text, &format!("{name}, head"), &frame.head);
+    }
+    let hello = Hello {
+        version_min: 1,
+        version_max: 2,
+        cluster: ClusterId(*b"0123456789abcdef"),
+        peer: Peer::Osd(OsdId(3)),
+        incarnation: Incarnation(0xb1),
+        expects: Some(OsdId(4)),
+        features: 0xb2,
+        credit_ops: 1024,
+        credit_bytes: 64 << 20,
+    };
+    line(&mut text, "hello", &encode_hello(&hello));
+    line(&mut text, "refuse", &encode_refuse(&Refuse { code: 4001, reason: "wrong cluster".into() }));
+    let golden = include_str!("../../testdata/golden.txt");
+    assert!(text == golden, "the format changed; it is now:\n{text}");
+}
+
+#[test]
+fn numbers_of_raft_kinds_are_one_to_fifteen() {
+    let numbers: Vec<u8> = super::make::RAFT_KINDS.iter().map(|k| *k as u8).collect();
+    assert_eq!(numbers, (1..=15).collect::<Vec<u8>>());
+}

@@ -1,0 +1,229 @@
+//! Messages drawn from a seed: every kind, every option, lengths from nothing to the limit.
+
+use crate::*;
+use bytes::Bytes;
+use types::limits::PART_MAX;
+use types::rng::Rng;
+use types::store::Crcs;
+use types::{
+    ChunkKey, ClusterId, Entry, EntryKind, Epoch, Errno, Incarnation, Index, IoBuf, IoBufMut, OsdId, PgId, PoolId,
+    ReplicaId, SectorRange, SessionId, Term, VolumeId,
+};
+
+/// Mostly small, sometimes the whole width: both lengths of zeros and all ones occur.
+fn number(rng: &mut Rng) -> u64 {
+    match rng.below(4) {
+        0 => 0,
+        1 => u64::MAX,
+        2 => rng.below(1000),
+        _ => rng.next_u64(),
+    }
+}
+
+fn pg(rng: &mut Rng) -> PgId {
+    PgId { pool: PoolId(number(rng) as u32), n: number(rng) as u32 }
+}
+
+fn chunk(rng: &mut Rng) -> ChunkKey {
+    ChunkKey { volume: VolumeId(number(rng)), index: number(rng) as u32 }
+}
+
+/// `len` bytes with the number of this draw in each sector.
+pub fn payload(rng: &mut Rng, len: usize) -> IoBuf {
+    let mut buf = IoBufMut::zeroed(len);
+    for sector in buf.chunks_mut(512) {
+        sector[..8].copy_from_slice(&rng.next_u64().to_le_bytes());
+    }
+    buf.freeze()
+}
+
+/// A range of at most `sectors_max` sectors that crosses no border of a part.
+fn range(rng: &mut Rng, sectors_max: u64) -> SectorRange {
+    let part = PART_MAX / 512;
+    let count = rng.between(1, sectors_max.min(part));
+    let start = rng.below(types::CHUNK / PART_MAX) * part + rng.below(part - count + 1);
+    SectorRange::new(start as u32, count as u32)
+}
+
+/// Usually a few blocks, so that frames stay small; sometimes a whole part.
+fn sectors_max(rng: &mut Rng) -> u64 {
+    if rng.chance(1, 20) { PART_MAX / 512 } else { 20 }
+}
+
+fn crcs(rng: &mut Rng, count: usize) -> Vec<u32> {
+    (0..count).map(|_| rng.next_u64() as u32).collect()
+}
+
+/// A write request with a payload of `len` bytes.
+pub fn write(rng: &mut Rng, len: usize) -> Message {
+    let range = SectorRange::new(0, (len / 512) as u32);
+    let body = RequestBody::Write {
+        chunk: chunk(rng),
+        range,
+        seq: number(rng),
+        watermark: number(rng),
+        crcs: crcs(rng, range.fragment_count()),
+        payload: payload(rng, len),
+    };
+    Message::Request(request(rng, body))
+}
+
+fn request(rng: &mut Rng, body: RequestBody) -> Request {
+    Request { id: number(rng), pg: pg(rng), session: SessionId(number(rng)), epoch: Epoch(number(rng)), body }
+}
+
+pub fn request_body(rng: &mut Rng, kind: u64) -> RequestBody {
+    let (chunk, seq, watermark) = (chunk(rng), number(rng), number(rng));
+    let max = sectors_max(rng);
+    match kind {
+        0 => {
+            let range = range(rng, max);
+            let payload = payload(rng, range.len_bytes());
+            RequestBody::Write { chunk, range, seq, watermark, crcs: crcs(rng, range.fragment_count()), payload }
+        }
+        1 => RequestBody::Zero { chunk, range: SectorRange::CHUNK, seq, watermark },
+        2 => RequestBody::Skip { volume: VolumeId(number(rng)), seq, watermark },
+        3 => RequestBody::Read { chunk, range: range(rng, 1024) },
+        _ => RequestBody::Extents { chunk, range: range(rng, 1024) },
+    }
+}
+
+pub fn reply(rng: &mut Rng, kind: u64) -> Reply {
+    let result = match kind {
+        0 => Ok(ReplyBody::Done),
+        1 => {
+            let max = sectors_max(rng);
+            let range = range(rng, max);
+            let payload = payload(rng, range.len_bytes());
+            Ok(ReplyBody::Data { crcs: crcs(rng, range.fragment_count()), payload })
+        }
+        2 => Ok(ReplyBody::Data { crcs: Vec::new(), payload: IoBuf::EMPTY }),
+        3 => {
+            let count = rng.below(40);
+            Ok(ReplyBody::Extents(
+                (0..count).map(|_| Extent { sectors: number(rng) as u32, data: rng.chance(1, 2) }).collect(),
+            ))
+        }
+        4 => Err(Reject::NotLeader { hint: rng.chance(1, 2).then(|| OsdId(rng.between(1, u32::MAX.into()) as u32)) }),
+        5 => Err(Reject::NotNow),
+        6 => Err(Reject::NoSuchPg),
+        _ => Err(Reject::Failed(Errno::from_u8(rng.between(1, 8) as u8).expect("a known errno"))),
+    };
+    Reply { id: number(rng), result }
+}
+
+fn entry(rng: &mut Rng) -> Entry {
+    let (payload, crcs) = match rng.below(3) {
+        0 => (IoBuf::EMPTY, Crcs::default()),
+        _ => {
+            let range = range(rng, 20);
+            let payload = payload(rng, range.len_bytes());
+            (payload, Crcs { start: range.start, values: crcs(rng, range.fragment_count()) })
+        }
+    };
+    let kinds = [EntryKind::Normal, EntryKind::ConfChange, EntryKind::ConfChangeV2];
+    let len = rng.below(200) as usize;
+    Entry {
+        term: Term(number(rng)),
+        index: Index(number(rng)),
+        kind: kinds[rng.below(3) as usize],
+        descriptor: Bytes::from(vec![rng.next_u64() as u8; len]),
+        payload,
+        crcs,
+    }
+}
+
+/// All kinds of raft message; numbers as on the wire.
+pub const RAFT_KINDS: [RaftKind; 15] = [
+    RaftKind::Append,
+    RaftKind::AppendResponse,
+    RaftKind::Vote,
+    RaftKind::VoteResponse,
+    RaftKind::PreVote,
+    RaftKind::PreVoteResponse,
+    RaftKind::Heartbeat,
+    RaftKind::HeartbeatResponse,
+    RaftKind::Snapshot,
+    RaftKind::TimeoutNow,
+    RaftKind::ReadIndex,
+    RaftKind::ReadIndexResponse,
+    RaftKind::TransferLeader,
+    RaftKind::Unreachable,
+    RaftKind::SnapStatus,
+];
+
+pub fn raft(rng: &mut Rng) -> RaftMsg {
+    let ids = |rng: &mut Rng| (0..rng.below(6)).map(|_| ReplicaId(number(rng))).collect::<Vec<_>>();
+    let snapshot = rng.chance(1, 4).then(|| SnapshotMeta {
+        index: Index(number(rng)),
+        term: Term(number(rng)),
+        voters: ids(rng),
+        learners: ids(rng),
+    });
+    let context_len = if rng.chance(1, 2) { 0 } else { rng.below(65) as usize };
+    let entry_count = rng.below(8);
+    RaftMsg {
+        pg: pg(rng),
+        from: ReplicaId(number(rng)),
+        to: ReplicaId(number(rng)),
+        term: Term(number(rng)),
+        kind: RAFT_KINDS[rng.below(15) as usize],
+        log_term: Term(number(rng)),
+        index: Index(number(rng)),
+        commit: Index(number(rng)),
+        commit_term: Term(number(rng)),
+        reject: rng.chance(1, 2),
+        reject_hint: Index(number(rng)),
+        context: Bytes::from(vec![7; context_len]),
+        entries: (0..entry_count).map(|_| entry(rng)).collect(),
+        snapshot,
+    }
+}
+
+pub fn message(rng: &mut Rng) -> Message {
+    match rng.below(6) {
+        0 => {
+            let kind = rng.below(5);
+            let body = request_body(rng, kind);
+            Message::Request(request(rng, body))
+        }
+        1 => {
+            let kind = rng.below(8);
+            Message::Reply(reply(rng, kind))
+        }
+        2 => Message::Raft(raft(rng)),
+        3 => Message::Listing(Listing {
+            sent_at: number(rng),
+            full: rng.chance(1, 2),
+            items: (0..rng.below(30))
+                .map(|_| Listed {
+                    pg: pg(rng),
+                    from: ReplicaId(number(rng)),
+                    to: ReplicaId(number(rng)),
+                    term: Term(number(rng)),
+                    commit: Index(number(rng)),
+                })
+                .collect(),
+        }),
+        4 => Message::ListingEcho(ListingEcho {
+            sent_at: number(rng),
+            renewed: (0..rng.below(30)).map(|_| (pg(rng), Term(number(rng)))).collect(),
+        }),
+        _ => Message::Goodbye((0..rng.below(30)).map(|_| pg(rng)).collect()),
+    }
+}
+
+pub fn hello(rng: &mut Rng) -> Hello {
+    let osd = |rng: &mut Rng| OsdId(rng.between(1, u32::MAX.into()) as u32);
+    Hello {
+        version_min: number(rng) as u16,
+        version_max: number(rng) as u16,
+        cluster: ClusterId((u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64())).to_le_bytes()),
+        peer: if rng.chance(1, 2) { Peer::Osd(osd(rng)) } else { Peer::Client(Incarnation(number(rng))) },
+        incarnation: Incarnation(number(rng)),
+        expects: rng.chance(1, 2).then(|| osd(rng)),
+        features: number(rng),
+        credit_ops: number(rng) as u32,
+        credit_bytes: number(rng),
+    }
+}
