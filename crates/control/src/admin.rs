@@ -1,0 +1,193 @@
+//! What administrators ask and are told. The answers are also the JSON of the command line.
+
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use types::{ClusterId, Epoch, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SessionId, VolumeId};
+
+/// A question or command of an administrator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AdminAsk {
+    Status,
+    OsdRegister(OsdRegister),
+    OsdList,
+    /// Membership and intent; a field that is `None` stays.
+    OsdSet {
+        osd: OsdId,
+        is_in: Option<bool>,
+        drain: Option<bool>,
+    },
+    PoolCreate(PoolCreate),
+    PoolList,
+    PoolRemove {
+        name: String,
+    },
+    /// PGs of one pool, or of all when `pool` is empty.
+    PgList {
+        pool: String,
+    },
+    VolumeCreate {
+        name: String,
+        len_bytes: u64,
+    },
+    /// Volumes of one pool, or of all when `pool` is empty.
+    VolumeList {
+        pool: String,
+    },
+    VolumeInfo {
+        name: String,
+    },
+    /// `force` removes it even while a holder lives.
+    VolumeRemove {
+        name: String,
+        force: bool,
+    },
+}
+
+/// Gives a device its id, at format. Asking again with the same uuid gives the same id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OsdRegister {
+    pub uuid: OsdUuid,
+    pub host: String,
+    pub rack: String,
+    pub zone: String,
+    pub capacity_bytes: u64,
+}
+
+/// A new pool. `pg_count` 0 lets meta choose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolCreate {
+    pub name: String,
+    pub replicas: u32,
+    /// `osd`, `host`, `rack`, `zone`.
+    pub domain: String,
+    pub pg_count: u32,
+}
+
+/// The answer to an [`AdminAsk`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum AdminAnswer {
+    Status(Status),
+    OsdRegistered { cluster: ClusterId, osd: OsdId },
+    Osds(Vec<OsdView>),
+    Done,
+    PoolCreated { pool: PoolView, warning: Option<String> },
+    Pools(Vec<PoolView>),
+    Pgs(Vec<PgView>),
+    Volume(VolumeView),
+    Volumes(Vec<VolumeView>),
+}
+
+/// One page about the cluster.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    pub cluster: ClusterId,
+    /// `ok`, `degraded` (data is served, something needs care), `down` (some PG does not serve).
+    pub health: String,
+    /// What is wrong, a line each.
+    pub problems: Vec<String>,
+    pub map_epoch: Epoch,
+    pub osds: u32,
+    pub osds_up: u32,
+    pub osds_in: u32,
+    pub pools: u32,
+    pub volumes: u32,
+    pub segments: u64,
+    pub pgs: u32,
+    pub pgs_active: u32,
+    pub pgs_degraded: u32,
+    pub pgs_down: u32,
+    pub capacity_bytes: u64,
+    pub used_bytes: u64,
+    pub free_bytes: u64,
+    /// Since when this meta leads, in milliseconds of the Unix clock.
+    pub leading_since_ms: u64,
+}
+
+/// One OSD.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OsdView {
+    pub osd: OsdId,
+    pub uuid: OsdUuid,
+    /// `up`, `down`, `unknown` (a new meta leads and has not heard it yet).
+    pub live: String,
+    pub is_in: bool,
+    pub drain: bool,
+    pub full: bool,
+    pub poisoned: Option<String>,
+    pub addr: Option<SocketAddr>,
+    pub http: Option<SocketAddr>,
+    pub host: String,
+    pub rack: String,
+    pub zone: String,
+    pub weight: u32,
+    pub capacity_bytes: u64,
+    pub used_bytes: u64,
+    pub free_bytes: u64,
+    pub pgs: u32,
+    pub leads: u32,
+    pub heard_ms_ago: Option<u64>,
+}
+
+/// One pool.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PoolView {
+    pub pool: PoolId,
+    pub name: String,
+    pub replicas: u32,
+    pub domain: String,
+    pub pg_count: u32,
+    /// `creating`, `ready`, `deleting`.
+    pub state: String,
+    pub volumes: u32,
+    pub segments: u64,
+}
+
+/// One PG.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PgView {
+    pub pg: PgId,
+    /// `creating`, `active`, `degraded`, `recovering`, `inconsistent`, `down`.
+    pub state: Vec<String>,
+    pub leader: Option<OsdId>,
+    pub members: Vec<PgMemberView>,
+    pub conf_epoch: Epoch,
+    pub segments: u32,
+}
+
+/// One member of a PG.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PgMemberView {
+    pub osd: OsdId,
+    pub replica: ReplicaId,
+    pub up: bool,
+    pub quarantined: bool,
+    pub term: u64,
+    pub applied: u64,
+}
+
+/// One volume.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VolumeView {
+    pub volume: VolumeId,
+    /// `pool/volume`.
+    pub name: String,
+    pub len_bytes: u64,
+    /// Bytes of allocated segments.
+    pub allocated_bytes: u64,
+    /// `ready`, `deleting`.
+    pub state: String,
+    pub epoch: Epoch,
+    pub session: SessionId,
+    pub holder: Option<HolderView>,
+    pub created_ms: u64,
+}
+
+/// Who holds a volume.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HolderView {
+    pub name: String,
+    pub address: String,
+    pub since_ms: u64,
+    /// Whether its lease lives: only then a second opener is refused.
+    pub alive: bool,
+}

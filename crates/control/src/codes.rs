@@ -1,0 +1,137 @@
+//! The 2xxx codes: one registry, never reused.
+
+use types::control::Refusal;
+pub use types::control::refusal::{
+    META_UNAVAILABLE, OUT_OF_RANGE, READ_ONLY, SESSION_FENCED, VOLUME_HELD, VOLUME_UNKNOWN,
+};
+
+/// What a user can read about a code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Code {
+    pub code: u32,
+    pub what: &'static str,
+    /// What to do; also the end of each refusal with this code.
+    pub next: &'static str,
+}
+
+pub const META_BUSY: u32 = 2002;
+pub const NOT_LEADER: u32 = 2003;
+pub const BAD_REQUEST: u32 = 2004;
+pub const STORE_FAILED: u32 = 2005;
+pub const POOL_UNKNOWN: u32 = 2010;
+pub const POOL_EXISTS: u32 = 2012;
+pub const VOLUME_EXISTS: u32 = 2013;
+pub const BAD_NAME: u32 = 2014;
+pub const BAD_SIZE: u32 = 2015;
+pub const BAD_POOL: u32 = 2016;
+pub const CANNOT_PLACE: u32 = 2017;
+pub const POOL_NOT_EMPTY: u32 = 2018;
+pub const POOL_NOT_READY: u32 = 2019;
+pub const OSD_UNKNOWN: u32 = 2024;
+pub const OSD_OTHER_LIFE: u32 = 2025;
+pub const WRONG_CLUSTER: u32 = 2026;
+pub const TOO_MANY: u32 = 2027;
+pub const OSD_EXISTS: u32 = 2028;
+
+/// Every code with its texts.
+pub const REGISTRY: &[Code] = &[
+    Code {
+        code: META_UNAVAILABLE,
+        what: "no metadata server answers, or none leads yet",
+        next: "check that a meta runs (`basalt status --meta ADDR`); attached volumes go on without it",
+    },
+    Code { code: META_BUSY, what: "the metadata server has too much queued", next: "ask again in a moment" },
+    Code { code: NOT_LEADER, what: "this metadata server does not lead", next: "ask the leader that the answer names" },
+    Code { code: BAD_REQUEST, what: "the request is malformed", next: "check that both sides run matching versions" },
+    Code {
+        code: STORE_FAILED,
+        what: "the metadata store failed or was taken over by another meta",
+        next: "see the log of the meta; ask again: another one may lead by now",
+    },
+    Code { code: POOL_UNKNOWN, what: "no such pool", next: "list pools with `basalt pool ls`" },
+    Code { code: VOLUME_UNKNOWN, what: "no such volume", next: "list volumes with `basalt volume ls`" },
+    Code { code: POOL_EXISTS, what: "a pool of this name exists", next: "choose another name" },
+    Code { code: VOLUME_EXISTS, what: "a volume of this name exists", next: "choose another name" },
+    Code {
+        code: BAD_NAME,
+        what: "the name is not legal",
+        next: "use a-z, 0-9 and . _ - (not first), at most 63 characters; volumes are written pool/volume",
+    },
+    Code { code: BAD_SIZE, what: "the size is not possible", next: "use 1MiB to 64TiB, a multiple of 512 bytes" },
+    Code {
+        code: BAD_POOL,
+        what: "the pool settings are not possible",
+        next: "use 1, 2, 3 or 5 replicas, the failure domain osd, host, rack or zone, and 1 to 4096 PGs",
+    },
+    Code {
+        code: CANNOT_PLACE,
+        what: "there are too few separate places for the replicas",
+        next: "start more OSDs (`basalt osd ls`), or take a smaller failure domain or fewer replicas",
+    },
+    Code { code: POOL_NOT_EMPTY, what: "the pool holds volumes", next: "remove them first with `basalt volume rm`" },
+    Code { code: POOL_NOT_READY, what: "the pool is being made or removed", next: "ask again in a moment" },
+    Code {
+        code: VOLUME_HELD,
+        what: "the volume is open for writing elsewhere",
+        next: "close it there, or take it over with --steal: writes of the holder then fail",
+    },
+    Code {
+        code: SESSION_FENCED,
+        what: "another opener took the volume; this one may not write any more",
+        next: "open it again if this is the right place for it",
+    },
+    Code { code: OUT_OF_RANGE, what: "the place lies outside the volume", next: "check the size of the volume" },
+    Code { code: READ_ONLY, what: "the volume was opened read-only", next: "open it for writing" },
+    Code {
+        code: OSD_UNKNOWN,
+        what: "the cluster does not know this OSD",
+        next: "format its device for this cluster with `basalt osd format`",
+    },
+    Code {
+        code: OSD_OTHER_LIFE,
+        what: "the cluster knows another device under this OSD id",
+        next: "start the right device, or format this one anew: it gets a new id",
+    },
+    Code {
+        code: WRONG_CLUSTER,
+        what: "this OSD belongs to another cluster",
+        next: "give it the metas of its own cluster, or format its device anew",
+    },
+    Code { code: TOO_MANY, what: "the request asks for too much at once", next: "split it" },
+    Code { code: OSD_EXISTS, what: "this OSD uuid is registered", next: "format with a new uuid" },
+];
+
+/// The text about a code; `None` for one that is not ours.
+pub fn explain(code: u32) -> Option<&'static Code> {
+    REGISTRY.iter().find(|c| c.code == code)
+}
+
+/// A refusal: what failed and why, followed by what to do.
+///
+/// # Panics
+/// When the code is not in the registry.
+pub fn refuse(code: u32, what: impl std::fmt::Display) -> Refusal {
+    let known = explain(code);
+    assert!(known.is_some(), "BSLT-{code} is not registered");
+    Refusal { code, message: format!("{what}; {}", known.map_or("", |c| c.next)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_is_registered_once_and_says_what_to_do() {
+        let codes: Vec<u32> = REGISTRY.iter().map(|c| c.code).collect();
+        let mut sorted = codes.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        assert_eq!(codes.len(), sorted.len(), "a code appears twice");
+        assert!(codes.iter().all(|c| (2001..3000).contains(c)));
+        assert!(REGISTRY.iter().all(|c| !c.what.is_empty() && !c.next.is_empty()));
+        assert_eq!(
+            refuse(POOL_UNKNOWN, "pool \"x\" does not exist").message,
+            "pool \"x\" does not exist; list pools with `basalt pool ls`"
+        );
+    }
+}

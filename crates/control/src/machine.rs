@@ -1,0 +1,292 @@
+//! [`Control`]: the records, what is volatile, and the order of things.
+//!
+//! A turn: everything that came in is planned, one after another, on the records in memory; upkeep moves
+//! what is unfinished; what was written becomes one transaction. Until it is committed nothing else is
+//! looked at and nothing goes out. So plans see only records that are committed or in their own turn's
+//! transaction, and a transaction carries many asks when many wait.
+
+mod admin;
+mod attach;
+mod clients;
+mod osds;
+mod upkeep;
+mod view;
+
+use crate::admin::{AdminAnswer, AdminAsk};
+use crate::batch::{Batch, Txn};
+use crate::codes::{self, refuse};
+use crate::records::{Records, Write};
+use attach::Attaching;
+use clients::Wait;
+use osds::{Lead, OsdLive};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+use types::control::{ClientAnswer, ClientAsk, HOLDER_LEASE_MS, OsdDown, OsdUp, PgReport, Refusal};
+use types::{OsdId, PgId, ReplicaId, Time, VolumeId};
+
+/// Most inputs that wait for a commit.
+pub const INBOX_MAX: usize = 8192;
+/// Most answers that wait for an attach, a pool or a removal.
+const WAITS_MAX: usize = 4096;
+
+/// The moment: a clock that only goes on, for deadlines, and the clock on the wall, for records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    pub mono: Time,
+    pub wall_ms: u64,
+}
+
+/// One stream of one OSD; never reused by a `Control`'s owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StreamId(pub u64);
+
+/// Whom to answer: chosen by the owner, unique.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Token(pub u64);
+
+/// A client's question. `client` and `id` name it: a client that asks again after a lost connection uses
+/// the same two, and an open is then not taken twice.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClientReq {
+    pub token: Token,
+    pub client: u64,
+    pub id: u64,
+    /// Where it comes from, for the next opener to read.
+    pub address: String,
+    pub ask: ClientAsk,
+}
+
+/// What the owner must do, in this order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ControlAction {
+    /// Commit this, then call [`Control::handle_committed`]; when it fails drop the `Control`.
+    Commit(Txn),
+    ToOsd {
+        stream: StreamId,
+        down: OsdDown,
+    },
+    /// Close the stream after what was sent on it.
+    CloseOsd {
+        stream: StreamId,
+    },
+    Answer {
+        token: Token,
+        answer: ClientAnswer,
+    },
+    AdminAnswer {
+        token: Token,
+        answer: Result<AdminAnswer, Refusal>,
+    },
+}
+
+enum Input {
+    Osd { stream: StreamId, up: OsdUp, at: Time },
+    OsdGone { stream: StreamId },
+    Client(ClientReq),
+    Admin { token: Token, ask: AdminAsk },
+    Cancel(Token),
+}
+
+/// The thought of the leading meta.
+pub struct Control {
+    records: Records,
+    batch: Batch,
+    committing: bool,
+    inbox: VecDeque<Input>,
+    /// Goes out when the transaction of this turn is committed.
+    held: Vec<ControlAction>,
+    started: Now,
+    osds: BTreeMap<OsdId, OsdLive>,
+    streams: BTreeMap<StreamId, OsdId>,
+    leads: BTreeMap<PgId, Lead>,
+    reports: BTreeMap<ReplicaId, PgReport>,
+    /// Until when the holder of a volume counts as alive.
+    leases: BTreeMap<VolumeId, Time>,
+    attaching: Attaching,
+    /// Volumes whose attach record is not known to be in all their PGs, and those that are being erased.
+    unsettled: BTreeSet<VolumeId>,
+    waits: Vec<Wait>,
+    /// Something was written since the waits were last looked at.
+    waits_due: bool,
+    pools_at: Time,
+    leaders_at: Time,
+}
+
+impl Control {
+    /// Takes up the records of a new leader. Everybody is given time before being judged: OSDs to report,
+    /// holders to say that they live.
+    pub fn new(records: Records, now: Now) -> Control {
+        let mut control = Control {
+            records,
+            batch: Batch::default(),
+            committing: false,
+            inbox: VecDeque::new(),
+            held: Vec::new(),
+            started: now,
+            osds: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            leads: BTreeMap::new(),
+            reports: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            attaching: Attaching::default(),
+            unsettled: BTreeSet::new(),
+            waits: Vec::new(),
+            waits_due: false,
+            pools_at: Time::ZERO,
+            leaders_at: now.mono + upkeep::LEADERS_EVERY,
+        };
+        control.take_up(now.mono);
+        control
+    }
+
+    fn take_up(&mut self, now: Time) {
+        let lease = now + Duration::from_millis(HOLDER_LEASE_MS);
+        for osd in self.records.osds.keys() {
+            self.osds.insert(*osd, OsdLive::default());
+        }
+        let mut unfinished = Vec::new();
+        for volume in self.records.volumes.values() {
+            if volume.session.0 != 0 {
+                self.leases.insert(volume.id, lease);
+            }
+            if !volume.settled {
+                self.unsettled.insert(volume.id);
+                let pgs = crate::plan::pgs_of_volume(&self.records, volume.id);
+                unfinished.extend(pgs.into_iter().map(|pg| (volume.id, pg)));
+            }
+        }
+        unfinished.extend(self.records.segments.values().filter(|s| s.pending).map(|s| (s.volume, s.pg)));
+        for (volume, pg) in unfinished {
+            self.attaching.begin(volume, pg);
+        }
+    }
+
+    /// The records, as far as they are planned.
+    pub fn records(&self) -> &Records {
+        &self.records
+    }
+
+    /// Something came on an OSD's stream.
+    pub fn handle_osd(&mut self, now: Now, stream: StreamId, up: OsdUp) {
+        if self.inbox.len() >= INBOX_MAX {
+            self.held.push(ControlAction::CloseOsd { stream });
+            self.inbox.push_back(Input::OsdGone { stream });
+            return;
+        }
+        self.inbox.push_back(Input::Osd { stream, up, at: now.mono });
+    }
+
+    /// An OSD's stream ended.
+    pub fn handle_osd_gone(&mut self, stream: StreamId) {
+        self.inbox.push_back(Input::OsdGone { stream });
+    }
+
+    /// A client asks.
+    pub fn handle_client(&mut self, req: ClientReq) {
+        if self.inbox.len() >= INBOX_MAX {
+            let answer = ClientAnswer::Refused(busy());
+            self.held.push(ControlAction::Answer { token: req.token, answer });
+            return;
+        }
+        self.inbox.push_back(Input::Client(req));
+    }
+
+    /// An administrator asks.
+    pub fn handle_admin(&mut self, token: Token, ask: AdminAsk) {
+        if self.inbox.len() >= INBOX_MAX {
+            self.held.push(ControlAction::AdminAnswer { token, answer: Err(busy()) });
+            return;
+        }
+        self.inbox.push_back(Input::Admin { token, ask });
+    }
+
+    /// Nobody waits for this answer any more. What was begun goes on.
+    pub fn handle_cancel(&mut self, token: Token) {
+        self.inbox.push_back(Input::Cancel(token));
+    }
+
+    /// The transaction of the last [`ControlAction::Commit`] is committed: what rested on it may go out.
+    ///
+    /// # Panics
+    /// When none was in flight.
+    pub fn handle_committed(&mut self, out: &mut Vec<ControlAction>) {
+        assert!(self.committing, "committed without a commit in flight");
+        self.committing = false;
+        out.append(&mut self.held);
+    }
+
+    /// Whether a transaction is in flight.
+    pub fn is_committing(&self) -> bool {
+        self.committing
+    }
+
+    /// Does what can be done now. Call it after inputs, after [`Control::handle_committed`], and at
+    /// [`Control::next_deadline`], until it gives nothing.
+    pub fn poll(&mut self, now: Now, out: &mut Vec<ControlAction>) {
+        if self.committing {
+            return;
+        }
+        while !self.batch.is_full() {
+            let Some(input) = self.inbox.pop_front() else { break };
+            self.take(now, input);
+        }
+        self.upkeep(now);
+        self.answer_waits(now);
+        if self.batch.len() > 0 {
+            let txn = self.batch.close(&mut self.records.versions);
+            self.committing = true;
+            out.push(ControlAction::Commit(txn));
+        } else {
+            out.append(&mut self.held);
+        }
+    }
+
+    /// When to poll again if nothing comes in.
+    pub fn next_deadline(&self, now: Now) -> Time {
+        if self.committing {
+            return Time::NEVER;
+        }
+        if !self.inbox.is_empty() {
+            return now.mono;
+        }
+        let idle = now.mono + Duration::from_millis(500);
+        idle.min(self.attaching.wake()).max(now.mono + Duration::from_millis(1))
+    }
+
+    fn take(&mut self, now: Now, input: Input) {
+        match input {
+            Input::Osd { stream, up, at } => self.take_osd(now, stream, up, at),
+            Input::OsdGone { stream } => self.take_osd_gone(stream),
+            Input::Client(req) => self.take_client(now, req),
+            Input::Admin { token, ask } => self.take_admin(now, token, ask),
+            Input::Cancel(token) => self.waits.retain(|w| w.token != token),
+        }
+    }
+
+    fn write(&mut self, writes: Vec<Write>) {
+        self.waits_due |= !writes.is_empty();
+        for write in writes {
+            self.records.apply(&write);
+            self.batch.add(write);
+        }
+    }
+
+    fn say(&mut self, stream: StreamId, down: OsdDown) {
+        self.held.push(ControlAction::ToOsd { stream, down });
+    }
+
+    fn answer(&mut self, token: Token, answer: ClientAnswer) {
+        self.held.push(ControlAction::Answer { token, answer });
+    }
+
+    fn answer_admin(&mut self, token: Token, answer: Result<AdminAnswer, Refusal>) {
+        self.held.push(ControlAction::AdminAnswer { token, answer });
+    }
+}
+
+fn busy() -> Refusal {
+    refuse(codes::META_BUSY, "too much waits for the metadata store")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,224 @@
+//! Driving attach records into PGs (R6).
+//!
+//! A job is one volume in one PG. It draws an order in a transaction, under the epoch and session of that
+//! moment; once committed, the record is sent to the PG's leader until the leader says that it is
+//! committed there. Whatever makes the drawn record old (another epoch, a refused order) makes the job
+//! draw again; the PG refuses what comes late, because orders only grow.
+
+use super::{Control, Now};
+use crate::plan;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+use types::control::{AttachRefusal, OsdDown};
+use types::{Epoch, OsdId, PgId, Time, VolumeId};
+
+/// An attach that was sent is sent again after this.
+const RESEND_AFTER: Duration = Duration::from_secs(1);
+/// Nobody is known to lead, or the leader is busy: try again after this.
+const RETRY_AFTER: Duration = Duration::from_millis(150);
+
+#[derive(Default)]
+struct Job {
+    /// Drawn order, and the epoch it was drawn under.
+    drawn: Option<(u64, Epoch)>,
+    /// The PG has seen this order.
+    seen: u64,
+    hint: Option<OsdId>,
+    tries: usize,
+    at: Time,
+}
+
+/// All jobs, and the PGs whose record was just committed.
+#[derive(Default)]
+pub(super) struct Attaching {
+    jobs: BTreeMap<(VolumeId, PgId), Job>,
+    orders: BTreeMap<(PgId, u64), VolumeId>,
+    finished: VecDeque<(VolumeId, PgId)>,
+    wake: Option<Time>,
+}
+
+impl Attaching {
+    /// The volume's record must be committed (again) in this PG.
+    pub fn begin(&mut self, volume: VolumeId, pg: PgId) {
+        self.end(volume, pg);
+        self.jobs.insert((volume, pg), Job::default());
+        self.wake_all();
+    }
+
+    /// As [`Attaching::begin`], unless a job for it is under way.
+    pub fn ensure(&mut self, volume: VolumeId, pg: PgId) {
+        if !self.jobs.contains_key(&(volume, pg)) {
+            self.begin(volume, pg);
+        }
+    }
+
+    fn end(&mut self, volume: VolumeId, pg: PgId) {
+        if let Some(Job { drawn: Some((order, _)), .. }) = self.jobs.remove(&(volume, pg)) {
+            self.orders.remove(&(pg, order));
+        }
+    }
+
+    /// Whether a job or its aftermath is left for the volume.
+    pub fn is_busy(&self, volume: VolumeId) -> bool {
+        let whole = (volume, PgId::default())..=(volume, PgId { pool: types::PoolId(u32::MAX), n: u32::MAX });
+        self.jobs.range(whole).next().is_some() || self.finished.iter().any(|(v, _)| *v == volume)
+    }
+
+    /// When a job is due; `NEVER` without jobs.
+    pub fn wake(&self) -> Time {
+        if self.jobs.is_empty() && self.finished.is_empty() { Time::NEVER } else { self.wake.unwrap_or(Time::ZERO) }
+    }
+
+    /// Something changed that any job may wait for.
+    pub fn wake_all(&mut self) {
+        self.wake = None;
+    }
+
+    /// The PG has a new leader: what was sent to the old one is sent again.
+    pub fn wake_pg(&mut self, pg: PgId) {
+        for ((_, at), job) in &mut self.jobs {
+            if *at == pg {
+                job.at = Time::ZERO;
+                job.hint = None;
+            }
+        }
+        self.wake_all();
+    }
+}
+
+impl Control {
+    pub(super) fn take_attached(
+        &mut self,
+        now: Time,
+        from: OsdId,
+        pg: PgId,
+        order: u64,
+        result: Result<(), AttachRefusal>,
+    ) {
+        let is_member = self.records.pgs.get(&pg).is_some_and(|p| p.members.iter().any(|m| m.osd == from));
+        let volume = self.attaching.orders.get(&(pg, order)).copied().filter(|_| is_member);
+        let Some(volume) = volume else { return };
+        let job = self.attaching.jobs.get_mut(&(volume, pg)).expect("every order belongs to a job");
+        match result {
+            Ok(()) => {
+                let (_, epoch) = job.drawn.expect("an order was drawn");
+                if self.records.volumes.get(&volume).is_some_and(|v| v.epoch == epoch) {
+                    self.attaching.end(volume, pg);
+                    self.attaching.finished.push_back((volume, pg));
+                }
+            }
+            Err(AttachRefusal::NotLeader { hint }) => {
+                job.hint = hint.filter(|h| *h != from);
+                job.tries += 1;
+                job.at = if job.hint.is_some() && !job.tries.is_multiple_of(8) { now } else { now + RETRY_AFTER };
+            }
+            Err(AttachRefusal::StaleOrder { last }) => {
+                job.drawn = None;
+                job.seen = job.seen.max(last);
+                job.at = now;
+                self.attaching.orders.remove(&(pg, order));
+            }
+            Err(AttachRefusal::Busy) => job.at = now + RETRY_AFTER,
+        }
+        self.attaching.wake_all();
+    }
+
+    /// Draws orders, sends records, and takes note of those that are committed.
+    pub(super) fn drive_attaches(&mut self, now: Now) {
+        self.finish_attaches();
+        if self.attaching.wake() > now.mono || self.attaching.jobs.is_empty() {
+            return;
+        }
+        let keys: Vec<(VolumeId, PgId)> = self.attaching.jobs.keys().copied().collect();
+        let mut wake = Time::NEVER;
+        for (volume, pg) in keys {
+            wake = wake.min(self.drive_attach(now.mono, volume, pg));
+        }
+        self.attaching.wake = Some(wake);
+    }
+
+    /// Moves one job; gives the time when it is due again.
+    fn drive_attach(&mut self, now: Time, volume: VolumeId, pg: PgId) -> Time {
+        let (Some(record), Some(pg_record)) = (self.records.volumes.get(&volume), self.records.pgs.get(&pg)) else {
+            self.attaching.end(volume, pg);
+            return Time::NEVER;
+        };
+        let (record, pg_record) = (record.clone(), pg_record.clone());
+        let job = self.attaching.jobs.get_mut(&(volume, pg)).expect("its key was just listed");
+        if job.drawn.is_none_or(|(_, epoch)| epoch != record.epoch) {
+            if self.batch.is_full() {
+                return Time::ZERO;
+            }
+            let (write, order) = plan::draw_order(&pg_record, job.seen);
+            let old = job.drawn.replace((order, record.epoch));
+            job.at = Time::ZERO;
+            if let Some((old, _)) = old {
+                self.attaching.orders.remove(&(pg, old));
+            }
+            self.attaching.orders.insert((pg, order), volume);
+            self.write(vec![write]);
+        }
+        let target = self.attach_target(volume, pg);
+        let job = self.attaching.jobs.get_mut(&(volume, pg)).expect("it is still there");
+        if job.at > now {
+            return job.at;
+        }
+        let (order, _) = job.drawn.expect("drawn above");
+        match target {
+            Some(stream) => {
+                job.at = now + RESEND_AFTER;
+                job.tries += 1;
+                let attach = plan::attach_for(&record, order);
+                self.say(stream, OsdDown::Attach { pg, attach });
+            }
+            None => job.at = now + RETRY_AFTER,
+        }
+        self.attaching.jobs.get(&(volume, pg)).map_or(Time::NEVER, |job| job.at)
+    }
+
+    /// The stream of the OSD to try: who leads, who was named, else one member after another.
+    fn attach_target(&self, volume: VolumeId, pg: PgId) -> Option<super::StreamId> {
+        let job = self.attaching.jobs.get(&(volume, pg))?;
+        let members = &self.records.pgs.get(&pg)?.members;
+        let stream = |osd: OsdId| self.osds.get(&osd).and_then(|live| live.stream);
+        let hint = job.hint.filter(|h| members.iter().any(|m| m.osd == *h)).and_then(stream);
+        let lead = self.leads.get(&pg).filter(|_| job.tries % 4 != 3).and_then(|lead| stream(lead.osd));
+        let any = || {
+            let turn = (0..members.len()).map(|i| members[(job.tries + i) % members.len()].osd);
+            turn.into_iter().find_map(stream)
+        };
+        hint.or(lead).or_else(any)
+    }
+
+    /// Clears `pending` where the record was committed.
+    fn finish_attaches(&mut self) {
+        let mut again = VecDeque::new();
+        while let Some((volume, pg)) = self.attaching.finished.pop_front() {
+            if self.batch.is_full() {
+                again.push_back((volume, pg));
+                break;
+            }
+            if self.attaching.jobs.contains_key(&(volume, pg)) {
+                continue;
+            }
+            let (writes, done) = plan::unpend(&self.records, volume, Some(pg));
+            self.write(writes);
+            self.waits_due = true;
+            if !done {
+                again.push_back((volume, pg));
+            }
+        }
+        self.attaching.finished.extend(again);
+    }
+
+    /// All PGs of the volume must carry its record of the present epoch.
+    pub(super) fn attach_everywhere(&mut self, volume: VolumeId) {
+        let pgs: BTreeSet<PgId> = plan::pgs_of_volume(&self.records, volume);
+        for pg in pgs {
+            self.attaching.begin(volume, pg);
+        }
+        if self.records.volumes.get(&volume).is_some_and(|v| !v.settled) {
+            self.unsettled.insert(volume);
+        }
+    }
+}

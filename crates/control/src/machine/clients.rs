@@ -1,0 +1,313 @@
+//! What clients ask, and the answers that wait until an attach record is committed.
+
+use super::osds::Liveness;
+use super::{ClientReq, Control, Now, Token, WAITS_MAX};
+use crate::admin::AdminAnswer;
+use crate::codes::{self, refuse};
+use crate::plan::{self, Opener, PgHint};
+use crate::records::{Holder, PgRecord, PoolState, VolumeState};
+use std::collections::BTreeSet;
+use std::time::Duration;
+use types::control::{
+    ClientAnswer, ClientAsk, HOLDER_LEASE_MS, MapView, Opened, PGS_PER_ASK_MAX, Refusal, SegmentPlace,
+};
+use types::{Epoch, OsdId, PgId, PoolId, SegmentIndex, SessionId, Time, VolumeId};
+
+/// Longest name of a holder that is kept.
+const HOLDER_MAX: usize = 200;
+
+/// An answer that waits for something to become true.
+pub(super) struct Wait {
+    pub token: Token,
+    pub what: WaitFor,
+}
+
+pub(super) enum WaitFor {
+    /// The volume is attached under this session everywhere; `session` 0: a reader, for nothing pending.
+    Open {
+        volume: VolumeId,
+        session: SessionId,
+        epoch: Epoch,
+    },
+    /// None of these is pending.
+    Segments {
+        volume: VolumeId,
+        session: SessionId,
+        epoch: Epoch,
+        segments: Vec<SegmentIndex>,
+    },
+    /// "Nobody" is attached everywhere, or somebody else is.
+    Close {
+        volume: VolumeId,
+        epoch: Epoch,
+    },
+    VolumeGone {
+        volume: VolumeId,
+    },
+    PoolReady {
+        pool: PoolId,
+        warning: Option<String>,
+    },
+    PoolGone {
+        pool: PoolId,
+    },
+}
+
+enum Outcome {
+    Client(ClientAnswer),
+    Admin(Result<AdminAnswer, Refusal>),
+}
+
+fn refused(code: u32, what: impl std::fmt::Display) -> ClientAnswer {
+    ClientAnswer::Refused(refuse(code, what))
+}
+
+impl Control {
+    pub(super) fn holder_alive(&self, now: Time, volume: VolumeId) -> bool {
+        let held = self.records.volumes.get(&volume).is_some_and(|v| v.session.0 != 0);
+        held && self.leases.get(&volume).is_some_and(|until| now < *until)
+    }
+
+    fn renew(&mut self, now: Time, volume: VolumeId) {
+        self.leases.insert(volume, now + Duration::from_millis(HOLDER_LEASE_MS));
+    }
+
+    pub(super) fn take_client(&mut self, now: Now, req: ClientReq) {
+        let token = req.token;
+        match req.ask {
+            ClientAsk::Open { name, write, steal, holder } => {
+                let holder = Holder {
+                    name: holder.chars().take(HOLDER_MAX).collect(),
+                    address: req.address,
+                    since_ms: now.wall_ms,
+                    client: req.client,
+                    ask: req.id,
+                };
+                self.take_open(now, token, &name, Opener { holder, write, steal });
+            }
+            ClientAsk::Segments { volume, session, epoch, segments, allocate } => {
+                self.take_segments(token, volume, (session, epoch), segments, allocate);
+            }
+            ClientAsk::Refresh { pgs } => {
+                let answer = if pgs.len() > PGS_PER_ASK_MAX {
+                    refused(codes::TOO_MANY, format!("{} PGs in one ask", pgs.len()))
+                } else {
+                    ClientAnswer::Refreshed(self.map_view(pgs.into_iter().collect()))
+                };
+                self.answer(token, answer);
+            }
+            ClientAsk::Keepalive { volume, session } => {
+                let holds = self.records.volumes.get(&volume).is_some_and(|v| v.session == session && session.0 != 0);
+                let answer = if holds {
+                    self.renew(now.mono, volume);
+                    ClientAnswer::Alive
+                } else if self.records.volumes.contains_key(&volume) {
+                    refused(codes::SESSION_FENCED, format!("{session} no longer holds volume {volume}"))
+                } else {
+                    refused(codes::VOLUME_UNKNOWN, format!("volume {volume} does not exist"))
+                };
+                self.answer(token, answer);
+            }
+            ClientAsk::Close { volume, session } => {
+                let (writes, epoch) = plan::close(&self.records, volume, session);
+                self.write(writes);
+                let Some(epoch) = epoch else { return self.answer(token, ClientAnswer::Closed) };
+                self.leases.remove(&volume);
+                self.attach_everywhere(volume);
+                self.wait(token, WaitFor::Close { volume, epoch });
+            }
+        }
+    }
+
+    fn take_open(&mut self, now: Now, token: Token, name: &str, opener: Opener) {
+        let alive = self.records.volume(name).is_ok_and(|v| self.holder_alive(now.mono, v.id));
+        let (writes, plan) = match plan::open(&self.records, name, &opener, alive) {
+            Ok(planned) => planned,
+            Err(refusal) => return self.answer(token, ClientAnswer::Refused(refusal)),
+        };
+        self.write(writes);
+        if plan.fresh {
+            self.attach_everywhere(plan.volume);
+        }
+        if plan.session.0 != 0 {
+            self.renew(now.mono, plan.volume);
+        }
+        self.wait(token, WaitFor::Open { volume: plan.volume, session: plan.session, epoch: plan.epoch });
+    }
+
+    fn take_segments(
+        &mut self,
+        token: Token,
+        volume: VolumeId,
+        holder: (SessionId, Epoch),
+        segments: Vec<SegmentIndex>,
+        allocate: bool,
+    ) {
+        let hint = |pg: &PgRecord| self.pg_hint(pg);
+        let planned = plan::allocate(&self.records, volume, holder, &segments, allocate, &hint);
+        let (writes, ()) = match planned {
+            Ok(planned) => planned,
+            Err(refusal) => return self.answer(token, ClientAnswer::Refused(refusal)),
+        };
+        self.write(writes);
+        let pending = segments.iter().filter_map(|s| self.records.segments.get(&(volume, *s)));
+        let pgs: BTreeSet<PgId> = pending.filter(|s| s.pending).map(|s| s.pg).collect();
+        for pg in pgs {
+            self.attaching.ensure(volume, pg);
+        }
+        let (session, epoch) = holder;
+        self.wait(token, WaitFor::Segments { volume, session, epoch, segments });
+    }
+
+    fn pg_hint(&self, pg: &PgRecord) -> PgHint {
+        let lead = self.leads.get(&pg.pg);
+        let preferred = pg.members.first().map_or(OsdId(0), |m| m.osd);
+        let full = pg.members.iter().any(|m| self.osds.get(&m.osd).is_some_and(|live| live.full));
+        let active = lead.is_some_and(|lead| lead.report.active);
+        PgHint { leader: lead.map_or(preferred, |lead| lead.osd), good: active && !full }
+    }
+
+    pub(super) fn wait(&mut self, token: Token, what: WaitFor) {
+        self.waits.push(Wait { token, what });
+        self.waits_due = true;
+        if self.waits.len() > WAITS_MAX {
+            let oldest = self.waits.remove(0);
+            let refusal = refuse(codes::META_BUSY, "too many answers wait");
+            match oldest.what {
+                WaitFor::Open { .. } | WaitFor::Segments { .. } | WaitFor::Close { .. } => {
+                    self.answer(oldest.token, ClientAnswer::Refused(refusal));
+                }
+                WaitFor::VolumeGone { .. } | WaitFor::PoolReady { .. } | WaitFor::PoolGone { .. } => {
+                    self.answer_admin(oldest.token, Err(refusal));
+                }
+            }
+        }
+    }
+
+    /// Gives the answers whose condition holds; they go out when this turn's transaction is committed.
+    pub(super) fn answer_waits(&mut self, now: Now) {
+        if !std::mem::take(&mut self.waits_due) {
+            return self.keep_openers(now.mono);
+        }
+        let waits = std::mem::take(&mut self.waits);
+        for wait in waits {
+            match self.outcome(&wait.what) {
+                Some(Outcome::Client(answer)) => {
+                    if let ClientAnswer::Opened(opened) = &answer
+                        && opened.write
+                    {
+                        self.renew(now.mono, opened.volume);
+                    }
+                    self.answer(wait.token, answer);
+                }
+                Some(Outcome::Admin(answer)) => self.answer_admin(wait.token, answer),
+                None => self.waits.push(wait),
+            }
+        }
+        self.keep_openers(now.mono);
+    }
+
+    /// An opener that still waits for its attach cannot send keepalives: it lives as long as it waits.
+    fn keep_openers(&mut self, now: Time) {
+        let opening = |w: &Wait| match w.what {
+            WaitFor::Open { volume, session, .. } if session.0 != 0 => Some(volume),
+            _ => None,
+        };
+        let volumes: Vec<VolumeId> = self.waits.iter().filter_map(opening).collect();
+        volumes.into_iter().for_each(|volume| self.renew(now, volume));
+    }
+
+    fn outcome(&self, what: &WaitFor) -> Option<Outcome> {
+        match what {
+            WaitFor::Open { volume, session, epoch } => self.opened(*volume, *session, *epoch).map(Outcome::Client),
+            WaitFor::Segments { volume, session, epoch, segments } => {
+                self.placed(*volume, (*session, *epoch), segments).map(Outcome::Client)
+            }
+            WaitFor::Close { volume, epoch } => {
+                let done = self.records.volumes.get(volume).is_none_or(|v| v.epoch > *epoch || v.settled);
+                done.then_some(Outcome::Client(ClientAnswer::Closed))
+            }
+            WaitFor::VolumeGone { volume } => {
+                let gone = !self.records.volumes.contains_key(volume);
+                gone.then_some(Outcome::Admin(Ok(AdminAnswer::Done)))
+            }
+            WaitFor::PoolGone { pool } => {
+                let gone = !self.records.pools.contains_key(pool);
+                gone.then_some(Outcome::Admin(Ok(AdminAnswer::Done)))
+            }
+            WaitFor::PoolReady { pool, warning } => match self.records.pools.get(pool) {
+                Some(pool) if pool.state == PoolState::Creating => None,
+                Some(pool) => {
+                    let pool = self.pool_view(pool);
+                    Some(Outcome::Admin(Ok(AdminAnswer::PoolCreated { pool, warning: warning.clone() })))
+                }
+                None => Some(Outcome::Admin(Err(refuse(codes::POOL_UNKNOWN, "the pool was removed meanwhile")))),
+            },
+        }
+    }
+
+    fn opened(&self, volume: VolumeId, session: SessionId, epoch: Epoch) -> Option<ClientAnswer> {
+        let known = self.records.volumes.get(&volume).filter(|v| v.state == VolumeState::Ready);
+        let Some(known) = known else {
+            return Some(refused(codes::VOLUME_UNKNOWN, format!("volume {volume} was removed meanwhile")));
+        };
+        let write = session.0 != 0;
+        if write && (known.session, known.epoch) != (session, epoch) {
+            return Some(refused(codes::SESSION_FENCED, "another opener took the volume while this one waited"));
+        }
+        if write && !known.settled || self.records.segments_of(volume).any(|s| s.pending) {
+            return None;
+        }
+        let places = self.records.segments_of(volume);
+        let segments: Vec<SegmentPlace> = places.map(|s| SegmentPlace { segment: s.index, pg: Some(s.pg) }).collect();
+        let pgs = segments.iter().filter_map(|s| s.pg).collect();
+        Some(ClientAnswer::Opened(Opened {
+            cluster: self.records.cluster_id(),
+            volume,
+            session,
+            epoch: known.epoch,
+            len_bytes: known.len_bytes,
+            write,
+            segments,
+            view: self.map_view(pgs),
+        }))
+    }
+
+    fn placed(&self, volume: VolumeId, holder: (SessionId, Epoch), segments: &[SegmentIndex]) -> Option<ClientAnswer> {
+        let Some(known) = self.records.volumes.get(&volume).filter(|v| v.state == VolumeState::Ready) else {
+            return Some(refused(codes::VOLUME_UNKNOWN, format!("volume {volume} was removed meanwhile")));
+        };
+        if holder.0.0 != 0 && holder != (known.session, known.epoch) {
+            return Some(refused(codes::SESSION_FENCED, "another opener took the volume while this one waited"));
+        }
+        let found = |s: &SegmentIndex| self.records.segments.get(&(volume, *s));
+        if segments.iter().filter_map(found).any(|s| s.pending) {
+            return None;
+        }
+        let segments: Vec<SegmentPlace> =
+            segments.iter().map(|s| SegmentPlace { segment: *s, pg: found(s).map(|s| s.pg) }).collect();
+        let view = self.map_view(segments.iter().filter_map(|s| s.pg).collect());
+        Some(ClientAnswer::Segments { segments, view })
+    }
+
+    /// The part of the map that speaks of these PGs; unknown ones are left out.
+    fn map_view(&self, pgs: BTreeSet<PgId>) -> MapView {
+        let mut view = MapView::default();
+        let mut osds = BTreeSet::new();
+        for pg in pgs {
+            let Some(record) = self.records.pgs.get(&pg) else { continue };
+            osds.extend(record.members.iter().map(|m| m.osd));
+            view.pgs.push(record.map());
+            if let Some(lead) = self.leads.get(&pg) {
+                view.leaders.push((pg, lead.osd));
+            }
+        }
+        view.osds = self.records.addresses().into_iter().filter(|a| osds.contains(&a.osd)).collect();
+        view
+    }
+
+    /// Whether an OSD may get new replicas: it must have been heard by this leader.
+    pub(super) fn is_up(&self, now: Time, osd: OsdId) -> bool {
+        self.liveness(now, osd) == Liveness::Up
+    }
+}

@@ -1,0 +1,243 @@
+//! The streams of OSDs: who lives, what it holds, who leads.
+
+use super::{Control, ControlAction, Now, StreamId};
+use crate::codes;
+use crate::plan;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use types::control::{LeadReport, OsdDown, OsdHeartbeat, OsdHello, OsdUp, PgReport};
+use types::map::Member;
+use types::{OsdId, PgId, ReplicaId, Term, Time};
+
+/// Silent for this long: down.
+pub(super) const DOWN_AFTER: Duration = Duration::from_secs(6);
+/// A new leader judges nobody before this.
+pub(super) const GRACE: Duration = Duration::from_secs(10);
+/// How often a replica that does not show up is asked for again.
+const ENSURE_EVERY: Duration = Duration::from_secs(2);
+/// Replicas that are asked for in one go.
+const ENSURE_BURST: usize = 256;
+
+/// What is known of a running OSD; gone with this leader.
+#[derive(Default)]
+pub(super) struct OsdLive {
+    pub stream: Option<StreamId>,
+    pub heard: Option<Time>,
+    pub used_bytes: u64,
+    pub free_bytes: u64,
+    pub full: bool,
+    pub unreachable: Vec<OsdId>,
+    /// Members that it should hold and has not reported.
+    pub missing: BTreeMap<ReplicaId, PgId>,
+    pub ensure_at: Time,
+}
+
+/// The latest leader of a PG, by its own report.
+#[derive(Clone, Debug)]
+pub(super) struct Lead {
+    pub osd: OsdId,
+    pub term: Term,
+    pub report: LeadReport,
+    pub since: Time,
+}
+
+/// Whether an OSD lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Liveness {
+    Up,
+    Down,
+    /// This leader is new and has not heard it yet.
+    Unknown,
+}
+
+impl Control {
+    pub(super) fn liveness(&self, now: Time, osd: OsdId) -> Liveness {
+        match self.osds.get(&osd).and_then(|live| live.heard) {
+            Some(heard) if now.since(heard) < DOWN_AFTER => Liveness::Up,
+            Some(_) => Liveness::Down,
+            None if now.since(self.started.mono) < GRACE => Liveness::Unknown,
+            None => Liveness::Down,
+        }
+    }
+
+    pub(super) fn take_osd(&mut self, now: Now, stream: StreamId, up: OsdUp, at: Time) {
+        if let OsdUp::Hello(hello) = up {
+            return self.take_hello(stream, &hello, at);
+        }
+        let Some(osd) = self.streams.get(&stream).copied() else {
+            // The stream was refused or replaced before this was looked at.
+            return self.held.push(ControlAction::CloseOsd { stream });
+        };
+        if let Some(live) = self.osds.get_mut(&osd) {
+            live.heard = live.heard.max(Some(at));
+        }
+        match up {
+            OsdUp::Hello(_) => unreachable!("taken above"),
+            OsdUp::Heartbeat(heartbeat) => self.take_heartbeat(now, stream, osd, heartbeat),
+            OsdUp::Attached { pg, order, result } => self.take_attached(now.mono, osd, pg, order, result),
+        }
+    }
+
+    fn take_hello(&mut self, stream: StreamId, hello: &OsdHello, at: Time) {
+        let (writes, plan) = match plan::osd_hello(&self.records, hello) {
+            Ok(planned) => planned,
+            Err(refusal) => {
+                self.say(stream, OsdDown::Refused { code: refusal.code, reason: refusal.message });
+                return self.held.push(ControlAction::CloseOsd { stream });
+            }
+        };
+        self.write(writes);
+        if let Some(old) = self.osds.get(&hello.osd).and_then(|l| l.stream).filter(|old| *old != stream) {
+            self.streams.remove(&old);
+            let reason = "another stream of this OSD took its place".to_string();
+            self.say(old, OsdDown::Refused { code: codes::OSD_OTHER_LIFE, reason });
+            self.held.push(ControlAction::CloseOsd { stream: old });
+        }
+        self.streams.insert(stream, hello.osd);
+        self.leads.retain(|_, lead| lead.osd != hello.osd);
+        let there: BTreeSet<ReplicaId> = hello.replicas.iter().map(|(_, replica)| *replica).collect();
+        let mut missing = BTreeMap::new();
+        for pg in self.records.pgs.values() {
+            if let Some(member) = pg.members.iter().find(|m| m.osd == hello.osd)
+                && !there.contains(&member.replica)
+            {
+                missing.insert(member.replica, pg.pg);
+            }
+        }
+        let live = self.osds.entry(hello.osd).or_default();
+        live.stream = Some(stream);
+        live.heard = Some(at);
+        live.missing = missing;
+        live.ensure_at = Time::ZERO;
+        let map_epoch = self.records.counters.map_epoch;
+        let osds = self.records.addresses();
+        if plan.map_changed {
+            self.say_osds();
+        }
+        self.say(stream, OsdDown::Welcome { map_epoch, osds });
+        for (pg, replica) in &hello.replicas {
+            self.drop_if_stray(stream, hello.osd, *pg, *replica);
+        }
+        self.attaching.wake_all();
+    }
+
+    /// Tells everybody the address map.
+    fn say_osds(&mut self) {
+        let map_epoch = self.records.counters.map_epoch;
+        let osds = self.records.addresses();
+        let streams: Vec<StreamId> = self.osds.values().filter_map(|l| l.stream).collect();
+        for stream in streams {
+            self.say(stream, OsdDown::Osds { map_epoch, osds: osds.clone() });
+        }
+    }
+
+    fn member(&self, osd: OsdId, pg: PgId, replica: ReplicaId) -> Option<Member> {
+        let wanted = Member { replica, osd };
+        self.records.pgs.get(&pg).and_then(|pg| pg.members.iter().copied().find(|m| *m == wanted))
+    }
+
+    /// A replica that is no member goes, but only when these records gave its id away themselves: a store
+    /// that lost its past must not order data away.
+    fn drop_if_stray(&mut self, stream: StreamId, osd: OsdId, pg: PgId, replica: ReplicaId) -> bool {
+        if self.member(osd, pg, replica).is_some() {
+            return false;
+        }
+        let counters = &self.records.counters;
+        if replica.0 < counters.next_replica && pg.pool.0 < counters.next_pool {
+            self.say(stream, OsdDown::DropReplica { pg, replica });
+        }
+        true
+    }
+
+    fn take_heartbeat(&mut self, now: Now, stream: StreamId, osd: OsdId, heartbeat: OsdHeartbeat) {
+        if let Some(reason) = &heartbeat.poisoned {
+            let writes = plan::osd_poisoned(&self.records, osd, reason);
+            self.write(writes);
+        }
+        let known: BTreeSet<OsdId> =
+            heartbeat.unreachable.iter().copied().filter(|o| self.records.osds.contains_key(o)).collect();
+        let live = self.osds.entry(osd).or_default();
+        live.used_bytes = heartbeat.used_bytes;
+        live.free_bytes = heartbeat.free_bytes;
+        live.full = heartbeat.full;
+        live.unreachable = known.into_iter().collect();
+        for report in heartbeat.pgs {
+            self.take_report(now, stream, osd, report);
+        }
+    }
+
+    fn take_report(&mut self, now: Now, stream: StreamId, osd: OsdId, report: PgReport) {
+        if self.drop_if_stray(stream, osd, report.pg, report.replica) {
+            return;
+        }
+        if let Some(live) = self.osds.get_mut(&osd) {
+            live.missing.remove(&report.replica);
+        }
+        let pg = report.pg;
+        match (&report.leading, self.leads.get_mut(&pg)) {
+            (Some(lead), Some(known)) if known.osd == osd && known.term == report.term => known.report = lead.clone(),
+            (Some(_), Some(known)) if known.term > report.term => {}
+            (Some(lead), _) => {
+                let lead = Lead { osd, term: report.term, report: lead.clone(), since: now.mono };
+                self.leads.insert(pg, lead);
+                self.attaching.wake_pg(pg);
+            }
+            (None, Some(known)) if known.osd == osd => {
+                self.leads.remove(&pg);
+            }
+            (None, _) => {}
+        }
+        self.reports.insert(report.replica, report);
+    }
+
+    pub(super) fn take_osd_gone(&mut self, stream: StreamId) {
+        let Some(osd) = self.streams.remove(&stream) else { return };
+        if let Some(live) = self.osds.get_mut(&osd)
+            && live.stream == Some(stream)
+        {
+            live.stream = None;
+        }
+    }
+
+    /// New PGs: their members are asked for at the next upkeep.
+    pub(super) fn expect_members(&mut self, pgs: &[PgId]) {
+        for pg in pgs {
+            let members = self.records.pgs.get(pg).map(|r| r.members.clone()).unwrap_or_default();
+            for member in members {
+                let live = self.osds.entry(member.osd).or_default();
+                live.missing.insert(member.replica, *pg);
+                live.ensure_at = Time::ZERO;
+            }
+        }
+    }
+
+    /// Members of a removed pool go.
+    pub(super) fn forget_members(&mut self, gone: &[(PgId, Member)]) {
+        for (pg, member) in gone {
+            self.leads.remove(pg);
+            self.reports.remove(&member.replica);
+            let Some(live) = self.osds.get_mut(&member.osd) else { continue };
+            live.missing.remove(&member.replica);
+            if let Some(stream) = live.stream {
+                self.say(stream, OsdDown::DropReplica { pg: *pg, replica: member.replica });
+            }
+        }
+    }
+
+    /// Asks for replicas that should be there and do not show up.
+    pub(super) fn ensure_members(&mut self, now: Time) {
+        let due = |live: &OsdLive| !live.missing.is_empty() && live.stream.is_some() && live.ensure_at <= now;
+        let osds: Vec<OsdId> = self.osds.iter().filter(|(_, live)| due(live)).map(|(osd, _)| *osd).collect();
+        for osd in osds {
+            let live = self.osds.get_mut(&osd).expect("it was just listed");
+            live.ensure_at = now + ENSURE_EVERY;
+            let stream = live.stream.expect("only connected ones are due");
+            let pgs: Vec<PgId> = live.missing.values().copied().take(ENSURE_BURST).collect();
+            for pg in pgs {
+                if let Some(map) = self.records.pgs.get(&pg).map(crate::records::PgRecord::map) {
+                    self.say(stream, OsdDown::EnsurePg(map));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Laws of meta, against OSDs that are a few lines of test.

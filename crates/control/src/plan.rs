@@ -1,0 +1,26 @@
+//! Plans: pure functions from the records and one ask to what must be written and what is then true.
+//!
+//! A plan writes at most what one transaction holds; long work (a pool of thousands of PGs, a volume of
+//! thousands of segments) is a state in a record and a plan per step.
+
+mod osds;
+mod pools;
+mod volumes;
+
+pub use osds::{HelloPlan, osd_hello, osd_poisoned, osd_register, osd_set};
+pub use pools::{PGS_PER_STEP, make_pgs, pool_create, pool_remove, unmake_pgs};
+pub use volumes::{
+    OpenPlan, Opener, PgHint, allocate, attach_for, close, draw_order, erase, open, pgs_of_volume, settle, unpend,
+    volume_create, volume_remove,
+};
+
+use crate::records::Write;
+use types::control::Refusal;
+
+/// What must be committed, and the answer that is true afterwards.
+pub type Plan<T> = Result<(Vec<Write>, T), Refusal>;
+
+pub(crate) fn checked_size<T>(plan: (Vec<Write>, T)) -> (Vec<Write>, T) {
+    assert!(plan.0.len() <= crate::batch::PLAN_WRITES_MAX, "a plan of {} writes", plan.0.len());
+    plan
+}

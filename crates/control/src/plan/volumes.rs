@@ -1,0 +1,288 @@
+//! Volumes and segments, and the attach records that R6 asks for.
+//!
+//! The epoch rises in the transaction that takes or ends a hold. The orders of the attach records are
+//! drawn afterwards, PG by PG, always under the epoch and session of that moment: an allocation or an
+//! attach of an older opener can then no longer come after.
+
+use super::{Plan, checked_size};
+use crate::codes::{self, refuse};
+use crate::names;
+use crate::records::{
+    Holder, Key, PgRecord, PoolState, Record, Records, SegmentRecord, VolumeRecord, VolumeState, Write,
+};
+use placement::PgChoice;
+use std::collections::{BTreeMap, BTreeSet};
+use types::control::{Attach, Refusal, SEGMENTS_PER_ASK_MAX};
+use types::limits::{VOLUME_LEN_MAX, VOLUME_LEN_MIN};
+use types::{Epoch, OsdId, PgId, SECTOR, SEGMENT, SegmentIndex, SessionId, VolumeId};
+
+/// Segments that one step clears or erases.
+const SEGMENTS_PER_STEP: usize = 48;
+
+/// Makes a volume. Nothing is allocated.
+///
+/// # Errors
+/// BSLT-2010, BSLT-2013, BSLT-2014, BSLT-2015, BSLT-2019.
+pub fn volume_create(records: &Records, name: &str, len_bytes: u64, wall_ms: u64) -> Plan<VolumeId> {
+    let (pool_name, volume_name) = names::split(name)?;
+    let pool = records.pool(pool_name)?;
+    if pool.state != PoolState::Ready {
+        return Err(refuse(codes::POOL_NOT_READY, format!("pool {pool_name:?} is not ready")));
+    }
+    if records.volume_in(pool.id, volume_name).is_some() {
+        return Err(refuse(codes::VOLUME_EXISTS, format!("volume {name:?} exists")));
+    }
+    if !(VOLUME_LEN_MIN..=VOLUME_LEN_MAX).contains(&len_bytes) || !len_bytes.is_multiple_of(SECTOR) {
+        return Err(refuse(codes::BAD_SIZE, format!("a volume of {len_bytes} bytes cannot be made")));
+    }
+    let mut counters = records.counters.clone();
+    let id = VolumeId(counters.next_volume);
+    counters.next_volume += 1;
+    let record = VolumeRecord {
+        id,
+        pool: pool.id,
+        name: volume_name.to_string(),
+        len_bytes,
+        epoch: Epoch(0),
+        session: SessionId(0),
+        holder: None,
+        settled: true,
+        state: VolumeState::Ready,
+        created_ms: wall_ms,
+    };
+    Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Volume(record))], id))
+}
+
+/// Begins the removal of a volume: from here on nobody opens it and nobody writes it.
+///
+/// # Errors
+/// BSLT-2011, and BSLT-2020 while a holder lives, unless `force`.
+pub fn volume_remove(records: &Records, name: &str, force: bool, holder_alive: bool, wall_ms: u64) -> Plan<VolumeId> {
+    let volume = records.volume(name)?;
+    if volume.state == VolumeState::Deleting {
+        return Ok((Vec::new(), volume.id));
+    }
+    if holder_alive && !force {
+        return Err(held(name, volume, wall_ms));
+    }
+    let record = VolumeRecord {
+        state: VolumeState::Deleting,
+        session: SessionId(0),
+        holder: None,
+        epoch: Epoch(volume.epoch.0 + 1),
+        settled: false,
+        ..volume.clone()
+    };
+    Ok((vec![Write::Put(Record::Volume(record))], volume.id))
+}
+
+fn held(name: &str, volume: &VolumeRecord, wall_ms: u64) -> Refusal {
+    let who = volume.holder.as_ref().map_or_else(
+        || "somebody".to_string(),
+        |h| format!("{:?} at {}, since {} s", h.name, h.address, wall_ms.saturating_sub(h.since_ms) / 1000),
+    );
+    refuse(codes::VOLUME_HELD, format!("volume {name:?} is open for writing by {who}"))
+}
+
+/// Who asks to open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opener {
+    pub holder: Holder,
+    pub write: bool,
+    pub steal: bool,
+}
+
+/// What an open came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenPlan {
+    pub volume: VolumeId,
+    /// Zero when read-only.
+    pub session: SessionId,
+    pub epoch: Epoch,
+    /// The hold is new: attach records must be committed under it.
+    pub fresh: bool,
+}
+
+/// Opens a volume. A writer raises the epoch and takes the session; a reader changes nothing. The same
+/// question asked again (`client`, `ask`) joins the hold that it already took.
+///
+/// # Errors
+/// BSLT-2011, BSLT-2014, and BSLT-2020 while another holder lives, unless `steal`.
+pub fn open(records: &Records, name: &str, opener: &Opener, holder_alive: bool) -> Plan<OpenPlan> {
+    let volume = records.volume(name)?;
+    if volume.state == VolumeState::Deleting {
+        return Err(refuse(codes::VOLUME_UNKNOWN, format!("volume {name:?} is being removed")));
+    }
+    let same = |h: &Holder| (h.client, h.ask) == (opener.holder.client, opener.holder.ask);
+    let joined = OpenPlan { volume: volume.id, session: volume.session, epoch: volume.epoch, fresh: false };
+    if !opener.write {
+        return Ok((Vec::new(), OpenPlan { session: SessionId(0), ..joined }));
+    }
+    if volume.holder.as_ref().is_some_and(same) {
+        return Ok((Vec::new(), joined));
+    }
+    if holder_alive && !opener.steal {
+        return Err(held(name, volume, opener.holder.since_ms));
+    }
+    let mut counters = records.counters.clone();
+    let session = SessionId(counters.next_session);
+    counters.next_session += 1;
+    let record = VolumeRecord {
+        session,
+        epoch: Epoch(volume.epoch.0 + 1),
+        holder: Some(opener.holder.clone()),
+        settled: records.segments_of(volume.id).next().is_none(),
+        ..volume.clone()
+    };
+    let plan = OpenPlan { volume: volume.id, session, epoch: record.epoch, fresh: true };
+    Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Volume(record))], plan))
+}
+
+/// Ends a hold: nobody may write. `None` when that session holds nothing any more.
+pub fn close(records: &Records, volume: VolumeId, session: SessionId) -> (Vec<Write>, Option<Epoch>) {
+    let Some(volume) = records.volumes.get(&volume).filter(|v| v.session == session && session.0 != 0) else {
+        return (Vec::new(), None);
+    };
+    let epoch = Epoch(volume.epoch.0 + 1);
+    let settled = records.segments_of(volume.id).next().is_none();
+    let record = VolumeRecord { session: SessionId(0), holder: None, epoch, settled, ..volume.clone() };
+    (vec![Write::Put(Record::Volume(record))], Some(epoch))
+}
+
+fn may_place<'a>(
+    records: &'a Records,
+    volume: VolumeId,
+    holder: (SessionId, Epoch),
+    segments: &[SegmentIndex],
+    wants: bool,
+) -> Result<&'a VolumeRecord, Refusal> {
+    let known = records.volumes.get(&volume).filter(|v| v.state == VolumeState::Ready);
+    let known = known.ok_or_else(|| refuse(codes::VOLUME_UNKNOWN, format!("volume {volume} does not exist")))?;
+    if segments.len() > SEGMENTS_PER_ASK_MAX {
+        return Err(refuse(codes::TOO_MANY, format!("{} segments in one ask", segments.len())));
+    }
+    let count = known.len_bytes.div_ceil(SEGMENT);
+    if let Some(bad) = segments.iter().find(|s| u64::from(s.0) >= count) {
+        return Err(refuse(codes::OUT_OF_RANGE, format!("{bad} of {volume}, which has {count} segments")));
+    }
+    if holder.0.0 != 0 && holder != (known.session, known.epoch) {
+        let text = format!("{} no longer holds volume {:?}", holder.0, records.full_name(known));
+        return Err(refuse(codes::SESSION_FENCED, text));
+    }
+    if holder.0.0 == 0 && wants {
+        return Err(refuse(
+            codes::READ_ONLY,
+            format!("volume {:?} is open for reading only", records.full_name(known)),
+        ));
+    }
+    Ok(known)
+}
+
+/// What is known of a PG at this moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PgHint {
+    /// Who leads it, or would by preference.
+    pub leader: OsdId,
+    /// It serves and has space; others are taken only when there is no such PG.
+    pub good: bool,
+}
+
+/// Gives PGs to those of `segments` that have none.
+///
+/// # Errors
+/// BSLT-2011, BSLT-2021 for another session or epoch, BSLT-2022, BSLT-2023, BSLT-2027.
+pub fn allocate(
+    records: &Records,
+    volume: VolumeId,
+    holder: (SessionId, Epoch),
+    segments: &[SegmentIndex],
+    wants: bool,
+    hint: &dyn Fn(&PgRecord) -> PgHint,
+) -> Plan<()> {
+    let known = may_place(records, volume, holder, segments, wants)?;
+    let fresh: BTreeSet<SegmentIndex> =
+        segments.iter().copied().filter(|s| wants && !records.segments.contains_key(&(volume, *s))).collect();
+    if fresh.is_empty() {
+        return Ok((Vec::new(), ()));
+    }
+    let mut own: BTreeMap<PgId, u32> = BTreeMap::new();
+    let mut attached: BTreeSet<PgId> = BTreeSet::new();
+    for segment in records.segments_of(volume) {
+        *own.entry(segment.pg).or_default() += 1;
+        if known.settled && !segment.pending {
+            attached.insert(segment.pg);
+        }
+    }
+    let choice = |pg: &PgRecord| PgChoice {
+        pg: pg.pg,
+        leader: hint(pg).leader,
+        segments: records.segments_in(pg.pg),
+        segments_of_volume: own.get(&pg.pg).copied().unwrap_or(0),
+    };
+    let mut choices: Vec<PgChoice> = records.pgs_of(known.pool).filter(|pg| hint(pg).good).map(choice).collect();
+    if choices.is_empty() {
+        choices = records.pgs_of(known.pool).map(choice).collect();
+    }
+    let mut writes = Vec::with_capacity(fresh.len());
+    for index in fresh {
+        let pg = placement::choose_pg(&choices);
+        let pg = pg.ok_or_else(|| refuse(codes::POOL_NOT_READY, "the pool has no PGs"))?;
+        let choice = choices.iter_mut().find(|c| c.pg == pg).expect("it was chosen from these");
+        choice.segments += 1;
+        choice.segments_of_volume += 1;
+        // Where the volume's attach record of this very epoch is committed already, writing may begin at once.
+        let pending = !attached.contains(&pg);
+        writes.push(Write::Put(Record::Segment(SegmentRecord { volume, index, pg, pending })));
+    }
+    Ok(checked_size((writes, ())))
+}
+
+/// Every PG that holds a segment of the volume.
+pub fn pgs_of_volume(records: &Records, volume: VolumeId) -> BTreeSet<PgId> {
+    records.segments_of(volume).map(|s| s.pg).collect()
+}
+
+/// The next order of a PG, above `at_least` too: the PG may have seen more than the records say.
+pub fn draw_order(pg: &PgRecord, at_least: u64) -> (Write, u64) {
+    let order = pg.order.max(at_least) + 1;
+    assert!(order > pg.order, "orders only grow");
+    (Write::Put(Record::Pg(PgRecord { order, ..pg.clone() })), order)
+}
+
+/// The attach record that a PG must carry for a volume, as things stand now.
+pub fn attach_for(volume: &VolumeRecord, order: u64) -> Attach {
+    let chunk_count = match volume.state {
+        VolumeState::Ready => volume.chunk_count(),
+        VolumeState::Deleting => 0,
+    };
+    Attach { order, volume: volume.id, session: volume.session, epoch: volume.epoch, chunk_count }
+}
+
+/// Clears `pending` of segments of the volume in `pg` (in all its PGs when `None`); `true` when none is left.
+pub fn unpend(records: &Records, volume: VolumeId, pg: Option<PgId>) -> (Vec<Write>, bool) {
+    let mut pending = records.segments_of(volume).filter(|s| s.pending && pg.is_none_or(|pg| s.pg == pg));
+    let clear = |s: &SegmentRecord| Write::Put(Record::Segment(SegmentRecord { pending: false, ..s.clone() }));
+    let writes: Vec<Write> = pending.by_ref().take(SEGMENTS_PER_STEP).map(clear).collect();
+    let done = pending.next().is_none();
+    checked_size((writes, done))
+}
+
+/// Marks that the volume's attach record is committed in all its PGs.
+pub fn settle(volume: &VolumeRecord) -> Write {
+    assert!(!volume.settled, "{} is settled already", volume.id);
+    Write::Put(Record::Volume(VolumeRecord { settled: true, ..volume.clone() }))
+}
+
+/// The next step of erasing a removed volume whose PGs all dropped it: some segments go, and with the last
+/// of them the volume. `true` when it is gone.
+pub fn erase(records: &Records, volume: &VolumeRecord) -> (Vec<Write>, bool) {
+    assert_eq!(volume.state, VolumeState::Deleting, "{} is not being removed", volume.id);
+    let mut segments = records.segments_of(volume.id);
+    let mut writes: Vec<Write> =
+        segments.by_ref().take(SEGMENTS_PER_STEP).map(|s| Write::Delete(Key::Segment(s.volume, s.index))).collect();
+    let done = segments.next().is_none();
+    if done {
+        writes.push(Write::Delete(Key::Volume(volume.id)));
+    }
+    checked_size((writes, done))
+}

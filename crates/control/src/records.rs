@@ -1,0 +1,477 @@
+//! The records of a cluster: what meta knows for good.
+//!
+//! Keys are paths, values are JSON with a version, so that an operator can dump and read them. Ids come
+//! from counters and are never reused.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use types::control::Refusal;
+use types::map::{Member, OsdAddr, PgMap};
+use types::{CHUNK, ClusterId, Epoch, Incarnation, OsdId, OsdUuid, PgId, PoolId, SegmentIndex, SessionId, VolumeId};
+
+/// Version of every record that this program writes.
+const RECORD_VERSION: u32 = 1;
+
+/// The cluster itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterRecord {
+    pub id: ClusterId,
+    pub created_ms: u64,
+}
+
+/// The next id of each kind, and the version of the address map.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CountersRecord {
+    pub next_osd: u32,
+    pub next_pool: u32,
+    pub next_replica: u64,
+    pub next_volume: u64,
+    pub next_session: u64,
+    pub map_epoch: Epoch,
+}
+
+impl Default for CountersRecord {
+    fn default() -> CountersRecord {
+        CountersRecord {
+            next_osd: 1,
+            next_pool: 1,
+            next_replica: 1,
+            next_volume: 1,
+            next_session: 1,
+            map_epoch: Epoch(1),
+        }
+    }
+}
+
+/// A storage daemon. Liveness is not here; membership and intent are, as separate fields.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OsdRecord {
+    pub id: OsdId,
+    pub uuid: OsdUuid,
+    pub host: String,
+    pub rack: String,
+    pub zone: String,
+    pub capacity_bytes: u64,
+    pub weight: u32,
+    pub is_in: bool,
+    pub drain: bool,
+    /// Last known; `None` before its first start.
+    pub addr: Option<SocketAddr>,
+    pub http: Option<SocketAddr>,
+    pub incarnation: Incarnation,
+    pub poisoned: Option<Poisoned>,
+    pub created_ms: u64,
+}
+
+/// R15: the store of that run stopped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Poisoned {
+    pub incarnation: Incarnation,
+    pub reason: String,
+}
+
+/// Where a pool is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PoolState {
+    Creating,
+    Ready,
+    Deleting,
+}
+
+/// A pool. `pgs_made` counts up to `pg_count` while it is being created.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolRecord {
+    pub id: PoolId,
+    pub name: String,
+    pub replicas: u32,
+    pub domain: String,
+    pub pg_count: u32,
+    pub pgs_made: u32,
+    pub state: PoolState,
+    pub created_ms: u64,
+}
+
+/// A PG. `order` is the last one drawn for an attach record (R6).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PgRecord {
+    pub pg: PgId,
+    pub lineage: u64,
+    pub conf_epoch: Epoch,
+    pub members: Vec<Member>,
+    pub order: u64,
+}
+
+impl PgRecord {
+    /// The value that travels.
+    pub fn map(&self) -> PgMap {
+        PgMap { pg: self.pg, lineage: self.lineage, conf_epoch: self.conf_epoch, members: self.members.clone() }
+    }
+}
+
+/// Who opened a volume. `client` and `ask` name the question, so that asking again is no second open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    pub name: String,
+    pub address: String,
+    pub since_ms: u64,
+    pub client: u64,
+    pub ask: u64,
+}
+
+/// Where a volume is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VolumeState {
+    Ready,
+    Deleting,
+}
+
+/// A volume. `session` 0: nobody holds it. Not `settled`: its attach record of this epoch is not known to
+/// be committed in all its PGs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeRecord {
+    pub id: VolumeId,
+    pub pool: PoolId,
+    pub name: String,
+    pub len_bytes: u64,
+    pub epoch: Epoch,
+    pub session: SessionId,
+    pub holder: Option<Holder>,
+    pub settled: bool,
+    pub state: VolumeState,
+    pub created_ms: u64,
+}
+
+impl VolumeRecord {
+    /// Chunks that the volume has; the last one may be partly outside.
+    pub fn chunk_count(&self) -> u32 {
+        u32::try_from(self.len_bytes.div_ceil(CHUNK)).expect("VOLUME_LEN_MAX bounds it")
+    }
+}
+
+/// 1 GiB of a volume. `pending`: the attach record that lets it be written is not known to be committed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentRecord {
+    pub volume: VolumeId,
+    pub index: SegmentIndex,
+    pub pg: PgId,
+    pub pending: bool,
+}
+
+/// The name of a record. Printed as the key in the store; fixed width, so that the order is that of ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Key {
+    Cluster,
+    Counters,
+    Osd(OsdId),
+    Pool(PoolId),
+    Pg(PgId),
+    Volume(VolumeId),
+    Segment(VolumeId, SegmentIndex),
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Key::Cluster => f.write_str("cluster"),
+            Key::Counters => f.write_str("counters"),
+            Key::Osd(id) => write!(f, "osd/{:08x}", id.0),
+            Key::Pool(id) => write!(f, "pool/{:08x}", id.0),
+            Key::Pg(pg) => write!(f, "pg/{:08x}/{:08x}", pg.pool.0, pg.n),
+            Key::Volume(id) => write!(f, "volume/{:016x}", id.0),
+            Key::Segment(id, index) => write!(f, "segment/{:016x}/{:08x}", id.0, index.0),
+        }
+    }
+}
+
+/// Any record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    Cluster(ClusterRecord),
+    Counters(CountersRecord),
+    Osd(OsdRecord),
+    Pool(PoolRecord),
+    Pg(PgRecord),
+    Volume(VolumeRecord),
+    Segment(SegmentRecord),
+}
+
+#[derive(Serialize, Deserialize)]
+struct Versioned<T> {
+    v: u32,
+    #[serde(flatten)]
+    body: T,
+}
+
+fn encode<T: Serialize>(body: &T) -> Vec<u8> {
+    serde_json::to_vec(&Versioned { v: RECORD_VERSION, body }).expect("records are plain data")
+}
+
+fn decode<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, LoadError> {
+    let bad = |source| LoadError::Malformed { key: key.to_string(), source };
+    let versioned: Versioned<T> = serde_json::from_slice(value).map_err(bad)?;
+    if versioned.v > RECORD_VERSION {
+        return Err(LoadError::Newer { key: key.to_string(), v: versioned.v });
+    }
+    Ok(versioned.body)
+}
+
+impl Record {
+    /// Where it is stored.
+    pub fn key(&self) -> Key {
+        match self {
+            Record::Cluster(_) => Key::Cluster,
+            Record::Counters(_) => Key::Counters,
+            Record::Osd(r) => Key::Osd(r.id),
+            Record::Pool(r) => Key::Pool(r.id),
+            Record::Pg(r) => Key::Pg(r.pg),
+            Record::Volume(r) => Key::Volume(r.id),
+            Record::Segment(r) => Key::Segment(r.volume, r.index),
+        }
+    }
+
+    /// What is stored.
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Record::Cluster(r) => encode(r),
+            Record::Counters(r) => encode(r),
+            Record::Osd(r) => encode(r),
+            Record::Pool(r) => encode(r),
+            Record::Pg(r) => encode(r),
+            Record::Volume(r) => encode(r),
+            Record::Segment(r) => encode(r),
+        }
+    }
+
+    fn decode(key: &str, value: &[u8]) -> Result<Record, LoadError> {
+        let record = match key.split('/').next().unwrap_or("") {
+            "cluster" => Record::Cluster(decode(key, value)?),
+            "counters" => Record::Counters(decode(key, value)?),
+            "osd" => Record::Osd(decode(key, value)?),
+            "pool" => Record::Pool(decode(key, value)?),
+            "pg" => Record::Pg(decode(key, value)?),
+            "volume" => Record::Volume(decode(key, value)?),
+            "segment" => Record::Segment(decode(key, value)?),
+            _ => return Err(LoadError::UnknownKey { key: key.to_string() }),
+        };
+        if record.key().to_string() != key {
+            return Err(LoadError::WrongPlace { key: key.to_string() });
+        }
+        Ok(record)
+    }
+}
+
+/// One change to the records.
+#[allow(clippy::large_enum_variant)] // short-lived, and nearly all are puts
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Write {
+    Put(Record),
+    Delete(Key),
+}
+
+/// The stored records cannot be used. Nothing is changed then: an operator must look.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error("record {key} is malformed")]
+    Malformed { key: String, source: serde_json::Error },
+    #[error("record {key} has version {v}, newer than this program knows")]
+    Newer { key: String, v: u32 },
+    #[error("there is a record {key} of a kind that this program does not know")]
+    UnknownKey { key: String },
+    #[error("record {key} carries another id than its key")]
+    WrongPlace { key: String },
+    #[error("the store holds no cluster record")]
+    NoCluster,
+}
+
+/// One stored item: key, value, and how often it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredItem {
+    pub key: String,
+    pub value: Vec<u8>,
+    pub version: u64,
+}
+
+/// All records, in memory, with the indexes that are derived from them.
+#[derive(Clone, Debug, Default)]
+pub struct Records {
+    pub cluster: Option<ClusterRecord>,
+    pub counters: CountersRecord,
+    pub osds: BTreeMap<OsdId, OsdRecord>,
+    pub pools: BTreeMap<PoolId, PoolRecord>,
+    pub pgs: BTreeMap<PgId, PgRecord>,
+    pub volumes: BTreeMap<VolumeId, VolumeRecord>,
+    pub segments: BTreeMap<(VolumeId, SegmentIndex), SegmentRecord>,
+    pool_names: BTreeMap<String, PoolId>,
+    volume_names: BTreeMap<(PoolId, String), VolumeId>,
+    pg_segments: BTreeMap<PgId, u32>,
+    pub(crate) versions: BTreeMap<String, u64>,
+}
+
+impl Records {
+    /// From what a store holds.
+    ///
+    /// # Errors
+    /// When something is there that this program does not understand: it must not guess.
+    pub fn load(items: impl IntoIterator<Item = StoredItem>) -> Result<Records, LoadError> {
+        let mut records = Records::default();
+        for item in items {
+            let record = Record::decode(&item.key, &item.value)?;
+            records.apply(&Write::Put(record));
+            records.versions.insert(item.key, item.version);
+        }
+        if records.cluster.is_none() {
+            return Err(LoadError::NoCluster);
+        }
+        Ok(records)
+    }
+
+    /// The cluster's id.
+    pub fn cluster_id(&self) -> ClusterId {
+        self.cluster.as_ref().expect("loaded records have a cluster").id
+    }
+
+    /// Applies one change. Versions follow when its transaction is closed.
+    pub fn apply(&mut self, write: &Write) {
+        match write {
+            Write::Put(record) => self.put(record.clone()),
+            Write::Delete(key) => self.delete(*key),
+        }
+    }
+
+    fn put(&mut self, record: Record) {
+        match record {
+            Record::Cluster(r) => self.cluster = Some(r),
+            Record::Counters(r) => self.counters = r,
+            Record::Osd(r) => {
+                self.osds.insert(r.id, r);
+            }
+            Record::Pool(r) => {
+                self.pool_names.insert(r.name.clone(), r.id);
+                self.pools.insert(r.id, r);
+            }
+            Record::Pg(r) => {
+                self.pgs.insert(r.pg, r);
+            }
+            Record::Volume(r) => {
+                self.volume_names.insert((r.pool, r.name.clone()), r.id);
+                self.volumes.insert(r.id, r);
+            }
+            Record::Segment(r) => {
+                let pg = r.pg;
+                let before = self.segments.insert((r.volume, r.index), r);
+                assert!(before.as_ref().is_none_or(|b| b.pg == pg), "a segment never changes its PG");
+                *self.pg_segments.entry(pg).or_default() += u32::from(before.is_none());
+            }
+        }
+    }
+
+    fn delete(&mut self, key: Key) {
+        match key {
+            Key::Cluster | Key::Counters => panic!("{key} is never deleted"),
+            Key::Osd(id) => {
+                self.osds.remove(&id);
+            }
+            Key::Pool(id) => {
+                if let Some(pool) = self.pools.remove(&id) {
+                    self.pool_names.remove(&pool.name);
+                }
+            }
+            Key::Pg(pg) => {
+                assert_eq!(self.segments_in(pg), 0, "{pg} goes while segments are in it");
+                self.pgs.remove(&pg);
+                self.pg_segments.remove(&pg);
+            }
+            Key::Volume(id) => {
+                assert!(self.segments_of(id).next().is_none(), "{id} goes before its segments");
+                if let Some(volume) = self.volumes.remove(&id) {
+                    self.volume_names.remove(&(volume.pool, volume.name));
+                }
+            }
+            Key::Segment(id, index) => {
+                if let Some(segment) = self.segments.remove(&(id, index)) {
+                    let left = self.pg_segments.entry(segment.pg).or_default();
+                    *left = left.checked_sub(1).expect("every segment was counted");
+                }
+            }
+        }
+    }
+
+    /// A pool by name.
+    ///
+    /// # Errors
+    /// BSLT-2010, or BSLT-2014 for what is no name.
+    pub fn pool(&self, name: &str) -> Result<&PoolRecord, Refusal> {
+        crate::names::checked("pool", name)?;
+        let found = self.pool_names.get(name).and_then(|id| self.pools.get(id));
+        found.ok_or_else(|| crate::codes::refuse(crate::codes::POOL_UNKNOWN, format!("pool {name:?} does not exist")))
+    }
+
+    /// Whether a pool has this name.
+    pub fn has_pool(&self, name: &str) -> bool {
+        self.pool_names.contains_key(name)
+    }
+
+    /// A volume by `pool/volume`.
+    ///
+    /// # Errors
+    /// BSLT-2010, BSLT-2011, BSLT-2014.
+    pub fn volume(&self, full: &str) -> Result<&VolumeRecord, Refusal> {
+        let (pool, name) = crate::names::split(full)?;
+        let pool = self.pool(pool)?.id;
+        self.volume_in(pool, name).ok_or_else(|| {
+            crate::codes::refuse(crate::codes::VOLUME_UNKNOWN, format!("volume {full:?} does not exist"))
+        })
+    }
+
+    /// A volume of a pool by its own name.
+    pub fn volume_in(&self, pool: PoolId, name: &str) -> Option<&VolumeRecord> {
+        self.volume_names.get(&(pool, name.to_string())).and_then(|id| self.volumes.get(id))
+    }
+
+    /// `pool/volume`.
+    pub fn full_name(&self, volume: &VolumeRecord) -> String {
+        let pool = self.pools.get(&volume.pool).map_or("?", |p| p.name.as_str());
+        format!("{pool}/{}", volume.name)
+    }
+
+    /// Segments of a volume, ascending.
+    pub fn segments_of(&self, volume: VolumeId) -> impl Iterator<Item = &SegmentRecord> {
+        self.segments.range((volume, SegmentIndex(0))..=(volume, SegmentIndex(u32::MAX))).map(|(_, s)| s)
+    }
+
+    /// How many segments lie in a PG.
+    pub fn segments_in(&self, pg: PgId) -> u32 {
+        self.pg_segments.get(&pg).copied().unwrap_or(0)
+    }
+
+    /// PGs of a pool, ascending.
+    pub fn pgs_of(&self, pool: PoolId) -> impl Iterator<Item = &PgRecord> {
+        self.pgs.range(PgId { pool, n: 0 }..=PgId { pool, n: u32::MAX }).map(|(_, pg)| pg)
+    }
+
+    /// Volumes of a pool.
+    pub fn volumes_of(&self, pool: PoolId) -> impl Iterator<Item = &VolumeRecord> {
+        self.volume_names
+            .range((pool, String::new())..)
+            .take_while(move |((p, _), _)| *p == pool)
+            .filter_map(|(_, id)| self.volumes.get(id))
+    }
+
+    /// The address map: OSDs that have started at least once.
+    pub fn addresses(&self) -> Vec<OsdAddr> {
+        self.osds.values().filter_map(|o| o.addr.map(|addr| OsdAddr { osd: o.id, addr })).collect()
+    }
+}
+
+/// The first transaction of a cluster: its id and its counters.
+pub fn new_cluster(id: ClusterId, created_ms: u64) -> crate::Txn {
+    let mut batch = crate::batch::Batch::default();
+    batch.add(Write::Put(Record::Cluster(ClusterRecord { id, created_ms })));
+    batch.add(Write::Put(Record::Counters(CountersRecord::default())));
+    batch.close(&mut BTreeMap::new())
+}
