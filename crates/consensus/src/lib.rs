@@ -1,1 +1,37 @@
-//! One raft group, with `raft` hidden: values in, values out.
+//! One raft group, with the `raft` crate hidden: values in, values out.
+//!
+//! Ring 1. `group` comes in with peers' messages, proposals and the news that something is durable; what
+//! goes out is a [`Ready`]: messages that may leave now, a [`types::store::Persist`], committed entries and
+//! read states. Entries are descriptors; payload bytes never pass through here, only their lengths.
+//!
+//! Invariant: raft never sees nonsense (R5). Everything that a peer sent is checked in [`check`], and
+//! everything that a disk gave back in [`start`], because raft answers both with a panic. No clock: raft's
+//! ticks are never called, so its own random election timeout decides nothing.
+
+mod check;
+mod convert;
+mod node;
+mod ready;
+mod start;
+mod storage;
+#[cfg(test)]
+mod tests;
+
+pub use check::{Ignored, StepError, Violation};
+pub use node::{Config, Follower, Node, Role};
+pub use ready::{Committed, ReadState, Ready};
+pub use start::{ConfState, Start, StartError};
+
+/// Highest term and index that a peer may name: far beyond any real one, and far from overflow.
+pub const NUMBER_MAX: u64 = u64::MAX / 4;
+/// Most entries of one append message.
+pub const MSG_ENTRIES_MAX: usize = 1024;
+/// Most descriptor bytes of one append message.
+pub const MSG_DESCRIPTORS_MAX: usize = 128 << 10;
+/// Most payload of one append message, so that it fits in one frame.
+pub const MSG_PAYLOAD_MAX: u64 = types::limits::FRAME_PAYLOAD_MAX as u64;
+/// Most bytes of a message's context.
+pub const CONTEXT_MAX: usize = 64;
+
+const _: () = assert!(types::limits::PART_MAX <= MSG_PAYLOAD_MAX);
+const _: () = assert!(MSG_ENTRIES_MAX < types::limits::FRAME_RECORDS_MAX);

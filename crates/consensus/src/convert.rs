@@ -1,0 +1,146 @@
+//! Between raft's protobuf values and ours. Protobuf bytes exist nowhere: these are plain structs.
+
+use crate::{MSG_ENTRIES_MAX, MSG_PAYLOAD_MAX};
+use raft::eraftpb::{self, MessageType};
+use types::store::{Crcs, HardState};
+use types::{Entry, EntryKind, Index, IoBuf, PgId, ReplicaId, Term};
+use wire::{RaftKind, RaftMsg};
+
+/// Raft's name for a kind that may cross the wire; `None` for those that we never step.
+pub(crate) fn kind_to_raft(kind: RaftKind) -> Option<MessageType> {
+    Some(match kind {
+        RaftKind::Append => MessageType::MsgAppend,
+        RaftKind::AppendResponse => MessageType::MsgAppendResponse,
+        RaftKind::Vote => MessageType::MsgRequestVote,
+        RaftKind::VoteResponse => MessageType::MsgRequestVoteResponse,
+        RaftKind::PreVote => MessageType::MsgRequestPreVote,
+        RaftKind::PreVoteResponse => MessageType::MsgRequestPreVoteResponse,
+        RaftKind::Heartbeat => MessageType::MsgHeartbeat,
+        RaftKind::HeartbeatResponse => MessageType::MsgHeartbeatResponse,
+        RaftKind::TimeoutNow => MessageType::MsgTimeoutNow,
+        RaftKind::Snapshot
+        | RaftKind::ReadIndex
+        | RaftKind::ReadIndexResponse
+        | RaftKind::TransferLeader
+        | RaftKind::Unreachable
+        | RaftKind::SnapStatus => return None,
+    })
+}
+
+/// Our name for a message that raft wants sent.
+///
+/// # Panics
+/// For kinds that only a snapshot, a forwarded read or a forwarded proposal would bring: none is used.
+fn kind_from_raft(kind: MessageType) -> RaftKind {
+    match kind {
+        MessageType::MsgAppend => RaftKind::Append,
+        MessageType::MsgAppendResponse => RaftKind::AppendResponse,
+        MessageType::MsgRequestVote => RaftKind::Vote,
+        MessageType::MsgRequestVoteResponse => RaftKind::VoteResponse,
+        MessageType::MsgRequestPreVote => RaftKind::PreVote,
+        MessageType::MsgRequestPreVoteResponse => RaftKind::PreVoteResponse,
+        MessageType::MsgHeartbeat => RaftKind::Heartbeat,
+        MessageType::MsgHeartbeatResponse => RaftKind::HeartbeatResponse,
+        MessageType::MsgTimeoutNow => RaftKind::TimeoutNow,
+        other => panic!("raft sends a {other:?}, which nobody asked for"),
+    }
+}
+
+pub(crate) fn entry_from_raft(entry: eraftpb::Entry) -> Entry {
+    Entry {
+        term: Term(entry.term),
+        index: Index(entry.index),
+        kind: EntryKind::Normal,
+        descriptor: entry.data,
+        payload: IoBuf::EMPTY,
+        crcs: Crcs::default(),
+    }
+}
+
+/// A checked message, for raft. The payload of its entries stays with the caller.
+pub(crate) fn message_to_raft(msg: &RaftMsg, kind: MessageType) -> eraftpb::Message {
+    let mut out = eraftpb::Message::default();
+    out.msg_type = kind;
+    out.from = msg.from.0;
+    out.to = msg.to.0;
+    out.term = msg.term.0;
+    out.log_term = msg.log_term.0;
+    out.index = msg.index.0;
+    out.commit = msg.commit.0;
+    out.commit_term = msg.commit_term.0;
+    out.reject = msg.reject;
+    out.reject_hint = msg.reject_hint.0;
+    out.context = msg.context.clone();
+    let entries: Vec<eraftpb::Entry> = msg
+        .entries
+        .iter()
+        .map(|entry| {
+            let mut e = eraftpb::Entry::default();
+            e.term = entry.term.0;
+            e.index = entry.index.0;
+            e.data = entry.descriptor.clone();
+            e
+        })
+        .collect();
+    out.set_entries(entries.into());
+    out
+}
+
+/// A message of raft, as one or more of ours: an append is split where its payload would not fit in a
+/// frame (raft joins messages of one turn without knowing of payload).
+pub(crate) fn message_from_raft(
+    pg: PgId,
+    mut msg: eraftpb::Message,
+    payload_len: fn(&[u8]) -> u64,
+    out: &mut Vec<RaftMsg>,
+) {
+    let mut head = RaftMsg {
+        pg,
+        from: ReplicaId(msg.from),
+        to: ReplicaId(msg.to),
+        term: Term(msg.term),
+        kind: kind_from_raft(msg.msg_type),
+        log_term: Term(msg.log_term),
+        index: Index(msg.index),
+        commit: Index(msg.commit),
+        commit_term: Term(msg.commit_term),
+        reject: msg.reject,
+        reject_hint: Index(msg.reject_hint),
+        context: std::mem::take(&mut msg.context),
+        entries: Vec::new(),
+        snapshot: None,
+    };
+    let entries = msg.take_entries().into_vec();
+    let mut part = Vec::with_capacity(entries.len().min(MSG_ENTRIES_MAX));
+    let mut payload = 0;
+    for entry in entries {
+        let len = payload_len(&entry.data);
+        if !part.is_empty() && (payload + len > MSG_PAYLOAD_MAX || part.len() == MSG_ENTRIES_MAX) {
+            let last: &Entry = part.last().expect("it is not empty");
+            let next = RaftMsg { index: last.index, log_term: last.term, entries: Vec::new(), ..head.clone() };
+            head.entries = std::mem::take(&mut part);
+            out.push(std::mem::replace(&mut head, next));
+            payload = 0;
+        }
+        payload += len;
+        part.push(entry_from_raft(entry));
+    }
+    head.entries = part;
+    out.push(head);
+}
+
+pub(crate) fn hard_state_to_raft(state: &HardState) -> eraftpb::HardState {
+    let mut out = eraftpb::HardState::default();
+    out.term = state.term.0;
+    out.vote = state.vote.map_or(0, |id| id.0);
+    out.commit = state.commit.0;
+    out
+}
+
+pub(crate) fn hard_state_from_raft(state: &eraftpb::HardState) -> HardState {
+    HardState {
+        term: Term(state.term),
+        vote: (state.vote != 0).then_some(ReplicaId(state.vote)),
+        commit: Index(state.commit),
+    }
+}

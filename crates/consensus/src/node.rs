@@ -1,0 +1,309 @@
+//! The group's handle on raft: one replica, its verbs and its state.
+//!
+//! Settings are explicit (R5): pre-vote on; check-quorum off and no ticks, because elections and leases are
+//! the group's (R3); commit indexes travel with the next append or listing instead of in messages of their
+//! own (`skip_bcast_commit`), which saves a frame per follower and write, and costs a follower at most one
+//! renewal of delay in applying; appends of one turn are joined.
+
+use crate::check::StepError;
+use crate::convert::{kind_to_raft, message_to_raft};
+use crate::ready::Pipeline;
+use crate::start::{ConfState, Start, StartError, build};
+use crate::storage::Storage;
+use crate::{MSG_DESCRIPTORS_MAX, NUMBER_MAX};
+use bytes::Bytes;
+use raft::eraftpb::{self, MessageType};
+use raft::{ProgressState, RawNode, ReadOnlyOption, StateRole};
+use types::limits::INFLIGHT_MSGS_MAX;
+use types::{Index, PgId, ReplicaId, Term};
+use wire::{RaftKind, RaftMsg};
+
+/// Ticks that are never counted: raft's own timer cannot elect.
+const NEVER_TICKS: usize = 1 << 40;
+
+/// Who this replica is.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    pub pg: PgId,
+    pub id: ReplicaId,
+    /// Payload bytes that a descriptor speaks of; zero for one that it cannot read.
+    pub payload_len: fn(&[u8]) -> u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Follower,
+    PreCandidate,
+    Candidate,
+    Leader,
+}
+
+/// A leader's knowledge of one other replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Follower {
+    pub matched: Index,
+    /// Sends are streamed; otherwise raft probes, one message at a time.
+    pub streaming: bool,
+}
+
+/// One replica's raft.
+pub struct Node {
+    pub(crate) raw: RawNode<Storage>,
+    pub(crate) pipeline: Pipeline,
+    pub(crate) payload_len: fn(&[u8]) -> u64,
+    config: Config,
+    conf: ConfState,
+    applied: Index,
+}
+
+fn raft_config(id: ReplicaId, applied: Index) -> raft::Config {
+    raft::Config {
+        id: id.0,
+        election_tick: NEVER_TICKS,
+        heartbeat_tick: 1,
+        applied: applied.0,
+        max_size_per_msg: MSG_DESCRIPTORS_MAX as u64,
+        max_inflight_msgs: INFLIGHT_MSGS_MAX,
+        check_quorum: false,
+        pre_vote: true,
+        min_election_tick: NEVER_TICKS,
+        max_election_tick: NEVER_TICKS + 1,
+        read_only_option: ReadOnlyOption::Safe,
+        skip_bcast_commit: true,
+        batch_append: true,
+        priority: 0,
+        max_uncommitted_size: raft::NO_LIMIT,
+        max_committed_size_per_ready: raft::NO_LIMIT,
+    }
+}
+
+impl Node {
+    /// A replica as its disk gave it back.
+    ///
+    /// # Errors
+    /// When that contradicts itself: damage of this PG (R11).
+    pub fn new(config: Config, start: &Start<'_>) -> Result<Node, StartError> {
+        let storage = build(config.id, start, config.payload_len)?;
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let raw = RawNode::new(&raft_config(config.id, start.applied.0), storage, &logger)
+            .expect("raft takes what `build` has checked");
+        Ok(Node {
+            raw,
+            pipeline: Pipeline::new(start.hard_state),
+            payload_len: config.payload_len,
+            config,
+            conf: start.conf.clone(),
+            applied: start.applied.0,
+        })
+    }
+
+    pub fn id(&self) -> ReplicaId {
+        self.config.id
+    }
+
+    pub fn pg(&self) -> PgId {
+        self.config.pg
+    }
+
+    pub fn term(&self) -> Term {
+        Term(self.raw.raft.term)
+    }
+
+    pub fn role(&self) -> Role {
+        match self.raw.raft.state {
+            StateRole::Follower => Role::Follower,
+            StateRole::PreCandidate => Role::PreCandidate,
+            StateRole::Candidate => Role::Candidate,
+            StateRole::Leader => Role::Leader,
+        }
+    }
+
+    pub fn is_leader(&self) -> bool {
+        self.raw.raft.state == StateRole::Leader
+    }
+
+    /// The leader of this term, if known.
+    pub fn leader(&self) -> Option<ReplicaId> {
+        let id = self.raw.raft.leader_id;
+        (id != raft::INVALID_ID).then_some(ReplicaId(id))
+    }
+
+    /// As of the last applied entry.
+    pub fn conf(&self) -> &ConfState {
+        &self.conf
+    }
+
+    pub fn is_member(&self, id: ReplicaId) -> bool {
+        self.raw.raft.prs().get(id.0).is_some()
+    }
+
+    pub fn promotable(&self) -> bool {
+        self.raw.raft.promotable()
+    }
+
+    pub fn commit_index(&self) -> Index {
+        Index(self.raw.raft.raft_log.committed)
+    }
+
+    pub fn last_index(&self) -> Index {
+        Index(self.raw.raft.raft_log.last_index())
+    }
+
+    pub fn first_index(&self) -> Index {
+        Index(self.raw.store().first())
+    }
+
+    pub fn applied(&self) -> Index {
+        self.applied
+    }
+
+    /// Descriptors in memory.
+    pub fn resident(&self) -> usize {
+        self.raw.store().len()
+    }
+
+    /// The term at `index`, if the log still knows it.
+    pub fn term_at(&self, index: Index) -> Option<Term> {
+        let log = &self.raw.raft.raft_log;
+        let known = index.0 + 1 >= self.raw.store().first() && index.0 <= log.last_index();
+        known.then(|| log.term(index.0).ok().map(Term)).flatten()
+    }
+
+    /// Payload of the entries above the commit index. Exact when raft is drained.
+    pub fn uncommitted_payload(&self) -> u64 {
+        self.payload_after(self.commit_index())
+    }
+
+    /// Payload of the entries above `index`.
+    pub fn payload_after(&self, index: Index) -> u64 {
+        let stored = self.raw.store().payload_between(index.0, self.raw.store().last());
+        let unstable = self.raw.raft.raft_log.unstable_entries();
+        stored + unstable.iter().filter(|e| e.index > index.0).map(|e| (self.payload_len)(&e.data)).sum::<u64>()
+    }
+
+    /// What this leader knows of `id`; `None` when not leading or for a stranger.
+    pub fn follower(&self, id: ReplicaId) -> Option<Follower> {
+        let progress = self.raw.raft.prs().get(id.0).filter(|_| self.is_leader())?;
+        Some(Follower { matched: Index(progress.matched), streaming: progress.state == ProgressState::Replicate })
+    }
+
+    /// Steps a peer's message, after checking it.
+    ///
+    /// # Errors
+    /// When it was not stepped: harmlessly, or because no honest cluster sends it (R5).
+    pub fn step(&mut self, msg: &RaftMsg) -> Result<(), StepError> {
+        self.check(msg)?;
+        let kind = kind_to_raft(msg.kind).expect("`check` refused the unused kinds");
+        // Errors of raft are its ways to say "dropped"; what can panic was refused above.
+        let _ = self.raw.step(message_to_raft(msg, kind));
+        Ok(())
+    }
+
+    /// Appends entries to the log of this leader and sends them. `None` when it takes no proposals now.
+    /// Otherwise the index of the first; the others follow.
+    ///
+    /// # Panics
+    /// Without entries.
+    pub fn propose(&mut self, descriptors: impl Iterator<Item = Bytes>) -> Option<Index> {
+        if !self.is_leader() || self.is_transferring() || self.last_index().0 >= NUMBER_MAX {
+            return None;
+        }
+        let entries: Vec<eraftpb::Entry> = descriptors
+            .map(|data| {
+                let mut entry = eraftpb::Entry::default();
+                entry.data = data;
+                entry
+            })
+            .collect();
+        assert!(!entries.is_empty(), "a proposal has entries");
+        let first = Index(self.last_index().0 + 1);
+        let mut msg = eraftpb::Message::default();
+        msg.msg_type = MessageType::MsgPropose;
+        msg.from = self.config.id.0;
+        msg.set_entries(entries.into());
+        self.raw.step(msg).ok().map(|()| first)
+    }
+
+    /// Starts an election round (with a pre-vote). False when this replica may not: it is no voter, leads
+    /// already, or stands alone with a log that is not durable yet (raft asserts that).
+    pub fn campaign(&mut self) -> bool {
+        let log = &self.raw.raft.raft_log;
+        let durable = log.persisted == log.last_index();
+        if !self.promotable() || self.is_leader() || !durable || self.term().0 >= NUMBER_MAX {
+            return false;
+        }
+        self.raw.campaign().is_ok()
+    }
+
+    /// Stops leading without naming a successor; the term stays.
+    pub fn step_down(&mut self) {
+        let term = self.raw.raft.term;
+        self.raw.raft.become_follower(term, raft::INVALID_ID);
+    }
+
+    /// Hands leadership to `to`: it is told to campaign once its log is complete.
+    pub fn transfer(&mut self, to: ReplicaId) {
+        self.raw.transfer_leader(to.0);
+    }
+
+    pub fn abort_transfer(&mut self) {
+        self.raw.raft.abort_leader_transfer();
+    }
+
+    pub fn is_transferring(&self) -> bool {
+        self.raw.raft.lead_transferee.is_some()
+    }
+
+    /// Asks a majority whether this replica still leads. The answer is a [`crate::ReadState`]; asking again
+    /// with the same context repeats the question. Raft is silent when it cannot ask.
+    pub fn read_index(&mut self, context: u64) {
+        self.raw.read_index(context.to_le_bytes().to_vec());
+    }
+
+    /// A heartbeat message as a listing item stands for it (R3).
+    pub fn heartbeat(&self, from: ReplicaId, term: Term, commit: Index) -> RaftMsg {
+        self.bare(RaftKind::Heartbeat, from, term, commit)
+    }
+
+    /// The answer to a heartbeat, as an echo stands for it: makes this leader send again what was lost.
+    pub fn heartbeat_response(&self, from: ReplicaId) -> RaftMsg {
+        self.bare(RaftKind::HeartbeatResponse, from, self.term(), Index(0))
+    }
+
+    fn bare(&self, kind: RaftKind, from: ReplicaId, term: Term, commit: Index) -> RaftMsg {
+        RaftMsg {
+            pg: self.config.pg,
+            from,
+            to: self.config.id,
+            term,
+            kind,
+            log_term: Term(0),
+            index: Index(0),
+            commit,
+            commit_term: Term(0),
+            reject: false,
+            reject_hint: Index(0),
+            context: Bytes::new(),
+            entries: Vec::new(),
+            snapshot: None,
+        }
+    }
+
+    /// What was sent to `id` may be lost.
+    pub fn report_unreachable(&mut self, id: ReplicaId) {
+        self.raw.report_unreachable(id.0);
+    }
+
+    /// Everything up to `index` has been applied.
+    pub fn applied_to(&mut self, index: Index) {
+        assert!(self.applied <= index && index <= self.commit_index(), "applied {} to {index}", self.applied);
+        self.applied = index;
+        self.raw.advance_apply_to(index.0);
+    }
+
+    /// Forgets descriptors below `first`, but never above what is applied.
+    pub fn compact(&mut self, first: Index) {
+        let first = first.0.min(self.applied.0 + 1).max(self.first_index().0);
+        self.raw.mut_store().compact(first);
+    }
+}

@@ -1,0 +1,206 @@
+//! What raft wants done, in batches that overlap: many may be on their way to the disk.
+//!
+//! `node` fills a [`Ready`]; `group` performs it. Messages that must wait for durability wait here, so that
+//! every message that comes out may leave at once.
+
+use crate::convert::{entry_from_raft, hard_state_from_raft, message_from_raft};
+use crate::node::{Node, Role};
+use bytes::Bytes;
+use std::collections::VecDeque;
+use types::store::{HardState, Persist};
+use types::{EntryKind, Index, ReplicaId, Term};
+use wire::{RaftKind, RaftMsg};
+
+/// A committed entry; its payload is the engine's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Committed {
+    pub term: Term,
+    pub index: Index,
+    pub kind: EntryKind,
+    pub descriptor: Bytes,
+}
+
+/// A read-index answer: reads asked for under `context` may be served once `index` is applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadState {
+    pub context: u64,
+    pub index: Index,
+}
+
+/// Everything of one drain. Reused: `Node::ready` appends.
+#[derive(Debug, Default)]
+pub struct Ready {
+    /// To be handed to the engine before `messages` leave. Entries carry no payload yet.
+    pub persists: Vec<Persist>,
+    /// May leave now.
+    pub messages: Vec<RaftMsg>,
+    pub committed: Vec<Committed>,
+    pub read_states: Vec<ReadState>,
+    /// Followers who need what the log no longer holds.
+    pub behind: Vec<ReplicaId>,
+}
+
+/// A ready that is not durable yet, and the messages that wait for it.
+#[derive(Debug)]
+struct Outstanding {
+    number: u64,
+    /// Whether the engine will report it; if not, it only waits for the ones before.
+    reported: bool,
+    vote: (Term, Option<ReplicaId>),
+    messages: Vec<RaftMsg>,
+}
+
+/// The queue between raft and the disk.
+#[derive(Debug)]
+pub(crate) struct Pipeline {
+    outstanding: VecDeque<Outstanding>,
+    /// Messages whose wait is over.
+    outbox: Vec<RaftMsg>,
+    /// Last state given to the engine.
+    given: HardState,
+    /// Term and vote known to be durable.
+    durable_vote: (Term, Option<ReplicaId>),
+    /// Number of the last ready.
+    number: u64,
+    /// The term for which our vote requests have left.
+    asked: Option<Term>,
+}
+
+impl Pipeline {
+    pub fn new(hard_state: HardState) -> Pipeline {
+        Pipeline {
+            outstanding: VecDeque::new(),
+            outbox: Vec::new(),
+            given: hard_state,
+            durable_vote: (hard_state.term, hard_state.vote),
+            number: 0,
+            asked: None,
+        }
+    }
+
+    fn release(&mut self, messages: Vec<RaftMsg>) {
+        if let Some(vote) = messages.iter().find(|m| m.kind == RaftKind::Vote) {
+            self.asked = Some(vote.term);
+        }
+        self.outbox.extend(messages);
+    }
+
+    /// Everything up to `ticket` is durable; gives the number up to which raft may know.
+    fn persisted(&mut self, ticket: u64) -> u64 {
+        assert!(ticket <= self.number, "ticket {ticket} was never given, the last is {}", self.number);
+        let mut upto = ticket;
+        while let Some(front) = self.outstanding.front() {
+            if front.number > ticket && front.reported {
+                break;
+            }
+            let done = self.outstanding.pop_front().expect("it has a front");
+            upto = upto.max(done.number);
+            self.durable_vote = done.vote;
+            self.release(done.messages);
+        }
+        upto
+    }
+}
+
+impl Node {
+    /// Whether [`Node::ready`] would bring anything.
+    pub fn has_ready(&self) -> bool {
+        !self.pipeline.outbox.is_empty() || self.raw.has_ready()
+    }
+
+    /// The term for which this candidate's requests have left.
+    pub(crate) fn asked(&self) -> Option<Term> {
+        self.pipeline.asked
+    }
+
+    /// Whether something is on its way to the disk.
+    pub fn is_persisting(&self) -> bool {
+        !self.pipeline.outstanding.is_empty()
+    }
+
+    /// Drains raft into `out`. Committed entries are to be applied at once, then [`Node::applied_to`] called.
+    pub fn ready(&mut self, out: &mut Ready) {
+        while self.raw.has_ready() {
+            self.one_ready(out);
+        }
+        out.messages.append(&mut self.pipeline.outbox);
+        out.behind.extend(self.raw.mut_store().take_behind().into_iter().map(ReplicaId));
+    }
+
+    fn one_ready(&mut self, out: &mut Ready) {
+        let mut rd = self.raw.ready();
+        assert!(rd.snapshot().is_empty(), "no snapshot message is ever stepped");
+        self.pipeline.number = rd.number();
+        let hard_state = hard_state_from_raft(&self.raw.raft.hard_state());
+        let entries = rd.take_entries();
+        let reported = rd.must_sync();
+        assert!(reported || entries.is_empty());
+        for entry in &entries {
+            self.raw.mut_store().append(entry.term, entry.index, entry.data.clone());
+        }
+        // A commit index alone is not worth a write: it goes with the next one, and with every checkpoint.
+        if reported {
+            let changed = (hard_state != self.pipeline.given).then_some(hard_state);
+            self.pipeline.given = hard_state;
+            out.persists.push(Persist {
+                replica: self.id(),
+                ticket: rd.number(),
+                hard_state: changed,
+                entries: entries.into_iter().map(entry_from_raft).collect(),
+            });
+        }
+        out.committed.extend(rd.take_committed_entries().into_iter().map(|e| Committed {
+            term: Term(e.term),
+            index: Index(e.index),
+            kind: EntryKind::Normal,
+            descriptor: e.data,
+        }));
+        for state in rd.take_read_states() {
+            let context: [u8; 8] = state.request_ctx.as_slice().try_into().expect("we chose eight bytes");
+            out.read_states.push(ReadState { context: u64::from_le_bytes(context), index: Index(state.index) });
+        }
+        let mut now = Vec::new();
+        for msg in rd.take_messages() {
+            message_from_raft(self.pg(), msg, self.payload_len, &mut now);
+        }
+        let mut later = Vec::new();
+        for msg in rd.take_persisted_messages() {
+            message_from_raft(self.pg(), msg, self.payload_len, &mut later);
+        }
+        self.raw.advance_append_async(rd);
+        self.queue(hard_state, reported, now, later);
+    }
+
+    /// A leader's messages leave before its own batch is durable, unless its very term is not: then the
+    /// term could be led twice.
+    fn queue(&mut self, hard_state: HardState, reported: bool, now: Vec<RaftMsg>, mut later: Vec<RaftMsg>) {
+        let vote = (hard_state.term, hard_state.vote);
+        let pipeline = &mut self.pipeline;
+        if pipeline.durable_vote == vote {
+            pipeline.outbox.extend(now);
+        } else {
+            later.extend(now);
+        }
+        let number = pipeline.number;
+        if !reported && pipeline.outstanding.is_empty() {
+            assert_eq!(pipeline.durable_vote, vote, "a vote changes only with a write");
+            pipeline.release(later);
+            self.raw.on_persist_ready(number);
+        } else {
+            pipeline.outstanding.push_back(Outstanding { number, reported, vote, messages: later });
+        }
+    }
+
+    /// The engine has made `ticket` durable, and everything before it.
+    ///
+    /// # Panics
+    /// When the ticket was never given.
+    pub fn persisted(&mut self, ticket: u64) {
+        if self.pipeline.outstanding.front().is_none_or(|front| front.number > ticket) {
+            return;
+        }
+        let upto = self.pipeline.persisted(ticket);
+        self.raw.on_persist_ready(upto);
+        debug_assert!(self.role() != Role::Leader || self.term() >= self.pipeline.durable_vote.0);
+    }
+}

@@ -1,0 +1,158 @@
+//! What a disk gave back, checked before raft is built on it (R5, R11).
+
+use crate::NUMBER_MAX;
+use crate::convert::hard_state_to_raft;
+use crate::storage::Storage;
+use raft::RaftState;
+use types::limits::DESCRIPTOR_MAX;
+use types::store::HardState;
+use types::{Entry, EntryKind, Index, ReplicaId, Term};
+
+/// Who votes and who only listens, as of an index.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ConfState {
+    pub voters: Vec<ReplicaId>,
+    pub learners: Vec<ReplicaId>,
+    /// The old half of a joint configuration; empty otherwise.
+    pub voters_outgoing: Vec<ReplicaId>,
+    /// Voters of the old half that become learners when it ends.
+    pub learners_next: Vec<ReplicaId>,
+}
+
+impl ConfState {
+    /// Every member of any kind, ascending, each once.
+    pub fn members(&self) -> Vec<ReplicaId> {
+        let lists = [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next];
+        let mut all: Vec<ReplicaId> = lists.into_iter().flatten().copied().collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Whether `has` holds for a majority of the voters, in both halves of a joint configuration.
+    pub fn majority(&self, has: impl Fn(ReplicaId) -> bool) -> bool {
+        let half = |voters: &[ReplicaId]| {
+            voters.is_empty() || voters.iter().filter(|id| has(**id)).count() > voters.len() / 2
+        };
+        !self.voters.is_empty() && half(&self.voters) && half(&self.voters_outgoing)
+    }
+
+    /// Whether this replica counts for majorities.
+    pub fn is_voter(&self, id: ReplicaId) -> bool {
+        self.voters.contains(&id) || self.voters_outgoing.contains(&id)
+    }
+}
+
+/// A replica as it was found.
+#[derive(Debug)]
+pub struct Start<'a> {
+    pub hard_state: HardState,
+    /// As of `applied`.
+    pub conf: ConfState,
+    /// K and its term.
+    pub applied: (Index, Term),
+    /// Index and term before the first of `entries`.
+    pub before: (Index, Term),
+    pub entries: &'a [Entry],
+}
+
+/// Why a replica cannot be started: its disk contradicts itself (R11 damage).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    #[error("replica {0} is not in its own configuration")]
+    NotAMember(ReplicaId),
+    #[error("the configuration has no voter, or names a replica twice")]
+    BadConf,
+    #[error("entry {found} where {expected} belongs")]
+    Gap { expected: Index, found: Index },
+    #[error("term {term} at {index} after term {before}")]
+    TermFalls { index: Index, term: Term, before: Term },
+    #[error("entry {index} has term {term}, the replica is at term {current}")]
+    TermAhead { index: Index, term: Term, current: Term },
+    #[error("entry {0} is of a kind or size that this version does not know")]
+    BadEntry(Index),
+    #[error("log from {first} to {last}, applied {applied}, commit {commit}: these do not fit")]
+    Order { first: Index, last: Index, applied: Index, commit: Index },
+    #[error("checkpoint at {index} has {checkpoint}, the log has {log}")]
+    TermDiffers { index: Index, checkpoint: Term, log: Term },
+    #[error("a number out of range")]
+    OutOfRange,
+}
+
+fn check_conf(id: ReplicaId, conf: &ConfState) -> Result<(), StartError> {
+    let distinct = |ids: &[ReplicaId]| {
+        let mut sorted = ids.to_vec();
+        sorted.sort_unstable();
+        sorted.dedup();
+        sorted.len() == ids.len() && sorted.first() != Some(&ReplicaId(0))
+    };
+    let lists = [&conf.voters, &conf.learners, &conf.voters_outgoing, &conf.learners_next];
+    let learners_apart = conf.learners.iter().all(|l| !conf.is_voter(*l));
+    let next_outgoing = conf.learners_next.iter().all(|l| conf.voters_outgoing.contains(l));
+    if conf.voters.is_empty() || !lists.iter().all(|ids| distinct(ids)) || !learners_apart || !next_outgoing {
+        return Err(StartError::BadConf);
+    }
+    if !conf.members().contains(&id) {
+        return Err(StartError::NotAMember(id));
+    }
+    Ok(())
+}
+
+fn check_entries(start: &Start<'_>) -> Result<(), StartError> {
+    let (mut index, mut term) = start.before;
+    for entry in start.entries {
+        let expected = Index(index.0 + 1);
+        if entry.index != expected {
+            return Err(StartError::Gap { expected, found: entry.index });
+        }
+        if entry.term < term {
+            return Err(StartError::TermFalls { index: entry.index, term: entry.term, before: term });
+        }
+        if entry.term > start.hard_state.term {
+            let current = start.hard_state.term;
+            return Err(StartError::TermAhead { index: entry.index, term: entry.term, current });
+        }
+        if entry.term.0 == 0 || entry.kind != EntryKind::Normal || entry.descriptor.len() > DESCRIPTOR_MAX {
+            return Err(StartError::BadEntry(entry.index));
+        }
+        (index, term) = (entry.index, entry.term);
+    }
+    Ok(())
+}
+
+/// Checks everything that raft would panic on, and builds the log.
+pub(crate) fn build(
+    id: ReplicaId,
+    start: &Start<'_>,
+    payload_len: fn(&[u8]) -> u64,
+) -> Result<Storage, StartError> {
+    let hard = &start.hard_state;
+    let numbers = [hard.term.0, hard.commit.0, start.applied.0.0, start.before.0.0, start.before.1.0];
+    if numbers.iter().any(|n| *n > NUMBER_MAX) || (start.before.0.0 == 0) != (start.before.1.0 == 0) {
+        return Err(StartError::OutOfRange);
+    }
+    check_conf(id, &start.conf)?;
+    check_entries(start)?;
+    let applied = start.applied.0;
+    let last = Index(start.before.0.0 + start.entries.len() as u64);
+    if !(start.before.0 <= applied && applied <= hard.commit && hard.commit <= last && start.before.1 <= hard.term) {
+        let first = Index(start.before.0.0 + 1);
+        return Err(StartError::Order { first, last, applied, commit: hard.commit });
+    }
+    let mut conf = raft::eraftpb::ConfState::default();
+    let raw = |ids: &[ReplicaId]| ids.iter().map(|id| id.0).collect::<Vec<u64>>();
+    conf.voters = raw(&start.conf.voters);
+    conf.learners = raw(&start.conf.learners);
+    conf.voters_outgoing = raw(&start.conf.voters_outgoing);
+    conf.learners_next = raw(&start.conf.learners_next);
+    let initial = RaftState::new(hard_state_to_raft(hard), conf);
+    let mut storage = Storage::new((start.before.0.0, start.before.1.0), initial, payload_len);
+    for entry in start.entries {
+        storage.append(entry.term.0, entry.index.0, entry.descriptor.clone());
+    }
+    let log = Term(storage.term_at(applied.0).expect("applied lies in the log"));
+    if log != start.applied.1 {
+        return Err(StartError::TermDiffers { index: applied, checkpoint: start.applied.1, log });
+    }
+    Ok(storage)
+}

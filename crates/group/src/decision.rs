@@ -1,0 +1,235 @@
+//! Decision state (R1): everything that decides whether a committed entry takes effect.
+//!
+//! `apply` comes in with each committed command, in order; out goes its outcome. The same bytes are stored
+//! with every checkpoint. Invariant: a pure function of the entries applied so far: no clock, no local
+//! fact, so every replica decides alike.
+
+use crate::descriptor::{Command, Stamp};
+use crate::window::{Seen, Window};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use consensus::ConfState;
+use std::collections::BTreeMap;
+use types::control::Attach;
+use types::map::Member;
+use types::store::Effect;
+use types::{Epoch, Errno, OsdId, ReplicaId, SessionId, VolumeId};
+
+/// Version of the encoding.
+pub const VERSION: u16 = 1;
+/// Volumes with an attach record in one PG.
+pub const VOLUMES_MAX: usize = 16 << 10;
+/// Replicas in any list of the configuration.
+const MEMBERS_MAX: usize = 16;
+const VOLUME_LEN: usize = 8 + 8 + 8 + 4 + 4 + 8 + 32;
+
+/// The attach record of one volume (R6), with the window of its session (R7).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attached {
+    pub session: SessionId,
+    pub epoch: Epoch,
+    pub chunk_count: u32,
+    pub window: Window,
+}
+
+/// The state, exactly as of the applied index.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Decision {
+    /// Highest order applied in this PG.
+    pub order: u64,
+    pub volumes: BTreeMap<VolumeId, Attached>,
+    pub conf: ConfState,
+    pub members: Vec<Member>,
+}
+
+/// What became of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It took effect, or is a duplicate of one that did.
+    Done(Effect),
+    Refused(Errno),
+    /// An attach whose order is not above the last.
+    StaleOrder { last: u64 },
+    /// An attach beyond `VOLUMES_MAX`.
+    TooMany,
+}
+
+impl Outcome {
+    /// What the engine does with it.
+    pub fn effect(self) -> Effect {
+        match self {
+            Outcome::Done(effect) => effect,
+            _ => Effect::None,
+        }
+    }
+}
+
+/// Stored decision state that cannot be read: damage of this replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DecisionError {
+    #[error("decision state of version {0} is not known, only {VERSION}")]
+    Version(u16),
+    #[error("decision state ends early, goes on too long, or exceeds its limits")]
+    Shape,
+}
+
+impl Decision {
+    /// Of a new replica: nothing attached, all members voters.
+    pub fn fresh(members: &[Member]) -> Decision {
+        let mut voters: Vec<ReplicaId> = members.iter().map(|m| m.replica).collect();
+        voters.sort_unstable();
+        let conf = ConfState { voters, ..ConfState::default() };
+        Decision { conf, members: members.to_vec(), ..Decision::default() }
+    }
+
+    /// Decides one committed command.
+    pub fn decide(&mut self, command: &Command) -> Outcome {
+        match command {
+            Command::Empty => Outcome::Done(Effect::None),
+            Command::Write { chunk, range, stamp } => {
+                self.stamped(chunk.volume, Some(chunk.index), stamp, Effect::Write { chunk: *chunk, range: *range })
+            }
+            Command::Zero { chunk, range, stamp } => {
+                self.stamped(chunk.volume, Some(chunk.index), stamp, Effect::Zero { chunk: *chunk, range: *range })
+            }
+            Command::Skip { volume, stamp } => self.stamped(*volume, None, stamp, Effect::None),
+            Command::Attach(attach) => self.attach(attach),
+        }
+    }
+
+    fn stamped(&mut self, volume: VolumeId, chunk: Option<u32>, stamp: &Stamp, effect: Effect) -> Outcome {
+        let Some(attached) = self.volumes.get_mut(&volume) else { return Outcome::Refused(Errno::Gone) };
+        let holds = attached.session == stamp.session && attached.epoch == stamp.epoch && stamp.session.0 != 0;
+        if !holds {
+            return Outcome::Refused(Errno::Fenced);
+        }
+        if chunk.is_some_and(|index| index >= attached.chunk_count) {
+            return Outcome::Refused(Errno::Invalid);
+        }
+        match attached.window.take(stamp.seq, stamp.watermark) {
+            Seen::Fresh => Outcome::Done(effect),
+            Seen::Duplicate => Outcome::Done(Effect::None),
+            Seen::Beyond => Outcome::Refused(Errno::Invalid),
+        }
+    }
+
+    /// Fence, resize and delete are the same record (R6).
+    fn attach(&mut self, attach: &Attach) -> Outcome {
+        if attach.order <= self.order {
+            return Outcome::StaleOrder { last: self.order };
+        }
+        let old = self.volumes.get(&attach.volume);
+        if old.is_none() && attach.chunk_count > 0 && self.volumes.len() >= VOLUMES_MAX {
+            return Outcome::TooMany;
+        }
+        self.order = attach.order;
+        let shrinks = old.is_some_and(|old| attach.chunk_count < old.chunk_count);
+        let effect = match shrinks {
+            true => Effect::Cut { volume: attach.volume, from_chunk: attach.chunk_count },
+            false => Effect::None,
+        };
+        if attach.chunk_count == 0 {
+            self.volumes.remove(&attach.volume);
+            return Outcome::Done(effect);
+        }
+        // The same session again (a later segment of the same open) keeps its window: a forgotten number
+        // would take effect twice.
+        let window = old.filter(|old| old.session == attach.session).map(|old| old.window).unwrap_or_default();
+        let record =
+            Attached { session: attach.session, epoch: attach.epoch, chunk_count: attach.chunk_count, window };
+        self.volumes.insert(attach.volume, record);
+        Outcome::Done(effect)
+    }
+
+    /// The bytes of a checkpoint.
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(128 + self.volumes.len() * VOLUME_LEN);
+        out.put_u16_le(VERSION);
+        out.put_u16_le(0);
+        out.put_u64_le(self.order);
+        for ids in [&self.conf.voters, &self.conf.learners, &self.conf.voters_outgoing, &self.conf.learners_next] {
+            out.put_u16_le(ids.len() as u16);
+            ids.iter().for_each(|id| out.put_u64_le(id.0));
+        }
+        out.put_u16_le(self.members.len() as u16);
+        for member in &self.members {
+            out.put_u64_le(member.replica.0);
+            out.put_u32_le(member.osd.0);
+        }
+        out.put_u32_le(self.volumes.len() as u32);
+        for (volume, attached) in &self.volumes {
+            out.put_u64_le(volume.0);
+            out.put_u64_le(attached.session.0);
+            out.put_u64_le(attached.epoch.0);
+            out.put_u32_le(attached.chunk_count);
+            out.put_u32_le(0);
+            out.put_u64_le(attached.window.watermark);
+            attached.window.bits.iter().for_each(|word| out.put_u64_le(*word));
+        }
+        // Room for what comes later (snapshots, holds): a length and that many bytes.
+        out.put_u32_le(0);
+        out.freeze()
+    }
+
+    /// Reads the bytes of a checkpoint.
+    ///
+    /// # Errors
+    /// For anything that `encode` does not produce.
+    pub fn decode(mut bytes: &[u8]) -> Result<Decision, DecisionError> {
+        let version = bytes.try_get_u16_le().map_err(short)?;
+        if version != VERSION {
+            return Err(DecisionError::Version(version));
+        }
+        let reserved = bytes.try_get_u16_le().map_err(short)?;
+        let order = bytes.try_get_u64_le().map_err(short)?;
+        let conf = ConfState {
+            voters: get_ids(&mut bytes)?,
+            learners: get_ids(&mut bytes)?,
+            voters_outgoing: get_ids(&mut bytes)?,
+            learners_next: get_ids(&mut bytes)?,
+        };
+        let mut members = Vec::new();
+        for _ in 0..get_count(&mut bytes)? {
+            let replica = ReplicaId(bytes.try_get_u64_le().map_err(short)?);
+            let osd = OsdId(bytes.try_get_u32_le().map_err(short)?);
+            members.push(Member { replica, osd });
+        }
+        let count = bytes.try_get_u32_le().map_err(short)? as usize;
+        if count > VOLUMES_MAX || bytes.remaining() != count * VOLUME_LEN + 4 || reserved != 0 {
+            return Err(DecisionError::Shape);
+        }
+        let mut volumes = BTreeMap::new();
+        for _ in 0..count {
+            let volume = VolumeId(bytes.get_u64_le());
+            let (session, epoch) = (SessionId(bytes.get_u64_le()), Epoch(bytes.get_u64_le()));
+            let (chunk_count, reserved) = (bytes.get_u32_le(), bytes.get_u32_le());
+            let window = Window { watermark: bytes.get_u64_le(), bits: std::array::from_fn(|_| bytes.get_u64_le()) };
+            let ascending = volumes.last_key_value().is_none_or(|(last, _)| *last < volume);
+            if !ascending || reserved != 0 || chunk_count == 0 {
+                return Err(DecisionError::Shape);
+            }
+            volumes.insert(volume, Attached { session, epoch, chunk_count, window });
+        }
+        if bytes.get_u32_le() != 0 {
+            return Err(DecisionError::Shape);
+        }
+        Ok(Decision { order, volumes, conf, members })
+    }
+}
+
+fn short<E>(_: E) -> DecisionError {
+    DecisionError::Shape
+}
+
+fn get_count(bytes: &mut &[u8]) -> Result<usize, DecisionError> {
+    let count = bytes.try_get_u16_le().map_err(short)? as usize;
+    if count > MEMBERS_MAX { Err(DecisionError::Shape) } else { Ok(count) }
+}
+
+fn get_ids(bytes: &mut &[u8]) -> Result<Vec<ReplicaId>, DecisionError> {
+    let count = get_count(bytes)?;
+    (0..count).map(|_| Ok(ReplicaId(bytes.try_get_u64_le().map_err(short)?))).collect()
+}
+
+#[cfg(test)]
+#[path = "decision_tests.rs"]
+mod tests;

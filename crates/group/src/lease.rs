@@ -1,0 +1,152 @@
+//! What a leader knows of its own standing: echoes, the lease that follows from them, and its term.
+//!
+//! `listing` comes in with echoes, `reads` asks. Invariant: the lease of a term ends before any majority of
+//! voters can have forgotten its promise, whatever the rates of the clocks within ±33 % (R3). Time is our own
+//! send time, echoed; nothing of another clock enters.
+
+use consensus::ConfState;
+use types::{Index, ReplicaId, Term, Time};
+
+/// One follower's last word.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Echo {
+    pub replica: ReplicaId,
+    /// Our send time of the newest listing that it echoed.
+    pub sent_at: Time,
+    /// What it had matched then, and how many echoes have come without progress.
+    pub matched: Index,
+    pub idle_echoes: u32,
+}
+
+/// One term of leading.
+#[derive(Clone, Debug)]
+pub(crate) struct Leading {
+    pub term: Term,
+    /// Our own first entry: nothing is served before it is applied.
+    pub own_index: Index,
+    pub since: Time,
+    /// A goodbye was sent in this term: followers have forgotten their promises.
+    pub forfeited: bool,
+    pub echoes: Vec<Echo>,
+    /// The newest send time that a majority (with us) has echoed.
+    pub majority_at: Time,
+}
+
+impl Leading {
+    pub fn new(term: Term, own_index: Index, since: Time, me: ReplicaId, conf: &ConfState) -> Leading {
+        let mut leading =
+            Leading { term, own_index, since, forfeited: false, echoes: Vec::new(), majority_at: Time::ZERO };
+        leading.majority_at = leading.majority(me, conf);
+        leading
+    }
+
+    /// Takes in an echo of the listing that we sent at `sent_at`.
+    pub fn echoed(&mut self, replica: ReplicaId, sent_at: Time, me: ReplicaId, conf: &ConfState) -> &mut Echo {
+        let at = match self.echoes.iter().position(|e| e.replica == replica) {
+            Some(at) => at,
+            None => {
+                self.echoes.push(Echo { replica, sent_at, matched: Index(0), idle_echoes: 0 });
+                self.echoes.len() - 1
+            }
+        };
+        self.echoes[at].sent_at = self.echoes[at].sent_at.max(sent_at);
+        self.majority_at = self.majority(me, conf);
+        &mut self.echoes[at]
+    }
+
+    /// The newest moment `t` such that a majority of each half has echoed a listing sent at `t` or later.
+    fn majority(&self, me: ReplicaId, conf: &ConfState) -> Time {
+        let heard = |id: ReplicaId| {
+            if id == me {
+                return Time::NEVER;
+            }
+            self.echoes.iter().find(|e| e.replica == id).map_or(Time::ZERO, |e| e.sent_at)
+        };
+        let half = |voters: &[ReplicaId]| {
+            let mut times: Vec<Time> = voters.iter().map(|id| heard(*id)).collect();
+            times.sort_unstable_by(|a, b| b.cmp(a));
+            times.get(times.len() / 2).copied().unwrap_or(Time::NEVER)
+        };
+        half(&conf.voters).min(half(&conf.voters_outgoing))
+    }
+
+    /// Whether the lease stands at `now`.
+    pub fn lease_holds(&self, now: Time, lease: std::time::Duration) -> bool {
+        !self.forfeited && self.majority_at > Time::ZERO && now < self.majority_at + lease
+    }
+
+    /// The newest sign of a majority; at first the moment of election.
+    pub fn heard_at(&self) -> Time {
+        self.majority_at.max(self.since)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn conf(voters: &[u64], outgoing: &[u64], learners: &[u64]) -> ConfState {
+        let ids = |ids: &[u64]| ids.iter().map(|id| ReplicaId(*id)).collect();
+        ConfState {
+            voters: ids(voters),
+            voters_outgoing: ids(outgoing),
+            learners: ids(learners),
+            learners_next: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_lease_counts_the_send_times_that_a_majority_of_each_half_echoed() {
+        let cases: &[(&[u64], &[u64], &[(u64, u64)], Option<u64>)] = &[
+            (&[1], &[], &[], Some(u64::MAX)),
+            (&[1, 2], &[], &[], None),
+            (&[1, 2], &[], &[(2, 50)], Some(50)),
+            (&[1, 2, 3], &[], &[(2, 50)], Some(50)),
+            (&[1, 2, 3], &[], &[(2, 50), (3, 70)], Some(70)),
+            (&[1, 2, 3, 4, 5], &[], &[(2, 50), (3, 70), (4, 60)], Some(60)),
+            (&[1, 2, 3, 4, 5], &[], &[(2, 50)], None),
+            (&[1, 2, 3], &[1, 4, 5], &[(2, 50)], None),
+            (&[1, 2, 3], &[1, 4, 5], &[(2, 50), (5, 40)], Some(40)),
+            // A learner's echo counts for nothing.
+            (&[1, 2, 3], &[], &[(9, 50)], None),
+        ];
+        for (voters, outgoing, echoes, want) in cases {
+            let conf = conf(voters, outgoing, &[9]);
+            let mut leading = Leading::new(Term(1), Index(1), Time(1), ReplicaId(1), &conf);
+            for (id, at) in *echoes {
+                leading.echoed(ReplicaId(*id), Time(*at), ReplicaId(1), &conf);
+            }
+            let lease = Duration::from_nanos(10);
+            match want {
+                None => assert!(!leading.lease_holds(Time(2), lease), "{voters:?} {outgoing:?} {echoes:?}"),
+                Some(u64::MAX) => assert!(leading.lease_holds(Time(u64::MAX - 1), lease)),
+                Some(at) => {
+                    assert!(leading.lease_holds(Time(at + 9), lease), "{voters:?} {outgoing:?} {echoes:?}");
+                    assert!(!leading.lease_holds(Time(at + 10), lease), "{voters:?} {outgoing:?} {echoes:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_old_echo_never_shortens_and_a_goodbye_ends_the_lease() {
+        let conf = conf(&[1, 2, 3], &[], &[]);
+        let mut leading = Leading::new(Term(1), Index(1), Time(1), ReplicaId(1), &conf);
+        leading.echoed(ReplicaId(2), Time(50), ReplicaId(1), &conf);
+        leading.echoed(ReplicaId(2), Time(30), ReplicaId(1), &conf);
+        assert_eq!(leading.majority_at, Time(50));
+        leading.forfeited = true;
+        assert!(!leading.lease_holds(Time(51), Duration::from_nanos(10)));
+    }
+
+    #[test]
+    fn the_lease_ends_before_the_promise_for_clocks_within_a_third() {
+        let timing = crate::Timing::default();
+        // The fastest follower clock counts the promise in promise ÷ 1.33 of true time; the slowest leader
+        // clock stretches its lease to lease ÷ 0.67.
+        let promise = timing.promise.as_secs_f64() / 1.33;
+        let lease = timing.lease().as_secs_f64() / 0.67;
+        assert!(lease <= promise + 1e-9, "{lease} > {promise}");
+    }
+}
