@@ -5,10 +5,13 @@
 //! kernel entry serves a turn. An operation owns its buffers until its completion gives them back, so
 //! dropping a waiter drops a result, never memory that the kernel still uses.
 //!
+//! Two forms: [`real`] on io_uring, [`sim`] under a seed. Rooms cannot tell them apart.
+//!
 //! Invariant: nothing outside this crate (in rings 0–3) touches a clock, a socket, a file or randomness.
 
 mod op;
 pub mod real;
+pub mod sim;
 mod world;
 
 pub use op::{

@@ -102,11 +102,13 @@ pub enum Op {
     /// Completes with [`Event::Connected`].
     Connect { token: Token, addr: NetAddr },
     /// Receive into `bufs` one after the other; completes when at least `min` bytes are in (more if they
-    /// had arrived), or with an error. At most one receive a connection is in flight.
+    /// had arrived), or with an error: then the bytes that had come are void. `min` is at least 1 and at
+    /// most what fits. At most one receive a connection is in flight.
     Recv { token: Token, conn: ConnId, bufs: Vec<IoBufMut>, min: usize },
-    /// Send all of `bufs`. At most one send a connection is in flight.
+    /// Send all of `bufs`, at least one byte. At most one send a connection is in flight.
     Send { token: Token, conn: ConnId, bufs: Vec<IoBuf> },
-    /// Closes the connection; operations in flight on it complete with [`NetError::Closed`].
+    /// Closes the connection; operations in flight on it complete with [`NetError::Closed`], so do later
+    /// ones. What was sent before still leaves. The id is never used again.
     Close { conn: ConnId },
 }
 

@@ -14,6 +14,8 @@ use types::{IoBuf, IoBufMut};
 
 /// Most iovecs that the kernel takes at once.
 const IOV_MAX: usize = 1024;
+/// Largest read or write of a disk: what the kernel moves in one operation without cutting it.
+const DISK_LEN_MAX: usize = 1 << 30;
 /// Spare message headers kept for reuse.
 const SPARE_MAX: usize = 256;
 
@@ -163,8 +165,8 @@ pub(super) struct Flight {
     pub fd: RawFd,
     /// Completions that are still to come for what was submitted last.
     pub awaiting: u8,
-    /// A linked flush may have run apart from its write: do not believe it.
-    pub split: bool,
+    /// A write and its flush are in the ring, and one completion will speak for both.
+    quiet: bool,
     pub body: Body,
     pub vectors: Option<Box<Vectors>>,
     result: i32,
@@ -182,17 +184,29 @@ pub(super) enum Step {
 
 impl Flight {
     pub fn new(generation: u32, fd: RawFd, body: Body) -> Flight {
-        Flight { generation, fd, awaiting: 0, split: false, body, vectors: None, result: 0, sync_result: 0 }
+        let len = match &body {
+            Body::Read { buf, .. } => buf.len(),
+            Body::Write { cursor, .. } => cursor.left,
+            _ => 0,
+        };
+        assert!(len <= DISK_LEN_MAX, "{len} B in one operation");
+        Flight { generation, fd, awaiting: 0, quiet: false, body, vectors: None, result: 0, sync_result: 0 }
     }
 
     /// A completion of this flight came; `Some` when it was the last of what was submitted.
     pub fn absorb(&mut self, tag: u8, result: i32) -> Option<Step> {
         assert!(self.awaiting > 0, "a completion that nobody awaits");
         self.awaiting -= 1;
-        if tag == tag::SYNC {
-            self.sync_result = result
-        } else {
-            self.result = result
+        match tag {
+            tag::SYNC => self.sync_result = result,
+            _ => self.result = result,
+        }
+        if let (true, Body::Write { cursor, .. }) = (self.quiet, &self.body) {
+            // Only a write that went wrong or short speaks; then its flush was cancelled without a word.
+            match tag {
+                tag::SYNC => self.result = i32::try_from(cursor.left).expect("at most `DISK_LEN_MAX`"),
+                _ => self.sync_result = -libc::ECANCELED,
+            }
         }
         (self.awaiting == 0).then(|| self.step())
     }
@@ -228,7 +242,7 @@ impl Flight {
                 cursor.advance(bufs, moved);
                 match (cursor.left, *flush) {
                     (0, false) => Step::Done(0),
-                    (0, true) if self.sync_result == -libc::ECANCELED || self.split => Step::Again,
+                    (0, true) if self.sync_result == -libc::ECANCELED => Step::Again,
                     (0, true) => Step::Done(-self.sync_result.min(0)),
                     _ if moved == 0 => Step::Done(libc::EIO),
                     _ => Step::Again,
@@ -254,7 +268,7 @@ impl Flight {
     pub fn submit(&mut self, key: usize, ring: &mut Ring, spares: &mut Spares) -> Result<(), EnvError> {
         let data = user_data(tag::OP, self.generation, key);
         let fd = uring::Fd(self.fd);
-        (self.awaiting, self.split) = (1, false);
+        (self.awaiting, self.quiet) = (1, false);
         let entry = match &mut self.body {
             Body::Read { offset, buf, done, .. } => {
                 let rest = &mut buf[*done..];
@@ -318,16 +332,12 @@ impl Flight {
         if !(*flush && all) {
             return ring.push(&write.user_data(data));
         }
-        self.awaiting = 2;
-        self.sync_result = 0;
-        let write = write.flags(squeue::Flags::IO_LINK).user_data(data);
+        self.quiet = ring.quiet_links();
+        self.awaiting = if self.quiet { 1 } else { 2 };
+        let skip = if self.quiet { squeue::Flags::SKIP_SUCCESS } else { squeue::Flags::empty() };
+        let write = write.flags(squeue::Flags::IO_LINK | skip).user_data(data);
         let flush = sync(fd).user_data(user_data(tag::SYNC, self.generation, key));
         ring.push_pair(&[write, flush])
-    }
-
-    /// Whether this is a write whose flush is linked to it right now.
-    pub fn is_linked(&self) -> bool {
-        self.awaiting > 0 && matches!(&self.body, Body::Write { flush: true, cursor, .. } if cursor.left > 0)
     }
 
     /// Whether this waits for somebody else, so that it must be cancelled to end.

@@ -108,6 +108,11 @@ impl RealEnv {
         })
     }
 
+    /// How often the kernel was entered: the price of all turns so far.
+    pub fn kernel_entries(&self) -> u64 {
+        self.ring.entries
+    }
+
     /// Begins one operation: to the ring, or straight to `ready` when it is refused.
     fn start(&mut self, op: Op) -> Result<(), EnvError> {
         match op {
@@ -262,11 +267,6 @@ impl RealEnv {
 
     /// Takes all completions and turns them into events, or submits their operations again.
     fn reap(&mut self, events: &mut Vec<Event>) -> Result<(), EnvError> {
-        if self.ring.take_split() {
-            for (_, flight) in self.flights.iter_mut().filter(|(_, f)| f.is_linked()) {
-                flight.split = true;
-            }
-        }
         let mut cqes = std::mem::take(&mut self.cqes);
         self.ring.drain(&mut cqes);
         for cqe in cqes.drain(..) {

@@ -2,8 +2,8 @@
 //!
 //! Comes in: entries whose memory the caller keeps until their completion. Goes out: [`Cqe`]s.
 //! Invariant: a linked pair is always handed to the kernel in one submission, because a chain ends where a
-//! submission ends. Should the kernel take only part of a submission, [`Ring::take_split`] says so, and no
-//! linked flush of that moment may be believed.
+//! submission ends. Should the kernel (out of memory) take only part of a submission that has pairs, a
+//! flush may run apart from its write: then the ring is broken and says so for ever.
 
 use crate::op::EnvError;
 use io_uring::{EnterFlags, IoUring, squeue, types as uring};
@@ -34,7 +34,13 @@ pub(super) struct Ring {
     uring: IoUring,
     /// Completions taken out early, because the kernel wanted room for new ones.
     stash: VecDeque<Cqe>,
-    split: bool,
+    /// Linked pairs that the kernel has not taken yet.
+    pairs_queued: usize,
+    broken: bool,
+    /// A linked write that succeeds brings no completion of its own (Linux 5.17).
+    quiet_links: bool,
+    /// Times that the kernel was entered.
+    pub entries: u64,
 }
 
 impl Ring {
@@ -43,7 +49,9 @@ impl Ring {
         for level in 0..3 {
             match build(entries, level) {
                 Ok(uring) if uring.params().is_feature_ext_arg() && uring.params().is_feature_nodrop() => {
-                    return Ok(Ring { uring, stash: VecDeque::new(), split: false });
+                    let quiet_links = uring.params().is_feature_skip_cqe_on_success();
+                    let (stash, pairs_queued) = (VecDeque::new(), 0);
+                    return Ok(Ring { uring, stash, pairs_queued, broken: false, quiet_links, entries: 0 });
                 }
                 Ok(_) => refusal = Some(io::Error::from_raw_os_error(libc::ENOSYS)),
                 Err(e) => refusal = Some(e),
@@ -77,16 +85,20 @@ impl Ring {
         // SAFETY: as in `push`.
         let pushed = unsafe { self.uring.submission().push_multiple(pair) };
         assert!(pushed.is_ok(), "room was made for two entries");
+        self.pairs_queued += 1;
         Ok(())
     }
 
-    /// Whether a submission was cut in the middle since the last call.
-    pub fn take_split(&mut self) -> bool {
-        std::mem::take(&mut self.split)
+    /// Whether the first of a pair may skip its completion.
+    pub fn quiet_links(&self) -> bool {
+        self.quiet_links
     }
 
     /// Submits what is queued and waits as told; a signal or a passed timeout is a return without completions.
     pub fn enter(&mut self, wait: Wait) -> Result<(), EnvError> {
+        if self.broken {
+            return Err(EnvError::Ring(io::ErrorKind::BrokenPipe.into()));
+        }
         let wait = if self.stash.is_empty() { wait } else { Wait::No };
         let timespec = match wait {
             Wait::AtMost(d) => uring::Timespec::new().sec(d.as_secs()).nsec(d.subsec_nanos()),
@@ -99,20 +111,23 @@ impl Ring {
         let want = u32::from(!matches!(wait, Wait::No));
         let queued = self.uring.submission().len();
         let flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
+        self.entries += 1;
         // SAFETY: `args` is the structure that EXT_ARG announces, and outlives the call with what it points to.
         let entered = unsafe { self.uring.submitter().enter(queued as u32, want, flags.bits(), Some(&args)) };
         match entered {
-            Ok(taken) => {
-                self.split |= taken < queued;
+            Ok(taken) if taken < queued && self.pairs_queued > 0 => {
+                self.broken = true;
+                Err(EnvError::Ring(io::ErrorKind::OutOfMemory.into()))
+            }
+            Ok(_) => {
+                self.pairs_queued = 0;
                 Ok(())
             }
             Err(e) => match e.raw_os_error() {
                 Some(libc::ETIME | libc::EINTR) => Ok(()),
                 // Out of request memory, or completions overflow: the caller takes completions and comes again.
-                Some(libc::EBUSY | libc::EAGAIN) => {
-                    self.split |= queued > 0;
-                    Ok(())
-                }
+                // Nothing was taken.
+                Some(libc::EBUSY | libc::EAGAIN) => Ok(()),
                 _ => Err(EnvError::Ring(e)),
             },
         }

@@ -156,6 +156,61 @@ fn more_operations_than_the_queue_holds_all_complete_and_linked_flushes_stay_lin
 }
 
 #[test]
+fn a_turn_enters_the_kernel_once_however_many_operations_it_has() {
+    let file = TempFile::new("one-enter", 1 << 20);
+    let mut rig = Rig::with_entries(256);
+    let disk = rig.env.open_disk(&file.spec()).unwrap().id;
+    for round in 1..=20u64 {
+        rig.ops.extend((0..50u64).map(|i| write(disk, i * 4096, vec![filled(1, 4096)], true)));
+        let before = rig.env.kernel_entries();
+        rig.nudge();
+        assert_eq!(rig.env.kernel_entries(), before + 1);
+        rig.run([], 50);
+        assert!(rig.env.kernel_entries() <= round * 51, "each further entry brought an event");
+        rig.events.clear();
+    }
+}
+
+#[test]
+fn a_flushed_write_that_fails_says_so_once_and_the_ring_goes_on() {
+    let file = TempFile::new("refused-write", 1 << 20);
+    let mut rig = Rig::new();
+    let disk = rig.env.open_disk(&file.spec()).unwrap().id;
+    // 100 is no multiple of any sector, so direct I/O refuses it.
+    match rig.one(write(disk, 100, vec![filled(1, 4096)], true)) {
+        Event::DiskWrite { token: TOKEN, result } => assert_eq!(result, Err(DiskError::Io(libc::EINVAL))),
+        other => panic!("{other:?}"),
+    }
+    assert_written(&rig.one(write(disk, 0, vec![filled(1, 4096), filled(2, 4096)], true)));
+    (0..5).for_each(|_| rig.nudge());
+    assert!(rig.events.is_empty() && rig.env.flights.is_empty());
+}
+
+#[test]
+fn a_short_write_cancels_its_linked_flush_and_is_the_only_one_to_speak() {
+    // A socket that does not block takes a part of a large write: the one way to have a short write at will.
+    use std::os::unix::net::UnixStream;
+    let file = TempFile::new("short", 4096);
+    let file = std::fs::File::open(&file.0).unwrap();
+    let (near, _far) = UnixStream::pair().unwrap();
+    near.set_nonblocking(true).unwrap();
+    let buf = filled(1, 8 << 20);
+    let mut ring = Ring::new(8).unwrap();
+    assert!(ring.quiet_links(), "this kernel can skip completions");
+    let write = opcode::Write::new(uring::Fd(near.as_raw_fd()), buf.as_ptr(), buf.len() as u32).build();
+    let flags = io_uring::squeue::Flags::IO_LINK | io_uring::squeue::Flags::SKIP_SUCCESS;
+    let sync = opcode::Fsync::new(uring::Fd(file.as_raw_fd())).build();
+    ring.push_pair(&[write.flags(flags).user_data(1), sync.user_data(2)]).unwrap();
+    let mut cqes = Vec::new();
+    for _ in 0..10 {
+        ring.enter(Wait::AtMost(Duration::from_millis(10))).unwrap();
+        ring.drain(&mut cqes);
+    }
+    let told: Vec<(u64, i32)> = cqes.iter().map(|c| (c.user_data, c.result)).collect();
+    assert!(matches!(told[..], [(1, n)] if 0 < n && n < 8 << 20), "{told:?}");
+}
+
+#[test]
 fn operations_past_the_end_are_refused_before_the_kernel_sees_them() {
     let file = TempFile::new("range", 8192);
     let mut rig = Rig::new();

@@ -1,0 +1,481 @@
+//! A simulated disk: an image as seen by reads, the image that survives a power cut, and the writes
+//! between the two.
+//!
+//! Comes in: operations, ends of lives. Goes out: completions after a seeded latency; what an operation
+//! does happens at its delivery. Invariant: a write that a successful flush covered is in the durable image
+//! whole; one that none covered is kept, lost or torn at sector size by seed when the power goes, each on
+//! its own (which is how a device's cache reorders), and stays when only the process dies.
+//! A failed flush decides the fate of what it should have covered at once: no later flush saves it (R15).
+
+use super::image::{Image, page_numbers};
+use super::state::{Due, State};
+use super::trace::FaultCounts;
+use super::world::NodeId;
+use crate::op::{DiskError, DiskId, Event, Op, Token};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+use types::rng::Rng;
+use types::units::SECTOR;
+use types::{IoBuf, IoBufMut};
+
+const EIO: i32 = 5;
+const EROFS: i32 = 30;
+/// A device's cache that holds more than this writes its oldest back by itself.
+const DIRTY_WRITES_MAX: usize = 1024;
+const DIRTY_BYTES_MAX: u64 = 32 << 20;
+
+/// How a disk behaves, and which faults it has. Changed at any time with `World::disk_faults`.
+#[derive(Clone, Debug)]
+pub struct DiskFaults {
+    /// Shortest and longest time of a read or write, besides `per_mib`.
+    pub latency: (Duration, Duration),
+    /// Shortest and longest time of a flush.
+    pub flush_latency: (Duration, Duration),
+    /// Transfer time of one MiB.
+    pub per_mib: Duration,
+    /// Multiplies all times.
+    pub slow: u32,
+    /// Nothing completes until this is cleared.
+    pub stuck: bool,
+    /// Writes fail with `NoSpace`.
+    pub full: bool,
+    /// The n-th read, write or flush from now fails with EIO, once; 0 is the next.
+    pub fail_read: Option<u64>,
+    pub fail_write: Option<u64>,
+    pub fail_flush: Option<u64>,
+    /// Chance of EIO for each read, in parts per million.
+    pub read_error_ppm: u32,
+}
+
+impl Default for DiskFaults {
+    fn default() -> DiskFaults {
+        DiskFaults {
+            latency: (Duration::from_micros(20), Duration::from_micros(200)),
+            flush_latency: (Duration::from_micros(50), Duration::from_millis(1)),
+            per_mib: Duration::from_micros(500),
+            slow: 1,
+            stuck: false,
+            full: false,
+            fail_read: None,
+            fail_write: None,
+            fail_flush: None,
+            read_error_ppm: 0,
+        }
+    }
+}
+
+/// Bytes on their way to the durable image.
+enum Data {
+    Bytes(Vec<IoBuf>),
+    Zeros(u64),
+}
+
+struct Dirty {
+    seq: u64,
+    offset: u64,
+    data: Data,
+}
+
+impl Dirty {
+    fn len(&self) -> u64 {
+        match &self.data {
+            Data::Bytes(bufs) => bufs.iter().map(|b| b.len() as u64).sum(),
+            Data::Zeros(len) => *len,
+        }
+    }
+
+    /// Writes those sectors that `keep` names (by number inside this write).
+    fn apply(&self, image: &mut Image, mut keep: impl FnMut(u64) -> bool) {
+        let mut sector = 0;
+        let mut at = self.offset;
+        let mut put = |bytes: &[u8]| {
+            for piece in bytes.chunks(SECTOR as usize) {
+                if keep(sector) {
+                    image.write(at, piece);
+                }
+                sector += 1;
+                at += piece.len() as u64;
+            }
+        };
+        match &self.data {
+            Data::Bytes(bufs) => bufs.iter().for_each(|b| put(b)),
+            Data::Zeros(len) => (0..len / SECTOR).for_each(|_| put(&[0; SECTOR as usize])),
+        }
+    }
+
+    fn apply_whole(&self, image: &mut Image) {
+        match &self.data {
+            Data::Bytes(bufs) => {
+                let mut at = self.offset;
+                for buf in bufs {
+                    image.write(at, buf);
+                    at += buf.len() as u64;
+                }
+            }
+            Data::Zeros(len) => {
+                let zeros = IoBuf::zeros(1 << 20);
+                let mut at = self.offset;
+                while at < self.offset + len {
+                    let n = (self.offset + len - at).min(zeros.len() as u64);
+                    image.write(at, &zeros[..n as usize]);
+                    at += n;
+                }
+            }
+        }
+    }
+}
+
+enum Stage {
+    Read {
+        offset: u64,
+        buf: IoBufMut,
+    },
+    Write {
+        offset: u64,
+        bufs: Vec<IoBuf>,
+        flush: bool,
+    },
+    /// A flush of everything up to `mark`; the second half of a write, or an operation of its own.
+    Sync {
+        mark: u64,
+        of_write: bool,
+    },
+    Discard {
+        offset: u64,
+        len_bytes: u64,
+    },
+}
+
+struct Flight {
+    token: Token,
+    stage: Stage,
+    error: Option<DiskError>,
+}
+
+/// What happens to one unflushed write.
+enum Fate {
+    Keep,
+    Lose,
+    Tear,
+}
+
+pub(super) struct Disk {
+    pub path: PathBuf,
+    pub size_bytes: u64,
+    pub volatile_cache: bool,
+    pub faults: DiskFaults,
+    /// The life of the node that holds the lock.
+    pub held_by: Option<u32>,
+    pub read_only: bool,
+    /// What reads see.
+    current: Image,
+    /// What a power cut leaves at least.
+    durable: Image,
+    /// Completed and not flushed, in order of completion.
+    dirty: Vec<Dirty>,
+    dirty_bytes: u64,
+    /// Pages where a failed flush left the two images apart.
+    doomed: BTreeSet<u64>,
+    /// Number of the last completed write.
+    completed: u64,
+    flights: BTreeMap<u64, Flight>,
+    stalled: Vec<u64>,
+    rng: Rng,
+}
+
+impl Disk {
+    pub fn new(path: PathBuf, size_bytes: u64, volatile_cache: bool, rng: Rng) -> Disk {
+        assert!(size_bytes.is_multiple_of(SECTOR), "a disk is made of sectors");
+        Disk {
+            path,
+            size_bytes,
+            volatile_cache,
+            faults: DiskFaults::default(),
+            held_by: None,
+            read_only: false,
+            current: Image::default(),
+            durable: Image::default(),
+            dirty: Vec::new(),
+            dirty_bytes: 0,
+            doomed: BTreeSet::new(),
+            completed: 0,
+            flights: BTreeMap::new(),
+            stalled: Vec::new(),
+            rng,
+        }
+    }
+
+    pub fn peek(&self, offset: u64, into: &mut [u8]) {
+        assert!(offset + into.len() as u64 <= self.size_bytes, "a look beyond the disk");
+        self.current.read(offset, into);
+    }
+
+    /// Changes stored bytes behind everybody's back.
+    pub fn poke(&mut self, offset: u64, bytes: &[u8]) {
+        assert!(offset + bytes.len() as u64 <= self.size_bytes, "a change beyond the disk");
+        self.current.write(offset, bytes);
+        self.durable.write(offset, bytes);
+    }
+
+    /// Operations that wait for a stuck disk, now that it may go on.
+    pub fn take_stalled(&mut self) -> Vec<u64> {
+        if self.faults.stuck { Vec::new() } else { std::mem::take(&mut self.stalled) }
+    }
+
+    fn latency(&mut self, range: (Duration, Duration), len: u64) -> Duration {
+        let (low, high) = (range.0.as_nanos() as u64, range.1.as_nanos() as u64);
+        let transfer = self.faults.per_mib.as_nanos() as u64 * len.div_ceil(1024) / 1024;
+        Duration::from_nanos((self.rng.between(low, high.max(low)) + transfer) * u64::from(self.faults.slow.max(1)))
+    }
+
+    /// Takes a completed write in.
+    fn complete(&mut self, offset: u64, data: Data) {
+        self.completed += 1;
+        let dirty = Dirty { seq: self.completed, offset, data };
+        dirty.apply_whole(&mut self.current);
+        self.dirty.push(dirty);
+        self.dirty_bytes += self.dirty.last().map_or(0, Dirty::len);
+        if !self.volatile_cache {
+            self.commit(self.completed);
+        } else if self.dirty.len() > DIRTY_WRITES_MAX || self.dirty_bytes > DIRTY_BYTES_MAX {
+            self.commit(self.dirty[self.dirty.len() / 2].seq);
+        }
+    }
+
+    /// Takes the unflushed writes up to `mark` out.
+    fn take_dirty(&mut self, mark: u64) -> Vec<Dirty> {
+        let later = self.dirty.split_off(self.dirty.partition_point(|d| d.seq <= mark));
+        self.dirty_bytes = later.iter().map(Dirty::len).sum();
+        std::mem::replace(&mut self.dirty, later)
+    }
+
+    /// Makes every write up to `mark` durable.
+    fn commit(&mut self, mark: u64) {
+        let covered = self.take_dirty(mark);
+        let blurred: BTreeSet<u64> = self.dirty.iter().flat_map(|d| page_numbers(d.offset, d.len())).collect();
+        for write in &covered {
+            let numbers = page_numbers(write.offset, write.len());
+            let apart = |pages: &BTreeSet<u64>| pages.range(numbers.clone()).next().is_some();
+            if apart(&blurred) || apart(&self.doomed) {
+                write.apply_whole(&mut self.durable);
+            } else {
+                // Nothing else unflushed lies on these pages, so what reads see is what shall be durable.
+                for number in numbers {
+                    self.durable.share(&self.current, number);
+                }
+            }
+        }
+    }
+
+    /// Decides what becomes of `writes` when nobody will ever flush them.
+    fn decide(&mut self, writes: &[Dirty], counts: &mut FaultCounts) {
+        // Three kinds of night: all is lost, all is kept, each write for itself.
+        let style = self.rng.below(4);
+        for write in writes {
+            let fate = match (style, self.rng.below(3)) {
+                (0, _) | (2.., 0) => Fate::Lose,
+                (1, _) | (2.., 1) => Fate::Keep,
+                _ => Fate::Tear,
+            };
+            match fate {
+                Fate::Keep => {
+                    write.apply_whole(&mut self.durable);
+                    counts.writes_kept += 1;
+                }
+                Fate::Lose => counts.writes_lost += 1,
+                Fate::Tear => {
+                    self.tear(write);
+                    counts.writes_torn += 1;
+                }
+            }
+        }
+    }
+
+    /// Applies a part of a write: a head, a tail, or any sectors.
+    fn tear(&mut self, write: &Dirty) {
+        let sectors = write.len() / SECTOR;
+        let cut = self.rng.between(0, sectors);
+        let mut coin = self.rng.fork();
+        match self.rng.below(3) {
+            0 => write.apply(&mut self.durable, |s| s < cut),
+            1 => write.apply(&mut self.durable, |s| s >= cut),
+            _ => write.apply(&mut self.durable, |_| coin.chance(1, 2)),
+        }
+    }
+
+    /// Ends what is in flight with the power: the cache is gone.
+    pub fn power_cut(&mut self, counts: &mut FaultCounts) {
+        let mut writes = self.take_dirty(u64::MAX);
+        for write in self.take_writes_in_flight() {
+            // One in flight may have overtaken others: it takes any place among the unflushed.
+            let place = self.rng.below(writes.len() as u64 + 1) as usize;
+            writes.insert(place, write);
+        }
+        self.decide(&writes, counts);
+        self.current = self.durable.clone();
+        self.doomed.clear();
+        self.held_by = None;
+    }
+
+    /// Ends what is in flight with the process: what completed stays, what was under way may.
+    pub fn crash(&mut self, counts: &mut FaultCounts) {
+        for write in self.take_writes_in_flight() {
+            if self.rng.chance(3, 4) {
+                self.complete(write.offset, write.data);
+            } else {
+                counts.writes_lost += 1;
+            }
+        }
+        self.held_by = None;
+    }
+
+    fn take_writes_in_flight(&mut self) -> Vec<Dirty> {
+        self.stalled.clear();
+        let flights = std::mem::take(&mut self.flights);
+        let writes = flights.into_values().filter(|f| f.error.is_none()).filter_map(|f| match f.stage {
+            Stage::Write { offset, bufs, .. } => Some(Dirty { seq: 0, offset, data: Data::Bytes(bufs) }),
+            _ => None,
+        });
+        writes.collect()
+    }
+
+    /// Draws the error, if any, that an operation will end with.
+    fn draw_error(&mut self, stage: &Stage) -> Option<DiskError> {
+        let io = Some(DiskError::Io(EIO));
+        let counter = match stage {
+            Stage::Read { .. } => &mut self.faults.fail_read,
+            Stage::Write { .. } => &mut self.faults.fail_write,
+            Stage::Sync { .. } => &mut self.faults.fail_flush,
+            Stage::Discard { .. } => return None,
+        };
+        match counter {
+            Some(0) => {
+                *counter = None;
+                return io;
+            }
+            Some(n) => *n -= 1,
+            None => {}
+        }
+        match stage {
+            Stage::Write { .. } if self.faults.full => Some(DiskError::NoSpace),
+            Stage::Read { .. } if self.rng.chance(self.faults.read_error_ppm.into(), 1_000_000) => io,
+            _ => None,
+        }
+    }
+
+    /// A flush failed: the fate of what it covered is decided now, and reads go on seeing the cache.
+    fn doom(&mut self, mark: u64, counts: &mut FaultCounts) {
+        let doomed = self.take_dirty(mark);
+        self.doomed.extend(doomed.iter().flat_map(|d| page_numbers(d.offset, d.len())));
+        self.decide(&doomed, counts);
+    }
+}
+
+impl State {
+    /// A disk operation comes in.
+    pub fn submit_disk(&mut self, node: NodeId, op: Op) {
+        let (token, disk, stage) = match op {
+            Op::DiskRead { token, disk, offset, buf } => (token, disk, Stage::Read { offset, buf }),
+            Op::DiskWrite { token, disk, offset, bufs, flush } => {
+                for buf in &bufs {
+                    assert!(buf.len().is_multiple_of(SECTOR as usize), "a part of {} B", buf.len());
+                    assert!(buf.is_empty() || buf.is_aligned(SECTOR as usize), "a part that lies askew in memory");
+                }
+                (token, disk, Stage::Write { offset, bufs, flush })
+            }
+            Op::DiskFlush { token, disk } => {
+                let mark = self.disk_mut(node, disk).completed;
+                (token, disk, Stage::Sync { mark, of_write: false })
+            }
+            Op::DiskDiscard { token, disk, offset, len_bytes } => (token, disk, Stage::Discard { offset, len_bytes }),
+            other => panic!("no disk operation: {other:?}"),
+        };
+        let target = self.disk_mut(node, disk);
+        let (offset, len) = match &stage {
+            Stage::Read { offset, buf } => (*offset, buf.len() as u64),
+            Stage::Write { offset, bufs, .. } => (*offset, bufs.iter().map(|b| b.len() as u64).sum()),
+            Stage::Discard { offset, len_bytes } => (*offset, *len_bytes),
+            Stage::Sync { .. } => (0, 0),
+        };
+        assert!(offset.is_multiple_of(SECTOR) && len.is_multiple_of(SECTOR), "{offset}+{len} is not made of sectors");
+        let error = match offset.checked_add(len) {
+            _ if target.read_only && !matches!(stage, Stage::Read { .. }) => Some(DiskError::Io(EROFS)),
+            Some(end) if end <= target.size_bytes => target.draw_error(&stage),
+            _ => Some(DiskError::OutOfRange { offset, len }),
+        };
+        self.launch(node, disk, Flight { token, stage, error }, len);
+    }
+
+    fn launch(&mut self, node: NodeId, disk: DiskId, flight: Flight, len: u64) {
+        let op = self.next_seq();
+        let target = self.disk_mut(node, disk);
+        let range = match flight.stage {
+            Stage::Sync { .. } => target.faults.flush_latency,
+            _ => target.faults.latency,
+        };
+        let delay = target.latency(range, len);
+        target.flights.insert(op, flight);
+        self.schedule(delay, Due::Disk { node, disk, op });
+    }
+
+    /// A disk operation has run its time.
+    pub fn disk_due(&mut self, node: NodeId, disk: DiskId, op: u64) {
+        let target = self.disk_mut(node, disk);
+        if target.faults.stuck {
+            if target.flights.contains_key(&op) {
+                target.stalled.push(op);
+            }
+            return;
+        }
+        // Not there: the life that asked is over.
+        let Some(Flight { token, stage, error }) = target.flights.remove(&op) else { return };
+        let result = error.clone().map_or(Ok(()), Err);
+        let event = match stage {
+            Stage::Read { offset, mut buf } => {
+                if error.is_none() {
+                    target.current.read(offset, &mut buf);
+                }
+                Event::DiskRead { token, buf, result }
+            }
+            Stage::Write { offset, bufs, flush } => {
+                if error.is_none() {
+                    target.complete(offset, Data::Bytes(bufs));
+                }
+                if flush && error.is_none() {
+                    let stage = Stage::Sync { mark: target.completed, of_write: true };
+                    let error = target.draw_error(&stage);
+                    return self.launch(node, disk, Flight { token, stage, error }, 0);
+                }
+                Event::DiskWrite { token, result }
+            }
+            Stage::Sync { mark, of_write } => {
+                self.settle_sync(node, disk, mark, error.is_some());
+                if of_write { Event::DiskWrite { token, result } } else { Event::DiskFlush { token, result } }
+            }
+            Stage::Discard { offset, len_bytes } => {
+                // "Unspecified or zero": both happen.
+                if error.is_none() && target.rng.chance(1, 2) {
+                    target.complete(offset, Data::Zeros(len_bytes));
+                }
+                Event::DiskDiscard { token, result }
+            }
+        };
+        if matches!(error, Some(DiskError::Io(_) | DiskError::NoSpace)) {
+            self.counts.disk_errors += 1;
+        }
+        let life = self.node(node).life;
+        self.deliver(node, life, event);
+    }
+
+    fn settle_sync(&mut self, node: NodeId, disk: DiskId, mark: u64, failed: bool) {
+        let mut counts = self.counts;
+        let target = self.disk_mut(node, disk);
+        if failed {
+            target.doom(mark, &mut counts)
+        } else {
+            target.commit(mark)
+        }
+        self.counts = counts;
+    }
+}

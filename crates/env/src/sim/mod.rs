@@ -1,0 +1,26 @@
+//! The simulated world: clocks, disks and a network under one seed, without threads.
+//!
+//! Comes in: operations of rooms (through [`SimEnv`]), and faults and the passing of time from the
+//! simulator (through [`World`]). Goes out: the same events as from the real form, after seeded delays.
+//! Nothing happens by itself: time moves in [`World::advance_to`] alone, and a room runs only when the
+//! simulator gives its node a turn. Delays are drawn when an operation comes in; what it does happens when
+//! it is delivered.
+//!
+//! Invariant: equal seeds and equal calls give equal runs, bit for bit ([`World::trace_hash`]).
+
+mod clock;
+mod disk;
+mod image;
+mod net;
+mod state;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod trace;
+mod world;
+
+pub use clock::DRIFT_PPM_MAX;
+pub use disk::DiskFaults;
+pub use net::{Cut, NetConfig};
+pub use trace::FaultCounts;
+pub use world::{DiskImage, NodeId, SimEnv, World};

@@ -1,0 +1,171 @@
+//! The world's inside: nodes and their lives, the queue of what is due, delivery.
+//!
+//! Invariant: one queue ordered by (time, sequence), dice of fixed streams, no address and no hash order
+//! anywhere: equal seeds and equal calls give equal runs. An event reaches only the life that asked for it.
+
+use super::clock::NodeClock;
+use super::disk::Disk;
+use super::net::{Net, NetDue};
+use super::trace::{FaultCounts, Trace};
+use super::world::NodeId;
+use crate::op::{DiskId, Event, Op};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use types::Time;
+use types::rng::Rng;
+
+/// What will happen at some time.
+pub(super) enum Due {
+    Disk { node: NodeId, disk: DiskId, op: u64 },
+    Net(NetDue),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Power {
+    /// A process runs.
+    Up,
+    /// No process, but the machine answers (with resets).
+    Crashed,
+    /// Silence.
+    Off,
+}
+
+pub(super) struct Node {
+    pub name: String,
+    pub clock: NodeClock,
+    pub life: u32,
+    pub power: Power,
+    pub ready: VecDeque<Event>,
+    pub disks: Vec<Disk>,
+    pub listeners: u32,
+    /// What the last turn waits for, on the node's clock.
+    pub deadline: Time,
+    pub woken: Arc<AtomicBool>,
+}
+
+pub(super) struct State {
+    pub now: Time,
+    seq: u64,
+    queue: BTreeMap<(Time, u64), Due>,
+    pub nodes: Vec<Node>,
+    pub net: Net,
+    pub trace: Trace,
+    pub counts: FaultCounts,
+    pub rng: Rng,
+}
+
+impl State {
+    pub fn new(seed: u64) -> State {
+        let mut rng = Rng::new(seed);
+        let net = Net::new(rng.fork());
+        let mut trace = Trace::default();
+        trace.fold(seed);
+        State {
+            now: Time::ZERO,
+            seq: 0,
+            queue: BTreeMap::new(),
+            nodes: Vec::new(),
+            net,
+            trace,
+            counts: FaultCounts::default(),
+            rng,
+        }
+    }
+
+    pub fn node(&self, node: NodeId) -> &Node {
+        &self.nodes[node.0 as usize]
+    }
+
+    pub fn node_mut(&mut self, node: NodeId) -> &mut Node {
+        &mut self.nodes[node.0 as usize]
+    }
+
+    pub fn disk_mut(&mut self, node: NodeId, disk: DiskId) -> &mut Disk {
+        &mut self.node_mut(node).disks[disk.0 as usize]
+    }
+
+    pub fn next_seq(&mut self) -> u64 {
+        self.seq += 1;
+        self.seq
+    }
+
+    pub fn schedule(&mut self, after: Duration, due: Due) {
+        self.schedule_at(self.now + after, due);
+    }
+
+    pub fn schedule_at(&mut self, at: Time, due: Due) {
+        assert!(at >= self.now, "nothing is due in the past");
+        let seq = self.next_seq();
+        self.queue.insert((at, seq), due);
+    }
+
+    /// When the queue has its next entry.
+    pub fn next_due(&self) -> Option<Time> {
+        self.queue.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    pub fn advance_to(&mut self, to: Time) {
+        assert!(to >= self.now, "time does not go back");
+        while let Some(entry) = self.queue.first_entry() {
+            let at = entry.key().0;
+            if at > to {
+                break;
+            }
+            self.now = at;
+            match entry.remove() {
+                Due::Disk { node, disk, op } => self.disk_due(node, disk, op),
+                Due::Net(due) => self.net_due(due),
+            }
+        }
+        self.now = to;
+    }
+
+    /// Gives an event to a life of a node; a life that is over gets nothing.
+    pub fn deliver(&mut self, node: NodeId, life: u32, event: Event) {
+        let target = &mut self.nodes[node.0 as usize];
+        if target.life != life || target.power != Power::Up {
+            return;
+        }
+        self.trace.event(node.0, self.now, &event);
+        target.ready.push_back(event);
+    }
+
+    pub fn submit(&mut self, node: NodeId, op: Op) {
+        self.trace.op(node.0, self.now, &op);
+        match op {
+            Op::DiskRead { .. } | Op::DiskWrite { .. } | Op::DiskFlush { .. } | Op::DiskDiscard { .. } => {
+                self.submit_disk(node, op);
+            }
+            other => self.submit_net(node, other),
+        }
+    }
+
+    /// Whether a turn of this node would bring something or is wanted by its deadline.
+    pub fn has_events(&self, node: NodeId) -> bool {
+        let node = self.node(node);
+        node.power == Power::Up && (!node.ready.is_empty() || node.woken.load(Ordering::SeqCst))
+    }
+
+    /// Ends the life of a node's process.
+    pub fn end_life(&mut self, node: NodeId, power: Power) {
+        assert!(power != Power::Up, "an end");
+        let mut counts = self.counts;
+        let target = self.node_mut(node);
+        target.power = power;
+        target.life += 1;
+        target.ready.clear();
+        target.deadline = Time::NEVER;
+        for disk in &mut target.disks {
+            match power {
+                Power::Off => disk.power_cut(&mut counts),
+                _ => disk.crash(&mut counts),
+            }
+        }
+        self.counts = counts;
+        self.trace.fold(u64::from(node.0) << 8 | power as u64);
+        self.trace.fold(self.now.0);
+        self.end_connections(node, power == Power::Off);
+    }
+}

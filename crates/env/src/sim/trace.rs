@@ -1,0 +1,92 @@
+//! The fingerprint of a run, and how many faults it met.
+
+use crate::op::{Event, NetError, Op};
+use types::{Time, crc32c};
+
+/// A hash folded over everything that happens: equal runs have equal values.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Trace(u64);
+
+impl Trace {
+    pub fn hash(self) -> u64 {
+        self.0
+    }
+
+    pub fn fold(&mut self, value: u64) {
+        let mut z = self.0.rotate_left(5) ^ value.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        self.0 = z ^ (z >> 31);
+    }
+
+    fn fold_all(&mut self, node: u32, at: Time, kind: u64, what: u64, ok: bool) {
+        self.fold(u64::from(node) << 32 | kind << 1 | u64::from(ok));
+        self.fold(at.0);
+        self.fold(what);
+    }
+
+    /// An operation leaves a room.
+    pub fn op(&mut self, node: u32, at: Time, op: &Op) {
+        let (kind, what) = match op {
+            Op::DiskRead { offset, buf, .. } => (1, *offset ^ (buf.len() as u64) << 44),
+            Op::DiskWrite { offset, bufs, flush, .. } => {
+                (2 + u64::from(*flush), *offset ^ u64::from(content(bufs)) << 32)
+            }
+            Op::DiskFlush { .. } => (4, 0),
+            Op::DiskDiscard { offset, len_bytes, .. } => (5, *offset ^ *len_bytes << 32),
+            Op::Connect { addr, .. } => (6, u64::from(crc32c(addr.to_string().as_bytes()))),
+            Op::Recv { conn, min, .. } => (7, u64::from(conn.slot) << 32 | *min as u64),
+            Op::Send { conn, bufs, .. } => (8, u64::from(conn.slot) << 32 | u64::from(content(bufs))),
+            Op::Close { conn } => (9, u64::from(conn.slot)),
+        };
+        self.fold_all(node, at, kind, what, true);
+    }
+
+    /// An event reaches a room.
+    pub fn event(&mut self, node: u32, at: Time, event: &Event) {
+        let (kind, what, ok) = match event {
+            Event::DiskRead { buf, result, .. } => (20, u64::from(crc32c(buf)), result.is_ok()),
+            Event::DiskWrite { token, result } => (21, u64::from(token.key), result.is_ok()),
+            Event::DiskFlush { token, result } => (22, u64::from(token.key), result.is_ok()),
+            Event::DiskDiscard { token, result } => (23, u64::from(token.key), result.is_ok()),
+            Event::Connected { token, result } => (24, u64::from(token.key), result.is_ok()),
+            Event::Accepted { conn, .. } => (25, u64::from(conn.slot), true),
+            Event::Received { bufs, result, .. } => {
+                let n = result.as_ref().copied().unwrap_or(0);
+                (26, (n as u64) << 32 | u64::from(content(bufs)), *result != Err(NetError::Lost))
+            }
+            Event::Sent { conn, result, .. } => (27, u64::from(conn.slot), result.is_ok()),
+            Event::Woken => (28, 0, true),
+        };
+        self.fold_all(node, at, kind, what, ok);
+    }
+}
+
+/// One checksum over several buffers.
+fn content<B: std::ops::Deref<Target = [u8]>>(bufs: &[B]) -> u32 {
+    bufs.iter().fold(0, |crc, b| types::crc::append(crc, b))
+}
+
+/// Faults that really struck, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultCounts {
+    pub crashes: u64,
+    pub power_cuts: u64,
+    /// Writes that a power cut or crash dropped whole, kept in part, and kept whole though unflushed.
+    pub writes_lost: u64,
+    pub writes_torn: u64,
+    pub writes_kept: u64,
+    /// Operations that failed with an error of the disk.
+    pub disk_errors: u64,
+    /// Bits and bytes changed through [`super::DiskImage`].
+    pub corruptions: u64,
+    pub partitions: u64,
+    pub heals: u64,
+    /// Connections that were reset by chance or by order.
+    pub resets: u64,
+    /// Segments delayed far beyond the usual (lost and sent again).
+    pub losses: u64,
+    /// Connections given up because their peer was silent.
+    pub timeouts: u64,
+    pub clock_changes: u64,
+}

@@ -1,0 +1,422 @@
+//! What the simulator holds: the world, its nodes, its faults. And what a room holds: [`SimEnv`].
+
+use super::clock::{DRIFT_PPM_MAX, NodeClock};
+use super::disk::{Disk, DiskFaults};
+use super::net::{Cut, NetConfig};
+use super::state::{Due, Node, Power, State};
+use super::trace::FaultCounts;
+use crate::op::{DiskId, DiskInfo, DiskKind, DiskSpec, EnvError, Event, ListenerId, NetAddr, Op};
+use crate::world::{Env, Waker};
+use std::cell::{Ref, RefCell, RefMut};
+use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use types::Time;
+use types::rng::Rng;
+use types::units::SECTOR;
+
+/// A machine of the world.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct NodeId(pub u32);
+
+/// A simulated world: a cheap handle, one seed, one thread.
+///
+/// The simulator's loop is: take [`World::ready_nodes`]; give each a turn (and another while its room has
+/// operations to submit); when none is ready, [`World::advance_to`] the [`World::next_turn_time`].
+#[derive(Clone)]
+pub struct World(Rc<RefCell<State>>);
+
+impl World {
+    pub fn new(seed: u64) -> World {
+        World(Rc::new(RefCell::new(State::new(seed))))
+    }
+
+    fn state(&self) -> RefMut<'_, State> {
+        self.0.borrow_mut()
+    }
+
+    #[cfg(test)]
+    pub(super) fn state_for_tests(&self) -> RefMut<'_, State> {
+        self.state()
+    }
+
+    fn look(&self) -> Ref<'_, State> {
+        self.0.borrow()
+    }
+
+    /// A machine that is off; its clock runs true until told otherwise.
+    pub fn add_node(&self, name: &str) -> NodeId {
+        let mut state = self.state();
+        let id = NodeId(u32::try_from(state.nodes.len()).expect("fewer than 2^32 nodes"));
+        let boot = Time(state.rng.between(1_000_000_000, 100_000_000_000));
+        let clock = NodeClock::new(state.now, boot, 0);
+        state.nodes.push(Node {
+            name: name.to_owned(),
+            clock,
+            life: 0,
+            power: Power::Off,
+            ready: VecDeque::new(),
+            disks: Vec::new(),
+            listeners: 0,
+            deadline: Time::NEVER,
+            woken: Arc::new(AtomicBool::new(false)),
+        });
+        id
+    }
+
+    pub fn node_name(&self, node: NodeId) -> String {
+        self.look().node(node).name.clone()
+    }
+
+    /// Starts a process on the node: a new life. An earlier one that still runs crashes first.
+    pub fn env(&self, node: NodeId) -> SimEnv {
+        if self.is_up(node) {
+            self.crash(node);
+        }
+        let mut state = self.state();
+        let rng = state.rng.fork();
+        let target = state.node_mut(node);
+        target.power = Power::Up;
+        target.life += 1;
+        target.listeners = 0;
+        target.woken = Arc::new(AtomicBool::new(false));
+        let life = target.life;
+        state.answer_again(node);
+        drop(state);
+        SimEnv { world: self.clone(), node, life, rng }
+    }
+
+    /// The process dies as by `kill -9`: completed writes stay, flushed or not.
+    pub fn crash(&self, node: NodeId) {
+        let mut state = self.state();
+        if state.node(node).power == Power::Up {
+            state.counts.crashes += 1;
+            state.end_life(node, Power::Crashed);
+        }
+    }
+
+    /// The machine loses its power: unflushed writes are kept, lost or torn; its clock starts anew.
+    pub fn power_cut(&self, node: NodeId) {
+        let mut state = self.state();
+        state.counts.power_cuts += 1;
+        state.end_life(node, Power::Off);
+        let boot = Time(state.rng.between(1_000_000_000, 10_000_000_000));
+        let now = state.now;
+        let target = state.node_mut(node);
+        target.clock = NodeClock::new(now, boot, target.clock.rate_ppm());
+    }
+
+    /// Whether a process runs there.
+    pub fn is_up(&self, node: NodeId) -> bool {
+        self.look().node(node).power == Power::Up
+    }
+
+    /// The world's time. Rooms never see it.
+    pub fn now(&self) -> Time {
+        self.look().now
+    }
+
+    /// When the next entry of the queue is due (now, when a node has something to take).
+    pub fn next_event_time(&self) -> Option<Time> {
+        let state = self.look();
+        let waiting = (0..state.nodes.len() as u32).any(|n| state.has_events(NodeId(n)));
+        if waiting { Some(state.now) } else { state.next_due() }
+    }
+
+    /// As [`World::next_event_time`], counting also the deadlines that the nodes' last turns named.
+    pub fn next_turn_time(&self) -> Option<Time> {
+        let state = self.look();
+        let up = state.nodes.iter().filter(|n| n.power == Power::Up);
+        let deadline = up.map(|n| n.clock.global(n.deadline)).min().filter(|t| *t != Time::NEVER);
+        let event = self.next_event_time();
+        [deadline.map(|t| t.max(state.now)), event].into_iter().flatten().min()
+    }
+
+    /// Lets everything happen that is due until then.
+    ///
+    /// # Panics
+    /// When `to` lies in the past.
+    pub fn advance_to(&self, to: Time) {
+        self.state().advance_to(to);
+    }
+
+    /// Whether a turn of this node would bring an event.
+    pub fn has_events(&self, node: NodeId) -> bool {
+        self.look().has_events(node)
+    }
+
+    /// Nodes that have events, or whose deadline has come; ascending.
+    pub fn ready_nodes(&self) -> Vec<NodeId> {
+        let state = self.look();
+        let ready = |node: &NodeId| {
+            let target = state.node(*node);
+            state.has_events(*node) || target.power == Power::Up && target.clock.local(state.now) >= target.deadline
+        };
+        (0..state.nodes.len() as u32).map(NodeId).filter(ready).collect()
+    }
+
+    /// What the node's clock shows.
+    pub fn local_now(&self, node: NodeId) -> Time {
+        let state = self.look();
+        state.node(node).clock.local(state.now)
+    }
+
+    /// When the node's clock will show `deadline`.
+    pub fn local_to_global(&self, node: NodeId, deadline: Time) -> Time {
+        self.look().node(node).clock.global(deadline)
+    }
+
+    /// From now on the node's clock gains this many parts per million (or loses, when negative).
+    ///
+    /// # Panics
+    /// Beyond [`DRIFT_PPM_MAX`].
+    pub fn set_clock_rate(&self, node: NodeId, rate_ppm: i64) {
+        assert!(rate_ppm.abs() <= DRIFT_PPM_MAX, "a drift of {rate_ppm} ppm");
+        let mut state = self.state();
+        state.counts.clock_changes += 1;
+        let now = state.now;
+        let clock = &mut state.node_mut(node).clock;
+        *clock = NodeClock::new(now, clock.local(now), rate_ppm);
+    }
+
+    /// The node's clock leaps forward (a suspended machine).
+    pub fn jump_clock(&self, node: NodeId, by: Duration) {
+        let mut state = self.state();
+        state.counts.clock_changes += 1;
+        let now = state.now;
+        let clock = &mut state.node_mut(node).clock;
+        *clock = NodeClock::new(now, clock.local(now) + by, clock.rate_ppm());
+    }
+
+    /// Changes how the network behaves.
+    pub fn net(&self, change: impl FnOnce(&mut NetConfig)) {
+        change(&mut self.state().net.config);
+    }
+
+    /// Messages from and to this node take `factor` times as long.
+    pub fn slow_node(&self, node: NodeId, factor: u32) {
+        self.state().net.set_slow(node, factor);
+    }
+
+    /// Nothing passes between the two (or from `a` to `b` only): bytes are held; a connection that
+    /// stays cut for the network's `user_timeout` is lost.
+    pub fn partition(&self, a: NodeId, b: NodeId, cut: Cut) {
+        self.state().partition(a, b, cut);
+    }
+
+    pub fn heal(&self, a: NodeId, b: NodeId) {
+        self.state().heal(a, b);
+    }
+
+    pub fn heal_all(&self) {
+        self.state().heal_all();
+    }
+
+    /// Resets every connection between the two.
+    pub fn reset_conns(&self, a: NodeId, b: NodeId) {
+        let mut state = self.state();
+        let ends = state.ends_between(a, b);
+        for end in ends {
+            state.reset(end);
+        }
+    }
+
+    /// Puts a disk of zeros into the node; one that has this path already is replaced (a wiped disk).
+    ///
+    /// # Panics
+    /// When the disk is open.
+    pub fn create_disk(&self, node: NodeId, path: impl AsRef<Path>, size_bytes: u64, volatile_cache: bool) {
+        let mut state = self.state();
+        let rng = state.rng.fork();
+        let disk = Disk::new(path.as_ref().to_owned(), size_bytes, volatile_cache, rng);
+        let disks = &mut state.node_mut(node).disks;
+        match disks.iter_mut().find(|d| d.path == path.as_ref()) {
+            Some(old) => {
+                assert!(old.held_by.is_none(), "the disk is open");
+                *old = disk;
+            }
+            None => disks.push(disk),
+        }
+    }
+
+    /// Changes how a disk behaves.
+    ///
+    /// # Panics
+    /// When there is no such disk.
+    pub fn disk_faults(&self, node: NodeId, path: impl AsRef<Path>, change: impl FnOnce(&mut DiskFaults)) {
+        let disk = self.disk_id(node, path.as_ref());
+        let mut state = self.state();
+        let target = state.disk_mut(node, disk);
+        change(&mut target.faults);
+        for op in target.take_stalled() {
+            state.schedule(Duration::from_micros(10), Due::Disk { node, disk, op });
+        }
+    }
+
+    /// The stored bytes, to look at and to damage.
+    ///
+    /// # Panics
+    /// When there is no such disk.
+    pub fn disk_image(&self, node: NodeId, path: impl AsRef<Path>) -> DiskImage {
+        DiskImage { world: self.clone(), node, disk: self.disk_id(node, path.as_ref()) }
+    }
+
+    fn disk_id(&self, node: NodeId, path: &Path) -> DiskId {
+        let state = self.look();
+        let found = state.node(node).disks.iter().position(|d| d.path == path);
+        DiskId(found.unwrap_or_else(|| panic!("no disk {} in {node:?}", path.display())) as u32)
+    }
+
+    /// Equal for equal runs.
+    pub fn trace_hash(&self) -> u64 {
+        self.look().trace.hash()
+    }
+
+    /// Folds something of the simulator's own into the trace.
+    pub fn trace(&self, value: u64) {
+        self.state().trace.fold(value);
+    }
+
+    pub fn fault_counts(&self) -> FaultCounts {
+        self.look().counts
+    }
+
+    /// Dice for the simulator's own choices.
+    pub fn fork_rng(&self) -> Rng {
+        self.state().rng.fork()
+    }
+}
+
+/// A disk's stored bytes, seen from outside the system.
+pub struct DiskImage {
+    world: World,
+    node: NodeId,
+    disk: DiskId,
+}
+
+impl DiskImage {
+    pub fn size_bytes(&self) -> u64 {
+        self.world.state().disk_mut(self.node, self.disk).size_bytes
+    }
+
+    /// What a read would find now.
+    pub fn read(&self, offset: u64, into: &mut [u8]) {
+        self.world.state().disk_mut(self.node, self.disk).peek(offset, into);
+    }
+
+    /// Changes bytes behind everybody's back, durably.
+    pub fn write(&self, offset: u64, bytes: &[u8]) {
+        let mut state = self.world.state();
+        state.counts.corruptions += 1;
+        state.disk_mut(self.node, self.disk).poke(offset, bytes);
+    }
+
+    /// Flips one bit, durably.
+    pub fn flip_bit(&self, offset: u64, bit: u8) {
+        let mut byte = [0];
+        self.read(offset, &mut byte);
+        self.write(offset, &[byte[0] ^ (1 << (bit % 8))]);
+    }
+}
+
+/// The simulated form of [`Env`]: one life of one node's process. Dropping it ends the process.
+pub struct SimEnv {
+    world: World,
+    node: NodeId,
+    life: u32,
+    rng: Rng,
+}
+
+impl SimEnv {
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// Whether this life still runs.
+    pub fn is_alive(&self) -> bool {
+        self.world.look().lives(self.node, self.life)
+    }
+}
+
+impl Env for SimEnv {
+    fn now(&self) -> Time {
+        self.world.local_now(self.node)
+    }
+
+    fn random(&mut self) -> u64 {
+        self.rng.next_u64()
+    }
+
+    fn turn(&mut self, ops: &mut Vec<Op>, events: &mut Vec<Event>, deadline: Time) -> Result<(), EnvError> {
+        let mut state = self.world.state();
+        if !state.lives(self.node, self.life) {
+            ops.clear();
+            return Ok(());
+        }
+        for op in ops.drain(..) {
+            state.submit(self.node, op);
+        }
+        let target = state.node_mut(self.node);
+        target.deadline = deadline;
+        events.extend(target.ready.drain(..));
+        if target.woken.swap(false, Ordering::SeqCst) {
+            let now = state.now;
+            state.trace.event(self.node.0, now, &Event::Woken);
+            events.push(Event::Woken);
+        }
+        Ok(())
+    }
+
+    fn open_disk(&mut self, spec: &DiskSpec) -> Result<DiskInfo, EnvError> {
+        let mut state = self.world.state();
+        let path = || spec.path.clone();
+        let failed = |kind: io::ErrorKind| EnvError::Open { path: path(), source: kind.into() };
+        if !state.lives(self.node, self.life) {
+            return Err(failed(io::ErrorKind::Interrupted));
+        }
+        let disks = &mut state.node_mut(self.node).disks;
+        let Some(id) = disks.iter().position(|d| d.path == spec.path) else {
+            return Err(failed(io::ErrorKind::NotFound));
+        };
+        let disk = &mut disks[id];
+        if disk.held_by.is_some() {
+            return Err(EnvError::Locked { path: path() });
+        }
+        disk.held_by = Some(self.life);
+        disk.read_only = spec.read_only;
+        Ok(DiskInfo {
+            id: DiskId(id as u32),
+            kind: DiskKind::Block,
+            size_bytes: disk.size_bytes,
+            align_bytes: SECTOR as u32,
+            volatile_cache: disk.volatile_cache && !spec.assume_plp,
+        })
+    }
+
+    fn listen(&mut self, addr: &NetAddr) -> Result<(ListenerId, NetAddr), EnvError> {
+        let mut state = self.world.state();
+        if !state.lives(self.node, self.life) {
+            let source = io::ErrorKind::Interrupted.into();
+            return Err(EnvError::Listen { addr: addr.clone(), source });
+        }
+        state.listen(self.node, addr)
+    }
+
+    fn waker(&self) -> Waker {
+        let woken = Arc::clone(&self.world.look().node(self.node).woken);
+        Waker::new(move || woken.store(true, Ordering::SeqCst))
+    }
+}
+
+impl Drop for SimEnv {
+    fn drop(&mut self) {
+        let mut state = self.world.state();
+        if state.lives(self.node, self.life) {
+            state.end_life(self.node, Power::Crashed);
+        }
+    }
+}
