@@ -1,0 +1,197 @@
+//! The administrator's side: asks the leading meta, whichever it is.
+
+use crate::convert::{Malformed, need, uuid};
+use crate::convert_admin::volume;
+use crate::follow::Metas;
+use crate::pb::{self, admin_client::AdminClient as Rpc};
+use crate::status::{self, Failure};
+use crate::{MESSAGE_LEN_MAX, pb::VolumeView as PbVolume};
+use control::admin::{AdminAnswer, AdminAsk};
+use std::time::Duration;
+use tokio::time::Instant;
+use tonic::transport::Channel;
+use types::control::Refusal;
+use types::{ClusterId, OsdId};
+
+const RETRY_AFTER: Duration = Duration::from_millis(150);
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AdminError {
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error("BSLT-2001: no metadata server answered in {after:?}; last: {last}; {}", next_step())]
+    Unreachable { after: Duration, last: String },
+    /// The connection broke after the command left: it may have been done.
+    #[error(
+        "BSLT-2001: the connection broke before the answer came ({last}); the command may have been done: look before you repeat it"
+    )]
+    Unsure { last: String },
+    #[error("BSLT-2004: the metadata server answered nonsense: {0}; check that both sides run matching versions")]
+    Malformed(#[from] Malformed),
+}
+
+impl AdminError {
+    /// The BSLT number.
+    pub fn code(&self) -> u32 {
+        match self {
+            AdminError::Refused(refusal) => refusal.code,
+            AdminError::Unreachable { .. } | AdminError::Unsure { .. } => control::codes::META_UNAVAILABLE,
+            AdminError::Malformed(_) => control::codes::BAD_REQUEST,
+        }
+    }
+}
+
+fn next_step() -> &'static str {
+    control::codes::explain(control::codes::META_UNAVAILABLE).map_or("", |c| c.next)
+}
+
+/// Asks the leading meta; follows it when it changes.
+pub struct AdminClient {
+    metas: Metas,
+    timeout: Duration,
+}
+
+impl AdminClient {
+    /// `metas` are `host:port`; nothing is connected yet. An answer is waited for at most `timeout`.
+    pub fn new(metas: Vec<String>, timeout: Duration) -> AdminClient {
+        AdminClient { metas: Metas::new(metas), timeout }
+    }
+
+    /// Asks until there is an answer, a refusal, or the time is over.
+    ///
+    /// # Errors
+    /// See [`AdminError`].
+    pub async fn ask(&self, ask: AdminAsk) -> Result<AdminAnswer, AdminError> {
+        let end = Instant::now() + self.timeout;
+        let mut last = String::from("nothing was tried");
+        loop {
+            if Instant::now() >= end {
+                return Err(AdminError::Unreachable { after: self.timeout, last });
+            }
+            let held = match tokio::time::timeout_at(end, self.metas.held()).await {
+                Ok(Ok(held)) => held,
+                Ok(Err(why)) => {
+                    last = why;
+                    tokio::time::sleep(RETRY_AFTER).await;
+                    continue;
+                }
+                Err(_) => continue,
+            };
+            let sent = tokio::time::timeout_at(end, send(held.channel, &ask)).await;
+            let failure = match sent {
+                Ok(Ok(answer)) => return Ok(answer?),
+                Ok(Err(status)) => status::read(&status),
+                Err(_) => Failure::Lost(format!("no answer in {:?}", self.timeout)),
+            };
+            match failure {
+                Failure::Refused(refusal) => return Err(refusal.into()),
+                Failure::NotLeader { leader } => {
+                    if leader.is_none() {
+                        tokio::time::sleep(RETRY_AFTER).await;
+                    }
+                    last = "that meta does not lead".to_string();
+                    self.metas.failed(held.generation, leader).await;
+                }
+                Failure::Lost(why) => {
+                    self.metas.failed(held.generation, None).await;
+                    if !may_repeat(&ask) {
+                        return Err(AdminError::Unsure { last: why });
+                    }
+                    last = why;
+                    tokio::time::sleep(RETRY_AFTER).await;
+                }
+            }
+        }
+    }
+}
+
+/// Whether asking twice is the same as asking once.
+fn may_repeat(ask: &AdminAsk) -> bool {
+    !matches!(
+        ask,
+        AdminAsk::PoolCreate(_)
+            | AdminAsk::PoolRemove { .. }
+            | AdminAsk::VolumeCreate { .. }
+            | AdminAsk::VolumeRemove { .. }
+    )
+}
+
+type Sent = Result<Result<AdminAnswer, Malformed>, tonic::Status>;
+
+async fn send(channel: Channel, ask: &AdminAsk) -> Sent {
+    let mut rpc = Rpc::new(channel).max_decoding_message_size(MESSAGE_LEN_MAX);
+    match ask.clone() {
+        AdminAsk::Status => {
+            let reply = rpc.status(pb::StatusRequest {}).await?.into_inner();
+            Ok(reply.try_into().map(AdminAnswer::Status))
+        }
+        AdminAsk::OsdRegister(r) => {
+            let request = pb::OsdRegisterRequest {
+                uuid: r.uuid.0.to_vec(),
+                host: r.host,
+                rack: r.rack,
+                zone: r.zone,
+                capacity_bytes: r.capacity_bytes,
+            };
+            let reply = rpc.osd_register(request).await?.into_inner();
+            let cluster = uuid(&reply.cluster, "cluster").map(ClusterId);
+            Ok(cluster.map(|cluster| AdminAnswer::OsdRegistered { cluster, osd: OsdId(reply.osd) }))
+        }
+        AdminAsk::OsdList => {
+            let reply = rpc.osd_list(pb::OsdListRequest {}).await?.into_inner();
+            Ok(all(reply.osds).map(AdminAnswer::Osds))
+        }
+        AdminAsk::OsdSet { osd, is_in, drain } => {
+            rpc.osd_set(pb::OsdSetRequest { osd: osd.0, is_in, drain }).await?;
+            Ok(Ok(AdminAnswer::Done))
+        }
+        AdminAsk::PoolCreate(p) => {
+            let request =
+                pb::PoolCreateRequest { name: p.name, replicas: p.replicas, domain: p.domain, pg_count: p.pg_count };
+            let reply = rpc.pool_create(request).await?.into_inner();
+            let warning = reply.warning;
+            Ok(need(reply.pool, "pool").map(|pool| AdminAnswer::PoolCreated { pool: pool.into(), warning }))
+        }
+        AdminAsk::PoolList => {
+            let reply = rpc.pool_list(pb::PoolListRequest {}).await?.into_inner();
+            Ok(Ok(AdminAnswer::Pools(reply.pools.into_iter().map(Into::into).collect())))
+        }
+        AdminAsk::PoolRemove { name } => {
+            rpc.pool_remove(pb::PoolRemoveRequest { name }).await?;
+            Ok(Ok(AdminAnswer::Done))
+        }
+        AdminAsk::PgList { pool } => {
+            let reply = rpc.pg_list(pb::PgListRequest { pool }).await?.into_inner();
+            Ok(all(reply.pgs).map(AdminAnswer::Pgs))
+        }
+        volumes => send_volume(&mut rpc, volumes).await,
+    }
+}
+
+async fn send_volume(rpc: &mut Rpc<Channel>, ask: AdminAsk) -> Sent {
+    match ask {
+        AdminAsk::VolumeCreate { name, len_bytes } => {
+            let reply = rpc.volume_create(pb::VolumeCreateRequest { name, len_bytes }).await?.into_inner();
+            Ok(volume(reply).map(AdminAnswer::Volume))
+        }
+        AdminAsk::VolumeList { pool } => {
+            let reply = rpc.volume_list(pb::VolumeListRequest { pool }).await?.into_inner();
+            let volumes: Vec<PbVolume> = reply.volumes;
+            Ok(Ok(AdminAnswer::Volumes(volumes.into_iter().map(Into::into).collect())))
+        }
+        AdminAsk::VolumeInfo { name } => {
+            let reply = rpc.volume_info(pb::VolumeInfoRequest { name }).await?.into_inner();
+            Ok(volume(reply).map(AdminAnswer::Volume))
+        }
+        AdminAsk::VolumeRemove { name, force } => {
+            rpc.volume_remove(pb::VolumeRemoveRequest { name, force }).await?;
+            Ok(Ok(AdminAnswer::Done))
+        }
+        other => unreachable!("{other:?} is sent elsewhere"),
+    }
+}
+
+fn all<A, B: TryFrom<A, Error = Malformed>>(values: Vec<A>) -> Result<Vec<B>, Malformed> {
+    values.into_iter().map(B::try_from).collect()
+}

@@ -1,0 +1,432 @@
+//! Values of `types::control` to and from protobuf. What comes in is checked.
+
+use crate::pb;
+use std::net::SocketAddr;
+use types::control::{
+    Attach, AttachRefusal, ClientAnswer, ClientAsk, LeadReport, MapView, Opened, OsdDown, OsdHeartbeat, OsdHello,
+    OsdUp, PgReport, Refusal, SegmentPlace,
+};
+use types::limits::REPLICAS_MAX;
+use types::map::{Member, OsdAddr, PgMap};
+use types::{
+    ClusterId, Epoch, Incarnation, Index, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SegmentIndex, SessionId, Term,
+    VolumeId,
+};
+
+/// A message that says what is wrong with it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    #[error("{0} is missing")]
+    Missing(&'static str),
+    #[error("{0} is not an address: {1:?}")]
+    Addr(&'static str, String),
+    #[error("{0} is not a uuid")]
+    Uuid(&'static str),
+    #[error("{0} is out of range")]
+    Range(&'static str),
+}
+
+pub(crate) fn need<T>(value: Option<T>, what: &'static str) -> Result<T, Malformed> {
+    value.ok_or(Malformed::Missing(what))
+}
+
+pub(crate) fn addr(text: &str, what: &'static str) -> Result<SocketAddr, Malformed> {
+    text.parse().map_err(|_| Malformed::Addr(what, text.chars().take(64).collect()))
+}
+
+pub(crate) fn uuid(bytes: &[u8], what: &'static str) -> Result<[u8; 16], Malformed> {
+    bytes.try_into().map_err(|_| Malformed::Uuid(what))
+}
+
+fn small(value: u32, what: &'static str) -> Result<u8, Malformed> {
+    u8::try_from(value).map_err(|_| Malformed::Range(what))
+}
+
+impl From<PgId> for pb::PgId {
+    fn from(pg: PgId) -> Self {
+        pb::PgId { pool: pg.pool.0, n: pg.n }
+    }
+}
+
+impl From<pb::PgId> for PgId {
+    fn from(pg: pb::PgId) -> Self {
+        PgId { pool: PoolId(pg.pool), n: pg.n }
+    }
+}
+
+pub(crate) fn pg(value: Option<pb::PgId>) -> Result<PgId, Malformed> {
+    need(value, "pg").map(PgId::from)
+}
+
+impl From<&PgMap> for pb::PgMap {
+    fn from(map: &PgMap) -> Self {
+        let member = |m: &Member| pb::Member { replica: m.replica.0, osd: m.osd.0 };
+        pb::PgMap {
+            pg: Some(map.pg.into()),
+            lineage: map.lineage,
+            conf_epoch: map.conf_epoch.0,
+            members: map.members.iter().map(member).collect(),
+        }
+    }
+}
+
+impl TryFrom<pb::PgMap> for PgMap {
+    type Error = Malformed;
+
+    fn try_from(map: pb::PgMap) -> Result<Self, Malformed> {
+        // A membership change may hold the old and the new set together.
+        if map.members.is_empty() || map.members.len() > 2 * REPLICAS_MAX {
+            return Err(Malformed::Range("members"));
+        }
+        let member = |m: &pb::Member| Member { replica: ReplicaId(m.replica), osd: OsdId(m.osd) };
+        Ok(PgMap {
+            pg: pg(map.pg)?,
+            lineage: map.lineage,
+            conf_epoch: Epoch(map.conf_epoch),
+            members: map.members.iter().map(member).collect(),
+        })
+    }
+}
+
+fn addrs_to(osds: &[OsdAddr]) -> Vec<pb::OsdAddr> {
+    osds.iter().map(|a| pb::OsdAddr { osd: a.osd.0, addr: a.addr.to_string() }).collect()
+}
+
+fn addrs_from(osds: Vec<pb::OsdAddr>) -> Result<Vec<OsdAddr>, Malformed> {
+    osds.into_iter().map(|a| Ok(OsdAddr { osd: OsdId(a.osd), addr: addr(&a.addr, "addr")? })).collect()
+}
+
+fn maps_from(pgs: Vec<pb::PgMap>) -> Result<Vec<PgMap>, Malformed> {
+    pgs.into_iter().map(PgMap::try_from).collect()
+}
+
+// ---- OSD stream ----
+
+impl From<OsdUp> for pb::OsdUp {
+    fn from(up: OsdUp) -> Self {
+        let body = match up {
+            OsdUp::Hello(hello) => pb::osd_up::Body::Hello(hello.into()),
+            OsdUp::Heartbeat(heartbeat) => pb::osd_up::Body::Heartbeat(heartbeat.into()),
+            OsdUp::Attached { pg, order, result } => {
+                use pb::attached::Result as R;
+                let result = match result {
+                    Ok(()) => R::Done(pb::Empty {}),
+                    Err(AttachRefusal::NotLeader { hint }) => {
+                        R::NotLeader(pb::NotLeading { hint: hint.map(|osd| osd.0) })
+                    }
+                    Err(AttachRefusal::StaleOrder { last }) => R::StaleOrder(last),
+                    Err(AttachRefusal::Busy) => R::Busy(pb::Empty {}),
+                };
+                pb::osd_up::Body::Attached(pb::Attached { pg: Some(pg.into()), order, result: Some(result) })
+            }
+        };
+        pb::OsdUp { body: Some(body) }
+    }
+}
+
+impl TryFrom<pb::OsdUp> for OsdUp {
+    type Error = Malformed;
+
+    fn try_from(up: pb::OsdUp) -> Result<Self, Malformed> {
+        Ok(match need(up.body, "body")? {
+            pb::osd_up::Body::Hello(hello) => OsdUp::Hello(hello.try_into()?),
+            pb::osd_up::Body::Heartbeat(heartbeat) => OsdUp::Heartbeat(heartbeat.try_into()?),
+            pb::osd_up::Body::Attached(attached) => {
+                use pb::attached::Result as R;
+                let result = match need(attached.result, "result")? {
+                    R::Done(_) => Ok(()),
+                    R::NotLeader(not) => Err(AttachRefusal::NotLeader { hint: not.hint.map(OsdId) }),
+                    R::StaleOrder(last) => Err(AttachRefusal::StaleOrder { last }),
+                    R::Busy(_) => Err(AttachRefusal::Busy),
+                };
+                OsdUp::Attached { pg: pg(attached.pg)?, order: attached.order, result }
+            }
+        })
+    }
+}
+
+impl From<OsdHello> for pb::OsdHello {
+    fn from(hello: OsdHello) -> Self {
+        let replica = |(pg, replica): &(PgId, ReplicaId)| pb::PgReplica { pg: Some((*pg).into()), replica: replica.0 };
+        pb::OsdHello {
+            cluster: hello.cluster.0.to_vec(),
+            osd: hello.osd.0,
+            uuid: hello.uuid.0.to_vec(),
+            incarnation: hello.incarnation.0,
+            addr: hello.addr.to_string(),
+            http: hello.http.map(|a| a.to_string()),
+            capacity_bytes: hello.capacity_bytes,
+            host: hello.host,
+            rack: hello.rack,
+            zone: hello.zone,
+            replicas: hello.replicas.iter().map(replica).collect(),
+        }
+    }
+}
+
+impl TryFrom<pb::OsdHello> for OsdHello {
+    type Error = Malformed;
+
+    fn try_from(hello: pb::OsdHello) -> Result<Self, Malformed> {
+        let replica = |r: pb::PgReplica| Ok((pg(r.pg)?, ReplicaId(r.replica)));
+        Ok(OsdHello {
+            cluster: ClusterId(uuid(&hello.cluster, "cluster")?),
+            osd: OsdId(hello.osd),
+            uuid: OsdUuid(uuid(&hello.uuid, "uuid")?),
+            incarnation: Incarnation(hello.incarnation),
+            addr: addr(&hello.addr, "addr")?,
+            http: hello.http.map(|a| addr(&a, "http")).transpose()?,
+            capacity_bytes: hello.capacity_bytes,
+            host: hello.host,
+            rack: hello.rack,
+            zone: hello.zone,
+            replicas: hello.replicas.into_iter().map(replica).collect::<Result<_, Malformed>>()?,
+        })
+    }
+}
+
+impl From<OsdHeartbeat> for pb::OsdHeartbeat {
+    fn from(beat: OsdHeartbeat) -> Self {
+        let lead = |l: LeadReport| pb::LeadReport {
+            active: l.active,
+            followers_in_sync: l.followers_in_sync.into(),
+            followers_behind: l.followers_behind.into(),
+            followers_silent: l.followers_silent.into(),
+            recovering: l.recovering,
+        };
+        let report = |r: PgReport| pb::PgReport {
+            pg: Some(r.pg.into()),
+            replica: r.replica.0,
+            term: r.term.0,
+            applied: r.applied.0,
+            quarantined: r.quarantined,
+            leading: r.leading.map(lead),
+        };
+        pb::OsdHeartbeat {
+            used_bytes: beat.used_bytes,
+            free_bytes: beat.free_bytes,
+            full: beat.full,
+            poisoned: beat.poisoned,
+            pgs: beat.pgs.into_iter().map(report).collect(),
+            unreachable: beat.unreachable.iter().map(|osd| osd.0).collect(),
+        }
+    }
+}
+
+impl TryFrom<pb::OsdHeartbeat> for OsdHeartbeat {
+    type Error = Malformed;
+
+    fn try_from(beat: pb::OsdHeartbeat) -> Result<Self, Malformed> {
+        let lead = |l: pb::LeadReport| {
+            Ok(LeadReport {
+                active: l.active,
+                followers_in_sync: small(l.followers_in_sync, "followers_in_sync")?,
+                followers_behind: small(l.followers_behind, "followers_behind")?,
+                followers_silent: small(l.followers_silent, "followers_silent")?,
+                recovering: l.recovering,
+            })
+        };
+        let report = |r: pb::PgReport| {
+            Ok(PgReport {
+                pg: pg(r.pg)?,
+                replica: ReplicaId(r.replica),
+                term: Term(r.term),
+                applied: Index(r.applied),
+                quarantined: r.quarantined,
+                leading: r.leading.map(lead).transpose()?,
+            })
+        };
+        Ok(OsdHeartbeat {
+            used_bytes: beat.used_bytes,
+            free_bytes: beat.free_bytes,
+            full: beat.full,
+            poisoned: beat.poisoned,
+            pgs: beat.pgs.into_iter().map(report).collect::<Result<_, Malformed>>()?,
+            unreachable: beat.unreachable.into_iter().map(OsdId).collect(),
+        })
+    }
+}
+
+/// `None` for what never travels ([`OsdDown::Connected`]).
+pub fn osd_down(down: OsdDown) -> Option<pb::OsdDown> {
+    use pb::osd_down::Body;
+    let map = |map_epoch: Epoch, osds: &[OsdAddr]| pb::OsdMap { map_epoch: map_epoch.0, osds: addrs_to(osds) };
+    let body = match down {
+        OsdDown::Connected => return None,
+        OsdDown::Welcome { map_epoch, osds } => Body::Welcome(map(map_epoch, &osds)),
+        OsdDown::Osds { map_epoch, osds } => Body::Osds(map(map_epoch, &osds)),
+        OsdDown::EnsurePg(map) => Body::EnsurePg((&map).into()),
+        OsdDown::DropReplica { pg, replica } => {
+            Body::DropReplica(pb::PgReplica { pg: Some(pg.into()), replica: replica.0 })
+        }
+        OsdDown::Attach { pg, attach } => Body::Attach(pb::AttachPg {
+            pg: Some(pg.into()),
+            order: attach.order,
+            volume: attach.volume.0,
+            session: attach.session.0,
+            epoch: attach.epoch.0,
+            chunk_count: attach.chunk_count,
+        }),
+        OsdDown::TransferLeader { pg, to } => {
+            Body::TransferLeader(pb::TransferLeader { pg: Some(pg.into()), to: to.0 })
+        }
+        OsdDown::Refused { code, reason } => Body::Refused(pb::Refused { code, reason }),
+    };
+    Some(pb::OsdDown { body: Some(body) })
+}
+
+impl TryFrom<pb::OsdDown> for OsdDown {
+    type Error = Malformed;
+
+    fn try_from(down: pb::OsdDown) -> Result<Self, Malformed> {
+        use pb::osd_down::Body;
+        Ok(match need(down.body, "body")? {
+            Body::Welcome(m) => OsdDown::Welcome { map_epoch: Epoch(m.map_epoch), osds: addrs_from(m.osds)? },
+            Body::Osds(m) => OsdDown::Osds { map_epoch: Epoch(m.map_epoch), osds: addrs_from(m.osds)? },
+            Body::EnsurePg(map) => OsdDown::EnsurePg(map.try_into()?),
+            Body::DropReplica(r) => OsdDown::DropReplica { pg: pg(r.pg)?, replica: ReplicaId(r.replica) },
+            Body::Attach(a) => {
+                let attach = Attach {
+                    order: a.order,
+                    volume: VolumeId(a.volume),
+                    session: SessionId(a.session),
+                    epoch: Epoch(a.epoch),
+                    chunk_count: a.chunk_count,
+                };
+                OsdDown::Attach { pg: pg(a.pg)?, attach }
+            }
+            Body::TransferLeader(t) => OsdDown::TransferLeader { pg: pg(t.pg)?, to: OsdId(t.to) },
+            Body::Refused(r) => OsdDown::Refused { code: r.code, reason: r.reason },
+        })
+    }
+}
+
+// ---- client ----
+
+/// A question with its name.
+pub fn client_ask(client: u64, id: u64, ask: ClientAsk) -> pb::ClientAskRequest {
+    use pb::client_ask_request::Ask;
+    let ask = match ask {
+        ClientAsk::Open { name, write, steal, holder } => Ask::Open(pb::OpenAsk { name, write, steal, holder }),
+        ClientAsk::Segments { volume, session, epoch, segments, allocate } => Ask::Segments(pb::SegmentsAsk {
+            volume: volume.0,
+            session: session.0,
+            epoch: epoch.0,
+            segments: segments.iter().map(|s| s.0).collect(),
+            allocate,
+        }),
+        ClientAsk::Refresh { pgs } => Ask::Refresh(pb::RefreshAsk { pgs: pgs.into_iter().map(Into::into).collect() }),
+        ClientAsk::Keepalive { volume, session } => {
+            Ask::Keepalive(pb::HoldAsk { volume: volume.0, session: session.0 })
+        }
+        ClientAsk::Close { volume, session } => Ask::Close(pb::HoldAsk { volume: volume.0, session: session.0 }),
+    };
+    pb::ClientAskRequest { client, id, ask: Some(ask) }
+}
+
+impl TryFrom<pb::client_ask_request::Ask> for ClientAsk {
+    type Error = Malformed;
+
+    fn try_from(ask: pb::client_ask_request::Ask) -> Result<Self, Malformed> {
+        use pb::client_ask_request::Ask;
+        Ok(match ask {
+            Ask::Open(o) => ClientAsk::Open { name: o.name, write: o.write, steal: o.steal, holder: o.holder },
+            Ask::Segments(s) => ClientAsk::Segments {
+                volume: VolumeId(s.volume),
+                session: SessionId(s.session),
+                epoch: Epoch(s.epoch),
+                segments: s.segments.into_iter().map(SegmentIndex).collect(),
+                allocate: s.allocate,
+            },
+            Ask::Refresh(r) => ClientAsk::Refresh { pgs: r.pgs.into_iter().map(PgId::from).collect() },
+            Ask::Keepalive(h) => ClientAsk::Keepalive { volume: VolumeId(h.volume), session: SessionId(h.session) },
+            Ask::Close(h) => ClientAsk::Close { volume: VolumeId(h.volume), session: SessionId(h.session) },
+        })
+    }
+}
+
+fn places_to(segments: &[SegmentPlace]) -> Vec<pb::SegmentPlace> {
+    segments.iter().map(|s| pb::SegmentPlace { segment: s.segment.0, pg: s.pg.map(Into::into) }).collect()
+}
+
+fn places_from(segments: &[pb::SegmentPlace]) -> Vec<SegmentPlace> {
+    let place = |s: &pb::SegmentPlace| SegmentPlace { segment: SegmentIndex(s.segment), pg: s.pg.map(PgId::from) };
+    segments.iter().map(place).collect()
+}
+
+impl From<&MapView> for pb::MapView {
+    fn from(view: &MapView) -> Self {
+        let leader = |(pg, osd): &(PgId, OsdId)| pb::PgLeader { pg: Some((*pg).into()), osd: osd.0 };
+        pb::MapView {
+            pgs: view.pgs.iter().map(Into::into).collect(),
+            leaders: view.leaders.iter().map(leader).collect(),
+            osds: addrs_to(&view.osds),
+        }
+    }
+}
+
+impl TryFrom<pb::MapView> for MapView {
+    type Error = Malformed;
+
+    fn try_from(view: pb::MapView) -> Result<Self, Malformed> {
+        let leader = |l: pb::PgLeader| Ok((pg(l.pg)?, OsdId(l.osd)));
+        Ok(MapView {
+            pgs: maps_from(view.pgs)?,
+            leaders: view.leaders.into_iter().map(leader).collect::<Result<_, Malformed>>()?,
+            osds: addrs_from(view.osds)?,
+        })
+    }
+}
+
+impl From<ClientAnswer> for pb::ClientAskReply {
+    fn from(answer: ClientAnswer) -> Self {
+        use pb::client_ask_reply::Answer;
+        let answer = match answer {
+            ClientAnswer::Opened(o) => Answer::Opened(pb::Opened {
+                cluster: o.cluster.0.to_vec(),
+                volume: o.volume.0,
+                session: o.session.0,
+                epoch: o.epoch.0,
+                len_bytes: o.len_bytes,
+                write: o.write,
+                segments: places_to(&o.segments),
+                view: Some((&o.view).into()),
+            }),
+            ClientAnswer::Segments { segments, view } => {
+                Answer::Segments(pb::Segments { segments: places_to(&segments), view: Some((&view).into()) })
+            }
+            ClientAnswer::Refreshed(view) => Answer::Refreshed((&view).into()),
+            ClientAnswer::Alive => Answer::Alive(pb::Empty {}),
+            ClientAnswer::Closed => Answer::Closed(pb::Empty {}),
+            ClientAnswer::Refused(r) => Answer::Refused(pb::Refused { code: r.code, reason: r.message }),
+        };
+        pb::ClientAskReply { answer: Some(answer) }
+    }
+}
+
+impl TryFrom<pb::ClientAskReply> for ClientAnswer {
+    type Error = Malformed;
+
+    fn try_from(reply: pb::ClientAskReply) -> Result<Self, Malformed> {
+        use pb::client_ask_reply::Answer;
+        Ok(match need(reply.answer, "answer")? {
+            Answer::Opened(o) => ClientAnswer::Opened(Opened {
+                cluster: ClusterId(uuid(&o.cluster, "cluster")?),
+                volume: VolumeId(o.volume),
+                session: SessionId(o.session),
+                epoch: Epoch(o.epoch),
+                len_bytes: o.len_bytes,
+                write: o.write,
+                segments: places_from(&o.segments),
+                view: need(o.view, "view")?.try_into()?,
+            }),
+            Answer::Segments(s) => {
+                ClientAnswer::Segments { segments: places_from(&s.segments), view: need(s.view, "view")?.try_into()? }
+            }
+            Answer::Refreshed(view) => ClientAnswer::Refreshed(view.try_into()?),
+            Answer::Alive(_) => ClientAnswer::Alive,
+            Answer::Closed(_) => ClientAnswer::Closed,
+            Answer::Refused(r) => ClientAnswer::Refused(Refusal { code: r.code, message: r.reason }),
+        })
+    }
+}

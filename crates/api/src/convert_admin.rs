@@ -1,0 +1,226 @@
+//! Values of `control::admin` to and from protobuf.
+
+use crate::convert::{Malformed, addr, need, pg, uuid};
+use crate::pb;
+use control::admin::{HolderView, OsdView, PgMemberView, PgView, PoolView, Status, VolumeView};
+use types::{ClusterId, Epoch, OsdId, OsdUuid, PoolId, ReplicaId, SessionId, VolumeId};
+
+impl From<Status> for pb::StatusReply {
+    fn from(s: Status) -> Self {
+        pb::StatusReply {
+            cluster: s.cluster.0.to_vec(),
+            health: s.health,
+            problems: s.problems,
+            map_epoch: s.map_epoch.0,
+            osds: s.osds,
+            osds_up: s.osds_up,
+            osds_in: s.osds_in,
+            pools: s.pools,
+            volumes: s.volumes,
+            segments: s.segments,
+            pgs: s.pgs,
+            pgs_active: s.pgs_active,
+            pgs_degraded: s.pgs_degraded,
+            pgs_down: s.pgs_down,
+            capacity_bytes: s.capacity_bytes,
+            used_bytes: s.used_bytes,
+            free_bytes: s.free_bytes,
+            leading_since_ms: s.leading_since_ms,
+        }
+    }
+}
+
+impl TryFrom<pb::StatusReply> for Status {
+    type Error = Malformed;
+
+    fn try_from(s: pb::StatusReply) -> Result<Self, Malformed> {
+        Ok(Status {
+            cluster: ClusterId(uuid(&s.cluster, "cluster")?),
+            health: s.health,
+            problems: s.problems,
+            map_epoch: Epoch(s.map_epoch),
+            osds: s.osds,
+            osds_up: s.osds_up,
+            osds_in: s.osds_in,
+            pools: s.pools,
+            volumes: s.volumes,
+            segments: s.segments,
+            pgs: s.pgs,
+            pgs_active: s.pgs_active,
+            pgs_degraded: s.pgs_degraded,
+            pgs_down: s.pgs_down,
+            capacity_bytes: s.capacity_bytes,
+            used_bytes: s.used_bytes,
+            free_bytes: s.free_bytes,
+            leading_since_ms: s.leading_since_ms,
+        })
+    }
+}
+
+impl From<OsdView> for pb::OsdView {
+    fn from(o: OsdView) -> Self {
+        pb::OsdView {
+            osd: o.osd.0,
+            uuid: o.uuid.0.to_vec(),
+            live: o.live,
+            is_in: o.is_in,
+            drain: o.drain,
+            full: o.full,
+            poisoned: o.poisoned,
+            addr: o.addr.map(|a| a.to_string()),
+            http: o.http.map(|a| a.to_string()),
+            host: o.host,
+            rack: o.rack,
+            zone: o.zone,
+            weight: o.weight,
+            capacity_bytes: o.capacity_bytes,
+            used_bytes: o.used_bytes,
+            free_bytes: o.free_bytes,
+            pgs: o.pgs,
+            leads: o.leads,
+            heard_ms_ago: o.heard_ms_ago,
+        }
+    }
+}
+
+impl TryFrom<pb::OsdView> for OsdView {
+    type Error = Malformed;
+
+    fn try_from(o: pb::OsdView) -> Result<Self, Malformed> {
+        Ok(OsdView {
+            osd: OsdId(o.osd),
+            uuid: OsdUuid(uuid(&o.uuid, "uuid")?),
+            live: o.live,
+            is_in: o.is_in,
+            drain: o.drain,
+            full: o.full,
+            poisoned: o.poisoned,
+            addr: o.addr.map(|a| addr(&a, "addr")).transpose()?,
+            http: o.http.map(|a| addr(&a, "http")).transpose()?,
+            host: o.host,
+            rack: o.rack,
+            zone: o.zone,
+            weight: o.weight,
+            capacity_bytes: o.capacity_bytes,
+            used_bytes: o.used_bytes,
+            free_bytes: o.free_bytes,
+            pgs: o.pgs,
+            leads: o.leads,
+            heard_ms_ago: o.heard_ms_ago,
+        })
+    }
+}
+
+impl From<PoolView> for pb::PoolView {
+    fn from(p: PoolView) -> Self {
+        pb::PoolView {
+            pool: p.pool.0,
+            name: p.name,
+            replicas: p.replicas,
+            domain: p.domain,
+            pg_count: p.pg_count,
+            state: p.state,
+            volumes: p.volumes,
+            segments: p.segments,
+        }
+    }
+}
+
+impl From<pb::PoolView> for PoolView {
+    fn from(p: pb::PoolView) -> Self {
+        PoolView {
+            pool: PoolId(p.pool),
+            name: p.name,
+            replicas: p.replicas,
+            domain: p.domain,
+            pg_count: p.pg_count,
+            state: p.state,
+            volumes: p.volumes,
+            segments: p.segments,
+        }
+    }
+}
+
+impl From<PgView> for pb::PgView {
+    fn from(p: PgView) -> Self {
+        let member = |m: PgMemberView| pb::PgMemberView {
+            osd: m.osd.0,
+            replica: m.replica.0,
+            up: m.up,
+            quarantined: m.quarantined,
+            term: m.term,
+            applied: m.applied,
+        };
+        pb::PgView {
+            pg: Some(p.pg.into()),
+            state: p.state,
+            leader: p.leader.map(|osd| osd.0),
+            members: p.members.into_iter().map(member).collect(),
+            conf_epoch: p.conf_epoch.0,
+            segments: p.segments,
+        }
+    }
+}
+
+impl TryFrom<pb::PgView> for PgView {
+    type Error = Malformed;
+
+    fn try_from(p: pb::PgView) -> Result<Self, Malformed> {
+        let member = |m: pb::PgMemberView| PgMemberView {
+            osd: OsdId(m.osd),
+            replica: ReplicaId(m.replica),
+            up: m.up,
+            quarantined: m.quarantined,
+            term: m.term,
+            applied: m.applied,
+        };
+        Ok(PgView {
+            pg: pg(p.pg)?,
+            state: p.state,
+            leader: p.leader.map(OsdId),
+            members: p.members.into_iter().map(member).collect(),
+            conf_epoch: Epoch(p.conf_epoch),
+            segments: p.segments,
+        })
+    }
+}
+
+impl From<VolumeView> for pb::VolumeView {
+    fn from(v: VolumeView) -> Self {
+        let holder =
+            |h: HolderView| pb::HolderView { name: h.name, address: h.address, since_ms: h.since_ms, alive: h.alive };
+        pb::VolumeView {
+            volume: v.volume.0,
+            name: v.name,
+            len_bytes: v.len_bytes,
+            allocated_bytes: v.allocated_bytes,
+            state: v.state,
+            epoch: v.epoch.0,
+            session: v.session.0,
+            holder: v.holder.map(holder),
+            created_ms: v.created_ms,
+        }
+    }
+}
+
+impl From<pb::VolumeView> for VolumeView {
+    fn from(v: pb::VolumeView) -> Self {
+        let holder =
+            |h: pb::HolderView| HolderView { name: h.name, address: h.address, since_ms: h.since_ms, alive: h.alive };
+        VolumeView {
+            volume: VolumeId(v.volume),
+            name: v.name,
+            len_bytes: v.len_bytes,
+            allocated_bytes: v.allocated_bytes,
+            state: v.state,
+            epoch: Epoch(v.epoch),
+            session: SessionId(v.session),
+            holder: v.holder.map(holder),
+            created_ms: v.created_ms,
+        }
+    }
+}
+
+pub(crate) fn volume(reply: pb::VolumeReply) -> Result<VolumeView, Malformed> {
+    need(reply.volume, "volume").map(VolumeView::from)
+}

@@ -1,0 +1,27 @@
+//! The control plane on the wire: protobuf and gRPC for the values of `types::control` and `control::admin`.
+//!
+//! Ring 2. `meta` serves the services in [`pb`]; OSD and client processes come in through [`osd_link`] and
+//! [`client_link`], tools through [`AdminClient`]. The simulator needs none of this: it hands the same
+//! values over directly.
+//!
+//! Invariant: what a peer sends is checked here, once; nothing that was not well-formed reaches a room.
+//! Every queue between the planes has a limit.
+
+pub mod admin_client;
+pub mod client_link;
+pub mod convert;
+mod convert_admin;
+mod follow;
+pub mod osd_link;
+pub mod status;
+
+pub use admin_client::{AdminClient, AdminError};
+
+/// Generated from `proto/control.proto`.
+#[allow(clippy::all, missing_docs)]
+pub mod pb {
+    tonic::include_proto!("basalt.v1");
+}
+
+/// Largest control message: an open volume of 64 TiB names 65 536 segments.
+pub const MESSAGE_LEN_MAX: usize = 16 << 20;

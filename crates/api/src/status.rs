@@ -1,0 +1,67 @@
+//! Refusals as gRPC statuses, and back.
+
+use types::control::Refusal;
+
+const CODE: &str = "basalt-code";
+const LEADER: &str = "basalt-leader";
+
+/// What a failed call means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The leader says no: final.
+    Refused(Refusal),
+    /// Another meta leads; its address if known.
+    NotLeader { leader: Option<String> },
+    /// No answer: it may or may not have been done.
+    Lost(String),
+}
+
+/// A refusal of the leader.
+pub fn refused(refusal: &Refusal) -> tonic::Status {
+    let mut status = tonic::Status::failed_precondition(refusal.message.clone());
+    status.metadata_mut().insert(CODE, refusal.code.into());
+    status
+}
+
+/// This meta does not lead.
+pub fn not_leader(leader: Option<&str>) -> tonic::Status {
+    let text = leader.map_or_else(|| "no meta leads yet".to_string(), |l| format!("the meta at {l} leads"));
+    let mut status = tonic::Status::unavailable(text);
+    status.metadata_mut().insert(CODE, control::codes::NOT_LEADER.into());
+    if let Some(leader) = leader.and_then(|l| l.parse().ok()) {
+        status.metadata_mut().insert(LEADER, leader);
+    }
+    status
+}
+
+/// What a status says.
+pub fn read(status: &tonic::Status) -> Failure {
+    let code = status.metadata().get(CODE).and_then(|c| c.to_str().ok()).and_then(|c| c.parse::<u32>().ok());
+    match code {
+        Some(control::codes::NOT_LEADER) => {
+            let leader = status.metadata().get(LEADER).and_then(|l| l.to_str().ok());
+            Failure::NotLeader { leader: leader.map(str::to_string) }
+        }
+        Some(code) => Failure::Refused(Refusal { code, message: status.message().to_string() }),
+        // What a server says of the request itself will not get better by asking again.
+        None if matches!(status.code(), tonic::Code::InvalidArgument | tonic::Code::Unimplemented) => {
+            Failure::Refused(Refusal { code: control::codes::BAD_REQUEST, message: status.message().to_string() })
+        }
+        None => Failure::Lost(format!("{}: {}", status.code(), status.message())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_survives_the_status_that_carries_it() {
+        let refusal = Refusal { code: 2011, message: "volume \"a/b\" does not exist".into() };
+        assert_eq!(read(&refused(&refusal)), Failure::Refused(refusal));
+        let elsewhere = Failure::NotLeader { leader: Some("127.0.0.1:7310".into()) };
+        assert_eq!(read(&not_leader(Some("127.0.0.1:7310"))), elsewhere);
+        assert_eq!(read(&not_leader(None)), Failure::NotLeader { leader: None });
+        assert!(matches!(read(&tonic::Status::unavailable("gone")), Failure::Lost(_)));
+    }
+}
