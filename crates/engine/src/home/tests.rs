@@ -1,1 +1,7 @@
+//! Laws of home, against a model and a disk that loses, tears and reorders.
 
+mod crash;
+mod damage;
+mod disk;
+mod rig;
+mod rounds;

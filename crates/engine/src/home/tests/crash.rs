@@ -1,0 +1,134 @@
+//! Power cuts at every moment of a round, and failed writes.
+
+use super::disk::TestDisk;
+use super::rig::{Key, Plan, Rig, START, chunk};
+use super::rounds::random_plan;
+use crate::home::HomeLimits;
+use crate::seam::{Cut, HomeEvent};
+use env::DiskKind;
+use types::rng::Rng;
+use types::{ReplicaId, VolumeId};
+
+const LEN: u64 = 24 << 20;
+
+fn limits() -> HomeLimits {
+    HomeLimits { slot_count: Some(512), background_ops_max: 4, ..HomeLimits::default() }
+}
+
+/// A home with some history, and the round that is going to be cut.
+fn prepared(seed: u64, kind: DiskKind, volatile: bool) -> (Rig, Plan) {
+    let mut rig = Rig::on(TestDisk::new(seed, START + LEN, 512, kind, volatile), LEN, limits());
+    rig.rng = Rng::new(seed);
+    for index in 1..6 {
+        let plan = random_plan(&mut rig, index);
+        rig.round(plan);
+    }
+    let mut plan = random_plan(&mut rig, 7);
+    let cut = Cut { replica: ReplicaId(2), volume: VolumeId(2), from_chunk: 1 };
+    plan.cuts.push(cut);
+    // Blocks that are certainly rewritten in place, and some that are not touched.
+    let held: Vec<Key> = rig.base.keys().copied().filter(|key| !plan.drops(key)).step_by(3).collect();
+    for key in held {
+        rig.stamp += 1;
+        plan.blocks.insert(key, rig.stamp);
+    }
+    (rig, plan)
+}
+
+/// Begins the round and cuts the power after `steps`; gives whether it got ready before.
+fn cut_after(rig: &mut Rig, plan: &Plan, steps: usize) -> Option<Vec<bytes::Bytes>> {
+    rig.begin(plan.clone());
+    for _ in 0..steps {
+        if rig.disk.is_idle() {
+            break;
+        }
+        rig.step();
+    }
+    let ready = rig.take_ready();
+    rig.disk.power_cut();
+    ready
+}
+
+#[test]
+fn a_round_that_is_cut_anywhere_leaves_the_last_checkpoint_whole() {
+    let mut cuts = 0;
+    for (seed, stride, kind, volatile) in
+        [(1, 1, DiskKind::File, true), (2, 4, DiskKind::Block, true), (3, 4, DiskKind::Block, false)]
+    {
+        for steps in (0..).step_by(stride) {
+            let (mut rig, plan) = prepared(seed, kind, volatile);
+            let ready = cut_after(&mut rig, &plan, steps);
+            let done = ready.is_some();
+            // The checkpoint never became durable: the old one rules, ready or not.
+            let (states, damaged) = rig.mount();
+            assert!(damaged.is_empty(), "seed {seed}, {steps} steps: {damaged:?}");
+            assert!(states.iter().all(|s| s.decision.index.0 < 7));
+            rig.home.audit().unwrap();
+            // What the log redoes is in the overlay again; everything else is as it was.
+            let redone = plan.clone();
+            rig.check_base(|key| redone.blocks.contains_key(key) || redone.drops(key));
+            rig.round(plan);
+            rig.home.audit().unwrap();
+            rig.check_base(|_| false);
+            cuts += 1;
+            if done {
+                break;
+            }
+        }
+    }
+    assert!(cuts > 40, "only {cuts} cuts");
+}
+
+#[test]
+fn a_round_is_whole_from_the_moment_its_checkpoint_is_durable() {
+    for seed in 0..12 {
+        let (mut rig, plan) = prepared(seed, DiskKind::File, true);
+        let records = cut_after(&mut rig, &plan, usize::MAX).expect("the round is ready");
+        plan.apply(&mut rig.base);
+        rig.records = Some(records);
+        let (states, damaged) = rig.mount();
+        assert!(damaged.is_empty() && states.iter().any(|s| s.decision.index.0 == 7), "{damaged:?}");
+        rig.home.audit().unwrap();
+        rig.check_base(|_| false);
+    }
+}
+
+#[test]
+fn what_a_checkpoint_dropped_is_not_reused_before_the_next_one_is_durable() {
+    // A home so tight that a round can only live on what an earlier round gave back.
+    let mut rig = Rig::new(5, 2 << 20, HomeLimits { slot_count: Some(64), ..limits() });
+    rig.round(Plan::states(&[1], 2).put(1, chunk(1, 0), 0..256, 7));
+    let mut swap = Plan::states(&[1], 4).put(1, chunk(2, 0), 0..256, 8);
+    swap.cuts.push(Cut { replica: ReplicaId(1), volume: VolumeId(1), from_chunk: 0 });
+    assert!(!rig.try_round(swap.clone()), "the old AUs are named by the checkpoint in force");
+    rig.check_base(|_| false);
+    let mut cut = swap.clone();
+    cut.blocks.clear();
+    rig.round(cut);
+    swap.cuts.clear();
+    assert!(rig.try_round(swap), "after the flip they are free");
+    rig.check_base(|_| false);
+}
+
+#[test]
+fn the_first_failed_write_or_flush_poisons_and_nothing_is_written_after() {
+    let (mut rig, plan) = prepared(9, DiskKind::File, true);
+    let before = rig.disk.writes;
+    rig.begin(plan);
+    rig.settle();
+    let total = rig.disk.writes - before;
+    for n in 0..total {
+        let (mut rig, plan) = prepared(9, DiskKind::File, true);
+        rig.disk.fail_at = Some(before + n);
+        rig.begin(plan.clone());
+        rig.settle();
+        assert!(matches!(rig.events[..], [HomeEvent::Failed { .. }]), "{n}: {:?}", rig.events);
+        rig.events.clear();
+        let writes = rig.disk.writes;
+        rig.check_base(|key| plan.blocks.contains_key(key) || plan.drops(key));
+        assert_eq!(rig.disk.writes, writes);
+        rig.disk.power_cut();
+        assert!(rig.mount().1.is_empty());
+        rig.check_base(|key| plan.blocks.contains_key(key) || plan.drops(key));
+    }
+}

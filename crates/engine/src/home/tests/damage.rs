@@ -1,0 +1,124 @@
+//! Bytes that rot: in blocks, in pages, in the books.
+
+use super::rig::{Plan, Rig, START, chunk, state};
+use crate::home::{Home, HomeLimits};
+use crate::seam::{HomeEvent, HomeReadError, HomeRegion, HomeTokens};
+use types::{ReplicaId, SectorRange, Time};
+
+const R1: ReplicaId = ReplicaId(1);
+const R2: ReplicaId = ReplicaId(2);
+
+/// Two replicas with two chunks each and decision states.
+fn two_replicas() -> Rig {
+    let mut rig = Rig::new(1, 16 << 20, HomeLimits { slot_count: Some(128), ..HomeLimits::default() });
+    let plan = (1..3).fold(Plan::states(&[1, 2], 3), |plan, r| {
+        plan.put(r, chunk(1, 0), [0, 1, 1030], 10 + r).put(r, chunk(1, 1), 5..40, 20 + r)
+    });
+    rig.round(plan);
+    rig
+}
+
+#[test]
+fn a_rotten_block_is_named_and_its_neighbours_are_served() {
+    let mut rig = two_replicas();
+    let (au, n) = rig.home.chunk(R1, chunk(1, 0)).unwrap().place_of(1);
+    rig.disk.flip_bit(START + rig.home.geometry.block_offset(au, n) + 777);
+    let whole = rig.read(R1, chunk(1, 0), SectorRange::new(0, 16));
+    assert_eq!(whole, Err(HomeReadError::Damaged { chunk: chunk(1, 0), block: 1 }));
+    assert_eq!(rig.read(R1, chunk(1, 0), SectorRange::new(15, 1)), whole, "the whole block is judged");
+    assert!(rig.read(R1, chunk(1, 0), SectorRange::new(0, 8)).is_ok());
+    rig.check_base(|key| *key == (R1, chunk(1, 0), 1));
+    rig.round(Plan::states(&[1], 4).put(1, chunk(1, 0), [1], 99));
+    rig.check_base(|_| false);
+}
+
+#[test]
+fn a_rotten_page_damages_its_replica_for_good_and_no_other() {
+    let home = &two_replicas().home;
+    let replica = &home.replicas[&R1];
+    let held = home.chunk(R1, chunk(1, 0)).unwrap();
+    let pages = [
+        ("map page", held.pages[0].unwrap().slot),
+        ("CRC page 1", held.pages[2].unwrap().slot),
+        ("directory page", replica.directory[0].ptr.unwrap().slot),
+        ("decision page 1", replica.decision[1].slot),
+    ];
+    for (name, slot) in pages {
+        let mut rig = two_replicas();
+        let slots = rig.home.free_slots();
+        rig.disk.flip_bit(rig.home.slot_offset(slot) + 100);
+        for life in 0..2 {
+            let (states, damaged) = rig.mount();
+            assert!(matches!(&damaged[..], [(R1, why)] if why.contains(name)), "{name}, life {life}: {damaged:?}");
+            assert!(states.iter().any(|s| s.decision.replica == R2));
+            assert_eq!(states.iter().any(|s| *s == state(R1, 3)), !name.starts_with("decision"));
+            rig.home.audit().unwrap();
+            let answer = rig.read(R1, chunk(1, 1), SectorRange::new(40, 8));
+            assert!(matches!(answer, Err(HomeReadError::Damaged { .. })), "{answer:?}");
+            rig.base.retain(|(replica, _, _), _| *replica == R2);
+            rig.check_base(|_| false);
+            // A round serves the other; the damaged one keeps what the checkpoint said of it.
+            let plan = Plan::states(&[1, 2], 5 + life * 2).put(1, chunk(1, 0), [0], 77).put(2, chunk(1, 0), [9], 78);
+            rig.round(plan);
+            rig.home.audit().unwrap();
+            rig.base.retain(|(replica, _, _), _| *replica == R2);
+            rig.check_base(|_| false);
+        }
+        rig.round(Plan { destroyed: vec![R1], ..Plan::default() });
+        rig.home.audit().unwrap();
+        assert!(rig.mount().1.is_empty(), "{name}: the damage went with its replica");
+        assert!(rig.home.free_slots() > slots);
+        rig.check_base(|_| false);
+    }
+}
+
+#[test]
+fn an_au_or_slot_with_two_owners_damages_both_and_is_not_reused() {
+    for what in ["AU", "slot"] {
+        let mut rig = two_replicas();
+        let theirs = rig.home.chunk(R2, chunk(1, 1)).unwrap();
+        let (au, page) = (theirs.map[1].au, theirs.pages[1]);
+        let mine = rig.home.replicas.get_mut(&R1).unwrap().chunks.get_mut(&chunk(1, 1)).unwrap();
+        match what {
+            "AU" => mine.map[1].au = au,
+            _ => mine.pages[1] = page,
+        }
+        // The next round makes the lie durable, without a look at what it lies about.
+        rig.round(Plan::states(&[1], 5).put(1, chunk(1, 1), [2500], 50));
+        let why = rig.home.audit().unwrap_err();
+        assert!(why.contains(what) && why.contains("held by"), "{why}");
+        let (_, damaged) = rig.mount();
+        if what == "AU" {
+            let named: Vec<ReplicaId> = damaged.iter().map(|(r, _)| *r).collect();
+            assert_eq!(named, [R1, R2], "{damaged:?}");
+            assert!(damaged.iter().all(|(_, why)| why.contains("two owners")));
+            rig.home.audit().unwrap();
+            rig.base.clear();
+            rig.round(Plan { destroyed: vec![R1], ..Plan::default() });
+            rig.home.audit().unwrap();
+            assert!(!rig.home.aus.is_free(au), "the other may still need it");
+        } else {
+            // The CRC names its owner, so the page does not verify for the thief.
+            assert!(matches!(&damaged[..], [(R1, why), (R2, _)] if why.contains("CRC page")), "{damaged:?}");
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_that_is_not_ours_is_refused_without_a_panic() {
+    let rig = two_replicas();
+    let records = rig.records.clone().unwrap();
+    let fail = |len_bytes: u64, records: Vec<bytes::Bytes>| {
+        let region = HomeRegion { start: START, len_bytes };
+        let mut home = Home::new(rig.disk.info.clone(), region, HomeTokens { room: 9 }, rig.limits);
+        let (mut ops, mut out) = (Vec::new(), Vec::new());
+        home.start_mount(Time::ZERO, Some(records), &mut ops, &mut out);
+        match &out[..] {
+            [HomeEvent::MountFailed { reason }] => reason.clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(fail(16 << 20, vec![]).contains("missing"));
+    assert!(fail(16 << 20, vec![records[0].slice(..60)]).contains("checksum"));
+    assert!(fail(8 << 20, records).contains("bytes"));
+}

@@ -1,0 +1,295 @@
+//! Home, its disk, and a model of what home holds: one stamp for each block.
+//!
+//! The rig plays the log side: it keeps the checkpoint records, and its `frozen` blocks are the overlay.
+
+use super::disk::TestDisk;
+use crate::home::{Home, HomeLimits};
+use crate::seam::{
+    BlockData, ChunkDirty, Cut, HOME_KEY_BIT, HomeEvent, HomeReadError, HomeRegion, HomeTokens, Piece, Round,
+    RoundState,
+};
+use bytes::Bytes;
+use env::{DiskKind, Op};
+use std::collections::BTreeMap;
+use types::rng::Rng;
+use types::store::DecisionState;
+use types::{AU, ChunkKey, Index, IoBuf, IoBufMut, ReplicaId, SectorRange, Term, Time, VolumeId};
+
+pub(super) type Key = (ReplicaId, ChunkKey, u16);
+pub(super) const START: u64 = 2 * AU;
+
+/// A round in words of the model: stamp 0 is a zero block.
+#[derive(Clone, Default)]
+pub(super) struct Plan {
+    pub(super) blocks: BTreeMap<Key, u64>,
+    pub(super) cuts: Vec<Cut>,
+    pub(super) destroyed: Vec<ReplicaId>,
+    pub(super) states: Vec<(ReplicaId, u64)>,
+}
+
+pub(super) struct Rig {
+    pub(super) home: Home,
+    pub(super) disk: TestDisk,
+    pub(super) limits: HomeLimits,
+    region: HomeRegion,
+    /// Records of the last durable checkpoint.
+    pub(super) records: Option<Vec<Bytes>>,
+    /// Blocks as of that checkpoint.
+    pub(super) base: BTreeMap<Key, u64>,
+    /// The overlay: the round that is running.
+    pub(super) frozen: Plan,
+    pub(super) events: Vec<HomeEvent>,
+    ops: Vec<Op>,
+    pub(super) rng: Rng,
+    pub(super) stamp: u64,
+}
+
+pub(super) fn chunk(volume: u64, index: u32) -> ChunkKey {
+    ChunkKey { volume: VolumeId(volume), index }
+}
+
+/// The bytes of a block with this stamp.
+pub(super) fn bytes_of(stamp: u64) -> Vec<u8> {
+    let mut bytes = vec![0; 4096];
+    for (word, cell) in (0..).zip(bytes.chunks_exact_mut(8)) {
+        cell.copy_from_slice(&(stamp << 16 | word).to_le_bytes());
+    }
+    bytes
+}
+
+pub(super) fn state(replica: ReplicaId, index: u64) -> RoundState {
+    let bytes = Bytes::from(bytes_of(replica.0 << 32 | index).repeat(2)[..5000 * (index as usize % 2)].to_vec());
+    RoundState {
+        decision: DecisionState { replica, index: Index(index), term: Term(1), bytes },
+        commit: Index(index + 1),
+    }
+}
+
+impl Plan {
+    pub(super) fn states(replicas: &[u64], index: u64) -> Plan {
+        Plan { states: replicas.iter().map(|r| (ReplicaId(*r), index)).collect(), ..Plan::default() }
+    }
+
+    pub(super) fn put(
+        mut self,
+        replica: u64,
+        chunk: ChunkKey,
+        blocks: impl IntoIterator<Item = u16>,
+        stamp: u64,
+    ) -> Plan {
+        self.blocks.extend(blocks.into_iter().map(|b| ((ReplicaId(replica), chunk, b), stamp)));
+        self
+    }
+
+    fn round(&self) -> Round {
+        let mut chunks: BTreeMap<(ReplicaId, ChunkKey), Vec<(u16, BlockData)>> = BTreeMap::new();
+        for ((replica, chunk, block), stamp) in &self.blocks {
+            chunks.entry((*replica, *chunk)).or_default().push((*block, data(*stamp)));
+        }
+        Round {
+            states: self.states.iter().map(|(r, i)| state(*r, *i)).collect(),
+            cuts: self.cuts.clone(),
+            chunks: chunks
+                .into_iter()
+                .map(|((replica, chunk), blocks)| ChunkDirty { replica, chunk, blocks })
+                .collect(),
+            destroyed: self.destroyed.clone(),
+        }
+    }
+
+    pub(super) fn drops(&self, (replica, chunk, _): &Key) -> bool {
+        let cut = |c: &Cut| c.replica == *replica && c.volume == chunk.volume && c.from_chunk <= chunk.index;
+        self.destroyed.contains(replica) || self.cuts.iter().any(cut)
+    }
+
+    /// Takes effect on the model.
+    pub(super) fn apply(&self, base: &mut BTreeMap<Key, u64>) {
+        base.retain(|key, _| !self.drops(key));
+        for (key, stamp) in &self.blocks {
+            if *stamp == 0 {
+                base.remove(key);
+            } else {
+                base.insert(*key, *stamp);
+            }
+        }
+    }
+}
+
+/// Blocks lie in memory as they do in a receive buffer: 512-aligned.
+fn data(stamp: u64) -> BlockData {
+    if stamp == 0 {
+        return BlockData::Zero;
+    }
+    let mut buf = IoBufMut::new(8192);
+    let at = (stamp % 8) as usize * 512;
+    buf[at..at + 4096].copy_from_slice(&bytes_of(stamp));
+    let buf: IoBuf = buf.freeze().slice(at..at + 4096);
+    BlockData::Bytes { crc: types::crc32c(&buf), buf }
+}
+
+impl Rig {
+    /// A home of `len_bytes` on a file with a volatile cache.
+    pub(super) fn new(seed: u64, len_bytes: u64, limits: HomeLimits) -> Rig {
+        Rig::on(TestDisk::new(seed, START + len_bytes, 512, DiskKind::File, true), len_bytes, limits)
+    }
+
+    pub(super) fn on(disk: TestDisk, len_bytes: u64, limits: HomeLimits) -> Rig {
+        let region = HomeRegion { start: START, len_bytes };
+        let home = Home::new(disk.info.clone(), region, HomeTokens { room: 9 }, limits);
+        let mut rig = Rig {
+            home,
+            disk,
+            limits,
+            region,
+            records: None,
+            base: BTreeMap::new(),
+            frozen: Plan::default(),
+            events: Vec::new(),
+            ops: Vec::new(),
+            rng: Rng::new(99),
+            stamp: 1,
+        };
+        assert_eq!(rig.mount(), (vec![], vec![]));
+        rig
+    }
+
+    /// A new life of the process. What is in flight is dropped by the caller (`power_cut`).
+    pub(super) fn mount(&mut self) -> (Vec<RoundState>, Vec<(ReplicaId, String)>) {
+        assert!(self.disk.is_idle());
+        self.events.clear();
+        self.frozen = Plan::default();
+        self.home = Home::new(self.disk.info.clone(), self.region, HomeTokens { room: 9 }, self.limits);
+        self.home.start_mount(Time::ZERO, self.records.clone(), &mut self.ops, &mut self.events);
+        self.settle();
+        match self.events.pop() {
+            Some(HomeEvent::Mounted { states, damaged }) => (states, damaged),
+            other => panic!("mount ended with {other:?}"),
+        }
+    }
+
+    /// One completion, or a part of a write that lands.
+    pub(super) fn step(&mut self) {
+        self.disk.submit(&mut self.ops);
+        if let Some(event) = self.disk.step() {
+            let (env::Event::DiskRead { token, .. }
+            | env::Event::DiskWrite { token, .. }
+            | env::Event::DiskFlush { token, .. }) = &event
+            else {
+                panic!("{event:?}")
+            };
+            assert!(token.room == 9 && token.key & HOME_KEY_BIT != 0);
+            self.home.handle_event(Time::ZERO, event, &mut self.ops, &mut self.events);
+        }
+        self.disk.submit(&mut self.ops);
+    }
+
+    pub(super) fn settle(&mut self) {
+        self.disk.submit(&mut self.ops);
+        while !self.disk.is_idle() {
+            self.step();
+        }
+    }
+
+    /// Begins a round; its blocks are frozen overlay until `commit`.
+    pub(super) fn begin(&mut self, plan: Plan) {
+        self.frozen = plan.clone();
+        self.home.begin_round(Time::ZERO, plan.round(), &mut self.ops, &mut self.events);
+        self.disk.submit(&mut self.ops);
+    }
+
+    /// Takes the records of a round that is ready.
+    pub(super) fn take_ready(&mut self) -> Option<Vec<Bytes>> {
+        let at = self.events.iter().position(|e| matches!(e, HomeEvent::RoundReady { .. }))?;
+        let HomeEvent::RoundReady { records } = self.events.remove(at) else { unreachable!() };
+        Some(records)
+    }
+
+    /// The checkpoint is durable in the log: the flip.
+    pub(super) fn commit(&mut self, records: Vec<Bytes>) {
+        self.records = Some(records);
+        let plan = std::mem::take(&mut self.frozen);
+        plan.apply(&mut self.base);
+        self.home.round_committed(Time::ZERO);
+    }
+
+    /// A whole round.
+    pub(super) fn round(&mut self, plan: Plan) {
+        self.begin(plan);
+        self.settle();
+        let records = self.take_ready().expect("the round is ready");
+        self.commit(records);
+    }
+
+    /// Whether home takes the round; nothing has happened when it does not.
+    pub(super) fn try_round(&mut self, plan: Plan) -> bool {
+        self.begin(plan);
+        self.settle();
+        match self.take_ready() {
+            Some(records) => {
+                self.commit(records);
+                true
+            }
+            None => {
+                assert_eq!(self.events.pop(), Some(HomeEvent::RoundFull));
+                self.frozen = Plan::default();
+                false
+            }
+        }
+    }
+
+    pub(super) fn submit_read(&mut self, ticket: u64, replica: ReplicaId, chunk: ChunkKey, ranges: &[SectorRange]) {
+        self.home.read(ticket, replica, chunk, ranges, &mut self.ops, &mut self.events);
+        self.disk.submit(&mut self.ops);
+    }
+
+    /// Reads to the end.
+    pub(super) fn read(
+        &mut self,
+        replica: ReplicaId,
+        chunk: ChunkKey,
+        range: SectorRange,
+    ) -> Result<Vec<(SectorRange, Piece)>, HomeReadError> {
+        self.submit_read(1, replica, chunk, &[range]);
+        self.settle();
+        match self.events.pop() {
+            Some(HomeEvent::ReadDone { ticket: 1, result }) => result,
+            other => panic!("the read ended with {other:?}"),
+        }
+    }
+
+    /// Every block of the model, and nothing else in the chunks that it names, is in home.
+    pub(super) fn check_base(&mut self, skip: impl Fn(&Key) -> bool) {
+        let mut chunks: Vec<(ReplicaId, ChunkKey)> = self.base.keys().map(|(r, c, _)| (*r, *c)).collect();
+        chunks.dedup();
+        for (replica, chunk) in chunks {
+            let ranges: Vec<SectorRange> = (0..4096u16)
+                .filter(|b| !skip(&(replica, chunk, *b)))
+                .map(|b| SectorRange::new(u32::from(b) * 8, 8))
+                .collect();
+            self.submit_read(5, replica, chunk, &ranges);
+            self.settle();
+            let Some(HomeEvent::ReadDone { ticket: 5, result }) = self.events.pop() else { panic!("no answer") };
+            for (range, piece) in result.unwrap_or_else(|e| panic!("{replica} {chunk}: {e}")) {
+                let key = (replica, chunk, (range.start / 8) as u16);
+                check_piece(range, &piece, |block| self.base.get(&(key.0, key.1, block)).copied().unwrap_or(0));
+            }
+        }
+    }
+}
+
+/// A piece is what the stamps say, with the right fragment CRCs.
+pub(super) fn check_piece(range: SectorRange, piece: &Piece, stamp_of: impl Fn(u16) -> u64) {
+    match piece {
+        Piece::Zeros => assert!(range.fragments().all(|f| stamp_of((f.start / 8) as u16) == 0), "zeros at {range}"),
+        Piece::Bytes { crcs, payload } => {
+            assert!(range.verify(payload, crcs), "fragment CRCs of {range}");
+            for f in range.fragments() {
+                let stamp = stamp_of((f.start / 8) as u16);
+                assert_ne!(stamp, 0, "bytes at {f}, where there are none");
+                let want = &bytes_of(stamp)[(f.start % 8) as usize * 512..][..f.len_bytes()];
+                let at = types::range::fragment_bytes(range.start, f);
+                assert!(payload[at] == *want, "{f} is not stamp {stamp}");
+            }
+        }
+    }
+}
