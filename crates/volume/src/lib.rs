@@ -1,5 +1,37 @@
-//! The client side of one volume.
+//! The client side of one volume: split, hold overlaps, number, find the leader, retry, fence.
+//!
+//! Ring 1, sans-IO. Users' [`Request`]s come in, requests to PG leaders go out through a [`Carrier`],
+//! replies come back, [`Completion`]s go out; questions to meta are values, too. The owner calls
+//! [`Volume::poll`] after it has handed in what happened.
+//!
+//! ```text
+//! submit → requests ─split→ parts ─overlap→ PG queue ─credit→ leader → reply → part done → request done
+//!             │ parked: segment not placed, PG has its share of parts
+//! ```
+//!
+//! Invariants:
+//! - No byte of a read is handed out whose checksum was not verified here, or that is not zero.
+//! - Two writes in flight never share a sector, so a repetition cannot overtake a later write.
+//! - A sequence number is finished only when its write (or its skip) is committed, or was refused by the
+//!   only OSD that ever saw it; numbers in flight stay within [`types::limits::SESSION_WINDOW`].
+//! - Memory is bounded by [`limits`]: requests and bytes are refused with [`Busy`] beyond it.
 
+mod answer;
+mod drive;
+mod ids;
+pub mod limits;
+mod meta;
+mod overlap;
+mod part;
+mod pg;
 pub mod request;
+mod ring;
+mod segments;
+mod split;
+mod volume;
 
-pub use request::{Answer, Busy, Completion, REQUEST_LEN_MAX, Request};
+#[cfg(test)]
+mod tests;
+
+pub use request::{Answer, Busy, Completion, EXTENTS_LEN_MAX, REQUEST_LEN_MAX, Request};
+pub use volume::{Admit, Carrier, Volume, VolumeConfig, VolumeOut, VolumeStats};

@@ -5,6 +5,8 @@ use types::{Errno, IoBuf, SECTOR};
 
 /// Largest read or write that a device takes in one request; trims and zeroes may cover the whole device.
 pub const REQUEST_LEN_MAX: u64 = 32 << 20;
+/// Longest prefix of a range that one [`Request::Extents`] answers for.
+pub const EXTENTS_LEN_MAX: u64 = 1 << 30;
 
 /// One request. Offsets and lengths are bytes, multiples of 512; an empty or an outlying one is `Invalid`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +77,8 @@ pub enum Answer {
     Done,
     /// The bytes, in order, in as many pieces as it took; pieces may alias one shared region of zeros.
     Data(Vec<IoBuf>),
-    /// Runs of bytes in order, `true` where data is stored; neighbours differ, and the sum is the length asked for.
+    /// Runs of bytes in order, `true` where data is stored; neighbours differ. They cover the range from its
+    /// start, wholly or for at least [`EXTENTS_LEN_MAX`] bytes.
     Extents(Vec<(u64, bool)>),
 }
 

@@ -1,0 +1,194 @@
+//! What an OSD's reply does to its part and to the search for the leader.
+
+use crate::limits::{BAD_READS_MAX, HINT_PAUSE};
+use crate::part::{Part, Place, Work};
+use crate::volume::{Kind, Volume};
+use std::time::Duration;
+use types::{Errno, IoBuf, OsdId, SECTOR, Time};
+use wire::{Reject, Reply, ReplyBody};
+
+/// What is in a good answer.
+enum Good {
+    Done,
+    Bytes(IoBuf),
+    Extents(Vec<(u64, bool)>),
+}
+
+/// Checks an answer against what was asked: `None` is an answer that must not be believed.
+fn examine(part: &Part, body: ReplyBody) -> Option<Good> {
+    match (&part.work, body) {
+        (Work::Write { .. } | Work::Zero | Work::Skip { .. }, ReplyBody::Done) => Some(Good::Done),
+        (Work::Read, ReplyBody::Data { crcs, payload }) => {
+            if payload.is_empty() && crcs.is_empty() {
+                return Some(Good::Bytes(IoBuf::zeros(part.range.len_bytes())));
+            }
+            part.range.verify(&payload, &crcs).then_some(Good::Bytes(payload))
+        }
+        (Work::Extents, ReplyBody::Extents(extents)) => {
+            let sum: u64 = extents.iter().map(|e| u64::from(e.sectors)).sum();
+            let whole = sum == u64::from(part.range.count) && extents.iter().all(|e| e.sectors > 0);
+            whole.then(|| Good::Extents(extents.iter().map(|e| (u64::from(e.sectors) * SECTOR, e.data)).collect()))
+        }
+        _ => None,
+    }
+}
+
+impl Volume {
+    /// A reply from `osd`. One that answers nothing that was asked there is ignored: it is late.
+    pub fn handle_reply(&mut self, now: Time, osd: OsdId, reply: Reply) {
+        let id = crate::ids::PartId::unpack(reply.id);
+        let key = id.key;
+        let Some(part) = self.parts.get_mut(key as usize) else { return };
+        if id.space != self.config.space || part.life as u32 != id.life || !part.take_copy(osd) {
+            return;
+        }
+        let slot = part.pg;
+        let pg = &mut self.pgs[slot as usize];
+        if pg.guess == osd {
+            pg.silence_from = now;
+        }
+        pg.silent = pg.silent.filter(|(silent, _)| *silent != osd);
+        match reply.result {
+            Ok(body) => {
+                match examine(part, body) {
+                    Some(good) => self.succeed(key, good),
+                    None => self.disbelieve(now, key),
+                }
+                self.settle(now, slot, osd);
+            }
+            Err(Reject::Failed(errno)) => {
+                self.refuse_finally(now, key, errno);
+                self.settle(now, slot, osd);
+            }
+            Err(reject) => self.refuse_for_now(now, slot, key, osd, reject),
+        }
+    }
+
+    fn succeed(&mut self, key: u32, good: Good) {
+        let part = &self.parts[key as usize];
+        let result = match part.work {
+            Work::Skip { why } => Err(why),
+            _ => Ok(()),
+        };
+        if let Some(request) = part.request {
+            match (&mut self.requests[request as usize].kind, good) {
+                (Kind::Read(pieces), Good::Bytes(bytes)) => pieces[part.piece as usize] = bytes,
+                (Kind::Extents(pieces), Good::Extents(extents)) => pieces[part.piece as usize] = extents,
+                (Kind::Write { .. } | Kind::Zero, Good::Done) => {}
+                _ => unreachable!("the answer was examined"),
+            }
+        }
+        self.finish(key, result);
+    }
+
+    /// Takes a part out of wherever it is, and ends it.
+    fn finish(&mut self, key: u32, result: Result<(), Errno>) {
+        let part = &mut self.parts[key as usize];
+        if part.place == Place::Queued {
+            self.pgs[part.pg as usize].unqueue(key);
+            part.place = Place::Held;
+        }
+        self.end_part(key, result);
+    }
+
+    /// Puts a part that is out back into its queue.
+    fn repeat(&mut self, key: u32) {
+        if self.parts[key as usize].place == Place::Out {
+            self.enqueue(key);
+        }
+    }
+
+    /// An answer with a wrong checksum, or of a wrong kind: asked again a few times, never passed on.
+    fn disbelieve(&mut self, now: Time, key: u32) {
+        let part = &mut self.parts[key as usize];
+        self.stats.bad_reads += 1;
+        part.bad = part.bad.saturating_add(1);
+        if part.bad >= BAD_READS_MAX && !part.is_write() {
+            return self.finish(key, Err(Errno::Damaged));
+        }
+        // A write whose answer means nothing is asked for ever, but not in a hot loop.
+        if part.is_write() {
+            let pg = &mut self.pgs[part.pg as usize];
+            pg.refusals += 1;
+            pg.resume_at = now + pg.backoff(&mut self.rng);
+        }
+        self.repeat(key);
+    }
+
+    fn refuse_finally(&mut self, now: Time, key: u32, errno: Errno) {
+        if errno == Errno::Fenced {
+            return self.fail(errno);
+        }
+        let part = &mut self.parts[key as usize];
+        if let Work::Skip { why } = part.work {
+            if errno != Errno::NoSpace {
+                return self.finish(key, Err(why));
+            }
+            let pg = &mut self.pgs[part.pg as usize];
+            pg.refusals += 1;
+            pg.resume_at = now + pg.backoff(&mut self.rng);
+            return self.repeat(key);
+        }
+        // Another copy may still be on its way: it must not land after a later write (R7).
+        if part.is_write() && part.sends > 1 {
+            part.work = Work::Skip { why: errno };
+            return self.repeat(key);
+        }
+        self.finish(key, Err(errno));
+    }
+
+    /// `osd` did something for this PG: it leads. What is out elsewhere only is sent to it.
+    fn settle(&mut self, now: Time, slot: u32, osd: OsdId) {
+        let pg = &mut self.pgs[slot as usize];
+        pg.refusals = 0;
+        if pg.settled {
+            return;
+        }
+        pg.settled = true;
+        pg.guess = osd;
+        pg.target = None;
+        pg.probed = None;
+        pg.silence_from = now;
+        self.stats.searches += 1;
+        let elsewhere = |p: &Part| p.pg == slot && p.place == Place::Out && p.copy_at(osd).is_none();
+        let mut parts: Vec<(u64, u32)> = Vec::new();
+        parts.extend(self.parts.iter().filter(|(_, p)| elsewhere(p)).map(|(key, p)| (p.life, key as u32)));
+        parts.sort_unstable();
+        parts.into_iter().for_each(|(_, key)| self.enqueue(key));
+    }
+
+    /// "Not here", "not now": the part goes back, and when that came from whom we rely on, the search goes on.
+    fn refuse_for_now(&mut self, now: Time, slot: u32, key: u32, osd: OsdId, reject: Reject) {
+        if !self.parts[key as usize].has_copies() {
+            self.repeat(key);
+        }
+        let pg = &mut self.pgs[slot as usize];
+        let relied_on = if pg.settled { pg.guess == osd } else { pg.probed == Some(osd) };
+        if !relied_on {
+            return;
+        }
+        let pause = pg.backoff(&mut self.rng);
+        pg.refusals = pg.refusals.saturating_add(1);
+        match reject {
+            Reject::NotLeader { hint } => {
+                let hint = hint.filter(|h| *h != osd && pg.members.contains(h));
+                if hint.is_some() && now >= pg.hint_followed_at + HINT_PAUSE {
+                    pg.hint_followed_at = now;
+                    return pg.search(now, hint, Duration::ZERO);
+                }
+                pg.search(now, hint, pause);
+            }
+            Reject::NotNow => {
+                pg.resume_at = now + pause;
+                // It may lead and only be busy: it gets every second turn.
+                let target = (pg.refusals % 2 == 1).then_some(osd);
+                pg.search(now, target, pause);
+            }
+            Reject::NoSuchPg => {
+                pg.stale = true;
+                pg.search(now, None, pause);
+            }
+            Reject::Failed(_) => unreachable!("handled by the caller"),
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! How parts leave: to a settled PG as credit permits, through a search otherwise.
+
+use crate::ids::PartId;
+use crate::limits::{BACKOFF_FIRST, COPY_STALE, LINK_WAIT, PROBE, RESEND, SCAN, SILENT};
+use crate::part::Place;
+use crate::volume::{Admit, Carrier, Volume};
+use std::time::Duration;
+use types::{OsdId, Time};
+use wire::Request;
+
+impl Volume {
+    /// Sends what one PG may send now.
+    pub(crate) fn drive(&mut self, slot: u32, now: Time, carrier: &mut dyn Carrier) {
+        let pg = &mut self.pgs[slot as usize];
+        if pg.members.is_empty() {
+            return;
+        }
+        if pg.settled && pg.out > 0 && now >= pg.silence_from + SILENT {
+            pg.silent = Some((pg.guess, now + COPY_STALE));
+            pg.search(now, None, Duration::ZERO);
+        }
+        if pg.settled {
+            self.pump(slot, now, carrier);
+        }
+        let pg = &self.pgs[slot as usize];
+        if !pg.settled && now >= pg.probe_at && pg.has_work() {
+            self.probe(slot, now, carrier);
+        }
+    }
+
+    fn pump(&mut self, slot: u32, now: Time, carrier: &mut dyn Carrier) {
+        if now < self.pgs[slot as usize].resume_at {
+            return;
+        }
+        let leader = self.pgs[slot as usize].guess;
+        while let Some(key) = self.pgs[slot as usize].next() {
+            match carrier.admit(leader, self.parts[key as usize].payload_len()) {
+                Admit::Go => self.send(key, leader, now, carrier),
+                Admit::Wait => return self.put_back(key),
+                Admit::NoLink => {
+                    self.put_back(key);
+                    return self.pgs[slot as usize].search(now, Some(leader), LINK_WAIT);
+                }
+            }
+        }
+    }
+
+    /// Shows one part to the next member that may be asked: the target, or the next in turn that has a
+    /// connection and no recent copy of it.
+    fn probe(&mut self, slot: u32, now: Time, carrier: &mut dyn Carrier) {
+        let queued = self.pgs[slot as usize].next();
+        let oldest_out = || {
+            let out = self.parts.iter().filter(|(_, p)| p.pg == slot && p.place == Place::Out);
+            out.min_by_key(|(_, p)| p.life).map(|(key, _)| key as u32)
+        };
+        let Some(key) = queued.or_else(oldest_out) else {
+            // Only writes behind a closed window: what closes it is out, or was above.
+            unreachable!("a PG with work has a part to show");
+        };
+        let target = self.pgs[slot as usize].target.take();
+        let count = self.pgs[slot as usize].members.len();
+        let first = self.pgs[slot as usize].next_member;
+        let payload_len = self.parts[key as usize].payload_len();
+        let mut pause = PROBE;
+        for at in 0..=count {
+            let pg = &self.pgs[slot as usize];
+            let member = (first + at + count - 1) % count;
+            // The target comes before the first in turn.
+            let Some(osd) = (if at == 0 { target } else { Some(pg.members[member]) }) else { continue };
+            let silent = pg.silent.is_some_and(|(silent, until)| silent == osd && now < until);
+            let shown = self.parts[key as usize].copy_at(osd).is_some_and(|copy| now < copy.sent_at + COPY_STALE);
+            if silent || shown {
+                continue;
+            }
+            match carrier.admit(osd, payload_len) {
+                Admit::NoLink => continue,
+                Admit::Wait => pause = BACKOFF_FIRST,
+                Admit::Go => {
+                    self.send(key, osd, now, carrier);
+                    let pg = &mut self.pgs[slot as usize];
+                    if pg.silent.is_some_and(|(silent, _)| silent == osd) {
+                        pg.silent = Some((osd, now + COPY_STALE));
+                    }
+                    pg.probed = Some(osd);
+                    pg.next_member = pg.members.iter().position(|m| *m == osd).map_or(first, |i| i + 1);
+                    pg.probe_at = now + PROBE;
+                    return;
+                }
+            }
+            break;
+        }
+        if queued.is_some() {
+            self.put_back(key);
+        }
+        self.pgs[slot as usize].probe_at = now + pause;
+    }
+
+    fn put_back(&mut self, key: u32) {
+        let part = &self.parts[key as usize];
+        let pg = &mut self.pgs[part.pg as usize];
+        if part.sends > 0 {
+            pg.again.push_front(key);
+        } else if part.is_write() {
+            pg.writes.push_front(key);
+        } else {
+            pg.reads.push_front(key);
+        }
+    }
+
+    fn send(&mut self, key: u32, osd: OsdId, now: Time, carrier: &mut dyn Carrier) {
+        let part = &mut self.parts[key as usize];
+        let pg = &mut self.pgs[part.pg as usize];
+        assert_ne!(part.place, Place::Held, "a held write never leaves");
+        if part.is_write() && part.seq == 0 {
+            assert!(pg.window_open(), "the window of {} is closed", pg.id);
+            part.seq = pg.seqs.give();
+        }
+        if part.place != Place::Out {
+            part.place = Place::Out;
+            pg.out += 1;
+            if pg.out == 1 {
+                pg.silence_from = now;
+            }
+        }
+        let id = PartId { space: self.config.space, life: part.life as u32, attempt: part.sends as u8, key };
+        self.stats.sends += 1;
+        self.stats.repeats += u64::from(part.sends > 0);
+        part.sends += 1;
+        part.add_copy(osd, now);
+        let body = part.body(self.id, pg.seqs.low());
+        carrier.send(osd, Request { id: id.pack(), pg: pg.id, session: self.session, epoch: self.epoch, body });
+    }
+
+    /// A connection came up, or went down with everything that was on it.
+    pub fn handle_link(&mut self, now: Time, osd: OsdId, up: bool) {
+        if self.failed.is_some() {
+            return;
+        }
+        if up {
+            for pg in self.pgs.iter_mut().filter(|pg| !pg.settled && pg.members.contains(&osd)) {
+                if pg.target.is_none_or(|target| target == osd) {
+                    pg.probe_at = pg.probe_at.min(now);
+                }
+            }
+            return;
+        }
+        let mut lost = Vec::new();
+        for (key, part) in &mut self.parts {
+            if part.take_copy(osd) && part.place == Place::Out && !part.has_copies() {
+                lost.push(key as u32);
+            }
+        }
+        lost.into_iter().for_each(|key| self.enqueue(key));
+        for pg in &mut self.pgs {
+            if (pg.settled && pg.guess == osd) || pg.probed == Some(osd) {
+                pg.search(now, None, Duration::ZERO);
+            }
+        }
+    }
+
+    /// Looks for parts that their leader seems to have forgotten.
+    pub(crate) fn scan(&mut self, now: Time) {
+        let mut forgotten = Vec::new();
+        for (key, part) in &mut self.parts {
+            let pg = &self.pgs[part.pg as usize];
+            if part.place != Place::Out || !pg.settled {
+                continue;
+            }
+            let due = part.copy_at(pg.guess).map_or(now, |copy| copy.sent_at + RESEND * (1 << part.resends.min(3)));
+            if now >= due {
+                part.resends += 1;
+                forgotten.push(key as u32);
+            }
+        }
+        forgotten.into_iter().for_each(|key| self.enqueue(key));
+        self.scan_at = if self.parts.is_empty() { Time::NEVER } else { now + SCAN };
+    }
+}

@@ -1,0 +1,48 @@
+//! Limits and times of the client side. Sizes bound memory; times are those of design R3.
+
+use std::time::Duration;
+
+/// Requests in flight on one volume.
+pub const REQUESTS_MAX: usize = 1024;
+/// Bytes of writes and of answers to reads in flight on one volume.
+pub const BYTES_MAX: u64 = 128 << 20;
+/// Parts in flight or waiting on one volume.
+pub const PARTS_MAX: usize = 4096;
+/// Parts of one PG: so that a PG without quorum leaves room for the others.
+pub const PG_PARTS_MAX: u32 = 320;
+/// Times that bytes with a wrong checksum are asked for again.
+pub const BAD_READS_MAX: u8 = 4;
+
+/// A leader that says nothing for this long is looked for elsewhere (R3).
+pub const SILENT: Duration = Duration::from_millis(400);
+/// While it is looked for, one of the others is asked this often (R3).
+pub const PROBE: Duration = Duration::from_millis(100);
+/// How long a search waits for the connection to the presumed leader before it asks others.
+pub const LINK_WAIT: Duration = Duration::from_millis(50);
+/// First and last pause after "not here" and "not now"; doubled in between, and jittered.
+pub const BACKOFF_FIRST: Duration = Duration::from_millis(10);
+pub const BACKOFF_LAST: Duration = Duration::from_millis(100);
+/// Below this many refusals in a row the pause stays short, because an election takes no longer.
+pub const BACKOFF_SHORT_COUNT: u32 = 16;
+pub const BACKOFF_SHORT: Duration = Duration::from_millis(40);
+/// Hints are followed at once, but not more often than this.
+pub const HINT_PAUSE: Duration = Duration::from_millis(20);
+/// A copy without an answer keeps its OSD from being asked again by a search for this long.
+pub const COPY_STALE: Duration = Duration::from_secs(1);
+/// A part without an answer from a leader that answers others is sent again after this, doubled up to 8 times.
+pub const RESEND: Duration = Duration::from_secs(2);
+/// How often parts in flight are looked over for that.
+pub const SCAN: Duration = Duration::from_secs(1);
+/// A search this long asks meta whether members have changed; then again at this interval.
+pub const REFRESH: Duration = Duration::from_secs(1);
+/// A question to meta without an answer is asked again after this.
+pub const ASK_TIMEOUT: Duration = Duration::from_secs(5);
+/// First and last pause after meta refused.
+pub const ASK_BACKOFF_FIRST: Duration = Duration::from_millis(50);
+pub const ASK_BACKOFF_LAST: Duration = Duration::from_secs(2);
+/// A reader asks at most this often whether holes that it reads have been allocated by the writer.
+pub const LOOK: Duration = Duration::from_secs(1);
+
+const _: () = assert!(PG_PARTS_MAX as u64 > types::limits::SESSION_WINDOW);
+const _: () = assert!(PARTS_MAX <= 1 << crate::ids::KEY_BITS);
+const _: () = assert!(BYTES_MAX >= crate::request::REQUEST_LEN_MAX);

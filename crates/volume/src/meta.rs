@@ -1,0 +1,134 @@
+//! What the volume asks meta, and what it learns: places of segments, members and leaders of PGs.
+//!
+//! Invariant: meta is asked for ever, with pauses; I/O that needs no answer never waits for one.
+
+use crate::limits::{ASK_TIMEOUT, REFRESH};
+use crate::pg::Pg;
+use crate::volume::Volume;
+use types::control::{ClientAnswer, ClientAsk, MapView, PGS_PER_ASK_MAX, SegmentPlace, refusal};
+use types::{Errno, OsdId, PgId, Time};
+
+/// The question about members.
+#[derive(Debug, Default)]
+pub(crate) struct Refresh {
+    asked_at: Option<Time>,
+    resume_at: Time,
+}
+
+impl Volume {
+    /// An answer to `ask`, which came out of [`Volume::poll`]. A carrier that has lost a question may
+    /// answer `Refused` with `META_UNAVAILABLE`, or not at all.
+    pub fn handle_meta(&mut self, now: Time, ask: &ClientAsk, answer: ClientAnswer) {
+        if self.failed.is_some() {
+            return;
+        }
+        match (ask, answer) {
+            (ClientAsk::Segments { .. }, ClientAnswer::Segments { segments, view }) => {
+                self.learn(now, &view);
+                let mut placed = false;
+                for place in &segments {
+                    placed |= self.place(now, place);
+                }
+                self.segments.answered(now, placed, &mut self.rng);
+                self.split(now);
+            }
+            (ClientAsk::Refresh { .. }, ClientAnswer::Refreshed(view)) => {
+                self.refresh = Refresh { asked_at: None, resume_at: now + REFRESH };
+                self.learn(now, &view);
+            }
+            (_, ClientAnswer::Refused(why)) => match why.code {
+                refusal::SESSION_FENCED => self.fail(Errno::Fenced),
+                refusal::VOLUME_UNKNOWN => self.fail(Errno::Gone),
+                _ => self.ask_again(now, ask),
+            },
+            _ => self.ask_again(now, ask),
+        }
+    }
+
+    fn ask_again(&mut self, now: Time, ask: &ClientAsk) {
+        match ask {
+            ClientAsk::Segments { .. } => self.segments.answered(now, false, &mut self.rng),
+            ClientAsk::Refresh { .. } => self.refresh = Refresh { asked_at: None, resume_at: now + REFRESH },
+            _ => {}
+        }
+    }
+
+    /// Takes in members and leaders.
+    pub(crate) fn learn(&mut self, now: Time, view: &MapView) {
+        let leader = |pg: PgId| view.leaders.iter().find(|(p, _)| *p == pg).map(|(_, osd)| *osd);
+        for map in &view.pgs {
+            let members: Vec<OsdId> = map.members.iter().map(|m| m.osd).collect();
+            if members.is_empty() {
+                continue;
+            }
+            let Some(slot) = self.pg_slots.get(&map.pg) else {
+                self.add_pg(now, map.pg, members, leader(map.pg));
+                continue;
+            };
+            let pg = &mut self.pgs[*slot as usize];
+            pg.stale = false;
+            let moved = pg.members != members;
+            pg.members = members;
+            if moved && !pg.members.contains(&pg.guess) {
+                pg.guess = pg.members[0];
+                pg.search(now, None, std::time::Duration::ZERO);
+            }
+            if let Some(leader) = leader(map.pg).filter(|_| !pg.settled) {
+                pg.search(now, Some(leader), std::time::Duration::ZERO);
+            }
+        }
+    }
+
+    fn add_pg(&mut self, now: Time, id: PgId, members: Vec<OsdId>, leader: Option<OsdId>) -> u32 {
+        let slot = self.pgs.len() as u32;
+        self.pgs.push(Pg::new(now, id, members, leader));
+        self.pg_slots.insert(id, slot);
+        slot
+    }
+
+    /// Takes in the place of one segment; whether that was news.
+    pub(crate) fn place(&mut self, now: Time, place: &SegmentPlace) -> bool {
+        let Some(pg) = place.pg else { return false };
+        let slot = match self.pg_slots.get(&pg) {
+            Some(slot) => *slot,
+            None => self.add_pg(now, pg, Vec::new(), None),
+        };
+        let Some(waiters) = self.segments.place(place.segment, slot) else { return false };
+        self.unsplit.extend(waiters);
+        true
+    }
+
+    /// Questions that are due.
+    pub(crate) fn ask(&mut self, now: Time, asks: &mut Vec<ClientAsk>) {
+        if let Some(segments) = self.segments.ask(now) {
+            let (volume, session, epoch, allocate) = (self.id, self.session, self.epoch, self.write);
+            asks.push(ClientAsk::Segments { volume, session, epoch, segments, allocate });
+        }
+        let refresh = &mut self.refresh;
+        let waiting = refresh.asked_at.is_some_and(|at| now < at + ASK_TIMEOUT);
+        if waiting || now < refresh.resume_at {
+            return;
+        }
+        let in_need = |pg: &&Pg| pg.has_work() && (pg.stale || (!pg.settled && now >= pg.search_since + REFRESH));
+        let active = self.active.iter().map(|slot| &self.pgs[*slot as usize]);
+        let pgs: Vec<PgId> = active.filter(in_need).map(|pg| pg.id).take(PGS_PER_ASK_MAX).collect();
+        if !pgs.is_empty() {
+            refresh.asked_at = Some(now);
+            asks.push(ClientAsk::Refresh { pgs });
+        }
+    }
+
+    /// When [`Volume::ask`] has something to do.
+    pub(crate) fn ask_deadline(&self) -> Time {
+        let refresh = &self.refresh;
+        let searching = |slot: &u32| {
+            let pg = &self.pgs[*slot as usize];
+            let due = if pg.stale { Time::ZERO } else { pg.search_since + REFRESH };
+            if pg.has_work() && (pg.stale || !pg.settled) { due } else { Time::NEVER }
+        };
+        let need = self.active.iter().map(searching).fold(Time::NEVER, Time::min);
+        let may = refresh.asked_at.map_or(refresh.resume_at, |at| at + ASK_TIMEOUT);
+        let refresh = if need == Time::NEVER { need } else { need.max(may) };
+        self.segments.deadline().min(refresh)
+    }
+}

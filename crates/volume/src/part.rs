@@ -1,0 +1,164 @@
+//! A part: the piece of a request that goes to one PG as one message, and what became of its copies.
+//!
+//! Invariant: a write's checksums are computed once, when the part is made from the user's buffer, and
+//! go out unchanged with every copy.
+
+use types::limits::REPLICAS_MAX;
+use types::range::fragment_bytes;
+use types::{ChunkKey, Errno, IoBuf, OsdId, SectorRange, Time, VolumeId};
+use wire::RequestBody;
+
+/// CRC32C of each fragment; the first is kept in place, because most writes have one.
+#[derive(Debug)]
+pub(crate) struct FragmentCrcs {
+    first: u32,
+    rest: Vec<u32>,
+}
+
+impl FragmentCrcs {
+    pub fn of(range: SectorRange, payload: &[u8]) -> FragmentCrcs {
+        assert_eq!(payload.len(), range.len_bytes(), "payload of {range}");
+        let mut crcs = range.fragments().map(|f| types::crc32c(&payload[fragment_bytes(range.start, f)]));
+        let first = crcs.next().expect("a range is not empty");
+        let mut rest = Vec::new();
+        if range.fragment_count() > 1 {
+            rest.reserve_exact(range.fragment_count() - 1);
+            rest.extend(crcs);
+        }
+        FragmentCrcs { first, rest }
+    }
+
+    fn to_vec(&self) -> Vec<u32> {
+        let mut crcs = Vec::with_capacity(1 + self.rest.len());
+        crcs.push(self.first);
+        crcs.extend_from_slice(&self.rest);
+        crcs
+    }
+}
+
+/// What the part asks for.
+#[derive(Debug)]
+pub(crate) enum Work {
+    Read,
+    Extents,
+    Write {
+        buf: IoBuf,
+        crcs: FragmentCrcs,
+    },
+    Zero,
+    /// A write that was given up, which copies of may still be on their way (R7).
+    Skip {
+        why: Errno,
+    },
+}
+
+/// Where the part is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Behind an overlapping write.
+    Held,
+    /// In one of its PG's queues.
+    Queued,
+    /// At least one copy is out without an answer.
+    Out,
+}
+
+/// A copy that has not been answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PartCopy {
+    pub osd: OsdId,
+    pub sent_at: Time,
+}
+
+#[derive(Debug)]
+pub(crate) struct Part {
+    /// Who waits for it; `None` when its user was answered already.
+    pub request: Option<u32>,
+    /// Which piece of the request's answer it fills.
+    pub piece: u32,
+    pub pg: u32,
+    /// Grows with every part; tells lives of a slot apart, and old parts from young ones.
+    pub life: u64,
+    pub chunk: u32,
+    pub range: SectorRange,
+    pub work: Work,
+    pub place: Place,
+    /// 0: none drawn yet. Drawn when the part first leaves.
+    pub seq: u64,
+    pub sends: u32,
+    pub resends: u32,
+    pub bad: u8,
+    pub copies: [Option<PartCopy>; REPLICAS_MAX],
+}
+
+impl Part {
+    pub fn is_write(&self) -> bool {
+        matches!(self.work, Work::Write { .. } | Work::Zero | Work::Skip { .. })
+    }
+
+    pub fn payload_len(&self) -> usize {
+        match &self.work {
+            Work::Write { buf, .. } => buf.len(),
+            _ => 0,
+        }
+    }
+
+    pub fn copy_at(&self, osd: OsdId) -> Option<PartCopy> {
+        self.copies.iter().flatten().copied().find(|c| c.osd == osd)
+    }
+
+    pub fn has_copies(&self) -> bool {
+        self.copies.iter().any(Option::is_some)
+    }
+
+    /// Notes a copy; one already there is renewed, and the oldest makes room.
+    pub fn add_copy(&mut self, osd: OsdId, sent_at: Time) {
+        let copies = &mut self.copies;
+        let at = (copies.iter().position(|c| c.is_some_and(|c| c.osd == osd)))
+            .or_else(|| copies.iter().position(Option::is_none))
+            .or_else(|| (0..copies.len()).min_by_key(|i| copies[*i].map(|c| c.sent_at)))
+            .expect("there is room for a copy");
+        copies[at] = Some(PartCopy { osd, sent_at });
+    }
+
+    /// Forgets the copy at `osd`; false when there was none.
+    pub fn take_copy(&mut self, osd: OsdId) -> bool {
+        match self.copies.iter_mut().find(|c| c.is_some_and(|c| c.osd == osd)) {
+            None => false,
+            Some(copy) => {
+                *copy = None;
+                true
+            }
+        }
+    }
+
+    /// The message's body.
+    pub fn body(&self, volume: VolumeId, watermark: u64) -> RequestBody {
+        let (seq, range) = (self.seq, self.range);
+        let chunk = ChunkKey { volume, index: self.chunk };
+        assert_eq!(self.is_write(), seq != 0, "writes have a number, and only they");
+        match &self.work {
+            Work::Read => RequestBody::Read { chunk, range },
+            Work::Extents => RequestBody::Extents { chunk, range },
+            Work::Zero => RequestBody::Zero { chunk, range, seq, watermark },
+            Work::Skip { .. } => RequestBody::Skip { volume, seq, watermark },
+            Work::Write { buf, crcs } => {
+                RequestBody::Write { chunk, range, seq, watermark, crcs: crcs.to_vec(), payload: buf.clone() }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checksums_of_a_part_are_those_of_its_fragments() {
+        let payload: Vec<u8> = (0..9 * 512).map(|i| (i % 251) as u8).collect();
+        for range in [SectorRange::new(8, 9), SectorRange::new(3, 9), SectorRange::new(16, 1)] {
+            let payload = &payload[..range.len_bytes()];
+            assert_eq!(FragmentCrcs::of(range, payload).to_vec(), range.fragment_crcs(payload), "{range}");
+        }
+    }
+}

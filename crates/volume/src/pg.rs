@@ -1,0 +1,201 @@
+//! One PG as the client sees it: who leads it, what waits for it, which numbers are out.
+//!
+//! A PG is *settled* while its presumed leader answers: everything goes there. Otherwise it *searches*:
+//! one part at a time is shown to one member after the other until one of them does it.
+
+use crate::limits::{BACKOFF_FIRST, BACKOFF_LAST, BACKOFF_SHORT, BACKOFF_SHORT_COUNT};
+use crate::ring::Ring;
+use std::collections::VecDeque;
+use std::time::Duration;
+use types::limits::SESSION_WINDOW;
+use types::rng::Rng;
+use types::{OsdId, PgId, Time};
+
+#[derive(Debug)]
+pub(crate) struct Pg {
+    pub id: PgId,
+    pub members: Vec<OsdId>,
+    /// The presumed leader.
+    pub guess: OsdId,
+    pub settled: bool,
+    /// Whom the search asks next, if something pointed there.
+    pub target: Option<OsdId>,
+    /// Whom the search has asked last, until it answers.
+    pub probed: Option<OsdId>,
+    /// A presumed leader that fell silent, and until when a search passes it over.
+    pub silent: Option<(OsdId, Time)>,
+    /// Where the search goes on in `members` otherwise.
+    pub next_member: usize,
+    /// When the search asks next.
+    pub probe_at: Time,
+    /// When it began.
+    pub search_since: Time,
+    /// "Not here" and "not now" since the last thing done.
+    pub refusals: u32,
+    /// A settled PG sends nothing before this.
+    pub resume_at: Time,
+    /// Last word of the presumed leader, or since when something is out.
+    pub silence_from: Time,
+    pub hint_followed_at: Time,
+    /// Members may have changed: meta is to be asked.
+    pub stale: bool,
+
+    pub seqs: Ring,
+    /// Parts of this PG, wherever they are.
+    pub parts: u32,
+    /// Parts that are out.
+    pub out: u32,
+    pub again: VecDeque<u32>,
+    pub reads: VecDeque<u32>,
+    pub writes: VecDeque<u32>,
+    pub read_turn: bool,
+    /// Requests whose next part belongs here, while `parts` is at its limit.
+    pub parked: VecDeque<u32>,
+    /// Whether the volume drives it.
+    pub active: bool,
+}
+
+impl Pg {
+    /// A PG whose leader is `leader` as far as meta knows. Without members it waits for meta.
+    pub fn new(now: Time, id: PgId, members: Vec<OsdId>, leader: Option<OsdId>) -> Pg {
+        let guess = leader.or(members.first().copied()).unwrap_or_default();
+        Pg {
+            id,
+            stale: members.is_empty(),
+            members,
+            guess,
+            settled: leader.is_some(),
+            target: Some(guess),
+            probed: None,
+            silent: None,
+            next_member: 0,
+            probe_at: Time::ZERO,
+            search_since: now,
+            refusals: 0,
+            resume_at: Time::ZERO,
+            silence_from: Time::ZERO,
+            hint_followed_at: Time::ZERO,
+            seqs: Ring::new(),
+            parts: 0,
+            out: 0,
+            again: VecDeque::new(),
+            reads: VecDeque::new(),
+            writes: VecDeque::new(),
+            read_turn: false,
+            parked: VecDeque::new(),
+            active: false,
+        }
+    }
+
+    /// Whether another number may be drawn: numbers in flight stay below watermark + window (R7).
+    pub fn window_open(&self) -> bool {
+        self.seqs.next() < self.seqs.low() + SESSION_WINDOW
+    }
+
+    /// The part that leaves next, taken from its queue: repetitions first, then reads and writes in turn.
+    pub fn next(&mut self) -> Option<u32> {
+        if let Some(part) = self.again.pop_front() {
+            return Some(part);
+        }
+        let write = !self.writes.is_empty() && self.window_open();
+        if write && (self.reads.is_empty() || !self.read_turn) {
+            self.read_turn = true;
+            return self.writes.pop_front();
+        }
+        self.read_turn = false;
+        self.reads.pop_front()
+    }
+
+    /// Takes a part out of its queue: it is over before it left (again).
+    pub fn unqueue(&mut self, part: u32) {
+        for queue in [&mut self.again, &mut self.reads, &mut self.writes] {
+            queue.retain(|p| *p != part);
+        }
+    }
+
+    pub fn has_work(&self) -> bool {
+        self.out > 0 || self.has_queued()
+    }
+
+    pub fn has_queued(&self) -> bool {
+        !self.again.is_empty() || !self.reads.is_empty() || !self.writes.is_empty()
+    }
+
+    /// Goes to look for the leader.
+    pub fn search(&mut self, now: Time, target: Option<OsdId>, after: Duration) {
+        if self.settled {
+            self.settled = false;
+            self.search_since = now;
+            let at = self.members.iter().position(|m| *m == self.guess);
+            self.next_member = at.map_or(0, |i| i + 1);
+        }
+        self.target = target;
+        self.probed = None;
+        self.probe_at = now + after;
+    }
+
+    /// A pause after `refusals` refusals in a row.
+    pub fn backoff(&self, rng: &mut Rng) -> Duration {
+        let last = if self.refusals < BACKOFF_SHORT_COUNT { BACKOFF_SHORT } else { BACKOFF_LAST };
+        let full = (BACKOFF_FIRST * (1 << self.refusals.min(4))).min(last).as_nanos() as u64;
+        Duration::from_nanos(rng.between(full / 2, full))
+    }
+
+    /// When it wants to be driven, as of the turn at `now`.
+    pub fn deadline(&self, now: Time) -> Time {
+        if !self.has_work() || self.members.is_empty() {
+            return Time::NEVER;
+        }
+        if !self.settled {
+            return self.probe_at;
+        }
+        let silent = if self.out > 0 { self.silence_from + crate::limits::SILENT } else { Time::NEVER };
+        let resume = if self.has_queued() && self.resume_at > now { self.resume_at } else { Time::NEVER };
+        silent.min(resume)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pg() -> Pg {
+        Pg::new(Time::ZERO, PgId::default(), vec![OsdId(1), OsdId(2), OsdId(3)], Some(OsdId(1)))
+    }
+
+    #[test]
+    fn numbers_in_flight_stay_below_watermark_plus_window() {
+        let mut pg = pg();
+        while pg.window_open() {
+            pg.seqs.give();
+        }
+        assert_eq!(pg.seqs.next() - 1, pg.seqs.low() + SESSION_WINDOW - 1, "the last number drawn");
+        pg.seqs.take_back(1);
+        assert!(pg.window_open());
+    }
+
+    #[test]
+    fn a_closed_window_lets_reads_and_repetitions_pass() {
+        let mut pg = pg();
+        while pg.window_open() {
+            pg.seqs.give();
+        }
+        pg.writes.push_back(1);
+        pg.reads.push_back(2);
+        pg.again.push_back(3);
+        assert_eq!([pg.next(), pg.next(), pg.next()], [Some(3), Some(2), None]);
+        pg.seqs.take_back(1);
+        assert_eq!(pg.next(), Some(1));
+    }
+
+    #[test]
+    fn pauses_grow_and_stay_within_their_bounds() {
+        let (mut pg, mut rng) = (pg(), Rng::new(1));
+        for refusals in [0, 1, 5, 100] {
+            pg.refusals = refusals;
+            let pause = pg.backoff(&mut rng);
+            assert!(pause >= BACKOFF_FIRST / 2 && pause <= BACKOFF_LAST, "{refusals}: {pause:?}");
+        }
+        assert!(pg.backoff(&mut rng) >= BACKOFF_LAST / 2);
+    }
+}

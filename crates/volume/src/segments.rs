@@ -1,0 +1,231 @@
+//! Which segments exist, and the one question to meta about those that are needed.
+//!
+//! Invariant: a segment is a hole until meta says where it is, and never becomes one again while the
+//! volume is open.
+
+use crate::limits::{ASK_BACKOFF_FIRST, ASK_BACKOFF_LAST, ASK_TIMEOUT, LOOK};
+use std::collections::{BTreeMap, BTreeSet};
+use types::control::SEGMENTS_PER_ASK_MAX;
+use types::rng::Rng;
+use types::{SEGMENT, SegmentIndex, Time};
+
+const HOLE: u32 = u32::MAX;
+
+pub(crate) enum Found {
+    Pg(u32),
+    Hole,
+}
+
+/// A question that is out, or the pause before the next.
+#[derive(Debug)]
+enum Asked {
+    No,
+    Since(Time),
+}
+
+#[derive(Debug)]
+pub(crate) struct Segments {
+    slots: Vec<u32>,
+    /// Holes that are to be filled, and the requests that wait for each.
+    wanted: BTreeMap<u32, Vec<u32>>,
+    /// The segment that was asked for ahead of a sequential writer: its first write asks for the next.
+    ahead: Option<u32>,
+    asked: Asked,
+    refusals: u32,
+    resume_at: Time,
+    /// Holes that a reader has read since it last asked.
+    looked: BTreeSet<u32>,
+    look_at: Time,
+}
+
+impl Segments {
+    pub fn new(len_bytes: u64) -> Segments {
+        Segments {
+            slots: vec![HOLE; len_bytes.div_ceil(SEGMENT) as usize],
+            wanted: BTreeMap::new(),
+            ahead: None,
+            asked: Asked::No,
+            refusals: 0,
+            resume_at: Time::ZERO,
+            looked: BTreeSet::new(),
+            look_at: Time::ZERO,
+        }
+    }
+
+    pub fn find(&self, segment: usize) -> Found {
+        match self.slots[segment] {
+            HOLE => Found::Hole,
+            slot => Found::Pg(slot),
+        }
+    }
+
+    fn is_hole(&self, segment: u32) -> bool {
+        self.slots.get(segment as usize) == Some(&HOLE)
+    }
+
+    /// `request` waits for the segment.
+    pub fn want(&mut self, segment: usize, request: u32) {
+        self.wanted.entry(segment as u32).or_default().push(request);
+    }
+
+    /// The request waits no more.
+    pub fn unpark(&mut self, request: u32) {
+        for waiters in self.wanted.values_mut() {
+            waiters.retain(|r| *r != request);
+        }
+    }
+
+    /// A write goes to the segment: when that was allocated ahead, the writer is still sequential.
+    pub fn written(&mut self, segment: usize) {
+        if self.ahead == Some(segment as u32) {
+            self.ahead = None;
+            self.want_ahead(segment as u32 + 1);
+        }
+    }
+
+    fn want_ahead(&mut self, segment: u32) {
+        if self.is_hole(segment) {
+            self.wanted.entry(segment).or_default();
+            self.ahead = Some(segment);
+        }
+    }
+
+    /// A reader has read a hole that its writer may fill at any time.
+    pub fn look(&mut self, segment: usize) {
+        if self.looked.len() < SEGMENTS_PER_ASK_MAX {
+            self.looked.insert(segment as u32);
+        }
+    }
+
+    /// Meta has said where a segment is; gives the requests that waited for it, or `None` when that was
+    /// known (or names a segment outside the volume, as only a wrong answer does).
+    pub fn place(&mut self, segment: SegmentIndex, slot: u32) -> Option<Vec<u32>> {
+        assert_ne!(slot, HOLE);
+        if !self.is_hole(segment.0) {
+            return None;
+        }
+        self.slots[segment.0 as usize] = slot;
+        self.looked.remove(&segment.0);
+        Some(self.wanted.remove(&segment.0).unwrap_or_default())
+    }
+
+    /// The segments of the next question, when one is due.
+    pub fn ask(&mut self, now: Time) -> Option<Vec<SegmentIndex>> {
+        if let Asked::Since(at) = self.asked
+            && now < at + ASK_TIMEOUT
+        {
+            return None;
+        }
+        if now < self.resume_at {
+            return None;
+        }
+        if self.wanted.is_empty() {
+            if self.looked.is_empty() || now < self.look_at {
+                return None;
+            }
+            self.look_at = now + LOOK;
+            self.asked = Asked::Since(now);
+            return Some(std::mem::take(&mut self.looked).into_iter().map(SegmentIndex).collect());
+        }
+        let last = *self.wanted.keys().next_back().expect("not empty");
+        let sequential = last > 0 && (!self.is_hole(last - 1) || self.wanted.contains_key(&(last - 1)));
+        if sequential && self.ahead.is_none() {
+            self.want_ahead(last + 1);
+        }
+        self.asked = Asked::Since(now);
+        // Those with waiters first: one asked for ahead must not keep a needed one out.
+        let (needed, ahead): (Vec<_>, Vec<_>) = self.wanted.iter().partition(|(_, waiters)| !waiters.is_empty());
+        Some(
+            (needed.into_iter().chain(ahead))
+                .take(SEGMENTS_PER_ASK_MAX)
+                .map(|(segment, _)| SegmentIndex(*segment))
+                .collect(),
+        )
+    }
+
+    /// The question has been answered; what is still wanted is asked for again, at once when the answer
+    /// brought something.
+    pub fn answered(&mut self, now: Time, placed: bool, rng: &mut Rng) {
+        self.asked = Asked::No;
+        if placed || self.wanted.is_empty() {
+            self.refusals = 0;
+            self.resume_at = now;
+            return;
+        }
+        let full = (ASK_BACKOFF_FIRST * (1 << self.refusals.min(6))).min(ASK_BACKOFF_LAST).as_nanos() as u64;
+        self.refusals += 1;
+        self.resume_at = now + std::time::Duration::from_nanos(rng.between(full / 2, full));
+    }
+
+    pub fn deadline(&self) -> Time {
+        let due = match self.asked {
+            Asked::Since(at) => at + ASK_TIMEOUT,
+            Asked::No => self.resume_at,
+        };
+        if !self.wanted.is_empty() {
+            due
+        } else if !self.looked.is_empty() {
+            due.max(self.look_at)
+        } else {
+            Time::NEVER
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(segments: &mut Segments, now: u64) -> Option<Vec<u32>> {
+        segments.ask(Time(now)).map(|s| s.into_iter().map(|s| s.0).collect())
+    }
+
+    #[test]
+    fn one_question_names_all_segments_that_are_waited_for() {
+        let mut segments = Segments::new(10 * SEGMENT);
+        segments.want(7, 1);
+        segments.want(3, 2);
+        segments.want(3, 3);
+        assert_eq!(ask(&mut segments, 0), Some(vec![3, 7]));
+        segments.want(5, 4);
+        assert_eq!(ask(&mut segments, 1), None, "one question at a time");
+        assert_eq!(segments.place(SegmentIndex(3), 0), Some(vec![2, 3]));
+        assert_eq!(segments.place(SegmentIndex(7), 0), Some(vec![1]));
+        assert_eq!(segments.place(SegmentIndex(7), 1), None, "a segment never moves");
+        segments.answered(Time(2), true, &mut Rng::new(1));
+        assert_eq!(ask(&mut segments, 2), Some(vec![5]));
+    }
+
+    #[test]
+    fn a_sequential_writer_finds_the_next_segment_already_there() {
+        let mut segments = Segments::new(4 * SEGMENT);
+        segments.place(SegmentIndex(0), 0);
+        segments.want(1, 1);
+        assert_eq!(ask(&mut segments, 0), Some(vec![1, 2]), "one ahead");
+        segments.place(SegmentIndex(1), 0);
+        segments.place(SegmentIndex(2), 0);
+        segments.answered(Time(1), true, &mut Rng::new(1));
+        assert_eq!(ask(&mut segments, 1), None);
+        segments.written(2);
+        assert_eq!(ask(&mut segments, 2), Some(vec![3]), "asked for when the one ahead is reached");
+        segments.place(SegmentIndex(3), 0);
+        segments.answered(Time(3), true, &mut Rng::new(1));
+        segments.written(3);
+        assert_eq!(ask(&mut segments, 4), None, "there is no segment after the last");
+    }
+
+    #[test]
+    fn a_refused_question_is_asked_again_after_a_pause() {
+        let mut segments = Segments::new(4 * SEGMENT);
+        segments.want(1, 1);
+        assert!(ask(&mut segments, 0).is_some());
+        segments.answered(Time(1), false, &mut Rng::new(1));
+        assert_eq!(ask(&mut segments, 2), None);
+        let due = segments.deadline();
+        assert!(due > Time(2) && due <= Time(1) + ASK_BACKOFF_FIRST);
+        assert_eq!(ask(&mut segments, due.0), Some(vec![1]));
+        let lost = segments.deadline();
+        assert_eq!(lost, due + ASK_TIMEOUT, "an answer that never comes is not waited for for ever");
+        assert_eq!(ask(&mut segments, lost.0), Some(vec![1]));
+    }
+}

@@ -1,0 +1,6 @@
+//! Tests of the volume: scripts against single messages, and seeds against a model of PGs.
+
+mod cluster;
+mod history;
+mod model;
+mod script;

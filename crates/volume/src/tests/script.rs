@@ -1,0 +1,501 @@
+//! One event at a time: what leaves, when, and to whom.
+
+use crate::limits::{BAD_READS_MAX, REQUESTS_MAX, SILENT};
+use crate::{Admit, Answer, Carrier, Completion, Request, Volume, VolumeConfig, VolumeOut};
+use std::time::Duration;
+use types::control::{ClientAnswer, ClientAsk, MapView, Opened, Refusal, SegmentPlace, refusal};
+use types::map::{Member, PgMap};
+use types::{ClusterId, Epoch, Errno, IoBuf, OsdId, PgId, PoolId, ReplicaId, SEGMENT, SegmentIndex, SessionId, Time};
+use types::{SectorRange, VolumeId};
+use wire::{Reject, Reply, ReplyBody, RequestBody};
+
+const MS: u64 = 1_000_000;
+
+/// PG `n` lives on OSDs 1, 2, 3.
+pub(super) fn pg_map(n: u32) -> PgMap {
+    let member = |osd: u32| Member { replica: ReplicaId(u64::from(n * 10 + osd)), osd: OsdId(osd) };
+    PgMap { pg: pg(n), lineage: 1, conf_epoch: Epoch(1), members: vec![member(1), member(2), member(3)] }
+}
+
+pub(super) fn pg(n: u32) -> PgId {
+    PgId { pool: PoolId(1), n }
+}
+
+/// A volume whose first segments lie in PGs 0, 1, …, each presumably led by OSD 1.
+pub(super) fn opened(len_bytes: u64, allocated: u32, write: bool) -> Opened {
+    let segments = (0..allocated).map(|n| SegmentPlace { segment: SegmentIndex(n), pg: Some(pg(n)) }).collect();
+    let view = MapView {
+        pgs: (0..allocated).map(pg_map).collect(),
+        leaders: (0..allocated).map(|n| (pg(n), OsdId(1))).collect(),
+        osds: Vec::new(),
+    };
+    Opened {
+        cluster: ClusterId::default(),
+        volume: VolumeId(7),
+        session: SessionId(u64::from(write) * 9),
+        epoch: Epoch(3),
+        len_bytes,
+        write,
+        segments,
+        view,
+    }
+}
+
+/// Takes everything down that leaves.
+struct Wire {
+    sent: Vec<(OsdId, wire::Request)>,
+    down: Vec<OsdId>,
+    credit: usize,
+}
+
+impl Carrier for Wire {
+    fn admit(&mut self, osd: OsdId, _payload_len: usize) -> Admit {
+        match (self.down.contains(&osd), self.credit) {
+            (true, _) => Admit::NoLink,
+            (false, 0) => Admit::Wait,
+            (false, _) => Admit::Go,
+        }
+    }
+
+    fn send(&mut self, osd: OsdId, request: wire::Request) {
+        self.credit -= 1;
+        self.sent.push((osd, request));
+    }
+}
+
+struct Bench {
+    volume: Volume,
+    wire: Wire,
+    out: VolumeOut,
+    now: Time,
+}
+
+impl Bench {
+    fn new(opened: &Opened, timeout: Option<Duration>) -> Bench {
+        let volume = Volume::new(opened, VolumeConfig { space: 5, timeout, seed: 1 });
+        let wire = Wire { sent: Vec::new(), down: Vec::new(), credit: usize::MAX };
+        Bench { volume, wire, out: VolumeOut::default(), now: Time(1_000 * MS) }
+    }
+
+    fn plain() -> Bench {
+        Bench::new(&opened(2 * SEGMENT, 1, true), None)
+    }
+
+    fn submit(&mut self, request: Request, token: u64) {
+        self.volume.submit(self.now, request, token).expect("not busy");
+    }
+
+    /// Polls; gives what left.
+    fn poll(&mut self) -> Vec<(OsdId, wire::Request)> {
+        self.volume.poll(self.now, &mut self.wire, &mut self.out);
+        self.volume.check_books();
+        std::mem::take(&mut self.wire.sent)
+    }
+
+    /// Sleeps until the volume wants something; gives what left then.
+    fn sleep(&mut self) -> Vec<(OsdId, wire::Request)> {
+        let deadline = self.volume.next_deadline();
+        assert!(deadline > self.now && deadline < Time::NEVER, "deadline {deadline:?} at {:?}", self.now);
+        self.now = deadline;
+        self.poll()
+    }
+
+    fn reply(&mut self, from: OsdId, request: &wire::Request, result: Result<ReplyBody, Reject>) {
+        self.volume.handle_reply(self.now, from, Reply { id: request.id, result });
+        self.volume.check_books();
+    }
+
+    fn done(&mut self) -> Vec<(u64, Result<Answer, Errno>)> {
+        self.poll();
+        std::mem::take(&mut self.out.done).into_iter().map(|Completion { token, result }| (token, result)).collect()
+    }
+}
+
+fn write(offset: u64, len: usize) -> Request {
+    Request::Write { offset, buf: IoBuf::copy_of(&vec![1; len]), fua: false }
+}
+
+fn read(offset: u64, len: u64) -> Request {
+    Request::Read { offset, len }
+}
+
+fn data(bytes: &[u8], start: u32) -> ReplyBody {
+    let range = SectorRange::new(start, (bytes.len() / 512) as u32);
+    ReplyBody::Data { crcs: range.fragment_crcs(bytes), payload: IoBuf::copy_of(bytes) }
+}
+
+#[test]
+fn a_write_across_borders_leaves_as_numbered_parts_with_checksums() {
+    let mut b = Bench::plain();
+    b.submit(write((512 << 10) - 4096, 8192), 1);
+    let sent = b.poll();
+    assert_eq!(sent.len(), 2);
+    for (at, (osd, request)) in sent.iter().enumerate() {
+        assert_eq!((*osd, request.session, request.epoch), (OsdId(1), SessionId(9), Epoch(3)));
+        let RequestBody::Write { range, seq, watermark, crcs, payload, .. } = &request.body else { panic!() };
+        assert_eq!((*seq, *watermark, payload.len()), (at as u64 + 1, 1, 4096));
+        assert!(range.verify(payload, crcs));
+    }
+    b.reply(OsdId(1), &sent[0].1, Ok(ReplyBody::Done));
+    assert_eq!(b.done(), []);
+    b.reply(OsdId(1), &sent[1].1, Ok(ReplyBody::Done));
+    assert_eq!(b.done(), [(1, Ok(Answer::Done))]);
+    assert!(b.volume.is_idle());
+}
+
+#[test]
+fn holes_are_read_as_zeros_and_trimmed_without_asking_anybody() {
+    let mut b = Bench::plain();
+    b.submit(read(SEGMENT, 1 << 20), 1);
+    b.submit(Request::Trim { offset: SEGMENT, len: SEGMENT }, 2);
+    b.submit(Request::Extents { offset: SEGMENT + 4096, len: 1 << 20 }, 3);
+    let done = b.done();
+    assert!(b.wire.sent.is_empty() && b.out.meta.is_empty());
+    let Ok(Answer::Data(pieces)) = &done[0].1 else { panic!() };
+    assert!(
+        pieces.iter().map(|p| p.len()).sum::<usize>() == 1 << 20 && pieces.iter().all(|p| p.iter().all(|b| *b == 0))
+    );
+    assert_eq!(done[1..], [(2, Ok(Answer::Done)), (3, Ok(Answer::Extents(vec![(1 << 20, false)])))]);
+}
+
+#[test]
+fn a_zero_part_covers_a_whole_chunk_and_a_trim_of_everything_takes_bounded_memory() {
+    let mut b = Bench::new(&opened(6 * SEGMENT, 6, true), None);
+    b.submit(Request::Trim { offset: 0, len: 6 * SEGMENT }, 1);
+    let mut zeroed = 0;
+    while b.out.done.is_empty() {
+        for (osd, request) in b.poll() {
+            let RequestBody::Zero { range, .. } = &request.body else { panic!() };
+            assert_eq!(*range, SectorRange::CHUNK);
+            zeroed += 1;
+            b.reply(osd, &request, Ok(ReplyBody::Done));
+        }
+    }
+    assert_eq!(zeroed, 6 * 64);
+}
+
+#[test]
+fn bytes_with_a_wrong_checksum_are_never_passed_on() {
+    let mut b = Bench::plain();
+    b.submit(read(0, 4096), 1);
+    b.submit(read(4096, 4096), 2);
+    let (good, mut bad) = (vec![7; 4096], 0);
+    let sent = b.poll();
+    b.reply(OsdId(1), &sent[1].1, Ok(data(&good, 8)));
+    let mut sent = vec![sent[0].clone()];
+    while let Some((osd, request)) = sent.pop() {
+        let ReplyBody::Data { mut crcs, payload } = data(&good, 0) else { panic!() };
+        crcs[0] ^= 1;
+        bad += 1;
+        b.reply(osd, &request, Ok(ReplyBody::Data { crcs, payload }));
+        sent = b.poll();
+    }
+    assert_eq!(bad, BAD_READS_MAX);
+    let done = b.done();
+    assert_eq!(done, [(2, Ok(Answer::Data(vec![IoBuf::copy_of(&good)]))), (1, Err(Errno::Damaged))]);
+}
+
+#[test]
+fn answers_of_a_wrong_kind_or_length_are_asked_again() {
+    let mut b = Bench::plain();
+    b.submit(read(0, 8192), 1);
+    for wrong in [ReplyBody::Done, data(&[1; 4096], 0), ReplyBody::Extents(Vec::new())] {
+        let sent = b.poll();
+        b.reply(OsdId(1), &sent[0].1, Ok(wrong));
+    }
+    let sent = b.poll();
+    b.reply(OsdId(1), &sent[0].1, Ok(data(&[1; 8192], 0)));
+    assert_eq!(b.done(), [(1, Ok(Answer::Data(vec![IoBuf::copy_of(&[1; 8192])])))]);
+}
+
+#[test]
+fn a_write_waits_for_the_one_that_it_overlaps() {
+    let mut b = Bench::plain();
+    b.submit(write(0, 4096), 1);
+    b.submit(write(512, 512), 2);
+    b.submit(write(8192, 512), 3);
+    let sent = b.poll();
+    assert_eq!(sent.len(), 2, "the overlapping one is held");
+    b.reply(OsdId(1), &sent[0].1, Ok(ReplyBody::Done));
+    let held = b.poll();
+    let RequestBody::Write { seq, watermark, .. } = held[0].1.body else { panic!() };
+    assert_eq!((held.len(), seq, watermark), (1, 3, 2));
+}
+
+#[test]
+fn a_flush_completes_after_the_writes_before_it_and_no_others() {
+    let mut b = Bench::plain();
+    b.submit(Request::Flush, 1);
+    b.submit(write(0, 512), 2);
+    b.submit(write(4096, 512), 3);
+    b.submit(Request::Flush, 4);
+    b.submit(write(8192, 512), 5);
+    let sent = b.poll();
+    assert_eq!(b.done(), [(1, Ok(Answer::Done))], "nothing was before the first");
+    b.reply(OsdId(1), &sent[1].1, Ok(ReplyBody::Done));
+    assert_eq!(b.done(), [(3, Ok(Answer::Done))]);
+    b.reply(OsdId(1), &sent[0].1, Ok(ReplyBody::Done));
+    assert_eq!(b.done(), [(2, Ok(Answer::Done)), (4, Ok(Answer::Done))]);
+}
+
+#[test]
+fn a_silent_leader_is_left_after_400_ms_and_the_others_are_asked_every_100_ms() {
+    let mut b = Bench::plain();
+    let began = b.now;
+    b.submit(write(0, 512), 1);
+    let first = b.poll();
+    let second = b.sleep();
+    assert_eq!((b.now, second[0].0), (began + SILENT, OsdId(2)));
+    let third = b.sleep();
+    assert_eq!((b.now, third[0].0), (began + Duration::from_millis(500), OsdId(3)));
+    let seq = |request: &wire::Request| match request.body {
+        RequestBody::Write { seq, .. } => seq,
+        _ => panic!(),
+    };
+    assert_eq!([seq(&first[0].1), seq(&second[0].1), seq(&third[0].1)], [1, 1, 1], "one write, one number");
+    assert_ne!(first[0].1.id, second[0].1.id);
+    b.reply(OsdId(3), &third[0].1, Ok(ReplyBody::Done));
+    assert_eq!(b.done(), [(1, Ok(Answer::Done))]);
+    b.submit(write(0, 512), 2);
+    assert_eq!(b.poll()[0].0, OsdId(3), "whoever answered leads");
+    b.reply(OsdId(1), &first[0].1, Ok(ReplyBody::Done));
+    assert_eq!(b.done(), [], "a late answer to an old part ends nothing");
+}
+
+#[test]
+fn a_search_shows_one_part_and_the_rest_follow_when_it_ends() {
+    let mut b = Bench::plain();
+    for n in 0..10 {
+        b.submit(write(n * 4096, 512), n);
+    }
+    let sent = b.poll();
+    assert_eq!(sent.len(), 10);
+    for (_, request) in &sent {
+        b.reply(OsdId(1), request, Err(Reject::NotLeader { hint: Some(OsdId(2)) }));
+    }
+    let probe = b.poll();
+    assert_eq!((probe.len(), probe[0].0), (1, OsdId(2)), "the hint is followed at once");
+    b.reply(OsdId(2), &probe[0].1, Ok(ReplyBody::Done));
+    let rest = b.poll();
+    assert!(rest.len() == 9 && rest.iter().all(|(osd, _)| *osd == OsdId(2)));
+}
+
+#[test]
+fn a_lost_connection_moves_what_was_on_it_elsewhere_at_once() {
+    let mut b = Bench::plain();
+    b.submit(write(0, 512), 1);
+    b.poll();
+    b.wire.down.push(OsdId(1));
+    b.volume.handle_link(b.now, OsdId(1), false);
+    let sent = b.poll();
+    assert_eq!((sent.len(), sent[0].0), (1, OsdId(2)));
+    b.reply(OsdId(2), &sent[0].1, Err(Reject::NotNow));
+    let again = b.sleep();
+    assert!(b.now < Time(1_000 * MS) + Duration::from_millis(11), "the first pause is short");
+    assert_eq!(again[0].0, OsdId(2), "it may lead and only be busy");
+}
+
+#[test]
+fn everything_fails_once_fenced() {
+    let mut b = Bench::plain();
+    b.submit(write(0, 512), 1);
+    b.submit(read(0, 512), 2);
+    b.submit(write(SEGMENT, 512), 3);
+    b.submit(Request::Flush, 4);
+    let sent = b.poll();
+    b.reply(OsdId(1), &sent[0].1, Err(Reject::Failed(Errno::Fenced)));
+    b.submit(read(0, 512), 5);
+    let mut done = b.done();
+    done.sort_by_key(|d| d.0);
+    assert_eq!(done, (1..=5).map(|token| (token, Err(Errno::Fenced))).collect::<Vec<_>>());
+    b.reply(OsdId(1), &sent[1].1, Ok(data(&[0; 512], 0)));
+    assert_eq!((b.done(), b.volume.next_deadline()), (vec![], Time::NEVER));
+}
+
+#[test]
+fn no_space_is_told_at_once_unless_another_copy_could_still_land() {
+    let mut b = Bench::plain();
+    b.submit(write(0, 512), 1);
+    let sent = b.poll();
+    b.reply(OsdId(1), &sent[0].1, Err(Reject::Failed(Errno::NoSpace)));
+    assert_eq!(b.done(), [(1, Err(Errno::NoSpace))]);
+
+    b.submit(write(0, 512), 2);
+    b.submit(write(0, 512), 3);
+    b.poll();
+    let probe = b.sleep();
+    b.reply(OsdId(2), &probe[0].1, Err(Reject::Failed(Errno::NoSpace)));
+    let skip = b.poll();
+    assert_eq!(skip[0].1.body, RequestBody::Skip { volume: VolumeId(7), seq: 2, watermark: 2 });
+    assert_eq!((skip.len(), b.done()), (1, vec![]), "nothing overlapping leaves before the skip is committed");
+    b.reply(OsdId(2), &skip[0].1, Ok(ReplyBody::Done));
+    let next = b.poll();
+    assert!(matches!(next[0].1.body, RequestBody::Write { seq: 3, watermark: 3, .. }));
+    assert_eq!(b.done(), [(2, Err(Errno::NoSpace))]);
+}
+
+#[test]
+fn a_write_that_ran_out_of_time_is_skipped_before_its_sectors_are_free() {
+    let mut b = Bench::new(&opened(2 * SEGMENT, 1, true), Some(Duration::from_millis(300)));
+    b.submit(write(0, 512), 1);
+    b.submit(read(0, 512), 2);
+    b.submit(Request::Flush, 3);
+    let sent = b.poll();
+    b.now = b.now + Duration::from_millis(300);
+    let mut done = b.done();
+    done.sort_by_key(|d| d.0);
+    assert_eq!(done[..2], [(1, Err(Errno::TimedOut)), (2, Err(Errno::TimedOut))]);
+    b.submit(write(0, 512), 4);
+    let mut probe = b.poll();
+    assert!(probe.is_empty(), "the new write is held");
+    while probe.is_empty() {
+        probe = b.sleep();
+    }
+    assert!(matches!(probe[0].1.body, RequestBody::Skip { seq: 1, .. }), "{probe:?}");
+    b.reply(OsdId(1), &sent[0].1, Ok(ReplyBody::Done));
+    assert!(matches!(b.poll()[0].1.body, RequestBody::Write { seq: 2, .. }));
+}
+
+#[test]
+fn a_write_to_a_hole_asks_once_for_all_and_does_not_hold_up_others() {
+    let mut b = Bench::new(&opened(10 * SEGMENT, 1, true), None);
+    b.submit(write(7 * SEGMENT, 512), 1);
+    b.submit(write(SEGMENT - 512, 1024), 2);
+    b.submit(write(0, 512), 3);
+    assert_eq!(b.poll().len(), 2, "parts in the segment that exists");
+    let ask = b.out.meta.remove(0);
+    let ClientAsk::Segments { segments, allocate: true, session: SessionId(9), epoch: Epoch(3), .. } = &ask else {
+        panic!()
+    };
+    assert_eq!(*segments, [SegmentIndex(1), SegmentIndex(7)]);
+    b.poll();
+    assert!(b.out.meta.is_empty());
+
+    let refused = Refusal { code: refusal::META_UNAVAILABLE, message: String::new() };
+    b.volume.handle_meta(b.now, &ask, ClientAnswer::Refused(refused));
+    b.sleep();
+    let ask = b.out.meta.remove(0);
+    let place = |n| SegmentPlace { segment: SegmentIndex(n), pg: Some(pg(1)) };
+    let view = MapView { pgs: vec![pg_map(1)], leaders: vec![(pg(1), OsdId(2))], osds: Vec::new() };
+    b.volume.handle_meta(b.now, &ask, ClientAnswer::Segments { segments: vec![place(1), place(7)], view });
+    let sent = b.poll();
+    assert!(sent.len() == 2 && sent.iter().all(|(osd, r)| *osd == OsdId(2) && r.pg == pg(1)));
+}
+
+#[test]
+fn an_allocation_under_an_old_epoch_fences_the_volume() {
+    let mut b = Bench::plain();
+    b.submit(write(SEGMENT, 512), 1);
+    b.poll();
+    let ask = b.out.meta.remove(0);
+    let refused = Refusal { code: refusal::SESSION_FENCED, message: String::new() };
+    b.volume.handle_meta(b.now, &ask, ClientAnswer::Refused(refused));
+    assert_eq!(b.done(), [(1, Err(Errno::Fenced))]);
+}
+
+#[test]
+fn a_reader_looks_again_at_holes_in_the_background() {
+    let mut b = Bench::new(&opened(2 * SEGMENT, 0, false), None);
+    b.submit(read(0, 512), 1);
+    b.submit(write(0, 512), 2);
+    let done = b.done();
+    assert_eq!(
+        done,
+        [(2, Err(Errno::ReadOnly)), (1, Ok(Answer::Data(vec![IoBuf::zeros(512)])))]
+            .map(|d| d)
+            .into_iter()
+            .rev()
+            .collect::<Vec<_>>()
+    );
+    let ask = b.out.meta.remove(0);
+    assert!(matches!(&ask, ClientAsk::Segments { allocate: false, segments, .. } if segments[..] == [SegmentIndex(0)]));
+    let place = SegmentPlace { segment: SegmentIndex(0), pg: Some(pg(0)) };
+    let view = MapView { pgs: vec![pg_map(0)], leaders: vec![(pg(0), OsdId(1))], osds: Vec::new() };
+    b.volume.handle_meta(b.now, &ask, ClientAnswer::Segments { segments: vec![place], view });
+    b.submit(read(0, 512), 3);
+    assert_eq!(b.poll().len(), 1);
+}
+
+#[test]
+fn a_pg_that_nobody_leads_makes_the_volume_ask_for_its_members() {
+    let mut b = Bench::plain();
+    b.wire.down = vec![OsdId(1), OsdId(2), OsdId(3)];
+    b.submit(write(0, 512), 1);
+    b.poll();
+    let mut turns = 0;
+    while b.out.meta.is_empty() {
+        b.sleep();
+        turns += 1;
+        assert!(turns < 30, "it spins or never asks");
+    }
+    let ask = b.out.meta.remove(0);
+    assert_eq!(ask, ClientAsk::Refresh { pgs: vec![pg(0)] });
+    let mut map = pg_map(0);
+    map.members = [4, 5, 6].map(|n| Member { replica: ReplicaId(n), osd: OsdId(n as u32) }).to_vec();
+    let view = MapView { pgs: vec![map], leaders: vec![(pg(0), OsdId(5))], osds: Vec::new() };
+    b.volume.handle_meta(b.now, &ask, ClientAnswer::Refreshed(view));
+    assert_eq!(b.poll()[0].0, OsdId(5));
+}
+
+#[test]
+fn without_credit_parts_wait_here_and_leave_in_order() {
+    let mut b = Bench::plain();
+    b.wire.credit = 1;
+    for n in 0..3 {
+        b.submit(write(n * 4096, 512), n);
+    }
+    for n in 0..3 {
+        let sent = b.poll();
+        assert!(matches!(sent[..], [(_, wire::Request { body: RequestBody::Write { seq, .. }, .. })] if seq == n + 1));
+        b.wire.credit = 1;
+        b.reply(OsdId(1), &sent[0].1, Ok(ReplyBody::Done));
+    }
+}
+
+#[test]
+fn more_than_the_limit_in_flight_is_refused_untouched() {
+    let mut b = Bench::plain();
+    b.wire.credit = 0;
+    for token in 0..REQUESTS_MAX as u64 {
+        b.submit(read(0, 512), token);
+    }
+    let refused = b.volume.submit(b.now, read(512, 512), 0).expect_err("too many");
+    assert_eq!(refused.0, read(512, 512));
+
+    let mut b = Bench::plain();
+    b.wire.credit = 0;
+    for token in 0..4 {
+        b.submit(read(0, 32 << 20), token);
+    }
+    assert!(b.volume.submit(b.now, read(0, 512), 4).is_err(), "128 MiB are in flight");
+    b.submit(Request::Trim { offset: 0, len: 512 }, 5);
+}
+
+#[test]
+fn extents_of_all_pieces_melt_together() {
+    let mut b = Bench::plain();
+    b.submit(Request::Extents { offset: SEGMENT - (32 << 20), len: 33 << 20 }, 1);
+    let sent = b.poll();
+    assert_eq!(sent.len(), 2);
+    let run = |sectors, data| wire::Extent { sectors, data };
+    b.reply(OsdId(1), &sent[1].1, Ok(ReplyBody::Extents(vec![run(8, true), run(32768 - 8, false)])));
+    b.reply(OsdId(1), &sent[0].1, Ok(ReplyBody::Extents(vec![run(100, false), run(32768 - 100, true)])));
+    let want = vec![(51200, false), ((32768 - 100 + 8) * 512, true), ((32768 - 8) * 512 + (1 << 20), false)];
+    assert_eq!(b.done(), [(1, Ok(Answer::Extents(want)))]);
+}
+
+#[test]
+fn garbage_replies_do_no_harm() {
+    let mut b = Bench::plain();
+    b.submit(read(0, 512), 1);
+    let sent = b.poll();
+    let id = sent[0].1.id;
+    for (from, id) in
+        [(OsdId(2), id), (OsdId(1), id ^ 1 << 60), (OsdId(1), id ^ 1 << 25), (OsdId(1), id ^ 1), (OsdId(9), u64::MAX)]
+    {
+        b.volume.handle_reply(b.now, from, Reply { id, result: Ok(ReplyBody::Done) });
+    }
+    assert_eq!((b.done(), b.volume.stats().bad_reads), (vec![], 0));
+    b.reply(OsdId(1), &sent[0].1, Ok(data(&[3; 512], 0)));
+    assert_eq!(b.done().len(), 1);
+}

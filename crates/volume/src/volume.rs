@@ -1,0 +1,490 @@
+//! The volume itself: its state, what users and the owner call, and how a request ends.
+
+use crate::ids::SPACES;
+use crate::limits::{BYTES_MAX, PARTS_MAX, REQUESTS_MAX, SCAN};
+use crate::overlap::Overlaps;
+use crate::part::{Part, Place, Work};
+use crate::pg::Pg;
+use crate::request::{self, Answer, Busy, Completion, EXTENTS_LEN_MAX, Request, push_extent};
+use crate::ring::Ring;
+use crate::segments::Segments;
+use slab::Slab;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+use types::control::{ClientAsk, Opened};
+use types::rng::Rng;
+use types::{Epoch, Errno, IoBuf, OsdId, PgId, SessionId, Time, VolumeId};
+
+/// Whether a message may leave for an OSD now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admit {
+    Go,
+    /// No credit: the part waits here. Poll again when there is some.
+    Wait,
+    /// There is no connection.
+    NoLink,
+}
+
+/// The way out, given to [`Volume::poll`]: the owner's connections and their credit.
+pub trait Carrier {
+    /// Whether a request with this much payload may leave for `osd`. After `Go` it does, at once.
+    fn admit(&mut self, osd: OsdId, payload_len: usize) -> Admit;
+    fn send(&mut self, osd: OsdId, request: wire::Request);
+}
+
+/// What the owner chooses.
+#[derive(Clone, Debug)]
+pub struct VolumeConfig {
+    /// Tells this volume's request ids from those of the client's other volumes. Below 4 096.
+    pub space: u16,
+    /// Requests fail with `TimedOut` after this long; `None`: they wait for ever.
+    pub timeout: Option<Duration>,
+    pub seed: u64,
+}
+
+/// What [`Volume::poll`] gives besides messages.
+#[derive(Debug, Default)]
+pub struct VolumeOut {
+    /// Questions to meta; each comes back to [`Volume::handle_meta`] with its answer.
+    pub meta: Vec<ClientAsk>,
+    pub done: Vec<Completion>,
+}
+
+/// Figures of one volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VolumeStats {
+    pub sends: u64,
+    /// Sends of parts that had been sent before.
+    pub repeats: u64,
+    /// Leaders found after one fell silent or moved.
+    pub searches: u64,
+    /// Read answers whose checksum was wrong.
+    pub bad_reads: u64,
+    /// Writes that waited behind an overlapping one.
+    pub held: u64,
+}
+
+/// A request in flight.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub token: u64,
+    pub kind: Kind,
+    pub end: u64,
+    /// First byte that is not yet in a part.
+    pub cursor: u64,
+    /// Parts that are not done.
+    pub open: u32,
+    pub pieces: u32,
+    pub error: Option<Errno>,
+    /// Place in the order of writes; for a flush, the first write that it does not wait for.
+    pub order: u64,
+    pub held_bytes: u64,
+    /// When its user's patience ends.
+    pub deadline: Time,
+}
+
+#[derive(Debug)]
+pub(crate) enum Kind {
+    Read(Vec<IoBuf>),
+    Write { offset: u64, buf: IoBuf },
+    Zero,
+    Extents(Vec<Vec<(u64, bool)>>),
+    Flush,
+}
+
+/// The client side of one open volume.
+pub struct Volume {
+    pub(crate) id: VolumeId,
+    pub(crate) session: SessionId,
+    pub(crate) epoch: Epoch,
+    pub(crate) len_bytes: u64,
+    pub(crate) write: bool,
+    pub(crate) config: VolumeConfig,
+    pub(crate) rng: Rng,
+    /// Set when nothing can succeed any more.
+    pub(crate) failed: Option<Errno>,
+
+    pub(crate) requests: Slab<Pending>,
+    /// Requests that still have bytes in no part, and nothing to wait for.
+    pub(crate) unsplit: VecDeque<u32>,
+    pub(crate) held_bytes: u64,
+    pub(crate) order: Ring,
+    pub(crate) flushes: VecDeque<u32>,
+    /// When the first request's time may be over.
+    pub(crate) expire_at: Time,
+    pub(crate) lives: u64,
+
+    pub(crate) parts: Slab<Part>,
+    pub(crate) overlaps: Overlaps,
+    freed: Vec<u32>,
+
+    pub(crate) segments: Segments,
+    pub(crate) pgs: Vec<Pg>,
+    pub(crate) pg_slots: BTreeMap<PgId, u32>,
+    pub(crate) active: Vec<u32>,
+    pub(crate) refresh: crate::meta::Refresh,
+
+    pub(crate) done: Vec<Completion>,
+    /// The last turn, and when parts in flight are looked over next.
+    pub(crate) polled_at: Time,
+    pub(crate) scan_at: Time,
+    pub(crate) stats: VolumeStats,
+}
+
+impl Volume {
+    /// The volume that meta has opened.
+    ///
+    /// # Panics
+    /// When `config.space` is out of range.
+    pub fn new(opened: &Opened, config: VolumeConfig) -> Volume {
+        assert!(config.space < SPACES, "no room in the ids for volume {} of a client", config.space);
+        let mut volume = Volume {
+            id: opened.volume,
+            session: opened.session,
+            epoch: opened.epoch,
+            len_bytes: opened.len_bytes,
+            write: opened.write,
+            rng: Rng::new(config.seed),
+            config,
+            failed: None,
+            requests: Slab::new(),
+            unsplit: VecDeque::new(),
+            held_bytes: 0,
+            order: Ring::new(),
+            flushes: VecDeque::new(),
+            expire_at: Time::NEVER,
+            lives: 0,
+            parts: Slab::new(),
+            overlaps: Overlaps::default(),
+            freed: Vec::new(),
+            segments: Segments::new(opened.len_bytes),
+            pgs: Vec::new(),
+            pg_slots: BTreeMap::new(),
+            active: Vec::new(),
+            refresh: crate::meta::Refresh::default(),
+            done: Vec::new(),
+            polled_at: Time::ZERO,
+            scan_at: Time::NEVER,
+            stats: VolumeStats::default(),
+        };
+        volume.learn(Time::ZERO, &opened.view);
+        for place in &opened.segments {
+            volume.place(Time::ZERO, place);
+        }
+        volume
+    }
+
+    pub fn id(&self) -> VolumeId {
+        self.id
+    }
+
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+
+    pub fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    pub fn writable(&self) -> bool {
+        self.write
+    }
+
+    pub fn stats(&self) -> VolumeStats {
+        self.stats
+    }
+
+    /// Why every request fails from now on, if it does: fenced, or gone.
+    pub fn failed(&self) -> Option<Errno> {
+        self.failed
+    }
+
+    /// Whether no request is in flight.
+    pub fn is_idle(&self) -> bool {
+        self.requests.is_empty() && self.done.is_empty()
+    }
+
+    /// OSDs that hold a member of any PG of this volume, with repetitions.
+    pub fn osds(&self) -> impl Iterator<Item = OsdId> {
+        self.pgs.iter().flat_map(|pg| pg.members.iter().copied())
+    }
+
+    /// Takes a request; it leaves with the next [`Volume::poll`].
+    ///
+    /// # Errors
+    /// [`Busy`] when the limits of requests or bytes in flight are reached.
+    pub fn submit(&mut self, now: Time, request: Request, token: u64) -> Result<(), Busy> {
+        if let Some(errno) = self.failed.or(request::check(self.len_bytes, !self.write, &request).err()) {
+            self.done.push(Completion { token, result: Err(errno) });
+            return Ok(());
+        }
+        let held_bytes = request.held_bytes();
+        let full = self.requests.len() >= REQUESTS_MAX
+            || (!self.requests.is_empty() && self.held_bytes + held_bytes > BYTES_MAX);
+        if full {
+            return Err(Busy(request));
+        }
+        let (offset, len) = request.span().unwrap_or((0, 0));
+        let is_write = request.is_write();
+        let mut end = offset + len;
+        let kind = match request {
+            Request::Read { .. } => Kind::Read(Vec::with_capacity(crate::split::read_pieces(offset, end))),
+            Request::Write { buf, .. } => Kind::Write { offset, buf },
+            Request::Trim { .. } | Request::WriteZeroes { .. } => Kind::Zero,
+            Request::Extents { .. } => {
+                end = end.min(offset + EXTENTS_LEN_MAX);
+                Kind::Extents(Vec::new())
+            }
+            Request::Flush => Kind::Flush,
+        };
+        let order = if is_write { self.order.give() } else { self.order.next() };
+        let deadline = self.config.timeout.map_or(Time::NEVER, |t| now + t);
+        self.expire_at = self.expire_at.min(deadline);
+        self.held_bytes += held_bytes;
+        let pending =
+            Pending { token, kind, end, cursor: offset, open: 0, pieces: 0, error: None, order, held_bytes, deadline };
+        let key = self.requests.insert(pending) as u32;
+        if matches!(self.requests[key as usize].kind, Kind::Flush) {
+            self.flushes.push_back(key);
+            self.end_flushes();
+        } else {
+            self.unsplit.push_back(key);
+            self.split(now);
+        }
+        Ok(())
+    }
+
+    /// Moves everything that can move: splits, sends, asks meta, gives out what is done.
+    pub fn poll(&mut self, now: Time, carrier: &mut dyn Carrier, out: &mut VolumeOut) {
+        self.polled_at = now;
+        if self.failed.is_none() {
+            self.expire(now);
+            self.split(now);
+            if now >= self.scan_at {
+                self.scan(now);
+            }
+            let mut at = 0;
+            while at < self.active.len() {
+                let slot = self.active[at];
+                self.drive(slot, now, carrier);
+                if self.pgs[slot as usize].has_work() {
+                    at += 1;
+                } else {
+                    self.pgs[slot as usize].active = false;
+                    self.active.swap_remove(at);
+                }
+            }
+            self.ask(now, &mut out.meta);
+        }
+        out.done.append(&mut self.done);
+    }
+
+    /// When [`Volume::poll`] is due at the latest; [`Time::ZERO`] while completions wait to be taken.
+    pub fn next_deadline(&self) -> Time {
+        if !self.done.is_empty() {
+            return Time::ZERO;
+        }
+        if self.failed.is_some() {
+            return Time::NEVER;
+        }
+        let pgs = self.active.iter().map(|slot| self.pgs[*slot as usize].deadline(self.polled_at));
+        pgs.fold(Time::NEVER, Time::min).min(self.scan_at).min(self.expire_at).min(self.ask_deadline())
+    }
+
+    /// Ends everything with `errno`, now and for ever.
+    pub fn fail(&mut self, errno: Errno) {
+        if self.failed.is_some() {
+            return;
+        }
+        self.failed = Some(errno);
+        for pending in self.requests.drain() {
+            self.done.push(Completion { token: pending.token, result: Err(errno) });
+        }
+        self.parts.clear();
+        self.overlaps.clear();
+        self.unsplit.clear();
+        self.flushes.clear();
+        self.expire_at = Time::NEVER;
+        self.active.clear();
+        self.held_bytes = 0;
+        self.scan_at = Time::NEVER;
+    }
+
+    /// A part is over. Frees its slot, its number, and whatever waited for it.
+    pub(crate) fn end_part(&mut self, key: u32, result: Result<(), Errno>) {
+        let part = self.parts.remove(key as usize);
+        let pg = &mut self.pgs[part.pg as usize];
+        pg.parts -= 1;
+        if part.place == Place::Out {
+            pg.out -= 1;
+        }
+        assert_ne!(part.place, Place::Queued, "a part in a queue has no end");
+        if part.seq != 0 {
+            pg.seqs.take_back(part.seq);
+        }
+        if let Some(request) = pg.parked.pop_front() {
+            self.unsplit.push_front(request);
+        }
+        if part.is_write() {
+            let mut freed = std::mem::take(&mut self.freed);
+            self.overlaps.leave(key, &mut freed);
+            for part in freed.drain(..) {
+                self.enqueue(part);
+            }
+            self.freed = freed;
+        }
+        if self.parts.is_empty() {
+            self.scan_at = Time::NEVER;
+        }
+        if let Some(request) = part.request {
+            self.end_piece(request, result);
+        }
+    }
+
+    /// One piece of a request is over; with the last one, the request is.
+    pub(crate) fn end_piece(&mut self, request: u32, result: Result<(), Errno>) {
+        let pending = &mut self.requests[request as usize];
+        assert!(pending.open > 0, "a piece ends once");
+        pending.open -= 1;
+        if let Err(errno) = result {
+            pending.error.get_or_insert(errno);
+        }
+        if pending.open == 0 && pending.cursor >= pending.end {
+            self.end_request(request);
+        }
+    }
+
+    pub(crate) fn end_request(&mut self, request: u32) {
+        let pending = self.requests.remove(request as usize);
+        self.held_bytes -= pending.held_bytes;
+        let write = matches!(pending.kind, Kind::Write { .. } | Kind::Zero);
+        let result = match (pending.error, pending.kind) {
+            (Some(errno), _) => Err(errno),
+            (None, Kind::Read(pieces)) => Ok(Answer::Data(pieces)),
+            (None, Kind::Extents(pieces)) => {
+                let mut extents = Vec::new();
+                for (len, data) in pieces.into_iter().flatten() {
+                    push_extent(&mut extents, len, data);
+                }
+                Ok(Answer::Extents(extents))
+            }
+            (None, Kind::Write { .. } | Kind::Zero | Kind::Flush) => Ok(Answer::Done),
+        };
+        self.done.push(Completion { token: pending.token, result });
+        if write {
+            self.order.take_back(pending.order);
+            self.end_flushes();
+        }
+    }
+
+    /// Flushes wait for the writes before them, and all flushes are in that order.
+    fn end_flushes(&mut self) {
+        while let Some(flush) = self.flushes.front().copied() {
+            if self.requests[flush as usize].order > self.order.low() {
+                return;
+            }
+            self.flushes.pop_front();
+            self.end_request(flush);
+        }
+    }
+
+    /// Puts a part where its PG finds it.
+    pub(crate) fn enqueue(&mut self, key: u32) {
+        let part = &mut self.parts[key as usize];
+        let pg = &mut self.pgs[part.pg as usize];
+        if part.place == Place::Out {
+            pg.out -= 1;
+        }
+        part.place = Place::Queued;
+        if part.seq != 0 || part.sends > 0 {
+            pg.again.push_back(key);
+        } else if part.is_write() {
+            pg.writes.push_back(key);
+        } else {
+            pg.reads.push_back(key);
+        }
+        if !pg.active {
+            pg.active = true;
+            self.active.push(part.pg);
+        }
+    }
+
+    /// Fails the requests whose time is over. Their writes that may be on their way are skipped (R7).
+    fn expire(&mut self, now: Time) {
+        if now < self.expire_at {
+            return;
+        }
+        let late: Vec<u32> =
+            self.requests.iter().filter(|(_, p)| p.deadline <= now).map(|(key, _)| key as u32).collect();
+        for request in late {
+            // A flush ends with the last write before it, which may be in this list.
+            if self.requests.get(request as usize).is_some_and(|p| p.deadline <= now) {
+                self.give_up(request);
+            }
+        }
+        self.expire_at = self.requests.iter().map(|(_, p)| p.deadline).fold(Time::NEVER, Time::min);
+    }
+
+    fn give_up(&mut self, request: u32) {
+        let mut mine: Vec<u32> = Vec::new();
+        mine.extend(self.parts.iter().filter(|(_, p)| p.request == Some(request)).map(|(key, _)| key as u32));
+        for key in mine {
+            let part = &mut self.parts[key as usize];
+            part.request = None;
+            if part.seq != 0 {
+                part.work = Work::Skip { why: Errno::TimedOut };
+                continue;
+            }
+            if part.place == Place::Queued {
+                self.pgs[part.pg as usize].unqueue(key);
+                part.place = Place::Held;
+            }
+            self.end_part(key, Err(Errno::TimedOut));
+        }
+        self.unsplit.retain(|r| *r != request);
+        self.flushes.retain(|r| *r != request);
+        self.segments.unpark(request);
+        for pg in &mut self.pgs {
+            self.unsplit.extend(pg.parked.drain(..).filter(|r| *r != request));
+        }
+        let pending = &mut self.requests[request as usize];
+        pending.error = Some(Errno::TimedOut);
+        self.end_request(request);
+    }
+
+    /// Room for one more part.
+    pub(crate) fn has_part_room(&self) -> bool {
+        self.parts.len() < PARTS_MAX
+    }
+
+    pub(crate) fn arm_scan(&mut self, now: Time) {
+        if self.scan_at == Time::NEVER {
+            self.scan_at = now + SCAN;
+        }
+    }
+
+    /// Checks what must hold between calls.
+    ///
+    /// # Panics
+    /// When the books do not agree.
+    pub fn check_books(&self) {
+        let writes = self.parts.iter().filter(|(_, p)| p.is_write()).count();
+        assert_eq!(self.overlaps.len(), writes, "each write part is entered once");
+        for (slot, pg) in self.pgs.iter().enumerate() {
+            let mine = || self.parts.iter().filter(move |(_, p)| p.pg as usize == slot);
+            let out = mine().filter(|(_, p)| p.place == Place::Out).count();
+            let queued = mine().filter(|(_, p)| p.place == Place::Queued).count();
+            assert!(
+                self.failed.is_some() || (mine().count(), out) == (pg.parts as usize, pg.out as usize),
+                "{}",
+                pg.id
+            );
+            let in_queues = pg.again.len() + pg.reads.len() + pg.writes.len();
+            assert!(self.failed.is_some() || queued == in_queues, "queues of {}: {in_queues} of {queued}", pg.id);
+            let low = mine().map(|(_, p)| p.seq).filter(|s| *s != 0).min();
+            assert!(low.is_none_or(|low| low >= pg.seqs.low()), "a number below the watermark is out in {}", pg.id);
+        }
+        let held: u64 = self.requests.iter().map(|(_, p)| p.held_bytes).sum();
+        assert_eq!(held, self.held_bytes, "bytes in flight");
+    }
+}
