@@ -98,6 +98,9 @@ pub enum MountError {
     Disk { during: &'static str, source: DiskError },
     #[error("home cannot be loaded: {reason}")]
     Home { reason: String },
+    /// Formatting wrote the first batch, so this is damage, not emptiness.
+    #[error("no segment of the log begins with a valid batch: the log is lost")]
+    LogLost,
     #[error("the log is full of entries that cannot be destaged")]
     LogFull,
 }

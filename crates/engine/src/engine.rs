@@ -1,54 +1,421 @@
-//! The engine's door.
-use crate::api::{EngineConfig, EngineEvent, EngineStats, Pressure};
-use env::{DiskInfo, Event, Op};
+//! The engine's door: what the loop of an OSD calls, and the state behind it.
+//!
+//! Appends and effects change memory at once and queue work for the log; [`Engine::end_turn`] lets the
+//! operations of the turn out. The steps of a mount, of a round and of reclamation live in their own files.
+//!
+//! Invariant: only a completed batch acknowledges; after the first failed write or flush nothing does (R15).
+
+use crate::api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure};
+use crate::home::Home;
+use crate::log::{BuildParts, Done, Kept, Log, RESERVED, Work, build};
+use crate::mount::Mount;
+use crate::read::Reads;
+use crate::replica::Replica;
+use crate::round::RoundStep;
+use crate::seam::HOME_KEY_BIT;
+use env::{DiskError, DiskInfo, Event, Op, Token};
+use layout::log::BATCH_ALIGN;
+use std::collections::{BTreeMap, BTreeSet};
+use types::rng::Rng;
 use types::store::{Crcs, DecisionState, Effect, Persist, ReplicaIdentity};
-use types::{ChunkKey, ClusterId, Index, IoBuf, OsdId, OsdUuid, ReplicaId, SectorRange, Term, Time};
+use types::{ClusterId, Index, IoBuf, OsdId, OsdUuid, ReplicaId, Term, Time};
+
+/// Keys of the log side's operations.
+pub(crate) mod key {
+    pub const BATCH: u32 = 1;
+    pub const SUPERBLOCK: u32 = 2;
+    pub const OPENING: u32 = 3;
+    pub const SEGMENT: u32 = 4;
+    pub const MOUNT_FLUSH: u32 = 5;
+}
+
+/// What the engine is doing at large.
+#[derive(Debug)]
+pub(crate) enum State {
+    New,
+    Mounting(Box<Mount>),
+    Running,
+    /// The mount failed, or the store is poisoned.
+    Stopped,
+}
 
 /// One log and one home, for all replicas of an OSD.
 pub struct Engine {
-    config: EngineConfig,
+    pub(crate) config: EngineConfig,
+    pub(crate) disk: DiskInfo,
+    pub(crate) identity: (ClusterId, OsdId, OsdUuid),
+    pub(crate) rng: Rng,
+    pub(crate) state: State,
+    /// Both are there from the moment that the superblock was read.
+    pub(crate) log: Option<Log>,
+    pub(crate) home: Option<Home>,
+    pub(crate) replicas: BTreeMap<ReplicaId, Replica>,
+    pub(crate) tombstones: BTreeSet<ReplicaId>,
+    pub(crate) reads: Reads,
+    pub(crate) round: RoundStep,
+    /// Destroyed, and no checkpoint says so yet.
+    pub(crate) destroyed: BTreeSet<ReplicaId>,
+    /// How many replicas the next round takes; less than all after one that did not fit.
+    pub(crate) round_replicas_max: usize,
+    /// Which replica it begins with.
+    pub(crate) round_from: ReplicaId,
+    /// The last round did not fit into home.
+    pub(crate) round_refused: bool,
+    /// Oldest live segments that may be freed at once.
+    pub(crate) freeable: usize,
+    /// Segments opened before this batch were filled before the last round began.
+    pub(crate) horizon: u64,
+    /// Bytes of payload and blocks covered in part, over all overlays.
+    pub(crate) overlay_bytes: u64,
+    pub(crate) partial_blocks: u64,
+    pub(crate) last_apply: Time,
+    pub(crate) last_round: Time,
+    pub(crate) now: Time,
+    /// Made outside `end_turn` and `handle_event`; leave with the next.
+    pub(crate) ops: Vec<Op>,
+    pub(crate) events: Vec<EngineEvent>,
+    pub(crate) stats: EngineStats,
 }
 
-#[allow(unused_variables, clippy::needless_pass_by_value, clippy::needless_pass_by_ref_mut)]
 impl Engine {
+    /// An engine that has not touched its disk yet. `identity` is what the superblock must say.
     pub fn new(config: EngineConfig, disk: DiskInfo, identity: (ClusterId, OsdId, OsdUuid), seed: u64) -> Engine {
-        Engine { config }
+        Engine {
+            config,
+            disk,
+            identity,
+            rng: Rng::new(seed),
+            state: State::New,
+            log: None,
+            home: None,
+            replicas: BTreeMap::new(),
+            tombstones: BTreeSet::new(),
+            reads: Reads::default(),
+            round: RoundStep::Idle,
+            destroyed: BTreeSet::new(),
+            round_replicas_max: usize::MAX,
+            round_from: ReplicaId(0),
+            round_refused: false,
+            freeable: 0,
+            horizon: 0,
+            overlay_bytes: 0,
+            partial_blocks: 0,
+            last_apply: Time::ZERO,
+            last_round: Time::ZERO,
+            now: Time::ZERO,
+            ops: Vec::new(),
+            events: Vec::new(),
+            stats: EngineStats::default(),
+        }
     }
-    /// Begins the mount.
-    pub fn start(&mut self, now: Time, ops: &mut Vec<Op>) {}
-    pub fn handle_event(&mut self, now: Time, event: Event, ops: &mut Vec<Op>, out: &mut Vec<EngineEvent>) {}
-    pub fn create_replica(&mut self, identity: ReplicaIdentity, decision: DecisionState) {}
-    pub fn destroy_replica(&mut self, replica: ReplicaId) {}
-    pub fn is_tombstone(&self, replica: ReplicaId) -> bool {
-        false
+
+    /// Begins the mount; it ends with [`EngineEvent::Mounted`] or [`EngineEvent::MountFailed`].
+    ///
+    /// # Panics
+    /// When called twice.
+    pub fn start(&mut self, now: Time, ops: &mut Vec<Op>) {
+        assert!(matches!(self.state, State::New), "an engine mounts once");
+        self.now = now;
+        self.start_mount();
+        ops.append(&mut self.ops);
     }
-    pub fn append(&mut self, persist: Persist) {}
-    pub fn payload(&self, replica: ReplicaId, index: Index, term: Term) -> Option<(IoBuf, Crcs)> {
-        None
+
+    pub(crate) fn token(&self, key: u32, generation: u32) -> Token {
+        assert!(key < HOME_KEY_BIT);
+        Token::new(self.config.room, generation, key)
     }
-    pub fn first_index(&self, replica: ReplicaId) -> Index {
-        Index(1)
+
+    /// Takes a completion whose `Token.room` is this engine's.
+    pub fn handle_event(&mut self, now: Time, event: Event, ops: &mut Vec<Op>, out: &mut Vec<EngineEvent>) {
+        self.now = now;
+        if matches!(self.state, State::Stopped) {
+            return;
+        }
+        let token = match &event {
+            Event::DiskRead { token, .. }
+            | Event::DiskWrite { token, .. }
+            | Event::DiskFlush { token, .. }
+            | Event::DiskDiscard { token, .. } => *token,
+            other => panic!("{other:?} is not an engine's"),
+        };
+        if token.key & HOME_KEY_BIT != 0 {
+            self.home_event(event);
+        } else {
+            match event {
+                Event::DiskRead { token, buf, result } => self.mount_read(token, buf, result),
+                Event::DiskWrite { token, result } if token.key == key::BATCH => self.batch_written(result),
+                Event::DiskFlush { token, result } if token.key == key::MOUNT_FLUSH => self.mount_flushed(result),
+                other => panic!("{other:?} was never asked for"),
+            }
+        }
+        ops.append(&mut self.ops);
+        out.append(&mut self.events);
     }
-    pub fn apply(&mut self, replica: ReplicaId, index: Index, effect: Effect) {}
-    pub fn read(&mut self, token: u64, replica: ReplicaId, chunk: ChunkKey, range: SectorRange, out: &mut Vec<EngineEvent>) {}
-    /// Runs of (sectors, whether they hold data) that tile `range`.
-    pub fn extents(&self, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) -> Vec<(u32, bool)> {
-        vec![(range.count, false)]
+
+    /// Sends the next batch if none is in flight, and moves the background along by one bounded step.
+    pub fn end_turn(&mut self, now: Time, ops: &mut Vec<Op>, out: &mut Vec<EngineEvent>) {
+        self.now = now;
+        if matches!(self.state, State::Running) {
+            self.step_round();
+            self.reclaim();
+        }
+        self.start_batch();
+        ops.append(&mut self.ops);
+        out.append(&mut self.events);
     }
-    pub fn wants_round(&self, now: Time) -> bool {
-        false
-    }
-    pub fn begin_round(&mut self, now: Time, states: Vec<DecisionState>) {}
-    /// Reports that a group refuses to run on what was recovered.
-    pub fn mark_damaged(&mut self, replica: ReplicaId, reason: String) {}
-    pub fn end_turn(&mut self, now: Time, ops: &mut Vec<Op>, out: &mut Vec<EngineEvent>) {}
-    pub fn pressure(&self) -> Pressure {
-        Pressure::default()
-    }
-    pub fn stats(&self) -> EngineStats {
-        EngineStats::default()
-    }
+
+    /// When [`Engine::end_turn`] must be called next, if nothing else happens.
     pub fn next_deadline(&self) -> Time {
-        Time::NEVER
+        if !matches!(self.state, State::Running) {
+            return Time::NEVER;
+        }
+        let log = self.running_log();
+        let seal = match log.unsealed && log.in_flight.is_none() && log.pending.is_empty() {
+            true => log.idle_since + self.config.seal_after,
+            false => Time::NEVER,
+        };
+        seal.min(self.round_deadline())
+    }
+
+    fn running_log(&self) -> &Log {
+        self.log.as_ref().expect("a running engine has a log")
+    }
+
+    pub(crate) fn queue(&mut self, work: Work) {
+        self.log.as_mut().expect("a running engine has a log").pending.push_back(work);
+    }
+
+    /// Makes a replica; [`EngineEvent::Created`] follows when its birth record is durable.
+    ///
+    /// # Panics
+    /// When the id is in use, or was.
+    pub fn create_replica(&mut self, identity: ReplicaIdentity, decision: DecisionState) {
+        if matches!(self.state, State::Stopped) {
+            return;
+        }
+        let id = identity.replica;
+        assert!(matches!(self.state, State::Running), "{id} is created before the mount");
+        assert!(!self.tombstones.contains(&id) && !self.replicas.contains_key(&id), "{id} is not new");
+        assert_eq!((decision.replica, decision.index), (id, Index(0)), "a new replica begins at 0");
+        self.replicas.insert(id, Replica::new(identity, decision.bytes));
+        self.queue(Work::Create { replica: id });
+    }
+
+    /// Ends a replica; [`EngineEvent::Destroyed`] follows when its tombstone is durable.
+    pub fn destroy_replica(&mut self, replica: ReplicaId) {
+        if matches!(self.state, State::Stopped) {
+            return;
+        }
+        if let Some(gone) = self.replicas.remove(&replica) {
+            self.overlay_bytes -= gone.overlay.bytes();
+            self.partial_blocks -= gone.overlay.partial_blocks();
+        }
+        self.tombstones.insert(replica);
+        self.destroyed.insert(replica);
+        self.queue(Work::Destroy { replica });
+    }
+
+    /// Whether this replica was here and is gone for good.
+    pub fn is_tombstone(&self, replica: ReplicaId) -> bool {
+        self.tombstones.contains(&replica)
+    }
+
+    /// Takes a group's entries and hard state into the filling batch.
+    ///
+    /// # Panics
+    /// When the entries leave a hole in the replica's log.
+    pub fn append(&mut self, persist: Persist) {
+        if matches!(self.state, State::Stopped) {
+            return;
+        }
+        let Persist { replica, ticket, hard_state, entries } = persist;
+        let Some(r) = self.replicas.get_mut(&replica) else { return };
+        assert!(r.damage.is_none(), "{replica} is damaged and appends");
+        let mut queued = Vec::with_capacity(entries.len());
+        for entry in entries {
+            assert!(entry.index > r.applied, "{replica} rewrites applied entry {}", entry.index);
+            let kept = Kept::new(entry);
+            r.log.append(kept.clone());
+            queued.push(kept);
+        }
+        if let Some(hs) = hard_state {
+            assert!(hs.commit >= r.applied && hs.commit <= r.log.last(), "commit {} of {replica}", hs.commit);
+            r.hard_state = hs;
+        }
+        self.queue(Work::Persist { replica, ticket, hard_state, entries: queued, from: 0 });
+    }
+
+    /// The payload of an entry, from the moment of its append until its segment is freed.
+    pub fn payload(&self, replica: ReplicaId, index: Index, term: Term) -> Option<(IoBuf, Crcs)> {
+        let kept = self.replicas.get(&replica)?.log.get(index).filter(|k| k.term == term)?;
+        let payload = kept.payload.as_ref()?;
+        Some((payload.buf.clone(), payload.crcs.clone()))
+    }
+
+    /// Lowest index from which every payload can be produced.
+    pub fn first_index(&self, replica: ReplicaId) -> Index {
+        self.replicas.get(&replica).map_or(Index(0), |r| r.log.first())
+    }
+
+    /// Makes a committed entry visible to reads. In order, each index once.
+    ///
+    /// # Panics
+    /// When indices go backwards, or a write's payload is not its entry's.
+    pub fn apply(&mut self, replica: ReplicaId, index: Index, effect: Effect) {
+        let Some(r) = self.replicas.get_mut(&replica) else { return };
+        assert!(index > r.applied, "{replica} applies {index} after {}", r.applied);
+        assert!(r.damage.is_none(), "{replica} is damaged and applies");
+        r.applied = index;
+        let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
+        match effect {
+            Effect::None => return,
+            Effect::Write { chunk, range } => {
+                let kept = r.log.get(index).expect("an entry is in the log when it is applied");
+                let payload = kept.payload.clone().expect("an entry that writes has a payload");
+                assert_eq!(payload.range(), range, "entry {index} of {replica}");
+                r.overlay.write(chunk, range, Some(payload));
+            }
+            Effect::Zero { chunk, range } => r.overlay.write(chunk, range, None),
+            Effect::Cut { volume, from_chunk } => r.overlay.cut(volume, from_chunk),
+        }
+        self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
+        self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
+        self.last_apply = self.now;
+    }
+
+    /// Reports that what was recovered of a replica cannot be used; it stays damaged until it is destroyed.
+    pub fn mark_damaged(&mut self, replica: ReplicaId, reason: String) {
+        if let Some(r) = self.replicas.get_mut(&replica)
+            && r.damage.is_none()
+        {
+            tracing::error!(%replica, %reason, "replica is damaged");
+            r.damage = Some(reason.clone());
+            // Nothing of it is read or destaged any more.
+            let overlay = std::mem::take(&mut r.overlay);
+            self.overlay_bytes -= overlay.bytes();
+            self.partial_blocks -= overlay.partial_blocks();
+            self.events.push(EngineEvent::Damaged { replica, reason });
+        }
+    }
+
+    /// How near the limits are; see [`Pressure`].
+    pub fn pressure(&self) -> Pressure {
+        let Some(log) = &self.log else { return Pressure::default() };
+        let home = self.home.as_ref().map(Home::stats).unwrap_or_default();
+        // What freeing will append: a block and its record for each block that is covered in part (R9).
+        let completing = self.partial_blocks * (BATCH_ALIGN as u64 + 100);
+        let used = log.ring.used_from(self.freeable) + completing;
+        let usable = (log.ring.count() - RESERVED - 1) as u64 * log.ring.segment_bytes();
+        let limbo_max = (home.capacity_bytes / 50).max(1);
+        Pressure {
+            log: used as f32 / usable as f32,
+            limbo: home.limbo_bytes as f32 / limbo_max as f32,
+            overlay: self.overlay_bytes as f32 / self.config.overlay_payload_max.max(1) as f32,
+            full: home.full || self.round_refused,
+        }
+    }
+
+    pub fn stats(&self) -> EngineStats {
+        let home = self.home.as_ref().map(Home::stats).unwrap_or_default();
+        let mut stats = self.stats;
+        if let Some(log) = &self.log {
+            stats.segments = log.ring.count() as u32;
+            stats.segments_in_use = log.ring.live().len() as u32;
+        }
+        stats.overlay_bytes = self.overlay_bytes;
+        stats.entries_retained = self.replicas.values().map(|r| r.log.len() as u64).sum();
+        stats.device_read_bytes += home.read_bytes;
+        stats.device_written_bytes += home.written_bytes;
+        stats.flushes += home.flushes;
+        stats.home = home;
+        stats
+    }
+
+    pub(crate) fn poison(&mut self, during: &'static str, source: DiskError) {
+        if matches!(self.state, State::Mounting(_)) {
+            return self.fail_mount(MountError::Disk { during, source });
+        }
+        if let Some(home) = &mut self.home {
+            home.poison();
+        }
+        let reason = format!("{during}: {source}");
+        tracing::error!(%reason, "the store is poisoned");
+        self.state = State::Stopped;
+        self.events.push(EngineEvent::Poisoned(reason));
+    }
+
+    pub(crate) fn fail_mount(&mut self, error: MountError) {
+        tracing::error!(%error, "mount failed");
+        self.state = State::Stopped;
+        self.events.push(EngineEvent::MountFailed(error));
+    }
+
+    /// Group commit: whatever was queued while the last batch was written goes out as one.
+    pub(crate) fn start_batch(&mut self) {
+        if matches!(self.state, State::Stopped) {
+            return;
+        }
+        let Some(log) = self.log.as_mut() else { return };
+        if log.in_flight.is_some() {
+            return;
+        }
+        if log.pending.is_empty() {
+            let due = log.unsealed && self.now >= log.idle_since + self.config.seal_after;
+            if !due || !matches!(self.state, State::Running) {
+                return;
+            }
+            log.pending.push_back(Work::Seal);
+        }
+        let mut parts = BuildParts { replicas: &mut self.replicas, tombstones: &self.tombstones, rng: &mut self.rng };
+        let Some(built) = build(log, &mut parts) else { return };
+        let flush = self.disk.volatile_cache;
+        self.stats.batches += 1;
+        self.stats.records += u64::from(built.records);
+        self.stats.log_bytes += built.len_bytes;
+        self.stats.payload_bytes += built.payload_bytes;
+        self.stats.device_written_bytes += built.len_bytes;
+        self.stats.flushes += u64::from(flush);
+        let token = self.token(key::BATCH, built.seq as u32);
+        self.ops.push(Op::DiskWrite { token, disk: self.disk.id, offset: built.offset, bufs: built.bufs, flush });
+    }
+
+    fn batch_written(&mut self, result: Result<(), DiskError>) {
+        if let Err(source) = result {
+            return self.poison("writing the log", source);
+        }
+        let now = self.now;
+        let log = self.log.as_mut().expect("a batch was in flight");
+        let batch = log.in_flight.take().expect("a batch was in flight");
+        assert_eq!(batch.seq, log.durable_seq + 1, "acknowledgements follow batch order");
+        log.durable_seq = batch.seq;
+        log.unsealed = !batch.is_seal;
+        log.idle_since = now;
+        let copied = batch.done.iter().any(|d| matches!(d, Done::Copied { .. }));
+        for done in batch.done {
+            self.done(done);
+        }
+        if copied {
+            self.find_freeable();
+            self.copy_forward();
+        }
+    }
+
+    fn done(&mut self, done: Done) {
+        match done {
+            Done::Persisted { replica, ticket } => self.events.push(EngineEvent::Persisted { replica, ticket }),
+            Done::Created(replica) => self.events.push(EngineEvent::Created(replica)),
+            Done::Destroyed(replica) => self.events.push(EngineEvent::Destroyed(replica)),
+            Done::Mounted => self.mount_recorded(),
+            Done::Copied { replica, index, term, segment } => {
+                self.stats.copied_entries += 1;
+                let kept = self.replicas.get_mut(&replica).and_then(|r| r.log.get_mut(index));
+                if let Some(kept) = kept.filter(|k| k.term == term) {
+                    kept.segment = segment;
+                }
+            }
+            Done::RoundMark => self.round_marked(),
+            Done::CheckpointBegun { segment } => self.checkpoint_begun(segment),
+            Done::Checkpointed { id } => self.checkpointed(id),
+        }
     }
 }

@@ -7,6 +7,7 @@
 //! last, so that a format cut short leaves no device that mounts.
 
 use env::{DiskError, DiskInfo, Env, EnvError, Event, Op, Token};
+use layout::log::{BATCH_ALIGN, BatchHeader, FIXED_LEN, put};
 use layout::superblock::{MARGIN, SUPERBLOCK_LEN, Superblock, SuperblockError};
 use types::{ClusterId, IoBuf, IoBufMut, OsdId, OsdUuid, Time};
 
@@ -84,11 +85,38 @@ pub fn format_device(
             write(env, disk, offset, IoBuf::zeros(SUPERBLOCK_LEN), "erasing old log segments")?;
         }
     }
+    let first = first_batch(&superblock, env.random());
+    write(env, disk, superblock.log_start, first, "writing the first log batch")?;
     let page = IoBuf::copy_of(&superblock.encode());
     for offset in offsets {
         write(env, disk, offset, page.clone(), "writing the superblock")?;
     }
     Ok(superblock)
+}
+
+/// The batch that opens the first segment: a log without any batch is a lost one, not a new one.
+fn first_batch(superblock: &Superblock, salt: u64) -> IoBuf {
+    let mut records = Vec::new();
+    put::segment_open(&mut records, 0);
+    put::mount(&mut records);
+    let header = BatchHeader {
+        header_len: BATCH_ALIGN as u32,
+        records_len: records.len() as u32,
+        record_count: 2,
+        records_crc: types::crc32c(&records),
+        payload_len: 0,
+        salt,
+        mount: 1,
+        seq: 1,
+        offset: superblock.log_start,
+        durable_seq: 0,
+        tail_seq: 1,
+        segment_seq: 1,
+    };
+    let mut page = IoBufMut::zeroed(BATCH_ALIGN);
+    page[..FIXED_LEN].copy_from_slice(&header.encode(superblock.uuid));
+    page[FIXED_LEN..FIXED_LEN + records.len()].copy_from_slice(&records);
+    page.freeze()
 }
 
 fn divide(disk: &DiskInfo, params: &FormatParams) -> Result<Superblock, FormatError> {
@@ -171,13 +199,7 @@ fn zero(
     Ok(())
 }
 
-fn write(
-    env: &mut dyn Env,
-    disk: &DiskInfo,
-    offset: u64,
-    buf: IoBuf,
-    during: &'static str,
-) -> Result<(), FormatError> {
+fn write(env: &mut dyn Env, disk: &DiskInfo, offset: u64, buf: IoBuf, during: &'static str) -> Result<(), FormatError> {
     let token = Token::new(ROOM, 0, 0);
     run(env, vec![Op::DiskWrite { token, disk: disk.id, offset, bufs: vec![buf], flush: true }], during)?;
     Ok(())

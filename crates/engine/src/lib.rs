@@ -11,6 +11,14 @@ mod api;
 mod engine;
 mod format;
 pub mod home;
+mod log;
+mod mount;
+mod overlay;
+mod payload;
+mod read;
+mod reclaim;
+mod replica;
+mod round;
 pub mod seam;
 
 pub use api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure, ReadData, ReadError};

@@ -47,7 +47,8 @@ pub struct HomeRegion {
 /// One whole 4 KiB block.
 #[derive(Clone, Debug, PartialEq)]
 pub enum BlockData {
-    /// 4 KiB, and their CRC32C as it came from the client or was computed over verified bytes.
+    /// 4 KiB, and their CRC32C as it came from the client or was computed over verified bytes. Often a slice of
+    /// a receive buffer: aligned to 512 bytes in memory, not to more.
     Bytes { buf: IoBuf, crc: u32 },
     /// Reads as zeros: home drops the block.
     Zero,

@@ -1,0 +1,78 @@
+//! The log: batches in a ring of segments, and what of it is kept in memory.
+//!
+//! The engine queues [`Work`]; `batch` turns the queue into one vectored write at a time; `ring` knows which
+//! segments live; `kept` holds the entries that can still be produced; `scan` and `replay` bring all of it
+//! back at a mount.
+//!
+//! Invariant: batches are written one at a time and acknowledged in order; a segment is reused only after
+//! nothing that must survive is in it alone (R8, R9).
+
+mod batch;
+mod kept;
+pub(crate) mod replay;
+mod ring;
+pub(crate) mod scan;
+
+pub(crate) use batch::{BuildParts, Done, InFlight, Work, build};
+pub(crate) use kept::{Kept, ReplicaLog};
+pub(crate) use ring::{RESERVED, Ring, Segment};
+
+use layout::superblock::Superblock;
+use std::collections::VecDeque;
+use types::limits::{BATCH_PAYLOAD_MAX, PART_MAX};
+use types::{OsdUuid, ReplicaId, Time};
+
+/// The writing end of the log.
+#[derive(Debug)]
+pub(crate) struct Log {
+    pub uuid: OsdUuid,
+    pub ring: Ring,
+    /// Number of this mount.
+    pub mount: u64,
+    /// Number of the next batch.
+    pub next_seq: u64,
+    /// All batches up to this are durable.
+    pub durable_seq: u64,
+    pub pending: VecDeque<Work>,
+    pub in_flight: Option<InFlight>,
+    /// A durable batch with records is not yet named by a later header's `durable_seq`.
+    pub unsealed: bool,
+    /// When the last batch completed.
+    pub idle_since: Time,
+    /// Where the last durable checkpoint record begins (number of its segment's first batch).
+    pub checkpoint_segment: u64,
+    pub checkpoint_id: u64,
+    pub payload_max: usize,
+    /// Alignment that the device wants of every buffer.
+    pub align: usize,
+}
+
+impl Log {
+    pub fn new(superblock: &Superblock, align_bytes: u32) -> Log {
+        let payload_max = BATCH_PAYLOAD_MAX.min((superblock.segment_bytes / 4) as usize).max(PART_MAX as usize);
+        Log {
+            uuid: superblock.uuid,
+            ring: Ring::new(superblock.log_start, superblock.segment_bytes, superblock.segment_count),
+            mount: 0,
+            next_seq: 1,
+            durable_seq: 0,
+            pending: VecDeque::new(),
+            in_flight: None,
+            unsealed: false,
+            idle_since: Time::ZERO,
+            checkpoint_segment: 0,
+            checkpoint_id: 0,
+            payload_max,
+            align: align_bytes.max(1) as usize,
+        }
+    }
+
+    /// Whether work of this replica is queued or being written.
+    pub fn has_copy_of(&self, replica: ReplicaId, index: u64) -> bool {
+        let queued = self
+            .pending
+            .iter()
+            .any(|w| matches!(w, Work::Copy { replica: r, index: i, .. } if *r == replica && i.0 == index));
+        queued || self.in_flight.as_ref().is_some_and(|f| f.copies(replica, index))
+    }
+}

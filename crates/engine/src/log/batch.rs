@@ -1,0 +1,467 @@
+//! From queued work to one vectored write.
+//!
+//! A batch takes as much of the queue as fits: records are encoded into the header area, payloads are
+//! gathered from the buffers that they arrived in. When the segment is full, the batch opens the next one
+//! and begins with its state block.
+//!
+//! Invariant: work of one replica reaches the log in the order in which it was queued; work with payload
+//! never opens a reserved segment.
+
+use super::{Kept, Log, RESERVED};
+use crate::payload::Payload;
+use crate::replica::Replica;
+use bytes::Bytes;
+use layout::log::{BATCH_ALIGN, BatchHeader, BlockRecord, CheckpointPart, FIXED_LEN, HEADER_AREA_MAX, PayloadAt, put};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use types::rng::Rng;
+use types::store::{Crcs, HardState};
+use types::{ChunkKey, Index, IoBuf, IoBufMut, ReplicaId, Term, crc32c};
+
+/// Buffers of one write, below the kernel's limit of 1024.
+const BUFS_MAX: usize = 1000;
+/// More than any record but a checkpoint part or a decision state takes beside its variable part.
+const RECORD_SLACK: usize = 512;
+/// Bytes of records in a batch that is not forced to take more.
+const RECORDS_TARGET: usize = 256 << 10;
+/// Tombstones of one record.
+const TOMBSTONES_STEP: usize = 4096;
+
+/// Something that waits for its place in the log.
+#[derive(Debug)]
+pub(crate) enum Work {
+    Persist {
+        replica: ReplicaId,
+        ticket: u64,
+        hard_state: Option<HardState>,
+        entries: Vec<Kept>,
+        from: usize,
+    },
+    /// Of the engine itself: a commit index that a round needs durable.
+    HardState {
+        replica: ReplicaId,
+        hard_state: HardState,
+    },
+    Create {
+        replica: ReplicaId,
+    },
+    Destroy {
+        replica: ReplicaId,
+    },
+    Mount,
+    Copy {
+        replica: ReplicaId,
+        index: Index,
+        term: Term,
+    },
+    Block {
+        replica: ReplicaId,
+        chunk: ChunkKey,
+        block: u16,
+        index: Index,
+        payload: Arc<Payload>,
+    },
+    /// All work of the round so far is durable when this is.
+    RoundMark,
+    Checkpoint {
+        id: u64,
+        part: u32,
+        parts: u32,
+        bytes: Bytes,
+    },
+    /// An empty batch that carries `durable_seq`.
+    Seal,
+}
+
+/// What is true once a batch is durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Done {
+    Persisted {
+        replica: ReplicaId,
+        ticket: u64,
+    },
+    Created(ReplicaId),
+    Destroyed(ReplicaId),
+    Mounted,
+    Copied {
+        replica: ReplicaId,
+        index: Index,
+        term: Term,
+        segment: u64,
+    },
+    RoundMark,
+    /// The first part of a checkpoint lies in this segment.
+    CheckpointBegun {
+        segment: u64,
+    },
+    /// The last part of a checkpoint.
+    Checkpointed {
+        id: u64,
+    },
+}
+
+/// The batch that is being written.
+#[derive(Debug)]
+pub(crate) struct InFlight {
+    pub seq: u64,
+    pub done: Vec<Done>,
+    pub is_seal: bool,
+}
+
+impl InFlight {
+    pub fn copies(&self, replica: ReplicaId, index: u64) -> bool {
+        self.done
+            .iter()
+            .any(|d| matches!(d, Done::Copied { replica: r, index: i, .. } if *r == replica && i.0 == index))
+    }
+}
+
+/// The rest of the engine that a batch looks at.
+pub(crate) struct BuildParts<'a> {
+    pub replicas: &'a mut BTreeMap<ReplicaId, Replica>,
+    pub tombstones: &'a BTreeSet<ReplicaId>,
+    pub rng: &'a mut Rng,
+}
+
+/// A finished batch.
+pub(crate) struct Built {
+    pub seq: u64,
+    pub offset: u64,
+    pub bufs: Vec<IoBuf>,
+    pub len_bytes: u64,
+    pub payload_bytes: u64,
+    pub records: u32,
+}
+
+/// A batch that is being filled.
+struct Fill {
+    records: Vec<u8>,
+    count: u32,
+    payloads: Vec<IoBuf>,
+    payload_len: usize,
+    done: Vec<Done>,
+    /// Entries and completed blocks of this batch, for the segment's own summary.
+    entries: Vec<(ReplicaId, u64)>,
+    blocks: Vec<(ReplicaId, u64)>,
+    /// Bytes of the segment that the batch may take.
+    limit: u64,
+    payload_max: usize,
+    segment: u64,
+}
+
+fn area(len: usize) -> usize {
+    len.next_multiple_of(BATCH_ALIGN)
+}
+
+impl Fill {
+    fn new(limit: u64, payload_max: usize, segment: u64) -> Fill {
+        let (records, payloads, done) = (Vec::with_capacity(BATCH_ALIGN), Vec::new(), Vec::new());
+        let (entries, blocks) = (Vec::new(), Vec::new());
+        Fill { records, count: 0, payloads, payload_len: 0, done, entries, blocks, limit, payload_max, segment }
+    }
+
+    fn fits(&self, record_len: usize, payload_len: usize) -> bool {
+        let records = self.records.len() + record_len;
+        let payload = self.payload_len + payload_len;
+        let first = self.count == 0;
+        let header = area(FIXED_LEN + records);
+        (first || records <= RECORDS_TARGET)
+            && header <= HEADER_AREA_MAX
+            && (payload <= self.payload_max || self.payload_len == 0)
+            && self.payloads.len() < BUFS_MAX
+            && (header + area(payload)) as u64 <= self.limit
+    }
+
+    fn place(&mut self, payload: Option<&Payload>) -> PayloadAt {
+        let Some(payload) = payload else { return PayloadAt::default() };
+        let len = payload.buf.len();
+        assert!(len.is_multiple_of(512), "a payload of {len} bytes");
+        let at = PayloadAt { offset: self.payload_len as u32, len: len as u32 };
+        self.payloads.push(payload.buf.clone());
+        self.payload_len += len;
+        at
+    }
+
+    fn put_entry(&mut self, replica: ReplicaId, kept: &Kept, copied: bool) {
+        static NONE: Crcs = Crcs { start: 0, values: Vec::new() };
+        let at = self.place(kept.payload.as_deref());
+        let crcs = kept.payload.as_ref().map_or(&NONE, |p| &p.crcs);
+        let slot = (kept.index, kept.term);
+        put::append(&mut self.records, replica, slot, kept.kind, copied, &kept.descriptor, crcs, at);
+        self.count += 1;
+        self.entries.push((replica, kept.index.0));
+    }
+
+    fn put_hard_state(
+        &mut self,
+        replica: ReplicaId,
+        hard_state: HardState,
+        replicas: &mut BTreeMap<ReplicaId, Replica>,
+    ) {
+        put::hard_state(&mut self.records, replica, hard_state);
+        self.count += 1;
+        if let Some(r) = replicas.get_mut(&replica) {
+            r.written_hard_state = hard_state;
+        }
+    }
+
+    /// The state block of a segment (R9): all that earlier segments say and entries do not.
+    fn put_state_block(&mut self, parts: &BuildParts<'_>) {
+        let born = parts.replicas.values().filter(|r| r.born);
+        put::segment_open(&mut self.records, born.clone().count() as u32);
+        self.count += 1;
+        for replica in born {
+            put::replica_state(&mut self.records, &replica.record());
+            self.count += 1;
+        }
+        let tombstones: Vec<ReplicaId> = parts.tombstones.iter().copied().collect();
+        for step in tombstones.chunks(TOMBSTONES_STEP) {
+            put::tombstones(&mut self.records, step);
+            self.count += 1;
+        }
+        let len = FIXED_LEN + self.records.len();
+        assert!(area(len) < HEADER_AREA_MAX, "the state block of {} replicas is too large", parts.replicas.len());
+    }
+}
+
+fn entry_len(kept: &Kept) -> usize {
+    64 + kept.descriptor.len() + kept.payload.as_ref().map_or(0, |p| 4 * p.crcs.values.len())
+}
+
+/// Builds the next batch, if there is work and a place for it.
+pub(crate) fn build(log: &mut Log, parts: &mut BuildParts<'_>) -> Option<Built> {
+    assert!(log.in_flight.is_none(), "one batch at a time");
+    if log.pending.is_empty() {
+        return None;
+    }
+    if let Some(opened) = log.ring.newest().map(|s| s.opened)
+        && log.ring.space() >= 2 * BATCH_ALIGN as u64
+    {
+        let mut fill = Fill::new(log.ring.space(), log.payload_max, opened);
+        if take(&mut fill, &mut log.pending, parts, false) {
+            return Some(finish(log, fill));
+        }
+    }
+    let urgent_only = log.ring.free() <= RESERVED;
+    if log.ring.free() == 0 || (urgent_only && !log.pending.iter().any(|w| !is_bulk(w))) {
+        return None;
+    }
+    let mut fill = Fill::new(log.ring.segment_bytes(), log.payload_max, log.next_seq);
+    fill.put_state_block(parts);
+    if !take(&mut fill, &mut log.pending, parts, urgent_only) {
+        assert!(urgent_only, "an empty segment holds at least one record");
+        return None;
+    }
+    let salt = parts.rng.next_u64();
+    log.ring.open(log.next_seq, salt);
+    Some(finish(log, fill))
+}
+
+fn is_bulk(work: &Work) -> bool {
+    matches!(work, Work::Persist { entries, from, .. } if entries[*from..].iter().any(|e| e.payload.is_some()))
+}
+
+/// Moves work from the queue to the batch; false when nothing was moved.
+fn take(fill: &mut Fill, pending: &mut VecDeque<Work>, parts: &mut BuildParts<'_>, urgent_only: bool) -> bool {
+    let mut held = VecDeque::new();
+    let mut held_replicas = BTreeSet::new();
+    let mut moved = false;
+    while let Some(mut work) = pending.pop_front() {
+        if urgent_only && let Work::Persist { replica, .. } | Work::HardState { replica, .. } = &work {
+            let replica = *replica;
+            if is_bulk(&work) || held_replicas.contains(&replica) {
+                held_replicas.insert(replica);
+                held.push_back(work);
+                continue;
+            }
+        }
+        let (some, all) = take_one(fill, &mut work, parts);
+        moved |= some;
+        if !all {
+            pending.push_front(work);
+            break;
+        }
+    }
+    while let Some(work) = held.pop_back() {
+        pending.push_front(work);
+    }
+    moved
+}
+
+/// Encodes one work item: (whether something of it was taken, whether all of it was).
+fn take_one(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bool, bool) {
+    let (record_len, payload_len) = match work {
+        Work::Persist { .. } => return take_persist(fill, work, parts),
+        Work::Copy { replica, index, term } => {
+            // Truncated or freed since: then there is nothing to carry forward.
+            let kept = parts.replicas.get(replica).and_then(|r| r.log.get(*index)).filter(|k| k.term == *term);
+            match kept {
+                Some(kept) => (entry_len(kept), kept.payload_len()),
+                None => return (false, true),
+            }
+        }
+        Work::Create { replica } => {
+            (RECORD_SLACK + parts.replicas.get(replica).map_or(0, |r| r.first_decision.len()), 0)
+        }
+        Work::Block { payload, .. } => (RECORD_SLACK, payload.buf.len()),
+        Work::Checkpoint { bytes, .. } => (RECORD_SLACK + bytes.len(), 0),
+        _ => (RECORD_SLACK, 0),
+    };
+    if !fill.fits(record_len, payload_len) {
+        return (false, false);
+    }
+    match work {
+        Work::Persist { .. } => unreachable!("handled above"),
+        Work::HardState { replica, hard_state } => fill.put_hard_state(*replica, *hard_state, parts.replicas),
+        Work::Create { replica } => {
+            if let Some(r) = parts.replicas.get_mut(replica) {
+                put::create(&mut fill.records, &r.record());
+                r.born = true;
+                fill.count += 1;
+                fill.done.push(Done::Created(*replica));
+            }
+        }
+        Work::Destroy { replica } => {
+            put::destroy(&mut fill.records, *replica);
+            fill.count += 1;
+            fill.done.push(Done::Destroyed(*replica));
+        }
+        Work::Mount => {
+            put::mount(&mut fill.records);
+            fill.count += 1;
+            fill.done.push(Done::Mounted);
+        }
+        Work::Copy { replica, index, term } => {
+            let kept = parts.replicas[&*replica].log.get(*index).expect("looked up above").clone();
+            fill.put_entry(*replica, &kept, true);
+            fill.done.push(Done::Copied { replica: *replica, index: *index, term: *term, segment: fill.segment });
+        }
+        Work::Block { replica, chunk, block, index, payload } => {
+            let at = fill.place(Some(payload));
+            let crc = payload.crcs.values[0];
+            let record =
+                BlockRecord { replica: *replica, chunk: *chunk, block: *block, index: *index, crc, payload: at };
+            put::block(&mut fill.records, &record);
+            fill.count += 1;
+            fill.blocks.push((*replica, index.0));
+        }
+        Work::RoundMark => fill.done.push(Done::RoundMark),
+        Work::Checkpoint { id, part, parts, bytes } => {
+            let part_record = CheckpointPart { id: *id, part: *part, parts: *parts, bytes: bytes.clone() };
+            put::checkpoint(&mut fill.records, &part_record);
+            fill.count += 1;
+            if *part == 0 {
+                fill.done.push(Done::CheckpointBegun { segment: fill.segment });
+            }
+            if *part + 1 == *parts {
+                fill.done.push(Done::Checkpointed { id: *id });
+            }
+        }
+        Work::Seal => {}
+    }
+    (true, true)
+}
+
+fn take_persist(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bool, bool) {
+    let Work::Persist { replica, ticket, hard_state, entries, from } = work else {
+        unreachable!("checked by the caller")
+    };
+    if !parts.replicas.contains_key(replica) {
+        return (false, true); // destroyed while it waited
+    }
+    let first = *from;
+    while *from < entries.len() {
+        let kept = &entries[*from];
+        if !fill.fits(entry_len(kept) + RECORD_SLACK, kept.payload_len()) {
+            break;
+        }
+        if *from == first
+            && first == 0
+            && let Some(hs) = *hard_state
+        {
+            // Entries of a new term never stand in the log before that term, whatever becomes of the rest.
+            let commit = parts.replicas[&*replica].written_hard_state.commit;
+            if hs.term != parts.replicas[&*replica].written_hard_state.term {
+                fill.put_hard_state(*replica, HardState { commit, ..hs }, parts.replicas);
+            }
+        }
+        fill.put_entry(*replica, kept, false);
+        let r = parts.replicas.get_mut(replica).expect("checked above");
+        if let Some(live) = r.log.get_mut(kept.index).filter(|live| live.term == kept.term) {
+            live.segment = fill.segment;
+        }
+        *from += 1;
+    }
+    if *from < entries.len() || !fill.fits(RECORD_SLACK, 0) {
+        return (*from > first, false);
+    }
+    if let Some(hs) = hard_state.take() {
+        fill.put_hard_state(*replica, hs, parts.replicas);
+    }
+    fill.done.push(Done::Persisted { replica: *replica, ticket: *ticket });
+    (true, true)
+}
+
+/// Gives the batch its header and its place.
+fn finish(log: &mut Log, fill: Fill) -> Built {
+    let Fill { records, count, payloads, payload_len, done, entries, blocks, segment, .. } = fill;
+    let header_len = area(FIXED_LEN + records.len());
+    let len_bytes = (header_len + area(payload_len)) as u64;
+    let offset = log.ring.take(len_bytes);
+    let tail_seq = log.ring.tail_seq();
+    let newest = log.ring.newest_mut();
+    assert_eq!(newest.opened, segment, "the batch was filled for another segment");
+    for (replica, index) in entries {
+        newest.note_entry(replica, index);
+    }
+    for (replica, index) in blocks {
+        newest.note_block(replica, index);
+    }
+    let header = BatchHeader {
+        header_len: header_len as u32,
+        records_len: records.len() as u32,
+        record_count: count,
+        records_crc: crc32c(&records),
+        payload_len: area(payload_len) as u32,
+        salt: newest.salt,
+        mount: log.mount,
+        seq: log.next_seq,
+        offset,
+        durable_seq: log.durable_seq,
+        tail_seq,
+        segment_seq: segment,
+    };
+    let mut head = IoBufMut::new(header_len);
+    head[..FIXED_LEN].copy_from_slice(&header.encode(log.uuid));
+    head[FIXED_LEN..FIXED_LEN + records.len()].copy_from_slice(&records);
+    head[FIXED_LEN + records.len()..].fill(0);
+    let seq = log.next_seq;
+    log.next_seq += 1;
+    log.in_flight = Some(InFlight { seq, done, is_seal: count == 0 });
+    let bufs = gather(head.freeze(), payloads, payload_len, log.align);
+    Built { seq, offset, bufs, len_bytes, payload_bytes: payload_len as u64, records: count }
+}
+
+/// Header and payloads as the device takes them: as they are when their borders suit it, else in one copy.
+fn gather(head: IoBuf, payloads: Vec<IoBuf>, payload_len: usize, align: usize) -> Vec<IoBuf> {
+    let padding = area(payload_len) - payload_len;
+    let suits = payloads.iter().all(|p| p.is_aligned(align) && p.len().is_multiple_of(align));
+    let mut bufs = Vec::with_capacity(payloads.len() + 2);
+    bufs.push(head);
+    if suits {
+        bufs.extend(payloads);
+        if padding > 0 {
+            bufs.push(IoBuf::zeros(padding));
+        }
+    } else {
+        let mut copy = IoBufMut::new(area(payload_len));
+        let mut at = 0;
+        for payload in payloads {
+            copy[at..at + payload.len()].copy_from_slice(&payload);
+            at += payload.len();
+        }
+        copy[at..].fill(0);
+        bufs.push(copy.freeze());
+    }
+    bufs
+}

@@ -1,0 +1,203 @@
+//! The mount, in R11's order: superblock, scan, cut, flush, mount record, checkpoint, hand-over.
+//!
+//! Invariant: nothing is written before the scan is judged and the device is flushed; no group is made
+//! before the mount record is durable.
+
+use crate::api::{EngineEvent, MountError};
+use crate::engine::{Engine, State, key};
+use crate::home::{Home, HomeLimits};
+use crate::log::replay::Replay;
+use crate::log::scan::{Candidate, Found, candidates};
+use crate::log::{Log, Work};
+use crate::seam::{HomeRegion, HomeTokens, RoundState};
+use env::{DiskError, Op, Token};
+use layout::log::{BATCH_ALIGN, BatchHeader};
+use layout::superblock::{SUPERBLOCK_LEN, Superblock, SuperblockError};
+use types::{IoBufMut, ReplicaId};
+
+/// How far a mount is.
+#[derive(Debug)]
+pub(crate) enum Mount {
+    Superblocks { copies: [Option<IoBufMut>; 2] },
+    Openings { left: usize, openings: Vec<Option<BatchHeader>> },
+    Segments { candidates: Vec<Candidate>, next: usize, found: Box<Found> },
+    Flush { replay: Box<Replay> },
+    Record { replay: Box<Replay> },
+    Home { replay: Box<Replay> },
+}
+
+impl Engine {
+    pub(crate) fn start_mount(&mut self) {
+        if self.disk.size_bytes < 2 * layout::superblock::MARGIN {
+            return self.fail_mount(SuperblockError::Absent.into());
+        }
+        for (nth, offset) in Superblock::offsets(self.disk.size_bytes).into_iter().enumerate() {
+            self.mount_submit(key::SUPERBLOCK, nth as u32, offset, SUPERBLOCK_LEN);
+        }
+        self.state = State::Mounting(Box::new(Mount::Superblocks { copies: [None, None] }));
+    }
+
+    fn mount_submit(&mut self, key: u32, generation: u32, offset: u64, len: usize) {
+        let token = self.token(key, generation);
+        self.stats.device_read_bytes += len as u64;
+        self.ops.push(Op::DiskRead { token, disk: self.disk.id, offset, buf: IoBufMut::new(len) });
+    }
+
+    pub(crate) fn mount_read(&mut self, token: Token, buf: IoBufMut, result: Result<(), DiskError>) {
+        let State::Mounting(mount) = &mut self.state else { panic!("a read of the log outside a mount") };
+        // A superblock that cannot be read counts as damaged: the other copy may be good.
+        if let Err(source) = result
+            && token.key != key::SUPERBLOCK
+        {
+            return self.fail_mount(MountError::Disk { during: "reading the log", source });
+        }
+        match (&mut **mount, token.key) {
+            (Mount::Superblocks { copies }, key::SUPERBLOCK) => {
+                copies[token.generation as usize] = Some(buf);
+                if let [Some(first), Some(last)] = copies {
+                    let chosen = Superblock::choose(first, last);
+                    self.superblock_read(chosen);
+                }
+            }
+            (Mount::Openings { left, openings }, key::OPENING) => {
+                let log = self.log.as_ref().expect("made with the superblock");
+                let offset = log.ring.offset_of(token.generation);
+                let slot = token.generation as usize;
+                openings[slot] = BatchHeader::decode(&buf, log.uuid, offset);
+                *left -= 1;
+                if *left == 0 {
+                    self.openings_read();
+                }
+            }
+            (Mount::Segments { candidates, next, found }, key::SEGMENT) => {
+                let log = self.log.as_ref().expect("made with the superblock");
+                let candidate = candidates[*next];
+                found.segment(candidate, log.ring.offset_of(candidate.slot), &buf.freeze());
+                *next += 1;
+                self.read_next_segment();
+            }
+            (mount, key) => panic!("read {key} in {mount:?}"),
+        }
+    }
+
+    fn superblock_read(&mut self, chosen: Result<Superblock, SuperblockError>) {
+        let (cluster, osd, uuid) = self.identity;
+        let superblock = match chosen.and_then(|s| s.belongs_to(cluster, osd, uuid).map(|()| s)) {
+            Ok(superblock) if superblock.device_bytes <= self.disk.size_bytes => superblock,
+            Ok(_) => return self.fail_mount(SuperblockError::Geometry.into()),
+            Err(reason) => return self.fail_mount(reason.into()),
+        };
+        let log = Log::new(&superblock, self.disk.align_bytes);
+        let region = HomeRegion { start: superblock.home_start, len_bytes: superblock.home_bytes };
+        self.home =
+            Some(Home::new(self.disk.clone(), region, HomeTokens { room: self.config.room }, HomeLimits::default()));
+        let count = log.ring.count();
+        for slot in 0..count as u32 {
+            self.mount_submit(key::OPENING, slot, log.ring.offset_of(slot), BATCH_ALIGN);
+        }
+        self.log = Some(log);
+        let openings = vec![None; count];
+        self.state = State::Mounting(Box::new(Mount::Openings { left: count, openings }));
+    }
+
+    fn openings_read(&mut self) {
+        let State::Mounting(mount) = &self.state else { unreachable!("the caller saw it") };
+        let Mount::Openings { openings, .. } = &**mount else { unreachable!("the caller saw it") };
+        // Formatting wrote the first batch, so a log without any is a damaged one.
+        let Some(candidates) = candidates(openings) else {
+            return self.fail_mount(MountError::LogLost);
+        };
+        let log = self.log.as_ref().expect("made with the superblock");
+        let tail_seq = openings.iter().flatten().max_by_key(|h| h.seq).map_or(0, |h| h.tail_seq);
+        let found = Box::new(Found::new(log.uuid, log.ring.segment_bytes(), tail_seq));
+        self.state = State::Mounting(Box::new(Mount::Segments { candidates, next: 0, found }));
+        self.read_next_segment();
+    }
+
+    fn read_next_segment(&mut self) {
+        let State::Mounting(mount) = &self.state else { unreachable!("the caller saw it") };
+        let Mount::Segments { candidates, next, .. } = &**mount else { unreachable!("the caller saw it") };
+        let log = self.log.as_ref().expect("made with the superblock");
+        if let Some(candidate) = candidates.get(*next).copied() {
+            let (offset, len) = (log.ring.offset_of(candidate.slot), log.ring.segment_bytes() as usize);
+            return self.mount_submit(key::SEGMENT, candidate.slot, offset, len);
+        }
+        let State::Mounting(mount) = std::mem::replace(&mut self.state, State::New) else { unreachable!("see above") };
+        let Mount::Segments { found, .. } = *mount else { unreachable!("see above") };
+        let verdict = found.judge();
+        if let Some(torn) = verdict.torn {
+            tracing::info!(batch = torn, "a torn batch at the end of the log is dropped");
+        }
+        let replay = Box::new(Replay::new(verdict, |slot| log.ring.offset_of(slot)));
+        // What was read may sit in a volatile cache only: it must not vanish after we acted on it.
+        let token = self.token(key::MOUNT_FLUSH, 0);
+        self.stats.flushes += 1;
+        self.ops.push(Op::DiskFlush { token, disk: self.disk.id });
+        self.state = State::Mounting(Box::new(Mount::Flush { replay }));
+    }
+
+    fn take_replay(&mut self) -> Box<Replay> {
+        match std::mem::replace(&mut self.state, State::New) {
+            State::Mounting(mount) => match *mount {
+                Mount::Flush { replay } | Mount::Record { replay } | Mount::Home { replay } => replay,
+                other => panic!("no replay yet in {other:?}"),
+            },
+            other => panic!("no mount in {other:?}"),
+        }
+    }
+
+    pub(crate) fn mount_flushed(&mut self, result: Result<(), DiskError>) {
+        if let Err(source) = result {
+            return self.fail_mount(MountError::Disk { during: "flushing before the mount", source });
+        }
+        let mut replay = self.take_replay();
+        let log = self.log.as_mut().expect("made with the superblock");
+        log.ring.restore(std::mem::take(&mut replay.segments), replay.head);
+        log.mount = replay.last_mount + 1;
+        log.next_seq = replay.last_seq + 1;
+        log.durable_seq = replay.last_seq;
+        log.checkpoint_id = replay.checkpoint.id;
+        log.checkpoint_segment = replay.checkpoint.segment;
+        if let Some(reason) = replay.store_damage() {
+            tracing::error!(%reason, "every replica of this store is quarantined");
+            // What is damaged stays as evidence: nothing is written over it before its turn comes.
+            log.ring.close_newest();
+            if log.ring.free() == 0 {
+                return self.fail_mount(MountError::LogFull);
+            }
+        }
+        self.tombstones = std::mem::take(&mut replay.tombstones);
+        self.destroyed = self.tombstones.clone();
+        // The state block of a segment that the mount record may open.
+        self.replicas = replay.provisional();
+        self.state = State::Mounting(Box::new(Mount::Record { replay }));
+        self.queue(Work::Mount);
+        self.start_batch();
+    }
+
+    pub(crate) fn mount_recorded(&mut self) {
+        self.replicas.clear();
+        let mut replay = self.take_replay();
+        let checkpoint = replay.checkpoint.parts.take();
+        self.state = State::Mounting(Box::new(Mount::Home { replay }));
+        let home = self.home.as_mut().expect("made with the superblock");
+        let mut events = Vec::new();
+        home.start_mount(self.now, checkpoint, &mut self.ops, &mut events);
+        self.home_events(events);
+    }
+
+    pub(crate) fn home_mounted(&mut self, states: Vec<RoundState>, damaged: Vec<(ReplicaId, String)>) {
+        let mut replay = self.take_replay();
+        for (replica, reason) in damaged {
+            replay.damage_if_known(replica, reason);
+        }
+        let (replicas, recovered) = replay.finish(states);
+        self.replicas = replicas;
+        self.overlay_bytes = self.replicas.values().map(|r| r.overlay.bytes()).sum();
+        self.partial_blocks = self.replicas.values().map(|r| r.overlay.partial_blocks()).sum();
+        self.state = State::Running;
+        self.last_round = self.now;
+        self.find_freeable();
+        self.events.push(EngineEvent::Mounted(recovered));
+    }
+}

@@ -1,0 +1,163 @@
+//! One chunk in one layer: an interval map from sectors to bytes or zeros.
+//!
+//! Invariant: intervals are disjoint and not empty; `partial` names exactly the blocks of which some sectors
+//! are covered and some are not.
+
+use crate::payload::Payload;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use types::units::SECTORS_PER_BLOCK;
+use types::{SECTOR, SectorRange};
+
+/// Where a run of sectors comes from.
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    Data(Arc<Payload>),
+    Zeros,
+    /// Not covered here.
+    Home,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub range: SectorRange,
+    pub source: Source,
+}
+
+#[derive(Clone, Debug)]
+struct Interval {
+    end: u32,
+    data: Option<Arc<Payload>>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct ChunkLayer {
+    intervals: BTreeMap<u32, Interval>,
+    partial: BTreeSet<u16>,
+    bytes: u64,
+}
+
+fn weight(start: u32, end: u32, data: &Option<Arc<Payload>>) -> u64 {
+    if data.is_some() { u64::from(end - start) * SECTOR } else { 0 }
+}
+
+impl ChunkLayer {
+    /// Payload bytes that the intervals point at.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub fn partial_blocks(&self) -> u64 {
+        self.partial.len() as u64
+    }
+
+    pub fn partial(&self) -> impl Iterator<Item = u16> + '_ {
+        self.partial.iter().copied()
+    }
+
+    /// `range` is now `data`, whatever was there.
+    pub fn insert(&mut self, range: SectorRange, data: Option<Arc<Payload>>) {
+        self.clear(range);
+        self.bytes += weight(range.start, range.end(), &data);
+        let before = self.intervals.insert(range.start, Interval { end: range.end(), data });
+        assert!(before.is_none(), "an interval survived at {}", range.start);
+        self.note_partial(range);
+    }
+
+    /// Removes all cover of `range`, splitting what reaches over its ends.
+    fn clear(&mut self, range: SectorRange) {
+        let (start, end) = (range.start, range.end());
+        let left = self.intervals.range(..start).next_back().map(|(at, i)| (*at, i.end));
+        if let Some((at, old_end)) = left
+            && old_end > start
+        {
+            let old = self.intervals.get_mut(&at).expect("it was just found");
+            old.end = start;
+            let data = old.data.clone();
+            self.bytes -= weight(start, old_end, &data);
+            if old_end > end {
+                self.bytes += weight(end, old_end, &data);
+                self.intervals.insert(end, Interval { end: old_end, data });
+            }
+        }
+        while let Some((at, old_end)) = self.intervals.range(start..end).next().map(|(at, i)| (*at, i.end)) {
+            let old = self.intervals.remove(&at).expect("it was just found");
+            self.bytes -= weight(at, old_end, &old.data);
+            if old_end > end {
+                self.bytes += weight(end, old_end, &old.data);
+                self.intervals.insert(end, Interval { end: old_end, data: old.data });
+            }
+        }
+    }
+
+    fn note_partial(&mut self, range: SectorRange) {
+        let first = (range.start / SECTORS_PER_BLOCK) as u16;
+        let last = ((range.end() - 1) / SECTORS_PER_BLOCK) as u16;
+        if !self.partial.is_empty() {
+            let covered: Vec<u16> = self.partial.range(first..=last).copied().collect();
+            for block in covered {
+                self.partial.remove(&block);
+            }
+        }
+        let aligned = range.start.is_multiple_of(SECTORS_PER_BLOCK) && range.end().is_multiple_of(SECTORS_PER_BLOCK);
+        if aligned {
+            return;
+        }
+        for block in [first, last] {
+            if !self.covers(block) {
+                self.partial.insert(block);
+            }
+        }
+    }
+
+    fn covers(&self, block: u16) -> bool {
+        !self.lookup(block_range(block)).iter().any(|f| matches!(f.source, Source::Home))
+    }
+
+    /// What covers `range`, in order, without holes.
+    pub fn lookup(&self, range: SectorRange) -> Vec<Found> {
+        let mut found = Vec::new();
+        let mut at = range.start;
+        let from = self.intervals.range(..=at).next_back().map_or(at, |(start, _)| *start);
+        for (start, interval) in self.intervals.range(from..range.end()) {
+            if interval.end <= at {
+                continue;
+            }
+            if *start > at {
+                found.push(Found { range: SectorRange::new(at, start - at), source: Source::Home });
+                at = *start;
+            }
+            let end = interval.end.min(range.end());
+            let source = interval.data.as_ref().map_or(Source::Zeros, |data| Source::Data(data.clone()));
+            found.push(Found { range: SectorRange::new(at, end - at), source });
+            at = end;
+        }
+        if at < range.end() {
+            found.push(Found { range: SectorRange::new(at, range.end() - at), source: Source::Home });
+        }
+        found
+    }
+
+    /// Blocks that hold covered sectors, ascending, from `from` on.
+    pub fn blocks_from(&self, from: u16) -> impl Iterator<Item = u16> + '_ {
+        let sector = u32::from(from) * SECTORS_PER_BLOCK;
+        let first =
+            self.intervals.range(..sector).next_back().filter(|(_, i)| i.end > sector).map_or(sector, |(at, _)| *at);
+        let mut next = from;
+        self.intervals.range(first..).flat_map(move |(start, interval)| {
+            let low = ((start / SECTORS_PER_BLOCK) as u16).max(next);
+            let high = ((interval.end - 1) / SECTORS_PER_BLOCK) as u16;
+            next = next.max(high + 1);
+            low..high + 1
+        })
+    }
+
+    pub fn into_intervals(self) -> impl Iterator<Item = (SectorRange, Option<Arc<Payload>>)> {
+        self.intervals.into_iter().map(|(start, i)| (SectorRange::new(start, i.end - start), i.data))
+    }
+}
+
+/// The sectors of a block.
+pub(crate) fn block_range(block: u16) -> SectorRange {
+    SectorRange::new(u32::from(block) * SECTORS_PER_BLOCK, SECTORS_PER_BLOCK)
+}

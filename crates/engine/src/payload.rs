@@ -1,0 +1,65 @@
+//! The bytes of one entry or completed block in memory, with the CRCs that came with them.
+//!
+//! Log and overlay share it by counted reference: a write is in memory once, whoever points at it.
+//!
+//! Invariant: a part of a payload leaves with a CRC that was either stored for exactly that part, or
+//! computed after the stored CRC of the whole fragment was verified.
+
+use types::range::fragment_bytes;
+use types::store::Crcs;
+use types::{IoBuf, SECTOR, SectorRange, crc32c};
+
+/// Bytes and their fragment CRCs.
+#[derive(Debug)]
+pub(crate) struct Payload {
+    pub buf: IoBuf,
+    pub crcs: Crcs,
+}
+
+impl Payload {
+    /// The sectors of its chunk that it holds.
+    pub fn range(&self) -> SectorRange {
+        SectorRange::new(self.crcs.start, (self.buf.len() / SECTOR as usize) as u32)
+    }
+
+    /// The bytes of `part`, not copied.
+    pub fn slice(&self, part: SectorRange) -> IoBuf {
+        assert!(self.range().contains(part), "{part} of {}", self.range());
+        self.buf.slice(fragment_bytes(self.crcs.start, part))
+    }
+
+    /// Appends one CRC a fragment of `part`. False when the stored CRC of a fragment that had to be cut does
+    /// not match the bytes.
+    pub fn crcs_of(&self, part: SectorRange, out: &mut Vec<u32>) -> bool {
+        let whole = self.range();
+        assert!(whole.contains(part), "{part} of {whole}");
+        for fragment in part.fragments() {
+            let (stored, crc) = self.fragment_of(fragment);
+            if stored == fragment {
+                out.push(crc);
+                continue;
+            }
+            if crc32c(&self.buf[fragment_bytes(whole.start, stored)]) != crc {
+                return false;
+            }
+            out.push(crc32c(&self.buf[fragment_bytes(whole.start, fragment)]));
+        }
+        true
+    }
+
+    /// The stored fragment that holds `part` (which lies inside one block), and its CRC.
+    fn fragment_of(&self, part: SectorRange) -> (SectorRange, u32) {
+        let whole = self.range();
+        let block = part.start / types::units::SECTORS_PER_BLOCK;
+        let start = (block * types::units::SECTORS_PER_BLOCK).max(whole.start);
+        let end = ((block + 1) * types::units::SECTORS_PER_BLOCK).min(whole.end());
+        let nth = block - whole.start / types::units::SECTORS_PER_BLOCK;
+        (SectorRange::new(start, end - start), self.crcs.values[nth as usize])
+    }
+
+    /// Whether the stored fragment that holds `part` (inside one block) matches its CRC.
+    pub fn verify_fragment(&self, part: SectorRange) -> bool {
+        let (stored, crc) = self.fragment_of(part);
+        crc32c(&self.slice(stored)) == crc
+    }
+}

@@ -1,0 +1,305 @@
+//! Reads: overlay from memory, the rest from home, joined and checked.
+//!
+//! A read pins what it looked up (counted references; home pins its places). When home says that the chunk
+//! was rewritten meanwhile, the whole read is looked up again, overlay first: so the two halves of a block
+//! are always of one version.
+//!
+//! Invariant: every CRC that leaves was stored with exactly these bytes, or computed after the stored CRCs of
+//! all bytes in it were verified.
+
+use crate::api::{EngineEvent, ReadData, ReadError};
+use crate::engine::{Engine, State};
+use crate::overlay::{Found, Source};
+use crate::payload::Payload;
+use crate::seam::{HomeEvent, HomeReadError, Piece};
+use env::Event;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use types::range::fragment_bytes;
+use types::{ChunkKey, IoBuf, IoBufMut, ReplicaId, SectorRange, crc32c};
+
+/// Who asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Asker {
+    /// The loop, with its token.
+    Loop(u64),
+    /// The running round, for a block that the overlay covers in part.
+    Completion,
+}
+
+/// A read that waits for home.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub asker: Asker,
+    pub replica: ReplicaId,
+    pub chunk: ChunkKey,
+    pub range: SectorRange,
+    found: Vec<Found>,
+}
+
+/// Reads that wait for home, by ticket.
+#[derive(Debug, Default)]
+pub(crate) struct Reads {
+    jobs: BTreeMap<u64, Job>,
+    next: u64,
+}
+
+/// A run of sectors whose bytes are at hand.
+#[derive(Debug)]
+pub(crate) enum Part {
+    Zeros,
+    Data(Arc<Payload>),
+    /// From home: verified there, with the CRCs of its fragments.
+    Home {
+        crcs: Vec<u32>,
+        payload: IoBuf,
+    },
+}
+
+impl Engine {
+    /// Reads `range` as it is now; [`EngineEvent::ReadDone`] follows, perhaps at once.
+    pub fn read(
+        &mut self,
+        token: u64,
+        replica: ReplicaId,
+        chunk: ChunkKey,
+        range: SectorRange,
+        out: &mut Vec<EngineEvent>,
+    ) {
+        self.start_read(Asker::Loop(token), replica, chunk, range);
+        out.append(&mut self.events);
+    }
+
+    fn start_read(&mut self, asker: Asker, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) {
+        let refusal = match self.replicas.get(&replica) {
+            _ if !matches!(self.state, State::Running) => Some(ReadError::Poisoned),
+            None => Some(ReadError::NoReplica(replica)),
+            Some(r) => r.damage.clone().map(|reason| ReadError::Damaged { replica, chunk, reason }),
+        };
+        if let Some(error) = refusal {
+            return self.answer(asker, Err(error));
+        }
+        let overlay = &self.replicas[&replica].overlay;
+        let found = match asker {
+            Asker::Loop(_) => overlay.lookup(chunk, range),
+            Asker::Completion => overlay.lookup_frozen(chunk, range),
+        };
+        let gaps: Vec<SectorRange> =
+            found.iter().filter(|f| matches!(f.source, Source::Home)).map(|f| f.range).collect();
+        if gaps.is_empty() {
+            let parts = found.into_iter().map(|f| (f.range, at_hand(f.source))).collect();
+            return self.finish_read(asker, replica, chunk, range, parts);
+        }
+        let ticket = self.reads.next;
+        self.reads.next += 1;
+        self.reads.jobs.insert(ticket, Job { asker, replica, chunk, range, found });
+        let mut events = Vec::new();
+        let home = self.home.as_mut().expect("a running engine has a home");
+        home.read(ticket, replica, chunk, &gaps, &mut self.ops, &mut events);
+        self.home_events(events);
+    }
+
+    /// Starts the read of a block that the running round must complete.
+    pub(crate) fn read_for_completion(&mut self, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) {
+        self.start_read(Asker::Completion, replica, chunk, range);
+    }
+
+    fn finish_read(
+        &mut self,
+        asker: Asker,
+        replica: ReplicaId,
+        chunk: ChunkKey,
+        range: SectorRange,
+        parts: Vec<(SectorRange, Part)>,
+    ) {
+        match (asker, join(range, parts)) {
+            (Asker::Loop(_), Ok(data)) => self.answer(asker, Ok(data)),
+            (Asker::Completion, Ok(data)) => self.block_read(replica, chunk, range, data),
+            (_, Err(at)) => {
+                let reason = format!("sectors {at} were damaged in memory");
+                self.answer_damage(asker, replica, chunk, reason);
+            }
+        }
+    }
+
+    fn answer(&mut self, asker: Asker, result: Result<ReadData, ReadError>) {
+        match asker {
+            Asker::Loop(token) => self.events.push(EngineEvent::ReadDone { token, result }),
+            Asker::Completion => self.block_unreadable(),
+        }
+    }
+
+    fn answer_damage(&mut self, asker: Asker, replica: ReplicaId, chunk: ChunkKey, reason: String) {
+        self.mark_damaged(replica, reason.clone());
+        self.answer(asker, Err(ReadError::Damaged { replica, chunk, reason }));
+    }
+
+    /// A completion of home.
+    pub(crate) fn home_event(&mut self, event: Event) {
+        let mut events = Vec::new();
+        let home = self.home.as_mut().expect("home made this token");
+        home.handle_event(self.now, event, &mut self.ops, &mut events);
+        self.home_events(events);
+    }
+
+    pub(crate) fn home_events(&mut self, events: Vec<HomeEvent>) {
+        for event in events {
+            match event {
+                HomeEvent::Mounted { states, damaged } => self.home_mounted(states, damaged),
+                HomeEvent::MountFailed { reason } => self.fail_mount(crate::MountError::Home { reason }),
+                HomeEvent::ReadDone { ticket, result } => self.home_read_done(ticket, result),
+                HomeEvent::ReadRetry { ticket } => {
+                    if let Some(job) = self.reads.jobs.remove(&ticket) {
+                        self.start_read(job.asker, job.replica, job.chunk, job.range);
+                    }
+                }
+                HomeEvent::RoundReady { records } => self.round_ready(records),
+                HomeEvent::RoundFull => self.round_full(),
+                HomeEvent::Failed { during, source } => self.poison(during, source),
+            }
+        }
+    }
+
+    fn home_read_done(&mut self, ticket: u64, result: Result<Vec<(SectorRange, Piece)>, HomeReadError>) {
+        let job = self.reads.jobs.remove(&ticket).expect("home answers each ticket once");
+        let Job { asker, replica, chunk, range, found } = job;
+        let pieces = match result {
+            Ok(pieces) => pieces,
+            Err(error) => return self.home_read_failed(asker, replica, chunk, error),
+        };
+        let mut pieces = pieces.into_iter().peekable();
+        let mut parts = Vec::with_capacity(found.len());
+        for f in found {
+            if !matches!(f.source, Source::Home) {
+                parts.push((f.range, at_hand(f.source)));
+                continue;
+            }
+            let mut at = f.range.start;
+            while let Some((piece_range, piece)) = pieces.next_if(|(r, _)| r.end() <= f.range.end()) {
+                assert_eq!(piece_range.start, at, "home's pieces tile what was asked");
+                at = piece_range.end();
+                let part = match piece {
+                    Piece::Zeros => Part::Zeros,
+                    Piece::Bytes { crcs, payload } => Part::Home { crcs, payload },
+                };
+                parts.push((piece_range, part));
+            }
+            assert_eq!(at, f.range.end(), "home's pieces tile what was asked");
+        }
+        self.finish_read(asker, replica, chunk, range, parts);
+    }
+
+    fn home_read_failed(&mut self, asker: Asker, replica: ReplicaId, chunk: ChunkKey, error: HomeReadError) {
+        match (asker, error) {
+            (Asker::Loop(_), HomeReadError::Disk { source, .. }) => self.answer(asker, Err(source.into())),
+            (_, error) => {
+                let reason = error.to_string();
+                self.answer_damage(asker, replica, chunk, reason);
+            }
+        }
+    }
+
+    /// Runs of (sectors, whether they may hold data) that tile `range`.
+    pub fn extents(&self, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) -> Vec<(u32, bool)> {
+        let mut runs: Vec<(u32, bool)> = Vec::new();
+        let mut push = |sectors: u32, data: bool| match runs.last_mut() {
+            Some((count, kind)) if *kind == data => *count += sectors,
+            _ => runs.push((sectors, data)),
+        };
+        let (Some(r), Some(home)) = (self.replicas.get(&replica), &self.home) else {
+            return vec![(range.count, false)];
+        };
+        for f in r.overlay.lookup(chunk, range) {
+            match f.source {
+                Source::Data(_) => push(f.range.count, true),
+                Source::Zeros => push(f.range.count, false),
+                Source::Home => {
+                    home.extents(replica, chunk, f.range).iter().for_each(|(run, data)| push(run.count, *data));
+                }
+            }
+        }
+        runs
+    }
+}
+
+fn at_hand(source: Source) -> Part {
+    match source {
+        Source::Data(payload) => Part::Data(payload),
+        Source::Zeros => Part::Zeros,
+        Source::Home => unreachable!("gaps were asked of home"),
+    }
+}
+
+/// Joins parts that tile `range`. On failure the sectors whose bytes in memory fail their CRC.
+pub(crate) fn join(range: SectorRange, mut parts: Vec<(SectorRange, Part)>) -> Result<ReadData, SectorRange> {
+    if parts.iter().all(|(_, part)| matches!(part, Part::Zeros)) {
+        return Ok(ReadData::Zeros);
+    }
+    if parts.len() == 1 {
+        let (part_range, part) = parts.pop().expect("there is one");
+        assert_eq!(part_range, range, "parts tile the range");
+        return match part {
+            Part::Data(payload) => {
+                let mut crcs = Vec::with_capacity(range.fragment_count());
+                if !payload.crcs_of(range, &mut crcs) {
+                    return Err(range);
+                }
+                Ok(ReadData::Bytes { crcs, payload: payload.slice(range) })
+            }
+            Part::Home { crcs, payload } => Ok(ReadData::Bytes { crcs, payload }),
+            Part::Zeros => unreachable!("all zeros was settled above"),
+        };
+    }
+    let mut bytes = IoBufMut::new(range.len_bytes());
+    // CRC of each fragment that one part covers whole.
+    let mut known: Vec<Option<u32>> = vec![None; range.fragment_count()];
+    let mut at = range.start;
+    for (part_range, part) in &parts {
+        assert_eq!(part_range.start, at, "parts tile the range");
+        at = part_range.end();
+        let into = fragment_bytes(range.start, *part_range);
+        match part {
+            Part::Zeros => bytes[into].fill(0),
+            Part::Home { crcs, payload } => {
+                bytes[into].copy_from_slice(payload);
+                note_whole(range, *part_range, crcs, &mut known);
+            }
+            Part::Data(payload) => {
+                let mut crcs = Vec::with_capacity(part_range.fragment_count());
+                if !payload.crcs_of(*part_range, &mut crcs) || !verify_ends(range, *part_range, payload) {
+                    return Err(*part_range);
+                }
+                bytes[into].copy_from_slice(&payload.slice(*part_range));
+                note_whole(range, *part_range, &crcs, &mut known);
+            }
+        }
+    }
+    assert_eq!(at, range.end(), "parts tile the range");
+    let crcs = range
+        .fragments()
+        .zip(known)
+        .map(|(f, crc)| crc.unwrap_or_else(|| crc32c(&bytes[fragment_bytes(range.start, f)])))
+        .collect();
+    Ok(ReadData::Bytes { crcs, payload: bytes.freeze() })
+}
+
+fn note_whole(range: SectorRange, part: SectorRange, crcs: &[u32], known: &mut [Option<u32>]) {
+    let first_block = range.start / types::units::SECTORS_PER_BLOCK;
+    for (fragment, crc) in part.fragments().zip(crcs) {
+        let nth = (fragment.start / types::units::SECTORS_PER_BLOCK - first_block) as usize;
+        if whole_in(range, fragment) {
+            known[nth] = Some(*crc);
+        }
+    }
+}
+
+/// Whether `fragment` is all that `range` has of its block.
+fn whole_in(range: SectorRange, fragment: SectorRange) -> bool {
+    let block = crate::overlay::block_range((fragment.start / types::units::SECTORS_PER_BLOCK) as u16);
+    range.intersect(block) == Some(fragment)
+}
+
+/// Fragments that will be part of a larger one get a new CRC: so their own is verified now.
+fn verify_ends(range: SectorRange, part: SectorRange, payload: &Payload) -> bool {
+    part.fragments().filter(|f| !whole_in(range, *f)).all(|f| payload.verify_fragment(f))
+}

@@ -1,0 +1,89 @@
+//! Giving log segments back (R8, R9): strictly oldest first, and only what a durable checkpoint covers.
+//!
+//! A segment may go when the last checkpoint record lies behind it, no completed block in it stands for more
+//! than K, and no live entry above K is in it. Entries that a round could not take (not yet committed when it
+//! began) are copied forward. What may go is still kept while the log is less than half full: it lets
+//! followers catch up by entries.
+//!
+//! Invariant: an entry above K is in a live segment at every moment.
+
+use crate::engine::Engine;
+use crate::log::{Segment, Work};
+use crate::replica::Replica;
+use std::collections::BTreeMap;
+use types::{Index, ReplicaId, Term};
+
+/// Entries that one call queues for copying.
+const COPY_STEP: usize = 256;
+
+/// Entries above K that are only in `segment`.
+fn pinned<'a>(
+    replicas: &'a BTreeMap<ReplicaId, Replica>,
+    segment: &'a Segment,
+) -> impl Iterator<Item = (ReplicaId, Index, Term)> + 'a {
+    segment.entries.iter().flat_map(move |(id, highest)| {
+        // What a damaged replica holds is not trusted: it is replaced under a new id, not carried along.
+        let r = replicas.get(id).filter(|r| r.damage.is_none());
+        let above = r.map_or(1..1, |r| r.checkpoint.0.0 + 1..r.log.last().0.min(*highest) + 1);
+        above.filter_map(move |index| {
+            let kept = r?.log.get(Index(index))?;
+            (kept.segment == segment.opened).then_some((*id, kept.index, kept.term))
+        })
+    })
+}
+
+fn blocks_pin(replicas: &BTreeMap<ReplicaId, Replica>, segment: &Segment) -> bool {
+    segment
+        .blocks
+        .iter()
+        .any(|(id, index)| replicas.get(id).is_some_and(|r| r.damage.is_none() && *index > r.checkpoint.0.0))
+}
+
+impl Engine {
+    /// Counts the oldest segments that may be freed. Only a checkpoint and completed copies add to them.
+    pub(crate) fn find_freeable(&mut self) {
+        let log = self.log.as_ref().expect("a running engine has a log");
+        let live = log.ring.live();
+        let newest = live.len().saturating_sub(1);
+        let free = live.iter().take(newest).take_while(|segment| {
+            let behind = log.checkpoint_segment == 0 || segment.opened < log.checkpoint_segment;
+            behind && !blocks_pin(&self.replicas, segment) && pinned(&self.replicas, segment).next().is_none()
+        });
+        self.freeable = free.count();
+    }
+
+    /// Frees what may go, down to half of the ring.
+    pub(crate) fn reclaim(&mut self) {
+        let log = self.log.as_mut().expect("a running engine has a log");
+        while self.freeable > 0 && log.ring.free() < log.ring.count() / 2 {
+            self.freeable -= 1;
+            let segment = log.ring.free_oldest();
+            for (id, highest) in segment.entries {
+                let Some(r) = self.replicas.get_mut(&id) else { continue };
+                let covered = match r.damage {
+                    None => highest.min(r.checkpoint.0.0),
+                    Some(_) => highest,
+                };
+                r.log.drop_below(Index(covered + 1));
+            }
+        }
+    }
+
+    /// Copies forward what keeps the tail from being freed although the last round has passed it.
+    pub(crate) fn copy_forward(&mut self) {
+        let log = self.log.as_ref().expect("a running engine has a log");
+        if log.ring.free() >= log.ring.count() / 2 {
+            return;
+        }
+        let Some(tail) = log.ring.live().get(self.freeable) else { return };
+        if tail.opened >= self.horizon {
+            return;
+        }
+        let copies: Vec<Work> = pinned(&self.replicas, tail)
+            .filter(|(replica, index, _)| !log.has_copy_of(*replica, index.0))
+            .take(COPY_STEP)
+            .map(|(replica, index, term)| Work::Copy { replica, index, term })
+            .collect();
+        copies.into_iter().for_each(|copy| self.queue(copy));
+    }
+}

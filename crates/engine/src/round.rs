@@ -1,0 +1,374 @@
+//! The destage controller: when a round begins, what it takes, and what follows its checkpoint.
+//!
+//! freeze (`begin_round`) → complete the blocks that are covered in part (R2) → wait until everything up to
+//! here is durable → hand home whole blocks → write home's records as a checkpoint → flip, drop the frozen
+//! layers, advance K. Each call of `step_round` does a bounded piece.
+//!
+//! Invariant: home gets a block only after the log could redo it alone; K moves only when the checkpoint
+//! that says so is durable.
+
+use crate::api::{EngineEvent, ReadData};
+use crate::engine::{Engine, State};
+use crate::log::Work;
+use crate::overlay::{Layer, Source, block_range};
+use crate::payload::Payload;
+use crate::read::{Part, join};
+use crate::seam::{BlockData, ChunkDirty, Cut, Round, RoundState};
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+use types::store::{Crcs, DecisionState, HardState};
+use types::{ChunkKey, ReplicaId, SectorRange, Time};
+
+/// Reads for completion in flight.
+const COMPLETING_MAX: usize = 32;
+/// Completed blocks that wait for the log: what a round may put before the next client batch.
+const COMPLETED_QUEUE_MAX: usize = 64;
+/// Blocks handed over in one step.
+const HANDOVER_BLOCKS: usize = 1024;
+/// Between two rounds, so that a level that no round lowers does not keep the device busy.
+const ROUND_GAP: Duration = Duration::from_millis(20);
+
+/// Where the running round is.
+#[derive(Debug)]
+pub(crate) enum RoundStep {
+    Idle,
+    Completing {
+        run: Run,
+        left: VecDeque<(ReplicaId, ChunkKey, u16)>,
+        reading: usize,
+    },
+    /// The mark is queued behind everything that must be durable.
+    Marking {
+        run: Run,
+    },
+    HandingOver {
+        run: Run,
+        left: VecDeque<(ReplicaId, ChunkKey)>,
+        chunks: Vec<ChunkDirty>,
+    },
+    /// Home writes.
+    Home {
+        run: Run,
+    },
+    /// The records are queued.
+    Recording {
+        run: Run,
+        begun: Option<u64>,
+    },
+}
+
+/// What stays the same through a round.
+#[derive(Debug)]
+pub(crate) struct Run {
+    states: BTreeMap<ReplicaId, RoundState>,
+    destroyed: BTreeSet<ReplicaId>,
+    /// Segments opened before this batch were filled before the freeze.
+    horizon: u64,
+}
+
+impl Engine {
+    fn is_round_idle(&self) -> bool {
+        matches!((&self.state, &self.round), (State::Running, RoundStep::Idle))
+    }
+
+    fn is_dirty(&self) -> bool {
+        !self.destroyed.is_empty()
+            || self.replicas.values().any(|r| r.damage.is_none() && !r.overlay.active().is_empty())
+    }
+
+    fn is_pressed(&self) -> bool {
+        let pressure = self.pressure();
+        pressure.log.max(pressure.overlay) >= self.config.round_pressure
+    }
+
+    /// Whether the loop should collect the decision states of all groups and call [`Engine::begin_round`].
+    pub fn wants_round(&self, now: Time) -> bool {
+        if !self.is_round_idle() || now < self.last_round + ROUND_GAP {
+            return false;
+        }
+        let since = self.last_apply.max(self.last_round);
+        self.is_pressed() || (now >= since + self.config.round_idle && self.is_dirty())
+    }
+
+    pub(crate) fn round_deadline(&self) -> Time {
+        match self.round {
+            RoundStep::Idle if self.is_pressed() => self.last_round + ROUND_GAP,
+            RoundStep::Idle if self.is_dirty() => self.last_apply.max(self.last_round) + self.config.round_idle,
+            // A step is left to do in the next turn.
+            RoundStep::HandingOver { .. } => self.now,
+            _ => Time::NEVER,
+        }
+    }
+
+    /// Begins a round over everything applied by now. `states` is exact as of each group's applied index
+    /// (R1); a replica without one keeps its K and stays dirty.
+    ///
+    /// # Panics
+    /// When a state is not as of what was applied here.
+    pub fn begin_round(&mut self, now: Time, states: Vec<DecisionState>) {
+        self.now = now;
+        if !self.is_round_idle() {
+            return;
+        }
+        let mut kept = BTreeMap::new();
+        // After a round that did not fit, a smaller share of the replicas, in turn.
+        let (before, from): (Vec<_>, Vec<_>) = states.into_iter().partition(|s| s.replica < self.round_from);
+        for decision in from.into_iter().chain(before) {
+            if kept.len() == self.round_replicas_max {
+                break;
+            }
+            let Some(r) = self.replicas.get_mut(&decision.replica) else { continue };
+            if r.damage.is_some() || !r.born {
+                continue;
+            }
+            assert_eq!(decision.index, r.applied, "{} is not as of what was applied", decision.replica);
+            if decision.index == r.checkpoint.0 && r.overlay.active().is_empty() {
+                continue;
+            }
+            r.overlay.freeze();
+            let commit = r.hard_state.commit.max(decision.index);
+            if r.written_hard_state.commit < decision.index {
+                // R2: a commit at or above K is durable before home is touched.
+                r.hard_state = HardState { commit, ..r.hard_state };
+                let (replica, hard_state) = (decision.replica, r.hard_state);
+                self.queue(Work::HardState { replica, hard_state });
+            }
+            kept.insert(decision.replica, RoundState { decision, commit });
+        }
+        let horizon = self.log.as_ref().and_then(|log| log.ring.newest()).map_or(0, |s| s.opened);
+        let left = kept.keys().flat_map(|id| self.partial_of(*id)).collect();
+        let run = Run { states: kept, destroyed: self.destroyed.clone(), horizon };
+        self.round = RoundStep::Completing { run, left, reading: 0 };
+    }
+
+    /// Blocks of the frozen layer that are covered in part.
+    fn partial_of(&self, replica: ReplicaId) -> Vec<(ReplicaId, ChunkKey, u16)> {
+        let frozen = self.replicas[&replica].overlay.frozen();
+        let chunks = frozen.into_iter().flat_map(|layer| &layer.chunks);
+        chunks.flat_map(|(key, chunk)| chunk.partial().map(|block| (replica, *key, block))).collect()
+    }
+
+    /// One bounded step.
+    pub(crate) fn step_round(&mut self) {
+        match &self.round {
+            RoundStep::Completing { .. } => self.step_completing(),
+            RoundStep::HandingOver { .. } => self.step_handing_over(),
+            _ => {}
+        }
+    }
+
+    fn step_completing(&mut self) {
+        let log = self.log.as_ref().expect("a running engine has a log");
+        let queued = log.pending.iter().take(COMPLETED_QUEUE_MAX).filter(|w| matches!(w, Work::Block { .. })).count();
+        let mut room = COMPLETED_QUEUE_MAX.saturating_sub(queued);
+        while room > 0 {
+            let RoundStep::Completing { left, reading, .. } = &mut self.round else { return };
+            if *reading >= COMPLETING_MAX {
+                return;
+            }
+            let Some((replica, chunk, block)) = left.pop_front() else { break };
+            *reading += 1;
+            room -= 1;
+            self.read_for_completion(replica, chunk, block_range(block));
+        }
+        let RoundStep::Completing { left, reading, .. } = &self.round else { return };
+        if left.is_empty() && *reading == 0 {
+            let RoundStep::Completing { run, .. } = std::mem::replace(&mut self.round, RoundStep::Idle) else {
+                unreachable!("seen above")
+            };
+            self.round = RoundStep::Marking { run };
+            self.queue(Work::RoundMark);
+        }
+    }
+
+    /// A block was read whole for completion.
+    pub(crate) fn block_read(&mut self, replica: ReplicaId, chunk: ChunkKey, range: SectorRange, data: ReadData) {
+        let RoundStep::Completing { run, reading, .. } = &mut self.round else {
+            panic!("a completion outside its phase")
+        };
+        *reading -= 1;
+        let index = run.states.get(&replica).map(|s| s.decision.index);
+        let (Some(r), Some(index)) = (self.replicas.get_mut(&replica), index) else { return };
+        if r.damage.is_some() {
+            return;
+        }
+        let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
+        let payload = match data {
+            ReadData::Zeros => None,
+            ReadData::Bytes { crcs, payload } => {
+                assert_eq!((crcs.len(), payload.len()), (1, range.len_bytes()), "a block is read whole");
+                Some(Arc::new(Payload { buf: payload, crcs: Crcs { start: range.start, values: crcs } }))
+            }
+        };
+        r.overlay.complete(chunk, range, payload.clone());
+        self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
+        self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
+        if let Some(payload) = payload {
+            self.stats.completed_blocks += 1;
+            let block = (range.start / types::units::SECTORS_PER_BLOCK) as u16;
+            self.queue(Work::Block { replica, chunk, block, index, payload });
+        }
+    }
+
+    /// A block could not be read: its replica is damaged or gone, and the round goes on without it.
+    pub(crate) fn block_unreadable(&mut self) {
+        if let RoundStep::Completing { reading, .. } = &mut self.round {
+            *reading -= 1;
+        }
+    }
+
+    /// Everything that the round needs in the log is durable.
+    pub(crate) fn round_marked(&mut self) {
+        let RoundStep::Marking { run } = std::mem::replace(&mut self.round, RoundStep::Idle) else {
+            panic!("a mark outside its phase")
+        };
+        let mut left = VecDeque::new();
+        for id in run.states.keys() {
+            let frozen = self.replicas.get(id).filter(|r| r.damage.is_none()).and_then(|r| r.overlay.frozen());
+            left.extend(frozen.into_iter().flat_map(|layer| layer.chunks.keys()).map(|chunk| (*id, *chunk)));
+        }
+        self.round = RoundStep::HandingOver { run, left, chunks: Vec::new() };
+    }
+
+    fn step_handing_over(&mut self) {
+        let mut budget = HANDOVER_BLOCKS;
+        while budget > 0 {
+            let RoundStep::HandingOver { left, .. } = &mut self.round else { return };
+            let Some((replica, chunk)) = left.pop_front() else { return self.hand_over() };
+            let r = self.replicas.get(&replica).filter(|r| r.damage.is_none());
+            let Some(frozen) = r.and_then(|r| r.overlay.frozen()) else { continue };
+            match whole_blocks(frozen, chunk) {
+                Ok(blocks) => {
+                    budget = budget.saturating_sub(blocks.len());
+                    let RoundStep::HandingOver { chunks, .. } = &mut self.round else { unreachable!("seen above") };
+                    chunks.push(ChunkDirty { replica, chunk, blocks });
+                }
+                Err(at) => self.mark_damaged(replica, format!("sectors {at} of {chunk} were damaged in memory")),
+            }
+        }
+    }
+
+    fn hand_over(&mut self) {
+        let RoundStep::HandingOver { mut run, mut chunks, .. } = std::mem::replace(&mut self.round, RoundStep::Idle)
+        else {
+            unreachable!("the caller saw it")
+        };
+        // Who was destroyed or damaged on the way is no part of the round.
+        run.states.retain(|id, _| self.replicas.get(id).is_some_and(|r| r.damage.is_none()));
+        chunks.retain(|c| run.states.contains_key(&c.replica));
+        let mut cuts = Vec::new();
+        for replica in run.states.keys() {
+            let frozen = self.replicas[replica].overlay.frozen();
+            let of = frozen.into_iter().flat_map(|layer| &layer.cuts);
+            cuts.extend(of.map(|(volume, from)| Cut { replica: *replica, volume: *volume, from_chunk: *from }));
+        }
+        let states = run.states.values().cloned().collect();
+        let destroyed = run.destroyed.iter().copied().collect();
+        self.round = RoundStep::Home { run };
+        let mut events = Vec::new();
+        let home = self.home.as_mut().expect("a running engine has a home");
+        home.begin_round(self.now, Round { states, cuts, chunks, destroyed }, &mut self.ops, &mut events);
+        self.home_events(events);
+    }
+
+    /// Home's records become the checkpoint.
+    pub(crate) fn round_ready(&mut self, mut records: Vec<Bytes>) {
+        let RoundStep::Home { run } = std::mem::replace(&mut self.round, RoundStep::Idle) else {
+            panic!("records outside their phase")
+        };
+        if records.is_empty() {
+            records.push(Bytes::new());
+        }
+        let log = self.log.as_mut().expect("a running engine has a log");
+        log.checkpoint_id += 1;
+        let (id, parts) = (log.checkpoint_id, records.len() as u32);
+        for (part, bytes) in records.into_iter().enumerate() {
+            self.queue(Work::Checkpoint { id, part: part as u32, parts, bytes });
+        }
+        self.round = RoundStep::Recording { run, begun: None };
+    }
+
+    /// The round does not fit: everything goes back, and the next try takes fewer replicas.
+    pub(crate) fn round_full(&mut self) {
+        let RoundStep::Home { run } = std::mem::replace(&mut self.round, RoundStep::Idle) else {
+            panic!("a verdict outside its phase")
+        };
+        for id in run.states.keys() {
+            let Some(r) = self.replicas.get_mut(id) else { continue };
+            let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
+            r.overlay.thaw();
+            self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
+            self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
+        }
+        if run.states.len() <= 1 {
+            self.round_from = run.states.keys().next().map_or(ReplicaId(0), |id| ReplicaId(id.0 + 1));
+        }
+        self.round_replicas_max = (run.states.len() / 2).max(1);
+        self.round_refused = true;
+        self.last_round = self.now;
+    }
+
+    /// The first part of the checkpoint is durable in this segment.
+    pub(crate) fn checkpoint_begun(&mut self, segment: u64) {
+        let RoundStep::Recording { begun, .. } = &mut self.round else { panic!("a checkpoint outside its phase") };
+        *begun = Some(segment);
+    }
+
+    /// The checkpoint is durable: the flip.
+    pub(crate) fn checkpointed(&mut self, id: u64) {
+        let RoundStep::Recording { run, begun } = std::mem::replace(&mut self.round, RoundStep::Idle) else {
+            panic!("a checkpoint outside its phase")
+        };
+        let log = self.log.as_mut().expect("a running engine has a log");
+        assert_eq!(id, log.checkpoint_id, "one checkpoint at a time");
+        log.checkpoint_segment = begun.expect("the first part came before the last");
+        self.home.as_mut().expect("a running engine has a home").round_committed(self.now);
+        let mut advanced = Vec::new();
+        for (replica, state) in run.states {
+            let Some(r) = self.replicas.get_mut(&replica) else { continue };
+            assert!(state.decision.index >= r.checkpoint.0, "K of {replica} goes back");
+            r.checkpoint = (state.decision.index, state.decision.term);
+            r.first_decision = Bytes::new();
+            let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
+            r.overlay.drop_frozen();
+            self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
+            self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
+            advanced.push((replica, state.decision.index));
+        }
+        for gone in run.destroyed {
+            self.destroyed.remove(&gone);
+        }
+        self.horizon = run.horizon;
+        self.last_round = self.now;
+        self.stats.rounds += 1;
+        self.round_replicas_max = usize::MAX;
+        self.round_refused = false;
+        self.find_freeable();
+        self.copy_forward();
+        self.reclaim();
+        self.events.push(EngineEvent::Checkpointed(advanced));
+    }
+}
+
+/// The dirty blocks of one chunk, all of them whole by now.
+fn whole_blocks(frozen: &Layer, chunk: ChunkKey) -> Result<Vec<(u16, BlockData)>, SectorRange> {
+    let layer = &frozen.chunks[&chunk];
+    let mut blocks = Vec::new();
+    for block in layer.blocks_from(0) {
+        let range = block_range(block);
+        let found = layer.lookup(range);
+        let parts = found.into_iter().map(|f| match f.source {
+            Source::Data(payload) => (f.range, Part::Data(payload)),
+            Source::Zeros => (f.range, Part::Zeros),
+            Source::Home => panic!("block {block} of {chunk} is not complete"),
+        });
+        let data = match join(range, parts.collect())? {
+            ReadData::Zeros => BlockData::Zero,
+            ReadData::Bytes { crcs, payload } => BlockData::Bytes { buf: payload, crc: crcs[0] },
+        };
+        blocks.push((block, data));
+    }
+    Ok(blocks)
+}

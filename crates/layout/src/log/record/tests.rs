@@ -1,0 +1,91 @@
+//! Golden bytes of the records, and decoding under damage.
+
+use super::*;
+use types::crc32c;
+use types::rng::Rng;
+
+fn replica_record() -> ReplicaRecord {
+    ReplicaRecord {
+        identity: ReplicaIdentity {
+            pg: PgId { pool: PoolId(3), n: 31 },
+            replica: ReplicaId(77),
+            lineage: 1,
+            conf_epoch: Epoch(5),
+            members: vec![
+                Member { replica: ReplicaId(77), osd: OsdId(1) },
+                Member { replica: ReplicaId(78), osd: OsdId(2) },
+            ],
+        },
+        hard_state: HardState { term: Term(4), vote: Some(ReplicaId(78)), commit: Index(11) },
+        decision: Bytes::from_static(b"decision"),
+        damage: "why".to_owned(),
+    }
+}
+
+fn sample() -> (Vec<u8>, Vec<Record>) {
+    let mut out = Vec::new();
+    let r = ReplicaId(77);
+    let crcs = Crcs { start: 5, values: vec![1, 2] };
+    let at = PayloadAt { offset: 512, len: 4096 };
+    let payload = PayloadAt { offset: 0, len: 4096 };
+    let chunk = ChunkKey { volume: VolumeId(9), index: 2 };
+    let block = BlockRecord { replica: r, chunk, block: 4095, index: Index(12), crc: 3, payload };
+    let part = CheckpointPart { id: 8, part: 1, parts: 2, bytes: Bytes::from_static(b"opaque") };
+    let hard_state = HardState { term: Term(4), vote: None, commit: Index(11) };
+    put::segment_open(&mut out, 1);
+    put::replica_state(&mut out, &replica_record());
+    put::tombstones(&mut out, &[ReplicaId(1), ReplicaId(2)]);
+    put::mount(&mut out);
+    put::create(&mut out, &replica_record());
+    put::append(&mut out, r, (Index(12), Term(4)), EntryKind::Normal, true, b"abc", &crcs, at);
+    put::hard_state(&mut out, r, hard_state);
+    put::block(&mut out, &block);
+    put::checkpoint(&mut out, &part);
+    put::destroy(&mut out, r);
+    let records = vec![
+        Record::SegmentOpen { replicas: 1 },
+        Record::ReplicaState(replica_record()),
+        Record::Tombstones(vec![ReplicaId(1), ReplicaId(2)]),
+        Record::Mount,
+        Record::Create(replica_record()),
+        Record::Append {
+            replica: r,
+            index: Index(12),
+            term: Term(4),
+            kind: EntryKind::Normal,
+            copied: true,
+            descriptor: Bytes::from_static(b"abc"),
+            crcs,
+            payload: at,
+        },
+        Record::HardState { replica: r, hard_state },
+        Record::Block(block),
+        Record::Checkpoint(part),
+        Record::Destroy { replica: r },
+    ];
+    (out, records)
+}
+
+#[test]
+fn record_bytes_never_change_and_come_back() {
+    let (bytes, records) = sample();
+    assert_eq!((bytes.len(), crc32c(&bytes)), (680, 2_669_305_937), "golden");
+    assert_eq!(decode_records(&bytes, records.len() as u32), Ok(records));
+}
+
+#[test]
+fn damaged_records_are_errors_and_never_panics() {
+    let (bytes, records) = sample();
+    let mut rng = Rng::new(1);
+    for _ in 0..20_000 {
+        let mut bad = bytes.clone();
+        for _ in 0..rng.between(1, 4) {
+            let at = rng.below(bad.len() as u64) as usize;
+            bad[at] = rng.next_u64() as u8;
+        }
+        bad.truncate(rng.between(1, bad.len() as u64) as usize);
+        let _ = decode_records(&bad, records.len() as u32);
+    }
+    assert!(decode_records(&bytes, 3).is_err(), "a wrong count");
+    assert!(decode_records(&bytes[..bytes.len() - 8], records.len() as u32).is_err(), "cut short");
+}
