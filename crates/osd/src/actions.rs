@@ -1,0 +1,159 @@
+//! Performing what a group asks for, in the order in which it asks.
+
+use crate::node::{Osd, ReadSlot};
+use crate::pgs::State;
+use engine::{ReadData, ReadError};
+use group::Action;
+use types::{ChunkKey, Errno, Index, OsdId, ReplicaId, SectorRange};
+use wire::{Extent, Message, RaftKind, ReplyBody};
+
+impl Osd {
+    /// Performs and empties `actions` of the group in `slot`.
+    pub(crate) fn perform(&mut self, slot: usize, actions: &mut Vec<Action>) {
+        let replica = self.pgs.get(slot).identity.replica;
+        for action in actions.drain(..) {
+            match action {
+                Action::Send { to, message } => self.send_peer(slot, to, message),
+                Action::Persist(persist) => self.engine.append(persist),
+                Action::Apply { index, effect, .. } => self.engine.apply(replica, index, effect),
+                Action::Read { read, chunk, range } => self.start_read(slot, read, chunk, range),
+                Action::Extents { read, chunk, range } => self.answer_extents(slot, read, chunk, range),
+                Action::Reply { origin, reply } => self.reply(origin, reply),
+                Action::Attached { order, result } => self.attached(slot, order, result),
+                Action::BadPeer { osd, reason } => self.bad_peer(osd, &reason),
+                Action::BadOrigin { origin, reason } => self.bad_origin(origin, &reason),
+                Action::BecameLeader | Action::LostLeadership => self.meta.report_soon(self.now),
+                Action::NeedsStream { to } => tracing::debug!(%replica, %to, "a follower is behind the log"),
+                Action::Quarantined(reason) => {
+                    self.quarantine(slot, reason);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn send_peer(&mut self, slot: usize, to: OsdId, mut message: Message) {
+        let Some(link) = self.bus.link_to(to) else { return };
+        if let Message::Raft(raft) = &mut message
+            && raft.kind == RaftKind::Append
+        {
+            let replica = self.pgs.get(slot).identity.replica;
+            for entry in &mut raft.entries {
+                if group::descriptor::payload_len(&entry.descriptor) == 0 {
+                    continue;
+                }
+                let Some((payload, crcs)) = self.engine.payload(replica, entry.index, entry.term) else {
+                    self.unreadable(slot, to);
+                    return;
+                };
+                entry.payload = payload;
+                entry.crcs = crcs;
+            }
+        }
+        self.bus.send(link, message);
+    }
+
+    /// Design §3.4: an unreadable payload drops the message and tells raft that the peer was not reached.
+    fn unreadable(&mut self, slot: usize, to: OsdId) {
+        if let Some(group) = self.pgs.group(slot) {
+            group.handle_unreadable(self.now, to);
+            self.pgs.touch(slot);
+        }
+    }
+
+    fn start_read(&mut self, slot: usize, read: u64, chunk: ChunkKey, range: SectorRange) {
+        let replica = self.pgs.get(slot).identity.replica;
+        let token = self.reads.insert(ReadSlot { slot, read, replica }) as u64;
+        self.engine.read(token, replica, chunk, range, &mut self.engine_events);
+    }
+
+    pub(crate) fn read_done(&mut self, token: u64, result: Result<ReadData, ReadError>) {
+        let read = self.reads.remove(token as usize);
+        let result = match result {
+            Ok(ReadData::Zeros) => Ok(ReplyBody::Data { crcs: Vec::new(), payload: types::IoBuf::EMPTY }),
+            Ok(ReadData::Bytes { crcs, payload }) => Ok(ReplyBody::Data { crcs, payload }),
+            Err(error) => {
+                tracing::error!(replica = %read.replica, %error, "read failed");
+                Err(Errno::Damaged)
+            }
+        };
+        // The slot may hold another replica by now.
+        if self.pgs.by_replica(read.replica) == Some(read.slot) {
+            self.with_slot(read.slot, true, |group, now, actions| {
+                group.handle_read_done(now, read.read, result, actions)
+            });
+        }
+    }
+
+    fn answer_extents(&mut self, slot: usize, read: u64, chunk: ChunkKey, range: SectorRange) {
+        let replica = self.pgs.get(slot).identity.replica;
+        let runs = self.engine.extents(replica, chunk, range);
+        let body = ReplyBody::Extents(runs.into_iter().map(|(sectors, data)| Extent { sectors, data }).collect());
+        let mut actions = Vec::new();
+        if let Some(group) = self.pgs.group(slot) {
+            group.handle_read_done(self.now, read, Ok(body), &mut actions);
+            self.pgs.touch(slot);
+        }
+        self.perform(slot, &mut actions);
+    }
+
+    fn bad_peer(&mut self, osd: OsdId, reason: &str) {
+        tracing::warn!(%osd, reason, "closing the connection of a peer that sent bad bytes");
+        if let Some(link) = self.bus.link_to(osd) {
+            self.bus.disconnect(link, reason);
+        }
+    }
+
+    /// After a checkpoint the engine may have freed payloads: groups must not promise them any more.
+    pub(crate) fn checkpointed(&mut self, replicas: &[(ReplicaId, Index)]) {
+        self.metrics.destage_rounds.inc();
+        tracing::debug!(replicas = replicas.len(), "checkpoint");
+        for key in self.pgs.keys() {
+            let first = self.engine.first_index(self.pgs.get(key).identity.replica);
+            if let Some(group) = self.pgs.group(key) {
+                group.set_first_index(first);
+            }
+        }
+    }
+
+    pub(crate) fn quarantine_replica(&mut self, replica: ReplicaId, reason: String) {
+        if let Some(slot) = self.pgs.by_replica(replica) {
+            self.quarantine(slot, reason);
+        }
+    }
+
+    /// R5: a violation stops one PG, never the OSD.
+    fn quarantine(&mut self, slot: usize, reason: String) {
+        let identity = self.pgs.get(slot).identity.clone();
+        tracing::error!(pg = %identity.pg, replica = %identity.replica, reason, "replica is quarantined");
+        self.engine.mark_damaged(identity.replica, reason.clone());
+        self.pgs.get_mut(slot).state = State::Quarantined(reason);
+        self.meta.report_soon(self.now);
+    }
+
+    /// R15: nothing is acknowledged any more; meta hears of it, peers and clients lose us.
+    pub(crate) fn poisoned(&mut self, reason: String) {
+        tracing::error!(reason, "the store is poisoned: this OSD stops serving and must be rebuilt");
+        self.pgs.clear();
+        self.reads.clear();
+        self.bus.disconnect_all(&reason);
+        self.meta.poisoned(self.now, reason.clone());
+        self.phase = crate::node::Phase::Stopped(reason);
+    }
+
+    /// Tells groups how full the log and the device are.
+    pub(crate) fn apply_pressure(&mut self) {
+        let pressure = self.engine.pressure();
+        let now = (pressure.full, pressure.max() >= 1.0);
+        if now == self.pressure {
+            return;
+        }
+        self.pressure = now;
+        for key in self.pgs.keys() {
+            if let Some(group) = self.pgs.group(key) {
+                group.set_pressure(now.0, now.1);
+                self.pgs.touch(key);
+            }
+        }
+    }
+}

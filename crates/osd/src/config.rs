@@ -1,0 +1,28 @@
+//! What one OSD is told at start. What its device fixes (ids, geometry) is in the superblock.
+
+use engine::EngineConfig;
+use env::NetAddr;
+use std::net::SocketAddr;
+use types::{ClusterId, Incarnation, OsdId, OsdUuid};
+
+/// Settings of one OSD process.
+#[derive(Clone, Debug)]
+pub struct OsdConfig {
+    pub cluster: ClusterId,
+    pub osd: OsdId,
+    pub uuid: OsdUuid,
+    /// New at every start.
+    pub incarnation: Incarnation,
+    /// Where peers and clients connect.
+    pub listen: NetAddr,
+    /// HTTP endpoint, for the map only.
+    pub http: Option<SocketAddr>,
+    /// Failure domains.
+    pub host: String,
+    pub rack: String,
+    pub zone: String,
+    pub engine: EngineConfig,
+    pub timing: group::Timing,
+    /// Reads are served under the leader's lease; off: every read asks a majority (R3).
+    pub lease_reads: bool,
+}

@@ -1,0 +1,193 @@
+//! The control plane's end: what meta tells this OSD to do.
+//!
+//! The loop is handed plain values; who carries them is not its business. With no meta in reach everything
+//! here stays as it is: the last map is used, PGs go on.
+
+use crate::node::{Osd, Phase};
+use crate::pgs::State;
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+use types::control::{Attach, AttachRefusal, OsdDown, OsdUp};
+use types::map::{OsdAddr, PgMap};
+use types::store::{DecisionState, HardState, Recovered, ReplicaIdentity};
+use types::{Index, OsdId, PgId, ReplicaId, Term, Time};
+
+/// Between two heartbeats.
+pub const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// What the loop keeps for its talk with meta.
+#[derive(Default)]
+pub struct Meta {
+    pub(crate) inbox: VecDeque<OsdDown>,
+    pub(crate) outbox: Vec<OsdUp>,
+    /// A stream is open and greeted by us.
+    pub(crate) connected: bool,
+    pub(crate) poisoned: Option<String>,
+    pub(crate) unreachable: BTreeSet<OsdId>,
+    next_report: Option<Time>,
+}
+
+impl Meta {
+    /// Something changed that meta should hear at once.
+    pub(crate) fn report_soon(&mut self, now: Time) {
+        if self.connected {
+            self.next_report = Some(now);
+        }
+    }
+
+    pub(crate) fn reachable(&mut self, osd: OsdId) {
+        self.unreachable.remove(&osd);
+    }
+
+    pub(crate) fn unreachable(&mut self, osd: OsdId) {
+        self.unreachable.insert(osd);
+    }
+
+    pub(crate) fn poisoned(&mut self, now: Time, reason: String) {
+        self.poisoned = Some(reason);
+        self.report_soon(now);
+    }
+
+    pub(crate) fn next_report(&self) -> Time {
+        self.next_report.unwrap_or(Time::NEVER)
+    }
+
+    pub(crate) fn reported(&mut self, now: Time) {
+        self.next_report = self.connected.then(|| now + HEARTBEAT);
+    }
+}
+
+impl Osd {
+    /// A stream to the leading meta is open: greet it and report everything anew.
+    fn meta_connected(&mut self) {
+        self.meta.connected = true;
+        self.meta.outbox.clear();
+        self.meta.outbox.push(OsdUp::Hello(self.hello()));
+        for key in self.pgs.keys() {
+            self.pgs.get_mut(key).reported = None;
+        }
+        self.meta.report_soon(self.now);
+    }
+
+    /// The stream is gone; reports stop until the next one.
+    pub fn meta_lost(&mut self) {
+        self.meta.connected = false;
+        self.meta.outbox.clear();
+        self.meta.reported(self.now);
+    }
+
+    /// Something from meta. Worked on in the next turn.
+    pub fn handle_control(&mut self, down: OsdDown) {
+        self.meta.inbox.push_back(down);
+    }
+
+    /// What meta should hear, in order.
+    pub fn take_reports(&mut self) -> Vec<OsdUp> {
+        std::mem::take(&mut self.meta.outbox)
+    }
+
+    pub(crate) fn drain_control(&mut self) {
+        if self.phase == Phase::Mounting {
+            return;
+        }
+        while let Some(down) = self.meta.inbox.pop_front() {
+            self.obey(down);
+        }
+    }
+
+    fn obey(&mut self, down: OsdDown) {
+        match down {
+            OsdDown::Connected => self.meta_connected(),
+            OsdDown::Welcome { osds, .. } | OsdDown::Osds { osds, .. } => self.learn_addresses(&osds),
+            OsdDown::EnsurePg(map) => self.ensure_pg(map),
+            OsdDown::DropReplica { pg, replica } => self.drop_replica(pg, replica),
+            OsdDown::Attach { pg, attach } => self.attach(pg, attach),
+            OsdDown::TransferLeader { pg, to } => {
+                self.with_pg(pg, |group, now, actions| group.handle_transfer(now, to, actions));
+            }
+            OsdDown::Refused { code, reason } => {
+                tracing::error!(code, reason, "meta refuses this OSD");
+                self.phase = Phase::Stopped(format!("BSLT-{code}: {reason}"));
+            }
+        }
+    }
+
+    fn learn_addresses(&mut self, osds: &[OsdAddr]) {
+        for entry in osds.iter().filter(|o| o.osd != self.config.osd) {
+            self.bus.set_osd_addr(entry.osd, entry.addr);
+        }
+    }
+
+    fn ensure_pg(&mut self, map: PgMap) {
+        let Some(me) = map.member_on(self.config.osd) else {
+            tracing::warn!(pg = %map.pg, "meta names this OSD for a PG that it is no member of");
+            return;
+        };
+        let known = self.pgs.by_pg(map.pg).is_some() || self.engine.is_tombstone(me.replica);
+        if known || !matches!(self.phase, Phase::Running) {
+            return;
+        }
+        let identity = ReplicaIdentity {
+            pg: map.pg,
+            replica: me.replica,
+            lineage: map.lineage,
+            conf_epoch: map.conf_epoch,
+            members: map.members,
+        };
+        self.engine.create_replica(identity.clone(), fresh_state(&identity));
+        self.pgs.insert(identity, State::Creating);
+    }
+
+    pub(crate) fn replica_created(&mut self, replica: ReplicaId) {
+        let Some(slot) = self.pgs.remove(replica) else { return };
+        let identity = slot.identity;
+        tracing::info!(pg = %identity.pg, %replica, "replica created");
+        let checkpoint = fresh_state(&identity);
+        self.add_recovered(Recovered {
+            identity,
+            hard_state: HardState::default(),
+            checkpoint,
+            before: (Index(0), Term(0)),
+            entries: Vec::new(),
+            damage: None,
+        });
+        self.meta.report_soon(self.now);
+    }
+
+    fn drop_replica(&mut self, pg: PgId, replica: ReplicaId) {
+        if self.pgs.remove(replica).is_some() {
+            tracing::info!(%pg, %replica, "dropping replica: it is no member of anything");
+            self.engine.destroy_replica(replica);
+            self.meta.report_soon(self.now);
+        }
+    }
+
+    fn attach(&mut self, pg: PgId, attach: Attach) {
+        match self.pgs.by_pg(pg) {
+            Some(key) if self.pgs.group(key).is_some() => {
+                self.with_slot(key, true, |group, now, actions| group.handle_attach(now, attach, actions));
+            }
+            _ => {
+                let result = Err(AttachRefusal::NotLeader { hint: None });
+                self.meta.outbox.push(OsdUp::Attached { pg, order: attach.order, result });
+            }
+        }
+    }
+
+    pub(crate) fn attached(&mut self, slot: usize, order: u64, result: Result<(), AttachRefusal>) {
+        let pg = self.pgs.get(slot).identity.pg;
+        if self.meta.connected {
+            self.meta.outbox.push(OsdUp::Attached { pg, order, result });
+        }
+    }
+}
+
+/// The decision state of a replica that has applied nothing.
+fn fresh_state(identity: &ReplicaIdentity) -> DecisionState {
+    DecisionState {
+        replica: identity.replica,
+        index: Index(0),
+        term: Term(0),
+        bytes: group::Group::fresh_decision(identity),
+    }
+}

@@ -1,0 +1,20 @@
+//! The storage daemon: one loop that owns an engine, a bus and the groups of its PGs.
+//!
+//! Ring 3. Messages and completions come in by [`Osd::turn`], the control plane by [`Osd::handle_control`];
+//! log batches, frames, replies and reports go out. The same code runs on the real env and in the simulator.
+//!
+//! Invariant: the loop holds no protocol logic. It carries values between rooms in one fixed order
+//! (persist before send, apply before reply), and nothing leaves before that order allows it.
+
+mod actions;
+mod config;
+mod control;
+mod metrics;
+mod node;
+mod pgs;
+mod reports;
+mod requests;
+
+pub use config::OsdConfig;
+pub use metrics::OsdMetrics;
+pub use node::{Osd, OsdError, Phase};

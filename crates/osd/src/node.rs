@@ -1,0 +1,376 @@
+//! The loop's body: one call of [`Osd::turn`] is one turn.
+//!
+//! Order inside a turn: completions and messages → deadlines → groups are polled until nothing moves →
+//! a destage round may begin → one log batch and one frame a connection leave with one kernel entry.
+
+use crate::config::OsdConfig;
+use crate::control::Meta;
+use crate::metrics::OsdMetrics;
+use crate::pgs::{Pgs, State};
+use crate::requests::Inflight;
+use bus::{Bus, BusConfig, BusEvent, Identity};
+use engine::{Engine, EngineEvent};
+use env::{DiskInfo, Env, EnvError, Event, NetAddr, Op};
+use group::Action;
+use group::pairs::Pairs;
+use slab::Slab;
+use std::collections::BTreeMap;
+use telemetry::Registry;
+use types::store::Recovered;
+use types::{OsdId, PgId, Time};
+use wire::Peer;
+
+/// `Token.room` of the bus.
+pub const ROOM_BUS: u8 = 1;
+/// Polls of touched groups in one turn, at most: a group that keeps moving waits for the next turn.
+const SETTLE_ROUNDS_MAX: usize = 16;
+
+/// Where the process stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The engine reads its log; nobody is listened to.
+    Mounting,
+    Running,
+    /// R15, or meta refused us: nothing is served any more. The reason is for the user.
+    Stopped(String),
+}
+
+/// The loop cannot go on; the process ends with this.
+#[derive(Debug, thiserror::Error)]
+pub enum OsdError {
+    #[error(transparent)]
+    Env(#[from] EnvError),
+    #[error("the device cannot be mounted: {0}")]
+    Mount(#[from] engine::MountError),
+}
+
+/// A waiting engine read: which slot's group, and its read id.
+pub struct ReadSlot {
+    pub replica: types::ReplicaId,
+    pub slot: usize,
+    pub read: u64,
+}
+
+/// One storage daemon.
+pub struct Osd {
+    pub(crate) config: OsdConfig,
+    pub(crate) phase: Phase,
+    pub(crate) bus: Bus,
+    pub(crate) engine: Engine,
+    pub(crate) pgs: Pgs,
+    pub(crate) pairs: Pairs,
+    pub(crate) meta: Meta,
+    pub(crate) inflight: Inflight,
+    pub(crate) reads: Slab<ReadSlot>,
+    pub(crate) metrics: OsdMetrics,
+    pub(crate) seed: u64,
+    /// The clock at the start of this turn.
+    pub(crate) now: Time,
+    pub(crate) ops: Vec<Op>,
+    pub(crate) engine_events: Vec<EngineEvent>,
+    pub(crate) actions: Vec<Action>,
+    /// Listings that are due: reused.
+    pub(crate) due: Vec<(OsdId, bool)>,
+    events: Vec<Event>,
+    bus_events: Vec<BusEvent>,
+    touched: Vec<usize>,
+    started: bool,
+    /// (full, blocked) as the groups were last told.
+    pub(crate) pressure: (bool, bool),
+    listening: Option<NetAddr>,
+}
+
+impl Osd {
+    /// An OSD over an opened disk. The first turn begins the mount.
+    pub fn new(config: OsdConfig, disk: DiskInfo, registry: &Registry, seed: u64) -> Osd {
+        let identity =
+            Identity { cluster: config.cluster, peer: Peer::Osd(config.osd), incarnation: config.incarnation };
+        let bus = Bus::new(BusConfig::new(identity, ROOM_BUS), seed);
+        let engine =
+            Engine::new(config.engine.clone(), disk, (config.cluster, config.osd, config.uuid), seed.rotate_left(17));
+        assert_ne!(config.engine.room, ROOM_BUS, "rooms share a token space");
+        Osd {
+            phase: Phase::Mounting,
+            bus,
+            engine,
+            pgs: Pgs::default(),
+            pairs: Pairs::new(config.timing),
+            meta: Meta::default(),
+            inflight: Inflight::default(),
+            reads: Slab::new(),
+            metrics: OsdMetrics::new(registry),
+            seed,
+            now: Time::ZERO,
+            ops: Vec::new(),
+            engine_events: Vec::new(),
+            actions: Vec::new(),
+            due: Vec::new(),
+            events: Vec::new(),
+            bus_events: Vec::new(),
+            touched: Vec::new(),
+            started: false,
+            pressure: (false, false),
+            listening: None,
+            config,
+        }
+    }
+
+    pub fn phase(&self) -> &Phase {
+        &self.phase
+    }
+
+    /// Where it listens, once it does.
+    pub fn listening(&self) -> Option<&NetAddr> {
+        self.listening.as_ref()
+    }
+
+    /// One turn: works on the events of the last one, hands over what came of it, and waits for new events.
+    /// The next turn works on those; a simulator calls again at once while [`Osd::has_events`].
+    ///
+    /// # Errors
+    /// When the process cannot go on.
+    pub fn turn(&mut self, env: &mut dyn Env) -> Result<(), OsdError> {
+        self.now = env.now();
+        self.metrics.turns.inc();
+        if !std::mem::replace(&mut self.started, true) {
+            self.engine.start(self.now, &mut self.ops);
+        }
+        let mut events = std::mem::take(&mut self.events);
+        for event in events.drain(..) {
+            self.route(event);
+        }
+        self.events = events;
+        self.bus.handle_deadline(self.now, &mut self.ops, &mut self.bus_events);
+        self.drain_bus();
+        self.drain_engine(env)?;
+        self.drain_control();
+        self.renew_promises();
+        self.pgs.touch_due(self.now);
+        self.settle(env)?;
+        self.destage();
+        self.engine.end_turn(self.now, &mut self.ops, &mut self.engine_events);
+        self.drain_engine(env)?;
+        self.settle(env)?;
+        self.apply_pressure();
+        self.report_if_due();
+        self.bus.end_turn(self.now, &mut self.ops);
+        let deadline = self.deadline();
+        env.turn(&mut self.ops, &mut self.events, deadline)?;
+        Ok(())
+    }
+
+    /// Whether the last turn brought events that the next one will work on.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    fn route(&mut self, event: Event) {
+        let room = match &event {
+            Event::DiskRead { token, .. }
+            | Event::DiskWrite { token, .. }
+            | Event::DiskFlush { token, .. }
+            | Event::DiskDiscard { token, .. } => token.room,
+            Event::Connected { .. } | Event::Accepted { .. } | Event::Received { .. } | Event::Sent { .. } => ROOM_BUS,
+            Event::Woken => return,
+        };
+        if room == ROOM_BUS {
+            self.bus.handle_event(self.now, event, &mut self.ops, &mut self.bus_events);
+        } else {
+            self.engine.handle_event(self.now, event, &mut self.ops, &mut self.engine_events);
+        }
+    }
+
+    fn drain_bus(&mut self) {
+        let mut events = std::mem::take(&mut self.bus_events);
+        for event in events.drain(..) {
+            self.handle_bus(event);
+        }
+        self.bus_events = events;
+    }
+
+    /// Works on everything that the engine has said, until it says nothing more.
+    fn drain_engine(&mut self, env: &mut dyn Env) -> Result<(), OsdError> {
+        while !self.engine_events.is_empty() {
+            let mut events = std::mem::take(&mut self.engine_events);
+            for event in events.drain(..) {
+                self.handle_engine(event, env)?;
+            }
+            if self.engine_events.is_empty() {
+                self.engine_events = events;
+            }
+        }
+        Ok(())
+    }
+
+    fn handle_engine(&mut self, event: EngineEvent, env: &mut dyn Env) -> Result<(), OsdError> {
+        match event {
+            EngineEvent::Mounted(replicas) => self.mounted(replicas, env)?,
+            EngineEvent::MountFailed(error) => return Err(error.into()),
+            EngineEvent::Created(replica) => self.replica_created(replica),
+            EngineEvent::Destroyed(replica) => tracing::info!(%replica, "replica dropped"),
+            EngineEvent::Persisted { replica, ticket } => {
+                self.with_replica(replica, |group, now, actions| group.handle_persisted(now, ticket, actions));
+            }
+            EngineEvent::ReadDone { token, result } => self.read_done(token, result),
+            EngineEvent::Checkpointed(replicas) => self.checkpointed(&replicas),
+            EngineEvent::Damaged { replica, reason } => self.quarantine_replica(replica, reason),
+            EngineEvent::Poisoned(reason) => self.poisoned(reason),
+        }
+        Ok(())
+    }
+
+    /// R11: groups exist and the door opens only when the mount record is durable.
+    fn mounted(&mut self, replicas: Vec<Recovered>, env: &mut dyn Env) -> Result<(), OsdError> {
+        for recovered in replicas {
+            self.add_recovered(recovered);
+        }
+        let (listener, addr) = env.listen(&self.config.listen)?;
+        self.bus.listen(listener);
+        tracing::info!(osd = %self.config.osd, listen = %addr, pgs = self.pgs.len(), "serving");
+        self.listening = Some(addr);
+        self.phase = Phase::Running;
+        Ok(())
+    }
+
+    /// Makes the group of a replica that the engine holds, or quarantines it.
+    pub(crate) fn add_recovered(&mut self, recovered: Recovered) {
+        let identity = recovered.identity.clone();
+        let replica = identity.replica;
+        for member in &identity.members {
+            self.want_peer(member.osd);
+        }
+        if let Some(reason) = recovered.damage {
+            tracing::error!(pg = %identity.pg, %replica, reason, "replica is damaged and will not serve");
+            self.pgs.insert(identity, State::Quarantined(reason));
+            return;
+        }
+        let seed = self.seed ^ replica.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let config = group::GroupConfig {
+            lease_reads: self.config.lease_reads,
+            timing: self.config.timing,
+            ..group::GroupConfig::new(self.config.osd)
+        };
+        let state = match group::Group::new(config, recovered, self.now, seed) {
+            Ok(group) => State::Running(Box::new(group)),
+            Err(error) => {
+                tracing::error!(pg = %identity.pg, %replica, %error, "replica refuses its own log");
+                self.engine.mark_damaged(replica, error.to_string());
+                State::Quarantined(error.to_string())
+            }
+        };
+        self.pgs.insert(identity, state);
+    }
+
+    pub(crate) fn want_peer(&mut self, osd: OsdId) {
+        if osd != self.config.osd {
+            self.bus.want(self.now, osd, &mut self.ops);
+        }
+    }
+
+    /// Polls touched groups until nothing moves. A group's actions are performed at once, so that an
+    /// effect is applied before the read that follows it.
+    fn settle(&mut self, env: &mut dyn Env) -> Result<(), OsdError> {
+        for _ in 0..SETTLE_ROUNDS_MAX {
+            if !self.pgs.has_touched() {
+                return Ok(());
+            }
+            let mut touched = std::mem::take(&mut self.touched);
+            touched.clear();
+            self.pgs.take_touched(&mut touched);
+            for key in touched.iter().copied() {
+                self.with_slot(key, false, |group, now, actions| group.poll(now, actions));
+                self.pgs.arm(key);
+            }
+            self.touched = touched;
+            self.drain_engine(env)?;
+        }
+        Ok(())
+    }
+
+    /// Runs `f` on a slot's group and performs what it asks for.
+    pub(crate) fn with_slot(
+        &mut self,
+        key: usize,
+        touch: bool,
+        f: impl FnOnce(&mut group::Group, Time, &mut Vec<Action>),
+    ) {
+        let mut actions = std::mem::take(&mut self.actions);
+        if let Some(group) = self.pgs.group(key) {
+            f(group, self.now, &mut actions);
+            if touch {
+                self.pgs.touch(key);
+            }
+            self.perform(key, &mut actions);
+        }
+        actions.clear();
+        self.actions = actions;
+    }
+
+    pub(crate) fn with_pg(&mut self, pg: PgId, f: impl FnOnce(&mut group::Group, Time, &mut Vec<Action>)) {
+        if let Some(key) = self.pgs.by_pg(pg) {
+            self.with_slot(key, true, f);
+        }
+    }
+
+    pub(crate) fn with_replica(
+        &mut self,
+        replica: types::ReplicaId,
+        f: impl FnOnce(&mut group::Group, Time, &mut Vec<Action>),
+    ) {
+        if let Some(key) = self.pgs.by_replica(replica) {
+            self.with_slot(key, true, f);
+        }
+    }
+
+    /// Begins a destage round when the engine wants one: decision states are taken at this very moment,
+    /// when everything that the groups have applied is in the overlay (R1).
+    fn destage(&mut self) {
+        if self.phase != Phase::Running || !self.engine.wants_round(self.now) {
+            return;
+        }
+        let states = self.pgs.iter().filter_map(|slot| match &slot.state {
+            State::Running(group) => Some(group.decision()),
+            _ => None,
+        });
+        let states = states.collect();
+        self.engine.begin_round(self.now, states);
+    }
+
+    fn deadline(&self) -> Time {
+        let again = if self.pgs.has_touched() || !self.engine_events.is_empty() { self.now } else { Time::NEVER };
+        [
+            again,
+            self.bus.next_deadline(),
+            self.engine.next_deadline(),
+            self.pgs.next_deadline(),
+            self.pairs.next_deadline(),
+            self.meta.next_report(),
+        ]
+        .into_iter()
+        .min()
+        .unwrap_or(Time::NEVER)
+    }
+
+    /// Group counts for the metrics: (all, leading, quarantined).
+    pub(crate) fn census(&self) -> (usize, usize, usize) {
+        let mut leading = 0;
+        let mut quarantined = 0;
+        for slot in self.pgs.iter() {
+            match &slot.state {
+                State::Running(group) if group.is_leader() => leading += 1,
+                State::Quarantined(_) => quarantined += 1,
+                _ => {}
+            }
+        }
+        (self.pgs.len(), leading, quarantined)
+    }
+
+    /// Which PGs are led here, for tools.
+    pub fn leading(&self) -> BTreeMap<PgId, types::Term> {
+        let lead = |slot: &crate::pgs::Slot| match &slot.state {
+            State::Running(group) if group.is_leader() => Some((slot.identity.pg, group.report(Time::ZERO).term)),
+            _ => None,
+        };
+        self.pgs.iter().filter_map(lead).collect()
+    }
+}

@@ -1,0 +1,167 @@
+//! The table of local replicas: who is where, who was touched in this turn, whose deadline comes next.
+//!
+//! Invariant: a PG has at most one replica here; a slot's deadline in the heap is never later than its
+//! group's (an earlier one only costs a look).
+
+use group::Group;
+use slab::Slab;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use types::control::PgReport;
+use types::store::ReplicaIdentity;
+use types::{PgId, ReplicaId, Time};
+
+/// What stands in a slot.
+pub enum State {
+    Running(Box<Group>),
+    /// Its birth record is not durable yet.
+    Creating,
+    /// R5, R11: damaged; it neither votes nor serves, and is reported.
+    Quarantined(String),
+}
+
+/// One local replica.
+pub struct Slot {
+    pub identity: ReplicaIdentity,
+    pub state: State,
+    /// What meta last heard; `None` after a new stream.
+    pub reported: Option<PgReport>,
+    touched: bool,
+    armed: Time,
+}
+
+/// All local replicas.
+#[derive(Default)]
+pub struct Pgs {
+    slots: Slab<Slot>,
+    by_pg: BTreeMap<PgId, usize>,
+    by_replica: BTreeMap<ReplicaId, usize>,
+    touched: Vec<usize>,
+    deadlines: BinaryHeap<Reverse<(Time, usize)>>,
+}
+
+impl Pgs {
+    /// Adds a replica.
+    ///
+    /// # Panics
+    /// When the PG has a replica here already.
+    pub fn insert(&mut self, identity: ReplicaIdentity, state: State) -> usize {
+        let (pg, replica) = (identity.pg, identity.replica);
+        assert!(!self.by_pg.contains_key(&pg), "{pg} has two replicas on one OSD");
+        let key = self.slots.insert(Slot { identity, state, reported: None, touched: false, armed: Time::NEVER });
+        self.by_pg.insert(pg, key);
+        self.by_replica.insert(replica, key);
+        self.touch(key);
+        key
+    }
+
+    /// Removes a replica, if it is here.
+    pub fn remove(&mut self, replica: ReplicaId) -> Option<Slot> {
+        let key = self.by_replica.remove(&replica)?;
+        let slot = self.slots.remove(key);
+        self.by_pg.remove(&slot.identity.pg);
+        self.touched.retain(|k| *k != key);
+        Some(slot)
+    }
+
+    /// Drops all groups: the store is poisoned.
+    pub fn clear(&mut self) {
+        *self = Pgs::default();
+    }
+
+    pub fn by_pg(&self, pg: PgId) -> Option<usize> {
+        self.by_pg.get(&pg).copied()
+    }
+
+    pub fn by_replica(&self, replica: ReplicaId) -> Option<usize> {
+        self.by_replica.get(&replica).copied()
+    }
+
+    pub fn get(&self, key: usize) -> &Slot {
+        &self.slots[key]
+    }
+
+    pub fn get_mut(&mut self, key: usize) -> &mut Slot {
+        &mut self.slots[key]
+    }
+
+    /// The running group in a slot. `None` when it is creating, quarantined or gone.
+    pub fn group(&mut self, key: usize) -> Option<&mut Group> {
+        match self.slots.get_mut(key).map(|slot| &mut slot.state) {
+            Some(State::Running(group)) => Some(group),
+            _ => None,
+        }
+    }
+
+    /// All running groups, in a fixed order.
+    pub fn groups(&self) -> impl Iterator<Item = &Group> {
+        self.iter().filter_map(|slot| match &slot.state {
+            State::Running(group) => Some(&**group),
+            _ => None,
+        })
+    }
+
+    /// Keys of all slots, in a fixed order.
+    pub fn keys(&self) -> Vec<usize> {
+        self.by_pg.values().copied().collect()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Slot> {
+        self.by_pg.values().map(|key| &self.slots[*key])
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_pg.len()
+    }
+
+    /// The slot's group wants a poll at the end of this turn.
+    pub fn touch(&mut self, key: usize) {
+        let slot = &mut self.slots[key];
+        if !slot.touched {
+            slot.touched = true;
+            self.touched.push(key);
+        }
+    }
+
+    /// Takes one touched slot, in the order of touching.
+    pub fn take_touched(&mut self, into: &mut Vec<usize>) {
+        std::mem::swap(&mut self.touched, into);
+        for key in into.iter() {
+            self.slots[*key].touched = false;
+        }
+    }
+
+    pub fn has_touched(&self) -> bool {
+        !self.touched.is_empty()
+    }
+
+    /// Notes the group's next deadline after a poll.
+    pub fn arm(&mut self, key: usize) {
+        let Some(slot) = self.slots.get_mut(key) else { return };
+        let State::Running(group) = &slot.state else { return };
+        let at = group.next_deadline();
+        if at < slot.armed {
+            slot.armed = at;
+            self.deadlines.push(Reverse((at, key)));
+        }
+    }
+
+    /// Touches every slot whose deadline has come.
+    pub fn touch_due(&mut self, now: Time) {
+        while let Some(Reverse((at, key))) = self.deadlines.peek().copied() {
+            if at > now {
+                break;
+            }
+            self.deadlines.pop();
+            // A slot that was re-armed earlier, removed or reused only gets a look.
+            if let Some(slot) = self.slots.get_mut(key) {
+                slot.armed = Time::NEVER;
+                self.touch(key);
+            }
+        }
+    }
+
+    pub fn next_deadline(&self) -> Time {
+        self.deadlines.peek().map_or(Time::NEVER, |Reverse((at, _))| *at)
+    }
+}

@@ -1,0 +1,126 @@
+//! What this OSD tells meta and the metrics endpoint.
+
+use crate::node::{Osd, Phase};
+use crate::pgs::State;
+use types::control::{OsdHeartbeat, OsdHello, OsdUp, PgReport};
+use types::{Index, Term};
+
+impl Osd {
+    pub(crate) fn hello(&self) -> OsdHello {
+        let stats = self.engine.stats();
+        let addr = match self.listening() {
+            Some(env::NetAddr::Tcp(addr)) => *addr,
+            _ => match &self.config.listen {
+                env::NetAddr::Tcp(addr) => *addr,
+                other => unreachable!("an OSD listens on TCP, not on {other}"),
+            },
+        };
+        OsdHello {
+            cluster: self.config.cluster,
+            osd: self.config.osd,
+            uuid: self.config.uuid,
+            incarnation: self.config.incarnation,
+            addr,
+            http: self.config.http,
+            capacity_bytes: stats.home.capacity_bytes,
+            host: self.config.host.clone(),
+            rack: self.config.rack.clone(),
+            zone: self.config.zone.clone(),
+            replicas: self.pgs.iter().map(|s| (s.identity.pg, s.identity.replica)).collect(),
+        }
+    }
+
+    pub(crate) fn report_if_due(&mut self) {
+        if self.meta.next_report() > self.now {
+            return;
+        }
+        self.meta.reported(self.now);
+        self.publish();
+        let stats = self.engine.stats().home;
+        let pgs = self.changed_reports();
+        self.meta.outbox.push(OsdUp::Heartbeat(OsdHeartbeat {
+            used_bytes: stats.used_bytes,
+            free_bytes: stats.free_bytes,
+            full: stats.full,
+            poisoned: self.meta.poisoned.clone(),
+            pgs,
+            unreachable: self.meta.unreachable.iter().copied().collect(),
+        }));
+    }
+
+    /// Reports that differ from what meta last heard. Progress alone (the applied index) is worth a line
+    /// only once a heartbeat, so it is part of the comparison.
+    fn changed_reports(&mut self) -> Vec<PgReport> {
+        let mut changed = Vec::new();
+        for key in self.pgs.keys() {
+            let slot = self.pgs.get_mut(key);
+            let report = match &slot.state {
+                State::Running(group) => group.report(self.now),
+                State::Creating => continue,
+                State::Quarantined(_) => PgReport {
+                    pg: slot.identity.pg,
+                    replica: slot.identity.replica,
+                    term: Term(0),
+                    applied: Index(0),
+                    quarantined: true,
+                    leading: None,
+                },
+            };
+            if slot.reported.as_ref() != Some(&report) {
+                slot.reported = Some(report.clone());
+                changed.push(report);
+            }
+        }
+        changed
+    }
+
+    /// Brings the metrics up to date with the rooms' own counters.
+    pub fn publish(&mut self) {
+        let stats = self.engine.stats();
+        let bus = self.bus.stats();
+        let (pgs, leading, quarantined) = self.census();
+        let m = &self.metrics;
+        for (counter, total) in [
+            (&m.log_batches, stats.batches),
+            (&m.log_bytes, stats.log_bytes),
+            (&m.log_records, stats.records),
+            (&m.flushes, stats.flushes),
+            (&m.device_read_bytes, stats.device_read_bytes),
+            (&m.device_written_bytes, stats.device_written_bytes),
+            (&m.frames_in, bus.frames_in),
+            (&m.frames_out, bus.frames_out),
+        ] {
+            counter.inc_by(total.saturating_sub(counter.get()));
+        }
+        for (gauge, value) in [
+            (&m.pgs, pgs as u64),
+            (&m.pgs_leading, leading as u64),
+            (&m.pgs_quarantined, quarantined as u64),
+            (&m.log_segments_used, u64::from(stats.segments_in_use)),
+            (&m.log_segments, u64::from(stats.segments)),
+            (&m.overlay_bytes, stats.overlay_bytes),
+            (&m.limbo_bytes, stats.home.limbo_bytes),
+            (&m.free_bytes, stats.home.free_bytes),
+            (&m.capacity_bytes, stats.home.capacity_bytes),
+        ] {
+            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Damaged replicas, and why each does not serve.
+    pub fn quarantined(&self) -> Vec<(types::PgId, String)> {
+        let damaged = |slot: &crate::pgs::Slot| match &slot.state {
+            State::Quarantined(reason) => Some((slot.identity.pg, reason.clone())),
+            _ => None,
+        };
+        self.pgs.iter().filter_map(damaged).collect()
+    }
+
+    /// Why it stopped, if it did.
+    pub fn stopped(&self) -> Option<&str> {
+        match &self.phase {
+            Phase::Stopped(reason) => Some(reason),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! What arrives on connections: client requests, raft messages, listings. And the replies that go back.
+
+use crate::node::Osd;
+use bus::{BusEvent, LinkId};
+use group::{Origin, Pairs};
+use slab::Slab;
+use types::{OsdId, Time};
+use wire::{Listing, Message, Peer, RaftKind, RaftMsg, Reject, Reply, ReplyBody, Request, RequestBody};
+
+/// Client requests between arrival and reply. `Origin` is the key.
+#[derive(Default)]
+pub struct Inflight {
+    slab: Slab<Waiting>,
+}
+
+struct Waiting {
+    link: LinkId,
+    since: Time,
+    /// Bytes written; `None` for a read.
+    written: Option<u64>,
+}
+
+impl Osd {
+    pub(crate) fn handle_bus(&mut self, event: BusEvent) {
+        match event {
+            BusEvent::Up { peer: Peer::Osd(osd), .. } => {
+                self.meta.reachable(osd);
+                self.pairs.handle_link(self.now, osd, true);
+                self.tell_groups_of_link(osd, true);
+            }
+            BusEvent::Down { peer: Peer::Osd(osd), reason, .. } => {
+                tracing::info!(peer = %osd, reason, "connection lost");
+                self.pairs.handle_link(self.now, osd, false);
+                self.tell_groups_of_link(osd, false);
+            }
+            BusEvent::Up { .. } | BusEvent::Down { .. } => {}
+            BusEvent::Unreachable { osd, reason } => {
+                tracing::debug!(peer = %osd, reason, "cannot be reached");
+                self.meta.unreachable(osd);
+            }
+            BusEvent::Message { link, message } => {
+                if let Some(peer) = self.bus.peer_of(link) {
+                    self.handle_message(link, peer, message);
+                }
+            }
+        }
+    }
+
+    fn tell_groups_of_link(&mut self, osd: OsdId, up: bool) {
+        for key in self.pgs.keys() {
+            if self.pgs.get(key).identity.members.iter().any(|m| m.osd == osd) {
+                self.with_slot(key, true, |group, now, actions| group.handle_link(now, osd, up, actions));
+            }
+        }
+    }
+
+    fn handle_message(&mut self, link: LinkId, peer: Peer, message: Message) {
+        match (peer, message) {
+            (_, Message::Request(request)) => self.handle_request(link, request),
+            (Peer::Osd(from), Message::Raft(raft)) => self.handle_raft(from, raft),
+            (Peer::Osd(from), Message::Listing(listing)) => self.handle_listing(link, from, listing),
+            (Peer::Osd(from), Message::ListingEcho(echo)) => {
+                let sent_at = Time(echo.sent_at);
+                for (pg, term) in echo.renewed {
+                    self.with_pg(pg, |group, now, actions| group.handle_echo(now, from, sent_at, term, actions));
+                }
+            }
+            (Peer::Osd(from), Message::Goodbye(pgs)) => {
+                for pg in pgs {
+                    self.with_pg(pg, |group, now, actions| group.handle_goodbye(now, from, actions));
+                }
+            }
+            (peer, _) => {
+                let reason = format!("{peer:?} sent a message that only others may send");
+                self.bus.disconnect(link, &reason);
+            }
+        }
+    }
+
+    fn handle_raft(&mut self, from: OsdId, raft: RaftMsg) {
+        let Some(key) = self.pgs.by_pg(raft.pg) else { return };
+        if raft.kind == RaftKind::PreVote {
+            let leader = self.pgs.group(key).and_then(|g| g.leader());
+            let vouched = leader.is_some_and(|osd| self.pairs.vouches(self.now, osd, raft.pg));
+            if let Some(group) = self.pgs.group(key) {
+                group.set_vouched(vouched);
+            }
+        }
+        self.with_slot(key, true, |group, now, actions| group.handle_raft(now, from, raft, actions));
+    }
+
+    /// A client sent bytes that fail their checksum: its connection is closed.
+    pub(crate) fn bad_origin(&mut self, origin: Origin, reason: &str) {
+        let waiting = self.inflight.slab.remove(origin.0 as usize);
+        tracing::warn!(reason, "closing the connection of a client that sent bad bytes");
+        self.bus.disconnect(waiting.link, reason);
+    }
+
+    fn handle_request(&mut self, link: LinkId, request: Request) {
+        let written = match &request.body {
+            RequestBody::Write { range, .. } | RequestBody::Zero { range, .. } => Some(range.len_bytes() as u64),
+            RequestBody::Skip { .. } => Some(0),
+            RequestBody::Read { .. } | RequestBody::Extents { .. } => None,
+        };
+        let id = request.id;
+        let origin = Origin(self.inflight.slab.insert(Waiting { link, since: self.now, written }) as u64);
+        let slot = self.pgs.by_pg(request.pg);
+        match slot {
+            Some(key) if self.pgs.group(key).is_some() => {
+                self.with_slot(key, true, |group, now, actions| group.handle_request(now, origin, request, actions));
+            }
+            _ => self.reply(origin, Reply { id, result: Err(Reject::NoSuchPg) }),
+        }
+    }
+
+    /// Sends a reply and counts it.
+    ///
+    /// # Panics
+    /// When a request is answered twice.
+    pub(crate) fn reply(&mut self, origin: Origin, reply: Reply) {
+        let waiting = self.inflight.slab.remove(origin.0 as usize);
+        let took = self.now.since(waiting.since);
+        match (&reply.result, waiting.written) {
+            (Ok(ReplyBody::Done), Some(bytes)) => {
+                self.metrics.writes.inc();
+                self.metrics.write_bytes.inc_by(bytes);
+                telemetry::observe(&self.metrics.write_seconds, took);
+            }
+            (Ok(body), _) => {
+                if let ReplyBody::Data { payload, .. } = body {
+                    self.metrics.read_bytes.inc_by(payload.len() as u64);
+                }
+                self.metrics.reads.inc();
+                telemetry::observe(&self.metrics.read_seconds, took);
+            }
+            (Err(_), _) => {
+                self.metrics.refused.inc();
+            }
+        }
+        self.bus.send(waiting.link, Message::Reply(reply));
+    }
+
+    /// R3: what we renew is echoed with the sender's own time.
+    fn handle_listing(&mut self, link: LinkId, from: OsdId, listing: Listing) {
+        self.pairs.heard(self.now, from, &listing);
+        let mut renewed = Vec::with_capacity(listing.items.len());
+        for item in listing.items {
+            let full = listing.full;
+            let mut ok = false;
+            self.with_pg(item.pg, |group, now, actions| ok = group.handle_listed(now, from, item, full, actions));
+            if ok {
+                renewed.push((item.pg, item.term));
+            }
+        }
+        let echo = wire::ListingEcho { sent_at: listing.sent_at, renewed };
+        self.bus.send(link, Message::ListingEcho(echo));
+    }
+
+    /// Sends the listings that are due, one frame an OSD pair.
+    pub(crate) fn renew_promises(&mut self) {
+        let mut due = std::mem::take(&mut self.due);
+        self.pairs.poll(self.now, &mut due);
+        for (osd, full) in due.drain(..) {
+            let Some(link) = self.bus.link_to(osd) else { continue };
+            let listing = Pairs::listing(self.now, osd, full, self.pgs.groups());
+            self.bus.send(link, Message::Listing(listing));
+        }
+        self.due = due;
+    }
+}
