@@ -197,7 +197,7 @@ pub enum EnvError {
     )]
     NoDirectIo { path: PathBuf },
     /// BSLT-3002
-    #[error("{path}: another process holds the device's lock")]
+    #[error("{path}: another process holds the device's lock, or the device is mounted")]
     Locked { path: PathBuf },
     /// BSLT-1010
     #[error(

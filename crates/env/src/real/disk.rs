@@ -38,6 +38,8 @@ pub(super) fn open(spec: &DiskSpec, id: DiskId) -> Result<(Disk, DiskInfo), EnvE
     let file = OpenOptions::new().read(true).write(!spec.read_only).custom_flags(flags).open(&spec.path).map_err(
         |e| match e.raw_os_error() {
             Some(libc::EINVAL) => EnvError::NoDirectIo { path: spec.path.clone() },
+            // O_EXCL on a block device.
+            Some(libc::EBUSY) => EnvError::Locked { path: spec.path.clone() },
             _ => failed(e),
         },
     )?;
@@ -45,6 +47,10 @@ pub(super) fn open(spec: &DiskSpec, id: DiskId) -> Result<(Disk, DiskInfo), EnvE
         io::ErrorKind::WouldBlock => EnvError::Locked { path: spec.path.clone() },
         _ => failed(e),
     })?;
+    // The device node of a block device may well live on a devtmpfs.
+    if kind == DiskKind::File && sys::is_in_memory(&file).map_err(failed)? {
+        return Err(EnvError::NoDirectIo { path: spec.path.clone() });
+    }
     let metadata = file.metadata().map_err(failed)?;
     let (size_bytes, device) = match kind {
         DiskKind::File => (metadata.len(), metadata.dev()),

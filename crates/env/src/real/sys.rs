@@ -91,6 +91,16 @@ pub(super) fn direct_io_align(file: &File) -> Option<(u32, u32)> {
         .then_some((stat.stx_dio_mem_align, stat.stx_dio_offset_align))
 }
 
+/// Whether the file lives in memory only. Newer kernels let tmpfs accept O_DIRECT, which makes nothing durable.
+pub(super) fn is_in_memory(file: &File) -> io::Result<bool> {
+    // SAFETY: all-zero bytes are a valid statfs.
+    let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` is writable and of the type that the call fills.
+    check(unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut stat) })?;
+    const RAMFS_MAGIC: u32 = 0x8584_58f6;
+    Ok([libc::TMPFS_MAGIC as u32, RAMFS_MAGIC].contains(&(stat.f_type as u32)))
+}
+
 /// One synchronous read, for probing at open.
 pub(super) fn read_at(file: &File, buf: &mut IoBufMut, offset: u64) -> io::Result<usize> {
     // SAFETY: the buffer is ours, writable and as long as said.

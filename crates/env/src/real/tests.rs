@@ -256,6 +256,13 @@ fn a_file_system_without_direct_io_or_a_missing_file_is_named() {
     let mut rig = Rig::new();
     let missing = DiskSpec { path: "/nonexistent/device".into(), assume_plp: false, read_only: false };
     assert!(matches!(rig.env.open_disk(&missing), Err(EnvError::Open { .. })));
+    // tmpfs, which takes O_DIRECT on newer kernels and means nothing by it.
+    let shm = PathBuf::from(format!("/dev/shm/basalt-env.{}", std::process::id()));
+    if std::fs::write(&shm, [0; 8192]).is_ok() {
+        let refusal = rig.env.open_disk(&DiskSpec { path: shm.clone(), assume_plp: true, read_only: false });
+        std::fs::remove_file(&shm).unwrap();
+        assert!(matches!(refusal, Err(EnvError::NoDirectIo { .. })), "{refusal:?}");
+    }
     // A file in procfs is a regular file that refuses O_DIRECT.
     let proc = DiskSpec { path: "/proc/self/cmdline".into(), assume_plp: false, read_only: true };
     let refusal = rig.env.open_disk(&proc);
