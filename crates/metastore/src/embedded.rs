@@ -1,0 +1,116 @@
+//! redb: one file, one meta. The file's lock is the election.
+
+use crate::{Campaign, Store, StoreError, StoreFuture};
+use control::{StoredItem, Txn};
+use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Key → version (8 bytes, little-endian), then the value.
+const RECORDS: TableDefinition<&str, &[u8]> = TableDefinition::new("records/1");
+/// redb's own cache; the records are in memory anyway.
+const CACHE_BYTES: usize = 8 << 20;
+
+/// Records in a redb file.
+pub struct RedbStore {
+    db: Arc<Database>,
+}
+
+impl RedbStore {
+    /// Opens the file, or makes it. Blocks for a moment.
+    ///
+    /// # Errors
+    /// When another process has it open, or redb cannot read it.
+    pub fn open(path: &Path) -> Result<RedbStore, StoreError> {
+        let db = Database::builder().set_cache_size(CACHE_BYTES).create(path).map_err(|e| match e {
+            DatabaseError::DatabaseAlreadyOpen => StoreError::Locked { path: path.display().to_string() },
+            other => failed(other),
+        })?;
+        let txn = db.begin_write().map_err(failed)?;
+        txn.open_table(RECORDS).map_err(failed)?;
+        txn.commit().map_err(failed)?;
+        Ok(RedbStore { db: Arc::new(db) })
+    }
+}
+
+fn failed(e: impl Into<redb::Error>) -> StoreError {
+    StoreError::Redb(Box::new(e.into()))
+}
+
+fn unpack(key: &str, stored: &[u8]) -> Result<(u64, Vec<u8>), StoreError> {
+    let foreign = || StoreError::Foreign(format!("the entry {key} has no version"));
+    let (version, value) = stored.split_first_chunk::<8>().ok_or_else(foreign)?;
+    Ok((u64::from_le_bytes(*version), value.to_vec()))
+}
+
+fn load(db: &Database) -> Result<Vec<StoredItem>, StoreError> {
+    let txn = db.begin_read().map_err(failed)?;
+    let table = txn.open_table(RECORDS).map_err(failed)?;
+    let mut items = Vec::new();
+    for entry in table.iter().map_err(failed)? {
+        let (key, stored) = entry.map_err(failed)?;
+        let key = key.value().to_string();
+        let (version, value) = unpack(&key, stored.value())?;
+        items.push(StoredItem { key, value, version });
+    }
+    Ok(items)
+}
+
+fn commit(db: &Database, txn: &Txn) -> Result<(), StoreError> {
+    let write = db.begin_write().map_err(failed)?;
+    {
+        let mut table = write.open_table(RECORDS).map_err(failed)?;
+        let mut versions = std::collections::BTreeMap::new();
+        for check in &txn.checks {
+            let stored = table.get(check.key.as_str()).map_err(failed)?;
+            let version = stored.map_or(Ok(0), |s| unpack(&check.key, s.value()).map(|(version, _)| version))?;
+            if version != check.version {
+                return Err(StoreError::Conflict { key: check.key.clone() });
+            }
+            versions.insert(check.key.as_str(), version);
+        }
+        for (key, value) in &txn.puts {
+            let version = versions.get(key.as_str()).copied();
+            let version = version.expect("every written key is checked") + 1;
+            let mut stored = version.to_le_bytes().to_vec();
+            stored.extend_from_slice(value);
+            table.insert(key.as_str(), stored.as_slice()).map_err(failed)?;
+        }
+        for key in &txn.deletes {
+            table.remove(key.as_str()).map_err(failed)?;
+        }
+    }
+    write.commit().map_err(failed)
+}
+
+impl Store for RedbStore {
+    fn campaign<'a>(&'a mut self, _address: &'a str) -> StoreFuture<'a, Campaign> {
+        Box::pin(async { Ok(Campaign::Won) })
+    }
+
+    fn load(&mut self) -> StoreFuture<'_, Vec<StoredItem>> {
+        let db = Arc::clone(&self.db);
+        Box::pin(async move { blocking(move || load(&db)).await })
+    }
+
+    fn commit<'a>(&'a mut self, txn: &'a Txn) -> StoreFuture<'a, ()> {
+        let (db, txn) = (Arc::clone(&self.db), txn.clone());
+        Box::pin(async move { blocking(move || commit(&db, &txn)).await })
+    }
+
+    fn keep(&mut self) -> StoreFuture<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn resign(&mut self) -> StoreFuture<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// Runs `work`, which waits for the disk, beside the runtime's own threads.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|e| StoreError::Unavailable(format!("the task of the store ended: {e}")))?
+}

@@ -1,0 +1,222 @@
+//! etcd: several metas, one elected.
+//!
+//! The election is one key under a lease. Whoever makes it leads; its create revision is the fence that
+//! every transaction compares. A leader that is not sure of a commit gives the lease up and campaigns for
+//! a key with another revision: what was still under way then fails its comparison.
+
+use crate::{Campaign, Store, StoreError, StoreFuture};
+use control::{StoredItem, Txn};
+use etcd_client::{
+    Client, Compare, CompareOp, ConnectOptions, GetOptions, LeaseKeepAliveStream, LeaseKeeper, PutOptions, SortOrder,
+    SortTarget, TxnOp, TxnOpResponse,
+};
+use std::future::Future;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Keys read at a time.
+const PAGE: i64 = 1000;
+
+/// How to reach etcd.
+#[derive(Clone, Debug)]
+pub struct EtcdConfig {
+    /// `host:port`, with or without `http://`.
+    pub endpoints: Vec<String>,
+    /// Everything is stored below this; one per cluster.
+    pub prefix: String,
+    /// A leader that etcd has not heard for this long is replaced. In seconds; etcd itself takes at least 2.
+    pub lease_ttl_s: i64,
+    /// An answer later than this counts as none.
+    pub timeout: Duration,
+}
+
+impl EtcdConfig {
+    /// The usual timing.
+    pub fn new(endpoints: Vec<String>, prefix: impl Into<String>) -> EtcdConfig {
+        EtcdConfig { endpoints, prefix: prefix.into(), lease_ttl_s: 3, timeout: Duration::from_secs(2) }
+    }
+}
+
+struct Leading {
+    lease: i64,
+    /// Create revision of the election key.
+    fence: i64,
+    keeper: LeaseKeeper,
+    answers: LeaseKeepAliveStream,
+}
+
+/// Records in etcd.
+pub struct EtcdStore {
+    config: EtcdConfig,
+    client: Option<Client>,
+    leading: Option<Leading>,
+}
+
+fn lost(e: &etcd_client::Error) -> StoreError {
+    StoreError::Unavailable(format!("etcd: {e}"))
+}
+
+impl EtcdStore {
+    /// Nothing is connected yet.
+    pub fn new(config: EtcdConfig) -> EtcdStore {
+        EtcdStore { config, client: None, leading: None }
+    }
+
+    fn key(&self, key: &str) -> String {
+        format!("{}/records/{key}", self.config.prefix)
+    }
+
+    fn election_key(&self) -> String {
+        format!("{}/leader", self.config.prefix)
+    }
+
+    async fn within<T>(&self, call: impl Future<Output = Result<T, etcd_client::Error>>) -> Result<T, StoreError> {
+        match timeout(self.config.timeout, call).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(e)) => Err(lost(&e)),
+            Err(_) => Err(StoreError::Unavailable(format!("etcd gave no answer in {:?}", self.config.timeout))),
+        }
+    }
+
+    async fn client(&mut self) -> Result<Client, StoreError> {
+        if let Some(client) = &self.client {
+            return Ok(client.clone());
+        }
+        let options = ConnectOptions::new()
+            .with_connect_timeout(self.config.timeout)
+            .with_keep_alive(Duration::from_secs(1), Duration::from_secs(2))
+            .with_keep_alive_while_idle(true);
+        let client = self.within(Client::connect(&self.config.endpoints, Some(options))).await?;
+        self.client = Some(client.clone());
+        Ok(client)
+    }
+
+    async fn campaign_once(&mut self, address: &str) -> Result<Campaign, StoreError> {
+        self.leading = None;
+        let mut client = self.client().await?;
+        let key = self.election_key();
+        // Somebody leads: look before granting leases for nothing.
+        let there = self.within(client.get(key.as_str(), None)).await?;
+        if let Some(kv) = there.kvs().first() {
+            let leader = String::from_utf8_lossy(kv.value()).into_owned();
+            return Ok(Campaign::Lost { leader: Some(leader).filter(|l| l != address) });
+        }
+        let lease = self.within(client.lease_grant(self.config.lease_ttl_s, None)).await?.id();
+        let made = TxnOp::put(key.as_str(), address, Some(PutOptions::new().with_lease(lease)));
+        let txn = etcd_client::Txn::new()
+            .when(vec![Compare::create_revision(key.as_str(), CompareOp::Equal, 0)])
+            .and_then(vec![made]);
+        let answer = self.within(client.txn(txn)).await?;
+        if !answer.succeeded() {
+            let _ = self.within(client.lease_revoke(lease)).await;
+            return Ok(Campaign::Lost { leader: None });
+        }
+        let fence = answer.header().map(etcd_client::ResponseHeader::revision).unwrap_or_default();
+        let (keeper, answers) = self.within(client.lease_keep_alive(lease)).await?;
+        self.leading = Some(Leading { lease, fence, keeper, answers });
+        Ok(Campaign::Won)
+    }
+
+    async fn load_all(&mut self) -> Result<Vec<StoredItem>, StoreError> {
+        let mut client = self.client().await?;
+        let prefix = self.key("");
+        let mut end = prefix.clone().into_bytes();
+        *end.last_mut().expect("the prefix is not empty") += 1;
+        let mut items = Vec::new();
+        let mut from = prefix.clone().into_bytes();
+        loop {
+            let options = GetOptions::new()
+                .with_range(end.clone())
+                .with_limit(PAGE)
+                .with_sort(SortTarget::Key, SortOrder::Ascend);
+            let page = self.within(client.get(from.clone(), Some(options))).await?;
+            for kv in page.kvs() {
+                let foreign = || StoreError::Foreign(format!("key {:?}", String::from_utf8_lossy(kv.key())));
+                let key = std::str::from_utf8(kv.key()).ok().and_then(|k| k.strip_prefix(&prefix));
+                let key = key.ok_or_else(foreign)?.to_string();
+                let version = u64::try_from(kv.version()).map_err(|_| foreign())?;
+                items.push(StoredItem { key, value: kv.value().to_vec(), version });
+            }
+            let Some(last) = page.kvs().last().filter(|_| page.more()) else { return Ok(items) };
+            from = last.key().to_vec();
+            from.push(0);
+        }
+    }
+
+    async fn commit_once(&mut self, txn: &Txn) -> Result<(), StoreError> {
+        let fence = self.leading.as_ref().ok_or(StoreError::Fenced)?.fence;
+        let mut client = self.client().await?;
+        let election = self.election_key();
+        let mut compares = vec![Compare::create_revision(election.as_str(), CompareOp::Equal, fence)];
+        for check in &txn.checks {
+            let version = i64::try_from(check.version).expect("a version counts writes");
+            compares.push(Compare::version(self.key(&check.key), CompareOp::Equal, version));
+        }
+        let puts = txn.puts.iter().map(|(key, value)| TxnOp::put(self.key(key), value.clone(), None));
+        let deletes = txn.deletes.iter().map(|key| TxnOp::delete(self.key(key), None));
+        let done = etcd_client::Txn::new()
+            .when(compares)
+            .and_then(puts.chain(deletes).collect::<Vec<_>>())
+            .or_else(vec![TxnOp::get(election.as_str(), None)]);
+        let answer = self.within(client.txn(done)).await?;
+        if answer.succeeded() {
+            return Ok(());
+        }
+        let leads = answer.op_responses().iter().any(|response| match response {
+            TxnOpResponse::Get(get) => get.kvs().first().is_some_and(|kv| kv.create_revision() == fence),
+            TxnOpResponse::Put(_) | TxnOpResponse::Delete(_) | TxnOpResponse::Txn(_) => false,
+        });
+        if leads {
+            let key = txn.checks.first().map_or(String::new(), |c| c.key.clone());
+            return Err(StoreError::Conflict { key });
+        }
+        Err(StoreError::Fenced)
+    }
+
+    async fn keep_once(&mut self) -> Result<(), StoreError> {
+        let limit = self.config.timeout;
+        let leading = self.leading.as_mut().ok_or(StoreError::Fenced)?;
+        let round = async {
+            leading.keeper.keep_alive().await?;
+            leading.answers.message().await
+        };
+        match timeout(limit, round).await {
+            Ok(Ok(Some(answer))) if answer.ttl() > 0 => Ok(()),
+            Ok(Ok(_)) => Err(StoreError::Fenced),
+            Ok(Err(e)) => Err(lost(&e)),
+            Err(_) => Err(StoreError::Unavailable(format!("etcd gave no answer in {limit:?}"))),
+        }
+    }
+}
+
+impl Store for EtcdStore {
+    fn campaign<'a>(&'a mut self, address: &'a str) -> StoreFuture<'a, Campaign> {
+        Box::pin(async move {
+            let result = self.campaign_once(address).await;
+            if result.is_err() {
+                self.client = None;
+            }
+            result
+        })
+    }
+
+    fn load(&mut self) -> StoreFuture<'_, Vec<StoredItem>> {
+        Box::pin(self.load_all())
+    }
+
+    fn commit<'a>(&'a mut self, txn: &'a Txn) -> StoreFuture<'a, ()> {
+        Box::pin(self.commit_once(txn))
+    }
+
+    fn keep(&mut self) -> StoreFuture<'_, ()> {
+        Box::pin(self.keep_once())
+    }
+
+    fn resign(&mut self) -> StoreFuture<'_, ()> {
+        Box::pin(async move {
+            let Some(leading) = self.leading.take() else { return Ok(()) };
+            let mut client = self.client().await?;
+            self.within(client.lease_revoke(leading.lease)).await.map(|_| ())
+        })
+    }
+}
