@@ -111,6 +111,59 @@ fn what_a_checkpoint_dropped_is_not_reused_before_the_next_one_is_durable() {
 }
 
 #[test]
+fn what_a_round_drops_is_not_free_before_its_flip() {
+    let mut rig = Rig::new(5, LEN, limits());
+    let plan = Plan::states(&[1], 3).put(1, chunk(1, 0), 0..64, 7).put(1, chunk(1, 1), [0], 8);
+    rig.round(plan);
+    let before = (rig.home.free_bytes(), rig.home.free_slots());
+    // Three AUs and a chunk go; map, CRC and directory pages and a decision state move.
+    rig.begin(Plan::states(&[1], 4).put(1, chunk(1, 0), 16..64, 0).put(1, chunk(1, 1), [0], 0));
+    rig.settle();
+    let records = rig.take_ready().expect("the round is ready");
+    // One map page and one directory page were taken, and nothing came back.
+    assert_eq!((rig.home.free_bytes(), rig.home.free_slots()), (before.0, before.1 - 2));
+    rig.home.audit().unwrap();
+    rig.commit(records);
+    // Back: the two pages replaced, map and CRC page of the chunk, two decision pages.
+    assert_eq!((rig.home.free_bytes(), rig.home.free_slots()), (before.0 + 4 * types::AU, before.1 + 4));
+}
+
+#[test]
+fn a_tight_home_survives_rounds_that_never_become_durable() {
+    let mut lost = 0;
+    for seed in 0..6 {
+        let tight = HomeLimits { slot_count: Some(64), ..limits() };
+        let mut rig = Rig::new(seed, (64 << 12) + 24 * types::AU, tight);
+        rig.rng = Rng::new(seed);
+        for index in 1..80 {
+            let mut plan = Plan::states(&[1, 2], index);
+            for _ in 0..rig.rng.between(2, 10) {
+                let first = rig.rng.below(8) as u16 * 16 + rig.rng.below(2) as u16 * 1024;
+                let place = chunk(1, rig.rng.below(2) as u32);
+                let replica = rig.rng.between(1, 2);
+                rig.stamp += 1;
+                let stamp = if rig.rng.chance(1, 2) { 0 } else { rig.stamp };
+                plan = plan.put(replica, place, first..first + 16, stamp);
+            }
+            if rig.rng.chance(1, 2) {
+                rig.try_round(plan);
+            } else if cut_after(&mut rig, &plan, usize::MAX).is_some() {
+                lost += 1;
+                assert_eq!(rig.mount().1, vec![]);
+                rig.home.audit().unwrap();
+                rig.check_base(|key| plan.blocks.contains_key(key));
+                // The log redoes what was lost, until it is destaged.
+                rig.round(plan);
+            } else {
+                assert_eq!(rig.mount().1, vec![], "a full home is whole");
+            }
+        }
+        rig.check_base(|_| false);
+    }
+    assert!(lost > 60, "only {lost} rounds were lost");
+}
+
+#[test]
 fn the_first_failed_write_or_flush_poisons_and_nothing_is_written_after() {
     let (mut rig, plan) = prepared(9, DiskKind::File, true);
     let before = rig.disk.writes;
