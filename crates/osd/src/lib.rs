@@ -1,6 +1,6 @@
 //! The storage daemon: one loop that owns an engine, a bus and the groups of its PGs.
 //!
-//! Ring 3. Messages and completions come in by [`Osd::turn`], the control plane by [`Osd::handle_control`];
+//! Ring 3. Messages and completions come in by [`Osd::wait`], the control plane by [`Osd::handle_control`];
 //! log batches, frames, replies and reports go out. The same code runs on the real env and in the simulator.
 //!
 //! Invariant: the loop holds no protocol logic. It carries values between rooms in one fixed order

@@ -1,4 +1,4 @@
-//! The loop's body: one call of [`Osd::turn`] is one turn.
+//! The loop's body: [`Osd::work`] and [`Osd::wait`] are one turn.
 //!
 //! Order inside a turn: completions and messages → deadlines → groups are polled until nothing moves →
 //! a destage round may begin → one log batch and one frame a connection leave with one kernel entry.
@@ -124,12 +124,11 @@ impl Osd {
         self.listening.as_ref()
     }
 
-    /// One turn: works on the events of the last one, hands over what came of it, and waits for new events.
-    /// The next turn works on those; a simulator calls again at once while [`Osd::has_events`].
+    /// The first half of a turn: works on the events of the last one. Reports for meta are ready after it.
     ///
     /// # Errors
     /// When the process cannot go on.
-    pub fn turn(&mut self, env: &mut dyn Env) -> Result<(), OsdError> {
+    pub fn work(&mut self, env: &mut dyn Env) -> Result<(), OsdError> {
         self.now = env.now();
         self.metrics.turns.inc();
         if !std::mem::replace(&mut self.started, true) {
@@ -154,6 +153,15 @@ impl Osd {
         self.apply_pressure();
         self.report_if_due();
         self.bus.end_turn(self.now, &mut self.ops);
+        Ok(())
+    }
+
+    /// The second half: hands over what came of it and waits for new events. The next turn works on those;
+    /// a simulator calls again at once while [`Osd::has_events`].
+    ///
+    /// # Errors
+    /// When the process cannot go on.
+    pub fn wait(&mut self, env: &mut dyn Env) -> Result<(), OsdError> {
         let deadline = self.deadline();
         env.turn(&mut self.ops, &mut self.events, deadline)?;
         Ok(())

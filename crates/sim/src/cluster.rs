@@ -1,0 +1,310 @@
+//! The nodes of one simulated cluster and what passes between them.
+//!
+//! It starts, stops and turns them; it decides nothing that a node should decide.
+
+use crate::client::ClientNode;
+use crate::mail::{Mail, Post};
+use crate::meta::Meta;
+use crate::options::Options;
+use env::sim::{NodeId, SimEnv, World};
+use env::{DiskSpec, Env, NetAddr};
+use osd::{Osd, OsdConfig};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+use telemetry::Registry;
+use types::rng::Rng;
+use types::{ClusterId, Incarnation, OsdId, OsdUuid, Time};
+
+/// The device's name on every OSD node.
+const DEVICE: &str = "device";
+const REDIAL: Duration = Duration::from_millis(100);
+
+/// One OSD node: its machine, and the process on it while one runs.
+pub struct OsdNode {
+    pub node: NodeId,
+    pub id: OsdId,
+    uuid: OsdUuid,
+    addr: SocketAddr,
+    life: u32,
+    running: Option<(Osd, SimEnv)>,
+    stream: Option<u64>,
+}
+
+/// Everything.
+pub struct Cluster {
+    pub world: World,
+    pub options: Options,
+    pub cluster: ClusterId,
+    osds: Vec<OsdNode>,
+    pub meta: Meta,
+    pub client: ClientNode,
+    post: Post,
+    rng: Rng,
+    next_stream: u64,
+    pub turns: u64,
+}
+
+impl Cluster {
+    /// Formats the devices and starts everything.
+    pub fn new(seed: u64, options: Options) -> Cluster {
+        let world = World::new(seed);
+        let mut rng = world.fork_rng();
+        world.net(|net| net.delay = options.net_delay);
+        let cluster = ClusterId(u128::from(rng.next_u64()).to_le_bytes());
+        let osds = (1..=options.osds).map(|n| OsdNode::new(&world, n, &options, &mut rng)).collect();
+        let client_node = world.add_node("client");
+        let mut sim = Cluster {
+            cluster,
+            osds,
+            meta: Meta::new(cluster),
+            client: ClientNode::new(client_node, cluster),
+            post: Post::new(world.fork_rng()),
+            rng,
+            next_stream: 0,
+            turns: 0,
+            options,
+            world,
+        };
+        sim.start_meta();
+        for i in 0..sim.osds.len() {
+            sim.format(i);
+            sim.start_osd(i);
+        }
+        sim.client.start(&sim.world);
+        sim
+    }
+
+    fn format(&mut self, i: usize) {
+        let osd = &self.osds[i];
+        self.meta.register(self.world.now(), osd.uuid, osd.id, self.options.device_bytes, &mut self.post);
+        let mut env = self.world.env(osd.node);
+        let disk = env.open_disk(&spec()).expect("the simulated disk is there");
+        let params = engine::FormatParams {
+            cluster: self.cluster,
+            osd: osd.id,
+            uuid: osd.uuid,
+            log_bytes: self.options.log_bytes,
+            segment_bytes: Some(self.options.segment_bytes),
+            force: true,
+            prezero: false,
+        };
+        let mut driven = crate::drive::Driven { env: &mut env, world: &self.world };
+        engine::format_device(&mut driven, &disk, &params, &mut |_, _| {}).expect("a fresh disk is formatted");
+    }
+
+    pub fn osd_count(&self) -> usize {
+        self.osds.len()
+    }
+
+    pub fn osd_node(&self, i: usize) -> NodeId {
+        self.osds[i].node
+    }
+
+    /// An OSD's or the client's node.
+    pub fn any_node(&self, rng: &mut Rng) -> NodeId {
+        let k = rng.below(self.osds.len() as u64 + 1) as usize;
+        self.osds.get(k).map_or(self.client.node, |o| o.node)
+    }
+
+    /// The running OSDs.
+    pub fn running(&self) -> impl Iterator<Item = (OsdId, &Osd)> {
+        self.osds.iter().filter_map(|o| o.running.as_ref().map(|(osd, _)| (o.id, osd)))
+    }
+
+    pub fn start_osd(&mut self, i: usize) {
+        let node = &mut self.osds[i];
+        if node.running.is_some() {
+            return;
+        }
+        node.life += 1;
+        let mut env = self.world.env(node.node);
+        let disk = env.open_disk(&spec()).expect("the lock died with the process");
+        let config = OsdConfig {
+            cluster: self.cluster,
+            osd: node.id,
+            uuid: node.uuid,
+            incarnation: Incarnation(u64::from(node.id.0) << 32 | u64::from(node.life)),
+            listen: NetAddr::Tcp(node.addr),
+            http: None,
+            host: format!("host{}", node.id.0),
+            rack: String::new(),
+            zone: String::new(),
+            engine: self.options.engine.clone(),
+            timing: group::Timing::default(),
+            lease_reads: self.options.lease_reads,
+        };
+        let seed = env.random();
+        node.running = Some((Osd::new(config, disk, &Registry::default(), seed), env));
+        self.post.send(self.world.now(), Mail::Dial { osd: i, life: node.life });
+        self.turn_osd(i);
+    }
+
+    /// The process dies, by `kill -9` or with its machine's power.
+    pub fn stop_osd(&mut self, i: usize, power: bool) {
+        let node = &mut self.osds[i];
+        if power {
+            self.world.power_cut(node.node);
+        } else if node.running.is_some() {
+            self.world.crash(node.node);
+        }
+        node.running = None;
+        if let Some(stream) = node.stream.take() {
+            self.post.send(self.world.now(), Mail::StreamGone { stream });
+        }
+    }
+
+    pub fn slow_disk(&mut self, i: usize, factor: u32) {
+        self.world.disk_faults(self.osds[i].node, DEVICE, |f| f.slow = factor);
+    }
+
+    pub fn start_meta(&mut self) {
+        if !self.meta.is_up() {
+            self.meta.start(self.world.now(), &mut self.post);
+        }
+    }
+
+    pub fn stop_meta(&mut self) {
+        if !self.meta.is_up() {
+            return;
+        }
+        let now = self.world.now();
+        let (streams, clients) = self.meta.crash();
+        for (osd, stream) in streams {
+            self.stream_lost(osd, stream);
+        }
+        for (client, life, id) in clients {
+            let refusal = types::control::Refusal { code: 2001, message: "meta died".to_owned() };
+            let answer = types::control::ClientAnswer::Refused(refusal);
+            self.post.send(now, Mail::Answer { client, life, id, answer });
+        }
+    }
+
+    pub fn restart_client(&mut self) {
+        self.client.restart(&self.world);
+    }
+
+    fn stream_lost(&mut self, osd: usize, stream: u64) {
+        let node = &mut self.osds[osd];
+        if node.stream != Some(stream) {
+            return;
+        }
+        node.stream = None;
+        if let Some((running, _)) = &mut node.running {
+            running.meta_lost();
+            self.post.put(self.world.now() + REDIAL, Mail::Dial { osd, life: node.life });
+        }
+    }
+
+    /// The next moment at which something happens by itself.
+    pub fn next(&self) -> Option<Time> {
+        let client = self.client.next_wanted(&self.world);
+        [self.world.next_turn_time(), self.post.next(), client].into_iter().flatten().min()
+    }
+
+    /// Delivers mail and turns every node that is ready, until nothing more happens at this moment.
+    pub fn settle(&mut self) {
+        let now = self.world.now();
+        while let Some(mail) = self.post.take_due(now) {
+            self.deliver(now, mail);
+        }
+        self.client.pump(&self.world, &mut self.post);
+        for node in self.world.ready_nodes() {
+            match self.osds.iter().position(|o| o.node == node) {
+                Some(i) => self.turn_osd(i),
+                None => self.client.turn(&self.world, &mut self.post),
+            }
+        }
+    }
+
+    fn turn_osd(&mut self, i: usize) {
+        let node = &mut self.osds[i];
+        let Some((osd, env)) = &mut node.running else { return };
+        loop {
+            self.turns += 1;
+            osd.work(env).and_then(|()| osd.wait(env)).expect("the simulated world does not fail as a whole");
+            if !osd.has_events() {
+                break;
+            }
+        }
+        let reports = osd.take_reports();
+        let Some(stream) = node.stream else { return };
+        for up in reports {
+            self.post.send(self.world.now(), Mail::ToMeta { osd: i, stream, up });
+        }
+    }
+
+    fn deliver(&mut self, now: Time, mail: Mail) {
+        match mail {
+            Mail::ToMeta { stream, up, .. } => self.meta.osd(now, stream, up, &mut self.post),
+            Mail::StreamGone { stream } => {
+                self.meta.stream_gone(now, stream, &mut self.post);
+                if let Some(osd) = self.osds.iter().position(|o| o.stream == Some(stream)) {
+                    self.stream_lost(osd, stream);
+                }
+            }
+            Mail::ToOsd { osd, stream, down } => {
+                let node = &mut self.osds[osd];
+                if node.stream == Some(stream)
+                    && let Some((running, _)) = &mut node.running
+                {
+                    running.handle_control(down);
+                    self.turn_osd(osd);
+                }
+            }
+            Mail::Dial { osd, life } => self.dial(now, osd, life),
+            Mail::Ask { client, life, id, ask } => self.meta.ask(now, (client, life, id), ask, &mut self.post),
+            Mail::Answer { life, id, answer, .. } => self.client.answer(&self.world, life, id, answer, &mut self.post),
+            Mail::Committed { meta_life } => self.meta.committed(now, meta_life, &mut self.post),
+            Mail::MetaPoll { meta_life } => self.meta.poll_due(now, meta_life, &mut self.post),
+        }
+    }
+
+    fn dial(&mut self, now: Time, i: usize, life: u32) {
+        let node = &mut self.osds[i];
+        let Some((osd, _)) = &mut node.running else { return };
+        if node.life != life || node.stream.is_some() {
+            return;
+        }
+        if !self.meta.is_up() || *osd.phase() != osd::Phase::Running {
+            self.post.put(now + REDIAL, Mail::Dial { osd: i, life });
+            return;
+        }
+        self.next_stream += 1;
+        node.stream = Some(self.next_stream);
+        self.meta.open_stream(self.next_stream, i);
+        osd.handle_control(types::control::OsdDown::Connected);
+        self.turn_osd(i);
+    }
+
+    /// Dice for the run's own choices.
+    pub fn fork_rng(&mut self) -> Rng {
+        self.rng.fork()
+    }
+
+    pub fn post(&mut self) -> &mut Post {
+        &mut self.post
+    }
+}
+
+impl OsdNode {
+    fn new(world: &World, n: u32, options: &Options, rng: &mut Rng) -> OsdNode {
+        let node = world.add_node(&format!("osd.{n}"));
+        world.create_disk(node, DEVICE, options.device_bytes, true);
+        if options.drift {
+            world.set_clock_rate(node, rng.between(0, 600_000) as i64 - 300_000);
+        }
+        OsdNode {
+            node,
+            id: OsdId(n),
+            uuid: OsdUuid(u128::from(rng.next_u64()).to_le_bytes()),
+            addr: SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, n as u8)), 7400),
+            life: 0,
+            running: None,
+            stream: None,
+        }
+    }
+}
+
+fn spec() -> DiskSpec {
+    DiskSpec { path: DEVICE.into(), assume_plp: false, read_only: false }
+}

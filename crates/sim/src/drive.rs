@@ -1,0 +1,44 @@
+//! Drives a synchronous user of an env (formatting) by letting the world's time pass.
+
+use env::sim::{SimEnv, World};
+use env::{DiskInfo, DiskSpec, Env, EnvError, Event, ListenerId, NetAddr, Op, Waker};
+use types::Time;
+
+/// An env whose turn waits: other nodes are not running yet.
+pub struct Driven<'a> {
+    pub env: &'a mut SimEnv,
+    pub world: &'a World,
+}
+
+impl Env for Driven<'_> {
+    fn now(&self) -> Time {
+        self.env.now()
+    }
+
+    fn random(&mut self) -> u64 {
+        self.env.random()
+    }
+
+    fn turn(&mut self, ops: &mut Vec<Op>, events: &mut Vec<Event>, deadline: Time) -> Result<(), EnvError> {
+        let before = events.len();
+        self.env.turn(ops, events, deadline)?;
+        while events.len() == before {
+            let Some(next) = self.world.next_event_time() else { return Ok(()) };
+            self.world.advance_to(next);
+            self.env.turn(ops, events, deadline)?;
+        }
+        Ok(())
+    }
+
+    fn open_disk(&mut self, spec: &DiskSpec) -> Result<DiskInfo, EnvError> {
+        self.env.open_disk(spec)
+    }
+
+    fn listen(&mut self, addr: &NetAddr) -> Result<(ListenerId, NetAddr), EnvError> {
+        self.env.listen(addr)
+    }
+
+    fn waker(&self) -> Waker {
+        self.env.waker()
+    }
+}

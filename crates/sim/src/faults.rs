@@ -1,0 +1,150 @@
+//! When and what to break. Each run enables some classes (swarm), with intensities of its own.
+
+use crate::cluster::Cluster;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use types::Time;
+use types::rng::Rng;
+
+/// A class of faults; the order is that of the summary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    Crash,
+    PowerCut,
+    PowerCutAll,
+    Partition,
+    OneWay,
+    Reset,
+    SlowNode,
+    SlowDisk,
+    ClockRate,
+    MetaCrash,
+    ClientCrash,
+}
+
+impl Class {
+    pub const ALL: [Class; 11] = [
+        Class::Crash,
+        Class::PowerCut,
+        Class::PowerCutAll,
+        Class::Partition,
+        Class::OneWay,
+        Class::Reset,
+        Class::SlowNode,
+        Class::SlowDisk,
+        Class::ClockRate,
+        Class::MetaCrash,
+        Class::ClientCrash,
+    ];
+}
+
+/// Draws faults until its time is over, then mends everything.
+pub struct Faults {
+    rng: Rng,
+    enabled: Vec<Class>,
+    next: Time,
+    until: Time,
+    /// Mean pause between two faults.
+    pause_ms: u64,
+    /// What must be undone, and when.
+    mends: BTreeMap<(Time, u64), Mend>,
+    seq: u64,
+    pub counts: BTreeMap<Class, u64>,
+}
+
+enum Mend {
+    StartOsd(usize),
+    HealAll,
+    FastNode(usize),
+    FastDisk(usize),
+    StartMeta,
+}
+
+impl Faults {
+    /// Faults between `from` and `until`.
+    pub fn new(mut rng: Rng, from: Time, until: Time, allowed: &[Class]) -> Faults {
+        let enabled = allowed.iter().copied().filter(|_| rng.chance(1, 2)).collect();
+        let pause_ms = rng.between(50, 1500);
+        Faults { rng, enabled, next: from, until, pause_ms, mends: BTreeMap::new(), seq: 0, counts: BTreeMap::new() }
+    }
+
+    /// When it wants to act next.
+    pub fn next(&self) -> Option<Time> {
+        let draw = (!self.enabled.is_empty() && self.next < self.until).then_some(self.next);
+        let mend = self.mends.keys().next().map(|(at, _)| *at);
+        draw.into_iter().chain(mend).min()
+    }
+
+    /// Whether nothing is broken any more and nothing will be.
+    pub fn is_over(&self, now: Time) -> bool {
+        now >= self.until && self.mends.is_empty()
+    }
+
+    /// Breaks and mends what is due.
+    pub fn act(&mut self, now: Time, cluster: &mut Cluster) {
+        while let Some(key) = self.mends.keys().next().copied().filter(|(at, _)| *at <= now) {
+            match self.mends.remove(&key).expect("it was there") {
+                Mend::StartOsd(i) => cluster.start_osd(i),
+                Mend::HealAll => cluster.world.heal_all(),
+                Mend::FastNode(i) => cluster.world.slow_node(cluster.osd_node(i), 1),
+                Mend::FastDisk(i) => cluster.slow_disk(i, 1),
+                Mend::StartMeta => cluster.start_meta(),
+            }
+        }
+        if self.enabled.is_empty() || now < self.next || now >= self.until {
+            return;
+        }
+        let class = self.enabled[self.rng.below(self.enabled.len() as u64) as usize];
+        *self.counts.entry(class).or_default() += 1;
+        self.inflict(class, now, cluster);
+        self.next = now + Duration::from_millis(self.rng.between(1, 2 * self.pause_ms));
+    }
+
+    fn inflict(&mut self, class: Class, now: Time, cluster: &mut Cluster) {
+        let osds = cluster.osd_count() as u64;
+        let i = self.rng.below(osds) as usize;
+        let j = self.rng.below(osds) as usize;
+        let (a, b) = (cluster.osd_node(i), cluster.any_node(&mut self.rng));
+        match class {
+            Class::Crash | Class::PowerCut => {
+                cluster.stop_osd(i, class == Class::PowerCut);
+                self.mend_later(now, 1, 3000, Mend::StartOsd(i));
+            }
+            Class::PowerCutAll => {
+                for i in 0..cluster.osd_count() {
+                    cluster.stop_osd(i, true);
+                    self.mend_later(now, 1, 2000, Mend::StartOsd(i));
+                }
+            }
+            Class::Partition | Class::OneWay => {
+                let cut = if class == Class::Partition { env::sim::Cut::Both } else { env::sim::Cut::OneWay };
+                cluster.world.partition(a, b, cut);
+                self.mend_later(now, 10, 4000, Mend::HealAll);
+            }
+            Class::Reset => cluster.world.reset_conns(a, b),
+            Class::SlowNode => {
+                cluster.world.slow_node(a, self.rng.between(5, 200) as u32);
+                self.mend_later(now, 10, 2000, Mend::FastNode(i));
+            }
+            Class::SlowDisk => {
+                cluster.slow_disk(j, self.rng.between(5, 200) as u32);
+                self.mend_later(now, 10, 2000, Mend::FastDisk(j));
+            }
+            Class::ClockRate => {
+                let rate = self.rng.between(0, 600_000) as i64 - 300_000;
+                cluster.world.set_clock_rate(a, rate);
+            }
+            Class::MetaCrash => {
+                cluster.stop_meta();
+                self.mend_later(now, 10, 3000, Mend::StartMeta);
+            }
+            Class::ClientCrash => cluster.restart_client(),
+        }
+    }
+
+    fn mend_later(&mut self, now: Time, min_ms: u64, max_ms: u64, mend: Mend) {
+        self.seq += 1;
+        let at = now + Duration::from_millis(self.rng.between(min_ms, max_ms));
+        self.mends.insert((at, self.seq), mend);
+    }
+}

@@ -1,0 +1,80 @@
+//! The control plane's messages in flight: delayed by seed, in order on each route, gone when an end dies.
+
+use control::ControlAction;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use types::Time;
+use types::control::{ClientAnswer, ClientAsk, OsdDown, OsdUp};
+use types::rng::Rng;
+
+/// One message, with where it goes.
+#[derive(Debug)]
+pub enum Mail {
+    /// From OSD `osd`, on its stream.
+    ToMeta { osd: usize, stream: u64, up: OsdUp },
+    /// The OSD's stream broke.
+    StreamGone { stream: u64 },
+    ToOsd { osd: usize, stream: u64, down: OsdDown },
+    /// OSD `osd` tries to open a stream.
+    Dial { osd: usize, life: u32 },
+    Ask { client: usize, life: u32, id: u64, ask: ClientAsk },
+    Answer { client: usize, life: u32, id: u64, answer: ClientAnswer },
+    /// The store has taken the transaction of this life of meta.
+    Committed { meta_life: u32 },
+    MetaPoll { meta_life: u32 },
+}
+
+/// All of it, by due time.
+pub struct Post {
+    queue: BTreeMap<(Time, u64), Mail>,
+    /// Last delivery on each route, so that a later message never overtakes.
+    last: BTreeMap<(u8, usize), Time>,
+    seq: u64,
+    rng: Rng,
+    delay_us: (u64, u64),
+}
+
+impl Post {
+    pub fn new(rng: Rng) -> Post {
+        Post { queue: BTreeMap::new(), last: BTreeMap::new(), seq: 0, rng, delay_us: (50, 3000) }
+    }
+
+    /// Sends after a drawn delay, behind everything sent before on the same route.
+    pub fn send(&mut self, now: Time, mail: Mail) {
+        let delay = Duration::from_micros(self.rng.between(self.delay_us.0, self.delay_us.1));
+        let route = match &mail {
+            Mail::ToMeta { osd, .. } => (0, *osd),
+            Mail::StreamGone { stream } => (1, *stream as usize),
+            Mail::ToOsd { osd, .. } => (2, *osd),
+            Mail::Ask { client, .. } => (3, *client),
+            Mail::Answer { client, .. } => (4, *client),
+            Mail::Dial { osd, .. } => (5, *osd),
+            Mail::Committed { .. } => (6, 0),
+            Mail::MetaPoll { .. } => (7, 0),
+        };
+        let last = self.last.entry(route).or_insert(Time::ZERO);
+        let at = (now + delay).max(*last);
+        *last = at;
+        self.put(at, mail);
+    }
+
+    /// Delivers at a fixed time.
+    pub fn put(&mut self, at: Time, mail: Mail) {
+        self.seq += 1;
+        self.queue.insert((at, self.seq), mail);
+    }
+
+    pub fn next(&self) -> Option<Time> {
+        self.queue.keys().next().map(|(at, _)| *at)
+    }
+
+    pub fn take_due(&mut self, now: Time) -> Option<Mail> {
+        let key = *self.queue.keys().next().filter(|(at, _)| *at <= now)?;
+        self.queue.remove(&key)
+    }
+}
+
+/// Whether an action is a commit: everything behind it waits.
+pub fn is_commit(action: &ControlAction) -> bool {
+    matches!(action, ControlAction::Commit(_))
+}

@@ -1,0 +1,218 @@
+//! The metadata service in the simulator: the real `control` over a store that survives crashes.
+//!
+//! A transaction is in the store from the moment it is committed; a meta that dies before it hears of that
+//! leaves the next one to find it.
+
+use crate::mail::{Mail, Post};
+use control::{ClientReq, Control, ControlAction, Now, Records, StreamId, StoredItem, Token, Txn};
+use std::collections::BTreeMap;
+use types::control::{ClientAnswer, ClientAsk, OsdUp, Refusal};
+use types::{ClusterId, Time};
+
+/// The store: key → (version, bytes).
+#[derive(Default)]
+struct Store(BTreeMap<String, (u64, Vec<u8>)>);
+
+impl Store {
+    fn commit(&mut self, txn: &Txn) -> bool {
+        let version = |key: &String| self.0.get(key).map_or(0, |(v, _)| *v);
+        if !txn.checks.iter().all(|c| version(&c.key) == c.version) {
+            return false;
+        }
+        for (key, value) in &txn.puts {
+            let next = version(key) + 1;
+            self.0.insert(key.clone(), (next, value.clone()));
+        }
+        for key in &txn.deletes {
+            self.0.remove(key);
+        }
+        true
+    }
+}
+
+/// One meta and its store.
+pub struct Meta {
+    store: Store,
+    control: Option<Control>,
+    pub life: u32,
+    /// Which OSD holds which stream of this life.
+    streams: BTreeMap<u64, usize>,
+    /// Who waits for which answer.
+    waiting: BTreeMap<u64, (usize, u32, u64)>,
+    next_token: u64,
+    pending: Option<Txn>,
+    /// The poll that is in the post; an earlier one makes it stale.
+    poll_at: Time,
+}
+
+impl Meta {
+    pub fn new(cluster: ClusterId) -> Meta {
+        let mut store = Store::default();
+        assert!(store.commit(&control::new_cluster(cluster, 0)), "an empty store takes everything");
+        Meta {
+            store,
+            control: None,
+            life: 0,
+            streams: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            next_token: 0,
+            pending: None,
+            poll_at: Time::NEVER,
+        }
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.control.is_some()
+    }
+
+    /// Starts from what the store holds.
+    pub fn start(&mut self, now: Time, post: &mut Post) {
+        let items = self.store.0.iter().map(|(key, (version, value))| StoredItem {
+            key: key.clone(),
+            version: *version,
+            value: value.clone(),
+        });
+        let records = Records::load(items).expect("the store holds what control wrote");
+        self.life += 1;
+        self.poll_at = Time::NEVER;
+        self.control = Some(Control::new(records, moment(now)));
+        self.poll(now, post);
+    }
+
+    /// Dies. Gives the OSDs whose streams broke and the clients who wait in vain.
+    pub fn crash(&mut self) -> (Vec<(usize, u64)>, Vec<(usize, u32, u64)>) {
+        self.control = None;
+        // What was handed to the store is committed or not, by the store's own time: half the time it is.
+        if let Some(txn) = self.pending.take()
+            && self.next_token.is_multiple_of(2)
+        {
+            self.store.commit(&txn);
+        }
+        let streams = std::mem::take(&mut self.streams).into_iter().map(|(s, osd)| (osd, s)).collect();
+        (streams, std::mem::take(&mut self.waiting).into_values().collect())
+    }
+
+    pub fn open_stream(&mut self, stream: u64, osd: usize) {
+        self.streams.insert(stream, osd);
+    }
+
+    pub fn has_stream(&self, stream: u64) -> bool {
+        self.streams.contains_key(&stream)
+    }
+
+    pub fn osd(&mut self, now: Time, stream: u64, up: OsdUp, post: &mut Post) {
+        if let Some(control) = self.control.as_mut().filter(|_| self.streams.contains_key(&stream)) {
+            control.handle_osd(moment(now), StreamId(stream), up);
+            self.poll(now, post);
+        }
+    }
+
+    pub fn stream_gone(&mut self, now: Time, stream: u64, post: &mut Post) {
+        if self.streams.remove(&stream).is_some()
+            && let Some(control) = &mut self.control
+        {
+            control.handle_osd_gone(StreamId(stream));
+            self.poll(now, post);
+        }
+    }
+
+    pub fn ask(&mut self, now: Time, (client, life, id): (usize, u32, u64), ask: ClientAsk, post: &mut Post) {
+        let Some(control) = &mut self.control else {
+            let refusal = Refusal { code: 2001, message: "no meta answers".to_owned() };
+            post.send(now, Mail::Answer { client, life, id, answer: ClientAnswer::Refused(refusal) });
+            return;
+        };
+        self.next_token += 1;
+        self.waiting.insert(self.next_token, (client, life, id));
+        control.handle_client(ClientReq {
+            token: Token(self.next_token),
+            client: (client as u64) << 32 | u64::from(life),
+            id,
+            address: format!("client{client}"),
+            ask,
+        });
+        self.poll(now, post);
+    }
+
+    /// An administrator's command, whose answer nobody waits for.
+    pub fn admin(&mut self, now: Time, ask: control::AdminAsk, post: &mut Post) {
+        if let Some(control) = &mut self.control {
+            self.next_token += 1;
+            control.handle_admin(Token(self.next_token), ask);
+            self.poll(now, post);
+        }
+    }
+
+    pub fn committed(&mut self, now: Time, life: u32, post: &mut Post) {
+        if life != self.life {
+            return;
+        }
+        let (Some(control), Some(txn)) = (&mut self.control, self.pending.take()) else { return };
+        assert!(self.store.commit(&txn), "one meta writes, so its transactions never conflict");
+        let mut out = Vec::new();
+        control.handle_committed(&mut out);
+        self.perform(now, out, post);
+        self.poll(now, post);
+    }
+
+    /// The posted poll is due.
+    pub fn poll_due(&mut self, now: Time, life: u32, post: &mut Post) {
+        if life == self.life && now >= self.poll_at {
+            self.poll_at = Time::NEVER;
+            self.poll(now, post);
+        }
+    }
+
+    /// Polls until nothing comes, then notes when to poll again.
+    pub fn poll(&mut self, now: Time, post: &mut Post) {
+        loop {
+            let Some(control) = &mut self.control else { return };
+            let mut out = Vec::new();
+            control.poll(moment(now), &mut out);
+            if out.is_empty() {
+                let at = control.next_deadline(moment(now));
+                let at = at.max(Time(now.0 + 1));
+                if at < self.poll_at {
+                    self.poll_at = at;
+                    post.put(at, Mail::MetaPoll { meta_life: self.life });
+                }
+                return;
+            }
+            self.perform(now, out, post);
+        }
+    }
+
+    fn perform(&mut self, now: Time, actions: Vec<ControlAction>, post: &mut Post) {
+        for action in actions {
+            match action {
+                ControlAction::Commit(txn) => {
+                    self.pending = Some(txn);
+                    post.send(now, Mail::Committed { meta_life: self.life });
+                }
+                ControlAction::ToOsd { stream, down } => {
+                    if let Some(osd) = self.streams.get(&stream.0) {
+                        post.send(now, Mail::ToOsd { osd: *osd, stream: stream.0, down });
+                    }
+                }
+                ControlAction::CloseOsd { stream } => {
+                    self.streams.remove(&stream.0);
+                    post.send(now, Mail::StreamGone { stream: stream.0 });
+                }
+                ControlAction::Answer { token, answer } => {
+                    if let Some((client, life, id)) = self.waiting.remove(&token.0) {
+                        post.send(now, Mail::Answer { client, life, id, answer });
+                    }
+                }
+                ControlAction::AdminAnswer { .. } => {}
+            }
+        }
+    }
+
+    pub fn records(&self) -> Option<&Records> {
+        self.control.as_ref().map(Control::records)
+    }
+}
+
+fn moment(now: Time) -> Now {
+    Now { mono: now, wall_ms: 1_700_000_000_000 + now.0 / 1_000_000 }
+}

@@ -1,0 +1,193 @@
+//! Random block I/O over a few hot windows, each laid over a border where splitting could go wrong.
+//!
+//! The workload knows what it asked and what it was told, and hands both to the checker.
+
+use crate::check::linear::Linear;
+use crate::stamp;
+use std::collections::BTreeMap;
+use types::rng::Rng;
+use types::units::{CHUNK, SECTOR, SEGMENT};
+use types::{Errno, IoBuf, IoBufMut};
+use volume::request::{Answer, Request};
+
+/// Settings, drawn by seed.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    pub len_bytes: u64,
+    /// Bytes of each hot window.
+    pub window: u64,
+    pub depth: usize,
+    /// Largest request, in sectors.
+    pub sectors_max: u64,
+    /// Out of 100: reads, trims; the rest are writes.
+    pub read_pct: u64,
+    pub trim_pct: u64,
+    pub operations: u64,
+}
+
+/// One generator over one volume.
+pub struct Workload {
+    pub volume: u64,
+    shape: Shape,
+    windows: Vec<u64>,
+    rng: Rng,
+    next_stamp: u64,
+    next_token: u64,
+    inflight: BTreeMap<u64, Op>,
+    asked: u64,
+    pub answered: u64,
+    pub errors: BTreeMap<&'static str, u64>,
+}
+
+struct Op {
+    sector: u64,
+    count: u64,
+    kind: Kind,
+    start: u64,
+}
+
+enum Kind {
+    Write(u64),
+    Read,
+    Flush,
+}
+
+impl Workload {
+    pub fn new(volume: u64, shape: Shape, mut rng: Rng) -> Workload {
+        let half = shape.window / 2;
+        let mut windows = vec![0, CHUNK - half, SEGMENT - half];
+        windows.push(rng.below(shape.len_bytes / SECTOR) * SECTOR);
+        windows.iter_mut().for_each(|w| *w = (*w).min(shape.len_bytes - shape.window));
+        // Stamps of two workloads never meet.
+        let next_stamp = volume << 40 | 1;
+        Workload {
+            volume,
+            shape,
+            windows,
+            rng,
+            next_stamp,
+            next_token: 0,
+            inflight: BTreeMap::new(),
+            asked: 0,
+            answered: 0,
+            errors: BTreeMap::new(),
+        }
+    }
+
+    /// Whether everything was asked and answered.
+    pub fn is_done(&self) -> bool {
+        self.asked >= self.shape.operations && self.inflight.is_empty()
+    }
+
+    pub fn inflight(&self) -> usize {
+        self.inflight.len()
+    }
+
+    /// The next request, while the depth allows one.
+    pub fn next(&mut self, now: u64, linear: &mut Linear) -> Option<(Request, u64)> {
+        if self.inflight.len() >= self.shape.depth || self.asked >= self.shape.operations {
+            return None;
+        }
+        self.asked += 1;
+        let window = self.windows[self.rng.below(self.windows.len() as u64) as usize] / SECTOR;
+        let count = self.rng.between(1, self.shape.sectors_max);
+        let slots = (self.shape.window / SECTOR).saturating_sub(count).max(1);
+        let mut sector = window + self.rng.below(slots);
+        let mut count = count.min(self.shape.len_bytes / SECTOR - sector);
+        // Half of all requests are whole blocks, as real file systems send them.
+        if self.rng.chance(1, 2) && count >= 8 {
+            sector -= sector % 8;
+            count -= count % 8;
+        }
+        let dice = self.rng.below(100);
+        if self.rng.chance(1, 50) {
+            return Some(self.ask(now, Request::Flush, Op { sector: 0, count: 0, kind: Kind::Flush, start: now }));
+        }
+        let (offset, len) = (sector * SECTOR, count * SECTOR);
+        if dice < self.shape.read_pct {
+            let op = Op { sector, count, kind: Kind::Read, start: now };
+            return Some(self.ask(now, Request::Read { offset, len }, op));
+        }
+        let stamp = self.next_stamp;
+        self.next_stamp += 1;
+        let zeros = dice < self.shape.read_pct + self.shape.trim_pct;
+        for s in sector..sector + count {
+            linear.write_started(self.volume, s, stamp, zeros, now);
+        }
+        let op = Op { sector, count, kind: Kind::Write(stamp), start: now };
+        let request = if zeros {
+            Request::WriteZeroes { offset, len, no_hole: false }
+        } else {
+            Request::Write { offset, buf: self.payload(sector, count, stamp), fua: false }
+        };
+        Some(self.ask(now, request, op))
+    }
+
+    fn payload(&self, sector: u64, count: u64, stamp: u64) -> IoBuf {
+        let mut buf = IoBufMut::zeroed((count * SECTOR) as usize);
+        for (i, bytes) in buf.chunks_exact_mut(SECTOR as usize).enumerate() {
+            stamp::write(bytes, self.volume, sector + i as u64, stamp);
+        }
+        buf.freeze()
+    }
+
+    fn ask(&mut self, _now: u64, request: Request, op: Op) -> (Request, u64) {
+        let token = self.next_token;
+        self.next_token += 1;
+        self.inflight.insert(token, op);
+        (request, token)
+    }
+
+    /// An answer came.
+    ///
+    /// # Errors
+    /// What a user must never be told.
+    pub fn completed(&mut self, token: u64, result: Result<Answer, Errno>, now: u64, linear: &mut Linear) -> Result<(), String> {
+        let op = self.inflight.remove(&token).ok_or_else(|| format!("token {token} was answered twice or never asked"))?;
+        self.answered += 1;
+        match (op.kind, result) {
+            (Kind::Write(stamp), Ok(_)) => {
+                for s in op.sector..op.sector + op.count {
+                    linear.write_ended(self.volume, s, stamp, now);
+                }
+            }
+            (Kind::Read, Ok(Answer::Data(bufs))) => self.check_read(op.sector, op.count, &bufs, op.start, now, linear)?,
+            (Kind::Flush, Ok(_)) => {}
+            (Kind::Read, Ok(other)) => return Err(format!("a read was answered with {other:?}")),
+            (_, Err(errno)) => *self.errors.entry(name(errno)).or_default() += 1,
+        }
+        Ok(())
+    }
+
+    fn check_read(&self, sector: u64, count: u64, bufs: &[IoBuf], start: u64, end: u64, linear: &mut Linear) -> Result<(), String> {
+        let total: usize = bufs.iter().map(|b| b.len()).sum();
+        if total as u64 != count * SECTOR {
+            return Err(format!("a read of {count} sectors was answered with {total} bytes"));
+        }
+        let mut at = sector;
+        for bytes in bufs.iter().flat_map(|b| b.chunks_exact(SECTOR as usize)) {
+            let saw = stamp::read(bytes, self.volume, at).map_err(|e| format!("volume {} sector {at} {e}", self.volume))?;
+            linear.read(self.volume, at, saw, start, end);
+            at += 1;
+        }
+        Ok(())
+    }
+
+    /// The client died: nothing in flight will ever be answered.
+    pub fn forget_inflight(&mut self) {
+        self.inflight.clear();
+    }
+}
+
+fn name(errno: Errno) -> &'static str {
+    match errno {
+        Errno::Invalid => "invalid",
+        Errno::Fenced => "fenced",
+        Errno::NoSpace => "no space",
+        Errno::Damaged => "damaged",
+        Errno::ReadOnly => "read-only",
+        Errno::Gone => "gone",
+        Errno::TimedOut => "timed out",
+        Errno::Shutdown => "shutdown",
+    }
+}
