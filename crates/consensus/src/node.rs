@@ -128,6 +128,17 @@ impl Node {
         (id != raft::INVALID_ID).then_some(ReplicaId(id))
     }
 
+    /// Whom this replica voted for in this term.
+    pub fn voted_for(&self) -> Option<ReplicaId> {
+        let id = self.raw.raft.vote;
+        (id != raft::INVALID_ID).then_some(ReplicaId(id))
+    }
+
+    /// Whether the vote requests of this term have left.
+    pub fn has_asked(&self) -> bool {
+        self.asked() == Some(self.term())
+    }
+
     /// As of the last applied entry.
     pub fn conf(&self) -> &ConfState {
         &self.conf

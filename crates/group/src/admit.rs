@@ -1,0 +1,233 @@
+//! Requests that change something: from their arrival to their proposal (design §3, step 4).
+//!
+//! The loop comes in with requests and attaches; once per turn everything admitted is proposed together.
+//! Invariant: the queue is bounded in operations and bytes; admission refuses finally only what is certain
+//! (everything else is decided at apply, R1, R6).
+
+use crate::descriptor::{Command, Stamp, is_part};
+use crate::{Action, Group, Origin};
+use bytes::BytesMut;
+use std::collections::VecDeque;
+use types::control::{Attach, AttachRefusal};
+use types::limits::PROPOSE_PAYLOAD_MAX;
+use types::store::Crcs;
+use types::{ChunkKey, Errno, IoBuf, OsdId, SectorRange, Time, VolumeId};
+use wire::{Reject, Reply, ReplyBody, Request, RequestBody};
+
+/// Writes that wait for their proposal, per PG.
+pub const QUEUE_OPS_MAX: usize = 2048;
+/// Payload of those writes.
+pub const QUEUE_BYTES_MAX: u64 = 32 << 20;
+/// Attach records that wait for their proposal, per PG.
+pub const QUEUE_ATTACHES_MAX: usize = 256;
+/// Entries of one proposal.
+pub const PROPOSE_ENTRIES_MAX: usize = consensus::MSG_ENTRIES_MAX;
+/// Entries between the commit index and the end of the log.
+pub const UNCOMMITTED_ENTRIES_MAX: u64 = 16 << 10;
+
+/// Whom to tell what became of an entry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Waiter {
+    Request { origin: Origin, id: u64 },
+    Attach { order: u64 },
+}
+
+impl Waiter {
+    /// "Not here": the outcome is open.
+    pub fn refuse(self, hint: Option<OsdId>, actions: &mut Vec<Action>) {
+        match self {
+            Waiter::Request { origin, id } => reply(origin, id, Err(Reject::NotLeader { hint }), actions),
+            Waiter::Attach { order } => {
+                actions.push(Action::Attached { order, result: Err(AttachRefusal::NotLeader { hint }) });
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Admitted {
+    command: Command,
+    payload: IoBuf,
+    crcs: Crcs,
+    waiter: Waiter,
+}
+
+/// What waits for the end of the turn, attaches first.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    attaches: VecDeque<Admitted>,
+    writes: VecDeque<Admitted>,
+    bytes: u64,
+}
+
+impl Queue {
+    pub fn is_empty(&self) -> bool {
+        self.attaches.is_empty() && self.writes.is_empty()
+    }
+
+    fn is_full(&self, len: usize) -> bool {
+        self.writes.len() >= QUEUE_OPS_MAX || self.bytes + len as u64 > QUEUE_BYTES_MAX
+    }
+
+    /// The next to propose that fits into `room` bytes, if any.
+    fn next(&mut self, room: u64, writes: bool) -> Option<Admitted> {
+        if let Some(attach) = self.attaches.pop_front() {
+            return Some(attach);
+        }
+        if !writes || self.writes.front()?.payload.len() as u64 > room {
+            return None;
+        }
+        let write = self.writes.pop_front()?;
+        self.bytes -= write.payload.len() as u64;
+        Some(write)
+    }
+}
+
+pub(crate) fn reply(origin: Origin, id: u64, result: Result<ReplyBody, Reject>, actions: &mut Vec<Action>) {
+    actions.push(Action::Reply { origin, reply: Reply { id, result } });
+}
+
+/// Whether a client's write is what its own words say; the payload is verified here, once, before it is
+/// replicated.
+fn is_well_formed(body: &RequestBody) -> bool {
+    let in_chunk = |range: &SectorRange| SectorRange::checked(range.start, range.count).is_some();
+    match body {
+        RequestBody::Write { range, seq, watermark, .. } => in_chunk(range) && is_part(*range) && watermark <= seq,
+        RequestBody::Zero { range, seq, watermark, .. } => in_chunk(range) && watermark <= seq,
+        RequestBody::Skip { seq, watermark, .. } => watermark <= seq,
+        RequestBody::Read { range, .. } => in_chunk(range) && is_part(*range),
+        RequestBody::Extents { range, .. } => in_chunk(range),
+    }
+}
+
+impl Group {
+    /// A client's request. It is answered once, now or later.
+    pub fn handle_request(&mut self, now: Time, origin: Origin, request: Request, actions: &mut Vec<Action>) {
+        let id = request.id;
+        if !is_well_formed(&request.body) {
+            return reply(origin, id, Err(Reject::Failed(Errno::Invalid)), actions);
+        }
+        if !self.serves() {
+            let reject = match self.is_leader() && self.transfer.is_none() {
+                true => Reject::NotNow,
+                false => Reject::NotLeader { hint: self.hint() },
+            };
+            return reply(origin, id, Err(reject), actions);
+        }
+        self.last_io = Some(now);
+        let (session, epoch) = (request.session, request.epoch);
+        let stamp = |seq, watermark| Stamp { session, epoch, seq, watermark };
+        let (command, payload, crcs) = match request.body {
+            RequestBody::Read { chunk, range } => return self.read(now, origin, id, chunk, range, false, actions),
+            RequestBody::Extents { chunk, range } => return self.read(now, origin, id, chunk, range, true, actions),
+            RequestBody::Write { chunk, range, seq, watermark, crcs, payload } => {
+                if !range.verify(&payload, &crcs) {
+                    let reason = format!("payload of request {id} fails its checksum");
+                    return actions.push(Action::BadOrigin { origin, reason });
+                }
+                let crcs = Crcs { start: range.start, values: crcs };
+                (Command::Write { chunk, range, stamp: stamp(seq, watermark) }, payload, crcs)
+            }
+            RequestBody::Zero { chunk, range, seq, watermark } => {
+                let command = Command::Zero { chunk, range, stamp: stamp(seq, watermark) };
+                (command, IoBuf::EMPTY, Crcs::default())
+            }
+            RequestBody::Skip { volume, seq, watermark } => {
+                let command = Command::Skip { volume, stamp: stamp(seq, watermark) };
+                (command, IoBuf::EMPTY, Crcs::default())
+            }
+        };
+        if let Some(reject) = self.refusal(&command, payload.len()) {
+            return reply(origin, id, Err(reject), actions);
+        }
+        self.queue.bytes += payload.len() as u64;
+        self.queue.writes.push_back(Admitted { command, payload, crcs, waiter: Waiter::Request { origin, id } });
+    }
+
+    /// Why a change is refused at once. A newer attach record that is applied here is certain; an unknown
+    /// volume is not (this leader may be deposed without knowing): that is decided at apply.
+    fn refusal(&self, command: &Command, payload_len: usize) -> Option<Reject> {
+        let (volume, stamp) = match command {
+            Command::Write { chunk: ChunkKey { volume, .. }, stamp, .. } => (*volume, stamp),
+            Command::Zero { chunk: ChunkKey { volume, .. }, stamp, .. } => (*volume, stamp),
+            Command::Skip { volume, stamp } => (*volume, stamp),
+            Command::Empty | Command::Attach(_) => return None,
+        };
+        if self.is_fenced(volume, stamp) {
+            return Some(Reject::Failed(Errno::Fenced));
+        }
+        if self.full && payload_len > 0 {
+            return Some(Reject::Failed(Errno::NoSpace));
+        }
+        self.queue.is_full(payload_len).then_some(Reject::NotNow)
+    }
+
+    fn is_fenced(&self, volume: VolumeId, stamp: &Stamp) -> bool {
+        self.decision.volumes.get(&volume).is_some_and(|attached| attached.epoch > stamp.epoch)
+    }
+
+    /// An attach record to commit (R6). Answered by one `Attached`.
+    pub fn handle_attach(&mut self, _now: Time, attach: Attach, actions: &mut Vec<Action>) {
+        let order = attach.order;
+        let refuse = |refusal, actions: &mut Vec<Action>| {
+            actions.push(Action::Attached { order, result: Err(refusal) });
+        };
+        if !self.is_leader() || self.transfer.is_some() {
+            return refuse(AttachRefusal::NotLeader { hint: self.hint() }, actions);
+        }
+        if order <= self.decision.order {
+            return refuse(AttachRefusal::StaleOrder { last: self.decision.order }, actions);
+        }
+        if !self.serves() || self.queue.attaches.len() >= QUEUE_ATTACHES_MAX {
+            return refuse(AttachRefusal::Busy, actions);
+        }
+        let waiter = Waiter::Attach { order };
+        let (command, payload, crcs) = (Command::Attach(attach), IoBuf::EMPTY, Crcs::default());
+        self.queue.attaches.push_back(Admitted { command, payload, crcs, waiter });
+    }
+
+    /// Answers everybody whose change was not proposed.
+    pub(crate) fn refuse_queue(&mut self, hint: Option<OsdId>, actions: &mut Vec<Action>) {
+        let queue = std::mem::take(&mut self.queue);
+        for admitted in queue.attaches.into_iter().chain(queue.writes) {
+            admitted.waiter.refuse(hint, actions);
+        }
+    }
+
+    /// Proposes what was admitted: one message of raft, at most 1 MiB of payload, and no more than the log
+    /// has room for (R9).
+    pub(crate) fn propose(&mut self) {
+        if self.queue.is_empty() || !self.serves() {
+            return;
+        }
+        let uncommitted = self.node.uncommitted_payload();
+        let entries = self.node.last_index().0 - self.node.commit_index().0;
+        let mut room = self.config.uncommitted_payload_max.saturating_sub(uncommitted).min(PROPOSE_PAYLOAD_MAX as u64);
+        let entries_max = UNCOMMITTED_ENTRIES_MAX.saturating_sub(entries).min(PROPOSE_ENTRIES_MAX as u64) as usize;
+        let mut batch = Vec::new();
+        while batch.len() < entries_max {
+            let Some(admitted) = self.queue.next(room, !self.blocked) else { break };
+            room -= admitted.payload.len() as u64;
+            batch.push(admitted);
+        }
+        if batch.is_empty() {
+            return;
+        }
+        let mut bytes = BytesMut::with_capacity(batch.len() * 64);
+        let mut descriptors = Vec::with_capacity(batch.len());
+        for admitted in &batch {
+            admitted.command.encode(&mut bytes);
+            descriptors.push(bytes.split().freeze());
+        }
+        let first = self.node.propose(descriptors.iter().cloned()).expect("a serving leader takes proposals");
+        let term = self.node.term();
+        for (at, (admitted, descriptor)) in batch.into_iter().zip(descriptors).enumerate() {
+            let index = types::Index(first.0 + at as u64);
+            if !admitted.payload.is_empty() {
+                let new = self.custody.keep(index, term, &descriptor, admitted.payload, admitted.crcs);
+                assert!(new, "this leader proposes {index} for the first time");
+            }
+            self.waiting.push_back((index, admitted.waiter));
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Committed entries take effect, in order, each once; who waits is told in the same turn.
+//!
+//! `group` comes in with what raft handed out. Invariant: effects are decided here and nowhere else, from
+//! decision state alone (R1); the waiters of a term of office are a queue in index order, so the front is
+//! always the next to be answered.
+
+use crate::admit::{Waiter, reply};
+use crate::decision::Outcome;
+use crate::descriptor::Command;
+use crate::{Action, Group};
+use consensus::{Committed, Ready};
+use types::control::AttachRefusal;
+use types::{EntryKind, Time};
+use wire::{Message, RaftKind, Reject, ReplyBody};
+
+/// Descriptors kept in memory per PG, whatever the engine could still produce.
+pub const RESIDENT_MAX: usize = 128 << 10;
+
+impl Group {
+    /// Performs one drain of raft.
+    pub(crate) fn perform(&mut self, _now: Time, ready: &mut Ready, actions: &mut Vec<Action>) {
+        for mut persist in ready.persists.drain(..) {
+            for entry in &mut persist.entries {
+                if crate::descriptor::payload_len(&entry.descriptor) > 0 {
+                    self.custody.fill(entry);
+                }
+            }
+            actions.push(Action::Persist(persist));
+        }
+        for msg in ready.messages.drain(..) {
+            // The echo of a listing stands for the answer to a bare heartbeat.
+            let echoed = msg.kind == RaftKind::HeartbeatResponse && msg.context.is_empty();
+            if let Some(to) = self.osd_of(msg.to).filter(|_| !echoed) {
+                actions.push(Action::Send { to, message: Message::Raft(msg) });
+            }
+        }
+        for replica in ready.behind.drain(..) {
+            if let Some(to) = self.osd_of(replica) {
+                actions.push(Action::NeedsStream { to });
+            }
+        }
+        for state in ready.read_states.drain(..) {
+            self.reads.confirmed(state.context, state.index);
+        }
+        for committed in ready.committed.drain(..) {
+            if self.quarantine.is_none() {
+                self.apply(&committed, actions);
+            }
+        }
+    }
+
+    fn apply(&mut self, committed: &Committed, actions: &mut Vec<Action>) {
+        assert_eq!(committed.index.0, self.node.applied().0 + 1, "entries are applied in order");
+        assert_eq!(committed.kind, EntryKind::Normal, "no configuration change is stepped");
+        let command = match Command::decode(&committed.descriptor) {
+            Ok(command) => command,
+            // A later version proposed it: skipping it would make this replica differ from the others.
+            Err(error) => return self.quarantined(format!("committed {}: {error}", committed.index), actions),
+        };
+        let outcome = self.decision.decide(&command);
+        self.applied_term = committed.term;
+        self.node.applied_to(committed.index);
+        let (replica, index) = (self.identity.replica, committed.index);
+        actions.push(Action::Apply { replica, index, effect: outcome.effect() });
+        if self.waiting.front().is_some_and(|(waits_for, _)| *waits_for == index) {
+            let (_, waiter) = self.waiting.pop_front().expect("it has a front");
+            answer(waiter, outcome, actions);
+        }
+        assert!(self.waiting.front().is_none_or(|(waits_for, _)| *waits_for > index), "a waiter was passed over");
+    }
+
+    /// Keeps descriptors bounded even when the engine's log holds more small entries than memory should.
+    pub(crate) fn compact_resident(&mut self) {
+        let excess = self.node.resident().saturating_sub(RESIDENT_MAX) as u64;
+        if excess > 0 {
+            self.node.compact(types::Index(self.node.first_index().0 + excess));
+        }
+    }
+}
+
+fn answer(waiter: Waiter, outcome: Outcome, actions: &mut Vec<Action>) {
+    match waiter {
+        Waiter::Request { origin, id } => {
+            let result = match outcome {
+                Outcome::Done(_) => Ok(ReplyBody::Done),
+                Outcome::Refused(errno) => Err(Reject::Failed(errno)),
+                Outcome::StaleOrder { .. } | Outcome::TooMany => panic!("a request is no attach"),
+            };
+            reply(origin, id, result, actions);
+        }
+        Waiter::Attach { order } => {
+            let result = match outcome {
+                Outcome::Done(_) => Ok(()),
+                Outcome::StaleOrder { last } => Err(AttachRefusal::StaleOrder { last }),
+                Outcome::TooMany | Outcome::Refused(_) => Err(AttachRefusal::Busy),
+            };
+            actions.push(Action::Attached { order, result });
+        }
+    }
+}

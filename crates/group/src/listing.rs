@@ -1,0 +1,76 @@
+//! Renewal: the leader's listing, the follower's promise, the echo that carries the lease (R3).
+//!
+//! `pairs` decides when; here is what one item means for one PG. Invariant: a follower renews only where it
+//! is at the leader's term with that leader; an echo counts only in the term that it names.
+
+use crate::{Action, Group};
+use types::{OsdId, Term, Time};
+use wire::Listed;
+
+/// Echoes without progress of a streaming follower after which something must have been lost.
+const IDLE_ECHOES_MAX: u32 = 4;
+
+impl Group {
+    /// One item of a listing. True when the promise was renewed: then the echo names this PG and the term.
+    pub fn handle_listed(
+        &mut self,
+        now: Time,
+        from: OsdId,
+        item: Listed,
+        _full: bool,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        let ours = item.to == self.identity.replica && item.pg == self.identity.pg;
+        if self.quarantine.is_some() || !ours || self.replica_on(from) != Some(item.from) {
+            return false;
+        }
+        let agrees = |group: &Group| group.node.term() == item.term && group.node.leader() == Some(item.from);
+        if !agrees(self) || item.commit > self.node.commit_index() {
+            // Also when we are ahead in term: raft then tells the sender.
+            let heartbeat = self.node.heartbeat(item.from, item.term, item.commit);
+            let result = self.node.step(&heartbeat);
+            self.stepped(result, actions);
+        }
+        let renewed = self.quarantine.is_none() && agrees(self);
+        if renewed {
+            self.election.renewed(now, item.from);
+        }
+        renewed
+    }
+
+    /// A follower renewed its promise on the listing that we sent at `sent_at`.
+    pub fn handle_echo(&mut self, now: Time, from: OsdId, sent_at: Time, term: Term, actions: &mut Vec<Action>) {
+        let Some(replica) = self.replica_on(from) else { return };
+        if sent_at > now || self.current().is_none_or(|leading| leading.term != term) {
+            return;
+        }
+        let Some(follower) = self.node.follower(replica) else { return };
+        let last = self.node.last_index();
+        let (me, conf) = (self.identity.replica, &self.decision.conf);
+        let leading = self.leading.as_mut().expect("it was just seen");
+        let echo = leading.echoed(replica, sent_at, me, conf);
+        let stuck = follower.matched < last && follower.matched == echo.matched;
+        echo.idle_echoes = if stuck { echo.idle_echoes + 1 } else { 0 };
+        echo.matched = follower.matched;
+        // The answer to a heartbeat is raft's only occasion to send again.
+        if follower.matched < last && (!follower.streaming || echo.idle_echoes >= IDLE_ECHOES_MAX) {
+            echo.idle_echoes = 0;
+            let response = self.node.heartbeat_response(replica);
+            let result = self.node.step(&response);
+            self.stepped(result, actions);
+        }
+    }
+
+    /// When leading: the item for the replica on `osd`, and whether it belongs in every listing. While
+    /// leadership is handed over nothing is listed: a listing would renew promises that a goodbye ended.
+    pub fn listing_for(&self, now: Time, osd: OsdId) -> Option<(Listed, bool)> {
+        let leading = self.current().filter(|_| self.transfer.is_none())?;
+        let to = self.replica_on(osd)?;
+        let follower = self.node.follower(to).filter(|_| to != self.identity.replica)?;
+        let commit = follower.matched.min(self.node.commit_index());
+        let item = Listed { pg: self.identity.pg, from: self.identity.replica, to, term: leading.term, commit };
+        let behind = follower.matched < self.node.last_index() || !follower.streaming;
+        let io = self.last_io.is_some_and(|at| now.since(at) < self.config.timing.active);
+        Some((item, io || behind))
+    }
+}

@@ -1,0 +1,68 @@
+//! Taking and leaving office, and the rounds that lead there (R3).
+//!
+//! `group` comes in at every poll; what goes out are `BecameLeader`, `LostLeadership` and the answers to
+//! everybody who waited for this leader. Invariant: who waits for a term of office is answered when it ends.
+
+use crate::lease::Leading;
+use crate::{Action, Group};
+use consensus::Role;
+use types::Time;
+use wire::Reject;
+
+impl Group {
+    /// Brings office in line with raft's role.
+    pub(crate) fn sync_office(&mut self, now: Time, actions: &mut Vec<Action>) {
+        let term = self.node.term();
+        if self.leading.as_ref().is_some_and(|leading| !self.node.is_leader() || leading.term != term) {
+            self.leave_office(actions);
+            self.election.deposed(now);
+        }
+        if self.leading.is_none() && self.node.is_leader() && self.quarantine.is_none() {
+            let (me, conf) = (self.identity.replica, &self.decision.conf);
+            // Raft has appended its empty entry, and nobody else could propose before this office began.
+            self.leading = Some(Leading::new(term, self.node.last_index(), now, me, conf));
+            assert!(self.waiting.is_empty(), "an earlier office left waiters behind");
+            actions.push(Action::BecameLeader);
+        }
+    }
+
+    /// Answers everybody: what was proposed may still commit, under whoever leads next; the client asks
+    /// there again with the same number.
+    pub(crate) fn leave_office(&mut self, actions: &mut Vec<Action>) {
+        if self.leading.take().is_some() {
+            actions.push(Action::LostLeadership);
+        }
+        self.transfer = None;
+        let hint = self.hint();
+        self.refuse_queue(hint, actions);
+        for (_, waiter) in std::mem::take(&mut self.waiting) {
+            waiter.refuse(hint, actions);
+        }
+        self.reads.refuse_all(Reject::NotLeader { hint }, actions);
+    }
+
+    /// Steps down when no majority is heard, campaigns when a round is due.
+    pub(crate) fn poll_election(&mut self, now: Time, actions: &mut Vec<Action>) {
+        if let Some(msg) = self.election.take_deferred(now) {
+            self.judge_vote(now, msg, actions);
+        }
+        if self.quarantine.is_some() {
+            return;
+        }
+        if let Some(leading) = self.current() {
+            if now >= leading.heard_at() + self.config.timing.echo_max {
+                self.node.step_down();
+            }
+            return;
+        }
+        if !self.election.is_due(now) || !self.node.promotable() {
+            return;
+        }
+        // A candidate whose requests wait for its own disk gains nothing by starting over.
+        let waits_for_disk = self.node.role() == Role::Candidate && !self.node.has_asked();
+        self.election.round(now);
+        if !waits_for_disk {
+            self.node.campaign();
+        }
+    }
+}

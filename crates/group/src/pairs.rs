@@ -1,0 +1,157 @@
+//! The renewal schedule of one OSD: one listing per connected peer and period, every twelfth complete (R3).
+//!
+//! The loop comes in with links, listings and the time; it gets the listings to send and, before it hands a
+//! pre-vote to a group, the word of the leader's OSD. Invariant: sans-IO; one small entry per connected OSD.
+
+use crate::{Group, Timing};
+use std::collections::{BTreeMap, BTreeSet};
+use types::{OsdId, PgId, Time};
+use wire::{Listing, ListingEcho};
+
+/// What is known of one connected OSD.
+#[derive(Debug)]
+struct Pair {
+    next_at: Time,
+    sent: u64,
+    /// When its last listing came, of whatever length.
+    heard_at: Option<Time>,
+    /// PGs that its last full listing names it leader of.
+    named: BTreeSet<PgId>,
+}
+
+/// All pairs of this OSD.
+#[derive(Debug)]
+pub struct Pairs {
+    timing: Timing,
+    pairs: BTreeMap<OsdId, Pair>,
+}
+
+impl Pairs {
+    pub fn new(timing: Timing) -> Pairs {
+        assert!(timing.full_every > 0, "a full listing is needed now and then");
+        Pairs { timing, pairs: BTreeMap::new() }
+    }
+
+    /// A connection came up (the first listing on it is full, and due at once) or went down.
+    pub fn handle_link(&mut self, now: Time, osd: OsdId, up: bool) {
+        if up {
+            self.pairs.insert(osd, Pair { next_at: now, sent: 0, heard_at: None, named: BTreeSet::new() });
+        } else {
+            self.pairs.remove(&osd);
+        }
+    }
+
+    /// Peers that are due, and whether their listing is full. Each is to be sent [`Pairs::listing`] now,
+    /// also when it is empty.
+    pub fn poll(&mut self, now: Time, out: &mut Vec<(OsdId, bool)>) {
+        for (osd, pair) in self.pairs.iter_mut().filter(|(_, pair)| pair.next_at <= now) {
+            out.push((*osd, pair.sent.is_multiple_of(u64::from(self.timing.full_every))));
+            pair.sent += 1;
+            // Late turns are not made up for.
+            pair.next_at = (pair.next_at + self.timing.renewal).max(now + self.timing.renewal / 2);
+        }
+    }
+
+    /// The listing for `osd` out of all groups of this OSD.
+    pub fn listing<'a>(now: Time, osd: OsdId, full: bool, groups: impl Iterator<Item = &'a Group>) -> Listing {
+        let items = groups.filter_map(|group| group.listing_for(now, osd)).filter(|(_, active)| full || *active);
+        Listing { sent_at: now.0, full, items: items.map(|(item, _)| item).collect() }
+    }
+
+    /// Takes note of a listing. Its items then go to `Group::handle_listed`, and the renewed ones into
+    /// [`Pairs::echo`].
+    pub fn heard(&mut self, now: Time, from: OsdId, listing: &Listing) {
+        let Some(pair) = self.pairs.get_mut(&from) else { return };
+        pair.heard_at = Some(now);
+        if listing.full {
+            pair.named = listing.items.iter().map(|item| item.pg).collect();
+        }
+    }
+
+    /// The answer to a listing.
+    pub fn echo(listing: &Listing, renewed: impl Iterator<Item = PgId>) -> ListingEcho {
+        let terms: BTreeMap<PgId, types::Term> = listing.items.iter().map(|item| (item.pg, item.term)).collect();
+        let renewed = renewed.filter_map(|pg| terms.get(&pg).map(|term| (pg, *term))).collect();
+        ListingEcho { sent_at: listing.sent_at, renewed }
+    }
+
+    /// Whether `leader` was heard within one promise and said, in its last full listing, that it leads `pg`.
+    pub fn vouches(&self, now: Time, leader: OsdId, pg: PgId) -> bool {
+        self.pairs.get(&leader).is_some_and(|pair| {
+            pair.heard_at.is_some_and(|at| now < at + self.timing.promise) && pair.named.contains(&pg)
+        })
+    }
+
+    pub fn next_deadline(&self) -> Time {
+        self.pairs.values().map(|pair| pair.next_at).min().unwrap_or(Time::NEVER)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{Index, PoolId, ReplicaId, Term};
+    use wire::Listed;
+
+    const PG: PgId = PgId { pool: PoolId(1), n: 7 };
+
+    fn at_ms(ms: u64) -> Time {
+        Time(ms * 1_000_000)
+    }
+
+    fn listing(full: bool, pgs: &[PgId]) -> Listing {
+        let item = |pg: &PgId| Listed { pg: *pg, from: ReplicaId(1), to: ReplicaId(2), term: Term(3), commit: Index(0) };
+        Listing { sent_at: 5, full, items: pgs.iter().map(item).collect() }
+    }
+
+    #[test]
+    fn one_listing_a_period_and_every_twelfth_is_full() {
+        let mut pairs = Pairs::new(Timing::default());
+        pairs.handle_link(at_ms(0), OsdId(2), true);
+        let mut fulls = Vec::new();
+        for n in 0..25 {
+            let mut due = Vec::new();
+            assert_eq!(pairs.next_deadline(), at_ms(25 * n));
+            pairs.poll(at_ms(25 * n), &mut due);
+            assert_eq!(due.len(), 1);
+            if due[0].1 {
+                fulls.push(n);
+            }
+        }
+        assert_eq!(fulls, [0, 12, 24]);
+        pairs.handle_link(at_ms(900), OsdId(2), false);
+        assert_eq!(pairs.next_deadline(), Time::NEVER);
+    }
+
+    #[test]
+    fn a_late_loop_does_not_send_twice() {
+        let mut pairs = Pairs::new(Timing::default());
+        pairs.handle_link(at_ms(0), OsdId(2), true);
+        let mut due = Vec::new();
+        pairs.poll(at_ms(1000), &mut due);
+        pairs.poll(at_ms(1000), &mut due);
+        assert_eq!(due.len(), 1);
+    }
+
+    #[test]
+    fn an_osd_vouches_while_it_is_heard_and_only_for_what_its_full_list_names() {
+        let mut pairs = Pairs::new(Timing::default());
+        pairs.handle_link(at_ms(0), OsdId(2), true);
+        assert!(!pairs.vouches(at_ms(0), OsdId(2), PG));
+        pairs.heard(at_ms(0), OsdId(2), &listing(true, &[PG]));
+        assert!(pairs.vouches(at_ms(149), OsdId(2), PG));
+        assert!(!pairs.vouches(at_ms(150), OsdId(2), PG));
+        pairs.heard(at_ms(140), OsdId(2), &listing(false, &[]));
+        assert!(pairs.vouches(at_ms(200), OsdId(2), PG), "an empty frame is a sign of life");
+        pairs.heard(at_ms(210), OsdId(2), &listing(true, &[]));
+        assert!(!pairs.vouches(at_ms(211), OsdId(2), PG));
+    }
+
+    #[test]
+    fn an_echo_names_what_was_renewed_with_the_leaders_term() {
+        let listing = listing(false, &[PG]);
+        let echo = Pairs::echo(&listing, [PG, PgId { pool: PoolId(1), n: 8 }].into_iter());
+        assert_eq!(echo, ListingEcho { sent_at: 5, renewed: vec![(PG, Term(3))] });
+        assert_eq!(Pairs::echo(&listing, std::iter::empty()).renewed, []);
+    }
+}

@@ -1,0 +1,137 @@
+//! Messages of the other replicas, their connections, and what this replica's promises allow (R3, R5).
+//!
+//! The loop comes in with messages and links. Invariant: raft sees a vote only when silence and promises
+//! permit it, and an append only when every payload of it has been verified.
+
+use crate::descriptor::Command;
+use crate::{Action, Group};
+use types::{Entry, OsdId, Time};
+use wire::{RaftKind, RaftMsg};
+
+impl Group {
+    /// A message of another replica.
+    pub fn handle_raft(&mut self, now: Time, from: OsdId, msg: RaftMsg, actions: &mut Vec<Action>) {
+        if self.quarantine.is_some() || self.replica_on(from) != Some(msg.from) || msg.pg != self.identity.pg {
+            return;
+        }
+        match msg.kind {
+            RaftKind::Vote | RaftKind::PreVote => self.judge_vote(now, msg, actions),
+            RaftKind::Append => self.append(now, from, msg, actions),
+            RaftKind::TimeoutNow => {
+                // The leader has stopped serving for good in this term: its promise is given back with this.
+                if self.election.is_silent(now) {
+                    return;
+                }
+                let result = self.node.step(&msg);
+                if self.stepped(result, actions) {
+                    self.election.released();
+                    self.election.round(now);
+                }
+            }
+            _ => {
+                let result = self.node.step(&msg);
+                self.stepped(result, actions);
+            }
+        }
+    }
+
+    /// Lets raft see a request for a vote, unless R3 forbids it.
+    pub(crate) fn judge_vote(&mut self, now: Time, msg: RaftMsg, actions: &mut Vec<Action>) {
+        if self.election.forbids_vote(now, msg.from) {
+            if !self.election.is_silent(now) {
+                self.election.deferred = Some(msg);
+            }
+            return;
+        }
+        let promise = self.config.timing.promise;
+        if msg.kind == RaftKind::PreVote {
+            let leads = self.current().is_some_and(|leading| now < leading.majority_at + promise);
+            let leader = self.node.leader();
+            if leads || (self.vouched && leader.is_some() && leader != Some(msg.from)) {
+                return;
+            }
+        }
+        let result = self.node.step(&msg);
+        if self.stepped(result, actions) && self.node.voted_for() == Some(msg.from) && self.node.term() == msg.term {
+            self.election.voted(now);
+        }
+    }
+
+    fn append(&mut self, now: Time, from: OsdId, msg: RaftMsg, actions: &mut Vec<Action>) {
+        if let Some(entry) = msg.entries.iter().find(|entry| !is_whole(entry)) {
+            let reason = format!("payload of entry {} {} fails its checksum", entry.index, entry.term);
+            return actions.push(Action::BadPeer { osd: from, reason });
+        }
+        if self.exceeds_log(&msg) {
+            return;
+        }
+        let mut msg = msg;
+        for entry in &mut msg.entries {
+            let payload = std::mem::take(&mut entry.payload);
+            let crcs = std::mem::take(&mut entry.crcs);
+            if payload.is_empty() {
+                continue;
+            }
+            if !self.custody.keep(entry.index, entry.term, &entry.descriptor, payload, crcs) {
+                let reason = format!("two entries {} {}", entry.index, entry.term);
+                return actions.push(Action::BadPeer { osd: from, reason });
+            }
+        }
+        let result = self.node.step(&msg);
+        if self.stepped(result, actions) && self.node.term() == msg.term && self.node.leader() == Some(msg.from) {
+            self.election.heard(now);
+        }
+    }
+
+    /// R9: an append that would leave more uncommitted payload here than the log can carry is dropped
+    /// unstepped. An honest leader stays below half of this; the rest allows for its newer commit index.
+    fn exceeds_log(&self, msg: &RaftMsg) -> bool {
+        let last = types::Index(msg.index.0.saturating_add(msg.entries.len() as u64));
+        let commit = self.node.commit_index().max(msg.commit.min(last));
+        let after = |entry: &&Entry| entry.index > commit;
+        let new: u64 = msg.entries.iter().filter(after).map(|e| e.payload.len() as u64).sum();
+        let old = self.node.payload_after(commit) - self.node.payload_after(commit.max(msg.index));
+        new + old > self.config.uncommitted_payload_max.saturating_mul(2)
+    }
+
+    /// A connection to another OSD came up or went down.
+    pub fn handle_link(&mut self, now: Time, osd: OsdId, up: bool, _actions: &mut Vec<Action>) {
+        let Some(replica) = self.replica_on(osd).filter(|_| self.quarantine.is_none()) else { return };
+        if up {
+            if self.node.leader().is_none() {
+                self.election.voter_up(now);
+            }
+            return;
+        }
+        self.node.report_unreachable(replica);
+        if self.node.leader() == Some(replica) {
+            self.election.leader_lost(now, self.rank(Some(replica)));
+        }
+    }
+
+    /// An append to `to` was not sent because its payload cannot be read here.
+    pub fn handle_unreadable(&mut self, _now: Time, to: OsdId) {
+        if let Some(replica) = self.replica_on(to).filter(|_| self.quarantine.is_none()) {
+            self.node.report_unreachable(replica);
+        }
+    }
+
+    /// The leader on `from` has stopped serving here: its promise ends.
+    pub fn handle_goodbye(&mut self, now: Time, from: OsdId, _actions: &mut Vec<Action>) {
+        let leader = self.node.leader();
+        if self.quarantine.is_none() && leader.is_some() && self.replica_on(from) == leader {
+            self.election.goodbye(now, self.rank(leader));
+        }
+    }
+}
+
+/// Whether an entry's payload is exactly what its descriptor speaks of, by length and by every checksum.
+fn is_whole(entry: &Entry) -> bool {
+    match Command::decode(&entry.descriptor) {
+        Ok(Command::Write { range, .. }) => {
+            entry.crcs.start == range.start && range.verify(&entry.payload, &entry.crcs.values)
+        }
+        Ok(_) => entry.payload.is_empty(),
+        Err(_) => false,
+    }
+}

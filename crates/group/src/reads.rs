@@ -1,0 +1,190 @@
+//! Reads: under the lease at once, or after a majority has confirmed the leader (R3).
+//!
+//! `admit` comes in with a read, the loop with what the engine found. Read-index questions are asked once
+//! per turn for all reads that wait, and repeated while they are not answered (raft refuses silently).
+//! Invariant: a read answers with what was applied at some moment at which this replica was the leader,
+//! between the read's arrival and its answer.
+
+use crate::admit::reply;
+use crate::{Action, Group, Origin};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+use types::{ChunkKey, Errno, Index, SectorRange, Time};
+use wire::{Reject, ReplyBody};
+
+/// Reads of one PG that wait or run.
+pub const READS_MAX: usize = 4096;
+/// Read-index questions on their way.
+const QUESTIONS_MAX: usize = 16;
+
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    origin: Origin,
+    id: u64,
+    chunk: ChunkKey,
+    range: SectorRange,
+    extents: bool,
+}
+
+/// Reads that wait for one answer.
+#[derive(Debug)]
+struct Question {
+    context: u64,
+    reads: Vec<Read>,
+    /// Set by the answer: the reads may start once this is applied.
+    index: Option<Index>,
+}
+
+/// A read that the engine works on.
+#[derive(Debug)]
+struct Running {
+    read: Read,
+    /// It started under the lease, so the lease is checked again when it ends.
+    leased: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Reads {
+    /// Not asked for yet.
+    waiting: Vec<Read>,
+    questions: VecDeque<Question>,
+    running: BTreeMap<u64, Running>,
+    next_read: u64,
+    next_context: u64,
+    asked_at: Time,
+    retry: Duration,
+    count: usize,
+}
+
+impl Reads {
+    /// An answer releases this question and all before it.
+    pub fn confirmed(&mut self, context: u64, index: Index) {
+        for question in self.questions.iter_mut().take_while(|q| q.context <= context) {
+            question.index.get_or_insert(index);
+        }
+    }
+
+    pub fn retry_at(&self) -> Time {
+        let unanswered = self.questions.iter().any(|q| q.index.is_none()) || !self.waiting.is_empty();
+        if unanswered { self.asked_at + self.retry } else { Time::NEVER }
+    }
+
+    /// Nothing that waits or runs will be served here.
+    pub fn refuse_all(&mut self, reject: Reject, actions: &mut Vec<Action>) {
+        let waiting = std::mem::take(&mut self.waiting);
+        let asked = std::mem::take(&mut self.questions).into_iter().flat_map(|q| q.reads);
+        let running = std::mem::take(&mut self.running).into_values().map(|r| r.read);
+        let mut refused = 0;
+        for read in waiting.into_iter().chain(asked).chain(running) {
+            reply(read.origin, read.id, Err(reject), actions);
+            refused += 1;
+        }
+        assert_eq!(refused, self.count, "every read is somewhere");
+        self.count = 0;
+    }
+}
+
+impl Group {
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn read(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        id: u64,
+        chunk: ChunkKey,
+        range: SectorRange,
+        extents: bool,
+        actions: &mut Vec<Action>,
+    ) {
+        if self.reads.count >= READS_MAX {
+            return reply(origin, id, Err(Reject::NotNow), actions);
+        }
+        self.reads.count += 1;
+        let read = Read { origin, id, chunk, range, extents };
+        if self.lease_holds(now) {
+            self.start_read(read, true, actions);
+        } else {
+            self.reads.waiting.push(read);
+        }
+    }
+
+    pub(crate) fn lease_holds(&self, now: Time) -> bool {
+        let lease = self.config.timing.lease();
+        self.config.lease_reads && self.serves() && self.current().is_some_and(|l| l.lease_holds(now, lease))
+    }
+
+    fn start_read(&mut self, read: Read, leased: bool, actions: &mut Vec<Action>) {
+        let Read { origin, id, chunk, range, extents } = read;
+        let chunk_count = self.decision.volumes.get(&chunk.volume).map(|v| v.chunk_count);
+        let errno = match chunk_count {
+            None => Some(Errno::Gone),
+            Some(count) if chunk.index >= count => Some(Errno::Invalid),
+            Some(_) => None,
+        };
+        // A refusal is an answer like any other: it, too, needs a leader, and has one at this moment.
+        if let Some(errno) = errno {
+            self.reads.count -= 1;
+            return reply(origin, id, Err(Reject::Failed(errno)), actions);
+        }
+        let number = self.reads.next_read;
+        self.reads.next_read += 1;
+        self.reads.running.insert(number, Running { read, leased });
+        actions.push(match extents {
+            true => Action::Extents { read: number, chunk, range },
+            false => Action::Read { read: number, chunk, range },
+        });
+    }
+
+    /// What the engine found, as of the moment at which it was asked.
+    pub fn handle_read_done(
+        &mut self,
+        now: Time,
+        read: u64,
+        result: Result<ReplyBody, Errno>,
+        actions: &mut Vec<Action>,
+    ) {
+        // Absent: it was refused when this office ended.
+        let Some(running) = self.reads.running.remove(&read) else { return };
+        if running.leased && !self.lease_holds(now) {
+            self.reads.waiting.push(running.read);
+            return;
+        }
+        self.reads.count -= 1;
+        let Read { origin, id, .. } = running.read;
+        reply(origin, id, result.map_err(Reject::Failed), actions);
+    }
+
+    /// Asks for everything that waits, once per turn, and again when the answer is late.
+    pub(crate) fn poll_read_index(&mut self, now: Time) {
+        self.reads.retry = self.config.timing.read_retry;
+        if !self.serves() {
+            return;
+        }
+        let due = now >= self.reads.retry_at();
+        let reads = &mut self.reads;
+        if !reads.waiting.is_empty() && reads.questions.len() < QUESTIONS_MAX {
+            let context = reads.next_context;
+            reads.next_context += 1;
+            reads.questions.push_back(Question { context, reads: std::mem::take(&mut reads.waiting), index: None });
+            reads.asked_at = now;
+            self.node.read_index(context);
+        } else if due {
+            reads.asked_at = now;
+            // The newest stands for all before it.
+            if let Some(question) = reads.questions.iter().rev().find(|q| q.index.is_none()) {
+                self.node.read_index(question.context);
+            }
+        }
+    }
+
+    /// Starts what is confirmed and applied.
+    pub(crate) fn start_confirmed_reads(&mut self, actions: &mut Vec<Action>) {
+        let applied = self.node.applied();
+        while self.reads.questions.front().is_some_and(|q| q.index.is_some_and(|index| index <= applied)) {
+            let question = self.reads.questions.pop_front().expect("it has a front");
+            for read in question.reads {
+                self.start_read(read, false, actions);
+            }
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! What this replica tells meta about its PG.
+
+use crate::Group;
+use types::Time;
+use types::control::{LeadReport, PgReport};
+
+impl Group {
+    /// The replica's view at `now`; the leader's is the source of PG state.
+    pub fn report(&self, now: Time) -> PgReport {
+        let leading = self.current().map(|leading| {
+            let silence_max = self.config.timing.echo_max;
+            let mut report = LeadReport { active: self.serves(), ..LeadReport::default() };
+            report.active &= now < leading.heard_at() + silence_max;
+            for member in self.decision.members.iter().filter(|m| m.replica != self.identity.replica) {
+                let echo = leading.echoes.iter().find(|echo| echo.replica == member.replica);
+                let heard_at = echo.map_or(leading.since, |echo| echo.sent_at.max(leading.since));
+                let follower = self.node.follower(member.replica);
+                if now >= heard_at + silence_max {
+                    report.followers_silent += 1;
+                } else if follower.is_some_and(|f| f.streaming && f.matched.0 + 1 >= self.node.first_index().0) {
+                    report.followers_in_sync += 1;
+                } else {
+                    report.followers_behind += 1;
+                    report.recovering = true;
+                }
+            }
+            report
+        });
+        PgReport {
+            pg: self.identity.pg,
+            replica: self.identity.replica,
+            term: self.node.term(),
+            applied: self.node.applied(),
+            quarantined: self.quarantine.is_some(),
+            leading,
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Handing leadership over: stop serving, say goodbye to all, tell the successor (R3).
+//!
+//! The loop comes in with the wish of meta or of a planned stop. Invariant: after the first goodbye this
+//! replica serves no read under a lease in this term, also when the transfer fails.
+
+use crate::{Action, Group};
+use types::{OsdId, Time};
+use wire::{Message, Reject};
+
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    pub to: OsdId,
+    /// Given up then; the leader serves again, by read-index.
+    pub until: Time,
+}
+
+impl Group {
+    /// Hands leadership to the replica on `to`. Nothing happens unless this replica serves and `to` holds
+    /// another voter.
+    pub fn handle_transfer(&mut self, now: Time, to: OsdId, actions: &mut Vec<Action>) {
+        let successor = self.replica_on(to).filter(|id| self.decision.conf.voters.contains(id));
+        let Some(successor) = successor.filter(|id| self.serves() && *id != self.identity.replica) else { return };
+        let until = now + self.election.draw_deadline();
+        self.leading.as_mut().expect("a serving replica is in office").forfeited = true;
+        self.transfer = Some(Transfer { to, until });
+        let hint = Some(to);
+        self.refuse_queue(hint, actions);
+        self.reads.refuse_all(Reject::NotLeader { hint }, actions);
+        let others = self.decision.members.iter().filter(|m| m.replica != self.identity.replica);
+        for member in others {
+            actions.push(Action::Send { to: member.osd, message: Message::Goodbye(vec![self.identity.pg]) });
+        }
+        self.node.transfer(successor);
+    }
+
+    pub(crate) fn poll_transfer(&mut self, now: Time) {
+        if self.transfer.as_ref().is_some_and(|transfer| transfer.until <= now) {
+            self.node.abort_transfer();
+            self.transfer = None;
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! A toy store for one replica: an ordered queue to a disk that may die, payload by (index, term), and a
+//! map of sectors. What is durable survives a crash; of what is on its way, a prefix does.
+
+use std::collections::{BTreeMap, VecDeque};
+use types::rng::Rng;
+use types::store::{Crcs, DecisionState, Effect, HardState, Persist, Recovered, ReplicaIdentity};
+use types::{ChunkKey, Entry, Index, IoBuf, SectorRange, Term};
+
+pub type Sectors = BTreeMap<(ChunkKey, u32), u64>;
+
+/// The log as the disk has it.
+#[derive(Clone, Default)]
+struct Log {
+    hard_state: HardState,
+    before: (Index, Term),
+    entries: VecDeque<Entry>,
+}
+
+impl Log {
+    fn write(&mut self, persist: &Persist) {
+        if let Some(state) = persist.hard_state {
+            let commit = self.hard_state.commit.max(state.commit);
+            self.hard_state = HardState { commit, ..state };
+        }
+        for entry in &persist.entries {
+            assert!(entry.index > self.hard_state.commit || self.holds(entry), "a committed entry is overwritten");
+            while self.entries.back().is_some_and(|last| last.index >= entry.index) {
+                self.entries.pop_back();
+            }
+            let last = self.entries.back().map_or(self.before.0, |e| e.index);
+            assert_eq!(last.0 + 1, entry.index.0, "the log has a gap");
+            self.entries.push_back(entry.clone());
+        }
+    }
+
+    fn holds(&self, entry: &Entry) -> bool {
+        self.entries.iter().any(|e| e.index == entry.index && e.term == entry.term)
+    }
+}
+
+pub struct Engine {
+    identity: ReplicaIdentity,
+    log: Log,
+    checkpoint: (DecisionState, Sectors),
+    /// On the way to the disk.
+    queue: VecDeque<Persist>,
+    payloads: BTreeMap<Index, (Term, IoBuf, Crcs)>,
+    descriptors: BTreeMap<Index, (Term, bytes::Bytes)>,
+    pub sectors: Sectors,
+    pub applied: Index,
+}
+
+impl Engine {
+    pub fn new(identity: ReplicaIdentity, decision: DecisionState) -> Engine {
+        Engine {
+            identity,
+            log: Log::default(),
+            checkpoint: (decision, Sectors::new()),
+            queue: VecDeque::new(),
+            payloads: BTreeMap::new(),
+            descriptors: BTreeMap::new(),
+            sectors: Sectors::new(),
+            applied: Index(0),
+        }
+    }
+
+    pub fn append(&mut self, persist: Persist) {
+        for entry in &persist.entries {
+            self.payloads.split_off(&entry.index);
+            self.descriptors.split_off(&entry.index);
+            self.descriptors.insert(entry.index, (entry.term, entry.descriptor.clone()));
+            self.payloads.insert(entry.index, (entry.term, entry.payload.clone(), entry.crcs.clone()));
+        }
+        self.queue.push_back(persist);
+    }
+
+    /// The oldest write becomes durable; gives its ticket.
+    pub fn complete(&mut self) -> u64 {
+        let persist = self.queue.pop_front().expect("a write is on its way");
+        self.log.write(&persist);
+        persist.ticket
+    }
+
+    pub fn payload(&self, index: Index, term: Term) -> Option<(IoBuf, Crcs)> {
+        let (held, payload, crcs) = self.payloads.get(&index)?;
+        (*held == term).then(|| (payload.clone(), crcs.clone()))
+    }
+
+    /// Term of an entry, and the write that it is.
+    pub fn descriptor(&self, index: Index) -> (Term, Option<(u64, u64)>) {
+        let (term, descriptor) = self.descriptors.get(&index).expect("what is applied was appended");
+        (*term, crate::world::write_of(descriptor))
+    }
+
+    pub fn apply(&mut self, index: Index, effect: Effect) {
+        assert_eq!(index.0, self.applied.0 + 1, "applied out of order");
+        self.applied = index;
+        match effect {
+            Effect::None => {}
+            Effect::Write { chunk, range } => {
+                let (_, payload, crcs) = self.payloads.get(&index).expect("a committed payload is here");
+                assert!(range.verify(payload, &crcs.values), "payload of {index} is not what was written");
+                for (at, sector) in (range.start..range.end()).enumerate() {
+                    let bytes = payload[at * 512..at * 512 + 8].try_into().expect("eight bytes");
+                    self.sectors.insert((chunk, sector), u64::from_le_bytes(bytes));
+                }
+            }
+            Effect::Zero { chunk, range } => {
+                (range.start..range.end()).for_each(|sector| drop(self.sectors.remove(&(chunk, sector))));
+            }
+            Effect::Cut { volume, from_chunk } => {
+                self.sectors.retain(|(chunk, _), _| chunk.volume != volume || chunk.index < from_chunk);
+            }
+        }
+    }
+
+    pub fn read(&self, chunk: ChunkKey, range: SectorRange) -> Vec<u64> {
+        (range.start..range.end()).map(|s| self.sectors.get(&(chunk, s)).copied().unwrap_or(0)).collect()
+    }
+
+    /// A checkpoint: K and decision state as of it, and a commit index that covers it.
+    pub fn store_checkpoint(&mut self, state: DecisionState) {
+        assert_eq!(state.index, self.applied, "decision state is exact");
+        self.log.hard_state.commit = self.log.hard_state.commit.max(state.index);
+        let last = self.log.entries.back().map_or(self.log.before.0, |e| e.index);
+        assert!(state.index <= last, "R2: what is applied is durable here");
+        self.checkpoint = (state, self.sectors.clone());
+    }
+
+    pub fn checkpoint_index(&self) -> Index {
+        self.checkpoint.0.index
+    }
+
+    /// Frees entries up to `upto`, at most to the checkpoint; gives the first index kept.
+    pub fn trim(&mut self, upto: Index) -> Index {
+        while self.log.entries.front().is_some_and(|e| e.index <= upto.min(self.checkpoint.0.index)) {
+            let entry = self.log.entries.pop_front().expect("it has a front");
+            self.log.before = (entry.index, entry.term);
+            self.payloads.remove(&entry.index);
+            self.descriptors.remove(&entry.index);
+        }
+        Index(self.log.before.0.0 + 1)
+    }
+
+    /// The process dies: of the writes on their way a prefix reaches the disk.
+    pub fn crash(&mut self, rng: &mut Rng) {
+        let kept = rng.below(self.queue.len() as u64 + 1);
+        for _ in 0..kept {
+            self.complete();
+        }
+        self.queue.clear();
+    }
+
+    /// The next life begins with what is durable.
+    pub fn recover(&mut self) -> Recovered {
+        let (decision, sectors) = self.checkpoint.clone();
+        self.sectors = sectors;
+        self.applied = decision.index;
+        self.payloads =
+            self.log.entries.iter().map(|e| (e.index, (e.term, e.payload.clone(), e.crcs.clone()))).collect();
+        self.descriptors = self.log.entries.iter().map(|e| (e.index, (e.term, e.descriptor.clone()))).collect();
+        Recovered {
+            identity: self.identity.clone(),
+            hard_state: self.log.hard_state,
+            checkpoint: decision,
+            before: self.log.before,
+            entries: self.log.entries.iter().cloned().collect(),
+            damage: None,
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Misfortune, drawn from the seed: crashes, cuts, stops, slow disks, checkpoints, transfers, thefts.
+
+use crate::world::{Event, MS, World};
+
+/// One blow, and the date of the next.
+pub fn strike(world: &mut World) {
+    if world.quiet {
+        return;
+    }
+    let count = world.nodes.len() as u64;
+    let node = world.rng.between(1, count) as u32;
+    let other = (node - 1 + world.rng.between(1, (count - 1).max(1)) as u32) % count as u32 + 1;
+    let kind = world.rng.below(14);
+    match kind {
+        0 | 1 => {
+            world.crash(node);
+            let at = world.now + world.rng.below(1500 * MS);
+            world.at(at, Event::Restart { node });
+        }
+        2 | 3 if node != other => {
+            let cut = [[true, true], [true, false], [false, true]][world.rng.below(3) as usize];
+            world.cut(node, other, cut);
+            if world.rng.chance(1, 2) {
+                world.disconnect(node, other);
+            }
+        }
+        // The leader alone.
+        4 => {
+            if let Some(leader) = world.leader() {
+                let others: Vec<u32> = world.nodes.keys().copied().filter(|n| *n != leader).collect();
+                others.into_iter().for_each(|n| world.cut(leader, n, [true, true]));
+            }
+        }
+        5..=7 => world.heal(),
+        8 => {
+            let time = world.rng.between(20 * MS, 1200 * MS);
+            world.stop(node, time);
+        }
+        9 => {
+            let max = [3 * MS, 40 * MS, 250 * MS][world.rng.below(3) as usize];
+            world.slow_disk(node, max);
+        }
+        10 => world.checkpoint(node),
+        11 => {
+            if let Some(leader) = world.leader().filter(|leader| *leader != node) {
+                world.transfer(leader, node);
+            }
+        }
+        12 if world.session_count() < 200 => world.open(),
+        13 if node != other => {
+            world.disconnect(node, other);
+            world.connect(node, other);
+        }
+        _ => {}
+    }
+    let next = world.now + world.rng.between(MS, 500 * MS);
+    world.at(next, Event::Misfortune);
+}

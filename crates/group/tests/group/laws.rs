@@ -1,0 +1,1 @@
+//! Single laws, each by a short script.

@@ -1,0 +1,68 @@
+//! Laws of a placement group, under one seed at a time.
+
+mod client;
+mod engine;
+mod fate;
+mod laws;
+mod watch;
+mod world;
+
+use world::{Event, MS, World};
+
+/// A storm of `seconds`, then calm; gives (acknowledged writes, sectors read, elections).
+fn storm(seed: u64, size: u32, datagrams: bool, seconds: u64) -> (u64, u64, u64) {
+    let mut world = World::new(seed, size, datagrams);
+    world.run_to(2000 * MS);
+    while world.session_count() == 0 {
+        world.open();
+        let next = world.now + 100 * MS;
+        world.run_to(next);
+        assert!(world.now < 20_000 * MS, "seed {seed}: nobody leads");
+    }
+    world.at(world.now, Event::Misfortune);
+    let end = world.now + seconds * 1000 * MS;
+    world.run_to(end);
+    world.settle();
+    (world.watch.acknowledged, world.watch.reads, world.watch.elections)
+}
+
+fn storms(seeds: std::ops::Range<u64>, size: u32, datagrams: bool) {
+    let (mut acknowledged, mut reads, mut elections) = (0, 0, 0);
+    for seed in seeds.clone() {
+        let (a, r, e) = storm(seed, size, datagrams, 12);
+        (acknowledged, reads, elections) = (acknowledged + a, reads + r, elections + e);
+    }
+    let count = seeds.end - seeds.start;
+    println!("{count} seeds: {acknowledged} writes, {reads} sectors read, {elections} elections");
+    assert!(acknowledged > 100 * count && reads > 100 * count, "the storms let almost nothing through");
+}
+
+#[test]
+fn three_replicas_keep_every_law_over_streams() {
+    storms(0..60, 3, false);
+}
+
+#[test]
+fn three_replicas_keep_every_law_over_datagrams() {
+    storms(1000..1040, 3, true);
+}
+
+#[test]
+fn five_replicas_keep_every_law() {
+    storms(2000..2010, 5, false);
+}
+
+#[test]
+fn two_replicas_keep_every_law() {
+    storms(3000..3010, 2, false);
+}
+
+#[test]
+fn a_single_replica_keeps_every_law() {
+    storms(4000..4010, 1, false);
+}
+
+#[test]
+fn equal_seeds_give_equal_histories() {
+    assert_eq!(storm(7, 3, true, 5), storm(7, 3, true, 5));
+}

@@ -1,0 +1,82 @@
+//! Observers outside the system: what must never happen (design §7), seen from what groups do and clients
+//! hear. Each check panics with the seed's story.
+
+use std::collections::{BTreeMap, BTreeSet};
+use types::store::Effect;
+use types::{ChunkKey, Index, Term};
+
+/// Values are (counter << 8 | session): they grow with time, and tell their writer.
+pub fn session_of(value: u64) -> u64 {
+    value & 0xff
+}
+
+pub type Sector = (ChunkKey, u32);
+
+#[derive(Default)]
+pub struct Watch {
+    leaders: BTreeMap<Term, u32>,
+    applied: BTreeMap<Index, (Term, Effect)>,
+    /// Newest value acknowledged or read, per sector; and newest ever issued.
+    floor: BTreeMap<Sector, u64>,
+    issued: BTreeMap<Sector, u64>,
+    /// What the first read after a session's open saw of earlier sessions.
+    frozen: BTreeMap<(u64, Sector), u64>,
+    landed: BTreeSet<(u64, u64)>,
+    pub acknowledged: u64,
+    pub reads: u64,
+    pub elections: u64,
+}
+
+impl Watch {
+    pub fn leads(&mut self, term: Term, node: u32) {
+        self.elections += 1;
+        let other = self.leaders.insert(term, node);
+        assert!(other.is_none_or(|other| other == node), "{term} has two leaders, {other:?} and {node}");
+    }
+
+    /// Every replica, in every life, applies the same entry with the same effect at an index.
+    pub fn applies(&mut self, node: u32, index: Index, term: Term, effect: Effect, write: Option<(u64, u64)>) {
+        match self.applied.insert(index, (term, effect)) {
+            Some(before) => assert_eq!(before, (term, effect), "node {node} differs from others at {index}"),
+            None => {
+                if let Some((session, seq)) = write.filter(|_| effect != Effect::None) {
+                    assert!(self.landed.insert((session, seq)), "write {session}/{seq} landed twice");
+                }
+            }
+        }
+    }
+
+    pub fn issues(&mut self, sector: Sector, value: u64) {
+        self.issued.insert(sector, value);
+    }
+
+    pub fn acknowledges(&mut self, sectors: impl Iterator<Item = Sector>, value: u64) {
+        self.acknowledged += 1;
+        for sector in sectors {
+            let floor = self.floor.entry(sector).or_default();
+            *floor = value.max(*floor);
+        }
+    }
+
+    pub fn floor(&self, sector: Sector) -> u64 {
+        self.floor.get(&sector).copied().unwrap_or(0)
+    }
+
+    /// A read that began when the floor was `floor` and the newest open was `session`'s.
+    pub fn reads(&mut self, sector: Sector, floor: u64, session: u64, value: u64) {
+        self.reads += 1;
+        let issued = self.issued.get(&sector).copied().unwrap_or(0);
+        assert!(value >= floor, "{sector:?}: read {value:#x}, but {floor:#x} was acknowledged before");
+        assert!(value <= issued, "{sector:?}: read {value:#x}, which nobody wrote");
+        if session_of(value) < session {
+            let first = *self.frozen.entry((session, sector)).or_insert(value);
+            assert_eq!(first, value, "{sector:?}: an old session's write landed after {session} had opened");
+        }
+        let known = self.floor.entry(sector).or_default();
+        *known = value.max(*known);
+    }
+
+    pub fn last_index(&self) -> Index {
+        self.applied.last_key_value().map_or(Index(0), |(index, _)| *index)
+    }
+}
