@@ -1,0 +1,338 @@
+//! The room itself: what the loop calls. Events are handled in `events`, dialling in `dial`.
+
+use crate::config::{BusConfig, BusEvent, BusStats, LinkId};
+use crate::conn::{Conn, Conns, LinkError, Phase, token};
+use crate::credit::{Credit, request_cost};
+use crate::dial::Route;
+use crate::greet::Agreed;
+use env::{Event, ListenerId, Op, Token};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use types::rng::Rng;
+use types::{IoBuf, OsdId, Time};
+use wire::{Message, Peer, Request};
+
+/// What waits for a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Timer {
+    /// The phase of a connection ends.
+    Conn(LinkId),
+    Redial(OsdId),
+}
+
+/// All connections of one process.
+pub struct Bus {
+    pub(crate) config: BusConfig,
+    pub(crate) rng: Rng,
+    /// As of the last call that told it.
+    pub(crate) now: Time,
+    pub(crate) conns: Conns,
+    pub(crate) listeners: Vec<ListenerId>,
+    /// Accepted connections, and those of them that have not greeted (oldest first).
+    pub(crate) accepted: usize,
+    pub(crate) strangers: BTreeSet<LinkId>,
+    pub(crate) routes: BTreeMap<OsdId, Route>,
+    /// The link of every greeted peer.
+    pub(crate) peers: BTreeMap<Peer, LinkId>,
+    pub(crate) timers: BTreeSet<(Time, Timer)>,
+    /// Links with something to send and no send in flight.
+    pub(crate) ready: Vec<LinkId>,
+    /// Made by calls that have no place for them; they leave with the next call that has.
+    pub(crate) ops: Vec<Op>,
+    pub(crate) out: Vec<BusEvent>,
+    /// Scratch: the messages of one frame.
+    pub(crate) frame: Vec<Message>,
+    pub(crate) stats: BusStats,
+}
+
+impl Bus {
+    /// `seed` feeds the jitter of redials.
+    ///
+    /// # Panics
+    /// When the limits of `config` contradict each other.
+    pub fn new(config: BusConfig, seed: u64) -> Bus {
+        assert!(config.version_min <= config.version_max, "versions are upside down");
+        assert!((1..=1 << 18).contains(&config.max_links), "{} links", config.max_links);
+        assert!(config.backoff_min <= config.backoff_max && !config.backoff_min.is_zero(), "backoff is upside down");
+        assert!(config.queue_bytes_max as u64 >= config.credit_bytes, "a queue that cannot hold the credit's replies");
+        Bus {
+            config,
+            rng: Rng::new(seed),
+            now: Time::ZERO,
+            conns: Conns::default(),
+            listeners: Vec::new(),
+            accepted: 0,
+            strangers: BTreeSet::new(),
+            routes: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            ready: Vec::new(),
+            ops: Vec::new(),
+            out: Vec::new(),
+            frame: Vec::new(),
+            stats: BusStats::default(),
+        }
+    }
+
+    /// Accepts peers on this listener of the env.
+    pub fn listen(&mut self, listener: ListenerId) {
+        self.listeners.push(listener);
+    }
+
+    /// Whether `event` belongs to [`Bus::handle_event`] of this bus.
+    pub fn owns(&self, event: &Event) -> bool {
+        match event {
+            Event::Accepted { listener, .. } => self.listeners.contains(listener),
+            Event::Connected { token, .. } | Event::Received { token, .. } | Event::Sent { token, .. } => {
+                token.room == self.config.room
+            }
+            _ => false,
+        }
+    }
+
+    /// Where an OSD is. A changed address drops the connection that was dialled to the old one (or that
+    /// is being dialled) and dials the new one, if the OSD is wanted.
+    pub fn set_osd_addr(&mut self, osd: OsdId, addr: SocketAddr) {
+        self.route_to(osd, addr);
+    }
+
+    /// Keeps a connection to this OSD: dials now, and again whenever it is lost. An OSD does not dial
+    /// one of higher id: that one dials.
+    pub fn want(&mut self, now: Time, osd: OsdId, ops: &mut Vec<Op>) {
+        self.now = now;
+        self.keep(osd);
+        ops.append(&mut self.ops);
+    }
+
+    /// Stops dialling this OSD, and closes the link to it, whoever dialled it.
+    pub fn unwant(&mut self, osd: OsdId, ops: &mut Vec<Op>) {
+        self.forget(osd);
+        ops.append(&mut self.ops);
+    }
+
+    /// The link to this OSD, if there is one.
+    pub fn link_to(&self, osd: OsdId) -> Option<LinkId> {
+        self.peers.get(&Peer::Osd(osd)).copied()
+    }
+
+    /// Who is at the other end; `None` when the link is gone.
+    pub fn peer_of(&self, link: LinkId) -> Option<Peer> {
+        Some(self.agreed(link)?.peer)
+    }
+
+    fn agreed(&self, link: LinkId) -> Option<&Agreed> {
+        match &self.conns.get(link)?.phase {
+            Phase::Up { agreed, .. } => Some(agreed),
+            _ => None,
+        }
+    }
+
+    /// Queues a message; it leaves at the end of a turn, the urgent ones first (see `tx` for the order
+    /// that is kept). False: the link is gone, or is closed now because its queue would go beyond
+    /// `queue_bytes_max` or `queue_messages_max` (then `Down` follows), and the message is lost.
+    ///
+    /// # Panics
+    /// When the message fits into no frame, or is not one that this process sends to such a peer.
+    pub fn send(&mut self, link: LinkId, message: Message) -> bool {
+        let Some(conn) = self.conns.get_mut(link) else { return false };
+        let Phase::Up { agreed, .. } = &conn.phase else { return false };
+        assert!(may_send(self.config.identity.peer, agreed.peer, &message), "not a message for {:?}", agreed.peer);
+        conn.tx.push(message);
+        let (bytes, messages) = (conn.tx.bytes(), conn.tx.len());
+        if bytes > self.config.queue_bytes_max || messages > self.config.queue_messages_max {
+            self.end(link, LinkError::Overflow { bytes, messages });
+            return false;
+        }
+        self.make_ready(link);
+        true
+    }
+
+    /// Puts the link on the list of the turn's end, unless a send is in flight or nothing waits.
+    pub(crate) fn make_ready(&mut self, link: LinkId) {
+        let Some(conn) = self.conns.get_mut(link) else { return };
+        if !conn.tx.listed && !conn.tx.sending && !conn.tx.is_empty() {
+            conn.tx.listed = true;
+            self.ready.push(link);
+        }
+    }
+
+    /// Client side: may a request leave now that brings (write) or asks for (read) so much payload?
+    /// Counts what is in flight and what is queued. A request that is sent all the same is not lost: it
+    /// waits in the queue until replies give credit back. False on a link that is gone or not to an OSD.
+    pub fn has_credit(&self, link: LinkId, payload_len: usize) -> bool {
+        match self.conns.get(link).map(|conn| (&conn.phase, &conn.tx)) {
+            Some((Phase::Up { credit: Some(credit), .. }, tx)) => tx.admits(credit, payload_len),
+            _ => false,
+        }
+    }
+
+    /// As [`Bus::has_credit`], for this very request.
+    pub fn has_credit_for(&self, link: LinkId, request: &Request) -> bool {
+        self.has_credit(link, request_cost(request))
+    }
+
+    /// Bytes that wait for the link, heads and payloads; zero when it is gone.
+    pub fn queued_bytes(&self, link: LinkId) -> usize {
+        self.conns.get(link).map_or(0, |conn| conn.tx.bytes())
+    }
+
+    /// Takes an event that [`Bus::owns`] claims.
+    ///
+    /// # Panics
+    /// When the event is another room's.
+    pub fn handle_event(&mut self, now: Time, event: Event, ops: &mut Vec<Op>, out: &mut Vec<BusEvent>) {
+        assert!(self.owns(&event), "an event of another room: {event:?}");
+        self.now = now;
+        out.append(&mut self.out);
+        self.take_event(event, out);
+        out.append(&mut self.out);
+        ops.append(&mut self.ops);
+    }
+
+    /// Sends one frame on every link that has something to send and no send in flight: at most 1 MiB of
+    /// payload; the rest waits for the turn in which that send completes.
+    pub fn end_turn(&mut self, now: Time, ops: &mut Vec<Op>) {
+        self.now = now;
+        let mut ready = std::mem::take(&mut self.ready);
+        for link in ready.drain(..) {
+            self.send_frame(link);
+        }
+        self.ready = ready;
+        ops.append(&mut self.ops);
+    }
+
+    fn send_frame(&mut self, link: LinkId) {
+        let Some(conn) = self.conns.get_mut(link) else { return };
+        conn.tx.listed = false;
+        let Phase::Up { agreed, credit } = &mut conn.phase else { return };
+        if conn.tx.sending {
+            return;
+        }
+        conn.tx.fill(&mut self.frame, credit.as_mut());
+        if self.frame.is_empty() {
+            return; // Requests that wait for credit: a reply makes the link ready again.
+        }
+        let mut bufs = Vec::with_capacity(1 + self.frame.len());
+        wire::encode_batch(agreed.version, &self.frame, &mut bufs);
+        self.stats.frames_out += 1;
+        self.stats.messages_out += self.frame.len() as u64;
+        self.frame.clear();
+        self.submit(link, bufs);
+    }
+
+    /// Gives the env the one send of a connection.
+    pub(crate) fn submit(&mut self, link: LinkId, bufs: Vec<IoBuf>) {
+        let token = self.token(link);
+        let conn = self.conns.get_mut(link).expect("whoever sends is there");
+        assert!(!conn.tx.sending, "one send in flight a connection");
+        conn.tx.sending = true;
+        self.stats.bytes_out += bufs.iter().map(|b| b.len() as u64).sum::<u64>();
+        let conn = conn.net.expect("a connection that sends is connected");
+        self.ops.push(Op::Send { token, conn, bufs });
+    }
+
+    /// When [`Bus::handle_deadline`] must be called: at once when something waits to be given out.
+    pub fn next_deadline(&self) -> Time {
+        if !self.ops.is_empty() || !self.out.is_empty() {
+            return Time::ZERO;
+        }
+        self.timers.first().map_or(Time::NEVER, |(at, _)| *at)
+    }
+
+    /// Ends what has waited too long, and dials again.
+    pub fn handle_deadline(&mut self, now: Time, ops: &mut Vec<Op>, out: &mut Vec<BusEvent>) {
+        self.now = now;
+        while let Some((at, timer)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
+            self.timers.remove(&(at, timer));
+            match timer {
+                Timer::Conn(link) => self.phase_over(link, at),
+                Timer::Redial(osd) => self.redial(osd, at),
+            }
+        }
+        out.append(&mut self.out);
+        ops.append(&mut self.ops);
+    }
+
+    /// A connection's phase has lasted as long as it may.
+    fn phase_over(&mut self, link: LinkId, at: Time) {
+        let conn = self.conns.get(link).expect("a timer goes with its connection");
+        assert_eq!(conn.deadline, at, "a connection has one timer");
+        match conn.phase {
+            Phase::Dialing { .. } => self.end(link, LinkError::DialTimeout),
+            Phase::Greeting | Phase::Refusing { .. } => self.end(link, LinkError::HelloTimeout),
+            Phase::Up { .. } | Phase::Abandoned { .. } => unreachable!("these phases have no end"),
+        }
+    }
+
+    pub fn stats(&self) -> BusStats {
+        self.stats
+    }
+
+    pub(crate) fn token(&self, link: LinkId) -> Token {
+        token(self.config.room, link)
+    }
+
+    /// Moves the end of a connection's phase; `Time::NEVER`: it has none.
+    pub(crate) fn set_deadline(&mut self, link: LinkId, at: Time) {
+        let Some(conn) = self.conns.get_mut(link) else { return };
+        self.timers.remove(&(conn.deadline, Timer::Conn(link)));
+        conn.deadline = at;
+        if at != Time::NEVER {
+            self.timers.insert((at, Timer::Conn(link)));
+        }
+    }
+
+    /// Ends a connection in any phase, tells the loop what it lost, and sees that a wanted OSD is dialled
+    /// again.
+    pub(crate) fn end(&mut self, link: LinkId, why: LinkError) {
+        self.set_deadline(link, Time::NEVER);
+        let Some(conn) = self.conns.get_mut(link) else { return };
+        self.stats.bad_peers += u64::from(why.is_peers_fault());
+        let dialled = conn.dialled.take();
+        if let Phase::Dialing { osd } = conn.phase {
+            conn.phase = Phase::Abandoned { osd }; // the slot stays until the env has answered
+        } else {
+            let conn = self.conns.remove(link).expect("it was there");
+            self.close(link, &conn);
+            if let Phase::Up { agreed, .. } = conn.phase {
+                self.stats.links_down += 1;
+                if self.peers.get(&agreed.peer) == Some(&link) {
+                    self.peers.remove(&agreed.peer);
+                }
+                self.out.push(BusEvent::Down { link, peer: agreed.peer, reason: why.to_string() });
+                dialled.iter().for_each(|osd| self.lost_route(*osd, &why, false));
+                return;
+            }
+        }
+        dialled.iter().for_each(|osd| self.lost_route(*osd, &why, true));
+    }
+
+    /// The world's part of ending a connection.
+    fn close(&mut self, link: LinkId, conn: &Conn) {
+        if let Some(net) = conn.net {
+            self.ops.push(Op::Close { conn: net });
+        }
+        if conn.accepted {
+            self.accepted -= 1;
+            self.strangers.remove(&link);
+        }
+    }
+}
+
+/// Whether a process may send such a message to such a peer; the receiver judges by the same table.
+pub(crate) fn may_send(from: Peer, to: Peer, message: &Message) -> bool {
+    match (from, to) {
+        (Peer::Client(_), _) => matches!(message, Message::Request(_)),
+        (Peer::Osd(_), Peer::Client(_)) => matches!(message, Message::Reply(_)),
+        (Peer::Osd(_), Peer::Osd(_)) => !matches!(message, Message::Request(_) | Message::Reply(_)),
+    }
+}
+
+/// The account of a new link: a client keeps the one that the OSD granted, an OSD the one that it grants.
+pub(crate) fn credit_of(config: &BusConfig, agreed: &Agreed) -> Option<Credit> {
+    match (config.identity.peer, agreed.peer) {
+        (Peer::Osd(_), Peer::Osd(_)) => None,
+        (Peer::Osd(_), Peer::Client(_)) => Some(Credit::new(config.credit_ops, config.credit_bytes)),
+        (Peer::Client(_), _) => Some(Credit::new(agreed.credit_ops, agreed.credit_bytes)),
+    }
+}

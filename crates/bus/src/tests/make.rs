@@ -1,0 +1,91 @@
+//! Messages for the tests of this room.
+
+use bytes::Bytes;
+use types::store::Crcs;
+use types::{ChunkKey, Entry, EntryKind, Epoch, Index, IoBuf, PgId, ReplicaId, SectorRange, SessionId, Term, VolumeId};
+use wire::{Listing, Message, RaftKind, RaftMsg, Reply, ReplyBody, Request, RequestBody};
+
+const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(1), index: 0 };
+
+pub fn raft(kind: RaftKind, index: u64, entries: Vec<Entry>) -> Message {
+    Message::Raft(RaftMsg {
+        pg: PgId::default(),
+        from: ReplicaId(1),
+        to: ReplicaId(2),
+        term: Term(1),
+        kind,
+        log_term: Term(1),
+        index: Index(index),
+        commit: Index(0),
+        commit_term: Term(0),
+        reject: false,
+        reject_hint: Index(0),
+        context: Bytes::new(),
+        entries,
+        snapshot: None,
+    })
+}
+
+/// An append of one entry with `len` bytes of payload.
+pub fn append(index: u64, len: usize) -> Message {
+    let range = SectorRange::new(0, (len / 512) as u32);
+    let payload = IoBuf::zeros(len);
+    let entry = Entry {
+        term: Term(1),
+        index: Index(index),
+        kind: EntryKind::Normal,
+        descriptor: Bytes::from_static(b"write"),
+        crcs: Crcs { start: 0, values: range.fragment_crcs(&payload) },
+        payload,
+    };
+    raft(RaftKind::Append, index - 1, vec![entry])
+}
+
+pub fn vote(index: u64) -> Message {
+    raft(RaftKind::Vote, index, Vec::new())
+}
+
+pub fn listing(sent_at: u64) -> Message {
+    Message::Listing(Listing { sent_at, full: false, items: Vec::new() })
+}
+
+fn request(id: u64, body: RequestBody) -> Request {
+    Request { id, pg: PgId::default(), session: SessionId(1), epoch: Epoch(1), body }
+}
+
+pub fn write(id: u64, len: usize) -> Request {
+    let range = SectorRange::new(0, (len / 512) as u32);
+    let payload = IoBuf::zeros(len);
+    let crcs = range.fragment_crcs(&payload);
+    request(id, RequestBody::Write { chunk: CHUNK, range, seq: id, watermark: 0, crcs, payload })
+}
+
+pub fn read(id: u64, len: usize) -> Request {
+    request(id, RequestBody::Read { chunk: CHUNK, range: SectorRange::new(0, (len / 512) as u32) })
+}
+
+pub fn done(id: u64) -> Message {
+    Message::Reply(Reply { id, result: Ok(ReplyBody::Done) })
+}
+
+pub fn data(id: u64, len: usize) -> Message {
+    let payload = IoBuf::zeros(len);
+    let crcs = SectorRange::new(0, (len / 512) as u32).fragment_crcs(&payload);
+    Message::Reply(Reply { id, result: Ok(ReplyBody::Data { crcs, payload }) })
+}
+
+/// What a test compares: what kind of message, and its number.
+pub fn name(message: &Message) -> String {
+    match message {
+        Message::Raft(m) => format!("{:?} {}", m.kind, m.index.0),
+        Message::Listing(l) => format!("Listing {}", l.sent_at),
+        Message::Request(r) => format!("Request {}", r.id),
+        Message::Reply(r) => format!("Reply {}", r.id),
+        Message::ListingEcho(e) => format!("Echo {}", e.sent_at),
+        Message::Goodbye(pgs) => format!("Goodbye {}", pgs.len()),
+    }
+}
+
+pub fn names(messages: &[Message]) -> Vec<String> {
+    messages.iter().map(name).collect()
+}

@@ -1,0 +1,9 @@
+//! Laws of the room, on loopback streams.
+
+mod credit;
+mod greeting;
+mod hostile;
+mod links;
+mod make;
+mod net;
+mod order;

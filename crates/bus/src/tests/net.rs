@@ -1,0 +1,346 @@
+//! A world of loopback streams for several buses: operations of one become events of another. Bytes are
+//! never lost or reordered; receives may be cut short at random, sends held back, dials left unanswered.
+
+use crate::{Bus, BusConfig, BusEvent, Identity, LinkId};
+use env::{ConnId, Event, ListenerId, NetAddr, NetError, Op, Token};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+use types::rng::Rng;
+use types::{ClusterId, Incarnation, IoBufMut, OsdId, Time};
+use wire::{Message, Peer};
+
+pub const LISTENER: ListenerId = ListenerId(7);
+pub const ROOM: u8 = 3;
+
+/// One end of a stream.
+pub struct End {
+    pub node: usize,
+    /// Bytes that have arrived.
+    pub arrived: VecDeque<u8>,
+    recv: Option<(Token, Vec<IoBufMut>, usize)>,
+    /// This end was closed by its owner.
+    pub closed: bool,
+    /// The network has cut the stream; neither end has been told.
+    cut: bool,
+    /// A send whose completion is held back.
+    held: Option<Token>,
+}
+
+pub struct Node {
+    /// `None`: the test plays this node by hand.
+    pub bus: Option<Bus>,
+    events: VecDeque<Event>,
+    pub out: Vec<BusEvent>,
+    pub frames_per_turn_max: usize,
+}
+
+pub struct Net {
+    pub now: Time,
+    pub nodes: Vec<Node>,
+    /// Ends 2k and 2k + 1 belong together.
+    pub ends: Vec<End>,
+    listening: BTreeMap<SocketAddr, usize>,
+    pub black_holes: Vec<SocketAddr>,
+    /// Dials into black holes: (node, token, address).
+    pub lost_dials: Vec<(usize, Token, SocketAddr)>,
+    pub dials: Vec<(Time, SocketAddr)>,
+    pub hold_sends: bool,
+    rng: Rng,
+}
+
+pub fn addr(n: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], n))
+}
+
+pub fn osd(id: u32) -> Identity {
+    Identity { cluster: ClusterId([1; 16]), peer: Peer::Osd(OsdId(id)), incarnation: Incarnation(100 + u64::from(id)) }
+}
+
+pub fn client(n: u64) -> Identity {
+    Identity { cluster: ClusterId([1; 16]), peer: Peer::Client(Incarnation(n)), incarnation: Incarnation(n) }
+}
+
+pub fn config(identity: Identity) -> BusConfig {
+    BusConfig::new(identity, ROOM)
+}
+
+impl Net {
+    pub fn new(seed: u64) -> Net {
+        Net {
+            now: Time(1_000_000_000),
+            nodes: Vec::new(),
+            ends: Vec::new(),
+            listening: BTreeMap::new(),
+            black_holes: Vec::new(),
+            lost_dials: Vec::new(),
+            dials: Vec::new(),
+            hold_sends: false,
+            rng: Rng::new(seed),
+        }
+    }
+
+    /// Two OSDs, 1 and 2, of which 2 dials; up.
+    pub fn pair() -> (Net, usize, usize) {
+        let mut net = Net::new(1);
+        let one = net.add(config(osd(1)), Some(addr(1)));
+        let two = net.add(config(osd(2)), Some(addr(2)));
+        net.want(two, 1, addr(1));
+        net.run();
+        net.clear();
+        (net, one, two)
+    }
+
+    /// An OSD and a client of it; up.
+    pub fn served(config_of_osd: BusConfig) -> (Net, usize, usize) {
+        let mut net = Net::new(2);
+        let server = net.add(config_of_osd, Some(addr(1)));
+        let user = net.add(config(client(5)), None);
+        net.want(user, 1, addr(1));
+        net.run();
+        net.clear();
+        (net, server, user)
+    }
+
+    fn add_node(&mut self, bus: Option<Bus>) -> usize {
+        self.nodes.push(Node { bus, events: VecDeque::new(), out: Vec::new(), frames_per_turn_max: 0 });
+        self.nodes.len() - 1
+    }
+
+    pub fn add(&mut self, config: BusConfig, listen: Option<SocketAddr>) -> usize {
+        let mut bus = Bus::new(config, 9);
+        bus.listen(LISTENER);
+        let node = self.add_node(Some(bus));
+        listen.iter().for_each(|at| self.listen(node, *at));
+        node
+    }
+
+    pub fn listen(&mut self, node: usize, at: SocketAddr) {
+        self.listening.insert(at, node);
+    }
+
+    pub fn unlisten(&mut self, at: SocketAddr) {
+        self.listening.remove(&at);
+    }
+
+    /// A node played by hand, connected to whoever listens at `at`: the index of its end.
+    pub fn intrude(&mut self, at: SocketAddr) -> usize {
+        let node = self.add_node(None);
+        self.connect(node, at).expect("somebody listens")
+    }
+
+    /// A node played by hand that listens.
+    pub fn impostor(&mut self, at: SocketAddr) -> usize {
+        let node = self.add_node(None);
+        self.listen(node, at);
+        node
+    }
+
+    /// The last end that belongs to `node`.
+    pub fn end_of(&self, node: usize) -> usize {
+        self.ends.iter().rposition(|e| e.node == node).expect("it has a connection")
+    }
+
+    pub fn bus(&mut self, node: usize) -> &mut Bus {
+        self.nodes[node].bus.as_mut().expect("a node with a bus")
+    }
+
+    /// Calls into a bus and performs the operations that come out.
+    pub fn call<T>(&mut self, node: usize, f: impl FnOnce(&mut Bus, Time, &mut Vec<Op>, &mut Vec<BusEvent>) -> T) -> T {
+        let (mut ops, mut out) = (Vec::new(), Vec::new());
+        let now = self.now;
+        let result = f(self.bus(node), now, &mut ops, &mut out);
+        self.nodes[node].out.append(&mut out);
+        let sends = ops.iter().filter(|op| matches!(op, Op::Send { .. })).count();
+        self.nodes[node].frames_per_turn_max = self.nodes[node].frames_per_turn_max.max(sends);
+        ops.into_iter().for_each(|op| self.perform(node, op));
+        result
+    }
+
+    pub fn want(&mut self, node: usize, id: u32, at: SocketAddr) {
+        self.bus(node).set_osd_addr(OsdId(id), at);
+        self.call(node, |bus, now, ops, _| bus.want(now, OsdId(id), ops));
+    }
+
+    pub fn link(&mut self, node: usize, id: u32) -> LinkId {
+        self.bus(node).link_to(OsdId(id)).expect("a link")
+    }
+
+    pub fn send(&mut self, node: usize, link: LinkId, message: Message) -> bool {
+        self.bus(node).send(link, message)
+    }
+
+    fn connect(&mut self, node: usize, at: SocketAddr) -> Option<usize> {
+        let server = *self.listening.get(&at)?;
+        let end = |node| End { node, arrived: VecDeque::new(), recv: None, closed: false, cut: false, held: None };
+        self.ends.push(end(node));
+        self.ends.push(end(server));
+        let slot = (self.ends.len() - 1) as u32;
+        if self.nodes[server].bus.is_some() {
+            let conn = ConnId { slot, generation: 1 };
+            let peer = NetAddr::Tcp(addr(60_000));
+            self.nodes[server].events.push_back(Event::Accepted { listener: LISTENER, conn, peer });
+        }
+        Some(self.ends.len() - 2)
+    }
+
+    fn perform(&mut self, node: usize, op: Op) {
+        match op {
+            Op::Connect { token, addr: NetAddr::Tcp(at) } => {
+                self.dials.push((self.now, at));
+                if self.black_holes.contains(&at) {
+                    return self.lost_dials.push((node, token, at));
+                }
+                let result = match self.connect(node, at) {
+                    Some(end) => Ok(ConnId { slot: end as u32, generation: 1 }),
+                    None => Err(NetError::Refused),
+                };
+                self.nodes[node].events.push_back(Event::Connected { token, result });
+            }
+            Op::Recv { token, conn, bufs, min } => {
+                let end = &mut self.ends[conn.slot as usize];
+                assert!(end.recv.is_none() && !end.closed, "a second receive, or one after close");
+                assert!(min > 0 && bufs.iter().all(|b| !b.is_empty()));
+                end.recv = Some((token, bufs, min));
+            }
+            Op::Send { token, conn, bufs } => {
+                let at = conn.slot as usize;
+                assert!(self.ends[at].held.is_none() && !self.ends[at].closed, "a second send, or one after close");
+                if !self.ends[at ^ 1].closed {
+                    let bytes = bufs.iter().flat_map(|b| b.iter().copied());
+                    self.ends[at ^ 1].arrived.extend(bytes);
+                }
+                self.ends[at].held = Some(token);
+            }
+            Op::Close { conn } => self.close(conn.slot as usize),
+            other => panic!("not a bus's operation: {other:?}"),
+        }
+    }
+
+    /// Answers a dial that went into a black hole, as if the network had come back.
+    pub fn answer_lost_dial(&mut self) {
+        let (node, token, at) = self.lost_dials.remove(0);
+        let end = self.connect(node, at).expect("somebody listens");
+        let result = Ok(ConnId { slot: end as u32, generation: 1 });
+        self.nodes[node].events.push_back(Event::Connected { token, result });
+    }
+
+    pub fn close(&mut self, at: usize) {
+        let end = &mut self.ends[at];
+        assert!(!std::mem::replace(&mut end.closed, true), "closed twice");
+        let (node, conn) = (end.node, ConnId { slot: at as u32, generation: 1 });
+        if let Some((token, bufs, _)) = end.recv.take() {
+            let event = Event::Received { token, conn, bufs, result: Err(NetError::Closed) };
+            self.nodes[node].events.push_back(event);
+        }
+        if let Some(token) = end.held.take() {
+            self.nodes[node].events.push_back(Event::Sent { token, conn, result: Err(NetError::Closed) });
+        }
+    }
+
+    /// The network resets the stream of this end.
+    pub fn cut(&mut self, at: usize) {
+        self.ends[at].cut = true;
+        self.ends[at ^ 1].cut = true;
+    }
+
+    /// Bytes from a node played by hand.
+    pub fn write(&mut self, end: usize, bytes: &[u8]) {
+        self.ends[end ^ 1].arrived.extend(bytes);
+    }
+
+    /// Completes what can be completed; true when an event came of it.
+    fn flow(&mut self) -> bool {
+        let mut moved = false;
+        for at in 0..self.ends.len() {
+            let conn = ConnId { slot: at as u32, generation: 1 };
+            let lost = self.ends[at ^ 1].closed || self.ends[at].cut;
+            let end = &mut self.ends[at];
+            if !self.hold_sends
+                && let Some(token) = end.held.take()
+            {
+                self.nodes[end.node].events.push_back(Event::Sent { token, conn, result: Ok(()) });
+                moved = true;
+            }
+            let Some((_, bufs, min)) = &end.recv else { continue };
+            let room: usize = bufs.iter().map(|b| b.len()).sum();
+            let (min, there) = (*min, end.arrived.len().min(room));
+            if there < min && !lost {
+                continue;
+            }
+            let (token, mut bufs, _) = end.recv.take().expect("it is there");
+            let result = if there < min {
+                Err(NetError::Lost)
+            } else {
+                let len = self.rng.between(min as u64, there as u64) as usize;
+                let mut bytes = end.arrived.drain(..len);
+                bufs.iter_mut().flat_map(|b| b.iter_mut()).zip(&mut bytes).for_each(|(to, from)| *to = from);
+                Ok(len)
+            };
+            self.nodes[end.node].events.push_back(Event::Received { token, conn, bufs, result });
+            moved = true;
+        }
+        moved
+    }
+
+    /// One turn of a node: all its events, its deadlines, its end of turn.
+    fn turn(&mut self, node: usize) -> bool {
+        let events: Vec<Event> = self.nodes[node].events.drain(..).collect();
+        let idle = events.is_empty();
+        self.call(node, |bus, now, ops, out| {
+            events.into_iter().for_each(|event| bus.handle_event(now, event, ops, out));
+            if bus.next_deadline() <= now {
+                bus.handle_deadline(now, ops, out);
+            }
+            bus.end_turn(now, ops);
+            !ops.is_empty() || !idle
+        })
+    }
+
+    /// Turns until nothing moves. Time stands still.
+    pub fn run(&mut self) {
+        for _ in 0..10_000 {
+            let mut moved = self.flow();
+            for node in 0..self.nodes.len() {
+                moved |= self.nodes[node].bus.is_some() && self.turn(node);
+            }
+            if !moved {
+                return;
+            }
+        }
+        panic!("it never comes to rest");
+    }
+
+    /// Lets time pass, stopping at every deadline.
+    pub fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        self.run();
+        loop {
+            let buses = self.nodes.iter().filter_map(|n| n.bus.as_ref());
+            let next = buses.map(|bus| bus.next_deadline()).min().unwrap_or(Time::NEVER);
+            if next > end {
+                break;
+            }
+            self.now = next.max(self.now);
+            self.run();
+        }
+        self.now = end;
+    }
+
+    pub fn clear(&mut self) {
+        self.nodes.iter_mut().for_each(|node| node.out.clear());
+    }
+
+    /// What the bus of `node` said since it was last asked.
+    pub fn said(&mut self, node: usize) -> Vec<BusEvent> {
+        std::mem::take(&mut self.nodes[node].out)
+    }
+
+    pub fn messages(&mut self, node: usize) -> Vec<Message> {
+        let of = |event| match event {
+            BusEvent::Message { message, .. } => message,
+            other => panic!("not a message: {other:?}"),
+        };
+        self.said(node).into_iter().map(of).collect()
+    }
+}
