@@ -25,3 +25,6 @@ pub use api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure, Read
 pub use engine::Engine;
 pub use format::{FormatError, FormatParams, format_device, read_superblock};
 pub use layout::superblock::Superblock;
+
+#[cfg(test)]
+mod tests;

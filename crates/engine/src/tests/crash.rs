@@ -1,0 +1,90 @@
+//! Random lives with kills and power cuts, by seed.
+
+use super::model::SECTORS;
+use super::rig::{Rig, chunks};
+use crate::EngineConfig;
+use std::time::Duration;
+use types::{ReplicaId, SectorRange};
+
+fn config(seed: u64) -> EngineConfig {
+    EngineConfig {
+        round_pressure: [0.0, 0.1, 0.5][seed as usize % 3],
+        round_idle: Duration::from_millis(50),
+        ..EngineConfig::default()
+    }
+}
+
+fn step(rig: &mut Rig) {
+    let ids: Vec<ReplicaId> = rig.groups.keys().copied().collect();
+    let replica = ids[rig.rng.below(ids.len() as u64) as usize];
+    match rig.rng.below(10) {
+        0..=3 => {
+            if rig.engine.pressure().max() >= 1.0 {
+                return;
+            }
+            let g = &rig.groups[&replica];
+            let (commit, last) = (g.hard_state.commit.0, g.last());
+            let from = if rig.rng.chance(1, 10) { rig.rng.between(commit + 1, last + 1) } else { last + 1 };
+            let effects = (0..rig.rng.between(1, 4)).map(|_| rig.effect()).collect();
+            rig.append(replica, from, effects);
+        }
+        4..=5 => {
+            let to = rig.groups[&replica].durable;
+            rig.commit(replica, to);
+        }
+        6 => {
+            let start = rig.rng.below(u64::from(SECTORS)) as u32;
+            let count = rig.rng.between(1, u64::from(SECTORS - start)) as u32;
+            let chunk = chunks()[rig.rng.below(4) as usize];
+            rig.read(replica, chunk, SectorRange::new(start, count));
+        }
+        _ => {
+            let completions = rig.rng.below(6);
+            rig.turn(completions);
+        }
+    }
+}
+
+/// Rounds that ended and blocks that were completed.
+fn life(seed: u64, volatile: bool, lives: u64, steps: u64) -> (u64, u64) {
+    let mut rig = Rig::new(seed, volatile, config(seed));
+    for id in 1..=3 {
+        rig.create(id);
+    }
+    for _ in 0..lives {
+        for _ in 0..rig.rng.between(1, steps) {
+            step(&mut rig);
+        }
+        if rig.rng.chance(1, 4) {
+            rig.disk.kill();
+        } else {
+            rig.disk.power_cut();
+        }
+        rig.restart_and_check();
+        // A second power cut at once: what was read is durable by now.
+        if rig.rng.chance(1, 3) {
+            rig.disk.power_cut();
+            rig.restart_and_check();
+        }
+    }
+    (rig.checkpoints, rig.completed)
+}
+
+fn check(seeds: std::ops::Range<u64>, volatile: bool) {
+    let (mut rounds, mut completed) = (0, 0);
+    for seed in seeds {
+        let (r, c) = life(seed, volatile, 8, 500);
+        (rounds, completed) = (rounds + r, completed + c);
+    }
+    assert!(rounds > 15 && completed > 100, "{rounds} rounds, {completed} blocks: the test lost its teeth");
+}
+
+#[test]
+fn acknowledged_entries_and_applied_bytes_survive_power_cuts_on_a_volatile_cache() {
+    check(0..10, true);
+}
+
+#[test]
+fn acknowledged_entries_and_applied_bytes_survive_power_cuts_without_a_cache() {
+    check(100..105, false);
+}

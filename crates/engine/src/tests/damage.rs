@@ -1,0 +1,167 @@
+//! Damage on the disk (R11): what is below the highest `durable_seq` quarantines, what is above is torn.
+
+use super::laws::run_rounds;
+use super::rig::{Rig, UUID, chunks};
+use crate::{EngineConfig, MountError};
+use layout::log::{BATCH_ALIGN, BatchHeader};
+use std::time::Duration;
+use types::store::Effect;
+use types::{ReplicaId, SectorRange};
+
+const R1: ReplicaId = ReplicaId(1);
+const R2: ReplicaId = ReplicaId(2);
+
+/// Offsets and headers of all batches in the first log segment.
+fn batches(rig: &Rig) -> Vec<(usize, BatchHeader)> {
+    let start = rig.superblock.log_start as usize;
+    let mut at = start;
+    let mut found = Vec::new();
+    while at < start + rig.superblock.segment_bytes as usize {
+        match BatchHeader::decode(&rig.disk.bytes()[at..], UUID, at as u64) {
+            Some(header) => {
+                found.push((at, header));
+                at += header.len_bytes() as usize;
+            }
+            None => at += BATCH_ALIGN,
+        }
+    }
+    found
+}
+
+fn config() -> EngineConfig {
+    EngineConfig { round_idle: Duration::from_secs(1000), ..EngineConfig::default() }
+}
+
+fn two_replicas(seed: u64) -> Rig {
+    let mut rig = Rig::new(seed, true, config());
+    rig.create(1);
+    rig.create(2);
+    rig
+}
+
+/// One batch with one entry of `replica`; gives the batch's offset.
+fn one_batch(rig: &mut Rig, replica: ReplicaId) -> usize {
+    let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 8) };
+    let from = rig.groups[&replica].last() + 1;
+    rig.append(replica, from, vec![effect]);
+    rig.turn(16);
+    assert_eq!(rig.groups[&replica].durable, from);
+    batches(rig).last().expect("it was just written").0
+}
+
+/// Waits until the log is sealed.
+fn seal(rig: &mut Rig) {
+    rig.now = rig.now + Duration::from_millis(20);
+    rig.turn(16);
+}
+
+fn damage_of(rig: &Rig) -> Vec<(ReplicaId, bool)> {
+    rig.recovered.iter().map(|r| (r.identity.replica, r.damage.is_some())).collect()
+}
+
+#[test]
+fn damage_above_the_last_seal_is_a_torn_tail_and_below_it_corruption() {
+    for (sealed, lost) in [(false, 0), (true, 0), (false, 4096), (true, 4096)] {
+        let mut rig = two_replicas(1);
+        one_batch(&mut rig, R2);
+        let last = one_batch(&mut rig, R1);
+        if sealed {
+            seal(&mut rig);
+        }
+        rig.disk.flip(last + lost + 100);
+        rig.disk.power_cut();
+        rig.restart();
+        // A damaged header hides whose records it had; a damaged payload is one replica's.
+        let want = [(R1, sealed), (R2, sealed && lost == 0)];
+        assert_eq!(damage_of(&rig), want, "sealed {sealed}, byte {lost}");
+        let entries = rig.recovered[0].entries.len();
+        assert_eq!(entries, 0, "the damaged entry does not come back");
+    }
+}
+
+#[test]
+fn a_damaged_batch_in_the_middle_quarantines_every_replica_for_good() {
+    let mut rig = two_replicas(2);
+    let at = one_batch(&mut rig, R1);
+    one_batch(&mut rig, R2);
+    one_batch(&mut rig, R1);
+    rig.disk.flip(at + 60);
+    for _ in 0..3 {
+        rig.disk.power_cut();
+        rig.restart();
+        assert_eq!(rig.mount_failed, None);
+        assert_eq!(damage_of(&rig), [(R1, true), (R2, true)]);
+    }
+    let reason = rig.recovered[0].damage.clone().expect("it is damaged");
+    assert!(reason.contains("were durable and are damaged"), "{reason}");
+}
+
+#[test]
+fn damage_outlives_the_segment_that_showed_it() {
+    let mut rig = two_replicas(3);
+    let at = one_batch(&mut rig, R1);
+    one_batch(&mut rig, R2);
+    rig.disk.flip(at + 4096 + 7);
+    rig.disk.power_cut();
+    rig.restart();
+    assert_eq!(damage_of(&rig), [(R1, true), (R2, false)]);
+    // Only the sound replica goes on, until the log has wrapped.
+    rig.groups.remove(&R1);
+    rig.damaged.push(R1);
+    rig.config.round_pressure = 0.2;
+    rig.disk.kill();
+    rig.restart();
+    let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 160) };
+    for _ in 0..400 {
+        let from = rig.groups[&R2].last() + 1;
+        rig.append(R2, from, vec![effect]);
+        rig.turn(8);
+        let durable = rig.groups[&R2].durable;
+        rig.commit(R2, durable);
+    }
+    rig.settle();
+    assert!(rig.engine.first_index(R2).0 > 100, "the log has wrapped");
+    rig.disk.power_cut();
+    rig.restart();
+    assert_eq!(damage_of(&rig), [(R1, true), (R2, false)]);
+}
+
+#[test]
+fn a_log_without_any_opening_is_lost_and_not_new() {
+    let mut rig = two_replicas(4);
+    one_batch(&mut rig, R1);
+    let start = rig.superblock.log_start as usize;
+    rig.disk.fill(start, 4096, 0);
+    rig.restart();
+    assert_eq!(rig.mount_failed, Some(MountError::LogLost));
+}
+
+#[test]
+fn one_superblock_is_enough_and_another_osds_device_is_refused() {
+    let mut rig = two_replicas(5);
+    rig.disk.flip(8);
+    rig.restart_and_check();
+    let last = rig.disk.bytes().len() - 4096;
+    rig.disk.flip(last + 20);
+    rig.restart();
+    assert!(matches!(rig.mount_failed, Some(MountError::Superblock(_))), "{:?}", rig.mount_failed);
+}
+
+#[test]
+fn a_damaged_block_of_home_is_an_error_and_never_bytes() {
+    let mut rig = Rig::new(6, true, EngineConfig { round_idle: Duration::from_millis(5), ..config() });
+    rig.create(1);
+    one_batch(&mut rig, R1);
+    rig.commit(R1, 1);
+    run_rounds(&mut rig);
+    assert_eq!(rig.engine.stats().overlay_bytes, 0, "the block is in home");
+    let block = rig.groups[&R1].expected(chunks()[0], SectorRange::new(0, 8));
+    let home = rig.superblock.home_start as usize;
+    let bytes = &rig.disk.bytes()[home..];
+    let at = bytes.chunks(4096).position(|page| page == &block[..]).expect("home holds the block") * 4096;
+    rig.disk.flip(home + at + 5);
+    rig.damaged.push(R1);
+    rig.read(R1, chunks()[0], SectorRange::new(0, 8));
+    rig.settle();
+    assert_eq!(rig.damaged.len(), 2, "the replica was reported");
+}

@@ -1,0 +1,244 @@
+//! Laws that one short story shows.
+
+use super::disk::Disk;
+use super::rig::{CLUSTER, DISK_LEN, OSD, Rig, UUID, chunks, params};
+use crate::{EngineConfig, FormatError, FormatParams, format_device, read_superblock};
+use env::Op;
+use std::time::Duration;
+use types::store::Effect;
+use types::{ClusterId, ReplicaId, SectorRange};
+
+const R1: ReplicaId = ReplicaId(1);
+const R2: ReplicaId = ReplicaId(2);
+
+fn write(start: u32, count: u32) -> Effect {
+    Effect::Write { chunk: chunks()[0], range: SectorRange::new(start, count) }
+}
+
+fn put(rig: &mut Rig, replica: ReplicaId, effects: Vec<Effect>) {
+    let from = rig.groups[&replica].last() + 1;
+    rig.append(replica, from, effects);
+}
+
+#[test]
+fn nothing_is_acknowledged_before_its_flush() {
+    let mut rig = Rig::new(1, true, EngineConfig::default());
+    rig.create(1);
+    put(&mut rig, R1, vec![write(0, 8)]);
+    let (mut ops, mut out) = (Vec::new(), Vec::new());
+    rig.engine.end_turn(rig.now, &mut ops, &mut out);
+    assert!(out.is_empty(), "{out:?}");
+    assert_eq!(ops.len(), 1);
+    let Op::DiskWrite { flush, bufs, .. } = &ops[0] else { panic!("{ops:?}") };
+    assert!(*flush, "a volatile cache is flushed");
+    let sent = rig.groups[&R1].entry(1).payload;
+    let kept = rig.engine.payload(R1, types::Index(1), types::Term(1)).expect("from the moment of append");
+    assert_eq!(kept.0, sent);
+    assert_eq!(bufs[1].as_ptr(), kept.0.as_ptr(), "the payload goes to the disk from where it is");
+    // A second append fills the next batch, which waits for the first.
+    put(&mut rig, R1, vec![write(8, 8)]);
+    let mut more = Vec::new();
+    rig.engine.end_turn(rig.now, &mut more, &mut out);
+    assert!(more.is_empty() && out.is_empty(), "one batch in flight");
+    rig.disk.submit(&mut ops);
+    let done = rig.disk.step().expect("the write");
+    rig.engine.handle_event(rig.now, done, &mut more, &mut out);
+    assert!(matches!(out.as_slice(), [crate::EngineEvent::Persisted { .. }]), "{out:?}");
+}
+
+#[test]
+fn the_log_wraps_many_times_while_one_group_never_commits() {
+    let config = EngineConfig { round_pressure: 0.3, ..EngineConfig::default() };
+    let mut rig = Rig::new(2, true, config);
+    rig.create(1);
+    rig.create(2);
+    put(&mut rig, R2, (0..20).map(|n| write(n * 8 % 192, 8)).collect());
+    rig.settle();
+    for n in 0..4000u32 {
+        while rig.engine.pressure().max() >= 1.0 {
+            rig.turn(8);
+        }
+        put(&mut rig, R1, vec![write(n * 32 % 160, 32), write(n * 7 % 150, 3)]);
+        rig.turn(2);
+        let durable = rig.groups[&R1].durable;
+        rig.commit(R1, durable);
+        if n % 1500 == 1499 {
+            rig.settle();
+            rig.disk.power_cut();
+            rig.restart_and_check();
+        }
+    }
+    rig.settle();
+    let stats = rig.engine.stats();
+    assert!(rig.log_bytes + stats.log_bytes > 4 * (16 << 20), "{} bytes of log", rig.log_bytes + stats.log_bytes);
+    assert!(stats.copied_entries > 0 && stats.segments_in_use <= 16);
+    assert_eq!(rig.engine.first_index(R2).0, 1, "what was not committed is carried along");
+    assert!(rig.engine.first_index(R1).0 > 1000, "what home has is let go");
+    rig.commit(R2, 20);
+    rig.disk.power_cut();
+    rig.restart_and_check();
+}
+
+#[test]
+fn an_append_larger_than_a_batch_is_acknowledged_once_and_whole() {
+    let mut rig = Rig::new(3, true, EngineConfig::default());
+    rig.create(1);
+    put(&mut rig, R1, (0..40).map(|_| write(0, 160)).collect());
+    put(&mut rig, R1, (0..3).map(|_| write(0, 8)).collect());
+    rig.settle();
+    assert_eq!(rig.groups[&R1].durable, 43);
+    assert!(rig.engine.stats().batches > 5);
+    rig.disk.power_cut();
+    rig.restart_and_check();
+}
+
+#[test]
+fn an_idle_log_is_sealed_once_and_then_rests() {
+    let mut rig = Rig::new(4, true, EngineConfig::default());
+    rig.create(1);
+    put(&mut rig, R1, vec![write(0, 8)]);
+    rig.turn(16);
+    let before = rig.engine.stats().batches;
+    let due = rig.engine.next_deadline();
+    assert!(due <= rig.now + Duration::from_millis(10), "{due:?} after {:?}", rig.now);
+    rig.now = due;
+    rig.turn(16);
+    assert_eq!(rig.engine.stats().batches, before + 1, "the seal");
+    for _ in 0..100 {
+        rig.now = rig.now + Duration::from_millis(50);
+        rig.turn(16);
+    }
+    assert_eq!(rig.engine.stats().batches, before + 1, "no write without work");
+}
+
+#[test]
+fn the_first_failed_write_poisons_and_nothing_is_acknowledged_after() {
+    let mut rig = Rig::new(5, true, EngineConfig::default());
+    rig.create(1);
+    put(&mut rig, R1, vec![write(0, 8)]);
+    rig.settle();
+    rig.disk.fail_in = Some(0);
+    put(&mut rig, R1, vec![write(0, 8)]);
+    rig.turn(16);
+    assert!(rig.poisoned);
+    rig.disk.fail_in = None;
+    put(&mut rig, R1, vec![write(0, 8)]);
+    let writes = rig.disk.writes;
+    for _ in 0..50 {
+        rig.turn(16);
+    }
+    assert_eq!(rig.groups[&R1].durable, 1);
+    assert_eq!(rig.disk.writes, writes, "a poisoned store writes nothing");
+}
+
+#[test]
+fn a_destroyed_replica_leaves_a_tombstone_and_its_space() {
+    let config = EngineConfig { round_idle: Duration::from_millis(5), ..EngineConfig::default() };
+    let mut rig = Rig::new(6, true, config);
+    rig.create(1);
+    rig.create(2);
+    let empty = rig.engine.stats().home.used_bytes;
+    put(&mut rig, R1, vec![write(0, 160)]);
+    rig.settle();
+    rig.commit(R1, 1);
+    run_rounds(&mut rig);
+    assert!(rig.engine.stats().home.used_bytes > empty, "home holds it");
+    rig.engine.destroy_replica(R1);
+    rig.groups.remove(&R1);
+    rig.settle();
+    rig.disk.power_cut();
+    rig.restart_and_check();
+    assert!(rig.engine.is_tombstone(R1) && !rig.engine.is_tombstone(R2));
+    run_rounds(&mut rig);
+    assert_eq!(rig.engine.stats().home.used_bytes, empty, "its space came back");
+}
+
+pub(super) fn run_rounds(rig: &mut Rig) {
+    for _ in 0..40 {
+        rig.now = rig.now + Duration::from_millis(10);
+        rig.turn(16);
+    }
+    rig.settle();
+}
+
+#[test]
+fn home_gives_back_what_rounds_took() {
+    let config = EngineConfig { round_idle: Duration::from_millis(5), ..EngineConfig::default() };
+    let mut rig = Rig::new(7, true, config);
+    rig.create(1);
+    for n in 0..20 {
+        let effects = (0..4).map(|_| rig.effect()).chain([write(n * 5, 3)]).collect();
+        put(&mut rig, R1, effects);
+        rig.settle();
+        let durable = rig.groups[&R1].durable;
+        rig.commit(R1, durable);
+        run_rounds(&mut rig);
+    }
+    assert!(rig.checkpoints >= 10 && rig.engine.stats().overlay_bytes == 0, "all is in home");
+    assert!(rig.engine.stats().completed_blocks > 0, "blocks were completed");
+    rig.check_all_sectors();
+    rig.disk.power_cut();
+    rig.restart_and_check();
+}
+
+#[test]
+fn a_foreign_device_is_refused_unless_forced() {
+    let mut disk = Disk::new(DISK_LEN, 1, true);
+    let info = disk.info();
+    let mut done = (0, 0);
+    let zeroing = FormatParams { prezero: true, ..params() };
+    let made = format_device(&mut disk, &info, &zeroing, &mut |d, n| done = (d, n)).expect("an empty disk");
+    assert_eq!(done, (16 << 20, 16 << 20), "progress reaches its end");
+    assert_eq!(read_superblock(&mut disk, &info).expect("it was just written"), made);
+    assert_eq!((made.cluster, made.osd, made.uuid), (CLUSTER, OSD, UUID));
+    // This cluster's device may be formatted again, another's not.
+    format_device(&mut disk, &info, &params(), &mut |_, _| {}).expect("our own device");
+    let other = FormatParams { cluster: ClusterId([1; 16]), ..params() };
+    let refused = format_device(&mut disk, &info, &other, &mut |_, _| {});
+    assert!(matches!(refused, Err(FormatError::OtherCluster { found: CLUSTER })), "{refused:?}");
+    assert_eq!(read_superblock(&mut disk, &info).expect("untouched"), made);
+    for (at, place) in [(700_000, "first"), (DISK_LEN - 4096, "last")] {
+        let mut disk = Disk::new(DISK_LEN, 1, true);
+        disk.fill(at, 1, 1);
+        let refused = format_device(&mut disk, &info, &params(), &mut |_, _| {});
+        assert!(matches!(refused, Err(FormatError::Foreign { place: p }) if p == place), "{refused:?}");
+        assert_eq!(disk.writes, 0, "a refused device is not touched");
+        format_device(&mut disk, &info, &FormatParams { force: true, ..params() }, &mut |_, _| {}).expect("forced");
+    }
+    let huge = FormatParams { log_bytes: 47 << 20, ..params() };
+    let refused = format_device(&mut disk, &info, &huge, &mut |_, _| {});
+    assert!(matches!(refused, Err(FormatError::TooSmall { .. })), "{refused:?}");
+}
+
+#[test]
+fn a_full_home_is_reported_and_a_cut_makes_room_again() {
+    let config = EngineConfig { round_idle: Duration::from_millis(5), ..EngineConfig::default() };
+    let mut rig = Rig::new(8, true, config);
+    rig.create(1);
+    // One block in each AU of chunk after chunk: home's AUs run out long before its bytes.
+    let volume = chunks()[0].volume;
+    let mut chunk = 0;
+    while !rig.engine.pressure().full && chunk < 64 {
+        let key = types::ChunkKey { volume, index: chunk };
+        let effects = (0..64).map(|n| Effect::Write { chunk: key, range: SectorRange::new(n * 128, 8) }).collect();
+        put_wide(&mut rig, effects);
+        run_rounds(&mut rig);
+        chunk += 1;
+    }
+    assert!(rig.engine.pressure().full, "{:?}", rig.engine.stats().home);
+    put_wide(&mut rig, vec![Effect::Cut { volume, from_chunk: 0 }]);
+    run_rounds(&mut rig);
+    assert!(!rig.engine.pressure().full, "{:?}", rig.engine.stats().home);
+}
+
+/// Appends, commits and applies without the model's sectors (which end earlier).
+fn put_wide(rig: &mut Rig, effects: Vec<Effect>) {
+    put(rig, R1, effects.clone());
+    rig.settle();
+    let g = rig.groups.get_mut(&R1).expect("created");
+    g.hard_state.commit = types::Index(g.durable);
+    for effect in effects {
+        g.applied += 1;
+        rig.engine.apply(R1, types::Index(g.applied), effect);
+    }
+}

@@ -1,0 +1,9 @@
+//! Laws of the whole engine, on a disk that loses, tears and reorders, against a plain model.
+
+mod disk;
+mod model;
+mod rig;
+
+mod crash;
+mod damage;
+mod laws;
