@@ -87,13 +87,15 @@ impl Drop for Region {
 /// A unique, writable, aligned buffer.
 pub struct IoBufMut {
     region: Region,
+    /// Bytes in front that [`IoBufMut::hide`] put out of sight.
+    hidden: usize,
     len: usize,
 }
 
 impl IoBufMut {
     /// `len` bytes whose contents are unspecified (but initialised): for a buffer that is about to be filled.
     pub fn new(len: usize) -> IoBufMut {
-        IoBufMut { region: Region::take(len), len }
+        IoBufMut { region: Region::take(len), hidden: 0, len }
     }
 
     /// `len` zero bytes.
@@ -112,24 +114,40 @@ impl IoBufMut {
         self.len = len;
     }
 
-    /// Gives up the right to write, for the right to share.
+    /// Puts the first `n` visible bytes out of sight, so that the next receive fills what follows them.
+    ///
+    /// # Panics
+    /// When fewer than `n` bytes are visible.
+    pub fn hide(&mut self, n: usize) {
+        assert!(n <= self.len, "hide {n} of {} B", self.len);
+        self.hidden += n;
+        self.len -= n;
+    }
+
+    /// Shows all that was hidden again.
+    pub fn unhide(&mut self) {
+        self.len += self.hidden;
+        self.hidden = 0;
+    }
+
+    /// Gives up the right to write, for the right to share. What is hidden stays so.
     pub fn freeze(self) -> IoBuf {
-        IoBuf { off: 0, len: self.len, region: Some(Arc::new(self.region)) }
+        IoBuf { off: self.hidden, len: self.len, region: Some(Arc::new(self.region)) }
     }
 }
 
 impl Deref for IoBufMut {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the region is initialised, at least `len` long, and we own it.
-        unsafe { std::slice::from_raw_parts(self.region.ptr.as_ptr(), self.len) }
+        // SAFETY: the region is initialised, at least `hidden + len` long, and we own it.
+        unsafe { std::slice::from_raw_parts(self.region.ptr.as_ptr().add(self.hidden), self.len) }
     }
 }
 
 impl DerefMut for IoBufMut {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`, and `&mut self` makes the access exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.region.ptr.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.region.ptr.as_ptr().add(self.hidden), self.len) }
     }
 }
 
@@ -138,6 +156,8 @@ impl std::fmt::Debug for IoBufMut {
         write!(f, "IoBufMut({} B)", self.len)
     }
 }
+
+static ZEROS: std::sync::OnceLock<IoBuf> = std::sync::OnceLock::new();
 
 /// An immutable, counted reference to a part of a region.
 #[derive(Clone, Default)]
@@ -160,9 +180,14 @@ impl IoBuf {
 
     /// `len` zero bytes, shared process-wide up to 1 MiB.
     pub fn zeros(len: usize) -> IoBuf {
-        static ZEROS: std::sync::OnceLock<IoBuf> = std::sync::OnceLock::new();
         let zeros = ZEROS.get_or_init(|| IoBufMut::zeroed(1 << 20).freeze());
         if len <= zeros.len() { zeros.slice(0..len) } else { IoBufMut::zeroed(len).freeze() }
+    }
+
+    /// Whether this is a part of the process-wide zeros of [`IoBuf::zeros`]: known to be zeros without a look.
+    pub fn is_shared_zeros(&self) -> bool {
+        let zeros = ZEROS.get().and_then(|zeros| zeros.region.as_ref());
+        matches!((&self.region, zeros), (Some(own), Some(zeros)) if Arc::ptr_eq(own, zeros))
     }
 
     /// The bytes in `range`, sharing this region.
@@ -236,6 +261,26 @@ mod tests {
         assert_eq!(again.as_ptr() as usize, at, "the region was not reused");
         assert_eq!(again.len(), 6000);
         assert!(IoBufMut::zeroed(6000).iter().all(|b| *b == 0));
+    }
+
+    #[test]
+    fn hidden_bytes_come_back_untouched() {
+        let mut buf = IoBufMut::zeroed(100);
+        buf[..10].fill(1);
+        buf.hide(10);
+        buf.fill(2);
+        assert_eq!(buf.len(), 90);
+        buf.unhide();
+        assert_eq!((buf.len(), buf[9], buf[10]), (100, 1, 2));
+        buf.hide(99);
+        assert_eq!(*buf.freeze(), [2]);
+    }
+
+    #[test]
+    fn shared_zeros_are_known_by_their_region() {
+        assert!(IoBuf::zeros(512).slice(1..2).is_shared_zeros());
+        assert!(!IoBufMut::zeroed(512).freeze().is_shared_zeros());
+        assert!(!IoBuf::EMPTY.is_shared_zeros());
     }
 
     #[test]
