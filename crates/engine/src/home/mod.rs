@@ -243,8 +243,8 @@ impl Home {
         self.round.is_some()
     }
 
-    /// Blocks of a chunk, its AUs, and slots: what another round may take at once, for callers that cut
-    /// their rounds to size. A round over `c` chunks takes at most `6 c` slots and those of changed states.
+    /// Slots that are free now. A round over `c` chunks takes at most `6 c` of them, and those of the decision
+    /// states that changed.
     pub fn free_slots(&self) -> u32 {
         self.slots.free_count()
     }

@@ -114,9 +114,9 @@ impl Home {
             return;
         }
         let mut moved = false;
-        for n in 0..CHUNK_PAGES {
+        for (n, changed) in changed.into_iter().enumerate() {
             let gone = n > 0 && !chunk.has_quarter(n - 1);
-            if !gone && !changed[n] {
+            if !gone && !changed {
                 continue;
             }
             let old = chunk.pages[n].take();
