@@ -34,10 +34,11 @@ pub struct Client {
     /// Request id → operation; an id is answered at most once.
     asked: BTreeMap<u64, u64>,
     target: u32,
+    nodes: u32,
 }
 
 impl Client {
-    pub fn new(session: u64) -> Client {
+    pub fn new(session: u64, nodes: u32) -> Client {
         Client {
             session,
             fenced: false,
@@ -47,6 +48,7 @@ impl Client {
             next_op: 0,
             asked: BTreeMap::new(),
             target: 1,
+            nodes,
         }
     }
 
@@ -104,7 +106,7 @@ impl Client {
     fn ask(&mut self, now: u64, key: u64, next_id: &mut u64, rng: &mut Rng) -> (u32, Request) {
         let watermark = self.watermark();
         if rng.chance(1, 6) {
-            self.target = rng.between(1, 3) as u32;
+            self.target = rng.between(1, u64::from(self.nodes)) as u32;
         }
         let op = self.open.get_mut(&key).expect("it is open");
         let again = op.retry_at > 0;
@@ -141,7 +143,7 @@ impl Client {
                 if let Some(osd) = hint {
                     self.target = osd.0;
                 } else {
-                    self.target = self.target % 3 + 1;
+                    self.target = self.target % self.nodes + 1;
                 }
                 op.retry_at = now + 3_000_000;
             }
@@ -163,7 +165,7 @@ impl Client {
         let sectors = (op.range.start..op.range.end()).map(|s| (CHUNK, s));
         match (op.kind, body) {
             (Kind::Write { value, given_up, .. }, ReplyBody::Done) => {
-                sectors.clone().for_each(|(_, s)| drop(self.busy.remove(&s)));
+                self.busy.retain(|s| *s < op.range.start || *s >= op.range.end());
                 if !given_up {
                     watch.acknowledges(sectors, value);
                 }

@@ -18,10 +18,6 @@ struct Log {
 
 impl Log {
     fn write(&mut self, persist: &Persist) {
-        if let Some(state) = persist.hard_state {
-            let commit = self.hard_state.commit.max(state.commit);
-            self.hard_state = HardState { commit, ..state };
-        }
         for entry in &persist.entries {
             assert!(entry.index > self.hard_state.commit || self.holds(entry), "a committed entry is overwritten");
             while self.entries.back().is_some_and(|last| last.index >= entry.index) {
@@ -30,6 +26,10 @@ impl Log {
             let last = self.entries.back().map_or(self.before.0, |e| e.index);
             assert_eq!(last.0 + 1, entry.index.0, "the log has a gap");
             self.entries.push_back(entry.clone());
+        }
+        if let Some(state) = persist.hard_state {
+            let commit = self.hard_state.commit.max(state.commit);
+            self.hard_state = HardState { commit, ..state };
         }
     }
 
@@ -106,7 +106,7 @@ impl Engine {
                 }
             }
             Effect::Zero { chunk, range } => {
-                (range.start..range.end()).for_each(|sector| drop(self.sectors.remove(&(chunk, sector))));
+                self.sectors.retain(|(c, s), _| *c != chunk || *s < range.start || *s >= range.end());
             }
             Effect::Cut { volume, from_chunk } => {
                 self.sectors.retain(|(chunk, _), _| chunk.volume != volume || chunk.index < from_chunk);

@@ -9,8 +9,20 @@ mod world;
 
 use world::{Event, MS, World};
 
+/// Names the seed of a storm that ends in a panic.
+struct Story(u64);
+
+impl Drop for Story {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("the storm of seed {} broke a law", self.0);
+        }
+    }
+}
+
 /// A storm of `seconds`, then calm; gives (acknowledged writes, sectors read, elections).
 fn storm(seed: u64, size: u32, datagrams: bool, seconds: u64) -> (u64, u64, u64) {
+    let _story = Story(seed);
     let mut world = World::new(seed, size, datagrams);
     world.run_to(2000 * MS);
     while world.session_count() == 0 {

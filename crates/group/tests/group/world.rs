@@ -14,7 +14,7 @@ use types::map::Member;
 use types::rng::Rng;
 use types::store::{DecisionState, ReplicaIdentity};
 use types::{Epoch, Index, IoBufMut, OsdId, PgId, PoolId, ReplicaId, SessionId, Term, Time};
-use wire::{Message, Reject, Reply, ReplyBody, Request};
+use wire::{Message, Reply, ReplyBody, Request};
 
 pub const PG: PgId = PgId { pool: PoolId(1), n: 3 };
 pub const MS: u64 = 1_000_000;
@@ -113,7 +113,7 @@ impl World {
         }
         let mut pairs = BTreeMap::new();
         for a in 1..=size {
-            (a + 1..=size).for_each(|b| drop(pairs.insert((a, b), Pair::default())));
+            pairs.extend((a + 1..=size).map(|b| ((a, b), Pair::default())));
         }
         let mut world = World {
             seed,
@@ -175,7 +175,7 @@ impl World {
                 group.handle_link(now, OsdId(peer), up, actions);
             }),
             Event::Durable { node, life } => {
-                if self.nodes[&node].life == life {
+                if self.nodes[&node].life == life && self.nodes[&node].group.is_some() {
                     let ticket = self.nodes.get_mut(&node).expect("it exists").engine.complete();
                     self.turn(node, life, |group, _, now, actions| group.handle_persisted(now, ticket, actions));
                 }
@@ -322,7 +322,7 @@ impl World {
                     let (session, _) = self.opening.take().expect("it is some");
                     if result.is_ok() {
                         self.opened = session;
-                        self.clients.push(Client::new(session));
+                        self.clients.push(Client::new(session, self.nodes.len() as u32));
                     }
                 }
             }
@@ -558,6 +558,3 @@ pub fn write_of(descriptor: &[u8]) -> Option<(u64, u64)> {
         _ => None,
     }
 }
-
-/// Only to name the reject in scripts.
-pub const NOT_NOW: Reject = Reject::NotNow;
