@@ -39,7 +39,8 @@ impl Volume {
         let id = crate::ids::PartId::unpack(reply.id);
         let key = id.key;
         let Some(part) = self.parts.get_mut(key as usize) else { return };
-        if id.space != self.config.space || part.life as u32 != id.life || !part.take_copy(osd) {
+        let ours = id.space == self.config.space && id.serial > part.born && id.serial <= self.serial;
+        if !ours || !part.take_copy(osd) {
             return;
         }
         let slot = part.pg;

@@ -15,7 +15,7 @@ impl Volume {
         if pg.members.is_empty() {
             return;
         }
-        if pg.settled && pg.out > 0 && now >= pg.silence_from + SILENT {
+        if pg.settled && (pg.out > 0 || pg.blocked) && now >= pg.silence_from + SILENT {
             pg.silent = Some((pg.guess, now + COPY_STALE));
             pg.search(now, None, Duration::ZERO);
         }
@@ -34,9 +34,18 @@ impl Volume {
         }
         let leader = self.pgs[slot as usize].guess;
         while let Some(key) = self.pgs[slot as usize].next() {
-            match carrier.admit(leader, self.parts[key as usize].payload_len()) {
+            match carrier.admit(leader, self.parts[key as usize].cost()) {
                 Admit::Go => self.send(key, leader, now, carrier),
-                Admit::Wait => return self.put_back(key),
+                Admit::Wait => {
+                    self.put_back(key);
+                    let pg = &mut self.pgs[slot as usize];
+                    // What holds the credit may be another PG's, with an OSD that is silent to all.
+                    if pg.out == 0 && !pg.blocked {
+                        pg.silence_from = now;
+                        pg.blocked = true;
+                    }
+                    return;
+                }
                 Admit::NoLink => {
                     self.put_back(key);
                     return self.pgs[slot as usize].search(now, Some(leader), LINK_WAIT);
@@ -60,7 +69,7 @@ impl Volume {
         let target = self.pgs[slot as usize].target.take();
         let count = self.pgs[slot as usize].members.len();
         let first = self.pgs[slot as usize].next_member;
-        let payload_len = self.parts[key as usize].payload_len();
+        let cost = self.parts[key as usize].cost();
         let mut pause = PROBE;
         for at in 0..=count {
             let pg = &self.pgs[slot as usize];
@@ -72,9 +81,12 @@ impl Volume {
             if silent || shown {
                 continue;
             }
-            match carrier.admit(osd, payload_len) {
+            match carrier.admit(osd, cost) {
                 Admit::NoLink => continue,
-                Admit::Wait => pause = BACKOFF_FIRST,
+                Admit::Wait => {
+                    pause = BACKOFF_FIRST;
+                    continue;
+                }
                 Admit::Go => {
                     self.send(key, osd, now, carrier);
                     let pg = &mut self.pgs[slot as usize];
@@ -87,7 +99,6 @@ impl Volume {
                     return;
                 }
             }
-            break;
         }
         if queued.is_some() {
             self.put_back(key);
@@ -121,8 +132,10 @@ impl Volume {
             if pg.out == 1 {
                 pg.silence_from = now;
             }
+            pg.blocked = false;
         }
-        let id = PartId { space: self.config.space, life: part.life as u32, attempt: part.sends as u8, key };
+        self.serial += 1;
+        let id = PartId { space: self.config.space, serial: self.serial, key };
         self.stats.sends += 1;
         self.stats.repeats += u64::from(part.sends > 0);
         part.sends += 1;

@@ -1,38 +1,40 @@
-//! Request ids on the wire: which volume of the client, which part, which life of its slot, which attempt.
+//! Request ids on the wire: which volume of the client, which message of it, which part.
 //!
-//! Invariant: ids of attempts that may still be answered differ on every connection of the client, so a
-//! late reply never lands in another part.
+//! Invariant: no id is used twice on a connection, not even for the repetition of a part, because both
+//! ends count what is in flight by id.
 
 pub(crate) const KEY_BITS: u32 = 12;
-const ATTEMPT_BITS: u32 = 8;
-const LIFE_BITS: u32 = 32;
-/// Volumes that one client can hold open.
-pub(crate) const SPACES: u16 = 1 << (64 - KEY_BITS - ATTEMPT_BITS - LIFE_BITS);
+const SERIAL_BITS: u32 = 40;
+/// Volumes that one client can hold open at a time.
+pub const SPACES: u16 = 1 << (64 - KEY_BITS - SERIAL_BITS);
 
 /// What an id says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PartId {
     pub space: u16,
-    pub life: u32,
-    pub attempt: u8,
+    /// Grows with every message of the volume.
+    pub serial: u64,
     pub key: u32,
 }
 
 impl PartId {
     pub fn pack(self) -> u64 {
-        assert!(self.key < 1 << KEY_BITS && self.space < SPACES, "{self:?} does not fit an id");
-        let high = (u64::from(self.space) << LIFE_BITS) | u64::from(self.life);
-        (((high << ATTEMPT_BITS) | u64::from(self.attempt)) << KEY_BITS) | u64::from(self.key)
+        assert!(self.key < 1 << KEY_BITS && self.space < SPACES && self.serial < 1 << SERIAL_BITS, "{self:?}");
+        (((u64::from(self.space) << SERIAL_BITS) | self.serial) << KEY_BITS) | u64::from(self.key)
     }
 
     pub fn unpack(id: u64) -> PartId {
         PartId {
-            space: (id >> (KEY_BITS + ATTEMPT_BITS + LIFE_BITS)) as u16,
-            life: (id >> (KEY_BITS + ATTEMPT_BITS)) as u32,
-            attempt: (id >> KEY_BITS) as u8,
+            space: space_of(id),
+            serial: (id >> KEY_BITS) & ((1 << SERIAL_BITS) - 1),
             key: (id & ((1 << KEY_BITS) - 1)) as u32,
         }
     }
+}
+
+/// The volume (by [`crate::VolumeConfig::space`]) that a reply with this id is for.
+pub fn space_of(id: u64) -> u16 {
+    (id >> (KEY_BITS + SERIAL_BITS)) as u16
 }
 
 #[cfg(test)]
@@ -42,9 +44,9 @@ mod tests {
     #[test]
     fn an_id_gives_back_what_was_packed() {
         for part in [
-            PartId { space: 0, life: 1, attempt: 0, key: 0 },
-            PartId { space: SPACES - 1, life: u32::MAX, attempt: 255, key: (1 << KEY_BITS) - 1 },
-            PartId { space: 5, life: 77, attempt: 3, key: 1000 },
+            PartId { space: 0, serial: 1, key: 0 },
+            PartId { space: SPACES - 1, serial: (1 << SERIAL_BITS) - 1, key: (1 << KEY_BITS) - 1 },
+            PartId { space: 5, serial: 77, key: 1000 },
         ] {
             assert_eq!(PartId::unpack(part.pack()), part);
         }

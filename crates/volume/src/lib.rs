@@ -33,5 +33,6 @@ mod volume;
 #[cfg(test)]
 mod tests;
 
+pub use ids::{SPACES, space_of};
 pub use request::{Answer, Busy, Completion, EXTENTS_LEN_MAX, REQUEST_LEN_MAX, Request};
 pub use volume::{Admit, Carrier, Volume, VolumeConfig, VolumeOut, VolumeStats};

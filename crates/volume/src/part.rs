@@ -77,8 +77,10 @@ pub(crate) struct Part {
     /// Which piece of the request's answer it fills.
     pub piece: u32,
     pub pg: u32,
-    /// Grows with every part; tells lives of a slot apart, and old parts from young ones.
+    /// Grows with every part: tells old parts from young ones.
     pub life: u64,
+    /// The volume's last message when the part was made: later ones with this key are for this part.
+    pub born: u64,
     pub chunk: u32,
     pub range: SectorRange,
     pub work: Work,
@@ -96,10 +98,14 @@ impl Part {
         matches!(self.work, Work::Write { .. } | Work::Zero | Work::Skip { .. })
     }
 
-    pub fn payload_len(&self) -> usize {
-        match &self.work {
-            Work::Write { buf, .. } => buf.len(),
-            _ => 0,
+    /// What it takes of a connection's credit: the bytes that it brings, or the most that it asks for.
+    pub fn cost(&self) -> usize {
+        /// One extent on the wire; there is at most one for each sector.
+        const EXTENT: usize = 8;
+        match self.work {
+            Work::Write { .. } | Work::Read => self.range.len_bytes(),
+            Work::Extents => self.range.count as usize * EXTENT,
+            Work::Zero | Work::Skip { .. } => 0,
         }
     }
 

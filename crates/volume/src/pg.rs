@@ -43,6 +43,8 @@ pub(crate) struct Pg {
     pub seqs: Ring,
     /// Parts of this PG, wherever they are.
     pub parts: u32,
+    /// Nothing is out, because the connection has no credit.
+    pub blocked: bool,
     /// Parts that are out.
     pub out: u32,
     pub again: VecDeque<u32>,
@@ -77,6 +79,7 @@ impl Pg {
             hint_followed_at: Time::ZERO,
             seqs: Ring::new(),
             parts: 0,
+            blocked: false,
             out: 0,
             again: VecDeque::new(),
             reads: VecDeque::new(),
@@ -131,6 +134,7 @@ impl Pg {
         }
         self.target = target;
         self.probed = None;
+        self.blocked = false;
         self.probe_at = now + after;
     }
 
@@ -149,7 +153,7 @@ impl Pg {
         if !self.settled {
             return self.probe_at;
         }
-        let silent = if self.out > 0 { self.silence_from + crate::limits::SILENT } else { Time::NEVER };
+        let silent = if self.out > 0 || self.blocked { self.silence_from + crate::limits::SILENT } else { Time::NEVER };
         let resume = if self.has_queued() && self.resume_at > now { self.resume_at } else { Time::NEVER };
         silent.min(resume)
     }

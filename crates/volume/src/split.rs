@@ -133,6 +133,7 @@ impl Volume {
             piece,
             pg: slot,
             life: self.lives,
+            born: self.serial,
             chunk,
             range,
             work,

@@ -27,16 +27,19 @@ pub enum Admit {
 
 /// The way out, given to [`Volume::poll`]: the owner's connections and their credit.
 pub trait Carrier {
-    /// Whether a request with this much payload may leave for `osd`. After `Go` it does, at once.
-    fn admit(&mut self, osd: OsdId, payload_len: usize) -> Admit;
+    /// Whether a request of this cost may leave for `osd`; after `Go` it does, at once. The cost is the
+    /// bytes that it brings, or the most that its answer brings.
+    fn admit(&mut self, osd: OsdId, cost: usize) -> Admit;
     fn send(&mut self, osd: OsdId, request: wire::Request);
 }
 
 /// What the owner chooses.
 #[derive(Clone, Debug)]
 pub struct VolumeConfig {
-    /// Tells this volume's request ids from those of the client's other volumes. Below 4 096.
+    /// Tells this volume's request ids from those of the client's other volumes. Below [`SPACES`].
     pub space: u16,
+    /// Messages are numbered from here: [`Volume::serial`] of the last volume that had this space.
+    pub serial: u64,
     /// Requests fail with `TimedOut` after this long; `None`: they wait for ever.
     pub timeout: Option<Duration>,
     pub seed: u64,
@@ -112,7 +115,9 @@ pub struct Volume {
     pub(crate) flushes: VecDeque<u32>,
     /// When the first request's time may be over.
     pub(crate) expire_at: Time,
+    /// Parts made, and messages sent.
     pub(crate) lives: u64,
+    pub(crate) serial: u64,
 
     pub(crate) parts: Slab<Part>,
     pub(crate) overlaps: Overlaps,
@@ -145,6 +150,7 @@ impl Volume {
             len_bytes: opened.len_bytes,
             write: opened.write,
             rng: Rng::new(config.seed),
+            serial: config.serial,
             config,
             failed: None,
             requests: Slab::new(),
@@ -188,6 +194,16 @@ impl Volume {
 
     pub fn writable(&self) -> bool {
         self.write
+    }
+
+    /// The number of the last message.
+    pub fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// PGs of this volume that have a member on `osd`.
+    pub fn pgs_on(&self, osd: OsdId) -> impl Iterator<Item = PgId> {
+        self.pgs.iter().filter(move |pg| pg.members.contains(&osd)).map(|pg| pg.id)
     }
 
     pub fn stats(&self) -> VolumeStats {
@@ -270,13 +286,19 @@ impl Volume {
                 if self.pgs[slot as usize].has_work() {
                     at += 1;
                 } else {
-                    self.pgs[slot as usize].active = false;
+                    let pg = &mut self.pgs[slot as usize];
+                    (pg.active, pg.blocked) = (false, false);
                     self.active.swap_remove(at);
                 }
             }
             self.ask(now, &mut out.meta);
         }
         out.done.append(&mut self.done);
+    }
+
+    /// Gives out what is done, between two polls.
+    pub fn completions(&mut self, out: &mut Vec<Completion>) {
+        out.append(&mut self.done);
     }
 
     /// When [`Volume::poll`] is due at the latest; [`Time::ZERO`] while completions wait to be taken.

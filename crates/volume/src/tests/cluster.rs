@@ -252,16 +252,24 @@ impl Cluster {
             return self.tell(now, osd, life, request.id, Err(Reject::Failed(Errno::NoSpace)));
         }
         if self.chance(4, 200) {
-            return;
+            return self.release(osd, life);
         }
         let reign = self.pgs[slot].reign;
         let at = now + self.delay();
         self.push(at, Inner::Commit { osd, life, reign, request });
     }
 
+    /// Credit comes back although there is no answer.
+    fn release(&mut self, osd: usize, life: u32) {
+        if self.osds[osd].life == life {
+            self.osds[osd].in_flight = self.osds[osd].in_flight.saturating_sub(1);
+        }
+    }
+
     fn commit(&mut self, now: Time, osd: usize, life: u32, reign: u32, request: Request) {
         let slot = request.pg.n as usize;
-        let moved = self.pgs[slot].reign != reign || self.pgs[slot].leader != Some(osd);
+        let deposed = !self.calm && self.rng.chance(1, 40);
+        let moved = deposed || self.pgs[slot].reign != reign || self.pgs[slot].leader != Some(osd);
         if moved {
             let is_read = matches!(request.body, RequestBody::Read { .. } | RequestBody::Extents { .. });
             match self.rng.below(3) {
@@ -274,6 +282,7 @@ impl Cluster {
                 1 if !is_read => {
                     self.faults[6] += 1;
                     self.apply(&request);
+                    self.release(osd, life);
                 }
                 _ => self.tell(now, osd, life, request.id, Err(Reject::NotLeader { hint: None })),
             }
@@ -401,7 +410,7 @@ pub(super) struct Net<'a> {
 }
 
 impl Carrier for Net<'_> {
-    fn admit(&mut self, osd: OsdId, _payload_len: usize) -> Admit {
+    fn admit(&mut self, osd: OsdId, _cost: usize) -> Admit {
         let Some(state) = self.cluster.osds.get((osd.0 as usize).wrapping_sub(1)) else { return Admit::NoLink };
         match (state.up, state.in_flight < self.cluster.credit) {
             (false, _) => Admit::NoLink,

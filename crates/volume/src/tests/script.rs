@@ -49,7 +49,7 @@ struct Wire {
 }
 
 impl Carrier for Wire {
-    fn admit(&mut self, osd: OsdId, _payload_len: usize) -> Admit {
+    fn admit(&mut self, osd: OsdId, _cost: usize) -> Admit {
         match (self.down.contains(&osd), self.credit) {
             (true, _) => Admit::NoLink,
             (false, 0) => Admit::Wait,
@@ -72,7 +72,7 @@ struct Bench {
 
 impl Bench {
     fn new(opened: &Opened, timeout: Option<Duration>) -> Bench {
-        let volume = Volume::new(opened, VolumeConfig { space: 5, timeout, seed: 1 });
+        let volume = Volume::new(opened, VolumeConfig { space: 5, serial: 100, timeout, seed: 1 });
         let wire = Wire { sent: Vec::new(), down: Vec::new(), credit: usize::MAX };
         Bench { volume, wire, out: VolumeOut::default(), now: Time(1_000 * MS) }
     }

@@ -1,0 +1,282 @@
+//! The client itself: what its loop calls.
+
+use crate::links::Links;
+use crate::meta::{AskId, Asks};
+use crate::open::{OpenVolume, Stage, VolumeKey, VolumeReport};
+use bus::{Bus, BusConfig, BusEvent, BusStats, Identity};
+use device::{BlockDevice, DeviceInfo};
+use env::{Event, Op};
+use std::collections::BTreeSet;
+use std::time::Duration;
+use types::control::{Opened, Refusal};
+use types::rng::Rng;
+use types::{ClusterId, Errno, Incarnation, OsdId, Time};
+use volume::{Volume, VolumeConfig, VolumeOut};
+use wire::{Message, Peer};
+
+/// What the owner chooses.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// `Token::room` of the client's operations.
+    pub room: u8,
+    /// This run of this process.
+    pub incarnation: Incarnation,
+    /// Shown to whoever is refused because this client holds a volume: host and process.
+    pub holder: String,
+    /// Requests fail with `TimedOut` after this; `None`: they wait for ever.
+    pub timeout: Option<Duration>,
+    pub seed: u64,
+}
+
+/// What the owner is told besides completions.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClientEvent {
+    /// The answer to [`Client::open`].
+    Opened { ask: AskId, volume: VolumeKey, info: DeviceInfo },
+    /// The other answer.
+    OpenRefused { ask: AskId, why: Refusal },
+    /// Nothing will succeed on this volume any more: fenced, or deleted. It is still to be closed.
+    Failed { volume: VolumeKey, errno: Errno },
+    /// The answer to [`Client::close`].
+    Closed { volume: VolumeKey },
+}
+
+/// Figures of the client.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientStats {
+    pub bus: BusStats,
+    pub volumes: Vec<VolumeReport>,
+    /// Messages from OSDs that no client asks for, or for a volume that is closed.
+    pub strays: u64,
+}
+
+/// All of a client process that is not its door.
+pub struct Client {
+    pub(crate) config: ClientConfig,
+    pub(crate) rng: Rng,
+    /// Made when the first volume is open, because only then the cluster's id is known.
+    pub(crate) bus: Option<(ClusterId, Bus)>,
+    pub(crate) volumes: Vec<Option<Box<OpenVolume>>>,
+    pub(crate) lives: u32,
+    /// Messages of closed volumes had numbers up to this.
+    pub(crate) serial: u64,
+    /// OSDs that the bus keeps connections to.
+    wanted: BTreeSet<OsdId>,
+    /// Volumes have come, gone, or learned of PGs since `wanted` was made.
+    pub(crate) wanted_stale: bool,
+    pub(crate) asks: Asks,
+    pub(crate) events: Vec<ClientEvent>,
+    bus_events: Vec<BusEvent>,
+    /// Scratch of a poll.
+    out: VolumeOut,
+    strays: u64,
+}
+
+impl Client {
+    pub fn new(config: ClientConfig) -> Client {
+        Client {
+            rng: Rng::new(config.seed),
+            config,
+            bus: None,
+            volumes: Vec::new(),
+            lives: 0,
+            serial: 0,
+            wanted: BTreeSet::new(),
+            wanted_stale: false,
+            asks: Asks::default(),
+            events: Vec::new(),
+            bus_events: Vec::new(),
+            out: VolumeOut::default(),
+            strays: 0,
+        }
+    }
+
+    /// Whether an event is for [`Client::handle_event`].
+    pub fn owns(&self, event: &Event) -> bool {
+        self.bus.as_ref().is_some_and(|(_, bus)| bus.owns(event))
+    }
+
+    /// Takes an event that [`Client::owns`] claims.
+    pub fn handle_event(&mut self, now: Time, event: Event, ops: &mut Vec<Op>) {
+        let (_, bus) = self.bus.as_mut().expect("without a bus no event is ours");
+        bus.handle_event(now, event, ops, &mut self.bus_events);
+        self.take_bus_events(now);
+    }
+
+    fn take_bus_events(&mut self, now: Time) {
+        let mut events = std::mem::take(&mut self.bus_events);
+        for event in events.drain(..) {
+            match event {
+                BusEvent::Message { link, message: Message::Reply(reply) } => {
+                    let peer = self.bus.as_ref().and_then(|(_, bus)| bus.peer_of(link));
+                    let volume = self.volumes.get_mut(usize::from(volume::space_of(reply.id)));
+                    match (peer, volume) {
+                        (Some(Peer::Osd(osd)), Some(Some(open))) => open.volume.handle_reply(now, osd, reply),
+                        // The link has ended after this reply came: what was on it is sent again.
+                        _ => self.strays += 1,
+                    }
+                }
+                BusEvent::Message { .. } => self.strays += 1,
+                BusEvent::Up { peer: Peer::Osd(osd), .. } => self.link(now, osd, true),
+                BusEvent::Down { peer: Peer::Osd(osd), .. } => self.link(now, osd, false),
+                BusEvent::Unreachable { osd, .. } => self.ask_where(now, osd),
+                BusEvent::Up { .. } | BusEvent::Down { .. } => unreachable!("a client dials OSDs, and nobody dials it"),
+            }
+        }
+        self.bus_events = events;
+    }
+
+    fn link(&mut self, now: Time, osd: OsdId, up: bool) {
+        for open in self.volumes.iter_mut().flatten() {
+            open.volume.handle_link(now, osd, up);
+        }
+    }
+
+    /// The device of an open volume; `None` when it is closed.
+    pub fn device(&mut self, volume: VolumeKey) -> Option<&mut dyn BlockDevice> {
+        self.find(volume).map(|open| open as &mut dyn BlockDevice)
+    }
+
+    pub(crate) fn find(&mut self, key: VolumeKey) -> Option<&mut OpenVolume> {
+        let open = self.volumes.get_mut(usize::from(key.slot))?.as_deref_mut();
+        open.filter(|open| open.key == key)
+    }
+
+    /// Stops taking requests for the volume, lets those in flight end, tells meta, and then says
+    /// [`ClientEvent::Closed`]. The owner goes on taking completions until then.
+    pub fn close(&mut self, volume: VolumeKey) {
+        if let Some(open) = self.find(volume)
+            && open.stage == Stage::Open
+        {
+            open.stage = Stage::Closing;
+        }
+    }
+
+    /// What has happened since the last call.
+    pub fn take_events(&mut self, out: &mut Vec<ClientEvent>) {
+        out.append(&mut self.events);
+    }
+
+    /// Sends everything that may leave, and does what is due.
+    pub fn end_turn(&mut self, now: Time, ops: &mut Vec<Op>) {
+        if let Some((_, bus)) = &mut self.bus
+            && bus.next_deadline() <= now
+        {
+            bus.handle_deadline(now, ops, &mut self.bus_events);
+            self.take_bus_events(now);
+        }
+        self.make_wanted(now, ops);
+        for slot in 0..self.volumes.len() {
+            self.drive(now, slot);
+        }
+        if let Some((_, bus)) = &mut self.bus {
+            bus.end_turn(now, ops);
+        }
+    }
+
+    fn drive(&mut self, now: Time, slot: usize) {
+        let Some(open) = self.volumes[slot].as_deref_mut() else { return };
+        let (_, bus) = self.bus.as_mut().expect("an open volume has a bus");
+        open.volume.poll(now, &mut Links(bus), &mut self.out);
+        open.done.append(&mut self.out.done);
+        for ask in self.out.meta.drain(..) {
+            self.asks.put(open.key, ask);
+        }
+        if let Some(errno) = open.volume.failed().filter(|_| !open.failure_told) {
+            open.failure_told = true;
+            self.events.push(ClientEvent::Failed { volume: open.key, errno });
+        }
+        self.keep_alive(now, slot);
+        self.part(now, slot);
+    }
+
+    /// Wants a connection to every OSD that a volume may need: a follower's is there before it leads.
+    fn make_wanted(&mut self, now: Time, ops: &mut Vec<Op>) {
+        if !std::mem::take(&mut self.wanted_stale) {
+            return;
+        }
+        let Some((_, bus)) = &mut self.bus else { return };
+        let wanted: BTreeSet<OsdId> = self.volumes.iter().flatten().flat_map(|open| open.volume.osds()).collect();
+        for gone in self.wanted.difference(&wanted) {
+            bus.unwant(*gone, ops);
+        }
+        for new in wanted.difference(&self.wanted) {
+            bus.want(now, *new, ops);
+        }
+        self.wanted = wanted;
+    }
+
+    /// When [`Client::end_turn`] is due at the latest.
+    pub fn next_deadline(&self) -> Time {
+        if !self.events.is_empty() || !self.asks.is_empty() {
+            return Time::ZERO;
+        }
+        let bus = self.bus.as_ref().map_or(Time::NEVER, |(_, bus)| bus.next_deadline());
+        let due = |open: &OpenVolume| open.next_deadline().min(self.deadline_of(open));
+        self.volumes.iter().flatten().map(|open| due(open)).fold(bus, Time::min)
+    }
+
+    /// Meta has opened a volume.
+    pub(crate) fn opened(&mut self, ask: AskId, name: String, now: Time, opened: &Opened) {
+        let refuse = |message: String| ClientEvent::OpenRefused { ask, why: Refusal { code: 5001, message } };
+        if self.bus.as_ref().is_some_and(|(cluster, _)| *cluster != opened.cluster) {
+            let message = format!("{name} belongs to another cluster than the volumes that are open");
+            return self.events.push(refuse(message));
+        }
+        let slot = self.volumes.iter().position(Option::is_none).unwrap_or(self.volumes.len());
+        if slot >= usize::from(volume::SPACES) {
+            return self.events.push(refuse(format!("{slot} volumes are open already")));
+        }
+        if self.bus.is_none() {
+            let me = self.config.incarnation;
+            let identity = Identity { cluster: opened.cluster, peer: Peer::Client(me), incarnation: me };
+            let config = BusConfig::new(identity, self.config.room);
+            self.bus = Some((opened.cluster, Bus::new(config, self.rng.next_u64())));
+        }
+        let config = VolumeConfig {
+            space: slot as u16,
+            serial: self.serial,
+            timeout: self.config.timeout,
+            seed: self.rng.next_u64(),
+        };
+        self.lives += 1;
+        let key = VolumeKey { slot: slot as u16, life: self.lives };
+        let info = DeviceInfo {
+            name,
+            len_bytes: opened.len_bytes,
+            block_min: types::SECTOR as u32,
+            block_preferred: types::BLOCK as u32,
+            read_only: !opened.write,
+        };
+        let open = OpenVolume {
+            key,
+            info: info.clone(),
+            volume: Volume::new(opened, config),
+            stage: Stage::Open,
+            done: Vec::new(),
+            keepalive_at: now + crate::meta::KEEPALIVE,
+            keepalive: None,
+            failure_told: false,
+        };
+        if slot == self.volumes.len() {
+            self.volumes.push(None);
+        }
+        self.volumes[slot] = Some(Box::new(open));
+        self.learn_addresses(&opened.view);
+        // Connections that are there already come up for this volume, too.
+        for osd in self.wanted.clone() {
+            if self.bus.as_ref().is_some_and(|(_, bus)| bus.link_to(osd).is_some()) {
+                self.link(now, osd, true);
+            }
+        }
+        self.events.push(ClientEvent::Opened { ask, volume: key, info });
+    }
+
+    pub fn stats(&self) -> ClientStats {
+        ClientStats {
+            bus: self.bus.as_ref().map(|(_, bus)| bus.stats()).unwrap_or_default(),
+            volumes: self.volumes.iter().flatten().map(|open| open.report()).collect(),
+            strays: self.strays,
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! A client process: its connections to OSDs, its open volumes, its questions to meta.
+//!
+//! Ring 3. Whoever owns the loop (the NBD door, a bench, a test, the simulator) owns one [`Client`] beside
+//! its own connections, on the same thread, so that no request hops between threads:
+//!
+//! ```text
+//! env.turn(&mut ops, &mut events, deadline)
+//! for event: client.owns(&event) → client.handle_event(now, event, &mut ops), else the door's
+//! answers from meta (queue of the control thread, which wakes the env) → client.handle_meta(now, id, answer)
+//! client.take_events(…)                          volumes opened, refused, failed, closed
+//! for each volume: device.completions(…)         → the door answers its users, takes their next requests
+//!                  device.submit(…)
+//! client.end_turn(now, &mut ops)                 everything leaves: one frame a connection
+//! client.take_asks(…)                            → to meta; each is answered once, with its id
+//! deadline = client.next_deadline() and the door's
+//! ```
+//!
+//! Questions and answers are plain values: a control thread carries them over gRPC, the simulator by hand.
+//!
+//! Invariant: one volume's trouble is its own; the client fails a volume only when its session is over.
+
+mod client;
+mod links;
+mod meta;
+mod open;
+
+#[cfg(test)]
+mod tests;
+
+pub use bus::BusStats;
+pub use client::{Client, ClientConfig, ClientEvent, ClientStats};
+pub use meta::AskId;
+pub use open::{VolumeKey, VolumeReport};

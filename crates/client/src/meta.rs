@@ -1,0 +1,211 @@
+//! Questions to meta: who asked what, keepalives, and the last word of a volume.
+//!
+//! A carrier answers each question once, with its id; when meta cannot be reached it answers `Refused`
+//! with `META_UNAVAILABLE`, after such retries as it likes. No I/O waits for an answer but the first
+//! write to a segment.
+
+use crate::client::{Client, ClientEvent};
+use crate::open::{OpenVolume, Stage, VolumeKey};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::time::Duration;
+use types::control::{ClientAnswer, ClientAsk, KEEPALIVE_MS, MapView, PGS_PER_ASK_MAX, Refusal, refusal};
+use types::{Errno, OsdId, Time};
+
+/// How often a holder says that it is alive.
+pub(crate) const KEEPALIVE: Duration = Duration::from_millis(KEEPALIVE_MS);
+/// A keepalive without an answer is not waited for longer than this.
+const KEEPALIVE_PATIENCE: Duration = Duration::from_secs(10);
+/// Pause between two attempts to tell meta that a volume is closed, and how many there are: when all
+/// fail the holder's lease runs out by itself.
+const PARTING_PAUSE: Duration = Duration::from_millis(200);
+const PARTING_TRIES_MAX: u32 = 10;
+/// Meta is asked for the address of an OSD that does not answer at most this often.
+const WHERE_PAUSE: Duration = Duration::from_secs(2);
+
+/// A question to meta.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct AskId(pub u64);
+
+impl fmt::Display for AskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ask{}", self.0)
+    }
+}
+
+/// Questions that are out. Bounded: a volume has at most a handful out at a time, and a lost one is
+/// replaced by its repetition.
+#[derive(Default)]
+pub(crate) struct Asks {
+    next: u64,
+    queue: VecDeque<(AskId, ClientAsk)>,
+    out: BTreeMap<AskId, (Option<VolumeKey>, ClientAsk)>,
+    where_at: Time,
+}
+
+impl Asks {
+    fn add(&mut self, volume: Option<VolumeKey>, ask: ClientAsk) -> AskId {
+        // A repetition means that the volume no longer waits for the first of its kind.
+        let kind = std::mem::discriminant(&ask);
+        self.out.retain(|_, (v, a)| volume.is_none() || *v != volume || std::mem::discriminant(a) != kind);
+        self.next += 1;
+        let id = AskId(self.next);
+        self.queue.push_back((id, ask.clone()));
+        self.out.insert(id, (volume, ask));
+        id
+    }
+
+    pub fn put(&mut self, volume: VolumeKey, ask: ClientAsk) -> AskId {
+        self.add(Some(volume), ask)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+}
+
+impl Client {
+    /// Asks meta to open `pool/volume`; `steal` takes it from whoever holds it. The answer comes as
+    /// [`ClientEvent::Opened`] or [`ClientEvent::OpenRefused`].
+    pub fn open(&mut self, name: &str, write: bool, steal: bool) -> AskId {
+        let holder = self.config.holder.clone();
+        self.asks.add(None, ClientAsk::Open { name: name.into(), write, steal, holder })
+    }
+
+    /// Questions for meta.
+    pub fn take_asks(&mut self, out: &mut Vec<(AskId, ClientAsk)>) {
+        out.extend(self.asks.queue.drain(..));
+    }
+
+    /// The answer to a question. One that nobody waits for any more is ignored.
+    pub fn handle_meta(&mut self, now: Time, id: AskId, answer: ClientAnswer) {
+        let Some((key, ask)) = self.asks.out.remove(&id) else { return };
+        match &answer {
+            ClientAnswer::Segments { view, .. } | ClientAnswer::Refreshed(view) => self.learn_addresses(view),
+            _ => {}
+        }
+        let Some(key) = key else { return self.open_answered(now, id, ask, answer) };
+        let Some(open) = self.find(key) else { return };
+        match &ask {
+            ClientAsk::Segments { .. } | ClientAsk::Refresh { .. } => {
+                open.volume.handle_meta(now, &ask, answer);
+                self.wanted_stale = true;
+            }
+            ClientAsk::Keepalive { .. } => {
+                open.keepalive = None;
+                match answer {
+                    ClientAnswer::Refused(why) if why.code == refusal::SESSION_FENCED => {
+                        open.volume.fail(Errno::Fenced)
+                    }
+                    ClientAnswer::Refused(why) if why.code == refusal::VOLUME_UNKNOWN => open.volume.fail(Errno::Gone),
+                    _ => {}
+                }
+            }
+            ClientAsk::Close { .. } => self.parted(now, key, &answer),
+            ClientAsk::Open { .. } => unreachable!("an open belongs to no volume yet"),
+        }
+    }
+
+    fn open_answered(&mut self, now: Time, id: AskId, ask: ClientAsk, answer: ClientAnswer) {
+        let ClientAsk::Open { name, .. } = ask else { unreachable!("only an open belongs to no volume") };
+        match answer {
+            ClientAnswer::Opened(opened) => self.opened(id, name, now, &opened),
+            ClientAnswer::Refused(why) => self.events.push(ClientEvent::OpenRefused { ask: id, why }),
+            other => {
+                let message = format!("meta answered an open of {name} with {other:?}");
+                let why = Refusal { code: refusal::META_UNAVAILABLE, message };
+                self.events.push(ClientEvent::OpenRefused { ask: id, why });
+            }
+        }
+    }
+
+    pub(crate) fn learn_addresses(&mut self, view: &MapView) {
+        let Some((_, bus)) = &mut self.bus else { return };
+        for osd in &view.osds {
+            bus.set_osd_addr(osd.osd, osd.addr);
+        }
+        self.wanted_stale = true;
+    }
+
+    /// An OSD cannot be reached: it may have come back elsewhere.
+    pub(crate) fn ask_where(&mut self, now: Time, osd: OsdId) {
+        if now < self.asks.where_at {
+            return;
+        }
+        for open in self.volumes.iter().flatten() {
+            let pgs: Vec<_> = open.volume.pgs_on(osd).take(PGS_PER_ASK_MAX).collect();
+            if !pgs.is_empty() {
+                self.asks.where_at = now + WHERE_PAUSE;
+                self.asks.put(open.key, ClientAsk::Refresh { pgs });
+                return;
+            }
+        }
+    }
+
+    /// Tells meta that the volume's holder is alive, when it is time.
+    pub(crate) fn keep_alive(&mut self, now: Time, slot: usize) {
+        let Some(open) = self.volumes[slot].as_deref_mut() else { return };
+        let waiting = open.keepalive.is_some_and(|(_, since)| now < since + KEEPALIVE_PATIENCE);
+        if !open.holds() || now < open.keepalive_at || waiting {
+            return;
+        }
+        let (volume, session) = (open.volume.id(), open.volume.session());
+        let id = self.asks.put(open.key, ClientAsk::Keepalive { volume, session });
+        open.keepalive = Some((id, now));
+        open.keepalive_at = now + KEEPALIVE;
+    }
+
+    /// Takes a closing volume one step further when it can go.
+    pub(crate) fn part(&mut self, now: Time, slot: usize) {
+        let Some(open) = self.volumes[slot].as_deref_mut() else { return };
+        let due = match open.stage {
+            Stage::Open => false,
+            Stage::Closing => open.is_quiet(),
+            Stage::Parting { at, .. } => now >= at,
+        };
+        if !due {
+            return;
+        }
+        let tries = if let Stage::Parting { tries, .. } = open.stage { tries } else { 0 };
+        if !open.holds() || tries >= PARTING_TRIES_MAX {
+            return self.forget(slot);
+        }
+        let (volume, session) = (open.volume.id(), open.volume.session());
+        open.stage = Stage::Parting { tries: tries + 1, at: now + KEEPALIVE_PATIENCE };
+        self.asks.put(open.key, ClientAsk::Close { volume, session });
+    }
+
+    fn parted(&mut self, now: Time, key: VolumeKey, answer: &ClientAnswer) {
+        let Some(open) = self.find(key) else { return };
+        if let (ClientAnswer::Refused(why), Stage::Parting { at, .. }) = (answer, &mut open.stage)
+            && why.code == refusal::META_UNAVAILABLE
+        {
+            *at = now + PARTING_PAUSE;
+            return;
+        }
+        self.forget(usize::from(key.slot));
+    }
+
+    fn forget(&mut self, slot: usize) {
+        let open = self.volumes[slot].take().expect("it is open until now");
+        self.serial = self.serial.max(open.volume.serial());
+        self.asks.out.retain(|_, (volume, _)| *volume != Some(open.key));
+        self.wanted_stale = true;
+        self.events.push(ClientEvent::Closed { volume: open.key });
+    }
+
+    /// When a volume has something to say to meta.
+    pub(crate) fn deadline_of(&self, open: &OpenVolume) -> Time {
+        let keepalive = match (open.holds(), open.keepalive) {
+            (false, _) => Time::NEVER,
+            (true, None) => open.keepalive_at,
+            (true, Some((_, since))) => open.keepalive_at.max(since + KEEPALIVE_PATIENCE),
+        };
+        match open.stage {
+            Stage::Open => keepalive,
+            Stage::Closing if open.is_quiet() => Time::ZERO,
+            Stage::Closing => keepalive,
+            Stage::Parting { at, .. } => keepalive.min(at),
+        }
+    }
+}

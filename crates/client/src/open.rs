@@ -1,0 +1,97 @@
+//! One open volume as a block device, and its way to being closed.
+
+use crate::meta::AskId;
+use device::{BlockDevice, Busy, Completion, DeviceInfo, Request};
+use types::{Errno, SessionId, Time, VolumeId};
+use volume::{Volume, VolumeStats};
+
+/// Names an open volume of a [`crate::Client`]; never used again after it is closed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct VolumeKey {
+    pub(crate) slot: u16,
+    pub(crate) life: u32,
+}
+
+/// A volume on the way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Open,
+    /// Takes nothing more; waits for what is in flight, then tells meta.
+    Closing,
+    /// Meta is told.
+    Parting {
+        tries: u32,
+        /// When meta is told again, unless a question is out.
+        at: Time,
+    },
+}
+
+/// What a status page shows of an open volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeReport {
+    pub name: String,
+    pub volume: VolumeId,
+    pub session: SessionId,
+    pub len_bytes: u64,
+    pub failed: Option<Errno>,
+    pub stats: VolumeStats,
+}
+
+pub(crate) struct OpenVolume {
+    pub key: VolumeKey,
+    pub info: DeviceInfo,
+    pub volume: Volume,
+    pub stage: Stage,
+    pub done: Vec<Completion>,
+    pub keepalive_at: Time,
+    /// The keepalive that is out, and since when.
+    pub keepalive: Option<(AskId, Time)>,
+    /// The owner was told that the volume has failed.
+    pub failure_told: bool,
+}
+
+impl OpenVolume {
+    pub fn report(&self) -> VolumeReport {
+        VolumeReport {
+            name: self.info.name.clone(),
+            volume: self.volume.id(),
+            session: self.volume.session(),
+            len_bytes: self.volume.len_bytes(),
+            failed: self.volume.failed(),
+            stats: self.volume.stats(),
+        }
+    }
+
+    /// Nothing is in flight, and the owner has taken every completion.
+    pub fn is_quiet(&self) -> bool {
+        self.volume.is_idle() && self.done.is_empty()
+    }
+
+    /// Whether this client holds the volume for writing, as far as meta is concerned.
+    pub fn holds(&self) -> bool {
+        self.volume.writable() && self.volume.failed().is_none()
+    }
+}
+
+impl BlockDevice for OpenVolume {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn submit(&mut self, now: Time, request: Request, token: u64) -> Result<(), Busy> {
+        if self.stage != Stage::Open {
+            self.done.push(Completion { token, result: Err(Errno::Shutdown) });
+            return Ok(());
+        }
+        self.volume.submit(now, request, token)
+    }
+
+    fn completions(&mut self, out: &mut Vec<Completion>) {
+        out.append(&mut self.done);
+        self.volume.completions(out);
+    }
+
+    fn next_deadline(&self) -> Time {
+        if self.done.is_empty() { self.volume.next_deadline() } else { Time::ZERO }
+    }
+}
