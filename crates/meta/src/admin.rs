@@ -1,0 +1,135 @@
+//! The admin service: one typed call for each question.
+
+use crate::owner::Input;
+use crate::services::Gate;
+use api::pb::{self, admin_server};
+use api::status;
+use control::admin::{AdminAnswer, AdminAsk, OsdRegister, PoolCreate};
+use tonic::{Request, Response, Status};
+use types::{OsdId, OsdUuid};
+
+impl Gate {
+    async fn admin(&self, ask: AdminAsk) -> Result<AdminAnswer, Status> {
+        self.ask(|answer| Input::Admin { ask, answer }).await?.map_err(|refusal| status::refused(&refusal))
+    }
+}
+
+fn strange(answer: &AdminAnswer) -> Status {
+    Status::internal(format!("an answer of another kind: {answer:?}"))
+}
+
+/// The answer of the kind that the call gives.
+macro_rules! expect {
+    ($answer:expr, $pattern:pat => $reply:expr) => {
+        match $answer {
+            $pattern => Ok(Response::new($reply)),
+            other => Err(strange(&other)),
+        }
+    };
+}
+
+#[tonic::async_trait]
+impl admin_server::Admin for Gate {
+    async fn status(&self, _: Request<pb::StatusRequest>) -> Result<Response<pb::StatusReply>, Status> {
+        expect!(self.admin(AdminAsk::Status).await?, AdminAnswer::Status(s) => s.into())
+    }
+
+    async fn osd_register(
+        &self,
+        request: Request<pb::OsdRegisterRequest>,
+    ) -> Result<Response<pb::OsdRegisterReply>, Status> {
+        let r = request.into_inner();
+        let uuid = r.uuid.as_slice().try_into().map_err(|_| Status::invalid_argument("uuid has 16 bytes"))?;
+        let ask = OsdRegister {
+            uuid: OsdUuid(uuid),
+            host: r.host,
+            rack: r.rack,
+            zone: r.zone,
+            capacity_bytes: r.capacity_bytes,
+        };
+        expect!(
+            self.admin(AdminAsk::OsdRegister(ask)).await?,
+            AdminAnswer::OsdRegistered { cluster, osd } =>
+                pb::OsdRegisterReply { cluster: cluster.0.to_vec(), osd: osd.0 }
+        )
+    }
+
+    async fn osd_list(&self, _: Request<pb::OsdListRequest>) -> Result<Response<pb::OsdListReply>, Status> {
+        expect!(
+            self.admin(AdminAsk::OsdList).await?,
+            AdminAnswer::Osds(osds) => pb::OsdListReply { osds: osds.into_iter().map(Into::into).collect() }
+        )
+    }
+
+    async fn osd_set(&self, request: Request<pb::OsdSetRequest>) -> Result<Response<pb::DoneReply>, Status> {
+        let r = request.into_inner();
+        let ask = AdminAsk::OsdSet { osd: OsdId(r.osd), is_in: r.is_in, drain: r.drain };
+        expect!(self.admin(ask).await?, AdminAnswer::Done => pb::DoneReply {})
+    }
+
+    async fn pool_create(
+        &self,
+        request: Request<pb::PoolCreateRequest>,
+    ) -> Result<Response<pb::PoolCreateReply>, Status> {
+        let r = request.into_inner();
+        let ask = PoolCreate { name: r.name, replicas: r.replicas, domain: r.domain, pg_count: r.pg_count };
+        expect!(
+            self.admin(AdminAsk::PoolCreate(ask)).await?,
+            AdminAnswer::PoolCreated { pool, warning } => pb::PoolCreateReply { pool: Some(pool.into()), warning }
+        )
+    }
+
+    async fn pool_list(&self, _: Request<pb::PoolListRequest>) -> Result<Response<pb::PoolListReply>, Status> {
+        expect!(
+            self.admin(AdminAsk::PoolList).await?,
+            AdminAnswer::Pools(pools) => pb::PoolListReply { pools: pools.into_iter().map(Into::into).collect() }
+        )
+    }
+
+    async fn pool_remove(&self, request: Request<pb::PoolRemoveRequest>) -> Result<Response<pb::DoneReply>, Status> {
+        let ask = AdminAsk::PoolRemove { name: request.into_inner().name };
+        expect!(self.admin(ask).await?, AdminAnswer::Done => pb::DoneReply {})
+    }
+
+    async fn pg_list(&self, request: Request<pb::PgListRequest>) -> Result<Response<pb::PgListReply>, Status> {
+        let ask = AdminAsk::PgList { pool: request.into_inner().pool };
+        expect!(
+            self.admin(ask).await?,
+            AdminAnswer::Pgs(pgs) => pb::PgListReply { pgs: pgs.into_iter().map(Into::into).collect() }
+        )
+    }
+
+    async fn volume_create(
+        &self,
+        request: Request<pb::VolumeCreateRequest>,
+    ) -> Result<Response<pb::VolumeReply>, Status> {
+        let r = request.into_inner();
+        let ask = AdminAsk::VolumeCreate { name: r.name, len_bytes: r.len_bytes };
+        expect!(self.admin(ask).await?, AdminAnswer::Volume(v) => pb::VolumeReply { volume: Some(v.into()) })
+    }
+
+    async fn volume_list(
+        &self,
+        request: Request<pb::VolumeListRequest>,
+    ) -> Result<Response<pb::VolumeListReply>, Status> {
+        let ask = AdminAsk::VolumeList { pool: request.into_inner().pool };
+        expect!(
+            self.admin(ask).await?,
+            AdminAnswer::Volumes(v) => pb::VolumeListReply { volumes: v.into_iter().map(Into::into).collect() }
+        )
+    }
+
+    async fn volume_info(&self, request: Request<pb::VolumeInfoRequest>) -> Result<Response<pb::VolumeReply>, Status> {
+        let ask = AdminAsk::VolumeInfo { name: request.into_inner().name };
+        expect!(self.admin(ask).await?, AdminAnswer::Volume(v) => pb::VolumeReply { volume: Some(v.into()) })
+    }
+
+    async fn volume_remove(
+        &self,
+        request: Request<pb::VolumeRemoveRequest>,
+    ) -> Result<Response<pb::DoneReply>, Status> {
+        let r = request.into_inner();
+        let ask = AdminAsk::VolumeRemove { name: r.name, force: r.force };
+        expect!(self.admin(ask).await?, AdminAnswer::Done => pb::DoneReply {})
+    }
+}

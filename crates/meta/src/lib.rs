@@ -1,0 +1,174 @@
+//! The metadata server: one task owns [`control::Control`], gRPC and HTTP come in beside it.
+//!
+//! Ring 3. OSD streams, clients and administrators come in through tonic; transactions go out to a
+//! [`metastore::Store`]. [`start`] gives the addresses that were bound; [`Meta::stop`] ends it in order.
+//!
+//! Invariant: one task owns the records, and it performs the actions of `Control` in their order: a commit
+//! is done before anything that rests on it leaves. When a commit fails, everything that waited is dropped
+//! unanswered, and the records are read again under a new leadership.
+
+mod admin;
+mod http;
+mod owner;
+mod services;
+
+use metastore::{EtcdConfig, EtcdStore, MemStore, RedbStore, Store, StoreError};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+/// Where the records are.
+#[derive(Clone)]
+pub enum StoreConfig {
+    /// A redb file; this meta is alone.
+    Redb { path: PathBuf },
+    /// etcd; there may be other metas.
+    Etcd(EtcdConfig),
+    /// In this process: for tests.
+    Memory(MemStore),
+}
+
+/// What a meta needs.
+#[derive(Clone)]
+pub struct MetaConfig {
+    /// gRPC; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// `/metrics`, `/healthz`, `/status`; `None` serves none.
+    pub http: Option<SocketAddr>,
+    /// What others are told to connect to; the bound address when `None`.
+    pub advertise: Option<String>,
+    pub store: StoreConfig,
+}
+
+/// Why a meta does not start, or why it ended.
+#[derive(Debug, thiserror::Error)]
+pub enum MetaError {
+    #[error("cannot listen on {addr}")]
+    Listen { addr: SocketAddr, source: std::io::Error },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Starting over would not help: an operator must look.
+    #[error("the stored records cannot be used")]
+    Records(#[from] control::LoadError),
+    #[error("the gRPC server ended")]
+    Server(#[source] tonic::transport::Error),
+}
+
+/// Whom this meta knows as leader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Leading,
+    Following { leader: Option<String> },
+}
+
+/// A running meta. Dropping it lets it run on; [`Meta::stop`] ends it.
+pub struct Meta {
+    /// Where gRPC listens.
+    pub addr: SocketAddr,
+    /// Where HTTP listens.
+    pub http: Option<SocketAddr>,
+    stop: watch::Sender<bool>,
+    owner: JoinHandle<Result<(), MetaError>>,
+    servers: Vec<JoinHandle<()>>,
+    role: watch::Receiver<Role>,
+}
+
+/// Inputs that wait for the owner.
+const INBOX_MAX: usize = 1024;
+/// Open calls get this long to end when the meta stops.
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Binds, and starts the tasks on the present runtime. It may be following at first.
+///
+/// # Errors
+/// When an address cannot be bound or the store cannot be opened.
+pub async fn start(config: MetaConfig) -> Result<Meta, MetaError> {
+    let (listener, addr) = bind(config.listen).await?;
+    let http = match config.http {
+        Some(addr) => Some(bind(addr).await?),
+        None => None,
+    };
+    let store: Box<dyn Store> = match config.store {
+        StoreConfig::Redb { path } => Box::new(RedbStore::open(&path)?),
+        StoreConfig::Etcd(config) => Box::new(EtcdStore::new(config)),
+        StoreConfig::Memory(store) => Box::new(store),
+    };
+    let (stop, stopped) = watch::channel(false);
+    let (role_tx, role) = watch::channel(Role::Following { leader: None });
+    let (inbox, inbox_rx) = mpsc::channel(INBOX_MAX);
+    let registry = telemetry::Registry::default();
+    let metrics = owner::MetaMetrics::new(&registry);
+    let advertise = config.advertise.unwrap_or_else(|| addr.to_string());
+    let owner = owner::Owner::new(store, advertise, inbox_rx, role_tx, stopped.clone(), metrics);
+    let owner = tokio::spawn(owner.run());
+    let mut servers = vec![tokio::spawn(services::serve(listener, inbox.clone(), role.clone(), stopped.clone()))];
+    let http_addr = http.map(|(listener, addr)| {
+        let state = http::Pages { registry, inbox, role: role.clone() };
+        servers.push(tokio::spawn(http::serve(listener, state, stopped)));
+        addr
+    });
+    Ok(Meta { addr, http: http_addr, stop, owner, servers, role })
+}
+
+async fn bind(addr: SocketAddr) -> Result<(TcpListener, SocketAddr), MetaError> {
+    let listen = |source| MetaError::Listen { addr, source };
+    let listener = TcpListener::bind(addr).await.map_err(listen)?;
+    let bound = listener.local_addr().map_err(listen)?;
+    Ok((listener, bound))
+}
+
+/// Runs a meta until `shutdown` is done or it fails; `ready` is told the addresses.
+///
+/// # Errors
+/// See [`MetaError`].
+pub async fn serve(
+    config: MetaConfig,
+    shutdown: impl Future<Output = ()>,
+    ready: impl FnOnce(SocketAddr, Option<SocketAddr>),
+) -> Result<(), MetaError> {
+    let mut meta = start(config).await?;
+    ready(meta.addr, meta.http);
+    tokio::select! {
+        () = shutdown => meta.stop().await,
+        ended = &mut meta.owner => ended.unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic())),
+    }
+}
+
+impl Meta {
+    /// Whether this meta leads now.
+    pub fn is_leading(&self) -> bool {
+        *self.role.borrow() == Role::Leading
+    }
+
+    /// Waits until this meta leads.
+    pub async fn leading(&mut self) {
+        // The sender lives as long as the owner; when that ended there is nothing to wait for.
+        let _ = self.role.wait_for(|role| *role == Role::Leading).await;
+    }
+
+    /// Ends it: the leadership is given up, open calls get a moment.
+    ///
+    /// # Errors
+    /// What the owner ended with.
+    pub async fn stop(self) -> Result<(), MetaError> {
+        let _ = self.stop.send(true);
+        let ended = self.owner.await;
+        for server in self.servers {
+            let abort = server.abort_handle();
+            if tokio::time::timeout(STOP_PATIENCE, server).await.is_err() {
+                abort.abort();
+            }
+        }
+        ended.unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic()))
+    }
+
+    /// Ends it as a crash would: nothing is given up, nothing is finished.
+    pub fn kill(self) {
+        self.owner.abort();
+        self.servers.iter().for_each(JoinHandle::abort);
+    }
+}

@@ -1,0 +1,373 @@
+//! The task that owns `Control`: campaigns, leads, performs.
+
+use crate::{MetaError, Role};
+use control::admin::{AdminAnswer, AdminAsk};
+use control::{ClientReq, Control, ControlAction, LoadError, Now, Records, StreamId, Token};
+use metastore::{Campaign, Store, StoreError};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use types::control::{ClientAnswer, ClientAsk, OsdDown, OsdUp, Refusal};
+use types::{ClusterId, Time};
+
+/// How often a follower looks whether there is a leader.
+const CAMPAIGN_EVERY: Duration = Duration::from_millis(400);
+/// How often the leadership is kept.
+const KEEP_EVERY: Duration = Duration::from_millis(800);
+/// Inputs taken in one turn.
+const TURN_MAX: usize = 512;
+
+telemetry::metrics! {
+    /// What a meta counts.
+    pub struct MetaMetrics("basalt_meta") {
+        counter commits: "transactions committed";
+        counter commit_failures: "transactions that failed and ended a leadership";
+        latency commit_seconds: "from sending a transaction to its commit";
+        counter asks: "questions of clients and administrators";
+        gauge leading: "1 while this meta leads";
+        gauge osds: "registered OSDs";
+        gauge osd_streams: "open OSD streams";
+        gauge pools: "pools";
+        gauge volumes: "volumes";
+        gauge segments: "allocated segments";
+    }
+}
+
+/// What the services send to the owner.
+pub(crate) enum Input {
+    OsdNew { stream: StreamId, down: mpsc::Sender<OsdDown> },
+    Osd { stream: StreamId, up: OsdUp },
+    OsdGone { stream: StreamId },
+    Client { client: u64, id: u64, address: String, ask: ClientAsk, answer: oneshot::Sender<Answered<ClientAnswer>> },
+    Admin { ask: AdminAsk, answer: oneshot::Sender<Answered<Result<AdminAnswer, Refusal>>> },
+}
+
+/// An answer, or that this meta does not lead. A dropped sender: nobody knows.
+pub(crate) enum Answered<T> {
+    Answer(T),
+    NotLeading,
+}
+
+enum Waiting {
+    Client(oneshot::Sender<Answered<ClientAnswer>>),
+    Admin(oneshot::Sender<Answered<Result<AdminAnswer, Refusal>>>),
+}
+
+impl Waiting {
+    fn is_closed(&self) -> bool {
+        match self {
+            Waiting::Client(answer) => answer.is_closed(),
+            Waiting::Admin(answer) => answer.is_closed(),
+        }
+    }
+}
+
+/// Done when somebody asks this meta to stop.
+pub(crate) async fn stop_asked(stopped: &mut watch::Receiver<bool>) {
+    // An error means that the handle is gone without a word: then it runs on.
+    if stopped.wait_for(|stopped| *stopped).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+pub(crate) struct Owner {
+    store: Box<dyn Store>,
+    advertise: String,
+    inbox: mpsc::Receiver<Input>,
+    role: watch::Sender<Role>,
+    stopped: watch::Receiver<bool>,
+    metrics: MetaMetrics,
+    started: Instant,
+    streams: BTreeMap<StreamId, mpsc::Sender<OsdDown>>,
+    waiting: BTreeMap<Token, Waiting>,
+    next_token: u64,
+    kept: Instant,
+}
+
+/// Why a leadership ended.
+enum Ended {
+    Stopped,
+    Failed(StoreError),
+}
+
+impl From<StoreError> for Ended {
+    fn from(e: StoreError) -> Ended {
+        Ended::Failed(e)
+    }
+}
+
+impl Owner {
+    pub fn new(
+        store: Box<dyn Store>,
+        advertise: String,
+        inbox: mpsc::Receiver<Input>,
+        role: watch::Sender<Role>,
+        stopped: watch::Receiver<bool>,
+        metrics: MetaMetrics,
+    ) -> Owner {
+        let now = Instant::now();
+        Owner {
+            store,
+            advertise,
+            inbox,
+            role,
+            stopped,
+            metrics,
+            started: now,
+            streams: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            next_token: 1,
+            kept: now,
+        }
+    }
+
+    fn now(&self) -> Now {
+        let mono = self.started.elapsed();
+        #[allow(clippy::disallowed_methods)] // the edge: records carry the time of day, decisions do not
+        let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let wall_ms = u64::try_from(wall.as_millis()).unwrap_or(u64::MAX);
+        // Not at the very start of the clock, so that "long ago" can be told from "never".
+        Now { mono: Time::ZERO + Duration::from_secs(3600) + mono, wall_ms }
+    }
+
+    /// Campaigns and leads until it is stopped.
+    pub async fn run(mut self) -> Result<(), MetaError> {
+        loop {
+            let advertise = self.advertise.clone();
+            match self.store.campaign(&advertise).await {
+                Ok(Campaign::Won) => {
+                    let ended = self.lead().await;
+                    self.end_leadership();
+                    if let Err(e) = self.store.resign().await {
+                        tracing::warn!(%e, "could not give the leadership up; it ends with its lease");
+                    }
+                    match ended? {
+                        Ended::Stopped => return Ok(()),
+                        Ended::Failed(e) => tracing::warn!(%e, "the leadership ended; campaigning again"),
+                    }
+                }
+                Ok(Campaign::Lost { leader }) => self.follow(leader),
+                Err(e) => {
+                    tracing::warn!(%e, "cannot campaign");
+                    self.follow(None);
+                }
+            }
+            if self.stand_by().await {
+                return Ok(());
+            }
+        }
+    }
+
+    fn follow(&mut self, leader: Option<String>) {
+        let role = Role::Following { leader };
+        self.role.send_if_modified(|now| {
+            let changed = *now != role;
+            *now = role;
+            changed
+        });
+    }
+
+    fn end_leadership(&mut self) {
+        self.follow(None);
+        self.streams.clear();
+        // Dropped unanswered: what they asked may have been done or not.
+        self.waiting.clear();
+        self.metrics.leading.set(0);
+        self.metrics.osd_streams.set(0);
+    }
+
+    /// Answers "not leading" until the next campaign; `true` when stopped.
+    async fn stand_by(&mut self) -> bool {
+        let until = Instant::now() + CAMPAIGN_EVERY;
+        loop {
+            tokio::select! {
+                () = stop_asked(&mut self.stopped) => return true,
+                () = sleep_until(until) => return false,
+                input = self.inbox.recv() => match input {
+                    None => return true,
+                    Some(Input::Client { answer, .. }) => drop(answer.send(Answered::NotLeading)),
+                    Some(Input::Admin { answer, .. }) => drop(answer.send(Answered::NotLeading)),
+                    // Dropping the sender of a stream ends it.
+                    Some(Input::OsdNew { .. } | Input::Osd { .. } | Input::OsdGone { .. }) => {}
+                },
+            }
+        }
+    }
+
+    async fn records(&mut self) -> Result<Result<Records, LoadError>, StoreError> {
+        let mut items = self.store.load().await?;
+        if items.is_empty() {
+            let id = ClusterId(uuid::Uuid::new_v4().into_bytes());
+            tracing::info!(%id, "a new cluster");
+            let txn = control::new_cluster(id, self.now().wall_ms);
+            self.store.commit(&txn).await?;
+            items = self.store.load().await?;
+        }
+        Ok(Records::load(items))
+    }
+
+    /// Leads until it ends. The outer error is one that a new leadership would meet again.
+    async fn lead(&mut self) -> Result<Ended, MetaError> {
+        let records = match self.records().await {
+            Ok(records) => records?,
+            Err(e) => return Ok(Ended::Failed(e)),
+        };
+        let mut control = Control::new(records, self.now());
+        self.kept = Instant::now();
+        self.metrics.leading.set(1);
+        tracing::info!(address = %self.advertise, "this meta leads");
+        self.role.send_replace(Role::Leading);
+        let ended = match self.turns(&mut control).await {
+            Ok(never) => match never {},
+            Err(ended) => ended,
+        };
+        if let Ended::Failed(_) = &ended {
+            self.metrics.commit_failures.inc();
+        }
+        Ok(ended)
+    }
+
+    async fn turns(&mut self, control: &mut Control) -> Result<std::convert::Infallible, Ended> {
+        let mut inputs = Vec::with_capacity(TURN_MAX);
+        let mut keep = interval(KEEP_EVERY);
+        keep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            self.perform(control).await?;
+            self.show(control);
+            let now = self.now();
+            let wait = control.next_deadline(now).since(now.mono);
+            tokio::select! {
+                () = stop_asked(&mut self.stopped) => return Err(Ended::Stopped),
+                () = sleep_until(Instant::now() + wait) => {}
+                _ = keep.tick() => {
+                    self.keep().await?;
+                    self.sweep(control);
+                }
+                got = self.inbox.recv_many(&mut inputs, TURN_MAX) => {
+                    if got == 0 {
+                        return Err(Ended::Stopped);
+                    }
+                    for input in inputs.drain(..) {
+                        self.take(control, input);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn keep(&mut self) -> Result<(), StoreError> {
+        self.store.keep().await?;
+        self.kept = Instant::now();
+        Ok(())
+    }
+
+    /// Calls whose caller went away are not waited for.
+    fn sweep(&mut self, control: &mut Control) {
+        let gone: Vec<Token> = self.waiting.iter().filter(|(_, w)| w.is_closed()).map(|(token, _)| *token).collect();
+        for token in gone {
+            self.waiting.remove(&token);
+            control.handle_cancel(token);
+        }
+    }
+
+    fn show(&self, control: &Control) {
+        let records = control.records();
+        let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        self.metrics.osds.set(count(records.osds.len()));
+        self.metrics.osd_streams.set(count(self.streams.len()));
+        self.metrics.pools.set(count(records.pools.len()));
+        self.metrics.volumes.set(count(records.volumes.len()));
+        self.metrics.segments.set(count(records.segments.len()));
+    }
+
+    fn token(&mut self, waiting: Waiting) -> Token {
+        let token = Token(self.next_token);
+        self.next_token += 1;
+        self.waiting.insert(token, waiting);
+        self.metrics.asks.inc();
+        token
+    }
+
+    fn take(&mut self, control: &mut Control, input: Input) {
+        match input {
+            Input::OsdNew { stream, down } => drop(self.streams.insert(stream, down)),
+            Input::Osd { stream, up } => {
+                if self.streams.contains_key(&stream) {
+                    control.handle_osd(self.now(), stream, up);
+                }
+            }
+            Input::OsdGone { stream } => {
+                if self.streams.remove(&stream).is_some() {
+                    control.handle_osd_gone(stream);
+                }
+            }
+            Input::Client { client, id, address, ask, answer } => {
+                let token = self.token(Waiting::Client(answer));
+                control.handle_client(ClientReq { token, client, id, address, ask });
+            }
+            Input::Admin { ask, answer } => {
+                let token = self.token(Waiting::Admin(answer));
+                control.handle_admin(token, ask);
+            }
+        }
+    }
+
+    /// Polls and performs until nothing moves.
+    async fn perform(&mut self, control: &mut Control) -> Result<(), StoreError> {
+        let mut out = Vec::new();
+        loop {
+            control.poll(self.now(), &mut out);
+            if out.is_empty() {
+                return Ok(());
+            }
+            // What a commit releases is put behind it, so the order stays.
+            let mut at = 0;
+            while at < out.len() {
+                let action = std::mem::replace(&mut out[at], ControlAction::CloseOsd { stream: StreamId(0) });
+                at += 1;
+                match action {
+                    ControlAction::Commit(txn) => {
+                        let sent = Instant::now();
+                        self.store.commit(&txn).await?;
+                        self.metrics.commits.inc();
+                        telemetry::observe(&self.metrics.commit_seconds, sent.elapsed());
+                        control.handle_committed(&mut out);
+                    }
+                    other => self.act(control, other),
+                }
+            }
+            out.clear();
+            if self.kept.elapsed() > KEEP_EVERY {
+                self.keep().await?;
+            }
+        }
+    }
+
+    fn act(&mut self, control: &mut Control, action: ControlAction) {
+        match action {
+            ControlAction::Commit(_) => unreachable!("commits are performed by the caller"),
+            ControlAction::ToOsd { stream, down } => {
+                let sent = self.streams.get(&stream).map(|queue| queue.try_send(down));
+                if let Some(Err(_)) = sent {
+                    // It does not read: it must connect anew and say what it has.
+                    self.streams.remove(&stream);
+                    control.handle_osd_gone(stream);
+                }
+            }
+            ControlAction::CloseOsd { stream } => {
+                self.streams.remove(&stream);
+            }
+            ControlAction::Answer { token, answer } => {
+                if let Some(Waiting::Client(waiting)) = self.waiting.remove(&token) {
+                    let _ = waiting.send(Answered::Answer(answer));
+                }
+            }
+            ControlAction::AdminAnswer { token, answer } => {
+                if let Some(Waiting::Admin(waiting)) = self.waiting.remove(&token) {
+                    let _ = waiting.send(Answered::Answer(answer));
+                }
+            }
+        }
+    }
+}

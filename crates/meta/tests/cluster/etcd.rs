@@ -1,0 +1,92 @@
+//! Two metas on a real etcd. Without its binary the test says so and ends.
+
+use crate::fake::{Cluster, eventually};
+use crate::{Client, LOCAL, admin, make_pool, opened, run, scratch, started};
+use control::admin::{AdminAnswer, AdminAsk};
+use meta::StoreConfig;
+use metastore::EtcdConfig;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use tokio::time::Instant;
+use types::SEGMENT;
+use types::control::{ClientAnswer, ClientAsk};
+
+struct Etcd {
+    child: Child,
+    endpoint: String,
+    dir: PathBuf,
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn start() -> Option<Etcd> {
+    let dir = scratch("etcd");
+    let free = || std::net::TcpListener::bind(LOCAL).and_then(|l| l.local_addr()).expect("a port").port();
+    let (client, peer) = (format!("http://127.0.0.1:{}", free()), format!("http://127.0.0.1:{}", free()));
+    let child = Command::new("etcd")
+        .args(["--name", "m", "--data-dir"])
+        .arg(dir.join("data"))
+        .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+        .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+        .args(["--initial-cluster", &format!("m={peer}")])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    match child {
+        Ok(child) => Some(Etcd { child, endpoint: client, dir }),
+        Err(e) => {
+            println!("skipped: there is no etcd to run ({e})");
+            None
+        }
+    }
+}
+
+#[test]
+fn when_the_leading_meta_dies_the_other_serves_within_five_seconds() {
+    let Some(etcd) = start() else { return };
+    run(async {
+        let store = || StoreConfig::Etcd(EtcdConfig::new(vec![etcd.endpoint.clone()], "/basalt/failover"));
+        let mut first = started(LOCAL, store()).await;
+        first.leading().await;
+        let second = started(LOCAL, store()).await;
+        // Clients know the follower first: they are sent on.
+        let metas = [second.addr, first.addr];
+        let admin = admin(&metas);
+        let cluster = Cluster::start(&admin, &metas, 3).await;
+        assert!(first.is_leading() && !second.is_leading());
+        make_pool(&admin, "rbd", 3, 16).await;
+        admin.ask(AdminAsk::VolumeCreate { name: "rbd/v".into(), len_bytes: 4 * SEGMENT }).await.expect("a volume");
+        let mut client = Client::new(&metas, 1);
+        let held = opened(client.open("rbd/v", false).await);
+        let ClientAnswer::Segments { segments: before, .. } = client.segments(&held, &[0, 1]).await else {
+            panic!("not placed")
+        };
+
+        let killed = Instant::now();
+        first.kill();
+        let answer = admin.ask(AdminAsk::PoolList).await.expect("the second answers");
+        let took = killed.elapsed();
+        assert!(matches!(&answer, AdminAnswer::Pools(pools) if pools.len() == 1), "{answer:?}");
+        println!("admin commands worked again after {took:?}");
+        assert!(took < Duration::from_secs(5), "{took:?}");
+        eventually("the second leads", || second.is_leading()).await;
+
+        // The hold survives, and so does every segment.
+        let alive = ClientAsk::Keepalive { volume: held.volume, session: held.session };
+        assert_eq!(client.ask(alive).await, ClientAnswer::Alive);
+        cluster.all_up(&admin, 3).await;
+        let ClientAnswer::Segments { segments: after, .. } = client.segments(&held, &[0, 1, 2]).await else {
+            panic!("not placed")
+        };
+        assert_eq!(after[..2], before[..]);
+        assert!(after[2].pg.is_some());
+        second.stop().await.expect("stops");
+    });
+}
