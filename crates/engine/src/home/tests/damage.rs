@@ -33,6 +33,24 @@ fn a_rotten_block_is_named_and_its_neighbours_are_served() {
 }
 
 #[test]
+fn an_unreadable_sector_fails_its_read_alone_and_an_unreadable_page_its_replica_alone() {
+    let mut rig = two_replicas();
+    let (au, n) = rig.home.chunk(R1, chunk(1, 0)).unwrap().place_of(1);
+    rig.disk.unreadable = Some(START + rig.home.geometry.block_offset(au, n) + 512);
+    let source = env::DiskError::Io(5);
+    let whole = rig.read(R1, chunk(1, 0), SectorRange::new(0, 16));
+    assert_eq!(whole, Err(HomeReadError::Disk { chunk: chunk(1, 0), source }));
+    rig.check_base(|(replica, place, block)| (*replica, *place) == (R1, chunk(1, 0)) && *block < 2);
+    let slot = rig.home.chunk(R1, chunk(1, 1)).unwrap().pages[0].unwrap().slot;
+    rig.disk.unreadable = Some(rig.home.slot_offset(slot));
+    let (_, damaged) = rig.mount();
+    assert!(matches!(&damaged[..], [(R1, why)] if why.contains("map page of v1/1")), "{damaged:?}");
+    rig.disk.unreadable = None;
+    assert!(rig.mount().1.is_empty(), "nothing was lost, and nothing was written over");
+    rig.check_base(|_| false);
+}
+
+#[test]
 fn a_rotten_page_damages_its_replica_for_good_and_no_other() {
     let home = &two_replicas().home;
     let replica = &home.replicas[&R1];

@@ -28,6 +28,8 @@ pub(super) struct TestDisk {
     pub(super) most_in_flight: usize,
     /// The write or flush with this number (from 0) fails.
     pub(super) fail_at: Option<u64>,
+    /// Reads that touch this byte fail.
+    pub(super) unreadable: Option<u64>,
 }
 
 impl TestDisk {
@@ -43,6 +45,7 @@ impl TestDisk {
             longest_bytes: 0,
             most_in_flight: 0,
             fail_at: None,
+            unreadable: None,
         }
     }
 
@@ -91,7 +94,8 @@ impl TestDisk {
                 for (sector, bytes) in (offset / SECTOR..).zip(buf.chunks_exact_mut(S)) {
                     bytes.copy_from_slice(self.view.get(&sector).unwrap_or(&[0xa5; S]));
                 }
-                Event::DiskRead { token, buf, result: Ok(()) }
+                let bad = self.unreadable.is_some_and(|at| (offset..offset + buf.len() as u64).contains(&at));
+                Event::DiskRead { token, buf, result: if bad { Err(DiskError::Io(5)) } else { Ok(()) } }
             }
             Op::DiskWrite { token, .. } => Event::DiskWrite { token, result: self.outcome(token) },
             Op::DiskFlush { token, .. } => {
