@@ -69,6 +69,10 @@ impl Osd {
 
     pub(crate) fn read_done(&mut self, token: u64, result: Result<ReadData, ReadError>) {
         let read = self.reads.remove(token as usize);
+        if read.read == crate::tools::TOOL {
+            self.tool_reads.push(result);
+            return;
+        }
         let result = match result {
             Ok(ReadData::Zeros) => Ok(ReplyBody::Data { crcs: Vec::new(), payload: types::IoBuf::EMPTY }),
             Ok(ReadData::Bytes { crcs, payload }) => Ok(ReplyBody::Data { crcs, payload }),

@@ -14,6 +14,7 @@ mod node;
 mod pgs;
 mod reports;
 mod requests;
+mod tools;
 
 pub use config::OsdConfig;
 pub use metrics::OsdMetrics;

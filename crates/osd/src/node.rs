@@ -62,6 +62,7 @@ pub struct Osd {
     pub(crate) meta: Meta,
     pub(crate) inflight: Inflight,
     pub(crate) reads: Slab<ReadSlot>,
+    pub(crate) tool_reads: Vec<Result<engine::ReadData, engine::ReadError>>,
     pub(crate) metrics: OsdMetrics,
     pub(crate) seed: u64,
     /// The clock at the start of this turn.
@@ -98,6 +99,7 @@ impl Osd {
             meta: Meta::default(),
             inflight: Inflight::default(),
             reads: Slab::new(),
+            tool_reads: Vec::new(),
             metrics: OsdMetrics::new(registry),
             seed,
             now: Time::ZERO,

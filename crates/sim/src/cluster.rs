@@ -6,14 +6,17 @@ use crate::client::ClientNode;
 use crate::mail::{Mail, Post};
 use crate::meta::Meta;
 use crate::options::Options;
+use crate::trace;
+use engine::ReadData;
 use env::sim::{NodeId, SimEnv, World};
 use env::{DiskSpec, Env, NetAddr};
 use osd::{Osd, OsdConfig};
+use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use telemetry::Registry;
 use types::rng::Rng;
-use types::{ClusterId, Incarnation, OsdId, OsdUuid, Time};
+use types::{ChunkKey, ClusterId, Incarnation, OsdId, OsdUuid, PgId, SectorRange, Time};
 
 /// The device's name on every OSD node.
 const DEVICE: &str = "device";
@@ -57,7 +60,7 @@ impl Cluster {
             cluster,
             osds,
             meta: Meta::new(cluster),
-            client: ClientNode::new(client_node, cluster),
+            client: ClientNode::new(client_node, cluster, world.fork_rng()),
             post: Post::new(world.fork_rng()),
             rng,
             next_stream: 0,
@@ -70,7 +73,6 @@ impl Cluster {
             sim.format(i);
             sim.start_osd(i);
         }
-        sim.client.start(&sim.world);
         sim
     }
 
@@ -84,9 +86,10 @@ impl Cluster {
             osd: osd.id,
             uuid: osd.uuid,
             log_bytes: self.options.log_bytes,
-            segment_bytes: Some(self.options.segment_bytes),
+            segment_bytes: self.options.segment_bytes,
             force: true,
             prezero: false,
+            unix_s: 0,
         };
         let mut driven = crate::drive::Driven { env: &mut env, world: &self.world };
         engine::format_device(&mut driven, &disk, &params, &mut |_, _| {}).expect("a fresh disk is formatted");
@@ -197,7 +200,7 @@ impl Cluster {
 
     /// The next moment at which something happens by itself.
     pub fn next(&self) -> Option<Time> {
-        let client = self.client.next_wanted(&self.world);
+        let client = self.client.next_wanted();
         [self.world.next_turn_time(), self.post.next(), client].into_iter().flatten().min()
     }
 
@@ -207,6 +210,7 @@ impl Cluster {
         while let Some(mail) = self.post.take_due(now) {
             self.deliver(now, mail);
         }
+        trace::at(now, trace::Speaker::Client);
         self.client.pump(&self.world, &mut self.post);
         for node in self.world.ready_nodes() {
             match self.osds.iter().position(|o| o.node == node) {
@@ -217,6 +221,7 @@ impl Cluster {
     }
 
     fn turn_osd(&mut self, i: usize) {
+        trace::at(self.world.now(), trace::Speaker::Osd(self.osds[i].id.0));
         let node = &mut self.osds[i];
         let Some((osd, env)) = &mut node.running else { return };
         loop {
@@ -274,6 +279,100 @@ impl Cluster {
         self.meta.open_stream(self.next_stream, i);
         osd.handle_control(types::control::OsdDown::Connected);
         self.turn_osd(i);
+    }
+
+    /// Reads what one OSD holds of a PG, while nothing else asks for anything. `None`: zeros.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn read_replica(
+        &mut self,
+        osd: OsdId,
+        pg: PgId,
+        chunk: ChunkKey,
+        range: SectorRange,
+    ) -> Result<Option<Vec<u8>>, String> {
+        let i = osd.0 as usize - 1;
+        let what = format!("{osd} cannot read {chunk} of pg {pg}");
+        let (running, _) = self.osds[i].running.as_mut().ok_or_else(|| format!("{what}: it is down"))?;
+        if !running.read_for_tools(pg, chunk, range) {
+            return Err(format!("{what}: no such replica serves"));
+        }
+        self.turn_osd(i);
+        loop {
+            let (running, _) = self.osds[i].running.as_mut().expect("it runs");
+            if let Some(result) = running.take_tool_reads().pop() {
+                return match result {
+                    Ok(ReadData::Zeros) => Ok(None),
+                    Ok(ReadData::Bytes { payload, .. }) => Ok(Some(payload.to_vec())),
+                    Err(error) => Err(format!("{what}: {error}")),
+                };
+            }
+            self.step(Time::NEVER);
+        }
+    }
+
+    /// Moves to the next moment at which something happens, at most to `until`.
+    pub fn step(&mut self, until: Time) {
+        let next = self.next().map_or(until, |t| t.min(until));
+        assert!(next != Time::NEVER, "nothing will ever happen again");
+        self.world.advance_to(next.max(self.world.now()));
+        self.settle();
+    }
+
+    /// An administrator asks.
+    pub fn admin(&mut self, ask: control::admin::AdminAsk) {
+        self.meta.admin(self.world.now(), ask, &mut self.post);
+    }
+
+    /// How many OSDs have a stream to meta and are known by their address.
+    pub fn osds_in_touch(&self) -> usize {
+        let Some(records) = self.meta.records() else { return 0 };
+        let known = |o: &&OsdNode| records.osds.get(&o.id).is_some_and(|r| r.addr.is_some());
+        self.osds.iter().filter(|o| o.stream.is_some()).filter(known).count()
+    }
+
+    /// Ends all that is broken.
+    pub fn mend(&mut self) {
+        self.world.heal_all();
+        self.start_meta();
+        for i in 0..self.osds.len() {
+            self.world.slow_node(self.osds[i].node, 1);
+            self.slow_disk(i, 1);
+            self.start_osd(i);
+        }
+    }
+
+    /// What no fault of this simulator explains.
+    ///
+    /// # Errors
+    /// An OSD that has stopped, or a replica that was quarantined.
+    pub fn failure(&self) -> Result<(), String> {
+        for (id, osd) in self.running() {
+            if let Some(reason) = osd.stopped() {
+                return Err(format!("{id} has stopped: {reason}"));
+            }
+            if let Some((pg, reason)) = osd.quarantined().first() {
+                return Err(format!("{id} has quarantined pg {pg}: {reason}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where everybody stands, for a failure's text.
+    pub fn describe(&self) -> String {
+        let mut text = String::new();
+        for (id, osd) in self.running() {
+            let _ = write!(text, "{id} {:?}:", osd.phase());
+            for r in osd.reports_for_tools() {
+                let lead = r.leading.map_or("", |l| if l.active { " leads" } else { " leads, not active" });
+                let _ = write!(text, " [{} term {} applied {}{lead}]", r.pg, r.term, r.applied);
+            }
+            text.push_str("; ");
+        }
+        let inflight = self.client.workload.as_ref().map_or(0, crate::workload::Workload::inflight);
+        let _ = write!(text, "client: {inflight} in flight");
+        text
     }
 
     /// Dice for the run's own choices.

@@ -8,3 +8,15 @@
 //! Invariant: equal seeds give equal trace hashes.
 
 pub mod check;
+pub mod client;
+pub mod cluster;
+pub mod drive;
+pub mod faults;
+pub mod mail;
+pub mod meta;
+pub mod options;
+pub mod process;
+pub mod run;
+pub mod stamp;
+pub mod trace;
+pub mod workload;

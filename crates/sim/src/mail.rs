@@ -11,17 +11,44 @@ use types::rng::Rng;
 #[derive(Debug)]
 pub enum Mail {
     /// From OSD `osd`, on its stream.
-    ToMeta { osd: usize, stream: u64, up: OsdUp },
+    ToMeta {
+        osd: usize,
+        stream: u64,
+        up: OsdUp,
+    },
     /// The OSD's stream broke.
-    StreamGone { stream: u64 },
-    ToOsd { osd: usize, stream: u64, down: OsdDown },
+    StreamGone {
+        stream: u64,
+    },
+    ToOsd {
+        osd: usize,
+        stream: u64,
+        down: OsdDown,
+    },
     /// OSD `osd` tries to open a stream.
-    Dial { osd: usize, life: u32 },
-    Ask { client: usize, life: u32, id: u64, ask: ClientAsk },
-    Answer { client: usize, life: u32, id: u64, answer: ClientAnswer },
+    Dial {
+        osd: usize,
+        life: u32,
+    },
+    Ask {
+        client: usize,
+        life: u32,
+        id: u64,
+        ask: ClientAsk,
+    },
+    Answer {
+        client: usize,
+        life: u32,
+        id: u64,
+        answer: ClientAnswer,
+    },
     /// The store has taken the transaction of this life of meta.
-    Committed { meta_life: u32 },
-    MetaPoll { meta_life: u32 },
+    Committed {
+        meta_life: u32,
+    },
+    MetaPoll {
+        meta_life: u32,
+    },
 }
 
 /// All of it, by due time.

@@ -4,23 +4,27 @@
 //! leaves the next one to find it.
 
 use crate::mail::{Mail, Post};
-use control::{ClientReq, Control, ControlAction, Now, Records, StreamId, StoredItem, Token, Txn};
+use control::admin::{AdminAsk, OsdRegister};
+use control::{ClientReq, Control, ControlAction, Now, Records, StoredItem, StreamId, Token, Txn};
 use std::collections::BTreeMap;
 use types::control::{ClientAnswer, ClientAsk, OsdUp, Refusal};
-use types::{ClusterId, Time};
+use types::{ClusterId, OsdId, OsdUuid, Time};
 
 /// The store: key → (version, bytes).
 #[derive(Default)]
 struct Store(BTreeMap<String, (u64, Vec<u8>)>);
 
 impl Store {
+    fn version(&self, key: &str) -> u64 {
+        self.0.get(key).map_or(0, |(version, _)| *version)
+    }
+
     fn commit(&mut self, txn: &Txn) -> bool {
-        let version = |key: &String| self.0.get(key).map_or(0, |(v, _)| *v);
-        if !txn.checks.iter().all(|c| version(&c.key) == c.version) {
+        if !txn.checks.iter().all(|c| self.version(&c.key) == c.version) {
             return false;
         }
         for (key, value) in &txn.puts {
-            let next = version(key) + 1;
+            let next = self.version(key) + 1;
             self.0.insert(key.clone(), (next, value.clone()));
         }
         for key in &txn.deletes {
@@ -134,8 +138,15 @@ impl Meta {
         self.poll(now, post);
     }
 
+    /// Makes an OSD known, as its format does. Ids come in the order of the calls.
+    pub fn register(&mut self, now: Time, uuid: OsdUuid, osd: OsdId, capacity_bytes: u64, post: &mut Post) {
+        let (rack, zone) = (String::new(), String::new());
+        let ask = OsdRegister { uuid, host: format!("host{}", osd.0), rack, zone, capacity_bytes };
+        self.admin(now, AdminAsk::OsdRegister(ask), post);
+    }
+
     /// An administrator's command, whose answer nobody waits for.
-    pub fn admin(&mut self, now: Time, ask: control::AdminAsk, post: &mut Post) {
+    pub fn admin(&mut self, now: Time, ask: AdminAsk, post: &mut Post) {
         if let Some(control) = &mut self.control {
             self.next_token += 1;
             control.handle_admin(Token(self.next_token), ask);

@@ -4,7 +4,7 @@
 
 use crate::check::linear::Linear;
 use crate::stamp;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use types::rng::Rng;
 use types::units::{CHUNK, SECTOR, SEGMENT};
 use types::{Errno, IoBuf, IoBufMut};
@@ -35,6 +35,8 @@ pub struct Workload {
     next_token: u64,
     inflight: BTreeMap<u64, Op>,
     asked: u64,
+    /// What is read at the very end.
+    last_reads: VecDeque<(u64, u64)>,
     pub answered: u64,
     pub errors: BTreeMap<&'static str, u64>,
 }
@@ -69,6 +71,7 @@ impl Workload {
             next_token: 0,
             inflight: BTreeMap::new(),
             asked: 0,
+            last_reads: VecDeque::new(),
             answered: 0,
             errors: BTreeMap::new(),
         }
@@ -76,7 +79,16 @@ impl Workload {
 
     /// Whether everything was asked and answered.
     pub fn is_done(&self) -> bool {
-        self.asked >= self.shape.operations && self.inflight.is_empty()
+        self.asked >= self.shape.operations && self.last_reads.is_empty() && self.inflight.is_empty()
+    }
+
+    /// Whether [`Workload::next`] would give something.
+    pub fn wants_more(&self) -> bool {
+        self.inflight.len() < self.shape.depth && (self.asked < self.shape.operations || !self.last_reads.is_empty())
+    }
+
+    pub fn operations(&self) -> u64 {
+        self.shape.operations
     }
 
     pub fn inflight(&self) -> usize {
@@ -85,7 +97,15 @@ impl Workload {
 
     /// The next request, while the depth allows one.
     pub fn next(&mut self, now: u64, linear: &mut Linear) -> Option<(Request, u64)> {
-        if self.inflight.len() >= self.shape.depth || self.asked >= self.shape.operations {
+        if self.inflight.len() >= self.shape.depth {
+            return None;
+        }
+        if let Some((sector, count)) = self.last_reads.pop_front() {
+            let op = Op { sector, count, kind: Kind::Read, start: now };
+            let request = Request::Read { offset: sector * SECTOR, len: count * SECTOR };
+            return Some(self.ask(request, op));
+        }
+        if self.asked >= self.shape.operations {
             return None;
         }
         self.asked += 1;
@@ -101,12 +121,12 @@ impl Workload {
         }
         let dice = self.rng.below(100);
         if self.rng.chance(1, 50) {
-            return Some(self.ask(now, Request::Flush, Op { sector: 0, count: 0, kind: Kind::Flush, start: now }));
+            return Some(self.ask(Request::Flush, Op { sector: 0, count: 0, kind: Kind::Flush, start: now }));
         }
         let (offset, len) = (sector * SECTOR, count * SECTOR);
         if dice < self.shape.read_pct {
             let op = Op { sector, count, kind: Kind::Read, start: now };
-            return Some(self.ask(now, Request::Read { offset, len }, op));
+            return Some(self.ask(Request::Read { offset, len }, op));
         }
         let stamp = self.next_stamp;
         self.next_stamp += 1;
@@ -120,7 +140,18 @@ impl Workload {
         } else {
             Request::Write { offset, buf: self.payload(sector, count, stamp), fua: false }
         };
-        Some(self.ask(now, request, op))
+        Some(self.ask(request, op))
+    }
+
+    /// Asks for nothing more but one read of every sector that it may have written.
+    pub fn finish(&mut self) {
+        self.asked = self.shape.operations;
+        const STEP: u64 = 128;
+        for window in &self.windows {
+            let (first, sectors) = (window / SECTOR, self.shape.window / SECTOR);
+            self.last_reads
+                .extend((0..sectors.div_ceil(STEP)).map(|n| (first + n * STEP, STEP.min(sectors - n * STEP))));
+        }
     }
 
     fn payload(&self, sector: u64, count: u64, stamp: u64) -> IoBuf {
@@ -131,7 +162,7 @@ impl Workload {
         buf.freeze()
     }
 
-    fn ask(&mut self, _now: u64, request: Request, op: Op) -> (Request, u64) {
+    fn ask(&mut self, request: Request, op: Op) -> (Request, u64) {
         let token = self.next_token;
         self.next_token += 1;
         self.inflight.insert(token, op);
@@ -142,8 +173,15 @@ impl Workload {
     ///
     /// # Errors
     /// What a user must never be told.
-    pub fn completed(&mut self, token: u64, result: Result<Answer, Errno>, now: u64, linear: &mut Linear) -> Result<(), String> {
-        let op = self.inflight.remove(&token).ok_or_else(|| format!("token {token} was answered twice or never asked"))?;
+    pub fn completed(
+        &mut self,
+        token: u64,
+        result: Result<Answer, Errno>,
+        now: u64,
+        linear: &mut Linear,
+    ) -> Result<(), String> {
+        let op =
+            self.inflight.remove(&token).ok_or_else(|| format!("token {token} was answered twice or never asked"))?;
         self.answered += 1;
         match (op.kind, result) {
             (Kind::Write(stamp), Ok(_)) => {
@@ -151,7 +189,9 @@ impl Workload {
                     linear.write_ended(self.volume, s, stamp, now);
                 }
             }
-            (Kind::Read, Ok(Answer::Data(bufs))) => self.check_read(op.sector, op.count, &bufs, op.start, now, linear)?,
+            (Kind::Read, Ok(Answer::Data(bufs))) => {
+                self.check_read(op.sector, op.count, &bufs, op.start, now, linear)?
+            }
             (Kind::Flush, Ok(_)) => {}
             (Kind::Read, Ok(other)) => return Err(format!("a read was answered with {other:?}")),
             (_, Err(errno)) => *self.errors.entry(name(errno)).or_default() += 1,
@@ -159,14 +199,23 @@ impl Workload {
         Ok(())
     }
 
-    fn check_read(&self, sector: u64, count: u64, bufs: &[IoBuf], start: u64, end: u64, linear: &mut Linear) -> Result<(), String> {
+    fn check_read(
+        &self,
+        sector: u64,
+        count: u64,
+        bufs: &[IoBuf],
+        start: u64,
+        end: u64,
+        linear: &mut Linear,
+    ) -> Result<(), String> {
         let total: usize = bufs.iter().map(|b| b.len()).sum();
         if total as u64 != count * SECTOR {
             return Err(format!("a read of {count} sectors was answered with {total} bytes"));
         }
         let mut at = sector;
         for bytes in bufs.iter().flat_map(|b| b.chunks_exact(SECTOR as usize)) {
-            let saw = stamp::read(bytes, self.volume, at).map_err(|e| format!("volume {} sector {at} {e}", self.volume))?;
+            let saw =
+                stamp::read(bytes, self.volume, at).map_err(|e| format!("volume {} sector {at} {e}", self.volume))?;
             linear.read(self.volume, at, saw, start, end);
             at += 1;
         }

@@ -28,6 +28,8 @@ struct Write {
     start: At,
     end: At,
     zeros: bool,
+    /// Without an answer, and its session was fenced at this time: it took effect before, or never.
+    dead: At,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +82,7 @@ impl Linear {
         assert_ne!(stamp, 0, "stamp 0 is the beginning");
         self.operations += 1;
         let entry = self.sectors.entry((volume, sector)).or_default();
-        let old = entry.writes.insert(stamp, Write { start: at, end: NEVER, zeros });
+        let old = entry.writes.insert(stamp, Write { start: at, end: NEVER, zeros, dead: NEVER });
         assert!(old.is_none(), "stamp {stamp} was used twice");
     }
 
@@ -89,6 +91,15 @@ impl Linear {
         let entry = self.sectors.get_mut(&(volume, sector));
         let write = entry.and_then(|s| s.writes.get_mut(&stamp)).expect("a write ends after it started");
         write.end = at;
+    }
+
+    /// Nothing that was asked so far and has no answer takes effect after `at`: its session is fenced (R6).
+    pub fn abandon_older(&mut self, at: At) {
+        for sector in self.sectors.values_mut() {
+            for write in sector.writes.values_mut().filter(|w| w.end == NEVER) {
+                write.dead = write.dead.min(at);
+            }
+        }
     }
 
     /// A read that was answered. Reads without an answer say nothing.
@@ -155,7 +166,7 @@ impl Sector {
         let mut zones = Vec::new();
         for (stamp, write) in self.writes.iter().filter(|(_, w)| !w.zeros) {
             let reads = self.reads.iter().filter(|r| r.saw == Some(*stamp));
-            let (mut first_end, mut last_start) = (write.end, write.start);
+            let (mut first_end, mut last_start) = (write.end.min(write.dead), write.start);
             let mut seen = false;
             for read in reads {
                 first_end = first_end.min(read.end);
@@ -205,7 +216,8 @@ impl Sector {
 mod tests {
     use super::*;
 
-    /// Script: `w1 0 5` write 1 from 0 to 5 (`-` never ends), `z2 ..` a trim, `r1 6 7` a read of 1, `r0` of zeros.
+    /// Script: `w1 0 5` write 1 from 0 to 5 (`-` never ends), `z2 ..` a trim, `r1 6 7` a read of 1, `r0` of zeros,
+    /// `f0 9 -` everything before is fenced at 9.
     fn check(script: &str) -> bool {
         let mut linear = Linear::default();
         for line in script.split(',') {
@@ -215,6 +227,7 @@ mod tests {
             let start: u64 = words[1].parse().expect("a number");
             let end: Option<u64> = words[2].parse().ok();
             match kind {
+                "f" => linear.abandon_older(start),
                 "r" => linear.read(1, 0, (stamp != 0).then_some(stamp), start, end.expect("reads end")),
                 _ => {
                     linear.write_started(1, 0, stamp, kind == "z", start);
@@ -238,6 +251,8 @@ mod tests {
             "w1 0 9, r0 1 2, r1 3 4",
             "w1 0 5, z2 6 -, r0 7 8",
             "w1 0 5, w2 0 5, w3 0 5, r3 6 7, r3 8 9",
+            "w1 0 -, f0 5 -, w2 3 9, r1 10 11",
+            "w1 0 -, f0 5 -, w2 6 7, r2 8 9",
         ] {
             assert!(check(script), "{script}");
         }
@@ -255,6 +270,7 @@ mod tests {
             "z1 0 1, w2 2 3, r0 4 5",
             "w1 0 5, z2 6 7, r1 8 9",
             "w1 0 2, r1 3 4, r1 20 21, w2 6 8",
+            "w1 0 -, f0 5 -, w2 6 7, r1 8 9",
         ] {
             assert!(!check(script), "{script}");
         }

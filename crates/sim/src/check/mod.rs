@@ -1,3 +1,4 @@
-//! Observers outside the system: they know what users asked and were told, and nothing else.
+//! The observers: they look from outside, after the fact, and know nothing of how the system works.
 
 pub mod linear;
+pub mod replicas;

@@ -1,0 +1,45 @@
+//! What tools see of an OSD: its replicas' reports and bytes, read through the engine.
+//!
+//! `pg verify --deep` and the simulator's replica check come in here. Nothing changes by it, and no lease
+//! or leader is asked: the caller compares replicas at one applied index.
+
+use crate::node::{Osd, ReadSlot};
+use crate::pgs::State;
+use engine::{ReadData, ReadError};
+use types::control::PgReport;
+use types::{ChunkKey, PgId, SectorRange};
+
+/// The group's read id of a read that no group asked for.
+pub(crate) const TOOL: u64 = u64::MAX;
+
+impl Osd {
+    /// What every running replica would report now.
+    pub fn reports_for_tools(&self) -> Vec<PgReport> {
+        self.pgs.groups().map(|group| group.report(self.now)).collect()
+    }
+
+    /// Which parts of the range may hold data here, as (sectors, data).
+    pub fn extents_for_tools(&self, pg: PgId, chunk: ChunkKey, range: SectorRange) -> Vec<(u32, bool)> {
+        let Some(key) = self.pgs.by_pg(pg) else { return Vec::new() };
+        self.engine.extents(self.pgs.get(key).identity.replica, chunk, range)
+    }
+
+    /// Reads what this replica holds at what it has applied; the result comes with
+    /// [`Osd::take_tool_reads`], after some turns. False: there is no such replica, or it does not serve.
+    pub fn read_for_tools(&mut self, pg: PgId, chunk: ChunkKey, range: SectorRange) -> bool {
+        let Some(slot) = self.pgs.by_pg(pg) else { return false };
+        let held = self.pgs.get(slot);
+        if !matches!(held.state, State::Running(_)) {
+            return false;
+        }
+        let replica = held.identity.replica;
+        let token = self.reads.insert(ReadSlot { slot, read: TOOL, replica }) as u64;
+        self.engine.read(token, replica, chunk, range, &mut self.engine_events);
+        true
+    }
+
+    /// Results of [`Osd::read_for_tools`], in order of completion.
+    pub fn take_tool_reads(&mut self) -> Vec<Result<ReadData, ReadError>> {
+        std::mem::take(&mut self.tool_reads)
+    }
+}

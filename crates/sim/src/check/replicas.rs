@@ -1,0 +1,67 @@
+//! Replica equality (what must never happen, 4): at one applied index all replicas of a PG hold the same
+//! bytes.
+//!
+//! Each replica is read through its own OSD's engine, as a client's read would be, while nothing changes.
+
+use crate::cluster::Cluster;
+use std::collections::BTreeMap;
+use types::limits::PART_MAX;
+use types::units::{SECTOR, SECTORS_PER_CHUNK};
+use types::{ChunkKey, OsdId, PgId, SectorRange, VolumeId};
+
+/// One OSD's bytes of one range; zeros are `None`.
+type Bytes = Option<Vec<u8>>;
+
+/// Compares every chunk of `volume` in every PG. Gives the number of bytes compared.
+///
+/// # Errors
+/// Where two replicas differ, or what could not be read.
+pub fn check(cluster: &mut Cluster, volume: VolumeId, chunks: u32, pgs: &[(PgId, Vec<OsdId>)]) -> Result<u64, String> {
+    let mut compared = 0;
+    for (pg, members) in pgs {
+        for index in 0..chunks {
+            let chunk = ChunkKey { volume, index };
+            for range in ranges_with_data(cluster, *pg, members, chunk) {
+                let mut seen: BTreeMap<OsdId, Bytes> = BTreeMap::new();
+                for osd in members {
+                    seen.insert(*osd, cluster.read_replica(*osd, *pg, chunk, range)?);
+                }
+                compared += range.len_bytes() as u64;
+                differences(*pg, chunk, range, &seen)?;
+            }
+        }
+    }
+    Ok(compared)
+}
+
+/// Parts of the chunk where some member may hold data.
+fn ranges_with_data(cluster: &Cluster, pg: PgId, members: &[OsdId], chunk: ChunkKey) -> Vec<SectorRange> {
+    let part = (PART_MAX / SECTOR) as u32;
+    let parts = (0..SECTORS_PER_CHUNK / part).map(|n| SectorRange { start: n * part, count: part });
+    let holds = |range: &SectorRange| {
+        let osds = cluster.running().filter(|(id, _)| members.contains(id));
+        osds.flat_map(|(_, osd)| osd.extents_for_tools(pg, chunk, *range)).any(|(_, data)| data)
+    };
+    let whole = SectorRange { start: 0, count: SECTORS_PER_CHUNK };
+    if holds(&whole) { parts.filter(holds).collect() } else { Vec::new() }
+}
+
+fn differences(pg: PgId, chunk: ChunkKey, range: SectorRange, seen: &BTreeMap<OsdId, Bytes>) -> Result<(), String> {
+    let mut all = seen.iter();
+    let (first, expected) = all.next().expect("a PG has members");
+    for (osd, bytes) in all {
+        if bytes == expected {
+            continue;
+        }
+        let sector = |bytes: &Bytes, n: usize| {
+            let at = n * SECTOR as usize;
+            bytes.as_ref().map_or_else(|| vec![0; SECTOR as usize], |b| b[at..at + SECTOR as usize].to_vec())
+        };
+        let differ = |n: &usize| sector(bytes, *n) != sector(expected, *n);
+        if let Some(n) = (0..range.count as usize).find(differ) {
+            let at = range.start as usize + n;
+            return Err(format!("pg {pg}: {first} and {osd} differ at sector {at} of {chunk}"));
+        }
+    }
+    Ok(())
+}

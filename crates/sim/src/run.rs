@@ -1,0 +1,212 @@
+//! One seed from the first format to the last comparison.
+//!
+//! ```text
+//! draw options → format, start → pool, PGs lead → volume → work under faults → mend everything
+//!   → calm: all is answered, all PGs lead, all replicas have applied the same → read all → compare
+//! ```
+
+use crate::check::replicas;
+use crate::client::VOLUME;
+use crate::cluster::Cluster;
+use crate::faults::{Class, Faults};
+use crate::options::Options;
+use crate::trace;
+use crate::workload::Workload;
+use control::PoolState;
+use control::admin::{AdminAsk, PoolCreate};
+use env::sim::FaultCounts;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use types::rng::Rng;
+use types::units::CHUNK;
+use types::{Index, OsdId, PgId, Time, VolumeId};
+
+/// The cluster must serve within this time of its birth.
+const SETUP: Duration = Duration::from_secs(30);
+/// Steps without a step of time: something turns on the spot.
+const STEPS_AT_ONCE_MAX: u32 = 20_000;
+
+/// What a run found out.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    pub trace_hash: u64,
+    pub simulated: Duration,
+    pub classes: BTreeMap<Class, u64>,
+    pub struck: FaultCounts,
+    /// Requests answered, and sector operations checked.
+    pub requests: u64,
+    pub sectors: u64,
+    /// Bytes of replicas compared.
+    pub compared: u64,
+    pub turns: u64,
+    /// What went wrong.
+    pub failure: Option<String>,
+}
+
+/// Runs one seed.
+pub fn run(seed: u64) -> Report {
+    let mut rng = Rng::new(seed ^ 0xba5a_17ba_5a17);
+    let options = Options::draw(&mut rng);
+    tracing::info!(?options, "seed {seed}");
+    let mut run = Run { cluster: Cluster::new(seed, options), rng, classes: BTreeMap::new(), compared: 0, at_once: 0 };
+    let failure = run.whole().err();
+    let workload = run.cluster.client.workload.as_ref();
+    Report {
+        trace_hash: run.cluster.world.trace_hash(),
+        simulated: run.cluster.world.now().since(Time::ZERO),
+        struck: run.cluster.world.fault_counts(),
+        requests: workload.map_or(0, |w| w.answered),
+        sectors: run.cluster.client.linear.operations(),
+        classes: run.classes,
+        compared: run.compared,
+        turns: run.cluster.turns,
+        failure,
+    }
+}
+
+struct Run {
+    cluster: Cluster,
+    rng: Rng,
+    classes: BTreeMap<Class, u64>,
+    compared: u64,
+    at_once: u32,
+}
+
+impl Run {
+    fn whole(&mut self) -> Result<(), String> {
+        self.set_up()?;
+        self.work_under_faults()?;
+        self.calm()?;
+        self.compare()?;
+        match self.cluster.client.linear.violations().first() {
+            Some(violation) => Err(violation.to_string()),
+            None => Ok(()),
+        }
+    }
+
+    /// One step, at most to `until`.
+    fn step(&mut self, until: Time) -> Result<(), String> {
+        let before = self.cluster.world.now();
+        self.cluster.step(until);
+        self.at_once = if self.cluster.world.now() == before { self.at_once + 1 } else { 0 };
+        if self.at_once > STEPS_AT_ONCE_MAX {
+            return Err(format!("somebody turns on the spot at {before:?}"));
+        }
+        match &self.cluster.client.failure {
+            Some(what) => Err(what.clone()),
+            None => self.cluster.failure(),
+        }
+    }
+
+    /// Steps until `done`, at most for `limit`.
+    fn until(&mut self, limit: Duration, what: &str, done: impl Fn(&Cluster) -> bool) -> Result<(), String> {
+        let deadline = self.cluster.world.now() + limit;
+        while !done(&self.cluster) {
+            if self.cluster.world.now() >= deadline {
+                return Err(format!("not within {limit:?}: {what}; {}", self.cluster.describe()));
+            }
+            self.step(deadline)?;
+        }
+        Ok(())
+    }
+
+    fn set_up(&mut self) -> Result<(), String> {
+        let osds = self.cluster.osd_count();
+        self.until(SETUP, "all OSDs reach meta", |c| c.osds_in_touch() == osds)?;
+        let options = &self.cluster.options;
+        let (name, domain) = ("main".to_owned(), "osd".to_owned());
+        let pool = PoolCreate { name, replicas: options.replicas, domain, pg_count: options.pgs };
+        self.cluster.admin(AdminAsk::PoolCreate(pool));
+        self.until(SETUP, "the pool is made", |c| {
+            c.meta.records().is_some_and(|r| r.pools.values().any(|p| p.state == PoolState::Ready))
+        })?;
+        self.until(SETUP, "all PGs are active", all_active)?;
+        let len_bytes = self.cluster.options.shape.len_bytes;
+        self.cluster.admin(AdminAsk::VolumeCreate { name: VOLUME.to_owned(), len_bytes });
+        self.until(SETUP, "the volume is made", |c| c.meta.records().is_some_and(|r| !r.volumes.is_empty()))
+    }
+
+    fn volume(&self) -> VolumeId {
+        let records = self.cluster.meta.records().expect("meta is up");
+        *records.volumes.keys().next().expect("the volume was made")
+    }
+
+    fn work_under_faults(&mut self) -> Result<(), String> {
+        let options = self.cluster.options.clone();
+        let workload = Workload::new(self.volume().0, options.shape.clone(), self.rng.fork());
+        let cluster = &mut self.cluster;
+        cluster.client.begin(&cluster.world, workload, options.faults);
+        let now = cluster.world.now();
+        let mut faults = Faults::new(self.rng.fork(), now, now + options.faults, &Class::ALL);
+        let end = now + options.faults;
+        loop {
+            let now = self.cluster.world.now();
+            trace::at(now, trace::Speaker::Sim);
+            faults.act(now, &mut self.cluster);
+            if faults.is_over(now) {
+                break;
+            }
+            self.step(faults.next().unwrap_or(end).max(now))?;
+        }
+        self.classes = faults.counts;
+        Ok(())
+    }
+
+    /// Nothing is broken any more: everything must work again within its time.
+    fn calm(&mut self) -> Result<(), String> {
+        trace::at(self.cluster.world.now(), trace::Speaker::Sim);
+        tracing::info!("calm");
+        self.cluster.mend();
+        let limit = self.cluster.options.calm;
+        self.until(limit, "all PGs are active again", all_active)?;
+        self.cluster.client.hurry();
+        self.until(limit, "everything is answered", work_done)?;
+        let workload = self.cluster.client.workload.as_mut().expect("it was begun");
+        workload.finish();
+        self.until(limit, "everything is read back", work_done)?;
+        self.until(limit, "all replicas have applied the same", all_equal)
+    }
+
+    fn compare(&mut self) -> Result<(), String> {
+        let records = self.cluster.meta.records().expect("meta is up");
+        let of = |pg: &control::PgRecord| (pg.pg, pg.members.iter().map(|m| m.osd).collect());
+        let pgs: Vec<(PgId, Vec<OsdId>)> = records.pgs.values().map(of).collect();
+        let chunks = self.cluster.options.shape.len_bytes.div_ceil(CHUNK) as u32;
+        let volume = self.volume();
+        self.compared = replicas::check(&mut self.cluster, volume, chunks, &pgs)?;
+        Ok(())
+    }
+}
+
+fn work_done(cluster: &Cluster) -> bool {
+    cluster.client.workload.as_ref().is_some_and(Workload::is_done)
+}
+
+/// Whether every PG that meta knows has a leader that serves.
+fn all_active(cluster: &Cluster) -> bool {
+    let Some(records) = cluster.meta.records() else { return false };
+    let mut active: BTreeMap<PgId, usize> = BTreeMap::new();
+    for (_, osd) in cluster.running() {
+        for report in osd.reports_for_tools() {
+            if report.leading.is_some_and(|l| l.active) {
+                *active.entry(report.pg).or_default() += 1;
+            }
+        }
+    }
+    records.pgs.keys().all(|pg| active.get(pg) == Some(&1))
+}
+
+/// Whether every member of every PG serves and has applied the same.
+fn all_equal(cluster: &Cluster) -> bool {
+    let Some(records) = cluster.meta.records() else { return false };
+    let mut applied: BTreeMap<PgId, Vec<Index>> = BTreeMap::new();
+    for (_, osd) in cluster.running() {
+        for report in osd.reports_for_tools() {
+            applied.entry(report.pg).or_default().push(report.applied);
+        }
+    }
+    records.pgs.values().all(|pg| {
+        let seen = applied.get(&pg.pg).map_or(&[][..], Vec::as_slice);
+        seen.len() == pg.members.len() && seen.iter().all(|index| *index == seen[0])
+    })
+}
