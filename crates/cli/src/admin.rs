@@ -1,0 +1,115 @@
+//! Questions to the leading meta, asked from a command: one blocking call each.
+
+use crate::args::Domain;
+use crate::errors::UserError;
+use anyhow::{Result, bail};
+use api::{AdminClient, AdminError};
+use control::admin::{AdminAnswer, AdminAsk, OsdRegister, OsdView, PgView, PoolCreate, PoolView, Status, VolumeView};
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use types::{ClusterId, OsdId, OsdUuid};
+
+/// How long an answer is waited for.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A connection to the cluster's metas.
+pub struct Admin {
+    runtime: Runtime,
+    client: AdminClient,
+}
+
+macro_rules! expect {
+    ($self:ident, $ask:expr, $pattern:pat => $value:expr) => {
+        match $self.ask($ask)? {
+            $pattern => Ok($value),
+            other => bail!("meta answered {other:?}"),
+        }
+    };
+}
+
+impl Admin {
+    pub fn connect(metas: &[SocketAddr]) -> Result<Admin> {
+        let runtime = crate::role::runtime()?;
+        let addrs = metas.iter().map(SocketAddr::to_string).collect();
+        Ok(Admin { client: AdminClient::new(addrs, TIMEOUT), runtime })
+    }
+
+    fn ask(&self, ask: AdminAsk) -> Result<AdminAnswer> {
+        self.runtime.block_on(self.client.ask(ask)).map_err(|e| told(&e).into())
+    }
+
+    pub fn status(&self) -> Result<Status> {
+        expect!(self, AdminAsk::Status, AdminAnswer::Status(s) => s)
+    }
+
+    pub fn osds(&self) -> Result<Vec<OsdView>> {
+        expect!(self, AdminAsk::OsdList, AdminAnswer::Osds(v) => v)
+    }
+
+    pub fn pools(&self) -> Result<Vec<PoolView>> {
+        expect!(self, AdminAsk::PoolList, AdminAnswer::Pools(v) => v)
+    }
+
+    pub fn pool(&self, name: &str) -> Result<Option<PoolView>> {
+        Ok(self.pools()?.into_iter().find(|p| p.name == name))
+    }
+
+    /// Gives the pool and a warning, if there is one.
+    pub fn create_pool(&self, name: &str, replicas: u32, pgs: u32, domain: Domain) -> Result<(PoolView, Option<String>)> {
+        let domain = format!("{domain:?}").to_lowercase();
+        let create = PoolCreate { name: name.to_owned(), replicas, domain, pg_count: pgs };
+        expect!(self, AdminAsk::PoolCreate(create), AdminAnswer::PoolCreated { pool, warning } => (pool, warning))
+    }
+
+    pub fn remove_pool(&self, name: &str) -> Result<()> {
+        expect!(self, AdminAsk::PoolRemove { name: name.to_owned() }, AdminAnswer::Done => ())
+    }
+
+    pub fn pgs(&self, pool: Option<&str>) -> Result<Vec<PgView>> {
+        expect!(self, AdminAsk::PgList { pool: pool.unwrap_or("").to_owned() }, AdminAnswer::Pgs(v) => v)
+    }
+
+    /// Whether every PG of the pool serves.
+    pub fn all_active(&self, pool: &str) -> Result<bool> {
+        let pgs = self.pgs(Some(pool))?;
+        Ok(!pgs.is_empty() && pgs.iter().all(|pg| pg.state.iter().any(|s| s == "active")))
+    }
+
+    pub fn volumes(&self, pool: Option<&str>) -> Result<Vec<VolumeView>> {
+        expect!(self, AdminAsk::VolumeList { pool: pool.unwrap_or("").to_owned() }, AdminAnswer::Volumes(v) => v)
+    }
+
+    pub fn volume(&self, name: &str) -> Result<Option<VolumeView>> {
+        let pool = name.split('/').next().unwrap_or("");
+        Ok(self.volumes(Some(pool))?.into_iter().find(|v| v.name == name))
+    }
+
+    pub fn volume_info(&self, name: &str) -> Result<VolumeView> {
+        expect!(self, AdminAsk::VolumeInfo { name: name.to_owned() }, AdminAnswer::Volume(v) => v)
+    }
+
+    pub fn create_volume(&self, name: &str, len_bytes: u64) -> Result<VolumeView> {
+        expect!(self, AdminAsk::VolumeCreate { name: name.to_owned(), len_bytes }, AdminAnswer::Volume(v) => v)
+    }
+
+    pub fn remove_volume(&self, name: &str, force: bool) -> Result<()> {
+        expect!(self, AdminAsk::VolumeRemove { name: name.to_owned(), force }, AdminAnswer::Done => ())
+    }
+
+    pub fn register_osd(&self, register: OsdRegister) -> Result<(ClusterId, OsdId)> {
+        expect!(self, AdminAsk::OsdRegister(register), AdminAnswer::OsdRegistered { cluster, osd } => (cluster, osd))
+    }
+}
+
+/// A fresh registration of a device.
+pub fn registration(uuid: OsdUuid, host: &str, rack: &str, zone: &str, capacity_bytes: u64) -> OsdRegister {
+    OsdRegister { uuid, host: host.to_owned(), rack: rack.to_owned(), zone: zone.to_owned(), capacity_bytes }
+}
+
+/// The error with its code in front once, and what to do next behind.
+fn told(error: &AdminError) -> UserError {
+    let text = error.to_string();
+    let prefix = format!("BSLT-{}: ", error.code());
+    UserError::new(error.code(), text.trim_start_matches(&prefix).to_owned(), "")
+}

@@ -1,0 +1,338 @@
+//! The command line. Every command has an example in its help; every flag a unit and a default.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Replicated block storage: one binary for every role and every command.
+#[derive(Parser, Debug)]
+#[command(name = "basalt", version, disable_help_subcommand = true, propagate_version = true)]
+#[command(after_help = "Examples:
+  basalt dev up                      a cluster of processes on this machine, ready in seconds
+  basalt volume create main/vm1 10GiB
+  basalt nbd main/vm1 --socket /tmp/vm1.sock
+  basalt explain 2020                what an error code means")]
+pub struct Cli {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Flags that every command takes.
+#[derive(Args, Debug, Clone)]
+pub struct Common {
+    /// Metadata servers to ask, as HOST:PORT; repeat for several [default: those of the dev cluster]
+    #[arg(long, global = true, value_name = "ADDR", env = "BASALT_META", value_delimiter = ',')]
+    pub meta: Vec<SocketAddr>,
+    /// The dev cluster that is meant when --meta is not given
+    #[arg(long, global = true, default_value = "default", value_name = "NAME")]
+    pub cluster: String,
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// A cluster of separate processes on this machine: no root, no etcd
+    #[command(subcommand)]
+    Dev(Dev),
+    /// Run a metadata server
+    Meta(MetaArgs),
+    /// Storage daemons: format, run, ls
+    #[command(subcommand)]
+    Osd(Osd),
+    /// Export a volume over NBD
+    Nbd(NbdArgs),
+    /// Health, daemons, PGs and capacity at a glance
+    Status,
+    /// Placement groups: ls, verify
+    #[command(subcommand)]
+    Pg(Pg),
+    /// Pools: create, ls, rm
+    #[command(subcommand)]
+    Pool(Pool),
+    /// Volumes: create, ls, info, rm
+    #[command(subcommand)]
+    Volume(Volume),
+    /// What an error code means and what to do about it; `explain metrics` lists all metrics
+    #[command(after_help = "Example:\n  basalt explain BSLT-2020")]
+    Explain { code: String },
+    /// Print a completion script
+    #[command(after_help = "Example:\n  basalt completion bash > /etc/bash_completion.d/basalt")]
+    Completion { shell: clap_complete::Shell },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Dev {
+    /// Start the cluster, making it first if it is not there
+    #[command(after_help = "Example:\n  basalt dev up --osds 3 --export main/demo")]
+    Up {
+        /// OSDs of a new cluster
+        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=16))]
+        osds: u32,
+        /// Size of each OSD's device, a sparse file
+        #[arg(long, default_value = "4GiB", value_parser = crate::size::parse)]
+        device_size: u64,
+        /// Create this volume if it is not there, and export it over NBD
+        #[arg(long, value_name = "POOL/VOLUME")]
+        export: Option<String>,
+        /// Size of the exported volume when it is created
+        #[arg(long, default_value = "1GiB", value_parser = crate::size::parse)]
+        size: u64,
+    },
+    /// Which processes run, and where they listen
+    Status,
+    /// Print the socket of an exported volume
+    Socket { volume: String },
+    /// kill -9 one OSD
+    Kill { osd: u32 },
+    /// Stop one OSD gently
+    Stop { osd: u32 },
+    /// Start one OSD again
+    Start { osd: u32 },
+    /// Stop everything; data stays
+    Down,
+    /// Stop everything and delete all data
+    Destroy {
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  basalt meta --dir /var/lib/basalt/meta --listen 10.0.0.1:7300")]
+pub struct MetaArgs {
+    /// Where the records are kept (redb), unless --etcd is given
+    #[arg(long, value_name = "DIR")]
+    pub dir: PathBuf,
+    /// gRPC address
+    #[arg(long, default_value = "127.0.0.1:7300")]
+    pub listen: SocketAddr,
+    /// HTTP address for metrics [default: gRPC port + 1]
+    #[arg(long)]
+    pub http: Option<SocketAddr>,
+    /// Keep the records in etcd at these URLs: several metas may run, one leads
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    pub etcd: Vec<String>,
+    #[arg(long, hide = true)]
+    pub dev_mark: Option<String>,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Osd {
+    /// Prepare a device for this cluster; it gets a new OSD id
+    #[command(after_help = "Example:\n  basalt osd format --device /dev/nvme0n1 --meta 10.0.0.1:7300")]
+    Format {
+        /// A block device, or a file (made with --size if it is not there)
+        #[arg(long, value_name = "PATH")]
+        device: PathBuf,
+        /// Size of a new file
+        #[arg(long, value_parser = crate::size::parse)]
+        size: Option<u64>,
+        /// Size of the log [default: 1 % of the device, at least 1 GiB]
+        #[arg(long, value_parser = crate::size::parse)]
+        log_size: Option<u64>,
+        /// Overwrite what is on the device
+        #[arg(long)]
+        force: bool,
+    },
+    /// Serve a formatted device
+    #[command(after_help = "Example:\n  basalt osd run --device /dev/nvme0n1 --listen 10.0.0.1:7410 --meta 10.0.0.1:7300")]
+    Run(OsdRun),
+    /// List OSDs with state, place and use
+    Ls,
+}
+
+#[derive(Args, Debug)]
+pub struct OsdRun {
+    #[arg(long, value_name = "PATH")]
+    pub device: PathBuf,
+    /// Where peers and clients connect
+    #[arg(long)]
+    pub listen: SocketAddr,
+    /// HTTP address for metrics [default: data port + 1]
+    #[arg(long)]
+    pub http: Option<SocketAddr>,
+    /// Failure domains of this OSD
+    #[arg(long, default_value = "localhost")]
+    pub host: String,
+    #[arg(long, default_value = "default")]
+    pub rack: String,
+    #[arg(long, default_value = "default")]
+    pub zone: String,
+    /// The device keeps its write cache on power loss: skip flushes (R10). Data is lost if that is not true.
+    #[arg(long)]
+    pub assume_plp: bool,
+    /// Ask a majority for every read instead of trusting the lease (for hosts whose clocks may stop)
+    #[arg(long)]
+    pub no_lease_reads: bool,
+    #[arg(long, hide = true)]
+    pub dev_mark: Option<String>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  basalt nbd main/vm1 --socket /run/vm1.sock
+  qemu-img info 'nbd+unix:///main/vm1?socket=/run/vm1.sock'")]
+pub struct NbdArgs {
+    /// POOL/VOLUME
+    pub volume: String,
+    /// Unix socket to listen on
+    #[arg(long, value_name = "PATH", conflicts_with = "listen")]
+    pub socket: Option<PathBuf>,
+    /// TCP address to listen on [default: 127.0.0.1:10809 without --socket]
+    #[arg(long)]
+    pub listen: Option<SocketAddr>,
+    #[arg(long)]
+    pub read_only: bool,
+    /// Take the volume from whoever holds it; its writes are fenced
+    #[arg(long)]
+    pub steal: bool,
+    #[arg(long, hide = true)]
+    pub dev_mark: Option<String>,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Pg {
+    /// List PGs with leader, members and state
+    Ls {
+        #[arg(long)]
+        pool: Option<String>,
+    },
+    /// Compare the replicas of PGs
+    Verify {
+        /// Only these PGs, as POOL.HEX [default: all]
+        pgs: Vec<types::PgId>,
+        /// Read and compare every block at one log index
+        #[arg(long, conflicts_with = "tables")]
+        deep: bool,
+        /// Compare tables only
+        #[arg(long)]
+        tables: bool,
+    },
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
+pub enum Domain {
+    Osd,
+    Host,
+    Rack,
+    Zone,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Pool {
+    /// Create a pool
+    #[command(after_help = "Example:\n  basalt pool create fast --replicas 3 --pgs 64 --domain host")]
+    Create {
+        name: String,
+        #[arg(long, default_value_t = 3)]
+        replicas: u32,
+        #[arg(long, default_value_t = 32)]
+        pgs: u32,
+        /// Replicas of a PG never share one of these
+        #[arg(long, value_enum, default_value_t = Domain::Host)]
+        domain: Domain,
+    },
+    /// List pools
+    Ls,
+    /// Remove an empty pool
+    Rm { name: String },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Volume {
+    /// Create a volume; space is taken when it is written
+    #[command(after_help = "Example:\n  basalt volume create main/vm1 10GiB")]
+    Create {
+        /// POOL/VOLUME
+        name: String,
+        /// 1MiB to 64TiB
+        #[arg(value_parser = crate::size::parse)]
+        size: u64,
+    },
+    /// List volumes
+    Ls {
+        #[arg(long)]
+        pool: Option<String>,
+    },
+    /// One volume: size, segments, holder
+    Info { name: String },
+    /// Delete a volume and its data
+    Rm {
+        name: String,
+        /// Even while somebody holds it
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+#[command(after_help = "Examples:
+  basalt bench main/demo --op randwrite --depth 32 --seconds 10
+  basalt bench floor --depths 1,8,32,128")]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    pub floor: Option<BenchSub>,
+    #[command(flatten)]
+    pub load: LoadArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct LoadArgs {
+    /// POOL/VOLUME
+    pub volume: Option<String>,
+    #[arg(long, value_enum, default_value_t = LoadOp::Randwrite)]
+    pub op: LoadOp,
+    /// Requests in flight
+    #[arg(long, default_value_t = 32)]
+    pub depth: usize,
+    /// Bytes of a request
+    #[arg(long, default_value = "4KiB", value_parser = crate::size::parse)]
+    pub block: u64,
+    #[arg(long, default_value_t = 10)]
+    pub seconds: u64,
+    /// First bytes of the volume that are used [default: all]
+    #[arg(long, value_parser = crate::size::parse)]
+    pub span: Option<u64>,
+    /// Write stamps and check every read against them
+    #[arg(long)]
+    pub verify: bool,
+    /// Take the volume from whoever holds it
+    #[arg(long)]
+    pub steal: bool,
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
+pub enum LoadOp {
+    Randwrite,
+    Randread,
+    Write,
+    Read,
+    Randrw,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum BenchSub {
+    /// The least that a 3-replica write can cost here: same bytes, same flushes, nothing else
+    Floor {
+        /// Folder for the three log files [default: a temporary one]
+        #[arg(long)]
+        dir: Option<PathBuf>,
+        #[arg(long, default_value_t = 5)]
+        seconds: u64,
+        #[arg(long, value_delimiter = ',', default_value = "1,8,32,128")]
+        depths: Vec<usize>,
+        /// flush, noflush or both
+        #[arg(long, value_delimiter = ',', default_value = "noflush,flush")]
+        modes: Vec<String>,
+    },
+    #[command(hide = true)]
+    FloorNode { args: Vec<String> },
+}

@@ -1,0 +1,146 @@
+//! A dev cluster's folder: what is in it, and the record of what was decided when it was made.
+
+use crate::errors::UserError;
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+
+/// First port of the block of a cluster: metas, then OSDs, as the conventions give them.
+const META_PORT: u16 = 7300;
+/// Blocks that are tried.
+const BLOCKS_MAX: u16 = 20;
+/// Distance between two clusters' blocks.
+const BLOCK: u16 = 1000;
+
+/// `cluster.json`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    pub schema: String,
+    pub name: String,
+    /// An argument of every process, by which it is found again.
+    pub mark: String,
+    /// Added to the ports of the conventions.
+    pub port_shift: u16,
+    pub metas: u32,
+    pub osds: u32,
+    pub device_bytes: u64,
+}
+
+/// A dev cluster on disk.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    pub dir: PathBuf,
+    pub record: Record,
+}
+
+/// `${XDG_STATE_HOME:-~/.local/state}/basalt/dev/NAME`.
+pub fn dir_of(name: &str) -> Result<PathBuf> {
+    let state = match std::env::var_os("XDG_STATE_HOME").filter(|v| !v.is_empty()) {
+        Some(dir) => PathBuf::from(dir),
+        None => PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?).join(".local/state"),
+    };
+    Ok(state.join("basalt/dev").join(name))
+}
+
+impl Cluster {
+    /// Opens the record, if there is one.
+    pub fn open(name: &str) -> Result<Option<Cluster>> {
+        let dir = dir_of(name)?;
+        let path = dir.join("cluster.json");
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(unusable(&path, &e).into()),
+        };
+        let record = serde_json::from_str(&text).with_context(|| format!("{} is damaged", path.display()))?;
+        Ok(Some(Cluster { dir, record }))
+    }
+
+    /// As [`Cluster::open`], with an error that says what to do.
+    pub fn expect(name: &str) -> Result<Cluster> {
+        Cluster::open(name)?.ok_or_else(|| {
+            UserError::new(1002, format!("there is no dev cluster named {name}"), "basalt dev up").into()
+        })
+    }
+
+    /// Makes the folder and the record.
+    pub fn create(name: &str, osds: u32, device_bytes: u64) -> Result<Cluster> {
+        let dir = dir_of(name)?;
+        for sub in ["run", "pids", "logs"] {
+            let path = dir.join(sub);
+            std::fs::create_dir_all(&path).map_err(|e| unusable(&path, &e))?;
+        }
+        let record = Record {
+            schema: "basalt.dev.cluster/1".to_owned(),
+            name: name.to_owned(),
+            mark: uuid::Uuid::new_v4().to_string(),
+            port_shift: free_block(osds)?,
+            metas: 1,
+            osds,
+            device_bytes,
+        };
+        let cluster = Cluster { dir, record };
+        cluster.save()?;
+        Ok(cluster)
+    }
+
+    /// Writes the record, atomically.
+    pub fn save(&self) -> Result<()> {
+        let path = self.dir.join("cluster.json");
+        let next = self.dir.join("cluster.json.next");
+        let text = serde_json::to_string_pretty(&self.record)?;
+        std::fs::write(&next, text).map_err(|e| unusable(&next, &e))?;
+        std::fs::rename(&next, &path).map_err(|e| unusable(&path, &e))?;
+        Ok(())
+    }
+
+    pub fn meta_addr(&self, i: u32) -> SocketAddr {
+        local(META_PORT + self.record.port_shift + 10 * i as u16)
+    }
+
+    pub fn osd_addr(&self, n: u32) -> SocketAddr {
+        local(META_PORT + 100 + self.record.port_shift + 10 * n as u16)
+    }
+
+    pub fn http_of(addr: SocketAddr) -> SocketAddr {
+        SocketAddr::new(addr.ip(), addr.port() + 1)
+    }
+
+    pub fn osd_dir(&self, n: u32) -> PathBuf {
+        self.dir.join(format!("osd.{n}"))
+    }
+
+    pub fn device(&self, n: u32) -> PathBuf {
+        self.osd_dir(n).join("device")
+    }
+
+    pub fn socket(&self, export: &str) -> PathBuf {
+        self.dir.join("run").join(format!("{}.sock", export.replace('/', "-")))
+    }
+}
+
+fn local(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+fn unusable(path: &Path, error: &std::io::Error) -> UserError {
+    UserError::new(1006, format!("{}: {error}", path.display()), "")
+}
+
+/// The first shift whose ports are all free.
+fn free_block(osds: u32) -> Result<u16> {
+    let free = |port: u16| TcpListener::bind(local(port)).is_ok();
+    for block in 0..BLOCKS_MAX {
+        let shift = block * BLOCK;
+        let ports = [0, 1].into_iter().chain((1..=osds as u16).flat_map(|n| [100 + 10 * n, 101 + 10 * n]));
+        if ports.map(|p| META_PORT + shift + p).all(free) {
+            if shift > 0 {
+                println!("ports from {META_PORT} on are taken; using {} on", META_PORT + shift);
+            }
+            return Ok(shift);
+        }
+    }
+    Err(UserError::new(1005, "no free block of ports from 7300 to 27300", "basalt dev down").into())
+}

@@ -1,0 +1,42 @@
+//! What a user sees when something fails: what, on which thing, why, and what to type next.
+
+use std::fmt;
+
+/// How a command ends. The numbers are part of the interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    Done = 0,
+    Failed = 1,
+    Usage = 2,
+    Degraded = 3,
+}
+
+/// An error with a stable code. `basalt explain CODE` tells more.
+#[derive(Debug)]
+pub struct UserError {
+    pub code: u32,
+    /// What failed, on what, and why: one sentence.
+    pub what: String,
+    /// What to type or do next.
+    pub next: String,
+}
+
+impl UserError {
+    pub fn new(code: u32, what: impl Into<String>, next: impl Into<String>) -> UserError {
+        assert!(crate::explain::lookup(code).is_some(), "BSLT-{code} is not in the registry");
+        UserError { code, what: what.into(), next: next.into() }
+    }
+}
+
+impl fmt::Display for UserError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BSLT-{:04}: {}", self.code, self.what)?;
+        if !self.next.is_empty() {
+            write!(f, "\n  next: {}", self.next)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for UserError {}

@@ -1,0 +1,49 @@
+//! `basalt explain`: what a code means, or what the metrics are.
+
+use crate::args::Cli;
+use crate::errors::{Exit, UserError};
+use crate::output;
+use anyhow::Result;
+use clap::CommandFactory;
+use serde_json::json;
+
+/// Title, why, what to do.
+pub fn lookup(code: u32) -> Option<(String, String, String)> {
+    let ours = types::codes::lookup(code).map(|c| (c.title.to_owned(), c.why.to_owned(), c.fix.to_owned()));
+    ours.or_else(|| control::codes::explain(code).map(|c| (c.what.to_owned(), String::new(), c.next.to_owned())))
+}
+
+pub fn run(word: &str, as_json: bool) -> Result<Exit> {
+    if word == "metrics" {
+        return metrics(as_json);
+    }
+    let number = word.trim_start_matches("BSLT-").parse().ok();
+    let Some((number, (title, why, fix))) = number.and_then(|n| lookup(n).map(|row| (n, row))) else {
+        return Err(UserError::new(1001, format!("`{word}` is no known code"), "basalt explain BSLT-1001").into());
+    };
+    if as_json {
+        output::json("explain", json!({ "code": number, "title": title, "why": why, "fix": fix }))?;
+        return Ok(Exit::Done);
+    }
+    println!("BSLT-{number:04}: {title}");
+    for line in [why, fix].iter().filter(|l| !l.is_empty()) {
+        println!("  {line}");
+    }
+    Ok(Exit::Done)
+}
+
+fn metrics(as_json: bool) -> Result<Exit> {
+    let rows = osd::OsdMetrics::ROWS;
+    if as_json {
+        let list: Vec<_> = rows.iter().map(|r| json!({ "name": r.name, "kind": r.kind, "help": r.help })).collect();
+        output::json("explain.metrics", json!({ "metrics": list }))?;
+    } else {
+        output::table(&["metric", "kind", "meaning"], rows.iter().map(|r| [r.name, r.kind, r.help].map(str::to_owned).to_vec()));
+    }
+    Ok(Exit::Done)
+}
+
+/// `basalt completion`.
+pub fn completion(shell: clap_complete::Shell) {
+    clap_complete::generate(shell, &mut Cli::command(), "basalt", &mut std::io::stdout());
+}

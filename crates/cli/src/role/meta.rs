@@ -1,0 +1,45 @@
+//! `basalt meta`.
+
+use crate::args::MetaArgs;
+use crate::errors::UserError;
+use crate::role;
+use anyhow::Result;
+use meta::{MetaConfig, StoreConfig};
+use std::net::SocketAddr;
+
+/// Runs a metadata server until it is asked to end.
+pub fn run(args: MetaArgs) -> Result<()> {
+    let store = if args.etcd.is_empty() {
+        std::fs::create_dir_all(&args.dir)
+            .map_err(|e| UserError::new(1006, format!("{}: {e}", args.dir.display()), ""))?;
+        StoreConfig::Redb { path: args.dir.join("meta.redb") }
+    } else {
+        StoreConfig::Etcd(metastore::EtcdConfig::new(args.etcd.clone(), "/basalt"))
+    };
+    let http = args.http.unwrap_or_else(|| SocketAddr::new(args.listen.ip(), args.listen.port() + 1));
+    let config = MetaConfig { listen: args.listen, http: Some(http), advertise: None, store };
+    let runtime = role::runtime()?;
+    runtime.block_on(async {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut term = signal(SignalKind::terminate())?;
+        let mut int = signal(SignalKind::interrupt())?;
+        let asked = async move {
+            tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+        };
+        let ready = |grpc: SocketAddr, http: Option<SocketAddr>| tracing::info!(%grpc, ?http, "meta is listening");
+        meta::serve(config, asked, ready).await.map_err(|error| meta_error(&error, &args).into())
+    })
+}
+
+fn meta_error(error: &meta::MetaError, args: &MetaArgs) -> UserError {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    match error {
+        meta::MetaError::Listen { .. } => UserError::new(1006, text, "choose another --listen or --http"),
+        _ => UserError::new(2005, text, format!("look at {}", args.dir.display())),
+    }
+}

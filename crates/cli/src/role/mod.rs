@@ -1,0 +1,69 @@
+//! Composition roots: each role puts its rooms, its threads and its endpoints together.
+
+pub mod http;
+pub mod meta;
+pub mod nbd;
+pub mod osd;
+pub mod session;
+
+use crate::errors::UserError;
+use anyhow::{Context, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::runtime::Runtime;
+
+/// The control plane's threads of a data-plane process: one worker is plenty.
+pub fn runtime() -> Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("control")
+        .enable_all()
+        .build()
+        .context("starting the control plane's thread")
+}
+
+/// The clock on the wall: for what people read, and for incarnations, which must grow from run to run.
+#[allow(clippy::disallowed_methods, reason = "a composition root is where wall time enters")]
+pub fn unix_now() -> std::time::Duration {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
+}
+
+/// Set when the process is asked to end.
+#[derive(Clone, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Sets it at SIGTERM or SIGINT and wakes the loop.
+    pub fn on_signal(runtime: &Runtime, waker: env::Waker) -> Stop {
+        use tokio::signal::unix::{SignalKind, signal};
+        let stop = Stop::default();
+        let ours = stop.clone();
+        runtime.spawn(async move {
+            let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+                tracing::warn!("signals cannot be watched");
+                return;
+            };
+            tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+            ours.0.store(true, Ordering::Relaxed);
+            waker.wake();
+        });
+        stop
+    }
+}
+
+/// What an env could not do, in the user's words.
+pub fn env_error(error: env::EnvError) -> anyhow::Error {
+    use env::EnvError as E;
+    let (code, next) = match &error {
+        E::NoDirectIo { .. } => (3001, "put the device on ext4 or xfs, or use a block device"),
+        E::Locked { .. } => (3002, "basalt dev status"),
+        E::NoIoUring { .. } => (1010, "sysctl kernel.io_uring_disabled   # must print 0"),
+        E::Listen { .. } => (6001, "choose another address"),
+        E::Open { .. } | E::Ring(_) => (1006, ""),
+    };
+    UserError::new(code, error.to_string(), next).into()
+}

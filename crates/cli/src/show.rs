@@ -1,0 +1,178 @@
+//! The commands that look at the cluster or change its records.
+
+use crate::admin::Admin;
+use crate::args::{Pg, Pool, Volume};
+use crate::errors::Exit;
+use crate::output::{json, table};
+use crate::size::show;
+use anyhow::Result;
+use control::admin::{PgView, VolumeView};
+use serde_json::{json, to_value};
+
+/// `basalt status`. Degraded health has an exit code of its own.
+pub fn status(admin: &Admin, as_json: bool) -> Result<Exit> {
+    let status = admin.status()?;
+    let exit = if status.health == "ok" { Exit::Done } else { Exit::Degraded };
+    if as_json {
+        json("status", to_value(&status)?)?;
+        return Ok(exit);
+    }
+    println!("cluster   {}", status.cluster);
+    println!("health    {}", status.health);
+    for problem in &status.problems {
+        println!("          {problem}");
+    }
+    println!("osds      {} ({} up, {} in)", status.osds, status.osds_up, status.osds_in);
+    println!(
+        "pgs       {} ({} active, {} degraded, {} down)",
+        status.pgs, status.pgs_active, status.pgs_degraded, status.pgs_down
+    );
+    println!("volumes   {} in {} pools, {} segments of 1 GiB", status.volumes, status.pools, status.segments);
+    println!("space     {} used of {}, {} free", show(status.used_bytes), show(status.capacity_bytes), show(status.free_bytes));
+    Ok(exit)
+}
+
+/// `basalt osd ls`.
+pub fn osds(admin: &Admin, as_json: bool) -> Result<()> {
+    let osds = admin.osds()?;
+    if as_json {
+        return json("osd.ls", json!({ "osds": osds }));
+    }
+    let rows = osds.into_iter().map(|o| {
+        let mut state = vec![o.live, if o.is_in { "in" } else { "out" }.to_owned()];
+        state.extend(o.drain.then(|| "drain".to_owned()));
+        state.extend(o.full.then(|| "full".to_owned()));
+        state.extend(o.poisoned.map(|why| format!("poisoned: {why}")));
+        vec![
+            o.osd.to_string(),
+            state.join(" "),
+            o.addr.map_or_else(String::new, |a| a.to_string()),
+            format!("{}/{}/{}", o.zone, o.rack, o.host),
+            format!("{} of {}", show(o.used_bytes), show(o.capacity_bytes)),
+            format!("{} ({} led)", o.pgs, o.leads),
+        ]
+    });
+    table(&["osd", "state", "address", "zone/rack/host", "used", "pgs"], rows);
+    Ok(())
+}
+
+/// `basalt pg ls`.
+pub fn pgs(admin: &Admin, command: &Pg, as_json: bool) -> Result<()> {
+    let Pg::Ls { pool } = command else { unreachable!("verify has a module of its own") };
+    let pgs = admin.pgs(pool.as_deref())?;
+    if as_json {
+        return json("pg.ls", json!({ "pgs": pgs }));
+    }
+    table(&["pg", "state", "leader", "members", "applied", "segments"], pgs.iter().map(pg_row));
+    Ok(())
+}
+
+fn pg_row(pg: &PgView) -> Vec<String> {
+    let members = pg.members.iter().map(|m| {
+        let mark = match (m.up, m.quarantined) {
+            (_, true) => "!",
+            (false, _) => "?",
+            _ => "",
+        };
+        format!("{}{mark}", m.osd.0)
+    });
+    vec![
+        pg.pg.to_string(),
+        pg.state.join(" "),
+        pg.leader.map_or_else(|| "-".to_owned(), |l| l.to_string()),
+        members.collect::<Vec<_>>().join(","),
+        pg.members.iter().map(|m| m.applied.to_string()).collect::<Vec<_>>().join(","),
+        pg.segments.to_string(),
+    ]
+}
+
+/// `basalt pool ...`.
+pub fn pool(admin: &Admin, command: &Pool, as_json: bool) -> Result<()> {
+    match command {
+        Pool::Create { name, replicas, pgs, domain } => {
+            let (pool, warning) = admin.create_pool(name, *replicas, *pgs, *domain)?;
+            if as_json {
+                return json("pool.create", json!({ "pool": pool, "warning": warning }));
+            }
+            println!("pool {name}: {} PGs of {} replicas, apart by {}", pool.pg_count, pool.replicas, pool.domain);
+            if let Some(warning) = warning {
+                println!("warning: {warning}");
+            }
+            Ok(())
+        }
+        Pool::Ls => {
+            let pools = admin.pools()?;
+            if as_json {
+                return json("pool.ls", json!({ "pools": pools }));
+            }
+            let rows = pools.into_iter().map(|p| {
+                let numbers = [p.replicas.to_string(), p.domain, p.pg_count.to_string(), p.volumes.to_string()];
+                [vec![p.name, p.state], numbers.to_vec()].concat()
+            });
+            table(&["pool", "state", "replicas", "domain", "pgs", "volumes"], rows);
+            Ok(())
+        }
+        Pool::Rm { name } => {
+            admin.remove_pool(name)?;
+            done("pool.rm", &format!("pool {name} is removed"), as_json)
+        }
+    }
+}
+
+/// `basalt volume ...`.
+pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
+    match command {
+        Volume::Create { name, size } => {
+            let volume = admin.create_volume(name, *size)?;
+            if as_json {
+                return json("volume.create", to_value(&volume)?);
+            }
+            println!("volume {name}: {}", show(volume.len_bytes));
+            Ok(())
+        }
+        Volume::Ls { pool } => {
+            let volumes = admin.volumes(pool.as_deref())?;
+            if as_json {
+                return json("volume.ls", json!({ "volumes": volumes }));
+            }
+            table(&["volume", "size", "allocated", "state", "holder"], volumes.iter().map(volume_row));
+            Ok(())
+        }
+        Volume::Info { name } => {
+            let volume = admin.volume_info(name)?;
+            if as_json {
+                return json("volume.info", to_value(&volume)?);
+            }
+            println!("volume     {} ({})", volume.name, volume.volume);
+            println!("size       {}", show(volume.len_bytes));
+            println!("allocated  {}", show(volume.allocated_bytes));
+            println!("state      {}", volume.state);
+            println!("epoch      {}", volume.epoch.0);
+            println!("holder     {}", holder(&volume));
+            Ok(())
+        }
+        Volume::Rm { name, force } => {
+            admin.remove_volume(name, *force)?;
+            done("volume.rm", &format!("volume {name} is removed"), as_json)
+        }
+    }
+}
+
+fn volume_row(v: &VolumeView) -> Vec<String> {
+    vec![v.name.clone(), show(v.len_bytes), show(v.allocated_bytes), v.state.clone(), holder(v)]
+}
+
+fn holder(v: &VolumeView) -> String {
+    match &v.holder {
+        Some(h) => format!("{} at {}{}", h.name, h.address, if h.alive { "" } else { " (silent)" }),
+        None => "-".to_owned(),
+    }
+}
+
+fn done(thing: &str, text: &str, as_json: bool) -> Result<()> {
+    if as_json {
+        return json(thing, json!({ "done": true }));
+    }
+    println!("{text}");
+    Ok(())
+}
