@@ -1,1 +1,238 @@
-//! Laws of meta, against OSDs that are a few lines of test.
+//! Laws of meta, against OSDs and a store that are a few lines of test.
+
+mod chaos;
+mod world;
+
+use super::*;
+use crate::admin::{OsdRegister, PoolCreate};
+use crate::batch::TXN_WRITES_MAX;
+use types::control::{Opened, SEGMENTS_PER_ASK_MAX};
+use types::{Epoch, OsdUuid, SEGMENT, SegmentIndex, SessionId};
+use world::{World, opened, refused};
+
+fn open(name: &str, write: bool, steal: bool) -> ClientAsk {
+    ClientAsk::Open { name: name.into(), write, steal, holder: "test".into() }
+}
+
+fn segments(of: &Opened, segments: std::ops::Range<u32>, allocate: bool) -> ClientAsk {
+    let (volume, session, epoch) = (of.volume, of.session, of.epoch);
+    ClientAsk::Segments { volume, session, epoch, segments: segments.map(SegmentIndex).collect(), allocate }
+}
+
+fn with_volume(gib: u64) -> World {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 16);
+    world.make_volume("p/v", gib * SEGMENT);
+    world
+}
+
+#[test]
+fn an_osd_is_down_after_six_silent_seconds_and_never_in_the_grace_of_a_new_leader() {
+    let mut world = World::new(1, 3);
+    let live = |world: &mut World| -> Vec<String> { world.osds().into_iter().map(|o| o.live).collect() };
+    assert_eq!(live(&mut world), ["up", "up", "up"]);
+    world.pass(Duration::from_millis(5900));
+    assert_eq!(live(&mut world), ["up", "up", "up"]);
+    world.beat(OsdId(1));
+    world.pass(Duration::from_millis(200));
+    assert_eq!(live(&mut world), ["up", "down", "down"]);
+    world.crash();
+    assert_eq!(live(&mut world), ["unknown", "unknown", "unknown"]);
+    world.connect(OsdId(2));
+    world.pass(Duration::from_millis(10_100));
+    world.beat(OsdId(2));
+    assert_eq!(live(&mut world), ["down", "up", "down"]);
+}
+
+#[test]
+fn a_holder_that_goes_silent_may_be_replaced_after_its_lease_and_not_before() {
+    let mut world = with_volume(4);
+    let first = opened(world.ask(1, open("p/v", true, false)));
+    world.pass(Duration::from_secs(9));
+    let keepalive = ClientAsk::Keepalive { volume: first.volume, session: first.session };
+    assert_eq!(world.ask(1, keepalive.clone()), ClientAnswer::Alive);
+    world.pass(Duration::from_secs(9));
+    assert_eq!(refused(world.ask(2, open("p/v", true, false))).code, codes::VOLUME_HELD);
+    world.pass(Duration::from_secs(2));
+    let second = opened(world.ask(2, open("p/v", true, false)));
+    assert!(second.epoch > first.epoch && second.session > first.session);
+    assert_eq!(refused(world.ask(1, keepalive)).code, codes::SESSION_FENCED);
+    assert_eq!(refused(world.ask(1, segments(&first, 0..1, true))).code, codes::SESSION_FENCED);
+}
+
+#[test]
+fn asking_to_open_again_after_a_lost_answer_is_not_a_second_open() {
+    let mut world = with_volume(4);
+    let req = world.req(7, open("p/v", true, false));
+    let first = opened(world.answer_to(req.clone()));
+    world.crash();
+    world.connect_all();
+    let token = world.fresh_token();
+    let again = opened(world.answer_to(ClientReq { token, ..req }));
+    assert_eq!((again.session, again.epoch), (first.session, first.epoch));
+    assert_eq!(refused(world.ask(7, open("p/v", true, false))).code, codes::VOLUME_HELD);
+}
+
+#[test]
+fn a_reader_takes_nothing_and_allocates_nothing() {
+    let mut world = with_volume(4);
+    let writer = opened(world.ask(1, open("p/v", true, false)));
+    world.ask(1, segments(&writer, 0..2, true));
+    let reader = opened(world.ask(2, open("p/v", false, false)));
+    assert_eq!((reader.session, reader.segments.len(), reader.write), (SessionId(0), 2, false));
+    assert_eq!(refused(world.ask(2, segments(&reader, 2..3, true))).code, codes::READ_ONLY);
+    let ClientAnswer::Segments { segments: places, .. } = world.ask(2, segments(&reader, 1..4, false)) else {
+        panic!()
+    };
+    assert_eq!(places.iter().map(|p| p.pg.is_some()).collect::<Vec<_>>(), [true, false, false]);
+    assert_eq!(
+        world.ask(1, ClientAsk::Keepalive { volume: writer.volume, session: writer.session }),
+        ClientAnswer::Alive
+    );
+}
+
+#[test]
+fn long_work_is_cut_into_transactions_that_fit() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 500);
+    world.make_volume("p/v", 400 * SEGMENT);
+    let held = opened(world.ask(1, open("p/v", true, false)));
+    for at in (0..400).step_by(SEGMENTS_PER_ASK_MAX) {
+        let answer = world.ask(1, segments(&held, at..400.min(at + SEGMENTS_PER_ASK_MAX as u32), true));
+        assert!(matches!(answer, ClientAnswer::Segments { .. }), "{answer:?}");
+    }
+    let stolen = opened(world.ask(2, open("p/v", true, true)));
+    assert_eq!(stolen.segments.len(), 400);
+    world.admin(AdminAsk::VolumeRemove { name: "p/v".into(), force: true }).expect("removed");
+    world.admin(AdminAsk::PoolRemove { name: "p".into() }).expect("removed");
+    assert!(world.largest_txn <= TXN_WRITES_MAX && world.largest_txn > 30, "{}", world.largest_txn);
+    let left: Vec<&String> = world.store.keys().filter(|k| !k.starts_with("osd/")).collect();
+    assert_eq!(left, ["cluster", "counters"], "nothing is left behind");
+}
+
+#[test]
+fn segments_in_a_pg_that_carries_the_attach_cost_one_transaction_and_no_attach() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 1);
+    world.make_volume("p/v", 64 * SEGMENT);
+    let held = opened(world.ask(1, open("p/v", true, false)));
+    world.ask(1, segments(&held, 0..1, true));
+    let (attaches, commits) = (world.attaches, world.commits);
+    world.ask(1, segments(&held, 1..9, true));
+    assert_eq!((world.attaches - attaches, world.commits - commits), (0, 1));
+    world.ask(1, segments(&held, 0..9, true));
+    assert_eq!(world.commits - commits, 1, "asking again writes nothing");
+}
+
+#[test]
+fn a_store_that_lost_its_past_orders_no_replica_away() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 4);
+    world.admin(AdminAsk::PoolRemove { name: "p".into() }).expect("removed");
+    let stray = (PgId { pool: types::PoolId(1), n: 0 }, ReplicaId(1));
+    let unheard = (PgId { pool: types::PoolId(1), n: 0 }, ReplicaId(9999));
+    world.osd(OsdId(1)).replicas = [stray, unheard].into_iter().collect();
+    world.hold = true;
+    world.connect(OsdId(1));
+    let dropped = |(_, down): &(StreamId, OsdDown)| match down {
+        OsdDown::DropReplica { replica, .. } => Some(*replica),
+        _ => None,
+    };
+    let drops: BTreeSet<ReplicaId> = world.queue.iter().filter_map(dropped).collect();
+    assert_eq!(drops, [ReplicaId(1)].into_iter().collect(), "only an id that was given away here is ordered away");
+}
+
+#[test]
+fn a_poisoned_osd_is_recorded_against_its_run_and_forgiven_the_next() {
+    let mut world = World::new(1, 3);
+    world.heartbeat(OsdId(2), |beat| beat.poisoned = Some("write failed".into()));
+    assert_eq!(world.osds()[1].poisoned.as_deref(), Some("write failed"));
+    world.crash();
+    world.connect_all();
+    assert_eq!(world.osds()[1].poisoned.as_deref(), Some("write failed"), "the same run is still poisoned");
+    world.osd(OsdId(2)).incarnation += 1;
+    world.connect(OsdId(2));
+    assert_eq!(world.osds()[1].poisoned, None);
+}
+
+#[test]
+fn a_restart_undoes_no_drain_and_drained_or_outed_osds_get_no_new_pgs() {
+    let mut world = World::new(1, 5);
+    world.admin(AdminAsk::OsdSet { osd: OsdId(1), is_in: None, drain: Some(true) }).expect("drained");
+    world.admin(AdminAsk::OsdSet { osd: OsdId(2), is_in: Some(false), drain: None }).expect("out");
+    world.crash();
+    world.osd(OsdId(1)).incarnation += 1;
+    world.connect_all();
+    let osds = world.osds();
+    assert!(osds[0].drain && osds[0].is_in && !osds[1].is_in);
+    world.make_pool("p", 3, 16);
+    assert_eq!(world.osds().iter().map(|o| o.pgs).collect::<Vec<_>>(), [0, 0, 16, 16, 16]);
+}
+
+#[test]
+fn ids_are_never_used_twice() {
+    let mut world = World::new(1, 3);
+    for round in 1..=3u64 {
+        world.make_pool("p", 3, 4);
+        world.make_volume("p/v", SEGMENT);
+        let held = opened(world.ask(1, open("p/v", true, false)));
+        assert_eq!((held.volume.0, held.session.0, held.epoch), (round, round, Epoch(1)));
+        world.admin(AdminAsk::VolumeRemove { name: "p/v".into(), force: true }).expect("removed");
+        world.admin(AdminAsk::PoolRemove { name: "p".into() }).expect("removed");
+        world.crash();
+        world.connect_all();
+    }
+    let counters = &world.control.records().counters;
+    assert_eq!((counters.next_pool, counters.next_replica), (4, 37));
+}
+
+#[test]
+fn an_order_that_the_pg_has_seen_is_drawn_anew_above_it() {
+    let mut world = with_volume(4);
+    let held = opened(world.ask(1, open("p/v", true, false)));
+    // The PGs have seen more than the records: a store restored from an older backup, say.
+    let pgs: Vec<PgId> = world.control.records().pgs.keys().copied().collect();
+    world.orders.extend(pgs.iter().map(|pg| (*pg, 40)));
+    let answer = world.ask(1, segments(&held, 0..1, true));
+    let ClientAnswer::Segments { segments: places, .. } = answer else { panic!("{answer:?}") };
+    let pg = places[0].pg.expect("allocated");
+    assert_eq!(world.control.records().pgs[&pg].order, 41);
+}
+
+#[test]
+fn wrong_asks_are_refused_with_their_code() {
+    let mut world = with_volume(2);
+    let pool = |replicas, domain: &str, pg_count| {
+        AdminAsk::PoolCreate(PoolCreate { name: "q".into(), replicas, domain: domain.into(), pg_count })
+    };
+    for (ask, code) in [
+        (pool(4, "osd", 8), codes::BAD_POOL),
+        (pool(0, "osd", 8), codes::BAD_POOL),
+        (pool(3, "disk", 8), codes::BAD_POOL),
+        (pool(3, "host", 5000), codes::BAD_POOL),
+        (pool(5, "osd", 8), codes::CANNOT_PLACE),
+        (pool(3, "rack", 8), codes::CANNOT_PLACE),
+        (AdminAsk::PoolRemove { name: "p".into() }, codes::POOL_NOT_EMPTY),
+        (AdminAsk::VolumeCreate { name: "p/v".into(), len_bytes: SEGMENT }, codes::VOLUME_EXISTS),
+        (AdminAsk::VolumeCreate { name: "p/w".into(), len_bytes: 4096 }, codes::BAD_SIZE),
+        (AdminAsk::VolumeCreate { name: "p/w".into(), len_bytes: SEGMENT + 1 }, codes::BAD_SIZE),
+        (AdminAsk::VolumeCreate { name: "p/w".into(), len_bytes: u64::MAX }, codes::BAD_SIZE),
+        (AdminAsk::OsdSet { osd: OsdId(77), is_in: None, drain: None }, codes::OSD_UNKNOWN),
+    ] {
+        assert_eq!(world.admin(ask.clone()).map_err(|r| r.code), Err(code), "{ask:?}");
+    }
+    let held = opened(world.ask(1, open("p/v", true, false)));
+    assert_eq!(refused(world.ask(1, segments(&held, 0..3, true))).code, codes::OUT_OF_RANGE);
+    assert_eq!(refused(world.ask(1, segments(&held, 0..40, true))).code, codes::TOO_MANY);
+    let register = |n: u8| {
+        AdminAsk::OsdRegister(OsdRegister {
+            uuid: OsdUuid([n; 16]),
+            host: "h".into(),
+            rack: String::new(),
+            zone: String::new(),
+            capacity_bytes: 1,
+        })
+    };
+    let again = world.admin(register(1)).expect("the same uuid");
+    assert!(matches!(again, AdminAnswer::OsdRegistered { osd: OsdId(1), .. }), "{again:?}");
+}

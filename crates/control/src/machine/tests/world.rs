@@ -1,0 +1,389 @@
+//! A store, some OSDs that commit what they are told, and people who ask.
+
+use super::super::*;
+use crate::admin::{OsdRegister, OsdView, PoolCreate};
+use crate::records::{StoredItem, new_cluster};
+use std::collections::BTreeSet;
+use types::control::{Attach, AttachRefusal, LeadReport, Opened, OsdHeartbeat, OsdHello};
+use types::rng::Rng;
+use types::{ClusterId, Incarnation, Index, OsdUuid, Term};
+
+const CLUSTER: ClusterId = ClusterId([7; 16]);
+
+pub struct Osd {
+    pub id: OsdId,
+    pub incarnation: u64,
+    pub replicas: BTreeSet<(PgId, ReplicaId)>,
+    pub stream: StreamId,
+}
+
+/// When a leader of meta dies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Death {
+    Never,
+    /// One commit in so many is the last act, before or after it took effect.
+    OneIn(u64),
+}
+
+pub struct World {
+    pub control: Control,
+    pub store: BTreeMap<String, (Vec<u8>, u64)>,
+    pub osds: Vec<Osd>,
+    pub now: Now,
+    pub rng: Rng,
+    /// On the way to OSDs.
+    pub queue: VecDeque<(StreamId, OsdDown)>,
+    /// Nothing is delivered.
+    pub hold: bool,
+    /// What PGs have committed.
+    pub orders: BTreeMap<PgId, u64>,
+    pub attached: BTreeMap<(PgId, VolumeId), Attach>,
+    /// Told to an opener: nothing older may take effect any more.
+    pub told: BTreeMap<VolumeId, Attach>,
+    pub answers: BTreeMap<Token, ClientAnswer>,
+    pub admin_answers: BTreeMap<Token, Result<AdminAnswer, Refusal>>,
+    pub commits: usize,
+    pub attaches: usize,
+    pub largest_txn: usize,
+    pub death: Death,
+    pub deaths: usize,
+    next: u64,
+}
+
+pub fn opened(answer: ClientAnswer) -> Opened {
+    match answer {
+        ClientAnswer::Opened(opened) => opened,
+        other => panic!("not opened: {other:?}"),
+    }
+}
+
+pub fn refused(answer: ClientAnswer) -> Refusal {
+    match answer {
+        ClientAnswer::Refused(refusal) => refusal,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+fn load(store: &BTreeMap<String, (Vec<u8>, u64)>) -> Records {
+    let item = |(key, (value, version)): (&String, &(Vec<u8>, u64))| StoredItem {
+        key: key.clone(),
+        value: value.clone(),
+        version: *version,
+    };
+    Records::load(store.iter().map(item)).expect("what was committed can be read")
+}
+
+impl World {
+    pub fn new(seed: u64, osd_count: u32) -> World {
+        let mut store = BTreeMap::new();
+        commit(&mut store, &new_cluster(CLUSTER, 1));
+        let now = Now { mono: Time(3_600_000_000_000), wall_ms: 1_000_000 };
+        let mut world = World {
+            control: Control::new(load(&store), now),
+            store,
+            osds: Vec::new(),
+            now,
+            rng: Rng::new(seed),
+            queue: VecDeque::new(),
+            hold: false,
+            orders: BTreeMap::new(),
+            attached: BTreeMap::new(),
+            told: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            admin_answers: BTreeMap::new(),
+            commits: 0,
+            attaches: 0,
+            largest_txn: 0,
+            death: Death::Never,
+            deaths: 0,
+            next: 1,
+        };
+        for n in 1..=osd_count {
+            let register = OsdRegister {
+                uuid: OsdUuid([n as u8; 16]),
+                host: format!("h{n}"),
+                rack: "r".into(),
+                zone: "z".into(),
+                capacity_bytes: 1 << 40,
+            };
+            world.admin(AdminAsk::OsdRegister(register)).expect("registered");
+            let osd = Osd { id: OsdId(n), incarnation: 1, replicas: BTreeSet::new(), stream: StreamId(0) };
+            world.osds.push(osd);
+            world.connect(OsdId(n));
+        }
+        world
+    }
+
+    pub fn osd(&mut self, osd: OsdId) -> &mut Osd {
+        &mut self.osds[osd.0 as usize - 1]
+    }
+
+    pub fn fresh(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    pub fn fresh_token(&mut self) -> Token {
+        Token(self.fresh())
+    }
+
+    pub fn connect(&mut self, osd: OsdId) {
+        let stream = StreamId(self.fresh());
+        let it = self.osd(osd);
+        it.stream = stream;
+        let hello = OsdHello {
+            cluster: CLUSTER,
+            osd,
+            uuid: OsdUuid([osd.0 as u8; 16]),
+            incarnation: Incarnation(it.incarnation),
+            addr: std::net::SocketAddr::from(([127, 0, 0, 1], 7400 + osd.0 as u16)),
+            http: None,
+            capacity_bytes: 1 << 40,
+            host: format!("h{}", osd.0),
+            rack: "r".into(),
+            zone: "z".into(),
+            replicas: it.replicas.iter().copied().collect(),
+        };
+        self.control.handle_osd(self.now, stream, OsdUp::Hello(hello));
+        self.beat(osd);
+    }
+
+    pub fn connect_all(&mut self) {
+        (1..=self.osds.len() as u32).for_each(|n| self.connect(OsdId(n)));
+    }
+
+    pub fn beat(&mut self, osd: OsdId) {
+        self.heartbeat(osd, |_| {});
+    }
+
+    pub fn heartbeat(&mut self, osd: OsdId, change: impl FnOnce(&mut OsdHeartbeat)) {
+        let it = self.osd(osd);
+        let (stream, replicas) = (it.stream, it.replicas.clone());
+        let records = self.control.records();
+        let report = |(pg, replica): (PgId, ReplicaId)| {
+            let first = records.pgs.get(&pg).is_some_and(|r| r.members[0].osd == osd);
+            let lead = LeadReport { active: true, followers_in_sync: 2, ..LeadReport::default() };
+            let leading = first.then_some(lead);
+            PgReport { pg, replica, term: Term(1), applied: Index(1), quarantined: false, leading }
+        };
+        let mut beat = OsdHeartbeat { pgs: replicas.into_iter().map(report).collect(), ..OsdHeartbeat::default() };
+        change(&mut beat);
+        self.control.handle_osd(self.now, stream, OsdUp::Heartbeat(beat));
+        self.settle();
+    }
+
+    pub fn pass(&mut self, time: Duration) {
+        self.now.mono = self.now.mono + time;
+        self.now.wall_ms += time.as_millis() as u64;
+        self.settle();
+    }
+
+    pub fn osds(&mut self) -> Vec<OsdView> {
+        match self.admin(AdminAsk::OsdList).expect("a list") {
+            AdminAnswer::Osds(osds) => osds,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn make_pool(&mut self, name: &str, replicas: u32, pg_count: u32) {
+        let pool = PoolCreate { name: name.into(), replicas, domain: "host".into(), pg_count };
+        self.admin(AdminAsk::PoolCreate(pool)).expect("a pool");
+    }
+
+    pub fn make_volume(&mut self, name: &str, len_bytes: u64) {
+        self.admin(AdminAsk::VolumeCreate { name: name.into(), len_bytes }).expect("a volume");
+    }
+
+    pub fn admin(&mut self, ask: AdminAsk) -> Result<AdminAnswer, Refusal> {
+        let token = self.fresh_token();
+        self.control.handle_admin(token, ask);
+        self.until(|world| world.admin_answers.remove(&token))
+    }
+
+    pub fn req(&mut self, client: u64, ask: ClientAsk) -> ClientReq {
+        let token = self.fresh_token();
+        ClientReq { token, client, id: token.0, address: "10.0.0.1:999".into(), ask }
+    }
+
+    pub fn ask(&mut self, client: u64, ask: ClientAsk) -> ClientAnswer {
+        let req = self.req(client, ask);
+        self.answer_to(req)
+    }
+
+    pub fn answer_to(&mut self, req: ClientReq) -> ClientAnswer {
+        let token = req.token;
+        self.control.handle_client(req);
+        self.until(|world| world.answers.remove(&token))
+    }
+
+    fn until<T>(&mut self, mut done: impl FnMut(&mut World) -> Option<T>) -> T {
+        for _ in 0..100 {
+            self.settle();
+            if let Some(value) = done(self) {
+                return value;
+            }
+            self.pass(Duration::from_millis(50));
+        }
+        panic!("no answer came");
+    }
+
+    /// Everything that moves without time passing.
+    pub fn settle(&mut self) {
+        while self.step() {}
+    }
+
+    /// One turn of meta, and one delivery; `false` when neither had anything to do.
+    pub fn step(&mut self) -> bool {
+        let mut out = Vec::new();
+        self.control.poll(self.now, &mut out);
+        let polled = !out.is_empty();
+        while !out.is_empty() {
+            let action = out.remove(0);
+            if let ControlAction::Commit(txn) = action {
+                if !self.commit(&txn) {
+                    return true;
+                }
+                self.control.handle_committed(&mut out);
+            } else {
+                self.perform(action);
+            }
+        }
+        self.deliver() || polled
+    }
+
+    /// `false` when meta died of it.
+    fn commit(&mut self, txn: &Txn) -> bool {
+        self.largest_txn = self.largest_txn.max(txn.checks.len());
+        let dies = matches!(self.death, Death::OneIn(n) if self.rng.chance(1, n));
+        if !dies || self.rng.chance(1, 2) {
+            commit(&mut self.store, txn);
+            self.commits += 1;
+        }
+        if dies {
+            self.crash();
+        }
+        !dies
+    }
+
+    /// The leader dies; the next one takes up the records. What is on the way to OSDs may still arrive.
+    pub fn crash(&mut self) {
+        self.deaths += 1;
+        self.control = Control::new(load(&self.store), self.now);
+    }
+
+    fn perform(&mut self, action: ControlAction) {
+        match action {
+            ControlAction::Commit(_) => panic!("commits are taken by the caller"),
+            ControlAction::ToOsd { stream, down } => self.queue.push_back((stream, down)),
+            ControlAction::CloseOsd { .. } => {}
+            ControlAction::Answer { token, answer } => {
+                self.check(&answer);
+                assert!(self.answers.insert(token, answer).is_none(), "answered twice");
+            }
+            ControlAction::AdminAnswer { token, answer } => {
+                assert!(self.admin_answers.insert(token, answer).is_none(), "answered twice");
+            }
+        }
+    }
+
+    /// The observer: what an answer promises is true in the PGs.
+    fn check(&mut self, answer: &ClientAnswer) {
+        let ClientAnswer::Opened(opened) = answer else { return };
+        if !opened.write {
+            return;
+        }
+        for place in &opened.segments {
+            let pg = place.pg.expect("only allocated segments are listed");
+            let attach = self.attached.get(&(pg, opened.volume)).expect("an opened volume is attached everywhere");
+            let newer = attach.epoch > opened.epoch;
+            assert!(
+                newer || (attach.epoch, attach.session) == (opened.epoch, opened.session),
+                "{opened:?}: {attach:?}"
+            );
+        }
+        let (order, chunk_count) = (0, 0);
+        let told = Attach { order, volume: opened.volume, session: opened.session, epoch: opened.epoch, chunk_count };
+        self.told.insert(opened.volume, told);
+    }
+
+    pub fn deliver(&mut self) -> bool {
+        if self.hold || self.queue.is_empty() {
+            return false;
+        }
+        let (stream, down) = self.queue.pop_front().expect("just seen");
+        self.arrive(stream, down);
+        true
+    }
+
+    pub fn arrive(&mut self, stream: StreamId, down: OsdDown) {
+        let Some(at) = self.osds.iter().position(|o| o.stream == stream) else {
+            // The stream is gone, but what was sent on it may have been read.
+            if let OsdDown::Attach { pg, attach } = down {
+                let _ = self.take_attach(pg, attach);
+            }
+            return;
+        };
+        let osd = self.osds[at].id;
+        match down {
+            OsdDown::EnsurePg(map) => {
+                let member = map.member_on(osd).expect("only members are asked");
+                if self.osds[at].replicas.insert((map.pg, member.replica)) {
+                    self.beat_one(osd, map.pg, member.replica);
+                }
+            }
+            OsdDown::DropReplica { pg, replica } => {
+                self.osds[at].replicas.remove(&(pg, replica));
+            }
+            OsdDown::Attach { pg, attach } => {
+                let result = self.take_attach(pg, attach);
+                let up = OsdUp::Attached { pg, order: attach.order, result };
+                self.control.handle_osd(self.now, stream, up);
+            }
+            OsdDown::Refused { code, reason } => panic!("refused: {code}: {reason}"),
+            OsdDown::Connected | OsdDown::Welcome { .. } | OsdDown::Osds { .. } | OsdDown::TransferLeader { .. } => {}
+        }
+    }
+
+    fn beat_one(&mut self, osd: OsdId, pg: PgId, replica: ReplicaId) {
+        let first = self.control.records().pgs.get(&pg).is_some_and(|r| r.members[0].osd == osd);
+        let lead = LeadReport { active: true, followers_in_sync: 2, ..LeadReport::default() };
+        let leading = first.then_some(lead);
+        let report = PgReport { pg, replica, term: Term(1), applied: Index(1), quarantined: false, leading };
+        let beat = OsdHeartbeat { pgs: vec![report], ..OsdHeartbeat::default() };
+        let stream = self.osd(osd).stream;
+        self.control.handle_osd(self.now, stream, OsdUp::Heartbeat(beat));
+    }
+
+    fn take_attach(&mut self, pg: PgId, attach: Attach) -> Result<(), AttachRefusal> {
+        let last = self.orders.get(&pg).copied().unwrap_or(0);
+        if attach.order <= last {
+            return Err(AttachRefusal::StaleOrder { last });
+        }
+        self.orders.insert(pg, attach.order);
+        self.attaches += 1;
+        if let Some(told) = self.told.get(&attach.volume) {
+            assert!(
+                attach.epoch >= told.epoch,
+                "{attach:?} takes effect after {told:?} was told that it owns the volume"
+            );
+        }
+        if let Some(old) = self.attached.insert((pg, attach.volume), attach) {
+            assert!(old.epoch <= attach.epoch && old.chunk_count != 0, "{old:?} then {attach:?}");
+        }
+        Ok(())
+    }
+}
+
+fn commit(store: &mut BTreeMap<String, (Vec<u8>, u64)>, txn: &Txn) {
+    for check in &txn.checks {
+        let version = store.get(&check.key).map_or(0, |(_, version)| *version);
+        assert_eq!(version, check.version, "{} is not as the transaction says", check.key);
+    }
+    for (key, value) in &txn.puts {
+        let version = store.get(key).map_or(0, |(_, version)| *version);
+        store.insert(key.clone(), (value.clone(), version + 1));
+    }
+    for key in &txn.deletes {
+        store.remove(key);
+    }
+}
