@@ -1,0 +1,107 @@
+//! The floor: the least work that a three-replica, log-replicated 4 KiB write can do on this machine.
+//!
+//! Four processes of this binary, each one thread with one io_uring: a client keeps `depth` writes in
+//! flight to a leader; leader and two followers append them to their logs in group commit; the leader
+//! answers when a majority has. No Raft, no index, no checksums, no destage: nothing that replicates a log
+//! can be cheaper. Who comes in: [`run`] (the parent) and [`node_main`] (a child, by a command line that
+//! `run` builds). What goes out: one [`FloorRow`] a case.
+//!
+//! Invariant: it shares no code with the data plane that it is compared with, but for aligned memory.
+#![allow(unsafe_code, clippy::disallowed_methods, reason = "a probe: bare io_uring, the real clock, real processes")]
+
+mod journal;
+mod node;
+mod ring;
+mod run;
+#[cfg(test)]
+mod tests;
+
+pub use node::node_main;
+pub use run::run;
+
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Whether the log flushes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FloorMode {
+    /// As on a device with power-loss protection: no flush.
+    Plp,
+    /// fdatasync after each batch.
+    Sync,
+}
+
+impl FloorMode {
+    fn word(self) -> &'static str {
+        match self {
+            FloorMode::Plp => "plp",
+            FloorMode::Sync => "sync",
+        }
+    }
+
+    fn from_word(word: &str) -> Option<FloorMode> {
+        [FloorMode::Plp, FloorMode::Sync].into_iter().find(|mode| mode.word() == word)
+    }
+}
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct FloorConfig {
+    /// Where the three log files are; they are made, and left there for the next run. Must allow O_DIRECT.
+    pub dir: PathBuf,
+    /// Length of one case, in seconds; at least 0.5.
+    pub secs: f64,
+    pub modes: Vec<FloorMode>,
+    /// Writes in flight, 1 to [`DEPTH_MAX`].
+    pub depths: Vec<u32>,
+    /// Length of each log file; it is written round and round. A multiple of 1 MiB, from 16 MiB.
+    pub log_bytes: u64,
+    /// How to start a node: program and first arguments, to which the role is appended; for example
+    /// `basalt bench floor-node`. The child must hand what follows to [`node_main`].
+    pub node_command: Vec<OsString>,
+}
+
+/// Most writes in flight.
+pub const DEPTH_MAX: u32 = 1024;
+
+/// One case.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct FloorRow {
+    pub mode: FloorMode,
+    pub depth: u32,
+    pub writes: u64,
+    pub iops: f64,
+    pub p50_us: f64,
+    pub p99_us: f64,
+    /// CPU for each write: all four processes together, then client, leader, follower, follower.
+    pub cpu_us_per_write: f64,
+    pub cpu_us_by_role: [f64; 4],
+}
+
+/// Why the floor could not be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum FloorError {
+    #[error("{what}: {source}")]
+    Io { what: String, source: std::io::Error },
+    #[error("the floor's {0}")]
+    Config(String),
+    #[error("a {role} of the floor ended without a result")]
+    Node { role: &'static str },
+    #[error(transparent)]
+    Cpu(#[from] crate::cpu::CpuError),
+}
+
+/// Puts what was tried in front of an I/O error.
+fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> FloorError {
+    move |source| FloorError::Io { what: what.into(), source }
+}
+
+/// Payload of a write.
+const PAYLOAD_LEN: usize = 4096;
+/// A frame's head: the sequence number, and room as a real one would need.
+const HEAD_LEN: usize = 64;
+const FRAME_LEN: usize = HEAD_LEN + PAYLOAD_LEN;
+/// An acknowledgement is a bare head.
+const ACK_LEN: usize = HEAD_LEN;
