@@ -259,3 +259,21 @@ impl Net {
         self.said(node).iter().filter(|e| matches!(e, BusEvent::Message { .. })).count()
     }
 }
+
+#[test]
+fn a_room_ends_the_link_of_a_peer_that_it_found_wrong_and_the_peer_may_come_again() {
+    let (mut net, one, two) = Net::pair();
+    let link = net.link(one, 2);
+    net.bus(one).disconnect(link, "a payload fails its checksums");
+    assert!(net.bus(one).link_to(OsdId(2)).is_none());
+    assert_eq!(net.bus(one).next_deadline(), Time::ZERO, "what was decided must leave at once");
+    net.run();
+    assert_eq!(downs(&mut net, one), [(link, "a payload fails its checksums".into())]);
+    assert_eq!(downs(&mut net, two).len(), 1);
+    net.bus(one).disconnect(link, "again");
+    net.pass(Duration::from_millis(20));
+    let again = net.link(one, 2);
+    assert!(again > link);
+    net.bus(one).disconnect_all("stopping");
+    assert!(net.bus(one).link_to(OsdId(2)).is_none());
+}

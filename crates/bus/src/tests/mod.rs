@@ -7,3 +7,4 @@ mod links;
 mod make;
 mod net;
 mod order;
+mod worlds;
