@@ -68,6 +68,8 @@ pub struct Engine {
     /// Bytes of payload and blocks covered in part, over all overlays.
     pub(crate) overlay_bytes: u64,
     pub(crate) partial_blocks: u64,
+    /// Something may wait for a round.
+    pub(crate) maybe_dirty: bool,
     pub(crate) last_apply: Time,
     pub(crate) last_round: Time,
     pub(crate) now: Time,
@@ -100,6 +102,7 @@ impl Engine {
             horizon: 0,
             overlay_bytes: 0,
             partial_blocks: 0,
+            maybe_dirty: false,
             last_apply: Time::ZERO,
             last_round: Time::ZERO,
             now: Time::ZERO,
@@ -212,6 +215,7 @@ impl Engine {
         }
         self.tombstones.insert(replica);
         self.destroyed.insert(replica);
+        self.maybe_dirty = true;
         self.queue(Work::Destroy { replica });
     }
 
@@ -280,6 +284,7 @@ impl Engine {
         }
         self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
         self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
+        self.maybe_dirty = true;
         self.last_apply = self.now;
     }
 

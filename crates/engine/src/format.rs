@@ -57,6 +57,22 @@ const ZERO_DEPTH: u64 = 4;
 /// `Token.room` of these operations: nothing else runs.
 const ROOM: u8 = u8::MAX;
 
+/// What formatting writes on a device of zeros, in order: for whoever makes an image without an env.
+///
+/// # Errors
+/// When log and home do not fit.
+pub fn format_image(
+    device_bytes: u64,
+    params: &FormatParams,
+    salt: u64,
+) -> Result<(Superblock, Vec<(u64, IoBuf)>), FormatError> {
+    let superblock = divide(device_bytes, params)?;
+    let page = IoBuf::copy_of(&superblock.encode());
+    let [first, last] = Superblock::offsets(device_bytes);
+    let writes = vec![(superblock.log_start, first_batch(&superblock, salt)), (first, page.clone()), (last, page)];
+    Ok((superblock, writes))
+}
+
 /// Formats `disk`. `progress` gets (bytes done, bytes in all) of the zeroing.
 ///
 /// # Errors
@@ -67,7 +83,7 @@ pub fn format_device(
     params: &FormatParams,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Superblock, FormatError> {
-    let superblock = divide(disk, params)?;
+    let (superblock, writes) = format_image(disk.size_bytes, params, env.random())?;
     if !params.force {
         check_ours_or_empty(env, disk, params.cluster)?;
     }
@@ -85,11 +101,8 @@ pub fn format_device(
             write(env, disk, offset, IoBuf::zeros(SUPERBLOCK_LEN), "erasing old log segments")?;
         }
     }
-    let first = first_batch(&superblock, env.random());
-    write(env, disk, superblock.log_start, first, "writing the first log batch")?;
-    let page = IoBuf::copy_of(&superblock.encode());
-    for offset in offsets {
-        write(env, disk, offset, page.clone(), "writing the superblock")?;
+    for (offset, page) in writes {
+        write(env, disk, offset, page, "writing the first log batch and the superblocks")?;
     }
     Ok(superblock)
 }
@@ -119,7 +132,7 @@ fn first_batch(superblock: &Superblock, salt: u64) -> IoBuf {
     page.freeze()
 }
 
-fn divide(disk: &DiskInfo, params: &FormatParams) -> Result<Superblock, FormatError> {
+fn divide(device_bytes: u64, params: &FormatParams) -> Result<Superblock, FormatError> {
     use layout::superblock::{SEGMENT_LEN_MAX, SEGMENT_LEN_MIN, SEGMENTS_MIN};
     let page = SUPERBLOCK_LEN as u64;
     let segment = match params.segment_bytes {
@@ -128,8 +141,8 @@ fn divide(disk: &DiskInfo, params: &FormatParams) -> Result<Superblock, FormatEr
     };
     let count = u32::try_from(params.log_bytes.checked_div(segment).unwrap_or(0)).unwrap_or(u32::MAX);
     let ids = (params.cluster, params.osd, params.uuid);
-    Superblock::divide(ids, disk.size_bytes, segment, count, params.unix_s).map_err(|source| FormatError::TooSmall {
-        device_bytes: disk.size_bytes,
+    Superblock::divide(ids, device_bytes, segment, count, params.unix_s).map_err(|source| FormatError::TooSmall {
+        device_bytes,
         log_bytes: params.log_bytes,
         source,
     })

@@ -23,7 +23,7 @@ pub mod seam;
 
 pub use api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure, ReadData, ReadError};
 pub use engine::Engine;
-pub use format::{FormatError, FormatParams, format_device, read_superblock};
+pub use format::{FormatError, FormatParams, format_device, format_image, read_superblock};
 pub use layout::superblock::Superblock;
 
 #[cfg(test)]

@@ -160,10 +160,9 @@ impl Engine {
         log.checkpoint_segment = replay.checkpoint.segment;
         if let Some(reason) = replay.store_damage() {
             tracing::error!(%reason, "every replica of this store is quarantined");
-            // What is damaged stays as evidence: nothing is written over it before its turn comes.
-            log.ring.close_newest();
-            if log.ring.free() == 0 {
-                return self.fail_mount(MountError::LogFull);
+            if replay.ends_in_hole {
+                // What is damaged stays as evidence: nothing is written over it before its turn comes.
+                log.ring.close_newest();
             }
         }
         self.tombstones = std::mem::take(&mut replay.tombstones);
@@ -173,6 +172,9 @@ impl Engine {
         self.state = State::Mounting(Box::new(Mount::Record { replay }));
         self.queue(Work::Mount);
         self.start_batch();
+        if self.log.as_ref().is_none_or(|log| log.in_flight.is_none()) {
+            self.fail_mount(MountError::LogFull);
+        }
     }
 
     pub(crate) fn mount_recorded(&mut self) {
@@ -195,6 +197,7 @@ impl Engine {
         self.replicas = replicas;
         self.overlay_bytes = self.replicas.values().map(|r| r.overlay.bytes()).sum();
         self.partial_blocks = self.replicas.values().map(|r| r.overlay.partial_blocks()).sum();
+        self.maybe_dirty = self.find_dirty();
         self.state = State::Running;
         self.last_round = self.now;
         self.find_freeable();

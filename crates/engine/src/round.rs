@@ -18,7 +18,7 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
-use types::store::{Crcs, DecisionState, HardState};
+use types::store::{Crcs, DecisionState};
 use types::{ChunkKey, ReplicaId, SectorRange, Time};
 
 /// Reads for completion in flight.
@@ -73,7 +73,8 @@ impl Engine {
         matches!((&self.state, &self.round), (State::Running, RoundStep::Idle))
     }
 
-    fn is_dirty(&self) -> bool {
+    /// Looks at every replica; `maybe_dirty` is the cheap form.
+    pub(crate) fn find_dirty(&self) -> bool {
         !self.destroyed.is_empty()
             || self.replicas.values().any(|r| r.damage.is_none() && !r.overlay.active().is_empty())
     }
@@ -89,13 +90,13 @@ impl Engine {
             return false;
         }
         let since = self.last_apply.max(self.last_round);
-        self.is_pressed() || (now >= since + self.config.round_idle && self.is_dirty())
+        self.is_pressed() || (now >= since + self.config.round_idle && self.maybe_dirty)
     }
 
     pub(crate) fn round_deadline(&self) -> Time {
         match self.round {
             RoundStep::Idle if self.is_pressed() => self.last_round + ROUND_GAP,
-            RoundStep::Idle if self.is_dirty() => self.last_apply.max(self.last_round) + self.config.round_idle,
+            RoundStep::Idle if self.maybe_dirty => self.last_apply.max(self.last_round) + self.config.round_idle,
             // A step is left to do in the next turn.
             RoundStep::HandingOver { .. } => self.now,
             _ => Time::NEVER,
@@ -128,15 +129,14 @@ impl Engine {
                 continue;
             }
             r.overlay.freeze();
-            let commit = r.hard_state.commit.max(decision.index);
+            let commit = r.written_hard_state.commit.max(decision.index);
             if r.written_hard_state.commit < decision.index {
                 // R2: a commit at or above K is durable before home is touched.
-                r.hard_state = HardState { commit, ..r.hard_state };
-                let (replica, hard_state) = (decision.replica, r.hard_state);
-                self.queue(Work::HardState { replica, hard_state });
+                self.queue(Work::Commit { replica: decision.replica, commit });
             }
             kept.insert(decision.replica, RoundState { decision, commit });
         }
+        self.maybe_dirty = false;
         let horizon = self.log.as_ref().and_then(|log| log.ring.newest()).map_or(0, |s| s.opened);
         let left = kept.keys().flat_map(|id| self.partial_of(*id)).collect();
         let run = Run { states: kept, destroyed: self.destroyed.clone(), horizon };
@@ -307,6 +307,7 @@ impl Engine {
         }
         self.round_replicas_max = (run.states.len() / 2).max(1);
         self.round_refused = true;
+        self.maybe_dirty = true;
         self.last_round = self.now;
     }
 
@@ -341,6 +342,7 @@ impl Engine {
             self.destroyed.remove(&gone);
         }
         self.horizon = run.horizon;
+        self.maybe_dirty = self.find_dirty();
         self.last_round = self.now;
         self.stats.rounds += 1;
         self.round_replicas_max = usize::MAX;

@@ -5,7 +5,7 @@
 //! and begins with its state block.
 //!
 //! Invariant: work of one replica reaches the log in the order in which it was queued; work with payload
-//! never opens a reserved segment.
+//! never goes into a reserved segment.
 
 use super::{Kept, Log, RESERVED};
 use crate::payload::Payload;
@@ -37,10 +37,11 @@ pub(crate) enum Work {
         entries: Vec<Kept>,
         from: usize,
     },
-    /// Of the engine itself: a commit index that a round needs durable.
-    HardState {
+    /// Of the engine itself: a commit index, of entries that are durable, that a round needs durable (R2). May
+    /// overtake held work: see `put_hard_state`.
+    Commit {
         replica: ReplicaId,
-        hard_state: HardState,
+        commit: Index,
     },
     Create {
         replica: ReplicaId,
@@ -198,11 +199,17 @@ impl Fill {
         hard_state: HardState,
         replicas: &mut BTreeMap<ReplicaId, Replica>,
     ) {
-        put::hard_state(&mut self.records, replica, hard_state);
-        self.count += 1;
-        if let Some(r) = replicas.get_mut(&replica) {
-            r.written_hard_state = hard_state;
+        let Some(r) = replicas.get_mut(&replica) else { return };
+        // A commit of the engine may have overtaken this one: what the log says last never goes back.
+        let written = r.written_hard_state;
+        let mut next = hard_state;
+        if (next.term, next.vote.is_some()) < (written.term, written.vote.is_some()) {
+            (next.term, next.vote) = (written.term, written.vote);
         }
+        next.commit = next.commit.max(written.commit);
+        r.written_hard_state = next;
+        put::hard_state(&mut self.records, replica, next);
+        self.count += 1;
     }
 
     /// The state block of a segment (R9): all that earlier segments say and entries do not.
@@ -238,7 +245,9 @@ pub(crate) fn build(log: &mut Log, parts: &mut BuildParts<'_>) -> Option<Built> 
         && log.ring.space() >= 2 * BATCH_ALIGN as u64
     {
         let mut fill = Fill::new(log.ring.space(), log.payload_max, opened);
-        if take(&mut fill, &mut log.pending, parts, false) {
+        // A reserved segment stays reserved after somebody opened it.
+        let urgent_only = log.ring.free() < RESERVED;
+        if take(&mut fill, &mut log.pending, parts, urgent_only) {
             return Some(finish(log, fill));
         }
     }
@@ -267,7 +276,7 @@ fn take(fill: &mut Fill, pending: &mut VecDeque<Work>, parts: &mut BuildParts<'_
     let mut held_replicas = BTreeSet::new();
     let mut moved = false;
     while let Some(mut work) = pending.pop_front() {
-        if urgent_only && let Work::Persist { replica, .. } | Work::HardState { replica, .. } = &work {
+        if urgent_only && let Work::Persist { replica, .. } = &work {
             let replica = *replica;
             if is_bulk(&work) || held_replicas.contains(&replica) {
                 held_replicas.insert(replica);
@@ -312,7 +321,12 @@ fn take_one(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bo
     }
     match work {
         Work::Persist { .. } => unreachable!("handled above"),
-        Work::HardState { replica, hard_state } => fill.put_hard_state(*replica, *hard_state, parts.replicas),
+        Work::Commit { replica, commit } => {
+            if let Some(r) = parts.replicas.get(replica) {
+                let hard_state = HardState { commit: *commit, ..r.written_hard_state };
+                fill.put_hard_state(*replica, hard_state, parts.replicas);
+            }
+        }
         Work::Create { replica } => {
             if let Some(r) = parts.replicas.get_mut(replica) {
                 put::create(&mut fill.records, &r.record());

@@ -61,6 +61,8 @@ pub(crate) struct Replay {
     pub head: u64,
     pub last_seq: u64,
     pub last_mount: u64,
+    /// What was durable last is damaged: the log must go on behind it, in a fresh segment.
+    pub ends_in_hole: bool,
     /// Why every replica is in doubt.
     store_damage: Option<String>,
 }
@@ -78,6 +80,7 @@ impl Replay {
             replay.head = batch.header.offset + batch.header.len_bytes() - offset_of(batch.slot);
             replay.batch(batch);
         }
+        replay.ends_in_hole = replay.last_seq < verdict.durable;
         replay.last_seq = replay.last_seq.max(verdict.durable);
         replay
     }

@@ -80,6 +80,37 @@ fn the_log_wraps_many_times_while_one_group_never_commits() {
 }
 
 #[test]
+fn a_full_log_holds_payload_back_but_neither_votes_nor_rounds() {
+    let config =
+        EngineConfig { round_pressure: 100.0, round_idle: Duration::from_secs(1000), ..EngineConfig::default() };
+    let mut rig = Rig::new(9, true, config);
+    rig.create(1);
+    rig.create(2);
+    for n in 0..250 {
+        // Unaligned: completing the blocks needs log, too.
+        put(&mut rig, R1, vec![write(n % 8 + 1, 160)]);
+        rig.turn(4);
+        let durable = rig.groups[&R1].durable;
+        rig.commit(R1, durable);
+    }
+    rig.settle();
+    assert!(rig.groups[&R1].durable < 250, "the log is smaller than what was appended");
+    assert!(rig.engine.pressure().log >= 1.0, "{:?}", rig.engine.pressure());
+    put(&mut rig, R2, vec![Effect::None]);
+    rig.settle();
+    assert_eq!(rig.groups[&R2].durable, 1, "what has no payload goes into the reserve");
+    rig.engine.config.round_pressure = 0.3;
+    run_rounds(&mut rig);
+    let durable = rig.groups[&R1].durable;
+    rig.commit(R1, durable);
+    run_rounds(&mut rig);
+    assert_eq!(rig.groups[&R1].durable, 250, "a round made room");
+    rig.commit(R1, 250);
+    rig.disk.power_cut();
+    rig.restart_and_check();
+}
+
+#[test]
 fn an_append_larger_than_a_batch_is_acknowledged_once_and_whole() {
     let mut rig = Rig::new(3, true, EngineConfig::default());
     rig.create(1);

@@ -405,7 +405,7 @@ fn decode_one(h: &RecordHeader, body: &mut Reader<'_>) -> Result<Record, RecordE
             let chunk = ChunkKey { volume: VolumeId(body.u64()?), index: body.u32()? };
             let block = body.u32()?;
             let crc = body.u32()?;
-            if block >= types::SEGMENT.min(types::CHUNK) as u32 / types::BLOCK as u32 || payload.len != 4096 {
+            if u64::from(block) >= types::CHUNK / types::BLOCK || payload.len != 4096 {
                 return body.fail("not a block");
             }
             Record::Block(BlockRecord { replica, chunk, block: block as u16, index, crc, payload })
