@@ -430,3 +430,6 @@ impl TryFrom<pb::ClientAskReply> for ClientAnswer {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

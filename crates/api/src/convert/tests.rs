@@ -1,0 +1,171 @@
+//! What goes out comes back the same; what is malformed is an error.
+
+use super::*;
+use prost::Message;
+use types::rng::Rng;
+
+fn hello() -> OsdHello {
+    OsdHello {
+        cluster: ClusterId([3; 16]),
+        osd: OsdId(4),
+        uuid: OsdUuid([5; 16]),
+        incarnation: Incarnation(6),
+        addr: "[::1]:7400".parse().expect("an address"),
+        http: Some("127.0.0.1:7401".parse().expect("an address")),
+        capacity_bytes: 1 << 40,
+        host: "h".into(),
+        rack: String::new(),
+        zone: "z".into(),
+        replicas: vec![(PgId { pool: PoolId(1), n: 2 }, ReplicaId(u64::MAX))],
+    }
+}
+
+fn map() -> PgMap {
+    let members =
+        vec![Member { replica: ReplicaId(8), osd: OsdId(1) }, Member { replica: ReplicaId(9), osd: OsdId(2) }];
+    PgMap { pg: PgId { pool: PoolId(1), n: 0 }, lineage: 1, conf_epoch: Epoch(1), members }
+}
+
+fn ups() -> Vec<OsdUp> {
+    let pg = PgId { pool: PoolId(2), n: 31 };
+    let lead = LeadReport { active: true, followers_in_sync: 2, ..LeadReport::default() };
+    let report =
+        |leading| PgReport { pg, replica: ReplicaId(1), term: Term(2), applied: Index(3), quarantined: true, leading };
+    let beat = OsdHeartbeat {
+        used_bytes: 1,
+        free_bytes: 2,
+        full: true,
+        poisoned: Some("why".into()),
+        pgs: vec![report(Some(lead)), report(None)],
+        unreachable: vec![OsdId(7)],
+    };
+    let attached = |result| OsdUp::Attached { pg, order: 9, result };
+    vec![
+        OsdUp::Hello(hello()),
+        OsdUp::Heartbeat(beat),
+        attached(Ok(())),
+        attached(Err(AttachRefusal::NotLeader { hint: None })),
+        attached(Err(AttachRefusal::NotLeader { hint: Some(OsdId(3)) })),
+        attached(Err(AttachRefusal::StaleOrder { last: 12 })),
+        attached(Err(AttachRefusal::Busy)),
+    ]
+}
+
+fn downs() -> Vec<OsdDown> {
+    let osds = vec![OsdAddr { osd: OsdId(1), addr: "10.0.0.1:7400".parse().expect("an address") }];
+    let pg = PgId { pool: PoolId(1), n: 1 };
+    let (volume, session) = (VolumeId(1), SessionId(0));
+    vec![
+        OsdDown::Welcome { map_epoch: Epoch(4), osds: osds.clone() },
+        OsdDown::Osds { map_epoch: Epoch(5), osds },
+        OsdDown::EnsurePg(map()),
+        OsdDown::DropReplica { pg, replica: ReplicaId(8) },
+        OsdDown::Attach { pg, attach: Attach { order: 1, volume, session, epoch: Epoch(2), chunk_count: 0 } },
+        OsdDown::TransferLeader { pg, to: OsdId(2) },
+        OsdDown::Refused { code: 2024, reason: "no".into() },
+    ]
+}
+
+fn answers() -> Vec<ClientAnswer> {
+    let pg = PgId { pool: PoolId(1), n: 0 };
+    let osds = vec![OsdAddr { osd: OsdId(1), addr: "10.0.0.1:7400".parse().expect("an address") }];
+    let view = MapView { pgs: vec![map()], leaders: vec![(pg, OsdId(1))], osds };
+    let segments = vec![
+        SegmentPlace { segment: SegmentIndex(0), pg: Some(pg) },
+        SegmentPlace { segment: SegmentIndex(1), pg: None },
+    ];
+    let opened = Opened {
+        cluster: ClusterId([1; 16]),
+        volume: VolumeId(1),
+        session: SessionId(2),
+        epoch: Epoch(3),
+        len_bytes: 1 << 20,
+        write: true,
+        segments: segments.clone(),
+        view: view.clone(),
+    };
+    let refusal = Refusal { code: 2020, message: "held".into() };
+    vec![
+        ClientAnswer::Opened(opened),
+        ClientAnswer::Segments { segments, view: view.clone() },
+        ClientAnswer::Refreshed(view),
+        ClientAnswer::Alive,
+        ClientAnswer::Closed,
+        ClientAnswer::Refused(refusal),
+    ]
+}
+
+fn asks() -> Vec<ClientAsk> {
+    let (volume, session) = (VolumeId(1), SessionId(2));
+    let segments = vec![SegmentIndex(0), SegmentIndex(65_535)];
+    vec![
+        ClientAsk::Open { name: "p/v".into(), write: true, steal: true, holder: "me".into() },
+        ClientAsk::Segments { volume, session, epoch: Epoch(3), segments, allocate: true },
+        ClientAsk::Refresh { pgs: vec![PgId { pool: PoolId(1), n: 0 }] },
+        ClientAsk::Keepalive { volume, session },
+        ClientAsk::Close { volume, session },
+    ]
+}
+
+#[test]
+fn every_control_value_survives_the_wire() {
+    for up in ups() {
+        let bytes = pb::OsdUp::from(up.clone()).encode_to_vec();
+        assert_eq!(OsdUp::try_from(pb::OsdUp::decode(&bytes[..]).expect("decodes")), Ok(up));
+    }
+    for down in downs() {
+        let bytes = osd_down(down.clone()).expect("it travels").encode_to_vec();
+        assert_eq!(OsdDown::try_from(pb::OsdDown::decode(&bytes[..]).expect("decodes")), Ok(down));
+    }
+    for answer in answers() {
+        let bytes = pb::ClientAskReply::from(answer.clone()).encode_to_vec();
+        assert_eq!(ClientAnswer::try_from(pb::ClientAskReply::decode(&bytes[..]).expect("decodes")), Ok(answer));
+    }
+    for ask in asks() {
+        let request = client_ask(1, 2, ask.clone());
+        let request = pb::ClientAskRequest::decode(&request.encode_to_vec()[..]).expect("decodes");
+        assert_eq!((request.client, request.id), (1, 2));
+        assert_eq!(ClientAsk::try_from(request.ask.expect("an ask")), Ok(ask));
+    }
+    assert!(osd_down(OsdDown::Connected).is_none());
+}
+
+#[test]
+fn malformed_messages_are_errors() {
+    assert_eq!(OsdUp::try_from(pb::OsdUp { body: None }), Err(Malformed::Missing("body")));
+    let with = |change: &dyn Fn(&mut pb::OsdHello)| {
+        let mut hello = pb::OsdHello::from(hello());
+        change(&mut hello);
+        OsdHello::try_from(hello)
+    };
+    assert_eq!(with(&|h| h.uuid.truncate(15)), Err(Malformed::Uuid("uuid")));
+    assert_eq!(with(&|h| h.cluster.clear()), Err(Malformed::Uuid("cluster")));
+    assert_eq!(with(&|h| h.addr = "nowhere".into()), Err(Malformed::Addr("addr", "nowhere".into())));
+    assert_eq!(with(&|h| h.replicas[0].pg = None), Err(Malformed::Missing("pg")));
+    let mut wide = pb::PgMap::from(&map());
+    wide.members = vec![wide.members[0]; 11];
+    assert_eq!(PgMap::try_from(wide), Err(Malformed::Range("members")));
+    let report = pb::PgReport {
+        pg: Some(pb::PgId::default()),
+        leading: Some(pb::LeadReport { followers_in_sync: 256, ..pb::LeadReport::default() }),
+        ..pb::PgReport::default()
+    };
+    let beat = pb::OsdHeartbeat { pgs: vec![report], ..pb::OsdHeartbeat::default() };
+    assert_eq!(OsdHeartbeat::try_from(beat), Err(Malformed::Range("followers_in_sync")));
+}
+
+#[test]
+fn flipped_bits_and_torn_messages_never_panic() {
+    let mut rng = Rng::new(11);
+    let mut understood = 0;
+    for round in 0..4000 {
+        let mut bytes = pb::OsdUp::from(ups()[round % ups().len()].clone()).encode_to_vec();
+        for _ in 0..rng.between(1, 4) {
+            let at = rng.below(bytes.len() as u64) as usize;
+            bytes[at] ^= 1 << rng.below(8);
+        }
+        bytes.truncate(rng.between(1, bytes.len() as u64) as usize);
+        understood += usize::from(pb::OsdUp::decode(&bytes[..]).is_ok_and(|up| OsdUp::try_from(up).is_ok()));
+    }
+    assert!(understood < 4000, "most of it is nonsense, and none of it is a panic");
+}
