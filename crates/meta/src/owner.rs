@@ -31,6 +31,12 @@ telemetry::metrics! {
         gauge pools: "pools";
         gauge volumes: "volumes";
         gauge segments: "allocated segments";
+        gauge osds_up: "OSDs that report";
+        gauge pgs: "PGs";
+        gauge pgs_active: "PGs whose leader serves";
+        gauge pgs_degraded: "PGs that serve with fewer replicas than they should have";
+        gauge used_bytes: "bytes used on all OSDs";
+        gauge free_bytes: "bytes free on all OSDs";
     }
 }
 
@@ -234,7 +240,6 @@ impl Owner {
         keep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             self.perform(control).await?;
-            self.show(control);
             let now = self.now();
             let wait = control.next_deadline(now).since(now.mono);
             tokio::select! {
@@ -243,6 +248,7 @@ impl Owner {
                 _ = keep.tick() => {
                     self.keep().await?;
                     self.sweep(control);
+                    self.show(control);
                 }
                 got = self.inbox.recv_many(&mut inputs, TURN_MAX) => {
                     if got == 0 {
@@ -272,13 +278,19 @@ impl Owner {
     }
 
     fn show(&self, control: &Control) {
-        let records = control.records();
-        let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-        self.metrics.osds.set(count(records.osds.len()));
-        self.metrics.osd_streams.set(count(self.streams.len()));
-        self.metrics.pools.set(count(records.pools.len()));
-        self.metrics.volumes.set(count(records.volumes.len()));
-        self.metrics.segments.set(count(records.segments.len()));
+        let status = control.status(self.now());
+        let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        self.metrics.osds.set(status.osds.into());
+        self.metrics.osd_streams.set(i64::try_from(self.streams.len()).unwrap_or(i64::MAX));
+        self.metrics.pools.set(status.pools.into());
+        self.metrics.volumes.set(status.volumes.into());
+        self.metrics.segments.set(bytes(status.segments));
+        self.metrics.osds_up.set(status.osds_up.into());
+        self.metrics.pgs.set(status.pgs.into());
+        self.metrics.pgs_active.set(status.pgs_active.into());
+        self.metrics.pgs_degraded.set(status.pgs_degraded.into());
+        self.metrics.used_bytes.set(bytes(status.used_bytes));
+        self.metrics.free_bytes.set(bytes(status.free_bytes));
     }
 
     fn token(&mut self, waiting: Waiting) -> Token {

@@ -154,7 +154,8 @@ impl Control {
         state
     }
 
-    pub(super) fn status(&self, now: Now) -> Status {
+    /// One page about the cluster.
+    pub fn status(&self, now: Now) -> Status {
         let osds = self.osd_views(now.mono);
         let mut counts = [0u32; 3];
         let mut problems = Vec::new();
