@@ -177,7 +177,7 @@ impl Client {
     fn drive(&mut self, now: Time, slot: usize) {
         let Some(open) = self.volumes[slot].as_deref_mut() else { return };
         let (_, bus) = self.bus.as_mut().expect("an open volume has a bus");
-        open.volume.poll(now, &mut Links(bus), &mut self.out);
+        open.volume.poll(now, &mut Links::new(bus), &mut self.out);
         open.done.append(&mut self.out.done);
         for ask in self.out.meta.drain(..) {
             self.asks.put(open.key, ask);

@@ -5,21 +5,32 @@ use types::OsdId;
 use volume::{Admit, Carrier};
 use wire::{Message, Request};
 
-pub(crate) struct Links<'a>(pub &'a mut Bus);
+pub(crate) struct Links<'a> {
+    bus: &'a mut Bus,
+    /// Cost of the request that was admitted last.
+    admitted: usize,
+}
+
+impl<'a> Links<'a> {
+    pub fn new(bus: &'a mut Bus) -> Links<'a> {
+        Links { bus, admitted: 0 }
+    }
+}
 
 impl Carrier for Links<'_> {
     fn admit(&mut self, osd: OsdId, cost: usize) -> Admit {
-        match self.0.link_to(osd) {
+        self.admitted = cost;
+        match self.bus.link_to(osd) {
             None => Admit::NoLink,
-            Some(link) if self.0.has_credit(link, cost) => Admit::Go,
+            Some(link) if self.bus.has_credit(link, cost) => Admit::Go,
             Some(_) => Admit::Wait,
         }
     }
 
     fn send(&mut self, osd: OsdId, request: Request) {
-        let link = self.0.link_to(osd).expect("it was admitted just now");
-        debug_assert!(self.0.has_credit_for(link, &request), "admitted at a lower cost than it has");
+        let link = self.bus.link_to(osd).expect("it was admitted just now");
+        assert_eq!(bus::request_cost(&request), self.admitted, "volume and bus count credit alike");
         // A queue that overflows ends the link: `Down` follows, and the part is sent elsewhere.
-        self.0.send(link, Message::Request(request));
+        self.bus.send(link, Message::Request(request));
     }
 }

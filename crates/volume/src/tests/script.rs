@@ -281,6 +281,33 @@ fn a_search_shows_one_part_and_the_rest_follow_when_it_ends() {
 }
 
 #[test]
+fn what_a_silent_leader_holds_follows_the_search_at_once() {
+    let mut b = Bench::plain();
+    for n in 0..5 {
+        b.submit(write(n * 4096, 512), n);
+    }
+    assert_eq!(b.poll().len(), 5);
+    let probe = b.sleep();
+    assert_eq!((probe.len(), probe[0].0), (1, OsdId(2)), "one part is shown, not all");
+    b.reply(OsdId(2), &probe[0].1, Ok(ReplyBody::Done));
+    let rest = b.poll();
+    assert!(rest.len() == 4 && rest.iter().all(|(osd, _)| *osd == OsdId(2)), "{rest:?}");
+}
+
+#[test]
+fn a_leader_that_is_silent_to_all_is_left_even_by_a_pg_that_got_no_credit_there() {
+    let mut b = Bench::plain();
+    b.wire.credit = 0;
+    b.submit(write(0, 512), 1);
+    assert_eq!(b.poll().len(), 0);
+    let began = b.now;
+    b.wire.down = vec![OsdId(1)];
+    b.wire.credit = 9;
+    let sent = b.sleep();
+    assert_eq!((b.now, sent[0].0), (began + SILENT, OsdId(2)));
+}
+
+#[test]
 fn a_lost_connection_moves_what_was_on_it_elsewhere_at_once() {
     let mut b = Bench::plain();
     b.submit(write(0, 512), 1);

@@ -1,0 +1,178 @@
+//! Opening, keeping and closing, answer by answer.
+
+use crate::{AskId, Client, ClientConfig, ClientEvent, VolumeKey};
+use device::{Completion, Request};
+use std::time::Duration;
+use types::control::{ClientAnswer, ClientAsk, MapView, Opened, Refusal, refusal};
+use types::{ClusterId, Epoch, Errno, Incarnation, SessionId, Time, VolumeId};
+
+fn config() -> ClientConfig {
+    let incarnation = Incarnation(77);
+    ClientConfig { room: 1, incarnation, holder: "test".into(), timeout: None, seed: 1 }
+}
+
+fn opened(cluster: u8, write: bool) -> ClientAnswer {
+    ClientAnswer::Opened(Opened {
+        cluster: ClusterId([cluster; 16]),
+        volume: VolumeId(1),
+        session: SessionId(u64::from(write)),
+        epoch: Epoch(1),
+        len_bytes: 1 << 30,
+        write,
+        segments: Vec::new(),
+        view: MapView::default(),
+    })
+}
+
+fn refused(code: u32) -> ClientAnswer {
+    ClientAnswer::Refused(Refusal { code, message: "no".into() })
+}
+
+struct Bench {
+    client: Client,
+    now: Time,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        Bench { client: Client::new(config()), now: Time(1_000_000_000) }
+    }
+
+    /// A turn; gives the questions.
+    fn turn(&mut self) -> Vec<(AskId, ClientAsk)> {
+        let (mut ops, mut asks) = (Vec::new(), Vec::new());
+        self.client.end_turn(self.now, &mut ops);
+        assert!(ops.is_empty(), "there is no OSD to dial");
+        self.client.take_asks(&mut asks);
+        asks
+    }
+
+    fn sleep(&mut self) -> Vec<(AskId, ClientAsk)> {
+        let deadline = self.client.next_deadline();
+        assert!(deadline > self.now && deadline < Time::NEVER, "{deadline:?} at {:?}", self.now);
+        self.now = deadline;
+        self.turn()
+    }
+
+    fn answer(&mut self, id: AskId, answer: ClientAnswer) {
+        self.client.handle_meta(self.now, id, answer);
+    }
+
+    fn events(&mut self) -> Vec<ClientEvent> {
+        let mut events = Vec::new();
+        self.client.take_events(&mut events);
+        events
+    }
+
+    fn open(&mut self, write: bool) -> VolumeKey {
+        let ask = self.client.open("p/v", write, false);
+        self.turn();
+        self.answer(ask, opened(1, write));
+        match &self.events()[..] {
+            [ClientEvent::Opened { volume, info, .. }] => {
+                assert_eq!((info.len_bytes, info.read_only), (1 << 30, !write));
+                *volume
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn an_open_asks_meta_and_a_refusal_reaches_the_owner() {
+    let mut b = Bench::new();
+    let ask = b.client.open("p/v", true, true);
+    let asks = b.turn();
+    assert!(
+        matches!(&asks[..], [(id, ClientAsk::Open { name, write: true, steal: true, holder })] if *id == ask && name == "p/v" && holder == "test")
+    );
+    b.answer(ask, refused(refusal::VOLUME_HELD));
+    let why = Refusal { code: refusal::VOLUME_HELD, message: "no".into() };
+    assert_eq!(b.events(), [ClientEvent::OpenRefused { ask, why }]);
+    b.answer(ask, opened(1, true));
+    assert_eq!(b.events(), [], "a second answer is nobody's");
+}
+
+#[test]
+fn volumes_of_two_clusters_are_not_held_by_one_client() {
+    let mut b = Bench::new();
+    b.open(true);
+    let ask = b.client.open("q/w", true, false);
+    b.answer(ask, opened(2, true));
+    assert!(matches!(&b.events()[..], [ClientEvent::OpenRefused { .. }]));
+}
+
+#[test]
+fn a_holder_says_every_two_seconds_that_it_is_alive_and_is_fenced_when_meta_says_so() {
+    let mut b = Bench::new();
+    let volume = b.open(true);
+    let began = b.now;
+    for n in 1..3 {
+        let asks = b.sleep();
+        assert_eq!(b.now, began + Duration::from_secs(2 * n));
+        assert!(matches!(asks[..], [(_, ClientAsk::Keepalive { volume: VolumeId(1), session: SessionId(1) })]));
+        b.answer(asks[0].0, ClientAnswer::Alive);
+    }
+    let asks = b.sleep();
+    b.answer(asks[0].0, refused(refusal::META_UNAVAILABLE));
+    let asks = b.sleep();
+    b.answer(asks[0].0, refused(refusal::SESSION_FENCED));
+    b.turn();
+    assert_eq!(b.events(), [ClientEvent::Failed { volume, errno: Errno::Fenced }]);
+    assert_eq!(b.client.next_deadline(), Time::NEVER, "nobody is alive any more");
+    let (now, mut done) = (b.now, Vec::new());
+    let device = b.client.device(volume).expect("still to be closed");
+    device.submit(now, Request::Flush, 3).expect("not busy");
+    device.completions(&mut done);
+    assert_eq!(done, [Completion { token: 3, result: Err(Errno::Fenced) }]);
+}
+
+#[test]
+fn an_unanswered_keepalive_is_repeated_and_stops_no_io() {
+    let mut b = Bench::new();
+    let volume = b.open(true);
+    let began = b.now;
+    assert_eq!(b.sleep().len(), 1);
+    assert_eq!(b.sleep().len(), 1);
+    assert_eq!(b.now, began + Duration::from_secs(12));
+    let (now, mut done) = (b.now, Vec::new());
+    let device = b.client.device(volume).expect("open");
+    device.submit(now, Request::Read { offset: 0, len: 512 }, 1).expect("not busy");
+    device.completions(&mut done);
+    assert!(done[0].result.is_ok());
+}
+
+#[test]
+fn a_close_tells_meta_until_it_knows() {
+    let mut b = Bench::new();
+    let volume = b.open(true);
+    let (now, mut done) = (b.now, Vec::new());
+    let device = b.client.device(volume).expect("open");
+    device.submit(now, Request::Flush, 1).expect("not busy");
+    b.client.close(volume);
+    assert!(b.turn().is_empty(), "a completion has not been taken");
+    let device = b.client.device(volume).expect("closing");
+    device.submit(now, Request::Flush, 2).expect("not busy");
+    device.completions(&mut done);
+    let late = done.iter().find(|c| c.token == 2).expect("answered");
+    assert_eq!((done.len(), &late.result), (2, &Err(Errno::Shutdown)));
+    let asks = b.turn();
+    assert!(matches!(asks[..], [(_, ClientAsk::Close { volume: VolumeId(1), session: SessionId(1) })]), "{asks:?}");
+    b.answer(asks[0].0, refused(refusal::META_UNAVAILABLE));
+    let asks = b.sleep();
+    assert!(matches!(asks[..], [(_, ClientAsk::Close { .. })]));
+    b.answer(asks[0].0, ClientAnswer::Closed);
+    assert_eq!(b.events(), [ClientEvent::Closed { volume }]);
+    assert!(b.client.device(volume).is_none());
+    assert_ne!(b.open(false), volume, "a key is never used again");
+}
+
+#[test]
+fn a_reader_closes_without_a_word_to_meta() {
+    let mut b = Bench::new();
+    let volume = b.open(false);
+    assert_eq!(b.client.next_deadline(), Time::NEVER, "and keeps nothing alive");
+    b.client.close(volume);
+    assert!(b.turn().is_empty());
+    assert_eq!(b.events(), [ClientEvent::Closed { volume }]);
+}
