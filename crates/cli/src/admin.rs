@@ -56,7 +56,13 @@ impl Admin {
     }
 
     /// Gives the pool and a warning, if there is one.
-    pub fn create_pool(&self, name: &str, replicas: u32, pgs: u32, domain: Domain) -> Result<(PoolView, Option<String>)> {
+    pub fn create_pool(
+        &self,
+        name: &str,
+        replicas: u32,
+        pgs: u32,
+        domain: Domain,
+    ) -> Result<(PoolView, Option<String>)> {
         let domain = format!("{domain:?}").to_lowercase();
         let create = PoolCreate { name: name.to_owned(), replicas, domain, pg_count: pgs };
         expect!(self, AdminAsk::PoolCreate(create), AdminAnswer::PoolCreated { pool, warning } => (pool, warning))

@@ -56,6 +56,8 @@ pub enum Command {
     /// Volumes: create, ls, info, rm
     #[command(subcommand)]
     Volume(Volume),
+    /// Measure a volume, or the floor of this machine
+    Bench(BenchArgs),
     /// What an error code means and what to do about it; `explain metrics` lists all metrics
     #[command(after_help = "Example:\n  basalt explain BSLT-2020")]
     Explain { code: String },
@@ -140,7 +142,9 @@ pub enum Osd {
         force: bool,
     },
     /// Serve a formatted device
-    #[command(after_help = "Example:\n  basalt osd run --device /dev/nvme0n1 --listen 10.0.0.1:7410 --meta 10.0.0.1:7300")]
+    #[command(
+        after_help = "Example:\n  basalt osd run --device /dev/nvme0n1 --listen 10.0.0.1:7410 --meta 10.0.0.1:7300"
+    )]
     Run(OsdRun),
     /// List OSDs with state, place and use
     Ls,

@@ -38,7 +38,10 @@ fn metrics(as_json: bool) -> Result<Exit> {
         let list: Vec<_> = rows.iter().map(|r| json!({ "name": r.name, "kind": r.kind, "help": r.help })).collect();
         output::json("explain.metrics", json!({ "metrics": list }))?;
     } else {
-        output::table(&["metric", "kind", "meaning"], rows.iter().map(|r| [r.name, r.kind, r.help].map(str::to_owned).to_vec()));
+        output::table(
+            &["metric", "kind", "meaning"],
+            rows.iter().map(|r| [r.name, r.kind, r.help].map(str::to_owned).to_vec()),
+        );
     }
     Ok(Exit::Done)
 }

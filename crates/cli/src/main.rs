@@ -5,6 +5,7 @@
 
 mod admin;
 mod args;
+mod bench_cmd;
 mod dev;
 mod errors;
 mod explain;
@@ -84,6 +85,10 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Pg(command) => show::pgs(&connect(&common)?, &command, common.json).map(|()| Exit::Done),
         Command::Pool(command) => show::pool(&connect(&common)?, &command, common.json).map(|()| Exit::Done),
         Command::Volume(command) => show::volume(&connect(&common)?, &command, common.json).map(|()| Exit::Done),
+        Command::Bench(args) => {
+            let pids = dev::pids(&common.cluster);
+            bench_cmd::run(args, || metas(&common), &pids, common.json).map(|()| Exit::Done)
+        }
         Command::Explain { code } => explain::run(&code, common.json),
         Command::Completion { shell } => {
             explain::completion(shell);

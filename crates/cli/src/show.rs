@@ -28,7 +28,12 @@ pub fn status(admin: &Admin, as_json: bool) -> Result<Exit> {
         status.pgs, status.pgs_active, status.pgs_degraded, status.pgs_down
     );
     println!("volumes   {} in {} pools, {} segments of 1 GiB", status.volumes, status.pools, status.segments);
-    println!("space     {} used of {}, {} free", show(status.used_bytes), show(status.capacity_bytes), show(status.free_bytes));
+    println!(
+        "space     {} used of {}, {} free",
+        show(status.used_bytes),
+        show(status.capacity_bytes),
+        show(status.free_bytes)
+    );
     Ok(exit)
 }
 

@@ -6,7 +6,8 @@
 /// A sentence for the user.
 pub fn parse(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let number: u64 = text[..digits].parse().map_err(|_| format!("`{text}` is not a size; write 4KiB, 512MiB, 10GiB"))?;
+    let number: u64 =
+        text[..digits].parse().map_err(|_| format!("`{text}` is not a size; write 4KiB, 512MiB, 10GiB"))?;
     let unit: u64 = match &text[digits..] {
         "" | "B" => 1,
         "K" | "KiB" => 1 << 10,

@@ -104,10 +104,6 @@ impl Cluster {
         local(META_PORT + 100 + self.record.port_shift + 10 * n as u16)
     }
 
-    pub fn http_of(addr: SocketAddr) -> SocketAddr {
-        SocketAddr::new(addr.ip(), addr.port() + 1)
-    }
-
     pub fn osd_dir(&self, n: u32) -> PathBuf {
         self.dir.join(format!("osd.{n}"))
     }

@@ -70,7 +70,9 @@ fn up(name: &str, osds: u32, device_bytes: u64, export: Option<&str>, export_byt
     match export {
         Some(volume) => export_volume(&cluster, &admin, volume, export_bytes),
         None => {
-            println!("next:\n  basalt volume create {POOL}/demo 1GiB\n  basalt nbd {POOL}/demo --socket /tmp/demo.sock");
+            println!(
+                "next:\n  basalt volume create {POOL}/demo 1GiB\n  basalt nbd {POOL}/demo --socket /tmp/demo.sock"
+            );
             Ok(())
         }
     }
@@ -81,8 +83,7 @@ fn start_meta(cluster: &Cluster) -> Result<()> {
     let addr = cluster.meta_addr(0);
     if procs::pid(cluster, &daemon).is_none() {
         let dir = cluster.dir.join("meta.0");
-        let args = ["meta", "--dir", &dir.to_string_lossy(), "--listen", &addr.to_string()]
-            .map(str::to_owned);
+        let args = ["meta", "--dir", &dir.to_string_lossy(), "--listen", &addr.to_string()].map(str::to_owned);
         procs::start(cluster, &daemon, &args)?;
     }
     wait_listening(cluster, &daemon, addr)
@@ -110,8 +111,19 @@ fn start_osd(cluster: &Cluster, n: u32) -> Result<()> {
     }
     let addr = cluster.osd_addr(n);
     let host = format!("dev{n}");
-    let args = ["osd", "run", "--device", &device.to_string_lossy(), "--listen", &addr.to_string(), "--meta", &meta, "--host", &host]
-        .map(str::to_owned);
+    let args = [
+        "osd",
+        "run",
+        "--device",
+        &device.to_string_lossy(),
+        "--listen",
+        &addr.to_string(),
+        "--meta",
+        &meta,
+        "--host",
+        &host,
+    ]
+    .map(str::to_owned);
     procs::start(cluster, &daemon, &args)?;
     wait_listening(cluster, &daemon, addr)
 }
@@ -126,7 +138,8 @@ fn export_volume(cluster: &Cluster, admin: &Admin, volume: &str, bytes: u64) -> 
         let _ = std::fs::remove_file(&socket);
         let meta = cluster.meta_addr(0).to_string();
         // The holder of a killed run is gone with it, but its lease may still stand.
-        let args = ["nbd", volume, "--socket", &socket.to_string_lossy(), "--meta", &meta, "--steal"].map(str::to_owned);
+        let args =
+            ["nbd", volume, "--socket", &socket.to_string_lossy(), "--meta", &meta, "--steal"].map(str::to_owned);
         procs::start(cluster, &daemon, &args)?;
     }
     let listening = || std::os::unix::net::UnixStream::connect(&socket).is_ok();
@@ -142,7 +155,9 @@ fn print_next(volume: &str, uri: &str) {
     println!("  nbdinfo '{uri}'");
     println!("  qemu-img convert -n -O raw IMAGE '{uri}'");
     println!("  qemu-img compare IMAGE '{uri}'");
-    println!("  fio --name=v --ioengine=nbd --uri='{uri}' --rw=randwrite --bs=4k --iodepth=32 --size=256M --verify=crc32c");
+    println!(
+        "  fio --name=v --ioengine=nbd --uri='{uri}' --rw=randwrite --bs=4k --iodepth=32 --size=256M --verify=crc32c"
+    );
     println!("  basalt status");
     println!("  basalt dev kill 1 && basalt dev start 1");
     println!("(`basalt` is scripts/basalt here)");
@@ -157,8 +172,12 @@ fn wait_listening(cluster: &Cluster, daemon: &Daemon, addr: SocketAddr) -> Resul
 fn not_ready(cluster: &Cluster, daemon: &Daemon) -> anyhow::Error {
     let log = procs::log_file(cluster, daemon);
     let tail = procs::log_tail(cluster, daemon, 5);
-    UserError::new(1004, format!("{} did not become ready; its log ends with:\n{tail}", daemon.name()), format!("less {}", log.display()))
-        .into()
+    UserError::new(
+        1004,
+        format!("{} did not become ready; its log ends with:\n{tail}", daemon.name()),
+        format!("less {}", log.display()),
+    )
+    .into()
 }
 
 fn wait_ready(what: &str, mut ready: impl FnMut() -> Result<bool>) -> Result<()> {
@@ -173,7 +192,9 @@ fn wait_ready(what: &str, mut ready: impl FnMut() -> Result<bool>) -> Result<()>
     match (done, last) {
         (Ok(()), _) => Ok(()),
         (Err(()), Some(error)) => Err(error),
-        (Err(()), None) => Err(UserError::new(1004, format!("waited {READY_MAX:?} for {what}"), "basalt status").into()),
+        (Err(()), None) => {
+            Err(UserError::new(1004, format!("waited {READY_MAX:?} for {what}"), "basalt status").into())
+        }
     }
 }
 
@@ -206,11 +227,18 @@ fn status(cluster: &Cluster, json: bool) -> Result<()> {
             .collect();
         return output::json("dev.status", serde_json::json!({"name": cluster.record.name, "daemons": list}));
     }
-    let cells = rows.into_iter().map(|(name, pid, at, log)| {
-        vec![name, pid.map_or_else(|| "down".to_owned(), |p| p.to_string()), at, log]
-    });
+    let cells = rows
+        .into_iter()
+        .map(|(name, pid, at, log)| vec![name, pid.map_or_else(|| "down".to_owned(), |p| p.to_string()), at, log]);
     output::table(&["daemon", "pid", "address", "log"], cells);
     Ok(())
+}
+
+/// Pids of the cluster's metas and OSDs, for measuring; none when there is no such cluster.
+pub fn pids(name: &str) -> Vec<u32> {
+    let Ok(Some(cluster)) = Cluster::open(name) else { return Vec::new() };
+    let daemons = daemons(&cluster).into_iter().filter(|(d, _)| !matches!(d, Daemon::Nbd(_)));
+    daemons.filter_map(|(daemon, _)| procs::pid(&cluster, &daemon)).collect()
 }
 
 fn check_osd(cluster: &Cluster, n: u32) -> Result<()> {

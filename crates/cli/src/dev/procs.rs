@@ -61,7 +61,9 @@ pub fn pid(cluster: &Cluster, daemon: &Daemon) -> Option<u32> {
     let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let zombie = state.rsplit(") ").next().is_some_and(|s| s.starts_with('Z'));
     let ours = String::from_utf8_lossy(&line).split('\0').any(|w| w == cluster_mark(cluster));
-    (ours && !zombie).then_some(pid)
+    // In the moment of its exec a process has no command line yet.
+    let starting = line.is_empty();
+    ((ours || starting) && !zombie).then_some(pid)
 }
 
 /// An argument that every daemon of the cluster carries, so that a pid is never mistaken.

@@ -57,7 +57,11 @@ fn serve(session: &mut Session, server: &mut NbdServer, stop: &Stop) -> Result<(
 /// The session is over: the door closes, so that clients notice at once.
 fn failed(errno: Errno) -> anyhow::Error {
     match errno {
-        Errno::Fenced => UserError::new(5002, "the volume was opened elsewhere with --steal", "find out who holds it: basalt volume ls"),
+        Errno::Fenced => UserError::new(
+            5002,
+            "the volume was opened elsewhere with --steal",
+            "find out who holds it: basalt volume ls",
+        ),
         other => UserError::new(5004, other.to_string(), ""),
     }
     .into()

@@ -1,9 +1,9 @@
 //! `basalt osd format` and `basalt osd run`.
 
+use crate::admin::{Admin, registration};
 use crate::args::OsdRun;
 use crate::errors::UserError;
 use crate::role::{self, Stop, env_error, http};
-use crate::admin::{Admin, registration};
 use crate::size;
 use anyhow::{Context, Result};
 use engine::{EngineConfig, FormatError, FormatParams};
@@ -54,7 +54,13 @@ pub fn format(args: &Format) -> Result<()> {
     let disk = env.open_disk(&spec).map_err(env_error)?;
     let uuid = OsdUuid(uuid::Uuid::new_v4().into_bytes());
     let admin = Admin::connect(&args.metas)?;
-    let (cluster, id) = admin.register_osd(registration(uuid, &args.place.host, &args.place.rack, &args.place.zone, disk.size_bytes))?;
+    let (cluster, id) = admin.register_osd(registration(
+        uuid,
+        &args.place.host,
+        &args.place.rack,
+        &args.place.zone,
+        disk.size_bytes,
+    ))?;
     let params = FormatParams {
         cluster,
         osd: id,
@@ -82,7 +88,8 @@ pub fn format(args: &Format) -> Result<()> {
 
 fn make_file(path: &Path, size: u64) -> Result<()> {
     let unusable = |e: std::io::Error| UserError::new(1006, format!("{}: {e}", path.display()), "");
-    let file = std::fs::File::options().create(true).truncate(false).write(true).read(true).open(path).map_err(unusable)?;
+    let file =
+        std::fs::File::options().create(true).truncate(false).write(true).read(true).open(path).map_err(unusable)?;
     let meta = file.metadata().map_err(unusable)?;
     if meta.is_file() && meta.len() < size {
         file.set_len(size).map_err(unusable)?;
@@ -107,7 +114,9 @@ pub fn run(args: &OsdRun, metas: &[SocketAddr]) -> Result<()> {
     let spec = DiskSpec { path: args.device.clone(), assume_plp: args.assume_plp, read_only: false };
     let disk = env.open_disk(&spec).map_err(env_error)?;
     if args.assume_plp {
-        tracing::warn!("--assume-plp: nothing is flushed; a power cut loses acknowledged writes unless the device has power-loss protection");
+        tracing::warn!(
+            "--assume-plp: nothing is flushed; a power cut loses acknowledged writes unless the device has power-loss protection"
+        );
     }
     let config = config(args, &mut env, &disk)?;
     let registry = Registry::default();

@@ -1,0 +1,174 @@
+//! `basalt bench`: the native client against a volume, or the floor of this machine.
+
+use crate::args::{BenchArgs, BenchSub, LoadArgs, LoadOp};
+use crate::errors::UserError;
+use crate::role::session::Session;
+use crate::{output, size};
+use anyhow::{Context, Result};
+use bench::cpu::{self, CpuSample};
+use bench::floor::{self, FloorConfig, FloorMode, FloorRow};
+use bench::load::{Load, LoadConfig, LoadReport, Pattern};
+use env::Env;
+use serde_json::json;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Length of each of the floor's three log files.
+const FLOOR_LOG: u64 = 512 << 20;
+
+/// Runs a `bench` command. `metas` is asked only when a volume is measured; `pids` are the cluster's daemons.
+pub fn run(
+    args: BenchArgs,
+    metas: impl FnOnce() -> Result<Vec<SocketAddr>>,
+    pids: &[u32],
+    as_json: bool,
+) -> Result<()> {
+    match args.floor {
+        Some(BenchSub::Floor { dir, seconds, depths, modes }) => run_floor(dir, seconds, &depths, &modes, as_json),
+        Some(BenchSub::FloorNode { args }) => Ok(floor::node_main(&args)?),
+        None => {
+            let Some(volume) = args.load.volume.clone() else {
+                return Err(UserError::new(1001, "no volume was named", "basalt bench main/demo").into());
+            };
+            measure(&volume, &args.load, &metas()?, pids, as_json)
+        }
+    }
+}
+
+fn measure(name: &str, args: &LoadArgs, metas: &[SocketAddr], pids: &[u32], as_json: bool) -> Result<()> {
+    let write = !matches!(args.op, LoadOp::Read | LoadOp::Randread);
+    let mut session = Session::open(metas, name, write, args.steal)?;
+    let span = args.span.unwrap_or(session.info.len_bytes).min(session.info.len_bytes);
+    let (pattern, read_percent) = match args.op {
+        LoadOp::Randwrite => (Pattern::Random, 0),
+        LoadOp::Randread => (Pattern::Random, 100),
+        LoadOp::Write => (Pattern::Sequential, 0),
+        LoadOp::Read => (Pattern::Sequential, 100),
+        LoadOp::Randrw => (Pattern::Random, 50),
+    };
+    let config = LoadConfig {
+        pattern,
+        read_percent,
+        block_bytes: u32::try_from(args.block).context("--block is too large")?,
+        depth: args.depth as u32,
+        duration: Duration::from_secs(args.seconds),
+        span_bytes: span - span % args.block.max(1),
+        seed: args.seed,
+        verify: args.verify,
+        run: args.seed,
+        ..LoadConfig::default()
+    };
+    let mut all = pids.to_vec();
+    all.push(std::process::id());
+    let before = cpu::sample(&all)?;
+    let report = drive(&mut session, config)?;
+    let used = cpu::between(&before, &cpu::sample(&all)?);
+    session.close()?;
+    show(name, &report, &used, as_json)?;
+    if report.is_clean() {
+        return Ok(());
+    }
+    let what = format!("{} violations, errors {:?}", report.violation_count, report.errors);
+    Err(UserError::new(5004, format!("{name}: {what}"), "basalt pg verify --deep").into())
+}
+
+fn drive(session: &mut Session, config: LoadConfig) -> Result<LoadReport> {
+    let mut load = Load::new(config, session.env.now()).map_err(|e| UserError::new(1001, e.to_string(), ""))?;
+    let (mut requests, mut done) = (Vec::new(), Vec::new());
+    loop {
+        let now = session.begin();
+        session.events.clear();
+        session.device().completions(&mut done);
+        for completion in done.drain(..) {
+            load.completed(now, completion.token, &completion.result);
+        }
+        if load.is_done(now) {
+            return Ok(load.report(now));
+        }
+        if let Some(errno) = session.failure() {
+            return Err(UserError::new(5002, errno.to_string(), "").into());
+        }
+        load.next_requests(now, &mut requests);
+        let device = session.device();
+        for (request, token) in requests.drain(..) {
+            if device.submit(now, request, token).is_err() {
+                anyhow::bail!("the device takes fewer requests at once than --depth");
+            }
+        }
+        session.finish(load.next_deadline(now))?;
+    }
+}
+
+fn show(name: &str, report: &LoadReport, used: &[CpuSample], as_json: bool) -> Result<()> {
+    let ops = report.ops().max(1) as f64;
+    let per_op = |sample: &CpuSample| sample.total_us() as f64 / ops;
+    let total: f64 = used.iter().map(per_op).sum();
+    if as_json {
+        let cpu: Vec<_> =
+            used.iter().map(|s| json!({ "pid": s.pid, "name": s.name, "us_per_op": per_op(s) })).collect();
+        return output::json("bench", json!({ "volume": name, "report": report, "cpu_us_per_op": total, "cpu": cpu }));
+    }
+    for (what, side) in [("write", &report.writes), ("read", &report.reads)] {
+        if side.ops > 0 {
+            let l = &side.latency;
+            println!(
+                "{what:<6} {:>8.0} IOPS  {:>10}/s  p50 {:.0} us  p90 {:.0}  p99 {:.0}  p99.9 {:.0}  max {:.0}",
+                side.iops,
+                size::show(side.bytes_per_s as u64),
+                l.p50_us,
+                l.p90_us,
+                l.p99_us,
+                l.p999_us,
+                l.max_us
+            );
+        }
+    }
+    let parts: Vec<String> = used.iter().map(|s| format!("{} {:.1}", s.pid, per_op(s))).collect();
+    println!("cpu    {total:.1} us per operation ({})", parts.join(", "));
+    println!("gap    {} us longest without a completion", report.longest_gap_us);
+    if report.verified_blocks > 0 || report.violation_count > 0 {
+        println!("verify {} blocks, {} violations", report.verified_blocks, report.violation_count);
+    }
+    Ok(())
+}
+
+fn run_floor(
+    dir: Option<std::path::PathBuf>,
+    seconds: u64,
+    depths: &[usize],
+    modes: &[String],
+    as_json: bool,
+) -> Result<()> {
+    let own = dir.is_none();
+    let dir = dir
+        .unwrap_or_else(|| std::path::PathBuf::from("/var/tmp").join(format!("basalt-floor.{}", std::process::id())));
+    let mode = |word: &String| match word.as_str() {
+        "flush" => Ok(FloorMode::Sync),
+        "noflush" => Ok(FloorMode::Plp),
+        other => Err(UserError::new(1001, format!("`{other}` is no mode"), "--modes noflush,flush")),
+    };
+    let config = FloorConfig {
+        dir: dir.clone(),
+        secs: seconds as f64,
+        modes: modes.iter().map(mode).collect::<Result<_, _>>()?,
+        depths: depths.iter().map(|d| *d as u32).collect(),
+        log_bytes: FLOOR_LOG,
+        node_command: vec![std::env::current_exe()?.into(), "bench".into(), "floor-node".into(), "--".into()],
+    };
+    let print = |row: &FloorRow| {
+        if !as_json {
+            println!(
+                "{:?} depth {:<4} {:>8.0} IOPS  p50 {:.0} us  p99 {:.0} us  cpu {:.1} us per write",
+                row.mode, row.depth, row.iops, row.p50_us, row.p99_us, row.cpu_us_per_write
+            );
+        }
+    };
+    let rows = floor::run(&config, print)?;
+    if own {
+        let _ = std::fs::remove_dir_all(&dir);
+    }
+    if as_json {
+        return output::json("bench.floor", json!({ "rows": rows }));
+    }
+    Ok(())
+}
