@@ -14,6 +14,10 @@ use types::{ClusterId, Errno, Incarnation, OsdId, Time};
 use volume::{Volume, VolumeConfig, VolumeOut};
 use wire::{Message, Peer};
 
+/// Codes of the refusals that the client itself gives (`types::codes`).
+const OTHER_CLUSTER: u32 = 5005;
+const VOLUMES_FULL: u32 = 5006;
+
 /// What the owner chooses.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
@@ -218,14 +222,14 @@ impl Client {
 
     /// Meta has opened a volume.
     pub(crate) fn opened(&mut self, ask: AskId, name: String, now: Time, opened: &Opened) {
-        let refuse = |message: String| ClientEvent::OpenRefused { ask, why: Refusal { code: 5001, message } };
+        let refuse = |code, message: String| ClientEvent::OpenRefused { ask, why: Refusal { code, message } };
         if self.bus.as_ref().is_some_and(|(cluster, _)| *cluster != opened.cluster) {
             let message = format!("{name} belongs to another cluster than the volumes that are open");
-            return self.events.push(refuse(message));
+            return self.events.push(refuse(OTHER_CLUSTER, message));
         }
         let slot = self.volumes.iter().position(Option::is_none).unwrap_or(self.volumes.len());
         if slot >= usize::from(volume::SPACES) {
-            return self.events.push(refuse(format!("{slot} volumes are open already")));
+            return self.events.push(refuse(VOLUMES_FULL, format!("{slot} volumes are open already")));
         }
         if self.bus.is_none() {
             let me = self.config.incarnation;

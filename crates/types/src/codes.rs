@@ -47,6 +47,8 @@ codes! {
     5002 "The volume was taken over", "Someone opened it with --steal: nothing of this session lands any more.", "Find out who; open it again when they are done.";
     5003 "No space left", "The pool's devices are full.", "Delete or trim data, or add OSDs.";
     5004 "Stored data is damaged", "A block fails its checksum and no good copy was found.", "`basalt pg verify --deep` names the extents.";
+    5005 "The volume belongs to another cluster", "This process holds volumes of one cluster already.", "Start another process for the other cluster.";
+    5006 "Too many volumes are open", "One process holds at most 4096.", "Close some, or start another process.";
     6001 "The export cannot be served", "The socket or port cannot be used.", "Remove a stale socket, or choose another with --socket or --listen.";
     9001 "A bug", "An invariant of Basalt itself is broken.", "Please report it with the log.";
 }

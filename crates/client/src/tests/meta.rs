@@ -99,7 +99,7 @@ fn volumes_of_two_clusters_are_not_held_by_one_client() {
     b.open(true);
     let ask = b.client.open("q/w", true, false);
     b.answer(ask, opened(2, true));
-    assert!(matches!(&b.events()[..], [ClientEvent::OpenRefused { .. }]));
+    assert!(matches!(&b.events()[..], [ClientEvent::OpenRefused { why: Refusal { code: 5005, .. }, .. }]));
 }
 
 #[test]
