@@ -29,6 +29,8 @@ const COMPLETED_QUEUE_MAX: usize = 64;
 const HANDOVER_BLOCKS: usize = 1024;
 /// Between two rounds, so that a level that no round lowers does not keep the device busy.
 const ROUND_GAP: Duration = Duration::from_millis(20);
+/// After a round that home had no room for: only a cut, an end of a replica, or a smaller share helps.
+const REFUSED_GAP: Duration = Duration::from_millis(100);
 
 /// Where the running round is.
 #[derive(Debug)]
@@ -79,6 +81,10 @@ impl Engine {
             || self.replicas.values().any(|r| r.damage.is_none() && !r.overlay.active().is_empty())
     }
 
+    fn round_gap(&self) -> Duration {
+        if self.round_refused { REFUSED_GAP } else { ROUND_GAP }
+    }
+
     fn is_pressed(&self) -> bool {
         let pressure = self.pressure();
         pressure.log.max(pressure.overlay) >= self.config.round_pressure
@@ -86,7 +92,7 @@ impl Engine {
 
     /// Whether the loop should collect the decision states of all groups and call [`Engine::begin_round`].
     pub fn wants_round(&self, now: Time) -> bool {
-        if !self.is_round_idle() || now < self.last_round + ROUND_GAP {
+        if !self.is_round_idle() || now < self.last_round + self.round_gap() {
             return false;
         }
         let since = self.last_apply.max(self.last_round);
@@ -95,7 +101,7 @@ impl Engine {
 
     pub(crate) fn round_deadline(&self) -> Time {
         match self.round {
-            RoundStep::Idle if self.is_pressed() => self.last_round + ROUND_GAP,
+            RoundStep::Idle if self.is_pressed() => self.last_round + self.round_gap(),
             RoundStep::Idle if self.maybe_dirty => self.last_apply.max(self.last_round) + self.config.round_idle,
             // A step is left to do in the next turn.
             RoundStep::HandingOver { .. } => self.now,

@@ -297,17 +297,13 @@ fn take(fill: &mut Fill, pending: &mut VecDeque<Work>, parts: &mut BuildParts<'_
     moved
 }
 
-/// Encodes one work item: (whether something of it was taken, whether all of it was).
-fn take_one(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bool, bool) {
-    let (record_len, payload_len) = match work {
-        Work::Persist { .. } => return take_persist(fill, work, parts),
+/// Upper bounds of record and payload bytes; `None` when there is nothing left to write.
+fn size_of_work(work: &Work, parts: &BuildParts<'_>) -> Option<(usize, usize)> {
+    Some(match work {
         Work::Copy { replica, index, term } => {
             // Truncated or freed since: then there is nothing to carry forward.
-            let kept = parts.replicas.get(replica).and_then(|r| r.log.get(*index)).filter(|k| k.term == *term);
-            match kept {
-                Some(kept) => (entry_len(kept), kept.payload_len()),
-                None => return (false, true),
-            }
+            let kept = parts.replicas.get(replica)?.log.get(*index).filter(|k| k.term == *term)?;
+            (entry_len(kept), kept.payload_len())
         }
         Work::Create { replica } => {
             (RECORD_SLACK + parts.replicas.get(replica).map_or(0, |r| r.first_decision.len()), 0)
@@ -315,7 +311,15 @@ fn take_one(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bo
         Work::Block { payload, .. } => (RECORD_SLACK, payload.buf.len()),
         Work::Checkpoint { bytes, .. } => (RECORD_SLACK + bytes.len(), 0),
         _ => (RECORD_SLACK, 0),
-    };
+    })
+}
+
+/// Encodes one work item: (whether something of it was taken, whether all of it was).
+fn take_one(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bool, bool) {
+    if let Work::Persist { .. } = work {
+        return take_persist(fill, work, parts);
+    }
+    let Some((record_len, payload_len)) = size_of_work(work, parts) else { return (false, true) };
     if !fill.fits(record_len, payload_len) {
         return (false, false);
     }
