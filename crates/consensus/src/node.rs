@@ -239,8 +239,8 @@ impl Node {
     /// already, or stands alone with a log that is not durable yet (raft asserts that).
     pub fn campaign(&mut self) -> bool {
         let log = &self.raw.raft.raft_log;
-        let durable = log.persisted == log.last_index();
-        if !self.promotable() || self.is_leader() || !durable || self.term().0 >= NUMBER_MAX {
+        let alone = self.raw.raft.prs().is_singleton() && log.persisted != log.last_index();
+        if !self.promotable() || self.is_leader() || alone || self.term().0 >= NUMBER_MAX {
             return false;
         }
         self.raw.campaign().is_ok()

@@ -31,9 +31,8 @@ impl ConfState {
 
     /// Whether `has` holds for a majority of the voters, in both halves of a joint configuration.
     pub fn majority(&self, has: impl Fn(ReplicaId) -> bool) -> bool {
-        let half = |voters: &[ReplicaId]| {
-            voters.is_empty() || voters.iter().filter(|id| has(**id)).count() > voters.len() / 2
-        };
+        let half =
+            |voters: &[ReplicaId]| voters.is_empty() || voters.iter().filter(|id| has(**id)).count() > voters.len() / 2;
         !self.voters.is_empty() && half(&self.voters) && half(&self.voters_outgoing)
     }
 
@@ -121,11 +120,7 @@ fn check_entries(start: &Start<'_>) -> Result<(), StartError> {
 }
 
 /// Checks everything that raft would panic on, and builds the log.
-pub(crate) fn build(
-    id: ReplicaId,
-    start: &Start<'_>,
-    payload_len: fn(&[u8]) -> u64,
-) -> Result<Storage, StartError> {
+pub(crate) fn build(id: ReplicaId, start: &Start<'_>, payload_len: fn(&[u8]) -> u64) -> Result<Storage, StartError> {
     let hard = &start.hard_state;
     let numbers = [hard.term.0, hard.commit.0, start.applied.0.0, start.before.0.0, start.before.1.0];
     if numbers.iter().any(|n| *n > NUMBER_MAX) || (start.before.0.0 == 0) != (start.before.1.0 == 0) {

@@ -83,7 +83,12 @@ impl Storage {
     /// # Panics
     /// When it would leave a gap, go below `first`, or let terms fall.
     pub fn append(&mut self, term: u64, index: u64, data: Bytes) {
-        assert!(self.first() <= index && index <= self.last() + 1, "append {index} to {}..={}", self.first(), self.last());
+        assert!(
+            self.first() <= index && index <= self.last() + 1,
+            "append {index} to {}..={}",
+            self.first(),
+            self.last()
+        );
         self.slots.truncate((index - self.first()) as usize);
         let before = self.slots.back().map_or((self.before.1, self.before_sum), |slot| (slot.term, slot.sum));
         assert!(before.0 <= term, "term {term} at {index} after term {}", before.0);
@@ -143,8 +148,8 @@ impl raft::Storage for Storage {
         for index in low..high {
             let slot = self.slot(index).expect("the range was checked");
             size += slot.data.len() as u64 + 24;
-            let message_full = for_message
-                && (slot.sum - base > crate::MSG_PAYLOAD_MAX || out.len() == crate::MSG_ENTRIES_MAX);
+            let message_full =
+                for_message && (slot.sum - base > crate::MSG_PAYLOAD_MAX || out.len() == crate::MSG_ENTRIES_MAX);
             if !out.is_empty() && (size > size_max || message_full) {
                 break;
             }

@@ -15,20 +15,49 @@ pub enum Action {
     /// Entries of an append carry no payload here: the loop takes it (and the CRCs) from the engine by
     /// (replica, index, term). When the engine has none, the message is dropped and
     /// `handle_unreadable(to)` is called.
-    Send { to: OsdId, message: Message },
+    Send {
+        to: OsdId,
+        message: Message,
+    },
     Persist(Persist),
     /// Committed, in index order, each index once.
-    Apply { replica: ReplicaId, index: Index, effect: Effect },
-    Read { read: u64, chunk: ChunkKey, range: SectorRange },
-    Extents { read: u64, chunk: ChunkKey, range: SectorRange },
-    Reply { origin: Origin, reply: Reply },
-    Attached { order: u64, result: Result<(), AttachRefusal> },
+    Apply {
+        replica: ReplicaId,
+        index: Index,
+        effect: Effect,
+    },
+    Read {
+        read: u64,
+        chunk: ChunkKey,
+        range: SectorRange,
+    },
+    Extents {
+        read: u64,
+        chunk: ChunkKey,
+        range: SectorRange,
+    },
+    Reply {
+        origin: Origin,
+        reply: Reply,
+    },
+    Attached {
+        order: u64,
+        result: Result<(), AttachRefusal>,
+    },
     /// Close the connection to this OSD: it sent bytes that fail their checksum or that nobody may send.
-    BadPeer { osd: OsdId, reason: String },
+    BadPeer {
+        osd: OsdId,
+        reason: String,
+    },
     /// Close this client's connection, for the same reasons.
-    BadOrigin { origin: Origin, reason: String },
+    BadOrigin {
+        origin: Origin,
+        reason: String,
+    },
     /// The follower there is behind the log: only a stream brings it back. Repeated while it lasts.
-    NeedsStream { to: OsdId },
+    NeedsStream {
+        to: OsdId,
+    },
     /// R5: this replica takes no further part.
     Quarantined(String),
     BecameLeader,

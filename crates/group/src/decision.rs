@@ -48,7 +48,9 @@ pub enum Outcome {
     Done(Effect),
     Refused(Errno),
     /// An attach whose order is not above the last.
-    StaleOrder { last: u64 },
+    StaleOrder {
+        last: u64,
+    },
     /// An attach beyond `VOLUMES_MAX`.
     TooMany,
 }
@@ -134,8 +136,7 @@ impl Decision {
         // The same session again (a later segment of the same open) keeps its window: a forgotten number
         // would take effect twice.
         let window = old.filter(|old| old.session == attach.session).map(|old| old.window).unwrap_or_default();
-        let record =
-            Attached { session: attach.session, epoch: attach.epoch, chunk_count: attach.chunk_count, window };
+        let record = Attached { session: attach.session, epoch: attach.epoch, chunk_count: attach.chunk_count, window };
         self.volumes.insert(attach.volume, record);
         Outcome::Done(effect)
     }

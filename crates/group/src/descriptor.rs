@@ -40,9 +40,20 @@ pub struct Stamp {
 pub enum Command {
     /// A new leader's first entry.
     Empty,
-    Write { chunk: ChunkKey, range: SectorRange, stamp: Stamp },
-    Zero { chunk: ChunkKey, range: SectorRange, stamp: Stamp },
-    Skip { volume: VolumeId, stamp: Stamp },
+    Write {
+        chunk: ChunkKey,
+        range: SectorRange,
+        stamp: Stamp,
+    },
+    Zero {
+        chunk: ChunkKey,
+        range: SectorRange,
+        stamp: Stamp,
+    },
+    Skip {
+        volume: VolumeId,
+        stamp: Stamp,
+    },
     Attach(Attach),
 }
 
@@ -159,7 +170,11 @@ fn decode_body(kind: u8, bytes: &[u8]) -> Result<Command, DescriptorError> {
             let range = SectorRange::checked(start, count).filter(|r| kind == ZERO || is_part(*r));
             let range = range.ok_or(DescriptorError::Range { start, count })?;
             let stamp = stamp(24);
-            Ok(if kind == WRITE { Command::Write { chunk, range, stamp } } else { Command::Zero { chunk, range, stamp } })
+            Ok(if kind == WRITE {
+                Command::Write { chunk, range, stamp }
+            } else {
+                Command::Zero { chunk, range, stamp }
+            })
         }
     }
 }

@@ -100,7 +100,8 @@ mod tests {
     }
 
     fn listing(full: bool, pgs: &[PgId]) -> Listing {
-        let item = |pg: &PgId| Listed { pg: *pg, from: ReplicaId(1), to: ReplicaId(2), term: Term(3), commit: Index(0) };
+        let item =
+            |pg: &PgId| Listed { pg: *pg, from: ReplicaId(1), to: ReplicaId(2), term: Term(3), commit: Index(0) };
         Listing { sent_at: 5, full, items: pgs.iter().map(item).collect() }
     }
 

@@ -35,6 +35,8 @@ pub struct Client {
     asked: BTreeMap<u64, u64>,
     target: u32,
     nodes: u32,
+    /// A reader asks one node alone, again and again, and never follows a hint.
+    pinned: bool,
 }
 
 impl Client {
@@ -49,7 +51,12 @@ impl Client {
             asked: BTreeMap::new(),
             target: 1,
             nodes,
+            pinned: false,
         }
+    }
+
+    pub fn reader(node: u32) -> Client {
+        Client { target: node, pinned: true, ..Client::new(0, node) }
     }
 
     fn watermark(&self) -> u64 {
@@ -83,7 +90,7 @@ impl Client {
         let start = rng.below(SECTORS) as u32;
         let count = rng.between(1, 4.min(SECTORS - u64::from(start))) as u32;
         let range = SectorRange::new(start, count);
-        let kind = if rng.chance(1, 2) {
+        let kind = if !self.pinned && rng.chance(1, 2) {
             if (range.start..range.end()).any(|s| self.busy.contains(&s)) {
                 return;
             }
@@ -105,7 +112,7 @@ impl Client {
 
     fn ask(&mut self, now: u64, key: u64, next_id: &mut u64, rng: &mut Rng) -> (u32, Request) {
         let watermark = self.watermark();
-        if rng.chance(1, 6) {
+        if !self.pinned && rng.chance(1, 6) {
             self.target = rng.between(1, u64::from(self.nodes)) as u32;
         }
         let op = self.open.get_mut(&key).expect("it is open");
@@ -139,6 +146,7 @@ impl Client {
         let key = self.asked.remove(&reply.id).expect("a request is answered once, to who asked it");
         let Some(op) = self.open.get_mut(&key) else { return };
         match reply.result {
+            Err(_) if self.pinned => drop(self.open.remove(&key)),
             Err(Reject::NotLeader { hint }) => {
                 if let Some(osd) = hint {
                     self.target = osd.0;
@@ -181,6 +189,6 @@ impl Client {
     }
 
     pub fn is_idle(&self) -> bool {
-        self.open.is_empty()
+        self.pinned || self.open.is_empty()
     }
 }

@@ -10,7 +10,7 @@ pub fn strike(world: &mut World) {
     let count = world.nodes.len() as u64;
     let node = world.rng.between(1, count) as u32;
     let other = (node - 1 + world.rng.between(1, (count - 1).max(1)) as u32) % count as u32 + 1;
-    let kind = world.rng.below(14);
+    let kind = world.rng.below(18);
     match kind {
         0 | 1 => {
             world.crash(node);
@@ -47,6 +47,8 @@ pub fn strike(world: &mut World) {
             }
         }
         12 if world.session_count() < 200 => world.open(),
+        14 => world.attach_again(),
+        15..=17 if count >= 3 => ambush(world),
         13 if node != other => {
             world.disconnect(node, other);
             world.connect(node, other);
@@ -55,4 +57,34 @@ pub fn strike(world: &mut World) {
     }
     let next = world.now + world.rng.between(MS, 500 * MS);
     world.at(next, Event::Misfortune);
+}
+
+/// One follower forgets the leader first; then the leader loses the others at once, and one of those may
+/// even forget its promise with its life. Whoever the leader still serves must not see old bytes.
+fn ambush(world: &mut World) {
+    let Some(leader) = world.leader() else { return };
+    world.heal();
+    let others: Vec<u32> = world.nodes.keys().copied().filter(|n| *n != leader).collect();
+    let first = others[world.rng.below(others.len() as u64) as usize];
+    world.cut(leader, first, [true, true]);
+    world.disconnect(leader, first);
+    let later = world.now + world.rng.between(200 * MS, 500 * MS);
+    let dies = world.rng.chance(1, 2);
+    world.at(later, Event::Ambush { leader, first, dies });
+}
+
+/// The second half of an ambush.
+pub fn spring(world: &mut World, leader: u32, first: u32, dies: bool) {
+    if world.quiet {
+        return;
+    }
+    let others: Vec<u32> = world.nodes.keys().copied().filter(|n| *n != leader && *n != first).collect();
+    for node in others {
+        world.cut(leader, node, [true, true]);
+        if dies {
+            world.crash(node);
+            let at = world.now + world.rng.between(MS, 10 * MS);
+            world.at(at, Event::Restart { node });
+        }
+    }
 }

@@ -30,6 +30,7 @@ pub enum Event {
     Restart { node: u32 },
     Clients,
     Misfortune,
+    Ambush { leader: u32, first: u32, dies: bool },
 }
 
 pub struct Node {
@@ -65,6 +66,8 @@ pub struct World {
     pub clients: Vec<Client>,
     pub datagrams: bool,
     pub lease_reads: bool,
+    /// Whether the loop passes on what other OSDs say of their leadership: safety may not need it.
+    vouching: bool,
     pub quiet: bool,
     events: BTreeMap<(u64, u64), Event>,
     sequence: u64,
@@ -119,10 +122,11 @@ impl World {
             seed,
             now: 0,
             lease_reads: !rng.chance(1, 5),
+            vouching: rng.chance(1, 2),
             rng,
             nodes,
             watch: Watch::default(),
-            clients: Vec::new(),
+            clients: (1..=size).map(Client::reader).collect(),
             datagrams,
             quiet: false,
             events: BTreeMap::new(),
@@ -146,9 +150,12 @@ impl World {
 
     /// Runs until `end`.
     pub fn run_to(&mut self, end: u64) {
-        while let Some(((time, _), event)) = self.events.first_key_value().map(|(k, _)| *k).and_then(|key| {
-            (key.0 <= end).then(|| (key, self.events.remove(&key).expect("it is the first")))
-        }) {
+        while let Some(((time, _), event)) = self
+            .events
+            .first_key_value()
+            .map(|(k, _)| *k)
+            .and_then(|key| (key.0 <= end).then(|| (key, self.events.remove(&key).expect("it is the first"))))
+        {
             self.now = time;
             self.handle(event);
         }
@@ -203,6 +210,7 @@ impl World {
             Event::Restart { node } => self.start(node),
             Event::Clients => self.tick_clients(),
             Event::Misfortune => crate::fate::strike(self),
+            Event::Ambush { leader, first, dies } => crate::fate::spring(self, leader, first, dies),
         }
     }
 
@@ -211,12 +219,13 @@ impl World {
             return;
         }
         let life = self.nodes[&to].life;
+        let vouching = self.vouching;
         let mut answer = None;
         self.turn(to, life, |group, pairs, now, actions| {
             let osd = OsdId(from);
             match message {
                 Message::Raft(msg) => {
-                    let vouched = group.leader().is_some_and(|leader| pairs.vouches(now, leader, PG));
+                    let vouched = vouching && group.leader().is_some_and(|leader| pairs.vouches(now, leader, PG));
                     group.set_vouched(vouched);
                     group.handle_raft(now, osd, msg, actions);
                 }
@@ -320,7 +329,7 @@ impl World {
             Action::Attached { order, result } => {
                 if self.opening.is_some_and(|(_, asked)| asked == order) {
                     let (session, _) = self.opening.take().expect("it is some");
-                    if result.is_ok() {
+                    if result.is_ok() && session > self.opened {
                         self.opened = session;
                         self.clients.push(Client::new(session, self.nodes.len() as u32));
                     }
@@ -400,9 +409,19 @@ impl World {
 
     /// A new owner opens the volume: meta asks whoever leads.
     pub fn open(&mut self) {
+        self.attach(self.opened + 1);
+    }
+
+    /// The owner gets another segment: the same record again, under a new order.
+    pub fn attach_again(&mut self) {
+        if self.opening.is_none() && self.opened > 0 {
+            self.attach(self.opened);
+        }
+    }
+
+    fn attach(&mut self, session: u64) {
         let leader = self.leader();
         let Some(id) = leader.filter(|_| self.opening.is_none() || self.rng.chance(1, 4)) else { return };
-        let session = self.clients.len() as u64 + 1;
         let order = self.next_order;
         self.next_order += 1;
         self.opening = Some((session, order));
@@ -417,8 +436,8 @@ impl World {
         self.nodes.iter().filter(|(_, n)| leads(n)).map(|(id, _)| *id).last()
     }
 
-    pub fn session_count(&self) -> usize {
-        self.clients.len()
+    pub fn session_count(&self) -> u64 {
+        self.opened
     }
 
     // ---- misfortune ----
@@ -537,7 +556,13 @@ impl World {
             let next = self.now + 100 * MS;
             self.run_to(next);
         }
-        let states: Vec<_> = self.nodes.iter().map(|(id, n)| (*id, n.engine.applied, n.group.as_ref().map(|g| (g.term(), g.is_leader(), g.commit(), g.applied())))).collect();
+        let states: Vec<_> = self
+            .nodes
+            .iter()
+            .map(|(id, n)| {
+                (*id, n.engine.applied, n.group.as_ref().map(|g| (g.term(), g.is_leader(), g.commit(), g.applied())))
+            })
+            .collect();
         assert!(self.is_settled(), "seed {}: not settled: {states:?}, last {}", self.seed, self.watch.last_index());
         let first = &self.nodes[&1].engine.sectors;
         assert!(self.nodes.values().all(|n| n.engine.sectors == *first), "replicas differ");
