@@ -5,23 +5,21 @@
 
 use crate::check::linear::Linear;
 use crate::mail::{Mail, Post};
-use crate::process::Process;
+use crate::process::{Heard, Process};
 use crate::workload::Workload;
 use env::sim::{NodeId, SimEnv, World};
 use std::time::Duration;
-use types::control::{ClientAnswer, ClientAsk, KEEPALIVE_MS};
+use types::Time;
+use types::control::ClientAnswer;
 use types::rng::Rng;
-use types::{ClusterId, Time};
 
 /// The volume under test.
 pub const VOLUME: &str = "main/v";
 const OPEN_AGAIN: Duration = Duration::from_millis(100);
-const KEEPALIVE: Duration = Duration::from_millis(KEEPALIVE_MS);
 
 /// The machine, and the process on it while one runs.
 pub struct ClientNode {
     pub node: NodeId,
-    cluster: ClusterId,
     life: u32,
     running: Option<(Process, SimEnv)>,
     pub workload: Option<Workload>,
@@ -34,15 +32,13 @@ pub struct ClientNode {
     /// The next request is not sent before.
     submit_at: Time,
     open_at: Time,
-    keepalive_at: Time,
     pub opens: u64,
 }
 
 impl ClientNode {
-    pub fn new(node: NodeId, cluster: ClusterId, rng: Rng) -> ClientNode {
+    pub fn new(node: NodeId, rng: Rng) -> ClientNode {
         ClientNode {
             node,
-            cluster,
             life: 0,
             running: None,
             workload: None,
@@ -52,7 +48,6 @@ impl ClientNode {
             pace: 0,
             submit_at: Time::ZERO,
             open_at: Time::NEVER,
-            keepalive_at: Time::NEVER,
             opens: 0,
         }
     }
@@ -74,10 +69,9 @@ impl ClientNode {
     fn start(&mut self, world: &World) {
         self.life += 1;
         let mut env = world.env(self.node);
-        let process = Process::new(self.cluster, self.life, &mut env);
+        let process = Process::new(self.life, &mut env);
         self.running = Some((process, env));
         self.open_at = world.now();
-        self.keepalive_at = Time::NEVER;
     }
 
     /// The process dies; another one starts at once.
@@ -85,7 +79,6 @@ impl ClientNode {
         if self.running.take().is_none() {
             return;
         }
-        world.crash(self.node);
         if let Some(workload) = &mut self.workload {
             workload.forget_inflight();
         }
@@ -94,90 +87,98 @@ impl ClientNode {
 
     /// When it wants to act by itself.
     pub fn next_wanted(&self) -> Option<Time> {
-        self.running.as_ref()?;
-        let opened = self.keepalive_at != Time::NEVER;
-        let wants = self.workload.as_ref().is_some_and(Workload::wants_more);
-        let submit = if opened && wants { self.submit_at } else { Time::NEVER };
-        Some(submit.min(self.open_at).min(self.keepalive_at)).filter(|t| *t != Time::NEVER)
+        let (process, _) = self.running.as_ref()?;
+        let wants = process.is_ready() && self.workload.as_ref().is_some_and(Workload::wants_more);
+        let submit = if wants { self.submit_at } else { Time::NEVER };
+        Some(submit.min(self.open_at)).filter(|t| *t != Time::NEVER)
     }
 
     /// Does what is due by itself.
     pub fn pump(&mut self, world: &World, post: &mut Post) {
         let now = world.now();
-        let Some((process, _)) = &mut self.running else { return };
-        if now >= self.open_at {
+        if !self.next_wanted().is_some_and(|at| at <= now) {
+            return;
+        }
+        if let Some((process, _)) = &mut self.running
+            && now >= self.open_at
+        {
             self.open_at = Time::NEVER;
-            let steal = self.life > 1;
-            let ask =
-                ClientAsk::Open { name: VOLUME.to_owned(), write: true, steal, holder: format!("sim {}", self.life) };
-            process.ask(ask);
-            self.turn(world, post);
+            process.open(VOLUME, self.life > 1);
         }
-        let Some((process, _)) = &mut self.running else { return };
-        if now >= self.keepalive_at {
-            self.keepalive_at = now + KEEPALIVE;
-            process.keepalive();
-            self.turn(world, post);
-        }
-        if self.next_wanted().is_some_and(|at| at <= now) {
-            self.turn(world, post);
-        }
+        self.turn(world, post);
     }
 
     /// Turns the process until it has nothing more to do at this moment.
     pub fn turn(&mut self, world: &World, post: &mut Post) {
         let now = world.now();
         crate::trace::at(now, crate::trace::Speaker::Client);
-        let Some((process, env)) = &mut self.running else { return };
         loop {
+            let Some((process, env)) = &mut self.running else { return };
             process.work(env);
-            loop {
-                let mut moved = false;
-                while let Some(workload) = &mut self.workload
-                    && process.is_open()
-                    && now >= self.submit_at
-                    && let Some((request, token)) = workload.next(now.0, &mut self.linear)
-                {
-                    process.submit(env, request, token);
-                    moved = true;
-                    if self.pace > 0 && self.rng.chance(1, 8) {
-                        self.submit_at = now + Duration::from_nanos(self.rng.below(16 * self.pace));
-                    }
-                }
-                for done in process.poll(env) {
-                    moved = true;
-                    let workload = self.workload.as_mut().expect("whoever is answered has asked");
-                    if let Err(what) = workload.completed(done.token, done.result, now.0, &mut self.linear) {
-                        self.failure.get_or_insert(what);
-                    }
-                }
-                if !moved {
-                    break;
-                }
+            for (id, ask) in process.end_turn(env) {
+                post.send(now, Mail::Ask { client: 0, life: self.life, id: id.0, ask });
             }
-            for (id, ask) in process.take_asks() {
-                post.send(now, Mail::Ask { client: 0, life: self.life, id, ask });
+            self.listen(now);
+            self.use_device(now);
+            let Some((process, env)) = &mut self.running else { return };
+            for (id, ask) in process.end_turn(env) {
+                post.send(now, Mail::Ask { client: 0, life: self.life, id: id.0, ask });
             }
             if !process.wait(env) {
-                break;
+                return;
+            }
+        }
+    }
+
+    fn listen(&mut self, now: Time) {
+        let Some((process, _)) = &mut self.running else { return };
+        for heard in process.hear() {
+            match heard {
+                Heard::Opened => {
+                    // R6: from here on no write of an earlier opener takes effect.
+                    self.linear.abandon_older(now.0);
+                    self.opens += 1;
+                }
+                Heard::Refused => self.open_at = now + OPEN_AGAIN,
+                Heard::Failed(errno) => {
+                    self.failure.get_or_insert(format!("the only opener lost its volume: {errno:?}"));
+                }
+            }
+        }
+    }
+
+    /// Takes answers and asks more, until neither moves.
+    fn use_device(&mut self, now: Time) {
+        let (Some((process, env)), Some(workload)) = (&mut self.running, &mut self.workload) else { return };
+        loop {
+            let mut moved = false;
+            for done in process.completions(env) {
+                moved = true;
+                if let Err(what) = workload.completed(done.token, done.result, now.0, &mut self.linear) {
+                    self.failure.get_or_insert(what);
+                }
+            }
+            while process.is_ready()
+                && now >= self.submit_at
+                && let Some((request, token)) = workload.next(now.0, &mut self.linear)
+            {
+                process.submit(env, request, token);
+                moved = true;
+                if self.pace > 0 && self.rng.chance(1, 8) {
+                    self.submit_at = now + Duration::from_nanos(self.rng.below(16 * self.pace));
+                }
+            }
+            if !moved {
+                return;
             }
         }
     }
 
     /// Meta has answered.
     pub fn answer(&mut self, world: &World, life: u32, id: u64, answer: ClientAnswer, post: &mut Post) {
-        let now = world.now();
-        let Some((process, env)) = self.running.as_mut().filter(|_| life == self.life) else { return };
-        match (process.answered(env, id, answer), self.keepalive_at) {
-            (Some(Ok(())), Time::NEVER) => {
-                // R6: from here on no write of an earlier opener takes effect.
-                self.linear.abandon_older(now.0);
-                self.opens += 1;
-                self.keepalive_at = now + KEEPALIVE;
-            }
-            (Some(Err(_)), Time::NEVER) => self.open_at = now + OPEN_AGAIN,
-            _ => {}
+        if let Some((process, env)) = self.running.as_mut().filter(|_| life == self.life) {
+            process.answered(env, id, answer);
+            self.turn(world, post);
         }
-        self.turn(world, post);
     }
 }

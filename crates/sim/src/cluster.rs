@@ -60,7 +60,7 @@ impl Cluster {
             cluster,
             osds,
             meta: Meta::new(cluster),
-            client: ClientNode::new(client_node, cluster, world.fork_rng()),
+            client: ClientNode::new(client_node, world.fork_rng()),
             post: Post::new(world.fork_rng()),
             rng,
             next_stream: 0,
@@ -71,6 +71,8 @@ impl Cluster {
         sim.start_meta();
         for i in 0..sim.osds.len() {
             sim.format(i);
+        }
+        for i in 0..sim.osds.len() {
             sim.start_osd(i);
         }
         sim
@@ -103,10 +105,11 @@ impl Cluster {
         self.osds[i].node
     }
 
-    /// An OSD's or the client's node.
-    pub fn any_node(&self, rng: &mut Rng) -> NodeId {
-        let k = rng.below(self.osds.len() as u64 + 1) as usize;
-        self.osds.get(k).map_or(self.client.node, |o| o.node)
+    /// The node of another OSD than the i-th, or the client's.
+    pub fn other_node(&self, i: usize, rng: &mut Rng) -> NodeId {
+        let count = self.osds.len();
+        let k = 1 + rng.below(count as u64) as usize;
+        if k == count { self.client.node } else { self.osds[(i + k) % count].node }
     }
 
     /// The running OSDs.

@@ -104,7 +104,8 @@ impl Faults {
         let osds = cluster.osd_count() as u64;
         let i = self.rng.below(osds) as usize;
         let j = self.rng.below(osds) as usize;
-        let (a, b) = (cluster.osd_node(i), cluster.any_node(&mut self.rng));
+        let a = cluster.osd_node(i);
+        let b = cluster.other_node(i, &mut self.rng);
         match class {
             Class::Crash | Class::PowerCut => {
                 cluster.stop_osd(i, class == Class::PowerCut);

@@ -4,11 +4,11 @@
 
 use crate::check::linear::Linear;
 use crate::stamp;
+use device::{Answer, Request};
 use std::collections::{BTreeMap, VecDeque};
 use types::rng::Rng;
 use types::units::{CHUNK, SECTOR, SEGMENT};
 use types::{Errno, IoBuf, IoBufMut};
-use volume::request::{Answer, Request};
 
 /// Settings, drawn by seed.
 #[derive(Clone, Debug)]
@@ -38,7 +38,6 @@ pub struct Workload {
     /// What is read at the very end.
     last_reads: VecDeque<(u64, u64)>,
     pub answered: u64,
-    pub errors: BTreeMap<&'static str, u64>,
 }
 
 struct Op {
@@ -73,7 +72,6 @@ impl Workload {
             asked: 0,
             last_reads: VecDeque::new(),
             answered: 0,
-            errors: BTreeMap::new(),
         }
     }
 
@@ -194,7 +192,7 @@ impl Workload {
             }
             (Kind::Flush, Ok(_)) => {}
             (Kind::Read, Ok(other)) => return Err(format!("a read was answered with {other:?}")),
-            (_, Err(errno)) => *self.errors.entry(name(errno)).or_default() += 1,
+            (_, Err(errno)) => return Err(format!("a request failed: {}", name(errno))),
         }
         Ok(())
     }
