@@ -1,6 +1,7 @@
 //! Between raft's protobuf values and ours. Protobuf bytes exist nowhere: these are plain structs.
 
 use crate::{MSG_ENTRIES_MAX, MSG_PAYLOAD_MAX};
+use bytes::Bytes;
 use raft::eraftpb::{self, MessageType};
 use types::store::{Crcs, HardState};
 use types::{Entry, EntryKind, Index, IoBuf, PgId, ReplicaId, Term};
@@ -46,6 +47,10 @@ fn kind_from_raft(kind: MessageType) -> RaftKind {
     }
 }
 
+pub(crate) fn entry_to_raft(index: u64, term: u64, data: Bytes) -> eraftpb::Entry {
+    eraftpb::Entry { index, term, data, ..Default::default() }
+}
+
 pub(crate) fn entry_from_raft(entry: eraftpb::Entry) -> Entry {
     Entry {
         term: Term(entry.term),
@@ -59,31 +64,23 @@ pub(crate) fn entry_from_raft(entry: eraftpb::Entry) -> Entry {
 
 /// A checked message, for raft. The payload of its entries stays with the caller.
 pub(crate) fn message_to_raft(msg: &RaftMsg, kind: MessageType) -> eraftpb::Message {
-    let mut out = eraftpb::Message::default();
-    out.msg_type = kind;
-    out.from = msg.from.0;
-    out.to = msg.to.0;
-    out.term = msg.term.0;
-    out.log_term = msg.log_term.0;
-    out.index = msg.index.0;
-    out.commit = msg.commit.0;
-    out.commit_term = msg.commit_term.0;
-    out.reject = msg.reject;
-    out.reject_hint = msg.reject_hint.0;
-    out.context = msg.context.clone();
-    let entries: Vec<eraftpb::Entry> = msg
-        .entries
-        .iter()
-        .map(|entry| {
-            let mut e = eraftpb::Entry::default();
-            e.term = entry.term.0;
-            e.index = entry.index.0;
-            e.data = entry.descriptor.clone();
-            e
-        })
-        .collect();
-    out.set_entries(entries.into());
-    out
+    let entries: Vec<eraftpb::Entry> =
+        msg.entries.iter().map(|e| entry_to_raft(e.index.0, e.term.0, e.descriptor.clone())).collect();
+    eraftpb::Message {
+        msg_type: kind,
+        from: msg.from.0,
+        to: msg.to.0,
+        term: msg.term.0,
+        log_term: msg.log_term.0,
+        index: msg.index.0,
+        commit: msg.commit.0,
+        commit_term: msg.commit_term.0,
+        reject: msg.reject,
+        reject_hint: msg.reject_hint.0,
+        context: msg.context.clone(),
+        entries: entries.into(),
+        ..Default::default()
+    }
 }
 
 /// A message of raft, as one or more of ours: an append is split where its payload would not fit in a
@@ -130,11 +127,8 @@ pub(crate) fn message_from_raft(
 }
 
 pub(crate) fn hard_state_to_raft(state: &HardState) -> eraftpb::HardState {
-    let mut out = eraftpb::HardState::default();
-    out.term = state.term.0;
-    out.vote = state.vote.map_or(0, |id| id.0);
-    out.commit = state.commit.0;
-    out
+    let vote = state.vote.map_or(0, |id| id.0);
+    eraftpb::HardState { term: state.term.0, vote, commit: state.commit.0, ..Default::default() }
 }
 
 pub(crate) fn hard_state_from_raft(state: &eraftpb::HardState) -> HardState {

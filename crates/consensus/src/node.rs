@@ -6,7 +6,7 @@
 //! renewal of delay in applying; appends of one turn are joined.
 
 use crate::check::StepError;
-use crate::convert::{kind_to_raft, message_to_raft};
+use crate::convert::{entry_to_raft, kind_to_raft, message_to_raft};
 use crate::ready::Pipeline;
 use crate::start::{ConfState, Start, StartError, build};
 use crate::storage::Storage;
@@ -219,19 +219,16 @@ impl Node {
         if !self.is_leader() || self.is_transferring() || self.last_index().0 >= NUMBER_MAX {
             return None;
         }
-        let entries: Vec<eraftpb::Entry> = descriptors
-            .map(|data| {
-                let mut entry = eraftpb::Entry::default();
-                entry.data = data;
-                entry
-            })
-            .collect();
+        // Raft gives each its index and term.
+        let entries: Vec<eraftpb::Entry> = descriptors.map(|data| entry_to_raft(0, 0, data)).collect();
         assert!(!entries.is_empty(), "a proposal has entries");
         let first = Index(self.last_index().0 + 1);
-        let mut msg = eraftpb::Message::default();
-        msg.msg_type = MessageType::MsgPropose;
-        msg.from = self.config.id.0;
-        msg.set_entries(entries.into());
+        let msg = eraftpb::Message {
+            msg_type: MessageType::MsgPropose,
+            from: self.config.id.0,
+            entries: entries.into(),
+            ..Default::default()
+        };
         self.raw.step(msg).ok().map(|()| first)
     }
 

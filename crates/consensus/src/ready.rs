@@ -105,7 +105,7 @@ impl Pipeline {
 impl Node {
     /// Whether [`Node::ready`] would bring anything.
     pub fn has_ready(&self) -> bool {
-        !self.pipeline.outbox.is_empty() || self.raw.has_ready()
+        !self.pipeline.outbox.is_empty() || self.raw.has_ready() || self.raw.store().has_behind()
     }
 
     /// The term for which this candidate's requests have left.

@@ -7,6 +7,7 @@
 //! Invariant: entries are contiguous, their terms ascend, and `first_index` never passes applied + 1
 //! (`node` keeps the latter: raft reads everything above applied, at any time, synchronously).
 
+use crate::convert::entry_to_raft;
 use bytes::Bytes;
 use raft::eraftpb;
 use raft::{Error, GetEntriesContext, RaftState, StorageError};
@@ -109,17 +110,13 @@ impl Storage {
         }
     }
 
+    pub fn has_behind(&self) -> bool {
+        !self.behind.borrow().is_empty()
+    }
+
     pub fn take_behind(&mut self) -> Vec<u64> {
         std::mem::take(self.behind.get_mut())
     }
-}
-
-fn to_raft(index: u64, slot: &Slot) -> eraftpb::Entry {
-    let mut entry = eraftpb::Entry::default();
-    entry.term = slot.term;
-    entry.index = index;
-    entry.data = slot.data.clone();
-    entry
 }
 
 impl raft::Storage for Storage {
@@ -153,7 +150,7 @@ impl raft::Storage for Storage {
             if !out.is_empty() && (size > size_max || message_full) {
                 break;
             }
-            out.push(to_raft(index, slot));
+            out.push(entry_to_raft(index, slot.term, slot.data.clone()));
         }
         Ok(out)
     }

@@ -96,9 +96,12 @@ mod tests {
         }
     }
 
+    /// Voters, outgoing voters, echoes (who, when), and the send time that the lease counts from.
+    type Case = (&'static [u64], &'static [u64], &'static [(u64, u64)], Option<u64>);
+
     #[test]
     fn a_lease_counts_the_send_times_that_a_majority_of_each_half_echoed() {
-        let cases: &[(&[u64], &[u64], &[(u64, u64)], Option<u64>)] = &[
+        let cases: &[Case] = &[
             (&[1], &[], &[], Some(u64::MAX)),
             (&[1, 2], &[], &[], None),
             (&[1, 2], &[], &[(2, 50)], Some(50)),

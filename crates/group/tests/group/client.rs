@@ -11,7 +11,7 @@ pub const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(1), index: 2 };
 const SECTORS: u64 = 24;
 const IN_FLIGHT_MAX: usize = 6;
 /// Between attempts, in nanoseconds.
-const PATIENCE: u64 = 60_000_000;
+const PATIENCE: u64 = 20_000_000;
 
 enum Kind {
     Write { seq: u64, value: u64, given_up: bool },
@@ -112,17 +112,17 @@ impl Client {
 
     fn ask(&mut self, now: u64, key: u64, next_id: &mut u64, rng: &mut Rng) -> (u32, Request) {
         let watermark = self.watermark();
-        if !self.pinned && rng.chance(1, 6) {
-            self.target = rng.between(1, u64::from(self.nodes)) as u32;
-        }
         let op = self.open.get_mut(&key).expect("it is open");
         let again = op.retry_at > 0;
+        if !self.pinned && rng.chance(1, if again { 2 } else { 20 }) {
+            self.target = rng.between(1, u64::from(self.nodes)) as u32;
+        }
         op.retry_at = now + PATIENCE;
         let (range, chunk) = (op.range, CHUNK);
         let body = match &mut op.kind {
             Kind::Read { .. } => RequestBody::Read { chunk, range },
             Kind::Write { seq, value, given_up } => {
-                *given_up |= again && rng.chance(1, 40);
+                *given_up |= again && rng.chance(1, 100);
                 let seq = *seq;
                 if *given_up {
                     RequestBody::Skip { volume: chunk.volume, seq, watermark }

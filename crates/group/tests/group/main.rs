@@ -4,6 +4,7 @@ mod client;
 mod engine;
 mod fate;
 mod laws;
+mod rig;
 mod watch;
 mod world;
 
@@ -46,7 +47,7 @@ fn storms(seeds: std::ops::Range<u64>, size: u32, datagrams: bool) {
     }
     let count = seeds.end - seeds.start;
     println!("{count} seeds: {acknowledged} writes, {reads} sectors read, {elections} elections");
-    assert!(acknowledged > 100 * count && reads > 100 * count, "the storms let almost nothing through");
+    assert!(acknowledged > 50 * count && reads > 50 * count, "the storms let almost nothing through");
 }
 
 #[test]

@@ -403,7 +403,7 @@ impl World {
                 self.at(at, Event::Request { node, life, client, request });
             }
         }
-        let pace = self.rng.between(MS, 8 * MS);
+        let pace = self.rng.between(MS / 2, 4 * MS);
         self.at(now + pace, Event::Clients);
     }
 
