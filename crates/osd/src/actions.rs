@@ -23,7 +23,10 @@ impl Osd {
                 Action::BadPeer { osd, reason } => self.bad_peer(osd, &reason),
                 Action::BadOrigin { origin, reason } => self.bad_origin(origin, &reason),
                 Action::BecameLeader | Action::LostLeadership => self.meta.report_soon(self.now),
-                Action::NeedsStream { to } => tracing::debug!(%replica, %to, "a follower is behind the log"),
+                Action::NeedsStream { to } => {
+                    tracing::debug!(%replica, %to, "a follower is behind the log");
+                    self.behind_log.insert((self.pgs.get(slot).identity.pg, to));
+                }
                 Action::Quarantined(reason) => {
                     self.quarantine(slot, reason);
                     return;

@@ -14,7 +14,7 @@ use env::{DiskInfo, Env, EnvError, Event, NetAddr, Op};
 use group::Action;
 use group::pairs::Pairs;
 use slab::Slab;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use telemetry::Registry;
 use types::store::Recovered;
 use types::{OsdId, PgId, Time};
@@ -62,6 +62,8 @@ pub struct Osd {
     pub(crate) meta: Meta,
     pub(crate) inflight: Inflight,
     pub(crate) reads: Slab<ReadSlot>,
+    /// Followers that this OSD found behind the log while it led their PG.
+    pub(crate) behind_log: BTreeSet<(PgId, OsdId)>,
     pub(crate) tool_reads: Vec<Result<engine::ReadData, engine::ReadError>>,
     pub(crate) metrics: OsdMetrics,
     pub(crate) seed: u64,
@@ -99,6 +101,7 @@ impl Osd {
             meta: Meta::default(),
             inflight: Inflight::default(),
             reads: Slab::new(),
+            behind_log: BTreeSet::new(),
             tool_reads: Vec::new(),
             metrics: OsdMetrics::new(registry),
             seed,

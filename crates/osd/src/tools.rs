@@ -7,7 +7,7 @@ use crate::node::{Osd, ReadSlot};
 use crate::pgs::State;
 use engine::{ReadData, ReadError};
 use types::control::PgReport;
-use types::{ChunkKey, PgId, SectorRange};
+use types::{ChunkKey, OsdId, PgId, SectorRange};
 
 /// The group's read id of a read that no group asked for.
 pub(crate) const TOOL: u64 = u64::MAX;
@@ -16,6 +16,11 @@ impl Osd {
     /// What every running replica would report now.
     pub fn reports_for_tools(&self) -> Vec<PgReport> {
         self.pgs.groups().map(|group| group.report(self.now)).collect()
+    }
+
+    /// Whether this OSD leads the PG and cannot bring this follower up to date from its log.
+    pub fn has_left_behind(&self, pg: PgId, follower: OsdId) -> bool {
+        self.behind_log.contains(&(pg, follower)) && self.leading().contains_key(&pg)
     }
 
     /// Which parts of the range may hold data here, as (sectors, data).

@@ -242,6 +242,8 @@ impl Cluster {
     }
 
     fn deliver(&mut self, now: Time, mail: Mail) {
+        trace::at(now, trace::Speaker::Sim);
+        tracing::trace!(?mail, "delivered");
         match mail {
             Mail::ToMeta { stream, up, .. } => self.meta.osd(now, stream, up, &mut self.post),
             Mail::StreamGone { stream } => {

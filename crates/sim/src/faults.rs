@@ -96,6 +96,7 @@ impl Faults {
         }
         let class = self.enabled[self.rng.below(self.enabled.len() as u64) as usize];
         *self.counts.entry(class).or_default() += 1;
+        tracing::info!(?class, "fault");
         self.inflict(class, now, cluster);
         self.next = now + Duration::from_millis(self.rng.between(1, 2 * self.pause_ms));
     }

@@ -219,8 +219,9 @@ impl Meta {
         }
     }
 
+    /// What is committed; `None` while a transaction is on its way, or no meta runs.
     pub fn records(&self) -> Option<&Records> {
-        self.control.as_ref().map(Control::records)
+        self.control.as_ref().filter(|c| !c.is_committing()).map(Control::records)
     }
 }
 

@@ -12,8 +12,8 @@ use crate::faults::{Class, Faults};
 use crate::options::Options;
 use crate::trace;
 use crate::workload::Workload;
-use control::PoolState;
 use control::admin::{AdminAsk, PoolCreate};
+use control::{PgRecord, PoolState};
 use env::sim::FaultCounts;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -38,6 +38,8 @@ pub struct Report {
     pub sectors: u64,
     /// Bytes of replicas compared.
     pub compared: u64,
+    /// Followers that wait for a stream, and were not compared.
+    pub left_behind: u64,
     pub turns: u64,
     /// What went wrong.
     pub failure: Option<String>,
@@ -48,7 +50,15 @@ pub fn run(seed: u64) -> Report {
     let mut rng = Rng::new(seed ^ 0xba5a_17ba_5a17);
     let options = Options::draw(&mut rng);
     tracing::info!(?options, "seed {seed}");
-    let mut run = Run { cluster: Cluster::new(seed, options), rng, classes: BTreeMap::new(), compared: 0, at_once: 0 };
+    let mut run = Run {
+        cluster: Cluster::new(seed, options),
+        volume: VolumeId(0),
+        rng,
+        classes: BTreeMap::new(),
+        compared: 0,
+        left_behind: 0,
+        at_once: 0,
+    };
     let failure = run.whole().err();
     let workload = run.cluster.client.workload.as_ref();
     Report {
@@ -59,6 +69,7 @@ pub fn run(seed: u64) -> Report {
         sectors: run.cluster.client.linear.operations(),
         classes: run.classes,
         compared: run.compared,
+        left_behind: run.left_behind,
         turns: run.cluster.turns,
         failure,
     }
@@ -66,9 +77,11 @@ pub fn run(seed: u64) -> Report {
 
 struct Run {
     cluster: Cluster,
+    volume: VolumeId,
     rng: Rng,
     classes: BTreeMap<Class, u64>,
     compared: u64,
+    left_behind: u64,
     at_once: u32,
 }
 
@@ -123,17 +136,15 @@ impl Run {
         self.until(SETUP, "all PGs are active", all_active)?;
         let len_bytes = self.cluster.options.shape.len_bytes;
         self.cluster.admin(AdminAsk::VolumeCreate { name: VOLUME.to_owned(), len_bytes });
-        self.until(SETUP, "the volume is made", |c| c.meta.records().is_some_and(|r| !r.volumes.is_empty()))
-    }
-
-    fn volume(&self) -> VolumeId {
-        let records = self.cluster.meta.records().expect("meta is up");
-        *records.volumes.keys().next().expect("the volume was made")
+        let made = |c: &Cluster| c.meta.records().and_then(|r| r.volumes.keys().next().copied());
+        self.until(SETUP, "the volume is made", |c| made(c).is_some())?;
+        self.volume = made(&self.cluster).expect("it was there just now");
+        Ok(())
     }
 
     fn work_under_faults(&mut self) -> Result<(), String> {
         let options = self.cluster.options.clone();
-        let workload = Workload::new(self.volume().0, options.shape.clone(), self.rng.fork());
+        let workload = Workload::new(self.volume.0, options.shape.clone(), self.rng.fork());
         let cluster = &mut self.cluster;
         cluster.client.begin(&cluster.world, workload, options.faults);
         let now = cluster.world.now();
@@ -168,12 +179,16 @@ impl Run {
     }
 
     fn compare(&mut self) -> Result<(), String> {
-        let records = self.cluster.meta.records().expect("meta is up");
-        let of = |pg: &control::PgRecord| (pg.pg, pg.members.iter().map(|m| m.osd).collect());
-        let pgs: Vec<(PgId, Vec<OsdId>)> = records.pgs.values().map(of).collect();
+        let cluster = &self.cluster;
+        let mut pgs: Vec<(PgId, Vec<OsdId>)> = Vec::new();
+        for (pg, members) in members(cluster).expect("meta was up just now") {
+            let (behind, equal): (Vec<_>, Vec<_>) =
+                members.into_iter().map(|(osd, _)| osd).partition(|osd| left_behind(cluster, pg, *osd));
+            self.left_behind += behind.len() as u64;
+            pgs.push((pg, equal));
+        }
         let chunks = self.cluster.options.shape.len_bytes.div_ceil(CHUNK) as u32;
-        let volume = self.volume();
-        self.compared = replicas::check(&mut self.cluster, volume, chunks, &pgs)?;
+        self.compared = replicas::check(&mut self.cluster, self.volume, chunks, &pgs)?;
         Ok(())
     }
 }
@@ -196,17 +211,27 @@ fn all_active(cluster: &Cluster) -> bool {
     records.pgs.keys().all(|pg| active.get(pg) == Some(&1))
 }
 
-/// Whether every member of every PG serves and has applied the same.
-fn all_equal(cluster: &Cluster) -> bool {
-    let Some(records) = cluster.meta.records() else { return false };
-    let mut applied: BTreeMap<PgId, Vec<Index>> = BTreeMap::new();
-    for (_, osd) in cluster.running() {
-        for report in osd.reports_for_tools() {
-            applied.entry(report.pg).or_default().push(report.applied);
-        }
+/// Members of every PG with what each has applied; `None`: it does not serve.
+fn members(cluster: &Cluster) -> Option<BTreeMap<PgId, Vec<(OsdId, Option<Index>)>>> {
+    let mut applied: BTreeMap<(PgId, OsdId), Index> = BTreeMap::new();
+    for (id, osd) in cluster.running() {
+        applied.extend(osd.reports_for_tools().into_iter().map(|r| ((r.pg, id), r.applied)));
     }
-    records.pgs.values().all(|pg| {
-        let seen = applied.get(&pg.pg).map_or(&[][..], Vec::as_slice);
-        seen.len() == pg.members.len() && seen.iter().all(|index| *index == seen[0])
+    let of = |pg: &PgRecord| pg.members.iter().map(|m| (m.osd, applied.get(&(pg.pg, m.osd)).copied())).collect();
+    Some(cluster.meta.records()?.pgs.values().map(|pg| (pg.pg, of(pg))).collect())
+}
+
+/// Whether every member of every PG serves and has applied the same. A follower that its leader cannot
+/// bring up to date from the log is left out: it waits for a stream.
+fn all_equal(cluster: &Cluster) -> bool {
+    let Some(pgs) = members(cluster) else { return false };
+    pgs.iter().all(|(pg, members)| {
+        let mut rest = members.iter().filter(|(osd, _)| !left_behind(cluster, *pg, *osd)).map(|(_, applied)| *applied);
+        let first = rest.next().flatten();
+        first.is_some() && rest.all(|applied| applied == first)
     })
+}
+
+fn left_behind(cluster: &Cluster, pg: PgId, osd: OsdId) -> bool {
+    cluster.running().any(|(_, leader)| leader.has_left_behind(pg, osd))
 }
