@@ -8,6 +8,7 @@
 //! touches home before the log could redo it.
 
 mod api;
+mod chunks;
 mod engine;
 mod format;
 pub mod home;

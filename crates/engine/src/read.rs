@@ -42,6 +42,8 @@ pub(crate) struct Job {
 pub(crate) struct Reads {
     jobs: BTreeMap<u64, Job>,
     next: u64,
+    /// Reads that were looked up a second time.
+    pub again: u64,
 }
 
 /// A run of sectors whose bytes are at hand.
@@ -150,6 +152,7 @@ impl Engine {
                 HomeEvent::ReadDone { ticket, result } => self.home_read_done(ticket, result),
                 HomeEvent::ReadRetry { ticket } => {
                     if let Some(job) = self.reads.jobs.remove(&ticket) {
+                        self.reads.again += 1;
                         self.start_read(job.asker, job.replica, job.chunk, job.range);
                     }
                 }

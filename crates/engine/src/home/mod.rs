@@ -210,6 +210,11 @@ impl Home {
         runs
     }
 
+    /// The chunks that hold data of this replica, ascending.
+    pub fn chunks(&self, replica: ReplicaId) -> impl Iterator<Item = ChunkKey> + '_ {
+        self.replicas.get(&replica).into_iter().flat_map(|r| r.chunks.keys().copied())
+    }
+
     /// Begins a round. Every entry at or below each new K and every completed block is durable in the log,
     /// with a commit at or above K (R2); from now until the flip the overlay answers for every block of the
     /// round. A replica that mount found damaged keeps its state and gets nothing. Ends with

@@ -273,3 +273,32 @@ fn put_wide(rig: &mut Rig, effects: Vec<Effect>) {
         rig.engine.apply(R1, types::Index(g.applied), effect);
     }
 }
+
+#[test]
+fn chunks_are_listed_from_home_and_overlay_and_a_cut_hides_what_lies_below_it() {
+    let mut rig = Rig::new(21, true, EngineConfig::default());
+    rig.create(1);
+    let [a, b, ..] = chunks();
+    let at = |chunk| Effect::Write { chunk, range: SectorRange::new(0, 8) };
+    put(&mut rig, R1, vec![at(a)]);
+    rig.settle();
+    rig.commit(R1, 1);
+    rig.round();
+    rig.settle();
+    assert_eq!(rig.engine.chunks(R1), vec![a], "home holds it");
+    put(&mut rig, R1, vec![at(b)]);
+    rig.settle();
+    rig.commit(R1, 2);
+    let mut both = vec![a, b];
+    both.sort_unstable();
+    assert_eq!(rig.engine.chunks(R1), both, "home and overlay");
+    put(&mut rig, R1, vec![Effect::Cut { volume: a.volume, from_chunk: 0 }, at(a)]);
+    rig.settle();
+    rig.commit(R1, 4);
+    let left: Vec<_> = both.into_iter().filter(|c| *c == a || c.volume != a.volume).collect();
+    assert_eq!(rig.engine.chunks(R1), left, "what was written after the cut is there");
+    rig.round();
+    rig.settle();
+    assert_eq!(rig.engine.chunks(R1), left, "a round changes nothing");
+    assert_eq!(rig.engine.chunks(R2), Vec::new(), "a replica that is not here holds nothing");
+}
