@@ -320,6 +320,11 @@ impl Engine {
         }
     }
 
+    /// Length of the log; 0 until it is mounted.
+    pub fn log_bytes(&self) -> u64 {
+        self.log.as_ref().map_or(0, |log| log.ring.count() as u64 * log.ring.segment_bytes())
+    }
+
     pub fn stats(&self) -> EngineStats {
         let home = self.home.as_ref().map(Home::stats).unwrap_or_default();
         let mut stats = self.stats;

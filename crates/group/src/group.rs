@@ -215,6 +215,12 @@ impl Group {
         self.blocked = blocked;
     }
 
+    /// How much payload this PG may hold in the log before it commits (R9). Changes with the number of PGs
+    /// that share the log.
+    pub fn set_uncommitted_max(&mut self, bytes: u64) {
+        self.config.uncommitted_payload_max = bytes;
+    }
+
     /// `vouched`: the OSD of this PG's leader was heard within one promise, and its last full list names it
     /// leader here (`Pairs::vouches`). To be set before a pre-vote is handed in.
     pub fn set_vouched(&mut self, vouched: bool) {

@@ -151,6 +151,7 @@ impl Osd {
             entries: Vec::new(),
             damage: None,
         });
+        self.share_log();
         self.meta.report_soon(self.now);
     }
 
@@ -158,6 +159,7 @@ impl Osd {
         if self.pgs.remove(replica).is_some() {
             tracing::info!(%pg, %replica, "dropping replica: it is no member of anything");
             self.engine.destroy_replica(replica);
+            self.share_log();
             self.meta.report_soon(self.now);
         }
     }

@@ -22,6 +22,8 @@ use wire::Peer;
 
 /// `Token.room` of the bus.
 pub const ROOM_BUS: u8 = 1;
+/// Least payload that a PG may hold uncommitted (R9), however many share the log.
+const UNCOMMITTED_MIN: u64 = 1 << 20;
 /// Polls of touched groups in one turn, at most: a group that keeps moving waits for the next turn.
 const SETTLE_ROUNDS_MAX: usize = 16;
 
@@ -78,6 +80,7 @@ pub struct Osd {
     bus_events: Vec<BusEvent>,
     touched: Vec<usize>,
     started: bool,
+    uncommitted_max: u64,
     /// (full, blocked) as the groups were last told.
     pub(crate) pressure: (bool, bool),
     listening: Option<NetAddr>,
@@ -114,6 +117,7 @@ impl Osd {
             bus_events: Vec::new(),
             touched: Vec::new(),
             started: false,
+            uncommitted_max: 0,
             pressure: (false, false),
             listening: None,
             config,
@@ -237,6 +241,7 @@ impl Osd {
         for recovered in replicas {
             self.add_recovered(recovered);
         }
+        self.share_log();
         let (listener, addr) = env.listen(&self.config.listen)?;
         self.bus.listen(listener);
         tracing::info!(osd = %self.config.osd, listen = %addr, pgs = self.pgs.len(), "serving");
@@ -261,6 +266,7 @@ impl Osd {
         let config = group::GroupConfig {
             lease_reads: self.config.lease_reads,
             timing: self.config.timing,
+            uncommitted_payload_max: self.uncommitted_max.max(UNCOMMITTED_MIN),
             ..group::GroupConfig::new(self.config.osd)
         };
         let state = match group::Group::new(config, recovered, self.now, seed) {
@@ -272,6 +278,21 @@ impl Osd {
             }
         };
         self.pgs.insert(identity, state);
+    }
+
+    /// R9: what a PG may hold uncommitted is its share of a quarter of the log, so that all of them together
+    /// never keep the log from being freed.
+    pub(crate) fn share_log(&mut self) {
+        let share = self.engine.log_bytes() / 4 / (self.pgs.len() as u64).max(1);
+        let max = share.clamp(UNCOMMITTED_MIN, types::limits::INFLIGHT_PAYLOAD_MAX as u64);
+        if std::mem::replace(&mut self.uncommitted_max, max) == max {
+            return;
+        }
+        for key in self.pgs.keys() {
+            if let Some(group) = self.pgs.group(key) {
+                group.set_uncommitted_max(max);
+            }
+        }
     }
 
     pub(crate) fn want_peer(&mut self, osd: OsdId) {
