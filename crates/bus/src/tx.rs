@@ -1,10 +1,10 @@
-//! The sending side of a connection: messages wait in two queues until the turn ends, then one frame is
+//! The sending side of a connection: messages wait in three queues until the turn ends, then one frame is
 //! filled from them.
 //!
 //! *Urgent* is what others wait for and what costs little: votes, acknowledgements, heartbeats, listings
 //! and their echoes, goodbyes, reads, replies without payload. *Bulk* is appends, snapshots, writes (with
 //! zeroes and skips, so that a session's sequence numbers stay nearly in order) and replies with payload.
-//! Each queue is first in, first out; urgent goes first.
+//! *Background* is streams: they take what room a frame has left. Each queue is first in, first out.
 //!
 //! Why raft tolerates that: what must stay in order between two replicas are appends (and the snapshot
 //! between them), and those share a queue. What overtakes them says nothing that an append behind it
@@ -29,6 +29,7 @@ struct Queued {
 pub struct Tx {
     urgent: VecDeque<Queued>,
     bulk: VecDeque<Queued>,
+    background: VecDeque<Queued>,
     bytes: usize,
     /// Requests among the queued, and their cost.
     requests: usize,
@@ -45,6 +46,7 @@ fn is_urgent(message: &Message, payload_len: usize) -> bool {
         Message::Raft(msg) => !matches!(msg.kind, RaftKind::Append | RaftKind::Snapshot) && msg.entries.is_empty(),
         Message::Reply(_) => payload_len == 0,
         Message::Request(r) => matches!(r.body, RequestBody::Read { .. } | RequestBody::Extents { .. }),
+        Message::Stream(_) => false,
     }
 }
 
@@ -62,17 +64,21 @@ impl Tx {
             self.requests += 1;
             self.requests_cost += request_cost(request);
         }
-        let queue = if is_urgent(&message, payload_len) { &mut self.urgent } else { &mut self.bulk };
+        let queue = match &message {
+            Message::Stream(_) => &mut self.background,
+            message if is_urgent(message, payload_len) => &mut self.urgent,
+            _ => &mut self.bulk,
+        };
         queue.push_back(Queued { head_len, payload_len, message });
     }
 
     pub fn is_empty(&self) -> bool {
-        self.urgent.is_empty() && self.bulk.is_empty()
+        self.urgent.is_empty() && self.bulk.is_empty() && self.background.is_empty()
     }
 
     /// Messages that wait.
     pub fn len(&self) -> usize {
-        self.urgent.len() + self.bulk.len()
+        self.urgent.len() + self.bulk.len() + self.background.len()
     }
 
     /// Bytes that wait, heads and payloads.
@@ -94,7 +100,7 @@ impl Tx {
         assert!(frame.is_empty() && !self.sending, "one frame at a time");
         let mut head_room = HEAD_LEN_MAX;
         let mut payload_room = FRAME_PAYLOAD_MAX;
-        for queue in [&mut self.urgent, &mut self.bulk] {
+        for queue in [&mut self.urgent, &mut self.bulk, &mut self.background] {
             while let Some(front) = queue.front() {
                 let fits = front.head_len <= head_room && front.payload_len <= payload_room;
                 if !fits || frame.len() == FRAME_RECORDS_MAX {

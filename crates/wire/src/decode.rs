@@ -118,7 +118,7 @@ fn read_batch(header: &Header, head: &[u8], payload: IoBuf, out: &mut Vec<Messag
 }
 
 /// What is left of the blocks: `at..end` of the head belongs to the present record.
-struct Input<'a> {
+pub(crate) struct Input<'a> {
     head: &'a [u8],
     at: usize,
     end: usize,
@@ -136,7 +136,7 @@ impl<'a> Input<'a> {
         Ok(&self.head[self.at - len..self.at])
     }
 
-    fn take<T: FromBytes + KnownLayout + Immutable>(&mut self, what: &'static str) -> Result<T, WireError> {
+    pub(crate) fn take<T: FromBytes + KnownLayout + Immutable>(&mut self, what: &'static str) -> Result<T, WireError> {
         let bytes = self.bytes(what, size_of::<T>())?;
         T::read_from_bytes(bytes).map_err(|_| WireError::Truncated(what))
     }
@@ -154,13 +154,13 @@ impl<'a> Input<'a> {
         (0..count).map(|_| make(self.take(what)?)).collect()
     }
 
-    fn crcs(&mut self, count: usize) -> Result<Vec<u32>, WireError> {
+    pub(crate) fn crcs(&mut self, count: usize) -> Result<Vec<u32>, WireError> {
         let bytes = self.bytes("checksum list", count.saturating_mul(4))?;
         Ok(bytes.as_chunks().0.iter().map(|c| u32::from_le_bytes(*c)).collect())
     }
 
     /// Bytes that outlive the head block.
-    fn kept(&mut self, what: &'static str, len: usize) -> Result<Bytes, WireError> {
+    pub(crate) fn kept(&mut self, what: &'static str, len: usize) -> Result<Bytes, WireError> {
         let at = self.at;
         let bytes = self.bytes(what, len)?;
         if len == 0 {
@@ -173,7 +173,7 @@ impl<'a> Input<'a> {
         Ok(shared.slice(at..at + len))
     }
 
-    fn payload(&mut self, len: usize) -> Result<IoBuf, WireError> {
+    pub(crate) fn payload(&mut self, len: usize) -> Result<IoBuf, WireError> {
         if len == 0 {
             return Ok(IoBuf::EMPTY);
         }
@@ -189,7 +189,7 @@ impl<'a> Input<'a> {
     }
 }
 
-fn limited(what: &'static str, value: usize, max: usize) -> Result<usize, WireError> {
+pub(crate) fn limited(what: &'static str, value: usize, max: usize) -> Result<usize, WireError> {
     match value <= max {
         true => Ok(value),
         false => Err(WireError::Limit { what, value: value as u64, max: max as u64 }),
@@ -204,11 +204,11 @@ fn flag(what: &'static str, value: u8) -> Result<bool, WireError> {
     }
 }
 
-fn zero(what: &'static str, clear: bool) -> Result<(), WireError> {
+pub(crate) fn zero(what: &'static str, clear: bool) -> Result<(), WireError> {
     if clear { Ok(()) } else { Err(WireError::Reserved(what)) }
 }
 
-fn pg_id(r: PgRecord) -> PgId {
+pub(crate) fn pg_id(r: PgRecord) -> PgId {
     PgId { pool: PoolId(r.pool.get()), n: r.n.get() }
 }
 
@@ -255,6 +255,7 @@ fn read_message(kind: u8, input: &mut Input<'_>) -> Result<Message, WireError> {
             zero("goodbye", r.reserved.get() == 0)?;
             input.list("goodbye", r.count.get() as usize, |pg| Ok(pg_id(pg))).map(Message::Goodbye)
         }
+        kind::STREAM => crate::stream::read(input).map(Message::Stream),
         other => Err(WireError::RecordKind(other)),
     }
 }

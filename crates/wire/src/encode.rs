@@ -8,7 +8,7 @@
 use crate::frame::{FrameKind, HEADER_LEN, Header, VERSION_GREETING};
 use crate::message::{
     CONTEXT_MAX, Hello, Message, Peer, REASON_MAX, RaftMsg, Refuse, Reject, Reply, ReplyBody, Request, RequestBody,
-    SNAPSHOT_MEMBERS_MAX,
+    SNAPSHOT_MEMBERS_MAX, StreamBody, StreamMsg,
 };
 use crate::record::*;
 use types::limits::{DESCRIPTOR_MAX, FRAGMENTS_MAX, PART_MAX};
@@ -31,6 +31,7 @@ impl Message {
                 Message::Listing(l) => size_of::<ListingRecord>() + l.items.len() * size_of::<ListedRecord>(),
                 Message::ListingEcho(e) => size_of::<EchoRecord>() + e.renewed.len() * size_of::<RenewedRecord>(),
                 Message::Goodbye(pgs) => size_of::<GoodbyeRecord>() + pgs.len() * size_of::<PgRecord>(),
+                Message::Stream(m) => crate::stream::head_len(&m.body),
             }
     }
 
@@ -40,6 +41,7 @@ impl Message {
             Message::Request(Request { body: RequestBody::Write { payload, .. }, .. }) => payload.len(),
             Message::Reply(Reply { result: Ok(ReplyBody::Data { payload, .. }), .. }) => payload.len(),
             Message::Raft(m) => m.entries.iter().map(|e| e.payload.len()).sum(),
+            Message::Stream(StreamMsg { body: StreamBody::Blocks { payload, .. }, .. }) => payload.len(),
             _ => 0,
         }
     }
@@ -129,27 +131,27 @@ fn greeting(kind: FrameKind, record: &[u8], tail: &[u8]) -> IoBuf {
 }
 
 /// Where the next record goes.
-struct Out<'a> {
+pub(crate) struct Out<'a> {
     to: &'a mut [u8],
     at: usize,
 }
 
 impl Out<'_> {
-    fn put(&mut self, bytes: &[u8]) {
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
         self.to[self.at..self.at + bytes.len()].copy_from_slice(bytes);
         self.at += bytes.len();
     }
 
-    fn record(&mut self, record: &(impl IntoBytes + Immutable)) {
+    pub(crate) fn record(&mut self, record: &(impl IntoBytes + Immutable)) {
         self.put(record.as_bytes());
     }
 
-    fn header(&mut self, kind: u8, len: usize) {
+    pub(crate) fn header(&mut self, kind: u8, len: usize) {
         let len_bytes = U32::new(u32::try_from(len).expect("a record is smaller than a frame"));
         self.record(&RecordHeader { kind, len_bytes, ..RecordHeader::default() });
     }
 
-    fn crcs(&mut self, crcs: &[u32]) {
+    pub(crate) fn crcs(&mut self, crcs: &[u32]) {
         for crc in crcs {
             self.put(&crc.to_le_bytes());
         }
@@ -157,7 +159,7 @@ impl Out<'_> {
 }
 
 /// A payload takes its place in the payload block.
-fn put_payload(payload: &IoBuf, bufs: &mut Vec<IoBuf>) {
+pub(crate) fn put_payload(payload: &IoBuf, bufs: &mut Vec<IoBuf>) {
     assert!(payload.len() as u64 <= PART_MAX, "a payload of {} B", payload.len());
     assert!(payload.len().is_multiple_of(SECTOR as usize), "a payload of {} B", payload.len());
     if !payload.is_empty() {
@@ -165,11 +167,11 @@ fn put_payload(payload: &IoBuf, bufs: &mut Vec<IoBuf>) {
     }
 }
 
-fn pg_record(pg: PgId) -> PgRecord {
+pub(crate) fn pg_record(pg: PgId) -> PgRecord {
     PgRecord { pool: U32::new(pg.pool.0), n: U32::new(pg.n) }
 }
 
-fn count(len: usize) -> U32 {
+pub(crate) fn count(len: usize) -> U32 {
     U32::new(u32::try_from(len).expect("a list is shorter than a frame"))
 }
 
@@ -215,6 +217,7 @@ fn put_message(out: &mut Out<'_>, message: &Message, bufs: &mut Vec<IoBuf>) {
                 out.record(&pg_record(*pg));
             }
         }
+        Message::Stream(msg) => crate::stream::put(out, len, msg, bufs),
     }
 }
 

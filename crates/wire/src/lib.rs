@@ -19,6 +19,7 @@ mod encode;
 mod frame;
 pub mod message;
 mod record;
+mod stream;
 #[cfg(test)]
 mod tests;
 
@@ -30,5 +31,6 @@ pub use frame::{
 };
 pub use message::{
     CONTEXT_MAX, Extent, Hello, Listed, Listing, ListingEcho, Message, Peer, REASON_MAX, RaftKind, RaftMsg, Refuse,
-    Reject, Reply, ReplyBody, Request, RequestBody, SNAPSHOT_MEMBERS_MAX, SnapshotMeta,
+    Reject, Reply, ReplyBody, Request, RequestBody, SNAPSHOT_MEMBERS_MAX, STREAM_PIECE_MAX, SnapshotMeta, StreamAbort,
+    StreamBody, StreamMsg,
 };

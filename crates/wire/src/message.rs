@@ -47,6 +47,7 @@ pub enum Message {
     ListingEcho(ListingEcho),
     /// The sender has stopped serving these PGs: their promises to it end now (R3).
     Goodbye(Vec<PgId>),
+    Stream(StreamMsg),
 }
 
 /// From a client to the leader of `pg`.
@@ -191,6 +192,64 @@ pub struct ListingEcho {
     pub renewed: Vec<(PgId, Term)>,
 }
 
+/// Part of a stream (R12): the contents of a PG on their way to a follower that is behind the log.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StreamMsg {
+    pub pg: PgId,
+    pub from: ReplicaId,
+    pub to: ReplicaId,
+    /// Chosen by the leader's OSD for one stream.
+    pub stream: u64,
+    pub body: StreamBody,
+}
+
+/// `seq` numbers what the leader sends after `Accept`, from 1, without gaps.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StreamBody {
+    /// Leader: everything that this PG holds will follow.
+    Open,
+    /// Follower: go on, from nothing. Where it stands now.
+    Accept { term: Term, commit: Index },
+    /// Leader: contents of a range. An empty payload, without CRCs: zeros, and then up to a whole chunk.
+    Blocks { seq: u64, chunk: ChunkKey, range: SectorRange, crcs: Vec<u32>, payload: IoBuf },
+    /// Leader: the next piece of the decision state, at most [`STREAM_PIECE_MAX`] bytes.
+    Decision { seq: u64, bytes: Bytes },
+    /// Leader: all that was sent is the PG exactly as of this applied index.
+    End { seq: u64, index: Index, term: Term },
+    /// Follower: everything up to `seq` is in its place.
+    Ack { seq: u64 },
+    /// Follower: the stream is over; everything up to `commit` is durable here.
+    Done { term: Term, commit: Index },
+    /// Either: nothing comes of it.
+    Abort(StreamAbort),
+}
+
+/// Why a stream ended early. Numbers are the wire's, never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum StreamAbort {
+    /// The follower has what it needs from the log.
+    Needless = 1,
+    /// Too many streams at once, or the replica is not ready for one.
+    Busy = 2,
+    /// The follower's device has no room for a second copy of the PG.
+    Full = 3,
+    /// The sender no longer leads the PG.
+    NotLeader = 4,
+    /// Something could not be read, or took too long, or came out of order.
+    Failed = 5,
+}
+
+impl StreamAbort {
+    /// The reason with this number.
+    pub fn from_u8(n: u8) -> Option<StreamAbort> {
+        use StreamAbort::*;
+        [Needless, Busy, Full, NotLeader, Failed].into_iter().find(|reason| *reason as u8 == n)
+    }
+}
+
+/// Largest [`StreamBody::Decision`].
+pub const STREAM_PIECE_MAX: usize = 32 << 10;
 /// Largest [`RaftMsg::context`].
 pub const CONTEXT_MAX: usize = 64;
 /// Most voters, and most learners, of a [`SnapshotMeta`].

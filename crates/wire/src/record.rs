@@ -22,6 +22,7 @@ pub mod kind {
     pub const LISTING: u8 = 48;
     pub const LISTING_ECHO: u8 = 49;
     pub const GOODBYE: u8 = 50;
+    pub const STREAM: u8 = 64;
 }
 
 macro_rules! records {
@@ -83,6 +84,13 @@ records! {
     /// Tail: `count` PGs.
     GoodbyeRecord 8 { count: U32, reserved: U32 }
 
+    /// All bodies of a stream. `volume` is an index in those that name one. Tail: a piece of decision state of
+    /// `count` bytes, or one CRC for each fragment of the payload. A field that a body does not use is zero.
+    StreamRecord 80 {
+        pg: PgRecord, from: U64, to: U64, stream: U64, seq: U64, volume: U64, term: U64,
+        chunk: U32, start: U32, count: U32, payload_len: U32, body: u8, reason: u8, reserved: [u8; 6],
+    }
+
     /// Hello frame. Later versions may append; what is here never moves.
     HelloRecord 72 {
         version_min: U16, version_max: U16, role: u8, has_expects: u8, reserved: U16,
@@ -98,6 +106,18 @@ records! {
 pub mod role {
     pub const OSD: u8 = 1;
     pub const CLIENT: u8 = 2;
+}
+
+/// Values of [`StreamRecord::body`].
+pub mod stream_body {
+    pub const OPEN: u8 = 1;
+    pub const ACCEPT: u8 = 2;
+    pub const BLOCKS: u8 = 3;
+    pub const DECISION: u8 = 4;
+    pub const END: u8 = 5;
+    pub const ACK: u8 = 6;
+    pub const DONE: u8 = 7;
+    pub const ABORT: u8 = 8;
 }
 
 /// Values of [`ReplyRecord::status`] in a reject; zero in every other reply.

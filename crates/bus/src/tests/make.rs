@@ -83,6 +83,7 @@ pub fn name(message: &Message) -> String {
         Message::Reply(r) => format!("Reply {}", r.id),
         Message::ListingEcho(e) => format!("Echo {}", e.sent_at),
         Message::Goodbye(pgs) => format!("Goodbye {}", pgs.len()),
+        Message::Stream(msg) => format!("Stream {}", msg.stream),
     }
 }
 

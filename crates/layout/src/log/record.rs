@@ -90,7 +90,8 @@ pub enum Record {
     /// Part of a state block: replicas that are gone for good.
     Tombstones(Vec<ReplicaId>),
     Block(BlockRecord),
-    /// Reserved for streams: removes every earlier entry of the replica.
+    /// A stream has replaced the replica's contents as of `index`: every earlier entry of it is void. Only in
+    /// the batch that ends the checkpoint which says the same.
     Reset {
         replica: ReplicaId,
         index: Index,
@@ -284,6 +285,12 @@ pub mod put {
         for replica in replicas {
             u64s(out, &[replica.0]);
         }
+        close(out, start);
+    }
+
+    /// All earlier entries of the replica are void: a stream has brought it to `index`.
+    pub fn reset(out: &mut Vec<u8>, replica: ReplicaId, index: Index, term: Term) {
+        let start = open(out, kind::RESET, 0, (replica.0, index.0, term.0), PayloadAt::default());
         close(out, start);
     }
 

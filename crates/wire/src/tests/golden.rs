@@ -87,7 +87,27 @@ fn messages() -> Vec<(&'static str, Message)> {
     let renewed = vec![(PG, Term(0xa2))];
     all.push(("listing echo", Message::ListingEcho(ListingEcho { sent_at: 0xa1, renewed })));
     all.push(("goodbye", Message::Goodbye(vec![PG])));
+    all.extend(streams());
     all
+}
+
+fn streams() -> Vec<(&'static str, Message)> {
+    let stream =
+        |body| Message::Stream(StreamMsg { pg: PG, from: ReplicaId(0x71), to: ReplicaId(0x72), stream: 0xc0, body });
+    let (seq, term, commit) = (0xc1, Term(0xc2), Index(0xc3));
+    let blocks = |range, crcs, payload| StreamBody::Blocks { seq, chunk: CHUNK, range, crcs, payload };
+    let one = SectorRange { start: 8, count: 8 };
+    vec![
+        ("stream open", stream(StreamBody::Open)),
+        ("stream accept", stream(StreamBody::Accept { term, commit })),
+        ("stream blocks", stream(blocks(one, vec![0xc4c5_c6c7], IoBuf::copy_of(&[0x5a; 4096])))),
+        ("stream zeros", stream(blocks(SectorRange::CHUNK, Vec::new(), IoBuf::EMPTY))),
+        ("stream decision", stream(StreamBody::Decision { seq, bytes: Bytes::from_static(b"decision") })),
+        ("stream end", stream(StreamBody::End { seq, index: commit, term })),
+        ("stream ack", stream(StreamBody::Ack { seq })),
+        ("stream done", stream(StreamBody::Done { term, commit })),
+        ("stream abort", stream(StreamBody::Abort(StreamAbort::Full))),
+    ]
 }
 
 fn line(text: &mut String, name: &str, bytes: &[u8]) {

@@ -180,8 +180,37 @@ pub fn raft(rng: &mut Rng) -> RaftMsg {
     }
 }
 
+pub fn stream(rng: &mut Rng) -> StreamMsg {
+    let (seq, term, commit) = (number(rng), Term(number(rng)), Index(number(rng)));
+    let body = match rng.below(9) {
+        0 => StreamBody::Open,
+        1 => StreamBody::Accept { term, commit },
+        2 => {
+            let max = sectors_max(rng);
+            let range = range(rng, max);
+            let payload = payload(rng, range.len_bytes());
+            StreamBody::Blocks { seq, chunk: chunk(rng), range, crcs: crcs(rng, range.fragment_count()), payload }
+        }
+        3 => {
+            let range = SectorRange::CHUNK;
+            StreamBody::Blocks { seq, chunk: chunk(rng), range, crcs: Vec::new(), payload: IoBuf::EMPTY }
+        }
+        4 => {
+            let len = if rng.chance(1, 10) { STREAM_PIECE_MAX } else { rng.below(300) as usize };
+            StreamBody::Decision { seq, bytes: Bytes::from(vec![rng.next_u64() as u8; len]) }
+        }
+        5 => StreamBody::End { seq, index: commit, term },
+        6 => StreamBody::Ack { seq },
+        7 => StreamBody::Done { term, commit },
+        _ => StreamBody::Abort(StreamAbort::from_u8(rng.between(1, 5) as u8).expect("a known reason")),
+    };
+    let (from, to) = (ReplicaId(number(rng)), ReplicaId(number(rng)));
+    StreamMsg { pg: pg(rng), from, to, stream: number(rng), body }
+}
+
 pub fn message(rng: &mut Rng) -> Message {
-    match rng.below(6) {
+    match rng.below(7) {
+        6 => Message::Stream(stream(rng)),
         0 => {
             let kind = rng.below(5);
             let body = request_body(rng, kind);

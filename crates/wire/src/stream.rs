@@ -1,0 +1,135 @@
+//! The bytes of a stream's messages (R12), both ways: they share one record.
+//!
+//! `encode` and `decode` come in with one message each.
+//!
+//! Invariant: as in `decode`: one spelling, nothing allocated beyond the bytes that are there.
+
+use crate::decode::{Input, limited, pg_id, zero};
+use crate::encode::{Out, count, pg_record, put_payload};
+use crate::frame::WireError;
+use crate::message::{STREAM_PIECE_MAX, StreamAbort, StreamBody, StreamMsg};
+use crate::record::{StreamRecord, kind, stream_body};
+use types::limits::{FRAGMENTS_MAX, PART_MAX};
+use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange, Term, VolumeId};
+use zerocopy::byteorder::little_endian::{U32, U64};
+
+const CRC: usize = size_of::<u32>();
+
+/// Bytes of the message behind its record header.
+pub(crate) fn head_len(body: &StreamBody) -> usize {
+    size_of::<StreamRecord>()
+        + match body {
+            StreamBody::Blocks { crcs, .. } => crcs.len() * CRC,
+            StreamBody::Decision { bytes, .. } => bytes.len(),
+            _ => 0,
+        }
+}
+
+pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &StreamMsg, bufs: &mut Vec<IoBuf>) {
+    let mut record = StreamRecord {
+        pg: pg_record(msg.pg),
+        from: U64::new(msg.from.0),
+        to: U64::new(msg.to.0),
+        stream: U64::new(msg.stream),
+        ..StreamRecord::default()
+    };
+    let place = |record: &mut StreamRecord, index: Index, term: Term| {
+        record.volume = U64::new(index.0);
+        record.term = U64::new(term.0);
+    };
+    match &msg.body {
+        StreamBody::Open => record.body = stream_body::OPEN,
+        StreamBody::Accept { term, commit } => {
+            record.body = stream_body::ACCEPT;
+            place(&mut record, *commit, *term);
+        }
+        StreamBody::Done { term, commit } => {
+            record.body = stream_body::DONE;
+            place(&mut record, *commit, *term);
+        }
+        StreamBody::Blocks { seq, chunk, range, crcs, payload } => {
+            let fits = payload.is_empty() && crcs.is_empty()
+                || payload.len() == range.len_bytes() && crcs.len() == range.fragment_count();
+            assert!(fits && crcs.len() <= FRAGMENTS_MAX, "{} B and {} checksums of {range}", payload.len(), crcs.len());
+            record.body = stream_body::BLOCKS;
+            record.seq = U64::new(*seq);
+            record.volume = U64::new(chunk.volume.0);
+            record.chunk = U32::new(chunk.index);
+            record.start = U32::new(range.start);
+            record.count = U32::new(range.count);
+            record.payload_len = count(payload.len());
+            put_payload(payload, bufs);
+        }
+        StreamBody::Decision { seq, bytes } => {
+            assert!(bytes.len() <= STREAM_PIECE_MAX, "a piece of {} B", bytes.len());
+            record.body = stream_body::DECISION;
+            record.seq = U64::new(*seq);
+            record.count = count(bytes.len());
+        }
+        StreamBody::End { seq, index, term } => {
+            record.body = stream_body::END;
+            record.seq = U64::new(*seq);
+            place(&mut record, *index, *term);
+        }
+        StreamBody::Ack { seq } => {
+            record.body = stream_body::ACK;
+            record.seq = U64::new(*seq);
+        }
+        StreamBody::Abort(reason) => {
+            record.body = stream_body::ABORT;
+            record.reason = *reason as u8;
+        }
+    }
+    out.header(kind::STREAM, len);
+    out.record(&record);
+    match &msg.body {
+        StreamBody::Blocks { crcs, .. } => out.crcs(crcs),
+        StreamBody::Decision { bytes, .. } => out.put(bytes),
+        _ => {}
+    }
+}
+
+pub(crate) fn read(input: &mut Input<'_>) -> Result<StreamMsg, WireError> {
+    let r: StreamRecord = input.take("stream")?;
+    zero("stream", r.reserved == [0; 6])?;
+    let (seq, volume, term) = (r.seq.get(), r.volume.get(), Term(r.term.get()));
+    let (start, count) = (r.start.get(), r.count.get());
+    use stream_body as b;
+    zero("stream", r.body == b::ABORT || r.reason == 0)?;
+    zero("stream", matches!(r.body, b::BLOCKS | b::DECISION | b::END | b::ACK) || seq == 0)?;
+    zero("stream", matches!(r.body, b::ACCEPT | b::END | b::DONE) || term.0 == 0)?;
+    zero("stream", matches!(r.body, b::ACCEPT | b::END | b::DONE | b::BLOCKS) || volume == 0)?;
+    zero("stream", matches!(r.body, b::BLOCKS | b::DECISION) || count == 0)?;
+    zero("stream", r.body == b::BLOCKS || (r.chunk.get(), start, r.payload_len.get()) == (0, 0, 0))?;
+    let index = Index(volume);
+    let body = match r.body {
+        b::OPEN => StreamBody::Open,
+        b::ACCEPT => StreamBody::Accept { term, commit: index },
+        b::DONE => StreamBody::Done { term, commit: index },
+        b::BLOCKS => {
+            let bad = WireError::Range { start, count };
+            let range = SectorRange::checked(start, count).ok_or(bad)?;
+            let chunk = ChunkKey { volume: VolumeId(volume), index: r.chunk.get() };
+            let len = r.payload_len.get() as usize;
+            let fragments = if len == 0 { 0 } else { range.fragment_count() };
+            if len != 0 && (len != range.len_bytes() || len as u64 > PART_MAX || fragments > FRAGMENTS_MAX) {
+                return Err(bad);
+            }
+            let crcs = input.crcs(fragments)?;
+            StreamBody::Blocks { seq, chunk, range, crcs, payload: input.payload(len)? }
+        }
+        b::DECISION => {
+            let len = limited("a piece of decision state", count as usize, STREAM_PIECE_MAX)?;
+            StreamBody::Decision { seq, bytes: input.kept("stream", len)? }
+        }
+        b::END => StreamBody::End { seq, index, term },
+        b::ACK => StreamBody::Ack { seq },
+        b::ABORT => {
+            let unknown = WireError::Value { what: "a stream's end", value: r.reason.into() };
+            StreamBody::Abort(StreamAbort::from_u8(r.reason).ok_or(unknown)?)
+        }
+        other => return Err(WireError::Value { what: "a stream's body", value: other.into() }),
+    };
+    let (from, to) = (ReplicaId(r.from.get()), ReplicaId(r.to.get()));
+    Ok(StreamMsg { pg: pg_id(r.pg), from, to, stream: r.stream.get(), body })
+}
