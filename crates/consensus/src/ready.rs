@@ -124,7 +124,25 @@ impl Node {
             self.one_ready(out);
         }
         out.messages.append(&mut self.pipeline.outbox);
-        out.behind.extend(self.raw.mut_store().take_behind().into_iter().map(ReplicaId));
+        for id in self.raw.mut_store().take_behind() {
+            if self.probe_anew(id) {
+                out.behind.push(ReplicaId(id));
+            }
+        }
+    }
+
+    /// Raft found that `id` needs what is compacted, and would not ask it again. But what made raft think so
+    /// may be a late rejection, and a stream will end: so the next probe starts from what is known. True when
+    /// the follower is not known to reach the log.
+    fn probe_anew(&mut self, id: u64) -> bool {
+        let (first, last) = (self.raw.store().first(), self.raw.raft.raft_log.last_index());
+        let Some(progress) = self.raw.raft.mut_prs().get_mut(id) else { return false };
+        progress.become_probe();
+        let behind = progress.matched + 1 < first;
+        if behind {
+            progress.next_idx = last + 1;
+        }
+        behind
     }
 
     fn one_ready(&mut self, out: &mut Ready) {

@@ -368,6 +368,12 @@ fn a_follower_that_lags_is_sent_a_frame_at_a_time_and_streamed_below_the_log() {
     let mut ready = Ready::default();
     node.ready(&mut ready);
     assert_eq!(ready.behind, [ReplicaId(3)]);
+    // A stream later, or after a rejection that was late: the follower is asked again from the end.
+    node.step(&from3(msg(RaftKind::HeartbeatResponse, 2))).expect("an honest answer");
+    let probes: Vec<RaftMsg> = settle(&mut node).into_iter().filter(|m| m.to == ReplicaId(3)).collect();
+    assert_eq!(probes.iter().map(|m| m.index).collect::<Vec<_>>(), [Index(41)]);
+    node.step(&from3(RaftMsg { index: Index(41), ..msg(RaftKind::AppendResponse, 2) })).expect("an honest answer");
+    assert!(node.follower(ReplicaId(3)).expect("a member").streaming);
     node.compact(Index(100));
     assert_eq!(node.first_index(), Index(41), "never above what is applied");
 }

@@ -340,6 +340,8 @@ impl World {
                 self.watch.leads(term, id);
             }
             Action::LostLeadership => {}
+            // Doubled and late rejections may make raft think so for a moment.
+            Action::NeedsStream { .. } if self.datagrams => {}
             Action::NeedsStream { .. } => panic!("the world never trims what a replica lacks"),
             Action::Quarantined(reason) => panic!("seed {}: node {id} quarantined: {reason}", self.seed),
             Action::BadPeer { reason, .. } | Action::BadOrigin { reason, .. } => {
