@@ -1,6 +1,9 @@
 //! The client's machine: one process at a time that opens the volume, keeps the workload's depth filled
 //! and hands every answer to the checker. A process that follows a crash opens with `steal`.
 //!
+//! A thief on another machine may open the volume meanwhile: then this opener goes on until it learns that
+//! it is fenced, and what it asks from then on must have no effect.
+//!
 //! Invariant: whatever the user of the volume asked and was told is in [`Linear`], with global times.
 
 use crate::check::linear::Linear;
@@ -20,10 +23,10 @@ const OPEN_AGAIN: Duration = Duration::from_millis(100);
 /// The machine, and the process on it while one runs.
 pub struct ClientNode {
     pub node: NodeId,
+    number: usize,
     life: u32,
     running: Option<(Process, SimEnv)>,
     pub workload: Option<Workload>,
-    pub linear: Linear,
     /// What a user must never be told, once it was.
     pub failure: Option<String>,
     rng: Rng,
@@ -32,32 +35,43 @@ pub struct ClientNode {
     /// The next request is not sent before.
     submit_at: Time,
     open_at: Time,
-    pub opens: u64,
+    open: bool,
+    /// Another opener has asked for the volume.
+    stolen: bool,
+    /// Another opener has it.
+    fenced: bool,
+    /// Nothing more is asked for.
+    quiet: bool,
+    /// Since the cluster looked.
+    just_opened: bool,
 }
 
 impl ClientNode {
-    pub fn new(node: NodeId, rng: Rng) -> ClientNode {
+    pub fn new(node: NodeId, number: usize, rng: Rng) -> ClientNode {
         ClientNode {
             node,
+            number,
             life: 0,
             running: None,
             workload: None,
-            linear: Linear::default(),
             failure: None,
             rng,
             pace: 0,
             submit_at: Time::ZERO,
             open_at: Time::NEVER,
-            opens: 0,
+            open: false,
+            stolen: false,
+            fenced: false,
+            quiet: false,
+            just_opened: false,
         }
     }
 
-    /// Gives it work that is spread over about `over`, and starts its first process.
-    pub fn begin(&mut self, world: &World, workload: Workload, over: Duration) {
+    /// Gives it work that is spread over about `over`.
+    pub fn begin(&mut self, workload: Workload, over: Duration) {
         let nanos = u64::try_from(over.as_nanos()).unwrap_or(u64::MAX);
         self.pace = nanos / workload.operations().max(1);
         self.workload = Some(workload);
-        self.start(world);
     }
 
     /// No more pauses between requests.
@@ -66,35 +80,65 @@ impl ClientNode {
         self.submit_at = Time::ZERO;
     }
 
-    fn start(&mut self, world: &World) {
-        self.life += 1;
-        let mut env = world.env(self.node);
-        let process = Process::new(self.life, &mut env);
-        self.running = Some((process, env));
-        self.open_at = world.now();
+    /// Asks for nothing more; what is in flight is waited for.
+    pub fn be_quiet(&mut self) {
+        self.quiet = true;
     }
 
-    /// The process dies; another one starts at once.
+    /// Whether its process holds the volume, as far as it knows.
+    pub fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Another opener asks for the volume.
+    pub fn robbed(&mut self) {
+        self.stolen = true;
+    }
+
+    /// Another opener's open has returned.
+    pub fn fenced(&mut self) {
+        self.fenced = true;
+    }
+
+    /// Whether an open has returned since the last call.
+    pub fn take_just_opened(&mut self) -> bool {
+        std::mem::take(&mut self.just_opened)
+    }
+
+    /// A new process opens the volume, whoever holds it; an older one on this machine dies.
     pub fn restart(&mut self, world: &World) {
-        if self.running.take().is_none() {
-            return;
-        }
+        self.end();
+        self.life += 1;
+        let mut env = world.env(self.node);
+        let process = Process::new(self.life, self.number, &mut env);
+        self.running = Some((process, env));
+        self.open_at = world.now();
+        self.stolen = false;
+    }
+
+    fn end(&mut self) {
+        self.running = None;
+        self.open = false;
+        self.open_at = Time::NEVER;
         if let Some(workload) = &mut self.workload {
             workload.forget_inflight();
         }
-        self.start(world);
+    }
+
+    fn wants_more(&self) -> bool {
+        let (Some((process, _)), Some(workload)) = (&self.running, &self.workload) else { return false };
+        !self.quiet && self.open && process.is_ready() && workload.wants_more()
     }
 
     /// When it wants to act by itself.
     pub fn next_wanted(&self) -> Option<Time> {
-        let (process, _) = self.running.as_ref()?;
-        let wants = process.is_ready() && self.workload.as_ref().is_some_and(Workload::wants_more);
-        let submit = if wants { self.submit_at } else { Time::NEVER };
+        self.running.as_ref()?;
+        let submit = if self.wants_more() { self.submit_at } else { Time::NEVER };
         Some(submit.min(self.open_at)).filter(|t| *t != Time::NEVER)
     }
 
     /// Does what is due by itself.
-    pub fn pump(&mut self, world: &World, post: &mut Post) {
+    pub fn pump(&mut self, world: &World, linear: &mut Linear, post: &mut Post) {
         let now = world.now();
         if !self.next_wanted().is_some_and(|at| at <= now) {
             return;
@@ -103,26 +147,26 @@ impl ClientNode {
             && now >= self.open_at
         {
             self.open_at = Time::NEVER;
-            process.open(VOLUME, self.life > 1);
+            process.open(VOLUME, self.life > 1 || self.number > 0);
         }
-        self.turn(world, post);
+        self.turn(world, linear, post);
     }
 
     /// Turns the process until it has nothing more to do at this moment.
-    pub fn turn(&mut self, world: &World, post: &mut Post) {
+    pub fn turn(&mut self, world: &World, linear: &mut Linear, post: &mut Post) {
         let now = world.now();
         crate::trace::at(now, crate::trace::Speaker::Client);
         loop {
             let Some((process, env)) = &mut self.running else { return };
             process.work(env);
             for (id, ask) in process.end_turn(env) {
-                post.send(now, Mail::Ask { client: 0, life: self.life, id: id.0, ask });
+                post.send(now, Mail::Ask { client: self.number, life: self.life, id: id.0, ask });
             }
-            self.listen(now);
-            self.use_device(now);
+            self.listen(now, linear);
+            self.use_device(now, linear);
             let Some((process, env)) = &mut self.running else { return };
             for (id, ask) in process.end_turn(env) {
-                post.send(now, Mail::Ask { client: 0, life: self.life, id: id.0, ask });
+                post.send(now, Mail::Ask { client: self.number, life: self.life, id: id.0, ask });
             }
             if !process.wait(env) {
                 return;
@@ -130,37 +174,43 @@ impl ClientNode {
         }
     }
 
-    fn listen(&mut self, now: Time) {
+    fn listen(&mut self, now: Time, linear: &mut Linear) {
         let Some((process, _)) = &mut self.running else { return };
         for heard in process.hear() {
             match heard {
                 Heard::Opened => {
                     // R6: from here on no write of an earlier opener takes effect.
-                    self.linear.abandon_older(now.0);
-                    self.opens += 1;
+                    linear.abandon_older(now.0);
+                    self.open = true;
+                    self.fenced = false;
+                    self.just_opened = true;
                 }
+                Heard::Refused if self.stolen => {}
                 Heard::Refused => self.open_at = now + OPEN_AGAIN,
+                Heard::Failed(types::Errno::Fenced) if self.stolen => self.open = false,
                 Heard::Failed(errno) => {
-                    self.failure.get_or_insert(format!("the only opener lost its volume: {errno:?}"));
+                    self.failure.get_or_insert(format!("an opener lost its volume to nobody: {errno:?}"));
                 }
             }
         }
     }
 
     /// Takes answers and asks more, until neither moves.
-    fn use_device(&mut self, now: Time) {
+    fn use_device(&mut self, now: Time, linear: &mut Linear) {
         let (Some((process, env)), Some(workload)) = (&mut self.running, &mut self.workload) else { return };
         loop {
             let mut moved = false;
             for done in process.completions(env) {
                 moved = true;
-                if let Err(what) = workload.completed(done.token, done.result, now.0, &mut self.linear) {
+                if let Err(what) = workload.completed(done.token, done.result, now.0, self.stolen, linear) {
                     self.failure.get_or_insert(what);
                 }
             }
             while process.is_ready()
+                && !self.quiet
+                && self.open
                 && now >= self.submit_at
-                && let Some((request, token)) = workload.next(now.0, &mut self.linear)
+                && let Some((request, token)) = workload.next(now.0, self.fenced, linear)
             {
                 process.submit(env, request, token);
                 moved = true;
@@ -175,10 +225,18 @@ impl ClientNode {
     }
 
     /// Meta has answered.
-    pub fn answer(&mut self, world: &World, life: u32, id: u64, answer: ClientAnswer, post: &mut Post) {
+    pub fn answer(
+        &mut self,
+        world: &World,
+        life: u32,
+        id: u64,
+        answer: ClientAnswer,
+        linear: &mut Linear,
+        post: &mut Post,
+    ) {
         if let Some((process, env)) = self.running.as_mut().filter(|_| life == self.life) {
             process.answered(env, id, answer);
-            self.turn(world, post);
+            self.turn(world, linear, post);
         }
     }
 }

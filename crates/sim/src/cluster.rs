@@ -2,11 +2,13 @@
 //!
 //! It starts, stops and turns them; it decides nothing that a node should decide.
 
+use crate::check::linear::Linear;
 use crate::client::ClientNode;
 use crate::mail::{Mail, Post};
 use crate::meta::Meta;
 use crate::options::Options;
 use crate::trace;
+use crate::workload::Workload;
 use engine::ReadData;
 use env::sim::{NodeId, SimEnv, World};
 use env::{DiskSpec, Env, NetAddr};
@@ -16,10 +18,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use telemetry::Registry;
 use types::rng::Rng;
-use types::{ChunkKey, ClusterId, Incarnation, OsdId, OsdUuid, PgId, SectorRange, Time};
+use types::{ChunkKey, ClusterId, Incarnation, OsdId, OsdUuid, PgId, SectorRange, Time, VolumeId};
 
 /// The device's name on every OSD node.
 const DEVICE: &str = "device";
+/// Machines that open the volume.
+const CLIENTS: usize = 2;
 const REDIAL: Duration = Duration::from_millis(100);
 
 /// One OSD node: its machine, and the process on it while one runs.
@@ -40,7 +44,10 @@ pub struct Cluster {
     pub cluster: ClusterId,
     osds: Vec<OsdNode>,
     pub meta: Meta,
-    pub client: ClientNode,
+    clients: Vec<ClientNode>,
+    /// Which of them holds the volume, or asks for it.
+    owner: usize,
+    pub linear: Linear,
     post: Post,
     rng: Rng,
     next_stream: u64,
@@ -52,15 +59,19 @@ impl Cluster {
     pub fn new(seed: u64, options: Options) -> Cluster {
         let world = World::new(seed);
         let mut rng = world.fork_rng();
-        world.net(|net| net.delay = options.net_delay);
+        world.net(|net| *net = options.net.clone());
         let cluster = ClusterId(u128::from(rng.next_u64()).to_le_bytes());
         let osds = (1..=options.osds).map(|n| OsdNode::new(&world, n, &options, &mut rng)).collect();
-        let client_node = world.add_node("client");
+        let clients =
+            (0..CLIENTS).map(|n| ClientNode::new(world.add_node(&format!("client.{n}")), n, world.fork_rng()));
+        let clients = clients.collect();
         let mut sim = Cluster {
             cluster,
             osds,
             meta: Meta::new(cluster),
-            client: ClientNode::new(client_node, world.fork_rng()),
+            clients,
+            owner: 0,
+            linear: Linear::default(),
             post: Post::new(world.fork_rng()),
             rng,
             next_stream: 0,
@@ -109,7 +120,7 @@ impl Cluster {
     pub fn other_node(&self, i: usize, rng: &mut Rng) -> NodeId {
         let count = self.osds.len();
         let k = 1 + rng.below(count as u64) as usize;
-        if k == count { self.client.node } else { self.osds[(i + k) % count].node }
+        if k == count { self.clients[self.owner].node } else { self.osds[(i + k) % count].node }
     }
 
     /// The running OSDs.
@@ -185,8 +196,59 @@ impl Cluster {
         }
     }
 
+    /// The owner's process dies, and the next one steals from it.
     pub fn restart_client(&mut self) {
-        self.client.restart(&self.world);
+        self.clients[self.owner].restart(&self.world);
+    }
+
+    /// Another machine takes the volume, while its owner goes on.
+    pub fn steal(&mut self) {
+        if !self.clients[self.owner].is_open() {
+            return;
+        }
+        self.clients[self.owner].robbed();
+        self.owner = (self.owner + 1) % CLIENTS;
+        self.clients[self.owner].restart(&self.world);
+    }
+
+    /// The one that holds the volume, or asks for it.
+    pub fn owner(&mut self) -> &mut ClientNode {
+        &mut self.clients[self.owner]
+    }
+
+    pub fn clients(&self) -> &[ClientNode] {
+        &self.clients
+    }
+
+    /// Gives every client its work; the first one opens.
+    pub fn begin(&mut self, volume: VolumeId, over: Duration, rng: &mut Rng) {
+        for (number, client) in self.clients.iter_mut().enumerate() {
+            client.begin(Workload::new(volume.0, number as u64, self.options.shape.clone(), rng.fork()), over);
+        }
+        self.restart_client();
+    }
+
+    /// The owner hurries; whoever was robbed asks for nothing more.
+    pub fn hurry(&mut self) {
+        for (number, client) in self.clients.iter_mut().enumerate() {
+            if number == self.owner { client.hurry() } else { client.be_quiet() }
+        }
+    }
+
+    /// Whether the owner's work is done, and nobody waits for an answer.
+    pub fn work_done(&self) -> bool {
+        let done = |c: &ClientNode| c.workload.as_ref().is_none_or(|w| w.inflight() == 0);
+        self.clients.iter().all(done) && self.clients[self.owner].workload.as_ref().is_some_and(Workload::is_done)
+    }
+
+    /// Who has opened fences all others.
+    fn note_opens(&mut self) {
+        for number in 0..CLIENTS {
+            if self.clients[number].take_just_opened() {
+                let others = self.clients.iter_mut().enumerate().filter(|(n, _)| *n != number);
+                others.for_each(|(_, other)| other.fenced());
+            }
+        }
     }
 
     fn stream_lost(&mut self, osd: usize, stream: u64) {
@@ -203,8 +265,8 @@ impl Cluster {
 
     /// The next moment at which something happens by itself.
     pub fn next(&self) -> Option<Time> {
-        let client = self.client.next_wanted();
-        [self.world.next_turn_time(), self.post.next(), client].into_iter().flatten().min()
+        let clients = self.clients.iter().filter_map(ClientNode::next_wanted);
+        clients.chain(self.world.next_turn_time()).chain(self.post.next()).min()
     }
 
     /// Delivers mail and turns every node that is ready, until nothing more happens at this moment.
@@ -213,12 +275,19 @@ impl Cluster {
         while let Some(mail) = self.post.take_due(now) {
             self.deliver(now, mail);
         }
-        trace::at(now, trace::Speaker::Client);
-        self.client.pump(&self.world, &mut self.post);
+        for client in &mut self.clients {
+            client.pump(&self.world, &mut self.linear, &mut self.post);
+        }
+        self.note_opens();
         for node in self.world.ready_nodes() {
             match self.osds.iter().position(|o| o.node == node) {
                 Some(i) => self.turn_osd(i),
-                None => self.client.turn(&self.world, &mut self.post),
+                None => {
+                    let client =
+                        self.clients.iter_mut().find(|c| c.node == node).expect("a node is an OSD or a client");
+                    client.turn(&self.world, &mut self.linear, &mut self.post);
+                    self.note_opens();
+                }
             }
         }
     }
@@ -263,7 +332,10 @@ impl Cluster {
             }
             Mail::Dial { osd, life } => self.dial(now, osd, life),
             Mail::Ask { client, life, id, ask } => self.meta.ask(now, (client, life, id), ask, &mut self.post),
-            Mail::Answer { life, id, answer, .. } => self.client.answer(&self.world, life, id, answer, &mut self.post),
+            Mail::Answer { client, life, id, answer } => {
+                self.clients[client].answer(&self.world, life, id, answer, &mut self.linear, &mut self.post);
+                self.note_opens();
+            }
             Mail::Committed { meta_life } => self.meta.committed(now, meta_life, &mut self.post),
             Mail::MetaPoll { meta_life } => self.meta.poll_due(now, meta_life, &mut self.post),
         }
@@ -340,6 +412,7 @@ impl Cluster {
     /// Ends all that is broken.
     pub fn mend(&mut self) {
         self.world.heal_all();
+        self.world.net(|net| (net.loss_ppm, net.reset_ppm) = (0, 0));
         self.start_meta();
         for i in 0..self.osds.len() {
             self.world.slow_node(self.osds[i].node, 1);
@@ -353,6 +426,9 @@ impl Cluster {
     /// # Errors
     /// An OSD that has stopped, or a replica that was quarantined.
     pub fn failure(&self) -> Result<(), String> {
+        if let Some(what) = self.clients.iter().find_map(|c| c.failure.clone()) {
+            return Err(what);
+        }
         for (id, osd) in self.running() {
             if let Some(reason) = osd.stopped() {
                 return Err(format!("{id} has stopped: {reason}"));
@@ -375,8 +451,10 @@ impl Cluster {
             }
             text.push_str("; ");
         }
-        let inflight = self.client.workload.as_ref().map_or(0, crate::workload::Workload::inflight);
-        let _ = write!(text, "client: {inflight} in flight");
+        for client in &self.clients {
+            let inflight = client.workload.as_ref().map_or(0, Workload::inflight);
+            let _ = write!(text, "client: {inflight} in flight, open {}; ", client.is_open());
+        }
         text
     }
 
@@ -394,6 +472,7 @@ impl OsdNode {
     fn new(world: &World, n: u32, options: &Options, rng: &mut Rng) -> OsdNode {
         let node = world.add_node(&format!("osd.{n}"));
         world.create_disk(node, DEVICE, options.device_bytes, true);
+        world.disk_faults(node, DEVICE, |f| *f = options.disk.clone());
         if options.drift {
             world.set_clock_rate(node, rng.between(0, 600_000) as i64 - 300_000);
         }

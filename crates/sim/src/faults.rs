@@ -20,10 +20,11 @@ pub enum Class {
     ClockRate,
     MetaCrash,
     ClientCrash,
+    Steal,
 }
 
 impl Class {
-    pub const ALL: [Class; 11] = [
+    pub const ALL: [Class; 12] = [
         Class::Crash,
         Class::PowerCut,
         Class::PowerCutAll,
@@ -35,6 +36,7 @@ impl Class {
         Class::ClockRate,
         Class::MetaCrash,
         Class::ClientCrash,
+        Class::Steal,
     ];
 }
 
@@ -141,6 +143,7 @@ impl Faults {
                 self.mend_later(now, 10, 3000, Mend::StartMeta);
             }
             Class::ClientCrash => cluster.restart_client(),
+            Class::Steal => cluster.steal(),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::workload::Shape;
 use engine::EngineConfig;
+use env::sim::{DiskFaults, NetConfig};
 use std::time::Duration;
 use types::rng::Rng;
 
@@ -15,7 +16,8 @@ pub struct Options {
     pub log_bytes: u64,
     pub segment_bytes: u64,
     pub engine: EngineConfig,
-    pub net_delay: (Duration, Duration),
+    pub net: NetConfig,
+    pub disk: DiskFaults,
     pub drift: bool,
     pub lease_reads: bool,
     pub shape: Shape,
@@ -28,9 +30,7 @@ pub struct Options {
 impl Options {
     /// Draws all settings.
     pub fn draw(rng: &mut Rng) -> Options {
-        let us = Duration::from_micros;
         let replicas = [3, 3, 3, 3, 5, 2, 1][rng.below(7) as usize];
-        let slow_net = rng.chance(1, 4);
         let engine = EngineConfig {
             round_idle: Duration::from_millis(rng.between(50, 3000)),
             round_pressure: [0.5, 0.1, 0.0][rng.below(3) as usize],
@@ -44,7 +44,8 @@ impl Options {
             log_bytes: 16 << 20,
             segment_bytes: 1 << 20,
             engine,
-            net_delay: if slow_net { (us(100), us(20_000)) } else { (us(20), us(800)) },
+            net: draw_net(rng),
+            disk: draw_disk(rng),
             drift: rng.chance(1, 2),
             lease_reads: rng.chance(4, 5),
             shape: Shape {
@@ -54,10 +55,38 @@ impl Options {
                 sectors_max: [1, 16, 64, 512, 2048][rng.below(5) as usize].min(64),
                 read_pct: rng.between(10, 60),
                 trim_pct: rng.between(0, 15),
-                operations: rng.between(200, 1500),
+                operations: rng.between(200, 3000),
             },
             faults: Duration::from_millis(rng.between(1000, 12_000)),
             calm: Duration::from_secs(60),
         }
     }
+}
+
+fn draw_net(rng: &mut Rng) -> NetConfig {
+    let us = Duration::from_micros;
+    let mut net = NetConfig { delay: (us(20), us(800)), ..NetConfig::default() };
+    if rng.chance(1, 4) {
+        net.delay = (us(100), us(20_000));
+    }
+    if rng.chance(1, 4) {
+        net.loss_ppm = rng.between(100, 20_000) as u32;
+    }
+    if rng.chance(1, 4) {
+        net.reset_ppm = rng.between(10, 1000) as u32;
+    }
+    if rng.chance(1, 2) {
+        net.user_timeout = Duration::from_millis(rng.between(200, 3000));
+    }
+    net
+}
+
+fn draw_disk(rng: &mut Rng) -> DiskFaults {
+    let us = Duration::from_micros;
+    let mut disk = DiskFaults::default();
+    if rng.chance(1, 3) {
+        disk.latency = (us(50), us(5000));
+        disk.flush_latency = (us(500), us(20_000));
+    }
+    disk
 }

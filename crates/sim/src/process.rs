@@ -31,11 +31,11 @@ pub enum Heard {
 }
 
 impl Process {
-    pub fn new(life: u32, env: &mut SimEnv) -> Process {
+    pub fn new(life: u32, number: usize, env: &mut SimEnv) -> Process {
         let config = ClientConfig {
             room: 1,
-            incarnation: Incarnation(u64::from(life)),
-            holder: format!("sim {life}"),
+            incarnation: Incarnation((number as u64) << 32 | u64::from(life)),
+            holder: format!("sim {number} life {life}"),
             timeout: None,
             seed: env.random(),
         };

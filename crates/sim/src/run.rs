@@ -11,7 +11,6 @@ use crate::cluster::Cluster;
 use crate::faults::{Class, Faults};
 use crate::options::Options;
 use crate::trace;
-use crate::workload::Workload;
 use control::admin::{AdminAsk, PoolCreate};
 use control::{PgRecord, PoolState};
 use env::sim::FaultCounts;
@@ -60,13 +59,13 @@ pub fn run(seed: u64) -> Report {
         at_once: 0,
     };
     let failure = run.whole().err();
-    let workload = run.cluster.client.workload.as_ref();
+    let answered = run.cluster.clients().iter().filter_map(|c| c.workload.as_ref()).map(|w| w.answered).sum();
     Report {
         trace_hash: run.cluster.world.trace_hash(),
         simulated: run.cluster.world.now().since(Time::ZERO),
         struck: run.cluster.world.fault_counts(),
-        requests: workload.map_or(0, |w| w.answered),
-        sectors: run.cluster.client.linear.operations(),
+        requests: answered,
+        sectors: run.cluster.linear.operations(),
         classes: run.classes,
         compared: run.compared,
         left_behind: run.left_behind,
@@ -91,7 +90,7 @@ impl Run {
         self.work_under_faults()?;
         self.calm()?;
         self.compare()?;
-        match self.cluster.client.linear.violations().first() {
+        match self.cluster.linear.violations().first() {
             Some(violation) => Err(violation.to_string()),
             None => Ok(()),
         }
@@ -105,10 +104,7 @@ impl Run {
         if self.at_once > STEPS_AT_ONCE_MAX {
             return Err(format!("somebody turns on the spot at {before:?}"));
         }
-        match &self.cluster.client.failure {
-            Some(what) => Err(what.clone()),
-            None => self.cluster.failure(),
-        }
+        self.cluster.failure()
     }
 
     /// Steps until `done`, at most for `limit`.
@@ -144,10 +140,8 @@ impl Run {
 
     fn work_under_faults(&mut self) -> Result<(), String> {
         let options = self.cluster.options.clone();
-        let workload = Workload::new(self.volume.0, options.shape.clone(), self.rng.fork());
-        let cluster = &mut self.cluster;
-        cluster.client.begin(&cluster.world, workload, options.faults);
-        let now = cluster.world.now();
+        self.cluster.begin(self.volume, options.faults, &mut self.rng);
+        let now = self.cluster.world.now();
         let mut faults = Faults::new(self.rng.fork(), now, now + options.faults, &Class::ALL);
         let end = now + options.faults;
         loop {
@@ -170,11 +164,11 @@ impl Run {
         self.cluster.mend();
         let limit = self.cluster.options.calm;
         self.until(limit, "all PGs are active again", all_active)?;
-        self.cluster.client.hurry();
-        self.until(limit, "everything is answered", work_done)?;
-        let workload = self.cluster.client.workload.as_mut().expect("it was begun");
+        self.cluster.hurry();
+        self.until(limit, "everything is answered", Cluster::work_done)?;
+        let workload = self.cluster.owner().workload.as_mut().expect("it was begun");
         workload.finish();
-        self.until(limit, "everything is read back", work_done)?;
+        self.until(limit, "everything is read back", Cluster::work_done)?;
         self.until(limit, "all replicas have applied the same", all_equal)
     }
 
@@ -191,10 +185,6 @@ impl Run {
         self.compared = replicas::check(&mut self.cluster, self.volume, chunks, &pgs)?;
         Ok(())
     }
-}
-
-fn work_done(cluster: &Cluster) -> bool {
-    cluster.client.workload.as_ref().is_some_and(Workload::is_done)
 }
 
 /// Whether every PG that meta knows has a leader that serves.

@@ -48,19 +48,19 @@ struct Op {
 }
 
 enum Kind {
-    Write(u64),
+    Write { stamp: u64, fenced: bool },
     Read,
     Flush,
 }
 
 impl Workload {
-    pub fn new(volume: u64, shape: Shape, mut rng: Rng) -> Workload {
+    /// `client` tells the stamps of several openers apart.
+    pub fn new(volume: u64, client: u64, shape: Shape, mut rng: Rng) -> Workload {
         let half = shape.window / 2;
         let mut windows = vec![0, CHUNK - half, SEGMENT - half];
         windows.push(rng.below(shape.len_bytes / SECTOR) * SECTOR);
         windows.iter_mut().for_each(|w| *w = (*w).min(shape.len_bytes - shape.window));
-        // Stamps of two workloads never meet.
-        let next_stamp = volume << 40 | 1;
+        let next_stamp = client << 40 | 1;
         Workload {
             volume,
             shape,
@@ -94,7 +94,8 @@ impl Workload {
     }
 
     /// The next request, while the depth allows one.
-    pub fn next(&mut self, now: u64, linear: &mut Linear) -> Option<(Request, u64)> {
+    /// Whoever is `fenced` asks for things that must never take effect.
+    pub fn next(&mut self, now: u64, fenced: bool, linear: &mut Linear) -> Option<(Request, u64)> {
         if self.inflight.len() >= self.shape.depth {
             return None;
         }
@@ -131,8 +132,11 @@ impl Workload {
         let zeros = dice < self.shape.read_pct + self.shape.trim_pct;
         for s in sector..sector + count {
             linear.write_started(self.volume, s, stamp, zeros, now);
+            if fenced {
+                linear.forbid(self.volume, s, stamp);
+            }
         }
-        let op = Op { sector, count, kind: Kind::Write(stamp), start: now };
+        let op = Op { sector, count, kind: Kind::Write { stamp, fenced }, start: now };
         let request = if zeros {
             Request::WriteZeroes { offset, len, no_hole: false }
         } else {
@@ -167,7 +171,7 @@ impl Workload {
         (request, token)
     }
 
-    /// An answer came.
+    /// An answer came. `stolen`: another opener has asked for the volume, so this one may be fenced.
     ///
     /// # Errors
     /// What a user must never be told.
@@ -176,13 +180,17 @@ impl Workload {
         token: u64,
         result: Result<Answer, Errno>,
         now: u64,
+        stolen: bool,
         linear: &mut Linear,
     ) -> Result<(), String> {
         let op =
             self.inflight.remove(&token).ok_or_else(|| format!("token {token} was answered twice or never asked"))?;
         self.answered += 1;
         match (op.kind, result) {
-            (Kind::Write(stamp), Ok(_)) => {
+            (Kind::Write { fenced: true, .. }, Ok(_)) => {
+                return Err("a write that a fenced opener asked for was acknowledged".to_owned());
+            }
+            (Kind::Write { stamp, .. }, Ok(_)) => {
                 for s in op.sector..op.sector + op.count {
                     linear.write_ended(self.volume, s, stamp, now);
                 }
@@ -192,6 +200,7 @@ impl Workload {
             }
             (Kind::Flush, Ok(_)) => {}
             (Kind::Read, Ok(other)) => return Err(format!("a read was answered with {other:?}")),
+            (_, Err(Errno::Fenced)) if stolen => {}
             (_, Err(errno)) => return Err(format!("a request failed: {}", name(errno))),
         }
         Ok(())

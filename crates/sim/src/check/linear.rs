@@ -93,6 +93,12 @@ impl Linear {
         write.end = at;
     }
 
+    /// This write was asked in a session that was fenced before: it must never take effect.
+    pub fn forbid(&mut self, volume: u64, sector: u64, stamp: Stamp) {
+        let entry = self.sectors.get_mut(&(volume, sector));
+        entry.and_then(|s| s.writes.get_mut(&stamp)).expect("only what was asked is forbidden").dead = 0;
+    }
+
     /// Nothing that was asked so far and has no answer takes effect after `at`: its session is fenced (R6).
     pub fn abandon_older(&mut self, at: At) {
         for sector in self.sectors.values_mut() {
@@ -136,6 +142,9 @@ impl Sector {
                     Some(w) if w.start >= read.end => {
                         return Some(format!("a read ended at {} with {stamp}, written from {}", read.end, w.start));
                     }
+                    Some(w) if w.start > w.dead => {
+                        return Some(format!("a read saw {stamp}, written by a fenced opener"));
+                    }
                     Some(w) if self.surely_trimmed(*w, read) => {
                         return Some(format!("a read from {} saw {stamp}, which was trimmed before", read.start));
                     }
@@ -159,7 +168,8 @@ impl Sector {
     fn zeros_possible(&self, read: &Read) -> bool {
         let survives = |end: At| !self.writes.values().any(|w| !w.zeros && w.start > end && w.end < read.start);
         let beginning = !self.writes.values().any(|w| !w.zeros && w.end < read.start);
-        beginning || self.writes.values().any(|w| w.zeros && w.start < read.end && survives(w.end))
+        let alive = |w: &Write| w.zeros && w.start < read.end && w.start <= w.dead;
+        beginning || self.writes.values().any(|w| alive(w) && survives(w.end.min(w.dead)))
     }
 
     fn zones(&self) -> Vec<Zone> {
@@ -217,7 +227,7 @@ mod tests {
     use super::*;
 
     /// Script: `w1 0 5` write 1 from 0 to 5 (`-` never ends), `z2 ..` a trim, `r1 6 7` a read of 1, `r0` of zeros,
-    /// `f0 9 -` everything before is fenced at 9.
+    /// `f0 9 -` everything before is fenced at 9, `x1 ..` write 1 of an opener that is fenced already.
     fn check(script: &str) -> bool {
         let mut linear = Linear::default();
         for line in script.split(',') {
@@ -231,6 +241,9 @@ mod tests {
                 "r" => linear.read(1, 0, (stamp != 0).then_some(stamp), start, end.expect("reads end")),
                 _ => {
                     linear.write_started(1, 0, stamp, kind == "z", start);
+                    if kind == "x" {
+                        linear.forbid(1, 0, stamp);
+                    }
                     if let Some(end) = end {
                         linear.write_ended(1, 0, stamp, end);
                     }
@@ -271,6 +284,8 @@ mod tests {
             "w1 0 5, z2 6 7, r1 8 9",
             "w1 0 2, r1 3 4, r1 20 21, w2 6 8",
             "w1 0 -, f0 5 -, w2 6 7, r1 8 9",
+            "x1 1 -, r1 8 9",
+            "z1 0 -, f0 5 -, w2 6 7, r0 8 9",
         ] {
             assert!(!check(script), "{script}");
         }
