@@ -55,6 +55,20 @@ pub enum EngineEvent {
         token: u64,
         result: Result<ReadData, ReadError>,
     },
+    /// The blocks of this [`crate::Engine::stage`] are written.
+    Staged {
+        token: u64,
+    },
+    /// What was staged of this replica had to make room for a round.
+    Unstaged {
+        replica: ReplicaId,
+    },
+    /// The replica is what was staged, as of its new K; its group starts anew from this.
+    Installed(Box<Recovered>),
+    /// There is no room for the installation, or the replica is damaged or gone: the old one stays.
+    InstallRefused {
+        replica: ReplicaId,
+    },
     /// K of these replicas has advanced, durably. `Engine::first_index` may have moved.
     Checkpointed(Vec<(ReplicaId, Index)>),
     /// Bytes of this replica that must be there do not verify: it may not vote, acknowledge or serve (R11).

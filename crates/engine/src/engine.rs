@@ -15,7 +15,7 @@ use crate::round::RoundStep;
 use crate::seam::HOME_KEY_BIT;
 use env::{DiskError, DiskInfo, Event, Op, Token};
 use layout::log::BATCH_ALIGN;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use types::rng::Rng;
 use types::store::{Crcs, DecisionState, Effect, Persist, ReplicaIdentity};
 use types::{ClusterId, Index, IoBuf, OsdId, OsdUuid, ReplicaId, Term, Time};
@@ -73,6 +73,8 @@ pub struct Engine {
     pub(crate) last_apply: Time,
     pub(crate) last_round: Time,
     pub(crate) now: Time,
+    /// Installations that wait for their round (R12).
+    pub(crate) installs: VecDeque<DecisionState>,
     /// Made outside `end_turn` and `handle_event`; leave with the next.
     pub(crate) ops: Vec<Op>,
     pub(crate) events: Vec<EngineEvent>,
@@ -106,6 +108,7 @@ impl Engine {
             last_apply: Time::ZERO,
             last_round: Time::ZERO,
             now: Time::ZERO,
+            installs: VecDeque::new(),
             ops: Vec::new(),
             events: Vec::new(),
             stats: EngineStats::default(),
@@ -160,6 +163,7 @@ impl Engine {
         self.now = now;
         if matches!(self.state, State::Running) {
             self.step_round();
+            self.begin_install();
             self.reclaim();
         }
         self.start_batch();
@@ -213,6 +217,7 @@ impl Engine {
             self.overlay_bytes -= gone.overlay.bytes();
             self.partial_blocks -= gone.overlay.partial_blocks();
         }
+        self.unstage(replica);
         self.tombstones.insert(replica);
         self.destroyed.insert(replica);
         self.maybe_dirty = true;
@@ -299,6 +304,7 @@ impl Engine {
             let overlay = std::mem::take(&mut r.overlay);
             self.overlay_bytes -= overlay.bytes();
             self.partial_blocks -= overlay.partial_blocks();
+            self.unstage(replica);
             self.events.push(EngineEvent::Damaged { replica, reason });
         }
     }

@@ -12,6 +12,7 @@ mod chunks;
 mod engine;
 mod format;
 pub mod home;
+mod install;
 mod log;
 mod mount;
 mod overlay;

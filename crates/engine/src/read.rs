@@ -76,6 +76,7 @@ impl Engine {
         let refusal = match self.replicas.get(&replica) {
             _ if !matches!(self.state, State::Running) => Some(ReadError::Poisoned),
             None => Some(ReadError::NoReplica(replica)),
+            Some(r) if r.installing => Some(ReadError::NoReplica(replica)),
             Some(r) => r.damage.clone().map(|reason| ReadError::Damaged { replica, chunk, reason }),
         };
         if let Some(error) = refusal {
@@ -156,6 +157,7 @@ impl Engine {
                         self.start_read(job.asker, job.replica, job.chunk, job.range);
                     }
                 }
+                HomeEvent::Staged { ticket } => self.events.push(EngineEvent::Staged { token: ticket }),
                 HomeEvent::RoundReady { records } => self.round_ready(records),
                 HomeEvent::RoundFull => self.round_full(),
                 HomeEvent::Failed { during, source } => self.poison(during, source),
@@ -209,7 +211,7 @@ impl Engine {
             Some((count, kind)) if *kind == data => *count += sectors,
             _ => runs.push((sectors, data)),
         };
-        let (Some(r), Some(home)) = (self.replicas.get(&replica), &self.home) else {
+        let (Some(r), Some(home)) = (self.replicas.get(&replica).filter(|r| !r.installing), &self.home) else {
             return vec![(range.count, false)];
         };
         for f in r.overlay.lookup(chunk, range) {

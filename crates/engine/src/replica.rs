@@ -27,6 +27,8 @@ pub(crate) struct Replica {
     pub damage: Option<String>,
     /// Its birth record is in the log.
     pub born: bool,
+    /// A round replaces its contents: nothing of it is read.
+    pub installing: bool,
 }
 
 impl Replica {
@@ -42,6 +44,7 @@ impl Replica {
             overlay: Overlay::default(),
             damage: None,
             born: false,
+            installing: false,
         }
     }
 

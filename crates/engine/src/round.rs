@@ -9,6 +9,7 @@
 
 use crate::api::{EngineEvent, ReadData};
 use crate::engine::{Engine, State};
+use crate::install::Reset;
 use crate::log::Work;
 use crate::overlay::{Layer, Source, block_range};
 use crate::payload::Payload;
@@ -68,6 +69,22 @@ pub(crate) struct Run {
     destroyed: BTreeSet<ReplicaId>,
     /// Segments opened before this batch were filled before the freeze.
     horizon: u64,
+    /// The round only replaces this replica's contents (R12).
+    install: Option<ReplicaId>,
+}
+
+impl Run {
+    /// Nothing is destaged by it: `horizon` stays what it was.
+    pub fn install(state: RoundState, horizon: u64) -> Run {
+        let replica = state.decision.replica;
+        let (states, destroyed) = (BTreeMap::from([(replica, state)]), BTreeSet::new());
+        Run { states, destroyed, horizon, install: Some(replica) }
+    }
+
+    fn reset(&self) -> Option<Reset> {
+        let decision = &self.states[&self.install?].decision;
+        Some(Reset { replica: decision.replica, index: decision.index, term: decision.term })
+    }
 }
 
 impl Engine {
@@ -145,7 +162,7 @@ impl Engine {
         self.maybe_dirty = false;
         let horizon = self.log.as_ref().and_then(|log| log.ring.newest()).map_or(0, |s| s.opened);
         let left = kept.keys().flat_map(|id| self.partial_of(*id)).collect();
-        let run = Run { states: kept, destroyed: self.destroyed.clone(), horizon };
+        let run = Run { states: kept, destroyed: self.destroyed.clone(), horizon, install: None };
         self.round = RoundStep::Completing { run, left, reading: 0 };
     }
 
@@ -275,7 +292,12 @@ impl Engine {
         self.round = RoundStep::Home { run };
         let mut events = Vec::new();
         let home = self.home.as_mut().expect("a running engine has a home");
-        home.begin_round(self.now, Round { states, cuts, chunks, destroyed }, &mut self.ops, &mut events);
+        home.begin_round(
+            self.now,
+            Round { states, cuts, chunks, destroyed, installs: Vec::new() },
+            &mut self.ops,
+            &mut events,
+        );
         self.home_events(events);
     }
 
@@ -290,8 +312,10 @@ impl Engine {
         let log = self.log.as_mut().expect("a running engine has a log");
         log.checkpoint_id += 1;
         let (id, parts) = (log.checkpoint_id, records.len() as u32);
+        let reset = run.reset();
         for (part, bytes) in records.into_iter().enumerate() {
-            self.queue(Work::Checkpoint { id, part: part as u32, parts, bytes });
+            let reset = reset.filter(|_| part as u32 + 1 == parts);
+            self.queue(Work::Checkpoint { id, part: part as u32, parts, bytes, reset });
         }
         self.round = RoundStep::Recording { run, begun: None };
     }
@@ -301,6 +325,9 @@ impl Engine {
         let RoundStep::Home { run } = std::mem::replace(&mut self.round, RoundStep::Idle) else {
             panic!("a verdict outside its phase")
         };
+        if let Some(replica) = run.install {
+            return self.install_full(replica);
+        }
         for id in run.states.keys() {
             let Some(r) = self.replicas.get_mut(id) else { continue };
             let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
@@ -312,7 +339,8 @@ impl Engine {
             self.round_from = run.states.keys().next().map_or(ReplicaId(0), |id| ReplicaId(id.0 + 1));
         }
         self.round_replicas_max = (run.states.len() / 2).max(1);
-        self.round_refused = true;
+        // What streams have brought makes room first; only then is the device full.
+        self.round_refused = !self.evict_staged();
         self.maybe_dirty = true;
         self.last_round = self.now;
     }
@@ -334,6 +362,11 @@ impl Engine {
         self.home.as_mut().expect("a running engine has a home").round_committed(self.now);
         let mut advanced = Vec::new();
         for (replica, state) in run.states {
+            if run.install.is_some() {
+                advanced.push((replica, state.decision.index));
+                self.installed(state);
+                continue;
+            }
             let Some(r) = self.replicas.get_mut(&replica) else { continue };
             assert!(state.decision.index >= r.checkpoint.0, "K of {replica} goes back");
             r.checkpoint = (state.decision.index, state.decision.term);
@@ -351,8 +384,10 @@ impl Engine {
         self.maybe_dirty = self.find_dirty();
         self.last_round = self.now;
         self.stats.rounds += 1;
-        self.round_replicas_max = usize::MAX;
-        self.round_refused = false;
+        if run.install.is_none() {
+            self.round_replicas_max = usize::MAX;
+            self.round_refused = false;
+        }
         self.find_freeable();
         self.copy_forward();
         self.reclaim();

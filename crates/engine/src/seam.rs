@@ -82,6 +82,9 @@ pub struct Round {
     pub chunks: Vec<ChunkDirty>,
     /// Everything of these replicas goes.
     pub destroyed: Vec<ReplicaId>,
+    /// What was staged of these replicas replaces everything that home holds of them (R12). No cuts and no
+    /// chunks of theirs are in the same round.
+    pub installs: Vec<ReplicaId>,
 }
 
 /// Chunks of `volume` from `from_chunk` on cease to exist.
@@ -122,6 +125,8 @@ pub enum HomeEvent {
     MountFailed { reason: String },
     /// Pieces tile the asked range in order. Lookups (place and expected CRC) were taken when `read` was called.
     ReadDone { ticket: u64, result: Result<Vec<(SectorRange, Piece)>, HomeReadError> },
+    /// The blocks of this [`crate::home::Home::stage`] are in their places; durable with the next flush.
+    Staged { ticket: u64 },
     /// A round changed the chunk since the read looked it up: run the whole read again, overlay first (R8).
     ReadRetry { ticket: u64 },
     /// All data, CRC pages, map and decision slots of the round are durable; these records, once durable in the

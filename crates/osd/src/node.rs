@@ -66,6 +66,7 @@ pub struct Osd {
     pub(crate) reads: Slab<ReadSlot>,
     /// Followers that this OSD found behind the log while it led their PG.
     pub(crate) behind_log: BTreeSet<(PgId, OsdId)>,
+    pub(crate) digests: crate::digest::Digests,
     pub(crate) tool_reads: Vec<Result<engine::ReadData, engine::ReadError>>,
     pub(crate) metrics: OsdMetrics,
     pub(crate) seed: u64,
@@ -105,6 +106,7 @@ impl Osd {
             inflight: Inflight::default(),
             reads: Slab::new(),
             behind_log: BTreeSet::new(),
+            digests: crate::digest::Digests::default(),
             tool_reads: Vec::new(),
             metrics: OsdMetrics::new(registry),
             seed,
@@ -155,6 +157,7 @@ impl Osd {
         self.renew_promises();
         self.pgs.touch_due(self.now);
         self.settle(env)?;
+        self.upkeep_digests();
         self.destage();
         self.engine.end_turn(self.now, &mut self.ops, &mut self.engine_events);
         self.drain_engine(env)?;
@@ -230,6 +233,10 @@ impl Osd {
             }
             EngineEvent::ReadDone { token, result } => self.read_done(token, result),
             EngineEvent::Checkpointed(replicas) => self.checkpointed(&replicas),
+            EngineEvent::Staged { .. }
+            | EngineEvent::Unstaged { .. }
+            | EngineEvent::Installed(_)
+            | EngineEvent::InstallRefused { .. } => {}
             EngineEvent::Damaged { replica, reason } => self.quarantine_replica(replica, reason),
             EngineEvent::Poisoned(reason) => self.poisoned(reason),
         }
@@ -379,6 +386,7 @@ impl Osd {
             self.pgs.next_deadline(),
             self.pairs.next_deadline(),
             self.meta.next_report(),
+            self.digests.next_deadline(),
         ]
         .into_iter()
         .min()

@@ -15,6 +15,8 @@ use types::ReplicaId;
 enum Owner {
     Free,
     Replica(ReplicaId),
+    /// A stream brought it.
+    Staged(ReplicaId),
     Limbo,
     /// Claimed by two at mount.
     Contested,
@@ -84,6 +86,10 @@ impl Home {
             if replica.damage.is_none() {
                 audit_replica(replica).map_err(|wrong| format!("{id}: {wrong}"))?;
             }
+        }
+        for (id, staging) in &self.staging {
+            let held = staging.chunks.values().flat_map(|c| c.aus());
+            held.into_iter().try_for_each(|au| aus.enter(au, Owner::Staged(*id)))?;
         }
         aus.check_complete()?;
         slots.check_complete()

@@ -12,6 +12,7 @@
 
 mod audit;
 mod chunk;
+mod install;
 mod mount;
 mod read;
 mod round;
@@ -63,6 +64,9 @@ enum InFlight {
         bytes: u64,
     },
     RoundFlush,
+    StageWrite {
+        job: u32,
+    },
 }
 
 enum State {
@@ -92,6 +96,9 @@ pub struct Home {
     /// Lookup clock: moves whenever a round stages a chunk.
     clock: u64,
     round: Option<round::RoundRun>,
+    /// What streams have brought (R12).
+    staging: BTreeMap<ReplicaId, install::Staging>,
+    stage_jobs: Table<install::StageJob>,
     /// Of the last checkpoint made.
     sequence: u64,
     poisoned: bool,
@@ -137,6 +144,8 @@ impl Home {
             readers: Readers::default(),
             clock: 1,
             round: None,
+            staging: BTreeMap::new(),
+            stage_jobs: Table::new(),
             sequence: 0,
             poisoned: false,
             stats: HomeStats::default(),
@@ -173,6 +182,7 @@ impl Home {
             (InFlight::RoundWrite { bytes }, Event::DiskWrite { result, .. }) => {
                 self.round_write_done(bytes, result, ops, out);
             }
+            (InFlight::StageWrite { job }, Event::DiskWrite { result, .. }) => self.stage_write_done(job, result, out),
             (InFlight::RoundFlush, Event::DiskFlush { result, .. }) => self.round_flush_done(result, out),
             (_, event) => panic!("{event:?} is not the completion of what was asked for"),
         }

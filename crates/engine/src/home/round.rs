@@ -29,6 +29,8 @@ pub(super) struct ReadyWrite {
 enum Work {
     /// The chunk goes, with all it holds.
     Drop(ReplicaId, ChunkKey),
+    /// A chunk that a stream brought becomes the replica's; its old chunks have gone before.
+    Adopt(ReplicaId, ChunkKey),
     /// The replica's directory and decision state go; its chunks have gone before.
     Forget(ReplicaId),
     Write(ChunkDirty),
@@ -59,6 +61,9 @@ pub(super) struct RoundRun {
     /// Blocks that the overlay answers for until the flip.
     rewritten: BTreeMap<(ReplicaId, ChunkKey), Box<BlockSet>>,
     pub(super) dirty_directory: BTreeSet<(ReplicaId, u32)>,
+    /// An upper bound of the AUs that it takes, from its beginning to its end.
+    pub(super) aus_promised: u64,
+    pub(super) installs: Vec<ReplicaId>,
 }
 
 impl RoundRun {
@@ -81,6 +86,7 @@ impl Home {
         round.states.retain(|s| !damaged(&s.decision.replica));
         round.cuts.retain(|c| !damaged(&c.replica));
         round.chunks.retain(|c| !damaged(&c.replica));
+        round.installs.retain(|id| !damaged(id));
         self.check_round(&round);
         let demand = self.demand(&round);
         if demand.aus > u64::from(self.aus.free_count()) || demand.slots > u64::from(self.slots.free_count()) {
@@ -97,6 +103,11 @@ impl Home {
             let keys =
                 self.replicas.get(&cut.replica).into_iter().flat_map(|r| chunks_from(r, cut.volume, cut.from_chunk));
             work.extend(keys.map(|chunk| Work::Drop(cut.replica, chunk)));
+        }
+        for id in &round.installs {
+            let old = self.replicas.get(id).into_iter().flat_map(|r| r.chunks.keys().copied());
+            work.extend(old.map(|chunk| Work::Drop(*id, chunk)));
+            work.extend(self.staged_keys(*id).into_iter().map(|chunk| Work::Adopt(*id, chunk)));
         }
         work.extend(round.chunks.into_iter().map(Work::Write));
         work.push_back(Work::Roots);
@@ -116,6 +127,8 @@ impl Home {
             bytes_in_flight: 0,
             rewritten: BTreeMap::new(),
             dirty_directory: BTreeSet::new(),
+            aus_promised: demand.aus,
+            installs: round.installs,
         });
         self.pump_round(ops, out);
     }
@@ -136,6 +149,12 @@ impl Home {
         }
         for state in &round.states {
             assert!(replicas.contains(&state.decision.replica), "{} is destroyed", state.decision.replica);
+        }
+        for id in &round.installs {
+            self.check_install(*id);
+            assert!(round.states.iter().any(|s| s.decision.replica == *id), "{id} is installed without a state");
+            let other = round.chunks.iter().any(|c| c.replica == *id) || round.cuts.iter().any(|c| c.replica == *id);
+            assert!(!other, "{id} is installed and changed");
         }
         let mut seen = BTreeSet::new();
         for dirty in &round.chunks {
@@ -170,6 +189,12 @@ impl Home {
             demand.slots += 1 + u64::from(quarters.count_ones());
             let entry = entries.entry(dirty.replica).or_default();
             *entry = (entry.0 + 1, entry.1 + u64::from(held.is_none()));
+        }
+        for id in &round.installs {
+            let (pages, new) = self.install_demand(*id);
+            let old = self.replicas.get(id).map_or(0, |r| r.chunks.len() as u64);
+            demand.slots += pages;
+            entries.insert(*id, (old + new, new));
         }
         for (id, (changed, new)) in entries {
             let pages = self.replicas.get(&id).map_or(0, |r| r.directory.len() as u64);
@@ -219,6 +244,7 @@ impl Home {
     fn perform(&mut self, work: Work) {
         match work {
             Work::Drop(replica, chunk) => self.drop_chunk(replica, chunk),
+            Work::Adopt(replica, chunk) => self.adopt(replica, chunk),
             Work::Forget(replica) => self.forget(replica),
             Work::Write(dirty) => {
                 let mut blocks = Box::new(BlockSet::new());
@@ -299,6 +325,10 @@ impl Home {
         assert!(!self.poisoned, "a poisoned store commits nothing");
         self.stats.rounds += 1;
         self.stats.round_us += now.since(run.started).as_micros() as u64;
+        for id in run.installs {
+            // It may have been empty.
+            self.staging.remove(&id);
+        }
         self.limbo.seal(self.clock);
         self.release_limbo();
     }

@@ -63,7 +63,7 @@ impl Home {
 
     /// Gives an AU to every part of the chunk that gets its first block; adjacent parts adjacent AUs where
     /// space allows.
-    fn allocate(&mut self, chunk: &mut Chunk, blocks: &[(u16, BlockData)]) {
+    pub(super) fn allocate(&mut self, chunk: &mut Chunk, blocks: &[(u16, BlockData)]) {
         let mut wanted = [false; AUS_PER_CHUNK as usize];
         for (block, _) in blocks.iter().filter(|(_, data)| matches!(data, BlockData::Bytes { .. })) {
             let at = *block as usize / PER_AU;
@@ -108,7 +108,7 @@ impl Home {
     }
 
     /// Writes the pages that changed, drops those that went, and puts the chunk back if it holds anything.
-    fn settle(&mut self, id: ReplicaId, key: ChunkKey, mut chunk: Box<Chunk>, changed: [bool; CHUNK_PAGES]) {
+    pub(super) fn settle(&mut self, id: ReplicaId, key: ChunkKey, mut chunk: Box<Chunk>, changed: [bool; CHUNK_PAGES]) {
         if chunk.is_empty() {
             self.retire(id, key, &chunk);
             return;
@@ -233,7 +233,7 @@ impl Home {
 
 /// Our own contract: whole blocks, ascending, each with the CRC of its bytes. A wrong CRC here would make
 /// the block unreadable for ever once the log has let go of it; a stop now loses nothing.
-fn check_blocks(chunk: ChunkKey, blocks: &[(u16, BlockData)]) {
+pub(super) fn check_blocks(chunk: ChunkKey, blocks: &[(u16, BlockData)]) {
     assert!(blocks.is_sorted_by(|a, b| a.0 < b.0), "blocks of {chunk} are not ascending");
     for (block, data) in blocks {
         assert!((*block as usize) < BLOCKS, "block {block} of {chunk}");

@@ -8,6 +8,7 @@
 //! never goes into a reserved segment.
 
 use super::{Kept, Log, RESERVED};
+use crate::install::Reset;
 use crate::payload::Payload;
 use crate::replica::Replica;
 use bytes::Bytes;
@@ -69,6 +70,8 @@ pub(crate) enum Work {
         part: u32,
         parts: u32,
         bytes: Bytes,
+        /// With the last part only: one batch makes both true, or neither.
+        reset: Option<Reset>,
     },
     /// An empty batch that carries `durable_seq`.
     Seal,
@@ -364,14 +367,21 @@ fn take_one(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bo
             fill.blocks.push((*replica, index.0));
         }
         Work::RoundMark => fill.done.push(Done::RoundMark),
-        Work::Checkpoint { id, part, parts, bytes } => {
-            let part_record = CheckpointPart { id: *id, part: *part, parts: *parts, bytes: bytes.clone() };
+        Work::Checkpoint { id, part, parts: of, bytes, reset } => {
+            let part_record = CheckpointPart { id: *id, part: *part, parts: *of, bytes: bytes.clone() };
             put::checkpoint(&mut fill.records, &part_record);
             fill.count += 1;
+            if let Some(reset) = reset
+                && let Some(r) = parts.replicas.get_mut(&reset.replica)
+            {
+                put::reset(&mut fill.records, reset.replica, reset.index, reset.term);
+                put::hard_state(&mut fill.records, reset.replica, reset.take_effect(r));
+                fill.count += 2;
+            }
             if *part == 0 {
                 fill.done.push(Done::CheckpointBegun { segment: fill.segment });
             }
-            if *part + 1 == *parts {
+            if *part + 1 == *of {
                 fill.done.push(Done::Checkpointed { id: *id });
             }
         }

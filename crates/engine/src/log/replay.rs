@@ -2,7 +2,7 @@
 //!
 //! Mount comes in with the verified batches in order; replicas with their entries, hard state and damage go
 //! out, and the records of the last complete checkpoint. Rules: appending (i, t) removes every earlier record
-//! at or above i; a copied record fills slot i alone; records of destroyed replicas are nothing.
+//! at or above i; a copied record fills slot i alone; a reset removes all before it; records of destroyed replicas are nothing.
 //!
 //! Invariant: pure. What is missing or contradicts itself becomes damage of its replica, never a guess.
 
@@ -147,7 +147,13 @@ impl Replay {
                 }
             }
             Record::Checkpoint(part) => self.checkpoint_part(part, segment),
-            Record::Reset { replica, .. } => self.damage(replica, "a reset record of a newer build".to_owned()),
+            // In one batch with the last part of the checkpoint that brings the replica to the same index.
+            Record::Reset { replica, .. } => {
+                if let Some(r) = self.live(replica) {
+                    r.entries.clear();
+                    r.blocks.clear();
+                }
+            }
         }
     }
 

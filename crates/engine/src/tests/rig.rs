@@ -34,6 +34,9 @@ pub(super) struct Rig {
     pub mount_failed: Option<crate::MountError>,
     pub recovered: Vec<Recovered>,
     pub damaged: Vec<ReplicaId>,
+    pub staged: Vec<u64>,
+    pub installed: Vec<Recovered>,
+    pub refused: Vec<ReplicaId>,
     pub config: EngineConfig,
     /// Of earlier lives.
     pub log_bytes: u64,
@@ -81,6 +84,9 @@ impl Rig {
             mount_failed: None,
             recovered: Vec::new(),
             damaged: Vec::new(),
+            staged: Vec::new(),
+            installed: Vec::new(),
+            refused: Vec::new(),
             config,
             log_bytes: 0,
             copied: 0,
@@ -307,6 +313,10 @@ impl Rig {
                     }
                 }
                 EngineEvent::Checkpointed(_) => self.checkpoints += 1,
+                EngineEvent::Staged { token } => self.staged.push(token),
+                EngineEvent::Unstaged { replica } => panic!("{replica} lost what was staged"),
+                EngineEvent::Installed(recovered) => self.installed.push(*recovered),
+                EngineEvent::InstallRefused { replica } => self.refused.push(replica),
                 EngineEvent::Damaged { replica, .. } => self.damaged.push(replica),
                 EngineEvent::Poisoned(_) => self.poisoned = true,
             }

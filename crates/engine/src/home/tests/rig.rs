@@ -94,6 +94,7 @@ impl Plan {
                 .map(|((replica, chunk), blocks)| ChunkDirty { replica, chunk, blocks })
                 .collect(),
             destroyed: self.destroyed.clone(),
+            installs: Vec::new(),
         }
     }
 

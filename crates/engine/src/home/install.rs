@@ -1,0 +1,225 @@
+//! Contents that a stream brings (R12), beside what the replica holds until one round puts them in its place.
+//!
+//! Blocks come in and are written to fresh AUs at once; nothing on the device names them. A round with the
+//! replica in `Round::installs` then drops every old chunk, writes pages for the staged ones, and flips.
+//!
+//! Invariant: until that flip the last checkpoint and all that it names are as they were, and a crash leaves
+//! no trace: the free map is derived from what the checkpoint names. An AU is staged in one chunk of one
+//! replica, and is free again only when no write to it is in flight.
+
+use super::chunk::{Chunk, DirPlace};
+use super::round::ReadyWrite;
+use super::{Home, InFlight, aligned};
+use crate::seam::{BlockData, HomeEvent};
+use env::{DiskError, Op};
+use layout::home::{CHUNK_PAGES, CRC_PAGES};
+use std::collections::BTreeMap;
+use types::units::BLOCKS_PER_AU;
+use types::{BLOCK, ChunkKey, ReplicaId};
+
+const PER_AU: usize = BLOCKS_PER_AU as usize;
+/// Of a chunk that is not in the directory yet.
+const NOWHERE: DirPlace = DirPlace { page: u32::MAX, position: 0 };
+
+/// What a stream has brought of one replica.
+#[derive(Default)]
+pub(super) struct Staging {
+    pub(super) chunks: BTreeMap<ChunkKey, Box<Chunk>>,
+    writes_in_flight: u32,
+    /// Given up; its space is free when the last write has ended.
+    dying: bool,
+}
+
+/// One call of [`Home::stage`] whose writes are in flight.
+pub(super) struct StageJob {
+    ticket: u64,
+    replica: ReplicaId,
+    waiting: u32,
+}
+
+impl Home {
+    /// Puts whole blocks beside what `replica` holds; ends with [`HomeEvent::Staged`]. False when there is no
+    /// room for them, or when what an earlier stream brought is not gone yet: nothing has happened then.
+    ///
+    /// The caller never stages a block while an earlier write of it is in flight.
+    pub fn stage(
+        &mut self,
+        ticket: u64,
+        replica: ReplicaId,
+        key: ChunkKey,
+        blocks: Vec<(u16, BlockData)>,
+        ops: &mut Vec<Op>,
+        out: &mut Vec<HomeEvent>,
+    ) -> bool {
+        super::stage::check_blocks(key, &blocks);
+        let busy = self.staging.get(&replica).is_some_and(|s| s.dying) || self.is_installing(replica);
+        if self.poisoned || busy {
+            return false;
+        }
+        let staging = self.staging.entry(replica).or_default();
+        let mut chunk = staging.chunks.remove(&key).unwrap_or_else(|| Chunk::new(NOWHERE));
+        let fits = aus_wanted(&chunk, &blocks) <= self.aus_for_staging();
+        let mut writes = Vec::new();
+        if fits {
+            self.allocate(&mut chunk, &blocks);
+            writes = self.put_blocks(&mut chunk, blocks);
+        }
+        let staging = self.staging.get_mut(&replica).expect("made above");
+        if !chunk.is_empty() {
+            staging.chunks.insert(key, chunk);
+        }
+        if !fits {
+            return false;
+        }
+        if writes.is_empty() {
+            out.push(HomeEvent::Staged { ticket });
+            return true;
+        }
+        staging.writes_in_flight += writes.len() as u32;
+        let (_, job) = self.stage_jobs.insert(StageJob { ticket, replica, waiting: writes.len() as u32 });
+        for write in writes {
+            self.stats.written_bytes += write.bytes;
+            let token = self.token(InFlight::StageWrite { job });
+            let (offset, bufs) = (write.offset, write.bufs);
+            ops.push(Op::DiskWrite { token, disk: self.disk.id, offset, bufs, flush: false });
+        }
+        true
+    }
+
+    /// AUs that staging may take: none that a running round counts on, and none of a twentieth of the device,
+    /// which belongs to foreground writes.
+    fn aus_for_staging(&self) -> u32 {
+        let promised = self.round.as_ref().map_or(0, |round| round.aus_promised);
+        let kept = u64::from((self.geometry.au_count / 20).max(16));
+        u64::from(self.aus.free_count()).saturating_sub(kept + promised) as u32
+    }
+
+    /// Map, CRCs and places of the blocks; what is to be written, coalesced.
+    fn put_blocks(&mut self, chunk: &mut Chunk, blocks: Vec<(u16, BlockData)>) -> Vec<ReadyWrite> {
+        let mut writes = Vec::with_capacity(blocks.len());
+        for (block, data) in blocks {
+            let block = block as usize;
+            let bit = 1u16 << (block % PER_AU);
+            let slot = &mut chunk.map[block / PER_AU];
+            match data {
+                BlockData::Bytes { buf, crc } => {
+                    slot.valid |= bit;
+                    let offset = self.geometry.block_offset(slot.au, block as u32 % BLOCKS_PER_AU);
+                    chunk.set_crc(block, crc);
+                    writes.push((self.region.start + offset, aligned(buf, &self.disk)));
+                }
+                BlockData::Zero if slot.valid == bit => self.aus.release(std::mem::take(slot).au),
+                BlockData::Zero => slot.valid &= !bit,
+            }
+        }
+        for n in 0..CRC_PAGES {
+            if !chunk.has_quarter(n) {
+                chunk.crcs[n] = None;
+            }
+        }
+        writes.sort_unstable_by_key(|(offset, _)| *offset);
+        let mut runs: Vec<ReadyWrite> = Vec::new();
+        for (offset, buf) in writes {
+            match runs.last_mut().filter(|r| r.offset + r.bytes == offset && r.bytes < self.limits.io_bytes_max) {
+                Some(run) => {
+                    run.bytes += BLOCK;
+                    run.bufs.push(buf);
+                }
+                None => runs.push(ReadyWrite { offset, bufs: vec![buf], bytes: BLOCK }),
+            }
+        }
+        runs
+    }
+
+    pub(super) fn stage_write_done(&mut self, job: u32, result: Result<(), DiskError>, out: &mut Vec<HomeEvent>) {
+        if let Err(source) = result {
+            self.fail("writing home", source, out);
+        }
+        let running = self.stage_jobs.get_mut(job);
+        let replica = running.replica;
+        running.waiting -= 1;
+        let ticket = running.ticket;
+        if running.waiting == 0 {
+            self.stage_jobs.remove(job);
+            out.push(HomeEvent::Staged { ticket });
+        }
+        let staging = self.staging.get_mut(&replica).expect("it waits for its writes");
+        staging.writes_in_flight -= 1;
+        if staging.dying {
+            self.free_staging(replica);
+        }
+    }
+
+    /// Gives up what a stream has brought. Nothing happens while a round installs it.
+    pub fn unstage(&mut self, replica: ReplicaId) {
+        if self.is_installing(replica) {
+            return;
+        }
+        if let Some(staging) = self.staging.get_mut(&replica) {
+            staging.dying = true;
+            self.free_staging(replica);
+        }
+    }
+
+    /// Gives up everything staged that no round installs; names whose it was.
+    pub fn evict_staged(&mut self) -> Vec<ReplicaId> {
+        let victims: Vec<ReplicaId> =
+            self.staging.iter().filter(|(id, s)| !s.dying && !self.is_installing(**id)).map(|(id, _)| *id).collect();
+        victims.iter().for_each(|id| self.unstage(*id));
+        victims
+    }
+
+    fn free_staging(&mut self, replica: ReplicaId) {
+        let idle = self.staging.get(&replica).is_some_and(|s| s.writes_in_flight == 0);
+        if idle && let Some(staging) = self.staging.remove(&replica) {
+            staging.chunks.values().flat_map(|chunk| chunk.aus()).for_each(|au| self.aus.release(au));
+        }
+    }
+
+    fn is_installing(&self, replica: ReplicaId) -> bool {
+        self.round.as_ref().is_some_and(|round| round.installs.contains(&replica))
+    }
+
+    /// Our own contract: what is installed is whole, and on its way to no disk any more.
+    pub(super) fn check_install(&self, replica: ReplicaId) {
+        let idle = self.staging.get(&replica).is_none_or(|s| s.writes_in_flight == 0 && !s.dying);
+        assert!(idle, "{replica} is installed while it is written");
+    }
+
+    /// Slots that the pages of the staged chunks take, and how many chunks they are.
+    pub(super) fn install_demand(&self, replica: ReplicaId) -> (u64, u64) {
+        let Some(staging) = self.staging.get(&replica) else { return (0, 0) };
+        let pages = |c: &Chunk| 1 + (0..CRC_PAGES).filter(|n| c.has_quarter(*n)).count() as u64;
+        (staging.chunks.values().map(|c| pages(c)).sum(), staging.chunks.len() as u64)
+    }
+
+    pub(super) fn staged_keys(&self, replica: ReplicaId) -> Vec<ChunkKey> {
+        self.staging.get(&replica).map(|s| s.chunks.keys().copied().collect()).unwrap_or_default()
+    }
+
+    /// A staged chunk becomes one of the replica's; its old chunks have gone.
+    pub(super) fn adopt(&mut self, id: ReplicaId, key: ChunkKey) {
+        self.clock += 1;
+        let staging = self.staging.get_mut(&id).expect("it is being installed");
+        let mut chunk = staging.chunks.remove(&key).expect("it was listed when the round began");
+        if staging.chunks.is_empty() {
+            self.staging.remove(&id);
+        }
+        let replica = self.replicas.get_mut(&id).expect("the round was checked");
+        assert!(!replica.chunks.contains_key(&key), "{key} of {id} was to be dropped first");
+        chunk.touched = self.clock;
+        chunk.place = replica.place(key);
+        self.settle(id, key, chunk, [true; CHUNK_PAGES]);
+    }
+}
+
+/// AUs that the blocks would take.
+fn aus_wanted(chunk: &Chunk, blocks: &[(u16, BlockData)]) -> u32 {
+    let (mut wanted, mut last) = (0, usize::MAX);
+    for (block, _) in blocks.iter().filter(|(_, data)| matches!(data, BlockData::Bytes { .. })) {
+        let au = *block as usize / PER_AU;
+        wanted += u32::from(au != last && chunk.map[au].valid == 0);
+        last = au;
+    }
+    wanted
+}

@@ -1,0 +1,183 @@
+//! A replica's contents replaced as a whole by what a stream has brought (R12).
+//!
+//! The loop stages blocks, in any number of calls, and then asks for the installation as of S. When no round
+//! runs and nothing of the replica waits for the log, home gets a round of its own; the batch that ends its
+//! checkpoint also carries `Reset{S}` and a hard state with commit S.
+//!
+//! Invariant: until that batch is durable a crash gives back the old replica, whole; from then on the new one.
+//! There is no state between, so nothing on the device says "installing".
+
+use crate::api::EngineEvent;
+use crate::engine::{Engine, State};
+use crate::log::{ReplicaLog, Work};
+use crate::replica::Replica;
+use crate::round::{RoundStep, Run};
+use crate::seam::{BlockData, Round, RoundState};
+use types::store::{DecisionState, HardState, Recovered};
+use types::units::SECTORS_PER_BLOCK;
+use types::{BLOCK, ChunkKey, Index, IoBuf, ReplicaId, SectorRange, Term};
+
+impl Engine {
+    /// Whether a destage round is running: from its begin to its flip.
+    pub fn is_round_running(&self) -> bool {
+        !matches!(self.round, RoundStep::Idle)
+    }
+
+    /// Puts whole blocks beside what the replica holds: `payload` with one CRC a block, or zeros. Ends with
+    /// [`EngineEvent::Staged`]. False: there is no room, or the last stream is not cleared away yet.
+    ///
+    /// # Panics
+    /// When the range is not made of whole blocks, or the payload is not the range's.
+    pub fn stage(
+        &mut self,
+        token: u64,
+        replica: ReplicaId,
+        chunk: ChunkKey,
+        range: SectorRange,
+        payload: Option<(IoBuf, Vec<u32>)>,
+    ) -> bool {
+        let aligned = range.start.is_multiple_of(SECTORS_PER_BLOCK) && range.count.is_multiple_of(SECTORS_PER_BLOCK);
+        assert!(aligned, "{range} is not made of blocks");
+        let usable = self.replicas.get(&replica).is_some_and(|r| r.damage.is_none() && r.born && !r.installing);
+        if !usable || !matches!(self.state, State::Running) {
+            return false;
+        }
+        let numbers = (range.start / SECTORS_PER_BLOCK) as u16..(range.end() / SECTORS_PER_BLOCK) as u16;
+        let blocks = match payload {
+            None => numbers.map(|block| (block, BlockData::Zero)).collect(),
+            Some((payload, crcs)) => {
+                assert_eq!((payload.len(), crcs.len()), (range.len_bytes(), range.fragment_count()), "{range}");
+                let slice = |n: usize| payload.slice(n * BLOCK as usize..(n + 1) * BLOCK as usize);
+                let block = |(n, (block, crc))| (block, BlockData::Bytes { buf: slice(n), crc });
+                numbers.zip(crcs).enumerate().map(block).collect()
+            }
+        };
+        let mut events = Vec::new();
+        let home = self.home.as_mut().expect("a running engine has a home");
+        let staged = home.stage(token, replica, chunk, blocks, &mut self.ops, &mut events);
+        self.home_events(events);
+        staged
+    }
+
+    /// Gives up what was staged of the replica, unless it is being installed.
+    pub fn unstage(&mut self, replica: ReplicaId) {
+        if let Some(home) = &mut self.home {
+            home.unstage(replica);
+        }
+    }
+
+    /// Makes what was staged the replica's contents, exactly as of `decision.index`. All of it was reported
+    /// staged; its group neither appends nor applies until this ends, with [`EngineEvent::Installed`] or
+    /// [`EngineEvent::InstallRefused`].
+    pub fn install(&mut self, decision: DecisionState) {
+        self.installs.push_back(decision);
+    }
+
+    /// Begins the next installation when nothing stands in its way.
+    pub(crate) fn begin_install(&mut self) {
+        if !matches!(self.round, RoundStep::Idle) {
+            return;
+        }
+        let Some(decision) = self.installs.front() else { return };
+        let replica = decision.replica;
+        if self.log.as_ref().is_some_and(|log| log.has_work_of(replica)) {
+            return;
+        }
+        let decision = self.installs.pop_front().expect("it has a front");
+        let usable = |r: &&mut Replica| r.damage.is_none() && decision.index > r.hard_state.commit;
+        let Some(r) = self.replicas.get_mut(&replica).filter(usable) else {
+            self.unstage(replica);
+            return self.events.push(EngineEvent::InstallRefused { replica });
+        };
+        assert!(r.overlay.frozen().is_none(), "no round is running");
+        assert!(decision.index > r.applied && r.applied >= r.checkpoint.0, "{replica} goes back to {}", decision.index);
+        r.installing = true;
+        let commit = decision.index;
+        let round = RoundState { decision, commit };
+        self.round = RoundStep::Home { run: Run::install(round.clone(), self.horizon) };
+        let mut events = Vec::new();
+        let home = self.home.as_mut().expect("a running engine has a home");
+        let round = Round { states: vec![round], installs: vec![replica], ..Round::default() };
+        home.begin_round(self.now, round, &mut self.ops, &mut events);
+        self.home_events(events);
+    }
+
+    /// It does not fit the device: the old replica stays.
+    pub(crate) fn install_full(&mut self, replica: ReplicaId) {
+        if let Some(r) = self.replicas.get_mut(&replica) {
+            r.installing = false;
+        }
+        self.unstage(replica);
+        self.events.push(EngineEvent::InstallRefused { replica });
+    }
+
+    /// The checkpoint is durable: the replica is the new one.
+    pub(crate) fn installed(&mut self, state: RoundState) {
+        let decision = state.decision;
+        let Some(r) = self.replicas.get_mut(&decision.replica) else { return };
+        let overlay = std::mem::take(&mut r.overlay);
+        self.overlay_bytes -= overlay.bytes();
+        self.partial_blocks -= overlay.partial_blocks();
+        r.installing = false;
+        r.applied = decision.index;
+        r.checkpoint = (decision.index, decision.term);
+        r.first_decision = bytes::Bytes::new();
+        if r.damage.is_some() {
+            return;
+        }
+        assert_eq!((r.log.first().0, r.log.len()), (decision.index.0 + 1, 0), "the log was reset with the batch");
+        let (identity, hard_state) = (r.identity.clone(), r.hard_state);
+        let before = (decision.index, decision.term);
+        let recovered =
+            Recovered { identity, hard_state, checkpoint: decision, before, entries: Vec::new(), damage: None };
+        self.events.push(EngineEvent::Installed(Box::new(recovered)));
+    }
+
+    /// Home had no room for a round: what streams have brought goes first. False when there is none.
+    pub(crate) fn evict_staged(&mut self) -> bool {
+        let home = self.home.as_mut().expect("a running engine has a home");
+        let evicted = home.evict_staged();
+        let some = !evicted.is_empty();
+        self.events.extend(evicted.into_iter().map(|replica| EngineEvent::Unstaged { replica }));
+        some
+    }
+}
+
+/// What the batch that ends an installation's checkpoint says beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reset {
+    pub replica: ReplicaId,
+    pub index: Index,
+    pub term: Term,
+}
+
+impl Reset {
+    /// The batch is being built: from here on nothing of the old log can reach the new one. Raising the term
+    /// forgets no vote that was cast in it; the vote of a lower term binds nobody.
+    pub fn take_effect(self, r: &mut Replica) -> HardState {
+        r.log = ReplicaLog::new(Index(self.index.0 + 1));
+        let mut next = HardState { commit: self.index, ..r.hard_state };
+        if next.term < self.term {
+            (next.term, next.vote) = (self.term, None);
+        }
+        r.hard_state = next;
+        r.written_hard_state = next;
+        next
+    }
+}
+
+impl crate::log::Log {
+    /// Whether entries, hard state or blocks of this replica wait for the log.
+    pub(crate) fn has_work_of(&self, id: ReplicaId) -> bool {
+        // A batch that is being written comes before whatever is queued now: only what waits counts.
+        self.pending.iter().any(|work| match work {
+            Work::Persist { replica, .. }
+            | Work::Commit { replica, .. }
+            | Work::Create { replica }
+            | Work::Destroy { replica }
+            | Work::Copy { replica, .. }
+            | Work::Block { replica, .. } => *replica == id,
+            Work::Mount | Work::RoundMark | Work::Checkpoint { .. } | Work::Seal => false,
+        })
+    }
+}
