@@ -1,0 +1,132 @@
+//! The `basalt` binary as an administrator uses it: commands, their JSON, their refusals.
+
+use crate::clock;
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+/// A command that takes longer is killed.
+const COMMAND_MAX: &str = "120";
+
+/// The binary beside this one.
+pub fn binary() -> Result<PathBuf> {
+    let here = std::env::current_exe()?;
+    let path = here.parent().context("a program lies in a folder")?.join("basalt");
+    if !path.is_file() {
+        bail!("{} is missing: cargo build --package cli", path.display());
+    }
+    Ok(path)
+}
+
+/// Commands to the cluster of these metas.
+#[derive(Clone, Debug)]
+pub struct Basalt {
+    binary: PathBuf,
+    metas: Vec<SocketAddr>,
+}
+
+impl Basalt {
+    pub fn new(metas: &[SocketAddr]) -> Result<Basalt> {
+        Ok(Basalt { binary: binary()?, metas: metas.to_vec() })
+    }
+
+    pub fn metas(&self) -> &[SocketAddr] {
+        &self.metas
+    }
+
+    /// `--meta` with all addresses.
+    pub fn meta_flag(&self) -> String {
+        let all: Vec<String> = self.metas.iter().map(SocketAddr::to_string).collect();
+        format!("--meta={}", all.join(","))
+    }
+
+    /// Runs a command, whatever comes of it.
+    pub fn output(&self, args: &[&str]) -> Result<Output> {
+        Command::new("timeout")
+            .args(["-s", "KILL", COMMAND_MAX])
+            .arg(&self.binary)
+            .arg(self.meta_flag())
+            .args(args)
+            .stdin(Stdio::null())
+            .output()
+            .with_context(|| format!("basalt {}", args.join(" ")))
+    }
+
+    /// Runs a command that must succeed.
+    pub fn run(&self, args: &[&str]) -> Result<String> {
+        let out = self.output(args)?;
+        if !out.status.success() {
+            let (text, error) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+            bail!("`basalt {}` failed ({}): {}{}", args.join(" "), out.status, text.trim(), error.trim());
+        }
+        Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+    }
+
+    /// Runs a command that must be refused, and gives what it said.
+    pub fn refusal(&self, args: &[&str]) -> Result<String> {
+        let out = self.output(args)?;
+        let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        match out.status.code() {
+            Some(1) => Ok(text),
+            code => bail!("`basalt {}` should be refused, but ended with {code:?}: {text}", args.join(" ")),
+        }
+    }
+
+    /// Runs a command that must succeed, and reads its JSON.
+    pub fn json(&self, args: &[&str]) -> Result<Value> {
+        let text = self.run(&[args, &["--json"]].concat())?;
+        serde_json::from_str(&text).with_context(|| format!("`basalt {}` printed {text}", args.join(" ")))
+    }
+
+    /// All PGs.
+    pub fn pgs(&self) -> Result<Vec<Value>> {
+        let list = self.json(&["pg", "ls"])?;
+        Ok(list["pgs"].as_array().context("pgs")?.clone())
+    }
+
+    /// Waits until every PG serves with all its replicas in step. Gives how long that took.
+    pub fn wait_healthy(&self, max: Duration) -> Result<Duration> {
+        let mut last = String::new();
+        let healthy = |pg: &Value| {
+            let members = pg["members"].as_array().map_or(&[][..], Vec::as_slice);
+            let up = members.iter().all(|m| m["up"] == true && m["quarantined"] == false);
+            up && pg["state"] == serde_json::json!(["active"])
+        };
+        let waited = clock::wait_until("all PGs to be active and whole", max, || {
+            let pgs = match self.pgs() {
+                Ok(pgs) => pgs,
+                Err(e) => {
+                    last = format!("{e:#}");
+                    return Ok(false);
+                }
+            };
+            let sick: Vec<String> =
+                pgs.iter().filter(|pg| !healthy(pg)).map(|pg| format!("{} {}", pg["pg"], pg["state"])).collect();
+            last = sick.join(", ");
+            if !sick.is_empty() {
+                clock::pause(Duration::from_millis(50));
+            }
+            Ok(!pgs.is_empty() && sick.is_empty())
+        });
+        waited.with_context(|| format!("not healthy: {last}"))
+    }
+
+    /// The leaders of the PGs that hold segments.
+    pub fn data_leaders(&self) -> Result<Vec<u64>> {
+        let pgs = self.pgs()?;
+        let used = pgs.iter().filter(|pg| pg["segments"].as_u64().unwrap_or(0) > 0);
+        Ok(used.filter_map(|pg| pg["leader"].as_u64()).collect())
+    }
+
+    /// Compares all replicas block by block.
+    ///
+    /// # Errors
+    /// When they differ.
+    pub fn verify_deep(&self) -> Result<String> {
+        let out = self.run(&["pg", "verify", "--deep"])?;
+        Ok(out.lines().last().unwrap_or("").to_owned())
+    }
+}

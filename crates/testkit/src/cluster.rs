@@ -1,0 +1,266 @@
+//! A cluster of processes under a folder of its own: metas on redb or etcd, OSDs on files, doors.
+
+use crate::basalt::{Basalt, binary};
+use crate::clock;
+use crate::procs::{Proc, Spec};
+use anyhow::{Context, Result, bail};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use types::rng::Rng;
+
+/// Below the ports that the kernel gives to outgoing connections, so that a killed daemon's port stays free.
+const PORT_MIN: u16 = 12_000;
+const PORT_BLOCK: u16 = 64;
+const PORT_BLOCKS: u16 = 300;
+/// How long a daemon may take until it listens.
+pub const READY_MAX: Duration = Duration::from_secs(30);
+pub const POOL: &str = "main";
+
+/// What a cluster is made of.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    pub metas: u32,
+    /// Keep the records in a real etcd instead of redb.
+    pub etcd: bool,
+    pub osds: u32,
+    pub device_bytes: u64,
+    pub log_bytes: u64,
+    pub replicas: u32,
+    pub pgs: u32,
+}
+
+impl Default for Shape {
+    fn default() -> Shape {
+        Shape { metas: 1, etcd: false, osds: 3, device_bytes: 4 << 30, log_bytes: 256 << 20, replicas: 3, pgs: 8 }
+    }
+}
+
+/// A running cluster. Dropping it kills its processes and removes its folder, unless it is kept.
+pub struct Cluster {
+    pub dir: PathBuf,
+    pub shape: Shape,
+    pub basalt: Basalt,
+    pub etcd: Option<Proc>,
+    pub metas: Vec<Proc>,
+    pub osds: Vec<Proc>,
+    pub doors: Vec<Proc>,
+    ports: u16,
+    pub keep: bool,
+}
+
+fn local(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+/// A block of ports that are all free.
+fn free_ports() -> Result<u16> {
+    let mut rng = Rng::new(u64::from(std::process::id()));
+    for _ in 0..PORT_BLOCKS {
+        let first = PORT_MIN + PORT_BLOCK * rng.below(u64::from(PORT_BLOCKS)) as u16;
+        if (first..first + PORT_BLOCK).all(|port| TcpListener::bind(local(port)).is_ok()) {
+            return Ok(first);
+        }
+    }
+    bail!("no free block of {PORT_BLOCK} ports from {PORT_MIN} on")
+}
+
+impl Cluster {
+    /// Makes the folder, formats the devices, starts everything, makes the pool, and waits until all PGs serve.
+    pub fn up(base: &Path, name: &str, shape: Shape) -> Result<Cluster> {
+        let dir = base.join(format!("{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+        let ports = free_ports()?;
+        let metas: Vec<SocketAddr> = (0..shape.metas as u16).map(|i| local(ports + 10 + 2 * i)).collect();
+        let basalt = Basalt::new(&metas)?;
+        let (etcd, procs) = (None, Vec::new);
+        let mut cluster =
+            Cluster { dir, shape, basalt, etcd, metas: procs(), osds: procs(), doors: procs(), ports, keep: false };
+        if cluster.shape.etcd {
+            cluster.start_etcd()?;
+        }
+        for i in 0..cluster.shape.metas {
+            let mut meta = Proc::new(cluster.meta_spec(i)?);
+            meta.start()?;
+            cluster.metas.push(meta);
+            wait_listening(cluster.metas.last_mut().expect("just pushed"), local(ports + 10 + 2 * i as u16))?;
+        }
+        clock::wait_until("a meta that leads", READY_MAX, || {
+            Ok(cluster.basalt.output(&["status"])?.status.code() != Some(1))
+        })?;
+        for n in 1..=cluster.shape.osds {
+            cluster.add_osd(n)?;
+        }
+        let (replicas, pgs) = (cluster.shape.replicas.to_string(), cluster.shape.pgs.to_string());
+        cluster.basalt.run(&["pool", "create", POOL, "--replicas", &replicas, "--pgs", &pgs, "--domain", "osd"])?;
+        cluster.basalt.wait_healthy(READY_MAX)?;
+        Ok(cluster)
+    }
+
+    fn start_etcd(&mut self) -> Result<()> {
+        let (client, peer) = (self.ports, self.ports + 1);
+        let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let args = [
+            ("--data-dir", self.dir.join("etcd").display().to_string()),
+            ("--listen-client-urls", url(client)),
+            ("--advertise-client-urls", url(client)),
+            ("--listen-peer-urls", url(peer)),
+            ("--initial-advertise-peer-urls", url(peer)),
+            ("--initial-cluster", format!("default={}", url(peer))),
+        ];
+        let args = args.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect();
+        let log = self.dir.join("etcd.log");
+        let mut etcd = Proc::new(Spec { name: "etcd".into(), program: "etcd".into(), args, log });
+        etcd.start().context("Debian's package etcd-server")?;
+        wait_listening(&mut etcd, local(client))?;
+        self.etcd = Some(etcd);
+        Ok(())
+    }
+
+    fn meta_spec(&self, i: u32) -> Result<Spec> {
+        let name = format!("meta.{i}");
+        let mut args: Vec<String> = vec!["meta".into(), "--dir".into(), self.dir.join(&name).display().to_string()];
+        args.extend(["--listen".to_owned(), self.meta_addr(i).to_string()]);
+        args.extend(["--http".to_owned(), self.meta_http(i).to_string()]);
+        if self.shape.etcd {
+            args.extend(["--etcd".to_owned(), format!("http://127.0.0.1:{}", self.ports)]);
+        }
+        Ok(Spec { log: self.dir.join(format!("{name}.log")), program: binary()?, args, name })
+    }
+
+    fn add_osd(&mut self, n: u32) -> Result<()> {
+        let device = self.device(n).display().to_string();
+        let (size, log) = (self.shape.device_bytes.to_string(), self.shape.log_bytes.to_string());
+        self.basalt.run(&["osd", "format", "--device", &device, "--size", &size, "--log-size", &log])?;
+        let mut osd = Proc::new(self.osd_spec(n, &device)?);
+        osd.start()?;
+        wait_listening(&mut osd, self.osd_addr(n))?;
+        self.osds.push(osd);
+        Ok(())
+    }
+
+    /// How OSD `n` is run on a device.
+    pub fn osd_spec(&self, n: u32, device: &str) -> Result<Spec> {
+        let name = format!("osd.{n}");
+        let host = format!("host{n}");
+        let (listen, http) = (self.osd_addr(n).to_string(), self.osd_http(n).to_string());
+        let args = ["osd", "run", "--device", device, "--listen", &listen, "--http", &http, "--host", &host];
+        let mut args: Vec<String> = args.map(str::to_owned).to_vec();
+        args.push(self.basalt.meta_flag());
+        Ok(Spec { log: self.dir.join(format!("{name}.log")), program: binary()?, args, name })
+    }
+
+    pub fn meta_addr(&self, i: u32) -> SocketAddr {
+        local(self.ports + 10 + 2 * i as u16)
+    }
+
+    pub fn meta_http(&self, i: u32) -> SocketAddr {
+        local(self.ports + 11 + 2 * i as u16)
+    }
+
+    pub fn osd_addr(&self, n: u32) -> SocketAddr {
+        local(self.ports + 20 + 2 * n as u16)
+    }
+
+    pub fn osd_http(&self, n: u32) -> SocketAddr {
+        local(self.ports + 21 + 2 * n as u16)
+    }
+
+    /// Where a door may listen on TCP.
+    pub fn door_addr(&self) -> SocketAddr {
+        local(self.ports + 60)
+    }
+
+    pub fn device(&self, n: u32) -> PathBuf {
+        self.dir.join(format!("osd.{n}.device"))
+    }
+
+    /// Creates a volume.
+    pub fn volume(&self, name: &str, bytes: u64) -> Result<String> {
+        let full = format!("{POOL}/{name}");
+        self.basalt.run(&["volume", "create", &full, &bytes.to_string()])?;
+        Ok(full)
+    }
+
+    /// Exports a volume on a unix socket and gives the URI.
+    pub fn export(&mut self, volume: &str) -> Result<String> {
+        let socket = self.dir.join(format!("{}.sock", volume.replace('/', "-")));
+        let _ = std::fs::remove_file(&socket);
+        let mut door = self.door(volume, &["--socket".to_owned(), socket.display().to_string()])?;
+        let name = door.spec.name.clone();
+        clock::wait_until(&format!("{name} to listen"), READY_MAX, || {
+            door.must_live()?;
+            Ok(std::os::unix::net::UnixStream::connect(&socket).is_ok())
+        })?;
+        self.doors.push(door);
+        Ok(format!("nbd+unix:///{volume}?socket={}", socket.display()))
+    }
+
+    /// Exports a volume on [`Cluster::door_addr`].
+    pub fn export_tcp(&mut self, volume: &str) -> Result<()> {
+        let mut door = self.door(volume, &["--listen".to_owned(), self.door_addr().to_string()])?;
+        wait_listening(&mut door, self.door_addr())?;
+        self.doors.push(door);
+        Ok(())
+    }
+
+    fn door(&self, volume: &str, place: &[String]) -> Result<Proc> {
+        let name = format!("nbd.{}", volume.replace('/', "-"));
+        let mut args = vec!["nbd".to_owned(), volume.to_owned(), "--steal".to_owned(), self.basalt.meta_flag()];
+        args.extend_from_slice(place);
+        let mut door = Proc::new(Spec { log: self.dir.join(format!("{name}.log")), program: binary()?, args, name });
+        door.start()?;
+        Ok(door)
+    }
+
+    /// OSD `n`, counted from 1 like its id.
+    pub fn osd(&mut self, n: u32) -> &mut Proc {
+        &mut self.osds[n as usize - 1]
+    }
+
+    /// Every process must run.
+    pub fn must_live(&mut self) -> Result<()> {
+        let all = self.metas.iter_mut().chain(&mut self.osds).chain(&mut self.doors).chain(&mut self.etcd);
+        for proc in all {
+            proc.must_live()?;
+        }
+        Ok(())
+    }
+
+    /// Lines of all logs that tell of a panic: none may be there.
+    pub fn panics(&self) -> Vec<String> {
+        let Ok(entries) = std::fs::read_dir(&self.dir) else { return Vec::new() };
+        let logs = entries.flatten().map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "log"));
+        let lines = logs.flat_map(|path| {
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            let all: Vec<&str> = text.lines().collect();
+            let at = all.iter().enumerate().filter(|(_, line)| line.contains("panicked at"));
+            let found = at.map(|(i, line)| format!("{}: {line} {}", path.display(), all.get(i + 1).unwrap_or(&"")));
+            found.collect::<Vec<_>>()
+        });
+        lines.collect()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for proc in self.doors.iter_mut().chain(&mut self.osds).chain(&mut self.metas).chain(&mut self.etcd) {
+            proc.kill();
+        }
+        if self.keep {
+            eprintln!("kept for a look: {}", self.dir.display());
+        } else if let Err(e) = std::fs::remove_dir_all(&self.dir) {
+            eprintln!("{} stays: {e}", self.dir.display());
+        }
+    }
+}
+
+/// Waits until something accepts at `addr`.
+pub fn wait_listening(proc: &mut Proc, addr: SocketAddr) -> Result<()> {
+    let name = proc.spec.name.clone();
+    clock::wait_until(&format!("{name} to listen at {addr}"), READY_MAX, || {
+        proc.must_live()?;
+        Ok(TcpStream::connect_timeout(&addr, Duration::from_millis(200)).is_ok())
+    })?;
+    Ok(())
+}

@@ -1,0 +1,19 @@
+//! Failures of real processes, made on purpose and measured: what `make failure-report` runs.
+//!
+//! Ring: testing. A [`scenario`] composes a [`cluster`] of the real binary, hurts it, and gives an
+//! [`report::Outcome`]. What was acknowledged is known to this process alone ([`witness`]), which is never
+//! killed; the load itself runs in a child ([`loader`]) that may be killed like everything else.
+//!
+//! Invariant: everything is drawn from one seed but the timing of the machine; every wait has a deadline;
+//! only loopback is used; every child dies with its parent.
+
+pub mod basalt;
+pub mod clock;
+pub mod cluster;
+pub mod fio;
+pub mod loader;
+pub mod procs;
+pub mod report;
+pub mod scenario;
+pub mod session;
+pub mod witness;

@@ -1,0 +1,80 @@
+//! `testkit`: runs one scenario of failures, or all, and prints a table.
+
+use anyhow::{Result, bail};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use testkit::report;
+use testkit::scenario::{self, Settings};
+
+const USAGE: &str = "usage: testkit [SCENARIO ...] [--rounds N] [--seed S] [--short] [--keep] [--dir DIR]
+
+Runs the named scenarios of failures, or all, against real processes, and prints what came of them.
+  --rounds N   how often a scenario repeats itself
+  --seed S     what is drawn: moments, orders, lengths [default: 1]
+  --short      few rounds, for CI
+  --keep       keep the folder of a scenario that failed
+  --dir DIR    where clusters live, not on tmpfs [default: $TESTKIT_DIR, or /var/tmp/basalt-testkit]
+
+Examples:
+  testkit                          all scenarios (make failure-report)
+  testkit kill-all --rounds 3 --seed 7
+
+Scenarios:";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if args.first().is_some_and(|arg| arg == "loader") {
+        return end(testkit::loader::main(&args[1..]).map(|()| true));
+    }
+    end(run(&args))
+}
+
+fn end(result: Result<bool>) -> ExitCode {
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("testkit: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(args: &[String]) -> Result<bool> {
+    let (settings, names) = parse(args)?;
+    std::fs::create_dir_all(&settings.base)?;
+    let mut outcomes = Vec::new();
+    for (name, done, function) in scenario::ALL {
+        if names.is_empty() || names.iter().any(|n| n == name) {
+            eprintln!("{name}: {done} ...");
+            let outcome = scenario::run(name, done, *function, &settings);
+            report::print(&outcome);
+            outcomes.push(outcome);
+        }
+    }
+    Ok(report::table(&outcomes))
+}
+
+fn parse(args: &[String]) -> Result<(Settings, Vec<String>)> {
+    let base = std::env::var_os("TESTKIT_DIR").map_or_else(|| PathBuf::from("/var/tmp/basalt-testkit"), PathBuf::from);
+    let mut settings = Settings { base, seed: 1, rounds: None, short: false, keep: false };
+    let mut names = Vec::new();
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().ok_or_else(|| anyhow::anyhow!("{arg} wants a value"));
+        match arg.as_str() {
+            "--rounds" => settings.rounds = Some(value()?.parse()?),
+            "--seed" => settings.seed = value()?.parse()?,
+            "--dir" => settings.base = PathBuf::from(value()?),
+            "--short" => settings.short = true,
+            "--keep" => settings.keep = true,
+            name if scenario::ALL.iter().any(|(known, _, _)| *known == name) => names.push(name.to_owned()),
+            other => {
+                let list: Vec<String> =
+                    scenario::ALL.iter().map(|(name, done, _)| format!("  {name:<14} {done}")).collect();
+                bail!("`{other}` is neither a flag nor a scenario\n{USAGE}\n{}", list.join("\n"));
+            }
+        }
+    }
+    Ok((settings, names))
+}

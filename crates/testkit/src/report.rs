@@ -1,0 +1,96 @@
+//! What a scenario says at its end, and the table of all.
+
+use std::time::Duration;
+
+/// How a scenario ended.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    pub name: String,
+    /// What was done, in one line.
+    pub done: String,
+    /// What went wrong; empty when nothing did.
+    pub faults: Vec<String>,
+    /// Aims that were missed: they are shown, but are no failure.
+    pub missed: Vec<String>,
+    /// Key figures.
+    pub figures: Vec<String>,
+    pub took: Duration,
+}
+
+impl Outcome {
+    pub fn new(name: &str, done: impl Into<String>) -> Outcome {
+        Outcome {
+            name: name.to_owned(),
+            done: done.into(),
+            faults: Vec::new(),
+            missed: Vec::new(),
+            figures: Vec::new(),
+            took: Duration::ZERO,
+        }
+    }
+
+    pub fn figure(&mut self, text: impl Into<String>) {
+        self.figures.push(text.into());
+    }
+
+    /// Notes a fault unless `holds`.
+    pub fn need(&mut self, holds: bool, fault: impl FnOnce() -> String) {
+        if !holds {
+            self.faults.push(fault());
+        }
+    }
+
+    /// Notes a missed aim unless `holds`.
+    pub fn aim(&mut self, holds: bool, miss: impl FnOnce() -> String) {
+        if !holds {
+            self.missed.push(miss());
+        }
+    }
+
+    pub fn passed(&self) -> bool {
+        self.faults.is_empty()
+    }
+}
+
+/// Prints one scenario as it ended.
+pub fn print(outcome: &Outcome) {
+    let result = if outcome.passed() { "passed" } else { "FAILED" };
+    println!("{:<14} {result} in {:.0} s: {}", outcome.name, outcome.took.as_secs_f64(), outcome.done);
+    for line in &outcome.figures {
+        println!("    {line}");
+    }
+    for line in &outcome.missed {
+        println!("    aim missed: {line}");
+    }
+    for line in &outcome.faults {
+        println!("    FAULT: {line}");
+    }
+}
+
+/// Prints the closing table; gives whether all passed.
+pub fn table(outcomes: &[Outcome]) -> bool {
+    println!();
+    println!("{:<14} {:<7} {:>7} {:>5} {:>7}  what was done", "scenario", "result", "seconds", "aims", "faults");
+    for o in outcomes {
+        println!(
+            "{:<14} {:<7} {:>7.0} {:>5} {:>7}  {}",
+            o.name,
+            if o.passed() { "passed" } else { "FAILED" },
+            o.took.as_secs_f64(),
+            if o.missed.is_empty() { "met" } else { "miss" },
+            o.faults.len(),
+            o.done
+        );
+    }
+    outcomes.iter().all(Outcome::passed)
+}
+
+/// Least, median and greatest of some times, in milliseconds.
+pub fn spread(times: &[Duration]) -> String {
+    let mut ms: Vec<u128> = times.iter().map(Duration::as_millis).collect();
+    ms.sort_unstable();
+    match (ms.first(), ms.get(ms.len() / 2), ms.last()) {
+        (Some(least), Some(median), Some(most)) => format!("{least} / {median} / {most} ms"),
+        _ => "none".to_owned(),
+    }
+}

@@ -1,0 +1,65 @@
+//! The scenarios: each makes its own cluster, hurts it in one way, and says what came of it.
+
+mod kill_all;
+
+use crate::clock;
+use crate::cluster::Cluster;
+use crate::report::Outcome;
+use anyhow::Result;
+use std::path::PathBuf;
+
+/// What every scenario is told.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where clusters live; not on tmpfs.
+    pub base: PathBuf,
+    pub seed: u64,
+    /// How often the scenario repeats itself; `None`: its own number.
+    pub rounds: Option<u32>,
+    /// A short form, for CI.
+    pub short: bool,
+    /// Keep the folders of scenarios that failed.
+    pub keep: bool,
+}
+
+impl Settings {
+    fn rounds(&self, full: u32, short: u32) -> u32 {
+        self.rounds.unwrap_or(if self.short { short } else { full })
+    }
+}
+
+type Run = fn(&Settings, &mut Outcome) -> Result<()>;
+
+/// Name, what is done, and the function that does it.
+pub const ALL: &[(&str, &str, Run)] =
+    &[("kill-all", "kill -9 of everything at random moments, restart in random order", kill_all::run)];
+
+/// Runs one scenario to its outcome; an error on the way is a fault.
+pub fn run(name: &str, done: &str, run: Run, settings: &Settings) -> Outcome {
+    let mut outcome = Outcome::new(name, done);
+    let start = clock::now();
+    if let Err(error) = run(settings, &mut outcome) {
+        outcome.faults.push(format!("{error:#}"));
+    }
+    outcome.took = start.elapsed();
+    outcome
+}
+
+/// The closing look at a cluster: no process has panicked or ended, and all replicas are equal.
+fn close(cluster: &mut Cluster, outcome: &mut Outcome) {
+    for panic in cluster.panics() {
+        outcome.faults.push(panic);
+    }
+    if let Err(e) = cluster.must_live() {
+        outcome.faults.push(format!("{e:#}"));
+    }
+    match cluster.basalt.wait_healthy(crate::cluster::READY_MAX).and_then(|_| cluster.basalt.verify_deep()) {
+        Ok(text) => outcome.figure(format!("replicas equal: {text}")),
+        Err(e) => outcome.faults.push(format!("{e:#}")),
+    }
+}
+
+/// Keeps the folder of a failed scenario, when that is wanted.
+fn settle(cluster: &mut Cluster, settings: &Settings, outcome: &Outcome) {
+    cluster.keep = settings.keep && !outcome.passed();
+}
