@@ -206,14 +206,15 @@ pub enum Pg {
         #[arg(long)]
         pool: Option<String>,
     },
-    /// Compare the replicas of PGs
+    /// Compare the replicas of PGs: exit code 0 equal, 1 different, 3 not all could be asked
+    #[command(after_help = "Examples:\n  basalt pg verify --deep\n  basalt pg verify 1.1f 1.3 --tables")]
     Verify {
         /// Only these PGs, as POOL.HEX [default: all]
         pgs: Vec<types::PgId>,
-        /// Read and compare every block at one log index
+        /// Read and compare every block at one log index [default]
         #[arg(long, conflicts_with = "tables")]
         deep: bool,
-        /// Compare tables only
+        /// Compare only which blocks hold data; reads no block
         #[arg(long)]
         tables: bool,
     },

@@ -13,10 +13,11 @@ mod output;
 mod role;
 mod show;
 mod size;
+mod verify;
 
 use admin::Admin;
 use anyhow::Result;
-use args::{Cli, Command, Common, Osd};
+use args::{Cli, Command, Common, Osd, Pg};
 use clap::Parser;
 use errors::{Exit, UserError};
 use std::io::IsTerminal;
@@ -82,6 +83,7 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Nbd(args) => role::nbd::run(&args, &metas(&common)?).map(|()| Exit::Done),
         Command::Osd(Osd::Ls) => show::osds(&connect(&common)?, common.json).map(|()| Exit::Done),
         Command::Status => show::status(&connect(&common)?, common.json),
+        Command::Pg(Pg::Verify { pgs, deep: _, tables }) => verify::run(&connect(&common)?, &pgs, tables, common.json),
         Command::Pg(command) => show::pgs(&connect(&common)?, &command, common.json).map(|()| Exit::Done),
         Command::Pool(command) => show::pool(&connect(&common)?, &command, common.json).map(|()| Exit::Done),
         Command::Volume(command) => show::volume(&connect(&common)?, &command, common.json).map(|()| Exit::Done),

@@ -15,7 +15,12 @@ impl Osd {
             match action {
                 Action::Send { to, message } => self.send_peer(slot, to, message),
                 Action::Persist(persist) => self.engine.append(persist),
-                Action::Apply { index, effect, .. } => self.engine.apply(replica, index, effect),
+                Action::Apply { index, effect, .. } => {
+                    self.engine.apply(replica, index, effect);
+                    if !self.digests.none_waits() {
+                        self.applied_for_digests(replica, index);
+                    }
+                }
                 Action::Read { read, chunk, range } => self.start_read(slot, read, chunk, range),
                 Action::Extents { read, chunk, range } => self.answer_extents(slot, read, chunk, range),
                 Action::Reply { origin, reply } => self.reply(origin, reply),
@@ -75,6 +80,9 @@ impl Osd {
         if read.read == crate::tools::TOOL {
             self.tool_reads.push(result);
             return;
+        }
+        if read.read == crate::digest::DIGEST {
+            return self.digest_part(read.slot, result);
         }
         let result = match result {
             Ok(ReadData::Zeros) => Ok(ReplyBody::Data { crcs: Vec::new(), payload: types::IoBuf::EMPTY }),
@@ -143,6 +151,7 @@ impl Osd {
         tracing::error!(reason, "the store is poisoned: this OSD stops serving and must be rebuilt");
         self.pgs.clear();
         self.reads.clear();
+        self.fail_digests(&reason);
         self.bus.disconnect_all(&reason);
         self.meta.poisoned(self.now, reason.clone());
         self.phase = crate::node::Phase::Stopped(reason);

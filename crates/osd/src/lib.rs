@@ -9,6 +9,7 @@
 mod actions;
 mod config;
 mod control;
+mod digest;
 mod metrics;
 mod node;
 mod pgs;
@@ -17,5 +18,6 @@ mod requests;
 mod tools;
 
 pub use config::OsdConfig;
+pub use digest::{PARTS, ToolAnswer, ToolAsk};
 pub use metrics::OsdMetrics;
 pub use node::{Osd, OsdError, Phase};

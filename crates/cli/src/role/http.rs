@@ -1,26 +1,118 @@
-//! The HTTP endpoint of a data-plane process: metrics and liveness.
+//! The HTTP endpoint of an OSD: metrics, liveness, and the questions of tools.
+//!
+//! `/metrics`, `/healthz`, `/pg/PG` (what the replica is and which chunks it holds) and
+//! `/pg/PG/digest?volume=V&chunk=C&at=INDEX[&table=true]` (a chunk at exactly one applied index).
 
+use crate::role::tools::Counter;
+use axum::Json;
 use axum::Router;
+use axum::extract::{Path, Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use osd::{ToolAnswer, ToolAsk};
+use serde::Deserialize;
+use serde_json::json;
 use std::net::SocketAddr;
 use telemetry::Registry;
 use tokio::runtime::Runtime;
+use types::{ChunkKey, Index, PgId, VolumeId};
 
-/// Serves `/metrics` and `/healthz` until the process ends. A port that is taken costs the endpoint, not the daemon.
-pub fn serve(runtime: &Runtime, addr: SocketAddr, registry: Registry) {
+#[derive(Clone)]
+struct Pages {
+    registry: Registry,
+    tools: Counter,
+}
+
+/// Serves until the process ends. A port that is taken costs the endpoint, not the daemon.
+pub fn serve(runtime: &Runtime, addr: SocketAddr, registry: Registry, tools: Counter) {
     runtime.spawn(async move {
-        let metrics = get(move || async move {
-            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            ([(axum::http::header::CONTENT_TYPE, kind)], registry.render())
-        });
-        let app = Router::new().route("/metrics", metrics).route("/healthz", get(|| async { "ok\n" }));
+        let app = Router::new()
+            .route("/metrics", get(metrics))
+            .route("/healthz", get(|| async { "ok\n" }))
+            .route("/pg/{pg}", get(pg))
+            .route("/pg/{pg}/digest", get(digest))
+            .with_state(Pages { registry, tools });
         match tokio::net::TcpListener::bind(addr).await {
             Ok(listener) => {
                 if let Err(error) = axum::serve(listener, app).await {
-                    tracing::warn!(%addr, %error, "the metrics endpoint stopped");
+                    tracing::warn!(%addr, %error, "the HTTP endpoint stopped");
                 }
             }
-            Err(error) => tracing::warn!(%addr, %error, "no metrics endpoint"),
+            Err(error) => tracing::warn!(%addr, %error, "no HTTP endpoint: neither metrics nor `pg verify`"),
         }
     });
+}
+
+async fn metrics(State(pages): State<Pages>) -> Response {
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], pages.registry.render()).into_response()
+}
+
+async fn pg(State(pages): State<Pages>, Path(pg): Path<String>) -> Response {
+    match pg.parse() {
+        Ok(pg) => answered(pages.tools.ask(ToolAsk::Pg { pg }).await),
+        Err(error) => bad_pg(&error),
+    }
+}
+
+#[derive(Deserialize)]
+struct DigestOf {
+    volume: u64,
+    chunk: u32,
+    at: u64,
+    #[serde(default)]
+    table: bool,
+}
+
+async fn digest(State(pages): State<Pages>, Path(pg): Path<String>, Query(of): Query<DigestOf>) -> Response {
+    let pg: PgId = match pg.parse() {
+        Ok(pg) => pg,
+        Err(error) => return bad_pg(&error),
+    };
+    let (chunk, at) = (ChunkKey { volume: VolumeId(of.volume), index: of.chunk }, Index(of.at));
+    let ask = match of.table {
+        true => ToolAsk::Table { pg, chunk, at },
+        false => ToolAsk::Digest { pg, chunk, at },
+    };
+    answered(pages.tools.ask(ask).await)
+}
+
+fn bad_pg(error: &types::ids::BadPgId) -> Response {
+    (StatusCode::BAD_REQUEST, Json(json!({ "error": error.to_string() }))).into_response()
+}
+
+fn answered(answer: ToolAnswer) -> Response {
+    match answer {
+        ToolAnswer::Pg { report, chunks } => Json(json!({
+            "schema": "basalt.osd.pg/1",
+            "pg": report.pg,
+            "replica": report.replica,
+            "term": report.term,
+            "applied": report.applied,
+            "leading": report.leading.is_some(),
+            "chunks": chunks.iter().map(|c| (c.volume.0, c.index)).collect::<Vec<_>>(),
+        }))
+        .into_response(),
+        ToolAnswer::Digest { at, parts } => {
+            Json(json!({ "schema": "basalt.osd.digest/1", "at": at, "parts": parts })).into_response()
+        }
+        ToolAnswer::Passed { applied } => {
+            let body = json!({ "error": "that index has passed", "applied": applied });
+            (StatusCode::CONFLICT, Json(body)).into_response()
+        }
+        ToolAnswer::Late { applied } => {
+            let body = json!({ "error": "that index did not come", "applied": applied });
+            (StatusCode::GATEWAY_TIMEOUT, Json(body)).into_response()
+        }
+        ToolAnswer::Busy => {
+            (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "error": "busy; ask again" }))).into_response()
+        }
+        ToolAnswer::NoReplica => {
+            (StatusCode::NOT_FOUND, Json(json!({ "error": "no replica of this PG is here" }))).into_response()
+        }
+        ToolAnswer::Unreadable { reason } => {
+            (StatusCode::INTERNAL_SERVER_ERROR, Json(json!({ "error": reason }))).into_response()
+        }
+    }
 }

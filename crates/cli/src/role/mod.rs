@@ -5,6 +5,7 @@ pub mod meta;
 pub mod nbd;
 pub mod osd;
 pub mod session;
+pub mod tools;
 
 use crate::errors::UserError;
 use anyhow::{Context, Result};

@@ -3,7 +3,7 @@
 use crate::admin::{Admin, registration};
 use crate::args::OsdRun;
 use crate::errors::UserError;
-use crate::role::{self, Stop, env_error, http};
+use crate::role::{self, Stop, env_error, http, tools};
 use crate::size;
 use anyhow::{Context, Result};
 use engine::{EngineConfig, FormatError, FormatParams};
@@ -120,8 +120,8 @@ pub fn run(args: &OsdRun, metas: &[SocketAddr]) -> Result<()> {
     }
     let config = config(args, &mut env, &disk)?;
     let registry = Registry::default();
-    let http_addr = args.http.unwrap_or_else(|| SocketAddr::new(args.listen.ip(), args.listen.port() + 1));
-    http::serve(&runtime, http_addr, registry.clone());
+    let (counter, mut desk) = tools::desk(env.waker());
+    http::serve(&runtime, http_addr(args), registry.clone(), counter);
     let waker = env.waker();
     let stop = Stop::on_signal(&runtime, env.waker());
     let addrs = metas.iter().map(SocketAddr::to_string).collect();
@@ -138,9 +138,15 @@ pub fn run(args: &OsdRun, metas: &[SocketAddr]) -> Result<()> {
         while let Some(down) = link.try_recv() {
             osd.handle_control(down);
         }
+        desk.pass(&mut osd);
     }
     tracing::info!("asked to end");
     Ok(())
+}
+
+/// Where metrics and tools are served.
+fn http_addr(args: &OsdRun) -> SocketAddr {
+    args.http.unwrap_or_else(|| SocketAddr::new(args.listen.ip(), args.listen.port() + 1))
 }
 
 fn config(args: &OsdRun, env: &mut RealEnv, disk: &DiskInfo) -> Result<OsdConfig> {
@@ -152,7 +158,7 @@ fn config(args: &OsdRun, env: &mut RealEnv, disk: &DiskInfo) -> Result<OsdConfig
         uuid: superblock.uuid,
         incarnation: Incarnation(role::unix_now().as_nanos() as u64),
         listen: NetAddr::Tcp(args.listen),
-        http: args.http,
+        http: Some(http_addr(args)),
         host: args.host.clone(),
         rack: args.rack.clone(),
         zone: args.zone.clone(),

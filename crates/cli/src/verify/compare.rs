@@ -1,0 +1,160 @@
+//! One chunk of one PG: every member is asked for it at the same applied index, until all have answered.
+//!
+//! Which index: what is applied everywhere when nothing is written; under load a little ahead of the member
+//! that is furthest, and further ahead each time that somebody had passed it already.
+
+use super::http;
+use serde_json::Value;
+use std::net::SocketAddr;
+use std::time::Duration;
+use types::{ChunkKey, OsdId, PgId};
+
+/// Rounds until a chunk that never stands still is given up.
+const ROUNDS_MAX: u32 = 60;
+/// Entries ahead, at most.
+const AHEAD_MAX: u64 = 1 << 14;
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
+
+/// A member that can be asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Member {
+    pub osd: OsdId,
+    pub http: SocketAddr,
+}
+
+/// What one member says about a PG.
+#[derive(Clone, Debug)]
+pub struct Table {
+    pub applied: u64,
+    pub chunks: Vec<ChunkKey>,
+}
+
+/// The parts of one chunk at one index, a row a member in the order of asking.
+#[derive(Debug)]
+pub struct Digests {
+    pub at: u64,
+    pub parts: Vec<Vec<u32>>,
+}
+
+/// Why a chunk was not compared.
+#[derive(Debug)]
+pub enum Undone {
+    /// This member cannot be asked any more.
+    Member(OsdId, String),
+    /// Members were never seen at one index.
+    Restless,
+}
+
+/// What one member answered to a digest.
+#[derive(Debug, PartialEq, Eq)]
+enum Told {
+    Parts(Vec<u32>),
+    Passed(u64),
+    Late(u64),
+    Busy,
+}
+
+/// Asks a member for its chunks.
+pub fn table(member: Member, pg: PgId) -> Result<Table, String> {
+    let (status, body) = http::get(member.http, &format!("/pg/{pg}")).map_err(|e| e.to_string())?;
+    if status != 200 {
+        return Err(reason(&body));
+    }
+    let chunks: Vec<(u64, u32)> = serde_json::from_value(body["chunks"].clone()).map_err(|e| e.to_string())?;
+    let chunks =
+        chunks.into_iter().map(|(volume, index)| ChunkKey { volume: types::VolumeId(volume), index }).collect();
+    Ok(Table { applied: body["applied"].as_u64().ok_or("no applied index in the answer")?, chunks })
+}
+
+fn reason(body: &Value) -> String {
+    body["error"].as_str().unwrap_or("no reason was given").to_owned()
+}
+
+fn digest(member: Member, pg: PgId, chunk: ChunkKey, at: u64, table: bool) -> Result<Told, String> {
+    let path = format!("/pg/{pg}/digest?volume={}&chunk={}&at={at}&table={table}", chunk.volume.0, chunk.index);
+    let (status, body) = http::get(member.http, &path).map_err(|e| e.to_string())?;
+    let applied = || body["applied"].as_u64().ok_or_else(|| reason(&body));
+    match status {
+        200 => serde_json::from_value(body["parts"].clone()).map(Told::Parts).map_err(|e| e.to_string()),
+        409 => Ok(Told::Passed(applied()?)),
+        504 => Ok(Told::Late(applied()?)),
+        503 => Ok(Told::Busy),
+        _ => Err(reason(&body)),
+    }
+}
+
+/// Asks all members for a chunk at one index. `applied` is the furthest index seen, and is moved along.
+pub fn chunk(members: &[Member], pg: PgId, chunk: ChunkKey, table: bool, applied: &mut u64) -> Result<Digests, Undone> {
+    let mut ahead = 0;
+    for _ in 0..ROUNDS_MAX {
+        let at = *applied + ahead;
+        let told = ask_all(members, |member| digest(member, pg, chunk, at, table));
+        let mut parts = Vec::with_capacity(members.len());
+        let (mut passed, mut late, mut busy) = (false, false, false);
+        for (member, answer) in members.iter().zip(told) {
+            match answer.map_err(|why| Undone::Member(member.osd, why))? {
+                Told::Parts(row) => parts.push(row),
+                Told::Passed(now) => (passed, *applied) = (true, now.max(*applied)),
+                Told::Late(now) => (late, *applied) = (true, now.max(*applied)),
+                Told::Busy => busy = true,
+            }
+        }
+        if parts.len() == members.len() {
+            // Members are now here at least; the next chunk begins here.
+            *applied = at.max(*applied);
+            return Ok(Digests { at, parts });
+        }
+        ahead = match (passed, late) {
+            (true, _) => (ahead * 2).clamp(8, AHEAD_MAX),
+            // Whoever wrote has stopped.
+            (false, true) => 0,
+            (false, false) => ahead,
+        };
+        if busy {
+            pause();
+        }
+    }
+    Err(Undone::Restless)
+}
+
+/// Runs `ask` for every member at the same time.
+pub fn ask_all<T: Send>(members: &[Member], ask: impl Fn(Member) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let ask = &ask;
+        let threads: Vec<_> = members.iter().map(|member| scope.spawn(move || ask(*member))).collect();
+        threads.into_iter().map(|t| t.join().expect("a question does not panic")).collect()
+    })
+}
+
+#[allow(clippy::disallowed_methods, reason = "an OSD asked to be asked again in a moment; it does not call back")]
+fn pause() {
+    std::thread::sleep(BUSY_PAUSE);
+}
+
+/// A run of parts in which members differ: first part, count.
+pub fn differing(parts: &[Vec<u32>]) -> Vec<(usize, usize)> {
+    let count = parts.iter().map(Vec::len).max().unwrap_or(0);
+    let differs = |n: usize| parts.iter().any(|row| row.get(n) != parts[0].get(n));
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for n in (0..count).filter(|n| differs(*n)) {
+        match runs.last_mut() {
+            Some((first, len)) if *first + *len == n => *len += 1,
+            _ => runs.push((n, 1)),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::differing;
+
+    #[test]
+    fn differing_parts_are_named_in_runs_and_a_missing_part_differs() {
+        let equal = vec![vec![1, 2, 3]; 3];
+        assert!(differing(&equal).is_empty());
+        let one = vec![vec![1, 2, 3, 4], vec![1, 9, 8, 4], vec![1, 2, 3, 4]];
+        assert_eq!(differing(&one), vec![(1, 2)]);
+        assert_eq!(differing(&[vec![1, 2], vec![1]]), vec![(1, 1)]);
+    }
+}

@@ -1,0 +1,57 @@
+//! The least HTTP/1.1 that asks an OSD's endpoint: one GET, one answer, the connection closes.
+//!
+//! Invariant: an answer costs at most [`BODY_MAX`] of memory and [`PATIENCE`] of time between two reads.
+
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// Longer answers are no answers of an OSD.
+const BODY_MAX: u64 = 64 << 20;
+/// More than an OSD waits for an index.
+const PATIENCE: Duration = Duration::from_secs(10);
+const CONNECT_MAX: Duration = Duration::from_secs(2);
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum HttpError {
+    #[error("{addr} cannot be reached: {source}")]
+    Io { addr: SocketAddr, source: std::io::Error },
+    #[error("{0} does not answer like an OSD")]
+    Strange(SocketAddr),
+}
+
+/// Asks; gives the status and the JSON of the answer.
+pub fn get(addr: SocketAddr, path: &str) -> Result<(u16, Value), HttpError> {
+    let io = |source| HttpError::Io { addr, source };
+    let mut stream = TcpStream::connect_timeout(&addr, CONNECT_MAX).map_err(io)?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(io)?;
+    stream.set_write_timeout(Some(PATIENCE)).map_err(io)?;
+    let request = format!("GET {path} HTTP/1.1\r\nhost: {addr}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).map_err(io)?;
+    let mut answer = Vec::new();
+    stream.take(BODY_MAX).read_to_end(&mut answer).map_err(io)?;
+    parse(&answer).ok_or(HttpError::Strange(addr))
+}
+
+fn parse(answer: &[u8]) -> Option<(u16, Value)> {
+    let end = answer.windows(4).position(|w| w == b"\r\n\r\n")?;
+    let head = std::str::from_utf8(&answer[..end]).ok()?;
+    let status = head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
+    Some((status, serde_json::from_slice(&answer[end + 4..]).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn an_answer_is_a_status_and_json_and_anything_else_is_refused() {
+        let good = b"HTTP/1.1 409 Conflict\r\ncontent-type: application/json\r\n\r\n{\"applied\":7}";
+        assert_eq!(parse(good), Some((409, serde_json::json!({ "applied": 7 }))));
+        for bad in ["", "HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 xx\r\n\r\n{}", "SSH-2.0\r\n\r\n{}"] {
+            assert_eq!(parse(bad.as_bytes()), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! `basalt pg verify`: are the replicas of a PG equal?
+//!
+//! Meta says where the replicas are; each OSD reads its own, at one applied index, and gives a CRC32C for
+//! every 512 KiB; here they are only compared. With `--tables` no byte is read: only which blocks hold data.
+//!
+//! Exit codes: 0 equal, 1 different, 3 some replica could not be asked.
+
+mod compare;
+mod http;
+
+use crate::admin::Admin;
+use crate::errors::{Exit, UserError};
+use crate::{output, size};
+use anyhow::Result;
+use compare::{Member, Undone};
+use control::admin::PgView;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use types::limits::PART_MAX;
+use types::units::CHUNK;
+use types::{ChunkKey, OsdId, PgId};
+
+/// Differences that are listed for one PG.
+const LISTED_MAX: usize = 100;
+
+/// Bytes in which replicas differ.
+#[derive(Debug, Serialize)]
+struct Difference {
+    volume: String,
+    /// In the volume.
+    offset_bytes: u64,
+    len_bytes: u64,
+    at: u64,
+    /// CRC32C of the first 512 KiB, a line a replica: who agrees with whom.
+    crcs: Vec<(OsdId, u32)>,
+}
+
+/// A replica that was not compared, and why.
+#[derive(Debug, Serialize)]
+struct Unasked {
+    osd: OsdId,
+    reason: String,
+}
+
+/// The outcome for one PG.
+#[derive(Debug, Serialize)]
+struct Verdict {
+    pg: PgId,
+    osds: Vec<OsdId>,
+    /// Log index of the first and of the last chunk that was compared.
+    at: (u64, u64),
+    chunks: u64,
+    bytes: u64,
+    difference_count: u64,
+    differences: Vec<Difference>,
+    unasked: Vec<Unasked>,
+}
+
+/// What is to be compared of one PG.
+struct Plan {
+    members: Vec<Member>,
+    chunks: Vec<ChunkKey>,
+    applied: u64,
+    verdict: Verdict,
+}
+
+/// Compares these PGs, or all.
+pub fn run(admin: &Admin, wanted: &[PgId], tables: bool, as_json: bool) -> Result<Exit> {
+    let all = admin.pgs(None)?;
+    if let Some(unknown) = wanted.iter().find(|pg| all.iter().all(|view| view.pg != **pg)) {
+        return Err(UserError::new(1001, format!("there is no PG {unknown}"), "basalt pg ls").into());
+    }
+    let endpoints: BTreeMap<OsdId, _> = admin.osds()?.into_iter().map(|o| (o.osd, o.http)).collect();
+    let names: BTreeMap<_, _> = admin.volumes(None)?.into_iter().map(|v| (v.volume, v.name)).collect();
+    let chosen = all.iter().filter(|view| wanted.is_empty() || wanted.contains(&view.pg));
+    let plans: Vec<Plan> = chosen.map(|view| plan(view, &endpoints)).collect();
+    let bar = bar(plans.iter().map(|p| p.chunks.len() as u64).sum(), as_json);
+    let verdicts: Vec<Verdict> = plans.into_iter().map(|plan| compare_pg(plan, tables, &names, &bar)).collect();
+    bar.finish_and_clear();
+    conclude(&verdicts, tables, as_json)
+}
+
+fn bar(chunks: u64, as_json: bool) -> ProgressBar {
+    if as_json {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} chunks, {msg}, {eta} left");
+    ProgressBar::new(chunks).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+/// Asks every member which chunks it holds.
+fn plan(view: &PgView, endpoints: &BTreeMap<OsdId, Option<std::net::SocketAddr>>) -> Plan {
+    let mut verdict = Verdict {
+        pg: view.pg,
+        osds: Vec::new(),
+        at: (0, 0),
+        chunks: 0,
+        bytes: 0,
+        difference_count: 0,
+        differences: Vec::new(),
+        unasked: Vec::new(),
+    };
+    let mut members = Vec::new();
+    for osd in view.members.iter().map(|m| m.osd) {
+        match endpoints.get(&osd).copied().flatten() {
+            Some(http) => members.push(Member { osd, http }),
+            None => verdict.unasked.push(Unasked { osd, reason: "meta knows no HTTP address of it".to_owned() }),
+        }
+    }
+    let told = compare::ask_all(&members, |member| compare::table(member, view.pg));
+    let mut chunks = BTreeSet::new();
+    let (mut reached, mut applied) = (Vec::new(), 0);
+    for (member, answer) in members.into_iter().zip(told) {
+        match answer {
+            Ok(table) => {
+                applied = table.applied.max(applied);
+                chunks.extend(table.chunks);
+                reached.push(member);
+            }
+            Err(reason) => verdict.unasked.push(Unasked { osd: member.osd, reason }),
+        }
+    }
+    verdict.osds = reached.iter().map(|m| m.osd).collect();
+    Plan { members: reached, chunks: chunks.into_iter().collect(), applied, verdict }
+}
+
+fn compare_pg(mut plan: Plan, tables: bool, names: &BTreeMap<types::VolumeId, String>, bar: &ProgressBar) -> Verdict {
+    bar.set_message(format!("PG {}", plan.verdict.pg));
+    for key in std::mem::take(&mut plan.chunks) {
+        bar.inc(1);
+        while plan.members.len() > 1 {
+            match compare::chunk(&plan.members, plan.verdict.pg, key, tables, &mut plan.applied) {
+                Ok(digests) => {
+                    let name = names.get(&key.volume).cloned().unwrap_or_else(|| key.volume.to_string());
+                    note(&mut plan.verdict, &plan.members, key, &name, &digests);
+                    break;
+                }
+                Err(Undone::Member(osd, reason)) => {
+                    plan.members.retain(|m| m.osd != osd);
+                    plan.verdict.unasked.push(Unasked { osd, reason });
+                }
+                Err(Undone::Restless) => {
+                    let reason = format!("chunk {key} changed faster than it could be read; try again");
+                    plan.verdict
+                        .unasked
+                        .extend(plan.members.iter().map(|m| Unasked { osd: m.osd, reason: reason.clone() }));
+                    break;
+                }
+            }
+        }
+    }
+    plan.verdict
+}
+
+fn note(verdict: &mut Verdict, members: &[Member], key: ChunkKey, name: &str, digests: &compare::Digests) {
+    if verdict.chunks == 0 {
+        verdict.at.0 = digests.at;
+    }
+    verdict.at.1 = digests.at;
+    verdict.chunks += 1;
+    verdict.bytes += CHUNK;
+    for (first, count) in compare::differing(&digests.parts) {
+        verdict.difference_count += 1;
+        if verdict.differences.len() == LISTED_MAX {
+            continue;
+        }
+        let crc = |row: &Vec<u32>| row.get(first).copied().unwrap_or(0);
+        verdict.differences.push(Difference {
+            volume: name.to_owned(),
+            offset_bytes: u64::from(key.index) * CHUNK + first as u64 * PART_MAX,
+            len_bytes: count as u64 * PART_MAX,
+            at: digests.at,
+            crcs: members.iter().zip(&digests.parts).map(|(m, row)| (m.osd, crc(row))).collect(),
+        });
+    }
+}
+
+fn conclude(verdicts: &[Verdict], tables: bool, as_json: bool) -> Result<Exit> {
+    let different = verdicts.iter().map(|v| v.difference_count).sum::<u64>();
+    let unasked = verdicts.iter().any(|v| !v.unasked.is_empty());
+    let chunks: u64 = verdicts.iter().map(|v| v.chunks).sum();
+    let bytes: u64 = verdicts.iter().map(|v| v.bytes).sum();
+    let exit = match (different, unasked) {
+        (0, false) => Exit::Done,
+        (0, true) => Exit::Degraded,
+        _ => Exit::Failed,
+    };
+    if as_json {
+        let body = serde_json::json!({
+            "mode": if tables { "tables" } else { "deep" },
+            "equal": different == 0,
+            "complete": !unasked,
+            "chunks": chunks,
+            "bytes": bytes,
+            "pgs": verdicts,
+        });
+        output::json("pg.verify", body)?;
+        return Ok(exit);
+    }
+    verdicts.iter().for_each(print);
+    let asked = if unasked { "; some replicas could not be asked" } else { "" };
+    let pgs = verdicts.len();
+    let extent = format!("{pgs} PGs, {chunks} chunks of {}", size::show(CHUNK));
+    match (different, tables) {
+        (0, false) => println!("equal: every block of {extent}{asked}"),
+        (0, true) => {
+            println!("equal tables (which blocks hold data) of {extent}{asked}; no block was read: --deep does")
+        }
+        (n, false) => println!("BSLT-3012: replicas differ in {n} places of {extent}{asked}"),
+        (n, true) => println!("tables differ in {n} places of {extent}{asked}; --deep says whether bytes differ"),
+    }
+    Ok(exit)
+}
+
+fn print(verdict: &Verdict) {
+    for u in &verdict.unasked {
+        println!("pg {}: {} was not compared: {}", verdict.pg, u.osd, u.reason);
+    }
+    for d in &verdict.differences {
+        let crcs: Vec<_> = d.crcs.iter().map(|(osd, crc)| format!("{osd} {crc:08x}")).collect();
+        let end = size::show(d.len_bytes);
+        println!(
+            "pg {}: {} differs at offset {} ({end}), index {}: {}",
+            verdict.pg,
+            d.volume,
+            d.offset_bytes,
+            d.at,
+            crcs.join(", ")
+        );
+    }
+    let hidden = verdict.difference_count - verdict.differences.len() as u64;
+    if hidden > 0 {
+        println!("pg {}: and {hidden} places more", verdict.pg);
+    }
+}

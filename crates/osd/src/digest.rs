@@ -1,0 +1,255 @@
+//! Digests of a replica's chunks at one applied index: what `pg verify` compares.
+//!
+//! A tool asks with [`Osd::ask_tool`] and takes the answer with [`Osd::take_tool_answers`]; who carries them
+//! is not this room's business. A digest waits until its replica has applied exactly the index that was
+//! asked for; then all reads of the chunk are issued in that very turn, so what they show is one cut.
+//!
+//! Invariant: nothing changes by it; at most [`DIGESTS_MAX`] chunks are read at once, and what waits has a
+//! limit and a deadline. A read that a destage round sent to a second look may show a later index: then the
+//! digest is not given but asked for again.
+
+use crate::node::{Osd, Phase, ReadSlot};
+use crate::pgs::State;
+use engine::{ReadData, ReadError};
+use std::time::Duration;
+use types::control::PgReport;
+use types::limits::PART_MAX;
+use types::units::{SECTOR, SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
+use types::{ChunkKey, Index, PgId, ReplicaId, SectorRange, Time, crc32c};
+
+/// Chunks of which bytes are read at once: 16 MiB of memory each.
+pub const DIGESTS_MAX: usize = 2;
+/// Questions that wait for their index.
+pub const WAITING_MAX: usize = 16;
+/// How long a question waits for its index.
+pub const WAIT_MAX: Duration = Duration::from_secs(5);
+/// Parts of a chunk, and CRCs of a digest.
+pub const PARTS: usize = (SECTORS_PER_CHUNK as u64 * SECTOR / PART_MAX) as usize;
+
+const PART_SECTORS: u32 = (PART_MAX / SECTOR) as u32;
+/// The group's read id of a part of a digest: [`ReadSlot`]'s slot is then `key × PARTS + part`.
+pub(crate) const DIGEST: u64 = u64::MAX - 1;
+
+/// A question of a tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ToolAsk {
+    /// What the replica of this PG is, and which chunks it holds.
+    Pg { pg: PgId },
+    /// The CRC32C of each part of a chunk, at exactly this applied index.
+    Digest { pg: PgId, chunk: ChunkKey, at: Index },
+    /// As `Digest`, of the table that says which blocks of each part hold data. No byte is read.
+    Table { pg: PgId, chunk: ChunkKey, at: Index },
+}
+
+/// The answer to a [`ToolAsk`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToolAnswer {
+    /// The replica, and its chunks in ascending order.
+    Pg { report: PgReport, chunks: Vec<ChunkKey> },
+    /// One value for each part.
+    Digest { at: Index, parts: Vec<u32> },
+    /// The index that was asked for has passed: this is applied now.
+    Passed { applied: Index },
+    /// The index did not come in time.
+    Late { applied: Index },
+    /// Ask again in a moment.
+    Busy,
+    /// There is no replica of this PG here.
+    NoReplica,
+    /// It is here and cannot be read: damaged, being made, or the store is poisoned.
+    Unreadable { reason: String },
+}
+
+struct Waiting {
+    id: u64,
+    replica: ReplicaId,
+    ask: ToolAsk,
+    chunk: ChunkKey,
+    at: Index,
+    until: Time,
+}
+
+struct Running {
+    id: u64,
+    at: Index,
+    parts: Vec<u32>,
+    left: usize,
+    /// `Engine::reads_looked_up_again` when the reads were issued.
+    looks: u64,
+    failure: Option<String>,
+}
+
+/// What the OSD keeps for its tools.
+#[derive(Default)]
+pub struct Digests {
+    waiting: Vec<Waiting>,
+    running: slab::Slab<Running>,
+    answers: Vec<(u64, ToolAnswer)>,
+}
+
+impl Digests {
+    pub(crate) fn next_deadline(&self) -> Time {
+        let first = self.waiting.iter().map(|w| w.until).min();
+        first.unwrap_or(Time::NEVER)
+    }
+
+    /// The hot path asks this before anything else.
+    pub(crate) fn none_waits(&self) -> bool {
+        self.waiting.is_empty()
+    }
+}
+
+impl Osd {
+    /// Asks; the answer comes with [`Osd::take_tool_answers`] under the same `id`, after some turns.
+    pub fn ask_tool(&mut self, id: u64, ask: ToolAsk) {
+        let (ToolAsk::Pg { pg } | ToolAsk::Digest { pg, .. } | ToolAsk::Table { pg, .. }) = ask;
+        let report = match self.replica_for_tools(pg) {
+            Ok(report) => report,
+            Err(answer) => return self.digests.answers.push((id, answer)),
+        };
+        let (chunk, at) = match ask {
+            ToolAsk::Pg { .. } => {
+                let chunks = self.engine.chunks(report.replica);
+                return self.digests.answers.push((id, ToolAnswer::Pg { report, chunks }));
+            }
+            ToolAsk::Digest { chunk, at, .. } | ToolAsk::Table { chunk, at, .. } => (chunk, at),
+        };
+        let busy = self.digests.running.len() >= DIGESTS_MAX || self.digests.waiting.len() >= WAITING_MAX;
+        if busy {
+            return self.digests.answers.push((id, ToolAnswer::Busy));
+        }
+        let until = self.now + WAIT_MAX;
+        self.digests.waiting.push(Waiting { id, replica: report.replica, ask, chunk, at, until });
+    }
+
+    /// Answers that are ready, in the order in which they became so.
+    pub fn take_tool_answers(&mut self) -> Vec<(u64, ToolAnswer)> {
+        std::mem::take(&mut self.digests.answers)
+    }
+
+    fn replica_for_tools(&self, pg: PgId) -> Result<PgReport, ToolAnswer> {
+        let unreadable = |reason: &str| Err(ToolAnswer::Unreadable { reason: reason.to_owned() });
+        if let Phase::Stopped(reason) = &self.phase {
+            return unreadable(reason);
+        }
+        match self.pgs.by_pg(pg).map(|key| &self.pgs.get(key).state) {
+            None if self.phase == Phase::Mounting => unreadable("the OSD is still reading its log"),
+            None => Err(ToolAnswer::NoReplica),
+            Some(State::Creating) => unreadable("the replica is being made"),
+            Some(State::Quarantined(reason)) => unreadable(reason),
+            Some(State::Running(group)) => Ok(group.report(self.now)),
+        }
+    }
+
+    /// Once a turn: gives up what waited too long, and starts what is already at its index.
+    pub(crate) fn upkeep_digests(&mut self) {
+        let mut n = 0;
+        while n < self.digests.waiting.len() {
+            let waiting = &self.digests.waiting[n];
+            let (replica, at, late) = (waiting.replica, waiting.at, waiting.until <= self.now);
+            let slot = self.pgs.by_replica(replica);
+            let Some(applied) = slot.and_then(|key| self.pgs.group(key)).map(|group| group.applied()) else {
+                let gone = ToolAnswer::Unreadable { reason: "the replica left while it was asked".to_owned() };
+                self.answer_waiting(n, gone);
+                continue;
+            };
+            match () {
+                () if applied > at => self.answer_waiting(n, ToolAnswer::Passed { applied }),
+                () if applied == at => self.start_digest(n),
+                () if late => self.answer_waiting(n, ToolAnswer::Late { applied }),
+                () => n += 1,
+            }
+        }
+    }
+
+    /// The engine has just applied `index`: questions about exactly this cut are read now.
+    pub(crate) fn applied_for_digests(&mut self, replica: ReplicaId, index: Index) {
+        while let Some(n) = self.digests.waiting.iter().position(|w| w.replica == replica && w.at == index) {
+            self.start_digest(n);
+        }
+    }
+
+    fn answer_waiting(&mut self, n: usize, answer: ToolAnswer) {
+        let waiting = self.digests.waiting.swap_remove(n);
+        self.digests.answers.push((waiting.id, answer));
+    }
+
+    fn start_digest(&mut self, n: usize) {
+        if self.digests.running.len() >= DIGESTS_MAX {
+            return self.answer_waiting(n, ToolAnswer::Busy);
+        }
+        let Waiting { id, replica, ask, chunk, at, .. } = self.digests.waiting.swap_remove(n);
+        if matches!(ask, ToolAsk::Table { .. }) {
+            let parts = (0..PARTS).map(|part| self.table_of_part(replica, chunk, part)).collect();
+            return self.digests.answers.push((id, ToolAnswer::Digest { at, parts }));
+        }
+        let looks = self.engine.reads_looked_up_again();
+        let run = Running { id, at, parts: vec![0; PARTS], left: PARTS, looks, failure: None };
+        let key = self.digests.running.insert(run);
+        for part in 0..PARTS {
+            let slot = key * PARTS + part;
+            let token = self.reads.insert(ReadSlot { slot, read: DIGEST, replica }) as u64;
+            self.engine.read(token, replica, chunk, range_of(part), &mut self.engine_events);
+        }
+    }
+
+    /// A part's read is over.
+    pub(crate) fn digest_part(&mut self, slot: usize, result: Result<ReadData, ReadError>) {
+        let (key, part) = (slot / PARTS, slot % PARTS);
+        // A poisoned store has answered already.
+        let Some(run) = self.digests.running.get_mut(key) else { return };
+        match result {
+            Ok(ReadData::Bytes { payload, .. }) => run.parts[part] = digest(&payload),
+            Ok(ReadData::Zeros) => run.parts[part] = 0,
+            Err(error) => run.failure = Some(error.to_string()),
+        }
+        run.left -= 1;
+        if run.left > 0 {
+            return;
+        }
+        let run = self.digests.running.remove(key);
+        let answer = match run.failure {
+            Some(reason) => ToolAnswer::Unreadable { reason },
+            None if run.looks != self.engine.reads_looked_up_again() => ToolAnswer::Busy,
+            None => ToolAnswer::Digest { at: run.at, parts: run.parts },
+        };
+        self.digests.answers.push((run.id, answer));
+    }
+
+    /// The store is poisoned: nobody waits any more.
+    pub(crate) fn fail_digests(&mut self, reason: &str) {
+        let waiting = std::mem::take(&mut self.digests.waiting).into_iter().map(|w| w.id);
+        let running = std::mem::take(&mut self.digests.running).into_iter().map(|(_, r)| r.id);
+        let failed = |id| (id, ToolAnswer::Unreadable { reason: reason.to_owned() });
+        self.digests.answers.extend(waiting.chain(running).map(failed));
+    }
+
+    /// CRC of the numbers of the blocks that hold data; 0 when none does. Blocks count as wholes, because
+    /// one replica may have destaged what another still holds by sectors.
+    fn table_of_part(&self, replica: ReplicaId, chunk: ChunkKey, part: usize) -> u32 {
+        let range = range_of(part);
+        let mut blocks = Vec::new();
+        let mut at = range.start;
+        for (sectors, data) in self.engine.extents(replica, chunk, range) {
+            let (first, last) = (at / SECTORS_PER_BLOCK, (at + sectors - 1) / SECTORS_PER_BLOCK);
+            at += sectors;
+            if data {
+                blocks.extend(first..=last);
+            }
+        }
+        blocks.dedup();
+        let bytes: Vec<u8> = blocks.iter().flat_map(|block| block.to_le_bytes()).collect();
+        if bytes.is_empty() { 0 } else { crc32c(&bytes).max(1) }
+    }
+}
+
+fn range_of(part: usize) -> SectorRange {
+    SectorRange::new(part as u32 * PART_SECTORS, PART_SECTORS)
+}
+
+/// CRC32C of a part's bytes; 0 stands for a part that is all zeros, however it is stored.
+fn digest(bytes: &[u8]) -> u32 {
+    if bytes.iter().all(|b| *b == 0) { 0 } else { crc32c(bytes).max(1) }
+}
+
+const _: () = assert!(PARTS * PART_SECTORS as usize == SECTORS_PER_CHUNK as usize);
