@@ -278,6 +278,11 @@ impl Node {
         self.bare(RaftKind::HeartbeatResponse, from, self.term(), Index(0))
     }
 
+    /// The acknowledgement that a stream's end stands for (R12): `from` holds everything up to `index`.
+    pub fn append_response(&self, from: ReplicaId, index: Index) -> RaftMsg {
+        RaftMsg { index, ..self.bare(RaftKind::AppendResponse, from, self.term(), Index(0)) }
+    }
+
     fn bare(&self, kind: RaftKind, from: ReplicaId, term: Term, commit: Index) -> RaftMsg {
         RaftMsg {
             pg: self.config.pg,

@@ -21,6 +21,7 @@ pub mod pairs;
 mod peers;
 mod reads;
 mod report;
+mod stream;
 mod transfer;
 pub mod window;
 

@@ -1,0 +1,60 @@
+//! A follower behind the log, seen by the group (R12): what the leader learns when its stream has ended, and
+//! what the follower asks before it lets one in.
+//!
+//! The contents travel outside: the OSD carries them from engine to engine. No snapshot message is stepped. A
+//! follower that was installed at S is a group born from a checkpoint at S, and tells the leader so; for raft
+//! that is the acknowledgement of an append up to S.
+//!
+//! Invariant: only what is committed is acknowledged in this way. The leader of any later term holds it too, so
+//! that the two logs match up to there (raft's leader completeness), whatever was lost in between.
+
+use crate::decision::Decision;
+use crate::{Action, Group};
+use types::{Index, OsdId, ReplicaId, Term, Time};
+
+impl Group {
+    /// The replica on `from`, in `term`, holds everything up to its `commit` durably: sending goes on there.
+    /// Nothing happens unless this replica leads in that term or a later one.
+    pub fn handle_follower_stands(
+        &mut self,
+        _now: Time,
+        from: OsdId,
+        term: Term,
+        commit: Index,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(replica) = self.replica_on(from).filter(|id| *id != self.identity.replica) else { return };
+        let current = self.current().is_some_and(|leading| leading.term >= term);
+        // A deposed leader that does not know it yet may hold less than a follower.
+        if !current || commit > self.node.last_index() || commit.0 == 0 {
+            return;
+        }
+        let response = self.node.append_response(replica, commit);
+        let result = self.node.step(&response);
+        self.stepped(result, actions);
+    }
+
+    /// Whether `replica` is the member on `osd`.
+    pub fn is_member_on(&self, osd: OsdId, replica: ReplicaId) -> bool {
+        self.replica_on(osd) == Some(replica)
+    }
+
+    /// The member on `osd`, if there is one besides this replica.
+    pub fn peer_on(&self, osd: OsdId) -> Option<ReplicaId> {
+        self.replica_on(osd).filter(|id| *id != self.identity.replica)
+    }
+
+    /// Whether a stream as of (`index`, `term`) would bring nothing: raft ignores a snapshot that it already
+    /// matches.
+    pub fn covers(&self, index: Index, term: Term) -> bool {
+        index <= self.node.commit_index() || self.node.term_at(index) == Some(term)
+    }
+
+    /// Whether these bytes are a decision state that this replica can start from.
+    pub fn can_start_from(&self, bytes: &[u8]) -> bool {
+        Decision::decode(bytes).is_ok_and(|decision| {
+            let me = self.identity.replica;
+            decision.conf.members().contains(&me) && decision.members.iter().any(|m| m.replica == me)
+        })
+    }
+}
