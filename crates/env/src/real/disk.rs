@@ -9,12 +9,17 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 use types::IoBufMut;
 use types::iobuf::ALIGN;
 
 const ALIGN_MIN: u32 = 512;
 /// Major number of loop devices.
 const LOOP_MAJOR: u32 = 7;
+/// How long a lock is waited for. After a `kill -9` the kernel still finishes the ring's operations, and
+/// keeps the file and its lock until then: a successor that starts at once must come after them.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(3);
+const LOCK_LOOK: Duration = Duration::from_millis(5);
 
 /// An open disk. The lock goes with the file.
 pub(super) struct Disk {
@@ -35,18 +40,7 @@ pub(super) fn open(spec: &DiskSpec, id: DiskId) -> Result<(Disk, DiskInfo), EnvE
         // On a block device: refuse one that is mounted or claimed by the kernel.
         flags |= libc::O_EXCL;
     }
-    let file = OpenOptions::new().read(true).write(!spec.read_only).custom_flags(flags).open(&spec.path).map_err(
-        |e| match e.raw_os_error() {
-            Some(libc::EINVAL) => EnvError::NoDirectIo { path: spec.path.clone() },
-            // O_EXCL on a block device.
-            Some(libc::EBUSY) => EnvError::Locked { path: spec.path.clone() },
-            _ => failed(e),
-        },
-    )?;
-    sys::lock(&file, spec.read_only).map_err(|e| match e.kind() {
-        io::ErrorKind::WouldBlock => EnvError::Locked { path: spec.path.clone() },
-        _ => failed(e),
-    })?;
+    let file = locked(spec, flags)?;
     // The device node of a block device may well live on a devtmpfs.
     if kind == DiskKind::File && sys::is_in_memory(&file).map_err(failed)? {
         return Err(EnvError::NoDirectIo { path: spec.path.clone() });
@@ -60,6 +54,35 @@ pub(super) fn open(spec: &DiskSpec, id: DiskId) -> Result<(Disk, DiskInfo), EnvE
     let volatile_cache = !spec.assume_plp && has_volatile_cache(device);
     let info = DiskInfo { id, kind, size_bytes, align_bytes, volatile_cache };
     Ok((Disk { file, size_bytes, read_only: spec.read_only }, info))
+}
+
+/// Opens and locks, as soon as nobody else holds it.
+#[allow(clippy::disallowed_methods, reason = "at start there is no loop yet to wait in, and no event to wait for")]
+fn locked(spec: &DiskSpec, flags: i32) -> Result<File, EnvError> {
+    let until = Instant::now() + LOCK_WAIT_MAX;
+    loop {
+        match open_and_lock(spec, flags) {
+            Err(EnvError::Locked { .. }) if Instant::now() < until => std::thread::sleep(LOCK_LOOK),
+            result => return result,
+        }
+    }
+}
+
+fn open_and_lock(spec: &DiskSpec, flags: i32) -> Result<File, EnvError> {
+    let failed = |source: io::Error| EnvError::Open { path: spec.path.clone(), source };
+    let file = OpenOptions::new().read(true).write(!spec.read_only).custom_flags(flags).open(&spec.path).map_err(
+        |e| match e.raw_os_error() {
+            Some(libc::EINVAL) => EnvError::NoDirectIo { path: spec.path.clone() },
+            // O_EXCL on a block device.
+            Some(libc::EBUSY) => EnvError::Locked { path: spec.path.clone() },
+            _ => failed(e),
+        },
+    )?;
+    sys::lock(&file, spec.read_only).map_err(|e| match e.kind() {
+        io::ErrorKind::WouldBlock => EnvError::Locked { path: spec.path.clone() },
+        _ => failed(e),
+    })?;
+    Ok(file)
 }
 
 /// What direct I/O needs here, found by asking and proven by one read.

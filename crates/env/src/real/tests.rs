@@ -445,3 +445,17 @@ fn environments_differ_in_their_dice() {
     let draw = |rig: &mut Rig| (0..4).map(|_| rig.env.random()).collect::<Vec<_>>();
     assert_ne!(draw(&mut a), draw(&mut b));
 }
+
+#[test]
+fn an_opener_waits_for_a_predecessor_that_is_just_going() {
+    let file = TempFile::new("going", 8192);
+    let mut first = Rig::new();
+    first.env.open_disk(&file.spec()).unwrap();
+    let spec = file.spec();
+    let opener = std::thread::spawn(move || Rig::new().env.open_disk(&spec).map(|_| ()));
+    // Long enough for the opener to meet the lock; a slow one finds it free.
+    let (_never, quiet) = std::sync::mpsc::channel::<()>();
+    assert!(quiet.recv_timeout(std::time::Duration::from_millis(100)).is_err());
+    drop(first);
+    opener.join().unwrap().unwrap();
+}
