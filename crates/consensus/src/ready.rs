@@ -178,15 +178,30 @@ impl Node {
             out.read_states.push(ReadState { context: u64::from_le_bytes(context), index: Index(state.index) });
         }
         let mut now = Vec::new();
-        for msg in rd.take_messages() {
+        for mut msg in rd.take_messages() {
+            self.mend_head(&mut msg);
             message_from_raft(self.pg(), msg, self.payload_len, &mut now);
         }
         let mut later = Vec::new();
-        for msg in rd.take_persisted_messages() {
+        for mut msg in rd.take_persisted_messages() {
+            self.mend_head(&mut msg);
             message_from_raft(self.pg(), msg, self.payload_len, &mut later);
         }
         self.raw.advance_append_async(rd);
         self.queue(hard_state, reported, now, later);
+    }
+
+    /// Raft joins entries to an append that waits without any, whatever its head says (`try_batching` of raft
+    /// 0.7): when the follower's next index fell in between, the head names a later entry. The entries
+    /// are right; so the head becomes the one before them.
+    fn mend_head(&self, msg: &mut raft::eraftpb::Message) {
+        let Some(first) = msg.entries.first().map(|e| e.index).filter(|first| *first != msg.index + 1) else { return };
+        assert!(msg.msg_type == raft::eraftpb::MessageType::MsgAppend, "only an append carries entries");
+        match self.raw.raft.raft_log.term(first - 1) {
+            Ok(term) => (msg.index, msg.log_term) = (first - 1, term),
+            // Compacted meanwhile: an append without entries asks the follower where it stands.
+            Err(_) => msg.entries.clear(),
+        }
     }
 
     /// A leader's messages leave before its own batch is durable, unless its very term is not: then the
