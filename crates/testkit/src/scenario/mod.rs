@@ -1,5 +1,6 @@
 //! The scenarios: each makes its own cluster, hurts it in one way, and says what came of it.
 
+mod hurt_each;
 mod kill_all;
 
 use crate::clock;
