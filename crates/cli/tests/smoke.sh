@@ -1,9 +1,14 @@
 #!/usr/bin/env bash
-# Real processes, real clients: a cluster is made, used, hurt and checked. About two minutes.
+# Real processes, real clients: a cluster is made, used, hurt and checked. Under a minute.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../../.." && pwd)
-basalt=${CARGO_TARGET_DIR:-$root/target}/debug/basalt
-cargo build --quiet --package cli
+# BASALT_BIN: a binary that is built already.
+if [ -n "${BASALT_BIN:-}" ]; then
+  basalt=$BASALT_BIN
+else
+  basalt=${CARGO_TARGET_DIR:-$root/target}/debug/basalt
+  cargo build --quiet --package cli
+fi
 # Not on tmpfs: devices are opened O_DIRECT.
 work=$(mktemp -d "${SMOKE_DIR:-/var/tmp}/basalt-smoke.XXXXXX")
 export XDG_STATE_HOME=$work/state
@@ -33,8 +38,8 @@ if b nbd main/smoke --socket "$work/second.sock" 2>"$work/refused.txt"; then fai
 grep -q 'BSLT-' "$work/refused.txt" || fail "no code in: $(cat "$work/refused.txt")"
 step "a second writer is refused with a code"
 
-fio --name=smoke --ioengine=nbd --uri="$uri" --rw=randwrite --bs=4k --iodepth=16 --offset=64M --size=48M \
-  --verify=crc32c --verify_fatal=1 --do_verify=1 --time_based=0 --output="$work/fio.txt" &
+fio --name=smoke --ioengine=nbd --uri="$uri" --rw=randwrite --bs=4k --iodepth=16 --offset=64M --size=64M --rate_iops=1500 \
+  --verify=crc32c --verify_fatal=1 --do_verify=1 --output="$work/fio.txt" &
 fio=$!
 for n in 1 2 3; do
   sleep 1.5
@@ -42,6 +47,7 @@ for n in 1 2 3; do
   sleep 1
   b dev start "$n" >/dev/null
 done
+kill -0 "$fio" || fail "fio ended before the last kill: $(cat "$work/fio.txt")"
 wait "$fio" || fail "fio under kill -9: $(cat "$work/fio.txt")"
 step "fio verifies while every OSD in turn is killed and restarted"
 
@@ -53,8 +59,7 @@ step "what fio did not touch is unchanged"
 b pg verify --deep >"$work/verify.txt" || fail "pg verify: $(cat "$work/verify.txt")"
 step "all replicas are equal, block by block"
 
-mark=$(sed -n 's/.*"mark": "\(.*\)".*/\1/p' "$XDG_STATE_HOME/basalt/dev/smoke/cluster.json")
-pkill -9 -f -- "--dev-mark=$mark" || true
+for pid in "$XDG_STATE_HOME"/basalt/dev/smoke/pids/*; do kill -9 "$(cat "$pid")"; done
 b dev up --export main/smoke >/dev/null || fail "restart after killing everything"
 qemu-img dd -f raw -O raw bs=1M count=64 if="$uri" of="$work/back" 2>/dev/null
 cmp -n $((64 << 20)) "$work/image" "$work/back" || fail "data was lost when everything was killed"
