@@ -55,7 +55,7 @@ impl Pairs {
     /// The listing for `osd` out of all groups of this OSD.
     pub fn listing<'a>(now: Time, osd: OsdId, full: bool, groups: impl Iterator<Item = &'a Group>) -> Listing {
         let items = groups.filter_map(|group| group.listing_for(now, osd)).filter(|(_, active)| full || *active);
-        Listing { sent_at: now.0, full, items: items.map(|(item, _)| item).collect() }
+        Listing { sent_at: now.0, full, spent_aus: 0, items: items.map(|(item, _)| item).collect() }
     }
 
     /// Takes note of a listing. Its items then go to `Group::handle_listed`, and the renewed ones into
@@ -72,7 +72,7 @@ impl Pairs {
     pub fn echo(listing: &Listing, renewed: impl Iterator<Item = PgId>) -> ListingEcho {
         let terms: BTreeMap<PgId, types::Term> = listing.items.iter().map(|item| (item.pg, item.term)).collect();
         let renewed = renewed.filter_map(|pg| terms.get(&pg).map(|term| (pg, *term))).collect();
-        ListingEcho { sent_at: listing.sent_at, renewed }
+        ListingEcho { sent_at: listing.sent_at, granted_aus: 0, device_full: false, renewed }
     }
 
     /// Whether `leader` was heard within one promise and said, in its last full listing, that it leads `pg`.
@@ -102,7 +102,7 @@ mod tests {
     fn listing(full: bool, pgs: &[PgId]) -> Listing {
         let item =
             |pg: &PgId| Listed { pg: *pg, from: ReplicaId(1), to: ReplicaId(2), term: Term(3), commit: Index(0) };
-        Listing { sent_at: 5, full, items: pgs.iter().map(item).collect() }
+        Listing { sent_at: 5, full, spent_aus: 0, items: pgs.iter().map(item).collect() }
     }
 
     #[test]
@@ -152,7 +152,7 @@ mod tests {
     fn an_echo_names_what_was_renewed_with_the_leaders_term() {
         let listing = listing(false, &[PG]);
         let echo = Pairs::echo(&listing, [PG, PgId { pool: PoolId(1), n: 8 }].into_iter());
-        assert_eq!(echo, ListingEcho { sent_at: 5, renewed: vec![(PG, Term(3))] });
+        assert_eq!((echo.sent_at, echo.renewed), (5, vec![(PG, Term(3))]));
         assert_eq!(Pairs::echo(&listing, std::iter::empty()).renewed, []);
     }
 }

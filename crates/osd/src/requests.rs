@@ -103,6 +103,7 @@ impl Osd {
             RequestBody::Read { .. } | RequestBody::Extents { .. } => None,
         };
         let id = request.id;
+        tracing::trace!(%link, ?request, "request");
         let origin = Origin(self.inflight.slab.insert(Waiting { link, since: self.now, written }) as u64);
         let slot = self.pgs.by_pg(request.pg);
         match slot {
@@ -120,6 +121,7 @@ impl Osd {
     pub(crate) fn reply(&mut self, origin: Origin, reply: Reply) {
         let waiting = self.inflight.slab.remove(origin.0 as usize);
         let took = self.now.since(waiting.since);
+        tracing::trace!(link = %waiting.link, id = reply.id, result = ?reply.result, "reply");
         match (&reply.result, waiting.written) {
             (Ok(ReplyBody::Done), Some(bytes)) => {
                 self.metrics.writes.inc();
@@ -152,7 +154,7 @@ impl Osd {
                 renewed.push((item.pg, item.term));
             }
         }
-        let echo = wire::ListingEcho { sent_at: listing.sent_at, renewed };
+        let echo = wire::ListingEcho { sent_at: listing.sent_at, granted_aus: 0, device_full: false, renewed };
         self.bus.send(link, Message::ListingEcho(echo));
     }
 

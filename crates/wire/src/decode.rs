@@ -244,11 +244,13 @@ fn read_message(kind: u8, input: &mut Input<'_>) -> Result<Message, WireError> {
         kind::LISTING => read_listing(input).map(Message::Listing),
         kind::LISTING_ECHO => {
             let r: EchoRecord = input.take("listing echo")?;
-            zero("listing echo", r.reserved.get() == 0)?;
+            zero("listing echo", r.reserved == [0; 3])?;
+            let device_full = flag("a device's state", r.device_full)?;
+            let (sent_at, granted_aus) = (r.sent_at.get(), r.granted_aus.get());
             let renewed = input.list("listing echo", r.count.get() as usize, |r: RenewedRecord| {
                 Ok((pg_id(r.pg), Term(r.term.get())))
             })?;
-            Ok(Message::ListingEcho(ListingEcho { sent_at: r.sent_at.get(), renewed }))
+            Ok(Message::ListingEcho(ListingEcho { sent_at, granted_aus, device_full, renewed }))
         }
         kind::GOODBYE => {
             let r: GoodbyeRecord = input.take("goodbye")?;
@@ -273,7 +275,7 @@ fn read_listing(input: &mut Input<'_>) -> Result<Listing, WireError> {
             commit: Index(item.commit.get()),
         })
     })?;
-    Ok(Listing { sent_at: r.sent_at.get(), full, items })
+    Ok(Listing { sent_at: r.sent_at.get(), full, spent_aus: r.spent_aus.get(), items })
 }
 
 fn read_request(kind: u8, input: &mut Input<'_>) -> Result<Request, WireError> {

@@ -185,6 +185,7 @@ fn put_message(out: &mut Out<'_>, message: &Message, bufs: &mut Vec<IoBuf>) {
             out.header(kind::LISTING, len);
             out.record(&ListingRecord {
                 sent_at: U64::new(listing.sent_at),
+                spent_aus: U64::new(listing.spent_aus),
                 count: count(listing.items.len()),
                 full: u8::from(listing.full),
                 ..ListingRecord::default()
@@ -203,7 +204,9 @@ fn put_message(out: &mut Out<'_>, message: &Message, bufs: &mut Vec<IoBuf>) {
             out.header(kind::LISTING_ECHO, len);
             out.record(&EchoRecord {
                 sent_at: U64::new(echo.sent_at),
+                granted_aus: U64::new(echo.granted_aus),
                 count: count(echo.renewed.len()),
+                device_full: u8::from(echo.device_full),
                 ..EchoRecord::default()
             });
             for (pg, term) in &echo.renewed {

@@ -172,6 +172,8 @@ pub struct Listing {
     pub sent_at: u64,
     /// All PGs led at the sender, not only those with recent client I/O.
     pub full: bool,
+    /// AUs that the sender has spent of what the receiver granted it, since the connection began (R13).
+    pub spent_aus: u64,
     pub items: Vec<Listed>,
 }
 
@@ -189,6 +191,10 @@ pub struct Listed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListingEcho {
     pub sent_at: u64,
+    /// AUs of its device that the sender has granted the receiver, since the connection began (R13).
+    pub granted_aus: u64,
+    /// The sender's device is full: what was granted may be spent, more will not come.
+    pub device_full: bool,
     pub renewed: Vec<(PgId, Term)>,
 }
 

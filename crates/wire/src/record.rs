@@ -72,12 +72,12 @@ records! {
     }
 
     /// Tail: `count` items.
-    ListingRecord 16 { sent_at: U64, count: U32, full: u8, reserved: [u8; 3] }
+    ListingRecord 24 { sent_at: U64, spent_aus: U64, count: U32, full: u8, reserved: [u8; 3] }
 
     ListedRecord 40 { pg: PgRecord, from: U64, to: U64, term: U64, commit: U64 }
 
     /// Tail: `count` items.
-    EchoRecord 16 { sent_at: U64, count: U32, reserved: U32 }
+    EchoRecord 24 { sent_at: U64, granted_aus: U64, count: U32, device_full: u8, reserved: [u8; 3] }
 
     RenewedRecord 16 { pg: PgRecord, term: U64 }
 

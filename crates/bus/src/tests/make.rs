@@ -46,7 +46,7 @@ pub fn vote(index: u64) -> Message {
 }
 
 pub fn listing(sent_at: u64) -> Message {
-    Message::Listing(Listing { sent_at, full: false, items: Vec::new() })
+    Message::Listing(Listing { sent_at, full: false, spent_aus: 0, items: Vec::new() })
 }
 
 fn request(id: u64, body: RequestBody) -> Request {

@@ -83,9 +83,11 @@ fn messages() -> Vec<(&'static str, Message)> {
     let mut all = requests();
     all.extend(replies());
     all.push(("raft", Message::Raft(raft())));
-    all.push(("listing", Message::Listing(Listing { sent_at: 0xa1, full: true, items: vec![item] })));
+    let listing = Listing { sent_at: 0xa1, full: true, spent_aus: 0xa3, items: vec![item] };
+    all.push(("listing", Message::Listing(listing)));
     let renewed = vec![(PG, Term(0xa2))];
-    all.push(("listing echo", Message::ListingEcho(ListingEcho { sent_at: 0xa1, renewed })));
+    let echo = ListingEcho { sent_at: 0xa1, granted_aus: 0xa4, device_full: true, renewed };
+    all.push(("listing echo", Message::ListingEcho(echo)));
     all.push(("goodbye", Message::Goodbye(vec![PG])));
     all.extend(streams());
     all

@@ -224,6 +224,7 @@ pub fn message(rng: &mut Rng) -> Message {
         3 => Message::Listing(Listing {
             sent_at: number(rng),
             full: rng.chance(1, 2),
+            spent_aus: number(rng),
             items: (0..rng.below(30))
                 .map(|_| Listed {
                     pg: pg(rng),
@@ -236,6 +237,8 @@ pub fn message(rng: &mut Rng) -> Message {
         }),
         4 => Message::ListingEcho(ListingEcho {
             sent_at: number(rng),
+            granted_aus: number(rng),
+            device_full: rng.chance(1, 2),
             renewed: (0..rng.below(30)).map(|_| (pg(rng), Term(number(rng)))).collect(),
         }),
         _ => Message::Goodbye((0..rng.below(30)).map(|_| pg(rng)).collect()),
