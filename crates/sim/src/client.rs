@@ -18,6 +18,8 @@ use types::rng::Rng;
 
 /// The volume under test.
 pub const VOLUME: &str = "main/v";
+/// Requests that are still asked when nothing is broken any more.
+const CALM_OPERATIONS: u64 = 100;
 const OPEN_AGAIN: Duration = Duration::from_millis(100);
 
 /// The machine, and the process on it while one runs.
@@ -74,8 +76,11 @@ impl ClientNode {
         self.workload = Some(workload);
     }
 
-    /// No more pauses between requests.
+    /// No more pauses between requests, and only some more of them.
     pub fn hurry(&mut self) {
+        if let Some(workload) = &mut self.workload {
+            workload.limit(CALM_OPERATIONS);
+        }
         self.pace = 0;
         self.submit_at = Time::ZERO;
     }

@@ -452,8 +452,8 @@ impl Cluster {
             text.push_str("; ");
         }
         for client in &self.clients {
-            let inflight = client.workload.as_ref().map_or(0, Workload::inflight);
-            let _ = write!(text, "client: {inflight} in flight, open {}; ", client.is_open());
+            let waits = client.workload.as_ref().map(Workload::waiting).unwrap_or_default();
+            let _ = write!(text, "client: open {}, waits for {waits}; ", client.is_open());
         }
         text
     }

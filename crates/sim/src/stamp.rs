@@ -1,6 +1,8 @@
 //! What the simulator writes into a sector, so that a read can say which write it saw.
 //!
-//! 512 bytes: magic, volume, sector, stamp, then bytes drawn from the stamp, then a CRC32C over all of it.
+//! 512 bytes: magic, volume, sector, stamp, then bytes drawn from the stamp, then a hash over all of it. Not a
+//! CRC32C: bytes that end with their own CRC all have the same CRC, and the system's checksums would tell
+//! no two sectors apart.
 //! A sector that mixes two writes, belongs elsewhere, or holds old bytes of a reused AU does not decode as
 //! the sector that was asked for.
 
@@ -9,6 +11,14 @@ use types::units::SECTOR;
 
 const MAGIC: u64 = 0x6d69_735f_746c_6173;
 const LEN: usize = SECTOR as usize;
+
+fn hash(bytes: &[u8]) -> u64 {
+    let fold = |sum: u64, word: &[u8]| {
+        let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
+        (sum.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    };
+    bytes.chunks_exact(8).fold(0x1234_5678, fold)
+}
 
 /// Fills `out` (one sector).
 pub fn write(out: &mut [u8], volume: u64, sector: u64, stamp: u64) {
@@ -20,8 +30,8 @@ pub fn write(out: &mut [u8], volume: u64, sector: u64, stamp: u64) {
     for chunk in out[32..LEN - 8].chunks_exact_mut(8) {
         chunk.copy_from_slice(&rng.next_u64().to_le_bytes());
     }
-    let crc = u64::from(types::crc32c(&out[..LEN - 8]));
-    out[LEN - 8..].copy_from_slice(&crc.to_le_bytes());
+    let sum = hash(&out[..LEN - 8]);
+    out[LEN - 8..].copy_from_slice(&sum.to_le_bytes());
 }
 
 /// The stamp that one sector carries; `None` for zeros.
@@ -34,7 +44,7 @@ pub fn read(bytes: &[u8], volume: u64, sector: u64) -> Result<Option<u64>, Strin
         return Ok(None);
     }
     let word = |i: usize| u64::from_le_bytes(bytes[i * 8..i * 8 + 8].try_into().expect("eight bytes"));
-    if word(0) != MAGIC || word(LEN / 8 - 1) != u64::from(types::crc32c(&bytes[..LEN - 8])) {
+    if word(0) != MAGIC || word(LEN / 8 - 1) != hash(&bytes[..LEN - 8]) {
         return Err("holds bytes that nobody wrote as one sector".to_owned());
     }
     if word(1) != volume || word(2) != sector {
@@ -45,6 +55,14 @@ pub fn read(bytes: &[u8], volume: u64, sector: u64) -> Result<Option<u64>, Strin
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn two_stamps_have_two_checksums() {
+        let (mut a, mut b) = ([0u8; 512], [0u8; 512]);
+        super::write(&mut a, 1, 7, 3);
+        super::write(&mut b, 1, 7, 4);
+        assert_ne!(types::crc32c(&a), types::crc32c(&b));
+    }
+
     #[test]
     fn a_mixed_or_foreign_sector_is_recognised() {
         let (mut a, mut b) = ([0u8; 512], [0u8; 512]);

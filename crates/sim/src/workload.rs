@@ -40,6 +40,7 @@ pub struct Workload {
     pub answered: u64,
 }
 
+#[derive(Debug)]
 struct Op {
     sector: u64,
     count: u64,
@@ -47,6 +48,7 @@ struct Op {
     start: u64,
 }
 
+#[derive(Debug)]
 enum Kind {
     Write { stamp: u64, fenced: bool },
     Read,
@@ -87,6 +89,12 @@ impl Workload {
 
     pub fn operations(&self) -> u64 {
         self.shape.operations
+    }
+
+    /// What is in flight, for a failure's text.
+    pub fn waiting(&self) -> String {
+        let all: Vec<String> = self.inflight.values().take(5).map(|op| format!("{op:?}")).collect();
+        format!("{} [{}]", self.inflight.len(), all.join(", "))
     }
 
     pub fn inflight(&self) -> usize {
@@ -143,6 +151,11 @@ impl Workload {
             Request::Write { offset, buf: self.payload(sector, count, stamp), fua: false }
         };
         Some(self.ask(request, op))
+    }
+
+    /// Asks for at most this many more.
+    pub fn limit(&mut self, more: u64) {
+        self.shape.operations = self.shape.operations.min(self.asked + more);
     }
 
     /// Asks for nothing more but one read of every sector that it may have written.
