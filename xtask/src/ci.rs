@@ -66,7 +66,7 @@ fn deny() -> Result<()> {
         println!("deny: skipped, cargo-deny is not installed (`make deny` installs it)");
         return Ok(());
     }
-    sh::run("cargo", &["deny", "--offline", "check", "bans", "licenses", "sources"])
+    sh::run("cargo", &["deny", "check", "bans", "licenses", "sources"])
 }
 
 fn counts_file() -> Result<PathBuf> {
