@@ -42,7 +42,8 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Follower {
     pub matched: Index,
-    /// Sends are streamed; otherwise raft probes, one message at a time.
+    /// Sends are streamed, or nothing is left to send; otherwise raft probes, one message at a time. Raft
+    /// goes on probing one that has everything until the next entry: that is no reason to call it behind.
     pub streaming: bool,
 }
 
@@ -195,7 +196,9 @@ impl Node {
     /// What this leader knows of `id`; `None` when not leading or for a stranger.
     pub fn follower(&self, id: ReplicaId) -> Option<Follower> {
         let progress = self.raw.raft.prs().get(id.0).filter(|_| self.is_leader())?;
-        Some(Follower { matched: Index(progress.matched), streaming: progress.state == ProgressState::Replicate })
+        let matched = Index(progress.matched);
+        let streaming = progress.state == ProgressState::Replicate || matched == self.last_index();
+        Some(Follower { matched, streaming })
     }
 
     /// Steps a peer's message, after checking it.

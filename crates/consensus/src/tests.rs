@@ -1,6 +1,6 @@
 //! Laws of the doors around raft: what is refused, what is split, what waits for the disk.
 
-use crate::{ConfState, Config, Ignored, Node, Ready, Role, Start, StartError, StepError, Violation};
+use crate::{ConfState, Config, Follower, Ignored, Node, Ready, Role, Start, StartError, StepError, Violation};
 use bytes::Bytes;
 use types::store::{Crcs, HardState};
 use types::{Entry, EntryKind, Index, IoBuf, PgId, PoolId, ReplicaId, Term};
@@ -376,6 +376,19 @@ fn a_follower_that_lags_is_sent_a_frame_at_a_time_and_streamed_below_the_log() {
     assert!(node.follower(ReplicaId(3)).expect("a member").streaming);
     node.compact(Index(100));
     assert_eq!(node.first_index(), Index(41), "never above what is applied");
+}
+
+#[test]
+fn a_follower_that_has_everything_is_in_step_although_its_connection_was_lost() {
+    let mut node = leader();
+    node.step(&RaftMsg { index: Index(6), ..msg(RaftKind::AppendResponse, 4) }).expect("an honest answer");
+    settle(&mut node);
+    let of2 = |node: &Node| node.follower(ReplicaId(2)).expect("a member");
+    assert_eq!(of2(&node), Follower { matched: Index(6), streaming: true });
+    node.report_unreachable(ReplicaId(2));
+    assert_eq!(of2(&node), Follower { matched: Index(6), streaming: true });
+    node.propose([Bytes::from_static(b"x")].into_iter()).expect("a leader proposes");
+    assert!(!of2(&node).streaming, "it has to show that it still follows");
 }
 
 #[test]
