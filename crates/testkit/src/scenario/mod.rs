@@ -32,8 +32,11 @@ impl Settings {
 type Run = fn(&Settings, &mut Outcome) -> Result<()>;
 
 /// Name, what is done, and the function that does it.
-pub const ALL: &[(&str, &str, Run)] =
-    &[("kill-all", "kill -9 of everything at random moments, restart in random order", kill_all::run)];
+pub const ALL: &[(&str, &str, Run)] = &[
+    ("kill9-each", "kill -9 of each OSD in turn under fio --verify through NBD, restart", hurt_each::kill9),
+    ("sigstop-each", "SIGSTOP of each OSD in turn for 3 s under fio --verify through NBD", hurt_each::sigstop),
+    ("kill-all", "kill -9 of everything at random moments, restart in random order", kill_all::run),
+];
 
 /// Runs one scenario to its outcome; an error on the way is a fault.
 pub fn run(name: &str, done: &str, run: Run, settings: &Settings) -> Outcome {
