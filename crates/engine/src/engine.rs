@@ -70,6 +70,10 @@ pub struct Engine {
     pub(crate) partial_blocks: u64,
     /// Something may wait for a round.
     pub(crate) maybe_dirty: bool,
+    /// What waits for a round may give space back: zeros, cuts, ends of replicas.
+    pub(crate) releasing: bool,
+    /// The loop has none to promise.
+    pub(crate) space_wanted: bool,
     pub(crate) last_apply: Time,
     pub(crate) last_round: Time,
     pub(crate) now: Time,
@@ -105,6 +109,8 @@ impl Engine {
             overlay_bytes: 0,
             partial_blocks: 0,
             maybe_dirty: false,
+            releasing: false,
+            space_wanted: false,
             last_apply: Time::ZERO,
             last_round: Time::ZERO,
             now: Time::ZERO,
@@ -221,6 +227,7 @@ impl Engine {
         self.tombstones.insert(replica);
         self.destroyed.insert(replica);
         self.maybe_dirty = true;
+        self.releasing = true;
         self.queue(Work::Destroy { replica });
     }
 
@@ -276,21 +283,26 @@ impl Engine {
         assert!(r.damage.is_none(), "{replica} is damaged and applies");
         r.applied = index;
         let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
+        let mut judged = None;
         match effect {
             Effect::None => return,
             Effect::Write { chunk, range } => {
                 let kept = r.log.get(index).expect("an entry is in the log when it is applied");
                 let payload = kept.payload.clone().expect("an entry that writes has a payload");
                 assert_eq!(payload.range(), range, "entry {index} of {replica}");
-                r.overlay.write(chunk, range, Some(payload));
+                judged = r.overlay.write(chunk, range, Some(payload)).then_some(chunk);
             }
-            Effect::Zero { chunk, range } => r.overlay.write(chunk, range, None),
+            Effect::Zero { chunk, range } => judged = r.overlay.write(chunk, range, None).then_some(chunk),
             Effect::Cut { volume, from_chunk } => r.overlay.cut(volume, from_chunk),
         }
         self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
         self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
         self.maybe_dirty = true;
+        self.releasing |= !matches!(effect, Effect::Write { .. });
         self.last_apply = self.now;
+        if let Some(chunk) = judged {
+            self.judge_space(replica, chunk);
+        }
     }
 
     /// Reports that what was recovered of a replica cannot be used; it stays damaged until it is destroyed.

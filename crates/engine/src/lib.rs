@@ -22,11 +22,13 @@ mod reclaim;
 mod replica;
 mod round;
 pub mod seam;
+mod space;
 
 pub use api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure, ReadData, ReadError};
 pub use engine::Engine;
 pub use format::{FormatError, FormatParams, format_device, format_image, read_superblock};
 pub use layout::superblock::Superblock;
+pub use space::Space;
 
 #[cfg(test)]
 mod tests;

@@ -198,6 +198,9 @@ impl Engine {
         self.overlay_bytes = self.replicas.values().map(|r| r.overlay.bytes()).sum();
         self.partial_blocks = self.replicas.values().map(|r| r.overlay.partial_blocks()).sum();
         self.maybe_dirty = self.find_dirty();
+        self.releasing = self.maybe_dirty;
+        let ids: Vec<ReplicaId> = self.replicas.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.judge_all_space(id));
         self.state = State::Running;
         self.last_round = self.now;
         self.find_freeable();

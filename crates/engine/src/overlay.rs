@@ -12,6 +12,7 @@ mod chunk;
 pub(crate) use chunk::{ChunkLayer, Found, Source, block_range};
 
 use crate::payload::Payload;
+use crate::space::{Held, Need, au_range};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::{ChunkKey, SectorRange, VolumeId};
@@ -26,6 +27,8 @@ pub(crate) struct Layer {
     bytes: u64,
     /// Blocks that are covered in part.
     partial: u64,
+    /// What its chunks take at home.
+    need: Need,
 }
 
 impl Layer {
@@ -38,16 +41,26 @@ impl Layer {
         self.bytes
     }
 
-    fn hides(&self, chunk: ChunkKey) -> bool {
+    pub fn hides(&self, chunk: ChunkKey) -> bool {
         self.cuts.get(&chunk.volume).is_some_and(|from| *from <= chunk.index)
     }
 
-    fn insert(&mut self, chunk: ChunkKey, range: SectorRange, data: Option<Arc<Payload>>) {
+    /// True when other AUs than before hold bytes.
+    fn insert(&mut self, chunk: ChunkKey, range: SectorRange, data: Option<Arc<Payload>>) -> bool {
         let layer = self.chunks.entry(chunk).or_default();
-        let (bytes, partial) = (layer.bytes(), layer.partial_blocks());
+        let (bytes, partial, held) = (layer.bytes(), layer.partial_blocks(), layer.data());
         layer.insert(range, data);
         self.bytes = self.bytes + layer.bytes() - bytes;
         self.partial = self.partial + layer.partial_blocks() - partial;
+        layer.data() != held
+    }
+
+    /// What lies below one of its chunks has been looked at.
+    fn judge(&mut self, chunk: ChunkKey, below: Held) {
+        let Some(layer) = self.chunks.get_mut(&chunk) else { return };
+        self.need.take(layer.need);
+        layer.need = Need::of(layer.data(), below);
+        self.need.add(layer.need);
     }
 
     fn cut(&mut self, volume: VolumeId, from_chunk: u32) {
@@ -58,6 +71,7 @@ impl Layer {
             let layer = self.chunks.remove(&key).expect("its key was just listed");
             self.bytes -= layer.bytes();
             self.partial -= layer.partial_blocks();
+            self.need.take(layer.need);
         }
         let kept = self.cuts.entry(volume).or_insert(from_chunk);
         *kept = (*kept).min(from_chunk);
@@ -72,12 +86,12 @@ pub(crate) struct Overlay {
 }
 
 impl Overlay {
-    /// `range` becomes the bytes of `data` (or zeros).
-    pub fn write(&mut self, chunk: ChunkKey, range: SectorRange, data: Option<Arc<Payload>>) {
+    /// `range` becomes the bytes of `data` (or zeros). True when the chunk is to be judged anew.
+    pub fn write(&mut self, chunk: ChunkKey, range: SectorRange, data: Option<Arc<Payload>>) -> bool {
         if let Some(payload) = &data {
             assert!(payload.range().contains(range), "{range} of {}", payload.range());
         }
-        self.active.insert(chunk, range, data);
+        self.active.insert(chunk, range, data)
     }
 
     /// Chunks of `volume` from `from_chunk` on cease to exist.
@@ -126,7 +140,9 @@ impl Overlay {
         let frozen = self.frozen.as_mut().expect("only a running round completes blocks");
         let Some(layer) = frozen.chunks.get(&chunk) else { panic!("{chunk} is not dirty") };
         match payload {
-            Some(payload) => frozen.insert(chunk, block, Some(payload)),
+            Some(payload) => {
+                frozen.insert(chunk, block, Some(payload));
+            }
             None => {
                 for f in layer.lookup(block) {
                     if matches!(f.source, Source::Home) {
@@ -135,6 +151,70 @@ impl Overlay {
                 }
             }
         }
+    }
+
+    /// What the layers take at home, as last judged.
+    pub fn need(&self) -> Need {
+        let mut need = self.active.need;
+        need.add(self.frozen.as_ref().map_or(Need::default(), |layer| layer.need));
+        need
+    }
+
+    /// Finds what the active layer of `chunk` takes over `held`, which is home's.
+    pub fn judge(&mut self, chunk: ChunkKey, held: Held) {
+        let below = self.below(chunk, held);
+        self.active.judge(chunk, below);
+    }
+
+    /// Chunks of the active layer that stood on `frozen`, or on what it hid.
+    pub fn over<'a>(&'a self, frozen: &'a Layer) -> impl Iterator<Item = ChunkKey> + 'a {
+        let keys = self.active.chunks.keys().copied();
+        keys.filter(|key| frozen.chunks.contains_key(key) || frozen.hides(*key))
+    }
+
+    /// What the active layer of a chunk stands on, in AUs.
+    fn below(&self, chunk: ChunkKey, held: Held) -> Held {
+        match &self.frozen {
+            _ if self.active.hides(chunk) => Held::default(),
+            None => held,
+            Some(frozen) => {
+                let below = if frozen.hides(chunk) { Held::default() } else { held };
+                let data = frozen.chunks.get(&chunk).map(|layer| layer.data()).unwrap_or_default();
+                Held { aus: below.aus.or(data), listed: below.listed || !data.is_empty() }
+            }
+        }
+    }
+
+    /// Whether a layer holds bytes of this AU that show.
+    pub fn has_data(&self, chunk: ChunkKey, au: u32) -> bool {
+        let layer = self.active.chunks.get(&chunk);
+        if layer.is_some_and(|layer| layer.data().contains(au)) {
+            return true;
+        }
+        let frozen = self.frozen.as_ref().and_then(|frozen| frozen.chunks.get(&chunk));
+        // What was zeroed since does not show.
+        frozen.is_some_and(|layer| layer.data().contains(au))
+            && self.lookup(chunk, au_range(au)).iter().any(|f| matches!(f.source, Source::Data(_)))
+    }
+
+    /// What [`Overlay::need`] must be.
+    #[cfg(test)]
+    pub fn recount(&self, held: impl Fn(ChunkKey) -> Held) -> Need {
+        let found = |layer: &ChunkLayer| {
+            let mut data = crate::space::AuSet::default();
+            (0..types::units::AUS_PER_CHUNK).filter(|au| layer.finds_data(*au)).for_each(|au| data.insert(au));
+            assert_eq!(data, layer.data(), "AUs with bytes");
+            data
+        };
+        let mut need = Need::default();
+        for (chunk, layer) in &self.active.chunks {
+            need.add(Need::of(found(layer), self.below(*chunk, held(*chunk))));
+        }
+        for (chunk, layer) in self.frozen.iter().flat_map(|frozen| &frozen.chunks) {
+            let hidden = self.frozen.as_ref().is_some_and(|frozen| frozen.hides(*chunk));
+            need.add(Need::of(found(layer), if hidden { Held::default() } else { held(*chunk) }));
+        }
+        need
     }
 
     /// What covers `range`, in order, without holes; `Source::Home` for what is not covered here.

@@ -113,12 +113,15 @@ impl Engine {
             return false;
         }
         let since = self.last_apply.max(self.last_round);
-        self.is_pressed() || (now >= since + self.config.round_idle && self.maybe_dirty)
+        self.is_pressed()
+            || (now >= since + self.config.round_idle && self.maybe_dirty)
+            || (now >= self.freeing_at() && self.frees_space())
     }
 
     pub(crate) fn round_deadline(&self) -> Time {
         match self.round {
             RoundStep::Idle if self.is_pressed() => self.last_round + self.round_gap(),
+            RoundStep::Idle if self.frees_space() => self.freeing_at(),
             RoundStep::Idle if self.maybe_dirty => self.last_apply.max(self.last_round) + self.config.round_idle,
             // A step is left to do in the next turn.
             RoundStep::HandingOver { .. } => self.now,
@@ -160,6 +163,7 @@ impl Engine {
             kept.insert(decision.replica, RoundState { decision, commit });
         }
         self.maybe_dirty = false;
+        self.releasing &= self.round_replicas_max != usize::MAX;
         let horizon = self.log.as_ref().and_then(|log| log.ring.newest()).map_or(0, |s| s.opened);
         let left = kept.keys().flat_map(|id| self.partial_of(*id)).collect();
         let run = Run { states: kept, destroyed: self.destroyed.clone(), horizon, install: None };
@@ -338,6 +342,8 @@ impl Engine {
         if run.states.len() <= 1 {
             self.round_from = run.states.keys().next().map_or(ReplicaId(0), |id| ReplicaId(id.0 + 1));
         }
+        run.states.keys().for_each(|id| self.judge_all_space(*id));
+        self.releasing = true;
         self.round_replicas_max = (run.states.len() / 2).max(1);
         // What streams have brought makes room first; only then is the device full.
         self.round_refused = !self.evict_staged();
@@ -360,7 +366,7 @@ impl Engine {
         assert_eq!(id, log.checkpoint_id, "one checkpoint at a time");
         log.checkpoint_segment = begun.expect("the first part came before the last");
         self.home.as_mut().expect("a running engine has a home").round_committed(self.now);
-        let mut advanced = Vec::new();
+        let (mut advanced, mut rebased) = (Vec::new(), Vec::new());
         for (replica, state) in run.states {
             if run.install.is_some() {
                 advanced.push((replica, state.decision.index));
@@ -372,11 +378,13 @@ impl Engine {
             r.checkpoint = (state.decision.index, state.decision.term);
             r.first_decision = Bytes::new();
             let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
-            r.overlay.drop_frozen();
+            let frozen = r.overlay.drop_frozen();
+            rebased.extend(frozen.iter().flat_map(|layer| r.overlay.over(layer)).map(|chunk| (replica, chunk)));
             self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
             self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
             advanced.push((replica, state.decision.index));
         }
+        rebased.into_iter().for_each(|(replica, chunk)| self.judge_space(replica, chunk));
         for gone in run.destroyed {
             self.destroyed.remove(&gone);
         }

@@ -17,6 +17,8 @@ pub const SECTORS_PER_BLOCK: u32 = (BLOCK / SECTOR) as u32;
 pub const SECTORS_PER_CHUNK: u32 = (CHUNK / SECTOR) as u32;
 /// Blocks in an AU.
 pub const BLOCKS_PER_AU: u32 = (AU / BLOCK) as u32;
+/// Sectors in an AU.
+pub const SECTORS_PER_AU: u32 = (AU / SECTOR) as u32;
 /// AUs in a chunk.
 pub const AUS_PER_CHUNK: u32 = (CHUNK / AU) as u32;
 /// Chunks in a segment.

@@ -12,6 +12,7 @@
 
 mod audit;
 mod chunk;
+mod grants;
 mod install;
 mod mount;
 mod read;

@@ -63,6 +63,8 @@ pub(super) struct RoundRun {
     pub(super) dirty_directory: BTreeSet<(ReplicaId, u32)>,
     /// An upper bound of the AUs that it takes, from its beginning to its end.
     pub(super) aus_promised: u64,
+    /// What it has taken by now.
+    pub(super) taken: crate::space::Room,
     pub(super) installs: Vec<ReplicaId>,
 }
 
@@ -128,6 +130,7 @@ impl Home {
             rewritten: BTreeMap::new(),
             dirty_directory: BTreeSet::new(),
             aus_promised: demand.aus,
+            taken: Default::default(),
             installs: round.installs,
         });
         self.pump_round(ops, out);

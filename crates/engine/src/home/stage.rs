@@ -32,7 +32,10 @@ impl Home {
         let mut chunk = held.unwrap_or_else(|| Chunk::new(replica.place(key)));
         chunk.touched = self.clock;
         let owned = chunk.map.map(|slot| slot.valid != 0);
+        let free = self.aus.free_count();
         self.allocate(&mut chunk, &blocks);
+        let taken = u64::from(free - self.aus.free_count());
+        self.running().taken.aus += taken;
         let mut writes = Vec::with_capacity(blocks.len());
         for (block, data) in blocks {
             let block = block as usize;
@@ -217,6 +220,7 @@ impl Home {
         let (slot, _) = self.slots.take_run(1, near).expect("the round was known to fit");
         let (offset, bytes_max) = (self.slot_offset(slot), self.limits.io_bytes_max);
         let run = self.running();
+        run.taken.slots += 1;
         match &mut run.pages {
             Some(pages) if pages.offset + pages.bytes == offset && pages.bytes < bytes_max => {
                 pages.bytes += PAGE as u64;

@@ -1,12 +1,13 @@
 //! One chunk in one layer: an interval map from sectors to bytes or zeros.
 //!
 //! Invariant: intervals are disjoint and not empty; `partial` names exactly the blocks of which some sectors
-//! are covered and some are not.
+//! are covered and some are not; `data` names exactly the AUs that hold bytes.
 
 use crate::payload::Payload;
+use crate::space::{AuSet, Need, au_range};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use types::units::SECTORS_PER_BLOCK;
+use types::units::{SECTORS_PER_AU, SECTORS_PER_BLOCK};
 use types::{SECTOR, SectorRange};
 
 /// Where a run of sectors comes from.
@@ -35,6 +36,9 @@ pub(crate) struct ChunkLayer {
     intervals: BTreeMap<u32, Interval>,
     partial: BTreeSet<u16>,
     bytes: u64,
+    data: AuSet,
+    /// What `data` was last judged to take at home.
+    pub(super) need: Need,
 }
 
 fn weight(start: u32, end: u32, data: &Option<Arc<Payload>>) -> u64 {
@@ -55,13 +59,37 @@ impl ChunkLayer {
         self.partial.iter().copied()
     }
 
+    /// AUs in which some sectors are bytes.
+    pub fn data(&self) -> AuSet {
+        self.data
+    }
+
     /// `range` is now `data`, whatever was there.
     pub fn insert(&mut self, range: SectorRange, data: Option<Arc<Payload>>) {
+        let holds = data.is_some();
         self.clear(range);
         self.bytes += weight(range.start, range.end(), &data);
         let before = self.intervals.insert(range.start, Interval { end: range.end(), data });
         assert!(before.is_none(), "an interval survived at {}", range.start);
         self.note_partial(range);
+        self.note_data(range, holds);
+    }
+
+    fn note_data(&mut self, range: SectorRange, holds: bool) {
+        for au in range.start / SECTORS_PER_AU..=(range.end() - 1) / SECTORS_PER_AU {
+            if holds {
+                self.data.insert(au);
+            } else if self.data.contains(au) && !self.finds_data(au) {
+                self.data.remove(au);
+            }
+        }
+    }
+
+    /// Whether some sectors of this AU are bytes, by its intervals.
+    pub fn finds_data(&self, au: u32) -> bool {
+        let range = au_range(au);
+        let from = self.intervals.range(..=range.start).next_back().map_or(range.start, |(start, _)| *start);
+        self.intervals.range(from..range.end()).any(|(_, i)| i.end > range.start && i.data.is_some())
     }
 
     /// Removes all cover of `range`, splitting what reaches over its ends.

@@ -6,7 +6,7 @@ use crate::EngineConfig;
 use std::time::Duration;
 use types::{ReplicaId, SectorRange};
 
-fn config(seed: u64) -> EngineConfig {
+pub(super) fn config(seed: u64) -> EngineConfig {
     EngineConfig {
         round_pressure: [0.0, 0.1, 0.5][seed as usize % 3],
         round_idle: Duration::from_millis(50),
@@ -14,7 +14,7 @@ fn config(seed: u64) -> EngineConfig {
     }
 }
 
-fn step(rig: &mut Rig) {
+pub(super) fn step(rig: &mut Rig) {
     let ids: Vec<ReplicaId> = rig.groups.keys().copied().collect();
     let replica = ids[rig.rng.below(ids.len() as u64) as usize];
     match rig.rng.below(10) {

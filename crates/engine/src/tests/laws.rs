@@ -263,7 +263,7 @@ fn a_full_home_is_reported_and_a_cut_makes_room_again() {
 }
 
 /// Appends, commits and applies without the model's sectors (which end earlier).
-fn put_wide(rig: &mut Rig, effects: Vec<Effect>) {
+pub(super) fn put_wide(rig: &mut Rig, effects: Vec<Effect>) {
     put(rig, R1, effects.clone());
     rig.settle();
     let g = rig.groups.get_mut(&R1).expect("created");

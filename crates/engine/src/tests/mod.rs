@@ -7,3 +7,4 @@ mod rig;
 mod crash;
 mod damage;
 mod laws;
+mod space;

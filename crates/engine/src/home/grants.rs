@@ -1,0 +1,38 @@
+//! What may still be promised of home's space (R13), and which AUs a chunk has already.
+//!
+//! The log side comes in with what its overlay needs and takes the difference. Invariant: while a round runs
+//! its takings are counted as free, because the overlay still counts them as needed, until the flip.
+
+use super::Home;
+use crate::space::{Held, Room};
+use types::{ChunkKey, ReplicaId};
+
+impl Home {
+    /// The AUs that home holds of this chunk, as staged by now.
+    pub fn held(&self, replica: ReplicaId, chunk: ChunkKey) -> Held {
+        let Some(chunk) = self.chunk(replica, chunk) else { return Held::default() };
+        let mut held = Held { listed: true, ..Held::default() };
+        for (au, slot) in (0..).zip(&chunk.map) {
+            if slot.valid != 0 {
+                held.aus.insert(au);
+            }
+        }
+        held
+    }
+
+    /// Whether home holds this AU of the chunk.
+    pub fn holds(&self, replica: ReplicaId, chunk: ChunkKey, au: u32) -> bool {
+        self.chunk(replica, chunk).is_some_and(|chunk| chunk.map[au as usize].valid != 0)
+    }
+
+    /// AUs and slots beyond the reserve, which serves discard, delete, pages that move, completion and repair.
+    pub fn room(&self) -> Room {
+        let taken = self.round.as_ref().map(|round| round.taken).unwrap_or_default();
+        let aus = u64::from(self.aus.free_count()) + taken.aus;
+        let slots = u64::from(self.slots.free_count()) + taken.slots;
+        Room {
+            aus: aus.saturating_sub(u64::from((self.geometry.au_count / 50).max(16))),
+            slots: slots.saturating_sub(u64::from(self.geometry.slot_count / 4)),
+        }
+    }
+}

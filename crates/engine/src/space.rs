@@ -1,0 +1,213 @@
+//! How much device space the overlay will need, and how much is left (R13).
+//!
+//! Each chunk of a layer knows which of its AUs hold data, and which of those home will newly have to give.
+//! The loop asks what a write would need and what is left; it grants and refuses, the engine only counts.
+//!
+//! Invariant: what the layers count is what a recount over their intervals and home's map gives. An AU is
+//! needed when home does not hold it below what the layer sees: an AU that a cut hides is a new one again.
+
+use crate::engine::Engine;
+use crate::home::Home;
+use crate::overlay::{Overlay, Source};
+use std::time::Duration;
+use types::units::{AUS_PER_CHUNK, SECTORS_PER_AU};
+use types::{ChunkKey, ReplicaId, SectorRange, Time};
+
+/// AUs that share one CRC page.
+const QUARTER: u32 = AUS_PER_CHUNK / 4;
+/// Slots that an AU costs at worst: a map page, a CRC page, a directory page.
+const SLOTS_PER_AU_MAX: u64 = 3;
+/// Between two rounds that are only there to get space back.
+const FREEING_GAP: Duration = Duration::from_millis(200);
+
+const _: () = assert!(QUARTER == u64::BITS, "a word of a set is a CRC page's quarter");
+
+/// A set of AUs of one chunk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AuSet([u64; 4]);
+
+impl AuSet {
+    pub fn insert(&mut self, au: u32) {
+        self.0[(au / QUARTER) as usize] |= 1 << (au % QUARTER);
+    }
+
+    pub fn remove(&mut self, au: u32) {
+        self.0[(au / QUARTER) as usize] &= !(1 << (au % QUARTER));
+    }
+
+    pub fn contains(&self, au: u32) -> bool {
+        self.0[(au / QUARTER) as usize] >> (au % QUARTER) & 1 == 1
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0 == [0; 4]
+    }
+
+    pub fn len(&self) -> u64 {
+        self.0.iter().map(|word| u64::from(word.count_ones())).sum()
+    }
+
+    /// In either.
+    pub fn or(mut self, other: AuSet) -> AuSet {
+        self.0.iter_mut().zip(other.0).for_each(|(word, more)| *word |= more);
+        self
+    }
+
+    /// In this one alone.
+    pub fn without(mut self, other: AuSet) -> AuSet {
+        self.0.iter_mut().zip(other.0).for_each(|(word, less)| *word &= !less);
+        self
+    }
+
+    /// CRC pages that it needs and `other` does not.
+    fn quarters_beyond(&self, other: &AuSet) -> u64 {
+        self.0.iter().zip(other.0).filter(|(word, has)| **word != 0 && *has == 0).count() as u64
+    }
+}
+
+/// What lies below a chunk's layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    pub aus: AuSet,
+    /// The chunk has its map page and its place in a directory.
+    pub listed: bool,
+}
+
+/// What a layer of a chunk will newly take at home.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Need {
+    pub aus: u64,
+    pub slots: u64,
+}
+
+impl Need {
+    /// Of a layer with data in `data`, over `held`.
+    pub fn of(data: AuSet, held: Held) -> Need {
+        let new = data.without(held.aus);
+        if new.is_empty() {
+            return Need::default();
+        }
+        Need { aus: new.len(), slots: if held.listed { 0 } else { 2 } + new.quarters_beyond(&held.aus) }
+    }
+
+    pub fn add(&mut self, other: Need) {
+        self.aus += other.aus;
+        self.slots += other.slots;
+    }
+
+    pub fn take(&mut self, other: Need) {
+        assert!(self.aus >= other.aus && self.slots >= other.slots, "{self:?} less {other:?}");
+        self.aus -= other.aus;
+        self.slots -= other.slots;
+    }
+}
+
+/// Free AUs and slots: limbo, reserve and what a running round has taken already are counted out or in such
+/// that together with the overlay's needs they give the same before, in and after a round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    pub aus: u64,
+    pub slots: u64,
+}
+
+/// What a device has left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Without limbo and the reserve.
+    pub free_aus: u64,
+    /// Of those, what the overlay will take.
+    pub dirty_new_aus: u64,
+    /// AUs that may still be promised, as far as AUs and slots go.
+    pub available_aus: u64,
+    /// Even the smallest round does not fit: nothing that needs the log's space can be taken any more.
+    pub refused: bool,
+}
+
+impl Engine {
+    /// What is left, exact as of what is applied here.
+    pub fn space(&self) -> Space {
+        let room = self.home.as_ref().map(Home::room).unwrap_or_default();
+        let mut need = Need::default();
+        self.replicas.values().for_each(|r| need.add(r.overlay.need()));
+        let slots = room.slots.saturating_sub(need.slots);
+        Space {
+            free_aus: room.aus,
+            dirty_new_aus: need.aus,
+            available_aus: room.aus.saturating_sub(need.aus).min(slots / SLOTS_PER_AU_MAX),
+            refused: self.round_refused && self.round_replicas_max == 1,
+        }
+    }
+
+    /// How many AUs a write of `range` would newly need as things are now. What is trimmed counts as gone
+    /// already, so that all replicas of a PG agree.
+    pub fn new_aus(&self, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) -> u32 {
+        let (Some(r), Some(home)) = (self.replicas.get(&replica), &self.home) else { return 0 };
+        let aus = range.start / SECTORS_PER_AU..=(range.end() - 1) / SECTORS_PER_AU;
+        let shown = |au: &u32| {
+            r.overlay.has_data(chunk, *au) || (home.holds(replica, chunk, *au) && shows_home(&r.overlay, chunk, *au))
+        };
+        aus.filter(|au| !shown(au)).count() as u32
+    }
+
+    /// The loop has no space to promise: rounds that give some back are wanted soon.
+    pub fn want_space(&mut self, wanted: bool) {
+        self.space_wanted = wanted;
+    }
+
+    /// Whether a round would give space back to those who wait for it.
+    pub(crate) fn frees_space(&self) -> bool {
+        self.space_wanted && self.maybe_dirty && (self.releasing || self.are_slots_short())
+    }
+
+    fn are_slots_short(&self) -> bool {
+        let space = self.space();
+        space.available_aus < space.free_aus.saturating_sub(space.dirty_new_aus)
+    }
+
+    pub(crate) fn freeing_at(&self) -> Time {
+        self.last_round + FREEING_GAP
+    }
+
+    /// Judges anew what the active layer of one chunk takes.
+    pub(crate) fn judge_space(&mut self, replica: ReplicaId, chunk: ChunkKey) {
+        let (Some(r), Some(home)) = (self.replicas.get_mut(&replica), &self.home) else { return };
+        r.overlay.judge(chunk, home.held(replica, chunk));
+    }
+
+    /// Judges anew all of a replica's active layer.
+    pub(crate) fn judge_all_space(&mut self, replica: ReplicaId) {
+        let (Some(r), Some(home)) = (self.replicas.get_mut(&replica), &self.home) else { return };
+        let keys: Vec<ChunkKey> = r.overlay.active().chunks.keys().copied().collect();
+        keys.into_iter().for_each(|chunk| r.overlay.judge(chunk, home.held(replica, chunk)));
+    }
+
+    /// What the counts must be, from intervals and map. While home is in a round its map is ahead of the
+    /// frozen layers' counts.
+    #[cfg(test)]
+    pub(crate) fn recount_space(&self) -> Need {
+        let home = self.home.as_ref().expect("mounted");
+        let mut need = Need::default();
+        for (id, r) in &self.replicas {
+            need.add(r.overlay.recount(|chunk| home.held(*id, chunk)));
+        }
+        need
+    }
+
+    /// What the counts are.
+    #[cfg(test)]
+    pub(crate) fn counted_space(&self) -> Need {
+        let mut need = Need::default();
+        self.replicas.values().for_each(|r| need.add(r.overlay.need()));
+        need
+    }
+}
+
+/// Whether home's part of this AU shows through the overlay somewhere.
+fn shows_home(overlay: &Overlay, chunk: ChunkKey, au: u32) -> bool {
+    overlay.lookup(chunk, au_range(au)).iter().any(|f| matches!(f.source, Source::Home))
+}
+
+/// The sectors of an AU.
+pub(crate) fn au_range(au: u32) -> SectorRange {
+    SectorRange::new(au * SECTORS_PER_AU, SECTORS_PER_AU)
+}

@@ -1,0 +1,137 @@
+//! Laws of space (R13): the counts are exact, what was promised fits, what was trimmed comes back.
+
+use super::crash::{config, step};
+use super::laws::put_wide;
+use super::rig::{Rig, chunks};
+use crate::EngineConfig;
+use crate::round::RoundStep;
+use std::time::Duration;
+use types::rng::Rng;
+use types::store::Effect;
+use types::units::{AUS_PER_CHUNK, SECTORS_PER_AU};
+use types::{ChunkKey, ReplicaId, SectorRange};
+
+const R1: ReplicaId = ReplicaId(1);
+
+fn check(rig: &Rig) {
+    // Home's map runs ahead of the frozen layers from the first staged chunk to the flip.
+    if !matches!(rig.engine.round, RoundStep::Home { .. } | RoundStep::Recording { .. }) {
+        assert_eq!(rig.engine.counted_space(), rig.engine.recount_space());
+    }
+}
+
+#[test]
+fn what_the_overlay_will_need_is_what_a_recount_finds_in_every_life() {
+    for seed in 0..6 {
+        let mut rig = Rig::new(seed, true, config(seed));
+        (1..=3).for_each(|id| rig.create(id));
+        for _ in 0..4 {
+            for _ in 0..400 {
+                step(&mut rig);
+                check(&rig);
+            }
+            rig.disk.power_cut();
+            rig.restart_and_check();
+            check(&rig);
+        }
+        // Nothing is dirty, nothing is needed.
+        for id in 1..=3 {
+            let durable = rig.groups[&ReplicaId(id)].durable;
+            rig.commit(ReplicaId(id), durable);
+        }
+        for _ in 0..20 {
+            rig.now = rig.now + Duration::from_millis(60);
+            rig.turn(16);
+        }
+        rig.settle();
+        assert_eq!(rig.engine.space().dirty_new_aus, 0);
+    }
+}
+
+fn au_of(chunk: ChunkKey, au: u32) -> Effect {
+    Effect::Write { chunk, range: SectorRange::new(au * SECTORS_PER_AU, 8) }
+}
+
+#[test]
+fn a_write_needs_what_nobody_holds_yet() {
+    let mut rig = Rig::new(31, true, EngineConfig::default());
+    rig.create(1);
+    let key = chunks()[0];
+    let two = SectorRange::new(SECTORS_PER_AU - 8, 16);
+    assert_eq!(rig.engine.new_aus(R1, key, two), 2);
+    put_wide(&mut rig, vec![au_of(key, 0)]);
+    assert_eq!((rig.engine.new_aus(R1, key, two), rig.engine.space().dirty_new_aus), (1, 1), "the overlay counts");
+    let before = rig.engine.space();
+    rig.round();
+    rig.settle();
+    assert_eq!((rig.engine.new_aus(R1, key, two), rig.engine.space().dirty_new_aus), (1, 0), "home counts");
+    assert_eq!(rig.engine.space().free_aus, before.free_aus - 1);
+    let all = SectorRange::new(0, SECTORS_PER_AU);
+    put_wide(&mut rig, vec![Effect::Zero { chunk: key, range: all }]);
+    assert_eq!(rig.engine.new_aus(R1, key, two), 2, "what is trimmed is as good as gone");
+    put_wide(&mut rig, vec![au_of(key, 0)]);
+    assert_eq!(rig.engine.space().dirty_new_aus, 0, "and home keeps the AU when it is written again");
+    put_wide(&mut rig, vec![Effect::Cut { volume: key.volume, from_chunk: 0 }, au_of(key, 0)]);
+    assert_eq!(rig.engine.space().dirty_new_aus, 1, "below a cut there is nothing");
+}
+
+/// Writes AU after AU at random while what is left allows it; gives back what was written.
+fn fill(rig: &mut Rig, rng: &mut Rng, chunk_count: u32) -> u32 {
+    let volume = chunks()[0].volume;
+    let mut admitted = 0;
+    let mut misses = 0;
+    while misses < 400 {
+        let key = ChunkKey { volume, index: rng.below(u64::from(chunk_count)) as u32 };
+        let count = rng.between(1, 4) as u32;
+        let first = rng.below(u64::from(AUS_PER_CHUNK - count)) as u32;
+        let range = SectorRange::new(first * SECTORS_PER_AU + 64, (count - 1) * SECTORS_PER_AU + 8);
+        let need = rig.engine.new_aus(R1, key, range);
+        if u64::from(need) > rig.engine.space().available_aus {
+            misses += 1;
+            rig.now = rig.now + Duration::from_millis(1);
+            rig.turn(4);
+        } else {
+            put_wide(rig, vec![Effect::Write { chunk: key, range }]);
+            admitted += need;
+        }
+        assert!(!rig.engine.round_refused, "what was promised fits: {:?}", rig.engine.space());
+        check(rig);
+    }
+    admitted
+}
+
+#[test]
+fn a_home_filled_to_the_last_promise_never_refuses_a_round_and_trims_bring_space_back() {
+    for seed in 0..3 {
+        let config = EngineConfig { round_idle: Duration::from_millis(20), ..EngineConfig::default() };
+        let mut rig = Rig::new(40 + seed, true, config);
+        rig.create(1);
+        let mut rng = Rng::new(seed);
+        let chunk_count = 3;
+        let free = rig.engine.space().free_aus;
+        let admitted = fill(&mut rig, &mut rng, chunk_count);
+        rig.settle();
+        let space = rig.engine.space();
+        assert_eq!(space.dirty_new_aus, 0);
+        assert!(space.available_aus < 4 && u64::from(admitted) > free / 2, "{admitted} of {free}: {space:?}");
+        // Overwrites need nothing, whole chunks of them; the idle timer is not what brings the round.
+        rig.engine.config.round_idle = Duration::from_secs(1000);
+        rig.engine.want_space(true);
+        let volume = chunks()[0].volume;
+        for au in 0..AUS_PER_CHUNK {
+            let range = SectorRange::new(au * SECTORS_PER_AU, SECTORS_PER_AU);
+            put_wide(&mut rig, vec![Effect::Zero { chunk: ChunkKey { volume, index: 0 }, range }]);
+        }
+        let rounds = rig.engine.stats().rounds;
+        for _ in 0..30 {
+            rig.now = rig.now + Duration::from_millis(20);
+            rig.turn(64);
+        }
+        rig.settle();
+        assert!(rig.engine.stats().rounds > rounds, "a trim is destaged while space is wanted");
+        assert!(rig.engine.space().available_aus > 16, "{:?}", rig.engine.space());
+        rig.engine.want_space(false);
+        rig.engine.config.round_idle = Duration::from_millis(20);
+        assert!(fill(&mut rig, &mut rng, chunk_count) > 16, "writes work again");
+    }
+}
