@@ -44,6 +44,11 @@ impl Group {
         self.replica_on(osd).filter(|id| *id != self.identity.replica)
     }
 
+    /// Lowest index that can be sent from the log, as far as descriptors go.
+    pub fn first_index(&self) -> Index {
+        self.node.first_index()
+    }
+
     /// Whether a stream as of (`index`, `term`) would bring nothing: raft ignores a snapshot that it already
     /// matches.
     pub fn covers(&self, index: Index, term: Term) -> bool {

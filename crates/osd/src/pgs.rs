@@ -16,6 +16,8 @@ pub enum State {
     Running(Box<Group>),
     /// Its birth record is not durable yet.
     Creating,
+    /// A stream's contents take its place (R12): the old group stands still until that is true or refused.
+    Installing(Box<Group>),
     /// R5, R11: damaged; it neither votes nor serves, and is reported.
     Quarantined(String),
 }
@@ -89,6 +91,36 @@ impl Pgs {
     pub fn group(&mut self, key: usize) -> Option<&mut Group> {
         match self.slots.get_mut(key).map(|slot| &mut slot.state) {
             Some(State::Running(group)) => Some(group),
+            _ => None,
+        }
+    }
+
+    /// Stops the running group in a slot, for an installation.
+    ///
+    /// # Panics
+    /// When none runs there.
+    pub fn park(&mut self, key: usize) {
+        let state = &mut self.slots[key].state;
+        *state = match std::mem::replace(state, State::Creating) {
+            State::Running(group) => State::Installing(group),
+            _ => panic!("a running group is parked"),
+        };
+    }
+
+    /// The parked group goes on, if there is one.
+    pub fn unpark(&mut self, key: usize) {
+        let state = &mut self.slots[key].state;
+        *state = match std::mem::replace(state, State::Creating) {
+            State::Installing(group) => State::Running(group),
+            other => other,
+        };
+        self.touch(key);
+    }
+
+    /// The group that waits for the end of an installation.
+    pub fn parked(&mut self, key: usize) -> Option<&mut Group> {
+        match self.slots.get_mut(key).map(|slot| &mut slot.state) {
+            Some(State::Installing(group)) => Some(group),
             _ => None,
         }
     }

@@ -41,7 +41,7 @@ impl Osd {
         self.meta.outbox.push(OsdUp::Heartbeat(OsdHeartbeat {
             used_bytes: stats.used_bytes,
             free_bytes: stats.free_bytes,
-            full: stats.full,
+            full: stats.full || self.space.is_full(),
             poisoned: self.meta.poisoned.clone(),
             pgs,
             unreachable: self.meta.unreachable.iter().copied().collect(),
@@ -56,7 +56,7 @@ impl Osd {
             let slot = self.pgs.get_mut(key);
             let report = match &slot.state {
                 State::Running(group) => group.report(self.now),
-                State::Creating => continue,
+                State::Creating | State::Installing(_) => continue,
                 State::Quarantined(_) => PgReport {
                     pg: slot.identity.pg,
                     replica: slot.identity.replica,

@@ -6,5 +6,6 @@ mod rig;
 
 mod crash;
 mod damage;
+mod install;
 mod laws;
 mod space;

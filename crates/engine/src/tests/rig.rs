@@ -129,7 +129,7 @@ impl Rig {
         self.check_all_sectors();
     }
 
-    fn check_recovered(&mut self, found: Recovered) {
+    pub fn check_recovered(&mut self, found: Recovered) {
         let replica = found.identity.replica;
         assert_eq!(found.identity, identity(replica));
         let g = self.groups.get_mut(&replica).expect("only what was created comes back");

@@ -1,0 +1,176 @@
+//! A stream's end: the replica is the old one, whole, or the new one, whole, at every crash.
+
+use super::crash::{config, step};
+use super::model::{Group, Made, SECTORS};
+use super::rig::{Rig, chunks};
+use types::{Index, ReplicaId, SectorRange, Term};
+
+const TARGET: ReplicaId = ReplicaId(2);
+
+/// What the target would be had it applied entries that its log never saw. What it held above its commit is
+/// replaced, in a later term.
+fn ahead(rig: &mut Rig, old: &Group) -> Group {
+    let mut new = old.clone();
+    new.made.truncate(new.applied as usize);
+    new.term = Term(old.term.0 + 3);
+    for _ in 0..[3, 90][rig.rng.below(2) as usize] {
+        let effect = rig.effect();
+        new.made.push(Made { term: new.term, effect });
+        new.history.insert((new.last(), new.term), effect);
+        new.apply();
+    }
+    // The term of the entries may pass that of the replica, which then has voted for nobody.
+    let term = new.hard_state.term.max(new.term);
+    new.hard_state = types::store::HardState { term, vote: None, commit: Index(new.applied) };
+    (new.durable, new.durable_commit) = (new.applied, new.applied);
+    new.tickets.clear();
+    new
+}
+
+/// Stages everything that `new` holds, some of it after other bytes in the same place.
+fn stage(rig: &mut Rig, new: &Group, token: &mut u64) {
+    for chunk in chunks() {
+        for again in [rig.rng.chance(1, 2), false] {
+            let mut at = 0;
+            while at < SECTORS {
+                let count = (8 * rig.rng.between(1, 8) as u32).min(SECTORS - at);
+                let range = SectorRange::new(at, count);
+                let mut bytes = new.expected(chunk, range);
+                if again {
+                    bytes.fill(0xee);
+                }
+                let data = (bytes.iter().any(|b| *b != 0)).then(|| {
+                    let crcs = range.fragment_crcs(&bytes);
+                    (types::IoBuf::copy_of(&bytes), crcs)
+                });
+                *token += 1;
+                assert!(rig.engine.stage(*token, TARGET, chunk, range, data), "there is room");
+                at += count;
+            }
+            while rig.staged.len() < *token as usize {
+                let completions = rig.rng.below(4);
+                step_others(rig, completions);
+            }
+        }
+    }
+}
+
+fn step_others(rig: &mut Rig, completions: u64) {
+    if rig.rng.chance(1, 3) {
+        step(rig);
+    }
+    rig.turn(completions);
+}
+
+/// One life with one stream, killed after `turns` turns of the installation. Gives whether the new one came.
+fn life(seed: u64, volatile: bool, turns: u64) -> bool {
+    let mut rig = Rig::new(seed, volatile, config(seed));
+    for id in 1..=3 {
+        rig.create(id);
+    }
+    for _ in 0..rig.rng.between(1, 150) {
+        step(&mut rig);
+    }
+    rig.settle();
+    // A tail that was never committed, and that the stream contradicts.
+    let from = rig.groups[&TARGET].last() + 1;
+    let effects = (0..8).map(|_| rig.effect()).collect();
+    rig.append(TARGET, from, effects);
+    rig.settle();
+    let old = rig.groups.remove(&TARGET).expect("created");
+    let new = ahead(&mut rig, &old);
+    let mut token = 0;
+    stage(&mut rig, &new, &mut token);
+    rig.engine.home.as_ref().expect("mounted").audit().expect("the books balance with staged chunks");
+    rig.engine.install(new.decision());
+    for _ in 0..turns {
+        let completions = rig.rng.below(3);
+        step_others(&mut rig, completions);
+        if let Some(recovered) = rig.installed.pop() {
+            rig.groups.insert(TARGET, new.clone());
+            rig.check_recovered(recovered);
+            rig.check_all_sectors();
+        }
+    }
+    if rig.rng.chance(1, 2) {
+        rig.disk.kill()
+    } else {
+        rig.disk.power_cut()
+    }
+    rig.restart();
+    assert_eq!(rig.mount_failed, None);
+    rig.engine.home.as_ref().expect("mounted").audit().expect("the books balance");
+    let found = rig.recovered.iter().find(|r| r.identity.replica == TARGET).expect("the target comes back");
+    let came = found.checkpoint.index.0 >= new.applied;
+    if !came {
+        assert!(!rig.groups.contains_key(&TARGET), "what was reported installed stays installed");
+        rig.groups.insert(TARGET, old);
+    } else {
+        rig.groups.entry(TARGET).or_insert(new);
+    }
+    for found in std::mem::take(&mut rig.recovered) {
+        assert_eq!(found.damage, None);
+        rig.check_recovered(found);
+    }
+    rig.check_all_sectors();
+    for _ in 0..200 {
+        step(&mut rig);
+    }
+    rig.settle();
+    rig.check_all_sectors();
+    rig.disk.kill();
+    rig.restart_and_check();
+    came
+}
+
+#[test]
+fn an_installation_is_whole_or_never_was_at_every_crash() {
+    let (mut came, mut stayed) = (0, 0);
+    for seed in 0..10 {
+        for turns in [0, 1, 3, 6, 10, 16, 30, 60] {
+            match life(seed * 100 + turns, seed % 3 != 0, turns) {
+                true => came += 1,
+                false => stayed += 1,
+            }
+        }
+    }
+    assert!(came > 10 && stayed > 10, "{came} came, {stayed} stayed");
+}
+
+#[test]
+fn what_a_stream_brought_and_gave_up_leaves_nothing_behind() {
+    let mut rig = Rig::new(5, true, config(1));
+    (1..=3).for_each(|id| rig.create(id));
+    (0..100).for_each(|_| step(&mut rig));
+    rig.settle();
+    let free = |rig: &Rig| rig.engine.stats().home.free_bytes + rig.engine.stats().home.limbo_bytes;
+    let before = free(&rig);
+    let old = rig.groups[&TARGET].clone();
+    let new = ahead(&mut rig, &old);
+    let bytes = [0xabu8; 32 << 10];
+    let range = SectorRange::new(0, 64);
+    for (n, chunk) in chunks().into_iter().enumerate() {
+        let data = (types::IoBuf::copy_of(&bytes), range.fragment_crcs(&bytes));
+        assert!(rig.engine.stage(n as u64, TARGET, chunk, range, Some(data)));
+    }
+    rig.engine.unstage(TARGET);
+    let data = (types::IoBuf::copy_of(&bytes), range.fragment_crcs(&bytes));
+    assert!(!rig.engine.stage(9, TARGET, chunks()[0], range, Some(data)), "writes of the old stream are in flight");
+    rig.settle();
+    assert_eq!(free(&rig), before);
+    rig.engine.home.as_ref().expect("mounted").audit().expect("the books balance");
+    rig.check_all_sectors();
+    // A new stream begins from nothing.
+    let mut token = 0;
+    rig.staged.clear();
+    let old = rig.groups.remove(&TARGET).expect("created");
+    stage(&mut rig, &new, &mut token);
+    rig.engine.install(new.decision());
+    rig.settle();
+    let recovered = rig.installed.pop().expect("installed");
+    drop(old);
+    rig.groups.insert(TARGET, new);
+    rig.check_recovered(recovered);
+    rig.check_all_sectors();
+    rig.restart_and_check();
+}

@@ -1,0 +1,204 @@
+//! Streams (R12, ADR 0003): a follower behind the log gets the contents of its PG from the leader's engine.
+//!
+//! `send` is the leader's OSD, `receive` the follower's; `sender` and `receiver` are the two state machines,
+//! `plan` is what is left to send. The loop comes in with messages, finished reads and writes, applied effects.
+//!
+//! Invariant: a stream in any state of incompleteness changes nothing that is served or durable; it may be
+//! dropped at every moment on either side, and the leader begins another while the follower is behind.
+
+mod plan;
+mod receive;
+mod receiver;
+mod send;
+mod sender;
+
+use crate::node::Osd;
+use bus::LinkId;
+use receiver::Receiver;
+use sender::Sender;
+use slab::Slab;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use types::store::Effect;
+use types::{ChunkKey, OsdId, PgId, ReplicaId, SectorRange, Time};
+use wire::{Message, StreamAbort, StreamBody, StreamMsg};
+
+/// The group's read id of a read for a stream: [`crate::node::ReadSlot`]'s slot is then its key here.
+pub(crate) const STREAM: u64 = u64::MAX - 2;
+/// Streams that one OSD sends at once.
+pub(crate) const SENDERS_MAX: usize = 2;
+/// Streams that one OSD receives at once.
+pub(crate) const RECEIVERS_MAX: usize = 2;
+/// Bytes a second that one OSD sends in streams.
+pub const STREAM_RATE: u64 = 64 << 20;
+/// An answer that does not come within this time ends the stream.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// As `ANSWER_MAX`, while the follower installs.
+const INSTALL_MAX: Duration = Duration::from_secs(60);
+/// First pause after a stream that came to nothing; doubled each time.
+const REST_MIN: Duration = Duration::from_millis(200);
+const REST_MAX: Duration = Duration::from_secs(30);
+
+/// A read for a stream.
+pub(crate) struct StreamRead {
+    /// The sender's id: it may be gone, or another.
+    sender: u64,
+    chunk: ChunkKey,
+    range: SectorRange,
+}
+
+/// All streams of one OSD.
+pub(crate) struct Streams {
+    senders: Vec<Sender>,
+    receivers: BTreeMap<PgId, Receiver>,
+    reads: Slab<StreamRead>,
+    /// Engine token → (PG, stream, message) of a piece that is being staged.
+    staging: BTreeMap<u64, (PgId, u64, u64)>,
+    next_id: u64,
+    next_token: u64,
+    budget: Budget,
+    /// After a failure: no new stream before then, and how many came to nothing.
+    resting: BTreeMap<(PgId, OsdId), (Time, u32)>,
+    /// Streams that brought a follower back, and those that came to nothing.
+    pub done: u64,
+    pub failed: u64,
+}
+
+/// Bytes that may be read for streams now.
+struct Budget {
+    rate: u64,
+    tokens: i64,
+    filled_at: Time,
+}
+
+impl Budget {
+    /// `slow`: foreground I/O needs the device.
+    fn fill(&mut self, now: Time, slow: bool) {
+        let rate = if slow { self.rate / 4 } else { self.rate }.max(1);
+        let earned = (now.since(self.filled_at).as_nanos() * u128::from(rate) / 1_000_000_000) as i64;
+        // Less than a token earned: the time is kept.
+        if earned > 0 {
+            self.tokens = (self.tokens + earned).min((rate / 16) as i64);
+            self.filled_at = now;
+        }
+    }
+
+    fn ready_at(&self) -> Time {
+        let short = (1 - self.tokens).max(1) as u64;
+        self.filled_at + Duration::from_nanos(short.saturating_mul(4_000_000_000) / self.rate.max(1))
+    }
+}
+
+impl Streams {
+    pub fn new(seed: u64) -> Streams {
+        Streams {
+            senders: Vec::new(),
+            receivers: BTreeMap::new(),
+            reads: Slab::new(),
+            staging: BTreeMap::new(),
+            next_id: seed | 1,
+            next_token: 0,
+            budget: Budget { rate: STREAM_RATE, tokens: 0, filled_at: Time::ZERO },
+            resting: BTreeMap::new(),
+            done: 0,
+            failed: 0,
+        }
+    }
+
+    /// An entry of a local replica was applied.
+    pub fn applied(&mut self, replica: ReplicaId, effect: &Effect) {
+        for sender in self.senders.iter_mut().filter(|s| s.replica == replica && s.tracks()) {
+            sender.plan.note(effect);
+        }
+    }
+
+    /// Whether destage rounds must not begin now: a cut is being read, or waits for the running one to end.
+    pub fn holds_rounds(&self, now: Time) -> bool {
+        self.senders.iter().any(|s| match &s.phase {
+            sender::Phase::Cut { until, .. } => now < *until,
+            _ => s.waits_since.is_some_and(|since| now < since + send::HOLD_MAX),
+        })
+    }
+
+    /// The store is poisoned.
+    pub fn clear(&mut self) {
+        self.senders.clear();
+        self.receivers.clear();
+        self.reads.clear();
+        self.staging.clear();
+    }
+
+    /// When something is due although nothing happens.
+    pub fn next_deadline(&self) -> Time {
+        let budget = self.budget.ready_at();
+        let senders = self.senders.iter().map(|s| {
+            let answer = s.heard_at + if matches!(s.phase, sender::Phase::Ending) { INSTALL_MAX } else { ANSWER_MAX };
+            let wants_to_read = s.tracks() && s.has_room() && !s.plan.is_round_over();
+            let cut = match &s.phase {
+                sender::Phase::Cut { until, .. } => *until,
+                _ => s.waits_since.map_or(Time::NEVER, |since| since + send::HOLD_MAX),
+            };
+            answer.min(cut).min(if wants_to_read { budget } else { Time::NEVER })
+        });
+        let receivers = self.receivers.values().filter(|r| !r.installing).map(|r| r.heard_at + INSTALL_MAX);
+        senders.chain(receivers).min().unwrap_or(Time::NEVER)
+    }
+}
+
+impl Osd {
+    /// (brought a follower back, came to nothing) since the start.
+    pub fn streams_sent(&self) -> (u64, u64) {
+        (self.streams.done, self.streams.failed)
+    }
+
+    /// Bytes a second that streams may read here; for tests and tools.
+    pub fn set_stream_rate(&mut self, bytes_per_s: u64) {
+        self.streams.budget.rate = bytes_per_s;
+    }
+
+    pub(crate) fn handle_stream(&mut self, link: LinkId, from: OsdId, msg: StreamMsg) {
+        match msg.body {
+            StreamBody::Open => self.stream_opens(link, from, &msg),
+            StreamBody::Accept { .. } | StreamBody::Ack { .. } | StreamBody::Done { .. } => {
+                self.follower_says(link, from, msg);
+            }
+            StreamBody::Blocks { .. } | StreamBody::Decision { .. } | StreamBody::End { .. } => {
+                self.stream_brings(link, from, msg);
+            }
+            StreamBody::Abort(reason) => {
+                if self.streams.senders.iter().any(|s| s.id == msg.stream && s.link == link) {
+                    self.drop_sender(msg.stream, reason, false);
+                } else if self.streams.receivers.get(&msg.pg).is_some_and(|r| r.id == msg.stream && r.link == link) {
+                    self.drop_receiver(msg.pg, reason, false);
+                }
+            }
+        }
+    }
+
+    /// One step of every stream. At a moment when everything that groups have applied is in the overlay.
+    pub(crate) fn step_streams(&mut self) {
+        if self.streams.senders.is_empty() && self.streams.receivers.is_empty() {
+            return;
+        }
+        self.step_senders();
+        self.step_receivers();
+    }
+
+    /// A connection is gone, and with it every stream on it, but for an installation.
+    pub(crate) fn streams_lose_link(&mut self, osd: OsdId) {
+        let senders: Vec<u64> = self.streams.senders.iter().filter(|s| s.to == osd).map(|s| s.id).collect();
+        for id in senders {
+            self.drop_sender(id, StreamAbort::Failed, false);
+        }
+        let lost = self.streams.receivers.values().filter(|r| r.from == osd && !r.installing);
+        let receivers: Vec<PgId> = lost.map(|r| r.pg).collect();
+        for pg in receivers {
+            self.drop_receiver(pg, StreamAbort::Failed, false);
+        }
+    }
+
+    fn send_stream(&mut self, link: LinkId, pg: PgId, ids: (ReplicaId, ReplicaId), stream: u64, body: StreamBody) {
+        let (from, to) = ids;
+        self.bus.send(link, Message::Stream(StreamMsg { pg, from, to, stream, body }));
+    }
+}

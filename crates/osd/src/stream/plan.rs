@@ -1,0 +1,267 @@
+//! What a stream has still to send: chunks of this round, blocks that have changed since.
+//!
+//! The sender comes in with the chunks that the replica holds, with every effect that is applied, and with
+//! the question what to read next. Sans-IO.
+//!
+//! Invariant: a block that changes after its read was issued is sent again in a later round. So when nothing
+//! is left, and nothing is applied between the last reads and S, what was sent is the replica as of S.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use types::limits::PART_MAX;
+use types::store::Effect;
+use types::units::{BLOCK, CHUNK, SECTORS_PER_BLOCK};
+use types::{ChunkKey, SectorRange};
+
+const BLOCKS: usize = (CHUNK / BLOCK) as usize;
+const PART_BLOCKS: usize = (PART_MAX / BLOCK) as usize;
+
+/// A set of blocks of one chunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Blocks([u64; BLOCKS / 64]);
+
+impl Blocks {
+    pub const NONE: Blocks = Blocks([0; BLOCKS / 64]);
+
+    pub fn contains(&self, block: usize) -> bool {
+        self.0[block / 64] >> (block % 64) & 1 == 1
+    }
+
+    /// Adds every block that the range touches.
+    pub fn insert(&mut self, range: SectorRange) {
+        for block in range.start / SECTORS_PER_BLOCK..range.end().div_ceil(SECTORS_PER_BLOCK) {
+            self.0[block as usize / 64] |= 1 << (block % 64);
+        }
+    }
+
+    pub fn count(&self) -> u64 {
+        self.0.iter().map(|word| u64::from(word.count_ones())).sum()
+    }
+}
+
+/// A run of blocks to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub chunk: ChunkKey,
+    pub range: SectorRange,
+    /// False: it holds nothing, no read is needed.
+    pub data: bool,
+}
+
+#[derive(Debug)]
+enum Todo {
+    /// Everything that it holds; the receiver has nothing of it.
+    Whole,
+    Some(Box<Blocks>),
+}
+
+/// See the head of the file.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    /// Chunks of which the receiver may have something, now or after this round.
+    known: BTreeSet<ChunkKey>,
+    queue: BTreeMap<ChunkKey, Todo>,
+    parts: VecDeque<Part>,
+    dirty: BTreeMap<ChunkKey, Box<Blocks>>,
+    /// Rounds that are over.
+    pub rounds: u32,
+}
+
+impl Plan {
+    pub fn new(chunks: impl IntoIterator<Item = ChunkKey>) -> Plan {
+        let known: BTreeSet<ChunkKey> = chunks.into_iter().collect();
+        let queue = known.iter().map(|chunk| (*chunk, Todo::Whole)).collect();
+        Plan { known, queue, ..Plan::default() }
+    }
+
+    /// An entry was applied.
+    pub fn note(&mut self, effect: &Effect) {
+        match *effect {
+            Effect::None => {}
+            Effect::Write { chunk, range } | Effect::Zero { chunk, range } => self.changed(chunk, range),
+            Effect::Cut { volume, from_chunk } => {
+                let cut = ChunkKey { volume, index: from_chunk }..=ChunkKey { volume, index: u32::MAX };
+                let keys: Vec<ChunkKey> = self.known.range(cut).copied().collect();
+                keys.into_iter().for_each(|chunk| self.changed(chunk, SectorRange::CHUNK));
+            }
+        }
+    }
+
+    fn changed(&mut self, chunk: ChunkKey, range: SectorRange) {
+        self.known.insert(chunk);
+        match self.queue.get_mut(&chunk) {
+            Some(Todo::Whole) => {}
+            Some(Todo::Some(blocks)) => blocks.insert(range),
+            None => self.dirty.entry(chunk).or_insert_with(|| Box::new(Blocks::NONE)).insert(range),
+        }
+    }
+
+    /// The next run to send, `None` when this round is over. `extents` tells what a chunk holds now, as
+    /// (sectors, data).
+    pub fn next(&mut self, mut extents: impl FnMut(ChunkKey) -> Vec<(u32, bool)>) -> Option<Part> {
+        while self.parts.is_empty() {
+            let (chunk, todo) = self.queue.pop_first()?;
+            let held = held_blocks(&extents(chunk));
+            self.parts = match todo {
+                // Nothing is there that a hole could have to erase.
+                Todo::Whole => cut_up(chunk, &held, &held),
+                Todo::Some(blocks) => cut_up(chunk, &blocks, &held),
+            };
+        }
+        self.parts.pop_front()
+    }
+
+    pub fn is_round_over(&self) -> bool {
+        self.queue.is_empty() && self.parts.is_empty()
+    }
+
+    /// Bytes of the blocks that the next round would send.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.dirty.values().map(|blocks| blocks.count()).sum::<u64>() * BLOCK
+    }
+
+    /// Begins the next round with what has changed.
+    ///
+    /// # Panics
+    /// When this one is not over.
+    pub fn next_round(&mut self) {
+        assert!(self.is_round_over(), "one round at a time");
+        self.rounds += 1;
+        self.queue = std::mem::take(&mut self.dirty).into_iter().map(|(key, set)| (key, Todo::Some(set))).collect();
+    }
+}
+
+fn held_blocks(extents: &[(u32, bool)]) -> Blocks {
+    let mut held = Blocks::NONE;
+    let mut at = 0;
+    for (sectors, data) in extents {
+        if *data && *sectors > 0 {
+            held.insert(SectorRange::new(at, *sectors));
+        }
+        at += sectors;
+    }
+    held
+}
+
+/// Runs of `blocks`: those that hold data inside aligned parts, those that do not at any length.
+fn cut_up(chunk: ChunkKey, blocks: &Blocks, held: &Blocks) -> VecDeque<Part> {
+    let mut parts = VecDeque::new();
+    let mut at = 0;
+    while at < BLOCKS {
+        if !blocks.contains(at) {
+            at += 1;
+            continue;
+        }
+        let data = held.contains(at);
+        let limit = if data { (at / PART_BLOCKS + 1) * PART_BLOCKS } else { BLOCKS };
+        let end = (at..limit).find(|n| !blocks.contains(*n) || held.contains(*n) != data).unwrap_or(limit);
+        let sectors = |blocks: usize| blocks as u32 * SECTORS_PER_BLOCK;
+        parts.push_back(Part { chunk, range: SectorRange::new(sectors(at), sectors(end - at)), data });
+        at = end;
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::VolumeId;
+    use types::rng::Rng;
+    use types::units::SECTORS_PER_CHUNK;
+
+    fn key(index: u32) -> ChunkKey {
+        ChunkKey { volume: VolumeId(1), index }
+    }
+
+    fn all(plan: &mut Plan, extents: impl Fn(ChunkKey) -> Vec<(u32, bool)>) -> Vec<(u32, u32, u32, bool)> {
+        std::iter::from_fn(|| plan.next(&extents))
+            .map(|p| (p.chunk.index, p.range.start, p.range.count, p.data))
+            .collect()
+    }
+
+    #[test]
+    fn the_first_round_sends_data_in_whole_blocks_and_no_holes() {
+        let extents = |_| vec![(4, false), (8, true), (2036, false), (1024, true), (SECTORS_PER_CHUNK - 3072, false)];
+        let mut plan = Plan::new([key(3)]);
+        assert_eq!(all(&mut plan, extents), [(3, 0, 16, true), (3, 2048, 1024, true)]);
+        assert!(plan.is_round_over() && plan.dirty_bytes() == 0);
+        let mut plan = Plan::new([key(1), key(2)]);
+        let whole = |_| vec![(SECTORS_PER_CHUNK, true)];
+        assert_eq!(all(&mut plan, whole).len(), 64, "parts of 512 KiB");
+    }
+
+    #[test]
+    fn what_changes_behind_the_reader_is_sent_again_and_what_lies_before_it_is_not() {
+        let extents = |_: ChunkKey| vec![(SECTORS_PER_CHUNK, true)];
+        let mut plan = Plan::new([key(1), key(2)]);
+        assert_eq!(plan.next(extents).map(|p| p.chunk), Some(key(1)));
+        let range = SectorRange::new(7, 2);
+        plan.note(&Effect::Write { chunk: key(1), range });
+        plan.note(&Effect::Write { chunk: key(2), range });
+        plan.note(&Effect::Zero { chunk: key(9), range: SectorRange::new(0, 8) });
+        while plan.next(extents).is_some() {}
+        assert_eq!(plan.dirty_bytes(), 3 * BLOCK);
+        plan.next_round();
+        assert_eq!(plan.rounds, 1);
+        let holes = |chunk: ChunkKey| vec![(SECTORS_PER_CHUNK, chunk == key(1))];
+        assert_eq!(all(&mut plan, holes), [(1, 0, 16, true), (9, 0, 8, false)]);
+    }
+
+    #[test]
+    fn a_cut_erases_everything_that_was_sent_of_its_chunks() {
+        let extents = |_: ChunkKey| vec![(SECTORS_PER_CHUNK, true)];
+        let mut plan = Plan::new([key(1), key(2), key(3)]);
+        while plan.next(extents).is_some() {}
+        plan.note(&Effect::Cut { volume: VolumeId(1), from_chunk: 2 });
+        plan.next_round();
+        let none = |_: ChunkKey| vec![(SECTORS_PER_CHUNK, false)];
+        assert_eq!(all(&mut plan, none), [(2, 0, SECTORS_PER_CHUNK, false), (3, 0, SECTORS_PER_CHUNK, false)]);
+    }
+
+    /// A chunk as a list of block values; writes come while a slow reader copies.
+    #[test]
+    fn a_copy_under_writes_ends_up_equal() {
+        for seed in 0..20 {
+            let mut rng = Rng::new(seed);
+            let chunks = 3usize;
+            let mut here = vec![vec![0u64; BLOCKS]; chunks];
+            let mut there = vec![vec![0u64; BLOCKS]; chunks];
+            (0..400).for_each(|n| here[n % chunks][rng.below(300) as usize] = n as u64 + 1);
+            let extents = |here: &Vec<Vec<u64>>, chunk: ChunkKey| -> Vec<(u32, bool)> {
+                here[chunk.index as usize].iter().map(|v| (SECTORS_PER_BLOCK, *v != 0)).collect()
+            };
+            let mut plan = Plan::new((0..chunks as u32).map(key));
+            loop {
+                while let Some(part) = plan.next(|chunk| extents(&here, chunk)) {
+                    for block in part.range.start / 8..part.range.end() / 8 {
+                        let (c, b) = (part.chunk.index as usize, block as usize);
+                        there[c][b] = if part.data { here[c][b] } else { 0 };
+                    }
+                    // The world goes on, at first faster than the copy.
+                    if plan.rounds < 4 && rng.chance(1, 2) {
+                        let (c, b) = (rng.below(3) as usize, rng.below(300) as usize);
+                        let (chunk, range) = (key(c as u32), SectorRange::new(b as u32 * 8 + 3, 2));
+                        match rng.below(10) {
+                            0 => {
+                                here[2].fill(0);
+                                plan.note(&Effect::Cut { volume: VolumeId(1), from_chunk: 2 });
+                            }
+                            1 => {
+                                here[c][b] = 0;
+                                plan.note(&Effect::Zero { chunk, range: SectorRange::new(b as u32 * 8, 8) });
+                            }
+                            _ => {
+                                here[c][b] = rng.next_u64();
+                                plan.note(&Effect::Write { chunk, range });
+                            }
+                        }
+                    }
+                }
+                if plan.dirty_bytes() == 0 {
+                    break;
+                }
+                plan.next_round();
+            }
+            assert!(here == there, "seed {seed}");
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! The leader's OSD: opens a stream when raft finds a follower behind the log, reads, cuts, sends.
+
+use super::sender::{CUT_BYTES_MAX, MESSAGE_COST, Phase, Sender};
+use super::{ANSWER_MAX, INSTALL_MAX, REST_MAX, REST_MIN, SENDERS_MAX, STREAM, StreamRead};
+use crate::node::{Osd, ReadSlot};
+use bus::LinkId;
+use engine::{ReadData, ReadError};
+use std::time::Duration;
+use types::{Index, OsdId, SectorRange};
+use wire::{StreamAbort, StreamBody, StreamMsg};
+
+/// How long destage rounds are kept from beginning, for one cut.
+pub(crate) const HOLD_MAX: Duration = Duration::from_secs(1);
+/// Log pressure from which streams are slowed down.
+const PRESSURE_SLOW: f32 = 0.9;
+
+impl Osd {
+    /// Raft has found the follower on `to` behind the log. Repeated while that is so.
+    pub(crate) fn needs_stream(&mut self, slot: usize, to: OsdId) {
+        let (pg, now) = (self.pgs.get(slot).identity.pg, self.now);
+        let streams = &self.streams;
+        let rests = streams.resting.get(&(pg, to)).is_some_and(|(until, _)| now < *until);
+        if rests || streams.senders.len() >= SENDERS_MAX || streams.senders.iter().any(|s| s.pg == pg) {
+            return;
+        }
+        let Some(link) = self.bus.link_to(to) else { return };
+        let Some(group) = self.pgs.group(slot) else { return };
+        let Some(follower) = group.peer_on(to).filter(|_| group.is_leader()) else { return };
+        let (replica, term) = (group.identity().replica, group.term());
+        let id = self.streams.next_id;
+        self.streams.next_id = id.wrapping_add(1);
+        let sender = Sender::new(id, pg, (replica, slot, term), (to, follower, link), now);
+        tracing::info!(%pg, %to, "a follower is behind the log: a stream begins");
+        self.streams.senders.push(sender);
+        self.send_stream(link, pg, (replica, follower), id, StreamBody::Open);
+    }
+
+    fn sender(&mut self, id: u64) -> Option<&mut Sender> {
+        self.streams.senders.iter_mut().find(|s| s.id == id)
+    }
+
+    /// Ends a stream at the leader. `tell`: the follower does not know yet.
+    pub(crate) fn drop_sender(&mut self, id: u64, reason: StreamAbort, tell: bool) {
+        let Some(at) = self.streams.senders.iter().position(|s| s.id == id) else { return };
+        let gone = self.streams.senders.remove(at);
+        if tell {
+            let ids = (gone.replica, gone.follower);
+            self.send_stream(gone.link, gone.pg, ids, id, StreamBody::Abort(reason));
+        }
+        let key = (gone.pg, gone.to);
+        let times = self.streams.resting.get(&key).map_or(0, |(_, times)| *times);
+        let rest = match reason {
+            StreamAbort::Needless | StreamAbort::Busy => REST_MIN,
+            _ => (REST_MIN * 2u32.saturating_pow(times.min(20))).min(REST_MAX),
+        };
+        if reason != StreamAbort::Needless {
+            self.streams.failed += 1;
+            tracing::info!(pg = %gone.pg, to = %gone.to, ?reason, rest_ms = rest.as_millis() as u64, "a stream ends early");
+        }
+        self.streams.resting.insert(key, (self.now + rest, times + 1));
+        // Only what was tried lately is worth remembering.
+        let now = self.now;
+        self.streams.resting.retain(|_, (until, _)| now < *until + REST_MAX);
+    }
+
+    /// `Accept`, `Ack` or `Done`.
+    pub(crate) fn follower_says(&mut self, link: LinkId, from: OsdId, msg: StreamMsg) {
+        let now = self.now;
+        if let StreamBody::Accept { term, commit } | StreamBody::Done { term, commit } = msg.body {
+            // True whoever asked for it.
+            self.with_pg(msg.pg, |group, now, actions| group.handle_follower_stands(now, from, term, commit, actions));
+        }
+        let Some(sender) = self.streams.senders.iter_mut().find(|s| s.id == msg.stream && s.link == link) else {
+            return;
+        };
+        sender.heard_at = now;
+        match msg.body {
+            StreamBody::Accept { commit, .. } if matches!(sender.phase, Phase::Opening) => {
+                let (replica, slot) = (sender.replica, sender.slot);
+                let resident = self.pgs.group(slot).map_or(Index(0), |group| group.first_index());
+                let needless = Index(commit.0.saturating_add(1)) >= self.engine.first_index(replica).max(resident);
+                if needless {
+                    return self.drop_sender(msg.stream, StreamAbort::Needless, true);
+                }
+                let chunks = self.engine.chunks(replica);
+                self.sender(msg.stream).expect("it was just there").begin(chunks);
+            }
+            StreamBody::Ack { seq } => {
+                if !sender.acked(now, seq) {
+                    self.drop_sender(msg.stream, StreamAbort::Failed, false);
+                    self.bus.disconnect(link, "acknowledged what was never sent");
+                    return;
+                }
+                self.pump(msg.stream);
+            }
+            StreamBody::Done { commit, .. } => {
+                let at = self.streams.senders.iter().position(|s| s.id == msg.stream).expect("it was just there");
+                let done = self.streams.senders.remove(at);
+                let (rounds, mib) = (done.plan.rounds, done.sent_bytes >> 20);
+                tracing::info!(pg = %done.pg, to = %done.to, %commit, rounds, mib, "a stream has brought a follower back");
+                self.streams.done += 1;
+                self.streams.resting.remove(&(done.pg, done.to));
+                self.behind_log.remove(&(done.pg, done.to));
+            }
+            _ => self.drop_sender(msg.stream, StreamAbort::Failed, true),
+        }
+    }
+
+    pub(super) fn step_senders(&mut self) {
+        let slow = self.engine.pressure().max() >= PRESSURE_SLOW;
+        self.streams.budget.fill(self.now, slow);
+        for id in self.streams.senders.iter().map(|s| s.id).collect::<Vec<_>>() {
+            if let Some(reason) = self.sender_ends(id) {
+                self.drop_sender(id, reason, true);
+                continue;
+            }
+            self.read_round(id);
+            self.end_round(id);
+            self.end_cut(id);
+            self.pump(id);
+        }
+    }
+
+    /// Why this stream cannot go on.
+    fn sender_ends(&mut self, id: u64) -> Option<StreamAbort> {
+        let now = self.now;
+        let sender = self.sender(id)?;
+        let (slot, replica, term) = (sender.slot, sender.replica, sender.term);
+        let answer_max = if matches!(sender.phase, Phase::Ending) { INSTALL_MAX } else { ANSWER_MAX };
+        let late = sender.waits() && now >= sender.heard_at + answer_max;
+        let overrun = matches!(sender.phase, Phase::Cut { until, .. } if now >= until);
+        if !sender.waits() {
+            sender.heard_at = now;
+        }
+        let here = self.pgs.by_replica(replica) == Some(slot);
+        let leads = here && self.pgs.group(slot).is_some_and(|g| g.is_leader() && g.term() == term);
+        match (leads, late || overrun) {
+            (false, _) => Some(StreamAbort::NotLeader),
+            (true, true) => Some(StreamAbort::Failed),
+            (true, false) => None,
+        }
+    }
+
+    /// Reads on, as far as window and budget go.
+    fn read_round(&mut self, id: u64) {
+        while self.streams.budget.tokens > 0 {
+            let Some(at) = self.streams.senders.iter().position(|s| s.id == id) else { return };
+            let (engine, sender) = (&self.engine, &mut self.streams.senders[at]);
+            if !sender.tracks() || !sender.has_room() {
+                return;
+            }
+            let replica = sender.replica;
+            let Some(part) = sender.plan.next(|chunk| engine.extents(replica, chunk, SectorRange::CHUNK)) else {
+                return;
+            };
+            // A stream that does not converge gets more: rounds beyond the second halve the price.
+            let ease = sender.plan.rounds.saturating_sub(2).min(4);
+            let len = if part.data { part.range.len_bytes() } else { 0 };
+            self.streams.budget.tokens -= ((len + MESSAGE_COST) >> ease) as i64;
+            self.read_part(id, part);
+        }
+    }
+
+    fn read_part(&mut self, id: u64, part: super::plan::Part) {
+        let sender = self.sender(id).expect("the caller has seen it");
+        if !part.data {
+            return sender.push_blocks(part.chunk, part.range, None);
+        }
+        sender.reads += 1;
+        sender.reading_bytes += part.range.len_bytes();
+        let replica = sender.replica;
+        let key = self.streams.reads.insert(StreamRead { sender: id, chunk: part.chunk, range: part.range });
+        let token = self.reads.insert(ReadSlot { slot: key, read: STREAM, replica }) as u64;
+        self.engine.read(token, replica, part.chunk, part.range, &mut self.engine_events);
+    }
+
+    /// A read of [`StreamRead`] `key` is done.
+    pub(crate) fn stream_read_done(&mut self, key: usize, result: Result<ReadData, ReadError>) {
+        let Some(read) = self.streams.reads.try_remove(key) else { return };
+        let Some(sender) = self.sender(read.sender) else { return };
+        sender.reads -= 1;
+        sender.reading_bytes -= read.range.len_bytes();
+        match result {
+            Ok(ReadData::Zeros) => sender.push_blocks(read.chunk, read.range, None),
+            Ok(ReadData::Bytes { crcs, payload }) => {
+                sender.push_blocks(read.chunk, read.range, Some((payload, crcs)));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a stream cannot read");
+                return self.drop_sender(read.sender, StreamAbort::Failed, true);
+            }
+        }
+        self.end_cut(read.sender);
+        self.pump(read.sender);
+    }
+
+    /// A round was read: another, or the cut.
+    fn end_round(&mut self, id: u64) {
+        let (now, running) = (self.now, self.engine.is_round_running());
+        let Some(sender) = self.sender(id).filter(|s| s.is_round_read()) else { return };
+        if sender.plan.dirty_bytes() > CUT_BYTES_MAX {
+            sender.waits_since = None;
+            sender.plan.next_round();
+            return self.read_round(id);
+        }
+        if running {
+            // It would send reads to a second look, at a later state. After a while foreground goes first.
+            let since = *sender.waits_since.get_or_insert(now);
+            if now >= since + HOLD_MAX {
+                sender.waits_since = None;
+                sender.plan.next_round();
+            }
+            return;
+        }
+        self.cut(id);
+    }
+
+    /// S is now: everything that is left is read in this turn, beside the decision state.
+    fn cut(&mut self, id: u64) {
+        let (until, again) = (self.now + HOLD_MAX, self.engine.reads_looked_up_again());
+        let sender = self.sender(id).expect("the caller has seen it");
+        sender.waits_since = None;
+        let slot = sender.slot;
+        let Some(state) = self.pgs.group(slot).map(|group| group.decision()) else { return };
+        let sender = self.sender(id).expect("it is still there");
+        assert_eq!(state.replica, sender.replica, "the slot was checked in this turn");
+        sender.plan.next_round();
+        let mut parts = Vec::new();
+        let at = self.streams.senders.iter().position(|s| s.id == id).expect("it is still there");
+        let (engine, sender) = (&self.engine, &mut self.streams.senders[at]);
+        while let Some(part) = sender.plan.next(|chunk| engine.extents(state.replica, chunk, SectorRange::CHUNK)) {
+            parts.push(part);
+        }
+        sender.phase = Phase::Cut { state, until, again };
+        for part in parts {
+            self.read_part(id, part);
+        }
+    }
+
+    /// The cut was read: the end follows.
+    fn end_cut(&mut self, id: u64) {
+        let looked_up_again = self.engine.reads_looked_up_again();
+        let Some(sender) = self.sender(id).filter(|s| s.is_cut_read()) else { return };
+        let exact = matches!(sender.phase, Phase::Cut { again, .. } if again == looked_up_again);
+        if exact {
+            sender.push_end();
+        } else {
+            // Somebody's read was sent to a second look; perhaps ours.
+            self.drop_sender(id, StreamAbort::Failed, true);
+        }
+    }
+
+    fn pump(&mut self, id: u64) {
+        while let Some(sender) = self.sender(id) {
+            let (link, pg, ids) = (sender.link, sender.pg, (sender.replica, sender.follower));
+            let Some(body) = sender.next_message() else { return };
+            self.send_stream(link, pg, ids, id, body);
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The leader's end of one stream: rounds, the cut, the window.
+//!
+//! The loop comes in with answers of the follower, finished reads and applied effects, and asks what to read
+//! and what to send. Sans-IO.
+//!
+//! Invariant: messages are numbered in the order in which they are sent; what the follower has not
+//! acknowledged, with what is being read, stays below the window, but for the cut, whose size is bounded.
+
+use super::plan::Plan;
+use bus::LinkId;
+use std::collections::VecDeque;
+use types::store::DecisionState;
+use types::{ChunkKey, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
+use wire::{STREAM_PIECE_MAX, StreamBody};
+
+/// Bytes read, sent and not yet acknowledged, before the cut.
+pub(crate) const WINDOW_BYTES: usize = 2 << 20;
+/// What a message weighs beside its payload: bounds their number.
+pub(crate) const MESSAGE_COST: usize = 4 << 10;
+/// Changed bytes that the cut may still read, all in one turn.
+pub(crate) const CUT_BYTES_MAX: u64 = 32 << 20;
+
+/// Where a stream stands at the leader.
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// `Open` was sent.
+    Opening,
+    Rounds,
+    /// All reads of the cut are issued; destage rounds wait until they are back, at most until then.
+    Cut {
+        state: DecisionState,
+        until: Time,
+        again: u64,
+    },
+    /// `End` is in the outbox, or sent.
+    Ending,
+}
+
+/// See the head of the file.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    pub id: u64,
+    pub pg: PgId,
+    /// The leading replica here.
+    pub replica: ReplicaId,
+    pub slot: usize,
+    pub term: Term,
+    pub to: OsdId,
+    pub follower: ReplicaId,
+    pub link: LinkId,
+    pub phase: Phase,
+    pub plan: Plan,
+    /// Reads in flight, and their bytes.
+    pub reads: usize,
+    pub reading_bytes: usize,
+    outbox: VecDeque<StreamBody>,
+    outbox_bytes: usize,
+    unacked: VecDeque<(u64, usize)>,
+    unacked_bytes: usize,
+    next_seq: u64,
+    /// When the follower last said something.
+    pub heard_at: Time,
+    /// Since when it waits for a running destage round to end.
+    pub waits_since: Option<Time>,
+    pub sent_bytes: u64,
+}
+
+/// What a message counts against the window.
+pub(crate) fn cost(body: &StreamBody) -> usize {
+    MESSAGE_COST
+        + match body {
+            StreamBody::Blocks { payload, .. } => payload.len(),
+            StreamBody::Decision { bytes, .. } => bytes.len(),
+            _ => 0,
+        }
+}
+
+impl Sender {
+    #[allow(clippy::too_many_arguments)] // who, to whom, by which way
+    pub fn new(
+        id: u64,
+        pg: PgId,
+        (replica, slot, term): (ReplicaId, usize, Term),
+        (to, follower, link): (OsdId, ReplicaId, LinkId),
+        now: Time,
+    ) -> Sender {
+        Sender {
+            id,
+            pg,
+            replica,
+            slot,
+            term,
+            to,
+            follower,
+            link,
+            phase: Phase::Opening,
+            plan: Plan::default(),
+            reads: 0,
+            reading_bytes: 0,
+            outbox: VecDeque::new(),
+            outbox_bytes: 0,
+            unacked: VecDeque::new(),
+            unacked_bytes: 0,
+            next_seq: 1,
+            heard_at: now,
+            waits_since: None,
+            sent_bytes: 0,
+        }
+    }
+
+    /// The follower waits for everything.
+    pub fn begin(&mut self, chunks: impl IntoIterator<Item = ChunkKey>) {
+        self.phase = Phase::Rounds;
+        self.plan = Plan::new(chunks);
+    }
+
+    /// Whether changes are still to be noted: what the cut has read is final.
+    pub fn tracks(&self) -> bool {
+        matches!(self.phase, Phase::Rounds)
+    }
+
+    pub fn has_room(&self) -> bool {
+        self.reading_bytes + self.outbox_bytes + self.unacked_bytes < WINDOW_BYTES
+    }
+
+    /// Everything of this round was read.
+    pub fn is_round_read(&self) -> bool {
+        self.tracks() && self.plan.is_round_over() && self.reads == 0
+    }
+
+    pub fn is_cut_read(&self) -> bool {
+        matches!(self.phase, Phase::Cut { .. }) && self.reads == 0
+    }
+
+    /// Contents to send; `None`: zeros.
+    pub fn push_blocks(&mut self, chunk: ChunkKey, range: SectorRange, data: Option<(IoBuf, Vec<u32>)>) {
+        let (payload, crcs) = data.unwrap_or((IoBuf::EMPTY, Vec::new()));
+        self.push(StreamBody::Blocks { seq: 0, chunk, range, crcs, payload });
+    }
+
+    /// The cut was read: the decision state follows, and the end.
+    pub fn push_end(&mut self) {
+        let Phase::Cut { state, .. } = std::mem::replace(&mut self.phase, Phase::Ending) else {
+            panic!("a stream ends with its cut")
+        };
+        let mut rest = state.bytes;
+        while !rest.is_empty() {
+            let piece = rest.split_to(rest.len().min(STREAM_PIECE_MAX));
+            self.push(StreamBody::Decision { seq: 0, bytes: piece });
+        }
+        self.push(StreamBody::End { seq: 0, index: state.index, term: state.term });
+    }
+
+    fn push(&mut self, body: StreamBody) {
+        self.outbox_bytes += cost(&body);
+        self.outbox.push_back(body);
+    }
+
+    /// The next message that may leave now, with its number.
+    pub fn next_message(&mut self) -> Option<StreamBody> {
+        let weight = cost(self.outbox.front()?);
+        if self.unacked_bytes > 0 && self.unacked_bytes + weight > WINDOW_BYTES {
+            return None;
+        }
+        let mut body = self.outbox.pop_front().expect("it has a front");
+        match &mut body {
+            StreamBody::Blocks { seq, .. } | StreamBody::Decision { seq, .. } | StreamBody::End { seq, .. } => {
+                *seq = self.next_seq;
+            }
+            other => panic!("{other:?} is not numbered"),
+        }
+        self.outbox_bytes -= weight;
+        self.unacked.push_back((self.next_seq, weight));
+        self.unacked_bytes += weight;
+        self.sent_bytes += weight as u64;
+        self.next_seq += 1;
+        Some(body)
+    }
+
+    /// Everything up to `seq` is in its place. False when that was never sent.
+    pub fn acked(&mut self, now: Time, seq: u64) -> bool {
+        self.heard_at = now;
+        while let Some((first, weight)) = self.unacked.front().copied()
+            && first <= seq
+        {
+            self.unacked.pop_front();
+            self.unacked_bytes -= weight;
+        }
+        seq < self.next_seq
+    }
+
+    /// Whether the follower owes an answer.
+    pub fn waits(&self) -> bool {
+        !self.unacked.is_empty() || matches!(self.phase, Phase::Opening | Phase::Ending)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use types::{Index, PoolId, VolumeId};
+
+    fn sender() -> Sender {
+        let pg = PgId { pool: PoolId(1), n: 0 };
+        Sender::new(7, pg, (ReplicaId(1), 0, Term(2)), (OsdId(2), ReplicaId(5), LinkId(3)), Time(1))
+    }
+
+    #[test]
+    fn messages_are_numbered_without_gaps_and_wait_for_the_window() {
+        let mut s = sender();
+        s.begin([]);
+        let chunk = ChunkKey { volume: VolumeId(1), index: 0 };
+        let range = SectorRange::new(0, 1024);
+        for _ in 0..8 {
+            s.push_blocks(chunk, range, Some((IoBuf::zeros(512 << 10), vec![0; 128])));
+        }
+        assert!(!s.has_room());
+        let sent: Vec<StreamBody> = std::iter::from_fn(|| s.next_message()).collect();
+        assert_eq!(sent.len(), 3, "a fourth would pass the window");
+        let seqs = sent.iter().map(|b| if let StreamBody::Blocks { seq, .. } = b { *seq } else { 0 });
+        assert_eq!(seqs.collect::<Vec<_>>(), [1, 2, 3]);
+        assert!(s.acked(Time(2), 2));
+        assert!(s.next_message().is_some() && s.next_message().is_some() && s.next_message().is_none());
+        assert!(!s.acked(Time(3), 6), "nobody acknowledges what was not sent");
+    }
+
+    #[test]
+    fn a_stream_ends_with_its_decision_state_in_pieces() {
+        let mut s = sender();
+        s.begin([]);
+        assert!(s.is_round_read());
+        let bytes = Bytes::from(vec![9; STREAM_PIECE_MAX + 10]);
+        let state = DecisionState { replica: ReplicaId(1), index: Index(40), term: Term(2), bytes };
+        s.phase = Phase::Cut { state, until: Time(9), again: 0 };
+        s.push_end();
+        let lens: Vec<usize> = std::iter::from_fn(|| s.next_message()).map(|b| cost(&b) - MESSAGE_COST).collect();
+        assert_eq!(lens, [STREAM_PIECE_MAX, 10, 0]);
+        assert!(s.waits() && s.acked(Time(2), 3) && s.waits(), "the end is answered by Done alone");
+    }
+}
