@@ -159,8 +159,13 @@ impl Osd {
 
     /// Tells groups how full the log and the device are.
     pub(crate) fn apply_pressure(&mut self) {
-        let pressure = self.engine.pressure();
-        let now = (pressure.full, pressure.max() >= 1.0);
+        if self.phase != crate::node::Phase::Running {
+            return;
+        }
+        let space = self.engine.space();
+        let full = self.space.observe(space.available_aus);
+        self.engine.want_space(full);
+        let now = (space.refused, self.engine.pressure().max() >= 1.0);
         if now == self.pressure {
             return;
         }

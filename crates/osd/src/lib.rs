@@ -15,6 +15,7 @@ mod node;
 mod pgs;
 mod reports;
 mod requests;
+mod space;
 mod tools;
 
 pub use config::OsdConfig;

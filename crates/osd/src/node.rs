@@ -67,6 +67,7 @@ pub struct Osd {
     /// Followers that this OSD found behind the log while it led their PG.
     pub(crate) behind_log: BTreeSet<(PgId, OsdId)>,
     pub(crate) digests: crate::digest::Digests,
+    pub(crate) space: crate::space::Book,
     pub(crate) tool_reads: Vec<Result<engine::ReadData, engine::ReadError>>,
     pub(crate) metrics: OsdMetrics,
     pub(crate) seed: u64,
@@ -107,6 +108,7 @@ impl Osd {
             reads: Slab::new(),
             behind_log: BTreeSet::new(),
             digests: crate::digest::Digests::default(),
+            space: crate::space::Book::default(),
             tool_reads: Vec::new(),
             metrics: OsdMetrics::new(registry),
             seed,

@@ -1,6 +1,7 @@
 //! What arrives on connections: client requests, raft messages, listings. And the replies that go back.
 
 use crate::node::Osd;
+use crate::space::Held;
 use bus::{BusEvent, LinkId};
 use group::{Origin, Pairs};
 use slab::Slab;
@@ -18,6 +19,7 @@ struct Waiting {
     since: Time,
     /// Bytes written; `None` for a read.
     written: Option<u64>,
+    space: Option<Held>,
 }
 
 impl Osd {
@@ -26,11 +28,13 @@ impl Osd {
             BusEvent::Up { peer: Peer::Osd(osd), .. } => {
                 self.meta.reachable(osd);
                 self.pairs.handle_link(self.now, osd, true);
+                self.space.handle_link(self.now, osd, true);
                 self.tell_groups_of_link(osd, true);
             }
             BusEvent::Down { peer: Peer::Osd(osd), reason, .. } => {
                 tracing::info!(peer = %osd, reason, "connection lost");
                 self.pairs.handle_link(self.now, osd, false);
+                self.space.handle_link(self.now, osd, false);
                 self.tell_groups_of_link(osd, false);
             }
             BusEvent::Up { .. } | BusEvent::Down { .. } => {}
@@ -61,6 +65,7 @@ impl Osd {
             (Peer::Osd(from), Message::Listing(listing)) => self.handle_listing(link, from, listing),
             (Peer::Osd(from), Message::ListingEcho(echo)) => {
                 let sent_at = Time(echo.sent_at);
+                self.space.handle_granted(from, echo.granted_aus, echo.device_full);
                 for (pg, term) in echo.renewed {
                     self.with_pg(pg, |group, now, actions| group.handle_echo(now, from, sent_at, term, actions));
                 }
@@ -92,6 +97,7 @@ impl Osd {
     /// A client sent bytes that fail their checksum: its connection is closed.
     pub(crate) fn bad_origin(&mut self, origin: Origin, reason: &str) {
         let waiting = self.inflight.slab.remove(origin.0 as usize);
+        self.settle_space(waiting.space);
         tracing::warn!(reason, "closing the connection of a client that sent bad bytes");
         self.bus.disconnect(waiting.link, reason);
     }
@@ -104,8 +110,17 @@ impl Osd {
         };
         let id = request.id;
         tracing::trace!(%link, ?request, "request");
-        let origin = Origin(self.inflight.slab.insert(Waiting { link, since: self.now, written }) as u64);
         let slot = self.pgs.by_pg(request.pg);
+        let (space, refused) = match slot.map(|key| self.take_space(key, &request)) {
+            Some(Err(reject)) => (None, Some(reject)),
+            Some(Ok(held)) => (held, None),
+            None => (None, None),
+        };
+        let waiting = Waiting { link, since: self.now, written, space };
+        let origin = Origin(self.inflight.slab.insert(waiting) as u64);
+        if let Some(reject) = refused {
+            return self.reply(origin, Reply { id, result: Err(reject) });
+        }
         match slot {
             Some(key) if self.pgs.group(key).is_some() => {
                 self.with_slot(key, true, |group, now, actions| group.handle_request(now, origin, request, actions));
@@ -119,7 +134,8 @@ impl Osd {
     /// # Panics
     /// When a request is answered twice.
     pub(crate) fn reply(&mut self, origin: Origin, reply: Reply) {
-        let waiting = self.inflight.slab.remove(origin.0 as usize);
+        let mut waiting = self.inflight.slab.remove(origin.0 as usize);
+        self.settle_space(waiting.space.take());
         let took = self.now.since(waiting.since);
         tracing::trace!(link = %waiting.link, id = reply.id, result = ?reply.result, "reply");
         match (&reply.result, waiting.written) {
@@ -154,7 +170,9 @@ impl Osd {
                 renewed.push((item.pg, item.term));
             }
         }
-        let echo = wire::ListingEcho { sent_at: listing.sent_at, granted_aus: 0, device_full: false, renewed };
+        let granted_aus = self.space.handle_spent(from, listing.spent_aus);
+        let device_full = self.space.is_full();
+        let echo = wire::ListingEcho { sent_at: listing.sent_at, granted_aus, device_full, renewed };
         self.bus.send(link, Message::ListingEcho(echo));
     }
 
@@ -164,7 +182,8 @@ impl Osd {
         self.pairs.poll(self.now, &mut due);
         for (osd, full) in due.drain(..) {
             let Some(link) = self.bus.link_to(osd) else { continue };
-            let listing = Pairs::listing(self.now, osd, full, self.pgs.groups());
+            let mut listing = Pairs::listing(self.now, osd, full, self.pgs.groups());
+            listing.spent_aus = self.space.spent(self.now, osd);
             self.bus.send(link, Message::Listing(listing));
         }
         self.due = due;

@@ -1,0 +1,401 @@
+//! Space as money between OSDs (R13): what this device has given to others, and what others have given here.
+//!
+//! The loop comes in with links, with what the engine has left, with the sums of listings and echoes, and
+//! with the need of each write before its group sees it; it gets leave, or a refusal. Both sums are
+//! cumulative and belong to one connection: a new one begins at nothing on both sides.
+//!
+//! Invariant: what is left here = available − given and not spent − admitted here and not yet applied. A leader
+//! spends at a member only what that member gave it. A write that needs nothing is never refused.
+//!
+//! Spending ends with the reply, when the entry is applied here: the member then counts it in its own overlay
+//! as soon as the same listing's commit reaches it. A member without a connection holds nobody up.
+
+use crate::node::Osd;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use types::limits::{PART_MAX, REPLICAS_MAX};
+use types::{AU, Errno, OsdId, SectorRange, Time};
+use wire::{Reject, Request, RequestBody};
+
+/// Most AUs that one leader holds of a member, unspent: what one period of listings may bring.
+const GRANT_MAX: u64 = 1024;
+/// AUs that one write part needs at most.
+const PART_AUS: u64 = PART_MAX / AU;
+/// What a leader has not touched for so long goes back.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// Why a write does not get its space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoRoom {
+    /// More may come with the next echo.
+    Wait,
+    /// A member says that its device is full.
+    Full,
+}
+
+/// What an admitted write holds until its reply.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "what is held must be settled"]
+pub struct Held {
+    aus: u64,
+    /// Where else, and in which life of the connection.
+    at: [Option<(OsdId, u64)>; REPLICAS_MAX],
+}
+
+/// One connected OSD.
+#[derive(Debug)]
+struct Peer {
+    life: u64,
+    /// Its space, as far as this OSD may spend it.
+    granted: u64,
+    spent: u64,
+    held: u64,
+    full: bool,
+    used_at: Time,
+    /// Our space, as far as it may spend it.
+    given: u64,
+    taken: u64,
+}
+
+impl Peer {
+    fn left(&self) -> u64 {
+        self.granted - self.spent - self.held
+    }
+
+    fn outstanding(&self) -> u64 {
+        self.given - self.taken
+    }
+}
+
+/// The books of one OSD.
+#[derive(Debug, Default)]
+pub struct Book {
+    peers: BTreeMap<OsdId, Peer>,
+    lives: u64,
+    /// The engine's word of this turn.
+    available: u64,
+    /// Applied since then: the engine's next word knows it.
+    settled: u64,
+    /// Admitted here, not answered yet.
+    held: u64,
+    full: bool,
+}
+
+impl Book {
+    /// A connection came up or went down.
+    pub fn handle_link(&mut self, now: Time, osd: OsdId, up: bool) {
+        self.peers.remove(&osd);
+        if up {
+            self.lives += 1;
+            let peer =
+                Peer { life: self.lives, granted: 0, spent: 0, held: 0, full: false, used_at: now, given: 0, taken: 0 };
+            self.peers.insert(osd, peer);
+        }
+    }
+
+    /// AUs of this device that nobody was promised.
+    fn left(&self) -> u64 {
+        let given: u64 = self.peers.values().map(Peer::outstanding).sum();
+        self.available.saturating_sub(given + self.held + self.settled)
+    }
+
+    /// Below this a device is full: it could not give every leader one write part's worth.
+    fn low(&self) -> u64 {
+        2 * PART_AUS * (self.peers.len() as u64).max(1)
+    }
+
+    /// The engine's count of what may be promised, once a turn. True when the device is full.
+    pub fn observe(&mut self, available: u64) -> bool {
+        self.available = available;
+        self.settled = 0;
+        let (left, low) = (self.left(), self.low());
+        // Full is left at twice where it is entered.
+        self.full = left < if self.full { 2 * low } else { low };
+        self.full
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.full
+    }
+
+    /// Leave for a write of a PG with these members that needs `aus` new AUs at each. What it gives must come
+    /// back by [`Book::settle`].
+    ///
+    /// # Errors
+    /// When this OSD or a connected member has no space for it.
+    pub fn admit(&mut self, now: Time, aus: u64, members: impl Iterator<Item = OsdId>) -> Result<Held, NoRoom> {
+        let mut held = Held { aus, at: [None; REPLICAS_MAX] };
+        if aus == 0 {
+            return Ok(held);
+        }
+        let refused = |full: bool| if full { NoRoom::Full } else { NoRoom::Wait };
+        let mut wait = (self.left() < aus).then(|| refused(self.full));
+        for (place, osd) in held.at.iter_mut().zip(members) {
+            let Some(peer) = self.peers.get(&osd) else { continue };
+            *place = Some((osd, peer.life));
+            if peer.left() < aus && wait != Some(NoRoom::Full) {
+                wait = Some(refused(peer.full));
+            }
+        }
+        if let Some(why) = wait {
+            return Err(why);
+        }
+        self.held += aus;
+        for (osd, _) in held.at.iter().flatten() {
+            let peer = self.peers.get_mut(osd).expect("it was just seen");
+            peer.held += aus;
+            peer.used_at = now;
+        }
+        Ok(held)
+    }
+
+    /// The write was answered, well or not: an entry that needed less than it held gives the rest back with the
+    /// next count of each device.
+    pub fn settle(&mut self, held: &Held) {
+        assert!(self.held >= held.aus, "what was held is settled once");
+        self.held -= held.aus;
+        self.settled += held.aus;
+        for (osd, life) in held.at.iter().flatten() {
+            if let Some(peer) = self.peers.get_mut(osd).filter(|peer| peer.life == *life) {
+                peer.held -= held.aus;
+                peer.spent += held.aus;
+            }
+        }
+    }
+
+    /// What a listing for `osd` says was spent there. What lay idle for long is given back so.
+    pub fn spent(&mut self, now: Time, osd: OsdId) -> u64 {
+        let Some(peer) = self.peers.get_mut(&osd) else { return 0 };
+        if now >= peer.used_at + IDLE {
+            peer.spent += peer.left();
+            peer.used_at = now;
+        }
+        peer.spent
+    }
+
+    /// A listing of `osd` says what it has spent here; the echo says what it has been given by now.
+    pub fn handle_spent(&mut self, osd: OsdId, spent: u64) -> u64 {
+        let Some(peer) = self.peers.get_mut(&osd) else { return 0 };
+        // A peer cannot spend what it was not given.
+        peer.taken = peer.taken.max(spent.min(peer.given));
+        let outstanding = peer.outstanding();
+        let share = (self.left() + outstanding) / (2 * self.peers.len() as u64);
+        let target = share.min(GRANT_MAX);
+        let peer = self.peers.get_mut(&osd).expect("it was just seen");
+        if !self.full && outstanding < target && outstanding < (target / 2).max(PART_AUS) {
+            peer.given += target - outstanding;
+        }
+        peer.given
+    }
+
+    /// An echo of `osd`: what this OSD may spend there, in all, and whether more will come.
+    pub fn handle_granted(&mut self, osd: OsdId, granted: u64, full: bool) {
+        if let Some(peer) = self.peers.get_mut(&osd) {
+            peer.granted = peer.granted.max(granted);
+            peer.full = full;
+        }
+    }
+}
+
+impl Osd {
+    /// Takes the space that a client's write needs at every member of its PG. Only a leader asks; what is not
+    /// well formed goes on to the group, which says so.
+    pub(crate) fn take_space(&mut self, key: usize, request: &Request) -> Result<Option<Held>, Reject> {
+        let RequestBody::Write { chunk, range, .. } = &request.body else { return Ok(None) };
+        let leads = self.pgs.group(key).is_some_and(|group| group.is_leader());
+        let Some(range) = SectorRange::checked(range.start, range.count).filter(|_| leads) else { return Ok(None) };
+        let identity = &self.pgs.get(key).identity;
+        let need = self.engine.new_aus(identity.replica, *chunk, range);
+        if need == 0 {
+            return Ok(None);
+        }
+        let me = self.config.osd;
+        let others = identity.members.iter().map(|member| member.osd).filter(|osd| *osd != me);
+        match self.space.admit(self.now, u64::from(need), others) {
+            Ok(held) => Ok(Some(held)),
+            Err(NoRoom::Wait) => Err(Reject::NotNow),
+            Err(NoRoom::Full) => Err(Reject::Failed(Errno::NoSpace)),
+        }
+    }
+
+    /// A write was answered.
+    pub(crate) fn settle_space(&mut self, held: Option<Held>) {
+        if let Some(held) = held {
+            self.space.settle(&held);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::rng::Rng;
+
+    const ONE: OsdId = OsdId(1);
+    const TWO: OsdId = OsdId(2);
+
+    fn at_ms(ms: u64) -> Time {
+        Time(ms * 1_000_000)
+    }
+
+    /// A listing of `leader` (OSD 1) to `member` (OSD 2), and its echo.
+    fn exchange(now: Time, leader: &mut Book, member: &mut Book) {
+        let given = member.handle_spent(ONE, leader.spent(now, TWO));
+        leader.handle_granted(TWO, given, member.is_full());
+    }
+
+    fn pair(leader_has: u64, member_has: u64) -> (Book, Book) {
+        let (mut leader, mut member) = (Book::default(), Book::default());
+        leader.handle_link(at_ms(0), TWO, true);
+        member.handle_link(at_ms(0), ONE, true);
+        leader.observe(leader_has);
+        member.observe(member_has);
+        (leader, member)
+    }
+
+    #[test]
+    fn a_write_waits_for_a_grant_and_passes_with_one() {
+        let (mut leader, mut member) = pair(4000, 4000);
+        assert_eq!(leader.admit(at_ms(0), 1, [TWO].into_iter()), Err(NoRoom::Wait));
+        exchange(at_ms(0), &mut leader, &mut member);
+        assert_eq!(member.left(), 4000 - GRANT_MAX, "a grant is deducted when it is given");
+        let held = leader.admit(at_ms(1), 8, [TWO].into_iter()).expect("there is room");
+        assert_eq!((leader.left(), leader.peers[&TWO].left()), (3992, GRANT_MAX - 8));
+        leader.settle(&held);
+        assert_eq!(leader.left(), 3992, "until the engine's next word, that is what it will say");
+        leader.observe(3992);
+        assert_eq!(leader.left(), 3992);
+        exchange(at_ms(25), &mut leader, &mut member);
+        member.observe(3992);
+        assert_eq!(member.left() + member.peers[&ONE].outstanding(), 3992, "what was spent is counted by the device");
+    }
+
+    #[test]
+    fn what_needs_nothing_always_passes() {
+        let (mut leader, _) = pair(0, 0);
+        leader.handle_granted(TWO, 0, true);
+        assert!(leader.is_full());
+        let held = leader.admit(at_ms(0), 0, [TWO].into_iter()).expect("an overwrite");
+        leader.settle(&held);
+    }
+
+    #[test]
+    fn the_one_that_is_full_makes_it_no_space_and_the_other_makes_it_wait() {
+        let (mut leader, mut member) = pair(4000, 3);
+        exchange(at_ms(0), &mut leader, &mut member);
+        assert_eq!(leader.admit(at_ms(0), 1, [TWO].into_iter()), Err(NoRoom::Full), "the member says so");
+        let (mut leader, mut member) = pair(3, 4000);
+        exchange(at_ms(0), &mut leader, &mut member);
+        assert_eq!(leader.admit(at_ms(0), 4, [TWO].into_iter()), Err(NoRoom::Full), "the leader itself is");
+        let held = leader.admit(at_ms(0), 3, [TWO].into_iter()).expect("to the last AU");
+        leader.settle(&held);
+    }
+
+    #[test]
+    fn a_member_without_a_connection_holds_nobody_up_and_a_new_one_begins_at_nothing() {
+        let (mut leader, mut member) = pair(4000, 4000);
+        exchange(at_ms(0), &mut leader, &mut member);
+        let held = leader.admit(at_ms(0), 8, [TWO, OsdId(3)].into_iter()).expect("3 is not connected");
+        leader.handle_link(at_ms(1), TWO, false);
+        member.handle_link(at_ms(1), ONE, false);
+        assert_eq!(member.left(), 4000, "what was given goes with the connection");
+        let more = leader.admit(at_ms(1), 8, [TWO].into_iter()).expect("2 is not connected either");
+        leader.handle_link(at_ms(2), TWO, true);
+        member.handle_link(at_ms(2), ONE, true);
+        assert_eq!(leader.admit(at_ms(2), 8, [TWO].into_iter()), Err(NoRoom::Wait));
+        leader.settle(&held);
+        leader.settle(&more);
+        exchange(at_ms(2), &mut leader, &mut member);
+        assert_eq!(leader.peers[&TWO].left(), GRANT_MAX, "nothing of the old life was spent in the new one");
+    }
+
+    #[test]
+    fn full_is_left_at_twice_where_it_was_entered() {
+        let mut book = Book::default();
+        book.handle_link(at_ms(0), ONE, true);
+        let low = book.low();
+        assert!(!book.observe(low) && book.observe(low - 1) && book.observe(2 * low - 1));
+        assert_eq!(book.handle_spent(ONE, 0), 0, "who is full gives nothing");
+        assert!(!book.observe(2 * low));
+        assert!(book.handle_spent(ONE, 0) >= PART_AUS, "who is not gives enough for a part");
+    }
+
+    #[test]
+    fn what_lies_idle_goes_back_to_its_device() {
+        let (mut leader, mut member) = pair(4000, 4000);
+        exchange(at_ms(0), &mut leader, &mut member);
+        // The device has filled up meanwhile, by others.
+        member.observe(GRANT_MAX);
+        assert!(member.is_full() && member.left() == 0);
+        exchange(at_ms(900), &mut leader, &mut member);
+        assert_eq!(leader.peers[&TWO].left(), GRANT_MAX, "still in hand");
+        exchange(at_ms(1000), &mut leader, &mut member);
+        assert_eq!((leader.peers[&TWO].left(), member.left()), (0, GRANT_MAX));
+    }
+
+    #[test]
+    fn sums_of_a_lying_peer_change_nothing_but_its_own_grant() {
+        let mut book = Book::default();
+        book.handle_link(at_ms(0), ONE, true);
+        book.observe(100_000);
+        for spent in [u64::MAX, 0, 7, u64::MAX] {
+            book.handle_spent(ONE, spent);
+            assert!(book.left() >= 100_000 - GRANT_MAX);
+        }
+        book.handle_granted(ONE, u64::MAX, false);
+        book.handle_granted(ONE, 0, false);
+        let held = book.admit(at_ms(0), 8, [ONE].into_iter()).expect("it said so");
+        book.settle(&held);
+        assert_eq!(book.spent(at_ms(1), ONE), 8);
+        assert_eq!(book.spent(at_ms(2000), OsdId(9)), 0, "an OSD that nobody knows");
+    }
+
+    /// Three OSDs that lead and follow each other: devices are never overspent, whatever the order.
+    #[test]
+    fn no_device_is_ever_spent_beyond_what_it_has() {
+        for seed in 0..50 {
+            let mut rng = Rng::new(seed);
+            let ids = [OsdId(1), OsdId(2), OsdId(3)];
+            let mut free = [rng.between(0, 3000), rng.between(0, 9000), rng.between(500, 9000)];
+            let mut books = [Book::default(), Book::default(), Book::default()];
+            let mut waiting: Vec<(usize, Held)> = Vec::new();
+            let mut now = at_ms(0);
+            for (n, book) in books.iter_mut().enumerate() {
+                ids.iter().filter(|id| **id != ids[n]).for_each(|id| book.handle_link(now, *id, true));
+                book.observe(free[n]);
+            }
+            let mut admitted = 0;
+            for _ in 0..3000 {
+                now = now + Duration::from_millis(rng.between(0, 30));
+                let leader = rng.below(3) as usize;
+                match rng.below(4) {
+                    0 => {
+                        let member = (leader + rng.between(1, 2) as usize) % 3;
+                        let spent = books[leader].spent(now, ids[member]);
+                        let given = books[member].handle_spent(ids[leader], spent);
+                        let full = books[member].is_full();
+                        books[leader].handle_granted(ids[member], given, full);
+                    }
+                    1 if !waiting.is_empty() => {
+                        let nth = rng.below(waiting.len() as u64) as usize;
+                        let (leader, held) = waiting.swap_remove(nth);
+                        for (n, free) in free.iter_mut().enumerate() {
+                            *free = free.checked_sub(held.aus).unwrap_or_else(|| panic!("{} is overspent", ids[n]));
+                        }
+                        books[leader].settle(&held);
+                        // Every device has applied it: its engine says so.
+                        (0..3).for_each(|n| _ = books[n].observe(free[n]));
+                    }
+                    _ => {
+                        let members = ids.iter().copied().filter(|id| *id != ids[leader]);
+                        if let Ok(held) = books[leader].admit(now, rng.between(1, PART_AUS), members) {
+                            admitted += held.aus;
+                            waiting.push((leader, held));
+                        }
+                    }
+                }
+            }
+            assert!(admitted > 0 || free.iter().any(|f| *f < 100), "seed {seed}: nothing was ever admitted");
+        }
+    }
+}
