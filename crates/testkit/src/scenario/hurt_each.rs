@@ -48,8 +48,7 @@ fn each(hurt: Hurt, name: &str, settings: &Settings, outcome: &mut Outcome) -> R
     if let Err(error) = result {
         outcome.faults.push(format!("{error:#}"));
     }
-    super::close(&mut cluster, outcome);
-    super::settle(&mut cluster, settings, outcome);
+    super::close(&mut cluster, settings, outcome);
     Ok(())
 }
 
@@ -58,7 +57,7 @@ fn under_load(hurt: Hurt, cluster: &mut Cluster, settings: &Settings, outcome: &
     let uri = cluster.export(&volume)?;
     let rounds = settings.rounds(2, 1);
     let osds = cluster.shape.osds;
-    let seconds = u64::from(rounds * osds) * 8;
+    let seconds = u64::from(rounds * osds) * 6;
     let mut fio = fio::start(&cluster.dir, &uri, RATE, seconds, settings.seed)?;
     clock::wait_until("the first segment", READY_MAX, || Ok(!cluster.basalt.data_leaders()?.is_empty()))?;
     let calm_at = clock::unix_ms();

@@ -1,7 +1,9 @@
 //! The scenarios: each makes its own cluster, hurts it in one way, and says what came of it.
 
+mod full;
 mod hurt_each;
 mod kill_all;
+mod metas;
 
 use crate::clock;
 use crate::cluster::Cluster;
@@ -36,6 +38,8 @@ pub const ALL: &[(&str, &str, Run)] = &[
     ("kill9-each", "kill -9 of each OSD in turn under fio --verify through NBD, restart", hurt_each::kill9),
     ("sigstop-each", "SIGSTOP of each OSD in turn for 3 s under fio --verify through NBD", hurt_each::sigstop),
     ("kill-all", "kill -9 of everything at random moments, restart in random order", kill_all::run),
+    ("full-device", "small devices are written until full, then trimmed and deleted from", full::run),
+    ("meta-loss", "two metas on etcd: the leading one is killed under load, then all and etcd", metas::run),
 ];
 
 /// Runs one scenario to its outcome; an error on the way is a fault.
@@ -50,20 +54,14 @@ pub fn run(name: &str, done: &str, run: Run, settings: &Settings) -> Outcome {
 }
 
 /// The closing look at a cluster: no process has panicked or ended, and all replicas are equal.
-fn close(cluster: &mut Cluster, outcome: &mut Outcome) {
-    for panic in cluster.panics() {
-        outcome.faults.push(panic);
-    }
+fn close(cluster: &mut Cluster, settings: &Settings, outcome: &mut Outcome) {
+    outcome.faults.extend(cluster.panics());
     if let Err(e) = cluster.must_live() {
         outcome.faults.push(format!("{e:#}"));
     }
     match cluster.basalt.wait_healthy(crate::cluster::READY_MAX).and_then(|_| cluster.basalt.verify_deep()) {
-        Ok(text) => outcome.figure(format!("replicas equal: {text}")),
+        Ok(text) => outcome.figure(format!("replicas: {text}")),
         Err(e) => outcome.faults.push(format!("{e:#}")),
     }
-}
-
-/// Keeps the folder of a failed scenario, when that is wanted.
-fn settle(cluster: &mut Cluster, settings: &Settings, outcome: &Outcome) {
     cluster.keep = settings.keep && !outcome.passed();
 }

@@ -1,0 +1,21 @@
+//! Just enough HTTP to ask a daemon's endpoint.
+
+use anyhow::{Context, Result};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(2);
+const ANSWER_MAX: u64 = 4 << 20;
+
+/// GETs a page; gives status code and body.
+pub fn get(addr: SocketAddr, path: &str) -> Result<(u16, String)> {
+    let mut stream = TcpStream::connect_timeout(&addr, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: testkit\r\nConnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    stream.take(ANSWER_MAX).read_to_string(&mut text)?;
+    let (head, body) = text.split_once("\r\n\r\n").context("an answer has a head")?;
+    let code = head.split(' ').nth(1).context("a status code")?.parse()?;
+    Ok((code, body.to_owned()))
+}

@@ -1,0 +1,159 @@
+//! Small devices are written until they are full: writes are refused, everything else works, and what is
+//! deleted is there to be written again.
+
+use super::Settings;
+use crate::clock;
+use crate::cluster::{Cluster, Shape};
+use crate::report::Outcome;
+use crate::session::{Open, Session};
+use anyhow::{Context, Result, bail};
+use bench::load::stamp;
+use device::{Answer, Request};
+use std::process::Command;
+use std::time::Duration;
+use types::{Errno, IoBufMut};
+
+const DEVICE: u64 = 640 << 20;
+const LOG: u64 = 256 << 20;
+const VOLUME: u64 = 2 << 30;
+const PIECE: u64 = 1 << 20;
+/// What the first volume holds, to be deleted as a whole.
+const FIRST: u64 = 64 << 20;
+/// How long freed space may take until it is there again.
+const FREED_MAX: Duration = Duration::from_secs(60);
+
+pub fn run(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
+    let shape = Shape { device_bytes: DEVICE, log_bytes: LOG, ..Shape::default() };
+    let mut cluster = Cluster::up(&settings.base, "full-device", shape)?;
+    if let Err(error) = fill(&mut cluster, outcome) {
+        outcome.faults.push(format!("{error:#}"));
+    }
+    super::close(&mut cluster, settings, outcome);
+    Ok(())
+}
+
+/// What is written at `offset` of volume `volume` in pass `pass`.
+fn piece(volume: u64, pass: u64, offset: u64) -> IoBufMut {
+    let mut buf = IoBufMut::new(PIECE as usize);
+    stamp::fill(&mut buf, volume, pass, offset, 1);
+    buf
+}
+
+fn write(session: &mut Session, volume: u64, pass: u64, offset: u64) -> Result<Result<Answer, Errno>> {
+    session.call(Request::Write { offset, buf: piece(volume, pass, offset).freeze(), fua: false })
+}
+
+/// Writes pieces from `from` on until `to` or until there is no space. Gives where it stopped.
+fn write_on(session: &mut Session, volume: u64, pass: u64, from: u64, to: u64) -> Result<u64> {
+    let mut offset = from;
+    while offset < to {
+        match write(session, volume, pass, offset)? {
+            Ok(_) => offset += PIECE,
+            Err(Errno::NoSpace) => break,
+            Err(other) => bail!("write at {offset}: {other}"),
+        }
+    }
+    Ok(offset)
+}
+
+/// Every piece of `from..to` must be there.
+fn check(session: &mut Session, volume: u64, pass: u64, from: u64, to: u64) -> Result<()> {
+    for offset in (from..to).step_by(PIECE as usize) {
+        let answer = session.call(Request::Read { offset, len: PIECE })?;
+        let Ok(Answer::Data(pieces)) = answer else { bail!("read at {offset}: {answer:?}") };
+        let bytes: Vec<u8> = pieces.iter().flat_map(|p| p.iter().copied()).collect();
+        if bytes != piece(volume, pass, offset)[..] {
+            bail!("the piece at {offset} of volume {volume} is not what was acknowledged");
+        }
+    }
+    Ok(())
+}
+
+fn fill(cluster: &mut Cluster, outcome: &mut Outcome) -> Result<()> {
+    let (first, second) = (cluster.volume("first", VOLUME)?, cluster.volume("second", VOLUME)?);
+    let metas = cluster.basalt.metas().to_vec();
+    let mut session = Session::open(&metas, &first, Open::default())?;
+    let end = write_on(&mut session, 1, 1, 0, FIRST)?;
+    outcome.need(end == FIRST, || format!("the first volume was full at {end} already"));
+    session.close()?;
+
+    let mut session = Session::open(&metas, &second, Open::default())?;
+    let end = write_on(&mut session, 2, 1, 0, VOLUME)?;
+    outcome.need(end < VOLUME, || "the device never got full".into());
+    outcome.figure(format!(
+        "ENOSPC after {} MiB on devices with {} MiB beside the log",
+        (end + FIRST) >> 20,
+        (DEVICE - LOG) >> 20
+    ));
+    check(&mut session, 2, 1, 0, end).context("reads of a full device")?;
+    session.close()?;
+    outcome.need(told_full(cluster)?, || "`basalt osd ls` does not say that the devices are full".into());
+    through_nbd(cluster, &second, end)?;
+    outcome.figure("NBD clients are told ENOSPC, and read on".to_owned());
+
+    // A trim makes room.
+    let mut session = Session::open(&metas, &second, Open::default())?;
+    let half = end / 2 / PIECE * PIECE;
+    let trimmed = session.call(Request::Trim { offset: 0, len: half })?;
+    outcome.need(trimmed == Ok(Answer::Done), || format!("a trim on a full device: {trimmed:?}"));
+    let waited = wait_space(&mut session, 2, 2, 0)?;
+    outcome.figure(format!("trimmed {} MiB: writes work again after {} ms", half >> 20, waited.as_millis()));
+    check(&mut session, 2, 1, half, end).context("what was not trimmed")?;
+    let refilled = write_on(&mut session, 2, 2, PIECE, half)?;
+    outcome.figure(format!("wrote {} MiB of it again", refilled >> 20));
+    outcome.need(refilled >= half / 2, || format!("only {} MiB of {} came back", refilled >> 20, half >> 20));
+    let full = write_on(&mut session, 2, 1, end, VOLUME)?;
+
+    // So does deleting a volume.
+    cluster.basalt.run(&["volume", "rm", &first])?;
+    let deleted = clock::now();
+    wait_space(&mut session, 2, 1, full).context("after a volume was deleted")?;
+    outcome.figure(format!(
+        "deleted a volume of {} MiB: writes work again after {} ms",
+        FIRST >> 20,
+        deleted.elapsed().as_millis()
+    ));
+    check(&mut session, 2, 2, 0, refilled).context("what was written again")?;
+    check(&mut session, 2, 1, half, full + PIECE).context("what was there all the time")?;
+    session.close()
+}
+
+/// Waits until the piece at `offset` can be written.
+fn wait_space(session: &mut Session, volume: u64, pass: u64, offset: u64) -> Result<Duration> {
+    clock::wait_until("a write to find space", FREED_MAX, || match write(session, volume, pass, offset)? {
+        Ok(_) => Ok(true),
+        Err(Errno::NoSpace) => {
+            clock::pause(Duration::from_millis(20));
+            Ok(false)
+        }
+        Err(other) => bail!("write at {offset}: {other}"),
+    })
+}
+
+fn told_full(cluster: &Cluster) -> Result<bool> {
+    let list = cluster.basalt.json(&["osd", "ls"])?;
+    let osds = list["osds"].as_array().context("osds")?;
+    Ok(osds.iter().any(|osd| osd["full"] == true))
+}
+
+/// The same as an NBD client sees it.
+fn through_nbd(cluster: &mut Cluster, volume: &str, end: u64) -> Result<()> {
+    let uri = cluster.export(volume)?;
+    let io = |command: String| -> Result<(bool, String)> {
+        let out = Command::new("timeout").args(["60", "qemu-io", "-f", "raw", "-c", &command, &uri]).output()?;
+        let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        Ok((out.status.success(), text))
+    };
+    // More than one write, for the last grants may leave room for a few.
+    let (_, text) = io(format!("write -P 7 {end} 32M"))?;
+    if !text.contains("No space left on device") {
+        bail!("an NBD write on a full device: {text}");
+    }
+    let (ok, text) = io("read 0 1M".to_owned())?;
+    if !ok || !text.contains("read 1048576/1048576") {
+        bail!("an NBD read on a full device: {text}");
+    }
+    let mut door = cluster.doors.pop().context("it was exported")?;
+    door.signal("TERM")?;
+    door.finish(Duration::from_secs(10)).map(|_| ())
+}

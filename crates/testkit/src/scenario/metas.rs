@@ -1,0 +1,134 @@
+//! Two metas on a real etcd: the leading one dies under load; then all of them and etcd do, and I/O goes on.
+
+use super::Settings;
+use crate::clock;
+use crate::cluster::{Cluster, READY_MAX, Shape, wait_listening};
+use crate::http;
+use crate::report::Outcome;
+use crate::stamped::StampedLoad;
+use anyhow::{Context, Result, bail};
+use std::time::{Duration, Instant};
+
+/// Requests per second of each area.
+const RATE: u64 = 200;
+const ADMIN_MAX: Duration = Duration::from_secs(5);
+/// A gap in completions that nobody notices.
+const NOTICED: Duration = Duration::from_millis(100);
+const GAP_KILLED_MAX: Duration = Duration::from_millis(300);
+const ALONE: Duration = Duration::from_secs(5);
+/// How long a restarted OSD gets to catch up when there is no meta to say that it did.
+const CATCH_UP: Duration = Duration::from_secs(3);
+
+pub fn run(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
+    let shape = Shape { metas: 2, etcd: true, ..Shape::default() };
+    let mut cluster = Cluster::up(&settings.base, "meta-loss", shape)?;
+    let mut load = StampedLoad::new(&cluster, "v", settings.seed)?;
+    load.config.rate_per_s = RATE;
+    load.start()?;
+    if let Err(error) = hurt(&mut cluster, &mut load, settings, outcome) {
+        outcome.faults.push(format!("{error:#}"));
+    }
+    super::close(&mut cluster, settings, outcome);
+    Ok(())
+}
+
+fn hurt(cluster: &mut Cluster, load: &mut StampedLoad, settings: &Settings, outcome: &mut Outcome) -> Result<()> {
+    clock::wait_until("all four segments to be written", READY_MAX, || {
+        load.must_be_clean()?;
+        Ok(load.witness.known().acked > 1000 && cluster.basalt.data_leaders()?.len() >= 2)
+    })?;
+    for _ in 0..settings.rounds(3, 1) {
+        leader_dies(cluster, load, outcome)?;
+    }
+    everyone_dies(cluster, load, outcome)?;
+    load.must_be_clean()?;
+    load.kill()?;
+    load.check()?;
+    outcome.figure(load.summary());
+    Ok(())
+}
+
+/// Index of the meta that says it leads.
+fn leading(cluster: &Cluster) -> Result<usize> {
+    let mut found = None;
+    clock::wait_until("a meta that leads", READY_MAX, || {
+        let leads = |i: &usize| {
+            let page = http::get(cluster.meta_http(*i as u32), "/healthz");
+            page.is_ok_and(|(code, body)| code == 200 && body.starts_with("leading"))
+        };
+        found = (0..cluster.metas.len()).find(leads);
+        Ok(found.is_some())
+    })?;
+    found.context("it was found")
+}
+
+fn leader_dies(cluster: &mut Cluster, load: &mut StampedLoad, outcome: &mut Outcome) -> Result<()> {
+    let index = leading(cluster)?;
+    let died = clock::now();
+    cluster.metas[index].kill();
+    // A command that changes records, not one that reads what may be old.
+    let name = format!("main/probe{}", outcome.figures.len());
+    let create = ["volume", "create", name.as_str(), "1MiB"];
+    clock::wait_until("an admin command", READY_MAX, || Ok(cluster.basalt.output(&create)?.status.success()))?;
+    let took = died.elapsed();
+    clock::pause(Duration::from_secs(2));
+    load.must_be_clean()?;
+    let gap = load.witness.longest_gap(died, clock::now());
+    outcome.figure(format!(
+        "meta.{index} (leading) killed: admin works after {} ms; longest gap in I/O {} ms",
+        took.as_millis(),
+        gap.as_millis()
+    ));
+    outcome.need(took <= ADMIN_MAX, || format!("admin commands took {} ms to work again", took.as_millis()));
+    outcome.aim(gap <= NOTICED, || format!("I/O stood still for {} ms when a meta died", gap.as_millis()));
+    let addr = cluster.meta_addr(index as u32);
+    cluster.metas[index].start()?;
+    wait_listening(&mut cluster.metas[index], addr)
+}
+
+fn everyone_dies(cluster: &mut Cluster, load: &mut StampedLoad, outcome: &mut Outcome) -> Result<()> {
+    let died = clock::now();
+    let before = load.witness.known().acked;
+    cluster.metas.iter_mut().chain(&mut cluster.etcd).for_each(|proc| proc.kill());
+    clock::pause(ALONE);
+    progressed(load, before, died, outcome, "all metas and etcd killed", NOTICED)?;
+    // Each OSD dies and comes back without a meta. The next one's death leaves a majority only if the one
+    // before serves again.
+    for osd in 1..=cluster.shape.osds {
+        let (died, before) = (clock::now(), load.witness.known().acked);
+        cluster.osd(osd).kill();
+        clock::pause(Duration::from_secs(1));
+        cluster.osd(osd).start()?;
+        clock::pause(CATCH_UP);
+        cluster.osd(osd).must_live()?;
+        progressed(load, before, died, outcome, &format!("osd.{osd} killed and started without meta"), GAP_KILLED_MAX)?;
+    }
+    let back = clock::now();
+    let etcd = cluster.etcd.as_mut().context("the cluster has an etcd")?;
+    etcd.start()?;
+    cluster.metas.iter_mut().try_for_each(|meta| meta.start())?;
+    clock::wait_until("an admin command", READY_MAX, || {
+        Ok(cluster.basalt.output(&["volume", "create", "main/probe-back", "1MiB"])?.status.success())
+    })?;
+    outcome.figure(format!("metas and etcd started again: admin works after {} ms", back.elapsed().as_millis()));
+    Ok(())
+}
+
+fn progressed(
+    load: &mut StampedLoad,
+    before: u64,
+    since: Instant,
+    outcome: &mut Outcome,
+    what: &str,
+    aim: Duration,
+) -> Result<()> {
+    load.must_be_clean().with_context(|| what.to_owned())?;
+    let acked = load.witness.known().acked - before;
+    let gap = load.witness.longest_gap(since, clock::now());
+    outcome.figure(format!("{what}: {acked} writes acknowledged meanwhile, longest gap {} ms", gap.as_millis()));
+    if acked == 0 {
+        bail!("{what}: I/O stopped");
+    }
+    outcome.aim(gap <= aim, || format!("{what}: I/O stood still for {} ms", gap.as_millis()));
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! A loader with its witness, as one thing that a scenario starts, hurts and asks.
+
+use crate::cluster::Cluster;
+use crate::loader::LoaderConfig;
+use crate::procs::{Proc, Spec};
+use crate::witness::Witness;
+use anyhow::{Result, anyhow, bail};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Areas of the load: each in a segment of its own, so that it reaches several PGs.
+pub const AREAS: u64 = 4;
+pub const SPAN: u64 = 16 << 20;
+const STRIDE: u64 = types::SEGMENT;
+/// How long a check of everything may take.
+pub const CHECK_MAX: Duration = Duration::from_secs(60);
+
+/// A verified load in a process of its own.
+pub struct StampedLoad {
+    pub proc: Proc,
+    pub witness: Witness,
+    pub config: LoaderConfig,
+    listener: Option<JoinHandle<Result<()>>>,
+}
+
+impl StampedLoad {
+    /// A volume of the cluster's pool for it, and the load, not started.
+    pub fn new(cluster: &Cluster, name: &str, seed: u64) -> Result<StampedLoad> {
+        let config = LoaderConfig {
+            metas: cluster.basalt.metas().to_vec(),
+            volume: cluster.volume(name, AREAS * STRIDE)?,
+            ledger: cluster.dir.join(format!("{name}.ledger.json")),
+            areas: AREAS,
+            span_bytes: SPAN,
+            stride_bytes: STRIDE,
+            block_bytes: 4096,
+            depth: 8,
+            read_percent: 25,
+            rate_per_s: 0,
+            seconds: 3600,
+            seed,
+            run: seed,
+        };
+        let log = cluster.dir.join(format!("{name}.loader.log"));
+        let spec = Spec { name: "loader".into(), program: std::env::current_exe()?, args: Vec::new(), log };
+        let witness = Witness::new(seed, AREAS as usize, SPAN);
+        Ok(StampedLoad { proc: Proc::new(spec), witness, config, listener: None })
+    }
+
+    /// Starts it: first it checks everything, then it writes and reads for `config.seconds`.
+    pub fn start(&mut self) -> Result<()> {
+        self.witness.store(&self.config.ledger)?;
+        self.proc.spec.args = self.config.args();
+        let out = self.proc.start_piped()?;
+        assert!(self.listener.is_none(), "the earlier life was not heard out");
+        self.listener = Some(self.witness.listen(out));
+        Ok(())
+    }
+
+    /// Everything is as it must be so far, and it runs.
+    pub fn must_be_clean(&mut self) -> Result<()> {
+        self.witness.clean()?;
+        self.proc.must_live()
+    }
+
+    /// Hears out what a dead or dying loader said, and fails if that was bad.
+    pub fn hear_out(&mut self) -> Result<()> {
+        if let Some(listener) = self.listener.take() {
+            listener.join().map_err(|_| anyhow!("the listener panicked"))??;
+        }
+        self.witness.clean()
+    }
+
+    /// Kills it and hears it out.
+    pub fn kill(&mut self) -> Result<()> {
+        self.proc.kill();
+        self.hear_out()
+    }
+
+    /// A life that only checks everything, and must end well.
+    pub fn check(&mut self) -> Result<()> {
+        let seconds = std::mem::replace(&mut self.config.seconds, 0);
+        self.start()?;
+        let status = self.proc.finish(CHECK_MAX)?;
+        self.config.seconds = seconds;
+        self.hear_out()?;
+        if !status.success() {
+            bail!("the check of everything failed ({status}): {}", self.proc.log_tail(5));
+        }
+        Ok(())
+    }
+
+    /// Begun, acknowledged, checked: for a figure.
+    pub fn summary(&self) -> String {
+        let known = self.witness.known();
+        let (begun, acked, checked) = (known.begun, known.acked, known.checked);
+        format!("writes: {begun} begun, {acked} acknowledged, 0 lost; {checked} blocks checked")
+    }
+}
