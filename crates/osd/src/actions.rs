@@ -17,6 +17,7 @@ impl Osd {
                 Action::Persist(persist) => self.engine.append(persist),
                 Action::Apply { index, effect, .. } => {
                     self.engine.apply(replica, index, effect);
+                    self.streams.applied(replica, &effect);
                     if !self.digests.none_waits() {
                         self.applied_for_digests(replica, index);
                     }
@@ -31,6 +32,7 @@ impl Osd {
                 Action::NeedsStream { to } => {
                     tracing::debug!(%replica, %to, "a follower is behind the log");
                     self.behind_log.insert((self.pgs.get(slot).identity.pg, to));
+                    self.needs_stream(slot, to);
                 }
                 Action::Quarantined(reason) => {
                     self.quarantine(slot, reason);
@@ -83,6 +85,9 @@ impl Osd {
         }
         if read.read == crate::digest::DIGEST {
             return self.digest_part(read.slot, result);
+        }
+        if read.read == crate::stream::STREAM {
+            return self.stream_read_done(read.slot, result);
         }
         let result = match result {
             Ok(ReadData::Zeros) => Ok(ReplyBody::Data { crcs: Vec::new(), payload: types::IoBuf::EMPTY }),
@@ -152,6 +157,7 @@ impl Osd {
         self.pgs.clear();
         self.reads.clear();
         self.fail_digests(&reason);
+        self.streams.clear();
         self.bus.disconnect_all(&reason);
         self.meta.poisoned(self.now, reason.clone());
         self.phase = crate::node::Phase::Stopped(reason);

@@ -16,9 +16,11 @@ mod pgs;
 mod reports;
 mod requests;
 mod space;
+mod stream;
 mod tools;
 
 pub use config::OsdConfig;
 pub use digest::{PARTS, ToolAnswer, ToolAsk};
 pub use metrics::OsdMetrics;
 pub use node::{Osd, OsdError, Phase};
+pub use stream::STREAM_RATE;

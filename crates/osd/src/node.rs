@@ -68,6 +68,7 @@ pub struct Osd {
     pub(crate) behind_log: BTreeSet<(PgId, OsdId)>,
     pub(crate) digests: crate::digest::Digests,
     pub(crate) space: crate::space::Book,
+    pub(crate) streams: crate::stream::Streams,
     pub(crate) tool_reads: Vec<Result<engine::ReadData, engine::ReadError>>,
     pub(crate) metrics: OsdMetrics,
     pub(crate) seed: u64,
@@ -109,6 +110,7 @@ impl Osd {
             behind_log: BTreeSet::new(),
             digests: crate::digest::Digests::default(),
             space: crate::space::Book::default(),
+            streams: crate::stream::Streams::new(seed.rotate_left(29)),
             tool_reads: Vec::new(),
             metrics: OsdMetrics::new(registry),
             seed,
@@ -160,6 +162,7 @@ impl Osd {
         self.pgs.touch_due(self.now);
         self.settle(env)?;
         self.upkeep_digests();
+        self.step_streams();
         self.destage();
         self.engine.end_turn(self.now, &mut self.ops, &mut self.engine_events);
         self.drain_engine(env)?;
@@ -230,19 +233,26 @@ impl Osd {
             EngineEvent::MountFailed(error) => return Err(error.into()),
             EngineEvent::Created(replica) => self.replica_created(replica),
             EngineEvent::Destroyed(replica) => tracing::info!(%replica, "replica dropped"),
-            EngineEvent::Persisted { replica, ticket } => {
-                self.with_replica(replica, |group, now, actions| group.handle_persisted(now, ticket, actions));
-            }
+            EngineEvent::Persisted { replica, ticket } => self.persisted(replica, ticket),
             EngineEvent::ReadDone { token, result } => self.read_done(token, result),
             EngineEvent::Checkpointed(replicas) => self.checkpointed(&replicas),
-            EngineEvent::Staged { .. }
-            | EngineEvent::Unstaged { .. }
-            | EngineEvent::Installed(_)
-            | EngineEvent::InstallRefused { .. } => {}
+            EngineEvent::Staged { token } => self.piece_staged(token),
+            EngineEvent::Unstaged { replica } => self.stream_evicted(replica),
+            EngineEvent::Installed(recovered) => self.stream_installed(*recovered),
+            EngineEvent::InstallRefused { replica } => self.install_refused(replica),
             EngineEvent::Damaged { replica, reason } => self.quarantine_replica(replica, reason),
             EngineEvent::Poisoned(reason) => self.poisoned(reason),
         }
         Ok(())
+    }
+
+    fn persisted(&mut self, replica: types::ReplicaId, ticket: u64) {
+        let Some(key) = self.pgs.by_replica(replica) else { return };
+        match self.pgs.parked(key) {
+            // It says nothing while it is parked; what it may say is known when it goes on.
+            Some(group) => group.handle_persisted(self.now, ticket, &mut Vec::new()),
+            None => self.with_slot(key, true, |group, now, actions| group.handle_persisted(now, ticket, actions)),
+        }
     }
 
     /// R11: groups exist and the door opens only when the mount record is durable.
@@ -271,6 +281,14 @@ impl Osd {
             self.pgs.insert(identity, State::Quarantined(reason));
             return;
         }
+        let state = self.start_group(recovered);
+        self.pgs.insert(identity, state);
+    }
+
+    /// A group of what the engine holds of a replica, or why there is none.
+    pub(crate) fn start_group(&mut self, recovered: Recovered) -> State {
+        let replica = recovered.identity.replica;
+        let identity = recovered.identity.clone();
         let seed = self.seed ^ replica.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let config = group::GroupConfig {
             lease_reads: self.config.lease_reads,
@@ -278,15 +296,17 @@ impl Osd {
             uncommitted_payload_max: self.uncommitted_max.max(UNCOMMITTED_MIN),
             ..group::GroupConfig::new(self.config.osd)
         };
-        let state = match group::Group::new(config, recovered, self.now, seed) {
-            Ok(group) => State::Running(Box::new(group)),
+        match group::Group::new(config, recovered, self.now, seed) {
+            Ok(mut group) => {
+                group.set_pressure(self.pressure.0, self.pressure.1);
+                State::Running(Box::new(group))
+            }
             Err(error) => {
                 tracing::error!(pg = %identity.pg, %replica, %error, "replica refuses its own log");
                 self.engine.mark_damaged(replica, error.to_string());
                 State::Quarantined(error.to_string())
             }
-        };
-        self.pgs.insert(identity, state);
+        }
     }
 
     /// R9: what a PG may hold uncommitted is its share of a quarter of the log, so that all of them together
@@ -355,20 +375,10 @@ impl Osd {
         }
     }
 
-    pub(crate) fn with_replica(
-        &mut self,
-        replica: types::ReplicaId,
-        f: impl FnOnce(&mut group::Group, Time, &mut Vec<Action>),
-    ) {
-        if let Some(key) = self.pgs.by_replica(replica) {
-            self.with_slot(key, true, f);
-        }
-    }
-
     /// Begins a destage round when the engine wants one: decision states are taken at this very moment,
     /// when everything that the groups have applied is in the overlay (R1).
     fn destage(&mut self) {
-        if self.phase != Phase::Running || !self.engine.wants_round(self.now) {
+        if self.phase != Phase::Running || self.streams.holds_rounds(self.now) || !self.engine.wants_round(self.now) {
             return;
         }
         let states = self.pgs.iter().filter_map(|slot| match &slot.state {
@@ -389,6 +399,7 @@ impl Osd {
             self.pairs.next_deadline(),
             self.meta.next_report(),
             self.digests.next_deadline(),
+            self.streams.next_deadline(),
         ]
         .into_iter()
         .min()

@@ -36,6 +36,7 @@ impl Osd {
                 self.pairs.handle_link(self.now, osd, false);
                 self.space.handle_link(self.now, osd, false);
                 self.tell_groups_of_link(osd, false);
+                self.streams_lose_link(osd);
             }
             BusEvent::Up { .. } | BusEvent::Down { .. } => {}
             BusEvent::Unreachable { osd, reason } => {
@@ -75,6 +76,7 @@ impl Osd {
                     self.with_pg(pg, |group, now, actions| group.handle_goodbye(now, from, actions));
                 }
             }
+            (Peer::Osd(from), Message::Stream(msg)) => self.handle_stream(link, from, msg),
             (peer, _) => {
                 let reason = format!("{peer:?} sent a message that only others may send");
                 self.bus.disconnect(link, &reason);
