@@ -186,9 +186,17 @@ impl Group {
     /// A peer sent what no honest cluster sends, or our own log says what we cannot read (R5).
     pub(crate) fn quarantined(&mut self, reason: String, actions: &mut Vec<Action>) {
         if self.quarantine.is_none() {
-            self.quarantine = Some(reason.clone());
-            self.leave_office(actions);
+            self.end(reason.clone(), actions);
             actions.push(Action::Quarantined(reason));
+        }
+    }
+
+    /// Its OSD lets go of this replica, because it is damaged or dropped: everybody who waits for it is answered,
+    /// and it takes no further part.
+    pub fn end(&mut self, reason: String, actions: &mut Vec<Action>) {
+        if self.quarantine.is_none() {
+            self.quarantine = Some(reason);
+            self.leave_office(actions);
         }
     }
 

@@ -472,3 +472,24 @@ fn decision_state_is_exact_as_of_what_is_applied() {
     assert_eq!(group::decision::Decision::decode(&state.bytes).expect("our own bytes").order, 9);
     assert_eq!((state.index, state.term), (rig.groups[&1].applied(), Term(1)));
 }
+
+#[test]
+fn a_replica_that_its_osd_lets_go_of_answers_everybody_who_waits() {
+    let mut rig = Rig::led(3, true);
+    rig.hold_disks = true;
+    let proposed = rig.write(1, 0);
+    rig.pump();
+    let (queued, reading) = (rig.write(1, 1), rig.read(1));
+    assert_eq!(rig.engine_reads(1).len(), 1);
+    rig.call(1, |g, _, actions| g.end("a block fails its checksum".into(), actions));
+    for id in [proposed, queued, reading] {
+        assert_eq!(rig.answer(id), elsewhere(None), "request {id}");
+    }
+    let (read, late) = (rig.engine_reads(1)[0], rig.write(1, 2));
+    rig.finish_read(1, read);
+    assert_eq!((rig.answer(reading), rig.answer(late)), (elsewhere(None), elsewhere(None)), "each once");
+    rig.hold_disks = false;
+    rig.advance(2500);
+    assert!(!rig.groups[&1].is_leader(), "it leads no more");
+    assert!(rig.groups[&2].is_leader() || rig.groups[&3].is_leader(), "the others go on");
+}
