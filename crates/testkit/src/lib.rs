@@ -11,6 +11,7 @@ pub mod basalt;
 pub mod clock;
 pub mod cluster;
 pub mod fio;
+pub mod hostile;
 pub mod http;
 pub mod loader;
 pub mod procs;

@@ -107,14 +107,18 @@ fn fill(cluster: &mut Cluster, outcome: &mut Outcome) -> Result<()> {
     // So does deleting a volume.
     cluster.basalt.run(&["volume", "rm", &first])?;
     let deleted = clock::now();
-    wait_space(&mut session, 2, 1, full).context("after a volume was deleted")?;
+    let mut end = full;
+    while end < full + FIRST / 2 {
+        wait_space(&mut session, 2, 1, end).with_context(|| format!("{} MiB after the rm", (end - full) >> 20))?;
+        end = write_on(&mut session, 2, 1, end + PIECE, full + FIRST / 2)?;
+    }
     outcome.figure(format!(
-        "deleted a volume of {} MiB: writes work again after {} ms",
+        "deleted a volume of {} MiB: half of it written anew after {} ms",
         FIRST >> 20,
         deleted.elapsed().as_millis()
     ));
     check(&mut session, 2, 2, 0, refilled).context("what was written again")?;
-    check(&mut session, 2, 1, half, full + PIECE).context("what was there all the time")?;
+    check(&mut session, 2, 1, half, end).context("what was there all the time")?;
     session.close()
 }
 

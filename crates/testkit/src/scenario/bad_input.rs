@@ -1,0 +1,181 @@
+//! Strangers talk to every port while a load runs; devices that are not ours, or are in use, are refused.
+
+use super::Settings;
+use crate::clock;
+use crate::cluster::{Cluster, READY_MAX, Shape};
+use crate::hostile::{self, End};
+use crate::procs::Proc;
+use crate::report::Outcome;
+use crate::stamped::StampedLoad;
+use anyhow::{Context, Result, bail};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+use types::ClusterId;
+use types::rng::Rng;
+
+const RATE: u64 = 100;
+/// How much a daemon's peak memory may grow while it is talked to.
+const GROWTH_MAX: u64 = 64 << 20;
+/// Connections that say nothing, held open at once.
+const SILENT: usize = 300;
+
+pub fn run(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
+    let mut cluster = Cluster::up(&settings.base, "bad-input", Shape::default())?;
+    if let Err(error) = all(&mut cluster, settings, outcome) {
+        outcome.faults.push(format!("{error:#}"));
+    }
+    super::close(&mut cluster, settings, outcome);
+    Ok(())
+}
+
+fn all(cluster: &mut Cluster, settings: &Settings, outcome: &mut Outcome) -> Result<()> {
+    let mut load = StampedLoad::new(cluster, "v", settings.seed)?;
+    load.config.rate_per_s = RATE;
+    load.start()?;
+    let door = cluster.volume("door", 64 << 20)?;
+    cluster.export_tcp(&door)?;
+    clock::wait_until("the load to run", READY_MAX, || {
+        load.must_be_clean()?;
+        Ok(load.witness.known().acked > 1000)
+    })?;
+    let before = memory(cluster)?;
+    let started = clock::now();
+    let mut rng = Rng::new(settings.seed);
+    for _ in 0..settings.rounds(3, 1) {
+        talk(cluster, &mut rng, &mut load, outcome)?;
+    }
+    silent(cluster, outcome)?;
+    clock::pause(Duration::from_secs(1));
+    let gap = load.witness.longest_gap(started, clock::now());
+    outcome.figure(format!("the load's longest gap meanwhile: {} ms", gap.as_millis()));
+    for ((name, _, peak), (_, _, later)) in before.iter().zip(memory(cluster)?) {
+        let grown = later.saturating_sub(*peak);
+        outcome.need(grown <= GROWTH_MAX, || format!("{name} grew by {} MiB", grown >> 20));
+    }
+    let peaks: Vec<String> =
+        memory(cluster)?.into_iter().map(|(name, now, peak)| format!("{name} {}/{}", now >> 20, peak >> 20)).collect();
+    outcome.figure(format!("memory now/peak, MiB: {}", peaks.join(", ")));
+    load.must_be_clean()?;
+    load.kill()?;
+    load.check()?;
+    outcome.figure(load.summary());
+    devices(cluster, outcome)
+}
+
+/// Name, resident bytes and their peak of every daemon.
+fn memory(cluster: &mut Cluster) -> Result<Vec<(String, u64, u64)>> {
+    let all: Vec<&Proc> = cluster.metas.iter().chain(&cluster.osds).chain(&cluster.doors).collect();
+    all.into_iter().map(|proc| proc.memory().map(|(now, peak)| (proc.spec.name.clone(), now, peak))).collect()
+}
+
+/// Every kind of nonsense to every port, once.
+fn talk(cluster: &mut Cluster, rng: &mut Rng, load: &mut StampedLoad, outcome: &mut Outcome) -> Result<()> {
+    let text = cluster.basalt.json(&["status"])?["cluster"].as_str().context("the cluster's id")?.to_owned();
+    let id: ClusterId = text.parse().ok().context("the cluster's id is a uuid")?;
+    let mut ports: Vec<(String, SocketAddr, Vec<(String, Vec<u8>)>)> = Vec::new();
+    for n in 1..=cluster.shape.osds {
+        ports.push((format!("osd.{n} data"), cluster.osd_addr(n), hostile::data_port(rng, id)));
+    }
+    ports.push(("osd.1 http".into(), cluster.osd_http(1), hostile::http_port(rng)));
+    ports.push(("meta gRPC".into(), cluster.meta_addr(0), hostile::http_port(rng)));
+    ports.push(("meta http".into(), cluster.meta_http(0), hostile::http_port(rng)));
+    ports.push(("nbd".into(), cluster.door_addr(), hostile::nbd_port(rng)));
+    let mut open = Vec::new();
+    let mut sent = 0;
+    for (port, addr, cases) in &ports {
+        for (what, bytes) in cases {
+            sent += 1;
+            let end = hostile::send(*addr, bytes);
+            if end == End::Refused {
+                bail!("{port} accepts nobody any more after {what}");
+            }
+            outcome.need(!is_served(port, what, &end), || format!("{port} served {what}: {:02x?}", end.answer()));
+            if matches!(end, End::Open(_)) {
+                open.push(format!("{port}: {what}"));
+            }
+        }
+        cluster.must_live().with_context(|| format!("after nonsense to {port}"))?;
+        load.must_be_clean().with_context(|| format!("after nonsense to {port}"))?;
+    }
+    outcome.figure(format!(
+        "{sent} kinds of nonsense to {} ports; {} connections wait for more",
+        ports.len(),
+        open.len()
+    ));
+    Ok(())
+}
+
+/// A greeting that must be refused was answered with something else than a refusal.
+fn is_served(port: &str, what: &str, end: &End) -> bool {
+    let wrong = ["a greeting of no cluster", "a greeting of version 900", "a greeting of no version"];
+    let refused = matches!(end, End::Closed(answer) if answer.get(6) == Some(&2) || answer.is_empty());
+    port.ends_with("data") && wrong.contains(&what) && !refused
+}
+
+/// Many connections that say nothing do not keep others out.
+fn silent(cluster: &mut Cluster, outcome: &mut Outcome) -> Result<()> {
+    let mut held = Vec::new();
+    for addr in [cluster.osd_addr(1), cluster.meta_addr(0), cluster.osd_http(1), cluster.door_addr()] {
+        held.extend((0..SILENT).filter_map(|_| TcpStream::connect_timeout(&addr, Duration::from_millis(200)).ok()));
+    }
+    let info = cluster.basalt.output(&["status"])?;
+    outcome.need(info.status.code() == Some(0), || "the cluster is not well among silent connections".into());
+    outcome.figure(format!("{} silent connections held at once", held.len()));
+    drop(held);
+    cluster.must_live()
+}
+
+/// Devices that must not be formatted, or not be run.
+fn devices(cluster: &mut Cluster, outcome: &mut Outcome) -> Result<()> {
+    let mut refusals = Vec::new();
+    let mut refuse = |cluster: &Cluster, what: &str, code: &str, args: &[&str]| -> Result<()> {
+        let said = cluster.basalt.refusal(args).with_context(|| what.to_owned())?;
+        outcome.need(said.contains(code), || format!("{what}: expected {code}, was told {said}"));
+        refusals.push(format!("{what} ({code})"));
+        Ok(())
+    };
+    let format = |path: &str| {
+        ["osd", "format", "--log-size", "256MiB", "--device"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain([path.to_owned()])
+            .collect::<Vec<_>>()
+    };
+    let foreign = cluster.dir.join("foreign.device");
+    make_device(&foreign, 1 << 30, b"somebody's data")?;
+    let path = foreign.display().to_string();
+    let args = format(&path);
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    refuse(cluster, "a foreign device", "BSLT-3003", &args)?;
+    cluster.basalt.run(&[&args[..], &["--force"]].concat()).context("--force formats a foreign device")?;
+
+    let shm = format!("/dev/shm/basalt-testkit-{}", std::process::id());
+    let args = format(&shm);
+    let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
+    args.extend(["--size", "1GiB"]);
+    let told = refuse(cluster, "a device in memory", "BSLT-3001", &args);
+    std::fs::remove_file(&shm).ok();
+    told?;
+
+    let device = cluster.device(1).display().to_string();
+    let spare = cluster.door_addr();
+    let (listen, http) = (SocketAddr::new(spare.ip(), spare.port() + 1), SocketAddr::new(spare.ip(), spare.port() + 2));
+    let (listen, http) = (listen.to_string(), http.to_string());
+    let run =
+        |device: &str| ["osd", "run", "--listen", &listen, "--http", &http, "--device", device].map(str::to_owned);
+    let args = run(&device);
+    refuse(cluster, "a device in use", "BSLT-3002", &args.each_ref().map(String::as_str))?;
+    let plain = cluster.dir.join("plain.device");
+    make_device(&plain, 1 << 30, b"")?;
+    let args = run(&plain.display().to_string());
+    refuse(cluster, "a device that was never formatted", "BSLT-3004", &args.each_ref().map(String::as_str))?;
+    outcome.figure(format!("refused: {}", refusals.join(", ")));
+    Ok(())
+}
+
+/// A sparse file that begins with `head`.
+fn make_device(path: &Path, len: u64, head: &[u8]) -> Result<()> {
+    std::fs::write(path, head)?;
+    Ok(std::fs::File::options().write(true).open(path)?.set_len(len)?)
+}
