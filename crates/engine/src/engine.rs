@@ -72,6 +72,8 @@ pub struct Engine {
     pub(crate) maybe_dirty: bool,
     /// What waits for a round may give space back: zeros, cuts, ends of replicas.
     pub(crate) releasing: bool,
+    /// So did what the running round takes.
+    pub(crate) round_releases: bool,
     /// The loop has none to promise.
     pub(crate) space_wanted: bool,
     pub(crate) last_apply: Time,
@@ -110,6 +112,7 @@ impl Engine {
             partial_blocks: 0,
             maybe_dirty: false,
             releasing: false,
+            round_releases: false,
             space_wanted: false,
             last_apply: Time::ZERO,
             last_round: Time::ZERO,

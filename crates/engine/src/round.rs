@@ -163,6 +163,7 @@ impl Engine {
             kept.insert(decision.replica, RoundState { decision, commit });
         }
         self.maybe_dirty = false;
+        self.round_releases = self.releasing;
         self.releasing &= self.round_replicas_max != usize::MAX;
         let horizon = self.log.as_ref().and_then(|log| log.ring.newest()).map_or(0, |s| s.opened);
         let left = kept.keys().flat_map(|id| self.partial_of(*id)).collect();
@@ -343,7 +344,7 @@ impl Engine {
             self.round_from = run.states.keys().next().map_or(ReplicaId(0), |id| ReplicaId(id.0 + 1));
         }
         run.states.keys().for_each(|id| self.judge_all_space(*id));
-        self.releasing = true;
+        (self.releasing, self.round_releases) = (true, false);
         self.round_replicas_max = (run.states.len() / 2).max(1);
         // What streams have brought makes room first; only then is the device full.
         self.round_refused = !self.evict_staged();
@@ -384,6 +385,7 @@ impl Engine {
             self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
             advanced.push((replica, state.decision.index));
         }
+        self.round_releases = false;
         rebased.into_iter().for_each(|(replica, chunk)| self.judge_space(replica, chunk));
         for gone in run.destroyed {
             self.destroyed.remove(&gone);

@@ -119,6 +119,8 @@ pub struct Space {
     pub dirty_new_aus: u64,
     /// AUs that may still be promised, as far as AUs and slots go.
     pub available_aus: u64,
+    /// A round that is running or due may give some back.
+    pub releasing: bool,
     /// Even the smallest round does not fit: nothing that needs the log's space can be taken any more.
     pub refused: bool,
 }
@@ -134,6 +136,7 @@ impl Engine {
             free_aus: room.aus,
             dirty_new_aus: need.aus,
             available_aus: room.aus.saturating_sub(need.aus).min(slots / SLOTS_PER_AU_MAX),
+            releasing: self.releasing || self.round_releases,
             refused: self.round_refused && self.round_replicas_max == 1,
         }
     }
@@ -149,9 +152,10 @@ impl Engine {
         aus.filter(|au| !shown(au)).count() as u32
     }
 
-    /// The loop has no space to promise: rounds that give some back are wanted soon.
+    /// The loop has no space to promise: rounds that give some back are wanted soon, until there is none left
+    /// that would.
     pub fn want_space(&mut self, wanted: bool) {
-        self.space_wanted = wanted;
+        self.space_wanted = wanted || (self.space_wanted && self.releasing);
     }
 
     /// Whether a round would give space back to those who wait for it.

@@ -169,8 +169,8 @@ impl Osd {
             return;
         }
         let space = self.engine.space();
-        let full = self.space.observe(space.available_aus);
-        self.engine.want_space(full);
+        let short = self.space.observe(self.now, space.available_aus, space.releasing);
+        self.engine.want_space(short);
         let now = (space.refused, self.engine.pressure().max() >= 1.0);
         if now == self.pressure {
             return;

@@ -23,6 +23,8 @@ const GRANT_MAX: u64 = 1024;
 const PART_AUS: u64 = PART_MAX / AU;
 /// What a leader has not touched for so long goes back.
 const IDLE: Duration = Duration::from_secs(1);
+/// So long a device that is short of space may wait for what is being given back before it says that it is full.
+const RELEASE_MAX: Duration = Duration::from_secs(2);
 
 /// Why a write does not get its space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +80,8 @@ pub struct Book {
     settled: u64,
     /// Admitted here, not answered yet.
     held: u64,
+    /// Since when there is too little left to give.
+    short_since: Option<Time>,
     full: bool,
 }
 
@@ -99,19 +103,24 @@ impl Book {
         self.available.saturating_sub(given + self.held + self.settled)
     }
 
-    /// Below this a device is full: it could not give every leader one write part's worth.
+    /// Below this a device is short of space: it could not give every leader one write part's worth.
     fn low(&self) -> u64 {
         2 * PART_AUS * (self.peers.len() as u64).max(1)
     }
 
-    /// The engine's count of what may be promised, once a turn. True when the device is full.
-    pub fn observe(&mut self, available: u64) -> bool {
+    /// The engine's word, once a turn: AUs that may be promised, and whether a round may soon give more back.
+    /// True when the device is short of space; it is full when it is short and nothing comes back.
+    pub fn observe(&mut self, now: Time, available: u64, releasing: bool) -> bool {
         self.available = available;
         self.settled = 0;
         let (left, low) = (self.left(), self.low());
-        // Full is left at twice where it is entered.
-        self.full = left < if self.full { 2 * low } else { low };
-        self.full
+        // Left at twice where it is entered.
+        self.short_since = match self.short_since {
+            Some(since) => (left < 2 * low).then_some(since),
+            None => (left < low).then_some(now),
+        };
+        self.full = self.short_since.is_some_and(|since| !releasing || now >= since + RELEASE_MAX);
+        self.short_since.is_some()
     }
 
     pub fn is_full(&self) -> bool {
@@ -248,8 +257,8 @@ mod tests {
         let (mut leader, mut member) = (Book::default(), Book::default());
         leader.handle_link(at_ms(0), TWO, true);
         member.handle_link(at_ms(0), ONE, true);
-        leader.observe(leader_has);
-        member.observe(member_has);
+        leader.observe(at_ms(0), leader_has, false);
+        member.observe(at_ms(0), member_has, false);
         (leader, member)
     }
 
@@ -263,10 +272,10 @@ mod tests {
         assert_eq!((leader.left(), leader.peers[&TWO].left()), (3992, GRANT_MAX - 8));
         leader.settle(&held);
         assert_eq!(leader.left(), 3992, "until the engine's next word, that is what it will say");
-        leader.observe(3992);
+        leader.observe(at_ms(2), 3992, false);
         assert_eq!(leader.left(), 3992);
         exchange(at_ms(25), &mut leader, &mut member);
-        member.observe(3992);
+        member.observe(at_ms(26), 3992, false);
         assert_eq!(member.left() + member.peers[&ONE].outstanding(), 3992, "what was spent is counted by the device");
     }
 
@@ -314,10 +323,25 @@ mod tests {
         let mut book = Book::default();
         book.handle_link(at_ms(0), ONE, true);
         let low = book.low();
-        assert!(!book.observe(low) && book.observe(low - 1) && book.observe(2 * low - 1));
+        let mut observe = |left| book.observe(at_ms(0), left, false);
+        assert!(!observe(low) && observe(low - 1) && observe(2 * low - 1));
+        assert!(book.is_full());
         assert_eq!(book.handle_spent(ONE, 0), 0, "who is full gives nothing");
-        assert!(!book.observe(2 * low));
+        assert!(!book.observe(at_ms(1), 2 * low, false) && !book.is_full());
         assert!(book.handle_spent(ONE, 0) >= PART_AUS, "who is not gives enough for a part");
+    }
+
+    #[test]
+    fn while_space_comes_back_a_write_waits_but_not_for_ever() {
+        let (mut leader, mut member) = pair(4000, 4000);
+        assert!(member.observe(at_ms(10), 3, true) && !member.is_full(), "short, but a trim is on its way");
+        exchange(at_ms(10), &mut leader, &mut member);
+        assert_eq!(leader.admit(at_ms(10), 8, [TWO].into_iter()), Err(NoRoom::Wait));
+        assert!(member.observe(at_ms(2009), 3, true) && !member.is_full());
+        assert!(member.observe(at_ms(2010), 3, true) && member.is_full(), "it brought nothing");
+        exchange(at_ms(2010), &mut leader, &mut member);
+        assert_eq!(leader.admit(at_ms(2010), 8, [TWO].into_iter()), Err(NoRoom::Full));
+        assert!(!member.observe(at_ms(2100), 500, false) && !member.is_full());
     }
 
     #[test]
@@ -325,7 +349,7 @@ mod tests {
         let (mut leader, mut member) = pair(4000, 4000);
         exchange(at_ms(0), &mut leader, &mut member);
         // The device has filled up meanwhile, by others.
-        member.observe(GRANT_MAX);
+        member.observe(at_ms(20), GRANT_MAX, false);
         assert!(member.is_full() && member.left() == 0);
         exchange(at_ms(900), &mut leader, &mut member);
         assert_eq!(leader.peers[&TWO].left(), GRANT_MAX, "still in hand");
@@ -337,7 +361,7 @@ mod tests {
     fn sums_of_a_lying_peer_change_nothing_but_its_own_grant() {
         let mut book = Book::default();
         book.handle_link(at_ms(0), ONE, true);
-        book.observe(100_000);
+        book.observe(at_ms(0), 100_000, false);
         for spent in [u64::MAX, 0, 7, u64::MAX] {
             book.handle_spent(ONE, spent);
             assert!(book.left() >= 100_000 - GRANT_MAX);
@@ -362,7 +386,7 @@ mod tests {
             let mut now = at_ms(0);
             for (n, book) in books.iter_mut().enumerate() {
                 ids.iter().filter(|id| **id != ids[n]).for_each(|id| book.handle_link(now, *id, true));
-                book.observe(free[n]);
+                book.observe(now, free[n], false);
             }
             let mut admitted = 0;
             for _ in 0..3000 {
@@ -384,7 +408,7 @@ mod tests {
                         }
                         books[leader].settle(&held);
                         // Every device has applied it: its engine says so.
-                        (0..3).for_each(|n| _ = books[n].observe(free[n]));
+                        (0..3).for_each(|n| _ = books[n].observe(now, free[n], false));
                     }
                     _ => {
                         let members = ids.iter().copied().filter(|id| *id != ids[leader]);
