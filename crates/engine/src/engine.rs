@@ -13,6 +13,7 @@ use crate::read::Reads;
 use crate::replica::Replica;
 use crate::round::RoundStep;
 use crate::seam::HOME_KEY_BIT;
+use bytes::Bytes;
 use env::{DiskError, DiskInfo, Event, Op, Token};
 use layout::log::BATCH_ALIGN;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -51,6 +52,8 @@ pub struct Engine {
     pub(crate) home: Option<Home>,
     pub(crate) replicas: BTreeMap<ReplicaId, Replica>,
     pub(crate) tombstones: BTreeSet<ReplicaId>,
+    /// The OSD's last cluster map, opaque here.
+    pub(crate) map: Bytes,
     pub(crate) reads: Reads,
     pub(crate) round: RoundStep,
     /// Destroyed, and no checkpoint says so yet.
@@ -61,6 +64,8 @@ pub struct Engine {
     pub(crate) round_from: ReplicaId,
     /// The last round did not fit into home.
     pub(crate) round_refused: bool,
+    /// The loop begins none now, so none is due.
+    pub(crate) rounds_held: bool,
     /// Oldest live segments that may be freed at once.
     pub(crate) freeable: usize,
     /// Segments opened before this batch were filled before the last round began.
@@ -100,12 +105,14 @@ impl Engine {
             home: None,
             replicas: BTreeMap::new(),
             tombstones: BTreeSet::new(),
+            map: Bytes::new(),
             reads: Reads::default(),
             round: RoundStep::Idle,
             destroyed: BTreeSet::new(),
             round_replicas_max: usize::MAX,
             round_from: ReplicaId(0),
             round_refused: false,
+            rounds_held: false,
             freeable: 0,
             horizon: 0,
             overlay_bytes: 0,
@@ -235,6 +242,23 @@ impl Engine {
     }
 
     /// Whether this replica was here and is gone for good.
+    /// Keeps the cluster map on the device, for a start without meta.
+    ///
+    /// # Panics
+    /// Above `layout::log::MAP_MAX` bytes.
+    pub fn set_map(&mut self, map: Bytes) {
+        assert!(map.len() <= layout::log::MAP_MAX, "a map of {} bytes", map.len());
+        if self.map != map {
+            self.map = map;
+            self.queue(Work::Map);
+        }
+    }
+
+    /// The map that was kept last; empty when there was none.
+    pub fn map(&self) -> &Bytes {
+        &self.map
+    }
+
     pub fn is_tombstone(&self, replica: ReplicaId) -> bool {
         self.tombstones.contains(&replica)
     }
@@ -397,7 +421,12 @@ impl Engine {
             }
             log.pending.push_back(Work::Seal);
         }
-        let mut parts = BuildParts { replicas: &mut self.replicas, tombstones: &self.tombstones, rng: &mut self.rng };
+        let mut parts = BuildParts {
+            replicas: &mut self.replicas,
+            tombstones: &self.tombstones,
+            map: &self.map,
+            rng: &mut self.rng,
+        };
         let Some(built) = build(log, &mut parts) else { return };
         let flush = self.disk.volatile_cache;
         self.stats.batches += 1;

@@ -177,7 +177,7 @@ impl crate::log::Log {
             | Work::Destroy { replica }
             | Work::Copy { replica, .. }
             | Work::Block { replica, .. } => *replica == id,
-            Work::Mount | Work::RoundMark | Work::Checkpoint { .. } | Work::Seal => false,
+            Work::Mount | Work::RoundMark | Work::Checkpoint { .. } | Work::Map | Work::Seal => false,
         })
     }
 }

@@ -167,6 +167,7 @@ impl Engine {
         }
         self.tombstones = std::mem::take(&mut replay.tombstones);
         self.destroyed = self.tombstones.clone();
+        self.map = std::mem::take(&mut replay.map);
         // The state block of a segment that the mount record may open.
         self.replicas = replay.provisional();
         self.state = State::Mounting(Box::new(Mount::Record { replay }));

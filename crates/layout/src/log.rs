@@ -34,6 +34,8 @@ pub const CHECKPOINT_PARTS_MAX: u32 = 64 << 10;
 pub const DECISION_MAX: usize = 64 << 10;
 /// Most bytes of a reason why a replica is damaged.
 pub const DAMAGE_MAX: usize = 512;
+/// Longest cluster map that an OSD keeps: some 1 500 peers.
+pub const MAP_MAX: usize = 32 << 10;
 
 const _: () = assert!(CHECKPOINT_PART_MAX * 2 + DECISION_MAX + BATCH_ALIGN <= HEADER_AREA_MAX);
 

@@ -6,6 +6,7 @@
 use crate::node::{Osd, Phase};
 use crate::pgs::State;
 use std::collections::{BTreeSet, VecDeque};
+use std::net::SocketAddr;
 use std::time::Duration;
 use types::control::{Attach, AttachRefusal, OsdDown, OsdUp};
 use types::map::{OsdAddr, PgMap};
@@ -23,6 +24,8 @@ pub struct Meta {
     /// A stream is open and greeted by us.
     pub(crate) connected: bool,
     pub(crate) poisoned: Option<String>,
+    /// Meta will not have this OSD: code and reason.
+    pub(crate) refusal: Option<(u32, String)>,
     pub(crate) unreachable: BTreeSet<OsdId>,
     next_report: Option<Time>,
 }
@@ -69,6 +72,11 @@ impl Osd {
         self.meta.report_soon(self.now);
     }
 
+    /// Code and reason, once meta has said that this OSD is not part of its cluster.
+    pub fn refusal(&self) -> Option<(u32, &str)> {
+        self.meta.refusal.as_ref().map(|(code, reason)| (*code, reason.as_str()))
+    }
+
     /// The stream is gone; reports stop until the next one.
     pub fn meta_lost(&mut self) {
         self.meta.connected = false;
@@ -108,6 +116,7 @@ impl Osd {
             OsdDown::Refused { code, reason } => {
                 tracing::error!(code, reason, "meta refuses this OSD");
                 self.phase = Phase::Stopped(format!("BSLT-{code}: {reason}"));
+                self.meta.refusal = Some((code, reason));
             }
         }
     }
@@ -115,6 +124,19 @@ impl Osd {
     fn learn_addresses(&mut self, osds: &[OsdAddr]) {
         for entry in osds.iter().filter(|o| o.osd != self.config.osd) {
             self.bus.set_osd_addr(entry.osd, entry.addr);
+        }
+        // Only peers of our own PGs matter when meta is gone, and they are few.
+        let text = addresses_text(osds);
+        if text.len() <= engine::MAP_MAX && self.phase == Phase::Running {
+            self.engine.set_map(text.into());
+        }
+    }
+
+    /// With no meta in reach, peers are where they were last.
+    pub(crate) fn recall_addresses(&mut self) {
+        let text = String::from_utf8_lossy(self.engine.map()).into_owned();
+        for (osd, addr) in addresses_in(&text).filter(|(osd, _)| *osd != self.config.osd) {
+            self.bus.set_osd_addr(osd, addr);
         }
     }
 
@@ -156,7 +178,9 @@ impl Osd {
     }
 
     fn drop_replica(&mut self, pg: PgId, replica: ReplicaId) {
-        if self.pgs.remove(replica).is_some() {
+        if let Some(key) = self.pgs.by_replica(replica) {
+            self.with_slot(key, false, |group, _, actions| group.end("dropped".to_owned(), actions));
+            self.pgs.remove(replica);
             tracing::info!(%pg, %replica, "dropping replica: it is no member of anything");
             self.engine.destroy_replica(replica);
             self.share_log();
@@ -184,6 +208,18 @@ impl Osd {
     }
 }
 
+/// A line `ID=ADDRESS` each: what the device keeps of the address map.
+fn addresses_text(osds: &[OsdAddr]) -> String {
+    osds.iter().map(|o| format!("{}={}\n", o.osd.0, o.addr)).collect()
+}
+
+fn addresses_in(text: &str) -> impl Iterator<Item = (OsdId, SocketAddr)> + '_ {
+    text.lines().filter_map(|line| {
+        let (osd, addr) = line.split_once('=')?;
+        Some((OsdId(osd.parse().ok()?), addr.parse().ok()?))
+    })
+}
+
 /// The decision state of a replica that has applied nothing.
 fn fresh_state(identity: &ReplicaIdentity) -> DecisionState {
     DecisionState {
@@ -191,5 +227,19 @@ fn fresh_state(identity: &ReplicaIdentity) -> DecisionState {
         index: Index(0),
         term: Term(0),
         bytes: group::Group::fresh_decision(identity),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_map_survives_as_text() {
+        let osds = [(1, "127.0.0.1:7410"), (20, "[::1]:7430")]
+            .map(|(n, addr)| OsdAddr { osd: OsdId(n), addr: addr.parse().expect("an address") });
+        let back: Vec<_> = addresses_in(&addresses_text(&osds)).map(|(osd, addr)| OsdAddr { osd, addr }).collect();
+        assert_eq!(back, osds);
+        assert_eq!(addresses_in("x\n1=y\n=\n").count(), 0);
     }
 }

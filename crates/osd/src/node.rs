@@ -69,6 +69,8 @@ pub struct Osd {
     pub(crate) digests: crate::digest::Digests,
     pub(crate) space: crate::space::Book,
     pub(crate) streams: crate::stream::Streams,
+    /// A planned end is under way, until then at most.
+    pub(crate) stop_by: Option<Time>,
     pub(crate) tool_reads: Vec<Result<engine::ReadData, engine::ReadError>>,
     pub(crate) metrics: OsdMetrics,
     pub(crate) seed: u64,
@@ -111,6 +113,7 @@ impl Osd {
             digests: crate::digest::Digests::default(),
             space: crate::space::Book::default(),
             streams: crate::stream::Streams::new(seed.rotate_left(29)),
+            stop_by: None,
             tool_reads: Vec::new(),
             metrics: OsdMetrics::new(registry),
             seed,
@@ -261,6 +264,7 @@ impl Osd {
             self.add_recovered(recovered);
         }
         self.share_log();
+        self.recall_addresses();
         let (listener, addr) = env.listen(&self.config.listen)?;
         self.bus.listen(listener);
         tracing::info!(osd = %self.config.osd, listen = %addr, pgs = self.pgs.len(), "serving");
@@ -400,6 +404,7 @@ impl Osd {
             self.meta.next_report(),
             self.digests.next_deadline(),
             self.streams.next_deadline(),
+            self.stop_deadline(),
         ]
         .into_iter()
         .min()

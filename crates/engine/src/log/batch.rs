@@ -73,6 +73,8 @@ pub(crate) enum Work {
         /// With the last part only: one batch makes both true, or neither.
         reset: Option<Reset>,
     },
+    /// The cluster map, as it is when the batch is built.
+    Map,
     /// An empty batch that carries `durable_seq`.
     Seal,
 }
@@ -124,6 +126,7 @@ impl InFlight {
 pub(crate) struct BuildParts<'a> {
     pub replicas: &'a mut BTreeMap<ReplicaId, Replica>,
     pub tombstones: &'a BTreeSet<ReplicaId>,
+    pub map: &'a Bytes,
     pub rng: &'a mut Rng,
 }
 
@@ -229,6 +232,10 @@ impl Fill {
             put::tombstones(&mut self.records, step);
             self.count += 1;
         }
+        if !parts.map.is_empty() {
+            put::map(&mut self.records, parts.map);
+            self.count += 1;
+        }
         let len = FIXED_LEN + self.records.len();
         assert!(area(len) < HEADER_AREA_MAX, "the state block of {} replicas is too large", parts.replicas.len());
     }
@@ -313,6 +320,7 @@ fn size_of_work(work: &Work, parts: &BuildParts<'_>) -> Option<(usize, usize)> {
         }
         Work::Block { payload, .. } => (RECORD_SLACK, payload.buf.len()),
         Work::Checkpoint { bytes, .. } => (RECORD_SLACK + bytes.len(), 0),
+        Work::Map => (RECORD_SLACK + parts.map.len(), 0),
         _ => (RECORD_SLACK, 0),
     })
 }
@@ -384,6 +392,10 @@ fn take_one(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bo
             if *part + 1 == *of {
                 fill.done.push(Done::Checkpointed { id: *id });
             }
+        }
+        Work::Map => {
+            put::map(&mut fill.records, parts.map);
+            fill.count += 1;
         }
         Work::Seal => {}
     }

@@ -54,6 +54,8 @@ pub(crate) struct LastCheckpoint {
 pub(crate) struct Replay {
     replicas: BTreeMap<ReplicaId, Replayed>,
     pub tombstones: BTreeSet<ReplicaId>,
+    /// The last cluster map that was logged.
+    pub map: Bytes,
     pub segments: VecDeque<Segment>,
     pub checkpoint: LastCheckpoint,
     assembling: Option<Assembling>,
@@ -109,6 +111,7 @@ impl Replay {
     fn record(&mut self, record: Record, payload: Option<IoBuf>, segment: u64) {
         match record {
             Record::SegmentOpen { .. } | Record::Mount => {}
+            Record::Map(map) => self.map = map,
             Record::Tombstones(gone) => {
                 for replica in &gone {
                     self.replicas.remove(replica);

@@ -6,7 +6,7 @@ use crate::{EngineConfig, FormatError, FormatParams, format_device, read_superbl
 use env::Op;
 use std::time::Duration;
 use types::store::Effect;
-use types::{ClusterId, ReplicaId, SectorRange};
+use types::{ClusterId, ReplicaId, SectorRange, Time};
 
 const R1: ReplicaId = ReplicaId(1);
 const R2: ReplicaId = ReplicaId(2);
@@ -301,4 +301,65 @@ fn chunks_are_listed_from_home_and_overlay_and_a_cut_hides_what_lies_below_it() 
     rig.settle();
     assert_eq!(rig.engine.chunks(R1), left, "a round changes nothing");
     assert_eq!(rig.engine.chunks(R2), Vec::new(), "a replica that is not here holds nothing");
+}
+
+#[test]
+fn a_round_that_completes_zeros_alone_needs_nobody_to_wake_it() {
+    let mut rig = Rig::new(4, true, EngineConfig::default());
+    rig.create(1);
+    let zero = |n: u32| Effect::Zero { chunk: chunks()[n as usize % 4], range: SectorRange::new(n / 4 * 8 + 1, 2) };
+    put(&mut rig, R1, (0..96).map(zero).collect());
+    rig.settle();
+    rig.commit(R1, u64::MAX);
+    rig.round();
+    while rig.checkpoints == 0 {
+        rig.turn(16);
+        rig.turn(0);
+        let waits = !rig.disk.is_idle() || rig.engine.next_deadline() != Time::NEVER;
+        assert!(waits || rig.checkpoints > 0, "the round waits for nothing");
+    }
+    rig.restart_and_check();
+}
+
+#[test]
+fn a_round_that_the_loop_holds_back_is_no_deadline() {
+    let config = EngineConfig { round_pressure: 0.0, ..EngineConfig::default() };
+    let mut rig = Rig::new(5, true, config);
+    rig.create(1);
+    rig.settle();
+    put(&mut rig, R1, vec![write(0, 8)]);
+    rig.engine.hold_rounds(true);
+    rig.settle();
+    rig.commit(R1, 1);
+    // Until the log is sealed, too.
+    (0..20).for_each(|_| rig.turn(16));
+    let late = rig.now + Duration::from_secs(60);
+    assert!(!rig.engine.wants_round(late));
+    assert_eq!(rig.engine.next_deadline(), Time::NEVER, "a loop that cannot begin one must not turn on the spot");
+    rig.engine.hold_rounds(false);
+    assert!(rig.engine.wants_round(late) && rig.engine.next_deadline() <= late);
+}
+
+#[test]
+fn the_last_map_survives_power_cuts_and_the_log_that_it_was_written_to() {
+    let config = EngineConfig { round_pressure: 0.3, ..EngineConfig::default() };
+    let mut rig = Rig::new(11, true, config);
+    rig.create(1);
+    rig.engine.set_map("1=old".into());
+    rig.engine.set_map("1=new".into());
+    rig.settle();
+    rig.restart();
+    assert_eq!(&rig.engine.map()[..], b"1=new");
+    for n in 0..3000u32 {
+        while rig.engine.pressure().max() >= 1.0 {
+            rig.turn(8);
+        }
+        put(&mut rig, R1, vec![write(n * 8 % 192, 8)]);
+        let last = rig.groups[&R1].last();
+        rig.commit(R1, last);
+        rig.turn(4);
+    }
+    rig.settle();
+    rig.restart();
+    assert_eq!(&rig.engine.map()[..], b"1=new", "every segment's state block carries it");
 }

@@ -6,7 +6,7 @@
 //! Invariant: `decode_records` gives back exactly what `put` was given, or an error; it never panics, and it
 //! reserves no more memory than the bytes it was given justify.
 
-use super::{CHECKPOINT_PART_MAX, CHECKPOINT_PARTS_MAX, DAMAGE_MAX, DECISION_MAX};
+use super::{CHECKPOINT_PART_MAX, CHECKPOINT_PARTS_MAX, DAMAGE_MAX, DECISION_MAX, MAP_MAX};
 use bytes::Bytes;
 use types::limits::{DESCRIPTOR_MAX, FRAGMENTS_MAX, REPLICAS_MAX};
 use types::map::Member;
@@ -90,6 +90,8 @@ pub enum Record {
     /// Part of a state block: replicas that are gone for good.
     Tombstones(Vec<ReplicaId>),
     Block(BlockRecord),
+    /// The OSD's last cluster map, opaque to the log: with no meta in reach it finds its peers by it.
+    Map(Bytes),
     /// A stream has replaced the replica's contents as of `index`: every earlier entry of it is void. Only in
     /// the batch that ends the checkpoint which says the same.
     Reset {
@@ -120,6 +122,7 @@ mod kind {
     pub const TOMBSTONES: u8 = 9;
     pub const BLOCK: u8 = 10;
     pub const RESET: u8 = 11;
+    pub const MAP: u8 = 12;
 }
 
 const FLAG_COPIED: u8 = 1;
@@ -294,6 +297,14 @@ pub mod put {
         close(out, start);
     }
 
+    /// The last cluster map.
+    pub fn map(out: &mut Vec<u8>, map: &[u8]) {
+        assert!(map.len() <= MAP_MAX, "a map of {} bytes", map.len());
+        let start = open(out, kind::MAP, 0, (0, 0, 0), PayloadAt::default());
+        out.extend_from_slice(map);
+        close(out, start);
+    }
+
     /// A completed block.
     pub fn block(out: &mut Vec<u8>, block: &BlockRecord) {
         let start = open(out, kind::BLOCK, 0, (block.replica.0, block.index.0, 0), block.payload);
@@ -416,6 +427,13 @@ fn decode_one(h: &RecordHeader, body: &mut Reader<'_>) -> Result<Record, RecordE
                 return body.fail("not a block");
             }
             Record::Block(BlockRecord { replica, chunk, block: block as u16, index, crc, payload })
+        }
+        kind::MAP => {
+            let rest = body.take(body.bytes.len())?;
+            if rest.len() > MAP_MAX {
+                return body.fail("the map is too large");
+            }
+            Record::Map(Bytes::copy_from_slice(rest))
         }
         kind::RESET => Record::Reset { replica, index, term },
         _ => return body.fail("unknown kind"),

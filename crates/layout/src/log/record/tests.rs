@@ -74,6 +74,14 @@ fn record_bytes_never_change_and_come_back() {
 }
 
 #[test]
+fn a_map_comes_back_as_it_was() {
+    let mut bytes = Vec::new();
+    put::map(&mut bytes, b"1=127.0.0.1:7410");
+    assert_eq!((bytes.len(), bytes[0]), (56, 12), "golden");
+    assert_eq!(decode_records(&bytes, 1), Ok(vec![Record::Map(Bytes::from_static(b"1=127.0.0.1:7410"))]));
+}
+
+#[test]
 fn damaged_records_are_errors_and_never_panics() {
     let (bytes, records) = sample();
     let mut rng = Rng::new(1);
