@@ -16,6 +16,7 @@ mod pgs;
 mod reports;
 mod requests;
 mod space;
+mod stop;
 mod stream;
 mod tools;
 
