@@ -26,6 +26,8 @@ const OPEN_AGAIN: Duration = Duration::from_millis(100);
 pub struct ClientNode {
     pub node: NodeId,
     number: usize,
+    /// Opens for writing; readers are never robbed.
+    writes: bool,
     life: u32,
     running: Option<(Process, SimEnv)>,
     pub workload: Option<Workload>,
@@ -49,10 +51,11 @@ pub struct ClientNode {
 }
 
 impl ClientNode {
-    pub fn new(node: NodeId, number: usize, rng: Rng) -> ClientNode {
+    pub fn new(node: NodeId, number: usize, writes: bool, rng: Rng) -> ClientNode {
         ClientNode {
             node,
             number,
+            writes,
             life: 0,
             running: None,
             workload: None,
@@ -88,6 +91,11 @@ impl ClientNode {
     /// Asks for nothing more; what is in flight is waited for.
     pub fn be_quiet(&mut self) {
         self.quiet = true;
+    }
+
+    /// Whether it ever had a process.
+    pub fn has_begun(&self) -> bool {
+        self.life > 0
     }
 
     /// Whether its process holds the volume, as far as it knows.
@@ -152,7 +160,7 @@ impl ClientNode {
             && now >= self.open_at
         {
             self.open_at = Time::NEVER;
-            process.open(VOLUME, self.life > 1 || self.number > 0);
+            process.open(VOLUME, self.writes, self.writes && (self.life > 1 || self.number > 0));
         }
         self.turn(world, linear, post);
     }
@@ -184,9 +192,12 @@ impl ClientNode {
         for heard in process.hear() {
             match heard {
                 Heard::Opened => {
+                    self.open = true;
+                    if !self.writes {
+                        continue;
+                    }
                     // R6: from here on no write of an earlier opener takes effect.
                     linear.abandon_older(now.0);
-                    self.open = true;
                     self.fenced = false;
                     self.just_opened = true;
                 }

@@ -18,12 +18,14 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use telemetry::Registry;
 use types::rng::Rng;
+use types::units::SEGMENT;
 use types::{ChunkKey, ClusterId, Incarnation, OsdId, OsdUuid, PgId, SectorRange, Time, VolumeId};
 
 /// The device's name on every OSD node.
 const DEVICE: &str = "device";
-/// Machines that open the volume.
-const CLIENTS: usize = 2;
+/// Machines that open the volume for writing, and with those that only read.
+const WRITERS: usize = 2;
+const CLIENTS: usize = 3;
 const REDIAL: Duration = Duration::from_millis(100);
 
 /// One OSD node: its machine, and the process on it while one runs.
@@ -62,9 +64,11 @@ impl Cluster {
         world.net(|net| *net = options.net.clone());
         let cluster = ClusterId(u128::from(rng.next_u64()).to_le_bytes());
         let osds = (1..=options.osds).map(|n| OsdNode::new(&world, n, &options, &mut rng)).collect();
-        let clients =
-            (0..CLIENTS).map(|n| ClientNode::new(world.add_node(&format!("client.{n}")), n, world.fork_rng()));
-        let clients = clients.collect();
+        let client = |n| {
+            let node = world.add_node(&format!("client.{n}"));
+            ClientNode::new(node, n, n < WRITERS, world.fork_rng())
+        };
+        let clients = (0..CLIENTS).map(client).collect();
         let mut sim = Cluster {
             cluster,
             osds,
@@ -196,9 +200,32 @@ impl Cluster {
         }
     }
 
-    /// The owner's process dies, and the next one steals from it.
-    pub fn restart_client(&mut self) {
-        self.clients[self.owner].restart(&self.world);
+    /// The owner's process (or the reader's) dies, and the next one steals from it.
+    pub fn restart_client(&mut self, reader: bool) {
+        let number = if reader { CLIENTS - 1 } else { self.owner };
+        self.clients[number].restart(&self.world);
+    }
+
+    pub fn has_reader(&self) -> bool {
+        self.clients[CLIENTS - 1].has_begun()
+    }
+
+    /// The node of the owner, of a robbed one, or of a reader.
+    pub fn any_client(&self, rng: &mut Rng) -> NodeId {
+        self.clients[rng.below(CLIENTS as u64) as usize].node
+    }
+
+    /// Some leader is told to hand over to some other member.
+    pub fn transfer(&mut self, rng: &mut Rng) {
+        let Some(records) = self.meta.records() else { return };
+        let all: Vec<_> = records.pgs.values().map(|pg| (pg.pg, pg.members.clone())).collect();
+        let (pg, members) = &all[rng.below(all.len() as u64) as usize];
+        let to = members[rng.below(members.len() as u64) as usize].osd;
+        let leader = self.osds.iter_mut().filter_map(|o| o.running.as_mut()).map(|(osd, _)| osd);
+        for osd in leader.filter(|osd| osd.leading().contains_key(pg)) {
+            osd.handle_control(types::control::OsdDown::TransferLeader { pg: *pg, to });
+        }
+        (0..self.osds.len()).for_each(|i| self.turn_osd(i));
     }
 
     /// Another machine takes the volume, while its owner goes on.
@@ -207,7 +234,7 @@ impl Cluster {
             return;
         }
         self.clients[self.owner].robbed();
-        self.owner = (self.owner + 1) % CLIENTS;
+        self.owner = (self.owner + 1) % WRITERS;
         self.clients[self.owner].restart(&self.world);
     }
 
@@ -223,15 +250,19 @@ impl Cluster {
     /// Gives every client its work; the first one opens.
     pub fn begin(&mut self, volume: VolumeId, over: Duration, rng: &mut Rng) {
         for (number, client) in self.clients.iter_mut().enumerate() {
-            client.begin(Workload::new(volume.0, number as u64, self.options.shape.clone(), rng.fork()), over);
+            let mut shape = self.options.shape.clone();
+            if number >= WRITERS {
+                (shape.read_pct, shape.trim_pct) = (100, 0);
+            }
+            client.begin(Workload::new(volume.0, number as u64, shape, rng.fork()), over);
         }
-        self.restart_client();
+        self.restart_client(false);
     }
 
     /// The owner hurries; whoever was robbed asks for nothing more.
     pub fn hurry(&mut self) {
         for (number, client) in self.clients.iter_mut().enumerate() {
-            if number == self.owner { client.hurry() } else { client.be_quiet() }
+            if number == self.owner || number >= WRITERS { client.hurry() } else { client.be_quiet() }
         }
     }
 
@@ -241,11 +272,23 @@ impl Cluster {
         self.clients.iter().all(done) && self.clients[self.owner].workload.as_ref().is_some_and(Workload::is_done)
     }
 
+    /// The reader opens when every segment is there: until then it may take one for a hole for a while.
+    fn start_reader(&mut self) {
+        if self.has_reader() {
+            return;
+        }
+        let wanted = self.options.shape.len_bytes.div_ceil(SEGMENT) as usize;
+        let there = |r: &control::Records| r.segments.len() == wanted && r.segments.values().all(|s| !s.pending);
+        if self.meta.records().is_some_and(there) {
+            self.restart_client(true);
+        }
+    }
+
     /// Who has opened fences all others.
     fn note_opens(&mut self) {
-        for number in 0..CLIENTS {
+        for number in 0..WRITERS {
             if self.clients[number].take_just_opened() {
-                let others = self.clients.iter_mut().enumerate().filter(|(n, _)| *n != number);
+                let others = self.clients[..WRITERS].iter_mut().enumerate().filter(|(n, _)| *n != number);
                 others.for_each(|(_, other)| other.fenced());
             }
         }
@@ -279,6 +322,7 @@ impl Cluster {
             client.pump(&self.world, &mut self.linear, &mut self.post);
         }
         self.note_opens();
+        self.start_reader();
         for node in self.world.ready_nodes() {
             match self.osds.iter().position(|o| o.node == node) {
                 Some(i) => self.turn_osd(i),

@@ -1,6 +1,7 @@
 //! When and what to break. Each run enables some classes (swarm), with intensities of its own.
 
 use crate::cluster::Cluster;
+use env::sim::Cut;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::Time;
@@ -14,6 +15,12 @@ pub enum Class {
     PowerCutAll,
     Partition,
     OneWay,
+    /// One OSD is cut from all others, and not from clients.
+    Isolate,
+    /// A client is cut from an OSD.
+    CutClient,
+    /// The administrator moves a leader.
+    Transfer,
     Reset,
     SlowNode,
     SlowDisk,
@@ -24,12 +31,15 @@ pub enum Class {
 }
 
 impl Class {
-    pub const ALL: [Class; 12] = [
+    pub const ALL: [Class; 15] = [
         Class::Crash,
         Class::PowerCut,
         Class::PowerCutAll,
         Class::Partition,
         Class::OneWay,
+        Class::Isolate,
+        Class::CutClient,
+        Class::Transfer,
         Class::Reset,
         Class::SlowNode,
         Class::SlowDisk,
@@ -121,10 +131,25 @@ impl Faults {
                 }
             }
             Class::Partition | Class::OneWay => {
-                let cut = if class == Class::Partition { env::sim::Cut::Both } else { env::sim::Cut::OneWay };
+                let cut = if class == Class::Partition { Cut::Both } else { Cut::OneWay };
                 cluster.world.partition(a, b, cut);
                 self.mend_later(now, 10, 4000, Mend::HealAll);
             }
+            Class::Isolate => {
+                let cut = if self.rng.chance(2, 3) { Cut::Both } else { Cut::OneWay };
+                (0..cluster.osd_count()).filter(|k| *k != i).for_each(|k| {
+                    cluster.world.partition(a, cluster.osd_node(k), cut);
+                });
+                self.mend_later(now, 10, 4000, Mend::HealAll);
+            }
+            Class::CutClient => {
+                let client = cluster.any_client(&mut self.rng);
+                let cut = if self.rng.chance(1, 2) { Cut::Both } else { Cut::OneWay };
+                let (from, to) = if self.rng.chance(1, 2) { (a, client) } else { (client, a) };
+                cluster.world.partition(from, to, cut);
+                self.mend_later(now, 10, 3000, Mend::HealAll);
+            }
+            Class::Transfer => cluster.transfer(&mut self.rng),
             Class::Reset => cluster.world.reset_conns(a, b),
             Class::SlowNode => {
                 cluster.world.slow_node(a, self.rng.between(5, 200) as u32);
@@ -142,13 +167,18 @@ impl Faults {
                 cluster.stop_meta();
                 self.mend_later(now, 10, 3000, Mend::StartMeta);
             }
-            Class::ClientCrash => cluster.restart_client(),
+            Class::ClientCrash => {
+                let reader = self.rng.chance(1, 3) && cluster.has_reader();
+                cluster.restart_client(reader);
+            }
             Class::Steal => cluster.steal(),
         }
     }
 
     fn mend_later(&mut self, now: Time, min_ms: u64, max_ms: u64, mend: Mend) {
         self.seq += 1;
+        // Often soon: a restart within a promise, a cut within an election.
+        let max_ms = if self.rng.chance(1, 2) { max_ms } else { max_ms / 10 };
         let at = now + Duration::from_millis(self.rng.between(min_ms, max_ms));
         self.mends.insert((at, self.seq), mend);
     }

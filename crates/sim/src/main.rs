@@ -138,7 +138,7 @@ impl Sum {
             ("requests answered", report.requests),
             ("sector operations checked", report.sectors),
             ("replica bytes compared", report.compared),
-            ("followers left behind", report.left_behind),
+            ("followers streamed to", report.streams),
             ("turns", report.turns),
             ("crashes", struck.crashes),
             ("power cuts", struck.power_cuts),

@@ -50,8 +50,8 @@ impl Process {
         }
     }
 
-    pub fn open(&mut self, name: &str, steal: bool) {
-        self.client.open(name, true, steal);
+    pub fn open(&mut self, name: &str, write: bool, steal: bool) {
+        self.client.open(name, write, steal);
     }
 
     /// Whether it takes requests.

@@ -37,8 +37,8 @@ pub struct Report {
     pub sectors: u64,
     /// Bytes of replicas compared.
     pub compared: u64,
-    /// Followers that wait for a stream, and were not compared.
-    pub left_behind: u64,
+    /// Followers that a stream brought back, as far as the last lives of their leaders know.
+    pub streams: u64,
     pub turns: u64,
     /// What went wrong.
     pub failure: Option<String>,
@@ -55,7 +55,6 @@ pub fn run(seed: u64) -> Report {
         rng,
         classes: BTreeMap::new(),
         compared: 0,
-        left_behind: 0,
         at_once: 0,
     };
     let failure = run.whole().err();
@@ -68,7 +67,7 @@ pub fn run(seed: u64) -> Report {
         sectors: run.cluster.linear.operations(),
         classes: run.classes,
         compared: run.compared,
-        left_behind: run.left_behind,
+        streams: run.cluster.running().map(|(_, osd)| osd.streams_sent().0).sum(),
         turns: run.cluster.turns,
         failure,
     }
@@ -80,7 +79,6 @@ struct Run {
     rng: Rng,
     classes: BTreeMap<Class, u64>,
     compared: u64,
-    left_behind: u64,
     at_once: u32,
 }
 
@@ -173,14 +171,9 @@ impl Run {
     }
 
     fn compare(&mut self) -> Result<(), String> {
-        let cluster = &self.cluster;
-        let mut pgs: Vec<(PgId, Vec<OsdId>)> = Vec::new();
-        for (pg, members) in members(cluster).expect("meta was up just now") {
-            let (behind, equal): (Vec<_>, Vec<_>) =
-                members.into_iter().map(|(osd, _)| osd).partition(|osd| left_behind(cluster, pg, *osd));
-            self.left_behind += behind.len() as u64;
-            pgs.push((pg, equal));
-        }
+        let members = members(&self.cluster).expect("meta was up just now");
+        let osds = |members: Vec<(OsdId, Option<Index>)>| members.into_iter().map(|(osd, _)| osd).collect();
+        let pgs: Vec<(PgId, Vec<OsdId>)> = members.into_iter().map(|(pg, members)| (pg, osds(members))).collect();
         let chunks = self.cluster.options.shape.len_bytes.div_ceil(CHUNK) as u32;
         self.compared = replicas::check(&mut self.cluster, self.volume, chunks, &pgs)?;
         Ok(())
@@ -211,17 +204,13 @@ fn members(cluster: &Cluster) -> Option<BTreeMap<PgId, Vec<(OsdId, Option<Index>
     Some(cluster.meta.records()?.pgs.values().map(|pg| (pg.pg, of(pg))).collect())
 }
 
-/// Whether every member of every PG serves and has applied the same. A follower that its leader cannot
-/// bring up to date from the log is left out: it waits for a stream.
+/// Whether every member of every PG serves and has applied the same, those too that only a stream
+/// could bring back.
 fn all_equal(cluster: &Cluster) -> bool {
     let Some(pgs) = members(cluster) else { return false };
-    pgs.iter().all(|(pg, members)| {
-        let mut rest = members.iter().filter(|(osd, _)| !left_behind(cluster, *pg, *osd)).map(|(_, applied)| *applied);
+    pgs.values().all(|members| {
+        let mut rest = members.iter().map(|(_, applied)| *applied);
         let first = rest.next().flatten();
         first.is_some() && rest.all(|applied| applied == first)
     })
-}
-
-fn left_behind(cluster: &Cluster, pg: PgId, osd: OsdId) -> bool {
-    cluster.running().any(|(_, leader)| leader.has_left_behind(pg, osd))
 }
