@@ -11,7 +11,7 @@ use types::rng::Rng;
 use types::{ClusterId, Incarnation, OsdId};
 use wire::{HEADER_LEN, Hello, Peer};
 
-const PATIENCE: Duration = Duration::from_millis(200);
+const CONNECT_MAX: Duration = Duration::from_secs(1);
 /// Most that is kept of an answer.
 const ANSWER_MAX: usize = 64 << 10;
 
@@ -37,15 +37,15 @@ impl End {
 }
 
 /// Sends `bytes` and reads what comes, until the end or until patience ends.
-pub fn send(addr: SocketAddr, bytes: &[u8]) -> End {
-    let Ok(mut stream) = TcpStream::connect_timeout(&addr, PATIENCE) else { return End::Refused };
-    let _ = stream.set_read_timeout(Some(PATIENCE));
-    let _ = stream.set_write_timeout(Some(PATIENCE));
+pub fn send(addr: SocketAddr, bytes: &[u8], patience: Duration) -> End {
+    let Ok(mut stream) = TcpStream::connect_timeout(&addr, CONNECT_MAX) else { return End::Refused };
+    let _ = stream.set_read_timeout(Some(patience));
+    let _ = stream.set_write_timeout(Some(patience));
     let mut answer = Vec::new();
     // A peer that closes early makes this fail: that is an end like others.
     let _ = stream.write_all(bytes);
     let (start, mut buf) = (clock::now(), [0u8; 4096]);
-    while start.elapsed() < PATIENCE && answer.len() < ANSWER_MAX {
+    while start.elapsed() < patience && answer.len() < ANSWER_MAX {
         match stream.read(&mut buf) {
             Ok(0) => return End::Closed(answer),
             Ok(n) => answer.extend_from_slice(&buf[..n]),

@@ -15,6 +15,11 @@ use types::ClusterId;
 use types::rng::Rng;
 
 const RATE: u64 = 100;
+/// How long an answer is listened to; one that must be a refusal, longer.
+const PATIENCE: Duration = Duration::from_millis(200);
+const REFUSED_MAX: Duration = Duration::from_secs(3);
+/// The kind of a frame that refuses a greeting.
+const REFUSE: u8 = wire::FrameKind::Refuse as u8;
 /// How much a daemon's peak memory may grow while it is talked to.
 const GROWTH_MAX: u64 = 64 << 20;
 /// Connections that say nothing, held open at once.
@@ -86,11 +91,16 @@ fn talk(cluster: &mut Cluster, rng: &mut Rng, load: &mut StampedLoad, outcome: &
     for (port, addr, cases) in &ports {
         for (what, bytes) in cases {
             sent += 1;
-            let end = hostile::send(*addr, bytes);
+            let patience = if must_refuse(port, what) { REFUSED_MAX } else { PATIENCE };
+            let end = hostile::send(*addr, bytes, patience);
             if end == End::Refused {
                 bail!("{port} accepts nobody any more after {what}");
             }
-            outcome.need(!is_served(port, what, &end), || format!("{port} served {what}: {:02x?}", end.answer()));
+            let refused = matches!(&end, End::Closed(answer) if answer.get(6) == Some(&REFUSE));
+            outcome.need(refused || !must_refuse(port, what), || {
+                let (open, len) = (matches!(end, End::Open(_)), end.answer().len());
+                format!("{port}: {what} was answered with {len} B of something else (still open: {open})")
+            });
             if matches!(end, End::Open(_)) {
                 open.push(format!("{port}: {what}"));
             }
@@ -106,11 +116,10 @@ fn talk(cluster: &mut Cluster, rng: &mut Rng, load: &mut StampedLoad, outcome: &
     Ok(())
 }
 
-/// A greeting that must be refused was answered with something else than a refusal.
-fn is_served(port: &str, what: &str, end: &End) -> bool {
+/// Greetings that are answered with a reason before the connection is closed.
+fn must_refuse(port: &str, what: &str) -> bool {
     let wrong = ["a greeting of no cluster", "a greeting of version 900", "a greeting of no version"];
-    let refused = matches!(end, End::Closed(answer) if answer.get(6) == Some(&2) || answer.is_empty());
-    port.ends_with("data") && wrong.contains(&what) && !refused
+    port.ends_with("data") && wrong.contains(&what)
 }
 
 /// Many connections that say nothing do not keep others out.

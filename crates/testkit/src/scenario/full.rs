@@ -20,7 +20,9 @@ const PIECE: u64 = 1 << 20;
 /// What the first volume holds, to be deleted as a whole.
 const FIRST: u64 = 64 << 20;
 /// How long freed space may take until it is there again.
-const FREED_MAX: Duration = Duration::from_secs(60);
+const FREED_MAX: Duration = Duration::from_secs(30);
+/// How long meta may take to hear that a device is full.
+const TOLD_MAX: Duration = Duration::from_secs(10);
 
 pub fn run(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
     let shape = Shape { device_bytes: DEVICE, log_bytes: LOG, ..Shape::default() };
@@ -85,9 +87,10 @@ fn fill(cluster: &mut Cluster, outcome: &mut Outcome) -> Result<()> {
         (end + FIRST) >> 20,
         (DEVICE - LOG) >> 20
     ));
+    let end = told_full(cluster, &mut session, end)?;
+    outcome.figure(format!("full for good after {} MiB; `osd ls` says so", (end + FIRST) >> 20));
     check(&mut session, 2, 1, 0, end).context("reads of a full device")?;
     session.close()?;
-    outcome.need(told_full(cluster)?, || "`basalt osd ls` does not say that the devices are full".into());
     through_nbd(cluster, &second, end)?;
     outcome.figure("NBD clients are told ENOSPC, and read on".to_owned());
 
@@ -96,26 +99,25 @@ fn fill(cluster: &mut Cluster, outcome: &mut Outcome) -> Result<()> {
     let half = end / 2 / PIECE * PIECE;
     let trimmed = session.call(Request::Trim { offset: 0, len: half })?;
     outcome.need(trimmed == Ok(Answer::Done), || format!("a trim on a full device: {trimmed:?}"));
-    let waited = wait_space(&mut session, 2, 2, 0)?;
-    outcome.figure(format!("trimmed {} MiB: writes work again after {} ms", half >> 20, waited.as_millis()));
+    let again = wait_space(&mut session, 2, 2, 0)?;
+    outcome.figure(format!("trimmed {} MiB: writes work again after {} ms", half >> 20, again.as_millis()));
     check(&mut session, 2, 1, half, end).context("what was not trimmed")?;
-    let refilled = write_on(&mut session, 2, 2, PIECE, half)?;
-    outcome.figure(format!("wrote {} MiB of it again", refilled >> 20));
-    outcome.need(refilled >= half / 2, || format!("only {} MiB of {} came back", refilled >> 20, half >> 20));
+    // All but what grants to idle leaders and moved pages may take.
+    let refilled = half - half / 8 / PIECE * PIECE;
+    let (took, refused) = refill(&mut session, 2, 2, PIECE, refilled).context("after a trim")?;
+    outcome.figure(format!("wrote {} MiB of it again in {} ms", refilled >> 20, took.as_millis()));
+    outcome
+        .aim(refused == 0, || format!("{refused} writes were refused while trimmed space was still on its way back"));
     let full = write_on(&mut session, 2, 1, end, VOLUME)?;
 
     // So does deleting a volume.
     cluster.basalt.run(&["volume", "rm", &first])?;
-    let deleted = clock::now();
-    let mut end = full;
-    while end < full + FIRST / 2 {
-        wait_space(&mut session, 2, 1, end).with_context(|| format!("{} MiB after the rm", (end - full) >> 20))?;
-        end = write_on(&mut session, 2, 1, end + PIECE, full + FIRST / 2)?;
-    }
+    let end = full + FIRST / 2;
+    let (took, _) = refill(&mut session, 2, 1, full, end).context("after a volume was deleted")?;
     outcome.figure(format!(
         "deleted a volume of {} MiB: half of it written anew after {} ms",
         FIRST >> 20,
-        deleted.elapsed().as_millis()
+        took.as_millis()
     ));
     check(&mut session, 2, 2, 0, refilled).context("what was written again")?;
     check(&mut session, 2, 1, half, end).context("what was there all the time")?;
@@ -134,10 +136,31 @@ fn wait_space(session: &mut Session, volume: u64, pass: u64, offset: u64) -> Res
     })
 }
 
-fn told_full(cluster: &Cluster) -> Result<bool> {
-    let list = cluster.basalt.json(&["osd", "ls"])?;
-    let osds = list["osds"].as_array().context("osds")?;
-    Ok(osds.iter().any(|osd| osd["full"] == true))
+/// Writes `from..to`, trying again what finds no space. Gives how long it took and how often that was.
+fn refill(session: &mut Session, volume: u64, pass: u64, from: u64, to: u64) -> Result<(Duration, u32)> {
+    let (start, mut at, mut refused) = (clock::now(), from, 0);
+    while at < to {
+        at = write_on(session, volume, pass, at, to)?;
+        if at < to {
+            refused += 1;
+            wait_space(session, volume, pass, at).with_context(|| format!("{} MiB on", (at - from) >> 20))?;
+            at += PIECE;
+        }
+    }
+    Ok((start.elapsed(), refused))
+}
+
+/// Goes on writing, for what idle leaders were granted comes back, until `osd ls` says that a device is full.
+/// Gives where the writes stopped.
+fn told_full(cluster: &Cluster, session: &mut Session, from: u64) -> Result<u64> {
+    let mut end = from;
+    clock::wait_until("`basalt osd ls` to say that devices are full", TOLD_MAX, || {
+        end = write_on(session, 2, 1, end, VOLUME)?;
+        let list = cluster.basalt.json(&["osd", "ls"])?;
+        let osds = list["osds"].as_array().context("osds")?;
+        Ok(osds.iter().any(|osd| osd["full"] == true))
+    })?;
+    Ok(end)
 }
 
 /// The same as an NBD client sees it.

@@ -1,6 +1,7 @@
 //! The scenarios: each makes its own cluster, hurts it in one way, and says what came of it.
 
 mod bad_input;
+mod clients;
 mod full;
 mod hurt_each;
 mod kill_all;
@@ -42,6 +43,7 @@ pub const ALL: &[(&str, &str, Run)] = &[
     ("full-device", "small devices are written until full, then trimmed and deleted from", full::run),
     ("meta-loss", "two metas on etcd: the leading one is killed under load, then all and etcd", metas::run),
     ("bad-input", "nonsense on every port under load; devices that are not ours", bad_input::run),
+    ("clients", "qemu-img, nbdcopy, and ext4 through nbdfuse + loop, on exported volumes", clients::run),
 ];
 
 /// Runs one scenario to its outcome; an error on the way is a fault.

@@ -1,0 +1,159 @@
+//! Programs that people use, on an exported volume: qemu-img, nbdcopy, and ext4 through nbdfuse and a loop device.
+
+use super::Settings;
+use crate::clock;
+use crate::cluster::{Cluster, Shape};
+use crate::hostile;
+use crate::procs::{Proc, Spec};
+use crate::report::Outcome;
+use anyhow::{Context, Result, bail};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use types::rng::Rng;
+
+const VOLUME: u64 = 256 << 20;
+/// A program that takes longer is killed.
+const PROGRAM_MAX: &str = "120";
+const READY_MAX: Duration = Duration::from_secs(10);
+
+pub fn run(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
+    let mut cluster = Cluster::up(&settings.base, "clients", Shape::default())?;
+    if let Err(error) = images(&mut cluster, settings.seed, outcome).and_then(|()| file_system(&mut cluster, outcome)) {
+        outcome.faults.push(format!("{error:#}"));
+    }
+    super::close(&mut cluster, settings, outcome);
+    Ok(())
+}
+
+/// Runs a program that must succeed, and gives its output.
+fn sh(program: &str, args: &[&str]) -> Result<String> {
+    let out = Command::new("timeout").args(["-s", "KILL", PROGRAM_MAX, program]).args(args).output()?;
+    let (text, errors) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    if !out.status.success() {
+        bail!("`{program} {}`: {}: {}{}", args.join(" "), out.status, text.trim(), errors.trim());
+    }
+    Ok(text.into_owned())
+}
+
+/// The workspace, for something real to store.
+fn sources() -> Result<PathBuf> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    Ok(here.parent().context("the crate lies in a workspace")?.to_path_buf())
+}
+
+/// A qcow2 image with sources and noise goes onto a volume, and comes back.
+fn images(cluster: &mut Cluster, seed: u64, outcome: &mut Outcome) -> Result<()> {
+    let volume = cluster.volume("image", VOLUME)?;
+    let uri = cluster.export(&volume)?;
+    let at = |name: &str| cluster.dir.join(name).display().to_string();
+    let (raw, image, back) = (at("image.raw"), at("image.qcow2"), at("back.raw"));
+    let mib = format!("{}M", VOLUME >> 20);
+    sh("truncate", &["-s", &mib, &raw])?;
+    sh("mke2fs", &["-q", "-F", "-t", "ext4", "-d", &sources()?.display().to_string(), &raw])?;
+    // Not all of it compresses to nothing or is a hole: its second quarter is noise.
+    let noise = hostile::noise(&mut Rng::new(seed), (VOLUME / 4) as usize);
+    std::fs::File::options().write(true).open(&raw)?.write_all_at(&noise, VOLUME / 4)?;
+    sh("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", &raw, &image])?;
+    sh("nbdinfo", &[&uri])?;
+    sh("qemu-img", &["convert", "-n", "-f", "qcow2", "-O", "raw", &image, &uri])?;
+    sh("qemu-img", &["compare", "-f", "qcow2", "-F", "raw", &image, &uri])?;
+    sh("nbdcopy", &[&uri, &back])?;
+    sh("cmp", &[&raw, &back])?;
+    let map = sh("nbdinfo", &["--map", "--totals", &uri])?;
+    let holes: Vec<&str> = map.lines().filter(|line| line.contains("hole")).collect();
+    outcome.need(!holes.is_empty(), || format!("a volume that is mostly empty shows no hole: {map}"));
+    outcome.figure(format!("qcow2 of {} MiB onto a volume: compare, nbdcopy and cmp agree", VOLUME >> 20));
+    outcome.figure(format!("holes: {}", holes.first().unwrap_or(&"").trim()));
+    Ok(())
+}
+
+/// What has to be taken down again, whatever happens.
+struct Mount {
+    fuse: Proc,
+    folder: PathBuf,
+    device: Option<String>,
+    mounted: bool,
+}
+
+impl Mount {
+    fn unmount(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.mounted) {
+            sh("umount", &[&self.folder.display().to_string()])?;
+        }
+        Ok(())
+    }
+
+    /// In order: file system, loop device, fuse.
+    fn down(&mut self) -> Result<()> {
+        self.unmount()?;
+        if let Some(device) = self.device.take() {
+            sh("losetup", &["-d", &device])?;
+        }
+        if self.fuse.pid().is_some() {
+            self.fuse.signal("TERM")?;
+            self.fuse.finish(READY_MAX)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Err(e) = self.down() {
+            eprintln!("{}: {e:#}", self.folder.display());
+        }
+    }
+}
+
+fn file_system(cluster: &mut Cluster, outcome: &mut Outcome) -> Result<()> {
+    if sh("id", &["-u"])?.trim() != "0" || !Path::new("/dev/fuse").exists() {
+        outcome.figure("SKIPPED: ext4 through nbdfuse and loop needs root and /dev/fuse".to_owned());
+        return Ok(());
+    }
+    let volume = cluster.volume("fs", VOLUME)?;
+    let uri = cluster.export(&volume)?;
+    let (file, folder) = (cluster.dir.join("nbd.raw"), cluster.dir.join("mnt"));
+    std::fs::write(&file, "")?;
+    std::fs::create_dir_all(&folder)?;
+    let args = vec![file.display().to_string(), uri];
+    let spec = Spec { name: "nbdfuse".into(), program: "nbdfuse".into(), args, log: cluster.dir.join("nbdfuse.log") };
+    let mut mount = Mount { fuse: Proc::new(spec), folder, device: None, mounted: false };
+    mount.fuse.start()?;
+    clock::wait_until("nbdfuse to mount", READY_MAX, || {
+        mount.fuse.must_live()?;
+        Ok(std::fs::metadata(&file).is_ok_and(|m| m.len() == VOLUME))
+    })?;
+    let device = sh("losetup", &["--find", "--show", &file.display().to_string()])?.trim().to_owned();
+    mount.device = Some(device.clone());
+    sh("mkfs.ext4", &["-q", "-F", &device])?;
+    let target = mount.folder.display().to_string();
+    sh("mount", &[&device, &target])?;
+    mount.mounted = true;
+    let source = sources()?;
+    let (tar, list) = (cluster.dir.join("sources.tar"), cluster.dir.join("sums"));
+    let (tar, list) = (tar.display().to_string(), list.display().to_string());
+    sh("tar", &["-C", &source.display().to_string(), "-cf", &tar, "."])?;
+    sh("tar", &["-C", &target, "-xf", &tar])?;
+    // The sums are of the archive's contents, not of what was read back from the volume.
+    let original = cluster.dir.join("original");
+    std::fs::create_dir_all(&original)?;
+    sh("tar", &["-C", &original.display().to_string(), "-xf", &tar])?;
+    let sum = format!("cd {} && find . -type f -print0 | xargs -0 sha256sum > {list}", original.display());
+    sh("bash", &["-euo", "pipefail", "-c", &sum])?;
+    let files = std::fs::read_to_string(&list)?.lines().count();
+    outcome.need(files > 20, || format!("only {files} files were unpacked"));
+    mount.unmount()?;
+    sh("fsck.ext4", &["-f", "-n", &device]).context("fsck after the first unmount")?;
+    // Mounted anew, with nothing of it cached.
+    sh("mount", &[&device, &target])?;
+    mount.mounted = true;
+    let verify = format!("cd {target} && sha256sum --quiet -c {list}");
+    sh("bash", &["-euo", "pipefail", "-c", &verify]).context("sums of what was unpacked")?;
+    mount.unmount()?;
+    sh("fsck.ext4", &["-f", "-n", &device]).context("fsck at the end")?;
+    mount.down()?;
+    outcome.figure(format!("ext4 on nbdfuse and loop: {files} files unpacked, sums right after a remount, fsck clean"));
+    Ok(())
+}
