@@ -1,9 +1,9 @@
 //! Questions to the leading meta, asked from a command: one blocking call each.
 
 use crate::args::Domain;
-use crate::errors::UserError;
+use crate::errors::refused;
 use anyhow::{Result, bail};
-use api::{AdminClient, AdminError};
+use api::AdminClient;
 use control::admin::{AdminAnswer, AdminAsk, OsdRegister, OsdView, PgView, PoolCreate, PoolView, Status, VolumeView};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -36,7 +36,7 @@ impl Admin {
     }
 
     fn ask(&self, ask: AdminAsk) -> Result<AdminAnswer> {
-        self.runtime.block_on(self.client.ask(ask)).map_err(|e| told(&e).into())
+        self.runtime.block_on(self.client.ask(ask)).map_err(|e| refused(e.code(), &e.to_string()).into())
     }
 
     pub fn status(&self) -> Result<Status> {
@@ -111,11 +111,4 @@ impl Admin {
 /// A fresh registration of a device.
 pub fn registration(uuid: OsdUuid, host: &str, rack: &str, zone: &str, capacity_bytes: u64) -> OsdRegister {
     OsdRegister { uuid, host: host.to_owned(), rack: rack.to_owned(), zone: zone.to_owned(), capacity_bytes }
-}
-
-/// The error with its code in front once, and what to do next behind.
-fn told(error: &AdminError) -> UserError {
-    let text = error.to_string();
-    let prefix = format!("BSLT-{}: ", error.code());
-    UserError::new(error.code(), text.trim_start_matches(&prefix).to_owned(), "")
 }

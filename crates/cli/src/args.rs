@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 /// Replicated block storage: one binary for every role and every command.
 #[derive(Parser, Debug)]
-#[command(name = "basalt", version, disable_help_subcommand = true, propagate_version = true)]
+#[command(name = "basalt", bin_name = "basalt", version, disable_help_subcommand = true, propagate_version = true)]
 #[command(after_help = "Examples:
   basalt dev up                      a cluster of processes on this machine, ready in seconds
   basalt volume create main/vm1 10GiB
@@ -152,6 +152,7 @@ pub enum Osd {
 
 #[derive(Args, Debug)]
 pub struct OsdRun {
+    /// The formatted device
     #[arg(long, value_name = "PATH")]
     pub device: PathBuf,
     /// Where peers and clients connect
@@ -160,14 +161,16 @@ pub struct OsdRun {
     /// HTTP address for metrics [default: data port + 1]
     #[arg(long)]
     pub http: Option<SocketAddr>,
-    /// Failure domains of this OSD
-    #[arg(long, default_value = "localhost")]
+    /// Failure domain: the machine
+    #[arg(long, default_value = "localhost", value_name = "NAME")]
     pub host: String,
-    #[arg(long, default_value = "default")]
+    /// Failure domain: the rack
+    #[arg(long, default_value = "default", value_name = "NAME")]
     pub rack: String,
-    #[arg(long, default_value = "default")]
+    /// Failure domain: the zone
+    #[arg(long, default_value = "default", value_name = "NAME")]
     pub zone: String,
-    /// The device keeps its write cache on power loss: skip flushes (R10). Data is lost if that is not true.
+    /// The device keeps its write cache on power loss: flush nothing. If that is not true, data is lost
     #[arg(long)]
     pub assume_plp: bool,
     /// Ask a majority for every read instead of trusting the lease (for hosts whose clocks may stop)
@@ -190,6 +193,7 @@ pub struct NbdArgs {
     /// TCP address to listen on [default: 127.0.0.1:10809 without --socket]
     #[arg(long)]
     pub listen: Option<SocketAddr>,
+    /// Refuse writes; does not take the volume from its writer
     #[arg(long)]
     pub read_only: bool,
     /// Take the volume from whoever holds it; its writes are fenced
@@ -203,7 +207,8 @@ pub struct NbdArgs {
 pub enum Pg {
     /// List PGs with leader, members and state
     Ls {
-        #[arg(long)]
+        /// Only this pool
+        #[arg(long, value_name = "NAME")]
         pool: Option<String>,
     },
     /// Compare the replicas of PGs: exit code 0 equal, 1 different, 3 not all could be asked
@@ -234,9 +239,11 @@ pub enum Pool {
     #[command(after_help = "Example:\n  basalt pool create fast --replicas 3 --pgs 64 --domain host")]
     Create {
         name: String,
-        #[arg(long, default_value_t = 3)]
+        /// 1, 2, 3 or 5
+        #[arg(long, default_value_t = 3, value_name = "N")]
         replicas: u32,
-        #[arg(long, default_value_t = 32)]
+        /// Placement groups, 1 to 4096
+        #[arg(long, default_value_t = 32, value_name = "N")]
         pgs: u32,
         /// Replicas of a PG never share one of these
         #[arg(long, value_enum, default_value_t = Domain::Host)]
@@ -261,7 +268,8 @@ pub enum Volume {
     },
     /// List volumes
     Ls {
-        #[arg(long)]
+        /// Only this pool
+        #[arg(long, value_name = "NAME")]
         pool: Option<String>,
     },
     /// One volume: size, segments, holder
@@ -291,6 +299,7 @@ pub struct BenchArgs {
 pub struct LoadArgs {
     /// POOL/VOLUME
     pub volume: Option<String>,
+    /// What is done, and in which order
     #[arg(long, value_enum, default_value_t = LoadOp::Randwrite)]
     pub op: LoadOp,
     /// Requests in flight
@@ -299,6 +308,7 @@ pub struct LoadArgs {
     /// Bytes of a request
     #[arg(long, default_value = "4KiB", value_parser = crate::size::parse)]
     pub block: u64,
+    /// How long
     #[arg(long, default_value_t = 10)]
     pub seconds: u64,
     /// First bytes of the volume that are used [default: all]
@@ -310,6 +320,7 @@ pub struct LoadArgs {
     /// Take the volume from whoever holds it
     #[arg(long)]
     pub steal: bool,
+    /// Of the pattern
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
@@ -330,11 +341,13 @@ pub enum BenchSub {
         /// Folder for the three log files [default: a temporary one]
         #[arg(long)]
         dir: Option<PathBuf>,
+        /// For each row
         #[arg(long, default_value_t = 5)]
         seconds: u64,
+        /// Writes in flight
         #[arg(long, value_delimiter = ',', default_value = "1,8,32,128")]
         depths: Vec<usize>,
-        /// flush, noflush or both
+        /// noflush, flush, or both
         #[arg(long, value_delimiter = ',', default_value = "noflush,flush")]
         modes: Vec<String>,
     },

@@ -73,7 +73,8 @@ fn measure(name: &str, args: &LoadArgs, metas: &[SocketAddr], pids: &[u32], as_j
 }
 
 fn drive(session: &mut Session, config: LoadConfig) -> Result<LoadReport> {
-    let mut load = Load::new(config, session.env.now()).map_err(|e| UserError::new(1001, e.to_string(), ""))?;
+    let mut load =
+        Load::new(config, session.env.now()).map_err(|e| UserError::new(1001, e.to_string(), "basalt bench --help"))?;
     let (mut requests, mut done) = (Vec::new(), Vec::new());
     loop {
         let now = session.begin();
@@ -86,7 +87,8 @@ fn drive(session: &mut Session, config: LoadConfig) -> Result<LoadReport> {
             return Ok(load.report(now));
         }
         if let Some(errno) = session.failure() {
-            return Err(UserError::new(5002, errno.to_string(), "").into());
+            let next = "basalt volume ls   # shows who holds it now";
+            return Err(UserError::new(5002, errno.to_string(), next).into());
         }
         load.next_requests(now, &mut requests);
         let device = session.device();
@@ -111,7 +113,7 @@ fn show(name: &str, report: &LoadReport, used: &[CpuSample], as_json: bool) -> R
     for (what, side) in [("write", &report.writes), ("read", &report.reads)] {
         if side.ops > 0 {
             let l = &side.latency;
-            println!(
+            out!(
                 "{what:<6} {:>8.0} IOPS  {:>10}/s  p50 {:.0} us  p90 {:.0}  p99 {:.0}  p99.9 {:.0}  max {:.0}",
                 side.iops,
                 size::show(side.bytes_per_s as u64),
@@ -124,10 +126,10 @@ fn show(name: &str, report: &LoadReport, used: &[CpuSample], as_json: bool) -> R
         }
     }
     let parts: Vec<String> = used.iter().map(|s| format!("{} {:.1}", s.pid, per_op(s))).collect();
-    println!("cpu    {total:.1} us per operation ({})", parts.join(", "));
-    println!("gap    {} us longest without a completion", report.longest_gap_us);
+    out!("cpu    {total:.1} us per operation ({})", parts.join(", "));
+    out!("gap    {} us longest without a completion", report.longest_gap_us);
     if report.verified_blocks > 0 || report.violation_count > 0 {
-        println!("verify {} blocks, {} violations", report.verified_blocks, report.violation_count);
+        out!("verify {} blocks, {} violations", report.verified_blocks, report.violation_count);
     }
     Ok(())
 }
@@ -157,9 +159,14 @@ fn run_floor(
     };
     let print = |row: &FloorRow| {
         if !as_json {
-            println!(
+            out!(
                 "{:?} depth {:<4} {:>8.0} IOPS  p50 {:.0} us  p99 {:.0} us  cpu {:.1} us per write",
-                row.mode, row.depth, row.iops, row.p50_us, row.p99_us, row.cpu_us_per_write
+                row.mode,
+                row.depth,
+                row.iops,
+                row.p50_us,
+                row.p99_us,
+                row.cpu_us_per_write
             );
         }
     };

@@ -29,6 +29,14 @@ impl UserError {
     }
 }
 
+/// A refusal of meta in the user's words: what failed in front, what to do behind.
+pub fn refused(code: u32, text: &str) -> UserError {
+    let text = text.trim_start_matches(&format!("BSLT-{code}: "));
+    let next = control::codes::explain(code).map_or("", |row| row.next);
+    let what = text.strip_suffix(next).unwrap_or(text).trim_end_matches("; ");
+    UserError::new(code, what, next)
+}
+
 impl fmt::Display for UserError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "BSLT-{:04}: {}", self.code, self.what)?;
@@ -40,3 +48,16 @@ impl fmt::Display for UserError {
 }
 
 impl std::error::Error for UserError {}
+
+#[cfg(test)]
+mod tests {
+    use super::refused;
+
+    #[test]
+    fn a_refusal_says_what_failed_once_and_what_to_do_once() {
+        let refusal = control::codes::refuse(2011, "volume \"a/b\" does not exist");
+        let error = refused(2011, &format!("BSLT-2011: {}", refusal.message)).to_string();
+        assert_eq!(error, "BSLT-2011: volume \"a/b\" does not exist\n  next: list volumes with `basalt volume ls`");
+        assert_eq!(refused(2001, "nobody").what, "nobody", "a text without its advice stays whole");
+    }
+}

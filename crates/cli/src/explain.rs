@@ -19,21 +19,27 @@ pub fn run(word: &str, as_json: bool) -> Result<Exit> {
     }
     let number = word.trim_start_matches("BSLT-").parse().ok();
     let Some((number, (title, why, fix))) = number.and_then(|n| lookup(n).map(|row| (n, row))) else {
-        return Err(UserError::new(1001, format!("`{word}` is no known code"), "basalt explain BSLT-1001").into());
+        let next = "write it as the message does: basalt explain BSLT-1001";
+        return Err(UserError::new(1001, format!("`{word}` is no known code"), next).into());
     };
     if as_json {
         output::json("explain", json!({ "code": number, "title": title, "why": why, "fix": fix }))?;
         return Ok(Exit::Done);
     }
-    println!("BSLT-{number:04}: {title}");
+    out!("BSLT-{number:04}: {title}");
     for line in [why, fix].iter().filter(|l| !l.is_empty()) {
-        println!("  {line}");
+        out!("  {line}");
     }
     Ok(Exit::Done)
 }
 
+/// Every metric that some process of a cluster has.
+pub fn all_metrics() -> Vec<&'static telemetry::Row> {
+    osd::OsdMetrics::ROWS.iter().chain(meta::MetaMetrics::ROWS).collect()
+}
+
 fn metrics(as_json: bool) -> Result<Exit> {
-    let rows = osd::OsdMetrics::ROWS;
+    let rows = all_metrics();
     if as_json {
         let list: Vec<_> = rows.iter().map(|r| json!({ "name": r.name, "kind": r.kind, "help": r.help })).collect();
         output::json("explain.metrics", json!({ "metrics": list }))?;

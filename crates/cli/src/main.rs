@@ -3,13 +3,17 @@
 //! Ring 4. It parses, composes and prints; what happens is in the rooms. Exit codes: 0 done, 1 failed,
 //! 2 usage, 3 done but degraded.
 
+#[macro_use]
+mod output;
+
 mod admin;
 mod args;
 mod bench_cmd;
 mod dev;
+#[cfg(test)]
+mod docs;
 mod errors;
 mod explain;
-mod output;
 mod role;
 mod show;
 mod size;
@@ -20,7 +24,7 @@ use anyhow::Result;
 use args::{Cli, Command, Common, Osd, Pg};
 use clap::Parser;
 use errors::{Exit, UserError};
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
@@ -53,7 +57,8 @@ fn report(error: &anyhow::Error, as_json: bool) {
             return;
         }
     }
-    eprintln!("basalt: {error:#}");
+    // Standard error may be closed; there is nobody else to tell.
+    let _ = writeln!(std::io::stderr(), "basalt: {error:#}");
 }
 
 /// `BASALT_LOG` sets the level; text on a terminal, JSON lines otherwise.
@@ -77,7 +82,8 @@ fn run(cli: Cli) -> Result<Exit> {
             let place = role::osd::Place::default();
             let format =
                 role::osd::Format { device, size, log_size, force, metas: metas(&common)?, quiet: common.json, place };
-            role::osd::format(&format).map(|()| Exit::Done)
+            let formatted = role::osd::format(&format)?;
+            role::osd::show(&formatted, common.json).map(|()| Exit::Done)
         }
         Command::Osd(Osd::Run(args)) => role::osd::run(&args, &metas(&common)?).map(|()| Exit::Done),
         Command::Nbd(args) => role::nbd::run(&args, &metas(&common)?).map(|()| Exit::Done),

@@ -1,19 +1,39 @@
 //! Printing: tables for people, `{"schema": "basalt.THING/1", …}` for programs.
+//!
+//! Invariant: a reader that went away (`basalt pg ls | head -1`) ends the command quietly.
 
 use anyhow::Result;
-use serde_json::Value;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::io::Write;
+
+/// Prints a line to standard output.
+macro_rules! out {
+    ($($text:tt)*) => { $crate::output::line(format_args!($($text)*)) };
+}
+
+/// What [`out!`] calls.
+pub fn line(text: std::fmt::Arguments<'_>) {
+    let mut stdout = std::io::stdout().lock();
+    if writeln!(stdout, "{text}").is_err() {
+        // Nobody reads any more: that is how `head` says that it has seen enough.
+        std::process::exit(0);
+    }
+}
+
+/// The schema comes first, whatever the fields are called.
+#[derive(Serialize)]
+struct Object {
+    schema: String,
+    #[serde(flatten)]
+    fields: Map<String, Value>,
+}
 
 /// Prints one JSON object with its schema first.
 pub fn json(thing: &str, body: Value) -> Result<()> {
-    let mut object = serde_json::Map::new();
-    object.insert("schema".to_owned(), Value::String(format!("basalt.{thing}/1")));
-    match body {
-        Value::Object(fields) => object.extend(fields),
-        other => {
-            object.insert("items".to_owned(), other);
-        }
-    }
-    println!("{}", serde_json::to_string_pretty(&Value::Object(object))?);
+    let Value::Object(fields) = body else { unreachable!("{thing} is an object") };
+    let object = Object { schema: format!("basalt.{thing}/1"), fields };
+    out!("{}", serde_json::to_string_pretty(&object)?);
     Ok(())
 }
 
@@ -24,8 +44,7 @@ pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
     for row in rows {
         table.add_row(row);
     }
-    let text = table.to_string();
-    for line in text.lines() {
-        println!("{}", line.trim_end());
+    for line in table.to_string().lines() {
+        out!("{}", line.trim_end());
     }
 }

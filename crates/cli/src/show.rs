@@ -17,18 +17,21 @@ pub fn status(admin: &Admin, as_json: bool) -> Result<Exit> {
         json("status", to_value(&status)?)?;
         return Ok(exit);
     }
-    println!("cluster   {}", status.cluster);
-    println!("health    {}", status.health);
+    out!("cluster   {}", status.cluster);
+    out!("health    {}", status.health);
     for problem in &status.problems {
-        println!("          {problem}");
+        out!("          {problem}");
     }
-    println!("osds      {} ({} up, {} in)", status.osds, status.osds_up, status.osds_in);
-    println!(
+    out!("osds      {} ({} up, {} in)", status.osds, status.osds_up, status.osds_in);
+    out!(
         "pgs       {} ({} active, {} degraded, {} down)",
-        status.pgs, status.pgs_active, status.pgs_degraded, status.pgs_down
+        status.pgs,
+        status.pgs_active,
+        status.pgs_degraded,
+        status.pgs_down
     );
-    println!("volumes   {} in {} pools, {} segments of 1 GiB", status.volumes, status.pools, status.segments);
-    println!(
+    out!("volumes   {} in {} pools, {} segments of 1 GiB", status.volumes, status.pools, status.segments);
+    out!(
         "space     {} used of {}, {} free",
         show(status.used_bytes),
         show(status.capacity_bytes),
@@ -99,9 +102,9 @@ pub fn pool(admin: &Admin, command: &Pool, as_json: bool) -> Result<()> {
             if as_json {
                 return json("pool.create", json!({ "pool": pool, "warning": warning }));
             }
-            println!("pool {name}: {} PGs of {} replicas, apart by {}", pool.pg_count, pool.replicas, pool.domain);
+            out!("pool {name}: {} PGs of {} replicas, apart by {}", pool.pg_count, pool.replicas, pool.domain);
             if let Some(warning) = warning {
-                println!("warning: {warning}");
+                out!("warning: {warning}");
             }
             Ok(())
         }
@@ -132,7 +135,7 @@ pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
             if as_json {
                 return json("volume.create", to_value(&volume)?);
             }
-            println!("volume {name}: {}", show(volume.len_bytes));
+            out!("volume {name}: {}", show(volume.len_bytes));
             Ok(())
         }
         Volume::Ls { pool } => {
@@ -148,12 +151,12 @@ pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
             if as_json {
                 return json("volume.info", to_value(&volume)?);
             }
-            println!("volume     {} ({})", volume.name, volume.volume);
-            println!("size       {}", show(volume.len_bytes));
-            println!("allocated  {}", show(volume.allocated_bytes));
-            println!("state      {}", volume.state);
-            println!("epoch      {}", volume.epoch.0);
-            println!("holder     {}", holder(&volume));
+            out!("volume     {} ({})", volume.name, volume.volume);
+            out!("size       {}", show(volume.len_bytes));
+            out!("allocated  {}", show(volume.allocated_bytes));
+            out!("state      {}", volume.state);
+            out!("epoch      {}", volume.epoch.0);
+            out!("holder     {}", holder(&volume));
             Ok(())
         }
         Volume::Rm { name, force } => {
@@ -178,6 +181,6 @@ fn done(thing: &str, text: &str, as_json: bool) -> Result<()> {
     if as_json {
         return json(thing, json!({ "done": true }));
     }
-    println!("{text}");
+    out!("{text}");
     Ok(())
 }

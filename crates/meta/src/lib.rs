@@ -12,6 +12,8 @@ mod http;
 mod owner;
 mod services;
 
+pub use owner::MetaMetrics;
+
 use metastore::{EtcdConfig, EtcdStore, MemStore, RedbStore, Store, StoreError};
 use std::future::Future;
 use std::net::SocketAddr;

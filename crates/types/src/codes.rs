@@ -39,6 +39,7 @@ codes! {
     3010 "The store is poisoned", "A write or flush failed: nothing that it holds unflushed can be trusted.", "Replace the device; this OSD must be rebuilt from its peers.";
     3011 "A replica is damaged", "Its log or its tables fail their checksums.", "The PG goes on with its other replicas; `basalt pg ls` shows it.";
     3012 "Replicas of a PG differ", "Their bytes are not equal at one log index: a device or a program changed one of them.", "`basalt pg verify --deep --json` names the extents and the checksum of each replica; stop the OSD that stands alone.";
+    3013 "The device cannot be mounted", "Its log or its tables are damaged beyond what a restart mends, or it failed while they were read.", "Its PGs live on in their other replicas; format it anew as another OSD once they are healthy.";
     4001 "Wrong cluster", "The process at that address belongs to another cluster.", "Check the address.";
     4002 "No common protocol version", "The two programs are too far apart in age.", "Upgrade the older one; neighbours in version can talk.";
     4003 "Wrong peer", "Another OSD than expected answers at that address.", "Check for two OSDs with the same address.";

@@ -133,7 +133,8 @@ fn free_block(osds: u32) -> Result<u16> {
         let ports = [0, 1].into_iter().chain((1..=osds as u16).flat_map(|n| [100 + 10 * n, 101 + 10 * n]));
         if ports.map(|p| META_PORT + shift + p).all(free) {
             if shift > 0 {
-                println!("ports from {META_PORT} on are taken; using {} on", META_PORT + shift);
+                // Standard output may be JSON.
+                eprintln!("ports from {META_PORT} on are taken; using {} on", META_PORT + shift);
             }
             return Ok(shift);
         }

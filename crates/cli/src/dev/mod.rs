@@ -13,7 +13,9 @@ use crate::{output, size};
 use anyhow::Result;
 pub use cluster::Cluster;
 use procs::{Daemon, Signal};
+use serde_json::json;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 /// The pool that `dev up` makes.
@@ -27,32 +29,57 @@ const READY_MAX: Duration = Duration::from_secs(20);
 /// Runs a `dev` command.
 pub fn run(command: Dev, name: &str, json: bool) -> Result<()> {
     match command {
-        Dev::Up { osds, device_size, export, size } => up(name, osds, device_size, export.as_deref(), size),
+        Dev::Up { osds, device_size, export, size } => {
+            up(name, osds, device_size, export.as_deref().map(|e| (e, size)), json)
+        }
         Dev::Status => status(&Cluster::expect(name)?, json),
         Dev::Socket { volume } => {
-            println!("{}", Cluster::expect(name)?.socket(&volume).display());
+            let socket = Cluster::expect(name)?.socket(&volume);
+            if json {
+                let body = json!({ "volume": volume, "socket": socket, "uri": uri(&volume, &socket) });
+                return output::json("dev.socket", body);
+            }
+            out!("{}", socket.display());
             Ok(())
         }
-        Dev::Kill { osd } => signal(&Cluster::expect(name)?, osd, Signal::Kill),
-        Dev::Stop { osd } => signal(&Cluster::expect(name)?, osd, Signal::Term),
+        Dev::Kill { osd } => signal(&Cluster::expect(name)?, osd, Signal::Kill, json),
+        Dev::Stop { osd } => signal(&Cluster::expect(name)?, osd, Signal::Term, json),
         Dev::Start { osd } => {
             let cluster = Cluster::expect(name)?;
             check_osd(&cluster, osd)?;
             start_osd(&cluster, osd)?;
-            println!("osd.{osd} is running");
+            if json {
+                return output::json("dev.start", json!({ "osd": osd }));
+            }
+            out!("osd.{osd} is running");
             Ok(())
         }
-        Dev::Down => down(&Cluster::expect(name)?),
-        Dev::Destroy { yes } => destroy(name, yes),
+        Dev::Down => {
+            let cluster = Cluster::expect(name)?;
+            down(&cluster)?;
+            if json {
+                return output::json("dev.down", json!({ "name": name, "dir": cluster.dir }));
+            }
+            out!("cluster {name} is down; its data stays in {}", cluster.dir.display());
+            Ok(())
+        }
+        Dev::Destroy { yes } => destroy(name, yes, json),
     }
 }
 
-fn up(name: &str, osds: u32, device_bytes: u64, export: Option<&str>, export_bytes: u64) -> Result<()> {
+fn uri(volume: &str, socket: &Path) -> String {
+    format!("nbd+unix:///{volume}?socket={}", socket.display())
+}
+
+/// `export` is a volume with the size that it gets when it is not there.
+fn up(name: &str, osds: u32, device_bytes: u64, export: Option<(&str, u64)>, json: bool) -> Result<()> {
     let cluster = match Cluster::open(name)? {
         Some(cluster) => cluster,
         None => Cluster::create(name, osds, device_bytes)?,
     };
-    println!("cluster {name} in {}", cluster.dir.display());
+    if !json {
+        out!("cluster {name} in {}", cluster.dir.display());
+    }
     start_meta(&cluster)?;
     for n in 1..=cluster.record.osds {
         start_osd(&cluster, n)?;
@@ -66,16 +93,26 @@ fn up(name: &str, osds: u32, device_bytes: u64, export: Option<&str>, export_byt
         admin.create_pool(POOL, replicas, POOL_PGS, crate::args::Domain::Osd)?;
     }
     wait_ready("all PGs to be active", || admin.all_active(POOL))?;
-    println!("ready: 1 meta, {} OSDs, pool {POOL} with {replicas} replicas", cluster.record.osds);
-    match export {
-        Some(volume) => export_volume(&cluster, &admin, volume, export_bytes),
+    if !json {
+        out!("ready: 1 meta, {} OSDs, pool {POOL} with {replicas} replicas", cluster.record.osds);
+    }
+    let exported = match export {
+        Some((volume, bytes)) => Some((volume, export_volume(&cluster, &admin, volume, bytes)?)),
+        None => None,
+    };
+    if json {
+        let export = exported.map(|(volume, uri)| json!({ "volume": volume, "uri": uri }));
+        let (dir, meta) = (&cluster.dir, cluster.meta_addr(0));
+        let body = json!({ "name": name, "dir": dir, "meta": meta, "osds": cluster.record.osds, "export": export });
+        return output::json("dev.up", body);
+    }
+    match exported {
+        Some((volume, uri)) => print_next(volume, &uri),
         None => {
-            println!(
-                "next:\n  basalt volume create {POOL}/demo 1GiB\n  basalt nbd {POOL}/demo --socket /tmp/demo.sock"
-            );
-            Ok(())
+            out!("next:\n  basalt volume create {POOL}/demo 1GiB\n  basalt nbd {POOL}/demo --socket /tmp/demo.sock");
         }
     }
+    Ok(())
 }
 
 fn start_meta(cluster: &Cluster) -> Result<()> {
@@ -128,7 +165,8 @@ fn start_osd(cluster: &Cluster, n: u32) -> Result<()> {
     wait_listening(cluster, &daemon, addr)
 }
 
-fn export_volume(cluster: &Cluster, admin: &Admin, volume: &str, bytes: u64) -> Result<()> {
+/// Gives the URI of the export.
+fn export_volume(cluster: &Cluster, admin: &Admin, volume: &str, bytes: u64) -> Result<String> {
     if admin.volume(volume)?.is_none() {
         admin.create_volume(volume, bytes)?;
     }
@@ -146,21 +184,18 @@ fn export_volume(cluster: &Cluster, admin: &Admin, volume: &str, bytes: u64) -> 
     if procs::wait_until(READY_MAX, || listening() || procs::pid(cluster, &daemon).is_none()).is_err() || !listening() {
         return Err(not_ready(cluster, &daemon));
     }
-    print_next(volume, &format!("nbd+unix:///{volume}?socket={}", socket.display()));
-    Ok(())
+    Ok(uri(volume, &socket))
 }
 
 fn print_next(volume: &str, uri: &str) {
-    println!("volume {volume} is exported; try:");
-    println!("  nbdinfo '{uri}'");
-    println!("  qemu-img convert -n -O raw IMAGE '{uri}'");
-    println!("  qemu-img compare IMAGE '{uri}'");
-    println!(
-        "  fio --name=v --ioengine=nbd --uri='{uri}' --rw=randwrite --bs=4k --iodepth=32 --size=256M --verify=crc32c"
-    );
-    println!("  basalt status");
-    println!("  basalt dev kill 1 && basalt dev start 1");
-    println!("(`basalt` is scripts/basalt here)");
+    out!("volume {volume} is exported; try:");
+    out!("  nbdinfo '{uri}'");
+    out!("  qemu-img convert -n -O raw IMAGE '{uri}'");
+    out!("  qemu-img compare IMAGE '{uri}'");
+    out!("  fio --name=v --ioengine=nbd --uri='{uri}' --rw=randwrite --bs=4k --iodepth=32 --size=256M --verify=crc32c");
+    out!("  basalt status");
+    out!("  basalt dev kill 1 && basalt dev start 1");
+    out!("(`basalt` is scripts/basalt here)");
 }
 
 fn wait_listening(cluster: &Cluster, daemon: &Daemon, addr: SocketAddr) -> Result<()> {
@@ -223,9 +258,9 @@ fn status(cluster: &Cluster, json: bool) -> Result<()> {
     if json {
         let list: Vec<_> = rows
             .iter()
-            .map(|(name, pid, at, log)| serde_json::json!({"name": name, "pid": pid, "address": at, "log": log}))
+            .map(|(name, pid, at, log)| json!({"name": name, "pid": pid, "address": at, "log": log}))
             .collect();
-        return output::json("dev.status", serde_json::json!({"name": cluster.record.name, "daemons": list}));
+        return output::json("dev.status", json!({"name": cluster.record.name, "daemons": list}));
     }
     let cells = rows
         .into_iter()
@@ -249,12 +284,17 @@ fn check_osd(cluster: &Cluster, n: u32) -> Result<()> {
     Err(UserError::new(1007, what, "basalt dev status").into())
 }
 
-fn signal(cluster: &Cluster, n: u32, signal: Signal) -> Result<()> {
+fn signal(cluster: &Cluster, n: u32, signal: Signal, json: bool) -> Result<()> {
     check_osd(cluster, n)?;
-    if procs::stop(cluster, &Daemon::Osd(n), signal)? {
-        println!("osd.{n} is down; `basalt dev start {n}` starts it again");
+    let was_running = procs::stop(cluster, &Daemon::Osd(n), signal)?;
+    if json {
+        let thing = if signal == Signal::Kill { "dev.kill" } else { "dev.stop" };
+        return output::json(thing, json!({ "osd": n, "was_running": was_running }));
+    }
+    if was_running {
+        out!("osd.{n} is down; `basalt dev start {n}` starts it again");
     } else {
-        println!("osd.{n} was down already");
+        out!("osd.{n} was down already");
     }
     Ok(())
 }
@@ -270,11 +310,10 @@ fn down(cluster: &Cluster) -> Result<()> {
     for (daemon, _) in all {
         procs::stop(cluster, &daemon, Signal::Term)?;
     }
-    println!("cluster {} is down; its data stays in {}", cluster.record.name, cluster.dir.display());
     Ok(())
 }
 
-fn destroy(name: &str, yes: bool) -> Result<()> {
+fn destroy(name: &str, yes: bool, json: bool) -> Result<()> {
     let cluster = Cluster::expect(name)?;
     if !yes {
         let next = format!("basalt dev destroy --yes --cluster {name}");
@@ -282,6 +321,9 @@ fn destroy(name: &str, yes: bool) -> Result<()> {
     }
     down(&cluster)?;
     std::fs::remove_dir_all(&cluster.dir)?;
-    println!("cluster {name} is gone");
+    if json {
+        return output::json("dev.destroy", json!({ "name": name }));
+    }
+    out!("cluster {name} is gone");
     Ok(())
 }

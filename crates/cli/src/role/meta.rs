@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 pub fn run(args: MetaArgs) -> Result<()> {
     let store = if args.etcd.is_empty() {
         std::fs::create_dir_all(&args.dir)
-            .map_err(|e| UserError::new(1006, format!("{}: {e}", args.dir.display()), ""))?;
+            .map_err(|e| UserError::new(1006, format!("{}: {e}", args.dir.display()), "choose another --dir"))?;
         StoreConfig::Redb { path: args.dir.join("meta.redb") }
     } else {
         StoreConfig::Etcd(metastore::EtcdConfig::new(args.etcd.clone(), "/basalt"))

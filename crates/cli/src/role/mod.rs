@@ -59,12 +59,21 @@ impl Stop {
 /// What an env could not do, in the user's words.
 pub fn env_error(error: env::EnvError) -> anyhow::Error {
     use env::EnvError as E;
+    let text = error.to_string();
+    // The parts of a message that say what to do are behind its first `;`.
+    let what = text.split_once("; ").map_or(text.as_str(), |(what, _)| what);
     let (code, next) = match &error {
-        E::NoDirectIo { .. } => (3001, "put the device on ext4 or xfs, or use a block device"),
-        E::Locked { .. } => (3002, "basalt dev status"),
-        E::NoIoUring { .. } => (1010, "sysctl kernel.io_uring_disabled   # must print 0"),
-        E::Listen { .. } => (6001, "choose another address"),
-        E::Open { .. } | E::Ring(_) => (1006, ""),
+        E::NoDirectIo { .. } => (3001, "put the device on ext4 or xfs, or use a block device".to_owned()),
+        E::Locked { path } => (3002, format!("fuser -v {}", path.display())),
+        E::NoIoUring { .. } => (1010, "sysctl kernel.io_uring_disabled   # must print 0".to_owned()),
+        E::Listen { addr, .. } => {
+            (6001, format!("choose another address, or see who has it: ss -lxtnp | grep '{addr}'"))
+        }
+        E::Open { source, path } if source.kind() == std::io::ErrorKind::NotFound => {
+            (1006, format!("look for it: ls -l {}; a new file needs --size", path.display()))
+        }
+        E::Open { path, .. } => (1006, format!("ls -l {}", path.display())),
+        E::Ring(_) => (1006, "basalt explain 1010".to_owned()),
     };
-    UserError::new(code, error.to_string(), next).into()
+    UserError::new(code, what, next).into()
 }

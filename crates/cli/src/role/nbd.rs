@@ -60,9 +60,9 @@ fn failed(errno: Errno) -> anyhow::Error {
         Errno::Fenced => UserError::new(
             5002,
             "the volume was opened elsewhere with --steal",
-            "find out who holds it: basalt volume ls",
+            "basalt volume ls   # shows who holds it now",
         ),
-        other => UserError::new(5004, other.to_string(), ""),
+        other => UserError::new(5004, other.to_string(), "basalt status"),
     }
     .into()
 }

@@ -2,18 +2,19 @@
 
 use crate::admin::{Admin, registration};
 use crate::args::OsdRun;
-use crate::errors::UserError;
+use crate::errors::{UserError, refused};
 use crate::role::{self, Stop, env_error, http, tools};
-use crate::size;
-use anyhow::{Context, Result};
-use engine::{EngineConfig, FormatError, FormatParams};
+use crate::{output, size};
+use anyhow::Result;
+use engine::{EngineConfig, FormatError, FormatParams, MountError};
 use env::real::{RealConfig, RealEnv};
 use env::{DiskInfo, DiskSpec, Env, NetAddr};
-use osd::{Osd, OsdConfig};
+use layout::superblock::SuperblockError;
+use osd::{Osd, OsdConfig, OsdError};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use telemetry::Registry;
-use types::{Incarnation, OsdUuid};
+use types::{ClusterId, Incarnation, OsdId, OsdUuid};
 
 /// What `osd format` is told.
 pub struct Format {
@@ -44,8 +45,37 @@ impl Default for Place {
 /// Least log of a production device.
 const LOG_MIN: u64 = 1 << 30;
 
+/// What became of a device.
+pub struct Formatted {
+    device: PathBuf,
+    osd: OsdId,
+    cluster: ClusterId,
+    uuid: OsdUuid,
+    device_bytes: u64,
+    log_bytes: u64,
+}
+
+/// Says what became of a device.
+pub fn show(made: &Formatted, as_json: bool) -> Result<()> {
+    if as_json {
+        let body = serde_json::json!({
+            "device": made.device,
+            "osd": made.osd,
+            "cluster": made.cluster,
+            "uuid": made.uuid,
+            "device_bytes": made.device_bytes,
+            "log_bytes": made.log_bytes,
+        });
+        return output::json("osd.format", body);
+    }
+    let (device, size) = (made.device.display(), size::show(made.device_bytes));
+    out!("{device} is {} of cluster {}: {size}", made.osd, made.cluster);
+    out!("next: basalt osd run --device {device} --listen HOST:PORT --meta …");
+    Ok(())
+}
+
 /// Gives the device an id and writes its superblock and an empty log.
-pub fn format(args: &Format) -> Result<()> {
+pub fn format(args: &Format) -> Result<Formatted> {
     if let Some(size) = args.size {
         make_file(&args.device, size)?;
     }
@@ -81,9 +111,15 @@ pub fn format(args: &Format) -> Result<()> {
     engine::format_device(&mut env, &disk, &params, &mut progress).map_err(|e| format_error(&args.device, e))?;
     if let Some(bar) = bar {
         bar.finish_and_clear();
-        println!("{} is {id} of cluster {cluster}: {}", args.device.display(), size::show(disk.size_bytes));
     }
-    Ok(())
+    Ok(Formatted {
+        device: args.device.clone(),
+        osd: id,
+        cluster,
+        uuid,
+        device_bytes: disk.size_bytes,
+        log_bytes: params.log_bytes,
+    })
 }
 
 fn make_file(path: &Path, size: u64) -> Result<()> {
@@ -98,11 +134,47 @@ fn make_file(path: &Path, size: u64) -> Result<()> {
 }
 
 fn format_error(device: &Path, error: FormatError) -> anyhow::Error {
+    let force = "if its contents may go, add --force";
     let (code, next) = match &error {
-        FormatError::Foreign { .. } => (3003, "add --force if its contents may go"),
-        FormatError::OtherCluster { .. } => (3005, "add --force if its contents may go"),
-        FormatError::TooSmall { .. } => (3006, "use a larger device, or a smaller --log-size"),
-        _ => (1006, ""),
+        FormatError::Foreign { .. } => (3003, force.to_owned()),
+        FormatError::OtherCluster { .. } => (3005, force.to_owned()),
+        FormatError::TooSmall { .. } => (3006, "use a larger device, or a smaller --log-size".to_owned()),
+        FormatError::Superblock(why) => superblock_error(device, why),
+        _ => (1006, format!("ls -l {}", device.display())),
+    };
+    let text = error.to_string();
+    let what = text.split_once("; ").map_or(text.as_str(), |(what, _)| what);
+    UserError::new(code, format!("{}: {what}", device.display()), next).into()
+}
+
+/// Code and advice for a device that cannot be served as it is.
+fn superblock_error(device: &Path, why: &SuperblockError) -> (u32, String) {
+    let format = format!("basalt osd format --device {}", device.display());
+    match why {
+        SuperblockError::Newer { .. } | SuperblockError::Features { .. } => {
+            (3007, "run the version that formatted it, or a newer one".to_owned())
+        }
+        SuperblockError::ForeignCluster { .. }
+        | SuperblockError::OtherOsd { .. }
+        | SuperblockError::OtherFormat { .. } => {
+            (3005, "give the right device, or the metas of its own cluster".to_owned())
+        }
+        SuperblockError::Absent => (3004, format),
+        SuperblockError::Damaged | SuperblockError::Geometry => {
+            (3004, format!("{format} --force   # its data is lost"))
+        }
+    }
+}
+
+/// Why an OSD's loop ended.
+fn osd_error(device: &Path, error: OsdError) -> anyhow::Error {
+    let error = match error {
+        OsdError::Env(error) => return env_error(error),
+        OsdError::Mount(error) => error,
+    };
+    let (code, next) = match &error {
+        MountError::Superblock(why) => superblock_error(device, why),
+        _ => (3013, "its PGs live on in their other replicas: basalt status".to_owned()),
     };
     UserError::new(code, format!("{}: {error}", device.display()), next).into()
 }
@@ -128,19 +200,24 @@ pub fn run(args: &OsdRun, metas: &[SocketAddr]) -> Result<()> {
     let mut link = api::osd_link::start(runtime.handle(), addrs, Box::new(move || waker.wake()));
     let seed = env.random();
     let mut osd = Osd::new(config, disk, &registry, seed);
-    while !stop.is_set() {
-        osd.work(&mut env).context("the OSD cannot go on")?;
+    while !osd.has_stopped() {
+        if stop.is_set() {
+            osd.stop();
+        }
+        osd.work(&mut env).map_err(|e| osd_error(&args.device, e))?;
         for up in osd.take_reports() {
             // A full queue means that meta does not listen; the next stream begins with everything.
             let _ = link.try_send(up);
         }
-        osd.wait(&mut env).context("the OSD cannot go on")?;
+        if let Some((code, reason)) = osd.refusal() {
+            return Err(refused(code, reason).into());
+        }
+        osd.wait(&mut env).map_err(|e| osd_error(&args.device, e))?;
         while let Some(down) = link.try_recv() {
             osd.handle_control(down);
         }
         desk.pass(&mut osd);
     }
-    tracing::info!("asked to end");
     Ok(())
 }
 
@@ -150,8 +227,7 @@ fn http_addr(args: &OsdRun) -> SocketAddr {
 }
 
 fn config(args: &OsdRun, env: &mut RealEnv, disk: &DiskInfo) -> Result<OsdConfig> {
-    let superblock = engine::read_superblock(env, disk)
-        .map_err(|e| UserError::new(3004, format!("{}: {e}", args.device.display()), "basalt osd format --help"))?;
+    let superblock = engine::read_superblock(env, disk).map_err(|e| format_error(&args.device, e))?;
     Ok(OsdConfig {
         cluster: superblock.cluster,
         osd: superblock.osd,

@@ -1,6 +1,6 @@
 //! One open volume on one thread: env, client, and the link to meta, turned together by a door or a bench.
 
-use crate::errors::UserError;
+use crate::errors::{UserError, refused};
 use crate::role::{self, env_error};
 use anyhow::Result;
 use api::client_link::ClientLink;
@@ -18,6 +18,19 @@ use types::{Errno, Incarnation, Time};
 const ROOM_CLIENT: u8 = 1;
 /// How long a close may take before the process ends without it.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
+
+/// How long an open may take: longer than an election of metas and one of a PG.
+const OPEN_MAX: Duration = Duration::from_secs(15);
+
+fn unanswered(name: &str, metas: &[SocketAddr]) -> UserError {
+    let asked: Vec<String> = metas.iter().map(SocketAddr::to_string).collect();
+    let what = format!(
+        "{name} was not opened in {} s: no metadata server answers at {}, or a PG of the volume has no leader",
+        OPEN_MAX.as_secs(),
+        asked.join(", ")
+    );
+    UserError::new(2001, what, format!("basalt status --meta {}", asked.join(",")))
+}
 
 /// A volume that is open on this thread.
 pub struct Session {
@@ -76,9 +89,12 @@ impl Session {
             asks: Vec::new(),
             told: Vec::new(),
         };
+        let until = session.env.now() + OPEN_MAX;
         loop {
-            session.finish(Time::NEVER)?;
-            session.begin();
+            session.finish(until)?;
+            if session.begin() >= until {
+                return Err(unanswered(name, metas).into());
+            }
             for event in std::mem::take(&mut session.told) {
                 match event {
                     ClientEvent::Opened { ask: of, volume, info } if of == ask => {
@@ -86,7 +102,7 @@ impl Session {
                         return Ok(session);
                     }
                     ClientEvent::OpenRefused { why, .. } => {
-                        return Err(UserError::new(why.code, format!("{name}: {}", why.message), "").into());
+                        return Err(refused(why.code, &why.message).into());
                     }
                     _ => {}
                 }

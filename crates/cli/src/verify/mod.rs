@@ -203,24 +203,24 @@ fn conclude(verdicts: &[Verdict], tables: bool, as_json: bool) -> Result<Exit> {
     let pgs = verdicts.len();
     let extent = format!("{pgs} PGs, {chunks} chunks of {}", size::show(CHUNK));
     match (different, tables) {
-        (0, false) => println!("equal: every block of {extent}{asked}"),
+        (0, false) => out!("equal: every block of {extent}{asked}"),
         (0, true) => {
-            println!("equal tables (which blocks hold data) of {extent}{asked}; no block was read: --deep does")
+            out!("equal tables (which blocks hold data) of {extent}{asked}; no block was read: --deep does")
         }
-        (n, false) => println!("BSLT-3012: replicas differ in {n} places of {extent}{asked}"),
-        (n, true) => println!("tables differ in {n} places of {extent}{asked}; --deep says whether bytes differ"),
+        (n, false) => out!("BSLT-3012: replicas differ in {n} places of {extent}{asked}"),
+        (n, true) => out!("tables differ in {n} places of {extent}{asked}; --deep says whether bytes differ"),
     }
     Ok(exit)
 }
 
 fn print(verdict: &Verdict) {
     for u in &verdict.unasked {
-        println!("pg {}: {} was not compared: {}", verdict.pg, u.osd, u.reason);
+        out!("pg {}: {} was not compared: {}", verdict.pg, u.osd, u.reason);
     }
     for d in &verdict.differences {
         let crcs: Vec<_> = d.crcs.iter().map(|(osd, crc)| format!("{osd} {crc:08x}")).collect();
         let end = size::show(d.len_bytes);
-        println!(
+        out!(
             "pg {}: {} differs at offset {} ({end}), index {}: {}",
             verdict.pg,
             d.volume,
@@ -231,6 +231,6 @@ fn print(verdict: &Verdict) {
     }
     let hidden = verdict.difference_count - verdict.differences.len() as u64;
     if hidden > 0 {
-        println!("pg {}: and {hidden} places more", verdict.pg);
+        out!("pg {}: and {hidden} places more", verdict.pg);
     }
 }

@@ -1,0 +1,137 @@
+//! Laws between the program and its pages: what help names is in the manual, what the code says has a row.
+
+use crate::args::Cli;
+use crate::explain;
+use clap::CommandFactory;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// Heading (`## basalt dev up`) → text of its section.
+fn sections(page: &str) -> BTreeMap<String, String> {
+    let parts = page.split("\n## ").skip(1);
+    parts
+        .map(|part| part.split_once('\n').map_or((part.into(), String::new()), |(h, t)| (h.into(), t.into())))
+        .collect()
+}
+
+/// Calls `visit` with the words of every command that help shows, deepest last.
+fn walk(command: &clap::Command, path: &str, visit: &mut impl FnMut(&str, &clap::Command)) {
+    visit(path, command);
+    for sub in command.get_subcommands().filter(|c| !c.is_hide_set()) {
+        walk(sub, &format!("{path} {}", sub.get_name()), visit);
+    }
+}
+
+#[test]
+fn every_flag_that_help_names_is_in_the_section_of_its_command() {
+    let page = read("docs/man/basalt.md");
+    let sections = sections(&page);
+    let mut missing = Vec::new();
+    walk(&Cli::command(), "basalt", &mut |path, command| {
+        // A command that only gathers others has its flags in them.
+        let gathers = path != "basalt" && command.has_subcommands() && !command.get_positionals().any(|_| true);
+        let Some(section) = sections.get(path) else {
+            missing.extend((!gathers).then(|| format!("no section `## {path}`")));
+            return;
+        };
+        let flags = command.get_arguments().filter(|a| !a.is_hide_set() && (path == "basalt" || !a.is_global_set()));
+        for flag in flags.filter_map(|a| a.get_long()) {
+            let named = section.contains(&format!("`--{flag}`")) || section.contains(&format!("`--{flag} "));
+            missing.extend((!named).then(|| format!("`## {path}` lacks --{flag}")));
+        }
+    });
+    assert!(missing.is_empty(), "docs/man/basalt.md: {}", missing.join("; "));
+    assert!(page.find("```text").is_some_and(|at| at < page.find("\n## ").unwrap_or(0)), "examples come first");
+}
+
+#[test]
+fn the_manual_names_no_flag_and_no_command_that_is_not_there() {
+    let mut known: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    walk(&Cli::command(), "basalt", &mut |path, command| {
+        let flags = command.get_arguments().filter(|a| !a.is_hide_set()).filter_map(|a| a.get_long());
+        let own = flags.chain(["help", "version"]).map(str::to_owned).collect();
+        known.insert(path.to_owned(), own);
+    });
+    for (heading, text) in sections(&read("docs/man/basalt.md")) {
+        let flags = known.get(&heading).unwrap_or_else(|| panic!("`## {heading}` is no command"));
+        let rows = text.lines().filter(|line| line.starts_with("| `--"));
+        for row in rows {
+            let first = row.split('|').nth(1).unwrap_or("");
+            for flag in first.split("`--").skip(1) {
+                let name: String = flag.chars().take_while(|c| c.is_ascii_lowercase() || *c == '-').collect();
+                assert!(flags.contains(&name), "`## {heading}` names --{name}, which it does not take");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_metric_is_in_its_page_as_it_is_declared() {
+    let mut page = "# Metrics\n\nPrometheus text at `http://OSD:PORT+1/metrics` and `http://META:7301/metrics`. Counters end in \
+                    `_total` there,\nlatencies are histograms in seconds. `basalt explain metrics` prints this table; a test keeps \
+                    this page equal to it.\n\n```text\nbasalt explain metrics\ncurl http://127.0.0.1:7411/metrics\n```\n\n\
+                    | metric | kind | meaning |\n|---|---|---|\n"
+        .to_owned();
+    for row in explain::all_metrics() {
+        writeln!(page, "| `{}` | {} | {} |", row.name, row.kind, row.help).expect("a string takes it");
+    }
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(root().join("docs/man/metrics.md"), &page).expect("the page can be written");
+    }
+    assert_eq!(read("docs/man/metrics.md"), page, "UPDATE_GOLDEN=1 cargo test -p cli rewrites the page");
+}
+
+fn rust_files(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).expect("crates can be read").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            rust_files(&path, found);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// Numbers of four digits that follow `mark` and then only space.
+fn numbers_after(text: &str, mark: &str) -> Vec<u32> {
+    let digits = |rest: &str| -> String { rest.trim_start().chars().take_while(char::is_ascii_digit).collect() };
+    let all = text.match_indices(mark).map(|(at, _)| digits(&text[at + mark.len()..]));
+    all.filter(|d| d.len() == 4).filter_map(|d| d.parse().ok()).collect()
+}
+
+#[test]
+fn every_code_that_is_used_has_a_row_in_a_registry() {
+    let mut files = Vec::new();
+    rust_files(&root().join("crates"), &mut files);
+    let mut seen = 0;
+    for file in files {
+        let text = std::fs::read_to_string(&file).expect("a source is text");
+        for mark in ["BSLT-", "UserError::new(", "refuse(", "=> ("] {
+            for code in numbers_after(&text, mark) {
+                seen += 1;
+                assert!(explain::lookup(code).is_some(), "{}: BSLT-{code} is in no registry", file.display());
+            }
+        }
+    }
+    assert!(seen > 50, "only {seen} codes were found: the search is broken");
+}
+
+#[test]
+fn no_code_has_two_rows_and_every_row_says_what_to_do() {
+    let ours = types::codes::CODES.iter().map(|c| c.number);
+    let all: Vec<u32> = ours.chain(control::codes::REGISTRY.iter().map(|c| c.code)).collect();
+    for code in &all {
+        assert_eq!(all.iter().filter(|c| *c == code).count(), 1, "BSLT-{code}");
+        let (title, _, fix) = explain::lookup(*code).expect("it is in a registry");
+        assert!(!title.is_empty() && !fix.is_empty(), "BSLT-{code}");
+    }
+}

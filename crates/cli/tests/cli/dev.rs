@@ -1,0 +1,134 @@
+//! A dev cluster for a test, and how commands are run against it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const BASALT: &str = env!("CARGO_BIN_EXE_basalt");
+const NAME: &str = "clitest";
+
+/// A folder that goes with its owner. Not on tmpfs: devices are opened O_DIRECT.
+pub struct Home(PathBuf);
+
+impl Home {
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub fn home(what: &str) -> Home {
+    let base = std::env::var("SMOKE_DIR").unwrap_or_else(|_| "/var/tmp".to_owned());
+    let path = Path::new(&base).join(format!("basalt-cli.{what}.{}", std::process::id()));
+    std::fs::create_dir_all(&path).expect("a folder for the test");
+    Home(path)
+}
+
+/// What a command did.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Ran {
+    /// An error with this code and this advice, and nothing that only its author would read.
+    pub fn says(&self, code: &str, next: &str) {
+        assert_eq!(self.code, 1, "{self:?}");
+        assert!(self.err.starts_with(&format!("basalt: {code}: ")), "{self:?}");
+        let advice = self.err.split_once("next: ").map_or("", |(_, advice)| advice);
+        assert!(!advice.trim().is_empty() && advice.contains(next), "no `{next}` in {self:?}");
+        for noise in ["panicked", "backtrace", "Error {", "unwrap"] {
+            assert!(!self.err.contains(noise) && !self.out.contains(noise), "{self:?}");
+        }
+    }
+}
+
+fn command(home: &Path, name: &str, args: &[&str]) -> Command {
+    let mut command = Command::new(BASALT);
+    command.env("XDG_STATE_HOME", home).env_remove("BASALT_META").env_remove("RUST_BACKTRACE");
+    // Daemons keep the level of the command that starts them; what other commands log is not the test's.
+    let level = if args.first() == Some(&"dev") { "info" } else { "error" };
+    command.env("BASALT_LOG", level).args(["--cluster", name]).args(args).stdin(Stdio::null());
+    command
+}
+
+pub fn run(home: &Path, name: &str, args: &[&str]) -> Ran {
+    let output = command(home, name, args).output().expect("basalt runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ran { code: output.status.code().unwrap_or(-1), out: text(&output.stdout), err: text(&output.stderr) }
+}
+
+/// A running cluster with an exported volume `main/demo`.
+pub struct Dev {
+    home: Home,
+    pub meta: String,
+}
+
+impl Dev {
+    pub fn up() -> Dev {
+        let home = home("dev");
+        let args = ["dev", "up", "--device-size", "1GiB", "--export", "main/demo", "--size", "64MiB", "--json"];
+        let mut dev = Dev { home, meta: String::new() };
+        let ran = dev.run(&args);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        let up: serde_json::Value = serde_json::from_str(&ran.out).expect("JSON");
+        dev.meta = up["meta"].as_str().expect("an address").to_owned();
+        dev
+    }
+
+    pub fn run(&self, args: &[&str]) -> Ran {
+        run(self.home.path(), NAME, args)
+    }
+
+    pub fn json(&self, args: &[&str]) -> serde_json::Value {
+        let ran = self.run(&[args, &["--json"]].concat());
+        serde_json::from_str(&ran.out).unwrap_or_else(|e| panic!("{args:?}: {e}: {ran:?}"))
+    }
+
+    /// Starts a command that stays; its standard error is kept.
+    pub fn spawn(&self, args: &[&str]) -> Child {
+        let mut command = command(self.home.path(), NAME, args);
+        command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("basalt starts")
+    }
+
+    pub fn dir(&self) -> PathBuf {
+        self.home.path().join("basalt/dev").join(NAME)
+    }
+
+    /// A file beside the cluster.
+    pub fn file(&self, name: &str) -> String {
+        self.home.path().join(name).to_string_lossy().into_owned()
+    }
+
+    pub fn wait(&self, what: &str, mut done: impl FnMut() -> bool) {
+        wait(what, &mut done);
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "the test waits for other processes, with a deadline")]
+fn wait(what: &str, done: &mut impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !done() {
+        assert!(Instant::now() < end, "waited for {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+impl Drop for Dev {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = self.run(&["dev", "status"]).out.lines().map(|line| eprintln!("{line}")).count();
+        }
+        let gone = self.run(&["dev", "destroy", "--yes"]);
+        if gone.code != 0 {
+            eprintln!("the cluster is still there: {gone:?}");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! What goes wrong at a terminal: each is one sentence with a code, and what to type next.
+
+use crate::dev::Dev;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+
+/// Records of meta.
+pub fn records(dev: &Dev) {
+    dev.run(&["volume", "info", "main/nope"]).says("BSLT-2011", "basalt volume ls");
+    dev.run(&["nbd", "main/nope", "--socket", &dev.file("x.sock")]).says("BSLT-2011", "basalt volume ls");
+    dev.run(&["bench", "main/nope"]).says("BSLT-2011", "basalt volume ls");
+    dev.run(&["volume", "create", "nopool/x", "1GiB"]).says("BSLT-2010", "basalt pool ls");
+    dev.run(&["volume", "create", "main/demo", "1GiB"]).says("BSLT-2013", "another name");
+    dev.run(&["volume", "create", "x", "1GiB"]).says("BSLT-2014", "pool/volume");
+    dev.run(&["volume", "create", "main/small", "512"]).says("BSLT-2015", "1MiB");
+    dev.run(&["pool", "create", "four", "--replicas", "4"]).says("BSLT-2016", "1, 2, 3 or 5");
+    dev.run(&["pool", "create", "five", "--replicas", "5", "--domain", "osd"]).says("BSLT-2017", "basalt osd ls");
+    dev.run(&["pool", "rm", "main"]).says("BSLT-2018", "basalt volume rm");
+    dev.run(&["pg", "verify", "9.1"]).says("BSLT-1001", "basalt pg ls");
+    dev.run(&["dev", "kill", "9"]).says("BSLT-1007", "basalt dev status");
+    dev.run(&["dev", "destroy"]).says("BSLT-1001", "--yes");
+}
+
+/// Devices that cannot be what they are taken for, and ports that are taken.
+pub fn devices(dev: &Dev) {
+    let file = |name: &str, bytes: u64, first: &[u8]| {
+        let path = dev.file(name);
+        std::fs::write(&path, first).expect("a file");
+        std::fs::File::options().write(true).open(&path).expect("a file").set_len(bytes).expect("sparse");
+        path
+    };
+    let format = |device: &str| dev.run(&["osd", "format", "--device", device, "--log-size", "64MiB"]);
+    let serve = |device: &str, listen: &str| dev.run(&["osd", "run", "--device", device, "--listen", listen]);
+    let blank = file("blank", 1 << 30, b"");
+    serve(&blank, "127.0.0.1:0").says("BSLT-3004", "basalt osd format");
+    let foreign = file("foreign", 1 << 30, b"a file system of somebody");
+    format(&foreign).says("BSLT-3003", "--force");
+    format(&file("small", 20 << 20, b"")).says("BSLT-3006", "larger device");
+    format("/nonexistent/device").says("BSLT-1006", "ls -l");
+    if std::path::Path::new("/dev/shm").is_dir() {
+        let path = format!("/dev/shm/basalt-cli.{}", std::process::id());
+        std::fs::File::create(&path).and_then(|f| f.set_len(1 << 30)).expect("a file on tmpfs");
+        let refused = format(&path);
+        std::fs::remove_file(&path).expect("it is ours");
+        refused.says("BSLT-3001", "ext4");
+    }
+    let used = dev.dir().join("osd.1/device").to_string_lossy().into_owned();
+    serve(&used, "127.0.0.1:0").says("BSLT-3002", "fuser");
+    let formatted = dev.file("device");
+    serve(&formatted, &dev.meta).says("BSLT-6001", "another address");
+    dev.run(&["meta", "--dir", &dev.file("meta"), "--listen", &dev.meta]).says("BSLT-1006", "--listen");
+    dev.run(&["nbd", "main/demo", "--read-only", "--listen", &dev.meta]).says("BSLT-6001", "another address");
+}
+
+fn exported(socket: &str) -> bool {
+    UnixStream::connect(socket).is_ok()
+}
+
+pub fn a_second_opener_is_told_who_holds_the_volume_and_may_steal_it(dev: &Dev) {
+    let (first, second) = (dev.file("first.sock"), dev.file("second.sock"));
+    assert_eq!(dev.run(&["volume", "create", "main/held", "64MiB"]).code, 0);
+    let mut holder = dev.spawn(&["nbd", "main/held", "--socket", &first]);
+    dev.wait("the first export", || exported(&first));
+    let refused = dev.run(&["nbd", "main/held", "--socket", &second]);
+    refused.says("BSLT-2020", "--steal");
+    for part in [&format!("pid {}", holder.id()), "127.0.0.1:", "since "] {
+        assert!(refused.err.contains(part), "holder, address and age: {refused:?}");
+    }
+    let mut thief = dev.spawn(&["nbd", "main/held", "--socket", &second, "--steal"]);
+    dev.wait("the thief's export", || exported(&second));
+    dev.wait("the end of the fenced holder", || holder.try_wait().is_ok_and(|ended| ended.is_some()));
+    let mut said = String::new();
+    holder.stderr.take().expect("piped").read_to_string(&mut said).expect("text");
+    assert!(said.contains("BSLT-5002") && said.contains("next: "), "{said}");
+    assert_eq!(holder.wait().expect("it ended").code(), Some(1));
+    thief.kill().expect("it is ours");
+    thief.wait().expect("it ends");
+}
+
+pub fn up_again_changes_nothing(dev: &Dev) {
+    let pids = || {
+        let status = dev.json(&["dev", "status"]);
+        let daemons = status["daemons"].as_array().expect("a list").clone();
+        daemons.into_iter().map(|d| (d["name"].to_string(), d["pid"].to_string())).collect::<Vec<_>>()
+    };
+    let before = pids();
+    assert_eq!(dev.run(&["dev", "up", "--export", "main/demo"]).code, 0);
+    assert_eq!(pids(), before);
+    assert!(before.iter().all(|(_, pid)| pid != "null"), "{before:?}");
+}
+
+/// The leaders of all PGs of the pool, as meta sees them.
+fn leaders(dev: &Dev) -> Vec<u64> {
+    let pgs = dev.json(&["pg", "ls", "--pool", "main"]);
+    pgs["pgs"].as_array().expect("a list").iter().filter_map(|pg| pg["leader"].as_u64()).collect()
+}
+
+pub fn a_gentle_stop_hands_leaders_over(dev: &Dev) {
+    dev.wait("osd.1 to lead something", || leaders(dev).contains(&1));
+    let log = dev.dir().join("osd.1/log.txt");
+    assert_eq!(dev.run(&["dev", "stop", "1"]).code, 0);
+    let text = std::fs::read_to_string(log).expect("a log");
+    let handed = text.lines().rfind(|line| line.contains("handing leadership over")).expect("it says so");
+    assert!(!handed.contains("\"pgs\":0"), "{handed}");
+    dev.wait("other leaders", || {
+        let now = leaders(dev);
+        now.len() == 32 && !now.contains(&1)
+    });
+}
+
+/// osd.1 is down from the step before.
+pub fn degraded_has_an_exit_code_of_its_own(dev: &Dev) {
+    let degraded = || dev.json(&["status"])["pgs_degraded"].as_u64().expect("a number");
+    dev.wait("meta to notice", || degraded() > 0);
+    assert_eq!(dev.run(&["status"]).code, 3);
+    let verify = dev.run(&["pg", "verify", "1.0", "--tables"]);
+    assert_eq!(verify.code, 3, "{verify:?}");
+    assert!(verify.out.contains("osd.1 was not compared"), "{verify:?}");
+    assert!(verify.out.contains("no block was read"), "tables say what they are: {verify:?}");
+    assert_eq!(dev.run(&["dev", "start", "1"]).code, 0);
+    dev.wait("all replicas", || degraded() == 0);
+    assert_eq!(dev.run(&["pg", "verify", "--deep"]).code, 0);
+}

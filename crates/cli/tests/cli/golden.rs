@@ -1,0 +1,75 @@
+//! The JSON of every command: schema, fields and their kinds, against the files in `tests/golden`.
+//!
+//! `UPDATE_GOLDEN=1 cargo test -p cli` rewrites them. Fields are added; a change of one is a change of the schema.
+
+use crate::dev::Dev;
+use serde_json::{Map, Value};
+use std::path::Path;
+
+/// Values become the names of their kinds; of a list its first element stands for all.
+fn mask(value: &Value) -> Value {
+    let word = |word: &str| Value::String(word.to_owned());
+    match value {
+        Value::Null => Value::Null,
+        Value::Bool(_) => word("bool"),
+        Value::Number(_) => word("number"),
+        Value::String(_) => word("string"),
+        Value::Array(items) => Value::Array(items.first().map(mask).into_iter().collect()),
+        Value::Object(fields) => {
+            let masked = fields.iter().map(|(key, value)| match (key.as_str(), value) {
+                ("schema", schema) => (key.clone(), schema.clone()),
+                (_, value) => (key.clone(), mask(value)),
+            });
+            Value::Object(masked.collect::<Map<_, _>>())
+        }
+    }
+}
+
+fn check(failures: &mut Vec<String>, name: &str, got: &Value) {
+    let schema = format!("basalt.{name}/1");
+    if got["schema"] != Value::String(schema.clone()) {
+        failures.push(format!("{name}: schema {} is not {schema}", got["schema"]));
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(format!("{name}.json"));
+    let text = format!("{}\n", serde_json::to_string_pretty(&mask(got)).expect("JSON prints"));
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, &text).expect("the golden file can be written");
+    }
+    let golden = std::fs::read_to_string(&path).unwrap_or_default();
+    if golden != text {
+        failures.push(format!("{name}: is\n{text}but {} is\n{golden}", path.display()));
+    }
+}
+
+pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
+    let mut failures = Vec::new();
+    let mut golden = |name: &str, args: &[&str]| check(&mut failures, name, &dev.json(args));
+    golden("dev.up", &["dev", "up", "--export", "main/demo"]);
+    golden("dev.status", &["dev", "status"]);
+    golden("dev.socket", &["dev", "socket", "main/demo"]);
+    golden("dev.kill", &["dev", "kill", "3"]);
+    golden("dev.start", &["dev", "start", "3"]);
+    golden("dev.stop", &["dev", "stop", "3"]);
+    golden("dev.start", &["dev", "start", "3"]);
+    dev.wait("a healthy cluster", || dev.run(&["status"]).code == 0);
+    golden("pool.create", &["pool", "create", "two", "--replicas", "2", "--pgs", "4", "--domain", "osd"]);
+    golden("pool.ls", &["pool", "ls"]);
+    golden("pool.rm", &["pool", "rm", "two"]);
+    golden("volume.create", &["volume", "create", "main/bench", "64MiB"]);
+    let bench = ["bench", "main/bench", "--seconds", "1", "--depth", "4", "--op", "randrw", "--verify"];
+    golden("bench", &bench);
+    golden("bench.floor", &["bench", "floor", "--seconds", "1", "--depths", "4", "--modes", "noflush"]);
+    golden("volume.ls", &["volume", "ls", "--pool", "main"]);
+    golden("volume.info", &["volume", "info", "main/demo"]);
+    golden("volume.rm", &["volume", "rm", "main/bench"]);
+    golden("status", &["status"]);
+    golden("osd.ls", &["osd", "ls"]);
+    golden("pg.ls", &["pg", "ls"]);
+    golden("pg.verify", &["pg", "verify", "--deep"]);
+    golden("explain", &["explain", "3003"]);
+    golden("explain.metrics", &["explain", "metrics"]);
+    golden("error", &["volume", "info", "main/nope"]);
+    let device = dev.file("device");
+    golden("osd.format", &["osd", "format", "--device", &device, "--size", "512MiB", "--log-size", "64MiB"]);
+    assert!(failures.is_empty(), "{}\n(UPDATE_GOLDEN=1 rewrites the files)", failures.join("\n"));
+}

@@ -1,0 +1,47 @@
+//! The command line against a real cluster of processes: exit codes, JSON, errors.
+//!
+//! One cluster serves all steps, in order; it goes when the test ends, however it ends.
+
+mod dev;
+mod errors;
+mod golden;
+
+use dev::Dev;
+
+#[test]
+fn exit_codes_without_a_cluster_are_done_failed_and_usage() {
+    let home = dev::home("exits");
+    let run = |args: &[&str]| dev::run(home.path(), "none", args);
+    assert_eq!(run(&["explain", "BSLT-2020"]).code, 0);
+    assert_eq!(run(&["--help"]).code, 0);
+    assert_eq!(run(&["--version"]).code, 0);
+    assert_eq!(run(&["explain", "1"]).code, 1);
+    assert_eq!(run(&["frobnicate"]).code, 2);
+    assert_eq!(run(&["volume", "create", "main/x", "1GB"]).code, 2, "GB is no unit");
+    assert_eq!(run(&["pg", "verify", "1-2"]).code, 2);
+    let none = run(&["status"]);
+    assert_eq!(none.code, 1);
+    none.says("BSLT-1002", "basalt dev up");
+}
+
+#[test]
+fn a_wrong_meta_is_named_and_nobody_waits_for_ever() {
+    let home = dev::home("nometa");
+    let run = |args: &[&str]| dev::run(home.path(), "none", &[&["--meta", "127.0.0.1:1"], args].concat());
+    std::thread::scope(|scope| {
+        scope.spawn(|| run(&["status"]).says("BSLT-2001", "a meta runs"));
+        scope.spawn(|| run(&["nbd", "main/demo", "--listen", "127.0.0.1:0"]).says("BSLT-2001", "basalt status"));
+    });
+}
+
+#[test]
+fn a_cluster_of_processes_keeps_the_laws_of_the_command_line() {
+    let dev = Dev::up();
+    golden::every_json_output_has_its_schema_and_its_fields(&dev);
+    errors::records(&dev);
+    errors::devices(&dev);
+    errors::a_second_opener_is_told_who_holds_the_volume_and_may_steal_it(&dev);
+    errors::up_again_changes_nothing(&dev);
+    errors::a_gentle_stop_hands_leaders_over(&dev);
+    errors::degraded_has_an_exit_code_of_its_own(&dev);
+}
