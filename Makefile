@@ -21,6 +21,11 @@ readme: ## run the commands of README.md
 sim: ## the simulator: make sim SEEDS=1000
 	@cargo xtask sim --seeds $(or $(SEEDS),200)
 
+failure-report: ## real processes killed, stopped, filled up and lied to: a table of what came of it
+	@scripts/setup
+	@cargo build --quiet --package cli --package testkit
+	@cargo run --quiet --package testkit -- $(ARGS)
+
 bench: ## first figures beside the floor of the same run (release build)
 	@scripts/bench
 
@@ -28,4 +33,4 @@ deny: ## install cargo-deny if it is missing and check licences, bans, sources
 	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny@0.20.2
 	@cargo deny check bans licenses sources
 
-.PHONY: help up down test readme sim bench deny
+.PHONY: help up down test readme sim failure-report bench deny
