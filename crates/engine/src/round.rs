@@ -107,9 +107,14 @@ impl Engine {
         pressure.log.max(pressure.overlay) >= self.config.round_pressure
     }
 
+    /// Whether the loop holds rounds back for now. While it does, none is wanted and none makes a deadline.
+    pub fn hold_rounds(&mut self, held: bool) {
+        self.rounds_held = held;
+    }
+
     /// Whether the loop should collect the decision states of all groups and call [`Engine::begin_round`].
     pub fn wants_round(&self, now: Time) -> bool {
-        if !self.is_round_idle() || now < self.last_round + self.round_gap() {
+        if self.rounds_held || !self.is_round_idle() || now < self.last_round + self.round_gap() {
             return false;
         }
         let since = self.last_apply.max(self.last_round);
@@ -119,14 +124,21 @@ impl Engine {
     }
 
     pub(crate) fn round_deadline(&self) -> Time {
-        match self.round {
+        match &self.round {
+            RoundStep::Idle if self.rounds_held => Time::NEVER,
             RoundStep::Idle if self.is_pressed() => self.last_round + self.round_gap(),
             RoundStep::Idle if self.frees_space() => self.freeing_at(),
             RoundStep::Idle if self.maybe_dirty => self.last_apply.max(self.last_round) + self.config.round_idle,
             // A step is left to do in the next turn.
             RoundStep::HandingOver { .. } => self.now,
+            // The step's reads found zeros alone: no completion and no batch will bring the next step.
+            RoundStep::Completing { left, reading: 0, .. } if !left.is_empty() && !self.has_blocks_queued() => self.now,
             _ => Time::NEVER,
         }
+    }
+
+    fn has_blocks_queued(&self) -> bool {
+        self.log.as_ref().is_some_and(|log| log.pending.iter().any(|w| matches!(w, Work::Block { .. })))
     }
 
     /// Begins a round over everything applied by now. `states` is exact as of each group's applied index

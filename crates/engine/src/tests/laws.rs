@@ -307,15 +307,19 @@ fn chunks_are_listed_from_home_and_overlay_and_a_cut_hides_what_lies_below_it() 
 fn a_round_that_completes_zeros_alone_needs_nobody_to_wake_it() {
     let mut rig = Rig::new(4, true, EngineConfig::default());
     rig.create(1);
-    let zero = |n: u32| Effect::Zero { chunk: chunks()[n as usize % 4], range: SectorRange::new(n / 4 * 8 + 1, 2) };
-    put(&mut rig, R1, (0..96).map(zero).collect());
+    let chunk = |index| types::ChunkKey { index, ..chunks()[0] };
+    let zero = |n: u32| Effect::Zero { chunk: chunk(n / 20), range: SectorRange::new(n % 20 * 8 + 1, 2) };
+    put(&mut rig, R1, (0..3000).map(zero).collect());
     rig.settle();
     rig.commit(R1, u64::MAX);
     rig.round();
     while rig.checkpoints == 0 {
-        rig.turn(16);
         rig.turn(0);
-        let waits = !rig.disk.is_idle() || rig.engine.next_deadline() != Time::NEVER;
+        if !rig.disk.is_idle() {
+            rig.turn(16);
+            continue;
+        }
+        let waits = rig.engine.next_deadline() != Time::NEVER;
         assert!(waits || rig.checkpoints > 0, "the round waits for nothing");
     }
     rig.restart_and_check();
