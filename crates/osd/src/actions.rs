@@ -78,7 +78,8 @@ impl Osd {
     }
 
     pub(crate) fn read_done(&mut self, token: u64, result: Result<ReadData, ReadError>) {
-        let read = self.reads.remove(token as usize);
+        // A poisoned store has forgotten whom it read for.
+        let Some(read) = self.reads.try_remove(token as usize) else { return };
         if read.read == crate::tools::TOOL {
             self.tool_reads.push(result);
             return;
@@ -138,6 +139,8 @@ impl Osd {
 
     pub(crate) fn quarantine_replica(&mut self, replica: ReplicaId, reason: String) {
         if let Some(slot) = self.pgs.by_replica(replica) {
+            // Nobody is left without an answer: it would keep its client's credit for ever.
+            self.with_slot(slot, false, |group, _, actions| group.end(reason.clone(), actions));
             self.quarantine(slot, reason);
         }
     }

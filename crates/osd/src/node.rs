@@ -382,7 +382,9 @@ impl Osd {
     /// Begins a destage round when the engine wants one: decision states are taken at this very moment,
     /// when everything that the groups have applied is in the overlay (R1).
     fn destage(&mut self) {
-        if self.phase != Phase::Running || self.streams.holds_rounds(self.now) || !self.engine.wants_round(self.now) {
+        // Whoever begins none must say so: a round that is due is a deadline of the engine.
+        self.engine.hold_rounds(self.phase != Phase::Running || self.streams.holds_rounds(self.now));
+        if self.phase != Phase::Running || !self.engine.wants_round(self.now) {
             return;
         }
         let states = self.pgs.iter().filter_map(|slot| match &slot.state {
