@@ -153,7 +153,7 @@ impl ClientNode {
     /// Does what is due by itself.
     pub fn pump(&mut self, world: &World, linear: &mut Linear, post: &mut Post) {
         let now = world.now();
-        if !self.next_wanted().is_some_and(|at| at <= now) {
+        if self.next_wanted().is_none_or(|at| at > now) {
             return;
         }
         if let Some((process, _)) = &mut self.running

@@ -34,6 +34,9 @@ impl Store {
     }
 }
 
+/// Client, its life, and its question.
+type Waiting = (usize, u32, u64);
+
 /// One meta and its store.
 pub struct Meta {
     store: Store,
@@ -42,7 +45,7 @@ pub struct Meta {
     /// Which OSD holds which stream of this life.
     streams: BTreeMap<u64, usize>,
     /// Who waits for which answer.
-    waiting: BTreeMap<u64, (usize, u32, u64)>,
+    waiting: BTreeMap<u64, Waiting>,
     next_token: u64,
     pending: Option<Txn>,
     /// The poll that is in the post; an earlier one makes it stale.
@@ -84,7 +87,7 @@ impl Meta {
     }
 
     /// Dies. Gives the OSDs whose streams broke and the clients who wait in vain.
-    pub fn crash(&mut self) -> (Vec<(usize, u64)>, Vec<(usize, u32, u64)>) {
+    pub fn crash(&mut self) -> (Vec<(usize, u64)>, Vec<Waiting>) {
         self.control = None;
         // What was handed to the store is committed or not, by the store's own time: half the time it is.
         if let Some(txn) = self.pending.take()

@@ -63,6 +63,16 @@ impl Options {
     }
 }
 
+impl Options {
+    /// More work than the logs remember, so that an OSD that misses half of it is behind them.
+    pub fn outlast_logs(&mut self, rng: &mut Rng) {
+        self.faults = Duration::from_millis(rng.between(4000, 12_000));
+        let shape = &mut self.shape;
+        (shape.window, shape.sectors_max, shape.depth) = (2 << 20, 64, shape.depth.max(8));
+        (shape.read_pct, shape.operations) = (10, rng.between(3000, 6000));
+    }
+}
+
 fn draw_net(rng: &mut Rng) -> NetConfig {
     let us = Duration::from_micros;
     let mut net = NetConfig { delay: (us(20), us(800)), ..NetConfig::default() };

@@ -47,7 +47,11 @@ pub struct Report {
 /// Runs one seed.
 pub fn run(seed: u64) -> Report {
     let mut rng = Rng::new(seed ^ 0xba5a_17ba_5a17);
-    let options = Options::draw(&mut rng);
+    let mut options = Options::draw(&mut rng);
+    let away = options.replicas >= 3 && rng.chance(1, 6);
+    if away {
+        options.outlast_logs(&mut rng);
+    }
     tracing::info!(?options, "seed {seed}");
     let mut run = Run {
         cluster: Cluster::new(seed, options),
@@ -56,6 +60,7 @@ pub fn run(seed: u64) -> Report {
         classes: BTreeMap::new(),
         compared: 0,
         at_once: 0,
+        away,
     };
     let failure = run.whole().err();
     let answered = run.cluster.clients().iter().filter_map(|c| c.workload.as_ref()).map(|w| w.answered).sum();
@@ -80,6 +85,8 @@ struct Run {
     classes: BTreeMap<Class, u64>,
     compared: u64,
     at_once: u32,
+    /// One OSD is away until the log has forgotten what it needs.
+    away: bool,
 }
 
 impl Run {
@@ -139,6 +146,9 @@ impl Run {
     fn work_under_faults(&mut self) -> Result<(), String> {
         let options = self.cluster.options.clone();
         self.cluster.begin(self.volume, options.faults, &mut self.rng);
+        if self.away {
+            self.miss_a_log()?;
+        }
         let now = self.cluster.world.now();
         let mut faults = Faults::new(self.rng.fork(), now, now + options.faults, &Class::ALL);
         let end = now + options.faults;
@@ -152,6 +162,23 @@ impl Run {
             self.step(faults.next().unwrap_or(end).max(now))?;
         }
         self.classes = faults.counts;
+        Ok(())
+    }
+
+    /// An OSD is down through half of the work: when it comes back, only streams help, and all faults strike
+    /// while they run.
+    fn miss_a_log(&mut self) -> Result<(), String> {
+        let i = self.rng.below(self.cluster.osd_count() as u64) as usize;
+        let until = self.cluster.world.now() + self.cluster.options.faults / 2;
+        let settled = self.cluster.world.now() + Duration::from_millis(self.rng.between(0, 500));
+        while self.cluster.world.now() < settled {
+            self.step(settled)?;
+        }
+        self.cluster.stop_osd(i, self.rng.chance(1, 2));
+        while self.cluster.world.now() < until {
+            self.step(until)?;
+        }
+        self.cluster.start_osd(i);
         Ok(())
     }
 
@@ -194,8 +221,11 @@ fn all_active(cluster: &Cluster) -> bool {
     records.pgs.keys().all(|pg| active.get(pg) == Some(&1))
 }
 
+/// A member and what it has applied.
+type Applied = (OsdId, Option<Index>);
+
 /// Members of every PG with what each has applied; `None`: it does not serve.
-fn members(cluster: &Cluster) -> Option<BTreeMap<PgId, Vec<(OsdId, Option<Index>)>>> {
+fn members(cluster: &Cluster) -> Option<BTreeMap<PgId, Vec<Applied>>> {
     let mut applied: BTreeMap<(PgId, OsdId), Index> = BTreeMap::new();
     for (id, osd) in cluster.running() {
         applied.extend(osd.reports_for_tools().into_iter().map(|r| ((r.pg, id), r.applied)));

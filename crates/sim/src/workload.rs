@@ -234,12 +234,11 @@ impl Workload {
         if total as u64 != count * SECTOR {
             return Err(format!("a read of {count} sectors was answered with {total} bytes"));
         }
-        let mut at = sector;
-        for bytes in bufs.iter().flat_map(|b| b.chunks_exact(SECTOR as usize)) {
+        let sectors = bufs.iter().flat_map(|b| b.chunks_exact(SECTOR as usize));
+        for (at, bytes) in (sector..).zip(sectors) {
             let saw =
                 stamp::read(bytes, self.volume, at).map_err(|e| format!("volume {} sector {at} {e}", self.volume))?;
             linear.read(self.volume, at, saw, start, end);
-            at += 1;
         }
         Ok(())
     }

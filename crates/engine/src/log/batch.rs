@@ -218,6 +218,11 @@ impl Fill {
         self.count += 1;
     }
 
+    fn put_map(&mut self, map: &Bytes) {
+        put::map(&mut self.records, map);
+        self.count += 1;
+    }
+
     /// The state block of a segment (R9): all that earlier segments say and entries do not.
     fn put_state_block(&mut self, parts: &BuildParts<'_>) {
         let born = parts.replicas.values().filter(|r| r.born);
@@ -233,8 +238,7 @@ impl Fill {
             self.count += 1;
         }
         if !parts.map.is_empty() {
-            put::map(&mut self.records, parts.map);
-            self.count += 1;
+            self.put_map(parts.map);
         }
         let len = FIXED_LEN + self.records.len();
         assert!(area(len) < HEADER_AREA_MAX, "the state block of {} replicas is too large", parts.replicas.len());
@@ -393,10 +397,7 @@ fn take_one(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bo
                 fill.done.push(Done::Checkpointed { id: *id });
             }
         }
-        Work::Map => {
-            put::map(&mut fill.records, parts.map);
-            fill.count += 1;
-        }
+        Work::Map => fill.put_map(parts.map),
         Work::Seal => {}
     }
     (true, true)

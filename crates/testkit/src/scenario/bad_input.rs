@@ -74,11 +74,14 @@ fn memory(cluster: &mut Cluster) -> Result<Vec<(String, u64, u64)>> {
     all.into_iter().map(|proc| proc.memory().map(|(now, peak)| (proc.spec.name.clone(), now, peak))).collect()
 }
 
+/// A port: its name, its address, and what is sent to it with what that is called.
+type Port = (String, SocketAddr, Vec<(String, Vec<u8>)>);
+
 /// Every kind of nonsense to every port, once.
 fn talk(cluster: &mut Cluster, rng: &mut Rng, load: &mut StampedLoad, outcome: &mut Outcome) -> Result<()> {
     let text = cluster.basalt.json(&["status"])?["cluster"].as_str().context("the cluster's id")?.to_owned();
     let id: ClusterId = text.parse().ok().context("the cluster's id is a uuid")?;
-    let mut ports: Vec<(String, SocketAddr, Vec<(String, Vec<u8>)>)> = Vec::new();
+    let mut ports: Vec<Port> = Vec::new();
     for n in 1..=cluster.shape.osds {
         ports.push((format!("osd.{n} data"), cluster.osd_addr(n), hostile::data_port(rng, id)));
     }

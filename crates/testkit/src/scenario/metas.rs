@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 /// Requests per second of each area.
 const RATE: u64 = 200;
 const ADMIN_MAX: Duration = Duration::from_secs(5);
-/// A gap in completions that nobody notices.
+/// How much longer than in calm a gap in completions may be without anybody noticing.
 const NOTICED: Duration = Duration::from_millis(100);
+const CALM: Duration = Duration::from_secs(3);
 const GAP_KILLED_MAX: Duration = Duration::from_millis(300);
 const ALONE: Duration = Duration::from_secs(5);
 /// How long a restarted OSD gets to catch up when there is no meta to say that it did.
@@ -37,10 +38,15 @@ fn hurt(cluster: &mut Cluster, load: &mut StampedLoad, settings: &Settings, outc
         load.must_be_clean()?;
         Ok(load.witness.known().acked > 1000 && cluster.basalt.data_leaders()?.len() >= 2)
     })?;
+    let calm = clock::now();
+    clock::pause(CALM);
+    let calm = load.witness.longest_gap(calm, clock::now());
+    outcome.figure(format!("longest gap in calm: {} ms", calm.as_millis()));
+    let noticed = calm + NOTICED;
     for _ in 0..settings.rounds(3, 1) {
-        leader_dies(cluster, load, outcome)?;
+        leader_dies(cluster, load, outcome, noticed)?;
     }
-    everyone_dies(cluster, load, outcome)?;
+    everyone_dies(cluster, load, outcome, noticed)?;
     load.must_be_clean()?;
     load.kill()?;
     load.check()?;
@@ -62,7 +68,7 @@ fn leading(cluster: &Cluster) -> Result<usize> {
     found.context("it was found")
 }
 
-fn leader_dies(cluster: &mut Cluster, load: &mut StampedLoad, outcome: &mut Outcome) -> Result<()> {
+fn leader_dies(cluster: &mut Cluster, load: &mut StampedLoad, outcome: &mut Outcome, noticed: Duration) -> Result<()> {
     let index = leading(cluster)?;
     let died = clock::now();
     cluster.metas[index].kill();
@@ -80,18 +86,23 @@ fn leader_dies(cluster: &mut Cluster, load: &mut StampedLoad, outcome: &mut Outc
         gap.as_millis()
     ));
     outcome.need(took <= ADMIN_MAX, || format!("admin commands took {} ms to work again", took.as_millis()));
-    outcome.aim(gap <= NOTICED, || format!("I/O stood still for {} ms when a meta died", gap.as_millis()));
+    outcome.aim(gap <= noticed, || format!("I/O stood still for {} ms when a meta died", gap.as_millis()));
     let addr = cluster.meta_addr(index as u32);
     cluster.metas[index].start()?;
     wait_listening(&mut cluster.metas[index], addr)
 }
 
-fn everyone_dies(cluster: &mut Cluster, load: &mut StampedLoad, outcome: &mut Outcome) -> Result<()> {
+fn everyone_dies(
+    cluster: &mut Cluster,
+    load: &mut StampedLoad,
+    outcome: &mut Outcome,
+    noticed: Duration,
+) -> Result<()> {
     let died = clock::now();
     let before = load.witness.known().acked;
     cluster.metas.iter_mut().chain(&mut cluster.etcd).for_each(|proc| proc.kill());
     clock::pause(ALONE);
-    progressed(load, before, died, outcome, "all metas and etcd killed", NOTICED)?;
+    progressed(load, before, died, outcome, "all metas and etcd killed", noticed)?;
     // Each OSD dies and comes back without a meta. The next one's death leaves a majority only if the one
     // before serves again.
     for osd in 1..=cluster.shape.osds {
