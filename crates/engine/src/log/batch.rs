@@ -218,6 +218,14 @@ impl Fill {
         self.count += 1;
     }
 
+    fn put_birth(&mut self, replica: ReplicaId, replicas: &mut BTreeMap<ReplicaId, Replica>) {
+        let Some(r) = replicas.get_mut(&replica) else { return };
+        put::create(&mut self.records, &r.record());
+        r.born = true;
+        self.count += 1;
+        self.done.push(Done::Created(replica));
+    }
+
     fn put_map(&mut self, map: &Bytes) {
         put::map(&mut self.records, map);
         self.count += 1;
@@ -346,14 +354,7 @@ fn take_one(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bo
                 fill.put_hard_state(*replica, hard_state, parts.replicas);
             }
         }
-        Work::Create { replica } => {
-            if let Some(r) = parts.replicas.get_mut(replica) {
-                put::create(&mut fill.records, &r.record());
-                r.born = true;
-                fill.count += 1;
-                fill.done.push(Done::Created(*replica));
-            }
-        }
+        Work::Create { replica } => fill.put_birth(*replica, parts.replicas),
         Work::Destroy { replica } => {
             put::destroy(&mut fill.records, *replica);
             fill.count += 1;
