@@ -113,8 +113,8 @@ impl Book {
     pub fn observe(&mut self, now: Time, available: u64, releasing: bool) -> bool {
         self.available = available;
         self.settled = 0;
-        let (left, low) = (self.left(), self.low());
-        // Left at twice where it is entered.
+        // Grants that are out are not gone: they are spent or come back. Left at twice where it is entered.
+        let (left, low) = (available.saturating_sub(self.held), self.low());
         self.short_since = match self.short_since {
             Some(since) => (left < 2 * low).then_some(since),
             None => (left < low).then_some(now),
@@ -188,11 +188,12 @@ impl Book {
         // A peer cannot spend what it was not given.
         peer.taken = peer.taken.max(spent.min(peer.given));
         let outstanding = peer.outstanding();
-        let share = (self.left() + outstanding) / (2 * self.peers.len() as u64);
+        let left = self.left();
+        let share = (left + outstanding) / (2 * self.peers.len() as u64);
         let target = share.min(GRANT_MAX);
         let peer = self.peers.get_mut(&osd).expect("it was just seen");
         if !self.full && outstanding < target && outstanding < (target / 2).max(PART_AUS) {
-            peer.given += target - outstanding;
+            peer.given += (target - outstanding).min(left);
         }
         peer.given
     }
@@ -345,16 +346,28 @@ mod tests {
     }
 
     #[test]
+    fn a_small_device_is_not_full_because_it_has_given_grants() {
+        let mut book = Book::default();
+        let peers: Vec<OsdId> = (2..=5).map(OsdId).collect();
+        peers.iter().for_each(|osd| book.handle_link(at_ms(0), *osd, true));
+        assert!(!book.observe(at_ms(0), 176, false));
+        let given: u64 = peers.iter().map(|osd| book.handle_spent(*osd, 0)).sum();
+        assert!(given > 4 * PART_AUS);
+        assert!(!book.observe(at_ms(1), 100, false) && !book.is_full(), "{given} are out, not gone");
+        assert!(book.observe(at_ms(2), 63, false) && book.is_full());
+    }
+
+    #[test]
     fn what_lies_idle_goes_back_to_its_device() {
         let (mut leader, mut member) = pair(4000, 4000);
         exchange(at_ms(0), &mut leader, &mut member);
-        // The device has filled up meanwhile, by others.
+        // The device has filled up meanwhile, by others: all that is left is out.
         member.observe(at_ms(20), GRANT_MAX, false);
-        assert!(member.is_full() && member.left() == 0);
+        assert!(!member.is_full() && member.left() == 0, "what is out may come back");
         exchange(at_ms(900), &mut leader, &mut member);
         assert_eq!(leader.peers[&TWO].left(), GRANT_MAX, "still in hand");
         exchange(at_ms(1000), &mut leader, &mut member);
-        assert_eq!((leader.peers[&TWO].left(), member.left()), (0, GRANT_MAX));
+        assert_eq!((leader.peers[&TWO].left(), member.left()), (GRANT_MAX / 2, GRANT_MAX / 2), "a new share");
     }
 
     #[test]
