@@ -60,16 +60,24 @@ fn measure(name: &str, args: &LoadArgs, metas: &[SocketAddr], pids: &[u32], as_j
     };
     let mut all = pids.to_vec();
     all.push(std::process::id());
-    let before = cpu::sample(&all)?;
-    let report = drive(&mut session, config)?;
-    let used = cpu::between(&before, &cpu::sample(&all)?);
+    let before = living(&all);
+    let driven = drive(&mut session, config);
+    let after = living(&all);
+    // Also after a failure: nobody should wait for the lease of a holder that is gone.
     session.close()?;
-    show(name, &report, &used, as_json)?;
+    let report = driven?;
+    let complete = after.len() == all.len() && before.len() == all.len();
+    show(name, &report, &cpu::between(&before, &after), complete, as_json)?;
     if report.is_clean() {
         return Ok(());
     }
     let what = format!("{} violations, errors {:?}", report.violation_count, report.errors);
     Err(UserError::new(5004, format!("{name}: {what}"), "basalt pg verify --deep").into())
+}
+
+/// CPU of the processes that are alive: a daemon may be killed while a volume is measured.
+fn living(pids: &[u32]) -> Vec<CpuSample> {
+    pids.iter().filter_map(|pid| cpu::sample(&[*pid]).ok()).flatten().collect()
 }
 
 fn drive(session: &mut Session, config: LoadConfig) -> Result<LoadReport> {
@@ -101,14 +109,17 @@ fn drive(session: &mut Session, config: LoadConfig) -> Result<LoadReport> {
     }
 }
 
-fn show(name: &str, report: &LoadReport, used: &[CpuSample], as_json: bool) -> Result<()> {
+fn show(name: &str, report: &LoadReport, used: &[CpuSample], complete: bool, as_json: bool) -> Result<()> {
     let ops = report.ops().max(1) as f64;
     let per_op = |sample: &CpuSample| sample.total_us() as f64 / ops;
     let total: f64 = used.iter().map(per_op).sum();
     if as_json {
         let cpu: Vec<_> =
             used.iter().map(|s| json!({ "pid": s.pid, "name": s.name, "us_per_op": per_op(s) })).collect();
-        return output::json("bench", json!({ "volume": name, "report": report, "cpu_us_per_op": total, "cpu": cpu }));
+        return output::json(
+            "bench",
+            json!({ "volume": name, "report": report, "cpu_us_per_op": total, "cpu_complete": complete, "cpu": cpu }),
+        );
     }
     for (what, side) in [("write", &report.writes), ("read", &report.reads)] {
         if side.ops > 0 {
@@ -126,7 +137,8 @@ fn show(name: &str, report: &LoadReport, used: &[CpuSample], as_json: bool) -> R
         }
     }
     let parts: Vec<String> = used.iter().map(|s| format!("{} {:.1}", s.pid, per_op(s))).collect();
-    out!("cpu    {total:.1} us per operation ({})", parts.join(", "));
+    let missing = if complete { "" } else { "; a daemon ended meanwhile and is not in it" };
+    out!("cpu    {total:.1} us per operation ({}){missing}", parts.join(", "));
     out!("gap    {} us longest without a completion", report.longest_gap_us);
     if report.verified_blocks > 0 || report.violation_count > 0 {
         out!("verify {} blocks, {} violations", report.verified_blocks, report.violation_count);
