@@ -4,6 +4,7 @@
 
 use crate::check::linear::Linear;
 use crate::client::ClientNode;
+use crate::faults;
 use crate::mail::{Mail, Post};
 use crate::meta::Meta;
 use crate::options::Options;
@@ -518,7 +519,7 @@ impl OsdNode {
         world.create_disk(node, DEVICE, options.device_bytes, true);
         world.disk_faults(node, DEVICE, |f| *f = options.disk.clone());
         if options.drift {
-            world.set_clock_rate(node, rng.between(0, 600_000) as i64 - 300_000);
+            world.set_clock_rate(node, faults::draw_rate(rng));
         }
         OsdNode {
             node,

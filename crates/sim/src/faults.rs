@@ -1,7 +1,7 @@
 //! When and what to break. Each run enables some classes (swarm), with intensities of its own.
 
 use crate::cluster::Cluster;
-use env::sim::Cut;
+use env::sim::{Cut, DRIFT_PPM_MAX};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::Time;
@@ -48,6 +48,15 @@ impl Class {
         Class::ClientCrash,
         Class::Steal,
     ];
+}
+
+/// How much a clock gains, in parts per million; often the most that is promised to work.
+pub fn draw_rate(rng: &mut Rng) -> i64 {
+    match rng.below(4) {
+        0 => DRIFT_PPM_MAX,
+        1 => -DRIFT_PPM_MAX,
+        _ => rng.between(0, 2 * DRIFT_PPM_MAX as u64) as i64 - DRIFT_PPM_MAX,
+    }
 }
 
 /// Draws faults until its time is over, then mends everything.
@@ -160,8 +169,7 @@ impl Faults {
                 self.mend_later(now, 10, 2000, Mend::FastDisk(j));
             }
             Class::ClockRate => {
-                let rate = self.rng.between(0, 600_000) as i64 - 300_000;
-                cluster.world.set_clock_rate(a, rate);
+                cluster.world.set_clock_rate(a, draw_rate(&mut self.rng));
             }
             Class::MetaCrash => {
                 cluster.stop_meta();
@@ -178,7 +186,7 @@ impl Faults {
     fn mend_later(&mut self, now: Time, min_ms: u64, max_ms: u64, mend: Mend) {
         self.seq += 1;
         // Often soon: a restart within a promise, a cut within an election.
-        let max_ms = if self.rng.chance(1, 2) { max_ms } else { max_ms / 10 };
+        let max_ms = [max_ms, max_ms, max_ms / 10, min_ms + 20][self.rng.below(4) as usize].max(min_ms);
         let at = now + Duration::from_millis(self.rng.between(min_ms, max_ms));
         self.mends.insert((at, self.seq), mend);
     }

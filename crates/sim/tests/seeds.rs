@@ -1,0 +1,23 @@
+//! A few whole runs, and that a seed decides everything.
+
+use sim::run::run;
+
+#[test]
+fn a_seed_decides_everything() {
+    for seed in [1, 16, 79] {
+        let (first, again) = (run(seed), run(seed));
+        assert_eq!(first.failure, None, "seed {seed}");
+        assert_eq!((first.trace_hash, first.turns), (again.trace_hash, again.turns), "seed {seed}");
+        assert!(first.requests > 0 && first.compared > 0, "seed {seed} did nothing");
+    }
+    assert_ne!(run(2).trace_hash, run(3).trace_hash);
+}
+
+#[test]
+fn logs_do_not_change_a_run() {
+    let quiet = run(5).trace_hash;
+    let subscriber =
+        tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(std::io::sink).finish();
+    let loud = tracing::subscriber::with_default(subscriber, || run(5).trace_hash);
+    assert_eq!(quiet, loud);
+}
