@@ -66,7 +66,7 @@ impl Osd {
             (Peer::Osd(from), Message::Listing(listing)) => self.handle_listing(link, from, listing),
             (Peer::Osd(from), Message::ListingEcho(echo)) => {
                 let sent_at = Time(echo.sent_at);
-                self.space.handle_granted(from, echo.granted_aus, echo.device_full);
+                self.space.handle_granted(self.now, from, echo.granted_aus, echo.device_full);
                 for (pg, term) in echo.renewed {
                     self.with_pg(pg, |group, now, actions| group.handle_echo(now, from, sent_at, term, actions));
                 }

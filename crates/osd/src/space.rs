@@ -8,7 +8,8 @@
 //! spends at a member only what that member gave it. A write that needs nothing is never refused.
 //!
 //! Spending ends with the reply, when the entry is applied here: the member then counts it in its own overlay
-//! as soon as the same listing's commit reaches it. A member without a connection holds nobody up.
+//! as soon as the same listing's commit reaches it. A member without a connection, or
+//! silent on it because its process is stopped or its host is gone, holds nobody up.
 
 use crate::node::Osd;
 use std::collections::BTreeMap;
@@ -21,6 +22,8 @@ use wire::{Reject, Request, RequestBody};
 const GRANT_MAX: u64 = 1024;
 /// AUs that one write part needs at most.
 const PART_AUS: u64 = PART_MAX / AU;
+/// A member that has not echoed for so long is treated as one without a connection; it echoes every 25 ms.
+const SILENT: Duration = Duration::from_millis(400);
 /// What a leader has not touched for so long goes back.
 const IDLE: Duration = Duration::from_secs(1);
 /// So long a device that is short of space may wait for what is being given back before it says that it is full.
@@ -54,6 +57,7 @@ struct Peer {
     held: u64,
     full: bool,
     used_at: Time,
+    heard_at: Time,
     /// Our space, as far as it may spend it.
     given: u64,
     taken: u64,
@@ -91,8 +95,8 @@ impl Book {
         self.peers.remove(&osd);
         if up {
             self.lives += 1;
-            let peer =
-                Peer { life: self.lives, granted: 0, spent: 0, held: 0, full: false, used_at: now, given: 0, taken: 0 };
+            let (life, used_at, heard_at) = (self.lives, now, now);
+            let peer = Peer { life, granted: 0, spent: 0, held: 0, full: false, used_at, heard_at, given: 0, taken: 0 };
             self.peers.insert(osd, peer);
         }
     }
@@ -140,7 +144,7 @@ impl Book {
         let refused = |full: bool| if full { NoRoom::Full } else { NoRoom::Wait };
         let mut wait = (self.left() < aus).then(|| refused(self.full));
         for (place, osd) in held.at.iter_mut().zip(members) {
-            let Some(peer) = self.peers.get(&osd) else { continue };
+            let Some(peer) = self.peers.get(&osd).filter(|peer| now < peer.heard_at + SILENT) else { continue };
             *place = Some((osd, peer.life));
             if peer.left() < aus && wait != Some(NoRoom::Full) {
                 wait = Some(refused(peer.full));
@@ -199,8 +203,9 @@ impl Book {
     }
 
     /// An echo of `osd`: what this OSD may spend there, in all, and whether more will come.
-    pub fn handle_granted(&mut self, osd: OsdId, granted: u64, full: bool) {
+    pub fn handle_granted(&mut self, now: Time, osd: OsdId, granted: u64, full: bool) {
         if let Some(peer) = self.peers.get_mut(&osd) {
+            peer.heard_at = now;
             peer.granted = peer.granted.max(granted);
             peer.full = full;
         }
@@ -251,7 +256,7 @@ mod tests {
     /// A listing of `leader` (OSD 1) to `member` (OSD 2), and its echo.
     fn exchange(now: Time, leader: &mut Book, member: &mut Book) {
         let given = member.handle_spent(ONE, leader.spent(now, TWO));
-        leader.handle_granted(TWO, given, member.is_full());
+        leader.handle_granted(now, TWO, given, member.is_full());
     }
 
     fn pair(leader_has: u64, member_has: u64) -> (Book, Book) {
@@ -283,7 +288,7 @@ mod tests {
     #[test]
     fn what_needs_nothing_always_passes() {
         let (mut leader, _) = pair(0, 0);
-        leader.handle_granted(TWO, 0, true);
+        leader.handle_granted(at_ms(0), TWO, 0, true);
         assert!(leader.is_full());
         let held = leader.admit(at_ms(0), 0, [TWO].into_iter()).expect("an overwrite");
         leader.settle(&held);
@@ -317,6 +322,19 @@ mod tests {
         leader.settle(&more);
         exchange(at_ms(2), &mut leader, &mut member);
         assert_eq!(leader.peers[&TWO].left(), GRANT_MAX, "nothing of the old life was spent in the new one");
+    }
+
+    #[test]
+    fn a_silent_member_holds_nobody_up_until_it_speaks_again() {
+        let (mut leader, mut member) = pair(4000, 4000);
+        assert_eq!(leader.admit(at_ms(399), 8, [TWO].into_iter()), Err(NoRoom::Wait));
+        let held = leader.admit(at_ms(400), 8, [TWO].into_iter()).expect("nothing was heard of 2");
+        exchange(at_ms(500), &mut leader, &mut member);
+        leader.settle(&held);
+        assert_eq!(leader.peers[&TWO].left(), GRANT_MAX, "what was written meanwhile was not of its grant");
+        let held = leader.admit(at_ms(899), GRANT_MAX, [TWO].into_iter()).expect("all of it");
+        assert_eq!(leader.admit(at_ms(899), 1, [TWO].into_iter()), Err(NoRoom::Wait));
+        leader.settle(&held);
     }
 
     #[test]
@@ -379,8 +397,8 @@ mod tests {
             book.handle_spent(ONE, spent);
             assert!(book.left() >= 100_000 - GRANT_MAX);
         }
-        book.handle_granted(ONE, u64::MAX, false);
-        book.handle_granted(ONE, 0, false);
+        book.handle_granted(at_ms(0), ONE, u64::MAX, false);
+        book.handle_granted(at_ms(0), ONE, 0, false);
         let held = book.admit(at_ms(0), 8, [ONE].into_iter()).expect("it said so");
         book.settle(&held);
         assert_eq!(book.spent(at_ms(1), ONE), 8);
@@ -405,13 +423,15 @@ mod tests {
             for _ in 0..3000 {
                 now = now + Duration::from_millis(rng.between(0, 30));
                 let leader = rng.below(3) as usize;
+                // Nobody falls silent here.
+                books.iter_mut().flat_map(|book| book.peers.values_mut()).for_each(|peer| peer.heard_at = now);
                 match rng.below(4) {
                     0 => {
                         let member = (leader + rng.between(1, 2) as usize) % 3;
                         let spent = books[leader].spent(now, ids[member]);
                         let given = books[member].handle_spent(ids[leader], spent);
                         let full = books[member].is_full();
-                        books[leader].handle_granted(ids[member], given, full);
+                        books[leader].handle_granted(now, ids[member], given, full);
                     }
                     1 if !waiting.is_empty() => {
                         let nth = rng.below(waiting.len() as u64) as usize;
