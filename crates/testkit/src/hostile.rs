@@ -11,6 +11,9 @@ use types::rng::Rng;
 use types::{ClusterId, Incarnation, OsdId};
 use wire::{HEADER_LEN, Hello, Peer};
 
+/// What it is, and its bytes.
+pub type Case = (String, Vec<u8>);
+
 const CONNECT_MAX: Duration = Duration::from_secs(1);
 /// Most that is kept of an answer.
 const ANSWER_MAX: usize = 64 << 10;
@@ -98,10 +101,10 @@ fn seal(header: &mut [u8]) {
     header[HEADER_LEN - 4..HEADER_LEN].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// What an OSD's data port is sent: (what it is, its bytes).
-pub fn data_port(rng: &mut Rng, cluster: ClusterId) -> Vec<(String, Vec<u8>)> {
+/// What an OSD's data port is sent.
+pub fn data_port(rng: &mut Rng, cluster: ClusterId) -> Vec<Case> {
     let good = hello(cluster, 1, 1);
-    let mut all: Vec<(String, Vec<u8>)> = vec![
+    let mut all: Vec<Case> = vec![
         ("noise".into(), noise(rng, 4096)),
         ("64 KiB of noise".into(), noise(rng, 64 << 10)),
         ("zeros".into(), vec![0; 8192]),
@@ -146,7 +149,7 @@ pub fn data_port(rng: &mut Rng, cluster: ClusterId) -> Vec<(String, Vec<u8>)> {
 }
 
 /// What the NBD door is sent.
-pub fn nbd_port(rng: &mut Rng) -> Vec<(String, Vec<u8>)> {
+pub fn nbd_port(rng: &mut Rng) -> Vec<Case> {
     let flags = 3u32.to_be_bytes();
     let option = |code: u32, len: u32| [&flags[..], b"IHAVEOPT", &code.to_be_bytes(), &len.to_be_bytes()].concat();
     let request = |magic: u32, kind: u16, offset: u64, len: u32| {
@@ -157,7 +160,7 @@ pub fn nbd_port(rng: &mut Rng) -> Vec<(String, Vec<u8>)> {
     // EXPORT_NAME with the empty name: then requests may follow.
     let open = option(1, 0);
     let then = |what: &str, bytes: Vec<u8>| (format!("an open export, then {what}"), [&open[..], &bytes].concat());
-    let mut all: Vec<(String, Vec<u8>)> = vec![
+    let mut all: Vec<Case> = vec![
         ("noise".into(), noise(rng, 4096)),
         ("client flags nobody knows".into(), [0xff; 4].to_vec()),
         ("an option of 4 GiB".into(), option(7, u32::MAX)),
@@ -181,7 +184,7 @@ pub fn nbd_port(rng: &mut Rng) -> Vec<(String, Vec<u8>)> {
 }
 
 /// What a gRPC or HTTP port is sent.
-pub fn http_port(rng: &mut Rng) -> Vec<(String, Vec<u8>)> {
+pub fn http_port(rng: &mut Rng) -> Vec<Case> {
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     // Frame header of HTTP/2: 24 bits of length, kind, flags, stream.
     let frame = |len: u32, kind: u8, stream: u32| [&len.to_be_bytes()[1..], &[kind, 0], &stream.to_be_bytes()].concat();
