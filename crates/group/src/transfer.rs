@@ -15,6 +15,11 @@ pub(crate) struct Transfer {
 }
 
 impl Group {
+    /// Whether leadership can be handed over now, and no attempt of this term has failed.
+    pub fn may_hand_over(&self) -> bool {
+        self.serves() && self.current().is_some_and(|leading| !leading.forfeited)
+    }
+
     /// Hands leadership to the replica on `to`. Nothing happens unless this replica serves and `to` holds
     /// another voter.
     pub fn handle_transfer(&mut self, now: Time, to: OsdId, actions: &mut Vec<Action>) {

@@ -90,6 +90,13 @@ impl Osd {
         if read.read == crate::stream::STREAM {
             return self.stream_read_done(read.slot, result);
         }
+        // The slot may hold another replica by now.
+        if self.pgs.by_replica(read.replica) != Some(read.slot) {
+            return;
+        }
+        if matches!(result, Err(ReadError::Disk(_))) {
+            self.hand_over_unread(read.slot);
+        }
         let result = match result {
             Ok(ReadData::Zeros) => Ok(ReplyBody::Data { crcs: Vec::new(), payload: types::IoBuf::EMPTY }),
             Ok(ReadData::Bytes { crcs, payload }) => Ok(ReplyBody::Data { crcs, payload }),
@@ -98,12 +105,18 @@ impl Osd {
                 Err(Errno::Damaged)
             }
         };
-        // The slot may hold another replica by now.
-        if self.pgs.by_replica(read.replica) == Some(read.slot) {
-            self.with_slot(read.slot, true, |group, now, actions| {
-                group.handle_read_done(now, read.read, result, actions)
-            });
-        }
+        self.with_slot(read.slot, true, |group, now, actions| group.handle_read_done(now, read.read, result, actions));
+    }
+
+    /// R15: what this device cannot read others can. Whoever waits for the read asks the successor; a read of
+    /// a PG that cannot be handed over fails.
+    fn hand_over_unread(&mut self, slot: usize) {
+        let Some(to) = self.successor(slot) else { return };
+        self.with_slot(slot, true, |group, now, actions| {
+            if group.may_hand_over() {
+                group.handle_transfer(now, to, actions);
+            }
+        });
     }
 
     fn answer_extents(&mut self, slot: usize, read: u64, chunk: ChunkKey, range: SectorRange) {

@@ -39,7 +39,7 @@ impl Osd {
     }
 
     /// Who takes over a PG that is led here: a member in reach, not always the same one.
-    fn successor(&self, key: usize) -> Option<OsdId> {
+    pub(crate) fn successor(&self, key: usize) -> Option<OsdId> {
         let slot = self.pgs.get(key);
         match &slot.state {
             State::Running(group) if group.leader() == Some(self.config.osd) => {}

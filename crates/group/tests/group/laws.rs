@@ -344,6 +344,7 @@ fn a_transfer_that_fails_costs_the_lease_of_the_term_but_not_the_office() {
     let mut rig = Rig::led(3, true);
     rig.list(1);
     rig.deaf = [3].into();
+    assert!(rig.groups[&1].may_hand_over() && !rig.groups[&2].may_hand_over());
     rig.call(1, |g, now, actions| g.handle_transfer(now, OsdId(3), actions));
     assert!(rig.groups[&1].listing_for(rig.at(), OsdId(2)).is_none(), "a listing would renew what goodbye ended");
     // The other follower stays out of it: only its echo matters here.
@@ -362,6 +363,7 @@ fn a_transfer_that_fails_costs_the_lease_of_the_term_but_not_the_office() {
     rig.pump();
     assert!(sent_by(&rig, 1).contains(&RaftKind::Heartbeat), "by read-index, lease or no lease");
     assert_eq!(rig.engine_reads(1).len(), 1);
+    assert!(!rig.groups[&1].may_hand_over(), "not twice in a term");
 }
 
 #[test]
