@@ -40,7 +40,7 @@ impl Options {
             osds: replicas.max(3),
             replicas,
             pgs: rng.between(1, 4) as u32,
-            device_bytes: 1 << 30,
+            device_bytes: [192 << 20, 1 << 30][rng.below(2) as usize],
             log_bytes: 16 << 20,
             segment_bytes: 1 << 20,
             engine,
