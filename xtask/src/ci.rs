@@ -7,6 +7,9 @@ use std::path::PathBuf;
 /// Seeds that CI runs.
 const CI_SEEDS: &str = "200";
 
+/// Longest that building and running all tests may take.
+const TEST_SECONDS_MAX: &str = "2400";
+
 /// Runs everything; stops at the first failure.
 pub fn run() -> Result<()> {
     clear_counts()?;
@@ -24,7 +27,8 @@ pub fn run() -> Result<()> {
 }
 
 fn test() -> Result<()> {
-    let (ok, out) = sh::output("cargo", &["test", "--workspace"])?;
+    // A test that hangs must end as a failure, not as a build machine's time limit.
+    let (ok, out) = sh::output("timeout", &[TEST_SECONDS_MAX, "cargo", "test", "--workspace"])?;
     print!("{out}");
     let (passed, failed) = count(&out);
     add_counts("cargo", passed, failed)?;

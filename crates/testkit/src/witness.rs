@@ -210,7 +210,8 @@ mod tests {
     #[test]
     fn the_cut_last_word_of_a_killed_loader_says_nothing() {
         let witness = heard("b 0 0 4096 1\na 0 0 4096 1\nb 0 4096 40");
-        assert_eq!((witness.known().begun, witness.known().acked), (1, 1));
+        let known = witness.known();
+        assert_eq!((known.begun, known.acked), (1, 1));
     }
 
     #[test]
