@@ -193,7 +193,9 @@ impl Book {
         peer.taken = peer.taken.max(spent.min(peer.given));
         let outstanding = peer.outstanding();
         let left = self.left();
-        let share = (left + outstanding) / (2 * self.peers.len() as u64);
+        // Of everything, also what others hold: so a device that is not short gives every leader a part's
+        // worth, and keeps as much for itself.
+        let share = self.available.saturating_sub(self.held + self.settled) / (2 * self.peers.len() as u64);
         let target = share.min(GRANT_MAX);
         let peer = self.peers.get_mut(&osd).expect("it was just seen");
         if !self.full && outstanding < target && outstanding < (target / 2).max(PART_AUS) {
@@ -373,6 +375,21 @@ mod tests {
         assert!(given > 4 * PART_AUS);
         assert!(!book.observe(at_ms(1), 100, false) && !book.is_full(), "{given} are out, not gone");
         assert!(book.observe(at_ms(2), 63, false) && book.is_full());
+    }
+
+    #[test]
+    fn a_device_that_is_not_full_has_a_part_for_every_leader() {
+        for peers in 1..=4 {
+            let low = 2 * PART_AUS * peers;
+            for available in low..4 * low {
+                let mut book = Book::default();
+                let osds: Vec<OsdId> = (2..).map(OsdId).take(peers as usize).collect();
+                osds.iter().for_each(|osd| book.handle_link(at_ms(0), *osd, true));
+                assert!(!book.observe(at_ms(0), available, false));
+                let least = osds.iter().map(|osd| book.handle_spent(*osd, 0)).min().expect("there are peers");
+                assert!(least >= PART_AUS && book.left() >= PART_AUS, "{available} of {peers}: {least}");
+            }
+        }
     }
 
     #[test]
