@@ -2,7 +2,7 @@
 //!
 //! A carrier answers each question once, with its id; when meta cannot be reached it answers `Refused`
 //! with `META_UNAVAILABLE`, after such retries as it likes. No I/O waits for an answer but the first
-//! write to a segment.
+//! write to a segment, and a reader's first look at one that it does not know.
 
 use crate::client::{Client, ClientEvent};
 use crate::open::{OpenVolume, Stage, VolumeKey};

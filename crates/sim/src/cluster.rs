@@ -19,7 +19,6 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use telemetry::Registry;
 use types::rng::Rng;
-use types::units::SEGMENT;
 use types::{ChunkKey, ClusterId, Incarnation, OsdId, OsdUuid, PgId, SectorRange, Time, VolumeId};
 
 /// The device's name on every OSD node.
@@ -273,14 +272,9 @@ impl Cluster {
         self.clients.iter().all(done) && self.clients[self.owner].workload.as_ref().is_some_and(Workload::is_done)
     }
 
-    /// The reader opens when every segment is there: until then it may take one for a hole for a while.
+    /// The reader opens as soon as the owner has: most segments come into being while it reads.
     fn start_reader(&mut self) {
-        if self.has_reader() {
-            return;
-        }
-        let wanted = self.options.shape.len_bytes.div_ceil(SEGMENT) as usize;
-        let there = |r: &control::Records| r.segments.len() == wanted && r.segments.values().all(|s| !s.pending);
-        if self.meta.records().is_some_and(there) {
+        if !self.has_reader() && self.clients[self.owner].is_open() {
             self.restart_client(true);
         }
     }

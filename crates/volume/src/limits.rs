@@ -40,8 +40,6 @@ pub const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 /// First and last pause after meta refused.
 pub const ASK_BACKOFF_FIRST: Duration = Duration::from_millis(50);
 pub const ASK_BACKOFF_LAST: Duration = Duration::from_secs(2);
-/// A reader asks at most this often whether holes that it reads have been allocated by the writer.
-pub const LOOK: Duration = Duration::from_secs(1);
 
 const _: () = assert!(PG_PARTS_MAX as u64 > types::limits::SESSION_WINDOW);
 const _: () = assert!(PARTS_MAX <= 1 << crate::ids::KEY_BITS);

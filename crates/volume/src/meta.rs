@@ -25,9 +25,17 @@ impl Volume {
         match (ask, answer) {
             (ClientAsk::Segments { .. }, ClientAnswer::Segments { segments, view }) => {
                 self.learn(now, &view);
+                // Whether the question has brought anything: then the next need not pause.
                 let mut placed = false;
                 for place in &segments {
                     placed |= self.place(now, place);
+                }
+                for (segment, waiters) in self.segments.still_holes() {
+                    for request in waiters {
+                        self.requests[request as usize].still_hole = Some(segment);
+                        self.unsplit.push_back(request);
+                        placed = true;
+                    }
                 }
                 self.segments.answered(now, placed, &mut self.rng);
                 self.split(now);

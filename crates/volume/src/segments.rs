@@ -1,10 +1,13 @@
 //! Which segments exist, and the one question to meta about those that are needed.
 //!
+//! A writer is alone and knows what it has allocated: to it a hole is a hole. A reader may stand beside a
+//! writer that allocates at any time: it asks before it answers zeros, and waits for the answer.
+//!
 //! Invariant: a segment is a hole until meta says where it is, and never becomes one again while the
 //! volume is open.
 
-use crate::limits::{ASK_BACKOFF_FIRST, ASK_BACKOFF_LAST, ASK_TIMEOUT, LOOK};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::limits::{ASK_BACKOFF_FIRST, ASK_BACKOFF_LAST, ASK_TIMEOUT};
+use std::collections::BTreeMap;
 use types::control::SEGMENTS_PER_ASK_MAX;
 use types::rng::Rng;
 use types::{SEGMENT, SegmentIndex, Time};
@@ -33,9 +36,10 @@ pub(crate) struct Segments {
     asked: Asked,
     refusals: u32,
     resume_at: Time,
-    /// Holes that a reader has read since it last asked.
-    looked: BTreeSet<u32>,
-    look_at: Time,
+    /// Holes of a reader, and the requests that wait to hear whether each still is one.
+    looked: BTreeMap<u32, Vec<u32>>,
+    /// Those of the question that is out.
+    looking: BTreeMap<u32, Vec<u32>>,
 }
 
 impl Segments {
@@ -47,8 +51,8 @@ impl Segments {
             asked: Asked::No,
             refusals: 0,
             resume_at: Time::ZERO,
-            looked: BTreeSet::new(),
-            look_at: Time::ZERO,
+            looked: BTreeMap::new(),
+            looking: BTreeMap::new(),
         }
     }
 
@@ -70,7 +74,7 @@ impl Segments {
 
     /// The request waits no more.
     pub fn unpark(&mut self, request: u32) {
-        for waiters in self.wanted.values_mut() {
+        for waiters in self.wanted.values_mut().chain(self.looked.values_mut()).chain(self.looking.values_mut()) {
             waiters.retain(|r| *r != request);
         }
     }
@@ -90,11 +94,9 @@ impl Segments {
         }
     }
 
-    /// A reader has read a hole that its writer may fill at any time.
-    pub fn look(&mut self, segment: usize) {
-        if self.looked.len() < SEGMENTS_PER_ASK_MAX {
-            self.looked.insert(segment as u32);
-        }
+    /// A reader's `request` waits to hear whether the segment is still a hole.
+    pub fn look(&mut self, segment: usize, request: u32) {
+        self.looked.entry(segment as u32).or_default().push(request);
     }
 
     /// Meta has said where a segment is; gives the requests that waited for it, or `None` when that was
@@ -105,8 +107,8 @@ impl Segments {
             return None;
         }
         self.slots[segment.0 as usize] = slot;
-        self.looked.remove(&segment.0);
-        Some(self.wanted.remove(&segment.0).unwrap_or_default())
+        let lists = [&mut self.wanted, &mut self.looked, &mut self.looking];
+        Some(lists.into_iter().filter_map(|list| list.remove(&segment.0)).flatten().collect())
     }
 
     /// The segments of the next question, when one is due.
@@ -120,12 +122,7 @@ impl Segments {
             return None;
         }
         if self.wanted.is_empty() {
-            if self.looked.is_empty() || now < self.look_at {
-                return None;
-            }
-            self.look_at = now + LOOK;
-            self.asked = Asked::Since(now);
-            return Some(std::mem::take(&mut self.looked).into_iter().map(SegmentIndex).collect());
+            return self.ask_of_looked(now);
         }
         let last = *self.wanted.keys().next_back().expect("not empty");
         let sequential = last > 0 && (!self.is_hole(last - 1) || self.wanted.contains_key(&(last - 1)));
@@ -143,11 +140,40 @@ impl Segments {
         )
     }
 
+    /// A reader's question. What an earlier one asked and nobody answered is asked again with it.
+    fn ask_of_looked(&mut self, now: Time) -> Option<Vec<SegmentIndex>> {
+        self.look_again();
+        while self.looking.len() < SEGMENTS_PER_ASK_MAX
+            && let Some((segment, waiters)) = self.looked.pop_first()
+        {
+            self.looking.insert(segment, waiters);
+        }
+        if self.looking.is_empty() {
+            return None;
+        }
+        self.asked = Asked::Since(now);
+        Some(self.looking.keys().copied().map(SegmentIndex).collect())
+    }
+
+    fn look_again(&mut self) {
+        for (segment, mut waiters) in std::mem::take(&mut self.looking) {
+            self.looked.entry(segment).or_default().append(&mut waiters);
+        }
+    }
+
+    /// Meta has answered the question that is out, after [`Segments::place`] of what exists: the holes that
+    /// it still does not know, each with those who waited to hear that. They were asked for after those
+    /// requests came, so zeros are the truth of a moment within each.
+    pub fn still_holes(&mut self) -> BTreeMap<u32, Vec<u32>> {
+        std::mem::take(&mut self.looking)
+    }
+
     /// The question has been answered; what is still wanted is asked for again, at once when the answer
     /// brought something.
     pub fn answered(&mut self, now: Time, placed: bool, rng: &mut Rng) {
         self.asked = Asked::No;
-        if placed || self.wanted.is_empty() {
+        self.look_again();
+        if placed || (self.wanted.is_empty() && self.looked.is_empty()) {
             self.refusals = 0;
             self.resume_at = now;
             return;
@@ -162,13 +188,8 @@ impl Segments {
             Asked::Since(at) => at + ASK_TIMEOUT,
             Asked::No => self.resume_at,
         };
-        if !self.wanted.is_empty() {
-            due
-        } else if !self.looked.is_empty() {
-            due.max(self.look_at)
-        } else {
-            Time::NEVER
-        }
+        let waits = [&self.wanted, &self.looked, &self.looking].iter().any(|list| !list.is_empty());
+        if waits { due } else { Time::NEVER }
     }
 }
 

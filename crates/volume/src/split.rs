@@ -79,12 +79,11 @@ impl Volume {
                     self.segments.want(segment, request);
                     return Stop::Parked;
                 }
-                Found::Hole => {
-                    if !self.write {
-                        self.segments.look(segment);
-                    }
-                    self.fill_hole(request, start, end);
+                Found::Hole if !self.write && pending.still_hole != Some(segment as u32) => {
+                    self.segments.look(segment, request);
+                    return Stop::Parked;
                 }
+                Found::Hole => self.fill_hole(request, start, end),
             }
         }
     }

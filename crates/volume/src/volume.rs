@@ -84,6 +84,8 @@ pub(crate) struct Pending {
     pub held_bytes: u64,
     /// When its user's patience ends.
     pub deadline: Time,
+    /// A reader's: a segment that meta, asked after this request came, does not know.
+    pub still_hole: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -257,8 +259,19 @@ impl Volume {
         let deadline = self.config.timeout.map_or(Time::NEVER, |t| now + t);
         self.expire_at = self.expire_at.min(deadline);
         self.held_bytes += held_bytes;
-        let pending =
-            Pending { token, kind, end, cursor: offset, open: 0, pieces: 0, error: None, order, held_bytes, deadline };
+        let pending = Pending {
+            token,
+            kind,
+            end,
+            cursor: offset,
+            open: 0,
+            pieces: 0,
+            error: None,
+            order,
+            held_bytes,
+            deadline,
+            still_hole: None,
+        };
         let key = self.requests.insert(pending) as u32;
         if matches!(self.requests[key as usize].kind, Kind::Flush) {
             self.flushes.push_back(key);
