@@ -9,15 +9,13 @@
 use crate::check::linear::Linear;
 use crate::mail::{Mail, Post};
 use crate::process::{Heard, Process};
-use crate::workload::Workload;
+use crate::workload::{Turn, Workload};
 use env::sim::{NodeId, SimEnv, World};
 use std::time::Duration;
 use types::Time;
 use types::control::ClientAnswer;
 use types::rng::Rng;
 
-/// The volume under test.
-pub const VOLUME: &str = "main/v";
 /// Requests that are still asked when nothing is broken any more.
 const CALM_OPERATIONS: u64 = 100;
 const OPEN_AGAIN: Duration = Duration::from_millis(100);
@@ -30,7 +28,7 @@ pub struct ClientNode {
     writes: bool,
     life: u32,
     running: Option<(Process, SimEnv)>,
-    pub workload: Option<Workload>,
+    pub workload: Option<Box<dyn Workload>>,
     /// What a user must never be told, once it was.
     pub failure: Option<String>,
     rng: Rng,
@@ -44,6 +42,8 @@ pub struct ClientNode {
     stolen: bool,
     /// Another opener has it.
     fenced: bool,
+    /// Requests may fail: too many disks have lied.
+    pub lenient: bool,
     /// Nothing more is asked for.
     quiet: bool,
     /// Since the cluster looked.
@@ -67,13 +67,14 @@ impl ClientNode {
             open: false,
             stolen: false,
             fenced: false,
+            lenient: false,
             quiet: false,
             just_opened: false,
         }
     }
 
     /// Gives it work that is spread over about `over`.
-    pub fn begin(&mut self, workload: Workload, over: Duration) {
+    pub fn begin(&mut self, workload: Box<dyn Workload>, over: Duration) {
         let nanos = u64::try_from(over.as_nanos()).unwrap_or(u64::MAX);
         self.pace = nanos / workload.operations().max(1);
         self.workload = Some(workload);
@@ -160,7 +161,9 @@ impl ClientNode {
             && now >= self.open_at
         {
             self.open_at = Time::NEVER;
-            process.open(VOLUME, self.writes, self.writes && (self.life > 1 || self.number > 0));
+            let steal = self.writes && (self.life > 1 || self.number > 0);
+            let names = self.workload.as_ref().map_or_else(Vec::new, |w| w.volumes());
+            process.open(&names, self.writes, steal);
         }
         self.turn(world, linear, post);
     }
@@ -191,15 +194,20 @@ impl ClientNode {
         let Some((process, _)) = &mut self.running else { return };
         for heard in process.hear() {
             match heard {
-                Heard::Opened => {
-                    self.open = true;
+                Heard::Opened { slot, volume, all } => {
+                    if let Some(workload) = &mut self.workload {
+                        workload.opened(slot);
+                    }
+                    self.open |= all;
                     if !self.writes {
                         continue;
                     }
                     // R6: from here on no write of an earlier opener takes effect.
-                    linear.abandon_older(now.0);
-                    self.fenced = false;
-                    self.just_opened = true;
+                    linear.abandon_older(volume.0, now.0);
+                    if all {
+                        self.fenced = false;
+                        self.just_opened = true;
+                    }
                 }
                 Heard::Refused if self.stolen => {}
                 Heard::Refused => self.open_at = now + OPEN_AGAIN,
@@ -214,11 +222,13 @@ impl ClientNode {
     /// Takes answers and asks more, until neither moves.
     fn use_device(&mut self, now: Time, linear: &mut Linear) {
         let (Some((process, env)), Some(workload)) = (&mut self.running, &mut self.workload) else { return };
+        let (fenced, stolen, lenient) = (self.fenced, self.stolen, self.lenient);
+        let mut turn = Turn { now: now.0, fenced, stolen, lenient, linear };
         loop {
             let mut moved = false;
             for done in process.completions(env) {
                 moved = true;
-                if let Err(what) = workload.completed(done.token, done.result, now.0, self.stolen, linear) {
+                if let Err(what) = workload.completed(done.token, done.result, &mut turn) {
                     self.failure.get_or_insert(what);
                 }
             }
@@ -226,9 +236,9 @@ impl ClientNode {
                 && !self.quiet
                 && self.open
                 && now >= self.submit_at
-                && let Some((request, token)) = workload.next(now.0, self.fenced, linear)
+                && let Some(ask) = workload.next(&mut turn)
             {
-                process.submit(env, request, token);
+                process.submit(env, ask);
                 moved = true;
                 if self.pace > 0 && self.rng.chance(1, 8) {
                     self.submit_at = now + Duration::from_nanos(self.rng.below(16 * self.pace));

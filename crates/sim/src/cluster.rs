@@ -5,11 +5,11 @@
 use crate::check::linear::Linear;
 use crate::client::ClientNode;
 use crate::faults;
+use crate::faults::budget::Budget;
 use crate::mail::{Mail, Post};
 use crate::meta::Meta;
 use crate::options::Options;
 use crate::trace;
-use crate::workload::Workload;
 use engine::ReadData;
 use env::sim::{NodeId, SimEnv, World};
 use env::{DiskSpec, Env, NetAddr};
@@ -50,6 +50,8 @@ pub struct Cluster {
     /// Which of them holds the volume, or asks for it.
     owner: usize,
     pub linear: Linear,
+    /// Whose disks may lie.
+    pub budget: Budget,
     post: Post,
     rng: Rng,
     next_stream: u64,
@@ -63,6 +65,7 @@ impl Cluster {
         let mut rng = world.fork_rng();
         world.net(|net| *net = options.net.clone());
         let cluster = ClusterId(u128::from(rng.next_u64()).to_le_bytes());
+        let budget = Budget::draw(options.osds as usize, options.replicas as usize, &mut rng);
         let osds = (1..=options.osds).map(|n| OsdNode::new(&world, n, &options, &mut rng)).collect();
         let client = |n| {
             let node = world.add_node(&format!("client.{n}"));
@@ -76,6 +79,7 @@ impl Cluster {
             clients,
             owner: 0,
             linear: Linear::default(),
+            budget,
             post: Post::new(world.fork_rng()),
             rng,
             next_stream: 0,
@@ -248,13 +252,12 @@ impl Cluster {
     }
 
     /// Gives every client its work; the first one opens.
-    pub fn begin(&mut self, volume: VolumeId, over: Duration, rng: &mut Rng) {
+    pub fn begin(&mut self, volumes: &[VolumeId], over: Duration, rng: &mut Rng) {
+        let (kind, shape) = (self.options.workload, &self.options.shape);
         for (number, client) in self.clients.iter_mut().enumerate() {
-            let mut shape = self.options.shape.clone();
-            if number >= WRITERS {
-                (shape.read_pct, shape.trim_pct) = (100, 0);
+            if let Some(workload) = kind.client(volumes, number as u64, number < WRITERS, shape, rng.fork()) {
+                client.begin(workload, over);
             }
-            client.begin(Workload::new(volume.0, number as u64, shape, rng.fork()), over);
         }
         self.restart_client(false);
     }
@@ -269,12 +272,13 @@ impl Cluster {
     /// Whether the owner's work is done, and nobody waits for an answer.
     pub fn work_done(&self) -> bool {
         let done = |c: &ClientNode| c.workload.as_ref().is_none_or(|w| w.inflight() == 0);
-        self.clients.iter().all(done) && self.clients[self.owner].workload.as_ref().is_some_and(Workload::is_done)
+        self.clients.iter().all(done) && self.clients[self.owner].workload.as_ref().is_some_and(|w| w.is_done())
     }
 
     /// The reader opens as soon as the owner has: most segments come into being while it reads.
     fn start_reader(&mut self) {
-        if !self.has_reader() && self.clients[self.owner].is_open() {
+        let has_work = self.clients[CLIENTS - 1].workload.is_some();
+        if has_work && !self.has_reader() && self.clients[self.owner].is_open() {
             self.restart_client(true);
         }
     }
@@ -491,7 +495,7 @@ impl Cluster {
             text.push_str("; ");
         }
         for client in &self.clients {
-            let waits = client.workload.as_ref().map(Workload::waiting).unwrap_or_default();
+            let waits = client.workload.as_ref().map(|w| w.waiting()).unwrap_or_default();
             let _ = write!(text, "client: open {}, waits for {waits}; ", client.is_open());
         }
         text

@@ -1,6 +1,6 @@
 //! What one seed decides about a run: sizes, speeds, shapes. Each hostile value stands beside its usual one.
 
-use crate::workload::Shape;
+use crate::workload::{Kind, Pattern, Shape};
 use engine::EngineConfig;
 use env::sim::{DiskFaults, NetConfig};
 use std::time::Duration;
@@ -20,6 +20,7 @@ pub struct Options {
     pub disk: DiskFaults,
     pub drift: bool,
     pub lease_reads: bool,
+    pub workload: Kind,
     pub shape: Shape,
     /// How long faults last.
     pub faults: Duration,
@@ -48,7 +49,9 @@ impl Options {
             disk: draw_disk(rng),
             drift: rng.chance(1, 2),
             lease_reads: rng.chance(4, 5),
+            workload: Kind::draw(rng),
             shape: Shape {
+                pattern: Pattern::Random,
                 len_bytes: (1 << 30) + (64 << 20),
                 window: [4 << 10, 32 << 10, 128 << 10, 2 << 20][rng.below(4) as usize],
                 depth: rng.between(1, 24) as usize,

@@ -3,29 +3,40 @@
 //! Comes in: events of its env, requests, meta's answers. Goes out: completions, questions to meta.
 //! Invariant: it decides nothing; the client does.
 
+use crate::workload::Ask;
 use client::{AskId, Client, ClientConfig, ClientEvent, VolumeKey};
-use device::{Completion, Request};
+use device::Completion;
 use env::sim::SimEnv;
 use env::{Env, Event, Op};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use types::control::{ClientAnswer, ClientAsk};
-use types::{Errno, Incarnation, Time};
+use types::{Errno, Incarnation, Time, VolumeId};
 
 /// One process.
 pub struct Process {
     client: Client,
-    volume: Option<VolumeKey>,
+    /// The open ones, by slot.
+    volumes: BTreeMap<usize, VolumeKey>,
+    /// Names that are being opened, and the slot of each.
+    opening: BTreeMap<AskId, usize>,
+    /// Slots that make a process ready.
+    wanted: usize,
     ops: Vec<Op>,
     events: Vec<Event>,
     heard: Vec<ClientEvent>,
     asks: Vec<(AskId, ClientAsk)>,
     /// What did not fit; submitted again before anything else.
-    refused: VecDeque<(Request, u64)>,
+    refused: VecDeque<Ask>,
 }
 
-/// What the process was told of its volume.
+/// What the process was told of its volumes.
 pub enum Heard {
-    Opened,
+    /// `all`: it was the last of those that it opens at its start.
+    Opened {
+        slot: usize,
+        volume: VolumeId,
+        all: bool,
+    },
     Refused,
     Failed(Errno),
 }
@@ -41,7 +52,9 @@ impl Process {
         };
         Process {
             client: Client::new(config),
-            volume: None,
+            volumes: BTreeMap::new(),
+            opening: BTreeMap::new(),
+            wanted: 0,
             ops: Vec::new(),
             events: Vec::new(),
             heard: Vec::new(),
@@ -50,13 +63,19 @@ impl Process {
         }
     }
 
-    pub fn open(&mut self, name: &str, write: bool, steal: bool) {
-        self.client.open(name, write, steal);
+    /// Opens those that are not open yet; the place in `names` is the slot.
+    pub fn open(&mut self, names: &[String], write: bool, steal: bool) {
+        self.wanted = names.len();
+        for (slot, name) in names.iter().enumerate() {
+            if !self.volumes.contains_key(&slot) && !self.opening.values().any(|s| *s == slot) {
+                self.opening.insert(self.client.open(name, write, steal), slot);
+            }
+        }
     }
 
     /// Whether it takes requests.
     pub fn is_ready(&self) -> bool {
-        self.volume.is_some() && self.refused.is_empty()
+        self.wanted > 0 && (0..self.wanted).all(|slot| self.volumes.contains_key(&slot)) && self.refused.is_empty()
     }
 
     /// The events of the last wait.
@@ -80,11 +99,17 @@ impl Process {
         let mut all = Vec::new();
         for event in self.heard.drain(..) {
             all.push(match event {
-                ClientEvent::Opened { volume, .. } => {
-                    self.volume = Some(volume);
-                    Heard::Opened
+                ClientEvent::Opened { ask, volume: key, info } => {
+                    let slot = self.opening.remove(&ask).expect("it was asked for");
+                    self.volumes.insert(slot, key);
+                    let report = self.client.stats().volumes.into_iter().find(|v| v.name == info.name);
+                    let volume = report.expect("it has just opened").volume;
+                    Heard::Opened { slot, volume, all: (0..self.wanted).all(|s| self.volumes.contains_key(&s)) }
                 }
-                ClientEvent::OpenRefused { .. } => Heard::Refused,
+                ClientEvent::OpenRefused { ask, .. } => {
+                    self.opening.remove(&ask);
+                    Heard::Refused
+                }
                 ClientEvent::Failed { errno, .. } => Heard::Failed(errno),
                 ClientEvent::Closed { .. } => unreachable!("nobody closes it"),
             });
@@ -92,22 +117,22 @@ impl Process {
         all
     }
 
-    pub fn submit(&mut self, env: &SimEnv, request: Request, token: u64) {
-        let volume = self.volume.expect("an open volume");
-        let device = self.client.device(volume).expect("nobody closes it");
-        if let Err(busy) = device.submit(env.now(), request, token) {
-            self.refused.push_back((busy.0, token));
+    pub fn submit(&mut self, env: &SimEnv, ask: Ask) {
+        let device = self.client.device(self.volumes[&ask.slot]).expect("nobody closes it");
+        if let Err(busy) = device.submit(env.now(), ask.request, ask.token) {
+            self.refused.push_back(Ask { request: busy.0, ..ask });
         }
     }
 
     /// What is done since the last call.
     pub fn completions(&mut self, env: &SimEnv) -> Vec<Completion> {
         let mut done = Vec::new();
-        let Some(volume) = self.volume else { return done };
-        self.client.device(volume).expect("nobody closes it").completions(&mut done);
+        for volume in self.volumes.values() {
+            self.client.device(*volume).expect("nobody closes it").completions(&mut done);
+        }
         if !done.is_empty() {
-            for (request, token) in std::mem::take(&mut self.refused) {
-                self.submit(env, request, token);
+            for ask in std::mem::take(&mut self.refused) {
+                self.submit(env, ask);
             }
         }
         done

@@ -6,7 +6,6 @@
 //! ```
 
 use crate::check::replicas;
-use crate::client::VOLUME;
 use crate::cluster::Cluster;
 use crate::faults::{Class, Faults};
 use crate::options::Options;
@@ -55,7 +54,7 @@ pub fn run(seed: u64) -> Report {
     tracing::info!(?options, "seed {seed}");
     let mut run = Run {
         cluster: Cluster::new(seed, options),
-        volume: VolumeId(0),
+        volumes: Vec::new(),
         rng,
         classes: BTreeMap::new(),
         compared: 0,
@@ -63,7 +62,7 @@ pub fn run(seed: u64) -> Report {
         away,
     };
     let failure = run.whole().err();
-    let answered = run.cluster.clients().iter().filter_map(|c| c.workload.as_ref()).map(|w| w.answered).sum();
+    let answered = run.cluster.clients().iter().filter_map(|c| c.workload.as_ref()).map(|w| w.answered()).sum();
     Report {
         trace_hash: run.cluster.world.trace_hash(),
         simulated: run.cluster.world.now().since(Time::ZERO),
@@ -80,7 +79,7 @@ pub fn run(seed: u64) -> Report {
 
 struct Run {
     cluster: Cluster,
-    volume: VolumeId,
+    volumes: Vec<VolumeId>,
     rng: Rng,
     classes: BTreeMap<Class, u64>,
     compared: u64,
@@ -135,17 +134,20 @@ impl Run {
             c.meta.records().is_some_and(|r| r.pools.values().any(|p| p.state == PoolState::Ready))
         })?;
         self.until(SETUP, "all PGs are active", all_active)?;
-        let len_bytes = self.cluster.options.shape.len_bytes;
-        self.cluster.admin(AdminAsk::VolumeCreate { name: VOLUME.to_owned(), len_bytes });
-        let made = |c: &Cluster| c.meta.records().and_then(|r| r.volumes.keys().next().copied());
-        self.until(SETUP, "the volume is made", |c| made(c).is_some())?;
-        self.volume = made(&self.cluster).expect("it was there just now");
+        let options = &self.cluster.options;
+        let wanted = options.workload.volumes(&options.shape);
+        for (name, len_bytes) in &wanted {
+            self.cluster.admin(AdminAsk::VolumeCreate { name: (*name).to_owned(), len_bytes: *len_bytes });
+        }
+        let made = |c: &Cluster| c.meta.records().map_or_else(Vec::new, |r| r.volumes.keys().copied().collect());
+        self.until(SETUP, "the volumes are made", |c| made(c).len() == wanted.len())?;
+        self.volumes = made(&self.cluster);
         Ok(())
     }
 
     fn work_under_faults(&mut self) -> Result<(), String> {
         let options = self.cluster.options.clone();
-        self.cluster.begin(self.volume, options.faults, &mut self.rng);
+        self.cluster.begin(&self.volumes, options.faults, &mut self.rng);
         if self.away {
             self.miss_a_log()?;
         }
@@ -194,6 +196,7 @@ impl Run {
         let workload = self.cluster.owner().workload.as_mut().expect("it was begun");
         workload.finish();
         self.until(limit, "everything is read back", Cluster::work_done)?;
+        self.cluster.owner().workload.as_ref().map_or(Ok(()), |w| w.check())?;
         self.until(limit, "all replicas have applied the same", all_equal)
     }
 
@@ -202,7 +205,9 @@ impl Run {
         let osds = |members: Vec<(OsdId, Option<Index>)>| members.into_iter().map(|(osd, _)| osd).collect();
         let pgs: Vec<(PgId, Vec<OsdId>)> = members.into_iter().map(|(pg, members)| (pg, osds(members))).collect();
         let chunks = self.cluster.options.shape.len_bytes.div_ceil(CHUNK) as u32;
-        self.compared = replicas::check(&mut self.cluster, self.volume, chunks, &pgs)?;
+        for volume in &self.volumes {
+            self.compared += replicas::check(&mut self.cluster, *volume, chunks, &pgs)?;
+        }
         Ok(())
     }
 }

@@ -99,9 +99,10 @@ impl Linear {
         entry.and_then(|s| s.writes.get_mut(&stamp)).expect("only what was asked is forbidden").dead = 0;
     }
 
-    /// Nothing that was asked so far and has no answer takes effect after `at`: its session is fenced (R6).
-    pub fn abandon_older(&mut self, at: At) {
-        for sector in self.sectors.values_mut() {
+    /// Nothing that was asked of the volume so far and has no answer takes effect after `at`: its session is
+    /// fenced (R6).
+    pub fn abandon_older(&mut self, volume: u64, at: At) {
+        for (_, sector) in self.sectors.range_mut((volume, 0)..=(volume, u64::MAX)) {
             for write in sector.writes.values_mut().filter(|w| w.end == NEVER) {
                 write.dead = write.dead.min(at);
             }
@@ -237,7 +238,7 @@ mod tests {
             let start: u64 = words[1].parse().expect("a number");
             let end: Option<u64> = words[2].parse().ok();
             match kind {
-                "f" => linear.abandon_older(start),
+                "f" => linear.abandon_older(1, start),
                 "r" => linear.read(1, 0, (stamp != 0).then_some(stamp), start, end.expect("reads end")),
                 _ => {
                     linear.write_started(1, 0, stamp, kind == "z", start);

@@ -1,7 +1,9 @@
-//! Random block I/O over a few hot windows, each laid over a border where splitting could go wrong.
+//! Block I/O on one volume: every sector carries a stamp, and every answer goes to the checker.
 //!
-//! The workload knows what it asked and what it was told, and hands both to the checker.
+//! Patterns differ in where the next request lies and how large it is. Windows are laid over borders where
+//! splitting could go wrong.
 
+use super::{Ask, Turn, VOLUME, Workload, name};
 use crate::check::linear::Linear;
 use crate::stamp;
 use device::{Answer, Request};
@@ -10,9 +12,17 @@ use types::rng::Rng;
 use types::units::{CHUNK, SECTOR, SEGMENT};
 use types::{Errno, IoBuf, IoBufMut};
 
+/// Where requests lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// Anywhere in the windows.
+    Random,
+}
+
 /// Settings, drawn by seed.
 #[derive(Clone, Debug)]
 pub struct Shape {
+    pub pattern: Pattern,
     pub len_bytes: u64,
     /// Bytes of each hot window.
     pub window: u64,
@@ -26,8 +36,8 @@ pub struct Shape {
 }
 
 /// One generator over one volume.
-pub struct Workload {
-    pub volume: u64,
+pub struct Block {
+    volume: u64,
     shape: Shape,
     windows: Vec<u64>,
     rng: Rng,
@@ -37,7 +47,7 @@ pub struct Workload {
     asked: u64,
     /// What is read at the very end.
     last_reads: VecDeque<(u64, u64)>,
-    pub answered: u64,
+    answered: u64,
 }
 
 #[derive(Debug)]
@@ -55,15 +65,15 @@ enum Kind {
     Flush,
 }
 
-impl Workload {
+impl Block {
     /// `client` tells the stamps of several openers apart.
-    pub fn new(volume: u64, client: u64, shape: Shape, mut rng: Rng) -> Workload {
+    pub fn new(volume: u64, client: u64, shape: Shape, mut rng: Rng) -> Block {
         let half = shape.window / 2;
         let mut windows = vec![0, CHUNK - half, SEGMENT - half];
         windows.push(rng.below(shape.len_bytes / SECTOR) * SECTOR);
         windows.iter_mut().for_each(|w| *w = (*w).min(shape.len_bytes - shape.window));
         let next_stamp = client << 40 | 1;
-        Workload {
+        Block {
             volume,
             shape,
             windows,
@@ -77,33 +87,7 @@ impl Workload {
         }
     }
 
-    /// Whether everything was asked and answered.
-    pub fn is_done(&self) -> bool {
-        self.asked >= self.shape.operations && self.last_reads.is_empty() && self.inflight.is_empty()
-    }
-
-    /// Whether [`Workload::next`] would give something.
-    pub fn wants_more(&self) -> bool {
-        self.inflight.len() < self.shape.depth && (self.asked < self.shape.operations || !self.last_reads.is_empty())
-    }
-
-    pub fn operations(&self) -> u64 {
-        self.shape.operations
-    }
-
-    /// What is in flight, for a failure's text.
-    pub fn waiting(&self) -> String {
-        let all: Vec<String> = self.inflight.values().take(5).map(|op| format!("{op:?}")).collect();
-        format!("{} [{}]", self.inflight.len(), all.join(", "))
-    }
-
-    pub fn inflight(&self) -> usize {
-        self.inflight.len()
-    }
-
-    /// The next request, while the depth allows one.
-    /// Whoever is `fenced` asks for things that must never take effect.
-    pub fn next(&mut self, now: u64, fenced: bool, linear: &mut Linear) -> Option<(Request, u64)> {
+    fn draw(&mut self, now: u64, fenced: bool, linear: &mut Linear) -> Option<(Request, u64)> {
         if self.inflight.len() >= self.shape.depth {
             return None;
         }
@@ -153,22 +137,6 @@ impl Workload {
         Some(self.ask(request, op))
     }
 
-    /// Asks for at most this many more.
-    pub fn limit(&mut self, more: u64) {
-        self.shape.operations = self.shape.operations.min(self.asked + more);
-    }
-
-    /// Asks for nothing more but one read of every sector that it may have written.
-    pub fn finish(&mut self) {
-        self.asked = self.shape.operations;
-        const STEP: u64 = 128;
-        for window in &self.windows {
-            let (first, sectors) = (window / SECTOR, self.shape.window / SECTOR);
-            self.last_reads
-                .extend((0..sectors.div_ceil(STEP)).map(|n| (first + n * STEP, STEP.min(sectors - n * STEP))));
-        }
-    }
-
     fn payload(&self, sector: u64, count: u64, stamp: u64) -> IoBuf {
         let mut buf = IoBufMut::zeroed((count * SECTOR) as usize);
         for (i, bytes) in buf.chunks_exact_mut(SECTOR as usize).enumerate() {
@@ -182,43 +150,6 @@ impl Workload {
         self.next_token += 1;
         self.inflight.insert(token, op);
         (request, token)
-    }
-
-    /// An answer came. `stolen`: another opener has asked for the volume, so this one may be fenced.
-    ///
-    /// # Errors
-    /// What a user must never be told.
-    pub fn completed(
-        &mut self,
-        token: u64,
-        result: Result<Answer, Errno>,
-        now: u64,
-        stolen: bool,
-        linear: &mut Linear,
-    ) -> Result<(), String> {
-        let op =
-            self.inflight.remove(&token).ok_or_else(|| format!("token {token} was answered twice or never asked"))?;
-        self.answered += 1;
-        match (op.kind, result) {
-            // Zeros over what it takes for a hole touch nothing, and nobody is asked.
-            (Kind::Write { fenced: true, zeros: true, .. }, Ok(_)) => {}
-            (Kind::Write { fenced: true, .. }, Ok(_)) => {
-                return Err("a write that a fenced opener asked for was acknowledged".to_owned());
-            }
-            (Kind::Write { stamp, .. }, Ok(_)) => {
-                for s in op.sector..op.sector + op.count {
-                    linear.write_ended(self.volume, s, stamp, now);
-                }
-            }
-            (Kind::Read, Ok(Answer::Data(bufs))) => {
-                self.check_read(op.sector, op.count, &bufs, op.start, now, linear)?
-            }
-            (Kind::Flush, Ok(_)) => {}
-            (Kind::Read, Ok(other)) => return Err(format!("a read was answered with {other:?}")),
-            (_, Err(Errno::Fenced)) if stolen => {}
-            (_, Err(errno)) => return Err(format!("a request failed: {}", name(errno))),
-        }
-        Ok(())
     }
 
     fn check_read(
@@ -242,22 +173,86 @@ impl Workload {
         }
         Ok(())
     }
-
-    /// The client died: nothing in flight will ever be answered.
-    pub fn forget_inflight(&mut self) {
-        self.inflight.clear();
-    }
 }
 
-fn name(errno: Errno) -> &'static str {
-    match errno {
-        Errno::Invalid => "invalid",
-        Errno::Fenced => "fenced",
-        Errno::NoSpace => "no space",
-        Errno::Damaged => "damaged",
-        Errno::ReadOnly => "read-only",
-        Errno::Gone => "gone",
-        Errno::TimedOut => "timed out",
-        Errno::Shutdown => "shutdown",
+impl Workload for Block {
+    fn volumes(&self) -> Vec<String> {
+        vec![VOLUME.to_owned()]
+    }
+
+    fn wants_more(&self) -> bool {
+        self.inflight.len() < self.shape.depth && (self.asked < self.shape.operations || !self.last_reads.is_empty())
+    }
+
+    fn next(&mut self, turn: &mut Turn<'_>) -> Option<Ask> {
+        let (request, token) = self.draw(turn.now, turn.fenced, turn.linear)?;
+        Some(Ask { slot: 0, request, token })
+    }
+
+    fn completed(&mut self, token: u64, result: Result<Answer, Errno>, turn: &mut Turn<'_>) -> Result<(), String> {
+        let op =
+            self.inflight.remove(&token).ok_or_else(|| format!("token {token} was answered twice or never asked"))?;
+        self.answered += 1;
+        match (op.kind, result) {
+            // Zeros over what it takes for a hole touch nothing, and nobody is asked.
+            (Kind::Write { fenced: true, zeros: true, .. }, Ok(_)) => {}
+            (Kind::Write { fenced: true, .. }, Ok(_)) => {
+                return Err("a write that a fenced opener asked for was acknowledged".to_owned());
+            }
+            (Kind::Write { stamp, .. }, Ok(_)) => {
+                for s in op.sector..op.sector + op.count {
+                    turn.linear.write_ended(self.volume, s, stamp, turn.now);
+                }
+            }
+            (Kind::Read, Ok(Answer::Data(bufs))) => {
+                self.check_read(op.sector, op.count, &bufs, op.start, turn.now, turn.linear)?
+            }
+            (Kind::Flush, Ok(_)) => {}
+            (Kind::Read, Ok(other)) => return Err(format!("a read was answered with {other:?}")),
+            (_, Err(Errno::Fenced)) if turn.stolen => {}
+            (_, Err(Errno::Damaged)) if turn.lenient => {}
+            (_, Err(errno)) => return Err(format!("a request failed: {}", name(errno))),
+        }
+        Ok(())
+    }
+
+    fn forget_inflight(&mut self) {
+        self.inflight.clear();
+    }
+
+    fn limit(&mut self, more: u64) {
+        self.shape.operations = self.shape.operations.min(self.asked + more);
+    }
+
+    /// One read of every sector that it may have written.
+    fn finish(&mut self) {
+        self.asked = self.shape.operations;
+        const STEP: u64 = 128;
+        for window in &self.windows {
+            let (first, sectors) = (window / SECTOR, self.shape.window / SECTOR);
+            self.last_reads
+                .extend((0..sectors.div_ceil(STEP)).map(|n| (first + n * STEP, STEP.min(sectors - n * STEP))));
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.asked >= self.shape.operations && self.last_reads.is_empty() && self.inflight.is_empty()
+    }
+
+    fn inflight(&self) -> usize {
+        self.inflight.len()
+    }
+
+    fn operations(&self) -> u64 {
+        self.shape.operations
+    }
+
+    fn answered(&self) -> u64 {
+        self.answered
+    }
+
+    fn waiting(&self) -> String {
+        let all: Vec<String> = self.inflight.values().take(5).map(|op| format!("{op:?}")).collect();
+        format!("{} [{}]", self.inflight.len(), all.join(", "))
     }
 }

@@ -1,0 +1,81 @@
+//! The budget for lying disks: which OSDs may lose what they have acknowledged and flushed.
+//!
+//! Bit rot, phantom and misdirected writes, wiped disks and failed writes take back what a disk promised.
+//! They hit OSDs of one fixed set only, chosen so that no PG has more than a minority of its replicas there:
+//! then nothing may be lost and nobody may see wrong bytes. Some runs go beyond it on purpose: then data may
+//! be refused or unavailable, and still never wrong.
+//!
+//! Invariant: an OSD outside the set never loses a flushed byte.
+
+use std::collections::{BTreeMap, BTreeSet};
+use types::rng::Rng;
+
+/// Which OSDs may lie in this run, and which have.
+#[derive(Clone, Debug, Default)]
+pub struct Budget {
+    liars: BTreeSet<usize>,
+    /// More than a minority may lie.
+    beyond: bool,
+    /// What each has done.
+    told: BTreeMap<usize, Vec<&'static str>>,
+}
+
+impl Budget {
+    /// Every PG of the run has `replicas` members among `osds` OSDs.
+    pub fn draw(osds: usize, replicas: usize, rng: &mut Rng) -> Budget {
+        let beyond = replicas >= 3 && rng.chance(1, 12);
+        // Whoever is a liar counts in every PG: PGs may have any members.
+        let minority = replicas.saturating_sub(1) / 2;
+        let count = if beyond { rng.between(minority as u64 + 1, osds as u64) as usize } else { minority };
+        let mut all: Vec<usize> = (0..osds).collect();
+        let liars = (0..count).map(|_| all.remove(rng.below(all.len() as u64) as usize)).collect();
+        Budget { liars, beyond, told: BTreeMap::new() }
+    }
+
+    /// One that may lie.
+    pub fn pick(&self, rng: &mut Rng) -> Option<usize> {
+        let all: Vec<usize> = self.liars.iter().copied().collect();
+        (!all.is_empty()).then(|| all[rng.below(all.len() as u64) as usize])
+    }
+
+    /// OSD `i` has lost something.
+    ///
+    /// # Panics
+    /// When it may not.
+    pub fn note(&mut self, i: usize, what: &'static str) {
+        assert!(self.liars.contains(&i), "OSD {i} is not allowed to lie");
+        self.told.entry(i).or_default().push(what);
+    }
+
+    /// Whether OSD `i` has lied: its replicas may be damaged, and it may refuse to serve.
+    pub fn has_lied(&self, i: usize) -> bool {
+        self.told.contains_key(&i)
+    }
+
+    /// Whether so many have lied that requests may fail and PGs may stay down.
+    pub fn is_spent(&self) -> bool {
+        self.beyond && !self.told.is_empty()
+    }
+
+    /// For a failure's text.
+    pub fn describe(&self) -> String {
+        format!("lies: {:?}{}", self.told, if self.beyond { ", beyond the budget" } else { "" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn within_the_budget_only_a_minority_lies() {
+        for seed in 0..200 {
+            let mut rng = Rng::new(seed);
+            for (osds, replicas, most) in [(3, 3, 1), (5, 5, 2), (3, 2, 0), (3, 1, 0), (4, 3, 1)] {
+                let budget = Budget::draw(osds, replicas, &mut rng);
+                assert!(budget.beyond && replicas >= 3 || budget.liars.len() == most, "{budget:?}");
+                assert!(!budget.beyond || budget.liars.len() > most, "{budget:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! What the users of the cluster do: one small trait, and a kind for each way of using volumes.
+//!
+//! ```text
+//! set-up: Kind::volumes → an administrator makes them
+//! start:  Kind::client → one Workload for each client machine; a process opens its volumes and asks
+//! check:  each answer at once, histories in Linear, and Workload::check when all is answered
+//! ```
+//!
+//! A workload knows what it asked and what it was told; it never looks inside the system.
+
+mod block;
+
+pub use block::{Block, Pattern, Shape};
+
+use crate::check::linear::Linear;
+use device::{Answer, Request};
+use types::rng::Rng;
+use types::{Errno, VolumeId};
+
+/// The volume that every kind has.
+pub const VOLUME: &str = "main/v";
+
+/// A way of using volumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Requests of any size over a few windows, each laid over a border where splitting could go wrong.
+    Random,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 1] = [Kind::Random];
+
+    /// Its name on a command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Random => "random",
+        }
+    }
+
+    pub fn by_name(name: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// One by seed.
+    pub fn draw(rng: &mut Rng) -> Kind {
+        Kind::ALL[rng.below(Kind::ALL.len() as u64) as usize]
+    }
+
+    /// Names and lengths of the volumes that must be there; the first is [`VOLUME`].
+    pub fn volumes(self, shape: &Shape) -> Vec<(&'static str, u64)> {
+        vec![(VOLUME, shape.len_bytes)]
+    }
+
+    /// The work of one client machine. `writes`: it may write; `number` tells machines apart.
+    pub fn client(
+        self,
+        volumes: &[VolumeId],
+        number: u64,
+        writes: bool,
+        shape: &Shape,
+        rng: Rng,
+    ) -> Option<Box<dyn Workload>> {
+        let mut shape = shape.clone();
+        if !writes {
+            (shape.read_pct, shape.trim_pct) = (100, 0);
+        }
+        match self {
+            Kind::Random => Some(Box::new(Block::new(volumes[0].0, number, shape, rng))),
+        }
+    }
+}
+
+/// One moment of a client machine.
+pub struct Turn<'a> {
+    /// Global time.
+    pub now: u64,
+    /// Another opener has the volumes: what is asked from now on must never take effect.
+    pub fenced: bool,
+    /// Another opener has asked for them, so this one may be fenced.
+    pub stolen: bool,
+    /// More disks have lied than the budget allows: requests may fail, and still never lie.
+    pub lenient: bool,
+    pub linear: &'a mut Linear,
+}
+
+/// A request for the volume that was opened as number `slot`.
+pub struct Ask {
+    pub slot: usize,
+    pub request: Request,
+    /// Never used twice by one machine.
+    pub token: u64,
+}
+
+/// The work of one client machine; it outlives the machine's processes.
+pub trait Workload {
+    /// Volumes that a new process opens, in order of their slots.
+    fn volumes(&self) -> Vec<String>;
+
+    /// A process has the volume of this slot open.
+    fn opened(&mut self, _slot: usize) {}
+
+    /// Whether [`Workload::next`] would give something.
+    fn wants_more(&self) -> bool;
+
+    /// The next request, while the depth allows one.
+    fn next(&mut self, turn: &mut Turn<'_>) -> Option<Ask>;
+
+    /// An answer came.
+    ///
+    /// # Errors
+    /// What a user must never be told.
+    fn completed(&mut self, token: u64, result: Result<Answer, Errno>, turn: &mut Turn<'_>) -> Result<(), String>;
+
+    /// The process died: nothing in flight will ever be answered.
+    fn forget_inflight(&mut self);
+
+    /// Asks for at most this many more.
+    fn limit(&mut self, more: u64);
+
+    /// Asks for nothing more but what the last check needs to read.
+    fn finish(&mut self);
+
+    /// Whether everything was asked and answered.
+    fn is_done(&self) -> bool;
+
+    /// Requests without an answer.
+    fn inflight(&self) -> usize;
+
+    /// Requests that it means to ask.
+    fn operations(&self) -> u64;
+
+    /// Requests that were answered.
+    fn answered(&self) -> u64;
+
+    /// What is in flight, for a failure's text.
+    fn waiting(&self) -> String;
+
+    /// The last word, when everything was read back.
+    ///
+    /// # Errors
+    /// What cannot be.
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// What an errno is called in a failure's text.
+pub fn name(errno: Errno) -> &'static str {
+    match errno {
+        Errno::Invalid => "invalid",
+        Errno::Fenced => "fenced",
+        Errno::NoSpace => "no space",
+        Errno::Damaged => "damaged",
+        Errno::ReadOnly => "read-only",
+        Errno::Gone => "gone",
+        Errno::TimedOut => "timed out",
+        Errno::Shutdown => "shutdown",
+    }
+}
