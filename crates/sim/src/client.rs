@@ -172,6 +172,9 @@ impl ClientNode {
     pub fn turn(&mut self, world: &World, linear: &mut Linear, post: &mut Post) {
         let now = world.now();
         crate::trace::at(now, crate::trace::Speaker::Client);
+        if let Some((process, env)) = &mut self.running {
+            process.wait(env);
+        }
         loop {
             let Some((process, env)) = &mut self.running else { return };
             process.work(env);

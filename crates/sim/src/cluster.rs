@@ -339,9 +339,12 @@ impl Cluster {
         trace::at(self.world.now(), trace::Speaker::Osd(self.osds[i].id.0));
         let node = &mut self.osds[i];
         let Some((osd, env)) = &mut node.running else { return };
+        // What has come meanwhile first: a real turn begins with the events that ended its wait.
+        let mut turn = osd.wait(env);
         loop {
             self.turns += 1;
-            osd.work(env).and_then(|()| osd.wait(env)).expect("the simulated world does not fail as a whole");
+            turn = turn.and_then(|()| osd.work(env)).and_then(|()| osd.wait(env));
+            turn.as_ref().expect("the simulated world does not fail as a whole");
             if !osd.has_events() {
                 break;
             }

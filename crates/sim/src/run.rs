@@ -23,6 +23,8 @@ use types::{Index, OsdId, PgId, Time, VolumeId};
 const SETUP: Duration = Duration::from_secs(30);
 /// Steps without a step of time: something turns on the spot.
 const STEPS_AT_ONCE_MAX: u32 = 20_000;
+/// Steps between two looks at what every node says of itself.
+const STEPS_PER_LOOK: u64 = 64;
 
 /// What a run found out.
 #[derive(Clone, Debug, Default)]
@@ -59,6 +61,7 @@ pub fn run(seed: u64) -> Report {
         classes: BTreeMap::new(),
         compared: 0,
         at_once: 0,
+        steps: 0,
         away,
     };
     let failure = run.whole().err();
@@ -84,6 +87,7 @@ struct Run {
     classes: BTreeMap<Class, u64>,
     compared: u64,
     at_once: u32,
+    steps: u64,
     /// One OSD is away until the log has forgotten what it needs.
     away: bool,
 }
@@ -93,6 +97,7 @@ impl Run {
         self.set_up()?;
         self.work_under_faults()?;
         self.calm()?;
+        self.cluster.failure()?;
         self.compare()?;
         match self.cluster.linear.violations().first() {
             Some(violation) => Err(violation.to_string()),
@@ -108,7 +113,8 @@ impl Run {
         if self.at_once > STEPS_AT_ONCE_MAX {
             return Err(format!("somebody turns on the spot at {before:?}"));
         }
-        self.cluster.failure()
+        self.steps += 1;
+        if self.steps.is_multiple_of(STEPS_PER_LOOK) { self.cluster.failure() } else { Ok(()) }
     }
 
     /// Steps until `done`, at most for `limit`.

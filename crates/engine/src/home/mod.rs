@@ -209,10 +209,10 @@ impl Home {
 
     /// Which parts of `range` hold data (`true`), in order, tiling it. Blocks count as wholes.
     pub fn extents(&self, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) -> Vec<(SectorRange, bool)> {
-        let chunk = self.chunk(replica, chunk);
+        let Some(chunk) = self.chunk(replica, chunk) else { return vec![(range, false)] };
         let mut runs: Vec<(SectorRange, bool)> = Vec::new();
         for fragment in range.fragments() {
-            let data = chunk.is_some_and(|c| c.is_valid((fragment.start / SECTORS_PER_BLOCK) as usize));
+            let data = chunk.is_valid((fragment.start / SECTORS_PER_BLOCK) as usize);
             match runs.last_mut() {
                 Some((run, kind)) if *kind == data => run.count += fragment.count,
                 _ => runs.push((fragment, data)),

@@ -2,13 +2,67 @@
 //!
 //! Invariant: a page of zeros is not stored, so zero-writing a log ahead of use costs nothing.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::rc::Rc;
 
 pub(super) const PAGE: u64 = 4096;
 const EXTENT_PAGES: u64 = 256;
 
-type Page = Rc<[u8; PAGE as usize]>;
+/// Pages that no image holds any more are kept for the next ones, up to this many a thread.
+const SPARE_MAX: usize = 16 << 10;
+
+type Bytes = [u8; PAGE as usize];
+
+thread_local! {
+    static SPARE: RefCell<Vec<Rc<Bytes>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Counted bytes whose memory is used again: a run writes its logs over and over, and fresh memory from the
+/// kernel costs more than all else that a write does.
+#[derive(Clone)]
+struct Page(Option<Rc<Bytes>>);
+
+impl Page {
+    fn new(bytes: &Bytes) -> Page {
+        let spare = SPARE.with_borrow_mut(Vec::pop);
+        let Some(mut page) = spare else { return Page(Some(Rc::new(*bytes))) };
+        Rc::get_mut(&mut page).expect("a spare page has no owner").copy_from_slice(bytes);
+        Page(Some(page))
+    }
+
+    /// Its bytes alone, to be changed.
+    fn make_mut(&mut self) -> &mut Bytes {
+        if Rc::strong_count(self.0.as_ref().expect("a page has bytes until its end")) > 1 {
+            *self = Page::new(self);
+        }
+        self.0.as_mut().and_then(Rc::get_mut).expect("it is the only owner now")
+    }
+}
+
+impl Deref for Page {
+    type Target = Bytes;
+
+    fn deref(&self) -> &Bytes {
+        self.0.as_ref().expect("a page has bytes until its end")
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        let Some(page) = self.0.take() else { return };
+        if Rc::strong_count(&page) == 1 {
+            // A thread that ends has no spare pages any more.
+            let _ = SPARE.try_with(|spare| {
+                let mut spare = spare.borrow_mut();
+                if spare.len() < SPARE_MAX {
+                    spare.push(page);
+                }
+            });
+        }
+    }
+}
 
 #[derive(Clone, Default)]
 pub(super) struct Image {
@@ -43,11 +97,11 @@ impl Image {
         for (number, start, range) in pages(offset, bytes.len()) {
             let piece = &bytes[range];
             if let Ok(whole) = <&[u8; PAGE as usize]>::try_from(piece) {
-                let page = whole.iter().any(|b| *b != 0).then(|| Rc::new(*whole));
+                let page = (*whole != [0; PAGE as usize]).then(|| Page::new(whole));
                 self.set_page(number, page);
             } else {
-                let mut page = self.page(number).cloned().unwrap_or_else(|| Rc::new([0; PAGE as usize]));
-                Rc::make_mut(&mut page)[start..start + piece.len()].copy_from_slice(piece);
+                let mut page = self.page(number).cloned().unwrap_or_else(|| Page::new(&[0; PAGE as usize]));
+                page.make_mut()[start..start + piece.len()].copy_from_slice(piece);
                 self.set_page(number, Some(page));
             }
         }

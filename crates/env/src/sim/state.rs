@@ -40,9 +40,52 @@ pub(super) struct Node {
     pub ready: VecDeque<Event>,
     pub disks: Vec<Disk>,
     pub listeners: u32,
-    /// What the last turn waits for, on the node's clock.
-    pub deadline: Time,
+    /// What the last turn waits for, on the node's clock, and on the world's.
+    deadline: Time,
+    due: Time,
     pub woken: Arc<AtomicBool>,
+}
+
+impl Node {
+    /// A machine that is off.
+    pub fn new(name: String, clock: NodeClock) -> Node {
+        Node {
+            name,
+            clock,
+            life: 0,
+            power: Power::Off,
+            ready: VecDeque::new(),
+            disks: Vec::new(),
+            listeners: 0,
+            deadline: Time::NEVER,
+            due: Time::NEVER,
+            woken: Arc::new(AtomicBool::new(false)),
+        }
+    }
+
+    /// From now on it waits for this moment of its own clock.
+    pub fn set_deadline(&mut self, deadline: Time) {
+        if deadline != self.deadline {
+            self.deadline = deadline;
+            self.due = self.clock.global(deadline);
+        }
+    }
+
+    /// Its clock goes otherwise from now on.
+    pub fn set_clock(&mut self, clock: NodeClock) {
+        self.clock = clock;
+        self.due = clock.global(self.deadline);
+    }
+
+    /// The first moment of the world at which its deadline has come.
+    pub fn due(&self) -> Time {
+        self.due
+    }
+
+    /// Whether a turn would bring it an event.
+    pub fn has_events(&self) -> bool {
+        self.power == Power::Up && (!self.ready.is_empty() || self.woken.load(Ordering::Relaxed))
+    }
 }
 
 pub(super) struct State {
@@ -144,8 +187,7 @@ impl State {
 
     /// Whether a turn of this node would bring something or is wanted by its deadline.
     pub fn has_events(&self, node: NodeId) -> bool {
-        let node = self.node(node);
-        node.power == Power::Up && (!node.ready.is_empty() || node.woken.load(Ordering::SeqCst))
+        self.node(node).has_events()
     }
 
     /// Ends the life of a node's process.
@@ -156,7 +198,7 @@ impl State {
         target.power = power;
         target.life += 1;
         target.ready.clear();
-        target.deadline = Time::NEVER;
+        target.set_deadline(Time::NEVER);
         for disk in &mut target.disks {
             match power {
                 Power::Off => disk.power_cut(&mut counts),

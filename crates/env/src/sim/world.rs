@@ -8,7 +8,6 @@ use super::trace::FaultCounts;
 use crate::op::{DiskId, DiskInfo, DiskKind, DiskSpec, EnvError, Event, ListenerId, NetAddr, Op};
 use crate::world::{Env, Waker};
 use std::cell::{Ref, RefCell, RefMut};
-use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
@@ -54,17 +53,7 @@ impl World {
         let id = NodeId(u32::try_from(state.nodes.len()).expect("fewer than 2^32 nodes"));
         let boot = Time(state.rng.between(1_000_000_000, 100_000_000_000));
         let clock = NodeClock::new(state.now, boot, 0);
-        state.nodes.push(Node {
-            name: name.to_owned(),
-            clock,
-            life: 0,
-            power: Power::Off,
-            ready: VecDeque::new(),
-            disks: Vec::new(),
-            listeners: 0,
-            deadline: Time::NEVER,
-            woken: Arc::new(AtomicBool::new(false)),
-        });
+        state.nodes.push(Node::new(name.to_owned(), clock));
         id
     }
 
@@ -107,7 +96,7 @@ impl World {
         let boot = Time(state.rng.between(1_000_000_000, 10_000_000_000));
         let now = state.now;
         let target = state.node_mut(node);
-        target.clock = NodeClock::new(now, boot, target.clock.rate_ppm());
+        target.set_clock(NodeClock::new(now, boot, target.clock.rate_ppm()));
     }
 
     /// Whether a process runs there.
@@ -123,15 +112,14 @@ impl World {
     /// When the next entry of the queue is due (now, when a node has something to take).
     pub fn next_event_time(&self) -> Option<Time> {
         let state = self.look();
-        let waiting = (0..state.nodes.len() as u32).any(|n| state.has_events(NodeId(n)));
-        if waiting { Some(state.now) } else { state.next_due() }
+        if state.nodes.iter().any(Node::has_events) { Some(state.now) } else { state.next_due() }
     }
 
     /// As [`World::next_event_time`], counting also the deadlines that the nodes' last turns named.
     pub fn next_turn_time(&self) -> Option<Time> {
         let state = self.look();
         let up = state.nodes.iter().filter(|n| n.power == Power::Up);
-        let deadline = up.map(|n| n.clock.global(n.deadline)).min().filter(|t| *t != Time::NEVER);
+        let deadline = up.map(Node::due).min().filter(|t| *t != Time::NEVER);
         let event = self.next_event_time();
         [deadline.map(|t| t.max(state.now)), event].into_iter().flatten().min()
     }
@@ -152,11 +140,8 @@ impl World {
     /// Nodes that have events, or whose deadline has come; ascending.
     pub fn ready_nodes(&self) -> Vec<NodeId> {
         let state = self.look();
-        let ready = |node: &NodeId| {
-            let target = state.node(*node);
-            state.has_events(*node) || target.power == Power::Up && target.clock.local(state.now) >= target.deadline
-        };
-        (0..state.nodes.len() as u32).map(NodeId).filter(ready).collect()
+        let ready = |(_, n): &(u32, &Node)| n.has_events() || n.power == Power::Up && state.now >= n.due();
+        (0..).zip(&state.nodes).filter(ready).map(|(id, _)| NodeId(id)).collect()
     }
 
     /// What the node's clock shows.
@@ -179,8 +164,8 @@ impl World {
         let mut state = self.state();
         state.counts.clock_changes += 1;
         let now = state.now;
-        let clock = &mut state.node_mut(node).clock;
-        *clock = NodeClock::new(now, clock.local(now), rate_ppm);
+        let target = state.node_mut(node);
+        target.set_clock(NodeClock::new(now, target.clock.local(now), rate_ppm));
     }
 
     /// The node's clock leaps forward (a suspended machine).
@@ -188,8 +173,8 @@ impl World {
         let mut state = self.state();
         state.counts.clock_changes += 1;
         let now = state.now;
-        let clock = &mut state.node_mut(node).clock;
-        *clock = NodeClock::new(now, clock.local(now) + by, clock.rate_ppm());
+        let target = state.node_mut(node);
+        target.set_clock(NodeClock::new(now, target.clock.local(now) + by, target.clock.rate_ppm()));
     }
 
     /// Changes how the network behaves.
@@ -361,7 +346,7 @@ impl Env for SimEnv {
             state.submit(self.node, op);
         }
         let target = state.node_mut(self.node);
-        target.deadline = deadline;
+        target.set_deadline(deadline);
         events.extend(target.ready.drain(..));
         if target.woken.swap(false, Ordering::SeqCst) {
             let now = state.now;

@@ -175,15 +175,20 @@ impl Sector {
 
     fn zones(&self) -> Vec<Zone> {
         let mut zones = Vec::new();
+        // Of the reads that saw each value: the earliest end, the latest start.
+        let mut seen: BTreeMap<Stamp, (At, At)> = BTreeMap::new();
+        for read in &self.reads {
+            let Some(stamp) = read.saw else { continue };
+            let (end, start) = seen.entry(stamp).or_insert((read.end, read.start));
+            (*end, *start) = ((*end).min(read.end), (*start).max(read.start));
+        }
         for (stamp, write) in self.writes.iter().filter(|(_, w)| !w.zeros) {
-            let reads = self.reads.iter().filter(|r| r.saw == Some(*stamp));
             let (mut first_end, mut last_start) = (write.end.min(write.dead), write.start);
-            let mut seen = false;
-            for read in reads {
-                first_end = first_end.min(read.end);
-                last_start = last_start.max(read.start);
-                seen = true;
+            let seen = seen.get(stamp);
+            if let Some((end, start)) = seen {
+                (first_end, last_start) = (first_end.min(*end), last_start.max(*start));
             }
+            let seen = seen.is_some();
             // Nobody knows whether it took effect: it constrains nothing.
             if write.end == NEVER && !seen {
                 continue;

@@ -4,7 +4,7 @@
 //! Each replica is read through its own OSD's engine, as a client's read would be, while nothing changes.
 
 use crate::cluster::Cluster;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use types::limits::PART_MAX;
 use types::units::{SECTOR, SECTORS_PER_CHUNK};
 use types::{ChunkKey, OsdId, PgId, SectorRange, VolumeId};
@@ -37,13 +37,18 @@ pub fn check(cluster: &mut Cluster, volume: VolumeId, chunks: u32, pgs: &[(PgId,
 /// Parts of the chunk where some member may hold data.
 fn ranges_with_data(cluster: &Cluster, pg: PgId, members: &[OsdId], chunk: ChunkKey) -> Vec<SectorRange> {
     let part = (PART_MAX / SECTOR) as u32;
-    let parts = (0..SECTORS_PER_CHUNK / part).map(|n| SectorRange { start: n * part, count: part });
-    let holds = |range: &SectorRange| {
-        let osds = cluster.running().filter(|(id, _)| members.contains(id));
-        osds.flat_map(|(_, osd)| osd.extents_for_tools(pg, chunk, *range)).any(|(_, data)| data)
-    };
     let whole = SectorRange { start: 0, count: SECTORS_PER_CHUNK };
-    if holds(&whole) { parts.filter(holds).collect() } else { Vec::new() }
+    let mut parts: BTreeSet<u32> = BTreeSet::new();
+    for (_, osd) in cluster.running().filter(|(id, _)| members.contains(id)) {
+        let mut at = 0;
+        for (count, data) in osd.extents_for_tools(pg, chunk, whole) {
+            if data && count > 0 {
+                parts.extend(at / part..=(at + count - 1) / part);
+            }
+            at += count;
+        }
+    }
+    parts.into_iter().map(|n| SectorRange { start: n * part, count: part }).collect()
 }
 
 fn differences(pg: PgId, chunk: ChunkKey, range: SectorRange, seen: &BTreeMap<OsdId, Bytes>) -> Result<(), String> {
