@@ -15,6 +15,10 @@ use types::{ClusterId, Time};
 const CAMPAIGN_EVERY: Duration = Duration::from_millis(400);
 /// How often the leadership is kept.
 const KEEP_EVERY: Duration = Duration::from_millis(800);
+/// A leader that has not heard from the store for this long asks it before it answers anybody: another may
+/// lead by now (a stopped process does not feel its lease end). Below the lease of the election, by a margin
+/// for clocks that run apart.
+const BELIEVE: Duration = Duration::from_secs(2);
 /// Inputs taken in one turn.
 const TURN_MAX: usize = 512;
 
@@ -88,6 +92,7 @@ pub(crate) struct Owner {
     streams: BTreeMap<StreamId, mpsc::Sender<OsdDown>>,
     waiting: BTreeMap<Token, Waiting>,
     next_token: u64,
+    /// The store has confirmed the leadership at this moment or later.
     kept: Instant,
 }
 
@@ -141,8 +146,10 @@ impl Owner {
     pub async fn run(mut self) -> Result<(), MetaError> {
         loop {
             let advertise = self.advertise.clone();
+            let asked = Instant::now();
             match self.store.campaign(&advertise).await {
                 Ok(Campaign::Won) => {
+                    self.kept = asked;
                     let ended = self.lead().await;
                     self.end_leadership();
                     if let Err(e) = self.store.resign().await {
@@ -220,7 +227,6 @@ impl Owner {
             Err(e) => return Ok(Ended::Failed(e)),
         };
         let mut control = Control::new(records, self.now());
-        self.kept = Instant::now();
         self.metrics.leading.set(1);
         tracing::info!(address = %self.advertise, "this meta leads");
         self.role.send_replace(Role::Leading);
@@ -263,8 +269,9 @@ impl Owner {
     }
 
     async fn keep(&mut self) -> Result<(), StoreError> {
+        let asked = Instant::now();
         self.store.keep().await?;
-        self.kept = Instant::now();
+        self.kept = asked;
         Ok(())
     }
 
@@ -333,6 +340,9 @@ impl Owner {
             if out.is_empty() {
                 return Ok(());
             }
+            if self.kept.elapsed() >= BELIEVE {
+                self.keep().await?;
+            }
             // What a commit releases is put behind it, so the order stays.
             let mut at = 0;
             while at < out.len() {
@@ -381,5 +391,39 @@ impl Owner {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use metastore::MemStore;
+
+    #[tokio::test]
+    async fn a_leader_that_was_stopped_asks_the_store_before_it_answers() {
+        let image = MemStore::new();
+        let (_inbox, inbox) = mpsc::channel(1);
+        let (_stop, stopped) = watch::channel(false);
+        let (role, _role) = watch::channel(Role::Following { leader: None });
+        let metrics = MetaMetrics::new(&telemetry::Registry::default());
+        let mut owner = Owner::new(Box::new(image.another()), "a:1".to_owned(), inbox, role, stopped, metrics);
+        owner.store.campaign("a:1").await.expect("nobody else is there");
+        let records = owner.records().await.expect("stored").expect("sound");
+        let mut control = Control::new(records, owner.now());
+        let status = |owner: &mut Owner, control: &mut Control| {
+            let (answer, told) = oneshot::channel();
+            owner.take(control, Input::Admin { ask: AdminAsk::Status, answer });
+            told
+        };
+        let told = status(&mut owner, &mut control);
+        owner.perform(&mut control).await.expect("it leads");
+        assert!(matches!(told.await, Ok(Answered::Answer(Ok(_)))));
+
+        // Another takes over while this one stands still; its memory knows nothing of that.
+        image.another().seize("b:1");
+        owner.kept = Instant::now() - BELIEVE;
+        let mut told = status(&mut owner, &mut control);
+        assert!(matches!(owner.perform(&mut control).await, Err(StoreError::Fenced)));
+        assert!(told.try_recv().is_err(), "what it would have said may be old");
     }
 }
