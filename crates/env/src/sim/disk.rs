@@ -7,11 +7,12 @@
 //! its own (which is how a device's cache reorders), and stays when only the process dies.
 //! A failed flush decides the fate of what it should have covered at once: no later flush saves it (R15).
 
-use super::image::{Image, page_numbers};
+use super::image::{Image, PAGE, page_numbers};
+use super::lies::{Lie, is_due};
 use super::state::{Due, State};
 use super::trace::FaultCounts;
 use super::world::NodeId;
-use crate::op::{DiskError, DiskId, Event, Op, Token};
+use crate::op::{DiskError, DiskId, DiskKind, Event, Op, Token};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -46,6 +47,14 @@ pub struct DiskFaults {
     pub fail_flush: Option<u64>,
     /// Chance of EIO for each read, in parts per million.
     pub read_error_ppm: u32,
+    /// The n-th write from now is acknowledged and is nowhere; 0 is the next.
+    pub phantom_write: Option<u64>,
+    /// The n-th write from now is acknowledged and lies elsewhere.
+    pub misdirect_write: Option<u64>,
+    /// The n-th read from now brings the bytes of another place.
+    pub misdirect_read: Option<u64>,
+    /// Writes from here up to there are counted by [`super::Lie::durable_after`].
+    pub watch: (u64, u64),
 }
 
 impl Default for DiskFaults {
@@ -61,6 +70,10 @@ impl Default for DiskFaults {
             fail_write: None,
             fail_flush: None,
             read_error_ppm: 0,
+            phantom_write: None,
+            misdirect_write: None,
+            misdirect_read: None,
+            watch: (0, 0),
         }
     }
 }
@@ -164,6 +177,12 @@ pub(super) struct Disk {
     pub path: PathBuf,
     pub size_bytes: u64,
     pub volatile_cache: bool,
+    /// Of a file, pages that were never flushed are in nobody's extents yet: without a volatile cache, only
+    /// writes to the others are durable at once (R10).
+    pub kind: DiskKind,
+    /// Pages of a file that were written and flushed.
+    settled: BTreeSet<u64>,
+    pub lies: Vec<Lie>,
     pub faults: DiskFaults,
     /// The life of the node that holds the lock.
     pub held_by: Option<u32>,
@@ -181,7 +200,7 @@ pub(super) struct Disk {
     completed: u64,
     flights: BTreeMap<u64, Flight>,
     stalled: Vec<u64>,
-    rng: Rng,
+    pub rng: Rng,
 }
 
 impl Disk {
@@ -191,6 +210,9 @@ impl Disk {
             path,
             size_bytes,
             volatile_cache,
+            kind: DiskKind::Block,
+            settled: BTreeSet::new(),
+            lies: Vec::new(),
             faults: DiskFaults::default(),
             held_by: None,
             read_only: false,
@@ -218,6 +240,11 @@ impl Disk {
         self.durable.write(offset, bytes);
     }
 
+    /// Offsets of the pages between two offsets that hold anything but zeros.
+    pub fn stored_pages(&self, from: u64, to: u64) -> Vec<u64> {
+        self.current.stored(from, to)
+    }
+
     /// Operations that wait for a stuck disk, now that it may go on.
     pub fn take_stalled(&mut self) -> Vec<u64> {
         if self.faults.stuck { Vec::new() } else { std::mem::take(&mut self.stalled) }
@@ -236,10 +263,42 @@ impl Disk {
         dirty.apply_whole(&mut self.current);
         self.dirty.push(dirty);
         self.dirty_bytes += self.dirty.last().map_or(0, Dirty::len);
-        if !self.volatile_cache {
+        if !self.volatile_cache && self.kind == DiskKind::File {
+            self.settle_known_pages();
+        } else if !self.volatile_cache {
             self.commit(self.completed);
         } else if self.dirty.len() > DIRTY_WRITES_MAX || self.dirty_bytes > DIRTY_BYTES_MAX {
             self.commit(self.dirty[self.dirty.len() / 2].seq);
+        }
+    }
+
+    /// A file on a device without a volatile cache: what the last write put on settled pages is durable, the
+    /// rest waits for a flush of the file.
+    fn settle_known_pages(&mut self) {
+        let write = self.dirty.pop().expect("a write has just completed");
+        self.dirty_bytes -= write.len();
+        let mut waiting: Vec<(u64, u64)> = Vec::new();
+        for number in page_numbers(write.offset, write.len()) {
+            if self.settled.contains(&number) {
+                self.durable.share(&self.current, number);
+                continue;
+            }
+            let start = (number * PAGE).max(write.offset) - write.offset;
+            let end = ((number + 1) * PAGE - write.offset).min(write.len());
+            match waiting.last_mut().filter(|(_, last)| *last == start) {
+                Some((_, last)) => *last = end,
+                None => waiting.push((start, end)),
+            }
+        }
+        for (start, end) in waiting {
+            let data = match &write.data {
+                Data::Bytes(bufs) => Data::Bytes(
+                    super::stream::split(super::stream::split(bufs.clone(), end as usize).0, start as usize).1,
+                ),
+                Data::Zeros(_) => Data::Zeros(end - start),
+            };
+            self.dirty.push(Dirty { seq: write.seq, offset: write.offset + start, data });
+            self.dirty_bytes += end - start;
         }
     }
 
@@ -253,6 +312,10 @@ impl Disk {
     /// Makes every write up to `mark` durable.
     fn commit(&mut self, mark: u64) {
         let covered = self.take_dirty(mark);
+        if self.kind == DiskKind::File {
+            self.settled.extend(covered.iter().flat_map(|d| page_numbers(d.offset, d.len())));
+        }
+        self.flushed_after_lies();
         let blurred: BTreeSet<u64> = self.dirty.iter().flat_map(|d| page_numbers(d.offset, d.len())).collect();
         for write in &covered {
             let numbers = page_numbers(write.offset, write.len());
@@ -272,6 +335,7 @@ impl Disk {
     fn decide(&mut self, writes: &[Dirty], counts: &mut FaultCounts) {
         // Three kinds of night: all is lost, all is kept, each write for itself.
         let style = self.rng.below(4);
+        let mut lost = false;
         for write in writes {
             let fate = match (style, self.rng.below(3)) {
                 (0, _) | (2.., 0) => Fate::Lose,
@@ -282,8 +346,12 @@ impl Disk {
                 Fate::Keep => {
                     write.apply_whole(&mut self.durable);
                     counts.writes_kept += 1;
+                    counts.reordered += u64::from(lost);
                 }
-                Fate::Lose => counts.writes_lost += 1,
+                Fate::Lose => {
+                    counts.writes_lost += 1;
+                    lost = true;
+                }
                 Fate::Tear => {
                     self.tear(write);
                     counts.writes_torn += 1;
@@ -349,13 +417,8 @@ impl Disk {
             Stage::Sync { .. } => &mut self.faults.fail_flush,
             Stage::Discard { .. } => return None,
         };
-        match counter {
-            Some(0) => {
-                *counter = None;
-                return io;
-            }
-            Some(n) => *n -= 1,
-            None => {}
+        if is_due(counter) {
+            return io;
         }
         match stage {
             Stage::Write { .. } if self.faults.full => Some(DiskError::NoSpace),
@@ -421,6 +484,7 @@ impl State {
 
     /// A disk operation has run its time.
     pub fn disk_due(&mut self, node: NodeId, disk: DiskId, op: u64) {
+        let mut counts = self.counts;
         let target = self.disk_mut(node, disk);
         if target.faults.stuck {
             if target.flights.contains_key(&op) {
@@ -434,14 +498,21 @@ impl State {
         let event = match stage {
             Stage::Read { offset, mut buf } => {
                 if error.is_none() {
-                    target.current.read(offset, &mut buf);
+                    let place = target.place_of_read(offset, buf.len() as u64, &mut counts);
+                    target.current.read(place, &mut buf);
+                    self.counts = counts;
                 }
                 Event::DiskRead { token, buf, result }
             }
             Stage::Write { offset, bufs, flush } => {
-                if error.is_none() {
-                    target.complete(offset, Data::Bytes(bufs));
+                let len = bufs.iter().map(|b| b.len() as u64).sum();
+                if error.is_none()
+                    && let Some(place) = target.place_of_write(offset, len, &mut counts)
+                {
+                    target.complete(place, Data::Bytes(bufs));
                 }
+                self.counts = counts;
+                let target = self.disk_mut(node, disk);
                 if flush && error.is_none() {
                     let stage = Stage::Sync { mark: target.completed, of_write: true };
                     let error = target.draw_error(&stage);

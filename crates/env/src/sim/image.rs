@@ -107,6 +107,19 @@ impl Image {
         }
     }
 
+    /// Offsets of the stored pages between two offsets.
+    pub fn stored(&self, from: u64, to: u64) -> Vec<u64> {
+        let extents = self.extents.range(from / PAGE / EXTENT_PAGES..=to / PAGE / EXTENT_PAGES);
+        let pages = extents.flat_map(|(extent, pages)| {
+            pages
+                .iter()
+                .zip(extent * EXTENT_PAGES..)
+                .filter(|(page, _)| page.is_some())
+                .map(|(_, number)| number * PAGE)
+        });
+        pages.filter(|at| (from..to).contains(at)).collect()
+    }
+
     /// Makes one page the same as in `other`, sharing it.
     pub fn share(&mut self, other: &Image, number: u64) {
         self.set_page(number, other.page(number).cloned());

@@ -11,6 +11,7 @@
 mod clock;
 mod disk;
 mod image;
+mod lies;
 mod net;
 mod state;
 mod stream;
@@ -21,6 +22,8 @@ mod world;
 
 pub use clock::DRIFT_PPM_MAX;
 pub use disk::DiskFaults;
+pub use lies::{Lie, LieKind};
 pub use net::{Cut, NetConfig};
+pub use state::{Doom, DoomBy};
 pub use trace::FaultCounts;
 pub use world::{DiskImage, NodeId, SimEnv, World};

@@ -9,7 +9,7 @@ use super::state::{Due, Power, State};
 use super::stream::End;
 use super::world::NodeId;
 use crate::op::{ConnId, EnvError, Event, ListenerId, NetAddr, NetError, Op, Token};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -32,6 +32,8 @@ pub struct NetConfig {
     pub reset_ppm: u32,
     /// Chance, in parts per million, that a send arrives in several pieces.
     pub split_ppm: u32,
+    /// Chance, in parts per million, that a bit of a segment flips on its way.
+    pub corrupt_ppm: u32,
     /// A dial that nobody answers ends after this.
     pub connect_timeout: Duration,
     /// A connection whose peer is silent is given up after this, and up to half as much again.
@@ -48,6 +50,7 @@ impl Default for NetConfig {
             loss_delay: Duration::from_millis(400),
             reset_ppm: 0,
             split_ppm: 100_000,
+            corrupt_ppm: 0,
             connect_timeout: Duration::from_secs(3),
             user_timeout: Duration::from_secs(5),
             window_bytes: 512 << 10,
@@ -114,6 +117,8 @@ pub(super) struct Net {
     /// (from, to) that does not pass, since when.
     cuts: BTreeMap<(NodeId, NodeId), Time>,
     slow: BTreeMap<NodeId, u32>,
+    /// (from, to) whose next segment loses a bit.
+    pub garble: BTreeSet<(NodeId, NodeId)>,
 }
 
 impl Net {
@@ -127,6 +132,7 @@ impl Net {
             names: BTreeMap::new(),
             cuts: BTreeMap::new(),
             slow: BTreeMap::new(),
+            garble: BTreeSet::new(),
         }
     }
 

@@ -44,6 +44,44 @@ pub(super) struct Node {
     deadline: Time,
     due: Time,
     pub woken: Arc<AtomicBool>,
+    /// Its process gets no turns (SIGSTOP).
+    pub paused: bool,
+    pub doom: Option<Doom>,
+}
+
+/// When a process will die inside a turn of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Doom {
+    /// Counted down by what [`DoomBy`] says.
+    pub after: u64,
+    pub by: DoomBy,
+    /// Operations behind the fatal one that still go out: none, or each by a coin.
+    pub scatter: bool,
+    /// The machine's power goes too.
+    pub power: bool,
+}
+
+/// What leads to a [`Doom`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DoomBy {
+    /// Operations of any kind.
+    Ops,
+    /// Operations on disks: steps of the log and of background tasks.
+    DiskOps,
+    /// Events that the process takes.
+    Events,
+}
+
+impl Doom {
+    fn counts(&self, op: &Op) -> bool {
+        let disk =
+            matches!(op, Op::DiskRead { .. } | Op::DiskWrite { .. } | Op::DiskFlush { .. } | Op::DiskDiscard { .. });
+        match self.by {
+            DoomBy::Ops => true,
+            DoomBy::DiskOps => disk,
+            DoomBy::Events => false,
+        }
+    }
 }
 
 impl Node {
@@ -60,6 +98,8 @@ impl Node {
             deadline: Time::NEVER,
             due: Time::NEVER,
             woken: Arc::new(AtomicBool::new(false)),
+            paused: false,
+            doom: None,
         }
     }
 
@@ -82,9 +122,14 @@ impl Node {
         self.due
     }
 
+    /// Whether its process gets turns.
+    pub fn runs(&self) -> bool {
+        self.power == Power::Up && !self.paused
+    }
+
     /// Whether a turn would bring it an event.
     pub fn has_events(&self) -> bool {
-        self.power == Power::Up && (!self.ready.is_empty() || self.woken.load(Ordering::Relaxed))
+        self.runs() && (!self.ready.is_empty() || self.woken.load(Ordering::Relaxed))
     }
 }
 
@@ -185,6 +230,68 @@ impl State {
         }
     }
 
+    /// Whether the doom of the node has come with this operation.
+    fn is_doomed_by(&mut self, node: NodeId, op: &Op) -> bool {
+        let Some(doom) = self.node_mut(node).doom.as_mut().filter(|doom| doom.counts(op)) else { return false };
+        let due = doom.after == 0;
+        doom.after = doom.after.saturating_sub(1);
+        due
+    }
+
+    /// Takes in what a turn submits; `false`: the process died on the way.
+    pub fn submit_all(&mut self, node: NodeId, ops: &mut Vec<Op>) -> bool {
+        let mut all = ops.drain(..);
+        while let Some(op) = all.next() {
+            if !self.is_doomed_by(node, &op) {
+                self.submit(node, op);
+                continue;
+            }
+            let doom = self.node(node).doom.expect("it has just come");
+            for op in all {
+                if doom.scatter && self.rng.chance(1, 2) {
+                    self.submit(node, op);
+                }
+            }
+            self.meet(node, doom);
+            return false;
+        }
+        true
+    }
+
+    /// As [`State::submit_all`], by the events that the process is about to take.
+    pub fn doom_of_events(&mut self, node: NodeId) -> bool {
+        let target = self.node_mut(node);
+        let waiting = target.ready.len() as u64;
+        let Some(doom) = target.doom.as_mut().filter(|doom| doom.by == DoomBy::Events) else { return false };
+        if waiting <= doom.after {
+            doom.after -= waiting;
+            return false;
+        }
+        let doom = *doom;
+        self.meet(node, doom);
+        true
+    }
+
+    fn meet(&mut self, node: NodeId, doom: Doom) {
+        self.counts.mid_turn += 1;
+        if doom.power {
+            self.cut_power(node);
+        } else {
+            self.counts.crashes += 1;
+            self.end_life(node, Power::Crashed);
+        }
+    }
+
+    /// The machine loses its power; its clock starts anew.
+    pub fn cut_power(&mut self, node: NodeId) {
+        self.counts.power_cuts += 1;
+        self.end_life(node, Power::Off);
+        let boot = Time(self.rng.between(1_000_000_000, 10_000_000_000));
+        let now = self.now;
+        let target = self.node_mut(node);
+        target.set_clock(NodeClock::new(now, boot, target.clock.rate_ppm()));
+    }
+
     /// Whether a turn of this node would bring something or is wanted by its deadline.
     pub fn has_events(&self, node: NodeId) -> bool {
         self.node(node).has_events()
@@ -198,6 +305,7 @@ impl State {
         target.power = power;
         target.life += 1;
         target.ready.clear();
+        (target.paused, target.doom) = (false, None);
         target.set_deadline(Time::NEVER);
         for disk in &mut target.disks {
             match power {

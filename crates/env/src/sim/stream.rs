@@ -99,7 +99,7 @@ impl End {
 }
 
 /// The first `n` bytes of `bufs`, and the rest.
-fn split(bufs: Vec<IoBuf>, mut n: usize) -> (Vec<IoBuf>, Vec<IoBuf>) {
+pub(super) fn split(bufs: Vec<IoBuf>, mut n: usize) -> (Vec<IoBuf>, Vec<IoBuf>) {
     let (mut head, mut tail) = (Vec::new(), Vec::new());
     for buf in bufs {
         let cut = n.min(buf.len());
@@ -202,11 +202,39 @@ impl State {
         let (from, to) = (end.node, end.peer_node);
         let (delay, lost) = self.net.delay(from, to);
         self.counts.losses += u64::from(lost);
+        let load = self.garble(from, to, load);
         let end = self.net.ends.get_mut(&slot).expect("looked up above");
         let arrives = (self.now + delay).max(end.last_arrival);
         end.last_arrival = arrives;
         end.outgoing.push_back(Segment { arrives, load });
         self.schedule_at(arrives, Due::Net(NetDue::Segment { from: slot }));
+    }
+
+    /// Flips a bit of bytes on their way, when it was ordered or by chance.
+    fn garble(&mut self, from: NodeId, to: NodeId, load: Load) -> Load {
+        let Load::Bytes(mut bufs) = load else { return load };
+        let ordered = self.net.garble.remove(&(from, to));
+        if !ordered && !self.net.rng.chance(self.net.config.corrupt_ppm.into(), 1_000_000) {
+            return Load::Bytes(bufs);
+        }
+        let at = self.net.rng.below(bufs.len() as u64) as usize;
+        let mut copy = IoBufMut::new(bufs[at].len());
+        copy.copy_from_slice(&bufs[at]);
+        let byte = self.net.rng.below(copy.len() as u64) as usize;
+        copy[byte] ^= 1 << self.net.rng.below(8);
+        bufs[at] = copy.freeze();
+        self.counts.garbled += 1;
+        Load::Bytes(bufs)
+    }
+
+    /// One end forgets the connection, and the other hears nothing of it until it sends.
+    pub fn forget(&mut self, a: NodeId, b: NodeId) {
+        for slot in self.ends_between(a, b) {
+            if self.net.ends.get(&slot).is_some_and(|end| end.node == a && !end.ended) {
+                self.counts.half_open += 1;
+                self.lose(slot);
+            }
+        }
     }
 
     /// Completes a send when the window allows it.

@@ -146,3 +146,22 @@ fn an_earlier_life_gets_nothing_and_does_nothing() {
     drop(new);
     assert!(!world.is_up(NodeId(0)), "dropping the env ends the process");
 }
+
+#[test]
+fn a_paused_process_gets_no_turn_and_finds_everything_afterwards() {
+    let world = World::new(5);
+    let mut host = Host::new(&world, "a");
+    world.create_disk(host.node, "/disk", 1 << 20, true);
+    let spec = DiskSpec { path: "/disk".into(), assume_plp: false, read_only: false };
+    let disk = host.env.open_disk(&spec).unwrap().id;
+    let soon = host.env.now() + Duration::from_millis(1);
+    host.env.turn(&mut vec![Op::DiskFlush { token: TOKEN, disk }], &mut host.events, soon).unwrap();
+    world.pause(host.node);
+    pass(&world, SECOND);
+    assert_eq!((world.ready_nodes(), world.next_turn_time()), (vec![], None));
+    world.resume(host.node);
+    assert_eq!(world.ready_nodes(), [host.node]);
+    host.turn([]);
+    assert!(matches!(host.events[..], [Event::DiskFlush { .. }]), "{:?}", host.events);
+    assert!(host.env.now() > soon, "its clock went on");
+}

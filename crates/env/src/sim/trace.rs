@@ -77,6 +77,8 @@ pub struct FaultCounts {
     pub writes_lost: u64,
     pub writes_torn: u64,
     pub writes_kept: u64,
+    /// Writes that survived although an earlier one of the same disk did not.
+    pub reordered: u64,
     /// Operations that failed with an error of the disk.
     pub disk_errors: u64,
     /// Bits and bytes changed through [`super::DiskImage`].
@@ -90,4 +92,44 @@ pub struct FaultCounts {
     /// Connections given up because their peer was silent.
     pub timeouts: u64,
     pub clock_changes: u64,
+    /// Writes that were acknowledged and are nowhere, or elsewhere; reads that brought another place's bytes.
+    pub phantoms: u64,
+    pub misdirected: u64,
+    pub misread: u64,
+    /// Segments of a connection with a flipped bit.
+    pub garbled: u64,
+    /// Connections that one end forgot alone.
+    pub half_open: u64,
+    pub pauses: u64,
+    /// Processes that died between two operations of one turn, or before they took an event.
+    pub mid_turn: u64,
+}
+
+impl FaultCounts {
+    /// Each with its name, for people.
+    pub fn named(&self) -> [(&'static str, u64); 21] {
+        [
+            ("crashes", self.crashes),
+            ("power cuts", self.power_cuts),
+            ("writes lost", self.writes_lost),
+            ("writes torn", self.writes_torn),
+            ("writes kept", self.writes_kept),
+            ("disk errors", self.disk_errors),
+            ("bytes rotted", self.corruptions),
+            ("partitions", self.partitions),
+            ("heals", self.heals),
+            ("resets", self.resets),
+            ("segments late", self.losses),
+            ("timeouts", self.timeouts),
+            ("clock changes", self.clock_changes),
+            ("phantom writes", self.phantoms),
+            ("misdirected writes", self.misdirected),
+            ("misdirected reads", self.misread),
+            ("segments garbled", self.garbled),
+            ("half-open connections", self.half_open),
+            ("pauses", self.pauses),
+            ("deaths inside a turn", self.mid_turn),
+            ("writes reordered", self.reordered),
+        ]
+    }
 }

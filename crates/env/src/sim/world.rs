@@ -2,8 +2,9 @@
 
 use super::clock::{DRIFT_PPM_MAX, NodeClock};
 use super::disk::{Disk, DiskFaults};
+use super::lies::Lie;
 use super::net::{Cut, NetConfig};
-use super::state::{Due, Node, Power, State};
+use super::state::{Doom, Due, Node, Power, State};
 use super::trace::FaultCounts;
 use crate::op::{DiskId, DiskInfo, DiskKind, DiskSpec, EnvError, Event, ListenerId, NetAddr, Op};
 use crate::world::{Env, Waker};
@@ -90,13 +91,30 @@ impl World {
 
     /// The machine loses its power: unflushed writes are kept, lost or torn; its clock starts anew.
     pub fn power_cut(&self, node: NodeId) {
+        self.state().cut_power(node);
+    }
+
+    /// The process gets no turns while time goes on (SIGSTOP); events wait for it. A death ends it too.
+    pub fn pause(&self, node: NodeId) {
         let mut state = self.state();
-        state.counts.power_cuts += 1;
-        state.end_life(node, Power::Off);
-        let boot = Time(state.rng.between(1_000_000_000, 10_000_000_000));
-        let now = state.now;
-        let target = state.node_mut(node);
-        target.set_clock(NodeClock::new(now, boot, target.clock.rate_ppm()));
+        if state.node(node).power == Power::Up && !state.node(node).paused {
+            state.counts.pauses += 1;
+            state.node_mut(node).paused = true;
+        }
+    }
+
+    /// The process goes on.
+    pub fn resume(&self, node: NodeId) {
+        self.state().node_mut(node).paused = false;
+    }
+
+    pub fn is_paused(&self, node: NodeId) -> bool {
+        self.look().node(node).paused
+    }
+
+    /// When the process dies inside a turn of its own; `None`: it does not.
+    pub fn doom(&self, node: NodeId, doom: Option<Doom>) {
+        self.state().node_mut(node).doom = doom;
     }
 
     /// Whether a process runs there.
@@ -118,7 +136,7 @@ impl World {
     /// As [`World::next_event_time`], counting also the deadlines that the nodes' last turns named.
     pub fn next_turn_time(&self) -> Option<Time> {
         let state = self.look();
-        let up = state.nodes.iter().filter(|n| n.power == Power::Up);
+        let up = state.nodes.iter().filter(|n| n.runs());
         let deadline = up.map(Node::due).min().filter(|t| *t != Time::NEVER);
         let event = self.next_event_time();
         [deadline.map(|t| t.max(state.now)), event].into_iter().flatten().min()
@@ -140,7 +158,7 @@ impl World {
     /// Nodes that have events, or whose deadline has come; ascending.
     pub fn ready_nodes(&self) -> Vec<NodeId> {
         let state = self.look();
-        let ready = |(_, n): &(u32, &Node)| n.has_events() || n.power == Power::Up && state.now >= n.due();
+        let ready = |(_, n): &(u32, &Node)| n.has_events() || n.runs() && state.now >= n.due();
         (0..).zip(&state.nodes).filter(ready).map(|(id, _)| NodeId(id)).collect()
     }
 
@@ -201,6 +219,16 @@ impl World {
         self.state().heal_all();
     }
 
+    /// A bit of the next bytes from `a` to `b` flips on the way.
+    pub fn garble(&self, a: NodeId, b: NodeId) {
+        self.state().net.garble.insert((a, b));
+    }
+
+    /// `a` forgets its connections with `b`, which hears nothing of it until it sends.
+    pub fn forget_conns(&self, a: NodeId, b: NodeId) {
+        self.state().forget(a, b);
+    }
+
     /// Resets every connection between the two.
     pub fn reset_conns(&self, a: NodeId, b: NodeId) {
         let mut state = self.state();
@@ -226,6 +254,18 @@ impl World {
             }
             None => disks.push(disk),
         }
+    }
+
+    /// The disk is a file of a file system, or a raw device.
+    pub fn disk_kind(&self, node: NodeId, path: impl AsRef<Path>, kind: DiskKind) {
+        let disk = self.disk_id(node, path.as_ref());
+        self.state().disk_mut(node, disk).kind = kind;
+    }
+
+    /// The writes that are not where they were acknowledged, so far.
+    pub fn disk_lies(&self, node: NodeId, path: impl AsRef<Path>) -> Vec<Lie> {
+        let disk = self.disk_id(node, path.as_ref());
+        self.state().disk_mut(node, disk).lies.clone()
     }
 
     /// Changes how a disk behaves.
@@ -293,6 +333,11 @@ impl DiskImage {
         self.world.state().disk_mut(self.node, self.disk).peek(offset, into);
     }
 
+    /// Offsets of the pages between two offsets that hold anything but zeros.
+    pub fn stored_pages(&self, from: u64, to: u64) -> Vec<u64> {
+        self.world.state().disk_mut(self.node, self.disk).stored_pages(from, to)
+    }
+
     /// Changes bytes behind everybody's back, durably.
     pub fn write(&self, offset: u64, bytes: &[u8]) {
         let mut state = self.world.state();
@@ -342,8 +387,8 @@ impl Env for SimEnv {
             ops.clear();
             return Ok(());
         }
-        for op in ops.drain(..) {
-            state.submit(self.node, op);
+        if !state.submit_all(self.node, ops) || state.doom_of_events(self.node) {
+            return Ok(());
         }
         let target = state.node_mut(self.node);
         target.set_deadline(deadline);
@@ -375,7 +420,7 @@ impl Env for SimEnv {
         disk.read_only = spec.read_only;
         Ok(DiskInfo {
             id: DiskId(id as u32),
-            kind: DiskKind::Block,
+            kind: disk.kind,
             size_bytes: disk.size_bytes,
             align_bytes: SECTOR as u32,
             volatile_cache: disk.volatile_cache && !spec.assume_plp,

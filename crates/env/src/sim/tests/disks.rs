@@ -1,7 +1,7 @@
 //! Disks: what survives which death.
 
 use super::*;
-use crate::{DiskError, EnvError};
+use crate::{DiskError, DiskKind, EnvError};
 use std::collections::BTreeSet;
 
 fn spec() -> DiskSpec {
@@ -253,4 +253,71 @@ fn a_cache_that_is_never_flushed_writes_back_by_itself_and_stays_bounded() {
     host.world.power_cut(host.node);
     let kept = stored(&host, 0, 4096 * 1900);
     assert_eq!(outcome(&kept), "kept", "the oldest writes are durable");
+}
+
+#[test]
+fn a_page_of_a_file_that_was_never_flushed_may_vanish_even_without_a_volatile_cache() {
+    let mut fates = BTreeSet::new();
+    for seed in 0..100 {
+        let (mut host, disk) = host_with_disk(seed, false);
+        host.world.disk_kind(host.node, "/disk", DiskKind::File);
+        written(&mut host, write(disk, 0, filled(9, 16384), false));
+        flushed(&mut host, disk).unwrap();
+        // One write over settled and fresh pages.
+        written(&mut host, write(disk, 12288, filled(1, 8192), false));
+        written(&mut host, write(disk, 65536, filled(1, 4096), false));
+        host.world.power_cut(host.node);
+        assert_eq!(stored(&host, 12288, 4096), vec![1; 4096], "settled pages need no flush");
+        assert_eq!(stored(&host, 0, 12288), vec![9; 12288]);
+        fates.insert(outcome(&stored(&host, 65536, 4096)));
+        fates.insert(outcome(&stored(&host, 16384, 4096)));
+    }
+    assert_eq!(fates, BTreeSet::from(["kept", "lost", "torn"]));
+}
+
+#[test]
+fn a_lying_disk_lies_once_for_each_order_and_remembers_it() {
+    let (mut host, disk) = host_with_disk(7, true);
+    host.world.disk_faults(host.node, "/disk", |f| {
+        (f.phantom_write, f.misdirect_write, f.misdirect_read) = (Some(0), Some(1), Some(0));
+        f.watch = (0, 1 << 20);
+    });
+    written(&mut host, write(disk, 0, filled(1, 4096), true));
+    assert_eq!(stored(&host, 0, 4096), vec![0; 4096], "acknowledged, and never there");
+    written(&mut host, write(disk, 8192, filled(2, 4096), true));
+    assert_eq!(stored(&host, 8192, 4096), vec![0; 4096], "it went elsewhere");
+    let elsewhere = host.world.disk_image(host.node, "/disk").stored_pages(0, 1 << 30);
+    assert_eq!(elsewhere.len(), 1);
+    written(&mut host, write(disk, 16384, filled(3, 4096), true));
+    assert_ne!(read(&mut host, disk, 16384, 4096)[..], [3; 4096], "a read of another place");
+    assert_eq!(read(&mut host, disk, 16384, 4096)[..], [3; 4096]);
+    let lies = host.world.disk_lies(host.node, "/disk");
+    let told: Vec<_> = lies.iter().map(|lie| (lie.kind, lie.offset, lie.durable_after)).collect();
+    assert_eq!(told, [(LieKind::Phantom, 0, 1), (LieKind::Misdirected, 8192, 1)]);
+    let counts = host.world.fault_counts();
+    assert_eq!((counts.phantoms, counts.misdirected, counts.misread), (1, 1, 1));
+}
+
+#[test]
+fn a_doomed_process_dies_between_the_operations_of_one_turn() {
+    let mut behind = BTreeSet::new();
+    for seed in 0..40 {
+        let (mut host, disk) = host_with_disk(seed, true);
+        let doom = Doom { after: 1, by: DoomBy::DiskOps, scatter: seed % 2 == 0, power: false };
+        host.world.doom(host.node, Some(doom));
+        host.turn((0..3).map(|n| write(disk, n << 20, filled(1, 4096), false)));
+        assert!(!host.env.is_alive() && host.events.is_empty());
+        assert_eq!(outcome(&stored(&host, 1 << 20, 4096)), "lost", "the fatal one never left");
+        let third = outcome(&stored(&host, 2 << 20, 4096));
+        assert!(seed % 2 == 0 || third == "lost");
+        behind.insert(third);
+    }
+    assert_eq!(behind, BTreeSet::from(["kept", "lost"]));
+    let (mut host, disk) = host_with_disk(1, true);
+    host.world.doom(host.node, Some(Doom { after: 0, by: DoomBy::Events, scatter: false, power: true }));
+    host.turn([write(disk, 0, filled(1, 4096), true)]);
+    pass(&host.world, SECOND);
+    host.turn([]);
+    assert!(!host.env.is_alive() && host.events.is_empty(), "it dies before it takes the event");
+    assert_eq!(outcome(&stored(&host, 0, 4096)), "kept", "what was done is done");
 }

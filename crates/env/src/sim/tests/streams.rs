@@ -270,3 +270,29 @@ fn a_reset_loses_the_connection_at_both_ends() {
     a.pass(SECOND);
     assert!(a.world.state_for_tests().net.ends.is_empty(), "nothing is kept of a closed connection");
 }
+
+#[test]
+fn a_garbled_segment_has_one_other_bit_and_keeps_its_length() {
+    let (mut a, near, mut b, far) = pair(5);
+    a.world.garble(a.node, b.node);
+    a.turn([send(near, filled(7, 4096))]);
+    let got = received(b.one(recv(far, 4096, 4096))).unwrap();
+    let bits: u32 = got.iter().map(|byte| (byte ^ 7).count_ones()).sum();
+    assert_eq!((got.len(), bits), (4096, 1));
+    a.wait();
+    a.turn([send(near, filled(7, 64))]);
+    assert_eq!(received(b.one(recv(far, 64, 64))).unwrap(), vec![7; 64], "once for each order");
+}
+
+#[test]
+fn a_forgotten_connection_is_lost_to_its_other_end_only_when_that_sends() {
+    let (mut a, near, mut b, far) = pair(6);
+    b.world.forget_conns(b.node, a.node);
+    assert_eq!(received(b.one(recv(far, 8, 8))), Err(NetError::Lost));
+    a.turn([recv(near, 8, 8)]);
+    a.pass(60 * SECOND);
+    assert!(a.events.is_empty(), "nobody has told it");
+    a.turn([send(near, filled(1, 8))]);
+    a.pass(SECOND);
+    assert!(a.events.iter().any(|e| matches!(e, Event::Received { result: Err(NetError::Lost), .. })));
+}
