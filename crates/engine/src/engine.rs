@@ -10,7 +10,7 @@ use crate::home::Home;
 use crate::log::{BuildParts, Done, Kept, Log, RESERVED, Work, build};
 use crate::mount::Mount;
 use crate::read::Reads;
-use crate::replica::Replica;
+use crate::replica::{Replaced, Replica};
 use crate::round::RoundStep;
 use crate::seam::HOME_KEY_BIT;
 use bytes::Bytes;
@@ -73,6 +73,8 @@ pub struct Engine {
     /// Bytes of payload and blocks covered in part, over all overlays.
     pub(crate) overlay_bytes: u64,
     pub(crate) partial_blocks: u64,
+    /// Something was applied since the last round began.
+    pub(crate) k_lags: bool,
     /// Something may wait for a round.
     pub(crate) maybe_dirty: bool,
     /// What waits for a round may give space back: zeros, cuts, ends of replicas.
@@ -117,6 +119,7 @@ impl Engine {
             horizon: 0,
             overlay_bytes: 0,
             partial_blocks: 0,
+            k_lags: false,
             maybe_dirty: false,
             releasing: false,
             round_releases: false,
@@ -241,7 +244,6 @@ impl Engine {
         self.queue(Work::Destroy { replica });
     }
 
-    /// Whether this replica was here and is gone for good.
     /// Keeps the cluster map on the device, for a start without meta.
     ///
     /// # Panics
@@ -259,6 +261,8 @@ impl Engine {
         &self.map
     }
 
+    /// Whether this replica was here and is gone for good. A tombstone is never forgotten: what it refuses is an
+    /// order of meta that is older than the end of the replica, and nothing on the device bounds that age.
     pub fn is_tombstone(&self, replica: ReplicaId) -> bool {
         self.tombstones.contains(&replica)
     }
@@ -275,17 +279,22 @@ impl Engine {
         let Some(r) = self.replicas.get_mut(&replica) else { return };
         assert!(r.damage.is_none(), "{replica} is damaged and appends");
         let mut queued = Vec::with_capacity(entries.len());
+        let mut replaced = VecDeque::new();
         for entry in entries {
             assert!(entry.index > r.applied, "{replica} rewrites applied entry {}", entry.index);
             let kept = Kept::new(entry);
-            r.log.append(kept.clone());
+            replaced.append(&mut r.log.append(kept.clone()));
             queued.push(kept);
         }
         if let Some(hs) = hard_state {
             assert!(hs.commit >= r.applied && hs.commit <= r.log.last(), "commit {} of {replica}", hs.commit);
             r.hard_state = hs;
         }
-        self.queue(Work::Persist { replica, ticket, hard_state, entries: queued, from: 0 });
+        let replaces = !replaced.is_empty();
+        if replaces {
+            r.replaced.push_back(Replaced { entries: replaced, begun: false });
+        }
+        self.queue(Work::Persist { replica, ticket, hard_state, entries: queued, from: 0, replaces });
     }
 
     /// The payload of an entry, from the moment of its append until its segment is freed.
@@ -309,6 +318,7 @@ impl Engine {
         assert!(index > r.applied, "{replica} applies {index} after {}", r.applied);
         assert!(r.damage.is_none(), "{replica} is damaged and applies");
         r.applied = index;
+        self.k_lags = true;
         let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
         let mut judged = None;
         match effect {
@@ -332,7 +342,7 @@ impl Engine {
         }
     }
 
-    /// Reports that what was recovered of a replica cannot be used; it stays damaged until it is destroyed.
+    /// Reports that a replica cannot be used; it stays damaged until it is destroyed, over restarts too.
     pub fn mark_damaged(&mut self, replica: ReplicaId, reason: String) {
         if let Some(r) = self.replicas.get_mut(&replica)
             && r.damage.is_none()
@@ -343,6 +353,10 @@ impl Engine {
             let overlay = std::mem::take(&mut r.overlay);
             self.overlay_bytes -= overlay.bytes();
             self.partial_blocks -= overlay.partial_blocks();
+            // The log says so at once. A state is what an older build reads, too.
+            if r.born && matches!(self.state, State::Running) {
+                self.queue(Work::State { replica });
+            }
             self.unstage(replica);
             self.events.push(EngineEvent::Damaged { replica, reason });
         }
@@ -450,11 +464,11 @@ impl Engine {
         log.durable_seq = batch.seq;
         log.unsealed = !batch.is_seal;
         log.idle_since = now;
-        let copied = batch.done.iter().any(|d| matches!(d, Done::Copied { .. }));
+        let unpins = batch.done.iter().any(|d| matches!(d, Done::Copied { .. } | Done::Replaced(_)));
         for done in batch.done {
             self.done(done);
         }
-        if copied {
+        if unpins {
             self.find_freeable();
             self.copy_forward();
         }
@@ -468,10 +482,13 @@ impl Engine {
             Done::Mounted => self.mount_recorded(),
             Done::Copied { replica, index, term, segment } => {
                 self.stats.copied_entries += 1;
-                let kept = self.replicas.get_mut(&replica).and_then(|r| r.log.get_mut(index));
-                if let Some(kept) = kept.filter(|k| k.term == term) {
-                    kept.segment = segment;
+                if let Some(r) = self.replicas.get_mut(&replica) {
+                    r.note_place(index, term, segment);
                 }
+            }
+            Done::Replaced(replica) => {
+                let oldest = self.replicas.get_mut(&replica).and_then(|r| r.replaced.pop_front());
+                assert!(oldest.is_none_or(|r| r.begun), "what {replica} replaced goes in order");
             }
             Done::RoundMark => self.round_marked(),
             Done::CheckpointBegun { segment } => self.checkpoint_begun(segment),

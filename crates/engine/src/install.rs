@@ -156,6 +156,7 @@ impl Reset {
     /// forgets no vote that was cast in it; the vote of a lower term binds nobody.
     pub fn take_effect(self, r: &mut Replica) -> HardState {
         r.log = ReplicaLog::new(Index(self.index.0 + 1));
+        r.replaced.clear();
         let mut next = HardState { commit: self.index, ..r.hard_state };
         if next.term < self.term {
             (next.term, next.vote) = (self.term, None);
@@ -175,6 +176,7 @@ impl crate::log::Log {
             | Work::Commit { replica, .. }
             | Work::Create { replica }
             | Work::Destroy { replica }
+            | Work::State { replica }
             | Work::Copy { replica, .. }
             | Work::Block { replica, .. } => *replica == id,
             Work::Mount | Work::RoundMark | Work::Checkpoint { .. } | Work::Map | Work::Seal => false,

@@ -16,7 +16,7 @@ use types::{Index, ReplicaId, Term};
 /// Entries that one call queues for copying.
 const COPY_STEP: usize = 256;
 
-/// Entries above K that are only in `segment`.
+/// Entries above K that are only in `segment`: the latest ones, and those whose replacement is not durable.
 fn pinned<'a>(
     replicas: &'a BTreeMap<ReplicaId, Replica>,
     segment: &'a Segment,
@@ -25,10 +25,10 @@ fn pinned<'a>(
         // What a damaged replica holds is not trusted: it is replaced under a new id, not carried along.
         let r = replicas.get(id).filter(|r| r.damage.is_none());
         let above = r.map_or(1..1, |r| r.checkpoint.0.0 + 1..r.log.last().0.min(*highest) + 1);
-        above.filter_map(move |index| {
-            let kept = r?.log.get(Index(index))?;
-            (kept.segment == segment.opened).then_some((*id, kept.index, kept.term))
-        })
+        let latest = above.filter_map(move |index| r?.log.get(Index(index)));
+        let replaced = r.into_iter().flat_map(|r| r.replaced.iter().flat_map(|replaced| &replaced.entries));
+        let here = latest.chain(replaced).filter(|kept| kept.segment == segment.opened);
+        here.map(|kept| (*id, kept.index, kept.term))
     })
 }
 

@@ -3,17 +3,28 @@
 //! Invariant: `checkpoint.index` ≤ `applied` ≤ last entry; a damaged replica stays damaged until it is
 //! destroyed.
 
-use crate::log::ReplicaLog;
+use crate::log::{Kept, ReplicaLog};
 use crate::overlay::Overlay;
 use bytes::Bytes;
 use layout::log::ReplicaRecord;
+use std::collections::VecDeque;
 use types::store::{HardState, ReplicaIdentity};
 use types::{Index, Term};
+
+/// Entries that an append replaces, until its first entry is durable: then replay removes them, too.
+#[derive(Debug)]
+pub(crate) struct Replaced {
+    pub entries: VecDeque<Kept>,
+    /// The append is in a batch. A copy of what it replaces must not come behind it.
+    pub begun: bool,
+}
 
 #[derive(Debug)]
 pub(crate) struct Replica {
     pub identity: ReplicaIdentity,
     pub log: ReplicaLog,
+    /// What appends have replaced that are not durable: the log on the device may have to produce it yet.
+    pub replaced: VecDeque<Replaced>,
     /// The latest that its group gave.
     pub hard_state: HardState,
     /// The latest that is in a batch.
@@ -36,6 +47,7 @@ impl Replica {
         Replica {
             identity,
             log: ReplicaLog::new(Index(1)),
+            replaced: VecDeque::new(),
             hard_state: HardState::default(),
             written_hard_state: HardState::default(),
             first_decision,
@@ -45,6 +57,23 @@ impl Replica {
             damage: None,
             born: false,
             installing: false,
+        }
+    }
+
+    /// The entry at `index` that the log must go on to hold on the device: the latest one, or one that an
+    /// append replaces of which nothing is in a batch yet.
+    pub fn to_copy(&self, index: Index, term: Term) -> Option<&Kept> {
+        let replaced = self.replaced.iter().filter(|r| !r.begun).flat_map(|r| &r.entries);
+        let latest = self.log.get(index).into_iter();
+        latest.chain(replaced).find(|kept| (kept.index, kept.term) == (index, term))
+    }
+
+    /// The entry lies in this segment now.
+    pub fn note_place(&mut self, index: Index, term: Term, segment: u64) {
+        let replaced = self.replaced.iter_mut().flat_map(|r| &mut r.entries);
+        let all = self.log.get_mut(index).into_iter().chain(replaced);
+        for kept in all.filter(|kept| (kept.index, kept.term) == (index, term)) {
+            kept.segment = segment;
         }
     }
 

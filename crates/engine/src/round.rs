@@ -104,7 +104,15 @@ impl Engine {
 
     fn is_pressed(&self) -> bool {
         let pressure = self.pressure();
-        pressure.log.max(pressure.overlay) >= self.config.round_pressure
+        pressure.log.max(pressure.overlay) >= self.config.round_pressure && (self.maybe_dirty || self.frees_log())
+    }
+
+    /// Whether a round lets go of the tail: the last one did not pass it, or its K is behind by now.
+    fn frees_log(&self) -> bool {
+        let log = self.log.as_ref().expect("a running engine has a log");
+        let live = log.ring.live();
+        let Some(tail) = live.get(self.freeable).filter(|_| self.freeable + 1 < live.len()) else { return false };
+        self.k_lags || tail.opened >= log.checkpoint_segment.min(self.horizon)
     }
 
     /// Whether the loop holds rounds back for now. While it does, none is wanted and none makes a deadline.
@@ -174,7 +182,7 @@ impl Engine {
             }
             kept.insert(decision.replica, RoundState { decision, commit });
         }
-        self.maybe_dirty = false;
+        (self.maybe_dirty, self.k_lags) = (false, false);
         self.round_releases = self.releasing;
         self.releasing &= self.round_replicas_max != usize::MAX;
         let horizon = self.log.as_ref().and_then(|log| log.ring.newest()).map_or(0, |s| s.opened);

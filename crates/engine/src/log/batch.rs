@@ -37,6 +37,8 @@ pub(crate) enum Work {
         hard_state: Option<HardState>,
         entries: Vec<Kept>,
         from: usize,
+        /// Its first entry takes the place of others.
+        replaces: bool,
     },
     /// Of the engine itself: a commit index, of entries that are durable, that a round needs durable (R2). May
     /// overtake held work: see `put_hard_state`.
@@ -48,6 +50,10 @@ pub(crate) enum Work {
         replica: ReplicaId,
     },
     Destroy {
+        replica: ReplicaId,
+    },
+    /// The replica as a state block has it, out of turn: it is damaged.
+    State {
         replica: ReplicaId,
     },
     Mount,
@@ -95,6 +101,8 @@ pub(crate) enum Done {
         term: Term,
         segment: u64,
     },
+    /// The first entry of the oldest append of this replica that replaces others.
+    Replaced(ReplicaId),
     RoundMark,
     /// The first part of a checkpoint lies in this segment.
     CheckpointBegun {
@@ -226,6 +234,12 @@ impl Fill {
         self.done.push(Done::Created(replica));
     }
 
+    fn put_state(&mut self, replica: ReplicaId, replicas: &BTreeMap<ReplicaId, Replica>) {
+        let Some(r) = replicas.get(&replica) else { return };
+        put::replica_state(&mut self.records, &r.record());
+        self.count += 1;
+    }
+
     fn put_map(&mut self, map: &Bytes) {
         put::map(&mut self.records, map);
         self.count += 1;
@@ -324,10 +338,10 @@ fn size_of_work(work: &Work, parts: &BuildParts<'_>) -> Option<(usize, usize)> {
     Some(match work {
         Work::Copy { replica, index, term } => {
             // Truncated or freed since: then there is nothing to carry forward.
-            let kept = parts.replicas.get(replica)?.log.get(*index).filter(|k| k.term == *term)?;
+            let kept = parts.replicas.get(replica)?.to_copy(*index, *term)?;
             (entry_len(kept), kept.payload_len())
         }
-        Work::Create { replica } => {
+        Work::Create { replica } | Work::State { replica } => {
             (RECORD_SLACK + parts.replicas.get(replica).map_or(0, |r| r.first_decision.len()), 0)
         }
         Work::Block { payload, .. } => (RECORD_SLACK, payload.buf.len()),
@@ -360,13 +374,14 @@ fn take_one(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bo
             fill.count += 1;
             fill.done.push(Done::Destroyed(*replica));
         }
+        Work::State { replica } => fill.put_state(*replica, parts.replicas),
         Work::Mount => {
             put::mount(&mut fill.records);
             fill.count += 1;
             fill.done.push(Done::Mounted);
         }
         Work::Copy { replica, index, term } => {
-            let kept = parts.replicas[&*replica].log.get(*index).expect("looked up above").clone();
+            let kept = parts.replicas[&*replica].to_copy(*index, *term).expect("looked up above").clone();
             fill.put_entry(*replica, &kept, true);
             fill.done.push(Done::Copied { replica: *replica, index: *index, term: *term, segment: fill.segment });
         }
@@ -405,7 +420,7 @@ fn take_one(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bo
 }
 
 fn take_persist(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bool, bool) {
-    let Work::Persist { replica, ticket, hard_state, entries, from } = work else {
+    let Work::Persist { replica, ticket, hard_state, entries, from, replaces } = work else {
         unreachable!("checked by the caller")
     };
     if !parts.replicas.contains_key(replica) {
@@ -429,8 +444,11 @@ fn take_persist(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) ->
         }
         fill.put_entry(*replica, kept, false);
         let r = parts.replicas.get_mut(replica).expect("checked above");
-        if let Some(live) = r.log.get_mut(kept.index).filter(|live| live.term == kept.term) {
-            live.segment = fill.segment;
+        r.note_place(kept.index, kept.term, fill.segment);
+        if std::mem::take(replaces) {
+            let oldest = r.replaced.iter_mut().find(|replaced| !replaced.begun);
+            oldest.expect("it is kept until the append is durable").begun = true;
+            fill.done.push(Done::Replaced(*replica));
         }
         *from += 1;
     }

@@ -79,18 +79,19 @@ impl ReplicaLog {
         self.entries.get_mut(nth)
     }
 
-    /// Appends, removing what was at or above its index.
+    /// Appends; what was at or above its index is removed and given back.
     ///
     /// # Panics
     /// When it would leave a hole, or replace what is no longer kept.
-    pub fn append(&mut self, kept: Kept) {
+    pub fn append(&mut self, kept: Kept) -> VecDeque<Kept> {
         let index = kept.index.0;
         assert!(index >= self.first, "entry {index} lies below the first kept one, {}", self.first);
         assert!(index <= self.first + self.entries.len() as u64, "entry {index} leaves a hole after {}", self.last());
-        self.entries.truncate((index - self.first) as usize);
+        let replaced = self.entries.split_off((index - self.first) as usize);
         let falls = self.entries.back().is_some_and(|last| last.term > kept.term);
         assert!(!falls, "terms fall at entry {index}");
         self.entries.push_back(kept);
+        replaced
     }
 
     /// Forgets everything below `first`.

@@ -351,7 +351,8 @@ fn contiguous(
     }
     let mut log = ReplicaLog::new(Index(before.0.0 + 1));
     for (_, kept) in run {
-        log.append(kept);
+        let replaced = log.append(kept);
+        assert!(replaced.is_empty(), "indices of a map ascend");
     }
     Ok((log, before))
 }

@@ -13,7 +13,12 @@ const R2: ReplicaId = ReplicaId(2);
 
 /// Offsets and headers of all batches in the first log segment.
 fn batches(rig: &Rig) -> Vec<(usize, BatchHeader)> {
-    let start = rig.superblock.log_start as usize;
+    batches_from(rig, 0)
+}
+
+/// The same of the segment in this slot of the ring.
+pub(super) fn batches_from(rig: &Rig, slot: u32) -> Vec<(usize, BatchHeader)> {
+    let start = (rig.superblock.log_start + u64::from(slot) * rig.superblock.segment_bytes) as usize;
     let mut at = start;
     let mut found = Vec::new();
     while at < start + rig.superblock.segment_bytes as usize {
@@ -28,7 +33,7 @@ fn batches(rig: &Rig) -> Vec<(usize, BatchHeader)> {
     found
 }
 
-fn config() -> EngineConfig {
+pub(super) fn config() -> EngineConfig {
     EngineConfig { round_idle: Duration::from_secs(1000), ..EngineConfig::default() }
 }
 
@@ -124,6 +129,22 @@ fn damage_outlives_the_segment_that_showed_it() {
     rig.disk.power_cut();
     rig.restart();
     assert_eq!(damage_of(&rig), [(R1, true), (R2, false)]);
+}
+
+#[test]
+fn damage_that_the_loop_reports_is_known_after_a_power_cut() {
+    let mut rig = two_replicas(7);
+    one_batch(&mut rig, R1);
+    rig.engine.mark_damaged(R1, "terms do not rise".to_owned());
+    let opened = rig.engine.stats().segments_in_use;
+    rig.settle();
+    assert_eq!(rig.engine.stats().segments_in_use, opened, "no state block says it yet");
+    for _ in 0..2 {
+        rig.disk.power_cut();
+        rig.restart();
+        assert_eq!(damage_of(&rig), [(R1, true), (R2, false)]);
+        assert_eq!(rig.recovered[0].damage.as_deref(), Some("terms do not rise"));
+    }
 }
 
 #[test]

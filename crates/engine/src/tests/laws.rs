@@ -11,7 +11,7 @@ use types::{ClusterId, ReplicaId, SectorRange, Time};
 const R1: ReplicaId = ReplicaId(1);
 const R2: ReplicaId = ReplicaId(2);
 
-fn write(start: u32, count: u32) -> Effect {
+pub(super) fn write(start: u32, count: u32) -> Effect {
     Effect::Write { chunk: chunks()[0], range: SectorRange::new(start, count) }
 }
 
@@ -342,6 +342,25 @@ fn a_round_that_the_loop_holds_back_is_no_deadline() {
     assert_eq!(rig.engine.next_deadline(), Time::NEVER, "a loop that cannot begin one must not turn on the spot");
     rig.engine.hold_rounds(false);
     assert!(rig.engine.wants_round(late) && rig.engine.next_deadline() <= late);
+}
+
+#[test]
+fn an_engine_with_nothing_to_move_and_nothing_to_free_begins_no_round() {
+    let config = EngineConfig { round_pressure: 0.0, ..EngineConfig::default() };
+    let mut rig = Rig::new(12, true, config);
+    rig.create(1);
+    put(&mut rig, R1, vec![write(0, 8), Effect::None]);
+    rig.settle();
+    rig.commit(R1, 2);
+    run_rounds(&mut rig);
+    let before = rig.checkpoints;
+    assert!(before > 0, "what was written went home at once");
+    for _ in 0..100 {
+        rig.now = rig.now + Duration::from_millis(500);
+        rig.turn(16);
+    }
+    assert_eq!(rig.checkpoints, before, "a checkpoint of what the last one said");
+    assert_eq!(rig.engine.next_deadline(), Time::NEVER);
 }
 
 #[test]

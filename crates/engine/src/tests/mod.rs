@@ -8,4 +8,5 @@ mod crash;
 mod damage;
 mod install;
 mod laws;
+mod replaced;
 mod space;

@@ -86,6 +86,7 @@ pub enum Record {
     SegmentOpen {
         replicas: u32,
     },
+    /// In a state block; or alone, when a replica has become damaged.
     ReplicaState(ReplicaRecord),
     /// Part of a state block: replicas that are gone for good.
     Tombstones(Vec<ReplicaId>),
@@ -248,7 +249,7 @@ pub mod put {
         replica_record(out, kind::CREATE, replica);
     }
 
-    /// A replica in a state block.
+    /// A replica in a state block, or one that has become damaged.
     pub fn replica_state(out: &mut Vec<u8>, replica: &ReplicaRecord) {
         replica_record(out, kind::REPLICA_STATE, replica);
     }
