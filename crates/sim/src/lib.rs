@@ -7,16 +7,22 @@
 //!
 //! Invariant: equal seeds give equal trace hashes.
 
+pub mod batch;
 pub mod check;
 pub mod client;
 pub mod cluster;
 pub mod drive;
 pub mod faults;
+pub mod ledger;
 pub mod mail;
 pub mod meta;
 pub mod options;
+pub mod overrides;
 pub mod process;
 pub mod run;
+pub mod shrink;
 pub mod stamp;
+pub mod states;
+pub mod summary;
 pub mod trace;
 pub mod workload;

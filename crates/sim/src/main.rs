@@ -1,13 +1,15 @@
-//! `cargo xtask sim`: runs seeds, prints what they met, and how to replay the first that fails.
+//! `cargo xtask sim`: runs seeds, prints what they met, shrinks the first that fails and says how to replay it.
+
+mod record;
 
 use clap::Parser;
-use sim::run::{Report, run};
-use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use sim::batch::{self, Batch, guarded};
+use sim::overrides::Overrides;
+use sim::run::Report;
+use sim::shrink::{kind_of, shrink};
+use sim::summary::Sum;
 use std::process::ExitCode;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Seeds that have found something once: `seed what it found`, one a line.
 const REGRESSIONS: &str = include_str!("../seeds.txt");
@@ -16,14 +18,17 @@ const REGRESSIONS: &str = include_str!("../seeds.txt");
 #[derive(Parser)]
 #[command(
     name = "sim",
-    after_help = "Examples:\n  cargo xtask sim --seeds 200\n  cargo xtask sim --seed 17 --trace 2> log\n  cargo xtask sim --minutes 30 --start 1000000 --jobs 2"
+    after_help = "Examples:\n  cargo xtask sim --seeds 200\n  cargo xtask sim --seed 17 --trace --until 3.5 2> log\n  \
+                  cargo xtask sim --minutes 30 --start 1000000 --jobs 2\n  \
+                  cargo xtask sim --seed 17 --only-faults 3,7 --operations 50\n  \
+                  cargo xtask sim --ledger --minutes 60 --jobs 2"
 )]
 struct Args {
     /// Run this many seeds, and those of crates/sim/seeds.txt
     #[arg(long, default_value_t = 20)]
     seeds: u64,
     /// Run this seed alone, twice: it must do the same both times
-    #[arg(long, conflicts_with_all = ["minutes", "start"])]
+    #[arg(long, conflicts_with_all = ["minutes", "start", "ledger"])]
     seed: Option<u64>,
     /// The first seed
     #[arg(long, default_value_t = 1)]
@@ -34,22 +39,23 @@ struct Args {
     /// Print what every node logs to standard error (BASALT_LOG chooses; default debug); runs once
     #[arg(long)]
     trace: bool,
+    /// Run a seed once, and shrink nothing
+    #[arg(long)]
+    once: bool,
     /// Seeds at a time, each on its own core
     #[arg(long, default_value_t = 1)]
     jobs: usize,
     /// Go on after a failure
     #[arg(long)]
     keep_going: bool,
-}
-
-/// Sums over all seeds.
-#[derive(Default)]
-struct Sum {
-    seeds: u64,
-    simulated: Duration,
-    totals: BTreeMap<&'static str, u64>,
-    classes: BTreeMap<String, u64>,
-    failures: Vec<(u64, String)>,
+    /// Runs that shrinking the first failure may take; 0 shrinks nothing
+    #[arg(long, default_value_t = 150)]
+    shrink_runs: u32,
+    /// Go on where crates/sim/ledger.csv ends and add to it; the tree must be as committed
+    #[arg(long, conflicts_with_all = ["start", "keep_going"])]
+    ledger: bool,
+    #[command(flatten)]
+    overrides: Overrides,
 }
 
 fn main() -> ExitCode {
@@ -57,119 +63,72 @@ fn main() -> ExitCode {
     if args.trace {
         sim::trace::on();
     } else {
-        std::panic::set_hook(Box::new(|_| {}));
+        batch::keep_panics();
     }
-    let began = clock();
     let sum = match args.seed {
-        Some(seed) => one(seed, args.trace),
-        None => many(&args, began),
+        Some(seed) => one(seed, &args),
+        None if args.ledger => match record::run(&args) {
+            Ok(sum) => sum,
+            Err(why) => {
+                eprintln!("sim: {why:#}");
+                return ExitCode::FAILURE;
+            }
+        },
+        None => batch_of(&args).run(),
     };
-    print(&sum, began.elapsed());
-    if sum.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    print!("{}", sum.to_text());
+    let Some(first) = sum.failures.first() else { return ExitCode::SUCCESS };
+    if !args.trace && !args.once && !args.ledger {
+        smaller(first.seed, &args, first.report.clone());
+    }
+    ExitCode::FAILURE
 }
 
-#[allow(clippy::disallowed_methods)] // how fast it ran is no part of the run
-fn clock() -> Instant {
-    Instant::now()
+fn batch_of(args: &Args) -> Batch {
+    let known = REGRESSIONS.lines().filter_map(|l| l.split_whitespace().next()?.parse().ok());
+    Batch {
+        known: if args.minutes.is_some() { Vec::new() } else { known.collect() },
+        first: args.start,
+        seeds: args.seeds,
+        time: args.minutes.map(|m| Duration::from_secs(60 * m)),
+        jobs: args.jobs,
+        keep_going: args.keep_going,
+        overrides: args.overrides.clone(),
+    }
 }
 
-/// A run whose panic is a failure as any other.
-fn guarded(seed: u64) -> Report {
-    catch_unwind(AssertUnwindSafe(|| run(seed))).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
-        let failure = Some(format!("panic: {}", text.unwrap_or_default()));
-        Report { failure, ..Report::default() }
-    })
-}
-
-fn one(seed: u64, once: bool) -> Sum {
+fn one(seed: u64, args: &Args) -> Sum {
+    let began = batch::clock();
     let mut sum = Sum::default();
-    let first = guarded(seed);
+    let mut first = guarded(seed, &args.overrides);
     println!("seed {seed}: trace hash {:016x}, {:?} simulated", first.trace_hash, first.simulated);
-    if !once {
-        let again = guarded(seed);
+    for struck in &first.schedule {
+        println!("{:>6}  {:?}  {:?}", struck.number, struck.at, struck.class);
+    }
+    if !args.trace && !args.once {
+        let again = guarded(seed, &args.overrides);
         if (again.trace_hash, &again.failure) != (first.trace_hash, &first.failure) {
             let what = format!("two runs differ: {:016x} and {:016x}", first.trace_hash, again.trace_hash);
-            sum.failures.push((seed, what));
+            first.failure.get_or_insert(what);
         }
     }
     sum.add(seed, first);
+    sum.took = began.elapsed();
     sum
 }
 
-fn many(args: &Args, began: Instant) -> Sum {
-    let regressions: Vec<u64> = match args.minutes {
-        Some(_) => Vec::new(),
-        None => REGRESSIONS.lines().filter_map(|l| l.split_whitespace().next()?.parse().ok()).collect(),
-    };
-    let known = regressions.len() as u64;
-    let limit = args.minutes.map(|m| Duration::from_secs(60 * m));
-    let (next, stop, sum) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::new(Sum::default()));
-    let work = || {
-        while !stop.load(Ordering::Relaxed) {
-            let n = next.fetch_add(1, Ordering::Relaxed);
-            let over = limit.map_or(n >= known + args.seeds, |limit| began.elapsed() >= limit);
-            if over {
-                break;
-            }
-            let seed = regressions.get(n as usize).copied().unwrap_or(args.start + n.saturating_sub(known));
-            let report = guarded(seed);
-            if report.failure.is_some() && !args.keep_going {
-                stop.store(true, Ordering::Relaxed);
-            }
-            sum.lock().expect("no thread panics while it holds the sum").add(seed, report);
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..args.jobs.max(1) {
-            scope.spawn(work);
-        }
-    });
-    sum.into_inner().expect("all threads are done")
-}
-
-impl Sum {
-    fn add(&mut self, seed: u64, report: Report) {
-        self.seeds += 1;
-        self.simulated += report.simulated;
-        let struck = report.struck;
-        for (what, n) in [
-            ("requests answered", report.requests),
-            ("sector operations checked", report.sectors),
-            ("replica bytes compared", report.compared),
-            ("followers streamed to", report.streams),
-            ("turns", report.turns),
-            ("crashes", struck.crashes),
-            ("power cuts", struck.power_cuts),
-            ("writes lost", struck.writes_lost),
-            ("writes torn", struck.writes_torn),
-            ("writes kept", struck.writes_kept),
-            ("partitions", struck.partitions),
-            ("resets", struck.resets),
-            ("segments late", struck.losses),
-            ("timeouts", struck.timeouts),
-            ("clock changes", struck.clock_changes),
-        ] {
-            *self.totals.entry(what).or_default() += n;
-        }
-        for (class, n) in report.classes {
-            *self.classes.entry(format!("{class:?}")).or_default() += n;
-        }
-        if let Some(what) = report.failure {
-            println!("seed {seed} FAILED: {what}\n  replay: cargo xtask sim --seed {seed} --trace");
-            self.failures.push((seed, what));
-        }
+/// Shrinks a failure and prints the command that replays what is left.
+fn smaller(seed: u64, args: &Args, first: Report) {
+    // What differs between two runs of one seed is no property of its faults.
+    let again = guarded(seed, &args.overrides);
+    let kind = |r: &Report| r.failure.as_deref().map(kind_of);
+    if args.shrink_runs == 0 || kind(&again) != kind(&first) {
+        return;
     }
-}
-
-fn print(sum: &Sum, took: Duration) {
-    let seconds = took.as_secs_f64();
-    println!("{:>12}  seeds, {:.2} a second, {} failed", sum.seeds, sum.seeds as f64 / seconds, sum.failures.len());
-    println!("{:>12.3}  simulated hours", sum.simulated.as_secs_f64() / 3600.0);
-    for (what, n) in &sum.totals {
-        println!("{n:>12}  {what}");
+    let shrunk = shrink(&args.overrides, first, args.shrink_runs, |overrides| guarded(seed, overrides));
+    println!("shrunk in {} runs: {}", shrunk.runs, shrunk.report.failure.as_deref().unwrap_or_default());
+    for struck in &shrunk.report.schedule {
+        println!("{:>6}  {:?}  {:?}", struck.number, struck.at, struck.class);
     }
-    let classes: Vec<String> = sum.classes.iter().map(|(class, n)| format!("{class} {n}")).collect();
-    println!("faults ordered: {}", classes.join(", "));
+    println!("  replay: cargo xtask sim --seed {seed} {} --trace", shrunk.overrides.to_args());
 }

@@ -7,8 +7,10 @@
 
 use crate::check::replicas;
 use crate::cluster::Cluster;
-use crate::faults::{Class, Faults};
+use crate::faults::{Class, Faults, Struck};
 use crate::options::Options;
+use crate::overrides::Overrides;
+use crate::states::PgState;
 use crate::trace;
 use control::admin::{AdminAsk, PoolCreate};
 use control::{PgRecord, PoolState};
@@ -31,8 +33,13 @@ const STEPS_PER_LOOK: u64 = 64;
 pub struct Report {
     pub trace_hash: u64,
     pub simulated: Duration,
-    pub classes: BTreeMap<Class, u64>,
+    /// Faults that were ordered, and how many PGs stood how at that moment.
+    pub schedule: Vec<Struck>,
+    pub states: BTreeMap<(Class, PgState), u64>,
     pub struck: FaultCounts,
+    /// What each client meant to ask, and how much at once.
+    pub asked_per_client: u64,
+    pub depth: usize,
     /// Requests answered, and sector operations checked.
     pub requests: u64,
     pub sectors: u64,
@@ -47,24 +54,39 @@ pub struct Report {
 
 /// Runs one seed.
 pub fn run(seed: u64) -> Report {
+    run_with(seed, &Overrides::default())
+}
+
+/// Runs one seed with some things otherwise than it decided.
+pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
     let mut rng = Rng::new(seed ^ 0xba5a_17ba_5a17);
     let mut options = Options::draw(&mut rng);
-    let away = options.replicas >= 3 && rng.chance(1, 6);
+    let mut away = options.replicas >= 3 && rng.chance(1, 6);
     if away {
         options.outlast_logs(&mut rng);
     }
+    overrides.apply(&mut options);
+    away &= !overrides.never_away && options.replicas >= 3;
     tracing::info!(?options, "seed {seed}");
+    let (asked_per_client, depth) = (options.shape.operations, options.shape.depth);
     let mut run = Run {
         cluster: Cluster::new(seed, options),
         volumes: Vec::new(),
         rng,
-        classes: BTreeMap::new(),
+        schedule: Vec::new(),
+        states: BTreeMap::new(),
         compared: 0,
         at_once: 0,
         steps: 0,
         away,
+        stop_at: overrides.until.map_or(Time::NEVER, |s| Time((s.max(0.0) * 1e9) as u64)),
+        overrides: overrides.clone(),
     };
-    let failure = run.whole().err();
+    let failure = match run.whole() {
+        Err(End::Failed(what)) => Some(what),
+        Err(End::Stopped) => run.histories().err(),
+        Ok(()) => None,
+    };
     let answered = run.cluster.clients().iter().filter_map(|c| c.workload.as_ref()).map(|w| w.answered()).sum();
     Report {
         trace_hash: run.cluster.world.trace_hash(),
@@ -72,7 +94,10 @@ pub fn run(seed: u64) -> Report {
         struck: run.cluster.world.fault_counts(),
         requests: answered,
         sectors: run.cluster.linear.operations(),
-        classes: run.classes,
+        schedule: run.schedule,
+        states: run.states,
+        asked_per_client,
+        depth,
         compared: run.compared,
         streams: run.cluster.running().map(|(_, osd)| osd.streams_sent().0).sum(),
         turns: run.cluster.turns,
@@ -80,25 +105,47 @@ pub fn run(seed: u64) -> Report {
     }
 }
 
+/// Why a run ends before its end.
+enum End {
+    Failed(String),
+    /// It was told to stop here.
+    Stopped,
+}
+
+impl From<String> for End {
+    fn from(what: String) -> End {
+        End::Failed(what)
+    }
+}
+
 struct Run {
     cluster: Cluster,
     volumes: Vec<VolumeId>,
     rng: Rng,
-    classes: BTreeMap<Class, u64>,
+    schedule: Vec<Struck>,
+    states: BTreeMap<(Class, PgState), u64>,
     compared: u64,
     at_once: u32,
     steps: u64,
     /// One OSD is away until the log has forgotten what it needs.
     away: bool,
+    stop_at: Time,
+    overrides: Overrides,
 }
 
 impl Run {
-    fn whole(&mut self) -> Result<(), String> {
+    fn whole(&mut self) -> Result<(), End> {
         self.set_up()?;
         self.work_under_faults()?;
         self.calm()?;
         self.cluster.failure()?;
         self.compare()?;
+        Ok(self.histories()?)
+    }
+
+    /// What users were told, all of it together.
+    fn histories(&mut self) -> Result<(), String> {
+        self.cluster.failure()?;
         match self.cluster.linear.violations().first() {
             Some(violation) => Err(violation.to_string()),
             None => Ok(()),
@@ -106,30 +153,33 @@ impl Run {
     }
 
     /// One step, at most to `until`.
-    fn step(&mut self, until: Time) -> Result<(), String> {
+    fn step(&mut self, until: Time) -> Result<(), End> {
         let before = self.cluster.world.now();
-        self.cluster.step(until);
+        if before >= self.stop_at {
+            return Err(End::Stopped);
+        }
+        self.cluster.step(until.min(self.stop_at));
         self.at_once = if self.cluster.world.now() == before { self.at_once + 1 } else { 0 };
         if self.at_once > STEPS_AT_ONCE_MAX {
-            return Err(format!("somebody turns on the spot at {before:?}"));
+            return Err(format!("somebody turns on the spot at {before:?}").into());
         }
         self.steps += 1;
-        if self.steps.is_multiple_of(STEPS_PER_LOOK) { self.cluster.failure() } else { Ok(()) }
+        if self.steps.is_multiple_of(STEPS_PER_LOOK) { Ok(self.cluster.failure()?) } else { Ok(()) }
     }
 
     /// Steps until `done`, at most for `limit`.
-    fn until(&mut self, limit: Duration, what: &str, done: impl Fn(&Cluster) -> bool) -> Result<(), String> {
+    fn until(&mut self, limit: Duration, what: &str, done: impl Fn(&Cluster) -> bool) -> Result<(), End> {
         let deadline = self.cluster.world.now() + limit;
         while !done(&self.cluster) {
             if self.cluster.world.now() >= deadline {
-                return Err(format!("not within {limit:?}: {what}; {}", self.cluster.describe()));
+                return Err(format!("not within {limit:?}: {what}; {}", self.cluster.describe()).into());
             }
             self.step(deadline)?;
         }
         Ok(())
     }
 
-    fn set_up(&mut self) -> Result<(), String> {
+    fn set_up(&mut self) -> Result<(), End> {
         let osds = self.cluster.osd_count();
         self.until(SETUP, "all OSDs reach meta", |c| c.osds_in_touch() == osds)?;
         let options = &self.cluster.options;
@@ -151,31 +201,32 @@ impl Run {
         Ok(())
     }
 
-    fn work_under_faults(&mut self) -> Result<(), String> {
+    fn work_under_faults(&mut self) -> Result<(), End> {
         let options = self.cluster.options.clone();
         self.cluster.begin(&self.volumes, options.faults, &mut self.rng);
         if self.away {
             self.miss_a_log()?;
         }
         let now = self.cluster.world.now();
-        let mut faults = Faults::new(self.rng.fork(), now, now + options.faults, &Class::ALL);
+        let mut faults = Faults::new(self.rng.fork(), now, now + options.faults, &Class::ALL, &self.overrides);
         let end = now + options.faults;
         loop {
             let now = self.cluster.world.now();
             trace::at(now, trace::Speaker::Sim);
             faults.act(now, &mut self.cluster);
+            self.schedule.clone_from(&faults.struck);
             if faults.is_over(now) {
                 break;
             }
             self.step(faults.next().unwrap_or(end).max(now))?;
         }
-        self.classes = faults.counts;
+        self.states = faults.states;
         Ok(())
     }
 
     /// An OSD is down through half of the work: when it comes back, only streams help, and all faults strike
     /// while they run.
-    fn miss_a_log(&mut self) -> Result<(), String> {
+    fn miss_a_log(&mut self) -> Result<(), End> {
         let i = self.rng.below(self.cluster.osd_count() as u64) as usize;
         let until = self.cluster.world.now() + self.cluster.options.faults / 2;
         let settled = self.cluster.world.now() + Duration::from_millis(self.rng.between(0, 500));
@@ -191,7 +242,7 @@ impl Run {
     }
 
     /// Nothing is broken any more: everything must work again within its time.
-    fn calm(&mut self) -> Result<(), String> {
+    fn calm(&mut self) -> Result<(), End> {
         trace::at(self.cluster.world.now(), trace::Speaker::Sim);
         tracing::info!("calm");
         self.cluster.mend();

@@ -3,6 +3,9 @@
 //! Every class lives in the module of its group, as a function that strikes now and orders what follows
 //! (mends, the next step of an aimed schedule) in the [`Plan`]. A class is counted when it really struck.
 //!
+//! Each drawn fault has a number and dice of its own, so that leaving some out (see `shrink`) leaves the others as
+//! they were.
+//!
 //! Invariant: all dice are the run's own; when [`Faults::is_over`] says so, nothing is left broken but what
 //! lying disks have lost ([`budget`]).
 
@@ -18,6 +21,8 @@ mod time;
 pub use time::draw_rate;
 
 use crate::cluster::Cluster;
+use crate::overrides::Overrides;
+use crate::states::{self, PgState};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::Time;
@@ -87,7 +92,7 @@ type Step = Box<dyn FnOnce(&mut Strike<'_>)>;
 /// What is ordered, by time.
 #[derive(Default)]
 pub struct Plan {
-    steps: BTreeMap<(Time, u64), Step>,
+    steps: BTreeMap<(Time, u64), (Step, Rng)>,
     seq: u64,
 }
 
@@ -103,7 +108,8 @@ impl Strike<'_> {
     /// Orders `step` after `delay`.
     fn after(&mut self, delay: Duration, step: impl FnOnce(&mut Strike<'_>) + 'static) {
         self.plan.seq += 1;
-        self.plan.steps.insert((self.now + delay, self.plan.seq), Box::new(step));
+        let dice = self.rng.fork();
+        self.plan.steps.insert((self.now + delay, self.plan.seq), (Box::new(step), dice));
     }
 
     /// Orders a mend at a drawn time, often soon: a restart within a promise, a cut within an election.
@@ -119,24 +125,49 @@ impl Strike<'_> {
     }
 }
 
+/// A fault that struck.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Struck {
+    /// The how manieth drawn one it is, from 1.
+    pub number: u64,
+    pub at: Time,
+    pub class: Class,
+}
+
 /// Draws faults until its time is over, then mends everything.
 pub struct Faults {
     rng: Rng,
+    overrides: Overrides,
+    /// Faults drawn.
+    drawn: u64,
     enabled: Vec<Class>,
     next: Time,
     until: Time,
     /// Mean pause between two faults.
     pause_ms: u64,
     plan: Plan,
-    pub counts: BTreeMap<Class, u64>,
+    pub struck: Vec<Struck>,
+    /// How many PGs stood how when a class struck.
+    pub states: BTreeMap<(Class, PgState), u64>,
 }
 
 impl Faults {
     /// Faults between `from` and `until`.
-    pub fn new(mut rng: Rng, from: Time, until: Time, allowed: &[Class]) -> Faults {
+    pub fn new(mut rng: Rng, from: Time, until: Time, allowed: &[Class], overrides: &Overrides) -> Faults {
         let enabled = allowed.iter().copied().filter(|_| rng.chance(1, 2)).collect();
         let pause_ms = rng.between(50, 1500);
-        Faults { rng, enabled, next: from, until, pause_ms, plan: Plan::default(), counts: BTreeMap::new() }
+        Faults {
+            rng,
+            overrides: overrides.clone(),
+            drawn: 0,
+            enabled,
+            next: from,
+            until,
+            pause_ms,
+            plan: Plan::default(),
+            struck: Vec::new(),
+            states: BTreeMap::new(),
+        }
     }
 
     /// When it wants to act next.
@@ -155,17 +186,27 @@ impl Faults {
     pub fn act(&mut self, now: Time, cluster: &mut Cluster) {
         let Faults { rng, plan, .. } = self;
         while let Some(key) = plan.steps.keys().next().copied().filter(|(at, _)| *at <= now) {
-            let step = plan.steps.remove(&key).expect("it was there");
-            step(&mut Strike { now, rng, cluster, plan });
+            let (step, mut dice) = plan.steps.remove(&key).expect("it was there");
+            step(&mut Strike { now, rng: &mut dice, cluster, plan });
         }
         if self.enabled.is_empty() || now < self.next || now >= self.until {
             return;
         }
         let class = self.enabled[rng.below(self.enabled.len() as u64) as usize];
-        tracing::info!(?class, "fault");
-        if class.strike(&mut Strike { now, rng, cluster, plan }) {
-            *self.counts.entry(class).or_default() += 1;
+        let mut dice = rng.fork();
+        self.next = now + Duration::from_millis(rng.between(1, 2 * self.pause_ms));
+        self.drawn += 1;
+        let number = self.drawn;
+        if !self.overrides.strikes(number, class) {
+            return;
         }
-        self.next = now + Duration::from_millis(self.rng.between(1, 2 * self.pause_ms));
+        tracing::info!(number, ?class, "fault");
+        let stood = states::all(cluster);
+        if class.strike(&mut Strike { now, rng: &mut dice, cluster, plan }) {
+            self.struck.push(Struck { number, at: now, class });
+            for state in stood.into_values() {
+                *self.states.entry((class, state)).or_default() += 1;
+            }
+        }
     }
 }

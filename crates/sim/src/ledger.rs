@@ -1,0 +1,146 @@
+//! The ledger of all seeds that were ever run to be counted: `crates/sim/ledger.csv`, one line a stretch of
+//! seeds at one commit. A run begins where the last line ends, at a commit and with a clean tree.
+//!
+//! Invariant: no seed is counted twice, and a line says exactly what ran.
+
+use std::fmt::Write;
+
+/// Columns, in order.
+pub const HEAD: &str = "commit,first_seed,last_seed,seeds,simulated_hours,operations_checked,failed,failed_seeds";
+
+/// One stretch of seeds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    pub commit: String,
+    pub first: u64,
+    pub last: u64,
+    pub hours: f64,
+    pub operations: u64,
+    pub failed: Vec<u64>,
+}
+
+/// Why a ledger cannot be used.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum LedgerError {
+    #[error("line {line} is not made of the ledger's columns: `{text}`")]
+    Malformed { line: usize, text: String },
+    #[error("line {line} begins at seed {first}, and the one before ends at {last}")]
+    Overlap { line: usize, first: u64, last: u64 },
+}
+
+/// All lines.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ledger(pub Vec<Line>);
+
+impl Ledger {
+    /// # Errors
+    /// The first line that is no line of a ledger, or counts a seed again.
+    pub fn parse(text: &str) -> Result<Ledger, LedgerError> {
+        let mut ledger = Ledger::default();
+        for (n, text) in text.lines().enumerate().filter(|(_, l)| !l.is_empty() && *l != HEAD) {
+            let line = n + 1;
+            let parsed = parse_line(text).ok_or_else(|| LedgerError::Malformed { line, text: text.to_owned() })?;
+            let last = ledger.next_seed() - 1;
+            if parsed.first <= last {
+                return Err(LedgerError::Overlap { line, first: parsed.first, last });
+            }
+            ledger.0.push(parsed);
+        }
+        Ok(ledger)
+    }
+
+    /// Where the next run begins.
+    pub fn next_seed(&self) -> u64 {
+        self.0.last().map_or(1, |line| line.last + 1)
+    }
+
+    /// Takes a stretch in; one that goes on where the last line ends, at the same commit, makes that longer.
+    ///
+    /// # Panics
+    /// When it does not begin at [`Ledger::next_seed`].
+    pub fn add(&mut self, line: Line) {
+        assert_eq!(line.first, self.next_seed(), "a ledger has no gaps and counts nothing twice");
+        match self.0.last_mut().filter(|last| last.commit == line.commit) {
+            Some(last) => {
+                last.last = line.last;
+                last.hours += line.hours;
+                last.operations += line.operations;
+                last.failed.extend(line.failed);
+            }
+            None => self.0.push(line),
+        }
+    }
+
+    /// Seeds over all lines.
+    pub fn seeds(&self) -> u64 {
+        self.0.iter().map(|l| l.last - l.first + 1).sum()
+    }
+
+    pub fn to_text(&self) -> String {
+        let mut text = format!("{HEAD}\n");
+        for l in &self.0 {
+            let failed: Vec<String> = l.failed.iter().map(u64::to_string).collect();
+            let (seeds, count) = (l.last - l.first + 1, l.failed.len());
+            let _ = writeln!(
+                text,
+                "{},{},{},{seeds},{:.3},{},{count},{}",
+                l.commit,
+                l.first,
+                l.last,
+                l.hours,
+                l.operations,
+                failed.join(" ")
+            );
+        }
+        text
+    }
+}
+
+fn parse_line(text: &str) -> Option<Line> {
+    let words: Vec<&str> = text.split(',').collect();
+    let [commit, first, last, seeds, hours, operations, count, failed] = words[..] else { return None };
+    let failed: Vec<u64> = failed.split_whitespace().map(|w| w.parse().ok()).collect::<Option<_>>()?;
+    let line = Line {
+        commit: commit.to_owned(),
+        first: first.parse().ok()?,
+        last: last.parse().ok()?,
+        hours: hours.parse().ok()?,
+        operations: operations.parse().ok()?,
+        failed,
+    };
+    let sound = line.first >= 1
+        && line.last >= line.first
+        && seeds.parse() == Ok(line.last - line.first + 1)
+        && count.parse() == Ok(line.failed.len());
+    sound.then_some(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(commit: &str, first: u64, last: u64) -> Line {
+        Line { commit: commit.to_owned(), first, last, hours: 1.5, operations: 10, failed: vec![last] }
+    }
+
+    #[test]
+    fn a_ledger_reads_back_as_written_and_goes_on_where_it_ended() {
+        let mut ledger = Ledger::default();
+        assert_eq!(ledger.next_seed(), 1);
+        ledger.add(line("a", 1, 500));
+        ledger.add(line("a", 501, 1000));
+        ledger.add(line("b", 1001, 1001));
+        assert_eq!((ledger.0.len(), ledger.next_seed(), ledger.seeds()), (2, 1002, 1001));
+        assert_eq!(ledger.0[0].failed, vec![500, 1000]);
+        assert_eq!(Ledger::parse(&ledger.to_text()), Ok(ledger));
+    }
+
+    #[test]
+    fn a_line_that_counts_seeds_twice_or_is_cut_off_is_refused() {
+        let text = format!("{HEAD}\na,1,10,10,0.1,5,0,\nb,10,11,2,0.1,5,0,\n");
+        assert_eq!(Ledger::parse(&text), Err(LedgerError::Overlap { line: 3, first: 10, last: 10 }));
+        for bad in ["a,1,10,9,0.1,5,0,", "a,1,10,10,0.1,5,1,", "a,1,10", "a,0,0,1,0.1,5,0,", "a,1,10,10,0.1,5,1,x"] {
+            assert!(matches!(Ledger::parse(bad), Err(LedgerError::Malformed { .. })), "{bad}");
+        }
+    }
+}

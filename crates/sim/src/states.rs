@@ -1,0 +1,62 @@
+//! Where each PG stood when a fault struck: the other half of what a run has covered.
+
+use crate::cluster::Cluster;
+use std::collections::BTreeMap;
+use types::PgId;
+
+/// A PG as its replicas report it, the worst that holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PgState {
+    /// Nobody leads.
+    Leaderless,
+    /// Somebody leads and does not serve yet.
+    Opening,
+    /// A replica does not serve for ever: damage.
+    Quarantined,
+    /// A follower is brought up to date by a stream.
+    Recovering,
+    /// A follower is not heard.
+    Silent,
+    /// A follower lags.
+    Behind,
+    /// Everybody has everything.
+    Whole,
+}
+
+impl PgState {
+    pub const ALL: [PgState; 7] = [
+        PgState::Whole,
+        PgState::Behind,
+        PgState::Silent,
+        PgState::Recovering,
+        PgState::Opening,
+        PgState::Leaderless,
+        PgState::Quarantined,
+    ];
+}
+
+/// The state of every PG that meta knows or anybody holds.
+pub fn all(cluster: &Cluster) -> BTreeMap<PgId, PgState> {
+    let mut states: BTreeMap<PgId, PgState> = BTreeMap::new();
+    for (_, osd) in cluster.running() {
+        for (pg, _) in osd.quarantined() {
+            states.insert(pg, PgState::Quarantined);
+        }
+        for report in osd.reports_for_tools() {
+            let state = match report.leading {
+                None => PgState::Leaderless,
+                Some(l) if !l.active => PgState::Opening,
+                Some(l) if l.recovering => PgState::Recovering,
+                Some(l) if l.followers_silent > 0 => PgState::Silent,
+                Some(l) if l.followers_behind > 0 => PgState::Behind,
+                Some(_) => PgState::Whole,
+            };
+            let held = states.entry(report.pg).or_insert(state);
+            // A leader knows more than a follower; of damage everybody is to hear.
+            if *held == PgState::Leaderless {
+                *held = state;
+            }
+        }
+    }
+    states
+}

@@ -1,0 +1,146 @@
+//! What many runs met, summed up and printed: seeds, simulated time, faults by class, what was checked, and
+//! how PGs stood when each class struck.
+
+use crate::faults::Class;
+use crate::run::Report;
+use crate::states::PgState;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// A failed run.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    pub seed: u64,
+    pub what: String,
+    pub report: Report,
+}
+
+/// Sums over seeds.
+#[derive(Default)]
+pub struct Sum {
+    pub seeds: u64,
+    pub last_seed: u64,
+    pub simulated: Duration,
+    pub took: Duration,
+    totals: BTreeMap<&'static str, u64>,
+    classes: BTreeMap<Class, u64>,
+    states: BTreeMap<(Class, PgState), u64>,
+    pub failures: Vec<Failure>,
+}
+
+impl Sum {
+    pub fn add(&mut self, seed: u64, report: Report) {
+        self.seeds += 1;
+        self.last_seed = self.last_seed.max(seed);
+        self.simulated += report.simulated;
+        for (what, n) in counts(&report) {
+            *self.totals.entry(what).or_default() += n;
+        }
+        for struck in &report.schedule {
+            *self.classes.entry(struck.class).or_default() += 1;
+        }
+        for (key, n) in &report.states {
+            *self.states.entry(*key).or_default() += n;
+        }
+        if let Some(what) = report.failure.clone() {
+            println!("seed {seed} FAILED: {what}\n  replay: cargo xtask sim --seed {seed} --trace");
+            self.failures.push(Failure { seed, what, report });
+        }
+    }
+
+    /// Takes another sum in.
+    pub fn merge(&mut self, other: Sum) {
+        self.seeds += other.seeds;
+        self.last_seed = self.last_seed.max(other.last_seed);
+        self.simulated += other.simulated;
+        for (what, n) in other.totals {
+            *self.totals.entry(what).or_default() += n;
+        }
+        for (class, n) in other.classes {
+            *self.classes.entry(class).or_default() += n;
+        }
+        for (key, n) in other.states {
+            *self.states.entry(key).or_default() += n;
+        }
+        self.failures.extend(other.failures);
+    }
+
+    /// Sector operations whose histories were checked.
+    pub fn operations(&self) -> u64 {
+        self.totals.get("sector operations checked").copied().unwrap_or(0)
+    }
+
+    /// The table.
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        let rate = self.seeds as f64 / self.took.as_secs_f64().max(1e-9);
+        let _ = writeln!(text, "{:>14}  seeds, {rate:.2} a second, {} failed", self.seeds, self.failures.len());
+        let _ = writeln!(text, "{:>14.3}  simulated hours", self.simulated.as_secs_f64() / 3600.0);
+        for (what, n) in self.totals.iter().filter(|(_, n)| **n > 0) {
+            let _ = writeln!(text, "{n:>14}  {what}");
+        }
+        self.matrix(&mut text);
+        text
+    }
+
+    /// Faults by class, with the states of all PGs at that moment.
+    fn matrix(&self, text: &mut String) {
+        let _ = write!(text, "{:<16}{:>9}", "fault", "struck");
+        for state in PgState::ALL {
+            let _ = write!(text, "{:>12}", format!("{state:?}").to_lowercase());
+        }
+        text.push('\n');
+        for class in Class::ALL {
+            let struck = self.classes.get(&class).copied().unwrap_or(0);
+            let _ = write!(text, "{:<16}{struck:>9}", format!("{class:?}"));
+            for state in PgState::ALL {
+                let _ = write!(text, "{:>12}", self.states.get(&(class, state)).copied().unwrap_or(0));
+            }
+            text.push('\n');
+        }
+    }
+}
+
+fn counts(report: &Report) -> Vec<(&'static str, u64)> {
+    let struck = report.struck;
+    vec![
+        ("requests answered", report.requests),
+        ("sector operations checked", report.sectors),
+        ("replica bytes compared", report.compared),
+        ("followers streamed to", report.streams),
+        ("turns", report.turns),
+        ("crashes", struck.crashes),
+        ("power cuts", struck.power_cuts),
+        ("writes lost", struck.writes_lost),
+        ("writes torn", struck.writes_torn),
+        ("writes kept", struck.writes_kept),
+        ("disk errors", struck.disk_errors),
+        ("corruptions", struck.corruptions),
+        ("partitions", struck.partitions),
+        ("resets", struck.resets),
+        ("segments late", struck.losses),
+        ("timeouts", struck.timeouts),
+        ("clock changes", struck.clock_changes),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::faults::Struck;
+    use types::Time;
+
+    #[test]
+    fn a_fault_is_counted_under_its_class_and_the_states_that_it_met() {
+        let mut sum = Sum::default();
+        let schedule = vec![Struck { number: 1, at: Time::ZERO, class: Class::Crash }];
+        let states = BTreeMap::from([((Class::Crash, PgState::Leaderless), 2)]);
+        sum.add(7, Report { schedule, states, ..Report::default() });
+        let text = sum.to_text();
+        let line = text.lines().find(|l| l.starts_with("Crash")).expect("a line for each class");
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(words, ["Crash", "1", "0", "0", "0", "0", "0", "2", "0"]);
+        assert_eq!(sum.last_seed, 7);
+    }
+}
