@@ -65,6 +65,13 @@ pub fn simulate(args: &[String]) -> Result<()> {
     add_counts("sim", 1, 0)
 }
 
+/// Plants bugs and hunts them with these arguments.
+pub fn planted(args: &[String]) -> Result<()> {
+    let mut all = vec!["run", "--quiet", "--package", "sim", "--features", "planted", "--bin", "planted", "--"];
+    all.extend(args.iter().map(String::as_str));
+    sh::run("cargo", &all)
+}
+
 fn deny() -> Result<()> {
     if !sh::exists("cargo-deny") {
         println!("deny: skipped, cargo-deny is not installed (`make deny` installs it)");

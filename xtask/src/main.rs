@@ -14,6 +14,7 @@ const USAGE: &str = "usage: cargo xtask <command>
   ci              fmt, clippy, tidy, tests, simulation, smoke, deny: what CI runs
   readme          run every shell block of README.md that is marked `sh`
   sim [ARGS]      the simulator: --seeds N, --seed S, --trace, ...
+  planted [ARGS]  plants one bug after another and shows that the simulator finds each: --bug NAME, --list, ...
   totals          print the sum of all test counts of the last `ci` and `readme`
 ";
 
@@ -24,6 +25,7 @@ fn main() -> Result<()> {
         Some("ci") => ci::run(),
         Some("readme") => readme::run(),
         Some("sim") => ci::simulate(&args[1..]),
+        Some("planted") => ci::planted(&args[1..]),
         Some("totals") => ci::totals(),
         _ => {
             eprint!("{USAGE}");

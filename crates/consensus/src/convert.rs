@@ -3,6 +3,7 @@
 use crate::{MSG_ENTRIES_MAX, MSG_PAYLOAD_MAX};
 use bytes::Bytes;
 use raft::eraftpb::{self, MessageType};
+use types::planted::{Bug, on};
 use types::store::{Crcs, HardState};
 use types::{Entry, EntryKind, Index, IoBuf, PgId, ReplicaId, Term};
 use wire::{RaftKind, RaftMsg};
@@ -102,7 +103,7 @@ pub(crate) fn message_from_raft(
         commit: Index(msg.commit),
         commit_term: Term(msg.commit_term),
         reject: msg.reject,
-        reject_hint: Index(msg.reject_hint),
+        reject_hint: Index(msg.reject_hint + u64::from(msg.reject && on(Bug::ConflictHintOff))),
         context: std::mem::take(&mut msg.context),
         entries: Vec::new(),
         snapshot: None,

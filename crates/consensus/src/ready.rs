@@ -7,6 +7,7 @@ use crate::convert::{entry_from_raft, hard_state_from_raft, message_from_raft};
 use crate::node::{Node, Role};
 use bytes::Bytes;
 use std::collections::VecDeque;
+use types::planted::{Bug, on};
 use types::store::{HardState, Persist};
 use types::{EntryKind, Index, ReplicaId, Term};
 use wire::{RaftKind, RaftMsg};
@@ -158,7 +159,12 @@ impl Node {
         }
         // A commit index alone is not worth a write: it goes with the next one, and with every checkpoint.
         if reported {
-            let changed = (hard_state != self.pipeline.given).then_some(hard_state);
+            let mut changed = (hard_state != self.pipeline.given).then_some(hard_state);
+            if let Some(written) = &mut changed
+                && on(Bug::VoteNotDurable)
+            {
+                written.vote = None;
+            }
             self.pipeline.given = hard_state;
             out.persists.push(Persist {
                 replica: self.id(),
@@ -215,12 +221,18 @@ impl Node {
             later.extend(now);
         }
         let number = pipeline.number;
+        if on(Bug::AckBeforeDurable) {
+            pipeline.outbox.append(&mut later);
+        }
         if !reported && pipeline.outstanding.is_empty() {
             assert_eq!(pipeline.durable_vote, vote, "a vote changes only with a write");
             pipeline.release(later);
             self.raw.on_persist_ready(number);
         } else {
             pipeline.outstanding.push_back(Outstanding { number, reported, vote, messages: later });
+        }
+        if self.is_leader() && on(Bug::OwnLogCountedEarly) {
+            self.raw.on_persist_ready(number);
         }
     }
 

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use env::{DiskError, DiskInfo, Event, Op, Token};
 use layout::log::BATCH_ALIGN;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use types::planted::{Bug, on};
 use types::rng::Rng;
 use types::store::{Crcs, DecisionState, Effect, Persist, ReplicaIdentity};
 use types::{ClusterId, Index, IoBuf, OsdId, OsdUuid, ReplicaId, Term, Time};
@@ -442,7 +443,7 @@ impl Engine {
             rng: &mut self.rng,
         };
         let Some(built) = build(log, &mut parts) else { return };
-        let flush = self.disk.volatile_cache;
+        let flush = self.disk.volatile_cache && !on(Bug::LogWithoutFlush);
         self.stats.batches += 1;
         self.stats.records += u64::from(built.records);
         self.stats.log_bytes += built.len_bytes;
@@ -454,7 +455,9 @@ impl Engine {
     }
 
     fn batch_written(&mut self, result: Result<(), DiskError>) {
-        if let Err(source) = result {
+        if let Err(source) = result
+            && !on(Bug::WriteErrorIgnored)
+        {
             return self.poison("writing the log", source);
         }
         let now = self.now;

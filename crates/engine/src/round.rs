@@ -19,6 +19,7 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
+use types::planted::{Bug, on};
 use types::store::{Crcs, DecisionState};
 use types::{ChunkKey, ReplicaId, SectorRange, Time};
 
@@ -176,7 +177,7 @@ impl Engine {
             }
             r.overlay.freeze();
             let commit = r.written_hard_state.commit.max(decision.index);
-            if r.written_hard_state.commit < decision.index {
+            if r.written_hard_state.commit < decision.index && !on(Bug::CommitNotLogged) {
                 // R2: a commit at or above K is durable before home is touched.
                 self.queue(Work::Commit { replica: decision.replica, commit });
             }
@@ -227,6 +228,9 @@ impl Engine {
                 unreachable!("seen above")
             };
             self.round = RoundStep::Marking { run };
+            if on(Bug::HomeBeforeDurable) {
+                return self.round_marked();
+            }
             self.queue(Work::RoundMark);
         }
     }
@@ -253,7 +257,7 @@ impl Engine {
         r.overlay.complete(chunk, range, payload.clone());
         self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
         self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;
-        if let Some(payload) = payload {
+        if let Some(payload) = payload.filter(|_| !on(Bug::CompletedBlockNotLogged)) {
             self.stats.completed_blocks += 1;
             let block = (range.start / types::units::SECTORS_PER_BLOCK) as u16;
             self.queue(Work::Block { replica, chunk, block, index, payload });
@@ -397,6 +401,9 @@ impl Engine {
             let Some(r) = self.replicas.get_mut(&replica) else { continue };
             assert!(state.decision.index >= r.checkpoint.0, "K of {replica} goes back");
             r.checkpoint = (state.decision.index, state.decision.term);
+            if r.applied > state.decision.index && on(Bug::StampAtRoundEnd) {
+                r.checkpoint.0 = r.applied;
+            }
             r.first_decision = Bytes::new();
             let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
             let frozen = r.overlay.drop_frozen();

@@ -11,6 +11,7 @@ use consensus::ConfState;
 use std::collections::BTreeMap;
 use types::control::Attach;
 use types::map::Member;
+use types::planted::{Bug, on};
 use types::store::Effect;
 use types::{Epoch, Errno, OsdId, ReplicaId, SessionId, VolumeId};
 
@@ -101,7 +102,7 @@ impl Decision {
     fn stamped(&mut self, volume: VolumeId, chunk: Option<u32>, stamp: &Stamp, effect: Effect) -> Outcome {
         let Some(attached) = self.volumes.get_mut(&volume) else { return Outcome::Refused(Errno::Gone) };
         let holds = attached.session == stamp.session && attached.epoch == stamp.epoch && stamp.session.0 != 0;
-        if !holds {
+        if !holds && !on(Bug::FenceIgnored) {
             return Outcome::Refused(Errno::Fenced);
         }
         if chunk.is_some_and(|index| index >= attached.chunk_count) {
@@ -116,7 +117,7 @@ impl Decision {
 
     /// Fence, resize and delete are the same record (R6).
     fn attach(&mut self, attach: &Attach) -> Outcome {
-        if attach.order <= self.order {
+        if attach.order <= self.order && !on(Bug::AttachOrderIgnored) {
             return Outcome::StaleOrder { last: self.order };
         }
         let old = self.volumes.get(&attach.volume);
@@ -164,7 +165,8 @@ impl Decision {
             out.put_u32_le(attached.chunk_count);
             out.put_u32_le(0);
             out.put_u64_le(attached.window.watermark);
-            attached.window.bits.iter().for_each(|word| out.put_u64_le(*word));
+            let bits = if on(Bug::WindowNotCheckpointed) { Default::default() } else { attached.window.bits };
+            bits.iter().for_each(|word| out.put_u64_le(*word));
         }
         // Room for what comes later (snapshots, holds): a length and that many bytes.
         out.put_u32_le(0);

@@ -5,6 +5,7 @@
 //! from the group's seeded generator.
 
 use crate::Timing;
+use types::planted::{Bug, on};
 use types::rng::Rng;
 use types::{ReplicaId, Time};
 use wire::RaftMsg;
@@ -77,11 +78,12 @@ impl Election {
 
     /// Whether a vote for `candidate` is forbidden now by silence or by a promise to another.
     pub fn forbids_vote(&self, now: Time, candidate: ReplicaId) -> bool {
-        self.is_silent(now) || (now < self.promise.1 && self.promise.0 != Some(candidate))
+        let promised = now < self.promise.1 && self.promise.0 != Some(candidate);
+        self.is_silent(now) || (promised && !on(Bug::PromiseIgnored))
     }
 
     pub fn is_silent(&self, now: Time) -> bool {
-        now < self.silent_until
+        now < self.silent_until && !on(Bug::VoteAfterRestart)
     }
 
     /// The leader's connection closed; `rank` voters go before this one.

@@ -17,6 +17,7 @@ use crate::{Action, GroupConfig, descriptor};
 use bytes::Bytes;
 use consensus::{Config, Node, Ready, Start, StartError, StepError};
 use std::collections::VecDeque;
+use types::planted::{Bug, on};
 use types::rng::Rng;
 use types::store::{DecisionState, Recovered, ReplicaIdentity};
 use types::{Index, OsdId, PgId, ReplicaId, Term, Time};
@@ -158,7 +159,8 @@ impl Group {
     /// Whether requests may be taken: in office, first own entry applied, not handing over (R3).
     pub(crate) fn serves(&self) -> bool {
         let applied = self.node.applied();
-        self.transfer.is_none() && self.current().is_some_and(|leading| leading.own_index <= applied)
+        let began = |own_index| own_index <= applied || on(Bug::ServedBeforeOwnEntry);
+        self.transfer.is_none() && self.current().is_some_and(|leading| began(leading.own_index))
     }
 
     pub(crate) fn osd_of(&self, replica: ReplicaId) -> Option<OsdId> {

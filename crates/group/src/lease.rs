@@ -5,6 +5,7 @@
 //! send time, echoed; nothing of another clock enters.
 
 use consensus::ConfState;
+use types::planted::{Bug, on};
 use types::{Index, ReplicaId, Term, Time};
 
 /// One follower's last word.
@@ -72,7 +73,9 @@ impl Leading {
 
     /// Whether the lease stands at `now`.
     pub fn lease_holds(&self, now: Time, lease: std::time::Duration) -> bool {
-        !self.forfeited && self.majority_at > Time::ZERO && now < self.majority_at + lease
+        let given_up = self.forfeited && !on(Bug::LeaseKeptOverGoodbye);
+        let over = now >= self.majority_at + lease && !on(Bug::LeaseWithoutEnd);
+        !given_up && self.majority_at > Time::ZERO && !over
     }
 
     /// The newest sign of a majority; at first the moment of election.

@@ -4,6 +4,7 @@
 //! is at the leader's term with that leader; an echo counts only in the term that it names.
 
 use crate::{Action, Group};
+use types::planted::{Bug, on};
 use types::{OsdId, Term, Time};
 use wire::Listed;
 
@@ -45,6 +46,7 @@ impl Group {
             return;
         }
         let Some(follower) = self.node.follower(replica) else { return };
+        let sent_at = if on(Bug::LeaseFromArrival) { now } else { sent_at };
         let last = self.node.last_index();
         let (me, conf) = (self.identity.replica, &self.decision.conf);
         let leading = self.leading.as_mut().expect("it was just seen");
@@ -67,7 +69,10 @@ impl Group {
         let leading = self.current().filter(|_| self.transfer.is_none())?;
         let to = self.replica_on(osd)?;
         let follower = self.node.follower(to).filter(|_| to != self.identity.replica)?;
-        let commit = follower.matched.min(self.node.commit_index());
+        let mut commit = follower.matched.min(self.node.commit_index());
+        if commit < self.node.commit_index() && on(Bug::CommitBeyondMatch) {
+            commit = self.node.commit_index();
+        }
         let item = Listed { pg: self.identity.pg, from: self.identity.replica, to, term: leading.term, commit };
         let behind = follower.matched < self.node.last_index() || !follower.streaming;
         let io = self.last_io.is_some_and(|at| now.since(at) < self.config.timing.active);

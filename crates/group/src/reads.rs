@@ -9,6 +9,7 @@ use crate::admit::reply;
 use crate::{Action, Group, Origin};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
+use types::planted::{Bug, on};
 use types::{ChunkKey, Errno, Index, SectorRange, Time};
 use wire::{Reject, ReplyBody};
 
@@ -101,8 +102,9 @@ impl Group {
         }
         self.reads.count += 1;
         let read = Read { origin, id, chunk, range, extents };
-        if self.lease_holds(now) {
-            self.start_read(read, true, actions);
+        let leased = self.lease_holds(now);
+        if leased || on(Bug::ReadWithoutLease) {
+            self.start_read(read, leased, actions);
         } else {
             self.reads.waiting.push(read);
         }
@@ -145,7 +147,7 @@ impl Group {
     ) {
         // Absent: it was refused when this office ended.
         let Some(running) = self.reads.running.remove(&read) else { return };
-        if running.leased && !self.lease_holds(now) {
+        if running.leased && !self.lease_holds(now) && !on(Bug::LeaseNotCheckedAtEnd) {
             self.reads.waiting.push(running.read);
             return;
         }

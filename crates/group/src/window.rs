@@ -4,6 +4,7 @@
 //! the watermark is remembered as "done", what lies 256 or more above it is refused.
 
 use types::limits::SESSION_WINDOW;
+use types::planted::{Bug, on};
 
 const WORDS: usize = (SESSION_WINDOW / 64) as usize;
 
@@ -29,12 +30,14 @@ impl Window {
     /// Takes `seq` in, after raising the watermark.
     pub fn take(&mut self, seq: u64, watermark: u64) -> Seen {
         self.raise(watermark);
-        let Some(offset) = seq.checked_sub(self.watermark) else { return Seen::Duplicate };
+        let Some(offset) = seq.checked_sub(self.watermark) else {
+            return if on(Bug::WatermarkIgnored) { Seen::Fresh } else { Seen::Duplicate };
+        };
         if offset >= SESSION_WINDOW {
             return Seen::Beyond;
         }
         let (word, bit) = ((offset / 64) as usize, 1u64 << (offset % 64));
-        if self.bits[word] & bit != 0 {
+        if self.bits[word] & bit != 0 && !on(Bug::DuplicateAppliedTwice) {
             return Seen::Duplicate;
         }
         self.bits[word] |= bit;
@@ -53,6 +56,7 @@ impl Window {
         if by >= SESSION_WINDOW {
             return;
         }
+        let by = by - u64::from(on(Bug::WindowOffByOne));
         let (words, bits) = ((by / 64) as usize, by % 64);
         for to in 0..WORDS - words {
             let low = old[to + words] >> bits;

@@ -15,6 +15,7 @@ use crate::node::Osd;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::limits::{PART_MAX, REPLICAS_MAX};
+use types::planted::{Bug, on};
 use types::{AU, Errno, OsdId, SectorRange, Time};
 use wire::{Reject, Request, RequestBody};
 
@@ -171,7 +172,7 @@ impl Book {
         for (osd, life) in held.at.iter().flatten() {
             if let Some(peer) = self.peers.get_mut(osd).filter(|peer| peer.life == *life) {
                 peer.held -= held.aus;
-                peer.spent += held.aus;
+                peer.spent += if on(Bug::GrantCountedTwice) { 2 * held.aus } else { held.aus };
             }
         }
     }

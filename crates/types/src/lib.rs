@@ -13,6 +13,7 @@ pub mod ids;
 pub mod iobuf;
 pub mod limits;
 pub mod map;
+pub mod planted;
 pub mod range;
 pub mod rng;
 pub mod store;

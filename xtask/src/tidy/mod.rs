@@ -2,6 +2,7 @@
 
 mod files;
 mod functions;
+mod planted;
 mod rings;
 
 use crate::sh;
@@ -14,6 +15,7 @@ pub fn run() -> Result<()> {
     let mut faults = rings::check()?;
     faults.extend(files::check(&sources)?);
     faults.extend(functions::check(&sources)?);
+    faults.extend(planted::check(&sources)?);
     for fault in &faults {
         eprintln!("tidy: {fault}");
     }

@@ -10,6 +10,7 @@ use crate::plan;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use types::control::{AttachRefusal, OsdDown};
+use types::planted::{Bug, on};
 use types::{Epoch, OsdId, PgId, Time, VolumeId};
 
 /// An attach that was sent is sent again after this.
@@ -102,7 +103,7 @@ impl Control {
         match result {
             Ok(()) => {
                 let (_, epoch) = job.drawn.expect("an order was drawn");
-                if self.records.volumes.get(&volume).is_some_and(|v| v.epoch == epoch) {
+                if self.records.volumes.get(&volume).is_some_and(|v| v.epoch == epoch || on(Bug::StaleAttachCounts)) {
                     self.attaching.end(volume, pg);
                     self.attaching.finished.push_back((volume, pg));
                 }

@@ -31,6 +31,7 @@ use layout::home::{Geometry, PagePtr};
 use space::{FreeMap, Limbo, Readers};
 use std::collections::{BTreeMap, BTreeSet};
 use table::Table;
+use types::planted::{Bug, on};
 use types::units::SECTORS_PER_BLOCK;
 use types::{AU, BLOCK, ChunkKey, IoBuf, ReplicaId, SectorRange, Time};
 
@@ -324,12 +325,18 @@ impl Home {
     /// Into limbo, unless two owners claimed it: then nobody knows that the other is done with it.
     fn drop_slot(&mut self, ptr: PagePtr) {
         if !self.contested.slots.contains(&ptr.slot) {
+            if on(Bug::SlotReusedEarly) {
+                return self.slots.release(ptr.slot);
+            }
             self.limbo.drop_slot(ptr.slot);
         }
     }
 
     fn drop_au(&mut self, au: u32) {
         if !self.contested.aus.contains(&au) {
+            if on(Bug::AuReusedEarly) {
+                return self.aus.release(au);
+            }
             self.limbo.drop_au(au);
         }
     }

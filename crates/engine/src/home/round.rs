@@ -15,6 +15,7 @@ use env::{DiskError, Op};
 use layout::checkpoint::{Checkpoint, DECISION_LEN_MAX, ReplicaRecord, decision_pages};
 use layout::home::{CRCS_PER_PAGE, DIR_ENTRIES};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use types::planted::{Bug, on};
 use types::units::BLOCKS_PER_AU;
 use types::{ChunkKey, IoBuf, ReplicaId, Time, VolumeId};
 
@@ -115,7 +116,8 @@ impl Home {
         work.push_back(Work::Roots);
         for state in round.states {
             let replica = self.replicas.entry(state.decision.replica).or_insert_with(|| Replica::new(state.clone()));
-            replica.decision_dirty |= replica.state.decision.bytes != state.decision.bytes;
+            replica.decision_dirty |=
+                replica.state.decision.bytes != state.decision.bytes && !on(Bug::DecisionNotCheckpointed);
             replica.state = state;
         }
         self.sequence += 1;
@@ -288,7 +290,7 @@ impl Home {
         let run = self.running();
         assert_eq!((run.phase, run.ops_in_flight, run.bytes_in_flight), (Phase::Writing, 0, 0));
         run.phase = Phase::Flushing;
-        if !self.needs_flush() {
+        if !self.needs_flush() || on(Bug::HomeWithoutFlush) {
             self.round_ready(out);
             return;
         }
@@ -299,9 +301,9 @@ impl Home {
 
     pub(super) fn round_flush_done(&mut self, result: Result<(), DiskError>, out: &mut Vec<HomeEvent>) {
         match result {
-            Err(source) => self.fail("flushing home", source, out),
-            Ok(()) if self.poisoned => {}
-            Ok(()) => self.round_ready(out),
+            Err(source) if !on(Bug::FlushErrorIgnored) => self.fail("flushing home", source, out),
+            _ if self.poisoned => {}
+            _ => self.round_ready(out),
         }
     }
 

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use layout::log::{BATCH_ALIGN, BatchHeader, BlockRecord, CheckpointPart, FIXED_LEN, HEADER_AREA_MAX, PayloadAt, put};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use types::planted::{Bug, on};
 use types::rng::Rng;
 use types::store::{Crcs, HardState};
 use types::{ChunkKey, Index, IoBuf, IoBufMut, ReplicaId, Term, crc32c};
@@ -250,7 +251,7 @@ impl Fill {
         let born = parts.replicas.values().filter(|r| r.born);
         put::segment_open(&mut self.records, born.clone().count() as u32);
         self.count += 1;
-        for replica in born {
+        for replica in born.filter(|_| !on(Bug::StateBlockMissing)) {
             put::replica_state(&mut self.records, &replica.record());
             self.count += 1;
         }
@@ -455,7 +456,9 @@ fn take_persist(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) ->
     if *from < entries.len() || !fill.fits(RECORD_SLACK, 0) {
         return (*from > first, false);
     }
-    if let Some(hs) = hard_state.take() {
+    if let Some(hs) = hard_state.take()
+        && !on(Bug::HardStateSkipped)
+    {
         fill.put_hard_state(*replica, hs, parts.replicas);
     }
     fill.done.push(Done::Persisted { replica: *replica, ticket: *ticket });

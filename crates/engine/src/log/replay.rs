@@ -15,6 +15,7 @@ use bytes::Bytes;
 use layout::log::{BlockRecord, CheckpointPart, Record, ReplicaRecord};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use types::planted::{Bug, on};
 use types::store::{Crcs, DecisionState, Recovered};
 use types::{Entry, Index, IoBuf, ReplicaId, Term};
 
@@ -152,7 +153,9 @@ impl Replay {
             Record::Checkpoint(part) => self.checkpoint_part(part, segment),
             // In one batch with the last part of the checkpoint that brings the replica to the same index.
             Record::Reset { replica, .. } => {
-                if let Some(r) = self.live(replica) {
+                if let Some(r) = self.live(replica)
+                    && !on(Bug::ResetNotReplayed)
+                {
                     r.entries.clear();
                     r.blocks.clear();
                 }
@@ -198,8 +201,11 @@ impl Replay {
     fn append(&mut self, replica: ReplicaId, kept: Kept, copied: bool) {
         let Some(r) = self.live(replica) else { return };
         let index = kept.index.0;
-        if !copied {
-            r.entries.split_off(&index);
+        if !copied || on(Bug::CopyTruncates) {
+            let replaced = r.entries.split_off(&index);
+            if !replaced.is_empty() && on(Bug::ReplayKeepsTruncated) {
+                r.entries.extend(replaced);
+            }
             r.entries.insert(index, kept);
             return;
         }

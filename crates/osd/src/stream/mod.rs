@@ -19,6 +19,7 @@ use sender::Sender;
 use slab::Slab;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use types::planted::{Bug, on};
 use types::store::Effect;
 use types::{ChunkKey, OsdId, PgId, ReplicaId, SectorRange, Time};
 use wire::{Message, StreamAbort, StreamBody, StreamMsg};
@@ -115,7 +116,7 @@ impl Streams {
     /// Whether destage rounds must not begin now: a cut is being read, or waits for the running one to end.
     pub fn holds_rounds(&self, now: Time) -> bool {
         self.senders.iter().any(|s| match &s.phase {
-            sender::Phase::Cut { until, .. } => now < *until,
+            sender::Phase::Cut { until, .. } => now < *until && !on(Bug::DestageDuringCut),
             _ => s.waits_since.is_some_and(|since| now < since + send::HOLD_MAX),
         })
     }

@@ -6,6 +6,7 @@ use crate::node::{Osd, ReadSlot};
 use bus::LinkId;
 use engine::{ReadData, ReadError};
 use std::time::Duration;
+use types::planted::{Bug, on};
 use types::{Index, OsdId, SectorRange};
 use wire::{StreamAbort, StreamBody, StreamMsg};
 
@@ -163,6 +164,9 @@ impl Osd {
 
     fn read_part(&mut self, id: u64, part: super::plan::Part) {
         let sender = self.sender(id).expect("the caller has seen it");
+        if !part.data && on(Bug::StreamWithoutDeletions) {
+            return;
+        }
         if !part.data {
             return sender.push_blocks(part.chunk, part.range, None);
         }
@@ -224,7 +228,9 @@ impl Osd {
         let Some(state) = self.pgs.group(slot).map(|group| group.decision()) else { return };
         let sender = self.sender(id).expect("it is still there");
         assert_eq!(state.replica, sender.replica, "the slot was checked in this turn");
-        sender.plan.next_round();
+        if !on(Bug::StreamStateLate) {
+            sender.plan.next_round();
+        }
         let mut parts = Vec::new();
         let at = self.streams.senders.iter().position(|s| s.id == id).expect("it is still there");
         let (engine, sender) = (&self.engine, &mut self.streams.senders[at]);
@@ -242,7 +248,7 @@ impl Osd {
         let looked_up_again = self.engine.reads_looked_up_again();
         let Some(sender) = self.sender(id).filter(|s| s.is_cut_read()) else { return };
         let exact = matches!(sender.phase, Phase::Cut { again, .. } if again == looked_up_again);
-        if exact {
+        if exact || on(Bug::DestageDuringCut) {
             sender.push_end();
         } else {
             // Somebody's read was sent to a second look; perhaps ours.

@@ -1,0 +1,158 @@
+//! `cargo xtask planted`: plants one bug after another, runs seeds until each is found, and prints how many
+//! that took.
+//!
+//! A seed counts only when it passes without the bug: the seed is run again, clean, before it is believed.
+//!
+//! Invariant: the bug changes only while no seed runs.
+
+use clap::Parser;
+use sim::run::run;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use types::planted::{self, REGISTRY, Row};
+
+/// Longest text of a finding in the table.
+const SAID_MAX: usize = 90;
+
+/// Shows that the simulator finds every planted bug, and in how many seeds.
+#[derive(Parser)]
+#[command(
+    name = "planted",
+    after_help = "Examples:\n  cargo xtask planted\n  cargo xtask planted --bug fence-ignored --seeds-max 50\n  cargo xtask planted --list"
+)]
+struct Args {
+    /// Only these; may be given several times
+    #[arg(long)]
+    bug: Vec<String>,
+    /// A bug that is not found in so many seeds counts as not found
+    #[arg(long, default_value_t = 500)]
+    seeds_max: u64,
+    /// A bug that is not found in so many seconds counts as not found
+    #[arg(long, default_value_t = 3600)]
+    seconds_max: u64,
+    /// The first seed
+    #[arg(long, default_value_t = 1)]
+    start: u64,
+    /// Seeds at a time, each on its own core
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
+    /// Print the registry and end
+    #[arg(long)]
+    list: bool,
+}
+
+/// What became of one bug.
+struct Outcome {
+    seeds: u64,
+    hits: u64,
+    took: Duration,
+    found: Option<(u64, String)>,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if args.list {
+        REGISTRY.iter().for_each(|row| println!("{:28} {:5} {}", row.name, row.rule, row.says));
+        return ExitCode::SUCCESS;
+    }
+    let unknown: Vec<&String> = args.bug.iter().filter(|name| planted::Bug::named(name).is_none()).collect();
+    if !unknown.is_empty() {
+        eprintln!("no such bug: {unknown:?}; --list names them");
+        return ExitCode::from(2);
+    }
+    std::panic::set_hook(Box::new(|_| {}));
+    let chosen = |row: &&Row| args.bug.is_empty() || args.bug.iter().any(|name| name == row.name);
+    println!("| bug | rule | found after | first seed | hits | seconds | what was said |");
+    println!("|---|---|---|---|---|---|---|");
+    let (mut found, mut missed) = (0, Vec::new());
+    for row in REGISTRY.iter().filter(chosen) {
+        let outcome = hunt(row, &args);
+        print(row, &outcome);
+        match outcome.found {
+            Some(_) => found += 1,
+            None => missed.push(row.name),
+        }
+    }
+    println!("\nplanted: {found} found, {} not found: {}", missed.len(), missed.join(", "));
+    if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[allow(clippy::disallowed_methods)] // how long it took is no part of a run
+fn clock() -> Instant {
+    Instant::now()
+}
+
+/// What a run with this seed finds.
+fn verdict(seed: u64) -> Option<String> {
+    let outcome = catch_unwind(AssertUnwindSafe(|| run(seed)));
+    match outcome {
+        Ok(report) => report.failure,
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+            Some(format!("panic: {}", text.unwrap_or_default()))
+        }
+    }
+}
+
+/// Runs seeds with the bug until one fails that passes without it.
+fn hunt(row: &Row, args: &Args) -> Outcome {
+    let began = clock();
+    let limit = Duration::from_secs(args.seconds_max);
+    let end = args.start + args.seeds_max;
+    let next = AtomicU64::new(args.start);
+    let mut hits = 0;
+    loop {
+        planted::plant(Some(row.bug));
+        let found = first_failure(&next, end, args.jobs, &|| began.elapsed() >= limit);
+        hits += planted::hits();
+        planted::plant(None);
+        let seeds = next.load(Ordering::SeqCst).min(end) - args.start;
+        match found {
+            Some((seed, what)) if verdict(seed).is_none() => {
+                return Outcome { seeds, hits, took: began.elapsed(), found: Some((seed, what)) };
+            }
+            Some((seed, _)) => eprintln!("seed {seed} fails without {} as well: it proves nothing", row.name),
+            None => return Outcome { seeds, hits, took: began.elapsed(), found: None },
+        }
+    }
+}
+
+/// The first seed from `next` on that fails, with several at a time; all of them have ended when this does.
+fn first_failure(next: &AtomicU64, end: u64, jobs: usize, over: &(dyn Fn() -> bool + Sync)) -> Option<(u64, String)> {
+    let (stop, found) = (AtomicBool::new(false), Mutex::new(None::<(u64, String)>));
+    let work = || {
+        while !stop.load(Ordering::SeqCst) && !over() {
+            let seed = next.fetch_add(1, Ordering::SeqCst);
+            if seed >= end {
+                break;
+            }
+            if let Some(what) = verdict(seed) {
+                stop.store(true, Ordering::SeqCst);
+                let mut found = found.lock().expect("no thread panics while it holds this");
+                if found.as_ref().is_none_or(|(first, _)| seed < *first) {
+                    *found = Some((seed, what));
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.max(1) {
+            scope.spawn(work);
+        }
+    });
+    found.into_inner().expect("all threads are done")
+}
+
+fn print(row: &Row, outcome: &Outcome) {
+    let Outcome { seeds, hits, took, found } = outcome;
+    let (after, seed, said) = match found {
+        Some((seed, said)) => (format!("{seeds} seeds"), seed.to_string(), said.as_str()),
+        None => (format!("not in {seeds} seeds"), "–".to_owned(), ""),
+    };
+    let said: String = said.replace(['|', '\n'], " ").chars().take(SAID_MAX).collect();
+    println!("| {} | {} | {after} | {seed} | {hits} | {:.0} | {said} |", row.name, row.rule, took.as_secs_f64());
+}

@@ -1,0 +1,229 @@
+//! Planted bugs: mistakes that somebody could have made, one for each rule, put in at run time by name.
+//!
+//! The rooms ask [`on`] at the place where the mistake would be made; `cargo xtask planted` plants one bug
+//! after another and shows that the simulator finds each. Without the feature `planted`, which the crate `sim`
+//! alone forwards, `on` is the constant `false`, and nothing of this is left in a binary. `cargo xtask tidy`
+//! proves that the shipped binary is built without the feature, and that every bug here has its hook.
+//!
+//! Invariant: at most one bug is planted in a process at a time.
+
+/// One row of the registry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    pub bug: Bug,
+    /// In kebab-case; what `--bug` takes.
+    pub name: &'static str,
+    /// The rule of the design that it breaks, or the line of what must never happen (`§7.n`).
+    pub rule: &'static str,
+    /// What the code does wrong.
+    pub says: &'static str,
+}
+
+macro_rules! registry {
+    ($($bug:ident, $name:literal, $rule:literal, $says:literal;)*) => {
+        /// A bug that can be planted.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Bug { $(#[doc = $says] $bug,)* }
+
+        /// Every bug, by rule.
+        pub const REGISTRY: &[Row] = &[$(Row { bug: Bug::$bug, name: $name, rule: $rule, says: $says },)*];
+    };
+}
+
+registry! {
+    DecisionNotCheckpointed, "decision-not-checkpointed", "R1",
+        "a checkpoint moves K and keeps the decision state of the one before";
+    StreamStateLate, "stream-state-late", "R1",
+        "a stream sends the decision state as of its end, newer than the contents of its cut";
+    StampAtRoundEnd, "stamp-at-round-end", "R1",
+        "K becomes what is applied when a round ends, not what was applied when it began";
+    CommitNotLogged, "commit-not-logged", "R2",
+        "a round goes home although no commit index that covers it is in the log";
+    HomeBeforeDurable, "home-before-durable", "R2",
+        "a round writes home before the log holds what would redo it";
+    CompletedBlockNotLogged, "completed-block-not-logged", "R2",
+        "a block that the overlay covers in part is completed from home and not logged whole";
+    FrozenLayerIgnored, "frozen-layer-ignored", "R2",
+        "reads look through the active layer alone while a round runs";
+    PromiseIgnored, "promise-ignored", "R3",
+        "a follower votes for another although its promise to the leader stands";
+    VoteAfterRestart, "vote-after-restart", "R3",
+        "a replica that has just started votes at once: it has forgotten its promises";
+    LeaseWithoutEnd, "lease-without-end", "R3",
+        "a lease once held stands for the whole term";
+    LeaseKeptOverGoodbye, "lease-kept-over-goodbye", "R3",
+        "a leader that said goodbye goes on reading under its lease";
+    LeaseFromArrival, "lease-from-arrival", "R3",
+        "the lease counts from the arrival of the echo, not from the sending of the listing";
+    LeaseNotCheckedAtEnd, "lease-not-checked-at-end", "R3",
+        "the lease is checked when a read starts, and not when it ends";
+    ReadWithoutLease, "read-without-lease", "R3",
+        "whoever believes to lead answers reads without lease and without asking";
+    ServedBeforeOwnEntry, "served-before-own-entry", "R3",
+        "a new leader serves before an entry of its own term is applied";
+    OldLifeReborn, "old-life-reborn", "R4",
+        "a disk that lost a replica is given it again, empty, under its old id";
+    OldTermCommitted, "old-term-committed", "R5",
+        "a leader commits an entry of an older term because a majority has it";
+    CommitBeyondMatch, "commit-beyond-match", "R5",
+        "a listing tells a follower a commit index beyond what it has matched";
+    VoteNotDurable, "vote-not-durable", "R5",
+        "the log is told of terms and never of votes";
+    AckBeforeDurable, "ack-before-durable", "R5",
+        "a follower acknowledges entries before its disk has them";
+    OwnLogCountedEarly, "own-log-counted-early", "R5",
+        "a leader counts its own entries as durable when it hands them to the disk";
+    ConflictHintOff, "conflict-hint-off", "R5",
+        "a follower that rejects an append hints at one entry too many";
+    FenceIgnored, "fence-ignored", "R6",
+        "a write of an older session or epoch takes effect";
+    AttachOrderIgnored, "attach-order-ignored", "R6",
+        "an attach record with an old order is applied";
+    OpenWithoutFence, "open-without-fence", "R6",
+        "an open returns before every PG has committed the new attach record";
+    StaleAttachCounts, "stale-attach-counts", "R6",
+        "a PG's word on an older epoch's attach record counts for the newer one";
+    AllocationAfterEpochRose, "allocation-after-epoch-rose", "R6",
+        "a segment is given to an opener whose epoch has passed";
+    WatermarkIgnored, "watermark-ignored", "R7",
+        "a write below the session's watermark takes effect again";
+    DuplicateAppliedTwice, "duplicate-applied-twice", "R7",
+        "a write whose number is in the window takes effect again";
+    WindowOffByOne, "window-off-by-one", "R7",
+        "when the watermark rises, the window moves by one place too few";
+    WindowNotCheckpointed, "window-not-checkpointed", "R7",
+        "checkpoints hold a session's watermark and none of its window";
+    LateReplyBelieved, "late-reply-believed", "R7",
+        "the client takes the late answer to a part that is over for that of the next one";
+    AuReusedEarly, "au-reused-early", "R8",
+        "an allocation unit is free as soon as a round drops it";
+    SlotReusedEarly, "slot-reused-early", "R8",
+        "a slot is free as soon as a round drops it";
+    ReadStampLate, "read-stamp-late", "R8",
+        "a read of home is judged by the map at its end, not at its lookup";
+    LogReusedEarly, "log-reused-early", "R9",
+        "a log segment is freed when its entries are applied, though no checkpoint covers them";
+    NoCopyForward, "no-copy-forward", "R9",
+        "an uncommitted entry stays in the tail segment, which is never freed";
+    CopyTruncates, "copy-truncates", "R9",
+        "replay takes a copied entry for an appended one and drops all above it";
+    ReplayKeepsTruncated, "replay-keeps-truncated", "R9",
+        "replay keeps entries that a later append has replaced";
+    HardStateSkipped, "hard-state-skipped", "R9",
+        "the hard state of a batch of entries is not written";
+    StateBlockMissing, "state-block-missing", "R9",
+        "a fresh log segment opens without the states of the replicas";
+    LogWithoutFlush, "log-without-flush", "R10",
+        "a log batch is written to a volatile cache and not flushed";
+    HomeWithoutFlush, "home-without-flush", "R10",
+        "a checkpoint names pages that were written and not flushed";
+    TornBatchBelieved, "torn-batch-believed", "R11",
+        "mount believes a batch by its header and does not verify its payload";
+    DamageTakenForTear, "damage-taken-for-tear", "R11",
+        "damage below the durable end of the log is cut off as if it were a torn tail";
+    StreamWithoutDeletions, "stream-without-deletions", "R12",
+        "what is zeroed while a stream runs is not sent";
+    StreamForgetsChanges, "stream-forgets-changes", "R12",
+        "writes behind a stream's reader are not sent again";
+    DestageDuringCut, "destage-during-cut", "R12",
+        "a round begins under a stream's cut, and nobody looks whether its reads are exact";
+    InstallBeforeStaged, "install-before-staged", "R12",
+        "a stream is installed while its last pieces are still being written";
+    ResetNotReplayed, "reset-not-replayed", "R12",
+        "replay keeps the log from before an installation";
+    GrantCountedTwice, "grant-counted-twice", "R13",
+        "a leader counts what a write has spent of a grant twice";
+    WriteErrorIgnored, "write-error-ignored", "R15",
+        "a log write that failed is acknowledged";
+    FlushErrorIgnored, "flush-error-ignored", "R15",
+        "a flush of home that failed counts as done";
+    ReadErrorAsZeros, "read-error-as-zeros", "R15",
+        "what the device cannot read is answered as zeros";
+    AppendUnchecked, "append-unchecked", "§7.5",
+        "a follower takes a payload from the network without verifying it";
+    HomeReadUnchecked, "home-read-unchecked", "§7.5",
+        "blocks of home are returned unverified";
+    AnswerUnchecked, "answer-unchecked", "§7.5",
+        "the client passes an answer on without verifying it";
+    MetaAnswersEarly, "meta-answers-early", "§6",
+        "meta answers before its transaction is committed";
+}
+
+impl Bug {
+    pub fn row(self) -> &'static Row {
+        &REGISTRY[self as usize]
+    }
+
+    /// The bug of this name.
+    pub fn named(name: &str) -> Option<Bug> {
+        REGISTRY.iter().find(|row| row.name == name).map(|row| row.bug)
+    }
+}
+
+/// Whether this bug is planted: never, in a build without the feature.
+#[cfg(not(feature = "planted"))]
+#[inline(always)]
+pub const fn on(_bug: Bug) -> bool {
+    false
+}
+
+#[cfg(feature = "planted")]
+pub use chosen::{hits, on, plant};
+
+#[cfg(feature = "planted")]
+mod chosen {
+    use super::Bug;
+    use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+    const NONE: usize = usize::MAX;
+    static CHOSEN: AtomicUsize = AtomicUsize::new(NONE);
+    static HITS: AtomicU64 = AtomicU64::new(0);
+
+    /// Plants one bug in this process, or none, and counts its hits anew.
+    pub fn plant(bug: Option<Bug>) {
+        CHOSEN.store(bug.map_or(NONE, |bug| bug as usize), Ordering::SeqCst);
+        HITS.store(0, Ordering::SeqCst);
+    }
+
+    /// Whether this bug is planted. Each yes is a hit: hooks ask last, when nothing else stands between them
+    /// and the mistake.
+    #[inline]
+    pub fn on(bug: Bug) -> bool {
+        let planted = CHOSEN.load(Ordering::Relaxed) == bug as usize;
+        if planted {
+            HITS.fetch_add(1, Ordering::Relaxed);
+        }
+        planted
+    }
+
+    /// How often the planted bug has struck.
+    pub fn hits() -> u64 {
+        HITS.load(Ordering::SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_registry_names_every_bug_once_and_every_rule_that_the_code_implements() {
+        let names: BTreeSet<&str> = REGISTRY.iter().map(|row| row.name).collect();
+        assert_eq!(names.len(), REGISTRY.len(), "a name is used twice");
+        for row in REGISTRY {
+            assert_eq!((row.bug.row(), Bug::named(row.name)), (row, Some(row.bug)));
+            assert!(row.name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-'), "{}", row.name);
+        }
+        // R14 comes with snapshots.
+        for n in (1..=15).filter(|n| *n != 14) {
+            assert!(REGISTRY.iter().any(|row| row.rule == format!("R{n}")), "no bug breaks R{n}");
+        }
+    }
+
+    #[test]
+    #[cfg(not(feature = "planted"))]
+    fn without_the_feature_no_bug_is_ever_planted() {
+        assert!(REGISTRY.iter().all(|row| !on(row.bug)));
+    }
+}

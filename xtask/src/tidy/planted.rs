@@ -1,0 +1,89 @@
+//! Planted bugs stay out of what is shipped: the feature is forwarded by `sim` alone, the binary `basalt` is
+//! built without it, and every bug of the registry has its hook in the rooms.
+
+use super::Source;
+use crate::sh;
+use anyhow::{Context, Result};
+
+/// Crates whose manifest may speak of the feature.
+const ALLOWED: &[&str] = &["types", "sim"];
+/// Where the bugs are named.
+const REGISTRY: &str = "crates/types/src/planted.rs";
+
+/// Gives one line a fault.
+pub fn check(sources: &[Source]) -> Result<Vec<String>> {
+    let mut faults = manifests()?;
+    faults.extend(shipped()?);
+    faults.extend(hooks(sources)?);
+    Ok(faults)
+}
+
+/// The feature is named nowhere else, in manifests as in code.
+fn manifests() -> Result<Vec<String>> {
+    let mut faults = Vec::new();
+    let root = sh::root();
+    let mut files = vec![root.join("Cargo.toml"), root.join("xtask/Cargo.toml")];
+    for entry in std::fs::read_dir(root.join("crates"))? {
+        files.push(entry?.path().join("Cargo.toml"));
+    }
+    for file in files.iter().filter(|f| f.exists()) {
+        let package = file.parent().and_then(|p| p.file_name()).unwrap_or_default().to_string_lossy().into_owned();
+        let text = std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+        if text.contains("planted") && !ALLOWED.contains(&package.as_str()) {
+            faults.push(format!("{}: only types and sim may name the feature `planted`", file.display()));
+        }
+    }
+    Ok(faults)
+}
+
+/// What cargo itself says of the shipped binary, with every feature that it could be built with.
+fn shipped() -> Result<Vec<String>> {
+    let tree = ["tree", "--offline", "--edges", "features", "--package", "cli", "--all-features"];
+    let (ok, out) = sh::output("cargo", &tree)?;
+    if !ok || !out.contains("types v") {
+        return Ok(vec!["`cargo tree` does not tell what the shipped binary is made of".to_owned()]);
+    }
+    let planted = out.lines().any(|line| line.contains("feature \"planted\""));
+    Ok(planted.then(|| "the shipped binary is built with planted bugs".to_owned()).into_iter().collect())
+}
+
+/// Every bug has a hook, and every hook stands in a room: `on(Bug::Name)`.
+fn hooks(sources: &[Source]) -> Result<Vec<String>> {
+    let registry = sources.iter().find(|s| s.path == REGISTRY).context("the registry of planted bugs is gone")?;
+    let bugs = bugs(&registry.text);
+    let mut faults = Vec::new();
+    if bugs.is_empty() {
+        faults.push(format!("{REGISTRY}: no bug is named"));
+    }
+    let rooms: Vec<&Source> = sources.iter().filter(|s| s.path != REGISTRY && s.package() != "xtask").collect();
+    for bug in bugs {
+        let hook = format!("on(Bug::{bug})");
+        if !rooms.iter().any(|s| s.text.contains(&hook)) {
+            faults.push(format!("{REGISTRY}: {bug} has no hook"));
+        }
+    }
+    for s in rooms {
+        let gated = s.text.lines().any(|l| l.contains("feature = \"planted\""));
+        if gated {
+            faults.push(format!("{}: hooks are plain calls, the feature is the registry's alone", s.path));
+        }
+    }
+    Ok(faults)
+}
+
+/// The names in the table: `Name, "name", "rule",` opens a row.
+fn bugs(text: &str) -> Vec<&str> {
+    let row = |line: &'_ str| -> bool { line.trim_end().ends_with("\",") && line.matches('"').count() == 4 };
+    let rows = text.lines().filter(|line| row(line));
+    rows.filter_map(|line| line.trim().split(',').next()).filter(|name| !name.contains('"')).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn rows_of_the_registry_are_found_and_nothing_else() {
+        let text =
+            "registry! {\n    OneBug, \"one-bug\", \"R1\",\n        \"it is wrong\";\n    Two, \"two\", \"R2\",\n}";
+        assert_eq!(super::bugs(text), ["OneBug", "Two"]);
+    }
+}
