@@ -22,7 +22,6 @@ use osds::{Lead, OsdLive};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use types::control::{ClientAnswer, ClientAsk, HOLDER_LEASE_MS, OsdDown, OsdUp, PgReport, Refusal};
-use types::planted::{Bug, on};
 use types::{OsdId, PgId, ReplicaId, Time, VolumeId};
 
 /// Most inputs that wait for a commit.
@@ -236,9 +235,6 @@ impl Control {
         if self.batch.len() > 0 {
             let txn = self.batch.close(&mut self.records.versions);
             self.committing = true;
-            if on(Bug::MetaAnswersEarly) {
-                out.append(&mut self.held);
-            }
             out.push(ControlAction::Commit(txn));
         } else {
             out.append(&mut self.held);

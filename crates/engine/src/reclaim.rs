@@ -11,6 +11,7 @@ use crate::engine::Engine;
 use crate::log::{Segment, Work};
 use crate::replica::Replica;
 use std::collections::BTreeMap;
+use types::planted::{Bug, on};
 use types::{Index, ReplicaId, Term};
 
 /// Entries that one call queues for copying.
@@ -76,7 +77,7 @@ impl Engine {
             return;
         }
         let Some(tail) = log.ring.live().get(self.freeable) else { return };
-        if tail.opened >= self.horizon {
+        if tail.opened >= self.horizon || on(Bug::NoCopyForward) {
             return;
         }
         let copies: Vec<Work> = pinned(&self.replicas, tail)

@@ -176,12 +176,18 @@ impl Engine {
                 continue;
             }
             r.overlay.freeze();
+            if on(Bug::LogReusedEarly) {
+                r.checkpoint = (decision.index, decision.term);
+            }
             let commit = r.written_hard_state.commit.max(decision.index);
             if r.written_hard_state.commit < decision.index && !on(Bug::CommitNotLogged) {
                 // R2: a commit at or above K is durable before home is touched.
                 self.queue(Work::Commit { replica: decision.replica, commit });
             }
             kept.insert(decision.replica, RoundState { decision, commit });
+        }
+        if on(Bug::LogReusedEarly) {
+            self.find_freeable();
         }
         (self.maybe_dirty, self.k_lags) = (false, false);
         self.round_releases = self.releasing;
@@ -316,6 +322,9 @@ impl Engine {
             let of = frozen.into_iter().flat_map(|layer| &layer.cuts);
             cuts.extend(of.map(|(volume, from)| Cut { replica: *replica, volume: *volume, from_chunk: *from }));
         }
+        for (id, state) in run.states.iter_mut().filter(|_| on(Bug::StampAtRoundEnd)) {
+            (state.decision.index, state.commit) = (self.replicas[id].applied, self.replicas[id].applied);
+        }
         let states = run.states.values().cloned().collect();
         let destroyed = run.destroyed.iter().copied().collect();
         self.round = RoundStep::Home { run };
@@ -401,9 +410,6 @@ impl Engine {
             let Some(r) = self.replicas.get_mut(&replica) else { continue };
             assert!(state.decision.index >= r.checkpoint.0, "K of {replica} goes back");
             r.checkpoint = (state.decision.index, state.decision.term);
-            if r.applied > state.decision.index && on(Bug::StampAtRoundEnd) {
-                r.checkpoint.0 = r.applied;
-            }
             r.first_decision = Bytes::new();
             let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
             let frozen = r.overlay.drop_frozen();

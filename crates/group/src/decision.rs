@@ -117,7 +117,7 @@ impl Decision {
 
     /// Fence, resize and delete are the same record (R6).
     fn attach(&mut self, attach: &Attach) -> Outcome {
-        if attach.order <= self.order && !on(Bug::AttachOrderIgnored) {
+        if attach.order <= self.order {
             return Outcome::StaleOrder { last: self.order };
         }
         let old = self.volumes.get(&attach.volume);

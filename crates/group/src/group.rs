@@ -160,7 +160,8 @@ impl Group {
     pub(crate) fn serves(&self) -> bool {
         let applied = self.node.applied();
         let began = |own_index| own_index <= applied || on(Bug::ServedBeforeOwnEntry);
-        self.transfer.is_none() && self.current().is_some_and(|leading| began(leading.own_index))
+        let handed_over = self.transfer.is_some() && !on(Bug::LeaseKeptOverGoodbye);
+        !handed_over && self.current().is_some_and(|leading| began(leading.own_index))
     }
 
     pub(crate) fn osd_of(&self, replica: ReplicaId) -> Option<OsdId> {

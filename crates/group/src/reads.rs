@@ -147,7 +147,7 @@ impl Group {
     ) {
         // Absent: it was refused when this office ended.
         let Some(running) = self.reads.running.remove(&read) else { return };
-        if running.leased && !self.lease_holds(now) && !on(Bug::LeaseNotCheckedAtEnd) {
+        if running.leased && !self.lease_holds(now) {
             self.reads.waiting.push(running.read);
             return;
         }

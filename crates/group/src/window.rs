@@ -31,7 +31,7 @@ impl Window {
     pub fn take(&mut self, seq: u64, watermark: u64) -> Seen {
         self.raise(watermark);
         let Some(offset) = seq.checked_sub(self.watermark) else {
-            return if on(Bug::WatermarkIgnored) { Seen::Fresh } else { Seen::Duplicate };
+            return if on(Bug::DuplicateAppliedTwice) { Seen::Fresh } else { Seen::Duplicate };
         };
         if offset >= SESSION_WINDOW {
             return Seen::Beyond;

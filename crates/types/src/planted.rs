@@ -55,8 +55,6 @@ registry! {
         "a leader that said goodbye goes on reading under its lease";
     LeaseFromArrival, "lease-from-arrival", "R3",
         "the lease counts from the arrival of the echo, not from the sending of the listing";
-    LeaseNotCheckedAtEnd, "lease-not-checked-at-end", "R3",
-        "the lease is checked when a read starts, and not when it ends";
     ReadWithoutLease, "read-without-lease", "R3",
         "whoever believes to lead answers reads without lease and without asking";
     ServedBeforeOwnEntry, "served-before-own-entry", "R3",
@@ -77,22 +75,18 @@ registry! {
         "a follower that rejects an append hints at one entry too many";
     FenceIgnored, "fence-ignored", "R6",
         "a write of an older session or epoch takes effect";
-    AttachOrderIgnored, "attach-order-ignored", "R6",
-        "an attach record with an old order is applied";
     OpenWithoutFence, "open-without-fence", "R6",
         "an open returns before every PG has committed the new attach record";
     StaleAttachCounts, "stale-attach-counts", "R6",
         "a PG's word on an older epoch's attach record counts for the newer one";
     AllocationAfterEpochRose, "allocation-after-epoch-rose", "R6",
         "a segment is given to an opener whose epoch has passed";
-    WatermarkIgnored, "watermark-ignored", "R7",
-        "a write below the session's watermark takes effect again";
     DuplicateAppliedTwice, "duplicate-applied-twice", "R7",
-        "a write whose number is in the window takes effect again";
+        "a write that took effect before takes effect again when a late copy of it arrives";
     WindowOffByOne, "window-off-by-one", "R7",
         "when the watermark rises, the window moves by one place too few";
     WindowNotCheckpointed, "window-not-checkpointed", "R7",
-        "checkpoints hold a session's watermark and none of its window";
+        "checkpoints hold attach records without the windows of their sessions";
     LateReplyBelieved, "late-reply-believed", "R7",
         "the client takes the late answer to a part that is over for that of the next one";
     AuReusedEarly, "au-reused-early", "R8",
@@ -129,8 +123,6 @@ registry! {
         "a round begins under a stream's cut, and nobody looks whether its reads are exact";
     InstallBeforeStaged, "install-before-staged", "R12",
         "a stream is installed while its last pieces are still being written";
-    ResetNotReplayed, "reset-not-replayed", "R12",
-        "replay keeps the log from before an installation";
     GrantCountedTwice, "grant-counted-twice", "R13",
         "a leader counts what a write has spent of a grant twice";
     WriteErrorIgnored, "write-error-ignored", "R15",
@@ -145,8 +137,6 @@ registry! {
         "blocks of home are returned unverified";
     AnswerUnchecked, "answer-unchecked", "§7.5",
         "the client passes an answer on without verifying it";
-    MetaAnswersEarly, "meta-answers-early", "§6",
-        "meta answers before its transaction is committed";
 }
 
 impl Bug {

@@ -54,7 +54,9 @@ impl Attaching {
     }
 
     fn end(&mut self, volume: VolumeId, pg: PgId) {
-        if let Some(Job { drawn: Some((order, _)), .. }) = self.jobs.remove(&(volume, pg)) {
+        if let Some(Job { drawn: Some((order, _)), .. }) = self.jobs.remove(&(volume, pg))
+            && !on(Bug::StaleAttachCounts)
+        {
             self.orders.remove(&(pg, order));
         }
     }
@@ -103,7 +105,7 @@ impl Control {
         match result {
             Ok(()) => {
                 let (_, epoch) = job.drawn.expect("an order was drawn");
-                if self.records.volumes.get(&volume).is_some_and(|v| v.epoch == epoch || on(Bug::StaleAttachCounts)) {
+                if self.records.volumes.get(&volume).is_some_and(|v| v.epoch == epoch) {
                     self.attaching.end(volume, pg);
                     self.attaching.finished.push_back((volume, pg));
                 }

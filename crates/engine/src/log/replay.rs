@@ -153,9 +153,7 @@ impl Replay {
             Record::Checkpoint(part) => self.checkpoint_part(part, segment),
             // In one batch with the last part of the checkpoint that brings the replica to the same index.
             Record::Reset { replica, .. } => {
-                if let Some(r) = self.live(replica)
-                    && !on(Bug::ResetNotReplayed)
-                {
+                if let Some(r) = self.live(replica) {
                     r.entries.clear();
                     r.blocks.clear();
                 }
