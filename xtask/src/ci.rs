@@ -7,6 +7,20 @@ use std::path::PathBuf;
 /// Seeds that CI runs.
 const CI_SEEDS: &str = "200";
 
+/// Planted bugs that CI hunts: one for most rules, each found within a few seeds.
+const CI_PLANTED: &[&str] = &[
+    "decision-not-checkpointed",
+    "completed-block-not-logged",
+    "commit-beyond-match",
+    "window-off-by-one",
+    "hard-state-skipped",
+    "log-without-flush",
+    "home-before-durable",
+    "grant-counted-twice",
+];
+/// Seeds and seconds that CI gives each.
+const CI_PLANTED_LIMITS: &[&str] = &["--seeds-max", "100", "--seconds-max", "60"];
+
 /// Longest that building and running all tests may take.
 const TEST_SECONDS_MAX: &str = "2400";
 
@@ -18,6 +32,7 @@ pub fn run() -> Result<()> {
     sh::run("cargo", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])?;
     test()?;
     simulate(&["--seeds", CI_SEEDS].map(String::from))?;
+    plant_few()?;
     if sh::root().join("crates/cli/tests/smoke.sh").exists() {
         sh::run("bash", &["crates/cli/tests/smoke.sh"])?;
         add_counts("smoke", 1, 0)?;
@@ -65,11 +80,37 @@ pub fn simulate(args: &[String]) -> Result<()> {
     add_counts("sim", 1, 0)
 }
 
-/// Plants bugs and hunts them with these arguments.
+/// Head of the table that `planted --save` writes.
+const PLANTED_HEAD: &str = "# Planted bugs\n\n\
+    Mistakes that somebody could have made, put into the code one at a time; the simulator must find every one \n\
+    (`crates/types/src/planted.rs` says what each does). Written by `cargo xtask planted --save`.\n\n\
+    *found after*: seeds run until it was found, two at a time; *hits*: how often the mistake was made in them. A \n\
+    seed counts only when it passes without the bug.\n\n";
+
+/// Plants bugs and hunts them with these arguments; `--save` writes the table to docs/planted.md.
 pub fn planted(args: &[String]) -> Result<()> {
     let mut all = vec!["run", "--quiet", "--package", "sim", "--features", "planted", "--bin", "planted", "--"];
-    all.extend(args.iter().map(String::as_str));
-    sh::run("cargo", &all)
+    all.extend(args.iter().map(String::as_str).filter(|arg| *arg != "--save"));
+    if all.len() - 8 == args.len() {
+        return sh::run("cargo", &all);
+    }
+    let (_, commit) = sh::output("git", &["rev-parse", "--short", "HEAD"])?;
+    let (ok, table) = sh::output("cargo", &all)?;
+    let text = format!("{PLANTED_HEAD}Commit {}, `cargo xtask planted {}`:\n\n{table}", commit.trim(), args.join(" "));
+    std::fs::write(sh::root().join("docs/planted.md"), text)?;
+    print!("{table}");
+    if !ok {
+        bail!("not every planted bug was found");
+    }
+    Ok(())
+}
+
+/// The few of [`CI_PLANTED`].
+fn plant_few() -> Result<()> {
+    let bugs = CI_PLANTED.iter().flat_map(|bug| ["--bug", bug]);
+    let args: Vec<String> = bugs.chain(CI_PLANTED_LIMITS.iter().copied()).map(String::from).collect();
+    planted(&args)?;
+    add_counts("planted", CI_PLANTED.len() as u64, 0)
 }
 
 fn deny() -> Result<()> {

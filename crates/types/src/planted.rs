@@ -139,6 +139,19 @@ registry! {
         "the client passes an answer on without verifying it";
 }
 
+/// Mistakes that are not planted, and why.
+pub const NOT_PLANTED: &[(&str, &str)] = &[
+    ("a new leader forgets that a snapshot holds writes (R14)", "snapshots come later"),
+    ("a reference record is believed before its payload is flushed (R10)", "redirected writes come later"),
+    ("a lease is kept over a configuration switch (R3)", "membership changes come later"),
+    ("a removed replica's tombstone is ignored (R4)", "only removed pools leave tombstones so far"),
+    ("the end of a read under a lease is not checked (R3)", "what it answers was looked up while the lease held"),
+    ("an attach record with an old order is applied (R6)", "a PG's leader gets one meta's records in their order"),
+    ("meta answers before its transaction is committed (§6)", "what rests on an answer waits for a later transaction"),
+    ("a log batch is believed without its mount number, salt or offset (R11)", "the other two still tell it apart"),
+    ("replay keeps the log from before an installation (R12)", "what is kept does not reach up to S"),
+];
+
 impl Bug {
     pub fn row(self) -> &'static Row {
         &REGISTRY[self as usize]

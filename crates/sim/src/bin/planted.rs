@@ -76,6 +76,10 @@ fn main() -> ExitCode {
             None => missed.push(row.name),
         }
     }
+    if args.bug.is_empty() {
+        println!("\nNot planted:\n");
+        planted::NOT_PLANTED.iter().for_each(|(mistake, why)| println!("- {mistake}: {why}."));
+    }
     println!("\nplanted: {found} found, {} not found: {}", missed.len(), missed.join(", "));
     if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
