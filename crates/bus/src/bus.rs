@@ -264,6 +264,11 @@ impl Bus {
         }
     }
 
+    /// Bytes that wait on each connection.
+    pub fn queued(&self) -> impl Iterator<Item = usize> {
+        self.conns.iter().map(|conn| conn.tx.bytes())
+    }
+
     pub fn stats(&self) -> BusStats {
         self.stats
     }

@@ -59,7 +59,7 @@ pub struct BusConfig {
 }
 
 /// Bytes that may wait for one link: every reply that a client's credit can ask for, with their heads.
-const QUEUE_BYTES_MAX: usize = CREDIT_BYTES_MAX as usize + (16 << 20);
+pub const QUEUE_BYTES_MAX: usize = CREDIT_BYTES_MAX as usize + (16 << 20);
 /// Messages that may wait for one link.
 const QUEUE_MESSAGES_MAX: usize = 64 << 10;
 

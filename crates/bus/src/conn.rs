@@ -108,6 +108,10 @@ pub fn token(room: u8, link: LinkId) -> Token {
 }
 
 impl Conns {
+    pub fn iter(&self) -> impl Iterator<Item = &Conn> {
+        self.slots.iter().flatten().map(|(_, conn)| &**conn)
+    }
+
     pub fn insert(&mut self, conn: Conn) -> LinkId {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);

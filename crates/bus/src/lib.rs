@@ -30,5 +30,5 @@ mod tests;
 mod tx;
 
 pub use bus::Bus;
-pub use config::{BusConfig, BusEvent, BusStats, Identity, LinkId};
+pub use config::{BusConfig, BusEvent, BusStats, Identity, LinkId, QUEUE_BYTES_MAX};
 pub use credit::request_cost;

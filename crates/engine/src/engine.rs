@@ -385,6 +385,14 @@ impl Engine {
         self.log.as_ref().map_or(0, |log| log.ring.count() as u64 * log.ring.segment_bytes())
     }
 
+    /// Checks the books of the home area; nothing before the mount.
+    ///
+    /// # Errors
+    /// The first contradiction, in words.
+    pub fn audit(&self) -> Result<(), String> {
+        self.home.as_ref().map_or(Ok(()), |home| home.audit())
+    }
+
     pub fn stats(&self) -> EngineStats {
         let home = self.home.as_ref().map(Home::stats).unwrap_or_default();
         let mut stats = self.stats;

@@ -140,6 +140,21 @@ impl Group {
         self.node.commit_index()
     }
 
+    /// The last entry of its log, durable or not.
+    pub fn last_index(&self) -> Index {
+        self.node.last_index()
+    }
+
+    /// The term of an entry, if the log still knows it.
+    pub fn term_at(&self, index: Index) -> Option<Term> {
+        self.node.term_at(index)
+    }
+
+    /// Whether raft takes this replica for the leader of its term, in office or not.
+    pub fn is_elected(&self) -> bool {
+        self.node.is_leader()
+    }
+
     /// Where the leader is, as far as this replica knows.
     pub fn leader(&self) -> Option<OsdId> {
         self.osd_of(self.node.leader()?)

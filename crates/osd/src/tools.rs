@@ -18,6 +18,24 @@ impl Osd {
         self.pgs.groups().map(|group| group.report(self.now)).collect()
     }
 
+    /// The groups that run, for observers.
+    pub fn groups_for_tools(&self) -> impl Iterator<Item = &group::Group> {
+        self.pgs.groups()
+    }
+
+    /// Whether the books of the device balance: every unit and slot is free, owned once, or in limbo.
+    ///
+    /// # Errors
+    /// The first contradiction, in words.
+    pub fn audit_for_tools(&self) -> Result<(), String> {
+        self.engine.audit()
+    }
+
+    /// What fills the engine, and how many bytes wait on each connection.
+    pub fn fill_for_tools(&self) -> (engine::EngineStats, impl Iterator<Item = usize>) {
+        (self.engine.stats(), self.bus.queued())
+    }
+
     /// Whether this OSD leads the PG and cannot bring this follower up to date from its log.
     pub fn has_left_behind(&self, pg: PgId, follower: OsdId) -> bool {
         self.behind_log.contains(&(pg, follower)) && self.leading().contains_key(&pg)

@@ -2,12 +2,14 @@
 //!
 //! It starts, stops and turns them; it decides nothing that a node should decide.
 
+use crate::check::durable;
 use crate::check::linear::Linear;
 use crate::client::ClientNode;
 use crate::faults;
 use crate::faults::budget::Budget;
 use crate::mail::{Mail, Post};
 use crate::meta::Meta;
+use crate::observe::Observers;
 use crate::options::Options;
 use crate::trace;
 use engine::ReadData;
@@ -35,8 +37,10 @@ pub struct OsdNode {
     uuid: OsdUuid,
     addr: SocketAddr,
     life: u32,
-    running: Option<(Osd, SimEnv)>,
+    pub(crate) running: Option<(Osd, SimEnv)>,
     stream: Option<u64>,
+    /// The books of this life's mount were looked at.
+    pub(crate) audited: bool,
 }
 
 /// Everything.
@@ -44,7 +48,7 @@ pub struct Cluster {
     pub world: World,
     pub options: Options,
     pub cluster: ClusterId,
-    osds: Vec<OsdNode>,
+    pub(crate) osds: Vec<OsdNode>,
     pub meta: Meta,
     clients: Vec<ClientNode>,
     /// Which of them holds the volume, or asks for it.
@@ -56,6 +60,7 @@ pub struct Cluster {
     rng: Rng,
     next_stream: u64,
     pub turns: u64,
+    pub(crate) observers: Observers,
 }
 
 impl Cluster {
@@ -84,9 +89,12 @@ impl Cluster {
             rng,
             next_stream: 0,
             turns: 0,
+            observers: Observers::default(),
             options,
             world,
         };
+        let majority = sim.options.replicas as usize / 2 + 1;
+        sim.linear.durable = Some(durable::Watch::new(&sim.world, DEVICE, majority));
         sim.start_meta();
         for i in 0..sim.osds.len() {
             sim.format(i);
@@ -159,6 +167,7 @@ impl Cluster {
             lease_reads: self.options.lease_reads,
         };
         let seed = env.random();
+        node.audited = false;
         node.running = Some((Osd::new(config, disk, &Registry::default(), seed), env));
         self.post.send(self.world.now(), Mail::Dial { osd: i, life: node.life });
         self.turn_osd(i);
@@ -349,6 +358,9 @@ impl Cluster {
                 break;
             }
         }
+        self.observe(i);
+        let node = &mut self.osds[i];
+        let Some((osd, _)) = &mut node.running else { return };
         let reports = osd.take_reports();
         let Some(stream) = node.stream else { return };
         for up in reports {
@@ -472,6 +484,7 @@ impl Cluster {
     /// # Errors
     /// An OSD that has stopped, or a replica that was quarantined.
     pub fn failure(&self) -> Result<(), String> {
+        self.observed()?;
         if let Some(what) = self.clients.iter().find_map(|c| c.failure.clone()) {
             return Err(what);
         }
@@ -530,6 +543,7 @@ impl OsdNode {
             life: 0,
             running: None,
             stream: None,
+            audited: false,
         }
     }
 }

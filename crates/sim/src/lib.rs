@@ -16,6 +16,7 @@ pub mod faults;
 pub mod ledger;
 pub mod mail;
 pub mod meta;
+pub mod observe;
 pub mod options;
 pub mod overrides;
 pub mod process;

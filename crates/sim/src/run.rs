@@ -48,6 +48,9 @@ pub struct Report {
     /// Followers that a stream brought back, as far as the last lives of their leaders know.
     pub streams: u64,
     pub turns: u64,
+    /// Sectors whose reply was held against the disks, and looks at a replica's raft log.
+    pub majorities: u64,
+    pub looks: u64,
     /// What went wrong.
     pub failure: Option<String>,
 }
@@ -101,6 +104,8 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
         compared: run.compared,
         streams: run.cluster.running().map(|(_, osd)| osd.streams_sent().0).sum(),
         turns: run.cluster.turns,
+        majorities: run.cluster.linear.durable.as_ref().map_or(0, |d| d.shared.borrow().checked()),
+        looks: run.cluster.observers.laws.looks(),
         failure,
     }
 }
@@ -139,6 +144,7 @@ impl Run {
         self.work_under_faults()?;
         self.calm()?;
         self.cluster.failure()?;
+        self.cluster.audit()?;
         self.compare()?;
         Ok(self.histories()?)
     }

@@ -34,6 +34,12 @@ pub fn write(out: &mut [u8], volume: u64, sector: u64, stamp: u64) {
     out[LEN - 8..].copy_from_slice(&sum.to_le_bytes());
 }
 
+/// (volume, sector, stamp) of bytes that look like a sector of ours; nothing but the magic is checked.
+pub fn peek(bytes: &[u8]) -> Option<(u64, u64, u64)> {
+    let word = |i: usize| u64::from_le_bytes(bytes[i * 8..i * 8 + 8].try_into().expect("eight bytes"));
+    (word(0) == MAGIC).then(|| (word(1), word(2), word(3)))
+}
+
 /// The stamp that one sector carries; `None` for zeros.
 ///
 /// # Errors

@@ -110,6 +110,8 @@ fn counts(report: &Report) -> Vec<(&'static str, u64)> {
         ("replica bytes compared", report.compared),
         ("followers streamed to", report.streams),
         ("turns", report.turns),
+        ("sectors durable at reply", report.majorities),
+        ("raft logs looked at", report.looks),
         ("crashes", struck.crashes),
         ("power cuts", struck.power_cuts),
         ("writes lost", struck.writes_lost),

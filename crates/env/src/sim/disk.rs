@@ -183,6 +183,8 @@ pub(super) struct Disk {
     /// Pages of a file that were written and flushed.
     settled: BTreeSet<u64>,
     pub lies: Vec<Lie>,
+    /// Its bytes were changed behind everybody's back.
+    poked: bool,
     pub faults: DiskFaults,
     /// The life of the node that holds the lock.
     pub held_by: Option<u32>,
@@ -213,6 +215,7 @@ impl Disk {
             kind: DiskKind::Block,
             settled: BTreeSet::new(),
             lies: Vec::new(),
+            poked: false,
             faults: DiskFaults::default(),
             held_by: None,
             read_only: false,
@@ -233,8 +236,19 @@ impl Disk {
         self.current.read(offset, into);
     }
 
+    /// As [`Disk::peek`], of what a power cut would leave.
+    pub fn peek_durable(&self, offset: u64, into: &mut [u8]) {
+        self.durable.read(offset, into);
+    }
+
+    /// Whether bytes that it acknowledged were ever changed or moved.
+    pub fn has_lied(&self) -> bool {
+        self.poked || !self.lies.is_empty()
+    }
+
     /// Changes stored bytes behind everybody's back.
     pub fn poke(&mut self, offset: u64, bytes: &[u8]) {
+        self.poked = true;
         assert!(offset + bytes.len() as u64 <= self.size_bytes, "a change beyond the disk");
         self.current.write(offset, bytes);
         self.durable.write(offset, bytes);
@@ -445,6 +459,9 @@ impl State {
                     assert!(buf.len().is_multiple_of(SECTOR as usize), "a part of {} B", buf.len());
                     assert!(buf.is_empty() || buf.is_aligned(SECTOR as usize), "a part that lies askew in memory");
                 }
+                if let Some(watch) = &self.watch {
+                    watch.borrow_mut().submitted((node, disk), offset, &bufs);
+                }
                 (token, disk, Stage::Write { offset, bufs, flush })
             }
             Op::DiskFlush { token, disk } => {
@@ -545,7 +562,11 @@ impl State {
         if failed {
             target.doom(mark, &mut counts)
         } else {
-            target.commit(mark)
+            target.commit(mark);
+            if let Some(watch) = &self.watch {
+                let durable = super::watch::Durable(&self.nodes[node.0 as usize].disks[disk.0 as usize]);
+                watch.borrow_mut().flushed((node, disk), durable);
+            }
         }
         self.counts = counts;
     }

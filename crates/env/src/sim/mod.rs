@@ -18,6 +18,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod watch;
 mod world;
 
 pub use clock::DRIFT_PPM_MAX;
@@ -26,4 +27,5 @@ pub use lies::{Lie, LieKind};
 pub use net::{Cut, NetConfig};
 pub use state::{Doom, DoomBy};
 pub use trace::FaultCounts;
+pub use watch::{DiskWatch, Durable};
 pub use world::{DiskImage, NodeId, SimEnv, World};

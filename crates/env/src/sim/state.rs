@@ -7,9 +7,12 @@ use super::clock::NodeClock;
 use super::disk::Disk;
 use super::net::{Net, NetDue};
 use super::trace::{FaultCounts, Trace};
+use super::watch::DiskWatch;
 use super::world::NodeId;
 use crate::op::{DiskId, Event, Op};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -142,6 +145,7 @@ pub(super) struct State {
     pub trace: Trace,
     pub counts: FaultCounts,
     pub rng: Rng,
+    pub watch: Option<Rc<RefCell<dyn DiskWatch>>>,
 }
 
 impl State {
@@ -159,6 +163,7 @@ impl State {
             trace,
             counts: FaultCounts::default(),
             rng,
+            watch: None,
         }
     }
 

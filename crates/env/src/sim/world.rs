@@ -35,7 +35,7 @@ impl World {
         World(Rc::new(RefCell::new(State::new(seed))))
     }
 
-    fn state(&self) -> RefMut<'_, State> {
+    pub(super) fn state(&self) -> RefMut<'_, State> {
         self.0.borrow_mut()
     }
 
@@ -290,7 +290,7 @@ impl World {
         DiskImage { world: self.clone(), node, disk: self.disk_id(node, path.as_ref()) }
     }
 
-    fn disk_id(&self, node: NodeId, path: &Path) -> DiskId {
+    pub(super) fn disk_id(&self, node: NodeId, path: &Path) -> DiskId {
         let state = self.look();
         let found = state.node(node).disks.iter().position(|d| d.path == path);
         DiskId(found.unwrap_or_else(|| panic!("no disk {} in {node:?}", path.display())) as u32)

@@ -13,6 +13,7 @@
 //! Durability across power loss needs nothing more: an acknowledged write that vanishes is a later read
 //! of an older value, and such a history is not linearizable.
 
+use crate::check::durable::{Piece, Watch};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -52,6 +53,8 @@ struct Sector {
 pub struct Linear {
     sectors: BTreeMap<(u64, u64), Sector>,
     operations: u64,
+    /// Sees to it that replies do not come before the disks have the bytes.
+    pub durable: Option<Watch>,
 }
 
 /// A history that no correct store can have.
@@ -84,6 +87,9 @@ impl Linear {
         let entry = self.sectors.entry((volume, sector)).or_default();
         let old = entry.writes.insert(stamp, Write { start: at, end: NEVER, zeros, dead: NEVER });
         assert!(old.is_none(), "stamp {stamp} was used twice");
+        if let Some(durable) = self.durable.as_ref().filter(|_| !zeros) {
+            durable.asked(Piece { volume, sector, stamp });
+        }
     }
 
     /// The write was acknowledged. A write that failed without certainty simply never ends.
@@ -91,6 +97,9 @@ impl Linear {
         let entry = self.sectors.get_mut(&(volume, sector));
         let write = entry.and_then(|s| s.writes.get_mut(&stamp)).expect("a write ends after it started");
         write.end = at;
+        if let Some(durable) = &mut self.durable {
+            durable.replied(Piece { volume, sector, stamp });
+        }
     }
 
     /// This write was asked in a session that was fenced before: it must never take effect.

@@ -1,0 +1,196 @@
+//! Raft's laws (Ongaro, "Consensus: bridging theory and practice", figure 3.2), over all replicas of all PGs:
+//! one leader a term; two logs that agree on an entry agree on all before it; a leader has every committed
+//! entry; no two replicas commit different entries at one index.
+//!
+//! Looked at after each turn of an OSD, where something changed. An entry is known by (index, term).
+
+use std::collections::BTreeMap;
+use types::{Index, OsdId, PgId, ReplicaId, Term};
+
+/// What an observer sees of one replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View {
+    pub pg: PgId,
+    pub osd: OsdId,
+    pub replica: ReplicaId,
+    pub term: Term,
+    /// Raft takes it for the leader of its term.
+    pub elected: bool,
+    pub commit: Index,
+    pub first: Index,
+    pub last: Index,
+    pub last_term: Term,
+}
+
+/// What was seen of all of them.
+#[derive(Default)]
+pub struct Laws {
+    seen: BTreeMap<ReplicaId, View>,
+    leaders: BTreeMap<(PgId, Term), ReplicaId>,
+    /// Term of each committed entry.
+    committed: BTreeMap<PgId, BTreeMap<Index, Term>>,
+    /// Term of the entry before each entry that was ever in a log.
+    before: BTreeMap<(PgId, Index, Term), Term>,
+    looks: u64,
+}
+
+impl Laws {
+    /// Looks at a replica; `term_at` tells its entries' terms as far as its log knows them.
+    ///
+    /// # Errors
+    /// The law that is broken.
+    pub fn look(&mut self, view: View, term_at: impl Fn(Index) -> Option<Term>) -> Result<(), String> {
+        let seen = self.seen.insert(view.replica, view);
+        if seen == Some(view) {
+            return Ok(());
+        }
+        self.looks += 1;
+        let View { pg, osd, .. } = view;
+        let broken = |law: String| format!("pg {pg} on {osd}: {law}");
+        if view.elected {
+            self.one_leader(view).map_err(broken)?;
+        }
+        self.logs_match(view, seen, &term_at).map_err(broken)?;
+        self.same_commits(view, seen, &term_at).map_err(broken)?;
+        let elected_now = view.elected && !seen.is_some_and(|s| s.elected && s.term == view.term);
+        if elected_now { self.complete(view, &term_at).map_err(broken) } else { Ok(()) }
+    }
+
+    /// Looks that found something changed.
+    pub fn looks(&self) -> u64 {
+        self.looks
+    }
+
+    fn one_leader(&mut self, view: View) -> Result<(), String> {
+        let leader = *self.leaders.entry((view.pg, view.term)).or_insert(view.replica);
+        match leader == view.replica {
+            true => Ok(()),
+            false => Err(format!("{} leads in {}, and so did {leader}", view.replica, view.term)),
+        }
+    }
+
+    fn logs_match(
+        &mut self,
+        view: View,
+        seen: Option<View>,
+        term_at: &impl Fn(Index) -> Option<Term>,
+    ) -> Result<(), String> {
+        // What was there before and stands under an unchanged end was looked at then.
+        let known = seen.filter(|s| s.last <= view.last && term_at(s.last) == Some(s.last_term));
+        let from = known.map_or(Index(0), |s| s.last).max(Index(view.first.0.saturating_sub(1)));
+        let Some(mut previous) = term_at(from) else { return Ok(()) };
+        for i in from.0 + 1..=view.last.0 {
+            let Some(term) = term_at(Index(i)) else { return Ok(()) };
+            let before = *self.before.entry((view.pg, Index(i), term)).or_insert(previous);
+            if before != previous {
+                return Err(format!("before entry {i} of {term} stands {previous}, elsewhere {before}"));
+            }
+            previous = term;
+        }
+        Ok(())
+    }
+
+    fn same_commits(
+        &mut self,
+        view: View,
+        seen: Option<View>,
+        term_at: &impl Fn(Index) -> Option<Term>,
+    ) -> Result<(), String> {
+        let committed = self.committed.entry(view.pg).or_default();
+        // A new life may remember an earlier commit: then everything is looked at again.
+        let from = seen.map_or(Index(0), |s| s.commit).min(view.commit);
+        let from = if seen.is_some_and(|s| s.commit > view.commit) { Index(0) } else { from };
+        for i in (from.0 + 1).max(view.first.0)..=view.commit.0 {
+            let Some(term) = term_at(Index(i)) else { continue };
+            let known = *committed.entry(Index(i)).or_insert(term);
+            if known != term {
+                return Err(format!("entry {i} is committed here with {term}, elsewhere with {known}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn complete(&self, view: View, term_at: &impl Fn(Index) -> Option<Term>) -> Result<(), String> {
+        let Some((index, term)) = self.committed.get(&view.pg).and_then(|c| c.last_key_value()) else { return Ok(()) };
+        if view.last < *index {
+            return Err(format!("the leader of {} ends at {}, and {index} is committed", view.term, view.last));
+        }
+        match term_at(*index) {
+            Some(own) if own != *term => {
+                Err(format!("the leader of {} has entry {index} of {own}, not of {term}", view.term))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A replica whose log holds these terms from index 1 on.
+    fn look(laws: &mut Laws, replica: u64, term: u64, elected: bool, log: &[u64], commit: u64) -> Result<(), String> {
+        let term_at = |i: Index| match i.0 {
+            0 => Some(Term(0)),
+            i => log.get(i as usize - 1).map(|t| Term(*t)),
+        };
+        let last = Index(log.len() as u64);
+        let view = View {
+            pg: PgId { pool: types::PoolId(1), n: 0 },
+            osd: OsdId(replica as u32),
+            replica: ReplicaId(replica),
+            term: Term(term),
+            elected,
+            commit: Index(commit),
+            first: Index(1),
+            last,
+            last_term: term_at(last).expect("its own end"),
+        };
+        laws.look(view, term_at)
+    }
+
+    #[test]
+    fn a_history_that_raft_allows_passes() {
+        let mut laws = Laws::default();
+        for (replica, term, elected, log, commit) in [
+            (1, 1, true, &[1][..], 0),
+            (2, 1, false, &[1], 0),
+            (1, 1, true, &[1, 1, 1], 2),
+            (2, 1, false, &[1, 1], 2),
+            (2, 2, true, &[1, 1, 2], 2),
+            (1, 2, false, &[1, 1, 2], 3),
+            (1, 2, false, &[1, 1, 2], 1),
+        ] {
+            look(&mut laws, replica, term, elected, log, commit).expect("allowed");
+        }
+        assert_eq!(laws.looks(), 7);
+    }
+
+    #[test]
+    fn two_leaders_in_one_term_are_found() {
+        let mut laws = Laws::default();
+        look(&mut laws, 1, 4, true, &[4], 0).expect("the first");
+        assert!(look(&mut laws, 2, 4, true, &[4], 0).expect_err("the second").contains("and so did"));
+    }
+
+    #[test]
+    fn logs_that_agree_late_and_differ_early_are_found() {
+        let mut laws = Laws::default();
+        look(&mut laws, 1, 3, false, &[1, 1, 3], 0).expect("the first");
+        assert!(look(&mut laws, 2, 3, false, &[1, 2, 3], 0).expect_err("another past").contains("stands t2"));
+    }
+
+    #[test]
+    fn a_leader_without_a_committed_entry_is_found() {
+        let mut laws = Laws::default();
+        look(&mut laws, 1, 1, true, &[1, 1], 2).expect("it commits");
+        assert!(look(&mut laws, 2, 2, true, &[1], 1).expect_err("too short").contains("i2 is committed"));
+    }
+
+    #[test]
+    fn two_entries_committed_at_one_index_are_found() {
+        let mut laws = Laws::default();
+        look(&mut laws, 1, 1, false, &[1, 1], 2).expect("the first");
+        assert!(look(&mut laws, 2, 2, false, &[1, 2], 2).expect_err("another entry").contains("elsewhere with"));
+    }
+}

@@ -1,0 +1,82 @@
+//! Where the observers of `check` meet the cluster: after each turn of an OSD, now and then, and at rest.
+//!
+//! Invariant: they only look; a run without them has the same trace hash.
+
+use crate::check::bounds::{self, Fill};
+use crate::check::raft::{Laws, View};
+use crate::cluster::Cluster;
+
+/// What they know.
+#[derive(Default)]
+pub struct Observers {
+    pub laws: Laws,
+    /// The first thing that must not be.
+    seen: Option<String>,
+}
+
+impl Cluster {
+    /// Looks at what an OSD's turn has changed.
+    pub(crate) fn observe(&mut self, i: usize) {
+        let node = &mut self.osds[i];
+        let Some((osd, _)) = &node.running else { return };
+        if self.observers.seen.is_some() || self.budget.is_spent() {
+            return;
+        }
+        let mut look = || {
+            for group in osd.groups_for_tools() {
+                let last = group.last_index();
+                let view = View {
+                    pg: group.identity().pg,
+                    osd: node.id,
+                    replica: group.identity().replica,
+                    term: group.term(),
+                    elected: group.is_elected(),
+                    commit: group.commit(),
+                    first: group.first_index(),
+                    last,
+                    last_term: group.term_at(last).unwrap_or_default(),
+                };
+                self.observers.laws.look(view, |index| group.term_at(index))?;
+            }
+            if !node.audited && *osd.phase() == osd::Phase::Running {
+                node.audited = true;
+                osd.audit_for_tools().map_err(|wrong| format!("{} after its mount: {wrong}", node.id))?;
+            }
+            Ok(())
+        };
+        self.observers.seen = look().err();
+    }
+
+    /// What the observers have seen so far, and whether every queue is within its limit now.
+    ///
+    /// # Errors
+    /// What must not be.
+    pub fn observed(&self) -> Result<(), String> {
+        let early = self.linear.durable.as_ref().and_then(|d| d.failure.clone());
+        if let Some(what) = self.observers.seen.clone().or(early) {
+            return Err(what);
+        }
+        for (id, osd) in self.running() {
+            let (stats, queued) = osd.fill_for_tools();
+            let fill = Fill {
+                segments_in_use: stats.segments_in_use.into(),
+                segments: stats.segments.into(),
+                overlay_bytes: stats.overlay_bytes,
+                log_bytes: self.options.log_bytes,
+                limbo_bytes: stats.home.limbo_bytes,
+                capacity_bytes: stats.home.capacity_bytes,
+                queued_bytes: queued.max().unwrap_or(0) as u64,
+            };
+            bounds::check(&fill).map_err(|what| format!("{id}: {what}"))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the books of every device balance.
+    ///
+    /// # Errors
+    /// Whose do not, and where.
+    pub fn audit(&self) -> Result<(), String> {
+        self.running().try_for_each(|(id, osd)| osd.audit_for_tools().map_err(|wrong| format!("{id} at rest: {wrong}")))
+    }
+}
