@@ -427,3 +427,21 @@ fn a_single_voter_leads_and_commits_when_its_own_disk_has_it() {
     node.read_index(7);
     assert_eq!(drain(&mut node).read_states[0].context, 7);
 }
+
+#[test]
+fn entries_that_raft_joins_to_an_append_that_waits_without_any_keep_their_own_head() {
+    let mut node = leader();
+    node.step(&RaftMsg { index: Index(5), ..msg(RaftKind::AppendResponse, 4) }).expect("it holds term 3");
+    settle(&mut node);
+    // The follower's next index is 7 by now: what the heartbeat's answer makes raft send has no entries…
+    node.step(&msg(RaftKind::HeartbeatResponse, 4)).expect("an honest answer");
+    // … and before it leaves, the follower says that 6 never came.
+    let lost = RaftMsg { index: Index(6), reject: true, reject_hint: Index(5), ..msg(RaftKind::AppendResponse, 4) };
+    node.step(&lost).expect("an honest answer");
+    let sent = settle(&mut node);
+    let appends: Vec<_> = sent.iter().filter(|m| m.kind == RaftKind::Append && m.to == ReplicaId(2)).collect();
+    assert_eq!(appends.len(), 1, "raft joined the two");
+    let (head, entries) = (appends[0], &appends[0].entries);
+    assert_eq!((head.index, head.log_term), (Index(5), Term(3)), "the entry before the first");
+    assert_eq!(entries.iter().map(|e| e.index.0).collect::<Vec<_>>(), [6]);
+}

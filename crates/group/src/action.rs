@@ -61,5 +61,7 @@ pub enum Action {
     /// R5: this replica takes no further part.
     Quarantined(String),
     BecameLeader,
+    /// The first entry of its term is applied: from now on it takes requests.
+    Serves,
     LostLeadership,
 }

@@ -202,7 +202,7 @@ impl Group {
         }
         let uncommitted = self.node.uncommitted_payload();
         let entries = self.node.last_index().0 - self.node.commit_index().0;
-        let mut room = self.config.uncommitted_payload_max.saturating_sub(uncommitted).min(PROPOSE_PAYLOAD_MAX as u64);
+        let mut room = self.propose_payload_max.saturating_sub(uncommitted).min(PROPOSE_PAYLOAD_MAX as u64);
         let entries_max = UNCOMMITTED_ENTRIES_MAX.saturating_sub(entries).min(PROPOSE_ENTRIES_MAX as u64) as usize;
         let mut batch = Vec::new();
         while batch.len() < entries_max {

@@ -62,6 +62,9 @@ impl Group {
         self.node.applied_to(committed.index);
         let (replica, index) = (self.identity.replica, committed.index);
         actions.push(Action::Apply { replica, index, effect: outcome.effect() });
+        if self.current().is_some_and(|leading| leading.own_index == index) {
+            actions.push(Action::Serves);
+        }
         if self.waiting.front().is_some_and(|(waits_for, _)| *waits_for == index) {
             let (_, waiter) = self.waiting.pop_front().expect("it has a front");
             answer(waiter, outcome, actions);

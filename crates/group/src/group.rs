@@ -55,6 +55,8 @@ pub struct Group {
     pub(crate) full: bool,
     pub(crate) blocked: bool,
     pub(crate) quarantine: Option<String>,
+    /// What a leader here leaves uncommitted at most: every member has room for it.
+    pub(crate) propose_payload_max: u64,
     ready: Ready,
 }
 
@@ -88,6 +90,7 @@ impl Group {
         let rank = decision.conf.voters.iter().filter(|id| **id < replica).count() as u32;
         let election = Election::new(config.timing, now, rank, Rng::new(seed));
         Ok(Group {
+            propose_payload_max: config.uncommitted_payload_max,
             config,
             node,
             decision,
@@ -210,11 +213,15 @@ impl Group {
     }
 
     /// Its OSD lets go of this replica, because it is damaged or dropped: everybody who waits for it is answered,
-    /// and it takes no further part.
+    /// and it takes no further part. The others need not wait for a leader that will not speak again.
     pub fn end(&mut self, reason: String, actions: &mut Vec<Action>) {
         if self.quarantine.is_none() {
+            let led = self.current().is_some();
             self.quarantine = Some(reason);
             self.leave_office(actions);
+            if led {
+                self.say_goodbye(actions);
+            }
         }
     }
 
@@ -241,10 +248,11 @@ impl Group {
         self.blocked = blocked;
     }
 
-    /// How much payload this PG may hold in the log before it commits (R9). Changes with the number of PGs
-    /// that share the log.
-    pub fn set_uncommitted_max(&mut self, bytes: u64) {
+    /// How much payload this PG may hold before it commits (R9): in the log here, and in the smallest share of
+    /// any member. Both change with the number of PGs that share a log.
+    pub fn set_uncommitted_max(&mut self, bytes: u64, least_bytes: u64) {
         self.config.uncommitted_payload_max = bytes;
+        self.propose_payload_max = least_bytes.min(bytes);
     }
 
     /// `vouched`: the OSD of this PG's leader was heard within one promise, and its last full list names it

@@ -8,6 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use types::{OsdId, PgId, Time};
 use wire::{Listing, ListingEcho};
 
+/// An echo that renews nothing is sent once in so many listings: often enough to be no sign of silence.
+const EMPTY_EVERY: u32 = 4;
+
 /// What is known of one connected OSD.
 #[derive(Debug)]
 struct Pair {
@@ -17,6 +20,8 @@ struct Pair {
     heard_at: Option<Time>,
     /// PGs that its last full listing names it leader of.
     named: BTreeSet<PgId>,
+    /// When it was last echoed, and what was said beside the renewals.
+    echoed: Option<(Time, (u64, bool, u8))>,
 }
 
 /// All pairs of this OSD.
@@ -35,7 +40,8 @@ impl Pairs {
     /// A connection came up (the first listing on it is full, and due at once) or went down.
     pub fn handle_link(&mut self, now: Time, osd: OsdId, up: bool) {
         if up {
-            self.pairs.insert(osd, Pair { next_at: now, sent: 0, heard_at: None, named: BTreeSet::new() });
+            self.pairs
+                .insert(osd, Pair { next_at: now, sent: 0, heard_at: None, named: BTreeSet::new(), echoed: None });
         } else {
             self.pairs.remove(&osd);
         }
@@ -47,8 +53,9 @@ impl Pairs {
         for (osd, pair) in self.pairs.iter_mut().filter(|(_, pair)| pair.next_at <= now) {
             out.push((*osd, pair.sent.is_multiple_of(u64::from(self.timing.full_every))));
             pair.sent += 1;
-            // Late turns are not made up for.
-            pair.next_at = (pair.next_at + self.timing.renewal).max(now + self.timing.renewal / 2);
+            // On one grid, so that one turn serves all pairs. Late turns are not made up for.
+            let (grid, soonest) = (self.timing.renewal.as_nanos() as u64, now + self.timing.renewal / 2);
+            pair.next_at = Time(soonest.0.next_multiple_of(grid));
         }
     }
 
@@ -72,7 +79,20 @@ impl Pairs {
     pub fn echo(listing: &Listing, renewed: impl Iterator<Item = PgId>) -> ListingEcho {
         let terms: BTreeMap<PgId, types::Term> = listing.items.iter().map(|item| (item.pg, item.term)).collect();
         let renewed = renewed.filter_map(|pg| terms.get(&pg).map(|term| (pg, *term))).collect();
-        ListingEcho { sent_at: listing.sent_at, granted_aus: 0, device_full: false, renewed }
+        ListingEcho { sent_at: listing.sent_at, granted_aus: 0, device_full: false, log_share_mib: 0, renewed }
+    }
+
+    /// Whether `echo` must be sent to `osd`. One that renews nothing tells its reader only that we live and what
+    /// it may spend; that keeps for a few listings, and an idle OSD is spared the turns.
+    pub fn owes_echo(&mut self, now: Time, osd: OsdId, full: bool, echo: &ListingEcho) -> bool {
+        let Some(pair) = self.pairs.get_mut(&osd) else { return true };
+        let said = (echo.granted_aus, echo.device_full, echo.log_share_mib);
+        let keeps = |(at, before): (Time, _)| before == said && now < at + self.timing.renewal * EMPTY_EVERY;
+        let owes = full || !echo.renewed.is_empty() || !pair.echoed.is_some_and(keeps);
+        if owes {
+            pair.echoed = Some((now, said));
+        }
+        owes
     }
 
     /// Whether `leader` was heard within one promise and said, in its last full listing, that it leads `pg`.
@@ -132,6 +152,39 @@ mod tests {
         pairs.poll(at_ms(1000), &mut due);
         pairs.poll(at_ms(1000), &mut due);
         assert_eq!(due.len(), 1);
+    }
+
+    #[test]
+    fn pairs_that_came_up_at_different_times_are_served_by_one_turn() {
+        let mut pairs = Pairs::new(Timing::default());
+        pairs.handle_link(at_ms(3), OsdId(2), true);
+        pairs.poll(at_ms(3), &mut Vec::new());
+        pairs.handle_link(at_ms(11), OsdId(3), true);
+        pairs.poll(at_ms(11), &mut Vec::new());
+        let mut due = Vec::new();
+        pairs.poll(pairs.next_deadline(), &mut due);
+        assert_eq!((due.len(), pairs.next_deadline()), (2, at_ms(50)));
+    }
+
+    #[test]
+    fn an_echo_that_says_nothing_new_is_owed_only_now_and_then() {
+        let mut pairs = Pairs::new(Timing::default());
+        pairs.handle_link(at_ms(0), OsdId(2), true);
+        let empty = Pairs::echo(&listing(false, &[]), std::iter::empty());
+        let some = Pairs::echo(&listing(false, &[PG]), [PG].into_iter());
+        fn owed(pairs: &mut Pairs, ms: u64, full: bool, echo: &ListingEcho) -> bool {
+            pairs.owes_echo(at_ms(ms), OsdId(2), full, echo)
+        }
+        assert!(owed(&mut pairs, 0, false, &empty), "the first word on a connection");
+        assert!(!owed(&mut pairs, 25, false, &empty) && !owed(&mut pairs, 75, false, &empty));
+        assert!(owed(&mut pairs, 100, false, &empty), "a sign of life");
+        assert!(owed(&mut pairs, 125, true, &empty), "a full listing is always echoed");
+        assert!(owed(&mut pairs, 150, false, &some), "a renewal is");
+        let granted = ListingEcho { granted_aus: 9, ..empty.clone() };
+        assert!(owed(&mut pairs, 175, false, &granted), "a grant is");
+        assert!(!owed(&mut pairs, 200, false, &granted));
+        assert!(owed(&mut pairs, 225, false, &ListingEcho { device_full: true, ..granted.clone() }));
+        assert!(owed(&mut pairs, 250, false, &ListingEcho { log_share_mib: 3, ..granted }));
     }
 
     #[test]

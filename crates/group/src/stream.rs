@@ -34,6 +34,21 @@ impl Group {
         self.stepped(result, actions);
     }
 
+    /// Whether this leader has no majority of voters that keep up, unless `follower` comes back.
+    pub fn stands_still_without(&self, now: Time, follower: ReplicaId) -> bool {
+        let Some(leading) = self.current() else { return false };
+        let silent = self.config.timing.promise * 2;
+        let keeps_up = |id: &&ReplicaId| {
+            let heard = leading.echoes.iter().find(|e| e.replica == **id).is_some_and(|e| now < e.sent_at + silent);
+            let near = self.node.follower(**id).is_some_and(|f| f.streaming);
+            **id == self.identity.replica || (**id != follower && heard && near)
+        };
+        let lacks =
+            |voters: &[ReplicaId]| !voters.is_empty() && voters.iter().filter(keeps_up).count() <= voters.len() / 2;
+        let conf = &self.decision.conf;
+        lacks(&conf.voters) || lacks(&conf.voters_outgoing)
+    }
+
     /// Whether `replica` is the member on `osd`.
     pub fn is_member_on(&self, osd: OsdId, replica: ReplicaId) -> bool {
         self.replica_on(osd) == Some(replica)

@@ -31,11 +31,16 @@ impl Group {
         let hint = Some(to);
         self.refuse_queue(hint, actions);
         self.reads.refuse_all(Reject::NotLeader { hint }, actions);
+        self.say_goodbye(actions);
+        self.node.transfer(successor);
+    }
+
+    /// Ends the promises that were made to this replica. It has stopped serving, for good in this term.
+    pub(crate) fn say_goodbye(&self, actions: &mut Vec<Action>) {
         let others = self.decision.members.iter().filter(|m| m.replica != self.identity.replica);
         for member in others {
             actions.push(Action::Send { to: member.osd, message: Message::Goodbye(vec![self.identity.pg]) });
         }
-        self.node.transfer(successor);
     }
 
     pub(crate) fn poll_transfer(&mut self, now: Time) {

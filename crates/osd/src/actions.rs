@@ -28,7 +28,9 @@ impl Osd {
                 Action::Attached { order, result } => self.attached(slot, order, result),
                 Action::BadPeer { osd, reason } => self.bad_peer(osd, &reason),
                 Action::BadOrigin { origin, reason } => self.bad_origin(origin, &reason),
-                Action::BecameLeader | Action::LostLeadership => self.meta.report_soon(self.now),
+                // A leader that does not serve yet would be called down until its next heartbeat.
+                Action::BecameLeader => {}
+                Action::Serves | Action::LostLeadership => self.meta.report_soon(self.now),
                 Action::NeedsStream { to } => {
                     tracing::debug!(%replica, %to, "a follower is behind the log");
                     self.behind_log.insert((self.pgs.get(slot).identity.pg, to));
@@ -65,7 +67,11 @@ impl Osd {
 
     /// Design §3.4: an unreadable payload drops the message and tells raft that the peer was not reached.
     fn unreadable(&mut self, slot: usize, to: OsdId) {
+        // The log lets go of segments also between two checkpoints: without this word raft would try the same
+        // entry until the next one, and on an idle OSD none comes.
+        let first = self.engine.first_index(self.pgs.get(slot).identity.replica);
         if let Some(group) = self.pgs.group(slot) {
+            group.set_first_index(first);
             group.handle_unreadable(self.now, to);
             self.pgs.touch(slot);
         }
@@ -170,12 +176,17 @@ impl Osd {
     /// R15: nothing is acknowledged any more; meta hears of it, peers and clients lose us.
     pub(crate) fn poisoned(&mut self, reason: String) {
         tracing::error!(reason, "the store is poisoned: this OSD stops serving and must be rebuilt");
+        self.meta.poisoned(self.now, reason.clone());
+        self.stop_serving(reason);
+    }
+
+    /// From now on nothing is voted, acknowledged or answered; peers and clients lose us.
+    pub(crate) fn stop_serving(&mut self, reason: String) {
         self.pgs.clear();
         self.reads.clear();
         self.fail_digests(&reason);
         self.streams.clear();
         self.bus.disconnect_all(&reason);
-        self.meta.poisoned(self.now, reason.clone());
         self.phase = crate::node::Phase::Stopped(reason);
     }
 

@@ -115,7 +115,7 @@ impl Osd {
             }
             OsdDown::Refused { code, reason } => {
                 tracing::error!(code, reason, "meta refuses this OSD");
-                self.phase = Phase::Stopped(format!("BSLT-{code}: {reason}"));
+                self.stop_serving(format!("BSLT-{code}: {reason}"));
                 self.meta.refusal = Some((code, reason));
             }
         }

@@ -20,6 +20,9 @@ mod stop;
 mod stream;
 mod tools;
 
+#[cfg(test)]
+mod tests;
+
 pub use config::OsdConfig;
 pub use digest::{PARTS, ToolAnswer, ToolAsk};
 pub use metrics::OsdMetrics;

@@ -86,6 +86,8 @@ pub struct Osd {
     touched: Vec<usize>,
     started: bool,
     uncommitted_max: u64,
+    /// The same of other OSDs, as they last said it (R9).
+    log_shares: BTreeMap<OsdId, u64>,
     /// (full, blocked) as the groups were last told.
     pub(crate) pressure: (bool, bool),
     listening: Option<NetAddr>,
@@ -127,6 +129,7 @@ impl Osd {
             touched: Vec::new(),
             started: false,
             uncommitted_max: 0,
+            log_shares: BTreeMap::new(),
             pressure: (false, false),
             listening: None,
             config,
@@ -286,7 +289,8 @@ impl Osd {
             return;
         }
         let state = self.start_group(recovered);
-        self.pgs.insert(identity, state);
+        let key = self.pgs.insert(identity, state);
+        self.tell_log_share(key);
     }
 
     /// A group of what the engine holds of a replica, or why there is none.
@@ -318,13 +322,36 @@ impl Osd {
     pub(crate) fn share_log(&mut self) {
         let share = self.engine.log_bytes() / 4 / (self.pgs.len() as u64).max(1);
         let max = share.clamp(UNCOMMITTED_MIN, types::limits::INFLIGHT_PAYLOAD_MAX as u64);
-        if std::mem::replace(&mut self.uncommitted_max, max) == max {
+        if std::mem::replace(&mut self.uncommitted_max, max) != max {
+            self.pgs.keys().into_iter().for_each(|key| self.tell_log_share(key));
+        }
+    }
+
+    /// Another OSD's share has changed. A leader goes by the least of its members': what a follower has no room
+    /// for it drops, and is sent again only much later.
+    pub(crate) fn hear_log_share(&mut self, osd: OsdId, mib: u8) {
+        let bytes = u64::from(mib) << 20;
+        if mib == 0 || self.log_shares.insert(osd, bytes) == Some(bytes) {
             return;
         }
         for key in self.pgs.keys() {
-            if let Some(group) = self.pgs.group(key) {
-                group.set_uncommitted_max(max);
+            if self.pgs.get(key).identity.members.iter().any(|m| m.osd == osd) {
+                self.tell_log_share(key);
             }
+        }
+    }
+
+    /// What one PG may hold in the log here, in whole MiB: as echoes say it.
+    pub(crate) fn log_share_mib(&self) -> u8 {
+        u8::try_from(self.uncommitted_max >> 20).unwrap_or(u8::MAX)
+    }
+
+    pub(crate) fn tell_log_share(&mut self, key: usize) {
+        let own = self.uncommitted_max.max(UNCOMMITTED_MIN);
+        let members = self.pgs.get(key).identity.members.iter();
+        let least = members.filter_map(|m| self.log_shares.get(&m.osd).copied()).min().unwrap_or(own);
+        if let Some(group) = self.pgs.group(key) {
+            group.set_uncommitted_max(own, least);
         }
     }
 

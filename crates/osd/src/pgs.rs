@@ -1,7 +1,7 @@
 //! The table of local replicas: who is where, who was touched in this turn, whose deadline comes next.
 //!
-//! Invariant: a PG has at most one replica here; a slot's deadline in the heap is never later than its
-//! group's (an earlier one only costs a look).
+//! Invariant: a PG has at most one replica here; a slot's live deadline in the heap (the one that it is armed
+//! for) is never later than its group's. Others are stale and fall out when they come up.
 
 use group::Group;
 use slab::Slab;
@@ -185,8 +185,8 @@ impl Pgs {
                 break;
             }
             self.deadlines.pop();
-            // A slot that was re-armed earlier, removed or reused only gets a look.
-            if let Some(slot) = self.slots.get_mut(key) {
+            // Stale: the slot was armed for an earlier moment since, or is another one.
+            if let Some(slot) = self.slots.get_mut(key).filter(|slot| slot.armed == at) {
                 slot.armed = Time::NEVER;
                 self.touch(key);
             }
@@ -195,5 +195,36 @@ impl Pgs {
 
     pub fn next_deadline(&self) -> Time {
         self.deadlines.peek().map_or(Time::NEVER, |Reverse((at, _))| *at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{Epoch, PoolId};
+
+    #[test]
+    fn a_deadline_that_an_earlier_one_replaced_touches_nobody() {
+        let pg = PgId { pool: PoolId(1), n: 0 };
+        let identity =
+            ReplicaIdentity { pg, replica: ReplicaId(1), lineage: 1, conf_epoch: Epoch(1), members: Vec::new() };
+        let mut pgs = Pgs::default();
+        let key = pgs.insert(identity, State::Creating);
+        let mut taken = Vec::new();
+        pgs.take_touched(&mut taken);
+        for at in [30, 20, 10] {
+            pgs.slots[key].armed = Time(at);
+            pgs.deadlines.push(Reverse((Time(at), key)));
+        }
+        pgs.touch_due(Time(10));
+        assert!(pgs.has_touched(), "its deadline has come");
+        taken.clear();
+        pgs.take_touched(&mut taken);
+        pgs.slots[key].armed = Time(40);
+        pgs.deadlines.push(Reverse((Time(40), key)));
+        pgs.touch_due(Time(30));
+        assert!(!pgs.has_touched() && pgs.deadlines.len() == 1, "20 and 30 were replaced by 10");
+        pgs.touch_due(Time(40));
+        assert!(pgs.has_touched());
     }
 }

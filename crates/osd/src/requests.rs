@@ -67,6 +67,7 @@ impl Osd {
             (Peer::Osd(from), Message::ListingEcho(echo)) => {
                 let sent_at = Time(echo.sent_at);
                 self.space.handle_granted(self.now, from, echo.granted_aus, echo.device_full);
+                self.hear_log_share(from, echo.log_share_mib);
                 for (pg, term) in echo.renewed {
                     self.with_pg(pg, |group, now, actions| group.handle_echo(now, from, sent_at, term, actions));
                 }
@@ -104,7 +105,7 @@ impl Osd {
         self.bus.disconnect(waiting.link, reason);
     }
 
-    fn handle_request(&mut self, link: LinkId, request: Request) {
+    pub(crate) fn handle_request(&mut self, link: LinkId, request: Request) {
         let written = match &request.body {
             RequestBody::Write { range, .. } | RequestBody::Zero { range, .. } => Some(range.len_bytes() as u64),
             RequestBody::Skip { .. } => Some(0),
@@ -163,6 +164,7 @@ impl Osd {
     /// R3: what we renew is echoed with the sender's own time.
     fn handle_listing(&mut self, link: LinkId, from: OsdId, listing: Listing) {
         self.pairs.heard(self.now, from, &listing);
+        let every = listing.full;
         let mut renewed = Vec::with_capacity(listing.items.len());
         for item in listing.items {
             let full = listing.full;
@@ -174,8 +176,11 @@ impl Osd {
         }
         let granted_aus = self.space.handle_spent(from, listing.spent_aus);
         let device_full = self.space.is_full();
-        let echo = wire::ListingEcho { sent_at: listing.sent_at, granted_aus, device_full, renewed };
-        self.bus.send(link, Message::ListingEcho(echo));
+        let log_share_mib = self.log_share_mib();
+        let echo = wire::ListingEcho { sent_at: listing.sent_at, granted_aus, device_full, log_share_mib, renewed };
+        if self.pairs.owes_echo(self.now, from, every, &echo) {
+            self.bus.send(link, Message::ListingEcho(echo));
+        }
     }
 
     /// Sends the listings that are due, one frame an OSD pair.

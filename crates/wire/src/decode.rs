@@ -244,13 +244,14 @@ fn read_message(kind: u8, input: &mut Input<'_>) -> Result<Message, WireError> {
         kind::LISTING => read_listing(input).map(Message::Listing),
         kind::LISTING_ECHO => {
             let r: EchoRecord = input.take("listing echo")?;
-            zero("listing echo", r.reserved == [0; 3])?;
+            zero("listing echo", r.reserved == [0; 2])?;
             let device_full = flag("a device's state", r.device_full)?;
             let (sent_at, granted_aus) = (r.sent_at.get(), r.granted_aus.get());
             let renewed = input.list("listing echo", r.count.get() as usize, |r: RenewedRecord| {
                 Ok((pg_id(r.pg), Term(r.term.get())))
             })?;
-            Ok(Message::ListingEcho(ListingEcho { sent_at, granted_aus, device_full, renewed }))
+            let log_share_mib = r.log_share_mib;
+            Ok(Message::ListingEcho(ListingEcho { sent_at, granted_aus, device_full, log_share_mib, renewed }))
         }
         kind::GOODBYE => {
             let r: GoodbyeRecord = input.take("goodbye")?;

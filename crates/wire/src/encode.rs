@@ -207,6 +207,7 @@ fn put_message(out: &mut Out<'_>, message: &Message, bufs: &mut Vec<IoBuf>) {
                 granted_aus: U64::new(echo.granted_aus),
                 count: count(echo.renewed.len()),
                 device_full: u8::from(echo.device_full),
+                log_share_mib: echo.log_share_mib,
                 ..EchoRecord::default()
             });
             for (pg, term) in &echo.renewed {

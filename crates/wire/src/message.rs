@@ -195,6 +195,8 @@ pub struct ListingEcho {
     pub granted_aus: u64,
     /// The sender's device is full: what was granted may be spent, more will not come.
     pub device_full: bool,
+    /// What one PG may hold uncommitted in the sender's log, in MiB (R9); 0: not told.
+    pub log_share_mib: u8,
     pub renewed: Vec<(PgId, Term)>,
 }
 

@@ -77,7 +77,7 @@ records! {
     ListedRecord 40 { pg: PgRecord, from: U64, to: U64, term: U64, commit: U64 }
 
     /// Tail: `count` items.
-    EchoRecord 24 { sent_at: U64, granted_aus: U64, count: U32, device_full: u8, reserved: [u8; 3] }
+    EchoRecord 24 { sent_at: U64, granted_aus: U64, count: U32, device_full: u8, log_share_mib: u8, reserved: [u8; 2] }
 
     RenewedRecord 16 { pg: PgRecord, term: U64 }
 

@@ -28,8 +28,10 @@ use wire::{Message, StreamAbort, StreamBody, StreamMsg};
 pub(crate) const STREAM: u64 = u64::MAX - 2;
 /// Streams that one OSD sends at once.
 pub(crate) const SENDERS_MAX: usize = 2;
-/// Streams that one OSD receives at once.
-pub(crate) const RECEIVERS_MAX: usize = 2;
+/// Streams that one OSD receives at once: from two leaders at full width.
+pub(crate) const RECEIVERS_MAX: usize = 4;
+/// A follower that raft has not asked about for so long needs no stream; while it does, every echo asks.
+const ASKED_MAX: Duration = Duration::from_millis(100);
 /// Bytes a second that one OSD sends in streams.
 pub const STREAM_RATE: u64 = 64 << 20;
 /// An answer that does not come within this time ends the stream.
@@ -51,6 +53,8 @@ pub(crate) struct StreamRead {
 /// All streams of one OSD.
 pub(crate) struct Streams {
     senders: Vec<Sender>,
+    /// Followers behind the log that no stream goes to, and when raft last asked for one.
+    waiting: BTreeMap<(PgId, OsdId), Time>,
     receivers: BTreeMap<PgId, Receiver>,
     reads: Slab<StreamRead>,
     /// Engine token → (PG, stream, message) of a piece that is being staged.
@@ -86,7 +90,8 @@ impl Budget {
 
     fn ready_at(&self) -> Time {
         let short = (1 - self.tokens).max(1) as u64;
-        self.filled_at + Duration::from_nanos(short.saturating_mul(4_000_000_000) / self.rate.max(1))
+        // Rounded up: a deadline that comes before the token does turns the loop on the spot.
+        self.filled_at + Duration::from_nanos(short.saturating_mul(4_000_000_000).div_ceil(self.rate.max(1)))
     }
 }
 
@@ -94,6 +99,7 @@ impl Streams {
     pub fn new(seed: u64) -> Streams {
         Streams {
             senders: Vec::new(),
+            waiting: BTreeMap::new(),
             receivers: BTreeMap::new(),
             reads: Slab::new(),
             staging: BTreeMap::new(),
@@ -124,6 +130,7 @@ impl Streams {
     /// The store is poisoned.
     pub fn clear(&mut self) {
         self.senders.clear();
+        self.waiting.clear();
         self.receivers.clear();
         self.reads.clear();
         self.staging.clear();
@@ -152,6 +159,11 @@ impl Osd {
         (self.streams.done, self.streams.failed)
     }
 
+    /// Streams that this OSD sends at this moment.
+    pub fn streams_running(&self) -> usize {
+        self.streams.senders.len()
+    }
+
     /// Bytes a second that streams may read here; for tests and tools.
     pub fn set_stream_rate(&mut self, bytes_per_s: u64) {
         self.streams.budget.rate = bytes_per_s;
@@ -178,9 +190,10 @@ impl Osd {
 
     /// One step of every stream. At a moment when everything that groups have applied is in the overlay.
     pub(crate) fn step_streams(&mut self) {
-        if self.streams.senders.is_empty() && self.streams.receivers.is_empty() {
+        if self.streams.senders.is_empty() && self.streams.receivers.is_empty() && self.streams.waiting.is_empty() {
             return;
         }
+        self.begin_streams();
         self.step_senders();
         self.step_receivers();
     }

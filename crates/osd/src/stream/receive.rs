@@ -167,6 +167,7 @@ impl Osd {
         }
         let state = self.start_group(recovered);
         self.pgs.get_mut(slot).state = state;
+        self.tell_log_share(slot);
         self.pgs.touch(slot);
         tracing::info!(%pg, %replica, %commit, "brought back by a stream");
         let Some(term) = self.pgs.group(slot).map(|group| group.term()) else { return };

@@ -1,13 +1,14 @@
 //! The leader's OSD: opens a stream when raft finds a follower behind the log, reads, cuts, sends.
 
 use super::sender::{CUT_BYTES_MAX, MESSAGE_COST, Phase, Sender};
-use super::{ANSWER_MAX, INSTALL_MAX, REST_MAX, REST_MIN, SENDERS_MAX, STREAM, StreamRead};
+use super::{ANSWER_MAX, ASKED_MAX, INSTALL_MAX, REST_MAX, REST_MIN, SENDERS_MAX, STREAM, StreamRead};
 use crate::node::{Osd, ReadSlot};
+use crate::pgs::State;
 use bus::LinkId;
 use engine::{ReadData, ReadError};
 use std::time::Duration;
 use types::planted::{Bug, on};
-use types::{Index, OsdId, SectorRange};
+use types::{Index, OsdId, PgId, SectorRange};
 use wire::{StreamAbort, StreamBody, StreamMsg};
 
 /// How long destage rounds are kept from beginning, for one cut.
@@ -18,19 +19,46 @@ const PRESSURE_SLOW: f32 = 0.9;
 impl Osd {
     /// Raft has found the follower on `to` behind the log. Repeated while that is so.
     pub(crate) fn needs_stream(&mut self, slot: usize, to: OsdId) {
-        let (pg, now) = (self.pgs.get(slot).identity.pg, self.now);
-        let streams = &self.streams;
-        let rests = streams.resting.get(&(pg, to)).is_some_and(|(until, _)| now < *until);
-        if rests || streams.senders.len() >= SENDERS_MAX || streams.senders.iter().any(|s| s.pg == pg) {
-            return;
+        let pg = self.pgs.get(slot).identity.pg;
+        if !self.streams.senders.iter().any(|s| s.pg == pg) {
+            self.streams.waiting.insert((pg, to), self.now);
         }
-        let Some(link) = self.bus.link_to(to) else { return };
+    }
+
+    /// Streams to those that wait, as far as there is room. PGs that stand still go first, then those with the
+    /// least to send: so the number of PGs that a further failure would stop falls as fast as it can.
+    pub(super) fn begin_streams(&mut self) {
+        let now = self.now;
+        self.streams.waiting.retain(|_, asked| now < *asked + ASKED_MAX);
+        while self.streams.senders.len() < SENDERS_MAX {
+            let Some((_, _, pg, to)) = self.most_wanted() else { return };
+            self.streams.waiting.remove(&(pg, to));
+            self.begin_stream(pg, to);
+        }
+    }
+
+    /// (is whole enough without, chunks, PG, to whom) of the next stream.
+    fn most_wanted(&self) -> Option<(bool, usize, PgId, OsdId)> {
+        let wanted = self.streams.waiting.keys().filter_map(|(pg, to)| {
+            let rests = self.streams.resting.get(&(*pg, *to)).is_some_and(|(until, _)| self.now < *until);
+            let busy = self.streams.senders.iter().any(|s| s.pg == *pg);
+            let slot = self.pgs.get(self.pgs.by_pg(*pg).filter(|_| !rests && !busy)?);
+            let State::Running(group) = &slot.state else { return None };
+            let follower = group.peer_on(*to)?;
+            let chunks = self.engine.chunks(slot.identity.replica).len();
+            Some((!group.stands_still_without(self.now, follower), chunks, *pg, *to))
+        });
+        wanted.min()
+    }
+
+    fn begin_stream(&mut self, pg: PgId, to: OsdId) {
+        let (Some(slot), Some(link)) = (self.pgs.by_pg(pg), self.bus.link_to(to)) else { return };
         let Some(group) = self.pgs.group(slot) else { return };
         let Some(follower) = group.peer_on(to).filter(|_| group.is_leader()) else { return };
         let (replica, term) = (group.identity().replica, group.term());
         let id = self.streams.next_id;
         self.streams.next_id = id.wrapping_add(1);
-        let sender = Sender::new(id, pg, (replica, slot, term), (to, follower, link), now);
+        let sender = Sender::new(id, pg, (replica, slot, term), (to, follower, link), self.now);
         tracing::info!(%pg, %to, "a follower is behind the log: a stream begins");
         self.streams.senders.push(sender);
         self.send_stream(link, pg, (replica, follower), id, StreamBody::Open);
@@ -115,6 +143,7 @@ impl Osd {
                 self.drop_sender(id, reason, true);
                 continue;
             }
+            self.judge_urgency(id);
             self.read_round(id);
             self.end_round(id);
             self.end_cut(id);
@@ -142,12 +171,23 @@ impl Osd {
         }
     }
 
+    /// Whether the PG waits for this very stream.
+    fn judge_urgency(&mut self, id: u64) {
+        let now = self.now;
+        let Some((slot, follower)) = self.sender(id).map(|s| (s.slot, s.follower)) else { return };
+        let urgent = self.pgs.group(slot).is_some_and(|group| group.stands_still_without(now, follower));
+        if let Some(sender) = self.sender(id) {
+            sender.urgent = urgent;
+        }
+    }
+
     /// Reads on, as far as window and budget go.
     fn read_round(&mut self, id: u64) {
-        while self.streams.budget.tokens > 0 {
+        loop {
             let Some(at) = self.streams.senders.iter().position(|s| s.id == id) else { return };
             let (engine, sender) = (&self.engine, &mut self.streams.senders[at]);
-            if !sender.tracks() || !sender.has_room() {
+            let (urgent, paid) = (sender.urgent, self.streams.budget.tokens > 0);
+            if !sender.tracks() || !sender.has_room() || !(paid || urgent) {
                 return;
             }
             let replica = sender.replica;
@@ -157,7 +197,9 @@ impl Osd {
             // A stream that does not converge gets more: rounds beyond the second halve the price.
             let ease = sender.plan.rounds.saturating_sub(2).min(4);
             let len = if part.data { part.range.len_bytes() } else { 0 };
-            self.streams.budget.tokens -= ((len + MESSAGE_COST) >> ease) as i64;
+            if !urgent {
+                self.streams.budget.tokens -= ((len + MESSAGE_COST) >> ease) as i64;
+            }
             self.read_part(id, part);
         }
     }

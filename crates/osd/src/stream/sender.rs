@@ -63,6 +63,8 @@ pub(crate) struct Sender {
     /// Since when it waits for a running destage round to end.
     pub waits_since: Option<Time>,
     pub sent_bytes: u64,
+    /// Nothing commits until this follower is back: only the window holds the stream up.
+    pub urgent: bool,
 }
 
 /// What a message counts against the window.
@@ -105,6 +107,7 @@ impl Sender {
             heard_at: now,
             waits_since: None,
             sent_bytes: 0,
+            urgent: false,
         }
     }
 

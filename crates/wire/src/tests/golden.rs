@@ -86,7 +86,7 @@ fn messages() -> Vec<(&'static str, Message)> {
     let listing = Listing { sent_at: 0xa1, full: true, spent_aus: 0xa3, items: vec![item] };
     all.push(("listing", Message::Listing(listing)));
     let renewed = vec![(PG, Term(0xa2))];
-    let echo = ListingEcho { sent_at: 0xa1, granted_aus: 0xa4, device_full: true, renewed };
+    let echo = ListingEcho { sent_at: 0xa1, granted_aus: 0xa4, device_full: true, log_share_mib: 0xa5, renewed };
     all.push(("listing echo", Message::ListingEcho(echo)));
     all.push(("goodbye", Message::Goodbye(vec![PG])));
     all.extend(streams());

@@ -239,6 +239,7 @@ pub fn message(rng: &mut Rng) -> Message {
             sent_at: number(rng),
             granted_aus: number(rng),
             device_full: rng.chance(1, 2),
+            log_share_mib: rng.below(256) as u8,
             renewed: (0..rng.below(30)).map(|_| (pg(rng), Term(number(rng)))).collect(),
         }),
         _ => Message::Goodbye((0..rng.below(30)).map(|_| pg(rng)).collect()),

@@ -1,0 +1,292 @@
+//! Three OSDs in one simulated world. A test is meta and client at once: it names the PGs, attaches a volume,
+//! hands requests in at the leader and looks at what the OSDs then hold.
+//!
+//! Invariant: one seed decides everything; time passes only in [`Rig::run`] and [`Rig::until`].
+
+use crate::node::Osd;
+use crate::{OsdConfig, Phase};
+use bus::LinkId;
+use env::sim::{NodeId, SimEnv, World};
+use env::{DiskSpec, Env, NetAddr};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+use telemetry::Registry;
+use types::control::{Attach, OsdDown};
+use types::map::{Member, OsdAddr, PgMap};
+use types::units::SECTORS_PER_BLOCK;
+use types::{
+    ChunkKey, ClusterId, Epoch, Incarnation, IoBuf, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SectorRange, SessionId,
+    Time, VolumeId,
+};
+use wire::{Request, RequestBody};
+
+const DEVICE: &str = "device";
+const CLUSTER: ClusterId = ClusterId([7; 16]);
+const SESSION: SessionId = SessionId(1);
+const EPOCH: Epoch = Epoch(1);
+const VOLUME: VolumeId = VolumeId(1);
+/// Nobody is connected there: replies go nowhere, the metrics count them.
+const NOBODY: LinkId = LinkId(u64::MAX);
+/// What everything that must happen at all is given.
+pub(super) const LONG: Duration = Duration::from_secs(60);
+
+pub(super) fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+pub(super) fn pg(n: u32) -> PgId {
+    PgId { pool: PoolId(1), n }
+}
+
+struct Machine {
+    node: NodeId,
+    life: u64,
+    running: Option<(Osd, SimEnv)>,
+}
+
+pub(super) struct Rig {
+    pub world: World,
+    machines: Vec<Machine>,
+    next_seq: BTreeMap<PgId, u64>,
+    next_id: u64,
+}
+
+fn addr_of(i: usize) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, i as u8 + 1)), 7400)
+}
+
+fn spec() -> DiskSpec {
+    DiskSpec { path: DEVICE.into(), assume_plp: false, read_only: false }
+}
+
+impl Rig {
+    /// Three OSDs on devices of 1 GiB, each with a log of so many MiB.
+    pub fn new(seed: u64, log_mib: [u64; 3]) -> Rig {
+        let world = World::new(seed);
+        let machines = log_mib.iter().enumerate().map(|(i, log_mib)| Machine {
+            node: format_machine(&world, i, *log_mib),
+            life: 0,
+            running: None,
+        });
+        let machines = machines.collect();
+        let mut rig = Rig { world, machines, next_seq: BTreeMap::new(), next_id: 0 };
+        (0..3).for_each(|i| rig.start(i));
+        rig
+    }
+
+    pub fn start(&mut self, i: usize) {
+        let machine = &mut self.machines[i];
+        machine.life += 1;
+        let mut env = self.world.env(machine.node);
+        let disk = env.open_disk(&spec()).expect("the lock died with the process");
+        let config = OsdConfig {
+            cluster: CLUSTER,
+            osd: OsdId(i as u32 + 1),
+            uuid: OsdUuid([i as u8; 16]),
+            incarnation: Incarnation(machine.life),
+            listen: NetAddr::Tcp(addr_of(i)),
+            http: None,
+            host: String::new(),
+            rack: String::new(),
+            zone: String::new(),
+            engine: engine::EngineConfig::default(),
+            timing: group::Timing::default(),
+            lease_reads: true,
+        };
+        let seed = env.random();
+        machine.running = Some((Osd::new(config, disk, &Registry::default(), seed), env));
+        self.turn(i);
+        let addrs = (0..3).map(|n| OsdAddr { osd: OsdId(n as u32 + 1), addr: addr_of(n) }).collect();
+        self.tell(i, OsdDown::Welcome { map_epoch: EPOCH, osds: addrs });
+    }
+
+    /// As `kill -9`.
+    pub fn kill(&mut self, i: usize) {
+        self.world.crash(self.machines[i].node);
+        self.machines[i].running = None;
+    }
+
+    pub fn node(&self, i: usize) -> NodeId {
+        self.machines[i].node
+    }
+
+    pub fn is_up(&self, i: usize) -> bool {
+        self.machines[i].running.is_some()
+    }
+
+    /// A running OSD.
+    pub fn osd(&mut self, i: usize) -> &mut Osd {
+        &mut self.machines[i].running.as_mut().expect("it runs").0
+    }
+
+    /// Meta says something.
+    pub fn tell(&mut self, i: usize, down: OsdDown) {
+        self.osd(i).handle_control(down);
+        self.turn(i);
+    }
+
+    /// Turns one OSD until it has nothing more to work on.
+    pub fn turn(&mut self, i: usize) {
+        let Some((osd, env)) = &mut self.machines[i].running else { return };
+        loop {
+            osd.work(env).and_then(|()| osd.wait(env)).expect("the world goes on");
+            if !osd.has_events() {
+                return;
+            }
+        }
+    }
+
+    fn step(&mut self, until: Time) {
+        let next = self.world.next_turn_time().map_or(until, |t| t.min(until));
+        self.world.advance_to(next.max(self.world.now()));
+        for node in self.world.ready_nodes() {
+            let i = self.machines.iter().position(|m| m.node == node).expect("every node is a machine");
+            self.turn(i);
+        }
+    }
+
+    /// Lets time pass.
+    pub fn run(&mut self, span: Duration) {
+        let end = self.world.now() + span;
+        while self.world.now() < end {
+            self.step(end);
+        }
+    }
+
+    /// Lets time pass until it is so; how long that took.
+    ///
+    /// # Panics
+    /// When it takes longer than `max`.
+    pub fn until(&mut self, max: Duration, what: &str, mut so: impl FnMut(&mut Rig) -> bool) -> Duration {
+        let begun = self.world.now();
+        while !so(self) {
+            assert!(self.world.now() < begun + max, "{what}: not within {max:?}");
+            self.step(begun + max);
+        }
+        Duration::from_nanos(self.world.now().since(begun).as_nanos() as u64)
+    }
+
+    /// PGs 0 to `count`, three replicas each, led and attached.
+    pub fn make_pgs(&mut self, count: u32) {
+        self.until(LONG, "all serve", |rig| (0..3).all(|i| *rig.osd(i).phase() == Phase::Running));
+        for n in 0..count {
+            let member = |i: u64| Member { replica: ReplicaId(u64::from(n) * 3 + i + 1), osd: OsdId(i as u32 + 1) };
+            let members = (0..3).map(member).collect();
+            let map = PgMap { pg: pg(n), lineage: 1, conf_epoch: EPOCH, members };
+            (0..3).for_each(|i| self.tell(i, OsdDown::EnsurePg(map.clone())));
+        }
+        for n in 0..count {
+            let leader = self.leader(pg(n));
+            let attach = Attach { order: 1, volume: VOLUME, session: SESSION, epoch: EPOCH, chunk_count: 64 };
+            self.tell(leader, OsdDown::Attach { pg: pg(n), attach });
+        }
+        self.run(ms(500));
+    }
+
+    /// Who leads the PG and serves; waits for it.
+    pub fn leader(&mut self, pg: PgId) -> usize {
+        let mut found = None;
+        self.until(LONG, "somebody leads", |rig| {
+            found = (0..3).find(|i| rig.is_up(*i) && rig.serves(*i, pg));
+            found.is_some()
+        });
+        found.expect("it was waited for")
+    }
+
+    fn serves(&mut self, i: usize, pg: PgId) -> bool {
+        let report = self.osd(i).reports_for_tools().into_iter().find(|r| r.pg == pg);
+        report.and_then(|r| r.leading).is_some_and(|lead| lead.active)
+    }
+
+    /// Makes OSD `i` the leader of every PG.
+    pub fn lead_all(&mut self, i: usize, count: u32) {
+        for n in 0..count {
+            for attempt in 0.. {
+                assert!(attempt < 50, "leadership is never handed over");
+                let leader = self.leader(pg(n));
+                if leader == i {
+                    break;
+                }
+                self.tell(leader, OsdDown::TransferLeader { pg: pg(n), to: OsdId(i as u32 + 1) });
+                self.run(ms(200));
+            }
+        }
+    }
+
+    /// Hands a write of whole blocks to the leader. Refused or lost: the next one repeats nothing.
+    pub fn submit(&mut self, pg: PgId, chunk: u32, block: u32, blocks: u32) {
+        let leader = self.leader(pg);
+        let seq = self.next_seq.entry(pg).or_insert(0);
+        *seq += 1;
+        let (seq, id) = (*seq, self.next_id);
+        self.next_id += 1;
+        let range = SectorRange::new(block * SECTORS_PER_BLOCK, blocks * SECTORS_PER_BLOCK);
+        let payload = IoBuf::copy_of(&vec![id as u8 | 1; range.len_bytes()]);
+        let crcs = range.fragment_crcs(&payload);
+        let chunk = ChunkKey { volume: VOLUME, index: chunk };
+        let body = RequestBody::Write { chunk, range, seq, watermark: seq, crcs, payload };
+        let request = Request { id, pg, session: SESSION, epoch: EPOCH, body };
+        self.osd(leader).handle_request(NOBODY, request);
+        self.turn(leader);
+    }
+
+    /// Writes, and waits for the acknowledgement; asks again when it is refused.
+    pub fn write(&mut self, pg: PgId, chunk: u32, block: u32, blocks: u32) {
+        for attempt in 0.. {
+            assert!(attempt < 500, "a write is never taken: {:?}", self.osd(0).reports_for_tools());
+            let leader = self.leader(pg);
+            let before = self.answered(leader);
+            self.submit(pg, chunk, block, blocks);
+            self.until(LONG, "an answer", |rig| !rig.is_up(leader) || rig.answered(leader) != before);
+            if self.is_up(leader) && self.answered(leader).0 > before.0 {
+                return;
+            }
+            self.run(ms(20));
+        }
+    }
+
+    /// Writes `mib` MiB in parts of 512 KiB, from the start of the volume.
+    pub fn fill(&mut self, pg: PgId, mib: u32) {
+        for part in 0..mib * 2 {
+            self.write(pg, part / 32, part % 32 * 128, 128);
+        }
+    }
+
+    /// (acknowledged, refused) by this process.
+    pub fn answered(&mut self, i: usize) -> (u64, u64) {
+        let metrics = &self.osd(i).metrics;
+        (metrics.writes.get(), metrics.refused.get())
+    }
+
+    /// Whether all three replicas have applied the same, and their leader sees nobody behind.
+    pub fn is_whole(&mut self, pg: PgId) -> bool {
+        let running = self.machines.iter().filter_map(|m| m.running.as_ref());
+        let report = |osd: &Osd| osd.reports_for_tools().into_iter().find(|r| r.pg == pg);
+        let reports: Vec<_> = running.filter_map(|(osd, _)| report(osd)).collect();
+        let applied = reports.first().map(|r| r.applied);
+        reports.len() == 3
+            && reports.iter().all(|r| Some(r.applied) == applied)
+            && reports.iter().filter_map(|r| r.leading.as_ref()).any(|lead| lead.followers_in_sync == 2)
+    }
+}
+
+fn format_machine(world: &World, i: usize, log_mib: u64) -> NodeId {
+    const BYTES: u64 = 1 << 30;
+    let node = world.add_node(&format!("osd.{}", i + 1));
+    world.create_disk(node, DEVICE, BYTES, true);
+    let params = engine::FormatParams {
+        cluster: CLUSTER,
+        osd: OsdId(i as u32 + 1),
+        uuid: OsdUuid([i as u8; 16]),
+        log_bytes: log_mib << 20,
+        segment_bytes: 1 << 20,
+        force: true,
+        prezero: false,
+        unix_s: 0,
+    };
+    let (_, pages) = engine::format_image(BYTES, &params, i as u64 + 1).expect("log and home fit");
+    let image = world.disk_image(node, DEVICE);
+    pages.iter().for_each(|(offset, page)| image.write(*offset, page));
+    node
+}

@@ -1,0 +1,87 @@
+//! How an OSD ends: planned, refused by meta, or with one replica that is damaged.
+
+use super::rig::{LONG, Rig, ms, pg};
+use types::control::OsdDown;
+
+#[test]
+fn a_planned_end_hands_every_pg_over_before_a_promise_could_end() {
+    let mut rig = Rig::new(1, [16; 3]);
+    rig.make_pgs(4);
+    rig.lead_all(0, 4);
+    rig.osd(0).stop();
+    let took = rig.until(LONG, "it may go", |rig| rig.osd(0).has_stopped());
+    assert!(took < ms(100), "handed over after {took:?}");
+    let heirs: Vec<usize> = (0..4).map(|n| rig.leader(pg(n))).collect();
+    assert_eq!(heirs, [1, 2, 1, 2], "not all to the same one");
+}
+
+#[test]
+fn a_planned_end_does_not_wait_for_what_nobody_can_take_over() {
+    let mut rig = Rig::new(2, [16; 3]);
+    rig.make_pgs(1);
+    rig.lead_all(0, 1);
+    // Nobody in reach: there is nothing to hand over to.
+    (1..3).for_each(|i| rig.kill(i));
+    rig.run(ms(50));
+    rig.osd(0).stop();
+    assert!(rig.osd(0).has_stopped());
+    // In reach, but stopped: its time is bounded.
+    let mut rig = Rig::new(3, [16; 3]);
+    rig.make_pgs(1);
+    rig.lead_all(0, 1);
+    rig.world.heal_all();
+    let (one, two) = (rig.node(1), rig.node(2));
+    let me = rig.node(0);
+    rig.world.partition(me, one, env::sim::Cut::Both);
+    rig.world.partition(me, two, env::sim::Cut::Both);
+    rig.osd(0).stop();
+    assert!(!rig.osd(0).has_stopped(), "a successor was told");
+    let took = rig.until(LONG, "it may go", |rig| rig.osd(0).has_stopped());
+    assert!(took >= ms(400) && took <= ms(600), "it waited {took:?}");
+}
+
+#[test]
+fn an_osd_that_meta_refuses_neither_serves_nor_votes() {
+    let mut rig = Rig::new(4, [16; 3]);
+    rig.make_pgs(2);
+    rig.lead_all(0, 2);
+    rig.tell(0, OsdDown::Refused { code: 2007, reason: "another life of it is known".to_owned() });
+    assert!(rig.osd(0).stopped().is_some_and(|reason| reason.contains("BSLT-2007")));
+    assert_eq!(rig.osd(0).reports_for_tools(), [], "it holds no group any more");
+    // Its connections are closed: the others need not wait for the deadline of silence.
+    let begun = rig.world.now();
+    for n in 0..2 {
+        assert_ne!(rig.leader(pg(n)), 0);
+        rig.write(pg(n), 0, 0, 8);
+    }
+    assert!(rig.world.now() < begun + ms(600), "served again after {:?}", rig.world.now().since(begun));
+}
+
+#[test]
+fn a_leader_whose_replica_is_damaged_says_goodbye() {
+    let mut rig = Rig::new(5, [16; 3]);
+    rig.make_pgs(2);
+    rig.lead_all(0, 2);
+    let key = rig.osd(0).pgs.by_pg(pg(1)).expect("it holds one");
+    let replica = rig.osd(0).pgs.get(key).identity.replica;
+    rig.osd(0).quarantine_replica(replica, "damaged by the test".to_owned());
+    rig.turn(0);
+    let begun = rig.world.now();
+    assert_ne!(rig.leader(pg(1)), 0);
+    assert!(rig.world.now() < begun + ms(300), "led again after {:?}", rig.world.now().since(begun));
+    assert_eq!(rig.leader(pg(0)), 0, "the other PG is not concerned");
+}
+
+#[test]
+fn a_leader_goes_by_the_smallest_log_among_its_members() {
+    let mut rig = Rig::new(6, [128, 128, 16]);
+    rig.make_pgs(1);
+    rig.lead_all(0, 1);
+    // A quarter of 16 MiB for the one PG there; the leader's own share is four times that.
+    for part in 0..24 {
+        rig.submit(pg(0), 0, part * 128, 128);
+    }
+    let all = rig.answered(0).0 + 24;
+    let took = rig.until(LONG, "all are everywhere", |rig| rig.answered(0).0 == all && rig.is_whole(pg(0)));
+    assert!(took < ms(90), "something was dropped and sent again: {took:?}");
+}

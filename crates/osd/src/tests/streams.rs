@@ -1,0 +1,79 @@
+//! When followers behind the log are brought back, and in which order.
+
+use super::rig::{LONG, Rig, ms, pg};
+
+/// OSD 3 misses more than the logs remember of PG 0, and comes back.
+fn left_behind(seed: u64, mib: u32) -> Rig {
+    let mut rig = Rig::new(seed, [16; 3]);
+    rig.make_pgs(2);
+    rig.lead_all(0, 2);
+    rig.kill(2);
+    rig.fill(pg(0), mib);
+    rig
+}
+
+#[test]
+fn a_follower_behind_the_log_of_an_idle_pg_is_streamed_to_at_once() {
+    for seed in 1..8 {
+        let mut rig = left_behind(seed, 30 + seed as u32);
+        rig.start(2);
+        rig.until(LONG, "it is back", |rig| rig.osd(2).phase() == &crate::Phase::Running);
+        let took = rig.until(LONG, "a stream begins", |rig| rig.osd(0).streams_running() > 0);
+        assert!(took < ms(500), "seed {seed}: the stream began after {took:?}");
+        let took = rig.until(LONG, "it is whole", |rig| rig.is_whole(pg(0)));
+        assert!(took < ms(3000), "seed {seed}: whole after {took:?}");
+    }
+}
+
+#[test]
+fn a_follower_is_streamed_to_also_when_the_log_let_go_between_two_checkpoints() {
+    let mut rig = Rig::new(5, [16; 3]);
+    rig.make_pgs(2);
+    rig.lead_all(0, 2);
+    rig.kill(2);
+    // PG 0 is at home everywhere, and its entries are still in the log.
+    rig.fill(pg(0), 6);
+    rig.run(ms(12_000));
+    // The other PG takes the log's room, less than a round begins for.
+    rig.fill(pg(1), 4);
+    rig.start(2);
+    rig.until(LONG, "it is back", |rig| rig.osd(2).phase() == &crate::Phase::Running);
+    let took = rig.until(LONG, "both are whole", |rig| rig.is_whole(pg(0)) && rig.is_whole(pg(1)));
+    assert!(took < ms(2000), "whole after {took:?}");
+}
+
+#[test]
+fn the_pg_with_the_least_to_send_is_whole_first() {
+    let mut rig = Rig::new(3, [16; 3]);
+    rig.make_pgs(4);
+    rig.lead_all(0, 4);
+    rig.kill(2);
+    for (n, mib) in [(0, 70), (1, 80), (2, 60), (3, 12)] {
+        rig.fill(pg(n), mib);
+    }
+    rig.fill(pg(2), 40);
+    rig.start(2);
+    rig.until(LONG, "streams run", |rig| rig.osd(0).streams_running() == 2);
+    rig.until(LONG, "the smallest is whole", |rig| rig.is_whole(pg(3)));
+    for n in 0..3 {
+        assert!(!rig.is_whole(pg(n)), "{} was sent before the smallest", pg(n));
+    }
+    rig.until(LONG, "all are whole", |rig| (0..4).all(|n| rig.is_whole(pg(n))));
+}
+
+#[test]
+fn a_stream_that_a_pg_waits_for_is_not_held_to_the_rate() {
+    let mut rig = Rig::new(4, [16; 3]);
+    rig.make_pgs(1);
+    rig.lead_all(0, 1);
+    rig.kill(2);
+    rig.fill(pg(0), 60);
+    rig.kill(1);
+    rig.osd(0).set_stream_rate(1 << 20);
+    rig.start(2);
+    rig.until(LONG, "it is back", |rig| rig.osd(2).phase() == &crate::Phase::Running);
+    let before = rig.answered(0).0;
+    rig.submit(pg(0), 0, 0, 1);
+    let took = rig.until(LONG, "the write commits", |rig| rig.answered(0).0 > before);
+    assert!(took < ms(5000), "60 MiB at 1 MiB/s would take a minute; it took {took:?}");
+}
