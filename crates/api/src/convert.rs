@@ -3,8 +3,8 @@
 use crate::pb;
 use std::net::SocketAddr;
 use types::control::{
-    Attach, AttachRefusal, ClientAnswer, ClientAsk, LeadReport, MapView, Opened, OsdDown, OsdHeartbeat, OsdHello,
-    OsdUp, PgReport, Refusal, SegmentPlace,
+    Attach, AttachRefusal, ClientAnswer, ClientAsk, LOST_REPORTED_MAX, LeadReport, LostExtent, MapView, Opened,
+    OsdDown, OsdHeartbeat, OsdHello, OsdUp, PgReport, Refusal, SegmentPlace,
 };
 use types::limits::REPLICAS_MAX;
 use types::map::{Member, OsdAddr, PgMap};
@@ -185,6 +185,16 @@ impl TryFrom<pb::OsdHello> for OsdHello {
     }
 }
 
+pub(crate) fn lost_out(l: LostExtent) -> pb::LostExtent {
+    let (chunk, offset_bytes, len_bytes) = (l.chunk.index, l.offset_bytes, l.len_bytes);
+    pb::LostExtent { volume: l.chunk.volume.0, chunk, offset_bytes, len_bytes }
+}
+
+pub(crate) fn lost_in(l: pb::LostExtent) -> LostExtent {
+    let chunk = types::ChunkKey { volume: types::VolumeId(l.volume), index: l.chunk };
+    LostExtent { chunk, offset_bytes: l.offset_bytes, len_bytes: l.len_bytes }
+}
+
 impl From<OsdHeartbeat> for pb::OsdHeartbeat {
     fn from(beat: OsdHeartbeat) -> Self {
         let lead = |l: LeadReport| pb::LeadReport {
@@ -200,6 +210,8 @@ impl From<OsdHeartbeat> for pb::OsdHeartbeat {
             term: r.term.0,
             applied: r.applied.0,
             quarantined: r.quarantined,
+            repairing: r.repairing,
+            lost: r.lost.into_iter().map(lost_out).collect(),
             leading: r.leading.map(lead),
         };
         pb::OsdHeartbeat {
@@ -233,6 +245,8 @@ impl TryFrom<pb::OsdHeartbeat> for OsdHeartbeat {
                 term: Term(r.term),
                 applied: Index(r.applied),
                 quarantined: r.quarantined,
+                repairing: r.repairing,
+                lost: r.lost.into_iter().take(LOST_REPORTED_MAX).map(lost_in).collect(),
                 leading: r.leading.map(lead).transpose()?,
             })
         };

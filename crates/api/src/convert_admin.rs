@@ -148,6 +148,7 @@ impl From<PgView> for pb::PgView {
             replica: m.replica.0,
             up: m.up,
             quarantined: m.quarantined,
+            repairing: m.repairing,
             term: m.term,
             applied: m.applied,
         };
@@ -158,6 +159,7 @@ impl From<PgView> for pb::PgView {
             members: p.members.into_iter().map(member).collect(),
             conf_epoch: p.conf_epoch.0,
             segments: p.segments,
+            lost: p.lost,
         }
     }
 }
@@ -171,6 +173,7 @@ impl TryFrom<pb::PgView> for PgView {
             replica: ReplicaId(m.replica),
             up: m.up,
             quarantined: m.quarantined,
+            repairing: m.repairing,
             term: m.term,
             applied: m.applied,
         };
@@ -181,6 +184,7 @@ impl TryFrom<pb::PgView> for PgView {
             members: p.members.into_iter().map(member).collect(),
             conf_epoch: Epoch(p.conf_epoch),
             segments: p.segments,
+            lost: p.lost,
         })
     }
 }

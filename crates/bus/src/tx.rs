@@ -46,7 +46,7 @@ fn is_urgent(message: &Message, payload_len: usize) -> bool {
         Message::Raft(msg) => !matches!(msg.kind, RaftKind::Append | RaftKind::Snapshot) && msg.entries.is_empty(),
         Message::Reply(_) => payload_len == 0,
         Message::Request(r) => matches!(r.body, RequestBody::Read { .. } | RequestBody::Extents { .. }),
-        Message::Stream(_) => false,
+        Message::Stream(_) | Message::Repair(_) => false,
     }
 }
 
@@ -65,7 +65,7 @@ impl Tx {
             self.requests_cost += request_cost(request);
         }
         let queue = match &message {
-            Message::Stream(_) => &mut self.background,
+            Message::Stream(_) | Message::Repair(_) => &mut self.background,
             message if is_urgent(message, payload_len) => &mut self.urgent,
             _ => &mut self.bulk,
         };

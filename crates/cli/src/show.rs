@@ -72,14 +72,18 @@ pub fn pgs(admin: &Admin, command: &Pg, as_json: bool) -> Result<()> {
         return json("pg.ls", json!({ "pgs": pgs }));
     }
     table(&["pg", "state", "leader", "members", "applied", "segments"], pgs.iter().map(pg_row));
+    for (pg, lost) in pgs.iter().flat_map(|pg| pg.lost.iter().map(move |lost| (pg.pg, lost))) {
+        out!("pg {pg}: no good copy of {lost}");
+    }
     Ok(())
 }
 
 fn pg_row(pg: &PgView) -> Vec<String> {
     let members = pg.members.iter().map(|m| {
-        let mark = match (m.up, m.quarantined) {
-            (_, true) => "!",
-            (false, _) => "?",
+        let mark = match (m.up, m.quarantined, m.repairing) {
+            (_, true, _) => "!",
+            (false, ..) => "?",
+            (_, _, true) => "~",
             _ => "",
         };
         format!("{}{mark}", m.osd.0)

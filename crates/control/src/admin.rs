@@ -146,12 +146,15 @@ pub struct PoolView {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PgView {
     pub pg: PgId,
-    /// `creating`, `active`, `degraded`, `recovering`, `inconsistent`, `down`.
+    /// `creating`, `active`, `degraded`, `recovering`, `repairing`, `inconsistent`, `down`.
     pub state: Vec<String>,
     pub leader: Option<OsdId>,
     pub members: Vec<PgMemberView>,
     pub conf_epoch: Epoch,
     pub segments: u32,
+    /// Extents of volumes of which no member has a good copy.
+    #[serde(default)]
+    pub lost: Vec<String>,
 }
 
 /// One member of a PG.
@@ -161,6 +164,9 @@ pub struct PgMemberView {
     pub replica: ReplicaId,
     pub up: bool,
     pub quarantined: bool,
+    /// Its log is being repaired from its peers.
+    #[serde(default)]
+    pub repairing: bool,
     pub term: u64,
     pub applied: u64,
 }

@@ -71,6 +71,10 @@ pub enum EngineEvent {
     },
     /// K of these replicas has advanced, durably. `Engine::first_index` may have moved.
     Checkpointed(Vec<(ReplicaId, Index)>),
+    /// Every payload that this replica's log had lost is back, durably: its group may be made.
+    Refilled {
+        replica: ReplicaId,
+    },
     /// Bytes of this replica that must be there do not verify: it may not vote, acknowledge or serve (R11).
     Damaged {
         replica: ReplicaId,
@@ -156,6 +160,8 @@ pub struct EngineStats {
     pub entries_retained: u64,
     pub rounds: u64,
     pub copied_entries: u64,
+    /// Lost payloads that came back from peers.
+    pub refilled_entries: u64,
     pub completed_blocks: u64,
     pub home: crate::seam::HomeStats,
 }

@@ -278,7 +278,7 @@ impl Engine {
         }
         let Persist { replica, ticket, hard_state, entries } = persist;
         let Some(r) = self.replicas.get_mut(&replica) else { return };
-        assert!(r.damage.is_none(), "{replica} is damaged and appends");
+        assert!(r.damage.is_none() && r.lost.is_empty(), "{replica} is damaged and appends");
         let mut queued = Vec::with_capacity(entries.len());
         let mut replaced = VecDeque::new();
         for entry in entries {
@@ -317,7 +317,7 @@ impl Engine {
     pub fn apply(&mut self, replica: ReplicaId, index: Index, effect: Effect) {
         let Some(r) = self.replicas.get_mut(&replica) else { return };
         assert!(index > r.applied, "{replica} applies {index} after {}", r.applied);
-        assert!(r.damage.is_none(), "{replica} is damaged and applies");
+        assert!(r.damage.is_none() && r.lost.is_empty(), "{replica} is damaged and applies");
         r.applied = index;
         self.k_lags = true;
         let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
@@ -350,6 +350,7 @@ impl Engine {
         {
             tracing::error!(%replica, %reason, "replica is damaged");
             r.damage = Some(reason.clone());
+            r.lost.clear();
             // Nothing of it is read or destaged any more.
             let overlay = std::mem::take(&mut r.overlay);
             self.overlay_bytes -= overlay.bytes();
@@ -491,10 +492,13 @@ impl Engine {
             Done::Created(replica) => self.events.push(EngineEvent::Created(replica)),
             Done::Destroyed(replica) => self.events.push(EngineEvent::Destroyed(replica)),
             Done::Mounted => self.mount_recorded(),
-            Done::Copied { replica, index, term, segment } => {
+            Done::Copied { replica, index, term, segment, whole } => {
                 self.stats.copied_entries += 1;
                 if let Some(r) = self.replicas.get_mut(&replica) {
                     r.note_place(index, term, segment);
+                    if whole && r.log.get(index).is_some_and(|kept| kept.term == term) {
+                        self.refill_durable(replica, index);
+                    }
                 }
             }
             Done::Replaced(replica) => {

@@ -128,8 +128,15 @@ impl Engine {
         assert_eq!((r.log.first().0, r.log.len()), (decision.index.0 + 1, 0), "the log was reset with the batch");
         let (identity, hard_state) = (r.identity.clone(), r.hard_state);
         let before = (decision.index, decision.term);
-        let recovered =
-            Recovered { identity, hard_state, checkpoint: decision, before, entries: Vec::new(), damage: None };
+        let recovered = Recovered {
+            identity,
+            hard_state,
+            checkpoint: decision,
+            before,
+            entries: Vec::new(),
+            lost: Vec::new(),
+            damage: None,
+        };
         self.events.push(EngineEvent::Installed(Box::new(recovered)));
     }
 
@@ -176,6 +183,7 @@ impl crate::log::Log {
             | Work::Commit { replica, .. }
             | Work::Create { replica }
             | Work::Destroy { replica }
+            | Work::Cut { replica, .. }
             | Work::State { replica }
             | Work::Copy { replica, .. }
             | Work::Block { replica, .. } => *replica == id,

@@ -19,6 +19,7 @@ mod overlay;
 mod payload;
 mod read;
 mod reclaim;
+mod refill;
 mod replica;
 mod round;
 pub mod seam;
@@ -29,6 +30,7 @@ pub use engine::Engine;
 pub use format::{FormatError, FormatParams, format_device, format_image, read_superblock};
 pub use layout::log::MAP_MAX;
 pub use layout::superblock::Superblock;
+pub use refill::Holding;
 pub use space::Space;
 
 #[cfg(test)]

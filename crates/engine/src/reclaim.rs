@@ -8,7 +8,7 @@
 //! Invariant: an entry above K is in a live segment at every moment.
 
 use crate::engine::Engine;
-use crate::log::{Segment, Work};
+use crate::log::{RESERVED, Segment, Work};
 use crate::replica::Replica;
 use std::collections::BTreeMap;
 use types::planted::{Bug, on};
@@ -79,6 +79,14 @@ impl Engine {
         let Some(tail) = log.ring.live().get(self.freeable) else { return };
         if tail.opened >= self.horizon || on(Bug::NoCopyForward) {
             return;
+        }
+        if log.ring.free() <= RESERVED {
+            // What is repaired holds its entries above K, and no round moves them: others go first.
+            let held = self.replicas.iter().filter(|(_, r)| !r.lost.is_empty()).map(|(id, _)| *id);
+            for replica in held.collect::<Vec<_>>() {
+                self.mark_damaged(replica, "its log was to be repaired, and had to make room".to_owned());
+            }
+            return self.find_freeable();
         }
         let copies: Vec<Work> = pinned(&self.replicas, tail)
             .filter(|(replica, index, _)| !log.has_copy_of(*replica, index.0))

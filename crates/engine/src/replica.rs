@@ -7,7 +7,7 @@ use crate::log::{Kept, ReplicaLog};
 use crate::overlay::Overlay;
 use bytes::Bytes;
 use layout::log::ReplicaRecord;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use types::store::{HardState, ReplicaIdentity};
 use types::{Index, Term};
 
@@ -36,6 +36,8 @@ pub(crate) struct Replica {
     pub applied: Index,
     pub overlay: Overlay,
     pub damage: Option<String>,
+    /// Entries whose payload is lost, or is back and not durable yet: it is being repaired.
+    pub lost: BTreeSet<Index>,
     /// Its birth record is in the log.
     pub born: bool,
     /// A round replaces its contents: nothing of it is read.
@@ -55,6 +57,7 @@ impl Replica {
             applied: Index(0),
             overlay: Overlay::default(),
             damage: None,
+            lost: BTreeSet::new(),
             born: false,
             installing: false,
         }

@@ -67,9 +67,13 @@ impl Group {
     /// # Errors
     /// When the replica may not take part; it is to be reported as quarantined.
     pub fn new(config: GroupConfig, recovered: Recovered, now: Time, seed: u64) -> Result<Group, GroupError> {
-        let Recovered { identity, hard_state, checkpoint, before, entries, damage } = recovered;
+        let Recovered { identity, hard_state, checkpoint, before, entries, lost, damage } = recovered;
         let (pg, replica) = (identity.pg, identity.replica);
         if let Some(reason) = damage {
+            return Err(GroupError::Damaged { pg, replica, reason });
+        }
+        if let Some(lost) = lost.first() {
+            let reason = format!("the payload of entry {} is lost", lost.index);
             return Err(GroupError::Damaged { pg, replica, reason });
         }
         let decision = match checkpoint.bytes.is_empty() {

@@ -32,6 +32,8 @@ impl Group {
             term: self.node.term(),
             applied: self.node.applied(),
             quarantined: self.quarantine.is_some(),
+            repairing: false,
+            lost: Vec::new(),
             leading,
         }
     }

@@ -169,6 +169,7 @@ impl Osd {
         let identity = self.pgs.get(slot).identity.clone();
         tracing::error!(pg = %identity.pg, replica = %identity.replica, reason, "replica is quarantined");
         self.engine.mark_damaged(identity.replica, reason.clone());
+        self.repairs.forget(identity.replica);
         self.pgs.get_mut(slot).state = State::Quarantined(reason);
         self.meta.report_soon(self.now);
     }
@@ -186,6 +187,7 @@ impl Osd {
         self.reads.clear();
         self.fail_digests(&reason);
         self.streams.clear();
+        self.repairs.clear();
         self.bus.disconnect_all(&reason);
         self.phase = crate::node::Phase::Stopped(reason);
     }

@@ -171,6 +171,7 @@ impl Osd {
             checkpoint,
             before: (Index(0), Term(0)),
             entries: Vec::new(),
+            lost: Vec::new(),
             damage: None,
         });
         self.share_log();
@@ -181,6 +182,7 @@ impl Osd {
         if let Some(key) = self.pgs.by_replica(replica) {
             self.with_slot(key, false, |group, _, actions| group.end("dropped".to_owned(), actions));
             self.pgs.remove(replica);
+            self.repairs.forget(replica);
             tracing::info!(%pg, %replica, "dropping replica: it is no member of anything");
             self.engine.destroy_replica(replica);
             self.share_log();

@@ -136,6 +136,7 @@ impl Osd {
             None if self.phase == Phase::Mounting => unreadable("the OSD is still reading its log"),
             None => Err(ToolAnswer::NoReplica),
             Some(State::Creating) => unreadable("the replica is being made"),
+            Some(State::Repairing) => unreadable("the replica's log is being repaired"),
             Some(State::Installing(_)) => unreadable("a stream is being installed"),
             Some(State::Quarantined(reason)) => unreadable(reason),
             Some(State::Running(group)) => Ok(group.report(self.now)),

@@ -13,6 +13,7 @@ mod digest;
 mod metrics;
 mod node;
 mod pgs;
+mod repair;
 mod reports;
 mod requests;
 mod space;

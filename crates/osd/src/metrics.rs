@@ -14,6 +14,10 @@ telemetry::metrics! {
         gauge pgs: "replicas on this OSD";
         gauge pgs_leading: "PGs led here";
         gauge pgs_quarantined: "replicas that are damaged and do not serve";
+        gauge pgs_repairing: "replicas whose log is being repaired from their peers";
+        gauge pgs_inconsistent: "replicas with contents of which no peer has a good copy";
+        counter repaired_entries: "damaged log entries that peers brought back";
+        counter repaired_replicas: "replicas whose log was repaired";
         counter log_batches: "log batches written";
         counter log_bytes: "bytes written to the log, headers and padding included";
         counter log_records: "records written to the log";

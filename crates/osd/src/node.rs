@@ -69,6 +69,7 @@ pub struct Osd {
     pub(crate) digests: crate::digest::Digests,
     pub(crate) space: crate::space::Book,
     pub(crate) streams: crate::stream::Streams,
+    pub(crate) repairs: crate::repair::Repairs,
     /// A planned end is under way, until then at most.
     pub(crate) stop_by: Option<Time>,
     pub(crate) tool_reads: Vec<Result<engine::ReadData, engine::ReadError>>,
@@ -115,6 +116,7 @@ impl Osd {
             digests: crate::digest::Digests::default(),
             space: crate::space::Book::default(),
             streams: crate::stream::Streams::new(seed.rotate_left(29)),
+            repairs: crate::repair::Repairs::default(),
             stop_by: None,
             tool_reads: Vec::new(),
             metrics: OsdMetrics::new(registry),
@@ -169,6 +171,7 @@ impl Osd {
         self.settle(env)?;
         self.upkeep_digests();
         self.step_streams();
+        self.step_repairs();
         self.destage();
         self.engine.end_turn(self.now, &mut self.ops, &mut self.engine_events);
         self.drain_engine(env)?;
@@ -247,6 +250,7 @@ impl Osd {
             EngineEvent::Installed(recovered) => self.stream_installed(*recovered),
             EngineEvent::InstallRefused { replica } => self.install_refused(replica),
             EngineEvent::Damaged { replica, reason } => self.quarantine_replica(replica, reason),
+            EngineEvent::Refilled { replica } => self.replica_refilled(replica),
             EngineEvent::Poisoned(reason) => self.poisoned(reason),
         }
         Ok(())
@@ -287,6 +291,9 @@ impl Osd {
             tracing::error!(pg = %identity.pg, %replica, reason, "replica is damaged and will not serve");
             self.pgs.insert(identity, State::Quarantined(reason));
             return;
+        }
+        if !recovered.lost.is_empty() {
+            return self.begin_repair(recovered);
         }
         let state = self.start_group(recovered);
         let key = self.pgs.insert(identity, state);
@@ -433,6 +440,7 @@ impl Osd {
             self.meta.next_report(),
             self.digests.next_deadline(),
             self.streams.next_deadline(),
+            self.repairs.next_deadline(),
             self.stop_deadline(),
         ]
         .into_iter()

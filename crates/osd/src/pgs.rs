@@ -18,6 +18,8 @@ pub enum State {
     Creating,
     /// A stream's contents take its place (R12): the old group stands still until that is true or refused.
     Installing(Box<Group>),
+    /// R11: its log lacks payloads, which [`crate::repair`] fetches; it neither votes nor serves until then.
+    Repairing,
     /// R5, R11: damaged; it neither votes nor serves, and is reported.
     Quarantined(String),
 }

@@ -63,8 +63,11 @@ impl Osd {
                     term: Term(0),
                     applied: Index(0),
                     quarantined: true,
+                    repairing: false,
+                    lost: Vec::new(),
                     leading: None,
                 },
+                State::Repairing => self.repairs.report(&slot.identity),
             };
             if slot.reported.as_ref() != Some(&report) {
                 slot.reported = Some(report.clone());
@@ -87,6 +90,8 @@ impl Osd {
             (&m.flushes, stats.flushes),
             (&m.device_read_bytes, stats.device_read_bytes),
             (&m.device_written_bytes, stats.device_written_bytes),
+            (&m.repaired_entries, stats.refilled_entries),
+            (&m.repaired_replicas, self.repairs.done),
             (&m.frames_in, bus.frames_in),
             (&m.frames_out, bus.frames_out),
         ] {
@@ -96,6 +101,8 @@ impl Osd {
             (&m.pgs, pgs as u64),
             (&m.pgs_leading, leading as u64),
             (&m.pgs_quarantined, quarantined as u64),
+            (&m.pgs_repairing, self.repairs.len() as u64),
+            (&m.pgs_inconsistent, self.repairs.inconsistent() as u64),
             (&m.log_segments_used, u64::from(stats.segments_in_use)),
             (&m.log_segments, u64::from(stats.segments)),
             (&m.overlay_bytes, stats.overlay_bytes),

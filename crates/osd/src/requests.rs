@@ -30,6 +30,7 @@ impl Osd {
                 self.pairs.handle_link(self.now, osd, true);
                 self.space.handle_link(self.now, osd, true);
                 self.tell_groups_of_link(osd, true);
+                self.repairs.hurry();
             }
             BusEvent::Down { peer: Peer::Osd(osd), reason, .. } => {
                 tracing::info!(peer = %osd, reason, "connection lost");
@@ -78,6 +79,7 @@ impl Osd {
                 }
             }
             (Peer::Osd(from), Message::Stream(msg)) => self.handle_stream(link, from, msg),
+            (Peer::Osd(from), Message::Repair(msg)) => self.handle_repair(link, from, msg),
             (peer, _) => {
                 let reason = format!("{peer:?} sent a message that only others may send");
                 self.bus.disconnect(link, &reason);

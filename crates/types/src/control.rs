@@ -4,7 +4,8 @@
 //! OSD ↔ meta is one stream; client ↔ meta is ask and answer.
 
 use crate::ids::{
-    ClusterId, Epoch, Incarnation, Index, OsdId, OsdUuid, PgId, ReplicaId, SegmentIndex, SessionId, Term, VolumeId,
+    ChunkKey, ClusterId, Epoch, Incarnation, Index, OsdId, OsdUuid, PgId, ReplicaId, SegmentIndex, SessionId, Term,
+    VolumeId,
 };
 use crate::map::{OsdAddr, PgMap};
 use std::net::SocketAddr;
@@ -61,7 +62,30 @@ pub struct PgReport {
     pub applied: Index,
     /// R11: this replica is damaged; it neither votes nor serves.
     pub quarantined: bool,
+    /// R11: its log is being repaired from its peers; until then it neither votes nor serves.
+    pub repairing: bool,
+    /// Contents of which no member has a good copy, at most [`LOST_REPORTED_MAX`] of them: the PG is `inconsistent`.
+    pub lost: Vec<LostExtent>,
     pub leading: Option<LeadReport>,
+}
+
+/// Most extents that one report names.
+pub const LOST_REPORTED_MAX: usize = 32;
+
+/// Bytes of a volume that were written, and that nobody has any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LostExtent {
+    pub chunk: ChunkKey,
+    /// Inside the chunk.
+    pub offset_bytes: u32,
+    pub len_bytes: u32,
+}
+
+impl std::fmt::Display for LostExtent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let from = u64::from(self.chunk.index) * crate::CHUNK + u64::from(self.offset_bytes);
+        write!(f, "volume {} bytes {from}..{}", self.chunk.volume.0, from + u64::from(self.len_bytes))
+    }
 }
 
 /// The leader's view: the source of PG state.

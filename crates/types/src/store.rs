@@ -56,6 +56,23 @@ pub struct Persist {
     pub entries: Vec<Entry>,
 }
 
+/// An entry whose payload does not verify in the local log, while its record does (R11): what it must be is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    pub index: Index,
+    pub term: Term,
+    pub len_bytes: u32,
+    pub crcs: Crcs,
+}
+
+impl Lost {
+    /// Whether these are the bytes that were lost.
+    pub fn is(&self, payload: &[u8]) -> bool {
+        let range = SectorRange::checked(self.crcs.start, (payload.len() / crate::SECTOR as usize) as u32);
+        payload.len() == self.len_bytes as usize && range.is_some_and(|r| r.verify(payload, &self.crcs.values))
+    }
+}
+
 /// What a committed entry does to the bytes of its PG, decided at apply (R1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
@@ -100,8 +117,10 @@ pub struct Recovered {
     pub checkpoint: DecisionState,
     /// Index before the first of `entries`, and its term (raft's truncated state). At most K.
     pub before: (Index, Term),
-    /// All retained entries, contiguous and ascending; every payload is there.
+    /// All retained entries, contiguous and ascending; every payload is there but those of `lost`.
     pub entries: Vec<Entry>,
+    /// Entries above K whose payload the log has lost, ascending: the replica is `repairing` until each is back.
+    pub lost: Vec<Lost>,
     /// R11: why this replica may not vote, acknowledge or serve.
     pub damage: Option<String>,
 }

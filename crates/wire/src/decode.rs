@@ -259,6 +259,7 @@ fn read_message(kind: u8, input: &mut Input<'_>) -> Result<Message, WireError> {
             input.list("goodbye", r.count.get() as usize, |pg| Ok(pg_id(pg))).map(Message::Goodbye)
         }
         kind::STREAM => crate::stream::read(input).map(Message::Stream),
+        kind::REPAIR => crate::repair::read(input).map(Message::Repair),
         other => Err(WireError::RecordKind(other)),
     }
 }

@@ -7,8 +7,8 @@
 
 use crate::frame::{FrameKind, HEADER_LEN, Header, VERSION_GREETING};
 use crate::message::{
-    CONTEXT_MAX, Hello, Message, Peer, REASON_MAX, RaftMsg, Refuse, Reject, Reply, ReplyBody, Request, RequestBody,
-    SNAPSHOT_MEMBERS_MAX, StreamBody, StreamMsg,
+    CONTEXT_MAX, Hello, Message, Peer, REASON_MAX, RaftMsg, Refuse, Reject, RepairBody, RepairMsg, Reply, ReplyBody,
+    Request, RequestBody, SNAPSHOT_MEMBERS_MAX, StreamBody, StreamMsg,
 };
 use crate::record::*;
 use types::limits::{DESCRIPTOR_MAX, FRAGMENTS_MAX, PART_MAX};
@@ -32,6 +32,7 @@ impl Message {
                 Message::ListingEcho(e) => size_of::<EchoRecord>() + e.renewed.len() * size_of::<RenewedRecord>(),
                 Message::Goodbye(pgs) => size_of::<GoodbyeRecord>() + pgs.len() * size_of::<PgRecord>(),
                 Message::Stream(m) => crate::stream::head_len(&m.body),
+                Message::Repair(m) => crate::repair::head_len(&m.body),
             }
     }
 
@@ -42,6 +43,7 @@ impl Message {
             Message::Reply(Reply { result: Ok(ReplyBody::Data { payload, .. }), .. }) => payload.len(),
             Message::Raft(m) => m.entries.iter().map(|e| e.payload.len()).sum(),
             Message::Stream(StreamMsg { body: StreamBody::Blocks { payload, .. }, .. }) => payload.len(),
+            Message::Repair(RepairMsg { body: RepairBody::Payload { payload, .. }, .. }) => payload.len(),
             _ => 0,
         }
     }
@@ -222,6 +224,7 @@ fn put_message(out: &mut Out<'_>, message: &Message, bufs: &mut Vec<IoBuf>) {
             }
         }
         Message::Stream(msg) => crate::stream::put(out, len, msg, bufs),
+        Message::Repair(msg) => crate::repair::put(out, len, msg, bufs),
     }
 }
 

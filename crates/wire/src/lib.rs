@@ -19,6 +19,7 @@ mod encode;
 mod frame;
 pub mod message;
 mod record;
+mod repair;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -30,7 +31,7 @@ pub use frame::{
     WireError,
 };
 pub use message::{
-    CONTEXT_MAX, Extent, Hello, Listed, Listing, ListingEcho, Message, Peer, REASON_MAX, RaftKind, RaftMsg, Refuse,
-    Reject, Reply, ReplyBody, Request, RequestBody, SNAPSHOT_MEMBERS_MAX, STREAM_PIECE_MAX, SnapshotMeta, StreamAbort,
-    StreamBody, StreamMsg,
+    CONTEXT_MAX, Extent, Hello, Lack, Listed, Listing, ListingEcho, Message, Peer, REASON_MAX, RaftKind, RaftMsg,
+    Refuse, Reject, RepairBody, RepairMsg, Reply, ReplyBody, Request, RequestBody, SNAPSHOT_MEMBERS_MAX,
+    STREAM_PIECE_MAX, SnapshotMeta, StreamAbort, StreamBody, StreamMsg,
 };

@@ -48,6 +48,7 @@ pub enum Message {
     /// The sender has stopped serving these PGs: their promises to it end now (R3).
     Goodbye(Vec<PgId>),
     Stream(StreamMsg),
+    Repair(RepairMsg),
 }
 
 /// From a client to the leader of `pg`.
@@ -253,6 +254,49 @@ impl StreamAbort {
     pub fn from_u8(n: u8) -> Option<StreamAbort> {
         use StreamAbort::*;
         [Needless, Busy, Full, NotLeader, Failed].into_iter().find(|reason| *reason as u8 == n)
+    }
+}
+
+/// Between two replicas of a PG, one of which repairs its log (R11).
+#[derive(Clone, Debug, PartialEq)]
+pub struct RepairMsg {
+    pub pg: PgId,
+    pub from: ReplicaId,
+    pub to: ReplicaId,
+    /// Of the PG, as the sender was born into it (R4).
+    pub lineage: u64,
+    pub body: RepairBody,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum RepairBody {
+    /// Who repairs: what is the payload of this entry?
+    Fetch { index: Index, term: Term },
+    /// Any member: this. `start` is the sector of its chunk at which it begins.
+    Payload { index: Index, term: Term, start: u32, crcs: Vec<u32>, payload: IoBuf },
+    /// Any member: not from here.
+    Lack { index: Index, term: Term, why: Lack },
+}
+
+/// Why a member cannot give a payload. Numbers are the wire's, never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Lack {
+    /// Its log holds no such entry, and nothing of it is in doubt.
+    Other = 1,
+    /// It holds the entry, and has lost the payload too.
+    Lost = 2,
+    /// The entry is applied there, and no longer in its log.
+    Freed = 3,
+    /// It cannot tell: its own log is in doubt.
+    Unsure = 4,
+}
+
+impl Lack {
+    /// The reason with this number.
+    pub fn from_u8(n: u8) -> Option<Lack> {
+        use Lack::*;
+        [Other, Lost, Freed, Unsure].into_iter().find(|why| *why as u8 == n)
     }
 }
 

@@ -23,6 +23,7 @@ pub mod kind {
     pub const LISTING_ECHO: u8 = 49;
     pub const GOODBYE: u8 = 50;
     pub const STREAM: u8 = 64;
+    pub const REPAIR: u8 = 72;
 }
 
 macro_rules! records {
@@ -91,6 +92,13 @@ records! {
         chunk: U32, start: U32, count: U32, payload_len: U32, body: u8, reason: u8, reserved: [u8; 6],
     }
 
+    /// All bodies of a repair. Tail: one CRC for each fragment of the payload. A field that a body does not use is
+    /// zero.
+    RepairRecord 64 {
+        pg: PgRecord, from: U64, to: U64, lineage: U64, index: U64, term: U64,
+        payload_len: U32, start: U32, body: u8, why: u8, reserved: [u8; 6],
+    }
+
     /// Hello frame. Later versions may append; what is here never moves.
     HelloRecord 72 {
         version_min: U16, version_max: U16, role: u8, has_expects: u8, reserved: U16,
@@ -118,6 +126,13 @@ pub mod stream_body {
     pub const ACK: u8 = 6;
     pub const DONE: u8 = 7;
     pub const ABORT: u8 = 8;
+}
+
+/// Values of [`RepairRecord::body`].
+pub mod repair_body {
+    pub const FETCH: u8 = 1;
+    pub const PAYLOAD: u8 = 2;
+    pub const LACK: u8 = 3;
 }
 
 /// Values of [`ReplyRecord::status`] in a reject; zero in every other reply.

@@ -29,8 +29,13 @@ fn map() -> PgMap {
 fn ups() -> Vec<OsdUp> {
     let pg = PgId { pool: PoolId(2), n: 31 };
     let lead = LeadReport { active: true, followers_in_sync: 2, ..LeadReport::default() };
-    let report =
-        |leading| PgReport { pg, replica: ReplicaId(1), term: Term(2), applied: Index(3), quarantined: true, leading };
+    let chunk = types::ChunkKey { volume: VolumeId(4), index: 5 };
+    let lost = vec![LostExtent { chunk, offset_bytes: 4096, len_bytes: 512 }];
+    let (term, applied, repairing) = (Term(2), Index(3), true);
+    let report = |leading| {
+        let (replica, lost) = (ReplicaId(1), lost.clone());
+        PgReport { pg, replica, term, applied, quarantined: true, repairing, lost, leading }
+    };
     let beat = OsdHeartbeat {
         used_bytes: 1,
         free_bytes: 2,

@@ -84,6 +84,7 @@ pub fn name(message: &Message) -> String {
         Message::ListingEcho(e) => format!("Echo {}", e.sent_at),
         Message::Goodbye(pgs) => format!("Goodbye {}", pgs.len()),
         Message::Stream(msg) => format!("Stream {}", msg.stream),
+        Message::Repair(msg) => format!("Repair {}", msg.lineage),
     }
 }
 

@@ -4,7 +4,8 @@ use super::osds::Liveness;
 use super::{Control, Now};
 use crate::admin::{HolderView, OsdView, PgMemberView, PgView, PoolView, Status, VolumeView};
 use crate::records::{PgRecord, PoolRecord, PoolState, VolumeRecord, VolumeState};
-use types::control::Refusal;
+use std::collections::BTreeSet;
+use types::control::{LostExtent, PgReport, Refusal};
 use types::{OsdId, SEGMENT, Time};
 
 /// Problem lines in a status.
@@ -112,6 +113,7 @@ impl Control {
                 replica: m.replica,
                 up: self.is_up(now, m.osd),
                 quarantined: report.is_some_and(|r| r.quarantined),
+                repairing: report.is_some_and(|r| r.repairing),
                 term: report.map_or(0, |r| r.term.0),
                 applied: report.map_or(0, |r| r.applied.0),
             }
@@ -123,7 +125,14 @@ impl Control {
             members: pg.members.iter().map(member).collect(),
             conf_epoch: pg.conf_epoch,
             segments: self.records.segments_in(pg.pg),
+            lost: self.lost_in(pg).iter().map(LostExtent::to_string).collect(),
         }
+    }
+
+    /// What the members say that nobody has any more.
+    fn lost_in(&self, pg: &PgRecord) -> BTreeSet<LostExtent> {
+        let reports = pg.members.iter().filter_map(|m| self.reports.get(&m.replica));
+        reports.flat_map(|r| r.lost.iter().copied()).collect()
     }
 
     fn live_lead(&self, now: Time, pg: &PgRecord) -> Option<OsdId> {
@@ -148,7 +157,11 @@ impl Control {
             _ if !pg.members.iter().all(known) => state.push("creating"),
             _ => state.push("down"),
         }
-        if pg.members.iter().any(|m| self.reports.get(&m.replica).is_some_and(|r| r.quarantined)) {
+        let any = |is: fn(&PgReport) -> bool| pg.members.iter().any(|m| self.reports.get(&m.replica).is_some_and(is));
+        if any(|r| r.repairing) {
+            state.push("repairing");
+        }
+        if any(|r| r.quarantined || !r.lost.is_empty()) {
             state.push("inconsistent");
         }
         state
@@ -166,6 +179,7 @@ impl Control {
             counts[2] += u32::from(!state.contains(&"active"));
             if state != ["active"] {
                 problems.push(format!("pg {} is {}", pg.pg, state.join("+")));
+                problems.extend(self.lost_in(pg).iter().map(|e| format!("pg {}: no good copy of {e}", pg.pg)));
             }
         }
         for osd in &osds {

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use types::planted::{Bug, on};
 use types::rng::Rng;
-use types::store::{Crcs, HardState};
+use types::store::HardState;
 use types::{ChunkKey, Index, IoBuf, IoBufMut, ReplicaId, Term, crc32c};
 
 /// Buffers of one write, below the kernel's limit of 1024.
@@ -52,6 +52,11 @@ pub(crate) enum Work {
     },
     Destroy {
         replica: ReplicaId,
+    },
+    /// The replica's entries above this are void, on the device too.
+    Cut {
+        replica: ReplicaId,
+        last: Index,
     },
     /// The replica as a state block has it, out of turn: it is damaged.
     State {
@@ -101,6 +106,8 @@ pub(crate) enum Done {
         index: Index,
         term: Term,
         segment: u64,
+        /// With its payload.
+        whole: bool,
     },
     /// The first entry of the oldest append of this replica that replaces others.
     Replaced(ReplicaId),
@@ -199,11 +206,14 @@ impl Fill {
     }
 
     fn put_entry(&mut self, replica: ReplicaId, kept: &Kept, copied: bool) {
-        static NONE: Crcs = Crcs { start: 0, values: Vec::new() };
-        let at = self.place(kept.payload.as_deref());
-        let crcs = kept.payload.as_ref().map_or(&NONE, |p| &p.crcs);
-        let slot = (kept.index, kept.term);
-        put::append(&mut self.records, replica, slot, kept.kind, copied, &kept.descriptor, crcs, at);
+        let (slot, crcs) = ((kept.index, kept.term), kept.crcs());
+        if let Some(lost) = &kept.lost {
+            assert!(copied && kept.payload.is_none(), "what is lost was here before");
+            put::lost_entry(&mut self.records, replica, slot, kept.kind, &kept.descriptor, crcs, lost.len_bytes);
+        } else {
+            let at = self.place(kept.payload.as_deref());
+            put::append(&mut self.records, replica, slot, kept.kind, copied, &kept.descriptor, crcs, at);
+        }
         self.count += 1;
         self.entries.push((replica, kept.index.0));
     }
@@ -269,7 +279,7 @@ impl Fill {
 }
 
 fn entry_len(kept: &Kept) -> usize {
-    64 + kept.descriptor.len() + kept.payload.as_ref().map_or(0, |p| 4 * p.crcs.values.len())
+    72 + kept.descriptor.len() + 4 * kept.crcs().values.len()
 }
 
 /// Builds the next batch, if there is work and a place for it.
@@ -375,6 +385,10 @@ fn take_one(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bo
             fill.count += 1;
             fill.done.push(Done::Destroyed(*replica));
         }
+        Work::Cut { replica, last } => {
+            put::cut(&mut fill.records, *replica, *last);
+            fill.count += 1;
+        }
         Work::State { replica } => fill.put_state(*replica, parts.replicas),
         Work::Mount => {
             put::mount(&mut fill.records);
@@ -384,7 +398,8 @@ fn take_one(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bo
         Work::Copy { replica, index, term } => {
             let kept = parts.replicas[&*replica].to_copy(*index, *term).expect("looked up above").clone();
             fill.put_entry(*replica, &kept, true);
-            fill.done.push(Done::Copied { replica: *replica, index: *index, term: *term, segment: fill.segment });
+            let (segment, whole) = (fill.segment, kept.lost.is_none());
+            fill.done.push(Done::Copied { replica: *replica, index: *index, term: *term, segment, whole });
         }
         Work::Block { replica, chunk, block, index, payload } => {
             let at = fill.place(Some(payload));

@@ -1,12 +1,13 @@
 //! The entries of one replica that the log can still produce.
 //!
-//! Invariant: contiguous and ascending from `first`; every payload is in memory; terms never fall.
+//! Invariant: contiguous and ascending from `first`; every payload is in memory but one that the log has lost,
+//! of which the checksums are; terms never fall.
 
 use crate::payload::Payload;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use types::store::Crcs;
+use types::store::{Crcs, Lost};
 use types::{Entry, EntryKind, Index, IoBuf, Term};
 
 /// One entry, and where in the log it lies.
@@ -17,6 +18,8 @@ pub(crate) struct Kept {
     pub kind: EntryKind,
     pub descriptor: Bytes,
     pub payload: Option<Arc<Payload>>,
+    /// What the payload must be, while it is lost (R11); `payload` is `None` then.
+    pub lost: Option<Arc<Lost>>,
     /// Number of the first batch of its segment; `u64::MAX` until it is in a batch.
     pub segment: u64,
 }
@@ -25,7 +28,17 @@ impl Kept {
     pub fn new(entry: Entry) -> Kept {
         let Entry { term, index, kind, descriptor, payload, crcs } = entry;
         let payload = (!payload.is_empty()).then(|| Arc::new(Payload { buf: payload, crcs }));
-        Kept { index, term, kind, descriptor, payload, segment: u64::MAX }
+        Kept { index, term, kind, descriptor, payload, lost: None, segment: u64::MAX }
+    }
+
+    /// Checksums that its record carries.
+    pub fn crcs(&self) -> &Crcs {
+        static NONE: Crcs = Crcs { start: 0, values: Vec::new() };
+        match (&self.payload, &self.lost) {
+            (Some(payload), _) => &payload.crcs,
+            (None, Some(lost)) => &lost.crcs,
+            (None, None) => &NONE,
+        }
     }
 
     pub fn payload_len(&self) -> usize {
@@ -92,6 +105,12 @@ impl ReplicaLog {
         assert!(!falls, "terms fall at entry {index}");
         self.entries.push_back(kept);
         replaced
+    }
+
+    /// Forgets everything from `from` on.
+    pub fn truncate(&mut self, from: Index) {
+        assert!(from.0 >= self.first, "{from} lies below the first kept entry, {}", self.first);
+        self.entries.truncate((from.0 - self.first) as usize);
     }
 
     /// Forgets everything below `first`.

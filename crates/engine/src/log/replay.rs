@@ -16,7 +16,7 @@ use layout::log::{BlockRecord, CheckpointPart, Record, ReplicaRecord};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use types::planted::{Bug, on};
-use types::store::{Crcs, DecisionState, Recovered};
+use types::store::{Crcs, DecisionState, Lost, Recovered};
 use types::{Entry, Index, IoBuf, ReplicaId, Term};
 
 /// A completed block of a round that had no checkpoint yet, perhaps.
@@ -129,19 +129,30 @@ impl Replay {
                     r.record.hard_state = hard_state;
                 }
             }
-            Record::Append { replica, index, term, kind, copied, descriptor, crcs, .. } => {
+            Record::Append { replica, index, term, kind, copied, descriptor, crcs, payload: at } => {
                 self.segments.back_mut().expect("a batch lies in a segment").note_entry(replica, index.0);
-                let payload = payload.map(|buf| (!buf.is_empty()).then(|| Arc::new(Payload { buf, crcs })));
-                let Some(payload) = payload else {
-                    self.damage(replica, format!("the payload of entry {index} is damaged in the log"));
-                    return;
+                let (payload, lost) = match payload {
+                    Some(buf) => ((!buf.is_empty()).then(|| Arc::new(Payload { buf, crcs })), None),
+                    None => (None, Some(Arc::new(Lost { index, term, len_bytes: at.len, crcs }))),
                 };
-                self.append(replica, Kept { index, term, kind, descriptor, payload, segment }, copied);
+                self.append(replica, Kept { index, term, kind, descriptor, payload, lost, segment }, copied);
+            }
+            Record::LostEntry { replica, index, term, kind, descriptor, crcs, len_bytes } => {
+                self.segments.back_mut().expect("a batch lies in a segment").note_entry(replica, index.0);
+                let lost = Some(Arc::new(Lost { index, term, len_bytes, crcs }));
+                self.append(replica, Kept { index, term, kind, descriptor, payload: None, lost, segment }, true);
+            }
+            Record::Cut { replica, last } => {
+                if let Some(r) = self.live(replica) {
+                    let _ = r.entries.split_off(&(last.0 + 1));
+                }
             }
             Record::Block(record) => {
                 self.segments.back_mut().expect("a batch lies in a segment").note_block(record.replica, record.index.0);
                 let Some(buf) = payload else {
-                    self.damage(record.replica, format!("a completed block of {} is damaged in the log", record.chunk));
+                    // It served to redo a round. If that one got far enough to need it, the block at home does not
+                    // match its checksum, and says so to whoever reads it.
+                    tracing::warn!(replica = %record.replica, chunk = %record.chunk, "a completed block is damaged in the log");
                     return;
                 };
                 let start = u32::from(record.block) * types::units::SECTORS_PER_BLOCK;
@@ -207,11 +218,15 @@ impl Replay {
             r.entries.insert(index, kept);
             return;
         }
-        let other_term = r.entries.get(&index).is_some_and(|there| there.term != kept.term);
-        if other_term {
-            self.damage(replica, format!("two terms claim entry {index}"));
-        } else {
-            r.entries.insert(index, kept);
+        match r.entries.get(&index) {
+            Some(there) if there.term != kept.term => {
+                self.damage(replica, format!("two terms claim entry {index}"));
+            }
+            // One of the two is enough.
+            Some(there) if there.lost.is_none() && kept.lost.is_some() => {}
+            _ => {
+                r.entries.insert(index, kept);
+            }
         }
     }
 
@@ -313,8 +328,10 @@ impl Replayed {
             }
         }
         let entries: Vec<Entry> = log.iter().map(Kept::entry).collect();
+        let lost: Vec<Lost> = log.iter().filter_map(|kept| kept.lost.as_deref().cloned()).collect();
+        replica.lost = lost.iter().map(|lost| lost.index).collect();
         replica.log = log;
-        (replica, Recovered { identity, hard_state, checkpoint, before, entries, damage })
+        (replica, Recovered { identity, hard_state, checkpoint, before, entries, lost, damage })
     }
 }
 
@@ -339,9 +356,12 @@ fn contiguous(
     {
         return Err(format!("entry {k} has {} in the log and {} in the checkpoint", at_k.term, checkpoint.term));
     }
+    // What is at home needs no payload any more: the log begins behind the last such entry that is lost.
+    let lost = entries.range(first..k + 1).rev().find(|(_, kept)| kept.lost.is_some()).map(|(index, _)| *index);
+    let first = lost.unwrap_or(first);
     let mut run = entries.split_off(&first);
     let before = match first {
-        1 => (Index(0), Term(0)),
+        1 if lost.is_none() => (Index(0), Term(0)),
         _ if first == k + 1 => (checkpoint.index, checkpoint.term),
         // The first one only serves to know its term.
         _ => {

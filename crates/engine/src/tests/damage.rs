@@ -60,8 +60,22 @@ fn seal(rig: &mut Rig) {
     rig.turn(16);
 }
 
+/// Of each replica, whether it may not take part.
 fn damage_of(rig: &Rig) -> Vec<(ReplicaId, bool)> {
-    rig.recovered.iter().map(|r| (r.identity.replica, r.damage.is_some())).collect()
+    rig.recovered.iter().map(|r| (r.identity.replica, r.damage.is_some() || !r.lost.is_empty())).collect()
+}
+
+/// Gives the replica every payload that it says it lacks; then it comes back as it was.
+fn refill(rig: &mut Rig, replica: ReplicaId) {
+    for lost in rig.engine.lost(replica) {
+        let entry = rig.groups[&replica].entry_of(lost.index.0, lost.term);
+        let wrong = types::IoBuf::copy_of(&vec![0x5c; entry.payload.len()]);
+        assert!(!rig.engine.refill(replica, lost.index, lost.term, wrong), "other bytes are not taken");
+        let later = types::Term(lost.term.0 + 1);
+        assert!(!rig.engine.refill(replica, lost.index, later, entry.payload.clone()), "nor another entry's");
+        assert!(rig.engine.refill(replica, lost.index, lost.term, entry.payload));
+    }
+    rig.settle();
 }
 
 #[test]
@@ -80,7 +94,9 @@ fn damage_above_the_last_seal_is_a_torn_tail_and_below_it_corruption() {
         let want = [(R1, sealed), (R2, sealed && lost == 0)];
         assert_eq!(damage_of(&rig), want, "sealed {sealed}, byte {lost}");
         let entries = rig.recovered[0].entries.len();
-        assert_eq!(entries, 0, "the damaged entry does not come back");
+        let known = usize::from(sealed && lost > 0);
+        assert_eq!(entries, known, "of a damaged entry only the record comes back");
+        assert_eq!(rig.recovered[0].lost.len(), known);
     }
 }
 
@@ -101,8 +117,42 @@ fn a_damaged_batch_in_the_middle_quarantines_every_replica_for_good() {
     assert!(reason.contains("were durable and are damaged"), "{reason}");
 }
 
+/// Writes of `replica` alone until the log has wrapped.
+fn wrap_log(rig: &mut Rig, replica: ReplicaId) {
+    let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 160) };
+    for _ in 0..400 {
+        let from = rig.groups[&replica].last() + 1;
+        rig.append(replica, from, vec![effect]);
+        rig.turn(8);
+        let durable = rig.groups[&replica].durable;
+        rig.commit(replica, durable);
+    }
+    rig.settle();
+    assert!(rig.engine.first_index(replica).0 > 100, "the log has wrapped");
+}
+
 #[test]
-fn damage_outlives_the_segment_that_showed_it() {
+fn a_lost_payload_is_known_by_its_record_and_its_bytes_alone_fill_it() {
+    let mut rig = two_replicas(3);
+    let at = one_batch(&mut rig, R1);
+    one_batch(&mut rig, R2);
+    one_batch(&mut rig, R1);
+    rig.disk.flip(at + 4096 + 7);
+    rig.disk.power_cut();
+    rig.restart();
+    assert_eq!(damage_of(&rig), [(R1, true), (R2, false)]);
+    let lost = rig.recovered[0].lost.clone();
+    assert_eq!(lost.iter().map(|l| l.index.0).collect::<Vec<_>>(), [1]);
+    assert_eq!(rig.recovered[0].entries.len(), 2, "what follows it is there");
+    assert_eq!(rig.engine.holding(R1, lost[0].index, lost[0].term), crate::Holding::Lost);
+    refill(&mut rig, R1);
+    assert_eq!(rig.refilled, [R1]);
+    rig.disk.power_cut();
+    rig.restart_and_check();
+}
+
+#[test]
+fn a_lost_payload_outlives_the_segment_that_showed_it() {
     let mut rig = two_replicas(3);
     let at = one_batch(&mut rig, R1);
     one_batch(&mut rig, R2);
@@ -111,24 +161,109 @@ fn damage_outlives_the_segment_that_showed_it() {
     rig.restart();
     assert_eq!(damage_of(&rig), [(R1, true), (R2, false)]);
     // Only the sound replica goes on, until the log has wrapped.
-    rig.groups.remove(&R1);
-    rig.damaged.push(R1);
+    let whole = rig.groups.remove(&R1).expect("created");
     rig.config.round_pressure = 0.2;
     rig.disk.kill();
     rig.restart();
-    let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 160) };
-    for _ in 0..400 {
-        let from = rig.groups[&R2].last() + 1;
-        rig.append(R2, from, vec![effect]);
-        rig.turn(8);
-        let durable = rig.groups[&R2].durable;
-        rig.commit(R2, durable);
-    }
-    rig.settle();
-    assert!(rig.engine.first_index(R2).0 > 100, "the log has wrapped");
+    wrap_log(&mut rig, R2);
+    rig.groups.insert(R1, whole);
     rig.disk.power_cut();
     rig.restart();
     assert_eq!(damage_of(&rig), [(R1, true), (R2, false)]);
+    refill(&mut rig, R1);
+    rig.disk.power_cut();
+    rig.restart();
+    assert_eq!(damage_of(&rig), [(R1, false), (R2, false)]);
+    assert_eq!(rig.recovered[0].entries, [rig.groups[&R1].entry(1)]);
+}
+
+#[test]
+fn payloads_lost_in_two_segments_come_back_and_what_is_at_home_is_not_missed() {
+    let mut rig = two_replicas(13);
+    let first = one_batch(&mut rig, R1);
+    rig.commit(R1, 1);
+    rig.round();
+    rig.settle();
+    assert_eq!(rig.checkpoints, 1);
+    let mut ats = vec![first];
+    let big = Effect::Write { chunk: chunks()[1], range: SectorRange::new(0, 160) };
+    for n in 0..30 {
+        let from = rig.groups[&R1].last() + 1;
+        rig.append(R1, from, vec![big]);
+        rig.turn(16);
+        if n == 3 {
+            ats.push(batches(&rig).last().expect("it was just written").0);
+        }
+    }
+    // In the second segment: entry 20 or so.
+    let second = rig.superblock.log_start as usize + rig.superblock.segment_bytes as usize;
+    let header = BatchHeader::decode(&rig.disk.bytes()[second..], UUID, second as u64).expect("it was opened");
+    ats.push(second + header.len_bytes() as usize);
+    let durable = rig.groups[&R1].durable;
+    rig.commit(R1, durable);
+    for at in ats {
+        let header = BatchHeader::decode(&rig.disk.bytes()[at..], UUID, at as u64).expect("a batch");
+        assert!(header.payload_len > 0);
+        rig.disk.flip(at + header.header_len as usize + 700);
+    }
+    rig.disk.power_cut();
+    rig.restart();
+    let found = &rig.recovered[0];
+    assert_eq!((found.lost.len(), found.before.0), (2, types::Index(1)), "entry 1 is at home: nobody needs it");
+    refill(&mut rig, R1);
+    rig.disk.power_cut();
+    rig.restart_and_check();
+}
+
+#[test]
+fn a_crash_while_payloads_come_back_loses_none_that_was_reported_back() {
+    for seed in 20..28 {
+        let mut rig = two_replicas(seed);
+        let ats: Vec<usize> = (0..4).map(|_| one_batch(&mut rig, R1)).collect();
+        seal(&mut rig);
+        ats.iter().for_each(|at| rig.disk.flip(at + 4096 + 9));
+        rig.disk.power_cut();
+        rig.restart();
+        for lost in rig.engine.lost(R1) {
+            let entry = rig.groups[&R1].entry(lost.index.0);
+            assert!(rig.engine.refill(R1, lost.index, lost.term, entry.payload));
+            rig.turn(seed % 3);
+        }
+        let back = rig.engine.stats().refilled_entries as usize;
+        rig.disk.power_cut();
+        rig.restart();
+        assert!(rig.recovered[0].lost.len() <= 4 - back, "{back} were back, seed {seed}");
+        refill(&mut rig, R1);
+        rig.disk.power_cut();
+        rig.restart_and_check();
+    }
+}
+
+#[test]
+fn a_void_tail_is_cut_and_the_replica_goes_on_before_it() {
+    let mut rig = two_replicas(4);
+    one_batch(&mut rig, R1);
+    let at = one_batch(&mut rig, R1);
+    one_batch(&mut rig, R1);
+    seal(&mut rig);
+    rig.disk.flip(at + 4096 + 9);
+    rig.disk.power_cut();
+    rig.restart();
+    assert_eq!(rig.recovered[0].lost.len(), 1);
+    rig.engine.cut_lost(R1, types::Index(2));
+    rig.settle();
+    assert_eq!(rig.refilled.pop(), Some(R1));
+    rig.disk.power_cut();
+    rig.restart();
+    assert_eq!((rig.recovered[0].lost.len(), rig.recovered[0].entries.len()), (0, 1), "it stays cut");
+    // New entries take the place of what was cut, for good.
+    let g = rig.groups.get_mut(&R1).expect("created");
+    g.durable = 1;
+    g.tickets.clear();
+    rig.append(R1, 2, vec![Effect::Write { chunk: chunks()[0], range: SectorRange::new(8, 8) }]);
+    rig.settle();
+    rig.disk.power_cut();
+    rig.restart_and_check();
 }
 
 #[test]

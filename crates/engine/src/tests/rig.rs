@@ -37,6 +37,7 @@ pub(super) struct Rig {
     pub staged: Vec<u64>,
     pub installed: Vec<Recovered>,
     pub refused: Vec<ReplicaId>,
+    pub refilled: Vec<ReplicaId>,
     pub config: EngineConfig,
     /// Of earlier lives.
     pub log_bytes: u64,
@@ -87,6 +88,7 @@ impl Rig {
             staged: Vec::new(),
             installed: Vec::new(),
             refused: Vec::new(),
+            refilled: Vec::new(),
             config,
             log_bytes: 0,
             copied: 0,
@@ -317,6 +319,7 @@ impl Rig {
                 EngineEvent::Unstaged { replica } => panic!("{replica} lost what was staged"),
                 EngineEvent::Installed(recovered) => self.installed.push(*recovered),
                 EngineEvent::InstallRefused { replica } => self.refused.push(replica),
+                EngineEvent::Refilled { replica } => self.refilled.push(replica),
                 EngineEvent::Damaged { replica, .. } => self.damaged.push(replica),
                 EngineEvent::Poisoned(_) => self.poisoned = true,
             }

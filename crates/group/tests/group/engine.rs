@@ -165,6 +165,7 @@ impl Engine {
             checkpoint: decision,
             before: self.log.before,
             entries: self.log.entries.iter().cloned().collect(),
+            lost: Vec::new(),
             damage: None,
         }
     }

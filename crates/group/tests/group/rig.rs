@@ -29,6 +29,7 @@ pub fn recovered(osd: u32, size: u32) -> Recovered {
         checkpoint: DecisionState { replica, index: Index(0), term: Term(0), bytes },
         before: (Index(0), Term(0)),
         entries: Vec::new(),
+        lost: Vec::new(),
         damage: None,
     }
 }

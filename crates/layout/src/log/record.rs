@@ -11,7 +11,7 @@ use bytes::Bytes;
 use types::limits::{DESCRIPTOR_MAX, FRAGMENTS_MAX, REPLICAS_MAX};
 use types::map::Member;
 use types::store::{Crcs, HardState, ReplicaIdentity};
-use types::{ChunkKey, EntryKind, Epoch, Index, OsdId, PgId, PoolId, ReplicaId, Term, VolumeId};
+use types::{ChunkKey, EntryKind, Epoch, Index, OsdId, PgId, PoolId, ReplicaId, SectorRange, Term, VolumeId};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -71,6 +71,21 @@ pub enum Record {
         crcs: Crcs,
         payload: PayloadAt,
     },
+    /// An entry whose payload this log has lost, copied forward without it: fills slot `index` alone.
+    LostEntry {
+        replica: ReplicaId,
+        index: Index,
+        term: Term,
+        kind: EntryKind,
+        descriptor: Bytes,
+        crcs: Crcs,
+        len_bytes: u32,
+    },
+    /// Every earlier entry of the replica above `last` is void: nobody else holds what was lost there.
+    Cut {
+        replica: ReplicaId,
+        last: Index,
+    },
     HardState {
         replica: ReplicaId,
         hard_state: HardState,
@@ -124,6 +139,8 @@ mod kind {
     pub const BLOCK: u8 = 10;
     pub const RESET: u8 = 11;
     pub const MAP: u8 = 12;
+    pub const LOST_ENTRY: u8 = 16;
+    pub const CUT: u8 = 17;
 }
 
 const FLAG_COPIED: u8 = 1;
@@ -196,15 +213,41 @@ pub mod put {
         crcs: &Crcs,
         at: PayloadAt,
     ) {
-        assert!(descriptor.len() <= DESCRIPTOR_MAX && crcs.values.len() <= FRAGMENTS_MAX, "entry {index} is too large");
         let flags = if copied { FLAG_COPIED } else { 0 };
         let start = open(out, kind::APPEND, flags, (replica.0, index.0, term.0), at);
+        put_entry(out, kind, descriptor, crcs);
+        close(out, start);
+    }
+
+    /// One raft entry without its payload of `len_bytes`, which is lost.
+    pub fn lost_entry(
+        out: &mut Vec<u8>,
+        replica: ReplicaId,
+        (index, term): (Index, Term),
+        kind: EntryKind,
+        descriptor: &[u8],
+        crcs: &Crcs,
+        len_bytes: u32,
+    ) {
+        let start = open(out, kind::LOST_ENTRY, 0, (replica.0, index.0, term.0), PayloadAt::default());
+        u32s(out, &[len_bytes]);
+        put_entry(out, kind, descriptor, crcs);
+        close(out, start);
+    }
+
+    /// Entries above `last` are void.
+    pub fn cut(out: &mut Vec<u8>, replica: ReplicaId, last: Index) {
+        let start = open(out, kind::CUT, 0, (replica.0, last.0, 0), PayloadAt::default());
+        close(out, start);
+    }
+
+    fn put_entry(out: &mut Vec<u8>, kind: EntryKind, descriptor: &[u8], crcs: &Crcs) {
+        assert!(descriptor.len() <= DESCRIPTOR_MAX && crcs.values.len() <= FRAGMENTS_MAX, "an entry is too large");
         out.extend_from_slice(&[kind as u8, 0]);
         out.extend_from_slice(&(descriptor.len() as u16).to_le_bytes());
         u32s(out, &[crcs.values.len() as u32, crcs.start]);
         u32s(out, &crcs.values);
         out.extend_from_slice(descriptor);
-        close(out, start);
     }
 
     /// Raft's hard state.
@@ -390,7 +433,20 @@ fn decode_one(h: &RecordHeader, body: &mut Reader<'_>) -> Result<Record, RecordE
     Ok(match h.kind {
         kind::APPEND => {
             let copied = h.flags & FLAG_COPIED != 0;
-            decode_append(body, (replica, index, term), copied, payload)?
+            let (kind, descriptor, crcs) = decode_entry(body)?;
+            if payload.len == 0 && !crcs.values.is_empty() {
+                return body.fail("checksums of nothing");
+            }
+            Record::Append { replica, index, term, kind, copied, descriptor, crcs, payload }
+        }
+        kind::LOST_ENTRY => {
+            let len_bytes = body.u32()?;
+            let (kind, descriptor, crcs) = decode_entry(body)?;
+            let range = SectorRange::checked(crcs.start, len_bytes / types::SECTOR as u32);
+            if range.is_none_or(|r| r.len_bytes() != len_bytes as usize || r.fragment_count() != crcs.values.len()) {
+                return body.fail("checksums of another length");
+            }
+            Record::LostEntry { replica, index, term, kind, descriptor, crcs, len_bytes }
         }
         kind::HARD_STATE => {
             let vote = ReplicaId(body.u64()?);
@@ -436,17 +492,13 @@ fn decode_one(h: &RecordHeader, body: &mut Reader<'_>) -> Result<Record, RecordE
             }
             Record::Map(Bytes::copy_from_slice(rest))
         }
+        kind::CUT => Record::Cut { replica, last: index },
         kind::RESET => Record::Reset { replica, index, term },
         _ => return body.fail("unknown kind"),
     })
 }
 
-fn decode_append(
-    body: &mut Reader<'_>,
-    (replica, index, term): (ReplicaId, Index, Term),
-    copied: bool,
-    payload: PayloadAt,
-) -> Result<Record, RecordError> {
+fn decode_entry(body: &mut Reader<'_>) -> Result<(EntryKind, Bytes, Crcs), RecordError> {
     let kind = match body.take(2)?[0] {
         0 => EntryKind::Normal,
         1 => EntryKind::ConfChange,
@@ -464,10 +516,7 @@ fn decode_append(
         values.push(body.u32()?);
     }
     let descriptor = Bytes::copy_from_slice(body.take(descriptor_len)?);
-    if payload.len == 0 && crc_count != 0 {
-        return body.fail("checksums of nothing");
-    }
-    Ok(Record::Append { replica, index, term, kind, copied, descriptor, crcs: Crcs { start, values }, payload })
+    Ok((kind, descriptor, Crcs { start, values }))
 }
 
 fn decode_replica(h: &RecordHeader, body: &mut Reader<'_>) -> Result<ReplicaRecord, RecordError> {

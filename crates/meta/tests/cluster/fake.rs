@@ -141,6 +141,8 @@ impl Osd {
             term: Term(1),
             applied: Index(1),
             quarantined: false,
+            repairing: false,
+            lost: Vec::new(),
             leading: (map.members[0].osd == self.id).then_some(LeadReport {
                 active: true,
                 followers_in_sync: map.members.len() as u8 - 1,

@@ -208,8 +208,25 @@ pub fn stream(rng: &mut Rng) -> StreamMsg {
     StreamMsg { pg: pg(rng), from, to, stream: number(rng), body }
 }
 
+pub fn repair(rng: &mut Rng) -> RepairMsg {
+    let (index, term) = (Index(number(rng)), Term(number(rng)));
+    let body = match rng.below(3) {
+        0 => RepairBody::Fetch { index, term },
+        1 => {
+            let max = sectors_max(rng);
+            let range = range(rng, max);
+            let (crcs, payload) = (crcs(rng, range.fragment_count()), payload(rng, range.len_bytes()));
+            RepairBody::Payload { index, term, start: range.start, crcs, payload }
+        }
+        _ => RepairBody::Lack { index, term, why: Lack::from_u8(rng.between(1, 4) as u8).expect("a known reason") },
+    };
+    let (from, to) = (ReplicaId(number(rng)), ReplicaId(number(rng)));
+    RepairMsg { pg: pg(rng), from, to, lineage: number(rng), body }
+}
+
 pub fn message(rng: &mut Rng) -> Message {
-    match rng.below(7) {
+    match rng.below(8) {
+        7 => Message::Repair(repair(rng)),
         6 => Message::Stream(stream(rng)),
         0 => {
             let kind = rng.below(5);

@@ -164,7 +164,16 @@ impl World {
             let first = records.pgs.get(&pg).is_some_and(|r| r.members[0].osd == osd);
             let lead = LeadReport { active: true, followers_in_sync: 2, ..LeadReport::default() };
             let leading = first.then_some(lead);
-            PgReport { pg, replica, term: Term(1), applied: Index(1), quarantined: false, leading }
+            PgReport {
+                pg,
+                replica,
+                term: Term(1),
+                applied: Index(1),
+                quarantined: false,
+                repairing: false,
+                lost: Vec::new(),
+                leading,
+            }
         };
         let mut beat = OsdHeartbeat { pgs: replicas.into_iter().map(report).collect(), ..OsdHeartbeat::default() };
         change(&mut beat);
@@ -348,7 +357,16 @@ impl World {
         let first = self.control.records().pgs.get(&pg).is_some_and(|r| r.members[0].osd == osd);
         let lead = LeadReport { active: true, followers_in_sync: 2, ..LeadReport::default() };
         let leading = first.then_some(lead);
-        let report = PgReport { pg, replica, term: Term(1), applied: Index(1), quarantined: false, leading };
+        let report = PgReport {
+            pg,
+            replica,
+            term: Term(1),
+            applied: Index(1),
+            quarantined: false,
+            repairing: false,
+            lost: Vec::new(),
+            leading,
+        };
         let beat = OsdHeartbeat { pgs: vec![report], ..OsdHeartbeat::default() };
         let stream = self.osd(osd).stream;
         self.control.handle_osd(self.now, stream, OsdUp::Heartbeat(beat));

@@ -97,3 +97,30 @@ fn damaged_records_are_errors_and_never_panics() {
     assert!(decode_records(&bytes, 3).is_err(), "a wrong count");
     assert!(decode_records(&bytes[..bytes.len() - 8], records.len() as u32).is_err(), "cut short");
 }
+
+#[test]
+fn a_lost_entry_is_told_with_what_its_payload_must_be() {
+    let crcs = Crcs { start: 7, values: vec![1, 2] };
+    let mut out = Vec::new();
+    put::lost_entry(&mut out, ReplicaId(7), (Index(3), Term(2)), EntryKind::Normal, b"abc", &crcs, 1024);
+    assert_eq!(out[0], 16, "the kind never changes");
+    let want = Record::LostEntry {
+        replica: ReplicaId(7),
+        index: Index(3),
+        term: Term(2),
+        kind: EntryKind::Normal,
+        descriptor: Bytes::from_static(b"abc"),
+        crcs: crcs.clone(),
+        len_bytes: 1024,
+    };
+    assert_eq!(decode_records(&out, 1), Ok(vec![want]));
+    let mut cut = Vec::new();
+    put::cut(&mut cut, ReplicaId(7), Index(2));
+    assert_eq!((cut[0], cut.len()), (17, 40), "the kind never changes");
+    assert_eq!(decode_records(&cut, 1), Ok(vec![Record::Cut { replica: ReplicaId(7), last: Index(2) }]));
+    for wrong_len in [0, 512, 1000, 1 << 20, u32::MAX] {
+        let mut out = Vec::new();
+        put::lost_entry(&mut out, ReplicaId(7), (Index(3), Term(2)), EntryKind::Normal, b"abc", &crcs, wrong_len);
+        assert!(decode_records(&out, 1).is_err(), "{wrong_len} bytes and two checksums from sector 7");
+    }
+}
