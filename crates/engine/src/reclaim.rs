@@ -83,10 +83,12 @@ impl Engine {
         if log.ring.free() <= RESERVED {
             // What is repaired holds its entries above K, and no round moves them: others go first.
             let held = self.replicas.iter().filter(|(_, r)| !r.lost.is_empty()).map(|(id, _)| *id);
-            for replica in held.collect::<Vec<_>>() {
-                self.mark_damaged(replica, "its log was to be repaired, and had to make room".to_owned());
+            let held: Vec<ReplicaId> = held.collect();
+            if !held.is_empty() {
+                let reason = "its log was to be repaired, and had to make room";
+                held.into_iter().for_each(|replica| self.mark_damaged(replica, reason.to_owned()));
+                return self.find_freeable();
             }
-            return self.find_freeable();
         }
         let copies: Vec<Work> = pinned(&self.replicas, tail)
             .filter(|(replica, index, _)| !log.has_copy_of(*replica, index.0))

@@ -331,7 +331,7 @@ impl Osd {
         let now = self.now;
         let Some(repair) = self.repairs.by_replica.get_mut(&replica) else { return };
         let Some(missing) = repair.missing.get_mut(&index) else { return };
-        if !missing.asked.take_if(|(asked, _)| *asked == from).is_some() {
+        if missing.asked.take_if(|(asked, _)| *asked == from).is_none() {
             return;
         }
         if !self.engine.can_refill() {

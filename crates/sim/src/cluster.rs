@@ -517,6 +517,14 @@ impl Cluster {
         text
     }
 
+    /// Flips a bit in the payload of every log entry on the i-th OSD's device that `which` chooses, by (PG's replica,
+    /// index); gives how many. The process does not run.
+    pub fn rot_payloads(&self, i: usize, which: impl Fn(types::ReplicaId, types::Index) -> bool) -> u64 {
+        let node = &self.osds[i];
+        assert!(node.running.is_none(), "its device is at rest");
+        crate::rot::payloads(&self.world.disk_image(node.node, DEVICE), node.uuid, which)
+    }
+
     /// Dice for the run's own choices.
     pub fn fork_rng(&mut self) -> Rng {
         self.rng.fork()

@@ -20,6 +20,7 @@ pub mod observe;
 pub mod options;
 pub mod overrides;
 pub mod process;
+pub mod rot;
 pub mod run;
 pub mod shrink;
 pub mod stamp;

@@ -72,19 +72,7 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
     away &= !overrides.never_away && options.replicas >= 3;
     tracing::info!(?options, "seed {seed}");
     let (asked_per_client, depth) = (options.shape.operations, options.shape.depth);
-    let mut run = Run {
-        cluster: Cluster::new(seed, options),
-        volumes: Vec::new(),
-        rng,
-        schedule: Vec::new(),
-        states: BTreeMap::new(),
-        compared: 0,
-        at_once: 0,
-        steps: 0,
-        away,
-        stop_at: overrides.until.map_or(Time::NEVER, |s| Time((s.max(0.0) * 1e9) as u64)),
-        overrides: overrides.clone(),
-    };
+    let mut run = Run::new(seed, options, rng, away, overrides);
     let failure = match run.whole() {
         Err(End::Failed(what)) => Some(what),
         Err(End::Stopped) => run.histories().err(),
@@ -111,7 +99,7 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
 }
 
 /// Why a run ends before its end.
-enum End {
+pub(crate) enum End {
     Failed(String),
     /// It was told to stop here.
     Stopped,
@@ -123,13 +111,13 @@ impl From<String> for End {
     }
 }
 
-struct Run {
-    cluster: Cluster,
-    volumes: Vec<VolumeId>,
-    rng: Rng,
+pub(crate) struct Run {
+    pub(crate) cluster: Cluster,
+    pub(crate) volumes: Vec<VolumeId>,
+    pub(crate) rng: Rng,
     schedule: Vec<Struck>,
     states: BTreeMap<(Class, PgState), u64>,
-    compared: u64,
+    pub(crate) compared: u64,
     at_once: u32,
     steps: u64,
     /// One OSD is away until the log has forgotten what it needs.
@@ -139,6 +127,23 @@ struct Run {
 }
 
 impl Run {
+    /// Nothing has happened yet.
+    pub(crate) fn new(seed: u64, options: Options, rng: Rng, away: bool, overrides: &Overrides) -> Run {
+        Run {
+            cluster: Cluster::new(seed, options),
+            volumes: Vec::new(),
+            rng,
+            schedule: Vec::new(),
+            states: BTreeMap::new(),
+            compared: 0,
+            at_once: 0,
+            steps: 0,
+            away,
+            stop_at: overrides.until.map_or(Time::NEVER, |s| Time((s.max(0.0) * 1e9) as u64)),
+            overrides: overrides.clone(),
+        }
+    }
+
     fn whole(&mut self) -> Result<(), End> {
         self.set_up()?;
         self.work_under_faults()?;
@@ -159,7 +164,7 @@ impl Run {
     }
 
     /// One step, at most to `until`.
-    fn step(&mut self, until: Time) -> Result<(), End> {
+    pub(crate) fn step(&mut self, until: Time) -> Result<(), End> {
         let before = self.cluster.world.now();
         if before >= self.stop_at {
             return Err(End::Stopped);
@@ -185,7 +190,7 @@ impl Run {
         Ok(())
     }
 
-    fn set_up(&mut self) -> Result<(), End> {
+    pub(crate) fn set_up(&mut self) -> Result<(), End> {
         let osds = self.cluster.osd_count();
         self.until(SETUP, "all OSDs reach meta", |c| c.osds_in_touch() == osds)?;
         let options = &self.cluster.options;
@@ -248,7 +253,7 @@ impl Run {
     }
 
     /// Nothing is broken any more: everything must work again within its time.
-    fn calm(&mut self) -> Result<(), End> {
+    pub(crate) fn calm(&mut self) -> Result<(), End> {
         trace::at(self.cluster.world.now(), trace::Speaker::Sim);
         tracing::info!("calm");
         self.cluster.mend();
@@ -263,7 +268,7 @@ impl Run {
         self.until(limit, "all replicas have applied the same", all_equal)
     }
 
-    fn compare(&mut self) -> Result<(), String> {
+    pub(crate) fn compare(&mut self) -> Result<(), String> {
         let members = members(&self.cluster).expect("meta was up just now");
         let osds = |members: Vec<(OsdId, Option<Index>)>| members.into_iter().map(|(osd, _)| osd).collect();
         let pgs: Vec<(PgId, Vec<OsdId>)> = members.into_iter().map(|(pg, members)| (pg, osds(members))).collect();

@@ -21,3 +21,24 @@ fn logs_do_not_change_a_run() {
     let loud = tracing::subscriber::with_default(subscriber, || run(5).trace_hash);
     assert_eq!(quiet, loud);
 }
+
+#[test]
+fn payloads_that_rot_in_one_log_come_back_from_the_others() {
+    let (mut back, mut replicas) = (0, 0);
+    for seed in 0..4 {
+        let rotten = sim::rot::run(seed, 1).unwrap_or_else(|what| panic!("{what}"));
+        assert!(rotten.compared > 0);
+        (back, replicas) = (back + rotten.back, replicas + rotten.replicas);
+    }
+    assert!(back > 20 && replicas >= 3, "{back} entries of {replicas} replicas came back");
+}
+
+#[test]
+fn payloads_that_rot_at_different_places_of_two_logs_of_three_come_back() {
+    let (mut back, mut replicas) = (0, 0);
+    for seed in 10..14 {
+        let rotten = sim::rot::run(seed, 2).unwrap_or_else(|what| panic!("{what}"));
+        (back, replicas) = (back + rotten.back, replicas + rotten.replicas);
+    }
+    assert!(back > 40 && replicas >= 6, "{back} entries of {replicas} replicas came back");
+}

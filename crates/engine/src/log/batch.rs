@@ -251,6 +251,11 @@ impl Fill {
         self.count += 1;
     }
 
+    fn put_cut(&mut self, replica: ReplicaId, last: Index) {
+        put::cut(&mut self.records, replica, last);
+        self.count += 1;
+    }
+
     fn put_map(&mut self, map: &Bytes) {
         put::map(&mut self.records, map);
         self.count += 1;
@@ -385,10 +390,7 @@ fn take_one(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bo
             fill.count += 1;
             fill.done.push(Done::Destroyed(*replica));
         }
-        Work::Cut { replica, last } => {
-            put::cut(&mut fill.records, *replica, *last);
-            fill.count += 1;
-        }
+        Work::Cut { replica, last } => fill.put_cut(*replica, *last),
         Work::State { replica } => fill.put_state(*replica, parts.replicas),
         Work::Mount => {
             put::mount(&mut fill.records);

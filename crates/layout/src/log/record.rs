@@ -439,15 +439,7 @@ fn decode_one(h: &RecordHeader, body: &mut Reader<'_>) -> Result<Record, RecordE
             }
             Record::Append { replica, index, term, kind, copied, descriptor, crcs, payload }
         }
-        kind::LOST_ENTRY => {
-            let len_bytes = body.u32()?;
-            let (kind, descriptor, crcs) = decode_entry(body)?;
-            let range = SectorRange::checked(crcs.start, len_bytes / types::SECTOR as u32);
-            if range.is_none_or(|r| r.len_bytes() != len_bytes as usize || r.fragment_count() != crcs.values.len()) {
-                return body.fail("checksums of another length");
-            }
-            Record::LostEntry { replica, index, term, kind, descriptor, crcs, len_bytes }
-        }
+        kind::LOST_ENTRY => decode_lost_entry(body, (replica, index, term))?,
         kind::HARD_STATE => {
             let vote = ReplicaId(body.u64()?);
             let vote = (h.flags & FLAG_VOTED != 0).then_some(vote);
@@ -517,6 +509,19 @@ fn decode_entry(body: &mut Reader<'_>) -> Result<(EntryKind, Bytes, Crcs), Recor
     }
     let descriptor = Bytes::copy_from_slice(body.take(descriptor_len)?);
     Ok((kind, descriptor, Crcs { start, values }))
+}
+
+fn decode_lost_entry(
+    body: &mut Reader<'_>,
+    (replica, index, term): (ReplicaId, Index, Term),
+) -> Result<Record, RecordError> {
+    let len_bytes = body.u32()?;
+    let (kind, descriptor, crcs) = decode_entry(body)?;
+    let range = SectorRange::checked(crcs.start, len_bytes / types::SECTOR as u32);
+    if range.is_none_or(|r| r.len_bytes() != len_bytes as usize || r.fragment_count() != crcs.values.len()) {
+        return body.fail("checksums of another length");
+    }
+    Ok(Record::LostEntry { replica, index, term, kind, descriptor, crcs, len_bytes })
 }
 
 fn decode_replica(h: &RecordHeader, body: &mut Reader<'_>) -> Result<ReplicaRecord, RecordError> {

@@ -1,0 +1,130 @@
+//! Logs that rot while their process is away: what is acknowledged must be there, and every replica whole again.
+//!
+//! Outside the swarm, because it aims: it knows the log's bytes, and hits what it wants to hit.
+
+use crate::options::Options;
+use crate::run::{End, Run};
+use engine::Superblock;
+use env::sim::DiskImage;
+use layout::log::{BATCH_ALIGN, BatchHeader, Record, decode_records};
+use std::time::Duration;
+use types::rng::Rng;
+use types::{Index, OsdUuid, ReplicaId, Time};
+
+/// All batches of the log with their offsets, old lives of segments included.
+fn batches(image: &DiskImage, uuid: OsdUuid) -> Vec<(u64, BatchHeader)> {
+    let mut first = vec![0; layout::superblock::SUPERBLOCK_LEN];
+    image.read(Superblock::offsets(image.size_bytes())[0], &mut first);
+    let superblock = Superblock::decode(&first).expect("the device was formatted");
+    let end = superblock.log_start + superblock.segment_bytes * u64::from(superblock.segment_count);
+    let (mut at, mut found) = (superblock.log_start, Vec::new());
+    let mut page = vec![0; BATCH_ALIGN];
+    while at < end {
+        image.read(at, &mut page);
+        match BatchHeader::decode(&page, uuid, at) {
+            Some(header) => {
+                found.push((at, header));
+                at += header.len_bytes();
+            }
+            None => at += BATCH_ALIGN as u64,
+        }
+    }
+    found
+}
+
+/// Flips a bit of each payload that `which` chooses and that is known to be durable; gives how many.
+pub(crate) fn payloads(image: &DiskImage, uuid: OsdUuid, which: impl Fn(ReplicaId, Index) -> bool) -> u64 {
+    let batches = batches(image, uuid);
+    let durable = batches.iter().map(|(_, header)| header.durable_seq).max().unwrap_or(0);
+    let mut count = 0;
+    for (at, header) in batches.iter().filter(|(_, header)| header.seq <= durable) {
+        let mut bytes = vec![0; header.header_len as usize];
+        image.read(*at, &mut bytes);
+        let records = header.records(&bytes).and_then(|r| decode_records(r, header.record_count).ok());
+        for record in records.expect("nothing else is damaged") {
+            if let Record::Append { replica, index, payload, .. } = record
+                && payload.len > 0
+                && which(replica, index)
+            {
+                image.flip_bit(at + u64::from(header.header_len) + u64::from(payload.offset) + 77, 3);
+                count += 1;
+            }
+        }
+    }
+    count
+}
+
+/// What a run of rot came to.
+#[derive(Debug, Default)]
+pub struct Rotten {
+    /// Payloads that were hit, and those that came back from peers.
+    pub hit: u64,
+    pub back: u64,
+    pub replicas: u64,
+    pub compared: u64,
+}
+
+/// Under load, `victims` of three OSDs die, their logs rot at different entries, and they start again.
+///
+/// # Errors
+/// Whatever was lost, or did not come back.
+pub fn run(seed: u64, victims: usize) -> Result<Rotten, String> {
+    let mut rng = Rng::new(seed ^ 0x0707);
+    let mut options = Options::draw(&mut rng);
+    (options.osds, options.replicas, options.device_bytes) = (3, 3, 1 << 30);
+    // Much of the log must not be at home yet, nor be forgotten by the others.
+    (options.engine.round_idle, options.engine.round_pressure) = (Duration::from_secs(5), 0.5);
+    (options.shape.operations, options.shape.read_pct) = (3000, 30);
+    options.shape.sectors_max = options.shape.sectors_max.min(16);
+    options.faults = Duration::from_secs(4);
+    let mut run = Run::new(seed, options, rng, false, &crate::overrides::Overrides::default());
+    let result = rotten(&mut run, victims);
+    result.map_err(|end| match end {
+        End::Failed(what) => format!("seed {seed}, {victims} victims: {what}"),
+        End::Stopped => unreachable!("nobody told it to stop"),
+    })
+}
+
+fn pass(run: &mut Run, span: Duration) -> Result<(), End> {
+    let until = run.cluster.world.now() + span;
+    while run.cluster.world.now() < until {
+        run.step(until)?;
+    }
+    Ok(())
+}
+
+fn rotten(run: &mut Run, victims: usize) -> Result<Rotten, End> {
+    run.set_up()?;
+    let over = run.cluster.options.faults;
+    run.cluster.begin(&run.volumes, over, &mut run.rng);
+    let before = run.rng.between(300, 1500);
+    pass(run, Duration::from_millis(before))?;
+    let first = run.rng.below(3) as usize;
+    let hurt: Vec<usize> = (0..victims).map(|n| (first + n) % 3).collect();
+    hurt.iter().for_each(|i| run.cluster.stop_osd(*i, true));
+    let mut rotten = Rotten::default();
+    for (n, i) in hurt.iter().enumerate() {
+        // Every other entry, and none on two devices.
+        rotten.hit += run.cluster.rot_payloads(*i, |_, index| index.0 % victims.max(2) as u64 == n as u64);
+    }
+    let away = run.rng.between(1, 200);
+    pass(run, Duration::from_millis(away))?;
+    hurt.iter().for_each(|i| run.cluster.start_osd(*i));
+    pass(run, over)?;
+    run.calm()?;
+    run.cluster.failure()?;
+    run.compare()?;
+    if let Some(violation) = run.cluster.linear.violations().first() {
+        return Err(violation.to_string().into());
+    }
+    for (_, osd) in run.cluster.running() {
+        let (entries, replicas) = osd.repaired();
+        (rotten.back, rotten.replicas) = (rotten.back + entries, rotten.replicas + replicas);
+        if let Some((pg, lost)) = osd.repairing().first() {
+            return Err(format!("pg {pg} is still being repaired, without {lost:?}").into());
+        }
+    }
+    assert!(run.cluster.world.now() > Time::ZERO);
+    rotten.compared = run.compared;
+    Ok(rotten)
+}
