@@ -41,6 +41,11 @@ impl Osd {
         self.behind_log.contains(&(pg, follower)) && self.leading().contains_key(&pg)
     }
 
+    /// Destage rounds that have ended with a checkpoint since the process began.
+    pub fn rounds_for_tools(&self) -> u64 {
+        self.engine.stats().rounds
+    }
+
     /// Which parts of the range may hold data here, as (sectors, data).
     pub fn extents_for_tools(&self, pg: PgId, chunk: ChunkKey, range: SectorRange) -> Vec<(u32, bool)> {
         let Some(key) = self.pgs.by_pg(pg) else { return Vec::new() };

@@ -154,7 +154,7 @@ impl ClientNode {
     /// Does what is due by itself.
     pub fn pump(&mut self, world: &World, linear: &mut Linear, post: &mut Post) {
         let now = world.now();
-        if self.next_wanted().is_none_or(|at| at > now) {
+        if world.is_paused(self.node) || self.next_wanted().is_none_or(|at| at > now) {
             return;
         }
         if let Some((process, _)) = &mut self.running

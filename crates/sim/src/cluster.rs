@@ -7,14 +7,16 @@ use crate::check::linear::Linear;
 use crate::client::ClientNode;
 use crate::faults;
 use crate::faults::budget::Budget;
+pub use crate::hurt::Region;
 use crate::mail::{Mail, Post};
 use crate::meta::Meta;
 use crate::observe::Observers;
 use crate::options::Options;
+use crate::stranger::Stranger;
 use crate::trace;
 use engine::ReadData;
-use env::sim::{NodeId, SimEnv, World};
-use env::{DiskSpec, Env, NetAddr};
+use env::sim::{DiskFaults, NodeId, SimEnv, World};
+use env::{DiskKind, DiskSpec, Env, NetAddr};
 use osd::{Osd, OsdConfig};
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -24,10 +26,10 @@ use types::rng::Rng;
 use types::{ChunkKey, ClusterId, Incarnation, OsdId, OsdUuid, PgId, SectorRange, Time, VolumeId};
 
 /// The device's name on every OSD node.
-const DEVICE: &str = "device";
+pub(crate) const DEVICE: &str = "device";
 /// Machines that open the volume for writing, and with those that only read.
 const WRITERS: usize = 2;
-const CLIENTS: usize = 3;
+pub(crate) const CLIENTS: usize = 3;
 const REDIAL: Duration = Duration::from_millis(100);
 
 /// One OSD node: its machine, and the process on it while one runs.
@@ -41,6 +43,8 @@ pub struct OsdNode {
     stream: Option<u64>,
     /// The books of this life's mount were looked at.
     pub(crate) audited: bool,
+    /// Why its last process ended by itself.
+    ended: Option<String>,
 }
 
 /// Everything.
@@ -57,6 +61,7 @@ pub struct Cluster {
     /// Whose disks may lie.
     pub budget: Budget,
     post: Post,
+    stranger: Option<Stranger>,
     rng: Rng,
     next_stream: u64,
     pub turns: u64,
@@ -86,6 +91,7 @@ impl Cluster {
             linear: Linear::default(),
             budget,
             post: Post::new(world.fork_rng()),
+            stranger: None,
             rng,
             next_stream: 0,
             turns: 0,
@@ -98,6 +104,7 @@ impl Cluster {
         sim.start_meta();
         for i in 0..sim.osds.len() {
             sim.format(i);
+            sim.watch_log(i);
         }
         for i in 0..sim.osds.len() {
             sim.start_osd(i);
@@ -117,7 +124,7 @@ impl Cluster {
             log_bytes: self.options.log_bytes,
             segment_bytes: self.options.segment_bytes,
             force: true,
-            prezero: false,
+            prezero: self.options.disk_kind == DiskKind::File,
             unix_s: 0,
         };
         let mut driven = crate::drive::Driven { env: &mut env, world: &self.world };
@@ -145,10 +152,15 @@ impl Cluster {
     }
 
     pub fn start_osd(&mut self, i: usize) {
-        let node = &mut self.osds[i];
-        if node.running.is_some() {
+        if self.osds[i].running.is_some() {
             return;
         }
+        self.note_lost_tail(i);
+        if self.budget.is_lost(i) {
+            return;
+        }
+        let node = &mut self.osds[i];
+        node.ended = None;
         node.life += 1;
         let mut env = self.world.env(node.node);
         let disk = env.open_disk(&spec()).expect("the lock died with the process");
@@ -181,14 +193,16 @@ impl Cluster {
         } else if node.running.is_some() {
             self.world.crash(node.node);
         }
+        self.gone(i);
+    }
+
+    /// The process is no more; meta learns by its broken stream.
+    fn gone(&mut self, i: usize) {
+        let node = &mut self.osds[i];
         node.running = None;
         if let Some(stream) = node.stream.take() {
             self.post.send(self.world.now(), Mail::StreamGone { stream });
         }
-    }
-
-    pub fn slow_disk(&mut self, i: usize, factor: u32) {
-        self.world.disk_faults(self.osds[i].node, DEVICE, |f| f.slow = factor);
     }
 
     pub fn start_meta(&mut self) {
@@ -231,12 +245,20 @@ impl Cluster {
     /// Some leader is told to hand over to some other member.
     pub fn transfer(&mut self, rng: &mut Rng) {
         let Some(records) = self.meta.records() else { return };
-        let all: Vec<_> = records.pgs.values().map(|pg| (pg.pg, pg.members.clone())).collect();
-        let (pg, members) = &all[rng.below(all.len() as u64) as usize];
-        let to = members[rng.below(members.len() as u64) as usize].osd;
+        let all: Vec<PgId> = records.pgs.keys().copied().collect();
+        if !all.is_empty() {
+            self.transfer_pg(all[rng.below(all.len() as u64) as usize], None, rng);
+        }
+    }
+
+    /// The leader of the PG is told to hand over: to the i-th OSD, or to any member.
+    pub fn transfer_pg(&mut self, pg: PgId, to: Option<usize>, rng: &mut Rng) {
+        let Some(record) = self.meta.records().and_then(|r| r.pgs.get(&pg)) else { return };
+        let any = record.members[rng.below(record.members.len() as u64) as usize].osd;
+        let to = to.map_or(any, |i| self.osds[i].id);
         let leader = self.osds.iter_mut().filter_map(|o| o.running.as_mut()).map(|(osd, _)| osd);
-        for osd in leader.filter(|osd| osd.leading().contains_key(pg)) {
-            osd.handle_control(types::control::OsdDown::TransferLeader { pg: *pg, to });
+        for osd in leader.filter(|osd| osd.leading().contains_key(&pg)) {
+            osd.handle_control(types::control::OsdDown::TransferLeader { pg, to });
         }
         (0..self.osds.len()).for_each(|i| self.turn_osd(i));
     }
@@ -254,6 +276,22 @@ impl Cluster {
     /// The one that holds the volume, or asks for it.
     pub fn owner(&mut self) -> &mut ClientNode {
         &mut self.clients[self.owner]
+    }
+
+    pub(crate) fn owner_number(&self) -> usize {
+        self.owner
+    }
+
+    pub(crate) fn identity(&self, i: usize) -> (ClusterId, OsdId, OsdUuid) {
+        (self.cluster, self.osds[i].id, self.osds[i].uuid)
+    }
+
+    pub(crate) fn osd_addr(&self, i: usize) -> SocketAddr {
+        self.osds[i].addr
+    }
+
+    pub(crate) fn stranger(&mut self) -> &mut Option<Stranger> {
+        &mut self.stranger
     }
 
     pub fn clients(&self) -> &[ClientNode] {
@@ -316,13 +354,15 @@ impl Cluster {
 
     /// The next moment at which something happens by itself.
     pub fn next(&self) -> Option<Time> {
-        let clients = self.clients.iter().filter_map(ClientNode::next_wanted);
+        let clients = self.clients.iter().filter(|c| !self.world.is_paused(c.node)).filter_map(ClientNode::next_wanted);
         clients.chain(self.world.next_turn_time()).chain(self.post.next()).min()
     }
 
     /// Delivers mail and turns every node that is ready, until nothing more happens at this moment.
     pub fn settle(&mut self) {
         let now = self.world.now();
+        let lenient = self.budget.is_spent();
+        self.clients.iter_mut().for_each(|c| c.lenient = lenient);
         while let Some(mail) = self.post.take_due(now) {
             self.deliver(now, mail);
         }
@@ -334,6 +374,9 @@ impl Cluster {
         for node in self.world.ready_nodes() {
             match self.osds.iter().position(|o| o.node == node) {
                 Some(i) => self.turn_osd(i),
+                None if self.stranger.as_ref().is_some_and(|s| s.node == node) => {
+                    self.stranger.as_mut().expect("it was there just now").turn();
+                }
                 None => {
                     let client =
                         self.clients.iter_mut().find(|c| c.node == node).expect("a node is an OSD or a client");
@@ -347,16 +390,27 @@ impl Cluster {
     fn turn_osd(&mut self, i: usize) {
         trace::at(self.world.now(), trace::Speaker::Osd(self.osds[i].id.0));
         let node = &mut self.osds[i];
+        if self.world.is_paused(node.node) {
+            return;
+        }
         let Some((osd, env)) = &mut node.running else { return };
         // What has come meanwhile first: a real turn begins with the events that ended its wait.
         let mut turn = osd.wait(env);
         loop {
             self.turns += 1;
             turn = turn.and_then(|()| osd.work(env)).and_then(|()| osd.wait(env));
-            turn.as_ref().expect("the simulated world does not fail as a whole");
-            if !osd.has_events() {
+            if turn.is_err() || !osd.has_events() || !env.is_alive() {
                 break;
             }
+        }
+        if let Err(error) = turn {
+            // As the real process does: it says why, and ends.
+            tracing::error!("{error}");
+            node.ended = Some(error.to_string());
+            self.world.crash(node.node);
+        }
+        if !self.world.is_up(node.node) {
+            return self.gone(i);
         }
         self.observe(i);
         let node = &mut self.osds[i];
@@ -405,7 +459,7 @@ impl Cluster {
         if node.life != life || node.stream.is_some() {
             return;
         }
-        if !self.meta.is_up() || *osd.phase() != osd::Phase::Running {
+        if !self.meta.is_up() || *osd.phase() != osd::Phase::Running || self.world.is_paused(node.node) {
             self.post.put(now + REDIAL, Mail::Dial { osd: i, life });
             return;
         }
@@ -470,11 +524,18 @@ impl Cluster {
     /// Ends all that is broken.
     pub fn mend(&mut self) {
         self.world.heal_all();
-        self.world.net(|net| (net.loss_ppm, net.reset_ppm) = (0, 0));
+        self.world.net(|net| (net.loss_ppm, net.reset_ppm, net.corrupt_ppm) = (0, 0, 0));
+        self.post.slow(1);
+        for client in &self.clients {
+            self.world.resume(client.node);
+        }
         self.start_meta();
         for i in 0..self.osds.len() {
-            self.world.slow_node(self.osds[i].node, 1);
-            self.slow_disk(i, 1);
+            let node = self.osds[i].node;
+            self.world.resume(node);
+            self.world.doom(node, None);
+            self.world.slow_node(node, 1);
+            self.disk_faults(i, |f| *f = DiskFaults { watch: f.watch, slow: 1, ..DiskFaults::default() });
             self.start_osd(i);
         }
     }
@@ -488,7 +549,17 @@ impl Cluster {
         if let Some(what) = self.clients.iter().find_map(|c| c.failure.clone()) {
             return Err(what);
         }
+        let honest = |id: OsdId| !self.budget.has_lied(id.0 as usize - 1) && !self.budget.is_spent();
+        if let Some(o) = self.osds.iter().find(|o| o.ended.is_some() && honest(o.id)) {
+            return Err(format!("{} has ended: {}", o.id, o.ended.as_deref().unwrap_or_default()));
+        }
         for (id, osd) in self.running() {
+            let forgotten = |r: &types::control::PgReport| self.budget.has_forgotten(id.0 as usize - 1, r.replica);
+            if let Some(r) = osd.reports_for_tools().into_iter().find(forgotten) {
+                return Err(format!("{id} lost its disk and serves pg {} as {} again", r.pg, r.replica));
+            }
+        }
+        for (id, osd) in self.running().filter(|(id, _)| honest(*id)) {
             if let Some(reason) = osd.stopped() {
                 return Err(format!("{id} has stopped: {reason}"));
             }
@@ -501,7 +572,7 @@ impl Cluster {
 
     /// Where everybody stands, for a failure's text.
     pub fn describe(&self) -> String {
-        let mut text = String::new();
+        let mut text = format!("{}; ", self.budget.describe());
         for (id, osd) in self.running() {
             let _ = write!(text, "{id} {:?}:", osd.phase());
             for r in osd.reports_for_tools() {
@@ -538,7 +609,8 @@ impl Cluster {
 impl OsdNode {
     fn new(world: &World, n: u32, options: &Options, rng: &mut Rng) -> OsdNode {
         let node = world.add_node(&format!("osd.{n}"));
-        world.create_disk(node, DEVICE, options.device_bytes, true);
+        world.create_disk(node, DEVICE, options.device_bytes, options.volatile_cache);
+        world.disk_kind(node, DEVICE, options.disk_kind);
         world.disk_faults(node, DEVICE, |f| *f = options.disk.clone());
         if options.drift {
             world.set_clock_rate(node, faults::draw_rate(rng));
@@ -552,6 +624,7 @@ impl OsdNode {
             running: None,
             stream: None,
             audited: false,
+            ended: None,
         }
     }
 }

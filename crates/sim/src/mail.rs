@@ -55,34 +55,76 @@ pub enum Mail {
 pub struct Post {
     queue: BTreeMap<(Time, u64), Mail>,
     /// Last delivery on each route, so that a later message never overtakes.
-    last: BTreeMap<(u8, usize), Time>,
+    last: BTreeMap<Route, Time>,
     seq: u64,
     rng: Rng,
     delay_us: (u64, u64),
+    factor: u32,
+}
+
+/// A way from one node to another: kind, and which of that kind.
+type Route = (u8, usize);
+const TO_OSD: u8 = 2;
+const ANSWER: u8 = 4;
+
+fn route(mail: &Mail) -> Route {
+    match mail {
+        Mail::ToMeta { osd, .. } => (0, *osd),
+        Mail::StreamGone { stream } => (1, *stream as usize),
+        Mail::ToOsd { osd, .. } => (TO_OSD, *osd),
+        Mail::Ask { client, .. } => (3, *client),
+        Mail::Answer { client, .. } => (ANSWER, *client),
+        Mail::Dial { osd, .. } => (5, *osd),
+        Mail::Committed { .. } => (6, 0),
+        Mail::MetaPoll { .. } => (7, 0),
+    }
 }
 
 impl Post {
     pub fn new(rng: Rng) -> Post {
-        Post { queue: BTreeMap::new(), last: BTreeMap::new(), seq: 0, rng, delay_us: (50, 3000) }
+        Post { queue: BTreeMap::new(), last: BTreeMap::new(), seq: 0, rng, delay_us: (50, 3000), factor: 1 }
     }
 
     /// Sends after a drawn delay, behind everything sent before on the same route.
     pub fn send(&mut self, now: Time, mail: Mail) {
-        let delay = Duration::from_micros(self.rng.between(self.delay_us.0, self.delay_us.1));
-        let route = match &mail {
-            Mail::ToMeta { osd, .. } => (0, *osd),
-            Mail::StreamGone { stream } => (1, *stream as usize),
-            Mail::ToOsd { osd, .. } => (2, *osd),
-            Mail::Ask { client, .. } => (3, *client),
-            Mail::Answer { client, .. } => (4, *client),
-            Mail::Dial { osd, .. } => (5, *osd),
-            Mail::Committed { .. } => (6, 0),
-            Mail::MetaPoll { .. } => (7, 0),
-        };
+        let delay = Duration::from_micros(self.rng.between(self.delay_us.0, self.delay_us.1)) * self.factor;
+        let route = route(&mail);
         let last = self.last.entry(route).or_insert(Time::ZERO);
         let at = (now + delay).max(*last);
         *last = at;
         self.put(at, mail);
+    }
+
+    /// All later mail takes `factor` times as long.
+    pub fn slow(&mut self, factor: u64) {
+        self.factor = u32::try_from(factor).expect("a small factor");
+    }
+
+    /// Meta's words to this OSD wait until then.
+    pub fn hold_osd(&mut self, osd: usize, until: Time) {
+        self.hold((TO_OSD, osd), until);
+    }
+
+    /// Meta's answers to this client wait until then.
+    pub fn hold_client(&mut self, client: usize, until: Time) {
+        self.hold((ANSWER, client), until);
+    }
+
+    /// Meta's answers to all clients wait until then.
+    pub fn hold_answers(&mut self, until: Time) {
+        (0..crate::cluster::CLIENTS).for_each(|client| self.hold_client(client, until));
+    }
+
+    /// What is on its way there, and what will be, keeps its order.
+    fn hold(&mut self, held: Route, until: Time) {
+        let early = self.queue.iter().filter(|((at, _), mail)| *at < until && route(mail) == held);
+        let keys: Vec<(Time, u64)> = early.map(|(key, _)| *key).collect();
+        for key in keys {
+            let mail = self.queue.remove(&key).expect("it was just listed");
+            self.put(until, mail);
+        }
+        let last = self.last.entry(held).or_insert(until);
+        *last = until.max(*last);
     }
 
     /// Delivers at a fixed time.

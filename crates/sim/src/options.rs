@@ -2,6 +2,7 @@
 
 use crate::workload::{Kind, Pattern, Shape};
 use engine::EngineConfig;
+use env::DiskKind;
 use env::sim::{DiskFaults, NetConfig};
 use std::time::Duration;
 use types::rng::Rng;
@@ -18,6 +19,8 @@ pub struct Options {
     pub engine: EngineConfig,
     pub net: NetConfig,
     pub disk: DiskFaults,
+    pub disk_kind: DiskKind,
+    pub volatile_cache: bool,
     pub drift: bool,
     pub lease_reads: bool,
     pub workload: Kind,
@@ -47,6 +50,8 @@ impl Options {
             engine,
             net: draw_net(rng),
             disk: draw_disk(rng),
+            disk_kind: if rng.chance(1, 4) { DiskKind::File } else { DiskKind::Block },
+            volatile_cache: rng.chance(2, 3),
             drift: rng.chance(1, 2),
             lease_reads: rng.chance(4, 5),
             workload: Kind::draw(rng),
@@ -87,6 +92,9 @@ fn draw_net(rng: &mut Rng) -> NetConfig {
     }
     if rng.chance(1, 4) {
         net.reset_ppm = rng.between(10, 1000) as u32;
+    }
+    if rng.chance(1, 10) {
+        net.corrupt_ppm = rng.between(1, 200) as u32;
     }
     if rng.chance(1, 2) {
         net.user_timeout = Duration::from_millis(rng.between(200, 3000));

@@ -104,7 +104,7 @@ impl Sum {
 
 fn counts(report: &Report) -> Vec<(&'static str, u64)> {
     let struck = report.struck;
-    vec![
+    let mut all = vec![
         ("requests answered", report.requests),
         ("sector operations checked", report.sectors),
         ("replica bytes compared", report.compared),
@@ -112,19 +112,9 @@ fn counts(report: &Report) -> Vec<(&'static str, u64)> {
         ("turns", report.turns),
         ("sectors durable at reply", report.majorities),
         ("raft logs looked at", report.looks),
-        ("crashes", struck.crashes),
-        ("power cuts", struck.power_cuts),
-        ("writes lost", struck.writes_lost),
-        ("writes torn", struck.writes_torn),
-        ("writes kept", struck.writes_kept),
-        ("disk errors", struck.disk_errors),
-        ("corruptions", struck.corruptions),
-        ("partitions", struck.partitions),
-        ("resets", struck.resets),
-        ("segments late", struck.losses),
-        ("timeouts", struck.timeouts),
-        ("clock changes", struck.clock_changes),
-    ]
+    ];
+    all.extend(struck.named());
+    all
 }
 
 #[cfg(test)]

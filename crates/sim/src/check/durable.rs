@@ -209,7 +209,7 @@ mod tests {
 
         fn reply(&mut self) -> Result<(), String> {
             let world = self.world.clone();
-            self.majority.borrow_mut().replied(PIECE, 2, |node, look| world.durable(node, "d", |d| look(d)))
+            self.majority.borrow_mut().replied(PIECE, 2, |node, look| world.durable(node, "d", &mut *look))
         }
     }
 

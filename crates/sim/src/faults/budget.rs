@@ -7,7 +7,9 @@
 //!
 //! Invariant: an OSD outside the set never loses a flushed byte.
 
+use super::Class;
 use std::collections::{BTreeMap, BTreeSet};
+use types::ReplicaId;
 use types::rng::Rng;
 
 /// Which OSDs may lie in this run, and which have.
@@ -17,7 +19,11 @@ pub struct Budget {
     /// More than a minority may lie.
     beyond: bool,
     /// What each has done.
-    told: BTreeMap<usize, Vec<&'static str>>,
+    told: BTreeMap<usize, BTreeSet<Class>>,
+    /// Disks that have lost flushed bytes without a trace: they never come back under their names (R4).
+    lost: BTreeSet<usize>,
+    /// Disks that came back empty, and the highest replica id that was given by then.
+    wiped: BTreeMap<usize, ReplicaId>,
 }
 
 impl Budget {
@@ -29,7 +35,7 @@ impl Budget {
         let count = if beyond { rng.between(minority as u64 + 1, osds as u64) as usize } else { minority };
         let mut all: Vec<usize> = (0..osds).collect();
         let liars = (0..count).map(|_| all.remove(rng.below(all.len() as u64) as usize)).collect();
-        Budget { liars, beyond, told: BTreeMap::new() }
+        Budget { liars, beyond, ..Budget::default() }
     }
 
     /// One that may lie.
@@ -42,14 +48,35 @@ impl Budget {
     ///
     /// # Panics
     /// When it may not.
-    pub fn note(&mut self, i: usize, what: &'static str) {
+    pub fn note(&mut self, i: usize, what: Class) {
         assert!(self.liars.contains(&i), "OSD {i} is not allowed to lie");
-        self.told.entry(i).or_default().push(what);
+        self.told.entry(i).or_default().insert(what);
     }
 
     /// Whether OSD `i` has lied: its replicas may be damaged, and it may refuse to serve.
     pub fn has_lied(&self, i: usize) -> bool {
         self.told.contains_key(&i)
+    }
+
+    /// The disk of OSD `i` is lost.
+    pub fn lose(&mut self, i: usize) {
+        assert!(self.liars.contains(&i), "OSD {i} is not allowed to lose its disk");
+        self.lost.insert(i);
+    }
+
+    /// Whether OSD `i` must not start again.
+    pub fn is_lost(&self, i: usize) -> bool {
+        self.lost.contains(&i)
+    }
+
+    /// OSD `i` comes back with nothing of what it held, when `last` was the last replica id.
+    pub fn wiped(&mut self, i: usize, last: ReplicaId) {
+        self.wiped.insert(i, last);
+    }
+
+    /// Whether OSD `i` has forgotten that this replica ever was: then it may never serve again (R4).
+    pub fn has_forgotten(&self, i: usize, replica: ReplicaId) -> bool {
+        self.wiped.get(&i).is_some_and(|last| replica <= *last)
     }
 
     /// Whether so many have lied that requests may fail and PGs may stay down.
@@ -59,7 +86,8 @@ impl Budget {
 
     /// For a failure's text.
     pub fn describe(&self) -> String {
-        format!("lies: {:?}{}", self.told, if self.beyond { ", beyond the budget" } else { "" })
+        let beyond = if self.beyond { ", beyond the budget" } else { "" };
+        format!("lies: {:?}, lost: {:?}{beyond}", self.told, self.lost)
     }
 }
 

@@ -9,6 +9,7 @@
 //! Invariant: all dice are the run's own; when [`Faults::is_over`] says so, nothing is left broken but what
 //! lying disks have lost ([`budget`]).
 
+mod aimed;
 pub mod budget;
 mod client;
 mod disk;
@@ -32,56 +33,151 @@ use types::rng::Rng;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     Crash,
+    /// A process dies between the operations that one turn submits, or before it takes an event.
+    CrashInTurn,
+    /// A process dies at some operation on its disk.
+    CrashInTask,
     PowerCut,
     PowerCutAll,
+    RestartAll,
+    /// Two OSDs at once.
+    TwoDown,
+    /// A process gets no turns (SIGSTOP).
+    Pause,
+    LongPause,
+    /// A machine comes back with an empty disk.
+    Wipe,
     Partition,
     OneWay,
+    /// Two halves that one node joins.
+    Bridge,
     /// One OSD is cut from all others, and not from clients.
     Isolate,
     /// A client is cut from an OSD.
     CutClient,
-    /// The administrator moves a leader.
-    Transfer,
+    /// The links of a node stop one by one, and heal in another order.
+    Swizzle,
     Reset,
+    /// One end forgets a connection.
+    HalfOpen,
+    /// A bit flips on the way.
+    CorruptFrame,
+    /// Somebody sends nonsense, or nothing.
+    Stranger,
     SlowNode,
     SlowDisk,
+    StuckDisk,
+    FullDisk,
+    ReadError,
+    WriteError,
+    FlushError,
+    BitRotLog,
+    BitRotTables,
+    BitRotData,
+    BitRotSuper,
+    /// Acknowledged, and never there.
+    PhantomWrite,
+    MisdirectedWrite,
+    MisdirectedRead,
     ClockRate,
+    ClockJump,
     MetaCrash,
+    MetaGone,
+    SlowMeta,
+    /// Meta's words to an OSD or to clients are late by seconds.
+    StaleWatch,
+    /// The administrator moves a leader.
+    Transfer,
+    /// Volumes are made and removed.
+    Volumes,
+    /// Pools are made and removed.
+    Pools,
     ClientCrash,
     Steal,
+    /// A writer sleeps while it is robbed, and wakes up.
+    PausedWriter,
+    /// Replies are lost, and the leader changes.
+    LostReplies,
+    /// A follower restarts while the lease that it renewed lives.
+    RestartInLease,
+    /// A leader hands over and hears nothing of it.
+    SlowGoodbye,
+    /// Copies of requests arrive when a leader leads for the second time.
+    ReplayedCopies,
+    /// The power goes everywhere right after checkpoints.
+    CutAfterCheckpoint,
 }
 
 impl Class {
-    pub const ALL: [Class; 15] = [
+    pub const ALL: [Class; 51] = [
         Class::Crash,
+        Class::CrashInTurn,
+        Class::CrashInTask,
         Class::PowerCut,
         Class::PowerCutAll,
+        Class::RestartAll,
+        Class::TwoDown,
+        Class::Pause,
+        Class::LongPause,
+        Class::Wipe,
         Class::Partition,
         Class::OneWay,
+        Class::Bridge,
         Class::Isolate,
         Class::CutClient,
-        Class::Transfer,
+        Class::Swizzle,
         Class::Reset,
+        Class::HalfOpen,
+        Class::CorruptFrame,
+        Class::Stranger,
         Class::SlowNode,
         Class::SlowDisk,
+        Class::StuckDisk,
+        Class::FullDisk,
+        Class::ReadError,
+        Class::WriteError,
+        Class::FlushError,
+        Class::BitRotLog,
+        Class::BitRotTables,
+        Class::BitRotData,
+        Class::BitRotSuper,
+        Class::PhantomWrite,
+        Class::MisdirectedWrite,
+        Class::MisdirectedRead,
         Class::ClockRate,
+        Class::ClockJump,
         Class::MetaCrash,
+        Class::MetaGone,
+        Class::SlowMeta,
+        Class::StaleWatch,
+        Class::Transfer,
+        Class::Volumes,
+        Class::Pools,
         Class::ClientCrash,
         Class::Steal,
+        Class::PausedWriter,
+        Class::LostReplies,
+        Class::RestartInLease,
+        Class::SlowGoodbye,
+        Class::ReplayedCopies,
+        Class::CutAfterCheckpoint,
     ];
 
     /// Strikes; whether it did.
     fn strike(self, s: &mut Strike<'_>) -> bool {
+        use Class::*;
         match self {
-            Class::Crash | Class::PowerCut | Class::PowerCutAll => process::strike(self, s),
-            Class::Partition | Class::OneWay | Class::Isolate | Class::CutClient | Class::Reset | Class::SlowNode => {
-                net::strike(self, s)
-            }
-            Class::SlowDisk => disk::strike(self, s),
-            Class::ClockRate => time::strike(self, s),
-            Class::MetaCrash => meta::strike(self, s),
-            Class::Transfer => operator::strike(self, s),
-            Class::ClientCrash | Class::Steal => client::strike(self, s),
+            Crash | CrashInTurn | CrashInTask | PowerCut | PowerCutAll | RestartAll | TwoDown | Pause | LongPause
+            | Wipe => process::strike(self, s),
+            Partition | OneWay | Bridge | Isolate | CutClient | Swizzle | Reset | HalfOpen | CorruptFrame
+            | Stranger | SlowNode => net::strike(self, s),
+            SlowDisk | StuckDisk | FullDisk | ReadError | WriteError | FlushError | BitRotLog | BitRotTables
+            | BitRotData | BitRotSuper | PhantomWrite | MisdirectedWrite | MisdirectedRead => disk::strike(self, s),
+            ClockRate | ClockJump => time::strike(self, s),
+            MetaCrash | MetaGone | SlowMeta | StaleWatch => meta::strike(self, s),
+            Transfer | Volumes | Pools => operator::strike(self, s),
+            ClientCrash | Steal | PausedWriter | LostReplies => client::strike(self, s),
+            RestartInLease | SlowGoodbye | ReplayedCopies | CutAfterCheckpoint => aimed::strike(self, s),
         }
     }
 }
@@ -151,10 +247,23 @@ pub struct Faults {
     pub states: BTreeMap<(Class, PgState), u64>,
 }
 
+/// Some of the classes, in turn few, some and many of them; one that stands there several times comes often.
+fn swarm(rng: &mut Rng, allowed: &[Class]) -> Vec<Class> {
+    let share = [3, 10, 25, 50][rng.below(4) as usize];
+    let mut enabled = Vec::new();
+    for class in allowed {
+        if rng.chance(share, 100) {
+            let weight = [1, 1, 2, 6][rng.below(4) as usize];
+            enabled.extend((0..weight).map(|_| *class));
+        }
+    }
+    enabled
+}
+
 impl Faults {
     /// Faults between `from` and `until`.
     pub fn new(mut rng: Rng, from: Time, until: Time, allowed: &[Class], overrides: &Overrides) -> Faults {
-        let enabled = allowed.iter().copied().filter(|_| rng.chance(1, 2)).collect();
+        let enabled = swarm(&mut rng, allowed);
         let pause_ms = rng.between(50, 1500);
         Faults {
             rng,

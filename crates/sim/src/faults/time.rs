@@ -1,7 +1,8 @@
-//! Clocks that drift.
+//! Clocks that drift, and clocks that leap forward while their machine is suspended.
 
 use super::{Class, Strike};
 use env::sim::DRIFT_PPM_MAX;
+use std::time::Duration;
 use types::rng::Rng;
 
 /// How much a clock gains, in parts per million; often the most that is promised to work.
@@ -18,6 +19,11 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
     let node = s.cluster.osd_node(i);
     match class {
         Class::ClockRate => s.cluster.world.set_clock_rate(node, draw_rate(s.rng)),
+        // CLOCK_BOOTTIME never goes back, and runs while a machine sleeps: its process sees one long turn.
+        Class::ClockJump => {
+            let most = [200, 2000, 20_000][s.rng.below(3) as usize];
+            s.cluster.world.jump_clock(node, Duration::from_millis(s.rng.between(50, most)));
+        }
         other => unreachable!("{other:?} is no fault of a clock"),
     }
     true

@@ -1,0 +1,153 @@
+//! What faults do to the nodes of a [`Cluster`], besides stopping and starting them.
+//!
+//! Comes in: strikes. Goes out: a world that behaves otherwise. Invariant: whoever stands still gets no word
+//! from the control plane either, and a disk that has lost flushed bytes without a trace never comes back.
+
+use crate::cluster::{Cluster, DEVICE};
+use crate::faults::Class;
+use crate::stranger::Stranger;
+use env::sim::{DiskFaults, DiskImage, NodeId};
+use layout::home::Geometry;
+use layout::superblock::Superblock;
+use types::rng::Rng;
+use types::{PgId, Time};
+
+/// A part of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Region {
+    Superblock,
+    Log,
+    /// CRC pages, map, decision states.
+    Tables,
+    Data,
+}
+
+/// Log batches that must be durable behind a lost one before a mount is sure to miss it: as many as may be
+/// in flight at once, and one.
+const EVIDENCE: u64 = 5;
+
+impl Cluster {
+    pub fn disk_faults(&self, i: usize, change: impl FnOnce(&mut DiskFaults)) {
+        self.world.disk_faults(self.osd_node(i), DEVICE, change);
+    }
+
+    pub fn image(&self, i: usize) -> DiskImage {
+        self.world.disk_image(self.osd_node(i), DEVICE)
+    }
+
+    pub(crate) fn superblock(&self, i: usize) -> Superblock {
+        let (device, log, segment) = (self.options.device_bytes, self.options.log_bytes, self.options.segment_bytes);
+        let count = u32::try_from(log / segment).expect("a log has few segments");
+        Superblock::divide(self.identity(i), device, segment, count, 0).expect("it was formatted like this")
+    }
+
+    /// Offsets of the pages of a region that hold anything. Of the superblock's two copies, one.
+    pub fn region(&self, i: usize, region: Region, rng: &mut Rng) -> Vec<u64> {
+        let (sb, image) = (self.superblock(i), self.image(i));
+        let slots = Geometry::of(sb.home_bytes).map_or(0, |g| u64::from(g.slot_count) * 4096);
+        let end = sb.home_start + sb.home_bytes;
+        match region {
+            Region::Superblock => vec![Superblock::offsets(sb.device_bytes)[rng.below(2) as usize]],
+            Region::Log => image.stored_pages(sb.log_start, sb.home_start),
+            Region::Tables => image.stored_pages(sb.home_start, sb.home_start + slots),
+            Region::Data => image.stored_pages(sb.home_start + slots, end),
+        }
+    }
+
+    /// The log of OSD `i` is what lies are measured by.
+    pub(crate) fn watch_log(&self, i: usize) {
+        let sb = self.superblock(i);
+        self.disk_faults(i, |f| f.watch = (sb.log_start, sb.home_start));
+    }
+
+    /// Everything of the device is zeros, but for the superblocks if they are to stay.
+    ///
+    /// # Panics
+    /// When its process runs.
+    pub fn wipe_disk(&mut self, i: usize, keep_superblock: bool) {
+        let (sb, faults, kind) = (self.superblock(i), self.options.disk.clone(), self.options.disk_kind);
+        let node = self.osd_node(i);
+        self.world.create_disk(node, DEVICE, self.options.device_bytes, self.options.volatile_cache);
+        self.world.disk_faults(node, DEVICE, |f| *f = faults);
+        self.world.disk_kind(node, DEVICE, kind);
+        self.watch_log(i);
+        if keep_superblock {
+            let bytes = sb.encode();
+            Superblock::offsets(sb.device_bytes).iter().for_each(|at| self.image(i).write(*at, &bytes));
+        }
+        self.budget.note(i, Class::Wipe);
+        let ids = self.meta.records().into_iter().flat_map(|r| r.pgs.values()).flat_map(|pg| &pg.members);
+        let last = ids.map(|m| m.replica).max().expect("a strike looks for records first");
+        self.budget.wiped(i, last);
+    }
+
+    /// A log write that is nowhere, with nothing durable behind it: a mount cannot tell it from a write that
+    /// was never asked for. Such a disk counts as lost.
+    pub(crate) fn note_lost_tail(&mut self, i: usize) {
+        let sb = self.superblock(i);
+        let lies = self.world.disk_lies(self.osd_node(i), DEVICE);
+        let in_log = |at: u64| (sb.log_start..sb.home_start).contains(&at);
+        let silent = lies.iter().any(|lie| in_log(lie.offset) && lie.durable_after < EVIDENCE);
+        if silent {
+            self.budget.lose(i);
+        }
+        assert!(lies.is_empty() || self.budget.has_lied(i), "a lie that nobody ordered");
+    }
+
+    /// The process of OSD `i` stands still until then.
+    pub fn pause_osd(&mut self, i: usize, until: Time) {
+        self.world.pause(self.osd_node(i));
+        self.post().hold_osd(i, until);
+    }
+
+    /// It goes on.
+    pub fn resume_osd(&mut self, i: usize) {
+        self.world.resume(self.osd_node(i));
+    }
+
+    pub fn pause_client(&mut self, client: usize, until: Time) {
+        self.world.pause(self.clients()[client].node);
+        self.post().hold_client(client, until);
+    }
+
+    pub fn resume_client(&mut self, client: usize) {
+        self.world.resume(self.clients()[client].node);
+    }
+
+    /// The machine that has the volumes open, if one has.
+    pub fn open_owner(&self) -> Option<usize> {
+        let owner = self.owner_number();
+        self.clients()[owner].is_open().then_some(owner)
+    }
+
+    pub fn owner_node(&self) -> NodeId {
+        self.clients()[self.owner_number()].node
+    }
+
+    /// Some PG that an OSD leads: the PG, its leader, and the others of its members.
+    pub fn any_led(&self, rng: &mut Rng) -> Option<(PgId, usize, Vec<usize>)> {
+        let records = self.meta.records()?;
+        let led: Vec<(PgId, usize)> = self
+            .running()
+            .flat_map(|(id, osd)| osd.leading().into_keys().map(move |pg| (pg, id.0 as usize - 1)))
+            .collect();
+        if led.is_empty() {
+            return None;
+        }
+        let (pg, leader) = led[rng.below(led.len() as u64) as usize];
+        let members = records.pgs.get(&pg)?.members.iter().map(|m| m.osd.0 as usize - 1);
+        Some((pg, leader, members.filter(|k| *k != leader).collect()))
+    }
+
+    /// Rounds that the running OSDs have ended with a checkpoint.
+    pub fn checkpoints(&self) -> u64 {
+        self.running().map(|(_, osd)| osd.rounds_for_tools()).sum()
+    }
+
+    /// Somebody who is no part of the cluster speaks to an OSD.
+    pub fn meet_stranger(&mut self, i: usize, script: u64, seed: u64) {
+        let addr = self.osd_addr(i);
+        let world = self.world.clone();
+        self.stranger().get_or_insert_with(|| Stranger::new(&world)).speak(addr, script, seed);
+    }
+}
