@@ -6,7 +6,7 @@ use env::DiskError;
 use layout::superblock::SuperblockError;
 use std::time::Duration;
 use types::store::Recovered;
-use types::{ChunkKey, Index, IoBuf, ReplicaId};
+use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange};
 
 /// Settings of one engine. All are per process; what the disk fixes is in its superblock.
 #[derive(Clone, Debug)]
@@ -75,6 +75,15 @@ pub enum EngineEvent {
     Refilled {
         replica: ReplicaId,
     },
+    /// These blocks of home cannot be read, or fail their checksum: [`crate::Engine::mend`] is waited for. `needed`:
+    /// the replica is damaged when nobody can give them.
+    BadBlocks {
+        replica: ReplicaId,
+        chunk: ChunkKey,
+        range: SectorRange,
+        reason: String,
+        needed: bool,
+    },
     /// Bytes of this replica that must be there do not verify: it may not vote, acknowledge or serve (R11).
     Damaged {
         replica: ReplicaId,
@@ -98,8 +107,9 @@ pub enum ReadData {
 pub enum ReadError {
     #[error("{chunk} of {replica} fails its checksum: {reason}")]
     Damaged { replica: ReplicaId, chunk: ChunkKey, reason: String },
-    #[error("the device failed: {0}")]
-    Disk(#[from] DiskError),
+    /// Blocks of home are bad; [`EngineEvent::BadBlocks`] names them. `range` is what was asked for.
+    #[error("{chunk} of {replica} cannot be read: {reason}")]
+    BadBlocks { replica: ReplicaId, chunk: ChunkKey, range: SectorRange, reason: String },
     /// The replica is not, or no longer, here.
     #[error("{0} is not on this device")]
     NoReplica(ReplicaId),
@@ -163,5 +173,7 @@ pub struct EngineStats {
     /// Lost payloads that came back from peers.
     pub refilled_entries: u64,
     pub completed_blocks: u64,
+    /// Blocks that a peer's bytes have replaced.
+    pub mended_blocks: u64,
     pub home: crate::seam::HomeStats,
 }

@@ -14,6 +14,7 @@ mod format;
 pub mod home;
 mod install;
 mod log;
+mod mend;
 mod mount;
 mod overlay;
 mod payload;
@@ -30,6 +31,7 @@ pub use engine::Engine;
 pub use format::{FormatError, FormatParams, format_device, format_image, read_superblock};
 pub use layout::log::MAP_MAX;
 pub use layout::superblock::Superblock;
+pub use mend::MendAsk;
 pub use refill::Holding;
 pub use space::Space;
 

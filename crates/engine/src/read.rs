@@ -171,7 +171,7 @@ impl Engine {
         let Job { asker, replica, chunk, range, found } = job;
         let pieces = match result {
             Ok(pieces) => pieces,
-            Err(error) => return self.home_read_failed(asker, replica, chunk, error),
+            Err(error) => return self.home_read_failed(asker, replica, chunk, range, error),
         };
         let mut pieces = pieces.into_iter().peekable();
         let mut parts = Vec::with_capacity(found.len());
@@ -195,17 +195,20 @@ impl Engine {
         self.finish_read(asker, replica, chunk, range, parts);
     }
 
-    fn home_read_failed(&mut self, asker: Asker, replica: ReplicaId, chunk: ChunkKey, error: HomeReadError) {
-        match (asker, error) {
-            (Asker::Loop(_), HomeReadError::Disk { .. }) if on(Bug::ReadErrorAsZeros) => {
-                self.answer(asker, Ok(ReadData::Zeros))
-            }
-            (Asker::Loop(_), HomeReadError::Disk { source, .. }) => self.answer(asker, Err(source.into())),
-            (_, error) => {
-                let reason = error.to_string();
-                self.answer_damage(asker, replica, chunk, reason);
-            }
+    fn home_read_failed(
+        &mut self,
+        asker: Asker,
+        replica: ReplicaId,
+        chunk: ChunkKey,
+        range: SectorRange,
+        error: HomeReadError,
+    ) {
+        if on(Bug::ReadErrorAsZeros) && matches!((asker, &error), (Asker::Loop(_), HomeReadError::Disk { .. })) {
+            return self.answer(asker, Ok(ReadData::Zeros));
         }
+        self.blocks_are_bad(asker, replica, chunk, &error);
+        let reason = error.to_string();
+        self.answer(asker, Err(ReadError::BadBlocks { replica, chunk, range, reason }));
     }
 
     /// Runs of (sectors, whether they may hold data) that tile `range`.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use layout::log::ReplicaRecord;
 use std::collections::{BTreeSet, VecDeque};
 use types::store::{HardState, ReplicaIdentity};
-use types::{Index, Term};
+use types::{ChunkKey, Index, Term};
 
 /// Entries that an append replaces, until its first entry is durable: then replay removes them, too.
 #[derive(Debug)]
@@ -38,6 +38,8 @@ pub(crate) struct Replica {
     pub damage: Option<String>,
     /// Entries whose payload is lost, or is back and not durable yet: it is being repaired.
     pub lost: BTreeSet<Index>,
+    /// Blocks of home that could not be read and are not mended yet.
+    pub bad: BTreeSet<(ChunkKey, u16)>,
     /// Its birth record is in the log.
     pub born: bool,
     /// A round replaces its contents: nothing of it is read.
@@ -58,6 +60,7 @@ impl Replica {
             overlay: Overlay::default(),
             damage: None,
             lost: BTreeSet::new(),
+            bad: BTreeSet::new(),
             born: false,
             installing: false,
         }

@@ -82,6 +82,11 @@ impl Run {
         Run { states, destroyed, horizon, install: Some(replica) }
     }
 
+    /// Goes on without this replica. False when it took no part.
+    pub fn leave(&mut self, replica: ReplicaId) -> bool {
+        self.states.remove(&replica).is_some()
+    }
+
     fn reset(&self) -> Option<Reset> {
         let decision = &self.states[&self.install?].decision;
         Some(Reset { replica: decision.replica, index: decision.index, term: decision.term })
@@ -166,6 +171,9 @@ impl Engine {
         for decision in from.into_iter().chain(before) {
             if kept.len() == self.round_replicas_max {
                 break;
+            }
+            if self.needs_bad_block(decision.replica) {
+                continue;
             }
             let Some(r) = self.replicas.get_mut(&decision.replica) else { continue };
             if r.damage.is_some() || !r.born {
@@ -270,7 +278,7 @@ impl Engine {
         }
     }
 
-    /// A block could not be read: its replica is damaged or gone, and the round goes on without it.
+    /// A block could not be read: its replica has left the round or is gone, and the round goes on without it.
     pub(crate) fn block_unreadable(&mut self) {
         if let RoundStep::Completing { reading, .. } = &mut self.round {
             *reading -= 1;

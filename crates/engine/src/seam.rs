@@ -110,8 +110,9 @@ pub enum HomeReadError {
     /// The block's bytes do not match the CRC that was current when the read looked it up.
     #[error("block {block} of {chunk} fails its checksum")]
     Damaged { chunk: ChunkKey, block: u16 },
-    #[error("reading {chunk} failed: {source}")]
-    Disk { chunk: ChunkKey, source: DiskError },
+    /// The sectors are those of one operation: each of its blocks may be the bad one.
+    #[error("reading {range} of {chunk} failed: {source}")]
+    Disk { chunk: ChunkKey, range: SectorRange, source: DiskError },
 }
 
 /// What home tells the log side.

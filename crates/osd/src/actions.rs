@@ -77,7 +77,7 @@ impl Osd {
         }
     }
 
-    fn start_read(&mut self, slot: usize, read: u64, chunk: ChunkKey, range: SectorRange) {
+    pub(crate) fn start_read(&mut self, slot: usize, read: u64, chunk: ChunkKey, range: SectorRange) {
         let replica = self.pgs.get(slot).identity.replica;
         let token = self.reads.insert(ReadSlot { slot, read, replica }) as u64;
         self.engine.read(token, replica, chunk, range, &mut self.engine_events);
@@ -96,12 +96,15 @@ impl Osd {
         if read.read == crate::stream::STREAM {
             return self.stream_read_done(read.slot, result);
         }
+        if read.read == crate::mend::MEND {
+            return self.mend_read_done(read.slot, result);
+        }
         // The slot may hold another replica by now.
         if self.pgs.by_replica(read.replica) != Some(read.slot) {
             return;
         }
-        if matches!(result, Err(ReadError::Disk(_))) {
-            self.hand_over_unread(read.slot);
+        if let Err(ReadError::BadBlocks { chunk, range, .. }) = result {
+            return self.hold_read(read, chunk, range);
         }
         let result = match result {
             Ok(ReadData::Zeros) => Ok(ReplyBody::Data { crcs: Vec::new(), payload: types::IoBuf::EMPTY }),
@@ -116,7 +119,7 @@ impl Osd {
 
     /// R15: what this device cannot read others can. Whoever waits for the read asks the successor; a read of
     /// a PG that cannot be handed over fails.
-    fn hand_over_unread(&mut self, slot: usize) {
+    pub(crate) fn hand_over_unread(&mut self, slot: usize) {
         let Some(to) = self.successor(slot) else { return };
         self.with_slot(slot, true, |group, now, actions| {
             if group.may_hand_over() {
@@ -188,6 +191,7 @@ impl Osd {
         self.fail_digests(&reason);
         self.streams.clear();
         self.repairs.clear();
+        self.mends.clear();
         self.bus.disconnect_all(&reason);
         self.phase = crate::node::Phase::Stopped(reason);
     }

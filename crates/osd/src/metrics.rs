@@ -18,6 +18,8 @@ telemetry::metrics! {
         gauge pgs_inconsistent: "replicas with contents of which no peer has a good copy";
         counter repaired_entries: "damaged log entries that peers brought back";
         counter repaired_replicas: "replicas whose log was repaired";
+        counter blocks_mended: "bad blocks that a peer's copy has replaced";
+        gauge blocks_bad: "blocks that cannot be read and wait for a peer's copy";
         counter log_batches: "log batches written";
         counter log_bytes: "bytes written to the log, headers and padding included";
         counter log_records: "records written to the log";

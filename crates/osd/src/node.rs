@@ -70,6 +70,7 @@ pub struct Osd {
     pub(crate) space: crate::space::Book,
     pub(crate) streams: crate::stream::Streams,
     pub(crate) repairs: crate::repair::Repairs,
+    pub(crate) mends: crate::mend::Mends,
     /// A planned end is under way, until then at most.
     pub(crate) stop_by: Option<Time>,
     pub(crate) tool_reads: Vec<Result<engine::ReadData, engine::ReadError>>,
@@ -117,6 +118,7 @@ impl Osd {
             space: crate::space::Book::default(),
             streams: crate::stream::Streams::new(seed.rotate_left(29)),
             repairs: crate::repair::Repairs::default(),
+            mends: crate::mend::Mends::default(),
             stop_by: None,
             tool_reads: Vec::new(),
             metrics: OsdMetrics::new(registry),
@@ -172,6 +174,7 @@ impl Osd {
         self.upkeep_digests();
         self.step_streams();
         self.step_repairs();
+        self.step_mends();
         self.destage();
         self.engine.end_turn(self.now, &mut self.ops, &mut self.engine_events);
         self.drain_engine(env)?;
@@ -249,6 +252,9 @@ impl Osd {
             EngineEvent::Unstaged { replica } => self.stream_evicted(replica),
             EngineEvent::Installed(recovered) => self.stream_installed(*recovered),
             EngineEvent::InstallRefused { replica } => self.install_refused(replica),
+            EngineEvent::BadBlocks { replica, chunk, range, reason, needed } => {
+                self.blocks_are_bad(replica, chunk, range, reason, needed);
+            }
             EngineEvent::Damaged { replica, reason } => self.quarantine_replica(replica, reason),
             EngineEvent::Refilled { replica } => self.replica_refilled(replica),
             EngineEvent::Poisoned(reason) => self.poisoned(reason),
@@ -441,6 +447,7 @@ impl Osd {
             self.digests.next_deadline(),
             self.streams.next_deadline(),
             self.repairs.next_deadline(),
+            self.mends.next_deadline(),
             self.stop_deadline(),
         ]
         .into_iter()

@@ -55,7 +55,9 @@ impl Osd {
         for key in self.pgs.keys() {
             let slot = self.pgs.get_mut(key);
             let report = match &slot.state {
-                State::Running(group) => group.report(self.now),
+                State::Running(group) => {
+                    PgReport { lost: self.mends.lost(slot.identity.replica), ..group.report(self.now) }
+                }
                 State::Creating | State::Installing(_) => continue,
                 State::Quarantined(_) => PgReport {
                     pg: slot.identity.pg,
@@ -103,6 +105,7 @@ impl Osd {
             (&m.pgs_quarantined, quarantined as u64),
             (&m.pgs_repairing, self.repairs.len() as u64),
             (&m.pgs_inconsistent, self.repairs.inconsistent() as u64),
+            (&m.blocks_bad, self.mends.bad_count()),
             (&m.log_segments_used, u64::from(stats.segments_in_use)),
             (&m.log_segments, u64::from(stats.segments)),
             (&m.overlay_bytes, stats.overlay_bytes),

@@ -1,5 +1,7 @@
 //! A few whole runs, and that a seed decides everything.
 
+mod rot;
+
 use sim::run::run;
 
 #[test]

@@ -260,6 +260,7 @@ fn read_message(kind: u8, input: &mut Input<'_>) -> Result<Message, WireError> {
         }
         kind::STREAM => crate::stream::read(input).map(Message::Stream),
         kind::REPAIR => crate::repair::read(input).map(Message::Repair),
+        kind::MEND => crate::mend::read(input).map(Message::Mend),
         other => Err(WireError::RecordKind(other)),
     }
 }

@@ -7,8 +7,8 @@
 
 use crate::frame::{FrameKind, HEADER_LEN, Header, VERSION_GREETING};
 use crate::message::{
-    CONTEXT_MAX, Hello, Message, Peer, REASON_MAX, RaftMsg, Refuse, Reject, RepairBody, RepairMsg, Reply, ReplyBody,
-    Request, RequestBody, SNAPSHOT_MEMBERS_MAX, StreamBody, StreamMsg,
+    CONTEXT_MAX, Hello, MendBody, MendMsg, Message, Peer, REASON_MAX, RaftMsg, Refuse, Reject, RepairBody, RepairMsg,
+    Reply, ReplyBody, Request, RequestBody, SNAPSHOT_MEMBERS_MAX, StreamBody, StreamMsg,
 };
 use crate::record::*;
 use types::limits::{DESCRIPTOR_MAX, FRAGMENTS_MAX, PART_MAX};
@@ -33,6 +33,7 @@ impl Message {
                 Message::Goodbye(pgs) => size_of::<GoodbyeRecord>() + pgs.len() * size_of::<PgRecord>(),
                 Message::Stream(m) => crate::stream::head_len(&m.body),
                 Message::Repair(m) => crate::repair::head_len(&m.body),
+                Message::Mend(_) => size_of::<MendRecord>(),
             }
     }
 
@@ -44,6 +45,7 @@ impl Message {
             Message::Raft(m) => m.entries.iter().map(|e| e.payload.len()).sum(),
             Message::Stream(StreamMsg { body: StreamBody::Blocks { payload, .. }, .. }) => payload.len(),
             Message::Repair(RepairMsg { body: RepairBody::Payload { payload, .. }, .. }) => payload.len(),
+            Message::Mend(MendMsg { body: MendBody::Block { payload, .. }, .. }) => payload.len(),
             _ => 0,
         }
     }
@@ -225,6 +227,7 @@ fn put_message(out: &mut Out<'_>, message: &Message, bufs: &mut Vec<IoBuf>) {
         }
         Message::Stream(msg) => crate::stream::put(out, len, msg, bufs),
         Message::Repair(msg) => crate::repair::put(out, len, msg, bufs),
+        Message::Mend(msg) => crate::mend::put(out, len, msg, bufs),
     }
 }
 

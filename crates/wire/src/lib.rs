@@ -17,6 +17,7 @@
 mod decode;
 mod encode;
 mod frame;
+mod mend;
 pub mod message;
 mod record;
 mod repair;
@@ -31,7 +32,7 @@ pub use frame::{
     WireError,
 };
 pub use message::{
-    CONTEXT_MAX, Extent, Hello, Lack, Listed, Listing, ListingEcho, Message, Peer, REASON_MAX, RaftKind, RaftMsg,
-    Refuse, Reject, RepairBody, RepairMsg, Reply, ReplyBody, Request, RequestBody, SNAPSHOT_MEMBERS_MAX,
-    STREAM_PIECE_MAX, SnapshotMeta, StreamAbort, StreamBody, StreamMsg,
+    CONTEXT_MAX, Extent, Hello, Lack, Listed, Listing, ListingEcho, MendBody, MendMsg, Message, Peer, REASON_MAX,
+    RaftKind, RaftMsg, Refuse, Reject, RepairBody, RepairMsg, Reply, ReplyBody, Request, RequestBody,
+    SNAPSHOT_MEMBERS_MAX, STREAM_PIECE_MAX, SnapshotMeta, StreamAbort, StreamBody, StreamMsg,
 };

@@ -49,6 +49,7 @@ pub enum Message {
     Goodbye(Vec<PgId>),
     Stream(StreamMsg),
     Repair(RepairMsg),
+    Mend(MendMsg),
 }
 
 /// From a client to the leader of `pg`.
@@ -298,6 +299,33 @@ impl Lack {
         use Lack::*;
         [Other, Lost, Freed, Unsure].into_iter().find(|why| *why as u8 == n)
     }
+}
+
+/// Between two replicas of one PG: a block that one of them cannot read (R15, ADR 0005).
+#[derive(Clone, Debug, PartialEq)]
+pub struct MendMsg {
+    pub pg: PgId,
+    pub from: ReplicaId,
+    pub to: ReplicaId,
+    pub lineage: u64,
+    /// Chosen by the one who asks; comes back in the answer.
+    pub id: u64,
+    pub chunk: ChunkKey,
+    /// Number of the 4 KiB block in its chunk.
+    pub block: u16,
+    pub body: MendBody,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum MendBody {
+    /// Give the block exactly as of this index. `crc`: its CRC32C, when the one who asks knows it.
+    Ask { applied: Index, crc: Option<u32> },
+    /// The block as of the index that was asked for, and its CRC32C; zeros when the payload is empty.
+    Block { crc: u32, payload: IoBuf },
+    /// It cannot be said now what the block was at that index: ask again.
+    NotNow,
+    /// The block is bad here, too, or is another.
+    Damaged,
 }
 
 /// Largest [`StreamBody::Decision`].

@@ -24,6 +24,7 @@ pub mod kind {
     pub const GOODBYE: u8 = 50;
     pub const STREAM: u8 = 64;
     pub const REPAIR: u8 = 72;
+    pub const MEND: u8 = 80;
 }
 
 macro_rules! records {
@@ -99,6 +100,13 @@ records! {
         payload_len: U32, start: U32, body: u8, why: u8, reserved: [u8; 6],
     }
 
+    /// All bodies of a repair. `applied` and `has_crc` speak of what is asked for. A field that a body does not use
+    /// is zero.
+    MendRecord 80 {
+        pg: PgRecord, from: U64, to: U64, lineage: U64, id: U64, volume: U64, applied: U64,
+        chunk: U32, block: U32, crc: U32, payload_len: U32, body: u8, has_crc: u8, reserved: [u8; 6],
+    }
+
     /// Hello frame. Later versions may append; what is here never moves.
     HelloRecord 72 {
         version_min: U16, version_max: U16, role: u8, has_expects: u8, reserved: U16,
@@ -133,6 +141,14 @@ pub mod repair_body {
     pub const FETCH: u8 = 1;
     pub const PAYLOAD: u8 = 2;
     pub const LACK: u8 = 3;
+}
+
+/// Values of [`MendRecord::body`].
+pub mod mend_body {
+    pub const ASK: u8 = 1;
+    pub const BLOCK: u8 = 2;
+    pub const NOT_NOW: u8 = 3;
+    pub const DAMAGED: u8 = 4;
 }
 
 /// Values of [`ReplyRecord::status`] in a reject; zero in every other reply.

@@ -85,6 +85,7 @@ pub fn name(message: &Message) -> String {
         Message::Goodbye(pgs) => format!("Goodbye {}", pgs.len()),
         Message::Stream(msg) => format!("Stream {}", msg.stream),
         Message::Repair(msg) => format!("Repair {}", msg.lineage),
+        Message::Mend(msg) => format!("Mend {}", msg.id),
     }
 }
 

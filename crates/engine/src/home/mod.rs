@@ -222,6 +222,12 @@ impl Home {
         runs
     }
 
+    /// CRC32C of a block, as the current map has it; `None`: home holds nothing there.
+    pub fn crc_of(&self, replica: ReplicaId, chunk: ChunkKey, block: u16) -> Option<u32> {
+        let chunk = self.chunk(replica, chunk)?;
+        chunk.is_valid(block.into()).then(|| chunk.crc_of(block.into()))
+    }
+
     /// The chunks that hold data of this replica, ascending.
     pub fn chunks(&self, replica: ReplicaId) -> impl Iterator<Item = ChunkKey> + '_ {
         self.replicas.get(&replica).into_iter().flat_map(|r| r.chunks.keys().copied())

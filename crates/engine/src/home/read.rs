@@ -145,7 +145,7 @@ impl Home {
         let untouched = self.chunk(replica, chunk).filter(|chunk| chunk.touched <= clock || on(Bug::ReadStampLate));
         let verdict = match (untouched, result) {
             (None, _) => Err(Outcome::Retry),
-            (Some(_), Err(source)) => Err(Outcome::Bad(HomeReadError::Disk { chunk, source })),
+            (Some(_), Err(source)) => Err(Outcome::Bad(HomeReadError::Disk { chunk, range, source })),
             (Some(held), Ok(())) => verify(held, range, buf)
                 .map_err(|block| Outcome::Bad(HomeReadError::Damaged { chunk, block: block as u16 })),
         };

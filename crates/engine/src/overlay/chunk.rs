@@ -55,6 +55,10 @@ impl ChunkLayer {
         self.partial.len() as u64
     }
 
+    pub fn is_partial(&self, block: u16) -> bool {
+        self.partial.contains(&block)
+    }
+
     pub fn partial(&self) -> impl Iterator<Item = u16> + '_ {
         self.partial.iter().copied()
     }

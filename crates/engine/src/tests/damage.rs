@@ -316,8 +316,8 @@ fn a_damaged_block_of_home_is_an_error_and_never_bytes() {
     let bytes = &rig.disk.bytes()[home..];
     let at = bytes.chunks(4096).position(|page| page == &block[..]).expect("home holds the block") * 4096;
     rig.disk.flip(home + at + 5);
-    rig.damaged.push(R1);
     rig.read(R1, chunks()[0], SectorRange::new(0, 8));
     rig.settle();
-    assert_eq!(rig.damaged.len(), 2, "the replica was reported");
+    assert_eq!(rig.bad, [(R1, chunks()[0], SectorRange::new(0, 8))], "the block was reported");
+    assert_eq!(rig.groups[&R1].reading, 0, "and the read was answered, with an error");
 }

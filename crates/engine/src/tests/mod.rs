@@ -8,5 +8,6 @@ mod crash;
 mod damage;
 mod install;
 mod laws;
+mod mend;
 mod replaced;
 mod space;

@@ -34,6 +34,8 @@ pub(super) struct Rig {
     pub mount_failed: Option<crate::MountError>,
     pub recovered: Vec<Recovered>,
     pub damaged: Vec<ReplicaId>,
+    /// Blocks of home that the engine could not read.
+    pub bad: Vec<(ReplicaId, ChunkKey, SectorRange)>,
     pub staged: Vec<u64>,
     pub installed: Vec<Recovered>,
     pub refused: Vec<ReplicaId>,
@@ -85,6 +87,7 @@ impl Rig {
             mount_failed: None,
             recovered: Vec::new(),
             damaged: Vec::new(),
+            bad: Vec::new(),
             staged: Vec::new(),
             installed: Vec::new(),
             refused: Vec::new(),
@@ -304,6 +307,10 @@ impl Rig {
                         assert!(result.is_err(), "a damaged replica does not answer");
                         continue;
                     }
+                    if let Err(crate::ReadError::BadBlocks { .. }) = result {
+                        assert!(self.bad.iter().any(|(r, c, _)| (*r, *c) == (replica, chunk)), "it was told before");
+                        continue;
+                    }
                     let data = result.unwrap_or_else(|e| panic!("{replica} {chunk} {range}: {e}"));
                     let want = g.expected(chunk, range);
                     match data {
@@ -320,6 +327,7 @@ impl Rig {
                 EngineEvent::Installed(recovered) => self.installed.push(*recovered),
                 EngineEvent::InstallRefused { replica } => self.refused.push(replica),
                 EngineEvent::Refilled { replica } => self.refilled.push(replica),
+                EngineEvent::BadBlocks { replica, chunk, range, .. } => self.bad.push((replica, chunk, range)),
                 EngineEvent::Damaged { replica, .. } => self.damaged.push(replica),
                 EngineEvent::Poisoned(_) => self.poisoned = true,
             }

@@ -91,6 +91,7 @@ fn messages() -> Vec<(&'static str, Message)> {
     all.push(("goodbye", Message::Goodbye(vec![PG])));
     all.extend(streams());
     all.extend(repairs());
+    all.extend(mends());
     all
 }
 
@@ -122,6 +123,21 @@ fn repairs() -> Vec<(&'static str, Message)> {
         ("repair fetch", repair(RepairBody::Fetch { index, term })),
         ("repair payload", repair(RepairBody::Payload { index, term, start: 9, crcs, payload })),
         ("repair lack", repair(RepairBody::Lack { index, term, why: Lack::Freed })),
+    ]
+}
+
+fn mends() -> Vec<(&'static str, Message)> {
+    let mend = |body| {
+        let (from, to, lineage, id) = (ReplicaId(0x71), ReplicaId(0x72), 0xd0, 0xd1);
+        Message::Mend(MendMsg { pg: PG, from, to, lineage, id, chunk: CHUNK, block: 4095, body })
+    };
+    let payload = IoBuf::copy_of(&[0x5a; 4096]);
+    vec![
+        ("mend ask", mend(MendBody::Ask { applied: Index(0xd2), crc: Some(0xd3d4_d5d6) })),
+        ("mend ask, no checksum", mend(MendBody::Ask { applied: Index(0xd2), crc: None })),
+        ("mend block", mend(MendBody::Block { crc: 0xd3d4_d5d6, payload })),
+        ("mend not now", mend(MendBody::NotNow)),
+        ("mend damaged", mend(MendBody::Damaged)),
     ]
 }
 

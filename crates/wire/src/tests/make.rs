@@ -224,9 +224,23 @@ pub fn repair(rng: &mut Rng) -> RepairMsg {
     RepairMsg { pg: pg(rng), from, to, lineage: number(rng), body }
 }
 
+pub fn mend(rng: &mut Rng) -> MendMsg {
+    let len = 4096 * rng.below(2) as usize;
+    let body = match rng.below(5) {
+        0 => MendBody::Ask { applied: Index(number(rng)), crc: None },
+        1 => MendBody::Ask { applied: Index(number(rng)), crc: Some(rng.next_u64() as u32) },
+        2 => MendBody::Block { crc: rng.next_u64() as u32, payload: payload(rng, len) },
+        3 => MendBody::NotNow,
+        _ => MendBody::Damaged,
+    };
+    let (from, to, lineage, id) = (ReplicaId(number(rng)), ReplicaId(number(rng)), number(rng), number(rng));
+    MendMsg { pg: pg(rng), from, to, lineage, id, chunk: chunk(rng), block: rng.below(4096) as u16, body }
+}
+
 pub fn message(rng: &mut Rng) -> Message {
-    match rng.below(8) {
+    match rng.below(9) {
         7 => Message::Repair(repair(rng)),
+        8 => Message::Mend(mend(rng)),
         6 => Message::Stream(stream(rng)),
         0 => {
             let kind = rng.below(5);

@@ -39,7 +39,7 @@ fn an_unreadable_sector_fails_its_read_alone_and_an_unreadable_page_its_replica_
     rig.disk.unreadable = Some(START + rig.home.geometry.block_offset(au, n) + 512);
     let source = env::DiskError::Io(5);
     let whole = rig.read(R1, chunk(1, 0), SectorRange::new(0, 16));
-    assert_eq!(whole, Err(HomeReadError::Disk { chunk: chunk(1, 0), source }));
+    assert_eq!(whole, Err(HomeReadError::Disk { chunk: chunk(1, 0), range: SectorRange::new(0, 16), source }));
     rig.check_base(|(replica, place, block)| (*replica, *place) == (R1, chunk(1, 0)) && *block < 2);
     let slot = rig.home.chunk(R1, chunk(1, 1)).unwrap().pages[0].unwrap().slot;
     rig.disk.unreadable = Some(rig.home.slot_offset(slot));

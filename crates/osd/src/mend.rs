@@ -1,0 +1,375 @@
+//! Read-repair (R15, ADR 0005): blocks of home that cannot be read are asked of the PG's other replicas.
+//!
+//! The loop comes in with bad blocks that the engine has found, with messages, and once a turn. A block is asked
+//! of one member after the other, as of what is applied here at that moment; the engine takes the answer only
+//! while it is exact. Reads of clients that met a bad block wait a moment for it, then the PG is handed over.
+//!
+//! Invariant: what waits has limits and deadlines. A block that nobody gives in time damages its replica, as far
+//! as the replica cannot do without it; one that is bad on every member is named, never guessed.
+
+use crate::node::{Osd, ReadSlot};
+use crate::pgs::State;
+use bus::LinkId;
+use engine::{ReadData, ReadError};
+use slab::Slab;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use types::control::{LOST_REPORTED_MAX, LostExtent};
+use types::store::ReplicaIdentity;
+use types::units::SECTORS_PER_BLOCK;
+use types::{ChunkKey, Errno, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Time, crc32c};
+use wire::{MendBody, MendMsg, Message};
+
+/// The group's read id of a block that is read for a peer: [`ReadSlot`]'s slot is then its key here.
+pub(crate) const MEND: u64 = u64::MAX - 3;
+/// Bad blocks of one OSD that are asked for; with more its device is beyond repair by blocks.
+const BLOCKS_MAX: usize = 4096;
+/// Questions on their way at once.
+const ASKED_MAX: usize = 32;
+/// Blocks that are read for peers at once.
+const ANSWERS_MAX: usize = 64;
+/// Pause after "not now": doubled each time.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// A question without an answer goes to the next member after this long.
+const ANSWER_MAX: Duration = Duration::from_millis(500);
+/// How long a client's read waits for its block before the PG is handed over.
+const READ_WAIT: Duration = Duration::from_millis(500);
+/// After this long without the block, a replica that needs it is damaged.
+const MEND_MAX: Duration = Duration::from_secs(30);
+
+type BlockKey = (ReplicaId, ChunkKey, u16);
+
+/// A bad block of a local replica.
+struct Bad {
+    reason: String,
+    /// The replica is damaged when nobody has the block.
+    needed: bool,
+    since: Time,
+    next_at: Time,
+    tries: u32,
+    asked: Option<Asked>,
+    /// Members whose copy is bad, too.
+    lost_on: BTreeSet<OsdId>,
+    /// All of them: it was said.
+    named: bool,
+}
+
+struct Asked {
+    id: u64,
+    osd: OsdId,
+    at: Index,
+}
+
+/// A client's read that met a bad block.
+struct Held {
+    read: ReadSlot,
+    chunk: ChunkKey,
+    range: SectorRange,
+    since: Time,
+    until: Time,
+}
+
+/// A block that is read for a peer.
+struct Answer {
+    link: LinkId,
+    question: MendMsg,
+    at: Index,
+    expected: Option<u32>,
+}
+
+/// All mends of one OSD.
+#[derive(Default)]
+pub(crate) struct Mends {
+    bad: BTreeMap<BlockKey, Bad>,
+    held: Vec<Held>,
+    answers: Slab<Answer>,
+    next_id: u64,
+}
+
+impl Mends {
+    /// The store is poisoned.
+    pub fn clear(&mut self) {
+        self.bad.clear();
+        self.held.clear();
+        self.answers.clear();
+    }
+
+    /// What no member can read of this replica, as far as a report names it.
+    pub fn lost(&self, replica: ReplicaId) -> Vec<LostExtent> {
+        let all = self.bad.iter().filter(|((id, ..), bad)| *id == replica && bad.named);
+        all.take(LOST_REPORTED_MAX).map(|((_, chunk, block), _)| extent(*chunk, *block)).collect()
+    }
+
+    pub fn bad_count(&self) -> u64 {
+        self.bad.len() as u64
+    }
+
+    pub fn next_deadline(&self) -> Time {
+        let bad = self.bad.values().map(|b| b.next_at);
+        bad.chain(self.held.iter().map(|h| h.until)).min().unwrap_or(Time::NEVER)
+    }
+}
+
+fn extent(chunk: ChunkKey, block: u16) -> LostExtent {
+    let len_bytes = types::BLOCK as u32;
+    LostExtent { chunk, offset_bytes: u32::from(block) * len_bytes, len_bytes }
+}
+
+fn blocks_of(range: SectorRange) -> std::ops::Range<u16> {
+    (range.start / SECTORS_PER_BLOCK) as u16..range.end().div_ceil(SECTORS_PER_BLOCK) as u16
+}
+
+impl Osd {
+    /// Blocks of local replicas that cannot be read now: the PG, the chunk, the block's number in it, and whether
+    /// no member of the PG can read it.
+    pub fn bad_blocks(&self) -> Vec<(PgId, ChunkKey, u16, bool)> {
+        let pg_of = |replica| self.pgs.by_replica(replica).map(|key| self.pgs.get(key).identity.pg);
+        let bad = self.mends.bad.iter();
+        bad.filter_map(|((replica, chunk, block), b)| Some((pg_of(*replica)?, *chunk, *block, b.named))).collect()
+    }
+
+    /// The engine cannot read these blocks of home.
+    pub(crate) fn blocks_are_bad(
+        &mut self,
+        replica: ReplicaId,
+        chunk: ChunkKey,
+        range: SectorRange,
+        reason: String,
+        needed: bool,
+    ) {
+        let Some(slot) = self.pgs.by_replica(replica) else { return };
+        let alone = self.peers_of(&self.pgs.get(slot).identity).is_empty();
+        if alone || self.mends.bad.len() >= BLOCKS_MAX {
+            if needed {
+                self.engine.mark_damaged(replica, reason);
+            }
+            return;
+        }
+        let now = self.now;
+        for block in blocks_of(range) {
+            let bad = self.mends.bad.entry((replica, chunk, block)).or_insert_with(|| {
+                tracing::warn!(%replica, %chunk, block, reason, "a block is bad: asking the other replicas for it");
+                let (reason, lost_on) = (reason.clone(), BTreeSet::new());
+                Bad { reason, needed, since: now, next_at: now, tries: 0, asked: None, lost_on, named: false }
+            });
+            bad.needed |= needed;
+        }
+    }
+
+    fn peers_of(&self, identity: &ReplicaIdentity) -> Vec<OsdId> {
+        identity.members.iter().map(|m| m.osd).filter(|osd| *osd != self.config.osd).collect()
+    }
+
+    /// A client's read met a bad block: it waits for it, or fails when nobody can mend it.
+    pub(crate) fn hold_read(&mut self, read: ReadSlot, chunk: ChunkKey, range: SectorRange) {
+        let lost = |key: &BlockKey| self.mends.bad.get(key).map(|b| b.named);
+        let states: Vec<Option<bool>> = blocks_of(range).map(|b| lost(&(read.replica, chunk, b))).collect();
+        // None is being mended: there is nobody to ask.
+        let lost = states.contains(&Some(true));
+        if lost || states.iter().all(Option::is_none) {
+            return self.fail_read(read, lost);
+        }
+        let (since, until) = (self.now, self.now + READ_WAIT);
+        self.mends.held.push(Held { read, chunk, range, since, until });
+    }
+
+    /// `lost`: no other member can answer it either.
+    fn fail_read(&mut self, read: ReadSlot, lost: bool) {
+        if self.pgs.by_replica(read.replica) == Some(read.slot) {
+            if !lost {
+                self.hand_over_unread(read.slot);
+            }
+            self.with_slot(read.slot, true, |group, now, actions| {
+                group.handle_read_done(now, read.read, Err(Errno::Damaged), actions);
+            });
+        }
+    }
+
+    /// One step of every repair that is due.
+    pub(crate) fn step_mends(&mut self) {
+        if self.mends.bad.is_empty() && self.mends.held.is_empty() {
+            return;
+        }
+        let now = self.now;
+        let mut asked = self.mends.bad.values().filter(|b| b.asked.is_some()).count();
+        let due: Vec<BlockKey> = self.mends.bad.iter().filter(|(_, b)| b.next_at <= now).map(|(k, _)| *k).collect();
+        for key in due {
+            let bad = self.mends.bad.get_mut(&key).expect("it was just listed");
+            asked -= usize::from(bad.asked.take().is_some());
+            if asked >= ASKED_MAX {
+                bad.next_at = now + PAUSE_MIN;
+                continue;
+            }
+            self.step_mend(key);
+            asked += usize::from(self.mends.bad.get(&key).is_some_and(|b| b.asked.is_some()));
+        }
+        self.release_held();
+    }
+
+    /// Asks the next member, unless the block needs it no more or has waited too long.
+    fn step_mend(&mut self, key: BlockKey) {
+        let (replica, chunk, block) = key;
+        let slot = self.pgs.by_replica(replica);
+        let running = slot.is_some_and(|slot| matches!(self.pgs.get(slot).state, State::Running(_)));
+        let ask = if running { self.engine.mend_ask(replica, chunk, block) } else { None };
+        let (Some(slot), Some(ask)) = (slot, ask) else {
+            // Written anew, cut off, streamed anew, or the replica takes no part any more.
+            self.mends.bad.remove(&key);
+            return;
+        };
+        let bad = self.mends.bad.get_mut(&key).expect("the caller found it");
+        if self.now >= bad.since + MEND_MAX && bad.needed && !(bad.named && ask.expected.is_some()) {
+            let reason = bad.reason.clone();
+            self.mends.bad.remove(&key);
+            return self.engine.mark_damaged(replica, reason);
+        }
+        let identity = self.pgs.get(slot).identity.clone();
+        let peers = self.peers_of(&identity);
+        let bad = self.mends.bad.get_mut(&key).expect("see above");
+        let osd = peers[bad.tries as usize % peers.len()];
+        bad.tries += 1;
+        bad.next_at = self.now + ANSWER_MAX;
+        let to = identity.members.iter().find(|m| m.osd == osd).expect("it is a member").replica;
+        let Some(link) = self.bus.link_to(osd) else {
+            bad.next_at = self.now + PAUSE_MIN;
+            return;
+        };
+        self.mends.next_id += 1;
+        let id = self.mends.next_id;
+        bad.asked = Some(Asked { id, osd, at: ask.applied });
+        let body = MendBody::Ask { applied: ask.applied, crc: ask.expected };
+        let (pg, lineage) = (identity.pg, identity.lineage);
+        self.bus.send(link, Message::Mend(MendMsg { pg, from: replica, to, lineage, id, chunk, block, body }));
+    }
+
+    /// Reads whose blocks are whole again, and those that have waited enough.
+    fn release_held(&mut self) {
+        for held in std::mem::take(&mut self.mends.held) {
+            let Held { read, chunk, range, since, until } = held;
+            let replica = read.replica;
+            let bad = || blocks_of(range).filter_map(|b| self.mends.bad.get(&(replica, chunk, b)));
+            let (waits, lost) = (bad().next().is_some(), bad().any(|bad| bad.named));
+            let ours = self.pgs.by_replica(replica) == Some(read.slot);
+            if lost || !ours || self.now >= since + MEND_MAX {
+                self.fail_read(read, lost);
+            } else if !waits {
+                self.start_read(read.slot, read.read, chunk, range);
+            } else if self.now >= until {
+                // Whoever takes over answers it. While nobody can, it waits on.
+                self.hand_over_unread(read.slot);
+                let until = self.now + READ_WAIT;
+                self.mends.held.push(Held { read, chunk, range, since, until });
+            } else {
+                self.mends.held.push(Held { read, chunk, range, since, until });
+            }
+        }
+    }
+
+    pub(crate) fn handle_mend(&mut self, link: LinkId, from: OsdId, msg: MendMsg) {
+        match msg.body {
+            MendBody::Ask { applied, crc } => self.peer_asks(link, from, msg, applied, crc),
+            MendBody::Block { .. } | MendBody::NotNow | MendBody::Damaged => self.peer_answers(from, msg),
+        }
+    }
+
+    fn peer_asks(&mut self, link: LinkId, from: OsdId, question: MendMsg, at: Index, expected: Option<u32>) {
+        let slot = self.pgs.by_pg(question.pg).filter(|slot| {
+            let slot = self.pgs.get(*slot);
+            let id = &slot.identity;
+            let asks = id.members.iter().any(|m| m.osd == from && m.replica == question.from);
+            let ours = id.replica == question.to && id.lineage == question.lineage;
+            asks && ours && matches!(slot.state, State::Running(_))
+        });
+        let replica = question.to;
+        // R15: only who has applied as much as the one who asks may say what the block is.
+        let able = slot.is_some_and(|slot| self.pgs.group(slot).is_some_and(|group| group.applied() >= at))
+            && self.engine.is_exact(replica, question.chunk, question.block, at)
+            && self.mends.answers.len() < ANSWERS_MAX;
+        if !able {
+            return self.answer_mend(link, &question, MendBody::NotNow);
+        }
+        let (chunk, start) = (question.chunk, u32::from(question.block) * SECTORS_PER_BLOCK);
+        let slot = self.mends.answers.insert(Answer { link, question, at, expected });
+        let token = self.reads.insert(ReadSlot { slot, read: MEND, replica }) as u64;
+        let range = SectorRange::new(start, SECTORS_PER_BLOCK);
+        self.engine.read(token, replica, chunk, range, &mut self.engine_events);
+    }
+
+    /// A block was read for a peer. It may have been looked up again meanwhile, so it is judged again.
+    pub(crate) fn mend_read_done(&mut self, key: usize, result: Result<ReadData, ReadError>) {
+        let Some(Answer { link, question, at, expected }) = self.mends.answers.try_remove(key) else { return };
+        let exact = self.engine.is_exact(question.to, question.chunk, question.block, at);
+        let body = match result {
+            Err(ReadError::BadBlocks { .. } | ReadError::Damaged { .. }) => MendBody::Damaged,
+            Err(_) => MendBody::NotNow,
+            Ok(_) if !exact => MendBody::NotNow,
+            Ok(ReadData::Zeros) => {
+                MendBody::Block { crc: crc32c(&IoBuf::zeros(types::BLOCK as usize)), payload: IoBuf::EMPTY }
+            }
+            Ok(ReadData::Bytes { crcs, payload }) => MendBody::Block { crc: crcs[0], payload },
+        };
+        let body = match body {
+            MendBody::Block { crc, .. } if expected.is_some_and(|expected| expected != crc) => {
+                tracing::error!(pg = %question.pg, chunk = %question.chunk, block = question.block, index = %at,
+                    "this replica's block is not what another replica's was");
+                MendBody::Damaged
+            }
+            body => body,
+        };
+        self.answer_mend(link, &question, body);
+    }
+
+    fn answer_mend(&mut self, link: LinkId, q: &MendMsg, body: MendBody) {
+        let (from, to) = (q.to, q.from);
+        let answer = MendMsg { pg: q.pg, from, to, lineage: q.lineage, id: q.id, chunk: q.chunk, block: q.block, body };
+        self.bus.send(link, Message::Mend(answer));
+    }
+
+    fn peer_answers(&mut self, from: OsdId, msg: MendMsg) {
+        let key = (msg.to, msg.chunk, msg.block);
+        let Some(bad) = self.mends.bad.get_mut(&key) else { return };
+        let Some(asked) = bad.asked.take_if(|asked| asked.id == msg.id && asked.osd == from) else { return };
+        match msg.body {
+            MendBody::Ask { .. } => unreachable!("the caller saw an answer"),
+            MendBody::Block { crc, payload } => {
+                let sound = payload.is_empty() || crc32c(&payload) == crc;
+                let data = (!payload.is_empty()).then_some((payload, crc));
+                if sound && self.engine.mend(msg.to, msg.chunk, msg.block, asked.at, data) {
+                    tracing::info!(pg = %msg.pg, chunk = %msg.chunk, block = msg.block, by = %from, "a bad block is mended");
+                    self.metrics.blocks_mended.inc();
+                    self.mends.bad.remove(&key);
+                } else {
+                    self.pause(key);
+                }
+            }
+            MendBody::NotNow => self.pause(key),
+            MendBody::Damaged => {
+                bad.lost_on.insert(from);
+                self.pause(key);
+                self.name_if_lost(msg.pg, key);
+            }
+        }
+        self.release_held();
+    }
+
+    fn pause(&mut self, key: BlockKey) {
+        let now = self.now;
+        if let Some(bad) = self.mends.bad.get_mut(&key) {
+            bad.next_at = now + (PAUSE_MIN * (1 << bad.tries.min(6))).min(PAUSE_MAX);
+        }
+    }
+
+    /// No member has a good copy: it is said, and asked for on and on, because a write mends it, too.
+    fn name_if_lost(&mut self, pg: PgId, key: BlockKey) {
+        let Some(slot) = self.pgs.by_replica(key.0) else { return };
+        let peers = self.peers_of(&self.pgs.get(slot).identity);
+        let Some(bad) = self.mends.bad.get_mut(&key) else { return };
+        if !bad.named && peers.iter().all(|osd| bad.lost_on.contains(osd)) {
+            bad.named = true;
+            let lost = extent(key.1, key.2);
+            tracing::error!(%pg, %lost, "inconsistent: no replica has a good copy of this block");
+            self.meta.report_soon(self.now);
+        }
+    }
+}
