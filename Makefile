@@ -19,7 +19,10 @@ readme: ## run the commands of README.md
 	@cargo xtask readme
 
 sim: ## the simulator: make sim SEEDS=1000
-	@cargo xtask sim --seeds $(or $(SEEDS),200)
+	@cargo xtask sim --seeds $(or $(SEEDS),200) --jobs $$(nproc)
+
+sim-long: ## counted runs: goes on where crates/sim/ledger.csv ends; make sim-long MINUTES=60
+	@cargo xtask sim --ledger --minutes $(or $(MINUTES),60) --jobs $$(nproc)
 
 failure-report: ## real processes killed, stopped, filled up and lied to: a table of what came of it
 	@scripts/setup
@@ -33,4 +36,4 @@ deny: ## install cargo-deny if it is missing and check licences, bans, sources
 	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny@0.20.2
 	@cargo deny check bans licenses sources
 
-.PHONY: help up down test readme sim failure-report bench deny
+.PHONY: help up down test readme sim sim-long failure-report bench deny

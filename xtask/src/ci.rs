@@ -31,7 +31,8 @@ pub fn run() -> Result<()> {
     tidy::run()?;
     sh::run("cargo", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])?;
     test()?;
-    simulate(&["--seeds", CI_SEEDS].map(String::from))?;
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get()).to_string();
+    simulate(&["--seeds", CI_SEEDS, "--jobs", &cores].map(String::from))?;
     plant_few()?;
     if sh::root().join("crates/cli/tests/smoke.sh").exists() {
         sh::run("bash", &["crates/cli/tests/smoke.sh"])?;

@@ -66,7 +66,7 @@ impl Options {
                 operations: rng.between(200, 2000),
             },
             faults: Duration::from_millis(rng.between(1000, 12_000)),
-            calm: Duration::from_secs(60),
+            calm: Duration::from_secs(20),
         }
     }
 }

@@ -48,6 +48,8 @@ pub struct Report {
     /// Followers that a stream brought back, as far as the last lives of their leaders know.
     pub streams: u64,
     pub turns: u64,
+    /// How long each condition was waited for.
+    pub waits: Vec<(&'static str, Duration)>,
     /// Sectors whose reply was held against the disks, and looks at a replica's raft log.
     pub majorities: u64,
     pub looks: u64,
@@ -92,6 +94,7 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
         compared: run.compared,
         streams: run.cluster.running().map(|(_, osd)| osd.streams_sent().0).sum(),
         turns: run.cluster.turns,
+        waits: run.waits,
         majorities: run.cluster.linear.durable.as_ref().map_or(0, |d| d.shared.borrow().checked()),
         looks: run.cluster.observers.laws.looks(),
         failure,
@@ -118,6 +121,7 @@ pub(crate) struct Run {
     schedule: Vec<Struck>,
     states: BTreeMap<(Class, PgState), u64>,
     pub(crate) compared: u64,
+    waits: Vec<(&'static str, Duration)>,
     at_once: u32,
     steps: u64,
     /// One OSD is away until the log has forgotten what it needs.
@@ -136,6 +140,7 @@ impl Run {
             schedule: Vec::new(),
             states: BTreeMap::new(),
             compared: 0,
+            waits: Vec::new(),
             at_once: 0,
             steps: 0,
             away,
@@ -185,14 +190,16 @@ impl Run {
     }
 
     /// Steps until `done`, at most for `limit`.
-    fn until(&mut self, limit: Duration, what: &str, done: impl Fn(&Cluster) -> bool) -> Result<(), End> {
-        let deadline = self.cluster.world.now() + limit;
+    fn until(&mut self, limit: Duration, what: &'static str, done: impl Fn(&Cluster) -> bool) -> Result<(), End> {
+        let began = self.cluster.world.now();
+        let deadline = began + limit;
         while !done(&self.cluster) {
             if self.cluster.world.now() >= deadline {
                 return Err(format!("not within {limit:?}: {what}; {}", self.cluster.describe()).into());
             }
             self.step(deadline)?;
         }
+        self.waits.push((what, self.cluster.world.now().since(began)));
         Ok(())
     }
 

@@ -26,6 +26,8 @@ pub struct Sum {
     totals: BTreeMap<&'static str, u64>,
     classes: BTreeMap<Class, u64>,
     states: BTreeMap<(Class, PgState), u64>,
+    /// The longest that each condition was waited for.
+    waits: BTreeMap<&'static str, Duration>,
     pub failures: Vec<Failure>,
 }
 
@@ -42,6 +44,9 @@ impl Sum {
         }
         for (key, n) in &report.states {
             *self.states.entry(*key).or_default() += n;
+        }
+        for (what, took) in &report.waits {
+            self.waited(what, *took);
         }
         if let Some(what) = report.failure.clone() {
             println!("seed {seed} FAILED: {what}\n  replay: cargo xtask sim --seed {seed} --trace");
@@ -63,7 +68,15 @@ impl Sum {
         for (key, n) in other.states {
             *self.states.entry(key).or_default() += n;
         }
+        for (what, took) in other.waits {
+            self.waited(what, took);
+        }
         self.failures.extend(other.failures);
+    }
+
+    fn waited(&mut self, what: &'static str, took: Duration) {
+        let longest = self.waits.entry(what).or_default();
+        *longest = (*longest).max(took);
     }
 
     /// Sector operations whose histories were checked.
@@ -79,6 +92,9 @@ impl Sum {
         let _ = writeln!(text, "{:>14.3}  simulated hours", self.simulated.as_secs_f64() / 3600.0);
         for (what, n) in self.totals.iter().filter(|(_, n)| **n > 0) {
             let _ = writeln!(text, "{n:>14}  {what}");
+        }
+        for (what, took) in &self.waits {
+            let _ = writeln!(text, "{:>14.3}  simulated seconds at most until {what}", took.as_secs_f64());
         }
         self.matrix(&mut text);
         text

@@ -15,6 +15,21 @@ fn a_seed_decides_everything() {
     assert_ne!(run(2).trace_hash, run(3).trace_hash);
 }
 
+/// Another process has other addresses, other hash seeds, other memory where nobody wrote, and here also another
+/// environment.
+#[test]
+fn another_process_does_the_same() {
+    for seed in [1, 79] {
+        let args = ["--once".to_owned(), "--seed".to_owned(), seed.to_string()];
+        let mut other = std::process::Command::new(env!("CARGO_BIN_EXE_sim"));
+        other.args(args).env_clear().env("MALLOC_PERTURB_", "173").env("PADDING", "x".repeat(40_000));
+        let out = other.current_dir("/").output().expect("the simulator starts");
+        let text = String::from_utf8_lossy(&out.stdout);
+        let hash = format!("trace hash {:016x}", run(seed).trace_hash);
+        assert!(text.contains(&hash), "seed {seed}: {hash} here, and there: {text}");
+    }
+}
+
 #[test]
 fn logs_do_not_change_a_run() {
     let quiet = run(5).trace_hash;

@@ -1,5 +1,6 @@
 //! `cargo xtask tidy`: the rules of the house, as a test. Each rule gives a list of faults; all are printed.
 
+mod determinism;
 mod files;
 mod functions;
 mod planted;
@@ -15,6 +16,7 @@ pub fn run() -> Result<()> {
     let mut faults = rings::check()?;
     faults.extend(files::check(&sources)?);
     faults.extend(functions::check(&sources)?);
+    faults.extend(determinism::check(&sources));
     faults.extend(planted::check(&sources)?);
     for fault in &faults {
         eprintln!("tidy: {fault}");
