@@ -102,14 +102,14 @@ impl Sum {
 
     /// Faults by class, with the states of all PGs at that moment.
     fn matrix(&self, text: &mut String) {
-        let _ = write!(text, "{:<16}{:>9}", "fault", "struck");
+        let _ = write!(text, "{:<20}{:>9}", "fault", "struck");
         for state in PgState::ALL {
             let _ = write!(text, "{:>12}", format!("{state:?}").to_lowercase());
         }
         text.push('\n');
         for class in Class::ALL {
             let struck = self.classes.get(&class).copied().unwrap_or(0);
-            let _ = write!(text, "{:<16}{struck:>9}", format!("{class:?}"));
+            let _ = write!(text, "{:<20}{struck:>9}", format!("{class:?}"));
             for state in PgState::ALL {
                 let _ = write!(text, "{:>12}", self.states.get(&(class, state)).copied().unwrap_or(0));
             }
