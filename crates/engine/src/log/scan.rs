@@ -90,6 +90,7 @@ impl Found {
         let mut at = 0;
         while at + BATCH_ALIGN <= bytes.len() {
             let Some(batch) = self.batch_at(candidate, base, bytes, at) else {
+                self.torn_header(candidate, base, bytes, at);
                 at += BATCH_ALIGN;
                 continue;
             };
@@ -103,6 +104,16 @@ impl Found {
             self.durable = self.durable.max(header.durable_seq);
             at += header.len_bytes() as usize;
             self.items.push(Item::Batch(batch));
+        }
+    }
+
+    /// A batch whose records are torn has a header that may be whole: what that says of earlier batches is true.
+    fn torn_header(&mut self, candidate: Candidate, base: u64, bytes: &IoBuf, at: usize) {
+        let Some(header) = BatchHeader::decode(&bytes[at..], self.uuid, base + at as u64) else { return };
+        let opening = candidate.opening;
+        let same_life = opening.is_some_and(|o| (o.seq, o.salt) == (header.segment_seq, header.salt));
+        if same_life && header.mount >= self.last_mount && header.seq >= self.expect.unwrap_or(self.tail_seq) {
+            self.durable = self.durable.max(header.durable_seq);
         }
     }
 

@@ -152,6 +152,19 @@ fn a_lost_payload_is_known_by_its_record_and_its_bytes_alone_fill_it() {
 }
 
 #[test]
+fn a_torn_batch_whose_header_is_whole_vouches_for_the_batches_before_it() {
+    let mut rig = two_replicas(5);
+    let acknowledged = one_batch(&mut rig, R1);
+    let torn = one_batch(&mut rig, R1);
+    rig.disk.flip(acknowledged + 4096 + 7);
+    rig.disk.flip(torn + layout::log::FIXED_LEN + 10);
+    rig.disk.power_cut();
+    rig.restart();
+    let lost: Vec<u64> = rig.recovered[0].lost.iter().map(|lost| lost.index.0).collect();
+    assert_eq!((lost, rig.recovered[0].entries.len()), (vec![1], 1), "entry 1 is known, entry 2 is the torn tail");
+}
+
+#[test]
 fn a_lost_payload_outlives_the_segment_that_showed_it() {
     let mut rig = two_replicas(3);
     let at = one_batch(&mut rig, R1);
