@@ -13,6 +13,7 @@ use crate::seam::{HomeRegion, HomeTokens, RoundState};
 use env::{DiskError, Op, Token};
 use layout::log::{BATCH_ALIGN, BatchHeader};
 use layout::superblock::{SUPERBLOCK_LEN, Superblock, SuperblockError};
+use types::planted::{Bug, on};
 use types::{IoBufMut, ReplicaId};
 
 /// How far a mount is.
@@ -104,7 +105,8 @@ impl Engine {
         let State::Mounting(mount) = &self.state else { unreachable!("the caller saw it") };
         let Mount::Openings { openings, .. } = &**mount else { unreachable!("the caller saw it") };
         // Formatting wrote the first batch, so a log without any is a damaged one.
-        let Some(candidates) = candidates(openings) else {
+        let found = candidates(openings).or_else(|| on(Bug::OldLifeReborn).then(Vec::new));
+        let Some(candidates) = found else {
             return self.fail_mount(MountError::LogLost);
         };
         let log = self.log.as_ref().expect("made with the superblock");

@@ -5,6 +5,11 @@ use types::Time;
 use types::control::{LeadReport, PgReport};
 
 impl Group {
+    /// Whether a read that comes at `now` would be answered under the lease; for observers.
+    pub fn reads_under_lease(&self, now: Time) -> bool {
+        self.lease_holds(now)
+    }
+
     /// The replica's view at `now`; the leader's is the source of PG state.
     pub fn report(&self, now: Time) -> PgReport {
         let leading = self.current().map(|leading| {

@@ -5,6 +5,8 @@
 use crate::check::bounds::{self, Fill};
 use crate::check::raft::{Laws, View};
 use crate::cluster::Cluster;
+use std::collections::BTreeMap;
+use types::{OsdId, PgId, Term};
 
 /// What they know.
 #[derive(Default)]
@@ -56,6 +58,7 @@ impl Cluster {
         if let Some(what) = self.observers.seen.clone().or(early) {
             return Err(what);
         }
+        self.leases_exclude()?;
         for (id, osd) in self.running() {
             let (stats, queued) = osd.fill_for_tools();
             let fill = Fill {
@@ -68,6 +71,33 @@ impl Cluster {
                 queued_bytes: queued.max().unwrap_or(0) as u64,
             };
             bounds::check(&fill).map_err(|what| format!("{id}: {what}"))?;
+        }
+        Ok(())
+    }
+
+    /// A lease ends before anybody can be elected in its place (R3): otherwise a read may be answered with what
+    /// another leader has overwritten, whether or not some client happens to see it.
+    fn leases_exclude(&self) -> Result<(), String> {
+        let mut elected: BTreeMap<PgId, (Term, OsdId)> = BTreeMap::new();
+        for (id, osd) in self.running() {
+            for group in osd.groups_for_tools().filter(|g| g.is_leader()) {
+                let newest = elected.entry(group.identity().pg).or_default();
+                *newest = (*newest).max((group.term(), id));
+            }
+        }
+        for node in &self.osds {
+            let Some((osd, _)) = &node.running else { continue };
+            let now = self.world.local_now(node.node);
+            for group in osd.groups_for_tools().filter(|g| g.reads_under_lease(now)) {
+                let (pg, term) = (group.identity().pg, group.term());
+                let (newest, other) = elected[&pg];
+                if newest > term {
+                    return Err(format!(
+                        "pg {pg}: {} reads under the lease of {term}, {other} leads in {newest}",
+                        node.id
+                    ));
+                }
+            }
         }
         Ok(())
     }

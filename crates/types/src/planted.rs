@@ -60,7 +60,7 @@ registry! {
     ServedBeforeOwnEntry, "served-before-own-entry", "R3",
         "a new leader serves before an entry of its own term is applied";
     OldLifeReborn, "old-life-reborn", "R4",
-        "a disk that lost a replica is given it again, empty, under its old id";
+        "an emptied log counts as a fresh one, so that its replicas come back empty under their old ids";
     OldTermCommitted, "old-term-committed", "R5",
         "a leader commits an entry of an older term because a majority has it";
     CommitBeyondMatch, "commit-beyond-match", "R5",

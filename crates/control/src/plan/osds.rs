@@ -6,7 +6,6 @@ use crate::codes::{self, refuse};
 use crate::records::{OsdRecord, Poisoned, Record, Records, Write};
 use placement::WEIGHT_ONE;
 use types::control::OsdHello;
-use types::planted::{Bug, on};
 use types::{Epoch, Incarnation, OsdId};
 
 /// Longest host, rack or zone name, and longest reason that an OSD may give.
@@ -72,7 +71,7 @@ pub fn osd_hello(records: &Records, hello: &OsdHello) -> Plan<HelloPlan> {
     let Some(known) = records.osds.get(&hello.osd) else {
         return Err(refuse(codes::OSD_UNKNOWN, format!("{} is not registered", hello.osd)));
     };
-    if known.uuid != hello.uuid && !on(Bug::OldLifeReborn) {
+    if known.uuid != hello.uuid {
         let text = format!("{} is registered with uuid {}, not {}", hello.osd, known.uuid, hello.uuid);
         return Err(refuse(codes::OSD_OTHER_LIFE, text));
     }

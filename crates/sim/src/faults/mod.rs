@@ -10,6 +10,7 @@
 //! lying disks have lost ([`budget`]).
 
 mod aimed;
+mod aimed_votes;
 pub mod budget;
 mod client;
 mod disk;
@@ -106,10 +107,20 @@ pub enum Class {
     ReplayedCopies,
     /// The power goes everywhere right after checkpoints.
     CutAfterCheckpoint,
+    /// Whoever has just voted loses its power.
+    LostVote,
+    /// A leader whose disk is behind loses its power, and meets those who were cut off.
+    UnevenMajority,
+    /// A new leader loses its followers one after the other.
+    YoungOffice,
+    /// A leader is followed while all disks are slow.
+    SlowOffice,
+    /// Echoes arrive when the promises in them are over.
+    LateEchoes,
 }
 
 impl Class {
-    pub const ALL: [Class; 51] = [
+    pub const ALL: [Class; 56] = [
         Class::Crash,
         Class::CrashInTurn,
         Class::CrashInTask,
@@ -161,6 +172,11 @@ impl Class {
         Class::SlowGoodbye,
         Class::ReplayedCopies,
         Class::CutAfterCheckpoint,
+        Class::LostVote,
+        Class::UnevenMajority,
+        Class::YoungOffice,
+        Class::SlowOffice,
+        Class::LateEchoes,
     ];
 
     /// Strikes; whether it did.
@@ -178,6 +194,7 @@ impl Class {
             Transfer | Volumes | Pools => operator::strike(self, s),
             ClientCrash | Steal | PausedWriter | LostReplies => client::strike(self, s),
             RestartInLease | SlowGoodbye | ReplayedCopies | CutAfterCheckpoint => aimed::strike(self, s),
+            LostVote | UnevenMajority | YoungOffice | SlowOffice | LateEchoes => aimed_votes::strike(self, s),
         }
     }
 }
