@@ -118,13 +118,13 @@ fn hunt(row: &Row, args: &Args, unsound: &mut BTreeSet<u64>) -> Outcome {
         planted::plant(None);
         let seeds = next.load(Ordering::SeqCst).min(end) - args.start;
         match found {
-            Some((seed, what)) if verdict(seed).is_none() => {
-                return Outcome { seeds, hits, took: began.elapsed(), found: Some((seed, what)) };
-            }
-            Some((seed, _)) => {
-                eprintln!("seed {seed} fails without {} as well: it proves nothing", row.name);
-                unsound.insert(seed);
-            }
+            Some((seed, what)) => match verdict(seed) {
+                None => return Outcome { seeds, hits, took: began.elapsed(), found: Some((seed, what)) },
+                Some(clean) => {
+                    eprintln!("seed {seed} fails without {} as well, it proves nothing: {clean}", row.name);
+                    unsound.insert(seed);
+                }
+            },
             None => return Outcome { seeds, hits, took: began.elapsed(), found: None },
         }
     }
