@@ -131,6 +131,11 @@ impl Group {
         }
     }
 
+    /// Payload of the entries above the commit index, in bytes (R9).
+    pub fn uncommitted_payload(&self) -> u64 {
+        self.node.uncommitted_payload()
+    }
+
     pub fn identity(&self) -> &ReplicaIdentity {
         &self.identity
     }

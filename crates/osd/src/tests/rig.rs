@@ -101,6 +101,10 @@ impl Rig {
         self.tell(i, OsdDown::Welcome { map_epoch: EPOCH, osds: addrs });
     }
 
+    pub fn slow_disk(&mut self, i: usize, factor: u32) {
+        self.world.disk_faults(self.machines[i].node, DEVICE, |faults| faults.slow = factor);
+    }
+
     /// As `kill -9`.
     pub fn kill(&mut self, i: usize) {
         self.world.crash(self.machines[i].node);
