@@ -529,6 +529,9 @@ impl State {
                     target.complete(place, Data::Bytes(bufs));
                 }
                 self.counts = counts;
+                if !self.disk_mut(node, disk).volatile_cache {
+                    self.tell_watch(node, disk);
+                }
                 let target = self.disk_mut(node, disk);
                 if flush && error.is_none() {
                     let stage = Stage::Sync { mark: target.completed, of_write: true };
@@ -563,11 +566,17 @@ impl State {
             target.doom(mark, &mut counts)
         } else {
             target.commit(mark);
-            if let Some(watch) = &self.watch {
-                let durable = super::watch::Durable(&self.nodes[node.0 as usize].disks[disk.0 as usize]);
-                watch.borrow_mut().flushed((node, disk), durable);
-            }
+            self.tell_watch(node, disk);
         }
         self.counts = counts;
+    }
+
+    /// The watcher looks at what is durable now: after a flush, after a write that needs none, and before a
+    /// disk is replaced.
+    pub fn tell_watch(&self, node: NodeId, disk: DiskId) {
+        if let Some(watch) = &self.watch {
+            let durable = super::watch::Durable(&self.nodes[node.0 as usize].disks[disk.0 as usize]);
+            watch.borrow_mut().flushed((node, disk), durable);
+        }
     }
 }

@@ -16,7 +16,8 @@ pub trait DiskWatch {
     /// A write was handed to a disk.
     fn submitted(&mut self, disk: (NodeId, DiskId), offset: u64, bufs: &[IoBuf]);
 
-    /// A flush has succeeded.
+    /// What is durable may have grown: a flush has succeeded, or a write that needs none; or the disk is about
+    /// to be replaced.
     fn flushed(&mut self, disk: (NodeId, DiskId), durable: Durable<'_>);
 }
 

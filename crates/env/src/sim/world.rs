@@ -244,6 +244,9 @@ impl World {
     /// When the disk is open.
     pub fn create_disk(&self, node: NodeId, path: impl AsRef<Path>, size_bytes: u64, volatile_cache: bool) {
         let mut state = self.state();
+        if let Some(old) = state.node(node).disks.iter().position(|d| d.path == path.as_ref()) {
+            state.tell_watch(node, DiskId(old as u32));
+        }
         let rng = state.rng.fork();
         let disk = Disk::new(path.as_ref().to_owned(), size_bytes, volatile_cache, rng);
         let disks = &mut state.node_mut(node).disks;

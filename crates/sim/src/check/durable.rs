@@ -225,6 +225,17 @@ mod tests {
     }
 
     #[test]
+    fn what_a_disk_held_before_it_was_replaced_counts() {
+        let mut disks = Disks::new();
+        disks.write(0, PIECE.stamp, true);
+        disks.write(1, PIECE.stamp, true);
+        let node = disks.envs.remove(1).node();
+        disks.world.crash(node);
+        disks.world.create_disk(node, "d", 1 << 20, false);
+        disks.reply().expect("it was durable on two");
+    }
+
+    #[test]
     fn a_reply_before_the_flush_or_with_a_minority_is_found() {
         let mut disks = Disks::new();
         disks.write(0, PIECE.stamp, true);
