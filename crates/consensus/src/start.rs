@@ -123,7 +123,9 @@ fn check_entries(start: &Start<'_>) -> Result<(), StartError> {
 pub(crate) fn build(id: ReplicaId, start: &Start<'_>, payload_len: fn(&[u8]) -> u64) -> Result<Storage, StartError> {
     let hard = &start.hard_state;
     let numbers = [hard.term.0, hard.commit.0, start.applied.0.0, start.before.0.0, start.before.1.0];
-    if numbers.iter().any(|n| *n > NUMBER_MAX) || (start.before.0.0 == 0) != (start.before.1.0 == 0) {
+    // Raft's name for nobody is zero: a vote for it would come back as none.
+    let for_nobody = hard.vote == Some(ReplicaId(0));
+    if numbers.iter().any(|n| *n > NUMBER_MAX) || (start.before.0.0 == 0) != (start.before.1.0 == 0) || for_nobody {
         return Err(StartError::OutOfRange);
     }
     check_conf(id, &start.conf)?;

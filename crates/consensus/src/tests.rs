@@ -297,6 +297,17 @@ fn a_disk_that_contradicts_itself_is_refused() {
             try_node(1, hard(2, 5), (3, 1), (4, 2), &[entry(5, 2)]),
             StartError::Order { first: Index(5), last: Index(5), applied: Index(3), commit: Index(5) },
         ),
+        (
+            "a vote for nobody",
+            try_node(
+                1,
+                HardState { vote: Some(ReplicaId(0)), ..hard(2, 1) },
+                (0, 0),
+                (0, 0),
+                &[entry(1, 1), entry(2, 2)],
+            ),
+            StartError::OutOfRange,
+        ),
         ("a start without a term", try_node(1, hard(2, 5), (4, 0), (4, 0), &[entry(5, 2)]), StartError::OutOfRange),
     ] {
         assert_eq!(node.err(), Some(want), "{what}");

@@ -171,6 +171,11 @@ impl Checkpoint {
             if count as usize != parts.len() || *sequence.get_or_insert(of) != of {
                 return Err(CheckpointError::Mixed);
             }
+            // Every part but the last is full: a body is cut in one way only.
+            let is_last = n + 1 == parts.len();
+            if bytes.is_empty() || bytes.len() > PART_BODY_MAX || !is_last && bytes.len() < PART_BODY_MAX {
+                return Err(CheckpointError::Part);
+            }
             body.extend_from_slice(bytes);
         }
         let sequence = sequence.ok_or(CheckpointError::Mixed)?;
@@ -209,6 +214,9 @@ fn decode_part(part: &[u8], n: usize) -> Result<(u64, u32, &[u8]), CheckpointErr
     if blank.body_len.get() as usize != body.len() || types::crc::append(types::crc32c(blank.as_bytes()), body) != crc {
         return Err(CheckpointError::Part);
     }
+    if blank.reserved != U16::ZERO || blank.reserved2 != [U64::ZERO; 2] {
+        return Err(CheckpointError::Value);
+    }
     if blank.part.get() as usize != n {
         return Err(CheckpointError::Mixed);
     }
@@ -228,8 +236,9 @@ fn decode_replica(rest: &mut &[u8], geometry: Geometry) -> Result<ReplicaRecord,
     let mut pointers = |count: usize| {
         let mut list = Vec::new();
         for _ in 0..count {
-            let ptr = take::<RawPagePtr>(rest)?.get();
-            if ptr.is_some_and(|p| p.slot >= geometry.slot_count) {
+            let raw = *take::<RawPagePtr>(rest)?;
+            let ptr = raw.get();
+            if !raw.is_sound() || ptr.is_some_and(|p| p.slot >= geometry.slot_count) {
                 return Err(CheckpointError::Value);
             }
             list.push(ptr);
@@ -307,6 +316,37 @@ mod tests {
         let mut mixed = parts.clone();
         mixed[1] = Checkpoint { sequence: 10, ..sample(20_000) }.encode()[1].clone();
         assert_eq!(Checkpoint::decode(&mixed), Err(CheckpointError::Mixed));
+    }
+
+    /// `parts` with their lengths and checksums mended.
+    fn resealed(mut bytes: Vec<u8>) -> Bytes {
+        let body_len = (bytes.len() - 48) as u32;
+        bytes[24..28].copy_from_slice(&body_len.to_le_bytes());
+        bytes[28..32].fill(0);
+        let crc = types::crc32c(&bytes);
+        bytes[28..32].copy_from_slice(&crc.to_le_bytes());
+        bytes.into()
+    }
+
+    #[test]
+    fn a_checkpoint_has_one_spelling() {
+        // Found by fuzzing: reserved bytes, a checksum of no page, and a body cut elsewhere were passed over.
+        let want = sample(3);
+        let part = &want.encode()[0];
+        for bit in 0..part.len() * 8 {
+            let mut bytes = part.to_vec();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let told = (24..32).contains(&(bit / 8));
+            let got = Checkpoint::decode(&[resealed(bytes)]);
+            assert!(told || got.as_ref() != Ok(&want), "bit {bit} means nothing");
+        }
+        let parts = sample(20_000).encode();
+        let (first, second) = parts[0].split_at(parts[0].len() - 8);
+        let (head, body) = parts[1].split_at(48);
+        let mut elsewhere = parts.clone();
+        elsewhere[0] = resealed(first.to_vec());
+        elsewhere[1] = resealed([head, second, body].concat());
+        assert_eq!(Checkpoint::decode(&elsewhere), Err(CheckpointError::Part));
     }
 
     #[test]

@@ -270,6 +270,11 @@ impl RawPagePtr {
     pub(crate) fn get(self) -> Option<PagePtr> {
         (self.slot.get() != NO_SLOT).then(|| PagePtr { slot: self.slot.get(), crc: self.crc.get() })
     }
+
+    /// Whether [`RawPagePtr::new`] makes it: no page has no checksum.
+    pub(crate) fn is_sound(self) -> bool {
+        self.slot.get() != NO_SLOT || self.crc.get() == 0
+    }
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -337,6 +342,10 @@ pub fn decode_map_page(id: PageId, page: &[u8], geometry: Geometry) -> Result<Ma
             return Err(PageError::Value);
         }
     }
+    let behind = &body[slots.len() * size_of::<RawMapSlot>()..];
+    if behind.iter().any(|b| *b != 0) {
+        return Err(PageError::Value);
+    }
     Ok(slots)
 }
 
@@ -392,10 +401,14 @@ pub fn decode_dir_page(id: PageId, page: &[u8], geometry: Geometry) -> Result<Ve
     for (position, bytes) in body.chunks_exact(size_of::<RawDirEntry>()).enumerate() {
         let raw = RawDirEntry::ref_from_bytes(bytes).map_err(|_| PageError::Value)?;
         if raw.flags.get() == 0 {
+            if bytes.iter().any(|b| *b != 0) {
+                return Err(PageError::Value);
+            }
             continue;
         }
         let pages = raw.pages.map(RawPagePtr::get);
-        let in_range = pages.iter().flatten().all(|p| p.slot < geometry.slot_count);
+        let in_range =
+            pages.iter().flatten().all(|p| p.slot < geometry.slot_count) && raw.pages.iter().all(|p| p.is_sound());
         if raw.flags.get() != ENTRY_USED || pages[0].is_none() || !in_range {
             return Err(PageError::Value);
         }

@@ -132,6 +132,9 @@ impl BatchHeader {
         if types::crc::append(crc, &bytes[CRC_AT + 4..FIXED_LEN]) != disk.crc.get() {
             return None;
         }
+        if disk.flags.get() != 0 || disk.reserved != [0; 32] {
+            return None;
+        }
         let header = BatchHeader {
             header_len: disk.header_len.get(),
             records_len: disk.records_len.get(),
@@ -204,6 +207,19 @@ mod tests {
         assert_eq!(&bytes[88..96], &880u64.to_le_bytes());
         assert_eq!(crc32c(&bytes), 972_374_642, "golden");
         assert_eq!(BatchHeader::decode(&bytes, uuid, 1 << 20), Some(sample()));
+    }
+
+    #[test]
+    fn a_header_with_flags_that_mean_nothing_is_refused() {
+        let uuid = OsdUuid([9; 16]);
+        for at in [36, 96, FIXED_LEN - 1] {
+            let mut bytes = sample().encode(uuid);
+            bytes[at] = 1;
+            bytes[CRC_AT..CRC_AT + 4].fill(0);
+            let crc = types::crc::append(crc32c(&uuid.0), &bytes);
+            bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+            assert_eq!(BatchHeader::decode(&bytes, uuid, 1 << 20), None, "byte {at}");
+        }
     }
 
     #[test]

@@ -378,6 +378,23 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
+    /// Bytes without a meaning, which are zero.
+    fn zeros(&mut self, len: usize) -> Result<(), RecordError> {
+        match self.take(len)?.iter().all(|b| *b == 0) {
+            true => Ok(()),
+            false => self.fail("reserved bytes are set"),
+        }
+    }
+
+    /// Who was voted for: no vote is zero.
+    fn vote(&mut self, flags: u8) -> Result<Option<ReplicaId>, RecordError> {
+        match (ReplicaId(self.u64()?), flags & FLAG_VOTED != 0) {
+            (vote, true) => Ok(Some(vote)),
+            (ReplicaId(0), false) => Ok(None),
+            _ => self.fail("a vote that was not cast"),
+        }
+    }
+
     fn u16(&mut self) -> Result<u16, RecordError> {
         let b = self.take(2)?;
         Ok(u16::from_le_bytes([b[0], b[1]]))
@@ -414,7 +431,12 @@ pub fn decode_records(bytes: &[u8], count: u32) -> Result<Vec<Record>, RecordErr
         if !body.bytes.is_empty() {
             return body.fail("the body is too long");
         }
-        at += (header_len + len).next_multiple_of(8);
+        let end = (header_len + len).next_multiple_of(8);
+        let padding = bytes.get(at + header_len + len..at + end);
+        if padding.is_none_or(|zeros| zeros.iter().any(|b| *b != 0)) {
+            return Err(RecordError { at, what: "a record is not filled up with zeros" });
+        }
+        at += end;
     }
     if records.len() != count as usize {
         return Err(RecordError { at, what: "the count is wrong" });
@@ -430,6 +452,9 @@ fn decode_one(h: &RecordHeader, body: &mut Reader<'_>) -> Result<Record, RecordE
     if !payload.offset.is_multiple_of(512) || !payload.len.is_multiple_of(512) {
         return body.fail("a payload is not made of sectors");
     }
+    if !uses_only_its_own(h) {
+        return body.fail("a field that the kind does not have is set");
+    }
     Ok(match h.kind {
         kind::APPEND => {
             let copied = h.flags & FLAG_COPIED != 0;
@@ -441,8 +466,7 @@ fn decode_one(h: &RecordHeader, body: &mut Reader<'_>) -> Result<Record, RecordE
         }
         kind::LOST_ENTRY => decode_lost_entry(body, (replica, index, term))?,
         kind::HARD_STATE => {
-            let vote = ReplicaId(body.u64()?);
-            let vote = (h.flags & FLAG_VOTED != 0).then_some(vote);
+            let vote = body.vote(h.flags)?;
             Record::HardState { replica, hard_state: HardState { term, vote, commit: index } }
         }
         kind::CREATE => Record::Create(decode_replica(h, body)?),
@@ -490,13 +514,34 @@ fn decode_one(h: &RecordHeader, body: &mut Reader<'_>) -> Result<Record, RecordE
     })
 }
 
+/// Whether flags and fields of the header that its kind has no use for are zero.
+fn uses_only_its_own(h: &RecordHeader) -> bool {
+    let (flags, replica, index, term, payload) = match h.kind {
+        kind::APPEND => (FLAG_COPIED, true, true, true, true),
+        kind::HARD_STATE | kind::CREATE | kind::REPLICA_STATE => (FLAG_VOTED, true, true, true, false),
+        kind::RESET | kind::LOST_ENTRY => (0, true, true, true, false),
+        kind::CUT => (0, true, true, false, false),
+        kind::BLOCK => (0, true, true, false, true),
+        kind::DESTROY => (0, true, false, false, false),
+        kind::CHECKPOINT | kind::SEGMENT_OPEN => (0, false, true, false, false),
+        _ => (0, false, false, false, false),
+    };
+    h.flags & !flags == 0
+        && h.reserved.get() == 0
+        && (replica || h.replica.get() == 0)
+        && (index || h.index.get() == 0)
+        && (term || h.term.get() == 0)
+        && (payload || (h.payload_offset.get(), h.payload_len.get()) == (0, 0))
+}
+
 fn decode_entry(body: &mut Reader<'_>) -> Result<(EntryKind, Bytes, Crcs), RecordError> {
-    let kind = match body.take(2)?[0] {
+    let kind = match body.take(1)?[0] {
         0 => EntryKind::Normal,
         1 => EntryKind::ConfChange,
         2 => EntryKind::ConfChangeV2,
         _ => return body.fail("unknown kind of entry"),
     };
+    body.zeros(1)?;
     let descriptor_len = usize::from(body.u16()?);
     let crc_count = body.u32()? as usize;
     let start = body.u32()?;
@@ -525,19 +570,19 @@ fn decode_lost_entry(
 }
 
 fn decode_replica(h: &RecordHeader, body: &mut Reader<'_>) -> Result<ReplicaRecord, RecordError> {
-    let vote = ReplicaId(body.u64()?);
-    let vote = (h.flags & FLAG_VOTED != 0).then_some(vote);
+    let vote = body.vote(h.flags)?;
     let pg = PgId { pool: PoolId(body.u32()?), n: body.u32()? };
     let (lineage, conf_epoch) = (body.u64()?, Epoch(body.u64()?));
     let (member_count, decision_len) = (body.u32()? as usize, body.u32()? as usize);
-    let (damage_len, _) = (body.u32()? as usize, body.u32()?);
+    let damage_len = body.u32()? as usize;
+    body.zeros(4)?;
     if member_count > 2 * REPLICAS_MAX || decision_len > DECISION_MAX || damage_len > DAMAGE_MAX {
         return body.fail("the replica's state is too large");
     }
     let mut members = Vec::with_capacity(member_count);
     for _ in 0..member_count {
         members.push(Member { replica: ReplicaId(body.u64()?), osd: OsdId(body.u32()?) });
-        body.take(4)?;
+        body.zeros(4)?;
     }
     let decision = Bytes::copy_from_slice(body.take(decision_len)?);
     let damage = match std::str::from_utf8(body.take(damage_len)?) {

@@ -124,3 +124,18 @@ fn a_lost_entry_is_told_with_what_its_payload_must_be() {
         assert!(decode_records(&out, 1).is_err(), "{wrong_len} bytes and two checksums from sector 7");
     }
 }
+
+#[test]
+fn records_have_one_spelling() {
+    // Found by fuzzing: reserved bytes, padding, flags and fields of other kinds were passed over.
+    let (bytes, records) = sample();
+    for bit in 0..bytes.len() * 8 {
+        let mut bad = bytes.clone();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        assert_ne!(decode_records(&bad, records.len() as u32).as_ref(), Ok(&records), "bit {bit} means nothing");
+    }
+
+    let mut map = Vec::new();
+    put::map(&mut map, b"x");
+    assert!(decode_records(&map[..map.len() - 1], 1).is_err(), "padding is cut short");
+}
