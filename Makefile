@@ -24,6 +24,9 @@ sim: ## the simulator: make sim SEEDS=1000
 sim-long: ## counted runs: goes on where crates/sim/ledger.csv ends; make sim-long MINUTES=60
 	@cargo xtask sim --ledger --minutes $(or $(MINUTES),60) --jobs $$(nproc)
 
+fuzz: ## every fuzz target under libFuzzer: make fuzz MINUTES=10 [TARGET=name]
+	@MINUTES=$(or $(MINUTES),10) TARGET=$(TARGET) scripts/fuzz
+
 failure-report: ## real processes killed, stopped, filled up and lied to: a table of what came of it
 	@scripts/setup
 	@cargo build --quiet --package cli --package testkit
@@ -36,4 +39,4 @@ deny: ## install cargo-deny if it is missing and check licences, bans, sources
 	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny@0.20.2
 	@cargo deny check bans licenses sources
 
-.PHONY: help up down test readme sim sim-long failure-report bench deny
+.PHONY: help up down test readme sim sim-long fuzz failure-report bench deny

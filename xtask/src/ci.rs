@@ -21,6 +21,9 @@ const CI_PLANTED: &[&str] = &[
 /// Seeds and seconds that CI gives each.
 const CI_PLANTED_LIMITS: &[&str] = &["--seeds-max", "100", "--seconds-max", "60"];
 
+/// Seconds that CI drives each fuzz target, two at a time.
+const CI_FUZZ_SECONDS: &str = "4";
+
 /// Longest that building and running all tests may take.
 const TEST_SECONDS_MAX: &str = "2400";
 
@@ -34,6 +37,7 @@ pub fn run() -> Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get()).to_string();
     simulate(&["--seeds", CI_SEEDS, "--jobs", &cores].map(String::from))?;
     plant_few()?;
+    fuzz(&["--seconds", CI_FUZZ_SECONDS].map(String::from))?;
     if sh::root().join("crates/cli/tests/smoke.sh").exists() {
         sh::run("bash", &["crates/cli/tests/smoke.sh"])?;
         add_counts("smoke", 1, 0)?;
@@ -112,6 +116,21 @@ fn plant_few() -> Result<()> {
     let args: Vec<String> = bugs.chain(CI_PLANTED_LIMITS.iter().copied()).map(String::from).collect();
     planted(&args)?;
     add_counts("planted", CI_PLANTED.len() as u64, 0)
+}
+
+/// Drives every fuzz target, and the canaries, with these arguments.
+pub fn fuzz(args: &[String]) -> Result<()> {
+    let mut all = vec!["run", "--quiet", "--package", "fuzzing", "--", "all"];
+    all.extend(args.iter().map(String::as_str));
+    let (ok, out) = sh::output("cargo", &all)?;
+    print!("{out}");
+    let summary = out.lines().rev().find_map(|line| line.strip_prefix("fuzz: "));
+    let (passed, failed) = summary.map(|s| count(&format!("test result: {s};"))).unwrap_or_default();
+    add_counts("fuzz", passed, failed)?;
+    if !ok || passed == 0 {
+        bail!("fuzzing failed: {passed} targets passed, {failed} failed");
+    }
+    Ok(())
 }
 
 fn deny() -> Result<()> {

@@ -15,6 +15,7 @@ const USAGE: &str = "usage: cargo xtask <command>
   readme          run every shell block of README.md that is marked `sh`
   sim [ARGS]      the simulator: --seeds N, --seed S, --trace, ...
   planted [ARGS]  plants one bug after another and shows that the simulator finds each: --bug NAME, --list, ...
+  fuzz [ARGS]     every fuzz target on stable: --seconds N, --seed N
   totals          print the sum of all test counts of the last `ci` and `readme`
 ";
 
@@ -26,6 +27,7 @@ fn main() -> Result<()> {
         Some("readme") => readme::run(),
         Some("sim") => ci::simulate(&args[1..]),
         Some("planted") => ci::planted(&args[1..]),
+        Some("fuzz") => ci::fuzz(&args[1..]),
         Some("totals") => ci::totals(),
         _ => {
             eprint!("{USAGE}");

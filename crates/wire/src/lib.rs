@@ -21,6 +21,8 @@ mod mend;
 pub mod message;
 mod record;
 mod repair;
+#[cfg(any(test, feature = "samples"))]
+pub mod samples;
 mod stream;
 #[cfg(test)]
 mod tests;

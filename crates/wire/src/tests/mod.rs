@@ -1,9 +1,9 @@
 //! The codec against itself (round trips), against damage (mutations), and against time (golden bytes).
 
 mod golden;
-mod make;
 mod mutate;
 
+use crate::samples as make;
 use crate::*;
 use types::limits::{FRAME_PAYLOAD_MAX, PART_MAX};
 use types::rng::Rng;

@@ -1,4 +1,5 @@
-//! Messages drawn from a seed: every kind, every option, lengths from nothing to the limit.
+//! Messages drawn from a seed: every kind, every option, lengths from nothing to the limit. For tests and for
+//! fuzzing only: shipped programs are built without this.
 
 use crate::*;
 use bytes::Bytes;

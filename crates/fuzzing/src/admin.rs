@@ -1,0 +1,323 @@
+//! gRPC inputs of meta, from their protobuf bytes to the plan: administrators, clients, OSDs.
+//!
+//! Input: a byte for the state, then messages, each as kind, length (two bytes), protobuf. Laws: nothing
+//! panics; what is converted and converted back is the same; every transaction fits what is stored; the store,
+//! loaded again, is what `Control` holds; every question gets at most one answer.
+
+use crate::source::Source;
+use crate::store::sample_records;
+use crate::{Verdict, meter};
+use api::pb;
+use control::admin::{AdminAsk, OsdRegister, PoolCreate};
+use control::{ClientReq, Control, ControlAction, Now, Records, StoredItem, StreamId, Token, Txn};
+use prost::Message;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use types::control::{ClientAnswer, ClientAsk, OsdDown, OsdUp};
+use types::rng::Rng;
+use types::{OsdId, OsdUuid, Time};
+
+const KINDS: u64 = 14;
+
+/// A meta whose store is a map.
+struct Meta {
+    control: Control,
+    store: BTreeMap<String, (Vec<u8>, u64)>,
+    now: Now,
+    token: u64,
+    open: BTreeSet<Token>,
+}
+
+impl Meta {
+    fn commit(&mut self, txn: &Txn) {
+        for check in &txn.checks {
+            let version = self.store.get(&check.key).map_or(0, |(_, version)| *version);
+            assert_eq!(version, check.version, "{} was not written since", check.key);
+        }
+        for (key, value) in &txn.puts {
+            let version = self.store.get(key).map_or(0, |(_, version)| *version);
+            self.store.insert(key.clone(), (value.clone(), version + 1));
+        }
+        txn.deletes.iter().for_each(|key| drop(self.store.remove(key)));
+    }
+
+    /// Polls until nothing moves.
+    fn settle(&mut self) {
+        for _ in 0..200 {
+            let mut out = Vec::new();
+            self.control.poll(self.now, &mut out);
+            let mut moved = !out.is_empty();
+            while !out.is_empty() {
+                for action in std::mem::take(&mut out) {
+                    match action {
+                        ControlAction::Commit(txn) => {
+                            self.commit(&txn);
+                            self.control.handle_committed(&mut out);
+                        }
+                        ControlAction::Answer { token, answer } => {
+                            assert!(self.open.remove(&token), "two answers to one question");
+                            let carried = pb::ClientAskReply::from(answer.clone());
+                            assert!(ClientAnswer::try_from(carried).as_ref() == Ok(&answer));
+                        }
+                        ControlAction::AdminAnswer { token, .. } => {
+                            assert!(self.open.remove(&token), "two answers to one question");
+                        }
+                        ControlAction::ToOsd { down, .. } => {
+                            let carried = api::convert::osd_down(down.clone()).expect("it travels");
+                            assert!(OsdDown::try_from(carried).as_ref() == Ok(&down));
+                        }
+                        ControlAction::CloseOsd { .. } => {}
+                    }
+                }
+            }
+            moved |= self.control.next_deadline(self.now) <= self.now.mono;
+            if !moved {
+                return;
+            }
+        }
+        panic!("meta does not come to rest");
+    }
+
+    fn question(&mut self) -> Token {
+        self.token += 1;
+        self.open.insert(Token(self.token));
+        Token(self.token)
+    }
+
+    fn admin(&mut self, ask: AdminAsk) {
+        let token = self.question();
+        self.control.handle_admin(token, ask);
+    }
+
+    fn client(&mut self, bytes: &[u8]) -> Option<()> {
+        let request = decoded::<pb::ClientAskRequest>(bytes)?;
+        let (client, id) = (request.client, request.id);
+        let ask = ClientAsk::try_from(request.ask?).ok()?;
+        let again = api::convert::client_ask(client, id, ask.clone());
+        assert!(again.ask.and_then(|a| ClientAsk::try_from(a).ok()) == Some(ask.clone()));
+        let token = self.question();
+        self.control.handle_client(ClientReq { token, client, id, address: "10.0.0.9:1".into(), ask });
+        Some(())
+    }
+
+    fn osd(&mut self, stream: u64, bytes: &[u8]) -> Option<()> {
+        let up = OsdUp::try_from(decoded::<pb::OsdUp>(bytes)?).ok()?;
+        assert!(OsdUp::try_from(pb::OsdUp::from(up.clone())).as_ref() == Ok(&up));
+        self.control.handle_osd(self.now, StreamId(stream), up);
+        Some(())
+    }
+
+    /// As `meta::admin` does it: a field of the message is a field of the question.
+    fn take(&mut self, kind: u64, bytes: &[u8]) -> Option<()> {
+        let ask = match kind {
+            0 => AdminAsk::Status,
+            1 => {
+                let r = decoded::<pb::OsdRegisterRequest>(bytes)?;
+                let uuid = OsdUuid(r.uuid.as_slice().try_into().ok()?);
+                let (host, rack, zone, capacity_bytes) = (r.host, r.rack, r.zone, r.capacity_bytes);
+                AdminAsk::OsdRegister(OsdRegister { uuid, host, rack, zone, capacity_bytes })
+            }
+            2 => {
+                let r = decoded::<pb::OsdSetRequest>(bytes)?;
+                AdminAsk::OsdSet { osd: OsdId(r.osd), is_in: r.is_in, drain: r.drain }
+            }
+            3 => {
+                let r = decoded::<pb::PoolCreateRequest>(bytes)?;
+                let (name, replicas, domain, pg_count) = (r.name, r.replicas, r.domain, r.pg_count);
+                AdminAsk::PoolCreate(PoolCreate { name, replicas, domain, pg_count })
+            }
+            4 => AdminAsk::PoolRemove { name: decoded::<pb::PoolRemoveRequest>(bytes)?.name },
+            5 => AdminAsk::PgList { pool: decoded::<pb::PgListRequest>(bytes)?.pool },
+            6 => {
+                let r = decoded::<pb::VolumeCreateRequest>(bytes)?;
+                AdminAsk::VolumeCreate { name: r.name, len_bytes: r.len_bytes }
+            }
+            7 => AdminAsk::VolumeInfo { name: decoded::<pb::VolumeInfoRequest>(bytes)?.name },
+            8 => {
+                let r = decoded::<pb::VolumeRemoveRequest>(bytes)?;
+                AdminAsk::VolumeRemove { name: r.name, force: r.force }
+            }
+            9 => AdminAsk::VolumeList { pool: decoded::<pb::VolumeListRequest>(bytes)?.pool },
+            10 | 11 => return self.client(bytes),
+            _ => return self.osd(kind % 2, bytes),
+        };
+        self.admin(ask);
+        Some(())
+    }
+}
+
+/// A message, within what its bytes justify: a number of one byte may become a struct in a list.
+fn decoded<T: Message + Default>(bytes: &[u8]) -> Option<T> {
+    meter::bounded(bytes.len(), 256, 4096, || T::decode(bytes).ok())
+}
+
+/// See the head of the file.
+pub fn run(data: &[u8]) -> Verdict {
+    let mut source = Source::new(data);
+    let item = |r: control::Record| (r.key().to_string(), (r.encode(), 1));
+    let store: BTreeMap<String, (Vec<u8>, u64)> = sample_records(&mut source).into_iter().map(item).collect();
+    let now = Now { mono: Time(1_000_000_000), wall_ms: 1_700_000_000_000 };
+    let control = Control::new(load(&store), now);
+    let mut meta = Meta { control, store, now, token: 0, open: BTreeSet::new() };
+    let mut taken = false;
+    while !source.is_empty() {
+        let (kind, len) = (source.byte(), source.u16());
+        let bytes = source.bytes(len.into());
+        // The high bits: time passes, or the message waits for the next one.
+        meta.now.mono = meta.now.mono + Duration::from_millis(u64::from(kind >> 5) * 300);
+        taken |= meta.take(u64::from(kind & 31) % KINDS, bytes).is_some();
+        if kind & 16 == 0 {
+            meta.settle();
+        }
+    }
+    meta.settle();
+    assert_eq!(keys(&load(&meta.store)), keys(meta.control.records()), "the store and the thought differ");
+    if taken { Verdict::Taken } else { Verdict::Refused }
+}
+
+fn load(store: &BTreeMap<String, (Vec<u8>, u64)>) -> Records {
+    let item = |(key, (value, version)): (&String, &(Vec<u8>, u64))| StoredItem {
+        key: key.clone(),
+        value: value.clone(),
+        version: *version,
+    };
+    Records::load(store.iter().map(item)).expect("what meta stores, meta can load")
+}
+
+/// Everything that tells two sets of records apart.
+fn keys(records: &Records) -> String {
+    format!(
+        "{:?} {:?} {:?} {:?} {:?} {:?}",
+        records.counters, records.osds, records.pools, records.pgs, records.volumes, records.segments
+    )
+}
+
+pub fn seed(rng: &mut Rng) -> Vec<u8> {
+    let mut out = vec![rng.next_u64() as u8];
+    for _ in 0..rng.between(1, 6) {
+        let kind = rng.below(KINDS);
+        let bytes = message(rng, kind);
+        out.push(kind as u8 | (rng.below(8) as u8) << 5);
+        out.extend((bytes.len() as u16).to_le_bytes());
+        out.extend(bytes);
+    }
+    out
+}
+
+fn name(rng: &mut Rng) -> String {
+    ["p/v1", "p/v2", "p/new", "p", "q", "q/v", "", "p/"][rng.below(8) as usize].to_owned()
+}
+
+fn message(rng: &mut Rng, kind: u64) -> Vec<u8> {
+    match kind {
+        1 => pb::OsdRegisterRequest {
+            uuid: vec![rng.below(5) as u8; 16],
+            host: "h".into(),
+            rack: "r".into(),
+            zone: String::new(),
+            capacity_bytes: rng.next_u64(),
+        }
+        .encode_to_vec(),
+        2 => pb::OsdSetRequest { osd: rng.below(5) as u32, is_in: Some(rng.chance(1, 2)), drain: None }.encode_to_vec(),
+        3 => pb::PoolCreateRequest {
+            name: name(rng),
+            replicas: rng.below(6) as u32,
+            domain: ["osd", "host", "rack", "moon"][rng.below(4) as usize].into(),
+            pg_count: [0, 1, 8, 100_000, u32::MAX][rng.below(5) as usize],
+        }
+        .encode_to_vec(),
+        4 => pb::PoolRemoveRequest { name: name(rng) }.encode_to_vec(),
+        5 => pb::PgListRequest { pool: name(rng) }.encode_to_vec(),
+        6 => {
+            let len_bytes = [0, 512, 1 << 30, 64 << 40, u64::MAX][rng.below(5) as usize];
+            pb::VolumeCreateRequest { name: name(rng), len_bytes }.encode_to_vec()
+        }
+        7 => pb::VolumeInfoRequest { name: name(rng) }.encode_to_vec(),
+        8 => pb::VolumeRemoveRequest { name: name(rng), force: rng.chance(1, 2) }.encode_to_vec(),
+        9 => pb::VolumeListRequest { pool: name(rng) }.encode_to_vec(),
+        10 | 11 => client(rng).encode_to_vec(),
+        12 | 13 => osd(rng, kind % 2).encode_to_vec(),
+        _ => Vec::new(),
+    }
+}
+
+fn client(rng: &mut Rng) -> pb::ClientAskRequest {
+    use pb::client_ask_request::Ask;
+    let (volume, session) = (rng.between(1, 3), rng.below(4));
+    let ask = match rng.below(5) {
+        0 => Ask::Open(pb::OpenAsk {
+            name: name(rng),
+            write: rng.chance(2, 3),
+            steal: rng.chance(1, 3),
+            holder: "me".into(),
+        }),
+        1 => Ask::Segments(pb::SegmentsAsk {
+            volume,
+            session,
+            epoch: rng.below(5),
+            segments: (0..rng.below(40)).map(|n| n as u32 % 5).collect(),
+            allocate: rng.chance(1, 2),
+        }),
+        2 => {
+            Ask::Refresh(pb::RefreshAsk { pgs: (0..rng.below(9)).map(|n| pb::PgId { pool: 1, n: n as u32 }).collect() })
+        }
+        3 => Ask::Keepalive(pb::HoldAsk { volume, session }),
+        _ => Ask::Close(pb::HoldAsk { volume, session }),
+    };
+    pb::ClientAskRequest { client: rng.below(3), id: rng.below(4), ask: Some(ask) }
+}
+
+fn osd(rng: &mut Rng, stream: u64) -> pb::OsdUp {
+    use pb::osd_up::Body;
+    let pg = |n: u64| Some(pb::PgId { pool: 1, n: n as u32 });
+    let lead = pb::LeadReport {
+        active: true,
+        followers_in_sync: 2,
+        followers_behind: 0,
+        followers_silent: 0,
+        recovering: false,
+    };
+    let report = |n: u64| pb::PgReport {
+        pg: pg(n),
+        replica: n * 3 + stream + 1,
+        term: 2,
+        applied: 9,
+        quarantined: n == 3,
+        repairing: n == 2,
+        lost: Vec::new(),
+        leading: (n < 2).then_some(lead),
+    };
+    let body = match rng.below(4) {
+        0 | 1 => Body::Hello(pb::OsdHello {
+            cluster: vec![7; 16],
+            osd: stream as u32 + 1,
+            uuid: vec![stream as u8 + 1; 16],
+            incarnation: rng.below(4),
+            addr: "127.0.0.1:7401".into(),
+            http: None,
+            capacity_bytes: 1 << 40,
+            host: "host1".into(),
+            rack: String::new(),
+            zone: String::new(),
+            replicas: vec![pb::PgReplica { pg: pg(0), replica: 1 }],
+        }),
+        2 => Body::Heartbeat(pb::OsdHeartbeat {
+            used_bytes: 5,
+            free_bytes: rng.next_u64(),
+            full: rng.chance(1, 4),
+            poisoned: rng.chance(1, 8).then(|| "EIO".to_owned()),
+            pgs: (0..rng.below(4)).map(report).collect(),
+            unreachable: vec![3],
+        }),
+        _ => Body::Attached(pb::Attached {
+            pg: pg(rng.below(3)),
+            order: rng.below(8),
+            result: Some(match rng.below(4) {
+                0 => pb::attached::Result::StaleOrder(rng.next_u64()),
+                1 => pb::attached::Result::Busy(pb::Empty {}),
+                _ => pb::attached::Result::Done(pb::Empty {}),
+            }),
+        }),
+    };
+    pb::OsdUp { body: Some(body) }
+}

@@ -1,0 +1,30 @@
+//! Inputs that are kept with the source: `corpus/TARGET/*` to begin with, `regressions/TARGET/*` because they
+//! once failed.
+//!
+//! The driver and the tests come in with a target's name; names and bytes go out, in a fixed order.
+
+use std::path::{Path, PathBuf};
+
+/// The folder of this crate.
+pub fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every kept input of a target.
+pub fn of(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut all = folder(&root().join("corpus").join(target));
+    all.extend(folder(&root().join("regressions").join(target)));
+    all
+}
+
+/// The files of a folder, by name; none when it is not there.
+fn folder(path: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let Ok(entries) = std::fs::read_dir(path) else { return Vec::new() };
+    let mut paths: Vec<PathBuf> = entries.filter_map(|e| Some(e.ok()?.path())).filter(|p| p.is_file()).collect();
+    paths.sort();
+    let read = |path: PathBuf| {
+        let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        (path, bytes)
+    };
+    paths.into_iter().map(read).collect()
+}

@@ -1,0 +1,204 @@
+//! One batch of the log: its fixed header and its records.
+//!
+//! Input: the fixed header, then the records, without the zeros that fill their area on a device. Law: what
+//! decodes has one spelling; a count or length that the batch states allocates nothing by itself.
+
+use crate::{Verdict, meter};
+use bytes::Bytes;
+use layout::log::{
+    BATCH_ALIGN, BatchHeader, BlockRecord, CheckpointPart, FIXED_LEN, PayloadAt, Record, ReplicaRecord, decode_records,
+    put,
+};
+use types::map::Member;
+use types::rng::Rng;
+use types::store::{Crcs, HardState, ReplicaIdentity};
+use types::{
+    ChunkKey, EntryKind, Epoch, Index, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SectorRange, Term, VolumeId, crc32c,
+};
+
+pub const UUID: OsdUuid = OsdUuid([9; 16]);
+const OFFSET: u64 = 1 << 20;
+/// A record in memory may be several times its bytes, and the list of them grows by doubling.
+const FACTOR: u64 = 24;
+
+/// Reads one batch.
+pub fn run(data: &[u8]) -> Verdict {
+    let header = meter::bounded(data.len(), 0, 0, || BatchHeader::decode(data, UUID, OFFSET));
+    let Some(header) = header else { return Verdict::Refused };
+    assert!(header.encode(UUID) == data[..FIXED_LEN], "a second spelling of {header:?}");
+    let Some(bytes) = header.records(data) else { return Verdict::Refused };
+    let result = meter::bounded(bytes.len(), FACTOR, 1024, || decode_records(bytes, header.record_count));
+    if let Ok(records) = &result {
+        let mut again = Vec::with_capacity(bytes.len());
+        records.iter().for_each(|record| encode(&mut again, record));
+        assert!(again == bytes, "a second spelling of {records:?}");
+    }
+    Verdict::of(&result)
+}
+
+/// Appends a record as its encoder does.
+pub fn encode(out: &mut Vec<u8>, record: &Record) {
+    match record {
+        Record::Append { replica, index, term, kind, copied, descriptor, crcs, payload } => {
+            put::append(out, *replica, (*index, *term), *kind, *copied, descriptor, crcs, *payload);
+        }
+        Record::HardState { replica, hard_state } => put::hard_state(out, *replica, *hard_state),
+        Record::Create(replica) => put::create(out, replica),
+        Record::ReplicaState(replica) => put::replica_state(out, replica),
+        Record::Destroy { replica } => put::destroy(out, *replica),
+        Record::Checkpoint(part) => put::checkpoint(out, part),
+        Record::Mount => put::mount(out),
+        Record::SegmentOpen { replicas } => put::segment_open(out, *replicas),
+        Record::Tombstones(replicas) => put::tombstones(out, replicas),
+        Record::Block(block) => put::block(out, block),
+        Record::Map(map) => put::map(out, map),
+        Record::LostEntry { replica, index, term, kind, descriptor, crcs, len_bytes } => {
+            put::lost_entry(out, *replica, (*index, *term), *kind, descriptor, crcs, *len_bytes);
+        }
+        Record::Cut { replica, last } => put::cut(out, *replica, *last),
+        Record::Reset { replica, index, term } => put::reset(out, *replica, *index, *term),
+    }
+}
+
+fn number(rng: &mut Rng) -> u64 {
+    if rng.chance(1, 12) { u64::MAX - rng.below(2) } else { rng.below(40) }
+}
+
+fn bytes(rng: &mut Rng, max: u64) -> Bytes {
+    let len = rng.below(max);
+    (0..len).map(|_| rng.next_u64() as u8).collect::<Vec<u8>>().into()
+}
+
+fn replica_record(rng: &mut Rng) -> ReplicaRecord {
+    let members = (0..rng.below(6)).map(|n| Member { replica: ReplicaId(n), osd: OsdId(n as u32) }).collect();
+    let pg = PgId { pool: PoolId(1), n: number(rng) as u32 };
+    let replica = ReplicaId(number(rng));
+    ReplicaRecord {
+        identity: ReplicaIdentity { pg, replica, lineage: number(rng), conf_epoch: Epoch(number(rng)), members },
+        hard_state: hard_state(rng),
+        decision: bytes(rng, 100),
+        damage: if rng.chance(1, 3) { "dämage".into() } else { String::new() },
+    }
+}
+
+fn hard_state(rng: &mut Rng) -> HardState {
+    let vote = rng.chance(1, 2).then(|| ReplicaId(number(rng)));
+    HardState { term: Term(number(rng)), vote, commit: Index(number(rng)) }
+}
+
+fn append(rng: &mut Rng) -> Record {
+    let range = SectorRange::new(rng.below(1000) as u32, rng.between(1, 40) as u32);
+    let has_payload = rng.chance(2, 3);
+    let values = (0..range.fragment_count()).map(|_| rng.next_u64() as u32).collect();
+    let crcs = if has_payload { Crcs { start: range.start, values } } else { Crcs::default() };
+    let len = if has_payload { range.len_bytes() as u32 } else { 0 };
+    Record::Append {
+        replica: ReplicaId(number(rng)),
+        index: Index(number(rng)),
+        term: Term(number(rng)),
+        kind: [EntryKind::Normal, EntryKind::ConfChange, EntryKind::ConfChangeV2][rng.below(3) as usize],
+        copied: rng.chance(1, 4),
+        descriptor: bytes(rng, 80),
+        crcs,
+        payload: PayloadAt { offset: rng.below(64) as u32 * 512, len },
+    }
+}
+
+/// A record of any kind.
+pub fn record(rng: &mut Rng) -> Record {
+    let replica = ReplicaId(number(rng));
+    match rng.below(14) {
+        0 | 1 => append(rng),
+        12 => Record::Cut { replica, last: Index(number(rng)) },
+        13 => Record::LostEntry {
+            replica,
+            index: Index(number(rng)),
+            term: Term(number(rng)),
+            kind: EntryKind::Normal,
+            descriptor: bytes(rng, 80),
+            crcs: Crcs { start: 7, values: vec![1, 2] },
+            len_bytes: 1024,
+        },
+        2 => Record::HardState { replica, hard_state: hard_state(rng) },
+        3 => Record::Create(replica_record(rng)),
+        4 => Record::ReplicaState(replica_record(rng)),
+        5 => Record::Destroy { replica },
+        6 => Record::Checkpoint(CheckpointPart { id: number(rng), part: 1, parts: 3, bytes: bytes(rng, 200) }),
+        7 => Record::Mount,
+        8 => Record::SegmentOpen { replicas: number(rng) as u32 },
+        9 => Record::Tombstones((0..rng.below(9)).map(|_| ReplicaId(number(rng))).collect()),
+        10 => Record::Block(BlockRecord {
+            replica,
+            chunk: ChunkKey { volume: VolumeId(number(rng)), index: number(rng) as u32 },
+            block: rng.below(4096) as u16,
+            index: Index(number(rng)),
+            crc: rng.next_u64() as u32,
+            payload: PayloadAt { offset: 4096, len: 4096 },
+        }),
+        _ if rng.chance(1, 2) => Record::Map(bytes(rng, 100)),
+        _ => Record::Reset { replica, index: Index(number(rng)), term: Term(number(rng)) },
+    }
+}
+
+pub fn seed(rng: &mut Rng) -> Vec<u8> {
+    let records: Vec<Record> = (0..rng.between(1, 6)).map(|_| record(rng)).collect();
+    let mut body = Vec::new();
+    records.iter().for_each(|r| encode(&mut body, r));
+    let header = BatchHeader {
+        header_len: (FIXED_LEN + body.len()).next_multiple_of(BATCH_ALIGN) as u32,
+        records_len: body.len() as u32,
+        record_count: records.len() as u32,
+        records_crc: crc32c(&body),
+        payload_len: 8192,
+        salt: 5,
+        mount: 3,
+        seq: 900,
+        offset: OFFSET,
+        durable_seq: 899,
+        tail_seq: 100,
+        segment_seq: 880,
+    };
+    [&header.encode(UUID)[..], &body].concat()
+}
+
+/// Mends lengths, the count and both checksums; cuts the last record to what is there.
+#[allow(clippy::ptr_arg)] // one type for all targets, and some change the length
+pub fn fix(data: &mut Vec<u8>) {
+    if data.len() < FIXED_LEN {
+        return;
+    }
+    let records_len = data.len() - FIXED_LEN;
+    let header_len = data.len().next_multiple_of(BATCH_ALIGN) as u32;
+    let count = walk(&mut data[FIXED_LEN..]);
+    data[..12].copy_from_slice(b"BSLTBTCH\x01\0\0\0");
+    data[16..20].copy_from_slice(&header_len.to_le_bytes());
+    data[20..24].copy_from_slice(&(records_len as u32).to_le_bytes());
+    data[24..28].copy_from_slice(&count.to_le_bytes());
+    let records_crc = crc32c(&data[FIXED_LEN..]);
+    data[28..32].copy_from_slice(&records_crc.to_le_bytes());
+    data[64..72].copy_from_slice(&OFFSET.to_le_bytes());
+    seal(&mut data[..FIXED_LEN], UUID);
+}
+
+/// Mends the checksum of a fixed header.
+pub fn seal(header: &mut [u8], uuid: OsdUuid) {
+    header[12..16].fill(0);
+    let crc = types::crc::append(crc32c(&uuid.0), &header[..FIXED_LEN]);
+    header[12..16].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Counts the records; one that leaves the batch is cut.
+pub fn walk(records: &mut [u8]) -> u32 {
+    const RECORD: usize = 40;
+    let (mut at, mut count) = (0, 0);
+    while at + RECORD <= records.len() {
+        let len = u32::from_le_bytes([records[at + 4], records[at + 5], records[at + 6], records[at + 7]]) as usize;
+        let left = records.len() - at - RECORD;
+        if len > left {
+            records[at + 4..at + 8].copy_from_slice(&(left as u32).to_le_bytes());
+        }
+        at += (RECORD + len.min(left)).next_multiple_of(8);
+        count += 1;
+    }
+    count
+}

@@ -1,0 +1,170 @@
+//! A whole device with damage that its checksums do not show: scan, replay, checkpoint, birth of the groups.
+//!
+//! A device is made once, by an engine that has lived: entries, a checkpoint, a replaced tail, a tombstone.
+//! Input: changes, each a place in what is used of it, a few bytes, and whether the checksums around them are
+//! mended. Laws: the mount ends, with replicas or with a reason; what it gives is contiguous and verified; a
+//! group starts from it or refuses; nothing panics.
+
+use crate::source::Source;
+use crate::store_model::{Story, chunks, told};
+use crate::{Verdict, log};
+use engine::{Engine, EngineConfig, EngineEvent};
+use env::sim::World;
+use env::{DiskSpec, Env};
+use group::{Group, GroupConfig};
+use layout::log::{BATCH_ALIGN, FIXED_LEN};
+use std::sync::OnceLock;
+use types::rng::Rng;
+use types::store::Recovered;
+use types::{SectorRange, Time, crc32c};
+
+const DEVICE: &str = "device";
+/// Steps of the world in which a mount ends.
+const STEPS_MAX: usize = 4000;
+
+/// The device as the story left it: the pages that are not zero.
+fn story() -> &'static Story {
+    static STORY: OnceLock<Story> = OnceLock::new();
+    STORY.get_or_init(told)
+}
+
+/// Places that mean something: fixed headers and records of batches, superblocks, slots.
+fn place(source: &mut Source<'_>) -> (usize, usize) {
+    let story = story();
+    let page = source.below(story.pages.len() as u32) as usize;
+    let at = match source.below(4) {
+        0 => source.below(FIXED_LEN as u32),
+        1 => FIXED_LEN as u32 + source.below(512),
+        2 => FIXED_LEN as u32 + source.below(3000),
+        _ => source.below(4096),
+    };
+    (page, at as usize)
+}
+
+/// Applies the changes to a copy of the pages.
+fn changed(source: &mut Source<'_>) -> Vec<(u64, Vec<u8>)> {
+    let mut pages = story().pages.clone();
+    while !source.is_empty() {
+        let (page, at) = place(source);
+        let how = source.byte();
+        let (offset, bytes) = &mut pages[page];
+        let width = [1, 2, 4, 8][usize::from(how & 3)];
+        let value = match how >> 2 & 3 {
+            0 => u64::MAX,
+            1 => u64::from(source.byte()),
+            2 => source.u64(),
+            _ => u64::from(bytes[at]) ^ 1 << (how & 7),
+        };
+        for (n, byte) in bytes.iter_mut().skip(at).take(width).enumerate() {
+            *byte = (value >> (8 * n)) as u8;
+        }
+        if how & 0xe0 != 0 {
+            mend(*offset, bytes);
+        }
+    }
+    pages
+}
+
+/// If the page begins a batch whose records lie in it: mends both checksums. A superblock likewise.
+fn mend(offset: u64, page: &mut [u8]) {
+    if page.starts_with(b"BSLTBTCH") {
+        let len = u32::from_le_bytes([page[20], page[21], page[22], page[23]]) as usize;
+        if let Some(records) = page.get(FIXED_LEN..FIXED_LEN.saturating_add(len)) {
+            let crc = crc32c(records);
+            page[28..32].copy_from_slice(&crc.to_le_bytes());
+        }
+        log::seal(page, log::UUID);
+    } else if page.starts_with(b"BSLTSUPR") {
+        let mut whole = page.to_vec();
+        crate::home::superblock_fix(&mut whole);
+        page.copy_from_slice(&whole);
+    }
+    assert!(offset.is_multiple_of(BATCH_ALIGN as u64));
+}
+
+/// What the mount of these pages ends with.
+fn mount(pages: &[(u64, Vec<u8>)], seed: u64) -> (World, Box<dyn Env>, Engine, Option<Vec<Recovered>>) {
+    let world = World::new(seed);
+    let node = world.add_node("osd");
+    world.create_disk(node, DEVICE, story().device_bytes, true);
+    let image = world.disk_image(node, DEVICE);
+    pages.iter().for_each(|(at, bytes)| image.write(*at, bytes));
+    let mut env = world.env(node);
+    let spec = DiskSpec { path: DEVICE.into(), assume_plp: false, read_only: false };
+    let disk = env.open_disk(&spec).expect("it was just made");
+    let mut engine = Engine::new(EngineConfig::default(), disk, story().ids, seed);
+    let (mut ops, mut events, mut out) = (Vec::new(), Vec::new(), Vec::new());
+    engine.start(env.now(), &mut ops);
+    for _ in 0..STEPS_MAX {
+        env.turn(&mut ops, &mut events, Time::NEVER).expect("a simulated ring does not fail");
+        for event in events.drain(..) {
+            engine.handle_event(env.now(), event, &mut ops, &mut out);
+        }
+        engine.end_turn(env.now(), &mut ops, &mut out);
+        for event in out.drain(..) {
+            match event {
+                EngineEvent::Mounted(found) => return (world, Box::new(env), engine, Some(found)),
+                EngineEvent::MountFailed(_) => return (world, Box::new(env), engine, None),
+                _ => {}
+            }
+        }
+        if ops.is_empty() {
+            let next = world.next_event_time().expect("a mount waits for something");
+            world.advance_to(next);
+        }
+    }
+    panic!("a mount does not end");
+}
+
+/// See the head of the file. First byte: the order of completions.
+pub fn run(data: &[u8]) -> Verdict {
+    let mut source = Source::new(data);
+    let seed = source.byte();
+    let pages = changed(&mut source);
+    let (_world, env, mut engine, found) = mount(&pages, seed.into());
+    let Some(found) = found else { return Verdict::Refused };
+    for recovered in found {
+        check(&recovered);
+        let replica = recovered.identity.replica;
+        let osd = recovered.identity.members.first().map_or(story().ids.1, |m| m.osd);
+        let now = env.now();
+        // A replica that has lost payload gets no group before it has it back.
+        if recovered.lost.is_empty()
+            && let Ok(mut group) = Group::new(GroupConfig::new(osd), recovered, now, 1)
+        {
+            let mut actions = Vec::new();
+            group.poll(now, &mut actions);
+            assert!(group.applied() <= group.commit());
+        }
+        let mut out = Vec::new();
+        for chunk in chunks() {
+            engine.read(1, replica, chunk, SectorRange::new(0, 64), &mut out);
+        }
+    }
+    Verdict::Taken
+}
+
+/// What a group may rely on.
+fn check(found: &Recovered) {
+    if found.damage.is_some() {
+        return;
+    }
+    let k = found.checkpoint.index;
+    let last = found.before.0.0.saturating_add(found.entries.len() as u64).max(k.0);
+    assert!(found.before.0 <= k && k <= found.hard_state.commit && found.hard_state.commit.0 <= last);
+    let mut before = found.before;
+    for entry in &found.entries {
+        assert!(entry.index.0 == before.0.0 + 1 && entry.term >= before.1, "{:?} after {before:?}", entry.index);
+        before = (entry.index, entry.term);
+        if let Some(count) = u32::try_from(entry.payload.len() / 512).ok().filter(|n| *n > 0) {
+            let range = SectorRange::checked(entry.crcs.start, count).expect("a payload lies in a chunk");
+            assert!(range.verify(&entry.payload, &entry.crcs.values), "an unverified payload");
+        }
+    }
+}
+
+/// No change, or a few.
+pub fn seed(rng: &mut Rng) -> Vec<u8> {
+    let len = rng.below(40);
+    (0..=len).map(|_| rng.next_u64() as u8).collect()
+}

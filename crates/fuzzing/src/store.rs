@@ -1,0 +1,217 @@
+//! What the thinking rooms keep: decision state, descriptors, meta's records.
+//!
+//! Laws: decision state and descriptors have one spelling; records that load, stored again, load as the same.
+
+use crate::source::Source;
+use crate::{Verdict, meter};
+use control::{
+    ClusterRecord, CountersRecord, Holder, OsdRecord, PgRecord, PoolRecord, PoolState, Record, Records, SegmentRecord,
+    StoredItem, VolumeRecord, VolumeState,
+};
+use group::decision::{Attached, Decision};
+use group::descriptor::{Command, Stamp, payload_len};
+use group::window::Window;
+use types::control::Attach;
+use types::limits::PART_MAX;
+use types::map::Member;
+use types::rng::Rng;
+use types::{
+    ChunkKey, ClusterId, Epoch, Incarnation, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SectorRange, SegmentIndex,
+    SessionId, VolumeId,
+};
+
+/// Reads a decision state and then decides some commands on it.
+pub fn decision(data: &[u8]) -> Verdict {
+    let Ok(mut decision) = meter::bounded(data.len(), 8, 4096, || Decision::decode(data)) else {
+        return Verdict::Refused;
+    };
+    assert!(decision.encode()[..] == *data, "a second spelling of {decision:?}");
+    // It was stored by a peer or by an earlier life: what is decided on it must not break us either.
+    let some: Vec<VolumeId> = decision.volumes.keys().copied().take(3).collect();
+    for volume in some {
+        let held = decision.volumes[&volume].clone();
+        for seq in [0, held.window.watermark, u64::MAX] {
+            let stamp = Stamp { session: held.session, epoch: held.epoch, seq, watermark: seq };
+            decision.decide(&Command::Skip { volume, stamp });
+        }
+        let order = decision.order.saturating_add(1);
+        let (session, epoch) = (SessionId(1), Epoch(1));
+        decision.decide(&Command::Attach(Attach { order, volume, session, epoch, chunk_count: 1 }));
+    }
+    let again = Decision::decode(&decision.encode());
+    assert!(again.as_ref() == Ok(&decision), "decided states are stored and read again");
+    Verdict::Taken
+}
+
+pub fn decision_seed(rng: &mut Rng) -> Vec<u8> {
+    let members: Vec<Member> =
+        (1..=rng.between(1, 5)).map(|n| Member { replica: ReplicaId(n * 3), osd: OsdId(n as u32) }).collect();
+    let mut decision = Decision::fresh(&members);
+    decision.order = rng.below(100);
+    for n in 0..rng.below(5) {
+        let window = Window { watermark: rng.below(1000), bits: std::array::from_fn(|_| rng.next_u64()) };
+        let attached = Attached { session: SessionId(n + 1), epoch: Epoch(n + 2), chunk_count: 64, window };
+        decision.volumes.insert(VolumeId(n * 5 + 1), attached);
+    }
+    decision.encode().to_vec()
+}
+
+/// Reads a descriptor.
+pub fn descriptor(data: &[u8]) -> Verdict {
+    let result = meter::bounded(data.len(), 0, 0, || Command::decode(data));
+    let len = payload_len(data);
+    assert!(len <= PART_MAX && len.is_multiple_of(512));
+    if let Ok(command) = &result {
+        let mut again = bytes::BytesMut::new();
+        command.encode(&mut again);
+        assert!(again[..] == *data, "a second spelling of {command:?}");
+    }
+    Verdict::of(&result)
+}
+
+pub fn descriptor_seed(rng: &mut Rng) -> Vec<u8> {
+    let stamp = Stamp { session: SessionId(5), epoch: Epoch(6), seq: rng.below(300), watermark: rng.below(50) };
+    let chunk = ChunkKey { volume: VolumeId(2), index: rng.below(100) as u32 };
+    let range = SectorRange::new(rng.below(32) as u32 * 1024, rng.between(1, 1024) as u32);
+    let command = match rng.below(5) {
+        0 => Command::Zero { chunk, range, stamp },
+        1 => Command::Skip { volume: chunk.volume, stamp },
+        2 => Command::Attach(Attach {
+            order: rng.below(9),
+            volume: chunk.volume,
+            session: SessionId(3),
+            epoch: Epoch(4),
+            chunk_count: 5,
+        }),
+        _ => Command::Write { chunk, range, stamp },
+    };
+    let mut out = bytes::BytesMut::new();
+    command.encode(&mut out);
+    out.to_vec()
+}
+
+/// Reads a metadata store. Input: lines of `key value`, as an operator would dump them.
+pub fn records(data: &[u8]) -> Verdict {
+    let items = items(data);
+    let held: usize = items.iter().map(|i| i.key.len() + i.value.len()).sum();
+    let result = meter::bounded(held, 400, 16 << 10, || Records::load(items));
+    if let Ok(records) = &result {
+        let again = Records::load(stored(records)).expect("what was loaded can be stored");
+        assert!(all(&again) == all(records), "stored and loaded again, it is another cluster");
+    }
+    Verdict::of(&result)
+}
+
+fn items(data: &[u8]) -> Vec<StoredItem> {
+    let line = |line: &[u8]| {
+        let cut = line.iter().position(|b| *b == b' ')?;
+        let key = String::from_utf8_lossy(&line[..cut]).into_owned();
+        Some(StoredItem { key, value: line[cut + 1..].to_vec(), version: 1 })
+    };
+    data.split(|b| *b == b'\n').filter_map(line).collect()
+}
+
+fn all(records: &Records) -> Vec<Record> {
+    let mut all: Vec<Record> = records.cluster.iter().cloned().map(Record::Cluster).collect();
+    all.push(Record::Counters(records.counters.clone()));
+    all.extend(records.osds.values().cloned().map(Record::Osd));
+    all.extend(records.pools.values().cloned().map(Record::Pool));
+    all.extend(records.pgs.values().cloned().map(Record::Pg));
+    all.extend(records.volumes.values().cloned().map(Record::Volume));
+    all.extend(records.segments.values().cloned().map(Record::Segment));
+    all
+}
+
+fn stored(records: &Records) -> Vec<StoredItem> {
+    let item = |r: Record| StoredItem { key: r.key().to_string(), value: r.encode(), version: 1 };
+    all(records).into_iter().map(item).collect()
+}
+
+fn sample_osd(n: u32) -> OsdRecord {
+    OsdRecord {
+        id: OsdId(n),
+        uuid: OsdUuid([n as u8; 16]),
+        host: format!("host{n}"),
+        rack: String::new(),
+        zone: String::new(),
+        capacity_bytes: 1 << 40,
+        weight: 1000,
+        is_in: true,
+        drain: false,
+        addr: Some(([127, 0, 0, 1], 7400 + n as u16).into()),
+        http: None,
+        incarnation: Incarnation(u64::from(n)),
+        poisoned: None,
+        created_ms: 5,
+    }
+}
+
+/// A small cluster: three OSDs, a pool, two volumes.
+pub fn sample_records(source: &mut Source<'_>) -> Vec<Record> {
+    let pool = PoolRecord {
+        id: PoolId(1),
+        name: "p".into(),
+        replicas: 3,
+        domain: "osd".into(),
+        pg_count: 2,
+        pgs_made: 2,
+        state: PoolState::Ready,
+        created_ms: 6,
+    };
+    let member = |n: u32, k: u32| Member { replica: ReplicaId(u64::from(n * 3 + k)), osd: OsdId(k) };
+    let pg = |n: u32| PgId { pool: PoolId(1), n };
+    let pg_record = |n: u32| PgRecord {
+        pg: pg(n),
+        lineage: 1,
+        conf_epoch: Epoch(1),
+        members: (1..=3).map(|k| member(n, k)).collect(),
+        order: 4,
+    };
+    let holder =
+        source.flag().then(|| Holder { name: "vm".into(), address: "10.0.0.9".into(), since_ms: 9, client: 1, ask: 1 });
+    let volume = |n: u64| VolumeRecord {
+        id: VolumeId(n),
+        pool: PoolId(1),
+        name: format!("v{n}"),
+        len_bytes: 3 << 30,
+        epoch: Epoch(2),
+        session: SessionId(if holder.is_some() { n } else { 0 }),
+        holder: holder.clone(),
+        settled: n == 1,
+        state: VolumeState::Ready,
+        created_ms: 7,
+    };
+    let segment =
+        |n: u32| SegmentRecord { volume: VolumeId(1), index: SegmentIndex(n), pg: pg(n % 2), pending: n == 1 };
+    let counters = CountersRecord {
+        next_osd: 4,
+        next_pool: 2,
+        next_replica: 10,
+        next_volume: 3,
+        next_session: 3,
+        map_epoch: Epoch(3),
+    };
+    let mut all = vec![
+        Record::Cluster(ClusterRecord { id: ClusterId([7; 16]), created_ms: 1 }),
+        Record::Counters(counters),
+        Record::Pool(pool),
+    ];
+    all.extend((1..=3).map(sample_osd).map(Record::Osd));
+    all.extend((0..2).map(pg_record).map(Record::Pg));
+    all.extend((1..=2).map(volume).map(Record::Volume));
+    all.extend((0..2).map(segment).map(Record::Segment));
+    all
+}
+
+pub fn records_seed(rng: &mut Rng) -> Vec<u8> {
+    let choice = [rng.next_u64() as u8];
+    let mut all = sample_records(&mut Source::new(&choice));
+    // A few of them, so that a change hits something that matters.
+    let keep = rng.between(2, all.len() as u64) as usize;
+    while all.len() > keep {
+        let at = rng.between(1, all.len() as u64 - 1) as usize;
+        all.remove(at);
+    }
+    let line = |r: &Record| [r.key().to_string().as_bytes(), b" ", &r.encode(), b"\n"].concat();
+    all.iter().flat_map(line).collect()
+}

@@ -1,0 +1,135 @@
+//! The engine against a model in memory, on the simulated disk: typed operations out of bytes.
+//!
+//! Operations: append (perhaps over an uncommitted tail), commit and apply, read, rounds, streams staged and
+//! installed, replicas made and destroyed; the process killed, the power cut, bits flipped, reads, writes and
+//! flushes that fail.
+//!
+//! Laws: nothing that was acknowledged is lost; a read gives the model's bytes or an error, and an error only
+//! when the disk was damaged or failed; decision state is exact as of K; a sound disk damages no replica; one
+//! flipped bit under a sealed log is never silent. After more damage than one flip a tail may be gone (that is
+//! a disk that took back what it had made durable), but what is left is genuine.
+
+mod model;
+mod rig;
+
+use crate::Verdict;
+use crate::source::Source;
+use rig::Rig;
+use std::time::Duration;
+use types::store::Effect;
+use types::{ReplicaId, SectorRange};
+
+pub use rig::{Story, chunks, device_image, device_len, ids};
+
+/// Sectors of each chunk that are used.
+const SECTORS: u32 = 192;
+const REPLICAS: u32 = 3;
+
+/// First byte: seed of the disk's own choices. Second: settings.
+pub fn run(data: &[u8]) -> Verdict {
+    let mut source = Source::new(data);
+    let (seed, settings) = (source.byte(), source.byte());
+    let mut rig = Rig::new(seed, settings);
+    for id in 1..=u64::from(REPLICAS) {
+        rig.create(ReplicaId(id));
+    }
+    rig.settle();
+    while !source.is_empty() && rig.lives() {
+        step(&mut rig, &mut source);
+    }
+    rig.calm_down();
+    if rig.lives() {
+        rig.restart();
+    }
+    if rig.checked_reads > 0 { Verdict::Taken } else { Verdict::Refused }
+}
+
+fn range(source: &mut Source<'_>) -> SectorRange {
+    let start = source.below(SECTORS);
+    match source.below(3) {
+        0 => SectorRange::new(start / 8 * 8, 8),
+        1 => SectorRange::new(start, 1 + source.below(40).min(SECTORS - start - 1)),
+        _ => SectorRange::new(start / 8 * 8, SECTORS - start / 8 * 8),
+    }
+}
+
+fn effect(source: &mut Source<'_>) -> Effect {
+    let chunk = chunks()[source.below(4) as usize];
+    let range = range(source);
+    match source.byte() {
+        0..=7 => Effect::None,
+        8..=40 => Effect::Zero { chunk, range },
+        41..=50 => Effect::Cut { volume: chunk.volume, from_chunk: source.below(3) },
+        _ => Effect::Write { chunk, range },
+    }
+}
+
+fn step(rig: &mut Rig, source: &mut Source<'_>) {
+    let replica = ReplicaId(u64::from(1 + source.below(REPLICAS)));
+    match source.below(32) {
+        0..=7 => {
+            let back = if source.byte() > 220 { u64::from(source.below(8)) } else { 0 };
+            let effects = (0..1 + source.below(4)).map(|_| effect(source)).collect();
+            rig.append(replica, back, effects);
+        }
+        8..=11 => rig.commit(replica),
+        12..=14 => {
+            let chunk = chunks()[source.below(4) as usize];
+            let range = range(source);
+            rig.read(replica, chunk, range);
+        }
+        15..=19 => rig.turn(source.below(8)),
+        20 => rig.round(),
+        21 => rig.settle(),
+        22 => rig.pass(Duration::from_millis(u64::from(source.byte()))),
+        23 => rig.crash(source.flag()),
+        24 => rig.flip(source.u32(), source.byte()),
+        25 => {
+            let (what, n) = (source.below(4), source.below(24));
+            rig.fail(what, n);
+        }
+        26 => rig.destroy_and_create(replica, source.byte()),
+        27 => {
+            let effects = (0..1 + source.below(6)).map(|_| effect(source)).collect();
+            rig.stream(replica, effects, source.byte());
+        }
+        28 => rig.set_map(source.byte()),
+        // The common case of a life: something written, committed and read back.
+        29 | 30 => {
+            let effects = (0..1 + source.below(3)).map(|_| effect(source)).collect();
+            rig.append(replica, 0, effects);
+            rig.turn(12);
+            rig.commit(replica);
+        }
+        _ => rig.check_all(),
+    }
+}
+
+/// A device on which something of everything has happened.
+pub fn told() -> Story {
+    let mut rig = Rig::new(7, 8);
+    (1..=3).for_each(|id| rig.create(ReplicaId(id)));
+    rig.settle();
+    let bytes: Vec<u8> = (0..400u32).map(|n| (n * n + n / 7) as u8).collect();
+    let mut source = Source::new(&bytes);
+    for n in 0..24 {
+        let replica = ReplicaId(1 + n % 3);
+        let effects = (0..1 + n % 3).map(|_| effect(&mut source)).collect();
+        rig.append(replica, 0, effects);
+        rig.turn(12);
+        if n % 5 != 4 {
+            rig.commit(replica);
+        }
+        match n {
+            8 => rig.round(),
+            12 => rig.set_map(40),
+            14 => rig.destroy_and_create(ReplicaId(3), 255),
+            16 => rig.crash(true),
+            18 => rig.append(ReplicaId(1), 1, vec![Effect::None]),
+            20 => rig.stream(ReplicaId(2), vec![effect(&mut source)], 255),
+            _ => {}
+        }
+    }
+    rig.settle();
+    rig.image()
+}

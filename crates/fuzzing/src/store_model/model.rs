@@ -1,0 +1,157 @@
+//! What a replica must hold: its entries, and the sectors that applying them gives.
+//!
+//! Invariant: plain and slow; no idea of logs, rounds or disks.
+
+use super::SECTORS;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use types::store::{Crcs, DecisionState, Effect, HardState};
+use types::{ChunkKey, Entry, EntryKind, Index, IoBuf, IoBufMut, ReplicaId, SectorRange, Term};
+
+#[derive(Clone, Copy, Debug)]
+pub struct Made {
+    pub term: Term,
+    pub effect: Effect,
+}
+
+/// Who holds an applied sector: the entry's index and term; index 0 is zeros.
+type Stamp = (u64, Term);
+
+/// A raft group of one, reduced to what the engine sees.
+#[derive(Clone, Debug)]
+pub struct Model {
+    pub replica: ReplicaId,
+    pub term: Term,
+    /// Entry i is at i - 1.
+    pub made: Vec<Made>,
+    /// Everything that was ever appended: what replaced an entry may be lost, and the entry come back.
+    pub history: BTreeMap<(u64, Term), Effect>,
+    /// Highest index that an acknowledgement has covered, and the commit with it.
+    pub durable: u64,
+    pub durable_commit: u64,
+    pub hard_state: HardState,
+    pub applied: u64,
+    pub sectors: BTreeMap<ChunkKey, Vec<Stamp>>,
+    /// Tickets in flight: (ticket, last index, commit).
+    pub tickets: Vec<(u64, u64, u64)>,
+    /// Reads in flight see what was applied when they came: nothing is applied meanwhile.
+    pub reading: u32,
+    /// The engine has said that it is damaged: it answers nothing.
+    pub damaged: bool,
+}
+
+impl Model {
+    pub fn new(replica: ReplicaId) -> Model {
+        Model {
+            replica,
+            term: Term(1),
+            made: Vec::new(),
+            history: BTreeMap::new(),
+            durable: 0,
+            durable_commit: 0,
+            hard_state: HardState { term: Term(1), vote: None, commit: Index(0) },
+            applied: 0,
+            sectors: BTreeMap::new(),
+            tickets: Vec::new(),
+            reading: 0,
+            damaged: false,
+        }
+    }
+
+    pub fn last(&self) -> u64 {
+        self.made.len() as u64
+    }
+
+    pub fn term_at(&self, index: u64) -> Term {
+        if index == 0 { Term(0) } else { self.made[index as usize - 1].term }
+    }
+
+    pub fn entry(&self, index: u64) -> Entry {
+        self.entry_of(index, self.term_at(index)).expect("it was made")
+    }
+
+    /// `None`: nothing like that was ever appended.
+    pub fn entry_of(&self, index: u64, term: Term) -> Option<Entry> {
+        let (payload, crcs) = match *self.history.get(&(index, term))? {
+            Effect::Write { range, .. } => {
+                let bytes = content(self.replica, (index, term), range);
+                let values = range.fragment_crcs(&bytes);
+                (bytes, Crcs { start: range.start, values })
+            }
+            _ => (IoBuf::EMPTY, Crcs::default()),
+        };
+        let descriptor = Bytes::from(format!("{}/{index}/{term}", self.replica));
+        Some(Entry { term, index: Index(index), kind: EntryKind::Normal, descriptor, payload, crcs })
+    }
+
+    /// Replaces everything from `from` on.
+    pub fn make(&mut self, from: u64, effects: Vec<Effect>) {
+        if from <= self.last() {
+            self.term = Term(self.term.0 + 1);
+            self.made.truncate(from as usize - 1);
+            self.durable = self.durable.min(from - 1);
+            self.tickets.iter_mut().for_each(|t| t.1 = t.1.min(from - 1));
+        }
+        self.hard_state.term = self.term;
+        for effect in effects {
+            self.made.push(Made { term: self.term, effect });
+            self.history.insert((self.last(), self.term), effect);
+        }
+    }
+
+    /// Applies the next entry.
+    pub fn apply(&mut self) -> Effect {
+        let index = self.applied + 1;
+        let Made { term, effect } = self.made[index as usize - 1];
+        self.applied = index;
+        match effect {
+            Effect::None => {}
+            Effect::Write { chunk, range } => self.put(chunk, range, (index, term)),
+            Effect::Zero { chunk, range } => self.put(chunk, range, (0, Term(0))),
+            Effect::Cut { volume, from_chunk } => {
+                self.sectors.retain(|key, _| key.volume != volume || key.index < from_chunk);
+            }
+        }
+        effect
+    }
+
+    fn put(&mut self, chunk: ChunkKey, range: SectorRange, stamp: Stamp) {
+        let sectors = self.sectors.entry(chunk).or_insert_with(|| vec![(0, Term(0)); SECTORS as usize]);
+        sectors[range.start as usize..range.end() as usize].fill(stamp);
+    }
+
+    /// The bytes that a read must give.
+    pub fn expected(&self, chunk: ChunkKey, range: SectorRange) -> Vec<u8> {
+        let mut out = vec![0; range.len_bytes()];
+        let Some(sectors) = self.sectors.get(&chunk) else { return out };
+        for (n, sector) in (range.start..range.end()).enumerate() {
+            let stamp = sectors[sector as usize];
+            if stamp.0 > 0 {
+                let one = SectorRange::new(sector, 1);
+                out[n * 512..][..512].copy_from_slice(&content(self.replica, stamp, one));
+            }
+        }
+        out
+    }
+
+    /// Decision state as of the applied index.
+    pub fn decision(&self) -> DecisionState {
+        let (index, term) = (Index(self.applied), self.term_at(self.applied));
+        DecisionState { replica: self.replica, index, term, bytes: decision_bytes(self.replica, index) }
+    }
+}
+
+/// Up to several pages long.
+pub fn decision_bytes(replica: ReplicaId, index: Index) -> Bytes {
+    Bytes::from(format!("decision of {replica} at {index}").repeat(1 + index.0 as usize % 200))
+}
+
+/// Every sector says whose it is.
+fn content(replica: ReplicaId, (index, term): Stamp, range: SectorRange) -> IoBuf {
+    let mut bytes = IoBufMut::new(range.len_bytes());
+    for (n, sector) in (range.start..range.end()).enumerate() {
+        let stamp = [replica.0, index, term.0, u64::from(sector)].map(u64::to_le_bytes).concat();
+        bytes[n * 512..][..512].chunks_mut(32).for_each(|piece| piece.copy_from_slice(&stamp));
+    }
+    bytes.freeze()
+}

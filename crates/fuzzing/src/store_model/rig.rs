@@ -1,0 +1,725 @@
+//! The engine on a simulated disk, with models that check everything it says.
+//!
+//! The steps come in as method calls; assertions go out. Invariant: what the rig asks of the engine is what a
+//! group may ask; the faults are the disk's alone.
+
+use super::SECTORS;
+use super::model::{Made, Model, decision_bytes};
+use engine::{Engine, EngineConfig, EngineEvent, FormatParams, MountError, ReadData, ReadError, Superblock};
+use env::sim::{NodeId, SimEnv, World};
+use env::{DiskSpec, Env, Event, Op};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use types::map::Member;
+use types::store::{DecisionState, Effect, HardState, Persist, Recovered, ReplicaIdentity};
+use types::{
+    ChunkKey, ClusterId, Epoch, Index, IoBuf, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SectorRange, Term, VolumeId,
+};
+
+const IDS: (ClusterId, OsdId, OsdUuid) = (ClusterId([7; 16]), OsdId(3), OsdUuid([9; 16]));
+const DEVICE: &str = "device";
+const DISK_LEN: u64 = 48 << 20;
+/// Turns after which something that should rest does not.
+const SETTLE_MAX: usize = 20_000;
+
+pub fn device_len() -> u64 {
+    DISK_LEN
+}
+
+/// Whose device it is.
+pub fn ids() -> (ClusterId, OsdId, OsdUuid) {
+    IDS
+}
+
+pub fn chunks() -> [ChunkKey; 4] {
+    let key = |volume, index| ChunkKey { volume: VolumeId(volume), index };
+    [key(1, 0), key(1, 1), key(1, 2), key(2, 0)]
+}
+
+pub fn identity(replica: ReplicaId) -> ReplicaIdentity {
+    let members = vec![Member { replica, osd: IDS.1 }];
+    let pg = PgId { pool: PoolId(1), n: replica.0 as u32 };
+    ReplicaIdentity { pg, replica, lineage: 1, conf_epoch: Epoch(1), members }
+}
+
+/// What formatting writes.
+pub fn device_image() -> (Superblock, Vec<(u64, IoBuf)>) {
+    let (cluster, osd, uuid) = IDS;
+    let (log_bytes, segment_bytes) = (16 << 20, 1 << 20);
+    let params = FormatParams { cluster, osd, uuid, log_bytes, segment_bytes, force: false, prezero: false, unix_s: 0 };
+    engine::format_image(DISK_LEN, &params, 77).expect("log and home fit")
+}
+
+/// A device's bytes at some moment.
+pub struct Story {
+    pub device_bytes: u64,
+    pub ids: (ClusterId, OsdId, OsdUuid),
+    /// Pages that are not zero, with their offsets.
+    pub pages: Vec<(u64, Vec<u8>)>,
+}
+
+/// What was done to the disk since the last mount.
+#[derive(Clone, Copy, Debug, Default)]
+struct Damage {
+    flips: u32,
+    /// A flip hit a log whose end was not sealed yet, or there was more than one: a tail may be gone.
+    tail_in_doubt: bool,
+    /// Reads may fail.
+    read_errors: bool,
+    /// A write or flush was made to fail: the store may be poisoned.
+    write_errors: bool,
+}
+
+/// A read in flight.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    replica: ReplicaId,
+    chunk: ChunkKey,
+    range: SectorRange,
+    /// Of a replica that had been told to be damaged.
+    of_damaged: bool,
+}
+
+pub struct Rig {
+    world: World,
+    node: NodeId,
+    env: SimEnv,
+    engine: Engine,
+    config: EngineConfig,
+    models: BTreeMap<ReplicaId, Model>,
+    ops: Vec<Op>,
+    events: Vec<Event>,
+    ticket: u64,
+    reads: BTreeMap<u64, Asked>,
+    /// Ever flipped: home stays damaged for good.
+    rotten: bool,
+    /// Reads have failed: what a round cannot read damages its replica, and that is remembered.
+    unread: bool,
+    damage: Damage,
+    poisoned: bool,
+    dead: bool,
+    mounted: Option<Vec<Recovered>>,
+    mount_failed: Option<MountError>,
+    staged: u64,
+    unstaged: bool,
+    installed: Option<Recovered>,
+    refused: bool,
+    next_replica: u64,
+    /// The ids that steps call 1, 2, 3 now.
+    names: [ReplicaId; 3],
+    /// What may be the map after a restart: the last durable one, and later ones.
+    maps: Vec<Vec<u8>>,
+    /// Births and ends that were not acknowledged yet: a restart may undo them.
+    unborn: BTreeSet<ReplicaId>,
+    dying: BTreeSet<ReplicaId>,
+    pub checked_reads: u64,
+}
+
+impl Rig {
+    pub fn new(seed: u8, settings: u8) -> Rig {
+        let world = World::new(seed.into());
+        let node = world.add_node("osd");
+        world.create_disk(node, DEVICE, DISK_LEN, settings & 1 == 0);
+        let image = world.disk_image(node, DEVICE);
+        device_image().1.iter().for_each(|(at, bytes)| image.write(*at, bytes));
+        let config = EngineConfig {
+            round_pressure: [0.2, 0.3, 0.5, 2.0][usize::from(settings >> 1 & 3)],
+            round_idle: Duration::from_millis(if settings & 8 == 0 { 20 } else { 2000 }),
+            overlay_payload_max: if settings & 16 == 0 { 256 << 20 } else { 1 << 20 },
+            ..EngineConfig::default()
+        };
+        let (env, engine) = Rig::boot(&world, node, &config);
+        let mut rig = Rig {
+            world,
+            node,
+            env,
+            engine,
+            config,
+            models: BTreeMap::new(),
+            ops: Vec::new(),
+            events: Vec::new(),
+            ticket: 0,
+            reads: BTreeMap::new(),
+            rotten: false,
+            unread: false,
+            damage: Damage::default(),
+            poisoned: false,
+            dead: false,
+            mounted: None,
+            mount_failed: None,
+            staged: 0,
+            unstaged: false,
+            installed: None,
+            refused: false,
+            next_replica: 1,
+            names: [ReplicaId(1), ReplicaId(2), ReplicaId(3)],
+            maps: vec![Vec::new()],
+            unborn: BTreeSet::new(),
+            dying: BTreeSet::new(),
+            checked_reads: 0,
+        };
+        rig.mount();
+        assert!(rig.mounted.take().is_some_and(|found| found.is_empty()), "a formatted device mounts");
+        rig
+    }
+
+    /// From the start to the end of the mount; nothing else is asked of the engine.
+    fn mount(&mut self) {
+        self.engine.start(self.env.now(), &mut self.ops);
+        for _ in 0..SETTLE_MAX {
+            if self.mounted.is_some() || self.mount_failed.is_some() {
+                return;
+            }
+            self.turn(1);
+        }
+        panic!("a mount does not end");
+    }
+
+    fn boot(world: &World, node: NodeId, config: &EngineConfig) -> (SimEnv, Engine) {
+        let mut env = world.env(node);
+        let spec = DiskSpec { path: DEVICE.into(), assume_plp: false, read_only: false };
+        let disk = env.open_disk(&spec).expect("the lock died with the process");
+        let seed = env.random();
+        let engine = Engine::new(config.clone(), disk, IDS, seed);
+        (env, engine)
+    }
+
+    /// Whether there is still something to test: a device that no longer mounts is the end.
+    pub fn lives(&self) -> bool {
+        !self.dead
+    }
+
+    fn name(&self, replica: ReplicaId) -> ReplicaId {
+        self.names[replica.0 as usize - 1]
+    }
+
+    /// The model of a replica that takes part.
+    fn sound(&mut self, replica: ReplicaId) -> Option<&mut Model> {
+        let name = self.name(replica);
+        if self.poisoned { None } else { self.models.get_mut(&name).filter(|m| !m.damaged) }
+    }
+
+    pub fn create(&mut self, replica: ReplicaId) {
+        if self.poisoned {
+            return;
+        }
+        let id = ReplicaId(self.next_replica);
+        self.next_replica += 1;
+        self.names[replica.0 as usize - 1] = id;
+        let bytes = decision_bytes(id, Index(0));
+        self.engine.create_replica(identity(id), DecisionState { replica: id, index: Index(0), term: Term(0), bytes });
+        self.models.insert(id, Model::new(id));
+        self.unborn.insert(id);
+        // Until then nobody may hold it for made.
+        self.settle();
+    }
+
+    pub fn destroy_and_create(&mut self, replica: ReplicaId, dice: u8) {
+        if self.poisoned || dice < 128 {
+            return;
+        }
+        let id = self.name(replica);
+        self.engine.destroy_replica(id);
+        self.dying.insert(id);
+        self.models.remove(&id);
+        self.reads.retain(|_, asked| asked.replica != id);
+        self.create(replica);
+    }
+
+    pub fn append(&mut self, replica: ReplicaId, back: u64, effects: Vec<Effect>) {
+        if self.engine.pressure().max() >= 1.0 {
+            return;
+        }
+        self.ticket += 1;
+        let ticket = self.ticket;
+        let Some(model) = self.sound(replica) else { return };
+        let from = (model.last() + 1).saturating_sub(back).max(model.hard_state.commit.0 + 1);
+        model.make(from, effects);
+        let entries = (from..=model.last()).map(|i| model.entry(i)).collect();
+        model.tickets.push((ticket, model.last(), model.hard_state.commit.0));
+        let persist = Persist { replica: model.replica, ticket, hard_state: Some(model.hard_state), entries };
+        self.engine.append(persist);
+    }
+
+    /// Commits what is durable and applies it.
+    pub fn commit(&mut self, replica: ReplicaId) {
+        let Some(model) = self.sound(replica) else { return };
+        let to = model.durable;
+        if to <= model.hard_state.commit.0 || model.reading > 0 {
+            return;
+        }
+        model.hard_state.commit = Index(to);
+        let id = model.replica;
+        while self.models[&id].applied < to {
+            let model = self.models.get_mut(&id).expect("it was just seen");
+            let effect = model.apply();
+            let index = Index(model.applied);
+            self.engine.apply(id, index, effect);
+        }
+    }
+
+    pub fn read(&mut self, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) {
+        let id = self.name(replica);
+        let Some(model) = self.models.get_mut(&id) else { return };
+        model.reading += 1;
+        self.ticket += 1;
+        let of_damaged = model.damaged;
+        self.reads.insert(self.ticket, Asked { replica: id, chunk, range, of_damaged });
+        let mut out = Vec::new();
+        self.engine.read(self.ticket, id, chunk, range, &mut out);
+        self.take(out);
+    }
+
+    pub fn round(&mut self) {
+        if self.poisoned || self.mounted.is_some() {
+            return;
+        }
+        let states = self.models.values().filter(|m| !m.damaged).map(Model::decision).collect();
+        self.engine.begin_round(self.env.now(), states);
+    }
+
+    /// One turn of the loop, then up to `completions` more, each with what comes next.
+    pub fn turn(&mut self, completions: u32) {
+        self.end_turn();
+        for _ in 0..completions {
+            let Some(next) = self.world.next_event_time() else { break };
+            self.world.advance_to(next);
+            self.end_turn();
+        }
+    }
+
+    /// Events in, what follows from them, operations out: as the loop of an OSD does it.
+    fn end_turn(&mut self) {
+        self.exchange();
+        let now = self.env.now();
+        for event in std::mem::take(&mut self.events) {
+            let mut out = Vec::new();
+            self.engine.handle_event(now, event, &mut self.ops, &mut out);
+            self.take(out);
+        }
+        if self.engine.wants_round(now) {
+            self.round();
+        }
+        let mut out = Vec::new();
+        self.engine.end_turn(now, &mut self.ops, &mut out);
+        self.take(out);
+        self.exchange();
+    }
+
+    fn exchange(&mut self) {
+        let deadline = self.engine.next_deadline();
+        self.env.turn(&mut self.ops, &mut self.events, deadline).expect("a simulated ring does not fail");
+    }
+
+    pub fn pass(&mut self, time: Duration) {
+        self.world.advance_to(self.world.now() + time);
+        self.turn(4);
+    }
+
+    fn is_at_rest(&self) -> bool {
+        self.ops.is_empty() && self.events.is_empty() && self.world.next_event_time().is_none()
+    }
+
+    /// Turns until nothing moves and the log is sealed.
+    pub fn settle(&mut self) {
+        for _ in 0..SETTLE_MAX {
+            self.turn(16);
+            if !self.is_at_rest() {
+                continue;
+            }
+            let deadline = self.world.local_to_global(self.node, self.engine.next_deadline());
+            // A round that waits for idleness is not waited for.
+            if deadline > self.world.now() + Duration::from_millis(15) {
+                return;
+            }
+            self.world.advance_to(deadline.max(self.world.now() + Duration::from_micros(10)));
+        }
+        let (now, due) = (self.env.now(), self.engine.next_deadline());
+        panic!("the engine does not come to rest: {now:?}, due {due:?}, {:?}", self.engine.stats());
+    }
+
+    pub fn check_all(&mut self) {
+        for n in 1..=3 {
+            for chunk in chunks() {
+                self.read(ReplicaId(n), chunk, SectorRange::new(0, SECTORS));
+            }
+        }
+        self.settle();
+        assert!(self.reads.is_empty() || self.poisoned, "every read is answered");
+    }
+
+    pub fn set_map(&mut self, dice: u8) {
+        if !self.poisoned {
+            let map = vec![dice; usize::from(dice)];
+            self.engine.set_map(map.clone().into());
+            self.settle();
+            if !self.poisoned {
+                self.maps.clear();
+            }
+            self.maps.push(map);
+        }
+    }
+
+    pub fn flip(&mut self, place: u32, bit: u8) {
+        // Half of the flips hit what is in use: the head of the log and of home.
+        let superblock = device_image().0;
+        let areas = [
+            (0, 4096),
+            (superblock.log_start, 64 << 10),
+            (superblock.log_start, superblock.segment_bytes * 4),
+            (superblock.home_start, 256 << 10),
+            (superblock.home_start, 4 << 20),
+            (DISK_LEN - 4096, 4096),
+        ];
+        let (start, len) = areas[place as usize % areas.len()];
+        let was_at_rest = self.is_at_rest() && self.engine.next_deadline() > self.env.now() + Duration::from_millis(15);
+        self.world.disk_image(self.node, DEVICE).flip_bit(start + u64::from(place / 8) % len, bit);
+        self.damage.flips += 1;
+        self.damage.tail_in_doubt |= self.damage.flips > 1 || self.rotten || !was_at_rest;
+        self.rotten = true;
+    }
+
+    /// The n-th read, write or flush from now fails; or some reads do from now on.
+    pub fn fail(&mut self, what: u32, n: u32) {
+        self.world.disk_faults(self.node, DEVICE, |faults| match what {
+            0 => faults.fail_read = Some(n.into()),
+            1 => faults.fail_write = Some(n.into()),
+            2 => faults.fail_flush = Some(n.into()),
+            _ => faults.read_error_ppm = 20_000 * n,
+        });
+        match what {
+            1 | 2 => self.damage.write_errors = true,
+            _ => (self.damage.read_errors, self.unread) = (true, true),
+        }
+    }
+
+    fn mend_disk(&mut self) {
+        self.world.disk_faults(self.node, DEVICE, |faults| {
+            (faults.fail_read, faults.fail_write, faults.fail_flush, faults.read_error_ppm) = (None, None, None, 0);
+        });
+    }
+
+    pub fn crash(&mut self, power: bool) {
+        if power {
+            self.world.power_cut(self.node);
+        } else {
+            self.world.crash(self.node);
+        }
+        self.restart();
+    }
+
+    /// No more faults; everything comes to rest and is looked at.
+    pub fn calm_down(&mut self) {
+        if self.lives() {
+            self.mend_disk();
+            self.settle();
+            self.check_all();
+        }
+    }
+
+    /// A new life of the process on the same disk; checks what comes back.
+    pub fn restart(&mut self) {
+        self.world.crash(self.node);
+        self.mend_disk();
+        self.ops.clear();
+        self.events.clear();
+        self.reads.clear();
+        self.models.values_mut().for_each(|m| m.reading = 0);
+        (self.env, self.engine) = Rig::boot(&self.world, self.node, &self.config);
+        (self.poisoned, self.mounted, self.mount_failed) = (false, None, None);
+        self.mount();
+        let damage = std::mem::take(&mut self.damage);
+        if let Some(why) = self.mount_failed.take() {
+            assert!(self.rotten, "a sound device does not mount: {why}");
+            self.dead = true;
+            return;
+        }
+        let found = self.mounted.take().expect("a mount ends");
+        let here: Vec<ReplicaId> = found.iter().map(|r| r.identity.replica).collect();
+        for id in std::mem::take(&mut self.unborn) {
+            if !here.contains(&id) {
+                self.models.remove(&id);
+            }
+        }
+        let lost: Vec<ReplicaId> = self.models.keys().filter(|id| !here.contains(id)).copied().collect();
+        let map = self.engine.map().to_vec();
+        if damage.tail_in_doubt {
+            // Births and ends of the lost tail are undone: without a model there is nothing to compare.
+            lost.iter().for_each(|id| drop(self.models.remove(id)));
+            self.maps = vec![map.clone()];
+        }
+        assert!(damage.tail_in_doubt || lost.is_empty(), "{lost:?} are gone");
+        assert!(self.maps.contains(&map), "the map is another");
+        self.maps = vec![map];
+        for recovered in found {
+            self.check_recovered(recovered, damage);
+        }
+        self.check_all();
+    }
+
+    /// What the group is born from; afterwards model and engine stand at the same index.
+    fn check_recovered(&mut self, found: Recovered, damage: Damage) {
+        let replica = found.identity.replica;
+        let Some(model) = self.models.get_mut(&replica) else {
+            let undone = damage.tail_in_doubt || self.dying.contains(&replica);
+            self.dying.insert(replica);
+            assert!(undone, "{replica} was destroyed");
+            return;
+        };
+        if let Some(reason) = &found.damage {
+            assert!(self.rotten || self.unread, "{replica} is damaged on a sound disk: {reason}");
+            model.damaged = true;
+            return;
+        }
+        if !found.lost.is_empty() {
+            // It names what it lost and waits for its peers: there are none here.
+            assert!(self.rotten, "{replica} has lost payload on a sound disk: {:?}", found.lost);
+            model.damaged = true;
+            return;
+        }
+        // What was found while it ran is found again, or is not read any more.
+        model.damaged = false;
+        assert_eq!(found.identity, identity(replica));
+        let k = found.checkpoint.index;
+        let last = (found.before.0.0 + found.entries.len() as u64).max(k.0);
+        let commit = found.hard_state.commit.0;
+        assert!(k.0 <= commit && commit <= last, "K {k}, commit {commit}, last {last}");
+        assert!(found.before.0 <= k, "entries begin at or below K");
+        if !damage.tail_in_doubt {
+            assert!(last >= model.durable, "{replica}: {} was acknowledged, {last} came back", model.durable);
+            assert!(commit >= model.durable_commit, "{replica}: commit {} came back as {commit}", model.durable_commit);
+        }
+        assert_eq!(found.checkpoint.bytes, decision_bytes(replica, k), "decision state is exact as of K");
+        for (n, entry) in found.entries.iter().enumerate() {
+            let index = found.before.0.0 + 1 + n as u64;
+            let genuine = model.entry_of(index, entry.term);
+            assert!(genuine.as_ref() == Some(entry), "{replica}: entry {index} was never appended so");
+            let known = model.made.get(index as usize - 1).is_some_and(|m| m.term == entry.term);
+            if known {
+                continue;
+            }
+            assert!(index > model.durable || damage.tail_in_doubt, "acknowledged entry {index} is another");
+            model.made.truncate(index as usize - 1);
+            assert_eq!(model.last() + 1, index, "{replica}: nothing stands before entry {index}");
+            model.made.push(Made { term: entry.term, effect: model.history[&(index, entry.term)] });
+        }
+        model.made.truncate(last as usize);
+        assert_eq!(model.last(), last, "{replica}: entries are missing");
+        assert_eq!(found.before.1, model.term_at(found.before.0.0), "term before the entries of {replica}");
+        assert_eq!(found.checkpoint.term, model.term_at(k.0));
+        model.tickets.clear();
+        (model.durable, model.durable_commit) = (last, commit);
+        model.hard_state = found.hard_state;
+        model.term = model.term.max(found.hard_state.term);
+        // The model redoes all, the engine what is above K.
+        model.sectors.clear();
+        model.applied = 0;
+        for index in 1..=commit {
+            let effect = self.models.get_mut(&replica).expect("it was just seen").apply();
+            if index > k.0 {
+                self.engine.apply(replica, Index(index), effect);
+            }
+        }
+    }
+
+    /// What is on the device now.
+    pub fn image(&self) -> Story {
+        let image = self.world.disk_image(self.node, DEVICE);
+        let mut pages = Vec::new();
+        for at in (0..DISK_LEN).step_by(4096) {
+            let mut page = vec![0; 4096];
+            image.read(at, &mut page);
+            if page.iter().any(|b| *b != 0) {
+                pages.push((at, page));
+            }
+        }
+        Story { device_bytes: DISK_LEN, ids: IDS, pages }
+    }
+
+    /// A stream brings a replica to what it would be with `effects` more, which its log never sees.
+    pub fn stream(&mut self, replica: ReplicaId, effects: Vec<Effect>, dice: u8) {
+        self.settle();
+        let Some(old) = self.sound(replica).cloned() else { return };
+        let id = old.replica;
+        let mut new = old.clone();
+        new.made.truncate(new.applied as usize);
+        new.term = Term(old.term.0 + 3);
+        for effect in effects {
+            new.made.push(Made { term: new.term, effect });
+            new.history.insert((new.last(), new.term), effect);
+            new.apply();
+        }
+        let term = new.hard_state.term.max(new.term);
+        new.hard_state = HardState { term, vote: None, commit: Index(new.applied) };
+        (new.durable, new.durable_commit) = (new.applied, new.applied);
+        new.tickets.clear();
+        if !self.stage_all(&new) || dice < 40 {
+            return self.engine.unstage(id);
+        }
+        (self.installed, self.refused) = (None, false);
+        self.engine.install(new.decision());
+        // Its group stands aside meanwhile.
+        self.models.remove(&id);
+        if dice < 120 {
+            // The process dies somewhere in the installation: the replica is the old one or the new one.
+            self.turn(u32::from(dice % 32));
+            return self.die_while_installing(old, new, dice);
+        }
+        self.settle();
+        match self.installed.take() {
+            Some(found) => {
+                self.models.insert(id, new);
+                self.check_recovered(found, Damage::default());
+            }
+            None => {
+                assert!(self.refused || self.poisoned || self.rotten || self.damage.read_errors, "it has no end");
+                self.models.insert(id, old);
+            }
+        }
+    }
+
+    fn die_while_installing(&mut self, old: Model, new: Model, dice: u8) {
+        let came = self.installed.take().is_some();
+        if dice & 1 == 0 {
+            self.world.power_cut(self.node);
+        } else {
+            self.world.crash(self.node);
+        }
+        // Whichever comes back decides which model is held against it.
+        let id = old.replica;
+        let candidate = if came { new.clone() } else { old };
+        self.models.insert(id, candidate);
+        self.restart_as(id, new);
+    }
+
+    /// As [`Rig::restart`], but the replica may also be `other`.
+    fn restart_as(&mut self, id: ReplicaId, other: Model) {
+        self.world.crash(self.node);
+        self.mend_disk();
+        let (mut env, mut probe) = Rig::boot(&self.world, self.node, &self.config);
+        let (mut ops, mut events, mut out) = (Vec::new(), Vec::new(), Vec::new());
+        probe.start(env.now(), &mut ops);
+        let mounted = loop {
+            env.turn(&mut ops, &mut events, probe.next_deadline()).expect("a simulated ring does not fail");
+            for event in events.drain(..) {
+                probe.handle_event(env.now(), event, &mut ops, &mut out);
+            }
+            let end = out.drain(..).find_map(|event| match event {
+                EngineEvent::Mounted(found) => Some(Some(found)),
+                EngineEvent::MountFailed(_) => Some(None),
+                _ => None,
+            });
+            if let Some(end) = end {
+                break end;
+            }
+            match self.world.next_event_time() {
+                Some(next) if ops.is_empty() => self.world.advance_to(next),
+                _ => probe.end_turn(env.now(), &mut ops, &mut out),
+            }
+        };
+        let found = mounted.iter().flatten().find(|r| r.identity.replica == id);
+        if found.is_some_and(|r| r.checkpoint.index.0 >= other.applied && r.damage.is_none()) {
+            self.models.insert(id, other);
+        }
+        drop((env, probe));
+        self.restart();
+    }
+
+    /// Stages everything that `new` holds; false when there was no room.
+    fn stage_all(&mut self, new: &Model) -> bool {
+        self.unstaged = false;
+        for chunk in chunks() {
+            let range = SectorRange::new(0, SECTORS);
+            let bytes = new.expected(chunk, range);
+            let data = bytes.iter().any(|b| *b != 0).then(|| (IoBuf::copy_of(&bytes), range.fragment_crcs(&bytes)));
+            self.ticket += 1;
+            if !self.engine.stage(self.ticket, new.replica, chunk, range, data) {
+                return false;
+            }
+            let before = self.staged;
+            self.settle();
+            if self.staged == before || self.unstaged || self.poisoned {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn take(&mut self, events: Vec<EngineEvent>) {
+        for event in events {
+            match event {
+                EngineEvent::Mounted(recovered) => self.mounted = Some(recovered),
+                EngineEvent::MountFailed(error) => self.mount_failed = Some(error),
+                EngineEvent::Persisted { replica, ticket } => self.persisted(replica, ticket),
+                EngineEvent::ReadDone { token, result } => self.read_done(token, result),
+                EngineEvent::Staged { .. } => self.staged += 1,
+                EngineEvent::Unstaged { .. } => self.unstaged = true,
+                EngineEvent::Installed(recovered) => self.installed = Some(*recovered),
+                EngineEvent::InstallRefused { .. } => self.refused = true,
+                EngineEvent::Damaged { replica, reason } => {
+                    assert!(self.rotten || self.unread, "{replica} is damaged on a sound disk: {reason}");
+                    if let Some(model) = self.models.get_mut(&replica) {
+                        model.damaged = true;
+                    }
+                }
+                EngineEvent::Poisoned(reason) => {
+                    let failed = self.damage.write_errors || self.damage.read_errors;
+                    assert!(failed, "poisoned without a failure: {reason}");
+                    self.poisoned = true;
+                }
+                EngineEvent::Created(replica) => drop(self.unborn.remove(&replica)),
+                EngineEvent::Destroyed(replica) => drop(self.dying.remove(&replica)),
+                EngineEvent::BadBlocks { replica, reason, .. } => {
+                    assert!(self.rotten || self.unread, "{replica} has bad blocks on a sound disk: {reason}");
+                    // There is no peer that could give them.
+                    self.engine.mark_damaged(replica, reason);
+                    if let Some(model) = self.models.get_mut(&replica) {
+                        model.damaged = true;
+                    }
+                }
+                EngineEvent::Refilled { replica } => panic!("{replica} was given nothing"),
+                EngineEvent::Checkpointed(_) => {}
+            }
+        }
+    }
+
+    fn persisted(&mut self, replica: ReplicaId, ticket: u64) {
+        assert!(!self.poisoned, "an acknowledgement after the poison");
+        let Some(model) = self.models.get_mut(&replica) else { return };
+        let at = model.tickets.iter().position(|t| t.0 == ticket).expect("each ticket comes back once");
+        assert_eq!(at, 0, "tickets come back in order");
+        let (_, last, commit) = model.tickets.remove(0);
+        model.durable = model.durable.max(last);
+        model.durable_commit = model.durable_commit.max(commit);
+    }
+
+    fn read_done(&mut self, token: u64, result: Result<ReadData, ReadError>) {
+        let Some(Asked { replica, chunk, range, of_damaged }) = self.reads.remove(&token) else { return };
+        let model = self.models.get_mut(&replica).expect("reads of what is gone were forgotten");
+        model.reading -= 1;
+        let data = match result {
+            Ok(data) => data,
+            Err(why) => {
+                let excused = model.damaged
+                    || match &why {
+                        ReadError::Damaged { .. } => self.rotten,
+                        ReadError::BadBlocks { .. } => self.rotten || self.unread,
+                        ReadError::Poisoned => self.poisoned,
+                        ReadError::NoReplica(_) => false,
+                    };
+                assert!(excused, "{replica} {chunk} {range}: {why} on a sound disk");
+                return;
+            }
+        };
+        assert!(!of_damaged, "{replica} is damaged and answers");
+        self.checked_reads += 1;
+        let want = model.expected(chunk, range);
+        match data {
+            ReadData::Zeros => assert!(want.iter().all(|b| *b == 0), "{replica} {chunk} {range}: zeros"),
+            ReadData::Bytes { crcs, payload } => {
+                assert!(*payload == want[..], "{replica} {chunk} {range}: other bytes");
+                assert!(range.verify(&payload, &crcs), "{replica} {chunk} {range}: CRCs");
+            }
+        }
+    }
+}
