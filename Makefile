@@ -32,6 +32,11 @@ failure-report: ## real processes killed, stopped, filled up and lied to: a tabl
 	@cargo build --quiet --package cli --package testkit
 	@cargo run --quiet --package testkit -- $(ARGS)
 
+chaos: ## real processes in a storm of faults, judged by what clients saw: make chaos MINUTES=10 SEED=1
+	@scripts/setup
+	@cargo build --quiet --package cli --package testkit
+	@cargo run --quiet --package testkit -- chaos --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) $(ARGS)
+
 bench: ## first figures beside the floor of the same run (release build)
 	@scripts/bench
 
@@ -39,4 +44,4 @@ deny: ## install cargo-deny if it is missing and check licences, bans, sources
 	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny@0.20.2
 	@cargo deny check bans licenses sources
 
-.PHONY: help up down test readme sim sim-long fuzz failure-report bench deny
+.PHONY: help up down test readme sim sim-long fuzz failure-report chaos bench deny

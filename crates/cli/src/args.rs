@@ -113,6 +113,9 @@ pub struct MetaArgs {
     /// gRPC address
     #[arg(long, default_value = "127.0.0.1:7300")]
     pub listen: SocketAddr,
+    /// What others are told to connect to, as HOST:PORT, when that is another address (NAT, a proxy) [default: --listen]
+    #[arg(long, value_name = "ADDR")]
+    pub advertise: Option<String>,
     /// HTTP address for metrics [default: gRPC port + 1]
     #[arg(long)]
     pub http: Option<SocketAddr>,
@@ -158,6 +161,9 @@ pub struct OsdRun {
     /// Where peers and clients connect
     #[arg(long)]
     pub listen: SocketAddr,
+    /// What peers and clients are told to connect to, when that is another address (NAT, a proxy) [default: --listen]
+    #[arg(long, value_name = "ADDR")]
+    pub advertise: Option<SocketAddr>,
     /// HTTP address for metrics [default: data port + 1]
     #[arg(long)]
     pub http: Option<SocketAddr>,

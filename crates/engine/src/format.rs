@@ -36,10 +36,10 @@ pub enum FormatError {
     /// BSLT-3003
     #[error("the device carries other data in its {place} MiB; use --force to overwrite it")]
     Foreign { place: &'static str },
-    /// BSLT-3004
+    /// BSLT-3005
     #[error("the device belongs to another cluster, {found}; use --force to overwrite it")]
     OtherCluster { found: ClusterId },
-    /// BSLT-3005
+    /// BSLT-3006
     #[error("a device of {device_bytes} bytes does not hold a log of {log_bytes} bytes and a home")]
     TooSmall { device_bytes: u64, log_bytes: u64, source: SuperblockError },
     #[error("{during}: {source}")]
@@ -73,6 +73,15 @@ pub fn format_image(
     Ok((superblock, writes))
 }
 
+/// Whether [`format_device`] would take `disk`: it is large enough, and may be overwritten. Nothing is written.
+///
+/// # Errors
+/// What formatting would fail with.
+pub fn check_format(env: &mut dyn Env, disk: &DiskInfo, params: &FormatParams) -> Result<(), FormatError> {
+    divide(disk.size_bytes, params)?;
+    if params.force { Ok(()) } else { check_ours_or_empty(env, disk, params.cluster) }
+}
+
 /// Formats `disk`. `progress` gets (bytes done, bytes in all) of the zeroing.
 ///
 /// # Errors
@@ -83,10 +92,8 @@ pub fn format_device(
     params: &FormatParams,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Superblock, FormatError> {
+    check_format(env, disk, params)?;
     let (superblock, writes) = format_image(disk.size_bytes, params, env.random())?;
-    if !params.force {
-        check_ours_or_empty(env, disk, params.cluster)?;
-    }
     // The old superblocks go first: from here to the end the device mounts as nothing.
     let offsets = Superblock::offsets(disk.size_bytes);
     for offset in offsets {

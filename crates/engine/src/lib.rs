@@ -28,7 +28,7 @@ mod space;
 
 pub use api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure, ReadData, ReadError};
 pub use engine::Engine;
-pub use format::{FormatError, FormatParams, format_device, format_image, read_superblock};
+pub use format::{FormatError, FormatParams, check_format, format_device, format_image, read_superblock};
 pub use layout::log::MAP_MAX;
 pub use layout::superblock::Superblock;
 pub use mend::MendAsk;

@@ -299,9 +299,8 @@ print("all refused, none lost")
 
 #[test]
 fn libnbd_gets_the_protocols_errors_for_illegal_requests() {
-    let has_module =
-        || Command::new("/usr/bin/python3").args(["-c", "import nbd"]).output().is_ok_and(|o| o.status.success());
-    if !Path::new("/usr/bin/python3").exists() || !has_module() {
+    // Installed, it must work: only its absence is a reason to skip (`make test` installs it).
+    if !Path::new("/usr/lib/python3/dist-packages/nbd.py").exists() {
         skip("python3-libnbd is not installed");
         return;
     }

@@ -15,6 +15,8 @@ pub struct OsdConfig {
     pub incarnation: Incarnation,
     /// Where peers and clients connect.
     pub listen: NetAddr,
+    /// What others are told to connect to; the bound address when `None`.
+    pub advertise: Option<SocketAddr>,
     /// HTTP endpoint, for the map only.
     pub http: Option<SocketAddr>,
     /// Failure domains.

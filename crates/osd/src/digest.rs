@@ -56,8 +56,12 @@ pub enum ToolAnswer {
     Busy,
     /// There is no replica of this PG here.
     NoReplica,
-    /// It is here and cannot be read: damaged, being made, or the store is poisoned.
+    /// It is here and cannot be read: it is being made, or the store is poisoned.
     Unreadable { reason: String },
+    /// It is here, damaged, and serves nothing.
+    Quarantined { reason: String },
+    /// Bytes of these parts cannot be read or fail their checksums; why, for each.
+    Damaged { at: Index, parts: Vec<(usize, String)> },
 }
 
 struct Waiting {
@@ -77,6 +81,7 @@ struct Running {
     /// `Engine::reads_looked_up_again` when the reads were issued.
     looks: u64,
     failure: Option<String>,
+    damaged: Vec<(usize, String)>,
 }
 
 /// What the OSD keeps for its tools.
@@ -138,7 +143,7 @@ impl Osd {
             Some(State::Creating) => unreadable("the replica is being made"),
             Some(State::Repairing) => unreadable("the replica's log is being repaired"),
             Some(State::Installing(_)) => unreadable("a stream is being installed"),
-            Some(State::Quarantined(reason)) => unreadable(reason),
+            Some(State::Quarantined(reason)) => Err(ToolAnswer::Quarantined { reason: reason.clone() }),
             Some(State::Running(group)) => Ok(group.report(self.now)),
         }
     }
@@ -186,7 +191,8 @@ impl Osd {
             return self.digests.answers.push((id, ToolAnswer::Digest { at, parts }));
         }
         let looks = self.engine.reads_looked_up_again();
-        let run = Running { id, at, parts: vec![0; PARTS], left: PARTS, looks, failure: None };
+        let (parts, damaged) = (vec![0; PARTS], Vec::new());
+        let run = Running { id, at, parts, left: PARTS, looks, failure: None, damaged };
         let key = self.digests.running.insert(run);
         for part in 0..PARTS {
             let slot = key * PARTS + part;
@@ -203,15 +209,22 @@ impl Osd {
         match result {
             Ok(ReadData::Bytes { payload, .. }) => run.parts[part] = digest(&payload),
             Ok(ReadData::Zeros) => run.parts[part] = 0,
+            Err(error @ (ReadError::Damaged { .. } | ReadError::BadBlocks { .. })) => {
+                run.damaged.push((part, error.to_string()))
+            }
             Err(error) => run.failure = Some(error.to_string()),
         }
         run.left -= 1;
         if run.left > 0 {
             return;
         }
-        let run = self.digests.running.remove(key);
+        let mut run = self.digests.running.remove(key);
         let answer = match run.failure {
             Some(reason) => ToolAnswer::Unreadable { reason },
+            None if !run.damaged.is_empty() => {
+                run.damaged.sort_unstable();
+                ToolAnswer::Damaged { at: run.at, parts: run.damaged }
+            }
             None if run.looks != self.engine.reads_looked_up_again() => ToolAnswer::Busy,
             None => ToolAnswer::Digest { at: run.at, parts: run.parts },
         };

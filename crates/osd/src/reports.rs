@@ -8,8 +8,9 @@ use types::{Index, Term};
 impl Osd {
     pub(crate) fn hello(&self) -> OsdHello {
         let stats = self.engine.stats();
-        let addr = match self.listening() {
-            Some(env::NetAddr::Tcp(addr)) => *addr,
+        let addr = match (self.config.advertise, self.listening()) {
+            (Some(addr), _) => addr,
+            (None, Some(env::NetAddr::Tcp(addr))) => *addr,
             _ => match &self.config.listen {
                 env::NetAddr::Tcp(addr) => *addr,
                 other => unreachable!("an OSD listens on TCP, not on {other}"),

@@ -170,6 +170,7 @@ impl Cluster {
             uuid: node.uuid,
             incarnation: Incarnation(u64::from(node.id.0) << 32 | u64::from(node.life)),
             listen: NetAddr::Tcp(node.addr),
+            advertise: None,
             http: None,
             host: format!("host{}", node.id.0),
             rack: String::new(),

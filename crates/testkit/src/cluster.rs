@@ -1,6 +1,7 @@
 //! A cluster of processes under a folder of its own: metas on redb or etcd, OSDs on files, doors.
 
 use crate::basalt::{Basalt, binary};
+use crate::chaos::proxy::{End, Proxy, Sky};
 use crate::clock;
 use crate::procs::{Proc, Spec};
 use anyhow::{Context, Result, bail};
@@ -28,11 +29,22 @@ pub struct Shape {
     pub log_bytes: u64,
     pub replicas: u32,
     pub pgs: u32,
+    /// Proxies stand before all OSDs and the first meta; what happens there is drawn from this seed.
+    pub proxies: Option<u64>,
 }
 
 impl Default for Shape {
     fn default() -> Shape {
-        Shape { metas: 1, etcd: false, osds: 3, device_bytes: 4 << 30, log_bytes: 256 << 20, replicas: 3, pgs: 8 }
+        Shape {
+            metas: 1,
+            etcd: false,
+            osds: 3,
+            device_bytes: 4 << 30,
+            log_bytes: 256 << 20,
+            replicas: 3,
+            pgs: 8,
+            proxies: None,
+        }
     }
 }
 
@@ -45,6 +57,9 @@ pub struct Cluster {
     pub metas: Vec<Proc>,
     pub osds: Vec<Proc>,
     pub doors: Vec<Proc>,
+    /// What happens on the way, when there are proxies.
+    pub sky: Option<Sky>,
+    pub proxies: Vec<Proxy>,
     ports: u16,
     pub keep: bool,
 }
@@ -74,8 +89,20 @@ impl Cluster {
         let metas: Vec<SocketAddr> = (0..shape.metas as u16).map(|i| local(ports + 10 + 2 * i)).collect();
         let basalt = Basalt::new(&metas)?;
         let (etcd, procs) = (None, Vec::new);
-        let mut cluster =
-            Cluster { dir, shape, basalt, etcd, metas: procs(), osds: procs(), doors: procs(), ports, keep: false };
+        let mut cluster = Cluster {
+            dir,
+            shape,
+            basalt,
+            etcd,
+            metas: procs(),
+            osds: procs(),
+            doors: procs(),
+            sky: None,
+            proxies: Vec::new(),
+            ports,
+            keep: false,
+        };
+        cluster.start_proxies()?;
         if cluster.shape.etcd {
             cluster.start_etcd()?;
         }
@@ -92,9 +119,39 @@ impl Cluster {
             cluster.add_osd(n)?;
         }
         let (replicas, pgs) = (cluster.shape.replicas.to_string(), cluster.shape.pgs.to_string());
-        cluster.basalt.run(&["pool", "create", POOL, "--replicas", &replicas, "--pgs", &pgs, "--domain", "osd"])?;
+        let create = ["pool", "create", POOL, "--replicas", &replicas, "--pgs", &pgs, "--domain", "osd"];
+        // An OSD that listens has not necessarily reached meta.
+        let mut refused = String::new();
+        clock::wait_until("OSDs for a pool", READY_MAX, || {
+            let out = cluster.basalt.output(&create)?;
+            refused = String::from_utf8_lossy(&out.stderr).into_owned();
+            Ok(out.status.success())
+        })
+        .with_context(|| refused.clone())?;
         cluster.basalt.wait_healthy(READY_MAX)?;
         Ok(cluster)
+    }
+
+    /// Before the first daemon says where it is to be reached.
+    fn start_proxies(&mut self) -> Result<()> {
+        let Some(seed) = self.shape.proxies else { return Ok(()) };
+        let sky = Sky::new(seed);
+        self.proxies.push(Proxy::start(self.proxy_addr(0), self.meta_addr(0), End::Meta, sky.clone())?);
+        for n in 1..=self.shape.osds {
+            self.proxies.push(Proxy::start(self.proxy_addr(n), self.osd_addr(n), End::Osd(n), sky.clone())?);
+        }
+        self.sky = Some(sky);
+        Ok(())
+    }
+
+    /// Where others find OSD `n`, or the first meta with 0, when there are proxies.
+    fn proxy_addr(&self, n: u32) -> SocketAddr {
+        local(self.ports + 40 + n as u16)
+    }
+
+    /// The metas as daemons and clients find them.
+    pub fn metas_for_daemons(&self) -> Vec<SocketAddr> {
+        if self.sky.is_some() { vec![self.proxy_addr(0)] } else { self.basalt.metas().to_vec() }
     }
 
     fn start_etcd(&mut self) -> Result<()> {
@@ -146,7 +203,11 @@ impl Cluster {
         let (listen, http) = (self.osd_addr(n).to_string(), self.osd_http(n).to_string());
         let args = ["osd", "run", "--device", device, "--listen", &listen, "--http", &http, "--host", &host];
         let mut args: Vec<String> = args.map(str::to_owned).to_vec();
-        args.push(self.basalt.meta_flag());
+        let metas: Vec<String> = self.metas_for_daemons().iter().map(SocketAddr::to_string).collect();
+        args.push(format!("--meta={}", metas.join(",")));
+        if self.sky.is_some() {
+            args.push(format!("--advertise={}", self.proxy_addr(n)));
+        }
         Ok(Spec { log: self.dir.join(format!("{name}.log")), program: binary()?, args, name })
     }
 

@@ -8,6 +8,7 @@
 //! only loopback is used; every child dies with its parent.
 
 pub mod basalt;
+pub mod chaos;
 pub mod clock;
 pub mod cluster;
 pub mod fio;
@@ -19,4 +20,5 @@ pub mod report;
 pub mod scenario;
 pub mod session;
 pub mod stamped;
+pub mod surgeon;
 pub mod witness;

@@ -3,6 +3,7 @@
 use anyhow::{Result, bail};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use testkit::chaos::ChaosConfig;
 use testkit::report;
 use testkit::scenario::{self, Settings};
 
@@ -18,6 +19,7 @@ Runs the named scenarios of failures, or all, against real processes, and prints
 Examples:
   testkit                          all scenarios (make failure-report)
   testkit kill-all --rounds 3 --seed 7
+  testkit chaos --minutes 10 --seed 7      random faults of all kinds (make chaos)
 
 Scenarios:";
 
@@ -25,6 +27,9 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     if args.first().is_some_and(|arg| arg == "loader") {
         return end(testkit::loader::main(&args[1..]).map(|()| true));
+    }
+    if args.first().is_some_and(|arg| arg == "chaos-client") {
+        return end(testkit::chaos::client::main(&args[1..]).map(|()| true));
     }
     end(run(&args))
 }
@@ -41,6 +46,14 @@ fn end(result: Result<bool>) -> ExitCode {
 }
 
 fn run(args: &[String]) -> Result<bool> {
+    if let [first, args @ ..] = args
+        && first == "chaos"
+    {
+        let (settings, seconds, silence) = parse_chaos(args)?;
+        std::fs::create_dir_all(&settings.base)?;
+        let Settings { base, seed, keep, .. } = settings;
+        return testkit::chaos::run(&ChaosConfig { base, seed, seconds, keep, silence });
+    }
     let (settings, names) = parse(args)?;
     std::fs::create_dir_all(&settings.base)?;
     let mut outcomes = Vec::new();
@@ -53,6 +66,33 @@ fn run(args: &[String]) -> Result<bool> {
         }
     }
     Ok(report::table(&outcomes))
+}
+
+/// Flags behind `chaos`: those of all, how long in `--minutes` or `--seconds`, and whether `--silence` may happen.
+fn parse_chaos(args: &[String]) -> Result<(Settings, u64, bool)> {
+    let (mut rest, mut seconds, mut silence) = (Vec::new(), 600, false);
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let unit = match arg.as_str() {
+            "--minutes" => 60,
+            "--seconds" => 1,
+            "--silence" => {
+                silence = true;
+                continue;
+            }
+            _ => {
+                rest.push(arg.clone());
+                continue;
+            }
+        };
+        let value = args.next().ok_or_else(|| anyhow::anyhow!("{arg} wants a value"))?;
+        seconds = value.parse::<u64>()? * unit;
+    }
+    let (settings, names) = parse(&rest)?;
+    if let Some(name) = names.first() {
+        bail!("`chaos` runs no scenario, but `{name}` is one");
+    }
+    Ok((settings, seconds, silence))
 }
 
 fn parse(args: &[String]) -> Result<(Settings, Vec<String>)> {
@@ -71,7 +111,7 @@ fn parse(args: &[String]) -> Result<(Settings, Vec<String>)> {
             name if scenario::ALL.iter().any(|(known, _, _)| *known == name) => names.push(name.to_owned()),
             other => {
                 let list: Vec<String> =
-                    scenario::ALL.iter().map(|(name, done, _)| format!("  {name:<14} {done}")).collect();
+                    scenario::ALL.iter().map(|(name, done, _)| format!("  {name:<18} {done}")).collect();
                 bail!("`{other}` is neither a flag nor a scenario\n{USAGE}\n{}", list.join("\n"));
             }
         }

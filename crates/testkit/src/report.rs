@@ -55,7 +55,7 @@ impl Outcome {
 /// Prints one scenario as it ended.
 pub fn print(outcome: &Outcome) {
     let result = if outcome.passed() { "passed" } else { "FAILED" };
-    println!("{:<14} {result} in {:.0} s: {}", outcome.name, outcome.took.as_secs_f64(), outcome.done);
+    println!("{:<18} {result} in {:.0} s: {}", outcome.name, outcome.took.as_secs_f64(), outcome.done);
     for line in &outcome.figures {
         println!("    {line}");
     }
@@ -70,10 +70,10 @@ pub fn print(outcome: &Outcome) {
 /// Prints the closing table; gives whether all passed.
 pub fn table(outcomes: &[Outcome]) -> bool {
     println!();
-    println!("{:<14} {:<7} {:>7} {:>5} {:>7}  what was done", "scenario", "result", "seconds", "aims", "faults");
+    println!("{:<18} {:<7} {:>7} {:>5} {:>7}  what was done", "scenario", "result", "seconds", "aims", "faults");
     for o in outcomes {
         println!(
-            "{:<14} {:<7} {:>7.0} {:>5} {:>7}  {}",
+            "{:<18} {:<7} {:>7.0} {:>5} {:>7}  {}",
             o.name,
             if o.passed() { "passed" } else { "FAILED" },
             o.took.as_secs_f64(),

@@ -37,7 +37,7 @@ codes! {
     3006 "The device is too small", "Log and home need more space than it has.", "Use a larger device or a smaller --log-size.";
     3007 "The device's format is newer than this program", "Its superblock has an incompatible feature that this version does not know.", "Run the version that formatted it, or a newer one.";
     3010 "The store is poisoned", "A write or flush failed: nothing that it holds unflushed can be trusted.", "Replace the device; this OSD must be rebuilt from its peers.";
-    3011 "A replica is damaged", "Its log or its tables fail their checksums.", "The PG goes on with its other replicas; `basalt pg ls` shows it.";
+    3011 "A replica is damaged", "Its log, its tables or its blocks fail their checksums.", "The PG goes on with its other replicas; `basalt pg ls` shows it.";
     3012 "Replicas of a PG differ", "Their bytes are not equal at one log index: a device or a program changed one of them.", "`basalt pg verify --deep --json` names the extents and the checksum of each replica; stop the OSD that stands alone.";
     3013 "The device cannot be mounted", "Its log or its tables are damaged beyond what a restart mends, or it failed while they were read.", "Its PGs live on in their other replicas; format it anew as another OSD once they are healthy.";
     4001 "Wrong cluster", "The process at that address belongs to another cluster.", "Check the address.";

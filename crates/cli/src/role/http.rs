@@ -114,5 +114,13 @@ fn answered(answer: ToolAnswer) -> Response {
         ToolAnswer::Unreadable { reason } => {
             (StatusCode::INTERNAL_SERVER_ERROR, Json(json!({ "error": reason }))).into_response()
         }
+        ToolAnswer::Quarantined { reason } => {
+            let body = json!({ "error": reason, "quarantined": true });
+            (StatusCode::INTERNAL_SERVER_ERROR, Json(body)).into_response()
+        }
+        ToolAnswer::Damaged { at, parts } => {
+            let body = json!({ "error": "some parts are damaged", "at": at, "damaged": parts });
+            (StatusCode::INTERNAL_SERVER_ERROR, Json(body)).into_response()
+        }
     }
 }

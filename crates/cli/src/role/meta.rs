@@ -17,7 +17,7 @@ pub fn run(args: MetaArgs) -> Result<()> {
         StoreConfig::Etcd(metastore::EtcdConfig::new(args.etcd.clone(), "/basalt"))
     };
     let http = args.http.unwrap_or_else(|| SocketAddr::new(args.listen.ip(), args.listen.port() + 1));
-    let config = MetaConfig { listen: args.listen, http: Some(http), advertise: None, store };
+    let config = MetaConfig { listen: args.listen, http: Some(http), advertise: args.advertise.clone(), store };
     let runtime = role::runtime()?;
     runtime.block_on(async {
         use tokio::signal::unix::{SignalKind, signal};

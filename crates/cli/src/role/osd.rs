@@ -84,16 +84,9 @@ pub fn format(args: &Format) -> Result<Formatted> {
     let disk = env.open_disk(&spec).map_err(env_error)?;
     let uuid = OsdUuid(uuid::Uuid::new_v4().into_bytes());
     let admin = Admin::connect(&args.metas)?;
-    let (cluster, id) = admin.register_osd(registration(
-        uuid,
-        &args.place.host,
-        &args.place.rack,
-        &args.place.zone,
-        disk.size_bytes,
-    ))?;
-    let params = FormatParams {
-        cluster,
-        osd: id,
+    let mut params = FormatParams {
+        cluster: admin.status()?.cluster,
+        osd: OsdId(0),
         uuid,
         log_bytes: args.log_size.unwrap_or_else(|| (disk.size_bytes / 100).max(LOG_MIN)),
         segment_bytes: 0,
@@ -101,6 +94,12 @@ pub fn format(args: &Format) -> Result<Formatted> {
         prezero: true,
         unix_s: role::unix_now().as_secs(),
     };
+    // Before it gets an id: a device that is refused leaves no OSD behind that never was.
+    engine::check_format(&mut env, &disk, &params).map_err(|e| format_error(&args.device, e))?;
+    let place = &args.place;
+    let (cluster, id) =
+        admin.register_osd(registration(uuid, &place.host, &place.rack, &place.zone, disk.size_bytes))?;
+    (params.cluster, params.osd) = (cluster, id);
     let bar = (!args.quiet).then(|| indicatif::ProgressBar::new(params.log_bytes));
     let mut progress = |done: u64, total: u64| {
         if let Some(bar) = &bar {
@@ -234,6 +233,7 @@ fn config(args: &OsdRun, env: &mut RealEnv, disk: &DiskInfo) -> Result<OsdConfig
         uuid: superblock.uuid,
         incarnation: Incarnation(role::unix_now().as_nanos() as u64),
         listen: NetAddr::Tcp(args.listen),
+        advertise: args.advertise,
         http: Some(http_addr(args)),
         host: args.host.clone(),
         rack: args.rack.clone(),

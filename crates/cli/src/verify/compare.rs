@@ -36,11 +36,27 @@ pub struct Digests {
     pub parts: Vec<Vec<u32>>,
 }
 
+/// Why a member gives no answer.
+#[derive(Debug)]
+pub struct Silence {
+    pub reason: String,
+    /// It is quarantined: its bytes cannot be trusted.
+    pub damaged: bool,
+}
+
+impl From<String> for Silence {
+    fn from(reason: String) -> Silence {
+        Silence { reason, damaged: false }
+    }
+}
+
 /// Why a chunk was not compared.
 #[derive(Debug)]
 pub enum Undone {
     /// This member cannot be asked any more.
-    Member(OsdId, String),
+    Member(OsdId, Silence),
+    /// This member found damage in these parts of the chunk.
+    Damaged(OsdId, Vec<(usize, String)>),
     /// Members were never seen at one index.
     Restless,
 }
@@ -52,34 +68,40 @@ enum Told {
     Passed(u64),
     Late(u64),
     Busy,
+    Damaged(Vec<(usize, String)>),
 }
 
 /// Asks a member for its chunks.
-pub fn table(member: Member, pg: PgId) -> Result<Table, String> {
+pub fn table(member: Member, pg: PgId) -> Result<Table, Silence> {
     let (status, body) = http::get(member.http, &format!("/pg/{pg}")).map_err(|e| e.to_string())?;
     if status != 200 {
-        return Err(reason(&body));
+        return Err(silence(&body));
     }
     let chunks: Vec<(u64, u32)> = serde_json::from_value(body["chunks"].clone()).map_err(|e| e.to_string())?;
     let chunks =
         chunks.into_iter().map(|(volume, index)| ChunkKey { volume: types::VolumeId(volume), index }).collect();
-    Ok(Table { applied: body["applied"].as_u64().ok_or("no applied index in the answer")?, chunks })
+    let applied = body["applied"].as_u64().ok_or_else(|| silence(&body))?;
+    Ok(Table { applied, chunks })
 }
 
-fn reason(body: &Value) -> String {
-    body["error"].as_str().unwrap_or("no reason was given").to_owned()
+fn silence(body: &Value) -> Silence {
+    let reason = body["error"].as_str().unwrap_or("no reason was given").to_owned();
+    Silence { reason, damaged: body["quarantined"] == true }
 }
 
-fn digest(member: Member, pg: PgId, chunk: ChunkKey, at: u64, table: bool) -> Result<Told, String> {
+fn digest(member: Member, pg: PgId, chunk: ChunkKey, at: u64, table: bool) -> Result<Told, Silence> {
     let path = format!("/pg/{pg}/digest?volume={}&chunk={}&at={at}&table={table}", chunk.volume.0, chunk.index);
     let (status, body) = http::get(member.http, &path).map_err(|e| e.to_string())?;
-    let applied = || body["applied"].as_u64().ok_or_else(|| reason(&body));
+    let applied = || body["applied"].as_u64().ok_or_else(|| silence(&body));
     match status {
-        200 => serde_json::from_value(body["parts"].clone()).map(Told::Parts).map_err(|e| e.to_string()),
+        200 => Ok(Told::Parts(serde_json::from_value(body["parts"].clone()).map_err(|e| e.to_string())?)),
         409 => Ok(Told::Passed(applied()?)),
         504 => Ok(Told::Late(applied()?)),
         503 => Ok(Told::Busy),
-        _ => Err(reason(&body)),
+        500 if body["damaged"].is_array() => {
+            Ok(Told::Damaged(serde_json::from_value(body["damaged"].clone()).map_err(|e| e.to_string())?))
+        }
+        _ => Err(silence(&body)),
     }
 }
 
@@ -97,6 +119,7 @@ pub fn chunk(members: &[Member], pg: PgId, chunk: ChunkKey, table: bool, applied
                 Told::Passed(now) => (passed, *applied) = (true, now.max(*applied)),
                 Told::Late(now) => (late, *applied) = (true, now.max(*applied)),
                 Told::Busy => busy = true,
+                Told::Damaged(parts) => return Err(Undone::Damaged(member.osd, parts)),
             }
         }
         if parts.len() == members.len() {
@@ -145,9 +168,25 @@ pub fn differing(parts: &[Vec<u32>]) -> Vec<(usize, usize)> {
     runs
 }
 
+/// The members that do not say what more than half of all say; all of them when no value has that.
+pub fn odd_ones(told: &[(OsdId, u32)]) -> Vec<OsdId> {
+    let votes = |value: u32| told.iter().filter(|(_, v)| *v == value).count();
+    let agreed = told.iter().map(|(_, value)| *value).find(|value| votes(*value) * 2 > told.len());
+    told.iter().filter(|(_, value)| Some(*value) != agreed).map(|(osd, _)| *osd).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::differing;
+    use super::{OsdId, differing, odd_ones};
+
+    #[test]
+    fn who_stands_against_a_majority_is_named_and_without_one_everybody_is() {
+        let told = |values: &[u32]| odd_ones(&(1..).map(OsdId).zip(values.iter().copied()).collect::<Vec<_>>());
+        assert_eq!(told(&[7, 8, 7]), [OsdId(2)]);
+        assert_eq!(told(&[7, 8, 7, 9, 7]), [OsdId(2), OsdId(4)]);
+        assert_eq!(told(&[7, 8]), [OsdId(1), OsdId(2)]);
+        assert_eq!(told(&[7, 8, 9]), [OsdId(1), OsdId(2), OsdId(3)]);
+    }
 
     #[test]
     fn differing_parts_are_named_in_runs_and_a_missing_part_differs() {

@@ -3,7 +3,7 @@
 //! Meta says where the replicas are; each OSD reads its own, at one applied index, and gives a CRC32C for
 //! every 512 KiB; here they are only compared. With `--tables` no byte is read: only which blocks hold data.
 //!
-//! Exit codes: 0 equal, 1 different, 3 some replica could not be asked.
+//! Exit codes: 0 equal, 1 different or damaged, 3 some replica could not be asked.
 
 mod compare;
 mod http;
@@ -28,12 +28,28 @@ const LISTED_MAX: usize = 100;
 #[derive(Debug, Serialize)]
 struct Difference {
     volume: String,
+    /// Index of the chunk in the volume.
+    chunk: u32,
     /// In the volume.
     offset_bytes: u64,
     len_bytes: u64,
     at: u64,
     /// CRC32C of the first 512 KiB, a line a replica: who agrees with whom.
     crcs: Vec<(OsdId, u32)>,
+    /// The replicas that do not say what the majority says.
+    odd: Vec<OsdId>,
+}
+
+/// Bytes of one replica that cannot be read or fail their checksums.
+#[derive(Debug, Serialize)]
+struct Damage {
+    osd: OsdId,
+    volume: String,
+    chunk: u32,
+    /// In the volume.
+    offset_bytes: u64,
+    len_bytes: u64,
+    reason: String,
 }
 
 /// A replica that was not compared, and why.
@@ -41,6 +57,15 @@ struct Difference {
 struct Unasked {
     osd: OsdId,
     reason: String,
+    /// It is quarantined.
+    damaged: bool,
+}
+
+impl Unasked {
+    fn new(osd: OsdId, why: impl Into<compare::Silence>) -> Unasked {
+        let compare::Silence { reason, damaged } = why.into();
+        Unasked { osd, reason, damaged }
+    }
 }
 
 /// The outcome for one PG.
@@ -54,6 +79,7 @@ struct Verdict {
     bytes: u64,
     difference_count: u64,
     differences: Vec<Difference>,
+    damaged: Vec<Damage>,
     unasked: Vec<Unasked>,
 }
 
@@ -99,13 +125,14 @@ fn plan(view: &PgView, endpoints: &BTreeMap<OsdId, Option<std::net::SocketAddr>>
         bytes: 0,
         difference_count: 0,
         differences: Vec::new(),
+        damaged: Vec::new(),
         unasked: Vec::new(),
     };
     let mut members = Vec::new();
     for osd in view.members.iter().map(|m| m.osd) {
         match endpoints.get(&osd).copied().flatten() {
             Some(http) => members.push(Member { osd, http }),
-            None => verdict.unasked.push(Unasked { osd, reason: "meta knows no HTTP address of it".to_owned() }),
+            None => verdict.unasked.push(Unasked::new(osd, "meta knows no HTTP address of it".to_owned())),
         }
     }
     let told = compare::ask_all(&members, |member| compare::table(member, view.pg));
@@ -118,7 +145,7 @@ fn plan(view: &PgView, endpoints: &BTreeMap<OsdId, Option<std::net::SocketAddr>>
                 chunks.extend(table.chunks);
                 reached.push(member);
             }
-            Err(reason) => verdict.unasked.push(Unasked { osd: member.osd, reason }),
+            Err(why) => verdict.unasked.push(Unasked::new(member.osd, why)),
         }
     }
     verdict.osds = reached.iter().map(|m| m.osd).collect();
@@ -129,28 +156,46 @@ fn compare_pg(mut plan: Plan, tables: bool, names: &BTreeMap<types::VolumeId, St
     bar.set_message(format!("PG {}", plan.verdict.pg));
     for key in std::mem::take(&mut plan.chunks) {
         bar.inc(1);
-        while plan.members.len() > 1 {
-            match compare::chunk(&plan.members, plan.verdict.pg, key, tables, &mut plan.applied) {
-                Ok(digests) => {
-                    let name = names.get(&key.volume).cloned().unwrap_or_else(|| key.volume.to_string());
-                    note(&mut plan.verdict, &plan.members, key, &name, &digests);
-                    break;
-                }
-                Err(Undone::Member(osd, reason)) => {
-                    plan.members.retain(|m| m.osd != osd);
-                    plan.verdict.unasked.push(Unasked { osd, reason });
-                }
-                Err(Undone::Restless) => {
-                    let reason = format!("chunk {key} changed faster than it could be read; try again");
-                    plan.verdict
-                        .unasked
-                        .extend(plan.members.iter().map(|m| Unasked { osd: m.osd, reason: reason.clone() }));
-                    break;
-                }
+        let name = names.get(&key.volume).cloned().unwrap_or_else(|| key.volume.to_string());
+        compare_chunk(&mut plan, key, &name, tables);
+    }
+    plan.verdict
+}
+
+fn compare_chunk(plan: &mut Plan, key: ChunkKey, name: &str, tables: bool) {
+    // Who found damage in this chunk may be sound in the next.
+    let mut members = plan.members.clone();
+    while members.len() > 1 {
+        match compare::chunk(&members, plan.verdict.pg, key, tables, &mut plan.applied) {
+            Ok(digests) => return note(&mut plan.verdict, &members, key, name, &digests),
+            Err(Undone::Damaged(osd, parts)) => {
+                members.retain(|m| m.osd != osd);
+                plan.verdict.damaged.extend(parts.into_iter().map(|(part, reason)| Damage {
+                    osd,
+                    volume: name.to_owned(),
+                    chunk: key.index,
+                    offset_bytes: offset_of(key, part),
+                    len_bytes: PART_MAX,
+                    reason,
+                }));
+            }
+            Err(Undone::Member(osd, why)) => {
+                members.retain(|m| m.osd != osd);
+                plan.members.retain(|m| m.osd != osd);
+                plan.verdict.unasked.push(Unasked::new(osd, why));
+            }
+            Err(Undone::Restless) => {
+                let reason = format!("chunk {key} changed faster than it could be read; try again");
+                let all = members.iter().map(|m| Unasked::new(m.osd, reason.clone()));
+                return plan.verdict.unasked.extend(all);
             }
         }
     }
-    plan.verdict
+}
+
+/// Where a part of a chunk begins in its volume.
+fn offset_of(key: ChunkKey, part: usize) -> u64 {
+    u64::from(key.index) * CHUNK + part as u64 * PART_MAX
 }
 
 fn note(verdict: &mut Verdict, members: &[Member], key: ChunkKey, name: &str, digests: &compare::Digests) {
@@ -166,30 +211,36 @@ fn note(verdict: &mut Verdict, members: &[Member], key: ChunkKey, name: &str, di
             continue;
         }
         let crc = |row: &Vec<u32>| row.get(first).copied().unwrap_or(0);
+        let crcs: Vec<(OsdId, u32)> = members.iter().zip(&digests.parts).map(|(m, row)| (m.osd, crc(row))).collect();
         verdict.differences.push(Difference {
             volume: name.to_owned(),
-            offset_bytes: u64::from(key.index) * CHUNK + first as u64 * PART_MAX,
+            chunk: key.index,
+            offset_bytes: offset_of(key, first),
             len_bytes: count as u64 * PART_MAX,
             at: digests.at,
-            crcs: members.iter().zip(&digests.parts).map(|(m, row)| (m.osd, crc(row))).collect(),
+            odd: compare::odd_ones(&crcs),
+            crcs,
         });
     }
 }
 
 fn conclude(verdicts: &[Verdict], tables: bool, as_json: bool) -> Result<Exit> {
     let different = verdicts.iter().map(|v| v.difference_count).sum::<u64>();
+    let quarantined = verdicts.iter().flat_map(|v| &v.unasked).filter(|u| u.damaged).count();
+    let damaged = verdicts.iter().map(|v| v.damaged.len()).sum::<usize>() + quarantined;
     let unasked = verdicts.iter().any(|v| !v.unasked.is_empty());
     let chunks: u64 = verdicts.iter().map(|v| v.chunks).sum();
     let bytes: u64 = verdicts.iter().map(|v| v.bytes).sum();
-    let exit = match (different, unasked) {
-        (0, false) => Exit::Done,
-        (0, true) => Exit::Degraded,
+    let exit = match (different, damaged, unasked) {
+        (0, 0, false) => Exit::Done,
+        (0, 0, true) => Exit::Degraded,
         _ => Exit::Failed,
     };
     if as_json {
         let body = serde_json::json!({
             "mode": if tables { "tables" } else { "deep" },
             "equal": different == 0,
+            "damaged": damaged,
             "complete": !unasked,
             "chunks": chunks,
             "bytes": bytes,
@@ -203,6 +254,9 @@ fn conclude(verdicts: &[Verdict], tables: bool, as_json: bool) -> Result<Exit> {
     let pgs = verdicts.len();
     let extent = format!("{pgs} PGs, {chunks} chunks of {}", size::show(CHUNK));
     match (different, tables) {
+        (0, false) if damaged > 0 => {
+            out!("BSLT-3011: {damaged} parts or replicas are damaged, the others are equal, of {extent}{asked}");
+        }
         (0, false) => out!("equal: every block of {extent}{asked}"),
         (0, true) => {
             out!("equal tables (which blocks hold data) of {extent}{asked}; no block was read: --deep does")
@@ -215,18 +269,33 @@ fn conclude(verdicts: &[Verdict], tables: bool, as_json: bool) -> Result<Exit> {
 
 fn print(verdict: &Verdict) {
     for u in &verdict.unasked {
-        out!("pg {}: {} was not compared: {}", verdict.pg, u.osd, u.reason);
+        let how = if u.damaged { "is damaged and was not compared" } else { "was not compared" };
+        out!("pg {}: {} {how}: {}", verdict.pg, u.osd, u.reason);
     }
     for d in &verdict.differences {
         let crcs: Vec<_> = d.crcs.iter().map(|(osd, crc)| format!("{osd} {crc:08x}")).collect();
-        let end = size::show(d.len_bytes);
+        let odd: Vec<_> = d.odd.iter().map(OsdId::to_string).collect();
         out!(
-            "pg {}: {} differs at offset {} ({end}), index {}: {}",
+            "pg {}: {} differs at offset {} ({}, chunk {}), index {}: {} against the others: {}",
             verdict.pg,
             d.volume,
             d.offset_bytes,
+            size::show(d.len_bytes),
+            d.chunk,
             d.at,
+            odd.join(" and "),
             crcs.join(", ")
+        );
+    }
+    for d in &verdict.damaged {
+        let (pg, len) = (verdict.pg, size::show(d.len_bytes));
+        out!(
+            "pg {pg}: {} is damaged on {} at offset {} ({len}, chunk {}): {}",
+            d.volume,
+            d.osd,
+            d.offset_bytes,
+            d.chunk,
+            d.reason
         );
     }
     let hidden = verdict.difference_count - verdict.differences.len() as u64;

@@ -2,6 +2,7 @@
 
 use crate::dev::Dev;
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 
 /// Records of meta.
@@ -35,7 +36,25 @@ pub fn devices(dev: &Dev) {
     serve(&blank, "127.0.0.1:0").says("BSLT-3004", "basalt osd format");
     let foreign = file("foreign", 1 << 30, b"a file system of somebody");
     format(&foreign).says("BSLT-3003", "--force");
+    assert!(format(&foreign).err.contains("carries other data in its first MiB"));
+    let last = file("last", 1 << 30, b"");
+    let end = std::fs::File::options().write(true).open(&last).expect("a file");
+    end.write_all_at(b"a file system of somebody", (1 << 30) - 512).expect("it is ours");
+    let refused = format(&last);
+    refused.says("BSLT-3003", "--force");
+    assert!(refused.err.contains("carries other data in its last MiB"), "{refused:?}");
+    let stranger = a_device_of_another_cluster(&file("stranger", 1 << 30, b""));
+    let refused = format(&stranger);
+    refused.says("BSLT-3005", "--force");
+    let whose = format!("{stranger}: the device belongs to another cluster, 5a5a5a5a-5a5a-5a5a-5a5a-5a5a5a5a5a5a");
+    assert!(refused.err.contains(&whose), "{refused:?}");
+    let refused = serve(&stranger, "127.0.0.1:0");
+    let told =
+        refused.err.contains("basalt: BSLT-2026: ") && refused.err.contains("next: give it the metas of its own");
+    assert!(refused.code == 1 && told, "{refused:?}");
     format(&file("small", 20 << 20, b"")).says("BSLT-3006", "larger device");
+    let osds = dev.json(&["osd", "ls"])["osds"].as_array().expect("a list").len();
+    assert_eq!(osds, 4, "three of the cluster and one that was formatted: a refused device leaves no OSD behind");
     format("/nonexistent/device").says("BSLT-1006", "ls -l");
     if std::path::Path::new("/dev/shm").is_dir() {
         let path = format!("/dev/shm/basalt-cli.{}", std::process::id());
@@ -50,6 +69,26 @@ pub fn devices(dev: &Dev) {
     serve(&formatted, &dev.meta).says("BSLT-6001", "another address");
     dev.run(&["meta", "--dir", &dev.file("meta"), "--listen", &dev.meta]).says("BSLT-1006", "--listen");
     dev.run(&["nbd", "main/demo", "--read-only", "--listen", &dev.meta]).says("BSLT-6001", "another address");
+}
+
+fn a_device_of_another_cluster(path: &str) -> String {
+    let (cluster, osd, uuid) = (types::ClusterId([0x5a; 16]), types::OsdId(1), types::OsdUuid([7; 16]));
+    let params = engine::FormatParams {
+        cluster,
+        osd,
+        uuid,
+        log_bytes: 64 << 20,
+        segment_bytes: 0,
+        force: false,
+        prezero: false,
+        unix_s: 0,
+    };
+    let (_, writes) = engine::format_image(1 << 30, &params, 1).expect("it fits");
+    let file = std::fs::File::options().write(true).open(path).expect("a file");
+    for (offset, page) in writes {
+        file.write_all_at(&page, offset).expect("it is ours");
+    }
+    path.to_owned()
 }
 
 fn exported(socket: &str) -> bool {

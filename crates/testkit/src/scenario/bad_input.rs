@@ -9,7 +9,6 @@ use crate::report::Outcome;
 use crate::stamped::StampedLoad;
 use anyhow::{Context, Result, bail};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
 use std::time::Duration;
 use types::ClusterId;
 use types::rng::Rng;
@@ -66,7 +65,7 @@ fn all(cluster: &mut Cluster, settings: &Settings, outcome: &mut Outcome) -> Res
     load.kill()?;
     load.check()?;
     outcome.figure(load.summary());
-    devices(cluster, outcome)
+    super::devices::refused(cluster, outcome)
 }
 
 /// Name, resident bytes and their peak of every daemon.
@@ -137,58 +136,4 @@ fn silent(cluster: &mut Cluster, outcome: &mut Outcome) -> Result<()> {
     outcome.figure(format!("{} silent connections held at once", held.len()));
     drop(held);
     cluster.must_live()
-}
-
-/// Devices that must not be formatted, or not be run.
-fn devices(cluster: &mut Cluster, outcome: &mut Outcome) -> Result<()> {
-    let mut refusals = Vec::new();
-    let mut refuse = |cluster: &Cluster, what: &str, code: &str, args: &[&str]| -> Result<()> {
-        let said = cluster.basalt.refusal(args).with_context(|| what.to_owned())?;
-        outcome.need(said.contains(code), || format!("{what}: expected {code}, was told {said}"));
-        refusals.push(format!("{what} ({code})"));
-        Ok(())
-    };
-    let format = |path: &str| {
-        ["osd", "format", "--log-size", "256MiB", "--device"]
-            .map(str::to_owned)
-            .into_iter()
-            .chain([path.to_owned()])
-            .collect::<Vec<_>>()
-    };
-    let foreign = cluster.dir.join("foreign.device");
-    make_device(&foreign, 1 << 30, b"somebody's data")?;
-    let path = foreign.display().to_string();
-    let args = format(&path);
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    refuse(cluster, "a foreign device", "BSLT-3003", &args)?;
-    cluster.basalt.run(&[&args[..], &["--force"]].concat()).context("--force formats a foreign device")?;
-
-    let shm = format!("/dev/shm/basalt-testkit-{}", std::process::id());
-    let args = format(&shm);
-    let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
-    args.extend(["--size", "1GiB"]);
-    let told = refuse(cluster, "a device in memory", "BSLT-3001", &args);
-    std::fs::remove_file(&shm).ok();
-    told?;
-
-    let device = cluster.device(1).display().to_string();
-    let spare = cluster.door_addr();
-    let (listen, http) = (SocketAddr::new(spare.ip(), spare.port() + 1), SocketAddr::new(spare.ip(), spare.port() + 2));
-    let (listen, http) = (listen.to_string(), http.to_string());
-    let run =
-        |device: &str| ["osd", "run", "--listen", &listen, "--http", &http, "--device", device].map(str::to_owned);
-    let args = run(&device);
-    refuse(cluster, "a device in use", "BSLT-3002", &args.each_ref().map(String::as_str))?;
-    let plain = cluster.dir.join("plain.device");
-    make_device(&plain, 1 << 30, b"")?;
-    let args = run(&plain.display().to_string());
-    refuse(cluster, "a device that was never formatted", "BSLT-3004", &args.each_ref().map(String::as_str))?;
-    outcome.figure(format!("refused: {}", refusals.join(", ")));
-    Ok(())
-}
-
-/// A sparse file that begins with `head`.
-fn make_device(path: &Path, len: u64, head: &[u8]) -> Result<()> {
-    std::fs::write(path, head)?;
-    Ok(std::fs::File::options().write(true).open(path)?.set_len(len)?)
 }

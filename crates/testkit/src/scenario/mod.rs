@@ -2,6 +2,8 @@
 
 mod bad_input;
 mod clients;
+mod devices;
+pub(crate) mod difference;
 mod full;
 mod hurt_each;
 mod kill_all;
@@ -43,6 +45,11 @@ pub const ALL: &[(&str, &str, Run)] = &[
     ("full-device", "small devices are written until full, then trimmed and deleted from", full::run),
     ("meta-loss", "two metas on etcd: the leading one is killed under load, then all and etcd", metas::run),
     ("bad-input", "nonsense on every port under load; devices that are not ours", bad_input::run),
+    (
+        "verify-difference",
+        "blocks altered, forgotten and rotten on one device each: pg verify names them",
+        difference::run,
+    ),
     ("clients", "qemu-img, nbdcopy, and ext4 through nbdfuse + loop, on exported volumes", clients::run),
 ];
 

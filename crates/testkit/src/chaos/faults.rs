@@ -1,0 +1,345 @@
+//! The faults of a storm: what each does, for how long, and how it is taken back.
+//!
+//! A round draws a subset of the kinds (swarm) and then faults of these kinds, one after another, some at the
+//! same time. None of them takes back what a disk has acknowledged: any number of processes may die.
+//!
+//! Invariant: after [`Storm::heal`] nothing is cut, stopped, slow or down.
+
+use super::proxy::{Effect, End, Rule, RuleId};
+use super::{Storm, volume::Volume};
+use anyhow::Result;
+use types::rng::Rng;
+
+const MS: u64 = 1_000_000;
+/// Faults at the same time.
+const ACTIVE_MAX: usize = 4;
+
+/// What may happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Delay,
+    Trickle,
+    CutOneWay,
+    CutOff,
+    Reset,
+    HalfClose,
+    Silence,
+    Flip,
+    Duplicate,
+    Garbage,
+    Reorder,
+    MetaDelay,
+    MetaCut,
+    MetaReset,
+    KillOsd,
+    TermOsd,
+    KillMeta,
+    KillAll,
+    KillClient,
+    Steal,
+    StopOsd,
+    StopMeta,
+    StopClient,
+    SlowDisk,
+}
+
+impl Kind {
+    pub const ALL: &[Kind] = &[
+        Kind::Delay,
+        Kind::Trickle,
+        Kind::CutOneWay,
+        Kind::CutOff,
+        Kind::Reset,
+        Kind::HalfClose,
+        Kind::Silence,
+        Kind::Flip,
+        Kind::Duplicate,
+        Kind::Garbage,
+        Kind::Reorder,
+        Kind::MetaDelay,
+        Kind::MetaCut,
+        Kind::MetaReset,
+        Kind::KillOsd,
+        Kind::TermOsd,
+        Kind::KillMeta,
+        Kind::KillAll,
+        Kind::KillClient,
+        Kind::Steal,
+        Kind::StopOsd,
+        Kind::StopMeta,
+        Kind::StopClient,
+        Kind::SlowDisk,
+    ];
+
+    /// In words, for the report.
+    pub fn words(self) -> &'static str {
+        match self {
+            Kind::Delay => "delay and jitter between two ends",
+            Kind::Trickle => "bytes trickle",
+            Kind::CutOneWay => "one-way cut (bytes held)",
+            Kind::CutOff => "an OSD cut off, both ways",
+            Kind::Reset => "connection ends inside a frame",
+            Kind::HalfClose => "half of a connection closed",
+            Kind::Silence => "half-open: bytes vanish, nobody is told",
+            Kind::Flip => "a bit flipped on the wire",
+            Kind::Duplicate => "bytes repeated on the wire",
+            Kind::Garbage => "noise inserted on the wire",
+            Kind::Reorder => "bytes reordered on the wire",
+            Kind::MetaDelay => "meta far away",
+            Kind::MetaCut => "meta cut off",
+            Kind::MetaReset => "connections to meta end",
+            Kind::KillOsd => "kill -9 of an OSD",
+            Kind::TermOsd => "SIGTERM of an OSD",
+            Kind::KillMeta => "kill -9 of meta",
+            Kind::KillAll => "kill -9 of all daemons at once",
+            Kind::KillClient => "kill -9 of a client",
+            Kind::Steal => "a second writer steals",
+            Kind::StopOsd => "SIGSTOP of an OSD",
+            Kind::StopMeta => "SIGSTOP of meta",
+            Kind::StopClient => "SIGSTOP of a client, a thief meanwhile",
+            Kind::SlowDisk => "slow disk",
+        }
+    }
+
+    /// A subset for one round.
+    pub fn swarm(rng: &mut Rng, without: &[Kind]) -> Vec<Kind> {
+        loop {
+            let known = Kind::ALL.iter().copied().filter(|kind| !without.contains(kind));
+            let some: Vec<Kind> = known.filter(|_| rng.chance(1, 3)).collect();
+            if some.len() >= 4 {
+                return some;
+            }
+        }
+    }
+}
+
+/// How a fault is taken back.
+pub(super) enum Undo {
+    Nothing,
+    Rules(Vec<RuleId>),
+    StartOsd(u32),
+    StartMeta,
+    StartAll,
+    StartClient(usize),
+    ContOsd(u32),
+    ContMeta,
+    /// Of the volume, the client that was stopped: by its pid.
+    ContClient(u32),
+    Fast(u32),
+}
+
+/// A fault that goes on.
+pub(super) struct Active {
+    pub kind: Kind,
+    pub from: u64,
+    pub until: u64,
+    pub undo: Undo,
+}
+
+impl Storm {
+    /// Lets one fault happen, of these kinds.
+    pub(super) fn strike(&mut self, kinds: &[Kind]) -> Result<()> {
+        if self.active.len() >= ACTIVE_MAX {
+            return Ok(());
+        }
+        let kind = kinds[self.rng.below(kinds.len() as u64) as usize];
+        let now = self.now();
+        let Some((undo, ms)) = self.start_fault(kind)? else { return Ok(()) };
+        self.tally.entry(kind).or_default().count += 1;
+        self.active.push(Active { kind, from: now, until: now + ms * MS, undo });
+        Ok(())
+    }
+
+    /// How it is taken back, and after how many milliseconds; `None` when it cannot be now.
+    fn start_fault(&mut self, kind: Kind) -> Result<Option<(Undo, u64)>> {
+        use Kind as K;
+        let osd = 1 + self.rng.below(u64::from(self.cluster.shape.osds)) as u32;
+        Ok(match kind {
+            K::Delay | K::Trickle | K::CutOneWay | K::CutOff | K::MetaDelay | K::MetaCut => {
+                Some(self.weather(kind, osd))
+            }
+            K::Reset | K::HalfClose | K::Silence | K::Flip | K::Duplicate | K::Garbage | K::Reorder | K::MetaReset => {
+                Some(self.blow(kind))
+            }
+            K::KillOsd | K::TermOsd | K::StopOsd | K::SlowDisk => self.hurt_osd(kind, osd)?,
+            K::KillMeta if self.cluster.metas[0].pid().is_some() => {
+                self.cluster.metas[0].kill();
+                Some((Undo::StartMeta, self.rng.between(0, 2500)))
+            }
+            K::StopMeta if self.cluster.metas[0].pid().is_some() => {
+                self.cluster.metas[0].signal("STOP")?;
+                Some((Undo::ContMeta, self.rng.between(100, 4000)))
+            }
+            K::KillAll => {
+                self.cluster.metas.iter_mut().chain(&mut self.cluster.osds).for_each(|proc| proc.kill_async());
+                self.cluster.metas.iter_mut().chain(&mut self.cluster.osds).for_each(|proc| {
+                    proc.reap();
+                });
+                Some((Undo::StartAll, self.rng.between(0, 800)))
+            }
+            K::KillClient | K::Steal | K::StopClient => {
+                let volume = self.rng.below(self.volumes.len() as u64) as usize;
+                self.hurt_client(kind, volume)?
+            }
+            K::KillMeta | K::StopMeta => None,
+        })
+    }
+
+    fn rules(&self, rules: impl IntoIterator<Item = Rule>) -> Undo {
+        let sky = self.cluster.sky.as_ref().expect("a storm has proxies");
+        Undo::Rules(rules.into_iter().map(|rule| sky.add(rule)).collect())
+    }
+
+    /// What lasts.
+    fn weather(&mut self, kind: Kind, osd: u32) -> (Undo, u64) {
+        let here = Some(End::Osd(osd));
+        let other = match self.rng.below(4) {
+            0 => Some(End::Client),
+            1 => None,
+            _ => Some(End::Osd(
+                1 + (osd + self.rng.below(u64::from(self.cluster.shape.osds) - 1) as u32) % self.cluster.shape.osds,
+            )),
+        };
+        let ms = self.rng.between(1, 60);
+        let delay = Effect::Delay { ms, jitter_ms: self.rng.between(0, 2 * ms) };
+        let rule = |from, to, effect| Rule { from, to, effect, times: u32::MAX };
+        let both = |a, b, effect| [rule(a, b, effect), rule(b, a, effect)];
+        let meta = Some(End::Meta);
+        let long = self.rng.between(200, 4000);
+        match kind {
+            Kind::Delay => (self.rules(both(here, other, delay)), long),
+            Kind::Trickle => (self.rules(both(here, other, Effect::Trickle)), long / 2),
+            Kind::CutOneWay if self.rng.chance(1, 2) => (self.rules([rule(here, other, Effect::Hold)]), long),
+            Kind::CutOneWay => (self.rules([rule(other, here, Effect::Hold)]), long),
+            Kind::CutOff => (self.rules(both(here, None, Effect::Hold)), long),
+            Kind::MetaDelay => (self.rules(both(meta, None, delay)), long),
+            _ => (self.rules(both(meta, None, Effect::Hold)), long),
+        }
+    }
+
+    /// What strikes some pieces and is over.
+    fn blow(&mut self, kind: Kind) -> (Undo, u64) {
+        let effect = match kind {
+            Kind::Reset | Kind::MetaReset => Effect::Reset,
+            Kind::HalfClose => Effect::HalfClose,
+            Kind::Silence => Effect::Silence,
+            Kind::Flip => Effect::Flip,
+            Kind::Duplicate => Effect::Duplicate,
+            Kind::Garbage => Effect::Garbage,
+            _ => Effect::Reorder,
+        };
+        let ends = if kind == Kind::MetaReset {
+            (Some(End::Meta), None)
+        } else {
+            let osd = Some(End::Osd(1 + self.rng.below(u64::from(self.cluster.shape.osds)) as u32));
+            let client = self.rng.chance(1, 3).then_some(End::Client);
+            if self.rng.chance(1, 2) { (osd, client) } else { (client, osd) }
+        };
+        let times = 1 + self.rng.below(3) as u32;
+        (self.rules([Rule { from: ends.0, to: ends.1, effect, times }]), 1000)
+    }
+
+    fn hurt_osd(&mut self, kind: Kind, osd: u32) -> Result<Option<(Undo, u64)>> {
+        if self.cluster.osd(osd).pid().is_none() {
+            return Ok(None);
+        }
+        Ok(Some(match kind {
+            Kind::KillOsd => {
+                self.cluster.osd(osd).kill();
+                (Undo::StartOsd(osd), self.rng.between(0, 3000))
+            }
+            Kind::TermOsd => {
+                // A stopped process hears it when it goes on; the kill is for one that does not hear it at all.
+                let proc = self.cluster.osd(osd);
+                let _ = proc.signal("CONT");
+                proc.signal("TERM")?;
+                let _ = proc.finish(std::time::Duration::from_secs(5));
+                (Undo::StartOsd(osd), self.rng.between(0, 2000))
+            }
+            Kind::StopOsd => {
+                self.cluster.osd(osd).signal("STOP")?;
+                (Undo::ContOsd(osd), self.rng.between(50, 4000))
+            }
+            _ => {
+                let Some(disks) = &self.slow else { return Ok(None) };
+                let kib_per_s = 64 << self.rng.below(6);
+                disks.limit(osd, kib_per_s << 10)?;
+                (Undo::Fast(osd), self.rng.between(500, 4000))
+            }
+        }))
+    }
+
+    fn hurt_client(&mut self, kind: Kind, volume: usize) -> Result<Option<(Undo, u64)>> {
+        let left = self.millis_left();
+        let metas = self.cluster.metas_for_daemons();
+        let seed = self.rng.next_u64();
+        let pause = self.rng.between(200, 3000);
+        let steal = |volume: &mut Volume| volume.start(&metas, seed, left);
+        let volume_of = &mut self.volumes[volume];
+        let Some(pid) = volume_of.pid() else { return Ok(None) };
+        Ok(Some(match kind {
+            Kind::KillClient => {
+                volume_of.kill()?;
+                (Undo::StartClient(volume), pause / 3)
+            }
+            Kind::Steal => {
+                steal(volume_of)?;
+                (Undo::Nothing, 500)
+            }
+            _ => {
+                volume_of.signal("STOP")?;
+                if self.rng.chance(1, 2) {
+                    steal(volume_of)?;
+                }
+                (Undo::ContClient(pid), pause)
+            }
+        }))
+    }
+
+    /// Takes back what is due; everything, when `all`.
+    pub(super) fn expire(&mut self, all: bool) -> Result<()> {
+        let now = self.now();
+        let (due, rest): (Vec<Active>, Vec<Active>) =
+            std::mem::take(&mut self.active).into_iter().partition(|fault| all || fault.until <= now);
+        self.active = rest;
+        for fault in due {
+            self.undo(fault.undo)?;
+            self.past.push((fault.kind, fault.from, self.now()));
+        }
+        Ok(())
+    }
+
+    fn undo(&mut self, undo: Undo) -> Result<()> {
+        match undo {
+            Undo::Nothing => {}
+            Undo::Rules(ids) => {
+                let sky = self.cluster.sky.as_ref().expect("a storm has proxies");
+                ids.into_iter().for_each(|id| sky.remove(id));
+            }
+            Undo::StartOsd(osd) => self.start_osd(osd)?,
+            Undo::StartMeta => self.start_meta()?,
+            Undo::StartAll => {
+                self.start_meta()?;
+                for osd in 1..=self.cluster.shape.osds {
+                    self.start_osd(osd)?;
+                }
+            }
+            Undo::StartClient(volume) => {
+                let (left, metas, seed) = (self.millis_left(), self.cluster.metas_for_daemons(), self.rng.next_u64());
+                if self.volumes[volume].pid().is_none() {
+                    self.volumes[volume].start(&metas, seed, left)?;
+                }
+            }
+            // Who died or was started anew meanwhile is not stopped.
+            Undo::ContOsd(osd) => drop(self.cluster.osd(osd).signal("CONT")),
+            Undo::ContMeta => drop(self.cluster.metas[0].signal("CONT")),
+            Undo::ContClient(pid) => self.volumes.iter().for_each(|volume| volume.go_on(pid)),
+            Undo::Fast(osd) => {
+                if let Some(disks) = &self.slow {
+                    disks.limit(osd, 0)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

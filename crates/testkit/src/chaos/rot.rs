@@ -1,0 +1,73 @@
+//! The end of a storm: blocks of one device rot, stopped and in use. Users must never see it.
+//!
+//! One device of three is within the budget for lying disks: a minority of every PG's replicas. Whether the
+//! damaged replica is mended, or stays quarantined and is reported, is not asked here; that nobody reads it is.
+
+use super::Storm;
+use super::report::Summary;
+use crate::scenario::difference::{piece, wait_home};
+use crate::session::{Open, Session};
+use crate::surgeon::{Device, Harm};
+use anyhow::{Context, Result, anyhow, bail};
+use device::{Answer, Request};
+use types::units::CHUNK;
+use types::{ChunkKey, VolumeId};
+
+const CHUNKS: u64 = 3;
+/// Blocks that rot while the OSD is down, and while it runs, in each chunk.
+const BLOCKS: usize = 2;
+
+pub(super) fn run(storm: &mut Storm, summary: &mut Summary) -> Result<()> {
+    let name = storm.cluster.volume("rot", 64 << 20)?;
+    let info = storm.cluster.basalt.json(&["volume", "info", &name])?;
+    let volume = VolumeId(info["volume"].as_u64().context("the volume's id")?);
+    let metas = storm.cluster.basalt.metas().to_vec();
+    let mut session = Session::open(&metas, &name, Open::default())?;
+    for chunk in 0..CHUNKS {
+        let request = Request::Write { offset: chunk * CHUNK, buf: piece(chunk).freeze(), fua: true };
+        session.call(request)?.map_err(|e| anyhow!("writing chunk {chunk}: {e}"))?;
+    }
+    wait_home(&storm.cluster, volume)?;
+    let osd = 1 + storm.rng.below(u64::from(storm.cluster.shape.osds)) as u32;
+    storm.cluster.osd(osd).kill();
+    flip(storm, osd, volume)?;
+    storm.start_osd(osd)?;
+    read(&mut session, "with blocks that rotted while the OSD was down")?;
+    flip(storm, osd, volume)?;
+    read(&mut session, "with blocks that rotted while the OSD ran")?;
+    session.close()?;
+    let out = storm.cluster.basalt.output(&["pg", "verify", "--deep"])?;
+    let text = String::from_utf8_lossy(&out.stdout);
+    let last = text.lines().last().unwrap_or("").to_owned();
+    let blocks = 2 * BLOCKS as u64 * CHUNKS;
+    summary.notes.push(format!("bit rot: {blocks} blocks on osd.{osd}; every read was right; pg verify: {last}"));
+    if last.contains("differ in") {
+        bail!("rot made replicas differ: {text}");
+    }
+    Ok(())
+}
+
+/// Flips a bit in some blocks of each chunk.
+fn flip(storm: &mut Storm, osd: u32, volume: VolumeId) -> Result<()> {
+    let device = Device::open(&storm.cluster.device(osd))?;
+    for index in 0..CHUNKS as u32 {
+        let place = device.find(ChunkKey { volume, index }).context("it was destaged")?;
+        for _ in 0..BLOCKS {
+            device.harm(&place, storm.rng.below(256) as usize, Harm::Rotten)?;
+        }
+    }
+    Ok(())
+}
+
+fn read(session: &mut Session, when: &str) -> Result<()> {
+    for chunk in 0..CHUNKS {
+        let len = piece(chunk).len() as u64;
+        let answer = session.call(Request::Read { offset: chunk * CHUNK, len })?;
+        let Ok(Answer::Data(pieces)) = answer else { bail!("chunk {chunk} {when}: {answer:?}") };
+        let bytes: Vec<u8> = pieces.iter().flat_map(|p| p.iter().copied()).collect();
+        if bytes != piece(chunk)[..] {
+            bail!("chunk {chunk} {when} reads other bytes than were written");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,199 @@
+//! Plants damage on an OSD's device: differences that every checksum approves of, and plain rot.
+//!
+//! A scenario comes in with the path of a device whose OSD is stopped; the block is found as a mount finds it:
+//! superblock, last checkpoint of the log, directory, map, CRC page.
+//!
+//! Why no page above needs a change: a page's CRC is known to its parent, but map and CRC pages have bytes
+//! that say nothing (the tail of a map page, the entry of a block that holds no data). Four of them, chosen
+//! right, give the altered page the CRC of the old one.
+//!
+//! Invariant: exactly one block of one chunk reads differently afterwards; everything else is as it was.
+
+use anyhow::{Context, Result, bail, ensure};
+use layout::checkpoint::Checkpoint;
+use layout::home::{self, CRCS_PER_PAGE, DirEntry, Geometry, MapSlots, PAGE, PageId, PagePtr};
+use layout::log::{BATCH_ALIGN, BatchHeader, Record, decode_records};
+use layout::superblock::{SUPERBLOCK_LEN, Superblock};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use types::units::{BLOCK, BLOCKS_PER_AU};
+use types::{ChunkKey, ReplicaId, crc32c};
+
+/// What is done to a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Harm {
+    /// Other bytes, with the checksum of those bytes.
+    Altered,
+    /// The map says that the block was never written.
+    Forgotten,
+    /// One bit is flipped; its checksum tells.
+    Rotten,
+}
+
+/// A device as its last checkpoint describes it.
+pub struct Device {
+    file: File,
+    home_start: u64,
+    geometry: Geometry,
+    chunks: Vec<(ReplicaId, DirEntry)>,
+}
+
+/// One chunk of one replica.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    replica: ReplicaId,
+    entry: DirEntry,
+}
+
+impl Device {
+    /// Reads what is where. Of a device in use this is a look at a moment that may be over.
+    pub fn open(path: &Path) -> Result<Device> {
+        let file = File::options().read(true).write(true).open(path).with_context(|| path.display().to_string())?;
+        let [first, last] = Superblock::offsets(file.metadata()?.len());
+        let superblock = Superblock::choose(&read(&file, first, SUPERBLOCK_LEN)?, &read(&file, last, SUPERBLOCK_LEN)?)?;
+        let checkpoint = last_checkpoint(&file, &superblock)?;
+        let (home_start, geometry) = (superblock.home_start, checkpoint.geometry);
+        let mut device = Device { file, home_start, geometry, chunks: Vec::new() };
+        for replica in &checkpoint.replicas {
+            let pages = replica.directory.iter().zip(0..).filter_map(|(ptr, n)| ptr.map(|ptr| (n, ptr)));
+            for (n, ptr) in pages {
+                let id = PageId::directory(replica.replica, n);
+                let entries = home::decode_dir_page(id, &device.page(id, ptr)?, geometry)?;
+                device.chunks.extend(entries.into_iter().map(|(_, entry)| (replica.replica, entry)));
+            }
+        }
+        Ok(device)
+    }
+
+    /// Where home holds this chunk, if it does.
+    pub fn find(&self, chunk: ChunkKey) -> Option<Place> {
+        let found = self.chunks.iter().find(|(_, entry)| entry.chunk == chunk);
+        found.map(|(replica, entry)| Place { replica: *replica, entry: *entry })
+    }
+
+    /// How many blocks of the chunk hold data.
+    pub fn blocks(&self, place: &Place) -> Result<u32> {
+        Ok(self.map(place)?.1.iter().map(|slot| slot.valid.count_ones()).sum())
+    }
+
+    /// Does it.
+    pub fn harm(&self, place: &Place, block: usize, harm: Harm) -> Result<()> {
+        let (mut page, mut slots) = self.map(place)?;
+        let (au, bit) = (block / BLOCKS_PER_AU as usize, block as u32 % BLOCKS_PER_AU);
+        ensure!(slots[au].valid & (1 << bit) != 0, "block {block} of {} holds no data", place.entry.chunk);
+        if harm == Harm::Forgotten {
+            slots[au].valid &= !(1 << bit);
+            ensure!(slots[au].valid != 0, "the AU of block {block} would hold nothing any more");
+            let before = page.clone();
+            // The sequence in the header stays: it is not checked, and it is not ours to invent.
+            let sequence = u64::from_le_bytes(*page[32..].first_chunk().expect("inside the header"));
+            home::encode_map_page(PageId::of_chunk(place.replica, place.entry.chunk, 0), sequence, &slots, &mut page);
+            return self.replace(place, 0, &before, page);
+        }
+        let offset = self.home_start + self.geometry.block_offset(slots[au].au, bit);
+        let mut bytes = read(&self.file, offset, BLOCK as usize)?;
+        bytes[100] ^= 0x10;
+        self.file.write_all_at(&bytes, offset)?;
+        if harm == Harm::Altered {
+            let n = 1 + block / CRCS_PER_PAGE;
+            let ptr = place.entry.pages[n].context("data has CRCs")?;
+            let mut page = self.page(PageId::of_chunk(place.replica, place.entry.chunk, n), ptr)?;
+            let last = slots[n * CRCS_PER_PAGE / BLOCKS_PER_AU as usize - 1];
+            ensure!(last.valid >> (BLOCKS_PER_AU - 1) == 0, "the last block of quarter {} holds data", n - 1);
+            let before = page.clone();
+            let at = block % CRCS_PER_PAGE * 4;
+            page[at..at + 4].copy_from_slice(&crc32c(&bytes).to_le_bytes());
+            self.replace(place, n, &before, page)?;
+        }
+        self.file.sync_all().context("the damage is to stay")
+    }
+
+    fn map(&self, place: &Place) -> Result<(Vec<u8>, MapSlots)> {
+        let id = PageId::of_chunk(place.replica, place.entry.chunk, 0);
+        let page = self.page(id, place.entry.pages[0].context("a listed chunk has a map")?)?;
+        let slots = home::decode_map_page(id, &page, self.geometry)?;
+        Ok((page, slots))
+    }
+
+    fn page(&self, id: PageId, ptr: PagePtr) -> Result<Vec<u8>> {
+        let page = read(&self.file, self.home_start + self.geometry.slot_offset(ptr.slot), PAGE)?;
+        ensure!(id.verify(&page, ptr.crc), "{id} in slot {} fails its checksum", ptr.slot);
+        Ok(page)
+    }
+
+    /// Writes page `n` of a chunk over the old one, with the old one's CRC.
+    fn replace(&self, place: &Place, n: usize, before: &[u8], mut page: Vec<u8>) -> Result<()> {
+        let ptr = place.entry.pages[n].context("it was read")?;
+        keep_crc(before, &mut page);
+        let id = PageId::of_chunk(place.replica, place.entry.chunk, n);
+        ensure!(id.verify(&page, ptr.crc), "{id} did not keep its CRC");
+        self.file.write_all_at(&page, self.home_start + self.geometry.slot_offset(ptr.slot))?;
+        self.file.sync_all().context("the damage is to stay")
+    }
+}
+
+/// Chooses the last four bytes of `page` so that its CRC, whatever its salt, is that of `before`.
+///
+/// The state of a CRC before its last four bytes is exclusive-ored with them; what comes behind sees no more
+/// than that. The difference of two states does not depend on what both began with.
+fn keep_crc(before: &[u8], page: &mut [u8]) {
+    let end = page.len() - 4;
+    let difference = crc32c(&before[..end]) ^ crc32c(&page[..end]);
+    let old = u32::from_le_bytes(*before[end..].first_chunk().expect("four bytes"));
+    page[end..].copy_from_slice(&(old ^ difference).to_le_bytes());
+}
+
+fn read(file: &File, offset: u64, len: usize) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    file.read_exact_at(&mut bytes, offset).with_context(|| format!("{len} bytes at {offset}"))?;
+    Ok(bytes)
+}
+
+/// The newest checkpoint in the log of which all parts are there.
+fn last_checkpoint(file: &File, superblock: &Superblock) -> Result<Checkpoint> {
+    let mut found: BTreeMap<u64, BTreeMap<u32, layout::log::CheckpointPart>> = BTreeMap::new();
+    for segment in 0..u64::from(superblock.segment_count) {
+        let base = superblock.log_start + segment * superblock.segment_bytes;
+        let bytes = read(file, base, superblock.segment_bytes as usize)?;
+        let mut at = 0;
+        while at + BATCH_ALIGN <= bytes.len() {
+            let Some(header) = BatchHeader::decode(&bytes[at..], superblock.uuid, base + at as u64) else {
+                at += BATCH_ALIGN;
+                continue;
+            };
+            let records = header.records(&bytes[at..]).and_then(|r| decode_records(r, header.record_count).ok());
+            for record in records.into_iter().flatten() {
+                if let Record::Checkpoint(part) = record {
+                    found.entry(part.id).or_default().insert(part.part, part);
+                }
+            }
+            at += (header.len_bytes() as usize).max(BATCH_ALIGN);
+        }
+    }
+    for parts in found.values().rev() {
+        if parts.values().next().is_some_and(|first| first.parts as usize == parts.len()) {
+            let parts: Vec<_> = parts.values().map(|part| part.bytes.clone()).collect();
+            return Ok(Checkpoint::decode(&parts)?);
+        }
+    }
+    bail!("the log holds no checkpoint yet")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_page_keeps_its_salted_crc_by_its_last_four_bytes() {
+        let before: Vec<u8> = (0..PAGE).map(|n| (n * 7) as u8).collect();
+        let mut page = before.clone();
+        page[40..44].copy_from_slice(&0xdead_beef_u32.to_le_bytes());
+        let id = PageId::directory(ReplicaId(9), 3);
+        assert_ne!(id.crc(&page), id.crc(&before));
+        keep_crc(&before, &mut page);
+        assert_eq!(id.crc(&page), id.crc(&before));
+        assert_eq!(page[40..44], 0xdead_beef_u32.to_le_bytes());
+    }
+}
