@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use fuzzing::drive::{self, FOUND, Limits};
 use fuzzing::{TARGETS, Target, corpus, find};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -124,7 +124,7 @@ enum End {
     Broken,
 }
 
-fn all(seconds: f64, seed: u64, jobs: usize, finds: &PathBuf) -> Result<()> {
+fn all(seconds: f64, seed: u64, jobs: usize, finds: &Path) -> Result<()> {
     // The longest first: canaries end early.
     let queue = Mutex::new(TARGETS.iter().rev().collect::<Vec<_>>());
     let faults = Mutex::new(Vec::new());
@@ -149,11 +149,11 @@ fn all(seconds: f64, seed: u64, jobs: usize, finds: &PathBuf) -> Result<()> {
     Ok(())
 }
 
-fn one(target: &Target, seconds: f64, seed: u64, finds: &PathBuf) -> Result<()> {
+fn one(target: &Target, seconds: f64, seed: u64, finds: &Path) -> Result<()> {
     let end = |seconds: f64, careful: bool| -> Result<(End, Output)> {
         let (seconds, finds) = match target.is_canary {
             true => (CANARY_SECONDS, finds.join("canaries")),
-            false => (seconds, finds.clone()),
+            false => (seconds, finds.to_path_buf()),
         };
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["run", target.name, "--seconds", &seconds.to_string(), "--seed", &seed.to_string()]);
