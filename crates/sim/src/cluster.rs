@@ -302,8 +302,9 @@ impl Cluster {
     /// Gives every client its work; the first one opens.
     pub fn begin(&mut self, volumes: &[VolumeId], over: Duration, rng: &mut Rng) {
         let (kind, shape) = (self.options.workload, &self.options.shape);
-        for (number, client) in self.clients.iter_mut().enumerate() {
-            if let Some(workload) = kind.client(volumes, number as u64, number < WRITERS, shape, rng.fork()) {
+        let all = kind.clients(volumes, (WRITERS, CLIENTS), shape, rng);
+        for (client, workload) in self.clients.iter_mut().zip(all) {
+            if let Some(workload) = workload {
                 client.begin(workload, over);
             }
         }

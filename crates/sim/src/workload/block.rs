@@ -17,6 +17,39 @@ use types::{Errno, IoBuf, IoBufMut};
 pub enum Pattern {
     /// Anywhere in the windows.
     Random,
+    /// One request behind the other, over and over.
+    Sequential,
+    /// Nearly all on one block.
+    HotSpot,
+    /// Mostly trims and zeros between the writes.
+    Zeros,
+    /// Whole blocks of a few: a register each.
+    Registers,
+    /// Up to 8 MiB, one over the other.
+    Large,
+}
+
+/// Sectors that all requests of [`Pattern::Large`] may have together: each is a line of the history.
+const LARGE_SECTORS: u64 = 250_000;
+/// Registers of a window.
+const REGISTERS: u64 = 4;
+
+impl Pattern {
+    /// Turns a drawn shape into one of this pattern.
+    pub fn shape(self, shape: &mut Shape) {
+        shape.pattern = self;
+        match self {
+            Pattern::Random => {}
+            Pattern::Sequential => shape.window = shape.window.max(1 << 20),
+            Pattern::HotSpot => shape.sectors_max = shape.sectors_max.min(16),
+            Pattern::Zeros => (shape.read_pct, shape.trim_pct) = (30, 40),
+            Pattern::Registers => (shape.window, shape.sectors_max, shape.trim_pct) = (REGISTERS * 4096, 8, 0),
+            Pattern::Large => {
+                (shape.window, shape.sectors_max) = (12 << 20, (8 << 20) / SECTOR);
+                (shape.depth, shape.operations) = (shape.depth.min(6), shape.operations.min(400));
+            }
+        }
+    }
 }
 
 /// Settings, drawn by seed.
@@ -48,6 +81,10 @@ pub struct Block {
     /// What is read at the very end.
     last_reads: VecDeque<(u64, u64)>,
     answered: u64,
+    /// Where the next request of a sequence lies in its window, in sectors.
+    head: u64,
+    /// Sectors asked for.
+    sectors: u64,
 }
 
 #[derive(Debug)]
@@ -71,6 +108,9 @@ impl Block {
         let half = shape.window / 2;
         let mut windows = vec![0, CHUNK - half, SEGMENT - half];
         windows.push(rng.below(shape.len_bytes / SECTOR) * SECTOR);
+        if shape.pattern == Pattern::Large {
+            windows = vec![CHUNK - half];
+        }
         windows.iter_mut().for_each(|w| *w = (*w).min(shape.len_bytes - shape.window));
         let next_stamp = client << 40 | 1;
         Block {
@@ -84,6 +124,8 @@ impl Block {
             asked: 0,
             last_reads: VecDeque::new(),
             answered: 0,
+            head: 0,
+            sectors: 0,
         }
     }
 
@@ -100,15 +142,10 @@ impl Block {
             return None;
         }
         self.asked += 1;
-        let window = self.windows[self.rng.below(self.windows.len() as u64) as usize] / SECTOR;
-        let count = self.rng.between(1, self.shape.sectors_max.min(self.shape.window / SECTOR));
-        let slots = (self.shape.window / SECTOR).saturating_sub(count).max(1);
-        let mut sector = window + self.rng.below(slots);
-        let mut count = count.min(self.shape.len_bytes / SECTOR - sector);
-        // Half of all requests are whole blocks, as real file systems send them.
-        if self.rng.chance(1, 2) && count >= 8 {
-            sector -= sector % 8;
-            count -= count % 8;
+        let (sector, count) = self.place();
+        self.sectors += count;
+        if self.shape.pattern == Pattern::Large && self.sectors > LARGE_SECTORS {
+            self.asked = self.shape.operations;
         }
         let dice = self.rng.below(100);
         if self.rng.chance(1, 50) {
@@ -129,12 +166,47 @@ impl Block {
             }
         }
         let op = Op { sector, count, kind: Kind::Write { stamp, fenced, zeros }, start: now };
-        let request = if zeros {
-            Request::WriteZeroes { offset, len, no_hole: false }
+        let request = if zeros && self.shape.pattern == Pattern::Zeros && self.rng.chance(1, 2) {
+            Request::Trim { offset, len }
+        } else if zeros {
+            let no_hole = self.shape.pattern == Pattern::Zeros && self.rng.chance(1, 2);
+            Request::WriteZeroes { offset, len, no_hole }
         } else {
             Request::Write { offset, buf: self.payload(sector, count, stamp), fua: false }
         };
         Some(self.ask(request, op))
+    }
+
+    /// Where the next request lies: first sector, and how many.
+    fn place(&mut self) -> (u64, u64) {
+        let sectors = self.shape.window / SECTOR;
+        let most = self.shape.sectors_max.min(sectors);
+        let window = self.windows[self.rng.below(self.windows.len() as u64) as usize] / SECTOR;
+        let count = self.rng.between(1, most);
+        match self.shape.pattern {
+            Pattern::Sequential => {
+                let window = self.windows[1] / SECTOR;
+                let at = if self.head + count > sectors { 0 } else { self.head };
+                self.head = at + count;
+                return (window + at, count);
+            }
+            Pattern::HotSpot if self.rng.chance(9, 10) => {
+                let from = self.rng.below(8);
+                return (self.windows[1] / SECTOR / 8 * 8 + from, count.min(8 - from));
+            }
+            Pattern::Registers => return (window / 8 * 8 + 8 * self.rng.below(REGISTERS), 8),
+            _ => {}
+        }
+        // Sizes of every order, not only the largest.
+        let count = if self.shape.pattern == Pattern::Large { (count >> self.rng.below(14)).max(1) } else { count };
+        let mut sector = window + self.rng.below(sectors.saturating_sub(count).max(1));
+        let mut count = count.min(self.shape.len_bytes / SECTOR - sector);
+        // Half of all requests are whole blocks, as real file systems send them.
+        if self.rng.chance(1, 2) && count >= 8 {
+            sector -= sector % 8;
+            count -= count % 8;
+        }
+        (sector, count)
     }
 
     fn payload(&self, sector: u64, count: u64, stamp: u64) -> IoBuf {
@@ -229,7 +301,8 @@ impl Workload for Block {
         self.asked = self.shape.operations;
         const STEP: u64 = 128;
         for window in &self.windows {
-            let (first, sectors) = (window / SECTOR, self.shape.window / SECTOR);
+            let (first, sectors) = (window / SECTOR / 8 * 8, self.shape.window / SECTOR + 8);
+            let sectors = sectors.min(self.shape.len_bytes / SECTOR - first);
             self.last_reads
                 .extend((0..sectors.div_ceil(STEP)).map(|n| (first + n * STEP, STEP.min(sectors - n * STEP))));
         }

@@ -8,6 +8,7 @@
 //!
 //! A workload knows what it asked and what it was told; it never looks inside the system.
 
+mod bank;
 mod block;
 
 pub use block::{Block, Pattern, Shape};
@@ -25,15 +26,32 @@ pub const VOLUME: &str = "main/v";
 pub enum Kind {
     /// Requests of any size over a few windows, each laid over a border where splitting could go wrong.
     Random,
+    Sequential,
+    HotSpot,
+    /// Trims and zeros among the writes.
+    Zeros,
+    /// A register per block.
+    Registers,
+    /// Up to 8 MiB a request, with overlaps.
+    Large,
+    /// Money that moves between accounts on two volumes.
+    Bank,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 1] = [Kind::Random];
+    pub const ALL: [Kind; 7] =
+        [Kind::Random, Kind::Sequential, Kind::HotSpot, Kind::Zeros, Kind::Registers, Kind::Large, Kind::Bank];
 
     /// Its name on a command line.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Random => "random",
+            Kind::Sequential => "sequential",
+            Kind::HotSpot => "hotspot",
+            Kind::Zeros => "zeros",
+            Kind::Registers => "registers",
+            Kind::Large => "large",
+            Kind::Bank => "bank",
         }
     }
 
@@ -43,30 +61,53 @@ impl Kind {
 
     /// One by seed.
     pub fn draw(rng: &mut Rng) -> Kind {
-        Kind::ALL[rng.below(Kind::ALL.len() as u64) as usize]
+        // Half of all runs do a little of everything.
+        let kind = Kind::ALL[rng.below(Kind::ALL.len() as u64) as usize];
+        if rng.chance(1, 2) { Kind::Random } else { kind }
     }
 
     /// Names and lengths of the volumes that must be there; the first is [`VOLUME`].
     pub fn volumes(self, shape: &Shape) -> Vec<(&'static str, u64)> {
-        vec![(VOLUME, shape.len_bytes)]
+        let mut all = vec![(VOLUME, shape.len_bytes)];
+        if self == Kind::Bank {
+            all.push((bank::SECOND, shape.len_bytes));
+        }
+        all
     }
 
-    /// The work of one client machine. `writes`: it may write; `number` tells machines apart.
-    pub fn client(
+    /// The work of every client machine, of which the first `writers` may write; the others read, or have none.
+    pub fn clients(
         self,
         volumes: &[VolumeId],
-        number: u64,
-        writes: bool,
+        (writers, machines): (usize, usize),
         shape: &Shape,
-        rng: Rng,
-    ) -> Option<Box<dyn Workload>> {
-        let mut shape = shape.clone();
-        if !writes {
-            (shape.read_pct, shape.trim_pct) = (100, 0);
-        }
-        match self {
-            Kind::Random => Some(Box::new(Block::new(volumes[0].0, number, shape, rng))),
-        }
+        rng: &mut Rng,
+    ) -> Vec<Option<Box<dyn Workload>>> {
+        let ledger = bank::Ledger::default();
+        let pattern = match self {
+            Kind::Random | Kind::Bank => Pattern::Random,
+            Kind::Sequential => Pattern::Sequential,
+            Kind::HotSpot => Pattern::HotSpot,
+            Kind::Zeros => Pattern::Zeros,
+            Kind::Registers => Pattern::Registers,
+            Kind::Large => Pattern::Large,
+        };
+        let client = |number: usize| -> Option<Box<dyn Workload>> {
+            let rng = rng.fork();
+            if self == Kind::Bank {
+                let moves = shape.operations / 6 + 1;
+                return (number < writers).then(|| {
+                    Box::new(bank::Bank::new(ledger.clone(), moves, shape.len_bytes, rng)) as Box<dyn Workload>
+                });
+            }
+            let mut shape = shape.clone();
+            pattern.shape(&mut shape);
+            if number >= writers {
+                (shape.read_pct, shape.trim_pct) = (100, 0);
+            }
+            Some(Box::new(Block::new(volumes[0].0, number as u64, shape, rng)))
+        };
+        (0..machines).map(client).collect()
     }
 }
 
