@@ -2,7 +2,10 @@
 
 mod rot;
 
-use sim::run::run;
+use sim::faults::Class;
+use sim::overrides::Overrides;
+use sim::run::{run, run_with};
+use std::collections::BTreeMap;
 
 #[test]
 fn a_seed_decides_everything() {
@@ -28,6 +31,23 @@ fn another_process_does_the_same() {
         let hash = format!("trace hash {:016x}", run(seed).trace_hash);
         assert!(text.contains(&hash), "seed {seed}: {hash} here, and there: {text}");
     }
+}
+
+#[test]
+fn every_class_of_faults_strikes_and_has_its_effect() {
+    let few = Overrides { operations: Some(600), never_away: true, ..Overrides::default() };
+    let mut classes: BTreeMap<Class, u64> = Class::ALL.into_iter().map(|class| (class, 0)).collect();
+    let mut effects: BTreeMap<&str, u64> = BTreeMap::new();
+    for seed in 1..=150 {
+        let report = run_with(seed, &few);
+        assert_eq!(report.failure, None, "seed {seed}");
+        report.schedule.iter().for_each(|s| *classes.entry(s.class).or_default() += 1);
+        report.struck.named().into_iter().for_each(|(what, n)| *effects.entry(what).or_default() += n);
+        if classes.values().chain(effects.values()).all(|n| *n > 0) {
+            return;
+        }
+    }
+    panic!("some class never struck: {classes:?}, or had no effect: {effects:?}");
 }
 
 #[test]
