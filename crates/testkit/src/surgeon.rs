@@ -4,7 +4,7 @@
 //! superblock, last checkpoint of the log, directory, map, CRC page.
 //!
 //! Why no page above needs a change: a page's CRC is known to its parent, but map and CRC pages have bytes
-//! that say nothing (the tail of a map page, the entry of a block that holds no data). Four of them, chosen
+//! that say nothing (the sequence of a map page, the entry of a block that holds no data). Four of them, chosen
 //! right, give the altered page the CRC of the old one.
 //!
 //! Invariant: exactly one block of one chunk reads differently afterwards; everything else is as it was.
@@ -20,6 +20,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use types::units::{BLOCK, BLOCKS_PER_AU};
 use types::{ChunkKey, ReplicaId, crc32c};
+
+/// Where the header of a map page says which checkpoint first named it: for people, never checked.
+const MAP_SEQUENCE_AT: usize = 32;
 
 /// What is done to a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +91,7 @@ impl Device {
             ensure!(slots[au].valid != 0, "the AU of block {block} would hold nothing any more");
             let before = page.clone();
             // The sequence in the header stays: it is not checked, and it is not ours to invent.
-            let sequence = u64::from_le_bytes(*page[32..].first_chunk().expect("inside the header"));
+            let sequence = u64::from_le_bytes(*page[MAP_SEQUENCE_AT..].first_chunk().expect("inside the header"));
             home::encode_map_page(PageId::of_chunk(place.replica, place.entry.chunk, 0), sequence, &slots, &mut page);
             return self.replace(place, 0, &before, page);
         }
@@ -126,7 +129,7 @@ impl Device {
     /// Writes page `n` of a chunk over the old one, with the old one's CRC.
     fn replace(&self, place: &Place, n: usize, before: &[u8], mut page: Vec<u8>) -> Result<()> {
         let ptr = place.entry.pages[n].context("it was read")?;
-        keep_crc(before, &mut page);
+        keep_crc(before, &mut page, if n == 0 { MAP_SEQUENCE_AT } else { PAGE - 4 });
         let id = PageId::of_chunk(place.replica, place.entry.chunk, n);
         ensure!(id.verify(&page, ptr.crc), "{id} did not keep its CRC");
         self.file.write_all_at(&page, self.home_start + self.geometry.slot_offset(ptr.slot))?;
@@ -134,15 +137,31 @@ impl Device {
     }
 }
 
-/// Chooses the last four bytes of `page` so that its CRC, whatever its salt, is that of `before`.
+/// Chooses the four bytes of `page` at `at` so that its CRC, whatever its salt, is that of `before`.
 ///
-/// The state of a CRC before its last four bytes is exclusive-ored with them; what comes behind sees no more
-/// than that. The difference of two states does not depend on what both began with.
-fn keep_crc(before: &[u8], page: &mut [u8]) {
-    let end = page.len() - 4;
-    let difference = crc32c(&before[..end]) ^ crc32c(&page[..end]);
-    let old = u32::from_le_bytes(*before[end..].first_chunk().expect("four bytes"));
-    page[end..].copy_from_slice(&(old ^ difference).to_le_bytes());
+/// A CRC is linear: what each of the 32 bits changes of it is found by trying, and the bits that together change
+/// what is wanted by elimination. What a page's CRC begins with does not matter to differences.
+fn keep_crc(before: &[u8], page: &mut [u8], at: usize) {
+    let zero = crc32c(&vec![0; page.len()]);
+    let mut rows: Vec<(u32, u32)> = Vec::new();
+    for bit in 0..32 {
+        let mut one = vec![0; page.len()];
+        one[at..at + 4].copy_from_slice(&(1u32 << bit).to_le_bytes());
+        let reduced = rows.iter().fold((crc32c(&one) ^ zero, 1u32 << bit), reduce);
+        assert_ne!(reduced.0, 0, "32 bits next to each other change a CRC in 32 ways");
+        rows.push(reduced);
+    }
+    let wanted = crc32c(before) ^ crc32c(page);
+    let (rest, bits) = rows.iter().fold((wanted, 0), reduce);
+    assert_eq!(rest, 0, "32 ways reach every CRC");
+    let old = u32::from_le_bytes(*page[at..].first_chunk().expect("four bytes"));
+    page[at..at + 4].copy_from_slice(&(old ^ bits).to_le_bytes());
+}
+
+/// Takes `row` out of `value` if it has the row's highest bit.
+fn reduce(value: (u32, u32), row: &(u32, u32)) -> (u32, u32) {
+    let highest = 1 << (31 - row.0.leading_zeros());
+    if value.0 & highest == 0 { value } else { (value.0 ^ row.0, value.1 ^ row.1) }
 }
 
 fn read(file: &File, offset: u64, len: usize) -> Result<Vec<u8>> {
@@ -186,14 +205,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_changed_page_keeps_its_salted_crc_by_its_last_four_bytes() {
+    fn a_changed_page_keeps_its_salted_crc_by_four_bytes_of_it() {
         let before: Vec<u8> = (0..PAGE).map(|n| (n * 7) as u8).collect();
-        let mut page = before.clone();
-        page[40..44].copy_from_slice(&0xdead_beef_u32.to_le_bytes());
         let id = PageId::directory(ReplicaId(9), 3);
-        assert_ne!(id.crc(&page), id.crc(&before));
-        keep_crc(&before, &mut page);
-        assert_eq!(id.crc(&page), id.crc(&before));
-        assert_eq!(page[40..44], 0xdead_beef_u32.to_le_bytes());
+        for at in [32, PAGE - 4] {
+            let mut page = before.clone();
+            page[40..44].copy_from_slice(&0xdead_beef_u32.to_le_bytes());
+            assert_ne!(id.crc(&page), id.crc(&before));
+            keep_crc(&before, &mut page, at);
+            assert_eq!(id.crc(&page), id.crc(&before));
+            assert_eq!(page[40..44], 0xdead_beef_u32.to_le_bytes());
+        }
     }
 }
