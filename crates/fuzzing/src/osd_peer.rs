@@ -65,6 +65,7 @@ impl Table {
             uuid,
             incarnation: Incarnation(5),
             listen: NetAddr::Tcp(addr(7400)),
+            advertise: None,
             http: None,
             host: "h".into(),
             rack: String::new(),

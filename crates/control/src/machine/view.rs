@@ -224,10 +224,15 @@ impl Control {
             pgs_active: counts[0],
             pgs_degraded: counts[1],
             pgs_down: counts[2],
-            capacity_bytes: osds.iter().map(|o| o.capacity_bytes).sum(),
-            used_bytes: osds.iter().map(|o| o.used_bytes).sum(),
-            free_bytes: osds.iter().map(|o| o.free_bytes).sum(),
+            capacity_bytes: total(&osds, |o| o.capacity_bytes),
+            used_bytes: total(&osds, |o| o.used_bytes),
+            free_bytes: total(&osds, |o| o.free_bytes),
             leading_since_ms: self.started.wall_ms,
         }
     }
+}
+
+/// A sum of what OSDs say of themselves: they may say anything.
+fn total(osds: &[OsdView], bytes: impl Fn(&OsdView) -> u64) -> u64 {
+    osds.iter().fold(0, |sum, osd| sum.saturating_add(bytes(osd)))
 }

@@ -474,7 +474,8 @@ impl Rig {
         if !found.lost.is_empty() {
             // It names what it lost and waits for its peers: there are none here.
             assert!(self.rotten, "{replica} has lost payload on a sound disk: {:?}", found.lost);
-            model.damaged = true;
+            self.models.remove(&replica);
+            self.dying.insert(replica);
             return;
         }
         // What was found while it ran is found again, or is not read any more.
