@@ -86,6 +86,7 @@ impl Rig {
             uuid: OsdUuid([i as u8; 16]),
             incarnation: Incarnation(machine.life),
             listen: NetAddr::Tcp(addr_of(i)),
+            advertise: None,
             http: None,
             host: String::new(),
             rack: String::new(),

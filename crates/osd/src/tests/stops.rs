@@ -45,8 +45,8 @@ fn an_osd_that_meta_refuses_neither_serves_nor_votes() {
     let mut rig = Rig::new(4, [16; 3]);
     rig.make_pgs(2);
     rig.lead_all(0, 2);
-    rig.tell(0, OsdDown::Refused { code: 2007, reason: "another life of it is known".to_owned() });
-    assert!(rig.osd(0).stopped().is_some_and(|reason| reason.contains("BSLT-2007")));
+    rig.tell(0, OsdDown::Refused { code: 2025, reason: "another life of it is known".to_owned() });
+    assert!(rig.osd(0).stopped().is_some_and(|reason| reason.contains("BSLT-2025")));
     assert_eq!(rig.osd(0).reports_for_tools(), [], "it holds no group any more");
     // Its connections are closed: the others need not wait for the deadline of silence.
     let begun = rig.world.now();
