@@ -68,6 +68,14 @@ impl Engine {
         ask
     }
 
+    /// A block that was reported bad has been read well since: its device failed once, or the read went astray.
+    pub fn note_readable(&mut self, replica: ReplicaId, chunk: ChunkKey, block: u16) {
+        if let Some(r) = self.replicas.get_mut(&replica) {
+            r.bad.remove(&(chunk, block));
+            self.maybe_dirty = true;
+        }
+    }
+
     /// Takes the block's bytes (with their CRC32C; `None`: zeros), exact as of `at` at a peer that had applied at
     /// least that. False: they are not what home must hold, or the block was touched since and is to be asked for
     /// again.

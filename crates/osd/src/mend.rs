@@ -26,8 +26,8 @@ pub(crate) const MEND: u64 = u64::MAX - 3;
 const BLOCKS_MAX: usize = 4096;
 /// Questions on their way at once.
 const ASKED_MAX: usize = 32;
-/// Blocks that are read for peers at once.
-const ANSWERS_MAX: usize = 64;
+/// Blocks that are read at once, for peers and once more here.
+const READINGS_MAX: usize = 64;
 /// Pause after "not now": doubled each time.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -70,6 +70,12 @@ struct Held {
     until: Time,
 }
 
+/// A block that is read once more here, or for a peer.
+enum Reading {
+    Again(BlockKey),
+    For(Answer),
+}
+
 /// A block that is read for a peer.
 struct Answer {
     link: LinkId,
@@ -83,7 +89,7 @@ struct Answer {
 pub(crate) struct Mends {
     bad: BTreeMap<BlockKey, Bad>,
     held: Vec<Held>,
-    answers: Slab<Answer>,
+    readings: Slab<Reading>,
     next_id: u64,
 }
 
@@ -92,7 +98,7 @@ impl Mends {
     pub fn clear(&mut self) {
         self.bad.clear();
         self.held.clear();
-        self.answers.clear();
+        self.readings.clear();
     }
 
     /// What no member can read of this replica, as far as a report names it.
@@ -227,8 +233,16 @@ impl Osd {
         let identity = self.pgs.get(slot).identity.clone();
         let peers = self.peers_of(&identity);
         let bad = self.mends.bad.get_mut(&key).expect("see above");
-        let osd = peers[bad.tries as usize % peers.len()];
+        let turn = bad.tries as usize % (peers.len() + 1);
         bad.tries += 1;
+        // A device may fail a read once, and a read may have gone astray: every round begins at home.
+        let Some(osd) = turn.checked_sub(1).map(|nth| peers[nth]) else {
+            bad.next_at = self.now + PAUSE_MIN;
+            if self.mends.readings.len() < READINGS_MAX {
+                self.read_block(key, Reading::Again(key));
+            }
+            return;
+        };
         bad.next_at = self.now + ANSWER_MAX;
         let to = identity.members.iter().find(|m| m.osd == osd).expect("it is a member").replica;
         let Some(link) = self.bus.link_to(osd) else {
@@ -285,20 +299,40 @@ impl Osd {
         // R15: only who has applied as much as the one who asks may say what the block is.
         let able = slot.is_some_and(|slot| self.pgs.group(slot).is_some_and(|group| group.applied() >= at))
             && self.engine.is_exact(replica, question.chunk, question.block, at)
-            && self.mends.answers.len() < ANSWERS_MAX;
+            && self.mends.readings.len() < READINGS_MAX;
         if !able {
             return self.answer_mend(link, &question, MendBody::NotNow);
         }
-        let (chunk, start) = (question.chunk, u32::from(question.block) * SECTORS_PER_BLOCK);
-        let slot = self.mends.answers.insert(Answer { link, question, at, expected });
+        let key = (replica, question.chunk, question.block);
+        self.read_block(key, Reading::For(Answer { link, question, at, expected }));
+    }
+
+    fn read_block(&mut self, (replica, chunk, block): BlockKey, reading: Reading) {
+        let slot = self.mends.readings.insert(reading);
         let token = self.reads.insert(ReadSlot { slot, read: MEND, replica }) as u64;
-        let range = SectorRange::new(start, SECTORS_PER_BLOCK);
+        let range = SectorRange::new(u32::from(block) * SECTORS_PER_BLOCK, SECTORS_PER_BLOCK);
         self.engine.read(token, replica, chunk, range, &mut self.engine_events);
     }
 
-    /// A block was read for a peer. It may have been looked up again meanwhile, so it is judged again.
     pub(crate) fn mend_read_done(&mut self, key: usize, result: Result<ReadData, ReadError>) {
-        let Some(Answer { link, question, at, expected }) = self.mends.answers.try_remove(key) else { return };
+        match self.mends.readings.try_remove(key) {
+            None => {}
+            Some(Reading::For(answer)) => self.answer_read_done(answer, result),
+            Some(Reading::Again(key)) if result.is_ok() => {
+                let (replica, chunk, block) = key;
+                tracing::info!(%replica, %chunk, block, "a bad block can be read again");
+                self.engine.note_readable(replica, chunk, block);
+                self.mends.bad.remove(&key);
+                self.release_held();
+            }
+            // A question to the next member is due anyway.
+            Some(Reading::Again(_)) => {}
+        }
+    }
+
+    /// A block was read for a peer. It may have been looked up again meanwhile, so it is judged again.
+    fn answer_read_done(&mut self, answer: Answer, result: Result<ReadData, ReadError>) {
+        let Answer { link, question, at, expected } = answer;
         let exact = self.engine.is_exact(question.to, question.chunk, question.block, at);
         let body = match result {
             Err(ReadError::BadBlocks { .. } | ReadError::Damaged { .. }) => MendBody::Damaged,

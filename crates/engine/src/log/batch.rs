@@ -302,6 +302,10 @@ pub(crate) fn build(log: &mut Log, parts: &mut BuildParts<'_>) -> Option<Built> 
         if take(&mut fill, &mut log.pending, parts, urgent_only) {
             return Some(finish(log, fill));
         }
+        // Nothing of it was left to write: copies of what is not needed any more.
+        if log.pending.is_empty() {
+            return None;
+        }
     }
     let urgent_only = log.ring.free() <= RESERVED;
     if log.ring.free() == 0 || (urgent_only && !log.pending.iter().any(|w| !is_bulk(w))) {
@@ -310,7 +314,7 @@ pub(crate) fn build(log: &mut Log, parts: &mut BuildParts<'_>) -> Option<Built> 
     let mut fill = Fill::new(log.ring.segment_bytes(), log.payload_max, log.next_seq);
     fill.put_state_block(parts);
     if !take(&mut fill, &mut log.pending, parts, urgent_only) {
-        assert!(urgent_only, "an empty segment holds at least one record");
+        assert!(urgent_only || log.pending.is_empty(), "an empty segment holds at least one record");
         return None;
     }
     let salt = parts.rng.next_u64();

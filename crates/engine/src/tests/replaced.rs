@@ -5,8 +5,9 @@ use super::damage::{batches_from, config};
 use super::laws::write;
 use super::rig::Rig;
 use crate::EngineConfig;
+use crate::log::Work;
 use crate::round::RoundStep;
-use types::ReplicaId;
+use types::{Index, ReplicaId, Term};
 
 const R1: ReplicaId = ReplicaId(1);
 const R2: ReplicaId = ReplicaId(2);
@@ -90,4 +91,14 @@ fn a_full_log_is_freed_although_its_tail_holds_entries_that_a_waiting_append_rep
     assert_eq!(rig.groups[&R1].durable, 1, "rounds make it");
     rig.disk.power_cut();
     rig.restart_and_check();
+}
+
+#[test]
+fn copies_of_entries_that_are_not_needed_any_more_are_no_work() {
+    let mut rig = spread(3, held(), 4);
+    // Truncated since it was queued: the batch finds nothing to write, and there is nothing else.
+    rig.engine.queue(Work::Copy { replica: R1, index: Index(999), term: Term(1) });
+    rig.turn(4);
+    put(&mut rig, R1, 1);
+    assert_eq!(rig.groups[&R1].durable, rig.groups[&R1].last(), "it goes on");
 }

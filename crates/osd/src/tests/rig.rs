@@ -106,6 +106,12 @@ impl Rig {
         self.world.disk_faults(self.machines[i].node, DEVICE, |faults| faults.slow = factor);
     }
 
+    /// Every read of the device fails, or none does.
+    pub fn fail_reads(&mut self, i: usize, fail: bool) {
+        let ppm = if fail { 1_000_000 } else { 0 };
+        self.world.disk_faults(self.machines[i].node, DEVICE, |faults| faults.read_error_ppm = ppm);
+    }
+
     /// As `kill -9`.
     pub fn kill(&mut self, i: usize) {
         self.world.crash(self.machines[i].node);

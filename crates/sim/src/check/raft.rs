@@ -27,8 +27,8 @@ pub struct View {
 pub struct Laws {
     seen: BTreeMap<ReplicaId, View>,
     leaders: BTreeMap<(PgId, Term), ReplicaId>,
-    /// Term of each committed entry.
-    committed: BTreeMap<PgId, BTreeMap<Index, Term>>,
+    /// Of each committed entry its term, and the term in which it was first seen committed.
+    committed: BTreeMap<PgId, BTreeMap<Index, (Term, Term)>>,
     /// Term of the entry before each entry that was ever in a log.
     before: BTreeMap<(PgId, Index, Term), Term>,
     looks: u64,
@@ -102,7 +102,7 @@ impl Laws {
         let from = if seen.is_some_and(|s| s.commit > view.commit) { Index(0) } else { from };
         for i in (from.0 + 1).max(view.first.0)..=view.commit.0 {
             let Some(term) = term_at(Index(i)) else { continue };
-            let known = *committed.entry(Index(i)).or_insert(term);
+            let (known, _) = *committed.entry(Index(i)).or_insert((term, view.term));
             if known != term {
                 return Err(format!("entry {i} is committed here with {term}, elsewhere with {known}"));
             }
@@ -110,8 +110,12 @@ impl Laws {
         Ok(())
     }
 
+    /// The law speaks of what was committed in terms before the leader's own: one whose votes come late, when
+    /// others have elected and committed in a later term, leads nobody.
     fn complete(&self, view: View, term_at: &impl Fn(Index) -> Option<Term>) -> Result<(), String> {
-        let Some((index, term)) = self.committed.get(&view.pg).and_then(|c| c.last_key_value()) else { return Ok(()) };
+        let Some(committed) = self.committed.get(&view.pg) else { return Ok(()) };
+        let before = committed.iter().rev().find(|(_, (_, seen_in))| *seen_in < view.term);
+        let Some((index, (term, _))) = before else { return Ok(()) };
         if view.last < *index {
             return Err(format!("the leader of {} ends at {}, and {index} is committed", view.term, view.last));
         }
@@ -185,6 +189,15 @@ mod tests {
         let mut laws = Laws::default();
         look(&mut laws, 1, 1, true, &[1, 1], 2).expect("it commits");
         assert!(look(&mut laws, 2, 2, true, &[1], 1).expect_err("too short").contains("i2 is committed"));
+    }
+
+    #[test]
+    fn a_leader_whose_votes_come_late_need_not_have_what_a_later_term_committed() {
+        let mut laws = Laws::default();
+        look(&mut laws, 1, 1, true, &[1], 1).expect("the first");
+        look(&mut laws, 2, 3, true, &[1, 3], 2).expect("it commits");
+        look(&mut laws, 3, 2, true, &[1, 2], 1).expect("it leads nobody");
+        assert!(look(&mut laws, 3, 4, true, &[1, 2], 1).expect_err("now it matters").contains("not of t3"));
     }
 
     #[test]

@@ -63,8 +63,7 @@ impl Kind {
     pub fn draw(rng: &mut Rng) -> Kind {
         // Half of all runs do a little of everything.
         let kind = Kind::ALL[rng.below(Kind::ALL.len() as u64) as usize];
-        // Large requests meet a known issue of small log segments: only by name until it is mended.
-        if kind == Kind::Large || rng.chance(1, 2) { Kind::Random } else { kind }
+        if rng.chance(1, 2) { Kind::Random } else { kind }
     }
 
     /// Names and lengths of the volumes that must be there; the first is [`VOLUME`].
