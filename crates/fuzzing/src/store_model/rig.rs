@@ -372,10 +372,14 @@ impl Rig {
             (DISK_LEN - 4096, 4096),
         ];
         let (start, len) = areas[place as usize % areas.len()];
-        let was_at_rest = self.is_at_rest() && self.engine.next_deadline() > self.env.now() + Duration::from_millis(15);
+        // Every other flip comes when all is sealed, and must not be silent.
+        let sealed = bit < 128 && !self.poisoned;
+        if sealed {
+            self.settle();
+        }
         self.world.disk_image(self.node, DEVICE).flip_bit(start + u64::from(place / 8) % len, bit);
         self.damage.flips += 1;
-        self.damage.tail_in_doubt |= self.damage.flips > 1 || self.rotten || !was_at_rest;
+        self.damage.tail_in_doubt |= self.damage.flips > 1 || self.rotten || !sealed || self.poisoned;
         self.rotten = true;
     }
 
