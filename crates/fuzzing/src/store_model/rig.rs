@@ -430,7 +430,8 @@ impl Rig {
         self.reads.clear();
         self.models.values_mut().for_each(|m| m.reading = 0);
         (self.env, self.engine) = Rig::boot(&self.world, self.node, &self.config);
-        (self.poisoned, self.mounted, self.mount_failed) = (false, None, None);
+        let was_poisoned = std::mem::take(&mut self.poisoned);
+        (self.mounted, self.mount_failed) = (None, None);
         self.mount();
         let damage = std::mem::take(&mut self.damage);
         if let Some(why) = self.mount_failed.take() {
@@ -461,6 +462,8 @@ impl Rig {
             self.check_recovered(recovered, damage);
         }
         self.check_all();
+        // R15: a store that was poisoned is rebuilt, not used: what its failed flush left in a cache may yet go.
+        self.dead |= was_poisoned;
     }
 
     /// What the group is born from; afterwards model and engine stand at the same index.
