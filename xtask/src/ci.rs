@@ -124,13 +124,18 @@ pub fn fuzz(args: &[String]) -> Result<()> {
     all.extend(args.iter().map(String::as_str));
     let (ok, out) = sh::output("cargo", &all)?;
     print!("{out}");
-    let summary = out.lines().rev().find_map(|line| line.strip_prefix("fuzz: "));
-    let (passed, failed) = summary.map(|s| count(&format!("test result: {s};"))).unwrap_or_default();
+    let (passed, failed) = fuzz_count(&out);
     add_counts("fuzz", passed, failed)?;
     if !ok || passed == 0 {
         bail!("fuzzing failed: {passed} targets passed, {failed} failed");
     }
     Ok(())
+}
+
+/// Reads the closing line of the driver, `fuzz: N passed, N failed`.
+fn fuzz_count(out: &str) -> (u64, u64) {
+    let summary = out.lines().rev().find_map(|line| line.strip_prefix("fuzz: ")).unwrap_or_default();
+    count(&format!("test result: ok. {}", summary.replace(',', ";")))
 }
 
 fn deny() -> Result<()> {
@@ -180,6 +185,12 @@ pub fn totals() -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn fuzz_targets_are_counted_from_the_closing_line() {
+        assert_eq!(super::fuzz_count("text 9 runs, 3 % got in\nfuzz: 20 passed, 1 failed\n"), (20, 1));
+        assert_eq!(super::fuzz_count("it broke\n"), (0, 0));
+    }
+
     #[test]
     fn counts_are_summed_over_all_binaries() {
         let out = "test result: ok. 6 passed; 0 failed; 0 ignored; 0 measured\nx\n\
