@@ -40,6 +40,9 @@ enum Cmd {
         seconds: f64,
         #[arg(long, default_value_t = 1)]
         seed: u64,
+        /// Stop each after as many runs as CI gives it: the same inputs on every machine
+        #[arg(long)]
+        counted: bool,
         /// Processes at a time
         #[arg(long, default_value_t = 2)]
         jobs: usize,
@@ -93,7 +96,9 @@ fn main() -> Result<()> {
             std::fs::write(&path, &small)?;
             println!("{} bytes: {}", small.len(), path.display());
         }
-        Cmd::All { seconds, seed, jobs, finds } => all(seconds, seed, jobs, &finds)?,
+        Cmd::All { seconds, seed, counted, jobs, finds } => {
+            all(&Each { seconds, seed, counted, finds: &finds }, jobs)?;
+        }
         Cmd::Corpus { each } => write_corpus(each)?,
     }
     Ok(())
@@ -124,7 +129,15 @@ enum End {
     Broken,
 }
 
-fn all(seconds: f64, seed: u64, jobs: usize, finds: &Path) -> Result<()> {
+/// What every target of `all` is given.
+struct Each<'a> {
+    seconds: f64,
+    seed: u64,
+    counted: bool,
+    finds: &'a Path,
+}
+
+fn all(each: &Each, jobs: usize) -> Result<()> {
     // The longest first: canaries end early.
     let queue = Mutex::new(TARGETS.iter().rev().collect::<Vec<_>>());
     let faults = Mutex::new(Vec::new());
@@ -134,7 +147,7 @@ fn all(seconds: f64, seed: u64, jobs: usize, finds: &Path) -> Result<()> {
                 loop {
                     let next = queue.lock().expect("no worker panics").pop();
                     let Some(target) = next else { return };
-                    if let Err(e) = one(target, seconds, seed, finds) {
+                    if let Err(e) = one(target, each) {
                         faults.lock().expect("no worker panics").push(format!("{e:#}"));
                     }
                 }
@@ -149,14 +162,17 @@ fn all(seconds: f64, seed: u64, jobs: usize, finds: &Path) -> Result<()> {
     Ok(())
 }
 
-fn one(target: &Target, seconds: f64, seed: u64, finds: &Path) -> Result<()> {
+fn one(target: &Target, each: &Each) -> Result<()> {
     let end = |seconds: f64, careful: bool| -> Result<(End, Output)> {
         let (seconds, finds) = match target.is_canary {
-            true => (CANARY_SECONDS, finds.join("canaries")),
-            false => (seconds, finds.to_path_buf()),
+            true => (CANARY_SECONDS, each.finds.join("canaries")),
+            false => (seconds, each.finds.to_path_buf()),
         };
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["run", target.name, "--seconds", &seconds.to_string(), "--seed", &seed.to_string()]);
+        command.args(["run", target.name, "--seconds", &seconds.to_string(), "--seed", &each.seed.to_string()]);
+        if each.counted && !target.is_canary {
+            command.args(["--runs", &target.ci_runs.to_string()]);
+        }
         command.arg("--finds").arg(finds);
         if target.is_canary {
             command.args(["--run-max-ms", &CANARY_RUN_MAX_MS.to_string()]);
@@ -172,7 +188,7 @@ fn one(target: &Target, seconds: f64, seed: u64, finds: &Path) -> Result<()> {
         };
         Ok((end, output))
     };
-    let (ended, output) = end(seconds, false)?;
+    let (ended, output) = end(each.seconds, false)?;
     match (ended, target.is_canary) {
         (End::Clean, false) => print!("{}", String::from_utf8_lossy(&output.stdout)),
         (End::Clean, true) => bail!("{}: the canary lives: the driver does not see what it must see", target.name),
@@ -184,8 +200,8 @@ fn one(target: &Target, seconds: f64, seed: u64, finds: &Path) -> Result<()> {
         (End::Broken, false) => {
             eprint!("{}", String::from_utf8_lossy(&output.stderr));
             // No hook saw it: the same inputs again, each on disk before it is run.
-            end(seconds * 50.0, true)?;
-            let last = finds.join(format!("{}-last", target.name));
+            end(each.seconds * 50.0, true)?;
+            let last = each.finds.join(format!("{}-last", target.name));
             bail!("{}: the process ended with {}; its last input is {}", target.name, output.status, last.display());
         }
     }

@@ -18,9 +18,16 @@ pub struct Target {
     /// Mends checksums and announced lengths of a damaged input, so that it gets behind them.
     pub fix: fn(&mut Vec<u8>),
     pub len_max: usize,
+    /// Runs of CI: some seconds' worth, and the same inputs on every machine, fast or slow.
+    pub ci_runs: u64,
     /// It must fail.
     pub is_canary: bool,
 }
+
+/// Of a target that builds a world for each input.
+const CI_RUNS: u64 = 5_000;
+/// Of one that only decodes.
+const CI_RUNS_OF_DECODERS: u64 = 300_000;
 
 fn as_it_is(_: &mut Vec<u8>) {}
 
@@ -38,16 +45,21 @@ fn choices(rng: &mut Rng) -> Vec<u8> {
 }
 
 const fn target(name: &'static str, what: &'static str, run: fn(&[u8]) -> Verdict) -> Target {
-    Target { name, what, run, seed: choices, fix: as_it_is, len_max: 1 << 10, is_canary: false }
+    Target { name, what, run, seed: choices, fix: as_it_is, len_max: 1 << 10, ci_runs: CI_RUNS, is_canary: false }
 }
 
 const fn decoder(target: Target, seed: fn(&mut Rng) -> Vec<u8>, fix: fn(&mut Vec<u8>), len_max: usize) -> Target {
-    Target { seed, fix, len_max, ..target }
+    Target { seed, fix, len_max, ci_runs: CI_RUNS_OF_DECODERS, ..target }
 }
 
 const fn canary(name: &'static str, what: &'static str, run: fn(&[u8]) -> Verdict) -> Target {
     let plain = decoder(target(name, what, run), canary::seed, canary::fix, 64);
     Target { is_canary: true, ..plain }
+}
+
+/// With so many runs in CI.
+const fn counted(ci_runs: u64, target: Target) -> Target {
+    Target { ci_runs, ..target }
 }
 
 /// All of them.
@@ -59,11 +71,14 @@ pub const TARGETS: &[Target] = &[
         64 << 10,
     ),
     decoder(target("log_batch", "header and records of a log batch", log::run), log::seed, log::fix, 16 << 10),
-    decoder(
-        target("log_mount", "a whole device: scan, replay, checkpoint, groups", mount::run),
-        mount::seed,
-        as_it_is,
-        1 << 10,
+    counted(
+        3_000,
+        decoder(
+            target("log_mount", "a whole device: scan, replay, checkpoint, groups", mount::run),
+            mount::seed,
+            as_it_is,
+            1 << 10,
+        ),
     ),
     decoder(
         target("superblock", "the superblock", home::superblock),
@@ -81,7 +96,7 @@ pub const TARGETS: &[Target] = &[
     decoder(target("decision", "decision state", store::decision), store::decision_seed, as_it_is, 4096),
     decoder(target("descriptor", "descriptors of entries", store::descriptor), store::descriptor_seed, as_it_is, 64),
     decoder(target("records", "records of the metadata store", store::records), store::records_seed, as_it_is, 8192),
-    decoder(target("admin", "gRPC inputs: convert and plan", admin::run), admin::seed, as_it_is, 4096),
+    counted(40_000, decoder(target("admin", "gRPC inputs: convert and plan", admin::run), admin::seed, as_it_is, 4096)),
     decoder(
         target("nbd_handshake", "NBD negotiation, in pieces of any size", nbd_door::handshake),
         nbd_door::handshake_seed,
@@ -95,10 +110,10 @@ pub const TARGETS: &[Target] = &[
         8192,
     ),
     decoder(target("text", "sizes, names, ids, addresses that users type", text::run), text::seed, as_it_is, 200),
-    target("raft_start", "what a disk gave back, before raft is built on it", raft_peers::start),
-    target("raft_peer", "peers' messages to a group that votes, follows and leads", raft_peers::peer),
+    counted(300_000, target("raft_start", "what a disk gave back, before raft is built on it", raft_peers::start)),
+    counted(15_000, target("raft_peer", "peers' messages to a group that votes, follows and leads", raft_peers::peer)),
     target("osd_peer", "frames to a running OSD, from peers and clients", osd_peer::run),
-    target("engine", "the engine against a model, on a failing disk", store_model::run),
+    counted(1_000, target("engine", "the engine against a model, on a failing disk", store_model::run)),
     canary("canary_panic", "panics", canary::panics),
     canary("canary_memory", "believes a length", canary::allocates),
     canary("canary_stack", "recurses as deep as it is told", canary::recurses),
