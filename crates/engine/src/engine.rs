@@ -74,6 +74,8 @@ pub struct Engine {
     /// Bytes of payload and blocks covered in part, over all overlays.
     pub(crate) overlay_bytes: u64,
     pub(crate) partial_blocks: u64,
+    /// The log has lost records that were durable, whatever they said.
+    pub(crate) in_doubt: bool,
     /// Something was applied since the last round began.
     pub(crate) k_lags: bool,
     /// Something may wait for a round.
@@ -120,6 +122,7 @@ impl Engine {
             horizon: 0,
             overlay_bytes: 0,
             partial_blocks: 0,
+            in_doubt: false,
             k_lags: false,
             maybe_dirty: false,
             releasing: false,
@@ -260,6 +263,12 @@ impl Engine {
     /// The map that was kept last; empty when there was none.
     pub fn map(&self) -> &Bytes {
         &self.map
+    }
+
+    /// Whether the log has lost records that were durable. A replica that is unknown here may then have been born in
+    /// what is lost, and have voted: none may be made under an id that it could have had (R4).
+    pub fn is_in_doubt(&self) -> bool {
+        self.in_doubt
     }
 
     /// Whether this replica was here and is gone for good. A tombstone is never forgotten: what it refuses is an

@@ -161,6 +161,7 @@ impl Engine {
         log.checkpoint_id = replay.checkpoint.id;
         log.checkpoint_segment = replay.checkpoint.segment;
         if let Some(reason) = replay.store_damage() {
+            self.in_doubt = true;
             tracing::error!(%reason, "every replica of this store is quarantined");
             if replay.ends_in_hole {
                 // What is damaged stays as evidence: nothing is written over it before its turn comes.

@@ -149,6 +149,11 @@ impl Osd {
         if known || !matches!(self.phase, Phase::Running) {
             return;
         }
+        if self.engine.is_in_doubt() {
+            tracing::error!(pg = %map.pg, replica = %me.replica,
+                "no replica is made on a store whose log has lost records: it may have been here, and have voted");
+            return;
+        }
         let identity = ReplicaIdentity {
             pg: map.pg,
             replica: me.replica,

@@ -3,6 +3,7 @@
 //! `rig` is the stage; each file beside it holds the laws of one part. Nothing here decides what an OSD should.
 
 mod digests;
+mod doubt;
 mod mends;
 mod rig;
 mod stops;

@@ -112,6 +112,12 @@ impl Rig {
         self.world.disk_faults(self.machines[i].node, DEVICE, |faults| faults.read_error_ppm = ppm);
     }
 
+    /// Flips a bit in every page of a part of the device.
+    pub fn spoil(&mut self, i: usize, bytes: std::ops::Range<u64>) {
+        let image = self.world.disk_image(self.machines[i].node, DEVICE);
+        bytes.step_by(4096).for_each(|page| image.flip_bit(page + 100, 3));
+    }
+
     /// As `kill -9`.
     pub fn kill(&mut self, i: usize) {
         self.world.crash(self.machines[i].node);
