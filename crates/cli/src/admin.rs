@@ -82,6 +82,11 @@ impl Admin {
         Ok(!pgs.is_empty() && pgs.iter().all(|pg| pg.state.iter().any(|s| s == "active")))
     }
 
+    /// Whether every PG of the pool has all its replicas.
+    pub fn all_whole(&self, pool: &str) -> Result<bool> {
+        Ok(self.pgs(Some(pool))?.iter().all(|pg| pg.state == ["active"]))
+    }
+
     pub fn volumes(&self, pool: Option<&str>) -> Result<Vec<VolumeView>> {
         expect!(self, AdminAsk::VolumeList { pool: pool.unwrap_or("").to_owned() }, AdminAnswer::Volumes(v) => v)
     }

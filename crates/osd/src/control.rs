@@ -15,6 +15,8 @@ use types::{Index, OsdId, PgId, ReplicaId, Term, Time};
 
 /// Between two heartbeats.
 pub const HEARTBEAT: Duration = Duration::from_secs(1);
+/// After a report of a PG whose followers are not with it yet: most are a moment later, as after an election.
+const LOOK_AGAIN: Duration = Duration::from_millis(150);
 
 /// What the loop keeps for its talk with meta.
 #[derive(Default)]
@@ -55,8 +57,9 @@ impl Meta {
         self.next_report.unwrap_or(Time::NEVER)
     }
 
-    pub(crate) fn reported(&mut self, now: Time) {
-        self.next_report = self.connected.then(|| now + HEARTBEAT);
+    /// `moving`: a PG that was reported just now is on its way back to being whole.
+    pub(crate) fn reported(&mut self, now: Time, moving: bool) {
+        self.next_report = self.connected.then(|| now + if moving { LOOK_AGAIN } else { HEARTBEAT });
     }
 }
 
@@ -81,7 +84,7 @@ impl Osd {
     pub fn meta_lost(&mut self) {
         self.meta.connected = false;
         self.meta.outbox.clear();
-        self.meta.reported(self.now);
+        self.meta.reported(self.now, false);
     }
 
     /// Something from meta. Worked on in the next turn.

@@ -35,10 +35,11 @@ impl Osd {
         if self.meta.next_report() > self.now {
             return;
         }
-        self.meta.reported(self.now);
         self.publish();
         let stats = self.engine.stats().home;
         let pgs = self.changed_reports();
+        let moving = pgs.iter().any(|pg| pg.leading.as_ref().is_some_and(|lead| lead.recovering));
+        self.meta.reported(self.now, moving);
         self.meta.outbox.push(OsdUp::Heartbeat(OsdHeartbeat {
             used_bytes: stats.used_bytes,
             free_bytes: stats.free_bytes,

@@ -23,6 +23,8 @@ const POOL: &str = "main";
 const POOL_PGS: u32 = 32;
 /// Log of a dev OSD.
 const LOG_SIZE: &str = "256MiB";
+/// How long a cluster that serves is given to have all its replicas.
+const WHOLE_MAX: Duration = Duration::from_secs(2);
 /// How long a daemon may take to be ready.
 const READY_MAX: Duration = Duration::from_secs(20);
 
@@ -93,6 +95,8 @@ fn up(name: &str, osds: u32, device_bytes: u64, export: Option<(&str, u64)>, jso
         admin.create_pool(POOL, replicas, POOL_PGS, crate::args::Domain::Osd)?;
     }
     wait_ready("all PGs to be active", || admin.all_active(POOL))?;
+    // Followers are with a new leader a moment later. One that must catch up first is no reason to wait.
+    let _ = procs::wait_until(WHOLE_MAX, || admin.all_whole(POOL).unwrap_or(false));
     if !json {
         out!("ready: 1 meta, {} OSDs, pool {POOL} with {replicas} replicas", cluster.record.osds);
     }
