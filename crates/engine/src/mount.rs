@@ -14,17 +14,36 @@ use env::{DiskError, Op, Token};
 use layout::log::{BATCH_ALIGN, BatchHeader};
 use layout::superblock::{SUPERBLOCK_LEN, Superblock, SuperblockError};
 use types::planted::{Bug, on};
-use types::{IoBufMut, ReplicaId};
+use types::{IoBuf, IoBufMut, ReplicaId};
 
 /// How far a mount is.
 #[derive(Debug)]
 pub(crate) enum Mount {
-    Superblocks { copies: [Option<IoBufMut>; 2] },
-    Openings { left: usize, openings: Vec<Option<BatchHeader>> },
-    Segments { candidates: Vec<Candidate>, next: usize, found: Box<Found> },
-    Flush { replay: Box<Replay> },
-    Record { replay: Box<Replay> },
-    Home { replay: Box<Replay> },
+    Superblocks {
+        copies: [Option<IoBufMut>; 2],
+        again: bool,
+    },
+    Openings {
+        left: usize,
+        openings: Vec<Option<BatchHeader>>,
+        again: bool,
+    },
+    /// `first`: the segment is being read a second time.
+    Segments {
+        candidates: Vec<Candidate>,
+        next: usize,
+        found: Box<Found>,
+        first: Option<IoBuf>,
+    },
+    Flush {
+        replay: Box<Replay>,
+    },
+    Record {
+        replay: Box<Replay>,
+    },
+    Home {
+        replay: Box<Replay>,
+    },
 }
 
 impl Engine {
@@ -32,10 +51,14 @@ impl Engine {
         if self.disk.size_bytes < 2 * layout::superblock::MARGIN {
             return self.fail_mount(SuperblockError::Absent.into());
         }
+        self.read_superblocks(false);
+    }
+
+    fn read_superblocks(&mut self, again: bool) {
         for (nth, offset) in Superblock::offsets(self.disk.size_bytes).into_iter().enumerate() {
             self.mount_submit(key::SUPERBLOCK, nth as u32, offset, SUPERBLOCK_LEN);
         }
-        self.state = State::Mounting(Box::new(Mount::Superblocks { copies: [None, None] }));
+        self.state = State::Mounting(Box::new(Mount::Superblocks { copies: [None, None], again }));
     }
 
     fn mount_submit(&mut self, key: u32, generation: u32, offset: u64, len: usize) {
@@ -53,30 +76,33 @@ impl Engine {
             return self.fail_mount(MountError::Disk { during: "reading the log", source });
         }
         match (&mut **mount, token.key) {
-            (Mount::Superblocks { copies }, key::SUPERBLOCK) => {
+            (Mount::Superblocks { copies, again }, key::SUPERBLOCK) => {
                 copies[token.generation as usize] = Some(buf);
                 if let [Some(first), Some(last)] = copies {
                     let chosen = Superblock::choose(first, last);
-                    self.superblock_read(chosen);
+                    match chosen.is_err() && !*again {
+                        true => self.read_superblocks(true),
+                        false => self.superblock_read(chosen),
+                    }
                 }
             }
-            (Mount::Openings { left, openings }, key::OPENING) => {
+            (Mount::Openings { left, openings, again }, key::OPENING) => {
                 let log = self.log.as_ref().expect("made with the superblock");
                 let offset = log.ring.offset_of(token.generation);
-                let slot = token.generation as usize;
-                openings[slot] = BatchHeader::decode(&buf, log.uuid, offset);
+                let opening = &mut openings[token.generation as usize];
+                *opening = BatchHeader::decode(&buf, log.uuid, offset);
+                if *again && opening.is_some() {
+                    tracing::warn!(
+                        offset,
+                        "a read of the log went astray: the opening of a segment is there after all"
+                    );
+                }
                 *left -= 1;
                 if *left == 0 {
                     self.openings_read();
                 }
             }
-            (Mount::Segments { candidates, next, found }, key::SEGMENT) => {
-                let log = self.log.as_ref().expect("made with the superblock");
-                let candidate = candidates[*next];
-                found.segment(candidate, log.ring.offset_of(candidate.slot), &buf.freeze());
-                *next += 1;
-                self.read_next_segment();
-            }
+            (Mount::Segments { .. }, key::SEGMENT) => self.segment_read(buf.freeze()),
             (mount, key) => panic!("read {key} in {mount:?}"),
         }
     }
@@ -98,10 +124,25 @@ impl Engine {
         }
         self.log = Some(log);
         let openings = vec![None; count];
-        self.state = State::Mounting(Box::new(Mount::Openings { left: count, openings }));
+        self.state = State::Mounting(Box::new(Mount::Openings { left: count, openings, again: false }));
     }
 
     fn openings_read(&mut self) {
+        let State::Mounting(mount) = &mut self.state else { unreachable!("the caller saw it") };
+        let Mount::Openings { openings, left, again } = &mut **mount else { unreachable!("the caller saw it") };
+        // Where a log ends is judged by what is not there: one read is not enough to say so.
+        if !std::mem::replace(again, true) {
+            let absent: Vec<u32> = (0..).zip(&*openings).filter(|(_, o)| o.is_none()).map(|(slot, _)| slot).collect();
+            *left = absent.len();
+            let log = self.log.as_ref().expect("made with the superblock");
+            let offsets: Vec<u64> = absent.iter().map(|slot| log.ring.offset_of(*slot)).collect();
+            for (slot, offset) in absent.iter().zip(offsets) {
+                self.mount_submit(key::OPENING, *slot, offset, BATCH_ALIGN);
+            }
+            if !absent.is_empty() {
+                return;
+            }
+        }
         let State::Mounting(mount) = &self.state else { unreachable!("the caller saw it") };
         let Mount::Openings { openings, .. } = &**mount else { unreachable!("the caller saw it") };
         // Formatting wrote the first batch, so a log without any is a damaged one.
@@ -112,7 +153,40 @@ impl Engine {
         let log = self.log.as_ref().expect("made with the superblock");
         let tail_seq = openings.iter().flatten().max_by_key(|h| h.seq).map_or(0, |h| h.tail_seq);
         let found = Box::new(Found::new(log.uuid, log.ring.segment_bytes(), tail_seq));
-        self.state = State::Mounting(Box::new(Mount::Segments { candidates, next: 0, found }));
+        self.state = State::Mounting(Box::new(Mount::Segments { candidates, next: 0, found, first: None }));
+        self.read_next_segment();
+    }
+
+    /// What a segment lacks is looked for a second time, before mount cuts it or calls it damaged.
+    fn segment_read(&mut self, bytes: IoBuf) {
+        let State::Mounting(mount) = &mut self.state else { unreachable!("the caller saw it") };
+        let Mount::Segments { candidates, next, found, first } = &mut **mount else { unreachable!("see above") };
+        let log = self.log.as_ref().expect("made with the superblock");
+        let candidate = candidates[*next];
+        let base = log.ring.offset_of(candidate.slot);
+        let look = match first.take() {
+            None => {
+                let look = found.look(candidate, base, std::slice::from_ref(&bytes));
+                if !look.is_complete(candidates.get(*next + 1)) {
+                    *first = Some(bytes);
+                    return self.read_next_segment();
+                }
+                look
+            }
+            Some(before) => {
+                let once = found.look(candidate, base, std::slice::from_ref(&before));
+                let both = found.look(candidate, base, &[before, bytes]);
+                if Found::differ(&once, &both) {
+                    tracing::warn!(
+                        offset = base,
+                        "a read of the log went astray: batches of a segment are there after all"
+                    );
+                }
+                both
+            }
+        };
+        found.take(look);
+        *next += 1;
         self.read_next_segment();
     }
 

@@ -24,6 +24,8 @@ use types::{IoBuf, IoBufMut, ReplicaId};
 pub(super) struct MountRead {
     id: PageId,
     ptr: PagePtr,
+    /// It is read a second time: the first read failed, or brought something else.
+    again: bool,
 }
 
 /// A mount that is running.
@@ -64,7 +66,7 @@ impl Home {
             let decision = record.decision.iter().zip(0..).map(|(ptr, n)| (PageId::decision(id, n), *ptr));
             let directory =
                 record.directory.iter().zip(0..).filter_map(|(ptr, n)| ptr.map(|ptr| (PageId::directory(id, n), ptr)));
-            mount.queue.extend(decision.chain(directory).map(|(id, ptr)| MountRead { id, ptr }));
+            mount.queue.extend(decision.chain(directory).map(|(id, ptr)| MountRead { id, ptr, again: false }));
             self.replicas.insert(id, replica_of(record));
         }
         self.state = State::Mounting(Box::new(mount));
@@ -100,11 +102,19 @@ impl Home {
         let State::Mounting(mount) = &mut self.state else { panic!("no mount is running") };
         mount.in_flight -= 1;
         self.stats.read_bytes += PAGE as u64;
-        let loaded = match result {
+        let verified = match result {
             Err(error) => Err(error.to_string()),
             Ok(()) if !page.id.verify(&buf, page.ptr.crc) => Err("it fails its checksum".to_owned()),
-            Ok(()) => self.load_page(page.id, buf.freeze()),
+            Ok(()) => Ok(buf.freeze()),
         };
+        if verified.is_err() && !page.again {
+            mount.queue.push_front(MountRead { again: true, ..page });
+            return self.pump_mount(ops, out);
+        }
+        if page.again && verified.is_ok() {
+            tracing::warn!(page = %page.id, "a read of home went astray: the page is there after all");
+        }
+        let loaded = verified.and_then(|page_bytes| self.load_page(page.id, page_bytes));
         if let Err(reason) = loaded {
             self.damage(page.id.replica, format!("{} in slot {}: {reason}", page.id, page.ptr.slot));
         }
@@ -124,9 +134,11 @@ impl Home {
                 for (position, entry) in entries {
                     load_entry(replica, id, position, entry)?;
                     let pages = entry.pages.iter().enumerate().filter_map(|(n, ptr)| ptr.map(|ptr| (n, ptr)));
-                    mount.queue.extend(
-                        pages.map(|(n, ptr)| MountRead { id: PageId::of_chunk(id.replica, entry.chunk, n), ptr }),
-                    );
+                    mount.queue.extend(pages.map(|(n, ptr)| MountRead {
+                        id: PageId::of_chunk(id.replica, entry.chunk, n),
+                        ptr,
+                        again: false,
+                    }));
                 }
                 // A page that is full is not open for new chunks.
                 if replica.directory[id.n as usize].chunks.iter().all(Option::is_some) {

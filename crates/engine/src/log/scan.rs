@@ -65,6 +65,29 @@ pub(crate) fn candidates(openings: &[Option<BatchHeader>]) -> Option<Vec<Candida
     Some(slots.filter(|slot| !stale(*slot)).map(candidate).collect())
 }
 
+/// What one segment gave.
+#[derive(Debug)]
+pub(crate) struct Look {
+    items: Vec<Item>,
+    /// Number of the batch that comes next, if any was found so far.
+    expect: Option<u64>,
+    last_mount: u64,
+    durable: u64,
+}
+
+impl Look {
+    /// Whether nothing can be missing: every batch up to the next segment's first one is here and whole.
+    pub fn is_complete(&self, next: Option<&Candidate>) -> bool {
+        let whole = |item: &Item| matches!(item, Item::Batch(batch) if batch.whole);
+        let meets = next.and_then(|next| next.opening).is_some_and(|opening| self.expect == Some(opening.seq));
+        meets && self.items.iter().all(whole)
+    }
+
+    fn batches(&self) -> usize {
+        self.items.iter().filter(|item| matches!(item, Item::Batch(batch) if batch.whole)).count()
+    }
+}
+
 /// Everything that the scan found so far.
 #[derive(Debug)]
 pub(crate) struct Found {
@@ -84,56 +107,51 @@ impl Found {
         Found { uuid, segment_bytes, items: Vec::new(), expect: None, tail_seq, last_mount: 0, durable: 0 }
     }
 
-    /// Takes the bytes of one segment, in the order of the candidates. `base` is its offset on the device.
-    pub fn segment(&mut self, candidate: Candidate, base: u64, bytes: &IoBuf) {
-        assert_eq!(bytes.len() as u64, self.segment_bytes, "a segment is read whole");
+    /// Scans the bytes of one segment, read once or twice: a read may bring what is elsewhere, so a batch that
+    /// verifies in one of them is there. `base` is the segment's offset on the device.
+    pub fn look(&self, candidate: Candidate, base: u64, reads: &[IoBuf]) -> Look {
+        assert!(reads.iter().all(|bytes| bytes.len() as u64 == self.segment_bytes), "a segment is read whole");
+        let (expect, last_mount, durable) = (self.expect, self.last_mount, self.durable);
+        let mut look = Look { items: Vec::new(), expect, last_mount, durable };
+        let mut life = candidate.opening.map(|opening| (opening.seq, opening.salt));
         let mut at = 0;
-        while at + BATCH_ALIGN <= bytes.len() {
-            let Some(batch) = self.batch_at(candidate, base, bytes, at) else {
-                self.torn_header(candidate, base, bytes, at);
+        while at + BATCH_ALIGN <= self.segment_bytes as usize {
+            let scan = Scan { uuid: self.uuid, slot: candidate.slot, base, at, life };
+            let mut read = reads.iter().filter_map(|bytes| scan.batch(bytes, look.floor(self.tail_seq)));
+            let batch =
+                read.next().map(|first| if first.whole { first } else { read.find(|b| b.whole).unwrap_or(first) });
+            let Some(batch) = batch else {
+                let torn = reads.iter().filter_map(|bytes| scan.torn_header(bytes, look.floor(self.tail_seq)));
+                look.durable = torn.fold(look.durable, u64::max);
                 at += BATCH_ALIGN;
                 continue;
             };
             let header = batch.header;
-            let expect = self.expect.unwrap_or(self.tail_seq);
+            // The first batch that is there tells the life of a segment whose opening is not.
+            life = Some((header.segment_seq, header.salt));
+            let (expect, _) = look.floor(self.tail_seq);
             if header.seq > expect {
-                self.items.push(Item::Hole { from: expect, to: header.seq });
+                look.items.push(Item::Hole { from: expect, to: header.seq });
             }
-            self.expect = Some(header.seq + 1);
-            self.last_mount = header.mount;
-            self.durable = self.durable.max(header.durable_seq);
+            look.expect = Some(header.seq + 1);
+            look.last_mount = header.mount;
+            look.durable = look.durable.max(header.durable_seq);
             at += header.len_bytes() as usize;
-            self.items.push(Item::Batch(batch));
+            look.items.push(Item::Batch(batch));
         }
+        look
     }
 
-    /// A batch whose records are torn has a header that may be whole: what that says of earlier batches is true.
-    fn torn_header(&mut self, candidate: Candidate, base: u64, bytes: &IoBuf, at: usize) {
-        let Some(header) = BatchHeader::decode(&bytes[at..], self.uuid, base + at as u64) else { return };
-        let opening = candidate.opening;
-        let same_life = opening.is_some_and(|o| (o.seq, o.salt) == (header.segment_seq, header.salt));
-        if same_life && header.mount >= self.last_mount && header.seq >= self.expect.unwrap_or(self.tail_seq) {
-            self.durable = self.durable.max(header.durable_seq);
-        }
+    /// Goes on with what a segment gave.
+    pub fn take(&mut self, look: Look) {
+        let Look { items, expect, last_mount, durable } = look;
+        self.items.extend(items);
+        (self.expect, self.last_mount, self.durable) = (expect, last_mount, durable);
     }
 
-    /// The batch at `at`, if it belongs to this life of the segment and to what comes next.
-    fn batch_at(&self, candidate: Candidate, base: u64, bytes: &IoBuf, at: usize) -> Option<FoundBatch> {
-        let header = BatchHeader::decode(&bytes[at..], self.uuid, base + at as u64)?;
-        let same_life = match candidate.opening {
-            Some(opening) => header.segment_seq == opening.seq && header.salt == opening.salt,
-            None => header.segment_seq >= self.expect.unwrap_or(self.tail_seq),
-        };
-        let next = header.seq >= self.expect.unwrap_or(self.tail_seq) && header.mount >= self.last_mount;
-        let end = at.checked_add(header.len_bytes() as usize)?;
-        if !same_life || !next || end > bytes.len() {
-            return None;
-        }
-        let records = header.records(&bytes[at..])?;
-        let records = decode_records(records, header.record_count).ok()?;
-        let payload = bytes.slice(at + header.header_len as usize..end);
-        let whole = records.iter().all(|r| payload_of(r, &payload).is_ok());
-        Some(FoundBatch { slot: candidate.slot, header, records, payload, whole })
+    /// Whether a second read of a segment gave more than the first.
+    pub fn differ(first: &Look, both: &Look) -> bool {
+        first.batches() != both.batches() || first.durable != both.durable
     }
 
     /// Cuts off the torn tail. Gives what lies in between and the highest number that is known durable.
@@ -167,6 +185,52 @@ impl Found {
             holes.push((last + 1, self.durable + 1));
         }
         Verdict { batches, holes, durable: self.durable, torn }
+    }
+}
+
+impl Look {
+    /// The lowest number and mount that the next batch may have.
+    fn floor(&self, tail_seq: u64) -> (u64, u64) {
+        (self.expect.unwrap_or(tail_seq), self.last_mount)
+    }
+}
+
+/// One place where a batch may begin.
+#[derive(Clone, Copy)]
+struct Scan {
+    uuid: OsdUuid,
+    slot: u32,
+    base: u64,
+    at: usize,
+    /// Number of the segment's first batch, and its salt, once known.
+    life: Option<(u64, u64)>,
+}
+
+impl Scan {
+    fn header(&self, bytes: &IoBuf, (seq, mount): (u64, u64)) -> Option<BatchHeader> {
+        let header = BatchHeader::decode(&bytes[self.at..], self.uuid, self.base + self.at as u64)?;
+        let same_life = match self.life {
+            Some(life) => (header.segment_seq, header.salt) == life,
+            None => header.segment_seq >= seq,
+        };
+        (same_life && header.seq >= seq && header.mount >= mount).then_some(header)
+    }
+
+    /// A batch whose records are torn has a header that may be whole: what that says of earlier batches is true.
+    fn torn_header(&self, bytes: &IoBuf, floor: (u64, u64)) -> Option<u64> {
+        let header = self.header(bytes, floor)?;
+        self.life.is_some().then_some(header.durable_seq)
+    }
+
+    /// The batch, if it belongs to this life of the segment and to what comes next.
+    fn batch(&self, bytes: &IoBuf, floor: (u64, u64)) -> Option<FoundBatch> {
+        let header = self.header(bytes, floor)?;
+        let end = self.at.checked_add(header.len_bytes() as usize).filter(|end| *end <= bytes.len())?;
+        let records = header.records(&bytes[self.at..])?;
+        let records = decode_records(records, header.record_count).ok()?;
+        let payload = bytes.slice(self.at + header.header_len as usize..end);
+        let whole = records.iter().all(|r| payload_of(r, &payload).is_ok());
+        Some(FoundBatch { slot: self.slot, header, records, payload, whole })
     }
 }
 

@@ -29,13 +29,27 @@ pub(super) struct Disk {
     /// Fail the write that comes when this reaches 0.
     pub fail_in: Option<u32>,
     pub writes: u64,
+    pub reads: u64,
+    /// The read with this number brings what is one page further on.
+    pub astray: Option<u64>,
 }
 
 impl Disk {
     pub fn new(len: usize, seed: u64, volatile: bool) -> Disk {
         let (cache, durable) = (vec![0; len], vec![0; len]);
         let rng = Rng::new(seed);
-        Disk { cache, durable, unflushed: Vec::new(), pending: Vec::new(), rng, volatile, fail_in: None, writes: 0 }
+        Disk {
+            cache,
+            durable,
+            unflushed: Vec::new(),
+            pending: Vec::new(),
+            rng,
+            volatile,
+            fail_in: None,
+            writes: 0,
+            reads: 0,
+            astray: None,
+        }
     }
 
     pub fn info(&self) -> DiskInfo {
@@ -81,7 +95,11 @@ impl Disk {
         }
         let nth = self.rng.below(self.pending.len() as u64) as usize;
         Some(match self.pending.swap_remove(nth) {
-            Pending::Read { token, offset, mut buf } => {
+            Pending::Read { token, mut offset, mut buf } => {
+                if self.astray == Some(self.reads) {
+                    offset = if offset + buf.len() < self.cache.len() { offset + 4096 } else { offset - 4096 };
+                }
+                self.reads += 1;
                 let end = offset + buf.len();
                 let result = match self.cache.get(offset..end) {
                     Some(bytes) => {

@@ -4,6 +4,7 @@ mod disk;
 mod model;
 mod rig;
 
+mod astray;
 mod crash;
 mod damage;
 mod install;
