@@ -117,7 +117,7 @@ pub enum ReadError {
     Poisoned,
 }
 
-/// Why a mount did not end well. Nothing has been written to the device when it is one of the first two.
+/// Why a mount did not end well. After one of the first two the device holds the same bytes as before.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MountError {
     #[error(transparent)]

@@ -29,6 +29,7 @@ pub(crate) mod key {
     pub const OPENING: u32 = 3;
     pub const SEGMENT: u32 = 4;
     pub const MOUNT_FLUSH: u32 = 5;
+    pub const MOUNT_REWRITE: u32 = 6;
 }
 
 /// What the engine is doing at large.
@@ -173,6 +174,7 @@ impl Engine {
             match event {
                 Event::DiskRead { token, buf, result } => self.mount_read(token, buf, result),
                 Event::DiskWrite { token, result } if token.key == key::BATCH => self.batch_written(result),
+                Event::DiskWrite { token, result } if token.key == key::MOUNT_REWRITE => self.mount_rewritten(result),
                 Event::DiskFlush { token, result } if token.key == key::MOUNT_FLUSH => self.mount_flushed(result),
                 other => panic!("{other:?} was never asked for"),
             }

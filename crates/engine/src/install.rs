@@ -1,8 +1,9 @@
 //! A replica's contents replaced as a whole by what a stream has brought (R12).
 //!
 //! The loop stages blocks, in any number of calls, and then asks for the installation as of S. When no round
-//! runs and nothing of the replica waits for the log, home gets a round of its own; the batch that ends its
-//! checkpoint also carries `Reset{S}` and a hard state with commit S.
+//! runs and nothing of the replica waits for the log but entries of its group, home gets a round of its own; the
+//! batch that ends its checkpoint also carries `Reset{S}` and a hard state with commit S. Those entries are set
+//! aside: they may wait for room that only the installation makes, and the reset would remove them.
 //!
 //! Invariant: until that batch is durable a crash gives back the old replica, whole; from then on the new one.
 //! There is no state between, so nothing on the device says "installing".
@@ -13,6 +14,7 @@ use crate::log::{ReplicaLog, Work};
 use crate::replica::Replica;
 use crate::round::{RoundStep, Run};
 use crate::seam::{BlockData, Round, RoundState};
+use std::collections::VecDeque;
 use types::store::{DecisionState, HardState, Recovered};
 use types::units::SECTORS_PER_BLOCK;
 use types::{BLOCK, ChunkKey, Index, IoBuf, ReplicaId, SectorRange, Term};
@@ -94,7 +96,8 @@ impl Engine {
         r.installing = true;
         let commit = decision.index;
         let round = RoundState { decision, commit };
-        self.round = RoundStep::Home { run: Run::install(round.clone(), self.horizon) };
+        let aside = self.log.as_mut().expect("a running engine has a log").set_aside(replica);
+        self.round = RoundStep::Home { run: Run::install(round.clone(), self.horizon, aside) };
         let mut events = Vec::new();
         let home = self.home.as_mut().expect("a running engine has a home");
         let round = Round { states: vec![round], installs: vec![replica], ..Round::default() };
@@ -102,8 +105,10 @@ impl Engine {
         self.home_events(events);
     }
 
-    /// It does not fit the device: the old replica stays.
-    pub(crate) fn install_full(&mut self, replica: ReplicaId) {
+    /// It does not fit the device: the old replica stays, and what it wanted to write waits as before.
+    pub(crate) fn install_full(&mut self, replica: ReplicaId, aside: Vec<Work>) {
+        let log = self.log.as_mut().expect("a running engine has a log");
+        aside.into_iter().rev().for_each(|work| log.pending.push_front(work));
         if let Some(r) = self.replicas.get_mut(&replica) {
             r.installing = false;
         }
@@ -175,19 +180,28 @@ impl Reset {
 }
 
 impl crate::log::Log {
-    /// Whether entries, hard state or blocks of this replica wait for the log.
-    pub(crate) fn has_work_of(&self, id: ReplicaId) -> bool {
+    /// Takes what the group of this replica wants to write out of the queue, in its order.
+    fn set_aside(&mut self, id: ReplicaId) -> Vec<Work> {
+        let of = |work: &Work| matches!(work, Work::Persist { replica, .. } if *replica == id);
+        let (aside, rest): (VecDeque<_>, _) = std::mem::take(&mut self.pending).into_iter().partition(of);
+        self.pending = rest;
+        aside.into()
+    }
+
+    /// Whether anything of this replica waits for the log that is not its group's.
+    fn has_work_of(&self, id: ReplicaId) -> bool {
         // A batch that is being written comes before whatever is queued now: only what waits counts.
         self.pending.iter().any(|work| match work {
-            Work::Persist { replica, .. }
-            | Work::Commit { replica, .. }
+            Work::Commit { replica, .. }
             | Work::Create { replica }
             | Work::Destroy { replica }
             | Work::Cut { replica, .. }
             | Work::State { replica }
             | Work::Copy { replica, .. }
             | Work::Block { replica, .. } => *replica == id,
-            Work::Mount | Work::RoundMark | Work::Checkpoint { .. } | Work::Map | Work::Seal => false,
+            Work::Persist { .. } | Work::Mount | Work::RoundMark | Work::Checkpoint { .. } | Work::Map | Work::Seal => {
+                false
+            }
         })
     }
 }

@@ -1,7 +1,7 @@
-//! The mount, in R11's order: superblock, scan, cut, flush, mount record, checkpoint, hand-over.
+//! The mount, in R11's order: superblock, scan, cut, rewrite, flush, mount record, checkpoint, hand-over.
 //!
-//! Invariant: nothing is written before the scan is judged and the device is flushed; no group is made
-//! before the mount record is durable.
+//! Invariant: nothing new is written before the scan is judged and what it keeps is durable, by a flush that is
+//! known to have succeeded after it was written (ADR 0006); no group is made before the mount record is durable.
 
 use crate::api::{EngineEvent, MountError};
 use crate::engine::{Engine, State, key};
@@ -34,6 +34,10 @@ pub(crate) enum Mount {
         next: usize,
         found: Box<Found>,
         first: Option<IoBuf>,
+    },
+    Rewrite {
+        replay: Box<Replay>,
+        left: usize,
     },
     Flush {
         replay: Box<Replay>,
@@ -204,8 +208,36 @@ impl Engine {
         if let Some(torn) = verdict.torn {
             tracing::info!(batch = torn, "a torn batch at the end of the log is dropped");
         }
+        // What was read may sit in a volatile cache only, and its flush may have failed in an earlier life: it must
+        // not vanish after we acted on it. Written again, in its place, it is what the next flush covers.
+        let unsure = verdict.unsure();
         let replay = Box::new(Replay::new(verdict, |slot| log.ring.offset_of(slot)));
-        // What was read may sit in a volatile cache only: it must not vanish after we acted on it.
+        let left = unsure.len();
+        for (nth, (offset, bytes)) in unsure.into_iter().enumerate() {
+            let token = self.token(key::MOUNT_REWRITE, nth as u32);
+            self.stats.device_written_bytes += bytes.len() as u64;
+            self.ops.push(Op::DiskWrite { token, disk: self.disk.id, offset, bufs: vec![bytes], flush: false });
+        }
+        if left == 0 {
+            return self.flush_mount(replay);
+        }
+        self.state = State::Mounting(Box::new(Mount::Rewrite { replay, left }));
+    }
+
+    pub(crate) fn mount_rewritten(&mut self, result: Result<(), DiskError>) {
+        if let Err(source) = result {
+            return self.fail_mount(MountError::Disk { during: "writing the end of the log again", source });
+        }
+        let State::Mounting(mount) = &mut self.state else { panic!("a write of the mount outside a mount") };
+        let Mount::Rewrite { left, .. } = &mut **mount else { panic!("a rewritten batch in {mount:?}") };
+        *left -= 1;
+        if *left == 0 {
+            let replay = self.take_replay();
+            self.flush_mount(replay);
+        }
+    }
+
+    fn flush_mount(&mut self, replay: Box<Replay>) {
         let token = self.token(key::MOUNT_FLUSH, 0);
         self.stats.flushes += 1;
         self.ops.push(Op::DiskFlush { token, disk: self.disk.id });
@@ -215,7 +247,10 @@ impl Engine {
     fn take_replay(&mut self) -> Box<Replay> {
         match std::mem::replace(&mut self.state, State::New) {
             State::Mounting(mount) => match *mount {
-                Mount::Flush { replay } | Mount::Record { replay } | Mount::Home { replay } => replay,
+                Mount::Rewrite { replay, .. }
+                | Mount::Flush { replay }
+                | Mount::Record { replay }
+                | Mount::Home { replay } => replay,
                 other => panic!("no replay yet in {other:?}"),
             },
             other => panic!("no mount in {other:?}"),

@@ -72,14 +72,16 @@ pub(crate) struct Run {
     horizon: u64,
     /// The round only replaces this replica's contents (R12).
     install: Option<ReplicaId>,
+    /// What the group of that replica had queued for the log when it began.
+    aside: Vec<Work>,
 }
 
 impl Run {
     /// Nothing is destaged by it: `horizon` stays what it was.
-    pub fn install(state: RoundState, horizon: u64) -> Run {
+    pub fn install(state: RoundState, horizon: u64, aside: Vec<Work>) -> Run {
         let replica = state.decision.replica;
         let (states, destroyed) = (BTreeMap::from([(replica, state)]), BTreeSet::new());
-        Run { states, destroyed, horizon, install: Some(replica) }
+        Run { states, destroyed, horizon, install: Some(replica), aside }
     }
 
     /// Goes on without this replica. False when it took no part.
@@ -202,7 +204,7 @@ impl Engine {
         self.releasing &= self.round_replicas_max != usize::MAX;
         let horizon = self.log.as_ref().and_then(|log| log.ring.newest()).map_or(0, |s| s.opened);
         let left = kept.keys().flat_map(|id| self.partial_of(*id)).collect();
-        let run = Run { states: kept, destroyed: self.destroyed.clone(), horizon, install: None };
+        let run = Run { states: kept, destroyed: self.destroyed.clone(), horizon, install: None, aside: Vec::new() };
         self.round = RoundStep::Completing { run, left, reading: 0 };
     }
 
@@ -372,7 +374,7 @@ impl Engine {
             panic!("a verdict outside its phase")
         };
         if let Some(replica) = run.install {
-            return self.install_full(replica);
+            return self.install_full(replica, run.aside);
         }
         for id in run.states.keys() {
             let Some(r) = self.replicas.get_mut(id) else { continue };

@@ -20,6 +20,8 @@ pub(crate) struct FoundBatch {
     pub payload: IoBuf,
     /// Whether every payload matches the CRCs of its record.
     pub whole: bool,
+    /// All of it as it lies on the device; shares the segment's buffer, too.
+    pub bytes: IoBuf,
 }
 
 #[derive(Debug)]
@@ -230,7 +232,7 @@ impl Scan {
         let records = decode_records(records, header.record_count).ok()?;
         let payload = bytes.slice(self.at + header.header_len as usize..end);
         let whole = records.iter().all(|r| payload_of(r, &payload).is_ok());
-        Some(FoundBatch { slot: self.slot, header, records, payload, whole })
+        Some(FoundBatch { slot: self.slot, header, records, payload, whole, bytes: bytes.slice(self.at..end) })
     }
 }
 
@@ -243,6 +245,15 @@ pub(crate) struct Verdict {
     pub durable: u64,
     /// Number of the torn batch that was dropped, if there was one.
     pub torn: Option<u64>,
+}
+
+impl Verdict {
+    /// Batches that are kept although nothing says that a flush has ever covered them: (offset, bytes). That they
+    /// can be read says nothing: a flush that failed leaves its bytes readable, and no later flush need write them.
+    pub fn unsure(&self) -> Vec<(u64, IoBuf)> {
+        let unsure = self.batches.iter().filter(|batch| batch.header.seq > self.durable);
+        unsure.map(|batch| (batch.header.offset, batch.bytes.clone())).collect()
+    }
 }
 
 /// Bytes of a record that do not match their CRCs.

@@ -7,6 +7,7 @@ use types::{IoBuf, Time};
 
 const TEAR: usize = 512;
 
+#[derive(Clone)]
 struct Unflushed {
     offset: usize,
     bytes: Vec<u8>,
@@ -28,6 +29,8 @@ pub(super) struct Disk {
     pub volatile: bool,
     /// Fail the write that comes when this reaches 0.
     pub fail_in: Option<u32>,
+    /// The next flush fails: what it should have covered may be read on, and no later flush saves it.
+    pub fail_flush: bool,
     pub writes: u64,
     pub reads: u64,
     /// The read with this number brings what is one page further on.
@@ -46,9 +49,22 @@ impl Disk {
             rng,
             volatile,
             fail_in: None,
+            fail_flush: false,
             writes: 0,
             reads: 0,
             astray: None,
+        }
+    }
+
+    /// The same disk with nothing in flight.
+    pub fn copy(&self) -> Disk {
+        Disk {
+            cache: self.cache.clone(),
+            durable: self.durable.clone(),
+            unflushed: self.unflushed.clone(),
+            pending: Vec::new(),
+            rng: self.rng.clone(),
+            ..*self
         }
     }
 
@@ -119,22 +135,27 @@ impl Disk {
                 }
                 self.cache[offset..offset + bytes.len()].copy_from_slice(&bytes);
                 self.unflushed.push(Unflushed { offset, bytes });
-                if flush || !self.volatile {
-                    self.flush();
-                }
-                Event::DiskWrite { token, result: Ok(()) }
+                let result = if flush || !self.volatile { self.flush() } else { Ok(()) };
+                Event::DiskWrite { token, result }
             }
             Pending::Flush { token } => {
-                self.flush();
-                Event::DiskFlush { token, result: Ok(()) }
+                let result = self.flush();
+                Event::DiskFlush { token, result }
             }
         })
     }
 
-    fn flush(&mut self) {
+    fn flush(&mut self) -> Result<(), DiskError> {
+        if std::mem::take(&mut self.fail_flush) {
+            for write in std::mem::take(&mut self.unflushed) {
+                self.land(write.offset, &write.bytes, false);
+            }
+            return Err(DiskError::Io(5));
+        }
         for write in self.unflushed.drain(..) {
             self.durable[write.offset..write.offset + write.bytes.len()].copy_from_slice(&write.bytes);
         }
+        Ok(())
     }
 
     /// The process dies: operations in flight happen or not, the cache stays.

@@ -3,6 +3,7 @@
 use super::crash::{config, step};
 use super::model::{Group, Made, SECTORS};
 use super::rig::{Rig, chunks};
+use types::store::Effect;
 use types::{Index, ReplicaId, SectorRange, Term};
 
 const TARGET: ReplicaId = ReplicaId(2);
@@ -172,5 +173,31 @@ fn what_a_stream_brought_and_gave_up_leaves_nothing_behind() {
     rig.groups.insert(TARGET, new);
     rig.check_recovered(recovered);
     rig.check_all_sectors();
+    rig.restart_and_check();
+}
+
+#[test]
+fn an_installation_does_not_wait_for_entries_that_the_full_log_has_no_room_for() {
+    let mut rig = Rig::new(11, true, config(1));
+    (1..=3).for_each(|id| rig.create(id));
+    let range = SectorRange::new(0, SECTORS);
+    while rig.groups[&TARGET].tickets.is_empty() {
+        let from = rig.groups[&TARGET].last() + 1;
+        assert!(from < 1000, "the log never fills up");
+        rig.append(TARGET, from, vec![Effect::Write { chunk: chunks()[0], range }; 4]);
+        (0..40).for_each(|_| rig.turn(16));
+    }
+    let old = rig.groups.remove(&TARGET).expect("created");
+    let new = ahead(&mut rig, &old);
+    let mut token = 0;
+    stage(&mut rig, &new, &mut token);
+    rig.engine.install(new.decision());
+    for _ in 0..2000 {
+        rig.turn(16);
+    }
+    let recovered = rig.installed.pop().expect("installed");
+    rig.groups.insert(TARGET, new);
+    rig.check_recovered(recovered);
+    rig.settle();
     rig.restart_and_check();
 }

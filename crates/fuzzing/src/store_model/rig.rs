@@ -430,7 +430,7 @@ impl Rig {
         self.reads.clear();
         self.models.values_mut().for_each(|m| m.reading = 0);
         (self.env, self.engine) = Rig::boot(&self.world, self.node, &self.config);
-        let was_poisoned = std::mem::take(&mut self.poisoned);
+        self.poisoned = false;
         (self.mounted, self.mount_failed) = (None, None);
         self.mount();
         let damage = std::mem::take(&mut self.damage);
@@ -462,8 +462,6 @@ impl Rig {
             self.check_recovered(recovered, damage);
         }
         self.check_all();
-        // R15: a store that was poisoned is rebuilt, not used: what its failed flush left in a cache may yet go.
-        self.dead |= was_poisoned;
     }
 
     /// What the group is born from; afterwards model and engine stand at the same index.

@@ -140,3 +140,20 @@ fn a_checkpoint_that_is_not_ours_is_refused_without_a_panic() {
     assert!(fail(16 << 20, vec![records[0].slice(..60)]).contains("checksum"));
     assert!(fail(8 << 20, records).contains("bytes"));
 }
+
+#[test]
+fn the_books_say_nothing_while_a_mount_still_claims_what_its_checkpoint_names() {
+    let mut rig = two_replicas();
+    rig.events.clear();
+    rig.home = Home::new(rig.disk.info.clone(), rig.region, HomeTokens { room: 9 }, rig.limits);
+    rig.home.audit().expect("nothing is mounted");
+    rig.home.start_mount(Time::ZERO, rig.records.clone(), &mut rig.ops, &mut rig.events);
+    let mut steps = 0;
+    while !matches!(rig.events.last(), Some(HomeEvent::Mounted { .. })) {
+        rig.home.audit().expect("the mount is not over");
+        rig.step();
+        steps += 1;
+    }
+    assert!(steps > 4, "{steps} steps");
+    rig.home.audit().expect("the books balance");
+}

@@ -31,7 +31,7 @@ pub(super) struct Rig {
     pub(super) home: Home,
     pub(super) disk: TestDisk,
     pub(super) limits: HomeLimits,
-    region: HomeRegion,
+    pub(super) region: HomeRegion,
     /// Records of the last durable checkpoint.
     pub(super) records: Option<Vec<Bytes>>,
     /// Blocks as of that checkpoint.
@@ -39,7 +39,7 @@ pub(super) struct Rig {
     /// The overlay: the round that is running.
     pub(super) frozen: Plan,
     pub(super) events: Vec<HomeEvent>,
-    ops: Vec<Op>,
+    pub(super) ops: Vec<Op>,
     pub(super) rng: Rng,
     pub(super) stamp: u64,
 }
