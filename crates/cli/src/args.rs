@@ -93,7 +93,12 @@ pub enum Dev {
     /// Stop one OSD gently
     Stop { osd: u32 },
     /// Start one OSD again
-    Start { osd: u32 },
+    Start {
+        osd: u32,
+        /// Its device has been looked at since a failed write or flush stopped it
+        #[arg(long)]
+        after_poison: bool,
+    },
     /// Stop everything; data stays
     Down,
     /// Stop everything and delete all data
@@ -179,6 +184,9 @@ pub struct OsdRun {
     /// The device keeps its write cache on power loss: flush nothing. If that is not true, data is lost
     #[arg(long)]
     pub assume_plp: bool,
+    /// The device has been looked at since a failed write or flush stopped this OSD: serve it again
+    #[arg(long)]
+    pub after_poison: bool,
     /// Ask a majority for every read instead of trusting the lease (for hosts whose clocks may stop)
     #[arg(long)]
     pub no_lease_reads: bool,

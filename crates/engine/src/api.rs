@@ -22,6 +22,8 @@ pub struct EngineConfig {
     pub round_idle: Duration,
     /// An idle log is sealed after this long (R11). Default 10 ms.
     pub seal_after: Duration,
+    /// Somebody has looked at the device after it had poisoned the store: mount it, and forget that. Default off.
+    pub after_poison: bool,
 }
 
 impl Default for EngineConfig {
@@ -32,6 +34,7 @@ impl Default for EngineConfig {
             round_pressure: 0.5,
             round_idle: Duration::from_secs(5),
             seal_after: Duration::from_millis(10),
+            after_poison: false,
         }
     }
 }
@@ -117,11 +120,14 @@ pub enum ReadError {
     Poisoned,
 }
 
-/// Why a mount did not end well. After one of the first two the device holds the same bytes as before.
+/// Why a mount did not end well. After one of the first three the device holds the same bytes as before.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MountError {
     #[error(transparent)]
     Superblock(#[from] SuperblockError),
+    /// BSLT-3010
+    #[error("the store was poisoned, and nobody has vouched for the device since: {reason}")]
+    Poisoned { reason: String },
     #[error("the device failed while {during}: {source}")]
     Disk { during: &'static str, source: DiskError },
     #[error("home cannot be loaded: {reason}")]

@@ -30,6 +30,7 @@ pub(crate) mod key {
     pub const SEGMENT: u32 = 4;
     pub const MOUNT_FLUSH: u32 = 5;
     pub const MOUNT_REWRITE: u32 = 6;
+    pub const POISON: u32 = 7;
 }
 
 /// What the engine is doing at large.
@@ -431,6 +432,7 @@ impl Engine {
         let reason = format!("{during}: {source}");
         tracing::error!(%reason, "the store is poisoned");
         self.state = State::Stopped;
+        self.leave_mark(&reason);
         self.events.push(EngineEvent::Poisoned(reason));
     }
 

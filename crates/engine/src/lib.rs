@@ -18,6 +18,7 @@ mod mend;
 mod mount;
 mod overlay;
 mod payload;
+mod poison;
 mod read;
 mod reclaim;
 mod refill;

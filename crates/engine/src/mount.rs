@@ -12,6 +12,7 @@ use crate::log::{Log, Work};
 use crate::seam::{HomeRegion, HomeTokens, RoundState};
 use env::{DiskError, Op, Token};
 use layout::log::{BATCH_ALIGN, BatchHeader};
+use layout::poison::{POISON_AT, POISON_LEN};
 use layout::superblock::{SUPERBLOCK_LEN, Superblock, SuperblockError};
 use types::planted::{Bug, on};
 use types::{IoBuf, IoBufMut, ReplicaId};
@@ -73,9 +74,10 @@ impl Engine {
 
     pub(crate) fn mount_read(&mut self, token: Token, buf: IoBufMut, result: Result<(), DiskError>) {
         let State::Mounting(mount) = &mut self.state else { panic!("a read of the log outside a mount") };
+        let readable = result.is_ok();
         // A superblock that cannot be read counts as damaged: the other copy may be good.
         if let Err(source) = result
-            && token.key != key::SUPERBLOCK
+            && !matches!(token.key, key::SUPERBLOCK | key::POISON)
         {
             return self.fail_mount(MountError::Disk { during: "reading the log", source });
         }
@@ -106,6 +108,15 @@ impl Engine {
                     self.openings_read();
                 }
             }
+            (Mount::Openings { left, .. }, key::POISON) => {
+                *left -= 1;
+                let last = *left == 0;
+                match self.check_mark(readable.then_some(&*buf)) {
+                    Err(refusal) => self.fail_mount(refusal),
+                    Ok(()) if last => self.openings_read(),
+                    Ok(()) => {}
+                }
+            }
             (Mount::Segments { .. }, key::SEGMENT) => self.segment_read(buf.freeze()),
             (mount, key) => panic!("read {key} in {mount:?}"),
         }
@@ -126,9 +137,10 @@ impl Engine {
         for slot in 0..count as u32 {
             self.mount_submit(key::OPENING, slot, log.ring.offset_of(slot), BATCH_ALIGN);
         }
+        self.mount_submit(key::POISON, 0, POISON_AT, POISON_LEN);
         self.log = Some(log);
         let openings = vec![None; count];
-        self.state = State::Mounting(Box::new(Mount::Openings { left: count, openings, again: false }));
+        self.state = State::Mounting(Box::new(Mount::Openings { left: count + 1, openings, again: false }));
     }
 
     fn openings_read(&mut self) {
@@ -212,11 +224,15 @@ impl Engine {
         // not vanish after we acted on it. Written again, in its place, it is what the next flush covers.
         let unsure = verdict.unsure();
         let replay = Box::new(Replay::new(verdict, |slot| log.ring.offset_of(slot)));
-        let left = unsure.len();
+        let mut left = unsure.len();
         for (nth, (offset, bytes)) in unsure.into_iter().enumerate() {
             let token = self.token(key::MOUNT_REWRITE, nth as u32);
             self.stats.device_written_bytes += bytes.len() as u64;
             self.ops.push(Op::DiskWrite { token, disk: self.disk.id, offset, bufs: vec![bytes], flush: false });
+        }
+        if self.config.after_poison {
+            self.erase_mark();
+            left += 1;
         }
         if left == 0 {
             return self.flush_mount(replay);

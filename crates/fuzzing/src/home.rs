@@ -10,12 +10,15 @@ use layout::home::{
     CRC_PAGES, DirEntry, Geometry, MapSlot, PAGE, PageId, PagePtr, decode_crc_page, decode_dir_page, decode_map_page,
     encode_crc_page, encode_dir_page, encode_map_page,
 };
+use layout::poison;
 use layout::superblock::{MARGIN, SUPERBLOCK_LEN, Superblock};
 use types::rng::Rng;
 use types::{ChunkKey, ClusterId, Index, OsdId, OsdUuid, ReplicaId, Term, VolumeId, crc32c};
 
 /// Where a superblock keeps its checksum.
 const SUPER_CRC_AT: usize = 248;
+/// Bytes before the reason of a poison's mark.
+const POISON_HEAD_LEN: usize = 32;
 const GEOMETRY: Geometry = Geometry { slot_count: 4096, au_count: 65536 };
 const REPLICA: ReplicaId = ReplicaId(7);
 const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(3), index: 9 };
@@ -47,6 +50,30 @@ pub fn superblock_fix(data: &mut Vec<u8>) {
     data[SUPER_CRC_AT..SUPER_CRC_AT + 4].fill(0);
     let crc = crc32c(data);
     data[SUPER_CRC_AT..SUPER_CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Reads the mark of a poisoned store. What is behind the reason is nobody's.
+pub fn poison(data: &[u8]) -> Verdict {
+    let uuid = OsdUuid([2; 16]);
+    let result = meter::bounded(data.len(), 1, 64, || poison::decode(data, uuid));
+    if let Some(reason) = &result {
+        let again = poison::encode(uuid, reason);
+        let spoken = POISON_HEAD_LEN + reason.len();
+        assert!(reason.len() <= poison::REASON_MAX && again[..spoken] == data[..spoken]);
+    }
+    Verdict::of(&result.ok_or(()))
+}
+
+pub fn poison_seed(rng: &mut Rng) -> Vec<u8> {
+    let reason = "a flush failed, ".repeat(rng.below(40) as usize);
+    poison::encode(OsdUuid([2; 16]), &reason).to_vec()
+}
+
+pub fn poison_fix(data: &mut Vec<u8>) {
+    data.resize(poison::POISON_LEN, 0);
+    let len = usize::from(u16::from_le_bytes([data[24], data[25]])).min(poison::POISON_LEN - POISON_HEAD_LEN);
+    let crc = types::crc::append(crc32c(&data[..28]), &data[POISON_HEAD_LEN..POISON_HEAD_LEN + len]);
+    data[28..POISON_HEAD_LEN].copy_from_slice(&crc.to_le_bytes());
 }
 
 /// Reads a page whose checksum held: the first byte says as what.

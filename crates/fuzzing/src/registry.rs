@@ -86,6 +86,7 @@ pub const TARGETS: &[Target] = &[
         home::superblock_fix,
         4096,
     ),
+    decoder(target("poison", "the mark of a poisoned store", home::poison), home::poison_seed, home::poison_fix, 4096),
     decoder(target("home_page", "map, directory and CRC pages", home::page), home::page_seed, as_it_is, 4097),
     decoder(
         target("checkpoint", "checkpoint records", home::checkpoint),

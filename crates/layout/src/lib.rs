@@ -9,4 +9,5 @@
 pub mod checkpoint;
 pub mod home;
 pub mod log;
+pub mod poison;
 pub mod superblock;

@@ -179,7 +179,10 @@ impl Osd {
 
     /// R15: nothing is acknowledged any more; meta hears of it, peers and clients lose us.
     pub(crate) fn poisoned(&mut self, reason: String) {
-        tracing::error!(reason, "the store is poisoned: this OSD stops serving and must be rebuilt");
+        tracing::error!(
+            reason,
+            "the store is poisoned: this OSD stops serving until somebody has looked at its device"
+        );
         self.meta.poisoned(self.now, reason.clone());
         self.stop_serving(reason);
     }

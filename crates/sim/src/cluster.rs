@@ -45,6 +45,11 @@ pub struct OsdNode {
     pub(crate) audited: bool,
     /// Why its last process ended by itself.
     ended: Option<String>,
+    /// This life's mount must be refused: the device carries the mark of a poison. Read faults that had struck by
+    /// then: one more may have hidden it.
+    pub(crate) must_refuse: Option<u64>,
+    /// Somebody has read the refusal: the next life is started with a person's word.
+    pub(crate) vouched: bool,
 }
 
 /// Everything.
@@ -65,6 +70,8 @@ pub struct Cluster {
     rng: Rng,
     next_stream: u64,
     pub turns: u64,
+    /// Poisoned stores that were refused, and then vouched for.
+    pub vouched: u64,
     pub(crate) observers: Observers,
 }
 
@@ -95,6 +102,7 @@ impl Cluster {
             rng,
             next_stream: 0,
             turns: 0,
+            vouched: 0,
             observers: Observers::default(),
             options,
             world,
@@ -159,9 +167,12 @@ impl Cluster {
         if self.budget.is_lost(i) {
             return;
         }
+        let must_refuse = self.is_marked(i).then(|| self.read_faults());
         let node = &mut self.osds[i];
         node.ended = None;
         node.life += 1;
+        let after_poison = std::mem::take(&mut node.vouched);
+        node.must_refuse = must_refuse.filter(|_| !after_poison);
         let mut env = self.world.env(node.node);
         let disk = env.open_disk(&spec()).expect("the lock died with the process");
         let config = OsdConfig {
@@ -175,7 +186,7 @@ impl Cluster {
             host: format!("host{}", node.id.0),
             rack: String::new(),
             zone: String::new(),
-            engine: self.options.engine.clone(),
+            engine: engine::EngineConfig { after_poison, ..self.options.engine.clone() },
             timing: group::Timing::default(),
             lease_reads: self.options.lease_reads,
         };
@@ -405,14 +416,20 @@ impl Cluster {
                 break;
             }
         }
+        let mut refused = false;
         if let Err(error) = turn {
             // As the real process does: it says why, and ends.
             tracing::error!("{error}");
+            refused = matches!(error, osd::OsdError::Mount(engine::MountError::Poisoned { .. }));
             node.ended = Some(error.to_string());
             self.world.crash(node.node);
         }
         if !self.world.is_up(node.node) {
-            return self.gone(i);
+            self.gone(i);
+            if refused {
+                self.vouch(i);
+            }
+            return;
         }
         self.observe(i);
         let node = &mut self.osds[i];
@@ -627,6 +644,8 @@ impl OsdNode {
             stream: None,
             audited: false,
             ended: None,
+            must_refuse: None,
+            vouched: false,
         }
     }
 }

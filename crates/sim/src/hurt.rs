@@ -94,6 +94,30 @@ impl Cluster {
         assert!(lies.is_empty() || self.budget.has_lied(i), "a lie that nobody ordered");
     }
 
+    /// Whether the device of OSD `i` says that its store was poisoned, and nothing keeps a mount from reading it.
+    pub(crate) fn is_marked(&self, i: usize) -> bool {
+        let mut page = vec![0; layout::poison::POISON_LEN];
+        self.image(i).read(layout::poison::POISON_AT, &mut page);
+        let (_, _, uuid) = self.identity(i);
+        let mut sound = true;
+        self.disk_faults(i, |f| {
+            sound = f.fail_read.is_none() && f.misdirect_read.is_none() && f.read_error_ppm == 0;
+        });
+        sound && layout::poison::decode(&page, uuid).is_some()
+    }
+
+    pub(crate) fn read_faults(&self) -> u64 {
+        let counts = self.world.fault_counts();
+        counts.misread + counts.disk_errors
+    }
+
+    /// An operator reads why OSD `i` was not served, looks at its device, and starts it with his word.
+    pub(crate) fn vouch(&mut self, i: usize) {
+        self.osds[i].vouched = true;
+        self.vouched += 1;
+        self.start_osd(i);
+    }
+
     /// The process of OSD `i` stands still until then.
     pub fn pause_osd(&mut self, i: usize, until: Time) {
         self.world.pause(self.osd_node(i));

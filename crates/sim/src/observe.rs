@@ -19,8 +19,13 @@ pub struct Observers {
 impl Cluster {
     /// Looks at what an OSD's turn has changed.
     pub(crate) fn observe(&mut self, i: usize) {
+        let read_faults = self.read_faults();
         let node = &mut self.osds[i];
         let Some((osd, _)) = &node.running else { return };
+        if *osd.phase() == osd::Phase::Running && node.must_refuse.take() == Some(read_faults) {
+            let what = format!("{} serves a poisoned store, and nobody has vouched for it", node.id);
+            self.observers.seen.get_or_insert(what);
+        }
         if self.observers.seen.is_some() || self.budget.is_spent() {
             return;
         }

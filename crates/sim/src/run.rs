@@ -317,7 +317,7 @@ fn members(cluster: &Cluster) -> Option<BTreeMap<PgId, Vec<Applied>>> {
         applied.extend(osd.reports_for_tools().into_iter().map(|r| ((r.pg, id), r.applied)));
     }
     // A replica that does not serve because its disk lied is nobody's failure.
-    let excused = |(osd, applied): &Applied| applied.is_none() && cluster.budget.has_lied(osd.0 as usize - 1);
+    let excused = |(osd, applied): &Applied| applied.is_none() && cluster.budget.may_lack(osd.0 as usize - 1);
     let of = |pg: &PgRecord| {
         let all = pg.members.iter().map(|m| (m.osd, applied.get(&(pg.pg, m.osd)).copied()));
         all.filter(|member| !excused(member)).collect()

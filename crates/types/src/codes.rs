@@ -36,7 +36,7 @@ codes! {
     3005 "The device belongs to another cluster", "Its superblock names another cluster or another OSD.", "Give the right device, or format it anew with --force (its data is lost).";
     3006 "The device is too small", "Log and home need more space than it has.", "Use a larger device or a smaller --log-size.";
     3007 "The device's format is newer than this program", "Its superblock has an incompatible feature that this version does not know.", "Run the version that formatted it, or a newer one.";
-    3010 "The store is poisoned", "A write or flush failed: nothing that it holds unflushed can be trusted.", "Replace the device; this OSD must be rebuilt from its peers.";
+    3010 "The store is poisoned", "A write or flush failed, so the OSD stopped; its PGs go on with their other replicas.", "Look at the device (kernel log, SMART, free space of its file system). If it is sound, start the OSD once with --after-poison: nothing acknowledged is lost. If not, leave it down.";
     3011 "A replica is damaged", "Its log, its tables or its blocks fail their checksums.", "The PG goes on with its other replicas; `basalt pg ls` shows it.";
     3012 "Replicas of a PG differ", "Their bytes are not equal at one log index: a device or a program changed one of them.", "`basalt pg verify --deep --json` names the extents and the checksum of each replica; stop the OSD that stands alone.";
     3013 "The device cannot be mounted", "Its log or its tables are damaged beyond what a restart mends, or it failed while they were read.", "Its PGs live on in their other replicas; format it anew as another OSD once they are healthy.";

@@ -129,6 +129,8 @@ registry! {
         "a log write that failed is acknowledged";
     FlushErrorIgnored, "flush-error-ignored", "R15",
         "a flush of home that failed counts as done";
+    PoisonForgotten, "poison-forgotten", "R15",
+        "a store that was poisoned is mounted although nobody has vouched for its device";
     ReadErrorAsZeros, "read-error-as-zeros", "R15",
         "what the device cannot read is answered as zeros";
     AppendUnchecked, "append-unchecked", "§7.5",

@@ -46,10 +46,10 @@ pub fn run(command: Dev, name: &str, json: bool) -> Result<()> {
         }
         Dev::Kill { osd } => signal(&Cluster::expect(name)?, osd, Signal::Kill, json),
         Dev::Stop { osd } => signal(&Cluster::expect(name)?, osd, Signal::Term, json),
-        Dev::Start { osd } => {
+        Dev::Start { osd, after_poison } => {
             let cluster = Cluster::expect(name)?;
             check_osd(&cluster, osd)?;
-            start_osd(&cluster, osd)?;
+            start_osd(&cluster, osd, after_poison)?;
             if json {
                 return output::json("dev.start", json!({ "osd": osd }));
             }
@@ -84,7 +84,7 @@ fn up(name: &str, osds: u32, device_bytes: u64, export: Option<(&str, u64)>, jso
     }
     start_meta(&cluster)?;
     for n in 1..=cluster.record.osds {
-        start_osd(&cluster, n)?;
+        start_osd(&cluster, n, false)?;
     }
     let admin = Admin::connect(&[cluster.meta_addr(0)])?;
     let replicas = match cluster.record.osds {
@@ -130,7 +130,7 @@ fn start_meta(cluster: &Cluster) -> Result<()> {
     wait_listening(cluster, &daemon, addr)
 }
 
-fn start_osd(cluster: &Cluster, n: u32) -> Result<()> {
+fn start_osd(cluster: &Cluster, n: u32, after_poison: bool) -> Result<()> {
     let daemon = Daemon::Osd(n);
     if procs::pid(cluster, &daemon).is_some() {
         return Ok(());
@@ -152,7 +152,7 @@ fn start_osd(cluster: &Cluster, n: u32) -> Result<()> {
     }
     let addr = cluster.osd_addr(n);
     let host = format!("dev{n}");
-    let args = [
+    let mut args: Vec<String> = [
         "osd",
         "run",
         "--device",
@@ -164,7 +164,9 @@ fn start_osd(cluster: &Cluster, n: u32) -> Result<()> {
         "--host",
         &host,
     ]
-    .map(str::to_owned);
+    .map(str::to_owned)
+    .into();
+    args.extend(after_poison.then(|| "--after-poison".to_owned()));
     procs::start(cluster, &daemon, &args)?;
     wait_listening(cluster, &daemon, addr)
 }

@@ -173,6 +173,9 @@ fn osd_error(device: &Path, error: OsdError) -> anyhow::Error {
     };
     let (code, next) = match &error {
         MountError::Superblock(why) => superblock_error(device, why),
+        MountError::Poisoned { .. } => {
+            (3010, "look at the device; if it is sound: the same command with --after-poison".to_owned())
+        }
         _ => (3013, "its PGs live on in their other replicas: basalt status".to_owned()),
     };
     UserError::new(code, format!("{}: {error}", device.display()), next).into()
@@ -238,7 +241,7 @@ fn config(args: &OsdRun, env: &mut RealEnv, disk: &DiskInfo) -> Result<OsdConfig
         host: args.host.clone(),
         rack: args.rack.clone(),
         zone: args.zone.clone(),
-        engine: EngineConfig::default(),
+        engine: EngineConfig { after_poison: args.after_poison, ..EngineConfig::default() },
         timing: group::Timing::default(),
         lease_reads: !args.no_lease_reads,
     })

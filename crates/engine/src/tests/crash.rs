@@ -108,8 +108,10 @@ fn what_a_failed_flush_left_readable_is_durable_before_a_later_mount_believes_it
             step(&mut rig);
         }
         assert!(rig.poisoned, "a flush came");
+        rig.turn(1);
         let before = rig.disk.copy();
         rig.disk.kill();
+        rig.config.after_poison = true;
         // It comes back with whatever can be read, and acknowledges that: it must stay.
         rig.restart_and_check();
         let came: u64 = rig.groups.values().map(|g| g.durable).sum();
@@ -124,4 +126,51 @@ fn what_a_failed_flush_left_readable_is_durable_before_a_later_mount_believes_it
         lost += u64::from(stayed < came);
     }
     assert!(lost > 3, "{lost}: the test lost its teeth");
+}
+
+#[test]
+fn a_poisoned_store_is_refused_until_somebody_vouches_for_its_device() {
+    let mut rig = Rig::new(3, true, config(1));
+    rig.create(1);
+    (0..50).for_each(|_| step(&mut rig));
+    rig.settle();
+    rig.disk.fail_flush = true;
+    while !rig.poisoned {
+        step(&mut rig);
+    }
+    while !rig.disk.is_idle() {
+        rig.turn(1);
+    }
+    rig.disk.power_cut();
+    for _ in 0..2 {
+        let groups = std::mem::take(&mut rig.groups);
+        rig.restart();
+        let refused = rig.mount_failed.take();
+        let why =
+            |e: &crate::MountError| matches!(e, crate::MountError::Poisoned { reason } if reason.contains("errno 5"));
+        assert!(refused.as_ref().is_some_and(why), "{refused:?}");
+        rig.groups = groups;
+    }
+    rig.config.after_poison = true;
+    rig.restart_and_check();
+    rig.config.after_poison = false;
+    rig.disk.power_cut();
+    rig.restart_and_check();
+}
+
+#[test]
+fn a_store_whose_device_kept_no_mark_of_the_poison_starts_and_loses_nothing() {
+    let mut rig = Rig::new(4, true, config(1));
+    rig.create(1);
+    (0..50).for_each(|_| step(&mut rig));
+    rig.settle();
+    rig.disk.fail_in = Some(0);
+    while !rig.poisoned {
+        step(&mut rig);
+    }
+    while !rig.disk.is_idle() {
+        rig.turn(1);
+    }
+    rig.disk.fail_in = None;
+    rig.restart_and_check();
 }

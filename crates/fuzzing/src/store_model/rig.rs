@@ -429,8 +429,8 @@ impl Rig {
         self.events.clear();
         self.reads.clear();
         self.models.values_mut().for_each(|m| m.reading = 0);
+        self.config.after_poison = std::mem::take(&mut self.poisoned);
         (self.env, self.engine) = Rig::boot(&self.world, self.node, &self.config);
-        self.poisoned = false;
         (self.mounted, self.mount_failed) = (None, None);
         self.mount();
         let damage = std::mem::take(&mut self.damage);
@@ -606,7 +606,8 @@ impl Rig {
     fn restart_as(&mut self, id: ReplicaId, other: Model) {
         self.world.crash(self.node);
         self.mend_disk();
-        let (mut env, mut probe) = Rig::boot(&self.world, self.node, &self.config);
+        let config = EngineConfig { after_poison: self.poisoned, ..self.config.clone() };
+        let (mut env, mut probe) = Rig::boot(&self.world, self.node, &config);
         let (mut ops, mut events, mut out) = (Vec::new(), Vec::new(), Vec::new());
         probe.start(env.now(), &mut ops);
         let mounted = loop {

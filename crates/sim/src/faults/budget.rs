@@ -58,6 +58,12 @@ impl Budget {
         self.told.contains_key(&i)
     }
 
+    /// Whether OSD `i` may have lost something for good. A store that was poisoned and vouched for has not.
+    pub fn may_lack(&self, i: usize) -> bool {
+        let harmless = |class: &Class| matches!(class, Class::WriteError | Class::FlushError | Class::FullDisk);
+        self.told.get(&i).is_some_and(|told| !told.iter().all(harmless))
+    }
+
     /// The disk of OSD `i` is lost.
     pub fn lose(&mut self, i: usize) {
         assert!(self.liars.contains(&i), "OSD {i} is not allowed to lose its disk");

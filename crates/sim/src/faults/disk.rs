@@ -1,7 +1,7 @@
 //! Disks that are slow, stand still, fail, or lie.
 //!
 //! What takes back acknowledged bytes strikes only where the budget allows it. A failed write or flush poisons
-//! the store for the life of its process (R15).
+//! the store (R15): it is refused until somebody vouches for its device (ADR 0006).
 
 use super::{Class, Strike};
 use crate::cluster::Region;
@@ -50,7 +50,7 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
             });
             s.mend(50, 3000, move |s| {
                 s.cluster.disk_faults(i, |f| (f.fail_write, f.fail_flush, f.full) = (None, None, false));
-                // Somebody sees to a store that is poisoned: it starts again.
+                // Somebody sees to a store that is poisoned: it starts again, once it was refused and vouched for.
                 s.cluster.stop_osd(i, false);
                 s.cluster.start_osd(i);
             });

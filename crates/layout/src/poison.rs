@@ -1,0 +1,93 @@
+//! The mark of a poisoned store: why it stopped, and that nobody may start it without a person's word (ADR 0006).
+//!
+//! The engine comes in with a reason and writes the page best effort, on a device that has just failed; a mount comes in
+//! with the page that it read. It lies in the first MiB, behind the superblock, away from everything that is written else.
+//!
+//! Invariant: a mark is of one format of the device: a device that was formatted anew has none.
+
+use types::{OsdUuid, crc32c};
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Where the mark lies on the device.
+pub const POISON_AT: u64 = 8192;
+/// Bytes of the mark.
+pub const POISON_LEN: usize = 4096;
+/// Bytes of the reason that are kept.
+pub const REASON_MAX: usize = 512;
+
+const MAGIC: [u8; 8] = *b"BSLTPOIS";
+const HEAD_LEN: usize = size_of::<Disk>();
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy)]
+#[repr(C)]
+struct Disk {
+    magic: [u8; 8],
+    uuid: [u8; 16],
+    reason_len: U16,
+    reserved: U16,
+    /// CRC32C of all before it, and of the reason behind it.
+    crc: U32,
+}
+
+const _: () = assert!(HEAD_LEN == 32);
+const _: () = assert!(HEAD_LEN + REASON_MAX <= POISON_LEN);
+const _: () = assert!(POISON_AT + POISON_LEN as u64 <= crate::superblock::MARGIN);
+
+fn crc_of(head: &[u8], reason: &[u8]) -> u32 {
+    types::crc::append(crc32c(&head[..HEAD_LEN - 4]), reason)
+}
+
+/// The page that says why the store `uuid` is poisoned; a long reason is cut.
+pub fn encode(uuid: OsdUuid, reason: &str) -> [u8; POISON_LEN] {
+    let end = (0..=reason.len().min(REASON_MAX)).rev().find(|at| reason.is_char_boundary(*at)).unwrap_or(0);
+    let reason = &reason.as_bytes()[..end];
+    let reason_len = U16::new(reason.len() as u16);
+    let mut disk = Disk { magic: MAGIC, uuid: uuid.0, reason_len, reserved: 0.into(), crc: 0.into() };
+    disk.crc = crc_of(disk.as_bytes(), reason).into();
+    let mut page = [0; POISON_LEN];
+    page[..HEAD_LEN].copy_from_slice(disk.as_bytes());
+    page[HEAD_LEN..HEAD_LEN + reason.len()].copy_from_slice(reason);
+    page
+}
+
+/// Why the store `uuid` is poisoned; `None` when the page is no mark of it, or damaged.
+pub fn decode(page: &[u8], uuid: OsdUuid) -> Option<String> {
+    let (disk, rest) = Disk::read_from_prefix(page).ok()?;
+    let reason = rest.get(..disk.reason_len.get() as usize).filter(|r| r.len() <= REASON_MAX)?;
+    let sound = disk.magic == MAGIC && disk.uuid == uuid.0 && disk.reserved.get() == 0;
+    if !sound || crc_of(&page[..HEAD_LEN], reason) != disk.crc.get() {
+        return None;
+    }
+    String::from_utf8(reason.to_vec()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UUID: OsdUuid = OsdUuid([3; 16]);
+
+    #[test]
+    fn a_mark_reads_back_for_its_own_format_alone() {
+        let page = encode(UUID, "flushing home: input/output error (errno 5)");
+        assert_eq!(decode(&page, UUID).as_deref(), Some("flushing home: input/output error (errno 5)"));
+        assert_eq!(decode(&page, OsdUuid([4; 16])), None);
+        assert_eq!(decode(&[0; POISON_LEN], UUID), None);
+        assert_eq!(decode(&page[..40], UUID), None, "cut off");
+        assert_eq!(crc32c(&page), 533_364_905, "golden");
+        for at in 0..HEAD_LEN + 43 {
+            let mut bad = page;
+            bad[at] ^= 1;
+            assert_eq!(decode(&bad, UUID), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_long_reason_is_cut_between_two_letters() {
+        let reason = decode(&encode(UUID, &"ü".repeat(400)), UUID).expect("a mark");
+        assert_eq!(reason, "ü".repeat(REASON_MAX / 2));
+        let odd = format!("x{}", "ü".repeat(400));
+        assert_eq!(decode(&encode(UUID, &odd), UUID).expect("a mark").len(), REASON_MAX - 1);
+    }
+}
