@@ -312,6 +312,31 @@ impl Node {
         }
     }
 
+    /// `id` has lost part of its log and ends at `last` now: what it acknowledged before counts no more, and sending goes
+    /// on behind that.
+    pub fn forget_match(&mut self, id: ReplicaId, last: Index) {
+        let end = self.last_index().0;
+        if !self.is_leader() {
+            return;
+        }
+        if let Some(progress) = self.raw.raft.mut_prs().get_mut(id.0) {
+            progress.matched = 0;
+            progress.become_probe();
+            progress.next_idx = last.0.min(end) + 1;
+        }
+    }
+
+    /// Term and index of the last entry that is known to be durable here.
+    pub fn durable_end(&self) -> (Term, Index) {
+        let index = self.raw.raft.raft_log.persisted;
+        (self.term_at(Index(index)).unwrap_or(Term(0)), Index(index))
+    }
+
+    /// Term and index of the last entry, durable or not.
+    pub fn end(&self) -> (Term, Index) {
+        (Term(self.raw.raft.raft_log.last_term()), self.last_index())
+    }
+
     /// What was sent to `id` may be lost.
     pub fn report_unreachable(&mut self, id: ReplicaId) {
         self.raw.report_unreachable(id.0);

@@ -76,8 +76,10 @@ pub struct Engine {
     /// Bytes of payload and blocks covered in part, over all overlays.
     pub(crate) overlay_bytes: u64,
     pub(crate) partial_blocks: u64,
-    /// The log has lost records that were durable, whatever they said.
+    /// The log has lost records that may have been births.
     pub(crate) in_doubt: bool,
+    /// Which durable records this mount found missing.
+    pub(crate) hole: Option<String>,
     /// Something was applied since the last round began.
     pub(crate) k_lags: bool,
     /// Something may wait for a round.
@@ -125,6 +127,7 @@ impl Engine {
             overlay_bytes: 0,
             partial_blocks: 0,
             in_doubt: false,
+            hole: None,
             k_lags: false,
             maybe_dirty: false,
             releasing: false,
@@ -268,10 +271,15 @@ impl Engine {
         &self.map
     }
 
-    /// Whether the log has lost records that were durable. A replica that is unknown here may then have been born in
-    /// what is lost, and have voted: none may be made under an id that it could have had (R4).
+    /// Whether the log has lost records behind which nothing names all replicas. One that is unknown here may then have
+    /// been born in what is lost, and have voted: none may be made under an id that it could have had (R4).
     pub fn is_in_doubt(&self) -> bool {
         self.in_doubt
+    }
+
+    /// Which batches of the log were durable and were not found at this mount; `None`: nothing is missing.
+    pub fn lost_records(&self) -> Option<&str> {
+        self.hole.as_deref()
     }
 
     /// Whether this replica was here and is gone for good. A tombstone is never forgotten: what it refuses is an
@@ -290,7 +298,7 @@ impl Engine {
         }
         let Persist { replica, ticket, hard_state, entries } = persist;
         let Some(r) = self.replicas.get_mut(&replica) else { return };
-        assert!(r.damage.is_none() && r.lost.is_empty(), "{replica} is damaged and appends");
+        assert!(r.may_take_part(), "{replica} is damaged and appends");
         let mut queued = Vec::with_capacity(entries.len());
         let mut replaced = VecDeque::new();
         for entry in entries {
@@ -329,7 +337,7 @@ impl Engine {
     pub fn apply(&mut self, replica: ReplicaId, index: Index, effect: Effect) {
         let Some(r) = self.replicas.get_mut(&replica) else { return };
         assert!(index > r.applied, "{replica} applies {index} after {}", r.applied);
-        assert!(r.damage.is_none() && r.lost.is_empty(), "{replica} is damaged and applies");
+        assert!(r.may_take_part(), "{replica} is damaged and applies");
         r.applied = index;
         self.k_lags = true;
         let (bytes, partial) = (r.overlay.bytes(), r.overlay.partial_blocks());
@@ -462,6 +470,7 @@ impl Engine {
             replicas: &mut self.replicas,
             tombstones: &self.tombstones,
             map: &self.map,
+            in_doubt: self.in_doubt,
             rng: &mut self.rng,
         };
         let Some(built) = build(log, &mut parts) else { return };

@@ -11,7 +11,7 @@
 use crate::api::EngineEvent;
 use crate::engine::{Engine, State};
 use crate::log::{ReplicaLog, Work};
-use crate::replica::Replica;
+use crate::replica::{Doubt, Replica};
 use crate::round::{RoundStep, Run};
 use crate::seam::{BlockData, Round, RoundState};
 use std::collections::VecDeque;
@@ -140,6 +140,7 @@ impl Engine {
             before,
             entries: Vec::new(),
             lost: Vec::new(),
+            in_doubt: r.doubt != Doubt::None,
             damage: None,
         };
         self.events.push(EngineEvent::Installed(Box::new(recovered)));
@@ -196,12 +197,18 @@ impl crate::log::Log {
             | Work::Create { replica }
             | Work::Destroy { replica }
             | Work::Cut { replica, .. }
+            | Work::Doubt { replica, .. }
+            | Work::Sure { replica }
             | Work::State { replica }
             | Work::Copy { replica, .. }
             | Work::Block { replica, .. } => *replica == id,
-            Work::Persist { .. } | Work::Mount | Work::RoundMark | Work::Checkpoint { .. } | Work::Map | Work::Seal => {
-                false
-            }
+            Work::Persist { .. }
+            | Work::Mount
+            | Work::RoundMark
+            | Work::Checkpoint { .. }
+            | Work::Map
+            | Work::StoreInDoubt
+            | Work::Seal => false,
         })
     }
 }

@@ -9,6 +9,7 @@
 
 mod api;
 mod chunks;
+mod doubt;
 mod engine;
 mod format;
 pub mod home;

@@ -6,7 +6,7 @@
 use crate::api::{EngineEvent, MountError};
 use crate::engine::{Engine, State, key};
 use crate::home::{Home, HomeLimits};
-use crate::log::replay::Replay;
+use crate::log::replay::{NewDoubt, Replay};
 use crate::log::scan::{Candidate, Found, candidates};
 use crate::log::{Log, Work};
 use crate::seam::{HomeRegion, HomeTokens, RoundState};
@@ -285,9 +285,13 @@ impl Engine {
         log.durable_seq = replay.last_seq;
         log.checkpoint_id = replay.checkpoint.id;
         log.checkpoint_segment = replay.checkpoint.segment;
+        self.in_doubt = replay.lacks_births();
         if let Some(reason) = replay.store_damage() {
-            self.in_doubt = true;
             tracing::error!(%reason, "every replica of this store is quarantined");
+        }
+        self.hole.clone_from(&replay.hole);
+        if let Some(reason) = &replay.hole {
+            tracing::error!(%reason, births = self.in_doubt, "records of the log are lost");
             if replay.ends_in_hole {
                 // What is damaged stays as evidence: nothing is written over it before its turn comes.
                 log.ring.close_newest();
@@ -322,8 +326,17 @@ impl Engine {
         for (replica, reason) in damaged {
             replay.damage_if_known(replica, reason);
         }
-        let (replicas, recovered) = replay.finish(states);
+        let newly_in_doubt = replay.newly_lacks_births();
+        let (replicas, recovered, doubts) = replay.finish(states);
         self.replicas = replicas;
+        // Before anything else that the log will say of them.
+        for NewDoubt { replica, last, hole } in doubts {
+            tracing::warn!(%replica, %last, "a replica may lack what it acknowledged: it waits to hear from its peers");
+            self.queue(Work::Doubt { replica, last, hole });
+        }
+        if newly_in_doubt {
+            self.queue(Work::StoreInDoubt);
+        }
         self.overlay_bytes = self.replicas.values().map(|r| r.overlay.bytes()).sum();
         self.partial_blocks = self.replicas.values().map(|r| r.overlay.partial_blocks()).sum();
         self.maybe_dirty = self.find_dirty();

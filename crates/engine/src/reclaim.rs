@@ -82,7 +82,8 @@ impl Engine {
         }
         if log.ring.free() <= RESERVED {
             // What is repaired holds its entries above K, and no round moves them: others go first.
-            let held = self.replicas.iter().filter(|(_, r)| !r.lost.is_empty()).map(|(id, _)| *id);
+            let held =
+                self.replicas.iter().filter(|(_, r)| !r.may_take_part() && r.damage.is_none()).map(|(id, _)| *id);
             let held: Vec<ReplicaId> = held.collect();
             if !held.is_empty() {
                 let reason = "its log was to be repaired, and had to make room";

@@ -10,6 +10,7 @@ use crate::api::EngineEvent;
 use crate::engine::{Engine, State};
 use crate::log::{RESERVED, Work};
 use crate::payload::Payload;
+use crate::replica::Doubt;
 use std::sync::Arc;
 use types::store::{Crcs, Lost};
 use types::{Index, IoBuf, ReplicaId, Term};
@@ -41,7 +42,7 @@ impl Engine {
                 Some(payload) => Holding::Payload(payload.buf.clone(), payload.crcs.clone()),
                 None => Holding::Other,
             },
-            None if r.damage.is_some() => Holding::Unsure,
+            None if r.damage.is_some() || r.doubt != Doubt::None => Holding::Unsure,
             None if index < r.log.first() => Holding::Freed,
             None => Holding::Other,
         }

@@ -19,6 +19,16 @@ pub(crate) struct Replaced {
     pub begun: bool,
 }
 
+/// Whether the replica may lack what it acknowledged, because the log has lost records (ADR 0007).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doubt {
+    None,
+    /// It has no group: nobody knows yet how far the others are.
+    Waiting,
+    /// Its group follows, and does not vote.
+    Following,
+}
+
 #[derive(Debug)]
 pub(crate) struct Replica {
     pub identity: ReplicaIdentity,
@@ -38,6 +48,9 @@ pub(crate) struct Replica {
     pub damage: Option<String>,
     /// Entries whose payload is lost, or is back and not durable yet: it is being repaired.
     pub lost: BTreeSet<Index>,
+    pub doubt: Doubt,
+    /// Mount left out of its log what older records of its doubt still have.
+    pub cut_at_mount: bool,
     /// Blocks of home that could not be read and are not mended yet.
     pub bad: BTreeSet<(ChunkKey, u16)>,
     /// Its birth record is in the log.
@@ -60,10 +73,17 @@ impl Replica {
             overlay: Overlay::default(),
             damage: None,
             lost: BTreeSet::new(),
+            doubt: Doubt::None,
+            cut_at_mount: false,
             bad: BTreeSet::new(),
             born: false,
             installing: false,
         }
+    }
+
+    /// Whether a group of it may append and apply.
+    pub fn may_take_part(&self) -> bool {
+        self.damage.is_none() && self.lost.is_empty() && self.doubt != Doubt::Waiting
     }
 
     /// The entry at `index` that the log must go on to hold on the device: the latest one, or one that an

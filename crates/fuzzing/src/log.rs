@@ -57,6 +57,10 @@ pub fn encode(out: &mut Vec<u8>, record: &Record) {
         }
         Record::Cut { replica, last } => put::cut(out, *replica, *last),
         Record::Reset { replica, index, term } => put::reset(out, *replica, *index, *term),
+        Record::Doubt { replica, last } => put::doubt(out, *replica, *last),
+        Record::InDoubt { replica } => put::in_doubt(out, *replica),
+        Record::Sure { replica } => put::sure(out, *replica),
+        Record::StoreInDoubt => put::store_in_doubt(out),
     }
 }
 
@@ -107,7 +111,11 @@ fn append(rng: &mut Rng) -> Record {
 /// A record of any kind.
 pub fn record(rng: &mut Rng) -> Record {
     let replica = ReplicaId(number(rng));
-    match rng.below(14) {
+    match rng.below(18) {
+        14 => Record::Doubt { replica, last: Index(number(rng)) },
+        15 => Record::InDoubt { replica },
+        16 => Record::Sure { replica },
+        17 => Record::StoreInDoubt,
         0 | 1 => append(rng),
         12 => Record::Cut { replica, last: Index(number(rng)) },
         13 => Record::LostEntry {

@@ -110,7 +110,16 @@ fn recovered(osd: u32, entries: &[Entry], hard_state: HardState) -> Recovered {
     let bytes = Group::fresh_decision(&identity);
     let checkpoint = DecisionState { replica: identity.replica, index: Index(0), term: Term(0), bytes };
     let entries = entries.to_vec();
-    Recovered { identity, hard_state, checkpoint, before: (Index(0), Term(0)), entries, lost: Vec::new(), damage: None }
+    Recovered {
+        identity,
+        hard_state,
+        checkpoint,
+        before: (Index(0), Term(0)),
+        entries,
+        lost: Vec::new(),
+        in_doubt: false,
+        damage: None,
+    }
 }
 
 impl Table {

@@ -60,6 +60,8 @@ pub enum Action {
     },
     /// R5: this replica takes no further part.
     Quarantined(String),
+    /// This replica reaches as far as any other did: it is a member like all.
+    DoubtOver,
     BecameLeader,
     /// The first entry of its term is applied: from now on it takes requests.
     Serves,

@@ -55,6 +55,8 @@ pub struct Group {
     pub(crate) full: bool,
     pub(crate) blocked: bool,
     pub(crate) quarantine: Option<String>,
+    /// It may lack what it acknowledged, until its log ends here or behind (`doubt`).
+    pub(crate) doubt: Option<(Term, Index)>,
     /// What a leader here leaves uncommitted at most: every member has room for it.
     pub(crate) propose_payload_max: u64,
     ready: Ready,
@@ -67,7 +69,7 @@ impl Group {
     /// # Errors
     /// When the replica may not take part; it is to be reported as quarantined.
     pub fn new(config: GroupConfig, recovered: Recovered, now: Time, seed: u64) -> Result<Group, GroupError> {
-        let Recovered { identity, hard_state, checkpoint, before, entries, lost, damage } = recovered;
+        let Recovered { identity, hard_state, checkpoint, before, entries, lost, in_doubt: _, damage } = recovered;
         let (pg, replica) = (identity.pg, identity.replica);
         if let Some(reason) = damage {
             return Err(GroupError::Damaged { pg, replica, reason });
@@ -111,6 +113,7 @@ impl Group {
             full: false,
             blocked: false,
             quarantine: None,
+            doubt: None,
             ready: Ready::default(),
             identity,
         })
@@ -289,6 +292,7 @@ impl Group {
         if self.quarantine.is_some() {
             return;
         }
+        self.judge_doubt(now, actions);
         self.sync_office(now, actions);
         self.poll_election(now, actions);
         self.poll_transfer(now);

@@ -12,6 +12,7 @@ mod config;
 mod custody;
 pub mod decision;
 pub mod descriptor;
+mod doubt;
 mod election;
 mod group;
 mod lease;
@@ -27,5 +28,6 @@ pub mod window;
 
 pub use action::{Action, Origin};
 pub use config::{GroupConfig, Timing};
+pub use consensus::NUMBER_MAX;
 pub use group::{Group, GroupError};
 pub use pairs::Pairs;

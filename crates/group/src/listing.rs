@@ -25,6 +25,11 @@ impl Group {
         if self.quarantine.is_some() || !ours || self.replica_on(from) != Some(item.from) {
             return false;
         }
+        let mut item = item;
+        if self.doubt.is_some() {
+            // What this replica had matched may be lost: a commit index comes with appends alone.
+            item.commit = types::Index(0);
+        }
         let agrees = |group: &Group| group.node.term() == item.term && group.node.leader() == Some(item.from);
         if !agrees(self) || item.commit > self.node.commit_index() {
             // Also when we are ahead in term: raft then tells the sender.

@@ -20,7 +20,7 @@ impl Group {
             RaftKind::Append => self.append(now, from, msg, actions),
             RaftKind::TimeoutNow => {
                 // The leader has stopped serving for good in this term: its promise is given back with this.
-                if self.election.is_silent(now) {
+                if self.election.is_silent(now) || self.doubt.is_some() {
                     return;
                 }
                 let result = self.node.step(&msg);
@@ -30,6 +30,11 @@ impl Group {
                 }
             }
             _ => {
+                let mut msg = msg;
+                if msg.kind == RaftKind::Heartbeat && self.doubt.is_some() {
+                    // It speaks of what this replica had matched, and that may be lost.
+                    msg.commit = types::Index(0);
+                }
                 let result = self.node.step(&msg);
                 self.stepped(result, actions);
             }
@@ -42,6 +47,9 @@ impl Group {
             if !self.election.is_silent(now) {
                 self.election.deferred = Some(msg);
             }
+            return;
+        }
+        if !self.reaches((msg.log_term, msg.index)) {
             return;
         }
         let promise = self.config.timing.promise;

@@ -37,7 +37,7 @@ impl Group {
             term: self.node.term(),
             applied: self.node.applied(),
             quarantined: self.quarantine.is_some(),
-            repairing: false,
+            repairing: self.doubt.is_some(),
             lost: Vec::new(),
             leading,
         }

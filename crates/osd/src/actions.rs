@@ -30,6 +30,7 @@ impl Osd {
                 Action::BadOrigin { origin, reason } => self.bad_origin(origin, &reason),
                 // A leader that does not serve yet would be called down until its next heartbeat.
                 Action::BecameLeader => {}
+                Action::DoubtOver => self.doubt_over(replica),
                 Action::Serves | Action::LostLeadership => self.meta.report_soon(self.now),
                 Action::NeedsStream { to } => {
                     tracing::debug!(%replica, %to, "a follower is behind the log");
@@ -173,6 +174,7 @@ impl Osd {
         tracing::error!(pg = %identity.pg, replica = %identity.replica, reason, "replica is quarantined");
         self.engine.mark_damaged(identity.replica, reason.clone());
         self.repairs.forget(identity.replica);
+        self.doubts.forget(identity.replica);
         self.pgs.get_mut(slot).state = State::Quarantined(reason);
         self.meta.report_soon(self.now);
     }
@@ -194,6 +196,7 @@ impl Osd {
         self.fail_digests(&reason);
         self.streams.clear();
         self.repairs.clear();
+        self.doubts.clear();
         self.mends.clear();
         self.bus.disconnect_all(&reason);
         self.phase = crate::node::Phase::Stopped(reason);

@@ -180,6 +180,7 @@ impl Osd {
             before: (Index(0), Term(0)),
             entries: Vec::new(),
             lost: Vec::new(),
+            in_doubt: false,
             damage: None,
         });
         self.share_log();
@@ -191,6 +192,7 @@ impl Osd {
             self.with_slot(key, false, |group, _, actions| group.end("dropped".to_owned(), actions));
             self.pgs.remove(replica);
             self.repairs.forget(replica);
+            self.doubts.forget(replica);
             tracing::info!(%pg, %replica, "dropping replica: it is no member of anything");
             self.engine.destroy_replica(replica);
             self.share_log();

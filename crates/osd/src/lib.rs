@@ -10,6 +10,7 @@ mod actions;
 mod config;
 mod control;
 mod digest;
+mod doubt;
 mod mend;
 mod metrics;
 mod node;

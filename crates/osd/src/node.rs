@@ -70,6 +70,7 @@ pub struct Osd {
     pub(crate) space: crate::space::Book,
     pub(crate) streams: crate::stream::Streams,
     pub(crate) repairs: crate::repair::Repairs,
+    pub(crate) doubts: crate::doubt::Doubts,
     pub(crate) mends: crate::mend::Mends,
     /// A planned end is under way, until then at most.
     pub(crate) stop_by: Option<Time>,
@@ -118,6 +119,7 @@ impl Osd {
             space: crate::space::Book::default(),
             streams: crate::stream::Streams::new(seed.rotate_left(29)),
             repairs: crate::repair::Repairs::default(),
+            doubts: crate::doubt::Doubts::default(),
             mends: crate::mend::Mends::default(),
             stop_by: None,
             tool_reads: Vec::new(),
@@ -174,6 +176,7 @@ impl Osd {
         self.upkeep_digests();
         self.step_streams();
         self.step_repairs();
+        self.step_doubts();
         self.step_mends();
         self.destage();
         self.engine.end_turn(self.now, &mut self.ops, &mut self.engine_events);
@@ -298,6 +301,9 @@ impl Osd {
             self.pgs.insert(identity, State::Quarantined(reason));
             return;
         }
+        if recovered.in_doubt {
+            return self.begin_doubt(recovered);
+        }
         if !recovered.lost.is_empty() {
             return self.begin_repair(recovered);
         }
@@ -320,6 +326,9 @@ impl Osd {
         match group::Group::new(config, recovered, self.now, seed) {
             Ok(mut group) => {
                 group.set_pressure(self.pressure.0, self.pressure.1);
+                if let Some(reach) = self.doubts.reach(replica) {
+                    group.set_doubt(reach);
+                }
                 State::Running(Box::new(group))
             }
             Err(error) => {
@@ -447,6 +456,7 @@ impl Osd {
             self.digests.next_deadline(),
             self.streams.next_deadline(),
             self.repairs.next_deadline(),
+            self.doubts.next_deadline(),
             self.mends.next_deadline(),
             self.stop_deadline(),
         ]

@@ -150,6 +150,11 @@ impl Repairs {
         self.by_replica.clear();
     }
 
+    /// What the group of a replica under repair will be made of.
+    pub fn recovered(&self, replica: ReplicaId) -> Option<&Recovered> {
+        self.by_replica.get(&replica).map(|repair| &repair.recovered)
+    }
+
     pub fn report(&self, identity: &ReplicaIdentity) -> PgReport {
         let repair = self.by_replica.get(&identity.replica);
         PgReport {
@@ -169,12 +174,13 @@ impl Osd {
     /// Replicas whose log is being repaired here, with the extents of which nobody has a good copy.
     pub fn repairing(&self) -> Vec<(PgId, Vec<LostExtent>)> {
         let all = self.repairs.by_replica.values();
-        all.map(|r| (r.recovered.identity.pg, r.inconsistent.clone())).collect()
+        let lost = all.map(|r| (r.recovered.identity.pg, r.inconsistent.clone()));
+        lost.chain(self.doubts.pgs().map(|pg| (pg, Vec::new()))).collect()
     }
 
     /// (entries brought back, replicas made whole) since the start.
     pub fn repaired(&self) -> (u64, u64) {
-        (self.engine.stats().refilled_entries, self.repairs.done)
+        (self.engine.stats().refilled_entries, self.repairs.done + self.doubts.done)
     }
 
     /// A replica came back from the device with a log that lacks payloads.
@@ -207,6 +213,7 @@ impl Osd {
         let mut questions = Vec::new();
         let mut asked = 0;
         let mut void = None;
+        let mut behind = None;
         for (index, missing) in &repair.missing {
             let waits = missing.asked.is_some_and(|(_, until)| now < until);
             match repair.judge(missing) {
@@ -221,7 +228,13 @@ impl Osd {
                     void = Some(*index);
                     break;
                 }
-                Verdict::Behind => repair.behind = true,
+                Verdict::Behind => {
+                    repair.behind = true;
+                    if repair.missing.first_key_value().is_some_and(|(first, _)| first == index) {
+                        behind = Some(*index);
+                        break;
+                    }
+                }
                 Verdict::Inconsistent if repair.inconsistent.len() < LOST_REPORTED_MAX => {
                     let extent = repair.extent(*index);
                     repair.inconsistent.extend(extent);
@@ -248,6 +261,9 @@ impl Osd {
         if let Some(from) = void {
             self.cut_void(replica, from);
         }
+        if let Some(from) = behind {
+            self.cut_back(replica, from);
+        }
     }
 
     /// Entry `from` and what follows it is not committed, and no majority will ever hold it.
@@ -257,6 +273,19 @@ impl Osd {
         repair.recovered.entries.retain(|entry| entry.index < from);
         let _ = repair.missing.split_off(&from);
         self.engine.cut_lost(replica, from);
+    }
+
+    /// Entry `from` is committed, and in no log any more: what it did is at home elsewhere. The replica keeps what stands
+    /// before it, follows as one that may lack what it acknowledged, and is streamed to (R12).
+    fn cut_back(&mut self, replica: ReplicaId, from: Index) {
+        let repair = self.repairs.by_replica.remove(&replica).expect("it was just judged");
+        let Some(hard_state) = self.engine.cut_back(replica, from) else { return };
+        let mut recovered = repair.recovered;
+        recovered.entries.retain(|entry| entry.index < from);
+        recovered.lost.clear();
+        recovered.hard_state = hard_state;
+        recovered.in_doubt = true;
+        self.begin_doubt(recovered);
     }
 
     /// Every payload is back and durable, or not needed: the replica takes part again.
@@ -277,7 +306,7 @@ impl Osd {
         self.meta.report_soon(self.now);
     }
 
-    fn send_repair(&mut self, osd: OsdId, identity: &ReplicaIdentity, to: ReplicaId, body: RepairBody) {
+    pub(crate) fn send_repair(&mut self, osd: OsdId, identity: &ReplicaIdentity, to: ReplicaId, body: RepairBody) {
         let (pg, from, lineage) = (identity.pg, identity.replica, identity.lineage);
         if let Some(link) = self.bus.link_to(osd) {
             self.bus.send(link, Message::Repair(RepairMsg { pg, from, to, lineage, body }));
@@ -305,6 +334,8 @@ impl Osd {
                 }
                 self.take_payload(msg.to, msg.from, index, payload);
             }
+            RepairBody::Doubt { index, .. } => self.answer_doubt(slot, from, msg.from, index),
+            RepairBody::Standing { index, term, current } => self.take_standing(link, &msg, current, (term, index)),
             RepairBody::Lack { index, why, .. } => self.take_lack(msg.to, msg.from, index, why),
         }
     }

@@ -95,7 +95,7 @@ impl Osd {
             (&m.device_read_bytes, stats.device_read_bytes),
             (&m.device_written_bytes, stats.device_written_bytes),
             (&m.repaired_entries, stats.refilled_entries),
-            (&m.repaired_replicas, self.repairs.done),
+            (&m.repaired_replicas, self.repairs.done + self.doubts.done),
             (&m.frames_in, bus.frames_in),
             (&m.frames_out, bus.frames_out),
         ] {
@@ -105,7 +105,7 @@ impl Osd {
             (&m.pgs, pgs as u64),
             (&m.pgs_leading, leading as u64),
             (&m.pgs_quarantined, quarantined as u64),
-            (&m.pgs_repairing, self.repairs.len() as u64),
+            (&m.pgs_repairing, (self.repairs.len() + self.doubts.len()) as u64),
             (&m.pgs_inconsistent, self.repairs.inconsistent() as u64),
             (&m.blocks_bad, self.mends.bad_count()),
             (&m.log_segments_used, u64::from(stats.segments_in_use)),
@@ -126,6 +126,11 @@ impl Osd {
             _ => None,
         };
         self.pgs.iter().filter_map(damaged).collect()
+    }
+
+    /// Which durable records of the log this process found missing when it started.
+    pub fn lost_records(&self) -> Option<&str> {
+        self.engine.lost_records()
     }
 
     /// Why it stopped, if it did.

@@ -31,6 +31,7 @@ impl Osd {
                 self.space.handle_link(self.now, osd, true);
                 self.tell_groups_of_link(osd, true);
                 self.repairs.hurry();
+                self.doubts.hurry();
             }
             BusEvent::Down { peer: Peer::Osd(osd), reason, .. } => {
                 tracing::info!(peer = %osd, reason, "connection lost");

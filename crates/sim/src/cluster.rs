@@ -18,6 +18,7 @@ use engine::ReadData;
 use env::sim::{DiskFaults, NodeId, SimEnv, World};
 use env::{DiskKind, DiskSpec, Env, NetAddr};
 use osd::{Osd, OsdConfig};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -65,6 +66,8 @@ pub struct Cluster {
     pub linear: Linear,
     /// Whose disks may lie.
     pub budget: Budget,
+    /// Whose log headers were hit outside the budget: those must come back whole.
+    rotten_headers: BTreeSet<OsdId>,
     post: Post,
     stranger: Option<Stranger>,
     rng: Rng,
@@ -97,6 +100,7 @@ impl Cluster {
             owner: 0,
             linear: Linear::default(),
             budget,
+            rotten_headers: BTreeSet::new(),
             post: Post::new(world.fork_rng()),
             stranger: None,
             rng,
@@ -585,6 +589,10 @@ impl Cluster {
             if let Some((pg, reason)) = osd.quarantined().first() {
                 return Err(format!("{id} has quarantined pg {pg}: {reason}"));
             }
+            // It is repaired from its peers, and must not have come to pass.
+            if let Some(reason) = osd.lost_records().filter(|_| !self.rotten_headers.contains(&id)) {
+                return Err(format!("{id} has lost records on an honest disk: {reason}"));
+            }
         }
         Ok(())
     }
@@ -605,6 +613,15 @@ impl Cluster {
             let _ = write!(text, "client: open {}, waits for {waits}; ", client.is_open());
         }
         text
+    }
+
+    /// Flips a bit in the header of one of so many batches of the i-th OSD's log. The process does not run.
+    pub fn rot_headers(&mut self, i: usize, one_in: u64) -> u64 {
+        let node = &self.osds[i];
+        assert!(node.running.is_none(), "its device is at rest");
+        let mut rng = Rng::new(u64::from(node.id.0) ^ one_in ^ self.world.now().0);
+        self.rotten_headers.insert(node.id);
+        crate::rot::headers(&self.world.disk_image(node.node, DEVICE), node.uuid, one_in, &mut rng)
     }
 
     /// Flips a bit in the payload of every log entry on the i-th OSD's device that `which` chooses, by (PG's replica,

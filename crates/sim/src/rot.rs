@@ -54,6 +54,25 @@ pub(crate) fn payloads(image: &DiskImage, uuid: OsdUuid, which: impl Fn(ReplicaI
     count
 }
 
+/// Flips a bit in the header of one durable batch out of `one_in`; gives how many. Not of a segment's first one, nor of one
+/// that holds a birth: such a replica is not made again (R4).
+pub(crate) fn headers(image: &DiskImage, uuid: OsdUuid, one_in: u64, rng: &mut Rng) -> u64 {
+    let batches = batches(image, uuid);
+    let durable = batches.iter().map(|(_, header)| header.durable_seq).max().unwrap_or(0);
+    let mut count = 0;
+    for (at, header) in batches.iter().filter(|(_, h)| h.seq <= durable && h.seq != h.segment_seq) {
+        let mut bytes = vec![0; header.header_len as usize];
+        image.read(*at, &mut bytes);
+        let records = header.records(&bytes).and_then(|r| decode_records(r, header.record_count).ok());
+        let birth = records.is_none_or(|all| all.iter().any(|record| matches!(record, Record::Create(_))));
+        if rng.chance(1, one_in) && !birth {
+            image.flip_bit(at + 60, 3);
+            count += 1;
+        }
+    }
+    count
+}
+
 /// What a run of rot came to.
 #[derive(Debug, Default)]
 pub struct Rotten {
@@ -69,6 +88,19 @@ pub struct Rotten {
 /// # Errors
 /// Whatever was lost, or did not come back.
 pub fn run(seed: u64, victims: usize) -> Result<Rotten, String> {
+    with(seed, |run| rotten(run, victims)).map_err(|what| format!("seed {seed}, {victims} victims: {what}"))
+}
+
+/// Under load, one of three OSDs dies, headers of its log rot, and it starts again; perhaps it dies again before it has
+/// caught up, perhaps another one is away meanwhile.
+///
+/// # Errors
+/// Whatever was lost, or did not come back.
+pub fn run_headers(seed: u64) -> Result<Rotten, String> {
+    with(seed, headless).map_err(|what| format!("seed {seed}: {what}"))
+}
+
+fn with(seed: u64, what: impl FnOnce(&mut Run) -> Result<Rotten, End>) -> Result<Rotten, String> {
     let mut rng = Rng::new(seed ^ 0x0707);
     let mut options = Options::draw(&mut rng);
     (options.osds, options.replicas, options.device_bytes) = (3, 3, 1 << 30);
@@ -78,9 +110,8 @@ pub fn run(seed: u64, victims: usize) -> Result<Rotten, String> {
     options.shape.sectors_max = options.shape.sectors_max.min(16);
     options.faults = Duration::from_secs(4);
     let mut run = Run::new(seed, options, rng, false, &crate::overrides::Overrides::default());
-    let result = rotten(&mut run, victims);
-    result.map_err(|end| match end {
-        End::Failed(what) => format!("seed {seed}, {victims} victims: {what}"),
+    what(&mut run).map_err(|end| match end {
+        End::Failed(what) => what,
         End::Stopped => unreachable!("nobody told it to stop"),
     })
 }
@@ -111,6 +142,37 @@ fn rotten(run: &mut Run, victims: usize) -> Result<Rotten, End> {
     pass(run, Duration::from_millis(away))?;
     hurt.iter().for_each(|i| run.cluster.start_osd(*i));
     pass(run, over)?;
+    judge(run, rotten)
+}
+
+fn headless(run: &mut Run) -> Result<Rotten, End> {
+    run.set_up()?;
+    let over = run.cluster.options.faults;
+    run.cluster.begin(&run.volumes, over, &mut run.rng);
+    let before = run.rng.between(300, 1500);
+    pass(run, Duration::from_millis(before))?;
+    let first = run.rng.below(3) as usize;
+    run.cluster.stop_osd(first, true);
+    let one_in = [10, 50, 200][run.rng.below(3) as usize];
+    let hit = run.cluster.rot_headers(first, one_in);
+    let other = run.rng.chance(1, 2).then_some((first + 1) % 3);
+    other.into_iter().for_each(|i| run.cluster.stop_osd(i, true));
+    let away = run.rng.between(1, 200);
+    pass(run, Duration::from_millis(away))?;
+    run.cluster.start_osd(first);
+    let again = run.rng.below(3);
+    for _ in 0..again {
+        let alive = run.rng.between(1, 300);
+        pass(run, Duration::from_millis(alive))?;
+        run.cluster.stop_osd(first, true);
+        run.cluster.start_osd(first);
+    }
+    other.into_iter().for_each(|i| run.cluster.start_osd(i));
+    pass(run, over)?;
+    judge(run, Rotten { hit, ..Rotten::default() })
+}
+
+fn judge(run: &mut Run, mut rotten: Rotten) -> Result<Rotten, End> {
     run.calm()?;
     run.cluster.failure()?;
     run.compare()?;

@@ -81,3 +81,14 @@ fn payloads_that_rot_at_different_places_of_two_logs_of_three_come_back() {
     }
     assert!(back > 40 && replicas >= 6, "{back} entries of {replicas} replicas came back");
 }
+
+#[test]
+fn a_log_that_lost_whole_batches_costs_no_replica_and_no_acknowledged_write() {
+    let (mut hit, mut replicas) = (0, 0);
+    for seed in 20..32 {
+        let rotten = sim::rot::run_headers(seed).unwrap_or_else(|what| panic!("{what}"));
+        assert!(rotten.compared > 0);
+        (hit, replicas) = (hit + rotten.hit, replicas + rotten.replicas);
+    }
+    assert!(hit > 20 && replicas >= 6, "{hit} batches lost, {replicas} replicas made whole");
+}

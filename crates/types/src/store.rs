@@ -121,6 +121,8 @@ pub struct Recovered {
     pub entries: Vec<Entry>,
     /// Entries above K whose payload the log has lost, ascending: the replica is `repairing` until each is back.
     pub lost: Vec<Lost>,
+    /// ADR 0007: the log has lost records, so that this replica may lack entries that it acknowledged, and votes.
+    pub in_doubt: bool,
     /// R11: why this replica may not vote, acknowledge or serve.
     pub damage: Option<String>,
 }

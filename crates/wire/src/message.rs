@@ -277,6 +277,11 @@ pub enum RepairBody {
     Payload { index: Index, term: Term, start: u32, crcs: Vec<u32>, payload: IoBuf },
     /// Any member: not from here.
     Lack { index: Index, term: Term, why: Lack },
+    /// Whose log has lost records (ADR 0007): how far are you? `index` and `term` are of the last entry that it still
+    /// has: whoever leads forgets that it ever had more.
+    Doubt { index: Index, term: Term },
+    /// A member that is not in doubt: its last entry is `index` of `term`, and `current` is its term.
+    Standing { index: Index, term: Term, current: Term },
 }
 
 /// Why a member cannot give a payload. Numbers are the wire's, never reused.

@@ -141,6 +141,8 @@ pub mod repair_body {
     pub const FETCH: u8 = 1;
     pub const PAYLOAD: u8 = 2;
     pub const LACK: u8 = 3;
+    pub const DOUBT: u8 = 4;
+    pub const STANDING: u8 = 5;
 }
 
 /// Values of [`MendRecord::body`].

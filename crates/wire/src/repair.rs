@@ -18,6 +18,7 @@ pub(crate) fn head_len(body: &RepairBody) -> usize {
     size_of::<RepairRecord>()
         + match body {
             RepairBody::Payload { crcs, .. } => crcs.len() * size_of::<u32>(),
+            RepairBody::Standing { .. } => size_of::<u64>(),
             _ => 0,
         }
 }
@@ -32,9 +33,12 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &RepairMsg, bufs: &mut Vec
     };
     let (RepairBody::Fetch { index, term }
     | RepairBody::Payload { index, term, .. }
-    | RepairBody::Lack { index, term, .. }) = &msg.body;
+    | RepairBody::Lack { index, term, .. }
+    | RepairBody::Doubt { index, term }
+    | RepairBody::Standing { index, term, .. }) = &msg.body;
     (record.index, record.term) = (U64::new(index.0), U64::new(term.0));
     let mut tail: &[u32] = &[];
+    let current;
     match &msg.body {
         RepairBody::Fetch { .. } => record.body = repair_body::FETCH,
         RepairBody::Payload { start, crcs, payload, .. } => {
@@ -49,6 +53,12 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &RepairMsg, bufs: &mut Vec
         RepairBody::Lack { why, .. } => {
             record.body = repair_body::LACK;
             record.why = *why as u8;
+        }
+        RepairBody::Doubt { .. } => record.body = repair_body::DOUBT,
+        RepairBody::Standing { current: Term(term), .. } => {
+            record.body = repair_body::STANDING;
+            current = [*term as u32, (*term >> 32) as u32];
+            tail = &current;
         }
     }
     out.header(kind::REPAIR, len);
@@ -76,6 +86,12 @@ pub(crate) fn read(input: &mut Input<'_>) -> Result<RepairMsg, WireError> {
         b::LACK => {
             let unknown = WireError::Value { what: "a lack", value: r.why.into() };
             RepairBody::Lack { index, term, why: Lack::from_u8(r.why).ok_or(unknown)? }
+        }
+        b::DOUBT => RepairBody::Doubt { index, term },
+        b::STANDING => {
+            let halves = input.crcs(2)?;
+            let current = Term(u64::from(halves[0]) | u64::from(halves[1]) << 32);
+            RepairBody::Standing { index, term, current }
         }
         other => return Err(WireError::Value { what: "a repair's body", value: other.into() }),
     };

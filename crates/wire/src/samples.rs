@@ -211,7 +211,9 @@ pub fn stream(rng: &mut Rng) -> StreamMsg {
 
 pub fn repair(rng: &mut Rng) -> RepairMsg {
     let (index, term) = (Index(number(rng)), Term(number(rng)));
-    let body = match rng.below(3) {
+    let body = match rng.below(5) {
+        3 => RepairBody::Doubt { index, term },
+        4 => RepairBody::Standing { index, term, current: Term(number(rng)) },
         0 => RepairBody::Fetch { index, term },
         1 => {
             let max = sectors_max(rng);

@@ -10,7 +10,7 @@
 use super::{Kept, Log, RESERVED};
 use crate::install::Reset;
 use crate::payload::Payload;
-use crate::replica::Replica;
+use crate::replica::{Doubt, Replica};
 use bytes::Bytes;
 use layout::log::{BATCH_ALIGN, BatchHeader, BlockRecord, CheckpointPart, FIXED_LEN, HEADER_AREA_MAX, PayloadAt, put};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -58,6 +58,19 @@ pub(crate) enum Work {
         replica: ReplicaId,
         last: Index,
     },
+    /// Of the replica's log stands what is there up to `last`, and what follows (ADR 0007). `hole`: of what was there
+    /// before the hole.
+    Doubt {
+        replica: ReplicaId,
+        last: Index,
+        hole: bool,
+    },
+    /// Its doubt is over.
+    Sure {
+        replica: ReplicaId,
+    },
+    /// Births may be lost.
+    StoreInDoubt,
     /// The replica as a state block has it, out of turn: it is damaged.
     State {
         replica: ReplicaId,
@@ -143,6 +156,8 @@ pub(crate) struct BuildParts<'a> {
     pub replicas: &'a mut BTreeMap<ReplicaId, Replica>,
     pub tombstones: &'a BTreeSet<ReplicaId>,
     pub map: &'a Bytes,
+    /// Births may be lost.
+    pub in_doubt: bool,
     pub rng: &'a mut Rng,
 }
 
@@ -256,6 +271,43 @@ impl Fill {
         self.count += 1;
     }
 
+    /// With the hard state: what later records add to it is all that there is.
+    fn put_doubt(&mut self, replica: ReplicaId, last: Index, hole: bool, replicas: &BTreeMap<ReplicaId, Replica>) {
+        let Some(r) = replicas.get(&replica) else { return };
+        match hole {
+            true => put::doubt(&mut self.records, replica, last),
+            false => {
+                put::cut(&mut self.records, replica, last);
+                put::in_doubt(&mut self.records, replica);
+                self.count += 1;
+            }
+        }
+        put::hard_state(&mut self.records, replica, r.written_hard_state);
+        self.count += 2;
+    }
+
+    fn put_store_in_doubt(&mut self) {
+        put::store_in_doubt(&mut self.records);
+        self.count += 1;
+    }
+
+    fn put_destroy(&mut self, replica: ReplicaId) {
+        put::destroy(&mut self.records, replica);
+        self.count += 1;
+        self.done.push(Done::Destroyed(replica));
+    }
+
+    fn put_mount(&mut self) {
+        put::mount(&mut self.records);
+        self.count += 1;
+        self.done.push(Done::Mounted);
+    }
+
+    fn put_sure(&mut self, replica: ReplicaId) {
+        put::sure(&mut self.records, replica);
+        self.count += 1;
+    }
+
     fn put_map(&mut self, map: &Bytes) {
         put::map(&mut self.records, map);
         self.count += 1;
@@ -269,6 +321,13 @@ impl Fill {
         for replica in born.filter(|_| !on(Bug::StateBlockMissing)) {
             put::replica_state(&mut self.records, &replica.record());
             self.count += 1;
+            if replica.doubt != Doubt::None {
+                put::in_doubt(&mut self.records, replica.identity.replica);
+                self.count += 1;
+            }
+        }
+        if parts.in_doubt {
+            self.put_store_in_doubt();
         }
         let tombstones: Vec<ReplicaId> = parts.tombstones.iter().copied().collect();
         for step in tombstones.chunks(TOMBSTONES_STEP) {
@@ -389,18 +448,13 @@ fn take_one(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bo
             }
         }
         Work::Create { replica } => fill.put_birth(*replica, parts.replicas),
-        Work::Destroy { replica } => {
-            put::destroy(&mut fill.records, *replica);
-            fill.count += 1;
-            fill.done.push(Done::Destroyed(*replica));
-        }
+        Work::Destroy { replica } => fill.put_destroy(*replica),
         Work::Cut { replica, last } => fill.put_cut(*replica, *last),
+        Work::Doubt { replica, last, hole } => fill.put_doubt(*replica, *last, *hole, parts.replicas),
+        Work::Sure { replica } => fill.put_sure(*replica),
+        Work::StoreInDoubt => fill.put_store_in_doubt(),
         Work::State { replica } => fill.put_state(*replica, parts.replicas),
-        Work::Mount => {
-            put::mount(&mut fill.records);
-            fill.count += 1;
-            fill.done.push(Done::Mounted);
-        }
+        Work::Mount => fill.put_mount(),
         Work::Copy { replica, index, term } => {
             let kept = parts.replicas[&*replica].to_copy(*index, *term).expect("looked up above").clone();
             fill.put_entry(*replica, &kept, true);

@@ -9,7 +9,7 @@
 use super::scan::{FoundBatch, Verdict, payload_of};
 use super::{Kept, ReplicaLog, Segment};
 use crate::payload::Payload;
-use crate::replica::Replica;
+use crate::replica::{Doubt, Replica};
 use crate::seam::RoundState;
 use bytes::Bytes;
 use layout::log::{BlockRecord, CheckpointPart, Record, ReplicaRecord};
@@ -31,6 +31,71 @@ struct Replayed {
     record: ReplicaRecord,
     entries: BTreeMap<u64, Kept>,
     blocks: Vec<Completed>,
+    /// A record says so, and none says that it is over (ADR 0007).
+    in_doubt: bool,
+    /// What was known before the first hole since which the log does not tell the replica anew.
+    before_hole: Option<BeforeHole>,
+    since_hole: SinceHole,
+}
+
+/// A replica where records begin to be missing.
+#[derive(Debug, Default)]
+struct BeforeHole {
+    entries: BTreeMap<u64, Kept>,
+    commit: Index,
+}
+
+/// What the log has told of a replica behind the last hole, by a process that knew what was in it.
+#[derive(Clone, Copy, Debug, Default)]
+struct SinceHole {
+    /// Its hard state.
+    stated: bool,
+    /// All entries at or above this.
+    from: Option<u64>,
+    /// It was told by a mount that did not know.
+    blind: bool,
+}
+
+impl Replayed {
+    fn new(record: ReplicaRecord, before_hole: Option<BeforeHole>) -> Replayed {
+        let (entries, blocks) = (BTreeMap::new(), Vec::new());
+        Replayed { record, entries, blocks, in_doubt: false, before_hole, since_hole: SinceHole::default() }
+    }
+
+    /// What makes earlier entries void, or puts what there is in doubt.
+    fn turn(&mut self, record: &Record) {
+        match record {
+            Record::Cut { last, .. } => {
+                let _ = self.entries.split_off(&(last.0 + 1));
+                if let Some(before) = &mut self.before_hole {
+                    let _ = before.entries.split_off(&(last.0 + 1));
+                }
+            }
+            // In one batch with the last part of the checkpoint that brings the replica to the same index.
+            Record::Reset { .. } => {
+                self.entries.clear();
+                self.blocks.clear();
+                self.since_hole.from = Some(0);
+            }
+            Record::Doubt { last, .. } => {
+                self.entries = self.before_hole.take().unwrap_or_default().entries;
+                let _ = self.entries.split_off(&(last.0 + 1));
+                self.in_doubt = true;
+            }
+            Record::InDoubt { .. } => {
+                self.in_doubt = true;
+                self.since_hole.blind = true;
+            }
+            Record::Sure { .. } => self.in_doubt = false,
+            other => unreachable!("{other:?} makes nothing void"),
+        }
+    }
+
+    /// Whether hard state and every entry above `k` are known, whatever was in the holes.
+    fn is_proved(&self, k: Index) -> bool {
+        let since = self.since_hole;
+        since.stated && !since.blind && since.from.is_some_and(|from| from <= k.0 + 1)
+    }
 }
 
 /// A checkpoint record, perhaps still without its last part.
@@ -66,8 +131,28 @@ pub(crate) struct Replay {
     pub last_mount: u64,
     /// What was durable last is damaged: the log must go on behind it, in a fresh segment.
     pub ends_in_hole: bool,
-    /// Why every replica is in doubt.
+    /// Why every replica is damaged: the log contradicts itself.
     store_damage: Option<String>,
+    /// Records that were durable are missing, and which.
+    pub hole: Option<String>,
+    /// The replay is behind the first hole.
+    hole_entered: bool,
+    /// A whole checkpoint lies behind the last hole.
+    checkpointed_since: bool,
+    /// A segment was opened behind it, by a process that knew all replicas.
+    opened_since: bool,
+    /// An earlier mount has said that births may be lost.
+    told_in_doubt: bool,
+    /// The batch that is replayed is the first of its mount.
+    by_mount: bool,
+}
+
+/// What a mount has to say of a replica's doubt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NewDoubt {
+    pub replica: ReplicaId,
+    pub last: Index,
+    pub hole: bool,
 }
 
 impl Replay {
@@ -75,22 +160,49 @@ impl Replay {
     pub fn new(verdict: Verdict, offset_of: impl Fn(u32) -> u64) -> Replay {
         let mut replay = Replay::default();
         if let Some((from, to)) = verdict.holes.first() {
-            replay.store_damage = Some(format!("log batches {from} to {} were durable and are damaged", to - 1));
+            replay.hole = Some(format!("log batches {from} to {} were durable and are damaged", to - 1));
         }
+        let mut holes = verdict.holes.iter().peekable();
         for batch in verdict.batches {
+            while holes.next_if(|(from, _)| *from < batch.header.seq).is_some() {
+                replay.enter_hole();
+            }
             replay.last_seq = batch.header.seq;
             replay.last_mount = batch.header.mount;
             replay.head = batch.header.offset + batch.header.len_bytes() - offset_of(batch.slot);
             replay.batch(batch);
         }
+        holes.for_each(|_| replay.enter_hole());
         replay.ends_in_hole = replay.last_seq < verdict.durable;
         replay.last_seq = replay.last_seq.max(verdict.durable);
         replay
     }
 
-    /// Whether all replicas are in doubt.
+    /// Records are missing here, of any replica.
+    fn enter_hole(&mut self) {
+        (self.checkpointed_since, self.opened_since, self.assembling) = (false, false, None);
+        self.hole_entered = true;
+        for r in self.replicas.values_mut() {
+            r.since_hole = SinceHole::default();
+            if r.before_hole.is_none() {
+                r.before_hole = Some(BeforeHole { entries: r.entries.clone(), commit: r.record.hard_state.commit });
+            }
+        }
+    }
+
+    /// Why all replicas are damaged.
     pub fn store_damage(&self) -> Option<&str> {
         self.store_damage.as_deref()
+    }
+
+    /// Whether a replica may have been born of which nothing is known.
+    pub fn lacks_births(&self) -> bool {
+        self.told_in_doubt || self.store_damage.is_some() || (self.hole.is_some() && !self.opened_since)
+    }
+
+    /// Whether no record says so yet.
+    pub fn newly_lacks_births(&self) -> bool {
+        self.lacks_births() && !self.told_in_doubt
     }
 
     fn batch(&mut self, batch: FoundBatch) {
@@ -98,6 +210,7 @@ impl Replay {
         if self.segments.back().is_none_or(|s| s.opened != header.segment_seq) {
             self.segments.push_back(Segment::new(batch.slot, header.segment_seq, header.salt));
         }
+        self.by_mount = batch.records.contains(&Record::Mount);
         for record in batch.records {
             let payload = payload_of(&record, &batch.payload).ok();
             self.record(record, payload, header.segment_seq);
@@ -111,7 +224,9 @@ impl Replay {
     /// `payload` is `None` when its bytes do not match.
     fn record(&mut self, record: Record, payload: Option<IoBuf>, segment: u64) {
         match record {
-            Record::SegmentOpen { .. } | Record::Mount => {}
+            Record::SegmentOpen { .. } => self.opened_since |= !self.by_mount,
+            Record::Mount => {}
+            Record::StoreInDoubt => self.told_in_doubt = true,
             Record::Map(map) => self.map = map,
             Record::Tombstones(gone) => {
                 for replica in &gone {
@@ -119,7 +234,8 @@ impl Replay {
                 }
                 self.tombstones.extend(gone);
             }
-            Record::Create(record) | Record::ReplicaState(record) => self.state(record),
+            Record::Create(record) => self.state(record, true),
+            Record::ReplicaState(record) => self.state(record, false),
             Record::Destroy { replica } => {
                 self.replicas.remove(&replica);
                 self.tombstones.insert(replica);
@@ -127,6 +243,7 @@ impl Replay {
             Record::HardState { replica, hard_state } => {
                 if let Some(r) = self.live(replica) {
                     r.record.hard_state = hard_state;
+                    r.since_hole.stated = true;
                 }
             }
             Record::Append { replica, index, term, kind, copied, descriptor, crcs, payload: at } => {
@@ -141,11 +258,6 @@ impl Replay {
                 self.segments.back_mut().expect("a batch lies in a segment").note_entry(replica, index.0);
                 let lost = Some(Arc::new(Lost { index, term, len_bytes, crcs }));
                 self.append(replica, Kept { index, term, kind, descriptor, payload: None, lost, segment }, true);
-            }
-            Record::Cut { replica, last } => {
-                if let Some(r) = self.live(replica) {
-                    let _ = r.entries.split_off(&(last.0 + 1));
-                }
             }
             Record::Block(record) => {
                 self.segments.back_mut().expect("a batch lies in a segment").note_block(record.replica, record.index.0);
@@ -162,18 +274,23 @@ impl Replay {
                 }
             }
             Record::Checkpoint(part) => self.checkpoint_part(part, segment),
-            // In one batch with the last part of the checkpoint that brings the replica to the same index.
-            Record::Reset { replica, .. } => {
+            // Of one replica that is here.
+            Record::Cut { replica, .. }
+            | Record::Reset { replica, .. }
+            | Record::Doubt { replica, .. }
+            | Record::InDoubt { replica }
+            | Record::Sure { replica } => {
                 if let Some(r) = self.live(replica) {
-                    r.entries.clear();
-                    r.blocks.clear();
+                    r.turn(&record);
                 }
             }
         }
     }
 
     fn live(&mut self, replica: ReplicaId) -> Option<&mut Replayed> {
-        if !self.replicas.contains_key(&replica) && !self.tombstones.contains(&replica) {
+        let known = self.replicas.contains_key(&replica) || self.tombstones.contains(&replica);
+        // Its birth may be in a hole: no segment that was opened since names it.
+        if !known && !self.hole_entered && !self.told_in_doubt {
             self.doubt(format!("the log speaks of {replica} before its birth"));
         }
         self.replicas.get_mut(&replica)
@@ -187,17 +304,22 @@ impl Replay {
         }
     }
 
-    fn state(&mut self, record: ReplicaRecord) {
+    fn state(&mut self, record: ReplicaRecord, birth: bool) {
         let replica = record.identity.replica;
         if self.tombstones.contains(&replica) {
             return;
         }
+        let (holes, stated) = (self.hole_entered, !self.by_mount);
         match self.replicas.get_mut(&replica) {
             None => {
-                let replayed = Replayed { record, entries: BTreeMap::new(), blocks: Vec::new() };
+                // Born in a hole, if this is not its birth.
+                let before_hole = (holes && !birth).then(BeforeHole::default);
+                let mut replayed = Replayed::new(record, before_hole);
+                replayed.since_hole.stated = stated;
                 self.replicas.insert(replica, replayed);
             }
             Some(known) => {
+                known.since_hole.stated |= stated;
                 let damage = std::mem::take(&mut known.record.damage);
                 known.record = record;
                 if !damage.is_empty() {
@@ -210,6 +332,10 @@ impl Replay {
     fn append(&mut self, replica: ReplicaId, kept: Kept, copied: bool) {
         let Some(r) = self.live(replica) else { return };
         let index = kept.index.0;
+        if !copied {
+            let from = &mut r.since_hole.from;
+            *from = Some(from.map_or(index, |from| from.min(index)));
+        }
         if !copied || on(Bug::CopyTruncates) {
             let replaced = r.entries.split_off(&index);
             if !replaced.is_empty() && on(Bug::ReplayKeepsTruncated) {
@@ -243,6 +369,7 @@ impl Replay {
         open.parts.push(part.bytes);
         if open.parts.len() == open.of as usize {
             let done = self.assembling.take().expect("it was just extended");
+            self.checkpointed_since = true;
             self.checkpoint = LastCheckpoint { id: done.id, segment: done.segment, parts: Some(done.parts) };
         }
     }
@@ -261,6 +388,7 @@ impl Replay {
             replica.written_hard_state = r.record.hard_state;
             let damage = Some(r.record.damage.clone()).filter(|d| !d.is_empty());
             replica.damage = damage.or_else(|| self.store_damage.clone());
+            replica.doubt = if r.in_doubt { Doubt::Waiting } else { Doubt::None };
             replica.born = true;
             replica
         };
@@ -268,43 +396,85 @@ impl Replay {
     }
 
     /// Joins log and checkpoint: the replicas, and what their groups start from.
-    pub fn finish(self, states: Vec<RoundState>) -> (BTreeMap<ReplicaId, Replica>, Vec<Recovered>) {
+    pub fn finish(self, states: Vec<RoundState>) -> (BTreeMap<ReplicaId, Replica>, Vec<Recovered>, Vec<NewDoubt>) {
         let mut states: BTreeMap<ReplicaId, DecisionState> =
             states.into_iter().map(|s| (s.decision.replica, s.decision)).collect();
         let mut replicas = BTreeMap::new();
         let mut recovered = Vec::new();
+        let mut doubts = Vec::new();
         for (id, mut replayed) in self.replicas {
-            if replayed.record.damage.is_empty()
-                && let Some(reason) = &self.store_damage
+            let state = states.remove(&id);
+            let k = state.as_ref().map_or(Index(0), |state| state.index);
+            let mut missing = replayed.before_hole.take();
+            if missing.is_some() && self.checkpointed_since && replayed.is_proved(k) {
+                // What stands below may have been replaced in the hole.
+                let from = replayed.since_hole.from.expect("it was told");
+                replayed.entries = replayed.entries.split_off(&from);
+                missing = None;
+            }
+            let alone = replayed.record.identity.members.len() < 2;
+            let lost_for_good = missing.is_some() && alone;
+            let reason = self.store_damage.as_ref().or(self.hole.as_ref().filter(|_| lost_for_good));
+            if let Some(reason) = reason
+                && replayed.record.damage.is_empty()
             {
                 replayed.record.damage = reason.clone();
             }
-            let (replica, found) = replayed.finish(states.remove(&id));
+            let hole = missing.is_some();
+            if let Some(before) = missing {
+                replayed.entries = before.entries;
+                replayed.record.hard_state.commit = before.commit;
+                replayed.in_doubt = true;
+            }
+            let (replica, found) = replayed.finish(state);
+            if found.in_doubt && (hole || replica.cut_at_mount) {
+                // An empty log begins at K, whatever older records have.
+                let last = if replica.log.len() == 0 { Index(0) } else { replica.log.last() };
+                doubts.push(NewDoubt { replica: id, last, hole });
+            }
             replicas.insert(id, replica);
             recovered.push(found);
         }
-        (replicas, recovered)
+        (replicas, recovered, doubts)
     }
 }
 
 impl Replayed {
     fn finish(self, state: Option<DecisionState>) -> (Replica, Recovered) {
-        let Replayed { record, entries, blocks } = self;
-        let ReplicaRecord { identity, hard_state, decision, damage } = record;
+        let Replayed { record, entries, blocks, in_doubt, .. } = self;
+        let ReplicaRecord { identity, mut hard_state, decision, damage } = record;
         let mut damage = (!damage.is_empty()).then_some(damage);
+        let in_doubt = in_doubt && damage.is_none();
         let checkpoint = state.unwrap_or(DecisionState {
             replica: identity.replica,
             index: Index(0),
             term: Term(0),
             bytes: decision.clone(),
         });
-        let (log, before) = match contiguous(entries, &checkpoint) {
+        let (mut log, before) = match contiguous(entries, &checkpoint) {
             Ok(found) => found,
             Err(reason) => {
-                damage.get_or_insert(reason);
+                if !in_doubt {
+                    damage.get_or_insert(reason);
+                }
                 (ReplicaLog::new(Index(checkpoint.index.0 + 1)), (checkpoint.index, checkpoint.term))
             }
         };
+        let mut cut = false;
+        if in_doubt {
+            // What it lacks anyway it gets from the leader, and what is lost of the rest with it.
+            let lost = log.iter().find(|kept| kept.lost.is_some()).map(|kept| kept.index);
+            if let Some(from) = lost {
+                log.truncate(from);
+                cut = true;
+            }
+            let last = log.last().max(checkpoint.index);
+            cut |= hard_state.commit > last;
+            hard_state.commit = hard_state.commit.min(last).max(checkpoint.index);
+            if checkpoint.term > hard_state.term {
+                (hard_state.term, hard_state.vote) = (checkpoint.term, None);
+            }
+        }
         let last = log.last().max(checkpoint.index);
         if hard_state.commit > last || hard_state.commit < checkpoint.index {
             let reason = format!(
@@ -322,16 +492,20 @@ impl Replayed {
         replica.born = true;
         for done in blocks {
             // Home may hold half of it: what the round completed comes back below what will be redone (R2).
-            if done.record.index > checkpoint.index && damage.is_none() {
+            if done.record.index > checkpoint.index && done.record.index <= hard_state.commit && damage.is_none() {
                 let range = done.payload.range();
                 replica.overlay.write(done.record.chunk, range, Some(done.payload));
             }
         }
         let entries: Vec<Entry> = log.iter().map(Kept::entry).collect();
+        if in_doubt && damage.is_none() {
+            (replica.doubt, replica.cut_at_mount) = (Doubt::Waiting, cut);
+        }
+        let in_doubt = replica.doubt != Doubt::None;
         let lost: Vec<Lost> = log.iter().filter_map(|kept| kept.lost.as_deref().cloned()).collect();
         replica.lost = lost.iter().map(|lost| lost.index).collect();
         replica.log = log;
-        (replica, Recovered { identity, hard_state, checkpoint, before, entries, lost, damage })
+        (replica, Recovered { identity, hard_state, checkpoint, before, entries, lost, in_doubt, damage })
     }
 }
 

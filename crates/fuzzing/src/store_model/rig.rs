@@ -448,14 +448,15 @@ impl Rig {
         }
         let lost: Vec<ReplicaId> = self.models.keys().filter(|id| !here.contains(id)).copied().collect();
         let map = self.engine.map().to_vec();
-        // A hole in the log quarantines the whole store; a birth in the hole is lost with it (known issue).
-        let in_doubt = damage.tail_in_doubt || self.rotten && found.iter().all(|r| r.damage.is_some());
+        // A birth in a hole of the log is lost with it, and the store says so; so may be a map.
+        let in_doubt = damage.tail_in_doubt || self.rotten && self.engine.lost_records().is_some();
+        let births = damage.tail_in_doubt || self.rotten && self.engine.is_in_doubt();
         if in_doubt {
             // Births and ends of the lost tail are undone: without a model there is nothing to compare.
             lost.iter().for_each(|id| drop(self.models.remove(id)));
             self.maps = vec![map.clone()];
         }
-        assert!(in_doubt || lost.is_empty(), "{lost:?} are gone");
+        assert!(births || lost.is_empty(), "{lost:?} are gone");
         assert!(self.maps.contains(&map), "the map is another");
         self.maps = vec![map];
         for recovered in found {
@@ -478,7 +479,7 @@ impl Rig {
             model.damaged = true;
             return;
         }
-        if !found.lost.is_empty() {
+        if !found.lost.is_empty() || found.in_doubt {
             // It names what it lost and waits for its peers: there are none here.
             assert!(self.rotten, "{replica} has lost payload on a sound disk: {:?}", found.lost);
             self.models.remove(&replica);

@@ -115,6 +115,22 @@ pub enum Record {
         index: Index,
         term: Term,
     },
+    /// A mount found records missing that may have been this replica's (ADR 0007): of its log stands what was there
+    /// before the first missing record, up to `last`, and what comes after this; it may lack what it acknowledged.
+    Doubt {
+        replica: ReplicaId,
+        last: Index,
+    },
+    /// In a state block: the doubt of this replica is not over.
+    InDoubt {
+        replica: ReplicaId,
+    },
+    /// The doubt is over: its log reaches as far as any other member's did.
+    Sure {
+        replica: ReplicaId,
+    },
+    /// Births may be among the records that are missing: no replica is made on this store (R4).
+    StoreInDoubt,
 }
 
 /// Why bytes are not records. The batch's CRC held, so this is a bug or a newer build.
@@ -141,6 +157,10 @@ mod kind {
     pub const MAP: u8 = 12;
     pub const LOST_ENTRY: u8 = 16;
     pub const CUT: u8 = 17;
+    pub const DOUBT: u8 = 18;
+    pub const IN_DOUBT: u8 = 19;
+    pub const SURE: u8 = 20;
+    pub const STORE_IN_DOUBT: u8 = 21;
 }
 
 const FLAG_COPIED: u8 = 1;
@@ -341,6 +361,30 @@ pub mod put {
         close(out, start);
     }
 
+    /// The replica's log has lost records: see [`Record::Doubt`].
+    pub fn doubt(out: &mut Vec<u8>, replica: ReplicaId, last: Index) {
+        let start = open(out, kind::DOUBT, 0, (replica.0, last.0, 0), PayloadAt::default());
+        close(out, start);
+    }
+
+    /// Its doubt is not over.
+    pub fn in_doubt(out: &mut Vec<u8>, replica: ReplicaId) {
+        let start = open(out, kind::IN_DOUBT, 0, (replica.0, 0, 0), PayloadAt::default());
+        close(out, start);
+    }
+
+    /// Its doubt is over.
+    pub fn sure(out: &mut Vec<u8>, replica: ReplicaId) {
+        let start = open(out, kind::SURE, 0, (replica.0, 0, 0), PayloadAt::default());
+        close(out, start);
+    }
+
+    /// Births may have been lost.
+    pub fn store_in_doubt(out: &mut Vec<u8>) {
+        let start = open(out, kind::STORE_IN_DOUBT, 0, (0, 0, 0), PayloadAt::default());
+        close(out, start);
+    }
+
     /// The last cluster map.
     pub fn map(out: &mut Vec<u8>, map: &[u8]) {
         assert!(map.len() <= MAP_MAX, "a map of {} bytes", map.len());
@@ -492,15 +536,7 @@ fn decode_one(h: &RecordHeader, body: &mut Reader<'_>) -> Result<Record, RecordE
             }
             Record::Tombstones(replicas)
         }
-        kind::BLOCK => {
-            let chunk = ChunkKey { volume: VolumeId(body.u64()?), index: body.u32()? };
-            let block = body.u32()?;
-            let crc = body.u32()?;
-            if u64::from(block) >= types::CHUNK / types::BLOCK || payload.len != 4096 {
-                return body.fail("not a block");
-            }
-            Record::Block(BlockRecord { replica, chunk, block: block as u16, index, crc, payload })
-        }
+        kind::BLOCK => decode_block(body, (replica, index, payload))?,
         kind::MAP => {
             let rest = body.take(body.bytes.len())?;
             if rest.len() > MAP_MAX {
@@ -510,6 +546,10 @@ fn decode_one(h: &RecordHeader, body: &mut Reader<'_>) -> Result<Record, RecordE
         }
         kind::CUT => Record::Cut { replica, last: index },
         kind::RESET => Record::Reset { replica, index, term },
+        kind::DOUBT => Record::Doubt { replica, last: index },
+        kind::IN_DOUBT => Record::InDoubt { replica },
+        kind::SURE => Record::Sure { replica },
+        kind::STORE_IN_DOUBT => Record::StoreInDoubt,
         _ => return body.fail("unknown kind"),
     })
 }
@@ -520,9 +560,9 @@ fn uses_only_its_own(h: &RecordHeader) -> bool {
         kind::APPEND => (FLAG_COPIED, true, true, true, true),
         kind::HARD_STATE | kind::CREATE | kind::REPLICA_STATE => (FLAG_VOTED, true, true, true, false),
         kind::RESET | kind::LOST_ENTRY => (0, true, true, true, false),
-        kind::CUT => (0, true, true, false, false),
+        kind::CUT | kind::DOUBT => (0, true, true, false, false),
         kind::BLOCK => (0, true, true, false, true),
-        kind::DESTROY => (0, true, false, false, false),
+        kind::DESTROY | kind::IN_DOUBT | kind::SURE => (0, true, false, false, false),
         kind::CHECKPOINT | kind::SEGMENT_OPEN => (0, false, true, false, false),
         _ => (0, false, false, false, false),
     };
@@ -567,6 +607,19 @@ fn decode_lost_entry(
         return body.fail("checksums of another length");
     }
     Ok(Record::LostEntry { replica, index, term, kind, descriptor, crcs, len_bytes })
+}
+
+fn decode_block(
+    body: &mut Reader<'_>,
+    (replica, index, payload): (ReplicaId, Index, PayloadAt),
+) -> Result<Record, RecordError> {
+    let chunk = ChunkKey { volume: VolumeId(body.u64()?), index: body.u32()? };
+    let block = body.u32()?;
+    let crc = body.u32()?;
+    if u64::from(block) >= types::CHUNK / types::BLOCK || payload.len != 4096 {
+        return body.fail("not a block");
+    }
+    Ok(Record::Block(BlockRecord { replica, chunk, block: block as u16, index, crc, payload }))
 }
 
 fn decode_replica(h: &RecordHeader, body: &mut Reader<'_>) -> Result<ReplicaRecord, RecordError> {

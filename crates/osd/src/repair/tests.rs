@@ -25,6 +25,7 @@ fn repair(members: u64, commit: u64) -> Repair {
         before: (Index(0), Term(0)),
         entries: Vec::new(),
         lost: vec![Lost { index: Index(5), term: Term(2), len_bytes: 512, crcs }],
+        in_doubt: false,
         damage: None,
     })
 }

@@ -123,6 +123,8 @@ fn repairs() -> Vec<(&'static str, Message)> {
         ("repair fetch", repair(RepairBody::Fetch { index, term })),
         ("repair payload", repair(RepairBody::Payload { index, term, start: 9, crcs, payload })),
         ("repair lack", repair(RepairBody::Lack { index, term, why: Lack::Freed })),
+        ("repair doubt", repair(RepairBody::Doubt { index, term })),
+        ("repair standing", repair(RepairBody::Standing { index, term, current: Term(0xd7) })),
     ]
 }
 

@@ -126,6 +126,24 @@ fn a_lost_entry_is_told_with_what_its_payload_must_be() {
 }
 
 #[test]
+fn doubt_is_told_in_records_of_its_own() {
+    let mut out = Vec::new();
+    put::doubt(&mut out, ReplicaId(7), Index(9));
+    put::in_doubt(&mut out, ReplicaId(7));
+    put::sure(&mut out, ReplicaId(7));
+    put::store_in_doubt(&mut out);
+    assert_eq!([out[0], out[40], out[80], out[120]], [18, 19, 20, 21], "the kinds never change");
+    let replica = ReplicaId(7);
+    let want = [
+        Record::Doubt { replica, last: Index(9) },
+        Record::InDoubt { replica },
+        Record::Sure { replica },
+        Record::StoreInDoubt,
+    ];
+    assert_eq!(decode_records(&out, 4), Ok(want.to_vec()));
+}
+
+#[test]
 fn records_have_one_spelling() {
     // Found by fuzzing: reserved bytes, padding, flags and fields of other kinds were passed over.
     let (bytes, records) = sample();

@@ -1,0 +1,54 @@
+//! Replicas that may lack what they acknowledged, because the log has lost records (R11, ADR 0007).
+//!
+//! Mount finds them, the loop asks their peers, and comes in when a group may follow and when its doubt is over;
+//! records for the log go out.
+//!
+//! Invariant: a doubt that the log tells of outlives every restart until a record says that it is over.
+
+use crate::engine::{Engine, State};
+use crate::log::Work;
+use crate::replica::Doubt;
+use types::store::{HardState, Persist};
+use types::{Index, ReplicaId};
+
+impl Engine {
+    /// The peers are known: a group of the replica may follow, from this hard state.
+    ///
+    /// # Panics
+    /// When the replica is not waiting for that.
+    pub fn follow_in_doubt(&mut self, replica: ReplicaId, hard_state: HardState) {
+        let Some(r) = self.replicas.get_mut(&replica).filter(|_| matches!(self.state, State::Running)) else { return };
+        assert!(r.doubt == Doubt::Waiting && r.damage.is_none(), "{replica} is {:?}", r.doubt);
+        assert!(hard_state.term >= r.hard_state.term && hard_state.commit == r.hard_state.commit, "it forgets a term");
+        r.doubt = Doubt::Following;
+        self.append(Persist { replica, ticket: 0, hard_state: Some(hard_state), entries: Vec::new() });
+    }
+
+    /// The replica reaches as far as any other did: it is a member like all.
+    pub fn doubt_over(&mut self, replica: ReplicaId) {
+        let Some(r) = self.replicas.get_mut(&replica).filter(|_| matches!(self.state, State::Running)) else { return };
+        assert!(r.doubt != Doubt::Waiting, "nobody was asked about {replica}");
+        if std::mem::replace(&mut r.doubt, Doubt::None) == Doubt::Following {
+            self.queue(Work::Sure { replica });
+        }
+    }
+
+    /// Nobody's log has entry `from` of this replica any more, though it is committed: what stands before it stays, and
+    /// the replica waits to follow.
+    ///
+    /// # Panics
+    /// When the entry is at home here.
+    pub fn cut_back(&mut self, replica: ReplicaId, from: Index) -> Option<HardState> {
+        let r = self.replicas.get_mut(&replica).filter(|r| r.damage.is_none())?;
+        assert!(from > r.applied && from > r.checkpoint.0, "{replica} has entry {from} at home");
+        r.log.truncate(from);
+        r.lost.clear();
+        r.doubt = Doubt::Waiting;
+        let last = Index(from.0 - 1);
+        r.hard_state.commit = r.hard_state.commit.min(last);
+        r.written_hard_state = r.hard_state;
+        let hard_state = r.hard_state;
+        self.queue(Work::Doubt { replica, last, hole: false });
+        Some(hard_state)
+    }
+}

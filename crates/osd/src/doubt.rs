@@ -1,0 +1,217 @@
+//! Replicas that may lack what they acknowledged, because this OSD's log has lost records (R11, ADR 0007).
+//!
+//! The loop comes in with such replicas, with peers' answers, and with peers' own questions; questions go out, then a
+//! group that follows without a will of its own, until its log reaches as far as any other member's did.
+//!
+//! Invariant: no group of such a replica is made before every other member has answered this process, with the term that
+//! it knows: votes that were cast here were asked for by one of them, in a term that it made durable first.
+
+use crate::node::Osd;
+use crate::pgs::State;
+use bus::LinkId;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use types::store::{HardState, Recovered, ReplicaIdentity};
+use types::{Index, OsdId, PgId, ReplicaId, Term, Time};
+use wire::{RepairBody, RepairMsg};
+
+/// Until a member is asked again that has not answered.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// How far another member is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Standing {
+    current: Term,
+    end: (Term, Index),
+}
+
+/// A replica that waits to hear from all others.
+struct Asking {
+    recovered: Recovered,
+    said: BTreeMap<ReplicaId, Standing>,
+    next_at: Time,
+}
+
+/// All doubts of one OSD.
+#[derive(Default)]
+pub(crate) struct Doubts {
+    asking: BTreeMap<ReplicaId, Asking>,
+    /// What the logs of those that follow must reach.
+    following: BTreeMap<ReplicaId, (PgId, (Term, Index))>,
+    /// Doubts that have ended since the start.
+    pub done: u64,
+}
+
+impl Asking {
+    /// Index and term of the last entry that is certain.
+    fn end(&self) -> (Term, Index) {
+        end_of(&self.recovered)
+    }
+
+    fn is_silent(&self, member: ReplicaId) -> bool {
+        member != self.recovered.identity.replica && !self.said.contains_key(&member)
+    }
+}
+
+fn end_of(recovered: &Recovered) -> (Term, Index) {
+    let (index, term) = recovered.entries.last().map_or(recovered.before, |entry| (entry.index, entry.term));
+    (term, index)
+}
+
+/// The hard state to follow from, and what must be reached.
+fn conclude(me: ReplicaId, own: HardState, said: &BTreeMap<ReplicaId, Standing>) -> (HardState, (Term, Index)) {
+    let term = said.values().map(|s| s.current).max().expect("there are others").max(own.term);
+    let reach = said.values().map(|s| s.end).max().expect("there are others");
+    // Up to this term the vote may have been given: it is kept from everybody.
+    (HardState { term, vote: Some(me), commit: own.commit }, reach)
+}
+
+impl Doubts {
+    pub fn len(&self) -> usize {
+        self.asking.len() + self.following.len()
+    }
+
+    pub fn next_deadline(&self) -> Time {
+        self.asking.values().map(|asking| asking.next_at).min().unwrap_or(Time::NEVER)
+    }
+
+    /// A peer came up.
+    pub fn hurry(&mut self) {
+        self.asking.values_mut().for_each(|asking| asking.next_at = Time::ZERO);
+    }
+
+    pub fn forget(&mut self, replica: ReplicaId) {
+        self.asking.remove(&replica);
+        self.following.remove(&replica);
+    }
+
+    pub fn clear(&mut self) {
+        self.asking.clear();
+        self.following.clear();
+    }
+
+    /// PGs whose replica here is in doubt.
+    pub fn pgs(&self) -> impl Iterator<Item = PgId> + '_ {
+        let asking = self.asking.values().map(|asking| asking.recovered.identity.pg);
+        asking.chain(self.following.values().map(|(pg, _)| *pg))
+    }
+
+    /// What a new group of this replica must reach, if it is in doubt.
+    pub fn reach(&self, replica: ReplicaId) -> Option<(Term, Index)> {
+        self.following.get(&replica).map(|(_, reach)| *reach)
+    }
+}
+
+impl Osd {
+    /// A replica came back from the device that may lack what it acknowledged.
+    pub(crate) fn begin_doubt(&mut self, recovered: Recovered) {
+        let (pg, replica) = (recovered.identity.pg, recovered.identity.replica);
+        let (term, last) = end_of(&recovered);
+        tracing::warn!(%pg, %replica, %last, %term,
+            "records of its log are lost: it neither votes nor serves until all other members have told how far they are");
+        if self.pgs.by_replica(replica).is_none() {
+            self.pgs.insert(recovered.identity.clone(), State::Repairing);
+        }
+        let asking = Asking { recovered, said: BTreeMap::new(), next_at: Time::ZERO };
+        self.doubts.asking.insert(replica, asking);
+    }
+
+    /// Asks who has not answered.
+    pub(crate) fn step_doubts(&mut self) {
+        if self.doubts.next_deadline() > self.now {
+            return;
+        }
+        let mut questions = Vec::new();
+        for asking in self.doubts.asking.values_mut().filter(|asking| asking.next_at <= self.now) {
+            asking.next_at = self.now + AGAIN;
+            let (term, index) = asking.end();
+            let identity = &asking.recovered.identity;
+            let silent = identity.members.iter().filter(|m| asking.is_silent(m.replica));
+            questions.extend(silent.map(|m| (m.osd, identity.clone(), m.replica, RepairBody::Doubt { index, term })));
+        }
+        for (osd, identity, to, body) in questions {
+            self.send_repair(osd, &identity, to, body);
+        }
+    }
+
+    /// A member asks how far this one is. Who is in doubt itself has nothing to say, and who leads forgets what the
+    /// other once had.
+    pub(crate) fn answer_doubt(&mut self, slot: usize, from: OsdId, asker: ReplicaId, last: Index) {
+        let identity = self.pgs.get(slot).identity.clone();
+        let standing = match &mut self.pgs.get_mut(slot).state {
+            State::Running(group) if !group.is_in_doubt() => {
+                group.handle_follower_lost(from, last);
+                Some(group.standing())
+            }
+            State::Repairing => self.repairs.recovered(identity.replica).map(|r| (r.hard_state.term, end_of(r))),
+            _ => None,
+        };
+        self.pgs.touch(slot);
+        if let Some((current, (term, index))) = standing {
+            self.send_repair(from, &identity, asker, RepairBody::Standing { index, term, current });
+        }
+    }
+
+    /// A member has answered.
+    pub(crate) fn take_standing(&mut self, link: LinkId, msg: &RepairMsg, current: Term, end: (Term, Index)) {
+        let Some(asking) = self.doubts.asking.get_mut(&msg.to) else { return };
+        let max = group::NUMBER_MAX;
+        if current.0 > max || end.1.0 > max || end.0 > current {
+            return self.bus.disconnect(link, "a standing that no replica can have");
+        }
+        asking.said.insert(msg.from, Standing { current, end });
+        let mut members = asking.recovered.identity.members.iter();
+        if members.any(|m| asking.is_silent(m.replica)) {
+            return;
+        }
+        let asking = self.doubts.asking.remove(&msg.to).expect("it was just there");
+        self.follow_in_doubt(asking);
+    }
+
+    /// Everybody has answered: the replica may follow.
+    fn follow_in_doubt(&mut self, asking: Asking) {
+        let Asking { mut recovered, said, .. } = asking;
+        let ReplicaIdentity { pg, replica, .. } = recovered.identity;
+        let Some(slot) = self.pgs.by_replica(replica) else { return };
+        let (hard_state, reach) = conclude(replica, recovered.hard_state, &said);
+        tracing::info!(%pg, %replica, term = %hard_state.term, reach = %reach.1, "follows without a vote until it has caught up");
+        recovered.hard_state = hard_state;
+        self.doubts.following.insert(replica, (pg, reach));
+        self.engine.follow_in_doubt(replica, hard_state);
+        let state = self.start_group(recovered);
+        self.pgs.get_mut(slot).state = state;
+        self.tell_log_share(slot);
+        let first = self.engine.first_index(replica);
+        if let Some(group) = self.pgs.group(slot) {
+            group.set_first_index(first);
+        }
+        self.pgs.touch(slot);
+        self.meta.report_soon(self.now);
+    }
+
+    /// Its log reaches as far as any other did.
+    pub(crate) fn doubt_over(&mut self, replica: ReplicaId) {
+        let Some((pg, _)) = self.doubts.following.remove(&replica) else { return };
+        tracing::info!(%pg, %replica, "the replica has caught up: its doubt is over");
+        self.doubts.done += 1;
+        self.engine.doubt_over(replica);
+        self.meta.report_soon(self.now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vote_is_kept_from_all_terms_that_anybody_knows_and_the_furthest_log_must_be_reached() {
+        let standing = |current, term, index| Standing { current: Term(current), end: (Term(term), Index(index)) };
+        let said = BTreeMap::from([(ReplicaId(2), standing(7, 5, 90)), (ReplicaId(3), standing(6, 6, 40))]);
+        let own = HardState { term: Term(4), vote: Some(ReplicaId(2)), commit: Index(11) };
+        let (hard_state, reach) = conclude(ReplicaId(1), own, &said);
+        assert_eq!(hard_state, HardState { term: Term(7), vote: Some(ReplicaId(1)), commit: Index(11) });
+        assert_eq!(reach, (Term(6), Index(40)), "a later term's log is further than a longer one");
+        let own = HardState { term: Term(9), ..own };
+        assert_eq!(conclude(ReplicaId(1), own, &said).0.term, Term(9), "it campaigned alone");
+    }
+}
