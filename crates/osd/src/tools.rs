@@ -18,6 +18,25 @@ impl Osd {
         self.pgs.groups().map(|group| group.report(self.now)).collect()
     }
 
+    /// What each replica that does not serve all of its contents says of itself; meta hears the same.
+    pub fn complaints_for_tools(&self) -> Vec<(PgId, String)> {
+        let of = |slot: &crate::pgs::Slot| {
+            let replica = slot.identity.replica;
+            let lost = match &slot.state {
+                State::Quarantined(reason) => return Some(format!("quarantined: {reason}")),
+                State::Repairing => self.repairs.report(&slot.identity).lost,
+                _ => self.mends.lost(replica),
+            };
+            match (&slot.state, lost.first()) {
+                (_, Some(extent)) => Some(format!("inconsistent: {extent}")),
+                (State::Repairing, None) => Some("repairing".to_owned()),
+                (State::Running(group), None) if group.is_in_doubt() => Some("repairing: in doubt".to_owned()),
+                _ => None,
+            }
+        };
+        self.pgs.iter().filter_map(|slot| Some((slot.identity.pg, of(slot)?))).collect()
+    }
+
     /// The groups that run, for observers.
     pub fn groups_for_tools(&self) -> impl Iterator<Item = &group::Group> {
         self.pgs.groups()

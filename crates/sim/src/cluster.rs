@@ -45,7 +45,7 @@ pub struct OsdNode {
     /// The books of this life's mount were looked at.
     pub(crate) audited: bool,
     /// Why its last process ended by itself.
-    ended: Option<String>,
+    pub(crate) ended: Option<String>,
     /// This life's mount must be refused: the device carries the mark of a poison. Read faults that had struck by
     /// then: one more may have hidden it.
     pub(crate) must_refuse: Option<u64>,

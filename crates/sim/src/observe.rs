@@ -4,6 +4,7 @@
 
 use crate::check::bounds::{self, Fill};
 use crate::check::raft::{Laws, View};
+use crate::check::silence::{self, Member};
 use crate::cluster::Cluster;
 use std::collections::BTreeMap;
 use types::{OsdId, PgId, Term};
@@ -105,6 +106,42 @@ impl Cluster {
             }
         }
         Ok(())
+    }
+
+    /// Beyond the budget something was not served within its time: `what`. Then somebody must have said so.
+    ///
+    /// # Errors
+    /// Silence.
+    pub fn speaks_up(&self, what: &str) -> Result<(), String> {
+        let Some(records) = self.meta.records() else { return Ok(()) };
+        let mut all = Vec::new();
+        for pg in records.pgs.values() {
+            let members: Vec<Member> = pg.members.iter().map(|m| self.member(pg.pg, m.osd)).collect();
+            let serves = |r: &types::control::PgReport| r.pg == pg.pg && r.leading.as_ref().is_some_and(|l| l.active);
+            let active = self.running().filter(|(_, osd)| osd.reports_for_tools().iter().any(serves)).count() == 1;
+            silence::check(pg.pg, &members, active).map_err(|why| format!("{why} ({what})"))?;
+            all.extend(members);
+        }
+        silence::check_unanswered(what, all.iter())
+    }
+
+    fn member(&self, pg: PgId, id: OsdId) -> Member {
+        let node = &self.osds[id.0 as usize - 1];
+        let Some((osd, _)) = &node.running else {
+            return match &node.ended {
+                Some(why) => Member::Down(why.clone()),
+                None if self.budget.is_lost(id.0 as usize - 1) => Member::Down("its disk is lost".to_owned()),
+                None => Member::Silent,
+            };
+        };
+        if let Some(reason) = osd.stopped().or_else(|| osd.refusal().map(|(_, reason)| reason)) {
+            return Member::Down(reason.to_owned());
+        }
+        if let Some((_, why)) = osd.complaints_for_tools().into_iter().find(|(of, _)| *of == pg) {
+            return Member::Complains(why);
+        }
+        let report = osd.reports_for_tools().into_iter().find(|r| r.pg == pg);
+        report.map_or(Member::Silent, |r| Member::Sound(r.applied.0))
     }
 
     /// Whether the books of every device balance.

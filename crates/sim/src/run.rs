@@ -154,7 +154,11 @@ impl Run {
         self.work_under_faults()?;
         match self.calm() {
             // More disks lied than the budget allows: data may be out of reach, and is still never wrong.
-            Err(End::Failed(what)) if self.cluster.budget.is_spent() => tracing::info!(what, "not served"),
+            Err(End::Failed(what)) if self.cluster.budget.is_spent() => {
+                tracing::info!(what, "not served");
+                self.cluster.failure()?;
+                self.cluster.speaks_up(&what)?;
+            }
             calm => {
                 calm?;
                 self.cluster.failure()?;

@@ -5,3 +5,4 @@ pub mod durable;
 pub mod linear;
 pub mod raft;
 pub mod replicas;
+pub mod silence;

@@ -92,3 +92,24 @@ fn blocks_that_rot_under_one_osd_are_mended_with_the_bytes_of_the_others() {
         cluster.failure().expect("nobody was quarantined");
     }
 }
+
+#[test]
+fn what_rotted_on_every_disk_is_complained_of_and_what_is_down_is_silent() {
+    let (mut cluster, _, _) = at_rest(3);
+    cluster.speaks_up("all is well").expect_err("nobody has a reason to complain");
+    for i in 0..3 {
+        let image = cluster.world.disk_image(cluster.osd_node(i), "device");
+        let home = (1 << 20) + cluster.options.log_bytes;
+        let pages = image.stored_pages(home, cluster.options.device_bytes - (1 << 20));
+        pages.iter().rev().take(pages.len() / 2).for_each(|page| image.flip_bit(page + 1234, 3));
+    }
+    cluster.owner().workload.as_mut().expect("it was begun").finish();
+    let complains = |c: &Cluster| c.running().any(|(_, osd)| !osd.complaints_for_tools().is_empty());
+    until(&mut cluster, 60, "somebody complains", complains);
+    cluster.speaks_up("rotten").expect("it is said");
+    let said: Vec<String> =
+        cluster.running().flat_map(|(_, osd)| osd.complaints_for_tools()).map(|(_, why)| why).collect();
+    assert!(said.iter().any(|why| why.starts_with("inconsistent: volume")), "{said:?}");
+    (0..3).for_each(|i| cluster.stop_osd(i, false));
+    assert!(cluster.speaks_up("down").expect_err("nobody ordered that").contains("nothing is heard"));
+}
