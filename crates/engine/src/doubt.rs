@@ -12,7 +12,8 @@ use types::store::{HardState, Persist};
 use types::{Index, ReplicaId};
 
 impl Engine {
-    /// The peers are known: a group of the replica may follow, from this hard state.
+    /// The peers are known: a group of the replica may follow, from this hard state. [`crate::EngineEvent::Persisted`] of
+    /// ticket 0, which no group gives, says when that is durable.
     ///
     /// # Panics
     /// When the replica is not waiting for that.

@@ -7,6 +7,7 @@ mod rig;
 mod astray;
 mod crash;
 mod damage;
+mod doubt;
 mod install;
 mod laws;
 mod mend;

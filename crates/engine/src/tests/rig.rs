@@ -47,6 +47,9 @@ pub(super) struct Rig {
     pub completed: u64,
 }
 
+/// From here on replicas have a peer elsewhere.
+const FIRST_WITH_PEER: ReplicaId = ReplicaId(100);
+
 pub(super) fn params() -> FormatParams {
     FormatParams {
         cluster: CLUSTER,
@@ -61,7 +64,10 @@ pub(super) fn params() -> FormatParams {
 }
 
 pub(super) fn identity(replica: ReplicaId) -> ReplicaIdentity {
-    let members = vec![Member { replica, osd: OSD }];
+    let mut members = vec![Member { replica, osd: OSD }];
+    if replica >= FIRST_WITH_PEER {
+        members.push(Member { replica: ReplicaId(replica.0 + 1000), osd: OsdId(OSD.0 + 1) });
+    }
     let pg = PgId { pool: PoolId(1), n: replica.0 as u32 };
     ReplicaIdentity { pg, replica, lineage: 1, conf_epoch: Epoch(1), members }
 }
@@ -290,6 +296,8 @@ impl Rig {
                 EngineEvent::Mounted(recovered) => self.recovered = recovered,
                 EngineEvent::MountFailed(error) => self.mount_failed = Some(error),
                 EngineEvent::Created(_) | EngineEvent::Destroyed(_) => {}
+                // Of a hard state that no group asked for.
+                EngineEvent::Persisted { ticket: 0, .. } => {}
                 EngineEvent::Persisted { replica, ticket } => {
                     assert!(!self.poisoned, "an acknowledgement after the poison");
                     let Some(g) = self.groups.get_mut(&replica) else { continue };

@@ -1,6 +1,7 @@
 //! Laws of a placement group, under one seed at a time.
 
 mod client;
+mod doubt;
 mod engine;
 mod fate;
 mod laws;

@@ -1,6 +1,6 @@
 //! A store that has lost records of its log.
 
-use super::rig::{Rig, ms, pg};
+use super::rig::{LONG, Rig, ms, pg};
 use crate::Phase;
 use types::control::OsdDown;
 use types::map::{Member, PgMap};
@@ -25,4 +25,81 @@ fn no_replica_is_made_on_a_store_whose_log_has_lost_records() {
     rig.run(ms(500));
     let holds = |rig: &mut Rig, i| rig.osd(i).reports_for_tools().iter().any(|r| r.pg == pg(7));
     assert_eq!([0, 1, 2].map(|i| holds(&mut rig, i)), [true, true, false]);
+}
+
+/// A page of the log begins a batch.
+fn is_header(page: &[u8]) -> bool {
+    page.starts_with(b"BSLTBTCH")
+}
+
+/// Damages what `which` chooses (by its first bytes) of the pages in a part of OSD `i`'s log.
+fn spoil_log(rig: &Rig, i: usize, part: std::ops::Range<u64>, which: impl Fn(&[u8]) -> bool) {
+    let image = rig.world.disk_image(rig.node(i), "device");
+    let log = 1 << 20;
+    for page in (log + part.start..log + part.end).step_by(4096) {
+        let mut bytes = vec![0; 4096];
+        image.read(page, &mut bytes);
+        if bytes.iter().any(|b| *b != 0) && which(&bytes) {
+            image.flip_bit(page + 100, 3);
+        }
+    }
+}
+
+fn loaded(seed: u64) -> Rig {
+    let mut rig = Rig::new(seed, [16; 3]);
+    rig.make_pgs(2);
+    rig.lead_all(0, 2);
+    for n in 0..20 {
+        rig.write(pg(0), 0, n, 8);
+        rig.write(pg(1), 0, n, 8);
+    }
+    rig.run(ms(200));
+    rig
+}
+
+#[test]
+fn a_store_that_lost_most_of_its_log_is_whole_again_from_its_peers() {
+    for seed in 20..26 {
+        let mut rig = loaded(seed);
+        rig.kill(2);
+        spoil_log(&rig, 2, 64 << 10..1 << 20, is_header);
+        rig.start(2);
+        rig.until(LONG, "it is whole", |rig| rig.is_whole(pg(0)) && rig.is_whole(pg(1)));
+        assert_eq!(rig.osd(2).quarantined(), []);
+        assert!(rig.osd(2).lost_records().is_some() && rig.osd(2).repaired().1 == 2, "both were in doubt");
+        assert_eq!(rig.osd(2).repairing(), []);
+        // It votes again: with the leader gone it helps the other one, or leads.
+        rig.kill(0);
+        let leader = rig.leader(pg(0));
+        assert_ne!(leader, 0);
+        rig.write(pg(0), 0, 50, 8);
+    }
+}
+
+#[test]
+fn with_two_of_three_in_doubt_nobody_leads_and_nobody_is_given_up() {
+    let mut rig = loaded(30);
+    (0..3).for_each(|i| rig.kill(i));
+    (1..3).for_each(|i| spoil_log(&rig, i, 64 << 10..1 << 20, is_header));
+    (0..3).for_each(|i| rig.start(i));
+    rig.run(ms(10_000));
+    for i in 0..3 {
+        assert!(rig.osd(i).leading().is_empty(), "an acknowledged write may be lost by any election");
+        assert_eq!(rig.osd(i).quarantined(), []);
+    }
+    assert_eq!([1, 2].map(|i| rig.osd(i).repairing().len()), [2, 2]);
+}
+
+#[test]
+fn a_replica_whose_damaged_entries_nobody_keeps_any_more_is_cut_back_and_streamed_to() {
+    let mut rig = loaded(31);
+    rig.kill(2);
+    spoil_log(&rig, 2, 64 << 10..16 << 20, |page| !is_header(page));
+    rig.fill(pg(0), 40);
+    rig.start(2);
+    rig.until(LONG, "it is whole", |rig| rig.is_whole(pg(0)) && rig.is_whole(pg(1)));
+    assert_eq!(rig.osd(2).quarantined(), []);
+    assert_eq!(rig.osd(2).lost_records(), None);
+    assert!(rig.osd(2).repaired().1 > 0, "its doubt is over");
+    assert_eq!(rig.osd(2).repairing(), []);
 }
