@@ -58,9 +58,11 @@ impl Budget {
         self.told.contains_key(&i)
     }
 
-    /// Whether OSD `i` may have lost something for good. A store that was poisoned and vouched for has not.
+    /// Whether OSD `i` may have lost something for good. A store that was poisoned and
+    /// vouched for has not, and a log that rotted is whole again (ADR 0004, 0007).
     pub fn may_lack(&self, i: usize) -> bool {
-        let harmless = |class: &Class| matches!(class, Class::WriteError | Class::FlushError | Class::FullDisk);
+        let harmless =
+            |class: &Class| matches!(class, Class::WriteError | Class::FlushError | Class::FullDisk | Class::BitRotLog);
         self.told.get(&i).is_some_and(|told| !told.iter().all(harmless))
     }
 
