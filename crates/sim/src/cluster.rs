@@ -597,6 +597,23 @@ impl Cluster {
         Ok(())
     }
 
+    /// Within the budget a log that rots costs no replica: at rest each takes part again (ADR 0004, 0007).
+    ///
+    /// # Errors
+    /// One that does not.
+    pub fn rotten_logs_are_mended(&self) -> Result<(), String> {
+        let rotten = |id: OsdId| self.budget.has_rotten_log_only(id.0 as usize - 1) && !self.budget.is_spent();
+        for (id, osd) in self.running().filter(|(id, _)| rotten(*id)) {
+            if let Some((pg, reason)) = osd.quarantined().first() {
+                return Err(format!("the log of {id} was rotten, and pg {pg} is quarantined: {reason}"));
+            }
+            if let Some((pg, lost)) = osd.repairing().first() {
+                return Err(format!("the log of {id} was rotten, and pg {pg} is still repaired, without {lost:?}"));
+            }
+        }
+        Ok(())
+    }
+
     /// Where everybody stands, for a failure's text.
     pub fn describe(&self) -> String {
         let mut text = format!("{}; ", self.budget.describe());

@@ -162,6 +162,7 @@ impl Run {
             calm => {
                 calm?;
                 self.cluster.failure()?;
+                self.cluster.rotten_logs_are_mended()?;
                 self.cluster.audit()?;
                 self.compare()?;
             }

@@ -66,6 +66,11 @@ impl Budget {
         self.told.get(&i).is_some_and(|told| !told.iter().all(harmless))
     }
 
+    /// Whether OSD `i` has lost bytes of its log, and told no other lie.
+    pub fn has_rotten_log_only(&self, i: usize) -> bool {
+        self.told.get(&i).is_some_and(|told| told.iter().all(|class| *class == Class::BitRotLog))
+    }
+
     /// The disk of OSD `i` is lost.
     pub fn lose(&mut self, i: usize) {
         assert!(self.liars.contains(&i), "OSD {i} is not allowed to lose its disk");
