@@ -45,7 +45,9 @@ fn is_urgent(message: &Message, payload_len: usize) -> bool {
         Message::Listing(_) | Message::ListingEcho(_) | Message::Goodbye(_) => true,
         Message::Raft(msg) => !matches!(msg.kind, RaftKind::Append | RaftKind::Snapshot) && msg.entries.is_empty(),
         Message::Reply(_) => payload_len == 0,
-        Message::Request(r) => matches!(r.body, RequestBody::Read { .. } | RequestBody::Extents { .. }),
+        Message::Request(r) => {
+            matches!(r.body, RequestBody::Read { .. } | RequestBody::Extents { .. } | RequestBody::Holder { .. })
+        }
         Message::Mend(_) => payload_len == 0,
         Message::Stream(_) | Message::Repair(_) => false,
     }

@@ -294,6 +294,7 @@ fn request(source: &mut Source<'_>, pg: PgId) -> Request {
         1 => RequestBody::Extents { chunk: CHUNK, range },
         2 => RequestBody::Zero { chunk: CHUNK, range, seq, watermark },
         3 => RequestBody::Skip { volume: CHUNK.volume, seq, watermark },
+        4 => RequestBody::Holder { volume: CHUNK.volume },
         _ => {
             let payload = IoBuf::copy_of(&vec![7; range.len_bytes()]);
             RequestBody::Write { chunk: CHUNK, range, seq, watermark, crcs: range.fragment_crcs(&payload), payload }

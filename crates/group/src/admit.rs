@@ -5,6 +5,7 @@
 //! (everything else is decided at apply, R1, R6).
 
 use crate::descriptor::{Command, Stamp, is_part};
+use crate::reads::What;
 use crate::{Action, Group, Origin};
 use bytes::BytesMut;
 use std::collections::VecDeque;
@@ -97,6 +98,7 @@ fn is_well_formed(body: &RequestBody) -> bool {
         RequestBody::Skip { seq, watermark, .. } => watermark <= seq,
         RequestBody::Read { range, .. } => in_chunk(range) && is_part(*range),
         RequestBody::Extents { range, .. } => in_chunk(range),
+        RequestBody::Holder { .. } => true,
     }
 }
 
@@ -118,8 +120,15 @@ impl Group {
         let (session, epoch) = (request.session, request.epoch);
         let stamp = |seq, watermark| Stamp { session, epoch, seq, watermark };
         let (command, payload, crcs) = match request.body {
-            RequestBody::Read { chunk, range } => return self.read(now, origin, id, chunk, range, false, actions),
-            RequestBody::Extents { chunk, range } => return self.read(now, origin, id, chunk, range, true, actions),
+            RequestBody::Read { chunk, range } => {
+                return self.read(now, origin, id, What::Bytes { chunk, range }, actions);
+            }
+            RequestBody::Extents { chunk, range } => {
+                return self.read(now, origin, id, What::Extents { chunk, range }, actions);
+            }
+            RequestBody::Holder { volume } => {
+                return self.read(now, origin, id, What::Holder { volume, epoch }, actions);
+            }
             RequestBody::Write { chunk, range, seq, watermark, crcs, payload } => {
                 if !range.verify(&payload, &crcs) {
                     let reason = format!("payload of request {id} fails its checksum");

@@ -10,7 +10,7 @@ use crate::{Action, Group, Origin};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use types::planted::{Bug, on};
-use types::{ChunkKey, Errno, Index, SectorRange, Time};
+use types::{ChunkKey, Epoch, Errno, Index, SectorRange, Time, VolumeId};
 use wire::{Reject, ReplyBody};
 
 /// Reads of one PG that wait or run.
@@ -22,9 +22,25 @@ const QUESTIONS_MAX: usize = 16;
 struct Read {
     origin: Origin,
     id: u64,
-    chunk: ChunkKey,
-    range: SectorRange,
-    extents: bool,
+    what: What,
+}
+
+/// What is asked of the state at that moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum What {
+    Bytes {
+        chunk: ChunkKey,
+        range: SectorRange,
+    },
+    Extents {
+        chunk: ChunkKey,
+        range: SectorRange,
+    },
+    /// Whether nobody with a higher epoch is attached (ADR 0008).
+    Holder {
+        volume: VolumeId,
+        epoch: Epoch,
+    },
 }
 
 /// Reads that wait for one answer.
@@ -86,22 +102,12 @@ impl Reads {
 }
 
 impl Group {
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn read(
-        &mut self,
-        now: Time,
-        origin: Origin,
-        id: u64,
-        chunk: ChunkKey,
-        range: SectorRange,
-        extents: bool,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(crate) fn read(&mut self, now: Time, origin: Origin, id: u64, what: What, actions: &mut Vec<Action>) {
         if self.reads.count >= READS_MAX {
             return reply(origin, id, Err(Reject::NotNow), actions);
         }
         self.reads.count += 1;
-        let read = Read { origin, id, chunk, range, extents };
+        let read = Read { origin, id, what };
         let leased = self.lease_holds(now);
         if leased || on(Bug::ReadWithoutLease) {
             self.start_read(read, leased, actions);
@@ -116,25 +122,40 @@ impl Group {
     }
 
     fn start_read(&mut self, read: Read, leased: bool, actions: &mut Vec<Action>) {
-        let Read { origin, id, chunk, range, extents } = read;
-        let chunk_count = self.decision.volumes.get(&chunk.volume).map(|v| v.chunk_count);
-        let errno = match chunk_count {
-            None => Some(Errno::Gone),
-            Some(count) if chunk.index >= count => Some(Errno::Invalid),
-            Some(_) => None,
-        };
+        let Read { origin, id, what } = read;
         // A refusal is an answer like any other: it, too, needs a leader, and has one at this moment.
-        if let Some(errno) = errno {
+        if let Some(result) = self.answer_at_once(what) {
             self.reads.count -= 1;
-            return reply(origin, id, Err(Reject::Failed(errno)), actions);
+            return reply(origin, id, result.map_err(Reject::Failed), actions);
         }
         let number = self.reads.next_read;
         self.reads.next_read += 1;
         self.reads.running.insert(number, Running { read, leased });
-        actions.push(match extents {
-            true => Action::Extents { read: number, chunk, range },
-            false => Action::Read { read: number, chunk, range },
+        actions.push(match what {
+            What::Bytes { chunk, range } => Action::Read { read: number, chunk, range },
+            What::Extents { chunk, range } => Action::Extents { read: number, chunk, range },
+            What::Holder { .. } => unreachable!("it was answered at once"),
         });
+    }
+
+    /// What the decision state alone answers.
+    fn answer_at_once(&self, what: What) -> Option<Result<ReplyBody, Errno>> {
+        let (volume, index) = match what {
+            What::Bytes { chunk, .. } | What::Extents { chunk, .. } => (chunk.volume, chunk.index),
+            What::Holder { volume, epoch } => {
+                let attached = self.decision.volumes.get(&volume);
+                return Some(match attached {
+                    None => Err(Errno::Gone),
+                    Some(attached) if attached.epoch > epoch => Err(Errno::Fenced),
+                    Some(_) => Ok(ReplyBody::Done),
+                });
+            }
+        };
+        match self.decision.volumes.get(&volume) {
+            None => Some(Err(Errno::Gone)),
+            Some(attached) if index >= attached.chunk_count => Some(Err(Errno::Invalid)),
+            Some(_) => None,
+        }
     }
 
     /// What the engine found, as of the moment at which it was asked.

@@ -113,7 +113,7 @@ impl Osd {
         let written = match &request.body {
             RequestBody::Write { range, .. } | RequestBody::Zero { range, .. } => Some(range.len_bytes() as u64),
             RequestBody::Skip { .. } => Some(0),
-            RequestBody::Read { .. } | RequestBody::Extents { .. } => None,
+            RequestBody::Read { .. } | RequestBody::Extents { .. } | RequestBody::Holder { .. } => None,
         };
         let id = request.id;
         tracing::trace!(%link, ?request, "request");

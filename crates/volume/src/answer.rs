@@ -18,7 +18,7 @@ enum Good {
 /// Checks an answer against what was asked: `None` is an answer that must not be believed.
 fn examine(part: &Part, body: ReplyBody) -> Option<Good> {
     match (&part.work, body) {
-        (Work::Write { .. } | Work::Zero | Work::Skip { .. }, ReplyBody::Done) => Some(Good::Done),
+        (Work::Write { .. } | Work::Zero | Work::Skip { .. } | Work::Holder, ReplyBody::Done) => Some(Good::Done),
         (Work::Read, ReplyBody::Data { crcs, payload }) => {
             if payload.is_empty() && crcs.is_empty() {
                 return Some(Good::Bytes(IoBuf::zeros(part.range.len_bytes())));
@@ -55,7 +55,7 @@ impl Volume {
         match reply.result {
             Ok(body) => {
                 match examine(part, body) {
-                    Some(good) => self.succeed(key, good),
+                    Some(good) => self.succeed(now, key, good),
                     None => self.disbelieve(now, key),
                 }
                 self.settle(now, slot, osd);
@@ -68,10 +68,11 @@ impl Volume {
         }
     }
 
-    fn succeed(&mut self, key: u32, good: Good) {
+    fn succeed(&mut self, now: Time, key: u32, good: Good) {
         let part = &self.parts[key as usize];
         let result = match part.work {
             Work::Skip { why } => Err(why),
+            Work::Holder => return self.holder_answered(now, key, Ok(())),
             _ => Ok(()),
         };
         if let Some(request) = part.request {
@@ -86,7 +87,7 @@ impl Volume {
     }
 
     /// Takes a part out of wherever it is, and ends it.
-    fn finish(&mut self, key: u32, result: Result<(), Errno>) {
+    pub(crate) fn finish(&mut self, key: u32, result: Result<(), Errno>) {
         let part = &mut self.parts[key as usize];
         if part.place == Place::Queued {
             self.pgs[part.pg as usize].unqueue(key);
@@ -107,11 +108,12 @@ impl Volume {
         let part = &mut self.parts[key as usize];
         self.stats.bad_reads += 1;
         part.bad = part.bad.saturating_add(1);
-        if part.bad >= BAD_READS_MAX && !part.is_write() {
+        let holder = matches!(part.work, Work::Holder);
+        if part.bad >= BAD_READS_MAX && !part.is_write() && !holder {
             return self.finish(key, Err(Errno::Damaged));
         }
         // A write whose answer means nothing is asked for ever, but not in a hot loop.
-        if part.is_write() {
+        if part.is_write() || holder {
             let pg = &mut self.pgs[part.pg as usize];
             pg.refusals += 1;
             pg.resume_at = now + pg.backoff(&mut self.rng);
@@ -124,6 +126,9 @@ impl Volume {
             return self.fail(errno);
         }
         let part = &mut self.parts[key as usize];
+        if matches!(part.work, Work::Holder) {
+            return self.holder_answered(now, key, Err(errno));
+        }
         if let Work::Skip { why } = part.work {
             if errno != Errno::NoSpace {
                 return self.finish(key, Err(why));

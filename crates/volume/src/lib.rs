@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! submit → requests ─split→ parts ─overlap→ PG queue ─credit→ leader → reply → part done → request done
-//!             │ parked: segment not placed, PG has its share of parts
+//!             │ parked: segment not placed, hole not confirmed, PG has its share of parts
 //! ```
 //!
 //! Invariants:
@@ -14,10 +14,12 @@
 //! - Two writes in flight never share a sector, so a repetition cannot overtake a later write.
 //! - A sequence number is finished only when its write (or its skip) is committed, or was refused by the
 //!   only OSD that ever saw it; numbers in flight stay within [`types::limits::SESSION_WINDOW`].
+//! - Nothing is answered from a hole before somebody has confirmed, after the request came, that it is one.
 //! - Memory is bounded by [`limits`]: requests and bytes are refused with [`Busy`] beyond it.
 
 mod answer;
 mod drive;
+mod holder;
 mod ids;
 pub mod limits;
 mod meta;

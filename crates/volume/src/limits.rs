@@ -7,7 +7,9 @@ pub const REQUESTS_MAX: usize = 1024;
 /// Bytes of writes and of answers to reads in flight on one volume.
 pub const BYTES_MAX: u64 = 128 << 20;
 /// Parts in flight or waiting on one volume.
-pub const PARTS_MAX: usize = 4096;
+pub const PARTS_MAX: usize = 4095;
+/// The question whether the volume is still held is a part beyond those: a full volume asks, too.
+pub const HOLDER_PARTS: usize = 1;
 /// Parts of one PG: so that a PG without quorum leaves room for the others.
 pub const PG_PARTS_MAX: u32 = 320;
 /// Times that bytes with a wrong checksum are asked for again.
@@ -33,6 +35,9 @@ pub const COPY_STALE: Duration = Duration::from_secs(1);
 pub const RESEND: Duration = Duration::from_secs(2);
 /// How often parts in flight are looked over for that.
 pub const SCAN: Duration = Duration::from_secs(1);
+/// The question whether the volume is still held goes to another PG after this, doubled up to 16 times: longer
+/// than [`SILENT`], so that a PG whose leader died is no longer preferred.
+pub const HOLDER_PATIENCE: Duration = Duration::from_millis(500);
 /// A search this long asks meta whether members have changed; then again at this interval.
 pub const REFRESH: Duration = Duration::from_secs(1);
 /// A question to meta without an answer is asked again after this.
@@ -41,6 +46,7 @@ pub const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 pub const ASK_BACKOFF_FIRST: Duration = Duration::from_millis(50);
 pub const ASK_BACKOFF_LAST: Duration = Duration::from_secs(2);
 
+const _: () = assert!(HOLDER_PATIENCE.as_nanos() > SILENT.as_nanos());
 const _: () = assert!(PG_PARTS_MAX as u64 > types::limits::SESSION_WINDOW);
-const _: () = assert!(PARTS_MAX <= 1 << crate::ids::KEY_BITS);
+const _: () = assert!(PARTS_MAX + HOLDER_PARTS <= 1 << crate::ids::KEY_BITS);
 const _: () = assert!(BYTES_MAX >= crate::request::REQUEST_LEN_MAX);

@@ -4,7 +4,7 @@
 
 use crate::limits::{ASK_TIMEOUT, REFRESH};
 use crate::pg::Pg;
-use crate::volume::Volume;
+use crate::volume::{Sure, Volume};
 use types::control::{ClientAnswer, ClientAsk, MapView, PGS_PER_ASK_MAX, SegmentPlace, refusal};
 use types::{Errno, OsdId, PgId, Time};
 
@@ -16,7 +16,8 @@ pub(crate) struct Refresh {
 }
 
 impl Volume {
-    /// An answer to `ask`, which came out of [`Volume::poll`]. A carrier that has lost a question may
+    /// An answer to `ask`, which came out of [`Volume::poll`]; never to one that [`Volume::poll`] has repeated
+    /// since: who has joined a repetition learns nothing from an answer to the first. A carrier that has lost a question may
     /// answer `Refused` with `META_UNAVAILABLE`, or not at all.
     pub fn handle_meta(&mut self, now: Time, ask: &ClientAsk, answer: ClientAnswer) {
         if self.failed.is_some() {
@@ -32,7 +33,9 @@ impl Volume {
                 }
                 for (segment, waiters) in self.segments.still_holes() {
                     for request in waiters {
-                        self.requests[request as usize].still_hole = Some(segment);
+                        // Meta refuses a writer that was robbed: to one that it answers, every hole is one.
+                        let sure = if self.write { Sure::OfAll } else { Sure::OfOne(segment) };
+                        self.requests[request as usize].sure = sure;
                         self.unsplit.push_back(request);
                         placed = true;
                     }
@@ -102,14 +105,15 @@ impl Volume {
             None => self.add_pg(now, pg, Vec::new(), None),
         };
         let Some(waiters) = self.segments.place(place.segment, slot) else { return false };
+        self.pgs[slot as usize].attached = true;
         self.unsplit.extend(waiters);
         true
     }
 
     /// Questions that are due.
     pub(crate) fn ask(&mut self, now: Time, asks: &mut Vec<ClientAsk>) {
-        if let Some(segments) = self.segments.ask(now) {
-            let (volume, session, epoch, allocate) = (self.id, self.session, self.epoch, self.write);
+        if let Some((segments, allocate)) = self.segments.ask(now) {
+            let (volume, session, epoch) = (self.id, self.session, self.epoch);
             asks.push(ClientAsk::Segments { volume, session, epoch, segments, allocate });
         }
         let refresh = &mut self.refresh;

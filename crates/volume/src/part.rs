@@ -41,6 +41,8 @@ impl FragmentCrcs {
 pub(crate) enum Work {
     Read,
     Extents,
+    /// No piece of a request: whether the volume is still held.
+    Holder,
     Write {
         buf: IoBuf,
         crcs: FragmentCrcs,
@@ -105,7 +107,7 @@ impl Part {
         match self.work {
             Work::Write { .. } | Work::Read => self.range.len_bytes(),
             Work::Extents => self.range.count as usize * EXTENT,
-            Work::Zero | Work::Skip { .. } => 0,
+            Work::Zero | Work::Skip { .. } | Work::Holder => 0,
         }
     }
 
@@ -146,6 +148,7 @@ impl Part {
         match &self.work {
             Work::Read => RequestBody::Read { chunk, range },
             Work::Extents => RequestBody::Extents { chunk, range },
+            Work::Holder => RequestBody::Holder { volume },
             Work::Zero => RequestBody::Zero { chunk, range, seq, watermark },
             Work::Skip { .. } => RequestBody::Skip { volume, seq, watermark },
             Work::Write { buf, crcs } => {

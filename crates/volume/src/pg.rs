@@ -39,6 +39,8 @@ pub(crate) struct Pg {
     pub hint_followed_at: Time,
     /// Members may have changed: meta is to be asked.
     pub stale: bool,
+    /// A segment of the volume lies here, so its attach record does, too.
+    pub attached: bool,
 
     pub seqs: Ring,
     /// Parts of this PG, wherever they are.
@@ -64,6 +66,7 @@ impl Pg {
         Pg {
             id,
             stale: members.is_empty(),
+            attached: false,
             members,
             guess,
             settled: leader.is_some(),

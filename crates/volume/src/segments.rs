@@ -1,7 +1,8 @@
 //! Which segments exist, and the one question to meta about those that are needed.
 //!
-//! A writer is alone and knows what it has allocated: to it a hole is a hole. A reader may stand beside a
-//! writer that allocates at any time: it asks before it answers zeros, and waits for the answer.
+//! A reader may stand beside a writer that allocates at any time: it asks before it answers zeros, and waits
+//! for the answer. A writer that still holds the volume is alone and knows what it has allocated; whether it
+//! does it asks a PG (`holder`), and meta only while no segment exists.
 //!
 //! Invariant: a segment is a hole until meta says where it is, and never becomes one again while the
 //! volume is open.
@@ -36,7 +37,7 @@ pub(crate) struct Segments {
     asked: Asked,
     refusals: u32,
     resume_at: Time,
-    /// Holes of a reader, and the requests that wait to hear whether each still is one.
+    /// Holes that may be none any more, and the requests that wait to hear whether each still is one.
     looked: BTreeMap<u32, Vec<u32>>,
     /// Those of the question that is out.
     looking: BTreeMap<u32, Vec<u32>>,
@@ -94,7 +95,7 @@ impl Segments {
         }
     }
 
-    /// A reader's `request` waits to hear whether the segment is still a hole.
+    /// `request` waits to hear whether the segment is still a hole.
     pub fn look(&mut self, segment: usize, request: u32) {
         self.looked.entry(segment as u32).or_default().push(request);
     }
@@ -111,8 +112,8 @@ impl Segments {
         Some(lists.into_iter().filter_map(|list| list.remove(&segment.0)).flatten().collect())
     }
 
-    /// The segments of the next question, when one is due.
-    pub fn ask(&mut self, now: Time) -> Option<Vec<SegmentIndex>> {
+    /// The segments of the next question, when one is due, and whether it is to make those that do not exist.
+    pub fn ask(&mut self, now: Time) -> Option<(Vec<SegmentIndex>, bool)> {
         if let Asked::Since(at) = self.asked
             && now < at + ASK_TIMEOUT
         {
@@ -121,8 +122,10 @@ impl Segments {
         if now < self.resume_at {
             return None;
         }
-        if self.wanted.is_empty() {
-            return self.ask_of_looked(now);
+        self.look_again();
+        // Between two refusals to make a segment others hear whether it is still a hole.
+        if self.wanted.is_empty() || (self.refusals % 2 == 1 && !self.looked.is_empty()) {
+            return self.ask_of_looked(now).map(|segments| (segments, false));
         }
         let last = *self.wanted.keys().next_back().expect("not empty");
         let sequential = last > 0 && (!self.is_hole(last - 1) || self.wanted.contains_key(&(last - 1)));
@@ -132,17 +135,13 @@ impl Segments {
         self.asked = Asked::Since(now);
         // Those with waiters first: one asked for ahead must not keep a needed one out.
         let (needed, ahead): (Vec<_>, Vec<_>) = self.wanted.iter().partition(|(_, waiters)| !waiters.is_empty());
-        Some(
-            (needed.into_iter().chain(ahead))
-                .take(SEGMENTS_PER_ASK_MAX)
-                .map(|(segment, _)| SegmentIndex(*segment))
-                .collect(),
-        )
+        let all = needed.into_iter().chain(ahead).take(SEGMENTS_PER_ASK_MAX);
+        Some((all.map(|(segment, _)| SegmentIndex(*segment)).collect(), true))
     }
 
-    /// A reader's question. What an earlier one asked and nobody answered is asked again with it.
+    /// Whether holes still are. What an earlier one asked and nobody answered is asked again with it.
     fn ask_of_looked(&mut self, now: Time) -> Option<Vec<SegmentIndex>> {
-        self.look_again();
+        assert!(self.looking.is_empty(), "what was asked before is asked again");
         while self.looking.len() < SEGMENTS_PER_ASK_MAX
             && let Some((segment, waiters)) = self.looked.pop_first()
         {
@@ -198,7 +197,7 @@ mod tests {
     use super::*;
 
     fn ask(segments: &mut Segments, now: u64) -> Option<Vec<u32>> {
-        segments.ask(Time(now)).map(|s| s.into_iter().map(|s| s.0).collect())
+        segments.ask(Time(now)).map(|(s, _)| s.into_iter().map(|s| s.0).collect())
     }
 
     #[test]
@@ -248,5 +247,20 @@ mod tests {
         let lost = segments.deadline();
         assert_eq!(lost, due + ASK_TIMEOUT, "an answer that never comes is not waited for for ever");
         assert_eq!(ask(&mut segments, lost.0), Some(vec![1]));
+    }
+
+    #[test]
+    fn refusals_to_make_a_segment_do_not_keep_others_from_hearing_of_holes() {
+        let mut segments = Segments::new(4 * SEGMENT);
+        segments.want(1, 1);
+        assert_eq!(segments.ask(Time(0)), Some((vec![SegmentIndex(1)], true)));
+        segments.look(2, 2);
+        segments.answered(Time(1), false, &mut Rng::new(1));
+        let now = segments.deadline();
+        assert_eq!(segments.ask(now), Some((vec![SegmentIndex(2)], false)));
+        assert_eq!(segments.still_holes().into_iter().collect::<Vec<_>>(), [(2, vec![2])]);
+        segments.answered(now, true, &mut Rng::new(1));
+        assert_eq!(segments.ask(now), Some((vec![SegmentIndex(1)], true)));
+        assert!(segments.still_holes().is_empty(), "nobody asked whether that is a hole");
     }
 }

@@ -79,8 +79,8 @@ impl Volume {
                     self.segments.want(segment, request);
                     return Stop::Parked;
                 }
-                Found::Hole if !self.write && pending.still_hole != Some(segment as u32) => {
-                    self.segments.look(segment, request);
+                Found::Hole if !pending.sure.of(segment) => {
+                    self.doubt(segment, request);
                     return Stop::Parked;
                 }
                 Found::Hole => self.fill_hole(request, start, end),

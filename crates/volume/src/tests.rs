@@ -2,5 +2,6 @@
 
 mod cluster;
 mod history;
+mod holes;
 mod model;
 mod script;

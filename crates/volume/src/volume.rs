@@ -1,5 +1,6 @@
 //! The volume itself: its state, what users and the owner call, and how a request ends.
 
+use crate::holder::Holder;
 use crate::ids::SPACES;
 use crate::limits::{BYTES_MAX, PARTS_MAX, REQUESTS_MAX, SCAN};
 use crate::overlap::Overlaps;
@@ -12,6 +13,7 @@ use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use types::control::{ClientAsk, Opened};
+use types::planted::{Bug, on};
 use types::rng::Rng;
 use types::{Epoch, Errno, IoBuf, OsdId, PgId, SessionId, Time, VolumeId};
 
@@ -84,8 +86,17 @@ pub(crate) struct Pending {
     pub held_bytes: u64,
     /// When its user's patience ends.
     pub deadline: Time,
-    /// A reader's: a segment that meta, asked after this request came, does not know.
-    pub still_hole: Option<u32>,
+    pub sure: Sure,
+}
+
+/// Which holes somebody has confirmed after the request came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Sure {
+    No,
+    /// A reader's: meta does not know this segment.
+    OfOne(u32),
+    /// A writer's: it held the volume at that moment, so what it takes for a hole was one.
+    OfAll,
 }
 
 #[derive(Debug)]
@@ -126,6 +137,7 @@ pub struct Volume {
     freed: Vec<u32>,
 
     pub(crate) segments: Segments,
+    pub(crate) holder: Holder,
     pub(crate) pgs: Vec<Pg>,
     pub(crate) pg_slots: BTreeMap<PgId, u32>,
     pub(crate) active: Vec<u32>,
@@ -166,6 +178,7 @@ impl Volume {
             overlaps: Overlaps::default(),
             freed: Vec::new(),
             segments: Segments::new(opened.len_bytes),
+            holder: Holder::default(),
             pgs: Vec::new(),
             pg_slots: BTreeMap::new(),
             active: Vec::new(),
@@ -270,7 +283,7 @@ impl Volume {
             order,
             held_bytes,
             deadline,
-            still_hole: None,
+            sure: if self.write && on(Bug::HoleUnasked) { Sure::OfAll } else { Sure::No },
         };
         let key = self.requests.insert(pending) as u32;
         if matches!(self.requests[key as usize].kind, Kind::Flush) {
@@ -288,6 +301,7 @@ impl Volume {
         self.polled_at = now;
         if self.failed.is_none() {
             self.expire(now);
+            self.ask_holder(now);
             self.split(now);
             if now >= self.scan_at {
                 self.scan(now);
@@ -323,7 +337,11 @@ impl Volume {
             return Time::NEVER;
         }
         let pgs = self.active.iter().map(|slot| self.pgs[*slot as usize].deadline(self.polled_at));
-        pgs.fold(Time::NEVER, Time::min).min(self.scan_at).min(self.expire_at).min(self.ask_deadline())
+        pgs.fold(Time::NEVER, Time::min)
+            .min(self.scan_at)
+            .min(self.expire_at)
+            .min(self.ask_deadline())
+            .min(self.holder.deadline())
     }
 
     /// Ends everything with `errno`, now and for ever.
@@ -479,6 +497,7 @@ impl Volume {
         self.unsplit.retain(|r| *r != request);
         self.flushes.retain(|r| *r != request);
         self.segments.unpark(request);
+        self.holder.unpark(request);
         for pg in &mut self.pgs {
             self.unsplit.extend(pg.parked.drain(..).filter(|r| *r != request));
         }

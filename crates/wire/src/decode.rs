@@ -234,7 +234,7 @@ pub(crate) fn crcs_fit(crcs: usize, payload_len: usize) -> bool {
 
 fn read_message(kind: u8, input: &mut Input<'_>) -> Result<Message, WireError> {
     match kind {
-        kind::WRITE | kind::ZERO | kind::SKIP | kind::READ | kind::EXTENTS => {
+        kind::WRITE | kind::ZERO | kind::SKIP | kind::READ | kind::EXTENTS | kind::HOLDER => {
             read_request(kind, input).map(Message::Request)
         }
         kind::REPLY_DONE | kind::REPLY_DATA | kind::REPLY_EXTENTS | kind::REPLY_REJECT => {
@@ -303,6 +303,11 @@ fn read_request(kind: u8, input: &mut Input<'_>) -> Result<Request, WireError> {
         kind::SKIP => {
             zero("skip", (r.chunk.get(), r.start.get(), r.count.get()) == (0, 0, 0))?;
             RequestBody::Skip { volume: chunk.volume, seq, watermark }
+        }
+        kind::HOLDER => {
+            let nothing = (r.chunk.get(), r.start.get(), r.count.get(), seq, watermark);
+            zero("holder", nothing == (0, 0, 0, 0, 0))?;
+            RequestBody::Holder { volume: chunk.volume }
         }
         kind::READ | kind::EXTENTS => {
             zero("read", (seq, watermark) == (0, 0))?;

@@ -278,6 +278,10 @@ fn put_request(out: &mut Out<'_>, len: usize, request: &Request, bufs: &mut Vec<
             place(&mut record, *chunk, *range);
             (kind::EXTENTS, &[])
         }
+        RequestBody::Holder { volume } => {
+            record.volume = U64::new(volume.0);
+            (kind::HOLDER, &[])
+        }
     };
     out.header(kind, len);
     out.record(&record);

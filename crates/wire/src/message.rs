@@ -75,6 +75,9 @@ pub enum RequestBody {
     Read { chunk: ChunkKey, range: SectorRange },
     /// Which sectors of the range hold data.
     Extents { chunk: ChunkKey, range: SectorRange },
+    /// Whether the sender still holds the volume: `Done` unless an attach record of a higher epoch than the
+    /// request's is committed in this PG, else `Failed(Fenced)` (ADR 0008).
+    Holder { volume: VolumeId },
 }
 
 /// From an OSD to a client.
@@ -86,7 +89,7 @@ pub struct Reply {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReplyBody {
-    /// Write, zero, skip: durable on a majority and applied.
+    /// Write, zero, skip: durable on a majority and applied. Holder: still the one.
     Done,
     /// One CRC32C a fragment of the range that was asked for. An unwritten range has an empty `payload`
     /// and no CRCs: all zeros.

@@ -14,6 +14,7 @@ pub mod kind {
     pub const SKIP: u8 = 3;
     pub const READ: u8 = 4;
     pub const EXTENTS: u8 = 5;
+    pub const HOLDER: u8 = 6;
     pub const REPLY_DONE: u8 = 16;
     pub const REPLY_DATA: u8 = 17;
     pub const REPLY_EXTENTS: u8 = 18;
@@ -43,8 +44,9 @@ records! {
 
     PgRecord 8 { pool: U32, n: U32 }
 
-    /// All five requests. A write has its fragments' CRCs as tail; its payload is `count` sectors long.
-    /// Reads and extents have neither `seq` nor `watermark`; a skip has no chunk and no range.
+    /// All six requests. A write has its fragments' CRCs as tail; its payload is `count` sectors long.
+    /// Reads and extents have neither `seq` nor `watermark`; a skip has no chunk and no range;
+    /// a holder has none of the four.
     RequestRecord 72 {
         id: U64, pg: PgRecord, session: U64, epoch: U64, volume: U64, seq: U64, watermark: U64,
         chunk: U32, start: U32, count: U32, reserved: U32,

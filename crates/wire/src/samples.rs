@@ -85,7 +85,8 @@ pub fn request_body(rng: &mut Rng, kind: u64) -> RequestBody {
         1 => RequestBody::Zero { chunk, range: SectorRange::CHUNK, seq, watermark },
         2 => RequestBody::Skip { volume: VolumeId(number(rng)), seq, watermark },
         3 => RequestBody::Read { chunk, range: range(rng, 1024) },
-        _ => RequestBody::Extents { chunk, range: range(rng, 1024) },
+        4 => RequestBody::Extents { chunk, range: range(rng, 1024) },
+        _ => RequestBody::Holder { volume: VolumeId(number(rng)) },
     }
 }
 
@@ -246,7 +247,7 @@ pub fn message(rng: &mut Rng) -> Message {
         8 => Message::Mend(mend(rng)),
         6 => Message::Stream(stream(rng)),
         0 => {
-            let kind = rng.below(5);
+            let kind = rng.below(6);
             let body = request_body(rng, kind);
             Message::Request(request(rng, body))
         }

@@ -91,6 +91,38 @@ fn the_old_owner_is_fenced_once_the_new_one_is_attached() {
 }
 
 #[test]
+fn whoever_asks_whether_it_holds_a_volume_is_told_of_a_newer_attach_record() {
+    let mut rig = Rig::led(3, true);
+    let holder = |volume| RequestBody::Holder { volume };
+    rig.list(1);
+    let before = rig.request(1, holder(CHUNK.volume));
+    assert_eq!(rig.answer(before), DONE, "at once, under the lease");
+    let absent = rig.request(1, holder(types::VolumeId(77)));
+    assert_eq!(rig.answer(absent), Some(Err(Reject::Failed(Errno::Gone))));
+    let elsewhere = rig.request(2, holder(CHUNK.volume));
+    assert!(matches!(rig.answer(elsewhere), Some(Err(Reject::NotLeader { .. }))));
+    rig.attach(1, 2, 1);
+    let same = rig.request(1, holder(CHUNK.volume));
+    assert_eq!(rig.answer(same), DONE, "a later segment of the same open");
+    rig.attach(1, 3, 2);
+    let robbed = rig.request(1, holder(CHUNK.volume));
+    assert_eq!(rig.answer(robbed), Some(Err(Reject::Failed(Errno::Fenced))));
+}
+
+#[test]
+fn a_leader_without_lease_tells_nobody_that_he_holds_a_volume_before_a_majority_has_confirmed_it() {
+    let mut rig = Rig::led(3, false);
+    rig.list(1);
+    rig.deaf = [1].into();
+    let id = rig.request(1, RequestBody::Holder { volume: CHUNK.volume });
+    rig.pump();
+    assert_eq!(rig.answer(id), None);
+    rig.deaf.clear();
+    rig.advance(40);
+    assert_eq!(rig.answer(id), DONE);
+}
+
+#[test]
 fn an_attach_order_that_is_not_above_the_last_is_refused() {
     let mut rig = Rig::led(3, true);
     rig.attach(1, 5, 2);

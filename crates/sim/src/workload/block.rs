@@ -97,7 +97,7 @@ struct Op {
 
 #[derive(Debug)]
 enum Kind {
-    Write { stamp: u64, fenced: bool, zeros: bool },
+    Write { stamp: u64, fenced: bool },
     Read,
     Flush,
 }
@@ -165,7 +165,7 @@ impl Block {
                 linear.forbid(self.volume, s, stamp);
             }
         }
-        let op = Op { sector, count, kind: Kind::Write { stamp, fenced, zeros }, start: now };
+        let op = Op { sector, count, kind: Kind::Write { stamp, fenced }, start: now };
         let request = if zeros && self.shape.pattern == Pattern::Zeros && self.rng.chance(1, 2) {
             Request::Trim { offset, len }
         } else if zeros {
@@ -266,8 +266,6 @@ impl Workload for Block {
             self.inflight.remove(&token).ok_or_else(|| format!("token {token} was answered twice or never asked"))?;
         self.answered += 1;
         match (op.kind, result) {
-            // Zeros over what it takes for a hole touch nothing, and nobody is asked.
-            (Kind::Write { fenced: true, zeros: true, .. }, Ok(_)) => {}
             (Kind::Write { fenced: true, .. }, Ok(_)) => {
                 return Err("a write that a fenced opener asked for was acknowledged".to_owned());
             }

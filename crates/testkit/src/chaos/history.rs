@@ -188,12 +188,6 @@ fn enter(linear: &mut Linear, life: &Life, fenced: Option<u64>, perhaps: Option<
         verdict.requests += 1;
         let mut sector = read.sector;
         for (stamp, count) in &read.runs {
-            // Who is fenced and does not know it yet takes a segment that it never saw written for a hole: its
-            // zeros prove nothing (known issue).
-            if *stamp == 0 && perhaps.is_some_and(|at| read.end >= at) {
-                sector += count;
-                continue;
-            }
             for _ in 0..*count {
                 linear.read(1, sector, (*stamp != 0).then_some(*stamp), read.start, read.end);
                 sector += 1;
@@ -286,6 +280,13 @@ mod tests {
         assert!(judged(&[old, new]).violations.is_empty());
         assert_eq!(judged(&["asked 1\nopened 1\nw 11 8 1 110\na 11 120\n", new]).violations.len(), 2);
         assert_eq!(judged(&["asked 1\nopened 1\nw 11 8 1 110\ne 11 120 EIO\n"]).violations.len(), 1);
+    }
+
+    #[test]
+    fn zeros_that_a_robbed_client_reads_are_judged_like_all_else() {
+        let thief = "asked 90\nopened 100\nw 21 8 1 105\na 21 110\n";
+        assert!(judged(&["asked 1\nopened 1\nr 8 104 140 0x1\n", thief]).violations.is_empty());
+        assert_eq!(judged(&["asked 1\nopened 1\nr 8 130 140 0x1\n", thief]).violations.len(), 1);
     }
 
     #[test]

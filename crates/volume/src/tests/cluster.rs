@@ -271,7 +271,10 @@ impl Cluster {
         let deposed = !self.calm && self.rng.chance(1, 40);
         let moved = deposed || self.pgs[slot].reign != reign || self.pgs[slot].leader != Some(osd);
         if moved {
-            let is_read = matches!(request.body, RequestBody::Read { .. } | RequestBody::Extents { .. });
+            let is_read = !matches!(
+                request.body,
+                RequestBody::Write { .. } | RequestBody::Zero { .. } | RequestBody::Skip { .. }
+            );
             match self.rng.below(3) {
                 0 if !is_read => {
                     self.faults[5] += 1;
@@ -314,6 +317,7 @@ impl Cluster {
                 self.admit(slot, *seq, *watermark);
                 ReplyBody::Done
             }
+            RequestBody::Holder { .. } => ReplyBody::Done,
             RequestBody::Read { chunk, range } => self.read(slot, chunk.index, *range),
             RequestBody::Extents { chunk, range } => {
                 let data = self.pgs[slot].sectors.contains_key(&chunk.index);

@@ -42,8 +42,8 @@ pub(super) fn opened(len_bytes: u64, allocated: u32, write: bool) -> Opened {
 }
 
 /// Takes everything down that leaves.
-struct Wire {
-    sent: Vec<(OsdId, wire::Request)>,
+pub(super) struct Wire {
+    pub(super) sent: Vec<(OsdId, wire::Request)>,
     down: Vec<OsdId>,
     credit: usize,
 }
@@ -63,59 +63,59 @@ impl Carrier for Wire {
     }
 }
 
-struct Bench {
-    volume: Volume,
-    wire: Wire,
-    out: VolumeOut,
-    now: Time,
+pub(super) struct Bench {
+    pub(super) volume: Volume,
+    pub(super) wire: Wire,
+    pub(super) out: VolumeOut,
+    pub(super) now: Time,
 }
 
 impl Bench {
-    fn new(opened: &Opened, timeout: Option<Duration>) -> Bench {
+    pub(super) fn new(opened: &Opened, timeout: Option<Duration>) -> Bench {
         let volume = Volume::new(opened, VolumeConfig { space: 5, serial: 100, timeout, seed: 1 });
         let wire = Wire { sent: Vec::new(), down: Vec::new(), credit: usize::MAX };
         Bench { volume, wire, out: VolumeOut::default(), now: Time(1_000 * MS) }
     }
 
-    fn plain() -> Bench {
+    pub(super) fn plain() -> Bench {
         Bench::new(&opened(2 * SEGMENT, 1, true), None)
     }
 
-    fn submit(&mut self, request: Request, token: u64) {
+    pub(super) fn submit(&mut self, request: Request, token: u64) {
         self.volume.submit(self.now, request, token).expect("not busy");
     }
 
     /// Polls; gives what left.
-    fn poll(&mut self) -> Vec<(OsdId, wire::Request)> {
+    pub(super) fn poll(&mut self) -> Vec<(OsdId, wire::Request)> {
         self.volume.poll(self.now, &mut self.wire, &mut self.out);
         self.volume.check_books();
         std::mem::take(&mut self.wire.sent)
     }
 
     /// Sleeps until the volume wants something; gives what left then.
-    fn sleep(&mut self) -> Vec<(OsdId, wire::Request)> {
+    pub(super) fn sleep(&mut self) -> Vec<(OsdId, wire::Request)> {
         let deadline = self.volume.next_deadline();
         assert!(deadline > self.now && deadline < Time::NEVER, "deadline {deadline:?} at {:?}", self.now);
         self.now = deadline;
         self.poll()
     }
 
-    fn reply(&mut self, from: OsdId, request: &wire::Request, result: Result<ReplyBody, Reject>) {
+    pub(super) fn reply(&mut self, from: OsdId, request: &wire::Request, result: Result<ReplyBody, Reject>) {
         self.volume.handle_reply(self.now, from, Reply { id: request.id, result });
         self.volume.check_books();
     }
 
-    fn done(&mut self) -> Vec<(u64, Result<Answer, Errno>)> {
+    pub(super) fn done(&mut self) -> Vec<(u64, Result<Answer, Errno>)> {
         self.poll();
         std::mem::take(&mut self.out.done).into_iter().map(|Completion { token, result }| (token, result)).collect()
     }
 }
 
-fn write(offset: u64, len: usize) -> Request {
+pub(super) fn write(offset: u64, len: usize) -> Request {
     Request::Write { offset, buf: IoBuf::copy_of(&vec![1; len]), fua: false }
 }
 
-fn read(offset: u64, len: u64) -> Request {
+pub(super) fn read(offset: u64, len: u64) -> Request {
     Request::Read { offset, len }
 }
 
@@ -141,21 +141,6 @@ fn a_write_across_borders_leaves_as_numbered_parts_with_checksums() {
     b.reply(OsdId(1), &sent[1].1, Ok(ReplyBody::Done));
     assert_eq!(b.done(), [(1, Ok(Answer::Done))]);
     assert!(b.volume.is_idle());
-}
-
-#[test]
-fn holes_are_read_as_zeros_and_trimmed_without_asking_anybody() {
-    let mut b = Bench::plain();
-    b.submit(read(SEGMENT, 1 << 20), 1);
-    b.submit(Request::Trim { offset: SEGMENT, len: SEGMENT }, 2);
-    b.submit(Request::Extents { offset: SEGMENT + 4096, len: 1 << 20 }, 3);
-    let done = b.done();
-    assert!(b.wire.sent.is_empty() && b.out.meta.is_empty());
-    let Ok(Answer::Data(pieces)) = &done[0].1 else { panic!() };
-    assert!(
-        pieces.iter().map(|p| p.len()).sum::<usize>() == 1 << 20 && pieces.iter().all(|p| p.iter().all(|b| *b == 0))
-    );
-    assert_eq!(done[1..], [(2, Ok(Answer::Done)), (3, Ok(Answer::Extents(vec![(1 << 20, false)])))]);
 }
 
 #[test]
@@ -420,7 +405,7 @@ fn an_allocation_under_an_old_epoch_fences_the_volume() {
     assert_eq!(b.done(), [(1, Err(Errno::Fenced))]);
 }
 
-fn segments_answer(places: Vec<SegmentPlace>) -> ClientAnswer {
+pub(super) fn segments_answer(places: Vec<SegmentPlace>) -> ClientAnswer {
     let view = MapView { pgs: vec![pg_map(0)], leaders: vec![(pg(0), OsdId(1))], osds: Vec::new() };
     ClientAnswer::Segments { segments: places, view }
 }
@@ -529,7 +514,10 @@ fn more_than_the_limit_in_flight_is_refused_untouched() {
 fn extents_of_all_pieces_melt_together() {
     let mut b = Bench::plain();
     b.submit(Request::Extents { offset: SEGMENT - (32 << 20), len: 33 << 20 }, 1);
-    let sent = b.poll();
+    let mut sent = b.poll();
+    let is_question = |r: &wire::Request| matches!(r.body, RequestBody::Holder { .. });
+    let (holder, question) = sent.remove(sent.iter().position(|(_, r)| is_question(r)).expect("about the hole"));
+    b.reply(holder, &question, Ok(ReplyBody::Done));
     assert_eq!(sent.len(), 2);
     let run = |sectors, data| wire::Extent { sectors, data };
     b.reply(OsdId(1), &sent[1].1, Ok(ReplyBody::Extents(vec![run(8, true), run(32768 - 8, false)])));
