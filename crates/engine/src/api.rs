@@ -24,6 +24,9 @@ pub struct EngineConfig {
     pub seal_after: Duration,
     /// Somebody has looked at the device after it had poisoned the store: mount it, and forget that. Default off.
     pub after_poison: bool,
+    /// What was freed last is used first, instead of going round the device: whatever is given back too early is
+    /// overwritten at once. Only simulations want this. Default off.
+    pub reuse_at_once: bool,
 }
 
 impl Default for EngineConfig {
@@ -35,6 +38,7 @@ impl Default for EngineConfig {
             round_idle: Duration::from_secs(5),
             seal_after: Duration::from_millis(10),
             after_poison: false,
+            reuse_at_once: false,
         }
     }
 }

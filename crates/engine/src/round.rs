@@ -197,6 +197,8 @@ impl Engine {
             kept.insert(decision.replica, RoundState { decision, commit });
         }
         if on(Bug::LogReusedEarly) {
+            let log = self.log.as_mut().expect("a running engine has a log");
+            log.checkpoint_segment = log.ring.newest().map_or(0, |s| s.opened);
             self.find_freeable();
         }
         (self.maybe_dirty, self.k_lags) = (false, false);

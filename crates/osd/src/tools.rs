@@ -60,6 +60,11 @@ impl Osd {
         self.behind_log.contains(&(pg, follower)) && self.leading().contains_key(&pg)
     }
 
+    /// Whether a destage round runs.
+    pub fn is_in_round_for_tools(&self) -> bool {
+        self.engine.is_round_running()
+    }
+
     /// Destage rounds that have ended with a checkpoint since the process began.
     pub fn rounds_for_tools(&self) -> u64 {
         self.engine.stats().rounds

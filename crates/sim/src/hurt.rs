@@ -163,6 +163,11 @@ impl Cluster {
         Some((pg, leader, members.filter(|k| *k != leader).collect()))
     }
 
+    /// Whether a destage round runs on the i-th OSD.
+    pub fn is_in_round(&self, i: usize) -> bool {
+        self.running().any(|(id, osd)| id.0 as usize == i + 1 && osd.is_in_round_for_tools())
+    }
+
     /// Rounds that the running OSDs have ended with a checkpoint.
     pub fn checkpoints(&self) -> u64 {
         self.running().map(|(_, osd)| osd.rounds_for_tools()).sum()

@@ -29,6 +29,8 @@ pub struct Options {
     pub faults: Duration,
     /// After the faults, everything must be answered within this time.
     pub calm: Duration,
+    /// The run wears the devices, and strikes at their stores with the dice of this seed.
+    pub wear: Option<u64>,
 }
 
 impl Options {
@@ -67,6 +69,7 @@ impl Options {
             },
             faults: Duration::from_millis(rng.between(1000, 12_000)),
             calm: Duration::from_secs(20),
+            wear: None,
         }
     }
 }
@@ -78,6 +81,34 @@ impl Options {
         let shape = &mut self.shape;
         (shape.window, shape.sectors_max, shape.depth) = (2 << 20, 64, shape.depth.max(8));
         (shape.read_pct, shape.operations) = (10, rng.between(3000, 6000));
+    }
+}
+
+/// Runs that wear their devices, out of 100.
+const WEAR_PCT: u64 = 30;
+
+impl Options {
+    /// In some runs: space that is given back is used again at once, the log goes round several times, rounds
+    /// come early or as late as they may, and there is more than one PG to fill the log. A stream of dice of its
+    /// own, so that all else of the seed stays as it was.
+    pub fn draw_wear(&mut self, seed: u64) {
+        let mut rng = Rng::new(seed ^ 0x7765_6172_5f64_6576);
+        if !rng.chance(WEAR_PCT, 100) {
+            return;
+        }
+        self.wear = Some(rng.next_u64());
+        self.engine.reuse_at_once = rng.chance(3, 4);
+        if rng.chance(1, 2) {
+            return;
+        }
+        self.engine.round_pressure = [0.5, 0.9, 0.95][rng.below(3) as usize];
+        self.pgs = self.pgs.max(2);
+        let shape = &mut self.shape;
+        // Few requests and large ones: each sector is a line of the history.
+        (shape.window, shape.sectors_max, shape.depth) = (2 << 20, [128, 512][rng.below(2) as usize], 12);
+        (shape.read_pct, shape.operations) = (rng.between(5, 30), 120_000 / shape.sectors_max);
+        shape.trim_pct = rng.between(0, 30);
+        self.faults = Duration::from_millis(rng.between(3000, 9000));
     }
 }
 

@@ -99,8 +99,8 @@ fn kind(name: &str) -> Result<Kind, String> {
 }
 
 fn class(name: &str) -> Result<Class, String> {
-    let all = || Class::ALL.map(|c| format!("{c:?}")).join(", ");
-    let found = Class::ALL.into_iter().find(|c| format!("{c:?}") == name);
+    let all = || Class::every().map(|c| format!("{c:?}")).collect::<Vec<_>>().join(", ");
+    let found = Class::every().find(|c| format!("{c:?}") == name);
     found.ok_or_else(|| format!("no such class; there are: {}", all()))
 }
 

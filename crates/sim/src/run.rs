@@ -70,6 +70,7 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
     if away {
         options.outlast_logs(&mut rng);
     }
+    options.draw_wear(seed);
     overrides.apply(&mut options);
     away &= !overrides.never_away && options.replicas >= 3;
     tracing::info!(?options, "seed {seed}");
@@ -238,6 +239,9 @@ impl Run {
         }
         let now = self.cluster.world.now();
         let mut faults = Faults::new(self.rng.fork(), now, now + options.faults, &Class::ALL, &self.overrides);
+        if let Some(dice) = options.wear {
+            faults.enable(&Class::STORE, &mut Rng::new(dice));
+        }
         let end = now + options.faults;
         loop {
             let now = self.cluster.world.now();

@@ -107,7 +107,7 @@ impl Sum {
             let _ = write!(text, "{:>12}", format!("{state:?}").to_lowercase());
         }
         text.push('\n');
-        for class in Class::ALL {
+        for class in Class::every() {
             let struck = self.classes.get(&class).copied().unwrap_or(0);
             let _ = write!(text, "{:<20}{struck:>9}", format!("{class:?}"));
             for state in PgState::ALL {

@@ -92,13 +92,13 @@ registry! {
     LateReplyBelieved, "late-reply-believed", "R7",
         "the client takes the late answer to a part that is over for that of the next one";
     AuReusedEarly, "au-reused-early", "R8",
-        "an allocation unit is free as soon as a round drops it";
+        "an allocation unit is free as soon as it is dropped, though a checkpoint names it or a write to it is in flight";
     SlotReusedEarly, "slot-reused-early", "R8",
         "a slot is free as soon as a round drops it";
     ReadStampLate, "read-stamp-late", "R8",
         "a read of home is judged by the map at its end, not at its lookup";
     LogReusedEarly, "log-reused-early", "R9",
-        "a log segment is freed when its entries are applied, though no checkpoint covers them";
+        "log segments are freed when the round that will cover them begins, not when its checkpoint is durable";
     NoCopyForward, "no-copy-forward", "R9",
         "an uncommitted entry stays in the tail segment, which is never freed";
     CopyTruncates, "copy-truncates", "R9",

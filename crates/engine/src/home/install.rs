@@ -14,6 +14,7 @@ use crate::seam::{BlockData, HomeEvent};
 use env::{DiskError, Op};
 use layout::home::{CHUNK_PAGES, CRC_PAGES};
 use std::collections::BTreeMap;
+use types::planted::{Bug, on};
 use types::units::BLOCKS_PER_AU;
 use types::{BLOCK, ChunkKey, ReplicaId};
 
@@ -157,6 +158,10 @@ impl Home {
         }
         if let Some(staging) = self.staging.get_mut(&replica) {
             staging.dying = true;
+            if on(Bug::AuReusedEarly) {
+                let chunks = std::mem::take(&mut staging.chunks);
+                chunks.values().flat_map(|chunk| chunk.aus()).for_each(|au| self.aus.release(au));
+            }
             self.free_staging(replica);
         }
     }

@@ -46,11 +46,19 @@ pub struct HomeLimits {
     pub io_bytes_max: u64,
     /// Slots of a home without a checkpoint; `None` computes them from its size.
     pub slot_count: Option<u32>,
+    /// Space is taken where something was freed last.
+    pub reuse_at_once: bool,
 }
 
 impl Default for HomeLimits {
     fn default() -> HomeLimits {
-        HomeLimits { background_ops_max: 32, round_bytes_max: 4 << 20, io_bytes_max: 1 << 20, slot_count: None }
+        HomeLimits {
+            background_ops_max: 32,
+            round_bytes_max: 4 << 20,
+            io_bytes_max: 1 << 20,
+            slot_count: None,
+            reuse_at_once: false,
+        }
     }
 }
 
@@ -137,8 +145,8 @@ impl Home {
             limits,
             state: State::Closed,
             replicas: BTreeMap::new(),
-            aus: FreeMap::new(geometry.au_count),
-            slots: FreeMap::new(geometry.slot_count),
+            aus: FreeMap::new(geometry.au_count, limits.reuse_at_once),
+            slots: FreeMap::new(geometry.slot_count, limits.reuse_at_once),
             limbo: Limbo::default(),
             contested: Contested::default(),
             in_flight: Table::new(),

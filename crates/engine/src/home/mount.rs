@@ -56,8 +56,8 @@ impl Home {
             }
         };
         self.geometry = checkpoint.geometry;
-        self.aus = FreeMap::new(self.geometry.au_count);
-        self.slots = FreeMap::new(self.geometry.slot_count);
+        self.aus = FreeMap::new(self.geometry.au_count, self.limits.reuse_at_once);
+        self.slots = FreeMap::new(self.geometry.slot_count, self.limits.reuse_at_once);
         self.sequence = checkpoint.sequence;
         let mut mount = Mount { queue: VecDeque::new(), in_flight: 0, decisions: BTreeMap::new() };
         for record in checkpoint.replicas {

@@ -21,11 +21,13 @@ pub(super) struct FreeMap {
     free: u32,
     /// Where the next search starts: space is used round the device, so freed runs have time to grow.
     cursor: u32,
+    /// The next search starts at what was freed last.
+    at_once: bool,
 }
 
 impl FreeMap {
     /// `len` numbers, all free.
-    pub(super) fn new(len: u32) -> FreeMap {
+    pub(super) fn new(len: u32, at_once: bool) -> FreeMap {
         let fill = |bits: usize| {
             let mut words = vec![u64::MAX; bits.div_ceil(64)];
             if !bits.is_multiple_of(64) {
@@ -35,7 +37,7 @@ impl FreeMap {
         };
         let words = fill(len as usize);
         let summary = fill(words.len());
-        FreeMap { words, summary, len, free: len, cursor: 0 }
+        FreeMap { words, summary, len, free: len, cursor: 0, at_once }
     }
 
     pub(super) fn free_count(&self) -> u32 {
@@ -68,6 +70,9 @@ impl FreeMap {
         self.words[word] |= 1 << (n % 64);
         self.summary[word / 64] |= 1 << (word % 64);
         self.free += 1;
+        if self.at_once {
+            self.cursor = n;
+        }
     }
 
     /// Takes up to `want` adjacent numbers, at `near` if that is free. `None` only when nothing is free.
@@ -241,7 +246,7 @@ mod tests {
     #[test]
     fn a_number_is_taken_once_until_it_is_released() {
         for len in [1, 63, 64, 65, 4096, 4097, 70_000] {
-            let mut map = FreeMap::new(len);
+            let mut map = FreeMap::new(len, false);
             let mut seen = vec![false; len as usize];
             let mut rng = Rng::new(u64::from(len));
             while let Some((start, count)) = map.take_run(rng.between(1, 256) as u32, None) {
@@ -257,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_run_is_contiguous_where_space_allows() {
-        let mut map = FreeMap::new(1024);
+        let mut map = FreeMap::new(1024, false);
         assert_eq!(map.take_run(256, None), Some((0, 256)));
         assert_eq!(map.take_run(8, Some(256)), Some((256, 8)));
         assert_eq!(map.take_run(8, Some(0)), Some((264, 8)), "a taken hint is no obstacle");
@@ -270,7 +275,7 @@ mod tests {
 
     #[test]
     fn random_use_keeps_the_two_levels_equal_to_a_plain_list() {
-        let (mut map, mut plain, mut rng) = (FreeMap::new(9000), vec![true; 9000], Rng::new(7));
+        let (mut map, mut plain, mut rng) = (FreeMap::new(9000, false), vec![true; 9000], Rng::new(7));
         for _ in 0..20_000 {
             if rng.chance(1, 2) {
                 if let Some((start, count)) = map.take_run(rng.between(1, 40) as u32, None) {
@@ -288,6 +293,18 @@ mod tests {
         }
         assert_eq!(map.free_count() as usize, plain.iter().filter(|f| **f).count());
         assert!((0..9000).all(|n| map.is_free(n) == plain[n as usize]));
+    }
+
+    #[test]
+    fn what_was_freed_last_is_taken_first_where_that_is_wanted() {
+        let mut map = FreeMap::new(64, true);
+        assert_eq!(map.take_run(32, None), Some((0, 32)));
+        map.release(7);
+        assert_eq!(map.take_run(1, None), Some((7, 1)));
+        let mut round = FreeMap::new(64, false);
+        assert_eq!(round.take_run(32, None), Some((0, 32)));
+        round.release(7);
+        assert_eq!(round.take_run(1, None), Some((32, 1)), "space is used round the device");
     }
 
     #[test]

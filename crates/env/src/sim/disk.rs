@@ -45,6 +45,8 @@ pub struct DiskFaults {
     pub fail_read: Option<u64>,
     pub fail_write: Option<u64>,
     pub fail_flush: Option<u64>,
+    /// Likewise, of the flushes that are operations of their own and no part of a write.
+    pub fail_own_flush: Option<u64>,
     /// Chance of EIO for each read, in parts per million.
     pub read_error_ppm: u32,
     /// The n-th write from now is acknowledged and is nowhere; 0 is the next.
@@ -69,6 +71,7 @@ impl Default for DiskFaults {
             fail_read: None,
             fail_write: None,
             fail_flush: None,
+            fail_own_flush: None,
             read_error_ppm: 0,
             phantom_write: None,
             misdirect_write: None,
@@ -432,6 +435,9 @@ impl Disk {
             Stage::Discard { .. } => return None,
         };
         if is_due(counter) {
+            return io;
+        }
+        if matches!(stage, Stage::Sync { of_write: false, .. }) && is_due(&mut self.faults.fail_own_flush) {
             return io;
         }
         match stage {

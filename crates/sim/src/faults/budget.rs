@@ -61,8 +61,10 @@ impl Budget {
     /// Whether OSD `i` may have lost something for good. A store that was poisoned and
     /// vouched for has not, and a log that rotted is whole again (ADR 0004, 0007).
     pub fn may_lack(&self, i: usize) -> bool {
-        let harmless =
-            |class: &Class| matches!(class, Class::WriteError | Class::FlushError | Class::FullDisk | Class::BitRotLog);
+        let harmless = |class: &Class| {
+            let poison = matches!(class, Class::WriteError | Class::FlushError | Class::FlushFailsInRound);
+            poison || matches!(class, Class::FullDisk | Class::BitRotLog)
+        };
         self.told.get(&i).is_some_and(|told| !told.iter().all(harmless))
     }
 

@@ -10,6 +10,7 @@
 //! lying disks have lost ([`budget`]).
 
 mod aimed;
+mod aimed_store;
 mod aimed_votes;
 pub mod budget;
 mod client;
@@ -117,6 +118,12 @@ pub enum Class {
     SlowOffice,
     /// Echoes arrive when the promises in them are over.
     LateEchoes,
+    /// A process dies in the middle of a destage round.
+    CrashInRound,
+    /// A flush of home fails, and then the power.
+    FlushFailsInRound,
+    /// A follower is cut from its leader while others fill its log.
+    LoneFollower,
 }
 
 impl Class {
@@ -179,6 +186,14 @@ impl Class {
         Class::LateEchoes,
     ];
 
+    /// Those of runs that wear the devices, drawn beside the others.
+    pub const STORE: [Class; 3] = [Class::CrashInRound, Class::FlushFailsInRound, Class::LoneFollower];
+
+    /// All there are.
+    pub fn every() -> impl Iterator<Item = Class> {
+        Class::ALL.into_iter().chain(Class::STORE)
+    }
+
     /// Strikes; whether it did.
     fn strike(self, s: &mut Strike<'_>) -> bool {
         use Class::*;
@@ -195,6 +210,7 @@ impl Class {
             ClientCrash | Steal | PausedWriter | LostReplies => client::strike(self, s),
             RestartInLease | SlowGoodbye | ReplayedCopies | CutAfterCheckpoint => aimed::strike(self, s),
             LostVote | UnevenMajority | YoungOffice | SlowOffice | LateEchoes => aimed_votes::strike(self, s),
+            CrashInRound | FlushFailsInRound | LoneFollower => aimed_store::strike(self, s),
         }
     }
 }
@@ -293,6 +309,14 @@ impl Faults {
             plan: Plan::default(),
             struck: Vec::new(),
             states: BTreeMap::new(),
+        }
+    }
+
+    /// Some more classes, each often, by dice of their own.
+    pub fn enable(&mut self, classes: &[Class], rng: &mut Rng) {
+        for class in classes {
+            let weight = [0, 1, 2, 4][rng.below(4) as usize] * (1 + self.enabled.len() / 8);
+            self.enabled.extend((0..weight).map(|_| *class));
         }
     }
 
