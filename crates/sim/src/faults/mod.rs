@@ -26,6 +26,7 @@ pub use time::draw_rate;
 use crate::cluster::Cluster;
 use crate::overrides::Overrides;
 use crate::states::{self, PgState};
+use env::sim::NodeId;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::Time;
@@ -251,6 +252,11 @@ impl Strike<'_> {
     /// Any OSD.
     fn osd(&mut self) -> usize {
         self.rng.below(self.cluster.osd_count() as u64) as usize
+    }
+
+    /// The nodes of all OSDs but the i-th.
+    fn others(&self, i: usize) -> Vec<NodeId> {
+        (0..self.cluster.osd_count()).filter(|k| *k != i).map(|k| self.cluster.osd_node(k)).collect()
     }
 }
 

@@ -17,7 +17,7 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
         Class::Bridge => bridge(s, i),
         Class::Isolate => {
             let cut = if s.rng.chance(2, 3) { Cut::Both } else { Cut::OneWay };
-            let others: Vec<NodeId> = others(s, i);
+            let others = s.others(i);
             others.iter().for_each(|b| s.cluster.world.partition(a, *b, cut));
             s.mend(10, 4000, move |s| others.iter().for_each(|b| s.cluster.world.heal(a, *b)));
         }
@@ -51,15 +51,10 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
     true
 }
 
-/// The nodes of all OSDs but the i-th.
-fn others(s: &Strike<'_>, i: usize) -> Vec<NodeId> {
-    (0..s.cluster.osd_count()).filter(|k| *k != i).map(|k| s.cluster.osd_node(k)).collect()
-}
-
 /// Two halves that only the i-th joins.
 fn bridge(s: &mut Strike<'_>, i: usize) {
     let (mut left, mut right) = (Vec::new(), Vec::new());
-    for node in others(s, i) {
+    for node in s.others(i) {
         if left.len() <= right.len() { left.push(node) } else { right.push(node) }
     }
     let cut: Vec<(NodeId, NodeId)> = left.iter().flat_map(|a| right.iter().map(|b| (*a, *b))).collect();
@@ -70,7 +65,7 @@ fn bridge(s: &mut Strike<'_>, i: usize) {
 /// The links of one node stop one by one, and come back in another order.
 fn swizzle(s: &mut Strike<'_>, i: usize) {
     let a = s.cluster.osd_node(i);
-    let mut links = others(s, i);
+    let mut links = s.others(i);
     let mut at = Duration::ZERO;
     let mut step = |s: &mut Strike<'_>| {
         at += Duration::from_millis(s.rng.between(1, 600));
