@@ -34,6 +34,7 @@ failure-report: ## real processes killed, stopped, filled up and lied to: a tabl
 
 chaos: ## real processes in a storm of faults, judged by what clients saw: make chaos MINUTES=10 SEED=1
 	@scripts/setup
+	@scripts/failpoints
 	@cargo build --quiet --package cli --package testkit
 	@cargo run --quiet --package testkit -- chaos --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) $(ARGS)
 

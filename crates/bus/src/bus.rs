@@ -208,16 +208,25 @@ impl Bus {
         if conn.tx.sending {
             return;
         }
+        let idle = credit.as_ref().is_some_and(Credit::is_idle);
         conn.tx.fill(&mut self.frame, credit.as_mut());
         if self.frame.is_empty() {
             return; // Requests that wait for credit: a reply makes the link ready again.
         }
+        let asks = idle && !credit.as_ref().is_some_and(Credit::is_idle);
+        if asks {
+            conn.asked = self.now;
+        }
+        let unwatched = asks && conn.deadline == Time::NEVER;
         let mut bufs = Vec::with_capacity(1 + self.frame.len());
         wire::encode_batch(agreed.version, &self.frame, &mut bufs);
         self.stats.frames_out += 1;
         self.stats.messages_out += self.frame.len() as u64;
         self.frame.clear();
         self.submit(link, bufs);
+        if unwatched {
+            self.judge_silence(link);
+        }
     }
 
     /// Gives the env the one send of a connection.
@@ -260,7 +269,8 @@ impl Bus {
         match conn.phase {
             Phase::Dialing { .. } => self.end(link, LinkError::DialTimeout),
             Phase::Greeting | Phase::Refusing { .. } => self.end(link, LinkError::HelloTimeout),
-            Phase::Up { .. } | Phase::Abandoned { .. } => unreachable!("these phases have no end"),
+            Phase::Up { .. } => self.judge_silence(link),
+            Phase::Abandoned { .. } => unreachable!("this phase has no end"),
         }
     }
 

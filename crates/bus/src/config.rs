@@ -51,6 +51,11 @@ pub struct BusConfig {
     pub hello_timeout: Duration,
     /// From the dial to the connection.
     pub dial_timeout: Duration,
+    /// A link between OSDs on which no frame came for so long is ended: each sends one every renewal. Frames that
+    /// take longer to arrive count as none.
+    pub osd_silence: Duration,
+    /// Client side: a link on which requests wait for their replies and no frame came for so long is ended.
+    pub client_silence: Duration,
     /// How long a refused peer has to read why and to close.
     pub linger: Duration,
     /// Wait before a dial is repeated: doubles from `min` to `max`, shortened by up to half by the seed.
@@ -79,6 +84,8 @@ impl BusConfig {
             queue_messages_max: QUEUE_MESSAGES_MAX,
             hello_timeout: Duration::from_secs(2),
             dial_timeout: Duration::from_secs(1),
+            osd_silence: Duration::from_secs(3),
+            client_silence: Duration::from_secs(10),
             linger: Duration::from_millis(500),
             backoff_min: Duration::from_millis(20),
             backoff_max: Duration::from_secs(1),

@@ -6,6 +6,7 @@ use crate::greet::{Agreed, GreetError};
 use crate::rx::Rx;
 use crate::tx::Tx;
 use env::{ConnId, NetError, Token};
+use std::time::Duration;
 use types::{OsdId, Time};
 use wire::{Refuse, WireError};
 
@@ -33,8 +34,12 @@ pub struct Conn {
     pub dialled: Option<OsdId>,
     pub accepted: bool,
     pub phase: Phase,
-    /// End of the phase; `Time::NEVER` for a link.
+    /// End of the phase; for a link when its silence is judged next, `Time::NEVER` while nothing need come.
     pub deadline: Time,
+    /// When bytes came last.
+    pub heard: Time,
+    /// When the oldest of an unbroken row of requests in flight left.
+    pub asked: Time,
     pub rx: Rx,
     pub tx: Tx,
 }
@@ -42,7 +47,17 @@ pub struct Conn {
 impl Conn {
     pub fn new(net: Option<ConnId>, dialled: Option<OsdId>, phase: Phase) -> Conn {
         let accepted = dialled.is_none();
-        Conn { net, dialled, accepted, phase, deadline: Time::NEVER, rx: Rx::default(), tx: Tx::default() }
+        Conn {
+            net,
+            dialled,
+            accepted,
+            phase,
+            deadline: Time::NEVER,
+            heard: Time::ZERO,
+            asked: Time::ZERO,
+            rx: Rx::default(),
+            tx: Tx::default(),
+        }
     }
 }
 
@@ -71,6 +86,8 @@ pub enum LinkError {
     Overflow { bytes: usize, messages: usize },
     #[error("its address has changed")]
     Moved,
+    #[error("nothing was heard for {0:?}")]
+    Silent(Duration),
     #[error("no longer wanted")]
     Unwanted,
     #[error("made room for another connection")]

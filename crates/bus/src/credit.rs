@@ -56,6 +56,11 @@ impl Credit {
         self.held.len() + ops < self.ops_max && self.bytes.saturating_add(bytes).saturating_add(cost) <= self.bytes_max
     }
 
+    /// Whether no request is in flight.
+    pub fn is_idle(&self) -> bool {
+        self.held.is_empty()
+    }
+
     /// # Errors
     /// When the request does not fit, or its id is in flight.
     pub fn take(&mut self, id: u64, cost: usize) -> Result<(), CreditError> {

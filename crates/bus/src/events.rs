@@ -106,6 +106,7 @@ impl Bus {
     fn received(&mut self, link: LinkId, bufs: Vec<IoBufMut>, len: usize, out: &mut Vec<BusEvent>) {
         let conn = self.conns.get_mut(link).expect("it was found");
         self.stats.bytes_in += len as u64;
+        conn.heard = self.now;
         let result = match &conn.phase {
             Phase::Refusing { .. } => Ok(()),
             Phase::Dialing { .. } | Phase::Abandoned { .. } => unreachable!("nothing is received before a connection"),
@@ -191,6 +192,7 @@ impl Bus {
         let credit = credit_of(&self.config, &agreed);
         let conn = self.conns.get_mut(link).expect("it was found");
         conn.phase = Phase::Up { agreed, credit };
+        conn.heard = self.now;
         match conn.dialled {
             Some(osd) => self.route_is_up(osd),
             None => {
@@ -199,6 +201,7 @@ impl Bus {
             }
         }
         self.peers.insert(agreed.peer, link);
+        self.judge_silence(link);
         self.stats.links_up += 1;
         self.out.push(BusEvent::Up { link, peer: agreed.peer, incarnation: agreed.incarnation });
     }

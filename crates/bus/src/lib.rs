@@ -25,6 +25,7 @@ mod events;
 mod greet;
 mod part;
 mod rx;
+mod silence;
 #[cfg(test)]
 mod tests;
 mod tx;

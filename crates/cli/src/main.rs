@@ -37,6 +37,11 @@ fn main() -> ExitCode {
         }
     };
     logging();
+    #[cfg(feature = "failpoints")]
+    if let Err(why) = arm_failpoint() {
+        report(&why, cli.common.json);
+        return ExitCode::from(Exit::Usage as u8);
+    }
     let as_json = cli.common.json;
     match run(cli) {
         Ok(exit) => ExitCode::from(exit as u8),
@@ -71,6 +76,15 @@ fn logging() {
     } else {
         builder.json().init();
     }
+}
+
+/// Arms the failpoint that `BASALT_FAILPOINT` names.
+#[cfg(feature = "failpoints")]
+fn arm_failpoint() -> Result<()> {
+    let Ok(text) = std::env::var("BASALT_FAILPOINT") else { return Ok(()) };
+    types::failpoint::arm(&text).map_err(|why| anyhow::anyhow!("BASALT_FAILPOINT: {why}"))?;
+    tracing::warn!(point = text, "this process will end itself at a failpoint");
+    Ok(())
 }
 
 fn run(cli: Cli) -> Result<Exit> {

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use env::{DiskError, DiskInfo, Event, Op, Token};
 use layout::log::BATCH_ALIGN;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use types::failpoint::{Point, is_armed, pass};
 use types::planted::{Bug, on};
 use types::rng::Rng;
 use types::store::{Crcs, DecisionState, Effect, Persist, ReplicaIdentity};
@@ -498,6 +499,9 @@ impl Engine {
         log.durable_seq = batch.seq;
         log.unsealed = !batch.is_seal;
         log.idle_since = now;
+        if is_armed(Point::LogDurable) && batch.done.iter().any(|d| matches!(d, Done::Persisted { .. })) {
+            pass(Point::LogDurable);
+        }
         let unpins = batch.done.iter().any(|d| matches!(d, Done::Copied { .. } | Done::Replaced(_)));
         for done in batch.done {
             self.done(done);

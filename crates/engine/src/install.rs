@@ -15,6 +15,7 @@ use crate::replica::{Doubt, Replica};
 use crate::round::{RoundStep, Run};
 use crate::seam::{BlockData, Round, RoundState};
 use std::collections::VecDeque;
+use types::failpoint::{Point, pass};
 use types::store::{DecisionState, HardState, Recovered};
 use types::units::SECTORS_PER_BLOCK;
 use types::{BLOCK, ChunkKey, Index, IoBuf, ReplicaId, SectorRange, Term};
@@ -93,6 +94,7 @@ impl Engine {
         };
         assert!(r.overlay.frozen().is_none(), "no round is running");
         assert!(decision.index > r.applied && r.applied >= r.checkpoint.0, "{replica} goes back to {}", decision.index);
+        pass(Point::InstallBegun);
         r.installing = true;
         let commit = decision.index;
         let round = RoundState { decision, commit };

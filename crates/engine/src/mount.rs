@@ -14,6 +14,7 @@ use env::{DiskError, Op, Token};
 use layout::log::{BATCH_ALIGN, BatchHeader};
 use layout::poison::{POISON_AT, POISON_LEN};
 use layout::superblock::{SUPERBLOCK_LEN, Superblock, SuperblockError};
+use types::failpoint::{Point, pass};
 use types::planted::{Bug, on};
 use types::{IoBuf, IoBufMut, ReplicaId};
 
@@ -311,6 +312,7 @@ impl Engine {
     }
 
     pub(crate) fn mount_recorded(&mut self) {
+        pass(Point::MountRecorded);
         self.replicas.clear();
         let mut replay = self.take_replay();
         let checkpoint = replay.checkpoint.parts.take();

@@ -19,6 +19,7 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
+use types::failpoint::{Point, pass};
 use types::planted::{Bug, on};
 use types::store::{Crcs, DecisionState};
 use types::{ChunkKey, ReplicaId, SectorRange, Time};
@@ -408,6 +409,7 @@ impl Engine {
         let RoundStep::Recording { run, begun } = std::mem::replace(&mut self.round, RoundStep::Idle) else {
             panic!("a checkpoint outside its phase")
         };
+        pass(if run.install.is_some() { Point::InstallDurable } else { Point::CheckpointDurable });
         let log = self.log.as_mut().expect("a running engine has a log");
         assert_eq!(id, log.checkpoint_id, "one checkpoint at a time");
         log.checkpoint_segment = begun.expect("the first part came before the last");

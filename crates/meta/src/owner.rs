@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use types::control::{ClientAnswer, ClientAsk, OsdDown, OsdUp, Refusal};
+use types::failpoint::{Point, pass};
 use types::{ClusterId, Time};
 
 /// How often a follower looks whether there is a leader.
@@ -352,6 +353,7 @@ impl Owner {
                     ControlAction::Commit(txn) => {
                         let sent = Instant::now();
                         self.store.commit(&txn).await?;
+                        pass(Point::MetaCommitted);
                         self.metrics.commits.inc();
                         telemetry::observe(&self.metrics.commit_seconds, sent.elapsed());
                         control.handle_committed(&mut out);

@@ -5,6 +5,7 @@ use control::{StoredItem, Txn};
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
 use std::path::Path;
 use std::sync::Arc;
+use types::failpoint::{Point, pass};
 
 /// Key → version (8 bytes, little-endian), then the value.
 const RECORDS: TableDefinition<&str, &[u8]> = TableDefinition::new("records/1");
@@ -80,6 +81,7 @@ fn commit(db: &Database, txn: &Txn) -> Result<(), StoreError> {
             table.remove(key.as_str()).map_err(failed)?;
         }
     }
+    pass(Point::MetaWritten);
     write.commit().map_err(failed)
 }
 

@@ -16,6 +16,7 @@ use group::pairs::Pairs;
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet};
 use telemetry::Registry;
+use types::failpoint::{Point, is_armed, pass};
 use types::store::Recovered;
 use types::{OsdId, PgId, Time};
 use wire::Peer;
@@ -185,6 +186,9 @@ impl Osd {
         self.apply_pressure();
         self.report_if_due();
         self.bus.end_turn(self.now, &mut self.ops);
+        if is_armed(Point::RepliesReady) && self.ops.iter().any(|op| matches!(op, Op::Send { .. })) {
+            pass(Point::RepliesReady);
+        }
         Ok(())
     }
 

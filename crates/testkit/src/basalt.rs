@@ -21,6 +21,12 @@ pub fn binary() -> Result<PathBuf> {
     Ok(path)
 }
 
+/// The same program built with failpoints, if it was built: `make chaos` puts it there.
+pub fn binary_with_failpoints() -> Result<Option<PathBuf>> {
+    let path = binary()?.with_file_name("basalt-failpoints");
+    Ok(path.is_file().then_some(path))
+}
+
 /// Commands to the cluster of these metas.
 #[derive(Clone, Debug)]
 pub struct Basalt {

@@ -1,11 +1,12 @@
 //! A cluster of processes under a folder of its own: metas on redb or etcd, OSDs on files, doors.
 
-use crate::basalt::{Basalt, binary};
+use crate::basalt::{Basalt, binary, binary_with_failpoints};
+use crate::chaos::netns::Namespaces;
 use crate::chaos::proxy::{End, Proxy, Sky};
 use crate::clock;
 use crate::procs::{Proc, Spec};
 use anyhow::{Context, Result, bail};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use types::rng::Rng;
@@ -31,6 +32,8 @@ pub struct Shape {
     pub pgs: u32,
     /// Proxies stand before all OSDs and the first meta; what happens there is drawn from this seed.
     pub proxies: Option<u64>,
+    /// Daemons are of the build that has failpoints.
+    pub failpoints: bool,
 }
 
 impl Default for Shape {
@@ -44,6 +47,7 @@ impl Default for Shape {
             replicas: 3,
             pgs: 8,
             proxies: None,
+            failpoints: false,
         }
     }
 }
@@ -61,6 +65,8 @@ pub struct Cluster {
     pub sky: Option<Sky>,
     pub proxies: Vec<Proxy>,
     ports: u16,
+    /// Each OSD has a network of its own, when there are namespaces.
+    pub net: Option<Namespaces>,
     pub keep: bool,
 }
 
@@ -83,6 +89,11 @@ fn free_ports() -> Result<u16> {
 impl Cluster {
     /// Makes the folder, formats the devices, starts everything, makes the pool, and waits until all PGs serve.
     pub fn up(base: &Path, name: &str, shape: Shape) -> Result<Cluster> {
+        Cluster::up_within(base, name, shape, None)
+    }
+
+    /// As [`Cluster::up`], with each OSD in its namespace.
+    pub fn up_within(base: &Path, name: &str, shape: Shape, net: Option<Namespaces>) -> Result<Cluster> {
         let dir = base.join(format!("{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
         let ports = free_ports()?;
@@ -100,6 +111,7 @@ impl Cluster {
             sky: None,
             proxies: Vec::new(),
             ports,
+            net,
             keep: false,
         };
         cluster.start_proxies()?;
@@ -145,8 +157,22 @@ impl Cluster {
     }
 
     /// Where others find OSD `n`, or the first meta with 0, when there are proxies.
-    fn proxy_addr(&self, n: u32) -> SocketAddr {
-        local(self.ports + 40 + n as u16)
+    pub fn proxy_addr(&self, n: u32) -> SocketAddr {
+        let hub = self.net.as_ref().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), Namespaces::hub);
+        SocketAddr::new(hub, self.ports + 40 + n as u16)
+    }
+
+    /// An address of OSD `n`'s own.
+    fn osd_at(&self, n: u32, port: u16) -> SocketAddr {
+        let ip = self.net.as_ref().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |net| net.osd(n));
+        SocketAddr::new(ip, port)
+    }
+
+    fn daemon(&self) -> Result<PathBuf> {
+        if !self.shape.failpoints {
+            return binary();
+        }
+        binary_with_failpoints()?.context("the build with failpoints is missing")
     }
 
     /// The metas as daemons and clients find them.
@@ -182,7 +208,7 @@ impl Cluster {
         if self.shape.etcd {
             args.extend(["--etcd".to_owned(), format!("http://127.0.0.1:{}", self.ports)]);
         }
-        Ok(Spec { log: self.dir.join(format!("{name}.log")), program: binary()?, args, name })
+        Ok(Spec { log: self.dir.join(format!("{name}.log")), program: self.daemon()?, args, name })
     }
 
     fn add_osd(&mut self, n: u32) -> Result<()> {
@@ -208,7 +234,12 @@ impl Cluster {
         if self.sky.is_some() {
             args.push(format!("--advertise={}", self.proxy_addr(n)));
         }
-        Ok(Spec { log: self.dir.join(format!("{name}.log")), program: binary()?, args, name })
+        let mut program = self.daemon()?;
+        if let Some(net) = &self.net {
+            let inside = std::mem::replace(&mut program, PathBuf::from("nsenter"));
+            args.splice(0..0, net.enter(n).into_iter().chain([inside.display().to_string()]));
+        }
+        Ok(Spec { log: self.dir.join(format!("{name}.log")), program, args, name })
     }
 
     pub fn meta_addr(&self, i: u32) -> SocketAddr {
@@ -220,11 +251,11 @@ impl Cluster {
     }
 
     pub fn osd_addr(&self, n: u32) -> SocketAddr {
-        local(self.ports + 20 + 2 * n as u16)
+        self.osd_at(n, self.ports + 20 + 2 * n as u16)
     }
 
     pub fn osd_http(&self, n: u32) -> SocketAddr {
-        local(self.ports + 21 + 2 * n as u16)
+        self.osd_at(n, self.ports + 21 + 2 * n as u16)
     }
 
     /// Where a door may listen on TCP.

@@ -49,10 +49,10 @@ fn run(args: &[String]) -> Result<bool> {
     if let [first, args @ ..] = args
         && first == "chaos"
     {
-        let (settings, seconds, silence) = parse_chaos(args)?;
+        let (settings, seconds) = parse_chaos(args)?;
         std::fs::create_dir_all(&settings.base)?;
         let Settings { base, seed, keep, .. } = settings;
-        return testkit::chaos::run(&ChaosConfig { base, seed, seconds, keep, silence });
+        return testkit::chaos::run(&ChaosConfig { base, seed, seconds, keep });
     }
     let (settings, names) = parse(args)?;
     std::fs::create_dir_all(&settings.base)?;
@@ -68,18 +68,14 @@ fn run(args: &[String]) -> Result<bool> {
     Ok(report::table(&outcomes))
 }
 
-/// Flags behind `chaos`: those of all, how long in `--minutes` or `--seconds`, and whether `--silence` may happen.
-fn parse_chaos(args: &[String]) -> Result<(Settings, u64, bool)> {
-    let (mut rest, mut seconds, mut silence) = (Vec::new(), 600, false);
+/// Flags behind `chaos`: those of all, and how long in `--minutes` or `--seconds`.
+fn parse_chaos(args: &[String]) -> Result<(Settings, u64)> {
+    let (mut rest, mut seconds) = (Vec::new(), 600);
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         let unit = match arg.as_str() {
             "--minutes" => 60,
             "--seconds" => 1,
-            "--silence" => {
-                silence = true;
-                continue;
-            }
             _ => {
                 rest.push(arg.clone());
                 continue;
@@ -92,7 +88,7 @@ fn parse_chaos(args: &[String]) -> Result<(Settings, u64, bool)> {
     if let Some(name) = names.first() {
         bail!("`chaos` runs no scenario, but `{name}` is one");
     }
-    Ok((settings, seconds, silence))
+    Ok((settings, seconds))
 }
 
 fn parse(args: &[String]) -> Result<(Settings, Vec<String>)> {

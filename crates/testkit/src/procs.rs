@@ -21,12 +21,14 @@ pub struct Spec {
 #[derive(Debug)]
 pub struct Proc {
     pub spec: Spec,
+    /// What its environment has beside this process's, from the next start on.
+    pub env: Vec<(&'static str, String)>,
     child: Option<Child>,
 }
 
 impl Proc {
     pub fn new(spec: Spec) -> Proc {
-        Proc { spec, child: None }
+        Proc { spec, env: Vec::new(), child: None }
     }
 
     /// Starts it; it is not necessarily ready.
@@ -48,6 +50,7 @@ impl Proc {
             .args(["--pdeathsig", "KILL", "--"])
             .arg(&self.spec.program)
             .args(&self.spec.args)
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(out)
             .stderr(log)

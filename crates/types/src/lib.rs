@@ -9,6 +9,7 @@ pub mod codes;
 pub mod control;
 pub mod crc;
 pub mod errno;
+pub mod failpoint;
 pub mod ids;
 pub mod iobuf;
 pub mod limits;

@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: the rules of the house, as a test. Each rule gives a list of faults; all are printed.
 
 mod determinism;
+mod failpoints;
 mod files;
 mod functions;
 mod planted;
@@ -18,6 +19,7 @@ pub fn run() -> Result<()> {
     faults.extend(functions::check(&sources)?);
     faults.extend(determinism::check(&sources));
     faults.extend(planted::check(&sources)?);
+    faults.extend(failpoints::check(&sources)?);
     for fault in &faults {
         eprintln!("tidy: {fault}");
     }

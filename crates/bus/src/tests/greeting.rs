@@ -32,7 +32,7 @@ fn the_osd_with_the_higher_id_dials_and_both_come_up() {
     };
     up(&mut net, one, 2);
     up(&mut net, two, 1);
-    net.pass(Duration::from_secs(10));
+    net.pass(Duration::from_secs(2));
     assert_eq!(net.dials.len(), 1, "a link that is up was dialled again");
     assert_eq!(net.said(one), []);
 }

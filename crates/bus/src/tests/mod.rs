@@ -7,4 +7,5 @@ mod links;
 mod make;
 mod net;
 mod order;
+mod silence;
 mod worlds;

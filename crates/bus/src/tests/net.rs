@@ -25,6 +25,8 @@ pub struct End {
     cut: bool,
     /// A send whose completion is held back.
     held: Option<Token>,
+    /// Bytes on their way to this end vanish.
+    deaf: bool,
 }
 
 pub struct Node {
@@ -172,7 +174,15 @@ impl Net {
 
     fn connect(&mut self, node: usize, at: SocketAddr) -> Option<usize> {
         let server = *self.listening.get(&at)?;
-        let end = |node| End { node, arrived: VecDeque::new(), recv: None, closed: false, cut: false, held: None };
+        let end = |node| End {
+            node,
+            arrived: VecDeque::new(),
+            recv: None,
+            closed: false,
+            cut: false,
+            held: None,
+            deaf: false,
+        };
         self.ends.push(end(node));
         self.ends.push(end(server));
         let slot = (self.ends.len() - 1) as u32;
@@ -206,7 +216,7 @@ impl Net {
             Op::Send { token, conn, bufs } => {
                 let at = conn.slot as usize;
                 assert!(self.ends[at].held.is_none() && !self.ends[at].closed, "a second send, or one after close");
-                if !self.ends[at ^ 1].closed {
+                if !self.ends[at ^ 1].closed && !self.ends[at ^ 1].deaf {
                     let bytes = bufs.iter().flat_map(|b| b.iter().copied());
                     self.ends[at ^ 1].arrived.extend(bytes);
                 }
@@ -242,6 +252,21 @@ impl Net {
     pub fn cut(&mut self, at: usize) {
         self.ends[at].cut = true;
         self.ends[at ^ 1].cut = true;
+    }
+
+    /// Bytes on their way to this end vanish from now on, and nobody is told.
+    pub fn swallow(&mut self, at: usize) {
+        self.ends[at].deaf = true;
+    }
+
+    /// The link of a node's only client.
+    pub fn client_link(&mut self, node: usize) -> LinkId {
+        self.bus(node)
+            .peers
+            .iter()
+            .find(|(peer, _)| matches!(peer, Peer::Client(_)))
+            .map(|(_, link)| *link)
+            .expect("a client")
     }
 
     /// Bytes from a node played by hand.

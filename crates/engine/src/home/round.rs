@@ -15,6 +15,7 @@ use env::{DiskError, Op};
 use layout::checkpoint::{Checkpoint, DECISION_LEN_MAX, ReplicaRecord, decision_pages};
 use layout::home::{CRCS_PER_PAGE, DIR_ENTRIES};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use types::failpoint::{Point, pass};
 use types::planted::{Bug, on};
 use types::units::BLOCKS_PER_AU;
 use types::{ChunkKey, IoBuf, ReplicaId, Time, VolumeId};
@@ -290,6 +291,7 @@ impl Home {
         let run = self.running();
         assert_eq!((run.phase, run.ops_in_flight, run.bytes_in_flight), (Phase::Writing, 0, 0));
         run.phase = Phase::Flushing;
+        pass(Point::HomeWritten);
         if !self.needs_flush() || on(Bug::HomeWithoutFlush) {
             self.round_ready(out);
             return;
@@ -311,6 +313,7 @@ impl Home {
         let run = self.running();
         assert_eq!(run.phase, Phase::Flushing, "a round is ready once");
         run.phase = Phase::Ready;
+        pass(if run.installs.is_empty() { Point::HomeFlushed } else { Point::InstallFlushed });
         let replicas = self.replicas.values().map(|r| ReplicaRecord {
             replica: r.state.decision.replica,
             index: r.state.decision.index,

@@ -10,6 +10,7 @@ use super::sys::SockAddr;
 use crate::op::{ConnId, DiskError, EnvError, NetError, Token};
 use io_uring::{opcode, squeue, types as uring};
 use std::os::fd::{OwnedFd, RawFd};
+use types::failpoint::{self, Point};
 use types::{IoBuf, IoBufMut};
 
 /// Most iovecs that the kernel takes at once.
@@ -242,7 +243,10 @@ impl Flight {
                 cursor.advance(bufs, moved);
                 match (cursor.left, *flush) {
                     (0, false) => Step::Done(0),
-                    (0, true) if self.sync_result == -libc::ECANCELED => Step::Again,
+                    (0, true) if self.sync_result == -libc::ECANCELED => {
+                        failpoint::pass(Point::LogWritten);
+                        Step::Again
+                    }
                     (0, true) => Step::Done(-self.sync_result.min(0)),
                     _ if moved == 0 => Step::Done(libc::EIO),
                     _ => Step::Again,
@@ -329,6 +333,11 @@ impl Flight {
                 (opcode::Writev::new(fd, vectors.iov.as_ptr(), vectors.iov.len() as u32).offset(at).build(), all)
             }
         };
+        if *flush && all && failpoint::is_armed(Point::LogWritten) {
+            // Apart, so that there is a moment between the two; `step` then asks for the flush.
+            self.sync_result = -libc::ECANCELED;
+            return ring.push(&write.user_data(data));
+        }
         if !(*flush && all) {
             return ring.push(&write.user_data(data));
         }

@@ -2,6 +2,7 @@
 
 mod etcd;
 mod fake;
+mod silence;
 
 use api::{AdminClient, AdminError, client_link};
 use control::admin::{AdminAnswer, AdminAsk, PoolCreate, VolumeView};

@@ -5,6 +5,7 @@ use super::{INSTALL_MAX, RECEIVERS_MAX};
 use crate::node::Osd;
 use crate::pgs::State;
 use bus::LinkId;
+use types::failpoint::{Point, pass};
 use types::store::{DecisionState, Recovered};
 use types::{OsdId, PgId, ReplicaId};
 use wire::{StreamAbort, StreamBody, StreamMsg};
@@ -88,6 +89,7 @@ impl Osd {
     pub(crate) fn piece_staged(&mut self, token: u64) {
         let Some((pg, id, seq)) = self.streams.staging.remove(&token) else { return };
         if let Some(receiver) = self.streams.receivers.get_mut(&pg).filter(|r| r.id == id) {
+            pass(Point::PieceStaged);
             receiver.staged(seq);
             self.stage_pieces(pg);
         }

@@ -5,6 +5,8 @@
 //!
 //! Invariant: after [`Storm::heal`] nothing is cut, stopped, slow or down.
 
+use super::netns::Loss;
+use super::points::Who;
 use super::proxy::{Effect, End, Rule, RuleId};
 use super::{Storm, volume::Volume};
 use anyhow::Result;
@@ -31,10 +33,14 @@ pub enum Kind {
     MetaDelay,
     MetaCut,
     MetaReset,
+    NetCut,
+    NetLoss,
     KillOsd,
     TermOsd,
     KillMeta,
     KillAll,
+    FailOsd,
+    FailMeta,
     KillClient,
     Steal,
     StopOsd,
@@ -59,10 +65,14 @@ impl Kind {
         Kind::MetaDelay,
         Kind::MetaCut,
         Kind::MetaReset,
+        Kind::NetCut,
+        Kind::NetLoss,
         Kind::KillOsd,
         Kind::TermOsd,
         Kind::KillMeta,
         Kind::KillAll,
+        Kind::FailOsd,
+        Kind::FailMeta,
         Kind::KillClient,
         Kind::Steal,
         Kind::StopOsd,
@@ -88,10 +98,14 @@ impl Kind {
             Kind::MetaDelay => "meta far away",
             Kind::MetaCut => "meta cut off",
             Kind::MetaReset => "connections to meta end",
+            Kind::NetCut => "packets dropped one way (nftables)",
+            Kind::NetLoss => "some packets dropped one way (nftables)",
             Kind::KillOsd => "kill -9 of an OSD",
             Kind::TermOsd => "SIGTERM of an OSD",
             Kind::KillMeta => "kill -9 of meta",
             Kind::KillAll => "kill -9 of all daemons at once",
+            Kind::FailOsd => "an OSD dies at a failpoint",
+            Kind::FailMeta => "meta dies at a failpoint",
             Kind::KillClient => "kill -9 of a client",
             Kind::Steal => "a second writer steals",
             Kind::StopOsd => "SIGSTOP of an OSD",
@@ -126,6 +140,9 @@ pub(super) enum Undo {
     /// Of the volume, the client that was stopped: by its pid.
     ContClient(u32),
     Fast(u32),
+    HealNet(u32),
+    /// Who has not died by then is started without a failpoint.
+    Disarm(Who),
 }
 
 /// A fault that goes on.
@@ -145,7 +162,10 @@ impl Storm {
         let kind = kinds[self.rng.below(kinds.len() as u64) as usize];
         let now = self.now();
         let Some((undo, ms)) = self.start_fault(kind)? else { return Ok(()) };
-        self.tally.entry(kind).or_default().count += 1;
+        // One that was armed counts when it has died.
+        if !matches!(undo, Undo::Disarm(_)) {
+            self.tally.entry(kind).or_default().count += 1;
+        }
         self.active.push(Active { kind, from: now, until: now + ms * MS, undo });
         Ok(())
     }
@@ -161,7 +181,10 @@ impl Storm {
             K::Reset | K::HalfClose | K::Silence | K::Flip | K::Duplicate | K::Garbage | K::Reorder | K::MetaReset => {
                 Some(self.blow(kind))
             }
+            K::NetCut | K::NetLoss => self.lose_packets(kind, osd)?,
             K::KillOsd | K::TermOsd | K::StopOsd | K::SlowDisk => self.hurt_osd(kind, osd)?,
+            K::FailOsd => self.arm(Who::Osd(osd))?,
+            K::FailMeta => self.arm(Who::Meta)?,
             K::KillMeta if self.cluster.metas[0].pid().is_some() => {
                 self.cluster.metas[0].kill();
                 Some((Undo::StartMeta, self.rng.between(0, 2500)))
@@ -239,6 +262,16 @@ impl Storm {
         (self.rules([Rule { from: ends.0, to: ends.1, effect, times }]), 1000)
     }
 
+    /// One OSD's packets go, all or some, one way; `None` while another such fault lasts there.
+    fn lose_packets(&mut self, kind: Kind, osd: u32) -> Result<Option<(Undo, u64)>> {
+        let busy = self.active.iter().any(|fault| matches!(fault.undo, Undo::HealNet(n) if n == osd));
+        let dials: Vec<u16> = (0..osd).map(|n| self.cluster.proxy_addr(n).port()).collect();
+        let Some(net) = self.cluster.net.as_ref().filter(|_| !busy) else { return Ok(None) };
+        let percent = if kind == Kind::NetCut { 100 } else { self.rng.between(5, 40) as u8 };
+        net.lose(osd, Loss::draw(&mut self.rng, &dials, percent))?;
+        Ok(Some((Undo::HealNet(osd), self.rng.between(200, 5000))))
+    }
+
     fn hurt_osd(&mut self, kind: Kind, osd: u32) -> Result<Option<(Undo, u64)>> {
         if self.cluster.osd(osd).pid().is_none() {
             return Ok(None);
@@ -303,8 +336,11 @@ impl Storm {
             std::mem::take(&mut self.active).into_iter().partition(|fault| all || fault.until <= now);
         self.active = rest;
         for fault in due {
+            let counted = !matches!(fault.undo, Undo::Disarm(_));
             self.undo(fault.undo)?;
-            self.past.push((fault.kind, fault.from, self.now()));
+            if counted {
+                self.past.push((fault.kind, fault.from, self.now()));
+            }
         }
         Ok(())
     }
@@ -318,6 +354,12 @@ impl Storm {
             }
             Undo::StartOsd(osd) => self.start_osd(osd)?,
             Undo::StartMeta => self.start_meta()?,
+            Undo::Disarm(who) => self.disarm(who)?,
+            Undo::HealNet(osd) => {
+                if let Some(net) = &self.cluster.net {
+                    net.heal(osd)?;
+                }
+            }
             Undo::StartAll => {
                 self.start_meta()?;
                 for osd in 1..=self.cluster.shape.osds {

@@ -1,6 +1,7 @@
 //! `make chaos`: real processes in a storm of faults, under one seed, and a judge over what clients were told.
 //!
-//! Every process reaches every other through a [`proxy`]. A round draws which kinds of [`faults`] may happen,
+//! Every process reaches every other through a [`proxy`]; each OSD has a network of its own where the machine permits
+//! ([`netns`]), and daemons of a build with failpoints die at named moments ([`points`]). A round draws which kinds of [`faults`] may happen,
 //! lets clients work on fresh volumes meanwhile, then lets everything heal; then every request must be
 //! answered, every PG whole, every replica equal, and the [`history`] linearizable: no acknowledged write
 //! lost, nothing stale read, nothing of a fenced writer landed.
@@ -11,18 +12,24 @@
 pub mod client;
 mod faults;
 pub mod history;
+pub mod netns;
+mod points;
 pub mod proxy;
 mod report;
 mod rot;
 mod slow;
+mod streams;
 mod volume;
 
+use crate::basalt::binary_with_failpoints;
 use crate::clock;
 use crate::cluster::{Cluster, Shape};
 use anyhow::{Context, Result};
 use env::Env;
 use env::real::{RealConfig, RealEnv};
 use faults::{Active, Kind};
+use netns::Namespaces;
+use points::{Points, Who};
 use report::Tally;
 use slow::SlowDisks;
 use std::collections::BTreeMap;
@@ -32,6 +39,9 @@ use types::rng::Rng;
 use volume::Volume;
 
 const VOLUMES: usize = 2;
+const OSDS: u32 = 3;
+/// Lengths of an OSD's log, in MiB: a small one is destaged every few seconds, and falls short sooner.
+const LOG_MIB: [u64; 3] = [32, 64, 256];
 /// How long a round's storm lasts, in milliseconds.
 const ROUND_MS: (u64, u64) = (8_000, 16_000);
 /// Between two faults, in milliseconds.
@@ -47,8 +57,6 @@ pub struct ChaosConfig {
     pub seed: u64,
     pub seconds: u64,
     pub keep: bool,
-    /// Connections may fall silent for good, too; see the known issues.
-    pub silence: bool,
 }
 
 /// A cluster and what is being done to it.
@@ -63,6 +71,7 @@ pub(crate) struct Storm {
     /// Faults of this round that are over: kind, from, to.
     past: Vec<(Kind, u64, u64)>,
     tally: BTreeMap<Kind, Tally>,
+    points: Points,
     env: RealEnv,
     /// When this round's storm is over.
     end: u64,
@@ -70,36 +79,9 @@ pub(crate) struct Storm {
 
 /// Runs a storm of so many seconds; gives whether nothing was found.
 pub fn run(config: &ChaosConfig) -> Result<bool> {
-    let shape = Shape { proxies: Some(config.seed), ..Shape::default() };
-    let mut cluster = Cluster::up(&config.base, "chaos", shape)?;
-    let slow = SlowDisks::set_up(&mut cluster);
-    match &slow {
-        Ok(_) => println!("slow disks: loop devices, limited by a control group"),
-        Err(why) => println!("SKIPPED: slow disks: {why:#}"),
-    }
-    println!("SKIPPED: nftables cuts between network namespaces: the proxies cut one way instead");
-    let mut without = Vec::new();
-    if slow.is_err() {
-        without.push(Kind::SlowDisk);
-    }
-    if !config.silence {
-        without.push(Kind::Silence);
-        println!("SKIPPED: connections that fall silent for good (known issue; --silence does it)");
-    }
-    let mut storm = Storm {
-        cluster,
-        volumes: Vec::new(),
-        rng: Rng::new(config.seed),
-        slow: slow.ok(),
-        without,
-        active: Vec::new(),
-        past: Vec::new(),
-        tally: BTreeMap::new(),
-        env: RealEnv::new(RealConfig::default())?,
-        end: 0,
-    };
-    storm.cluster.basalt.wait_healthy(HEAL_MAX)?;
     let mut summary = report::Summary::default();
+    let mut storm = gather(config, &mut summary)?;
+    storm.cluster.basalt.wait_healthy(HEAL_MAX)?;
     let start = clock::now();
     while start.elapsed().as_secs() < config.seconds {
         let left = Duration::from_secs(config.seconds).saturating_sub(start.elapsed());
@@ -114,6 +96,11 @@ pub fn run(config: &ChaosConfig) -> Result<bool> {
         }
     }
     if summary.faults.is_empty()
+        && let Err(error) = streams::run(&mut storm, &mut summary)
+    {
+        summary.faults.push(format!("streams: {error:#}"));
+    }
+    if summary.faults.is_empty()
         && let Err(error) = rot::run(&mut storm, &mut summary)
     {
         summary.faults.push(format!("bit rot: {error:#}"));
@@ -121,7 +108,45 @@ pub fn run(config: &ChaosConfig) -> Result<bool> {
     summary.faults.extend(storm.cluster.panics());
     summary.pieces = storm.cluster.sky.as_ref().map_or((0, 0), proxy::Sky::struck);
     storm.cluster.keep = config.keep && !summary.faults.is_empty();
-    Ok(summary.print(config.seed, &storm.tally))
+    Ok(summary.print(config.seed, &storm.tally, &storm.points))
+}
+
+/// A cluster with everything that this machine lets us do to it; what it does not is said in the table.
+fn gather(config: &ChaosConfig, summary: &mut report::Summary) -> Result<Storm> {
+    let mut rng = Rng::new(config.seed);
+    let net = Namespaces::set_up(OSDS);
+    let failpoints = binary_with_failpoints()?.is_some();
+    let log_bytes = LOG_MIB[rng.below(LOG_MIB.len() as u64) as usize] << 20;
+    let shape = Shape { osds: OSDS, log_bytes, proxies: Some(config.seed), failpoints, ..Shape::default() };
+    let mut missing = Vec::new();
+    if let Err(why) = &net {
+        missing.extend([Kind::NetCut, Kind::NetLoss].map(|kind| (kind, format!("{why:#}"))));
+    }
+    if !failpoints {
+        let why = "no basalt-failpoints beside this program (make chaos builds it)";
+        missing.extend([Kind::FailOsd, Kind::FailMeta].map(|kind| (kind, why.to_owned())));
+    }
+    let mut cluster = Cluster::up_within(&config.base, "chaos", shape, net.ok())?;
+    let slow = SlowDisks::set_up(&mut cluster);
+    if let Err(why) = &slow {
+        missing.push((Kind::SlowDisk, format!("{why:#}")));
+    }
+    missing.iter().for_each(|(kind, why)| println!("not available here: {}: {why}", kind.words()));
+    let without = missing.iter().map(|(kind, _)| *kind).collect();
+    summary.missing = missing;
+    Ok(Storm {
+        cluster,
+        volumes: Vec::new(),
+        rng,
+        slow: slow.ok(),
+        without,
+        active: Vec::new(),
+        past: Vec::new(),
+        tally: BTreeMap::new(),
+        points: Points::default(),
+        env: RealEnv::new(RealConfig::default())?,
+        end: 0,
+    })
 }
 
 impl Storm {
@@ -136,18 +161,14 @@ impl Storm {
     }
 
     fn start_osd(&mut self, osd: u32) -> Result<()> {
-        let proc = self.cluster.osd(osd);
-        if proc.pid().is_some() {
+        if self.cluster.osd(osd).pid().is_some() {
             return Ok(());
         }
-        proc.start()?;
-        let pid = proc.pid();
-        self.slow.as_ref().map_or(Ok(()), |disks| disks.enter(osd, pid))
+        self.start(Who::Osd(osd), None)
     }
 
     fn start_meta(&mut self) -> Result<()> {
-        let meta = &mut self.cluster.metas[0];
-        if meta.pid().is_some() { Ok(()) } else { meta.start() }
+        if self.cluster.metas[0].pid().is_some() { Ok(()) } else { self.start(Who::Meta, None) }
     }
 
     fn round(&mut self, round: u32, left: Duration, summary: &mut report::Summary) -> Result<()> {
@@ -203,9 +224,11 @@ impl Storm {
 
     /// Nobody may have ended who was not killed.
     fn look(&mut self) -> Result<()> {
-        for proc in self.cluster.metas.iter_mut().chain(&mut self.cluster.osds) {
-            if proc.pid().is_some() {
-                proc.must_live().context("in the storm")?;
+        for who in (1..=self.cluster.shape.osds).map(Who::Osd).chain([Who::Meta]) {
+            if self.points.is_armed(who) {
+                self.bury(who)?;
+            } else if self.proc(who).pid().is_some() {
+                self.proc(who).must_live().context("in the storm")?;
             }
         }
         for n in 0..self.volumes.len() {
@@ -218,7 +241,10 @@ impl Storm {
     }
 
     fn heal(&mut self) -> Result<()> {
-        self.expire(true)?;
+        // A daemon that dies of a failpoint meanwhile is one more.
+        while !self.active.is_empty() {
+            self.expire(true)?;
+        }
         if let Some(sky) = &self.cluster.sky {
             sky.clear();
         }
@@ -232,6 +258,7 @@ impl Storm {
             summary.requests += verdict.requests;
             summary.sector_operations += verdict.sector_operations;
             summary.unanswered_writes += verdict.unanswered_writes;
+            summary.violations += verdict.violations.len();
             summary.faults.extend(verdict.violations.iter().map(|what| format!("{}: {what}", volume.name)));
             for (kind, begin, end) in &self.past {
                 let gap = Duration::from_nanos(volume.history.longest_gap((*begin).max(from), *end));

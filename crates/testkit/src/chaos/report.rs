@@ -1,6 +1,7 @@
 //! What a storm was, and what came of it.
 
 use super::faults::Kind;
+use super::points::Points;
 use crate::report::spread;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,19 +25,36 @@ pub struct Summary {
     pub pieces: (u64, u64),
     /// From the end of the faults until every client had its answers and every PG was whole.
     pub healed: Vec<Duration>,
+    /// Kinds that this machine or build cannot do, and why.
+    pub missing: Vec<(Kind, String)>,
+    /// Bits flipped on a device while its OSD was down, and while it ran.
+    pub stopped_flips: u64,
+    pub live_flips: u64,
+    /// What the judge of histories found, of all faults.
+    pub violations: usize,
     pub notes: Vec<String>,
     pub faults: Vec<String>,
 }
 
 impl Summary {
     /// Prints it; gives whether nothing was found.
-    pub fn print(&self, seed: u64, tally: &BTreeMap<Kind, Tally>) -> bool {
+    pub fn print(&self, seed: u64, tally: &BTreeMap<Kind, Tally>, points: &Points) -> bool {
         println!("\n{:<46} {:>6}  longest gap on a volume meanwhile", "fault", "times");
-        for (kind, of) in tally {
-            println!("{:<46} {:>6}  {} ms", kind.words(), of.count, of.longest_gap.as_millis());
+        for kind in Kind::ALL {
+            let missing = self.missing.iter().find(|(of, _)| of == kind);
+            match (tally.get(kind), missing) {
+                (Some(of), _) => {
+                    println!("{:<46} {:>6}  {} ms", kind.words(), of.count, of.longest_gap.as_millis());
+                }
+                (None, Some((_, why))) => println!("{:<46} {:>6}  not available here: {why}", kind.words(), "-"),
+                (None, None) => println!("{:<46} {:>6}", kind.words(), 0),
+            }
         }
-        let total: u64 = tally.values().map(|of| of.count).sum();
+        println!("{:<46} {:>6}", "a bit flipped on a stopped OSD's device", self.stopped_flips);
+        println!("{:<46} {:>6}", "a bit flipped on a running OSD's device", self.live_flips);
+        let total = tally.values().map(|of| of.count).sum::<u64>() + self.stopped_flips + self.live_flips;
         println!("{:<46} {total:>6}  (faults overlap: a gap counts for each of them)", "together");
+        points.print();
         println!("pieces of streams touched: {}, of which made wrong: {}", self.pieces.0, self.pieces.1);
         println!("healed after the storm, least/median/most: {}", spread(&self.healed));
         self.notes.iter().for_each(|note| println!("{note}"));
@@ -47,6 +65,12 @@ impl Summary {
         self.faults.iter().for_each(|fault| println!("FAULT: {fault}"));
         if self.faults.is_empty() {
             println!("0 lost writes, 0 stale reads, all replicas equal after every round");
+        } else {
+            println!(
+                "FAILED: {} writes lost, or reads stale or wrong; {} faults in all",
+                self.violations,
+                self.faults.len()
+            );
         }
         self.faults.is_empty()
     }

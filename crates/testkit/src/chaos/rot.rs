@@ -30,16 +30,16 @@ pub(super) fn run(storm: &mut Storm, summary: &mut Summary) -> Result<()> {
     wait_home(&storm.cluster, volume)?;
     let osd = 1 + storm.rng.below(u64::from(storm.cluster.shape.osds)) as u32;
     storm.cluster.osd(osd).kill();
-    flip(storm, osd, volume)?;
+    summary.stopped_flips += flip(storm, osd, volume)?;
     storm.start_osd(osd)?;
     read(&mut session, "with blocks that rotted while the OSD was down")?;
-    flip(storm, osd, volume)?;
+    summary.live_flips += flip(storm, osd, volume)?;
     read(&mut session, "with blocks that rotted while the OSD ran")?;
     session.close()?;
     let out = storm.cluster.basalt.output(&["pg", "verify", "--deep"])?;
     let text = String::from_utf8_lossy(&out.stdout);
     let last = text.lines().last().unwrap_or("").to_owned();
-    let blocks = 2 * BLOCKS as u64 * CHUNKS;
+    let blocks = summary.stopped_flips + summary.live_flips;
     summary.notes.push(format!("bit rot: {blocks} blocks on osd.{osd}; every read was right; pg verify: {last}"));
     if last.contains("differ in") {
         bail!("rot made replicas differ: {text}");
@@ -47,16 +47,18 @@ pub(super) fn run(storm: &mut Storm, summary: &mut Summary) -> Result<()> {
     Ok(())
 }
 
-/// Flips a bit in some blocks of each chunk.
-fn flip(storm: &mut Storm, osd: u32, volume: VolumeId) -> Result<()> {
+/// Flips a bit in some blocks of each chunk. Gives how many.
+fn flip(storm: &mut Storm, osd: u32, volume: VolumeId) -> Result<u64> {
+    let mut flips = 0;
     let device = Device::open(&storm.cluster.device(osd))?;
     for index in 0..CHUNKS as u32 {
         let place = device.find(ChunkKey { volume, index }).context("it was destaged")?;
         for _ in 0..BLOCKS {
             device.harm(&place, storm.rng.below(256) as usize, Harm::Rotten)?;
+            flips += 1;
         }
     }
-    Ok(())
+    Ok(flips)
 }
 
 fn read(session: &mut Session, when: &str) -> Result<()> {

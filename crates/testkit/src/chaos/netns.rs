@@ -1,0 +1,198 @@
+//! A network namespace for each OSD, and nftables in it: packets are lost for real, one way, under a live TCP.
+//!
+//! Every namespace hangs on this one by a pair of virtual ends; the proxies stand at one address (the hub) that all
+//! of them reach. Needs root, iproute2, nftables and a kernel that has both; without them there are none, and the
+//! report says so.
+//!
+//! Invariant: what was set up is taken down again, however the run ends; what a killed run left behind, the next
+//! one takes away.
+
+use anyhow::{Context, Result, bail, ensure};
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::process::Command;
+use types::rng::Rng;
+
+const PREFIX: &str = "basalt-chaos-";
+/// Subnets are 10.NET.x.0/24, x by the process id.
+const NET: u8 = 231;
+/// Addresses of each pair of ends.
+const STEP: u8 = 4;
+const OSDS_MAX: u32 = 50;
+
+/// The namespaces of a cluster's OSDs, by number from 1.
+pub struct Namespaces {
+    net: u8,
+    names: Vec<String>,
+    hub_is_up: bool,
+}
+
+/// Which packets are lost at an OSD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// Those that it sends; otherwise those that come.
+    pub sent: bool,
+    /// Only those of connections that it has dialled to this port.
+    pub port: Option<u16>,
+    /// Of a hundred, drawn by the kernel; 100: all.
+    pub percent: u8,
+}
+
+impl Loss {
+    /// Draws one; `ports` are where OSD `osd` dials to.
+    pub fn draw(rng: &mut Rng, ports: &[u16], percent: u8) -> Loss {
+        let sent = rng.chance(1, 2);
+        let port = rng.chance(1, 2).then(|| ports[rng.below(ports.len() as u64) as usize]);
+        Loss { sent, port, percent }
+    }
+
+    /// Chain and rule, as `nft` takes them.
+    fn rule(self) -> Vec<String> {
+        let chain = if self.sent { "sent" } else { "came" };
+        let mut words: Vec<String> = ["add", "rule", "inet", "chaos", chain].map(str::to_owned).to_vec();
+        if let Some(port) = self.port {
+            let side = if self.sent { "dport" } else { "sport" };
+            words.extend(["tcp".to_owned(), side.to_owned(), port.to_string()]);
+        }
+        if self.percent < 100 {
+            words.extend(["numgen", "random", "mod", "100", "<"].map(str::to_owned));
+            words.push(self.percent.to_string());
+        }
+        words.push("drop".to_owned());
+        words
+    }
+}
+
+fn sh(words: &[&str]) -> Result<String> {
+    let out = Command::new(words[0]).args(&words[1..]).output().with_context(|| words[0].to_owned())?;
+    if !out.status.success() {
+        bail!("{}: {}", words.join(" "), String::from_utf8_lossy(&out.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())
+}
+
+/// Namespaces of runs that were killed.
+fn sweep() -> Result<()> {
+    for line in sh(&["ip", "netns", "list"])?.lines() {
+        let name = line.split_whitespace().next().unwrap_or("");
+        let pid = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        if pid.is_some_and(|pid| !PathBuf::from("/proc").join(pid).exists()) {
+            let _ = sh(&["ip", "netns", "del", name]);
+        }
+    }
+    Ok(())
+}
+
+impl Namespaces {
+    /// Makes one for each OSD.
+    ///
+    /// # Errors
+    /// What this machine lacks; then nothing is left behind.
+    pub fn set_up(osds: u32) -> Result<Namespaces> {
+        ensure!(osds <= OSDS_MAX, "{osds} OSDs do not fit one subnet");
+        sweep()?;
+        let pid = std::process::id();
+        let mut this = Namespaces { net: (pid % 256) as u8, names: Vec::new(), hub_is_up: false };
+        let hub = format!("{}/32", this.hub());
+        // Of a run that was killed and had the same subnet; one that lives holds its ends, and the next step fails.
+        let _ = sh(&["ip", "address", "del", &hub, "dev", "lo"]);
+        sh(&["ip", "address", "add", &hub, "dev", "lo"])?;
+        this.hub_is_up = true;
+        for n in 1..=osds {
+            let name = format!("{PREFIX}{pid}-{n}");
+            sh(&["ip", "netns", "add", &name])?;
+            this.names.push(name);
+            this.connect(n).with_context(|| format!("the namespace of osd.{n}"))?;
+        }
+        Ok(this)
+    }
+
+    /// Where everybody finds the proxies.
+    pub fn hub(&self) -> IpAddr {
+        IpAddr::V4(Ipv4Addr::new(10, NET, self.net, 254))
+    }
+
+    /// Where an OSD listens.
+    pub fn osd(&self, n: u32) -> IpAddr {
+        IpAddr::V4(self.end(n, 2))
+    }
+
+    fn end(&self, n: u32, host: u8) -> Ipv4Addr {
+        Ipv4Addr::new(10, NET, self.net, STEP * (n as u8 - 1) + host)
+    }
+
+    /// The words before an OSD's program that put it into its namespace.
+    pub fn enter(&self, n: u32) -> Vec<String> {
+        vec![format!("--net=/run/netns/{}", self.names[n as usize - 1]), "--".to_owned()]
+    }
+
+    fn connect(&self, n: u32) -> Result<()> {
+        let name = &self.names[n as usize - 1];
+        let pid = std::process::id();
+        let (here, there) = (format!("b{pid}h{n}"), format!("b{pid}o{n}"));
+        let (ours, theirs) = (format!("{}/30", self.end(n, 1)), format!("{}/30", self.end(n, 2)));
+        let gateway = self.end(n, 1).to_string();
+        sh(&["ip", "link", "add", &here, "type", "veth", "peer", "name", &there, "netns", name])?;
+        sh(&["ip", "address", "add", &ours, "dev", &here])?;
+        sh(&["ip", "link", "set", &here, "up"])?;
+        let inside = |words: &[&str]| sh(&[&["ip", "netns", "exec", name][..], words].concat());
+        inside(&["ip", "link", "set", "lo", "up"])?;
+        inside(&["ip", "address", "add", &theirs, "dev", &there])?;
+        inside(&["ip", "link", "set", &there, "up"])?;
+        inside(&["ip", "route", "add", "default", "via", &gateway])?;
+        inside(&["nft", "add", "table", "inet", "chaos"])?;
+        for (chain, hook) in [("came", "input"), ("sent", "output")] {
+            let hook = format!("{{ type filter hook {hook} priority 0 ; }}");
+            inside(&["nft", "add", "chain", "inet", "chaos", chain, &hook])?;
+        }
+        // Whether the kernel can draw is seen here, not in the storm.
+        self.lose(n, Loss { sent: true, port: Some(1), percent: 1 })?;
+        self.heal(n)
+    }
+
+    fn nft(&self, n: u32, words: &[&str]) -> Result<String> {
+        sh(&[&["ip", "netns", "exec", &self.names[n as usize - 1], "nft"][..], words].concat())
+    }
+
+    /// Packets of an OSD are lost from now on.
+    pub fn lose(&self, n: u32, loss: Loss) -> Result<()> {
+        let rule = loss.rule();
+        let words: Vec<&str> = rule.iter().map(String::as_str).collect();
+        self.nft(n, &words).map(drop)
+    }
+
+    /// All packets of an OSD pass again.
+    pub fn heal(&self, n: u32) -> Result<()> {
+        for chain in ["came", "sent"] {
+            self.nft(n, &["flush", "chain", "inet", "chaos", chain])?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        // The ends on this side go with them.
+        for name in &self.names {
+            let _ = sh(&["ip", "netns", "del", name]);
+        }
+        if self.hub_is_up {
+            let _ = sh(&["ip", "address", "del", &format!("{}/32", self.hub()), "dev", "lo"]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_is_one_way_and_of_one_dialled_port_when_it_says_so() {
+        let all = Loss { sent: false, port: None, percent: 100 };
+        assert_eq!(all.rule().join(" "), "add rule inet chaos came drop");
+        let some = Loss { sent: true, port: Some(7), percent: 20 };
+        assert_eq!(some.rule().join(" "), "add rule inet chaos sent tcp dport 7 numgen random mod 100 < 20 drop");
+        let back = Loss { sent: false, port: Some(7), percent: 100 };
+        assert_eq!(back.rule().join(" "), "add rule inet chaos came tcp sport 7 drop");
+    }
+}
