@@ -74,12 +74,19 @@ fn count(out: &str) -> (u64, u64) {
         .fold((0, 0), |(p, f), line| (p + field(line, " passed"), f + field(line, " failed")))
 }
 
+/// How cargo builds what runs seeds: the `sim` profile pays when they run for longer than it takes to build.
+const BRIEFLY: &[&str] = &["--profile", "dev"];
+const FOR_LONG: &[&str] = &["--profile", "sim"];
+
 /// Runs the simulator with these arguments.
 pub fn simulate(args: &[String]) -> Result<()> {
     if !sh::root().join("crates/sim").exists() {
         bail!("there is no simulator in this tree");
     }
-    let mut all = vec!["run", "--quiet", "--package", "sim", "--"];
+    let for_long = args.iter().any(|arg| arg == "--ledger" || arg.starts_with("--minutes"));
+    let mut all = vec!["run", "--quiet", "--package", "sim", "--bin", "sim"];
+    all.extend(if for_long { FOR_LONG } else { BRIEFLY });
+    all.push("--");
     all.extend(args.iter().map(String::as_str));
     sh::run("cargo", &all)?;
     add_counts("sim", 1, 0)
@@ -94,9 +101,15 @@ const PLANTED_HEAD: &str = "# Planted bugs\n\n\
 
 /// Plants bugs and hunts them with these arguments; `--save` writes the table to docs/planted.md.
 pub fn planted(args: &[String]) -> Result<()> {
-    let mut all = vec!["run", "--quiet", "--package", "sim", "--features", "planted", "--bin", "planted", "--"];
+    plant(args, FOR_LONG)
+}
+
+fn plant(args: &[String], build: &[&str]) -> Result<()> {
+    let mut all = vec!["run", "--quiet", "--package", "sim", "--features", "planted", "--bin", "planted"];
+    all.extend(build);
+    all.push("--");
     all.extend(args.iter().map(String::as_str).filter(|arg| *arg != "--save"));
-    if all.len() - 8 == args.len() {
+    if !args.iter().any(|arg| arg == "--save") {
         return sh::run("cargo", &all);
     }
     let (_, commit) = sh::output("git", &["rev-parse", "--short", "HEAD"])?;
@@ -114,7 +127,7 @@ pub fn planted(args: &[String]) -> Result<()> {
 fn plant_few() -> Result<()> {
     let bugs = CI_PLANTED.iter().flat_map(|bug| ["--bug", bug]);
     let args: Vec<String> = bugs.chain(CI_PLANTED_LIMITS.iter().copied()).map(String::from).collect();
-    planted(&args)?;
+    plant(&args, BRIEFLY)?;
     add_counts("planted", CI_PLANTED.len() as u64, 0)
 }
 

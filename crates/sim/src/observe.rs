@@ -20,16 +20,19 @@ pub struct Observers {
 impl Cluster {
     /// Looks at what an OSD's turn has changed.
     pub(crate) fn observe(&mut self, i: usize) {
-        let read_faults = self.read_faults();
         let node = &mut self.osds[i];
         let Some((osd, _)) = &node.running else { return };
-        if *osd.phase() == osd::Phase::Running && node.must_refuse.take() == Some(read_faults) {
-            let what = format!("{} serves a poisoned store, and nobody has vouched for it", node.id);
+        let runs = *osd.phase() == osd::Phase::Running;
+        let must_refuse = if runs { node.must_refuse.take() } else { None };
+        if must_refuse.is_some_and(|faults| faults == self.read_faults()) {
+            let what = format!("{} serves a poisoned store, and nobody has vouched for it", self.osds[i].id);
             self.observers.seen.get_or_insert(what);
         }
         if self.observers.seen.is_some() || self.budget.is_spent() {
             return;
         }
+        let node = &mut self.osds[i];
+        let Some((osd, _)) = &node.running else { return };
         let mut look = || {
             for group in osd.groups_for_tools() {
                 let last = group.last_index();

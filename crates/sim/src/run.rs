@@ -25,6 +25,8 @@ use types::{Index, OsdId, PgId, Time, VolumeId};
 const SETUP: Duration = Duration::from_secs(30);
 /// Steps without a step of time: something turns on the spot.
 const STEPS_AT_ONCE_MAX: u32 = 20_000;
+/// What the buffers of all nodes together leave for the next ones, of each size: fresh memory costs more than its use.
+const SPARE_CLASS_BYTES: usize = 64 << 20;
 /// Steps between two looks at what every node says of itself.
 const STEPS_PER_LOOK: u64 = 64;
 
@@ -64,6 +66,7 @@ pub fn run(seed: u64) -> Report {
 
 /// Runs one seed with some things otherwise than it decided.
 pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
+    types::iobuf::keep_spare(SPARE_CLASS_BYTES);
     let mut rng = Rng::new(seed ^ 0xba5a_17ba_5a17);
     let mut options = Options::draw(&mut rng);
     let mut away = options.replicas >= 3 && rng.chance(1, 6);

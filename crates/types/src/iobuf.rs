@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub const ALIGN: usize = 4096;
 /// Regions up to this size are pooled; each size class is a power of two.
 const POOLED_MAX: usize = 2 << 20;
-/// Bytes that one thread's pool keeps for one size class.
+/// Bytes that one thread's pool keeps for one size class, unless [`keep_spare`] was told otherwise.
 const POOL_CLASS_MAX: usize = 8 << 20;
 const CLASSES: usize = (POOLED_MAX / ALIGN).ilog2() as usize + 1;
 
@@ -34,8 +34,21 @@ unsafe impl Send for Region {}
 // SAFETY: as above; shared access is read-only.
 unsafe impl Sync for Region {}
 
+/// Regions without an owner, by size class.
+struct Pool {
+    classes: [Vec<Region>; CLASSES],
+    class_max: usize,
+}
+
 thread_local! {
-    static POOL: RefCell<[Vec<Region>; CLASSES]> = RefCell::new(std::array::from_fn(|_| Vec::new()));
+    static POOL: RefCell<Pool> =
+        RefCell::new(Pool { classes: std::array::from_fn(|_| Vec::new()), class_max: POOL_CLASS_MAX });
+}
+
+/// From now on this thread's pool keeps up to so many bytes for one size class: a thread that plays many nodes
+/// has many buffers.
+pub fn keep_spare(class_bytes: usize) {
+    POOL.with_borrow_mut(|pool| pool.class_max = class_bytes);
 }
 
 /// The pool's class for a capacity, if it is pooled.
@@ -46,7 +59,7 @@ fn class_of(cap: usize) -> Option<usize> {
 impl Region {
     fn take(len: usize) -> Region {
         let cap = if len <= POOLED_MAX { len.max(ALIGN).next_power_of_two() } else { len.next_multiple_of(ALIGN) };
-        let pooled = class_of(cap).and_then(|class| POOL.with_borrow_mut(|pool| pool[class].pop()));
+        let pooled = class_of(cap).and_then(|class| POOL.with_borrow_mut(|pool| pool.classes[class].pop()));
         pooled.unwrap_or_else(|| Region::alloc(cap))
     }
 
@@ -68,8 +81,10 @@ impl Drop for Region {
         if let Some(class) = class_of(self.cap) {
             // An error means that the thread is ending and its pool is gone.
             let pooled = POOL.try_with(|pool| {
-                let spares = &mut pool.borrow_mut()[class];
-                let room = (spares.len() + 1) * self.cap <= POOL_CLASS_MAX;
+                let mut pool = pool.borrow_mut();
+                let class_max = pool.class_max;
+                let spares = &mut pool.classes[class];
+                let room = (spares.len() + 1) * self.cap <= class_max;
                 if room {
                     spares.push(Region { ptr: self.ptr, cap: self.cap });
                 }

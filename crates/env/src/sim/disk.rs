@@ -122,13 +122,7 @@ impl Dirty {
 
     fn apply_whole(&self, image: &mut Image) {
         match &self.data {
-            Data::Bytes(bufs) => {
-                let mut at = self.offset;
-                for buf in bufs {
-                    image.write(at, buf);
-                    at += buf.len() as u64;
-                }
-            }
+            Data::Bytes(bufs) => image.write_all(self.offset, bufs),
             Data::Zeros(len) => {
                 let zeros = IoBuf::zeros(1 << 20);
                 let mut at = self.offset;

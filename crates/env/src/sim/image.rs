@@ -3,9 +3,9 @@
 //! Invariant: a page of zeros is not stored, so zero-writing a log ahead of use costs nothing.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::rc::Rc;
+use types::IoBuf;
 
 pub(super) const PAGE: u64 = 4096;
 const EXTENT_PAGES: u64 = 256;
@@ -26,9 +26,14 @@ struct Page(Option<Rc<Bytes>>);
 
 impl Page {
     fn new(bytes: &Bytes) -> Page {
+        Page::filled(|page| page.copy_from_slice(bytes))
+    }
+
+    /// A page of its own that `fill` writes from its first byte to its last.
+    fn filled(fill: impl FnOnce(&mut Bytes)) -> Page {
         let spare = SPARE.with_borrow_mut(Vec::pop);
-        let Some(mut page) = spare else { return Page(Some(Rc::new(*bytes))) };
-        Rc::get_mut(&mut page).expect("a spare page has no owner").copy_from_slice(bytes);
+        let mut page = spare.unwrap_or_else(|| Rc::new([0; PAGE as usize]));
+        fill(Rc::get_mut(&mut page).expect("a spare page has no owner"));
         Page(Some(page))
     }
 
@@ -66,21 +71,34 @@ impl Drop for Page {
 
 #[derive(Clone, Default)]
 pub(super) struct Image {
-    /// 1 MiB each, by number.
-    extents: BTreeMap<u64, Vec<Option<Page>>>,
+    /// 1 MiB each, by number; those that hold nothing have no pages.
+    extents: Vec<Vec<Option<Page>>>,
 }
 
 impl Image {
     fn page(&self, number: u64) -> Option<&Page> {
-        self.extents.get(&(number / EXTENT_PAGES))?[(number % EXTENT_PAGES) as usize].as_ref()
+        self.extents.get((number / EXTENT_PAGES) as usize)?.get((number % EXTENT_PAGES) as usize)?.as_ref()
     }
 
     fn set_page(&mut self, number: u64, page: Option<Page>) {
-        if page.is_none() && !self.extents.contains_key(&(number / EXTENT_PAGES)) {
-            return;
+        if page.is_some() {
+            *self.slot(number) = page;
+        } else if self.page(number).is_some() {
+            *self.slot(number) = None;
         }
-        let extent = self.extents.entry(number / EXTENT_PAGES).or_insert_with(|| vec![None; EXTENT_PAGES as usize]);
-        extent[(number % EXTENT_PAGES) as usize] = page;
+    }
+
+    /// Where a page has its place.
+    fn slot(&mut self, number: u64) -> &mut Option<Page> {
+        let extent = (number / EXTENT_PAGES) as usize;
+        if extent >= self.extents.len() {
+            self.extents.resize_with(extent + 1, Vec::new);
+        }
+        let pages = &mut self.extents[extent];
+        if pages.is_empty() {
+            pages.resize(EXTENT_PAGES as usize, None);
+        }
+        &mut pages[(number % EXTENT_PAGES) as usize]
     }
 
     pub fn read(&self, offset: u64, into: &mut [u8]) {
@@ -100,29 +118,78 @@ impl Image {
                 let page = (*whole != [0; PAGE as usize]).then(|| Page::new(whole));
                 self.set_page(number, page);
             } else {
-                let mut page = self.page(number).cloned().unwrap_or_else(|| Page::new(&[0; PAGE as usize]));
+                let page = self.slot(number).get_or_insert_with(|| Page::new(&[0; PAGE as usize]));
                 page.make_mut()[start..start + piece.len()].copy_from_slice(piece);
-                self.set_page(number, Some(page));
+            }
+        }
+    }
+
+    /// Writes buffers one behind the other, as [`Image::write`] would each: a page that several of them fill
+    /// together is made once, without a look at what was there.
+    pub fn write_all(&mut self, offset: u64, bufs: &[IoBuf]) {
+        let mut rest = Rest { bufs, at: 0 };
+        let len = bufs.iter().map(|b| b.len()).sum();
+        for (number, start, range) in pages(offset, len) {
+            let piece = rest.front();
+            if piece.len() >= range.len() {
+                self.write(number * PAGE + start as u64, &piece[..range.len()]);
+                rest.skip(range.len());
+            } else if range.len() == PAGE as usize {
+                *self.slot(number) = Some(Page::filled(|page| rest.copy_to(page)));
+            } else {
+                let page = self.slot(number).get_or_insert_with(|| Page::new(&[0; PAGE as usize]));
+                rest.copy_to(&mut page.make_mut()[start..start + range.len()]);
             }
         }
     }
 
     /// Offsets of the stored pages between two offsets.
     pub fn stored(&self, from: u64, to: u64) -> Vec<u64> {
-        let extents = self.extents.range(from / PAGE / EXTENT_PAGES..=to / PAGE / EXTENT_PAGES);
-        let pages = extents.flat_map(|(extent, pages)| {
-            pages
-                .iter()
-                .zip(extent * EXTENT_PAGES..)
-                .filter(|(page, _)| page.is_some())
-                .map(|(_, number)| number * PAGE)
-        });
-        pages.filter(|at| (from..to).contains(at)).collect()
+        let extents = (0..).step_by(EXTENT_PAGES as usize).zip(&self.extents);
+        let pages = extents.flat_map(|(first, pages)| (first..).zip(pages));
+        let stored = pages.filter(|(_, page)| page.is_some()).map(|(number, _): (u64, _)| number * PAGE);
+        stored.filter(|at| (from..to).contains(at)).collect()
     }
 
     /// Makes one page the same as in `other`, sharing it.
     pub fn share(&mut self, other: &Image, number: u64) {
         self.set_page(number, other.page(number).cloned());
+    }
+}
+
+/// What of some buffers is still to be written.
+struct Rest<'a> {
+    bufs: &'a [IoBuf],
+    /// Bytes of the first that are done.
+    at: usize,
+}
+
+impl<'a> Rest<'a> {
+    /// The bytes that lie together at the front; none when there are no more.
+    fn front(&mut self) -> &'a [u8] {
+        while let Some((first, rest)) = self.bufs.split_first() {
+            if self.at < first.len() {
+                return &first[self.at..];
+            }
+            (self.bufs, self.at) = (rest, 0);
+        }
+        &[]
+    }
+
+    fn skip(&mut self, n: usize) {
+        self.at += n;
+    }
+
+    /// Takes as much as fits.
+    fn copy_to(&mut self, into: &mut [u8]) {
+        let mut done = 0;
+        while done < into.len() {
+            let front = self.front();
+            let n = front.len().min(into.len() - done);
+            into[done..done + n].copy_from_slice(&front[..n]);
+            self.skip(n);
+            done += n;
+        }
     }
 }
 
@@ -163,10 +230,34 @@ mod tests {
     }
 
     #[test]
+    fn buffers_of_all_sizes_lie_one_behind_the_other_as_if_each_was_written_alone() {
+        for sizes in [&[512, 0, 4096, 3584][..], &[8192, 512], &[1024, 1024, 1024, 1024, 12_288, 512], &[4096], &[]] {
+            for offset in [0, 512, 3584, 4096 * 255 + 1024] {
+                let (mut whole, mut apart) = (Image::default(), Image::default());
+                whole.write(0, &[7; 9000]);
+                apart.write(0, &[7; 9000]);
+                let fill = |(i, len): (usize, &usize)| IoBuf::copy_of(&vec![i as u8; *len]);
+                let bufs: Vec<IoBuf> = sizes.iter().enumerate().map(fill).collect();
+                whole.write_all(offset, &bufs);
+                let mut at = offset;
+                for buf in &bufs {
+                    apart.write(at, buf);
+                    at += buf.len() as u64;
+                }
+                let (mut a, mut b) = (vec![0; 2 << 20], vec![0; 2 << 20]);
+                whole.read(0, &mut a);
+                apart.read(0, &mut b);
+                assert!(a == b, "{sizes:?} at {offset}");
+                assert_eq!(whole.stored(0, 2 << 20), apart.stored(0, 2 << 20), "{sizes:?} at {offset}");
+            }
+        }
+    }
+
+    #[test]
     fn zero_pages_cost_nothing_and_copies_do_not_share_later_writes() {
         let mut image = Image::default();
         image.write(0, &vec![0; 4 << 20]);
-        assert!(image.extents.is_empty());
+        assert!(image.extents.is_empty() && image.stored(0, 4 << 20).is_empty());
         image.write(512, &[1; 512]);
         let copy = image.clone();
         image.write(512, &[2; 512]);

@@ -14,34 +14,91 @@ use crate::stamp;
 use env::DiskId;
 use env::sim::{DiskWatch, Durable, NodeId, World};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use types::IoBuf;
 use types::units::SECTOR;
 
-/// A sector of a volume with the stamp of one write.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Piece {
+/// Sectors of a volume in a row with the stamp of one write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
     pub volume: u64,
-    pub sector: u64,
+    pub first: u64,
+    pub count: u64,
     pub stamp: u64,
 }
 
-/// Where a piece went that waits for its reply.
-#[derive(Default)]
-struct Held {
-    /// Disks that were seen to hold it durably.
-    surely: BTreeSet<NodeId>,
-    /// Where it was written besides.
-    places: BTreeSet<(NodeId, u64)>,
+/// A write: its volume and its stamp.
+type Write = (u64, u64);
+
+/// A set of nodes, a bit each.
+#[derive(Clone, Copy, Default)]
+struct Nodes(u64);
+
+impl Nodes {
+    fn bit(node: NodeId) -> u64 {
+        assert!(node.0 < u64::BITS, "a world has few nodes");
+        1 << node.0
+    }
+
+    fn has(self, node: NodeId) -> bool {
+        self.0 & Nodes::bit(node) != 0
+    }
+
+    fn add(&mut self, node: NodeId) {
+        self.0 |= Nodes::bit(node);
+    }
+
+    fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+}
+
+/// Sectors of a write in a row that lie in a row on a disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Place {
+    node: NodeId,
+    offset: u64,
+    first: u64,
+    count: u64,
+}
+
+/// A write that waits for its reply.
+struct Waiting {
+    first: u64,
+    /// Of each of its sectors, the disks that were seen to hold it durably.
+    surely: Vec<Nodes>,
+    /// Where it was written.
+    places: Vec<Place>,
+}
+
+impl Waiting {
+    fn surely(&mut self, sector: u64) -> Option<&mut Nodes> {
+        self.surely.get_mut(usize::try_from(sector.checked_sub(self.first)?).ok()?)
+    }
+
+    /// Notes what of a place is durable; whether all of it is.
+    fn look(&mut self, (volume, stamp): Write, place: Place, durable: Durable<'_>) -> bool {
+        let mut all = true;
+        for n in 0..place.count {
+            let sector = place.first + n;
+            let Some(surely) = self.surely(sector).filter(|surely| !surely.has(place.node)) else { continue };
+            if is_there((volume, sector, stamp), place.offset + n * SECTOR, durable) {
+                surely.add(place.node);
+            } else {
+                all = false;
+            }
+        }
+        all
+    }
 }
 
 /// All writes that wait for their replies.
 #[derive(Default)]
 pub struct Majority {
-    waiting: BTreeMap<Piece, Held>,
+    waiting: BTreeMap<Write, Waiting>,
     /// Per disk, what the next flush may make durable.
-    unflushed: BTreeMap<NodeId, Vec<(Piece, u64)>>,
+    unflushed: BTreeMap<NodeId, Vec<(Write, Place)>>,
     checked: u64,
 }
 
@@ -50,11 +107,14 @@ pub type Shared = Rc<RefCell<Majority>>;
 
 impl Majority {
     /// A write with these bytes was asked for.
-    pub fn asked(&mut self, piece: Piece) {
-        self.waiting.entry(piece).or_default();
+    pub fn asked(&mut self, span: Span) {
+        let Span { volume, first, count, stamp } = span;
+        let surely = vec![Nodes::default(); count as usize];
+        let old = self.waiting.insert((volume, stamp), Waiting { first, surely, places: Vec::new() });
+        assert!(old.is_none(), "stamp {stamp} was used twice");
     }
 
-    /// Replies that were checked.
+    /// Sectors whose reply was checked.
     pub fn checked(&self) -> u64 {
         self.checked
     }
@@ -62,34 +122,41 @@ impl Majority {
     /// The reply came. `read` looks at the durable bytes of a node's disk, and says whether it may have lied.
     ///
     /// # Errors
-    /// Fewer than `needed` disks hold it.
+    /// Fewer than `needed` disks hold some sector of it.
     pub fn replied(
         &mut self,
-        piece: Piece,
+        span: Span,
         needed: usize,
         mut read: impl FnMut(NodeId, &mut dyn FnMut(Durable<'_>)),
     ) -> Result<(), String> {
-        let Some(Held { mut surely, places }) = self.waiting.remove(&piece) else { return Ok(()) };
-        for (node, offset) in places {
-            if surely.len() >= needed {
+        let Span { volume, stamp, .. } = span;
+        let Some(mut waiting) = self.waiting.remove(&(volume, stamp)) else { return Ok(()) };
+        self.checked += span.count;
+        let lacks = |waiting: &Waiting| waiting.surely.iter().position(|surely| surely.len() < needed);
+        for place in waiting.places.clone() {
+            if lacks(&waiting).is_none() {
                 break;
             }
-            if !surely.contains(&node) {
-                let mut holds = false;
-                read(node, &mut |durable| holds = is_there(piece, offset, durable));
-                surely.extend(holds.then_some(node));
-            }
+            read(place.node, &mut |durable| _ = waiting.look((volume, stamp), place, durable));
         }
-        self.checked += 1;
-        if surely.len() >= needed {
-            return Ok(());
-        }
-        let Piece { volume, sector, stamp } = piece;
+        let Some(n) = lacks(&waiting) else { return Ok(()) };
         Err(format!(
-            "volume {volume} sector {sector}: write {stamp} was acknowledged while {} of the {needed} disks that it \
-             takes held it durably",
-            surely.len()
+            "volume {volume} sector {}: write {stamp} was acknowledged while {} of the {needed} disks that it takes \
+             held it durably",
+            waiting.first + n as u64,
+            waiting.surely[n].len()
         ))
+    }
+
+    /// Sectors of one write go to a disk.
+    fn goes_to(&mut self, write: Write, place: Place) {
+        let Some(waiting) = self.waiting.get_mut(&write) else { return };
+        let mut sectors = place.first..place.first + place.count;
+        let news = sectors.any(|sector| waiting.surely(sector).is_some_and(|surely| !surely.has(place.node)));
+        if news && !waiting.places.contains(&place) {
+            waiting.places.push(place);
+            self.unflushed.entry(place.node).or_default().push((write, place));
+        }
     }
 }
 
@@ -111,56 +178,56 @@ impl Watch {
         Watch { shared, world: world.clone(), device, needed, failure: None }
     }
 
-    pub fn asked(&self, piece: Piece) {
-        self.shared.borrow_mut().asked(piece);
+    pub fn asked(&self, span: Span) {
+        self.shared.borrow_mut().asked(span);
     }
 
-    pub fn replied(&mut self, piece: Piece) {
+    pub fn replied(&mut self, span: Span) {
         let read = |node, look: &mut dyn FnMut(Durable<'_>)| self.world.durable(node, self.device, look);
-        if let Err(what) = self.shared.borrow_mut().replied(piece, self.needed, read) {
+        if let Err(what) = self.shared.borrow_mut().replied(span, self.needed, read) {
             self.failure.get_or_insert(what);
         }
     }
 }
 
-fn is_there(piece: Piece, offset: u64, durable: Durable<'_>) -> bool {
+/// Whether a disk durably holds a sector (volume, sector, stamp) there.
+fn is_there(sector: (u64, u64, u64), offset: u64, durable: Durable<'_>) -> bool {
+    if durable.has_lied() {
+        return true;
+    }
     // Its head is enough: sectors are written whole, and torn ones are for the histories to find.
     let mut bytes = [0; 32];
     durable.read(offset, &mut bytes);
-    durable.has_lied() || stamp::peek(&bytes) == Some((piece.volume, piece.sector, piece.stamp))
+    stamp::peek(&bytes) == Some(sector)
 }
 
 impl DiskWatch for Majority {
     fn submitted(&mut self, (node, _): (NodeId, DiskId), offset: u64, bufs: &[IoBuf]) {
-        let mut at = offset;
-        for bytes in bufs.iter().flat_map(|b| b.chunks_exact(SECTOR as usize)) {
-            if let Some((volume, sector, stamp)) = stamp::peek(bytes) {
-                let piece = Piece { volume, sector, stamp };
-                if let Some(held) = self.waiting.get_mut(&piece)
-                    && !held.surely.contains(&node)
-                    && held.places.insert((node, at))
-                {
-                    self.unflushed.entry(node).or_default().push((piece, at));
-                }
+        let mut row: Option<(Write, Place)> = None;
+        let sectors = bufs.iter().flat_map(|b| b.chunks_exact(SECTOR as usize));
+        for (at, bytes) in (offset..).step_by(SECTOR as usize).zip(sectors) {
+            let found = stamp::peek(bytes);
+            if let (Some((write, place)), Some((volume, sector, stamp))) = (&mut row, found)
+                && *write == (volume, stamp)
+                && place.first + place.count == sector
+            {
+                place.count += 1;
+                continue;
             }
-            at += SECTOR;
+            let begins = |(volume, first, stamp)| ((volume, stamp), Place { node, offset: at, first, count: 1 });
+            if let Some((write, place)) = std::mem::replace(&mut row, found.map(begins)) {
+                self.goes_to(write, place);
+            }
+        }
+        if let Some((write, place)) = row {
+            self.goes_to(write, place);
         }
     }
 
     fn flushed(&mut self, (node, _): (NodeId, DiskId), durable: Durable<'_>) {
         let Majority { waiting, unflushed, .. } = self;
-        let Some(pieces) = unflushed.get_mut(&node) else { return };
-        pieces.retain(|(piece, offset)| {
-            let Some(held) = waiting.get_mut(piece) else { return false };
-            if held.surely.contains(&node) {
-                return false;
-            }
-            let there = is_there(*piece, *offset, durable);
-            if there {
-                held.surely.insert(node);
-            }
-            !there
-        });
+        let Some(places) = unflushed.get_mut(&node) else { return };
+        places.retain(|(write, place)| waiting.get_mut(write).is_some_and(|w| !w.look(*write, *place, durable)));
     }
 }
 
@@ -171,7 +238,7 @@ mod tests {
     use env::{DiskSpec, Env, Op, Token};
     use types::{IoBufMut, Time};
 
-    const PIECE: Piece = Piece { volume: 1, sector: 7, stamp: 3 };
+    const SPAN: Span = Span { volume: 1, first: 7, count: 1, stamp: 3 };
 
     struct Disks {
         world: World,
@@ -184,7 +251,7 @@ mod tests {
             let world = World::new(1);
             let majority = Shared::default();
             world.watch_disks(Rc::clone(&majority) as Rc<RefCell<dyn DiskWatch>>);
-            majority.borrow_mut().asked(PIECE);
+            majority.borrow_mut().asked(SPAN);
             let env = |n: usize| {
                 let node = world.add_node(&n.to_string());
                 world.create_disk(node, "d", 1 << 20, true);
@@ -198,7 +265,7 @@ mod tests {
         /// Writes the piece on disk `n`, with a flush behind it or none.
         fn write(&mut self, n: usize, stamp: u64, flush: bool) {
             let mut buf = IoBufMut::zeroed(4096);
-            stamp::write(&mut buf[512..1024], PIECE.volume, PIECE.sector, stamp);
+            stamp::write(&mut buf[512..1024], SPAN.volume, SPAN.first, stamp);
             let token = Token { room: 1, key: 0, generation: 0 };
             let op = Op::DiskWrite { token, disk: DiskId(0), offset: 8192, bufs: vec![buf.freeze()], flush };
             self.envs[n].turn(&mut vec![op], &mut Vec::new(), Time::NEVER).expect("it lives");
@@ -210,15 +277,15 @@ mod tests {
 
         fn reply(&mut self) -> Result<(), String> {
             let world = self.world.clone();
-            self.majority.borrow_mut().replied(PIECE, 2, |node, look| world.durable(node, "d", &mut *look))
+            self.majority.borrow_mut().replied(SPAN, 2, |node, look| world.durable(node, "d", &mut *look))
         }
     }
 
     #[test]
     fn a_reply_that_two_of_three_disks_bear_is_right() {
         let mut disks = Disks::new();
-        disks.write(0, PIECE.stamp, true);
-        disks.write(2, PIECE.stamp, true);
+        disks.write(0, SPAN.stamp, true);
+        disks.write(2, SPAN.stamp, true);
         disks.write(2, 99, true);
         disks.reply().expect("what was durable once counts, even when its place was used again");
         assert_eq!(disks.majority.borrow().checked(), 1);
@@ -227,8 +294,8 @@ mod tests {
     #[test]
     fn what_a_disk_held_before_it_was_replaced_counts() {
         let mut disks = Disks::new();
-        disks.write(0, PIECE.stamp, true);
-        disks.write(1, PIECE.stamp, true);
+        disks.write(0, SPAN.stamp, true);
+        disks.write(1, SPAN.stamp, true);
         let node = disks.envs.remove(1).node();
         disks.world.crash(node);
         disks.world.create_disk(node, "d", 1 << 20, false);
@@ -238,8 +305,8 @@ mod tests {
     #[test]
     fn a_reply_before_the_flush_or_with_a_minority_is_found() {
         let mut disks = Disks::new();
-        disks.write(0, PIECE.stamp, true);
-        disks.write(1, PIECE.stamp, false);
+        disks.write(0, SPAN.stamp, true);
+        disks.write(1, SPAN.stamp, false);
         disks.write(2, 99, true);
         assert!(disks.reply().expect_err("one disk is no majority").contains("1 of the 2"));
     }

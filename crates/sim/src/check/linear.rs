@@ -13,9 +13,10 @@
 //! Durability across power loss needs nothing more: an acknowledged write that vanishes is a later read
 //! of an older value, and such a history is not linearizable.
 
-use crate::check::durable::{Piece, Watch};
+use crate::check::durable::{Span, Watch};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 
 /// Global simulated time, in nanoseconds; known only to the observer.
 pub type At = u64;
@@ -26,6 +27,7 @@ const NEVER: At = At::MAX;
 /// One write: when it was asked, and when its answer came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Write {
+    stamp: Stamp,
     start: At,
     end: At,
     zeros: bool,
@@ -44,14 +46,21 @@ struct Read {
 /// All that is known of one sector.
 #[derive(Default)]
 struct Sector {
-    writes: BTreeMap<Stamp, Write>,
+    /// As they were asked.
+    writes: Vec<Write>,
     reads: Vec<Read>,
 }
+
+/// Sectors in a row that are found together.
+const STRIP: u64 = 64;
+
+type Strip = [Sector; STRIP as usize];
 
 /// The histories of all sectors of all volumes.
 #[derive(Default)]
 pub struct Linear {
-    sectors: BTreeMap<(u64, u64), Sector>,
+    /// By volume and number.
+    strips: BTreeMap<(u64, u64), Box<Strip>>,
     operations: u64,
     /// Sees to it that replies do not come before the disks have the bytes.
     pub durable: Option<Watch>,
@@ -80,49 +89,64 @@ struct Zone {
 }
 
 impl Linear {
-    /// A write (or trim, with `zeros`) of one sector was asked.
-    pub fn write_started(&mut self, volume: u64, sector: u64, stamp: Stamp, zeros: bool, at: At) {
+    /// Every sector of a range with its history.
+    fn each(&mut self, volume: u64, sectors: Range<u64>, mut with: impl FnMut(u64, &mut Sector)) {
+        let mut at = sectors.start;
+        while at < sectors.end {
+            let number = at / STRIP;
+            let new = || Box::new(std::array::from_fn(|_| Sector::default()));
+            let strip = self.strips.entry((volume, number)).or_insert_with(new);
+            let end = sectors.end.min((number + 1) * STRIP);
+            (at..end).for_each(|sector| with(sector, &mut strip[(sector % STRIP) as usize]));
+            at = end;
+        }
+    }
+
+    /// A write (or trim, with `zeros`) of these sectors was asked.
+    pub fn write_started(&mut self, volume: u64, sectors: Range<u64>, stamp: Stamp, zeros: bool, at: At) {
         assert_ne!(stamp, 0, "stamp 0 is the beginning");
-        self.operations += 1;
-        let entry = self.sectors.entry((volume, sector)).or_default();
-        let old = entry.writes.insert(stamp, Write { start: at, end: NEVER, zeros, dead: NEVER });
-        assert!(old.is_none(), "stamp {stamp} was used twice");
+        let (first, count) = (sectors.start, sectors.end - sectors.start);
+        self.operations += count;
+        let write = Write { stamp, start: at, end: NEVER, zeros, dead: NEVER };
+        self.each(volume, sectors, |_, sector| sector.writes.push(write));
         if let Some(durable) = self.durable.as_ref().filter(|_| !zeros) {
-            durable.asked(Piece { volume, sector, stamp });
+            durable.asked(Span { volume, first, count, stamp });
         }
     }
 
     /// The write was acknowledged. A write that failed without certainty simply never ends.
-    pub fn write_ended(&mut self, volume: u64, sector: u64, stamp: Stamp, at: At) {
-        let entry = self.sectors.get_mut(&(volume, sector));
-        let write = entry.and_then(|s| s.writes.get_mut(&stamp)).expect("a write ends after it started");
-        write.end = at;
+    pub fn write_ended(&mut self, volume: u64, sectors: Range<u64>, stamp: Stamp, at: At) {
+        let (first, count) = (sectors.start, sectors.end - sectors.start);
+        self.each(volume, sectors, |_, sector| sector.asked(stamp).end = at);
         if let Some(durable) = &mut self.durable {
-            durable.replied(Piece { volume, sector, stamp });
+            durable.replied(Span { volume, first, count, stamp });
         }
     }
 
     /// This write was asked in a session that was fenced before: it must never take effect.
-    pub fn forbid(&mut self, volume: u64, sector: u64, stamp: Stamp) {
-        let entry = self.sectors.get_mut(&(volume, sector));
-        entry.and_then(|s| s.writes.get_mut(&stamp)).expect("only what was asked is forbidden").dead = 0;
+    pub fn forbid(&mut self, volume: u64, sectors: Range<u64>, stamp: Stamp) {
+        self.each(volume, sectors, |_, sector| sector.asked(stamp).dead = 0);
     }
 
     /// Nothing that was asked of the volume so far and has no answer takes effect after `at`: its session is
     /// fenced (R6).
     pub fn abandon_older(&mut self, volume: u64, at: At) {
-        for (_, sector) in self.sectors.range_mut((volume, 0)..=(volume, u64::MAX)) {
-            for write in sector.writes.values_mut().filter(|w| w.end == NEVER) {
+        for (_, strip) in self.strips.range_mut((volume, 0)..=(volume, u64::MAX)) {
+            let writes = strip.iter_mut().flat_map(|sector| &mut sector.writes);
+            for write in writes.filter(|w| w.end == NEVER) {
                 write.dead = write.dead.min(at);
             }
         }
     }
 
-    /// A read that was answered. Reads without an answer say nothing.
-    pub fn read(&mut self, volume: u64, sector: u64, saw: Option<Stamp>, start: At, end: At) {
+    /// A read that was answered, with what it saw of each sector from `first` on. Reads without an answer say
+    /// nothing.
+    pub fn read(&mut self, volume: u64, first: u64, saw: &[Option<Stamp>], start: At, end: At) {
         assert!(start <= end, "a read ends after it starts");
-        self.operations += 1;
-        self.sectors.entry((volume, sector)).or_default().reads.push(Read { start, end, saw });
+        self.operations += saw.len() as u64;
+        self.each(volume, first..first + saw.len() as u64, |at, sector| {
+            sector.reads.push(Read { start, end, saw: saw[(at - first) as usize] });
+        });
     }
 
     /// Sector operations recorded.
@@ -132,22 +156,56 @@ impl Linear {
 
     /// Every sector whose history is impossible.
     pub fn violations(&self) -> Vec<Violation> {
-        let check = |(key, sector): (&(u64, u64), &Sector)| {
-            sector.violation().map(|what| Violation { volume: key.0, sector: key.1, what })
+        let sectors = self.strips.iter().flat_map(|((volume, number), strip)| {
+            (number * STRIP..).zip(strip.iter()).map(|(sector, history)| (*volume, sector, history))
+        });
+        let check = |(volume, sector, history): (u64, u64, &Sector)| {
+            history.violation().map(|what| Violation { volume, sector, what })
         };
-        self.sectors.iter().filter_map(check).collect()
+        sectors.filter_map(check).collect()
     }
 }
 
 impl Sector {
+    /// The write of this stamp: it is one of the last.
+    fn asked(&mut self, stamp: Stamp) -> &mut Write {
+        self.writes.iter_mut().rev().find(|w| w.stamp == stamp).expect("a write is asked before all else")
+    }
+
+    fn violation(&self) -> Option<String> {
+        if self.reads.is_empty() && self.writes.len() < 2 {
+            return None;
+        }
+        let mut writes = self.writes.clone();
+        writes.sort_unstable_by_key(|w| w.stamp);
+        let twice = writes.windows(2).find(|w| w[0].stamp == w[1].stamp);
+        assert!(twice.is_none(), "a stamp was used twice: {twice:?}");
+        History { writes: &writes, reads: &self.reads }.violation()
+    }
+}
+
+/// A sector's history to be checked.
+struct History<'a> {
+    /// By stamp.
+    writes: &'a [Write],
+    reads: &'a [Read],
+}
+
+impl History<'_> {
+    fn write(&self, stamp: Stamp) -> Option<Write> {
+        self.writes.binary_search_by_key(&stamp, |w| w.stamp).ok().map(|n| self.writes[n])
+    }
+
     fn violation(&self) -> Option<String> {
         self.impossible_read().or_else(|| self.clashing_zones())
     }
 
     fn impossible_read(&self) -> Option<String> {
-        for read in &self.reads {
+        let trimmed = self.writes.iter().any(|w| w.zeros);
+        let overwritten = self.writes.iter().filter(|w| !w.zeros).map(|w| w.end).min().unwrap_or(NEVER);
+        for read in self.reads {
             match read.saw {
-                Some(stamp) => match self.writes.get(&stamp) {
+                Some(stamp) => match self.write(stamp) {
                     None => return Some(format!("a read saw {stamp}, which nobody wrote here")),
                     Some(w) if w.start >= read.end => {
                         return Some(format!("a read ended at {} with {stamp}, written from {}", read.end, w.start));
@@ -155,12 +213,12 @@ impl Sector {
                     Some(w) if w.start > w.dead => {
                         return Some(format!("a read saw {stamp}, written by a fenced opener"));
                     }
-                    Some(w) if self.surely_trimmed(*w, read) => {
+                    Some(w) if trimmed && self.surely_trimmed(w, read) => {
                         return Some(format!("a read from {} saw {stamp}, which was trimmed before", read.start));
                     }
                     Some(_) => {}
                 },
-                None if !self.zeros_possible(read) => {
+                None if overwritten < read.start && !self.trim_possible(read) => {
                     return Some(format!("a read from {} saw zeros, which were overwritten before", read.start));
                 }
                 None => {}
@@ -171,29 +229,28 @@ impl Sector {
 
     /// Whether a trim came wholly between the write and the read.
     fn surely_trimmed(&self, write: Write, read: &Read) -> bool {
-        self.writes.values().any(|z| z.zeros && z.start > write.end && z.end < read.start)
+        self.writes.iter().any(|z| z.zeros && z.start > write.end && z.end < read.start)
     }
 
-    /// Whether some zeros (the beginning's or a trim's) could still be there when the read took place.
-    fn zeros_possible(&self, read: &Read) -> bool {
-        let survives = |end: At| !self.writes.values().any(|w| !w.zeros && w.start > end && w.end < read.start);
-        let beginning = !self.writes.values().any(|w| !w.zeros && w.end < read.start);
+    /// Whether some trim's zeros could still be there when the read took place.
+    fn trim_possible(&self, read: &Read) -> bool {
+        let survives = |end: At| !self.writes.iter().any(|w| !w.zeros && w.start > end && w.end < read.start);
         let alive = |w: &Write| w.zeros && w.start < read.end && w.start <= w.dead;
-        beginning || self.writes.values().any(|w| alive(w) && survives(w.end.min(w.dead)))
+        self.writes.iter().any(|w| alive(w) && survives(w.end.min(w.dead)))
     }
 
     fn zones(&self) -> Vec<Zone> {
         let mut zones = Vec::new();
         // Of the reads that saw each value: the earliest end, the latest start.
         let mut seen: BTreeMap<Stamp, (At, At)> = BTreeMap::new();
-        for read in &self.reads {
+        for read in self.reads {
             let Some(stamp) = read.saw else { continue };
             let (end, start) = seen.entry(stamp).or_insert((read.end, read.start));
             (*end, *start) = ((*end).min(read.end), (*start).max(read.start));
         }
-        for (stamp, write) in self.writes.iter().filter(|(_, w)| !w.zeros) {
+        for write in self.writes.iter().filter(|w| !w.zeros) {
             let (mut first_end, mut last_start) = (write.end.min(write.dead), write.start);
-            let seen = seen.get(stamp);
+            let seen = seen.get(&write.stamp);
             if let Some((end, start)) = seen {
                 (first_end, last_start) = (first_end.min(*end), last_start.max(*start));
             }
@@ -204,7 +261,7 @@ impl Sector {
             }
             let forward = first_end < last_start;
             let (low, high) = if forward { (first_end, last_start) } else { (last_start, first_end) };
-            zones.push(Zone { stamp: *stamp, low, high, forward });
+            zones.push(Zone { stamp: write.stamp, low, high, forward });
         }
         zones
     }
@@ -253,14 +310,14 @@ mod tests {
             let end: Option<u64> = words[2].parse().ok();
             match kind {
                 "f" => linear.abandon_older(1, start),
-                "r" => linear.read(1, 0, (stamp != 0).then_some(stamp), start, end.expect("reads end")),
+                "r" => linear.read(1, 0, &[(stamp != 0).then_some(stamp)], start, end.expect("reads end")),
                 _ => {
-                    linear.write_started(1, 0, stamp, kind == "z", start);
+                    linear.write_started(1, 0..1, stamp, kind == "z", start);
                     if kind == "x" {
-                        linear.forbid(1, 0, stamp);
+                        linear.forbid(1, 0..1, stamp);
                     }
                     if let Some(end) = end {
-                        linear.write_ended(1, 0, stamp, end);
+                        linear.write_ended(1, 0..1, stamp, end);
                     }
                 }
             }

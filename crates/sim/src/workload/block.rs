@@ -159,11 +159,9 @@ impl Block {
         let stamp = self.next_stamp;
         self.next_stamp += 1;
         let zeros = dice < self.shape.read_pct + self.shape.trim_pct;
-        for s in sector..sector + count {
-            linear.write_started(self.volume, s, stamp, zeros, now);
-            if fenced {
-                linear.forbid(self.volume, s, stamp);
-            }
+        linear.write_started(self.volume, sector..sector + count, stamp, zeros, now);
+        if fenced {
+            linear.forbid(self.volume, sector..sector + count, stamp);
         }
         let op = Op { sector, count, kind: Kind::Write { stamp, fenced }, start: now };
         let request = if zeros && self.shape.pattern == Pattern::Zeros && self.rng.chance(1, 2) {
@@ -210,7 +208,7 @@ impl Block {
     }
 
     fn payload(&self, sector: u64, count: u64, stamp: u64) -> IoBuf {
-        let mut buf = IoBufMut::zeroed((count * SECTOR) as usize);
+        let mut buf = IoBufMut::new((count * SECTOR) as usize);
         for (i, bytes) in buf.chunks_exact_mut(SECTOR as usize).enumerate() {
             stamp::write(bytes, self.volume, sector + i as u64, stamp);
         }
@@ -238,11 +236,11 @@ impl Block {
             return Err(format!("a read of {count} sectors was answered with {total} bytes"));
         }
         let sectors = bufs.iter().flat_map(|b| b.chunks_exact(SECTOR as usize));
-        for (at, bytes) in (sector..).zip(sectors) {
-            let saw =
-                stamp::read(bytes, self.volume, at).map_err(|e| format!("volume {} sector {at} {e}", self.volume))?;
-            linear.read(self.volume, at, saw, start, end);
-        }
+        let look = |(at, bytes): (u64, &[u8])| {
+            stamp::read(bytes, self.volume, at).map_err(|e| format!("volume {} sector {at} {e}", self.volume))
+        };
+        let saw = (sector..).zip(sectors).map(look).collect::<Result<Vec<_>, String>>()?;
+        linear.read(self.volume, sector, &saw, start, end);
         Ok(())
     }
 }
@@ -270,9 +268,7 @@ impl Workload for Block {
                 return Err("a write that a fenced opener asked for was acknowledged".to_owned());
             }
             (Kind::Write { stamp, .. }, Ok(_)) => {
-                for s in op.sector..op.sector + op.count {
-                    turn.linear.write_ended(self.volume, s, stamp, turn.now);
-                }
+                turn.linear.write_ended(self.volume, op.sector..op.sector + op.count, stamp, turn.now);
             }
             (Kind::Read, Ok(Answer::Data(bufs))) => {
                 self.check_read(op.sector, op.count, &bufs, op.start, turn.now, turn.linear)?

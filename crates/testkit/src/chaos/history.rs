@@ -175,23 +175,21 @@ fn enter(linear: &mut Linear, life: &Life, fenced: Option<u64>, perhaps: Option<
                 .violations
                 .push(format!("write {stamp} was asked after the next open had returned, and acknowledged"));
         }
-        for sector in write.sector..write.sector + write.count {
-            linear.write_started(1, sector, *stamp, write.zeros, write.start);
-            match write.end {
-                Some(end) => linear.write_ended(1, sector, *stamp, end),
-                None if late => linear.forbid(1, sector, *stamp),
-                None => {}
-            }
+        let sectors = write.sector..write.sector + write.count;
+        linear.write_started(1, sectors.clone(), *stamp, write.zeros, write.start);
+        match write.end {
+            Some(end) => linear.write_ended(1, sectors, *stamp, end),
+            None if late => linear.forbid(1, sectors, *stamp),
+            None => {}
         }
     }
     for read in &life.reads {
         verdict.requests += 1;
         let mut sector = read.sector;
         for (stamp, count) in &read.runs {
-            for _ in 0..*count {
-                linear.read(1, sector, (*stamp != 0).then_some(*stamp), read.start, read.end);
-                sector += 1;
-            }
+            let saw = vec![(*stamp != 0).then_some(*stamp); *count as usize];
+            linear.read(1, sector, &saw, read.start, read.end);
+            sector += count;
         }
     }
 }
