@@ -12,16 +12,26 @@ use types::store::{HardState, Persist};
 use types::{Index, ReplicaId};
 
 impl Engine {
+    /// Whether [`Engine::follow_in_doubt`] may be called now: a replica that lost its home waits for the end of a round.
+    pub fn may_follow_in_doubt(&self, replica: ReplicaId) -> bool {
+        self.is_round_idle() || self.replicas.get(&replica).is_none_or(|r| !r.homeless)
+    }
+
     /// The peers are known: a group of the replica may follow, from this hard state. [`crate::EngineEvent::Persisted`] of
     /// ticket 0, which no group gives, says when that is durable.
     ///
     /// # Panics
-    /// When the replica is not waiting for that.
+    /// When the replica is not waiting for that, or may not follow now.
     pub fn follow_in_doubt(&mut self, replica: ReplicaId, hard_state: HardState) {
         let Some(r) = self.replicas.get_mut(&replica).filter(|_| matches!(self.state, State::Running)) else { return };
         assert!(r.doubt == Doubt::Waiting && r.damage.is_none(), "{replica} is {:?}", r.doubt);
         assert!(hard_state.term >= r.hard_state.term && hard_state.commit == r.hard_state.commit, "it forgets a term");
         r.doubt = Doubt::Following;
+        if std::mem::take(&mut r.homeless) {
+            // Its peers have what it had: what is left of its own is given up, and a checkpoint says so.
+            self.home.as_mut().expect("a running engine has a home").empty(replica);
+            (self.maybe_dirty, self.releasing) = (true, true);
+        }
         self.append(Persist { replica, ticket: 0, hard_state: Some(hard_state), entries: Vec::new() });
     }
 

@@ -77,6 +77,9 @@ pub struct Engine {
     /// Bytes of payload and blocks covered in part, over all overlays.
     pub(crate) overlay_bytes: u64,
     pub(crate) partial_blocks: u64,
+    /// Reads of the log that the mount has repeated, and a copy of the superblock that it writes anew.
+    pub(crate) mount_retries: u32,
+    pub(crate) bad_superblock: Option<(usize, IoBuf)>,
     /// The log has lost records that may have been births.
     pub(crate) in_doubt: bool,
     /// Which durable records this mount found missing.
@@ -127,6 +130,8 @@ impl Engine {
             horizon: 0,
             overlay_bytes: 0,
             partial_blocks: 0,
+            mount_retries: 0,
+            bad_superblock: None,
             in_doubt: false,
             hole: None,
             k_lags: false,

@@ -18,6 +18,9 @@ use types::failpoint::{Point, pass};
 use types::planted::{Bug, on};
 use types::{IoBuf, IoBufMut, ReplicaId};
 
+/// Reads of the log that one mount repeats because the device failed them.
+const RETRIES_MAX: u32 = 64;
+
 /// How far a mount is.
 #[derive(Debug)]
 pub(crate) enum Mount {
@@ -76,6 +79,13 @@ impl Engine {
     pub(crate) fn mount_read(&mut self, token: Token, buf: IoBufMut, result: Result<(), DiskError>) {
         let State::Mounting(mount) = &mut self.state else { panic!("a read of the log outside a mount") };
         let readable = result.is_ok();
+        if !readable && matches!(token.key, key::OPENING | key::SEGMENT) && self.mount_retries < RETRIES_MAX {
+            // A device may fail a read once.
+            self.mount_retries += 1;
+            let log = self.log.as_ref().expect("made with the superblock");
+            let offset = log.ring.offset_of(token.generation);
+            return self.mount_submit(token.key, token.generation, offset, buf.len());
+        }
         // A superblock that cannot be read counts as damaged: the other copy may be good.
         if let Err(source) = result
             && !matches!(token.key, key::SUPERBLOCK | key::POISON)
@@ -87,9 +97,14 @@ impl Engine {
                 copies[token.generation as usize] = Some(buf);
                 if let [Some(first), Some(last)] = copies {
                     let chosen = Superblock::choose(first, last);
+                    // The copy that cannot be believed is written anew from the other one.
+                    let bad = one_is_bad(first, last);
                     match chosen.is_err() && !*again {
                         true => self.read_superblocks(true),
-                        false => self.superblock_read(chosen),
+                        false => {
+                            self.bad_superblock = bad;
+                            self.superblock_read(chosen);
+                        }
                     }
                 }
             }
@@ -235,6 +250,13 @@ impl Engine {
             self.erase_mark();
             left += 1;
         }
+        if let Some((nth, bytes)) = self.bad_superblock.take() {
+            let offset = Superblock::offsets(self.disk.size_bytes)[nth];
+            tracing::warn!(offset, "a copy of the superblock is damaged: it is written anew from the other one");
+            let token = self.token(key::MOUNT_REWRITE, u32::MAX - 1);
+            self.ops.push(Op::DiskWrite { token, disk: self.disk.id, offset, bufs: vec![bytes], flush: false });
+            left += 1;
+        }
         if left == 0 {
             return self.flush_mount(replay);
         }
@@ -326,7 +348,7 @@ impl Engine {
     pub(crate) fn home_mounted(&mut self, states: Vec<RoundState>, damaged: Vec<(ReplicaId, String)>) {
         let mut replay = self.take_replay();
         for (replica, reason) in damaged {
-            replay.damage_if_known(replica, reason);
+            replay.home_lost(replica, reason);
         }
         let newly_in_doubt = replay.newly_lacks_births();
         let (replicas, recovered, doubts) = replay.finish(states);
@@ -349,5 +371,15 @@ impl Engine {
         self.last_round = self.now;
         self.find_freeable();
         self.events.push(EngineEvent::Mounted(recovered));
+    }
+}
+
+/// Of two copies of a superblock the one that cannot be believed, by its number, and the other's bytes.
+fn one_is_bad(first: &[u8], last: &[u8]) -> Option<(usize, IoBuf)> {
+    let is_bad = |copy| matches!(Superblock::decode(copy), Err(SuperblockError::Damaged | SuperblockError::Absent));
+    match (Superblock::decode(first).is_ok(), Superblock::decode(last).is_ok()) {
+        (true, false) if is_bad(last) => Some((1, IoBuf::copy_of(&first[..SUPERBLOCK_LEN]))),
+        (false, true) if is_bad(first) => Some((0, IoBuf::copy_of(&last[..SUPERBLOCK_LEN]))),
+        _ => None,
     }
 }

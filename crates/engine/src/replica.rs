@@ -49,6 +49,8 @@ pub(crate) struct Replica {
     /// Entries whose payload is lost, or is back and not durable yet: it is being repaired.
     pub lost: BTreeSet<Index>,
     pub doubt: Doubt,
+    /// Pages of its home are lost, and home keeps the rest until the replica may follow (ADR 0008).
+    pub homeless: bool,
     /// Mount left out of its log what older records of its doubt still have.
     pub cut_at_mount: bool,
     /// Blocks of home that could not be read and are not mended yet.
@@ -74,6 +76,7 @@ impl Replica {
             damage: None,
             lost: BTreeSet::new(),
             doubt: Doubt::None,
+            homeless: false,
             cut_at_mount: false,
             bad: BTreeSet::new(),
             born: false,

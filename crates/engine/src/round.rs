@@ -97,7 +97,7 @@ impl Run {
 }
 
 impl Engine {
-    fn is_round_idle(&self) -> bool {
+    pub(crate) fn is_round_idle(&self) -> bool {
         matches!((&self.state, &self.round), (State::Running, RoundStep::Idle))
     }
 

@@ -233,7 +233,7 @@ fn addresses_in(text: &str) -> impl Iterator<Item = (OsdId, SocketAddr)> + '_ {
 }
 
 /// The decision state of a replica that has applied nothing.
-fn fresh_state(identity: &ReplicaIdentity) -> DecisionState {
+pub(crate) fn fresh_state(identity: &ReplicaIdentity) -> DecisionState {
     DecisionState {
         replica: identity.replica,
         index: Index(0),

@@ -48,6 +48,10 @@ impl Asking {
         end_of(&self.recovered)
     }
 
+    fn is_answered(&self) -> bool {
+        !self.recovered.identity.members.iter().any(|m| self.is_silent(m.replica))
+    }
+
     fn is_silent(&self, member: ReplicaId) -> bool {
         member != self.recovered.identity.replica && !self.said.contains_key(&member)
     }
@@ -104,7 +108,11 @@ impl Doubts {
 
 impl Osd {
     /// A replica came back from the device that may lack what it acknowledged.
-    pub(crate) fn begin_doubt(&mut self, recovered: Recovered) {
+    pub(crate) fn begin_doubt(&mut self, mut recovered: Recovered) {
+        if recovered.checkpoint.bytes.is_empty() {
+            // It lost its home: it begins as it was born.
+            recovered.checkpoint = crate::control::fresh_state(&recovered.identity);
+        }
         let (pg, replica) = (recovered.identity.pg, recovered.identity.replica);
         let (term, last) = end_of(&recovered);
         tracing::warn!(%pg, %replica, %last, %term,
@@ -121,9 +129,10 @@ impl Osd {
         if self.doubts.next_deadline() > self.now {
             return;
         }
-        let mut questions = Vec::new();
+        let (mut questions, mut answered) = (Vec::new(), Vec::new());
         for asking in self.doubts.asking.values_mut().filter(|asking| asking.next_at <= self.now) {
             asking.next_at = self.now + AGAIN;
+            answered.extend(asking.is_answered().then_some(asking.recovered.identity.replica));
             let (term, index) = asking.end();
             let identity = &asking.recovered.identity;
             let silent = identity.members.iter().filter(|m| asking.is_silent(m.replica));
@@ -132,6 +141,7 @@ impl Osd {
         for (osd, identity, to, body) in questions {
             self.send_repair(osd, &identity, to, body);
         }
+        answered.into_iter().for_each(|replica| self.follow_if_answered(replica));
     }
 
     /// A member asks how far this one is. Who is in doubt itself has nothing to say, and who leads forgets what the
@@ -160,12 +170,16 @@ impl Osd {
             return self.bus.disconnect(link, "a standing that no replica can have");
         }
         asking.said.insert(msg.from, Standing { current, end });
-        let mut members = asking.recovered.identity.members.iter();
-        if members.any(|m| asking.is_silent(m.replica)) {
-            return;
+        self.follow_if_answered(msg.to);
+    }
+
+    /// Goes on when nobody is silent any more and the engine is ready; looked at again otherwise.
+    fn follow_if_answered(&mut self, replica: ReplicaId) {
+        let answered = self.doubts.asking.get(&replica).is_some_and(Asking::is_answered);
+        if answered && self.engine.may_follow_in_doubt(replica) {
+            let asking = self.doubts.asking.remove(&replica).expect("it was just there");
+            self.follow_in_doubt(asking);
         }
-        let asking = self.doubts.asking.remove(&msg.to).expect("it was just there");
-        self.follow_in_doubt(asking);
     }
 
     /// Everybody has answered: the replica may follow.

@@ -12,7 +12,7 @@ use super::round::ReadyWrite;
 use super::{Home, InFlight, aligned};
 use crate::seam::{BlockData, HomeEvent};
 use env::{DiskError, Op};
-use layout::home::{CHUNK_PAGES, CRC_PAGES};
+use layout::home::{CHUNK_PAGES, CRC_PAGES, PagePtr};
 use std::collections::BTreeMap;
 use types::planted::{Bug, on};
 use types::units::BLOCKS_PER_AU;
@@ -164,6 +164,18 @@ impl Home {
             }
             self.free_staging(replica);
         }
+    }
+
+    /// Home forgets what it holds of this replica, of which pages are lost: the next checkpoint does not name it, and
+    /// what it held is free behind that. Pages that nobody can read name nothing: what they named is free already.
+    ///
+    /// # Panics
+    /// While a round runs: its records may name the replica.
+    pub fn empty(&mut self, replica: ReplicaId) {
+        assert!(self.round.is_none(), "{replica} is emptied during a round");
+        let Some(gone) = self.replicas.remove(&replica) else { return };
+        gone.slots().for_each(|slot| self.drop_slot(PagePtr { slot, crc: 0 }));
+        gone.chunks.values().flat_map(|chunk| chunk.aus()).for_each(|au| self.drop_au(au));
     }
 
     /// Gives up everything staged that no round installs; names whose it was.

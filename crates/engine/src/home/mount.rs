@@ -24,9 +24,12 @@ use types::{IoBuf, IoBufMut, ReplicaId};
 pub(super) struct MountRead {
     id: PageId,
     ptr: PagePtr,
-    /// It is read a second time: the first read failed, or brought something else.
-    again: bool,
+    /// How often it was read before: those reads failed, or brought something else.
+    before: u32,
 }
+
+/// Reads of one page until it counts as lost: a device may fail a read, and a read may go astray.
+const READS_MAX: u32 = 4;
 
 /// A mount that is running.
 pub(super) struct Mount {
@@ -66,7 +69,7 @@ impl Home {
             let decision = record.decision.iter().zip(0..).map(|(ptr, n)| (PageId::decision(id, n), *ptr));
             let directory =
                 record.directory.iter().zip(0..).filter_map(|(ptr, n)| ptr.map(|ptr| (PageId::directory(id, n), ptr)));
-            mount.queue.extend(decision.chain(directory).map(|(id, ptr)| MountRead { id, ptr, again: false }));
+            mount.queue.extend(decision.chain(directory).map(|(id, ptr)| MountRead { id, ptr, before: 0 }));
             self.replicas.insert(id, replica_of(record));
         }
         self.state = State::Mounting(Box::new(mount));
@@ -107,11 +110,11 @@ impl Home {
             Ok(()) if !page.id.verify(&buf, page.ptr.crc) => Err("it fails its checksum".to_owned()),
             Ok(()) => Ok(buf.freeze()),
         };
-        if verified.is_err() && !page.again {
-            mount.queue.push_front(MountRead { again: true, ..page });
+        if verified.is_err() && page.before + 1 < READS_MAX {
+            mount.queue.push_front(MountRead { before: page.before + 1, ..page });
             return self.pump_mount(ops, out);
         }
-        if page.again && verified.is_ok() {
+        if page.before > 0 && verified.is_ok() {
             tracing::warn!(page = %page.id, "a read of home went astray: the page is there after all");
         }
         let loaded = verified.and_then(|page_bytes| self.load_page(page.id, page_bytes));
@@ -137,7 +140,7 @@ impl Home {
                     mount.queue.extend(pages.map(|(n, ptr)| MountRead {
                         id: PageId::of_chunk(id.replica, entry.chunk, n),
                         ptr,
-                        again: false,
+                        before: 0,
                     }));
                 }
                 // A page that is full is not open for new chunks.

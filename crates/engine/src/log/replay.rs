@@ -31,6 +31,8 @@ struct Replayed {
     record: ReplicaRecord,
     entries: BTreeMap<u64, Kept>,
     blocks: Vec<Completed>,
+    /// Pages of its home are lost: nothing of what is there counts.
+    homeless: bool,
     /// A record says so, and none says that it is over (ADR 0007).
     in_doubt: bool,
     /// What was known before the first hole since which the log does not tell the replica anew.
@@ -59,7 +61,8 @@ struct SinceHole {
 impl Replayed {
     fn new(record: ReplicaRecord, before_hole: Option<BeforeHole>) -> Replayed {
         let (entries, blocks) = (BTreeMap::new(), Vec::new());
-        Replayed { record, entries, blocks, in_doubt: false, before_hole, since_hole: SinceHole::default() }
+        let since_hole = SinceHole::default();
+        Replayed { record, entries, blocks, homeless: false, in_doubt: false, before_hole, since_hole }
     }
 
     /// What makes earlier entries void, or puts what there is in doubt.
@@ -374,10 +377,17 @@ impl Replay {
         }
     }
 
-    /// Home found pages of the replica damaged.
-    pub fn damage_if_known(&mut self, replica: ReplicaId, reason: String) {
-        if self.replicas.contains_key(&replica) {
-            self.damage(replica, reason);
+    /// Home lacks pages of the replica. One that has peers begins anew from nothing, as one in doubt (ADR 0008).
+    pub fn home_lost(&mut self, replica: ReplicaId, reason: String) {
+        match self.replicas.get_mut(&replica) {
+            None => {}
+            Some(r) if r.record.identity.members.len() < 2 => self.damage(replica, reason),
+            Some(r) => {
+                tracing::error!(%replica, reason, "home of a replica is damaged: it will be brought back by its peers");
+                r.homeless = true;
+                r.in_doubt = true;
+                r.blocks.clear();
+            }
         }
     }
 
@@ -403,7 +413,8 @@ impl Replay {
         let mut recovered = Vec::new();
         let mut doubts = Vec::new();
         for (id, mut replayed) in self.replicas {
-            let state = states.remove(&id);
+            let homeless = replayed.homeless;
+            let state = states.remove(&id).filter(|_| !homeless);
             let k = state.as_ref().map_or(Index(0), |state| state.index);
             let mut missing = replayed.before_hole.take();
             if missing.is_some() && self.checkpointed_since && replayed.is_proved(k) {
@@ -427,7 +438,7 @@ impl Replay {
                 replayed.in_doubt = true;
             }
             let (replica, found) = replayed.finish(state);
-            if found.in_doubt && (hole || replica.cut_at_mount) {
+            if found.in_doubt && (hole || homeless || replica.cut_at_mount) {
                 // An empty log begins at K, whatever older records have.
                 let last = if replica.log.len() == 0 { Index(0) } else { replica.log.last() };
                 doubts.push(NewDoubt { replica: id, last, hole });
@@ -441,7 +452,7 @@ impl Replay {
 
 impl Replayed {
     fn finish(self, state: Option<DecisionState>) -> (Replica, Recovered) {
-        let Replayed { record, entries, blocks, in_doubt, .. } = self;
+        let Replayed { record, entries, blocks, in_doubt, homeless, .. } = self;
         let ReplicaRecord { identity, mut hard_state, decision, damage } = record;
         let mut damage = (!damage.is_empty()).then_some(damage);
         let in_doubt = in_doubt && damage.is_none();
@@ -499,7 +510,7 @@ impl Replayed {
         }
         let entries: Vec<Entry> = log.iter().map(Kept::entry).collect();
         if in_doubt && damage.is_none() {
-            (replica.doubt, replica.cut_at_mount) = (Doubt::Waiting, cut);
+            (replica.doubt, replica.cut_at_mount, replica.homeless) = (Doubt::Waiting, cut, homeless);
         }
         let in_doubt = replica.doubt != Doubt::None;
         let lost: Vec<Lost> = log.iter().filter_map(|kept| kept.lost.as_deref().cloned()).collect();

@@ -308,9 +308,15 @@ fn a_log_without_any_opening_is_lost_and_not_new() {
 #[test]
 fn one_superblock_is_enough_and_another_osds_device_is_refused() {
     let mut rig = two_replicas(5);
-    rig.disk.flip(8);
-    rig.restart_and_check();
     let last = rig.disk.bytes().len() - 4096;
+    let copies = |rig: &Rig| [rig.disk.bytes()[..4096].to_vec(), rig.disk.bytes()[last..].to_vec()];
+    let before = copies(&rig);
+    for at in [8, last + 20, last + 300, 700] {
+        rig.disk.flip(at);
+        rig.restart_and_check();
+        assert_eq!(copies(&rig), before, "the damaged copy is written anew, so that the next damage finds two again");
+    }
+    rig.disk.flip(8);
     rig.disk.flip(last + 20);
     rig.restart();
     assert!(matches!(rig.mount_failed, Some(MountError::Superblock(_))), "{:?}", rig.mount_failed);

@@ -2,9 +2,11 @@
 //! outlives the log that showed it.
 
 use super::damage::{batches_from, config};
+use super::model::SECTORS;
 use super::rig::{Rig, chunks};
+use layout::home::Geometry;
 use types::store::{Effect, HardState};
-use types::{Index, ReplicaId, SectorRange, Term};
+use types::{Index, IoBuf, ReplicaId, SectorRange, Term};
 
 const R: ReplicaId = ReplicaId(100);
 const OTHER: ReplicaId = ReplicaId(101);
@@ -185,4 +187,123 @@ fn a_replica_whose_hole_may_have_replaced_what_is_above_k_is_in_doubt() {
     // K is 1 and the first append behind the hole is entry 4: entry 2 may be another by then.
     assert_eq!(found(&rig, R), (2, true));
     assert_eq!(rig.recovered[0].hard_state.commit, Index(1));
+}
+
+/// Flips a bit in every page of home's tables. Those that are there are of `R`: the other one was in no round.
+fn lose_tables(rig: &mut Rig) {
+    let home = rig.superblock.home_start as usize;
+    let slots = Geometry::of(rig.superblock.home_bytes).expect("it was formatted").slot_count as usize;
+    let pages = (home..home + slots * 4096).step_by(4096);
+    let stored: Vec<usize> = pages.filter(|at| rig.disk.bytes()[*at..at + 4096].iter().any(|b| *b != 0)).collect();
+    assert!(!stored.is_empty(), "a round has written pages");
+    stored.into_iter().for_each(|at| rig.disk.flip(at + 100));
+    rig.disk.power_cut();
+    rig.restart();
+    assert_eq!(rig.mount_failed, None);
+}
+
+fn write_and_commit(rig: &mut Rig, count: u64, sectors: u32) {
+    for _ in 0..count {
+        let from = rig.groups[&R].last() + 1;
+        rig.append(R, from, vec![Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, sectors) }]);
+        rig.turn(8);
+        let durable = rig.groups[&R].durable;
+        rig.commit(R, durable);
+    }
+    rig.settle();
+}
+
+/// Gives the replica everything that `new` holds.
+fn stream(rig: &mut Rig, new: &super::model::Group) {
+    for (token, chunk) in (1..).zip(chunks()) {
+        let range = SectorRange::new(0, SECTORS / 8 * 8);
+        let bytes = new.expected(chunk, range);
+        let data = (IoBuf::copy_of(&bytes), range.fragment_crcs(&bytes));
+        assert!(rig.engine.stage(token, R, chunk, range, Some(data)), "there is room");
+        rig.settle();
+    }
+    rig.engine.install(new.decision());
+    rig.settle();
+    let installed = rig.installed.pop().expect("it is installed");
+    assert!(installed.in_doubt, "until it reaches as far as the others");
+    rig.groups.insert(R, new.clone());
+    rig.check_recovered(installed);
+    rig.check_all_sectors();
+}
+
+#[test]
+fn a_home_that_lost_a_page_costs_what_is_at_home_alone_and_a_log_that_reaches_back_to_the_birth_makes_it_good() {
+    let mut rig = new(5);
+    write_and_commit(&mut rig, 3, 8);
+    rig.round();
+    rig.settle();
+    assert_eq!(rig.checkpoints, 1);
+    one(&mut rig, R);
+    lose_tables(&mut rig);
+    for _ in 0..2 {
+        assert_eq!([found(&rig, R), found(&rig, OTHER)], [(4, true), (0, false)], "its log is whole");
+        assert_eq!(rig.recovered[0].checkpoint.index, Index(0), "and nothing counts that is at home");
+        rig.disk.power_cut();
+        rig.restart();
+    }
+    assert_eq!(rig.damaged, []);
+    let commit = rig.recovered[0].hard_state.commit.0;
+    follow(&mut rig, R, commit);
+    rig.engine.doubt_over(R);
+    let recovered = std::mem::take(&mut rig.recovered);
+    rig.groups.get_mut(&R).expect("created").hard_state.vote = Some(R);
+    recovered.into_iter().for_each(|r| rig.check_recovered(r));
+    rig.check_all_sectors();
+    rig.round();
+    rig.settle();
+    rig.engine.audit().expect("what home held of it is free");
+    rig.disk.power_cut();
+    rig.restart_and_check();
+}
+
+#[test]
+fn a_replica_whose_home_lost_a_page_begins_anew_in_doubt_and_a_stream_makes_it_whole() {
+    for forgotten in [false, true] {
+        let mut rig = new(6);
+        rig.config.round_pressure = 0.2;
+        rig.disk.kill();
+        rig.restart();
+        write_and_commit(&mut rig, 400, 160);
+        assert!(rig.engine.first_index(R).0 > 100 && rig.checkpoints > 0, "the log has wrapped");
+        let mut whole = rig.groups[&R].clone();
+        lose_tables(&mut rig);
+        assert_eq!([found(&rig, R), found(&rig, OTHER)], [(0, true), (0, false)]);
+        assert_eq!((rig.recovered[0].hard_state.commit, rig.recovered[0].checkpoint.index), (Index(0), Index(0)));
+        rig.engine.audit().expect("home keeps what it has until the peers are known");
+        forget(&mut rig, R, 0);
+        let g = rig.groups.get_mut(&R).expect("created");
+        g.sectors.clear();
+        (g.applied, g.hard_state.commit, g.durable_commit) = (0, Index(0), 0);
+        follow(&mut rig, R, 0);
+        if forgotten {
+            rig.round();
+            rig.settle();
+            rig.disk.power_cut();
+            rig.restart();
+            assert_eq!(found(&rig, R), (0, true), "no checkpoint names what it was, and the doubt stays");
+            follow(&mut rig, R, 0);
+        }
+        rig.engine.audit().expect("the books balance");
+        let term = rig.groups[&R].term;
+        whole.term = term;
+        whole.hard_state.term = term;
+        whole.hard_state.vote = Some(R);
+        stream(&mut rig, &whole);
+        rig.disk.power_cut();
+        rig.restart();
+        let last = whole.applied;
+        assert_eq!((found(&rig, R), rig.recovered[0].checkpoint.index), ((last, true), Index(last)));
+        follow(&mut rig, R, last);
+        rig.engine.doubt_over(R);
+        rig.settle();
+        rig.disk.power_cut();
+        rig.restart_and_check();
+        rig.engine.audit().expect("the books balance");
+        assert_eq!((rig.recovered.len(), &rig.damaged[..]), (0, &[][..]));
+    }
 }

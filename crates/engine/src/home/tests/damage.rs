@@ -91,6 +91,26 @@ fn a_rotten_page_damages_its_replica_for_good_and_no_other() {
 }
 
 #[test]
+fn what_a_damaged_replica_holds_is_free_again_when_a_checkpoint_has_forgotten_it() {
+    let mut rig = two_replicas();
+    let (slots, bytes) = (rig.home.free_slots(), rig.home.free_bytes());
+    let held = rig.home.chunk(R1, chunk(1, 0)).unwrap().pages[0].unwrap().slot;
+    rig.disk.flip_bit(rig.home.slot_offset(held) + 100);
+    assert_eq!(rig.mount().1.len(), 1);
+    rig.base.retain(|(replica, _, _), _| *replica == R2);
+    rig.home.empty(R1);
+    rig.home.audit().unwrap();
+    assert!(rig.home.limbo_bytes() > 0, "the last checkpoint still names it");
+    rig.round(Plan::states(&[2], 5).put(2, chunk(1, 0), [9], 78));
+    rig.home.audit().unwrap();
+    assert_eq!(rig.home.limbo_bytes(), 0);
+    assert!(rig.home.free_slots() > slots && rig.home.free_bytes() > bytes);
+    let (states, damaged) = rig.mount();
+    assert!(damaged.is_empty() && states.iter().all(|s| s.decision.replica == R2), "{damaged:?}");
+    rig.check_base(|_| false);
+}
+
+#[test]
 fn an_au_or_slot_with_two_owners_damages_both_and_is_not_reused() {
     for what in ["AU", "slot"] {
         let mut rig = two_replicas();
