@@ -597,18 +597,24 @@ impl Cluster {
         Ok(())
     }
 
-    /// Within the budget a log that rots costs no replica: at rest each takes part again (ADR 0004, 0007).
+    /// Within the budget a device that lies in a way that peers can make good costs no replica: at rest each takes part
+    /// again (ADR 0004, 0005, 0007).
     ///
     /// # Errors
     /// One that does not.
-    pub fn rotten_logs_are_mended(&self) -> Result<(), String> {
-        let rotten = |id: OsdId| self.budget.has_rotten_log_only(id.0 as usize - 1) && !self.budget.is_spent();
-        for (id, osd) in self.running().filter(|(id, _)| rotten(*id)) {
+    pub fn lies_are_mended(&self) -> Result<(), String> {
+        let lied = |i: usize| self.budget.has_mendable_lies_only(i) && !self.budget.is_spent();
+        for (_, node) in self.osds.iter().enumerate().filter(|(i, _)| lied(*i)) {
+            let (id, lies) = (node.id, self.budget.describe());
+            if let Some(why) = &node.ended {
+                return Err(format!("the device of {id} has lied, and it does not run: {why} ({lies})"));
+            }
+            let Some((osd, _)) = &node.running else { continue };
             if let Some((pg, reason)) = osd.quarantined().first() {
-                return Err(format!("the log of {id} was rotten, and pg {pg} is quarantined: {reason}"));
+                return Err(format!("the device of {id} has lied, and pg {pg} is quarantined: {reason} ({lies})"));
             }
             if let Some((pg, lost)) = osd.repairing().first() {
-                return Err(format!("the log of {id} was rotten, and pg {pg} is still repaired, without {lost:?}"));
+                return Err(format!("the device of {id} has lied, and pg {pg} is still repaired: {lost:?} ({lies})"));
             }
         }
         Ok(())

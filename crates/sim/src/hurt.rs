@@ -54,6 +54,15 @@ impl Cluster {
         }
     }
 
+    /// Whether no copy of the superblock of OSD `i` is good.
+    pub(crate) fn lacks_superblock(&self, i: usize) -> bool {
+        let (image, mut page) = (self.image(i), [0; layout::superblock::SUPERBLOCK_LEN]);
+        Superblock::offsets(self.options.device_bytes).iter().all(|at| {
+            image.read(*at, &mut page);
+            Superblock::decode(&page).is_err()
+        })
+    }
+
     /// The log of OSD `i` is what lies are measured by.
     pub(crate) fn watch_log(&self, i: usize) {
         let sb = self.superblock(i);

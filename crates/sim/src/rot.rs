@@ -2,6 +2,8 @@
 //!
 //! Outside the swarm, because it aims: it knows the log's bytes, and hits what it wants to hit.
 
+use crate::faults::Class;
+use crate::hurt::Region;
 use crate::options::Options;
 use crate::run::{End, Run};
 use engine::Superblock;
@@ -10,6 +12,11 @@ use layout::log::{BATCH_ALIGN, BatchHeader, Record, decode_records};
 use std::time::Duration;
 use types::rng::Rng;
 use types::{Index, OsdUuid, ReplicaId, Time};
+
+/// Much of the log must not be at home yet, nor be forgotten by the others.
+const LATE: Duration = Duration::from_secs(5);
+/// Much must be at home.
+const EARLY: Duration = Duration::from_millis(50);
 
 /// All batches of the log with their offsets, old lives of segments included.
 fn batches(image: &DiskImage, uuid: OsdUuid) -> Vec<(u64, BatchHeader)> {
@@ -88,7 +95,7 @@ pub struct Rotten {
 /// # Errors
 /// Whatever was lost, or did not come back.
 pub fn run(seed: u64, victims: usize) -> Result<Rotten, String> {
-    with(seed, |run| rotten(run, victims)).map_err(|what| format!("seed {seed}, {victims} victims: {what}"))
+    with(seed, LATE, |run| rotten(run, victims)).map_err(|what| format!("seed {seed}, {victims} victims: {what}"))
 }
 
 /// Under load, one of three OSDs dies, headers of its log rot, and it starts again; perhaps it dies again before it has
@@ -97,15 +104,23 @@ pub fn run(seed: u64, victims: usize) -> Result<Rotten, String> {
 /// # Errors
 /// Whatever was lost, or did not come back.
 pub fn run_headers(seed: u64) -> Result<Rotten, String> {
-    with(seed, headless).map_err(|what| format!("seed {seed}: {what}"))
+    with(seed, LATE, headless).map_err(|what| format!("seed {seed}: {what}"))
 }
 
-fn with(seed: u64, what: impl FnOnce(&mut Run) -> Result<Rotten, End>) -> Result<Rotten, String> {
+/// Under load, one of three OSDs dies, pages of its home rot (tables, data, one copy of the superblock), and it starts again,
+/// perhaps twice, perhaps with another one away.
+///
+/// # Errors
+/// Whatever was lost, or did not come back.
+pub fn run_home(seed: u64) -> Result<Rotten, String> {
+    with(seed, EARLY, homeless).map_err(|what| format!("seed {seed}: {what}"))
+}
+
+fn with(seed: u64, round_idle: Duration, what: impl FnOnce(&mut Run) -> Result<Rotten, End>) -> Result<Rotten, String> {
     let mut rng = Rng::new(seed ^ 0x0707);
     let mut options = Options::draw(&mut rng);
     (options.osds, options.replicas, options.device_bytes) = (3, 3, 1 << 30);
-    // Much of the log must not be at home yet, nor be forgotten by the others.
-    (options.engine.round_idle, options.engine.round_pressure) = (Duration::from_secs(5), 0.5);
+    (options.engine.round_idle, options.engine.round_pressure) = (round_idle, 0.5);
     (options.shape.operations, options.shape.read_pct) = (3000, 30);
     options.shape.sectors_max = options.shape.sectors_max.min(16);
     options.faults = Duration::from_secs(4);
@@ -170,6 +185,47 @@ fn headless(run: &mut Run) -> Result<Rotten, End> {
     other.into_iter().for_each(|i| run.cluster.start_osd(i));
     pass(run, over)?;
     judge(run, Rotten { hit, ..Rotten::default() })
+}
+
+fn homeless(run: &mut Run) -> Result<Rotten, End> {
+    run.set_up()?;
+    let over = run.cluster.options.faults;
+    run.cluster.begin(&run.volumes, over, &mut run.rng);
+    let before = run.rng.between(500, 2000);
+    pass(run, Duration::from_millis(before))?;
+    let first = run.rng.below(3) as usize;
+    run.cluster.stop_osd(first, true);
+    let mut hit = 0;
+    for (class, region, most) in [
+        (Class::BitRotTables, Region::Tables, 12),
+        (Class::BitRotData, Region::Data, 40),
+        (Class::BitRotSuper, Region::Superblock, 2),
+    ] {
+        let pages = run.cluster.region(first, region, &mut run.rng);
+        let count = run.rng.below(most).min(pages.len() as u64);
+        for _ in 0..count {
+            let page = pages[run.rng.below(pages.len() as u64) as usize];
+            run.cluster.image(first).flip_bit(page + run.rng.below(4096), run.rng.below(8) as u8);
+        }
+        hit += if region == Region::Tables { count } else { 0 };
+        run.cluster.budget.note_aimed(first, class);
+    }
+    let other = run.rng.chance(1, 3).then_some((first + 1) % 3);
+    other.into_iter().for_each(|i| run.cluster.stop_osd(i, true));
+    let away = run.rng.between(1, 200);
+    pass(run, Duration::from_millis(away))?;
+    run.cluster.start_osd(first);
+    if run.rng.chance(1, 2) {
+        let alive = run.rng.between(1, 300);
+        pass(run, Duration::from_millis(alive))?;
+        run.cluster.stop_osd(first, true);
+        run.cluster.start_osd(first);
+    }
+    other.into_iter().for_each(|i| run.cluster.start_osd(i));
+    pass(run, over)?;
+    let rotten = judge(run, Rotten { hit, ..Rotten::default() })?;
+    run.cluster.lies_are_mended()?;
+    Ok(rotten)
 }
 
 fn judge(run: &mut Run, mut rotten: Rotten) -> Result<Rotten, End> {

@@ -22,6 +22,9 @@ use types::units::CHUNK;
 use types::{Index, OsdId, PgId, Time, VolumeId};
 
 /// The cluster must serve within this time of its birth.
+/// Looks at what a lying device may have under its blocks. A read names one bad block, so each brings one back.
+const MENDS_MAX: u32 = 1000;
+const MEND_PAUSE: Duration = Duration::from_millis(200);
 const SETUP: Duration = Duration::from_secs(30);
 /// Steps without a step of time: something turns on the spot.
 const STEPS_AT_ONCE_MAX: u32 = 20_000;
@@ -166,7 +169,7 @@ impl Run {
             calm => {
                 calm?;
                 self.cluster.failure()?;
-                self.cluster.rotten_logs_are_mended()?;
+                self.cluster.lies_are_mended()?;
                 self.cluster.audit()?;
                 self.compare()?;
             }
@@ -293,15 +296,35 @@ impl Run {
         self.until(limit, "all replicas have applied the same", all_equal)
     }
 
-    pub(crate) fn compare(&mut self) -> Result<(), String> {
+    pub(crate) fn compare(&mut self) -> Result<(), End> {
+        let mut unread = self.compare_once()?;
+        // What could not be read is asked of the others since.
+        for _ in 0..MENDS_MAX {
+            if unread.is_empty() {
+                break;
+            }
+            let until = self.cluster.world.now() + MEND_PAUSE;
+            while self.cluster.world.now() < until {
+                self.step(until)?;
+            }
+            unread = self.compare_once()?;
+        }
+        match unread.first() {
+            Some(what) => Err(format!("{what}, and nobody mends it ({})", self.cluster.budget.describe()).into()),
+            None => Ok(()),
+        }
+    }
+
+    fn compare_once(&mut self) -> Result<Vec<String>, String> {
+        let mut unread = Vec::new();
         let members = members(&self.cluster).expect("meta was up just now");
         let osds = |members: Vec<(OsdId, Option<Index>)>| members.into_iter().map(|(osd, _)| osd).collect();
         let pgs: Vec<(PgId, Vec<OsdId>)> = members.into_iter().map(|(pg, members)| (pg, osds(members))).collect();
         let chunks = self.cluster.options.shape.len_bytes.div_ceil(CHUNK) as u32;
         for volume in &self.volumes {
-            self.compared += replicas::check(&mut self.cluster, *volume, chunks, &pgs)?;
+            self.compared += replicas::check(&mut self.cluster, *volume, chunks, &pgs, &mut unread)?;
         }
-        Ok(())
+        Ok(unread)
     }
 }
 

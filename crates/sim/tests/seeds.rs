@@ -92,3 +92,15 @@ fn a_log_that_lost_whole_batches_costs_no_replica_and_no_acknowledged_write() {
     }
     assert!(hit > 20 && replicas >= 6, "{hit} batches lost, {replicas} replicas made whole");
 }
+
+#[test]
+fn a_home_that_lost_pages_and_blocks_costs_no_replica_and_no_acknowledged_write() {
+    let (mut hit, mut replicas) = (0, 0);
+    for seed in 40..56 {
+        let rotten = sim::rot::run_home(seed).unwrap_or_else(|what| panic!("{what}"));
+        assert!(rotten.compared > 0);
+        (hit, replicas) = (hit + rotten.hit, replicas + rotten.replicas);
+    }
+    println!("{hit} pages of tables, {replicas} replicas");
+    assert!(hit > 10 && replicas >= 4, "{hit} pages of tables lost, {replicas} replicas made whole");
+}

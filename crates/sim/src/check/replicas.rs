@@ -14,9 +14,18 @@ type Bytes = Option<Vec<u8>>;
 
 /// Compares every chunk of `volume` in every PG. Gives the number of bytes compared.
 ///
+/// What an OSD cannot read whose device has lied in a way that peers can make good goes to `unread`: it was told now, if
+/// not before, and is to be whole soon.
+///
 /// # Errors
 /// Where two replicas differ, or what could not be read.
-pub fn check(cluster: &mut Cluster, volume: VolumeId, chunks: u32, pgs: &[(PgId, Vec<OsdId>)]) -> Result<u64, String> {
+pub fn check(
+    cluster: &mut Cluster,
+    volume: VolumeId,
+    chunks: u32,
+    pgs: &[(PgId, Vec<OsdId>)],
+    unread: &mut Vec<String>,
+) -> Result<u64, String> {
     let mut compared = 0;
     for (pg, members) in pgs {
         for index in 0..chunks {
@@ -27,7 +36,8 @@ pub fn check(cluster: &mut Cluster, volume: VolumeId, chunks: u32, pgs: &[(PgId,
                     match cluster.read_replica(*osd, *pg, chunk, range) {
                         Ok(bytes) => _ = seen.insert(*osd, bytes),
                         // Its disk lied: it may refuse, and never lie on.
-                        Err(_) if cluster.budget.has_lied(osd.0 as usize - 1) => {}
+                        Err(_) if cluster.budget.is_spent() || cluster.budget.may_lack(osd.0 as usize - 1) => {}
+                        Err(what) if cluster.budget.has_lied(osd.0 as usize - 1) => unread.push(what),
                         Err(what) => return Err(what),
                     }
                 }

@@ -12,6 +12,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use types::ReplicaId;
 use types::rng::Rng;
 
+/// Whether everything is back at rest after such a lie: a store that was poisoned and vouched for has lost nothing
+/// (ADR 0006), a log that rotted is whole again (ADR 0004, 0007), so is home (ADR 0005, 0008).
+fn is_mended(class: Class) -> bool {
+    matches!(
+        class,
+        Class::WriteError
+            | Class::FlushError
+            | Class::FlushFailsInRound
+            | Class::FullDisk
+            | Class::BitRotLog
+            | Class::ReadError
+            | Class::MisdirectedRead
+            | Class::BitRotTables
+            | Class::BitRotData
+            | Class::BitRotSuper
+            | Class::PhantomWrite
+            | Class::MisdirectedWrite
+    )
+}
+
 /// Which OSDs may lie in this run, and which have.
 #[derive(Clone, Debug, Default)]
 pub struct Budget {
@@ -53,24 +73,25 @@ impl Budget {
         self.told.entry(i).or_default().insert(what);
     }
 
+    /// A schedule of its own has made OSD `i` lose something; it may.
+    pub fn note_aimed(&mut self, i: usize, what: Class) {
+        self.liars.insert(i);
+        self.note(i, what);
+    }
+
     /// Whether OSD `i` has lied: its replicas may be damaged, and it may refuse to serve.
     pub fn has_lied(&self, i: usize) -> bool {
         self.told.contains_key(&i)
     }
 
-    /// Whether OSD `i` may have lost something for good. A store that was poisoned and
-    /// vouched for has not, and a log that rotted is whole again (ADR 0004, 0007).
+    /// Whether OSD `i` may have lost something for good.
     pub fn may_lack(&self, i: usize) -> bool {
-        let harmless = |class: &Class| {
-            let poison = matches!(class, Class::WriteError | Class::FlushError | Class::FlushFailsInRound);
-            poison || matches!(class, Class::FullDisk | Class::BitRotLog)
-        };
-        self.told.get(&i).is_some_and(|told| !told.iter().all(harmless))
+        self.is_lost(i) || self.told.get(&i).is_some_and(|told| !told.iter().all(|class| is_mended(*class)))
     }
 
-    /// Whether OSD `i` has lost bytes of its log, and told no other lie.
-    pub fn has_rotten_log_only(&self, i: usize) -> bool {
-        self.told.get(&i).is_some_and(|told| told.iter().all(|class| *class == Class::BitRotLog))
+    /// Whether OSD `i` has lied, and in no way that its peers cannot make good.
+    pub fn has_mendable_lies_only(&self, i: usize) -> bool {
+        self.has_lied(i) && !self.may_lack(i)
     }
 
     /// The disk of OSD `i` is lost.

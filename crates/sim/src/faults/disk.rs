@@ -84,5 +84,9 @@ fn rot(s: &mut Strike<'_>, i: usize, region: Region) -> bool {
         Region::Superblock => Class::BitRotSuper,
     };
     s.cluster.budget.note(i, class);
+    if region == Region::Superblock && s.cluster.lacks_superblock(i) {
+        // Nobody can say what is where: the device is lost.
+        s.cluster.budget.lose(i);
+    }
     true
 }

@@ -59,7 +59,7 @@ fn at_rest(seed: u64) -> (Cluster, Vec<VolumeId>, Members) {
 
 fn compare(cluster: &mut Cluster, volumes: &[VolumeId], pgs: &Members) -> Result<u64, String> {
     let chunks = cluster.options.shape.len_bytes.div_ceil(CHUNK) as u32;
-    volumes.iter().map(|volume| replicas::check(cluster, *volume, chunks, pgs)).sum()
+    volumes.iter().map(|volume| replicas::check(cluster, *volume, chunks, pgs, &mut Vec::new())).sum()
 }
 
 #[test]
