@@ -49,7 +49,7 @@ pub(crate) struct Replica {
     /// Entries whose payload is lost, or is back and not durable yet: it is being repaired.
     pub lost: BTreeSet<Index>,
     pub doubt: Doubt,
-    /// Pages of its home are lost, and home keeps the rest until the replica may follow (ADR 0008).
+    /// Pages of its home are lost, and home keeps the rest until the replica may follow (ADR 0009).
     pub homeless: bool,
     /// Mount left out of its log what older records of its doubt still have.
     pub cut_at_mount: bool,

@@ -377,7 +377,7 @@ impl Replay {
         }
     }
 
-    /// Home lacks pages of the replica. One that has peers begins anew from nothing, as one in doubt (ADR 0008).
+    /// Home lacks pages of the replica. One that has peers begins anew from nothing, as one in doubt (ADR 0009).
     pub fn home_lost(&mut self, replica: ReplicaId, reason: String) {
         match self.replicas.get_mut(&replica) {
             None => {}

@@ -13,7 +13,7 @@ use types::ReplicaId;
 use types::rng::Rng;
 
 /// Whether everything is back at rest after such a lie: a store that was poisoned and vouched for has lost nothing
-/// (ADR 0006), a log that rotted is whole again (ADR 0004, 0007), so is home (ADR 0005, 0008).
+/// (ADR 0006), a log that rotted is whole again (ADR 0004, 0007), so is home (ADR 0005, 0009).
 fn is_mended(class: Class) -> bool {
     matches!(
         class,
