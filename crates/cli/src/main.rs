@@ -82,7 +82,8 @@ fn logging() {
 #[cfg(feature = "failpoints")]
 fn arm_failpoint() -> Result<()> {
     let Ok(text) = std::env::var("BASALT_FAILPOINT") else { return Ok(()) };
-    types::failpoint::arm(&text).map_err(|why| anyhow::anyhow!("BASALT_FAILPOINT: {why}"))?;
+    let (point, nth) = types::failpoint::parse(&text).map_err(|why| anyhow::anyhow!("BASALT_FAILPOINT: {why}"))?;
+    types::failpoint::arm(point, nth);
     tracing::warn!(point = text, "this process will end itself at a failpoint");
     Ok(())
 }

@@ -21,10 +21,19 @@ pub fn binary() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The same program built with failpoints, if it was built: `make chaos` puts it there.
-pub fn binary_with_failpoints() -> Result<Option<PathBuf>> {
-    let path = binary()?.with_file_name("basalt-failpoints");
-    Ok(path.is_file().then_some(path))
+/// The same program built with failpoints, which `scripts/failpoints` puts beside it.
+///
+/// # Errors
+/// When it is not there, or was there before the program that it should be.
+pub fn binary_with_failpoints() -> Result<PathBuf> {
+    let plain = binary()?;
+    let path = plain.with_file_name("basalt-failpoints");
+    let made = |path: &PathBuf| std::fs::metadata(path)?.modified();
+    let Ok(at) = made(&path) else { bail!("no {}: scripts/failpoints builds it", path.display()) };
+    if at < made(&plain)? {
+        bail!("{} is older than the plain build: scripts/failpoints builds it anew", path.display());
+    }
+    Ok(path)
 }
 
 /// Commands to the cluster of these metas.

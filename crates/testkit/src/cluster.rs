@@ -169,10 +169,7 @@ impl Cluster {
     }
 
     fn daemon(&self) -> Result<PathBuf> {
-        if !self.shape.failpoints {
-            return binary();
-        }
-        binary_with_failpoints()?.context("the build with failpoints is missing")
+        if self.shape.failpoints { binary_with_failpoints() } else { binary() }
     }
 
     /// The metas as daemons and clients find them.

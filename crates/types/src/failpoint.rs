@@ -64,6 +64,20 @@ impl Point {
     }
 }
 
+/// Reads `NAME:N`, the N-th pass of a point, from 1; without a number the first.
+///
+/// # Errors
+/// What is wrong with the text.
+pub fn parse(text: &str) -> Result<(Point, u64), String> {
+    let (name, nth) = text.split_once(':').unwrap_or((text, "1"));
+    let point = Point::named(name).ok_or_else(|| format!("no failpoint is named `{name}`"))?;
+    match nth.parse() {
+        Ok(0) => Err("passes are counted from 1".to_owned()),
+        Ok(nth) => Ok((point, nth)),
+        Err(_) => Err(format!("`{nth}` is no count of passes")),
+    }
+}
+
 /// A pass of this point: nothing, in a build without the feature.
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
@@ -89,20 +103,14 @@ mod armed {
     static ARMED: AtomicUsize = AtomicUsize::new(NONE);
     static LEFT: AtomicU64 = AtomicU64::new(0);
 
-    /// Arms what `NAME:N` says: the N-th pass, from 1, ends this process.
+    /// Arms a point: its N-th pass ends this process.
     ///
-    /// # Errors
-    /// What is wrong with the text.
-    pub fn arm(text: &str) -> Result<(), String> {
-        let (name, nth) = text.split_once(':').unwrap_or((text, "1"));
-        let point = Point::named(name).ok_or_else(|| format!("no failpoint is named `{name}`"))?;
-        let nth: u64 = nth.parse().map_err(|_| format!("`{nth}` is no count of passes"))?;
-        if nth == 0 {
-            return Err("passes are counted from 1".to_owned());
-        }
+    /// # Panics
+    /// When `nth` is 0: passes are counted from 1.
+    pub fn arm(point: Point, nth: u64) {
+        assert!(nth > 0, "passes are counted from 1");
         LEFT.store(nth, Ordering::SeqCst);
         ARMED.store(point as usize, Ordering::SeqCst);
-        Ok(())
     }
 
     /// Whether this point is armed.
@@ -132,6 +140,15 @@ mod tests {
         for row in REGISTRY {
             assert_eq!((row.point.row(), Point::named(row.name)), (row, Some(row.point)));
             assert!(row.name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-'), "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn a_point_is_named_with_the_pass_that_strikes() {
+        assert_eq!(parse("after-flush-before-reply:12"), Ok((Point::LogDurable, 12)));
+        assert_eq!(parse("install-begun"), Ok((Point::InstallBegun, 1)));
+        for wrong in ["", "install", "install-begun:0", "install-begun:x", "install-begun:"] {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
         }
     }
 

@@ -33,6 +33,7 @@ pub enum Kind {
     MetaDelay,
     MetaCut,
     MetaReset,
+    MetaSilence,
     NetCut,
     NetLoss,
     KillOsd,
@@ -65,6 +66,7 @@ impl Kind {
         Kind::MetaDelay,
         Kind::MetaCut,
         Kind::MetaReset,
+        Kind::MetaSilence,
         Kind::NetCut,
         Kind::NetLoss,
         Kind::KillOsd,
@@ -98,6 +100,7 @@ impl Kind {
             Kind::MetaDelay => "meta far away",
             Kind::MetaCut => "meta cut off",
             Kind::MetaReset => "connections to meta end",
+            Kind::MetaSilence => "half-open connections to meta",
             Kind::NetCut => "packets dropped one way (nftables)",
             Kind::NetLoss => "some packets dropped one way (nftables)",
             Kind::KillOsd => "kill -9 of an OSD",
@@ -178,13 +181,14 @@ impl Storm {
             K::Delay | K::Trickle | K::CutOneWay | K::CutOff | K::MetaDelay | K::MetaCut => {
                 Some(self.weather(kind, osd))
             }
-            K::Reset | K::HalfClose | K::Silence | K::Flip | K::Duplicate | K::Garbage | K::Reorder | K::MetaReset => {
+            K::Reset | K::HalfClose | K::Silence | K::Flip | K::Duplicate | K::Garbage | K::Reorder => {
                 Some(self.blow(kind))
             }
+            K::MetaReset | K::MetaSilence => Some(self.blow(kind)),
             K::NetCut | K::NetLoss => self.lose_packets(kind, osd)?,
             K::KillOsd | K::TermOsd | K::StopOsd | K::SlowDisk => self.hurt_osd(kind, osd)?,
             K::FailOsd => self.arm(Who::Osd(osd))?,
-            K::FailMeta => self.arm(Who::Meta)?,
+            K::FailMeta => self.arm_meta()?,
             K::KillMeta if self.cluster.metas[0].pid().is_some() => {
                 self.cluster.metas[0].kill();
                 Some((Undo::StartMeta, self.rng.between(0, 2500)))
@@ -245,14 +249,14 @@ impl Storm {
         let effect = match kind {
             Kind::Reset | Kind::MetaReset => Effect::Reset,
             Kind::HalfClose => Effect::HalfClose,
-            Kind::Silence => Effect::Silence,
+            Kind::Silence | Kind::MetaSilence => Effect::Silence,
             Kind::Flip => Effect::Flip,
             Kind::Duplicate => Effect::Duplicate,
             Kind::Garbage => Effect::Garbage,
             _ => Effect::Reorder,
         };
-        let ends = if kind == Kind::MetaReset {
-            (Some(End::Meta), None)
+        let ends = if matches!(kind, Kind::MetaReset | Kind::MetaSilence) {
+            if self.rng.chance(1, 2) { (Some(End::Meta), None) } else { (None, Some(End::Meta)) }
         } else {
             let osd = Some(End::Osd(1 + self.rng.below(u64::from(self.cluster.shape.osds)) as u32));
             let client = self.rng.chance(1, 3).then_some(End::Client);
@@ -300,6 +304,17 @@ impl Storm {
                 (Undo::Fast(osd), self.rng.between(500, 4000))
             }
         }))
+    }
+
+    /// Arms meta, and lets a thief make it commit something.
+    fn arm_meta(&mut self) -> Result<Option<(Undo, u64)>> {
+        let armed = self.arm(Who::Meta)?;
+        let volume = self.rng.below(self.volumes.len() as u64) as usize;
+        let (left, metas, seed) = (self.millis_left(), self.cluster.metas_for_daemons(), self.rng.next_u64());
+        if armed.is_some() && self.volumes[volume].pid().is_some() {
+            self.volumes[volume].start(&metas, seed, left)?;
+        }
+        Ok(armed)
     }
 
     fn hurt_client(&mut self, kind: Kind, volume: usize) -> Result<Option<(Undo, u64)>> {

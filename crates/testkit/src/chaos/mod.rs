@@ -48,6 +48,8 @@ const ROUND_MS: (u64, u64) = (8_000, 16_000);
 const GAP_MS: (u64, u64) = (100, 1_500);
 /// After the faults have stopped, everything must be well within this.
 const HEAL_MAX: Duration = Duration::from_secs(60);
+/// So many rounds are followed by what is done in calm; the end of the run is, too.
+const CALM_EVERY: u32 = 8;
 const LOOK: Duration = Duration::from_millis(20);
 
 /// What a run is told.
@@ -90,20 +92,16 @@ pub fn run(config: &ChaosConfig) -> Result<bool> {
         if let Err(error) = storm.round(round, left, &mut summary) {
             summary.faults.push(format!("round {round}: {error:#}"));
         }
+        if round.is_multiple_of(CALM_EVERY) && summary.faults.is_empty() {
+            storm.in_calm(&mut summary);
+        }
         summary.faults.extend(storm.cluster.panics());
         if !summary.faults.is_empty() {
             break;
         }
     }
-    if summary.faults.is_empty()
-        && let Err(error) = streams::run(&mut storm, &mut summary)
-    {
-        summary.faults.push(format!("streams: {error:#}"));
-    }
-    if summary.faults.is_empty()
-        && let Err(error) = rot::run(&mut storm, &mut summary)
-    {
-        summary.faults.push(format!("bit rot: {error:#}"));
+    if summary.faults.is_empty() && !summary.rounds.is_multiple_of(CALM_EVERY) {
+        storm.in_calm(&mut summary);
     }
     summary.faults.extend(storm.cluster.panics());
     summary.pieces = storm.cluster.sky.as_ref().map_or((0, 0), proxy::Sky::struck);
@@ -115,16 +113,16 @@ pub fn run(config: &ChaosConfig) -> Result<bool> {
 fn gather(config: &ChaosConfig, summary: &mut report::Summary) -> Result<Storm> {
     let mut rng = Rng::new(config.seed);
     let net = Namespaces::set_up(OSDS);
-    let failpoints = binary_with_failpoints()?.is_some();
+    let failpoints = binary_with_failpoints();
     let log_bytes = LOG_MIB[rng.below(LOG_MIB.len() as u64) as usize] << 20;
-    let shape = Shape { osds: OSDS, log_bytes, proxies: Some(config.seed), failpoints, ..Shape::default() };
+    let shape =
+        Shape { osds: OSDS, log_bytes, proxies: Some(config.seed), failpoints: failpoints.is_ok(), ..Shape::default() };
     let mut missing = Vec::new();
     if let Err(why) = &net {
         missing.extend([Kind::NetCut, Kind::NetLoss].map(|kind| (kind, format!("{why:#}"))));
     }
-    if !failpoints {
-        let why = "no basalt-failpoints beside this program (make chaos builds it)";
-        missing.extend([Kind::FailOsd, Kind::FailMeta].map(|kind| (kind, why.to_owned())));
+    if let Err(why) = &failpoints {
+        missing.extend([Kind::FailOsd, Kind::FailMeta].map(|kind| (kind, format!("{why:#}"))));
     }
     let mut cluster = Cluster::up_within(&config.base, "chaos", shape, net.ok())?;
     let slow = SlowDisks::set_up(&mut cluster);
@@ -169,6 +167,16 @@ impl Storm {
 
     fn start_meta(&mut self) -> Result<()> {
         if self.cluster.metas[0].pid().is_some() { Ok(()) } else { self.start(Who::Meta, None) }
+    }
+
+    /// What is done between storms: streams that are cut, blocks that rot.
+    fn in_calm(&mut self, summary: &mut report::Summary) {
+        if let Err(error) = streams::run(self, summary) {
+            return summary.faults.push(format!("streams: {error:#}"));
+        }
+        if let Err(error) = rot::run(self, summary) {
+            summary.faults.push(format!("bit rot: {error:#}"));
+        }
     }
 
     fn round(&mut self, round: u32, left: Duration, summary: &mut report::Summary) -> Result<()> {

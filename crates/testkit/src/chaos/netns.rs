@@ -76,11 +76,22 @@ fn sweep() -> Result<()> {
     for line in sh(&["ip", "netns", "list"])?.lines() {
         let name = line.split_whitespace().next().unwrap_or("");
         let pid = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
-        if pid.is_some_and(|pid| !PathBuf::from("/proc").join(pid).exists()) {
+        let Some(pid) = pid.and_then(|pid| pid.parse::<u32>().ok()) else { continue };
+        if !PathBuf::from("/proc").join(pid.to_string()).exists() {
             let _ = sh(&["ip", "netns", "del", name]);
+            let _ = sh(&["ip", "address", "del", &format!("{}/32", hub(subnet(pid))), "dev", "lo"]);
         }
     }
     Ok(())
+}
+
+/// Of the subnets, that of a run.
+fn subnet(pid: u32) -> u8 {
+    (pid % 256) as u8
+}
+
+fn hub(net: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, NET, net, 254)
 }
 
 impl Namespaces {
@@ -92,10 +103,9 @@ impl Namespaces {
         ensure!(osds <= OSDS_MAX, "{osds} OSDs do not fit one subnet");
         sweep()?;
         let pid = std::process::id();
-        let mut this = Namespaces { net: (pid % 256) as u8, names: Vec::new(), hub_is_up: false };
+        let mut this = Namespaces { net: subnet(pid), names: Vec::new(), hub_is_up: false };
         let hub = format!("{}/32", this.hub());
-        // Of a run that was killed and had the same subnet; one that lives holds its ends, and the next step fails.
-        let _ = sh(&["ip", "address", "del", &hub, "dev", "lo"]);
+        // Fails beside a living run of the same subnet.
         sh(&["ip", "address", "add", &hub, "dev", "lo"])?;
         this.hub_is_up = true;
         for n in 1..=osds {
@@ -109,7 +119,7 @@ impl Namespaces {
 
     /// Where everybody finds the proxies.
     pub fn hub(&self) -> IpAddr {
-        IpAddr::V4(Ipv4Addr::new(10, NET, self.net, 254))
+        IpAddr::V4(hub(self.net))
     }
 
     /// Where an OSD listens.

@@ -75,3 +75,16 @@ impl Summary {
         self.faults.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_good_only_when_nothing_was_found() {
+        let mut summary = Summary::default();
+        assert!(summary.print(1, &BTreeMap::new(), &Points::default()));
+        summary.faults.push("volume 1 sector 8: a read was stale".to_owned());
+        assert!(!summary.print(1, &BTreeMap::new(), &Points::default()));
+    }
+}

