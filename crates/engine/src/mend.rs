@@ -68,6 +68,11 @@ impl Engine {
         ask
     }
 
+    /// Whether blocks of the replica are known to be bad, and not mended yet.
+    pub fn has_bad_blocks(&self, replica: ReplicaId) -> bool {
+        self.replicas.get(&replica).is_some_and(|r| !r.bad.is_empty())
+    }
+
     /// A block that was reported bad has been read well since: its device failed once, or the read went astray.
     pub fn note_readable(&mut self, replica: ReplicaId, chunk: ChunkKey, block: u16) {
         if let Some(r) = self.replicas.get_mut(&replica) {

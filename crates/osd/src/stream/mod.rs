@@ -144,7 +144,10 @@ impl Streams {
             let wants_to_read = s.tracks() && s.has_room() && !s.plan.is_round_over();
             let cut = match &s.phase {
                 sender::Phase::Cut { until, .. } => *until,
-                _ => s.waits_since.map_or(Time::NEVER, |since| since + send::HOLD_MAX),
+                _ => {
+                    let mended = s.mends_since.map_or(Time::NEVER, |since| since + send::MEND_MAX);
+                    s.waits_since.map_or(Time::NEVER, |since| since + send::HOLD_MAX).min(mended)
+                }
             };
             answer.min(cut).min(if wants_to_read { budget } else { Time::NEVER })
         });

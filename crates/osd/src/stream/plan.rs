@@ -88,7 +88,8 @@ impl Plan {
         }
     }
 
-    fn changed(&mut self, chunk: ChunkKey, range: SectorRange) {
+    /// A later round sends this (again).
+    pub fn changed(&mut self, chunk: ChunkKey, range: SectorRange) {
         self.known.insert(chunk);
         match self.queue.get_mut(&chunk) {
             Some(Todo::Whole) => {}

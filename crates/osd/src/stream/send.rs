@@ -13,6 +13,8 @@ use wire::{StreamAbort, StreamBody, StreamMsg};
 
 /// How long destage rounds are kept from beginning, for one cut.
 pub(crate) const HOLD_MAX: Duration = Duration::from_secs(1);
+/// How long a stream waits for blocks that are bad here to be mended.
+pub(crate) const MEND_MAX: Duration = Duration::from_secs(5);
 /// Log pressure from which streams are slowed down.
 const PRESSURE_SLOW: f32 = 0.9;
 
@@ -231,6 +233,8 @@ impl Osd {
             Ok(ReadData::Bytes { crcs, payload }) => {
                 sender.push_blocks(read.chunk, read.range, Some((payload, crcs)));
             }
+            // They are being mended: a later round reads them again.
+            Err(ReadError::BadBlocks { .. }) if sender.tracks() => sender.plan.changed(read.chunk, read.range),
             Err(error) => {
                 tracing::warn!(%error, "a stream cannot read");
                 return self.drop_sender(read.sender, StreamAbort::Failed, true);
@@ -243,7 +247,22 @@ impl Osd {
     /// A round was read: another, or the cut.
     fn end_round(&mut self, id: u64) {
         let (now, running) = (self.now, self.engine.is_round_running());
-        let Some(sender) = self.sender(id).filter(|s| s.is_round_read()) else { return };
+        let Some(replica) = self.sender(id).filter(|s| s.is_round_read()).map(|s| s.replica) else { return };
+        let mending = self.engine.has_bad_blocks(replica);
+        let sender = self.sender(id).expect("it was just there");
+        if mending {
+            // All that is bad was found in one round, and is asked for of others. Who waits longer makes room.
+            let since = *sender.mends_since.get_or_insert(now);
+            if now >= since + MEND_MAX {
+                tracing::warn!(%replica, "a stream has waited in vain for blocks that are bad here");
+                self.drop_sender(id, StreamAbort::Failed, true);
+            }
+            return;
+        }
+        if sender.mends_since.take().is_some() {
+            sender.plan.next_round();
+            return self.read_round(id);
+        }
         if sender.plan.dirty_bytes() > CUT_BYTES_MAX {
             sender.waits_since = None;
             sender.plan.next_round();

@@ -62,6 +62,8 @@ pub(crate) struct Sender {
     pub heard_at: Time,
     /// Since when it waits for a running destage round to end.
     pub waits_since: Option<Time>,
+    /// Since when it waits for blocks that are bad here.
+    pub mends_since: Option<Time>,
     pub sent_bytes: u64,
     /// Nothing commits until this follower is back: only the window holds the stream up.
     pub urgent: bool,
@@ -106,6 +108,7 @@ impl Sender {
             next_seq: 1,
             heard_at: now,
             waits_since: None,
+            mends_since: None,
             sent_bytes: 0,
             urgent: false,
         }

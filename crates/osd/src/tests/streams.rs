@@ -87,3 +87,26 @@ fn a_stream_that_a_pg_waits_for_is_not_held_to_the_rate() {
     let took = rig.until(LONG, "the write commits", |rig| rig.answered(0).0 > before);
     assert!(took < ms(5000), "60 MiB at 1 MiB/s would take a minute; it took {took:?}");
 }
+
+#[test]
+fn a_stream_waits_for_bad_blocks_to_be_mended_and_is_not_begun_anew_for_each() {
+    let mut rig = left_behind(9, 40);
+    rig.run(ms(12_000));
+    // Blocks of what was written, here and there, at home.
+    let image = rig.world.disk_image(rig.node(0), "device");
+    let home = (17 << 20)..(1 << 30);
+    let mut spoiled = 0;
+    for page in home.step_by(4096) {
+        let mut bytes = vec![0; 4096];
+        image.read(page, &mut bytes);
+        if bytes[0] != 0 && bytes.iter().all(|b| *b == bytes[0]) && page / 4096 % 251 == 0 {
+            image.flip_bit(page + 100, 3);
+            spoiled += 1;
+        }
+    }
+    assert!(spoiled > 20, "{spoiled} blocks");
+    rig.start(2);
+    let took = rig.until(LONG, "it is whole", |rig| rig.is_whole(pg(0)));
+    assert!(took < ms(4000), "whole after {took:?}, with {spoiled} bad blocks");
+    assert!(rig.osd(0).bad_blocks().is_empty() && rig.osd(0).quarantined().is_empty());
+}
