@@ -137,7 +137,7 @@ pub enum MountError {
     #[error("home cannot be loaded: {reason}")]
     Home { reason: String },
     /// Formatting wrote the first batch, so this is damage, not emptiness.
-    #[error("no segment of the log begins with a valid batch: the log is lost")]
+    #[error("there is no valid batch in the log: it is lost")]
     LogLost,
     #[error("the log is full of entries that cannot be destaged")]
     LogFull,

@@ -10,7 +10,7 @@ use crate::home::Home;
 use crate::log::{BuildParts, Done, Kept, Log, RESERVED, Work, build};
 use crate::mount::Mount;
 use crate::read::Reads;
-use crate::replica::{Replaced, Replica};
+use crate::replica::{Doubt, Replaced, Replica};
 use crate::round::RoundStep;
 use crate::seam::HOME_KEY_BIT;
 use bytes::Bytes;
@@ -62,6 +62,8 @@ pub struct Engine {
     pub(crate) round: RoundStep,
     /// Destroyed, and no checkpoint says so yet.
     pub(crate) destroyed: BTreeSet<ReplicaId>,
+    /// At home, and the log does not tell whose they are: their births are lost.
+    pub(crate) nameless: BTreeSet<ReplicaId>,
     /// How many replicas the next round takes; less than all after one that did not fit.
     pub(crate) round_replicas_max: usize,
     /// Which replica it begins with.
@@ -122,6 +124,7 @@ impl Engine {
             reads: Reads::default(),
             round: RoundStep::Idle,
             destroyed: BTreeSet::new(),
+            nameless: BTreeSet::new(),
             round_replicas_max: usize::MAX,
             round_from: ReplicaId(0),
             round_refused: false,
@@ -227,7 +230,8 @@ impl Engine {
         self.log.as_mut().expect("a running engine has a log").pending.push_back(work);
     }
 
-    /// Makes a replica; [`EngineEvent::Created`] follows when its birth record is durable.
+    /// Makes a replica; [`EngineEvent::Created`] follows when its birth record is durable. On a store that is in doubt
+    /// ([`Engine::is_in_doubt`]) so is the replica: it may have been here before.
     ///
     /// # Panics
     /// When the id is in use, or was.
@@ -238,8 +242,13 @@ impl Engine {
         let id = identity.replica;
         assert!(matches!(self.state, State::Running), "{id} is created before the mount");
         assert!(!self.tombstones.contains(&id) && !self.replicas.contains_key(&id), "{id} is not new");
+        assert!(!self.nameless.contains(&id), "{id} is at home");
         assert_eq!((decision.replica, decision.index), (id, Index(0)), "a new replica begins at 0");
-        self.replicas.insert(id, Replica::new(identity, decision.bytes));
+        let mut replica = Replica::new(identity, decision.bytes);
+        if self.in_doubt {
+            replica.doubt = Doubt::Waiting;
+        }
+        self.replicas.insert(id, replica);
         self.queue(Work::Create { replica: id });
     }
 
@@ -278,9 +287,14 @@ impl Engine {
     }
 
     /// Whether the log has lost records behind which nothing names all replicas. One that is unknown here may then have
-    /// been born in what is lost, and have voted: none may be made under an id that it could have had (R4).
+    /// been born in what is lost, and have voted: one that is made is in doubt itself (R4, ADR 0007).
     pub fn is_in_doubt(&self) -> bool {
         self.in_doubt
+    }
+
+    /// Whether home holds such a replica though its birth is lost: what it holds is kept as it is.
+    pub fn is_nameless(&self, replica: ReplicaId) -> bool {
+        self.nameless.contains(&replica)
     }
 
     /// Which batches of the log were durable and were not found at this mount; `None`: nothing is missing.

@@ -7,13 +7,14 @@ use crate::api::{EngineEvent, MountError};
 use crate::engine::{Engine, State, key};
 use crate::home::{Home, HomeLimits};
 use crate::log::replay::{NewDoubt, Replay};
-use crate::log::scan::{Candidate, Found, candidates};
+use crate::log::scan::{Candidate, Found, all_candidates, candidates};
 use crate::log::{Log, Work};
 use crate::seam::{HomeRegion, HomeTokens, RoundState};
 use env::{DiskError, Op, Token};
 use layout::log::{BATCH_ALIGN, BatchHeader};
 use layout::poison::{POISON_AT, POISON_LEN};
 use layout::superblock::{SUPERBLOCK_LEN, Superblock, SuperblockError};
+use std::collections::BTreeSet;
 use types::failpoint::{Point, pass};
 use types::planted::{Bug, on};
 use types::{IoBuf, IoBufMut, ReplicaId};
@@ -177,10 +178,11 @@ impl Engine {
         }
         let State::Mounting(mount) = &self.state else { unreachable!("the caller saw it") };
         let Mount::Openings { openings, .. } = &**mount else { unreachable!("the caller saw it") };
-        // Formatting wrote the first batch, so a log without any is a damaged one.
-        let found = candidates(openings).or_else(|| on(Bug::OldLifeReborn).then(Vec::new));
-        let Some(candidates) = found else {
-            return self.fail_mount(MountError::LogLost);
+        // Formatting wrote the first batch, so a log without any opening is a damaged one.
+        let candidates = match candidates(openings) {
+            None if on(Bug::OldLifeReborn) => Vec::new(),
+            None => all_candidates(openings.len()),
+            Some(candidates) => candidates,
         };
         let log = self.log.as_ref().expect("made with the superblock");
         let tail_seq = openings.iter().flatten().max_by_key(|h| h.seq).map_or(0, |h| h.tail_seq);
@@ -233,6 +235,9 @@ impl Engine {
         let State::Mounting(mount) = std::mem::replace(&mut self.state, State::New) else { unreachable!("see above") };
         let Mount::Segments { found, .. } = *mount else { unreachable!("see above") };
         let verdict = found.judge();
+        if verdict.batches.is_empty() && !on(Bug::OldLifeReborn) {
+            return self.fail_mount(MountError::LogLost);
+        }
         if let Some(torn) = verdict.torn {
             tracing::info!(batch = torn, "a torn batch at the end of the log is dropped");
         }
@@ -347,11 +352,15 @@ impl Engine {
 
     pub(crate) fn home_mounted(&mut self, states: Vec<RoundState>, damaged: Vec<(ReplicaId, String)>) {
         let mut replay = self.take_replay();
+        let mut at_home: BTreeSet<ReplicaId> = states.iter().map(|state| state.decision.replica).collect();
+        at_home.extend(damaged.iter().map(|(replica, _)| *replica));
         for (replica, reason) in damaged {
             replay.home_lost(replica, reason);
         }
         let newly_in_doubt = replay.newly_lacks_births();
         let (replicas, recovered, doubts) = replay.finish(states);
+        let known = |id: &ReplicaId| replicas.contains_key(id) || self.tombstones.contains(id);
+        self.nameless = at_home.into_iter().filter(|id| !known(id)).collect();
         self.replicas = replicas;
         // Before anything else that the log will say of them.
         for NewDoubt { replica, last, hole } in doubts {

@@ -152,9 +152,9 @@ impl Osd {
         if known || !matches!(self.phase, Phase::Running) {
             return;
         }
-        if self.engine.is_in_doubt() {
+        if self.engine.is_nameless(me.replica) || self.engine.is_in_doubt() && map.members.len() < 2 {
             tracing::error!(pg = %map.pg, replica = %me.replica,
-                "no replica is made on a store whose log has lost records: it may have been here, and have voted");
+                "no replica is made on a store whose log has lost records: it may have been the only one, or is at home");
             return;
         }
         let identity = ReplicaIdentity {
@@ -180,7 +180,8 @@ impl Osd {
             before: (Index(0), Term(0)),
             entries: Vec::new(),
             lost: Vec::new(),
-            in_doubt: false,
+            // It may have been here before, and have voted.
+            in_doubt: self.engine.is_in_doubt(),
             damage: None,
         });
         self.share_log();

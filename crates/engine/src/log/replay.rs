@@ -313,12 +313,15 @@ impl Replay {
             return;
         }
         let (holes, stated) = (self.hole_entered, !self.by_mount);
+        // Perhaps its second birth, on a store that does not know of the first.
+        let in_doubt = birth && self.told_in_doubt;
         match self.replicas.get_mut(&replica) {
             None => {
                 // Born in a hole, if this is not its birth.
                 let before_hole = (holes && !birth).then(BeforeHole::default);
                 let mut replayed = Replayed::new(record, before_hole);
                 replayed.since_hole.stated = stated;
+                replayed.in_doubt = in_doubt;
                 self.replicas.insert(replica, replayed);
             }
             Some(known) => {

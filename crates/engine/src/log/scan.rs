@@ -42,8 +42,7 @@ pub(crate) struct Candidate {
     pub opening: Option<BatchHeader>,
 }
 
-/// Which slots to read, oldest first, given the first header of every slot. `None`: no segment was ever
-/// opened, or every opening is damaged.
+/// Which slots to read, oldest first, given the first header of every slot. `None`: every opening is damaged.
 pub(crate) fn candidates(openings: &[Option<BatchHeader>]) -> Option<Vec<Candidate>> {
     let first_batch = |h: &BatchHeader| h.segment_seq == h.seq;
     let newest = openings.iter().flatten().filter(|h| first_batch(h)).max_by_key(|h| h.seq)?;
@@ -65,6 +64,11 @@ pub(crate) fn candidates(openings: &[Option<BatchHeader>]) -> Option<Vec<Candida
     };
     let stale = |slot: usize| openings[slot].is_some_and(|h| h.seq < newest.tail_seq);
     Some(slots.filter(|slot| !stale(*slot)).map(candidate).collect())
+}
+
+/// Every slot, when no opening tells more: what lies behind the openings may be there all the same.
+pub(crate) fn all_candidates(slots: usize) -> Vec<Candidate> {
+    (0..slots as u32).map(|slot| Candidate { slot, opening: None }).collect()
 }
 
 /// What one segment gave.
@@ -102,11 +106,29 @@ pub(crate) struct Found {
     last_mount: u64,
     /// Highest `durable_seq` of all verified headers.
     durable: u64,
+    /// No opening says where the log begins.
+    blind: bool,
 }
 
 impl Found {
+    /// `tail_seq`: where the log begins, as the newest opening says; 0 when there is none.
     pub fn new(uuid: OsdUuid, segment_bytes: u64, tail_seq: u64) -> Found {
-        Found { uuid, segment_bytes, items: Vec::new(), expect: None, tail_seq, last_mount: 0, durable: 0 }
+        let blind = tail_seq == 0;
+        Found { uuid, segment_bytes, items: Vec::new(), expect: None, tail_seq, last_mount: 0, durable: 0, blind }
+    }
+
+    /// Without an opening segments of an earlier round of the ring were looked at, too: they are no part of the log.
+    fn forget_what_was_freed(&mut self) {
+        let batches = self.items.iter().filter_map(|item| if let Item::Batch(b) = item { Some(b) } else { None });
+        let Some(tail_seq) = batches.map(|b| b.header.tail_seq).max() else { return };
+        let lies_in = |item: &Item| match item {
+            Item::Batch(batch) => batch.header.seq >= tail_seq,
+            Item::Hole { to, .. } => *to > tail_seq,
+        };
+        self.items.retain(lies_in);
+        if let Some(Item::Hole { from, .. }) = self.items.first_mut() {
+            *from = tail_seq.max(*from);
+        }
     }
 
     /// Scans the bytes of one segment, read once or twice: a read may bring what is elsewhere, so a batch that
@@ -158,6 +180,9 @@ impl Found {
 
     /// Cuts off the torn tail. Gives what lies in between and the highest number that is known durable.
     pub fn judge(mut self) -> Verdict {
+        if self.blind {
+            self.forget_what_was_freed();
+        }
         let mut holes = Vec::new();
         let mut keep = 0;
         let mut torn = None;

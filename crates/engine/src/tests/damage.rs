@@ -296,11 +296,11 @@ fn damage_that_the_loop_reports_is_known_after_a_power_cut() {
 }
 
 #[test]
-fn a_log_without_any_opening_is_lost_and_not_new() {
+fn a_log_without_any_batch_is_lost_and_not_new() {
     let mut rig = two_replicas(4);
     one_batch(&mut rig, R1);
     let start = rig.superblock.log_start as usize;
-    rig.disk.fill(start, 4096, 0);
+    rig.disk.fill(start, rig.superblock.segment_bytes as usize, 0);
     rig.restart();
     assert_eq!(rig.mount_failed, Some(MountError::LogLost));
 }

@@ -307,3 +307,47 @@ fn a_replica_whose_home_lost_a_page_begins_anew_in_doubt_and_a_stream_makes_it_w
         assert_eq!((rig.recovered.len(), &rig.damaged[..]), (0, &[][..]));
     }
 }
+
+#[test]
+fn a_log_that_has_lost_its_only_opening_is_what_lies_behind_it() {
+    let mut rig = new(5);
+    one(&mut rig, R);
+    one(&mut rig, OTHER);
+    let start = rig.superblock.log_start as usize;
+    rig.disk.flip(start + 60);
+    for _ in 0..2 {
+        rig.disk.power_cut();
+        rig.restart();
+        assert_eq!(rig.mount_failed, None);
+        let all = [found(&rig, R), found(&rig, OTHER)];
+        assert_eq!(all.map(|(last, _)| last), [1, 1], "born and written behind the opening");
+        assert!(rig.engine.is_in_doubt(), "others may have been born in it");
+    }
+}
+
+#[test]
+fn who_is_born_on_a_store_that_lacks_births_is_in_doubt_until_a_record_says_otherwise() {
+    const NEW: ReplicaId = ReplicaId(102);
+    let mut rig = new(6);
+    let lost = one(&mut rig, R);
+    one(&mut rig, OTHER);
+    lose(&mut rig, lost);
+    assert!(rig.engine.is_in_doubt());
+    rig.create(NEW.0);
+    for _ in 0..2 {
+        rig.disk.power_cut();
+        rig.restart();
+        assert_eq!(found(&rig, NEW), (0, true), "it may have been here before");
+    }
+    follow(&mut rig, NEW, 0);
+    one(&mut rig, NEW);
+    rig.disk.power_cut();
+    rig.restart();
+    assert_eq!(found(&rig, NEW), (1, true));
+    follow(&mut rig, NEW, 0);
+    rig.engine.doubt_over(NEW);
+    rig.settle();
+    rig.disk.power_cut();
+    rig.restart();
+    assert_eq!(found(&rig, NEW), (1, false));
+}

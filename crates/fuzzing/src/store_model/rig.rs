@@ -212,6 +212,11 @@ impl Rig {
         self.unborn.insert(id);
         // Until then nobody may hold it for made.
         self.settle();
+        if self.engine.is_in_doubt() {
+            // It waits for its peers: there are none here.
+            self.models.remove(&id);
+            self.dying.insert(id);
+        }
     }
 
     pub fn destroy_and_create(&mut self, replica: ReplicaId, dice: u8) {

@@ -7,7 +7,7 @@ use types::map::{Member, PgMap};
 use types::{Epoch, OsdId, ReplicaId};
 
 #[test]
-fn no_replica_is_made_on_a_store_whose_log_has_lost_records() {
+fn a_replica_that_is_made_on_a_store_whose_log_has_lost_records_asks_its_peers_whether_it_was_here() {
     let mut rig = Rig::new(12, [16; 3]);
     rig.make_pgs(1);
     rig.lead_all(0, 1);
@@ -21,10 +21,30 @@ fn no_replica_is_made_on_a_store_whose_log_has_lost_records() {
     rig.until(ms(5000), "it serves what it can", |rig| *rig.osd(2).phase() == Phase::Running);
     let member = |i: u64| Member { replica: ReplicaId(100 + i), osd: OsdId(i as u32 + 1) };
     let map = PgMap { pg: pg(7), lineage: 1, conf_epoch: Epoch(1), members: (0..3).map(member).collect() };
-    (0..3).for_each(|i| rig.tell(i, OsdDown::EnsurePg(map.clone())));
+    (1..3).for_each(|i| rig.tell(i, OsdDown::EnsurePg(map.clone())));
+    rig.run(ms(2000));
+    let waits = |rig: &mut Rig| rig.osd(2).repairing().iter().any(|(id, _)| *id == pg(7));
+    assert!(waits(&mut rig), "one of the others has not answered");
+    let leads = |rig: &mut Rig, i: usize| rig.osd(i).leading().contains_key(&pg(7));
+    assert!(!leads(&mut rig, 1) && !leads(&mut rig, 2), "its vote may have been given");
+    rig.tell(0, OsdDown::EnsurePg(map.clone()));
+    rig.until(ms(3000), "it is a member", |rig| !waits(rig) && rig.is_whole(pg(7)));
+}
+
+#[test]
+fn the_only_replica_of_a_pg_is_not_made_again_on_a_store_whose_log_has_lost_records() {
+    let mut rig = Rig::new(13, [16; 3]);
+    rig.make_pgs(1);
+    rig.lead_all(0, 1);
+    (0..20).for_each(|n| rig.write(pg(0), 0, n, 8));
+    rig.kill(2);
+    spoil_log(&rig, 2, 64 << 10..128 << 10, |_| true);
+    rig.start(2);
+    rig.until(ms(5000), "it serves what it can", |rig| *rig.osd(2).phase() == Phase::Running);
+    let alone = vec![Member { replica: ReplicaId(100), osd: OsdId(3) }];
+    rig.tell(2, OsdDown::EnsurePg(PgMap { pg: pg(7), lineage: 1, conf_epoch: Epoch(1), members: alone }));
     rig.run(ms(500));
-    let holds = |rig: &mut Rig, i| rig.osd(i).reports_for_tools().iter().any(|r| r.pg == pg(7));
-    assert_eq!([0, 1, 2].map(|i| holds(&mut rig, i)), [true, true, false]);
+    assert!(!rig.osd(2).reports_for_tools().iter().any(|r| r.pg == pg(7)));
 }
 
 /// A page of the log begins a batch.
