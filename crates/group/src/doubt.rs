@@ -6,6 +6,7 @@
 //! furthest of those, and takes no commit index but with the entries that lead up to it.
 
 use crate::{Action, Group};
+use types::planted::{Bug, on};
 use types::{Index, OsdId, Term, Time};
 
 impl Group {
@@ -28,7 +29,7 @@ impl Group {
     /// The replica on `from` has lost part of its log, and ends at `last`.
     pub fn handle_follower_lost(&mut self, from: OsdId, last: Index) {
         let replica = self.replica_on(from).filter(|id| *id != self.identity.replica && self.quarantine.is_none());
-        if let Some(replica) = replica {
+        if let Some(replica) = replica.filter(|_| !on(Bug::MatchKeptInDoubt)) {
             self.node.forget_match(replica, last);
         }
     }

@@ -1,13 +1,24 @@
 //! What this replica tells meta about its PG.
 
 use crate::Group;
-use types::Time;
+use crate::decision::Decision;
 use types::control::{LeadReport, PgReport};
+use types::{ReplicaId, Time};
 
 impl Group {
     /// Whether a read that comes at `now` would be answered under the lease; for observers.
     pub fn reads_under_lease(&self, now: Time) -> bool {
         self.lease_holds(now)
+    }
+
+    /// Who has this replica's vote in its term; for observers.
+    pub fn voted_for(&self) -> Option<ReplicaId> {
+        self.node.voted_for()
+    }
+
+    /// Decision state as of what is applied; for observers.
+    pub fn decides(&self) -> &Decision {
+        &self.decision
     }
 
     /// The replica's view at `now`; the leader's is the source of PG state.

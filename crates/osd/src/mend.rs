@@ -15,6 +15,7 @@ use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::control::{LOST_REPORTED_MAX, LostExtent};
+use types::planted::{Bug, on};
 use types::store::ReplicaIdentity;
 use types::units::SECTORS_PER_BLOCK;
 use types::{ChunkKey, Errno, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Time, crc32c};
@@ -297,14 +298,21 @@ impl Osd {
         });
         let replica = question.to;
         // R15: only who has applied as much as the one who asks may say what the block is.
-        let able = slot.is_some_and(|slot| self.pgs.group(slot).is_some_and(|group| group.applied() >= at))
-            && self.engine.is_exact(replica, question.chunk, question.block, at)
+        let exact = slot.is_some_and(|slot| self.pgs.group(slot).is_some_and(|group| group.applied() >= at))
+            && self.engine.is_exact(replica, question.chunk, question.block, at);
+        let able = (exact || self.is_behind(&question, at) && on(Bug::RepairFromBehind))
             && self.mends.readings.len() < READINGS_MAX;
         if !able {
             return self.answer_mend(link, &question, MendBody::NotNow);
         }
         let key = (replica, question.chunk, question.block);
         self.read_block(key, Reading::For(Answer { link, question, at, expected }));
+    }
+
+    /// Whether the replica that is asked runs, and has applied less than the one that asks.
+    fn is_behind(&mut self, question: &MendMsg, at: Index) -> bool {
+        let slot = self.pgs.by_replica(question.to);
+        slot.is_some_and(|slot| self.pgs.group(slot).is_some_and(|group| group.applied() < at))
     }
 
     fn read_block(&mut self, (replica, chunk, block): BlockKey, reading: Reading) {
@@ -333,7 +341,8 @@ impl Osd {
     /// A block was read for a peer. It may have been looked up again meanwhile, so it is judged again.
     fn answer_read_done(&mut self, answer: Answer, result: Result<ReadData, ReadError>) {
         let Answer { link, question, at, expected } = answer;
-        let exact = self.engine.is_exact(question.to, question.chunk, question.block, at);
+        let exact = self.engine.is_exact(question.to, question.chunk, question.block, at)
+            || self.is_behind(&question, at) && on(Bug::RepairFromBehind);
         let body = match result {
             Err(ReadError::BadBlocks { .. } | ReadError::Damaged { .. }) => MendBody::Damaged,
             Err(_) => MendBody::NotNow,

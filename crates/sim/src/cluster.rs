@@ -39,7 +39,7 @@ pub struct OsdNode {
     pub id: OsdId,
     uuid: OsdUuid,
     addr: SocketAddr,
-    life: u32,
+    pub(crate) life: u32,
     pub(crate) running: Option<(Osd, SimEnv)>,
     stream: Option<u64>,
     /// The books of this life's mount were looked at.

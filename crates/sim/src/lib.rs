@@ -7,6 +7,7 @@
 //!
 //! Invariant: equal seeds give equal trace hashes.
 
+pub mod aim;
 pub mod batch;
 pub mod check;
 pub mod client;

@@ -3,6 +3,7 @@
 //! Invariant: they only look; a run without them has the same trace hash.
 
 use crate::check::bounds::{self, Fill};
+use crate::check::decisions::Decisions;
 use crate::check::raft::{Laws, View};
 use crate::check::silence::{self, Member};
 use crate::cluster::Cluster;
@@ -13,6 +14,7 @@ use types::{OsdId, PgId, Term};
 #[derive(Default)]
 pub struct Observers {
     pub laws: Laws,
+    pub decisions: Decisions,
     /// The first thing that must not be.
     seen: Option<String>,
 }
@@ -48,6 +50,8 @@ impl Cluster {
                     last_term: group.term_at(last).unwrap_or_default(),
                 };
                 self.observers.laws.look(view, |index| group.term_at(index))?;
+                let who = (view.pg, view.replica, node.life);
+                self.observers.decisions.look(who, group.applied(), group.decides())?;
             }
             if !node.audited && *osd.phase() == osd::Phase::Running {
                 node.audited = true;

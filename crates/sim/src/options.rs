@@ -1,5 +1,6 @@
 //! What one seed decides about a run: sizes, speeds, shapes. Each hostile value stands beside its usual one.
 
+use crate::aim::Aim;
 use crate::workload::{Kind, Pattern, Shape};
 use engine::EngineConfig;
 use env::DiskKind;
@@ -31,6 +32,8 @@ pub struct Options {
     pub calm: Duration,
     /// The run wears the devices, and strikes at their stores with the dice of this seed.
     pub wear: Option<u64>,
+    /// One rule of the protocol is aimed at.
+    pub aim: Option<Aim>,
 }
 
 impl Options {
@@ -70,6 +73,7 @@ impl Options {
             faults: Duration::from_millis(rng.between(1000, 12_000)),
             calm: Duration::from_secs(20),
             wear: None,
+            aim: None,
         }
     }
 }
@@ -88,14 +92,17 @@ impl Options {
 const WEAR_PCT: u64 = 30;
 
 impl Options {
+    /// The dice of a run that wears its devices.
+    pub fn wears(seed: u64) -> Option<Rng> {
+        let mut rng = Rng::new(seed ^ 0x7765_6172_5f64_6576);
+        rng.chance(WEAR_PCT, 100).then_some(rng)
+    }
+
     /// In some runs: space that is given back is used again at once, the log goes round several times, rounds
     /// come early or as late as they may, and there is more than one PG to fill the log. A stream of dice of its
     /// own, so that all else of the seed stays as it was.
     pub fn draw_wear(&mut self, seed: u64) {
-        let mut rng = Rng::new(seed ^ 0x7765_6172_5f64_6576);
-        if !rng.chance(WEAR_PCT, 100) {
-            return;
-        }
+        let Some(mut rng) = Options::wears(seed) else { return };
         self.wear = Some(rng.next_u64());
         self.engine.reuse_at_once = rng.chance(3, 4);
         if rng.chance(1, 2) {

@@ -5,6 +5,7 @@
 //!   → calm: all is answered, all PGs lead, all replicas have applied the same → read all → compare
 //! ```
 
+use crate::aim::Aim;
 use crate::check::replicas;
 use crate::cluster::Cluster;
 use crate::faults::{Class, Faults, Struck};
@@ -77,8 +78,12 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
         options.outlast_logs(&mut rng);
     }
     options.draw_wear(seed);
+    let aim = Aim::draw(seed);
+    if let Some(aim) = aim {
+        aim.shape(&mut options);
+    }
     overrides.apply(&mut options);
-    away &= !overrides.never_away && options.replicas >= 3;
+    away &= !overrides.never_away && options.replicas >= 3 && !aim.is_some_and(|aim| aim.alone);
     tracing::info!(?options, "seed {seed}");
     let (asked_per_client, depth) = (options.shape.operations, options.shape.depth);
     let mut run = Run::new(seed, options, rng, away, overrides);
@@ -247,6 +252,9 @@ impl Run {
         let mut faults = Faults::new(self.rng.fork(), now, now + options.faults, &Class::ALL, &self.overrides);
         if let Some(dice) = options.wear {
             faults.enable(&Class::STORE, &mut Rng::new(dice));
+        }
+        if let Some(aim) = options.aim {
+            faults.aim(aim);
         }
         let end = now + options.faults;
         loop {

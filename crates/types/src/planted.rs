@@ -117,6 +117,14 @@ registry! {
         "mount believes a batch by its header and does not verify its payload";
     DamageTakenForTear, "damage-taken-for-tear", "R11",
         "damage below the durable end of the log is cut off as if it were a torn tail";
+    TailNotRewritten, "tail-not-rewritten", "R11",
+        "a mount takes what it can read of the log's end for durable, and does not write it again";
+    VoteBelowReach, "vote-below-reach", "R11",
+        "a replica that has lost records votes for one whose log ends before what it may have acknowledged";
+    MatchKeptInDoubt, "match-kept-in-doubt", "R11",
+        "a leader goes on from what a follower acknowledged before it lost records";
+    DoubtNotLogged, "doubt-not-logged", "R11",
+        "a mount that finds records lost does not say so in the log";
     StreamWithoutDeletions, "stream-without-deletions", "R12",
         "what is zeroed while a stream runs is not sent";
     StreamForgetsChanges, "stream-forgets-changes", "R12",
@@ -133,6 +141,8 @@ registry! {
         "a flush of home that failed counts as done";
     PoisonForgotten, "poison-forgotten", "R15",
         "a store that was poisoned is mounted although nobody has vouched for its device";
+    RepairFromBehind, "repair-from-behind", "R15",
+        "a peer that has applied less answers what a block is, and the one who asked believes it";
     ReadErrorAsZeros, "read-error-as-zeros", "R15",
         "what the device cannot read is answered as zeros";
     AppendUnchecked, "append-unchecked", "§7.5",

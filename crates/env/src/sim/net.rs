@@ -119,6 +119,8 @@ pub(super) struct Net {
     slow: BTreeMap<NodeId, u32>,
     /// (from, to) whose next segment loses a bit.
     pub garble: BTreeSet<(NodeId, NodeId)>,
+    /// (from, to) whose next segment with a payload loses a bit of it.
+    pub garble_payload: BTreeSet<(NodeId, NodeId)>,
 }
 
 impl Net {
@@ -133,6 +135,7 @@ impl Net {
             cuts: BTreeMap::new(),
             slow: BTreeMap::new(),
             garble: BTreeSet::new(),
+            garble_payload: BTreeSet::new(),
         }
     }
 

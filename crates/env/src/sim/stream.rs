@@ -16,6 +16,8 @@ use types::{IoBuf, IoBufMut, Time};
 const PROBE: Duration = Duration::from_secs(1);
 /// Longest wait of a retransmission after a cut has healed.
 const RETRANSMIT: Duration = Duration::from_millis(200);
+/// Pieces of a frame that are shorter are no payload.
+const PAYLOAD_MIN: usize = 512;
 
 enum Load {
     Bytes(Vec<IoBuf>),
@@ -213,18 +215,29 @@ impl State {
     /// Flips a bit of bytes on their way, when it was ordered or by chance.
     fn garble(&mut self, from: NodeId, to: NodeId, load: Load) -> Load {
         let Load::Bytes(mut bufs) = load else { return load };
+        let longest = (0..bufs.len()).max_by_key(|i| bufs[*i].len()).filter(|i| bufs[*i].len() >= PAYLOAD_MIN);
+        if let Some(longest) = longest
+            && self.net.garble_payload.remove(&(from, to))
+        {
+            self.flip_bit(&mut bufs[longest]);
+            return Load::Bytes(bufs);
+        }
         let ordered = self.net.garble.remove(&(from, to));
         if !ordered && !self.net.rng.chance(self.net.config.corrupt_ppm.into(), 1_000_000) {
             return Load::Bytes(bufs);
         }
         let at = self.net.rng.below(bufs.len() as u64) as usize;
-        let mut copy = IoBufMut::new(bufs[at].len());
-        copy.copy_from_slice(&bufs[at]);
+        self.flip_bit(&mut bufs[at]);
+        Load::Bytes(bufs)
+    }
+
+    fn flip_bit(&mut self, buf: &mut IoBuf) {
+        let mut copy = IoBufMut::new(buf.len());
+        copy.copy_from_slice(buf);
         let byte = self.net.rng.below(copy.len() as u64) as usize;
         copy[byte] ^= 1 << self.net.rng.below(8);
-        bufs[at] = copy.freeze();
+        *buf = copy.freeze();
         self.counts.garbled += 1;
-        Load::Bytes(bufs)
     }
 
     /// One end forgets the connection, and the other hears nothing of it until it sends.

@@ -224,6 +224,12 @@ impl World {
         self.state().net.garble.insert((a, b));
     }
 
+    /// A bit of the next payload from `a` to `b` flips on the way: of the longest piece of the first bytes that have one
+    /// of a sector or more.
+    pub fn garble_payload(&self, a: NodeId, b: NodeId) {
+        self.state().net.garble_payload.insert((a, b));
+    }
+
     /// `a` forgets its connections with `b`, which hears nothing of it until it sends.
     pub fn forget_conns(&self, a: NodeId, b: NodeId) {
         self.state().forget(a, b);

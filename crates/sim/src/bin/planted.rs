@@ -40,6 +40,9 @@ struct Args {
     /// Seeds at a time, each on its own core
     #[arg(long, default_value_t = 2)]
     jobs: usize,
+    /// Only seeds whose runs are aimed at this (`Class` of the summary), whatever lies between them
+    #[arg(long)]
+    aimed: Option<String>,
     /// Print the registry and end
     #[arg(long)]
     list: bool,
@@ -104,16 +107,22 @@ fn verdict(seed: u64) -> Option<String> {
     }
 }
 
+/// The class that the run of this seed is aimed at, by name.
+fn aimed_at(seed: u64) -> Option<String> {
+    sim::aim::Aim::draw(seed).map(|aim| format!("{:?}", aim.class))
+}
+
 /// Runs seeds with the bug until one fails that passes without it. `unsound`: those that do not.
 fn hunt(row: &Row, args: &Args, unsound: &mut BTreeSet<u64>) -> Outcome {
     let began = clock();
     let limit = Duration::from_secs(args.seconds_max);
     let end = args.start + args.seeds_max;
     let next = AtomicU64::new(args.start);
+    let wanted = |seed| args.aimed.is_none() || aimed_at(seed) == args.aimed;
     let mut hits = 0;
     loop {
         planted::plant(Some(row.bug));
-        let found = first_failure(&next, end, args.jobs, unsound, &|| began.elapsed() >= limit);
+        let found = first_failure(&next, end, args.jobs, unsound, &wanted, &|| began.elapsed() >= limit);
         hits += planted::hits();
         planted::plant(None);
         let seeds = next.load(Ordering::SeqCst).min(end) - args.start;
@@ -136,6 +145,7 @@ fn first_failure(
     end: u64,
     jobs: usize,
     unsound: &BTreeSet<u64>,
+    wanted: &(dyn Fn(u64) -> bool + Sync),
     over: &(dyn Fn() -> bool + Sync),
 ) -> Option<(u64, String)> {
     let (stop, found) = (AtomicBool::new(false), Mutex::new(None::<(u64, String)>));
@@ -145,7 +155,7 @@ fn first_failure(
             if seed >= end {
                 break;
             }
-            if unsound.contains(&seed) {
+            if unsound.contains(&seed) || !wanted(seed) {
                 continue;
             }
             if let Some(what) = verdict(seed) {

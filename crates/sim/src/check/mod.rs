@@ -1,6 +1,7 @@
 //! The observers: they look from outside, after the fact, and know nothing of how the system works.
 
 pub mod bounds;
+pub mod decisions;
 pub mod durable;
 pub mod linear;
 pub mod raft;

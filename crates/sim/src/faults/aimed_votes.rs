@@ -43,14 +43,14 @@ fn ms(s: &mut Strike<'_>, min: u64, max: u64) -> Duration {
 }
 
 /// The highest term in which somebody leads the PG, and who.
-fn leader_of(cluster: &Cluster, pg: PgId) -> Option<(Term, usize)> {
+pub(super) fn leader_of(cluster: &Cluster, pg: PgId) -> Option<(Term, usize)> {
     let leads = cluster.running().filter_map(|(id, osd)| Some((*osd.leading().get(&pg)?, id.0 as usize - 1)));
     leads.max()
 }
 
 /// Goes on as soon as the PG is led in a later term than `term`, with the leader; or without, when that takes
 /// too long.
-fn when_led_anew(
+pub(super) fn when_led_anew(
     s: &mut Strike<'_>,
     (pg, term, tries): (PgId, Term, u32),
     then: impl FnOnce(&mut Strike<'_>, Option<usize>) + 'static,
@@ -66,7 +66,7 @@ fn nodes(s: &Strike<'_>, osds: &[usize]) -> Vec<NodeId> {
     osds.iter().map(|k| s.cluster.osd_node(*k)).collect()
 }
 
-fn cut_off(s: &Strike<'_>, osd: usize, from: &[usize]) {
+pub(super) fn cut_off(s: &Strike<'_>, osd: usize, from: &[usize]) {
     let a = s.cluster.osd_node(osd);
     from.iter().filter(|k| **k != osd).for_each(|k| s.cluster.world.partition(a, s.cluster.osd_node(*k), Cut::Both));
 }

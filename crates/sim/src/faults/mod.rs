@@ -10,6 +10,7 @@
 //! lying disks have lost ([`budget`]).
 
 mod aimed;
+mod aimed_logs;
 mod aimed_store;
 mod aimed_votes;
 pub mod budget;
@@ -23,6 +24,7 @@ mod time;
 
 pub use time::draw_rate;
 
+use crate::aim::Aim;
 use crate::cluster::Cluster;
 use crate::overrides::Overrides;
 use crate::states::{self, PgState};
@@ -125,6 +127,16 @@ pub enum Class {
     FlushFailsInRound,
     /// A follower is cut from its leader while others fill its log.
     LoneFollower,
+    /// A leader whose entries of an old term reach half of the others before one of its own term does.
+    OldTail,
+    /// A bit flips in a payload between a leader and whoever hears it.
+    DamagedPayload,
+    /// Much of what a leader has at home rots, under writes of parts of blocks.
+    RottenBlocks,
+    /// A replica that has lost part of its log is asked for a vote by one that has less than it had.
+    VoteInDoubt,
+    /// A log's flush fails, and the store is mounted again at once.
+    FailedTail,
 }
 
 impl Class {
@@ -190,9 +202,21 @@ impl Class {
     /// Those of runs that wear the devices, drawn beside the others.
     pub const STORE: [Class; 3] = [Class::CrashInRound, Class::FlushFailsInRound, Class::LoneFollower];
 
-    /// All there are.
+    /// What whole runs are aimed at (see `aim`).
+    pub const AIMS: [Class; 7] = [
+        Class::ReplayedCopies,
+        Class::RestartInLease,
+        Class::OldTail,
+        Class::DamagedPayload,
+        Class::RottenBlocks,
+        Class::VoteInDoubt,
+        Class::FailedTail,
+    ];
+
+    /// All there are: those of the swarm, then those of runs that wear the devices, then those of aimed runs.
     pub fn every() -> impl Iterator<Item = Class> {
-        Class::ALL.into_iter().chain(Class::STORE)
+        let aimed = Class::AIMS.into_iter().filter(|class| !Class::ALL.contains(class));
+        Class::ALL.into_iter().chain(Class::STORE).chain(aimed)
     }
 
     /// Strikes; whether it did.
@@ -212,6 +236,7 @@ impl Class {
             RestartInLease | SlowGoodbye | ReplayedCopies | CutAfterCheckpoint => aimed::strike(self, s),
             LostVote | UnevenMajority | YoungOffice | SlowOffice | LateEchoes => aimed_votes::strike(self, s),
             CrashInRound | FlushFailsInRound | LoneFollower => aimed_store::strike(self, s),
+            OldTail | DamagedPayload | RottenBlocks | VoteInDoubt | FailedTail => aimed_logs::strike(self, s),
         }
     }
 }
@@ -280,6 +305,8 @@ pub struct Faults {
     until: Time,
     /// Mean pause between two faults.
     pause_ms: u64,
+    /// Each schedule ends before the next one begins.
+    one_by_one: bool,
     plan: Plan,
     pub struck: Vec<Struck>,
     /// How many PGs stood how when a class struck.
@@ -312,6 +339,7 @@ impl Faults {
             next: from,
             until,
             pause_ms,
+            one_by_one: false,
             plan: Plan::default(),
             struck: Vec::new(),
             states: BTreeMap::new(),
@@ -326,11 +354,26 @@ impl Faults {
         }
     }
 
+    /// The run is aimed: its class strikes as often as all others together, or alone.
+    pub fn aim(&mut self, aim: Aim) {
+        if aim.alone {
+            self.enabled.clear();
+            self.one_by_one = true;
+        }
+        let weight = self.enabled.len().max(1);
+        self.enabled.extend((0..weight).map(|_| aim.class));
+        self.pause_ms = self.pause_ms.min(600);
+    }
+
     /// When it wants to act next.
     pub fn next(&self) -> Option<Time> {
         let draw = (!self.enabled.is_empty() && self.next < self.until).then_some(self.next);
         let step = self.plan.steps.keys().next().map(|(at, _)| *at);
         draw.into_iter().chain(step).min()
+    }
+
+    fn waits(&self) -> bool {
+        self.one_by_one && !self.plan.steps.is_empty()
     }
 
     /// Whether nothing is broken any more and nothing will be.
@@ -340,7 +383,7 @@ impl Faults {
 
     /// Breaks and mends what is due.
     pub fn act(&mut self, now: Time, cluster: &mut Cluster) {
-        let Faults { rng, plan, .. } = self;
+        let plan = &mut self.plan;
         while let Some(key) = plan.steps.keys().next().copied().filter(|(at, _)| *at <= now) {
             let (step, mut dice) = plan.steps.remove(&key).expect("it was there");
             step(&mut Strike { now, rng: &mut dice, cluster, plan });
@@ -348,6 +391,11 @@ impl Faults {
         if self.enabled.is_empty() || now < self.next || now >= self.until {
             return;
         }
+        if self.waits() {
+            self.next = now + Duration::from_millis(self.pause_ms);
+            return;
+        }
+        let Faults { rng, plan, .. } = self;
         let class = self.enabled[rng.below(self.enabled.len() as u64) as usize];
         let mut dice = rng.fork();
         self.next = now + Duration::from_millis(rng.between(1, 2 * self.pause_ms));

@@ -1,0 +1,156 @@
+//! Runs that are aimed at one rule of the protocol: its schedule strikes again and again, under a load that lets a
+//! mistake show. Chance alone would meet such a schedule once in ten thousand runs.
+//!
+//! Drawn from the seed by dice of their own, so that every other seed means what it meant.
+//!
+//! Invariant: an aim changes what is asked and what strikes, and nothing that is checked.
+
+use crate::cluster::Cluster;
+use crate::faults::Class;
+use crate::options::Options;
+use crate::workload::{Kind, Pattern};
+use std::time::Duration;
+use types::rng::Rng;
+use types::{Index, PgId, ReplicaId, Term};
+
+/// Aimed runs, out of 100 that do not wear the devices.
+const AIMED_PCT: u64 = 40;
+
+/// What needs a run to itself: it takes seconds, or is an answer damaged so often that a client gives up.
+const ALONE: [Class; 2] = [Class::OldTail, Class::DamagedPayload];
+
+/// What a run is aimed at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Aim {
+    pub class: Class,
+    /// Nothing else strikes.
+    pub alone: bool,
+}
+
+impl Aim {
+    /// What the run of this seed is aimed at, if it is. One that wears the devices is not.
+    pub fn draw(seed: u64) -> Option<Aim> {
+        if Options::wears(seed).is_some() {
+            return None;
+        }
+        let mut rng = Rng::new(seed ^ 0x6169_6d5f_6174_3039);
+        let aimed = rng.chance(AIMED_PCT, 100);
+        let class = Class::AIMS[rng.below(Class::AIMS.len() as u64) as usize];
+        aimed.then(|| Aim { class, alone: ALONE.contains(&class) || rng.chance(2, 3) })
+    }
+
+    /// The load under which a mistake shows.
+    pub fn shape(self, options: &mut Options) {
+        options.aim = Some(self);
+        let (replicas, pgs) = (options.replicas, options.pgs);
+        (options.osds, options.replicas, options.pgs) = (3, 3, 1);
+        options.workload = Kind::Random;
+        options.device_bytes = 1 << 30;
+        options.faults = options.faults.max(Duration::from_secs(6));
+        let shape = &mut options.shape;
+        shape.pattern = Pattern::Random;
+        (shape.read_pct, shape.trim_pct) = (30, 5);
+        match self.class {
+            // More than one message's worth of entries, and more of them at once than overlap.
+            Class::OldTail => {
+                (shape.window, shape.sectors_max, shape.depth) = (16 << 20, 512, 24);
+                (shape.read_pct, shape.operations) = (10, 500);
+            }
+            // Copies of writes that were overwritten since, and not again before somebody reads.
+            Class::ReplayedCopies => {
+                (shape.window, shape.sectors_max, shape.depth) = (128 << 10, 32, 12);
+                shape.operations = 2500;
+                options.engine.round_idle = Duration::from_millis(60);
+            }
+            // Parts of blocks, with the rest of them at home.
+            Class::RottenBlocks => {
+                (shape.window, shape.sectors_max, shape.depth) = (32 << 10, 3, 16);
+                (shape.read_pct, shape.operations) = (40, 4000);
+                options.engine.round_idle = Duration::from_millis(80);
+            }
+            // Much of the log is not at home.
+            Class::VoteInDoubt => {
+                (shape.window, shape.sectors_max, shape.depth) = (128 << 10, 16, 8);
+                shape.operations = 3000;
+                (options.engine.round_idle, options.engine.round_pressure) = (Duration::from_secs(5), 0.5);
+            }
+            Class::FailedTail => {
+                options.volatile_cache = true;
+                (shape.window, shape.sectors_max, shape.operations) = (128 << 10, 16, 3000);
+            }
+            _ => {
+                (options.replicas, options.pgs) = (replicas.max(3), pgs);
+                options.osds = options.replicas;
+                shape.operations = shape.operations.max(1000);
+            }
+        }
+    }
+}
+
+/// How far one replica is.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing {
+    pub replica: ReplicaId,
+    pub term: Term,
+    pub vote: Option<ReplicaId>,
+    pub last: Index,
+    pub last_term: Term,
+    pub in_doubt: bool,
+}
+
+impl Standing {
+    /// It has voted for itself, and not been elected yet.
+    pub fn stands(&self) -> bool {
+        self.vote == Some(self.replica)
+    }
+}
+
+impl Cluster {
+    /// Where the replica on the i-th OSD is; `None` when none runs there.
+    pub fn standing(&self, i: usize, pg: PgId) -> Option<Standing> {
+        let (_, osd) = self.running().find(|(id, _)| id.0 as usize == i + 1)?;
+        let group = osd.groups_for_tools().find(|g| g.identity().pg == pg)?;
+        let last = group.last_index();
+        Some(Standing {
+            replica: group.identity().replica,
+            term: group.term(),
+            vote: group.voted_for(),
+            last,
+            last_term: group.term_at(last).unwrap_or_default(),
+            in_doubt: group.is_in_doubt(),
+        })
+    }
+
+    /// Whether the i-th OSD has mounted its store.
+    pub fn is_mounted(&self, i: usize) -> bool {
+        self.running().any(|(id, osd)| id.0 as usize == i + 1 && *osd.phase() == osd::Phase::Running)
+    }
+
+    /// Whether the process of the i-th OSD is gone, or takes nothing any more.
+    pub fn is_poisoned(&self, i: usize) -> bool {
+        self.running().find(|(id, _)| id.0 as usize == i + 1).is_none_or(|(_, osd)| osd.stopped().is_some())
+    }
+
+    /// Flips a bit in the header of one of so many batches of the i-th OSD's log, as a disk that lies. The process does
+    /// not run. Gives how many.
+    pub fn rot_headers_of_liar(&mut self, i: usize, one_in: u64, rng: &mut Rng) -> u64 {
+        let (_, _, uuid) = self.identity(i);
+        self.budget.note(i, Class::BitRotLog);
+        crate::rot::headers(&self.image(i), uuid, one_in, rng)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn seeds_that_keep_a_bug_away_are_not_aimed_and_of_the_others_every_aim_is_drawn() {
+        for seed in [1, 2, 3, 16, 79, 4880, 7059, 4370] {
+            assert_eq!(Aim::draw(seed), None, "seed {seed} would mean something else");
+        }
+        let drawn: BTreeSet<Class> = (0..400).filter_map(Aim::draw).map(|aim| aim.class).collect();
+        assert_eq!(drawn, Class::AIMS.into_iter().collect());
+    }
+}

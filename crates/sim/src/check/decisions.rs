@@ -1,0 +1,84 @@
+//! Decisions follow from the log alone (R1): whoever has applied the same entries of a PG decides alike, be it another
+//! replica, or the same one in another life, from a checkpoint or from a stream.
+//!
+//! Looked at after each turn of an OSD, where a replica has applied more or lives anew.
+
+use group::decision::Decision;
+use std::collections::BTreeMap;
+use types::{Index, PgId, ReplicaId};
+
+/// What was seen.
+#[derive(Default)]
+pub struct Decisions {
+    /// Of each index at which somebody stood: a sum over all that decides, and who stood there first.
+    seen: BTreeMap<(PgId, Index), (u64, ReplicaId)>,
+    /// Where each replica stood at the last look, and in which life of its process.
+    stood: BTreeMap<ReplicaId, (u32, Index)>,
+}
+
+fn sum(decides: &Decision) -> u64 {
+    let mut sum = 0x0064_6563_6964_6573u64;
+    let mut add = |word: u64| sum = (sum.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    add(decides.order);
+    for (volume, attached) in &decides.volumes {
+        [volume.0, attached.session.0, attached.epoch.0, u64::from(attached.chunk_count)]
+            .into_iter()
+            .for_each(&mut add);
+        add(attached.window.watermark);
+        attached.window.bits.into_iter().for_each(&mut add);
+    }
+    let conf = &decides.conf;
+    for ids in [&conf.voters, &conf.learners, &conf.voters_outgoing, &conf.learners_next] {
+        add(ids.len() as u64);
+        ids.iter().for_each(|id| add(id.0));
+    }
+    sum
+}
+
+impl Decisions {
+    /// Looks at a replica in the `life`-th life of its process.
+    ///
+    /// # Errors
+    /// Somebody decided otherwise at this index.
+    pub fn look(
+        &mut self,
+        (pg, replica, life): (PgId, ReplicaId, u32),
+        applied: Index,
+        decides: &Decision,
+    ) -> Result<(), String> {
+        if self.stood.insert(replica, (life, applied)) == Some((life, applied)) {
+            return Ok(());
+        }
+        let sum = sum(decides);
+        let (known, by) = *self.seen.entry((pg, applied)).or_insert((sum, replica));
+        match known == sum {
+            true => Ok(()),
+            false => Err(format!("pg {pg}: as of entry {applied} {replica} decides otherwise than {by} did")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use group::decision::Attached;
+    use group::window::Window;
+    use types::{Epoch, PoolId, SessionId, VolumeId};
+
+    fn decides(bits: u64) -> Decision {
+        let window = Window { watermark: 7, bits: [bits, 0, 0, 0] };
+        let attached = Attached { session: SessionId(1), epoch: Epoch(1), chunk_count: 4, window };
+        Decision { volumes: BTreeMap::from([(VolumeId(1), attached)]), ..Decision::default() }
+    }
+
+    #[test]
+    fn who_forgets_one_number_of_a_window_is_found() {
+        let pg = PgId { pool: PoolId(1), n: 0 };
+        let mut all = Decisions::default();
+        all.look((pg, ReplicaId(1), 1), Index(5), &decides(6)).expect("the first");
+        all.look((pg, ReplicaId(2), 1), Index(5), &decides(6)).expect("alike");
+        all.look((pg, ReplicaId(2), 1), Index(6), &decides(7)).expect("later");
+        let lost = all.look((pg, ReplicaId(1), 2), Index(5), &decides(4));
+        assert!(lost.expect_err("its next life has lost one").contains("otherwise than r1"));
+    }
+}

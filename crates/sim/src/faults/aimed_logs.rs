@@ -1,0 +1,252 @@
+//! Schedules aimed at what a log tells: entries of an old term, payloads on their way, blocks that only a peer has whole,
+//! and replicas whose log has lost its end.
+//!
+//! Each watches the replicas that it is about, a fifth of a millisecond at a time, and mends everything whether or
+//! not what it waits for came. They strike in aimed runs alone (see `aim`).
+
+use super::aimed_votes::{cut_off, leader_of, when_led_anew};
+use super::{Class, Strike};
+use crate::cluster::Region;
+use env::sim::Cut;
+use std::time::Duration;
+use types::{Index, PgId, Term};
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_micros(200);
+/// Looks before a schedule gives up: three seconds.
+const LOOKS_MAX: u32 = 15_000;
+/// Milliseconds that an election may take.
+const CHANGE_MS_MAX: u32 = 3000;
+/// Blocks that rot at once: while they are bad no round ends, and the log fills.
+const BAD_BLOCKS_MAX: usize = 6;
+/// Entries of a PG that is under load.
+const LOADED: Index = Index(20);
+
+/// A PG of three: who led it, and the others.
+#[derive(Clone, Copy)]
+struct Three {
+    pg: PgId,
+    leader: usize,
+    term: Term,
+    others: [usize; 2],
+}
+
+pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
+    let Some((pg, leader, others)) = s.cluster.any_led(s.rng) else { return false };
+    let Some((term, _)) = leader_of(s.cluster, pg) else { return false };
+    if class == Class::DamagedPayload {
+        return damaged_payload(s, leader, &others);
+    }
+    let loaded = s.cluster.standing(leader, pg).is_some_and(|standing| standing.last > LOADED);
+    let Some(others) = <[usize; 2]>::try_from(others).ok().filter(|_| loaded) else { return false };
+    let three = Three { pg, leader, term, others };
+    match class {
+        Class::OldTail => old_tail(s, three),
+        Class::RottenBlocks => return rotten_blocks(s, pg),
+        Class::VoteInDoubt => return vote_in_doubt(s, three),
+        Class::FailedTail => return failed_tail(s, three),
+        other => unreachable!("{other:?} is aimed at no log"),
+    }
+    true
+}
+
+/// Goes on with what `look` finds, or with nothing when that takes too long.
+fn when<T: 'static>(
+    s: &mut Strike<'_>,
+    tries: u32,
+    look: impl Fn(&mut Strike<'_>) -> Option<T> + 'static,
+    then: impl FnOnce(&mut Strike<'_>, Option<T>) + 'static,
+) {
+    match look(s) {
+        None if tries > 0 => s.after(LOOK, move |s| when(s, tries - 1, look, then)),
+        found => then(s, found),
+    }
+}
+
+fn ms(s: &mut Strike<'_>, min: u64, max: u64) -> Duration {
+    Duration::from_micros(s.rng.between(min * 1000, max * 1000))
+}
+
+fn slow(s: &Strike<'_>, osds: &[usize], factor: u32) {
+    osds.iter().for_each(|k| s.cluster.disk_faults(*k, |f| f.slow = factor));
+}
+
+/// Everything of it works again, now.
+fn mended(s: &mut Strike<'_>, three: Three) {
+    let Three { leader, others: [x, y], .. } = three;
+    for (a, b) in [(leader, x), (leader, y), (x, y)] {
+        let (a, b) = (s.cluster.osd_node(a), s.cluster.osd_node(b));
+        s.cluster.world.heal(a, b);
+    }
+    slow(s, &[leader, x, y], 1);
+    [leader, x, y].into_iter().for_each(|k| s.cluster.start_osd(k));
+}
+
+/// Figure 8 of the raft paper. A leader is alone with a long tail of entries. Of the others one is elected, and is
+/// alone with the first entry of its term. The first leads again, in a third term, and its tail reaches the voter, cut
+/// before the entry of that term: a majority has it, and it is not committed, because the second one's log is further.
+/// Which then leads, without it.
+fn old_tail(s: &mut Strike<'_>, three: Three) {
+    let Three { pg, leader, term, others } = three;
+    cut_off(s, leader, &others);
+    let factor = s.rng.between(20, 60) as u32;
+    slow(s, &others, factor);
+    let candidate = move |s: &mut Strike<'_>| {
+        let all = others.map(|k| s.cluster.standing(k, pg));
+        let [Some(x), Some(y)] = all else { return None };
+        let asked = x.term > term && x.term == y.term && x.stands() != y.stands();
+        asked.then(|| if x.stands() { others } else { [others[1], others[0]] })
+    };
+    when(s, LOOKS_MAX, candidate, move |s, found| {
+        tracing::debug!(?found, "one stands, and another is asked");
+        let Some([second, voter]) = found else { return mended(s, three) };
+        let (a, b) = (s.cluster.osd_node(second), s.cluster.osd_node(voter));
+        // The vote arrives, and what the elected one sends does not.
+        s.cluster.world.partition(a, b, Cut::OneWay);
+        when_led_anew(s, (pg, term, CHANGE_MS_MAX), move |s, elected| {
+            tracing::debug!(?elected, "alone in its term");
+            if elected != Some(second) {
+                return mended(s, three);
+            }
+            s.cluster.world.partition(a, b, Cut::Both);
+            first_again(s, three, second, voter);
+        });
+    });
+}
+
+fn first_again(s: &mut Strike<'_>, three: Three, second: usize, voter: usize) {
+    let Three { pg, leader, term, .. } = three;
+    let (l, v) = (s.cluster.osd_node(leader), s.cluster.osd_node(voter));
+    s.cluster.world.heal(l, v);
+    let had = s.cluster.standing(voter, pg).map_or(Index(0), |v| v.last);
+    // What the voter has got of the tail when it got something, and whether it ends in an old term.
+    let got = move |s: &mut Strike<'_>| {
+        let voter = s.cluster.standing(voter, pg)?;
+        (voter.last > had).then_some(voter.last_term <= term)
+    };
+    when(s, LOOKS_MAX, got, move |s, old| {
+        let tail = s.cluster.standing(leader, pg).map_or(Index(0), |l| l.last);
+        tracing::debug!(?old, %had, %tail, "the voter has something of the old tail");
+        if old != Some(true) {
+            return mended(s, three);
+        }
+        s.cluster.world.partition(l, v, Cut::OneWay);
+        let counted = ms(s, 30, 120);
+        s.after(counted, move |s| {
+            let third = leader_of(s.cluster, pg).map_or(term, |(term, _)| term);
+            s.cluster.world.partition(l, v, Cut::Both);
+            let second = s.cluster.osd_node(second);
+            s.cluster.world.heal(second, v);
+            when_led_anew(s, (pg, third, CHANGE_MS_MAX), move |s, _| mended(s, three));
+        });
+    });
+}
+
+/// Payloads are damaged on their way to a follower or to the client: whoever takes one looks at it first (§7.5).
+fn damaged_payload(s: &mut Strike<'_>, leader: usize, others: &[usize]) -> bool {
+    let from = s.cluster.osd_node(leader);
+    let to = match others.first() {
+        Some(_) if s.rng.chance(1, 2) => s.cluster.osd_node(others[s.rng.below(others.len() as u64) as usize]),
+        _ => s.cluster.owner_node(),
+    };
+    for n in 0..s.rng.between(1, 4) {
+        // Not the same answer again and again: a client gives up at last.
+        s.after(Duration::from_millis(n * 300), move |s| s.cluster.world.garble_payload(from, to));
+    }
+    true
+}
+
+/// Some of what a leader has at home is bad, while small writes go on: peers have it whole, and those that have not applied
+/// as much have it as it was before (R15).
+fn rotten_blocks(s: &mut Strike<'_>, pg: PgId) -> bool {
+    let Some(liar) = s.cluster.budget.pick(s.rng).filter(|i| !s.cluster.budget.has_lied(*i)) else { return false };
+    s.cluster.transfer_pg(pg, Some(liar), s.rng);
+    let began = ms(s, 100, 400);
+    s.after(began, move |s| {
+        let image = s.cluster.image(liar);
+        let pages = s.cluster.region(liar, Region::Data, s.rng);
+        for _ in 0..BAD_BLOCKS_MAX.min(pages.len()) {
+            let page = pages[s.rng.below(pages.len() as u64) as usize];
+            image.flip_bit(page + s.rng.below(4096), s.rng.below(8) as u8);
+        }
+        s.cluster.budget.note(liar, Class::BitRotData);
+    });
+    true
+}
+
+/// A follower helps to commit what the third does not hear of, and loses the end of its log. As soon as the others have
+/// told it how far they are, the leader is gone, and the third asks for its vote (ADR 0007).
+fn vote_in_doubt(s: &mut Strike<'_>, three: Three) -> bool {
+    let Three { pg, leader, term, others } = three;
+    // One that has lied already may have nothing left to lose.
+    let liar = s.cluster.budget.pick(s.rng).filter(|i| !s.cluster.budget.has_lied(*i) && others.contains(i));
+    let Some(liar) = liar else { return false };
+    let third = if others[0] == liar { others[1] } else { others[0] };
+    let (l, t) = (s.cluster.osd_node(leader), s.cluster.osd_node(third));
+    s.cluster.world.partition(l, t, Cut::Both);
+    let (rot, one_in) = (ms(s, 30, 400), [2, 6, 20][s.rng.below(3) as usize]);
+    s.after(rot, move |s| {
+        s.cluster.stop_osd(liar, false);
+        if s.cluster.budget.has_lied(liar) {
+            return mended(s, three);
+        }
+        let hit = s.cluster.rot_headers_of_liar(liar, one_in, s.rng);
+        tracing::info!(hit, liar, "headers of a log rot");
+        s.cluster.start_osd(liar);
+        let follows = move |s: &mut Strike<'_>| {
+            if s.cluster.is_mounted(liar) {
+                slow(s, &[liar], 40);
+            }
+            s.cluster.standing(liar, pg).map(|standing| standing.in_doubt)
+        };
+        when(s, LOOKS_MAX / 3, follows, move |s, in_doubt| {
+            if in_doubt != Some(true) {
+                return mended(s, three);
+            }
+            match s.rng.below(4) {
+                // The leader stays, and must not take the follower for what it was.
+                0 => s.after(Duration::from_millis(500), move |s| mended(s, three)),
+                _ => {
+                    s.cluster.stop_osd(leader, false);
+                    when_led_anew(s, (pg, term, CHANGE_MS_MAX), move |s, _| mended(s, three));
+                }
+            }
+        });
+    });
+    true
+}
+
+/// A flush of a follower's log fails while the third hears nothing. Its store is poisoned, refused, vouched for, and
+/// mounted: what it reads there is not durable until it is written again (ADR 0006).
+fn failed_tail(s: &mut Strike<'_>, three: Three) -> bool {
+    let Three { leader, others, .. } = three;
+    let liar = s.cluster.budget.pick(s.rng).filter(|i| !s.cluster.budget.is_lost(*i) && others.contains(i));
+    let Some(liar) = liar else { return false };
+    let third = if others[0] == liar { others[1] } else { others[0] };
+    let (l, t) = (s.cluster.osd_node(leader), s.cluster.osd_node(third));
+    s.cluster.world.partition(l, t, Cut::Both);
+    let nth = s.rng.below(3);
+    s.cluster.disk_faults(liar, |f| f.fail_flush = Some(nth));
+    s.cluster.budget.note(liar, Class::FlushError);
+    let poisoned = move |s: &mut Strike<'_>| s.cluster.is_poisoned(liar).then_some(());
+    when(s, LOOKS_MAX / 15, poisoned, move |s, poisoned| {
+        s.cluster.disk_faults(liar, |f| f.fail_flush = None);
+        if poisoned.is_none() {
+            return mended(s, three);
+        }
+        s.cluster.stop_osd(liar, false);
+        s.cluster.start_osd(liar);
+        let mounted = move |s: &mut Strike<'_>| s.cluster.is_mounted(liar).then_some(());
+        when(s, LOOKS_MAX / 5, mounted, move |s, _| {
+            let heard = ms(s, 5, 300);
+            let power = s.rng.chance(1, 2);
+            s.after(heard, move |s| {
+                if power {
+                    s.cluster.stop_osd(liar, true);
+                }
+                mended(s, three);
+            });
+        });
+    });
+    true
+}
