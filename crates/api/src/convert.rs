@@ -212,6 +212,7 @@ impl From<OsdHeartbeat> for pb::OsdHeartbeat {
             quarantined: r.quarantined,
             repairing: r.repairing,
             lost: r.lost.into_iter().map(lost_out).collect(),
+            lost_from: r.lost_from.map(|index| index.0),
             leading: r.leading.map(lead),
         };
         pb::OsdHeartbeat {
@@ -247,6 +248,7 @@ impl TryFrom<pb::OsdHeartbeat> for OsdHeartbeat {
                 quarantined: r.quarantined,
                 repairing: r.repairing,
                 lost: r.lost.into_iter().take(LOST_REPORTED_MAX).map(lost_in).collect(),
+                lost_from: r.lost_from.map(Index),
                 leading: r.leading.map(lead).transpose()?,
             })
         };

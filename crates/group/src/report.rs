@@ -50,6 +50,7 @@ impl Group {
             quarantined: self.quarantine.is_some(),
             repairing: self.doubt.is_some(),
             lost: Vec::new(),
+            lost_from: None,
             leading,
         }
     }

@@ -9,11 +9,11 @@
 use crate::node::Osd;
 use crate::pgs::State;
 use bus::LinkId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::store::{HardState, Recovered, ReplicaIdentity};
 use types::{Index, OsdId, PgId, ReplicaId, Term, Time};
-use wire::{RepairBody, RepairMsg};
+use wire::{Lack, RepairBody, RepairMsg};
 
 /// Until a member is asked again that has not answered.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -29,6 +29,8 @@ struct Standing {
 struct Asking {
     recovered: Recovered,
     said: BTreeMap<ReplicaId, Standing>,
+    /// Members that cannot say how far they were: they wait as this one does, or are damaged.
+    unsure: BTreeSet<ReplicaId>,
     next_at: Time,
 }
 
@@ -46,6 +48,13 @@ impl Asking {
     /// Index and term of the last entry that is certain.
     fn end(&self) -> (Term, Index) {
         end_of(&self.recovered)
+    }
+
+    /// The first entry that may be in no log any more, when those that cannot say how far they were could have
+    /// committed entries by themselves.
+    fn lost_from(&self) -> Option<Index> {
+        let majority = self.recovered.identity.members.len() / 2 + 1;
+        (self.unsure.len() + 1 >= majority).then(|| Index(self.recovered.hard_state.commit.0 + 1))
     }
 
     fn is_answered(&self) -> bool {
@@ -94,6 +103,19 @@ impl Doubts {
         self.following.clear();
     }
 
+    pub fn is_asking(&self, replica: ReplicaId) -> bool {
+        self.asking.contains_key(&replica)
+    }
+
+    /// From where on entries of this replica's PG may be lost in every copy.
+    pub fn lost_from(&self, replica: ReplicaId) -> Option<Index> {
+        self.asking.get(&replica).and_then(Asking::lost_from)
+    }
+
+    pub fn inconsistent(&self) -> usize {
+        self.asking.values().filter(|asking| asking.lost_from().is_some()).count()
+    }
+
     /// PGs whose replica here is in doubt.
     pub fn pgs(&self) -> impl Iterator<Item = PgId> + '_ {
         let asking = self.asking.values().map(|asking| asking.recovered.identity.pg);
@@ -120,7 +142,7 @@ impl Osd {
         if self.pgs.by_replica(replica).is_none() {
             self.pgs.insert(recovered.identity.clone(), State::Repairing);
         }
-        let asking = Asking { recovered, said: BTreeMap::new(), next_at: Time::ZERO };
+        let asking = Asking { recovered, said: BTreeMap::new(), unsure: BTreeSet::new(), next_at: Time::ZERO };
         self.doubts.asking.insert(replica, asking);
     }
 
@@ -144,9 +166,9 @@ impl Osd {
         answered.into_iter().for_each(|replica| self.follow_if_answered(replica));
     }
 
-    /// A member asks how far this one is. Who is in doubt itself has nothing to say, and who leads forgets what the
-    /// other once had.
-    pub(crate) fn answer_doubt(&mut self, slot: usize, from: OsdId, asker: ReplicaId, last: Index) {
+    /// A member asks how far this one is. Who waits in doubt itself, or is damaged, says that it does not know; who
+    /// follows in doubt will know soon, and says nothing yet; who leads forgets what the other once had.
+    pub(crate) fn answer_doubt(&mut self, slot: usize, from: OsdId, asker: ReplicaId, (term, last): (Term, Index)) {
         let identity = self.pgs.get(slot).identity.clone();
         let standing = match &mut self.pgs.get_mut(slot).state {
             State::Running(group) if !group.is_in_doubt() => {
@@ -157,8 +179,27 @@ impl Osd {
             _ => None,
         };
         self.pgs.touch(slot);
-        if let Some((current, (term, index))) = standing {
-            self.send_repair(from, &identity, asker, RepairBody::Standing { index, term, current });
+        let waits =
+            self.doubts.is_asking(identity.replica) || matches!(self.pgs.get(slot).state, State::Quarantined(_));
+        let body = match standing {
+            Some((current, (term, index))) => RepairBody::Standing { index, term, current },
+            None if waits => RepairBody::Lack { index: last, term, why: Lack::Unsure },
+            None => return,
+        };
+        self.send_repair(from, &identity, asker, body);
+    }
+
+    /// A member cannot say how far it was. It is asked again: a person may have brought it back.
+    pub(crate) fn take_unsure(&mut self, replica: ReplicaId, from: ReplicaId) {
+        let Some(asking) = self.doubts.asking.get_mut(&replica) else { return };
+        if asking.said.contains_key(&from) || !asking.unsure.insert(from) {
+            return;
+        }
+        if let Some(lost_from) = asking.lost_from() {
+            let pg = asking.recovered.identity.pg;
+            tracing::error!(%pg, %replica, from = %lost_from,
+                "inconsistent: so many replicas have lost records of their logs that entries may be in none of them");
+            self.meta.report_soon(self.now);
         }
     }
 
@@ -169,6 +210,7 @@ impl Osd {
         if current.0 > max || end.1.0 > max || end.0 > current {
             return self.bus.disconnect(link, "a standing that no replica can have");
         }
+        asking.unsure.remove(&msg.from);
         asking.said.insert(msg.from, Standing { current, end });
         self.follow_if_answered(msg.to);
     }

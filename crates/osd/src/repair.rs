@@ -165,6 +165,7 @@ impl Repairs {
             quarantined: false,
             repairing: true,
             lost: repair.map_or(Vec::new(), |r| r.inconsistent.clone()),
+            lost_from: None,
             leading: None,
         }
     }
@@ -334,8 +335,9 @@ impl Osd {
                 }
                 self.take_payload(msg.to, msg.from, index, payload);
             }
-            RepairBody::Doubt { index, .. } => self.answer_doubt(slot, from, msg.from, index),
+            RepairBody::Doubt { index, term } => self.answer_doubt(slot, from, msg.from, (term, index)),
             RepairBody::Standing { index, term, current } => self.take_standing(link, &msg, current, (term, index)),
+            RepairBody::Lack { .. } if self.doubts.is_asking(msg.to) => self.take_unsure(msg.to, msg.from),
             RepairBody::Lack { index, why, .. } => self.take_lack(msg.to, msg.from, index, why),
         }
     }

@@ -52,7 +52,7 @@ impl Osd {
 
     /// Reports that differ from what meta last heard. Progress alone (the applied index) is worth a line
     /// only once a heartbeat, so it is part of the comparison.
-    fn changed_reports(&mut self) -> Vec<PgReport> {
+    pub(crate) fn changed_reports(&mut self) -> Vec<PgReport> {
         let mut changed = Vec::new();
         for key in self.pgs.keys() {
             let slot = self.pgs.get_mut(key);
@@ -69,9 +69,13 @@ impl Osd {
                     quarantined: true,
                     repairing: false,
                     lost: Vec::new(),
+                    lost_from: None,
                     leading: None,
                 },
-                State::Repairing => self.repairs.report(&slot.identity),
+                State::Repairing => {
+                    let lost_from = self.doubts.lost_from(slot.identity.replica);
+                    PgReport { lost_from, ..self.repairs.report(&slot.identity) }
+                }
             };
             if slot.reported.as_ref() != Some(&report) {
                 slot.reported = Some(report.clone());
@@ -106,7 +110,7 @@ impl Osd {
             (&m.pgs_leading, leading as u64),
             (&m.pgs_quarantined, quarantined as u64),
             (&m.pgs_repairing, (self.repairs.len() + self.doubts.len()) as u64),
-            (&m.pgs_inconsistent, self.repairs.inconsistent() as u64),
+            (&m.pgs_inconsistent, (self.repairs.inconsistent() + self.doubts.inconsistent()) as u64),
             (&m.blocks_bad, self.mends.bad_count()),
             (&m.log_segments_used, u64::from(stats.segments_in_use)),
             (&m.log_segments, u64::from(stats.segments)),

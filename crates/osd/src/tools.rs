@@ -27,6 +27,9 @@ impl Osd {
                 State::Repairing => self.repairs.report(&slot.identity).lost,
                 _ => self.mends.lost(replica),
             };
+            if let Some(from) = self.doubts.lost_from(replica) {
+                return Some(format!("inconsistent: entries from {from} on may be in no log"));
+            }
             match (&slot.state, lost.first()) {
                 (_, Some(extent)) => Some(format!("inconsistent: {extent}")),
                 (State::Repairing, None) => Some("repairing".to_owned()),

@@ -66,6 +66,9 @@ pub struct PgReport {
     pub repairing: bool,
     /// Contents of which no member has a good copy, at most [`LOST_REPORTED_MAX`] of them: the PG is `inconsistent`.
     pub lost: Vec<LostExtent>,
+    /// Entries from this one on may be in no member's log any more, and nobody knows what they wrote: the PG is
+    /// `inconsistent` as a whole (ADR 0007).
+    pub lost_from: Option<Index>,
     pub leading: Option<LeadReport>,
 }
 

@@ -32,9 +32,10 @@ fn ups() -> Vec<OsdUp> {
     let chunk = types::ChunkKey { volume: VolumeId(4), index: 5 };
     let lost = vec![LostExtent { chunk, offset_bytes: 4096, len_bytes: 512 }];
     let (term, applied, repairing) = (Term(2), Index(3), true);
-    let report = |leading| {
+    let report = |leading: Option<LeadReport>| {
         let (replica, lost) = (ReplicaId(1), lost.clone());
-        PgReport { pg, replica, term, applied, quarantined: true, repairing, lost, leading }
+        let lost_from = leading.is_none().then_some(Index(1));
+        PgReport { pg, replica, term, applied, quarantined: true, repairing, lost, lost_from, leading }
     };
     let beat = OsdHeartbeat {
         used_bytes: 1,

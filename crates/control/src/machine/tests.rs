@@ -143,6 +143,21 @@ fn a_store_that_lost_its_past_orders_no_replica_away() {
 }
 
 #[test]
+fn entries_that_may_be_in_no_log_make_their_pg_inconsistent_until_the_word_is_taken_back() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 1);
+    let view = |world: &World| world.control.pg_views(world.now.mono, "p").expect("the pool exists").remove(0);
+    let says = |world: &World| view(world).state.iter().any(|s| s == "inconsistent");
+    assert!(!says(&world) && view(&world).lost.is_empty());
+    world.heartbeat(OsdId(2), |beat| beat.pgs[0].lost_from = Some(types::Index(41)));
+    world.heartbeat(OsdId(3), |beat| beat.pgs[0].lost_from = Some(types::Index(38)));
+    assert!(says(&world));
+    assert_eq!(view(&world).lost, ["any volume of this PG: log entries from 38 on may be in no replica"]);
+    (2..=3).for_each(|n| world.beat(OsdId(n)));
+    assert!(!says(&world) && view(&world).lost.is_empty());
+}
+
+#[test]
 fn a_poisoned_osd_is_recorded_against_its_run_and_forgiven_the_next() {
     let mut world = World::new(1, 3);
     world.heartbeat(OsdId(2), |beat| beat.poisoned = Some("write failed".into()));

@@ -125,7 +125,7 @@ impl Control {
             members: pg.members.iter().map(member).collect(),
             conf_epoch: pg.conf_epoch,
             segments: self.records.segments_in(pg.pg),
-            lost: self.lost_in(pg).iter().map(LostExtent::to_string).collect(),
+            lost: self.lost_words(pg),
         }
     }
 
@@ -133,6 +133,15 @@ impl Control {
     fn lost_in(&self, pg: &PgRecord) -> BTreeSet<LostExtent> {
         let reports = pg.members.iter().filter_map(|m| self.reports.get(&m.replica));
         reports.flat_map(|r| r.lost.iter().copied()).collect()
+    }
+
+    /// The same in words, and what nobody knows the extents of.
+    fn lost_words(&self, pg: &PgRecord) -> Vec<String> {
+        let reports = pg.members.iter().filter_map(|m| self.reports.get(&m.replica));
+        let unknown = reports.filter_map(|r| r.lost_from).min();
+        let unknown =
+            unknown.map(|from| format!("any volume of this PG: log entries from {} on may be in no replica", from.0));
+        self.lost_in(pg).iter().map(LostExtent::to_string).chain(unknown).collect()
     }
 
     fn live_lead(&self, now: Time, pg: &PgRecord) -> Option<OsdId> {
@@ -161,7 +170,7 @@ impl Control {
         if any(|r| r.repairing) {
             state.push("repairing");
         }
-        if any(|r| r.quarantined || !r.lost.is_empty()) {
+        if any(|r| r.quarantined || !r.lost.is_empty() || r.lost_from.is_some()) {
             state.push("inconsistent");
         }
         state

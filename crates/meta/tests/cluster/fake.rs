@@ -143,6 +143,7 @@ impl Osd {
             quarantined: false,
             repairing: false,
             lost: Vec::new(),
+            lost_from: None,
             leading: (map.members[0].osd == self.id).then_some(LeadReport {
                 active: true,
                 followers_in_sync: map.members.len() as u8 - 1,

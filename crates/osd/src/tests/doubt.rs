@@ -108,6 +108,18 @@ fn with_two_of_three_in_doubt_nobody_leads_and_nobody_is_given_up() {
         assert_eq!(rig.osd(i).quarantined(), []);
     }
     assert_eq!([1, 2].map(|i| rig.osd(i).repairing().len()), [2, 2]);
+    // Entries that those two alone had may be in no log: both say so, of both PGs, and from where on.
+    for i in [1, 2] {
+        let complaints = rig.osd(i).complaints_for_tools();
+        assert_eq!(complaints.len(), 2);
+        for (_, what) in &complaints {
+            assert!(what.starts_with("inconsistent: entries from "), "{what}");
+        }
+    }
+    assert_eq!(rig.osd(0).complaints_for_tools(), []);
+    let reported = |r: &types::control::PgReport| r.repairing && r.lost_from.is_some();
+    let counts = [1, 2].map(|i| rig.osd(i).changed_reports().iter().filter(|r| reported(r)).count());
+    assert_eq!(counts, [2, 2], "meta hears the same");
 }
 
 #[test]

@@ -172,6 +172,7 @@ impl World {
                 quarantined: false,
                 repairing: false,
                 lost: Vec::new(),
+                lost_from: None,
                 leading,
             }
         };
@@ -365,6 +366,7 @@ impl World {
             quarantined: false,
             repairing: false,
             lost: Vec::new(),
+            lost_from: None,
             leading,
         };
         let beat = OsdHeartbeat { pgs: vec![report], ..OsdHeartbeat::default() };
