@@ -140,6 +140,10 @@ pub(crate) struct Replay {
     pub hole: Option<String>,
     /// The replay is behind the first hole.
     hole_entered: bool,
+    /// The mount whose records the first hole begins in.
+    hole_mount: Option<u64>,
+    /// A hole may hide that a later life was in doubt of an earlier one: nothing behind it proves anything.
+    doubt_hidden: bool,
     /// A whole checkpoint lies behind the last hole.
     checkpointed_since: bool,
     /// A segment was opened behind it, by a process that knew all replicas.
@@ -168,21 +172,24 @@ impl Replay {
         let mut holes = verdict.holes.iter().peekable();
         for batch in verdict.batches {
             while holes.next_if(|(from, _)| *from < batch.header.seq).is_some() {
-                replay.enter_hole();
+                replay.enter_hole(batch.header.mount);
             }
             replay.last_seq = batch.header.seq;
             replay.last_mount = batch.header.mount;
             replay.head = batch.header.offset + batch.header.len_bytes() - offset_of(batch.slot);
             replay.batch(batch);
         }
-        holes.for_each(|_| replay.enter_hole());
+        let last_mount = replay.last_mount;
+        holes.for_each(|_| replay.enter_hole(last_mount));
         replay.ends_in_hole = replay.last_seq < verdict.durable;
         replay.last_seq = replay.last_seq.max(verdict.durable);
         replay
     }
 
-    /// Records are missing here, of any replica.
-    fn enter_hole(&mut self) {
+    /// Records are missing here, of any replica; what follows is of this mount.
+    fn enter_hole(&mut self, mount: u64) {
+        let first = *self.hole_mount.get_or_insert(self.last_mount);
+        self.doubt_hidden |= mount > first;
         (self.checkpointed_since, self.opened_since, self.assembling) = (false, false, None);
         self.hole_entered = true;
         for r in self.replicas.values_mut() {
@@ -420,7 +427,7 @@ impl Replay {
             let state = states.remove(&id).filter(|_| !homeless);
             let k = state.as_ref().map_or(Index(0), |state| state.index);
             let mut missing = replayed.before_hole.take();
-            if missing.is_some() && self.checkpointed_since && replayed.is_proved(k) {
+            if missing.is_some() && self.checkpointed_since && !self.doubt_hidden && replayed.is_proved(k) {
                 // What stands below may have been replaced in the hole.
                 let from = replayed.since_hole.from.expect("it was told");
                 replayed.entries = replayed.entries.split_off(&from);

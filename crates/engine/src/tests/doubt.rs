@@ -5,6 +5,7 @@ use super::damage::{batches_from, config};
 use super::model::SECTORS;
 use super::rig::{Rig, chunks};
 use layout::home::Geometry;
+use layout::log::{Record, decode_records};
 use types::store::{Effect, HardState};
 use types::{Index, IoBuf, ReplicaId, SectorRange, Term};
 
@@ -350,4 +351,38 @@ fn who_is_born_on_a_store_that_lacks_births_is_in_doubt_until_a_record_says_othe
     rig.disk.power_cut();
     rig.restart();
     assert_eq!(found(&rig, NEW), (1, false));
+}
+
+/// Where the batch lies that says that `R` is in doubt.
+fn told(rig: &Rig) -> usize {
+    let tells = |(at, header): &(usize, layout::log::BatchHeader)| {
+        let bytes = &rig.disk.bytes()[*at..*at + header.header_len as usize];
+        let records = header.records(bytes).and_then(|r| decode_records(r, header.record_count).ok());
+        records.expect("it is whole").iter().any(|r| matches!(r, Record::Doubt { replica: R, .. }))
+    };
+    let all = (0..8).flat_map(|slot| batches_from(rig, slot));
+    all.filter(tells).map(|(at, _)| at).last().expect("it was told")
+}
+
+#[test]
+fn a_second_hole_that_may_hide_the_doubt_about_the_first_one_leaves_the_replica_in_doubt() {
+    let mut rig = new(7);
+    one(&mut rig, R);
+    let lost = one(&mut rig, R);
+    one(&mut rig, R);
+    one(&mut rig, OTHER);
+    lose(&mut rig, lost);
+    assert_eq!(found(&rig, R), (1, true));
+    let told = told(&rig);
+    forget(&mut rig, R, 1);
+    follow(&mut rig, R, 0);
+    one(&mut rig, R);
+    rig.commit(R, 2);
+    rig.round();
+    rig.settle();
+    assert_eq!(rig.checkpoints, 1);
+    one(&mut rig, R);
+    // Hard state, a checkpoint and an append behind it: all that a proof takes, from a life that was in doubt.
+    lose(&mut rig, told);
+    assert!(found(&rig, R).1, "what it acknowledged before the first hole it may lack to this day");
 }
