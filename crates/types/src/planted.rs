@@ -162,6 +162,10 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
     ("the end of a read under a lease is not checked (R3)", "what it answers was looked up while the lease held"),
     ("an attach record with an old order is applied (R6)", "a PG's leader gets one meta's records in their order"),
     ("meta answers before its transaction is committed (§6)", "what rests on an answer waits for a later transaction"),
+    (
+        "a listing's commit index is taken in doubt (ADR 0007)",
+        "a leader forgets what a follower in doubt had matched before that one follows, so no listing speaks of it",
+    ),
     ("a log batch is believed without its mount number, salt or offset (R11)", "the other two still tell it apart"),
     ("replay keeps the log from before an installation (R12)", "what is kept does not reach up to S"),
 ];
