@@ -11,7 +11,7 @@ use std::time::Duration;
 use types::control::{Opened, Refusal};
 use types::rng::Rng;
 use types::{ClusterId, Errno, Incarnation, OsdId, Time};
-use volume::{Volume, VolumeConfig, VolumeOut};
+use volume::{Volume, VolumeConfig, VolumeFill, VolumeOut};
 use wire::{Message, Peer};
 
 /// Codes of the refusals that the client itself gives (`types::codes`).
@@ -274,6 +274,16 @@ impl Client {
             }
         }
         self.events.push(ClientEvent::Opened { ask, volume: key, info });
+    }
+
+    /// What is in flight on each open volume; for observers.
+    pub fn fills(&self) -> impl Iterator<Item = VolumeFill> {
+        self.volumes.iter().flatten().map(|open| open.volume.fill())
+    }
+
+    /// Bytes that wait on each connection; for observers.
+    pub fn queued(&self) -> impl Iterator<Item = usize> {
+        self.bus.iter().flat_map(|(_, bus)| bus.queued())
     }
 
     pub fn stats(&self) -> ClientStats {

@@ -66,6 +66,11 @@ impl Queue {
         self.attaches.is_empty() && self.writes.is_empty()
     }
 
+    /// Writes, their bytes, and attach records.
+    pub fn fill(&self) -> (usize, u64, usize) {
+        (self.writes.len(), self.bytes, self.attaches.len())
+    }
+
     fn is_full(&self, len: usize) -> bool {
         self.writes.len() >= QUEUE_OPS_MAX || self.bytes + len as u64 > QUEUE_BYTES_MAX
     }

@@ -31,3 +31,4 @@ pub use config::{GroupConfig, Timing};
 pub use consensus::NUMBER_MAX;
 pub use group::{Group, GroupError};
 pub use pairs::Pairs;
+pub use report::GroupFill;

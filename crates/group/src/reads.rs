@@ -86,6 +86,11 @@ impl Reads {
         if unanswered { self.asked_at + self.retry } else { Time::NEVER }
     }
 
+    /// Those that wait or run.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
     /// Nothing that waits or runs will be served here.
     pub fn refuse_all(&mut self, reject: Reject, actions: &mut Vec<Action>) {
         let waiting = std::mem::take(&mut self.waiting);

@@ -1,11 +1,46 @@
 //! What this replica tells meta about its PG.
 
-use crate::Group;
 use crate::decision::Decision;
+use crate::{Group, admit, reads};
 use types::control::{LeadReport, PgReport};
 use types::{ReplicaId, Time};
 
+/// What waits in a group; for observers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupFill {
+    /// Writes and attach records that wait for their proposal, and the payload of the writes in bytes.
+    pub writes: usize,
+    pub write_bytes: u64,
+    pub attaches: usize,
+    /// Reads that wait or run.
+    pub reads: usize,
+    /// Of a leader that serves: entries between the commit index and the end of the log.
+    pub uncommitted: u64,
+}
+
+impl GroupFill {
+    /// Each with its limit and its name.
+    pub fn limits(&self) -> [(&'static str, u64, u64); 5] {
+        [
+            ("writes that wait for their proposal", self.writes as u64, admit::QUEUE_OPS_MAX as u64),
+            ("bytes that wait for their proposal", self.write_bytes, admit::QUEUE_BYTES_MAX),
+            ("attach records that wait", self.attaches as u64, admit::QUEUE_ATTACHES_MAX as u64),
+            ("reads of a PG", self.reads as u64, reads::READS_MAX as u64),
+            ("uncommitted entries", self.uncommitted, admit::UNCOMMITTED_ENTRIES_MAX),
+        ]
+    }
+}
+
 impl Group {
+    /// What waits here now.
+    pub fn fill(&self) -> GroupFill {
+        let (writes, write_bytes, attaches) = self.queue.fill();
+        // A replica that has restarted may know of fewer commits than there were.
+        let ahead = self.node.last_index().0 - self.node.commit_index().0;
+        let uncommitted = if self.serves() { ahead } else { 0 };
+        GroupFill { writes, write_bytes, attaches, reads: self.reads.count(), uncommitted }
+    }
+
     /// Whether a read that comes at `now` would be answered under the lease; for observers.
     pub fn reads_under_lease(&self, now: Time) -> bool {
         self.lease_holds(now)

@@ -46,6 +46,8 @@ pub struct ClientNode {
     pub lenient: bool,
     /// Nothing more is asked for.
     quiet: bool,
+    /// The administrator was asked to remove its volume.
+    removed: bool,
     /// Since the cluster looked.
     just_opened: bool,
 }
@@ -69,6 +71,7 @@ impl ClientNode {
             fenced: false,
             lenient: false,
             quiet: false,
+            removed: false,
             just_opened: false,
         }
     }
@@ -78,6 +81,22 @@ impl ClientNode {
         let nanos = u64::try_from(over.as_nanos()).unwrap_or(u64::MAX);
         self.pace = nanos / workload.operations().max(1);
         self.workload = Some(workload);
+        self.removed = false;
+    }
+
+    /// From now on its requests may find their volume gone.
+    pub fn removed(&mut self) {
+        self.removed = true;
+    }
+
+    /// Its process ends, and none follows.
+    pub fn hang_up(&mut self) {
+        self.end();
+    }
+
+    /// When the oldest request without an answer was asked; global time.
+    pub fn oldest(&self) -> Option<u64> {
+        self.workload.as_ref()?.oldest()
     }
 
     /// No more pauses between requests, and only some more of them.
@@ -97,6 +116,11 @@ impl ClientNode {
     /// Whether it ever had a process.
     pub fn has_begun(&self) -> bool {
         self.life > 0
+    }
+
+    /// What waits in its process, each with its limit.
+    pub fn limits(&self) -> Vec<(&'static str, u64, u64)> {
+        self.running.as_ref().map_or_else(Vec::new, |(process, _)| process.limits())
     }
 
     /// Whether its process holds the volume, as far as it knows.
@@ -212,9 +236,10 @@ impl ClientNode {
                         self.just_opened = true;
                     }
                 }
-                Heard::Refused if self.stolen => {}
+                Heard::Refused if self.stolen || self.removed => {}
                 Heard::Refused => self.open_at = now + OPEN_AGAIN,
                 Heard::Failed(types::Errno::Fenced) if self.stolen => self.open = false,
+                Heard::Failed(types::Errno::Fenced | types::Errno::Gone) if self.removed => self.open = false,
                 Heard::Failed(errno) => {
                     self.failure.get_or_insert(format!("an opener lost its volume to nobody: {errno:?}"));
                 }
@@ -225,8 +250,8 @@ impl ClientNode {
     /// Takes answers and asks more, until neither moves.
     fn use_device(&mut self, now: Time, linear: &mut Linear) {
         let (Some((process, env)), Some(workload)) = (&mut self.running, &mut self.workload) else { return };
-        let (fenced, stolen, lenient) = (self.fenced, self.stolen, self.lenient);
-        let mut turn = Turn { now: now.0, fenced, stolen, lenient, linear };
+        let (fenced, stolen, lenient, removed) = (self.fenced, self.stolen, self.lenient, self.removed);
+        let mut turn = Turn { now: now.0, fenced, stolen, lenient, removed, linear };
         loop {
             let mut moved = false;
             for done in process.completions(env) {

@@ -13,6 +13,7 @@ use crate::meta::Meta;
 use crate::observe::Observers;
 use crate::options::Options;
 use crate::stranger::Stranger;
+use crate::tenants::Tenants;
 use crate::trace;
 use engine::ReadData;
 use env::sim::{DiskFaults, NodeId, SimEnv, World};
@@ -70,6 +71,8 @@ pub struct Cluster {
     rotten_headers: BTreeSet<OsdId>,
     post: Post,
     stranger: Option<Stranger>,
+    /// In runs with many volumes.
+    tenants: Option<Tenants>,
     rng: Rng,
     next_stream: u64,
     pub turns: u64,
@@ -103,6 +106,7 @@ impl Cluster {
             rotten_headers: BTreeSet::new(),
             post: Post::new(world.fork_rng()),
             stranger: None,
+            tenants: None,
             rng,
             next_stream: 0,
             turns: 0,
@@ -372,7 +376,38 @@ impl Cluster {
     /// The next moment at which something happens by itself.
     pub fn next(&self) -> Option<Time> {
         let clients = self.clients.iter().filter(|c| !self.world.is_paused(c.node)).filter_map(ClientNode::next_wanted);
-        clients.chain(self.world.next_turn_time()).chain(self.post.next()).min()
+        let tenants = self.tenants.as_ref().and_then(Tenants::next);
+        clients.chain(self.world.next_turn_time()).chain(self.post.next()).chain(tenants).min()
+    }
+
+    /// From now on tenants come and go, by these dice.
+    pub fn let_in_tenants(&mut self, mut rng: Rng) {
+        self.clients.extend(Tenants::machines(&self.world, &mut rng));
+        self.tenants = Some(Tenants::new(rng, self.world.now()));
+    }
+
+    pub fn tenants(&self) -> Option<&Tenants> {
+        self.tenants.as_ref()
+    }
+
+    /// The machine of the n-th tenant.
+    pub fn tenant(&mut self, n: usize) -> &mut ClientNode {
+        &mut self.clients[CLIENTS + n]
+    }
+
+    /// The n-th tenant begins to work.
+    pub fn house(&mut self, n: usize, work: Box<dyn crate::workload::Workload>, over: Duration) {
+        let client = &mut self.clients[CLIENTS + n];
+        client.begin(work, over);
+        client.restart(&self.world);
+    }
+
+    /// Tenants do what is due.
+    fn tend(&mut self, now: Time) {
+        if let Some(mut tenants) = self.tenants.take() {
+            tenants.act(now, self);
+            self.tenants = Some(tenants);
+        }
     }
 
     /// Delivers mail and turns every node that is ready, until nothing more happens at this moment.
@@ -380,6 +415,7 @@ impl Cluster {
         let now = self.world.now();
         let lenient = self.budget.is_spent();
         self.clients.iter_mut().for_each(|c| c.lenient = lenient);
+        self.tend(now);
         while let Some(mail) = self.post.take_due(now) {
             self.deliver(now, mail);
         }
@@ -553,6 +589,9 @@ impl Cluster {
             self.world.resume(client.node);
         }
         self.start_meta();
+        if let Some(tenants) = &mut self.tenants {
+            tenants.close(self.world.now());
+        }
         for i in 0..self.osds.len() {
             let node = self.osds[i].node;
             self.world.resume(node);
@@ -635,6 +674,7 @@ impl Cluster {
             let waits = client.workload.as_ref().map(|w| w.waiting()).unwrap_or_default();
             let _ = write!(text, "client: open {}, waits for {waits}; ", client.is_open());
         }
+        text.extend(self.tenants.iter().map(|tenants| tenants.describe(self)));
         text
     }
 

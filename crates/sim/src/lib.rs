@@ -29,5 +29,6 @@ pub mod stamp;
 pub mod states;
 mod stranger;
 pub mod summary;
+pub mod tenants;
 pub mod trace;
 pub mod workload;

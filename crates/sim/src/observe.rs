@@ -2,11 +2,12 @@
 //!
 //! Invariant: they only look; a run without them has the same trace hash.
 
-use crate::check::bounds::{self, Fill};
+use crate::check::bounds::{self, Fullest};
 use crate::check::decisions::Decisions;
 use crate::check::raft::{Laws, View};
 use crate::check::silence::{self, Member};
 use crate::cluster::Cluster;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use types::{OsdId, PgId, Term};
 
@@ -15,6 +16,8 @@ use types::{OsdId, PgId, Term};
 pub struct Observers {
     pub laws: Laws,
     pub decisions: Decisions,
+    /// How full every queue was.
+    pub fullest: RefCell<Fullest>,
     /// The first thing that must not be.
     seen: Option<String>,
 }
@@ -72,18 +75,19 @@ impl Cluster {
             return Err(what);
         }
         self.leases_exclude()?;
+        self.queues_are_bounded()
+    }
+
+    fn queues_are_bounded(&self) -> Result<(), String> {
+        let mut fullest = self.observers.fullest.borrow_mut();
         for (id, osd) in self.running() {
             let (stats, queued) = osd.fill_for_tools();
-            let fill = Fill {
-                segments_in_use: stats.segments_in_use.into(),
-                segments: stats.segments.into(),
-                overlay_bytes: stats.overlay_bytes,
-                log_bytes: self.options.log_bytes,
-                limbo_bytes: stats.home.limbo_bytes,
-                capacity_bytes: stats.home.capacity_bytes,
-                queued_bytes: queued.max().unwrap_or(0) as u64,
-            };
-            bounds::check(&fill).map_err(|what| format!("{id}: {what}"))?;
+            let device = bounds::engine(&stats, self.options.log_bytes).into_iter().chain(queued.map(bounds::queued));
+            let groups = osd.groups_for_tools().flat_map(|group| group.fill().limits());
+            fullest.look(device.chain(groups)).map_err(|what| format!("{id}: {what}"))?;
+        }
+        for client in self.clients() {
+            fullest.look(client.limits()).map_err(|what| format!("{}: {what}", self.world.node_name(client.node)))?;
         }
         Ok(())
     }

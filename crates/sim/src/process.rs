@@ -3,6 +3,7 @@
 //! Comes in: events of its env, requests, meta's answers. Goes out: completions, questions to meta.
 //! Invariant: it decides nothing; the client does.
 
+use crate::check::bounds;
 use crate::workload::Ask;
 use client::{AskId, Client, ClientConfig, ClientEvent, VolumeKey};
 use device::Completion;
@@ -143,6 +144,12 @@ impl Process {
         self.client.end_turn(env.now(), &mut self.ops);
         self.client.take_asks(&mut self.asks);
         std::mem::take(&mut self.asks)
+    }
+
+    /// What waits in it: on each volume and each connection, with the limit and its name.
+    pub fn limits(&self) -> Vec<(&'static str, u64, u64)> {
+        let volumes = self.client.fills().flat_map(|fill| fill.limits());
+        volumes.chain(self.client.queued().map(bounds::queued)).collect()
     }
 
     /// Ends the turn; whether events have come meanwhile.

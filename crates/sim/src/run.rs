@@ -13,6 +13,7 @@ use crate::options::Options;
 use crate::overrides::Overrides;
 use crate::states::PgState;
 use crate::trace;
+use crate::workload::Kind;
 use control::admin::{AdminAsk, PoolCreate};
 use control::{PgRecord, PoolState};
 use env::sim::FaultCounts;
@@ -31,6 +32,10 @@ const SETUP: Duration = Duration::from_secs(30);
 const STEPS_AT_ONCE_MAX: u32 = 20_000;
 /// What the buffers of all nodes together leave for the next ones, of each size: fresh memory costs more than its use.
 const SPARE_CLASS_BYTES: usize = 64 << 20;
+/// Within this time of the end of all faults, or of its asking, every request is answered.
+const ANSWER: Duration = Duration::from_secs(15);
+/// The stream of dice of [`Kind::Many`], by its name.
+const MANY_VOLUMES: u64 = u64::from_be_bytes(*b"many vol");
 /// Steps between two looks at what every node says of itself.
 const STEPS_PER_LOOK: u64 = 64;
 
@@ -54,8 +59,12 @@ pub struct Report {
     /// Followers that a stream brought back, as far as the last lives of their leaders know.
     pub streams: u64,
     pub turns: u64,
+    /// Volumes that came and went with I/O of their own.
+    pub tenancies: u64,
     /// How long each condition was waited for.
     pub waits: Vec<(&'static str, Duration)>,
+    /// The fullest that each queue was, out of a thousand of its limit.
+    pub fullest: BTreeMap<&'static str, u64>,
     /// Sectors whose reply was held against the disks, and looks at a replica's raft log.
     pub majorities: u64,
     pub looks: u64,
@@ -82,11 +91,16 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
     if let Some(aim) = aim {
         aim.shape(&mut options);
     }
+    let mut many = Rng::new(seed ^ MANY_VOLUMES);
+    if aim.is_none() {
+        options.workload = options.workload.draw_many(&mut many);
+    }
     overrides.apply(&mut options);
     away &= !overrides.never_away && options.replicas >= 3 && !aim.is_some_and(|aim| aim.alone);
     tracing::info!(?options, "seed {seed}");
     let (asked_per_client, depth) = (options.shape.operations, options.shape.depth);
     let mut run = Run::new(seed, options, rng, away, overrides);
+    run.many = many;
     let failure = match run.whole() {
         Err(End::Failed(what)) => Some(what),
         Err(End::Stopped) => run.histories().err(),
@@ -106,7 +120,9 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
         compared: run.compared,
         streams: run.cluster.running().map(|(_, osd)| osd.streams_sent().0).sum(),
         turns: run.cluster.turns,
+        tenancies: run.cluster.tenants().map_or(0, |t| t.removed()),
         waits: run.waits,
+        fullest: run.cluster.observers.fullest.take().0,
         majorities: run.cluster.linear.durable.as_ref().map_or(0, |d| d.shared.borrow().checked()),
         looks: run.cluster.observers.laws.looks(),
         failure,
@@ -133,6 +149,11 @@ pub(crate) struct Run {
     schedule: Vec<Struck>,
     states: BTreeMap<(Class, PgState), u64>,
     pub(crate) compared: u64,
+    /// Dice of the tenants.
+    many: Rng,
+    /// Since when nothing is broken any more, and the longest that a request has waited since.
+    calm_since: Option<Time>,
+    longest: Duration,
     waits: Vec<(&'static str, Duration)>,
     at_once: u32,
     steps: u64,
@@ -152,6 +173,9 @@ impl Run {
             schedule: Vec::new(),
             states: BTreeMap::new(),
             compared: 0,
+            many: Rng::new(seed),
+            calm_since: None,
+            longest: Duration::ZERO,
             waits: Vec::new(),
             at_once: 0,
             steps: 0,
@@ -203,7 +227,26 @@ impl Run {
             return Err(format!("somebody turns on the spot at {before:?}").into());
         }
         self.steps += 1;
-        if self.steps.is_multiple_of(STEPS_PER_LOOK) { Ok(self.cluster.failure()?) } else { Ok(()) }
+        if self.steps.is_multiple_of(STEPS_PER_LOOK) {
+            self.cluster.failure()?;
+            self.everybody_is_answered()?;
+        }
+        Ok(())
+    }
+
+    /// Liveness of each request: once nothing is broken, none waits for longer than [`ANSWER`], whoever asked for it.
+    fn everybody_is_answered(&mut self) -> Result<(), String> {
+        let Some(since) = self.calm_since else { return Ok(()) };
+        let now = self.cluster.world.now();
+        for client in self.cluster.clients() {
+            let Some(asked) = client.oldest() else { continue };
+            let waits = now.since(since.max(Time(asked)));
+            self.longest = self.longest.max(waits);
+            if waits > ANSWER {
+                return Err(format!("a request has waited for {waits:?} without a fault; {}", self.cluster.describe()));
+            }
+        }
+        Ok(())
     }
 
     /// Steps until `done`, at most for `limit`.
@@ -245,6 +288,9 @@ impl Run {
     fn work_under_faults(&mut self) -> Result<(), End> {
         let options = self.cluster.options.clone();
         self.cluster.begin(&self.volumes, options.faults, &mut self.rng);
+        if options.workload == Kind::Many {
+            self.cluster.let_in_tenants(self.many.clone());
+        }
         if self.away {
             self.miss_a_log()?;
         }
@@ -293,6 +339,7 @@ impl Run {
         trace::at(self.cluster.world.now(), trace::Speaker::Sim);
         tracing::info!("calm");
         self.cluster.mend();
+        self.calm_since = Some(self.cluster.world.now());
         let limit = self.cluster.options.calm;
         self.until(limit, "all PGs are active again", all_active)?;
         self.cluster.hurry();
@@ -301,7 +348,10 @@ impl Run {
         workload.finish();
         self.until(limit, "everything is read back", Cluster::work_done)?;
         self.cluster.owner().workload.as_ref().map_or(Ok(()), |w| w.check())?;
-        self.until(limit, "all replicas have applied the same", all_equal)
+        let vacant = |c: &Cluster| c.tenants().is_none_or(|t| t.are_gone(c));
+        self.until(limit, "the tenants are gone", vacant)?;
+        self.waits.push(("a request is answered", self.longest));
+        self.until(limit, "all replicas have applied the same", |c| all_equal(c) && vacant(c))
     }
 
     pub(crate) fn compare(&mut self) -> Result<(), End> {
@@ -377,4 +427,33 @@ fn all_equal(cluster: &Cluster) -> bool {
         let first = rest.next().flatten();
         first.is_some() && rest.all(|applied| applied == first)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_nobody_answers_is_found_when_its_time_is_over() {
+        let mut rng = Rng::new(2);
+        let options = Options::draw(&mut rng);
+        let mut run = Run::new(2, options, rng, false, &Overrides::default());
+        assert!(run.set_up().is_ok(), "nothing is broken");
+        run.cluster.begin(&run.volumes, Duration::from_secs(1), &mut run.rng);
+        let waits = |run: &Run| run.cluster.clients().iter().any(|c| c.oldest().is_some());
+        while !waits(&run) {
+            assert!(run.step(Time::NEVER).is_ok(), "nothing is broken");
+        }
+        (0..run.cluster.osd_count()).for_each(|i| run.cluster.stop_osd(i, true));
+        let now = run.cluster.world.now();
+        run.calm_since = Some(now);
+        while run.cluster.world.now() < now + 2 * ANSWER {
+            if let Err(End::Failed(what)) = run.step(now + 2 * ANSWER) {
+                assert!(what.contains("a request has waited"), "{what}");
+                assert!(run.cluster.world.now() > now + ANSWER);
+                return;
+            }
+        }
+        panic!("it waits for ever, and nobody says so");
+    }
 }

@@ -28,6 +28,8 @@ pub struct Sum {
     states: BTreeMap<(Class, PgState), u64>,
     /// The longest that each condition was waited for.
     waits: BTreeMap<&'static str, Duration>,
+    /// The fullest that each queue was, out of a thousand of its limit.
+    fullest: BTreeMap<&'static str, u64>,
     pub failures: Vec<Failure>,
 }
 
@@ -47,6 +49,9 @@ impl Sum {
         }
         for (what, took) in &report.waits {
             self.waited(what, *took);
+        }
+        for (what, most) in &report.fullest {
+            self.filled(what, *most);
         }
         if let Some(what) = report.failure.clone() {
             println!("seed {seed} FAILED: {what}\n  replay: cargo xtask sim --seed {seed} --trace");
@@ -71,12 +76,20 @@ impl Sum {
         for (what, took) in other.waits {
             self.waited(what, took);
         }
+        for (what, most) in other.fullest {
+            self.filled(what, most);
+        }
         self.failures.extend(other.failures);
     }
 
     fn waited(&mut self, what: &'static str, took: Duration) {
         let longest = self.waits.entry(what).or_default();
         *longest = (*longest).max(took);
+    }
+
+    fn filled(&mut self, what: &'static str, most: u64) {
+        let fullest = self.fullest.entry(what).or_default();
+        *fullest = (*fullest).max(most);
     }
 
     /// Sector operations whose histories were checked.
@@ -95,6 +108,9 @@ impl Sum {
         }
         for (what, took) in &self.waits {
             let _ = writeln!(text, "{:>14.3}  simulated seconds at most until {what}", took.as_secs_f64());
+        }
+        for (what, most) in &self.fullest {
+            let _ = writeln!(text, "{:>12.1} %  of their limit at most: {what}", *most as f64 / 10.0);
         }
         self.matrix(&mut text);
         text
@@ -128,6 +144,7 @@ fn counts(report: &Report) -> Vec<(&'static str, u64)> {
         ("turns", report.turns),
         ("sectors durable at reply", report.majorities),
         ("raft logs looked at", report.looks),
+        ("volumes come and gone", report.tenancies),
     ];
     all.extend(struck.named());
     all

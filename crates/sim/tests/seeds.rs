@@ -5,6 +5,7 @@ mod rot;
 use sim::faults::Class;
 use sim::overrides::Overrides;
 use sim::run::{run, run_with};
+use sim::workload::Kind;
 use std::collections::BTreeMap;
 
 #[test]
@@ -50,6 +51,18 @@ fn every_class_of_faults_strikes_and_has_its_effect() {
         }
     }
     panic!("some class never struck: {classes:?}, or had no effect: {effects:?}");
+}
+
+#[test]
+fn many_volumes_come_and_go_with_their_own_work_and_leave_nothing_behind() {
+    let many = Overrides { workload: Some(Kind::Many), operations: Some(200), ..Overrides::default() };
+    let mut tenancies = 0;
+    for seed in 1..=6 {
+        let report = run_with(seed, &many);
+        assert_eq!(report.failure, None, "seed {seed}");
+        tenancies += report.tenancies;
+    }
+    assert!(tenancies > 20, "{tenancies} volumes");
 }
 
 #[test]

@@ -37,4 +37,4 @@ mod tests;
 
 pub use ids::{SPACES, space_of};
 pub use request::{Answer, Busy, Completion, EXTENTS_LEN_MAX, REQUEST_LEN_MAX, Request};
-pub use volume::{Admit, Carrier, Volume, VolumeConfig, VolumeOut, VolumeStats};
+pub use volume::{Admit, Carrier, Volume, VolumeConfig, VolumeFill, VolumeOut, VolumeStats};

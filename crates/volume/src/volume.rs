@@ -2,7 +2,7 @@
 
 use crate::holder::Holder;
 use crate::ids::SPACES;
-use crate::limits::{BYTES_MAX, PARTS_MAX, REQUESTS_MAX, SCAN};
+use crate::limits::{BYTES_MAX, PARTS_MAX, PG_PARTS_MAX, REQUESTS_MAX, SCAN};
 use crate::overlap::Overlaps;
 use crate::part::{Part, Place, Work};
 use crate::pg::Pg;
@@ -106,6 +106,29 @@ pub(crate) enum Kind {
     Zero,
     Extents(Vec<Vec<(u64, bool)>>),
     Flush,
+}
+
+/// What is in flight on one volume; for observers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VolumeFill {
+    pub requests: usize,
+    /// Bytes of writes and of answers to reads.
+    pub bytes: u64,
+    pub parts: usize,
+    /// Of the PG that has the most.
+    pub pg_parts: u32,
+}
+
+impl VolumeFill {
+    /// Each with its limit and its name.
+    pub fn limits(&self) -> [(&'static str, u64, u64); 4] {
+        [
+            ("requests on a volume", self.requests as u64, REQUESTS_MAX as u64),
+            ("bytes in flight on a volume", self.bytes, BYTES_MAX),
+            ("parts of a volume", self.parts as u64, PARTS_MAX as u64),
+            ("parts of one PG", self.pg_parts.into(), PG_PARTS_MAX.into()),
+        ]
+    }
 }
 
 /// The client side of one open volume.
@@ -514,6 +537,16 @@ impl Volume {
     pub(crate) fn arm_scan(&mut self, now: Time) {
         if self.scan_at == Time::NEVER {
             self.scan_at = now + SCAN;
+        }
+    }
+
+    /// What is in flight now.
+    pub fn fill(&self) -> VolumeFill {
+        VolumeFill {
+            requests: self.requests.len(),
+            bytes: self.held_bytes,
+            parts: self.parts.len(),
+            pg_parts: self.pgs.iter().map(|pg| pg.parts).max().unwrap_or(0),
         }
     }
 

@@ -1,34 +1,46 @@
-//! Bounded queues and memory (what must never happen, 7): what fills an OSD stays under its stated limits.
+//! Bounded queues and memory (what must never happen, 7): what fills an OSD or a client stays under its stated limits.
+//!
+//! Looked at now and then, between turns: engines, the queues of every group, every connection of both sides, and
+//! what each client holds. The fullest that each was seen goes into the summary.
 
-/// What an observer sees of one OSD.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Fill {
-    pub segments_in_use: u64,
-    pub segments: u64,
-    pub overlay_bytes: u64,
-    /// The whole log: the overlay holds nothing that is not in it.
-    pub log_bytes: u64,
-    pub limbo_bytes: u64,
-    pub capacity_bytes: u64,
-    /// The fullest connection.
-    pub queued_bytes: u64,
+use std::collections::BTreeMap;
+
+/// Something that fills up: its name, how much is in it, and its limit.
+pub type Fill = (&'static str, u64, u64);
+
+/// Bytes that wait on one connection.
+pub fn queued(bytes: usize) -> Fill {
+    ("bytes that wait on a connection", bytes as u64, bus::QUEUE_BYTES_MAX as u64)
 }
 
-/// What may wait on one connection.
-pub const QUEUED_BYTES_MAX: u64 = bus::QUEUE_BYTES_MAX as u64;
+/// What fills an engine whose log has so many bytes.
+pub fn engine(stats: &engine::EngineStats, log_bytes: u64) -> [Fill; 3] {
+    [
+        ("log segments in use", stats.segments_in_use.into(), stats.segments.into()),
+        // The overlay holds nothing that is not in the log.
+        ("bytes in the overlay", stats.overlay_bytes, log_bytes),
+        ("bytes in limbo", stats.home.limbo_bytes, stats.home.capacity_bytes / 2),
+    ]
+}
 
-/// # Errors
-/// What is beyond its limit.
-pub fn check(fill: &Fill) -> Result<(), String> {
-    let limits = [
-        ("log segments in use", fill.segments_in_use, fill.segments),
-        ("bytes in the overlay", fill.overlay_bytes, fill.log_bytes),
-        ("bytes in limbo", fill.limbo_bytes, fill.capacity_bytes / 2),
-        ("bytes that wait on a connection", fill.queued_bytes, QUEUED_BYTES_MAX),
-    ];
-    match limits.into_iter().find(|(_, now, max)| now > max) {
-        Some((what, now, max)) => Err(format!("{now} {what}; at most {max}")),
-        None => Ok(()),
+/// The fullest that anything was, out of a thousand of its limit.
+#[derive(Clone, Debug, Default)]
+pub struct Fullest(pub BTreeMap<&'static str, u64>);
+
+impl Fullest {
+    /// Looks at some.
+    ///
+    /// # Errors
+    /// What is beyond its limit.
+    pub fn look(&mut self, fills: impl IntoIterator<Item = Fill>) -> Result<(), String> {
+        for (what, now, max) in fills {
+            if now > max {
+                return Err(format!("{now} {what}; at most {max}"));
+            }
+            let most = self.0.entry(what).or_default();
+            *most = (*most).max(now * 1000 / max.max(1));
+        }
+        Ok(())
     }
 }
 
@@ -37,16 +49,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_is_beyond_its_limit_is_named() {
-        let fill = Fill { segments: 16, log_bytes: 1 << 24, capacity_bytes: 1 << 28, ..Fill::default() };
-        check(&fill).expect("empty");
+    fn whatever_is_beyond_its_limit_is_named_and_the_fullest_is_kept() {
+        let mut fullest = Fullest::default();
+        let stats = engine::EngineStats { segments: 16, segments_in_use: 8, ..Default::default() };
+        fullest.look(engine(&stats, 1 << 24)).expect("half full");
+        fullest.look([queued(0)]).expect("empty");
+        assert_eq!(fullest.0["log segments in use"], 500);
+        let group = group::GroupFill::default();
+        fullest.look(group.limits()).expect("empty");
+        fullest.look(volume::VolumeFill::default().limits()).expect("empty");
         for (beyond, name) in [
-            (Fill { segments_in_use: 17, ..fill }, "segments"),
-            (Fill { overlay_bytes: (1 << 24) + 1, ..fill }, "overlay"),
-            (Fill { limbo_bytes: (1 << 27) + 1, ..fill }, "limbo"),
-            (Fill { queued_bytes: QUEUED_BYTES_MAX + 1, ..fill }, "connection"),
+            (engine(&engine::EngineStats { segments_in_use: 17, ..stats }, 1 << 24).to_vec(), "segments"),
+            (engine(&engine::EngineStats { overlay_bytes: (1 << 24) + 1, ..stats }, 1 << 24).to_vec(), "overlay"),
+            (vec![queued(bus::QUEUE_BYTES_MAX + 1)], "connection"),
+            (group::GroupFill { reads: usize::MAX, ..group }.limits().to_vec(), "reads"),
+            (group::GroupFill { uncommitted: u64::MAX, ..group }.limits().to_vec(), "uncommitted"),
+            (volume::VolumeFill { pg_parts: u32::MAX, ..Default::default() }.limits().to_vec(), "one PG"),
         ] {
-            assert!(check(&beyond).expect_err(name).contains(name));
+            assert!(fullest.look(beyond).expect_err(name).contains(name));
         }
     }
 }

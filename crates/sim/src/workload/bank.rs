@@ -69,13 +69,15 @@ struct Lane {
 pub struct Bank {
     ledger: Ledger,
     lanes: Vec<Lane>,
-    inflight: BTreeMap<u64, usize>,
+    /// By token: the lane, and since when.
+    inflight: BTreeMap<u64, (usize, u64)>,
     next_token: u64,
     rng: Rng,
     moves: u64,
     moved: u64,
     answered: u64,
     len_bytes: u64,
+    finishing: bool,
 }
 
 impl Bank {
@@ -91,6 +93,7 @@ impl Bank {
             moved: 0,
             answered: 0,
             len_bytes,
+            finishing: false,
         }
     }
 
@@ -271,7 +274,7 @@ impl Workload for Bank {
         self.lanes.iter().any(wants)
     }
 
-    fn next(&mut self, _turn: &mut Turn<'_>) -> Option<Ask> {
+    fn next(&mut self, turn: &mut Turn<'_>) -> Option<Ask> {
         for lane in 0..LANES {
             if self.lanes[lane].todo.is_empty() {
                 self.begin(lane);
@@ -279,7 +282,7 @@ impl Workload for Bank {
             if let Some((slot, request)) = self.lanes[lane].todo.pop() {
                 let token = self.next_token;
                 self.next_token += 1;
-                self.inflight.insert(token, lane);
+                self.inflight.insert(token, (lane, turn.now));
                 return Some(Ask { slot, request, token });
             }
         }
@@ -287,7 +290,7 @@ impl Workload for Bank {
     }
 
     fn completed(&mut self, token: u64, result: Result<Answer, Errno>, turn: &mut Turn<'_>) -> Result<(), String> {
-        let lane = self.inflight.remove(&token).ok_or_else(|| format!("token {token} was never asked"))?;
+        let (lane, _) = self.inflight.remove(&token).ok_or_else(|| format!("token {token} was never asked"))?;
         self.answered += 1;
         match result {
             // What a robbed opener reads may be old, and it may not write: its books say nothing any more.
@@ -308,9 +311,18 @@ impl Workload for Bank {
     }
 
     fn finish(&mut self) {
+        self.finishing = true;
         self.moves = self.moved;
         // Every lane is read anew.
         self.opened(0);
+    }
+
+    fn is_finishing(&self) -> bool {
+        self.finishing
+    }
+
+    fn oldest(&self) -> Option<u64> {
+        self.inflight.values().map(|(_, since)| *since).min()
     }
 
     fn is_done(&self) -> bool {

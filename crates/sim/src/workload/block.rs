@@ -3,7 +3,7 @@
 //! Patterns differ in where the next request lies and how large it is. Windows are laid over borders where
 //! splitting could go wrong.
 
-use super::{Ask, Turn, VOLUME, Workload, name};
+use super::{Ask, Turn, Workload, name};
 use crate::check::linear::Linear;
 use crate::stamp;
 use device::{Answer, Request};
@@ -70,6 +70,7 @@ pub struct Shape {
 
 /// One generator over one volume.
 pub struct Block {
+    name: String,
     volume: u64,
     shape: Shape,
     windows: Vec<u64>,
@@ -85,6 +86,7 @@ pub struct Block {
     head: u64,
     /// Sectors asked for.
     sectors: u64,
+    finishing: bool,
 }
 
 #[derive(Debug)]
@@ -103,8 +105,8 @@ enum Kind {
 }
 
 impl Block {
-    /// `client` tells the stamps of several openers apart.
-    pub fn new(volume: u64, client: u64, shape: Shape, mut rng: Rng) -> Block {
+    /// On the volume of this name and number. `client` tells the stamps of several openers apart.
+    pub fn on(name: &str, volume: u64, client: u64, shape: Shape, mut rng: Rng) -> Block {
         let half = shape.window / 2;
         let mut windows = vec![0, CHUNK - half, SEGMENT - half];
         windows.push(rng.below(shape.len_bytes / SECTOR) * SECTOR);
@@ -114,6 +116,7 @@ impl Block {
         windows.iter_mut().for_each(|w| *w = (*w).min(shape.len_bytes - shape.window));
         let next_stamp = client << 40 | 1;
         Block {
+            name: name.to_owned(),
             volume,
             shape,
             windows,
@@ -126,6 +129,7 @@ impl Block {
             answered: 0,
             head: 0,
             sectors: 0,
+            finishing: false,
         }
     }
 
@@ -247,7 +251,7 @@ impl Block {
 
 impl Workload for Block {
     fn volumes(&self) -> Vec<String> {
-        vec![VOLUME.to_owned()]
+        vec![self.name.clone()]
     }
 
     fn wants_more(&self) -> bool {
@@ -277,6 +281,7 @@ impl Workload for Block {
             (Kind::Read, Ok(other)) => return Err(format!("a read was answered with {other:?}")),
             (_, Err(Errno::Fenced)) if turn.stolen => {}
             (_, Err(Errno::Damaged)) if turn.lenient => {}
+            (_, Err(Errno::Fenced | Errno::Gone)) if turn.removed => {}
             (_, Err(errno)) => return Err(format!("a request failed: {}", name(errno))),
         }
         Ok(())
@@ -292,6 +297,7 @@ impl Workload for Block {
 
     /// One read of every sector that it may have written.
     fn finish(&mut self) {
+        self.finishing = true;
         self.asked = self.shape.operations;
         const STEP: u64 = 128;
         for window in &self.windows {
@@ -300,6 +306,14 @@ impl Workload for Block {
             self.last_reads
                 .extend((0..sectors.div_ceil(STEP)).map(|n| (first + n * STEP, STEP.min(sectors - n * STEP))));
         }
+    }
+
+    fn is_finishing(&self) -> bool {
+        self.finishing
+    }
+
+    fn oldest(&self) -> Option<u64> {
+        self.inflight.values().map(|op| op.start).min()
     }
 
     fn is_done(&self) -> bool {

@@ -36,11 +36,24 @@ pub enum Kind {
     Large,
     /// Money that moves between accounts on two volumes.
     Bank,
+    /// As [`Kind::Random`], beside many small volumes that come and go with I/O of their own (`tenants`).
+    Many,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 7] =
-        [Kind::Random, Kind::Sequential, Kind::HotSpot, Kind::Zeros, Kind::Registers, Kind::Large, Kind::Bank];
+    pub const ALL: [Kind; 8] = [
+        Kind::Random,
+        Kind::Sequential,
+        Kind::HotSpot,
+        Kind::Zeros,
+        Kind::Registers,
+        Kind::Large,
+        Kind::Bank,
+        Kind::Many,
+    ];
+    /// What [`Kind::draw`] chooses from. [`Kind::Many`] came later and has dice of its own ([`Kind::draw_many`]), so that
+    /// every other seed kept its meaning.
+    const DRAWN: usize = 7;
 
     /// Its name on a command line.
     pub fn name(self) -> &'static str {
@@ -52,6 +65,7 @@ impl Kind {
             Kind::Registers => "registers",
             Kind::Large => "large",
             Kind::Bank => "bank",
+            Kind::Many => "many",
         }
     }
 
@@ -62,8 +76,13 @@ impl Kind {
     /// One by seed.
     pub fn draw(rng: &mut Rng) -> Kind {
         // Half of all runs do a little of everything.
-        let kind = Kind::ALL[rng.below(Kind::ALL.len() as u64) as usize];
+        let kind = Kind::ALL[rng.below(Kind::DRAWN as u64) as usize];
         if rng.chance(1, 2) { Kind::Random } else { kind }
+    }
+
+    /// Some of the runs that do a little of everything have tenants besides.
+    pub fn draw_many(self, rng: &mut Rng) -> Kind {
+        if rng.chance(1, 6) && self == Kind::Random { Kind::Many } else { self }
     }
 
     /// Names and lengths of the volumes that must be there; the first is [`VOLUME`].
@@ -85,7 +104,7 @@ impl Kind {
     ) -> Vec<Option<Box<dyn Workload>>> {
         let ledger = bank::Ledger::default();
         let pattern = match self {
-            Kind::Random | Kind::Bank => Pattern::Random,
+            Kind::Random | Kind::Bank | Kind::Many => Pattern::Random,
             Kind::Sequential => Pattern::Sequential,
             Kind::HotSpot => Pattern::HotSpot,
             Kind::Zeros => Pattern::Zeros,
@@ -105,7 +124,7 @@ impl Kind {
             if number >= writers {
                 (shape.read_pct, shape.trim_pct) = (100, 0);
             }
-            Some(Box::new(Block::new(volumes[0].0, number as u64, shape, rng)))
+            Some(Box::new(Block::on(VOLUME, volumes[0].0, number as u64, shape, rng)))
         };
         (0..machines).map(client).collect()
     }
@@ -121,6 +140,8 @@ pub struct Turn<'a> {
     pub stolen: bool,
     /// More disks have lied than the budget allows: requests may fail, and still never lie.
     pub lenient: bool,
+    /// The administrator was asked to remove them.
+    pub removed: bool,
     pub linear: &'a mut Linear,
 }
 
@@ -161,6 +182,9 @@ pub trait Workload {
     /// Asks for nothing more but what the last check needs to read.
     fn finish(&mut self);
 
+    /// Whether it was told to finish.
+    fn is_finishing(&self) -> bool;
+
     /// Whether everything was asked and answered.
     fn is_done(&self) -> bool;
 
@@ -172,6 +196,9 @@ pub trait Workload {
 
     /// Requests that were answered.
     fn answered(&self) -> u64;
+
+    /// When the oldest request without an answer was asked; global time.
+    fn oldest(&self) -> Option<u64>;
 
     /// What is in flight, for a failure's text.
     fn waiting(&self) -> String;

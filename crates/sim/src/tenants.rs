@@ -1,0 +1,248 @@
+//! Many small volumes that come and go, each with I/O of its own: tenants of the cluster.
+//!
+//! ```text
+//! rest → an administrator makes a volume → its machine opens it and works → it is removed, often in the middle
+//!      → rest, the next one often under the same name
+//! ```
+//!
+//! A tenant's history goes to the same checker as everybody's, so a volume that begins with an earlier one's
+//! bytes, or whose writes vanish with another's removal, is found. What was removed must leave nothing behind
+//! on any OSD once everything rests.
+//!
+//! Invariant: the dice are the tenants' own; a run without tenants does not know of them.
+
+use crate::client::ClientNode;
+use crate::cluster::{CLIENTS, Cluster};
+use crate::workload::{Block, Pattern, Shape, Workload};
+use control::admin::AdminAsk;
+use env::sim::World;
+use std::fmt::Write;
+use std::time::Duration;
+use types::rng::Rng;
+use types::units::{CHUNK, SECTORS_PER_CHUNK};
+use types::{ChunkKey, OsdId, PgId, SectorRange, Time, VolumeId};
+
+/// Machines of tenants.
+const TENANTS: usize = 3;
+/// Names that a tenant uses again and again.
+const NAMES: u64 = 2;
+/// Longest volume.
+const LEN_MAX: u64 = 3 * CHUNK;
+/// How often a tenant looks whether meta has done what it was asked for, and how often it asks again.
+const LOOK: Duration = Duration::from_millis(50);
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Stage {
+    Resting,
+    Making { name: String, len_bytes: u64 },
+    Living { name: String, volume: VolumeId },
+    Leaving { name: String, volume: VolumeId },
+}
+
+struct Tenant {
+    stage: Stage,
+    /// When it acts next.
+    at: Time,
+    asked_at: Time,
+    leaves_at: Time,
+}
+
+/// All of them.
+pub struct Tenants {
+    all: Vec<Tenant>,
+    rng: Rng,
+    /// Nobody makes a volume any more.
+    closing: bool,
+    removed: Vec<VolumeId>,
+}
+
+impl Tenants {
+    pub fn new(mut rng: Rng, now: Time) -> Tenants {
+        let tenant = |_| {
+            let at = now + Duration::from_millis(rng.below(1000));
+            Tenant { stage: Stage::Resting, at, asked_at: Time::ZERO, leaves_at: Time::NEVER }
+        };
+        let all = (0..TENANTS).map(tenant).collect();
+        Tenants { all, rng, closing: false, removed: Vec::new() }
+    }
+
+    /// Their machines.
+    pub fn machines(world: &World, rng: &mut Rng) -> Vec<ClientNode> {
+        let machine = |n| ClientNode::new(world.add_node(&format!("tenant.{n}")), CLIENTS + n, true, rng.fork());
+        (0..TENANTS).map(machine).collect()
+    }
+
+    pub fn next(&self) -> Option<Time> {
+        self.all.iter().map(|t| t.at).min().filter(|at| *at != Time::NEVER)
+    }
+
+    /// Whoever has a volume finishes and has it removed; nobody makes another.
+    pub fn close(&mut self, now: Time) {
+        self.closing = true;
+        for tenant in &mut self.all {
+            tenant.at = now;
+            tenant.leaves_at = Time::NEVER;
+        }
+    }
+
+    /// Volumes that came and went.
+    pub fn removed(&self) -> u64 {
+        self.removed.len() as u64
+    }
+
+    /// Whether everybody is gone, and nothing of any removed volume is left.
+    pub fn are_gone(&self, cluster: &Cluster) -> bool {
+        self.all.iter().all(|t| t.stage == Stage::Resting)
+            && self.removed.iter().all(|v| left_on(cluster, *v).is_none())
+    }
+
+    /// Where they stand, for a failure's text.
+    pub fn describe(&self, cluster: &Cluster) -> String {
+        let all: Vec<String> = self.all.iter().map(|t| format!("{:?}", t.stage)).collect();
+        let mut text = format!("tenants: {}", all.join(", "));
+        for volume in &self.removed {
+            if let Some((osd, pg, chunk)) = left_on(cluster, *volume) {
+                let _ = write!(text, "; chunk {chunk} of {volume} is left on {osd} in {pg}");
+            }
+        }
+        text
+    }
+
+    /// Does what is due.
+    pub fn act(&mut self, now: Time, cluster: &mut Cluster) {
+        for n in 0..self.all.len() {
+            if self.all[n].at <= now {
+                self.step(n, now, cluster);
+            }
+        }
+    }
+
+    fn step(&mut self, n: usize, now: Time, cluster: &mut Cluster) {
+        self.all[n].at = now + LOOK;
+        match self.all[n].stage.clone() {
+            Stage::Resting if self.closing => self.all[n].at = Time::NEVER,
+            Stage::Resting => {
+                let name = format!("main/tenant{n}-{}", self.rng.below(NAMES));
+                let len_bytes = self.rng.between(1, LEN_MAX >> 20) << 20;
+                self.all[n].stage = Stage::Making { name, len_bytes };
+                self.all[n].asked_at = Time::ZERO;
+            }
+            Stage::Making { name, len_bytes } => {
+                let Some(records) = cluster.meta.records() else { return };
+                match records.volume(&name) {
+                    Ok(volume) => {
+                        let volume = volume.id;
+                        self.move_in(n, &name, volume, len_bytes, now, cluster);
+                    }
+                    // An earlier volume of this name is still on its way out.
+                    Err(_) if self.is_to_ask(n, now) => {
+                        cluster.admin(AdminAsk::VolumeCreate { name, len_bytes });
+                    }
+                    Err(_) => {}
+                }
+            }
+            Stage::Living { name, volume } => {
+                let work = cluster.tenant(n).workload.as_mut().expect("it was given one");
+                if self.closing && !work.is_finishing() {
+                    work.finish();
+                }
+                let over = if self.closing { work.is_done() } else { now >= self.all[n].leaves_at };
+                if over {
+                    // Half of them hang up before.
+                    if self.rng.chance(1, 2) {
+                        cluster.tenant(n).hang_up();
+                    }
+                    cluster.tenant(n).removed();
+                    self.all[n].asked_at = Time::ZERO;
+                    self.all[n].stage = Stage::Leaving { name, volume };
+                }
+            }
+            Stage::Leaving { name, volume } => {
+                let Some(records) = cluster.meta.records() else { return };
+                if records.volumes.contains_key(&volume) {
+                    if self.is_to_ask(n, now) {
+                        cluster.admin(AdminAsk::VolumeRemove { name, force: true });
+                    }
+                } else if cluster.tenant(n).workload.as_ref().is_none_or(|w| w.inflight() == 0) {
+                    cluster.tenant(n).hang_up();
+                    self.removed.push(volume);
+                    self.all[n].stage = Stage::Resting;
+                    self.all[n].at = now + Duration::from_millis(self.rng.below(500));
+                }
+            }
+        }
+    }
+
+    /// Whether it is time to ask (again).
+    fn is_to_ask(&mut self, n: usize, now: Time) -> bool {
+        let due = self.all[n].asked_at == Time::ZERO || now >= self.all[n].asked_at + ASK_AGAIN;
+        if due {
+            self.all[n].asked_at = now;
+        }
+        due
+    }
+
+    fn move_in(&mut self, n: usize, name: &str, volume: VolumeId, len_bytes: u64, now: Time, cluster: &mut Cluster) {
+        let life = Duration::from_millis(self.rng.between(100, 4000));
+        let operations = self.rng.between(5, 150);
+        let shape = Shape {
+            pattern: Pattern::Random,
+            len_bytes,
+            window: [4 << 10, 32 << 10, 128 << 10][self.rng.below(3) as usize],
+            depth: self.rng.between(1, 6) as usize,
+            sectors_max: [1, 16, 64][self.rng.below(3) as usize],
+            read_pct: self.rng.between(10, 60),
+            trim_pct: self.rng.between(0, 15),
+            operations,
+        };
+        let mut work = Block::on(name, volume.0, (CLIENTS + n) as u64, shape, self.rng.fork());
+        if self.closing {
+            // It only opens the volume, and looks.
+            work.limit(0);
+        }
+        cluster.house(n, Box::new(work), if self.closing { Duration::ZERO } else { life });
+        self.all[n].leaves_at = if self.closing { Time::NEVER } else { now + life };
+        self.all[n].stage = Stage::Living { name: name.to_owned(), volume };
+    }
+}
+
+/// A replica that serves and holds something of the volume. One whose disk has lied may keep what it cannot take
+/// in; that nobody else is excused shows at rest, when all replicas have applied the same.
+fn left_on(cluster: &Cluster, volume: VolumeId) -> Option<(OsdId, PgId, u32)> {
+    let whole = SectorRange { start: 0, count: SECTORS_PER_CHUNK };
+    let chunks = LEN_MAX.div_ceil(CHUNK) as u32;
+    let replicas = cluster.running().flat_map(|(id, osd)| {
+        let serving = osd.reports_for_tools().into_iter().map(|r| r.pg);
+        serving.flat_map(move |pg| (0..chunks).map(move |index| (id, osd, pg, index)))
+    });
+    let mut left = replicas.filter(|(_, osd, pg, index)| {
+        let extents = osd.extents_for_tools(*pg, ChunkKey { volume, index: *index }, whole);
+        extents.iter().any(|(_, data)| *data)
+    });
+    left.next().map(|(id, _, pg, index)| (id, pg, index))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Options;
+    use crate::overrides::Overrides;
+    use crate::run::Run;
+
+    #[test]
+    fn what_a_living_volume_holds_is_not_taken_for_gone() {
+        let mut rng = Rng::new(1);
+        let options = Options::draw(&mut rng);
+        let mut run = Run::new(1, options, rng, false, &Overrides::default());
+        assert!(run.set_up().is_ok(), "nothing is broken");
+        run.cluster.begin(&run.volumes, Duration::from_secs(1), &mut run.rng);
+        let alive = run.volumes[0];
+        assert_eq!(left_on(&run.cluster, alive), None, "nobody has written");
+        for _ in 0..5000 {
+            assert!(run.step(Time::NEVER).is_ok(), "nothing is broken");
+        }
+        assert!(left_on(&run.cluster, alive).is_some(), "it was written");
+        assert_eq!(left_on(&run.cluster, VolumeId(alive.0 + 1)), None, "there is no such volume");
+    }
+}
