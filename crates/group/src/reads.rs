@@ -163,6 +163,11 @@ impl Group {
         }
     }
 
+    /// Whether somebody waits for the answer to this read.
+    pub fn is_reading(&self, read: u64) -> bool {
+        self.reads.running.contains_key(&read)
+    }
+
     /// What the engine found, as of the moment at which it was asked.
     pub fn handle_read_done(
         &mut self,

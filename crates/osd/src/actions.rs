@@ -118,17 +118,6 @@ impl Osd {
         self.with_slot(read.slot, true, |group, now, actions| group.handle_read_done(now, read.read, result, actions));
     }
 
-    /// R15: what this device cannot read others can. Whoever waits for the read asks the successor; a read of
-    /// a PG that cannot be handed over fails.
-    pub(crate) fn hand_over_unread(&mut self, slot: usize) {
-        let Some(to) = self.successor(slot) else { return };
-        self.with_slot(slot, true, |group, now, actions| {
-            if group.may_hand_over() {
-                group.handle_transfer(now, to, actions);
-            }
-        });
-    }
-
     fn answer_extents(&mut self, slot: usize, read: u64, chunk: ChunkKey, range: SectorRange) {
         let replica = self.pgs.get(slot).identity.replica;
         let runs = self.engine.extents(replica, chunk, range);

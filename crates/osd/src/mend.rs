@@ -46,6 +46,7 @@ struct Bad {
     reason: String,
     /// The replica is damaged when nobody has the block.
     needed: bool,
+    /// When it was found, or somebody was away that may have it.
     since: Time,
     next_at: Time,
     tries: u32,
@@ -175,17 +176,29 @@ impl Osd {
         // None is being mended: there is nobody to ask.
         let lost = states.contains(&Some(true));
         if lost || states.iter().all(Option::is_none) {
-            return self.fail_read(read, lost);
+            return self.fail_read((read, chunk, range), lost);
         }
         let (since, until) = (self.now, self.now + READ_WAIT);
         self.mends.held.push(Held { read, chunk, range, since, until });
     }
 
+    /// The PG goes to a member whose copy of these blocks may be good, if there is one.
+    fn hand_over_unread(&mut self, read: &ReadSlot, chunk: ChunkKey, range: SectorRange) {
+        let bad = |b: u16| self.mends.bad.get(&(read.replica, chunk, b));
+        let may_have_it = |osd: OsdId| !blocks_of(range).filter_map(bad).any(|bad| bad.lost_on.contains(&osd));
+        let Some(to) = self.successor_among(read.slot, may_have_it) else { return };
+        self.with_slot(read.slot, true, |group, now, actions| {
+            if group.may_hand_over() {
+                group.handle_transfer(now, to, actions);
+            }
+        });
+    }
+
     /// `lost`: no other member can answer it either.
-    fn fail_read(&mut self, read: ReadSlot, lost: bool) {
+    fn fail_read(&mut self, (read, chunk, range): (ReadSlot, ChunkKey, SectorRange), lost: bool) {
         if self.pgs.by_replica(read.replica) == Some(read.slot) {
             if !lost {
-                self.hand_over_unread(read.slot);
+                self.hand_over_unread(&read, chunk, range);
             }
             self.with_slot(read.slot, true, |group, now, actions| {
                 group.handle_read_done(now, read.read, Err(Errno::Damaged), actions);
@@ -225,15 +238,19 @@ impl Osd {
             self.mends.bad.remove(&key);
             return;
         };
+        let identity = self.pgs.get(slot).identity.clone();
+        let peers = self.peers_of(&identity);
+        let all_here = peers.iter().all(|osd| self.bus.link_to(*osd).is_some());
         let bad = self.mends.bad.get_mut(&key).expect("the caller found it");
+        if !all_here {
+            // Who is away may have it: the others may be the last that serve, and none of them is given up.
+            bad.since = self.now;
+        }
         if self.now >= bad.since + MEND_MAX && bad.needed && !(bad.named && ask.expected.is_some()) {
             let reason = bad.reason.clone();
             self.mends.bad.remove(&key);
             return self.engine.mark_damaged(replica, reason);
         }
-        let identity = self.pgs.get(slot).identity.clone();
-        let peers = self.peers_of(&identity);
-        let bad = self.mends.bad.get_mut(&key).expect("see above");
         let turn = bad.tries as usize % (peers.len() + 1);
         bad.tries += 1;
         // A device may fail a read once, and a read may have gone astray: every round begins at home.
@@ -266,13 +283,17 @@ impl Osd {
             let bad = || blocks_of(range).filter_map(|b| self.mends.bad.get(&(replica, chunk, b)));
             let (waits, lost) = (bad().next().is_some(), bad().any(|bad| bad.named));
             let ours = self.pgs.by_replica(replica) == Some(read.slot);
+            // It was refused when that office ended.
+            if ours && !self.pgs.group(read.slot).is_some_and(|group| group.is_reading(read.read)) {
+                continue;
+            }
             if lost || !ours || self.now >= since + MEND_MAX {
-                self.fail_read(read, lost);
+                self.fail_read((read, chunk, range), lost);
             } else if !waits {
                 self.start_read(read.slot, read.read, chunk, range);
             } else if self.now >= until {
                 // Whoever takes over answers it. While nobody can, it waits on.
-                self.hand_over_unread(read.slot);
+                self.hand_over_unread(&read, chunk, range);
                 let until = self.now + READ_WAIT;
                 self.mends.held.push(Held { read, chunk, range, since, until });
             } else {

@@ -40,14 +40,20 @@ impl Osd {
 
     /// Who takes over a PG that is led here: a member in reach, not always the same one.
     pub(crate) fn successor(&self, key: usize) -> Option<OsdId> {
+        self.successor_among(key, |_| true)
+    }
+
+    /// The same, among those that will do.
+    pub(crate) fn successor_among(&self, key: usize, will_do: impl Fn(OsdId) -> bool) -> Option<OsdId> {
         let slot = self.pgs.get(key);
         match &slot.state {
             State::Running(group) if group.leader() == Some(self.config.osd) => {}
             _ => return None,
         }
         let members = slot.identity.members.iter().map(|m| m.osd);
-        let reached: Vec<OsdId> =
-            members.filter(|osd| *osd != self.config.osd && self.bus.link_to(*osd).is_some()).collect();
+        let reached: Vec<OsdId> = members
+            .filter(|osd| *osd != self.config.osd && self.bus.link_to(*osd).is_some() && will_do(*osd))
+            .collect();
         let n = slot.identity.pg.n as usize;
         (!reached.is_empty()).then(|| reached[n % reached.len()])
     }

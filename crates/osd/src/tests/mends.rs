@@ -38,3 +38,45 @@ fn a_device_that_fails_one_read_needs_nobody_to_mend_the_block() {
     rig.until(ms(1000), "it is read again", |rig| rig.osd(2).bad_blocks().is_empty());
     assert_eq!(digest(&mut rig, 2), before);
 }
+
+/// Flips a bit in every page of what was written, at home of OSD `i`.
+fn rot(rig: &Rig, i: usize) {
+    let image = rig.world.disk_image(rig.node(i), "device");
+    let mut spoiled = 0;
+    for page in (17 << 20..1 << 30).step_by(4096) {
+        let mut bytes = vec![0; 4096];
+        image.read(page, &mut bytes);
+        if bytes[0] != 0 && bytes.iter().all(|b| *b == bytes[0]) {
+            image.flip_bit(page + 100, 3);
+            spoiled += 1;
+        }
+    }
+    assert_eq!(spoiled, 8, "what was written is at home");
+}
+
+#[test]
+fn a_block_that_is_bad_on_all_who_are_here_moves_no_leader_about_and_waits_for_who_is_away() {
+    let mut rig = Rig::new(14, [16; 3]);
+    rig.make_pgs(1);
+    rig.lead_all(0, 1);
+    rig.write(pg(0), 0, 0, 8);
+    rig.until(LONG, "all have it", |rig| rig.is_whole(pg(0)));
+    rig.run(Duration::from_secs(15));
+    rig.kill(2);
+    (0..2).for_each(|i| rot(&rig, i));
+    for _ in 0..20 {
+        rig.ask_read(pg(0), 0, 8);
+        rig.run(ms(500));
+    }
+    let term = |rig: &mut Rig| rig.osd(1).reports_for_tools().remove(0).term.0;
+    let before = term(&mut rig);
+    rig.run(Duration::from_secs(50));
+    let moves = term(&mut rig) - before;
+    assert!(moves <= 1, "the PG went from one to the other {moves} times");
+    assert!((0..2).all(|i| rig.osd(i).quarantined().is_empty()), "they are the last that serve");
+    rig.write(pg(0), 0, 20, 8);
+    rig.start(2);
+    let mended = |rig: &mut Rig| (0..2).all(|i| rig.osd(i).bad_blocks().is_empty());
+    rig.until(ms(10_000), "it has a good copy", mended);
+    rig.until(ms(5000), "it is whole", |rig| rig.is_whole(pg(0)));
+}

@@ -248,6 +248,17 @@ impl Rig {
         self.turn(leader);
     }
 
+    /// Asks the leader for blocks of the first chunk; the answer goes nowhere.
+    pub fn ask_read(&mut self, pg: PgId, block: u32, blocks: u32) {
+        let leader = self.leader(pg);
+        let id = self.next_id;
+        self.next_id += 1;
+        let range = SectorRange::new(block * SECTORS_PER_BLOCK, blocks * SECTORS_PER_BLOCK);
+        let body = RequestBody::Read { chunk: ChunkKey { volume: VOLUME, index: 0 }, range };
+        self.osd(leader).handle_request(NOBODY, Request { id, pg, session: SESSION, epoch: EPOCH, body });
+        self.turn(leader);
+    }
+
     /// Writes, and waits for the acknowledgement; asks again when it is refused.
     pub fn write(&mut self, pg: PgId, chunk: u32, block: u32, blocks: u32) {
         for attempt in 0.. {
