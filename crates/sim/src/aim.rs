@@ -11,6 +11,7 @@ use crate::options::Options;
 use crate::workload::{Kind, Pattern};
 use std::time::Duration;
 use types::rng::Rng;
+use types::units::SEGMENT;
 use types::{Index, PgId, ReplicaId, Term};
 
 /// Aimed runs, out of 100 that do not wear the devices.
@@ -77,6 +78,13 @@ impl Aim {
             Class::FailedTail => {
                 options.volatile_cache = true;
                 (shape.window, shape.sectors_max, shape.operations) = (128 << 10, 16, 3000);
+            }
+            // Holes of who sleeps, which the thief fills.
+            Class::PausedWriter => {
+                options.workload = Kind::Frontier;
+                (shape.len_bytes, shape.window) = (24 * SEGMENT, 32 << 10);
+                (shape.sectors_max, shape.depth, shape.read_pct) = (16, 8, 60);
+                shape.operations = 3000;
             }
             _ => {
                 (options.replicas, options.pgs) = (replicas.max(3), pgs);

@@ -652,11 +652,22 @@ impl Cluster {
             if let Some((pg, reason)) = osd.quarantined().first() {
                 return Err(format!("the device of {id} has lied, and pg {pg} is quarantined: {reason} ({lies})"));
             }
-            if let Some((pg, lost)) = osd.repairing().first() {
+            if let Some((pg, lost)) = osd.repairing().iter().find(|(pg, _)| !self.asks_in_vain(*pg, id)) {
                 return Err(format!("the device of {id} has lied, and pg {pg} is still repaired: {lost:?} ({lies})"));
             }
         }
         Ok(())
+    }
+
+    /// Whether this OSD says that its replica is in repair, after its disk has lied, while another member's disk is lost
+    /// for good: a replica in doubt asks all others, and one of them answers only when membership changes (ADR 0007).
+    pub fn asks_in_vain(&self, pg: PgId, id: OsdId) -> bool {
+        let says = |osd: &Osd| osd.repairing().iter().any(|(repaired, _)| *repaired == pg);
+        let gone = |osd: OsdId| osd != id && self.budget.never_returns(osd.0 as usize - 1);
+        let members = self.meta.records().and_then(|records| records.pgs.get(&pg).map(|r| r.members.clone()));
+        self.budget.has_lied(id.0 as usize - 1)
+            && self.running().any(|(running, osd)| running == id && says(osd))
+            && members.is_some_and(|members| members.iter().any(|m| gone(m.osd)))
     }
 
     /// Where everybody stands, for a failure's text.

@@ -410,10 +410,12 @@ fn members(cluster: &Cluster) -> Option<BTreeMap<PgId, Vec<Applied>>> {
         applied.extend(osd.reports_for_tools().into_iter().map(|r| ((r.pg, id), r.applied)));
     }
     // A replica that does not serve because its disk lied is nobody's failure.
-    let excused = |(osd, applied): &Applied| applied.is_none() && cluster.budget.may_lack(osd.0 as usize - 1);
+    let excused = |pg: PgId, (osd, applied): &Applied| {
+        applied.is_none() && (cluster.budget.may_lack(osd.0 as usize - 1) || cluster.asks_in_vain(pg, *osd))
+    };
     let of = |pg: &PgRecord| {
         let all = pg.members.iter().map(|m| (m.osd, applied.get(&(pg.pg, m.osd)).copied()));
-        all.filter(|member| !excused(member)).collect()
+        all.filter(|member| !excused(pg.pg, member)).collect()
     };
     Some(cluster.meta.records()?.pgs.values().map(|pg| (pg.pg, of(pg))).collect())
 }

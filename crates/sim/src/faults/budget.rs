@@ -105,6 +105,11 @@ impl Budget {
         self.lost.contains(&i)
     }
 
+    /// Whether OSD `i` answers nobody any more: its disk is lost, or was wiped.
+    pub fn never_returns(&self, i: usize) -> bool {
+        self.is_lost(i) || self.wiped.contains_key(&i)
+    }
+
     /// OSD `i` comes back with nothing of what it held, when `last` was the last replica id.
     pub fn wiped(&mut self, i: usize, last: ReplicaId) {
         self.wiped.insert(i, last);

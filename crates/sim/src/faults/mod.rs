@@ -203,7 +203,7 @@ impl Class {
     pub const STORE: [Class; 3] = [Class::CrashInRound, Class::FlushFailsInRound, Class::LoneFollower];
 
     /// What whole runs are aimed at (see `aim`).
-    pub const AIMS: [Class; 7] = [
+    pub const AIMS: [Class; 8] = [
         Class::ReplayedCopies,
         Class::RestartInLease,
         Class::OldTail,
@@ -211,6 +211,7 @@ impl Class {
         Class::RottenBlocks,
         Class::VoteInDoubt,
         Class::FailedTail,
+        Class::PausedWriter,
     ];
 
     /// All there are: those of the swarm, then those of runs that wear the devices, then those of aimed runs.

@@ -27,10 +27,15 @@ pub enum Pattern {
     Registers,
     /// Up to 8 MiB, one over the other.
     Large,
+    /// In a segment that moves on with time, for all openers alike, and in the one before: whoever slept takes for holes
+    /// what another has filled.
+    Frontier,
 }
 
 /// Sectors that all requests of [`Pattern::Large`] may have together: each is a line of the history.
 const LARGE_SECTORS: u64 = 250_000;
+/// How long [`Pattern::Frontier`] stays in a segment.
+const FRONTIER_NS: u64 = 300_000_000;
 /// Registers of a window.
 const REGISTERS: u64 = 4;
 
@@ -39,7 +44,7 @@ impl Pattern {
     pub fn shape(self, shape: &mut Shape) {
         shape.pattern = self;
         match self {
-            Pattern::Random => {}
+            Pattern::Random | Pattern::Frontier => {}
             Pattern::Sequential => shape.window = shape.window.max(1 << 20),
             Pattern::HotSpot => shape.sectors_max = shape.sectors_max.min(16),
             Pattern::Zeros => (shape.read_pct, shape.trim_pct) = (30, 40),
@@ -146,7 +151,7 @@ impl Block {
             return None;
         }
         self.asked += 1;
-        let (sector, count) = self.place();
+        let (sector, count) = self.place(now);
         self.sectors += count;
         if self.shape.pattern == Pattern::Large && self.sectors > LARGE_SECTORS {
             self.asked = self.shape.operations;
@@ -180,7 +185,10 @@ impl Block {
     }
 
     /// Where the next request lies: first sector, and how many.
-    fn place(&mut self) -> (u64, u64) {
+    fn place(&mut self, now: u64) -> (u64, u64) {
+        if self.shape.pattern == Pattern::Frontier {
+            self.follow_frontier(now);
+        }
         let sectors = self.shape.window / SECTOR;
         let most = self.shape.sectors_max.min(sectors);
         let window = self.windows[self.rng.below(self.windows.len() as u64) as usize] / SECTOR;
@@ -209,6 +217,14 @@ impl Block {
             count -= count % 8;
         }
         (sector, count)
+    }
+
+    /// The windows are where the frontier is now, and was before.
+    fn follow_frontier(&mut self, now: u64) {
+        let segments = self.shape.len_bytes / SEGMENT;
+        let at = |turn: u64| turn % segments * SEGMENT;
+        let turn = now / FRONTIER_NS;
+        self.windows = vec![at(turn), at(turn.saturating_sub(1))];
     }
 
     fn payload(&self, sector: u64, count: u64, stamp: u64) -> IoBuf {
@@ -300,6 +316,9 @@ impl Workload for Block {
         self.finishing = true;
         self.asked = self.shape.operations;
         const STEP: u64 = 128;
+        if self.shape.pattern == Pattern::Frontier {
+            self.windows = (0..self.shape.len_bytes / SEGMENT).map(|segment| segment * SEGMENT).collect();
+        }
         for window in &self.windows {
             let (first, sectors) = (window / SECTOR / 8 * 8, self.shape.window / SECTOR + 8);
             let sectors = sectors.min(self.shape.len_bytes / SECTOR - first);

@@ -38,10 +38,12 @@ pub enum Kind {
     Bank,
     /// As [`Kind::Random`], beside many small volumes that come and go with I/O of their own (`tenants`).
     Many,
+    /// Segments that were never written, one after the other. No seed draws it but for its aim.
+    Frontier,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 8] = [
+    pub const ALL: [Kind; 9] = [
         Kind::Random,
         Kind::Sequential,
         Kind::HotSpot,
@@ -50,6 +52,7 @@ impl Kind {
         Kind::Large,
         Kind::Bank,
         Kind::Many,
+        Kind::Frontier,
     ];
     /// What [`Kind::draw`] chooses from. [`Kind::Many`] came later and has dice of its own ([`Kind::draw_many`]), so that
     /// every other seed kept its meaning.
@@ -66,6 +69,7 @@ impl Kind {
             Kind::Large => "large",
             Kind::Bank => "bank",
             Kind::Many => "many",
+            Kind::Frontier => "frontier",
         }
     }
 
@@ -110,6 +114,7 @@ impl Kind {
             Kind::Zeros => Pattern::Zeros,
             Kind::Registers => Pattern::Registers,
             Kind::Large => Pattern::Large,
+            Kind::Frontier => Pattern::Frontier,
         };
         let client = |number: usize| -> Option<Box<dyn Workload>> {
             let rng = rng.fork();
