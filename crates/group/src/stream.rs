@@ -70,6 +70,16 @@ impl Group {
         index <= self.node.commit_index() || self.node.term_at(index) == Some(term)
     }
 
+    /// Last entry that is known to be durable here.
+    pub fn durable_end(&self) -> Index {
+        self.node.durable_end().1
+    }
+
+    /// Up to where this replica holds durably what it knows to be committed.
+    pub fn durable_commit(&self) -> Index {
+        self.node.commit_index().min(self.durable_end())
+    }
+
     /// Whether these bytes are a decision state that this replica can start from.
     pub fn can_start_from(&self, bytes: &[u8]) -> bool {
         Decision::decode(bytes).is_ok_and(|decision| {

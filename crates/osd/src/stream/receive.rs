@@ -22,7 +22,8 @@ impl Osd {
         let Some(group) = self.pgs.group(slot).filter(|g| ours && g.is_member_on(from, msg.from)) else {
             return refuse(self, StreamAbort::Busy);
         };
-        let (term, commit, leads) = (group.term(), group.commit(), group.is_leader());
+        // The leader takes it for an acknowledgement.
+        let (term, commit, leads) = (group.term(), group.durable_commit(), group.is_leader());
         if self.streams.receivers.get(&msg.pg).is_some_and(|r| r.installing) || leads {
             return refuse(self, StreamAbort::Busy);
         }
@@ -144,9 +145,15 @@ impl Osd {
         let (replica, leader, id) = (receiver.replica, receiver.leader, receiver.id);
         let group = self.pgs.group(slot).expect("seen in this turn");
         if group.covers(decision.index, decision.term) {
-            let body = StreamBody::Done { term: group.term(), commit: group.commit() };
+            // Up to there it is what the leader has applied, committed therefore.
+            let (term, durable) = (group.term(), group.durable_end());
+            let commit = group.commit().max(decision.index).min(durable);
+            if durable < decision.index {
+                // It will be durable soon, or the leader tries again.
+                return self.drop_receiver(pg, StreamAbort::Busy, true);
+            }
             self.drop_receiver(pg, StreamAbort::Needless, false);
-            return self.send_stream(link, pg, (replica, leader), id, body);
+            return self.send_stream(link, pg, (replica, leader), id, StreamBody::Done { term, commit });
         }
         if !group.can_start_from(&decision.bytes) || decision.term.0 == 0 || group.is_leader() {
             self.drop_receiver(pg, StreamAbort::Failed, true);

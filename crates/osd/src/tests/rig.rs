@@ -106,6 +106,11 @@ impl Rig {
         self.world.disk_faults(self.machines[i].node, DEVICE, |faults| faults.slow = factor);
     }
 
+    /// The device takes operations and answers none, or it goes on.
+    pub fn stick_disk(&mut self, i: usize, stuck: bool) {
+        self.world.disk_faults(self.machines[i].node, DEVICE, |faults| faults.stuck = stuck);
+    }
+
     /// Every read of the device fails, or none does.
     pub fn fail_reads(&mut self, i: usize, fail: bool) {
         let ppm = if fail { 1_000_000 } else { 0 };

@@ -110,3 +110,26 @@ fn a_stream_waits_for_bad_blocks_to_be_mended_and_is_not_begun_anew_for_each() {
     assert!(took < ms(4000), "whole after {took:?}, with {spoiled} bad blocks");
     assert!(rig.osd(0).bad_blocks().is_empty() && rig.osd(0).quarantined().is_empty());
 }
+
+#[test]
+fn a_follower_whose_device_hangs_acknowledges_nothing_by_letting_a_stream_in() {
+    let mut rig = Rig::new(15, [16; 3]);
+    rig.make_pgs(1);
+    rig.lead_all(0, 1);
+    rig.write(pg(0), 0, 0, 8);
+    rig.until(LONG, "all have it", |rig| rig.is_whole(pg(0)));
+    rig.stick_disk(2, true);
+    // It hears of these and of their commit, and has none of them durably.
+    (0..20).for_each(|n| rig.write(pg(0), 0, n * 8, 8));
+    let streamed = (0..80).any(|n| {
+        rig.write(pg(0), n % 16, 0, 128);
+        rig.osd(0).streams_running() > 0
+    });
+    assert!(streamed, "the leader's log has passed it");
+    rig.run(ms(300));
+    rig.kill(2);
+    rig.stick_disk(2, false);
+    rig.start(2);
+    rig.until(LONG, "it is whole", |rig| rig.is_whole(pg(0)) || !rig.osd(2).quarantined().is_empty());
+    assert_eq!(rig.osd(2).quarantined(), []);
+}
