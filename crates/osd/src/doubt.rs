@@ -3,8 +3,9 @@
 //! The loop comes in with such replicas, with peers' answers, and with peers' own questions; questions go out, then a
 //! group that follows without a will of its own, until its log reaches as far as any other member's did.
 //!
-//! Invariant: no group of such a replica is made before every other member has answered this process, with the term that
-//! it knows: votes that were cast here were asked for by one of them, in a term that it made durable first.
+//! Invariant: no group of such a replica is made before every other member has answered this process, a majority of all
+//! with the term that they know and nobody as a candidate or leader of old: votes that were cast here were asked for by
+//! one of them, in a term that it made durable first.
 
 use crate::node::Osd;
 use crate::pgs::State;
@@ -57,8 +58,13 @@ impl Asking {
         (self.unsure.len() + 1 >= majority).then(|| Index(self.recovered.hard_state.commit.0 + 1))
     }
 
+    /// Whether all others have told how far they are; or a majority has, and the rest runs and has no group: whoever was
+    /// elected, and whatever was committed, is then known to one of those that have told (ADR 0007).
     fn is_answered(&self) -> bool {
-        !self.recovered.identity.members.iter().any(|m| self.is_silent(m.replica))
+        let members = &self.recovered.identity.members;
+        let mut silent = members.iter().map(|m| m.replica).filter(|id| self.is_silent(*id)).peekable();
+        silent.peek().is_none()
+            || (self.said.len() >= members.len() / 2 + 1 && silent.all(|id| self.unsure.contains(&id)))
     }
 
     fn is_silent(&self, member: ReplicaId) -> bool {
@@ -201,6 +207,7 @@ impl Osd {
                 "inconsistent: so many replicas have lost records of their logs that entries may be in none of them");
             self.meta.report_soon(self.now);
         }
+        self.follow_if_answered(replica);
     }
 
     /// A member has answered.
@@ -269,5 +276,50 @@ mod tests {
         assert_eq!(reach, (Term(6), Index(40)), "a later term's log is further than a longer one");
         let own = HardState { term: Term(9), ..own };
         assert_eq!(conclude(ReplicaId(1), own, &said).0.term, Term(9), "it campaigned alone");
+    }
+
+    fn asking(members: u64) -> Asking {
+        let member = |n: u64| types::map::Member { replica: ReplicaId(n), osd: OsdId(n as u32) };
+        let identity = ReplicaIdentity {
+            pg: PgId { pool: types::PoolId(1), n: 0 },
+            replica: ReplicaId(1),
+            lineage: 1,
+            conf_epoch: types::Epoch(1),
+            members: (1..=members).map(member).collect(),
+        };
+        let recovered = Recovered {
+            checkpoint: crate::control::fresh_state(&identity),
+            identity,
+            hard_state: HardState::default(),
+            before: (Index(0), Term(0)),
+            entries: Vec::new(),
+            lost: Vec::new(),
+            in_doubt: true,
+            damage: None,
+        };
+        Asking { recovered, said: BTreeMap::new(), unsure: BTreeSet::new(), next_at: Time::ZERO }
+    }
+
+    #[test]
+    fn who_has_no_group_need_not_know_how_far_it_was_as_long_as_a_majority_does() {
+        let told = |asking: &mut Asking, n: u64| {
+            let standing = Standing { current: Term(1), end: (Term(1), Index(1)) };
+            asking.said.insert(ReplicaId(n), standing);
+        };
+        for (members, sure, unsure, answered) in [
+            (5, 4, 0, true),
+            (5, 3, 1, true),
+            (5, 3, 0, false),
+            (5, 2, 2, false),
+            (3, 2, 0, true),
+            (3, 1, 1, false),
+            (2, 1, 0, true),
+            (4, 2, 1, false),
+        ] {
+            let mut asking = asking(members);
+            (2..2 + sure).for_each(|n| told(&mut asking, n));
+            asking.unsure.extend((2 + sure..2 + sure + unsure).map(ReplicaId));
+            assert_eq!(asking.is_answered(), answered, "of {members} members {sure} tell and {unsure} cannot");
+        }
     }
 }

@@ -628,7 +628,10 @@ impl Cluster {
             if let Some((pg, reason)) = osd.quarantined().first() {
                 return Err(format!("{id} has quarantined pg {pg}: {reason}"));
             }
-            // It is repaired from its peers, and must not have come to pass.
+            // All that is mended from its peers, and must not have come to pass.
+            if let Some((pg, chunk, block, _)) = osd.bad_blocks().first() {
+                return Err(format!("{id} has a bad block on an honest disk: {block} of {chunk}, pg {pg}"));
+            }
             if let Some(reason) = osd.lost_records().filter(|_| !self.rotten_headers.contains(&id)) {
                 return Err(format!("{id} has lost records on an honest disk: {reason}"));
             }
