@@ -63,8 +63,7 @@ impl Asking {
     fn is_answered(&self) -> bool {
         let members = &self.recovered.identity.members;
         let mut silent = members.iter().map(|m| m.replica).filter(|id| self.is_silent(*id)).peekable();
-        silent.peek().is_none()
-            || (self.said.len() >= members.len() / 2 + 1 && silent.all(|id| self.unsure.contains(&id)))
+        silent.peek().is_none() || (self.said.len() > members.len() / 2 && silent.all(|id| self.unsure.contains(&id)))
     }
 
     fn is_silent(&self, member: ReplicaId) -> bool {
