@@ -8,6 +8,9 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+/// How `pg verify` ends when some replicas could not be asked, and how long that may go on.
+const INCOMPLETE: i32 = 3;
+const ASK_MAX: Duration = Duration::from_secs(60);
 /// A command that takes longer is killed.
 const COMMAND_MAX: &str = "120";
 
@@ -72,7 +75,10 @@ impl Basalt {
 
     /// Runs a command that must succeed.
     pub fn run(&self, args: &[&str]) -> Result<String> {
-        let out = self.output(args)?;
+        Self::text_of(args, self.output(args)?)
+    }
+
+    fn text_of(args: &[&str], out: Output) -> Result<String> {
         if !out.status.success() {
             let (text, error) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
             bail!("`basalt {}` failed ({}): {}{}", args.join(" "), out.status, text.trim(), error.trim());
@@ -136,12 +142,19 @@ impl Basalt {
         Ok(used.filter_map(|pg| pg["leader"].as_u64()).collect())
     }
 
-    /// Compares all replicas block by block.
+    /// Compares all replicas block by block. An OSD that was started a moment ago may still be reading its log, though
+    /// meta has not heard yet that it was away: it is asked again.
     ///
     /// # Errors
-    /// When they differ.
+    /// When they differ, and when some cannot be asked within [`ASK_MAX`].
     pub fn verify_deep(&self) -> Result<String> {
-        let out = self.run(&["pg", "verify", "--deep"])?;
-        Ok(out.lines().last().unwrap_or("").to_owned())
+        let (since, args) = (clock::now(), ["pg", "verify", "--deep"]);
+        loop {
+            let out = self.output(&args)?;
+            if out.status.code() != Some(INCOMPLETE) || since.elapsed() > ASK_MAX {
+                return Ok(Self::text_of(&args, out)?.lines().last().unwrap_or("").to_owned());
+            }
+            clock::pause(Duration::from_millis(500));
+        }
     }
 }
