@@ -16,7 +16,7 @@ use crate::stranger::Stranger;
 use crate::tenants::Tenants;
 use crate::trace;
 use engine::ReadData;
-use env::sim::{DiskFaults, NodeId, SimEnv, World};
+use env::sim::{DiskFaults, DiskImage, NodeId, SimEnv, World};
 use env::{DiskKind, DiskSpec, Env, NetAddr};
 use osd::{Osd, OsdConfig};
 use std::collections::BTreeSet;
@@ -67,8 +67,8 @@ pub struct Cluster {
     pub linear: Linear,
     /// Whose disks may lie.
     pub budget: Budget,
-    /// Whose log headers were hit outside the budget: those must come back whole.
-    rotten_headers: BTreeSet<OsdId>,
+    /// Whose devices were made to rot outside the budget: they must come back whole.
+    rotten: BTreeSet<OsdId>,
     post: Post,
     stranger: Option<Stranger>,
     /// In runs with many volumes.
@@ -103,7 +103,7 @@ impl Cluster {
             owner: 0,
             linear: Linear::default(),
             budget,
-            rotten_headers: BTreeSet::new(),
+            rotten: BTreeSet::new(),
             post: Post::new(world.fork_rng()),
             stranger: None,
             tenants: None,
@@ -629,10 +629,10 @@ impl Cluster {
                 return Err(format!("{id} has quarantined pg {pg}: {reason}"));
             }
             // All that is mended from its peers, and must not have come to pass.
-            if let Some((pg, chunk, block, _)) = osd.bad_blocks().first() {
+            if let Some((pg, chunk, block, _)) = osd.bad_blocks().first().filter(|_| !self.rotten.contains(&id)) {
                 return Err(format!("{id} has a bad block on an honest disk: {block} of {chunk}, pg {pg}"));
             }
-            if let Some(reason) = osd.lost_records().filter(|_| !self.rotten_headers.contains(&id)) {
+            if let Some(reason) = osd.lost_records().filter(|_| !self.rotten.contains(&id)) {
                 return Err(format!("{id} has lost records on an honest disk: {reason}"));
             }
         }
@@ -692,12 +692,18 @@ impl Cluster {
         text
     }
 
+    /// The i-th OSD's device, which is about to rot outside the budget.
+    pub fn rotting_image(&mut self, i: usize) -> DiskImage {
+        self.rotten.insert(self.osds[i].id);
+        self.image(i)
+    }
+
     /// Flips a bit in the header of one of so many batches of the i-th OSD's log. The process does not run.
     pub fn rot_headers(&mut self, i: usize, one_in: u64) -> u64 {
         let node = &self.osds[i];
         assert!(node.running.is_none(), "its device is at rest");
         let mut rng = Rng::new(u64::from(node.id.0) ^ one_in ^ self.world.now().0);
-        self.rotten_headers.insert(node.id);
+        self.rotten.insert(node.id);
         crate::rot::headers(&self.world.disk_image(node.node, DEVICE), node.uuid, one_in, &mut rng)
     }
 

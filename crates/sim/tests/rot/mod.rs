@@ -68,7 +68,7 @@ fn blocks_that_rot_under_one_osd_are_mended_with_the_bytes_of_the_others() {
         let (mut cluster, volumes, pgs) = at_rest(seed);
         let before = compare(&mut cluster, &volumes, &pgs).expect("the replicas are equal");
         assert!(before > 0, "something was written");
-        let image = cluster.world.disk_image(cluster.osd_node(0), "device");
+        let image = cluster.rotting_image(0);
         let home = (1 << 20) + cluster.options.log_bytes;
         let pages = image.stored_pages(home, cluster.options.device_bytes - (1 << 20));
         // Tables lie before the data.
