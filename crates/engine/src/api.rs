@@ -5,7 +5,7 @@
 use env::DiskError;
 use layout::superblock::SuperblockError;
 use std::time::Duration;
-use types::store::Recovered;
+use types::store::{HardState, Recovered};
 use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange};
 
 /// Settings of one engine. All are per process; what the disk fixes is in its superblock.
@@ -81,6 +81,13 @@ pub enum EngineEvent {
     /// Every payload that this replica's log had lost is back, durably: its group may be made.
     Refilled {
         replica: ReplicaId,
+    },
+    /// Of the log of this replica, which takes no part, stands what comes before `from`: it waits to follow from there, as
+    /// one in doubt.
+    CutBack {
+        replica: ReplicaId,
+        hard_state: HardState,
+        from: Index,
     },
     /// These blocks of home cannot be read, or fail their checksum: [`crate::Engine::mend`] is waited for. `needed`:
     /// the replica is damaged when nobody can give them.

@@ -5,6 +5,7 @@
 //!
 //! Invariant: a doubt that the log tells of outlives every restart until a record says that it is over.
 
+use crate::api::EngineEvent;
 use crate::engine::{Engine, State};
 use crate::log::Work;
 use crate::replica::Doubt;
@@ -44,22 +45,24 @@ impl Engine {
         }
     }
 
-    /// Nobody's log has entry `from` of this replica any more, though it is committed: what stands before it stays, and
-    /// the replica waits to follow.
+    /// The replica takes no part, and entry `from` of its log and what follows it cannot stay: nobody has it any more,
+    /// though it is committed, or the log needs the room. What stands before it stays, and the replica waits to follow
+    /// from there; [`EngineEvent::CutBack`] says so.
     ///
     /// # Panics
     /// When the entry is at home here.
-    pub fn cut_back(&mut self, replica: ReplicaId, from: Index) -> Option<HardState> {
-        let r = self.replicas.get_mut(&replica).filter(|r| r.damage.is_none())?;
+    pub fn cut_back(&mut self, replica: ReplicaId, from: Index) {
+        let Some(r) = self.replicas.get_mut(&replica).filter(|r| r.damage.is_none()) else { return };
         assert!(from > r.applied && from > r.checkpoint.0, "{replica} has entry {from} at home");
-        r.log.truncate(from);
+        let replaces = r.remove_from(from);
         r.lost.clear();
         r.doubt = Doubt::Waiting;
         let last = Index(from.0 - 1);
         r.hard_state.commit = r.hard_state.commit.min(last);
         r.written_hard_state = r.hard_state;
         let hard_state = r.hard_state;
-        self.queue(Work::Doubt { replica, last, hole: false });
-        Some(hard_state)
+        self.drop_overlay(replica);
+        self.queue(Work::Doubt { replica, last, hole: false, replaces });
+        self.events.push(EngineEvent::CutBack { replica, hard_state, from });
     }
 }

@@ -88,6 +88,8 @@ pub struct Engine {
     pub(crate) hole: Option<String>,
     /// Something was applied since the last round began.
     pub(crate) k_lags: bool,
+    /// The log is full, and its tail is held by replicas that take no part.
+    pub(crate) no_room: bool,
     /// Something may wait for a round.
     pub(crate) maybe_dirty: bool,
     /// What waits for a round may give space back: zeros, cuts, ends of replicas.
@@ -138,6 +140,7 @@ impl Engine {
             in_doubt: false,
             hole: None,
             k_lags: false,
+            no_room: false,
             maybe_dirty: false,
             releasing: false,
             round_releases: false,
@@ -202,6 +205,7 @@ impl Engine {
         if matches!(self.state, State::Running) {
             self.step_round();
             self.begin_install();
+            self.make_room();
             self.reclaim();
         }
         self.start_batch();
@@ -392,9 +396,8 @@ impl Engine {
             r.damage = Some(reason.clone());
             r.lost.clear();
             // Nothing of it is read or destaged any more.
-            let overlay = std::mem::take(&mut r.overlay);
-            self.overlay_bytes -= overlay.bytes();
-            self.partial_blocks -= overlay.partial_blocks();
+            self.drop_overlay(replica);
+            let r = &self.replicas[&replica];
             // The log says so at once. A state is what an older build reads, too.
             if r.born && matches!(self.state, State::Running) {
                 self.queue(Work::State { replica });
@@ -402,6 +405,13 @@ impl Engine {
             self.unstage(replica);
             self.events.push(EngineEvent::Damaged { replica, reason });
         }
+    }
+
+    pub(crate) fn drop_overlay(&mut self, replica: ReplicaId) {
+        let Some(r) = self.replicas.get_mut(&replica) else { return };
+        let overlay = std::mem::take(&mut r.overlay);
+        self.overlay_bytes -= overlay.bytes();
+        self.partial_blocks -= overlay.partial_blocks();
     }
 
     /// How near the limits are; see [`Pressure`].

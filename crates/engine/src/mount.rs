@@ -371,7 +371,7 @@ impl Engine {
                 continue;
             }
             tracing::warn!(%replica, %last, "a replica may lack what it acknowledged: it waits to hear from its peers");
-            self.queue(Work::Doubt { replica, last, hole });
+            self.queue(Work::Doubt { replica, last, hole, replaces: false });
         }
         if newly_in_doubt {
             self.queue(Work::StoreInDoubt);

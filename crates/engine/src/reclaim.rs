@@ -9,7 +9,7 @@
 
 use crate::engine::Engine;
 use crate::log::{RESERVED, Segment, Work};
-use crate::replica::Replica;
+use crate::replica::{Doubt, Replica};
 use std::collections::BTreeMap;
 use types::planted::{Bug, on};
 use types::{Index, ReplicaId, Term};
@@ -34,10 +34,10 @@ fn pinned<'a>(
 }
 
 fn blocks_pin(replicas: &BTreeMap<ReplicaId, Replica>, segment: &Segment) -> bool {
-    segment
-        .blocks
-        .iter()
-        .any(|(id, index)| replicas.get(id).is_some_and(|r| r.damage.is_none() && *index > r.checkpoint.0.0))
+    // Of one in doubt only those count that its log tells to be committed, as at a mount.
+    let counts = |r: &Replica, index: u64| r.doubt == Doubt::None || index <= r.hard_state.commit.0;
+    let pins = |r: &Replica, index: u64| r.damage.is_none() && index > r.checkpoint.0.0 && counts(r, index);
+    segment.blocks.iter().any(|(id, index)| replicas.get(id).is_some_and(|r| pins(r, *index)))
 }
 
 impl Engine {
@@ -70,6 +70,33 @@ impl Engine {
         }
     }
 
+    /// Replicas that take no part, and whose entries above K are in this segment.
+    fn held<'a>(&'a self, segment: &'a Segment) -> impl Iterator<Item = ReplicaId> + 'a {
+        let is_held = |id: &ReplicaId| self.replicas.get(id).is_some_and(|r| !r.may_take_part() && r.damage.is_none());
+        let pinning = segment.entries.keys().copied().filter(is_held);
+        pinning.filter(move |id| pinned(&self.replicas, segment).any(|(replica, ..)| replica == *id))
+    }
+
+    /// The log is full, and its tail holds entries of replicas that take no part: these are cut back to what is at home,
+    /// and begin anew from there. At the end of a turn, so that the loop hears of it before it does anything else to them.
+    pub(crate) fn make_room(&mut self) {
+        if !std::mem::take(&mut self.no_room) {
+            return;
+        }
+        let log = self.log.as_ref().expect("a running engine has a log");
+        let Some(tail) = log.ring.live().get(self.freeable) else { return };
+        for replica in self.held(tail).collect::<Vec<_>>() {
+            let r = &self.replicas[&replica];
+            let from = Index(r.checkpoint.0.0 + 1);
+            tracing::warn!(%replica, %from, "the log is full: it lets go of a replica that is being repaired or in doubt");
+            match r.identity.members.len() {
+                0 | 1 => self.mark_damaged(replica, "its log was to be repaired, and had to make room".to_owned()),
+                _ => self.cut_back(replica, from),
+            }
+        }
+        self.find_freeable();
+    }
+
     /// Copies forward what keeps the tail from being freed although the last round has passed it.
     pub(crate) fn copy_forward(&mut self) {
         let log = self.log.as_ref().expect("a running engine has a log");
@@ -80,16 +107,10 @@ impl Engine {
         if tail.opened >= self.horizon || on(Bug::NoCopyForward) {
             return;
         }
-        if log.ring.free() <= RESERVED {
-            // What is repaired holds its entries above K, and no round moves them: others go first.
-            let held =
-                self.replicas.iter().filter(|(_, r)| !r.may_take_part() && r.damage.is_none()).map(|(id, _)| *id);
-            let held: Vec<ReplicaId> = held.collect();
-            if !held.is_empty() {
-                let reason = "its log was to be repaired, and had to make room";
-                held.into_iter().for_each(|replica| self.mark_damaged(replica, reason.to_owned()));
-                return self.find_freeable();
-            }
+        // What is repaired or in doubt holds its entries above K, and no round moves them: others go first.
+        self.no_room = log.ring.free() <= RESERVED && self.held(tail).next().is_some();
+        if self.no_room {
+            return;
         }
         let copies: Vec<Work> = pinned(&self.replicas, tail)
             .filter(|(replica, index, _)| !log.has_copy_of(*replica, index.0))

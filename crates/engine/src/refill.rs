@@ -72,9 +72,9 @@ impl Engine {
     pub fn cut_lost(&mut self, replica: ReplicaId, from: Index) {
         let Some(r) = self.replicas.get_mut(&replica).filter(|r| r.damage.is_none()) else { return };
         assert!(from > r.hard_state.commit && from > r.applied, "{replica} loses committed entry {from}");
-        r.log.truncate(from);
+        let replaces = r.remove_from(from);
         let _ = r.lost.split_off(&from);
-        self.queue(Work::Cut { replica, last: Index(from.0 - 1) });
+        self.queue(Work::Cut { replica, last: Index(from.0 - 1), replaces });
         self.judge_refilled(replica);
     }
 

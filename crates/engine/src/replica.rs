@@ -11,11 +11,11 @@ use std::collections::{BTreeSet, VecDeque};
 use types::store::{HardState, ReplicaIdentity};
 use types::{ChunkKey, Index, Term};
 
-/// Entries that an append replaces, until its first entry is durable: then replay removes them, too.
+/// Entries that an append or a cut removes, until its record is durable: then replay removes them, too.
 #[derive(Debug)]
 pub(crate) struct Replaced {
     pub entries: VecDeque<Kept>,
-    /// The append is in a batch. A copy of what it replaces must not come behind it.
+    /// The record is in a batch. A copy of what it removes must not come behind it.
     pub begun: bool,
 }
 
@@ -33,7 +33,7 @@ pub(crate) enum Doubt {
 pub(crate) struct Replica {
     pub identity: ReplicaIdentity,
     pub log: ReplicaLog,
-    /// What appends have replaced that are not durable: the log on the device may have to produce it yet.
+    /// What appends and cuts have removed that are not durable: the log on the device may have to produce it yet.
     pub replaced: VecDeque<Replaced>,
     /// The latest that its group gave.
     pub hard_state: HardState,
@@ -87,6 +87,17 @@ impl Replica {
     /// Whether a group of it may append and apply.
     pub fn may_take_part(&self) -> bool {
         self.damage.is_none() && self.lost.is_empty() && self.doubt != Doubt::Waiting
+    }
+
+    /// Forgets the entries from `from` on, which the log on the device may have to produce until the work that is queued
+    /// next is durable. True when there are any.
+    pub fn remove_from(&mut self, from: Index) -> bool {
+        let entries = self.log.truncate(from);
+        let some = !entries.is_empty();
+        if some {
+            self.replaced.push_back(Replaced { entries, begun: false });
+        }
+        some
     }
 
     /// The entry at `index` that the log must go on to hold on the device: the latest one, or one that an

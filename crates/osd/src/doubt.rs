@@ -112,6 +112,11 @@ impl Doubts {
         self.asking.contains_key(&replica)
     }
 
+    /// What a replica that waits was to begin with.
+    pub fn stop_asking(&mut self, replica: ReplicaId) -> Option<Recovered> {
+        self.asking.remove(&replica).map(|asking| asking.recovered)
+    }
+
     /// From where on entries of this replica's PG may be lost in every copy.
     pub fn lost_from(&self, replica: ReplicaId) -> Option<Index> {
         self.asking.get(&replica).and_then(Asking::lost_from)

@@ -263,6 +263,7 @@ impl Osd {
                 self.blocks_are_bad(replica, chunk, range, reason, needed);
             }
             EngineEvent::Damaged { replica, reason } => self.quarantine_replica(replica, reason),
+            EngineEvent::CutBack { replica, hard_state, from } => self.log_cut_back(replica, hard_state, from),
             EngineEvent::Refilled { replica } => self.replica_refilled(replica),
             EngineEvent::Poisoned(reason) => self.poisoned(reason),
         }

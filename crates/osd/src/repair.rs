@@ -14,7 +14,7 @@ use group::descriptor::Command;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::control::{LOST_REPORTED_MAX, LostExtent, PgReport};
-use types::store::{Crcs, Lost, Recovered, ReplicaIdentity};
+use types::store::{Crcs, HardState, Lost, Recovered, ReplicaIdentity};
 use types::{Index, IoBuf, OsdId, PgId, ReplicaId, Time};
 use wire::{Lack, Message, RepairBody, RepairMsg};
 
@@ -263,7 +263,8 @@ impl Osd {
             self.cut_void(replica, from);
         }
         if let Some(from) = behind {
-            self.cut_back(replica, from);
+            // It is committed, and in no log any more: what it did is at home elsewhere, and is streamed (R12).
+            self.engine.cut_back(replica, from);
         }
     }
 
@@ -276,12 +277,11 @@ impl Osd {
         self.engine.cut_lost(replica, from);
     }
 
-    /// Entry `from` is committed, and in no log any more: what it did is at home elsewhere. The replica keeps what stands
-    /// before it, follows as one that may lack what it acknowledged, and is streamed to (R12).
-    fn cut_back(&mut self, replica: ReplicaId, from: Index) {
-        let repair = self.repairs.by_replica.remove(&replica).expect("it was just judged");
-        let Some(hard_state) = self.engine.cut_back(replica, from) else { return };
-        let mut recovered = repair.recovered;
+    /// Of the log of a replica that is being repaired, or waits in doubt, stands what comes before `from`: it follows from
+    /// there as one that may lack what it acknowledged. What it was told before is asked anew: a leader must know.
+    pub(crate) fn log_cut_back(&mut self, replica: ReplicaId, hard_state: HardState, from: Index) {
+        let repaired = self.repairs.by_replica.remove(&replica).map(|repair| repair.recovered);
+        let Some(mut recovered) = repaired.or_else(|| self.doubts.stop_asking(replica)) else { return };
         recovered.entries.retain(|entry| entry.index < from);
         recovered.lost.clear();
         recovered.hard_state = hard_state;

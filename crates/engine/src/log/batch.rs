@@ -57,6 +57,8 @@ pub(crate) enum Work {
     Cut {
         replica: ReplicaId,
         last: Index,
+        /// There are such entries.
+        replaces: bool,
     },
     /// Of the replica's log stands what is there up to `last`, and what follows (ADR 0007). `hole`: of what was there
     /// before the hole.
@@ -64,6 +66,8 @@ pub(crate) enum Work {
         replica: ReplicaId,
         last: Index,
         hole: bool,
+        /// Entries of this mount's log are above `last`.
+        replaces: bool,
     },
     /// Its doubt is over.
     Sure {
@@ -122,7 +126,7 @@ pub(crate) enum Done {
         /// With its payload.
         whole: bool,
     },
-    /// The first entry of the oldest append of this replica that replaces others.
+    /// The oldest record of this replica that removes entries: the first entry of an append, or a cut.
     Replaced(ReplicaId),
     RoundMark,
     /// The first part of a checkpoint lies in this segment.
@@ -269,6 +273,14 @@ impl Fill {
     fn put_cut(&mut self, replica: ReplicaId, last: Index) {
         put::cut(&mut self.records, replica, last);
         self.count += 1;
+    }
+
+    /// The record that was put removes the oldest of what its replica has to remove, if `some`.
+    fn note_removed(&mut self, replica: ReplicaId, some: bool, replicas: &mut BTreeMap<ReplicaId, Replica>) {
+        let Some(r) = replicas.get_mut(&replica).filter(|_| some) else { return };
+        let oldest = r.replaced.iter_mut().find(|replaced| !replaced.begun);
+        oldest.expect("it is kept until the record is durable").begun = true;
+        self.done.push(Done::Replaced(replica));
     }
 
     /// With the hard state: what later records add to it is all that there is.
@@ -449,8 +461,14 @@ fn take_one(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bo
         }
         Work::Create { replica } => fill.put_birth(*replica, parts.replicas),
         Work::Destroy { replica } => fill.put_destroy(*replica),
-        Work::Cut { replica, last } => fill.put_cut(*replica, *last),
-        Work::Doubt { replica, last, hole } => fill.put_doubt(*replica, *last, *hole, parts.replicas),
+        Work::Cut { replica, last, replaces } => {
+            fill.put_cut(*replica, *last);
+            fill.note_removed(*replica, *replaces, parts.replicas);
+        }
+        Work::Doubt { replica, last, hole, replaces } => {
+            fill.put_doubt(*replica, *last, *hole, parts.replicas);
+            fill.note_removed(*replica, *replaces, parts.replicas);
+        }
         Work::Sure { replica } => fill.put_sure(*replica),
         Work::StoreInDoubt => fill.put_store_in_doubt(),
         Work::State { replica } => fill.put_state(*replica, parts.replicas),
@@ -521,11 +539,7 @@ fn take_persist(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) ->
         fill.put_entry(*replica, kept, false);
         let r = parts.replicas.get_mut(replica).expect("checked above");
         r.note_place(kept.index, kept.term, fill.segment);
-        if std::mem::take(replaces) {
-            let oldest = r.replaced.iter_mut().find(|replaced| !replaced.begun);
-            oldest.expect("it is kept until the append is durable").begun = true;
-            fill.done.push(Done::Replaced(*replica));
-        }
+        fill.note_removed(*replica, std::mem::take(replaces), parts.replicas);
         *from += 1;
     }
     if *from < entries.len() || !fill.fits(RECORD_SLACK, 0) {

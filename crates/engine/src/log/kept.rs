@@ -107,10 +107,11 @@ impl ReplicaLog {
         replaced
     }
 
-    /// Forgets everything from `from` on.
-    pub fn truncate(&mut self, from: Index) {
+    /// Removes everything from `from` on, and gives it back.
+    pub fn truncate(&mut self, from: Index) -> VecDeque<Kept> {
         assert!(from.0 >= self.first, "{from} lies below the first kept entry, {}", self.first);
-        self.entries.truncate((from.0 - self.first) as usize);
+        let kept = self.entries.len().min((from.0 - self.first) as usize);
+        self.entries.split_off(kept)
     }
 
     /// Forgets everything below `first`.

@@ -45,7 +45,7 @@ fn two_replicas(seed: u64) -> Rig {
 }
 
 /// One batch with one entry of `replica`; gives the batch's offset.
-fn one_batch(rig: &mut Rig, replica: ReplicaId) -> usize {
+pub(super) fn one_batch(rig: &mut Rig, replica: ReplicaId) -> usize {
     let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 8) };
     let from = rig.groups[&replica].last() + 1;
     rig.append(replica, from, vec![effect]);
@@ -55,13 +55,13 @@ fn one_batch(rig: &mut Rig, replica: ReplicaId) -> usize {
 }
 
 /// Waits until the log is sealed.
-fn seal(rig: &mut Rig) {
+pub(super) fn seal(rig: &mut Rig) {
     rig.now = rig.now + Duration::from_millis(20);
     rig.turn(16);
 }
 
 /// Of each replica, whether it may not take part.
-fn damage_of(rig: &Rig) -> Vec<(ReplicaId, bool)> {
+pub(super) fn damage_of(rig: &Rig) -> Vec<(ReplicaId, bool)> {
     rig.recovered.iter().map(|r| (r.identity.replica, r.damage.is_some() || !r.lost.is_empty())).collect()
 }
 
@@ -118,7 +118,7 @@ fn a_damaged_batch_in_the_middle_quarantines_every_replica_for_good() {
 }
 
 /// Writes of `replica` alone until the log has wrapped.
-fn wrap_log(rig: &mut Rig, replica: ReplicaId) {
+pub(super) fn wrap_log(rig: &mut Rig, replica: ReplicaId) {
     let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 160) };
     for _ in 0..400 {
         let from = rig.groups[&replica].last() + 1;

@@ -3,6 +3,7 @@
 mod disk;
 mod model;
 mod rig;
+mod room;
 
 mod astray;
 mod crash;

@@ -40,6 +40,8 @@ pub(super) struct Rig {
     pub installed: Vec<Recovered>,
     pub refused: Vec<ReplicaId>,
     pub refilled: Vec<ReplicaId>,
+    /// Replicas whose logs were cut back, with what stands.
+    pub cut_back: Vec<(ReplicaId, HardState, Index)>,
     pub config: EngineConfig,
     /// Of earlier lives.
     pub log_bytes: u64,
@@ -98,6 +100,7 @@ impl Rig {
             installed: Vec::new(),
             refused: Vec::new(),
             refilled: Vec::new(),
+            cut_back: Vec::new(),
             config,
             log_bytes: 0,
             copied: 0,
@@ -334,6 +337,7 @@ impl Rig {
                 EngineEvent::Unstaged { replica } => panic!("{replica} lost what was staged"),
                 EngineEvent::Installed(recovered) => self.installed.push(*recovered),
                 EngineEvent::InstallRefused { replica } => self.refused.push(replica),
+                EngineEvent::CutBack { replica, hard_state, from } => self.cut_back.push((replica, hard_state, from)),
                 EngineEvent::Refilled { replica } => self.refilled.push(replica),
                 EngineEvent::BadBlocks { replica, chunk, range, .. } => self.bad.push((replica, chunk, range)),
                 EngineEvent::Damaged { replica, .. } => self.damaged.push(replica),

@@ -694,6 +694,7 @@ impl Rig {
                         model.damaged = true;
                     }
                 }
+                EngineEvent::CutBack { replica, .. } => panic!("{replica} takes part"),
                 EngineEvent::Refilled { replica } => panic!("{replica} was given nothing"),
                 EngineEvent::Checkpointed(_) => {}
             }

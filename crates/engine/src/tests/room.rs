@@ -1,0 +1,86 @@
+//! Replicas that take no part, and the room that their entries take of the log (R8, ADR 0007).
+
+use super::damage::{config, damage_of, one_batch, seal, wrap_log};
+use super::rig::{Rig, chunks};
+use types::store::Effect;
+use types::{Index, ReplicaId, SectorRange};
+
+/// Both have a peer elsewhere.
+const R: ReplicaId = ReplicaId(100);
+const OTHER: ReplicaId = ReplicaId(101);
+
+fn new(seed: u64) -> Rig {
+    let mut rig = Rig::new(seed, true, config());
+    rig.create(R.0);
+    rig.create(OTHER.0);
+    rig
+}
+
+/// R waits for a payload, with two thirds of the log above its K; gives what its model was.
+fn repaired_in_a_full_log(seed: u64) -> (Rig, super::model::Group) {
+    let mut rig = new(seed);
+    one_batch(&mut rig, R);
+    rig.commit(R, 1);
+    rig.round();
+    rig.settle();
+    let at = one_batch(&mut rig, R);
+    let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 160) };
+    while rig.engine.stats().segments_in_use < 10 {
+        let from = rig.groups[&R].last() + 1;
+        rig.append(R, from, vec![effect]);
+        rig.turn(16);
+    }
+    seal(&mut rig);
+    rig.disk.flip(at + 4096 + 9);
+    rig.disk.power_cut();
+    rig.restart();
+    assert_eq!(damage_of(&rig), [(R, true), (OTHER, false)]);
+    let waits = rig.groups.remove(&R).expect("created");
+    rig.config.round_pressure = 0.2;
+    rig.disk.kill();
+    rig.restart();
+    (rig, waits)
+}
+
+#[test]
+fn a_full_log_lets_go_of_a_replica_that_is_being_repaired_and_it_begins_anew_from_home() {
+    let (mut rig, waits) = repaired_in_a_full_log(9);
+    wrap_log(&mut rig, OTHER);
+    assert_eq!(rig.groups[&OTHER].durable, rig.groups[&OTHER].last(), "the log goes on");
+    let (replica, hard_state, from) = rig.cut_back.pop().expect("its entries had to go");
+    assert_eq!((replica, hard_state.commit, from), (R, Index(1), Index(2)), "what is at home stays");
+    assert_eq!((rig.cut_back.len(), rig.damaged.len()), (0, 0));
+    rig.groups.insert(R, waits);
+    rig.disk.power_cut();
+    rig.restart();
+    let found = rig.recovered.iter().find(|r| r.identity.replica == R).expect("it is there");
+    assert_eq!((&found.damage, found.in_doubt, found.checkpoint.index), (&None, true, Index(1)));
+    assert_eq!((found.entries.iter().filter(|e| e.index > Index(1)).count(), found.lost.len()), (0, 0));
+}
+
+#[test]
+fn a_crash_while_the_log_lets_go_of_a_replica_quarantines_nobody() {
+    let mut cut = 0;
+    for seed in 0..24 {
+        let (mut rig, waits) = repaired_in_a_full_log(seed);
+        let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 160) };
+        for n in 0.. {
+            if !rig.cut_back.is_empty() {
+                break;
+            }
+            let from = rig.groups[&OTHER].last() + 1;
+            rig.append(OTHER, from, vec![effect]);
+            rig.turn((n + seed) % 3);
+            let durable = rig.groups[&OTHER].durable;
+            rig.commit(OTHER, durable);
+        }
+        (0..seed / 3).for_each(|_| rig.turn(1));
+        rig.groups.insert(R, waits);
+        rig.disk.power_cut();
+        rig.restart();
+        let found = rig.recovered.iter().find(|r| r.identity.replica == R).expect("it is there");
+        assert_eq!((&found.damage, found.checkpoint.index), (&None, Index(1)), "seed {seed}");
+        cut += u64::from(found.in_doubt);
+    }
+    assert!(cut > 0 && cut < 24, "some were in time to say so: {cut}");
+}
