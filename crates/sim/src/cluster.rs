@@ -602,6 +602,22 @@ impl Cluster {
         }
     }
 
+    /// Whether some member says that bytes of this PG may be lost, or that it is out of service.
+    pub fn says_lost(&self, pg: PgId) -> bool {
+        let says = |what: &str| what.starts_with("inconsistent") || what.starts_with("quarantined");
+        self.running().any(|(_, osd)| osd.complaints_for_tools().iter().any(|(of, what)| *of == pg && says(what)))
+    }
+
+    /// A write or flush that was under way when the faults ended may fail yet, and poison its store: somebody sees to it.
+    pub fn see_to_poisoned(&mut self) {
+        for i in (0..self.osds.len()).filter(|i| self.budget.has_lied(*i)).collect::<Vec<_>>() {
+            if self.osds[i].running.is_some() && self.is_poisoned(i) {
+                self.stop_osd(i, false);
+                self.start_osd(i);
+            }
+        }
+    }
+
     /// What no fault of this simulator explains.
     ///
     /// # Errors

@@ -229,6 +229,9 @@ impl Run {
         self.steps += 1;
         if self.steps.is_multiple_of(STEPS_PER_LOOK) {
             self.cluster.failure()?;
+            if self.calm_since.is_some() {
+                self.cluster.see_to_poisoned();
+            }
             self.everybody_is_answered()?;
         }
         Ok(())

@@ -3,24 +3,18 @@
 //! Comes in: a [`DiskSpec`]. Goes out: the open file and what is known of it. What cannot be found out is
 //! assumed the dangerous way: an unknown cache is volatile (R10).
 
-use super::sys;
+use super::{after_predecessor, sys};
 use crate::op::{DiskId, DiskInfo, DiskKind, DiskSpec, EnvError};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::time::{Duration, Instant};
 use types::IoBufMut;
 use types::iobuf::ALIGN;
 
 const ALIGN_MIN: u32 = 512;
 /// Major number of loop devices.
 const LOOP_MAJOR: u32 = 7;
-/// How long a lock is waited for. After a `kill -9` the kernel still finishes the ring's operations, and
-/// keeps the file and its lock until then: a successor that starts at once must come after them.
-const LOCK_WAIT_MAX: Duration = Duration::from_secs(3);
-const LOCK_LOOK: Duration = Duration::from_millis(5);
-
 /// An open disk. The lock goes with the file.
 pub(super) struct Disk {
     pub file: File,
@@ -57,15 +51,8 @@ pub(super) fn open(spec: &DiskSpec, id: DiskId) -> Result<(Disk, DiskInfo), EnvE
 }
 
 /// Opens and locks, as soon as nobody else holds it.
-#[allow(clippy::disallowed_methods, reason = "at start there is no loop yet to wait in, and no event to wait for")]
 fn locked(spec: &DiskSpec, flags: i32) -> Result<File, EnvError> {
-    let until = Instant::now() + LOCK_WAIT_MAX;
-    loop {
-        match open_and_lock(spec, flags) {
-            Err(EnvError::Locked { .. }) if Instant::now() < until => std::thread::sleep(LOCK_LOOK),
-            result => return result,
-        }
-    }
+    after_predecessor(|| open_and_lock(spec, flags), |e| matches!(e, EnvError::Locked { .. }))
 }
 
 fn open_and_lock(spec: &DiskSpec, flags: i32) -> Result<File, EnvError> {

@@ -34,12 +34,32 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use types::rng::Rng;
 use types::{IoBuf, IoBufMut, Time};
 
 /// How long a listener rests after a failed accept.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
+
+/// How long what a process that is gone still holds is waited for. After a `kill -9` the kernel finishes the ring's
+/// operations, and keeps files, locks and listening sockets until then: a successor that starts at once must come after.
+const PREDECESSOR_WAIT_MAX: Duration = Duration::from_secs(3);
+const PREDECESSOR_LOOK: Duration = Duration::from_millis(5);
+
+/// Tries until it succeeds, fails for another reason than `is_held`, or has waited long enough.
+#[allow(clippy::disallowed_methods, reason = "at start there is no loop yet to wait in, and no event to wait for")]
+fn after_predecessor<T>(
+    attempt: impl Fn() -> Result<T, EnvError>,
+    is_held: impl Fn(&EnvError) -> bool,
+) -> Result<T, EnvError> {
+    let until = Instant::now() + PREDECESSOR_WAIT_MAX;
+    loop {
+        match attempt() {
+            Err(e) if is_held(&e) && Instant::now() < until => std::thread::sleep(PREDECESSOR_LOOK),
+            result => return result,
+        }
+    }
+}
 
 /// Settings of a [`RealEnv`].
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 //! Invariant: a descriptor is closed only when no operation on it is in flight; ids are never reused,
 //! because the generation counts all connections of the process.
 
-use super::sys;
+use super::{after_predecessor, sys};
 use crate::op::{ConnId, EnvError, ListenerId, NetAddr};
 use slab::Slab;
 use std::io;
@@ -120,7 +120,14 @@ impl Drop for Listener {
     }
 }
 
+/// Listens, as soon as nobody else does.
 pub(super) fn listen(addr: &NetAddr, id: ListenerId) -> Result<(Listener, NetAddr), EnvError> {
+    let is_taken =
+        |e: &EnvError| matches!(e, EnvError::Listen { source, .. } if source.kind() == io::ErrorKind::AddrInUse);
+    after_predecessor(|| listen_now(addr, id), is_taken)
+}
+
+fn listen_now(addr: &NetAddr, id: ListenerId) -> Result<(Listener, NetAddr), EnvError> {
     let failed = |source: io::Error| EnvError::Listen { addr: addr.clone(), source };
     let (socket, tcp, bound, real) = match addr {
         NetAddr::Tcp(addr) => {

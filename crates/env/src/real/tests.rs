@@ -252,6 +252,23 @@ fn a_second_opener_is_told_of_the_lock_until_the_first_is_gone() {
 }
 
 #[test]
+fn an_address_is_waited_for_until_its_last_holder_is_gone() {
+    let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = NetAddr::Tcp(holder.local_addr().unwrap());
+    let mut rig = Rig::new();
+    let refusal = rig.env.listen(&addr);
+    assert!(matches!(refusal, Err(EnvError::Listen { .. })), "{refusal:?}");
+    // As the ring of a killed process does.
+    let (_kept, never) = std::sync::mpsc::channel::<()>();
+    let holding = std::thread::spawn(move || {
+        never.recv_timeout(std::time::Duration::from_millis(300)).unwrap_err();
+        drop(holder);
+    });
+    assert_eq!(rig.env.listen(&addr).unwrap().1, addr);
+    holding.join().unwrap();
+}
+
+#[test]
 fn a_file_system_without_direct_io_or_a_missing_file_is_named() {
     let mut rig = Rig::new();
     let missing = DiskSpec { path: "/nonexistent/device".into(), assume_plp: false, read_only: false };
