@@ -32,6 +32,8 @@ struct Asking {
     said: BTreeMap<ReplicaId, Standing>,
     /// Members that cannot say how far they were: they wait as this one does, or are damaged.
     unsure: BTreeSet<ReplicaId>,
+    /// What the others have told counts if it was asked in this round.
+    round: u32,
     next_at: Time,
 }
 
@@ -64,6 +66,17 @@ impl Asking {
         let members = &self.recovered.identity.members;
         let mut silent = members.iter().map(|m| m.replica).filter(|id| self.is_silent(*id)).peekable();
         silent.peek().is_none() || (self.said.len() > members.len() / 2 && silent.all(|id| self.unsure.contains(&id)))
+    }
+
+    /// A member cannot say how far it was, which was not known: its earlier lives are over by now. What they may have done
+    /// until then the others tell only from now on, in a round of its own (ADR 0007).
+    fn take_unsure(&mut self, from: ReplicaId, next_round: impl FnOnce() -> u32) -> bool {
+        if self.said.contains_key(&from) || !self.unsure.insert(from) {
+            return false;
+        }
+        self.said.clear();
+        (self.round, self.next_at) = (next_round(), Time::ZERO);
+        true
     }
 
     fn is_silent(&self, member: ReplicaId) -> bool {
@@ -152,7 +165,8 @@ impl Osd {
         if self.pgs.by_replica(replica).is_none() {
             self.pgs.insert(recovered.identity.clone(), State::Repairing);
         }
-        let asking = Asking { recovered, said: BTreeMap::new(), unsure: BTreeSet::new(), next_at: Time::ZERO };
+        let round = self.repairs.next_round();
+        let asking = Asking { recovered, said: BTreeMap::new(), unsure: BTreeSet::new(), round, next_at: Time::ZERO };
         self.doubts.asking.insert(replica, asking);
     }
 
@@ -168,17 +182,26 @@ impl Osd {
             let (term, index) = asking.end();
             let identity = &asking.recovered.identity;
             let silent = identity.members.iter().filter(|m| asking.is_silent(m.replica));
-            questions.extend(silent.map(|m| (m.osd, identity.clone(), m.replica, RepairBody::Doubt { index, term })));
+            let round = asking.round;
+            questions.extend(
+                silent.map(|m| (m.osd, identity.clone(), (m.replica, round), RepairBody::Doubt { index, term })),
+            );
         }
-        for (osd, identity, to, body) in questions {
-            self.send_repair(osd, &identity, to, body);
+        for (osd, identity, (to, round), body) in questions {
+            self.send_repair(osd, &identity, to, round, body);
         }
         answered.into_iter().for_each(|replica| self.follow_if_answered(replica));
     }
 
     /// A member asks how far this one is. Who waits in doubt itself, or is damaged, says that it does not know; who
     /// follows in doubt will know soon, and says nothing yet; who leads forgets what the other once had.
-    pub(crate) fn answer_doubt(&mut self, slot: usize, from: OsdId, asker: ReplicaId, (term, last): (Term, Index)) {
+    pub(crate) fn answer_doubt(
+        &mut self,
+        slot: usize,
+        from: OsdId,
+        asked: (ReplicaId, u32),
+        (term, last): (Term, Index),
+    ) {
         let identity = self.pgs.get(slot).identity.clone();
         let standing = match &mut self.pgs.get_mut(slot).state {
             State::Running(group) if !group.is_in_doubt() => {
@@ -196,13 +219,14 @@ impl Osd {
             None if waits => RepairBody::Lack { index: last, term, why: Lack::Unsure },
             None => return,
         };
-        self.send_repair(from, &identity, asker, body);
+        self.send_repair(from, &identity, asked.0, asked.1, body);
     }
 
     /// A member cannot say how far it was. It is asked again: a person may have brought it back.
-    pub(crate) fn take_unsure(&mut self, replica: ReplicaId, from: ReplicaId) {
-        let Some(asking) = self.doubts.asking.get_mut(&replica) else { return };
-        if asking.said.contains_key(&from) || !asking.unsure.insert(from) {
+    pub(crate) fn take_unsure(&mut self, replica: ReplicaId, from: ReplicaId, round: u32) {
+        let Some(asking) = self.doubts.asking.get_mut(&replica).filter(|asking| asking.round == round) else { return };
+        let repairs = &mut self.repairs;
+        if !asking.take_unsure(from, || repairs.next_round()) {
             return;
         }
         if let Some(lost_from) = asking.lost_from() {
@@ -211,12 +235,12 @@ impl Osd {
                 "inconsistent: so many replicas have lost records of their logs that entries may be in none of them");
             self.meta.report_soon(self.now);
         }
-        self.follow_if_answered(replica);
     }
 
     /// A member has answered.
     pub(crate) fn take_standing(&mut self, link: LinkId, msg: &RepairMsg, current: Term, end: (Term, Index)) {
-        let Some(asking) = self.doubts.asking.get_mut(&msg.to) else { return };
+        let current_round = |asking: &&mut Asking| asking.round == msg.round;
+        let Some(asking) = self.doubts.asking.get_mut(&msg.to).filter(current_round) else { return };
         let max = group::NUMBER_MAX;
         if current.0 > max || end.1.0 > max || end.0 > current {
             return self.bus.disconnect(link, "a standing that no replica can have");
@@ -301,7 +325,20 @@ mod tests {
             in_doubt: true,
             damage: None,
         };
-        Asking { recovered, said: BTreeMap::new(), unsure: BTreeSet::new(), next_at: Time::ZERO }
+        Asking { recovered, said: BTreeMap::new(), unsure: BTreeSet::new(), round: 1, next_at: Time::NEVER }
+    }
+
+    #[test]
+    fn what_members_told_before_another_could_not_tell_is_asked_again() {
+        let mut asking = asking(5);
+        let standing = Standing { current: Term(1), end: (Term(1), Index(1)) };
+        asking.said.extend((2..=4).map(|n| (ReplicaId(n), standing)));
+        assert!(asking.take_unsure(ReplicaId(5), || 2));
+        assert!(!asking.is_answered(), "they may have got entries since from who cannot tell now");
+        assert_eq!((asking.round, asking.next_at), (2, Time::ZERO));
+        asking.said.extend((2..=4).map(|n| (ReplicaId(n), standing)));
+        assert!(!asking.take_unsure(ReplicaId(5), || 3), "it is known");
+        assert!(asking.is_answered());
     }
 
     #[test]

@@ -6,16 +6,19 @@
 //! Invariant: a replica that is being repaired says nothing as a raft member; what it takes matches the checksums of
 //! its own record, so that no majority of damaged copies can win; what nobody has is named, never made up.
 
+mod missing;
+
 use crate::node::Osd;
 use crate::pgs::State;
 use bus::LinkId;
 use engine::Holding;
 use group::descriptor::Command;
+use missing::{Missing, Verdict};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::control::{LOST_REPORTED_MAX, LostExtent, PgReport};
 use types::store::{Crcs, HardState, Lost, Recovered, ReplicaIdentity};
-use types::{Index, IoBuf, OsdId, PgId, ReplicaId, Time};
+use types::{Index, IoBuf, OsdId, PgId, ReplicaId, Term, Time};
 use wire::{Lack, Message, RepairBody, RepairMsg};
 
 /// Payloads that one replica has asked for and not got yet.
@@ -26,29 +29,6 @@ const ANSWER_MAX: Duration = Duration::from_millis(500);
 const AGAIN: Duration = Duration::from_secs(2);
 /// Bytes that wait on a connection, from which questions of that peer are dropped: it will ask again.
 const ANSWERS_MAX: usize = 4 << 20;
-
-/// What a payload that is missing still needs.
-#[derive(Debug)]
-struct Missing {
-    lost: Lost,
-    /// Who has said that it cannot help, and why.
-    said: BTreeMap<ReplicaId, Lack>,
-    /// Whom it was asked of last, and until when that counts.
-    asked: Option<(ReplicaId, Time)>,
-}
-
-/// What is to be done about a missing payload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    /// Some member may still have it.
-    Ask,
-    /// All who could have it said no, and it may be acknowledged.
-    Inconsistent,
-    /// It is applied elsewhere, and no log has it any more.
-    Behind,
-    /// No majority holds the entry, so that it is not committed and cannot be any more.
-    Void,
-}
 
 /// One replica that is being repaired.
 struct Repair {
@@ -61,17 +41,30 @@ struct Repair {
     behind: bool,
 }
 
+/// What one look at a repair comes to.
+#[derive(Default)]
+struct Look {
+    /// Entry, round, and whom to ask.
+    questions: Vec<(Index, Term, u32, (ReplicaId, OsdId))>,
+    /// From here on nothing is committed, and nothing will be.
+    void: Option<Index>,
+    /// The first entry that is missing: it is at home elsewhere.
+    behind: Option<Index>,
+}
+
 /// All repairs of one OSD.
 #[derive(Default)]
 pub(crate) struct Repairs {
     by_replica: BTreeMap<ReplicaId, Repair>,
+    /// Rounds of questions since the start, of repairs and of doubts.
+    rounds: u32,
     /// Replicas that were made whole since the start.
     pub done: u64,
 }
 
 impl Repair {
-    fn new(recovered: Recovered) -> Repair {
-        let missing = |lost: &Lost| Missing { lost: lost.clone(), said: BTreeMap::new(), asked: None };
+    fn new(recovered: Recovered, round: u32) -> Repair {
+        let missing = |lost: &Lost| Missing::new(lost.clone(), round);
         Repair {
             missing: recovered.lost.iter().map(|lost| (lost.index, missing(lost))).collect(),
             recovered,
@@ -81,35 +74,53 @@ impl Repair {
         }
     }
 
-    fn others(&self) -> impl Iterator<Item = (ReplicaId, OsdId)> + '_ {
+    fn others(&self) -> Vec<(ReplicaId, OsdId)> {
         let me = self.recovered.identity.replica;
-        self.recovered.identity.members.iter().map(|m| (m.replica, m.osd)).filter(move |(id, _)| *id != me)
+        let members = self.recovered.identity.members.iter().map(|m| (m.replica, m.osd));
+        members.filter(|(id, _)| *id != me).collect()
     }
 
-    fn judge(&self, missing: &Missing) -> Verdict {
-        let count = self.recovered.identity.members.len();
-        let said = |why: Lack| missing.said.values().filter(|lack| **lack == why).count();
-        if said(Lack::Freed) > 0 {
-            return Verdict::Behind;
+    /// Judges what is missing, and chooses whom to ask for what.
+    fn look(&mut self, now: Time, mut next_round: impl FnMut() -> u32, reaches: impl Fn(OsdId) -> bool) -> Look {
+        let (others, commit) = (self.others(), self.recovered.hard_state.commit);
+        let (mut look, mut asked, mut inconsistent) = (Look::default(), 0, Vec::new());
+        (self.behind, self.next_at) = (false, now + AGAIN);
+        let mut first = true;
+        for (index, missing) in &mut self.missing {
+            let is_first = std::mem::take(&mut first);
+            if missing.asked.is_some_and(|(_, until)| now < until) {
+                asked += 1;
+            } else {
+                match missing.step(now, others.len() + 1, commit, &mut next_round) {
+                    Verdict::Ask if asked < ASKED_MAX => {
+                        let to = missing.next_to_ask(&others, &reaches);
+                        look.questions.extend(to.map(|to| (*index, missing.lost.term, missing.round, to)));
+                        missing.asked = to.map(|(to, _)| (to, now + ANSWER_MAX)).or(missing.asked);
+                        asked += usize::from(to.is_some());
+                    }
+                    Verdict::Ask | Verdict::Inconsistent => {}
+                    Verdict::Void => {
+                        look.void = Some(*index);
+                        break;
+                    }
+                    Verdict::Behind => {
+                        self.behind = true;
+                        if is_first {
+                            look.behind = Some(*index);
+                            break;
+                        }
+                    }
+                }
+            }
+            if missing.is_inconsistent() && inconsistent.len() < LOST_REPORTED_MAX {
+                inconsistent.push(*index);
+            }
         }
-        let holders = 1 + said(Lack::Lost);
-        if holders + said(Lack::Other) < count {
-            return Verdict::Ask;
+        if asked > 0 {
+            self.next_at = now + ANSWER_MAX;
         }
-        let known = missing.lost.index <= self.recovered.hard_state.commit;
-        match known || 2 * holders > count {
-            true => Verdict::Inconsistent,
-            false => Verdict::Void,
-        }
-    }
-
-    /// The member to ask next: each in turn that has not said no.
-    fn next_to_ask(&self, missing: &Missing, reaches: impl Fn(OsdId) -> bool) -> Option<(ReplicaId, OsdId)> {
-        let may = |(id, osd): &(ReplicaId, OsdId)| !missing.said.contains_key(id) && reaches(*osd);
-        let after = missing.asked.map_or(ReplicaId(0), |(last, _)| last);
-        let mut able: Vec<(ReplicaId, OsdId)> = self.others().filter(may).collect();
-        able.sort_unstable();
-        able.iter().find(|(id, _)| *id > after).or(able.first()).copied()
+        self.inconsistent = inconsistent.into_iter().filter_map(|index| self.extent(index)).collect();
+        look
     }
 
     fn extent(&self, index: Index) -> Option<LostExtent> {
@@ -127,6 +138,12 @@ impl Repair {
 impl Repairs {
     pub fn len(&self) -> usize {
         self.by_replica.len()
+    }
+
+    /// The number of a new round of questions. No other of this process has it.
+    pub fn next_round(&mut self) -> u32 {
+        self.rounds = self.rounds.wrapping_add(1);
+        self.rounds
     }
 
     pub fn inconsistent(&self) -> usize {
@@ -160,7 +177,7 @@ impl Repairs {
         PgReport {
             pg: identity.pg,
             replica: identity.replica,
-            term: repair.map_or(types::Term(0), |r| r.recovered.hard_state.term),
+            term: repair.map_or(Term(0), |r| r.recovered.hard_state.term),
             applied: repair.map_or(Index(0), |r| r.recovered.checkpoint.index),
             quarantined: false,
             repairing: true,
@@ -189,7 +206,8 @@ impl Osd {
         let identity = recovered.identity.clone();
         let (pg, replica, lost) = (identity.pg, identity.replica, recovered.lost.len());
         tracing::warn!(%pg, %replica, lost, "payloads of log entries are damaged: they are fetched from peers");
-        self.repairs.by_replica.insert(replica, Repair::new(recovered));
+        let round = self.repairs.next_round();
+        self.repairs.by_replica.insert(replica, Repair::new(recovered, round));
         self.pgs.insert(identity, State::Repairing);
     }
 
@@ -207,48 +225,14 @@ impl Osd {
 
     fn step_repair(&mut self, replica: ReplicaId) {
         let (now, bus) = (self.now, &self.bus);
-        let Some(repair) = self.repairs.by_replica.get_mut(&replica) else { return };
+        let Repairs { by_replica, rounds, .. } = &mut self.repairs;
+        let Some(repair) = by_replica.get_mut(&replica) else { return };
         let was = (repair.inconsistent.clone(), repair.behind);
-        repair.inconsistent.clear();
-        (repair.behind, repair.next_at) = (false, now + AGAIN);
-        let mut questions = Vec::new();
-        let mut asked = 0;
-        let mut void = None;
-        let mut behind = None;
-        for (index, missing) in &repair.missing {
-            let waits = missing.asked.is_some_and(|(_, until)| now < until);
-            match repair.judge(missing) {
-                _ if waits => asked += 1,
-                Verdict::Ask if asked < ASKED_MAX => {
-                    let Some(to) = repair.next_to_ask(missing, |osd| bus.link_to(osd).is_some()) else { continue };
-                    questions.push((*index, missing.lost.term, to));
-                    asked += 1;
-                }
-                Verdict::Ask => {}
-                Verdict::Void => {
-                    void = Some(*index);
-                    break;
-                }
-                Verdict::Behind => {
-                    repair.behind = true;
-                    if repair.missing.first_key_value().is_some_and(|(first, _)| first == index) {
-                        behind = Some(*index);
-                        break;
-                    }
-                }
-                Verdict::Inconsistent if repair.inconsistent.len() < LOST_REPORTED_MAX => {
-                    let extent = repair.extent(*index);
-                    repair.inconsistent.extend(extent);
-                }
-                Verdict::Inconsistent => {}
-            }
-        }
-        if asked > 0 {
-            repair.next_at = now + ANSWER_MAX;
-        }
-        for (index, _, (to, _)) in &questions {
-            repair.missing.get_mut(index).expect("listed above").asked = Some((*to, now + ANSWER_MAX));
-        }
+        let next_round = || {
+            *rounds = rounds.wrapping_add(1);
+            *rounds
+        };
+        let look = repair.look(now, next_round, |osd| bus.link_to(osd).is_some());
         let identity = repair.recovered.identity.clone();
         if was != (repair.inconsistent.clone(), repair.behind) {
             let (pg, lost, behind) = (identity.pg, &repair.inconsistent, repair.behind);
@@ -256,13 +240,13 @@ impl Osd {
             tracing::error!(%pg, %replica, extents, behind, "no good copy of damaged log entries is in any log");
             self.meta.report_soon(now);
         }
-        for (index, term, (to, osd)) in questions {
-            self.send_repair(osd, &identity, to, RepairBody::Fetch { index, term });
+        for (index, term, round, (to, osd)) in look.questions {
+            self.send_repair(osd, &identity, to, round, RepairBody::Fetch { index, term });
         }
-        if let Some(from) = void {
+        if let Some(from) = look.void {
             self.cut_void(replica, from);
         }
-        if let Some(from) = behind {
+        if let Some(from) = look.behind {
             // It is committed, and in no log any more: what it did is at home elsewhere, and is streamed (R12).
             self.engine.cut_back(replica, from);
         }
@@ -307,10 +291,17 @@ impl Osd {
         self.meta.report_soon(self.now);
     }
 
-    pub(crate) fn send_repair(&mut self, osd: OsdId, identity: &ReplicaIdentity, to: ReplicaId, body: RepairBody) {
+    pub(crate) fn send_repair(
+        &mut self,
+        osd: OsdId,
+        identity: &ReplicaIdentity,
+        to: ReplicaId,
+        round: u32,
+        body: RepairBody,
+    ) {
         let (pg, from, lineage) = (identity.pg, identity.replica, identity.lineage);
         if let Some(link) = self.bus.link_to(osd) {
-            self.bus.send(link, Message::Repair(RepairMsg { pg, from, to, lineage, body }));
+            self.bus.send(link, Message::Repair(RepairMsg { pg, from, to, lineage, round, body }));
         }
     }
 
@@ -325,24 +316,24 @@ impl Osd {
         }
         match msg.body {
             RepairBody::Fetch { .. } if self.bus.queued_bytes(link) > ANSWERS_MAX => {}
-            RepairBody::Fetch { index, term } => self.answer_fetch(slot, from, msg.from, (index, term)),
+            RepairBody::Fetch { index, term } => self.answer_fetch(slot, from, (msg.from, msg.round), (index, term)),
             RepairBody::Payload { index, start, crcs, payload, .. } => {
                 let crcs = Crcs { start, values: crcs };
-                let lost = Lost { index, term: types::Term(0), len_bytes: payload.len() as u32, crcs };
+                let lost = Lost { index, term: Term(0), len_bytes: payload.len() as u32, crcs };
                 if !lost.is(&payload) {
                     tracing::warn!(%from, "closing the connection of a peer that sent bad bytes");
                     return self.bus.disconnect(link, "a payload for a repair fails its checksum");
                 }
                 self.take_payload(msg.to, msg.from, index, payload);
             }
-            RepairBody::Doubt { index, term } => self.answer_doubt(slot, from, msg.from, (term, index)),
+            RepairBody::Doubt { index, term } => self.answer_doubt(slot, from, (msg.from, msg.round), (term, index)),
             RepairBody::Standing { index, term, current } => self.take_standing(link, &msg, current, (term, index)),
-            RepairBody::Lack { .. } if self.doubts.is_asking(msg.to) => self.take_unsure(msg.to, msg.from),
-            RepairBody::Lack { index, why, .. } => self.take_lack(msg.to, msg.from, index, why),
+            RepairBody::Lack { .. } if self.doubts.is_asking(msg.to) => self.take_unsure(msg.to, msg.from, msg.round),
+            RepairBody::Lack { index, why, .. } => self.take_lack(&msg, index, why),
         }
     }
 
-    fn answer_fetch(&mut self, slot: usize, from: OsdId, asker: ReplicaId, (index, term): (Index, types::Term)) {
+    fn answer_fetch(&mut self, slot: usize, from: OsdId, asked: (ReplicaId, u32), (index, term): (Index, Term)) {
         let held = self.pgs.get(slot);
         let (identity, replica) = (held.identity.clone(), held.identity.replica);
         let lack = |why| RepairBody::Lack { index, term, why };
@@ -356,7 +347,7 @@ impl Osd {
             Holding::Freed if sound => lack(Lack::Freed),
             _ => lack(Lack::Unsure),
         };
-        self.send_repair(from, &identity, asker, body);
+        self.send_repair(from, &identity, asked.0, asked.1, body);
     }
 
     /// A peer's payload: taken when it is what the replica's own record says.
@@ -378,17 +369,11 @@ impl Osd {
         repair.next_at = now;
     }
 
-    fn take_lack(&mut self, replica: ReplicaId, from: ReplicaId, index: Index, why: Lack) {
-        let now = self.now;
-        let Some(repair) = self.repairs.by_replica.get_mut(&replica) else { return };
+    fn take_lack(&mut self, msg: &RepairMsg, index: Index, why: Lack) {
+        let Some(repair) = self.repairs.by_replica.get_mut(&msg.to) else { return };
         let Some(missing) = repair.missing.get_mut(&index) else { return };
-        if missing.asked.is_none_or(|(asked, _)| asked != from) {
-            return;
-        }
-        if why != Lack::Unsure {
-            missing.said.insert(from, why);
-            missing.asked = None;
-            repair.next_at = now;
+        if missing.take_lack(msg.from, msg.round, why) && why != Lack::Unsure {
+            repair.next_at = self.now;
         }
     }
 }

@@ -269,6 +269,8 @@ pub struct RepairMsg {
     pub to: ReplicaId,
     /// Of the PG, as the sender was born into it (R4).
     pub lineage: u64,
+    /// Chosen by the one who asks; comes back in the answer, which is as old as the question at most.
+    pub round: u32,
     pub body: RepairBody,
 }
 

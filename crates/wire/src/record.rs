@@ -99,7 +99,7 @@ records! {
     /// zero.
     RepairRecord 64 {
         pg: PgRecord, from: U64, to: U64, lineage: U64, index: U64, term: U64,
-        payload_len: U32, start: U32, body: u8, why: u8, reserved: [u8; 6],
+        payload_len: U32, start: U32, body: u8, why: u8, reserved: [u8; 2], round: U32,
     }
 
     /// All bodies of a repair. `applied` and `has_crc` speak of what is asked for. A field that a body does not use

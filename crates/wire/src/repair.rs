@@ -29,6 +29,7 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &RepairMsg, bufs: &mut Vec
         from: U64::new(msg.from.0),
         to: U64::new(msg.to.0),
         lineage: U64::new(msg.lineage),
+        round: U32::new(msg.round),
         ..RepairRecord::default()
     };
     let (RepairBody::Fetch { index, term }
@@ -68,7 +69,7 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &RepairMsg, bufs: &mut Vec
 
 pub(crate) fn read(input: &mut Input<'_>) -> Result<RepairMsg, WireError> {
     let r: RepairRecord = input.take("repair")?;
-    zero("repair", r.reserved == [0; 6])?;
+    zero("repair", r.reserved == [0; 2])?;
     let (index, term) = (Index(r.index.get()), Term(r.term.get()));
     let (start, len) = (r.start.get(), r.payload_len.get() as usize);
     use repair_body as b;
@@ -96,5 +97,5 @@ pub(crate) fn read(input: &mut Input<'_>) -> Result<RepairMsg, WireError> {
         other => return Err(WireError::Value { what: "a repair's body", value: other.into() }),
     };
     let (from, to) = (ReplicaId(r.from.get()), ReplicaId(r.to.get()));
-    Ok(RepairMsg { pg: pg_id(r.pg), from, to, lineage: r.lineage.get(), body })
+    Ok(RepairMsg { pg: pg_id(r.pg), from, to, lineage: r.lineage.get(), round: r.round.get(), body })
 }

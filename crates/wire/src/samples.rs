@@ -225,7 +225,7 @@ pub fn repair(rng: &mut Rng) -> RepairMsg {
         _ => RepairBody::Lack { index, term, why: Lack::from_u8(rng.between(1, 4) as u8).expect("a known reason") },
     };
     let (from, to) = (ReplicaId(number(rng)), ReplicaId(number(rng)));
-    RepairMsg { pg: pg(rng), from, to, lineage: number(rng), body }
+    RepairMsg { pg: pg(rng), from, to, lineage: number(rng), round: rng.next_u64() as u32, body }
 }
 
 pub fn mend(rng: &mut Rng) -> MendMsg {

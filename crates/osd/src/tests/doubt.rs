@@ -48,12 +48,12 @@ fn the_only_replica_of_a_pg_is_not_made_again_on_a_store_whose_log_has_lost_reco
 }
 
 /// A page of the log begins a batch.
-fn is_header(page: &[u8]) -> bool {
+pub(super) fn is_header(page: &[u8]) -> bool {
     page.starts_with(b"BSLTBTCH")
 }
 
 /// Damages what `which` chooses (by its first bytes) of the pages in a part of OSD `i`'s log.
-fn spoil_log(rig: &Rig, i: usize, part: std::ops::Range<u64>, which: impl Fn(&[u8]) -> bool) {
+pub(super) fn spoil_log(rig: &Rig, i: usize, part: std::ops::Range<u64>, which: impl Fn(&[u8]) -> bool) {
     let image = rig.world.disk_image(rig.node(i), "device");
     let log = 1 << 20;
     for page in (log + part.start..log + part.end).step_by(4096) {

@@ -1,4 +1,4 @@
-//! Three OSDs in one simulated world. A test is meta and client at once: it names the PGs, attaches a volume,
+//! A few OSDs in one simulated world. A test is meta and client at once: it names the PGs, attaches a volume,
 //! hands requests in at the leader and looks at what the OSDs then hold.
 //!
 //! Invariant: one seed decides everything; time passes only in [`Rig::run`] and [`Rig::until`].
@@ -61,8 +61,8 @@ fn spec() -> DiskSpec {
 }
 
 impl Rig {
-    /// Three OSDs on devices of 1 GiB, each with a log of so many MiB.
-    pub fn new(seed: u64, log_mib: [u64; 3]) -> Rig {
+    /// OSDs on devices of 1 GiB, each with a log of so many MiB.
+    pub fn new<const N: usize>(seed: u64, log_mib: [u64; N]) -> Rig {
         let world = World::new(seed);
         let machines = log_mib.iter().enumerate().map(|(i, log_mib)| Machine {
             node: format_machine(&world, i, *log_mib),
@@ -71,8 +71,13 @@ impl Rig {
         });
         let machines = machines.collect();
         let mut rig = Rig { world, machines, next_seq: BTreeMap::new(), next_id: 0 };
-        (0..3).for_each(|i| rig.start(i));
+        rig.all().for_each(|i| rig.start(i));
         rig
+    }
+
+    /// Every OSD, running or not.
+    pub fn all(&self) -> std::ops::Range<usize> {
+        0..self.machines.len()
     }
 
     pub fn start(&mut self, i: usize) {
@@ -98,7 +103,7 @@ impl Rig {
         let seed = env.random();
         machine.running = Some((Osd::new(config, disk, &Registry::default(), seed), env));
         self.turn(i);
-        let addrs = (0..3).map(|n| OsdAddr { osd: OsdId(n as u32 + 1), addr: addr_of(n) }).collect();
+        let addrs = self.all().map(|n| OsdAddr { osd: OsdId(n as u32 + 1), addr: addr_of(n) }).collect();
         self.tell(i, OsdDown::Welcome { map_epoch: EPOCH, osds: addrs });
     }
 
@@ -127,6 +132,14 @@ impl Rig {
     pub fn kill(&mut self, i: usize) {
         self.world.crash(self.machines[i].node);
         self.machines[i].running = None;
+    }
+
+    /// Bytes between the two are held, or go on.
+    pub fn cut(&self, a: usize, b: usize, cut: bool) {
+        match cut {
+            true => self.world.partition(self.node(a), self.node(b), env::sim::Cut::Both),
+            false => self.world.heal(self.node(a), self.node(b)),
+        }
     }
 
     pub fn node(&self, i: usize) -> NodeId {
@@ -189,14 +202,15 @@ impl Rig {
         Duration::from_nanos(self.world.now().since(begun).as_nanos() as u64)
     }
 
-    /// PGs 0 to `count`, three replicas each, led and attached.
+    /// PGs 0 to `count`, a replica on each OSD, led and attached.
     pub fn make_pgs(&mut self, count: u32) {
-        self.until(LONG, "all serve", |rig| (0..3).all(|i| *rig.osd(i).phase() == Phase::Running));
+        self.until(LONG, "all serve", |rig| rig.all().all(|i| *rig.osd(i).phase() == Phase::Running));
         for n in 0..count {
-            let member = |i: u64| Member { replica: ReplicaId(u64::from(n) * 3 + i + 1), osd: OsdId(i as u32 + 1) };
-            let members = (0..3).map(member).collect();
+            let size = self.machines.len() as u64;
+            let member = |i: u64| Member { replica: ReplicaId(u64::from(n) * size + i + 1), osd: OsdId(i as u32 + 1) };
+            let members = (0..size).map(member).collect();
             let map = PgMap { pg: pg(n), lineage: 1, conf_epoch: EPOCH, members };
-            (0..3).for_each(|i| self.tell(i, OsdDown::EnsurePg(map.clone())));
+            self.all().for_each(|i| self.tell(i, OsdDown::EnsurePg(map.clone())));
         }
         for n in 0..count {
             let leader = self.leader(pg(n));
@@ -210,7 +224,7 @@ impl Rig {
     pub fn leader(&mut self, pg: PgId) -> usize {
         let mut found = None;
         self.until(LONG, "somebody leads", |rig| {
-            found = (0..3).find(|i| rig.is_up(*i) && rig.serves(*i, pg));
+            found = rig.all().find(|i| rig.is_up(*i) && rig.serves(*i, pg));
             found.is_some()
         });
         found.expect("it was waited for")
@@ -292,15 +306,18 @@ impl Rig {
         (metrics.writes.get(), metrics.refused.get())
     }
 
-    /// Whether all three replicas have applied the same, and their leader sees nobody behind.
+    /// Whether all replicas have applied the same, and their leader sees nobody behind.
     pub fn is_whole(&mut self, pg: PgId) -> bool {
         let running = self.machines.iter().filter_map(|m| m.running.as_ref());
         let report = |osd: &Osd| osd.reports_for_tools().into_iter().find(|r| r.pg == pg);
         let reports: Vec<_> = running.filter_map(|(osd, _)| report(osd)).collect();
         let applied = reports.first().map(|r| r.applied);
-        reports.len() == 3
+        reports.len() == self.machines.len()
             && reports.iter().all(|r| Some(r.applied) == applied)
-            && reports.iter().filter_map(|r| r.leading.as_ref()).any(|lead| lead.followers_in_sync == 2)
+            && reports
+                .iter()
+                .filter_map(|r| r.leading.as_ref())
+                .any(|lead| usize::from(lead.followers_in_sync) + 1 == self.machines.len())
     }
 }
 
