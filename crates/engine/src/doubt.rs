@@ -7,15 +7,43 @@
 
 use crate::api::EngineEvent;
 use crate::engine::{Engine, State};
-use crate::log::Work;
-use crate::replica::Doubt;
+use crate::log::{Done, Kept, RESERVED, ReplicaLog, Work};
+use crate::replica::{Doubt, Replaced};
+use std::collections::VecDeque;
 use types::store::{HardState, Persist};
-use types::{Index, ReplicaId};
+use types::{Index, ReplicaId, Term};
 
 impl Engine {
     /// Whether [`Engine::follow_in_doubt`] may be called now: a replica that lost its home waits for the end of a round.
     pub fn may_follow_in_doubt(&self, replica: ReplicaId) -> bool {
         self.is_round_idle() || self.replicas.get(&replica).is_none_or(|r| !r.homeless)
+    }
+
+    /// The replica cannot go on from what it has: its peers are to bring all of it back, and it waits to follow from
+    /// nothing. Until it follows, log and home stay as they are, and a restart finds it as it was. Gives what it will
+    /// follow with; `None`: not now, while a round runs or its contents are replaced.
+    pub fn begin_anew(&mut self, replica: ReplicaId) -> Option<HardState> {
+        let idle = self.is_round_idle();
+        let r = self.replicas.get_mut(&replica).filter(|r| idle && r.damage.is_none() && !r.installing)?;
+        (r.doubt, r.homeless) = (Doubt::Waiting, true);
+        r.bad.clear();
+        let hard_state = HardState { commit: Index(0), ..r.hard_state };
+        self.drop_overlay(replica);
+        self.unstage(replica);
+        // Its group is gone: what that wanted to write is void, and the next one must not take its news for its own.
+        let news = |id: ReplicaId| id == replica;
+        self.events.retain(|event| !matches!(event, EngineEvent::Persisted { replica, .. } if news(*replica)));
+        let log = self.log.as_mut().expect("a running engine has a log");
+        log.set_aside(replica);
+        if let Some(batch) = &mut log.in_flight {
+            batch.done.retain(|done| !matches!(done, Done::Persisted { replica, .. } if news(*replica)));
+        }
+        Some(hard_state)
+    }
+
+    /// Whether the log has no room left but for what must not wait.
+    pub fn is_log_full(&self) -> bool {
+        self.log.as_ref().is_some_and(|log| log.ring.free() <= RESERVED)
     }
 
     /// The peers are known: a group of the replica may follow, from this hard state. [`crate::EngineEvent::Persisted`] of
@@ -26,6 +54,10 @@ impl Engine {
     pub fn follow_in_doubt(&mut self, replica: ReplicaId, hard_state: HardState) {
         let Some(r) = self.replicas.get_mut(&replica).filter(|_| matches!(self.state, State::Running)) else { return };
         assert!(r.doubt == Doubt::Waiting && r.damage.is_none(), "{replica} is {:?}", r.doubt);
+        if r.homeless && (r.applied, r.checkpoint.0) != (Index(0), Index(0)) {
+            self.forget_all(replica);
+        }
+        let r = self.replicas.get_mut(&replica).expect("it was just there");
         assert!(hard_state.term >= r.hard_state.term && hard_state.commit == r.hard_state.commit, "it forgets a term");
         r.doubt = Doubt::Following;
         if std::mem::take(&mut r.homeless) {
@@ -43,6 +75,26 @@ impl Engine {
         if std::mem::replace(&mut r.doubt, Doubt::None) == Doubt::Following {
             self.queue(Work::Sure { replica });
         }
+    }
+
+    /// Nothing of the replica counts any more but its term and vote. What its log holds is needed until the record that
+    /// says so is durable.
+    pub(crate) fn forget_all(&mut self, replica: ReplicaId) {
+        let r = self.replicas.get_mut(&replica).expect("the caller saw it");
+        // What work that was given up was to replace goes with the rest.
+        let waiting = r.replaced.iter().position(|replaced| !replaced.begun).unwrap_or(r.replaced.len());
+        let mut entries: VecDeque<Kept> = r.replaced.split_off(waiting).into_iter().flat_map(|r| r.entries).collect();
+        entries.append(&mut r.log.truncate(r.log.first()));
+        let replaces = !entries.is_empty();
+        if replaces {
+            r.replaced.push_back(Replaced { entries, begun: false });
+        }
+        r.log = ReplicaLog::new(Index(1));
+        r.lost.clear();
+        (r.checkpoint, r.applied) = ((Index(0), Term(0)), Index(0));
+        r.hard_state.commit = Index(0);
+        r.written_hard_state = r.hard_state;
+        self.queue(Work::Doubt { replica, last: Index(0), hole: false, replaces });
     }
 
     /// The replica takes no part, and entry `from` of its log and what follows it cannot stay: nobody has it any more,

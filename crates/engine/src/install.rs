@@ -184,7 +184,7 @@ impl Reset {
 
 impl crate::log::Log {
     /// Takes what the group of this replica wants to write out of the queue, in its order.
-    fn set_aside(&mut self, id: ReplicaId) -> Vec<Work> {
+    pub(crate) fn set_aside(&mut self, id: ReplicaId) -> Vec<Work> {
         let of = |work: &Work| matches!(work, Work::Persist { replica, .. } if *replica == id);
         let (aside, rest): (VecDeque<_>, _) = std::mem::take(&mut self.pending).into_iter().partition(of);
         self.pending = rest;

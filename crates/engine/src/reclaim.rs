@@ -91,6 +91,8 @@ impl Engine {
             tracing::warn!(%replica, %from, "the log is full: it lets go of a replica that is being repaired or in doubt");
             match r.identity.members.len() {
                 0 | 1 => self.mark_damaged(replica, "its log was to be repaired, and had to make room".to_owned()),
+                // It is to begin from nothing anyway.
+                _ if r.homeless => self.forget_all(replica),
                 _ => self.cut_back(replica, from),
             }
         }

@@ -118,6 +118,15 @@ impl Osd {
         self.with_slot(read.slot, true, |group, now, actions| group.handle_read_done(now, read.read, result, actions));
     }
 
+    /// Reads that an earlier group of this replica asked for are nobody's: the next one counts its own from the start.
+    pub(crate) fn disown_reads(&mut self, replica: ReplicaId) {
+        let own = [crate::tools::TOOL, crate::digest::DIGEST, crate::stream::STREAM, crate::mend::MEND];
+        for (_, read) in self.reads.iter_mut().filter(|(_, r)| r.replica == replica && !own.contains(&r.read)) {
+            read.slot = usize::MAX;
+        }
+        self.mends.disown(replica);
+    }
+
     fn answer_extents(&mut self, slot: usize, read: u64, chunk: ChunkKey, range: SectorRange) {
         let replica = self.pgs.get(slot).identity.replica;
         let runs = self.engine.extents(replica, chunk, range);

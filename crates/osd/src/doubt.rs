@@ -170,6 +170,33 @@ impl Osd {
         self.doubts.asking.insert(replica, asking);
     }
 
+    /// A replica cannot go on from what its device gives back, and its peers can: it leaves its office and waits to follow
+    /// them from nothing. What it has stays until they have told how far they are. False when it is not possible now.
+    pub(crate) fn begin_anew(&mut self, replica: ReplicaId, reason: &str) -> bool {
+        let Some(slot) = self.pgs.by_replica(replica) else { return false };
+        let Some(hard_state) = self.engine.begin_anew(replica) else { return false };
+        let identity = self.pgs.get(slot).identity.clone();
+        tracing::error!(pg = %identity.pg, %replica, reason, "the replica cannot go on from what it has: it begins anew");
+        self.with_slot(slot, false, |group, _, actions| group.end(reason.to_owned(), actions));
+        self.doubts.forget(replica);
+        self.pgs.get_mut(slot).state = State::Repairing;
+        let checkpoint = crate::control::fresh_state(&identity);
+        let before = (checkpoint.index, checkpoint.term);
+        let (entries, lost) = (Vec::new(), Vec::new());
+        self.begin_doubt(Recovered {
+            identity,
+            hard_state,
+            checkpoint,
+            before,
+            entries,
+            lost,
+            in_doubt: true,
+            damage: None,
+        });
+        self.meta.report_soon(self.now);
+        true
+    }
+
     /// Asks who has not answered.
     pub(crate) fn step_doubts(&mut self) {
         if self.doubts.next_deadline() > self.now {

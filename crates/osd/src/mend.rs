@@ -36,8 +36,10 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 const ANSWER_MAX: Duration = Duration::from_millis(500);
 /// How long a client's read waits for its block before the PG is handed over.
 const READ_WAIT: Duration = Duration::from_millis(500);
-/// After this long without the block, a replica that needs it is damaged.
+/// After this long without the block, a replica that needs it cannot go on: it begins anew.
 const MEND_MAX: Duration = Duration::from_secs(30);
+/// The same while the log is full: nothing is appended then, and who has applied more cannot say what the block was here.
+const MEND_FULL_MAX: Duration = Duration::from_secs(5);
 
 type BlockKey = (ReplicaId, ChunkKey, u16);
 
@@ -101,6 +103,11 @@ impl Mends {
         self.bad.clear();
         self.held.clear();
         self.readings.clear();
+    }
+
+    /// Reads that its earlier group held are nobody's.
+    pub fn disown(&mut self, replica: ReplicaId) {
+        self.held.retain(|held| held.read.replica != replica);
     }
 
     /// What no member can read of this replica, as far as a report names it.
@@ -246,7 +253,14 @@ impl Osd {
             // Who is away may have it: the others may be the last that serve, and none of them is given up.
             bad.since = self.now;
         }
-        if self.now >= bad.since + MEND_MAX && bad.needed && !(bad.named && ask.expected.is_some()) {
+        let wait = if self.engine.is_log_full() { MEND_FULL_MAX } else { MEND_MAX };
+        if bad.needed && !bad.named && all_here && self.now >= bad.since + wait {
+            let reason = bad.reason.clone();
+            bad.next_at = self.now + PAUSE_MIN;
+            self.begin_anew(replica, &reason);
+            return;
+        }
+        if self.now >= bad.since + MEND_MAX && bad.needed && bad.named && ask.expected.is_none() {
             let reason = bad.reason.clone();
             self.mends.bad.remove(&key);
             return self.engine.mark_damaged(replica, reason);

@@ -2,7 +2,7 @@
 
 use super::damage::{config, damage_of, one_batch, seal, wrap_log};
 use super::rig::{Rig, chunks};
-use types::store::Effect;
+use types::store::{Effect, HardState};
 use types::{Index, ReplicaId, SectorRange};
 
 /// Both have a peer elsewhere.
@@ -83,4 +83,43 @@ fn a_crash_while_the_log_lets_go_of_a_replica_quarantines_nobody() {
         cut += u64::from(found.in_doubt);
     }
     assert!(cut > 0 && cut < 24, "some were in time to say so: {cut}");
+}
+
+#[test]
+fn who_begins_anew_keeps_all_that_it_has_until_it_follows_and_nothing_afterwards() {
+    let mut rig = new(11);
+    one_batch(&mut rig, R);
+    rig.commit(R, 1);
+    rig.round();
+    rig.settle();
+    one_batch(&mut rig, R);
+    one_batch(&mut rig, R);
+    // An append is on its way, and another waits: whoever asked for them is gone.
+    for _ in 0..2 {
+        let from = rig.groups[&R].last() + 1;
+        rig.append(R, from, vec![Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 8) }]);
+        rig.turn(0);
+    }
+    let begun = rig.engine.begin_anew(R).expect("no round runs");
+    assert_eq!(begun.commit, Index(0));
+    rig.settle();
+    assert_eq!(rig.groups[&R].durable, 3, "nobody hears of what the old group wanted");
+    let waits = rig.groups.remove(&R).expect("created");
+    rig.disk.power_cut();
+    rig.restart();
+    let found = &rig.recovered[0];
+    assert_eq!((&found.damage, found.in_doubt, found.checkpoint.index), (&None, false, Index(1)), "as it was");
+    assert!(found.entries.len() >= 3, "with all that it had acknowledged");
+    let term = waits.term.0 + 3;
+    rig.engine.begin_anew(R).expect("no round runs");
+    let hard_state = HardState { term: types::Term(term), vote: Some(R), commit: Index(0) };
+    rig.engine.follow_in_doubt(R, hard_state);
+    rig.settle();
+    assert_eq!(rig.engine.first_index(R), Index(1), "it begins before everything");
+    wrap_log(&mut rig, OTHER);
+    rig.disk.power_cut();
+    rig.restart();
+    let found = rig.recovered.iter().find(|r| r.identity.replica == R).expect("it is there");
+    assert_eq!((&found.damage, found.in_doubt, found.entries.len()), (&None, true, 0));
+    assert_eq!(found.hard_state.term, types::Term(term));
 }

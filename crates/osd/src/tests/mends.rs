@@ -80,3 +80,27 @@ fn a_block_that_is_bad_on_all_who_are_here_moves_no_leader_about_and_waits_for_w
     rig.until(ms(10_000), "it has a good copy", mended);
     rig.until(ms(5000), "it is whole", |rig| rig.is_whole(pg(0)));
 }
+
+#[test]
+fn a_replica_that_begins_anew_under_load_is_brought_back_whole_whether_it_led_or_followed() {
+    let mut rig = Rig::new(15, [16; 3]);
+    rig.make_pgs(1);
+    rig.lead_all(0, 1);
+    rig.fill(pg(0), 8);
+    rig.run(Duration::from_secs(15));
+    for i in [2, 0] {
+        (0..8).for_each(|n| rig.submit(pg(0), 0, n, 8));
+        let replica = rig.osd(i).reports_for_tools()[0].replica;
+        let began = rig.osd(i).begin_anew(replica, "for this test");
+        rig.turn(i);
+        assert!(began && rig.osd(i).reports_for_tools().is_empty(), "its group is gone");
+        rig.run(ms(50));
+        rig.until(LONG, "it is whole", |rig| rig.is_whole(pg(0)) && rig.osd(i).repairing().is_empty());
+        assert_eq!(rig.osd(i).quarantined(), []);
+        rig.write(pg(0), 0, 40, 8);
+    }
+    rig.run(Duration::from_secs(15));
+    rig.until(LONG, "all have it", |rig| rig.is_whole(pg(0)));
+    let digests: Vec<ToolAnswer> = (0..3).map(|i| digest(&mut rig, i)).collect();
+    assert!(digests.iter().all(|d| *d == digests[0]), "{digests:?}");
+}
