@@ -6,7 +6,7 @@ use types::control::{
     Attach, AttachRefusal, ClientAnswer, ClientAsk, LOST_REPORTED_MAX, LeadReport, LostExtent, MapView, Opened,
     OsdDown, OsdHeartbeat, OsdHello, OsdUp, PgReport, Refusal, SegmentPlace,
 };
-use types::limits::REPLICAS_MAX;
+use types::limits::{POISON_REASON_LEN_MAX, REPLICAS_MAX, VOLUME_LEN_MAX, clip};
 use types::map::{Member, OsdAddr, PgMap};
 use types::{
     ClusterId, Epoch, Incarnation, Index, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SegmentIndex, SessionId, Term,
@@ -36,6 +36,11 @@ pub(crate) fn addr(text: &str, what: &'static str) -> Result<SocketAddr, Malform
 
 pub(crate) fn uuid(bytes: &[u8], what: &'static str) -> Result<[u8; 16], Malformed> {
     bytes.try_into().map_err(|_| Malformed::Uuid(what))
+}
+
+/// OSD ids begin at 1: zero is nobody, and no peer is greeted by it.
+fn osd(value: u32, what: &'static str) -> Result<OsdId, Malformed> {
+    if value == 0 { Err(Malformed::Range(what)) } else { Ok(OsdId(value)) }
 }
 
 fn small(value: u32, what: &'static str) -> Result<u8, Malformed> {
@@ -79,12 +84,13 @@ impl TryFrom<pb::PgMap> for PgMap {
             return Err(Malformed::Range("members"));
         }
         let member = |m: &pb::Member| Member { replica: ReplicaId(m.replica), osd: OsdId(m.osd) };
-        Ok(PgMap {
-            pg: pg(map.pg)?,
-            lineage: map.lineage,
-            conf_epoch: Epoch(map.conf_epoch),
-            members: map.members.iter().map(member).collect(),
-        })
+        let members: Vec<Member> = map.members.iter().map(member).collect();
+        let twice = |(n, m): (usize, &Member)| members[..n].iter().any(|o| o.replica == m.replica || o.osd == m.osd);
+        let nobody = members.iter().any(|m| m.replica.0 == 0 || m.osd.0 == 0);
+        if members.iter().enumerate().any(twice) || nobody {
+            return Err(Malformed::Range("members"));
+        }
+        Ok(PgMap { pg: pg(map.pg)?, lineage: map.lineage, conf_epoch: Epoch(map.conf_epoch), members })
     }
 }
 
@@ -93,7 +99,7 @@ fn addrs_to(osds: &[OsdAddr]) -> Vec<pb::OsdAddr> {
 }
 
 fn addrs_from(osds: Vec<pb::OsdAddr>) -> Result<Vec<OsdAddr>, Malformed> {
-    osds.into_iter().map(|a| Ok(OsdAddr { osd: OsdId(a.osd), addr: addr(&a.addr, "addr")? })).collect()
+    osds.into_iter().map(|a| Ok(OsdAddr { osd: osd(a.osd, "osd")?, addr: addr(&a.addr, "addr")? })).collect()
 }
 
 fn maps_from(pgs: Vec<pb::PgMap>) -> Result<Vec<PgMap>, Malformed> {
@@ -135,7 +141,10 @@ impl TryFrom<pb::OsdUp> for OsdUp {
                 use pb::attached::Result as R;
                 let result = match need(attached.result, "result")? {
                     R::Done(_) => Ok(()),
-                    R::NotLeader(not) => Err(AttachRefusal::NotLeader { hint: not.hint.map(OsdId) }),
+                    R::NotLeader(not) => {
+                        let hint = not.hint.map(|hint| osd(hint, "hint")).transpose()?;
+                        Err(AttachRefusal::NotLeader { hint })
+                    }
                     R::StaleOrder(last) => Err(AttachRefusal::StaleOrder { last }),
                     R::Busy(_) => Err(AttachRefusal::Busy),
                 };
@@ -171,7 +180,7 @@ impl TryFrom<pb::OsdHello> for OsdHello {
         let replica = |r: pb::PgReplica| Ok((pg(r.pg)?, ReplicaId(r.replica)));
         Ok(OsdHello {
             cluster: ClusterId(uuid(&hello.cluster, "cluster")?),
-            osd: OsdId(hello.osd),
+            osd: osd(hello.osd, "osd")?,
             uuid: OsdUuid(uuid(&hello.uuid, "uuid")?),
             incarnation: Incarnation(hello.incarnation),
             addr: addr(&hello.addr, "addr")?,
@@ -256,9 +265,9 @@ impl TryFrom<pb::OsdHeartbeat> for OsdHeartbeat {
             used_bytes: beat.used_bytes,
             free_bytes: beat.free_bytes,
             full: beat.full,
-            poisoned: beat.poisoned,
+            poisoned: beat.poisoned.map(|reason| clip(&reason, POISON_REASON_LEN_MAX).to_owned()),
             pgs: beat.pgs.into_iter().map(report).collect::<Result<_, Malformed>>()?,
-            unreachable: beat.unreachable.into_iter().map(OsdId).collect(),
+            unreachable: beat.unreachable.into_iter().map(|id| osd(id, "unreachable")).collect::<Result<_, _>>()?,
         })
     }
 }
@@ -311,7 +320,7 @@ impl TryFrom<pb::OsdDown> for OsdDown {
                 };
                 OsdDown::Attach { pg: pg(a.pg)?, attach }
             }
-            Body::TransferLeader(t) => OsdDown::TransferLeader { pg: pg(t.pg)?, to: OsdId(t.to) },
+            Body::TransferLeader(t) => OsdDown::TransferLeader { pg: pg(t.pg)?, to: osd(t.to, "to")? },
             Body::Refused(r) => OsdDown::Refused { code: r.code, reason: r.reason },
         })
     }
@@ -361,6 +370,12 @@ impl TryFrom<pb::client_ask_request::Ask> for ClientAsk {
     }
 }
 
+/// The client keeps a slot for each segment, so it must not believe any length.
+fn volume_len(len_bytes: u64) -> Result<u64, Malformed> {
+    let sound = (1..=VOLUME_LEN_MAX).contains(&len_bytes) && len_bytes.is_multiple_of(types::SECTOR);
+    if sound { Ok(len_bytes) } else { Err(Malformed::Range("len_bytes")) }
+}
+
 fn places_to(segments: &[SegmentPlace]) -> Vec<pb::SegmentPlace> {
     segments.iter().map(|s| pb::SegmentPlace { segment: s.segment.0, pg: s.pg.map(Into::into) }).collect()
 }
@@ -385,7 +400,7 @@ impl TryFrom<pb::MapView> for MapView {
     type Error = Malformed;
 
     fn try_from(view: pb::MapView) -> Result<Self, Malformed> {
-        let leader = |l: pb::PgLeader| Ok((pg(l.pg)?, OsdId(l.osd)));
+        let leader = |l: pb::PgLeader| Ok((pg(l.pg)?, osd(l.osd, "leader")?));
         Ok(MapView {
             pgs: maps_from(view.pgs)?,
             leaders: view.leaders.into_iter().map(leader).collect::<Result<_, Malformed>>()?,
@@ -431,7 +446,7 @@ impl TryFrom<pb::ClientAskReply> for ClientAnswer {
                 volume: VolumeId(o.volume),
                 session: SessionId(o.session),
                 epoch: Epoch(o.epoch),
-                len_bytes: o.len_bytes,
+                len_bytes: volume_len(o.len_bytes)?,
                 write: o.write,
                 segments: places_from(&o.segments),
                 view: need(o.view, "view")?.try_into()?,

@@ -3,6 +3,7 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use types::limits::LOCATION_LEN_MAX;
 
 /// Replicated block storage: one binary for every role and every command.
 #[derive(Parser, Debug)]
@@ -158,6 +159,14 @@ pub enum Osd {
     Ls,
 }
 
+/// The name of a host, a rack or a zone.
+fn location(text: &str) -> Result<String, String> {
+    match text.len() <= LOCATION_LEN_MAX {
+        true => Ok(text.to_owned()),
+        false => Err(format!("{} bytes; at most {LOCATION_LEN_MAX} are kept", text.len())),
+    }
+}
+
 #[derive(Args, Debug)]
 pub struct OsdRun {
     /// The formatted device
@@ -173,13 +182,13 @@ pub struct OsdRun {
     #[arg(long)]
     pub http: Option<SocketAddr>,
     /// Failure domain: the machine
-    #[arg(long, default_value = "localhost", value_name = "NAME")]
+    #[arg(long, default_value = "localhost", value_name = "NAME", value_parser = location)]
     pub host: String,
     /// Failure domain: the rack
-    #[arg(long, default_value = "default", value_name = "NAME")]
+    #[arg(long, default_value = "default", value_name = "NAME", value_parser = location)]
     pub rack: String,
     /// Failure domain: the zone
-    #[arg(long, default_value = "default", value_name = "NAME")]
+    #[arg(long, default_value = "default", value_name = "NAME", value_parser = location)]
     pub zone: String,
     /// The device keeps its write cache on power loss: flush nothing. If that is not true, data is lost
     #[arg(long)]

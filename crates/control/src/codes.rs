@@ -32,6 +32,7 @@ pub const OSD_OTHER_LIFE: u32 = 2025;
 pub const WRONG_CLUSTER: u32 = 2026;
 pub const TOO_MANY: u32 = 2027;
 pub const OSD_EXISTS: u32 = 2028;
+pub const BAD_LOCATION: u32 = 2029;
 
 /// Every code with its texts.
 pub const REGISTRY: &[Code] = &[
@@ -99,6 +100,11 @@ pub const REGISTRY: &[Code] = &[
     },
     Code { code: TOO_MANY, what: "the request asks for too much at once", next: "split it" },
     Code { code: OSD_EXISTS, what: "this OSD uuid is registered", next: "format with a new uuid" },
+    Code {
+        code: BAD_LOCATION,
+        what: "the name of a host, a rack or a zone is too long",
+        next: "use at most 255 bytes each: `basalt osd run --host NAME --rack NAME --zone NAME`",
+    },
 ];
 
 /// The text about a code; `None` for one that is not ours.

@@ -10,9 +10,11 @@
 
 mod admin;
 mod canary;
+mod client_peer;
 pub mod corpus;
 pub mod drive;
 mod home;
+mod line;
 mod log;
 pub mod meter;
 mod mount;
@@ -25,6 +27,7 @@ mod source;
 mod store;
 mod store_model;
 mod text;
+mod volume_peer;
 mod wire_frame;
 
 pub use registry::{TARGETS, Target, find};

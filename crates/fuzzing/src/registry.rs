@@ -3,7 +3,8 @@
 //! The driver, libFuzzer and the tests come in with a name. Invariant: every decoder of the project is in it.
 
 use crate::{
-    Verdict, admin, canary, home, log, mount, nbd_door, osd_peer, raft_peers, store, store_model, text, wire_frame,
+    Verdict, admin, canary, client_peer, home, log, mount, nbd_door, osd_peer, raft_peers, store, store_model, text,
+    volume_peer, wire_frame,
 };
 use types::rng::Rng;
 
@@ -113,7 +114,16 @@ pub const TARGETS: &[Target] = &[
     decoder(target("text", "sizes, names, ids, addresses that users type", text::run), text::seed, as_it_is, 200),
     counted(300_000, target("raft_start", "what a disk gave back, before raft is built on it", raft_peers::start)),
     counted(15_000, target("raft_peer", "peers' messages to a group that votes, follows and leads", raft_peers::peer)),
-    target("osd_peer", "frames to a running OSD, from peers and clients", osd_peer::run),
+    counted(
+        1_500,
+        target(
+            "osd_peer",
+            "a running OSD among peers, clients and a meta that lie, on a failing device",
+            osd_peer::run,
+        ),
+    ),
+    counted(15_000, target("volume_peer", "what OSDs and meta say to the client side of a volume", volume_peer::run)),
+    counted(1_500, target("client_peer", "frames and meta's protobuf to a running client", client_peer::run)),
     counted(1_000, target("engine", "the engine against a model, on a failing disk", store_model::run)),
     canary("canary_panic", "panics", canary::panics),
     canary("canary_memory", "believes a length", canary::allocates),

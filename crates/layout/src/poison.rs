@@ -14,7 +14,7 @@ pub const POISON_AT: u64 = 8192;
 /// Bytes of the mark.
 pub const POISON_LEN: usize = 4096;
 /// Bytes of the reason that are kept.
-pub const REASON_MAX: usize = 512;
+pub const REASON_MAX: usize = types::limits::POISON_REASON_LEN_MAX;
 
 const MAGIC: [u8; 8] = *b"BSLTPOIS";
 const HEAD_LEN: usize = size_of::<Disk>();
@@ -40,8 +40,7 @@ fn crc_of(head: &[u8], reason: &[u8]) -> u32 {
 
 /// The page that says why the store `uuid` is poisoned; a long reason is cut.
 pub fn encode(uuid: OsdUuid, reason: &str) -> [u8; POISON_LEN] {
-    let end = (0..=reason.len().min(REASON_MAX)).rev().find(|at| reason.is_char_boundary(*at)).unwrap_or(0);
-    let reason = &reason.as_bytes()[..end];
+    let reason = types::limits::clip(reason, REASON_MAX).as_bytes();
     let reason_len = U16::new(reason.len() as u16);
     let mut disk = Disk { magic: MAGIC, uuid: uuid.0, reason_len, reserved: 0.into(), crc: 0.into() };
     disk.crc = crc_of(disk.as_bytes(), reason).into();

@@ -9,6 +9,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 use types::control::{Attach, AttachRefusal, OsdDown, OsdUp};
+use types::limits::{POISON_REASON_LEN_MAX, clip};
 use types::map::{OsdAddr, PgMap};
 use types::store::{DecisionState, HardState, Recovered, ReplicaIdentity};
 use types::{Index, OsdId, PgId, ReplicaId, Term, Time};
@@ -49,7 +50,7 @@ impl Meta {
     }
 
     pub(crate) fn poisoned(&mut self, now: Time, reason: String) {
-        self.poisoned = Some(reason);
+        self.poisoned = Some(clip(&reason, POISON_REASON_LEN_MAX).to_owned());
         self.report_soon(now);
     }
 
@@ -148,6 +149,13 @@ impl Osd {
             tracing::warn!(pg = %map.pg, "meta names this OSD for a PG that it is no member of");
             return;
         };
+        let other = self.pgs.by_replica(me.replica).filter(|key| self.pgs.get(*key).identity.pg != map.pg);
+        if let Some(key) = other {
+            let holds = self.pgs.get(key).identity.pg;
+            tracing::error!(pg = %map.pg, replica = %me.replica, %holds,
+                "meta names a replica of another PG: ids are never used twice");
+            return;
+        }
         let known = self.pgs.by_pg(map.pg).is_some() || self.engine.is_tombstone(me.replica);
         if known || !matches!(self.phase, Phase::Running) {
             return;

@@ -114,6 +114,5 @@ fn a_home_that_lost_pages_and_blocks_costs_no_replica_and_no_acknowledged_write(
         assert!(rotten.compared > 0);
         (hit, replicas) = (hit + rotten.hit, replicas + rotten.replicas);
     }
-    println!("{hit} pages of tables, {replicas} replicas");
     assert!(hit > 10 && replicas >= 4, "{hit} pages of tables lost, {replicas} replicas made whole");
 }

@@ -36,9 +36,31 @@ pub const VOLUME_LEN_MAX: u64 = 64 << 40;
 pub const REPLICAS_MAX: usize = 5;
 /// Most bytes of a name of a pool or volume.
 pub const NAME_LEN_MAX: usize = 63;
+/// Most bytes of the name of a host, a rack or a zone.
+pub const LOCATION_LEN_MAX: usize = 255;
+/// Bytes of the reason why a store is poisoned that are kept and told; a longer one is cut.
+pub const POISON_REASON_LEN_MAX: usize = 512;
+/// Bytes of the name of who holds a volume that are kept; a longer one is cut.
+pub const HOLDER_LEN_MAX: usize = 200;
+
+/// The longest beginning of `text` that has at most `len_max` bytes and ends between two characters.
+pub fn clip(text: &str, len_max: usize) -> &str {
+    let end = (0..=text.len().min(len_max)).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or(0)]
+}
 
 const _: () = assert!(CHUNK.is_multiple_of(PART_MAX));
 const _: () = assert!(PART_MAX as usize <= FRAME_PAYLOAD_MAX);
 const _: () = assert!(FRAME_PAYLOAD_MAX < FRAME_LEN_MAX);
 const _: () = assert!(FRAGMENTS_MAX * 4 + 128 <= DESCRIPTOR_MAX);
 const _: () = assert!(VOLUME_LEN_MAX / CHUNK <= u32::MAX as u64 && VOLUME_LEN_MAX.is_multiple_of(SEGMENT));
+
+#[cfg(test)]
+mod tests {
+    use super::clip;
+
+    #[test]
+    fn what_is_cut_keeps_whole_characters_within_so_many_bytes() {
+        assert_eq!([clip("zürich", 6), clip("zürich", 7), clip("ü", 1), clip("", 0)], ["züric", "zürich", "", ""]);
+    }
+}

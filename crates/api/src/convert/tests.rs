@@ -175,3 +175,40 @@ fn flipped_bits_and_torn_messages_never_panic() {
     }
     assert!(understood < 4000, "most of it is nonsense, and none of it is a panic");
 }
+
+#[test]
+fn a_volume_of_an_impossible_length_is_not_opened() {
+    let opened = |len_bytes| {
+        let cluster = ClusterId([1; 16]);
+        let (volume, session, epoch) = (VolumeId(1), SessionId(1), Epoch(1));
+        let (segments, view) = (Vec::new(), MapView::default());
+        let opened = Opened { cluster, volume, session, epoch, len_bytes, write: true, segments, view };
+        ClientAnswer::try_from(pb::ClientAskReply::from(ClientAnswer::Opened(opened)))
+    };
+    for len_bytes in [512, 1 << 30, VOLUME_LEN_MAX] {
+        assert!(opened(len_bytes).is_ok(), "{len_bytes}");
+    }
+    for len_bytes in [0, 511, (1 << 30) + 1, VOLUME_LEN_MAX + 512, u64::MAX] {
+        assert_eq!(opened(len_bytes), Err(Malformed::Range("len_bytes")), "{len_bytes}");
+    }
+}
+
+#[test]
+fn a_pg_that_names_a_replica_or_an_osd_twice_or_nobody_is_malformed() {
+    let read = |members: &[(u64, u32)]| {
+        let member = |(replica, osd): &(u64, u32)| Member { replica: ReplicaId(*replica), osd: OsdId(*osd) };
+        PgMap::try_from(pb::PgMap::from(&PgMap { members: members.iter().map(member).collect(), ..map() }))
+    };
+    assert!(read(&[(1, 1), (2, 2), (3, 3)]).is_ok());
+    for members in [&[(1, 1), (1, 2)][..], &[(1, 1), (2, 1)], &[(0, 1), (1, 2)], &[(1, 0), (2, 1)]] {
+        assert_eq!(read(members), Err(Malformed::Range("members")), "{members:?}");
+    }
+}
+
+#[test]
+fn the_reason_of_a_poison_is_cut_and_the_report_is_not_refused() {
+    let beat = OsdHeartbeat { poisoned: Some("ü".repeat(5000)), ..OsdHeartbeat::default() };
+    let carried = pb::OsdHeartbeat::from(beat);
+    let reason = OsdHeartbeat::try_from(carried).expect("it is taken").poisoned.expect("it is poisoned");
+    assert!(reason.len() == POISON_REASON_LEN_MAX && reason.starts_with("üü"), "{} bytes", reason.len());
+}

@@ -52,18 +52,64 @@ pub fn log_file(cluster: &Cluster, daemon: &Daemon) -> PathBuf {
     }
 }
 
-/// The daemon's pid, if it is alive. A pid that now belongs to another program does not count.
-pub fn pid(cluster: &Cluster, daemon: &Daemon) -> Option<u32> {
+/// How far a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    Running,
+    /// Nothing of it runs any more, but it may still hold its device and its ports.
+    Dying,
+    Gone,
+}
+
+/// Reads `/proc/PID/stat` and `/proc/PID/status`. A kill that has not been acted on yet is the end, too.
+fn life(stat: &str, status: &str) -> Life {
+    const PF_EXITING: u64 = 0x4;
+    const SIGKILL: u64 = 1 << (libc::SIGKILL - 1);
+    // The name before it may hold anything, brackets too.
+    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split_whitespace().collect();
+    let number = |n: usize| fields.get(n).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+    let (flags, threads) = (number(6), number(17));
+    match fields.first() {
+        None | Some(&"X") => return Life::Gone,
+        // Its first thread is over; the others may still be on their way.
+        Some(&"Z") if threads <= 1 => return Life::Gone,
+        Some(&"Z") => return Life::Dying,
+        Some(_) => {}
+    }
+    let pending = |line: &str| {
+        let mask = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
+        u64::from_str_radix(mask.trim(), 16).ok()
+    };
+    let killed = status.lines().filter_map(pending).any(|mask| mask & SIGKILL != 0);
+    if killed || flags & PF_EXITING != 0 { Life::Dying } else { Life::Running }
+}
+
+/// The process that the daemon's pid file names, and how far it is. One of another program is none.
+fn look(cluster: &Cluster, daemon: &Daemon) -> Option<(u32, Life)> {
     let text = std::fs::read_to_string(pid_file(cluster, daemon)).ok()?;
     let pid: u32 = text.trim().parse().ok()?;
+    let read = |what: &str| std::fs::read_to_string(format!("/proc/{pid}/{what}"));
     let mut line = Vec::new();
     File::open(format!("/proc/{pid}/cmdline")).ok()?.read_to_end(&mut line).ok()?;
-    let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let zombie = state.rsplit(") ").next().is_some_and(|s| s.starts_with('Z'));
     let ours = String::from_utf8_lossy(&line).split('\0').any(|w| w == cluster_mark(cluster));
-    // In the moment of its exec a process has no command line yet.
-    let starting = line.is_empty();
-    ((ours || starting) && !zombie).then_some(pid)
+    // In the moment of its exec a process has no command line yet, and at its end it has none any more.
+    let nameless = line.is_empty();
+    let life = life(&read("stat").ok()?, &read("status").ok()?);
+    (ours || nameless).then_some((pid, life)).filter(|(_, life)| *life != Life::Gone)
+}
+
+/// The daemon's pid, if it runs. One that is just being taken down does not.
+pub fn pid(cluster: &Cluster, daemon: &Daemon) -> Option<u32> {
+    look(cluster, daemon).filter(|(_, life)| *life == Life::Running).map(|(pid, _)| pid)
+}
+
+/// Waits until nothing is left of the daemon: no lock, no port.
+fn wait_gone(cluster: &Cluster, daemon: &Daemon) -> Result<(), ()> {
+    wait_until(STOP_MAX, || look(cluster, daemon).is_none())
+}
+
+fn does_not_end(daemon: &Daemon, pid: u32) -> UserError {
+    UserError::new(1004, format!("{} (pid {pid}) does not end", daemon.name()), "")
 }
 
 /// An argument that every daemon of the cluster carries, so that a pid is never mistaken.
@@ -71,8 +117,12 @@ fn cluster_mark(cluster: &Cluster) -> String {
     format!("--dev-mark={}", cluster.record.mark)
 }
 
-/// Starts a daemon in a session of its own; its output goes to its log.
+/// Starts a daemon in a session of its own; its output goes to its log. One of its name that is being taken down is
+/// waited for: it holds what this one needs.
 pub fn start(cluster: &Cluster, daemon: &Daemon, args: &[String]) -> Result<u32> {
+    if let Some((pid, Life::Dying)) = look(cluster, daemon) {
+        wait_gone(cluster, daemon).map_err(|()| does_not_end(daemon, pid))?;
+    }
     let log = log_file(cluster, daemon);
     std::fs::create_dir_all(log.parent().context("a log lies in a folder")?)?;
     let out = File::options().create(true).append(true).open(&log)?;
@@ -86,12 +136,13 @@ pub fn start(cluster: &Cluster, daemon: &Daemon, args: &[String]) -> Result<u32>
 
 /// Sends a signal and waits for the end. Gives whether the daemon was alive.
 pub fn stop(cluster: &Cluster, daemon: &Daemon, signal: Signal) -> Result<bool> {
-    let Some(pid) = pid(cluster, daemon) else { return Ok(false) };
-    send(pid, signal)?;
-    if wait_until(STOP_MAX, || self::pid(cluster, daemon).is_none()).is_err() {
+    let Some((pid, life)) = look(cluster, daemon) else { return Ok(false) };
+    if life == Life::Running {
+        send(pid, signal)?;
+    }
+    if wait_gone(cluster, daemon).is_err() {
         send(pid, Signal::Kill)?;
-        wait_until(STOP_MAX, || self::pid(cluster, daemon).is_none())
-            .map_err(|()| UserError::new(1004, format!("{} (pid {pid}) does not end", daemon.name()), ""))?;
+        wait_gone(cluster, daemon).map_err(|()| does_not_end(daemon, pid))?;
     }
     match std::fs::remove_file(pid_file(cluster, daemon)) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e.into()),
@@ -124,4 +175,41 @@ pub fn log_tail(cluster: &Cluster, daemon: &Daemon, lines: usize) -> String {
     let text = std::fs::read_to_string(log_file(cluster, daemon)).unwrap_or_default();
     let all: Vec<&str> = text.lines().collect();
     all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A line of `/proc/PID/stat` as far as it is read.
+    fn stat(state: char, flags: u64, threads: u64) -> String {
+        format!("7 (a ) Z b) {state} 1 7 7 0 -1 {flags} 0 0 0 0 0 0 0 0 20 0 {threads} 0 99")
+    }
+
+    #[test]
+    fn a_process_that_is_being_taken_down_does_not_run() {
+        let calm = "State:\tS (sleeping)\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000004000\n";
+        let killed = "State:\tR (running)\nSigPnd:\t0000000000000100\nShdPnd:\t0000000000000000\n";
+        assert_eq!(life(&stat('S', 0x0040_0040, 4), calm), Life::Running);
+        assert_eq!(life(&stat('D', 0x0040_0044, 4), calm), Life::Dying, "it exits");
+        assert_eq!(life(&stat('R', 0x0040_0040, 4), killed), Life::Dying, "the kill waits for it");
+        assert_eq!(life(&stat('Z', 0x0040_004c, 3), calm), Life::Dying, "its other threads have not ended");
+        assert_eq!(life(&stat('Z', 0x0040_004c, 1), calm), Life::Gone);
+        assert_eq!(life(&stat('X', 0, 1), calm), Life::Gone);
+        assert_eq!(life("", ""), Life::Gone);
+    }
+
+    #[test]
+    fn a_killed_process_that_nobody_has_waited_for_is_gone() {
+        let read = |pid: u32| {
+            let read = |what: &str| std::fs::read_to_string(format!("/proc/{pid}/{what}")).unwrap_or_default();
+            life(&read("stat"), &read("status"))
+        };
+        let mut child = Command::new("sleep").arg("1000").spawn().expect("sleep starts");
+        assert_eq!(read(child.id()), Life::Running);
+        child.kill().expect("it is ours");
+        assert_ne!(read(child.id()), Life::Running, "from the moment of the kill");
+        assert_eq!(wait_until(STOP_MAX, || read(child.id()) == Life::Gone), Ok(()));
+        child.wait().expect("it is ours");
+    }
 }

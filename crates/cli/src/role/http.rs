@@ -13,7 +13,7 @@ use axum::routing::get;
 use osd::{ToolAnswer, ToolAsk};
 use serde::Deserialize;
 use serde_json::json;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use telemetry::Registry;
 use tokio::runtime::Runtime;
 use types::{ChunkKey, Index, PgId, VolumeId};
@@ -24,8 +24,20 @@ struct Pages {
     tools: Counter,
 }
 
-/// Serves until the process ends. A port that is taken costs the endpoint, not the daemon.
-pub fn serve(runtime: &Runtime, addr: SocketAddr, registry: Registry, tools: Counter) {
+/// Listens, and says where. A port that is taken costs the endpoint, not the daemon.
+pub fn bind(addr: SocketAddr) -> Option<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind(addr).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        let addr = listener.local_addr()?;
+        Ok((listener, addr))
+    });
+    listener
+        .inspect_err(|error| tracing::warn!(%addr, %error, "no HTTP endpoint: neither metrics nor `pg verify`"))
+        .ok()
+}
+
+/// Serves until the process ends.
+pub fn serve(runtime: &Runtime, listener: TcpListener, addr: SocketAddr, registry: Registry, tools: Counter) {
     runtime.spawn(async move {
         let app = Router::new()
             .route("/metrics", get(metrics))
@@ -33,13 +45,9 @@ pub fn serve(runtime: &Runtime, addr: SocketAddr, registry: Registry, tools: Cou
             .route("/pg/{pg}", get(pg))
             .route("/pg/{pg}/digest", get(digest))
             .with_state(Pages { registry, tools });
-        match tokio::net::TcpListener::bind(addr).await {
-            Ok(listener) => {
-                if let Err(error) = axum::serve(listener, app).await {
-                    tracing::warn!(%addr, %error, "the HTTP endpoint stopped");
-                }
-            }
-            Err(error) => tracing::warn!(%addr, %error, "no HTTP endpoint: neither metrics nor `pg verify`"),
+        let served = async { axum::serve(tokio::net::TcpListener::from_std(listener)?, app).await };
+        if let Err(error) = served.await {
+            tracing::warn!(%addr, %error, "the HTTP endpoint stopped");
         }
     });
 }

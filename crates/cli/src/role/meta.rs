@@ -16,7 +16,7 @@ pub fn run(args: MetaArgs) -> Result<()> {
     } else {
         StoreConfig::Etcd(metastore::EtcdConfig::new(args.etcd.clone(), "/basalt"))
     };
-    let http = args.http.unwrap_or_else(|| SocketAddr::new(args.listen.ip(), args.listen.port() + 1));
+    let http = role::http_addr(args.listen, args.http)?;
     let config = MetaConfig { listen: args.listen, http: Some(http), advertise: args.advertise.clone(), store };
     let runtime = role::runtime()?;
     runtime.block_on(async {

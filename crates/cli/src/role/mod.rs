@@ -9,6 +9,7 @@ pub mod tools;
 
 use crate::errors::UserError;
 use anyhow::{Context, Result};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::runtime::Runtime;
@@ -27,6 +28,20 @@ pub fn runtime() -> Result<Runtime> {
 #[allow(clippy::disallowed_methods, reason = "a composition root is where wall time enters")]
 pub fn unix_now() -> std::time::Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
+}
+
+/// Where a daemon that listens at `listen` serves HTTP unless told: one port above. Port 0 is any free one, here too.
+///
+/// # Errors
+/// BSLT-1006 when there is no port above.
+pub fn http_addr(listen: SocketAddr, told: Option<SocketAddr>) -> Result<SocketAddr, UserError> {
+    let port = match listen.port() {
+        0 => Some(0),
+        port => port.checked_add(1),
+    };
+    let above = port.map(|port| SocketAddr::new(listen.ip(), port));
+    let what = || UserError::new(1006, format!("{listen} has no port above it for HTTP"), "give --http HOST:PORT");
+    told.or(above).ok_or_else(what)
 }
 
 /// Set when the process is asked to end.
@@ -76,4 +91,18 @@ pub fn env_error(error: env::EnvError) -> anyhow::Error {
         E::Ring(_) => (1006, "basalt explain 1010".to_owned()),
     };
     UserError::new(code, what, next).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::http_addr;
+
+    #[test]
+    fn http_is_served_one_port_above_and_at_any_port_where_any_was_asked_for() {
+        let addr = |text: &str| text.parse().expect("an address");
+        assert_eq!(http_addr(addr("10.0.0.1:7410"), None).expect("one above"), addr("10.0.0.1:7411"));
+        assert_eq!(http_addr(addr("127.0.0.1:0"), None).expect("any"), addr("127.0.0.1:0"), "not port 1");
+        assert_eq!(http_addr(addr("[::1]:65535"), Some(addr("[::1]:9"))).expect("as told"), addr("[::1]:9"));
+        assert_eq!(http_addr(addr("[::1]:65535"), None).expect_err("none above").code, 1006);
+    }
 }

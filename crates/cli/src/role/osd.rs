@@ -192,10 +192,13 @@ pub fn run(args: &OsdRun, metas: &[SocketAddr]) -> Result<()> {
             "--assume-plp: nothing is flushed; a power cut loses acknowledged writes unless the device has power-loss protection"
         );
     }
-    let config = config(args, &mut env, &disk)?;
+    let http = http::bind(role::http_addr(args.listen, args.http)?);
+    let config = OsdConfig { http: http.as_ref().map(|(_, addr)| *addr), ..config(args, &mut env, &disk)? };
     let registry = Registry::default();
     let (counter, mut desk) = tools::desk(env.waker());
-    http::serve(&runtime, http_addr(args), registry.clone(), counter);
+    if let Some((listener, addr)) = http {
+        http::serve(&runtime, listener, addr, registry.clone(), counter);
+    }
     let waker = env.waker();
     let stop = Stop::on_signal(&runtime, env.waker());
     let addrs = metas.iter().map(SocketAddr::to_string).collect();
@@ -223,11 +226,6 @@ pub fn run(args: &OsdRun, metas: &[SocketAddr]) -> Result<()> {
     Ok(())
 }
 
-/// Where metrics and tools are served.
-fn http_addr(args: &OsdRun) -> SocketAddr {
-    args.http.unwrap_or_else(|| SocketAddr::new(args.listen.ip(), args.listen.port() + 1))
-}
-
 fn config(args: &OsdRun, env: &mut RealEnv, disk: &DiskInfo) -> Result<OsdConfig> {
     let superblock = engine::read_superblock(env, disk).map_err(|e| format_error(&args.device, e))?;
     Ok(OsdConfig {
@@ -237,7 +235,7 @@ fn config(args: &OsdRun, env: &mut RealEnv, disk: &DiskInfo) -> Result<OsdConfig
         incarnation: Incarnation(role::unix_now().as_nanos() as u64),
         listen: NetAddr::Tcp(args.listen),
         advertise: args.advertise,
-        http: Some(http_addr(args)),
+        http: None,
         host: args.host.clone(),
         rack: args.rack.clone(),
         zone: args.zone.clone(),

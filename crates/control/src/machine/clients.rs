@@ -11,11 +11,9 @@ use std::time::Duration;
 use types::control::{
     ClientAnswer, ClientAsk, HOLDER_LEASE_MS, MapView, Opened, PGS_PER_ASK_MAX, Refusal, SegmentPlace,
 };
+use types::limits::{HOLDER_LEN_MAX, clip};
 use types::planted::{Bug, on};
 use types::{Epoch, OsdId, PgId, PoolId, SegmentIndex, SessionId, Time, VolumeId};
-
-/// Longest name of a holder that is kept.
-const HOLDER_MAX: usize = 200;
 
 /// An answer that waits for something to become true.
 pub(super) struct Wait {
@@ -78,7 +76,7 @@ impl Control {
         match req.ask {
             ClientAsk::Open { name, write, steal, holder } => {
                 let holder = Holder {
-                    name: holder.chars().take(HOLDER_MAX).collect(),
+                    name: clip(&holder, HOLDER_LEN_MAX).to_owned(),
                     address: req.address,
                     since_ms: now.wall_ms,
                     client: req.client,

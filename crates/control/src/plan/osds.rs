@@ -5,27 +5,27 @@ use crate::admin::OsdRegister;
 use crate::codes::{self, refuse};
 use crate::records::{OsdRecord, Poisoned, Record, Records, Write};
 use placement::WEIGHT_ONE;
-use types::control::OsdHello;
+use types::control::{OsdHello, Refusal};
+use types::limits::{LOCATION_LEN_MAX, POISON_REASON_LEN_MAX, clip};
 use types::{Epoch, Incarnation, OsdId};
 
-/// Longest host, rack or zone name, and longest reason that an OSD may give.
-const TEXT_MAX: usize = 255;
-
-fn clip(text: &str) -> String {
-    text.chars().take(TEXT_MAX).collect()
+/// What meta keeps of where an OSD stands has a limit, and what is longer is not another place.
+fn check_location(names: [&String; 3]) -> Result<(), Refusal> {
+    let long = ["host", "rack", "zone"].into_iter().zip(names).find(|(_, name)| name.len() > LOCATION_LEN_MAX);
+    let Some((what, name)) = long else { return Ok(()) };
+    let text = format!("the name of the {what} has {} bytes, more than {LOCATION_LEN_MAX}", name.len());
+    Err(refuse(codes::BAD_LOCATION, text))
 }
 
 /// Gives a device its OSD id; the same uuid gets the same id again.
 ///
 /// # Errors
-/// BSLT-2004 when a location is too long.
+/// BSLT-2029 when the name of a host, a rack or a zone is too long.
 pub fn osd_register(records: &Records, ask: &OsdRegister, wall_ms: u64) -> Plan<OsdId> {
     if let Some(known) = records.osds.values().find(|o| o.uuid == ask.uuid) {
         return Ok((Vec::new(), known.id));
     }
-    if [&ask.host, &ask.rack, &ask.zone].into_iter().any(|s| s.len() > TEXT_MAX) {
-        return Err(refuse(codes::BAD_REQUEST, format!("host, rack and zone have at most {TEXT_MAX} bytes")));
-    }
+    check_location([&ask.host, &ask.rack, &ask.zone])?;
     let mut counters = records.counters.clone();
     let id = OsdId(counters.next_osd);
     counters.next_osd += 1;
@@ -59,7 +59,7 @@ pub struct HelloPlan {
 ///
 /// # Errors
 /// BSLT-2026 for another cluster, BSLT-2024 and BSLT-2025 for an OSD that is not the one registered, or an
-/// older run of it.
+/// older run of it, BSLT-2029 when the name of its host, rack or zone is too long.
 pub fn osd_hello(records: &Records, hello: &OsdHello) -> Plan<HelloPlan> {
     if hello.cluster != records.cluster_id() {
         let ours = records.cluster_id();
@@ -79,14 +79,15 @@ pub fn osd_hello(records: &Records, hello: &OsdHello) -> Plan<HelloPlan> {
         let text = format!("a newer run of {} has already reported ({})", hello.osd, known.incarnation);
         return Err(refuse(codes::OSD_OTHER_LIFE, text));
     }
+    check_location([&hello.host, &hello.rack, &hello.zone])?;
     let mut new = known.clone();
     new.addr = Some(hello.addr);
     new.http = hello.http;
     new.capacity_bytes = hello.capacity_bytes;
     new.incarnation = hello.incarnation;
-    new.host = clip(&hello.host);
-    new.rack = clip(&hello.rack);
-    new.zone = clip(&hello.zone);
+    new.host = hello.host.clone();
+    new.rack = hello.rack.clone();
+    new.zone = hello.zone.clone();
     if new.poisoned.as_ref().is_some_and(|p| p.incarnation < hello.incarnation) {
         new.poisoned = None;
     }
@@ -109,7 +110,8 @@ pub fn osd_poisoned(records: &Records, osd: OsdId, reason: &str) -> Vec<Write> {
     if known.poisoned.as_ref().is_some_and(|p| p.incarnation == known.incarnation) {
         return Vec::new();
     }
-    let poisoned = Some(Poisoned { incarnation: known.incarnation, reason: clip(reason) });
+    let poisoned =
+        Some(Poisoned { incarnation: known.incarnation, reason: clip(reason, POISON_REASON_LEN_MAX).to_owned() });
     vec![Write::Put(Record::Osd(OsdRecord { poisoned, ..known.clone() }))]
 }
 
@@ -124,4 +126,66 @@ pub fn osd_set(records: &Records, osd: OsdId, is_in: Option<bool>, drain: Option
     let new = OsdRecord { is_in: is_in.unwrap_or(known.is_in), drain: drain.unwrap_or(known.drain), ..known.clone() };
     let writes = if new == *known { Vec::new() } else { vec![Write::Put(Record::Osd(new))] };
     Ok((writes, ()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::{ClusterRecord, StoredItem};
+    use types::{ClusterId, OsdUuid};
+
+    fn one_osd() -> Records {
+        let cluster = Record::Cluster(ClusterRecord { id: ClusterId([7; 16]), created_ms: 1 });
+        let item = |r: &Record| StoredItem { key: r.key().to_string(), value: r.encode(), version: 1 };
+        let empty = Records::load([item(&cluster)]).expect("it loads");
+        let (writes, _) = osd_register(&empty, &ask("h"), 5).expect("it is new");
+        let puts = writes.iter().filter_map(|w| if let Write::Put(r) = w { Some(item(r)) } else { None });
+        Records::load(std::iter::once(item(&cluster)).chain(puts)).expect("it loads")
+    }
+
+    fn ask(host: &str) -> OsdRegister {
+        let (rack, zone) = (String::new(), String::new());
+        OsdRegister { uuid: OsdUuid([1; 16]), host: host.to_owned(), rack, zone, capacity_bytes: 1 << 40 }
+    }
+
+    fn hello(host: String, rack: String, zone: String) -> OsdHello {
+        OsdHello {
+            cluster: ClusterId([7; 16]),
+            osd: OsdId(1),
+            uuid: OsdUuid([1; 16]),
+            incarnation: Incarnation(1),
+            addr: ([127, 0, 0, 1], 7400).into(),
+            http: None,
+            capacity_bytes: 1 << 40,
+            host,
+            rack,
+            zone,
+            replicas: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_location_that_is_too_long_is_refused_with_a_code_and_never_kept_in_part() {
+        let (most, long) = ("x".repeat(LOCATION_LEN_MAX), "x".repeat(LOCATION_LEN_MAX + 1));
+        let empty = Records::default();
+        assert!(osd_register(&empty, &ask(&most), 5).is_ok());
+        let refused = osd_register(&empty, &ask(&long), 5).expect_err("it is too long");
+        assert_eq!(refused.code, codes::BAD_LOCATION);
+        let text = "the name of the host has 256 bytes, more than 255; use at most 255 bytes each: ";
+        assert!(refused.message.starts_with(text), "{}", refused.message);
+        let records = one_osd();
+        let no = String::new;
+        assert!(osd_hello(&records, &hello(most.clone(), most.clone(), most)).is_ok());
+        for hello in [hello(long.clone(), no(), no()), hello(no(), long.clone(), no()), hello(no(), no(), long)] {
+            assert_eq!(osd_hello(&records, &hello).map(|_| ()).map_err(|r| r.code), Err(codes::BAD_LOCATION));
+        }
+    }
+
+    #[test]
+    fn the_reason_of_a_poison_is_kept_as_far_as_its_limit() {
+        let writes = osd_poisoned(&one_osd(), OsdId(1), &"ü".repeat(5000));
+        let [Write::Put(Record::Osd(record))] = &writes[..] else { panic!("{writes:?}") };
+        let reason = &record.poisoned.as_ref().expect("it is poisoned").reason;
+        assert_eq!(reason.len(), POISON_REASON_LEN_MAX);
+    }
 }

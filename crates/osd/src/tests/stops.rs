@@ -2,6 +2,8 @@
 
 use super::rig::{LONG, Rig, ms, pg};
 use types::control::OsdDown;
+use types::map::{Member, PgMap};
+use types::{Epoch, OsdId, ReplicaId};
 
 #[test]
 fn a_planned_end_hands_every_pg_over_before_a_promise_could_end() {
@@ -100,4 +102,20 @@ fn a_leader_goes_by_the_smallest_log_among_its_members() {
     // A quarter of 16 MiB for the one PG there; the leader's own share is four times that.
     assert!(most_uncommitted(true) <= 4 << 20);
     assert!(most_uncommitted(false) > 4 << 20, "it is the word of the echoes that holds it back");
+}
+
+#[test]
+fn a_replica_id_that_is_in_use_is_not_taken_for_another_pg() {
+    let mut rig = Rig::new(5, [16; 3]);
+    rig.make_pgs(1);
+    let wrong = PgMap {
+        pg: pg(9),
+        lineage: 1,
+        conf_epoch: Epoch(1),
+        members: (1..=3).map(|n| Member { replica: ReplicaId(n), osd: OsdId(n as u32) }).collect(),
+    };
+    rig.tell(0, OsdDown::EnsurePg(wrong));
+    rig.run(ms(100));
+    assert!(rig.osd(0).reports_for_tools().iter().all(|report| report.pg == pg(0)), "it has one PG");
+    rig.write(pg(0), 0, 0, 8);
 }

@@ -1,0 +1,274 @@
+//! What honest peers would answer, and how an answer becomes a lie.
+//!
+//! The two peers hold one log between them, as if they had acknowledged all of it. Invariant: an answer that is not
+//! twisted is one that a real member could give.
+
+use super::{CHUNK, PEERS, PG};
+use crate::source::Source;
+use crate::store_model::ids;
+use bytes::BytesMut;
+use group::descriptor::{Command, Stamp};
+use std::collections::BTreeMap;
+use types::control::Attach;
+use types::store::Crcs;
+use types::{Entry, EntryKind, Epoch, Index, IoBuf, ReplicaId, SectorRange, SessionId, Term, VolumeId, crc32c};
+use wire::{
+    Lack, ListingEcho, MendBody, MendMsg, Message, RaftKind, RaftMsg, RepairBody, RepairMsg, StreamBody, StreamMsg,
+};
+
+/// Entries that the peers keep; they lead no further.
+const ENTRIES_MAX: u64 = 200;
+
+#[derive(Default)]
+pub struct Peers {
+    pub term: Term,
+    log: BTreeMap<Index, Entry>,
+    commit: Index,
+}
+
+fn head(from: ReplicaId, term: Term, kind: RaftKind) -> RaftMsg {
+    RaftMsg {
+        pg: PG,
+        from,
+        to: ReplicaId(ids().1.0.into()),
+        term,
+        kind,
+        log_term: Term(0),
+        index: Index(0),
+        commit: Index(0),
+        commit_term: Term(0),
+        reject: false,
+        reject_hint: Index(0),
+        context: bytes::Bytes::new(),
+        entries: Vec::new(),
+        snapshot: None,
+    }
+}
+
+impl Peers {
+    pub fn last(&self) -> Index {
+        self.log.last_key_value().map_or(Index(0), |(index, _)| *index)
+    }
+
+    fn term_at(&self, index: Index) -> Term {
+        self.log.get(&index).map_or(Term(0), |entry| entry.term)
+    }
+
+    /// The payload of an entry, or that it is not here.
+    pub fn payload_of(&self, index: Index, term: Term) -> RepairBody {
+        match self.log.get(&index).filter(|e| e.term == term && !e.payload.is_empty()) {
+            Some(e) => RepairBody::Payload {
+                index,
+                term,
+                start: e.crcs.start,
+                crcs: e.crcs.values.clone(),
+                payload: e.payload.clone(),
+            },
+            None => RepairBody::Lack { index, term, why: Lack::Other },
+        }
+    }
+
+    /// A block as all entries up to `applied` leave it.
+    fn block(&self, block: u16, applied: Index) -> Vec<u8> {
+        let mut bytes = vec![0; 4096];
+        let first = u32::from(block) * 8;
+        for entry in self.log.range(..=applied).map(|(_, e)| e) {
+            let Ok(command) = Command::decode(&entry.descriptor) else { continue };
+            let (range, write) = match command {
+                Command::Write { chunk: CHUNK, range, .. } => (range, true),
+                Command::Zero { chunk: CHUNK, range, .. } => (range, false),
+                _ => continue,
+            };
+            for sector in (first..first + 8).filter(|s| (range.start..range.end()).contains(s)) {
+                let to = &mut bytes[(sector - first) as usize * 512..][..512];
+                match write {
+                    true => to.copy_from_slice(&entry.payload[(sector - range.start) as usize * 512..][..512]),
+                    false => to.fill(0),
+                }
+            }
+        }
+        bytes
+    }
+
+    /// Takes in what the OSD replicates, and says how far it reaches.
+    fn take_append(&mut self, msg: RaftMsg) -> RaftMsg {
+        let mut answer = head(msg.to, msg.term, RaftKind::AppendResponse);
+        let last = Index(msg.index.0 + msg.entries.len() as u64);
+        for entry in msg.entries {
+            if self.term_at(entry.index) != entry.term {
+                let _ = self.log.split_off(&entry.index);
+            }
+            self.log.insert(entry.index, entry);
+        }
+        self.commit = self.commit.max(msg.commit.min(self.last()));
+        (answer.index, answer.commit) = (last, self.commit);
+        answer
+    }
+
+    fn raft(&mut self, msg: RaftMsg) -> Option<RaftMsg> {
+        self.term = self.term.max(msg.term);
+        let kind = match msg.kind {
+            RaftKind::Append => return Some(self.take_append(msg)),
+            RaftKind::PreVote => RaftKind::PreVoteResponse,
+            RaftKind::Vote => RaftKind::VoteResponse,
+            RaftKind::Heartbeat => RaftKind::HeartbeatResponse,
+            _ => return None,
+        };
+        Some(RaftMsg { context: msg.context, ..head(msg.to, msg.term, kind) })
+    }
+
+    /// What the one who was asked would say.
+    pub fn answer(&mut self, heard: Message) -> Option<Message> {
+        Some(match heard {
+            Message::Raft(msg) => Message::Raft(self.raft(msg)?),
+            Message::Listing(listing) => Message::ListingEcho(ListingEcho {
+                sent_at: listing.sent_at,
+                granted_aus: 1000,
+                device_full: false,
+                log_share_mib: 4,
+                renewed: listing.items.iter().map(|item| (item.pg, item.term)).collect(),
+            }),
+            Message::Repair(RepairMsg { pg, from, to, lineage, round, body }) => {
+                let body = match body {
+                    RepairBody::Fetch { index, term } => self.payload_of(index, term),
+                    RepairBody::Doubt { .. } => {
+                        let (index, term) = (self.last(), self.term_at(self.last()));
+                        RepairBody::Standing { index, term, current: self.term.max(term) }
+                    }
+                    _ => return None,
+                };
+                Message::Repair(RepairMsg { pg, from: to, to: from, lineage, round, body })
+            }
+            Message::Mend(MendMsg { pg, from, to, lineage, id, chunk, block, body: MendBody::Ask { applied, .. } }) => {
+                let bytes = self.block(block, applied);
+                let body = MendBody::Block { crc: crc32c(&bytes), payload: IoBuf::copy_of(&bytes) };
+                Message::Mend(MendMsg { pg, from: to, to: from, lineage, id, chunk, block, body })
+            }
+            Message::Stream(StreamMsg { pg, from, to, stream, body }) => {
+                let body = match body {
+                    StreamBody::Open => StreamBody::Accept { term: self.term, commit: Index(0) },
+                    StreamBody::Blocks { seq, .. } | StreamBody::Decision { seq, .. } => StreamBody::Ack { seq },
+                    StreamBody::End { index, term, .. } => StreamBody::Done { term, commit: index },
+                    _ => return None,
+                };
+                Message::Stream(StreamMsg { pg, from: to, to: from, stream, body })
+            }
+            _ => return None,
+        })
+    }
+
+    /// The first peer leads and replicates what it has: the next append.
+    pub fn lead(&mut self, source: &mut Source<'_>) -> Message {
+        let renewed = source.byte() < 40 || self.term == Term(0);
+        if renewed {
+            self.term = Term(self.term.0.saturating_add(1).min(1 << 40));
+        }
+        // Mostly the newest entries; sometimes some that were sent before.
+        let back = if source.byte() > 200 { u64::from(source.byte()) } else { 0 };
+        let before = Index(self.last().0.saturating_sub(back));
+        for _ in 0..source.below(4) {
+            self.make(source);
+        }
+        self.commit = Index(self.commit.0.max(self.last().0.saturating_sub(u64::from(source.below(3)))));
+        let mut msg = head(ReplicaId(PEERS[0].into()), self.term, RaftKind::Append);
+        (msg.index, msg.log_term) = (before, self.term_at(before));
+        msg.entries = self.log.range(Index(before.0 + 1)..).map(|(_, e)| e.clone()).take(16).collect();
+        (msg.commit, msg.commit_term) = (self.commit, self.term_at(self.commit));
+        Message::Raft(msg)
+    }
+
+    fn make(&mut self, source: &mut Source<'_>) {
+        let index = Index(self.last().0 + 1);
+        if index.0 > ENTRIES_MAX {
+            return;
+        }
+        let stamp = Stamp { session: SessionId(1), epoch: Epoch(1), seq: index.0, watermark: 0 };
+        let range = SectorRange::new(source.below(40), 1 + source.below(16));
+        let mut payload = IoBuf::EMPTY;
+        let command = match source.below(6) {
+            // A replica that has applied nothing else applies no write.
+            _ if index.0 == 1 => Command::Attach(Attach {
+                order: 1,
+                volume: VolumeId(1),
+                session: SessionId(1),
+                epoch: Epoch(1),
+                chunk_count: 4,
+            }),
+            0 => Command::Empty,
+            1 => Command::Zero { chunk: CHUNK, range, stamp },
+            _ => {
+                payload = IoBuf::copy_of(&vec![index.0 as u8; range.len_bytes()]);
+                Command::Write { chunk: CHUNK, range, stamp }
+            }
+        };
+        let mut descriptor = BytesMut::new();
+        command.encode(&mut descriptor);
+        let crcs = match payload.is_empty() {
+            true => Crcs::default(),
+            false => Crcs { start: range.start, values: range.fragment_crcs(&payload) },
+        };
+        let (term, kind, descriptor) = (self.term, EntryKind::Normal, descriptor.freeze());
+        self.log.insert(index, Entry { term, index, kind, descriptor, payload, crcs });
+    }
+}
+
+/// One lie in an honest answer.
+pub fn twist(source: &mut Source<'_>, message: &mut Message) {
+    match message {
+        Message::Raft(msg) => match source.below(6) {
+            0 => msg.term = Term(source.number(msg.term.0)),
+            1 => msg.index = Index(source.number(msg.index.0)),
+            2 => msg.reject = !msg.reject,
+            3 => msg.commit = Index(source.number(msg.commit.0)),
+            4 => msg.from = ReplicaId(source.number(msg.from.0)),
+            _ => msg.reject_hint = Index(source.number(msg.index.0)),
+        },
+        Message::ListingEcho(echo) => match source.below(3) {
+            0 => echo.sent_at = source.number(echo.sent_at),
+            1 => echo.granted_aus = source.number(echo.granted_aus),
+            _ => (echo.device_full, echo.log_share_mib) = (source.flag(), source.byte()),
+        },
+        Message::Repair(msg) if source.byte() > 200 => msg.round = source.number(msg.round.into()) as u32,
+        Message::Repair(msg) => twist_repair(source, &mut msg.body),
+        Message::Mend(msg) => match source.below(4) {
+            0 => msg.body = MendBody::NotNow,
+            1 => msg.body = MendBody::Damaged,
+            2 => msg.block = source.number(msg.block.into()) as u16 % 4096,
+            _ => {
+                let bytes = [source.byte(); 4096];
+                msg.body = MendBody::Block { crc: crc32c(&bytes), payload: IoBuf::copy_of(&bytes) };
+            }
+        },
+        Message::Stream(msg) => match &mut msg.body {
+            StreamBody::Ack { seq } => *seq = source.number(*seq),
+            StreamBody::Accept { term, commit } | StreamBody::Done { term, commit } => {
+                (*term, *commit) = (Term(source.number(term.0)), Index(source.number(commit.0)));
+            }
+            _ => msg.stream = source.number(msg.stream),
+        },
+        _ => {}
+    }
+}
+
+fn twist_repair(source: &mut Source<'_>, body: &mut RepairBody) {
+    match body {
+        RepairBody::Payload { index, payload, crcs, start, .. } => match source.below(3) {
+            0 => *index = Index(source.number(index.0)),
+            1 => *start = source.number((*start).into()) as u32 % 32_768,
+            _ => {
+                // Other bytes that verify by themselves.
+                let other = IoBuf::copy_of(&vec![source.byte(); payload.len()]);
+                let range = SectorRange::checked(*start, (payload.len() / 512) as u32);
+                if let Some(range) = range {
+                    (*crcs, *payload) = (range.fragment_crcs(&other), other);
+                }
+            }
+        },
+        RepairBody::Lack { why, .. } => *why = Lack::from_u8(1 + source.below(4) as u8).expect("four reasons"),
+        RepairBody::Standing { index, term, current } => {
+            (*index, *term) = (Index(source.number(index.0)), Term(source.number(term.0)));
+            *current = Term(source.number(current.0));
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,196 @@
+//! What peers, clients and meta may say to the OSD without being asked: near what is true, mostly.
+
+use super::answers::Peers;
+use super::{CHUNK, CLIENT, PEERS, PG};
+use crate::source::Source;
+use crate::store_model::ids;
+use types::control::{Attach, OsdDown};
+use types::map::{Member, OsdAddr, PgMap};
+use types::rng::Rng;
+use types::{Epoch, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, SessionId, Term, VolumeId, crc32c};
+use wire::{
+    Lack, Listed, Listing, ListingEcho, MendBody, MendMsg, Message, RaftKind, RaftMsg, RepairBody, RepairMsg, Request,
+    RequestBody, StreamAbort, StreamBody, StreamMsg, samples,
+};
+
+/// A message about the PG that is there, mostly.
+pub fn message(source: &mut Source<'_>, peers: &Peers, which: usize) -> Message {
+    let pg = if source.byte() < 245 { PG } else { PgId { pool: PoolId(source.u32()), n: source.u32() } };
+    let from = ReplicaId(source.number(PEERS.get(which).copied().unwrap_or(PEERS[0]).into()));
+    let to = ReplicaId(source.number(ids().1.0.into()));
+    let (term, index) = (Term(source.number(peers.term.0)), Index(source.number(peers.last().0)));
+    if which == CLIENT && source.byte() < 220 {
+        return Message::Request(request(source, pg));
+    }
+    match source.below(14) {
+        0..=2 => raft(source, pg, (from, to), term, index),
+        3 => Message::Listing(Listing {
+            sent_at: source.number(1),
+            full: source.flag(),
+            spent_aus: source.number(1),
+            items: (0..source.below(4)).map(|_| Listed { pg, from, to, term, commit: index }).collect(),
+        }),
+        4 => Message::ListingEcho(ListingEcho {
+            sent_at: source.number(1),
+            granted_aus: source.number(100),
+            device_full: source.flag(),
+            log_share_mib: source.byte(),
+            renewed: (0..source.below(4)).map(|_| (pg, term)).collect(),
+        }),
+        5 => Message::Goodbye((0..source.below(4)).map(|_| pg).collect()),
+        6 | 7 => Message::Stream(StreamMsg { pg, from, to, stream: source.number(1), body: stream(source) }),
+        8 => Message::Request(request(source, pg)),
+        9 | 10 => {
+            let (lineage, round) = (source.number(1), source.number(1) as u32);
+            let body = repair(source, peers, term, index);
+            Message::Repair(RepairMsg { pg, from, to, lineage, round, body })
+        }
+        11 | 12 => {
+            let (lineage, id, block) = (source.number(1), source.number(1), source.number(1) as u16 % 4096);
+            Message::Mend(MendMsg { pg, from, to, lineage, id, chunk: CHUNK, block, body: mend(source, index) })
+        }
+        _ => samples::message(&mut Rng::new(source.u16().into())),
+    }
+}
+
+fn raft(source: &mut Source<'_>, pg: PgId, (from, to): (ReplicaId, ReplicaId), term: Term, index: Index) -> Message {
+    let drawn = samples::raft(&mut Rng::new(source.u16().into()));
+    let mut entries = drawn.entries.clone();
+    let snapshot = drawn.snapshot.clone().filter(|_| source.byte() > 240);
+    let head = RaftMsg {
+        pg,
+        from,
+        to,
+        term,
+        kind: samples::RAFT_KINDS[source.below(15) as usize],
+        index,
+        log_term: Term(source.number(index.0.min(1))),
+        commit: Index(source.number(0)),
+        snapshot,
+        ..drawn
+    };
+    if head.kind != RaftKind::Append && source.byte() < 230 {
+        entries.clear();
+    }
+    for (n, entry) in entries.iter_mut().enumerate() {
+        (entry.index, entry.term) = (Index(index.0.wrapping_add(1 + n as u64)), term);
+        entry.kind = types::EntryKind::Normal;
+        // Empty entries are sound ones.
+        if source.byte() < 200 {
+            (entry.descriptor, entry.payload, entry.crcs) = Default::default();
+        }
+    }
+    Message::Raft(RaftMsg { entries, ..head })
+}
+
+fn range(source: &mut Source<'_>) -> SectorRange {
+    SectorRange::new(source.below(64) / 8 * 8, 8 * (1 + source.below(4)))
+}
+
+fn stream(source: &mut Source<'_>) -> StreamBody {
+    let (seq, index, term) = (source.number(1), Index(source.number(5)), Term(source.number(1)));
+    match source.below(9) {
+        0 | 1 => StreamBody::Open,
+        2 => StreamBody::Accept { term, commit: index },
+        3 | 4 => {
+            let range = range(source);
+            let payload = IoBuf::copy_of(&vec![source.byte(); range.len_bytes()]);
+            let mut crcs = range.fragment_crcs(&payload);
+            crcs[0] ^= u32::from(source.byte() > 240);
+            StreamBody::Blocks { seq, chunk: CHUNK, range, crcs, payload }
+        }
+        5 => {
+            let bytes = match source.flag() {
+                true => crate::store::decision_seed(&mut Rng::new(source.byte().into())).into(),
+                false => bytes::Bytes::copy_from_slice(source.bytes(40)),
+            };
+            StreamBody::Decision { seq, bytes }
+        }
+        6 => StreamBody::End { seq, index, term },
+        7 => match source.flag() {
+            true => StreamBody::Ack { seq },
+            false => StreamBody::Done { term, commit: index },
+        },
+        _ => StreamBody::Abort(StreamAbort::from_u8(1 + source.below(5) as u8).expect("five reasons")),
+    }
+}
+
+fn repair(source: &mut Source<'_>, peers: &Peers, term: Term, index: Index) -> RepairBody {
+    match source.below(6) {
+        0 => RepairBody::Fetch { index, term },
+        1 | 2 => {
+            let mut body = peers.payload_of(index, term);
+            if let RepairBody::Payload { crcs, .. } = &mut body
+                && source.byte() > 220
+            {
+                crcs.iter_mut().for_each(|crc| *crc ^= 1);
+            }
+            body
+        }
+        3 => RepairBody::Lack { index, term, why: Lack::from_u8(1 + source.below(4) as u8).expect("four reasons") },
+        4 => RepairBody::Doubt { index, term },
+        _ => RepairBody::Standing { index, term, current: Term(source.number(term.0)) },
+    }
+}
+
+fn mend(source: &mut Source<'_>, index: Index) -> MendBody {
+    match source.below(5) {
+        0 | 1 => MendBody::Ask { applied: index, crc: source.flag().then(|| source.u32()) },
+        2 => {
+            let payload = IoBuf::copy_of(&[source.byte(); 4096]);
+            MendBody::Block { crc: crc32c(&payload) ^ u32::from(source.byte() > 220), payload }
+        }
+        3 => MendBody::NotNow,
+        _ => MendBody::Damaged,
+    }
+}
+
+fn request(source: &mut Source<'_>, pg: PgId) -> Request {
+    let range = range(source);
+    let (seq, watermark) = (source.number(1), source.number(0));
+    let body = match source.below(7) {
+        0 => RequestBody::Read { chunk: CHUNK, range },
+        1 => RequestBody::Extents { chunk: CHUNK, range },
+        2 => RequestBody::Zero { chunk: CHUNK, range, seq, watermark },
+        3 => RequestBody::Skip { volume: CHUNK.volume, seq, watermark },
+        4 => RequestBody::Holder { volume: VolumeId(source.number(CHUNK.volume.0)) },
+        _ => {
+            let payload = IoBuf::copy_of(&vec![7; range.len_bytes()]);
+            RequestBody::Write { chunk: CHUNK, range, seq, watermark, crcs: range.fragment_crcs(&payload), payload }
+        }
+    };
+    let (session, epoch) = (SessionId(source.number(1)), Epoch(source.number(1)));
+    Request { id: source.number(1), pg, session, epoch, body }
+}
+
+/// What meta may order, sound or not.
+pub fn order(source: &mut Source<'_>) -> OsdDown {
+    let me = ids().1;
+    let pg = PgId { pool: PoolId(1), n: source.number(1) as u32 };
+    let addr = |source: &mut Source<'_>| OsdAddr {
+        osd: OsdId(source.number(5) as u32),
+        addr: ([10, 0, 0, source.byte()], source.u16()).into(),
+    };
+    let addrs = |source: &mut Source<'_>| (0..source.below(3)).map(|_| addr(source)).collect();
+    match source.below(9) {
+        0 => OsdDown::Welcome { map_epoch: Epoch(source.number(1)), osds: addrs(source) },
+        1 => OsdDown::Osds { map_epoch: Epoch(source.number(1)), osds: addrs(source) },
+        2..=4 => {
+            let mut members = vec![Member { replica: ReplicaId(source.number(me.0.into())), osd: me }];
+            members.extend((0..source.below(12)).map(|n| {
+                let osd = OsdId(source.number(u64::from(4 + n)) as u32);
+                Member { replica: ReplicaId(source.number(osd.0.into())), osd }
+            }));
+            OsdDown::EnsurePg(PgMap { pg, lineage: source.number(1), conf_epoch: Epoch(source.number(1)), members })
+        }
+        5 => OsdDown::DropReplica { pg, replica: ReplicaId(source.number(me.0.into())) },
+        6 => {
+            let (order, volume, session) = (source.number(1), VolumeId(source.number(1)), SessionId(source.number(1)));
+            let (epoch, chunk_count) = (Epoch(source.number(1)), source.number(4) as u32);
+            OsdDown::Attach { pg, attach: Attach { order, volume, session, epoch, chunk_count } }
+        }
+        7 => OsdDown::TransferLeader { pg, to: OsdId(source.number(5) as u32) },
+        _ if source.byte() > 250 => OsdDown::Refused { code: source.u32(), reason: "no".into() },
+        _ => OsdDown::TransferLeader { pg, to: OsdId(PEERS[0]) },
+    }
+}
