@@ -8,7 +8,8 @@
 //! effect at any later time, or not at all.
 //!
 //! Zeros are not unique (the initial contents, and every trim), so a read of zeros is checked alone: some
-//! write of zeros, or the beginning, must not have been surely overwritten before the read began.
+//! write of zeros, or the beginning, must not have been surely overwritten before the read began. A write is sure
+//! from its answer on, or from the end of the first read that saw it.
 //!
 //! Durability across power loss needs nothing more: an acknowledged write that vanishes is a later read
 //! of an older value, and such a history is not linearizable.
@@ -180,7 +181,7 @@ impl Sector {
         writes.sort_unstable_by_key(|w| w.stamp);
         let twice = writes.windows(2).find(|w| w[0].stamp == w[1].stamp);
         assert!(twice.is_none(), "a stamp was used twice: {twice:?}");
-        History { writes: &writes, reads: &self.reads }.violation()
+        History::new(&writes, &self.reads).violation()
     }
 }
 
@@ -189,9 +190,22 @@ struct History<'a> {
     /// By stamp.
     writes: &'a [Write],
     reads: &'a [Read],
+    /// When each of the writes had taken effect for sure.
+    sure: Vec<At>,
 }
 
-impl History<'_> {
+impl<'a> History<'a> {
+    fn new(writes: &'a [Write], reads: &'a [Read]) -> History<'a> {
+        let mut sure: Vec<At> = writes.iter().map(|w| w.end).collect();
+        for read in reads {
+            if let Some(n) = read.saw.and_then(|stamp| writes.binary_search_by_key(&stamp, |w| w.stamp).ok()) {
+                // Whoever sees it later says, too, that it took effect before its session was fenced.
+                sure[n] = sure[n].min(read.end).min(writes[n].dead);
+            }
+        }
+        History { writes, reads, sure }
+    }
+
     fn write(&self, stamp: Stamp) -> Option<Write> {
         self.writes.binary_search_by_key(&stamp, |w| w.stamp).ok().map(|n| self.writes[n])
     }
@@ -202,7 +216,7 @@ impl History<'_> {
 
     fn impossible_read(&self) -> Option<String> {
         let trimmed = self.writes.iter().any(|w| w.zeros);
-        let overwritten = self.writes.iter().filter(|w| !w.zeros).map(|w| w.end).min().unwrap_or(NEVER);
+        let overwritten = self.sure_ones().map(|(_, sure)| sure).min().unwrap_or(NEVER);
         for read in self.reads {
             match read.saw {
                 Some(stamp) => match self.write(stamp) {
@@ -227,14 +241,20 @@ impl History<'_> {
         None
     }
 
-    /// Whether a trim came wholly between the write and the read.
+    /// Writes of bytes, and when each had taken effect for sure.
+    fn sure_ones(&self) -> impl Iterator<Item = (&Write, At)> {
+        self.writes.iter().zip(self.sure.iter().copied()).filter(|(w, _)| !w.zeros)
+    }
+
+    /// Whether a trim came wholly between the write, which the read saw, and the read.
     fn surely_trimmed(&self, write: Write, read: &Read) -> bool {
-        self.writes.iter().any(|z| z.zeros && z.start > write.end && z.end < read.start)
+        let n = self.writes.binary_search_by_key(&write.stamp, |w| w.stamp).expect("it is one of them");
+        self.writes.iter().any(|z| z.zeros && z.start > self.sure[n] && z.end < read.start)
     }
 
     /// Whether some trim's zeros could still be there when the read took place.
     fn trim_possible(&self, read: &Read) -> bool {
-        let survives = |end: At| !self.writes.iter().any(|w| !w.zeros && w.start > end && w.end < read.start);
+        let survives = |end: At| !self.sure_ones().any(|(w, sure)| w.start > end && sure < read.start);
         let alive = |w: &Write| w.zeros && w.start < read.end && w.start <= w.dead;
         self.writes.iter().any(|w| alive(w) && survives(w.end.min(w.dead)))
     }
@@ -338,6 +358,10 @@ mod tests {
             "w1 0 5, w2 0 5, w3 0 5, r3 6 7, r3 8 9",
             "w1 0 -, f0 5 -, w2 3 9, r1 10 11",
             "w1 0 -, f0 5 -, w2 6 7, r2 8 9",
+            "w1 0 -, r0 1 2, r1 3 4",
+            "w1 0 -, r1 2 3, z2 4 -, r0 5 6",
+            "z1 0 -, w2 6 -, r2 7 8, r0 9 10",
+            "w1 0 -, f0 5 -, z2 6 9, r1 7 8",
         ] {
             assert!(check(script), "{script}");
         }
@@ -358,6 +382,10 @@ mod tests {
             "w1 0 -, f0 5 -, w2 6 7, r1 8 9",
             "x1 1 -, r1 8 9",
             "z1 0 -, f0 5 -, w2 6 7, r0 8 9",
+            "w1 0 -, r1 2 3, r0 5 6",
+            "w1 0 -, r1 2 3, z2 6 7, r1 8 9",
+            "w1 0 -, f0 5 -, z2 6 7, r1 8 9",
+            "z1 0 5, w2 6 -, r2 7 8, r0 9 10",
         ] {
             assert!(!check(script), "{script}");
         }
