@@ -21,9 +21,13 @@ impl Group {
         self.doubt.is_some()
     }
 
-    /// Term and last entry: what a member in doubt asks for.
+    /// Term, and the last entry that is durable here or known to be committed: what a member in doubt asks for. What is
+    /// neither may go with this process, and would then be waited for in vain.
     pub fn standing(&self) -> (Term, (Term, Index)) {
-        (self.node.term(), self.node.end())
+        // A leader may know that others have committed what its own disk does not hold yet.
+        let last = self.durable_end().max(self.node.commit_index());
+        let end = self.node.term_at(last).map_or_else(|| self.node.end(), |term| (term, last));
+        (self.node.term(), end)
     }
 
     /// The replica on `from` has lost part of its log, and ends at `last`.

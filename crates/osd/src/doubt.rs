@@ -3,9 +3,9 @@
 //! The loop comes in with such replicas, with peers' answers, and with peers' own questions; questions go out, then a
 //! group that follows without a will of its own, until its log reaches as far as any other member's did.
 //!
-//! Invariant: no group of such a replica is made before every other member has answered this process, a majority of all
-//! with the term that they know and nobody as a candidate or leader of old: votes that were cast here were asked for by
-//! one of them, in a term that it made durable first.
+//! Invariant: no group of such a replica is made before every other member has answered this process, and a majority of
+//! all has told afterwards how far it is. By then nobody is a candidate or leader of old: votes that were cast here were
+//! asked for by one of them, in a term that it made durable first, and what was acknowledged here counts no more.
 
 use crate::node::Osd;
 use crate::pgs::State;
@@ -32,8 +32,10 @@ struct Asking {
     said: BTreeMap<ReplicaId, Standing>,
     /// Members that cannot say how far they were: they wait as this one does, or are damaged.
     unsure: BTreeSet<ReplicaId>,
-    /// What the others have told counts if it was asked in this round.
+    /// Answers to questions of another round do not count.
     round: u32,
+    /// It is the second round.
+    again: bool,
     next_at: Time,
 }
 
@@ -65,18 +67,20 @@ impl Asking {
     fn is_answered(&self) -> bool {
         let members = &self.recovered.identity.members;
         let mut silent = members.iter().map(|m| m.replica).filter(|id| self.is_silent(*id)).peekable();
-        silent.peek().is_none() || (self.said.len() > members.len() / 2 && silent.all(|id| self.unsure.contains(&id)))
+        self.again
+            && (silent.peek().is_none()
+                || (self.said.len() > members.len() / 2 && silent.all(|id| self.unsure.contains(&id))))
     }
 
-    /// A member cannot say how far it was, which was not known: its earlier lives are over by now. What they may have done
-    /// until then the others tell only from now on, in a round of its own (ADR 0007).
-    fn take_unsure(&mut self, from: ReplicaId, next_round: impl FnOnce() -> u32) -> bool {
-        if self.said.contains_key(&from) || !self.unsure.insert(from) {
-            return false;
+    /// Begins the second round when all others have answered in the first: no leader of old is left that counts what
+    /// this replica once acknowledged, and only from then on the others tell all that was committed so (ADR 0007).
+    fn ask_again(&mut self, next_round: impl FnOnce() -> u32) {
+        let members = &self.recovered.identity.members;
+        let has_answered = |id: ReplicaId| !self.is_silent(id) || self.unsure.contains(&id);
+        if !self.again && members.iter().all(|m| has_answered(m.replica)) {
+            self.said.clear();
+            (self.again, self.round, self.next_at) = (true, next_round(), Time::ZERO);
         }
-        self.said.clear();
-        (self.round, self.next_at) = (next_round(), Time::ZERO);
-        true
     }
 
     fn is_silent(&self, member: ReplicaId) -> bool {
@@ -166,7 +170,8 @@ impl Osd {
             self.pgs.insert(recovered.identity.clone(), State::Repairing);
         }
         let round = self.repairs.next_round();
-        let asking = Asking { recovered, said: BTreeMap::new(), unsure: BTreeSet::new(), round, next_at: Time::ZERO };
+        let (said, unsure) = (BTreeMap::new(), BTreeSet::new());
+        let asking = Asking { recovered, said, unsure, round, again: false, next_at: Time::ZERO };
         self.doubts.asking.insert(replica, asking);
     }
 
@@ -252,8 +257,7 @@ impl Osd {
     /// A member cannot say how far it was. It is asked again: a person may have brought it back.
     pub(crate) fn take_unsure(&mut self, replica: ReplicaId, from: ReplicaId, round: u32) {
         let Some(asking) = self.doubts.asking.get_mut(&replica).filter(|asking| asking.round == round) else { return };
-        let repairs = &mut self.repairs;
-        if !asking.take_unsure(from, || repairs.next_round()) {
+        if asking.said.contains_key(&from) || !asking.unsure.insert(from) {
             return;
         }
         if let Some(lost_from) = asking.lost_from() {
@@ -262,12 +266,13 @@ impl Osd {
                 "inconsistent: so many replicas have lost records of their logs that entries may be in none of them");
             self.meta.report_soon(self.now);
         }
+        self.follow_if_answered(replica);
     }
 
     /// A member has answered.
     pub(crate) fn take_standing(&mut self, link: LinkId, msg: &RepairMsg, current: Term, end: (Term, Index)) {
-        let current_round = |asking: &&mut Asking| asking.round == msg.round;
-        let Some(asking) = self.doubts.asking.get_mut(&msg.to).filter(current_round) else { return };
+        let of_now = |asking: &&mut Asking| asking.round == msg.round;
+        let Some(asking) = self.doubts.asking.get_mut(&msg.to).filter(of_now) else { return };
         let max = group::NUMBER_MAX;
         if current.0 > max || end.1.0 > max || end.0 > current {
             return self.bus.disconnect(link, "a standing that no replica can have");
@@ -279,6 +284,9 @@ impl Osd {
 
     /// Goes on when nobody is silent any more and the engine is ready; looked at again otherwise.
     fn follow_if_answered(&mut self, replica: ReplicaId) {
+        if let Some(asking) = self.doubts.asking.get_mut(&replica) {
+            asking.ask_again(|| self.repairs.next_round());
+        }
         let answered = self.doubts.asking.get(&replica).is_some_and(Asking::is_answered);
         if answered && self.engine.may_follow_in_doubt(replica) {
             let asking = self.doubts.asking.remove(&replica).expect("it was just there");
@@ -352,20 +360,30 @@ mod tests {
             in_doubt: true,
             damage: None,
         };
-        Asking { recovered, said: BTreeMap::new(), unsure: BTreeSet::new(), round: 1, next_at: Time::NEVER }
+        Asking {
+            recovered,
+            said: BTreeMap::new(),
+            unsure: BTreeSet::new(),
+            round: 1,
+            again: true,
+            next_at: Time::NEVER,
+        }
     }
 
     #[test]
-    fn what_members_told_before_another_could_not_tell_is_asked_again() {
-        let mut asking = asking(5);
+    fn what_members_told_before_all_had_answered_is_asked_again() {
+        let mut asking = Asking { again: false, ..asking(5) };
         let standing = Standing { current: Term(1), end: (Term(1), Index(1)) };
         asking.said.extend((2..=4).map(|n| (ReplicaId(n), standing)));
-        assert!(asking.take_unsure(ReplicaId(5), || 2));
-        assert!(!asking.is_answered(), "they may have got entries since from who cannot tell now");
+        asking.ask_again(|| 2);
+        assert_eq!(asking.round, 1, "one is silent");
+        asking.unsure.insert(ReplicaId(5));
+        asking.ask_again(|| 2);
+        assert!(!asking.is_answered(), "they may have got entries since from who had not answered");
         assert_eq!((asking.round, asking.next_at), (2, Time::ZERO));
         asking.said.extend((2..=4).map(|n| (ReplicaId(n), standing)));
-        assert!(!asking.take_unsure(ReplicaId(5), || 3), "it is known");
-        assert!(asking.is_answered());
+        asking.ask_again(|| 3);
+        assert!(asking.is_answered() && asking.round == 2);
     }
 
     #[test]

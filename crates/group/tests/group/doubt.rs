@@ -90,3 +90,23 @@ fn a_leader_forgets_what_was_matched_and_the_doubt_ends_where_its_log_ended() {
     rig.list(1);
     assert_eq!(rig.groups[&3].commit(), rig.groups[&1].commit(), "it is a member like all");
 }
+
+#[test]
+fn a_leader_stands_at_what_is_durable_or_committed_and_not_at_what_may_go_with_it() {
+    let mut rig = Rig::led(3, true);
+    let before = rig.groups[&1].standing();
+    rig.hold_disks = true;
+    rig.write(1, 1);
+    rig.pump();
+    assert_eq!(rig.groups[&1].standing(), before, "no disk has it");
+    // Two of three have it: it is committed, whatever becomes of the leader, whose own disk is slow.
+    let (own, others): (Vec<_>, Vec<_>) = std::mem::take(&mut rig.held).into_iter().partition(|(osd, _)| *osd == 1);
+    rig.held = own;
+    for (osd, ticket) in others {
+        rig.call(osd, |g, now, actions| g.handle_persisted(now, ticket, actions));
+    }
+    rig.pump();
+    let (term, (_, last)) = before;
+    assert_eq!(rig.groups[&1].standing(), (term, (term, Index(last.0 + 1))));
+    assert_eq!(rig.groups[&1].durable_end(), last);
+}

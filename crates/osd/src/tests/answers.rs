@@ -74,6 +74,42 @@ fn how_far_a_member_is_counts_from_when_those_that_cannot_tell_have_said_so() {
 }
 
 #[test]
+fn how_far_a_member_is_counts_from_when_no_leader_of_old_is_left_that_counts_what_was_lost() {
+    let mut rig = Rig::new(46, [16; 3]);
+    rig.make_pgs(1);
+    rig.lead_all(0, 1);
+    (0..40).for_each(|n| rig.write(pg(0), 0, n * 8, 8));
+    rig.until(LONG, "all have it", |rig| rig.is_whole(pg(0)));
+    rig.run(ms(200));
+    // The leader's own disk does not take the entry; OSD 1 does, loses it, and asks OSD 2, which has not got it.
+    rig.cut(0, 2, true);
+    rig.stick_disk(0, true);
+    rig.submit(pg(0), 0, 400, 8);
+    rig.run(ms(60));
+    rig.kill(1);
+    rig.cut(0, 1, true);
+    spoil_log(&rig, 1, 64 << 10..1 << 20, is_header);
+    rig.start(1);
+    rig.run(ms(300));
+    // Now it gets it: those two have committed it, and OSD 2 applies it.
+    let applied = |rig: &mut Rig| rig.osd(2).reports_for_tools().remove(0).applied;
+    let before = applied(&mut rig);
+    rig.cut(0, 2, false);
+    rig.until(ms(400), "it is applied", |rig| applied(rig) > before);
+    rig.kill(0);
+    rig.kill(2);
+    rig.stick_disk(0, false);
+    rig.cut(0, 1, false);
+    rig.start(0);
+    for _ in 0..50 {
+        rig.run(ms(100));
+        assert!((0..2).all(|i| rig.osd(i).leading().is_empty()), "they put another entry where one is applied");
+    }
+    rig.start(2);
+    rig.until(LONG, "all is well", |rig| rig.is_whole(pg(0)));
+}
+
+#[test]
 fn an_entry_whose_last_copies_are_a_bad_payload_and_a_lost_record_is_inconsistent() {
     let mut rig = Rig::new(43, [16; 3]);
     rig.make_pgs(1);

@@ -135,3 +135,27 @@ fn a_replica_whose_damaged_entries_nobody_keeps_any_more_is_cut_back_and_streame
     assert!(rig.osd(2).repaired().1 > 0, "its doubt is over");
     assert_eq!(rig.osd(2).repairing(), []);
 }
+
+#[test]
+fn what_a_leader_has_not_made_durable_need_not_be_reached() {
+    let mut rig = Rig::new(45, [16; 2]);
+    rig.make_pgs(1);
+    rig.lead_all(0, 1);
+    (0..40).for_each(|n| rig.write(pg(0), 0, n * 8, 8));
+    rig.until(LONG, "both have it", |rig| rig.is_whole(pg(0)));
+    rig.run(ms(200));
+    rig.kill(1);
+    spoil_log(&rig, 1, 64 << 10..1 << 20, is_header);
+    // An entry that dies with the leader's process: it stands in no log, and nobody was told that it does.
+    rig.stick_disk(0, true);
+    rig.submit(pg(0), 0, 400, 8);
+    rig.start(1);
+    rig.until(ms(800), "the leader has answered", |rig| {
+        rig.osd(1).complaints_for_tools().iter().any(|(_, what)| what == "repairing: in doubt")
+    });
+    rig.kill(0);
+    rig.stick_disk(0, false);
+    rig.start(0);
+    rig.leader(pg(0));
+    rig.until(LONG, "both are whole", |rig| rig.is_whole(pg(0)) && rig.osd(1).repairing().is_empty());
+}
