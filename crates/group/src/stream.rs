@@ -10,6 +10,7 @@
 
 use crate::decision::Decision;
 use crate::{Action, Group};
+use types::planted::{Bug, on};
 use types::{Index, OsdId, ReplicaId, Term, Time};
 
 impl Group {
@@ -77,7 +78,8 @@ impl Group {
 
     /// Up to where this replica holds durably what it knows to be committed.
     pub fn durable_commit(&self) -> Index {
-        self.node.commit_index().min(self.durable_end())
+        let commit = self.node.commit_index();
+        if on(Bug::StreamLetInUndurable) { commit } else { commit.min(self.durable_end()) }
     }
 
     /// Whether these bytes are a decision state that this replica can start from.

@@ -20,6 +20,11 @@ const AIMED_PCT: u64 = 40;
 /// What needs a run to itself: it takes seconds, or is an answer damaged so often that a client gives up.
 const ALONE: [Class; 2] = [Class::OldTail, Class::DamagedPayload];
 
+/// From this seed on [`Class::LATE_AIMS`] are drawn, too: by seeds that are not known for anything else.
+pub const LATE_FROM: u64 = 100_000;
+/// Of those that do not wear the devices, out of 100.
+const LATE_PCT: u64 = 20;
+
 /// What a run is aimed at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aim {
@@ -33,6 +38,11 @@ impl Aim {
     pub fn draw(seed: u64) -> Option<Aim> {
         if Options::wears(seed).is_some() {
             return None;
+        }
+        let mut late = Rng::new(seed ^ u64::from_be_bytes(*b"late aim"));
+        if seed >= LATE_FROM && late.chance(LATE_PCT, 100) {
+            let class = Class::LATE_AIMS[late.below(Class::LATE_AIMS.len() as u64) as usize];
+            return Some(Aim { class, alone: true });
         }
         let mut rng = Rng::new(seed ^ 0x6169_6d5f_6174_3039);
         let aimed = rng.chance(AIMED_PCT, 100);
@@ -86,6 +96,35 @@ impl Aim {
                 (shape.sectors_max, shape.depth, shape.read_pct) = (16, 8, 60);
                 shape.operations = 3000;
             }
+            // Messages that bring a follower only part of the way, and rounds meanwhile.
+            Class::RestartInDoubt => {
+                (shape.window, shape.sectors_max, shape.depth) = (2 << 20, 512, 16);
+                (shape.read_pct, shape.operations) = (10, 700);
+                options.faults = Duration::from_millis(2500);
+                // A segment that is opened repeats what is in doubt.
+                (options.log_bytes, options.segment_bytes) = (128 << 20, 8 << 20);
+                (options.engine.round_idle, options.engine.round_pressure) = (Duration::from_millis(250), 0.5);
+            }
+            Class::MatchInDoubt => {
+                (options.osds, options.replicas) = (5, 5);
+                (shape.window, shape.sectors_max, shape.depth) = (128 << 10, 16, 8);
+                (shape.read_pct, shape.operations) = (20, 3000);
+                (options.engine.round_idle, options.engine.round_pressure) = (Duration::from_secs(5), 0.5);
+            }
+            // A log that goes round.
+            Class::HungFollower => {
+                (shape.window, shape.sectors_max, shape.depth) = (2 << 20, 128, 16);
+                (shape.read_pct, shape.operations) = (10, 2500);
+                options.engine.round_idle = Duration::from_millis(300);
+            }
+            // PGs that do not know the volume yet.
+            Class::LateAsk => {
+                options.workload = Kind::Frontier;
+                options.pgs = 12;
+                (shape.len_bytes, shape.window) = (24 * SEGMENT, 32 << 10);
+                (shape.sectors_max, shape.depth, shape.read_pct) = (16, 8, 30);
+                shape.operations = 3000;
+            }
             _ => {
                 (options.replicas, options.pgs) = (replicas.max(3), pgs);
                 options.osds = options.replicas;
@@ -129,6 +168,17 @@ impl Cluster {
         })
     }
 
+    /// Last entry that the device of the i-th OSD holds of the PG; `None` when no replica runs there.
+    pub fn durable_end(&self, i: usize, pg: PgId) -> Option<Index> {
+        let (_, osd) = self.running().find(|(id, _)| id.0 as usize == i + 1)?;
+        Some(osd.groups_for_tools().find(|g| g.identity().pg == pg)?.durable_end())
+    }
+
+    /// Whether the i-th OSD streams to anybody.
+    pub fn streams(&self, i: usize) -> bool {
+        self.running().any(|(id, osd)| id.0 as usize == i + 1 && osd.streams_running() > 0)
+    }
+
     /// Whether the i-th OSD has mounted its store.
     pub fn is_mounted(&self, i: usize) -> bool {
         self.running().any(|(id, osd)| id.0 as usize == i + 1 && *osd.phase() == osd::Phase::Running)
@@ -155,10 +205,12 @@ mod tests {
 
     #[test]
     fn seeds_that_keep_a_bug_away_are_not_aimed_and_of_the_others_every_aim_is_drawn() {
-        for seed in [1, 2, 3, 16, 79, 4880, 7059, 4370, 400_028, 22_289, 34_075, 39_346] {
+        for seed in [1, 2, 3, 16, 79, 4880, 7059, 4370, 400_028, 22_289, 34_075, 39_346, 200_101, 500_100] {
             assert_eq!(Aim::draw(seed), None, "seed {seed} would mean something else");
         }
         let drawn: BTreeSet<Class> = (0..400).filter_map(Aim::draw).map(|aim| aim.class).collect();
         assert_eq!(drawn, Class::AIMS.into_iter().collect());
+        let late: BTreeSet<Class> = (LATE_FROM..LATE_FROM + 1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
+        assert_eq!(late, Class::AIMS.into_iter().chain(Class::LATE_AIMS).collect());
     }
 }

@@ -220,6 +220,7 @@ impl Cluster {
     fn gone(&mut self, i: usize) {
         let node = &mut self.osds[i];
         node.running = None;
+        self.observers.laws.gone(node.id);
         if let Some(stream) = node.stream.take() {
             self.post.send(self.world.now(), Mail::StreamGone { stream });
         }

@@ -65,6 +65,7 @@ pub struct Post {
 /// A way from one node to another: kind, and which of that kind.
 type Route = (u8, usize);
 const TO_OSD: u8 = 2;
+const ASK: u8 = 3;
 const ANSWER: u8 = 4;
 
 fn route(mail: &Mail) -> Route {
@@ -72,7 +73,7 @@ fn route(mail: &Mail) -> Route {
         Mail::ToMeta { osd, .. } => (0, *osd),
         Mail::StreamGone { stream } => (1, *stream as usize),
         Mail::ToOsd { osd, .. } => (TO_OSD, *osd),
-        Mail::Ask { client, .. } => (3, *client),
+        Mail::Ask { client, .. } => (ASK, *client),
         Mail::Answer { client, .. } => (ANSWER, *client),
         Mail::Dial { osd, .. } => (5, *osd),
         Mail::Committed { .. } => (6, 0),
@@ -108,6 +109,11 @@ impl Post {
     /// Meta's answers to this client wait until then.
     pub fn hold_client(&mut self, client: usize, until: Time) {
         self.hold((ANSWER, client), until);
+    }
+
+    /// What this client asks of meta waits until then.
+    pub fn hold_asks(&mut self, client: usize, until: Time) {
+        self.hold((ASK, client), until);
     }
 
     /// Meta's answers to all clients wait until then.

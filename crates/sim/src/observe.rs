@@ -51,6 +51,8 @@ impl Cluster {
                     first: group.first_index(),
                     last,
                     last_term: group.term_at(last).unwrap_or_default(),
+                    durable: group.durable_end(),
+                    members: group.identity().members.len(),
                 };
                 self.observers.laws.look(view, |index| group.term_at(index))?;
                 let who = (view.pg, view.replica, node.life);

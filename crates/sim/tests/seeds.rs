@@ -34,10 +34,29 @@ fn another_process_does_the_same() {
     }
 }
 
+/// What the first seeds may meet.
+fn early() -> impl Iterator<Item = Class> {
+    Class::every().filter(|class| !Class::LATE_AIMS.contains(class))
+}
+
+#[test]
+fn every_late_aim_strikes_and_nothing_is_lost() {
+    for class in Class::LATE_AIMS {
+        let aimed = |seed: &u64| sim::aim::Aim::draw(*seed).is_some_and(|aim| aim.class == class);
+        let mut struck = 0;
+        for seed in (sim::aim::LATE_FROM..).filter(aimed).take(2) {
+            let report = run(seed);
+            assert_eq!(report.failure, None, "seed {seed}, aimed at {class:?}");
+            struck += report.schedule.iter().filter(|s| s.class == class).count();
+        }
+        assert!(struck > 0, "{class:?} never struck");
+    }
+}
+
 #[test]
 fn every_class_of_faults_strikes_and_has_its_effect() {
     let few = Overrides { operations: Some(600), never_away: true, ..Overrides::default() };
-    let mut classes: BTreeMap<Class, u64> = Class::every().map(|class| (class, 0)).collect();
+    let mut classes: BTreeMap<Class, u64> = early().map(|class| (class, 0)).collect();
     let mut effects: BTreeMap<&str, u64> = BTreeMap::new();
     for seed in 1..=150 {
         let report = run_with(seed, &few);

@@ -69,6 +69,8 @@ registry! {
         "the log is told of terms and never of votes";
     AckBeforeDurable, "ack-before-durable", "R5",
         "a follower acknowledges entries before its disk has them";
+    StreamLetInUndurable, "stream-let-in-undurable", "R5",
+        "a follower that lets a stream in names its commit index, which its disk need not have, as acknowledged";
     OwnLogCountedEarly, "own-log-counted-early", "R5",
         "a leader counts its own entries as durable when it hands them to the disk";
     ConflictHintOff, "conflict-hint-off", "R5",
@@ -80,7 +82,7 @@ registry! {
     StaleAttachCounts, "stale-attach-counts", "R6",
         "a PG's word on an older epoch's attach record counts for the newer one";
     AllocationAfterEpochRose, "allocation-after-epoch-rose", "R6",
-        "a segment is given to an opener whose epoch has passed";
+        "a segment is given to an opener whose epoch has passed, and attached in its name";
     HoleUnasked, "hole-unasked", "§7.2",
         "a writer that was robbed answers zeros for what it takes for holes without asking anybody";
     DuplicateAppliedTwice, "duplicate-applied-twice", "R7",

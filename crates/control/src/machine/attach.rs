@@ -5,13 +5,15 @@
 //! committed there. Whatever makes the drawn record old (another epoch, a refused order) makes the job
 //! draw again; the PG refuses what comes late, because orders only grow.
 
+use super::clients::WaitFor;
 use super::{Control, Now};
 use crate::plan;
+use crate::records::VolumeRecord;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
-use types::control::{AttachRefusal, OsdDown};
+use types::control::{Attach, AttachRefusal, OsdDown};
 use types::planted::{Bug, on};
-use types::{Epoch, OsdId, PgId, Time, VolumeId};
+use types::{Epoch, OsdId, PgId, SegmentIndex, SessionId, Time, VolumeId};
 
 /// An attach that was sent is sent again after this.
 const RESEND_AFTER: Duration = Duration::from_secs(1);
@@ -171,12 +173,34 @@ impl Control {
             Some(stream) => {
                 job.at = now + RESEND_AFTER;
                 job.tries += 1;
-                let attach = plan::attach_for(&record, order);
+                let attach = self.attach_now(&record, pg, order);
                 self.say(stream, OsdDown::Attach { pg, attach });
             }
             None => job.at = now + RETRY_AFTER,
         }
         self.attaching.jobs.get(&(volume, pg)).map_or(Time::NEVER, |job| job.at)
+    }
+
+    /// The record to send: in the name of whoever holds the volume now, whoever asked for the segment.
+    fn attach_now(&self, record: &VolumeRecord, pg: PgId, order: u64) -> Attach {
+        let attach = plan::attach_for(record, order);
+        match self.asker(record, pg) {
+            Some((session, epoch)) if on(Bug::AllocationAfterEpochRose) => Attach { session, epoch, ..attach },
+            _ => attach,
+        }
+    }
+
+    /// Who waits for a segment in this PG under another epoch than the present one.
+    fn asker(&self, record: &VolumeRecord, pg: PgId) -> Option<(SessionId, Epoch)> {
+        let in_pg = |s: &SegmentIndex| self.records.segments.get(&(record.id, *s)).is_some_and(|s| s.pg == pg);
+        self.waits.iter().find_map(|wait| match &wait.what {
+            WaitFor::Segments { volume, session, epoch, segments }
+                if *volume == record.id && session.0 != 0 && *epoch < record.epoch =>
+            {
+                segments.iter().any(in_pg).then_some((*session, *epoch))
+            }
+            _ => None,
+        })
     }
 
     /// The stream of the OSD to try: who leads, who was named, else one member after another.

@@ -6,6 +6,8 @@
 //! Invariant: the bug changes only while no seed runs.
 
 use clap::Parser;
+use sim::aim::LATE_FROM;
+use sim::faults::Class;
 use sim::run::run;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,9 +36,9 @@ struct Args {
     /// A bug that is not found in so many seconds counts as not found
     #[arg(long, default_value_t = 3600)]
     seconds_max: u64,
-    /// The first seed
-    #[arg(long, default_value_t = 1)]
-    start: u64,
+    /// The first seed; 1, or the first that can be aimed as asked
+    #[arg(long)]
+    start: Option<u64>,
     /// Seeds at a time, each on its own core
     #[arg(long, default_value_t = 2)]
     jobs: usize,
@@ -75,7 +77,7 @@ fn main() -> ExitCode {
     let mut unsound = BTreeSet::new();
     for row in REGISTRY.iter().filter(chosen) {
         let outcome = hunt(row, &args, &mut unsound);
-        print(row, &outcome);
+        print(row, &outcome, args.aimed.as_deref());
         match outcome.found {
             Some(_) => found += 1,
             None => missed.push(row.name),
@@ -107,6 +109,12 @@ fn verdict(seed: u64) -> Option<String> {
     }
 }
 
+/// Late aims are drawn by late seeds alone.
+fn first_seed(aimed: Option<&str>) -> u64 {
+    let late = Class::LATE_AIMS.iter().any(|class| aimed == Some(&format!("{class:?}")));
+    if late { LATE_FROM } else { 1 }
+}
+
 /// The class that the run of this seed is aimed at, by name.
 fn aimed_at(seed: u64) -> Option<String> {
     sim::aim::Aim::draw(seed).map(|aim| format!("{:?}", aim.class))
@@ -116,8 +124,9 @@ fn aimed_at(seed: u64) -> Option<String> {
 fn hunt(row: &Row, args: &Args, unsound: &mut BTreeSet<u64>) -> Outcome {
     let began = clock();
     let limit = Duration::from_secs(args.seconds_max);
-    let end = args.start + args.seeds_max;
-    let next = AtomicU64::new(args.start);
+    let start = args.start.unwrap_or_else(|| first_seed(args.aimed.as_deref()));
+    let end = start + args.seeds_max;
+    let next = AtomicU64::new(start);
     let wanted = |seed| args.aimed.is_none() || aimed_at(seed) == args.aimed;
     let mut hits = 0;
     loop {
@@ -125,7 +134,7 @@ fn hunt(row: &Row, args: &Args, unsound: &mut BTreeSet<u64>) -> Outcome {
         let found = first_failure(&next, end, args.jobs, unsound, &wanted, &|| began.elapsed() >= limit);
         hits += planted::hits();
         planted::plant(None);
-        let seeds = next.load(Ordering::SeqCst).min(end) - args.start;
+        let seeds = (start..next.load(Ordering::SeqCst).min(end)).filter(|seed| wanted(*seed)).count() as u64;
         match found {
             Some((seed, what)) => match verdict(seed) {
                 None => return Outcome { seeds, hits, took: began.elapsed(), found: Some((seed, what)) },
@@ -175,11 +184,27 @@ fn first_failure(
     found.into_inner().expect("all threads are done")
 }
 
-fn print(row: &Row, outcome: &Outcome) {
+/// As in "the 3rd of `OldTail`".
+fn nth(n: u64) -> String {
+    let end = match (n % 10, n % 100) {
+        (1, not) if not != 11 => "st",
+        (2, not) if not != 12 => "nd",
+        (3, not) if not != 13 => "rd",
+        _ => "th",
+    };
+    format!("{n}{end}")
+}
+
+fn print(row: &Row, outcome: &Outcome, aimed: Option<&str>) {
     let Outcome { seeds, hits, took, found } = outcome;
     let (after, seed, said) = match found {
-        Some((seed, said)) => (format!("{seeds} seeds"), seed.to_string(), said.as_str()),
-        None => (format!("not in {seeds} seeds"), "–".to_owned(), ""),
+        Some((seed, said)) => {
+            let after = aimed.map_or(format!("{seeds} seeds"), |class| format!("{} of `{class}`", nth(*seeds)));
+            (after, seed.to_string(), said.as_str())
+        }
+        None => {
+            (aimed.map_or(format!("not in {seeds} seeds"), |c| format!("not in {seeds} of `{c}`")), "–".to_owned(), "")
+        }
     };
     let said: String = said.replace(['|', '\n'], " ").chars().take(SAID_MAX).collect();
     println!("| {} | {} | {after} | {seed} | {hits} | {:.0} | {said} |", row.name, row.rule, took.as_secs_f64());

@@ -1,11 +1,15 @@
 //! Raft's laws (Ongaro, "Consensus: bridging theory and practice", figure 3.2), over all replicas of all PGs:
 //! one leader a term; two logs that agree on an entry agree on all before it; a leader has every committed
-//! entry; no two replicas commit different entries at one index.
+//! entry; no two replicas commit different entries at one index. And what they rest on: what a leader commits, the logs of a
+//! majority hold durably, now and not only once (ADR 0007).
 //!
 //! Looked at after each turn of an OSD, where something changed. An entry is known by (index, term).
 
 use std::collections::BTreeMap;
 use types::{Index, OsdId, PgId, ReplicaId, Term};
+
+/// As far as anybody can have come.
+const UNKNOWN: Index = Index(u64::MAX);
 
 /// What an observer sees of one replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +24,10 @@ pub struct View {
     pub first: Index,
     pub last: Index,
     pub last_term: Term,
+    /// Last entry that its device holds; what a process that is gone had there, nobody knows.
+    pub durable: Index,
+    /// Replicas of the PG.
+    pub members: usize,
 }
 
 /// What was seen of all of them.
@@ -52,8 +60,14 @@ impl Laws {
         }
         self.logs_match(view, seen, &term_at).map_err(broken)?;
         self.same_commits(view, seen, &term_at).map_err(broken)?;
+        self.majority_holds(view, seen).map_err(broken)?;
         let elected_now = view.elected && !seen.is_some_and(|s| s.elected && s.term == view.term);
         if elected_now { self.complete(view, &term_at).map_err(broken) } else { Ok(()) }
+    }
+
+    /// The process of this OSD is no more: what its devices hold, its next life tells.
+    pub fn gone(&mut self, osd: OsdId) {
+        self.seen.values_mut().filter(|view| view.osd == osd).for_each(|view| view.durable = UNKNOWN);
     }
 
     /// Looks that found something changed.
@@ -88,6 +102,22 @@ impl Laws {
             previous = term;
         }
         Ok(())
+    }
+
+    /// What a leader counts as a majority must be one at the moment when it commits by it.
+    fn majority_holds(&self, view: View, seen: Option<View>) -> Result<(), String> {
+        let risen = seen.is_some_and(|s| s.elected && s.term == view.term && s.commit < view.commit);
+        if !view.elected || !risen {
+            return Ok(());
+        }
+        let lack = self.seen.values().filter(|other| other.pg == view.pg && other.durable < view.commit).count();
+        match view.members - lack > view.members / 2 {
+            true => Ok(()),
+            false => Err(format!(
+                "the leader of {} commits {}, which {lack} of {} do not hold",
+                view.term, view.commit, view.members
+            )),
+        }
     }
 
     fn same_commits(
@@ -149,6 +179,8 @@ mod tests {
             first: Index(1),
             last,
             last_term: term_at(last).expect("its own end"),
+            durable: last,
+            members: 3,
         };
         laws.look(view, term_at)
     }
@@ -198,6 +230,25 @@ mod tests {
         look(&mut laws, 2, 3, true, &[1, 3], 2).expect("it commits");
         look(&mut laws, 3, 2, true, &[1, 2], 1).expect("it leads nobody");
         assert!(look(&mut laws, 3, 4, true, &[1, 2], 1).expect_err("now it matters").contains("not of t3"));
+    }
+
+    #[test]
+    fn a_commit_that_a_majority_held_once_and_holds_no_more_is_found() {
+        let begin = || {
+            let mut laws = Laws::default();
+            look(&mut laws, 1, 1, true, &[1, 1], 1).expect("it leads");
+            look(&mut laws, 2, 1, false, &[1, 1], 1).expect("it has both");
+            look(&mut laws, 3, 1, false, &[1], 1).expect("it lags");
+            laws
+        };
+        look(&mut begin(), 1, 1, true, &[1, 1], 2).expect("two of three");
+        let mut laws = begin();
+        laws.gone(OsdId(2));
+        look(&mut laws, 1, 1, true, &[1, 1], 2).expect("nobody knows what it had");
+        let mut laws = begin();
+        laws.gone(OsdId(2));
+        look(&mut laws, 2, 1, false, &[1], 1).expect("it has lost what it had");
+        assert!(look(&mut laws, 1, 1, true, &[1, 1], 2).expect_err("one of three").contains("2 of 3"));
     }
 
     #[test]

@@ -12,15 +12,15 @@ use std::time::Duration;
 use types::{Index, PgId, Term};
 
 /// Between two looks.
-const LOOK: Duration = Duration::from_micros(200);
+pub(super) const LOOK: Duration = Duration::from_micros(200);
 /// Looks before a schedule gives up: three seconds.
-const LOOKS_MAX: u32 = 15_000;
+pub(super) const LOOKS_MAX: u32 = 15_000;
 /// Milliseconds that an election may take.
-const CHANGE_MS_MAX: u32 = 3000;
+pub(super) const CHANGE_MS_MAX: u32 = 3000;
 /// Blocks that rot at once: while they are bad no round ends, and the log fills.
 const BAD_BLOCKS_MAX: usize = 6;
 /// Entries of a PG that is under load.
-const LOADED: Index = Index(20);
+pub(super) const LOADED: Index = Index(20);
 
 /// A PG of three: who led it, and the others.
 #[derive(Clone, Copy)]
@@ -51,7 +51,7 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
 }
 
 /// Goes on with what `look` finds, or with nothing when that takes too long.
-fn when<T: 'static>(
+pub(super) fn when<T: 'static>(
     s: &mut Strike<'_>,
     tries: u32,
     look: impl Fn(&mut Strike<'_>) -> Option<T> + 'static,
@@ -63,11 +63,11 @@ fn when<T: 'static>(
     }
 }
 
-fn ms(s: &mut Strike<'_>, min: u64, max: u64) -> Duration {
+pub(super) fn ms(s: &mut Strike<'_>, min: u64, max: u64) -> Duration {
     Duration::from_micros(s.rng.between(min * 1000, max * 1000))
 }
 
-fn slow(s: &Strike<'_>, osds: &[usize], factor: u32) {
+pub(super) fn slow(s: &Strike<'_>, osds: &[usize], factor: u32) {
     osds.iter().for_each(|k| s.cluster.disk_faults(*k, |f| f.slow = factor));
 }
 

@@ -10,6 +10,8 @@
 //! lying disks have lost ([`budget`]).
 
 mod aimed;
+mod aimed_doubt;
+mod aimed_late;
 mod aimed_logs;
 mod aimed_store;
 mod aimed_votes;
@@ -137,6 +139,14 @@ pub enum Class {
     VoteInDoubt,
     /// A log's flush fails, and the store is mounted again at once.
     FailedTail,
+    /// Of five, one that has acknowledged what is not committed loses it, and another acknowledges it.
+    MatchInDoubt,
+    /// One that follows in doubt is restarted between a checkpoint and the end of its doubt.
+    RestartInDoubt,
+    /// A follower whose device hangs is streamed to, and dies.
+    HungFollower,
+    /// An opener asks for a segment, and meta hears of it when another has opened.
+    LateAsk,
 }
 
 impl Class {
@@ -214,10 +224,13 @@ impl Class {
         Class::PausedWriter,
     ];
 
+    /// Aims that came later: only seeds that nobody had run then have them, so that every earlier one kept its meaning.
+    pub const LATE_AIMS: [Class; 4] = [Class::MatchInDoubt, Class::RestartInDoubt, Class::HungFollower, Class::LateAsk];
+
     /// All there are: those of the swarm, then those of runs that wear the devices, then those of aimed runs.
     pub fn every() -> impl Iterator<Item = Class> {
         let aimed = Class::AIMS.into_iter().filter(|class| !Class::ALL.contains(class));
-        Class::ALL.into_iter().chain(Class::STORE).chain(aimed)
+        Class::ALL.into_iter().chain(Class::STORE).chain(aimed).chain(Class::LATE_AIMS)
     }
 
     /// Strikes; whether it did.
@@ -237,6 +250,8 @@ impl Class {
             RestartInLease | SlowGoodbye | ReplayedCopies | CutAfterCheckpoint => aimed::strike(self, s),
             LostVote | UnevenMajority | YoungOffice | SlowOffice | LateEchoes => aimed_votes::strike(self, s),
             CrashInRound | FlushFailsInRound | LoneFollower => aimed_store::strike(self, s),
+            MatchInDoubt | RestartInDoubt => aimed_doubt::strike(self, s),
+            HungFollower | LateAsk => aimed_late::strike(self, s),
             OldTail | DamagedPayload | RottenBlocks | VoteInDoubt | FailedTail => aimed_logs::strike(self, s),
         }
     }

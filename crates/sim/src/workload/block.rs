@@ -39,6 +39,11 @@ const FRONTIER_NS: u64 = 300_000_000;
 /// Registers of a window.
 const REGISTERS: u64 = 4;
 
+/// When [`Pattern::Frontier`] moves on next, after this global time.
+pub fn next_frontier(now: u64) -> u64 {
+    (now / FRONTIER_NS + 1) * FRONTIER_NS
+}
+
 impl Pattern {
     /// Turns a drawn shape into one of this pattern.
     pub fn shape(self, shape: &mut Shape) {

@@ -11,7 +11,7 @@
 mod bank;
 mod block;
 
-pub use block::{Block, Pattern, Shape};
+pub use block::{Block, Pattern, Shape, next_frontier};
 
 use crate::check::linear::Linear;
 use device::{Answer, Request};

@@ -1,0 +1,57 @@
+//! Schedules aimed at words that come late: what a follower says of itself while its device hangs, and what an opener asks for
+//! when it is no more the holder.
+//!
+//! They strike in aimed runs alone (see `aim`).
+
+use super::aimed_logs::{LOOKS_MAX, ms, when};
+use super::{Class, Strike};
+use crate::workload;
+use env::sim::Cut;
+use std::time::Duration;
+
+pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
+    match class {
+        Class::HungFollower => hung_follower(s),
+        Class::LateAsk => late_ask(s),
+        other => unreachable!("{other:?} is not late"),
+    }
+}
+
+/// The device of a follower hangs until the leader's log has passed it. It lets a stream in, and dies: what it said then is what
+/// the leader takes it to hold.
+fn hung_follower(s: &mut Strike<'_>) -> bool {
+    let Some((_, leader, others)) = s.cluster.any_led(s.rng) else { return false };
+    if others.is_empty() {
+        return false;
+    }
+    let hung = others[s.rng.below(others.len() as u64) as usize];
+    s.cluster.disk_faults(hung, |f| f.stuck = true);
+    let streams = move |s: &mut Strike<'_>| s.cluster.streams(leader).then_some(());
+    when(s, LOOKS_MAX, streams, move |s, streams| {
+        tracing::info!(hung, ?streams, "a device hangs");
+        let said = ms(s, 5, 300);
+        s.after(said, move |s| {
+            s.cluster.stop_osd(hung, false);
+            s.cluster.disk_faults(hung, |f| f.stuck = false);
+            s.cluster.start_osd(hung);
+        });
+    });
+    true
+}
+
+/// The owner asks for a segment that nobody has. Before meta hears of it the owner is robbed, and it hears nothing of that.
+fn late_ask(s: &mut Strike<'_>) -> bool {
+    let Some(owner) = s.cluster.open_owner() else { return false };
+    let asks = Duration::from_nanos(workload::next_frontier(s.now.0) - s.now.0) + ms(s, 2, 40);
+    let theft = asks + ms(s, 0, 10);
+    let heard = theft + ms(s, 1, 30);
+    let reached = heard + ms(s, 0, 20);
+    let node = s.cluster.owner_node();
+    let osds: Vec<_> = (0..s.cluster.osd_count()).map(|k| s.cluster.osd_node(k)).collect();
+    s.cluster.post().hold_asks(owner, s.now + heard);
+    let all = osds.clone();
+    s.after(asks, move |s| all.iter().for_each(|osd| s.cluster.world.partition(node, *osd, Cut::Both)));
+    s.after(theft, |s| s.cluster.steal());
+    s.after(reached, move |s| osds.iter().for_each(|osd| s.cluster.world.heal(node, *osd)));
+    true
+}
