@@ -7,6 +7,7 @@
 
 use crate::cluster::Cluster;
 use crate::faults::Class;
+use crate::forge::Forger;
 use crate::options::Options;
 use crate::workload::{Kind, Pattern};
 use std::time::Duration;
@@ -125,6 +126,14 @@ impl Aim {
                 (shape.sectors_max, shape.depth, shape.read_pct) = (16, 8, 30);
                 shape.operations = 3000;
             }
+            // Few at once, so that a guess of the next place is good; and more than the log remembers.
+            Class::ForgedHeaders => {
+                (shape.window, shape.sectors_max, shape.depth) = (2 << 20, 128, 3);
+                (shape.read_pct, shape.operations) = (10, 2000);
+                shape.forger = Some(Forger::default());
+                options.volatile_cache = true;
+                options.engine.round_idle = Duration::from_millis(300);
+            }
             _ => {
                 (options.replicas, options.pgs) = (replicas.max(3), pgs);
                 options.osds = options.replicas;
@@ -205,7 +214,7 @@ mod tests {
 
     #[test]
     fn seeds_that_keep_a_bug_away_are_not_aimed_and_of_the_others_every_aim_is_drawn() {
-        for seed in [1, 2, 3, 16, 79, 4880, 7059, 4370, 400_028, 22_289, 34_075, 39_346, 200_101, 500_100] {
+        for seed in [1, 2, 3, 16, 79, 4880, 7059, 4370, 400_028, 22_289, 34_075, 39_346, 500_100] {
             assert_eq!(Aim::draw(seed), None, "seed {seed} would mean something else");
         }
         let drawn: BTreeSet<Class> = (0..400).filter_map(Aim::draw).map(|aim| aim.class).collect();

@@ -321,8 +321,11 @@ impl Cluster {
 
     /// Gives every client its work; the first one opens.
     pub fn begin(&mut self, volumes: &[VolumeId], over: Duration, rng: &mut Rng) {
-        let (kind, shape) = (self.options.workload, &self.options.shape);
-        let all = kind.clients(volumes, (WRITERS, CLIENTS), shape, rng);
+        let (kind, mut shape) = (self.options.workload, self.options.shape.clone());
+        if let Some(forger) = &mut shape.forger {
+            forger.devices = self.osds.iter().map(|osd| (osd.node, osd.uuid)).collect();
+        }
+        let all = kind.clients(volumes, (WRITERS, CLIENTS), &shape, rng);
         for (client, workload) in self.clients.iter_mut().zip(all) {
             if let Some(workload) = workload {
                 client.begin(workload, over);

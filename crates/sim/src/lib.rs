@@ -14,6 +14,7 @@ pub mod client;
 pub mod cluster;
 pub mod drive;
 pub mod faults;
+pub mod forge;
 mod hurt;
 pub mod ledger;
 pub mod mail;

@@ -69,6 +69,7 @@ impl Options {
                 read_pct: rng.between(10, 60),
                 trim_pct: rng.between(0, 15),
                 operations: rng.between(200, 2000),
+                forger: None,
             },
             faults: Duration::from_millis(rng.between(1000, 12_000)),
             calm: Duration::from_secs(20),

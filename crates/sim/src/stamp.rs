@@ -5,12 +5,18 @@
 //! no two sectors apart.
 //! A sector that mixes two writes, belongs elsewhere, or holds old bytes of a reused AU does not decode as
 //! the sector that was asked for.
+//!
+//! A forged sector (see `forge`) begins with the head of a log batch; its stamp lies behind that.
 
 use types::rng::Rng;
 use types::units::SECTOR;
 
 const MAGIC: u64 = 0x6d69_735f_746c_6173;
 const LEN: usize = SECTOR as usize;
+/// Where the stamp of a forged sector lies.
+pub const FORGED_AT: usize = 256;
+/// So many bytes of a sector are enough to [`peek`].
+pub const PEEK_LEN: usize = FORGED_AT + 32;
 
 fn hash(bytes: &[u8]) -> u64 {
     let fold = |sum: u64, word: &[u8]| {
@@ -22,12 +28,24 @@ fn hash(bytes: &[u8]) -> u64 {
 
 /// Fills `out` (one sector).
 pub fn write(out: &mut [u8], volume: u64, sector: u64, stamp: u64) {
+    fill(out, 0, (volume, sector, stamp));
+}
+
+/// Fills `out` (one sector) so that it begins with `head`.
+pub fn forge(out: &mut [u8], volume: u64, sector: u64, stamp: u64, head: &[u8]) {
+    assert!(head.len() <= FORGED_AT && head.starts_with(&layout::log::MAGIC), "the head of a batch");
+    out[..FORGED_AT].fill(0);
+    out[..head.len()].copy_from_slice(head);
+    fill(out, FORGED_AT, (volume, sector, stamp));
+}
+
+fn fill(out: &mut [u8], at: usize, (volume, sector, stamp): (u64, u64, u64)) {
     assert_eq!(out.len(), LEN, "one sector");
     for (i, word) in [MAGIC, volume, sector, stamp].into_iter().enumerate() {
-        out[i * 8..i * 8 + 8].copy_from_slice(&word.to_le_bytes());
+        out[at + i * 8..at + i * 8 + 8].copy_from_slice(&word.to_le_bytes());
     }
     let mut rng = Rng::new(stamp ^ sector.rotate_left(32));
-    for chunk in out[32..LEN - 8].chunks_exact_mut(8) {
+    for chunk in out[at + 32..LEN - 8].chunks_exact_mut(8) {
         chunk.copy_from_slice(&rng.next_u64().to_le_bytes());
     }
     let sum = hash(&out[..LEN - 8]);
@@ -36,7 +54,8 @@ pub fn write(out: &mut [u8], volume: u64, sector: u64, stamp: u64) {
 
 /// (volume, sector, stamp) of bytes that look like a sector of ours; nothing but the magic is checked.
 pub fn peek(bytes: &[u8]) -> Option<(u64, u64, u64)> {
-    let word = |i: usize| u64::from_le_bytes(bytes[i * 8..i * 8 + 8].try_into().expect("eight bytes"));
+    let at = if bytes.starts_with(&layout::log::MAGIC) { FORGED_AT } else { 0 };
+    let word = |i: usize| u64::from_le_bytes(bytes[at + i * 8..at + i * 8 + 8].try_into().expect("eight bytes"));
     (word(0) == MAGIC).then(|| (word(1), word(2), word(3)))
 }
 
@@ -49,14 +68,14 @@ pub fn read(bytes: &[u8], volume: u64, sector: u64) -> Result<Option<u64>, Strin
     if bytes.iter().all(|b| *b == 0) {
         return Ok(None);
     }
-    let word = |i: usize| u64::from_le_bytes(bytes[i * 8..i * 8 + 8].try_into().expect("eight bytes"));
-    if word(0) != MAGIC || word(LEN / 8 - 1) != hash(&bytes[..LEN - 8]) {
+    let sum = u64::from_le_bytes(bytes[LEN - 8..].try_into().expect("eight bytes"));
+    let Some((of, at, stamp)) = peek(bytes).filter(|_| sum == hash(&bytes[..LEN - 8])) else {
         return Err("holds bytes that nobody wrote as one sector".to_owned());
+    };
+    if (of, at) != (volume, sector) {
+        return Err(format!("holds volume {of} sector {at}, written with {stamp}"));
     }
-    if word(1) != volume || word(2) != sector {
-        return Err(format!("holds volume {} sector {}, written with {}", word(1), word(2), word(3)));
-    }
-    Ok(Some(word(3)))
+    Ok(Some(stamp))
 }
 
 #[cfg(test)]

@@ -195,6 +195,7 @@ impl Tenants {
             read_pct: self.rng.between(10, 60),
             trim_pct: self.rng.between(0, 15),
             operations,
+            forger: None,
         };
         let mut work = Block::on(name, volume.0, (CLIENTS + n) as u64, shape, self.rng.fork());
         if self.closing {

@@ -119,6 +119,8 @@ registry! {
         "mount believes a batch by its header and does not verify its payload";
     DamageTakenForTear, "damage-taken-for-tear", "R11",
         "damage below the durable end of the log is cut off as if it were a torn tail";
+    ForgedHeaderBelieved, "forged-header-believed", "R11",
+        "mount takes a header for one of the log that verifies in its place, whatever life of the segment it names";
     TailNotRewritten, "tail-not-rewritten", "R11",
         "a mount takes what it can read of the log's end for durable, and does not write it again";
     VoteBelowReach, "vote-below-reach", "R11",
@@ -168,7 +170,10 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
         "a listing's commit index is taken in doubt (ADR 0007)",
         "a leader forgets what a follower in doubt had matched before that one follows, so no listing speaks of it",
     ),
-    ("a log batch is believed without its mount number, salt or offset (R11)", "the other two still tell it apart"),
+    (
+        "a batch of an earlier life is believed without its mount number or offset (R11)",
+        "the other and the salt still tell it apart",
+    ),
     ("replay keeps the log from before an installation (R12)", "what is kept does not reach up to S"),
 ];
 

@@ -240,7 +240,8 @@ impl Scan {
             Some(life) => (header.segment_seq, header.salt) == life,
             None => header.segment_seq >= seq,
         };
-        (same_life && header.seq >= seq && header.mount >= mount).then_some(header)
+        let follows = header.seq >= seq && header.mount >= mount;
+        (follows && (same_life || on(Bug::ForgedHeaderBelieved))).then_some(header)
     }
 
     /// A batch whose records are torn has a header that may be whole: what that says of earlier batches is true.

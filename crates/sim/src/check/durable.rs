@@ -99,6 +99,8 @@ pub struct Majority {
     waiting: BTreeMap<Write, Waiting>,
     /// Per disk, what the next flush may make durable.
     unflushed: BTreeMap<NodeId, Vec<(Write, Place)>>,
+    /// Where the last batch that each log was handed ends.
+    log_ends: BTreeMap<NodeId, u64>,
     checked: u64,
 }
 
@@ -112,6 +114,11 @@ impl Majority {
         let surely = vec![Nodes::default(); count as usize];
         let old = self.waiting.insert((volume, stamp), Waiting { first, surely, places: Vec::new() });
         assert!(old.is_none(), "stamp {stamp} was used twice");
+    }
+
+    /// Where the next batch of this node's log begins, if its segment has room.
+    pub fn log_end(&self, node: NodeId) -> Option<u64> {
+        self.log_ends.get(&node).copied()
     }
 
     /// Sectors whose reply was checked.
@@ -196,13 +203,16 @@ fn is_there(sector: (u64, u64, u64), offset: u64, durable: Durable<'_>) -> bool 
         return true;
     }
     // Its head is enough: sectors are written whole, and torn ones are for the histories to find.
-    let mut bytes = [0; 32];
+    let mut bytes = [0; stamp::PEEK_LEN];
     durable.read(offset, &mut bytes);
     stamp::peek(&bytes) == Some(sector)
 }
 
 impl DiskWatch for Majority {
     fn submitted(&mut self, (node, _): (NodeId, DiskId), offset: u64, bufs: &[IoBuf]) {
+        if bufs.first().is_some_and(|b| b.starts_with(&layout::log::MAGIC)) {
+            self.log_ends.insert(node, offset + bufs.iter().map(|b| b.len() as u64).sum::<u64>());
+        }
         let mut row: Option<(Write, Place)> = None;
         let sectors = bufs.iter().flat_map(|b| b.chunks_exact(SECTOR as usize));
         for (at, bytes) in (offset..).step_by(SECTOR as usize).zip(sectors) {

@@ -1,5 +1,5 @@
-//! Schedules aimed at words that come late: what a follower says of itself while its device hangs, and what an opener asks for
-//! when it is no more the holder.
+//! Schedules aimed at words that come late or from the wrong mouth: what a follower says of itself while its device hangs, what an
+//! opener asks for when it is no more the holder, and what a writer's payloads say when a log is read.
 //!
 //! They strike in aimed runs alone (see `aim`).
 
@@ -13,6 +13,7 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
     match class {
         Class::HungFollower => hung_follower(s),
         Class::LateAsk => late_ask(s),
+        Class::ForgedHeaders => remount(s),
         other => unreachable!("{other:?} is not late"),
     }
 }
@@ -53,5 +54,15 @@ fn late_ask(s: &mut Strike<'_>) -> bool {
     s.after(asks, move |s| all.iter().for_each(|osd| s.cluster.world.partition(node, *osd, Cut::Both)));
     s.after(theft, |s| s.cluster.steal());
     s.after(reached, move |s| osds.iter().for_each(|osd| s.cluster.world.heal(node, *osd)));
+    true
+}
+
+/// A log is read again, with a torn end or a whole one: behind it lie payloads of earlier rounds (see `forge`).
+fn remount(s: &mut Strike<'_>) -> bool {
+    let i = s.osd();
+    let power = s.rng.chance(2, 3);
+    s.cluster.stop_osd(i, power);
+    let back = ms(s, 1, 200);
+    s.after(back, move |s| s.cluster.start_osd(i));
     true
 }

@@ -147,6 +147,8 @@ pub enum Class {
     HungFollower,
     /// An opener asks for a segment, and meta hears of it when another has opened.
     LateAsk,
+    /// Stores are mounted whose logs are full of payloads that look like batches.
+    ForgedHeaders,
 }
 
 impl Class {
@@ -225,7 +227,8 @@ impl Class {
     ];
 
     /// Aims that came later: only seeds that nobody had run then have them, so that every earlier one kept its meaning.
-    pub const LATE_AIMS: [Class; 4] = [Class::MatchInDoubt, Class::RestartInDoubt, Class::HungFollower, Class::LateAsk];
+    pub const LATE_AIMS: [Class; 5] =
+        [Class::MatchInDoubt, Class::RestartInDoubt, Class::HungFollower, Class::LateAsk, Class::ForgedHeaders];
 
     /// All there are: those of the swarm, then those of runs that wear the devices, then those of aimed runs.
     pub fn every() -> impl Iterator<Item = Class> {
@@ -251,7 +254,7 @@ impl Class {
             LostVote | UnevenMajority | YoungOffice | SlowOffice | LateEchoes => aimed_votes::strike(self, s),
             CrashInRound | FlushFailsInRound | LoneFollower => aimed_store::strike(self, s),
             MatchInDoubt | RestartInDoubt => aimed_doubt::strike(self, s),
-            HungFollower | LateAsk => aimed_late::strike(self, s),
+            HungFollower | LateAsk | ForgedHeaders => aimed_late::strike(self, s),
             OldTail | DamagedPayload | RottenBlocks | VoteInDoubt | FailedTail => aimed_logs::strike(self, s),
         }
     }

@@ -5,6 +5,7 @@
 
 use super::{Ask, Turn, Workload, name};
 use crate::check::linear::Linear;
+use crate::forge::Forger;
 use crate::stamp;
 use device::{Answer, Request};
 use std::collections::{BTreeMap, VecDeque};
@@ -76,6 +77,8 @@ pub struct Shape {
     pub read_pct: u64,
     pub trim_pct: u64,
     pub operations: u64,
+    /// Writes are whole blocks that look like batches of the log.
+    pub forger: Option<Forger>,
 }
 
 /// One generator over one volume.
@@ -184,7 +187,7 @@ impl Block {
             let no_hole = self.shape.pattern == Pattern::Zeros && self.rng.chance(1, 2);
             Request::WriteZeroes { offset, len, no_hole }
         } else {
-            Request::Write { offset, buf: self.payload(sector, count, stamp), fua: false }
+            Request::Write { offset, buf: self.payload(sector, count, stamp, linear), fua: false }
         };
         Some(self.ask(request, op))
     }
@@ -221,6 +224,9 @@ impl Block {
             sector -= sector % 8;
             count -= count % 8;
         }
+        if self.shape.forger.is_some() {
+            (sector, count) = (sector - sector % 8, count.next_multiple_of(8));
+        }
         (sector, count)
     }
 
@@ -232,10 +238,17 @@ impl Block {
         self.windows = vec![at(turn), at(turn.saturating_sub(1))];
     }
 
-    fn payload(&self, sector: u64, count: u64, stamp: u64) -> IoBuf {
+    fn payload(&mut self, sector: u64, count: u64, stamp: u64, linear: &Linear) -> IoBuf {
         let mut buf = IoBufMut::new((count * SECTOR) as usize);
-        for (i, bytes) in buf.chunks_exact_mut(SECTOR as usize).enumerate() {
-            stamp::write(bytes, self.volume, sector + i as u64, stamp);
+        let seen = linear.durable.as_ref().map(|watch| watch.shared.borrow());
+        let guess = self.shape.forger.as_ref().zip(seen).and_then(|(f, seen)| f.guess(&seen, &mut self.rng));
+        for (i, bytes) in (0..).zip(buf.chunks_exact_mut(SECTOR as usize)) {
+            match guess.filter(|_| i % 8 == 0) {
+                Some(guess) => {
+                    stamp::forge(bytes, self.volume, sector + i, stamp, &guess.head(i / 8, &mut self.rng));
+                }
+                None => stamp::write(bytes, self.volume, sector + i, stamp),
+            }
         }
         buf.freeze()
     }
