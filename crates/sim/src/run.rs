@@ -23,10 +23,10 @@ use types::rng::Rng;
 use types::units::CHUNK;
 use types::{Index, OsdId, PgId, Time, VolumeId};
 
-/// The cluster must serve within this time of its birth.
 /// Looks at what a lying device may have under its blocks. A read names one bad block, so each brings one back.
 const MENDS_MAX: u32 = 1000;
 const MEND_PAUSE: Duration = Duration::from_millis(200);
+/// The cluster must serve within this time of its birth.
 const SETUP: Duration = Duration::from_secs(30);
 /// Steps without a step of time: something turns on the spot.
 const STEPS_AT_ONCE_MAX: u32 = 20_000;
