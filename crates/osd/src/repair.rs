@@ -83,6 +83,7 @@ impl Repair {
     /// Judges what is missing, and chooses whom to ask for what.
     fn look(&mut self, now: Time, mut next_round: impl FnMut() -> u32, reaches: impl Fn(OsdId) -> bool) -> Look {
         let (others, commit) = (self.others(), self.recovered.hard_state.commit);
+        let rest = missing::rest(self.missing.len());
         let (mut look, mut asked, mut inconsistent) = (Look::default(), 0, Vec::new());
         (self.behind, self.next_at) = (false, now + AGAIN);
         let mut first = true;
@@ -91,7 +92,7 @@ impl Repair {
             if missing.asked.is_some_and(|(_, until)| now < until) {
                 asked += 1;
             } else {
-                match missing.step(now, others.len() + 1, commit, &mut next_round) {
+                match missing.step(now, rest, (others.len() + 1, commit), &mut next_round) {
                     Verdict::Ask if asked < ASKED_MAX => {
                         let to = missing.next_to_ask(&others, &reaches);
                         look.questions.extend(to.map(|to| (*index, missing.lost.term, missing.round, to)));

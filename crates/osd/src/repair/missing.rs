@@ -13,7 +13,14 @@ use types::{Index, OsdId, ReplicaId, Time};
 use wire::Lack;
 
 /// Between two looks at a payload that nobody has, and that somebody may have later.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
+const LOOK_AGAIN_MIN: Duration = Duration::from_secs(2);
+/// The same for each payload that the replica lacks: questions for ever must not cost more, the more there are.
+const LOOK_AGAIN_EACH: Duration = Duration::from_millis(20);
+
+/// When a replica that lacks so many payloads asks again for one that nobody has.
+pub(super) fn rest(missing_count: usize) -> Duration {
+    LOOK_AGAIN_MIN.max(LOOK_AGAIN_EACH * u32::try_from(missing_count).unwrap_or(u32::MAX))
+}
 
 /// What a payload that is missing still needs.
 #[derive(Debug)]
@@ -72,12 +79,18 @@ impl Missing {
     }
 
     /// As `judge`, and goes on with the next round when this one alone proves nothing, or was long ago.
-    pub fn step(&mut self, now: Time, count: usize, commit: Index, next_round: impl FnOnce() -> u32) -> Verdict {
+    pub fn step(
+        &mut self,
+        now: Time,
+        rest: Duration,
+        (count, commit): (usize, Index),
+        next_round: impl FnOnce() -> u32,
+    ) -> Verdict {
         let verdict = self.judge(count, commit);
         match verdict {
             Verdict::Inconsistent if self.again => {
                 let since = *self.inconsistent.get_or_insert(now);
-                if now < since + LOOK_AGAIN {
+                if now < since + rest {
                     return verdict;
                 }
                 self.inconsistent = Some(now);
