@@ -186,7 +186,7 @@ impl Engine {
         };
         let log = self.log.as_ref().expect("made with the superblock");
         let tail_seq = openings.iter().flatten().max_by_key(|h| h.seq).map_or(0, |h| h.tail_seq);
-        let found = Box::new(Found::new(log.uuid, log.ring.segment_bytes(), tail_seq));
+        let found = Box::new(Found::new(log.uuid, (openings.len(), log.ring.segment_bytes()), tail_seq));
         self.state = State::Mounting(Box::new(Mount::Segments { candidates, next: 0, found, first: None }));
         self.read_next_segment();
     }

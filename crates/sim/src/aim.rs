@@ -97,6 +97,19 @@ impl Aim {
                 (shape.sectors_max, shape.depth, shape.read_pct) = (16, 8, 60);
                 shape.operations = 3000;
             }
+            late if Class::LATE_AIMS.contains(&late) => self.shape_late(options),
+            _ => {
+                (options.replicas, options.pgs) = (replicas.max(3), pgs);
+                options.osds = options.replicas;
+                shape.operations = shape.operations.max(1000);
+            }
+        }
+    }
+
+    /// As [`Aim::shape`], for [`Class::LATE_AIMS`].
+    fn shape_late(self, options: &mut Options) {
+        let shape = &mut options.shape;
+        match self.class {
             // Messages that bring a follower only part of the way, and rounds meanwhile.
             Class::RestartInDoubt => {
                 (shape.window, shape.sectors_max, shape.depth) = (2 << 20, 512, 16);
@@ -134,11 +147,7 @@ impl Aim {
                 options.volatile_cache = true;
                 options.engine.round_idle = Duration::from_millis(300);
             }
-            _ => {
-                (options.replicas, options.pgs) = (replicas.max(3), pgs);
-                options.osds = options.replicas;
-                shape.operations = shape.operations.max(1000);
-            }
+            other => unreachable!("{other:?} came first"),
         }
     }
 }

@@ -4,6 +4,10 @@
 //! out go whole and damaged batches in order of number, and the holes between them. Judging holes is for
 //! [`Found::judge`]: at or below the highest `durable_seq` they are corruption, above it the torn tail.
 //!
+//! What a writer wrote may look like a batch, in a place where one could begin, on this very device. What tells it apart is the salt
+//! of its segment; and where the opening that names the salt is not there, that no more batches than pages of log lie between
+//! its number and the oldest one's.
+//!
 //! Invariant: pure; a batch that is given out has verified headers and records.
 
 use layout::log::{BATCH_ALIGN, BatchHeader, Record, decode_records};
@@ -103,6 +107,8 @@ pub(crate) struct Found {
     /// Number of the next batch that is looked for; `None` before the first.
     expect: Option<u64>,
     tail_seq: u64,
+    /// No batch of the log has this number, or a later one.
+    end_seq: u64,
     last_mount: u64,
     /// Highest `durable_seq` of all verified headers.
     durable: u64,
@@ -111,10 +117,14 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// `tail_seq`: where the log begins, as the newest opening says; 0 when there is none.
-    pub fn new(uuid: OsdUuid, segment_bytes: u64, tail_seq: u64) -> Found {
+    /// `tail_seq`: where the log of so many segments begins, as the newest opening says; 0 when there is none.
+    pub fn new(uuid: OsdUuid, (segments, segment_bytes): (usize, u64), tail_seq: u64) -> Found {
         let blind = tail_seq == 0;
-        Found { uuid, segment_bytes, items: Vec::new(), expect: None, tail_seq, last_mount: 0, durable: 0, blind }
+        // Each batch takes a page at least, and newer openings that are lost may have gone round the ring once more.
+        let end_seq =
+            if blind { u64::MAX } else { tail_seq + 2 * segments as u64 * segment_bytes / BATCH_ALIGN as u64 };
+        let (items, expect, last_mount, durable) = (Vec::new(), None, 0, 0);
+        Found { uuid, segment_bytes, items, expect, tail_seq, end_seq, last_mount, durable, blind }
     }
 
     /// Without an opening segments of an earlier round of the ring were looked at, too: they are no part of the log.
@@ -140,7 +150,7 @@ impl Found {
         let mut life = candidate.opening.map(|opening| (opening.seq, opening.salt));
         let mut at = 0;
         while at + BATCH_ALIGN <= self.segment_bytes as usize {
-            let scan = Scan { uuid: self.uuid, slot: candidate.slot, base, at, life };
+            let scan = Scan { uuid: self.uuid, slot: candidate.slot, base, at, life, end_seq: self.end_seq };
             let mut read = reads.iter().filter_map(|bytes| scan.batch(bytes, look.floor(self.tail_seq)));
             let batch =
                 read.next().map(|first| if first.whole { first } else { read.find(|b| b.whole).unwrap_or(first) });
@@ -231,6 +241,7 @@ struct Scan {
     at: usize,
     /// Number of the segment's first batch, and its salt, once known.
     life: Option<(u64, u64)>,
+    end_seq: u64,
 }
 
 impl Scan {
@@ -241,7 +252,8 @@ impl Scan {
             None => header.segment_seq >= seq,
         };
         let follows = header.seq >= seq && header.mount >= mount;
-        (follows && (same_life || on(Bug::ForgedHeaderBelieved))).then_some(header)
+        let ours = same_life && header.seq < self.end_seq;
+        (follows && (ours || on(Bug::ForgedHeaderBelieved))).then_some(header)
     }
 
     /// A batch whose records are torn has a header that may be whole: what that says of earlier batches is true.
@@ -304,4 +316,62 @@ pub(crate) fn payload_of(record: &Record, area: &IoBuf) -> Result<IoBuf, BadPayl
     let bytes = area.slice(begin..end);
     let range = types::SectorRange::checked(start, at.len / types::SECTOR as u32).ok_or(BadPayload)?;
     if range.verify(&bytes, crcs) || on(Bug::TornBatchBelieved) { Ok(bytes) } else { Err(BadPayload) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use layout::log::put;
+
+    const UUID: OsdUuid = OsdUuid([5; 16]);
+    const SEGMENT: u64 = 16 * BATCH_ALIGN as u64;
+
+    fn batch(at: u64, seq: u64, segment_seq: u64, salt: u64) -> Vec<u8> {
+        let mut records = Vec::new();
+        put::mount(&mut records);
+        let header = BatchHeader {
+            header_len: BATCH_ALIGN as u32,
+            records_len: records.len() as u32,
+            record_count: 1,
+            records_crc: types::crc32c(&records),
+            payload_len: 0,
+            salt,
+            mount: 1,
+            seq,
+            offset: at,
+            durable_seq: seq - 1,
+            tail_seq: segment_seq.min(10),
+            segment_seq,
+        };
+        let mut bytes = header.encode(UUID).to_vec();
+        bytes.extend_from_slice(&records);
+        bytes.resize(BATCH_ALIGN, 0);
+        bytes
+    }
+
+    /// Batches 10 to 12 in the first segment, and of the next one, whose opening is torn, this page.
+    fn judged(page: Vec<u8>) -> Verdict {
+        let mut found = Found::new(UUID, (4, SEGMENT), 10);
+        let mut first: Vec<u8> = (0..3).flat_map(|n| batch(n * BATCH_ALIGN as u64, 10 + n, 10, 77)).collect();
+        first.resize(SEGMENT as usize, 0);
+        let opening = BatchHeader::decode(&first, UUID, 0);
+        let look = found.look(Candidate { slot: 0, opening }, 0, &[IoBuf::copy_of(&first)]);
+        found.take(look);
+        let mut second = vec![0; 5 * BATCH_ALIGN];
+        second.extend(page);
+        second.resize(SEGMENT as usize, 0);
+        let look = found.look(Candidate { slot: 1, opening: None }, SEGMENT, &[IoBuf::copy_of(&second)]);
+        found.take(look);
+        found.judge()
+    }
+
+    #[test]
+    fn a_payload_that_looks_like_a_batch_far_ahead_is_none_although_no_opening_names_the_salt() {
+        let at = SEGMENT + 5 * BATCH_ALIGN as u64;
+        let verdict = judged(batch(at, 1 << 40, 1 << 40, 3));
+        assert_eq!((verdict.batches.len(), verdict.durable, verdict.holes), (3, 11, vec![]));
+        // One that the log has room for is what is left of the segment.
+        let verdict = judged(batch(at, 20, 13, 3));
+        assert_eq!((verdict.batches.len(), verdict.durable, verdict.holes), (4, 19, vec![(13, 20)]));
+    }
 }
