@@ -431,6 +431,12 @@ impl Engine {
         }
     }
 
+    /// Numbers of log batches: the last one that the mount has found or found evidence of, and the last one with records
+    /// that was made durable since.
+    pub fn batches_for_tools(&self) -> (u64, u64) {
+        self.log.as_ref().map_or((0, 0), |log| (log.found, log.durable_records))
+    }
+
     /// Length of the log; 0 until it is mounted.
     pub fn log_bytes(&self) -> u64 {
         self.log.as_ref().map_or(0, |log| log.ring.count() as u64 * log.ring.segment_bytes())
@@ -527,6 +533,9 @@ impl Engine {
         assert_eq!(batch.seq, log.durable_seq + 1, "acknowledgements follow batch order");
         log.durable_seq = batch.seq;
         log.unsealed = !batch.is_seal;
+        if !batch.is_seal {
+            log.durable_records = batch.seq;
+        }
         log.idle_since = now;
         if is_armed(Point::LogDurable) && batch.done.iter().any(|d| matches!(d, Done::Persisted { .. })) {
             pass(Point::LogDurable);

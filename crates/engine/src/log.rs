@@ -35,6 +35,10 @@ pub(crate) struct Log {
     pub durable_seq: u64,
     pub pending: VecDeque<Work>,
     pub in_flight: Option<InFlight>,
+    /// The last batch with records that this process has made durable.
+    pub durable_records: u64,
+    /// The last batch that the mount has found, or found to have been durable.
+    pub found: u64,
     /// A durable batch with records is not yet named by a later header's `durable_seq`.
     pub unsealed: bool,
     /// When the last batch completed.
@@ -56,6 +60,8 @@ impl Log {
             mount: 0,
             next_seq: 1,
             durable_seq: 0,
+            durable_records: 0,
+            found: 0,
             pending: VecDeque::new(),
             in_flight: None,
             unsealed: false,

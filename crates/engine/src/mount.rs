@@ -313,7 +313,7 @@ impl Engine {
         log.ring.restore(std::mem::take(&mut replay.segments), replay.head);
         log.mount = replay.last_mount + 1;
         log.next_seq = replay.last_seq + 1;
-        log.durable_seq = replay.last_seq;
+        (log.durable_seq, log.found) = (replay.last_seq, replay.last_seq);
         log.checkpoint_id = replay.checkpoint.id;
         log.checkpoint_segment = replay.checkpoint.segment;
         self.in_doubt = replay.lacks_births();

@@ -53,6 +53,11 @@ impl Osd {
         self.engine.audit()
     }
 
+    /// The last log batch that the mount found, and the last one that was made durable since.
+    pub fn batches_for_tools(&self) -> (u64, u64) {
+        self.engine.batches_for_tools()
+    }
+
     /// What fills the engine, and how many bytes wait on each connection.
     pub fn fill_for_tools(&self) -> (engine::EngineStats, impl Iterator<Item = usize>) {
         (self.engine.stats(), self.bus.queued())

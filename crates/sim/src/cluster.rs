@@ -45,6 +45,8 @@ pub struct OsdNode {
     stream: Option<u64>,
     /// The books of this life's mount were looked at.
     pub(crate) audited: bool,
+    /// The last log batch that was durable in any life of this disk.
+    pub(crate) durable_batch: u64,
     /// Why its last process ended by itself.
     pub(crate) ended: Option<String>,
     /// This life's mount must be refused: the device carries the mark of a poison. Read faults that had struck by
@@ -763,6 +765,7 @@ impl OsdNode {
             running: None,
             stream: None,
             audited: false,
+            durable_batch: 0,
             ended: None,
             must_refuse: None,
             vouched: false,

@@ -88,6 +88,7 @@ impl Cluster {
         let ids = self.meta.records().into_iter().flat_map(|r| r.pgs.values()).flat_map(|pg| &pg.members);
         let last = ids.map(|m| m.replica).max().expect("a strike looks for records first");
         self.budget.wiped(i, last);
+        self.osds[i].durable_batch = 0;
     }
 
     /// A log write that is nowhere, with nothing durable behind it: a mount cannot tell it from a write that

@@ -36,6 +36,10 @@ impl Cluster {
         if self.observers.seen.is_some() || self.budget.is_spent() {
             return;
         }
+        if let Err(what) = self.look_at_tail(i) {
+            self.observers.seen = Some(what);
+            return;
+        }
         let node = &mut self.osds[i];
         let Some((osd, _)) = &node.running else { return };
         let mut look = || {
@@ -65,6 +69,32 @@ impl Cluster {
             Ok(())
         };
         self.observers.seen = look().err();
+    }
+
+    /// A mount finds every batch that was durable. A disk that has lost the last one without a trace counts as lost, and
+    /// its process does not go on (R4).
+    fn look_at_tail(&mut self, i: usize) -> Result<(), String> {
+        let node = &mut self.osds[i];
+        let Some((osd, _)) = &node.running else { return Ok(()) };
+        if *osd.phase() != osd::Phase::Running {
+            return Ok(());
+        }
+        let (found, durable) = osd.batches_for_tools();
+        let before = node.durable_batch;
+        node.durable_batch = before.max(durable);
+        if node.audited || found >= before {
+            return Ok(());
+        }
+        let id = node.id;
+        if !self.budget.may_lose_tail(i) {
+            return Err(format!(
+                "{id} has lost the end of its log: batch {before} was durable, and {found} is the last"
+            ));
+        }
+        tracing::info!(osd = %id, before, found, "its disk has lost the end of the log: it counts as lost");
+        self.budget.lose(i);
+        self.stop_osd(i, false);
+        Ok(())
     }
 
     /// What the observers have seen so far, and whether every queue is within its limit now.

@@ -100,6 +100,12 @@ impl Budget {
         self.lost.insert(i);
     }
 
+    /// Whether the disk of OSD `i` may have lost flushed bytes of its log's end.
+    pub fn may_lose_tail(&self, i: usize) -> bool {
+        let may = |class: &Class| matches!(class, Class::BitRotLog | Class::PhantomWrite | Class::MisdirectedWrite);
+        self.told.get(&i).is_some_and(|told| told.iter().any(may))
+    }
+
     /// Whether OSD `i` must not start again.
     pub fn is_lost(&self, i: usize) -> bool {
         self.lost.contains(&i)
