@@ -2,7 +2,7 @@
 //!
 //! Operations: append (perhaps over an uncommitted tail), commit and apply, read, rounds, streams staged and
 //! installed, replicas made and destroyed; the process killed, the power cut, bits flipped, reads, writes and
-//! flushes that fail.
+//! flushes that fail; and what peers then do: payloads and blocks brought back, tails cut, doubts ended.
 //!
 //! Laws: nothing that was acknowledged is lost; a read gives the model's bytes or an error, and an error only
 //! when the disk was damaged or failed; decision state is exact as of K; a sound disk damages no replica; one
@@ -10,6 +10,7 @@
 //! a disk that took back what it had made durable), but what is left is genuine.
 
 mod model;
+mod peers;
 mod rig;
 
 use crate::Verdict;
@@ -27,6 +28,11 @@ const REPLICAS: u32 = 3;
 
 /// First byte: seed of the disk's own choices. Second: settings.
 pub fn run(data: &[u8]) -> Verdict {
+    if live(data).checked_reads > 0 { Verdict::Taken } else { Verdict::Refused }
+}
+
+/// The whole life of an engine.
+fn live(data: &[u8]) -> Rig {
     let mut source = Source::new(data);
     let (seed, settings) = (source.byte(), source.byte());
     let mut rig = Rig::new(seed, settings);
@@ -41,7 +47,7 @@ pub fn run(data: &[u8]) -> Verdict {
     if rig.lives() {
         rig.restart();
     }
-    if rig.checked_reads > 0 { Verdict::Taken } else { Verdict::Refused }
+    rig
 }
 
 fn range(source: &mut Source<'_>) -> SectorRange {
@@ -132,4 +138,63 @@ pub fn told() -> Story {
     }
     rig.settle();
     rig.image()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::ChunkKey;
+
+    /// A store on which something is durable, and the pages that it has written from `start` on.
+    fn written(in_home: bool) -> (Rig, Vec<u32>) {
+        let mut rig = Rig::new(7, 14);
+        (1..=3).for_each(|id| rig.create(ReplicaId(id)));
+        rig.settle();
+        for n in 0..12 {
+            let replica = ReplicaId(1 + n % 3);
+            let chunk: ChunkKey = chunks()[n as usize % 4];
+            rig.append(replica, 0, vec![Effect::Write { chunk, range: SectorRange::new(8 * n as u32, 12) }]);
+            rig.turn(12);
+            // The last of each is durable, and not committed.
+            if n < 9 {
+                rig.commit(replica);
+            }
+        }
+        rig.settle();
+        if in_home {
+            rig.round();
+            rig.settle();
+        }
+        let superblock = device_image().0;
+        let start = if in_home { superblock.home_start } else { superblock.log_start };
+        let pages = rig.image().pages.into_iter().filter(|(at, _)| (start..start + (4 << 20)).contains(at));
+        let pages = pages.map(|(at, _)| ((at - start) / 4096) as u32).collect();
+        (rig, pages)
+    }
+
+    /// One bit of this page flips; then the process dies, mounts, and all is read.
+    fn after_a_flip(in_home: bool, page: u32) -> Rig {
+        let (mut rig, _) = written(in_home);
+        // As `Rig::flip` reads a place: the area by its rest of 6, the byte by its eighth.
+        let byte = (page * 4096 + 100) * 8;
+        let area = if in_home { 4 } else { 2 };
+        let place = (byte..byte + 8).find(|place| place % 6 == area).expect("one of eight");
+        rig.flip(place, 3);
+        rig.crash(false);
+        rig.calm_down();
+        rig
+    }
+
+    /// A target whose lives never got there would prove nothing of these operations.
+    #[test]
+    fn payloads_and_blocks_come_back_tails_are_cut_and_doubts_end() {
+        let (mut mended, mut refilled, mut cut, mut ended) = (0, 0, 0, 0);
+        let pages = [false, true].map(|in_home| written(in_home).1.into_iter().map(move |page| (in_home, page)));
+        for (in_home, page) in pages.into_iter().flatten() {
+            let help = after_a_flip(in_home, page).help;
+            (mended, refilled) = (mended + help.blocks_mended, refilled + help.replicas_refilled);
+            (cut, ended) = (cut + help.tails_cut, ended + help.doubts_ended);
+        }
+        assert!(mended > 0 && refilled > 0 && cut > 0 && ended > 0, "{mended} {refilled} {cut} {ended}");
+    }
 }

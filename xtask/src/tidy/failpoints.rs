@@ -1,7 +1,7 @@
 //! Failpoints stay out of what is shipped: the feature is declared by `types`, forwarded by `cli` and switched on by
 //! nobody by default, and every point of the registry has its hook in the rooms.
 
-use super::Source;
+use super::{Source, feature};
 use crate::sh;
 use anyhow::{Context, Result};
 
@@ -14,27 +14,9 @@ const GATED: &[&str] = &["crates/cli/src/main.rs"];
 
 /// Gives one line a fault.
 pub fn check(sources: &[Source]) -> Result<Vec<String>> {
-    let mut faults = manifests()?;
+    let mut faults = feature::manifests("failpoints", ALLOWED)?;
     faults.extend(shipped()?);
     faults.extend(hooks(sources)?);
-    Ok(faults)
-}
-
-/// No other crate speaks of the feature, and none of the two has it in `default`.
-fn manifests() -> Result<Vec<String>> {
-    let mut faults = Vec::new();
-    let root = sh::root();
-    let mut files = vec![root.join("Cargo.toml"), root.join("xtask/Cargo.toml")];
-    for entry in std::fs::read_dir(root.join("crates"))? {
-        files.push(entry?.path().join("Cargo.toml"));
-    }
-    for file in files.iter().filter(|f| f.exists()) {
-        let package = file.parent().and_then(|p| p.file_name()).unwrap_or_default().to_string_lossy().into_owned();
-        let text = std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
-        if text.contains("failpoints") && !ALLOWED.contains(&package.as_str()) {
-            faults.push(format!("{}: only types and cli may name the feature `failpoints`", file.display()));
-        }
-    }
     Ok(faults)
 }
 
@@ -71,11 +53,7 @@ fn hooks(sources: &[Source]) -> Result<Vec<String>> {
             faults.push(format!("{REGISTRY}: {point} has no hook"));
         }
     }
-    for s in rooms.iter().filter(|s| !GATED.contains(&s.path.as_str())) {
-        if s.text.lines().any(|l| l.contains("feature = \"failpoints\"")) {
-            faults.push(format!("{}: hooks are plain calls, the feature is the registry's alone", s.path));
-        }
-    }
+    faults.extend(feature::gates(rooms.into_iter().filter(|s| !GATED.contains(&s.path.as_str())), "failpoints"));
     Ok(faults)
 }
 

@@ -2,6 +2,7 @@
 
 mod determinism;
 mod failpoints;
+mod feature;
 mod files;
 mod functions;
 mod planted;

@@ -1,7 +1,7 @@
 //! Planted bugs stay out of what is shipped: the feature is forwarded by `sim` alone, the binary `basalt` is
 //! built without it, and every bug of the registry has its hook in the rooms.
 
-use super::Source;
+use super::{Source, feature};
 use crate::sh;
 use anyhow::{Context, Result};
 
@@ -12,27 +12,9 @@ const REGISTRY: &str = "crates/types/src/planted.rs";
 
 /// Gives one line a fault.
 pub fn check(sources: &[Source]) -> Result<Vec<String>> {
-    let mut faults = manifests()?;
+    let mut faults = feature::manifests("planted", ALLOWED)?;
     faults.extend(shipped()?);
     faults.extend(hooks(sources)?);
-    Ok(faults)
-}
-
-/// The feature is named nowhere else, in manifests as in code.
-fn manifests() -> Result<Vec<String>> {
-    let mut faults = Vec::new();
-    let root = sh::root();
-    let mut files = vec![root.join("Cargo.toml"), root.join("xtask/Cargo.toml")];
-    for entry in std::fs::read_dir(root.join("crates"))? {
-        files.push(entry?.path().join("Cargo.toml"));
-    }
-    for file in files.iter().filter(|f| f.exists()) {
-        let package = file.parent().and_then(|p| p.file_name()).unwrap_or_default().to_string_lossy().into_owned();
-        let text = std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
-        if text.contains("planted") && !ALLOWED.contains(&package.as_str()) {
-            faults.push(format!("{}: only types and sim may name the feature `planted`", file.display()));
-        }
-    }
     Ok(faults)
 }
 
@@ -62,12 +44,7 @@ fn hooks(sources: &[Source]) -> Result<Vec<String>> {
             faults.push(format!("{REGISTRY}: {bug} has no hook"));
         }
     }
-    for s in rooms {
-        let gated = s.text.lines().any(|l| l.contains("feature = \"planted\""));
-        if gated {
-            faults.push(format!("{}: hooks are plain calls, the feature is the registry's alone", s.path));
-        }
-    }
+    faults.extend(feature::gates(rooms, "planted"));
     Ok(faults)
 }
 

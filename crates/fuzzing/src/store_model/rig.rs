@@ -5,6 +5,7 @@
 
 use super::SECTORS;
 use super::model::{Made, Model, decision_bytes};
+use super::peers::Help;
 use engine::{Engine, EngineConfig, EngineEvent, FormatParams, MountError, ReadData, ReadError, Superblock};
 use env::sim::{NodeId, SimEnv, World};
 use env::{DiskSpec, Env, Event, Op};
@@ -37,7 +38,9 @@ pub fn chunks() -> [ChunkKey; 4] {
 }
 
 pub fn identity(replica: ReplicaId) -> ReplicaIdentity {
-    let members = vec![Member { replica, osd: IDS.1 }];
+    // Who is alone has nobody to ask: its doubt would be damage. The others are the model.
+    let other = |n: u32| Member { replica: ReplicaId(replica.0 + 1000 * u64::from(n)), osd: OsdId(IDS.1.0 + n) };
+    let members = vec![Member { replica, osd: IDS.1 }, other(1), other(2)];
     let pg = PgId { pool: PoolId(1), n: replica.0 as u32 };
     ReplicaIdentity { pg, replica, lineage: 1, conf_epoch: Epoch(1), members }
 }
@@ -60,10 +63,10 @@ pub struct Story {
 
 /// What was done to the disk since the last mount.
 #[derive(Clone, Copy, Debug, Default)]
-struct Damage {
+pub(super) struct Damage {
     flips: u32,
     /// A flip hit a log whose end was not sealed yet, or there was more than one: a tail may be gone.
-    tail_in_doubt: bool,
+    pub(super) tail_in_doubt: bool,
     /// Reads may fail.
     read_errors: bool,
     /// A write or flush was made to fail: the store may be poisoned.
@@ -84,9 +87,9 @@ pub struct Rig {
     world: World,
     node: NodeId,
     env: SimEnv,
-    engine: Engine,
+    pub(super) engine: Engine,
     config: EngineConfig,
-    models: BTreeMap<ReplicaId, Model>,
+    pub(super) models: BTreeMap<ReplicaId, Model>,
     ops: Vec<Op>,
     events: Vec<Event>,
     ticket: u64,
@@ -96,7 +99,11 @@ pub struct Rig {
     /// Reads have failed: what a round cannot read damages its replica, and that is remembered.
     unread: bool,
     damage: Damage,
-    poisoned: bool,
+    pub(super) poisoned: bool,
+    /// A tail may have been taken back in some life: home may be older than what was once seen.
+    pub(super) doubtful: bool,
+    /// Peers give back what is damaged; else it stays so.
+    helped: bool,
     dead: bool,
     mounted: Option<Vec<Recovered>>,
     mount_failed: Option<MountError>,
@@ -111,8 +118,14 @@ pub struct Rig {
     maps: Vec<Vec<u8>>,
     /// Births and ends that were not acknowledged yet: a restart may undo them.
     unborn: BTreeSet<ReplicaId>,
-    dying: BTreeSet<ReplicaId>,
+    pub(super) dying: BTreeSet<ReplicaId>,
+    /// Said to be whole again; said to be damaged.
+    pub(super) refilled: BTreeSet<ReplicaId>,
+    pub(super) spoilt: BTreeSet<ReplicaId>,
+    /// Found by this mount without all that they had.
+    ailing: Vec<(Model, Recovered)>,
     pub checked_reads: u64,
+    pub help: Help,
 }
 
 impl Rig {
@@ -144,6 +157,8 @@ impl Rig {
             unread: false,
             damage: Damage::default(),
             poisoned: false,
+            doubtful: false,
+            helped: settings & 32 == 0,
             dead: false,
             mounted: None,
             mount_failed: None,
@@ -156,7 +171,11 @@ impl Rig {
             maps: vec![Vec::new()],
             unborn: BTreeSet::new(),
             dying: BTreeSet::new(),
+            refilled: BTreeSet::new(),
+            spoilt: BTreeSet::new(),
+            ailing: Vec::new(),
             checked_reads: 0,
+            help: Help::default(),
         };
         rig.mount();
         assert!(rig.mounted.take().is_some_and(|found| found.is_empty()), "a formatted device mounts");
@@ -439,6 +458,8 @@ impl Rig {
         (self.mounted, self.mount_failed) = (None, None);
         self.mount();
         let damage = std::mem::take(&mut self.damage);
+        self.doubtful |= damage.tail_in_doubt;
+        (self.refilled, self.spoilt) = Default::default();
         if let Some(why) = self.mount_failed.take() {
             assert!(self.rotten, "a sound device does not mount: {why}");
             self.dead = true;
@@ -467,11 +488,18 @@ impl Rig {
         for recovered in found {
             self.check_recovered(recovered, damage);
         }
+        for (model, recovered) in std::mem::take(&mut self.ailing) {
+            match recovered.in_doubt {
+                true if recovered.lost.is_empty() => self.end_doubt(model, recovered, damage),
+                true => drop(self.dying.insert(recovered.identity.replica)),
+                false => self.refill(model, recovered, damage),
+            }
+        }
         self.check_all();
     }
 
     /// What the group is born from; afterwards model and engine stand at the same index.
-    fn check_recovered(&mut self, found: Recovered, damage: Damage) {
+    pub(super) fn check_recovered(&mut self, found: Recovered, damage: Damage) {
         let replica = found.identity.replica;
         let Some(model) = self.models.get_mut(&replica) else {
             let undone = damage.tail_in_doubt || self.dying.contains(&replica);
@@ -485,10 +513,14 @@ impl Rig {
             return;
         }
         if !found.lost.is_empty() || found.in_doubt {
-            // It names what it lost and waits for its peers: there are none here.
+            // It names what it lost and waits for its peers.
             assert!(self.rotten, "{replica} has lost payload on a sound disk: {:?}", found.lost);
-            self.models.remove(&replica);
-            self.dying.insert(replica);
+            let model = self.models.remove(&replica).expect("it was just seen");
+            if self.helped {
+                self.ailing.push((model, found));
+            } else {
+                self.dying.insert(replica);
+            }
             return;
         }
         // What was found while it ran is found again, or is not read any more.
@@ -675,6 +707,7 @@ impl Rig {
                 EngineEvent::InstallRefused { .. } => self.refused = true,
                 EngineEvent::Damaged { replica, reason } => {
                     assert!(self.rotten || self.unread, "{replica} is damaged on a sound disk: {reason}");
+                    self.spoilt.insert(replica);
                     if let Some(model) = self.models.get_mut(&replica) {
                         model.damaged = true;
                     }
@@ -686,16 +719,22 @@ impl Rig {
                 }
                 EngineEvent::Created(replica) => drop(self.unborn.remove(&replica)),
                 EngineEvent::Destroyed(replica) => drop(self.dying.remove(&replica)),
-                EngineEvent::BadBlocks { replica, reason, .. } => {
+                EngineEvent::BadBlocks { replica, chunk, range, reason, needed } => {
                     assert!(self.rotten || self.unread, "{replica} has bad blocks on a sound disk: {reason}");
-                    // There is no peer that could give them.
+                    if self.helped && (self.mend(replica, chunk, range) || !needed) {
+                        continue;
+                    }
+                    // No peer gives them.
                     self.engine.mark_damaged(replica, reason);
                     if let Some(model) = self.models.get_mut(&replica) {
                         model.damaged = true;
                     }
                 }
                 EngineEvent::CutBack { replica, .. } => panic!("{replica} takes part"),
-                EngineEvent::Refilled { replica } => panic!("{replica} was given nothing"),
+                EngineEvent::Refilled { replica } => {
+                    assert!(!self.models.contains_key(&replica), "{replica} was given nothing");
+                    self.refilled.insert(replica);
+                }
                 EngineEvent::Checkpointed(_) => {}
             }
         }
