@@ -7,6 +7,7 @@
 //!
 //! Invariant: an entry above K is in a live segment at every moment.
 
+use crate::api::EngineEvent;
 use crate::engine::Engine;
 use crate::log::{RESERVED, Segment, Work};
 use crate::replica::{Doubt, Replica};
@@ -92,7 +93,11 @@ impl Engine {
             match r.identity.members.len() {
                 0 | 1 => self.mark_damaged(replica, "its log was to be repaired, and had to make room".to_owned()),
                 // It is to begin from nothing anyway.
-                _ if r.homeless => self.forget_all(replica),
+                _ if r.homeless => {
+                    self.forget_all(replica);
+                    let hard_state = self.replicas[&replica].hard_state;
+                    self.events.push(EngineEvent::CutBack { replica, hard_state, from: Index(1) });
+                }
                 _ => self.cut_back(replica, from),
             }
         }
