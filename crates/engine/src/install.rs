@@ -26,6 +26,11 @@ impl Engine {
         !matches!(self.round, RoundStep::Idle)
     }
 
+    /// Whether the running round puts a stream's contents in the place of a replica's.
+    pub fn is_installing_for_tools(&self) -> bool {
+        self.replicas.values().any(|r| r.installing)
+    }
+
     /// Puts whole blocks beside what the replica holds: `payload` with one CRC a block, or zeros. Ends with
     /// [`EngineEvent::Staged`]. False: there is no room, or the last stream is not cleared away yet.
     ///

@@ -9,6 +9,7 @@
 
 mod api;
 mod chunks;
+mod contents;
 mod doubt;
 mod engine;
 mod format;
@@ -29,6 +30,7 @@ pub mod seam;
 mod space;
 
 pub use api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure, ReadData, ReadError};
+pub use contents::{Contents, Foreign, LogRoom};
 pub use engine::Engine;
 pub use format::{FormatError, FormatParams, check_format, format_device, format_image, read_superblock};
 pub use layout::log::MAP_MAX;

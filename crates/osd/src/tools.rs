@@ -5,9 +5,9 @@
 
 use crate::node::{Osd, ReadSlot};
 use crate::pgs::State;
-use engine::{ReadData, ReadError};
+use engine::{Contents, Foreign, LogRoom, ReadData, ReadError};
 use types::control::PgReport;
-use types::{ChunkKey, OsdId, PgId, SectorRange};
+use types::{ChunkKey, Index, OsdId, PgId, ReplicaId, SectorRange};
 
 /// The group's read id of a read that no group asked for.
 pub(crate) const TOOL: u64 = u64::MAX;
@@ -71,6 +71,30 @@ impl Osd {
     /// Whether a destage round runs.
     pub fn is_in_round_for_tools(&self) -> bool {
         self.engine.is_round_running()
+    }
+
+    /// Whether a round puts what a stream has brought in the place of a replica's contents.
+    pub fn is_installing_for_tools(&self) -> bool {
+        self.engine.is_installing_for_tools()
+    }
+
+    /// What the replica holds as of what is applied, if that is certain now; see [`engine::Engine::contents_for_tools`].
+    pub fn contents_for_tools(
+        &self,
+        replica: ReplicaId,
+        read: impl FnMut(u64, &mut [u8]),
+    ) -> Option<Result<Contents, Foreign>> {
+        self.engine.contents_for_tools(replica, read)
+    }
+
+    /// How full the log is, if that is its own doing.
+    pub fn log_room_for_tools(&self) -> Option<LogRoom> {
+        self.engine.log_room_for_tools()
+    }
+
+    /// Streams whose cut is being read here: the leading replica, the one that it goes to, and S.
+    pub fn cuts_for_tools(&self) -> impl Iterator<Item = (ReplicaId, ReplicaId, Index)> {
+        self.streams.cuts()
     }
 
     /// Destage rounds that have ended with a checkpoint since the process began.

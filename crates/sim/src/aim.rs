@@ -18,6 +18,9 @@ use types::{Index, PgId, ReplicaId, Term};
 /// Aimed runs, out of 100 that do not wear the devices.
 const AIMED_PCT: u64 = 40;
 
+/// Runs aimed at stores that give back and take in, out of 100 that are neither aimed otherwise nor wear the devices.
+const STORE_AIMED_PCT: u64 = 8;
+
 /// What needs a run to itself: it takes seconds, or is an answer damaged so often that a client gives up.
 const ALONE: [Class; 2] = [Class::OldTail, Class::DamagedPayload];
 
@@ -48,7 +51,18 @@ impl Aim {
         let mut rng = Rng::new(seed ^ 0x6169_6d5f_6174_3039);
         let aimed = rng.chance(AIMED_PCT, 100);
         let class = Class::AIMS[rng.below(Class::AIMS.len() as u64) as usize];
-        aimed.then(|| Aim { class, alone: ALONE.contains(&class) || rng.chance(2, 3) })
+        if !aimed {
+            return Aim::draw_store(seed);
+        }
+        Some(Aim { class, alone: ALONE.contains(&class) || rng.chance(2, 3) })
+    }
+
+    /// By dice of their own, again. Each needs its run to itself.
+    fn draw_store(seed: u64) -> Option<Aim> {
+        let mut rng = Rng::new(seed ^ 0x746f_7265_5f61_3335);
+        let aimed = rng.chance(STORE_AIMED_PCT, 100);
+        let class = Class::STORE_AIMS[rng.below(Class::STORE_AIMS.len() as u64) as usize];
+        aimed.then_some(Aim { class, alone: true })
     }
 
     /// The load under which a mistake shows.
@@ -97,6 +111,7 @@ impl Aim {
                 (shape.sectors_max, shape.depth, shape.read_pct) = (16, 8, 60);
                 shape.operations = 3000;
             }
+            Class::FullLog | Class::CrashInInstall | Class::SlowCut => self.shape_store(options),
             late if Class::LATE_AIMS.contains(&late) => self.shape_late(options),
             _ => {
                 (options.replicas, options.pgs) = (replicas.max(3), pgs);
@@ -148,6 +163,34 @@ impl Aim {
                 options.engine.round_idle = Duration::from_millis(300);
             }
             other => unreachable!("{other:?} came first"),
+        }
+    }
+
+    /// Large writes, so that logs forget soon.
+    fn shape_store(self, options: &mut Options) {
+        let shape = &mut options.shape;
+        (shape.window, shape.sectors_max, shape.depth) = (2 << 20, 512, 12);
+        (shape.read_pct, shape.operations) = (5, 800);
+        options.faults = Duration::from_secs(14);
+        match self.class {
+            // Every OSD leads some PGs, and the log is filled more than once.
+            Class::FullLog => {
+                (options.pgs, shape.depth, shape.operations) = (4, 24, 600);
+                options.faults = Duration::from_secs(10);
+            }
+            // Several PGs are behind at once, and what is given back is used again at once.
+            Class::CrashInInstall => {
+                (options.pgs, options.engine.reuse_at_once, options.volatile_cache) = (4, true, true);
+                options.disk.latency = (Duration::from_micros(50), Duration::from_millis(3));
+                options.disk.flush_latency = (Duration::from_millis(1), Duration::from_millis(20));
+            }
+            // Rounds begin at once, and often.
+            Class::SlowCut => {
+                (options.engine.round_pressure, options.volatile_cache) = (0.0, false);
+                options.engine.round_idle = Duration::from_millis(50);
+                options.disk = Default::default();
+            }
+            other => unreachable!("{other:?} is aimed at no store"),
         }
     }
 }
@@ -226,9 +269,10 @@ mod tests {
         for seed in [1, 2, 3, 16, 79, 4880, 7059, 4370, 400_028, 22_289, 34_075, 39_346, 500_100] {
             assert_eq!(Aim::draw(seed), None, "seed {seed} would mean something else");
         }
-        let drawn: BTreeSet<Class> = (0..400).filter_map(Aim::draw).map(|aim| aim.class).collect();
-        assert_eq!(drawn, Class::AIMS.into_iter().collect());
+        let drawn: BTreeSet<Class> = (0..1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
+        assert_eq!(drawn, Class::AIMS.into_iter().chain(Class::STORE_AIMS).collect());
         let late: BTreeSet<Class> = (LATE_FROM..LATE_FROM + 1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
-        assert_eq!(late, Class::AIMS.into_iter().chain(Class::LATE_AIMS).collect());
+        let all = Class::AIMS.into_iter().chain(Class::STORE_AIMS).chain(Class::LATE_AIMS);
+        assert_eq!(late, all.collect());
     }
 }

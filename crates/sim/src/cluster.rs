@@ -25,7 +25,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use telemetry::Registry;
 use types::rng::Rng;
-use types::{ChunkKey, ClusterId, Incarnation, OsdId, OsdUuid, PgId, SectorRange, Time, VolumeId};
+use types::{ChunkKey, ClusterId, Incarnation, OsdId, OsdUuid, PgId, ReplicaId, SectorRange, Time, VolumeId};
 
 /// The device's name on every OSD node.
 pub(crate) const DEVICE: &str = "device";
@@ -47,6 +47,8 @@ pub struct OsdNode {
     pub(crate) audited: bool,
     /// The last log batch that was durable in any life of this disk.
     pub(crate) durable_batch: u64,
+    /// Replicas of which this life's mount was held against the device.
+    pub(crate) scanned: BTreeSet<ReplicaId>,
     /// Why its last process ended by itself.
     pub(crate) ended: Option<String>,
     /// This life's mount must be refused: the device carries the mark of a poison. Read faults that had struck by
@@ -202,6 +204,7 @@ impl Cluster {
         };
         let seed = env.random();
         node.audited = false;
+        node.scanned.clear();
         node.running = Some((Osd::new(config, disk, &Registry::default(), seed), env));
         self.post.send(self.world.now(), Mail::Dial { osd: i, life: node.life });
         self.turn_osd(i);
@@ -624,6 +627,16 @@ impl Cluster {
         }
     }
 
+    /// Whether everything that this OSD's disk took and flushed is there, as far as is known.
+    pub(crate) fn is_honest(&self, id: OsdId) -> bool {
+        !self.budget.has_lied(id.0 as usize - 1) && !self.budget.is_spent()
+    }
+
+    /// Whether this OSD's device was made to rot outside the budget.
+    pub(crate) fn is_rotten(&self, id: OsdId) -> bool {
+        self.rotten.contains(&id)
+    }
+
     /// What no fault of this simulator explains.
     ///
     /// # Errors
@@ -633,7 +646,7 @@ impl Cluster {
         if let Some(what) = self.clients.iter().find_map(|c| c.failure.clone()) {
             return Err(what);
         }
-        let honest = |id: OsdId| !self.budget.has_lied(id.0 as usize - 1) && !self.budget.is_spent();
+        let honest = |id: OsdId| self.is_honest(id);
         if let Some(o) = self.osds.iter().find(|o| o.ended.is_some() && honest(o.id)) {
             return Err(format!("{} has ended: {}", o.id, o.ended.as_deref().unwrap_or_default()));
         }
@@ -651,10 +664,10 @@ impl Cluster {
                 return Err(format!("{id} has quarantined pg {pg}: {reason}"));
             }
             // All that is mended from its peers, and must not have come to pass.
-            if let Some((pg, chunk, block, _)) = osd.bad_blocks().first().filter(|_| !self.rotten.contains(&id)) {
+            if let Some((pg, chunk, block, _)) = osd.bad_blocks().first().filter(|_| !self.is_rotten(id)) {
                 return Err(format!("{id} has a bad block on an honest disk: {block} of {chunk}, pg {pg}"));
             }
-            if let Some(reason) = osd.lost_records().filter(|_| !self.rotten.contains(&id)) {
+            if let Some(reason) = osd.lost_records().filter(|_| !self.is_rotten(id)) {
                 return Err(format!("{id} has lost records on an honest disk: {reason}"));
             }
         }
@@ -766,6 +779,7 @@ impl OsdNode {
             stream: None,
             audited: false,
             durable_batch: 0,
+            scanned: BTreeSet::new(),
             ended: None,
             must_refuse: None,
             vouched: false,

@@ -178,6 +178,17 @@ impl Cluster {
         self.running().any(|(id, osd)| id.0 as usize == i + 1 && osd.is_in_round_for_tools())
     }
 
+    /// Whether the i-th OSD puts what a stream has brought in its place.
+    pub fn is_installing(&self, i: usize) -> bool {
+        self.running().any(|(id, osd)| id.0 as usize == i + 1 && osd.is_installing_for_tools())
+    }
+
+    /// Whether the i-th OSD sends a stream, and whether it reads the cut of one.
+    pub fn sends_streams(&self, i: usize) -> (bool, bool) {
+        let osd = self.running().find(|(id, _)| id.0 as usize == i + 1).map(|(_, osd)| osd);
+        osd.map_or((false, false), |osd| (osd.streams_running() > 0, osd.cuts_for_tools().next().is_some()))
+    }
+
     /// Rounds that the running OSDs have ended with a checkpoint.
     pub fn checkpoints(&self) -> u64 {
         self.running().map(|(_, osd)| osd.rounds_for_tools()).sum()

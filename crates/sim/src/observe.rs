@@ -6,10 +6,11 @@ use crate::check::bounds::{self, Fullest};
 use crate::check::decisions::Decisions;
 use crate::check::raft::{Laws, View};
 use crate::check::silence::{self, Member};
-use crate::cluster::Cluster;
+use crate::check::stores::{AT_RESERVE_MAX, Stores};
+use crate::cluster::{Cluster, DEVICE};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
-use types::{OsdId, PgId, Term};
+use std::collections::{BTreeMap, BTreeSet};
+use types::{OsdId, PgId, ReplicaId, Term};
 
 /// What they know.
 #[derive(Default)]
@@ -18,6 +19,7 @@ pub struct Observers {
     pub decisions: Decisions,
     /// How full every queue was.
     pub fullest: RefCell<Fullest>,
+    pub stores: RefCell<Stores>,
     /// The first thing that must not be.
     seen: Option<String>,
 }
@@ -69,6 +71,78 @@ impl Cluster {
             Ok(())
         };
         self.observers.seen = look().err();
+        if self.observers.seen.is_none() {
+            self.observers.seen = self.look_at_store(i).err();
+        }
+    }
+
+    /// After a mount: what the map names is on the device, or the log redoes it. When a stream's cut is read, and when it is
+    /// installed: what both replicas hold as of S.
+    fn look_at_store(&mut self, i: usize) -> Result<(), String> {
+        let id = self.osds[i].id;
+        if !self.is_honest(id) || self.is_rotten(id) {
+            return Ok(());
+        }
+        let mut scanned = std::mem::take(&mut self.osds[i].scanned);
+        let verdict = self.look_at_replicas(i, &mut scanned);
+        self.osds[i].scanned = scanned;
+        verdict
+    }
+
+    fn look_at_replicas(&self, i: usize, scanned: &mut BTreeSet<ReplicaId>) -> Result<(), String> {
+        let id = self.osds[i].id;
+        let Some((osd, _)) = &self.osds[i].running else { return Ok(()) };
+        let mut stores = self.observers.stores.borrow_mut();
+        for group in osd.groups_for_tools() {
+            let (replica, applied) = (group.identity().replica, group.applied());
+            // Until then the log has not redone all that it may have to.
+            let fresh = !scanned.contains(&replica) && applied >= group.commit();
+            let cut = osd
+                .cuts_for_tools()
+                .find(|(from, to, s)| (*from, *s) == (replica, applied) && !stores.knows_cut(*to, *s));
+            let installed = stores.awaits(replica, applied);
+            if !fresh && cut.is_none() && !installed {
+                continue;
+            }
+            let image = self.image(i);
+            let Some(held) = osd.contents_for_tools(replica, |at, page| image.read(at, page)) else { continue };
+            let held = held.map_err(|at| {
+                let pg = group.identity().pg;
+                format!(
+                    "{id} has lost block {} of {} of pg {pg} on an honest disk, and its map names it",
+                    at.block, at.chunk
+                )
+            })?;
+            scanned.insert(replica);
+            if installed {
+                stores.look_at_installed(replica, &held)?;
+            }
+            if let Some((_, to, s)) = cut {
+                stores.note_cut(to, s, held);
+            }
+        }
+        Ok(())
+    }
+
+    /// Every log gives segments back, as long as nothing but itself stands in the way.
+    fn logs_move(&self) -> Result<(), String> {
+        let (now, mut stores) = (self.world.now(), self.observers.stores.borrow_mut());
+        for node in &self.osds {
+            let room = node.running.as_ref().and_then(|(osd, _)| osd.log_room_for_tools());
+            if !room.is_some_and(|room| room.at_reserve) {
+                stores.look_at_log(now, node.id, None)?;
+                continue;
+            }
+            let faults = self.world.look_at_disk_faults(node.node, DEVICE);
+            let hindered =
+                faults.stuck || faults.full || faults.slow > 1 || faults.slow_reads > 1 || faults.read_error_ppm > 0;
+            let lied = !self.is_honest(node.id) || self.is_rotten(node.id);
+            let free = !hindered && !lied && !self.world.is_paused(node.node);
+            let long = stores.look_at_log(now, node.id, room.filter(|_| free))?;
+            let fill = ("ms that a log was full", long.as_millis() as u64, AT_RESERVE_MAX.as_millis() as u64);
+            self.observers.fullest.borrow_mut().look([fill])?;
+        }
+        Ok(())
     }
 
     /// A mount finds every batch that was durable. A disk that has lost the last one without a trace counts as lost, and
@@ -107,6 +181,7 @@ impl Cluster {
             return Err(what);
         }
         self.leases_exclude()?;
+        self.logs_move()?;
         self.queues_are_bounded()
     }
 

@@ -93,6 +93,10 @@ registry! {
         "checkpoints hold attach records without the windows of their sessions";
     LateReplyBelieved, "late-reply-believed", "R7",
         "the client takes the late answer to a part that is over for that of the next one";
+    // In a round that takes the overlay home it does no harm: what such a round drops is covered whole by zeros, or cut, in
+    // entries up to the new K, which are durable with their commit index before home is touched (R2). After a crash the old
+    // checkpoint names units with other bytes, and the log redoes all of their blocks. An installation is not in the log:
+    // the old contents are what counts until its checkpoint is durable, and another stream takes their units.
     AuReusedEarly, "au-reused-early", "R8",
         "an allocation unit is free as soon as it is dropped, though a checkpoint names it or a write to it is in flight";
     SlotReusedEarly, "slot-reused-early", "R8",
@@ -133,6 +137,8 @@ registry! {
         "what is zeroed while a stream runs is not sent";
     StreamForgetsChanges, "stream-forgets-changes", "R12",
         "writes behind a stream's reader are not sent again";
+    // No user can see it: what a second look finds too new are committed entries above S, and the follower applies them again,
+    // with the same decisions. It is wrong between: at S it holds what no other replica held at S (§7.4).
     DestageDuringCut, "destage-during-cut", "R12",
         "a round begins under a stream's cut, and nobody looks whether its reads are exact";
     InstallBeforeStaged, "install-before-staged", "R12",

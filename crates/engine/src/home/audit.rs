@@ -5,10 +5,10 @@
 //!
 //! Invariant: none of its own; it states those of `space` and `chunk`.
 
-use super::chunk::Replica;
+use super::chunk::{BLOCKS, Replica};
 use super::{Home, State};
 use layout::home::CRC_PAGES;
-use types::ReplicaId;
+use types::{ChunkKey, ReplicaId};
 
 /// Who holds a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,6 +50,18 @@ impl Ledger {
 }
 
 impl Home {
+    /// Every block that the replica's map names: its chunk and number, where it lies on the device, and its CRC.
+    pub fn named_blocks(&self, replica: ReplicaId) -> impl Iterator<Item = (ChunkKey, u16, u64, u32)> {
+        let chunks = self.replicas.get(&replica).into_iter().flat_map(|r| &r.chunks);
+        chunks.flat_map(|(key, chunk)| {
+            (0..BLOCKS).filter(|block| chunk.is_valid(*block)).map(|block| {
+                let (au, n) = chunk.place_of(block);
+                let offset = self.region.start + self.geometry.block_offset(au, n);
+                (*key, block as u16, offset, chunk.crc_of(block))
+            })
+        })
+    }
+
     /// Checks that every AU and every slot is free, owned once, or in limbo; that each chunk has its place
     /// in the directory; that resident tables match the map. Nothing before the mount is over: until then what the
     /// checkpoint names is being claimed.

@@ -109,3 +109,21 @@ fn a_bad_block_that_is_written_in_part_holds_its_replica_back_alone_and_is_never
     rig.check_all_sectors();
     assert!(rig.bad.is_empty() && rig.damaged.is_empty());
 }
+
+#[test]
+fn observers_see_what_a_replica_holds_and_a_block_that_is_not_what_the_map_says() {
+    let mut rig = rotten(3);
+    let look = |rig: &Rig| {
+        let bytes = rig.disk.bytes();
+        let read = |at: u64, page: &mut [u8]| page.copy_from_slice(&bytes[at as usize..at as usize + page.len()]);
+        rig.engine.contents_for_tools(R1, read).expect("no round runs")
+    };
+    assert_eq!(look(&rig), Err(crate::Foreign { chunk: chunk(), block: 1 }));
+    // The block is overwritten, and its neighbour in part, and not at home yet.
+    put(&mut rig, R1, write(8, 8));
+    put(&mut rig, R1, write(3, 2));
+    let whole = rig.groups[&R1].expected(chunk(), SectorRange::new(0, 24));
+    let blocks = whole.chunks(4096).zip(0..).filter(|(bytes, _)| bytes.iter().any(|b| *b != 0));
+    let expected = blocks.map(|(bytes, block)| ((chunk(), block), crc32c(bytes))).collect();
+    assert_eq!(look(&rig), Ok(expected));
+}

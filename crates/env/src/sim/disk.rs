@@ -37,6 +37,8 @@ pub struct DiskFaults {
     pub per_mib: Duration,
     /// Multiplies all times.
     pub slow: u32,
+    /// Multiplies the times of reads.
+    pub slow_reads: u32,
     /// Nothing completes until this is cleared.
     pub stuck: bool,
     /// Writes fail with `NoSpace`.
@@ -66,6 +68,7 @@ impl Default for DiskFaults {
             flush_latency: (Duration::from_micros(50), Duration::from_millis(1)),
             per_mib: Duration::from_micros(500),
             slow: 1,
+            slow_reads: 1,
             stuck: false,
             full: false,
             fail_read: None,
@@ -490,11 +493,13 @@ impl State {
     fn launch(&mut self, node: NodeId, disk: DiskId, flight: Flight, len: u64) {
         let op = self.next_seq();
         let target = self.disk_mut(node, disk);
+        let is_read = matches!(flight.stage, Stage::Read { .. });
         let range = match flight.stage {
             Stage::Sync { .. } => target.faults.flush_latency,
             _ => target.faults.latency,
         };
-        let delay = target.latency(range, len);
+        let slow = if is_read { target.faults.slow_reads.max(1) } else { 1 };
+        let delay = target.latency(range, len) * slow;
         target.flights.insert(op, flight);
         self.schedule(delay, Due::Disk { node, disk, op });
     }

@@ -277,6 +277,15 @@ impl World {
         self.state().disk_mut(node, disk).lies.clone()
     }
 
+    /// Which faults a disk has now.
+    ///
+    /// # Panics
+    /// When the node has no such disk.
+    pub fn look_at_disk_faults(&self, node: NodeId, path: impl AsRef<Path>) -> DiskFaults {
+        let disk = self.disk_id(node, path.as_ref());
+        self.state().disk_mut(node, disk).faults.clone()
+    }
+
     /// Changes how a disk behaves.
     ///
     /// # Panics

@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use types::planted::{Bug, on};
 use types::store::Effect;
-use types::{ChunkKey, OsdId, PgId, ReplicaId, SectorRange, Time};
+use types::{ChunkKey, Index, OsdId, PgId, ReplicaId, SectorRange, Time};
 use wire::{Message, StreamAbort, StreamBody, StreamMsg};
 
 /// The group's read id of a read for a stream: [`crate::node::ReadSlot`]'s slot is then its key here.
@@ -124,6 +124,14 @@ impl Streams {
         self.senders.iter().any(|s| match &s.phase {
             sender::Phase::Cut { until, .. } => now < *until && !on(Bug::DestageDuringCut),
             _ => s.waits_since.is_some_and(|since| now < since + send::HOLD_MAX),
+        })
+    }
+
+    /// Cuts that are being read: the leading replica, the one that the stream goes to, and S.
+    pub fn cuts(&self) -> impl Iterator<Item = (ReplicaId, ReplicaId, Index)> {
+        self.senders.iter().filter_map(|s| match &s.phase {
+            sender::Phase::Cut { state, .. } => Some((s.replica, s.follower, state.index)),
+            _ => None,
         })
     }
 

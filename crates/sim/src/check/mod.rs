@@ -7,3 +7,4 @@ pub mod linear;
 pub mod raft;
 pub mod replicas;
 pub mod silence;
+pub mod stores;

@@ -14,6 +14,7 @@ mod aimed_doubt;
 mod aimed_late;
 mod aimed_logs;
 mod aimed_store;
+mod aimed_streams;
 mod aimed_votes;
 pub mod budget;
 mod client;
@@ -149,6 +150,12 @@ pub enum Class {
     LateAsk,
     /// Stores are mounted whose logs are full of payloads that look like batches.
     ForgedHeaders,
+    /// A follower does not hear a leader while others fill its log.
+    FullLog,
+    /// A process dies while what a stream brought is put in its place, and other streams write.
+    CrashInInstall,
+    /// Streams are cut while disks are slow.
+    SlowCut,
 }
 
 impl Class {
@@ -230,9 +237,12 @@ impl Class {
     pub const LATE_AIMS: [Class; 5] =
         [Class::MatchInDoubt, Class::RestartInDoubt, Class::HungFollower, Class::LateAsk, Class::ForgedHeaders];
 
+    /// What further runs are aimed at: stores that give back and take in.
+    pub const STORE_AIMS: [Class; 3] = [Class::FullLog, Class::CrashInInstall, Class::SlowCut];
+
     /// All there are: those of the swarm, then those of runs that wear the devices, then those of aimed runs.
     pub fn every() -> impl Iterator<Item = Class> {
-        let aimed = Class::AIMS.into_iter().filter(|class| !Class::ALL.contains(class));
+        let aimed = Class::AIMS.into_iter().chain(Class::STORE_AIMS).filter(|class| !Class::ALL.contains(class));
         Class::ALL.into_iter().chain(Class::STORE).chain(aimed).chain(Class::LATE_AIMS)
     }
 
@@ -255,6 +265,7 @@ impl Class {
             CrashInRound | FlushFailsInRound | LoneFollower => aimed_store::strike(self, s),
             MatchInDoubt | RestartInDoubt => aimed_doubt::strike(self, s),
             HungFollower | LateAsk | ForgedHeaders => aimed_late::strike(self, s),
+            FullLog | CrashInInstall | SlowCut => aimed_streams::strike(self, s),
             OldTail | DamagedPayload | RottenBlocks | VoteInDoubt | FailedTail => aimed_logs::strike(self, s),
         }
     }

@@ -1,0 +1,118 @@
+//! What observers see of a store without a read in flight: the bytes of a replica as of what is applied, and how full
+//! its log is.
+//!
+//! The simulator's observers come in between two turns, with the bytes of the device; checksums go out. Nothing
+//! changes by it, and nothing on the way of a request comes here.
+//!
+//! Invariant: what is not certain is not told: a replica that is damaged, in doubt, being mended or installed, or taken
+//! home by a round at this moment has no contents.
+
+use crate::engine::Engine;
+use crate::log::RESERVED;
+use crate::overlay::{Overlay, Source, block_range};
+use crate::replica::{Doubt, Replica};
+use std::collections::{BTreeMap, BTreeSet};
+use types::range::fragment_bytes;
+use types::units::SECTORS_PER_BLOCK;
+use types::{BLOCK, ChunkKey, ReplicaId, crc32c};
+
+/// CRC32C of each block that is not all zeros.
+pub type Contents = BTreeMap<(ChunkKey, u16), u32>;
+
+/// A block that the map names, that the overlay does not cover whole, and whose bytes are not those of its checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Foreign {
+    pub chunk: ChunkKey,
+    pub block: u16,
+}
+
+/// How full a log is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogRoom {
+    /// Entries with a payload wait: what is free is kept for what frees the log.
+    pub at_reserve: bool,
+    /// Number of the first batch of the oldest segment: it grows when segments are given back.
+    pub tail: u64,
+    /// At the reserve: what the entries above K take, which no copy makes smaller.
+    pub held_bytes: u64,
+    pub len_bytes: u64,
+}
+
+impl Replica {
+    fn is_certain(&self) -> bool {
+        let whole = self.damage.is_none() && self.lost.is_empty() && self.bad.is_empty() && !self.homeless;
+        whole && self.born && !self.installing && self.doubt == Doubt::None
+    }
+}
+
+impl Engine {
+    /// What the replica holds as of what is applied. `read` brings bytes of the device, at this offset. `None`: that
+    /// is not certain at this moment.
+    ///
+    /// # Errors
+    /// A block that is not on the device as home's map says.
+    pub fn contents_for_tools(
+        &self,
+        replica: ReplicaId,
+        mut read: impl FnMut(u64, &mut [u8]),
+    ) -> Option<Result<Contents, Foreign>> {
+        let home = self.home.as_ref().filter(|_| self.is_round_idle())?;
+        let r = self.replicas.get(&replica).filter(|r| r.is_certain())?;
+        let named: BTreeMap<(ChunkKey, u16), (u64, u32)> =
+            home.named_blocks(replica).map(|(chunk, block, offset, crc)| ((chunk, block), (offset, crc))).collect();
+        let (mut contents, mut page) = (Contents::new(), vec![0; BLOCK as usize]);
+        let zeros = crc32c(&page);
+        let touched = r.overlay.active().chunks.iter().flat_map(|(chunk, l)| l.blocks_from(0).map(|b| (*chunk, b)));
+        let blocks: BTreeSet<(ChunkKey, u16)> = touched.chain(named.keys().copied()).collect();
+        for (chunk, block) in blocks {
+            page.fill(0);
+            let below = named.get(&(chunk, block)).filter(|_| shows_home(&r.overlay, chunk, block));
+            if let Some((offset, crc)) = below {
+                read(*offset, &mut page);
+                if crc32c(&page) != *crc {
+                    return Some(Err(Foreign { chunk, block }));
+                }
+            }
+            lay_over(&r.overlay, chunk, block, &mut page);
+            let crc = crc32c(&page);
+            if crc != zeros {
+                contents.insert((chunk, block), crc);
+            }
+        }
+        Some(Ok(contents))
+    }
+
+    /// How full the log is; `None` until it is mounted, and while something else than the log's own way stands in the
+    /// way of giving segments back: a full device, blocks that are bad, a replica that is repaired or replaced.
+    pub fn log_room_for_tools(&self) -> Option<LogRoom> {
+        let log = self.log.as_ref()?;
+        let (tail, len_bytes) = (log.ring.tail_seq(), log.ring.count() as u64 * log.ring.segment_bytes());
+        if log.ring.free() > RESERVED {
+            return Some(LogRoom { at_reserve: false, tail, held_bytes: 0, len_bytes });
+        }
+        if self.pressure().full || !self.replicas.values().all(|r| r.is_certain() || !r.born) {
+            return None;
+        }
+        let above = |r: &Replica| {
+            let kept = r.log.iter().filter(|kept| kept.index > r.checkpoint.0);
+            kept.map(|kept| (kept.payload_len() + kept.descriptor.len()) as u64).sum::<u64>()
+        };
+        Some(LogRoom { at_reserve: true, tail, held_bytes: self.replicas.values().map(above).sum(), len_bytes })
+    }
+}
+
+fn shows_home(overlay: &Overlay, chunk: ChunkKey, block: u16) -> bool {
+    overlay.lookup(chunk, block_range(block)).iter().any(|f| matches!(f.source, Source::Home))
+}
+
+/// What the overlay has of the block, over what home has.
+fn lay_over(overlay: &Overlay, chunk: ChunkKey, block: u16, page: &mut [u8]) {
+    for found in overlay.lookup(chunk, block_range(block)) {
+        let part = &mut page[fragment_bytes(u32::from(block) * SECTORS_PER_BLOCK, found.range)];
+        match found.source {
+            Source::Home => {}
+            Source::Zeros => part.fill(0),
+            Source::Data(payload) => part.copy_from_slice(&payload.slice(found.range)),
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Laws of one store and of two of them: what a mounted store's map names is there (R8), what a stream installs is what its
+//! leader held as of S (R12), and a log gives segments back as long as nothing but itself stands in the way (R9).
+//!
+//! Comes in after the turns of OSDs, with what their engines hold. Goes out: the first thing that must not be.
+
+use engine::{Contents, LogRoom};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use types::{Index, OsdId, ReplicaId, Time};
+
+/// A log that is at its reserve gives a segment back within this time, while its process runs, its disk has no fault, and
+/// what it must hold is a fraction ([`HELD_SHARE`]) of it.
+pub const AT_RESERVE_MAX: Duration = Duration::from_secs(3);
+/// A log that must hold more than one part in so many of its length may be full for good reason.
+const HELD_SHARE: u64 = 4;
+/// Cuts that are remembered.
+const CUTS_MAX: usize = 16;
+
+/// Since when a log is at its reserve.
+#[derive(Clone, Copy, Debug)]
+struct Full {
+    since: Time,
+    tail: u64,
+}
+
+/// See the head of the file.
+#[derive(Default)]
+pub struct Stores {
+    full: BTreeMap<OsdId, Full>,
+    /// Follower → S and what its leader held then.
+    cuts: BTreeMap<ReplicaId, (Index, Contents)>,
+    installed: u64,
+}
+
+impl Stores {
+    /// Looks at a log; `None`: it does not run, or something else stands in its way. Gives how long it has been full.
+    ///
+    /// # Errors
+    /// When that is too long.
+    pub fn look_at_log(&mut self, now: Time, osd: OsdId, room: Option<LogRoom>) -> Result<Duration, String> {
+        let full = room.filter(|r| r.at_reserve && r.held_bytes <= r.len_bytes / HELD_SHARE);
+        let Some(room) = full else {
+            self.full.remove(&osd);
+            return Ok(Duration::ZERO);
+        };
+        let known = self.full.entry(osd).or_insert(Full { since: now, tail: room.tail });
+        if known.tail != room.tail {
+            *known = Full { since: now, tail: room.tail };
+        }
+        let long = now.since(known.since);
+        if long <= AT_RESERVE_MAX {
+            return Ok(long);
+        }
+        Err(format!("the log of {osd} has been full for {long:?}, of which {} bytes are needed", room.held_bytes))
+    }
+
+    /// A leader held this as of S, when it read the cut of a stream to `follower`.
+    pub fn note_cut(&mut self, follower: ReplicaId, s: Index, contents: Contents) {
+        if self.cuts.len() == CUTS_MAX {
+            self.cuts.pop_first();
+        }
+        self.cuts.insert(follower, (s, contents));
+    }
+
+    /// Whether this cut is known already.
+    pub fn knows_cut(&self, follower: ReplicaId, s: Index) -> bool {
+        self.cuts.get(&follower).is_some_and(|(known, _)| *known == s)
+    }
+
+    /// Whether what the replica holds as of `applied` is to be compared.
+    pub fn awaits(&mut self, replica: ReplicaId, applied: Index) -> bool {
+        let Some((s, _)) = self.cuts.get(&replica) else { return false };
+        if applied > *s {
+            self.cuts.remove(&replica);
+            return false;
+        }
+        applied == *s
+    }
+
+    /// A replica holds this as of the S of the last cut for it.
+    ///
+    /// # Errors
+    /// A block that differs.
+    pub fn look_at_installed(&mut self, replica: ReplicaId, held: &Contents) -> Result<(), String> {
+        let Some((s, cut)) = self.cuts.remove(&replica) else { return Ok(()) };
+        self.installed += 1;
+        let differs = cut.keys().chain(held.keys()).find(|at| cut.get(at) != held.get(at));
+        match differs {
+            None => Ok(()),
+            Some((chunk, block)) => Err(format!(
+                "{replica} was installed as of {s} and differs from its leader then: block {block} of {chunk}"
+            )),
+        }
+    }
+
+    /// Installations that were compared.
+    pub fn installed(&self) -> u64 {
+        self.installed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{ChunkKey, VolumeId};
+
+    const OSD: OsdId = OsdId(1);
+
+    fn room(tail: u64, held_bytes: u64) -> Option<LogRoom> {
+        Some(LogRoom { at_reserve: true, tail, held_bytes, len_bytes: 1 << 24 })
+    }
+
+    #[test]
+    fn a_log_that_stays_full_is_found_and_one_that_moves_or_must_hold_much_is_not() {
+        let (mut stores, late) = (Stores::default(), Time::ZERO + AT_RESERVE_MAX + Duration::from_millis(1));
+        assert_eq!(stores.look_at_log(Time::ZERO, OSD, room(1, 9)), Ok(Duration::ZERO));
+        assert!(stores.look_at_log(late, OSD, room(1, 9)).is_err());
+        assert_eq!(stores.look_at_log(late, OSD, room(2, 9)), Ok(Duration::ZERO), "a segment was given back");
+        let later = late + AT_RESERVE_MAX + AT_RESERVE_MAX;
+        assert_eq!(stores.look_at_log(later, OSD, room(2, 1 << 23)), Ok(Duration::ZERO), "half of it is needed");
+        assert_eq!(stores.look_at_log(later, OSD, room(2, 9)), Ok(Duration::ZERO), "not for long");
+        assert_eq!(stores.look_at_log(later, OSD, None), Ok(Duration::ZERO), "a disk that hangs");
+    }
+
+    #[test]
+    fn an_installation_that_is_not_what_the_leader_held_is_found() {
+        let (replica, chunk) = (ReplicaId(4), ChunkKey { volume: VolumeId(1), index: 0 });
+        let contents = |crc| Contents::from([((chunk, 7), crc)]);
+        let mut stores = Stores::default();
+        for (held, same) in [(contents(1), true), (contents(2), false), (Contents::new(), false)] {
+            stores.note_cut(replica, Index(9), contents(1));
+            assert!(stores.knows_cut(replica, Index(9)) && !stores.awaits(replica, Index(8)));
+            assert!(stores.awaits(replica, Index(9)));
+            assert_eq!(stores.look_at_installed(replica, &held).is_ok(), same);
+        }
+        stores.note_cut(replica, Index(9), contents(1));
+        assert!(!stores.awaits(replica, Index(10)) && !stores.knows_cut(replica, Index(9)), "it came to nothing");
+        assert_eq!(stores.installed(), 3);
+    }
+}
