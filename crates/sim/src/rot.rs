@@ -20,9 +20,13 @@ const EARLY: Duration = Duration::from_millis(50);
 
 /// All batches of the log with their offsets, old lives of segments included.
 fn batches(image: &DiskImage, uuid: OsdUuid) -> Vec<(u64, BatchHeader)> {
-    let mut first = vec![0; layout::superblock::SUPERBLOCK_LEN];
-    image.read(Superblock::offsets(image.size_bytes())[0], &mut first);
-    let superblock = Superblock::decode(&first).expect("the device was formatted");
+    // One of its copies may have rotted.
+    let copies = Superblock::offsets(image.size_bytes()).into_iter().filter_map(|at| {
+        let mut copy = vec![0; layout::superblock::SUPERBLOCK_LEN];
+        image.read(at, &mut copy);
+        Superblock::decode(&copy).ok()
+    });
+    let superblock = copies.into_iter().next().expect("the device was formatted");
     let end = superblock.log_start + superblock.segment_bytes * u64::from(superblock.segment_count);
     let (mut at, mut found) = (superblock.log_start, Vec::new());
     let mut page = vec![0; BATCH_ALIGN];

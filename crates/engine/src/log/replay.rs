@@ -447,7 +447,7 @@ impl Replay {
                 replayed.record.hard_state.commit = before.commit;
                 replayed.in_doubt = true;
             }
-            let (replica, found) = replayed.finish(state);
+            let (replica, found) = replayed.finish(state, self.hole.is_some());
             if found.in_doubt && (hole || homeless || replica.cut_at_mount) {
                 // An empty log begins at K, whatever older records have.
                 let last = if replica.log.len() == 0 { Index(0) } else { replica.log.last() };
@@ -461,27 +461,32 @@ impl Replay {
 }
 
 impl Replayed {
-    fn finish(self, state: Option<DecisionState>) -> (Replica, Recovered) {
+    /// `holes`: the log has lost records, of any replica.
+    fn finish(self, state: Option<DecisionState>, holes: bool) -> (Replica, Recovered) {
         let Replayed { record, entries, blocks, in_doubt, homeless, .. } = self;
         let ReplicaRecord { identity, mut hard_state, decision, damage } = record;
         let mut damage = (!damage.is_empty()).then_some(damage);
-        let in_doubt = in_doubt && damage.is_none();
+        let mut in_doubt = in_doubt && damage.is_none();
         let checkpoint = state.unwrap_or(DecisionState {
             replica: identity.replica,
             index: Index(0),
             term: Term(0),
             bytes: decision.clone(),
         });
+        let mut cut = false;
         let (mut log, before) = match contiguous(entries, &checkpoint) {
             Ok(found) => found,
             Err(reason) => {
+                // A hole behind which everything was told anew may be followed by damage to just that.
+                let was_lost = holes && damage.is_none() && identity.members.len() > 1;
+                cut = was_lost && !in_doubt;
+                in_doubt |= was_lost;
                 if !in_doubt {
                     damage.get_or_insert(reason);
                 }
                 (ReplicaLog::new(Index(checkpoint.index.0 + 1)), (checkpoint.index, checkpoint.term))
             }
         };
-        let mut cut = false;
         if in_doubt {
             // What it lacks anyway it gets from the leader, and what is lost of the rest with it.
             let lost = log.iter().find(|kept| kept.lost.is_some()).map(|kept| kept.index);

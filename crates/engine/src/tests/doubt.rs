@@ -386,3 +386,24 @@ fn a_second_hole_that_may_hide_the_doubt_about_the_first_one_leaves_the_replica_
     lose(&mut rig, told);
     assert!(found(&rig, R).1, "what it acknowledged before the first hole it may lack to this day");
 }
+
+#[test]
+fn a_log_that_rots_again_before_a_doubt_that_is_over_puts_its_replica_in_doubt_anew() {
+    let mut rig = new(12);
+    let first = one(&mut rig, R);
+    one(&mut rig, R);
+    let third = one(&mut rig, R);
+    one(&mut rig, OTHER);
+    lose(&mut rig, third);
+    assert_eq!(found(&rig, R), (2, true));
+    forget(&mut rig, R, 2);
+    follow(&mut rig, R, 0);
+    one(&mut rig, R);
+    rig.engine.doubt_over(R);
+    rig.settle();
+    lose(&mut rig, first);
+    assert_eq!(found(&rig, R), (0, true), "what is at home stands, and its peers have the rest");
+    rig.disk.power_cut();
+    rig.restart();
+    assert_eq!(found(&rig, R), (0, true), "it was said");
+}

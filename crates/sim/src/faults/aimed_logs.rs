@@ -178,18 +178,13 @@ fn rotten_blocks(s: &mut Strike<'_>, pg: PgId) -> bool {
 /// told it how far they are, the leader is gone, and the third asks for its vote (ADR 0007).
 fn vote_in_doubt(s: &mut Strike<'_>, three: Three) -> bool {
     let Three { pg, leader, term, others } = three;
-    // One that has lied already may have nothing left to lose.
-    let liar = s.cluster.budget.pick(s.rng).filter(|i| !s.cluster.budget.has_lied(*i) && others.contains(i));
-    let Some(liar) = liar else { return false };
+    let Some(liar) = s.cluster.budget.pick(s.rng).filter(|i| others.contains(i)) else { return false };
     let third = if others[0] == liar { others[1] } else { others[0] };
     let (l, t) = (s.cluster.osd_node(leader), s.cluster.osd_node(third));
     s.cluster.world.partition(l, t, Cut::Both);
     let (rot, one_in) = (ms(s, 30, 400), [2, 6, 20][s.rng.below(3) as usize]);
     s.after(rot, move |s| {
         s.cluster.stop_osd(liar, false);
-        if s.cluster.budget.has_lied(liar) {
-            return mended(s, three);
-        }
         let hit = s.cluster.rot_headers_of_liar(liar, one_in, s.rng);
         tracing::info!(hit, liar, "headers of a log rot");
         s.cluster.start_osd(liar);
