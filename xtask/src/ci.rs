@@ -97,7 +97,11 @@ const PLANTED_HEAD: &str = "# Planted bugs\n\n\
     Mistakes that somebody could have made, put into the code one at a time; the simulator must find every one \n\
     (`crates/types/src/planted.rs` says what each does). Written by `cargo xtask planted --save`.\n\n\
     *found after*: seeds run until it was found, two at a time; *hits*: how often the mistake was made in them. A \n\
-    seed counts only when it passes without the bug.\n\n";
+    seed counts only when it passes without the bug. Seeds from 1 and from 100 000 on take turns: only those are aimed \n\
+    at the classes that came last (`Class::LATE_AIMS`).\n\n";
+
+/// What a person wrote below the table stays.
+const PLANTED_NOTES: &str = "\n## How the last ones were found\n";
 
 /// Plants bugs and hunts them with these arguments; `--save` writes the table to docs/planted.md.
 pub fn planted(args: &[String]) -> Result<()> {
@@ -114,8 +118,12 @@ fn plant(args: &[String], build: &[&str]) -> Result<()> {
     }
     let (_, commit) = sh::output("git", &["rev-parse", "--short", "HEAD"])?;
     let (ok, table) = sh::output("cargo", &all)?;
-    let text = format!("{PLANTED_HEAD}Commit {}, `cargo xtask planted {}`:\n\n{table}", commit.trim(), args.join(" "));
-    std::fs::write(sh::root().join("docs/planted.md"), text)?;
+    let path = sh::root().join("docs/planted.md");
+    let old = std::fs::read_to_string(&path).unwrap_or_default();
+    let notes = old.find(PLANTED_NOTES).map_or("", |at| &old[at..]);
+    let text =
+        format!("{PLANTED_HEAD}Commit {}, `cargo xtask planted {}`:\n\n{table}{notes}", commit.trim(), args.join(" "));
+    std::fs::write(path, text)?;
     print!("{table}");
     if !ok {
         bail!("not every planted bug was found");

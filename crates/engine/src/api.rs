@@ -187,6 +187,8 @@ pub struct EngineStats {
     pub entries_retained: u64,
     pub rounds: u64,
     pub copied_entries: u64,
+    /// Replicas whose home lacked pages at this mount (ADR 0009).
+    pub lost_homes: u64,
     /// Lost payloads that came back from peers.
     pub refilled_entries: u64,
     pub completed_blocks: u64,

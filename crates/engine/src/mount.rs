@@ -358,6 +358,7 @@ impl Engine {
         let mut at_home: BTreeSet<ReplicaId> = states.iter().map(|state| state.decision.replica).collect();
         at_home.extend(damaged.iter().map(|(replica, _)| *replica));
         for (replica, reason) in damaged {
+            self.stats.lost_homes += 1;
             replay.home_lost(replica, reason);
         }
         let newly_in_doubt = replay.newly_lacks_births();

@@ -72,7 +72,7 @@ pub struct Cluster {
     /// Whose disks may lie.
     pub budget: Budget,
     /// Whose devices were made to rot outside the budget: they must come back whole.
-    rotten: BTreeSet<OsdId>,
+    pub(crate) rotten: BTreeSet<OsdId>,
     post: Post,
     stranger: Option<Stranger>,
     /// In runs with many volumes.
@@ -617,26 +617,6 @@ impl Cluster {
         self.running().any(|(_, osd)| osd.complaints_for_tools().iter().any(|(of, what)| *of == pg && says(what)))
     }
 
-    /// A write or flush that was under way when the faults ended may fail yet, and poison its store: somebody sees to it.
-    pub fn see_to_poisoned(&mut self) {
-        for i in (0..self.osds.len()).filter(|i| self.budget.has_lied(*i)).collect::<Vec<_>>() {
-            if self.osds[i].running.is_some() && self.is_poisoned(i) {
-                self.stop_osd(i, false);
-                self.start_osd(i);
-            }
-        }
-    }
-
-    /// Whether everything that this OSD's disk took and flushed is there, as far as is known.
-    pub(crate) fn is_honest(&self, id: OsdId) -> bool {
-        !self.budget.has_lied(id.0 as usize - 1) && !self.budget.is_spent()
-    }
-
-    /// Whether this OSD's device was made to rot outside the budget.
-    pub(crate) fn is_rotten(&self, id: OsdId) -> bool {
-        self.rotten.contains(&id)
-    }
-
     /// What no fault of this simulator explains.
     ///
     /// # Errors
@@ -660,12 +640,17 @@ impl Cluster {
             if let Some(reason) = osd.stopped() {
                 return Err(format!("{id} has stopped: {reason}"));
             }
+        }
+        for (id, osd) in self.running().filter(|(id, _)| self.keeps_its_word(*id)) {
             if let Some((pg, reason)) = osd.quarantined().first() {
                 return Err(format!("{id} has quarantined pg {pg}: {reason}"));
             }
             // All that is mended from its peers, and must not have come to pass.
             if let Some((pg, chunk, block, _)) = osd.bad_blocks().first().filter(|_| !self.is_rotten(id)) {
                 return Err(format!("{id} has a bad block on an honest disk: {block} of {chunk}, pg {pg}"));
+            }
+            if osd.fill_for_tools().0.lost_homes > 0 && !self.is_rotten(id) {
+                return Err(format!("{id} has lost pages of home on an honest disk"));
             }
             if let Some(reason) = osd.lost_records().filter(|_| !self.is_rotten(id)) {
                 return Err(format!("{id} has lost records on an honest disk: {reason}"));

@@ -10,7 +10,7 @@ use env::sim::{DiskFaults, DiskImage, NodeId};
 use layout::home::Geometry;
 use layout::superblock::Superblock;
 use types::rng::Rng;
-use types::{PgId, Time};
+use types::{OsdId, PgId, Time};
 
 /// A part of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +126,31 @@ impl Cluster {
         self.osds[i].vouched = true;
         self.vouched += 1;
         self.start_osd(i);
+    }
+
+    /// A write or flush that was under way when the faults ended may fail yet, and poison its store: somebody sees to it.
+    pub fn see_to_poisoned(&mut self) {
+        for i in (0..self.osd_count()).filter(|i| self.budget.has_lied(*i)).collect::<Vec<_>>() {
+            if self.osds[i].running.is_some() && self.is_poisoned(i) {
+                self.stop_osd(i, false);
+                self.start_osd(i);
+            }
+        }
+    }
+
+    /// Whether everything that this OSD's disk took and flushed is there, as far as is known.
+    pub(crate) fn is_honest(&self, id: OsdId) -> bool {
+        !self.budget.has_lied(id.0 as usize - 1) && !self.budget.is_spent()
+    }
+
+    /// Whether every byte that this OSD's device acknowledged by a flush is there.
+    pub(crate) fn keeps_its_word(&self, id: OsdId) -> bool {
+        self.is_honest(id) || (self.budget.has_failed_openly_only(id.0 as usize - 1) && !self.budget.is_spent())
+    }
+
+    /// Whether this OSD's device was made to rot outside the budget.
+    pub(crate) fn is_rotten(&self, id: OsdId) -> bool {
+        self.rotten.contains(&id)
     }
 
     /// The process of OSD `i` stands still until then.

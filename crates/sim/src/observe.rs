@@ -80,7 +80,7 @@ impl Cluster {
     /// installed: what both replicas hold as of S.
     fn look_at_store(&mut self, i: usize) -> Result<(), String> {
         let id = self.osds[i].id;
-        if !self.is_honest(id) || self.is_rotten(id) {
+        if !self.keeps_its_word(id) || self.is_rotten(id) {
             return Ok(());
         }
         let mut scanned = std::mem::take(&mut self.osds[i].scanned);

@@ -478,9 +478,8 @@ impl Replayed {
             Ok(found) => found,
             Err(reason) => {
                 // A hole behind which everything was told anew may be followed by damage to just that.
-                let was_lost = holes && damage.is_none() && identity.members.len() > 1;
-                cut = was_lost && !in_doubt;
-                in_doubt |= was_lost;
+                cut = holes && damage.is_none() && identity.members.len() > 1 && !in_doubt;
+                in_doubt |= cut;
                 if !in_doubt {
                     damage.get_or_insert(reason);
                 }

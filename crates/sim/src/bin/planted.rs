@@ -1,7 +1,8 @@
 //! `cargo xtask planted`: plants one bug after another, runs seeds until each is found, and prints how many
 //! that took.
 //!
-//! A seed counts only when it passes without the bug: the seed is run again, clean, before it is believed.
+//! A seed counts only when it passes without the bug: the seed is run again, clean, before it is believed. Early and
+//! late seeds take turns: only late ones are aimed at the classes that came last.
 //!
 //! Invariant: the bug changes only while no seed runs.
 
@@ -36,7 +37,7 @@ struct Args {
     /// A bug that is not found in so many seconds counts as not found
     #[arg(long, default_value_t = 3600)]
     seconds_max: u64,
-    /// The first seed; 1, or the first that can be aimed as asked
+    /// The first seed; without it seeds from 1 and from 100000 on take turns, or all can be aimed as asked
     #[arg(long)]
     start: Option<u64>,
     /// Seeds at a time, each on its own core
@@ -109,10 +110,16 @@ fn verdict(seed: u64) -> Option<String> {
     }
 }
 
-/// Late aims are drawn by late seeds alone.
-fn first_seed(aimed: Option<&str>) -> u64 {
-    let late = Class::LATE_AIMS.iter().any(|class| aimed == Some(&format!("{class:?}")));
-    if late { LATE_FROM } else { 1 }
+/// The n-th seed to try. Late aims are drawn by late seeds alone.
+fn nth_seed(args: &Args, n: u64) -> u64 {
+    let is_late = |class: &Class| args.aimed == Some(format!("{class:?}"));
+    match args.start {
+        Some(start) => start + n,
+        None if Class::LATE_AIMS.iter().any(is_late) => LATE_FROM + n,
+        None if args.aimed.is_some() => 1 + n,
+        None if n.is_multiple_of(2) => 1 + n / 2,
+        None => LATE_FROM + n / 2,
+    }
 }
 
 /// The class that the run of this seed is aimed at, by name.
@@ -124,17 +131,15 @@ fn aimed_at(seed: u64) -> Option<String> {
 fn hunt(row: &Row, args: &Args, unsound: &mut BTreeSet<u64>) -> Outcome {
     let began = clock();
     let limit = Duration::from_secs(args.seconds_max);
-    let start = args.start.unwrap_or_else(|| first_seed(args.aimed.as_deref()));
-    let end = start + args.seeds_max;
-    let next = AtomicU64::new(start);
-    let wanted = |seed| args.aimed.is_none() || aimed_at(seed) == args.aimed;
+    let next = AtomicU64::new(0);
+    let seed_of = |n| Some(nth_seed(args, n)).filter(|seed| args.aimed.is_none() || aimed_at(*seed) == args.aimed);
     let mut hits = 0;
     loop {
         planted::plant(Some(row.bug));
-        let found = first_failure(&next, end, args.jobs, unsound, &wanted, &|| began.elapsed() >= limit);
+        let found = first_failure(&next, args, unsound, &seed_of, &|| began.elapsed() >= limit);
         hits += planted::hits();
         planted::plant(None);
-        let seeds = (start..next.load(Ordering::SeqCst).min(end)).filter(|seed| wanted(*seed)).count() as u64;
+        let seeds = (0..next.load(Ordering::SeqCst).min(args.seeds_max)).filter_map(seed_of).count() as u64;
         match found {
             Some((seed, what)) => match verdict(seed) {
                 None => return Outcome { seeds, hits, took: began.elapsed(), found: Some((seed, what)) },
@@ -151,22 +156,19 @@ fn hunt(row: &Row, args: &Args, unsound: &mut BTreeSet<u64>) -> Outcome {
 /// The first seed from `next` on that fails, with several at a time; all of them have ended when this does.
 fn first_failure(
     next: &AtomicU64,
-    end: u64,
-    jobs: usize,
+    args: &Args,
     unsound: &BTreeSet<u64>,
-    wanted: &(dyn Fn(u64) -> bool + Sync),
+    seed_of: &(dyn Fn(u64) -> Option<u64> + Sync),
     over: &(dyn Fn() -> bool + Sync),
 ) -> Option<(u64, String)> {
     let (stop, found) = (AtomicBool::new(false), Mutex::new(None::<(u64, String)>));
     let work = || {
         while !stop.load(Ordering::SeqCst) && !over() {
-            let seed = next.fetch_add(1, Ordering::SeqCst);
-            if seed >= end {
+            let n = next.fetch_add(1, Ordering::SeqCst);
+            if n >= args.seeds_max {
                 break;
             }
-            if unsound.contains(&seed) || !wanted(seed) {
-                continue;
-            }
+            let Some(seed) = seed_of(n).filter(|seed| !unsound.contains(seed)) else { continue };
             if let Some(what) = verdict(seed) {
                 stop.store(true, Ordering::SeqCst);
                 let mut found = found.lock().expect("no thread panics while it holds this");
@@ -177,7 +179,7 @@ fn first_failure(
         }
     };
     std::thread::scope(|scope| {
-        for _ in 0..jobs.max(1) {
+        for _ in 0..args.jobs.max(1) {
             scope.spawn(work);
         }
     });

@@ -84,6 +84,15 @@ impl Budget {
         self.told.contains_key(&i)
     }
 
+    /// Whether all that OSD `i` did was to fail writes or flushes and to say so: whoever heard it has lost nothing (R15,
+    /// ADR 0006).
+    pub fn has_failed_openly_only(&self, i: usize) -> bool {
+        let open = |class: &Class| {
+            matches!(class, Class::WriteError | Class::FlushError | Class::FlushFailsInRound | Class::FullDisk)
+        };
+        !self.is_lost(i) && self.told.get(&i).is_some_and(|told| told.iter().all(open))
+    }
+
     /// Whether OSD `i` may have lost something for good.
     pub fn may_lack(&self, i: usize) -> bool {
         self.is_lost(i) || self.told.get(&i).is_some_and(|told| !told.iter().all(|class| is_mended(*class)))
