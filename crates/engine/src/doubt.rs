@@ -63,7 +63,7 @@ impl Engine {
         if std::mem::take(&mut r.homeless) {
             // Its peers have what it had: what is left of its own is given up, and a checkpoint says so.
             self.home.as_mut().expect("a running engine has a home").empty(replica);
-            (self.maybe_dirty, self.releasing) = (true, true);
+            (self.maybe_dirty, self.releasing, self.empty_rounds.1) = (true, true, 0);
         }
         self.append(Persist { replica, ticket: 0, hard_state: Some(hard_state), entries: Vec::new() });
     }

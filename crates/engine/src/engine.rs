@@ -92,6 +92,8 @@ pub struct Engine {
     pub(crate) no_room: bool,
     /// Something may wait for a round.
     pub(crate) maybe_dirty: bool,
+    /// The newest segment when the last round began, and how many rounds of no replica have begun in it since.
+    pub(crate) empty_rounds: (u64, u32),
     /// What waits for a round may give space back: zeros, cuts, ends of replicas.
     pub(crate) releasing: bool,
     /// So did what the running round takes.
@@ -142,6 +144,7 @@ impl Engine {
             k_lags: false,
             no_room: false,
             maybe_dirty: false,
+            empty_rounds: (0, 0),
             releasing: false,
             round_releases: false,
             space_wanted: false,

@@ -35,6 +35,9 @@ const ROUND_GAP: Duration = Duration::from_millis(20);
 /// After a round that home had no room for: only a cut, an end of a replica, or a smaller share helps.
 const REFUSED_GAP: Duration = Duration::from_millis(100);
 
+/// Rounds of no replica, one after the other while the log opens no segment.
+const EMPTY_ROUNDS_MAX: u32 = 2;
+
 /// Where the running round is.
 #[derive(Debug)]
 pub(crate) enum RoundStep {
@@ -197,6 +200,10 @@ impl Engine {
             }
             kept.insert(decision.replica, RoundState { decision, commit });
         }
+        if self.brings_nothing(kept.is_empty()) {
+            self.last_round = now;
+            return;
+        }
         if on(Bug::LogReusedEarly) {
             let log = self.log.as_mut().expect("a running engine has a log");
             log.checkpoint_segment = log.ring.newest().map_or(0, |s| s.opened);
@@ -209,6 +216,19 @@ impl Engine {
         let left = kept.keys().flat_map(|id| self.partial_of(*id)).collect();
         let run = Run { states: kept, destroyed: self.destroyed.clone(), horizon, install: None, aside: Vec::new() };
         self.round = RoundStep::Completing { run, left, reading: 0 };
+    }
+
+    /// A round of no replica lets go of what the one before it gave up, and of segments that it was the first to pass.
+    /// One more writes records, and brings nothing: they would take the room of those that matter.
+    fn brings_nothing(&mut self, empty: bool) -> bool {
+        let newest = self.log.as_ref().and_then(|log| log.ring.newest()).map_or(0, |s| s.opened);
+        let (in_segment, count) = self.empty_rounds;
+        self.empty_rounds = match empty && self.destroyed.is_empty() {
+            false => (newest, 0),
+            true if in_segment != newest => (newest, 1),
+            true => (newest, (count + 1).min(EMPTY_ROUNDS_MAX + 1)),
+        };
+        self.empty_rounds.1 > EMPTY_ROUNDS_MAX
     }
 
     /// Blocks of the frozen layer that are covered in part.

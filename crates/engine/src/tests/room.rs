@@ -123,3 +123,24 @@ fn who_begins_anew_keeps_all_that_it_has_until_it_follows_and_nothing_afterwards
     assert_eq!((&found.damage, found.in_doubt, found.entries.len()), (&None, true, 0));
     assert_eq!(found.hard_state.term, types::Term(term));
 }
+
+#[test]
+fn rounds_that_can_take_nobody_do_not_fill_the_log() {
+    let mut rig = new(13);
+    one_batch(&mut rig, R);
+    rig.commit(R, 1);
+    let before = rig.engine.stats();
+    for _ in 0..200 {
+        // Its state is not there: it waits for a block, say.
+        rig.now = rig.now + std::time::Duration::from_secs(1);
+        rig.engine.begin_round(rig.now, Vec::new());
+        rig.settle();
+    }
+    assert!(rig.engine.stats().rounds <= before.rounds + 2, "{} rounds", rig.engine.stats().rounds);
+    assert_eq!(rig.engine.stats().segments_in_use, before.segments_in_use);
+    rig.round();
+    rig.settle();
+    rig.disk.power_cut();
+    rig.restart();
+    assert_eq!(rig.recovered[0].checkpoint.index, Index(1), "one that takes it does");
+}
