@@ -21,9 +21,11 @@ impl Engine {
 
     /// The replica cannot go on from what it has: its peers are to bring all of it back, and it waits to follow from
     /// nothing. Until it follows, log and home stay as they are, and a restart finds it as it was. Gives what it will
-    /// follow with; `None`: not now, while a round runs or its contents are replaced.
+    /// follow with; `None`: not now, while a round runs, its contents are replaced, or a cut of its log waits.
     pub fn begin_anew(&mut self, replica: ReplicaId) -> Option<HardState> {
-        let idle = self.is_round_idle();
+        let cuts =
+            |w: &Work| matches!(w, Work::Cut { replica: r, .. } | Work::Doubt { replica: r, .. } if *r == replica);
+        let idle = self.is_round_idle() && !self.log.as_ref()?.pending.iter().any(cuts);
         let r = self.replicas.get_mut(&replica).filter(|r| idle && r.damage.is_none() && !r.installing)?;
         (r.doubt, r.homeless) = (Doubt::Waiting, true);
         r.bad.clear();

@@ -73,7 +73,9 @@ impl Engine {
 
     /// Replicas that take no part, and whose entries above K are in this segment.
     fn held<'a>(&'a self, segment: &'a Segment) -> impl Iterator<Item = ReplicaId> + 'a {
-        let is_held = |id: &ReplicaId| self.replicas.get(id).is_some_and(|r| !r.may_take_part() && r.damage.is_none());
+        // One that was cut back already is only waited for.
+        let waits = |r: &Replica| !r.may_take_part() && r.damage.is_none() && r.log.last() > r.checkpoint.0;
+        let is_held = move |id: &ReplicaId| self.replicas.get(id).is_some_and(waits);
         let pinning = segment.entries.keys().copied().filter(is_held);
         pinning.filter(move |id| pinned(&self.replicas, segment).any(|(replica, ..)| replica == *id))
     }

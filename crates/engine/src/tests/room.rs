@@ -144,3 +144,29 @@ fn rounds_that_can_take_nobody_do_not_fill_the_log() {
     rig.restart();
     assert_eq!(rig.recovered[0].checkpoint.index, Index(1), "one that takes it does");
 }
+
+#[test]
+fn who_was_let_go_of_is_not_let_go_of_again_while_the_record_of_that_waits() {
+    for anew in [false, true] {
+        let (mut rig, _) = repaired_in_a_full_log(14);
+        if anew {
+            rig.engine.begin_anew(R).expect("no round runs");
+        }
+        let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 160) };
+        for _ in 0..400 {
+            // The turns of the loop, one by one: the log is looked at again before the record is in a batch.
+            let from = rig.groups[&OTHER].last() + 1;
+            rig.append(OTHER, from, vec![effect]);
+            rig.engine.copy_forward();
+            rig.engine.make_room();
+            rig.engine.copy_forward();
+            rig.engine.make_room();
+            rig.turn(8);
+            let durable = rig.groups[&OTHER].durable;
+            rig.commit(OTHER, durable);
+        }
+        rig.settle();
+        let last = Index(if anew { 1 } else { 2 });
+        assert_eq!(rig.cut_back.iter().map(|(_, _, from)| *from).collect::<Vec<_>>(), [last], "once");
+    }
+}
