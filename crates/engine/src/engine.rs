@@ -249,9 +249,11 @@ impl Engine {
         let id = identity.replica;
         assert!(matches!(self.state, State::Running), "{id} is created before the mount");
         assert!(!self.tombstones.contains(&id) && !self.replicas.contains_key(&id), "{id} is not new");
-        assert!(!self.nameless.contains(&id), "{id} is at home");
         assert_eq!((decision.replica, decision.index), (id, Index(0)), "a new replica begins at 0");
         let mut replica = Replica::new(identity, decision.bytes);
+        // What home has of a replica whose birth is lost stays until it may follow, as of one that lost its home.
+        replica.homeless = self.nameless.remove(&id);
+        assert!(self.in_doubt || !replica.homeless, "{id} is at home");
         if self.in_doubt {
             replica.doubt = Doubt::Waiting;
         }
@@ -297,11 +299,6 @@ impl Engine {
     /// been born in what is lost, and have voted: one that is made is in doubt itself (R4, ADR 0007).
     pub fn is_in_doubt(&self) -> bool {
         self.in_doubt
-    }
-
-    /// Whether home holds such a replica though its birth is lost: what it holds is kept as it is.
-    pub fn is_nameless(&self, replica: ReplicaId) -> bool {
-        self.nameless.contains(&replica)
     }
 
     /// Which batches of the log were durable and were not found at this mount; `None`: nothing is missing.

@@ -160,9 +160,9 @@ impl Osd {
         if known || !matches!(self.phase, Phase::Running) {
             return;
         }
-        if self.engine.is_nameless(me.replica) || self.engine.is_in_doubt() && map.members.len() < 2 {
+        if self.engine.is_in_doubt() && map.members.len() < 2 {
             tracing::error!(pg = %map.pg, replica = %me.replica,
-                "no replica is made on a store whose log has lost records: it may have been the only one, or is at home");
+                "no replica is made on a store whose log has lost records: it may have been the only one");
             return;
         }
         let identity = ReplicaIdentity {

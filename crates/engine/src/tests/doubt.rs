@@ -407,3 +407,32 @@ fn a_log_that_rots_again_before_a_doubt_that_is_over_puts_its_replica_in_doubt_a
     rig.restart();
     assert_eq!(found(&rig, R), (0, true), "it was said");
 }
+
+#[test]
+fn a_replica_at_home_whose_birth_is_lost_is_made_again_and_what_is_at_home_goes_when_it_follows() {
+    for follows in [false, true] {
+        let mut rig = Rig::new(21, true, config());
+        rig.create(R.0);
+        let birth = batches_from(&rig, 0).last().expect("it was born").0;
+        rig.create(OTHER.0);
+        write_and_commit(&mut rig, 3, 8);
+        rig.round();
+        rig.settle();
+        lose(&mut rig, birth);
+        assert!(rig.recovered.iter().all(|r| r.identity.replica != R), "nobody knows who it is");
+        assert!(rig.engine.is_in_doubt());
+        rig.groups.remove(&R);
+        rig.create(R.0);
+        if follows {
+            rig.engine.follow_in_doubt(R, HardState { term: Term(9), vote: Some(R), commit: Index(0) });
+            rig.settle();
+            rig.round();
+            rig.settle();
+        }
+        rig.engine.audit().expect("home's books balance");
+        rig.disk.power_cut();
+        rig.restart();
+        assert_eq!(found(&rig, R), (if follows { 0 } else { 3 }, true), "a state that it had");
+        rig.engine.audit().expect("home's books balance");
+    }
+}
