@@ -62,6 +62,7 @@ impl Engine {
         let r = self.replicas.get_mut(&replica).expect("it was just there");
         assert!(hard_state.term >= r.hard_state.term && hard_state.commit == r.hard_state.commit, "it forgets a term");
         r.doubt = Doubt::Following;
+        r.bad.clear();
         if std::mem::take(&mut r.homeless) {
             // Its peers have what it had: what is left of its own is given up, and a checkpoint says so.
             self.home.as_mut().expect("a running engine has a home").empty(replica);

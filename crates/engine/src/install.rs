@@ -131,6 +131,7 @@ impl Engine {
         self.overlay_bytes -= overlay.bytes();
         self.partial_blocks -= overlay.partial_blocks();
         r.installing = false;
+        r.bad.clear();
         r.applied = decision.index;
         r.checkpoint = (decision.index, decision.term);
         r.first_decision = bytes::Bytes::new();

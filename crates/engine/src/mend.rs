@@ -13,7 +13,7 @@ use crate::log::Work;
 use crate::overlay::{Source, block_range};
 use crate::payload::Payload;
 use crate::read::Asker;
-use crate::replica::Replica;
+use crate::replica::{Doubt, Replica};
 use crate::round::RoundStep;
 use crate::seam::HomeReadError;
 use std::sync::Arc;
@@ -40,7 +40,9 @@ impl Replica {
 impl Engine {
     fn sound(&self, replica: ReplicaId) -> Option<&Replica> {
         let running = matches!(self.state, State::Running);
-        self.replicas.get(&replica).filter(|r| running && r.damage.is_none() && !r.installing)
+        // Who begins anew has let go of the overlay: home alone is older than what was applied.
+        let whole = |r: &&Replica| r.damage.is_none() && !r.installing && r.doubt != Doubt::Waiting;
+        self.replicas.get(&replica).filter(|r| running && whole(r))
     }
 
     /// Whether what a read of the block gives now is the block exactly as of `at`: `at` is what is applied, or
@@ -148,7 +150,8 @@ impl Engine {
                 (range.start / SECTORS_PER_BLOCK) as u16..last + 1
             }
         };
-        let Some(r) = self.replicas.get_mut(&replica).filter(|r| r.damage.is_none()) else { return };
+        let waits = |r: &Replica| r.damage.is_some() || r.doubt == Doubt::Waiting;
+        let Some(r) = self.replicas.get_mut(&replica).filter(|r| !waits(r)) else { return };
         r.bad.extend(blocks.clone().map(|block| (chunk, block)));
         let completing = matches!(asker, Asker::Completion);
         if completing {

@@ -11,7 +11,7 @@ use crate::api::EngineEvent;
 use crate::engine::Engine;
 use crate::log::{RESERVED, Segment, Work};
 use crate::replica::{Doubt, Replica};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use types::planted::{Bug, on};
 use types::{Index, ReplicaId, Term};
 
@@ -34,11 +34,16 @@ fn pinned<'a>(
     })
 }
 
-fn blocks_pin(replicas: &BTreeMap<ReplicaId, Replica>, segment: &Segment) -> bool {
+/// Replicas that need a completed block of this segment.
+fn blocks_pin<'a>(
+    replicas: &'a BTreeMap<ReplicaId, Replica>,
+    segment: &'a Segment,
+) -> impl Iterator<Item = ReplicaId> + 'a {
     // Of one in doubt only those count that its log tells to be committed, as at a mount.
     let counts = |r: &Replica, index: u64| r.doubt == Doubt::None || index <= r.hard_state.commit.0;
-    let pins = |r: &Replica, index: u64| r.damage.is_none() && index > r.checkpoint.0.0 && counts(r, index);
-    segment.blocks.iter().any(|(id, index)| replicas.get(id).is_some_and(|r| pins(r, *index)))
+    let pins = move |r: &Replica, index: u64| r.damage.is_none() && index > r.checkpoint.0.0 && counts(r, index);
+    let all = segment.blocks.iter();
+    all.filter(move |(id, index)| replicas.get(id).is_some_and(|r| pins(r, **index))).map(|(id, _)| *id)
 }
 
 impl Engine {
@@ -49,7 +54,9 @@ impl Engine {
         let newest = live.len().saturating_sub(1);
         let free = live.iter().take(newest).take_while(|segment| {
             let behind = log.checkpoint_segment == 0 || segment.opened < log.checkpoint_segment;
-            behind && !blocks_pin(&self.replicas, segment) && pinned(&self.replicas, segment).next().is_none()
+            behind
+                && blocks_pin(&self.replicas, segment).next().is_none()
+                && pinned(&self.replicas, segment).next().is_none()
         });
         self.freeable = free.count();
     }
@@ -71,13 +78,15 @@ impl Engine {
         }
     }
 
-    /// Replicas that take no part, and whose entries above K are in this segment.
+    /// Replicas that take no part, and whose entries above K or completed blocks are in this segment.
     fn held<'a>(&'a self, segment: &'a Segment) -> impl Iterator<Item = ReplicaId> + 'a {
         // One that was cut back already is only waited for.
         let waits = |r: &Replica| !r.may_take_part() && r.damage.is_none() && r.log.last() > r.checkpoint.0;
         let is_held = move |id: &ReplicaId| self.replicas.get(id).is_some_and(waits);
-        let pinning = segment.entries.keys().copied().filter(is_held);
-        pinning.filter(move |id| pinned(&self.replicas, segment).any(|(replica, ..)| replica == *id))
+        let entries = segment.entries.keys().copied().filter(is_held);
+        let entries = entries.filter(move |id| pinned(&self.replicas, segment).any(|(replica, ..)| replica == *id));
+        let blocks = blocks_pin(&self.replicas, segment).filter(is_held);
+        entries.chain(blocks).collect::<BTreeSet<_>>().into_iter()
     }
 
     /// The log is full, and its tail holds entries of replicas that take no part: these are cut back to what is at home,

@@ -242,6 +242,7 @@ impl Osd {
         let ask = if running { self.engine.mend_ask(replica, chunk, block) } else { None };
         let (Some(slot), Some(ask)) = (slot, ask) else {
             // Written anew, cut off, streamed anew, or the replica takes no part any more.
+            self.engine.note_readable(replica, chunk, block);
             self.mends.bad.remove(&key);
             return;
         };

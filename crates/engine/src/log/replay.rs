@@ -35,6 +35,8 @@ struct Replayed {
     homeless: bool,
     /// A record says so, and none says that it is over (ADR 0007).
     in_doubt: bool,
+    /// It began anew from nothing, perhaps before home had forgotten what it was (ADR 0009).
+    emptied: bool,
     /// What was known before the first hole since which the log does not tell the replica anew.
     before_hole: Option<BeforeHole>,
     since_hole: SinceHole,
@@ -62,13 +64,14 @@ impl Replayed {
     fn new(record: ReplicaRecord, before_hole: Option<BeforeHole>) -> Replayed {
         let (entries, blocks) = (BTreeMap::new(), Vec::new());
         let since_hole = SinceHole::default();
-        Replayed { record, entries, blocks, homeless: false, in_doubt: false, before_hole, since_hole }
+        Replayed { record, entries, blocks, homeless: false, in_doubt: false, emptied: false, before_hole, since_hole }
     }
 
     /// What makes earlier entries void, or puts what there is in doubt.
     fn turn(&mut self, record: &Record) {
         match record {
             Record::Cut { last, .. } => {
+                self.emptied |= last.0 == 0;
                 let _ = self.entries.split_off(&(last.0 + 1));
                 if let Some(before) = &mut self.before_hole {
                     let _ = before.entries.split_off(&(last.0 + 1));
@@ -328,7 +331,7 @@ impl Replay {
                 let before_hole = (holes && !birth).then(BeforeHole::default);
                 let mut replayed = Replayed::new(record, before_hole);
                 replayed.since_hole.stated = stated;
-                replayed.in_doubt = in_doubt;
+                (replayed.in_doubt, replayed.emptied) = (in_doubt, in_doubt);
                 self.replicas.insert(replica, replayed);
             }
             Some(known) => {
@@ -463,7 +466,7 @@ impl Replay {
 impl Replayed {
     /// `holes`: the log has lost records, of any replica.
     fn finish(self, state: Option<DecisionState>, holes: bool) -> (Replica, Recovered) {
-        let Replayed { record, entries, blocks, in_doubt, homeless, .. } = self;
+        let Replayed { record, entries, blocks, in_doubt, homeless, emptied, .. } = self;
         let ReplicaRecord { identity, mut hard_state, decision, damage } = record;
         let mut damage = (!damage.is_empty()).then_some(damage);
         let mut in_doubt = in_doubt && damage.is_none();
@@ -501,6 +504,10 @@ impl Replayed {
             }
         }
         let last = log.last().max(checkpoint.index);
+        if emptied {
+            // Home of before was not forgotten yet. What is at home is committed.
+            hard_state.commit = hard_state.commit.max(checkpoint.index);
+        }
         if hard_state.commit > last || hard_state.commit < checkpoint.index {
             let reason = format!(
                 "commit {} does not lie in {}..={last}, what log and home hold",

@@ -90,6 +90,11 @@ impl Ring {
         self.live.back_mut().expect("a batch was begun, so a segment is open")
     }
 
+    #[cfg(test)]
+    pub fn oldest_mut(&mut self) -> &mut Segment {
+        self.live.front_mut().expect("a segment is open")
+    }
+
     /// Number of the first batch of the oldest live segment.
     pub fn tail_seq(&self) -> u64 {
         self.live.front().map_or(0, |s| s.opened)

@@ -170,3 +170,35 @@ fn who_was_let_go_of_is_not_let_go_of_again_while_the_record_of_that_waits() {
         assert_eq!(rig.cut_back.iter().map(|(_, _, from)| *from).collect::<Vec<_>>(), [last], "once");
     }
 }
+
+#[test]
+fn who_begins_anew_answers_no_peer_what_a_block_is() {
+    let mut rig = new(15);
+    one_batch(&mut rig, R);
+    rig.commit(R, 1);
+    rig.round();
+    rig.settle();
+    one_batch(&mut rig, R);
+    rig.commit(R, 2);
+    assert!(rig.engine.is_exact(R, chunks()[0], 0, Index(2)));
+    rig.engine.begin_anew(R).expect("no round runs");
+    assert!(!rig.engine.is_exact(R, chunks()[0], 0, Index(2)), "home is as of 1");
+}
+
+#[test]
+fn a_full_log_lets_go_of_who_holds_it_by_a_completed_block_alone() {
+    let (mut rig, _) = repaired_in_a_full_log(16);
+    // A round that a crash cut short has completed a block of R in the tail; its entries have been carried forward.
+    let log = rig.engine.log.as_mut().expect("mounted");
+    log.ring.oldest_mut().note_block(R, 2);
+    let newest = log.ring.newest_mut().opened;
+    let r = rig.engine.replicas.get_mut(&R).expect("it is there");
+    r.hard_state.commit = Index(2);
+    for index in r.log.first().0..=r.log.last().0 {
+        r.log.get_mut(Index(index)).expect("it is kept").segment = newest;
+        log.ring.newest_mut().note_entry(R, index);
+    }
+    wrap_log(&mut rig, OTHER);
+    assert!(!rig.cut_back.is_empty(), "its entries had to go");
+    assert_eq!(rig.groups[&OTHER].durable, rig.groups[&OTHER].last(), "the log goes on");
+}
