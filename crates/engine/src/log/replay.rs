@@ -16,7 +16,7 @@ use layout::log::{BlockRecord, CheckpointPart, Record, ReplicaRecord};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use types::planted::{Bug, on};
-use types::store::{Crcs, DecisionState, Lost, Recovered};
+use types::store::{Crcs, DecisionState, HardState, Lost, Recovered};
 use types::{Entry, Index, IoBuf, ReplicaId, Term};
 
 /// A completed block of a round that had no checkpoint yet, perhaps.
@@ -496,12 +496,8 @@ impl Replayed {
                 log.truncate(from);
                 cut = true;
             }
-            let last = log.last().max(checkpoint.index);
-            cut |= hard_state.commit > last;
-            hard_state.commit = hard_state.commit.min(last).max(checkpoint.index);
-            if checkpoint.term > hard_state.term {
-                (hard_state.term, hard_state.vote) = (checkpoint.term, None);
-            }
+            cut |= hard_state.commit > log.last().max(checkpoint.index);
+            hard_state = within(hard_state, &log, &checkpoint);
         }
         let last = log.last().max(checkpoint.index);
         if emptied {
@@ -539,6 +535,16 @@ impl Replayed {
         replica.log = log;
         (replica, Recovered { identity, hard_state, checkpoint, before, entries, lost, in_doubt, damage })
     }
+}
+
+/// What a replica in doubt stands by, of what its log and home hold.
+fn within(mut hard_state: HardState, log: &ReplicaLog, checkpoint: &DecisionState) -> HardState {
+    let last = log.last().max(checkpoint.index);
+    hard_state.commit = hard_state.commit.min(last).max(checkpoint.index);
+    if checkpoint.term > hard_state.term {
+        (hard_state.term, hard_state.vote) = (checkpoint.term, None);
+    }
+    hard_state
 }
 
 /// The longest run of entries up to the last one, which must meet the checkpoint; and what stands before it.
