@@ -90,7 +90,7 @@ pub enum EngineEvent {
         from: Index,
     },
     /// These blocks of home cannot be read, or fail their checksum: [`crate::Engine::mend`] is waited for. `needed`:
-    /// the replica is damaged when nobody can give them.
+    /// the replica cannot go on without them.
     BadBlocks {
         replica: ReplicaId,
         chunk: ChunkKey,

@@ -4,8 +4,8 @@
 //! of one member after the other, as of what is applied here at that moment; the engine takes the answer only
 //! while it is exact. Reads of clients that met a bad block wait a moment for it, then the PG is handed over.
 //!
-//! Invariant: what waits has limits and deadlines. A block that nobody gives in time damages its replica, as far
-//! as the replica cannot do without it; one that is bad on every member is named, never guessed.
+//! Invariant: what waits has limits and deadlines. A replica that cannot do without a block that nobody gives in time
+//! begins anew (ADR 0009); a block that is bad on every member is named, never guessed.
 
 use crate::node::{Osd, ReadSlot};
 use crate::pgs::State;
@@ -46,7 +46,7 @@ type BlockKey = (ReplicaId, ChunkKey, u16);
 /// A bad block of a local replica.
 struct Bad {
     reason: String,
-    /// The replica is damaged when nobody has the block.
+    /// The replica cannot go on without the block.
     needed: bool,
     /// When it was found, or somebody was away that may have it.
     since: Time,

@@ -9,10 +9,11 @@ use layout::log::{Record, decode_records};
 use types::store::{Effect, HardState};
 use types::{Index, IoBuf, ReplicaId, SectorRange, Term};
 
-const R: ReplicaId = ReplicaId(100);
-const OTHER: ReplicaId = ReplicaId(101);
+/// Both have a peer elsewhere.
+pub(super) const R: ReplicaId = ReplicaId(100);
+pub(super) const OTHER: ReplicaId = ReplicaId(101);
 
-fn new(seed: u64) -> Rig {
+pub(super) fn new(seed: u64) -> Rig {
     let mut rig = Rig::new(seed, true, config());
     rig.create(R.0);
     rig.create(OTHER.0);

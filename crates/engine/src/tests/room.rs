@@ -1,20 +1,10 @@
 //! Replicas that take no part, and the room that their entries take of the log (R8, ADR 0007).
 
-use super::damage::{config, damage_of, one_batch, seal, wrap_log};
+use super::damage::{damage_of, one_batch, seal, wrap_log};
+use super::doubt::{OTHER, R, new};
 use super::rig::{Rig, chunks};
 use types::store::{Effect, HardState};
-use types::{Index, ReplicaId, SectorRange};
-
-/// Both have a peer elsewhere.
-const R: ReplicaId = ReplicaId(100);
-const OTHER: ReplicaId = ReplicaId(101);
-
-fn new(seed: u64) -> Rig {
-    let mut rig = Rig::new(seed, true, config());
-    rig.create(R.0);
-    rig.create(OTHER.0);
-    rig
-}
+use types::{Index, SectorRange};
 
 /// R waits for a payload, with two thirds of the log above its K; gives what its model was.
 fn repaired_in_a_full_log(seed: u64) -> (Rig, super::model::Group) {
