@@ -6,6 +6,7 @@ mod answers;
 mod digests;
 mod doubt;
 mod mends;
+mod reads;
 mod rig;
 mod stops;
 mod streams;

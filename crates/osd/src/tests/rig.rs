@@ -111,6 +111,11 @@ impl Rig {
         self.world.disk_faults(self.machines[i].node, DEVICE, |faults| faults.slow = factor);
     }
 
+    /// Reads that the device takes from now on need so many times as long.
+    pub fn slow_reads(&mut self, i: usize, factor: u32) {
+        self.world.disk_faults(self.machines[i].node, DEVICE, |faults| faults.slow_reads = factor);
+    }
+
     /// The device takes operations and answers none, or it goes on.
     pub fn stick_disk(&mut self, i: usize, stuck: bool) {
         self.world.disk_faults(self.machines[i].node, DEVICE, |faults| faults.stuck = stuck);

@@ -1,0 +1,44 @@
+//! Reads of clients that outlive the group that they were asked of.
+
+use super::rig::{LONG, Rig, ms, pg};
+use std::time::Duration;
+use types::BLOCK;
+
+/// A read of 20 to 200 µs takes minutes.
+const MINUTES: u32 = 1_000_000;
+/// What such a read is given.
+const VERY_LONG: Duration = Duration::from_secs(3600);
+
+#[test]
+fn a_read_that_an_earlier_group_of_a_replica_asked_for_answers_none_of_the_next() {
+    let mut rig = Rig::new(16, [16; 3]);
+    rig.make_pgs(1);
+    rig.lead_all(0, 1);
+    rig.write(pg(0), 0, 0, 8);
+    rig.until(LONG, "all have it", |rig| rig.is_whole(pg(0)));
+    // It goes home, so that a read of it waits for the device.
+    rig.run(Duration::from_secs(15));
+    // The first read of this group: one block.
+    rig.slow_reads(0, MINUTES);
+    rig.ask_read(pg(0), 0, 1);
+    rig.slow_reads(0, 1);
+    assert_eq!(rig.osd(0).reads.len(), 1, "the device is at it");
+    let replica = rig.osd(0).reports_for_tools()[0].replica;
+    assert!(rig.osd(0).begin_anew(replica, "for this test"));
+    rig.turn(0);
+    rig.until(LONG, "it is whole", |rig| rig.is_whole(pg(0)) && rig.osd(0).repairing().is_empty());
+    rig.lead_all(0, 1);
+    // What its peers gave it goes home, too.
+    rig.run(Duration::from_secs(15));
+    // The first read of the next group: eight blocks.
+    rig.slow_reads(0, 4 * MINUTES);
+    rig.ask_read(pg(0), 0, 8);
+    rig.until(ms(500), "the device is at both", |rig| rig.osd(0).reads.len() == 2);
+    rig.slow_reads(0, 1);
+    rig.until(VERY_LONG, "one of them ends", |rig| rig.osd(0).reads.len() == 1);
+    rig.run(ms(1));
+    assert_eq!(rig.osd(0).metrics.reads.get(), 0, "whoever asked for it was refused long ago");
+    rig.until(VERY_LONG, "the other one ends", |rig| rig.osd(0).reads.is_empty());
+    rig.until(ms(10), "it is answered", |rig| rig.osd(0).metrics.reads.get() == 1);
+    assert_eq!(rig.osd(0).metrics.read_bytes.get(), 8 * BLOCK, "what was asked for");
+}
