@@ -222,6 +222,7 @@ impl From<OsdHeartbeat> for pb::OsdHeartbeat {
             repairing: r.repairing,
             lost: r.lost.into_iter().map(lost_out).collect(),
             lost_from: r.lost_from.map(|index| index.0),
+            unread: r.unread.into_iter().map(lost_out).collect(),
             leading: r.leading.map(lead),
         };
         pb::OsdHeartbeat {
@@ -258,6 +259,7 @@ impl TryFrom<pb::OsdHeartbeat> for OsdHeartbeat {
                 repairing: r.repairing,
                 lost: r.lost.into_iter().take(LOST_REPORTED_MAX).map(lost_in).collect(),
                 lost_from: r.lost_from.map(Index),
+                unread: r.unread.into_iter().take(LOST_REPORTED_MAX).map(lost_in).collect(),
                 leading: r.leading.map(lead).transpose()?,
             })
         };

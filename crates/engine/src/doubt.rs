@@ -27,6 +27,7 @@ impl Engine {
             |w: &Work| matches!(w, Work::Cut { replica: r, .. } | Work::Doubt { replica: r, .. } if *r == replica);
         let idle = self.is_round_idle() && !self.log.as_ref()?.pending.iter().any(cuts);
         let r = self.replicas.get_mut(&replica).filter(|r| idle && r.damage.is_none() && !r.installing)?;
+        r.doubt_unsaid = !r.says_doubt();
         (r.doubt, r.homeless) = (Doubt::Waiting, true);
         r.bad.clear();
         let hard_state = HardState { commit: Index(0), ..r.hard_state };
@@ -61,7 +62,7 @@ impl Engine {
         }
         let r = self.replicas.get_mut(&replica).expect("it was just there");
         assert!(hard_state.term >= r.hard_state.term && hard_state.commit == r.hard_state.commit, "it forgets a term");
-        r.doubt = Doubt::Following;
+        (r.doubt, r.doubt_unsaid) = (Doubt::Following, false);
         r.bad.clear();
         if std::mem::take(&mut r.homeless) {
             // Its peers have what it had: what is left of its own is given up, and a checkpoint says so.
@@ -111,7 +112,7 @@ impl Engine {
         assert!(from > r.applied && from > r.checkpoint.0, "{replica} has entry {from} at home");
         let replaces = r.remove_from(from);
         r.lost.clear();
-        r.doubt = Doubt::Waiting;
+        (r.doubt, r.doubt_unsaid) = (Doubt::Waiting, false);
         let last = Index(from.0 - 1);
         r.hard_state.commit = r.hard_state.commit.min(last);
         r.written_hard_state = r.hard_state;

@@ -10,7 +10,7 @@
 use crate::api::EngineEvent;
 use crate::engine::Engine;
 use crate::log::{RESERVED, Segment, Work};
-use crate::replica::{Doubt, Replica};
+use crate::replica::Replica;
 use std::collections::{BTreeMap, BTreeSet};
 use types::planted::{Bug, on};
 use types::{Index, ReplicaId, Term};
@@ -40,7 +40,7 @@ fn blocks_pin<'a>(
     segment: &'a Segment,
 ) -> impl Iterator<Item = ReplicaId> + 'a {
     // Of one in doubt only those count that its log tells to be committed, as at a mount.
-    let counts = |r: &Replica, index: u64| r.doubt == Doubt::None || index <= r.hard_state.commit.0;
+    let counts = |r: &Replica, index: u64| !r.says_doubt() || index <= r.hard_state.commit.0;
     let pins = move |r: &Replica, index: u64| r.damage.is_none() && index > r.checkpoint.0.0 && counts(r, index);
     let all = segment.blocks.iter();
     all.filter(move |(id, index)| replicas.get(id).is_some_and(|r| pins(r, **index))).map(|(id, _)| *id)

@@ -49,6 +49,8 @@ pub(crate) struct Replica {
     /// Entries whose payload is lost, or is back and not durable yet: it is being repaired.
     pub lost: BTreeSet<Index>,
     pub doubt: Doubt,
+    /// The doubt began in this life, and the log is not to say so yet: a restart finds the replica as it was.
+    pub doubt_unsaid: bool,
     /// Pages of its home are lost, and home keeps the rest until the replica may follow (ADR 0009).
     pub homeless: bool,
     /// Mount left out of its log what older records of its doubt still have.
@@ -76,12 +78,18 @@ impl Replica {
             damage: None,
             lost: BTreeSet::new(),
             doubt: Doubt::None,
+            doubt_unsaid: false,
             homeless: false,
             cut_at_mount: false,
             bad: BTreeSet::new(),
             born: false,
             installing: false,
         }
+    }
+
+    /// Whether the log says that it is in doubt, so that the next mount will.
+    pub fn says_doubt(&self) -> bool {
+        self.doubt != Doubt::None && !self.doubt_unsaid
     }
 
     /// Whether a group of it may append and apply.

@@ -286,6 +286,7 @@ fn osd(rng: &mut Rng, stream: u64) -> pb::OsdUp {
         repairing: n == 2,
         lost: Vec::new(),
         lost_from: (n == 2).then_some(8),
+        unread: Vec::new(),
         leading: (n < 2).then_some(lead),
     };
     let body = match rng.below(4) {

@@ -85,6 +85,7 @@ impl Group {
             quarantined: self.quarantine.is_some(),
             repairing: self.doubt.is_some(),
             lost: Vec::new(),
+            unread: Vec::new(),
             lost_from: None,
             leading,
         }

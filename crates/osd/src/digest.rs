@@ -45,7 +45,7 @@ pub enum ToolAsk {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToolAnswer {
     /// The replica, and its chunks in ascending order.
-    Pg { report: PgReport, chunks: Vec<ChunkKey> },
+    Pg { report: Box<PgReport>, chunks: Vec<ChunkKey> },
     /// One value for each part.
     Digest { at: Index, parts: Vec<u32> },
     /// The index that was asked for has passed: this is applied now.
@@ -114,7 +114,7 @@ impl Osd {
         };
         let (chunk, at) = match ask {
             ToolAsk::Pg { .. } => {
-                let chunks = self.engine.chunks(report.replica);
+                let (chunks, report) = (self.engine.chunks(report.replica), Box::new(report));
                 return self.digests.answers.push((id, ToolAnswer::Pg { report, chunks }));
             }
             ToolAsk::Digest { chunk, at, .. } | ToolAsk::Table { chunk, at, .. } => (chunk, at),

@@ -29,6 +29,8 @@ struct Standing {
 /// A replica that waits to hear from all others.
 struct Asking {
     recovered: Recovered,
+    /// Where the log ends that it gives up of its own accord, once a majority has as much without it.
+    gives_up: Option<(Term, Index)>,
     said: BTreeMap<ReplicaId, Standing>,
     /// Members that cannot say how far they were: they wait as this one does, or are damaged.
     unsure: BTreeSet<ReplicaId>,
@@ -68,8 +70,22 @@ impl Asking {
         let members = &self.recovered.identity.members;
         let mut silent = members.iter().map(|m| m.replica).filter(|id| self.is_silent(*id)).peekable();
         self.again
+            && self.is_held_by_a_majority()
             && (silent.peek().is_none()
                 || (self.said.len() > members.len() / 2 && silent.all(|id| self.unsure.contains(&id))))
+    }
+
+    /// Whether what it gives up is on a majority of the members' disks without it, or on all others' where they are none.
+    fn is_held_by_a_majority(&self) -> bool {
+        let members = self.recovered.identity.members.len();
+        let holders = self.said.values().filter(|standing| Some(standing.end) >= self.gives_up).count();
+        self.gives_up.is_none() || holders >= (members / 2 + 1).min(members - 1)
+    }
+
+    /// Who is asked: it has not answered, or had less than what this replica would give up.
+    fn is_to_ask(&self, member: ReplicaId) -> bool {
+        let lags = |said: &Standing| self.again && Some(said.end) < self.gives_up;
+        self.is_silent(member) || self.said.get(&member).is_some_and(lags)
     }
 
     /// Begins the second round when all others have answered in the first: no leader of old is left that counts what
@@ -171,15 +187,17 @@ impl Osd {
         }
         let round = self.repairs.next_round();
         let (said, unsure) = (BTreeMap::new(), BTreeSet::new());
-        let asking = Asking { recovered, said, unsure, round, again: false, next_at: Time::ZERO };
+        let asking = Asking { recovered, gives_up: None, said, unsure, round, again: false, next_at: Time::ZERO };
         self.doubts.asking.insert(replica, asking);
     }
 
     /// A replica cannot go on from what its device gives back, and its peers can: it leaves its office and waits to follow
-    /// them from nothing. What it has stays until they have told how far they are. False when it is not possible now.
+    /// them from nothing. What it has stays until they have told how far they are, and a majority has as much without it.
+    /// False when it is not possible now.
     pub(crate) fn begin_anew(&mut self, replica: ReplicaId, reason: &str) -> bool {
         let Some(slot) = self.pgs.by_replica(replica) else { return false };
         let Some(hard_state) = self.engine.begin_anew(replica) else { return false };
+        let had = self.pgs.group(slot).map(|group| group.standing().1);
         let identity = self.pgs.get(slot).identity.clone();
         tracing::error!(pg = %identity.pg, %replica, reason, "the replica cannot go on from what it has: it begins anew");
         self.with_slot(slot, false, |group, _, actions| group.end(reason.to_owned(), actions));
@@ -198,6 +216,7 @@ impl Osd {
             in_doubt: true,
             damage: None,
         });
+        self.doubts.asking.get_mut(&replica).expect("it was just put there").gives_up = had;
         self.meta.report_soon(self.now);
         true
     }
@@ -213,7 +232,7 @@ impl Osd {
             answered.extend(asking.is_answered().then_some(asking.recovered.identity.replica));
             let (term, index) = asking.end();
             let identity = &asking.recovered.identity;
-            let silent = identity.members.iter().filter(|m| asking.is_silent(m.replica));
+            let silent = identity.members.iter().filter(|m| asking.is_to_ask(m.replica));
             let round = asking.round;
             questions.extend(
                 silent.map(|m| (m.osd, identity.clone(), (m.replica, round), RepairBody::Doubt { index, term })),
@@ -362,6 +381,7 @@ mod tests {
         };
         Asking {
             recovered,
+            gives_up: None,
             said: BTreeMap::new(),
             unsure: BTreeSet::new(),
             round: 1,
@@ -384,6 +404,28 @@ mod tests {
         asking.said.extend((2..=4).map(|n| (ReplicaId(n), standing)));
         asking.ask_again(|| 3);
         assert!(asking.is_answered() && asking.round == 2);
+    }
+
+    #[test]
+    fn nobody_gives_up_of_its_own_accord_what_a_majority_does_not_hold_without_it() {
+        let standing = |index| Standing { current: Term(3), end: (Term(2), Index(index)) };
+        for (members, ends, answered) in [
+            (3, &[9, 9][..], true),
+            (3, &[9, 8], false),
+            (2, &[9], true),
+            (2, &[8], false),
+            (5, &[9, 9, 9, 1], true),
+            (5, &[9, 9, 8, 8], false),
+        ] {
+            let mut asking = Asking { gives_up: Some((Term(2), Index(9))), ..asking(members) };
+            asking.said.extend((2..).map(ReplicaId).zip(ends.iter().map(|end| standing(*end))));
+            assert_eq!(asking.is_answered(), answered, "{ends:?}");
+            let lags = |n: usize| ends[n] < 9;
+            assert!((0..ends.len()).all(|n| asking.is_to_ask(ReplicaId(n as u64 + 2)) == lags(n)), "{ends:?}");
+            let later = Standing { current: Term(3), end: (Term(3), Index(4)) };
+            asking.said.values_mut().for_each(|said| *said = later);
+            assert!(asking.is_answered(), "a log of a later term has what is committed");
+        }
     }
 
     #[test]

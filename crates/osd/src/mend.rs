@@ -5,7 +5,7 @@
 //! while it is exact. Reads of clients that met a bad block wait a moment for it, then the PG is handed over.
 //!
 //! Invariant: what waits has limits and deadlines. A replica that cannot do without a block that nobody gives in time
-//! begins anew (ADR 0009); a block that is bad on every member is named, never guessed.
+//! begins anew (ADR 0009); a block that is bad on every member, or on every one that is here, is named, never guessed.
 
 use crate::node::{Osd, ReadSlot};
 use crate::pgs::State;
@@ -40,6 +40,9 @@ const READ_WAIT: Duration = Duration::from_millis(500);
 const MEND_MAX: Duration = Duration::from_secs(30);
 /// The same while the log is full: nothing is appended then, and who has applied more cannot say what the block was here.
 const MEND_FULL_MAX: Duration = Duration::from_secs(5);
+/// Members behind the first one of the PG wait so much longer, each: of several that cannot go on the first begins anew alone,
+/// and the others hear that it has no part.
+const TURN: Duration = Duration::from_secs(2);
 
 type BlockKey = (ReplicaId, ChunkKey, u16);
 
@@ -48,15 +51,34 @@ struct Bad {
     reason: String,
     /// The replica cannot go on without the block.
     needed: bool,
-    /// When it was found, or somebody was away that may have it.
+    /// When it was found, or somebody was away or had no part in the PG that may have it.
     since: Time,
     next_at: Time,
     tries: u32,
     asked: Option<Asked>,
     /// Members whose copy is bad, too.
     lost_on: BTreeSet<OsdId>,
-    /// All of them: it was said.
-    named: bool,
+    /// Members that have no part in the PG, by their last answers.
+    idle: BTreeSet<OsdId>,
+    named: Named,
+}
+
+/// What is said of a bad block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Named {
+    /// Somebody may give it.
+    No,
+    /// It is bad on every member that is here and has a part in the PG; another may have it.
+    Here,
+    /// It is bad on every member.
+    Everywhere,
+}
+
+impl Bad {
+    /// No member can give it.
+    fn is_lost(&self) -> bool {
+        self.named == Named::Everywhere
+    }
 }
 
 struct Asked {
@@ -110,9 +132,9 @@ impl Mends {
         self.held.retain(|held| held.read.replica != replica);
     }
 
-    /// What no member can read of this replica, as far as a report names it.
-    pub fn lost(&self, replica: ReplicaId) -> Vec<LostExtent> {
-        let all = self.bad.iter().filter(|((id, ..), bad)| *id == replica && bad.named);
+    /// What is said so of this replica's blocks, as far as a report names it.
+    pub fn named(&self, replica: ReplicaId, named: Named) -> Vec<LostExtent> {
+        let all = self.bad.iter().filter(|((id, ..), bad)| *id == replica && bad.named == named);
         all.take(LOST_REPORTED_MAX).map(|((_, chunk, block), _)| extent(*chunk, *block)).collect()
     }
 
@@ -124,6 +146,11 @@ impl Mends {
         let bad = self.bad.values().map(|b| b.next_at);
         bad.chain(self.held.iter().map(|h| h.until)).min().unwrap_or(Time::NEVER)
     }
+}
+
+/// How many members begin anew before this one.
+fn turn_of(identity: &ReplicaIdentity) -> u32 {
+    identity.members.iter().filter(|m| m.replica < identity.replica).count() as u32
 }
 
 fn extent(chunk: ChunkKey, block: u16) -> LostExtent {
@@ -141,7 +168,7 @@ impl Osd {
     pub fn bad_blocks(&self) -> Vec<(PgId, ChunkKey, u16, bool)> {
         let pg_of = |replica| self.pgs.by_replica(replica).map(|key| self.pgs.get(key).identity.pg);
         let bad = self.mends.bad.iter();
-        bad.filter_map(|((replica, chunk, block), b)| Some((pg_of(*replica)?, *chunk, *block, b.named))).collect()
+        bad.filter_map(|((replica, chunk, block), b)| Some((pg_of(*replica)?, *chunk, *block, b.is_lost()))).collect()
     }
 
     /// The engine cannot read these blocks of home.
@@ -165,8 +192,9 @@ impl Osd {
         for block in blocks_of(range) {
             let bad = self.mends.bad.entry((replica, chunk, block)).or_insert_with(|| {
                 tracing::warn!(%replica, %chunk, block, reason, "a block is bad: asking the other replicas for it");
-                let (reason, lost_on) = (reason.clone(), BTreeSet::new());
-                Bad { reason, needed, since: now, next_at: now, tries: 0, asked: None, lost_on, named: false }
+                let (lost_on, idle) = (BTreeSet::new(), BTreeSet::new());
+                let (reason, named) = (reason.clone(), Named::No);
+                Bad { reason, needed, since: now, next_at: now, tries: 0, asked: None, lost_on, idle, named }
             });
             bad.needed |= needed;
         }
@@ -178,7 +206,7 @@ impl Osd {
 
     /// A client's read met a bad block: it waits for it, or fails when nobody can mend it.
     pub(crate) fn hold_read(&mut self, read: ReadSlot, chunk: ChunkKey, range: SectorRange) {
-        let lost = |key: &BlockKey| self.mends.bad.get(key).map(|b| b.named);
+        let lost = |key: &BlockKey| self.mends.bad.get(key).map(Bad::is_lost);
         let states: Vec<Option<bool>> = blocks_of(range).map(|b| lost(&(read.replica, chunk, b))).collect();
         // None is being mended: there is nobody to ask.
         let lost = states.contains(&Some(true));
@@ -250,18 +278,21 @@ impl Osd {
         let peers = self.peers_of(&identity);
         let all_here = peers.iter().all(|osd| self.bus.link_to(*osd).is_some());
         let bad = self.mends.bad.get_mut(&key).expect("the caller found it");
-        if !all_here {
+        if !all_here || !bad.idle.is_empty() {
             // Who is away may have it: the others may be the last that serve, and none of them is given up.
             bad.since = self.now;
+        } else if bad.named == Named::Here {
+            bad.named = Named::No;
         }
         let wait = if self.engine.is_log_full() { MEND_FULL_MAX } else { MEND_MAX };
-        if bad.needed && !bad.named && all_here && self.now >= bad.since + wait {
+        let wait = wait + TURN * turn_of(&identity);
+        if bad.needed && !bad.is_lost() && all_here && self.now >= bad.since + wait {
             let reason = bad.reason.clone();
             bad.next_at = self.now + PAUSE_MIN;
             self.begin_anew(replica, &reason);
             return;
         }
-        if self.now >= bad.since + MEND_MAX && bad.needed && bad.named && ask.expected.is_none() {
+        if self.now >= bad.since + MEND_MAX && bad.needed && bad.is_lost() && ask.expected.is_none() {
             let reason = bad.reason.clone();
             self.mends.bad.remove(&key);
             return self.engine.mark_damaged(replica, reason);
@@ -296,7 +327,7 @@ impl Osd {
             let Held { read, chunk, range, since, until } = held;
             let replica = read.replica;
             let bad = || blocks_of(range).filter_map(|b| self.mends.bad.get(&(replica, chunk, b)));
-            let (waits, lost) = (bad().next().is_some(), bad().any(|bad| bad.named));
+            let (waits, lost) = (bad().next().is_some(), bad().any(Bad::is_lost));
             let ours = self.pgs.by_replica(replica) == Some(read.slot);
             // It was refused when that office ended.
             if ours && !self.pgs.group(read.slot).is_some_and(|group| group.is_reading(read.read)) {
@@ -320,7 +351,9 @@ impl Osd {
     pub(crate) fn handle_mend(&mut self, link: LinkId, from: OsdId, msg: MendMsg) {
         match msg.body {
             MendBody::Ask { applied, crc } => self.peer_asks(link, from, msg, applied, crc),
-            MendBody::Block { .. } | MendBody::NotNow | MendBody::Damaged => self.peer_answers(from, msg),
+            MendBody::Block { .. } | MendBody::NotNow | MendBody::Damaged | MendBody::NoPart => {
+                self.peer_answers(from, msg)
+            }
         }
     }
 
@@ -339,7 +372,9 @@ impl Osd {
         let able = (exact || self.is_behind(&question, at) && on(Bug::RepairFromBehind))
             && self.mends.readings.len() < READINGS_MAX;
         if !able {
-            return self.answer_mend(link, &question, MendBody::NotNow);
+            let has_part = slot.is_some_and(|slot| self.pgs.group(slot).is_some_and(|group| !group.is_in_doubt()));
+            let body = if has_part { MendBody::NotNow } else { MendBody::NoPart };
+            return self.answer_mend(link, &question, body);
         }
         let key = (replica, question.chunk, question.block);
         self.read_block(key, Reading::For(Answer { link, question, at, expected }));
@@ -410,6 +445,10 @@ impl Osd {
         let Some(bad) = self.mends.bad.get_mut(&key) else { return };
         let Some(asked) = bad.asked.take_if(|asked| asked.id == msg.id && asked.osd == from) else { return };
         match msg.body {
+            MendBody::NoPart => _ = bad.idle.insert(from),
+            _ => _ = bad.idle.remove(&from),
+        }
+        match msg.body {
             MendBody::Ask { .. } => unreachable!("the caller saw an answer"),
             MendBody::Block { crc, payload } => {
                 let sound = payload.is_empty() || crc32c(&payload) == crc;
@@ -423,6 +462,10 @@ impl Osd {
                 }
             }
             MendBody::NotNow => self.pause(key),
+            MendBody::NoPart => {
+                self.pause(key);
+                self.name_if_lost(msg.pg, key);
+            }
             MendBody::Damaged => {
                 bad.lost_on.insert(from);
                 self.pause(key);
@@ -439,16 +482,30 @@ impl Osd {
         }
     }
 
-    /// No member has a good copy: it is said, and asked for on and on, because a write mends it, too.
+    /// No member has a good copy, or none that is here: it is said, and asked for on and on, because a write mends it, too.
     fn name_if_lost(&mut self, pg: PgId, key: BlockKey) {
         let Some(slot) = self.pgs.by_replica(key.0) else { return };
         let peers = self.peers_of(&self.pgs.get(slot).identity);
         let Some(bad) = self.mends.bad.get_mut(&key) else { return };
-        if !bad.named && peers.iter().all(|osd| bad.lost_on.contains(osd)) {
-            bad.named = true;
-            let lost = extent(key.1, key.2);
-            tracing::error!(%pg, %lost, "inconsistent: no replica has a good copy of this block");
-            self.meta.report_soon(self.now);
+        let others: Vec<OsdId> = peers.into_iter().filter(|osd| !bad.lost_on.contains(osd)).collect();
+        let named = match &others[..] {
+            [] => Named::Everywhere,
+            others if others.iter().all(|osd| self.bus.link_to(*osd).is_none() || bad.idle.contains(osd)) => {
+                Named::Here
+            }
+            _ => return,
+        };
+        if bad.named == named {
+            return;
         }
+        bad.named = named;
+        let lost = extent(key.1, key.2);
+        match named {
+            Named::Here => {
+                tracing::error!(%pg, %lost, away = ?others, "no replica that is here has a good copy of this block")
+            }
+            _ => tracing::error!(%pg, %lost, "inconsistent: no replica has a good copy of this block"),
+        }
+        self.meta.report_soon(self.now);
     }
 }

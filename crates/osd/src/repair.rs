@@ -183,6 +183,7 @@ impl Repairs {
             quarantined: false,
             repairing: true,
             lost: repair.map_or(Vec::new(), |r| r.inconsistent.clone()),
+            unread: Vec::new(),
             lost_from: None,
             leading: None,
         }
@@ -325,7 +326,7 @@ impl Osd {
                     tracing::warn!(%from, "closing the connection of a peer that sent bad bytes");
                     return self.bus.disconnect(link, "a payload for a repair fails its checksum");
                 }
-                self.take_payload(msg.to, msg.from, index, payload);
+                self.take_payload(msg.to, msg.from, msg.round, index, payload);
             }
             RepairBody::Doubt { index, term } => self.answer_doubt(slot, from, (msg.from, msg.round), (term, index)),
             RepairBody::Standing { index, term, current } => self.take_standing(link, &msg, current, (term, index)),
@@ -352,22 +353,22 @@ impl Osd {
     }
 
     /// A peer's payload: taken when it is what the replica's own record says.
-    fn take_payload(&mut self, replica: ReplicaId, from: ReplicaId, index: Index, payload: IoBuf) {
-        let now = self.now;
+    fn take_payload(&mut self, replica: ReplicaId, from: ReplicaId, round: u32, index: Index, payload: IoBuf) {
         let Some(repair) = self.repairs.by_replica.get_mut(&replica) else { return };
         let Some(missing) = repair.missing.get_mut(&index) else { return };
-        if missing.asked.take_if(|(asked, _)| *asked == from).is_none() {
+        if missing.asked.is_none_or(|(asked, _)| asked != from) {
             return;
         }
         if !self.engine.can_refill() {
-            return; // it is asked for again
-        }
-        if !self.engine.refill(replica, index, missing.lost.term, payload) {
+            missing.asked = None; // it is asked for again
+        } else if self.engine.refill(replica, index, missing.lost.term, payload) {
+            repair.missing.remove(&index);
+            repair.next_at = self.now;
+        } else {
             tracing::error!(%replica, %from, %index, "a peer holds other bytes under the same index and term");
-            return;
+            repair.next_at = self.now;
+            missing.take_other_bytes(from, round);
         }
-        repair.missing.remove(&index);
-        repair.next_at = now;
     }
 
     fn take_lack(&mut self, msg: &RepairMsg, index: Index, why: Lack) {

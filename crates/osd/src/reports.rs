@@ -1,5 +1,6 @@
 //! What this OSD tells meta and the metrics endpoint.
 
+use crate::mend::Named;
 use crate::node::{Osd, Phase};
 use crate::pgs::State;
 use types::control::{OsdHeartbeat, OsdHello, OsdUp, PgReport};
@@ -58,7 +59,9 @@ impl Osd {
             let slot = self.pgs.get_mut(key);
             let report = match &slot.state {
                 State::Running(group) => {
-                    PgReport { lost: self.mends.lost(slot.identity.replica), ..group.report(self.now) }
+                    let [unread, lost] =
+                        [Named::Here, Named::Everywhere].map(|n| self.mends.named(slot.identity.replica, n));
+                    PgReport { lost, unread, ..group.report(self.now) }
                 }
                 State::Creating | State::Installing(_) => continue,
                 State::Quarantined(_) => PgReport {
@@ -69,6 +72,7 @@ impl Osd {
                     quarantined: true,
                     repairing: false,
                     lost: Vec::new(),
+                    unread: Vec::new(),
                     lost_from: None,
                     leading: None,
                 },

@@ -3,6 +3,7 @@
 //! `pg verify --deep` and the simulator's replica check come in here. Nothing changes by it, and no lease
 //! or leader is asked: the caller compares replicas at one applied index.
 
+use crate::mend::Named;
 use crate::node::{Osd, ReadSlot};
 use crate::pgs::State;
 use engine::{Contents, Foreign, LogRoom, ReadData, ReadError};
@@ -25,13 +26,15 @@ impl Osd {
             let lost = match &slot.state {
                 State::Quarantined(reason) => return Some(format!("quarantined: {reason}")),
                 State::Repairing => self.repairs.report(&slot.identity).lost,
-                _ => self.mends.lost(replica),
+                _ => self.mends.named(replica, Named::Everywhere),
             };
             if let Some(from) = self.doubts.lost_from(replica) {
                 return Some(format!("inconsistent: entries from {from} on may be in no log"));
             }
+            let unread = self.mends.named(replica, Named::Here);
             match (&slot.state, lost.first()) {
                 (_, Some(extent)) => Some(format!("inconsistent: {extent}")),
+                (State::Running(_), None) if !unread.is_empty() => Some(format!("unread: {}", unread[0])),
                 (State::Repairing, None) => Some("repairing".to_owned()),
                 (State::Running(group), None) if group.is_in_doubt() => Some("repairing: in doubt".to_owned()),
                 _ => None,

@@ -611,9 +611,9 @@ impl Cluster {
         }
     }
 
-    /// Whether some member says that bytes of this PG may be lost, or that it is out of service.
+    /// Whether some member says that bytes of this PG may be lost, that nobody who is here has them, or that it is out of service.
     pub fn says_lost(&self, pg: PgId) -> bool {
-        let says = |what: &str| what.starts_with("inconsistent") || what.starts_with("quarantined");
+        let says = |what: &str| ["inconsistent", "unread", "quarantined"].iter().any(|word| what.starts_with(word));
         self.running().any(|(_, osd)| osd.complaints_for_tools().iter().any(|(of, what)| *of == pg && says(what)))
     }
 

@@ -18,7 +18,7 @@ const LATE: Duration = Duration::from_secs(5);
 /// Much must be at home.
 const EARLY: Duration = Duration::from_millis(50);
 
-/// All batches of the log with their offsets, old lives of segments included.
+/// All batches of the log with their offsets, old lives of segments included. A device that was wiped has none.
 fn batches(image: &DiskImage, uuid: OsdUuid) -> Vec<(u64, BatchHeader)> {
     // One of its copies may have rotted.
     let copies = Superblock::offsets(image.size_bytes()).into_iter().filter_map(|at| {
@@ -26,7 +26,7 @@ fn batches(image: &DiskImage, uuid: OsdUuid) -> Vec<(u64, BatchHeader)> {
         image.read(at, &mut copy);
         Superblock::decode(&copy).ok()
     });
-    let superblock = copies.into_iter().next().expect("the device was formatted");
+    let Some(superblock) = copies.into_iter().next() else { return Vec::new() };
     let end = superblock.log_start + superblock.segment_bytes * u64::from(superblock.segment_count);
     let (mut at, mut found) = (superblock.log_start, Vec::new());
     let mut page = vec![0; BATCH_ALIGN];

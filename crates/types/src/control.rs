@@ -66,6 +66,9 @@ pub struct PgReport {
     pub repairing: bool,
     /// Contents of which no member has a good copy, at most [`LOST_REPORTED_MAX`] of them: the PG is `inconsistent`.
     pub lost: Vec<LostExtent>,
+    /// Contents of which no member that is here has a good copy, at most [`LOST_REPORTED_MAX`]; others, away or out of service,
+    /// may have one.
+    pub unread: Vec<LostExtent>,
     /// Entries from this one on may be in no member's log any more, and nobody knows what they wrote: the PG is
     /// `inconsistent` as a whole (ADR 0007).
     pub lost_from: Option<Index>,

@@ -43,6 +43,7 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &MendMsg, bufs: &mut Vec<I
         }
         MendBody::NotNow => record.body = b::NOT_NOW,
         MendBody::Damaged => record.body = b::DAMAGED,
+        MendBody::NoPart => record.body = b::NO_PART,
     }
     out.header(kind::MEND, len);
     out.record(&record);
@@ -71,6 +72,7 @@ pub(crate) fn read(input: &mut Input<'_>) -> Result<MendMsg, WireError> {
         }
         (b::NOT_NOW, _) => MendBody::NotNow,
         (b::DAMAGED, _) => MendBody::Damaged,
+        (b::NO_PART, _) => MendBody::NoPart,
         (other, _) => return Err(WireError::Value { what: "a repair's body", value: other.into() }),
     };
     let (from, to) = (ReplicaId(r.from.get()), ReplicaId(r.to.get()));

@@ -336,6 +336,8 @@ pub enum MendBody {
     NotNow,
     /// The block is bad here, too, or is another.
     Damaged,
+    /// The replica has no part in its PG now: its log is repaired, it is in doubt, or it is out of service.
+    NoPart,
 }
 
 /// Largest [`StreamBody::Decision`].

@@ -153,6 +153,7 @@ pub mod mend_body {
     pub const BLOCK: u8 = 2;
     pub const NOT_NOW: u8 = 3;
     pub const DAMAGED: u8 = 4;
+    pub const NO_PART: u8 = 5;
 }
 
 /// Values of [`ReplyRecord::status`] in a reject; zero in every other reply.

@@ -230,11 +230,12 @@ pub fn repair(rng: &mut Rng) -> RepairMsg {
 
 pub fn mend(rng: &mut Rng) -> MendMsg {
     let len = 4096 * rng.below(2) as usize;
-    let body = match rng.below(5) {
+    let body = match rng.below(6) {
         0 => MendBody::Ask { applied: Index(number(rng)), crc: None },
         1 => MendBody::Ask { applied: Index(number(rng)), crc: Some(rng.next_u64() as u32) },
         2 => MendBody::Block { crc: rng.next_u64() as u32, payload: payload(rng, len) },
         3 => MendBody::NotNow,
+        4 => MendBody::NoPart,
         _ => MendBody::Damaged,
     };
     let (from, to, lineage, id) = (ReplicaId(number(rng)), ReplicaId(number(rng)), number(rng), number(rng));

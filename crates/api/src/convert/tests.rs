@@ -35,7 +35,8 @@ fn ups() -> Vec<OsdUp> {
     let report = |leading: Option<LeadReport>| {
         let (replica, lost) = (ReplicaId(1), lost.clone());
         let lost_from = leading.is_none().then_some(Index(1));
-        PgReport { pg, replica, term, applied, quarantined: true, repairing, lost, lost_from, leading }
+        let unread = lost.clone();
+        PgReport { pg, replica, term, applied, quarantined: true, repairing, lost, unread, lost_from, leading }
     };
     let beat = OsdHeartbeat {
         used_bytes: 1,

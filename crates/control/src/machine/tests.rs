@@ -158,6 +158,30 @@ fn entries_that_may_be_in_no_log_make_their_pg_inconsistent_until_the_word_is_ta
 }
 
 #[test]
+fn what_nobody_who_is_here_can_read_is_named_with_who_is_away() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 1);
+    let extent = |chunk| {
+        let chunk = types::ChunkKey { volume: types::VolumeId(1), index: chunk };
+        types::control::LostExtent { chunk, offset_bytes: 4096, len_bytes: 4096 }
+    };
+    world.pass(Duration::from_secs(60));
+    world.heartbeat(OsdId(1), |beat| {
+        (beat.pgs[0].unread, beat.pgs[0].lost) = (vec![extent(0), extent(1)], vec![extent(1)])
+    });
+    world.beat(OsdId(2));
+    let pg = world.control.pg_views(world.now.mono, "p").expect("the pool exists").remove(0);
+    let lost = [
+        "volume 1 bytes 16781312..16785408",
+        "volume 1 bytes 4096..8192 on the replicas that are here; osd.3 may have one",
+    ];
+    assert_eq!(pg.lost, lost);
+    world.beat(OsdId(1));
+    let pg = world.control.pg_views(world.now.mono, "p").expect("the pool exists").remove(0);
+    assert!(pg.lost.is_empty(), "{:?}", pg.lost);
+}
+
+#[test]
 fn a_poisoned_osd_is_recorded_against_its_run_and_forgiven_the_next() {
     let mut world = World::new(1, 3);
     world.heartbeat(OsdId(2), |beat| beat.poisoned = Some("write failed".into()));

@@ -6,6 +6,7 @@ use crate::admin::{HolderView, OsdView, PgMemberView, PgView, PoolView, Status, 
 use crate::records::{PgRecord, PoolRecord, PoolState, VolumeRecord, VolumeState};
 use std::collections::BTreeSet;
 use types::control::{LostExtent, PgReport, Refusal};
+use types::map::Member;
 use types::{OsdId, SEGMENT, Time};
 
 /// Problem lines in a status.
@@ -125,7 +126,7 @@ impl Control {
             members: pg.members.iter().map(member).collect(),
             conf_epoch: pg.conf_epoch,
             segments: self.records.segments_in(pg.pg),
-            lost: self.lost_words(pg),
+            lost: self.lost_words(now, pg),
         }
     }
 
@@ -135,13 +136,33 @@ impl Control {
         reports.flat_map(|r| r.lost.iter().copied()).collect()
     }
 
-    /// The same in words, and what nobody knows the extents of.
-    fn lost_words(&self, pg: &PgRecord) -> Vec<String> {
+    /// The same in words, and what those say who are here while others are away.
+    fn bad_extents(&self, now: Time, pg: &PgRecord) -> Vec<String> {
+        let has_part = |m: &&Member| {
+            let idle = |r: &PgReport| r.quarantined || r.repairing;
+            self.is_up(now, m.osd) && !self.reports.get(&m.replica).is_some_and(idle)
+        };
+        let (here, away): (Vec<&Member>, Vec<&Member>) = pg.members.iter().partition(has_part);
+        let reports = here.iter().filter_map(|m| self.reports.get(&m.replica));
+        let lost = self.lost_in(pg);
+        let unread: BTreeSet<LostExtent> = reports.flat_map(|r| r.unread.iter().copied()).collect();
+        let away = if away.is_empty() {
+            "a replica that was away".to_string()
+        } else {
+            away.iter().map(|m| m.osd.to_string()).collect::<Vec<_>>().join(" or ")
+        };
+        let unread =
+            unread.difference(&lost).map(|e| format!("{e} on the replicas that are here; {away} may have one"));
+        lost.iter().map(LostExtent::to_string).chain(unread).collect()
+    }
+
+    /// The same, and what nobody knows the extents of.
+    fn lost_words(&self, now: Time, pg: &PgRecord) -> Vec<String> {
         let reports = pg.members.iter().filter_map(|m| self.reports.get(&m.replica));
         let unknown = reports.filter_map(|r| r.lost_from).min();
         let unknown =
             unknown.map(|from| format!("any volume of this PG: log entries from {} on may be in no replica", from.0));
-        self.lost_in(pg).iter().map(LostExtent::to_string).chain(unknown).collect()
+        self.bad_extents(now, pg).into_iter().chain(unknown).collect()
     }
 
     fn live_lead(&self, now: Time, pg: &PgRecord) -> Option<OsdId> {
@@ -188,7 +209,9 @@ impl Control {
             counts[2] += u32::from(!state.contains(&"active"));
             if state != ["active"] {
                 problems.push(format!("pg {} is {}", pg.pg, state.join("+")));
-                problems.extend(self.lost_in(pg).iter().map(|e| format!("pg {}: no good copy of {e}", pg.pg)));
+                problems.extend(
+                    self.bad_extents(now.mono, pg).iter().map(|e| format!("pg {}: no good copy of {e}", pg.pg)),
+                );
             }
         }
         for osd in &osds {

@@ -10,7 +10,7 @@
 use super::{Kept, Log, RESERVED};
 use crate::install::Reset;
 use crate::payload::Payload;
-use crate::replica::{Doubt, Replica};
+use crate::replica::Replica;
 use bytes::Bytes;
 use layout::log::{BATCH_ALIGN, BatchHeader, BlockRecord, CheckpointPart, FIXED_LEN, HEADER_AREA_MAX, PayloadAt, put};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -333,7 +333,7 @@ impl Fill {
         for replica in born.filter(|_| !on(Bug::StateBlockMissing)) {
             put::replica_state(&mut self.records, &replica.record());
             self.count += 1;
-            if replica.doubt != Doubt::None {
+            if replica.says_doubt() {
                 put::in_doubt(&mut self.records, replica.identity.replica);
                 self.count += 1;
             }

@@ -95,9 +95,13 @@ fn who_begins_anew_keeps_all_that_it_has_until_it_follows_and_nothing_afterwards
     rig.settle();
     assert_eq!(rig.groups[&R].durable, 3, "nobody hears of what the old group wanted");
     let waits = rig.groups.remove(&R).expect("created");
+    let segments = rig.engine.stats().segments_in_use;
+    while rig.engine.stats().segments_in_use < segments + 2 {
+        one_batch(&mut rig, OTHER);
+    }
     rig.disk.power_cut();
     rig.restart();
-    let found = &rig.recovered[0];
+    let found = rig.recovered.iter().find(|r| r.identity.replica == R).expect("it is there");
     assert_eq!((&found.damage, found.in_doubt, found.checkpoint.index), (&None, false, Index(1)), "as it was");
     assert!(found.entries.len() >= 3, "with all that it had acknowledged");
     let term = waits.term.0 + 3;

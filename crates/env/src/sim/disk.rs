@@ -183,8 +183,8 @@ pub(super) struct Disk {
     /// Pages of a file that were written and flushed.
     settled: BTreeSet<u64>,
     pub lies: Vec<Lie>,
-    /// Its bytes were changed behind everybody's back.
-    poked: bool,
+    /// Pages whose bytes were taken back, moved or changed behind everybody's back, and that no write has covered since.
+    false_pages: BTreeSet<u64>,
     pub faults: DiskFaults,
     /// The life of the node that holds the lock.
     pub held_by: Option<u32>,
@@ -215,7 +215,7 @@ impl Disk {
             kind: DiskKind::Block,
             settled: BTreeSet::new(),
             lies: Vec::new(),
-            poked: false,
+            false_pages: BTreeSet::new(),
             faults: DiskFaults::default(),
             held_by: None,
             read_only: false,
@@ -241,14 +241,18 @@ impl Disk {
         self.durable.read(offset, into);
     }
 
-    /// Whether bytes that it acknowledged were ever changed or moved.
-    pub fn has_lied(&self) -> bool {
-        self.poked || !self.lies.is_empty()
+    /// Whether what is there may not be what was last acknowledged there.
+    pub fn has_lied_at(&self, offset: u64) -> bool {
+        self.false_pages.contains(&(offset / PAGE))
+    }
+
+    pub(super) fn lies_at(&mut self, offset: u64, len: u64) {
+        self.false_pages.extend(page_numbers(offset, len));
     }
 
     /// Changes stored bytes behind everybody's back.
     pub fn poke(&mut self, offset: u64, bytes: &[u8]) {
-        self.poked = true;
+        self.lies_at(offset, bytes.len() as u64);
         assert!(offset + bytes.len() as u64 <= self.size_bytes, "a change beyond the disk");
         self.current.write(offset, bytes);
         self.durable.write(offset, bytes);
@@ -274,6 +278,10 @@ impl Disk {
     fn complete(&mut self, offset: u64, data: Data) {
         self.completed += 1;
         let dirty = Dirty { seq: self.completed, offset, data };
+        let covered = offset.div_ceil(PAGE)..(offset + dirty.len()) / PAGE;
+        if !self.false_pages.is_empty() {
+            self.false_pages.retain(|page| !covered.contains(page));
+        }
         dirty.apply_whole(&mut self.current);
         self.dirty.push(dirty);
         self.dirty_bytes += self.dirty.last().map_or(0, Dirty::len);
@@ -532,6 +540,9 @@ impl State {
                     && let Some(place) = target.place_of_write(offset, len, &mut counts)
                 {
                     target.complete(place, Data::Bytes(bufs));
+                    if place != offset {
+                        target.lies_at(place, len);
+                    }
                 }
                 self.counts = counts;
                 if !self.disk_mut(node, disk).volatile_cache {

@@ -61,6 +61,7 @@ impl Disk {
             return Some(offset);
         }
         let kind = if phantom { LieKind::Phantom } else { LieKind::Misdirected };
+        self.lies_at(offset, len);
         self.lies.push(Lie { kind, offset, len_bytes: len, durable_after: 0, completed_after: 0 });
         if phantom {
             counts.phantoms += 1;

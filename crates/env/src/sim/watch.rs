@@ -30,10 +30,10 @@ impl Durable<'_> {
         self.0.peek_durable(offset, into);
     }
 
-    /// Whether the disk has ever taken back or moved what it acknowledged: what it holds says nothing of what
-    /// its user could know.
-    pub fn has_lied(&self) -> bool {
-        self.0.has_lied()
+    /// Whether the disk has taken back, moved or changed what it acknowledged around there, and was written there no more:
+    /// what it holds says nothing of what its user could know.
+    pub fn has_lied_at(&self, offset: u64) -> bool {
+        self.0.has_lied_at(offset)
     }
 }
 

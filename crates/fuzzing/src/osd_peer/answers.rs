@@ -230,8 +230,9 @@ pub fn twist(source: &mut Source<'_>, message: &mut Message) {
         },
         Message::Repair(msg) if source.byte() > 200 => msg.round = source.number(msg.round.into()) as u32,
         Message::Repair(msg) => twist_repair(source, &mut msg.body),
-        Message::Mend(msg) => match source.below(4) {
+        Message::Mend(msg) => match source.below(5) {
             0 => msg.body = MendBody::NotNow,
+            4 => msg.body = MendBody::NoPart,
             1 => msg.body = MendBody::Damaged,
             2 => msg.block = source.number(msg.block.into()) as u16 % 4096,
             _ => {

@@ -134,13 +134,14 @@ fn repair(source: &mut Source<'_>, peers: &Peers, term: Term, index: Index) -> R
 }
 
 fn mend(source: &mut Source<'_>, index: Index) -> MendBody {
-    match source.below(5) {
+    match source.below(6) {
         0 | 1 => MendBody::Ask { applied: index, crc: source.flag().then(|| source.u32()) },
         2 => {
             let payload = IoBuf::copy_of(&[source.byte(); 4096]);
             MendBody::Block { crc: crc32c(&payload) ^ u32::from(source.byte() > 220), payload }
         }
         3 => MendBody::NotNow,
+        4 => MendBody::NoPart,
         _ => MendBody::Damaged,
     }
 }

@@ -143,6 +143,7 @@ impl Osd {
             quarantined: false,
             repairing: false,
             lost: Vec::new(),
+            unread: Vec::new(),
             lost_from: None,
             leading: (map.members[0].osd == self.id).then_some(LeadReport {
                 active: true,

@@ -122,6 +122,13 @@ impl Missing {
         able.iter().find(|(id, _)| *id > after).or(able.first()).copied()
     }
 
+    /// A member sent bytes that are not those of this replica's record: it holds the entry, and no copy that could be taken.
+    pub fn take_other_bytes(&mut self, from: ReplicaId, round: u32) {
+        if !self.take_lack(from, round, Lack::Lost) {
+            self.asked = None;
+        }
+    }
+
     /// A member cannot help. False: that is no answer to what was asked last.
     pub fn take_lack(&mut self, from: ReplicaId, round: u32, why: Lack) -> bool {
         if round != self.round || self.asked.is_none_or(|(asked, _)| asked != from) {

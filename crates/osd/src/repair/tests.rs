@@ -129,3 +129,23 @@ fn who_had_no_copy_is_asked_again_while_an_entry_is_inconsistent() {
     assert!(missing.is_inconsistent() && missing.said.is_empty());
     assert!(missing::rest(100_000) >= Duration::from_secs(1000), "a log full of them costs no more than a few");
 }
+
+#[test]
+fn an_entry_of_which_peers_hold_other_bytes_is_inconsistent_and_not_asked_for_for_ever() {
+    let mut repair = repair(3, 4);
+    let missing = repair.missing.get_mut(&Index(5)).expect("it is missing");
+    for _ in 0..2 {
+        assert_eq!(missing.judge(3, Index(4)), Verdict::Ask);
+        for from in [2, 3].map(ReplicaId) {
+            missing.asked = Some((from, Time(1)));
+            missing.take_other_bytes(from, missing.round);
+            assert_eq!(missing.asked, None);
+        }
+        let next = missing.round + 1;
+        missing.step(Time(1), missing::rest(1), (3, Index(4)), || next);
+    }
+    assert!(missing.is_inconsistent());
+    missing.asked = Some((ReplicaId(2), Time(1)));
+    missing.take_other_bytes(ReplicaId(2), 1);
+    assert!(missing.asked.is_none() && missing.said.len() == 2, "an answer of an earlier round counts no more");
+}

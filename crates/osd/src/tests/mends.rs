@@ -68,6 +68,11 @@ fn a_block_that_is_bad_on_all_who_are_here_moves_no_leader_about_and_waits_for_w
         rig.ask_read(pg(0), 0, 8);
         rig.run(ms(500));
     }
+    let says = |rig: &mut Rig| rig.osd(0).complaints_for_tools().iter().any(|(_, what)| what.starts_with("unread"));
+    rig.until(ms(1000), "it is said that nobody here has it", says);
+    let report = rig.osd(0).reports_for_tools().remove(0);
+    assert!(report.lost.is_empty(), "nobody knows that it is lost: {report:?}");
+    assert!(report.unread.iter().all(|lost| lost.chunk == CHUNK), "{report:?}");
     let term = |rig: &mut Rig| rig.osd(1).reports_for_tools().remove(0).term.0;
     let before = term(&mut rig);
     rig.run(Duration::from_secs(50));
@@ -78,6 +83,7 @@ fn a_block_that_is_bad_on_all_who_are_here_moves_no_leader_about_and_waits_for_w
     rig.start(2);
     let mended = |rig: &mut Rig| (0..2).all(|i| rig.osd(i).bad_blocks().is_empty());
     rig.until(ms(10_000), "it has a good copy", mended);
+    assert!(!says(&mut rig), "and the word is taken back");
     rig.until(ms(5000), "it is whole", |rig| rig.is_whole(pg(0)));
 }
 
@@ -103,4 +109,29 @@ fn a_replica_that_begins_anew_under_load_is_brought_back_whole_whether_it_led_or
     rig.until(LONG, "all have it", |rig| rig.is_whole(pg(0)));
     let digests: Vec<ToolAnswer> = (0..3).map(|i| digest(&mut rig, i)).collect();
     assert!(digests.iter().all(|d| *d == digests[0]), "{digests:?}");
+}
+
+#[test]
+fn nobody_begins_anew_while_another_member_has_no_part_in_the_pg() {
+    let mut rig = Rig::new(16, [16; 3]);
+    rig.make_pgs(1);
+    rig.lead_all(0, 1);
+    rig.write(pg(0), 0, 0, 8);
+    rig.until(LONG, "all have it", |rig| rig.is_whole(pg(0)));
+    rig.run(Duration::from_secs(15));
+    (0..2).for_each(|i| rot(&rig, i));
+    let replica = rig.osd(2).reports_for_tools()[0].replica;
+    rig.osd(2).engine.mark_damaged(replica, "for this test".into());
+    for _ in 0..80 {
+        rig.ask_read(pg(0), 0, 8);
+        rig.run(ms(500));
+    }
+    let serves = |rig: &mut Rig, i: usize| !rig.osd(i).reports_for_tools().is_empty();
+    assert!((0..2).all(|i| serves(&mut rig, i)), "they are the last that serve: the PG would be down");
+    let says =
+        |rig: &mut Rig, i: usize| rig.osd(i).complaints_for_tools().iter().any(|(_, what)| what.starts_with("unread"));
+    assert!((0..2).any(|i| says(&mut rig, i)), "and it is said");
+    rig.write(pg(0), 0, 0, 8);
+    let mended = |rig: &mut Rig| (0..2).all(|i| rig.osd(i).bad_blocks().is_empty());
+    rig.until(ms(10_000), "a write mends it", mended);
 }

@@ -7,7 +7,7 @@
 //! the reply, what a power cut would leave there holds that sector. What once was durable stays counted: a
 //! log segment may be used again before a late reply. Nothing that the code says of itself is asked.
 //!
-//! A disk that has lied counts wherever the sector was handed to it: its user could not know. Writes of zeros
+//! Where a disk has lied, and was not written since, a sector that was handed to it counts: its user could not know. Writes of zeros
 //! carry no bytes, so they are not seen here; lost ones show in the histories.
 
 use crate::stamp;
@@ -199,7 +199,7 @@ impl Watch {
 
 /// Whether a disk durably holds a sector (volume, sector, stamp) there.
 fn is_there(sector: (u64, u64, u64), offset: u64, durable: Durable<'_>) -> bool {
-    if durable.has_lied() {
+    if durable.has_lied_at(offset) {
         return true;
     }
     // Its head is enough: sectors are written whole, and torn ones are for the histories to find.
@@ -310,6 +310,21 @@ mod tests {
         disks.world.crash(node);
         disks.world.create_disk(node, "d", 1 << 20, false);
         disks.reply().expect("it was durable on two");
+    }
+
+    #[test]
+    fn a_lie_excuses_a_reply_only_where_the_disk_has_lied_and_was_not_written_since() {
+        let image = |disks: &Disks, n: usize| disks.world.disk_image(disks.envs[n].node(), "d");
+        for (at, again, is_right) in [(8192 + 512, false, true), (8192 + 512, true, false), (64 << 10, false, false)] {
+            let mut disks = Disks::new();
+            disks.write(0, SPAN.stamp, true);
+            disks.write(1, SPAN.stamp, false);
+            image(&disks, 1).flip_bit(at, 1);
+            if again {
+                disks.write(1, SPAN.stamp, false);
+            }
+            assert_eq!(disks.reply().is_ok(), is_right, "a bit flipped at {at}, and written again: {again}");
+        }
     }
 
     #[test]

@@ -141,6 +141,7 @@ fn mends() -> Vec<(&'static str, Message)> {
         ("mend block", mend(MendBody::Block { crc: 0xd3d4_d5d6, payload })),
         ("mend not now", mend(MendBody::NotNow)),
         ("mend damaged", mend(MendBody::Damaged)),
+        ("mend no part", mend(MendBody::NoPart)),
     ]
 }
 

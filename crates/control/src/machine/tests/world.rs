@@ -172,6 +172,7 @@ impl World {
                 quarantined: false,
                 repairing: false,
                 lost: Vec::new(),
+                unread: Vec::new(),
                 lost_from: None,
                 leading,
             }
@@ -366,6 +367,7 @@ impl World {
             quarantined: false,
             repairing: false,
             lost: Vec::new(),
+            unread: Vec::new(),
             lost_from: None,
             leading,
         };
