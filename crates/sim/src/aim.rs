@@ -268,6 +268,7 @@ mod tests {
     fn seeds_that_keep_a_bug_away_are_not_aimed_and_of_the_others_every_aim_is_drawn() {
         for seed in [1, 2, 3, 16, 79, 4880, 7059, 4370, 400_028, 22_289, 34_075, 39_346, 500_100] {
             assert_eq!(Aim::draw(seed), None, "seed {seed} would mean something else");
+            assert_eq!(Options::late_dice(seed), None, "seed {seed} would mean something else");
         }
         let drawn: BTreeSet<Class> = (0..1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
         assert_eq!(drawn, Class::AIMS.into_iter().chain(Class::STORE_AIMS).collect());

@@ -171,6 +171,11 @@ impl Cluster {
         Ok(())
     }
 
+    /// Somebody else saw what must not be.
+    pub(crate) fn note_wrong(&mut self, what: String) {
+        self.observers.seen.get_or_insert(what);
+    }
+
     /// What the observers have seen so far, and whether every queue is within its limit now.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! What one seed decides about a run: sizes, speeds, shapes. Each hostile value stands beside its usual one.
 
-use crate::aim::Aim;
+use crate::aim::{Aim, LATE_FROM};
 use crate::workload::{Kind, Pattern, Shape};
 use engine::EngineConfig;
 use env::DiskKind;
@@ -32,6 +32,8 @@ pub struct Options {
     pub calm: Duration,
     /// The run wears the devices, and strikes at their stores with the dice of this seed.
     pub wear: Option<u64>,
+    /// Classes that came later strike with the dice of this seed.
+    pub late: Option<u64>,
     /// One rule of the protocol is aimed at.
     pub aim: Option<Aim>,
 }
@@ -74,6 +76,7 @@ impl Options {
             faults: Duration::from_millis(rng.between(1000, 12_000)),
             calm: Duration::from_secs(20),
             wear: None,
+            late: None,
             aim: None,
         }
     }
@@ -89,10 +92,18 @@ impl Options {
     }
 }
 
+/// Runs in which classes that came later strike, out of 100 of those that may.
+const LATE_CLASSES_PCT: u64 = 25;
 /// Runs that wear their devices, out of 100.
 const WEAR_PCT: u64 = 30;
 
 impl Options {
+    /// The dice of a run in which [`crate::faults::Class::LATE`] strike.
+    pub fn late_dice(seed: u64) -> Option<u64> {
+        let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"late all"));
+        (seed >= LATE_FROM && rng.chance(LATE_CLASSES_PCT, 100)).then(|| rng.next_u64())
+    }
+
     /// The dice of a run that wears its devices.
     pub fn wears(seed: u64) -> Option<Rng> {
         let mut rng = Rng::new(seed ^ 0x7765_6172_5f64_6576);

@@ -87,6 +87,7 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
         options.outlast_logs(&mut rng);
     }
     options.draw_wear(seed);
+    options.late = Options::late_dice(seed);
     let aim = Aim::draw(seed);
     if let Some(aim) = aim {
         aim.shape(&mut options);
@@ -301,6 +302,9 @@ impl Run {
         let mut faults = Faults::new(self.rng.fork(), now, now + options.faults, &Class::ALL, &self.overrides);
         if let Some(dice) = options.wear {
             faults.enable(&Class::STORE, &mut Rng::new(dice));
+        }
+        if let Some(dice) = options.late {
+            faults.enable(&Class::LATE, &mut Rng::new(dice));
         }
         if let Some(aim) = options.aim {
             faults.aim(aim);

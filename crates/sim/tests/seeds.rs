@@ -6,7 +6,7 @@ use sim::faults::Class;
 use sim::overrides::Overrides;
 use sim::run::{run, run_with};
 use sim::workload::Kind;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[test]
 fn a_seed_decides_everything() {
@@ -36,7 +36,22 @@ fn another_process_does_the_same() {
 
 /// What the first seeds may meet.
 fn early() -> impl Iterator<Item = Class> {
-    Class::every().filter(|class| !Class::LATE_AIMS.contains(class))
+    Class::every().filter(|class| !Class::LATE_AIMS.contains(class) && !Class::LATE.contains(class))
+}
+
+#[test]
+fn every_late_class_strikes_and_nothing_is_lost() {
+    let late = |seed: &u64| sim::options::Options::late_dice(*seed).is_some();
+    let mut unseen: BTreeSet<Class> = Class::LATE.into_iter().collect();
+    for seed in (sim::aim::LATE_FROM..).filter(late).take(12) {
+        let report = run(seed);
+        assert_eq!(report.failure, None, "seed {seed}");
+        report.schedule.iter().for_each(|s| _ = unseen.remove(&s.class));
+        if unseen.is_empty() {
+            return;
+        }
+    }
+    panic!("{unseen:?} never struck");
 }
 
 #[test]

@@ -13,7 +13,7 @@ pub struct Row {
     pub bug: Bug,
     /// In kebab-case; what `--bug` takes.
     pub name: &'static str,
-    /// The rule of the design that it breaks, or the line of what must never happen (`§7.n`).
+    /// The rule of the design that it breaks, the line of what must never happen (`§7.n`), or the room whose word it breaks.
     pub rule: &'static str,
     /// What the code does wrong.
     pub says: &'static str,
@@ -161,6 +161,8 @@ registry! {
         "blocks of home are returned unverified";
     AnswerUnchecked, "answer-unchecked", "§7.5",
         "the client passes an answer on without verifying it";
+    FlagsIgnored, "flags-ignored", "placement",
+        "PGs of a new pool are placed on OSDs that are out or drained";
 }
 
 /// Mistakes that are not planted, and why.

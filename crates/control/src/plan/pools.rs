@@ -8,6 +8,7 @@ use crate::records::{Key, PgRecord, PoolRecord, PoolState, Record, Records, Writ
 use placement::{Domain, Osd, Policy};
 use types::control::Refusal;
 use types::map::Member;
+use types::planted::{Bug, on};
 use types::{Epoch, OsdId, PgId, PoolId, ReplicaId};
 
 /// PGs that are made or removed in one step.
@@ -88,7 +89,7 @@ fn osds(records: &Records, up: &dyn Fn(OsdId) -> bool) -> Vec<Osd> {
         rack: o.rack.clone(),
         zone: o.zone.clone(),
         weight: o.weight,
-        usable: up(o.id) && o.is_in && !o.drain && o.poisoned.is_none(),
+        usable: up(o.id) && o.poisoned.is_none() && (o.is_in && !o.drain || on(Bug::FlagsIgnored)),
     };
     records.osds.values().map(osd).collect()
 }

@@ -156,6 +156,8 @@ pub enum Class {
     CrashInInstall,
     /// Streams are cut while disks are slow.
     SlowCut,
+    /// An OSD is taken out, or drained, while a pool is made, and let in again.
+    OsdFlags,
 }
 
 impl Class {
@@ -237,13 +239,17 @@ impl Class {
     pub const LATE_AIMS: [Class; 5] =
         [Class::MatchInDoubt, Class::RestartInDoubt, Class::HungFollower, Class::LateAsk, Class::ForgedHeaders];
 
+    /// Classes of the swarm that came later, for seeds that nobody had run then.
+    pub const LATE: [Class; 1] = [Class::OsdFlags];
+
     /// What further runs are aimed at: stores that give back and take in.
     pub const STORE_AIMS: [Class; 3] = [Class::FullLog, Class::CrashInInstall, Class::SlowCut];
 
-    /// All there are: those of the swarm, then those of runs that wear the devices, then those of aimed runs.
+    /// All there are: those of the swarm, then those of runs that wear the devices, then those of aimed runs, then those of
+    /// the swarm that came later.
     pub fn every() -> impl Iterator<Item = Class> {
         let aimed = Class::AIMS.into_iter().chain(Class::STORE_AIMS).filter(|class| !Class::ALL.contains(class));
-        Class::ALL.into_iter().chain(Class::STORE).chain(aimed).chain(Class::LATE_AIMS)
+        Class::ALL.into_iter().chain(Class::STORE).chain(aimed).chain(Class::LATE_AIMS).chain(Class::LATE)
     }
 
     /// Strikes; whether it did.
@@ -258,7 +264,7 @@ impl Class {
             | BitRotData | BitRotSuper | PhantomWrite | MisdirectedWrite | MisdirectedRead => disk::strike(self, s),
             ClockRate | ClockJump => time::strike(self, s),
             MetaCrash | MetaGone | SlowMeta | StaleWatch => meta::strike(self, s),
-            Transfer | Volumes | Pools => operator::strike(self, s),
+            Transfer | Volumes | Pools | OsdFlags => operator::strike(self, s),
             ClientCrash | Steal | PausedWriter | LostReplies => client::strike(self, s),
             RestartInLease | SlowGoodbye | ReplayedCopies | CutAfterCheckpoint => aimed::strike(self, s),
             LostVote | UnevenMajority | YoungOffice | SlowOffice | LateEchoes => aimed_votes::strike(self, s),

@@ -2,7 +2,9 @@
 
 use super::{Class, Strike};
 use control::admin::{AdminAsk, PoolCreate};
+use std::collections::BTreeSet;
 use std::time::Duration;
+use types::{OsdId, PoolId};
 
 /// Names that an administrator uses again and again.
 const NAMES: u64 = 4;
@@ -26,7 +28,52 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
             let delay = Duration::from_millis(s.rng.between(0, 3000));
             s.after(delay, move |s| s.cluster.admin(AdminAsk::PoolRemove { name }));
         }
+        Class::OsdFlags => return osd_flags(s),
         other => unreachable!("{other:?} is no command"),
     }
     true
+}
+
+/// An OSD is to get no new PGs for a while, and a pool is made meanwhile: none of its PGs may be there.
+fn osd_flags(s: &mut Strike<'_>) -> bool {
+    let Some(records) = s.cluster.meta.records() else { return false };
+    // One at a time: then only this strike ends what it began.
+    if records.osds.values().any(|osd| osd.drain || !osd.is_in) {
+        return false;
+    }
+    let osd = records.osds.keys().nth(s.rng.below(records.osds.len() as u64) as usize).copied();
+    let Some(osd) = osd else { return false };
+    let (is_in, drain) = [(Some(false), None), (None, Some(true))][s.rng.below(2) as usize];
+    s.cluster.admin(AdminAsk::OsdSet { osd, is_in, drain });
+    let name = format!("beside{}", s.rng.below(NAMES));
+    let delay = Duration::from_millis(s.rng.between(20, 300));
+    s.after(delay, move |s| make_beside(s, osd, name));
+    true
+}
+
+/// Whether meta has taken it in.
+fn is_flagged(s: &Strike<'_>, osd: OsdId) -> bool {
+    let records = s.cluster.meta.records();
+    records.and_then(|r| r.osds.get(&osd)).is_some_and(|osd| osd.drain || !osd.is_in)
+}
+
+fn make_beside(s: &mut Strike<'_>, osd: OsdId, name: String) {
+    let flagged = is_flagged(s, osd);
+    let pools = |s: &Strike<'_>| s.cluster.meta.records().map(|r| r.pools.keys().copied().collect());
+    let before: BTreeSet<PoolId> = pools(s).unwrap_or_default();
+    let pool = PoolCreate { name: name.clone(), replicas: 1, domain: "osd".to_owned(), pg_count: 4 };
+    s.cluster.admin(AdminAsk::PoolCreate(pool));
+    let delay = Duration::from_millis(s.rng.between(200, 3000));
+    s.after(delay, move |s| {
+        if flagged && is_flagged(s, osd) {
+            let pgs = s.cluster.meta.records().into_iter().flat_map(|r| r.pgs.values());
+            let mut new = pgs.filter(|pg| !before.contains(&pg.pg.pool));
+            let wrong = new.find(|pg| pg.members.iter().any(|m| m.osd == osd)).map(|pg| pg.pg);
+            if let Some(pg) = wrong {
+                s.cluster.note_wrong(format!("pg {pg} was placed on {osd}, which was out or drained"));
+            }
+        }
+        s.cluster.admin(AdminAsk::PoolRemove { name });
+        s.cluster.admin(AdminAsk::OsdSet { osd, is_in: Some(true), drain: Some(false) });
+    });
 }
