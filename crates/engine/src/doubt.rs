@@ -95,6 +95,7 @@ impl Engine {
         }
         r.log = ReplicaLog::new(Index(1));
         r.lost.clear();
+        r.doubt_unsaid = false;
         (r.checkpoint, r.applied) = ((Index(0), Term(0)), Index(0));
         r.hard_state.commit = Index(0);
         r.written_hard_state = r.hard_state;

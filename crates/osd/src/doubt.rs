@@ -18,6 +18,9 @@ use wire::{Lack, RepairBody, RepairMsg};
 
 /// Until a member is asked again that has not answered.
 const AGAIN: Duration = Duration::from_millis(500);
+/// How long a replica that begins anew waits for members that lag, when all have answered: who cannot take entries may
+/// itself wait for this one.
+const LAG_MAX: Duration = Duration::from_secs(60);
 
 /// How far another member is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +34,8 @@ struct Asking {
     recovered: Recovered,
     /// Where the log ends that it gives up of its own accord, once a majority has as much without it.
     gives_up: Option<(Term, Index)>,
+    /// From then on it waits for that no more.
+    gives_up_at: Time,
     said: BTreeMap<ReplicaId, Standing>,
     /// Members that cannot say how far they were: they wait as this one does, or are damaged.
     unsure: BTreeSet<ReplicaId>,
@@ -75,11 +80,12 @@ impl Asking {
                 || (self.said.len() > members.len() / 2 && silent.all(|id| self.unsure.contains(&id))))
     }
 
-    /// Whether what it gives up is on a majority of the members' disks without it, or on all others' where they are none.
+    /// Whether what it gives up is on a majority of the members' disks without it. Of two the other one has all that was
+    /// committed, and can get nothing more while there is no leader.
     fn is_held_by_a_majority(&self) -> bool {
         let members = self.recovered.identity.members.len();
         let holders = self.said.values().filter(|standing| Some(standing.end) >= self.gives_up).count();
-        self.gives_up.is_none() || holders >= (members / 2 + 1).min(members - 1)
+        self.gives_up.is_none() || members == 2 || holders > members / 2
     }
 
     /// Who is asked: it has not answered, or had less than what this replica would give up.
@@ -90,12 +96,21 @@ impl Asking {
 
     /// Begins the second round when all others have answered in the first: no leader of old is left that counts what
     /// this replica once acknowledged, and only from then on the others tell all that was committed so (ADR 0007).
-    fn ask_again(&mut self, next_round: impl FnOnce() -> u32) {
+    fn ask_again(&mut self, now: Time, next_round: impl FnOnce() -> u32) {
         let members = &self.recovered.identity.members;
         let has_answered = |id: ReplicaId| !self.is_silent(id) || self.unsure.contains(&id);
         if !self.again && members.iter().all(|m| has_answered(m.replica)) {
             self.said.clear();
             (self.again, self.round, self.next_at) = (true, next_round(), Time::ZERO);
+            self.gives_up_at = now + LAG_MAX;
+        }
+    }
+
+    fn wait_no_longer(&mut self, now: Time) {
+        if now >= self.gives_up_at && !self.is_held_by_a_majority() {
+            let replica = self.recovered.identity.replica;
+            tracing::warn!(%replica, "no majority of the others has what this replica had: it begins anew without them");
+            self.gives_up = None;
         }
     }
 
@@ -187,7 +202,8 @@ impl Osd {
         }
         let round = self.repairs.next_round();
         let (said, unsure) = (BTreeMap::new(), BTreeSet::new());
-        let asking = Asking { recovered, gives_up: None, said, unsure, round, again: false, next_at: Time::ZERO };
+        let (again, gives_up, gives_up_at, next_at) = (false, None, Time::NEVER, Time::ZERO);
+        let asking = Asking { recovered, gives_up, gives_up_at, said, unsure, round, again, next_at };
         self.doubts.asking.insert(replica, asking);
     }
 
@@ -229,6 +245,7 @@ impl Osd {
         let (mut questions, mut answered) = (Vec::new(), Vec::new());
         for asking in self.doubts.asking.values_mut().filter(|asking| asking.next_at <= self.now) {
             asking.next_at = self.now + AGAIN;
+            asking.wait_no_longer(self.now);
             answered.extend(asking.is_answered().then_some(asking.recovered.identity.replica));
             let (term, index) = asking.end();
             let identity = &asking.recovered.identity;
@@ -304,7 +321,7 @@ impl Osd {
     /// Goes on when nobody is silent any more and the engine is ready; looked at again otherwise.
     fn follow_if_answered(&mut self, replica: ReplicaId) {
         if let Some(asking) = self.doubts.asking.get_mut(&replica) {
-            asking.ask_again(|| self.repairs.next_round());
+            asking.ask_again(self.now, || self.repairs.next_round());
         }
         let answered = self.doubts.asking.get(&replica).is_some_and(Asking::is_answered);
         if answered && self.engine.may_follow_in_doubt(replica) {
@@ -382,6 +399,7 @@ mod tests {
         Asking {
             recovered,
             gives_up: None,
+            gives_up_at: Time::NEVER,
             said: BTreeMap::new(),
             unsure: BTreeSet::new(),
             round: 1,
@@ -395,14 +413,14 @@ mod tests {
         let mut asking = Asking { again: false, ..asking(5) };
         let standing = Standing { current: Term(1), end: (Term(1), Index(1)) };
         asking.said.extend((2..=4).map(|n| (ReplicaId(n), standing)));
-        asking.ask_again(|| 2);
+        asking.ask_again(Time(0), || 2);
         assert_eq!(asking.round, 1, "one is silent");
         asking.unsure.insert(ReplicaId(5));
-        asking.ask_again(|| 2);
+        asking.ask_again(Time(0), || 2);
         assert!(!asking.is_answered(), "they may have got entries since from who had not answered");
         assert_eq!((asking.round, asking.next_at), (2, Time::ZERO));
         asking.said.extend((2..=4).map(|n| (ReplicaId(n), standing)));
-        asking.ask_again(|| 3);
+        asking.ask_again(Time(0), || 3);
         assert!(asking.is_answered() && asking.round == 2);
     }
 
@@ -413,7 +431,7 @@ mod tests {
             (3, &[9, 9][..], true),
             (3, &[9, 8], false),
             (2, &[9], true),
-            (2, &[8], false),
+            (2, &[8], true),
             (5, &[9, 9, 9, 1], true),
             (5, &[9, 9, 8, 8], false),
         ] {
@@ -426,6 +444,23 @@ mod tests {
             asking.said.values_mut().for_each(|said| *said = later);
             assert!(asking.is_answered(), "a log of a later term has what is committed");
         }
+    }
+
+    #[test]
+    fn who_begins_anew_waits_a_minute_for_who_lags_once_all_have_answered() {
+        let standing = |index| Standing { current: Term(3), end: (Term(2), Index(index)) };
+        let mut asking = Asking { gives_up: Some((Term(2), Index(9))), again: false, ..asking(3) };
+        asking.said.insert(ReplicaId(2), standing(9));
+        asking.wait_no_longer(Time(0) + LAG_MAX);
+        assert!(asking.gives_up.is_some(), "one may be away for long, and lag when it is back");
+        asking.unsure.insert(ReplicaId(3));
+        let now = Time(0) + 2 * LAG_MAX;
+        asking.ask_again(now, || 2);
+        asking.said.extend([(ReplicaId(2), standing(9)), (ReplicaId(3), standing(8))]);
+        asking.wait_no_longer(now);
+        assert!(!asking.is_answered());
+        asking.wait_no_longer(now + LAG_MAX);
+        assert!(asking.is_answered(), "it may wait for this replica itself: its log is full, say");
     }
 
     #[test]

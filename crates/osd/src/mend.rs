@@ -153,6 +153,12 @@ fn turn_of(identity: &ReplicaIdentity) -> u32 {
     identity.members.iter().filter(|m| m.replica < identity.replica).count() as u32
 }
 
+/// Whether a PG of which `idle` members have no part goes on when another one begins anew: a majority must tell that one how
+/// far it is, or all others must (ADR 0007).
+fn can_lack_one_more(members: usize, idle: usize) -> bool {
+    idle == 0 || members - 1 - idle > members / 2
+}
+
 fn extent(chunk: ChunkKey, block: u16) -> LostExtent {
     let len_bytes = types::BLOCK as u32;
     LostExtent { chunk, offset_bytes: u32::from(block) * len_bytes, len_bytes }
@@ -278,11 +284,13 @@ impl Osd {
         let peers = self.peers_of(&identity);
         let all_here = peers.iter().all(|osd| self.bus.link_to(*osd).is_some());
         let bad = self.mends.bad.get_mut(&key).expect("the caller found it");
-        if !all_here || !bad.idle.is_empty() {
+        let idle = peers.iter().filter(|osd| bad.idle.contains(osd)).count();
+        if all_here && idle == 0 && bad.named == Named::Here {
+            bad.named = Named::No;
+        }
+        if !all_here || bad.named == Named::Here || !can_lack_one_more(peers.len() + 1, idle) {
             // Who is away may have it: the others may be the last that serve, and none of them is given up.
             bad.since = self.now;
-        } else if bad.named == Named::Here {
-            bad.named = Named::No;
         }
         let wait = if self.engine.is_log_full() { MEND_FULL_MAX } else { MEND_MAX };
         let wait = wait + TURN * turn_of(&identity);
@@ -507,5 +515,19 @@ impl Osd {
             _ => tracing::error!(%pg, %lost, "inconsistent: no replica has a good copy of this block"),
         }
         self.meta.report_soon(self.now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::can_lack_one_more;
+
+    #[test]
+    fn a_member_begins_anew_beside_one_that_has_no_part_only_while_a_majority_is_left() {
+        for (members, idle, can) in
+            [(2, 0, true), (2, 1, false), (3, 0, true), (3, 1, false), (4, 1, false), (5, 1, true), (5, 2, false)]
+        {
+            assert_eq!(can_lack_one_more(members, idle), can, "{idle} of {members} have no part");
+        }
     }
 }

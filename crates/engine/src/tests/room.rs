@@ -142,7 +142,7 @@ fn rounds_that_can_take_nobody_do_not_fill_the_log() {
 #[test]
 fn who_was_let_go_of_is_not_let_go_of_again_while_the_record_of_that_waits() {
     for anew in [false, true] {
-        let (mut rig, _) = repaired_in_a_full_log(14);
+        let (mut rig, waits) = repaired_in_a_full_log(14);
         if anew {
             rig.engine.begin_anew(R).expect("no round runs");
         }
@@ -162,6 +162,12 @@ fn who_was_let_go_of_is_not_let_go_of_again_while_the_record_of_that_waits() {
         rig.settle();
         let last = Index(if anew { 1 } else { 2 });
         assert_eq!(rig.cut_back.iter().map(|(_, _, from)| *from).collect::<Vec<_>>(), [last], "once");
+        rig.groups.insert(R, waits);
+        // No segment holds the record of the cut any more.
+        rig.disk.power_cut();
+        rig.restart();
+        let found = rig.recovered.iter().find(|r| r.identity.replica == R).expect("it is there");
+        assert_eq!((&found.damage, found.in_doubt), (&None, true), "what it had is gone: begins anew: {anew}");
     }
 }
 

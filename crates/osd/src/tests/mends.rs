@@ -112,6 +112,27 @@ fn a_replica_that_begins_anew_under_load_is_brought_back_whole_whether_it_led_or
 }
 
 #[test]
+fn of_two_members_the_one_that_begins_anew_needs_not_give_the_other_what_only_it_has() {
+    let mut rig = Rig::new(17, [16; 2]);
+    rig.make_pgs(1);
+    rig.lead_all(0, 1);
+    rig.write(pg(0), 0, 0, 8);
+    rig.until(LONG, "both have it", |rig| rig.is_whole(pg(0)));
+    rig.run(Duration::from_secs(15));
+    // The leader has it on its disk, and the other one will never hear of it: nobody leads any more.
+    rig.cut(0, 1, true);
+    rig.submit(pg(0), 0, 0, 8);
+    rig.run(ms(50));
+    let replica = rig.osd(0).reports_for_tools()[0].replica;
+    assert!(rig.osd(0).begin_anew(replica, "for this test"));
+    rig.turn(0);
+    rig.run(Duration::from_secs(5));
+    rig.cut(0, 1, false);
+    rig.until(ms(20_000), "it is whole", |rig| rig.is_whole(pg(0)) && rig.osd(0).repairing().is_empty());
+    rig.write(pg(0), 0, 0, 8);
+}
+
+#[test]
 fn nobody_begins_anew_while_another_member_has_no_part_in_the_pg() {
     let mut rig = Rig::new(16, [16; 3]);
     rig.make_pgs(1);
