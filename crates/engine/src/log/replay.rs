@@ -40,6 +40,8 @@ struct Replayed {
     /// What was known before the first hole since which the log does not tell the replica anew.
     before_hole: Option<BeforeHole>,
     since_hole: SinceHole,
+    /// The last doubt that was told said that the log reaches so far, and no entry has followed since.
+    reach: Index,
 }
 
 /// A replica where records begin to be missing.
@@ -63,8 +65,9 @@ struct SinceHole {
 impl Replayed {
     fn new(record: ReplicaRecord, before_hole: Option<BeforeHole>) -> Replayed {
         let (entries, blocks) = (BTreeMap::new(), Vec::new());
-        let since_hole = SinceHole::default();
-        Replayed { record, entries, blocks, homeless: false, in_doubt: false, emptied: false, before_hole, since_hole }
+        let (since_hole, reach) = (SinceHole::default(), Index(0));
+        let (homeless, in_doubt, emptied) = (false, false, false);
+        Replayed { record, entries, blocks, homeless, in_doubt, emptied, before_hole, since_hole, reach }
     }
 
     /// What makes earlier entries void, or puts what there is in doubt.
@@ -72,6 +75,7 @@ impl Replayed {
         match record {
             Record::Cut { last, .. } => {
                 self.emptied |= last.0 == 0;
+                self.reach = self.reach.min(*last);
                 let _ = self.entries.split_off(&(last.0 + 1));
                 if let Some(before) = &mut self.before_hole {
                     let _ = before.entries.split_off(&(last.0 + 1));
@@ -82,11 +86,12 @@ impl Replayed {
                 self.entries.clear();
                 self.blocks.clear();
                 self.since_hole.from = Some(0);
+                self.reach = Index(0);
             }
             Record::Doubt { last, .. } => {
                 self.entries = self.before_hole.take().unwrap_or_default().entries;
                 let _ = self.entries.split_off(&(last.0 + 1));
-                self.in_doubt = true;
+                (self.in_doubt, self.reach) = (true, *last);
             }
             Record::InDoubt { .. } => {
                 self.in_doubt = true;
@@ -351,6 +356,7 @@ impl Replay {
         if !copied {
             let from = &mut r.since_hole.from;
             *from = Some(from.map_or(index, |from| from.min(index)));
+            r.reach = Index(0);
         }
         if !copied || on(Bug::CopyTruncates) {
             let replaced = r.entries.split_off(&index);
@@ -466,7 +472,7 @@ impl Replay {
 impl Replayed {
     /// `holes`: the log has lost records, of any replica.
     fn finish(self, state: Option<DecisionState>, holes: bool) -> (Replica, Recovered) {
-        let Replayed { record, entries, blocks, in_doubt, homeless, emptied, .. } = self;
+        let Replayed { record, entries, blocks, in_doubt, homeless, emptied, reach, .. } = self;
         let ReplicaRecord { identity, mut hard_state, decision, damage } = record;
         let mut damage = (!damage.is_empty()).then_some(damage);
         let mut in_doubt = in_doubt && damage.is_none();
@@ -476,19 +482,18 @@ impl Replayed {
             term: Term(0),
             bytes: decision.clone(),
         });
-        let mut cut = false;
-        let (mut log, before) = match contiguous(entries, &checkpoint) {
-            Ok(found) => found,
-            Err(reason) => {
-                // A hole behind which everything was told anew may be followed by damage to just that.
-                cut = holes && damage.is_none() && identity.members.len() > 1 && !in_doubt;
-                in_doubt |= cut;
-                if !in_doubt {
-                    damage.get_or_insert(reason);
-                }
-                (ReplicaLog::new(Index(checkpoint.index.0 + 1)), (checkpoint.index, checkpoint.term))
+        // A hole behind which everything was told anew may be followed by damage to just that, or to the end of what stood before.
+        let found = contiguous(entries, &checkpoint);
+        let ends_early = |log: &ReplicaLog| reach.max(hard_state.commit) > log.last().max(checkpoint.index);
+        let may_lack = holes && damage.is_none() && identity.members.len() > 1 && !in_doubt;
+        let mut cut = may_lack && found.as_ref().map_or(true, |(log, _)| ends_early(log));
+        in_doubt |= cut;
+        let (mut log, before) = found.unwrap_or_else(|reason| {
+            if !in_doubt {
+                damage.get_or_insert(reason);
             }
-        };
+            (ReplicaLog::new(Index(checkpoint.index.0 + 1)), (checkpoint.index, checkpoint.term))
+        });
         if in_doubt {
             // What it lacks anyway it gets from the leader, and what is lost of the rest with it.
             let lost = log.iter().find(|kept| kept.lost.is_some()).map(|kept| kept.index);

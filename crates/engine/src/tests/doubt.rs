@@ -410,6 +410,48 @@ fn a_log_that_rots_again_before_a_doubt_that_is_over_puts_its_replica_in_doubt_a
 }
 
 #[test]
+fn a_log_that_rots_again_and_keeps_how_far_a_replica_was_committed_alone_puts_it_in_doubt_anew() {
+    let mut rig = new(13);
+    let [first, second] = [one(&mut rig, R), one(&mut rig, R)];
+    rig.commit(R, 2);
+    rig.append(R, 3, Vec::new());
+    rig.settle();
+    let third = one(&mut rig, R);
+    one(&mut rig, OTHER);
+    lose(&mut rig, third);
+    assert_eq!(found(&rig, R), (2, true));
+    forget(&mut rig, R, 2);
+    follow(&mut rig, R, 2);
+    rig.engine.doubt_over(R);
+    rig.settle();
+    rig.disk.flip(first + 60);
+    lose(&mut rig, second);
+    assert_eq!(found(&rig, R), (0, true), "what is at home stands, and its peers have the rest");
+    rig.disk.power_cut();
+    rig.restart();
+    assert_eq!(found(&rig, R), (0, true), "it was said");
+}
+
+#[test]
+fn a_log_that_rots_again_below_a_doubt_that_is_over_hides_no_entry_that_was_acknowledged() {
+    let mut rig = new(14);
+    one(&mut rig, R);
+    let [second, third] = [one(&mut rig, R), one(&mut rig, R)];
+    one(&mut rig, OTHER);
+    lose(&mut rig, third);
+    assert_eq!(found(&rig, R), (2, true));
+    forget(&mut rig, R, 2);
+    follow(&mut rig, R, 0);
+    rig.engine.doubt_over(R);
+    rig.settle();
+    lose(&mut rig, second);
+    assert_eq!(found(&rig, R), (1, true), "it acknowledged the second entry");
+    rig.disk.power_cut();
+    rig.restart();
+    assert_eq!(found(&rig, R), (1, true), "it was said");
+}
+
+#[test]
 fn a_replica_at_home_whose_birth_is_lost_is_made_again_and_what_is_at_home_goes_when_it_follows() {
     for follows in [false, true] {
         let mut rig = Rig::new(21, true, config());
