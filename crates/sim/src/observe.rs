@@ -58,6 +58,8 @@ impl Cluster {
                     last,
                     last_term: group.term_at(last).unwrap_or_default(),
                     durable: group.durable_end(),
+                    durable_term: group.term_at(group.durable_end()),
+                    in_doubt: group.is_in_doubt(),
                     members: group.identity().members.len(),
                 };
                 self.observers.laws.look(view, |index| group.term_at(index))?;

@@ -1,7 +1,8 @@
 //! Raft's laws (Ongaro, "Consensus: bridging theory and practice", figure 3.2), over all replicas of all PGs:
 //! one leader a term; two logs that agree on an entry agree on all before it; a leader has every committed
 //! entry; no two replicas commit different entries at one index. And what they rest on: what a leader commits, the logs of a
-//! majority hold durably, now and not only once (ADR 0007).
+//! majority hold durably, now and not only once; and who is not in doubt has every committed entry that it ever held so, in
+//! whichever life (R11, ADR 0007).
 //!
 //! Looked at after each turn of an OSD, where something changed. An entry is known by (index, term).
 
@@ -26,6 +27,10 @@ pub struct View {
     pub last_term: Term,
     /// Last entry that its device holds; what a process that is gone had there, nobody knows.
     pub durable: Index,
+    /// Its term, as far as the log knows it.
+    pub durable_term: Option<Term>,
+    /// It knows that it may lack what it acknowledged.
+    pub in_doubt: bool,
     /// Replicas of the PG.
     pub members: usize,
 }
@@ -39,6 +44,8 @@ pub struct Laws {
     committed: BTreeMap<PgId, BTreeMap<Index, (Term, Term)>>,
     /// Term of the entry before each entry that was ever in a log.
     before: BTreeMap<(PgId, Index, Term), Term>,
+    /// The last committed entry that each replica has held durably, in any of its lives.
+    held: BTreeMap<ReplicaId, Index>,
     looks: u64,
 }
 
@@ -61,13 +68,40 @@ impl Laws {
         self.logs_match(view, seen, &term_at).map_err(broken)?;
         self.same_commits(view, seen, &term_at).map_err(broken)?;
         self.majority_holds(view, seen).map_err(broken)?;
+        self.nothing_forgotten(view, &term_at).map_err(broken)?;
         let elected_now = view.elected && !seen.is_some_and(|s| s.elected && s.term == view.term);
         if elected_now { self.complete(view, &term_at).map_err(broken) } else { Ok(()) }
     }
 
     /// The process of this OSD is no more: what its devices hold, its next life tells.
     pub fn gone(&mut self, osd: OsdId) {
-        self.seen.values_mut().filter(|view| view.osd == osd).for_each(|view| view.durable = UNKNOWN);
+        let Laws { seen, committed, held, .. } = self;
+        for view in seen.values_mut().filter(|view| view.osd == osd) {
+            // It may have been committed since the last look.
+            let known = committed.get(&view.pg).and_then(|c| c.get(&view.durable)).map(|(term, _)| *term);
+            if !view.in_doubt && known.is_some() && known == view.durable_term {
+                let held = held.entry(view.replica).or_default();
+                *held = view.durable.max(*held);
+            }
+            view.durable = UNKNOWN;
+        }
+    }
+
+    /// What a replica has made durable, and a majority has committed, counts for ever: for its vote and for its word.
+    fn nothing_forgotten(&mut self, view: View, term_at: &impl Fn(Index) -> Option<Term>) -> Result<(), String> {
+        if view.in_doubt {
+            return Ok(());
+        }
+        let held = self.held.entry(view.replica).or_default();
+        if view.last < *held {
+            return Err(format!("it ends at {}, is not in doubt, and has held committed entry {held}", view.last));
+        }
+        let committed = self.committed.get(&view.pg).and_then(|c| c.range(..=view.durable).next_back());
+        let holds = |(index, (term, _)): &(&Index, &(Term, Term))| term_at(**index) == Some(*term);
+        if let Some((index, _)) = committed.filter(holds) {
+            *held = (*held).max(*index);
+        }
+        Ok(())
     }
 
     /// Looks that found something changed.
@@ -180,6 +214,8 @@ mod tests {
             last,
             last_term: term_at(last).expect("its own end"),
             durable: last,
+            durable_term: log.last().map(|t| Term(*t)),
+            in_doubt: false,
             members: 3,
         };
         laws.look(view, term_at)
@@ -249,6 +285,22 @@ mod tests {
         laws.gone(OsdId(2));
         look(&mut laws, 2, 1, false, &[1], 1).expect("it has lost what it had");
         assert!(look(&mut laws, 1, 1, true, &[1, 1], 2).expect_err("one of three").contains("2 of 3"));
+    }
+
+    #[test]
+    fn who_comes_back_without_what_it_held_and_without_doubt_is_found() {
+        let mut laws = Laws::default();
+        look(&mut laws, 2, 1, false, &[1, 1], 1).expect("it has both");
+        look(&mut laws, 1, 1, true, &[1, 1], 2).expect("the second is committed");
+        laws.gone(OsdId(2));
+        let lacks = |laws: &mut Laws| look(laws, 2, 1, false, &[1], 1);
+        assert!(lacks(&mut laws).expect_err("it forgot").contains("has held committed entry i2"));
+        look(&mut laws, 2, 1, false, &[1, 1], 1).expect("it has it");
+        let mut laws = Laws::default();
+        look(&mut laws, 2, 1, false, &[1, 7], 1).expect("another second one");
+        look(&mut laws, 1, 2, true, &[1, 2], 2).expect("the second is committed");
+        laws.gone(OsdId(2));
+        lacks(&mut laws).expect("that one was nobody's");
     }
 
     #[test]
