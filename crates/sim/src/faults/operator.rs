@@ -61,7 +61,9 @@ fn make_beside(s: &mut Strike<'_>, osd: OsdId, name: String) {
     let flagged = is_flagged(s, osd);
     let pools = |s: &Strike<'_>| s.cluster.meta.records().map(|r| r.pools.keys().copied().collect());
     let before: BTreeSet<PoolId> = pools(s).unwrap_or_default();
-    let pool = PoolCreate { name: name.clone(), replicas: 1, domain: "osd".to_owned(), pg_count: 4 };
+    // As many replicas as all pools have, or the budget for lies would not be one of this pool. Without an OSD to spare it is refused.
+    let replicas = s.cluster.options.replicas;
+    let pool = PoolCreate { name: name.clone(), replicas, domain: "osd".to_owned(), pg_count: 4 };
     s.cluster.admin(AdminAsk::PoolCreate(pool));
     let delay = Duration::from_millis(s.rng.between(200, 3000));
     s.after(delay, move |s| {
