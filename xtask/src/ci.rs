@@ -94,10 +94,10 @@ pub fn simulate(args: &[String]) -> Result<()> {
 
 /// Head of the table that `planted --save` writes.
 const PLANTED_HEAD: &str = "# Planted bugs\n\n\
-    Mistakes that somebody could have made, put into the code one at a time; the simulator must find every one \n\
+    Mistakes that somebody could have made, put into the code one at a time; the simulator must find every one\n\
     (`crates/types/src/planted.rs` says what each does). Written by `cargo xtask planted --save`.\n\n\
-    *found after*: seeds run until it was found, two at a time; *hits*: how often the mistake was made in them. A \n\
-    seed counts only when it passes without the bug. Seeds from 1 and from 100 000 on take turns: only those are aimed \n\
+    *found after*: seeds run until it was found, two at a time; *hits*: how often the mistake was made in them. A\n\
+    seed counts only when it passes without the bug. Seeds from 1 and from 100 000 on take turns: only those are aimed\n\
     at the classes that came last (`Class::LATE_AIMS`).\n\n";
 
 /// What a person wrote below the table stays.

@@ -152,7 +152,7 @@ pub struct PgView {
     pub members: Vec<PgMemberView>,
     pub conf_epoch: Epoch,
     pub segments: u32,
-    /// Extents of volumes of which no member has a good copy.
+    /// What no replica has a good copy of, or none of those that are here: extents of volumes in words, and who may have one.
     #[serde(default)]
     pub lost: Vec<String>,
 }
