@@ -24,7 +24,7 @@ pub fn check(sources: &[Source]) -> Result<Vec<String>> {
 fn shipped() -> Result<Vec<String>> {
     let mut faults = Vec::new();
     for what in [&["--package", "cli"][..], &["--workspace"]] {
-        let tree = [&["tree", "--offline", "--edges", "features"][..], what].concat();
+        let tree = [&["tree", "--locked", "--edges", "features"][..], what].concat();
         let (ok, out) = sh::output("cargo", &tree)?;
         if !ok || !out.contains("types v") {
             faults.push(format!("`cargo {}` does not tell what is built", tree.join(" ")));

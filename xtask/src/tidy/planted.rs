@@ -20,7 +20,7 @@ pub fn check(sources: &[Source]) -> Result<Vec<String>> {
 
 /// What cargo itself says of the shipped binary, with every feature that it could be built with.
 fn shipped() -> Result<Vec<String>> {
-    let tree = ["tree", "--offline", "--edges", "features", "--package", "cli", "--all-features"];
+    let tree = ["tree", "--locked", "--edges", "features", "--package", "cli", "--all-features"];
     let (ok, out) = sh::output("cargo", &tree)?;
     if !ok || !out.contains("types v") {
         return Ok(vec!["`cargo tree` does not tell what the shipped binary is made of".to_owned()]);
