@@ -8,6 +8,7 @@
 mod admin;
 mod attach;
 mod clients;
+mod leaders;
 mod osds;
 mod upkeep;
 mod view;
@@ -110,6 +111,8 @@ pub struct Control {
     waits_due: bool,
     pools_at: Time,
     leaders_at: Time,
+    /// Transfers that were asked for a short while ago.
+    moved: BTreeMap<PgId, (Time, OsdId)>,
 }
 
 impl Control {
@@ -133,7 +136,8 @@ impl Control {
             waits: Vec::new(),
             waits_due: false,
             pools_at: Time::ZERO,
-            leaders_at: now.mono + upkeep::LEADERS_EVERY,
+            leaders_at: now.mono + leaders::LEADERS_EVERY,
+            moved: BTreeMap::new(),
         };
         control.take_up(now.mono);
         control

@@ -1,6 +1,7 @@
 //! Laws of meta, against OSDs and a store that are a few lines of test.
 
 mod chaos;
+mod leaders;
 mod world;
 
 use super::*;

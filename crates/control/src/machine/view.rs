@@ -75,6 +75,8 @@ impl Control {
         };
         let holds = |pg: &&PgRecord| pg.members.iter().any(|m| m.osd == osd.id);
         let poisoned = osd.poisoned.as_ref().filter(|p| p.incarnation == osd.incarnation);
+        // What a dead OSD last said of itself is no longer so.
+        let leads = if liveness == "up" { self.leads.values().filter(|l| l.osd == osd.id).count() } else { 0 };
         let heard = live.and_then(|l| l.heard).map(|heard| now.since(heard).as_millis());
         OsdView {
             osd: osd.id,
@@ -94,7 +96,7 @@ impl Control {
             used_bytes: live.map_or(0, |l| l.used_bytes),
             free_bytes: live.map_or(0, |l| l.free_bytes),
             pgs: u32::try_from(self.records.pgs.values().filter(holds).count()).unwrap_or(u32::MAX),
-            leads: u32::try_from(self.leads.values().filter(|l| l.osd == osd.id).count()).unwrap_or(u32::MAX),
+            leads: u32::try_from(leads).unwrap_or(u32::MAX),
             heard_ms_ago: heard.map(|ms| u64::try_from(ms).unwrap_or(u64::MAX)),
         }
     }

@@ -47,6 +47,9 @@ pub struct World {
     pub largest_txn: usize,
     pub death: Death,
     pub deaths: usize,
+    /// Leaders that are not the first member, and the term that they lead in.
+    pub leaders: BTreeMap<PgId, (OsdId, u64)>,
+    pub transfers: usize,
     next: u64,
 }
 
@@ -96,6 +99,8 @@ impl World {
             largest_txn: 0,
             death: Death::Never,
             deaths: 0,
+            leaders: BTreeMap::new(),
+            transfers: 0,
             next: 1,
         };
         for n in 1..=osd_count {
@@ -159,15 +164,15 @@ impl World {
     pub fn heartbeat(&mut self, osd: OsdId, change: impl FnOnce(&mut OsdHeartbeat)) {
         let it = self.osd(osd);
         let (stream, replicas) = (it.stream, it.replicas.clone());
-        let records = self.control.records();
         let report = |(pg, replica): (PgId, ReplicaId)| {
-            let first = records.pgs.get(&pg).is_some_and(|r| r.members[0].osd == osd);
+            let (leader, term) = self.leader(pg);
+            let first = leader == Some(osd);
             let lead = LeadReport { active: true, followers_in_sync: 2, ..LeadReport::default() };
             let leading = first.then_some(lead);
             PgReport {
                 pg,
                 replica,
-                term: Term(1),
+                term: Term(term),
                 applied: Index(1),
                 quarantined: false,
                 repairing: false,
@@ -351,18 +356,39 @@ impl World {
                 self.control.handle_osd(self.now, stream, up);
             }
             OsdDown::Refused { code, reason } => panic!("refused: {code}: {reason}"),
-            OsdDown::Connected | OsdDown::Welcome { .. } | OsdDown::Osds { .. } | OsdDown::TransferLeader { .. } => {}
+            OsdDown::TransferLeader { pg, to } => self.transfer(osd, pg, to),
+            OsdDown::Connected | OsdDown::Welcome { .. } | OsdDown::Osds { .. } => {}
+        }
+    }
+
+    /// Who leads a PG, and in which term.
+    fn leader(&self, pg: PgId) -> (Option<OsdId>, u64) {
+        let first = self.control.records().pgs.get(&pg).map(|r| r.members[0].osd);
+        self.leaders.get(&pg).map_or((first, 1), |(osd, term)| (Some(*osd), *term))
+    }
+
+    fn transfer(&mut self, from: OsdId, pg: PgId, to: OsdId) {
+        let (leader, term) = self.leader(pg);
+        if leader != Some(from) {
+            return;
+        }
+        self.transfers += 1;
+        self.leaders.insert(pg, (to, term + 1));
+        for osd in [from, to] {
+            let replica = self.osd(osd).replicas.iter().find(|(p, _)| *p == pg).map(|(_, replica)| *replica);
+            self.beat_one(osd, pg, replica.expect("both are members"));
         }
     }
 
     fn beat_one(&mut self, osd: OsdId, pg: PgId, replica: ReplicaId) {
-        let first = self.control.records().pgs.get(&pg).is_some_and(|r| r.members[0].osd == osd);
+        let (leader, term) = self.leader(pg);
+        let first = leader == Some(osd);
         let lead = LeadReport { active: true, followers_in_sync: 2, ..LeadReport::default() };
         let leading = first.then_some(lead);
         let report = PgReport {
             pg,
             replica,
-            term: Term(1),
+            term: Term(term),
             applied: Index(1),
             quarantined: false,
             repairing: false,

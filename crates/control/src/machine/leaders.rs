@@ -1,0 +1,81 @@
+//! Moves leaders so that every OSD leads its share ([`placement::leader_moves`]), slowly.
+//!
+//! A PG is moved to a member that is up and in sync, and when its leader has been in office for a while. While any PG
+//! recovers, nothing is moved unless one OSD leads more than twice its share: the streams come first. A transfer costs its PG
+//! a moment without service, so each round moves a few, and a PG that did not follow is left alone for a while.
+
+use super::osds::Lead;
+use super::{Control, Now};
+use crate::records::PgRecord;
+use placement::LedPg;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use types::control::OsdDown;
+use types::{OsdId, Time};
+
+/// How often leaders are looked at.
+pub(super) const LEADERS_EVERY: Duration = Duration::from_secs(2);
+/// A leader is moved only after this long in office.
+const LEADER_STEADY: Duration = Duration::from_secs(5);
+/// A transfer is believed to come for this long.
+const TRANSFER_COMES: Duration = Duration::from_secs(3);
+/// A PG that did not follow a transfer is asked again after this.
+const TRANSFER_AGAIN: Duration = Duration::from_secs(30);
+/// Transfers in one round: this many, or one PG of [`ROUND_SHARE`] if that is more.
+const ROUND_MIN: usize = 4;
+const ROUND_SHARE: usize = 32;
+
+impl Control {
+    /// Balances leaders, if it is time.
+    pub(super) fn move_leaders(&mut self, now: Now) {
+        let now = now.mono;
+        if self.leaders_at > now {
+            return;
+        }
+        self.leaders_at = now + LEADERS_EVERY;
+        self.moved.retain(|_, (at, _)| now.since(*at) < TRANSFER_AGAIN);
+        let led: Vec<LedPg> = self.records.pgs.values().filter_map(|pg| self.led(now, pg)).collect();
+        if self.leads.values().any(|l| l.report.recovering) && !self.is_gross(now, &led) {
+            return;
+        }
+        for (pg, from, to) in placement::leader_moves(&led, ROUND_MIN.max(led.len() / ROUND_SHARE)) {
+            if let Some(stream) = self.osds.get(&from).and_then(|live| live.stream) {
+                self.moved.insert(pg, (now, to));
+                self.say(stream, OsdDown::TransferLeader { pg, to });
+            }
+        }
+    }
+
+    fn led(&self, now: Time, pg: &PgRecord) -> Option<LedPg> {
+        let lead = self.leads.get(&pg.pg).filter(|lead| self.is_up(now, lead.osd))?;
+        let preferred = pg.members.first()?.osd;
+        let counts = |leader| LedPg { pg: pg.pg, leader, preferred, targets: Vec::new() };
+        match self.moved.get(&pg.pg) {
+            Some((at, to)) if now.since(*at) < TRANSFER_COMES && *to != lead.osd => return Some(counts(*to)),
+            Some((_, to)) if *to != lead.osd => return Some(counts(lead.osd)),
+            _ => {}
+        }
+        let targets = if self.may_move(now, pg, lead) { self.members_up(now, pg) } else { Vec::new() };
+        Some(LedPg { targets, ..counts(lead.osd) })
+    }
+
+    /// Whether every member that is up is in sync, and the leader has been in office for a while.
+    fn may_move(&self, now: Time, pg: &PgRecord, lead: &Lead) -> bool {
+        let up = self.members_up(now, pg).len();
+        let in_sync = usize::from(lead.report.followers_in_sync) + 1;
+        let calm = lead.report.active && !lead.report.recovering && now.since(lead.since) >= LEADER_STEADY;
+        calm && lead.report.followers_behind == 0 && in_sync == up
+    }
+
+    fn members_up(&self, now: Time, pg: &PgRecord) -> Vec<OsdId> {
+        pg.members.iter().map(|m| m.osd).filter(|osd| self.is_up(now, *osd)).collect()
+    }
+
+    /// Whether one OSD leads more than twice its share.
+    fn is_gross(&self, now: Time, led: &[LedPg]) -> bool {
+        let mut counts: BTreeMap<OsdId, usize> = BTreeMap::new();
+        led.iter().for_each(|pg| *counts.entry(pg.leader).or_default() += 1);
+        let up = self.records.osds.keys().filter(|osd| self.is_up(now, **osd)).count().max(1);
+        counts.values().any(|count| count * up > 2 * led.len() + up)
+    }
+}

@@ -1,0 +1,68 @@
+//! Laws of the balance of leaders.
+
+use super::*;
+
+fn led(world: &mut World) -> Vec<u32> {
+    world.osds().into_iter().map(|o| o.leads).collect()
+}
+
+/// All PGs are led by osd.1, as after a start in which it came first.
+fn gathered() -> World {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 32);
+    let pgs: Vec<PgId> = world.control.records().pgs.keys().copied().collect();
+    world.leaders = pgs.into_iter().map(|pg| (pg, (OsdId(1), 2))).collect();
+    (1..=3).for_each(|n| world.beat(OsdId(n)));
+    assert_eq!(led(&mut world), [32, 0, 0]);
+    world
+}
+
+fn seconds(world: &mut World, count: u32) {
+    for _ in 0..count {
+        world.pass(Duration::from_secs(1));
+        (1..=3).for_each(|n| world.beat(OsdId(n)));
+    }
+}
+
+#[test]
+fn leaders_are_spread_within_30_s_and_then_stay() {
+    let mut world = gathered();
+    seconds(&mut world, 30);
+    let counts = led(&mut world);
+    assert!(counts.iter().all(|led| (9..=12).contains(led)), "{counts:?}");
+    seconds(&mut world, 60);
+    let (transfers, counts) = (world.transfers, led(&mut world));
+    seconds(&mut world, 600);
+    assert_eq!((world.transfers, led(&mut world)), (transfers, counts), "balanced leaders stay where they are");
+}
+
+#[test]
+fn a_dead_osd_leads_nothing_and_is_given_nothing() {
+    let mut world = gathered();
+    for _ in 0..40 {
+        world.pass(Duration::from_secs(1));
+        for n in [1, 2] {
+            world.heartbeat(OsdId(n), |beat| {
+                let leads = beat.pgs.iter_mut().filter_map(|pg| pg.leading.as_mut());
+                leads.for_each(|lead| (lead.followers_in_sync, lead.followers_silent) = (1, 1));
+            });
+        }
+    }
+    assert_eq!(led(&mut world), [16, 16, 0], "the two that live share what there is");
+    assert!(world.leaders.values().all(|(osd, _)| *osd != OsdId(3)));
+}
+
+#[test]
+fn nothing_is_moved_to_a_member_that_is_behind() {
+    let mut world = gathered();
+    for _ in 0..40 {
+        world.pass(Duration::from_secs(1));
+        for n in [1, 2, 3] {
+            world.heartbeat(OsdId(n), |beat| {
+                let leads = beat.pgs.iter_mut().filter_map(|pg| pg.leading.as_mut());
+                leads.for_each(|l| (l.followers_in_sync, l.followers_behind, l.recovering) = (1, 1, true));
+            });
+        }
+    }
+    assert_eq!((world.transfers, led(&mut world)), (0, vec![32, 0, 0]));
+}
