@@ -1,5 +1,6 @@
 //! The command line. Every command has an example in its help; every flag a unit and a default.
 
+use crate::errors::UserError;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,7 +8,7 @@ use types::limits::LOCATION_LEN_MAX;
 
 /// Replicated block storage: one binary for every role and every command.
 #[derive(Parser, Debug)]
-#[command(name = "basalt", bin_name = "basalt", version, disable_help_subcommand = true, propagate_version = true)]
+#[command(name = "basalt", bin_name = "basalt", version, propagate_version = true)]
 #[command(after_help = "Examples:
   basalt dev up                      a cluster of processes on this machine, ready in seconds
   basalt volume create main/vm1 10GiB
@@ -22,17 +23,77 @@ pub struct Cli {
 
 /// Flags that every command takes.
 #[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Global options")]
 pub struct Common {
-    /// Metadata servers to ask, as HOST:PORT; repeat for several [default: those of the dev cluster]
-    #[arg(long, global = true, value_name = "ADDR", env = "BASALT_META", value_delimiter = ',')]
-    pub meta: Vec<SocketAddr>,
-    /// The dev cluster that is meant when --meta is not given
-    #[arg(long, global = true, default_value = "default", value_name = "NAME")]
-    pub cluster: String,
+    /// Metadata servers to ask, as HOST:PORT; repeat for several [env: BASALT_META] [default: those of the dev cluster]
+    #[arg(long, global = true, value_name = "ADDR", value_delimiter = ',')]
+    meta: Vec<SocketAddr>,
+    /// The dev cluster that is meant when --meta is not given [env: BASALT_CLUSTER] [default: default]
+    #[arg(long, global = true, value_name = "NAME", value_parser = cluster_name)]
+    cluster: Option<String>,
     /// Print JSON
     #[arg(long, global = true)]
     pub json: bool,
 }
+
+/// An environment variable. An empty one is unset.
+pub fn env(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|text| !text.trim().is_empty())
+}
+
+/// The name of a dev cluster: also the name of a folder.
+fn cluster_name(text: &str) -> Result<String, String> {
+    match control::names::is_valid(text) {
+        true => Ok(text.to_owned()),
+        false => Err("use a-z, 0-9 and . _ - (not first), at most 63 characters".to_owned()),
+    }
+}
+
+impl Common {
+    /// The metas that `--meta` names, or else `BASALT_META`. It is read here and not by the parser: a wrong value must
+    /// fail the commands that need it, and no other.
+    ///
+    /// # Errors
+    /// BSLT-1001 when `BASALT_META` is no list of addresses.
+    pub fn metas(&self) -> Result<Vec<SocketAddr>, UserError> {
+        if !self.meta.is_empty() {
+            return Ok(self.meta.clone());
+        }
+        let text = env("BASALT_META").unwrap_or_default();
+        let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
+        let wrong = |word: &str| {
+            let what = format!("the environment variable BASALT_META holds `{word}`, which is no address");
+            UserError::new(1001, what, "export BASALT_META=HOST:PORT, or unset BASALT_META")
+        };
+        words.map(|word| word.parse().map_err(|_| wrong(word))).collect()
+    }
+
+    /// `--cluster` or `--meta` as a printed command has to repeat them; those of the environment hold there, too.
+    pub fn repeated(&self) -> String {
+        let metas = self.meta.iter().map(|addr| format!(" --meta {addr}"));
+        match &self.cluster {
+            _ if !self.meta.is_empty() => metas.collect(),
+            Some(name) if *name != DEFAULT_CLUSTER || env("BASALT_CLUSTER").is_some() => format!(" --cluster {name}"),
+            _ => String::new(),
+        }
+    }
+
+    /// The dev cluster that `--cluster` names, or else `BASALT_CLUSTER`, or else `default`.
+    ///
+    /// # Errors
+    /// BSLT-1001 when `BASALT_CLUSTER` is no name.
+    pub fn cluster(&self) -> Result<String, UserError> {
+        let named = self.cluster.clone().or_else(|| env("BASALT_CLUSTER"));
+        let name = named.unwrap_or_else(|| DEFAULT_CLUSTER.to_owned());
+        cluster_name(&name).map_err(|why| {
+            let what = format!("the environment variable BASALT_CLUSTER holds `{name}`, which is no name: {why}");
+            UserError::new(1001, what, "unset BASALT_CLUSTER")
+        })
+    }
+}
+
+/// The dev cluster of a command that names none.
+pub const DEFAULT_CLUSTER: &str = "default";
 
 #[derive(Subcommand, Debug)]
 pub enum Command {
@@ -55,16 +116,24 @@ pub enum Command {
     #[command(subcommand)]
     Pool(Pool),
     /// Volumes: create, ls, info, rm
-    #[command(subcommand)]
+    #[command(subcommand, visible_alias = "vol")]
     Volume(Volume),
     /// Measure a volume, or the floor of this machine
     Bench(BenchArgs),
     /// What an error code means and what to do about it; `explain metrics` lists all metrics
     #[command(after_help = "Example:\n  basalt explain BSLT-2020")]
-    Explain { code: String },
+    Explain {
+        /// A code of an error, or `metrics`
+        code: String,
+    },
     /// Print a completion script
     #[command(after_help = "Example:\n  basalt completion bash > /etc/bash_completion.d/basalt")]
-    Completion { shell: clap_complete::Shell },
+    Completion {
+        /// The shell that the script is for
+        shell: clap_complete::Shell,
+    },
+    /// Print the version
+    Version,
 }
 
 #[derive(Subcommand, Debug)]
@@ -88,13 +157,23 @@ pub enum Dev {
     /// Which processes run, and where they listen
     Status,
     /// Print the socket of an exported volume
-    Socket { volume: String },
+    Socket {
+        /// POOL/VOLUME
+        volume: String,
+    },
     /// kill -9 one OSD
-    Kill { osd: u32 },
+    Kill {
+        /// Number of the OSD, from 1
+        osd: u32,
+    },
     /// Stop one OSD gently
-    Stop { osd: u32 },
+    Stop {
+        /// Number of the OSD, from 1
+        osd: u32,
+    },
     /// Start one OSD again
     Start {
+        /// Number of the OSD, from 1
         osd: u32,
         /// Its device has been looked at since a failed write or flush stopped it
         #[arg(long)]
@@ -156,6 +235,7 @@ pub enum Osd {
     )]
     Run(OsdRun),
     /// List OSDs with state, place and use
+    #[command(visible_alias = "list")]
     Ls,
 }
 
@@ -229,6 +309,7 @@ pub struct NbdArgs {
 #[derive(Subcommand, Debug)]
 pub enum Pg {
     /// List PGs with leader, members and state
+    #[command(visible_alias = "list")]
     Ls {
         /// Only this pool
         #[arg(long, value_name = "NAME")]
@@ -261,6 +342,7 @@ pub enum Pool {
     /// Create a pool
     #[command(after_help = "Example:\n  basalt pool create fast --replicas 3 --pgs 64 --domain host")]
     Create {
+        /// Its name
         name: String,
         /// 1, 2, 3 or 5
         #[arg(long, default_value_t = 3, value_name = "N")]
@@ -273,9 +355,14 @@ pub enum Pool {
         domain: Domain,
     },
     /// List pools
+    #[command(visible_alias = "list")]
     Ls,
     /// Remove an empty pool
-    Rm { name: String },
+    #[command(visible_aliases = ["remove", "delete"])]
+    Rm {
+        /// The pool
+        name: String,
+    },
 }
 
 #[derive(Subcommand, Debug)]
@@ -290,15 +377,21 @@ pub enum Volume {
         size: u64,
     },
     /// List volumes
+    #[command(visible_alias = "list")]
     Ls {
         /// Only this pool
         #[arg(long, value_name = "NAME")]
         pool: Option<String>,
     },
     /// One volume: size, segments, holder
-    Info { name: String },
+    Info {
+        /// POOL/VOLUME
+        name: String,
+    },
     /// Delete a volume and its data
+    #[command(visible_aliases = ["remove", "delete"])]
     Rm {
+        /// POOL/VOLUME
         name: String,
         /// Even while somebody holds it
         #[arg(long)]

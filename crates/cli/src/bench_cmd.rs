@@ -1,17 +1,19 @@
 //! `basalt bench`: the native client against a volume, or the floor of this machine.
 
 use crate::args::{BenchArgs, BenchSub, LoadArgs, LoadOp};
-use crate::errors::UserError;
+use crate::errors::{UserError, advise};
 use crate::role::session::Session;
 use crate::{output, size};
 use anyhow::{Context, Result};
 use bench::cpu::{self, CpuSample};
 use bench::floor::{self, FloorConfig, FloorMode, FloorRow};
 use bench::load::{Load, LoadConfig, LoadReport, Pattern};
+use control::codes::{READ_ONLY, VOLUME_HELD, VOLUME_UNKNOWN};
 use env::Env;
 use serde_json::json;
 use std::net::SocketAddr;
 use std::time::Duration;
+use types::Errno;
 
 /// Length of each of the floor's three log files.
 const FLOOR_LOG: u64 = 512 << 20;
@@ -37,7 +39,8 @@ pub fn run(
 
 fn measure(name: &str, args: &LoadArgs, metas: &[SocketAddr], pids: &[u32], as_json: bool) -> Result<()> {
     let write = !matches!(args.op, LoadOp::Read | LoadOp::Randread);
-    let mut session = Session::open(metas, name, write, args.steal)?;
+    let opened = Session::open(metas, name, write, args.steal);
+    let mut session = opened.map_err(|error| advise(error, VOLUME_HELD, || held_by_another(name)))?;
     let span = args.span.unwrap_or(session.info.len_bytes).min(session.info.len_bytes);
     let (pattern, read_percent) = match args.op {
         LoadOp::Randwrite => (Pattern::Random, 0),
@@ -71,8 +74,46 @@ fn measure(name: &str, args: &LoadArgs, metas: &[SocketAddr], pids: &[u32], as_j
     if report.is_clean() {
         return Ok(());
     }
-    let what = format!("{} violations, errors {:?}", report.violation_count, report.errors);
-    Err(UserError::new(5004, format!("{name}: {what}"), "basalt pg verify --deep").into())
+    Err(unclean(name, &report).into())
+}
+
+/// What a run that was not clean ended with. Data that differs comes before any refusal.
+fn unclean(name: &str, report: &LoadReport) -> UserError {
+    if report.violation_count > 0 {
+        let what = format!("{name}: {} blocks hold what was not written to them", report.violation_count);
+        return UserError::new(5004, what, "basalt pg verify --deep");
+    }
+    let failed: Vec<String> = report.errors.iter().map(|(why, count)| format!("{count} × {why}")).collect();
+    let what = format!("{name}: requests failed: {}", failed.join(", "));
+    let has = |errno: Errno| report.errors.iter().any(|(why, _)| *why == errno.to_string());
+    let worst =
+        [Errno::Damaged, Errno::Fenced, Errno::Gone, Errno::NoSpace, Errno::ReadOnly].into_iter().find(|e| has(*e));
+    UserError { what, ..failure(name, worst.unwrap_or(Errno::TimedOut)) }
+}
+
+/// The error that stands for an outcome of requests.
+fn failure(name: &str, errno: Errno) -> UserError {
+    let (code, next) = match errno {
+        Errno::Fenced => (5002, "basalt volume ls   # shows which client holds it now"),
+        Errno::NoSpace => {
+            (5003, "basalt osd ls   # shows which OSD is full; delete volumes of the pool to get space back")
+        }
+        Errno::Damaged => (5004, "basalt pg verify --deep"),
+        Errno::Gone => (VOLUME_UNKNOWN, "basalt volume ls"),
+        Errno::ReadOnly => (READ_ONLY, "basalt volume ls"),
+        Errno::Invalid => (1001, "basalt bench --help"),
+        Errno::TimedOut | Errno::Shutdown => (5007, "basalt status"),
+    };
+    UserError::new(code, format!("{name}: {errno}"), next)
+}
+
+/// The advice for a volume that another client writes to: not to take it from there for a measurement.
+fn held_by_another(name: &str) -> String {
+    let pool = name.split('/').next().unwrap_or(name);
+    format!(
+        "measure a volume of its own: `basalt volume create {pool}/bench 1GiB`, then `basalt bench {pool}/bench --op randwrite`; \
+         `basalt volume info {name}` names the holder of this one"
+    )
 }
 
 /// CPU of the processes that are alive: a daemon may be killed while a volume is measured.
@@ -95,8 +136,7 @@ fn drive(session: &mut Session, config: LoadConfig) -> Result<LoadReport> {
             return Ok(load.report(now));
         }
         if let Some(errno) = session.failure() {
-            let next = "basalt volume ls   # shows who holds it now";
-            return Err(UserError::new(5002, errno.to_string(), next).into());
+            return Err(failure(&session.info.name, errno).into());
         }
         load.next_requests(now, &mut requests);
         let device = session.device();
@@ -190,4 +230,28 @@ fn run_floor(
         return output::json("bench.floor", json!({ "rows": rows }));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(errors: &[Errno], violation_count: u64) -> UserError {
+        let mut load = Load::new(LoadConfig::default(), types::Time::ZERO).expect("a load");
+        let mut report = load.report(types::Time::ZERO);
+        load.next_requests(types::Time::ZERO, &mut Vec::new());
+        report.errors = errors.iter().map(|errno| (errno.to_string(), 3)).collect();
+        report.violation_count = violation_count;
+        unclean("main/a", &report)
+    }
+
+    #[test]
+    fn a_full_pool_is_called_full_and_only_bad_bytes_are_called_damage() {
+        let full = ended(&[Errno::NoSpace], 0);
+        assert_eq!(full.code, 5003);
+        assert_eq!(full.what, "main/a: requests failed: 3 × no space left in the pool");
+        assert_eq!(ended(&[Errno::NoSpace, Errno::Damaged], 0).code, 5004);
+        assert_eq!(ended(&[Errno::NoSpace], 1).code, 5004);
+        assert_eq!(ended(&[Errno::TimedOut], 0).code, 5007);
+    }
 }

@@ -27,6 +27,23 @@ impl UserError {
         assert!(crate::explain::lookup(code).is_some(), "BSLT-{code} is not in the registry");
         UserError { code, what: what.into(), next: next.into() }
     }
+
+    /// How a command ends with this error: a wrong command line has an exit code of its own.
+    pub fn exit(&self) -> Exit {
+        match self.code {
+            1001 | 1011 => Exit::Usage,
+            _ => Exit::Failed,
+        }
+    }
+}
+
+/// The same error with the advice of the command, where the registry's does not fit it.
+pub fn advise(error: anyhow::Error, code: u32, next: impl FnOnce() -> String) -> anyhow::Error {
+    match error.downcast::<UserError>() {
+        Ok(error) if error.code == code => UserError { next: next(), ..error }.into(),
+        Ok(error) => error.into(),
+        Err(error) => error,
+    }
 }
 
 /// A refusal of meta in the user's words: what failed in front, what to do behind.

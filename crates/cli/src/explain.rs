@@ -23,7 +23,8 @@ pub fn run(word: &str, as_json: bool) -> Result<Exit> {
         return Err(UserError::new(1001, format!("`{word}` is no known code"), next).into());
     };
     if as_json {
-        output::json("explain", json!({ "code": number, "title": title, "why": why, "fix": fix }))?;
+        let code = format!("BSLT-{number:04}");
+        output::json("explain", json!({ "code": code, "title": title, "why": why, "fix": fix }))?;
         return Ok(Exit::Done);
     }
     out!("BSLT-{number:04}: {title}");
@@ -54,5 +55,18 @@ fn metrics(as_json: bool) -> Result<Exit> {
 
 /// `basalt completion`.
 pub fn completion(shell: clap_complete::Shell) {
-    clap_complete::generate(shell, &mut Cli::command(), "basalt", &mut std::io::stdout());
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "basalt", &mut script);
+    out!("{}", String::from_utf8_lossy(&script).trim_end());
+}
+
+/// `basalt version`.
+pub fn version(as_json: bool) -> Result<()> {
+    let text = Cli::command().render_version();
+    let version = text.trim().trim_start_matches("basalt ");
+    if as_json {
+        return output::json("version", json!({ "version": version }));
+    }
+    out!("basalt {version}");
+    Ok(())
 }

@@ -14,84 +14,74 @@ mod dev;
 mod docs;
 mod errors;
 mod explain;
+mod hint;
+mod logging;
+mod missing;
 mod role;
 mod show;
 mod size;
+mod usage;
 mod verify;
 
 use admin::Admin;
 use anyhow::Result;
 use args::{Cli, Command, Common, Osd, Pg};
-use clap::Parser;
 use errors::{Exit, UserError};
-use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let exit = start();
+    output::flush();
+    ExitCode::from(exit as u8)
+}
+
+fn start() -> Exit {
+    let cli = match usage::parse(std::env::args_os()) {
         Ok(cli) => cli,
-        Err(error) => {
-            let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { Exit::Usage as u8 } else { Exit::Done as u8 });
-        }
+        Err(unusable) => return usage::show(unusable, usage::wants_json(std::env::args_os())),
     };
-    logging();
-    #[cfg(feature = "failpoints")]
-    if let Err(why) = arm_failpoint() {
-        report(&why, cli.common.json);
-        return ExitCode::from(Exit::Usage as u8);
-    }
+    hint::remember(&cli.common);
     let as_json = cli.common.json;
-    match run(cli) {
-        Ok(exit) => ExitCode::from(exit as u8),
-        Err(error) => {
-            report(&error, as_json);
-            ExitCode::from(Exit::Failed as u8)
-        }
-    }
+    // What explains errors and needs no log must not fail for a wrong BASALT_LOG.
+    let needs_log = !matches!(cli.command, Command::Explain { .. } | Command::Completion { .. } | Command::Version);
+    let ran = match logging::start() {
+        Err(error) if needs_log => Err(error.into()),
+        _ => run(cli),
+    };
+    ran.unwrap_or_else(|error| report(error, as_json))
 }
 
-fn report(error: &anyhow::Error, as_json: bool) {
-    let code = error.downcast_ref::<UserError>().map_or(9001, |e| e.code);
-    if as_json {
-        let next = error.downcast_ref::<UserError>().map_or("", |e| e.next.as_str());
-        let what = error.downcast_ref::<UserError>().map_or_else(|| format!("{error:#}"), |e| e.what.clone());
-        let body = serde_json::json!({ "code": code, "error": what, "next": next });
-        if output::json("error", body).is_ok() {
-            return;
-        }
+/// Says what failed; gives the exit code. What carries no code is our own fault.
+fn report(error: anyhow::Error, as_json: bool) -> Exit {
+    let error = error.downcast::<UserError>().unwrap_or_else(|error| {
+        UserError::new(9001, format!("{error:#}"), "please report it with the command and the logs")
+    });
+    let error = UserError { next: hint::paste(&error.next), ..error };
+    let exit = error.exit();
+    if !as_json || output::error(&error).is_err() {
+        output::complain(&error.to_string());
     }
-    // Standard error may be closed; there is nobody else to tell.
-    let _ = writeln!(std::io::stderr(), "basalt: {error:#}");
-}
-
-/// `BASALT_LOG` sets the level; text on a terminal, JSON lines otherwise.
-fn logging() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("BASALT_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    if std::io::stderr().is_terminal() {
-        builder.init();
-    } else {
-        builder.json().init();
-    }
+    exit
 }
 
 /// Arms the failpoint that `BASALT_FAILPOINT` names.
 #[cfg(feature = "failpoints")]
 fn arm_failpoint() -> Result<()> {
-    let Ok(text) = std::env::var("BASALT_FAILPOINT") else { return Ok(()) };
-    let (point, nth) = types::failpoint::parse(&text).map_err(|why| anyhow::anyhow!("BASALT_FAILPOINT: {why}"))?;
+    let Some(text) = args::env("BASALT_FAILPOINT") else { return Ok(()) };
+    let wrong = |why| UserError::new(1001, format!("BASALT_FAILPOINT: {why}"), "BASALT_FAILPOINT=NAME:N");
+    let (point, nth) = types::failpoint::parse(&text).map_err(wrong)?;
     types::failpoint::arm(point, nth);
     tracing::warn!(point = text, "this process will end itself at a failpoint");
     Ok(())
 }
 
 fn run(cli: Cli) -> Result<Exit> {
+    #[cfg(feature = "failpoints")]
+    arm_failpoint()?;
     let common = cli.common;
     match cli.command {
-        Command::Dev(command) => dev::run(command, &common.cluster, common.json).map(|()| Exit::Done),
+        Command::Dev(command) => dev::run(command, &common.cluster()?, common.json).map(|()| Exit::Done),
         Command::Meta(args) => role::meta::run(args).map(|()| Exit::Done),
         Command::Osd(Osd::Format { device, size, log_size, force }) => {
             let place = role::osd::Place::default();
@@ -109,7 +99,7 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Pool(command) => show::pool(&connect(&common)?, &command, common.json).map(|()| Exit::Done),
         Command::Volume(command) => show::volume(&connect(&common)?, &command, common.json).map(|()| Exit::Done),
         Command::Bench(args) => {
-            let pids = dev::pids(&common.cluster);
+            let pids = common.cluster().map(|name| dev::pids(&name)).unwrap_or_default();
             bench_cmd::run(args, || metas(&common), &pids, common.json).map(|()| Exit::Done)
         }
         Command::Explain { code } => explain::run(&code, common.json),
@@ -117,19 +107,22 @@ fn run(cli: Cli) -> Result<Exit> {
             explain::completion(shell);
             Ok(Exit::Done)
         }
+        Command::Version => explain::version(common.json).map(|()| Exit::Done),
     }
 }
 
 /// The metas to ask: those given, or the dev cluster's.
 fn metas(common: &Common) -> Result<Vec<SocketAddr>> {
-    if !common.meta.is_empty() {
-        return Ok(common.meta.clone());
+    let named = common.metas()?;
+    if !named.is_empty() {
+        return Ok(named);
     }
-    match dev::Cluster::open(&common.cluster)? {
+    let name = common.cluster()?;
+    match dev::Cluster::open(&name)? {
         Some(cluster) => Ok((0..cluster.record.metas).map(|i| cluster.meta_addr(i)).collect()),
         None => Err(UserError::new(
             1002,
-            format!("no --meta was given and there is no dev cluster named {}", common.cluster),
+            format!("no --meta was given and there is no dev cluster named {name}"),
             "basalt dev up",
         )
         .into()),

@@ -1,10 +1,12 @@
 //! Printing: tables for people, `{"schema": "basalt.THING/1", …}` for programs.
 //!
-//! Invariant: a reader that went away (`basalt pg ls | head -1`) ends the command quietly.
+//! Invariants: a reader that went away (`basalt pg ls | head -1`) ends the command quietly; any other failure to write
+//! ends it with BSLT-1012 and exit code 1, so that a script never takes a cut output for a whole one.
 
+use crate::errors::{Exit, UserError};
 use anyhow::Result;
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::io::Write;
 
 /// Prints a line to standard output.
@@ -15,10 +17,39 @@ macro_rules! out {
 /// What [`out!`] calls.
 pub fn line(text: std::fmt::Arguments<'_>) {
     let mut stdout = std::io::stdout().lock();
-    if writeln!(stdout, "{text}").is_err() {
-        // Nobody reads any more: that is how `head` says that it has seen enough.
-        std::process::exit(0);
+    if let Err(error) = writeln!(stdout, "{text}") {
+        unwritten(&error);
     }
+}
+
+/// Writes what is buffered.
+pub fn flush() {
+    if let Err(error) = std::io::stdout().flush() {
+        unwritten(&error);
+    }
+}
+
+/// Ends the process: standard output takes nothing any more.
+fn unwritten(error: &std::io::Error) -> ! {
+    if error.kind() == std::io::ErrorKind::BrokenPipe {
+        // `head` has seen enough.
+        std::process::exit(Exit::Done as i32);
+    }
+    let what = format!("standard output cannot be written: {error}");
+    let next = "make room where the output goes (df -h .), and run the command again";
+    complain(&UserError::new(1012, what, next).to_string());
+    std::process::exit(Exit::Failed as i32);
+}
+
+/// Prints an error to standard error. A closed one takes nothing, and there is no other place.
+pub fn complain(text: &str) {
+    let _ = writeln!(std::io::stderr(), "basalt: {text}");
+}
+
+/// Prints an error as JSON to standard output.
+pub fn error(error: &UserError) -> Result<()> {
+    let code = format!("BSLT-{:04}", error.code);
+    json("error", json!({ "code": code, "error": error.what, "next": error.next }))
 }
 
 /// The schema comes first, whatever the fields are called.

@@ -2,11 +2,12 @@
 
 use crate::admin::Admin;
 use crate::args::{Pg, Pool, Volume};
-use crate::errors::Exit;
+use crate::errors::{Exit, advise};
 use crate::output::{json, table};
 use crate::size::show;
 use anyhow::Result;
 use control::admin::{PgView, VolumeView};
+use control::codes::VOLUME_HELD;
 use serde_json::{json, to_value};
 
 /// `basalt status`. Degraded health has an exit code of its own.
@@ -164,10 +165,18 @@ pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
             Ok(())
         }
         Volume::Rm { name, force } => {
-            admin.remove_volume(name, *force)?;
+            let removed = admin.remove_volume(name, *force);
+            removed.map_err(|error| advise(error, VOLUME_HELD, || held_by_another(name)))?;
             done("volume.rm", &format!("volume {name} is removed"), as_json)
         }
     }
+}
+
+/// What to do about a volume that is to go while it is in use.
+fn held_by_another(name: &str) -> String {
+    format!(
+        "close it there (`basalt volume info {name}` names the holder), or give --force: reads and writes of the holder then fail"
+    )
 }
 
 fn volume_row(v: &VolumeView) -> Vec<String> {

@@ -28,7 +28,10 @@ codes! {
     1005 "No free ports", "All port blocks that were tried are taken.", "Stop what listens there, or give --port-base.";
     1006 "A file or folder cannot be used", "The operating system refused it.", "The message ends with the reason: mend that and run the command again.";
     1007 "No such daemon", "The number names no OSD of this dev cluster.", "`basalt dev status` lists them.";
+    1008 "The home folder is not known", "Neither HOME nor XDG_STATE_HOME is set, so there is no place for dev clusters.", "export HOME=/root, or XDG_STATE_HOME to a folder on ext4 or xfs.";
     1010 "io_uring is not permitted here", "The kernel, or a container's seccomp profile, forbids io_uring.", "Allow io_uring in the container's profile; `sysctl kernel.io_uring_disabled` must print 0.";
+    1011 "Not possible yet", "The verb is known from other storage systems; this version of Basalt cannot do it.", "\"What is missing today\" in README.md lists what this version cannot do.";
+    1012 "The output cannot be written", "Standard output refused bytes: its disk is full, or its device failed. What was printed before is not complete.", "Make room where the output goes (`df -h .`), and run the command again.";
     3001 "The file system does not support O_DIRECT", "tmpfs and overlay file systems refuse it.", "Put the device on ext4, xfs, or use a block device.";
     3002 "The device is in use", "Another process holds the device's lock.", "`basalt dev status` or `fuser DEVICE` shows who.";
     3003 "The device holds something else", "Its first or last MiB is neither zero nor this cluster's superblock.", "If its contents may go: run the command again with --force.";
@@ -51,6 +54,7 @@ codes! {
     5004 "Stored data is damaged", "A block fails its checksum and no good copy was found.", "`basalt pg verify --deep` names the extents.";
     5005 "The volume belongs to another cluster", "This process holds volumes of one cluster already.", "Start another process for the other cluster.";
     5006 "Too many volumes are open", "One process holds at most 4096.", "Close some, or start another process.";
+    5007 "Requests were not answered", "The volume's PGs did not serve within the time, or the process was ending.", "`basalt status` shows which PGs do not serve.";
     6001 "The export cannot be served", "The socket or port cannot be used.", "Remove a stale socket, or choose another with --socket or --listen.";
     9001 "A bug", "An invariant of Basalt itself is broken.", "Please report it with the log.";
 }

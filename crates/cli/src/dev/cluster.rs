@@ -37,10 +37,13 @@ pub struct Cluster {
 
 /// `${XDG_STATE_HOME:-~/.local/state}/basalt/dev/NAME`.
 pub fn dir_of(name: &str) -> Result<PathBuf> {
-    let state = match std::env::var_os("XDG_STATE_HOME").filter(|v| !v.is_empty()) {
-        Some(dir) => PathBuf::from(dir),
-        None => PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?).join(".local/state"),
+    let folder = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let state = folder("XDG_STATE_HOME").or_else(|| Some(folder("HOME")?.join(".local/state")));
+    let unset = || {
+        let what = "neither HOME nor XDG_STATE_HOME is set: there is no folder for dev clusters";
+        UserError::new(1008, what, "export HOME=DIR, or give --meta HOST:PORT")
     };
+    let state = state.ok_or_else(unset)?;
     Ok(state.join("basalt/dev").join(name))
 }
 

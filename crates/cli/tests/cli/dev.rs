@@ -41,8 +41,24 @@ impl Ran {
     /// An error with this code and this advice, and nothing that only its author would read.
     pub fn says(&self, code: &str, next: &str) {
         assert_eq!(self.code, 1, "{self:?}");
+        self.advises(code, next);
+    }
+
+    /// The same for a wrong command line.
+    pub fn says_usage(&self, code: &str, next: &str) {
+        assert_eq!(self.code, 2, "{self:?}");
+        self.advises(code, next);
+    }
+
+    fn advises(&self, code: &str, next: &str) {
         assert!(self.err.starts_with(&format!("basalt: {code}: ")), "{self:?}");
-        let advice = self.err.split_once("next: ").map_or("", |(_, advice)| advice);
+        // Printed commands name this binary and the cluster; the tests name neither.
+        let err = self
+            .err
+            .replace(BASALT, "basalt")
+            .replace(&format!(" --cluster {NAME}"), "")
+            .replace(" --cluster none", "");
+        let advice = err.split_once("next: ").map_or("", |(_, advice)| advice);
         assert!(!advice.trim().is_empty() && advice.contains(next), "no `{next}` in {self:?}");
         for noise in ["panicked", "backtrace", "Error {", "unwrap"] {
             assert!(!self.err.contains(noise) && !self.out.contains(noise), "{self:?}");
@@ -52,7 +68,8 @@ impl Ran {
 
 fn command(home: &Path, name: &str, args: &[&str]) -> Command {
     let mut command = Command::new(BASALT);
-    command.env("XDG_STATE_HOME", home).env_remove("BASALT_META").env_remove("RUST_BACKTRACE");
+    command.env("XDG_STATE_HOME", home).env_remove("RUST_BACKTRACE");
+    command.env_remove("BASALT_META").env_remove("BASALT_CLUSTER");
     // Daemons keep the level of the command that starts them; what other commands log is not the test's.
     let level = if args.first() == Some(&"dev") { "info" } else { "error" };
     command.env("BASALT_LOG", level).args(["--cluster", name]).args(args).stdin(Stdio::null());
@@ -60,7 +77,33 @@ fn command(home: &Path, name: &str, args: &[&str]) -> Command {
 }
 
 pub fn run(home: &Path, name: &str, args: &[&str]) -> Ran {
-    let output = command(home, name, args).output().expect("basalt runs");
+    ran(command(home, name, args))
+}
+
+/// Runs a command with these environment variables, too, and without `--cluster`.
+pub fn run_env(home: &Path, vars: &[(&str, &str)], args: &[&str]) -> Ran {
+    let mut command = Command::new(BASALT);
+    command
+        .env("XDG_STATE_HOME", home)
+        .env_remove("BASALT_META")
+        .env_remove("BASALT_CLUSTER")
+        .env_remove("RUST_BACKTRACE");
+    command.envs(vars.iter().copied()).args(args).stdin(Stdio::null());
+    ran(command)
+}
+
+/// Runs a command whose standard output is `stdout`.
+pub fn run_into(home: &Path, stdout: impl Into<Stdio>, args: &[&str]) -> Ran {
+    let mut command = command(home, "none", args);
+    let child = command.stdout(stdout).stderr(Stdio::piped()).spawn().expect("basalt starts");
+    finished(child.wait_with_output().expect("it ends"))
+}
+
+fn ran(mut command: Command) -> Ran {
+    finished(command.output().expect("basalt runs"))
+}
+
+fn finished(output: std::process::Output) -> Ran {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     Ran { code: output.status.code().unwrap_or(-1), out: text(&output.stdout), err: text(&output.stderr) }
 }

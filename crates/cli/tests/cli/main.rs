@@ -5,6 +5,7 @@
 mod dev;
 mod errors;
 mod golden;
+mod shell;
 
 use dev::Dev;
 
@@ -15,7 +16,7 @@ fn exit_codes_without_a_cluster_are_done_failed_and_usage() {
     assert_eq!(run(&["explain", "BSLT-2020"]).code, 0);
     assert_eq!(run(&["--help"]).code, 0);
     assert_eq!(run(&["--version"]).code, 0);
-    assert_eq!(run(&["explain", "1"]).code, 1);
+    assert_eq!(run(&["explain", "1"]).code, 2);
     assert_eq!(run(&["frobnicate"]).code, 2);
     assert_eq!(run(&["volume", "create", "main/x", "1GB"]).code, 2, "GB is no unit");
     assert_eq!(run(&["pg", "verify", "1-2"]).code, 2);

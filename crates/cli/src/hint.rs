@@ -1,0 +1,93 @@
+//! Commands that messages print, so that they can be pasted: the name of this program and the cluster that was meant.
+//!
+//! The texts of the program say `basalt status`. What a user reads names a program that the shell finds (`basalt` when it
+//! is in PATH, else the path of the running one) and repeats `--cluster` or `--meta` when the command line gave them.
+
+use crate::args::{Cli, Common};
+use clap::CommandFactory;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+static PREFIX: OnceLock<Prefix> = OnceLock::new();
+
+#[derive(Debug, Default)]
+struct Prefix {
+    program: String,
+    /// ` --cluster NAME` or ` --meta ADDR`, or nothing.
+    flags: String,
+}
+
+/// Remembers what the command line meant. Once, before the first message.
+pub fn remember(common: &Common) {
+    let _ = PREFIX.set(Prefix { program: program(), flags: common.repeated() });
+}
+
+/// The text with its commands made pasteable.
+pub fn paste(text: &str) -> String {
+    let prefix = PREFIX.get_or_init(|| Prefix { program: program(), flags: String::new() });
+    rewrite(text, prefix)
+}
+
+fn rewrite(text: &str, prefix: &Prefix) -> String {
+    const WORD: &str = "basalt ";
+    let command = Cli::command();
+    let (mut made, mut rest) = (String::new(), text);
+    while let Some(at) = rest.find(WORD) {
+        let (before, after) = (&rest[..at], &rest[at + WORD.len()..]);
+        made.push_str(before);
+        let verb: String = after.chars().take_while(|c| c.is_ascii_lowercase()).collect();
+        let starts =
+            made.is_empty() || made.ends_with(['`', '\n', '(', '\'']) || made.ends_with("  ") || made.ends_with("&& ");
+        let is_command = starts && command.find_subcommand(&verb).is_some();
+        // The end of this command: what it says itself is not said twice.
+        let own = after.split(['`', '\n', '#']).next().unwrap_or(after);
+        let said = own.contains("--cluster") || own.contains("--meta") || verb == "explain";
+        match is_command {
+            true => {
+                made.push_str(&prefix.program);
+                made.push_str(if said { "" } else { &prefix.flags });
+                made.push(' ');
+            }
+            false => made.push_str(WORD),
+        }
+        rest = after;
+    }
+    made + rest
+}
+
+/// `basalt` when that is what a shell would start, else a path that it can start.
+fn program() -> String {
+    let name = || "basalt".to_owned();
+    let Ok(exe) = std::env::current_exe() else { return name() };
+    let same = |path: PathBuf| std::fs::canonicalize(path).is_ok_and(|path| path == exe);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if std::env::split_paths(&path).any(|dir| same(dir.join("basalt"))) {
+        return name();
+    }
+    let here = std::env::current_dir().unwrap_or_default();
+    let shown = exe.strip_prefix(&here).unwrap_or(&exe).display().to_string();
+    // A folder of its own beside the program is the usual case; a blank would need quotes.
+    if shown.contains(' ') { format!("'{shown}'") } else { shown }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Prefix, rewrite};
+
+    #[test]
+    fn a_printed_command_names_the_program_and_the_cluster() {
+        let prefix = Prefix { program: "target/debug/basalt".into(), flags: " --cluster newc".into() };
+        let check = |text: &str, want: &str| assert_eq!(rewrite(text, &prefix), want);
+        check("basalt dev up", "target/debug/basalt --cluster newc dev up");
+        check("list pools with `basalt pool ls`", "list pools with `target/debug/basalt --cluster newc pool ls`");
+        check("basalt status --meta 1.2.3.4:5", "target/debug/basalt status --meta 1.2.3.4:5");
+        check("basalt explain 1010", "target/debug/basalt explain 1010");
+        check("look at a basalt log", "look at a basalt log");
+        check(
+            "basalt dev kill 1 && basalt dev start 1",
+            "target/debug/basalt --cluster newc dev kill 1 && target/debug/basalt --cluster newc dev start 1",
+        );
+        let plain = Prefix { program: "basalt".into(), flags: String::new() };
+        assert_eq!(rewrite("basalt dev up", &plain), "basalt dev up");
+    }
+}

@@ -1,0 +1,68 @@
+//! Logging of every role: text on a terminal, JSON lines otherwise.
+//!
+//! `BASALT_LOG` is a comma list of `LEVEL` and `TARGET=LEVEL`. A text that is neither is refused: taken for a target, as
+//! tracing takes it, it would turn all other logging off.
+
+use crate::errors::UserError;
+use std::io::IsTerminal;
+use tracing_subscriber::EnvFilter;
+
+/// What holds unless `BASALT_LOG` says otherwise. The carriers' own lines at `debug` are frames, not events.
+const DEFAULT: &str = "info,h2=info,hyper=info,hyper_util=info,tower=info,tonic=info,rustls=info";
+
+const LEVELS: &[&str] = &["off", "error", "warn", "info", "debug", "trace"];
+
+/// Starts logging to standard error.
+///
+/// # Errors
+/// BSLT-1001 when `BASALT_LOG` is no filter.
+pub fn start() -> Result<(), UserError> {
+    let filter = filter(crate::args::env("BASALT_LOG").as_deref().unwrap_or(""))?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    if std::io::stderr().is_terminal() {
+        builder.init();
+    } else {
+        builder.json().init();
+    }
+    Ok(())
+}
+
+fn filter(text: &str) -> Result<EnvFilter, UserError> {
+    let wrong = |part: &str| {
+        let what = format!("BASALT_LOG: `{part}` is neither a level ({}) nor TARGET=LEVEL", LEVELS.join(", "));
+        UserError::new(1001, what, "BASALT_LOG=info, or BASALT_LOG=info,osd=debug")
+    };
+    let parts: Vec<&str> = text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
+    for part in &parts {
+        let level = part.rsplit_once('=').map_or(*part, |(_, level)| level);
+        if !LEVELS.contains(&level.to_ascii_lowercase().as_str()) {
+            return Err(wrong(part));
+        }
+    }
+    let all = [&[DEFAULT], parts.as_slice()].concat().join(",");
+    EnvFilter::builder().parse(all).map_err(|_| wrong(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::filter;
+
+    #[test]
+    fn a_filter_is_levels_and_targets_with_levels_and_nothing_else() {
+        for good in ["", "debug", "WARN", "osd=trace", "info,osd=debug,group=trace", " info , osd=debug ", "off"] {
+            assert!(filter(good).is_ok(), "{good}");
+        }
+        for bad in ["bogus", "osd", "osd=bogus", "debug,verbose", "=", "info=,"] {
+            let error = filter(bad).expect_err(bad);
+            assert!(error.code == 1001 && error.what.starts_with("BASALT_LOG: "), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn debug_leaves_the_carriers_at_info_and_a_named_one_as_told() {
+        let text = filter("debug").expect("a filter").to_string();
+        assert!(text.contains("h2=info") && text.contains("debug") && !text.contains(",info,"), "{text}");
+        let text = filter("debug,h2=trace").expect("a filter").to_string();
+        assert!(text.contains("h2=trace") && !text.contains("h2=info"), "{text}");
+    }
+}
