@@ -1,9 +1,11 @@
 //! A replica's contents replaced as a whole by what a stream has brought (R12).
 //!
 //! The loop stages blocks, in any number of calls, and then asks for the installation as of S. When no round
-//! runs and nothing of the replica waits for the log but entries of its group, home gets a round of its own; the
-//! batch that ends its checkpoint also carries `Reset{S}` and a hard state with commit S. Those entries are set
-//! aside: they may wait for room that only the installation makes, and the reset would remove them.
+//! runs and nothing of the replica waits for the log but its entries, home gets a round of its own; the batch that
+//! ends its checkpoint also carries `Reset{S}` and a hard state with commit S. Entries of its group are set aside:
+//! they may wait for room that only the installation makes, and the reset would remove them. Copies of its entries
+//! are dropped: no round moves K of a replica that waits for its installation, so a log that is more than half full
+//! copies that replica's entries forward without end, and there is no moment without such a copy in the queue.
 //!
 //! Invariant: until that batch is durable a crash gives back the old replica, whole; from then on the new one.
 //! There is no state between, so nothing on the device says "installing".
@@ -119,6 +121,7 @@ impl Engine {
         if let Some(r) = self.replicas.get_mut(&replica) {
             r.installing = false;
         }
+        self.copy_forward();
         self.unstage(replica);
         self.events.push(EngineEvent::InstallRefused { replica });
     }
@@ -189,8 +192,10 @@ impl Reset {
 }
 
 impl crate::log::Log {
-    /// Takes what the group of this replica wants to write out of the queue, in its order.
+    /// Takes what the group of this replica wants to write out of the queue, in its order, and drops copies of its entries:
+    /// the segments that hold these entries stay until the installation ends.
     pub(crate) fn set_aside(&mut self, id: ReplicaId) -> Vec<Work> {
+        self.pending.retain(|work| !matches!(work, Work::Copy { replica, .. } if *replica == id));
         let of = |work: &Work| matches!(work, Work::Persist { replica, .. } if *replica == id);
         let (aside, rest): (VecDeque<_>, _) = std::mem::take(&mut self.pending).into_iter().partition(of);
         self.pending = rest;
@@ -208,9 +213,9 @@ impl crate::log::Log {
             | Work::Doubt { replica, .. }
             | Work::Sure { replica }
             | Work::State { replica }
-            | Work::Copy { replica, .. }
             | Work::Block { replica, .. } => *replica == id,
             Work::Persist { .. }
+            | Work::Copy { .. }
             | Work::Mount
             | Work::RoundMark
             | Work::Checkpoint { .. }

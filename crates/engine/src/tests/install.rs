@@ -201,3 +201,59 @@ fn an_installation_does_not_wait_for_entries_that_the_full_log_has_no_room_for()
     rig.settle();
     rig.restart_and_check();
 }
+
+/// The log is more than half full of entries above the target's K, and another replica writes: the log copies the target's
+/// entries forward all the time. The installation makes these entries void, so it must not wait for their copies.
+#[test]
+fn an_installation_begins_although_the_log_copies_entries_of_its_replica() {
+    for seed in 0..6 {
+        let mut rig = Rig::new(seed, true, config(1));
+        rig.config.round_pressure = 0.2;
+        rig.engine.config.round_pressure = 0.2;
+        (1..=3).for_each(|id| rig.create(id));
+        let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, SECTORS.min(160)) };
+        rig.engine.hold_rounds(true);
+        while rig.engine.stats().segments_in_use < 11 {
+            let from = rig.groups[&TARGET].last() + 1;
+            rig.append(TARGET, from, vec![effect; 2]);
+            rig.turn(16);
+            let durable = rig.groups[&TARGET].durable;
+            rig.commit(TARGET, durable);
+        }
+        rig.settle();
+        let old = rig.groups.remove(&TARGET).expect("created");
+        let new = ahead(&mut rig, &old);
+        let mut token = 0;
+        stage(&mut rig, &new, &mut token);
+        rig.engine.hold_rounds(false);
+        let other = ReplicaId(3);
+        let write = |rig: &mut Rig| {
+            let from = rig.groups[&other].last() + 1;
+            rig.append(other, from, vec![effect]);
+            rig.turn(1);
+            let durable = rig.groups[&other].durable;
+            rig.commit(other, durable);
+        };
+        let copied = rig.engine.stats().copied_entries;
+        for n in 0.. {
+            assert!(n < 2000, "seed {seed}: nothing is copied");
+            if rig.engine.stats().copied_entries > copied {
+                break;
+            }
+            write(&mut rig);
+        }
+        rig.engine.install(new.decision());
+        for n in 0.. {
+            assert!(n < 600, "seed {seed}: not installed, {:?}", rig.engine.stats());
+            if !rig.installed.is_empty() {
+                break;
+            }
+            write(&mut rig);
+        }
+        let recovered = rig.installed.pop().expect("installed");
+        rig.groups.insert(TARGET, new);
+        rig.check_recovered(recovered);
+        rig.settle();
+        rig.restart_and_check();
+    }
+}
