@@ -132,7 +132,7 @@ fn drive(session: &mut Session, config: LoadConfig) -> Result<LoadReport> {
         for completion in done.drain(..) {
             load.completed(now, completion.token, &completion.result);
         }
-        if load.is_done(now) {
+        if load.is_done(now) || session.interrupted() {
             return Ok(load.report(now));
         }
         if let Some(errno) = session.failure() {

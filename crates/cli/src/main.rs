@@ -91,7 +91,7 @@ fn run(cli: Cli) -> Result<Exit> {
             role::osd::show(&formatted, common.json).map(|()| Exit::Done)
         }
         Command::Osd(Osd::Run(args)) => role::osd::run(&args, &metas(&common)?).map(|()| Exit::Done),
-        Command::Nbd(args) => role::nbd::run(&args, &metas(&common)?).map(|()| Exit::Done),
+        Command::Nbd(args) => role::nbd::run(&args, &metas(&common)?, common.json).map(|()| Exit::Done),
         Command::Osd(Osd::Ls) => show::osds(&connect(&common)?, common.json).map(|()| Exit::Done),
         Command::Status => show::status(&connect(&common)?, common.json),
         Command::Pg(Pg::Verify { pgs, deep: _, tables }) => verify::run(&connect(&common)?, &pgs, tables, common.json),

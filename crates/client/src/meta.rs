@@ -175,6 +175,21 @@ impl Client {
         self.asks.put(open.key, ClientAsk::Close { volume, session });
     }
 
+    /// Tells meta at once that a closing volume has no holder any more, whatever is in flight on it: that has no user.
+    /// [`ClientEvent::Closed`] follows as after [`Client::close`].
+    pub fn abandon(&mut self, now: Time, key: VolumeKey) {
+        let Some(open) = self.find(key) else { return };
+        if open.stage != Stage::Closing {
+            return;
+        }
+        if !open.holds() {
+            return self.forget(usize::from(key.slot));
+        }
+        let (volume, session) = (open.volume.id(), open.volume.session());
+        open.stage = Stage::Parting { tries: 1, at: now + KEEPALIVE_PATIENCE };
+        self.asks.put(key, ClientAsk::Close { volume, session });
+    }
+
     fn parted(&mut self, now: Time, key: VolumeKey, answer: &ClientAnswer) {
         let Some(open) = self.find(key) else { return };
         if let (ClientAnswer::Refused(why), Stage::Parting { at, .. }) = (answer, &mut open.stage)

@@ -84,6 +84,7 @@ enum Input {
     Osd { stream: StreamId, up: OsdUp, at: Time },
     OsdGone { stream: StreamId },
     Client(ClientReq),
+    ClientGone { address: String },
     Admin { token: Token, ask: AdminAsk },
     Cancel(Token),
 }
@@ -103,6 +104,8 @@ pub struct Control {
     reports: BTreeMap<ReplicaId, PgReport>,
     /// Until when the holder of a volume counts as alive.
     leases: BTreeMap<VolumeId, Time>,
+    /// The address from which a holder renewed last.
+    lease_from: BTreeMap<VolumeId, String>,
     attaching: Attaching,
     /// Volumes whose attach record is not known to be in all their PGs, and those that are being erased.
     unsettled: BTreeSet<VolumeId>,
@@ -131,6 +134,7 @@ impl Control {
             leads: BTreeMap::new(),
             reports: BTreeMap::new(),
             leases: BTreeMap::new(),
+            lease_from: BTreeMap::new(),
             attaching: Attaching::default(),
             unsettled: BTreeSet::new(),
             waits: Vec::new(),
@@ -193,6 +197,11 @@ impl Control {
             return;
         }
         self.inbox.push_back(Input::Client(req));
+    }
+
+    /// The connection of a client at this address has ended.
+    pub fn handle_client_gone(&mut self, address: String) {
+        self.inbox.push_back(Input::ClientGone { address });
     }
 
     /// An administrator asks.
@@ -262,6 +271,7 @@ impl Control {
             Input::Osd { stream, up, at } => self.take_osd(now, stream, up, at),
             Input::OsdGone { stream } => self.take_osd_gone(stream),
             Input::Client(req) => self.take_client(now, req),
+            Input::ClientGone { address } => self.take_client_gone(now.mono, &address),
             Input::Admin { token, ask } => self.take_admin(now, token, ask),
             Input::Cancel(token) => self.waits.retain(|w| w.token != token),
         }

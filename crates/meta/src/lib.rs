@@ -11,6 +11,7 @@ mod admin;
 mod http;
 mod owner;
 mod services;
+mod socket;
 
 pub use owner::MetaMetrics;
 

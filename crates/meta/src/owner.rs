@@ -47,11 +47,32 @@ telemetry::metrics! {
 
 /// What the services send to the owner.
 pub(crate) enum Input {
-    OsdNew { stream: StreamId, down: mpsc::Sender<OsdDown> },
-    Osd { stream: StreamId, up: OsdUp },
-    OsdGone { stream: StreamId },
-    Client { client: u64, id: u64, address: String, ask: ClientAsk, answer: oneshot::Sender<Answered<ClientAnswer>> },
-    Admin { ask: AdminAsk, answer: oneshot::Sender<Answered<Result<AdminAnswer, Refusal>>> },
+    OsdNew {
+        stream: StreamId,
+        down: mpsc::Sender<OsdDown>,
+    },
+    Osd {
+        stream: StreamId,
+        up: OsdUp,
+    },
+    OsdGone {
+        stream: StreamId,
+    },
+    Client {
+        client: u64,
+        id: u64,
+        address: String,
+        ask: ClientAsk,
+        answer: oneshot::Sender<Answered<ClientAnswer>>,
+    },
+    /// A connection from this address has ended.
+    ClientGone {
+        address: String,
+    },
+    Admin {
+        ask: AdminAsk,
+        answer: oneshot::Sender<Answered<Result<AdminAnswer, Refusal>>>,
+    },
 }
 
 /// An answer, or that this meta does not lead. A dropped sender: nobody knows.
@@ -203,7 +224,7 @@ impl Owner {
                     Some(Input::Client { answer, .. }) => drop(answer.send(Answered::NotLeading)),
                     Some(Input::Admin { answer, .. }) => drop(answer.send(Answered::NotLeading)),
                     // Dropping the sender of a stream ends it.
-                    Some(Input::OsdNew { .. } | Input::Osd { .. } | Input::OsdGone { .. }) => {}
+                    Some(Input::OsdNew { .. } | Input::Osd { .. } | Input::OsdGone { .. } | Input::ClientGone { .. }) => {}
                 },
             }
         }
@@ -326,6 +347,7 @@ impl Owner {
                 let token = self.token(Waiting::Client(answer));
                 control.handle_client(ClientReq { token, client, id, address, ask });
             }
+            Input::ClientGone { address } => control.handle_client_gone(address),
             Input::Admin { ask, answer } => {
                 let token = self.token(Waiting::Admin(answer));
                 control.handle_admin(token, ask);

@@ -2,6 +2,7 @@
 
 use crate::Role;
 use crate::owner::{Answered, Input};
+use crate::socket::Socket;
 use api::pb::{
     self, admin_server::AdminServer, client_server, client_server::ClientServer, osd_server, osd_server::OsdServer,
 };
@@ -63,12 +64,13 @@ pub(crate) async fn serve(
     role: watch::Receiver<Role>,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let gate = Gate { inbox, role, streams: Arc::new(AtomicU64::new(1)) };
-    let incoming = TcpListenerStream::new(listener).map(|accepted| {
-        accepted.inspect(|socket| {
+    let gate = Gate { inbox: inbox.clone(), role, streams: Arc::new(AtomicU64::new(1)) };
+    let incoming = TcpListenerStream::new(listener).map(move |accepted| {
+        accepted.map(|socket| {
             if let Err(e) = socket.set_nodelay(true) {
                 tracing::debug!(%e, "no nodelay");
             }
+            Socket::new(socket, inbox.clone())
         })
     });
     let served = tonic::transport::Server::builder()

@@ -279,7 +279,7 @@ impl Cluster {
         let name = door.spec.name.clone();
         clock::wait_until(&format!("{name} to listen"), READY_MAX, || {
             door.must_live()?;
-            Ok(std::os::unix::net::UnixStream::connect(&socket).is_ok())
+            Ok(greets(&socket))
         })?;
         self.doors.push(door);
         Ok(format!("nbd+unix:///{volume}?socket={}", socket.display()))
@@ -289,6 +289,11 @@ impl Cluster {
     pub fn export_tcp(&mut self, volume: &str) -> Result<()> {
         let mut door = self.door(volume, &["--listen".to_owned(), self.door_addr().to_string()])?;
         wait_listening(&mut door, self.door_addr())?;
+        let log = door.spec.log.clone();
+        clock::wait_until("the export", READY_MAX, || {
+            door.must_live()?;
+            Ok(std::fs::read_to_string(&log)?.contains("\"exported\""))
+        })?;
         self.doors.push(door);
         Ok(())
     }
@@ -352,4 +357,16 @@ pub fn wait_listening(proc: &mut Proc, addr: SocketAddr) -> Result<()> {
         Ok(TcpStream::connect_timeout(&addr, Duration::from_millis(200)).is_ok())
     })?;
     Ok(())
+}
+
+/// Whether an NBD server greets at the socket: it does so once its volume is open.
+pub fn greets(socket: &Path) -> bool {
+    let greeting = || -> std::io::Result<[u8; 8]> {
+        let mut stream = std::os::unix::net::UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(Duration::from_millis(200)))?;
+        let mut word = [0; 8];
+        std::io::Read::read_exact(&mut stream, &mut word)?;
+        Ok(word)
+    };
+    greeting().is_ok_and(|word| &word == b"NBDMAGIC")
 }

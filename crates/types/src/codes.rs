@@ -56,6 +56,7 @@ codes! {
     5006 "Too many volumes are open", "One process holds at most 4096.", "Close some, or start another process.";
     5007 "Requests were not answered", "The volume's PGs did not serve within the time, or the process was ending.", "`basalt status` shows which PGs do not serve.";
     6001 "The export cannot be served", "The socket or port cannot be used.", "Remove a stale socket, or choose another with --socket or --listen.";
+    6002 "The process was asked to end before its volume was open", "A signal came while it waited for meta or for a PG.", "Start it again when the cluster answers: `basalt status`.";
     9001 "A bug", "An invariant of Basalt itself is broken.", "Please report it with the log.";
 }
 

@@ -199,8 +199,12 @@ pub const SEGMENTS_PER_ASK_MAX: usize = 32;
 pub const PGS_PER_ASK_MAX: usize = 4096;
 /// A holder whose keepalive was not heard for this long may be replaced without `steal`, in milliseconds.
 pub const HOLDER_LEASE_MS: u64 = 10_000;
+/// As long as the above when the connection over which the holder spoke has ended: longer than a living holder needs
+/// to come back with a keepalive.
+pub const HOLDER_RETURN_MS: u64 = 3_000;
 /// How often a holder says that it is alive, in milliseconds.
 pub const KEEPALIVE_MS: u64 = 2_000;
+const _: () = assert!(HOLDER_RETURN_MS > KEEPALIVE_MS && HOLDER_RETURN_MS < HOLDER_LEASE_MS);
 
 /// An open volume. `segments` lists those that are allocated; any other reads as zeros and is asked for
 /// with [`ClientAsk::Segments`] before its first write. `session` 0: opened read-only.

@@ -186,11 +186,23 @@ fn export_volume(cluster: &Cluster, admin: &Admin, volume: &str, bytes: u64) -> 
             ["nbd", volume, "--socket", &socket.to_string_lossy(), "--meta", &meta, "--steal"].map(str::to_owned);
         procs::start(cluster, &daemon, &args)?;
     }
-    let listening = || std::os::unix::net::UnixStream::connect(&socket).is_ok();
+    let listening = || greets(&socket);
     if procs::wait_until(READY_MAX, || listening() || procs::pid(cluster, &daemon).is_none()).is_err() || !listening() {
         return Err(not_ready(cluster, &daemon));
     }
     Ok(uri(volume, &socket))
+}
+
+/// Whether an NBD server greets at the socket: it does so once its volume is open.
+fn greets(socket: &std::path::Path) -> bool {
+    let greeting = || -> std::io::Result<[u8; 8]> {
+        let mut stream = std::os::unix::net::UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(Duration::from_millis(200)))?;
+        let mut word = [0; 8];
+        std::io::Read::read_exact(&mut stream, &mut word)?;
+        Ok(word)
+    };
+    greeting().is_ok_and(|word| &word == b"NBDMAGIC")
 }
 
 fn print_next(volume: &str, uri: &str) {

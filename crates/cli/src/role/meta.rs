@@ -3,7 +3,7 @@
 use crate::args::MetaArgs;
 use crate::errors::UserError;
 use crate::role;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use meta::{MetaConfig, StoreConfig};
 use std::net::SocketAddr;
 
@@ -20,13 +20,12 @@ pub fn run(args: MetaArgs) -> Result<()> {
     let config = MetaConfig { listen: args.listen, http: Some(http), advertise: args.advertise.clone(), store };
     let runtime = role::runtime()?;
     runtime.block_on(async {
-        use tokio::signal::unix::{SignalKind, signal};
-        let mut term = signal(SignalKind::terminate())?;
-        let mut int = signal(SignalKind::interrupt())?;
+        let mut signals = role::Signals::watch().context("watching signals")?;
         let asked = async move {
-            tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+            let signal = signals.end().await;
+            tracing::info!(signal, "ending");
         };
-        let ready = |grpc: SocketAddr, http: Option<SocketAddr>| tracing::info!(%grpc, ?http, "meta is listening");
+        let ready = |grpc: SocketAddr, http: Option<SocketAddr>| tracing::info!(%grpc, http = http.map(tracing::field::display), "meta is listening");
         meta::serve(config, asked, ready).await.map_err(|error| meta_error(&error, &args).into())
     })
 }

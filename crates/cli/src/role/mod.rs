@@ -5,13 +5,16 @@ pub mod meta;
 pub mod nbd;
 pub mod osd;
 pub mod session;
+mod signals;
 pub mod tools;
+
+pub use signals::{Signals, Stop};
 
 use crate::errors::UserError;
 use anyhow::{Context, Result};
+use env::NetAddr;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::runtime::Runtime;
 
 /// The control plane's threads of a data-plane process: one worker is plenty.
@@ -44,31 +47,35 @@ pub fn http_addr(listen: SocketAddr, told: Option<SocketAddr>) -> Result<SocketA
     told.or(above).ok_or_else(what)
 }
 
-/// Set when the process is asked to end.
-#[derive(Clone, Default)]
-pub struct Stop(Arc<AtomicBool>);
-
-impl Stop {
-    pub fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+/// What to do about an address that cannot be listened on.
+fn listen_advice(addr: &NetAddr, why: &std::io::Error) -> String {
+    match (addr, why.kind()) {
+        (NetAddr::Unix(path), ErrorKind::NotFound) => {
+            let folder = path.parent().unwrap_or(path).display();
+            format!("mkdir -p {folder}")
+        }
+        (NetAddr::Unix(path), ErrorKind::PermissionDenied) => {
+            let folder = path.parent().unwrap_or(path).display();
+            format!("choose a folder that this user may write: ls -ld {folder}")
+        }
+        (NetAddr::Unix(_), ErrorKind::InvalidInput) => "choose a path of at most 107 bytes".to_owned(),
+        (NetAddr::Unix(path), ErrorKind::AddrInUse) if !path_serves(path) => {
+            format!("it is no socket: move it away, or choose another path: ls -ld {}", path.display())
+        }
+        (NetAddr::Tcp(_), ErrorKind::PermissionDenied) => "choose a port from 1024 on".to_owned(),
+        (NetAddr::Tcp(_), ErrorKind::AddrNotAvailable) => {
+            "choose an address of this host: ip -brief address".to_owned()
+        }
+        (NetAddr::Unix(path), _) => {
+            format!("choose another address; ss -lxnp | grep '{}' shows who listens", path.display())
+        }
+        _ => format!("choose another address; ss -ltnp | grep '{addr}' shows who listens"),
     }
+}
 
-    /// Sets it at SIGTERM or SIGINT and wakes the loop.
-    pub fn on_signal(runtime: &Runtime, waker: env::Waker) -> Stop {
-        use tokio::signal::unix::{SignalKind, signal};
-        let stop = Stop::default();
-        let ours = stop.clone();
-        runtime.spawn(async move {
-            let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
-                tracing::warn!("signals cannot be watched");
-                return;
-            };
-            tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
-            ours.0.store(true, Ordering::Relaxed);
-            waker.wake();
-        });
-        stop
-    }
+fn path_serves(path: &std::path::Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
 }
 
 /// What an env could not do, in the user's words.
@@ -81,9 +88,7 @@ pub fn env_error(error: env::EnvError) -> anyhow::Error {
         E::NoDirectIo { .. } => (3001, "put the device on ext4 or xfs, or use a block device".to_owned()),
         E::Locked { path } => (3002, format!("fuser -v {}", path.display())),
         E::NoIoUring { .. } => (1010, "sysctl kernel.io_uring_disabled   # must print 0".to_owned()),
-        E::Listen { addr, .. } => {
-            (6001, format!("choose another address, or see who has it: ss -lxtnp | grep '{addr}'"))
-        }
+        E::Listen { addr, source } => (6001, listen_advice(addr, source)),
         E::Open { source, path } if source.kind() == std::io::ErrorKind::NotFound => {
             (1006, format!("look for it: ls -l {}; a new file needs --size", path.display()))
         }

@@ -2,39 +2,75 @@
 
 use crate::args::NbdArgs;
 use crate::errors::UserError;
-use crate::role::session::Session;
-use crate::role::{Stop, env_error};
+use crate::role::env_error;
+use crate::role::session::{Open, Session};
 use anyhow::Result;
 use env::{Env, NetAddr};
 use nbd::{NbdConfig, NbdServer};
+use std::io::{IsTerminal, Write};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::ffi::OsStrExt;
 use types::Errno;
 
 const ROOM_NBD: u8 = 3;
 /// The port that IANA gave to NBD.
 const PORT: u16 = 10809;
 
-/// Exports a volume until asked to end.
-pub fn run(args: &NbdArgs, metas: &[SocketAddr]) -> Result<()> {
-    let mut session = Session::open(metas, &args.volume, !args.read_only, args.steal)?;
+/// Exports a volume until asked to end. The address is bound first: one that cannot be used leaves the volume alone.
+pub fn run(args: &NbdArgs, metas: &[SocketAddr], as_json: bool) -> Result<()> {
+    let mut prepared = Session::prepare(metas, "nbd")?;
     let addr = match (&args.socket, args.listen) {
         (Some(path), _) => NetAddr::Unix(path.clone()),
         (None, listen) => NetAddr::Tcp(listen.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)))),
     };
+    let (listener, bound) = prepared.env.listen(&addr).map_err(env_error)?;
+    let mut session = prepared.open(Open { name: &args.volume, write: !args.read_only, steal: args.steal })?;
     let mut server = NbdServer::new(ROOM_NBD, NbdConfig { export: args.volume.clone(), ..NbdConfig::default() });
-    let (listener, bound) = session.env.listen(&addr).map_err(env_error)?;
     server.listen(listener);
-    let stop = Stop::on_signal(&session.runtime, session.env.waker());
-    tracing::info!(volume = args.volume, at = %bound, bytes = session.info.len_bytes, "exported");
-    let served = serve(&mut session, &mut server, &stop);
+    exported(args, &bound, session.info.len_bytes, as_json)?;
+    let served = serve(&mut session, &mut server);
     server.close_all(&mut session.ops);
-    session.close()?;
-    served
+    let closed = session.close();
+    served.and(closed)
 }
 
-fn serve(session: &mut Session, server: &mut NbdServer, stop: &Stop) -> Result<()> {
+/// Says where clients connect: a log line, a sentence at a terminal, and one line of JSON for programs.
+fn exported(args: &NbdArgs, bound: &NetAddr, bytes: u64, as_json: bool) -> Result<()> {
+    let uri = uri(&args.volume, bound);
+    tracing::info!(volume = args.volume, at = %bound, bytes, read_only = args.read_only, "exported");
+    if as_json {
+        let body = serde_json::json!({
+            "schema": "basalt.nbd/1",
+            "volume": args.volume,
+            "uri": uri,
+            "len_bytes": bytes,
+            "read_only": args.read_only,
+            "pid": std::process::id(),
+        });
+        out!("{body}");
+    } else if std::io::stdout().is_terminal() {
+        out!("exported {}: connect with {uri}", args.volume);
+    }
+    // A program waits for this line; the process goes on.
+    Ok(std::io::stdout().flush()?)
+}
+
+/// The NBD URI of an export (RFC 3986: what is neither unreserved nor `/` is escaped).
+fn uri(volume: &str, bound: &NetAddr) -> String {
+    match bound {
+        NetAddr::Unix(path) => format!("nbd+unix:///{volume}?socket={}", escaped(path.as_os_str().as_bytes())),
+        other => format!("nbd://{other}/{volume}"),
+    }
+}
+
+fn escaped(bytes: &[u8]) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~/".contains(&b);
+    bytes.iter().map(|b| if plain(*b) { char::from(*b).to_string() } else { format!("%{b:02X}") }).collect()
+}
+
+fn serve(session: &mut Session, server: &mut NbdServer) -> Result<()> {
     let mut done = Vec::new();
-    while !stop.is_set() {
+    while !session.interrupted() {
         let now = session.begin();
         let mut events = std::mem::take(&mut session.events);
         let mut ops = std::mem::take(&mut session.ops);
@@ -65,4 +101,19 @@ fn failed(errno: Errno) -> anyhow::Error {
         other => UserError::new(5004, other.to_string(), "basalt status"),
     }
     .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::uri;
+    use env::NetAddr;
+
+    #[test]
+    fn a_uri_names_the_socket_with_what_is_special_escaped() {
+        let unix = |path: &str| uri("main/vm1", &NetAddr::Unix(path.into()));
+        assert_eq!(unix("/run/vm1.sock"), "nbd+unix:///main/vm1?socket=/run/vm1.sock");
+        assert_eq!(unix("/run/a b&c.sock"), "nbd+unix:///main/vm1?socket=/run/a%20b%26c.sock");
+        let tcp = NetAddr::Tcp("[::1]:10809".parse().expect("an address"));
+        assert_eq!(uri("main/vm1", &tcp), "nbd://[::1]:10809/main/vm1");
+    }
 }

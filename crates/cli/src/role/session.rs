@@ -1,26 +1,37 @@
 //! One open volume on one thread: env, client, and the link to meta, turned together by a door or a bench.
+//!
+//! [`Session::prepare`] takes the signals over and touches no volume: a door binds its address then. [`Prepared::open`]
+//! attaches. Invariant: a session that attached detaches on every way out, errors and signals included; only a process
+//! that is killed leaves its hold behind, and meta drops that hold soon after the process's connection ends.
 
 use crate::errors::{UserError, refused};
-use crate::role::{self, env_error};
+use crate::role::{self, Stop, env_error};
 use anyhow::Result;
+use api::AdminClient;
 use api::client_link::ClientLink;
 use client::{AskId, Client, ClientConfig, ClientEvent, VolumeKey};
+use control::admin::{AdminAnswer, AdminAsk};
 use device::{BlockDevice, DeviceInfo};
 use env::real::{RealConfig, RealEnv};
 use env::{Env, Event, Op};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::runtime::Runtime;
-use types::control::ClientAsk;
+use types::control::{ClientAsk, HOLDER_LEASE_MS, Refusal, refusal};
 use types::{Errno, Incarnation, Time};
 
 /// `Token.room` of the client's bus.
 const ROOM_CLIENT: u8 = 1;
-/// How long a close may take before the process ends without it.
-const CLOSE_MAX: Duration = Duration::from_secs(5);
+/// How long requests in flight may take to end at a close.
+const DRAIN_MAX: Duration = Duration::from_secs(3);
+/// How long meta may take to hear of a close before the process ends without its answer.
+const PART_MAX: Duration = Duration::from_secs(2);
 
 /// How long an open may take: longer than an election of metas and one of a PG.
 const OPEN_MAX: Duration = Duration::from_secs(15);
+
+/// Pause before a volume is asked for again whose holder is a dead process.
+const LEASE_AGAIN: Duration = Duration::from_millis(250);
 
 fn unanswered(name: &str, metas: &[SocketAddr]) -> UserError {
     let asked: Vec<String> = metas.iter().map(SocketAddr::to_string).collect();
@@ -32,6 +43,24 @@ fn unanswered(name: &str, metas: &[SocketAddr]) -> UserError {
     UserError::new(2001, what, format!("basalt status --meta {}", asked.join(",")))
 }
 
+/// What is opened, and how.
+#[derive(Clone, Copy)]
+pub struct Open<'a> {
+    /// `pool/volume`.
+    pub name: &'a str,
+    pub write: bool,
+    pub steal: bool,
+}
+
+/// A session without a volume.
+pub struct Prepared {
+    pub env: RealEnv,
+    runtime: Runtime,
+    stop: Stop,
+    metas: Vec<SocketAddr>,
+    holder: String,
+}
+
 /// A volume that is open on this thread.
 pub struct Session {
     pub env: RealEnv,
@@ -41,73 +70,173 @@ pub struct Session {
     pub ops: Vec<Op>,
     /// Events of the last turn that are not the client's.
     pub events: Vec<Event>,
-    pub runtime: Runtime,
+    stop: Stop,
     incoming: Vec<Event>,
     link: ClientLink,
     asks: Vec<(AskId, ClientAsk)>,
     told: Vec<ClientEvent>,
+    runtime: Background,
 }
 
-impl Session {
-    /// Opens `pool/volume`.
+/// The runtime that carries the link. It ends without waiting for a name that is being looked up.
+struct Background(Option<Runtime>);
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Prepared {
+    /// Attaches the volume. A signal that asks for the end is an error here.
     ///
     /// # Errors
     /// Meta's refusal, in the user's words.
-    pub fn open(metas: &[SocketAddr], name: &str, write: bool, steal: bool) -> Result<Session> {
-        let runtime = role::runtime()?;
-        let mut env = RealEnv::new(RealConfig::default()).map_err(env_error)?;
-        let incarnation = Incarnation(role::unix_now().as_nanos() as u64);
-        let host = role::osd::Place::default().host;
+    pub fn open(mut self, open: Open<'_>) -> Result<Session> {
         let config = ClientConfig {
             room: ROOM_CLIENT,
-            incarnation,
-            holder: format!("{host} pid {}", std::process::id()),
+            incarnation: Incarnation(role::unix_now().as_nanos() as u64),
+            holder: self.holder.clone(),
             timeout: None,
-            seed: env.random(),
+            seed: self.env.random(),
         };
-        let waker = env.waker();
-        let addrs = metas.iter().map(SocketAddr::to_string).collect();
-        let link = api::client_link::start(runtime.handle(), addrs, env.random(), Box::new(move || waker.wake()));
-        let mut client = Client::new(config);
-        let ask = client.open(name, write, steal);
+        let waker = self.env.waker();
+        let addrs = self.metas.iter().map(SocketAddr::to_string).collect();
+        let wake = Box::new(move || waker.wake());
+        let link = api::client_link::start(self.runtime.handle(), addrs, self.env.random(), wake);
         let mut session = Session {
-            env,
-            client,
+            env: self.env,
+            client: Client::new(config),
             volume: None,
             info: DeviceInfo {
-                name: name.to_owned(),
+                name: open.name.to_owned(),
                 len_bytes: 0,
                 block_min: 512,
                 block_preferred: 4096,
-                read_only: !write,
+                read_only: !open.write,
             },
             ops: Vec::new(),
             events: Vec::new(),
-            runtime,
+            stop: self.stop,
             incoming: Vec::new(),
             link,
             asks: Vec::new(),
             told: Vec::new(),
+            runtime: Background(Some(self.runtime)),
         };
-        let until = session.env.now() + OPEN_MAX;
+        let give_up = session.env.now() + Duration::from_millis(HOLDER_LEASE_MS) + LEASE_AGAIN;
         loop {
-            session.finish(until)?;
-            if session.begin() >= until {
-                return Err(unanswered(name, metas).into());
-            }
-            for event in std::mem::take(&mut session.told) {
-                match event {
-                    ClientEvent::Opened { ask: of, volume, info } if of == ask => {
-                        (session.volume, session.info) = (Some(volume), info);
-                        return Ok(session);
-                    }
-                    ClientEvent::OpenRefused { why, .. } => {
+            match session.attach(open)? {
+                Attached::Open => return Ok(session),
+                Attached::Late => return Err(unanswered(open.name, &self.metas).into()),
+                Attached::Refused(why) => {
+                    let waits = why.code == refusal::VOLUME_HELD && session.env.now() < give_up;
+                    if !waits || !session.holder_is_dead(&self.metas, open.name) {
                         return Err(refused(why.code, &why.message).into());
                     }
-                    _ => {}
+                    session.pause(LEASE_AGAIN)?;
                 }
             }
         }
+    }
+}
+
+/// Whether a holder's name is one that a [`Prepared`] of this host has, and its process is gone. Wrong where two
+/// machines have one name: then a living holder is waited for, and refuses in the end.
+fn is_dead(holder: &str, host: &str) -> bool {
+    let process = holder.split_once(" on ").and_then(|(_, process)| process.rsplit_once(" pid "));
+    let Some((at, pid)) = process else { return false };
+    at == host && pid.parse::<u32>().is_ok_and(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists())
+}
+
+/// What came of an open.
+enum Attached {
+    Open,
+    Refused(Refusal),
+    /// Nothing, in all the time that it has.
+    Late,
+}
+
+impl Session {
+    /// Takes the signals over and makes a ring; no volume is touched. `kind` is what `volume info` shows of this holder:
+    /// `nbd`, `bench`.
+    ///
+    /// # Errors
+    /// When the system has no io_uring for this process.
+    pub fn prepare(metas: &[SocketAddr], kind: &str) -> Result<Prepared> {
+        let runtime = role::runtime()?;
+        let env = RealEnv::new(RealConfig::default()).map_err(env_error)?;
+        let stop = Stop::on_signal(&runtime, env.waker());
+        let host = role::osd::Place::default().host;
+        let holder = format!("{kind} on {host} pid {}", std::process::id());
+        Ok(Prepared { env, runtime, stop, metas: metas.to_vec(), holder })
+    }
+
+    /// Opens `pool/volume` for a bench.
+    ///
+    /// # Errors
+    /// Meta's refusal, in the user's words.
+    pub fn open(metas: &[SocketAddr], name: &str, write: bool, steal: bool) -> Result<Session> {
+        Session::prepare(metas, "bench")?.open(Open { name, write, steal })
+    }
+
+    fn attach(&mut self, open: Open<'_>) -> Result<Attached> {
+        let ask = self.client.open(open.name, open.write, open.steal);
+        let mut until = self.env.now() + OPEN_MAX;
+        let mut interrupted = false;
+        loop {
+            self.finish(until)?;
+            let now = self.begin();
+            for event in std::mem::take(&mut self.told) {
+                match event {
+                    ClientEvent::Opened { ask: of, volume, info } if of == ask => {
+                        (self.volume, self.info) = (Some(volume), info);
+                        // A session that is dropped closes its volume.
+                        return if interrupted { Err(stopped().into()) } else { Ok(Attached::Open) };
+                    }
+                    ClientEvent::OpenRefused { why, .. } => return Ok(Attached::Refused(why)),
+                    _ => {}
+                }
+            }
+            if self.interrupted() && !interrupted {
+                // The open may be granted already: its answer names the session that must be closed.
+                interrupted = true;
+                until = until.min(now + PART_MAX);
+            }
+            if now >= until {
+                return if interrupted { Err(stopped().into()) } else { Ok(Attached::Late) };
+            }
+        }
+    }
+
+    /// Whether the volume is held by a process of this host that has ended: its lease is about to.
+    fn holder_is_dead(&self, metas: &[SocketAddr], name: &str) -> bool {
+        let addrs = metas.iter().map(SocketAddr::to_string).collect();
+        let admin = AdminClient::new(addrs, PART_MAX);
+        let asked =
+            self.runtime.0.as_ref().map(|r| r.block_on(admin.ask(AdminAsk::VolumeInfo { name: name.to_owned() })));
+        let Some(Ok(AdminAnswer::Volume(volume))) = asked else { return false };
+        let dead = volume.holder.is_some_and(|holder| is_dead(&holder.name, &role::osd::Place::default().host));
+        if dead {
+            tracing::info!(volume = name, "waiting for the lease of a process of this host that has ended");
+        }
+        dead
+    }
+
+    /// Turns without a volume for so long.
+    fn pause(&mut self, time: Duration) -> Result<()> {
+        let until = self.env.now() + time;
+        while self.begin() < until && !self.interrupted() {
+            self.finish(until)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a signal has asked this process to end. The owner leaves its loop and drops the session, or closes it.
+    pub fn interrupted(&self) -> bool {
+        self.stop.is_set()
     }
 
     /// Takes in what happened: the client's events are worked on, the others wait in `events`. Gives the time.
@@ -162,14 +291,15 @@ impl Session {
         self.env.turn(&mut self.ops, &mut self.incoming, deadline).map_err(env_error)
     }
 
-    /// Lets requests in flight end and tells meta that nobody holds the volume any more.
+    /// Lets requests in flight end and tells meta that the volume has no holder any more. Requests that do not end in
+    /// time are given up. Dropping a session does the same and reports nothing.
     ///
     /// # Errors
     /// When the ring fails.
     pub fn close(&mut self) -> Result<()> {
-        let until = self.env.now() + CLOSE_MAX;
         let Some(volume) = self.volume.take() else { return Ok(()) };
         self.client.close(volume);
+        let (mut until, mut drained) = (self.env.now() + DRAIN_MAX, false);
         let mut done = Vec::new();
         loop {
             let now = self.begin();
@@ -178,11 +308,48 @@ impl Session {
             }
             done.clear();
             self.events.clear();
-            let closed = self.told.iter().any(|e| matches!(e, ClientEvent::Closed { .. }));
-            if closed || now >= until {
+            if self.told.iter().any(|e| matches!(e, ClientEvent::Closed { .. })) {
                 return Ok(());
+            }
+            if now >= until && drained {
+                return Ok(());
+            }
+            if now >= until {
+                // Its requests are stuck: they were not acknowledged, and meta fences what is left of them.
+                (until, drained) = (now + PART_MAX, true);
+                self.client.abandon(now, volume);
             }
             self.finish(until)?;
         }
+    }
+}
+
+/// A signal came before the volume was open.
+fn stopped() -> UserError {
+    UserError::new(6002, "a signal asked this process to end before the volume was open", "")
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        if let Err(error) = self.close() {
+            tracing::warn!(%error, "the volume was not closed; its lease ends by itself");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_dead;
+
+    #[test]
+    fn a_holder_is_dead_when_its_process_of_this_host_is_gone() {
+        let me = std::process::id();
+        assert!(is_dead("nbd on node1 pid 4294967295", "node1"));
+        assert!(!is_dead("nbd on node2 pid 4294967295", "node1"), "another host's processes are not seen here");
+        assert!(!is_dead(&format!("nbd on node1 pid {me}"), "node1"));
+        assert!(!is_dead("somebody", "node1"));
     }
 }

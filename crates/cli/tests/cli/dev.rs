@@ -141,6 +141,12 @@ impl Dev {
         command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("basalt starts")
     }
 
+    /// As [`Dev::spawn`], with its standard output.
+    pub fn spawn_piped(&self, args: &[&str]) -> Child {
+        let mut command = command(self.home.path(), NAME, args);
+        command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("basalt starts")
+    }
+
     pub fn dir(&self) -> PathBuf {
         self.home.path().join("basalt/dev").join(NAME)
     }

@@ -91,8 +91,16 @@ fn a_device_of_another_cluster(path: &str) -> String {
     path.to_owned()
 }
 
-fn exported(socket: &str) -> bool {
-    UnixStream::connect(socket).is_ok()
+/// The server greets once its volume is open; it listens before.
+pub fn exported(socket: &str) -> bool {
+    let greeting = || -> std::io::Result<[u8; 8]> {
+        let mut stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(std::time::Duration::from_millis(200)))?;
+        let mut word = [0; 8];
+        stream.read_exact(&mut word)?;
+        Ok(word)
+    };
+    greeting().is_ok_and(|word| &word == b"NBDMAGIC")
 }
 
 pub fn a_second_opener_is_told_who_holds_the_volume_and_may_steal_it(dev: &Dev) {

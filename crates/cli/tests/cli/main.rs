@@ -3,6 +3,7 @@
 //! One cluster serves all steps, in order; it goes when the test ends, however it ends.
 
 mod dev;
+mod doors;
 mod errors;
 mod golden;
 mod shell;
@@ -41,6 +42,9 @@ fn a_cluster_of_processes_keeps_the_laws_of_the_command_line() {
     golden::every_json_output_has_its_schema_and_its_fields(&dev);
     errors::records(&dev);
     errors::devices(&dev);
+    doors::an_address_that_cannot_be_used_leaves_the_volume_alone(&dev);
+    doors::an_export_says_where_it_is_and_a_signal_frees_its_volume(&dev);
+    doors::the_hold_of_a_killed_export_ends_soon(&dev);
     errors::a_second_opener_is_told_who_holds_the_volume_and_may_steal_it(&dev);
     errors::up_again_changes_nothing(&dev);
     errors::a_gentle_stop_hands_leaders_over(&dev);

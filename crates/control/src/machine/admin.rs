@@ -64,11 +64,12 @@ impl Control {
                 self.wait(token, WaitFor::PoolGone { pool });
             }
             AdminAsk::VolumeRemove { name, force } => {
-                let alive = self.records.volume(&name).is_ok_and(|v| self.holder_alive(now.mono, v.id));
-                let (writes, volume) = plan::volume_remove(&self.records, &name, force, alive, now.wall_ms)?;
+                let lease = self.records.volume(&name).ok().and_then(|v| self.lease_left(now.mono, v.id));
+                let (writes, volume) = plan::volume_remove(&self.records, &name, force, lease, now.wall_ms)?;
                 if !writes.is_empty() {
                     self.write(writes);
                     self.leases.remove(&volume);
+                    self.lease_from.remove(&volume);
                     self.attach_everywhere(volume);
                 }
                 self.wait(token, WaitFor::VolumeGone { volume });

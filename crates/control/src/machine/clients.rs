@@ -9,7 +9,7 @@ use crate::records::{Holder, PgRecord, PoolState, VolumeState};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use types::control::{
-    ClientAnswer, ClientAsk, HOLDER_LEASE_MS, MapView, Opened, PGS_PER_ASK_MAX, Refusal, SegmentPlace,
+    ClientAnswer, ClientAsk, HOLDER_LEASE_MS, HOLDER_RETURN_MS, MapView, Opened, PGS_PER_ASK_MAX, Refusal, SegmentPlace,
 };
 use types::limits::{HOLDER_LEN_MAX, clip};
 use types::planted::{Bug, on};
@@ -63,12 +63,33 @@ fn refused(code: u32, what: impl std::fmt::Display) -> ClientAnswer {
 
 impl Control {
     pub(super) fn holder_alive(&self, now: Time, volume: VolumeId) -> bool {
+        self.lease_left(now, volume).is_some()
+    }
+
+    /// What is left of the lease of the volume's holder; `None` when it has none, or none that counts as alive.
+    pub(super) fn lease_left(&self, now: Time, volume: VolumeId) -> Option<Duration> {
         let held = self.records.volumes.get(&volume).is_some_and(|v| v.session.0 != 0);
-        held && self.leases.get(&volume).is_some_and(|until| now < *until)
+        let until = self.leases.get(&volume).filter(|until| held && now < **until)?;
+        Some(until.since(now))
     }
 
     fn renew(&mut self, now: Time, volume: VolumeId) {
         self.leases.insert(volume, now + Duration::from_millis(HOLDER_LEASE_MS));
+    }
+
+    /// A client's connection has ended. A holder that spoke over it is dead or has lost its way here: a living one
+    /// comes back with its next keepalive, so its lease need not last longer than that. Which of the two it is does not
+    /// matter for the data: another writer comes only behind a fence.
+    pub(super) fn take_client_gone(&mut self, now: Time, address: &str) {
+        let soon = now + Duration::from_millis(HOLDER_RETURN_MS);
+        let gone: Vec<VolumeId> =
+            self.lease_from.iter().filter(|(_, from)| *from == address).map(|(volume, _)| *volume).collect();
+        for volume in gone {
+            self.lease_from.remove(&volume);
+            if let Some(until) = self.leases.get_mut(&volume) {
+                *until = soon.min(*until);
+            }
+        }
     }
 
     pub(super) fn take_client(&mut self, now: Now, req: ClientReq) {
@@ -99,6 +120,7 @@ impl Control {
                 let holds = self.records.volumes.get(&volume).is_some_and(|v| v.session == session && session.0 != 0);
                 let answer = if holds {
                     self.renew(now.mono, volume);
+                    self.lease_from.insert(volume, req.address);
                     ClientAnswer::Alive
                 } else if self.records.volumes.contains_key(&volume) {
                     refused(codes::SESSION_FENCED, format!("{session} no longer holds volume {volume}"))
@@ -112,6 +134,7 @@ impl Control {
                 self.write(writes);
                 let Some(epoch) = epoch else { return self.answer(token, ClientAnswer::Closed) };
                 self.leases.remove(&volume);
+                self.lease_from.remove(&volume);
                 self.attach_everywhere(volume);
                 self.wait(token, WaitFor::Close { volume, epoch });
             }
@@ -119,8 +142,8 @@ impl Control {
     }
 
     fn take_open(&mut self, now: Now, token: Token, name: &str, opener: Opener) {
-        let alive = self.records.volume(name).is_ok_and(|v| self.holder_alive(now.mono, v.id));
-        let (writes, plan) = match plan::open(&self.records, name, &opener, alive) {
+        let lease = self.records.volume(name).ok().and_then(|v| self.lease_left(now.mono, v.id));
+        let (writes, plan) = match plan::open(&self.records, name, &opener, lease) {
             Ok(planned) => planned,
             Err(refusal) => return self.answer(token, ClientAnswer::Refused(refusal)),
         };
@@ -130,6 +153,7 @@ impl Control {
         }
         if plan.session.0 != 0 {
             self.renew(now.mono, plan.volume);
+            self.lease_from.insert(plan.volume, opener.holder.address);
         }
         self.wait(token, WaitFor::Open { volume: plan.volume, session: plan.session, epoch: plan.epoch });
     }

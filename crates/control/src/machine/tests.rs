@@ -62,6 +62,34 @@ fn a_holder_that_goes_silent_may_be_replaced_after_its_lease_and_not_before() {
 }
 
 #[test]
+fn a_holder_whose_connection_ended_has_three_seconds_to_come_back() {
+    let mut world = with_volume(4);
+    let from = |world: &mut World, address: &str, ask: ClientAsk| {
+        let req = ClientReq { address: address.to_owned(), ..world.req(1, ask) };
+        world.answer_to(req)
+    };
+    let first = opened(from(&mut world, "10.0.0.7:1", open("p/v", true, false)));
+    let keepalive = ClientAsk::Keepalive { volume: first.volume, session: first.session };
+    world.control.handle_client_gone("10.0.0.8:1".to_owned());
+    world.pass(Duration::from_secs(4));
+    let why = refused(world.ask(2, open("p/v", true, false)));
+    assert_eq!(why.code, codes::VOLUME_HELD, "another's connection means nothing");
+    assert!(why.message.contains("its lease ends in 6 s unless it renews it"), "{}", why.message);
+
+    world.control.handle_client_gone("10.0.0.7:1".to_owned());
+    world.pass(Duration::from_secs(2));
+    assert_eq!(from(&mut world, "10.0.0.7:2", keepalive), ClientAnswer::Alive);
+    world.control.handle_client_gone("10.0.0.7:1".to_owned());
+    world.pass(Duration::from_secs(9));
+    assert_eq!(refused(world.ask(2, open("p/v", true, false))).code, codes::VOLUME_HELD, "it came back elsewhere");
+
+    world.control.handle_client_gone("10.0.0.7:2".to_owned());
+    world.pass(Duration::from_millis(1100));
+    let second = opened(world.ask(2, open("p/v", true, false)));
+    assert!(second.session > first.session);
+}
+
+#[test]
 fn asking_to_open_again_after_a_lost_answer_is_not_a_second_open() {
     let mut world = with_volume(4);
     let req = world.req(7, open("p/v", true, false));

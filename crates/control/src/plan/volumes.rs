@@ -12,6 +12,7 @@ use crate::records::{
 };
 use placement::PgChoice;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use types::control::{Attach, Refusal, SEGMENTS_PER_ASK_MAX};
 use types::limits::{VOLUME_LEN_MAX, VOLUME_LEN_MIN};
 use types::planted::{Bug, on};
@@ -57,14 +58,20 @@ pub fn volume_create(records: &Records, name: &str, len_bytes: u64, wall_ms: u64
 /// Begins the removal of a volume: from here on nobody opens it and nobody writes it.
 ///
 /// # Errors
-/// BSLT-2011, and BSLT-2020 while a holder lives, unless `force`.
-pub fn volume_remove(records: &Records, name: &str, force: bool, holder_alive: bool, wall_ms: u64) -> Plan<VolumeId> {
+/// BSLT-2011, and BSLT-2020 while a holder lives, unless `force`. `lease` is what is left of a living holder's.
+pub fn volume_remove(
+    records: &Records,
+    name: &str,
+    force: bool,
+    lease: Option<Duration>,
+    wall_ms: u64,
+) -> Plan<VolumeId> {
     let volume = records.volume(name)?;
     if volume.state == VolumeState::Deleting {
         return Ok((Vec::new(), volume.id));
     }
-    if holder_alive && !force {
-        return Err(held(name, volume, wall_ms));
+    if let Some(lease) = lease.filter(|_| !force) {
+        return Err(held(name, volume, lease, wall_ms));
     }
     let record = VolumeRecord {
         state: VolumeState::Deleting,
@@ -77,12 +84,14 @@ pub fn volume_remove(records: &Records, name: &str, force: bool, holder_alive: b
     Ok((vec![Write::Put(Record::Volume(record))], volume.id))
 }
 
-fn held(name: &str, volume: &VolumeRecord, wall_ms: u64) -> Refusal {
+fn held(name: &str, volume: &VolumeRecord, lease: Duration, wall_ms: u64) -> Refusal {
     let who = volume.holder.as_ref().map_or_else(
         || "somebody".to_string(),
         |h| format!("{:?} at {}, since {} s", h.name, h.address, wall_ms.saturating_sub(h.since_ms) / 1000),
     );
-    refuse(codes::VOLUME_HELD, format!("volume {name:?} is open for writing by {who}"))
+    let left = lease.as_millis().div_ceil(1000);
+    let text = format!("volume {name:?} is open for writing by {who}; its lease ends in {left} s unless it renews it");
+    refuse(codes::VOLUME_HELD, text)
 }
 
 /// Who asks to open.
@@ -108,8 +117,8 @@ pub struct OpenPlan {
 /// question asked again (`client`, `ask`) joins the hold that it already took.
 ///
 /// # Errors
-/// BSLT-2011, BSLT-2014, and BSLT-2020 while another holder lives, unless `steal`.
-pub fn open(records: &Records, name: &str, opener: &Opener, holder_alive: bool) -> Plan<OpenPlan> {
+/// BSLT-2011, BSLT-2014, and BSLT-2020 while another holder lives, unless `steal`. `lease` is what is left of its.
+pub fn open(records: &Records, name: &str, opener: &Opener, lease: Option<Duration>) -> Plan<OpenPlan> {
     let volume = records.volume(name)?;
     if volume.state == VolumeState::Deleting {
         return Err(refuse(codes::VOLUME_UNKNOWN, format!("volume {name:?} is being removed")));
@@ -122,8 +131,8 @@ pub fn open(records: &Records, name: &str, opener: &Opener, holder_alive: bool) 
     if volume.holder.as_ref().is_some_and(same) {
         return Ok((Vec::new(), joined));
     }
-    if holder_alive && !opener.steal {
-        return Err(held(name, volume, opener.holder.since_ms));
+    if let Some(lease) = lease.filter(|_| !opener.steal) {
+        return Err(held(name, volume, lease, opener.holder.since_ms));
     }
     let mut counters = records.counters.clone();
     let session = SessionId(counters.next_session);

@@ -1,0 +1,128 @@
+//! What signals do to a role.
+//!
+//! SIGTERM and SIGINT ask it to end in order; a second SIGINT ends it at once. SIGHUP asks the same of a role that was
+//! started at a terminal, because the terminal is going away. Without a terminal SIGHUP is a line in the log and nothing
+//! else: there is no file to reopen. Under `nohup` SIGHUP stays ignored.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Exit code of a process that a second SIGINT ended: 128 and the signal's number, as shells have it.
+const INTERRUPTED: i32 = 130;
+
+/// The signals that a role listens to.
+pub struct Signals {
+    term: Signal,
+    int: Signal,
+    /// `None`: SIGHUP is ignored, as this process was started.
+    hangup: Option<Signal>,
+    at_terminal: bool,
+}
+
+impl Signals {
+    /// Takes the signals over; inside a runtime.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn watch() -> std::io::Result<Signals> {
+        let read = |what: &str| std::fs::read_to_string(format!("/proc/self/{what}")).unwrap_or_default();
+        let hangup = match ignores_hangup(&read("status")) {
+            true => None,
+            false => Some(signal(SignalKind::hangup())?),
+        };
+        let at_terminal = has_terminal(&read("stat"));
+        let (term, int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        Ok(Signals { term, int, hangup, at_terminal })
+    }
+
+    /// Waits for the next signal that asks this role to end, and gives its name.
+    pub async fn end(&mut self) -> &'static str {
+        loop {
+            let hangup = async {
+                match &mut self.hangup {
+                    Some(hangup) => hangup.recv().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = self.term.recv() => return "SIGTERM",
+                _ = self.int.recv() => return "SIGINT",
+                _ = hangup => {
+                    if self.at_terminal {
+                        return "SIGHUP";
+                    }
+                    tracing::info!("SIGHUP is ignored: this process has no terminal and no file to reopen");
+                }
+            }
+        }
+    }
+}
+
+/// Whether `/proc/PID/status` says that SIGHUP is ignored.
+fn ignores_hangup(status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 != 0)
+}
+
+/// Whether `/proc/PID/stat` names a controlling terminal.
+fn has_terminal(stat: &str) -> bool {
+    // The name of the program, in brackets, may hold anything; `tty_nr` is the fifth field behind it.
+    let behind = stat.rsplit(") ").next().unwrap_or_default();
+    behind.split_whitespace().nth(4).is_some_and(|tty| tty != "0")
+}
+
+/// Set when the process is asked to end.
+#[derive(Clone, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Sets it at the first signal that asks for the end, and wakes the loop.
+    pub fn on_signal(runtime: &Runtime, waker: env::Waker) -> Stop {
+        let stop = Stop::default();
+        let ours = stop.clone();
+        let _inside = runtime.enter();
+        // Taken over before the role does anything that a signal must not cut short.
+        let mut signals = match Signals::watch() {
+            Ok(signals) => signals,
+            Err(error) => {
+                tracing::warn!(%error, "signals cannot be watched");
+                return stop;
+            }
+        };
+        runtime.spawn(async move {
+            let name = signals.end().await;
+            tracing::info!(signal = name, "ending");
+            ours.0.store(true, Ordering::Relaxed);
+            waker.wake();
+            while signals.end().await != "SIGINT" {}
+            std::process::exit(INTERRUPTED);
+        });
+        stop
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{has_terminal, ignores_hangup};
+
+    #[test]
+    fn hangup_is_ignored_when_its_bit_is_set() {
+        let status = |mask: &str| format!("Name:\tbasalt\nSigBlk:\t0000000000000001\nSigIgn:\t{mask}\n");
+        assert!(ignores_hangup(&status("0000000000001001")));
+        assert!(!ignores_hangup(&status("0000000000001000")));
+        assert!(!ignores_hangup(""));
+    }
+
+    #[test]
+    fn the_terminal_is_the_fifth_field_behind_the_name() {
+        assert!(has_terminal("7 (a) b 1) S 1 7 7 34816 7 4194304"));
+        assert!(!has_terminal("7 (basalt) S 1 7 7 0 -1 4194304"));
+        assert!(!has_terminal(""));
+    }
+}

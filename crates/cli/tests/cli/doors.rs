@@ -1,0 +1,74 @@
+//! Exports come and go: addresses that cannot be used, signals, and the volume that stays free.
+
+use crate::dev::Dev;
+use crate::errors::exported;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command};
+
+/// Whether the volume has no living holder, as meta sees it.
+fn is_free(dev: &Dev, volume: &str) -> bool {
+    dev.json(&["volume", "info", volume])["holder"].is_null()
+}
+
+fn signal(child: &Child, name: &str) {
+    let sent = Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).status();
+    assert!(sent.expect("kill runs").success());
+}
+
+pub fn an_address_that_cannot_be_used_leaves_the_volume_alone(dev: &Dev) {
+    assert_eq!(dev.run(&["volume", "create", "main/door", "64MiB"]).code, 0);
+    let (file, long) = (dev.file("a-file"), dev.file(&"x".repeat(120)));
+    std::fs::write(&file, "no socket").expect("a file");
+    let folder = dev.file("a-file/x.sock");
+    let missing = dev.file("missing/x.sock");
+    let bad: [(&[&str], &str); 6] = [
+        (&["--socket", &missing], "mkdir -p"),
+        (&["--socket", &file], "it is no socket"),
+        (&["--socket", &folder], ""),
+        (&["--socket", &long], "107 bytes"),
+        (&["--listen", &dev.meta], "ss -ltnp"),
+        (&["--listen", "192.0.2.1:10809"], "ip -brief address"),
+    ];
+    for (place, next) in bad {
+        let ran = dev.run(&[&["nbd", "main/door"], place].concat());
+        ran.says("BSLT-6001", next);
+        let info = dev.json(&["volume", "info", "main/door"]);
+        assert!(info["holder"].is_null() && info["epoch"] == 0, "it was never opened: {info}");
+    }
+    assert_eq!(std::fs::read_to_string(&file).expect("it stays"), "no socket");
+}
+
+pub fn an_export_says_where_it_is_and_a_signal_frees_its_volume(dev: &Dev) {
+    let socket = dev.file("signals.sock");
+    for name in ["INT", "TERM"] {
+        let mut export = dev.spawn_piped(&["nbd", "main/door", "--socket", &socket, "--json"]);
+        let mut line = String::new();
+        BufReader::new(export.stdout.take().expect("piped")).read_line(&mut line).expect("text");
+        let told: serde_json::Value = serde_json::from_str(&line).expect("one line of JSON");
+        assert_eq!(told["schema"], "basalt.nbd/1");
+        assert_eq!(told["uri"], format!("nbd+unix:///main/door?socket={socket}"));
+        assert!(exported(&socket) && !is_free(dev, "main/door"));
+        let holder = dev.json(&["volume", "info", "main/door"])["holder"]["name"].to_string();
+        assert!(holder.starts_with("\"nbd on ") && holder.ends_with(&format!(" pid {}\"", export.id())), "{holder}");
+        // Without a terminal it is no reason to end.
+        signal(&export, "HUP");
+        signal(&export, name);
+        assert_eq!(export.wait().expect("it ends").code(), Some(0), "SIG{name}");
+        assert!(is_free(dev, "main/door"), "after SIG{name}");
+    }
+}
+
+pub fn the_hold_of_a_killed_export_ends_soon(dev: &Dev) {
+    let socket = dev.file("killed.sock");
+    let mut export = dev.spawn(&["nbd", "main/door", "--socket", &socket]);
+    dev.wait("the export", || exported(&socket));
+    export.kill().expect("it is ours");
+    export.wait().expect("it ends");
+    let begun = std::time::Instant::now();
+    let mut next = dev.spawn(&["nbd", "main/door", "--socket", &socket]);
+    dev.wait("the next export", || exported(&socket));
+    let took = begun.elapsed();
+    assert!(took.as_millis() < 6_000, "it waits for the end of its predecessor's lease, which is cut short: {took:?}");
+    signal(&next, "TERM");
+    assert_eq!(next.wait().expect("it ends").code(), Some(0));
+}
