@@ -58,6 +58,7 @@ pub fn an_export_says_where_it_is_and_a_signal_frees_its_volume(dev: &Dev) {
     }
 }
 
+#[allow(clippy::disallowed_methods, reason = "the test waits for other processes")]
 pub fn the_hold_of_a_killed_export_ends_soon(dev: &Dev) {
     let socket = dev.file("killed.sock");
     let mut export = dev.spawn(&["nbd", "main/door", "--socket", &socket]);
