@@ -8,6 +8,22 @@ help: ## what can be made
 up: ## install what is missing, build, start a cluster, export a volume, print what to type next
 	@scripts/up
 
+build: ## build the binary (release; BASALT_PROFILE=debug for another profile)
+	@scripts/setup
+	@scripts/build
+
+install: build ## install binary, manual pages, completion, systemd units: make install PREFIX=/usr/local DESTDIR=
+	@scripts/install
+
+uninstall: ## remove what `make install` installed
+	@scripts/install uninstall
+
+deb: build ## a Debian package (installs cargo-deb when it is missing)
+	@scripts/deb
+
+fresh: ## `make up` and `make test` on a minimal Debian 12 in a chroot (root; 30 to 40 minutes)
+	@scripts/fresh
+
 down: ## stop the cluster of `make up`; its data stays
 	@scripts/basalt dev down
 
@@ -45,4 +61,4 @@ deny: ## install cargo-deny if it is missing and check licences, bans, sources
 	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny@0.20.2
 	@cargo deny check bans licenses sources
 
-.PHONY: help up down test readme sim sim-long fuzz failure-report chaos bench deny
+.PHONY: help up build install uninstall deb fresh down test readme sim sim-long fuzz failure-report chaos bench deny
