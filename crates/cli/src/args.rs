@@ -8,7 +8,7 @@ use types::limits::LOCATION_LEN_MAX;
 
 /// Replicated block storage: one binary for every role and every command.
 #[derive(Parser, Debug)]
-#[command(name = "basalt", bin_name = "basalt", version, propagate_version = true)]
+#[command(name = "basalt", bin_name = "basalt", version = crate::version::LONG, propagate_version = true)]
 #[command(after_help = "Examples:
   basalt dev up                      a cluster of processes on this machine, ready in seconds
   basalt volume create main/vm1 10GiB
@@ -296,6 +296,9 @@ pub struct NbdArgs {
     /// TCP address to listen on [default: 127.0.0.1:10809 without --socket]
     #[arg(long)]
     pub listen: Option<SocketAddr>,
+    /// Address for HTTP: /metrics and /healthz of this export [default: none]
+    #[arg(long, value_name = "ADDR")]
+    pub http: Option<SocketAddr>,
     /// Refuse writes; does not take the volume from its writer
     #[arg(long)]
     pub read_only: bool,

@@ -3,6 +3,7 @@
 use crate::args::Cli;
 use crate::errors::{Exit, UserError};
 use crate::output;
+use crate::role::process;
 use anyhow::Result;
 use clap::CommandFactory;
 use serde_json::json;
@@ -34,9 +35,10 @@ pub fn run(word: &str, as_json: bool) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Every metric that some process of a cluster has.
+/// Every metric that some process of a cluster has, by the name that a query uses.
 pub fn all_metrics() -> Vec<&'static telemetry::Row> {
-    osd::OsdMetrics::ROWS.iter().chain(meta::MetaMetrics::ROWS).collect()
+    let info = process::INFO_ROWS.iter().chain(process::ProcessMetrics::ROWS);
+    osd::metric_rows().chain(meta::metric_rows()).chain(nbd::metric_rows()).chain(info).collect()
 }
 
 fn metrics(as_json: bool) -> Result<Exit> {

@@ -22,6 +22,7 @@ mod show;
 mod size;
 mod usage;
 mod verify;
+mod version;
 
 use admin::Admin;
 use anyhow::Result;

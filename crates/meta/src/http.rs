@@ -4,7 +4,7 @@ use crate::Role;
 use crate::owner::{Answered, Input};
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use control::admin::{AdminAnswer, AdminAsk};
@@ -14,6 +14,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 #[derive(Clone)]
 pub(crate) struct Pages {
     pub registry: telemetry::Registry,
+    /// The figures of the cluster, which only the leader knows.
+    pub cluster: telemetry::Registry,
     pub inbox: mpsc::Sender<Input>,
     pub role: watch::Receiver<Role>,
 }
@@ -33,9 +35,13 @@ pub(crate) async fn serve(listener: TcpListener, pages: Pages, mut stopped: watc
     }
 }
 
-async fn metrics(State(pages): State<Pages>) -> Response {
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], pages.registry.render()).into_response()
+async fn metrics(State(pages): State<Pages>, headers: HeaderMap) -> Response {
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or("");
+    let format = telemetry::Format::of_accept(accept);
+    let leads = *pages.role.borrow() == Role::Leading;
+    let both = [&pages.registry, &pages.cluster];
+    let text = telemetry::render(if leads { &both } else { &both[..1] }, format);
+    ([(header::CONTENT_TYPE, format.content_type())], text).into_response()
 }
 
 /// 200 while this meta leads or knows who does.

@@ -9,11 +9,12 @@
 
 mod admin;
 mod http;
+mod metrics;
 mod owner;
 mod services;
 mod socket;
 
-pub use owner::MetaMetrics;
+pub use metrics::rows as metric_rows;
 
 use metastore::{EtcdConfig, EtcdStore, MemStore, RedbStore, Store, StoreError};
 use std::future::Future;
@@ -45,6 +46,8 @@ pub struct MetaConfig {
     /// What others are told to connect to; the bound address when `None`.
     pub advertise: Option<String>,
     pub store: StoreConfig,
+    /// Metrics of the process; the meta adds its own.
+    pub registry: telemetry::Registry,
 }
 
 /// Why a meta does not start, or why it ended.
@@ -103,14 +106,14 @@ pub async fn start(config: MetaConfig) -> Result<Meta, MetaError> {
     let (stop, stopped) = watch::channel(false);
     let (role_tx, role) = watch::channel(Role::Following { leader: None });
     let (inbox, inbox_rx) = mpsc::channel(INBOX_MAX);
-    let registry = telemetry::Registry::default();
-    let metrics = owner::MetaMetrics::new(&registry);
+    let (registry, cluster) = (config.registry, telemetry::Registry::default());
+    let metrics = (metrics::MetaMetrics::new(&registry), metrics::ClusterMetrics::new(&cluster));
     let advertise = config.advertise.unwrap_or_else(|| addr.to_string());
     let owner = owner::Owner::new(store, advertise, inbox_rx, role_tx, stopped.clone(), metrics);
     let owner = tokio::spawn(owner.run());
     let mut servers = vec![tokio::spawn(services::serve(listener, inbox.clone(), role.clone(), stopped.clone()))];
     let http_addr = http.map(|(listener, addr)| {
-        let state = http::Pages { registry, inbox, role: role.clone() };
+        let state = http::Pages { registry, cluster, inbox, role: role.clone() };
         servers.push(tokio::spawn(http::serve(listener, state, stopped)));
         addr
     });

@@ -1,5 +1,6 @@
 //! The task that owns `Control`: campaigns, leads, performs.
 
+use crate::metrics::{ClusterMetrics, MetaMetrics};
 use crate::{MetaError, Role};
 use control::admin::{AdminAnswer, AdminAsk};
 use control::{ClientReq, Control, ControlAction, LoadError, Now, Records, StreamId, Token};
@@ -22,28 +23,6 @@ const KEEP_EVERY: Duration = Duration::from_millis(800);
 const BELIEVE: Duration = Duration::from_secs(2);
 /// Inputs taken in one turn.
 const TURN_MAX: usize = 512;
-
-telemetry::metrics! {
-    /// What a meta counts.
-    pub struct MetaMetrics("basalt_meta") {
-        counter commits: "transactions committed";
-        counter commit_failures: "transactions that failed and ended a leadership";
-        latency commit_seconds: "from sending a transaction to its commit";
-        counter asks: "questions of clients and administrators";
-        gauge leading: "1 while this meta leads";
-        gauge osds: "registered OSDs";
-        gauge osd_streams: "open OSD streams";
-        gauge pools: "pools";
-        gauge volumes: "volumes";
-        gauge segments: "allocated segments";
-        gauge osds_up: "OSDs that report";
-        gauge pgs: "PGs";
-        gauge pgs_active: "PGs whose leader serves";
-        gauge pgs_degraded: "PGs that serve with fewer replicas than they should have";
-        gauge used_bytes: "bytes used on all OSDs";
-        gauge free_bytes: "bytes free on all OSDs";
-    }
-}
 
 /// What the services send to the owner.
 pub(crate) enum Input {
@@ -110,6 +89,7 @@ pub(crate) struct Owner {
     role: watch::Sender<Role>,
     stopped: watch::Receiver<bool>,
     metrics: MetaMetrics,
+    cluster: ClusterMetrics,
     started: Instant,
     streams: BTreeMap<StreamId, mpsc::Sender<OsdDown>>,
     waiting: BTreeMap<Token, Waiting>,
@@ -137,7 +117,7 @@ impl Owner {
         inbox: mpsc::Receiver<Input>,
         role: watch::Sender<Role>,
         stopped: watch::Receiver<bool>,
-        metrics: MetaMetrics,
+        (metrics, cluster): (MetaMetrics, ClusterMetrics),
     ) -> Owner {
         let now = Instant::now();
         Owner {
@@ -147,6 +127,7 @@ impl Owner {
             role,
             stopped,
             metrics,
+            cluster,
             started: now,
             streams: BTreeMap::new(),
             waiting: BTreeMap::new(),
@@ -251,6 +232,8 @@ impl Owner {
         let mut control = Control::new(records, self.now());
         self.metrics.leading.set(1);
         tracing::info!(address = %self.advertise, "this meta leads");
+        // Before anyone may ask for it: the figures of a cluster that nobody has counted are no zeros.
+        self.show(&control);
         self.role.send_replace(Role::Leading);
         let ended = match self.turns(&mut control).await {
             Ok(never) => match never {},
@@ -307,26 +290,15 @@ impl Owner {
     }
 
     fn show(&self, control: &Control) {
-        let status = control.status(self.now());
-        let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-        self.metrics.osds.set(status.osds.into());
         self.metrics.osd_streams.set(i64::try_from(self.streams.len()).unwrap_or(i64::MAX));
-        self.metrics.pools.set(status.pools.into());
-        self.metrics.volumes.set(status.volumes.into());
-        self.metrics.segments.set(bytes(status.segments));
-        self.metrics.osds_up.set(status.osds_up.into());
-        self.metrics.pgs.set(status.pgs.into());
-        self.metrics.pgs_active.set(status.pgs_active.into());
-        self.metrics.pgs_degraded.set(status.pgs_degraded.into());
-        self.metrics.used_bytes.set(bytes(status.used_bytes));
-        self.metrics.free_bytes.set(bytes(status.free_bytes));
+        self.cluster.show(control, self.now());
     }
 
     fn token(&mut self, waiting: Waiting) -> Token {
         let token = Token(self.next_token);
         self.next_token += 1;
         self.waiting.insert(token, waiting);
-        self.metrics.asks.inc();
+        self.metrics.requests.inc();
         token
     }
 
@@ -429,7 +401,8 @@ mod tests {
         let (_inbox, inbox) = mpsc::channel(1);
         let (_stop, stopped) = watch::channel(false);
         let (role, _role) = watch::channel(Role::Following { leader: None });
-        let metrics = MetaMetrics::new(&telemetry::Registry::default());
+        let registry = telemetry::Registry::default();
+        let metrics = (MetaMetrics::new(&registry), ClusterMetrics::new(&registry));
         let mut owner = Owner::new(Box::new(image.another()), "a:1".to_owned(), inbox, role, stopped, metrics);
         owner.store.campaign("a:1").await.expect("nobody else is there");
         let records = owner.records().await.expect("stored").expect("sound");

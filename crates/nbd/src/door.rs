@@ -13,6 +13,7 @@ mod pending;
 #[cfg(test)]
 mod tests;
 
+use crate::metrics::{Answered, Counting, NbdMetrics, SLOW};
 use crate::proto::{Command, Export, Header, NbdError, reply};
 use conn::{Conn, Step};
 use device::{Answer, BlockDevice, Busy, Completion, Request};
@@ -87,6 +88,7 @@ pub struct NbdServer {
     /// What the device was too busy for: it goes first, and until then no request is taken up.
     held: Option<(Request, u64)>,
     stats: NbdStats,
+    counting: Counting,
 }
 
 impl NbdServer {
@@ -104,7 +106,40 @@ impl NbdServer {
             generation: 0,
             pending: PendingTable::default(),
             held: None,
+            counting: Counting::default(),
             stats: NbdStats::default(),
+        }
+    }
+
+    /// Counts into `metrics` from now on; the owner then calls [`NbdServer::count`] at the end of each turn.
+    pub fn count_into(&mut self, metrics: NbdMetrics) {
+        self.counting.set(metrics);
+    }
+
+    /// Whether this turn has replies, so that [`NbdServer::count`] needs the clock.
+    pub fn has_replies(&self) -> bool {
+        self.counting.has_replies()
+    }
+
+    /// Counts what the turn that ends at `now` has answered.
+    pub fn count(&mut self, now: Time) {
+        self.counting.end_turn(now);
+        let connections = self.connection_count();
+        let Some(metrics) = self.counting.look(now) else { return };
+        let (mut requests, mut slow) = (0, 0);
+        for since in self.pending.ages() {
+            requests += 1;
+            slow += i64::from(now.since(since) > SLOW);
+        }
+        metrics.requests.set(requests);
+        metrics.requests_slow.set(slow);
+        metrics.connections.set(i64::try_from(connections).unwrap_or(i64::MAX));
+        for (counter, total) in [
+            (&metrics.accepted, self.stats.accepted),
+            (&metrics.turned_away, self.stats.turned_away),
+            (&metrics.violations, self.stats.violations),
+        ] {
+            counter.inc_by(total.saturating_sub(counter.get()));
         }
     }
 
@@ -261,12 +296,13 @@ impl NbdServer {
                 Ok(Step::Wait) => return,
                 Ok(Step::Refused { header, error }) => {
                     self.stats.requests += 1;
+                    self.counting.refused();
                     self.refuse(key, &header, error, "");
                 }
                 Ok(Step::Request { header, command, request }) => {
                     self.stats.requests += 1;
                     let generation = self.conn_mut(key).generation;
-                    let token = self.pending.insert(Pending { key, generation, header, command });
+                    let token = self.pending.insert(Pending { key, generation, header, command, since: now });
                     self.submit(now, request, token, device);
                 }
                 Err(error) => {
@@ -300,6 +336,8 @@ impl NbdServer {
         let slot = self.conns.get_mut(pending.key as usize).and_then(Option::as_mut);
         let Some(conn) = slot.filter(|conn| conn.generation == pending.generation) else { return };
         let header = &pending.header;
+        let (command, since, ok) = (pending.command, pending.since, result.is_ok());
+        self.counting.answered(Answered { command, header: *header, since, ok });
         match (pending.command, result) {
             (_, Err(errno)) => return self.refuse(pending.key, header, errno.into(), &errno.to_string()),
             (Command::Read { whole }, Ok(Answer::Data(pieces))) => {

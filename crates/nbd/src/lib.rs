@@ -9,6 +9,8 @@
 //! by the names of its constants.
 
 mod door;
+mod metrics;
 pub mod proto;
 
 pub use door::{NbdConfig, NbdServer, NbdStats};
+pub use metrics::{ClientMetrics, NbdMetrics, SLOW, rows as metric_rows};

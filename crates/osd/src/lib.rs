@@ -9,6 +9,7 @@
 mod actions;
 mod config;
 mod control;
+mod counting;
 mod digest;
 mod doubt;
 mod mend;
@@ -28,6 +29,6 @@ mod tests;
 
 pub use config::OsdConfig;
 pub use digest::{PARTS, ToolAnswer, ToolAsk};
-pub use metrics::OsdMetrics;
+pub use metrics::{OsdMetrics, rows as metric_rows};
 pub use node::{Osd, OsdError, Phase};
 pub use stream::STREAM_RATE;

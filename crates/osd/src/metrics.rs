@@ -4,12 +4,14 @@ telemetry::metrics! {
     /// Counters and levels of one OSD.
     pub struct OsdMetrics("basalt_osd") {
         counter reads: "client reads answered";
-        counter read_bytes: "bytes of client reads";
+        counter read_bytes: "bytes that answered client reads asked for, holes included";
         counter writes: "client writes acknowledged, zeroes and trims included";
         counter write_bytes: "bytes of acknowledged client writes";
+        counter queries: "client requests answered that move no data: extents, and who holds a volume";
         counter refused: "client requests answered with a refusal";
-        latency read_seconds: "from a read's arrival to its reply";
-        latency write_seconds: "from a write's arrival to its reply";
+        latency read_seconds: "from the start of the turn in which a read arrived to the end of the turn that answered it";
+        latency write_seconds: "from the start of the turn in which a write arrived to the end of the turn that answered it";
+        gauge requests: "client requests that wait for their reply";
         counter turns: "turns of the loop";
         gauge pgs: "replicas on this OSD";
         gauge pgs_leading: "PGs led here";
@@ -36,4 +38,31 @@ telemetry::metrics! {
         counter frames_in: "frames received";
         counter frames_out: "frames sent";
     }
+}
+
+telemetry::families! {
+    /// Client I/O of one pool, as far as PGs led here served it. Labels: `pool` (its id).
+    pub struct PoolFamilies => PoolMetrics("basalt_osd_pool") {
+        counter reads: "client reads answered, by pool";
+        counter read_bytes: "bytes that answered client reads asked for, by pool";
+        counter writes: "client writes acknowledged, by pool";
+        counter write_bytes: "bytes of acknowledged client writes, by pool";
+    }
+}
+
+telemetry::families! {
+    /// Client I/O of one volume, as far as PGs led here served it. Labels: `pool` and `volume` (their ids).
+    pub struct VolumeFamilies => VolumeMetrics("basalt_osd_volume") {
+        counter reads: "client reads answered, by volume";
+        counter read_bytes: "bytes that answered client reads asked for, by volume";
+        seconds read_seconds: "latency of answered client reads, summed, by volume";
+        counter writes: "client writes acknowledged, by volume";
+        counter write_bytes: "bytes of acknowledged client writes, by volume";
+        seconds write_seconds: "latency of acknowledged client writes, summed, by volume";
+    }
+}
+
+/// Every metric of an OSD, for the manual.
+pub fn rows() -> impl Iterator<Item = &'static telemetry::Row> {
+    OsdMetrics::ROWS.iter().chain(PoolFamilies::ROWS).chain(VolumeFamilies::ROWS)
 }

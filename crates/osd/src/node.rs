@@ -77,6 +77,7 @@ pub struct Osd {
     pub(crate) stop_by: Option<Time>,
     pub(crate) tool_reads: Vec<Result<engine::ReadData, engine::ReadError>>,
     pub(crate) metrics: OsdMetrics,
+    pub(crate) counting: crate::counting::Counting,
     pub(crate) seed: u64,
     /// The clock at the start of this turn.
     pub(crate) now: Time,
@@ -125,6 +126,7 @@ impl Osd {
             stop_by: None,
             tool_reads: Vec::new(),
             metrics: OsdMetrics::new(registry),
+            counting: crate::counting::Counting::new(registry),
             seed,
             now: Time::ZERO,
             ops: Vec::new(),
@@ -186,6 +188,9 @@ impl Osd {
         self.apply_pressure();
         self.report_if_due();
         self.bus.end_turn(self.now, &mut self.ops);
+        if self.counting.has_replies() {
+            self.counting.end_turn(env.now(), &self.metrics);
+        }
         if is_armed(Point::RepliesReady) && self.ops.iter().any(|op| matches!(op, Op::Send { .. })) {
             pass(Point::RepliesReady);
         }

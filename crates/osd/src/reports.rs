@@ -37,6 +37,7 @@ impl Osd {
             return;
         }
         self.publish();
+        self.counting.drop_idle(self.now);
         let stats = self.engine.stats().home;
         let pgs = self.changed_reports();
         let moving = pgs.iter().any(|pg| pg.leading.as_ref().is_some_and(|lead| lead.recovering));
@@ -110,6 +111,7 @@ impl Osd {
             counter.inc_by(total.saturating_sub(counter.get()));
         }
         for (gauge, value) in [
+            (&m.requests, self.inflight.len() as u64),
             (&m.pgs, pgs as u64),
             (&m.pgs_leading, leading as u64),
             (&m.pgs_quarantined, quarantined as u64),

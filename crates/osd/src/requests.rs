@@ -1,12 +1,13 @@
 //! What arrives on connections: client requests, raft messages, listings. And the replies that go back.
 
+use crate::counting::{Counted, Kind};
 use crate::node::Osd;
 use crate::space::Held;
 use bus::{BusEvent, LinkId};
 use group::{Origin, Pairs};
 use slab::Slab;
 use types::{OsdId, Time};
-use wire::{Listing, Message, Peer, RaftKind, RaftMsg, Reject, Reply, ReplyBody, Request, RequestBody};
+use wire::{Listing, Message, Peer, RaftKind, RaftMsg, Reject, Reply, Request, RequestBody};
 
 /// Client requests between arrival and reply. `Origin` is the key.
 #[derive(Default)]
@@ -14,11 +15,15 @@ pub struct Inflight {
     slab: Slab<Waiting>,
 }
 
+impl Inflight {
+    pub fn len(&self) -> usize {
+        self.slab.len()
+    }
+}
+
 struct Waiting {
     link: LinkId,
-    since: Time,
-    /// Bytes written; `None` for a read.
-    written: Option<u64>,
+    counted: Counted,
     space: Option<Held>,
 }
 
@@ -110,11 +115,16 @@ impl Osd {
     }
 
     pub(crate) fn handle_request(&mut self, link: LinkId, request: Request) {
-        let written = match &request.body {
-            RequestBody::Write { range, .. } | RequestBody::Zero { range, .. } => Some(range.len_bytes() as u64),
-            RequestBody::Skip { .. } => Some(0),
-            RequestBody::Read { .. } | RequestBody::Extents { .. } | RequestBody::Holder { .. } => None,
+        let (kind, volume, bytes) = match &request.body {
+            RequestBody::Write { chunk, range, .. } | RequestBody::Zero { chunk, range, .. } => {
+                (Kind::Write, chunk.volume, range.len_bytes() as u64)
+            }
+            RequestBody::Skip { volume, .. } => (Kind::Write, *volume, 0),
+            RequestBody::Read { chunk, range } => (Kind::Read, chunk.volume, range.len_bytes() as u64),
+            RequestBody::Extents { chunk, .. } => (Kind::Query, chunk.volume, 0),
+            RequestBody::Holder { volume } => (Kind::Query, *volume, 0),
         };
+        let counted = Counted { kind, pool: request.pg.pool, volume, bytes, since: self.now };
         let id = request.id;
         tracing::trace!(%link, ?request, "request");
         let slot = self.pgs.by_pg(request.pg);
@@ -123,7 +133,7 @@ impl Osd {
             Some(Ok(held)) => (held, None),
             None => (None, None),
         };
-        let waiting = Waiting { link, since: self.now, written, space };
+        let waiting = Waiting { link, counted, space };
         let origin = Origin(self.inflight.slab.insert(waiting) as u64);
         if let Some(reject) = refused {
             return self.reply(origin, Reply { id, result: Err(reject) });
@@ -143,22 +153,10 @@ impl Osd {
     pub(crate) fn reply(&mut self, origin: Origin, reply: Reply) {
         let mut waiting = self.inflight.slab.remove(origin.0 as usize);
         self.settle_space(waiting.space.take());
-        let took = self.now.since(waiting.since);
         tracing::trace!(link = %waiting.link, id = reply.id, result = ?reply.result, "reply");
-        match (&reply.result, waiting.written) {
-            (Ok(ReplyBody::Done), Some(bytes)) => {
-                self.metrics.writes.inc();
-                self.metrics.write_bytes.inc_by(bytes);
-                telemetry::observe(&self.metrics.write_seconds, took);
-            }
-            (Ok(body), _) => {
-                if let ReplyBody::Data { payload, .. } = body {
-                    self.metrics.read_bytes.inc_by(payload.len() as u64);
-                }
-                self.metrics.reads.inc();
-                telemetry::observe(&self.metrics.read_seconds, took);
-            }
-            (Err(_), _) => {
+        match &reply.result {
+            Ok(_) => self.counting.answered(waiting.counted),
+            Err(_) => {
                 self.metrics.refused.inc();
             }
         }

@@ -7,15 +7,15 @@ use crate::role::tools::Counter;
 use axum::Json;
 use axum::Router;
 use axum::extract::{Path, Query, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use osd::{ToolAnswer, ToolAsk};
 use serde::Deserialize;
 use serde_json::json;
 use std::net::{SocketAddr, TcpListener};
-use telemetry::Registry;
-use tokio::runtime::Runtime;
+use telemetry::{Format, Registry};
+use tokio::runtime::Handle;
 use types::{ChunkKey, Index, PgId, VolumeId};
 
 #[derive(Clone)]
@@ -37,24 +37,45 @@ pub fn bind(addr: SocketAddr) -> Option<(TcpListener, SocketAddr)> {
 }
 
 /// Serves until the process ends.
-pub fn serve(runtime: &Runtime, listener: TcpListener, addr: SocketAddr, registry: Registry, tools: Counter) {
+pub fn serve(runtime: &Handle, listener: TcpListener, addr: SocketAddr, registry: Registry, tools: Counter) {
+    let app = Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/pg/{pg}", get(pg))
+        .route("/pg/{pg}/digest", get(digest))
+        .with_state(Pages { registry, tools });
+    run(runtime, listener, addr, app);
+}
+
+async fn metrics(State(pages): State<Pages>, headers: HeaderMap) -> Response {
+    metrics_page(&[&pages.registry], &headers)
+}
+
+fn metrics_page(registries: &[&Registry], headers: &HeaderMap) -> Response {
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or("");
+    let format = Format::of_accept(accept);
+    ([(header::CONTENT_TYPE, format.content_type())], telemetry::render(registries, format)).into_response()
+}
+
+/// Serves `/metrics` and `/healthz` of a process that has nothing else to say.
+pub fn serve_metrics(runtime: &Handle, listener: TcpListener, addr: SocketAddr, registries: Vec<Registry>) {
+    let metrics = |State(registries): State<Vec<Registry>>, headers: HeaderMap| async move {
+        metrics_page(&registries.iter().collect::<Vec<_>>(), &headers)
+    };
+    let app = Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .with_state(registries);
+    run(runtime, listener, addr, app);
+}
+
+fn run(runtime: &Handle, listener: TcpListener, addr: SocketAddr, app: Router) {
     runtime.spawn(async move {
-        let app = Router::new()
-            .route("/metrics", get(metrics))
-            .route("/healthz", get(|| async { "ok\n" }))
-            .route("/pg/{pg}", get(pg))
-            .route("/pg/{pg}/digest", get(digest))
-            .with_state(Pages { registry, tools });
         let served = async { axum::serve(tokio::net::TcpListener::from_std(listener)?, app).await };
         if let Err(error) = served.await {
             tracing::warn!(%addr, %error, "the HTTP endpoint stopped");
         }
     });
-}
-
-async fn metrics(State(pages): State<Pages>) -> Response {
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], pages.registry.render()).into_response()
 }
 
 async fn pg(State(pages): State<Pages>, Path(pg): Path<String>) -> Response {

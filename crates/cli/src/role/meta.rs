@@ -17,7 +17,9 @@ pub fn run(args: MetaArgs) -> Result<()> {
         StoreConfig::Etcd(metastore::EtcdConfig::new(args.etcd.clone(), "/basalt"))
     };
     let http = role::http_addr(args.listen, args.http)?;
-    let config = MetaConfig { listen: args.listen, http: Some(http), advertise: args.advertise.clone(), store };
+    let registry = role::process::registry("meta");
+    let advertise = args.advertise.clone();
+    let config = MetaConfig { listen: args.listen, http: Some(http), advertise, store, registry };
     let runtime = role::runtime()?;
     runtime.block_on(async {
         let mut signals = role::Signals::watch().context("watching signals")?;

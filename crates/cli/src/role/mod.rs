@@ -3,7 +3,9 @@
 pub mod http;
 pub mod meta;
 pub mod nbd;
+pub mod nbd_metrics;
 pub mod osd;
+pub mod process;
 pub mod session;
 mod signals;
 pub mod tools;

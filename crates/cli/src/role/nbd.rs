@@ -3,6 +3,7 @@
 use crate::args::NbdArgs;
 use crate::errors::UserError;
 use crate::role::env_error;
+use crate::role::nbd_metrics::{self, Endpoint};
 use crate::role::session::{Open, Session};
 use anyhow::Result;
 use env::{Env, NetAddr};
@@ -18,17 +19,20 @@ const PORT: u16 = 10809;
 
 /// Exports a volume until asked to end. The address is bound first: one that cannot be used leaves the volume alone.
 pub fn run(args: &NbdArgs, metas: &[SocketAddr], as_json: bool) -> Result<()> {
+    let http = args.http.map(nbd_metrics::listen).transpose()?;
     let mut prepared = Session::prepare(metas, "nbd")?;
     let addr = match (&args.socket, args.listen) {
         (Some(path), _) => NetAddr::Unix(path.clone()),
         (None, listen) => NetAddr::Tcp(listen.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)))),
     };
     let (listener, bound) = prepared.env.listen(&addr).map_err(env_error)?;
+    let runtime = prepared.runtime.handle().clone();
     let mut session = prepared.open(Open { name: &args.volume, write: !args.read_only, steal: args.steal })?;
     let mut server = NbdServer::new(ROOM_NBD, NbdConfig { export: args.volume.clone(), ..NbdConfig::default() });
     server.listen(listener);
+    let mut metrics = http.map(|http| Endpoint::serve(&runtime, &mut server, http, &args.volume));
     exported(args, &bound, session.info.len_bytes, as_json)?;
-    let served = serve(&mut session, &mut server);
+    let served = serve(&mut session, &mut server, metrics.as_mut());
     server.close_all(&mut session.ops);
     let closed = session.close();
     served.and(closed)
@@ -68,7 +72,7 @@ fn escaped(bytes: &[u8]) -> String {
     bytes.iter().map(|b| if plain(*b) { char::from(*b).to_string() } else { format!("%{b:02X}") }).collect()
 }
 
-fn serve(session: &mut Session, server: &mut NbdServer) -> Result<()> {
+fn serve(session: &mut Session, server: &mut NbdServer, mut metrics: Option<&mut Endpoint>) -> Result<()> {
     let mut done = Vec::new();
     while !session.interrupted() {
         let now = session.begin();
@@ -85,7 +89,11 @@ fn serve(session: &mut Session, server: &mut NbdServer) -> Result<()> {
         if let Some(errno) = session.failure() {
             return Err(failed(errno));
         }
-        session.finish(server.next_deadline())?;
+        let mut deadline = server.next_deadline();
+        if let Some(metrics) = &mut metrics {
+            deadline = deadline.min(metrics.end_turn(now, session, server));
+        }
+        session.finish(deadline)?;
     }
     Ok(())
 }

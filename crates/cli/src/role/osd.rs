@@ -3,7 +3,7 @@
 use crate::admin::{Admin, registration};
 use crate::args::OsdRun;
 use crate::errors::{UserError, refused};
-use crate::role::{self, Stop, env_error, http, tools};
+use crate::role::{self, Stop, env_error, http, process, tools};
 use crate::{output, size};
 use anyhow::Result;
 use engine::{EngineConfig, FormatError, FormatParams, MountError};
@@ -13,7 +13,6 @@ use layout::superblock::SuperblockError;
 use osd::{Osd, OsdConfig, OsdError};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use telemetry::Registry;
 use types::{ClusterId, Incarnation, OsdId, OsdUuid};
 
 /// What `osd format` is told.
@@ -194,10 +193,11 @@ pub fn run(args: &OsdRun, metas: &[SocketAddr]) -> Result<()> {
     }
     let http = http::bind(role::http_addr(args.listen, args.http)?);
     let config = OsdConfig { http: http.as_ref().map(|(_, addr)| *addr), ..config(args, &mut env, &disk)? };
-    let registry = Registry::default();
+    let registry = process::registry("osd");
+    process::osd_info(&registry, &config);
     let (counter, mut desk) = tools::desk(env.waker());
     if let Some((listener, addr)) = http {
-        http::serve(&runtime, listener, addr, registry.clone(), counter);
+        http::serve(runtime.handle(), listener, addr, registry.clone(), counter);
     }
     let waker = env.waker();
     let stop = Stop::on_signal(&runtime, env.waker());

@@ -55,7 +55,7 @@ pub struct Open<'a> {
 /// A session without a volume.
 pub struct Prepared {
     pub env: RealEnv,
-    runtime: Runtime,
+    pub runtime: Runtime,
     stop: Stop,
     metas: Vec<SocketAddr>,
     holder: String,

@@ -62,6 +62,11 @@ impl Control {
         Ok(volumes.map(|v| self.volume_view(now, v)).collect())
     }
 
+    /// Every OSD as it is seen now; for the metrics.
+    pub fn osds_seen(&self, now: Now) -> Vec<OsdView> {
+        self.osd_views(now.mono)
+    }
+
     pub(super) fn osd_views(&self, now: Time) -> Vec<OsdView> {
         self.records.osds.values().map(|osd| self.osd_view(now, osd)).collect()
     }

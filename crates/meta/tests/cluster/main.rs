@@ -34,7 +34,13 @@ pub(crate) fn scratch(name: &str) -> PathBuf {
 
 pub(crate) fn config(listen: &str, store: StoreConfig) -> MetaConfig {
     let listen: SocketAddr = listen.parse().expect("an address");
-    MetaConfig { listen, http: Some(LOCAL.parse().expect("an address")), advertise: None, store }
+    MetaConfig {
+        listen,
+        http: Some(LOCAL.parse().expect("an address")),
+        advertise: None,
+        store,
+        registry: telemetry::Registry::default(),
+    }
 }
 
 pub(crate) async fn started(listen: &str, store: StoreConfig) -> Meta {

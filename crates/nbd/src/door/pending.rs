@@ -1,6 +1,7 @@
 //! Requests that the device has: a slab whose tokens tell the lives of a slot apart.
 
 use crate::proto::{Command, Header};
+use types::Time;
 
 /// Whom to answer, and to what.
 #[derive(Clone, Copy, Debug)]
@@ -10,6 +11,8 @@ pub struct Pending {
     pub generation: u32,
     pub header: Header,
     pub command: Command,
+    /// When it was complete in hand.
+    pub since: Time,
 }
 
 /// Requests in flight, by device token.
@@ -31,6 +34,11 @@ impl PendingTable {
         *generation = generation.wrapping_add(1);
         *slot = Some(pending);
         u64::from(*generation) << 32 | u64::from(index)
+    }
+
+    /// Since when each request is in flight.
+    pub fn ages(&self) -> impl Iterator<Item = Time> {
+        self.slots.iter().filter_map(|(_, slot)| slot.as_ref().map(|pending| pending.since))
     }
 
     /// Takes it out; `None` when the token is of no request in flight.

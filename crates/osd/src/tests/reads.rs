@@ -4,6 +4,14 @@ use super::rig::{LONG, Rig, ms, pg};
 use std::time::Duration;
 use types::BLOCK;
 
+/// The text of a counter, of a sum or of a count of the OSD.
+fn metric(rig: &mut Rig, i: usize, name: &str) -> f64 {
+    let text = telemetry::render(&[rig.registry(i)], telemetry::Format::Prometheus);
+    let line = text.lines().find(|line| line.split(' ').next() == Some(name));
+    let value = line.and_then(|line| line.split(' ').nth(1)).unwrap_or_else(|| panic!("{name} is not in {text}"));
+    value.parse().expect("a number")
+}
+
 /// A read of 20 to 200 µs takes minutes.
 const MINUTES: u32 = 1_000_000;
 /// What such a read is given.
@@ -41,4 +49,37 @@ fn a_read_that_an_earlier_group_of_a_replica_asked_for_answers_none_of_the_next(
     rig.until(VERY_LONG, "the other one ends", |rig| rig.osd(0).reads.is_empty());
     rig.until(ms(10), "it is answered", |rig| rig.osd(0).metrics.reads.get() == 1);
     assert_eq!(rig.osd(0).metrics.read_bytes.get(), 8 * BLOCK, "what was asked for");
+}
+
+#[test]
+fn a_read_that_one_turn_serves_takes_the_time_of_that_turn() {
+    let mut rig = Rig::new(17, [16; 3]);
+    rig.make_pgs(1);
+    rig.lead_all(0, 1);
+    rig.write(pg(0), 0, 0, 1);
+    // The first read after a while asks a majority; the next ones are served under the lease.
+    rig.ask_read(pg(0), 0, 1);
+    rig.run(ms(200));
+    let before = metric(&mut rig, 0, "basalt_osd_read_seconds_sum");
+    let count = metric(&mut rig, 0, "basalt_osd_read_seconds_count");
+    rig.turn(0);
+    rig.give_read(pg(0), 0, 1);
+    rig.turn_slowly(0, Duration::from_micros(250));
+    assert!((metric(&mut rig, 0, "basalt_osd_read_seconds_count") - count - 1.0).abs() < 1e-9, "it is answered");
+    let took = metric(&mut rig, 0, "basalt_osd_read_seconds_sum") - before;
+    assert!((took - 250e-6).abs() < 1e-9, "{took} s");
+}
+
+#[test]
+fn a_read_of_a_hole_counts_the_bytes_that_it_asked_for() {
+    let mut rig = Rig::new(18, [16; 3]);
+    rig.make_pgs(1);
+    rig.lead_all(0, 1);
+    rig.ask_read(pg(0), 0, 8);
+    rig.until(LONG, "it is answered", |rig| rig.osd(0).metrics.reads.get() == 1);
+    assert_eq!(rig.osd(0).metrics.read_bytes.get(), 8 * BLOCK);
+    assert!(
+        (metric(&mut rig, 0, "basalt_osd_volume_read_bytes_total{pool=\"1\",volume=\"1\"}") - 32768.0).abs() < 1e-9
+    );
+    assert!((metric(&mut rig, 0, "basalt_osd_pool_reads_total{pool=\"1\"}") - 1.0).abs() < 1e-9);
 }

@@ -7,7 +7,8 @@ use crate::node::Osd;
 use crate::{OsdConfig, Phase};
 use bus::LinkId;
 use env::sim::{NodeId, SimEnv, World};
-use env::{DiskSpec, Env, NetAddr};
+use env::{DiskInfo, DiskSpec, Env, EnvError, Event, ListenerId, NetAddr, Op, Waker};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -43,6 +44,7 @@ struct Machine {
     node: NodeId,
     life: u64,
     running: Option<(Osd, SimEnv)>,
+    registry: Registry,
 }
 
 pub(super) struct Rig {
@@ -68,6 +70,7 @@ impl Rig {
             node: format_machine(&world, i, *log_mib),
             life: 0,
             running: None,
+            registry: Registry::default(),
         });
         let machines = machines.collect();
         let mut rig = Rig { world, machines, next_seq: BTreeMap::new(), next_id: 0 };
@@ -101,7 +104,8 @@ impl Rig {
             lease_reads: true,
         };
         let seed = env.random();
-        machine.running = Some((Osd::new(config, disk, &Registry::default(), seed), env));
+        machine.registry = Registry::default();
+        machine.running = Some((Osd::new(config, disk, &machine.registry, seed), env));
         self.turn(i);
         let addrs = self.all().map(|n| OsdAddr { osd: OsdId(n as u32 + 1), addr: addr_of(n) }).collect();
         self.tell(i, OsdDown::Welcome { map_epoch: EPOCH, osds: addrs });
@@ -151,6 +155,11 @@ impl Rig {
         self.machines[i].node
     }
 
+    /// The metrics of an OSD's latest life.
+    pub fn registry(&self, i: usize) -> &Registry {
+        &self.machines[i].registry
+    }
+
     pub fn is_up(&self, i: usize) -> bool {
         self.machines[i].running.is_some()
     }
@@ -175,6 +184,13 @@ impl Rig {
                 return;
             }
         }
+    }
+
+    /// One turn of an OSD, at whose end its clock shows `took` more than at its start.
+    pub fn turn_slowly(&mut self, i: usize, took: Duration) {
+        let (osd, env) = self.machines[i].running.as_mut().expect("it runs");
+        let mut slow = SlowEnv { env, took, asked: Cell::new(false) };
+        osd.work(&mut slow).and_then(|()| osd.wait(&mut slow)).expect("the world goes on");
     }
 
     fn step(&mut self, until: Time) {
@@ -274,13 +290,19 @@ impl Rig {
 
     /// Asks the leader for blocks of the first chunk; the answer goes nowhere.
     pub fn ask_read(&mut self, pg: PgId, block: u32, blocks: u32) {
+        self.give_read(pg, block, blocks);
+        let leader = self.leader(pg);
+        self.turn(leader);
+    }
+
+    /// As [`Rig::ask_read`], but the request waits for the leader's next turn.
+    pub fn give_read(&mut self, pg: PgId, block: u32, blocks: u32) {
         let leader = self.leader(pg);
         let id = self.next_id;
         self.next_id += 1;
         let range = SectorRange::new(block * SECTORS_PER_BLOCK, blocks * SECTORS_PER_BLOCK);
         let body = RequestBody::Read { chunk: ChunkKey { volume: VOLUME, index: 0 }, range };
         self.osd(leader).handle_request(NOBODY, Request { id, pg, session: SESSION, epoch: EPOCH, body });
-        self.turn(leader);
     }
 
     /// Writes, and waits for the acknowledgement; asks again when it is refused.
@@ -323,6 +345,40 @@ impl Rig {
                 .iter()
                 .filter_map(|r| r.leading.as_ref())
                 .any(|lead| usize::from(lead.followers_in_sync) + 1 == self.machines.len())
+    }
+}
+
+/// A world whose clock moves within a turn.
+struct SlowEnv<'a> {
+    env: &'a mut SimEnv,
+    took: Duration,
+    asked: Cell<bool>,
+}
+
+impl Env for SlowEnv<'_> {
+    fn now(&self) -> Time {
+        let late = if self.asked.replace(true) { self.took } else { Duration::ZERO };
+        self.env.now() + late
+    }
+
+    fn random(&mut self) -> u64 {
+        self.env.random()
+    }
+
+    fn turn(&mut self, ops: &mut Vec<Op>, events: &mut Vec<Event>, deadline: Time) -> Result<(), EnvError> {
+        self.env.turn(ops, events, deadline)
+    }
+
+    fn open_disk(&mut self, spec: &DiskSpec) -> Result<DiskInfo, EnvError> {
+        self.env.open_disk(spec)
+    }
+
+    fn listen(&mut self, addr: &NetAddr) -> Result<(ListenerId, NetAddr), EnvError> {
+        self.env.listen(addr)
+    }
+
+    fn waker(&self) -> Waker {
+        self.env.waker()
     }
 }
 

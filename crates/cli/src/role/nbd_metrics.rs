@@ -1,0 +1,75 @@
+//! The metrics of an export: its door, its client, its process, at `--http`.
+
+use crate::errors::UserError;
+use crate::role::session::Session;
+use crate::role::{http, process};
+use env::Env;
+use nbd::{ClientMetrics, NbdMetrics, NbdServer};
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+use telemetry::Registry;
+use tokio::runtime::Handle;
+use types::Time;
+
+/// How often the client's figures are brought up to date.
+const CLIENT_EVERY: Duration = Duration::from_secs(1);
+
+/// An address that is listened at.
+pub type Listening = (TcpListener, SocketAddr);
+
+/// Listens before the volume is opened: an address that is taken costs nobody the volume.
+///
+/// # Errors
+/// BSLT-1006 when the address cannot be used.
+pub fn listen(addr: SocketAddr) -> Result<Listening, UserError> {
+    let taken = || UserError::new(1006, format!("cannot listen on {addr} for HTTP"), "choose another --http ADDR");
+    http::bind(addr).ok_or_else(taken)
+}
+
+/// The metrics of one export.
+pub struct Endpoint {
+    client: ClientMetrics,
+    publish_at: Time,
+}
+
+impl Endpoint {
+    /// Serves them; the series of the volume carry its name.
+    pub fn serve(runtime: &Handle, server: &mut NbdServer, (listener, bound): Listening, volume: &str) -> Endpoint {
+        let process = process::registry("nbd");
+        let own = Registry::with_labels(vec![("volume", volume.to_owned())]);
+        server.count_into(NbdMetrics::new(&own));
+        let client = ClientMetrics::new(&own);
+        http::serve_metrics(runtime, listener, bound, vec![process, own]);
+        tracing::info!(at = %bound, "metrics are served");
+        Endpoint { client, publish_at: Time::ZERO }
+    }
+
+    /// Counts the turn that began at `now` and ends with this call. Gives when it is due again.
+    pub fn end_turn(&mut self, now: Time, session: &Session, server: &mut NbdServer) -> Time {
+        server.count(if server.has_replies() { session.env.now() } else { now });
+        if now >= self.publish_at {
+            self.publish_at = now + CLIENT_EVERY;
+            self.publish(session);
+        }
+        self.publish_at
+    }
+
+    /// Brings the client's counters up to date.
+    fn publish(&self, session: &Session) {
+        let (metrics, stats) = (&self.client, session.client.stats());
+        // An export has one volume.
+        let volume = stats.volumes.first().map(|volume| volume.stats).unwrap_or_default();
+        for (counter, total) in [
+            (&metrics.connects, stats.bus.links_up),
+            (&metrics.disconnects, stats.bus.links_down),
+            (&metrics.sends, volume.sends),
+            (&metrics.resends, volume.repeats),
+            (&metrics.searches, volume.searches),
+            (&metrics.bad_reads, volume.bad_reads),
+            (&metrics.bytes_in, stats.bus.bytes_in),
+            (&metrics.bytes_out, stats.bus.bytes_out),
+        ] {
+            counter.inc_by(total.saturating_sub(counter.get()));
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What a meta counts, and what the leading one says of its cluster.
+//!
+//! Invariant: the figures of the cluster stand in a registry of their own, which only the leading meta renders: a
+//! standby knows nothing of OSDs and PGs, and zeros would raise alarms. Series by OSD and by volume are bounded.
+
+use control::{Control, Now};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use telemetry::{Labels, Registry};
+
+/// Most OSDs and most volumes that have series of their own.
+const SERIES_MAX: usize = 1000;
+
+telemetry::metrics! {
+    /// What every meta counts.
+    pub struct MetaMetrics("basalt_meta") {
+        counter commits: "transactions committed";
+        counter commit_failures: "transactions that failed and ended a leadership";
+        latency commit_seconds: "from sending a transaction to its commit";
+        counter requests: "requests of clients and administrators received while leading";
+        gauge leading: "1 while this meta leads, else 0";
+        gauge osd_streams: "OSDs that are connected to this meta";
+    }
+}
+
+telemetry::metrics! {
+    /// What the leading meta says of the cluster.
+    pub struct ClusterGauges("basalt_cluster") {
+        gauge health: "0 ok, 1 degraded, 2 down";
+        gauge problems: "lines of problems that status shows";
+        gauge osds: "registered OSDs";
+        gauge osds_up: "OSDs that report";
+        gauge osds_in: "OSDs that may hold data";
+        gauge osds_full: "OSDs that say that they are full";
+        gauge pools: "pools";
+        gauge volumes: "volumes";
+        gauge segments: "allocated segments";
+        gauge pgs: "PGs";
+        gauge pgs_active: "PGs whose leader serves";
+        gauge pgs_degraded: "PGs that serve with fewer replicas than they should have";
+        gauge pgs_down: "PGs that do not serve";
+        gauge capacity_bytes: "bytes for data on all OSDs";
+        gauge used_bytes: "bytes used on all OSDs";
+        gauge free_bytes: "bytes free on all OSDs";
+    }
+}
+
+telemetry::families! {
+    /// One OSD as meta sees it. Labels: `osd`, `host`, `rack`, `zone`.
+    pub struct OsdFamilies => OsdGauges("basalt_cluster_osd") {
+        gauge up: "1 while meta hears this OSD, else 0; labels: osd, host, rack, zone";
+    }
+}
+
+telemetry::families! {
+    /// One volume. Labels: `volume` and `pool` (ids, as in the metrics of OSDs), `name`.
+    pub struct VolumeFamilies => VolumeGauges("basalt_cluster_volume") {
+        gauge size_bytes: "size of the volume; labels: volume and pool (ids), name (POOL/VOLUME)";
+    }
+}
+
+/// Every metric of a meta, for the manual.
+pub fn rows() -> impl Iterator<Item = &'static telemetry::Row> {
+    let cluster = ClusterGauges::ROWS.iter().chain(OsdFamilies::ROWS).chain(VolumeFamilies::ROWS);
+    MetaMetrics::ROWS.iter().chain(cluster)
+}
+
+/// The figures of the cluster.
+#[derive(Clone)]
+pub(crate) struct ClusterMetrics {
+    gauges: ClusterGauges,
+    osds: OsdFamilies,
+    volumes: VolumeFamilies,
+    shown: Arc<Mutex<Shown>>,
+}
+
+/// The series that are there.
+#[derive(Default)]
+struct Shown {
+    osds: BTreeSet<Labels>,
+    volumes: BTreeSet<Labels>,
+}
+
+impl ClusterMetrics {
+    pub fn new(registry: &Registry) -> ClusterMetrics {
+        ClusterMetrics {
+            gauges: ClusterGauges::new(registry),
+            osds: OsdFamilies::new(registry),
+            volumes: VolumeFamilies::new(registry),
+            shown: Arc::default(),
+        }
+    }
+
+    /// Brings every figure up to date.
+    pub fn show(&self, control: &Control, now: Now) {
+        let status = control.status(now);
+        let health = match status.health.as_str() {
+            "ok" => 0,
+            "degraded" => 1,
+            _ => 2,
+        };
+        let osds = control.osds_seen(now);
+        let full = osds.iter().filter(|osd| osd.full).count() as u64;
+        let g = &self.gauges;
+        for (gauge, value) in [
+            (&g.health, health),
+            (&g.problems, status.problems.len() as u64),
+            (&g.osds, status.osds.into()),
+            (&g.osds_up, status.osds_up.into()),
+            (&g.osds_in, status.osds_in.into()),
+            (&g.osds_full, full),
+            (&g.pools, status.pools.into()),
+            (&g.volumes, status.volumes.into()),
+            (&g.segments, status.segments),
+            (&g.pgs, status.pgs.into()),
+            (&g.pgs_active, status.pgs_active.into()),
+            (&g.pgs_degraded, status.pgs_degraded.into()),
+            (&g.pgs_down, status.pgs_down.into()),
+            (&g.capacity_bytes, status.capacity_bytes),
+            (&g.used_bytes, status.used_bytes),
+            (&g.free_bytes, status.free_bytes),
+        ] {
+            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+        }
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut now_osds = BTreeSet::new();
+        for osd in osds.into_iter().take(SERIES_MAX) {
+            let labels: Labels =
+                vec![("osd", osd.osd.0.to_string()), ("host", osd.host), ("rack", osd.rack), ("zone", osd.zone)];
+            self.osds.add(&labels).up.set(i64::from(osd.live == "up"));
+            now_osds.insert(labels);
+        }
+        let mut now_volumes = BTreeSet::new();
+        let records = control.records();
+        for volume in records.volumes.values().take(SERIES_MAX) {
+            let ids = [("volume", volume.id.0.to_string()), ("pool", volume.pool.0.to_string())];
+            let labels: Labels = ids.into_iter().chain([("name", records.full_name(volume))]).collect();
+            self.volumes.add(&labels).size_bytes.set(i64::try_from(volume.len_bytes).unwrap_or(i64::MAX));
+            now_volumes.insert(labels);
+        }
+        shown.osds.difference(&now_osds).for_each(|labels| self.osds.remove(labels));
+        shown.volumes.difference(&now_volumes).for_each(|labels| self.volumes.remove(labels));
+        *shown = Shown { osds: now_osds, volumes: now_volumes };
+    }
+}
