@@ -115,6 +115,11 @@ impl Bus {
         self.peers.get(&Peer::Osd(osd)).copied()
     }
 
+    /// When bytes came last from this OSD; `None` when there is no link.
+    pub fn heard(&self, osd: OsdId) -> Option<Time> {
+        self.conns.get(self.link_to(osd)?).map(|conn| conn.heard)
+    }
+
     /// Who is at the other end; `None` when the link is gone.
     pub fn peer_of(&self, link: LinkId) -> Option<Peer> {
         Some(self.agreed(link)?.peer)
@@ -304,6 +309,10 @@ impl Bus {
         let Some(conn) = self.conns.get_mut(link) else { return };
         self.stats.bad_peers += u64::from(why.is_peers_fault());
         let dialled = conn.dialled.take();
+        if let (Some(osd), LinkError::Silent(max)) = (dialled, &why) {
+            self.be_patient(osd, *max);
+        }
+        let conn = self.conns.get_mut(link).expect("it was there");
         if let Phase::Dialing { osd } = conn.phase {
             conn.phase = Phase::Abandoned { osd }; // the slot stays until the env has answered
         } else {
@@ -337,9 +346,11 @@ impl Bus {
 /// Whether a process may send such a message to such a peer; the receiver judges by the same table.
 pub(crate) fn may_send(from: Peer, to: Peer, message: &Message) -> bool {
     match (from, to) {
-        (Peer::Client(_), _) => matches!(message, Message::Request(_)),
-        (Peer::Osd(_), Peer::Client(_)) => matches!(message, Message::Reply(_)),
-        (Peer::Osd(_), Peer::Osd(_)) => !matches!(message, Message::Request(_) | Message::Reply(_)),
+        (Peer::Client(_), _) => matches!(message, Message::Request(_) | Message::Ping { answer: false }),
+        (Peer::Osd(_), Peer::Client(_)) => matches!(message, Message::Reply(_) | Message::Ping { answer: true }),
+        (Peer::Osd(_), Peer::Osd(_)) => {
+            !matches!(message, Message::Request(_) | Message::Reply(_) | Message::Ping { .. })
+        }
     }
 }
 

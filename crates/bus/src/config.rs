@@ -54,8 +54,13 @@ pub struct BusConfig {
     /// A link between OSDs on which no frame came for so long is ended: each sends one every renewal. Frames that
     /// take longer to arrive count as none.
     pub osd_silence: Duration,
-    /// Client side: a link on which requests wait for their replies and no frame came for so long is ended.
+    /// Client side: a link on which requests wait for their replies and no frame came for so long is asked for a sign of
+    /// life, and again at this interval.
+    pub ping_after: Duration,
+    /// Client side: such a link is ended after `client_silence`. The limit doubles with every end of this kind, up to
+    /// `client_silence_max`: on a slow path one frame may take longer.
     pub client_silence: Duration,
+    pub client_silence_max: Duration,
     /// How long a refused peer has to read why and to close.
     pub linger: Duration,
     /// Wait before a dial is repeated: doubles from `min` to `max`, shortened by up to half by the seed.
@@ -85,7 +90,9 @@ impl BusConfig {
             hello_timeout: Duration::from_secs(2),
             dial_timeout: Duration::from_secs(1),
             osd_silence: Duration::from_secs(3),
-            client_silence: Duration::from_secs(10),
+            ping_after: Duration::from_millis(200),
+            client_silence: Duration::from_secs(1),
+            client_silence_max: Duration::from_secs(10),
             linger: Duration::from_millis(500),
             backoff_min: Duration::from_millis(20),
             backoff_max: Duration::from_secs(1),

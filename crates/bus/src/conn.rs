@@ -38,6 +38,10 @@ pub struct Conn {
     pub deadline: Time,
     /// When bytes came last.
     pub heard: Time,
+    /// When the link came up.
+    pub up_at: Time,
+    /// When a sign of life was asked for last.
+    pub pinged: Time,
     /// When the oldest of an unbroken row of requests in flight left.
     pub asked: Time,
     pub rx: Rx,
@@ -55,6 +59,8 @@ impl Conn {
             deadline: Time::NEVER,
             heard: Time::ZERO,
             asked: Time::ZERO,
+            up_at: Time::ZERO,
+            pinged: Time::ZERO,
             rx: Rx::default(),
             tx: Tx::default(),
         }

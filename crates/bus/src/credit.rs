@@ -20,7 +20,10 @@ pub fn request_cost(request: &Request) -> usize {
         RequestBody::Write { payload, .. } => payload.len(),
         RequestBody::Read { range, .. } => range.len_bytes(),
         RequestBody::Extents { range, .. } => range.count as usize * EXTENT,
-        RequestBody::Zero { .. } | RequestBody::Skip { .. } | RequestBody::Holder { .. } => 0,
+        RequestBody::Zero { .. }
+        | RequestBody::Skip { .. }
+        | RequestBody::Holder { .. }
+        | RequestBody::Unreached { .. } => 0,
     }
 }
 

@@ -28,6 +28,8 @@ pub struct Route {
     backoff: Duration,
     redial_at: Option<Time>,
     outstanding: u32,
+    /// How long a link of a client may be silent; zero: as configured.
+    pub(crate) patience: Duration,
 }
 
 impl Bus {

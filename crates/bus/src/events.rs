@@ -147,7 +147,7 @@ impl Bus {
         let mut result =
             wire::decode_batch(&frame.header, &frame.head, frame.payload, &mut messages).map_err(LinkError::from);
         self.stats.messages_in += messages.len() as u64;
-        let mut credit_came = false;
+        let (mut credit_came, mut pings) = (false, 0);
         for message in messages.drain(..) {
             result = match (&message, credit.as_mut()) {
                 _ if !may_send(agreed.peer, me, &message) => Err(LinkError::Role),
@@ -163,11 +163,19 @@ impl Bus {
             if result.is_err() {
                 break;
             }
+            if let Message::Ping { answer } = message {
+                pings += u32::from(!answer);
+                continue;
+            }
             out.push(BusEvent::Message { link, message });
         }
         self.frame = messages;
         if credit_came {
             self.make_ready(link);
+        }
+        // One answer serves all that came in a frame.
+        if pings > 0 && result.is_ok() {
+            self.send(link, Message::Ping { answer: true });
         }
         result
     }
@@ -192,7 +200,7 @@ impl Bus {
         let credit = credit_of(&self.config, &agreed);
         let conn = self.conns.get_mut(link).expect("it was found");
         conn.phase = Phase::Up { agreed, credit };
-        conn.heard = self.now;
+        (conn.heard, conn.up_at) = (self.now, self.now);
         match conn.dialled {
             Some(osd) => self.route_is_up(osd),
             None => {

@@ -5,16 +5,57 @@
 //! sign is silence while requests are in flight, and only the client judges; an OSD hears of it by the next link of
 //! the same client. The end of a link that was only slow costs a dial: requests are repeated under their numbers.
 //!
+//! The sign that a client judges by does not depend on how long a request takes: while requests wait and nothing comes,
+//! the client's bus sends pings, and the OSD's bus answers them by itself. A slow OSD answers; a dead path does not.
+//!
 //! Invariant: receiving moves no timer. A link's timer may be early, never late; when it is due, it is asked anew when
 //! the link would be silent.
 
 use crate::bus::Bus;
 use crate::config::LinkId;
 use crate::conn::{LinkError, Phase};
-use types::Time;
-use wire::Peer;
+use std::time::Duration;
+use types::{OsdId, Time};
+use wire::{Message, Peer};
 
 impl Bus {
+    /// The next link to this OSD may be silent for longer than `max`.
+    pub(crate) fn be_patient(&mut self, osd: OsdId, max: Duration) {
+        let patience = (max * 2).min(self.config.client_silence_max);
+        self.routes.get_mut(&osd).expect("routes are never removed").patience = patience;
+    }
+
+    /// How long a client's link may be silent. A peer that is heard long after the link came up is
+    /// one that answers.
+    fn patience(&mut self, link: LinkId) -> Duration {
+        let least = self.config.client_silence;
+        let Some(conn) = self.conns.get(link) else { return least };
+        let Some(route) = conn.dialled.and_then(|osd| self.routes.get_mut(&osd)) else { return least };
+        if conn.heard.since(conn.up_at) >= self.config.client_silence_max {
+            route.patience = Duration::ZERO;
+        }
+        route.patience.max(least)
+    }
+
+    /// A client's link on which requests wait, and nothing came since then.
+    fn judge_client(&mut self, link: LinkId, since: Time) {
+        let (max, pause) = (self.patience(link), self.config.ping_after);
+        if since + max <= self.now {
+            return self.end(link, LinkError::Silent(max));
+        }
+        let conn = self.conns.get_mut(link).expect("it is judged");
+        let mut ping_at = conn.pinged.max(since) + pause;
+        if ping_at <= self.now {
+            conn.pinged = self.now;
+            ping_at = self.now + pause;
+            // A ping that waits for its turn is enough.
+            if !conn.tx.sending {
+                self.send(link, Message::Ping { answer: false });
+            }
+        }
+        self.set_deadline(link, ping_at.min(since + max));
+    }
+
     /// Ends a link that is silent by now, or sets the moment at which it is to be judged again.
     pub(crate) fn judge_silence(&mut self, link: LinkId) {
         let Some(conn) = self.conns.get(link) else { return };
@@ -22,7 +63,7 @@ impl Bus {
         let (max, since) = match (self.config.identity.peer, agreed.peer) {
             (Peer::Osd(_), Peer::Osd(_)) => (self.config.osd_silence, conn.heard),
             (Peer::Client(_), _) if credit.as_ref().is_some_and(|credit| !credit.is_idle()) => {
-                (self.config.client_silence, conn.heard.max(conn.asked))
+                return self.judge_client(link, conn.heard.max(conn.asked));
             }
             _ => return self.set_deadline(link, Time::NEVER),
         };

@@ -43,10 +43,11 @@ pub struct Tx {
 fn is_urgent(message: &Message, payload_len: usize) -> bool {
     match message {
         Message::Listing(_) | Message::ListingEcho(_) | Message::Goodbye(_) => true,
+        Message::PassedOn(_) | Message::Ping { .. } => true,
         Message::Raft(msg) => !matches!(msg.kind, RaftKind::Append | RaftKind::Snapshot) && msg.entries.is_empty(),
         Message::Reply(_) => payload_len == 0,
         Message::Request(r) => {
-            matches!(r.body, RequestBody::Read { .. } | RequestBody::Extents { .. } | RequestBody::Holder { .. })
+            !matches!(r.body, RequestBody::Write { .. } | RequestBody::Zero { .. } | RequestBody::Skip { .. })
         }
         Message::Mend(_) => payload_len == 0,
         Message::Stream(_) | Message::Repair(_) => false,

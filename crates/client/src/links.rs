@@ -1,7 +1,7 @@
 //! The way out of the volumes: the bus's connections and their credit.
 
 use bus::Bus;
-use types::OsdId;
+use types::{OsdId, Time};
 use volume::{Admit, Carrier};
 use wire::{Message, Request};
 
@@ -25,6 +25,10 @@ impl Carrier for Links<'_> {
             Some(link) if self.bus.has_credit(link, cost) => Admit::Go,
             Some(_) => Admit::Wait,
         }
+    }
+
+    fn heard(&self, osd: OsdId) -> Option<Time> {
+        self.bus.heard(osd)
     }
 
     fn send(&mut self, osd: OsdId, request: Request) {

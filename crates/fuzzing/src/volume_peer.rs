@@ -47,6 +47,10 @@ impl Carrier for Wires {
         }
     }
 
+    fn heard(&self, osd: OsdId) -> Option<Time> {
+        (!self.down.contains(&osd)).then_some(Time::ZERO)
+    }
+
     fn send(&mut self, osd: OsdId, request: wire::Request) {
         if self.out.len() >= OUTBOX_MAX {
             self.out.pop_front();

@@ -2,7 +2,7 @@
 
 use types::control::AttachRefusal;
 use types::store::{Effect, Persist};
-use types::{ChunkKey, Index, OsdId, ReplicaId, SectorRange};
+use types::{ChunkKey, Index, OsdId, ReplicaId, SectorRange, VolumeId};
 use wire::{Message, Reply};
 
 /// Whom to answer; opaque to the group.
@@ -66,4 +66,9 @@ pub enum Action {
     /// The first entry of its term is applied: from now on it takes requests.
     Serves,
     LostLeadership,
+    /// Leadership goes to `to`, because a client that holds `volume` hears nothing from here.
+    Yielded {
+        to: OsdId,
+        volume: VolumeId,
+    },
 }

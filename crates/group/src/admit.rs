@@ -103,7 +103,7 @@ fn is_well_formed(body: &RequestBody) -> bool {
         RequestBody::Skip { seq, watermark, .. } => watermark <= seq,
         RequestBody::Read { range, .. } => in_chunk(range) && is_part(*range),
         RequestBody::Extents { range, .. } => in_chunk(range),
-        RequestBody::Holder { .. } => true,
+        RequestBody::Holder { .. } | RequestBody::Unreached { .. } => true,
     }
 }
 
@@ -111,6 +111,11 @@ impl Group {
     /// A client's request. It is answered once, now or later.
     pub fn handle_request(&mut self, now: Time, origin: Origin, request: Request, actions: &mut Vec<Action>) {
         let id = request.id;
+        if let RequestBody::Unreached { volume, leader } = request.body {
+            let passed_on = self.pass_on(now, leader, (volume, request.session, request.epoch), actions);
+            let result = if passed_on { Ok(ReplyBody::Done) } else { Err(Reject::NotNow) };
+            return reply(origin, id, result, actions);
+        }
         if !is_well_formed(&request.body) {
             return reply(origin, id, Err(Reject::Failed(Errno::Invalid)), actions);
         }
@@ -131,6 +136,7 @@ impl Group {
             RequestBody::Extents { chunk, range } => {
                 return self.read(now, origin, id, What::Extents { chunk, range }, actions);
             }
+            RequestBody::Unreached { .. } => unreachable!("it was taken above"),
             RequestBody::Holder { volume } => {
                 return self.read(now, origin, id, What::Holder { volume, epoch }, actions);
             }

@@ -45,6 +45,7 @@ pub struct Group {
     /// While this replica leads.
     pub(crate) leading: Option<Leading>,
     pub(crate) transfer: Option<Transfer>,
+    pub(crate) reports: crate::unreached::Reports,
     pub(crate) queue: Queue,
     /// Whom to tell of each proposed entry, in index order; all of the term that is led now.
     pub(crate) waiting: VecDeque<(Index, crate::admit::Waiter)>,
@@ -104,6 +105,7 @@ impl Group {
             election,
             leading: None,
             transfer: None,
+            reports: crate::unreached::Reports::default(),
             queue: Queue::default(),
             waiting: VecDeque::new(),
             reads: Reads::default(),

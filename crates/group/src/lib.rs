@@ -24,6 +24,7 @@ mod reads;
 mod report;
 mod stream;
 mod transfer;
+mod unreached;
 pub mod window;
 
 pub use action::{Action, Origin};

@@ -32,6 +32,10 @@ impl Osd {
                 Action::BecameLeader => {}
                 Action::DoubtOver => self.doubt_over(replica),
                 Action::Serves | Action::LostLeadership => self.meta.report_soon(self.now),
+                Action::Yielded { to, volume } => {
+                    let pg = self.pgs.get(slot).identity.pg;
+                    tracing::warn!(%pg, %volume, %to, "a client cannot reach this OSD: leadership moves");
+                }
                 Action::NeedsStream { to } => {
                     tracing::debug!(%replica, %to, "a follower is behind the log");
                     self.behind_log.insert((self.pgs.get(slot).identity.pg, to));

@@ -84,6 +84,9 @@ impl Osd {
                     self.with_pg(pg, |group, now, actions| group.handle_goodbye(now, from, actions));
                 }
             }
+            (Peer::Osd(from), Message::PassedOn(msg)) => {
+                self.with_pg(msg.pg, |group, now, actions| group.handle_passed_on(now, from, &msg, actions));
+            }
             (Peer::Osd(from), Message::Stream(msg)) => self.handle_stream(link, from, msg),
             (Peer::Osd(from), Message::Repair(msg)) => self.handle_repair(link, from, msg),
             (Peer::Osd(from), Message::Mend(msg)) => self.handle_mend(link, from, msg),
@@ -122,7 +125,7 @@ impl Osd {
             RequestBody::Skip { volume, .. } => (Kind::Write, *volume, 0),
             RequestBody::Read { chunk, range } => (Kind::Read, chunk.volume, range.len_bytes() as u64),
             RequestBody::Extents { chunk, .. } => (Kind::Query, chunk.volume, 0),
-            RequestBody::Holder { volume } => (Kind::Query, *volume, 0),
+            RequestBody::Holder { volume } | RequestBody::Unreached { volume, .. } => (Kind::Query, *volume, 0),
         };
         let counted = Counted { kind, pool: request.pg.pool, volume, bytes, since: self.now };
         let id = request.id;

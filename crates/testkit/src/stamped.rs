@@ -20,17 +20,24 @@ pub struct StampedLoad {
     pub proc: Proc,
     pub witness: Witness,
     pub config: LoaderConfig,
+    /// Words before the program, when it runs in a network of its own.
+    pub within: Vec<String>,
     listener: Option<JoinHandle<Result<()>>>,
 }
 
 impl StampedLoad {
     /// A volume of the cluster's pool for it, and the load, not started.
     pub fn new(cluster: &Cluster, name: &str, seed: u64) -> Result<StampedLoad> {
+        StampedLoad::with_areas(cluster, name, seed, AREAS)
+    }
+
+    /// As [`StampedLoad::new`], in fewer segments: with one, a stall of one PG is a stall of the load.
+    pub fn with_areas(cluster: &Cluster, name: &str, seed: u64, areas: u64) -> Result<StampedLoad> {
         let config = LoaderConfig {
-            metas: cluster.basalt.metas().to_vec(),
-            volume: cluster.volume(name, AREAS * STRIDE)?,
+            metas: cluster.metas_for_daemons(),
+            volume: cluster.volume(name, areas * STRIDE)?,
             ledger: cluster.dir.join(format!("{name}.ledger.json")),
-            areas: AREAS,
+            areas,
             span_bytes: SPAN,
             stride_bytes: STRIDE,
             block_bytes: 4096,
@@ -43,18 +50,30 @@ impl StampedLoad {
         };
         let log = cluster.dir.join(format!("{name}.loader.log"));
         let spec = Spec { name: "loader".into(), program: std::env::current_exe()?, args: Vec::new(), log };
-        let witness = Witness::new(seed, AREAS as usize, SPAN);
-        Ok(StampedLoad { proc: Proc::new(spec), witness, config, listener: None })
+        let witness = Witness::new(seed, areas as usize, SPAN);
+        Ok(StampedLoad { proc: Proc::new(spec), witness, config, within: Vec::new(), listener: None })
     }
 
     /// Starts it: first it checks everything, then it writes and reads for `config.seconds`.
     pub fn start(&mut self) -> Result<()> {
         self.witness.store(&self.config.ledger)?;
-        self.proc.spec.args = self.config.args();
+        self.enter();
         let out = self.proc.start_piped()?;
         assert!(self.listener.is_none(), "the earlier life was not heard out");
         self.listener = Some(self.witness.listen(out));
         Ok(())
+    }
+
+    /// The words of its command line.
+    fn enter(&mut self) {
+        self.proc.spec.args = self.config.args();
+        if !self.within.is_empty() {
+            if let Ok(program) = std::env::current_exe() {
+                self.proc.spec.args.insert(0, program.display().to_string());
+            }
+            self.proc.spec.args.splice(0..0, self.within.iter().cloned());
+            self.proc.spec.program = "nsenter".into();
+        }
     }
 
     /// Everything is as it must be so far, and it runs.

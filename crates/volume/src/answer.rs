@@ -154,6 +154,7 @@ impl Volume {
             return;
         }
         pg.settled = true;
+        pg.report.settled();
         pg.guess = osd;
         pg.target = None;
         pg.probed = None;
@@ -181,6 +182,7 @@ impl Volume {
         match reject {
             Reject::NotLeader { hint } => {
                 let hint = hint.filter(|h| *h != osd && pg.members.contains(h));
+                pg.report.named = hint.map(|leader| (leader, osd));
                 if hint.is_some() && now >= pg.hint_followed_at + HINT_PAUSE {
                     pg.hint_followed_at = now;
                     return pg.search(now, hint, Duration::ZERO);

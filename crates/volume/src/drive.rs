@@ -22,6 +22,7 @@ impl Volume {
         if pg.settled {
             self.pump(slot, now, carrier);
         }
+        self.report_unreached(slot, now, carrier);
         let pg = &self.pgs[slot as usize];
         if !pg.settled && now >= pg.probe_at && pg.has_work() {
             self.probe(slot, now, carrier);

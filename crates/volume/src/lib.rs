@@ -30,6 +30,7 @@ pub mod request;
 mod ring;
 mod segments;
 mod split;
+mod unreached;
 mod volume;
 
 #[cfg(test)]

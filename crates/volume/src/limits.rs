@@ -7,9 +7,11 @@ pub const REQUESTS_MAX: usize = 1024;
 /// Bytes of writes and of answers to reads in flight on one volume.
 pub const BYTES_MAX: u64 = 128 << 20;
 /// Parts in flight or waiting on one volume.
-pub const PARTS_MAX: usize = 4095;
+pub const PARTS_MAX: usize = 4094;
 /// The question whether the volume is still held is a part beyond those: a full volume asks, too.
 pub const HOLDER_PARTS: usize = 1;
+/// The key of messages that belong to no part: reports of an unreached leader.
+pub const REPORT_KEY: u32 = (1 << crate::ids::KEY_BITS) - 1;
 /// Parts of one PG: so that a PG without quorum leaves room for the others.
 pub const PG_PARTS_MAX: u32 = 320;
 /// Times that bytes with a wrong checksum are asked for again.
@@ -19,6 +21,9 @@ pub const BAD_READS_MAX: u8 = 4;
 pub const SILENT: Duration = Duration::from_millis(400);
 /// While it is looked for, one of the others is asked this often (R3).
 pub const PROBE: Duration = Duration::from_millis(100);
+/// Pause between two reports of an unreached leader in one search, doubled so many times at most.
+pub const REPORT_PAUSE: Duration = Duration::from_millis(100);
+pub const REPORT_PAUSE_DOUBLINGS: u32 = 5;
 /// How long a search waits for the connection to the presumed leader before it asks others.
 pub const LINK_WAIT: Duration = Duration::from_millis(50);
 /// First and last pause after "not here" and "not now"; doubled in between, and jittered.
@@ -48,5 +53,5 @@ pub const ASK_BACKOFF_LAST: Duration = Duration::from_secs(2);
 
 const _: () = assert!(HOLDER_PATIENCE.as_nanos() > SILENT.as_nanos());
 const _: () = assert!(PG_PARTS_MAX as u64 > types::limits::SESSION_WINDOW);
-const _: () = assert!(PARTS_MAX + HOLDER_PARTS <= 1 << crate::ids::KEY_BITS);
+const _: () = assert!(PARTS_MAX + HOLDER_PARTS <= REPORT_KEY as usize);
 const _: () = assert!(BYTES_MAX >= crate::request::REQUEST_LEN_MAX);

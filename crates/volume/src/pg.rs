@@ -37,6 +37,7 @@ pub(crate) struct Pg {
     /// Last word of the presumed leader, or since when something is out.
     pub silence_from: Time,
     pub hint_followed_at: Time,
+    pub report: crate::unreached::Report,
     /// Members may have changed: meta is to be asked.
     pub stale: bool,
     /// A segment of the volume lies here, so its attach record does, too.
@@ -80,6 +81,7 @@ impl Pg {
             resume_at: Time::ZERO,
             silence_from: Time::ZERO,
             hint_followed_at: Time::ZERO,
+            report: crate::unreached::Report::default(),
             seqs: Ring::new(),
             parts: 0,
             blocked: false,

@@ -5,3 +5,4 @@ mod history;
 mod holes;
 mod model;
 mod script;
+mod unreached;

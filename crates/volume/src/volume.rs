@@ -33,6 +33,8 @@ pub trait Carrier {
     /// bytes that it brings, or the most that its answer brings.
     fn admit(&mut self, osd: OsdId, cost: usize) -> Admit;
     fn send(&mut self, osd: OsdId, request: wire::Request);
+    /// When bytes came last from `osd`, answers to pings among them; `None` when there is no connection.
+    fn heard(&self, osd: OsdId) -> Option<Time>;
 }
 
 /// What the owner chooses.
@@ -67,6 +69,8 @@ pub struct VolumeStats {
     pub bad_reads: u64,
     /// Writes that waited behind an overlapping one.
     pub held: u64,
+    /// Reports of a leader that nothing is heard from.
+    pub reports: u64,
 }
 
 /// A request in flight.

@@ -7,8 +7,8 @@
 
 use crate::frame::{FrameKind, Header, WireError};
 use crate::message::{
-    CONTEXT_MAX, Extent, Hello, Listed, Listing, ListingEcho, Message, Peer, REASON_MAX, RaftKind, RaftMsg, Refuse,
-    Reject, Reply, ReplyBody, Request, RequestBody, SNAPSHOT_MEMBERS_MAX, SnapshotMeta,
+    CONTEXT_MAX, Extent, Hello, Listed, Listing, ListingEcho, Message, PassedOn, Peer, REASON_MAX, RaftKind, RaftMsg,
+    Refuse, Reject, Reply, ReplyBody, Request, RequestBody, SNAPSHOT_MEMBERS_MAX, SnapshotMeta,
 };
 use crate::record::*;
 use bytes::Bytes;
@@ -234,7 +234,7 @@ pub(crate) fn crcs_fit(crcs: usize, payload_len: usize) -> bool {
 
 fn read_message(kind: u8, input: &mut Input<'_>) -> Result<Message, WireError> {
     match kind {
-        kind::WRITE | kind::ZERO | kind::SKIP | kind::READ | kind::EXTENTS | kind::HOLDER => {
+        kind::WRITE | kind::ZERO | kind::SKIP | kind::READ | kind::EXTENTS | kind::HOLDER | kind::UNREACHED => {
             read_request(kind, input).map(Message::Request)
         }
         kind::REPLY_DONE | kind::REPLY_DATA | kind::REPLY_EXTENTS | kind::REPLY_REJECT => {
@@ -258,10 +258,28 @@ fn read_message(kind: u8, input: &mut Input<'_>) -> Result<Message, WireError> {
             zero("goodbye", r.reserved.get() == 0)?;
             input.list("goodbye", r.count.get() as usize, |pg| Ok(pg_id(pg))).map(Message::Goodbye)
         }
+        kind::PASSED_ON => input.take("a passed on message").map(|r: PassedOnRecord| Message::PassedOn(passed_on(&r))),
+        kind::PING => {
+            let r: PingRecord = input.take("ping")?;
+            zero("ping", r.reserved == [0; 7])?;
+            flag("a ping's direction", r.answer).map(|answer| Message::Ping { answer })
+        }
         kind::STREAM => crate::stream::read(input).map(Message::Stream),
         kind::REPAIR => crate::repair::read(input).map(Message::Repair),
         kind::MEND => crate::mend::read(input).map(Message::Mend),
         other => Err(WireError::RecordKind(other)),
+    }
+}
+
+fn passed_on(r: &PassedOnRecord) -> PassedOn {
+    PassedOn {
+        pg: pg_id(r.pg),
+        from: ReplicaId(r.from.get()),
+        to: ReplicaId(r.to.get()),
+        term: Term(r.term.get()),
+        volume: VolumeId(r.volume.get()),
+        session: SessionId(r.session.get()),
+        epoch: Epoch(r.epoch.get()),
     }
 }
 
@@ -308,6 +326,10 @@ fn read_request(kind: u8, input: &mut Input<'_>) -> Result<Request, WireError> {
             let nothing = (r.chunk.get(), r.start.get(), r.count.get(), seq, watermark);
             zero("holder", nothing == (0, 0, 0, 0, 0))?;
             RequestBody::Holder { volume: chunk.volume }
+        }
+        kind::UNREACHED => {
+            zero("an unreached leader", (r.start.get(), r.count.get(), seq, watermark) == (0, 0, 0, 0))?;
+            RequestBody::Unreached { volume: chunk.volume, leader: OsdId(chunk.index) }
         }
         kind::READ | kind::EXTENTS => {
             zero("read", (seq, watermark) == (0, 0))?;

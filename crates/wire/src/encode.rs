@@ -31,6 +31,8 @@ impl Message {
                 Message::Listing(l) => size_of::<ListingRecord>() + l.items.len() * size_of::<ListedRecord>(),
                 Message::ListingEcho(e) => size_of::<EchoRecord>() + e.renewed.len() * size_of::<RenewedRecord>(),
                 Message::Goodbye(pgs) => size_of::<GoodbyeRecord>() + pgs.len() * size_of::<PgRecord>(),
+                Message::PassedOn(_) => size_of::<PassedOnRecord>(),
+                Message::Ping { .. } => size_of::<PingRecord>(),
                 Message::Stream(m) => crate::stream::head_len(&m.body),
                 Message::Repair(m) => crate::repair::head_len(&m.body),
                 Message::Mend(_) => size_of::<MendRecord>(),
@@ -225,6 +227,22 @@ fn put_message(out: &mut Out<'_>, message: &Message, bufs: &mut Vec<IoBuf>) {
                 out.record(&pg_record(*pg));
             }
         }
+        Message::PassedOn(msg) => {
+            out.header(kind::PASSED_ON, len);
+            out.record(&PassedOnRecord {
+                pg: pg_record(msg.pg),
+                from: U64::new(msg.from.0),
+                to: U64::new(msg.to.0),
+                term: U64::new(msg.term.0),
+                volume: U64::new(msg.volume.0),
+                session: U64::new(msg.session.0),
+                epoch: U64::new(msg.epoch.0),
+            });
+        }
+        Message::Ping { answer } => {
+            out.header(kind::PING, len);
+            out.record(&PingRecord { answer: u8::from(*answer), ..PingRecord::default() });
+        }
         Message::Stream(msg) => crate::stream::put(out, len, msg, bufs),
         Message::Repair(msg) => crate::repair::put(out, len, msg, bufs),
         Message::Mend(msg) => crate::mend::put(out, len, msg, bufs),
@@ -281,6 +299,11 @@ fn put_request(out: &mut Out<'_>, len: usize, request: &Request, bufs: &mut Vec<
         RequestBody::Holder { volume } => {
             record.volume = U64::new(volume.0);
             (kind::HOLDER, &[])
+        }
+        RequestBody::Unreached { volume, leader } => {
+            record.volume = U64::new(volume.0);
+            record.chunk = U32::new(leader.0);
+            (kind::UNREACHED, &[])
         }
     };
     out.header(kind, len);

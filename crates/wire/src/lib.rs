@@ -34,7 +34,7 @@ pub use frame::{
     WireError,
 };
 pub use message::{
-    CONTEXT_MAX, Extent, Hello, Lack, Listed, Listing, ListingEcho, MendBody, MendMsg, Message, Peer, REASON_MAX,
-    RaftKind, RaftMsg, Refuse, Reject, RepairBody, RepairMsg, Reply, ReplyBody, Request, RequestBody,
+    CONTEXT_MAX, Extent, Hello, Lack, Listed, Listing, ListingEcho, MendBody, MendMsg, Message, PassedOn, Peer,
+    REASON_MAX, RaftKind, RaftMsg, Refuse, Reject, RepairBody, RepairMsg, Reply, ReplyBody, Request, RequestBody,
     SNAPSHOT_MEMBERS_MAX, STREAM_PIECE_MAX, SnapshotMeta, StreamAbort, StreamBody, StreamMsg,
 };

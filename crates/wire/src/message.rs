@@ -47,6 +47,11 @@ pub enum Message {
     ListingEcho(ListingEcho),
     /// The sender has stopped serving these PGs: their promises to it end now (R3).
     Goodbye(Vec<PgId>),
+    PassedOn(PassedOn),
+    /// Proof that a link carries bytes both ways. The bus asks with `answer: false` and answers by itself.
+    Ping {
+        answer: bool,
+    },
     Stream(StreamMsg),
     Repair(RepairMsg),
     Mend(MendMsg),
@@ -78,6 +83,23 @@ pub enum RequestBody {
     /// Whether the sender still holds the volume: `Done` unless an attach record of a higher epoch than the
     /// request's is committed in this PG, else `Failed(Fenced)` (ADR 0008).
     Holder { volume: VolumeId },
+    /// To a follower: the sender hears nothing from `leader`, which the follower names as leader. The follower passes
+    /// it on over its own link (ADR 0014). The answer `Done` means that it did.
+    Unreached { volume: VolumeId, leader: OsdId },
+}
+
+/// From a follower to the leader of `pg`: a client with this session of this volume reaches the follower and hears
+/// nothing from the leader. The leader may hand over to the follower (ADR 0014).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PassedOn {
+    pub pg: PgId,
+    pub from: ReplicaId,
+    pub to: ReplicaId,
+    /// The leader's, as the follower knows it: in another term the message means nothing.
+    pub term: Term,
+    pub volume: VolumeId,
+    pub session: SessionId,
+    pub epoch: Epoch,
 }
 
 /// From an OSD to a client.

@@ -15,6 +15,8 @@ pub mod kind {
     pub const READ: u8 = 4;
     pub const EXTENTS: u8 = 5;
     pub const HOLDER: u8 = 6;
+    pub const UNREACHED: u8 = 7;
+    pub const PING: u8 = 8;
     pub const REPLY_DONE: u8 = 16;
     pub const REPLY_DATA: u8 = 17;
     pub const REPLY_EXTENTS: u8 = 18;
@@ -23,6 +25,7 @@ pub mod kind {
     pub const LISTING: u8 = 48;
     pub const LISTING_ECHO: u8 = 49;
     pub const GOODBYE: u8 = 50;
+    pub const PASSED_ON: u8 = 51;
     pub const STREAM: u8 = 64;
     pub const REPAIR: u8 = 72;
     pub const MEND: u8 = 80;
@@ -44,9 +47,9 @@ records! {
 
     PgRecord 8 { pool: U32, n: U32 }
 
-    /// All six requests. A write has its fragments' CRCs as tail; its payload is `count` sectors long.
+    /// All seven requests. A write has its fragments' CRCs as tail; its payload is `count` sectors long.
     /// Reads and extents have neither `seq` nor `watermark`; a skip has no chunk and no range;
-    /// a holder has none of the four.
+    /// a holder has none of the four. `chunk` of an unreached leader is the OSD's id, and the rest is zero.
     RequestRecord 72 {
         id: U64, pg: PgRecord, session: U64, epoch: U64, volume: U64, seq: U64, watermark: U64,
         chunk: U32, start: U32, count: U32, reserved: U32,
@@ -87,6 +90,11 @@ records! {
 
     /// Tail: `count` PGs.
     GoodbyeRecord 8 { count: U32, reserved: U32 }
+
+    /// `answer` is 1 in the answer.
+    PingRecord 8 { answer: u8, reserved: [u8; 7] }
+
+    PassedOnRecord 56 { pg: PgRecord, from: U64, to: U64, term: U64, volume: U64, session: U64, epoch: U64 }
 
     /// All bodies of a stream. `volume` is an index in those that name one. Tail: a piece of decision state of
     /// `count` bytes, or one CRC for each fragment of the payload. A field that a body does not use is zero.

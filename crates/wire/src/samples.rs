@@ -86,6 +86,7 @@ pub fn request_body(rng: &mut Rng, kind: u64) -> RequestBody {
         2 => RequestBody::Skip { volume: VolumeId(number(rng)), seq, watermark },
         3 => RequestBody::Read { chunk, range: range(rng, 1024) },
         4 => RequestBody::Extents { chunk, range: range(rng, 1024) },
+        5 => RequestBody::Unreached { volume: VolumeId(number(rng)), leader: OsdId(number(rng) as u32) },
         _ => RequestBody::Holder { volume: VolumeId(number(rng)) },
     }
 }
@@ -242,13 +243,27 @@ pub fn mend(rng: &mut Rng) -> MendMsg {
     MendMsg { pg: pg(rng), from, to, lineage, id, chunk: chunk(rng), block: rng.below(4096) as u16, body }
 }
 
+fn passed_on(rng: &mut Rng) -> PassedOn {
+    PassedOn {
+        pg: pg(rng),
+        from: ReplicaId(number(rng)),
+        to: ReplicaId(number(rng)),
+        term: Term(number(rng)),
+        volume: VolumeId(number(rng)),
+        session: SessionId(number(rng)),
+        epoch: Epoch(number(rng)),
+    }
+}
+
 pub fn message(rng: &mut Rng) -> Message {
-    match rng.below(9) {
+    match rng.below(11) {
+        9 => Message::Ping { answer: rng.chance(1, 2) },
+        10 => Message::PassedOn(passed_on(rng)),
         7 => Message::Repair(repair(rng)),
         8 => Message::Mend(mend(rng)),
         6 => Message::Stream(stream(rng)),
         0 => {
-            let kind = rng.below(6);
+            let kind = rng.below(7);
             let body = request_body(rng, kind);
             Message::Request(request(rng, body))
         }

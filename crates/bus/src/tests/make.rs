@@ -82,6 +82,8 @@ pub fn name(message: &Message) -> String {
         Message::Request(r) => format!("Request {}", r.id),
         Message::Reply(r) => format!("Reply {}", r.id),
         Message::ListingEcho(e) => format!("Echo {}", e.sent_at),
+        Message::PassedOn(msg) => format!("PassedOn {}", msg.term.0),
+        Message::Ping { answer } => format!("Ping {answer}"),
         Message::Goodbye(pgs) => format!("Goodbye {}", pgs.len()),
         Message::Stream(msg) => format!("Stream {}", msg.stream),
         Message::Repair(msg) => format!("Repair {}", msg.lineage),

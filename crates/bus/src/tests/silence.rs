@@ -54,17 +54,19 @@ fn an_osds_link_on_which_bytes_vanish_one_way_is_ended_after_three_seconds_and_d
 }
 
 #[test]
-fn a_clients_link_that_swallows_its_requests_is_ended_after_ten_seconds_and_dialled_again() {
+fn a_clients_link_that_swallows_its_requests_is_ended_after_a_second_and_dialled_again() {
     let (mut net, server, user) = Net::served(config(osd(1)));
     let old = net.link(user, 1);
     // Long idle: nothing need come.
     net.pass(Duration::from_secs(100));
     assert_eq!(net.link(user, 1), old);
+    let end = net.end_of(user);
+    net.swallow(end);
     net.send(user, old, Message::Request(make::read(1, 4096)));
-    net.pass(Duration::from_millis(9900));
+    net.pass(Duration::from_millis(990));
     assert_eq!(net.link(user, 1), old, "ended too early");
     net.pass(Duration::from_millis(200));
-    assert_eq!(downs(&mut net, user), ["nothing was heard for 10s"]);
+    assert_eq!(downs(&mut net, user), ["nothing was heard for 1s"]);
     assert!(net.link(user, 1) > old, "it was not dialled again");
     assert_eq!(downs(&mut net, server).len(), 1);
 }
@@ -167,4 +169,35 @@ fn a_real_peer_that_swallows_everything_is_left_and_dialled_anew_by_an_osd_and_b
         assert_ne!(rig.bus.link_to(OsdId(1)), Some(link));
         acceptor.join().expect("both dials were greeted");
     }
+}
+
+#[test]
+fn a_link_that_falls_silent_again_and_again_is_given_more_time_up_to_ten_seconds() {
+    let (mut net, server, user) = Net::served(config(osd(1)));
+    let mut lives = Vec::new();
+    for id in 0..6 {
+        net.pass(Duration::from_secs(1));
+        let (link, since) = (net.link(user, 1), net.now);
+        let end = net.end_of(user);
+        net.swallow(end);
+        net.send(user, link, Message::Request(make::read(id, 4096)));
+        while downs(&mut net, user).is_empty() {
+            net.pass(Duration::from_millis(50));
+            assert!(net.now.since(since) < Duration::from_secs(11), "never ended");
+        }
+        lives.push(net.now.since(since).as_secs());
+    }
+    assert_eq!(lives, [1, 2, 4, 8, 10, 10]);
+    // A peer that is heard long after the link came up is one that answers.
+    net.pass(Duration::from_secs(20));
+    let (link, theirs) = (net.link(user, 1), net.client_link(server));
+    net.send(user, link, Message::Request(make::read(8, 4096)));
+    net.pass(Duration::from_millis(10));
+    net.send(server, theirs, make::data(8, 4096));
+    net.pass(Duration::from_millis(10));
+    let end = net.end_of(user);
+    net.swallow(end);
+    net.send(user, link, Message::Request(make::read(9, 4096)));
+    net.pass(Duration::from_millis(1050));
+    assert_eq!(downs(&mut net, user).len(), 1);
 }

@@ -9,8 +9,8 @@ use types::map::{Member, OsdAddr, PgMap};
 use types::rng::Rng;
 use types::{Epoch, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, SessionId, Term, VolumeId, crc32c};
 use wire::{
-    Lack, Listed, Listing, ListingEcho, MendBody, MendMsg, Message, RaftKind, RaftMsg, RepairBody, RepairMsg, Request,
-    RequestBody, StreamAbort, StreamBody, StreamMsg, samples,
+    Lack, Listed, Listing, ListingEcho, MendBody, MendMsg, Message, PassedOn, RaftKind, RaftMsg, RepairBody, RepairMsg,
+    Request, RequestBody, StreamAbort, StreamBody, StreamMsg, samples,
 };
 
 /// A message about the PG that is there, mostly.
@@ -22,7 +22,7 @@ pub fn message(source: &mut Source<'_>, peers: &Peers, which: usize) -> Message 
     if which == CLIENT && source.byte() < 220 {
         return Message::Request(request(source, pg));
     }
-    match source.below(14) {
+    match source.below(16) {
         0..=2 => raft(source, pg, (from, to), term, index),
         3 => Message::Listing(Listing {
             sent_at: source.number(1),
@@ -45,6 +45,11 @@ pub fn message(source: &mut Source<'_>, peers: &Peers, which: usize) -> Message 
             let body = repair(source, peers, term, index);
             Message::Repair(RepairMsg { pg, from, to, lineage, round, body })
         }
+        13 => {
+            let (volume, session) = (VolumeId(source.number(CHUNK.volume.0)), SessionId(source.number(1)));
+            Message::PassedOn(PassedOn { pg, from, to, term, volume, session, epoch: Epoch(source.number(1)) })
+        }
+        14 => Message::Ping { answer: source.flag() },
         11 | 12 => {
             let (lineage, id, block) = (source.number(1), source.number(1), source.number(1) as u16 % 4096);
             Message::Mend(MendMsg { pg, from, to, lineage, id, chunk: CHUNK, block, body: mend(source, index) })
@@ -149,11 +154,15 @@ fn mend(source: &mut Source<'_>, index: Index) -> MendBody {
 fn request(source: &mut Source<'_>, pg: PgId) -> Request {
     let range = range(source);
     let (seq, watermark) = (source.number(1), source.number(0));
-    let body = match source.below(7) {
+    let body = match source.below(8) {
         0 => RequestBody::Read { chunk: CHUNK, range },
         1 => RequestBody::Extents { chunk: CHUNK, range },
         2 => RequestBody::Zero { chunk: CHUNK, range, seq, watermark },
         3 => RequestBody::Skip { volume: CHUNK.volume, seq, watermark },
+        5 => {
+            let volume = VolumeId(source.number(CHUNK.volume.0));
+            RequestBody::Unreached { volume, leader: OsdId(source.below(4)) }
+        }
         4 => RequestBody::Holder { volume: VolumeId(source.number(CHUNK.volume.0)) },
         _ => {
             let payload = IoBuf::copy_of(&vec![7; range.len_bytes()]);

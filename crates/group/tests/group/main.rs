@@ -6,6 +6,7 @@ mod engine;
 mod fate;
 mod laws;
 mod rig;
+mod unreached;
 mod watch;
 mod world;
 

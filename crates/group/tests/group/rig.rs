@@ -109,6 +109,11 @@ impl Rig {
                         self.call(to.0, |g, now, actions| g.handle_goodbye(now, OsdId(osd), actions));
                     }
                 }
+                Action::Send { to, message: Message::PassedOn(msg) } => {
+                    if !self.deaf.contains(&osd) && !self.deaf.contains(&to.0) {
+                        self.call(to.0, |g, now, actions| g.handle_passed_on(now, OsdId(osd), &msg, actions));
+                    }
+                }
                 other => self.seen.push((osd, other)),
             }
         }

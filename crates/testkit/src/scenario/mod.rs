@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod clients;
+mod cuts;
 mod devices;
 pub(crate) mod difference;
 mod full;
@@ -50,6 +51,8 @@ pub const ALL: &[(&str, &str, Run)] = &[
         "blocks altered, forgotten and rotten on one device each: pg verify names them",
         difference::run,
     ),
+    ("client-cut", "a client and the leader are cut from each other, one way each for 30 s, under load", cuts::client),
+    ("meta-cut", "an OSD is cut from meta alone for 30 s, under load", cuts::meta),
     ("clients", "qemu-img, nbdcopy, and ext4 through nbdfuse + loop, on exported volumes", clients::run),
 ];
 

@@ -317,7 +317,7 @@ impl Cluster {
                 self.admit(slot, *seq, *watermark);
                 ReplyBody::Done
             }
-            RequestBody::Holder { .. } => ReplyBody::Done,
+            RequestBody::Holder { .. } | RequestBody::Unreached { .. } => ReplyBody::Done,
             RequestBody::Read { chunk, range } => self.read(slot, chunk.index, *range),
             RequestBody::Extents { chunk, range } => {
                 let data = self.pgs[slot].sectors.contains_key(&chunk.index);
@@ -421,6 +421,11 @@ impl Carrier for Net<'_> {
             (true, false) => Admit::Wait,
             (true, true) => Admit::Go,
         }
+    }
+
+    fn heard(&self, osd: OsdId) -> Option<Time> {
+        let state = self.cluster.osds.get((osd.0 as usize).wrapping_sub(1)).filter(|state| state.up)?;
+        Some(if state.silent_until > self.now { Time::ZERO } else { self.now })
     }
 
     fn send(&mut self, osd: OsdId, request: Request) {

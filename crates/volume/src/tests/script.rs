@@ -44,11 +44,18 @@ pub(super) fn opened(len_bytes: u64, allocated: u32, write: bool) -> Opened {
 /// Takes everything down that leaves.
 pub(super) struct Wire {
     pub(super) sent: Vec<(OsdId, wire::Request)>,
-    down: Vec<OsdId>,
+    pub(super) down: Vec<OsdId>,
     credit: usize,
+    /// When bytes came last from each OSD that fell silent; from the others they come now.
+    pub(super) heard: Vec<(OsdId, Time)>,
 }
 
 impl Carrier for Wire {
+    fn heard(&self, osd: OsdId) -> Option<Time> {
+        let silent = self.heard.iter().find(|(of, _)| *of == osd).map(|(_, at)| *at);
+        (!self.down.contains(&osd)).then(|| silent.unwrap_or(Time::NEVER))
+    }
+
     fn admit(&mut self, osd: OsdId, _cost: usize) -> Admit {
         match (self.down.contains(&osd), self.credit) {
             (true, _) => Admit::NoLink,
@@ -73,7 +80,7 @@ pub(super) struct Bench {
 impl Bench {
     pub(super) fn new(opened: &Opened, timeout: Option<Duration>) -> Bench {
         let volume = Volume::new(opened, VolumeConfig { space: 5, serial: 100, timeout, seed: 1 });
-        let wire = Wire { sent: Vec::new(), down: Vec::new(), credit: usize::MAX };
+        let wire = Wire { sent: Vec::new(), down: Vec::new(), credit: usize::MAX, heard: Vec::new() };
         Bench { volume, wire, out: VolumeOut::default(), now: Time(1_000 * MS) }
     }
 

@@ -28,6 +28,7 @@ fn requests() -> Vec<(&'static str, Message)> {
         ("read", request(RequestBody::Read { chunk: CHUNK, range })),
         ("extents", request(RequestBody::Extents { chunk: CHUNK, range })),
         ("holder", request(RequestBody::Holder { volume: CHUNK.volume })),
+        ("unreached", request(RequestBody::Unreached { volume: CHUNK.volume, leader: OsdId(3) })),
     ]
 }
 
@@ -79,6 +80,18 @@ fn raft() -> RaftMsg {
     }
 }
 
+fn passed_on() -> PassedOn {
+    PassedOn {
+        pg: PG,
+        from: ReplicaId(0x71),
+        to: ReplicaId(0x72),
+        term: Term(0x73),
+        volume: CHUNK.volume,
+        session: SessionId(0x0b),
+        epoch: Epoch(0x0c),
+    }
+}
+
 fn messages() -> Vec<(&'static str, Message)> {
     let item = Listed { pg: PG, from: ReplicaId(0x91), to: ReplicaId(0x92), term: Term(0x93), commit: Index(0x94) };
     let mut all = requests();
@@ -90,6 +103,9 @@ fn messages() -> Vec<(&'static str, Message)> {
     let echo = ListingEcho { sent_at: 0xa1, granted_aus: 0xa4, device_full: true, log_share_mib: 0xa5, renewed };
     all.push(("listing echo", Message::ListingEcho(echo)));
     all.push(("goodbye", Message::Goodbye(vec![PG])));
+    all.push(("passed on", Message::PassedOn(passed_on())));
+    all.push(("ping", Message::Ping { answer: false }));
+    all.push(("ping's answer", Message::Ping { answer: true }));
     all.extend(streams());
     all.extend(repairs());
     all.extend(mends());

@@ -1,0 +1,104 @@
+//! A client's word that it cannot reach the leader: what moves leadership, and what does not.
+
+use crate::rig::{CHUNK, PG, Rig};
+use types::{Epoch, OsdId, ReplicaId, SessionId, Term, VolumeId};
+use wire::{PassedOn, ReplyBody, RequestBody};
+
+fn report(leader: u32) -> RequestBody {
+    RequestBody::Unreached { volume: CHUNK.volume, leader: OsdId(leader) }
+}
+
+fn leader(rig: &Rig) -> Vec<u32> {
+    rig.groups.iter().filter(|(_, g)| g.is_leader()).map(|(osd, _)| *osd).collect()
+}
+
+/// Listings of whoever leads, for so many milliseconds.
+fn reign(rig: &mut Rig, millis: u64) {
+    for _ in 0..millis / 20 {
+        rig.advance(20);
+        leader(rig).into_iter().for_each(|osd| drop(rig.list(osd)));
+    }
+}
+
+#[test]
+fn a_clients_word_to_a_follower_moves_leadership_there_within_a_turn() {
+    let mut rig = Rig::led(3, true);
+    reign(&mut rig, 100);
+    let id = rig.request(3, report(1));
+    rig.pump();
+    assert_eq!(rig.answer(id), Some(Ok(ReplyBody::Done)));
+    assert_eq!(leader(&rig), [3]);
+    let write = rig.write(3, 1);
+    rig.pump();
+    assert_eq!(rig.answer(write), Some(Ok(ReplyBody::Done)));
+    // R7: the copy that the old leader refused lands once.
+    let again = rig.write(3, 1);
+    rig.pump();
+    assert_eq!((rig.answer(again), rig.landed(3)), (Some(Ok(ReplyBody::Done)), 1));
+}
+
+#[test]
+fn words_of_strangers_old_sessions_and_about_others_move_nothing() {
+    let mut rig = Rig::led(3, true);
+    reign(&mut rig, 100);
+    // About a replica that does not lead, and to the leader itself.
+    for (osd, about) in [(3, 2), (2, 3), (1, 1), (1, 2)] {
+        rig.request(osd, report(about));
+        reign(&mut rig, 60);
+    }
+    // From another session, another epoch, about another volume; and the same, forged by a member.
+    for (volume, session, epoch) in [(CHUNK.volume.0, 2, 1), (CHUNK.volume.0, 1, 2), (99, 1, 1), (CHUNK.volume.0, 0, 1)]
+    {
+        let (session, epoch, volume) = (SessionId(session), Epoch(epoch), VolumeId(volume));
+        let term = rig.groups[&1].term();
+        let (from, to) = (ReplicaId(3), ReplicaId(1));
+        for (term, from) in [(term, from), (Term(term.0 - 1), from), (term, ReplicaId(2)), (term, ReplicaId(9))] {
+            let right = (session, epoch, volume) == (SessionId(1), Epoch(1), CHUNK.volume);
+            assert!(!right, "these are all wrong");
+            let msg = PassedOn { pg: PG, from, to, term, volume, session, epoch };
+            rig.call(1, |g, now, actions| g.handle_passed_on(now, OsdId(3), &msg, actions));
+        }
+    }
+    // The right session, in another term or from another OSD than the replica's.
+    let (session, epoch, volume) = (SessionId(1), Epoch(1), CHUNK.volume);
+    let term = rig.groups[&1].term();
+    for (term, from) in [(Term(term.0 - 1), 3), (Term(term.0 + 1), 3), (term, 2), (term, 1)] {
+        let msg = PassedOn { pg: PG, from: ReplicaId(from), to: ReplicaId(1), term, volume, session, epoch };
+        rig.call(1, |g, now, actions| g.handle_passed_on(now, OsdId(3), &msg, actions));
+    }
+    rig.pump();
+    assert_eq!((leader(&rig), rig.groups[&1].term()), (vec![1], term));
+}
+
+#[test]
+fn a_follower_that_echoes_nothing_is_handed_nothing() {
+    let mut rig = Rig::led(3, true);
+    rig.deaf = [3].into();
+    reign(&mut rig, 1200);
+    let (session, epoch, volume, term) = (SessionId(1), Epoch(1), CHUNK.volume, rig.groups[&1].term());
+    let msg = PassedOn { pg: PG, from: ReplicaId(3), to: ReplicaId(1), term, volume, session, epoch };
+    rig.call(1, |g, now, actions| g.handle_passed_on(now, OsdId(3), &msg, actions));
+    assert!(rig.groups[&1].may_hand_over(), "it serves on, and its lease is whole");
+}
+
+#[test]
+fn two_clients_with_opposite_cuts_move_a_pg_ever_more_rarely() {
+    let mut rig = Rig::led(3, true);
+    reign(&mut rig, 100);
+    let mut moves = Vec::new();
+    // One reaches osd.1 alone, the other osd.3 alone; both complain ten times a second for a minute.
+    for _ in 0..600 {
+        let led = leader(&rig);
+        for (osd, about) in [(1, 3), (3, 1)] {
+            rig.request(osd, report(about));
+        }
+        rig.pump();
+        if leader(&rig) != led {
+            moves.push(rig.now);
+        }
+        reign(&mut rig, 100);
+    }
+    let early = moves.iter().filter(|at| **at < 10_000).count();
+    let late = moves.iter().filter(|at| **at > 30_000).count();
+    assert!((3..=8).contains(&early) && late <= 3, "moved at {moves:?}");
+}

@@ -1,0 +1,59 @@
+//! A leader that others follow and this client cannot hear: it is reported, and not too often.
+
+use super::script::{Bench, write};
+use crate::limits::SILENT;
+use std::time::Duration;
+use types::{OsdId, Time};
+use wire::{Reject, RequestBody};
+
+/// Searches for so long; every member but the first names it as leader. Gives when a report left, and to whom.
+fn search(b: &mut Bench, time: Duration) -> Vec<(Time, OsdId)> {
+    let (end, mut reports) = (b.now + time, Vec::new());
+    let mut sent = b.poll();
+    loop {
+        for (osd, request) in std::mem::take(&mut sent) {
+            if let RequestBody::Unreached { leader, volume } = request.body {
+                assert_eq!((leader, volume), (OsdId(1), b.volume.id()));
+                reports.push((b.now, osd));
+                b.reply(osd, &request, Ok(wire::ReplyBody::Done));
+            } else if osd != OsdId(1) {
+                b.reply(osd, &request, Err(Reject::NotLeader { hint: Some(OsdId(1)) }));
+            }
+        }
+        sent = b.poll();
+        if sent.is_empty() {
+            if b.now >= end {
+                return reports;
+            }
+            sent = b.sleep();
+        }
+    }
+}
+
+#[test]
+fn a_leader_that_only_this_client_cannot_hear_is_reported_within_half_a_second() {
+    let mut b = Bench::plain();
+    b.submit(write(0, 512), 1);
+    let began = b.now;
+    b.wire.heard = vec![(OsdId(1), began)];
+    let reports = search(&mut b, Duration::from_secs(10));
+    let (first, member) = reports[0];
+    assert!(first >= began + SILENT && first <= began + Duration::from_millis(500), "{first:?}");
+    assert_ne!(member, OsdId(1));
+    assert!((5..=9).contains(&reports.len()), "{} reports in ten seconds", reports.len());
+    assert_eq!(b.volume.stats().reports, reports.len() as u64);
+}
+
+#[test]
+fn a_leader_without_a_connection_is_reported_and_one_that_answers_pings_is_not() {
+    let mut b = Bench::plain();
+    b.submit(write(0, 512), 1);
+    // Slow: bytes come from it all the time.
+    assert_eq!(search(&mut b, Duration::from_secs(10)), []);
+    let mut b = Bench::plain();
+    b.wire.down = vec![OsdId(1)];
+    b.submit(write(0, 512), 1);
+    let began = b.now;
+    let reports = search(&mut b, Duration::from_secs(1));
+    assert!(reports[0].0 >= began + SILENT && reports[0].0 <= began + Duration::from_millis(600), "{reports:?}");
+}

@@ -1,0 +1,60 @@
+//! What a volume does when it hears nothing from a leader that others still follow.
+//!
+//! A member that a search asks answers "not here, ask osd.N". When osd.N is the OSD that fell silent, the path between
+//! this client and osd.N is broken, and the path between the two members is not. The volume then tells the member so;
+//! the member passes it on, and the leader hands over to the member (ADR 0014). The search goes on meanwhile.
+//!
+//! Invariant: a leader is reported only while no byte came from its OSD for [`SILENT`], pings included: a leader that
+//! is slow is not unreached. The pause between two reports of one PG doubles.
+
+use crate::ids::PartId;
+use crate::limits::{REPORT_KEY, REPORT_PAUSE, REPORT_PAUSE_DOUBLINGS, SILENT};
+use crate::volume::{Admit, Carrier, Volume};
+use types::{OsdId, Time};
+use wire::{Request, RequestBody};
+
+/// What one PG knows of a leader that it may have to report.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    /// The leader that a member named last, and the member.
+    pub named: Option<(OsdId, OsdId)>,
+    /// Not before this.
+    next_at: Time,
+    /// In this search.
+    count: u32,
+}
+
+impl Report {
+    /// A search is over.
+    pub fn settled(&mut self) {
+        (self.named, self.count) = (None, 0);
+    }
+}
+
+impl Volume {
+    /// Tells the member that was asked last about a silent leader, when that is due.
+    pub(crate) fn report_unreached(&mut self, slot: u32, now: Time, carrier: &mut dyn Carrier) {
+        let pg = &mut self.pgs[slot as usize];
+        let Some((leader, member)) = pg.report.named.take() else { return };
+        if pg.settled || now < pg.report.next_at {
+            return;
+        }
+        let unheard = match carrier.heard(leader) {
+            // Without requests in flight nothing need have come.
+            Some(at) => now >= at + SILENT && pg.silent.is_some_and(|(silent, _)| silent == leader),
+            None => now >= pg.search_since + SILENT || pg.silent.is_some_and(|(silent, _)| silent == leader),
+        };
+        if !unheard || carrier.admit(member, 0) != Admit::Go {
+            return;
+        }
+        pg.report.next_at = now + REPORT_PAUSE * (1 << pg.report.count.min(REPORT_PAUSE_DOUBLINGS));
+        pg.report.count += 1;
+        let pg = pg.id;
+        self.serial += 1;
+        // No part has this key: the answer tells nothing that the search does not find out.
+        let id = PartId { space: self.config.space, serial: self.serial, key: REPORT_KEY };
+        let body = RequestBody::Unreached { volume: self.id, leader };
+        self.stats.reports += 1;
+        carrier.send(member, Request { id: id.pack(), pg, session: self.session, epoch: self.epoch, body });
+    }
+}
