@@ -188,6 +188,24 @@ async fn send_volume(rpc: &mut Rpc<Channel>, ask: AdminAsk) -> Sent {
             rpc.volume_remove(pb::VolumeRemoveRequest { name, force }).await?;
             Ok(Ok(AdminAnswer::Done))
         }
+        health => send_health(rpc, health).await,
+    }
+}
+
+async fn send_health(rpc: &mut Rpc<Channel>, ask: AdminAsk) -> Sent {
+    match ask {
+        AdminAsk::HealthMute { code, for_ms } => {
+            rpc.health_mute(pb::HealthMuteRequest { code, for_ms }).await?;
+            Ok(Ok(AdminAnswer::Done))
+        }
+        AdminAsk::HealthUnmute { code } => {
+            rpc.health_unmute(pb::HealthUnmuteRequest { code }).await?;
+            Ok(Ok(AdminAnswer::Done))
+        }
+        AdminAsk::Events { after, age_ms_max } => {
+            let reply = rpc.events(pb::EventsRequest { after, age_ms_max }).await?.into_inner();
+            Ok(reply.try_into().map(AdminAnswer::Events))
+        }
         other => unreachable!("{other:?} is sent elsewhere"),
     }
 }

@@ -232,6 +232,8 @@ impl From<OsdHeartbeat> for pb::OsdHeartbeat {
             poisoned: beat.poisoned,
             pgs: beat.pgs.into_iter().map(report).collect(),
             unreachable: beat.unreachable.iter().map(|osd| osd.0).collect(),
+            io: Some(crate::convert_health::io_out(beat.io)),
+            recovery: Some(crate::convert_health::recovery_out(beat.recovery)),
         }
     }
 }
@@ -270,6 +272,8 @@ impl TryFrom<pb::OsdHeartbeat> for OsdHeartbeat {
             poisoned: beat.poisoned.map(|reason| clip(&reason, POISON_REASON_LEN_MAX).to_owned()),
             pgs: beat.pgs.into_iter().map(report).collect::<Result<_, Malformed>>()?,
             unreachable: beat.unreachable.into_iter().map(|id| osd(id, "unreachable")).collect::<Result<_, _>>()?,
+            io: beat.io.map(crate::convert_health::io_in).unwrap_or_default(),
+            recovery: beat.recovery.map(crate::convert_health::recovery_in).unwrap_or_default(),
         })
     }
 }

@@ -1,7 +1,7 @@
 //! Values of `control::admin` to and from protobuf.
 
 use crate::convert::{Malformed, addr, need, pg, uuid};
-use crate::pb;
+use crate::{convert_health, pb};
 use control::admin::{HolderView, OsdView, PgMemberView, PgView, PoolView, Status, VolumeView};
 use types::{ClusterId, Epoch, OsdId, OsdUuid, PoolId, ReplicaId, SessionId, VolumeId};
 
@@ -26,6 +26,11 @@ impl From<Status> for pb::StatusReply {
             used_bytes: s.used_bytes,
             free_bytes: s.free_bytes,
             leading_since_ms: s.leading_since_ms,
+            checks: s.checks.into_iter().map(convert_health::check_out).collect(),
+            osds_new: s.osds_new,
+            pgs_waiting: s.pgs_waiting,
+            recovery: Some(convert_health::progress_out(s.recovery)),
+            io: Some(convert_health::rates_out(s.io)),
         }
     }
 }
@@ -53,6 +58,11 @@ impl TryFrom<pb::StatusReply> for Status {
             used_bytes: s.used_bytes,
             free_bytes: s.free_bytes,
             leading_since_ms: s.leading_since_ms,
+            checks: s.checks.into_iter().map(convert_health::check_in).collect::<Result<_, _>>()?,
+            osds_new: s.osds_new,
+            pgs_waiting: s.pgs_waiting,
+            recovery: s.recovery.map(convert_health::progress_in).unwrap_or_default(),
+            io: s.io.map(convert_health::rates_in).unwrap_or_default(),
         })
     }
 }

@@ -11,6 +11,7 @@ pub mod admin_client;
 pub mod client_link;
 pub mod convert;
 mod convert_admin;
+mod convert_health;
 mod follow;
 pub mod osd_link;
 pub mod status;

@@ -4,7 +4,9 @@ use crate::args::Domain;
 use crate::errors::refused;
 use anyhow::{Result, bail};
 use api::AdminClient;
-use control::admin::{AdminAnswer, AdminAsk, OsdRegister, OsdView, PgView, PoolCreate, PoolView, Status, VolumeView};
+use control::admin::{
+    AdminAnswer, AdminAsk, EventsPage, OsdRegister, OsdView, PgView, PoolCreate, PoolView, Status, VolumeView,
+};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::runtime::Runtime;
@@ -110,6 +112,23 @@ impl Admin {
 
     pub fn register_osd(&self, register: OsdRegister) -> Result<(ClusterId, OsdId)> {
         expect!(self, AdminAsk::OsdRegister(register), AdminAnswer::OsdRegistered { cluster, osd } => (cluster, osd))
+    }
+}
+
+impl Admin {
+    pub fn mute(&self, code: &str, time: Option<Duration>) -> Result<()> {
+        let for_ms = time.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX));
+        expect!(self, AdminAsk::HealthMute { code: code.to_owned(), for_ms }, AdminAnswer::Done => ())
+    }
+
+    pub fn unmute(&self, code: &str) -> Result<()> {
+        expect!(self, AdminAsk::HealthUnmute { code: code.to_owned() }, AdminAnswer::Done => ())
+    }
+
+    /// Some events above `after`, oldest first.
+    pub fn events(&self, after: u64, age_max: Option<Duration>) -> Result<EventsPage> {
+        let age_ms_max = age_max.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX));
+        expect!(self, AdminAsk::Events { after, age_ms_max }, AdminAnswer::Events(page) => page)
     }
 }
 

@@ -107,8 +107,26 @@ pub enum Command {
     Osd(Osd),
     /// Export a volume over NBD
     Nbd(NbdArgs),
-    /// Health, daemons, PGs and capacity at a glance
+    /// Health, daemons, PGs and capacity at a glance: exit code 0 ok, 3 degraded, 4 down
     Status,
+    /// Health checks: what is wrong, since when; exit code 0 ok, 3 degraded, 4 down
+    #[command(
+        after_help = "Examples:\n  basalt health\n  basalt health detail\n  basalt health mute OSD_DOWN --for 1h"
+    )]
+    Health {
+        #[command(subcommand)]
+        command: Option<Health>,
+    },
+    /// What happened: OSDs, PGs, leaders, volumes, pools, and who opened or took what
+    #[command(after_help = "Examples:\n  basalt events --since 1h\n  basalt events --follow --json")]
+    Events {
+        /// Only events at most so old, as 90s, 10m, 1h, 2d [default: 1d]
+        #[arg(long, value_name = "TIME", default_value = "1d", hide_default_value = true, value_parser = crate::duration::parse)]
+        since: std::time::Duration,
+        /// Go on printing as events come; under --json one object a line
+        #[arg(long)]
+        follow: bool,
+    },
     /// Placement groups: ls, verify
     #[command(subcommand)]
     Pg(Pg),
@@ -186,6 +204,26 @@ pub enum Dev {
         /// Do not ask
         #[arg(long)]
         yes: bool,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Health {
+    /// The same, with the OSDs, PGs and pools of each check, and what to do
+    Detail,
+    /// A check is still shown and no longer counts for the health and the exit code
+    #[command(after_help = "Example:\n  basalt health mute OSD_DOWN --for 1h")]
+    Mute {
+        /// Code of the check, for example OSD_DOWN
+        code: String,
+        /// For so long, as 90s, 10m, 1h, 2d [default: until it is unmuted]
+        #[arg(long = "for", value_name = "TIME", value_parser = crate::duration::parse)]
+        time: Option<std::time::Duration>,
+    },
+    /// A muted check counts again
+    Unmute {
+        /// Code of the check, for example OSD_DOWN
+        code: String,
     },
 }
 

@@ -89,6 +89,37 @@ fn every_metric_is_in_its_page_as_it_is_declared() {
     assert_eq!(old, page, "UPDATE_GOLDEN=1 cargo test -p cli rewrites the page");
 }
 
+/// A page with a table that the code declares: the rows stand between the head and the next blank line.
+fn check_table(path: &str, head: &str, rows: &str) {
+    let page = read(path);
+    let start = page.find(head).unwrap_or_else(|| panic!("{path} has no {head:?}")) + head.len();
+    let end = page[start..].find("\n\n").map_or(page.len(), |at| start + at + 1);
+    let wanted = format!("{}{rows}{}", &page[..start], &page[end..]);
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(root().join(path), &wanted).expect("the page can be written");
+    }
+    assert_eq!(read(path), wanted, "UPDATE_GOLDEN=1 cargo test -p cli rewrites the page");
+}
+
+#[test]
+fn every_health_check_is_in_its_page_as_it_is_declared() {
+    let mut rows = String::new();
+    for rule in control::health::RULES {
+        let (severity, what, next) = (rule.severity.name(), rule.what, rule.next);
+        writeln!(rows, "| `{}` | {severity} | {what} | {next} |", rule.code).expect("a string takes it");
+    }
+    check_table("docs/man/health.md", "| code | severity | holds when | what to do |\n|---|---|---|---|\n", &rows);
+}
+
+#[test]
+fn every_kind_of_event_is_in_its_page_as_it_is_declared() {
+    let mut rows = String::new();
+    for kind in control::events::KINDS {
+        writeln!(rows, "| `{}` | {} |", kind.name, kind.what).expect("a string takes it");
+    }
+    check_table("docs/man/events.md", "| kind | meaning |\n|---|---|\n", &rows);
+}
+
 fn rust_files(dir: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(dir).expect("crates can be read").flatten() {
         let path = entry.path();

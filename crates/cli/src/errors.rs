@@ -10,6 +10,8 @@ pub enum Exit {
     Failed = 1,
     Usage = 2,
     Degraded = 3,
+    /// `status` and `health`: some data is not served.
+    Down = 4,
 }
 
 /// An error with a stable code. `basalt explain CODE` tells more.

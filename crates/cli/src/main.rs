@@ -1,7 +1,7 @@
 //! `basalt`: every role and every command in one binary.
 //!
 //! Ring 4. It parses, composes and prints; what happens is in the rooms. Exit codes: 0 done, 1 failed,
-//! 2 usage, 3 done but degraded.
+//! 2 usage, 3 done but degraded, 4 the cluster is down.
 
 #[macro_use]
 mod output;
@@ -12,8 +12,10 @@ mod bench_cmd;
 mod dev;
 #[cfg(test)]
 mod docs;
+mod duration;
 mod errors;
 mod explain;
+mod health;
 mod hint;
 mod logging;
 mod missing;
@@ -94,7 +96,11 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Osd(Osd::Run(args)) => role::osd::run(&args, &metas(&common)?).map(|()| Exit::Done),
         Command::Nbd(args) => role::nbd::run(&args, &metas(&common)?, common.json).map(|()| Exit::Done),
         Command::Osd(Osd::Ls) => show::osds(&connect(&common)?, common.json).map(|()| Exit::Done),
-        Command::Status => show::status(&connect(&common)?, common.json),
+        Command::Status => health::status(&connect(&common)?, common.json),
+        Command::Health { command } => health::health(&connect(&common)?, command.as_ref(), common.json),
+        Command::Events { since, follow } => {
+            health::events(&connect(&common)?, since, follow, common.json).map(|()| Exit::Done)
+        }
         Command::Pg(Pg::Verify { pgs, deep: _, tables }) => verify::run(&connect(&common)?, &pgs, tables, common.json),
         Command::Pg(command) => show::pgs(&connect(&common)?, &command, common.json).map(|()| Exit::Done),
         Command::Pool(command) => show::pool(&connect(&common)?, &command, common.json).map(|()| Exit::Done),

@@ -68,6 +68,14 @@ pub fn json(thing: &str, body: Value) -> Result<()> {
     Ok(())
 }
 
+/// Prints one JSON object on one line, for outputs that go on.
+pub fn json_line(thing: &str, body: Value) -> Result<()> {
+    let Value::Object(fields) = body else { unreachable!("{thing} is an object") };
+    let object = Object { schema: format!("basalt.{thing}/1"), fields };
+    out!("{}", serde_json::to_string(&object)?);
+    Ok(())
+}
+
 /// Prints a table without frames.
 pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
     let mut table = comfy_table::Table::new();

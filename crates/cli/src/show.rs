@@ -2,44 +2,13 @@
 
 use crate::admin::Admin;
 use crate::args::{Pg, Pool, Volume};
-use crate::errors::{Exit, advise};
+use crate::errors::advise;
 use crate::output::{json, table};
 use crate::size::show;
 use anyhow::Result;
 use control::admin::{PgView, VolumeView};
 use control::codes::VOLUME_HELD;
 use serde_json::{json, to_value};
-
-/// `basalt status`. Degraded health has an exit code of its own.
-pub fn status(admin: &Admin, as_json: bool) -> Result<Exit> {
-    let status = admin.status()?;
-    let exit = if status.health == "ok" { Exit::Done } else { Exit::Degraded };
-    if as_json {
-        json("status", to_value(&status)?)?;
-        return Ok(exit);
-    }
-    out!("cluster   {}", status.cluster);
-    out!("health    {}", status.health);
-    for problem in &status.problems {
-        out!("          {problem}");
-    }
-    out!("osds      {} ({} up, {} in)", status.osds, status.osds_up, status.osds_in);
-    out!(
-        "pgs       {} ({} active, {} degraded, {} down)",
-        status.pgs,
-        status.pgs_active,
-        status.pgs_degraded,
-        status.pgs_down
-    );
-    out!("volumes   {} in {} pools, {} segments of 1 GiB", status.volumes, status.pools, status.segments);
-    out!(
-        "space     {} used of {}, {} free",
-        show(status.used_bytes),
-        show(status.capacity_bytes),
-        show(status.free_bytes)
-    );
-    Ok(exit)
-}
 
 /// `basalt osd ls`.
 pub fn osds(admin: &Admin, as_json: bool) -> Result<()> {
@@ -48,7 +17,9 @@ pub fn osds(admin: &Admin, as_json: bool) -> Result<()> {
         return json("osd.ls", json!({ "osds": osds }));
     }
     let rows = osds.into_iter().map(|o| {
-        let mut state = vec![o.live, if o.is_in { "in" } else { "out" }.to_owned()];
+        let fill = control::health::fill_percent(&o);
+        let live = if o.live == "new" { "never started".to_owned() } else { o.live };
+        let mut state = vec![live, if o.is_in { "in" } else { "out" }.to_owned()];
         state.extend(o.drain.then(|| "drain".to_owned()));
         state.extend(o.full.then(|| "full".to_owned()));
         state.extend(o.poisoned.map(|why| format!("poisoned: {why}")));
@@ -57,7 +28,7 @@ pub fn osds(admin: &Admin, as_json: bool) -> Result<()> {
             state.join(" "),
             o.addr.map_or_else(String::new, |a| a.to_string()),
             format!("{}/{}/{}", o.zone, o.rack, o.host),
-            format!("{} of {}", show(o.used_bytes), show(o.capacity_bytes)),
+            format!("{} of {} ({fill} %)", show(o.used_bytes), show(o.capacity_bytes)),
             format!("{} ({} led)", o.pgs, o.leads),
         ]
     });

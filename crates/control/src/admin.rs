@@ -1,5 +1,7 @@
 //! What administrators ask and are told. The answers are also the JSON of the command line.
 
+use crate::events::Event;
+use crate::health::Check;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use types::{ClusterId, Epoch, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SessionId, VolumeId};
@@ -41,6 +43,19 @@ pub enum AdminAsk {
         name: String,
         force: bool,
     },
+    /// A check no longer counts, for so long, or until it is unmuted.
+    HealthMute {
+        code: String,
+        for_ms: Option<u64>,
+    },
+    HealthUnmute {
+        code: String,
+    },
+    /// Events with a number above `after`, at most so old; the oldest of them first.
+    Events {
+        after: u64,
+        age_ms_max: Option<u64>,
+    },
 }
 
 /// Gives a device its id, at format. Asking again with the same uuid gives the same id.
@@ -75,20 +90,36 @@ pub enum AdminAnswer {
     Pgs(Vec<PgView>),
     Volume(VolumeView),
     Volumes(Vec<VolumeView>),
+    Events(EventsPage),
+}
+
+/// Some events, oldest first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventsPage {
+    pub events: Vec<Event>,
+    /// The number of the newest event of the cluster: there is more when the page ends below it.
+    pub last: u64,
 }
 
 /// One page about the cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     pub cluster: ClusterId,
-    /// `ok`, `degraded` (data is served, something needs care), `down` (some PG does not serve).
+    /// `ok`, `waiting` (not everything has reported yet), `degraded` (data is served, something needs care), `down` (some
+    /// data is not served).
     pub health: String,
-    /// What is wrong, a line each.
+    /// What is wrong, a line each; `checks` has it by code.
     pub problems: Vec<String>,
+    /// What holds, worst first; muted ones, too.
+    #[serde(default)]
+    pub checks: Vec<Check>,
     pub map_epoch: Epoch,
     pub osds: u32,
     pub osds_up: u32,
     pub osds_in: u32,
+    /// Registered and never started; not in the other counts, nor in the capacity.
+    #[serde(default)]
+    pub osds_new: u32,
     pub pools: u32,
     pub volumes: u32,
     pub segments: u64,
@@ -96,11 +127,41 @@ pub struct Status {
     pub pgs_active: u32,
     pub pgs_degraded: u32,
     pub pgs_down: u32,
+    /// Not judged yet: a new meta leads, or they are new.
+    #[serde(default)]
+    pub pgs_waiting: u32,
     pub capacity_bytes: u64,
     pub used_bytes: u64,
     pub free_bytes: u64,
     /// Since when this meta leads, in milliseconds of the Unix clock.
     pub leading_since_ms: u64,
+    #[serde(default)]
+    pub recovery: Recovery,
+    #[serde(default)]
+    pub io: IoRates,
+}
+
+/// How far replicas are behind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recovery {
+    /// PGs with a follower that is behind.
+    pub pgs: u32,
+    /// Followers that are brought up to date by a stream, or wait for one.
+    pub streams: u32,
+    /// What the running streams still have to send, as far as is known.
+    pub left_bytes: u64,
+    pub bytes_per_s: u64,
+    /// At the present rate; absent when there is none.
+    pub eta_ms: Option<u64>,
+}
+
+/// What clients do, by the last seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IoRates {
+    pub reads_per_s: u64,
+    pub read_bytes_per_s: u64,
+    pub writes_per_s: u64,
+    pub write_bytes_per_s: u64,
 }
 
 /// One OSD.
@@ -108,7 +169,7 @@ pub struct Status {
 pub struct OsdView {
     pub osd: OsdId,
     pub uuid: OsdUuid,
-    /// `up`, `down`, `unknown` (a new meta leads and has not heard it yet).
+    /// `up`, `down`, `unknown` (a new meta leads and has not heard it yet), `new` (registered, never started).
     pub live: String,
     pub is_in: bool,
     pub drain: bool,
@@ -146,7 +207,7 @@ pub struct PoolView {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PgView {
     pub pg: PgId,
-    /// `creating`, `active`, `degraded`, `recovering`, `repairing`, `inconsistent`, `down`.
+    /// `waiting` (for reports), `creating`, `active`, `degraded`, `recovering`, `repairing`, `inconsistent`, `down`.
     pub state: Vec<String>,
     pub leader: Option<OsdId>,
     pub members: Vec<PgMemberView>,

@@ -33,6 +33,7 @@ pub const WRONG_CLUSTER: u32 = 2026;
 pub const TOO_MANY: u32 = 2027;
 pub const OSD_EXISTS: u32 = 2028;
 pub const BAD_LOCATION: u32 = 2029;
+pub const CHECK_UNKNOWN: u32 = 2040;
 
 /// Every code with its texts.
 pub const REGISTRY: &[Code] = &[
@@ -104,6 +105,11 @@ pub const REGISTRY: &[Code] = &[
         code: BAD_LOCATION,
         what: "the name of a host, a rack or a zone is too long",
         next: "use at most 255 bytes each: `basalt osd run --host NAME --rack NAME --zone NAME`",
+    },
+    Code {
+        code: CHECK_UNKNOWN,
+        what: "no health check has this code",
+        next: "take the code from `basalt health`, for example OSD_DOWN",
     },
 ];
 

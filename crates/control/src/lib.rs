@@ -13,6 +13,8 @@
 pub mod admin;
 mod batch;
 pub mod codes;
+pub mod events;
+pub mod health;
 mod machine;
 pub mod names;
 pub mod plan;
@@ -21,6 +23,6 @@ mod records;
 pub use batch::{Check, TXN_WRITES_MAX, Txn};
 pub use machine::{ClientReq, Control, ControlAction, INBOX_MAX, Now, StreamId, Token};
 pub use records::{
-    ClusterRecord, CountersRecord, Holder, Key, LoadError, OsdRecord, PgRecord, Poisoned, PoolRecord, PoolState,
-    Record, Records, SegmentRecord, StoredItem, VolumeRecord, VolumeState, Write, new_cluster,
+    ClusterRecord, CountersRecord, Holder, Key, LoadError, MuteRecord, OsdRecord, PgRecord, Poisoned, PoolRecord,
+    PoolState, Record, Records, SegmentRecord, StoredItem, VolumeRecord, VolumeState, WatchRecord, Write, new_cluster,
 };

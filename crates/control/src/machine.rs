@@ -8,14 +8,18 @@
 mod admin;
 mod attach;
 mod clients;
+mod flow;
 mod leaders;
 mod osds;
+mod status;
 mod upkeep;
 mod view;
+mod watch;
 
 use crate::admin::{AdminAnswer, AdminAsk};
 use crate::batch::{Batch, Txn};
 use crate::codes::{self, refuse};
+use crate::events::Event;
 use crate::records::{Records, Write};
 use attach::Attaching;
 use clients::Wait;
@@ -24,6 +28,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use types::control::{ClientAnswer, ClientAsk, HOLDER_LEASE_MS, OsdDown, OsdUp, PgReport, Refusal};
 use types::{OsdId, PgId, ReplicaId, Time, VolumeId};
+use watch::Watch;
 
 /// Most inputs that wait for a commit.
 pub const INBOX_MAX: usize = 8192;
@@ -78,6 +83,8 @@ pub enum ControlAction {
         token: Token,
         answer: Result<AdminAnswer, Refusal>,
     },
+    /// An event was recorded: say it in the log.
+    Event(Event),
 }
 
 enum Input {
@@ -116,6 +123,11 @@ pub struct Control {
     leaders_at: Time,
     /// Transfers that were asked for a short while ago.
     moved: BTreeMap<PgId, (Time, OsdId)>,
+    /// PGs that are new: they have time to report.
+    born: BTreeMap<PgId, Time>,
+    /// PGs whose leader gave up, and when: another one takes over.
+    unled: BTreeMap<PgId, Time>,
+    watch: Watch,
 }
 
 impl Control {
@@ -142,6 +154,9 @@ impl Control {
             pools_at: Time::ZERO,
             leaders_at: now.mono + leaders::LEADERS_EVERY,
             moved: BTreeMap::new(),
+            born: BTreeMap::new(),
+            unled: BTreeMap::new(),
+            watch: Watch::default(),
         };
         control.take_up(now.mono);
         control
@@ -167,6 +182,11 @@ impl Control {
         for (volume, pg) in unfinished {
             self.attaching.begin(volume, pg);
         }
+    }
+
+    /// Who this leader is, for the events. Call it once, after [`Control::new`].
+    pub fn lead_as(&mut self, address: &str) {
+        self.watch.takes_lead = Some(address.to_owned());
     }
 
     /// The records, as far as they are planned.
@@ -244,6 +264,7 @@ impl Control {
             self.take(now, input);
         }
         self.upkeep(now);
+        self.watch_cluster(now);
         self.answer_waits(now);
         if self.batch.len() > 0 {
             let txn = self.batch.close(&mut self.records.versions);

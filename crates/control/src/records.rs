@@ -3,6 +3,7 @@
 //! Keys are paths, values are JSON with a version, so that an operator can dump and read them. Ids come
 //! from counters and are never reused.
 
+use crate::events::{EVENTS_MAX, Event};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -162,6 +163,46 @@ pub struct SegmentRecord {
     pub pending: bool,
 }
 
+/// What the events so far amount to: the next ones are told as differences from it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WatchRecord {
+    /// The health as last told; empty before the first time.
+    pub health: String,
+    /// Code → since when the check holds, in milliseconds of the Unix clock.
+    pub checks: BTreeMap<String, u64>,
+    /// What is said of OSDs, in words; those of which nothing is said are up.
+    #[serde(with = "pairs")]
+    pub osds: BTreeMap<OsdId, String>,
+    /// States of PGs; those that are missing are active.
+    #[serde(with = "pairs")]
+    pub pgs: BTreeMap<PgId, String>,
+}
+
+/// A map as a list of pairs: keys of JSON objects are texts.
+mod pairs {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::collections::BTreeMap;
+
+    pub fn serialize<K: Serialize, S: Serializer>(map: &BTreeMap<K, String>, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(map)
+    }
+
+    pub fn deserialize<'de, K: Deserialize<'de> + Ord, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<BTreeMap<K, String>, D::Error> {
+        Ok(Vec::<(K, String)>::deserialize(from)?.into_iter().collect())
+    }
+}
+
+/// A health check that an administrator muted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MuteRecord {
+    pub code: String,
+    pub since_ms: u64,
+    /// `None`: until it is unmuted.
+    pub until_ms: Option<u64>,
+}
+
 /// The name of a record. Printed as the key in the store; fixed width, so that the order is that of ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
@@ -172,6 +213,11 @@ pub enum Key {
     Pg(PgId),
     Volume(VolumeId),
     Segment(VolumeId, SegmentIndex),
+    /// A place in the ring of events.
+    Event(u32),
+    Watch,
+    /// A code of `health::RULES`.
+    Mute(&'static str),
 }
 
 impl fmt::Display for Key {
@@ -184,6 +230,9 @@ impl fmt::Display for Key {
             Key::Pg(pg) => write!(f, "pg/{:08x}/{:08x}", pg.pool.0, pg.n),
             Key::Volume(id) => write!(f, "volume/{:016x}", id.0),
             Key::Segment(id, index) => write!(f, "segment/{:016x}/{:08x}", id.0, index.0),
+            Key::Event(slot) => write!(f, "event/{slot:04}"),
+            Key::Watch => f.write_str("watch"),
+            Key::Mute(code) => write!(f, "mute/{code}"),
         }
     }
 }
@@ -198,6 +247,9 @@ pub enum Record {
     Pg(PgRecord),
     Volume(VolumeRecord),
     Segment(SegmentRecord),
+    Event(Event),
+    Watch(WatchRecord),
+    Mute(MuteRecord),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -231,6 +283,9 @@ impl Record {
             Record::Pg(r) => Key::Pg(r.pg),
             Record::Volume(r) => Key::Volume(r.id),
             Record::Segment(r) => Key::Segment(r.volume, r.index),
+            Record::Event(r) => Key::Event(r.slot()),
+            Record::Watch(_) => Key::Watch,
+            Record::Mute(r) => Key::Mute(crate::health::find_rule(&r.code).map_or("?", |rule| rule.code)),
         }
     }
 
@@ -244,6 +299,9 @@ impl Record {
             Record::Pg(r) => encode(r),
             Record::Volume(r) => encode(r),
             Record::Segment(r) => encode(r),
+            Record::Event(r) => encode(r),
+            Record::Watch(r) => encode(r),
+            Record::Mute(r) => encode(r),
         }
     }
 
@@ -256,6 +314,9 @@ impl Record {
             "pg" => Record::Pg(decode(key, value)?),
             "volume" => Record::Volume(decode(key, value)?),
             "segment" => Record::Segment(decode(key, value)?),
+            "event" => Record::Event(decode(key, value)?),
+            "watch" => Record::Watch(decode(key, value)?),
+            "mute" => Record::Mute(decode(key, value)?),
             _ => return Err(LoadError::UnknownKey { key: key.to_string() }),
         };
         if record.key().to_string() != key {
@@ -306,6 +367,10 @@ pub struct Records {
     pub pgs: BTreeMap<PgId, PgRecord>,
     pub volumes: BTreeMap<VolumeId, VolumeRecord>,
     pub segments: BTreeMap<(VolumeId, SegmentIndex), SegmentRecord>,
+    /// The newest `EVENTS_MAX`, by number.
+    pub events: BTreeMap<u64, Event>,
+    pub watch: WatchRecord,
+    pub mutes: BTreeMap<&'static str, MuteRecord>,
     pool_names: BTreeMap<String, PoolId>,
     volume_names: BTreeMap<(PoolId, String), VolumeId>,
     pg_segments: BTreeMap<PgId, u32>,
@@ -367,12 +432,22 @@ impl Records {
                 assert!(before.as_ref().is_none_or(|b| b.pg == pg), "a segment never changes its PG");
                 *self.pg_segments.entry(pg).or_default() += u32::from(before.is_none());
             }
+            Record::Event(r) => {
+                self.events.remove(&r.seq.wrapping_sub(EVENTS_MAX));
+                self.events.insert(r.seq, r);
+            }
+            Record::Watch(r) => self.watch = r,
+            Record::Mute(r) => {
+                if let Some(rule) = crate::health::find_rule(&r.code) {
+                    self.mutes.insert(rule.code, r);
+                }
+            }
         }
     }
 
     fn delete(&mut self, key: Key) {
         match key {
-            Key::Cluster | Key::Counters => panic!("{key} is never deleted"),
+            Key::Cluster | Key::Counters | Key::Event(_) | Key::Watch => panic!("{key} is never deleted"),
             Key::Osd(id) => {
                 self.osds.remove(&id);
             }
@@ -392,6 +467,9 @@ impl Records {
                     self.volume_names.remove(&(volume.pool, volume.name));
                 }
             }
+            Key::Mute(code) => {
+                self.mutes.remove(code);
+            }
             Key::Segment(id, index) => {
                 if let Some(segment) = self.segments.remove(&(id, index)) {
                     let left = self.pg_segments.entry(segment.pg).or_default();
@@ -399,6 +477,11 @@ impl Records {
                 }
             }
         }
+    }
+
+    /// The number of the newest event; zero before the first.
+    pub fn last_event(&self) -> u64 {
+        self.events.last_key_value().map_or(0, |(seq, _)| *seq)
     }
 
     /// A pool by name.

@@ -66,7 +66,7 @@ impl Meta {
                             let carried = api::convert::osd_down(down.clone()).expect("it travels");
                             assert!(OsdDown::try_from(carried).as_ref() == Ok(&down));
                         }
-                        ControlAction::CloseOsd { .. } => {}
+                        ControlAction::CloseOsd { .. } | ControlAction::Event(_) => {}
                     }
                 }
             }
@@ -310,6 +310,8 @@ fn osd(rng: &mut Rng, stream: u64) -> pb::OsdUp {
             poisoned: rng.chance(1, 8).then(|| "EIO".to_owned()),
             pgs: (0..rng.below(4)).map(report).collect(),
             unreachable: vec![3],
+            io: Some(pb::IoTotals { reads: rng.next_u64(), ..pb::IoTotals::default() }),
+            recovery: None,
         }),
         _ => Body::Attached(pb::Attached {
             pg: pg(rng.below(3)),

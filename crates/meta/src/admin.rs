@@ -132,4 +132,24 @@ impl admin_server::Admin for Gate {
         let ask = AdminAsk::VolumeRemove { name: r.name, force: r.force };
         expect!(self.admin(ask).await?, AdminAnswer::Done => pb::DoneReply {})
     }
+
+    async fn health_mute(&self, request: Request<pb::HealthMuteRequest>) -> Result<Response<pb::DoneReply>, Status> {
+        let r = request.into_inner();
+        let ask = AdminAsk::HealthMute { code: r.code, for_ms: r.for_ms };
+        expect!(self.admin(ask).await?, AdminAnswer::Done => pb::DoneReply {})
+    }
+
+    async fn health_unmute(
+        &self,
+        request: Request<pb::HealthUnmuteRequest>,
+    ) -> Result<Response<pb::DoneReply>, Status> {
+        let ask = AdminAsk::HealthUnmute { code: request.into_inner().code };
+        expect!(self.admin(ask).await?, AdminAnswer::Done => pb::DoneReply {})
+    }
+
+    async fn events(&self, request: Request<pb::EventsRequest>) -> Result<Response<pb::EventsReply>, Status> {
+        let r = request.into_inner();
+        let ask = AdminAsk::Events { after: r.after, age_ms_max: r.age_ms_max };
+        expect!(self.admin(ask).await?, AdminAnswer::Events(page) => page.into())
+    }
 }

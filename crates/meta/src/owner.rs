@@ -3,6 +3,7 @@
 use crate::metrics::{ClusterMetrics, MetaMetrics};
 use crate::{MetaError, Role};
 use control::admin::{AdminAnswer, AdminAsk};
+use control::events::{Event, Level};
 use control::{ClientReq, Control, ControlAction, LoadError, Now, Records, StreamId, Token};
 use metastore::{Campaign, Store, StoreError};
 use std::collections::BTreeMap;
@@ -230,6 +231,7 @@ impl Owner {
             Err(e) => return Ok(Ended::Failed(e)),
         };
         let mut control = Control::new(records, self.now());
+        control.lead_as(&self.advertise);
         self.metrics.leading.set(1);
         tracing::info!(address = %self.advertise, "this meta leads");
         // Before anyone may ask for it: the figures of a cluster that nobody has counted are no zeros.
@@ -381,12 +383,22 @@ impl Owner {
                     let _ = waiting.send(Answered::Answer(answer));
                 }
             }
+            ControlAction::Event(event) => log_event(&event),
             ControlAction::AdminAnswer { token, answer } => {
                 if let Some(Waiting::Admin(waiting)) = self.waiting.remove(&token) {
                     let _ = waiting.send(Answered::Answer(answer));
                 }
             }
         }
+    }
+}
+
+/// A committed event as a line of this meta's log.
+fn log_event(event: &Event) {
+    let Event { seq, kind, subject, by, text, .. } = event;
+    match event.level {
+        Level::Info => tracing::info!(seq, kind, subject, by, "{text}"),
+        Level::Warning => tracing::warn!(seq, kind, subject, by, "{text}"),
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::mend::Named;
 use crate::node::{Osd, Phase};
 use crate::pgs::State;
-use types::control::{OsdHeartbeat, OsdHello, OsdUp, PgReport};
+use types::control::{IoTotals, OsdHeartbeat, OsdHello, OsdUp, PgReport};
 use types::{Index, Term};
 
 impl Osd {
@@ -49,6 +49,13 @@ impl Osd {
             poisoned: self.meta.poisoned.clone(),
             pgs,
             unreachable: self.meta.unreachable.iter().copied().collect(),
+            io: IoTotals {
+                reads: self.metrics.reads.get(),
+                read_bytes: self.metrics.read_bytes.get(),
+                writes: self.metrics.writes.get(),
+                write_bytes: self.metrics.write_bytes.get(),
+            },
+            recovery: self.streams.totals(),
         }));
     }
 

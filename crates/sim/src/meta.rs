@@ -217,7 +217,7 @@ impl Meta {
                         post.send(now, Mail::Answer { client, life, id, answer });
                     }
                 }
-                ControlAction::AdminAnswer { .. } => {}
+                ControlAction::AdminAnswer { .. } | ControlAction::Event(_) => {}
             }
         }
     }

@@ -51,6 +51,28 @@ pub struct OsdHeartbeat {
     pub pgs: Vec<PgReport>,
     /// Peers that this OSD cannot reach.
     pub unreachable: Vec<OsdId>,
+    pub io: IoTotals,
+    pub recovery: RecoveryTotals,
+}
+
+/// Client I/O since the OSD started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct IoTotals {
+    pub reads: u64,
+    pub read_bytes: u64,
+    pub writes: u64,
+    pub write_bytes: u64,
+}
+
+/// The streams that an OSD sends to followers that are behind the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct RecoveryTotals {
+    /// Streams that run, and followers that wait for one.
+    pub streams: u32,
+    /// Bytes sent since the OSD started.
+    pub done_bytes: u64,
+    /// Bytes that the running streams still have to send, as far as is known.
+    pub left_bytes: u64,
 }
 
 /// What one replica says of its PG. `leading` is `None` on followers.

@@ -45,6 +45,8 @@ fn ups() -> Vec<OsdUp> {
         poisoned: Some("why".into()),
         pgs: vec![report(Some(lead)), report(None)],
         unreachable: vec![OsdId(7)],
+        io: types::control::IoTotals { reads: 3, read_bytes: 4096, writes: 5, write_bytes: 6 },
+        recovery: types::control::RecoveryTotals { streams: 1, done_bytes: 2, left_bytes: 3 },
     };
     let attached = |result| OsdUp::Attached { pg, order: 9, result };
     vec![

@@ -168,6 +168,24 @@ pub fn degraded_has_an_exit_code_of_its_own(dev: &Dev) {
     let degraded = || dev.json(&["status"])["pgs_degraded"].as_u64().expect("a number");
     dev.wait("meta to notice", || degraded() > 0);
     assert_eq!(dev.run(&["status"]).code, 3);
+    let (health, detail) = (dev.run(&["health"]), dev.run(&["health", "detail"]));
+    assert_eq!((health.code, detail.code), (3, 3), "{health:?} {detail:?}");
+    assert!(health.out.contains("PG_DEGRADED") && health.out.contains(" of 32 PGs are degraded"), "{health:?}");
+    dev.wait("osd.1 to be down", || dev.run(&["health"]).out.contains("OSD_DOWN"));
+    assert!(dev.run(&["health", "detail"]).out.contains("    osd.1 on dev1 is down"), "{detail:?}");
+    for code in ["OSD_DOWN", "PG_DEGRADED", "OSD_UNREACHABLE"] {
+        assert_eq!(dev.run(&["health", "mute", code]).code, 0);
+    }
+    let muted = dev.run(&["status"]);
+    assert!(muted.code == 0 && muted.out.contains(", muted)"), "{muted:?}");
+    for code in ["OSD_DOWN", "PG_DEGRADED", "OSD_UNREACHABLE"] {
+        assert_eq!(dev.run(&["health", "unmute", code]).code, 0);
+    }
+    dev.run(&["health", "mute", "OSD_DWON"]).says("BSLT-2040", "OSD_DOWN");
+    let events = dev.run(&["events", "--since", "10m"]).out;
+    for part in ["osd.1 on dev1", "health.muted", "volume.stolen", "took volume main/held from", "pg.state"] {
+        assert!(events.contains(part), "no {part} in {events}");
+    }
     let verify = dev.run(&["pg", "verify", "1.0", "--tables"]);
     assert_eq!(verify.code, 3, "{verify:?}");
     assert!(verify.out.contains("osd.1 was not compared"), "{verify:?}");

@@ -50,6 +50,8 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     golden("dev.kill", &["dev", "kill", "3"]);
     golden("dev.start", &["dev", "start", "3"]);
     golden("dev.stop", &["dev", "stop", "3"]);
+    dev.wait("a check that holds", || dev.run(&["health"]).code == 3);
+    golden("health", &["health"]);
     golden("dev.start", &["dev", "start", "3"]);
     dev.wait("a healthy cluster", || dev.run(&["status"]).code == 0);
     golden("pool.create", &["pool", "create", "two", "--replicas", "2", "--pgs", "4", "--domain", "osd"]);
@@ -64,6 +66,9 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     golden("volume.rm", &["volume", "rm", "main/bench"]);
     golden("status", &["status"]);
     golden("osd.ls", &["osd", "ls"]);
+    golden("health.mute", &["health", "mute", "OSD_DOWN", "--for", "10m"]);
+    golden("health.unmute", &["health", "unmute", "OSD_DOWN"]);
+    golden("events", &["events", "--since", "1h"]);
     golden("pg.ls", &["pg", "ls"]);
     golden("pg.verify", &["pg", "verify", "--deep"]);
     golden("explain", &["explain", "3003"]);

@@ -22,6 +22,7 @@ fn exit_codes_without_a_cluster_are_done_failed_and_usage() {
     assert_eq!(run(&["frobnicate"]).code, 2);
     assert_eq!(run(&["volume", "create", "main/x", "1GB"]).code, 2, "GB is no unit");
     assert_eq!(run(&["pg", "verify", "1-2"]).code, 2);
+    assert_eq!(run(&["events", "--since", "1w"]).code, 2, "w is no unit of time");
     let none = run(&["status"]);
     assert_eq!(none.code, 1);
     none.says("BSLT-1002", "basalt dev up");

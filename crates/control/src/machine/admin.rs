@@ -2,8 +2,12 @@
 
 use super::clients::WaitFor;
 use super::{Control, Now, Token};
-use crate::admin::{AdminAnswer, AdminAsk};
+use crate::admin::{AdminAnswer, AdminAsk, EventsPage, OsdRegister};
+use crate::codes::{self, refuse};
+use crate::events::{EVENTS_PER_ANSWER_MAX, Note, size};
+use crate::health;
 use crate::plan;
+use crate::records::{Key, MuteRecord, Record, Write};
 use types::OsdId;
 use types::control::Refusal;
 
@@ -33,33 +37,25 @@ impl Control {
                 let volume = self.records.volume(&name)?;
                 return Ok(Some(AdminAnswer::Volume(self.volume_view(now.mono, volume))));
             }
-            AdminAsk::OsdRegister(ask) => {
-                let (writes, osd) = plan::osd_register(&self.records, &ask, now.wall_ms)?;
-                self.write(writes);
-                self.osds.entry(osd).or_default();
-                return Ok(Some(AdminAnswer::OsdRegistered { cluster: self.records.cluster_id(), osd }));
-            }
-            AdminAsk::OsdSet { osd, is_in, drain } => {
-                let (writes, ()) = plan::osd_set(&self.records, osd, is_in, drain)?;
-                self.write(writes);
-                return Ok(Some(AdminAnswer::Done));
-            }
-            AdminAsk::VolumeCreate { name, len_bytes } => {
-                let (writes, id) = plan::volume_create(&self.records, &name, len_bytes, now.wall_ms)?;
-                self.write(writes);
-                let volume = self.records.volumes.get(&id).expect("it was just written");
-                return Ok(Some(AdminAnswer::Volume(self.volume_view(now.mono, volume))));
-            }
+            AdminAsk::OsdRegister(ask) => return self.register(now, &ask).map(Some),
+            AdminAsk::OsdSet { osd, is_in, drain } => return self.set_osd(now, osd, is_in, drain).map(Some),
+            AdminAsk::VolumeCreate { name, len_bytes } => return self.create_volume(now, &name, len_bytes).map(Some),
             AdminAsk::PoolCreate(ask) => {
                 let up = |osd: OsdId| self.is_up(now.mono, osd);
                 let (writes, (pool, warning)) = plan::pool_create(&self.records, &ask, &up, now.wall_ms)?;
                 self.write(writes);
+                let text = format!("pool {} is created: {} replicas, apart by {}", ask.name, ask.replicas, ask.domain);
+                self.note(now, Note::info("pool.created", format!("pool {}", ask.name), text));
                 self.pools_at = types::Time::ZERO;
                 self.wait(token, WaitFor::PoolReady { pool, warning });
             }
             AdminAsk::PoolRemove { name } => {
                 let (writes, pool) = plan::pool_remove(&self.records, &name)?;
-                self.write(writes);
+                if !writes.is_empty() {
+                    self.write(writes);
+                    let text = format!("pool {name} is removed");
+                    self.note(now, Note::info("pool.removed", format!("pool {name}"), text));
+                }
                 self.pools_at = types::Time::ZERO;
                 self.wait(token, WaitFor::PoolGone { pool });
             }
@@ -68,13 +64,94 @@ impl Control {
                 let (writes, volume) = plan::volume_remove(&self.records, &name, force, lease, now.wall_ms)?;
                 if !writes.is_empty() {
                     self.write(writes);
+                    let text = format!("volume {name} is removed");
+                    self.note(now, Note::info("volume.removed", format!("volume {name}"), text));
                     self.leases.remove(&volume);
                     self.lease_from.remove(&volume);
                     self.attach_everywhere(volume);
                 }
                 self.wait(token, WaitFor::VolumeGone { volume });
             }
+            AdminAsk::HealthMute { code, for_ms } => return self.mute(now, &code, for_ms).map(Some),
+            AdminAsk::HealthUnmute { code } => return self.unmute(now, &code).map(Some),
+            AdminAsk::Events { after, age_ms_max } => {
+                return Ok(Some(AdminAnswer::Events(self.events_page(now, after, age_ms_max))));
+            }
         }
         Ok(None)
     }
+
+    fn register(&mut self, now: Now, ask: &OsdRegister) -> Result<AdminAnswer, Refusal> {
+        let (writes, osd) = plan::osd_register(&self.records, ask, now.wall_ms)?;
+        if !writes.is_empty() {
+            self.write(writes);
+            let text = format!("{osd} is registered: {} on {}", size(ask.capacity_bytes), ask.host);
+            self.note(now, Note::info("osd.added", osd, text));
+            self.watch_new_osd(osd);
+        }
+        self.osds.entry(osd).or_default();
+        Ok(AdminAnswer::OsdRegistered { cluster: self.records.cluster_id(), osd })
+    }
+
+    fn set_osd(
+        &mut self,
+        now: Now,
+        osd: OsdId,
+        is_in: Option<bool>,
+        drain: Option<bool>,
+    ) -> Result<AdminAnswer, Refusal> {
+        let (writes, ()) = plan::osd_set(&self.records, osd, is_in, drain)?;
+        if writes.is_empty() {
+            return Ok(AdminAnswer::Done);
+        }
+        self.write(writes);
+        if let Some(record) = self.records.osds.get(&osd) {
+            let (place, drain) =
+                (if record.is_in { "in" } else { "out" }, if record.drain { ", and drained" } else { "" });
+            self.note(now, Note::info("osd.set", osd, format!("{osd} is {place} by command{drain}")));
+        }
+        Ok(AdminAnswer::Done)
+    }
+
+    fn create_volume(&mut self, now: Now, name: &str, len_bytes: u64) -> Result<AdminAnswer, Refusal> {
+        let (writes, id) = plan::volume_create(&self.records, name, len_bytes, now.wall_ms)?;
+        self.write(writes);
+        let text = format!("volume {name} is created: {}", size(len_bytes));
+        self.note(now, Note::info("volume.created", format!("volume {name}"), text));
+        let volume = self.records.volumes.get(&id).expect("it was just written");
+        Ok(AdminAnswer::Volume(self.volume_view(now.mono, volume)))
+    }
+
+    fn mute(&mut self, now: Now, code: &str, for_ms: Option<u64>) -> Result<AdminAnswer, Refusal> {
+        let rule = known_check(code)?;
+        let until_ms = for_ms.map(|ms| now.wall_ms.saturating_add(ms));
+        let mute = MuteRecord { code: rule.code.to_owned(), since_ms: now.wall_ms, until_ms };
+        self.write(vec![Write::Put(Record::Mute(mute))]);
+        let how_long = for_ms.map_or_else(|| "until it is unmuted".to_owned(), |ms| format!("for {} s", ms / 1000));
+        let text = format!("{} does not count {how_long}", rule.code);
+        self.note(now, Note::info("health.muted", "cluster", text));
+        Ok(AdminAnswer::Done)
+    }
+
+    fn unmute(&mut self, now: Now, code: &str) -> Result<AdminAnswer, Refusal> {
+        let rule = known_check(code)?;
+        if self.records.mutes.contains_key(rule.code) {
+            self.write(vec![Write::Delete(Key::Mute(rule.code))]);
+            self.note(now, Note::info("health.unmuted", "cluster", format!("{} counts again", rule.code)));
+        }
+        Ok(AdminAnswer::Done)
+    }
+
+    /// The answer leaves after this turn's transaction, so every event in it is committed.
+    fn events_page(&self, now: Now, after: u64, age_ms_max: Option<u64>) -> EventsPage {
+        let oldest = age_ms_max.map_or(0, |age| now.wall_ms.saturating_sub(age));
+        let above = self.records.events.range(after.saturating_add(1)..).map(|(_, event)| event);
+        let events = above.filter(|event| event.at_ms >= oldest).take(EVENTS_PER_ANSWER_MAX).cloned().collect();
+        EventsPage { events, last: self.records.last_event() }
+    }
+}
+
+fn known_check(code: &str) -> Result<&'static health::Rule, Refusal> {
+    let known = health::find_rule(code);
+    known.ok_or_else(|| refuse(codes::CHECK_UNKNOWN, format!("{code:?} is no health check")))
 }

@@ -4,6 +4,7 @@ use super::osds::Liveness;
 use super::{ClientReq, Control, Now, Token, WAITS_MAX};
 use crate::admin::AdminAnswer;
 use crate::codes::{self, refuse};
+use crate::events::Note;
 use crate::plan::{self, Opener, PgHint};
 use crate::records::{Holder, PgRecord, PoolState, VolumeState};
 use std::collections::BTreeSet;
@@ -55,6 +56,11 @@ pub(super) enum WaitFor {
 enum Outcome {
     Client(ClientAnswer),
     Admin(Result<AdminAnswer, Refusal>),
+}
+
+/// Name and address of a holder, for events.
+fn by_whom(holder: Option<&Holder>) -> String {
+    holder.map_or_else(|| "a client".to_owned(), |h| format!("{} at {}", h.name, h.address))
 }
 
 fn refused(code: u32, what: impl std::fmt::Display) -> ClientAnswer {
@@ -130,8 +136,16 @@ impl Control {
                 self.answer(token, answer);
             }
             ClientAsk::Close { volume, session } => {
+                let held = self.records.volumes.get(&volume).cloned();
                 let (writes, epoch) = plan::close(&self.records, volume, session);
+                let closes = !writes.is_empty();
                 self.write(writes);
+                if let Some(held) = held.filter(|_| closes) {
+                    let (name, by) = (self.records.full_name(&held), by_whom(held.holder.as_ref()));
+                    let note =
+                        Note::info("volume.detached", format!("volume {name}"), format!("{by} closed volume {name}"));
+                    self.note(now, Note { by, ..note });
+                }
                 let Some(epoch) = epoch else { return self.answer(token, ClientAnswer::Closed) };
                 self.leases.remove(&volume);
                 self.lease_from.remove(&volume);
@@ -143,12 +157,28 @@ impl Control {
 
     fn take_open(&mut self, now: Now, token: Token, name: &str, opener: Opener) {
         let lease = self.records.volume(name).ok().and_then(|v| self.lease_left(now.mono, v.id));
+        let alive = lease.is_some();
+        let before = self.records.volume(name).ok().and_then(|v| v.holder.clone());
         let (writes, plan) = match plan::open(&self.records, name, &opener, lease) {
             Ok(planned) => planned,
             Err(refusal) => return self.answer(token, ClientAnswer::Refused(refusal)),
         };
         self.write(writes);
         if plan.fresh {
+            let (by, subject) = (by_whom(Some(&opener.holder)), format!("volume {name}"));
+            let note = match before {
+                Some(holder) if alive => {
+                    let from = by_whom(Some(&holder));
+                    Note::warning("volume.stolen", subject, format!("{by} took volume {name} from {from}"))
+                }
+                Some(holder) => {
+                    let from = by_whom(Some(&holder));
+                    let text = format!("{by} opened volume {name}, which {from} had left without closing it");
+                    Note::info("volume.attached", subject, text)
+                }
+                None => Note::info("volume.attached", subject, format!("{by} opened volume {name}")),
+            };
+            self.note(now, Note { by, ..note });
             self.attach_everywhere(plan.volume);
         }
         if plan.session.0 != 0 {

@@ -15,7 +15,7 @@ use types::{OsdId, Time};
 
 /// How often leaders are looked at.
 pub(super) const LEADERS_EVERY: Duration = Duration::from_secs(2);
-/// A leader is moved only after this long in office.
+/// A leader is moved only after this long in office, and only to an OSD that has been connected for as long.
 const LEADER_STEADY: Duration = Duration::from_secs(5);
 /// A transfer is believed to come for this long.
 const TRANSFER_COMES: Duration = Duration::from_secs(3);
@@ -56,6 +56,8 @@ impl Control {
             _ => {}
         }
         let targets = if self.may_move(now, pg, lead) { self.members_up(now, pg) } else { Vec::new() };
+        let is_steady = |osd: &OsdId| self.osds.get(osd).is_some_and(|live| now.since(live.connected) >= LEADER_STEADY);
+        let targets = targets.into_iter().filter(is_steady).collect();
         Some(LedPg { targets, ..counts(lead.osd) })
     }
 

@@ -1,7 +1,9 @@
 //! The streams of OSDs: who lives, what it holds, who leads.
 
+use super::flow::Flow;
 use super::{Control, ControlAction, Now, StreamId};
 use crate::codes;
+use crate::events::Note;
 use crate::plan;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -26,6 +28,11 @@ pub(super) struct OsdLive {
     pub used_bytes: u64,
     pub free_bytes: u64,
     pub full: bool,
+    /// A heartbeat came on this stream.
+    pub reported: bool,
+    /// Since when its stream is open.
+    pub connected: Time,
+    pub flow: Flow,
     pub unreachable: Vec<OsdId>,
     /// Members that it should hold and has not reported.
     pub missing: BTreeMap<ReplicaId, PgId>,
@@ -62,7 +69,7 @@ impl Control {
 
     pub(super) fn take_osd(&mut self, now: Now, stream: StreamId, up: OsdUp, at: Time) {
         if let OsdUp::Hello(hello) = up {
-            return self.take_hello(stream, &hello, at);
+            return self.take_hello(now, stream, &hello, at);
         }
         let Some(osd) = self.streams.get(&stream).copied() else {
             // The stream was refused or replaced before this was looked at.
@@ -78,7 +85,7 @@ impl Control {
         }
     }
 
-    fn take_hello(&mut self, stream: StreamId, hello: &OsdHello, at: Time) {
+    fn take_hello(&mut self, now: Now, stream: StreamId, hello: &OsdHello, at: Time) {
         let (writes, plan) = match plan::osd_hello(&self.records, hello) {
             Ok(planned) => planned,
             Err(refusal) => {
@@ -86,6 +93,7 @@ impl Control {
                 return self.held.push(ControlAction::CloseOsd { stream });
             }
         };
+        self.note_restart(now, hello);
         self.write(writes);
         if let Some(old) = self.osds.get(&hello.osd).and_then(|l| l.stream).filter(|old| *old != stream) {
             self.streams.remove(&old);
@@ -107,6 +115,8 @@ impl Control {
         let live = self.osds.entry(hello.osd).or_default();
         live.stream = Some(stream);
         live.heard = Some(at);
+        live.reported = false;
+        live.connected = at;
         live.missing = missing;
         live.ensure_at = Time::ZERO;
         let map_epoch = self.records.counters.map_epoch;
@@ -119,6 +129,18 @@ impl Control {
             self.drop_if_stray(stream, hello.osd, *pg, *replica);
         }
         self.attaching.wake_all();
+    }
+
+    /// A process that takes the place of another before that one was called down.
+    fn note_restart(&mut self, now: Now, hello: &OsdHello) {
+        let osd = hello.osd;
+        let Some(known) = self.records.osds.get(&osd) else { return };
+        let again = known.addr.is_some() && known.incarnation < hello.incarnation;
+        let told = self.records.watch.osds.get(&osd).is_some_and(|words| words.split(' ').any(|w| w == "down"));
+        if again && !told && self.watch.take(now.mono, &format!("{osd} restarted")) {
+            let text = format!("{osd} on {} ({}) runs again, as a new process", hello.host, hello.addr);
+            self.note(now, Note::info("osd.restarted", osd, text));
+        }
     }
 
     /// Tells everybody the address map.
@@ -160,6 +182,8 @@ impl Control {
         live.used_bytes = heartbeat.used_bytes;
         live.free_bytes = heartbeat.free_bytes;
         live.full = heartbeat.full;
+        live.reported = true;
+        live.flow.take(now.mono, heartbeat.io, heartbeat.recovery);
         live.unreachable = known.into_iter().collect();
         for report in heartbeat.pgs {
             self.take_report(now, stream, osd, report);
@@ -180,10 +204,12 @@ impl Control {
             (Some(lead), _) => {
                 let lead = Lead { osd, term: report.term, report: lead.clone(), since: now.mono };
                 self.leads.insert(pg, lead);
+                self.unled.remove(&pg);
                 self.attaching.wake_pg(pg);
             }
             (None, Some(known)) if known.osd == osd => {
                 self.leads.remove(&pg);
+                self.unled.insert(pg, now.mono);
             }
             (None, _) => {}
         }
@@ -200,8 +226,10 @@ impl Control {
     }
 
     /// New PGs: their members are asked for at the next upkeep.
-    pub(super) fn expect_members(&mut self, pgs: &[PgId]) {
+    pub(super) fn expect_members(&mut self, now: Time, pgs: &[PgId]) {
+        self.born.retain(|_, at| now.since(*at) < GRACE);
         for pg in pgs {
+            self.born.insert(*pg, now);
             let members = self.records.pgs.get(pg).map(|r| r.members.clone()).unwrap_or_default();
             for member in members {
                 let live = self.osds.entry(member.osd).or_default();
@@ -215,6 +243,7 @@ impl Control {
     pub(super) fn forget_members(&mut self, gone: &[(PgId, Member)]) {
         for (pg, member) in gone {
             self.leads.remove(pg);
+            self.unled.remove(pg);
             self.reports.remove(&member.replica);
             let Some(live) = self.osds.get_mut(&member.osd) else { continue };
             live.missing.remove(&member.replica);

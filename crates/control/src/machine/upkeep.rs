@@ -34,7 +34,7 @@ impl Control {
                 match plan::make_pgs(&self.records, &pool, &up) {
                     Ok((writes, pgs)) => {
                         self.write(writes);
-                        self.expect_members(&pgs);
+                        self.expect_members(now, &pgs);
                     }
                     // Too few OSDs by now: the pool stays in creation, and status says so.
                     Err(_) => self.pools_at = now + POOLS_EVERY,

@@ -1,16 +1,13 @@
 //! What people see.
 
+use super::Control;
 use super::osds::Liveness;
-use super::{Control, Now};
-use crate::admin::{HolderView, OsdView, PgMemberView, PgView, PoolView, Status, VolumeView};
+use crate::admin::{HolderView, OsdView, PgMemberView, PgView, PoolView, VolumeView};
 use crate::records::{PgRecord, PoolRecord, PoolState, VolumeRecord, VolumeState};
 use std::collections::BTreeSet;
 use types::control::{LostExtent, PgReport, Refusal};
 use types::map::Member;
 use types::{OsdId, SEGMENT, Time};
-
-/// Problem lines in a status.
-const PROBLEMS_MAX: usize = 50;
 
 impl Control {
     pub(super) fn pool_view(&self, pool: &PoolRecord) -> PoolView {
@@ -74,6 +71,7 @@ impl Control {
     fn osd_view(&self, now: Time, osd: &crate::records::OsdRecord) -> OsdView {
         let live = self.osds.get(&osd.id);
         let liveness = match self.liveness(now, osd.id) {
+            _ if osd.addr.is_none() => "new",
             Liveness::Up => "up",
             Liveness::Down => "down",
             Liveness::Unknown => "unknown",
@@ -164,7 +162,7 @@ impl Control {
     }
 
     /// The same, and what nobody knows the extents of.
-    fn lost_words(&self, now: Time, pg: &PgRecord) -> Vec<String> {
+    pub(super) fn lost_words(&self, now: Time, pg: &PgRecord) -> Vec<String> {
         let reports = pg.members.iter().filter_map(|m| self.reports.get(&m.replica));
         let unknown = reports.filter_map(|r| r.lost_from).min();
         let unknown =
@@ -175,103 +173,4 @@ impl Control {
     fn live_lead(&self, now: Time, pg: &PgRecord) -> Option<OsdId> {
         self.leads.get(&pg.pg).map(|l| l.osd).filter(|osd| self.is_up(now, *osd))
     }
-
-    /// From the leader's report, not from who is up.
-    fn pg_state(&self, now: Time, pg: &PgRecord) -> Vec<&'static str> {
-        let mut state = Vec::new();
-        let known = |m: &types::map::Member| self.reports.contains_key(&m.replica);
-        let lead = self.leads.get(&pg.pg).filter(|l| self.is_up(now, l.osd));
-        match lead {
-            Some(lead) if lead.report.active => {
-                state.push("active");
-                if usize::from(lead.report.followers_in_sync) + 1 < pg.members.len() {
-                    state.push("degraded");
-                }
-                if lead.report.recovering {
-                    state.push("recovering");
-                }
-            }
-            _ if !pg.members.iter().all(known) => state.push("creating"),
-            _ => state.push("down"),
-        }
-        let any = |is: fn(&PgReport) -> bool| pg.members.iter().any(|m| self.reports.get(&m.replica).is_some_and(is));
-        if any(|r| r.repairing) {
-            state.push("repairing");
-        }
-        if any(|r| r.quarantined || !r.lost.is_empty() || r.lost_from.is_some()) {
-            state.push("inconsistent");
-        }
-        state
-    }
-
-    /// One page about the cluster.
-    pub fn status(&self, now: Now) -> Status {
-        let osds = self.osd_views(now.mono);
-        let mut counts = [0u32; 3];
-        let mut problems = Vec::new();
-        for pg in self.records.pgs.values() {
-            let state = self.pg_state(now.mono, pg);
-            counts[0] += u32::from(state.contains(&"active"));
-            counts[1] += u32::from(state.contains(&"degraded"));
-            counts[2] += u32::from(!state.contains(&"active"));
-            if state != ["active"] {
-                problems.push(format!("pg {} is {}", pg.pg, state.join("+")));
-                problems.extend(
-                    self.bad_extents(now.mono, pg).iter().map(|e| format!("pg {}: no good copy of {e}", pg.pg)),
-                );
-            }
-        }
-        for osd in &osds {
-            if osd.live != "up" {
-                problems.push(format!("{} on {} is {}", osd.osd, osd.host, osd.live));
-            }
-            if osd.full {
-                problems.push(format!("{} is full", osd.osd));
-            }
-            if let Some(reason) = &osd.poisoned {
-                problems.push(format!("the store of {} stopped: {reason}", osd.osd));
-            }
-        }
-        for (osd, live) in &self.osds {
-            problems.extend(live.unreachable.iter().map(|to| format!("{osd} cannot reach {to}")));
-        }
-        let unfinished = self.records.pools.values().filter(|p| p.state != PoolState::Ready);
-        problems.extend(unfinished.map(|p| format!("pool {} is {}", p.name, self.pool_view(p).state)));
-        let health = match (counts[2], problems.is_empty()) {
-            (0, true) => "ok",
-            (0, false) => "degraded",
-            _ => "down",
-        };
-        if problems.len() > PROBLEMS_MAX {
-            let more = problems.len() - PROBLEMS_MAX;
-            problems.truncate(PROBLEMS_MAX);
-            problems.push(format!("… and {more} more"));
-        }
-        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        Status {
-            cluster: self.records.cluster_id(),
-            health: health.to_string(),
-            problems,
-            map_epoch: self.records.counters.map_epoch,
-            osds: count(osds.len()),
-            osds_up: count(osds.iter().filter(|o| o.live == "up").count()),
-            osds_in: count(osds.iter().filter(|o| o.is_in).count()),
-            pools: count(self.records.pools.len()),
-            volumes: count(self.records.volumes.len()),
-            segments: self.records.segments.len() as u64,
-            pgs: count(self.records.pgs.len()),
-            pgs_active: counts[0],
-            pgs_degraded: counts[1],
-            pgs_down: counts[2],
-            capacity_bytes: total(&osds, |o| o.capacity_bytes),
-            used_bytes: total(&osds, |o| o.used_bytes),
-            free_bytes: total(&osds, |o| o.free_bytes),
-            leading_since_ms: self.started.wall_ms,
-        }
-    }
-}
-
-/// A sum of what OSDs say of themselves: they may say anything.
-fn total(osds: &[OsdView], bytes: impl Fn(&OsdView) -> u64) -> u64 {
-    osds.iter().fold(0, |sum, osd| sum.saturating_add(bytes(osd)))
 }

@@ -19,6 +19,7 @@ use sender::Sender;
 use slab::Slab;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use types::control::RecoveryTotals;
 use types::planted::{Bug, on};
 use types::store::Effect;
 use types::{ChunkKey, Index, OsdId, PgId, ReplicaId, SectorRange, Time};
@@ -67,6 +68,8 @@ pub(crate) struct Streams {
     /// Streams that brought a follower back, and those that came to nothing.
     pub done: u64,
     pub failed: u64,
+    /// Bytes that streams sent which are over.
+    pub sent_bytes: u64,
 }
 
 /// Bytes that may be read for streams now.
@@ -109,6 +112,7 @@ impl Streams {
             resting: BTreeMap::new(),
             done: 0,
             failed: 0,
+            sent_bytes: 0,
         }
     }
 
@@ -133,6 +137,16 @@ impl Streams {
             sender::Phase::Cut { state, .. } => Some((s.replica, s.follower, state.index)),
             _ => None,
         })
+    }
+
+    /// What meta is told: bytes sent since the start, and what the running streams still have to send.
+    pub fn totals(&self) -> RecoveryTotals {
+        let count = self.senders.len() + self.waiting.len();
+        RecoveryTotals {
+            streams: u32::try_from(count).unwrap_or(u32::MAX),
+            done_bytes: self.senders.iter().fold(self.sent_bytes, |sum, s| sum.saturating_add(s.sent_bytes)),
+            left_bytes: self.senders.iter().fold(0, |sum: u64, s| sum.saturating_add(s.plan.left_bytes())),
+        }
     }
 
     /// The store is poisoned.

@@ -65,6 +65,8 @@ pub(crate) struct Plan {
     dirty: BTreeMap<ChunkKey, Box<Blocks>>,
     /// Rounds that are over.
     pub rounds: u32,
+    /// Whole chunks that were cut into parts, and the bytes of data in them: what the others hold is guessed from it.
+    whole: (u64, u64),
 }
 
 impl Plan {
@@ -106,7 +108,10 @@ impl Plan {
             let held = held_blocks(&extents(chunk));
             self.parts = match todo {
                 // Nothing is there that a hole could have to erase.
-                Todo::Whole => cut_up(chunk, &held, &held),
+                Todo::Whole => {
+                    self.whole = (self.whole.0 + 1, self.whole.1 + held.count() * BLOCK);
+                    cut_up(chunk, &held, &held)
+                }
                 Todo::Some(blocks) => cut_up(chunk, &blocks, &held),
             };
         }
@@ -120,6 +125,18 @@ impl Plan {
     /// Bytes of the blocks that the next round would send.
     pub fn dirty_bytes(&self) -> u64 {
         self.dirty.values().map(|blocks| blocks.count()).sum::<u64>() * BLOCK
+    }
+
+    /// Bytes that are still to be sent, as far as is known: chunks that were not looked at count as much as those that
+    /// were, on average.
+    pub fn left_bytes(&self) -> u64 {
+        let guess = self.whole.1.checked_div(self.whole.0).unwrap_or(CHUNK);
+        let queued = self.queue.values().map(|todo| match todo {
+            Todo::Whole => guess,
+            Todo::Some(blocks) => blocks.count() * BLOCK,
+        });
+        let parts = self.parts.iter().filter(|part| part.data).map(|part| part.range.len_bytes() as u64);
+        queued.chain(parts).fold(self.dirty_bytes(), u64::saturating_add)
     }
 
     /// Begins the next round with what has changed.

@@ -74,6 +74,7 @@ impl Osd {
     pub(crate) fn drop_sender(&mut self, id: u64, reason: StreamAbort, tell: bool) {
         let Some(at) = self.streams.senders.iter().position(|s| s.id == id) else { return };
         let gone = self.streams.senders.remove(at);
+        self.streams.sent_bytes += gone.sent_bytes;
         if tell {
             let ids = (gone.replica, gone.follower);
             self.send_stream(gone.link, gone.pg, ids, id, StreamBody::Abort(reason));
@@ -127,6 +128,7 @@ impl Osd {
             StreamBody::Done { commit, .. } => {
                 let at = self.streams.senders.iter().position(|s| s.id == msg.stream).expect("it was just there");
                 let done = self.streams.senders.remove(at);
+                self.streams.sent_bytes += done.sent_bytes;
                 let (rounds, mib) = (done.plan.rounds, done.sent_bytes >> 20);
                 tracing::info!(pg = %done.pg, to = %done.to, %commit, rounds, mib, "a stream has brought a follower back");
                 self.streams.done += 1;

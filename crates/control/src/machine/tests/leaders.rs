@@ -53,6 +53,27 @@ fn a_dead_osd_leads_nothing_and_is_given_nothing() {
 }
 
 #[test]
+fn a_pg_whose_leader_gives_up_is_down_only_when_no_other_takes_over() {
+    let mut world = gathered();
+    seconds(&mut world, 12);
+    let pg = *world.control.records().pgs.keys().next().expect("a PG");
+    let leader = world.leaders[&pg].0;
+    let give_up = |world: &mut World| {
+        world.heartbeat(leader, |beat| {
+            let it = beat.pgs.iter_mut().find(|report| report.pg == pg).expect("it is a member");
+            it.leading = None;
+        });
+        world.control.status(world.now)
+    };
+    let page = give_up(&mut world);
+    assert_eq!((page.health.as_str(), page.pgs_down, page.pgs_waiting), ("waiting", 0, 1));
+    world.pass(Duration::from_millis(3100));
+    let page = world.control.status(world.now);
+    assert_eq!((page.health.as_str(), page.pgs_down), ("down", 1));
+    assert!(world.events.iter().any(|e| e.text == format!("pg {pg} is down (was active)")), "{:?}", world.events);
+}
+
+#[test]
 fn nothing_is_moved_to_a_member_that_is_behind() {
     let mut world = gathered();
     for _ in 0..40 {

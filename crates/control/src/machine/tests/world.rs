@@ -50,6 +50,8 @@ pub struct World {
     /// Leaders that are not the first member, and the term that they lead in.
     pub leaders: BTreeMap<PgId, (OsdId, u64)>,
     pub transfers: usize,
+    /// What was told to the log.
+    pub events: Vec<Event>,
     next: u64,
 }
 
@@ -101,6 +103,7 @@ impl World {
             deaths: 0,
             leaders: BTreeMap::new(),
             transfers: 0,
+            events: Vec::new(),
             next: 1,
         };
         for n in 1..=osd_count {
@@ -296,6 +299,7 @@ impl World {
                 self.check(&answer);
                 assert!(self.answers.insert(token, answer).is_none(), "answered twice");
             }
+            ControlAction::Event(event) => self.events.push(event),
             ControlAction::AdminAnswer { token, answer } => {
                 assert!(self.admin_answers.insert(token, answer).is_none(), "answered twice");
             }

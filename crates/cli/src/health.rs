@@ -1,0 +1,208 @@
+//! The commands that tell how the cluster is, and what happened to it.
+
+use crate::admin::Admin;
+use crate::args::Health;
+use crate::duration;
+use crate::errors::Exit;
+use crate::output::{json, json_line, table};
+use crate::size::show;
+use anyhow::Result;
+use control::admin::{EventsPage, Recovery, Status};
+use control::events::Event;
+use control::health::Check;
+use serde_json::{json, to_value};
+use std::io::Write;
+use std::time::Duration;
+
+/// Between two looks of `events --follow`.
+const FOLLOW_EVERY: Duration = Duration::from_secs(1);
+
+fn exit(health: &str) -> Exit {
+    match health {
+        "ok" | "waiting" => Exit::Done,
+        "down" => Exit::Down,
+        _ => Exit::Degraded,
+    }
+}
+
+fn age(since_ms: u64) -> String {
+    duration::show(Duration::from_millis(duration::now_ms().saturating_sub(since_ms)))
+}
+
+fn row(check: &Check) -> Vec<String> {
+    let mute = match (check.muted, check.muted_until_ms) {
+        (false, _) => String::new(),
+        (true, None) => ", muted".to_owned(),
+        (true, Some(at)) => format!(", muted until {}", duration::moment(at)),
+    };
+    let summary = format!("{} (for {}{mute})", check.summary, age(check.since_ms));
+    vec![check.severity.name().to_owned(), check.code.clone(), summary]
+}
+
+fn checks(checks: &[Check]) {
+    if !checks.is_empty() {
+        table(&["severity", "check", "what"], checks.iter().map(row));
+    }
+}
+
+/// `basalt status`. The health has its exit codes.
+pub fn status(admin: &Admin, as_json: bool) -> Result<Exit> {
+    let status = admin.status()?;
+    if as_json {
+        json("status", to_value(&status)?)?;
+        return Ok(exit(&status.health));
+    }
+    out!("cluster   {}", status.cluster);
+    out!("health    {}", status.health);
+    let unstarted = if status.osds_new == 0 { String::new() } else { format!(", {} never started", status.osds_new) };
+    out!("osds      {} ({} up, {} in){unstarted}", status.osds, status.osds_up, status.osds_in);
+    out!("pgs       {}", pgs(&status));
+    if let Some(line) = progress(&status.recovery) {
+        out!("recovery  {line}");
+    }
+    let io = &status.io;
+    out!(
+        "client    {} reads/s ({}/s), {} writes/s ({}/s)",
+        io.reads_per_s,
+        show(io.read_bytes_per_s),
+        io.writes_per_s,
+        show(io.write_bytes_per_s)
+    );
+    out!("volumes   {} in {} pools, {} segments of 1 GiB", status.volumes, status.pools, status.segments);
+    out!(
+        "space     {} used of {}, {} free",
+        show(status.used_bytes),
+        show(status.capacity_bytes),
+        show(status.free_bytes)
+    );
+    checks(&status.checks);
+    Ok(exit(&status.health))
+}
+
+fn pgs(status: &Status) -> String {
+    let mut parts = vec![format!("{} active", status.pgs_active)];
+    let more =
+        [(status.pgs_degraded, "degraded"), (status.pgs_down, "down"), (status.pgs_waiting, "waiting for reports")];
+    parts.extend(more.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
+    format!("{} ({})", status.pgs, parts.join(", "))
+}
+
+fn progress(recovery: &Recovery) -> Option<String> {
+    if recovery.pgs == 0 && recovery.streams == 0 {
+        return None;
+    }
+    let mut line = format!("{} PGs, {} streams", recovery.pgs, recovery.streams);
+    if recovery.left_bytes > 0 {
+        line.push_str(&format!(", {} left at {}/s", show(recovery.left_bytes), show(recovery.bytes_per_s)));
+    }
+    if let Some(eta) = recovery.eta_ms {
+        line.push_str(&format!(", about {}", duration::show(Duration::from_millis(eta))));
+    }
+    Some(line)
+}
+
+/// `basalt health ...`.
+pub fn health(admin: &Admin, command: Option<&Health>, as_json: bool) -> Result<Exit> {
+    match command {
+        None => print_health(&admin.status()?, false, as_json),
+        Some(Health::Detail) => print_health(&admin.status()?, true, as_json),
+        Some(Health::Mute { code, time }) => {
+            admin.mute(code, *time)?;
+            let how_long = time
+                .map_or_else(|| "until `basalt health unmute`".to_owned(), |t| format!("for {}", duration::show(t)));
+            said("health.mute", code, &format!("{code} does not count {how_long}"), as_json)
+        }
+        Some(Health::Unmute { code }) => {
+            admin.unmute(code)?;
+            said("health.unmute", code, &format!("{code} counts"), as_json)
+        }
+    }
+}
+
+fn said(thing: &str, code: &str, text: &str, as_json: bool) -> Result<Exit> {
+    if as_json {
+        json(thing, json!({ "code": code, "done": true }))?;
+    } else {
+        out!("{text}");
+    }
+    Ok(Exit::Done)
+}
+
+fn print_health(status: &Status, detail: bool, as_json: bool) -> Result<Exit> {
+    if as_json {
+        json("health", json!({ "health": status.health, "checks": status.checks }))?;
+        return Ok(exit(&status.health));
+    }
+    out!("health {}", status.health);
+    if !detail {
+        checks(&status.checks);
+        return Ok(exit(&status.health));
+    }
+    for check in &status.checks {
+        out!("{}", row(check).join("  "));
+        for line in &check.details {
+            out!("    {line}");
+        }
+        let more = check.count.saturating_sub(check.details.len() as u64);
+        if more > 0 {
+            out!("    … and {more} more");
+        }
+        out!("    next: {}", check.next);
+    }
+    Ok(exit(&status.health))
+}
+
+fn event_line(event: &Event) -> String {
+    let level = event.level.name().to_uppercase();
+    format!("{}  {level:7}  {:16}  {}", duration::moment(event.at_ms), event.kind, event.text)
+}
+
+/// `basalt events`. Following goes on over changes of the leading meta.
+pub fn events(admin: &Admin, since: Duration, follow: bool, as_json: bool) -> Result<()> {
+    if follow {
+        return follow_events(admin, since, as_json);
+    }
+    let mut all = EventsPage { events: Vec::new(), last: 0 };
+    loop {
+        let page = admin.events(all.events.last().map_or(0, |event| event.seq), Some(since))?;
+        let is_last = page.events.last().is_none_or(|event| event.seq >= page.last);
+        all.last = page.last;
+        all.events.extend(page.events);
+        if is_last {
+            break;
+        }
+    }
+    if as_json {
+        return json("events", to_value(&all)?);
+    }
+    all.events.iter().for_each(|event| out!("{}", event_line(event)));
+    Ok(())
+}
+
+#[allow(clippy::disallowed_methods, reason = "a command that follows waits between two looks")]
+fn follow_events(admin: &Admin, since: Duration, as_json: bool) -> Result<()> {
+    let mut page = admin.events(0, Some(since))?;
+    let mut is_lost = false;
+    loop {
+        for event in &page.events {
+            match as_json {
+                true => json_line("event", to_value(event)?)?,
+                false => out!("{}", event_line(event)),
+            }
+        }
+        let after = page.events.last().map_or(page.last, |event| event.seq);
+        if after >= page.last {
+            std::thread::sleep(FOLLOW_EVERY);
+        }
+        match admin.events(after, None) {
+            Ok(next) => (page, is_lost) = (next, false),
+            Err(error) => {
+                if !std::mem::replace(&mut is_lost, true) {
+                    // Standard error may be closed; there is nobody else to tell.
+                    let _ = writeln!(std::io::stderr(), "basalt: {error:#}; still asking");
+                }
+                page = EventsPage { events: Vec::new(), last: after };
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Events: what happened in the cluster, and when.
+//!
+//! An event is a record, written in the transaction of the change that it tells of. The newest [`EVENTS_MAX`] are kept: each
+//! new one takes the place of the oldest.
+
+use crate::records::{Record, Records, Write};
+use serde::{Deserialize, Serialize};
+use types::limits::clip;
+
+/// Events that are kept.
+pub const EVENTS_MAX: u64 = 10_000;
+/// Most events of one answer.
+pub const EVENTS_PER_ANSWER_MAX: usize = 1000;
+/// Most bytes of the text, the subject and the origin of an event.
+pub const EVENT_TEXT_MAX: usize = 400;
+
+/// How an event is to be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    Info,
+    Warning,
+}
+
+impl Level {
+    /// The word of JSON and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Info => "info",
+            Level::Warning => "warning",
+        }
+    }
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Grows by one with each event of the cluster.
+    pub seq: u64,
+    /// Milliseconds of the Unix clock.
+    pub at_ms: u64,
+    /// One of [`KINDS`].
+    pub kind: String,
+    pub level: Level,
+    /// `osd.3`, `pg 1.1f`, `pool main`, `volume main/vm1`, `meta`, `cluster`.
+    pub subject: String,
+    /// Name and address of the client that caused it; empty when it has none.
+    pub by: String,
+    pub text: String,
+}
+
+/// A kind of event, for the manual.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    pub name: &'static str,
+    pub what: &'static str,
+}
+
+const fn kind(name: &'static str, what: &'static str) -> Kind {
+    Kind { name, what }
+}
+
+/// Every kind of event. Names are never reused.
+pub const KINDS: &[Kind] = &[
+    kind("meta.leads", "a metadata server took the leadership"),
+    kind("health.changed", "the health of the cluster is another one"),
+    kind("health.muted", "an administrator muted a health check"),
+    kind("health.unmuted", "a health check is no longer muted: by command, or its time is over"),
+    kind("osd.added", "a device was registered as an OSD"),
+    kind("osd.set", "an administrator changed whether an OSD is in or drained"),
+    kind("osd.up", "an OSD reports, for the first time or again"),
+    kind("osd.down", "an OSD has been silent for 6 s"),
+    kind("osd.restarted", "an OSD came back as a new process before it was called down"),
+    kind("osd.stopped", "the store of an OSD stopped after a failed write or flush"),
+    kind("osd.serves", "the store of an OSD that had stopped serves again"),
+    kind("osd.full", "an OSD has no space for new data"),
+    kind("osd.full_over", "an OSD that was full has space again"),
+    kind("osd.nearfull", "an OSD is filled to 85 % or more"),
+    kind("osd.nearfull_over", "an OSD that was nearly full has space again"),
+    kind("pg.state", "one PG, or several PGs of a pool, changed their state"),
+    kind("pg.leader", "one PG, or several PGs of a pool, changed their leader"),
+    kind("pool.created", "an administrator created a pool"),
+    kind("pool.removed", "an administrator removed a pool"),
+    kind("volume.created", "an administrator created a volume"),
+    kind("volume.removed", "an administrator removed a volume"),
+    kind("volume.attached", "a client opened a volume for writing"),
+    kind("volume.stolen", "a client took a volume from another that held it"),
+    kind("volume.detached", "a client closed a volume"),
+];
+
+/// An event that has no number and no time yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Note {
+    pub kind: &'static str,
+    pub level: Level,
+    pub subject: String,
+    pub by: String,
+    pub text: String,
+}
+
+impl Note {
+    pub fn info(kind: &'static str, subject: impl ToString, text: impl Into<String>) -> Note {
+        Note { kind, level: Level::Info, subject: subject.to_string(), by: String::new(), text: text.into() }
+    }
+
+    pub fn warning(kind: &'static str, subject: impl ToString, text: impl Into<String>) -> Note {
+        Note { level: Level::Warning, ..Note::info(kind, subject, text) }
+    }
+
+    /// The event as it is recorded next.
+    ///
+    /// # Panics
+    /// When the kind is not one of [`KINDS`].
+    pub fn record(self, records: &Records, at_ms: u64) -> Event {
+        assert!(KINDS.iter().any(|k| k.name == self.kind), "{} is no kind of event", self.kind);
+        let cut = |text: &str| clip(text, EVENT_TEXT_MAX).to_owned();
+        Event {
+            seq: records.last_event() + 1,
+            at_ms,
+            kind: self.kind.to_owned(),
+            level: self.level,
+            subject: cut(&self.subject),
+            by: cut(&self.by),
+            text: cut(&self.text),
+        }
+    }
+}
+
+/// A size for the text of an event.
+pub(crate) fn size(bytes: u64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let unit = units.into_iter().find(|(shift, _)| bytes >> shift > 0);
+    unit.map_or_else(
+        || format!("{bytes} B"),
+        |(shift, name)| {
+            let tenths = (u128::from(bytes) * 10) >> shift;
+            match tenths % 10 {
+                0 => format!("{} {name}", tenths / 10),
+                part => format!("{}.{part} {name}", tenths / 10),
+            }
+        },
+    )
+}
+
+impl Event {
+    /// Where it is stored: the place of the event that is [`EVENTS_MAX`] older.
+    pub fn slot(&self) -> u32 {
+        u32::try_from(self.seq % EVENTS_MAX).expect("the ring is small")
+    }
+
+    pub(crate) fn write(&self) -> Write {
+        Write::Put(Record::Event(self.clone()))
+    }
+}

@@ -1,0 +1,346 @@
+//! Health checks: what an operator should know of the state of a cluster, each under a stable code.
+//!
+//! Comes in: [`Facts`], what the records and the live reports say at one moment. Goes out: [`Finding`]s. Pure; since when a
+//! check holds and whether it is muted is added by [`Control`](crate::Control).
+
+use crate::admin::OsdView;
+use serde::{Deserialize, Serialize};
+use types::{OsdId, PgId};
+
+/// Entities and sentences that one check names.
+pub const ENTITIES_MAX: usize = 100;
+/// An OSD that is filled to this many percent is nearly full.
+pub const NEARFULL_PERCENT: u64 = 85;
+/// An OSD is filled unevenly when it is this many percent points above the mean.
+const UNBALANCED_POINTS: u64 = 20;
+/// A pool that is being created counts as work in progress for this long.
+const POOL_CREATE_MS: u64 = 60_000;
+
+/// What a check means for the health of the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Worth knowing; the cluster is well.
+    Ok,
+    /// Data is served, something needs care: `degraded`.
+    Warning,
+    /// Some data is not served: `down`.
+    Error,
+}
+
+impl Severity {
+    /// The word of JSON and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Ok => "ok",
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        }
+    }
+}
+
+/// A check that exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pub code: &'static str,
+    pub severity: Severity,
+    pub what: &'static str,
+    /// What to do.
+    pub next: &'static str,
+}
+
+const fn rule(code: &'static str, severity: Severity, what: &'static str, next: &'static str) -> Rule {
+    Rule { code, severity, what, next }
+}
+
+/// The code under which a cluster waits for reports.
+pub const WAITING: &str = "WAITING";
+
+/// Every check, worst first. Codes are never reused.
+pub const RULES: &[Rule] = &[
+    rule("PG_DOWN", Severity::Error, "no replica of the PG serves", "start the OSDs that hold it (`basalt pg ls`)"),
+    rule(
+        "PG_INCONSISTENT",
+        Severity::Error,
+        "contents of the PG are in no replica",
+        "`basalt pg ls` names the extents; restore them from a backup",
+    ),
+    rule(
+        "OSD_FULL",
+        Severity::Error,
+        "the OSD has no space: its PGs take no new data",
+        "remove volumes, or discard inside them",
+    ),
+    rule(
+        "PG_UNREADABLE",
+        Severity::Warning,
+        "contents of the PG are in no replica that is here",
+        "start the OSD that is away",
+    ),
+    rule(
+        "PG_DAMAGED",
+        Severity::Warning,
+        "a replica of the PG is damaged and does not serve",
+        "see the log of its OSD",
+    ),
+    rule(
+        "PG_DEGRADED",
+        Severity::Warning,
+        "the PG serves with fewer replicas than it should have",
+        "start the OSDs that are down, or wait for the recovery",
+    ),
+    rule(
+        "PG_REPAIRING",
+        Severity::Warning,
+        "the log of a replica is being repaired from its peers",
+        "wait; see the log of its OSD if it lasts",
+    ),
+    rule("OSD_DOWN", Severity::Warning, "the OSD has been silent for 6 s", "start it, or see its log"),
+    rule(
+        "OSD_STOPPED",
+        Severity::Warning,
+        "the store of the OSD stopped after a failed write or flush",
+        "look at the device, then `basalt osd run --after-poison`",
+    ),
+    rule(
+        "OSD_NEARFULL",
+        Severity::Warning,
+        "the OSD is filled to 85 % or more",
+        "remove volumes, or discard inside them",
+    ),
+    rule("OSD_UNREACHABLE", Severity::Warning, "an OSD cannot reach another one", "look at the network between them"),
+    rule("POOL_UNFINISHED", Severity::Warning, "the pool cannot be completed", "start enough OSDs (`basalt osd ls`)"),
+    rule(
+        WAITING,
+        Severity::Ok,
+        "not everything has reported yet: a new meta leads, or the pool is new",
+        "wait a few seconds",
+    ),
+    rule(
+        "PG_RECOVERING",
+        Severity::Ok,
+        "replicas of the PG are being brought up to date",
+        "nothing: `basalt status` shows the progress",
+    ),
+    rule("POOL_CHANGING", Severity::Ok, "the pool is being created or removed", "nothing"),
+    rule(
+        "OSD_NEVER_STARTED",
+        Severity::Ok,
+        "the OSD is registered and has never run",
+        "start it with `basalt osd run`",
+    ),
+    rule(
+        "OSD_UNBALANCED",
+        Severity::Ok,
+        "the OSD is filled 20 percent points above the mean",
+        "compare `basalt osd ls`",
+    ),
+];
+
+/// The check of a code.
+pub fn find_rule(code: &str) -> Option<&'static Rule> {
+    RULES.iter().find(|rule| rule.code == code)
+}
+
+/// A check that holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    pub rule: &'static Rule,
+    pub count: u64,
+    /// One sentence.
+    pub summary: String,
+    /// At most [`ENTITIES_MAX`], as ids.
+    pub entities: Vec<String>,
+    /// A sentence for each entity, at most [`ENTITIES_MAX`].
+    pub details: Vec<String>,
+}
+
+/// A check that holds, as it is shown.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    pub code: String,
+    pub severity: Severity,
+    pub count: u64,
+    pub summary: String,
+    pub entities: Vec<String>,
+    pub details: Vec<String>,
+    /// Since when it holds, in milliseconds of the Unix clock.
+    pub since_ms: u64,
+    /// A muted check is shown and does not count.
+    pub muted: bool,
+    /// Until when it is muted; absent: until it is unmuted.
+    pub muted_until_ms: Option<u64>,
+    /// What to do.
+    pub next: String,
+}
+
+/// A PG at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PgFacts {
+    pub pg: PgId,
+    pub state: Vec<&'static str>,
+    /// Contents that are in no replica: extents, or all that an unknown part of the log wrote.
+    pub is_lost: bool,
+    /// Contents that are in no replica that is here.
+    pub is_unread: bool,
+    /// The extents in words.
+    pub extents: Vec<String>,
+}
+
+impl PgFacts {
+    fn is(&self, word: &str) -> bool {
+        self.state.contains(&word)
+    }
+}
+
+/// A pool that is not ready.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolFacts {
+    pub name: String,
+    pub is_creating: bool,
+    pub created_ms: u64,
+}
+
+/// A cluster at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Facts<'a> {
+    pub osds: &'a [OsdView],
+    pub pgs: &'a [PgFacts],
+    /// Who cannot reach whom.
+    pub unreachable: &'a [(OsdId, OsdId)],
+    /// Pools that are not ready.
+    pub pools: &'a [PoolFacts],
+    pub now_ms: u64,
+}
+
+/// An OSD's fill in percent of what it can hold.
+pub fn fill_percent(osd: &OsdView) -> u64 {
+    let all = u128::from(osd.used_bytes) + u128::from(osd.free_bytes);
+    u64::try_from((u128::from(osd.used_bytes) * 100).checked_div(all).unwrap_or(0)).unwrap_or(0)
+}
+
+/// Collects the findings in the order of the rules.
+struct Board(Vec<Finding>);
+
+impl Board {
+    /// `named`: an id and a sentence for each entity. Without entities nothing is found.
+    fn add(&mut self, code: &str, named: Vec<(String, String)>, summary: impl FnOnce(usize) -> String) {
+        if named.is_empty() {
+            return;
+        }
+        let rule = find_rule(code).expect("only rules of the table are found");
+        let (count, summary) = (named.len() as u64, summary(named.len()));
+        let (entities, details) = named.into_iter().take(ENTITIES_MAX).unzip();
+        self.0.push(Finding { rule, count, summary, entities, details });
+    }
+}
+
+fn are(count: usize) -> &'static str {
+    if count == 1 { "is" } else { "are" }
+}
+
+/// What holds, worst first.
+pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
+    let mut board = Board(Vec::new());
+    pgs(&mut board, facts.pgs);
+    osds(&mut board, facts);
+    pools(&mut board, facts);
+    let at = |finding: &Finding| RULES.iter().position(|rule| rule == finding.rule);
+    board.0.sort_by_key(at);
+    board.0
+}
+
+fn pgs(board: &mut Board, pgs: &[PgFacts]) {
+    let all = pgs.len();
+    let named = |is: &dyn Fn(&PgFacts) -> bool| -> Vec<(String, String)> {
+        let line = |pg: &PgFacts| (pg.pg.to_string(), format!("pg {} is {}", pg.pg, pg.state.join("+")));
+        pgs.iter().filter(|pg| is(pg)).map(line).collect()
+    };
+    let extents = |is: fn(&PgFacts) -> bool| -> Vec<(String, String)> {
+        let line = |pg: &PgFacts| {
+            let what = if pg.extents.is_empty() { "unknown contents".to_owned() } else { pg.extents.join("; ") };
+            (pg.pg.to_string(), format!("pg {}: no good copy of {what}", pg.pg))
+        };
+        pgs.iter().filter(|pg| is(pg)).map(line).collect()
+    };
+    let is_down = |pg: &PgFacts| !pg.is("active") && !pg.is("waiting");
+    let of = |n: usize| format!("{n} of {all} PGs");
+    board.add("PG_DOWN", named(&is_down), |n| format!("{} {} down", of(n), are(n)));
+    let lost = |n| format!("{} {} inconsistent: contents are in no replica", of(n), are(n));
+    board.add("PG_INCONSISTENT", extents(|pg| pg.is_lost), lost);
+    let unread = |n| format!("{} {} unreadable in part until an OSD comes back", of(n), are(n));
+    board.add("PG_UNREADABLE", extents(|pg| pg.is_unread && !pg.is_lost), unread);
+    let damaged = named(&|pg| pg.is("inconsistent") && !pg.is_lost);
+    board.add("PG_DAMAGED", damaged, |n| format!("{} {} with a damaged replica", of(n), are(n)));
+    board.add("PG_DEGRADED", named(&|pg| pg.is("degraded")), |n| format!("{} {} degraded", of(n), are(n)));
+    board.add("PG_REPAIRING", named(&|pg| pg.is("repairing")), |n| format!("{} {} repairing", of(n), are(n)));
+    board.add("PG_RECOVERING", named(&|pg| pg.is("recovering")), |n| format!("{} {} recovering", of(n), are(n)));
+}
+
+fn osds(board: &mut Board, facts: &Facts<'_>) {
+    let started: Vec<&OsdView> = facts.osds.iter().filter(|osd| osd.live != "new").collect();
+    let all = started.len();
+    let named = |is: &dyn Fn(&OsdView) -> bool, line: &dyn Fn(&OsdView) -> String| -> Vec<(String, String)> {
+        started.iter().filter(|osd| is(osd)).map(|osd| (osd.osd.to_string(), line(osd))).collect()
+    };
+    let of = |n: usize| format!("{n} of {all} OSDs");
+    let is_down = |osd: &OsdView| osd.live == "down";
+    let down = named(&is_down, &|osd| format!("{} on {} is down", osd.osd, osd.host));
+    board.add("OSD_DOWN", down, |n| format!("{} {} down", of(n), are(n)));
+    let full = named(&|osd| osd.full, &|osd| format!("{} is full", osd.osd));
+    board.add("OSD_FULL", full, |n| format!("{} {} full", of(n), are(n)));
+    let near = |osd: &OsdView| !osd.full && fill_percent(osd) >= NEARFULL_PERCENT;
+    let near = named(&near, &|osd| format!("{} is filled to {} %", osd.osd, fill_percent(osd)));
+    board.add("OSD_NEARFULL", near, |n| format!("{} {} nearly full", of(n), are(n)));
+    let why = |osd: &OsdView| osd.poisoned.clone().unwrap_or_default();
+    let stopped =
+        named(&|osd| osd.poisoned.is_some(), &|osd| format!("the store of {} stopped: {}", osd.osd, why(osd)));
+    board.add("OSD_STOPPED", stopped, |n| format!("the stores of {} stopped", of(n)));
+    let mean = started.iter().map(|osd| fill_percent(osd)).sum::<u64>() / (all as u64).max(1);
+    let above = |osd: &OsdView| fill_percent(osd) >= mean + UNBALANCED_POINTS;
+    let above = named(&above, &|osd| format!("{} is filled to {} %, the mean is {mean} %", osd.osd, fill_percent(osd)));
+    board.add("OSD_UNBALANCED", above, |n| format!("{} {} filled far above the mean", of(n), are(n)));
+    let new = facts.osds.iter().filter(|osd| osd.live == "new");
+    let new = new.map(|osd| (osd.osd.to_string(), format!("{} is registered and has never run", osd.osd)));
+    board.add("OSD_NEVER_STARTED", new.collect(), |n| format!("{n} registered OSDs have never run"));
+    let cut = facts.unreachable.iter().map(|(from, to)| (from.to_string(), format!("{from} cannot reach {to}")));
+    board.add("OSD_UNREACHABLE", cut.collect(), |n| format!("{n} links between OSDs are cut"));
+    let silent = started.iter().filter(|osd| osd.live == "unknown");
+    let silent: Vec<_> = silent.map(|osd| (osd.osd.to_string(), format!("{} has not reported yet", osd.osd))).collect();
+    let pgs = facts.pgs.iter().filter(|pg| pg.is("waiting"));
+    let pgs: Vec<_> = pgs.map(|pg| (pg.pg.to_string(), format!("pg {} waits for reports", pg.pg))).collect();
+    let (osd_count, pg_count) = (silent.len(), pgs.len());
+    let waiting = silent.into_iter().chain(pgs).collect();
+    let text = format!("waiting for reports of {osd_count} OSDs and {pg_count} PGs");
+    board.add(WAITING, waiting, |_| text);
+}
+
+fn pools(board: &mut Board, facts: &Facts<'_>) {
+    let is_late = |pool: &PoolFacts| pool.is_creating && facts.now_ms.saturating_sub(pool.created_ms) > POOL_CREATE_MS;
+    let line = |pool: &PoolFacts| {
+        let what = if pool.is_creating { "creating" } else { "deleting" };
+        (pool.name.clone(), format!("pool {} is {what}", pool.name))
+    };
+    let (late, changing): (Vec<&PoolFacts>, Vec<&PoolFacts>) = facts.pools.iter().partition(|pool| is_late(pool));
+    let late = late.into_iter().map(line).collect();
+    board.add("POOL_UNFINISHED", late, |n| format!("{n} pools cannot be completed"));
+    let changing = changing.into_iter().map(line).collect();
+    board.add("POOL_CHANGING", changing, |n| format!("{n} pools are being created or removed"));
+}
+
+/// The health of a cluster with these checks: `ok`, `waiting`, `degraded` or `down`. Muted ones do not count.
+pub fn word<'a>(checks: impl Iterator<Item = &'a Check>) -> &'static str {
+    let mut health = "ok";
+    let mut worst = Severity::Ok;
+    for check in checks.filter(|check| !check.muted) {
+        worst = worst.max(check.severity);
+        if check.code == WAITING {
+            health = "waiting";
+        }
+    }
+    match worst {
+        Severity::Ok => health,
+        Severity::Warning => "degraded",
+        Severity::Error => "down",
+    }
+}

@@ -1,0 +1,201 @@
+//! The state of PGs, the health checks, and the page about the cluster.
+
+use super::osds::{GRACE, Liveness};
+use super::{Control, Now};
+use crate::admin::{IoRates, OsdView, Recovery, Status};
+use crate::health::{self, Check, Facts, Finding, PgFacts, PoolFacts, Severity};
+use crate::records::{PgRecord, PoolState};
+use std::time::Duration;
+use types::control::PgReport;
+use types::map::Member;
+use types::{OsdId, Time};
+
+/// Problem lines in a status.
+const PROBLEMS_MAX: usize = 50;
+/// A PG without a leader that serves is not called down for this long after its leader gave up, or took over.
+const ELECTION: Duration = Duration::from_secs(3);
+
+impl Control {
+    /// From the leader's report, not from who is up.
+    pub(super) fn pg_state(&self, now: Time, pg: &PgRecord) -> Vec<&'static str> {
+        let mut state = Vec::new();
+        let lead = self.leads.get(&pg.pg).filter(|l| self.is_up(now, l.osd));
+        match lead {
+            Some(lead) if lead.report.active => {
+                state.push("active");
+                if usize::from(lead.report.followers_in_sync) + 1 < pg.members.len() {
+                    state.push(if self.may_still_gather(now, pg) { "waiting" } else { "degraded" });
+                }
+                if lead.report.recovering {
+                    state.push("recovering");
+                }
+            }
+            _ if self.may_still_report(now, pg) => state.push("waiting"),
+            _ if !pg.members.iter().all(|m| self.reports.contains_key(&m.replica)) => state.push("creating"),
+            _ => state.push("down"),
+        }
+        let any = |is: fn(&PgReport) -> bool| pg.members.iter().any(|m| self.reports.get(&m.replica).is_some_and(is));
+        if any(|r| r.repairing) {
+            state.push("repairing");
+        }
+        if any(|r| r.quarantined || !r.lost.is_empty() || r.lost_from.is_some()) {
+            state.push("inconsistent");
+        }
+        state
+    }
+
+    /// Whether the PG is so new, or was created so lately, that its first leader is not to be expected yet.
+    fn is_young(&self, now: Time, pg: &PgRecord) -> bool {
+        let creating = || self.records.pools.get(&pg.pg.pool).is_some_and(|p| p.state == PoolState::Creating);
+        self.born.get(&pg.pg).is_some_and(|at| now.since(*at) < GRACE) || creating()
+    }
+
+    /// Whether the leader of the PG is not known yet: this meta or the PG is new, an election is due, or a member has
+    /// just connected and said nothing.
+    fn may_still_report(&self, now: Time, pg: &PgRecord) -> bool {
+        let connects = |m: &Member| {
+            let live = self.osds.get(&m.osd);
+            live.is_some_and(|live| live.stream.is_some() && !live.reported) && self.is_up(now, m.osd)
+        };
+        let elects = self.unled.get(&pg.pg).is_some_and(|at| now.since(*at) < ELECTION)
+            || self.leads.get(&pg.pg).is_some_and(|lead| now.since(lead.since) < ELECTION);
+        elects || now.since(self.started.mono) < GRACE || self.is_young(now, pg) || pg.members.iter().any(connects)
+    }
+
+    /// Whether a PG that serves may have followers that are on their way: it is new, or an OSD of it has not been heard by this
+    /// new meta. One that is known to be away is no reason.
+    fn may_still_gather(&self, now: Time, pg: &PgRecord) -> bool {
+        let is = |liveness| pg.members.iter().any(|m| self.liveness(now, m.osd) == liveness);
+        !is(Liveness::Down) && (self.is_young(now, pg) || is(Liveness::Unknown))
+    }
+
+    fn pg_facts(&self, now: Time, pg: &PgRecord) -> PgFacts {
+        let reports = || pg.members.iter().filter_map(|m| self.reports.get(&m.replica));
+        let is_lost = reports().any(|r| !r.lost.is_empty() || r.lost_from.is_some());
+        let is_unread = reports().any(|r| !r.unread.is_empty());
+        let extents = if is_lost || is_unread { self.lost_words(now, pg) } else { Vec::new() };
+        let is_unread = is_unread && !extents.is_empty();
+        PgFacts { pg: pg.pg, state: self.pg_state(now, pg), is_lost, is_unread, extents }
+    }
+
+    /// What holds at this moment.
+    pub(super) fn findings(&self, now: Now) -> Vec<Finding> {
+        self.findings_of(now, &self.osd_views(now.mono), &self.all_pg_facts(now.mono))
+    }
+
+    fn all_pg_facts(&self, now: Time) -> Vec<PgFacts> {
+        self.records.pgs.values().map(|pg| self.pg_facts(now, pg)).collect()
+    }
+
+    fn findings_of(&self, now: Now, osds: &[OsdView], pgs: &[PgFacts]) -> Vec<Finding> {
+        let unfinished = self.records.pools.values().filter(|p| p.state != PoolState::Ready);
+        let pool = |p: &crate::records::PoolRecord| PoolFacts {
+            name: p.name.clone(),
+            is_creating: p.state == PoolState::Creating,
+            created_ms: p.created_ms,
+        };
+        let pools: Vec<PoolFacts> = unfinished.map(pool).collect();
+        let up = self.osds.iter().filter(|(osd, _)| self.is_up(now.mono, **osd));
+        let links = up.flat_map(|(osd, live)| live.unreachable.iter().map(|to| (*osd, *to)));
+        let unreachable: Vec<(OsdId, OsdId)> = links.collect();
+        health::find(&Facts { osds, pgs, unreachable: &unreachable, pools: &pools, now_ms: now.wall_ms })
+    }
+
+    /// The findings, with since when they hold and whether they are muted.
+    pub(super) fn checks_of(&self, now: Now, found: Vec<Finding>) -> Vec<Check> {
+        let check = |finding: Finding| {
+            let code = finding.rule.code;
+            let mute = self.records.mutes.get(code).filter(|m| m.until_ms.is_none_or(|at| now.wall_ms < at));
+            Check {
+                code: code.to_owned(),
+                severity: finding.rule.severity,
+                count: finding.count,
+                summary: finding.summary,
+                entities: finding.entities,
+                details: finding.details,
+                since_ms: self.records.watch.checks.get(code).copied().unwrap_or(now.wall_ms),
+                muted: mute.is_some(),
+                muted_until_ms: mute.and_then(|m| m.until_ms),
+                next: finding.rule.next.to_owned(),
+            }
+        };
+        found.into_iter().map(check).collect()
+    }
+
+    /// One page about the cluster.
+    pub fn status(&self, now: Now) -> Status {
+        let osds = self.osd_views(now.mono);
+        let pgs = self.all_pg_facts(now.mono);
+        let checks = self.checks_of(now, self.findings_of(now, &osds, &pgs));
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let with = |word: &str| count(pgs.iter().filter(|pg| pg.state.contains(&word)).count());
+        let waits = |pg: &&PgFacts| !pg.state.contains(&"active") && pg.state.contains(&"waiting");
+        let (pgs_active, not_yet) = (with("active"), count(pgs.iter().filter(waits).count()));
+        let started: Vec<&OsdView> = osds.iter().filter(|o| o.live != "new").collect();
+        Status {
+            cluster: self.records.cluster_id(),
+            health: health::word(checks.iter()).to_owned(),
+            problems: problems(&checks),
+            map_epoch: self.records.counters.map_epoch,
+            osds: count(started.len()),
+            osds_up: count(started.iter().filter(|o| o.live == "up").count()),
+            osds_in: count(started.iter().filter(|o| o.is_in).count()),
+            osds_new: count(osds.len() - started.len()),
+            pools: count(self.records.pools.len()),
+            volumes: count(self.records.volumes.len()),
+            segments: self.records.segments.len() as u64,
+            pgs: count(pgs.len()),
+            pgs_active,
+            pgs_degraded: with("degraded"),
+            pgs_down: count(pgs.len()) - pgs_active - not_yet,
+            pgs_waiting: with("waiting"),
+            capacity_bytes: total(&started, |o| o.capacity_bytes),
+            used_bytes: total(&started, |o| o.used_bytes),
+            free_bytes: total(&started, |o| o.free_bytes),
+            leading_since_ms: self.started.wall_ms,
+            recovery: self.recovery(now.mono, with("recovering")),
+            io: self.io_rates(now.mono),
+            checks,
+        }
+    }
+
+    fn recovery(&self, now: Time, pgs: u32) -> Recovery {
+        let mut all = Recovery { pgs, ..Recovery::default() };
+        for live in self.osds.iter().filter(|(osd, _)| self.is_up(now, **osd)).map(|(_, live)| live) {
+            all.streams = all.streams.saturating_add(live.flow.streams);
+            all.left_bytes = all.left_bytes.saturating_add(live.flow.left_bytes);
+            all.bytes_per_s = all.bytes_per_s.saturating_add(live.flow.rates().recovered_bytes);
+        }
+        let eta = u128::from(all.left_bytes) * 1000 / u128::from(all.bytes_per_s.max(1));
+        all.eta_ms = (all.left_bytes > 0 && all.bytes_per_s > 0).then(|| u64::try_from(eta).unwrap_or(u64::MAX));
+        all
+    }
+
+    fn io_rates(&self, now: Time) -> IoRates {
+        let mut all = IoRates::default();
+        for live in self.osds.iter().filter(|(osd, _)| self.is_up(now, **osd)).map(|(_, live)| live) {
+            let io = live.flow.rates().io;
+            all.reads_per_s = all.reads_per_s.saturating_add(io.reads);
+            all.read_bytes_per_s = all.read_bytes_per_s.saturating_add(io.read_bytes);
+            all.writes_per_s = all.writes_per_s.saturating_add(io.writes);
+            all.write_bytes_per_s = all.write_bytes_per_s.saturating_add(io.write_bytes);
+        }
+        all
+    }
+}
+
+/// A line for each thing that is wrong, at most [`PROBLEMS_MAX`].
+fn problems(checks: &[Check]) -> Vec<String> {
+    let bad = || checks.iter().filter(|c| c.severity > Severity::Ok && !c.muted);
+    let count = bad().fold(0usize, |n, c| n.saturating_add(usize::try_from(c.count).unwrap_or(usize::MAX)));
+    let mut lines: Vec<String> = bad().flat_map(|c| c.details.iter().cloned()).take(PROBLEMS_MAX).collect();
+    if count > lines.len() {
+        lines.push(format!("… and {} more", count - lines.len()));
+    }
+    lines
+}
+
+/// A sum of what OSDs say of themselves: they may say anything.
+fn total(osds: &[&OsdView], bytes: impl Fn(&OsdView) -> u64) -> u64 {
+    osds.iter().fold(0, |sum, osd| sum.saturating_add(bytes(osd)))
+}

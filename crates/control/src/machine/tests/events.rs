@@ -1,0 +1,185 @@
+//! Laws of the events.
+
+use super::*;
+use crate::events::{EVENTS_MAX, Level, Note};
+use world::Death;
+
+/// What is stored, oldest first.
+fn stored(world: &World) -> Vec<Event> {
+    let mut world = world.control.records().clone();
+    std::mem::take(&mut world.events).into_values().collect()
+}
+
+fn of(events: &[Event], kind: &str) -> Vec<String> {
+    events.iter().filter(|e| e.kind == kind).map(|e| e.text.clone()).collect()
+}
+
+fn seconds(world: &mut World, count: u32, alive: &[u32]) {
+    for _ in 0..count {
+        world.pass(Duration::from_secs(1));
+        alive.iter().for_each(|n| world.beat(OsdId(*n)));
+    }
+}
+
+/// The states of these PGs, as their leaders say: served by all replicas, or with one less.
+fn whole(world: &mut World, pgs: std::ops::Range<u32>, whole: bool) {
+    for n in 1..=3 {
+        world.heartbeat(OsdId(n), |beat| {
+            let some = beat.pgs.iter_mut().filter(|pg| pgs.contains(&pg.pg.n));
+            let leads = some.filter_map(|pg| pg.leading.as_mut());
+            leads.for_each(|l| (l.followers_in_sync, l.followers_behind) = if whole { (2, 0) } else { (1, 1) });
+        });
+    }
+}
+
+#[test]
+fn an_open_a_theft_and_a_close_name_the_client_and_its_address() {
+    let mut world = with_volume(4);
+    opened(world.ask(1, open("p/v", true, false)));
+    let held = opened(world.ask(2, open("p/v", true, true)));
+    opened(world.ask(3, open("p/v", false, false)));
+    world.ask(2, ClientAsk::Close { volume: held.volume, session: held.session });
+    let events = stored(&world);
+    assert_eq!(of(&events, "volume.attached"), ["test at 10.0.0.1:999 opened volume p/v"], "a reader is no event");
+    assert_eq!(of(&events, "volume.stolen"), ["test at 10.0.0.1:999 took volume p/v from test at 10.0.0.1:999"]);
+    assert_eq!(of(&events, "volume.detached"), ["test at 10.0.0.1:999 closed volume p/v"]);
+    let stolen = events.iter().find(|e| e.kind == "volume.stolen").expect("just seen");
+    assert_eq!((stolen.level, stolen.by.as_str()), (Level::Warning, "test at 10.0.0.1:999"));
+    assert_eq!(of(&events, "volume.created"), ["volume p/v is created: 4 GiB"]);
+    assert_eq!(of(&events, "pool.created"), ["pool p is created: 3 replicas, apart by host"]);
+    assert_eq!(world.events, events, "what is told to the log is what is stored");
+}
+
+#[test]
+fn an_osd_goes_down_and_comes_back_once_whoever_leads() {
+    let mut world = World::new(1, 3);
+    seconds(&mut world, 3, &[1, 2, 3]);
+    assert_eq!(of(&stored(&world), "osd.up").len(), 3, "the first start of each");
+    seconds(&mut world, 8, &[1, 2]);
+    world.crash();
+    world.control.lead_as("10.0.0.2:7300");
+    (1..=2).for_each(|n| world.connect(OsdId(n)));
+    seconds(&mut world, 12, &[1, 2]);
+    assert_eq!(of(&stored(&world), "osd.down"), ["osd.3 on h3 (127.0.0.1:7403) is down"]);
+    assert_eq!(of(&stored(&world), "meta.leads"), ["the meta at 10.0.0.2:7300 leads"]);
+    world.connect(OsdId(3));
+    seconds(&mut world, 2, &[1, 2, 3]);
+    assert_eq!(of(&stored(&world), "osd.up")[3..], ["osd.3 on h3 (127.0.0.1:7403) is up"]);
+    world.osd(OsdId(2)).incarnation += 1;
+    world.connect(OsdId(2));
+    assert_eq!(of(&stored(&world), "osd.restarted").len(), 1, "a restart that is too quick to be a death");
+}
+
+#[test]
+fn many_pgs_that_change_together_are_one_event_and_few_have_one_each() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 200);
+    seconds(&mut world, 12, &[1, 2, 3]);
+    assert_eq!(of(&stored(&world), "pg.state"), Vec::<String>::new(), "that PGs begin is no event");
+    whole(&mut world, 0..200, false);
+    world.pass(Duration::from_secs(1));
+    let lines = of(&stored(&world), "pg.state");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].starts_with("200 PGs of pool p are active+degraded (were active): 1.0 1.1 1.2"), "{lines:?}");
+    whole(&mut world, 0..200, true);
+    whole(&mut world, 7..9, false);
+    seconds(&mut world, 1, &[]);
+    whole(&mut world, 7..9, false);
+    world.pass(Duration::from_secs(2));
+    whole(&mut world, 0..200, true);
+    seconds(&mut world, 5, &[1, 2, 3]);
+    let lines = of(&stored(&world), "pg.state");
+    let last = ["pg 1.7 is active (was active+degraded)", "pg 1.8 is active (was active+degraded)"];
+    assert_eq!(lines[lines.len() - 2..], last);
+}
+
+#[test]
+fn a_pg_that_changes_all_the_time_is_told_now_and_then_and_at_the_end_as_it_is() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 8);
+    seconds(&mut world, 12, &[1, 2, 3]);
+    for turn in 0..1800 {
+        whole(&mut world, 3..4, turn % 2 == 0);
+        world.pass(Duration::from_secs(1));
+    }
+    let lines = of(&stored(&world), "pg.state");
+    assert!((4..25).contains(&lines.len()), "{} events in half an hour", lines.len());
+    whole(&mut world, 3..4, true);
+    seconds(&mut world, 400, &[1, 2, 3]);
+    assert!(of(&stored(&world), "pg.state").last().expect("events").starts_with("pg 1.3 is active (was"));
+}
+
+#[test]
+fn leaders_that_change_together_are_one_event() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 30);
+    seconds(&mut world, 12, &[1, 2, 3]);
+    assert_eq!(of(&stored(&world), "pg.leader"), Vec::<String>::new(), "the first leader is no change");
+    let pgs: Vec<PgId> = world.control.records().pgs.keys().copied().collect();
+    world.leaders = pgs.into_iter().map(|pg| (pg, (OsdId(1), 2))).collect();
+    seconds(&mut world, 2, &[1, 2, 3]);
+    let lines = of(&stored(&world), "pg.leader");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].starts_with("20 PGs of pool p have another leader: "), "{lines:?}");
+}
+
+#[test]
+fn the_store_keeps_a_bounded_number_of_events_in_order() {
+    let mut records = Records::default();
+    let mut keys = std::collections::BTreeSet::new();
+    for n in 0..EVENTS_MAX + 500 {
+        let event = Note::info("osd.up", OsdId(1), format!("{n}")).record(&records, n);
+        let write = event.write();
+        let Write::Put(record) = &write else { panic!("an event is put") };
+        keys.insert(record.key().to_string());
+        records.apply(&write);
+    }
+    assert_eq!((keys.len() as u64, records.events.len() as u64), (EVENTS_MAX, EVENTS_MAX));
+    let seqs: Vec<u64> = records.events.keys().copied().collect();
+    assert_eq!((seqs[0], records.last_event()), (501, EVENTS_MAX + 500));
+}
+
+/// Leaders of meta die at any commit: for each OSD `down` and `up` take turns in what is stored, and no number is missing.
+#[test]
+fn a_change_of_the_leading_meta_neither_loses_nor_repeats_an_event() {
+    let (mut deaths, mut changes) = (0, 0);
+    for seed in 1..=30 {
+        let mut world = World::new(seed, 3);
+        world.make_pool("p", 3, 4);
+        world.death = Death::OneIn(15);
+        let mut alive = [true; 3];
+        for _ in 0..60 {
+            let at = world.rng.below(3) as usize;
+            alive[at] = !alive[at];
+            for _ in 0..world.rng.between(3, 14) {
+                let before = world.deaths;
+                world.pass(Duration::from_secs(1));
+                for n in (1..=3).filter(|n| alive[*n as usize - 1]) {
+                    match world.deaths == before {
+                        true => world.beat(OsdId(n)),
+                        false => world.connect(OsdId(n)),
+                    }
+                }
+            }
+        }
+        deaths += world.deaths;
+        world.death = Death::Never;
+        seconds(&mut world, 400, &[1, 2, 3]);
+        world.connect_all();
+        seconds(&mut world, 20, &[1, 2, 3]);
+        let events = stored(&world);
+        assert!(events.iter().zip(1..).all(|(event, seq)| event.seq == seq), "seed {seed}: numbers without gaps");
+        for n in 1..=3 {
+            let osd = OsdId(n).to_string();
+            let turns: Vec<&str> = events
+                .iter()
+                .filter(|e| e.subject == osd && ["osd.up", "osd.down"].contains(&e.kind.as_str()))
+                .map(|e| e.kind.as_str())
+                .collect();
+            changes += turns.len();
+            assert!(turns.windows(2).all(|two| two[0] != two[1]), "seed {seed}: {osd}: {turns:?}");
+            assert_eq!(turns.last(), Some(&"osd.up"), "seed {seed}: what is true in the end is told");
+        }
+    }
+    assert!(deaths > 50 && changes > 300, "only {deaths} deaths and {changes} changes");
+}

@@ -1,0 +1,208 @@
+//! Laws of the health checks.
+
+use super::*;
+use crate::admin::Status;
+use crate::health::Check;
+
+fn status(world: &World) -> Status {
+    world.control.status(world.now)
+}
+
+fn codes(world: &World) -> Vec<String> {
+    status(world).checks.into_iter().map(|c| c.code).collect()
+}
+
+fn check(world: &World, code: &str) -> Check {
+    let found = status(world).checks.into_iter().find(|c| c.code == code);
+    found.unwrap_or_else(|| panic!("no {code}: {:?}", codes(world)))
+}
+
+/// Seconds in which these OSDs live and the leaders say so.
+fn seconds(world: &mut World, count: u32, alive: &[u32]) {
+    for _ in 0..count {
+        world.pass(Duration::from_secs(1));
+        for n in alive {
+            let silent = 3 - alive.len() as u8;
+            world.heartbeat(OsdId(*n), |beat| {
+                let leads = beat.pgs.iter_mut().filter_map(|pg| pg.leading.as_mut());
+                leads.for_each(|l| (l.followers_in_sync, l.followers_silent) = (2 - silent, silent));
+            });
+        }
+    }
+}
+
+fn healthy(pgs: u32) -> World {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, pgs);
+    seconds(&mut world, 12, &[1, 2, 3]);
+    assert_eq!((status(&world).health.as_str(), codes(&world)), ("ok", vec![]));
+    world
+}
+
+#[test]
+fn a_new_leader_waits_for_reports_and_calls_nothing_down() {
+    let mut world = healthy(16);
+    world.crash();
+    let page = status(&world);
+    assert_eq!((page.health.as_str(), page.pgs_down, page.pgs_degraded, page.pgs_waiting), ("waiting", 0, 0, 16));
+    assert_eq!(check(&world, "WAITING").count, 3 + 16);
+    assert!(page.problems.is_empty(), "{:?}", page.problems);
+    world.connect_all();
+    assert_eq!(status(&world).health, "ok", "all have reported");
+    world.crash();
+    world.pass(Duration::from_millis(10_100));
+    let page = status(&world);
+    assert_eq!((page.health.as_str(), page.pgs_down), ("down", 16), "who has not come by then is away");
+}
+
+#[test]
+fn a_new_pool_waits_for_its_leaders_and_is_judged_after_a_while() {
+    let mut world = healthy(4);
+    world.hold = true;
+    let pool = PoolCreate { name: "q".into(), replicas: 3, domain: "host".into(), pg_count: 8 };
+    world.control.handle_admin(Token(900), AdminAsk::PoolCreate(pool));
+    world.settle();
+    let page = status(&world);
+    assert_eq!((page.health.as_str(), page.pgs_down, page.pgs_waiting), ("waiting", 0, 8));
+    seconds(&mut world, 11, &[1, 2, 3]);
+    let page = status(&world);
+    assert_eq!((page.health.as_str(), page.pgs_down, page.pgs_waiting), ("down", 8, 0), "its replicas never came");
+}
+
+#[test]
+fn an_osd_that_dies_is_one_check_for_it_and_one_for_its_pgs() {
+    let mut world = healthy(16);
+    let died = world.now.wall_ms;
+    let pgs: Vec<PgId> = world.control.records().pgs.keys().copied().collect();
+    world.leaders = pgs.into_iter().map(|pg| (pg, (OsdId(1 + pg.n % 2), 2))).collect();
+    seconds(&mut world, 8, &[1, 2]);
+    assert_eq!(status(&world).health, "degraded");
+    assert_eq!(check(&world, "OSD_DOWN").entities, ["osd.3"]);
+    let degraded = check(&world, "PG_DEGRADED");
+    assert_eq!((degraded.count, degraded.summary.as_str()), (16, "16 of 16 PGs are degraded"));
+    assert_eq!((degraded.entities[0].as_str(), degraded.entities.len()), ("1.0", 16));
+    assert_eq!(degraded.details[0], "pg 1.0 is active+degraded");
+    let since = check(&world, "OSD_DOWN").since_ms;
+    assert!((died + 5000..died + 8000).contains(&since), "{since} {died}");
+    world.crash();
+    (1..=2).for_each(|n| world.connect(OsdId(n)));
+    seconds(&mut world, 12, &[1, 2]);
+    assert_eq!(check(&world, "OSD_DOWN").since_ms, since, "another leader does not make it younger");
+    world.connect(OsdId(3));
+    seconds(&mut world, 2, &[1, 2, 3]);
+    assert_eq!(codes(&world), Vec::<String>::new());
+}
+
+#[test]
+fn a_muted_check_is_shown_and_does_not_count_until_its_time_is_over() {
+    let mut world = healthy(4);
+    seconds(&mut world, 8, &[1, 2]);
+    let mute = |code: &str, for_ms| AdminAsk::HealthMute { code: code.into(), for_ms };
+    for code in ["OSD_DOWN", "PG_DEGRADED", "PG_DOWN"] {
+        world.admin(mute(code, Some(60_000))).expect("it is a check");
+    }
+    assert_eq!(world.admin(mute("OSD_DWON", None)).map_err(|r| r.code), Err(codes::CHECK_UNKNOWN));
+    assert_eq!(status(&world).health, "ok");
+    assert!(check(&world, "OSD_DOWN").muted && check(&world, "OSD_DOWN").muted_until_ms.is_some());
+    world.crash();
+    (1..=2).for_each(|n| world.connect(OsdId(n)));
+    seconds(&mut world, 11, &[1, 2]);
+    assert_eq!(status(&world).health, "ok", "mutes are durable");
+    world.admin(AdminAsk::HealthUnmute { code: "PG_DEGRADED".into() }).expect("it is a check");
+    assert_eq!(status(&world).health, "degraded");
+    seconds(&mut world, 60, &[1, 2]);
+    assert!(!check(&world, "OSD_DOWN").muted, "its time is over");
+    assert!(!world.store.keys().any(|key| key.starts_with("mute/")));
+    let ends = world.events.iter().filter(|e| e.kind == "health.unmuted").count();
+    assert_eq!(ends, 3, "one by command, two by time");
+}
+
+#[test]
+fn an_osd_that_never_ran_is_named_and_counts_nowhere() {
+    let mut world = healthy(4);
+    let capacity = status(&world).capacity_bytes;
+    let register = OsdRegister {
+        uuid: OsdUuid([99; 16]),
+        host: "h9".into(),
+        rack: String::new(),
+        zone: String::new(),
+        capacity_bytes: 1 << 40,
+    };
+    world.admin(AdminAsk::OsdRegister(register)).expect("registered");
+    seconds(&mut world, 20, &[1, 2, 3]);
+    let page = status(&world);
+    assert_eq!((page.health.as_str(), page.osds, page.osds_new, page.capacity_bytes), ("ok", 3, 1, capacity));
+    assert_eq!(check(&world, "OSD_NEVER_STARTED").entities, ["osd.4"]);
+    assert_eq!(world.osds()[3].live, "new");
+}
+
+#[test]
+fn an_osd_is_nearly_full_at_85_percent_and_full_when_it_says_so() {
+    let mut world = healthy(4);
+    let fill = |world: &mut World, used: u64, full: bool| {
+        world.pass(Duration::from_secs(1));
+        world.heartbeat(OsdId(2), |beat| (beat.used_bytes, beat.free_bytes, beat.full) = (used, 100 - used, full));
+        [1, 3].into_iter().for_each(|n| world.beat(OsdId(n)));
+        world.pass(Duration::from_secs(1));
+        codes(world)
+    };
+    assert_eq!(fill(&mut world, 84, false), ["OSD_UNBALANCED"]);
+    assert_eq!(fill(&mut world, 85, false), ["OSD_NEARFULL", "OSD_UNBALANCED"]);
+    assert_eq!(status(&world).health, "degraded");
+    assert_eq!(fill(&mut world, 97, true), ["OSD_FULL", "OSD_UNBALANCED"]);
+    assert_eq!(status(&world).health, "down", "writes are refused");
+    assert_eq!(fill(&mut world, 10, false), Vec::<String>::new());
+    let kinds: Vec<&str> =
+        world.events.iter().map(|e| e.kind.as_str()).filter(|k| k.starts_with("osd.") && k.contains("full")).collect();
+    assert_eq!(kinds, ["osd.nearfull", "osd.full", "osd.full_over", "osd.nearfull_over"]);
+}
+
+#[test]
+fn recovery_and_client_io_are_told_as_rates() {
+    let mut world = healthy(4);
+    for n in 1..=6u64 {
+        world.pass(Duration::from_secs(1));
+        world.heartbeat(OsdId(1), |beat| {
+            beat.io.writes = 1000 * n;
+            beat.io.write_bytes = 4096 * 1000 * n;
+            beat.recovery = types::control::RecoveryTotals { streams: 1, done_bytes: n << 20, left_bytes: 10 << 20 };
+        });
+    }
+    let page = status(&world);
+    assert_eq!((page.io.writes_per_s, page.io.write_bytes_per_s, page.io.reads_per_s), (1000, 4_096_000, 0));
+    assert_eq!((page.recovery.left_bytes, page.recovery.bytes_per_s), (10 << 20, 1 << 20));
+    assert_eq!((page.recovery.streams, page.recovery.eta_ms), (1, Some(10_000)));
+}
+
+#[test]
+fn a_stream_that_opens_again_makes_no_pg_down() {
+    let mut world = healthy(8);
+    let stream = StreamId(world.fresh());
+    let hello = types::control::OsdHello {
+        cluster: world.control.records().cluster_id(),
+        osd: OsdId(1),
+        uuid: OsdUuid([1; 16]),
+        incarnation: types::Incarnation(1),
+        addr: ([127, 0, 0, 1], 7401).into(),
+        http: None,
+        capacity_bytes: 1 << 40,
+        host: "h1".into(),
+        rack: "r".into(),
+        zone: "z".into(),
+        replicas: world.osd(OsdId(1)).replicas.iter().copied().collect(),
+    };
+    world.hold = true;
+    world.control.handle_osd(world.now, stream, OsdUp::Hello(hello));
+    world.settle();
+    let page = status(&world);
+    assert_eq!((page.health.as_str(), page.pgs_down), ("waiting", 0), "its first report is on the way");
+}
+
+#[test]
+fn every_rule_has_a_code_of_its_own_and_says_what_to_do() {
+    for rule in crate::health::RULES {
+        assert_eq!(crate::health::RULES.iter().filter(|r| r.code == rule.code).count(), 1, "{}", rule.code);
+        assert!(rule.code.chars().all(|c| c.is_ascii_uppercase() || c == '_'), "{}", rule.code);
+        assert!(!rule.what.is_empty() && !rule.next.is_empty(), "{}", rule.code);
+    }
+}

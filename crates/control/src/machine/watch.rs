@@ -1,0 +1,319 @@
+//! Compares what is with what was last recorded, and records the difference as events.
+//!
+//! Once a second. [`WatchRecord`] holds what the events so far amount to and is written in one transaction with
+//! them: so a new meta goes on where the last one stopped, and an event is neither lost nor told twice.
+//!
+//! Invariant: an entity that changes all the time costs an event every [`GAP_MAX`] at most, many PGs of one pool that
+//! change together cost one, and a tick writes at most [`EVENTS_PER_TICK`]. What has to wait is not forgotten: it is
+//! compared again at the next tick.
+
+use super::osds::Liveness;
+use super::{Control, ControlAction, Now};
+use crate::events::Note;
+use crate::health::{self, NEARFULL_PERCENT};
+use crate::records::{Key, Record, WatchRecord, Write};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use types::{OsdId, PgId, PoolId, Time};
+
+const WATCH_EVERY: Duration = Duration::from_secs(1);
+/// Events of one tick.
+const EVENTS_PER_TICK: usize = 12;
+/// So many PGs of a pool that change in one tick have an event each; more have one together.
+const PGS_ALONE: usize = 4;
+/// PGs that a joint event names.
+const PGS_NAMED: usize = 8;
+/// PGs that are remembered across a change of the leading meta.
+const PGS_REMEMBERED: usize = 1024;
+/// Between two events of one entity: the least, and the most after many.
+const GAP_MIN: Duration = Duration::from_secs(1);
+const GAP_MAX: Duration = Duration::from_secs(300);
+/// After so long without a change an entity begins with the least again.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// When an entity may have its next event.
+struct Damper {
+    next: Time,
+    gap: Duration,
+}
+
+/// What the leading meta keeps for it; gone with the leader.
+#[derive(Default)]
+pub(super) struct Watch {
+    at: Time,
+    dampers: BTreeMap<String, Damper>,
+    leaders: BTreeMap<PgId, OsdId>,
+    /// Who leads, to be recorded first.
+    pub takes_lead: Option<String>,
+}
+
+impl Watch {
+    fn may(&self, now: Time, entity: &str) -> bool {
+        self.dampers.get(entity).is_none_or(|damper| damper.next <= now)
+    }
+
+    fn spend(&mut self, now: Time, entity: &str) {
+        let damper = self.dampers.entry(entity.to_owned()).or_insert(Damper { next: now, gap: GAP_MIN / 2 });
+        damper.gap = if now.since(damper.next) > QUIET { GAP_MIN } else { (damper.gap * 2).min(GAP_MAX) };
+        damper.next = now + damper.gap;
+    }
+
+    /// Whether an entity may have an event now; it is taken as given.
+    pub fn take(&mut self, now: Time, entity: &str) -> bool {
+        let may = self.may(now, entity);
+        if may {
+            self.spend(now, entity);
+        }
+        may
+    }
+}
+
+/// How bad a state of a PG is.
+fn rank(state: &str) -> u8 {
+    match state {
+        "active" => 0,
+        s if s.contains("down") || s.contains("creating") => 3,
+        s if s.contains("inconsistent") => 2,
+        _ => 1,
+    }
+}
+
+impl Control {
+    /// Records an event in this turn's transaction; it is told when that is committed.
+    pub(super) fn note(&mut self, now: Now, note: Note) {
+        let event = note.record(&self.records, now.wall_ms);
+        self.write(vec![event.write()]);
+        self.held.push(ControlAction::Event(event));
+    }
+
+    /// That a registered OSD has not run yet is told by its registration.
+    pub(super) fn watch_new_osd(&mut self, osd: OsdId) {
+        let mut seen = self.records.watch.clone();
+        seen.osds.insert(osd, "new".to_owned());
+        self.write(vec![Write::Put(Record::Watch(seen))]);
+    }
+
+    pub(super) fn watch_cluster(&mut self, now: Now) {
+        if self.watch.at > now.mono || self.batch.is_full() {
+            return;
+        }
+        self.watch.at = now.mono + WATCH_EVERY;
+        self.watch.dampers.retain(|_, damper| now.mono.since(damper.next) <= QUIET);
+        if let Some(address) = self.watch.takes_lead.take() {
+            self.note(now, Note::info("meta.leads", "meta", format!("the meta at {address} leads")));
+        }
+        let mut seen = self.records.watch.clone();
+        let mut notes = Vec::new();
+        self.watch_health(now, &mut seen, &mut notes);
+        self.watch_osds(now.mono, &mut seen, &mut notes);
+        self.watch_pgs(now.mono, &mut seen, &mut notes);
+        self.watch_leaders(now.mono, &mut notes);
+        self.watch_mutes(now, &mut notes);
+        for note in notes {
+            self.note(now, note);
+        }
+        if seen != self.records.watch {
+            self.write(vec![Write::Put(Record::Watch(seen))]);
+        }
+    }
+
+    /// What is said of an OSD: words that are not there are false.
+    fn osd_words(&self, now: Time, osd: OsdId, before: &str) -> Vec<&'static str> {
+        let Some(record) = self.records.osds.get(&osd) else { return Vec::new() };
+        let had = |word: &'static str| before.split(' ').any(|w| w == word).then_some(word);
+        let liveness = self.liveness(now, osd);
+        let live = match liveness {
+            _ if record.addr.is_none() => Some("new"),
+            Liveness::Unknown => had("down").or(had("new")),
+            Liveness::Down => Some("down"),
+            Liveness::Up => None,
+        };
+        let up = self.osds.get(&osd).filter(|live| liveness == Liveness::Up && live.reported);
+        let full = up.map_or(had("full"), |live| live.full.then_some("full"));
+        let percent = |used: u64, free: u64| (u128::from(used) * 100).checked_div(u128::from(used) + u128::from(free));
+        let near = |used, free| percent(used, free).unwrap_or(0) >= u128::from(NEARFULL_PERCENT);
+        let near = up.map_or(had("nearfull"), |l| near(l.used_bytes, l.free_bytes).then_some("nearfull"));
+        let stopped = record.poisoned.as_ref().is_some_and(|p| p.incarnation == record.incarnation);
+        [live, full, near, stopped.then_some("stopped")].into_iter().flatten().collect()
+    }
+
+    fn osd_note(&self, osd: OsdId, word: &str, begins: bool) -> Note {
+        let Some(record) = self.records.osds.get(&osd) else { return Note::info("osd.up", osd, "") };
+        let at = record.addr.map_or_else(|| "no address".to_owned(), |addr| addr.to_string());
+        let why = record.poisoned.as_ref().map_or("", |p| p.reason.as_str());
+        match (word, begins) {
+            ("down", true) => Note::warning("osd.down", osd, format!("{osd} on {} ({at}) is down", record.host)),
+            ("down", false) => Note::info("osd.up", osd, format!("{osd} on {} ({at}) is up", record.host)),
+            ("new", _) => {
+                Note::info("osd.up", osd, format!("{osd} on {} ({at}) is up for the first time", record.host))
+            }
+            ("full", true) => Note::warning("osd.full", osd, format!("{osd} is full")),
+            ("full", false) => Note::info("osd.full_over", osd, format!("{osd} is no longer full")),
+            ("nearfull", true) => {
+                Note::warning("osd.nearfull", osd, format!("{osd} is filled to {NEARFULL_PERCENT} % or more"))
+            }
+            ("nearfull", false) => {
+                Note::info("osd.nearfull_over", osd, format!("{osd} is filled to less than {NEARFULL_PERCENT} %"))
+            }
+            (_, true) => Note::warning("osd.stopped", osd, format!("the store of {osd} stopped: {why}")),
+            (_, false) => Note::info("osd.serves", osd, format!("the store of {osd} serves again")),
+        }
+    }
+
+    fn watch_osds(&mut self, now: Time, seen: &mut WatchRecord, notes: &mut Vec<Note>) {
+        let osds: Vec<OsdId> = self.records.osds.keys().copied().collect();
+        seen.osds.retain(|osd, _| self.records.osds.contains_key(osd));
+        for osd in osds {
+            let before = seen.osds.get(&osd).cloned().unwrap_or_default();
+            let is = self.osd_words(now, osd, &before);
+            let mut after: Vec<&str> = Vec::new();
+            for word in ["new", "down", "full", "nearfull", "stopped"] {
+                let had = before.split(' ').any(|w| w == word);
+                let has = is.contains(&word);
+                // That a registered OSD has not run yet is known from its registration.
+                let silent = word == "new" && has || word == "down" && is.contains(&"new");
+                let told = had == has || silent || {
+                    let entity = format!("{osd} {word}");
+                    notes.len() < EVENTS_PER_TICK && self.watch.take(now, &entity)
+                };
+                if had != has && told && !silent {
+                    notes.push(self.osd_note(osd, word, has));
+                }
+                after.extend((if told { has } else { had }).then_some(word));
+            }
+            match after.is_empty() {
+                true => seen.osds.remove(&osd),
+                false => seen.osds.insert(osd, after.join(" ")),
+            };
+        }
+    }
+
+    fn watch_pgs(&mut self, now: Time, seen: &mut WatchRecord, notes: &mut Vec<Note>) {
+        seen.pgs.retain(|pg, _| self.records.pgs.contains_key(pg));
+        let mut pools: BTreeMap<PoolId, Vec<(PgId, String, String)>> = BTreeMap::new();
+        for pg in self.records.pgs.values() {
+            let mut state = self.pg_state(now, pg);
+            if state.contains(&"waiting") {
+                continue;
+            }
+            state.retain(|word| *word != "recovering");
+            let is = state.join("+");
+            let was = seen.pgs.get(&pg.pg).map_or("active", String::as_str);
+            if is != was && self.watch.may(now, &format!("pg {}", pg.pg)) {
+                pools.entry(pg.pg.pool).or_default().push((pg.pg, was.to_owned(), is));
+            }
+        }
+        for (pool, changes) in pools {
+            let mut groups: BTreeMap<(String, String), Vec<PgId>> = BTreeMap::new();
+            let alone = changes.len() <= PGS_ALONE;
+            for (pg, was, is) in changes {
+                groups.entry((was, is)).or_default().push(pg);
+            }
+            for ((was, is), pgs) in groups {
+                let parts: Vec<Vec<PgId>> = if alone { pgs.iter().map(|pg| vec![*pg]).collect() } else { vec![pgs] };
+                for pgs in parts.into_iter().take(EVENTS_PER_TICK.saturating_sub(notes.len())) {
+                    notes.push(self.pg_note(pool, &pgs, &was, &is));
+                    for pg in pgs {
+                        self.watch.spend(now, &format!("pg {pg}"));
+                        if is == "active" {
+                            seen.pgs.remove(&pg);
+                        } else if seen.pgs.len() < PGS_REMEMBERED || seen.pgs.contains_key(&pg) {
+                            seen.pgs.insert(pg, is.clone());
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn pool_name(&self, pool: PoolId) -> &str {
+        self.records.pools.get(&pool).map_or("?", |pool| pool.name.as_str())
+    }
+
+    fn pg_note(&self, pool: PoolId, pgs: &[PgId], was: &str, is: &str) -> Note {
+        let (subject, text) = match pgs {
+            [pg] => (format!("pg {pg}"), format!("pg {pg} is {is} (was {was})")),
+            _ => {
+                let name = self.pool_name(pool);
+                let text = format!("{} PGs of pool {name} are {is} (were {was}): {}", pgs.len(), names(pgs));
+                (format!("pool {name}"), text)
+            }
+        };
+        let note = if rank(is) > rank(was) { Note::warning } else { Note::info };
+        note("pg.state", subject, text)
+    }
+
+    fn watch_leaders(&mut self, now: Time, notes: &mut Vec<Note>) {
+        self.watch.leaders.retain(|pg, _| self.records.pgs.contains_key(pg));
+        let mut pools: BTreeMap<PoolId, Vec<(PgId, OsdId, OsdId)>> = BTreeMap::new();
+        for (pg, lead) in &self.leads {
+            if !self.is_up(now, lead.osd) || !lead.report.active {
+                continue;
+            }
+            let before = *self.watch.leaders.entry(*pg).or_insert(lead.osd);
+            if before != lead.osd {
+                pools.entry(pg.pool).or_default().push((*pg, before, lead.osd));
+            }
+        }
+        for (pool, changes) in pools {
+            if notes.len() >= EVENTS_PER_TICK || !self.watch.take(now, &format!("leaders of {pool}")) {
+                continue;
+            }
+            let (pgs, name) = (changes.iter().map(|(pg, ..)| *pg).collect::<Vec<_>>(), self.pool_name(pool));
+            notes.push(match &changes[..] {
+                [(pg, from, to)] => {
+                    Note::info("pg.leader", format!("pg {pg}"), format!("pg {pg} is led by {to} (was {from})"))
+                }
+                _ => {
+                    let text = format!("{} PGs of pool {name} have another leader: {}", pgs.len(), names(&pgs));
+                    Note::info("pg.leader", format!("pool {name}"), text)
+                }
+            });
+            for (pg, _, to) in changes {
+                self.watch.leaders.insert(pg, to);
+            }
+        }
+    }
+
+    /// Since when each check holds, and the word for all of them. While reports are awaited nothing is taken back.
+    fn watch_health(&mut self, now: Now, seen: &mut WatchRecord, notes: &mut Vec<Note>) {
+        let found = self.findings(now);
+        let waits = found.iter().any(|f| f.rule.code == health::WAITING);
+        seen.checks.retain(|code, _| waits || found.iter().any(|f| f.rule.code == code));
+        for finding in &found {
+            seen.checks.entry(finding.rule.code.to_owned()).or_insert(now.wall_ms);
+        }
+        let checks = self.checks_of(now, found);
+        let word = health::word(checks.iter());
+        let was = if seen.health.is_empty() { "ok" } else { seen.health.as_str() };
+        if word == was || word == "waiting" || !self.watch.take(now.mono, "health") {
+            return;
+        }
+        let codes: Vec<&str> =
+            checks.iter().filter(|c| !c.muted && c.severity > health::Severity::Ok).map(|c| c.code.as_str()).collect();
+        let because = if codes.is_empty() { String::new() } else { format!(": {}", codes.join(", ")) };
+        let text = format!("the health is {word} (was {was}){because}");
+        let worse = word == "down" || was == "ok";
+        let note = if worse { Note::warning } else { Note::info };
+        notes.push(note("health.changed", "cluster", text));
+        seen.health = word.to_owned();
+    }
+
+    /// Mutes whose time is over go.
+    fn watch_mutes(&mut self, now: Now, notes: &mut Vec<Note>) {
+        let over = self.records.mutes.iter().filter(|(_, mute)| mute.until_ms.is_some_and(|at| at <= now.wall_ms));
+        let over: Vec<&'static str> = over.map(|(code, _)| *code).take(EVENTS_PER_TICK).collect();
+        for code in over {
+            self.write(vec![Write::Delete(Key::Mute(code))]);
+            notes.push(Note::info("health.unmuted", "cluster", format!("{code} counts again: its mute is over")));
+        }
+    }
+}
+
+fn names(pgs: &[PgId]) -> String {
+    let mut text = pgs.iter().take(PGS_NAMED).map(PgId::to_string).collect::<Vec<_>>().join(" ");
+    if pgs.len() > PGS_NAMED {
+        text.push_str(" …");
+    }
+    text
+}
