@@ -290,6 +290,7 @@ pub fn osd_down(down: OsdDown) -> Option<pb::OsdDown> {
         OsdDown::DropReplica { pg, replica } => {
             Body::DropReplica(pb::PgReplica { pg: Some(pg.into()), replica: replica.0 })
         }
+        OsdDown::ReplicaFloor(floor) => Body::ReplicaFloor(floor.0),
         OsdDown::Attach { pg, attach } => Body::Attach(pb::AttachPg {
             pg: Some(pg.into()),
             order: attach.order,
@@ -316,6 +317,7 @@ impl TryFrom<pb::OsdDown> for OsdDown {
             Body::Osds(m) => OsdDown::Osds { map_epoch: Epoch(m.map_epoch), osds: addrs_from(m.osds)? },
             Body::EnsurePg(map) => OsdDown::EnsurePg(map.try_into()?),
             Body::DropReplica(r) => OsdDown::DropReplica { pg: pg(r.pg)?, replica: ReplicaId(r.replica) },
+            Body::ReplicaFloor(floor) => OsdDown::ReplicaFloor(ReplicaId(floor)),
             Body::Attach(a) => {
                 let attach = Attach {
                     order: a.order,

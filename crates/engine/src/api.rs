@@ -22,6 +22,9 @@ pub struct EngineConfig {
     pub round_idle: Duration,
     /// An idle log is sealed after this long (R11). Default 10 ms.
     pub seal_after: Duration,
+    /// Bytes of a segment's state block in one batch, but for a record that is longer by itself. Default and most
+    /// [`layout::log::STATE_BATCH_MAX`]; tests and simulations take less.
+    pub state_batch_max: usize,
     /// Somebody has looked at the device after it had poisoned the store: mount it, and forget that. Default off.
     pub after_poison: bool,
     /// What was freed last is used first, instead of going round the device: whatever is given back too early is
@@ -37,6 +40,7 @@ impl Default for EngineConfig {
             round_pressure: 0.5,
             round_idle: Duration::from_secs(5),
             seal_after: Duration::from_millis(10),
+            state_batch_max: layout::log::STATE_BATCH_MAX,
             after_poison: false,
             reuse_at_once: false,
         }

@@ -7,7 +7,7 @@
 
 use crate::api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure};
 use crate::home::Home;
-use crate::log::{BuildParts, Done, Kept, Log, RESERVED, Work, build};
+use crate::log::{BuildParts, Done, Kept, Log, RESERVED, Work, build, lens, next_block_len};
 use crate::mount::Mount;
 use crate::read::Reads;
 use crate::replica::{Doubt, Replaced, Replica};
@@ -15,7 +15,7 @@ use crate::round::RoundStep;
 use crate::seam::HOME_KEY_BIT;
 use bytes::Bytes;
 use env::{DiskError, DiskInfo, Event, Op, Token};
-use layout::log::BATCH_ALIGN;
+use layout::log::{BATCH_ALIGN, STATE_BATCH_MAX};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use types::failpoint::{Point, is_armed, pass};
 use types::planted::{Bug, on};
@@ -56,6 +56,8 @@ pub struct Engine {
     pub(crate) home: Option<Home>,
     pub(crate) replicas: BTreeMap<ReplicaId, Replica>,
     pub(crate) tombstones: BTreeSet<ReplicaId>,
+    /// Every replica below this that meta has for this OSD was made here: one that is unknown is gone (ADR 0015).
+    pub(crate) floor: ReplicaId,
     /// The OSD's last cluster map, opaque here.
     pub(crate) map: Bytes,
     pub(crate) reads: Reads,
@@ -124,6 +126,7 @@ impl Engine {
             home: None,
             replicas: BTreeMap::new(),
             tombstones: BTreeSet::new(),
+            floor: ReplicaId(0),
             map: Bytes::new(),
             reads: Reads::default(),
             round: RoundStep::Idle,
@@ -306,10 +309,40 @@ impl Engine {
         self.hole.as_deref()
     }
 
-    /// Whether this replica was here and is gone for good. A tombstone is never forgotten: what it refuses is an
-    /// order of meta that is older than the end of the replica, and nothing on the device bounds that age.
-    pub fn is_tombstone(&self, replica: ReplicaId) -> bool {
+    /// Whether a replica that is unknown here was here and is gone for good: it has a tombstone, or its id lies below the
+    /// floor (ADR 0015). What this refuses is an order of meta that is older than the end of the replica. A store that may
+    /// have lost births does not go by the floor.
+    pub fn is_gone(&self, replica: ReplicaId) -> bool {
         self.tombstones.contains(&replica)
+            || (replica < self.floor && !self.in_doubt && !self.replicas.contains_key(&replica))
+    }
+
+    /// Tombstones that the log has to carry.
+    pub fn tombstone_count(&self) -> usize {
+        self.tombstones.len()
+    }
+
+    /// Meta says that every replica below `floor` that it has for this OSD was made here: tombstones below it are not
+    /// needed once a checkpoint knows that their replicas are gone.
+    pub fn set_replica_floor(&mut self, floor: ReplicaId) {
+        if floor > self.floor && matches!(self.state, State::Running) {
+            self.floor = floor;
+            self.queue(Work::Floor);
+            self.prune_tombstones();
+        }
+    }
+
+    pub(crate) fn prune_tombstones(&mut self) {
+        let (floor, destroyed) = (self.floor, &self.destroyed);
+        self.tombstones.retain(|id| *id >= floor || destroyed.contains(id));
+    }
+
+    /// Whether the state blocks of the log have room for one more replica. A block takes half of a segment at most.
+    pub fn has_room_for_replica(&self) -> bool {
+        let Some(log) = &self.log else { return false };
+        let batch_max = self.config.state_batch_max.min(STATE_BATCH_MAX);
+        let len = next_block_len(batch_max, lens(self.replicas.values()), self.tombstones.len());
+        len <= log.ring.segment_bytes() / 2
     }
 
     /// Takes a group's entries and hard state into the filling batch.
@@ -495,7 +528,7 @@ impl Engine {
         if log.in_flight.is_some() {
             return;
         }
-        if log.pending.is_empty() {
+        if log.pending.is_empty() && log.state_block.is_none() {
             let due = log.unsealed && self.now >= log.idle_since + self.config.seal_after;
             if !due || !matches!(self.state, State::Running) {
                 return;
@@ -507,6 +540,9 @@ impl Engine {
             tombstones: &self.tombstones,
             map: &self.map,
             in_doubt: self.in_doubt,
+            floor: self.floor,
+            mounting: matches!(self.state, State::Mounting(_)),
+            state_batch_max: self.config.state_batch_max.min(STATE_BATCH_MAX),
             rng: &mut self.rng,
         };
         let Some(built) = build(log, &mut parts) else { return };
@@ -570,6 +606,13 @@ impl Engine {
                 assert!(oldest.is_none_or(|r| r.begun), "what {replica} replaced goes in order");
             }
             Done::RoundMark => self.round_marked(),
+            Done::Stated { segment } => {
+                self.log.as_mut().expect("a batch was in flight").ring.note_stated(segment);
+                // During a mount K is not known yet.
+                if matches!(self.state, State::Running) {
+                    self.find_freeable();
+                }
+            }
             Done::CheckpointBegun { segment } => self.checkpoint_begun(segment),
             Done::Checkpointed { id } => self.checkpointed(id),
         }

@@ -117,12 +117,13 @@ pub fn format_device(
 /// The batch that opens the first segment: a log without any batch is a lost one, not a new one.
 fn first_batch(superblock: &Superblock, salt: u64) -> IoBuf {
     let mut records = Vec::new();
-    put::segment_open(&mut records, 0);
+    put::segment_open(&mut records, 0, true);
+    put::state_end(&mut records);
     put::mount(&mut records);
     let header = BatchHeader {
         header_len: BATCH_ALIGN as u32,
         records_len: records.len() as u32,
-        record_count: 2,
+        record_count: 3,
         records_crc: types::crc32c(&records),
         payload_len: 0,
         salt,

@@ -220,6 +220,7 @@ impl crate::log::Log {
             | Work::RoundMark
             | Work::Checkpoint { .. }
             | Work::Map
+            | Work::Floor
             | Work::StoreInDoubt
             | Work::Seal => false,
         })

@@ -12,10 +12,12 @@ mod kept;
 pub(crate) mod replay;
 mod ring;
 pub(crate) mod scan;
+mod state;
 
 pub(crate) use batch::{BuildParts, Done, InFlight, Work, build};
 pub(crate) use kept::{Kept, ReplicaLog};
 pub(crate) use ring::{RESERVED, Ring, Segment};
+pub(crate) use state::{StateBlock, lens, next_block_len};
 
 use layout::superblock::Superblock;
 use std::collections::VecDeque;
@@ -35,6 +37,8 @@ pub(crate) struct Log {
     pub durable_seq: u64,
     pub pending: VecDeque<Work>,
     pub in_flight: Option<InFlight>,
+    /// The state block of the newest segment goes on with the next batch.
+    pub state_block: Option<StateBlock>,
     /// The last batch with records that this process has made durable.
     pub durable_records: u64,
     /// The last batch that the mount has found, or found to have been durable.
@@ -64,6 +68,7 @@ impl Log {
             found: 0,
             pending: VecDeque::new(),
             in_flight: None,
+            state_block: None,
             unsealed: false,
             idle_since: Time::ZERO,
             checkpoint_segment: 0,

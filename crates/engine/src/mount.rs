@@ -330,6 +330,7 @@ impl Engine {
         }
         self.tombstones = std::mem::take(&mut replay.tombstones);
         self.destroyed = self.tombstones.clone();
+        self.floor = replay.floor;
         self.map = std::mem::take(&mut replay.map);
         // The state block of a segment that the mount record may open.
         self.replicas = replay.provisional();
@@ -364,7 +365,12 @@ impl Engine {
         let newly_in_doubt = replay.newly_lacks_births();
         let (replicas, recovered, doubts) = replay.finish(states);
         let known = |id: &ReplicaId| replicas.contains_key(id) || self.tombstones.contains(id);
-        self.nameless = at_home.into_iter().filter(|id| !known(id)).collect();
+        // Below the floor the log names every replica that lives, unless it has lost births.
+        let is_gone = |id: &ReplicaId| *id < self.floor && !self.in_doubt;
+        let unnamed = at_home.into_iter().filter(|id| !known(id));
+        let (gone, nameless): (BTreeSet<_>, BTreeSet<_>) = unnamed.partition(is_gone);
+        self.destroyed.extend(gone);
+        self.nameless = nameless;
         self.replicas = replicas;
         // Before anything else that the log will say of them.
         for NewDoubt { replica, last, hole } in doubts {

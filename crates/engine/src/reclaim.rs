@@ -1,7 +1,7 @@
 //! Giving log segments back (R8, R9): strictly oldest first, and only what a durable checkpoint covers.
 //!
-//! A segment may go when the last checkpoint record lies behind it, no completed block in it stands for more
-//! than K, and no live entry above K is in it. Entries that a round could not take (not yet committed when it
+//! A segment may go when the last checkpoint record lies behind it, the state block of a later one is whole, no
+//! completed block in it stands for more than K, and no live entry above K is in it. Entries that a round could not take (not yet committed when it
 //! began) are copied forward. What may go is still kept while the log is less than half full: it lets
 //! followers catch up by entries.
 //!
@@ -51,8 +51,7 @@ impl Engine {
     pub(crate) fn find_freeable(&mut self) {
         let log = self.log.as_ref().expect("a running engine has a log");
         let live = log.ring.live();
-        let newest = live.len().saturating_sub(1);
-        let free = live.iter().take(newest).take_while(|segment| {
+        let free = live.iter().take(log.ring.known_later()).take_while(|segment| {
             let behind = log.checkpoint_segment == 0 || segment.opened < log.checkpoint_segment;
             behind
                 && blocks_pin(&self.replicas, segment).next().is_none()

@@ -457,6 +457,7 @@ impl Engine {
         for gone in run.destroyed {
             self.destroyed.remove(&gone);
         }
+        self.prune_tombstones();
         self.horizon = run.horizon;
         self.maybe_dirty = self.find_dirty();
         self.last_round = self.now;

@@ -48,7 +48,10 @@ pub fn encode(out: &mut Vec<u8>, record: &Record) {
         Record::Destroy { replica } => put::destroy(out, *replica),
         Record::Checkpoint(part) => put::checkpoint(out, part),
         Record::Mount => put::mount(out),
-        Record::SegmentOpen { replicas } => put::segment_open(out, *replicas),
+        Record::SegmentOpen { replicas, mount } => put::segment_open(out, *replicas, *mount),
+        Record::StateMore { mount } => put::state_more(out, *mount),
+        Record::StateEnd => put::state_end(out),
+        Record::ReplicaFloor(floor) => put::replica_floor(out, *floor),
         Record::Tombstones(replicas) => put::tombstones(out, replicas),
         Record::Block(block) => put::block(out, block),
         Record::Map(map) => put::map(out, map),
@@ -111,7 +114,10 @@ fn append(rng: &mut Rng) -> Record {
 /// A record of any kind.
 pub fn record(rng: &mut Rng) -> Record {
     let replica = ReplicaId(number(rng));
-    match rng.below(18) {
+    match rng.below(21) {
+        18 => Record::StateMore { mount: rng.chance(1, 2) },
+        19 => Record::StateEnd,
+        20 => Record::ReplicaFloor(replica),
         14 => Record::Doubt { replica, last: Index(number(rng)) },
         15 => Record::InDoubt { replica },
         16 => Record::Sure { replica },
@@ -133,7 +139,7 @@ pub fn record(rng: &mut Rng) -> Record {
         5 => Record::Destroy { replica },
         6 => Record::Checkpoint(CheckpointPart { id: number(rng), part: 1, parts: 3, bytes: bytes(rng, 200) }),
         7 => Record::Mount,
-        8 => Record::SegmentOpen { replicas: number(rng) as u32 },
+        8 => Record::SegmentOpen { replicas: number(rng) as u32, mount: rng.chance(1, 2) },
         9 => Record::Tombstones((0..rng.below(9)).map(|_| ReplicaId(number(rng))).collect()),
         10 => Record::Block(BlockRecord {
             replica,
@@ -178,7 +184,7 @@ pub fn fix(data: &mut Vec<u8>) {
     let records_len = data.len() - FIXED_LEN;
     let header_len = data.len().next_multiple_of(BATCH_ALIGN) as u32;
     let count = walk(&mut data[FIXED_LEN..]);
-    data[..12].copy_from_slice(b"BSLTBTCH\x01\0\0\0");
+    data[..12].copy_from_slice(b"BSLTBTCH\x02\0\0\0");
     data[16..20].copy_from_slice(&header_len.to_le_bytes());
     data[20..24].copy_from_slice(&(records_len as u32).to_le_bytes());
     data[24..28].copy_from_slice(&count.to_le_bytes());

@@ -16,8 +16,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// First bytes of a batch.
 pub const MAGIC: [u8; 8] = *b"BSLTBTCH";
-/// Version of the batch format that this build writes. 1: the first.
-pub const BATCH_VERSION: u32 = 1;
+/// Version of the batch format that this build writes. 1: a state block is one batch. 2: it ends with a record of its own.
+pub const BATCH_VERSION: u32 = 2;
 /// Alignment of batches and of their two areas.
 pub const BATCH_ALIGN: usize = 4096;
 /// Length of the fixed header.
@@ -34,9 +34,12 @@ pub const CHECKPOINT_PARTS_MAX: u32 = 64 << 10;
 pub const DECISION_MAX: usize = 64 << 10;
 /// Most bytes of a reason why a replica is damaged.
 pub const DAMAGE_MAX: usize = 512;
+/// Bytes of a state block that one batch takes at most, but for a record that is longer by itself.
+pub const STATE_BATCH_MAX: usize = 128 << 10;
 /// Longest cluster map that an OSD keeps: some 1 500 peers.
 pub const MAP_MAX: usize = 32 << 10;
 
+const _: () = assert!(DECISION_MAX + DAMAGE_MAX + BATCH_ALIGN < STATE_BATCH_MAX && MAP_MAX < STATE_BATCH_MAX);
 const _: () = assert!(CHECKPOINT_PART_MAX * 2 + DECISION_MAX + BATCH_ALIGN <= HEADER_AREA_MAX);
 
 /// The fixed header of a batch, verified.
@@ -200,12 +203,12 @@ mod tests {
     fn batch_header_bytes_never_change() {
         let uuid = OsdUuid([9; 16]);
         let bytes = sample().encode(uuid);
-        assert_eq!(&bytes[..12], b"BSLTBTCH\x01\0\0\0");
+        assert_eq!(&bytes[..12], b"BSLTBTCH\x02\0\0\0");
         assert_eq!(&bytes[16..20], &4096u32.to_le_bytes());
         assert_eq!(&bytes[40..48], &0x1122_3344_5566_7788u64.to_le_bytes());
         assert_eq!(&bytes[56..64], &900u64.to_le_bytes());
         assert_eq!(&bytes[88..96], &880u64.to_le_bytes());
-        assert_eq!(crc32c(&bytes), 972_374_642, "golden");
+        assert_eq!(crc32c(&bytes), 590_261_648, "golden");
         assert_eq!(BatchHeader::decode(&bytes, uuid, 1 << 20), Some(sample()));
     }
 

@@ -113,6 +113,7 @@ impl Osd {
             OsdDown::Welcome { osds, .. } | OsdDown::Osds { osds, .. } => self.learn_addresses(&osds),
             OsdDown::EnsurePg(map) => self.ensure_pg(map),
             OsdDown::DropReplica { pg, replica } => self.drop_replica(pg, replica),
+            OsdDown::ReplicaFloor(floor) => self.engine.set_replica_floor(floor),
             OsdDown::Attach { pg, attach } => self.attach(pg, attach),
             OsdDown::TransferLeader { pg, to } => {
                 self.with_pg(pg, |group, now, actions| group.handle_transfer(now, to, actions));
@@ -156,8 +157,16 @@ impl Osd {
                 "meta names a replica of another PG: ids are never used twice");
             return;
         }
-        let known = self.pgs.by_pg(map.pg).is_some() || self.engine.is_tombstone(me.replica);
-        if known || !matches!(self.phase, Phase::Running) {
+        if self.pgs.by_pg(map.pg).is_some() || !matches!(self.phase, Phase::Running) {
+            return;
+        }
+        if self.engine.is_gone(me.replica) {
+            tracing::warn!(pg = %map.pg, replica = %me.replica, "meta asks for a replica that is gone for good: it is not made");
+            return;
+        }
+        if !self.engine.has_room_for_replica() {
+            tracing::warn!(pg = %map.pg, replica = %me.replica,
+                "the log's segments are too small to list one more replica: it is not made; format with a larger --log-size");
             return;
         }
         if self.engine.is_in_doubt() && map.members.len() < 2 {

@@ -152,6 +152,9 @@ pub enum OsdDown {
     EnsurePg(PgMap),
     /// This replica is no member of anything any more (pool removed): drop its data, keep a tombstone.
     DropReplica { pg: PgId, replica: ReplicaId },
+    /// Every replica below this id that belongs on this OSD was reported by it (ADR 0015): of those below it that the OSD
+    /// does not know, none is ever to be made there. It never falls.
+    ReplicaFloor(ReplicaId),
     /// Commit this attach record in the PG that you lead (R6); also fence, delete, resize.
     Attach { pg: PgId, attach: Attach },
     /// Hand leadership of the PG to this member's OSD.

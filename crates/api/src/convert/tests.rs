@@ -66,6 +66,7 @@ fn downs() -> Vec<OsdDown> {
     let (volume, session) = (VolumeId(1), SessionId(0));
     vec![
         OsdDown::Welcome { map_epoch: Epoch(4), osds: osds.clone() },
+        OsdDown::ReplicaFloor(ReplicaId(77)),
         OsdDown::Osds { map_epoch: Epoch(5), osds },
         OsdDown::EnsurePg(map()),
         OsdDown::DropReplica { pg, replica: ReplicaId(8) },

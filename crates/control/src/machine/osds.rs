@@ -37,6 +37,8 @@ pub(super) struct OsdLive {
     /// Members that it should hold and has not reported.
     pub missing: BTreeMap<ReplicaId, PgId>,
     pub ensure_at: Time,
+    /// The floor of replica ids that it was told last on this stream.
+    pub floor: ReplicaId,
 }
 
 /// The latest leader of a PG, by its own report.
@@ -119,6 +121,7 @@ impl Control {
         live.connected = at;
         live.missing = missing;
         live.ensure_at = Time::ZERO;
+        live.floor = ReplicaId(0);
         let map_epoch = self.records.counters.map_epoch;
         let osds = self.records.addresses();
         if plan.map_changed {
@@ -250,6 +253,23 @@ impl Control {
             if let Some(stream) = live.stream {
                 self.say(stream, OsdDown::DropReplica { pg: *pg, replica: member.replica });
             }
+        }
+    }
+
+    /// Tells each OSD below which id it lacks no replica (ADR 0015). The lowest one that it has not reported yet is not
+    /// below that, and neither is any that will be drawn.
+    pub(super) fn say_floors(&mut self) {
+        let next = ReplicaId(self.records.counters.next_replica);
+        let mut risen = Vec::new();
+        for live in self.osds.values_mut() {
+            let floor = live.missing.keys().next().copied().unwrap_or(next).min(next);
+            if let Some(stream) = live.stream.filter(|_| floor > live.floor) {
+                live.floor = floor;
+                risen.push((stream, floor));
+            }
+        }
+        for (stream, floor) in risen {
+            self.say(stream, OsdDown::ReplicaFloor(floor));
         }
     }
 

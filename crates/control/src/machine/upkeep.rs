@@ -15,6 +15,7 @@ impl Control {
         self.drive_attaches(now);
         self.settle_volumes();
         self.ensure_members(now.mono);
+        self.say_floors();
         self.move_leaders(now);
     }
 

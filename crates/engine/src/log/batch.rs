@@ -2,12 +2,12 @@
 //!
 //! A batch takes as much of the queue as fits: records are encoded into the header area, payloads are
 //! gathered from the buffers that they arrived in. When the segment is full, the batch opens the next one
-//! and begins with its state block.
+//! and begins with its state block, which may take several batches (see `state`).
 //!
 //! Invariant: work of one replica reaches the log in the order in which it was queued; work with payload
 //! never goes into a reserved segment.
 
-use super::{Kept, Log, RESERVED};
+use super::{Kept, Log, RESERVED, StateBlock};
 use crate::install::Reset;
 use crate::payload::Payload;
 use crate::replica::Replica;
@@ -26,8 +26,6 @@ const BUFS_MAX: usize = 1000;
 const RECORD_SLACK: usize = 512;
 /// Bytes of records in a batch that is not forced to take more.
 const RECORDS_TARGET: usize = 256 << 10;
-/// Tombstones of one record.
-const TOMBSTONES_STEP: usize = 4096;
 
 /// Something that waits for its place in the log.
 #[derive(Debug)]
@@ -104,6 +102,8 @@ pub(crate) enum Work {
     },
     /// The cluster map, as it is when the batch is built.
     Map,
+    /// The floor of replica ids, likewise.
+    Floor,
     /// An empty batch that carries `durable_seq`.
     Seal,
 }
@@ -129,6 +129,10 @@ pub(crate) enum Done {
     /// The oldest record of this replica that removes entries: the first entry of an append, or a cut.
     Replaced(ReplicaId),
     RoundMark,
+    /// The state block of this segment is complete.
+    Stated {
+        segment: u64,
+    },
     /// The first part of a checkpoint lies in this segment.
     CheckpointBegun {
         segment: u64,
@@ -162,6 +166,12 @@ pub(crate) struct BuildParts<'a> {
     pub map: &'a Bytes,
     /// Births may be lost.
     pub in_doubt: bool,
+    /// Replicas below this that are unknown are gone.
+    pub floor: ReplicaId,
+    /// No mount record is written yet.
+    pub mounting: bool,
+    /// Bytes of a state block in one batch.
+    pub state_batch_max: usize,
     pub rng: &'a mut Rng,
 }
 
@@ -176,7 +186,7 @@ pub(crate) struct Built {
 }
 
 /// A batch that is being filled.
-struct Fill {
+pub(super) struct Fill {
     records: Vec<u8>,
     count: u32,
     payloads: Vec<IoBuf>,
@@ -309,6 +319,21 @@ impl Fill {
         self.done.push(Done::Destroyed(replica));
     }
 
+    /// For one more record.
+    pub(super) fn records_mut(&mut self) -> &mut Vec<u8> {
+        self.count += 1;
+        &mut self.records
+    }
+
+    pub(super) fn records_len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// The state block of the segment ends in this batch.
+    pub(super) fn note_stated(&mut self) {
+        self.done.push(Done::Stated { segment: self.segment });
+    }
+
     fn put_mount(&mut self) {
         put::mount(&mut self.records);
         self.count += 1;
@@ -324,34 +349,6 @@ impl Fill {
         put::map(&mut self.records, map);
         self.count += 1;
     }
-
-    /// The state block of a segment (R9): all that earlier segments say and entries do not.
-    fn put_state_block(&mut self, parts: &BuildParts<'_>) {
-        let born = parts.replicas.values().filter(|r| r.born);
-        put::segment_open(&mut self.records, born.clone().count() as u32);
-        self.count += 1;
-        for replica in born.filter(|_| !on(Bug::StateBlockMissing)) {
-            put::replica_state(&mut self.records, &replica.record());
-            self.count += 1;
-            if replica.says_doubt() {
-                put::in_doubt(&mut self.records, replica.identity.replica);
-                self.count += 1;
-            }
-        }
-        if parts.in_doubt {
-            self.put_store_in_doubt();
-        }
-        let tombstones: Vec<ReplicaId> = parts.tombstones.iter().copied().collect();
-        for step in tombstones.chunks(TOMBSTONES_STEP) {
-            put::tombstones(&mut self.records, step);
-            self.count += 1;
-        }
-        if !parts.map.is_empty() {
-            self.put_map(parts.map);
-        }
-        let len = FIXED_LEN + self.records.len();
-        assert!(area(len) < HEADER_AREA_MAX, "the state block of {} replicas is too large", parts.replicas.len());
-    }
 }
 
 fn entry_len(kept: &Kept) -> usize {
@@ -361,6 +358,9 @@ fn entry_len(kept: &Kept) -> usize {
 /// Builds the next batch, if there is work and a place for it.
 pub(crate) fn build(log: &mut Log, parts: &mut BuildParts<'_>) -> Option<Built> {
     assert!(log.in_flight.is_none(), "one batch at a time");
+    if let Some(block) = log.state_block.take() {
+        return Some(go_on_with_state(log, block, parts));
+    }
     if log.pending.is_empty() {
         return None;
     }
@@ -383,14 +383,29 @@ pub(crate) fn build(log: &mut Log, parts: &mut BuildParts<'_>) -> Option<Built> 
         return None;
     }
     let mut fill = Fill::new(log.ring.segment_bytes(), log.payload_max, log.next_seq);
-    fill.put_state_block(parts);
-    if !take(&mut fill, &mut log.pending, parts, urgent_only) {
+    let mut block = StateBlock::new();
+    let is_whole = fill.put_state_block(&mut block, parts);
+    if is_whole && !take(&mut fill, &mut log.pending, parts, urgent_only) {
         assert!(urgent_only || log.pending.is_empty(), "an empty segment holds at least one record");
         return None;
     }
+    log.state_block = (!is_whole).then_some(block);
     let salt = parts.rng.next_u64();
     log.ring.open(log.next_seq, salt);
     Some(finish(log, fill))
+}
+
+/// The state block of the newest segment goes on; behind its end there is place for other work.
+fn go_on_with_state(log: &mut Log, mut block: StateBlock, parts: &mut BuildParts<'_>) -> Built {
+    let opened = log.ring.newest().expect("its segment is open").opened;
+    let mut fill = Fill::new(log.ring.space(), log.payload_max, opened);
+    if fill.put_state_block(&mut block, parts) {
+        let urgent_only = log.ring.free() < RESERVED;
+        take(&mut fill, &mut log.pending, parts, urgent_only);
+    } else {
+        log.state_block = Some(block);
+    }
+    finish(log, fill)
 }
 
 fn is_bulk(work: &Work) -> bool {
@@ -508,6 +523,7 @@ fn take_one(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bo
             }
         }
         Work::Map => fill.put_map(parts.map),
+        Work::Floor => put::replica_floor(fill.records_mut(), parts.floor),
         Work::Seal => {}
     }
     (true, true)

@@ -158,8 +158,12 @@ pub(crate) struct Replay {
     opened_since: bool,
     /// An earlier mount has said that births may be lost.
     told_in_doubt: bool,
-    /// The batch that is replayed is the first of its mount.
+    /// The batch that is replayed is of a mount, before or with its mount record.
     by_mount: bool,
+    /// A state block has begun, and every batch since is there; whether a mount wrote it.
+    block: Option<bool>,
+    /// Replicas below this that are unknown are gone.
+    pub floor: ReplicaId,
 }
 
 /// What a mount has to say of a replica's doubt.
@@ -199,6 +203,7 @@ impl Replay {
         let first = *self.hole_mount.get_or_insert(self.last_mount);
         self.doubt_hidden |= mount > first;
         (self.checkpointed_since, self.opened_since, self.assembling) = (false, false, None);
+        self.block = None;
         self.hole_entered = true;
         for r in self.replicas.values_mut() {
             r.since_hole = SinceHole::default();
@@ -228,7 +233,10 @@ impl Replay {
         if self.segments.back().is_none_or(|s| s.opened != header.segment_seq) {
             self.segments.push_back(Segment::new(batch.slot, header.segment_seq, header.salt));
         }
-        self.by_mount = batch.records.contains(&Record::Mount);
+        let is_mounts = |r: &Record| {
+            matches!(r, Record::Mount | Record::SegmentOpen { mount: true, .. } | Record::StateMore { mount: true })
+        };
+        self.by_mount = batch.records.iter().any(is_mounts);
         for record in batch.records {
             let payload = payload_of(&record, &batch.payload).ok();
             self.record(record, payload, header.segment_seq);
@@ -242,8 +250,10 @@ impl Replay {
     /// `payload` is `None` when its bytes do not match.
     fn record(&mut self, record: Record, payload: Option<IoBuf>, segment: u64) {
         match record {
-            Record::SegmentOpen { .. } => self.opened_since |= !self.by_mount,
-            Record::Mount => {}
+            Record::SegmentOpen { mount, .. } => self.block = Some(mount),
+            Record::StateEnd => self.state_ends(),
+            Record::ReplicaFloor(floor) => self.floor = self.floor.max(floor),
+            Record::Mount | Record::StateMore { .. } => {}
             Record::StoreInDoubt => self.told_in_doubt = true,
             Record::Map(map) => self.map = map,
             Record::Tombstones(gone) => {
@@ -302,6 +312,14 @@ impl Replay {
                     r.turn(&record);
                 }
             }
+        }
+    }
+
+    /// A state block is complete if its beginning is there, and every batch since.
+    fn state_ends(&mut self) {
+        if let Some(mount) = self.block.take() {
+            self.segments.back_mut().expect("a batch lies in a segment").stated = true;
+            self.opened_since |= !mount;
         }
     }
 

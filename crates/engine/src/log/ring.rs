@@ -16,6 +16,8 @@ pub(crate) struct Segment {
     /// Number of its first batch.
     pub opened: u64,
     pub salt: u64,
+    /// The end of its state block is durable.
+    pub stated: bool,
     /// Highest index of an entry that was appended here, for each replica.
     pub entries: BTreeMap<ReplicaId, u64>,
     /// Highest index that a completed block in here stands for, for each replica.
@@ -24,7 +26,7 @@ pub(crate) struct Segment {
 
 impl Segment {
     pub fn new(slot: u32, opened: u64, salt: u64) -> Segment {
-        Segment { slot, opened, salt, entries: BTreeMap::new(), blocks: BTreeMap::new() }
+        Segment { slot, opened, salt, stated: false, entries: BTreeMap::new(), blocks: BTreeMap::new() }
     }
 
     pub fn note_entry(&mut self, replica: ReplicaId, index: u64) {
@@ -88,6 +90,18 @@ impl Ring {
 
     pub fn newest_mut(&mut self) -> &mut Segment {
         self.live.back_mut().expect("a batch was begun, so a segment is open")
+    }
+
+    /// The state block of this segment is durable.
+    pub fn note_stated(&mut self, opened: u64) {
+        if let Some(segment) = self.live.iter_mut().rev().find(|s| s.opened == opened) {
+            segment.stated = true;
+        }
+    }
+
+    /// Oldest live segments that are older than the last one that knows all replicas.
+    pub fn known_later(&self) -> usize {
+        self.live.iter().rposition(|s| s.stated).unwrap_or(0)
     }
 
     #[cfg(test)]

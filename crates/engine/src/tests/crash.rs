@@ -10,6 +10,8 @@ pub(super) fn config(seed: u64) -> EngineConfig {
     EngineConfig {
         round_pressure: [0.0, 0.1, 0.5][seed as usize % 3],
         round_idle: Duration::from_millis(50),
+        // A state block in one batch, or one in three.
+        state_batch_max: [layout::log::STATE_BATCH_MAX, 200][(seed / 2) as usize % 2],
         ..EngineConfig::default()
     }
 }

@@ -179,7 +179,7 @@ fn a_destroyed_replica_leaves_a_tombstone_and_its_space() {
     rig.settle();
     rig.disk.power_cut();
     rig.restart_and_check();
-    assert!(rig.engine.is_tombstone(R1) && !rig.engine.is_tombstone(R2));
+    assert!(rig.engine.is_gone(R1) && !rig.engine.is_gone(R2));
     run_rounds(&mut rig);
     assert_eq!(rig.engine.stats().home.used_bytes, empty, "its space came back");
 }

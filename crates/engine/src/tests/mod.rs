@@ -14,3 +14,4 @@ mod laws;
 mod mend;
 mod replaced;
 mod space;
+mod state;

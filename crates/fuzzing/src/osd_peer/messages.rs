@@ -182,7 +182,8 @@ pub fn order(source: &mut Source<'_>) -> OsdDown {
         addr: ([10, 0, 0, source.byte()], source.u16()).into(),
     };
     let addrs = |source: &mut Source<'_>| (0..source.below(3)).map(|_| addr(source)).collect();
-    match source.below(9) {
+    match source.below(10) {
+        9 => OsdDown::ReplicaFloor(ReplicaId(source.number(me.0.into()))),
         0 => OsdDown::Welcome { map_epoch: Epoch(source.number(1)), osds: addrs(source) },
         1 => OsdDown::Osds { map_epoch: Epoch(source.number(1)), osds: addrs(source) },
         2..=4 => {

@@ -97,10 +97,20 @@ pub enum Record {
     Checkpoint(CheckpointPart),
     /// First record of a mount; its number is in the batch header.
     Mount,
-    /// First record of a segment; a state block of so many replicas follows.
+    /// First record of a segment; a state block of so many replicas follows, perhaps over several batches. `mount`: a
+    /// mount writes it, before its mount record.
     SegmentOpen {
         replicas: u32,
+        mount: bool,
     },
+    /// First record of a batch in which the state block of the segment goes on.
+    StateMore {
+        mount: bool,
+    },
+    /// The state block of the segment is complete: nothing older is needed to know which replicas live.
+    StateEnd,
+    /// As meta has last said, every replica id below this one that belongs here was here: one that is not is gone.
+    ReplicaFloor(ReplicaId),
     /// In a state block; or alone, when a replica has become damaged.
     ReplicaState(ReplicaRecord),
     /// Part of a state block: replicas that are gone for good.
@@ -161,10 +171,14 @@ mod kind {
     pub const IN_DOUBT: u8 = 19;
     pub const SURE: u8 = 20;
     pub const STORE_IN_DOUBT: u8 = 21;
+    pub const STATE_MORE: u8 = 22;
+    pub const STATE_END: u8 = 23;
+    pub const REPLICA_FLOOR: u8 = 24;
 }
 
 const FLAG_COPIED: u8 = 1;
 const FLAG_VOTED: u8 = 2;
+const FLAG_MOUNT: u8 = 4;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy)]
 #[repr(C)]
@@ -341,8 +355,28 @@ pub mod put {
     }
 
     /// The first record of a segment.
-    pub fn segment_open(out: &mut Vec<u8>, replicas: u32) {
-        let start = open(out, kind::SEGMENT_OPEN, 0, (0, u64::from(replicas), 0), PayloadAt::default());
+    pub fn segment_open(out: &mut Vec<u8>, replicas: u32, mount: bool) {
+        let flags = if mount { FLAG_MOUNT } else { 0 };
+        let start = open(out, kind::SEGMENT_OPEN, flags, (0, u64::from(replicas), 0), PayloadAt::default());
+        close(out, start);
+    }
+
+    /// The state block of the segment goes on.
+    pub fn state_more(out: &mut Vec<u8>, mount: bool) {
+        let flags = if mount { FLAG_MOUNT } else { 0 };
+        let start = open(out, kind::STATE_MORE, flags, (0, 0, 0), PayloadAt::default());
+        close(out, start);
+    }
+
+    /// The state block of the segment is complete.
+    pub fn state_end(out: &mut Vec<u8>) {
+        let start = open(out, kind::STATE_END, 0, (0, 0, 0), PayloadAt::default());
+        close(out, start);
+    }
+
+    /// Unknown replicas below `floor` are gone for good.
+    pub fn replica_floor(out: &mut Vec<u8>, floor: ReplicaId) {
+        let start = open(out, kind::REPLICA_FLOOR, 0, (floor.0, 0, 0), PayloadAt::default());
         close(out, start);
     }
 
@@ -526,7 +560,7 @@ fn decode_one(h: &RecordHeader, body: &mut Reader<'_>) -> Result<Record, RecordE
         }
         kind::MOUNT => Record::Mount,
         kind::SEGMENT_OPEN => match u32::try_from(index.0) {
-            Ok(replicas) => Record::SegmentOpen { replicas },
+            Ok(replicas) => Record::SegmentOpen { replicas, mount: h.flags & FLAG_MOUNT != 0 },
             Err(_) => return body.fail("too many replicas"),
         },
         kind::TOMBSTONES => {
@@ -550,6 +584,9 @@ fn decode_one(h: &RecordHeader, body: &mut Reader<'_>) -> Result<Record, RecordE
         kind::IN_DOUBT => Record::InDoubt { replica },
         kind::SURE => Record::Sure { replica },
         kind::STORE_IN_DOUBT => Record::StoreInDoubt,
+        kind::STATE_MORE => Record::StateMore { mount: h.flags & FLAG_MOUNT != 0 },
+        kind::STATE_END => Record::StateEnd,
+        kind::REPLICA_FLOOR => Record::ReplicaFloor(replica),
         _ => return body.fail("unknown kind"),
     })
 }
@@ -562,8 +599,10 @@ fn uses_only_its_own(h: &RecordHeader) -> bool {
         kind::RESET | kind::LOST_ENTRY => (0, true, true, true, false),
         kind::CUT | kind::DOUBT => (0, true, true, false, false),
         kind::BLOCK => (0, true, true, false, true),
-        kind::DESTROY | kind::IN_DOUBT | kind::SURE => (0, true, false, false, false),
-        kind::CHECKPOINT | kind::SEGMENT_OPEN => (0, false, true, false, false),
+        kind::DESTROY | kind::IN_DOUBT | kind::SURE | kind::REPLICA_FLOOR => (0, true, false, false, false),
+        kind::CHECKPOINT => (0, false, true, false, false),
+        kind::SEGMENT_OPEN => (FLAG_MOUNT, false, true, false, false),
+        kind::STATE_MORE => (FLAG_MOUNT, false, false, false, false),
         _ => (0, false, false, false, false),
     };
     h.flags & !flags == 0

@@ -174,7 +174,10 @@ impl Osd {
                     self.say(OsdUp::Attached { pg, order: attach.order, result });
                 }
             }
-            OsdDown::Welcome { .. } | OsdDown::Osds { .. } | OsdDown::TransferLeader { .. } => {}
+            OsdDown::Welcome { .. }
+            | OsdDown::Osds { .. }
+            | OsdDown::TransferLeader { .. }
+            | OsdDown::ReplicaFloor(_) => {}
             OsdDown::Refused { code, reason } => panic!("refused: BSLT-{code}: {reason}"),
         }
     }

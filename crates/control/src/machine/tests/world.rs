@@ -361,7 +361,7 @@ impl World {
             }
             OsdDown::Refused { code, reason } => panic!("refused: {code}: {reason}"),
             OsdDown::TransferLeader { pg, to } => self.transfer(osd, pg, to),
-            OsdDown::Connected | OsdDown::Welcome { .. } | OsdDown::Osds { .. } => {}
+            OsdDown::Connected | OsdDown::Welcome { .. } | OsdDown::Osds { .. } | OsdDown::ReplicaFloor(_) => {}
         }
     }
 

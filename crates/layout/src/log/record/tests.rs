@@ -32,7 +32,7 @@ fn sample() -> (Vec<u8>, Vec<Record>) {
     let block = BlockRecord { replica: r, chunk, block: 4095, index: Index(12), crc: 3, payload };
     let part = CheckpointPart { id: 8, part: 1, parts: 2, bytes: Bytes::from_static(b"opaque") };
     let hard_state = HardState { term: Term(4), vote: None, commit: Index(11) };
-    put::segment_open(&mut out, 1);
+    put::segment_open(&mut out, 1, false);
     put::replica_state(&mut out, &replica_record());
     put::tombstones(&mut out, &[ReplicaId(1), ReplicaId(2)]);
     put::mount(&mut out);
@@ -43,7 +43,7 @@ fn sample() -> (Vec<u8>, Vec<Record>) {
     put::checkpoint(&mut out, &part);
     put::destroy(&mut out, r);
     let records = vec![
-        Record::SegmentOpen { replicas: 1 },
+        Record::SegmentOpen { replicas: 1, mount: false },
         Record::ReplicaState(replica_record()),
         Record::Tombstones(vec![ReplicaId(1), ReplicaId(2)]),
         Record::Mount,
@@ -71,6 +71,26 @@ fn record_bytes_never_change_and_come_back() {
     let (bytes, records) = sample();
     assert_eq!((bytes.len(), crc32c(&bytes)), (680, 2_669_305_937), "golden");
     assert_eq!(decode_records(&bytes, records.len() as u32), Ok(records));
+}
+
+#[test]
+fn records_of_a_state_block_come_back_as_they_were() {
+    let mut bytes = Vec::new();
+    put::segment_open(&mut bytes, 2, true);
+    put::state_more(&mut bytes, false);
+    put::state_more(&mut bytes, true);
+    put::replica_floor(&mut bytes, ReplicaId(9));
+    put::state_end(&mut bytes);
+    let kinds: Vec<(u8, u8)> = bytes.chunks(40).map(|record| (record[0], record[1])).collect();
+    assert_eq!(kinds, [(7, 4), (22, 0), (22, 4), (24, 0), (23, 0)], "golden");
+    let want = vec![
+        Record::SegmentOpen { replicas: 2, mount: true },
+        Record::StateMore { mount: false },
+        Record::StateMore { mount: true },
+        Record::ReplicaFloor(ReplicaId(9)),
+        Record::StateEnd,
+    ];
+    assert_eq!(decode_records(&bytes, 5), Ok(want));
 }
 
 #[test]

@@ -1,0 +1,123 @@
+//! The state block of a segment (R9): all that earlier segments say and entries do not.
+//!
+//! A batch that opens a segment begins with it. It takes as many batches as it needs, and nothing else goes into the
+//! segment before its end; what the engine changes meanwhile is queued behind it. Replicas come first, then tombstones:
+//! a replica that is destroyed while the block is written has its state in the block, or its tombstone, or both.
+//!
+//! Invariant: a segment counts as one that knows all replicas only when the end of its block is durable; until then the
+//! last segment that does so is not freed. A crash in the middle of a block leaves that segment and what follows it.
+
+use super::batch::{BuildParts, Fill};
+use crate::replica::Replica;
+use layout::log::{BATCH_ALIGN, put};
+use types::ReplicaId;
+use types::planted::{Bug, on};
+
+/// What a record takes beside its variable part.
+const RECORD_LEN: usize = 64;
+/// Tombstones of one record.
+const TOMBSTONES_STEP: usize = 4096;
+
+/// How far a state block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Opens,
+    /// From this replica on.
+    Replicas(ReplicaId),
+    /// From this one on.
+    Tombstones(ReplicaId),
+    Rest,
+}
+
+/// A state block that is being written.
+#[derive(Debug)]
+pub(crate) struct StateBlock(Stage);
+
+impl StateBlock {
+    pub fn new() -> StateBlock {
+        StateBlock(Stage::Opens)
+    }
+}
+
+/// Bytes that the replica takes of a block at most.
+fn replica_len(r: &Replica) -> usize {
+    let members = 16 * r.identity.members.len();
+    let damage = r.damage.as_ref().map_or(0, String::len).min(layout::log::DAMAGE_MAX);
+    (4 * RECORD_LEN + members + r.first_decision.len() + damage).next_multiple_of(8)
+}
+
+/// Bytes of the log that a block takes at most: of so many replicas with so many bytes in all, and tombstones.
+pub(crate) fn block_len_max(batch_max: usize, (replicas, bytes): (usize, usize), tombstones: usize) -> u64 {
+    let total = bytes + 8 * tombstones + layout::log::MAP_MAX + 8 * RECORD_LEN;
+    let items = replicas + tombstones.div_ceil(TOMBSTONES_STEP.min((batch_max / 8).max(1))) + 2;
+    // Each two batches in a row hold more than `batch_max`, and a batch is at most a page longer than what it holds.
+    let batches = items.min(2 * total / batch_max.max(1) + 2);
+    (total + batches * BATCH_ALIGN) as u64
+}
+
+/// As [`block_len_max`], with these replicas and one more like the largest.
+pub(crate) fn next_block_len(batch_max: usize, replicas: impl Iterator<Item = usize>, tombstones: usize) -> u64 {
+    let (count, bytes, largest) = replicas.fold((1, 0, 0), |(n, sum, max), len| (n + 1, sum + len, len.max(max)));
+    block_len_max(batch_max, (count, bytes + largest.max(1024)), tombstones)
+}
+
+pub(crate) fn lens<'a>(replicas: impl Iterator<Item = &'a Replica>) -> impl Iterator<Item = usize> {
+    replicas.map(replica_len)
+}
+
+impl Fill {
+    /// Puts what one batch takes of the block; true when that was the end of it.
+    pub(super) fn put_state_block(&mut self, block: &mut StateBlock, parts: &BuildParts<'_>) -> bool {
+        let born = parts.replicas.values().filter(|r| r.born);
+        if block.0 == Stage::Opens {
+            put::segment_open(self.records_mut(), born.count() as u32, parts.mounting);
+            block.0 = Stage::Replicas(ReplicaId(0));
+        } else {
+            put::state_more(self.records_mut(), parts.mounting);
+        }
+        let first = self.records_len();
+        let is_full =
+            |fill: &Fill, len: usize| fill.records_len() > first && fill.records_len() + len > parts.state_batch_max;
+        if let Stage::Replicas(from) = block.0 {
+            for (id, replica) in parts.replicas.range(from..).filter(|(_, r)| r.born && !on(Bug::StateBlockMissing)) {
+                if is_full(self, replica_len(replica)) {
+                    block.0 = Stage::Replicas(*id);
+                    return false;
+                }
+                put::replica_state(self.records_mut(), &replica.record());
+                if replica.says_doubt() {
+                    put::in_doubt(self.records_mut(), *id);
+                }
+            }
+            block.0 = Stage::Tombstones(ReplicaId(0));
+        }
+        while let Stage::Tombstones(from) = block.0 {
+            let step = TOMBSTONES_STEP.min((parts.state_batch_max / 8).max(1));
+            let gone: Vec<ReplicaId> = parts.tombstones.range(from..).copied().take(step).collect();
+            let Some(last) = gone.last() else {
+                block.0 = Stage::Rest;
+                break;
+            };
+            if is_full(self, RECORD_LEN + 8 * gone.len()) {
+                return false;
+            }
+            put::tombstones(self.records_mut(), &gone);
+            block.0 = Stage::Tombstones(ReplicaId(last.0 + 1));
+        }
+        if is_full(self, 4 * RECORD_LEN + parts.map.len()) {
+            return false;
+        }
+        if parts.in_doubt {
+            put::store_in_doubt(self.records_mut());
+        }
+        if parts.floor > ReplicaId(0) {
+            put::replica_floor(self.records_mut(), parts.floor);
+        }
+        if !parts.map.is_empty() {
+            put::map(self.records_mut(), parts.map);
+        }
+        put::state_end(self.records_mut());
+        self.note_stated();
+        true
+    }
+}

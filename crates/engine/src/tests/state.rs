@@ -1,0 +1,146 @@
+//! State blocks of any number of replicas, over several batches, and the tombstones in them (R9, ADR 0015).
+
+use super::crash::config;
+use super::damage::wrap_log;
+use super::laws::{run_rounds, write};
+use super::rig::Rig;
+use crate::EngineConfig;
+use std::time::Duration;
+use types::{Index, ReplicaId};
+
+/// Replicas from 1 to `count`, of which the last one writes.
+fn crowd(seed: u64, count: u64, config: EngineConfig) -> (Rig, ReplicaId) {
+    let mut rig = Rig::new(seed, true, config);
+    (1..=count).for_each(|id| rig.create(id));
+    (rig, ReplicaId(count))
+}
+
+#[test]
+fn a_state_block_of_any_number_of_replicas_is_written_and_read_back() {
+    let (mut rig, writer) = crowd(1, 1500, EngineConfig { round_pressure: 0.2, ..config(0) });
+    wrap_log(&mut rig, writer);
+    assert_eq!(rig.groups[&writer].durable, rig.groups[&writer].last(), "the log goes on");
+    rig.disk.power_cut();
+    rig.restart();
+    assert_eq!(rig.mount_failed, None);
+    let found: Vec<ReplicaId> = rig.recovered.iter().map(|r| r.identity.replica).collect();
+    assert_eq!(found, (1..=1500).map(ReplicaId).collect::<Vec<_>>());
+    assert!(rig.recovered.iter().all(|r| r.damage.is_none()));
+}
+
+#[test]
+fn a_crash_in_the_middle_of_a_state_block_loses_no_replica_and_no_vote() {
+    let mut cut = 0;
+    for seed in 0..14 {
+        let small = EngineConfig { round_pressure: 0.2, state_batch_max: 1, ..config(0) };
+        let (mut rig, writer) = crowd(seed, 12, small);
+        wrap_log(&mut rig, writer);
+        // To a moment at which a block is written in part.
+        for _ in 0..4000 {
+            if rig.engine.log.as_ref().expect("mounted").state_block.is_some() {
+                break;
+            }
+            let from = rig.groups[&writer].last() + 1;
+            rig.append(writer, from, vec![write(0, 160)]);
+            rig.turn(1);
+            let durable = rig.groups[&writer].durable;
+            rig.commit(writer, durable);
+        }
+        (0..seed % 12).for_each(|_| rig.turn(1));
+        let log = rig.engine.log.as_ref().expect("mounted");
+        cut += u64::from(log.state_block.is_some());
+        rig.disk.power_cut();
+        rig.restart_and_check();
+        // The log goes on behind the torn block, round the ring, and comes back again.
+        wrap_log(&mut rig, writer);
+        rig.disk.power_cut();
+        rig.restart_and_check();
+    }
+    assert!(cut > 3, "{cut} crashes were in a block");
+}
+
+#[test]
+fn the_last_whole_state_block_is_not_freed_while_a_later_one_is_written() {
+    let small = EngineConfig { round_pressure: 0.2, state_batch_max: 1, ..config(0) };
+    let (mut rig, writer) = crowd(3, 12, small);
+    for _ in 0..3000 {
+        let from = rig.groups[&writer].last() + 1;
+        rig.append(writer, from, vec![write(0, 160)]);
+        rig.turn(1);
+        let durable = rig.groups[&writer].durable;
+        rig.commit(writer, durable);
+        let log = rig.engine.log.as_ref().expect("mounted");
+        assert!(log.ring.live().iter().any(|s| s.stated), "no live segment knows all replicas");
+    }
+    assert!(rig.engine.stats().rounds > 3, "the log went round");
+}
+
+#[test]
+fn tombstones_below_the_floor_are_not_kept_and_their_replicas_stay_refused() {
+    let quick = EngineConfig { round_idle: Duration::from_millis(5), ..EngineConfig::default() };
+    let (mut rig, _) = crowd(4, 2, quick);
+    let mut next = 3;
+    for _ in 0..25 {
+        let ids = next..next + 8;
+        next += 8;
+        ids.clone().for_each(|id| rig.create(id));
+        for id in ids.clone() {
+            rig.append(ReplicaId(id), 1, vec![write(0, 8)]);
+        }
+        rig.settle();
+        ids.clone().for_each(|id| rig.commit(ReplicaId(id), 1));
+        rig.engine.set_replica_floor(ReplicaId(next));
+        run_rounds(&mut rig);
+        for id in ids {
+            rig.engine.destroy_replica(ReplicaId(id));
+            rig.groups.remove(&ReplicaId(id));
+        }
+        assert!(rig.engine.tombstone_count() >= 8, "until a checkpoint says so they are needed");
+        run_rounds(&mut rig);
+        assert_eq!(rig.engine.tombstone_count(), 0);
+    }
+    wrap_log(&mut rig, ReplicaId(1));
+    rig.disk.power_cut();
+    rig.restart_and_check();
+    assert!((3..next).all(|id| rig.engine.is_gone(ReplicaId(id))), "a late order is refused");
+    assert!(!rig.engine.is_gone(ReplicaId(1)) && !rig.engine.is_gone(ReplicaId(next)));
+    rig.engine.in_doubt = true;
+    assert!(!rig.engine.is_gone(ReplicaId(3)), "a store that lacks births does not go by the floor");
+}
+
+#[test]
+fn a_replica_that_goes_during_a_round_keeps_its_tombstone_until_a_checkpoint_says_so() {
+    for seed in 0..12 {
+        let quick = EngineConfig { round_idle: Duration::from_millis(5), ..EngineConfig::default() };
+        let (mut rig, _) = crowd(seed, 3, quick);
+        rig.engine.set_replica_floor(ReplicaId(4));
+        for id in 1..=3 {
+            rig.append(ReplicaId(id), 1, vec![write(0, 160)]);
+        }
+        rig.settle();
+        (1..=3).for_each(|id| rig.commit(ReplicaId(id), 1));
+        run_rounds(&mut rig);
+        rig.append(ReplicaId(1), 2, vec![write(0, 160)]);
+        rig.settle();
+        rig.commit(ReplicaId(1), 2);
+        rig.round();
+        (0..seed % 4).for_each(|_| rig.turn(1));
+        rig.engine.destroy_replica(ReplicaId(2));
+        rig.groups.remove(&ReplicaId(2));
+        rig.settle();
+        wrap_log(&mut rig, ReplicaId(1));
+        rig.disk.power_cut();
+        rig.restart_and_check();
+        assert!(rig.engine.is_gone(ReplicaId(2)) && rig.engine.nameless.is_empty());
+        assert_eq!(rig.engine.first_index(ReplicaId(2)), Index(0), "it is not there");
+    }
+}
+
+#[test]
+fn a_store_takes_no_replica_whose_state_would_not_fit_half_a_segment() {
+    let (rig, _) = crowd(5, 3, config(0));
+    assert!(rig.engine.has_room_for_replica());
+    let small = EngineConfig { state_batch_max: 1, ..config(0) };
+    let (rig, _) = crowd(6, 130, small);
+    assert!(!rig.engine.has_room_for_replica(), "a page each");
+}
