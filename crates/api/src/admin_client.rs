@@ -50,12 +50,20 @@ fn next_step() -> &'static str {
 pub struct AdminClient {
     metas: Metas,
     timeout: Duration,
+    /// How long refused connections alone are retried.
+    refused_max: Duration,
 }
 
 impl AdminClient {
     /// `metas` are `host:port`; nothing is connected yet. An answer is waited for at most `timeout`.
     pub fn new(metas: Vec<String>, timeout: Duration) -> AdminClient {
-        AdminClient { metas: Metas::new(metas), timeout }
+        AdminClient { metas: Metas::new(metas), timeout, refused_max: timeout }
+    }
+
+    /// Gives up after `max` while every connection is refused: no process listens, so a person need not wait longer.
+    pub fn refused_for_at_most(mut self, max: Duration) -> AdminClient {
+        self.refused_max = max.min(self.timeout);
+        self
     }
 
     /// Asks until there is an answer, a refusal, or the time is over.
@@ -63,8 +71,10 @@ impl AdminClient {
     /// # Errors
     /// See [`AdminError`].
     pub async fn ask(&self, ask: AdminAsk) -> Result<AdminAnswer, AdminError> {
-        let end = Instant::now() + self.timeout;
+        let start = Instant::now();
+        let end = start + self.timeout;
         let mut last = String::from("nothing was tried");
+        let mut all_refused = true;
         loop {
             if Instant::now() >= end {
                 return Err(AdminError::Unreachable { after: self.timeout, last });
@@ -72,12 +82,17 @@ impl AdminClient {
             let held = match tokio::time::timeout_at(end, self.metas.held()).await {
                 Ok(Ok(held)) => held,
                 Ok(Err(why)) => {
+                    all_refused &= why.contains("Connection refused");
                     last = why;
+                    if all_refused && start.elapsed() >= self.refused_max {
+                        return Err(AdminError::Unreachable { after: self.refused_max, last });
+                    }
                     tokio::time::sleep(RETRY_AFTER).await;
                     continue;
                 }
                 Err(_) => continue,
             };
+            all_refused = false;
             let sent = tokio::time::timeout_at(end, send(held.channel, &ask)).await;
             let failure = match sent {
                 Ok(Ok(answer)) => return Ok(answer?),

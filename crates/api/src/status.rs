@@ -44,10 +44,32 @@ pub fn read(status: &tonic::Status) -> Failure {
         }
         Some(code) => Failure::Refused(Refusal { code, message: status.message().to_string() }),
         // What a server says of the request itself will not get better by asking again.
-        None if matches!(status.code(), tonic::Code::InvalidArgument | tonic::Code::Unimplemented) => {
+        None if matches!(status.code(), tonic::Code::InvalidArgument | tonic::Code::Unimplemented)
+            && !is_http(status) =>
+        {
             Failure::Refused(Refusal { code: control::codes::BAD_REQUEST, message: status.message().to_string() })
         }
-        None => Failure::Lost(format!("{}: {}", status.code(), status.message())),
+        None => Failure::Lost(lost(status)),
+    }
+}
+
+/// Whether an HTTP server answered that knows nothing of gRPC.
+fn is_http(status: &tonic::Status) -> bool {
+    status.message().contains("grpc-status header missing")
+}
+
+/// A failed call in words: what the carrier says of a server that speaks another protocol names no cause.
+fn lost(status: &tonic::Status) -> String {
+    let said = format!("{}: {}", status.code(), status.message());
+    match status.message() {
+        _ if is_http(status) => {
+            "an HTTP server that is no metadata server answers there; its gRPC port is wanted, 7300 unless told"
+                .to_string()
+        }
+        "transport error" => {
+            format!("the connection broke, or the process at that port is no metadata server ({said})")
+        }
+        _ => said,
     }
 }
 
@@ -63,5 +85,12 @@ mod tests {
         assert_eq!(read(&not_leader(Some("127.0.0.1:7310"))), elsewhere);
         assert_eq!(read(&not_leader(None)), Failure::NotLeader { leader: None });
         assert!(matches!(read(&tonic::Status::unavailable("gone")), Failure::Lost(_)));
+        let said = |status: tonic::Status| match read(&status) {
+            Failure::Lost(text) => text,
+            other => panic!("{other:?}"),
+        };
+        assert!(said(tonic::Status::unknown("transport error")).contains("no metadata server"));
+        let http = "protocol error: grpc-status header missing, mapped from HTTP status code 404";
+        assert!(said(tonic::Status::unimplemented(http)).contains("gRPC port"), "404 comes as unimplemented");
     }
 }

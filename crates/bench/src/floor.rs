@@ -25,23 +25,26 @@ use std::path::PathBuf;
 
 /// Whether the log flushes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
 pub enum FloorMode {
     /// As on a device with power-loss protection: no flush.
+    #[serde(rename = "noflush")]
     Plp,
     /// fdatasync after each batch.
+    #[serde(rename = "flush")]
     Sync,
 }
 
 impl FloorMode {
-    fn word(self) -> &'static str {
+    /// As flags, output and JSON write it.
+    pub fn word(self) -> &'static str {
         match self {
-            FloorMode::Plp => "plp",
-            FloorMode::Sync => "sync",
+            FloorMode::Plp => "noflush",
+            FloorMode::Sync => "flush",
         }
     }
 
-    fn from_word(word: &str) -> Option<FloorMode> {
+    /// The mode of a word.
+    pub fn from_word(word: &str) -> Option<FloorMode> {
         [FloorMode::Plp, FloorMode::Sync].into_iter().find(|mode| mode.word() == word)
     }
 }

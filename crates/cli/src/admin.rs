@@ -2,11 +2,13 @@
 
 use crate::args::Domain;
 use crate::errors::refused;
+use crate::output;
 use anyhow::{Result, bail};
 use api::AdminClient;
 use control::admin::{
     AdminAnswer, AdminAsk, EventsPage, OsdRegister, OsdView, PgView, PoolCreate, PoolView, Status, VolumeView,
 };
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::runtime::Runtime;
@@ -14,11 +16,17 @@ use types::{ClusterId, OsdId, OsdUuid};
 
 /// How long an answer is waited for.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a command retries addresses at which no process listens: a daemon that restarts is back by then.
+const REFUSED_MAX: Duration = Duration::from_secs(2);
+/// How long a command waits before it says what for.
+const SILENT_MAX: Duration = Duration::from_secs(1);
 
 /// A connection to the cluster's metas.
 pub struct Admin {
     runtime: Runtime,
     client: AdminClient,
+    /// The addresses, for people.
+    asked: String,
 }
 
 macro_rules! expect {
@@ -32,13 +40,31 @@ macro_rules! expect {
 
 impl Admin {
     pub fn connect(metas: &[SocketAddr]) -> Result<Admin> {
+        Admin::connect_within(metas, TIMEOUT)
+    }
+
+    /// As [`Admin::connect`], for answers within `timeout`.
+    pub fn connect_within(metas: &[SocketAddr], timeout: Duration) -> Result<Admin> {
         let runtime = crate::role::runtime()?;
-        let addrs = metas.iter().map(SocketAddr::to_string).collect();
-        Ok(Admin { client: AdminClient::new(addrs, TIMEOUT), runtime })
+        let addrs: Vec<String> = metas.iter().map(SocketAddr::to_string).collect();
+        let asked = addrs.join(", ");
+        Ok(Admin { client: AdminClient::new(addrs, timeout).refused_for_at_most(REFUSED_MAX), runtime, asked })
     }
 
     fn ask(&self, ask: AdminAsk) -> Result<AdminAnswer> {
-        self.runtime.block_on(self.client.ask(ask)).map_err(|e| refused(e.code(), &e.to_string()).into())
+        let answer = self.runtime.block_on(async {
+            let mut answer = std::pin::pin!(self.client.ask(ask));
+            // A quick answer needs no words; a person at a terminal wants to know what takes so long.
+            if std::io::stderr().is_terminal()
+                && let Ok(answer) = tokio::time::timeout(SILENT_MAX, &mut answer).await
+            {
+                return answer;
+            } else if std::io::stderr().is_terminal() {
+                output::remark(&format!("waiting for the metadata server at {}", self.asked));
+            }
+            answer.await
+        });
+        answer.map_err(|e| refused(e.code(), &e.to_string()).into())
     }
 
     pub fn status(&self) -> Result<Status> {

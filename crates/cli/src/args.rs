@@ -1,5 +1,6 @@
 //! The command line. Every command has an example in its help; every flag a unit and a default.
 
+use crate::completion;
 use crate::errors::UserError;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
@@ -130,7 +131,7 @@ pub enum Command {
     /// Placement groups: ls, verify
     #[command(subcommand)]
     Pg(Pg),
-    /// Pools: create, ls, rm
+    /// Pools: create, ls, info, rm
     #[command(subcommand)]
     Pool(Pool),
     /// Volumes: create, ls, info, rm
@@ -138,11 +139,12 @@ pub enum Command {
     Volume(Volume),
     /// Measure a volume, or the floor of this machine
     Bench(BenchArgs),
-    /// What an error code means and what to do about it; `explain metrics` lists all metrics
-    #[command(after_help = "Example:\n  basalt explain BSLT-2020")]
+    /// What an error code or a metric means, and what to do about it; alone it lists all codes
+    #[command(after_help = "Examples:\n  basalt explain BSLT-2020\n  basalt explain metrics")]
     Explain {
-        /// A code of an error, or `metrics`
-        code: String,
+        /// A code of an error, the name of a metric, `metrics` or `list`
+        #[arg(add = completion::codes())]
+        code: Option<String>,
     },
     /// Print a completion script
     #[command(after_help = "Example:\n  basalt completion bash > /etc/bash_completion.d/basalt")]
@@ -159,39 +161,43 @@ pub enum Dev {
     /// Start the cluster, making it first if it is not there
     #[command(after_help = "Example:\n  basalt dev up --osds 3 --export main/demo")]
     Up {
-        /// OSDs of a new cluster
-        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=16))]
-        osds: u32,
-        /// Size of each OSD's device, a sparse file
-        #[arg(long, default_value = "4GiB", value_parser = crate::size::parse)]
-        device_size: u64,
-        /// Create this volume if it is not there, and export it over NBD
-        #[arg(long, value_name = "POOL/VOLUME")]
+        /// OSDs of a new cluster, 1 to 16 [default: 3]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+        osds: Option<u32>,
+        /// Size of each OSD's device in a new cluster, a sparse file [default: 4GiB]
+        #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+        device_size: Option<u64>,
+        /// Create this volume if it is not there, and export it over NBD, now and at every later `dev up`
+        #[arg(long, value_name = "POOL/VOLUME", add = completion::volumes())]
         export: Option<String>,
-        /// Size of the exported volume when it is created
-        #[arg(long, default_value = "1GiB", value_parser = crate::size::parse)]
-        size: u64,
+        /// Size of the exported volume when it is created [default: 1GiB]
+        #[arg(long, value_name = "SIZE", value_parser = crate::size::parse, requires = "export")]
+        size: Option<u64>,
     },
     /// Which processes run, and where they listen
     Status,
     /// Print the socket of an exported volume
     Socket {
         /// POOL/VOLUME
+        #[arg(add = completion::volumes())]
         volume: String,
     },
     /// kill -9 one OSD
     Kill {
         /// Number of the OSD, from 1
+        #[arg(add = completion::osds())]
         osd: u32,
     },
     /// Stop one OSD gently
     Stop {
         /// Number of the OSD, from 1
+        #[arg(add = completion::osds())]
         osd: u32,
     },
     /// Start one OSD again
     Start {
         /// Number of the OSD, from 1
+        #[arg(add = completion::osds())]
         osd: u32,
         /// Its device has been looked at since a failed write or flush stopped it
         #[arg(long)]
@@ -201,7 +207,7 @@ pub enum Dev {
     Down,
     /// Stop everything and delete all data
     Destroy {
-        /// Do not ask
+        /// Delete without asking; needed where there is no terminal to ask on
         #[arg(long)]
         yes: bool,
     },
@@ -327,6 +333,7 @@ pub struct OsdRun {
   qemu-img info 'nbd+unix:///main/vm1?socket=/run/vm1.sock'")]
 pub struct NbdArgs {
     /// POOL/VOLUME
+    #[arg(add = completion::volumes())]
     pub volume: String,
     /// Unix socket to listen on
     #[arg(long, value_name = "PATH", conflicts_with = "listen")]
@@ -353,13 +360,14 @@ pub enum Pg {
     #[command(visible_alias = "list")]
     Ls {
         /// Only this pool
-        #[arg(long, value_name = "NAME")]
+        #[arg(long, value_name = "NAME", add = completion::pools())]
         pool: Option<String>,
     },
     /// Compare the replicas of PGs: exit code 0 equal, 1 different, 3 not all could be asked
     #[command(after_help = "Examples:\n  basalt pg verify --deep\n  basalt pg verify 1.1f 1.3 --tables")]
     Verify {
         /// Only these PGs, as POOL.HEX [default: all]
+        #[arg(add = completion::pgs())]
         pgs: Vec<types::PgId>,
         /// Read and compare every block at one log index [default]
         #[arg(long, conflicts_with = "tables")]
@@ -389,7 +397,7 @@ pub enum Pool {
         #[arg(long, default_value_t = 3, value_name = "N")]
         replicas: u32,
         /// Placement groups, 1 to 4096
-        #[arg(long, default_value_t = 32, value_name = "N")]
+        #[arg(long, default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
         pgs: u32,
         /// Replicas of a PG never share one of these
         #[arg(long, value_enum, default_value_t = Domain::Host)]
@@ -402,6 +410,13 @@ pub enum Pool {
     #[command(visible_aliases = ["remove", "delete"])]
     Rm {
         /// The pool
+        #[arg(add = completion::pools())]
+        name: String,
+    },
+    /// One pool: id, state, replicas, PGs, volumes
+    Info {
+        /// The pool
+        #[arg(add = completion::pools())]
         name: String,
     },
 }
@@ -421,18 +436,20 @@ pub enum Volume {
     #[command(visible_alias = "list")]
     Ls {
         /// Only this pool
-        #[arg(long, value_name = "NAME")]
+        #[arg(long, value_name = "NAME", add = completion::pools())]
         pool: Option<String>,
     },
     /// One volume: size, segments, holder
     Info {
         /// POOL/VOLUME
+        #[arg(add = completion::volumes())]
         name: String,
     },
     /// Delete a volume and its data
     #[command(visible_aliases = ["remove", "delete"])]
     Rm {
         /// POOL/VOLUME
+        #[arg(add = completion::volumes())]
         name: String,
         /// Even while somebody holds it
         #[arg(long)]
@@ -443,7 +460,9 @@ pub enum Volume {
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "Examples:
-  basalt bench main/demo --op randwrite --depth 32 --seconds 10
+  basalt bench main/demo                              random reads: nothing is written
+  basalt volume create main/bench 1GiB
+  basalt bench main/bench --op randwrite --depth 32 --seconds 10
   basalt bench floor --depths 1,8,32,128")]
 pub struct BenchArgs {
     #[command(subcommand)]
@@ -455,17 +474,21 @@ pub struct BenchArgs {
 #[derive(Args, Debug)]
 pub struct LoadArgs {
     /// POOL/VOLUME
+    #[arg(add = completion::volumes())]
     pub volume: Option<String>,
-    /// What is done, and in which order
-    #[arg(long, value_enum, default_value_t = LoadOp::Randwrite)]
+    /// I/O pattern; the default writes nothing
+    #[arg(long, value_enum, default_value_t = LoadOp::Randread)]
     pub op: LoadOp,
+    /// Write to a volume that holds data: what the pattern hits is lost
+    #[arg(long)]
+    pub overwrite: bool,
     /// Requests in flight
     #[arg(long, default_value_t = 32)]
     pub depth: usize,
     /// Bytes of a request
     #[arg(long, default_value = "4KiB", value_parser = crate::size::parse)]
     pub block: u64,
-    /// How long
+    /// Duration; SIGINT ends earlier, with the figures so far
     #[arg(long, default_value_t = 10)]
     pub seconds: u64,
     /// First bytes of the volume that are used [default: all]
@@ -477,7 +500,7 @@ pub struct LoadArgs {
     /// Take the volume from whoever holds it
     #[arg(long)]
     pub steal: bool,
-    /// Of the pattern
+    /// Seed of the random offsets
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
@@ -498,7 +521,7 @@ pub enum BenchSub {
         /// Folder for the three log files [default: a temporary one]
         #[arg(long)]
         dir: Option<PathBuf>,
-        /// For each row
+        /// Duration of each row
         #[arg(long, default_value_t = 5)]
         seconds: u64,
         /// Writes in flight

@@ -1,22 +1,27 @@
 //! `basalt bench`: the native client against a volume, or the floor of this machine.
 
+use crate::admin::Admin;
 use crate::args::{BenchArgs, BenchSub, LoadArgs, LoadOp};
-use crate::errors::{UserError, advise};
+use crate::errors::{Exit, UserError, advise};
 use crate::role::session::Session;
 use crate::{output, size};
 use anyhow::{Context, Result};
 use bench::cpu::{self, CpuSample};
 use bench::floor::{self, FloorConfig, FloorMode, FloorRow};
 use bench::load::{Load, LoadConfig, LoadReport, Pattern};
+use clap::ValueEnum;
 use control::codes::{READ_ONLY, VOLUME_HELD, VOLUME_UNKNOWN};
 use env::Env;
 use serde_json::json;
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::time::Duration;
-use types::Errno;
+use types::{Errno, Time};
 
 /// Length of each of the floor's three log files.
 const FLOOR_LOG: u64 = 512 << 20;
+/// How often a terminal hears of a run.
+const PROGRESS: Duration = Duration::from_secs(1);
 
 /// Runs a `bench` command. `metas` is asked only when a volume is measured; `pids` are the cluster's daemons.
 pub fn run(
@@ -24,21 +29,31 @@ pub fn run(
     metas: impl FnOnce() -> Result<Vec<SocketAddr>>,
     pids: &[u32],
     as_json: bool,
-) -> Result<()> {
+) -> Result<Exit> {
     match args.floor {
-        Some(BenchSub::Floor { dir, seconds, depths, modes }) => run_floor(dir, seconds, &depths, &modes, as_json),
-        Some(BenchSub::FloorNode { args }) => Ok(floor::node_main(&args)?),
+        Some(BenchSub::Floor { dir, seconds, depths, modes }) => {
+            run_floor(dir, seconds, &depths, &modes, as_json).map(|()| Exit::Done)
+        }
+        Some(BenchSub::FloorNode { args }) => Ok(floor::node_main(&args).map(|()| Exit::Done)?),
         None => {
             let Some(volume) = args.load.volume.clone() else {
-                return Err(UserError::new(1001, "no volume was named", "basalt bench main/demo").into());
+                return Err(UserError::new(
+                    1001,
+                    "no volume was named",
+                    "basalt bench main/demo, or basalt bench floor",
+                )
+                .into());
             };
             measure(&volume, &args.load, &metas()?, pids, as_json)
         }
     }
 }
 
-fn measure(name: &str, args: &LoadArgs, metas: &[SocketAddr], pids: &[u32], as_json: bool) -> Result<()> {
+fn measure(name: &str, args: &LoadArgs, metas: &[SocketAddr], pids: &[u32], as_json: bool) -> Result<Exit> {
     let write = !matches!(args.op, LoadOp::Read | LoadOp::Randread);
+    let admin = Admin::connect(metas)?;
+    // Before it is opened: a refusal must not take the volume from its holder.
+    check_empty(&admin, name, write, args)?;
     let opened = Session::open(metas, name, write, args.steal);
     let mut session = opened.map_err(|error| advise(error, VOLUME_HELD, || held_by_another(name)))?;
     let span = args.span.unwrap_or(session.info.len_bytes).min(session.info.len_bytes);
@@ -64,15 +79,18 @@ fn measure(name: &str, args: &LoadArgs, metas: &[SocketAddr], pids: &[u32], as_j
     let mut all = pids.to_vec();
     all.push(std::process::id());
     let before = living(&all);
-    let driven = drive(&mut session, config);
+    // Again: no other client can write to it from here on.
+    let driven = check_empty(&admin, name, write, args).and_then(|()| drive(&mut session, config));
     let after = living(&all);
     // Also after a failure: nobody should wait for the lease of a holder that is gone.
     session.close()?;
-    let report = driven?;
+    let Driven { report, interrupted } = driven?;
     let complete = after.len() == all.len() && before.len() == all.len();
-    show(name, &report, &cpu::between(&before, &after), complete, as_json)?;
+    let shown =
+        Shown { used: cpu::between(&before, &after), complete, interrupted, overwrite: args.overwrite && write };
+    show(name, &report, &shown, as_json)?;
     if report.is_clean() {
-        return Ok(());
+        return Ok(if interrupted { Exit::Interrupted } else { Exit::Done });
     }
     Err(unclean(name, &report).into())
 }
@@ -121,9 +139,33 @@ fn living(pids: &[u32]) -> Vec<CpuSample> {
     pids.iter().filter_map(|pid| cpu::sample(&[*pid]).ok()).flatten().collect()
 }
 
-fn drive(session: &mut Session, config: LoadConfig) -> Result<LoadReport> {
+/// Refuses to write over data.
+fn check_empty(admin: &Admin, name: &str, write: bool, args: &LoadArgs) -> Result<()> {
+    if !write || args.overwrite {
+        return Ok(());
+    }
+    let volume = admin.volume_info(name)?;
+    if volume.allocated_bytes == 0 {
+        return Ok(());
+    }
+    let op = args.op.to_possible_value().map_or_else(String::new, |op| op.get_name().to_owned());
+    let what =
+        format!("{name} holds data ({} allocated), and --op {op} writes over it", size::show(volume.allocated_bytes));
+    let next = format!("basalt bench {name} --op randread, or add --overwrite if the data may go");
+    Err(UserError::new(5008, what, next).into())
+}
+
+/// How a run ended.
+struct Driven {
+    report: LoadReport,
+    /// By a signal, before its time.
+    interrupted: bool,
+}
+
+fn drive(session: &mut Session, config: LoadConfig) -> Result<Driven> {
     let mut load =
         Load::new(config, session.env.now()).map_err(|e| UserError::new(1001, e.to_string(), "basalt bench --help"))?;
+    let mut progress = Progress::new(session.env.now());
     let (mut requests, mut done) = (Vec::new(), Vec::new());
     loop {
         let now = session.begin();
@@ -132,9 +174,12 @@ fn drive(session: &mut Session, config: LoadConfig) -> Result<LoadReport> {
         for completion in done.drain(..) {
             load.completed(now, completion.token, &completion.result);
         }
-        if load.is_done(now) || session.interrupted() {
-            return Ok(load.report(now));
+        let interrupted = session.interrupted();
+        if interrupted || load.is_done(now) {
+            progress.end();
+            return Ok(Driven { report: load.report(now), interrupted });
         }
+        progress.show(now, &load);
         if let Some(errno) = session.failure() {
             return Err(failure(&session.info.name, errno).into());
         }
@@ -145,21 +190,73 @@ fn drive(session: &mut Session, config: LoadConfig) -> Result<LoadReport> {
                 anyhow::bail!("the device takes fewer requests at once than --depth");
             }
         }
-        session.finish(load.next_deadline(now))?;
+        session.finish(load.next_deadline(now).min(progress.next))?;
     }
 }
 
-fn show(name: &str, report: &LoadReport, used: &[CpuSample], complete: bool, as_json: bool) -> Result<()> {
+/// A line a second at a terminal: a run whose requests hang must not look like one that works.
+struct Progress {
+    shown: bool,
+    started: Time,
+    next: Time,
+    ops: u64,
+}
+
+impl Progress {
+    fn new(now: Time) -> Progress {
+        Progress { shown: std::io::stderr().is_terminal(), started: now, next: now + PROGRESS, ops: 0 }
+    }
+
+    fn show(&mut self, now: Time, load: &Load) {
+        if now < self.next {
+            return;
+        }
+        self.next = now + PROGRESS;
+        if self.shown {
+            let report = load.report(now);
+            let seconds = now.since(self.started).as_secs();
+            let done = report.ops() - self.ops;
+            self.ops = report.ops();
+            eprint!("\r{seconds} s: {done} operations a second, {} in flight    ", report.in_flight);
+        }
+    }
+
+    fn end(&self) {
+        if self.shown {
+            eprint!("\r{:60}\r", "");
+        }
+    }
+}
+
+/// What is printed beside a report.
+struct Shown {
+    used: Vec<CpuSample>,
+    /// No daemon ended meanwhile.
+    complete: bool,
+    interrupted: bool,
+    /// Data of the volume was allowed to go.
+    overwrite: bool,
+}
+
+fn show(name: &str, report: &LoadReport, shown: &Shown, as_json: bool) -> Result<()> {
     let ops = report.ops().max(1) as f64;
     let per_op = |sample: &CpuSample| sample.total_us() as f64 / ops;
-    let total: f64 = used.iter().map(per_op).sum();
+    let total: f64 = shown.used.iter().map(per_op).sum();
     if as_json {
         let cpu: Vec<_> =
-            used.iter().map(|s| json!({ "pid": s.pid, "name": s.name, "us_per_op": per_op(s) })).collect();
-        return output::json(
-            "bench",
-            json!({ "volume": name, "report": report, "cpu_us_per_op": total, "cpu_complete": complete, "cpu": cpu }),
-        );
+            shown.used.iter().map(|s| json!({ "pid": s.pid, "name": s.name, "us_per_op": per_op(s) })).collect();
+        let body = json!({
+            "volume": name, "report": report, "cpu_us_per_op": total, "cpu_complete": shown.complete, "cpu": cpu,
+            "interrupted": shown.interrupted, "overwrite": shown.overwrite,
+        });
+        return output::json("bench", body);
+    }
+    if shown.overwrite {
+        out!("{name} was written over (--overwrite)");
+    }
+    if shown.interrupted {
+        let (seconds, waiting) = (report.elapsed_us as f64 / 1e6, report.in_flight);
+        out!("interrupted after {seconds:.1} s; {waiting} requests had no answer yet");
     }
     for (what, side) in [("write", &report.writes), ("read", &report.reads)] {
         if side.ops > 0 {
@@ -176,10 +273,10 @@ fn show(name: &str, report: &LoadReport, used: &[CpuSample], complete: bool, as_
             );
         }
     }
-    let parts: Vec<String> = used.iter().map(|s| format!("{} {:.1}", s.pid, per_op(s))).collect();
-    let missing = if complete { "" } else { "; a daemon ended meanwhile and is not in it" };
+    let parts: Vec<String> = shown.used.iter().map(|s| format!("{} {:.1}", s.pid, per_op(s))).collect();
+    let missing = if shown.complete { "" } else { "; a daemon ended meanwhile and is not in it" };
     out!("cpu    {total:.1} us per operation ({}){missing}", parts.join(", "));
-    out!("gap    {} us longest without a completion", report.longest_gap_us);
+    out!("stall  {:.1} ms longest without a completion", report.longest_gap_us as f64 / 1000.0);
     if report.verified_blocks > 0 || report.violation_count > 0 {
         out!("verify {} blocks, {} violations", report.verified_blocks, report.violation_count);
     }
@@ -196,11 +293,8 @@ fn run_floor(
     let own = dir.is_none();
     let dir = dir
         .unwrap_or_else(|| std::path::PathBuf::from("/var/tmp").join(format!("basalt-floor.{}", std::process::id())));
-    let mode = |word: &String| match word.as_str() {
-        "flush" => Ok(FloorMode::Sync),
-        "noflush" => Ok(FloorMode::Plp),
-        other => Err(UserError::new(1001, format!("`{other}` is no mode"), "--modes noflush,flush")),
-    };
+    let unknown = |word: &String| UserError::new(1001, format!("`{word}` is no mode"), "--modes noflush,flush");
+    let mode = |word: &String| FloorMode::from_word(word).ok_or_else(|| unknown(word));
     let config = FloorConfig {
         dir: dir.clone(),
         secs: seconds as f64,
@@ -212,8 +306,8 @@ fn run_floor(
     let print = |row: &FloorRow| {
         if !as_json {
             out!(
-                "{:?} depth {:<4} {:>8.0} IOPS  p50 {:.0} us  p99 {:.0} us  cpu {:.1} us per write",
-                row.mode,
+                "{:<7} depth {:<4} {:>8.0} IOPS  p50 {:.0} us  p99 {:.0} us  cpu {:.1} us per write",
+                row.mode.word(),
                 row.depth,
                 row.iops,
                 row.p50_us,

@@ -165,3 +165,34 @@ fn no_code_has_two_rows_and_every_row_says_what_to_do() {
         assert!(!title.is_empty() && !fix.is_empty(), "BSLT-{code}");
     }
 }
+
+/// The number of each 2xxx code by the name of its constant.
+fn constants(text: &str) -> Vec<(String, u32)> {
+    let rows = text.lines().filter_map(|line| line.trim().strip_prefix("pub const ")?.split_once(": u32 = "));
+    rows.filter_map(|(name, number)| Some((name.to_owned(), number.trim_end_matches(';').parse().ok()?))).collect()
+}
+
+#[test]
+fn codes_that_no_source_raises_are_listed_as_such() {
+    let mut files = Vec::new();
+    rust_files(&root().join("crates"), &mut files);
+    let registries =
+        ["types/src/codes.rs", "control/src/codes.rs", "types/src/control.rs", "explain/mod.rs", "explain/why.rs"];
+    files.retain(|file| {
+        let path = file.to_string_lossy();
+        !registries.iter().any(|end| path.ends_with(end)) && !path.contains("/tests") && !path.contains("fuzzing")
+    });
+    let texts: Vec<String> =
+        files.iter().map(|file| std::fs::read_to_string(file).expect("a source is text")).collect();
+    let named = [read("crates/control/src/codes.rs"), read("crates/types/src/control.rs")].concat();
+    let names = constants(&named);
+    let raised = |code: u32| {
+        let number = code.to_string();
+        let mut words = names.iter().filter(|(_, n)| *n == code).map(|(name, _)| name.clone()).chain([number]);
+        words.any(|word| {
+            texts.iter().any(|text| text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|w| w == word))
+        })
+    };
+    let quiet: Vec<u32> = explain::all_codes().into_iter().filter(|code| !raised(*code)).collect();
+    assert_eq!(quiet, explain::NOT_RAISED, "explain::NOT_RAISED is the list of codes that no source names");
+}

@@ -12,6 +12,8 @@ pub enum Exit {
     Degraded = 3,
     /// `status` and `health`: some data is not served.
     Down = 4,
+    /// By SIGINT, with a result that is not whole.
+    Interrupted = 130,
 }
 
 /// An error with a stable code. `basalt explain CODE` tells more.

@@ -9,6 +9,7 @@ mod output;
 mod admin;
 mod args;
 mod bench_cmd;
+mod completion;
 mod dev;
 #[cfg(test)]
 mod docs;
@@ -34,7 +35,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let exit = start();
+    let exit = if completion::answer() { Exit::Done } else { start() };
     output::flush();
     ExitCode::from(exit as u8)
 }
@@ -107,11 +108,11 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Volume(command) => show::volume(&connect(&common)?, &command, common.json).map(|()| Exit::Done),
         Command::Bench(args) => {
             let pids = common.cluster().map(|name| dev::pids(&name)).unwrap_or_default();
-            bench_cmd::run(args, || metas(&common), &pids, common.json).map(|()| Exit::Done)
+            bench_cmd::run(args, || metas(&common), &pids, common.json)
         }
-        Command::Explain { code } => explain::run(&code, common.json),
+        Command::Explain { code } => explain::run(code.as_deref(), common.json),
         Command::Completion { shell } => {
-            explain::completion(shell);
+            completion::script(shell);
             Ok(Exit::Done)
         }
         Command::Version => explain::version(common.json).map(|()| Exit::Done),

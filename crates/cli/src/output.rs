@@ -22,6 +22,13 @@ pub fn line(text: std::fmt::Arguments<'_>) {
     }
 }
 
+/// Writes bytes as they are.
+pub fn bytes(bytes: &[u8]) {
+    if let Err(error) = std::io::stdout().write_all(bytes) {
+        unwritten(&error);
+    }
+}
+
 /// Writes what is buffered.
 pub fn flush() {
     if let Err(error) = std::io::stdout().flush() {
@@ -44,6 +51,11 @@ fn unwritten(error: &std::io::Error) -> ! {
 /// Prints an error to standard error. A closed one takes nothing, and there is no other place.
 pub fn complain(text: &str) {
     let _ = writeln!(std::io::stderr(), "basalt: {text}");
+}
+
+/// Says something to a person beside the output.
+pub fn remark(text: &str) {
+    complain(text);
 }
 
 /// Prints an error as JSON to standard output.

@@ -2,12 +2,12 @@
 
 use crate::admin::Admin;
 use crate::args::{Pg, Pool, Volume};
-use crate::errors::advise;
+use crate::errors::{UserError, advise};
 use crate::output::{json, table};
 use crate::size::show;
 use anyhow::Result;
-use control::admin::{PgView, VolumeView};
-use control::codes::VOLUME_HELD;
+use control::admin::{PgView, PoolView, VolumeView};
+use control::codes::{POOL_UNKNOWN, VOLUME_HELD};
 use serde_json::{json, to_value};
 
 /// `basalt osd ls`.
@@ -91,16 +91,46 @@ pub fn pool(admin: &Admin, command: &Pool, as_json: bool) -> Result<()> {
             }
             let rows = pools.into_iter().map(|p| {
                 let numbers = [p.replicas.to_string(), p.domain, p.pg_count.to_string(), p.volumes.to_string()];
-                [vec![p.name, p.state], numbers.to_vec()].concat()
+                [vec![p.name, p.pool.0.to_string(), p.state], numbers.to_vec()].concat()
             });
-            table(&["pool", "state", "replicas", "domain", "pgs", "volumes"], rows);
+            table(&["pool", "id", "state", "replicas", "domain", "pgs", "volumes"], rows);
             Ok(())
         }
+        Pool::Info { name } => pool_info(&known_pool(admin, name)?, as_json),
         Pool::Rm { name } => {
+            let pool = known_pool(admin, name)?;
             admin.remove_pool(name)?;
-            done("pool.rm", &format!("pool {name} is removed"), as_json)
+            if as_json {
+                return json("pool.rm", json!({ "done": true, "pool": pool.pool, "name": name }));
+            }
+            out!("pool {name} is removed");
+            Ok(())
         }
     }
+}
+
+fn known_pool(admin: &Admin, name: &str) -> Result<PoolView> {
+    let unknown = || UserError::new(POOL_UNKNOWN, format!("pool {name:?} does not exist"), "basalt pool ls");
+    Ok(admin.pool(name)?.ok_or_else(unknown)?)
+}
+
+fn pool_info(pool: &PoolView, as_json: bool) -> Result<()> {
+    if as_json {
+        return json("pool.info", to_value(pool)?);
+    }
+    out!("pool       {}", pool.name);
+    out!(
+        "id         {} (its PGs are {}.0 to {}.{:x})",
+        pool.pool,
+        pool.pool,
+        pool.pool,
+        pool.pg_count.saturating_sub(1)
+    );
+    out!("state      {}", pool.state);
+    out!("replicas   {}, each in another {}", pool.replicas, pool.domain);
+    out!("pgs        {}", pool.pg_count);
+    out!("volumes    {}, {} segments of 1 GiB", pool.volumes, pool.segments);
+    Ok(())
 }
 
 /// `basalt volume ...`.
@@ -129,16 +159,23 @@ pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
             }
             out!("volume     {} ({})", volume.name, volume.volume);
             out!("size       {}", show(volume.len_bytes));
-            out!("allocated  {}", show(volume.allocated_bytes));
+            out!("allocated  {} (segments of 1 GiB that were written to)", show(volume.allocated_bytes));
             out!("state      {}", volume.state);
             out!("epoch      {}", volume.epoch.0);
             out!("holder     {}", holder(&volume));
             Ok(())
         }
         Volume::Rm { name, force } => {
+            let volume = admin.volume_info(name)?;
             let removed = admin.remove_volume(name, *force);
             removed.map_err(|error| advise(error, VOLUME_HELD, || held_by_another(name)))?;
-            done("volume.rm", &format!("volume {name} is removed"), as_json)
+            if as_json {
+                let body =
+                    json!({ "done": true, "volume": volume.volume, "name": name, "len_bytes": volume.len_bytes });
+                return json("volume.rm", body);
+            }
+            out!("volume {name} is removed");
+            Ok(())
         }
     }
 }
@@ -159,12 +196,4 @@ fn holder(v: &VolumeView) -> String {
         Some(h) => format!("{} at {}{}", h.name, h.address, if h.alive { "" } else { " (silent)" }),
         None => "-".to_owned(),
     }
-}
-
-fn done(thing: &str, text: &str, as_json: bool) -> Result<()> {
-    if as_json {
-        return json(thing, json!({ "done": true }));
-    }
-    out!("{text}");
-    Ok(())
 }

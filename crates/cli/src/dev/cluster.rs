@@ -26,6 +26,9 @@ pub struct Record {
     pub metas: u32,
     pub osds: u32,
     pub device_bytes: u64,
+    /// Volumes that `dev up` exports, in the order in which they were asked for.
+    #[serde(default)]
+    pub exports: Vec<String>,
 }
 
 /// A dev cluster on disk.
@@ -83,6 +86,7 @@ impl Cluster {
             metas: 1,
             osds,
             device_bytes,
+            exports: Vec::new(),
         };
         let cluster = Cluster { dir, record };
         cluster.save()?;
@@ -116,8 +120,18 @@ impl Cluster {
     }
 
     pub fn socket(&self, export: &str) -> PathBuf {
-        self.dir.join("run").join(format!("{}.sock", export.replace('/', "-")))
+        self.dir.join("run").join(format!("{}.sock", file_name(export)))
     }
+}
+
+/// A volume's name as part of a file's. `~` is in no name, so no two volumes share a file.
+pub fn file_name(volume: &str) -> String {
+    volume.replace('/', "~")
+}
+
+/// The volume of a file's name.
+pub fn volume_name(file: &str) -> String {
+    file.replace('~', "/")
 }
 
 fn local(port: u16) -> SocketAddr {

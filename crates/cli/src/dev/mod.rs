@@ -4,27 +4,24 @@
 //! names the log that says why.
 
 mod cluster;
+mod ports;
 mod procs;
+mod up;
 
-use crate::admin::Admin;
 use crate::args::Dev;
 use crate::errors::UserError;
-use crate::{output, size};
+use crate::{hint, output, size};
 use anyhow::Result;
 pub use cluster::Cluster;
 use procs::{Daemon, Signal};
 use serde_json::json;
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-/// The pool that `dev up` makes.
-const POOL: &str = "main";
-const POOL_PGS: u32 = 32;
 /// Log of a dev OSD.
 const LOG_SIZE: &str = "256MiB";
-/// How long a cluster that serves is given to have all its replicas.
-const WHOLE_MAX: Duration = Duration::from_secs(2);
 /// How long a daemon may take to be ready.
 const READY_MAX: Duration = Duration::from_secs(20);
 
@@ -32,11 +29,17 @@ const READY_MAX: Duration = Duration::from_secs(20);
 pub fn run(command: Dev, name: &str, json: bool) -> Result<()> {
     match command {
         Dev::Up { osds, device_size, export, size } => {
-            up(name, osds, device_size, export.as_deref().map(|e| (e, size)), json)
+            up::run(name, &up::Wanted { osds, device_bytes: device_size, export, export_bytes: size }, json)
         }
         Dev::Status => status(&Cluster::expect(name)?, json),
         Dev::Socket { volume } => {
-            let socket = Cluster::expect(name)?.socket(&volume);
+            let cluster = Cluster::expect(name)?;
+            let socket = cluster.socket(&volume);
+            if procs::pid(&cluster, &Daemon::Nbd(volume.clone())).is_none() {
+                let what = format!("volume {volume} is not exported by dev cluster {name}");
+                let next = format!("basalt dev up --export {volume}");
+                return Err(UserError::new(1014, what, next).into());
+            }
             if json {
                 let body = json!({ "volume": volume, "socket": socket, "uri": uri(&volume, &socket) });
                 return output::json("dev.socket", body);
@@ -73,57 +76,12 @@ fn uri(volume: &str, socket: &Path) -> String {
     format!("nbd+unix:///{volume}?socket={}", socket.display())
 }
 
-/// `export` is a volume with the size that it gets when it is not there.
-fn up(name: &str, osds: u32, device_bytes: u64, export: Option<(&str, u64)>, json: bool) -> Result<()> {
-    let cluster = match Cluster::open(name)? {
-        Some(cluster) => cluster,
-        None => Cluster::create(name, osds, device_bytes)?,
-    };
-    if !json {
-        out!("cluster {name} in {}", cluster.dir.display());
-    }
-    start_meta(&cluster)?;
-    for n in 1..=cluster.record.osds {
-        start_osd(&cluster, n, false)?;
-    }
-    let admin = Admin::connect(&[cluster.meta_addr(0)])?;
-    let replicas = match cluster.record.osds {
-        n @ 1..=2 => n,
-        _ => 3,
-    };
-    if admin.pool(POOL)?.is_none() {
-        admin.create_pool(POOL, replicas, POOL_PGS, crate::args::Domain::Osd)?;
-    }
-    wait_ready("all PGs to be active", || admin.all_active(POOL))?;
-    // Followers are with a new leader a moment later. One that must catch up first is no reason to wait.
-    let _ = procs::wait_until(WHOLE_MAX, || admin.all_whole(POOL).unwrap_or(false));
-    if !json {
-        out!("ready: 1 meta, {} OSDs, pool {POOL} with {replicas} replicas", cluster.record.osds);
-    }
-    let exported = match export {
-        Some((volume, bytes)) => Some((volume, export_volume(&cluster, &admin, volume, bytes)?)),
-        None => None,
-    };
-    if json {
-        let export = exported.map(|(volume, uri)| json!({ "volume": volume, "uri": uri }));
-        let (dir, meta) = (&cluster.dir, cluster.meta_addr(0));
-        let body = json!({ "name": name, "dir": dir, "meta": meta, "osds": cluster.record.osds, "export": export });
-        return output::json("dev.up", body);
-    }
-    match exported {
-        Some((volume, uri)) => print_next(volume, &uri),
-        None => {
-            out!("next:\n  basalt volume create {POOL}/demo 1GiB\n  basalt nbd {POOL}/demo --socket /tmp/demo.sock");
-        }
-    }
-    Ok(())
-}
-
 fn start_meta(cluster: &Cluster) -> Result<()> {
     let daemon = Daemon::Meta(0);
     let addr = cluster.meta_addr(0);
     if procs::pid(cluster, &daemon).is_none() {
         let dir = cluster.dir.join("meta.0");
+        ports::free(&daemon.name(), addr)?;
         let args = ["meta", "--dir", &dir.to_string_lossy(), "--listen", &addr.to_string()].map(str::to_owned);
         procs::start(cluster, &daemon, &args)?;
     }
@@ -151,6 +109,7 @@ fn start_osd(cluster: &Cluster, n: u32, after_poison: bool) -> Result<()> {
         std::fs::write(cluster.osd_dir(n).join("formatted"), "")?;
     }
     let addr = cluster.osd_addr(n);
+    ports::free(&daemon.name(), addr)?;
     let host = format!("dev{n}");
     let mut args: Vec<String> = [
         "osd",
@@ -171,51 +130,6 @@ fn start_osd(cluster: &Cluster, n: u32, after_poison: bool) -> Result<()> {
     wait_listening(cluster, &daemon, addr)
 }
 
-/// Gives the URI of the export.
-fn export_volume(cluster: &Cluster, admin: &Admin, volume: &str, bytes: u64) -> Result<String> {
-    if admin.volume(volume)?.is_none() {
-        admin.create_volume(volume, bytes)?;
-    }
-    let daemon = Daemon::Nbd(volume.to_owned());
-    let socket = cluster.socket(volume);
-    if procs::pid(cluster, &daemon).is_none() {
-        let _ = std::fs::remove_file(&socket);
-        let meta = cluster.meta_addr(0).to_string();
-        // The holder of a killed run is gone with it, but its lease may still stand.
-        let args =
-            ["nbd", volume, "--socket", &socket.to_string_lossy(), "--meta", &meta, "--steal"].map(str::to_owned);
-        procs::start(cluster, &daemon, &args)?;
-    }
-    let listening = || greets(&socket);
-    if procs::wait_until(READY_MAX, || listening() || procs::pid(cluster, &daemon).is_none()).is_err() || !listening() {
-        return Err(not_ready(cluster, &daemon));
-    }
-    Ok(uri(volume, &socket))
-}
-
-/// Whether an NBD server greets at the socket: it does so once its volume is open.
-fn greets(socket: &std::path::Path) -> bool {
-    let greeting = || -> std::io::Result<[u8; 8]> {
-        let mut stream = std::os::unix::net::UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(Duration::from_millis(200)))?;
-        let mut word = [0; 8];
-        std::io::Read::read_exact(&mut stream, &mut word)?;
-        Ok(word)
-    };
-    greeting().is_ok_and(|word| &word == b"NBDMAGIC")
-}
-
-fn print_next(volume: &str, uri: &str) {
-    out!("volume {volume} is exported; try:");
-    out!("  nbdinfo '{uri}'");
-    out!("  qemu-img convert -n -O raw IMAGE '{uri}'");
-    out!("  qemu-img compare IMAGE '{uri}'");
-    out!("  fio --name=v --ioengine=nbd --uri='{uri}' --rw=randwrite --bs=4k --iodepth=32 --size=256M --verify=crc32c");
-    out!("  basalt status");
-    out!("  basalt dev kill 1 && basalt dev start 1");
-    out!("(`basalt` is scripts/basalt here)");
-}
-
 fn wait_listening(cluster: &Cluster, daemon: &Daemon, addr: SocketAddr) -> Result<()> {
     let listening = || std::net::TcpStream::connect_timeout(&addr, Duration::from_millis(200)).is_ok();
     let done = procs::wait_until(READY_MAX, || listening() || procs::pid(cluster, daemon).is_none());
@@ -233,31 +147,18 @@ fn not_ready(cluster: &Cluster, daemon: &Daemon) -> anyhow::Error {
     .into()
 }
 
-fn wait_ready(what: &str, mut ready: impl FnMut() -> Result<bool>) -> Result<()> {
-    let mut last = None;
-    let done = procs::wait_until(READY_MAX, || match ready() {
-        Ok(ready) => ready,
-        Err(error) => {
-            last = Some(error);
-            false
-        }
-    });
-    match (done, last) {
-        (Ok(()), _) => Ok(()),
-        (Err(()), Some(error)) => Err(error),
-        (Err(()), None) => {
-            Err(UserError::new(1004, format!("waited {READY_MAX:?} for {what}"), "basalt status").into())
-        }
-    }
+/// Meta and the OSDs.
+fn servers(cluster: &Cluster) -> impl Iterator<Item = (Daemon, SocketAddr)> {
+    let osds = (1..=cluster.record.osds).map(|n| (Daemon::Osd(n), cluster.osd_addr(n)));
+    std::iter::once((Daemon::Meta(0), cluster.meta_addr(0))).chain(osds)
 }
 
 fn daemons(cluster: &Cluster) -> Vec<(Daemon, String)> {
-    let mut all = vec![(Daemon::Meta(0), cluster.meta_addr(0).to_string())];
-    all.extend((1..=cluster.record.osds).map(|n| (Daemon::Osd(n), cluster.osd_addr(n).to_string())));
+    let mut all: Vec<(Daemon, String)> = servers(cluster).map(|(daemon, addr)| (daemon, addr.to_string())).collect();
     let Ok(entries) = std::fs::read_dir(cluster.dir.join("pids")) else { return all };
     let exports = entries.flatten().filter_map(|e| e.file_name().into_string().ok());
     for name in exports.filter_map(|n| n.strip_prefix("nbd.").map(str::to_owned)) {
-        let export = name.replacen('-', "/", 1);
+        let export = cluster::volume_name(&name);
         let socket = cluster.socket(&export).display().to_string();
         all.push((Daemon::Nbd(export), socket));
     }
@@ -310,7 +211,8 @@ fn signal(cluster: &Cluster, n: u32, signal: Signal, json: bool) -> Result<()> {
         return output::json(thing, json!({ "osd": n, "was_running": was_running }));
     }
     if was_running {
-        out!("osd.{n} is down; `basalt dev start {n}` starts it again");
+        let start = hint::paste(&format!("basalt dev start {n}"));
+        out!("osd.{n} is down; `{start}` starts it again");
     } else {
         out!("osd.{n} was down already");
     }
@@ -331,11 +233,23 @@ fn down(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
+/// Asks at a terminal. Where there is none, the answer is no.
+fn confirmed(cluster: &Cluster, json: bool) -> Result<bool> {
+    if json || !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        return Ok(false);
+    }
+    let name = &cluster.record.name;
+    eprint!("Delete cluster {name} and all data in {}? Type its name to confirm: ", cluster.dir.display());
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line)?;
+    Ok(line.trim() == name)
+}
+
 fn destroy(name: &str, yes: bool, json: bool) -> Result<()> {
     let cluster = Cluster::expect(name)?;
-    if !yes {
-        let next = format!("basalt dev destroy --yes --cluster {name}");
-        return Err(UserError::new(1001, format!("this deletes all data in {}", cluster.dir.display()), next).into());
+    if !yes && !confirmed(&cluster, json)? {
+        let what = format!("this deletes all data in {}", cluster.dir.display());
+        return Err(UserError::new(1001, what, "basalt dev destroy --yes").into());
     }
     down(&cluster)?;
     std::fs::remove_dir_all(&cluster.dir)?;

@@ -1,6 +1,6 @@
 //! The processes of a dev cluster: started detached, found again by their pid files, stopped by signal.
 
-use crate::dev::cluster::Cluster;
+use crate::dev::cluster::{self, Cluster};
 use crate::errors::UserError;
 use anyhow::{Context, Result};
 use std::fs::File;
@@ -22,12 +22,12 @@ pub enum Daemon {
 }
 
 impl Daemon {
-    /// `meta.0`, `osd.2`, `nbd.main-demo`: also the name of its pid file and log.
+    /// `meta.0`, `osd.2`, `nbd.main~demo`: also the name of its pid file and log.
     pub fn name(&self) -> String {
         match self {
             Daemon::Meta(i) => format!("meta.{i}"),
             Daemon::Osd(n) => format!("osd.{n}"),
-            Daemon::Nbd(export) => format!("nbd.{}", export.replace('/', "-")),
+            Daemon::Nbd(export) => format!("nbd.{}", cluster::file_name(export)),
         }
     }
 }
@@ -98,6 +98,11 @@ fn look(cluster: &Cluster, daemon: &Daemon) -> Option<(u32, Life)> {
     (ours || nameless).then_some((pid, life)).filter(|(_, life)| *life != Life::Gone)
 }
 
+/// Whether the daemon was started and not stopped by a command since.
+pub fn was_started(cluster: &Cluster, daemon: &Daemon) -> bool {
+    pid_file(cluster, daemon).exists()
+}
+
 /// The daemon's pid, if it runs. One that is just being taken down does not.
 pub fn pid(cluster: &Cluster, daemon: &Daemon) -> Option<u32> {
     look(cluster, daemon).filter(|(_, life)| *life == Life::Running).map(|(pid, _)| pid)
@@ -138,10 +143,10 @@ pub fn start(cluster: &Cluster, daemon: &Daemon, args: &[String]) -> Result<u32>
 pub fn stop(cluster: &Cluster, daemon: &Daemon, signal: Signal) -> Result<bool> {
     let Some((pid, life)) = look(cluster, daemon) else { return Ok(false) };
     if life == Life::Running {
-        send(pid, signal)?;
+        send(daemon, pid, signal)?;
     }
     if wait_gone(cluster, daemon).is_err() {
-        send(pid, Signal::Kill)?;
+        send(daemon, pid, Signal::Kill)?;
         wait_gone(cluster, daemon).map_err(|()| does_not_end(daemon, pid))?;
     }
     match std::fs::remove_file(pid_file(cluster, daemon)) {
@@ -150,9 +155,16 @@ pub fn stop(cluster: &Cluster, daemon: &Daemon, signal: Signal) -> Result<bool> 
     }
 }
 
-fn send(pid: u32, signal: Signal) -> Result<()> {
-    let status = Command::new("kill").arg(format!("-{}", signal as i32)).arg(pid.to_string()).status();
-    status.context("running kill")?;
+/// Sends a signal; a process that is gone by now needs none.
+fn send(daemon: &Daemon, pid: u32, signal: Signal) -> Result<()> {
+    let output =
+        Command::new("kill").env("LC_ALL", "C").arg(format!("-{}", signal as i32)).arg(pid.to_string()).output();
+    let output = output.context("running kill")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() && said.contains("not permitted") {
+        let what = format!("{} (pid {pid}) belongs to another user: no signal may be sent to it", daemon.name());
+        return Err(UserError::new(1009, what, format!("ps -o user= -p {pid}   # run the command as that user")).into());
+    }
     Ok(())
 }
 

@@ -130,6 +130,10 @@ impl Dev {
         run(self.home.path(), NAME, args)
     }
 
+    pub fn run_env(&self, vars: &[(&str, &str)], args: &[&str]) -> Ran {
+        run_env(self.home.path(), vars, args)
+    }
+
     pub fn json(&self, args: &[&str]) -> serde_json::Value {
         let ran = self.run(&[args, &["--json"]].concat());
         serde_json::from_str(&ran.out).unwrap_or_else(|e| panic!("{args:?}: {e}: {ran:?}"))

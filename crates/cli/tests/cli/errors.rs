@@ -144,6 +144,66 @@ pub fn up_again_changes_nothing(dev: &Dev) {
     assert!(before.iter().all(|(_, pid)| pid != "null"), "{before:?}");
 }
 
+pub fn bench_writes_over_no_data_unasked(dev: &Dev) {
+    assert_eq!(dev.run(&["volume", "create", "main/over", "64MiB"]).code, 0);
+    let bench = |more: &[&str]| dev.run(&[&["bench", "main/over", "--seconds", "1", "--depth", "4"], more].concat());
+    assert_eq!(bench(&["--op", "randwrite"]).code, 0, "an empty volume may be written to");
+    let refused = bench(&["--op", "randwrite"]);
+    refused.says("BSLT-5008", "--overwrite");
+    let holder = dev.json(&["volume", "info", "main/over"])["holder"]["alive"].as_bool();
+    assert_ne!(holder, Some(true), "a refusal leaves no holder behind");
+    let ran = bench(&[]);
+    assert!(ran.code == 0 && ran.out.starts_with("read"), "the default only reads: {ran:?}");
+    let ran = bench(&["--op", "write", "--overwrite"]);
+    assert!(ran.code == 0 && ran.out.contains("was written over"), "{ran:?}");
+    let mut long = dev.spawn(&["bench", "main/over", "--op", "randwrite", "--overwrite", "--seconds", "100", "--json"]);
+    let held = || dev.json(&["volume", "info", "main/over"])["holder"]["alive"].as_bool() == Some(true);
+    // The client hears of its hold a moment after meta has it on record.
+    dev.wait("the run to begin", || held() && held() && held());
+    let pid = long.id().to_string();
+    dev.wait("the run to end after SIGINT", || {
+        let _ = std::process::Command::new("kill").args(["-INT", &pid]).stderr(std::process::Stdio::null()).status();
+        long.try_wait().is_ok_and(|ended| ended.is_some())
+    });
+    assert_eq!(long.wait().expect("it ended").code(), Some(130));
+    let again = bench(&["--op", "randwrite", "--overwrite"]);
+    assert_eq!(again.code, 0, "an interrupted run leaves no holder behind: {again:?}");
+    assert_eq!(dev.run(&["volume", "rm", "main/over"]).code, 0);
+}
+
+pub fn exports_come_back_and_share_no_socket(dev: &Dev) {
+    assert_eq!(dev.run(&["pool", "create", "main-a", "--pgs", "4", "--domain", "osd"]).code, 0);
+    let whole = || {
+        let status = dev.json(&["status"]);
+        status["pgs_active"] == status["pgs"] && status["pgs_degraded"] == 0
+    };
+    dev.wait("the pool", whole);
+    let up = |more: &[&str]| dev.run(&[&["dev", "up"], more].concat());
+    assert_eq!(up(&["--export", "main-a/b", "--size", "8MiB"]).code, 0);
+    assert_eq!(up(&["--export", "main/a-b", "--size", "8MiB"]).code, 0);
+    let socket = |volume: &str| dev.run(&["dev", "socket", volume]).out.trim().to_owned();
+    let (first, second) = (socket("main-a/b"), socket("main/a-b"));
+    assert!(first != second && exported(&first) && exported(&second), "{first} {second}");
+    dev.run(&["dev", "socket", "main/nope"]).says("BSLT-1014", "dev up --export main/nope");
+    up(&["--osds", "5"]).says_usage("BSLT-1001", "--cluster");
+    up(&["--device-size", "2GiB"]).says_usage("BSLT-1001", "--cluster");
+    up(&["--export", "main/a-b", "--size", "9MiB"]).says_usage("BSLT-1001", "dev up");
+    assert_eq!(dev.run(&["dev", "down"]).code, 0);
+    let taken = std::net::TcpListener::bind(&dev.meta).expect("the port of a stopped meta");
+    let refused = up(&[]);
+    refused.says("BSLT-1005", "ss -ltnp");
+    assert!(refused.err.contains("meta.0"), "{refused:?}");
+    drop(taken);
+    let ran = up(&[]);
+    assert!(ran.code == 0 && !ran.out.contains("volume create"), "{ran:?}");
+    assert!(exported(&first) && exported(&second), "exports are restarted");
+    for volume in ["main-a/b", "main/a-b"] {
+        let removed = dev.run(&["volume", "rm", volume, "--force"]);
+        assert_eq!(removed.code, 0, "{removed:?}");
+    }
+    dev.wait("all replicas", whole);
+}
+
 /// The leaders of all PGs of the pool, as meta sees them.
 fn leaders(dev: &Dev) -> Vec<u64> {
     let pgs = dev.json(&["pg", "ls", "--pool", "main"]);

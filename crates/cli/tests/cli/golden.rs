@@ -56,6 +56,7 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     dev.wait("a healthy cluster", || dev.run(&["status"]).code == 0);
     golden("pool.create", &["pool", "create", "two", "--replicas", "2", "--pgs", "4", "--domain", "osd"]);
     golden("pool.ls", &["pool", "ls"]);
+    golden("pool.info", &["pool", "info", "two"]);
     golden("pool.rm", &["pool", "rm", "two"]);
     golden("volume.create", &["volume", "create", "main/bench", "64MiB"]);
     let bench = ["bench", "main/bench", "--seconds", "1", "--depth", "4", "--op", "randrw", "--verify"];
@@ -72,7 +73,10 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     golden("pg.ls", &["pg", "ls"]);
     golden("pg.verify", &["pg", "verify", "--deep"]);
     golden("explain", &["explain", "3003"]);
+    golden("explain.list", &["explain"]);
+    golden("explain.metric", &["explain", "basalt_osd_writes_total"]);
     golden("explain.metrics", &["explain", "metrics"]);
+    golden("version", &["version"]);
     golden("error", &["volume", "info", "main/nope"]);
     let device = dev.file("device");
     golden("osd.format", &["osd", "format", "--device", &device, "--size", "512MiB", "--log-size", "64MiB"]);

@@ -2,6 +2,7 @@
 //!
 //! One cluster serves all steps, in order; it goes when the test ends, however it ends.
 
+mod completion;
 mod dev;
 mod doors;
 mod errors;
@@ -20,7 +21,8 @@ fn exit_codes_without_a_cluster_are_done_failed_and_usage() {
     assert_eq!(run(&["--version"]).code, 0);
     assert_eq!(run(&["explain", "1"]).code, 2);
     assert_eq!(run(&["frobnicate"]).code, 2);
-    assert_eq!(run(&["volume", "create", "main/x", "1GB"]).code, 2, "GB is no unit");
+    assert_eq!(run(&["volume", "create", "main/x", "1GB"]).code, 2, "GB is ambiguous");
+    assert_eq!(run(&["pool", "create", "x", "--pgs", "0"]).code, 2);
     assert_eq!(run(&["pg", "verify", "1-2"]).code, 2);
     assert_eq!(run(&["events", "--since", "1w"]).code, 2, "w is no unit of time");
     let none = run(&["status"]);
@@ -50,6 +52,9 @@ fn a_cluster_of_processes_keeps_the_laws_of_the_command_line() {
     doors::the_hold_of_a_killed_export_ends_soon(&dev);
     errors::a_second_opener_is_told_who_holds_the_volume_and_may_steal_it(&dev);
     errors::up_again_changes_nothing(&dev);
+    errors::bench_writes_over_no_data_unasked(&dev);
+    errors::exports_come_back_and_share_no_socket(&dev);
+    completion::live_names_are_offered(&dev);
     errors::a_gentle_stop_hands_leaders_over(&dev);
     errors::degraded_has_an_exit_code_of_its_own(&dev);
 }

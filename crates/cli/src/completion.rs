@@ -1,0 +1,182 @@
+//! Shell completion with live names: volumes, pools, PGs, OSDs and codes come from the cluster that the words name.
+//!
+//! `basalt completion SHELL` prints a script; on each TAB the script runs this program again with `BASALT_COMPLETE=SHELL`.
+//! Invariants: no hidden command or flag is offered; a cluster that does not answer within [`ANSWER_MAX`] gives no names,
+//! and no message.
+
+use crate::admin::Admin;
+use crate::args::{Cli, Common};
+use crate::{explain, output};
+use clap::{Command, CommandFactory, Parser};
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+use clap_complete::env::Shells;
+use std::ffi::{OsStr, OsString};
+use std::time::Duration;
+
+/// The variable by which the script asks.
+const VAR: &str = "BASALT_COMPLETE";
+/// How long a TAB may wait for names.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
+/// Names that are offered.
+const NAMES_MAX: usize = 1000;
+
+/// Prints the script.
+pub fn script(shell: clap_complete::Shell) {
+    let mut script = Vec::new();
+    let shells = Shells::builtins();
+    let Some(shell) = shells.completer(&shell.to_string()) else { unreachable!("{shell} is a shell of the parser") };
+    if let Err(error) = shell.write_registration(VAR, "basalt", "basalt", "basalt", &mut script) {
+        unreachable!("memory takes the script: {error}");
+    }
+    out!("{}", String::from_utf8_lossy(&script).trim_end());
+}
+
+/// Answers the script, when it is what runs this program.
+pub fn answer() -> bool {
+    let Some(shell) = crate::args::env(VAR) else { return false };
+    let words = std::env::args_os().skip_while(|word| word != "--").skip(1).collect();
+    let shells = Shells::builtins();
+    let Some(shell) = shells.completer(&shell) else { return false };
+    let mut candidates = Vec::new();
+    // A TAB that fails offers nothing.
+    if shell.write_complete(&mut command(), words, std::env::current_dir().ok().as_deref(), &mut candidates).is_ok() {
+        output::bytes(&candidates);
+    }
+    true
+}
+
+/// The command line without anything hidden.
+fn command() -> Command {
+    visible(&Cli::command())
+}
+
+fn visible(from: &Command) -> Command {
+    let about = from.get_about().cloned().unwrap_or_default();
+    let made = Command::new(from.get_name().to_owned()).about(about).disable_help_subcommand(true);
+    let made = made.visible_aliases(from.get_visible_aliases().map(str::to_owned).collect::<Vec<_>>());
+    let made = made.args(from.get_arguments().filter(|arg| !arg.is_hide_set()).cloned());
+    made.subcommands(from.get_subcommands().filter(|sub| !sub.is_hide_set()).map(visible))
+}
+
+/// What `--meta` and `--cluster` say among the words before the cursor.
+#[derive(Parser, Debug)]
+#[command(ignore_errors = true, disable_help_flag = true)]
+struct Meant {
+    #[command(flatten)]
+    common: Common,
+    #[arg(trailing_var_arg = true)]
+    rest: Vec<OsString>,
+}
+
+/// The flags of the words, wherever they stand: a positional word would end the parse.
+fn meant(words: impl IntoIterator<Item = String>) -> Option<Common> {
+    let mut kept = vec![String::from("basalt")];
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        let flag = ["--meta", "--cluster"].into_iter().find(|flag| word == *flag);
+        if flag.is_some() {
+            let value = words.next()?;
+            kept.extend([word, value]);
+        } else if word.starts_with("--meta=") || word.starts_with("--cluster=") {
+            kept.push(word);
+        }
+    }
+    Meant::try_parse_from(kept).ok().map(|meant| meant.common)
+}
+
+fn ask(names: impl FnOnce(&Admin) -> anyhow::Result<Vec<String>>) -> Vec<String> {
+    let words = std::env::args().skip_while(|word| word != "--").skip(2);
+    let asked = || {
+        let common = meant(words)?;
+        let admin = Admin::connect_within(&crate::metas(&common).ok()?, ANSWER_MAX).ok()?;
+        names(&admin).ok()
+    };
+    asked().unwrap_or_default()
+}
+
+fn offer(current: &OsStr, names: Vec<String>) -> Vec<CompletionCandidate> {
+    let start = current.to_string_lossy().to_lowercase();
+    let fitting = names.into_iter().filter(|name| name.to_lowercase().starts_with(&start));
+    fitting.take(NAMES_MAX).map(CompletionCandidate::new).collect()
+}
+
+macro_rules! completers {
+    ($($(#[$doc:meta])* $name:ident: $admin:ident => $names:expr;)+) => {$(
+        $(#[$doc])*
+        pub fn $name() -> ArgValueCompleter {
+            ArgValueCompleter::new(|current: &OsStr| offer(current, ask(|$admin| Ok($names))))
+        }
+    )+};
+}
+
+completers! {
+    /// `POOL/VOLUME` of every volume.
+    volumes: admin => admin.volumes(None)?.into_iter().map(|v| v.name).collect();
+    /// Pools.
+    pools: admin => admin.pools()?.into_iter().map(|p| p.name).collect();
+    /// PGs.
+    pgs: admin => admin.pgs(None)?.into_iter().map(|pg| pg.pg.to_string()).collect();
+    /// Numbers of the OSDs.
+    osds: admin => admin.osds()?.into_iter().map(|o| o.osd.0.to_string()).collect();
+}
+
+/// Codes, with their titles, and the two lists.
+pub fn codes() -> ArgValueCompleter {
+    ArgValueCompleter::new(|current: &OsStr| {
+        let start = current.to_string_lossy().to_uppercase();
+        let number = start.trim_start_matches("BSLT-").to_owned();
+        let codes = explain::all_codes().into_iter().filter_map(|code| {
+            let title = explain::lookup(code)?.0;
+            let text = if start.starts_with(|c: char| c.is_ascii_digit()) {
+                format!("{code:04}")
+            } else {
+                format!("BSLT-{code:04}")
+            };
+            let fits = text.starts_with(&start) || format!("{code:04}").starts_with(&number);
+            fits.then(|| CompletionCandidate::new(text).help(Some(title.into())))
+        });
+        let lists = ["list", "metrics"].into_iter().filter(|word| word.to_uppercase().starts_with(&start));
+        lists.map(CompletionCandidate::new).chain(codes).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offered(line: &str) -> Vec<String> {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        let last = words.len() - 1;
+        let candidates = clap_complete::engine::complete(&mut command(), words, last, None).expect("it completes");
+        candidates.into_iter().map(|c| c.get_value().to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn nothing_hidden_is_offered() {
+        for line in
+            ["basalt bench floor", "basalt bench floor-", "basalt meta --dev", "basalt osd run --dev-", "basalt osd dr"]
+        {
+            let words = offered(line);
+            let hidden = ["floor-node", "--dev-mark", "drain"];
+            assert!(words.iter().all(|word| !hidden.contains(&word.as_str())), "{line}: {words:?}");
+        }
+        assert!(offered("basalt volume ").contains(&"create".to_owned()));
+        assert!(offered("basalt osd run --d").contains(&"--device".to_owned()));
+    }
+
+    #[test]
+    fn codes_are_offered_as_they_are_begun() {
+        assert_eq!(offered("basalt explain 202").first().map(String::as_str), Some("2020"));
+        assert!(offered("basalt explain bslt-30").contains(&"BSLT-3001".to_owned()));
+        assert!(offered("basalt explain ").contains(&"metrics".to_owned()));
+    }
+
+    #[test]
+    fn the_cluster_that_the_words_name_is_the_one_that_is_asked() {
+        let of = |line: &str| meant(line.split(' ').map(str::to_owned)).expect("flags");
+        assert_eq!(of("volume info --cluster other").cluster().expect("a name"), "other");
+        let metas = of("--meta=127.0.0.1:7 volume rm --force ").metas().expect("addresses");
+        assert_eq!(metas, ["127.0.0.1:7".parse().expect("an address")]);
+        assert!(meant(["--meta".to_owned()]).is_none(), "its value is not typed yet");
+    }
+}

@@ -1,0 +1,222 @@
+//! `basalt dev up`: makes what is missing, starts what does not run, and prints what to type next.
+
+use crate::admin::Admin;
+use crate::dev::cluster::Cluster;
+use crate::dev::procs::{self, Daemon};
+use crate::dev::{READY_MAX, not_ready, servers, start_meta, start_osd, uri};
+use crate::errors::UserError;
+use crate::{hint, output, size};
+use anyhow::Result;
+use serde_json::json;
+use std::time::Duration;
+
+/// The pool that `dev up` makes.
+const POOL: &str = "main";
+const POOL_PGS: u32 = 32;
+const OSDS: u32 = 3;
+const DEVICE_BYTES: u64 = 4 << 30;
+const EXPORT_BYTES: u64 = 1 << 30;
+/// How long a cluster that serves is given to have all its replicas.
+const WHOLE_MAX: Duration = Duration::from_secs(2);
+
+/// What the command line asks for; `None` is the default of a new cluster or volume.
+pub struct Wanted {
+    pub osds: Option<u32>,
+    pub device_bytes: Option<u64>,
+    pub export: Option<String>,
+    pub export_bytes: Option<u64>,
+}
+
+/// Runs the command.
+pub fn run(name: &str, wanted: &Wanted, json: bool) -> Result<()> {
+    let mut cluster = match Cluster::open(name)? {
+        Some(cluster) => cluster,
+        None => Cluster::create(name, wanted.osds.unwrap_or(OSDS), wanted.device_bytes.unwrap_or(DEVICE_BYTES))?,
+    };
+    check_unchanged(&cluster, wanted)?;
+    if !json {
+        out!("cluster {name} in {}", cluster.dir.display());
+    }
+    let started = start(&cluster);
+    // A daemon that has ended says more than what waited for it.
+    let admin = started.map_err(|error| ended(&cluster).unwrap_or(error))?;
+    let replicas = cluster.record.osds.min(3);
+    if !json {
+        out!("ready: 1 meta, {} OSDs, pool {POOL} with {replicas} replicas", cluster.record.osds);
+    }
+    let exported = exports(&mut cluster, &admin, wanted, json)?;
+    if json {
+        let pair = |(volume, uri): &(String, String)| json!({ "volume": volume, "uri": uri });
+        let asked = exported.iter().find(|(volume, _)| Some(volume) == wanted.export.as_ref());
+        let all: Vec<_> = exported.iter().map(pair).collect();
+        let (dir, meta) = (&cluster.dir, cluster.meta_addr(0));
+        let body = json!({
+            "name": name, "dir": dir, "meta": meta, "osds": cluster.record.osds, "export": asked.map(pair), "exports": all,
+        });
+        return output::json("dev.up", body);
+    }
+    match exported.last() {
+        Some((volume, uri)) => print_next(volume, uri),
+        None => print_first(&admin)?,
+    }
+    Ok(())
+}
+
+/// A cluster keeps what it was made with: flags that say otherwise are refused, not ignored.
+fn check_unchanged(cluster: &Cluster, wanted: &Wanted) -> Result<(), UserError> {
+    let record = &cluster.record;
+    let refuse = |flag: &str, has: String| {
+        let what = format!("dev cluster {} exists with {has}; {flag} is for a new cluster", record.name);
+        UserError::new(1001, what, "leave the flag out, or give another --cluster NAME")
+    };
+    if wanted.osds.is_some_and(|osds| osds != record.osds) {
+        return Err(refuse("--osds", format!("{} OSDs", record.osds)));
+    }
+    if wanted.device_bytes.is_some_and(|bytes| bytes != record.device_bytes) {
+        return Err(refuse("--device-size", format!("devices of {}", size::show(record.device_bytes))));
+    }
+    Ok(())
+}
+
+fn start(cluster: &Cluster) -> Result<Admin> {
+    start_meta(cluster)?;
+    for n in 1..=cluster.record.osds {
+        start_osd(cluster, n, false)?;
+    }
+    let admin = Admin::connect(&[cluster.meta_addr(0)])?;
+    if admin.pool(POOL)?.is_none() {
+        admin.create_pool(POOL, cluster.record.osds.min(3), POOL_PGS, crate::args::Domain::Osd)?;
+    }
+    wait_active(cluster, &admin)?;
+    // Followers are with a new leader a moment later. One that must catch up first is no reason to wait.
+    let _ = procs::wait_until(WHOLE_MAX, || admin.all_whole(POOL).unwrap_or(false));
+    Ok(admin)
+}
+
+/// The error of the first server that has ended, with the end of its log.
+fn ended(cluster: &Cluster) -> Option<anyhow::Error> {
+    let dead = servers(cluster)
+        .find(|(daemon, _)| procs::was_started(cluster, daemon) && procs::pid(cluster, daemon).is_none());
+    dead.map(|(daemon, _)| not_ready(cluster, &daemon))
+}
+
+fn wait_active(cluster: &Cluster, admin: &Admin) -> Result<()> {
+    let mut last = None;
+    let mut dead = None;
+    let done = procs::wait_until(READY_MAX, || {
+        dead = ended(cluster);
+        let active = admin.all_active(POOL);
+        last = active.as_ref().err().map(ToString::to_string);
+        dead.is_some() || active.unwrap_or(false)
+    });
+    match (dead, done) {
+        (Some(error), _) => Err(error),
+        (None, Ok(())) => Ok(()),
+        (None, Err(())) => {
+            let why = last.map_or_else(String::new, |why| format!(": {why}"));
+            let what = format!("not all PGs of pool {POOL} were active after {} s{why}", READY_MAX.as_secs());
+            Err(UserError::new(1004, what, "basalt status").into())
+        }
+    }
+}
+
+/// Exports what earlier runs exported and what is asked for now, the latter last. Gives each volume with its URI.
+fn exports(cluster: &mut Cluster, admin: &Admin, wanted: &Wanted, json: bool) -> Result<Vec<(String, String)>> {
+    let mut volumes = std::mem::take(&mut cluster.record.exports);
+    volumes.retain(|volume| Some(volume) != wanted.export.as_ref());
+    let mut exported = Vec::new();
+    for volume in volumes {
+        if admin.volume(&volume)?.is_some() {
+            exported.push((volume.clone(), export(cluster, &volume)?));
+        } else if !json {
+            out!("volume {volume} is gone; it is not exported any more");
+        }
+    }
+    if let Some(volume) = &wanted.export {
+        make(admin, volume, wanted.export_bytes)?;
+        exported.push((volume.clone(), export(cluster, volume)?));
+    }
+    cluster.record.exports = exported.iter().map(|(volume, _)| volume.clone()).collect();
+    cluster.save()?;
+    Ok(exported)
+}
+
+/// Creates the volume if it is not there; one that is there keeps its size.
+fn make(admin: &Admin, volume: &str, bytes: Option<u64>) -> Result<()> {
+    let Some(there) = admin.volume(volume)? else {
+        admin.create_volume(volume, bytes.unwrap_or(EXPORT_BYTES))?;
+        return Ok(());
+    };
+    match bytes {
+        Some(bytes) if bytes != there.len_bytes => {
+            let what =
+                format!("volume {volume} exists with {}; --size is for a new volume", size::show(there.len_bytes));
+            Err(UserError::new(1001, what, format!("basalt dev up --export {volume}")).into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Gives the URI of the export.
+fn export(cluster: &Cluster, volume: &str) -> Result<String> {
+    let daemon = Daemon::Nbd(volume.to_owned());
+    let socket = cluster.socket(volume);
+    if procs::pid(cluster, &daemon).is_none() {
+        let _ = std::fs::remove_file(&socket);
+        let meta = cluster.meta_addr(0).to_string();
+        // The holder of a killed run is gone with it, but its lease may still stand.
+        let args =
+            ["nbd", volume, "--socket", &socket.to_string_lossy(), "--meta", &meta, "--steal"].map(str::to_owned);
+        procs::start(cluster, &daemon, &args)?;
+    }
+    let listening = || greets(&socket);
+    if procs::wait_until(READY_MAX, || listening() || procs::pid(cluster, &daemon).is_none()).is_err() || !listening() {
+        return Err(not_ready(cluster, &daemon));
+    }
+    Ok(uri(volume, &socket))
+}
+
+/// Whether an NBD server greets at the socket: it does so once its volume is open.
+fn greets(socket: &std::path::Path) -> bool {
+    let greeting = || -> std::io::Result<[u8; 8]> {
+        let mut stream = std::os::unix::net::UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(Duration::from_millis(200)))?;
+        let mut word = [0; 8];
+        std::io::Read::read_exact(&mut stream, &mut word)?;
+        Ok(word)
+    };
+    greeting().is_ok_and(|word| &word == b"NBDMAGIC")
+}
+
+fn next(line: &str) {
+    out!("  {}", hint::paste(line));
+}
+
+fn print_next(volume: &str, uri: &str) {
+    out!("volume {volume} is exported; try:");
+    out!("  nbdinfo '{uri}'");
+    out!("  qemu-img convert -n -O raw IMAGE '{uri}'");
+    out!("  qemu-img compare IMAGE '{uri}'");
+    out!("  fio --name=v --ioengine=nbd --uri='{uri}' --rw=randwrite --bs=4k --iodepth=32 --size=256M --verify=crc32c");
+    next("basalt status");
+    next("basalt dev kill 1 && basalt dev start 1");
+    if hint::paste("basalt status").starts_with('/') {
+        out!(
+            "(`basalt` is not in PATH: the commands name this program, and scripts/basalt in the sources starts it, too)"
+        );
+    }
+}
+
+/// What to type next on a cluster without an export.
+fn print_first(admin: &Admin) -> Result<()> {
+    out!("next:");
+    match admin.volumes(None)?.first() {
+        Some(volume) => next(&format!("basalt dev up --export {}", volume.name)),
+        None => {
+            next(&format!("basalt volume create {POOL}/demo 1GiB"));
+            next(&format!("basalt dev up --export {POOL}/demo"));
+        }
+    }
+    next("basalt status");
+    Ok(())
+}

@@ -1,0 +1,37 @@
+//! Completion as bash asks for it: the script runs the program with the words and the place of the cursor.
+
+use crate::dev::Dev;
+
+/// What is offered for the last word.
+fn offered(dev: &Dev, line: &str) -> Vec<String> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let index = (words.len() - 1).to_string();
+    let vars = [
+        ("BASALT_COMPLETE", "bash"),
+        ("_CLAP_COMPLETE_INDEX", &index),
+        ("_CLAP_IFS", "\n"),
+        ("_CLAP_COMPLETE_COMP_TYPE", "9"),
+    ];
+    let ran = dev.run_env(&vars, &[&["--"], words.as_slice()].concat());
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{line}: {ran:?}");
+    ran.out.lines().map(|word| word.trim().to_owned()).collect()
+}
+
+pub fn live_names_are_offered(dev: &Dev) {
+    let has = |line: &str, word: &str| {
+        let words = offered(dev, &format!("basalt --cluster clitest {line}"));
+        assert!(words.iter().any(|w| w == word), "{line}: no {word} in {words:?}");
+    };
+    has("volume info ", "main/demo");
+    has("nbd main/", "main/demo");
+    has("volume ls --pool m", "main");
+    has("pg verify 1.1", "1.1f");
+    has("dev kill ", "2");
+    has("explain 202", "2020");
+    has("volume cre", "create");
+    assert!(offered(dev, "basalt --cluster nowhere volume info ").iter().all(|w| w != "main/demo"));
+    for shell in ["bash", "zsh", "fish"] {
+        let script = dev.run(&["completion", shell]);
+        assert!(script.code == 0 && script.out.contains("BASALT_COMPLETE"), "{script:?}");
+    }
+}
