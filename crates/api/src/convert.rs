@@ -4,7 +4,7 @@ use crate::pb;
 use std::net::SocketAddr;
 use types::control::{
     Attach, AttachRefusal, ClientAnswer, ClientAsk, LOST_REPORTED_MAX, LeadReport, LostExtent, MapView, Opened,
-    OsdDown, OsdHeartbeat, OsdHello, OsdUp, PgReport, Refusal, SegmentPlace,
+    OsdDown, OsdHeartbeat, OsdHello, OsdUp, PgReport, Refusal, SegmentPlace, UNREACHED_MAX,
 };
 use types::limits::{POISON_REASON_LEN_MAX, REPLICAS_MAX, VOLUME_LEN_MAX, clip};
 use types::map::{Member, OsdAddr, PgMap};
@@ -223,6 +223,7 @@ impl From<OsdHeartbeat> for pb::OsdHeartbeat {
             lost: r.lost.into_iter().map(lost_out).collect(),
             lost_from: r.lost_from.map(|index| index.0),
             unread: r.unread.into_iter().map(lost_out).collect(),
+            hears: r.hears.map(|osd| osd.0),
             leading: r.leading.map(lead),
         };
         pb::OsdHeartbeat {
@@ -262,6 +263,7 @@ impl TryFrom<pb::OsdHeartbeat> for OsdHeartbeat {
                 lost: r.lost.into_iter().take(LOST_REPORTED_MAX).map(lost_in).collect(),
                 lost_from: r.lost_from.map(Index),
                 unread: r.unread.into_iter().take(LOST_REPORTED_MAX).map(lost_in).collect(),
+                hears: r.hears.map(|id| osd(id, "hears")).transpose()?,
                 leading: r.leading.map(lead).transpose()?,
             })
         };
@@ -349,10 +351,14 @@ pub fn client_ask(client: u64, id: u64, ask: ClientAsk) -> pb::ClientAskRequest 
             allocate,
         }),
         ClientAsk::Refresh { pgs } => Ask::Refresh(pb::RefreshAsk { pgs: pgs.into_iter().map(Into::into).collect() }),
-        ClientAsk::Keepalive { volume, session } => {
-            Ask::Keepalive(pb::HoldAsk { volume: volume.0, session: session.0 })
+        ClientAsk::Keepalive { volume, session, unreached } => Ask::Keepalive(pb::HoldAsk {
+            volume: volume.0,
+            session: session.0,
+            unreached: unreached.iter().map(|osd| osd.0).collect(),
+        }),
+        ClientAsk::Close { volume, session } => {
+            Ask::Close(pb::HoldAsk { volume: volume.0, session: session.0, ..pb::HoldAsk::default() })
         }
-        ClientAsk::Close { volume, session } => Ask::Close(pb::HoldAsk { volume: volume.0, session: session.0 }),
     };
     pb::ClientAskRequest { client, id, ask: Some(ask) }
 }
@@ -372,7 +378,16 @@ impl TryFrom<pb::client_ask_request::Ask> for ClientAsk {
                 allocate: s.allocate,
             },
             Ask::Refresh(r) => ClientAsk::Refresh { pgs: r.pgs.into_iter().map(PgId::from).collect() },
-            Ask::Keepalive(h) => ClientAsk::Keepalive { volume: VolumeId(h.volume), session: SessionId(h.session) },
+            Ask::Keepalive(h) => ClientAsk::Keepalive {
+                volume: VolumeId(h.volume),
+                session: SessionId(h.session),
+                unreached: h
+                    .unreached
+                    .into_iter()
+                    .take(UNREACHED_MAX)
+                    .map(|id| osd(id, "unreached"))
+                    .collect::<Result<_, _>>()?,
+            },
             Ask::Close(h) => ClientAsk::Close { volume: VolumeId(h.volume), session: SessionId(h.session) },
         })
     }

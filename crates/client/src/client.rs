@@ -6,7 +6,7 @@ use crate::open::{OpenVolume, Stage, VolumeKey, VolumeReport};
 use bus::{Bus, BusConfig, BusEvent, BusStats, Identity};
 use device::{BlockDevice, DeviceInfo};
 use env::{Event, Op};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::control::{Opened, Refusal};
 use types::rng::Rng;
@@ -66,6 +66,8 @@ pub struct Client {
     pub(crate) serial: u64,
     /// OSDs that the bus keeps connections to.
     wanted: BTreeSet<OsdId>,
+    /// OSDs without a connection, after one was lost or could not be made, and why.
+    pub(crate) lost: BTreeMap<OsdId, String>,
     /// Volumes have come, gone, or learned of PGs since `wanted` was made.
     pub(crate) wanted_stale: bool,
     pub(crate) asks: Asks,
@@ -86,6 +88,7 @@ impl Client {
             lives: 0,
             serial: 0,
             wanted: BTreeSet::new(),
+            lost: BTreeMap::new(),
             wanted_stale: false,
             asks: Asks::default(),
             events: Vec::new(),
@@ -121,13 +124,32 @@ impl Client {
                     }
                 }
                 BusEvent::Message { .. } => self.strays += 1,
-                BusEvent::Up { peer: Peer::Osd(osd), .. } => self.link(now, osd, true),
-                BusEvent::Down { peer: Peer::Osd(osd), .. } => self.link(now, osd, false),
-                BusEvent::Unreachable { osd, .. } => self.ask_where(now, osd),
+                BusEvent::Up { peer: Peer::Osd(osd), .. } => {
+                    if self.lost.remove(&osd).is_some() {
+                        tracing::info!(%osd, "the OSD is connected again");
+                    }
+                    self.link(now, osd, true);
+                }
+                BusEvent::Down { peer: Peer::Osd(osd), reason, .. } => {
+                    self.note_lost(osd, reason);
+                    self.link(now, osd, false);
+                }
+                BusEvent::Unreachable { osd, reason } => {
+                    self.note_lost(osd, reason);
+                    self.ask_where(now, osd);
+                }
                 BusEvent::Up { .. } | BusEvent::Down { .. } => unreachable!("a client dials OSDs, and nobody dials it"),
             }
         }
         self.bus_events = events;
+    }
+
+    /// The path to an OSD is broken: said once, until the OSD is connected again.
+    fn note_lost(&mut self, osd: OsdId, reason: String) {
+        if self.wanted.contains(&osd) && !self.lost.contains_key(&osd) {
+            tracing::warn!(%osd, reason, "this client cannot reach the OSD: other replicas are asked");
+            self.lost.insert(osd, reason);
+        }
     }
 
     fn link(&mut self, now: Time, osd: OsdId, up: bool) {
@@ -203,6 +225,7 @@ impl Client {
         let wanted: BTreeSet<OsdId> = self.volumes.iter().flatten().flat_map(|open| open.volume.osds()).collect();
         for gone in self.wanted.difference(&wanted) {
             bus.unwant(*gone, ops);
+            self.lost.remove(gone);
         }
         for new in wanted.difference(&self.wanted) {
             bus.want(now, *new, ops);

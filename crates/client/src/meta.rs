@@ -6,10 +6,12 @@
 
 use crate::client::{Client, ClientEvent};
 use crate::open::{OpenVolume, Stage, VolumeKey};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::time::Duration;
-use types::control::{ClientAnswer, ClientAsk, KEEPALIVE_MS, MapView, PGS_PER_ASK_MAX, Refusal, refusal};
+use types::control::{
+    ClientAnswer, ClientAsk, KEEPALIVE_MS, MapView, PGS_PER_ASK_MAX, Refusal, UNREACHED_MAX, refusal,
+};
 use types::{Errno, OsdId, Time};
 
 /// How often a holder says that it is alive.
@@ -150,7 +152,9 @@ impl Client {
             return;
         }
         let (volume, session) = (open.volume.id(), open.volume.session());
-        let id = self.asks.put(open.key, ClientAsk::Keepalive { volume, session });
+        let unreached = open.volume.osds().collect::<BTreeSet<_>>();
+        let unreached = self.lost.keys().copied().filter(|osd| unreached.contains(osd)).take(UNREACHED_MAX).collect();
+        let id = self.asks.put(open.key, ClientAsk::Keepalive { volume, session, unreached });
         open.keepalive = Some((id, now));
         open.keepalive_at = now + KEEPALIVE;
     }

@@ -109,6 +109,18 @@ pub const RULES: &[Rule] = &[
         "remove volumes, or discard inside them",
     ),
     rule("OSD_UNREACHABLE", Severity::Warning, "an OSD cannot reach another one", "look at the network between them"),
+    rule(
+        "OSD_UNHEARD",
+        Severity::Warning,
+        "the OSD does not reach meta, and its PGs serve",
+        "look at the network between it and meta",
+    ),
+    rule(
+        "CLIENT_UNREACHED",
+        Severity::Warning,
+        "a client cannot reach an OSD that others reach",
+        "look at the network between them",
+    ),
     rule("POOL_UNFINISHED", Severity::Warning, "the pool cannot be completed", "start enough OSDs (`basalt osd ls`)"),
     rule(
         WAITING,
@@ -208,6 +220,10 @@ pub struct Facts<'a> {
     pub pgs: &'a [PgFacts],
     /// Who cannot reach whom.
     pub unreachable: &'a [(OsdId, OsdId)],
+    /// OSDs that are silent to meta, and lead PGs that serve.
+    pub unheard: &'a [OsdId],
+    /// Holders of volumes, and what they cannot reach.
+    pub paths: &'a [(String, OsdId)],
     /// Pools that are not ready.
     pub pools: &'a [PoolFacts],
     pub now_ms: u64,
@@ -284,7 +300,7 @@ fn osds(board: &mut Board, facts: &Facts<'_>) {
         started.iter().filter(|osd| is(osd)).map(|osd| (osd.osd.to_string(), line(osd))).collect()
     };
     let of = |n: usize| format!("{n} of {all} OSDs");
-    let is_down = |osd: &OsdView| osd.live == "down";
+    let is_down = |osd: &OsdView| osd.live == "down" && !facts.unheard.contains(&osd.osd);
     let down = named(&is_down, &|osd| format!("{} on {} is down", osd.osd, osd.host));
     board.add("OSD_DOWN", down, |n| format!("{} {} down", of(n), are(n)));
     let full = named(&|osd| osd.full, &|osd| format!("{} is full", osd.osd));
@@ -305,6 +321,11 @@ fn osds(board: &mut Board, facts: &Facts<'_>) {
     board.add("OSD_NEVER_STARTED", new.collect(), |n| format!("{n} registered OSDs have never run"));
     let cut = facts.unreachable.iter().map(|(from, to)| (from.to_string(), format!("{from} cannot reach {to}")));
     board.add("OSD_UNREACHABLE", cut.collect(), |n| format!("{n} links between OSDs are cut"));
+    let line = |osd: &OsdId| (osd.to_string(), format!("{osd} does not reach meta (its PGs serve)"));
+    let unheard: Vec<_> = facts.unheard.iter().map(line).collect();
+    board.add("OSD_UNHEARD", unheard, |n| format!("{} {} not heard by meta, and serve", of(n), are(n)));
+    let paths = facts.paths.iter().map(|(client, to)| (to.to_string(), format!("client {client} cannot reach {to}")));
+    board.add("CLIENT_UNREACHED", paths.collect(), |n| format!("{n} paths between clients and OSDs are broken"));
     let silent = started.iter().filter(|osd| osd.live == "unknown");
     let silent: Vec<_> = silent.map(|osd| (osd.osd.to_string(), format!("{} has not reported yet", osd.osd))).collect();
     let pgs = facts.pgs.iter().filter(|pg| pg.is("waiting"));

@@ -11,6 +11,7 @@ mod clients;
 mod flow;
 mod leaders;
 mod osds;
+mod reach;
 mod status;
 mod upkeep;
 mod view;
@@ -113,6 +114,8 @@ pub struct Control {
     leases: BTreeMap<VolumeId, Time>,
     /// The address from which a holder renewed last.
     lease_from: BTreeMap<VolumeId, String>,
+    /// OSDs that the holder of a volume cannot reach, as its last keepalive said.
+    unreached: BTreeMap<VolumeId, Vec<OsdId>>,
     attaching: Attaching,
     /// Volumes whose attach record is not known to be in all their PGs, and those that are being erased.
     unsettled: BTreeSet<VolumeId>,
@@ -147,6 +150,7 @@ impl Control {
             reports: BTreeMap::new(),
             leases: BTreeMap::new(),
             lease_from: BTreeMap::new(),
+            unreached: BTreeMap::new(),
             attaching: Attaching::default(),
             unsettled: BTreeSet::new(),
             waits: Vec::new(),

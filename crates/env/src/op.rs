@@ -176,14 +176,29 @@ pub enum NetError {
     #[error("closed")]
     Closed,
     /// The peer closed it or reset it.
-    #[error("connection lost")]
+    #[error("closed by the other side")]
     Lost,
+    /// The kernel ended it, and says why.
+    #[error("{}", broken(*.0))]
+    Broken(i32),
     #[error("refused")]
     Refused,
     #[error("unreachable (errno {0})")]
     Unreachable(i32),
     #[error("timed out")]
     TimedOut,
+}
+
+/// The errnos that end connections, as an administrator looks them up.
+fn broken(errno: i32) -> String {
+    match errno {
+        libc::ECONNRESET => "reset by the other side (ECONNRESET)".to_owned(),
+        libc::EPIPE => "closed by the other side while bytes were sent (EPIPE)".to_owned(),
+        libc::ETIMEDOUT => "what was sent was not acknowledged in time (ETIMEDOUT)".to_owned(),
+        libc::EHOSTUNREACH => "no route to the host (EHOSTUNREACH)".to_owned(),
+        libc::ENETUNREACH => "no route to the network (ENETUNREACH)".to_owned(),
+        other => format!("connection lost (errno {other})"),
+    }
 }
 
 /// Why a disk or a listener could not be opened, or a turn failed as a whole. Each is shown to a user.

@@ -261,8 +261,8 @@ fn client(rng: &mut Rng) -> pb::ClientAskRequest {
         2 => {
             Ask::Refresh(pb::RefreshAsk { pgs: (0..rng.below(9)).map(|n| pb::PgId { pool: 1, n: n as u32 }).collect() })
         }
-        3 => Ask::Keepalive(pb::HoldAsk { volume, session }),
-        _ => Ask::Close(pb::HoldAsk { volume, session }),
+        3 => Ask::Keepalive(pb::HoldAsk { volume, session, unreached: vec![1, 2] }),
+        _ => Ask::Close(pb::HoldAsk { volume, session, ..pb::HoldAsk::default() }),
     };
     pb::ClientAskRequest { client: rng.below(3), id: rng.below(4), ask: Some(ask) }
 }
@@ -287,6 +287,7 @@ fn osd(rng: &mut Rng, stream: u64) -> pb::OsdUp {
         lost: Vec::new(),
         lost_from: (n == 2).then_some(8),
         unread: Vec::new(),
+        hears: (n > 1).then_some(n as u32 % 3 + 1),
         leading: (n < 2).then_some(lead),
     };
     let body = match rng.below(4) {

@@ -128,6 +128,11 @@ impl Election {
         self.redraw(now);
     }
 
+    /// Whether a leader's listings come.
+    pub fn hears_leader(&self, now: Time) -> bool {
+        self.campaign_at == Time::NEVER && now < self.deadline && self.promise.0.is_some()
+    }
+
     /// When the next round is due.
     fn due_at(&self) -> Time {
         self.campaign_at.min(self.deadline).max(self.promise.1).max(self.silent_until)

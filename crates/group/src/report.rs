@@ -87,6 +87,7 @@ impl Group {
             lost: Vec::new(),
             unread: Vec::new(),
             lost_from: None,
+            hears: self.leader().filter(|osd| *osd != self.config.osd && self.election.hears_leader(now)),
             leading,
         }
     }

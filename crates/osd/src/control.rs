@@ -5,7 +5,7 @@
 
 use crate::node::{Osd, Phase};
 use crate::pgs::State;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 use types::control::{Attach, AttachRefusal, OsdDown, OsdUp};
@@ -29,7 +29,8 @@ pub struct Meta {
     pub(crate) poisoned: Option<String>,
     /// Meta will not have this OSD: code and reason.
     pub(crate) refusal: Option<(u32, String)>,
-    pub(crate) unreachable: BTreeSet<OsdId>,
+    /// With the reason that was last logged.
+    pub(crate) unreachable: BTreeMap<OsdId, String>,
     next_report: Option<Time>,
 }
 
@@ -42,11 +43,17 @@ impl Meta {
     }
 
     pub(crate) fn reachable(&mut self, osd: OsdId) {
-        self.unreachable.remove(&osd);
+        if self.unreachable.remove(&osd).is_some() {
+            tracing::info!(peer = %osd, "the peer is connected again");
+        }
     }
 
-    pub(crate) fn unreachable(&mut self, osd: OsdId) {
-        self.unreachable.insert(osd);
+    /// One line for each reason, however often the dial is repeated.
+    pub(crate) fn unreachable(&mut self, osd: OsdId, reason: String) {
+        if self.unreachable.get(&osd) != Some(&reason) {
+            tracing::warn!(peer = %osd, reason, "this OSD cannot reach a peer; more such lines only when the reason changes");
+            self.unreachable.insert(osd, reason);
+        }
     }
 
     pub(crate) fn poisoned(&mut self, now: Time, reason: String) {

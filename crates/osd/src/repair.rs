@@ -185,6 +185,7 @@ impl Repairs {
             lost: repair.map_or(Vec::new(), |r| r.inconsistent.clone()),
             unread: Vec::new(),
             lost_from: None,
+            hears: None,
             leading: None,
         }
     }

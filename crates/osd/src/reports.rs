@@ -48,7 +48,7 @@ impl Osd {
             full: stats.full || self.space.is_full(),
             poisoned: self.meta.poisoned.clone(),
             pgs,
-            unreachable: self.meta.unreachable.iter().copied().collect(),
+            unreachable: self.meta.unreachable.keys().copied().collect(),
             io: IoTotals {
                 reads: self.metrics.reads.get(),
                 read_bytes: self.metrics.read_bytes.get(),
@@ -82,6 +82,7 @@ impl Osd {
                     lost: Vec::new(),
                     unread: Vec::new(),
                     lost_from: None,
+                    hears: None,
                     leading: None,
                 },
                 State::Repairing => {

@@ -39,7 +39,7 @@ impl Osd {
                 self.doubts.hurry();
             }
             BusEvent::Down { peer: Peer::Osd(osd), reason, .. } => {
-                tracing::info!(peer = %osd, reason, "connection lost");
+                tracing::info!(peer = %osd, cause = reason, "connection lost");
                 self.pairs.handle_link(self.now, osd, false);
                 self.space.handle_link(self.now, osd, false);
                 self.tell_groups_of_link(osd, false);
@@ -47,8 +47,7 @@ impl Osd {
             }
             BusEvent::Up { .. } | BusEvent::Down { .. } => {}
             BusEvent::Unreachable { osd, reason } => {
-                tracing::debug!(peer = %osd, reason, "cannot be reached");
-                self.meta.unreachable(osd);
+                self.meta.unreachable(osd, reason);
             }
             BusEvent::Message { link, message } => {
                 if let Some(peer) = self.bus.peer_of(link) {

@@ -28,6 +28,9 @@ const ALONE: [Class; 2] = [Class::OldTail, Class::DamagedPayload];
 pub const LATE_FROM: u64 = 100_000;
 /// Of those that do not wear the devices, out of 100.
 const LATE_PCT: u64 = 20;
+/// From this seed on [`Class::LATER_AIMS`] are drawn, too, before all others.
+pub const LATER_FROM: u64 = 200_000;
+const LATER_PCT: u64 = 4;
 
 /// What a run is aimed at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +45,11 @@ impl Aim {
     pub fn draw(seed: u64) -> Option<Aim> {
         if Options::wears(seed).is_some() {
             return None;
+        }
+        let mut later = Rng::new(seed ^ u64::from_be_bytes(*b"laterAim"));
+        if seed >= LATER_FROM && later.chance(LATER_PCT, 100) {
+            let class = Class::LATER_AIMS[later.below(Class::LATER_AIMS.len() as u64) as usize];
+            return Some(Aim { class, alone: true });
         }
         let mut late = Rng::new(seed ^ u64::from_be_bytes(*b"late aim"));
         if seed >= LATE_FROM && late.chance(LATE_PCT, 100) {
@@ -112,7 +120,7 @@ impl Aim {
                 shape.operations = 3000;
             }
             Class::FullLog | Class::CrashInInstall | Class::SlowCut => self.shape_store(options),
-            late if Class::LATE_AIMS.contains(&late) => self.shape_late(options),
+            late if Class::LATE_AIMS.contains(&late) || Class::LATER_AIMS.contains(&late) => self.shape_late(options),
             _ => {
                 (options.replicas, options.pgs) = (replicas.max(3), pgs);
                 options.osds = options.replicas;
@@ -161,6 +169,12 @@ impl Aim {
                 shape.forger = Some(Forger::default());
                 options.volatile_cache = true;
                 options.engine.round_idle = Duration::from_millis(300);
+            }
+            // Requests all the time, in one PG.
+            Class::BrokenPath => {
+                (shape.window, shape.sectors_max, shape.depth) = (128 << 10, 16, 8);
+                shape.operations = 20_000;
+                options.faults = Duration::from_secs(25);
             }
             other => unreachable!("{other:?} came first"),
         }

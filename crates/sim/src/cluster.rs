@@ -74,6 +74,8 @@ pub struct Cluster {
     /// Whose devices were made to rot outside the budget: they must come back whole.
     pub(crate) rotten: BTreeSet<OsdId>,
     post: Post,
+    /// One direction between the owner and an OSD is broken on purpose.
+    pub path_broken: bool,
     stranger: Option<Stranger>,
     /// In runs with many volumes.
     tenants: Option<Tenants>,
@@ -109,6 +111,7 @@ impl Cluster {
             budget,
             rotten: BTreeSet::new(),
             post: Post::new(world.fork_rng()),
+            path_broken: false,
             stranger: None,
             tenants: None,
             rng,

@@ -94,6 +94,9 @@ pub struct PgReport {
     /// Entries from this one on may be in no member's log any more, and nobody knows what they wrote: the PG is
     /// `inconsistent` as a whole (ADR 0007).
     pub lost_from: Option<Index>,
+    /// A follower: the leader whose listings it hears, in `term`. Meta knows by it that a PG serves whose leader's own
+    /// reports do not come.
+    pub hears: Option<OsdId>,
     pub leading: Option<LeadReport>,
 }
 
@@ -186,7 +189,8 @@ pub enum ClientAsk {
     /// Addresses and members may have changed: tell me of these PGs.
     Refresh { pgs: Vec<PgId> },
     /// I am alive; sent every 2 s by a holder.
-    Keepalive { volume: VolumeId, session: SessionId },
+    /// OSDs of this volume that the client cannot reach are named, at most [`UNREACHED_MAX`] of them.
+    Keepalive { volume: VolumeId, session: SessionId, unreached: Vec<OsdId> },
     /// I am done: the attach record becomes "nobody".
     Close { volume: VolumeId, session: SessionId },
 }
@@ -222,6 +226,8 @@ pub mod refusal {
 pub const SEGMENTS_PER_ASK_MAX: usize = 32;
 /// Most PGs that one [`ClientAsk::Refresh`] may name.
 pub const PGS_PER_ASK_MAX: usize = 4096;
+/// Most OSDs that one [`ClientAsk::Keepalive`] names.
+pub const UNREACHED_MAX: usize = 16;
 /// A holder whose keepalive was not heard for this long may be replaced without `steal`, in milliseconds.
 pub const HOLDER_LEASE_MS: u64 = 10_000;
 /// As long as the above when the connection over which the holder spoke has ended: longer than a living holder needs

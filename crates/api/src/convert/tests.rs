@@ -36,7 +36,8 @@ fn ups() -> Vec<OsdUp> {
         let (replica, lost) = (ReplicaId(1), lost.clone());
         let lost_from = leading.is_none().then_some(Index(1));
         let unread = lost.clone();
-        PgReport { pg, replica, term, applied, quarantined: true, repairing, lost, unread, lost_from, leading }
+        let hears = leading.is_none().then_some(OsdId(3));
+        PgReport { pg, replica, term, applied, quarantined: true, repairing, lost, unread, lost_from, hears, leading }
     };
     let beat = OsdHeartbeat {
         used_bytes: 1,
@@ -112,7 +113,7 @@ fn asks() -> Vec<ClientAsk> {
         ClientAsk::Open { name: "p/v".into(), write: true, steal: true, holder: "me".into() },
         ClientAsk::Segments { volume, session, epoch: Epoch(3), segments, allocate: true },
         ClientAsk::Refresh { pgs: vec![PgId { pool: PoolId(1), n: 0 }] },
-        ClientAsk::Keepalive { volume, session },
+        ClientAsk::Keepalive { volume, session, unreached: vec![OsdId(2), OsdId(5)] },
         ClientAsk::Close { volume, session },
     ]
 }

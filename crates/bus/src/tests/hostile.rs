@@ -173,7 +173,7 @@ fn a_peer_that_dies_in_the_middle_of_a_frame_takes_only_its_link_along() {
     net.run();
     assert_eq!(net.said(server), []);
     net.close(end);
-    is_closed(&mut net, server, end, "connection lost");
+    is_closed(&mut net, server, end, "closed by the other side");
 }
 
 #[test]

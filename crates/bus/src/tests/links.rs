@@ -22,8 +22,8 @@ fn a_lost_link_is_told_and_dialled_again_under_another_id() {
     let end = net.end_of(two);
     net.cut(end);
     net.run();
-    assert_eq!(downs(&mut net, one), [(old_one, "connection lost".into())]);
-    assert_eq!(downs(&mut net, two), [(old_two, "connection lost".into())]);
+    assert_eq!(downs(&mut net, one), [(old_one, "closed by the other side".into())]);
+    assert_eq!(downs(&mut net, two), [(old_two, "closed by the other side".into())]);
     assert!(net.bus(two).link_to(OsdId(1)).is_none());
     assert!(!net.send(two, old_two, make::listing(1)), "a dead link took a message");
     net.pass(Duration::from_millis(20));

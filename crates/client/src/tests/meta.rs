@@ -110,7 +110,7 @@ fn a_holder_says_every_two_seconds_that_it_is_alive_and_is_fenced_when_meta_says
     for n in 1..3 {
         let asks = b.sleep();
         assert_eq!(b.now, began + Duration::from_secs(2 * n));
-        assert!(matches!(asks[..], [(_, ClientAsk::Keepalive { volume: VolumeId(1), session: SessionId(1) })]));
+        assert!(matches!(asks[..], [(_, ClientAsk::Keepalive { volume: VolumeId(1), session: SessionId(1), .. })]));
         b.answer(asks[0].0, ClientAnswer::Alive);
     }
     let asks = b.sleep();

@@ -122,11 +122,12 @@ impl Control {
                 };
                 self.answer(token, answer);
             }
-            ClientAsk::Keepalive { volume, session } => {
+            ClientAsk::Keepalive { volume, session, unreached } => {
                 let holds = self.records.volumes.get(&volume).is_some_and(|v| v.session == session && session.0 != 0);
                 let answer = if holds {
                     self.renew(now.mono, volume);
                     self.lease_from.insert(volume, req.address);
+                    self.take_unreached(volume, &unreached);
                     ClientAnswer::Alive
                 } else if self.records.volumes.contains_key(&volume) {
                     refused(codes::SESSION_FENCED, format!("{session} no longer holds volume {volume}"))
@@ -149,6 +150,7 @@ impl Control {
                 let Some(epoch) = epoch else { return self.answer(token, ClientAnswer::Closed) };
                 self.leases.remove(&volume);
                 self.lease_from.remove(&volume);
+                self.unreached.remove(&volume);
                 self.attach_everywhere(volume);
                 self.wait(token, WaitFor::Close { volume, epoch });
             }

@@ -57,7 +57,8 @@ impl Control {
         }
         let targets = if self.may_move(now, pg, lead) { self.members_up(now, pg) } else { Vec::new() };
         let is_steady = |osd: &OsdId| self.osds.get(osd).is_some_and(|live| now.since(live.connected) >= LEADER_STEADY);
-        let targets = targets.into_iter().filter(is_steady).collect();
+        let in_reach = |osd: &OsdId| !self.is_out_of_reach(now, pg.pg, *osd);
+        let targets = targets.into_iter().filter(is_steady).filter(in_reach).collect();
         Some(LedPg { targets, ..counts(lead.osd) })
     }
 

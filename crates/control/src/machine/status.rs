@@ -30,6 +30,12 @@ impl Control {
                     state.push("recovering");
                 }
             }
+            _ if self.pg_serves(now, pg).is_some() => {
+                state.push("active");
+                if self.pg_serves(now, pg).is_some_and(|(_, followers)| followers + 1 < pg.members.len()) {
+                    state.push(if self.may_still_gather(now, pg) { "waiting" } else { "degraded" });
+                }
+            }
             _ if self.may_still_report(now, pg) => state.push("waiting"),
             _ if !pg.members.iter().all(|m| self.reports.contains_key(&m.replica)) => state.push("creating"),
             _ => state.push("down"),
@@ -98,7 +104,12 @@ impl Control {
         let up = self.osds.iter().filter(|(osd, _)| self.is_up(now.mono, **osd));
         let links = up.flat_map(|(osd, live)| live.unreachable.iter().map(|to| (*osd, *to)));
         let unreachable: Vec<(OsdId, OsdId)> = links.collect();
-        health::find(&Facts { osds, pgs, unreachable: &unreachable, pools: &pools, now_ms: now.wall_ms })
+        let unheard: Vec<OsdId> = osds.iter().filter(|o| o.live == "down").map(|o| o.osd).collect();
+        let serves = |osd: &OsdId| self.serves_unheard(now.mono, *osd);
+        let unheard: Vec<OsdId> = unheard.into_iter().filter(serves).collect();
+        let paths = self.broken_paths(now.mono);
+        let (unreachable, pools) = (&unreachable[..], &pools[..]);
+        health::find(&Facts { osds, pgs, unreachable, unheard: &unheard, paths: &paths, pools, now_ms: now.wall_ms })
     }
 
     /// The findings, with since when they hold and whether they are muted.

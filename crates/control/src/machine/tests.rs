@@ -4,6 +4,7 @@ mod chaos;
 mod events;
 mod health;
 mod leaders;
+mod reach;
 mod world;
 
 use super::*;
@@ -52,7 +53,7 @@ fn a_holder_that_goes_silent_may_be_replaced_after_its_lease_and_not_before() {
     let mut world = with_volume(4);
     let first = opened(world.ask(1, open("p/v", true, false)));
     world.pass(Duration::from_secs(9));
-    let keepalive = ClientAsk::Keepalive { volume: first.volume, session: first.session };
+    let keepalive = ClientAsk::Keepalive { volume: first.volume, session: first.session, unreached: Vec::new() };
     assert_eq!(world.ask(1, keepalive.clone()), ClientAnswer::Alive);
     world.pass(Duration::from_secs(9));
     assert_eq!(refused(world.ask(2, open("p/v", true, false))).code, codes::VOLUME_HELD);
@@ -71,7 +72,7 @@ fn a_holder_whose_connection_ended_has_three_seconds_to_come_back() {
         world.answer_to(req)
     };
     let first = opened(from(&mut world, "10.0.0.7:1", open("p/v", true, false)));
-    let keepalive = ClientAsk::Keepalive { volume: first.volume, session: first.session };
+    let keepalive = ClientAsk::Keepalive { volume: first.volume, session: first.session, unreached: Vec::new() };
     world.control.handle_client_gone("10.0.0.8:1".to_owned());
     world.pass(Duration::from_secs(4));
     let why = refused(world.ask(2, open("p/v", true, false)));
@@ -117,7 +118,7 @@ fn a_reader_takes_nothing_and_allocates_nothing() {
     };
     assert_eq!(places.iter().map(|p| p.pg.is_some()).collect::<Vec<_>>(), [true, false, false]);
     assert_eq!(
-        world.ask(1, ClientAsk::Keepalive { volume: writer.volume, session: writer.session }),
+        world.ask(1, ClientAsk::Keepalive { volume: writer.volume, session: writer.session, unreached: Vec::new() }),
         ClientAnswer::Alive
     );
 }

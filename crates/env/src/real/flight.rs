@@ -257,7 +257,7 @@ impl Flight {
                 *got += moved;
                 match moved {
                     _ if *got >= *min => Step::Done(0),
-                    0 => Step::Done(libc::ECONNRESET),
+                    0 => Step::Done(END),
                     _ => Step::Again,
                 }
             }
@@ -377,9 +377,17 @@ pub(super) fn disk_error(errno: i32) -> Result<(), DiskError> {
     }
 }
 
+/// Stands in the place of an errno where the other side ended the stream in good order.
+const END: i32 = i32::MAX;
+
 /// An errno of a connection that was made.
 pub(super) fn stream_error(errno: i32) -> Result<(), NetError> {
-    if errno == 0 { Ok(()) } else { Err(NetError::Lost) }
+    match errno {
+        0 => Ok(()),
+        END => Err(NetError::Lost),
+        libc::ECANCELED => Err(NetError::Closed),
+        errno => Err(NetError::Broken(errno)),
+    }
 }
 
 /// An errno of a connect.

@@ -79,7 +79,7 @@ fn when_the_leading_meta_dies_the_other_serves_within_five_seconds() {
         eventually("the second leads", || second.is_leading()).await;
 
         // The hold survives, and so does every segment.
-        let alive = ClientAsk::Keepalive { volume: held.volume, session: held.session };
+        let alive = ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached: Vec::new() };
         assert_eq!(client.ask(alive).await, ClientAnswer::Alive);
         cluster.all_up(&admin, 3).await;
         let ClientAnswer::Segments { segments: after, .. } = client.segments(&held, &[0, 1, 2]).await else {

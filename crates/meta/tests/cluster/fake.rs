@@ -145,6 +145,7 @@ impl Osd {
             lost: Vec::new(),
             unread: Vec::new(),
             lost_from: None,
+            hears: None,
             leading: (map.members[0].osd == self.id).then_some(LeadReport {
                 active: true,
                 followers_in_sync: map.members.len() as u8 - 1,

@@ -7,7 +7,7 @@
 //! Invariant: the bug changes only while no seed runs.
 
 use clap::Parser;
-use sim::aim::LATE_FROM;
+use sim::aim::{LATE_FROM, LATER_FROM};
 use sim::faults::Class;
 use sim::run::run;
 use std::collections::BTreeSet;
@@ -115,6 +115,7 @@ fn nth_seed(args: &Args, n: u64) -> u64 {
     let is_late = |class: &Class| args.aimed == Some(format!("{class:?}"));
     match args.start {
         Some(start) => start + n,
+        None if Class::LATER_AIMS.iter().any(is_late) => LATER_FROM + n,
         None if Class::LATE_AIMS.iter().any(is_late) => LATE_FROM + n,
         None if args.aimed.is_some() => 1 + n,
         None if n.is_multiple_of(2) => 1 + n / 2,

@@ -14,6 +14,7 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
         Class::HungFollower => hung_follower(s),
         Class::LateAsk => late_ask(s),
         Class::ForgedHeaders => remount(s),
+        Class::BrokenPath => broken_path(s),
         other => unreachable!("{other:?} is not late"),
     }
 }
@@ -54,6 +55,25 @@ fn late_ask(s: &mut Strike<'_>) -> bool {
     s.after(asks, move |s| all.iter().for_each(|osd| s.cluster.world.partition(node, *osd, Cut::Both)));
     s.after(theft, |s| s.cluster.steal());
     s.after(reached, move |s| osds.iter().for_each(|osd| s.cluster.world.heal(node, *osd)));
+    true
+}
+
+/// What one of the owner and a leader says does not reach the other, for longer than a request may wait (see `run`). One path at a
+/// time: some replica can always be reached.
+fn broken_path(s: &mut Strike<'_>) -> bool {
+    let Some((pg, leader, _)) = s.cluster.any_led(s.rng) else { return false };
+    if s.cluster.path_broken {
+        return false;
+    }
+    let (osd, client) = (s.cluster.osd_node(leader), s.cluster.owner_node());
+    let (from, to) = if s.rng.chance(1, 2) { (osd, client) } else { (client, osd) };
+    tracing::info!(%pg, leader, ?from, ?to, "a path is broken one way");
+    s.cluster.path_broken = true;
+    s.cluster.world.partition(from, to, Cut::OneWay);
+    s.mend(6000, 9000, move |s| {
+        s.cluster.world.heal(from, to);
+        s.cluster.path_broken = false;
+    });
     true
 }
 

@@ -156,6 +156,8 @@ pub enum Class {
     CrashInInstall,
     /// Streams are cut while disks are slow.
     SlowCut,
+    /// One direction between a writer and a leader is broken, and every other path is whole.
+    BrokenPath,
     /// An OSD is taken out, or drained, while a pool is made, and let in again.
     OsdFlags,
 }
@@ -239,6 +241,9 @@ impl Class {
     pub const LATE_AIMS: [Class; 5] =
         [Class::MatchInDoubt, Class::RestartInDoubt, Class::HungFollower, Class::LateAsk, Class::ForgedHeaders];
 
+    /// Aims that came later still, for seeds that had not been run by then.
+    pub const LATER_AIMS: [Class; 1] = [Class::BrokenPath];
+
     /// Classes of the swarm that came later, for seeds that nobody had run then.
     pub const LATE: [Class; 1] = [Class::OsdFlags];
 
@@ -249,7 +254,13 @@ impl Class {
     /// the swarm that came later.
     pub fn every() -> impl Iterator<Item = Class> {
         let aimed = Class::AIMS.into_iter().chain(Class::STORE_AIMS).filter(|class| !Class::ALL.contains(class));
-        Class::ALL.into_iter().chain(Class::STORE).chain(aimed).chain(Class::LATE_AIMS).chain(Class::LATE)
+        Class::ALL
+            .into_iter()
+            .chain(Class::STORE)
+            .chain(aimed)
+            .chain(Class::LATE_AIMS)
+            .chain(Class::LATE)
+            .chain(Class::LATER_AIMS)
     }
 
     /// Strikes; whether it did.
@@ -270,7 +281,7 @@ impl Class {
             LostVote | UnevenMajority | YoungOffice | SlowOffice | LateEchoes => aimed_votes::strike(self, s),
             CrashInRound | FlushFailsInRound | LoneFollower => aimed_store::strike(self, s),
             MatchInDoubt | RestartInDoubt => aimed_doubt::strike(self, s),
-            HungFollower | LateAsk | ForgedHeaders => aimed_late::strike(self, s),
+            HungFollower | LateAsk | ForgedHeaders | BrokenPath => aimed_late::strike(self, s),
             FullLog | CrashInInstall | SlowCut => aimed_streams::strike(self, s),
             OldTail | DamagedPayload | RottenBlocks | VoteInDoubt | FailedTail => aimed_logs::strike(self, s),
         }

@@ -182,6 +182,7 @@ impl World {
                 lost: Vec::new(),
                 unread: Vec::new(),
                 lost_from: None,
+                hears: None,
                 leading,
             }
         };
@@ -399,6 +400,7 @@ impl World {
             lost: Vec::new(),
             unread: Vec::new(),
             lost_from: None,
+            hears: None,
             leading,
         };
         let beat = OsdHeartbeat { pgs: vec![report], ..OsdHeartbeat::default() };

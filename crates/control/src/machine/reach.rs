@@ -1,0 +1,63 @@
+//! What meta knows of OSDs and clients whose own words do not tell all: an OSD that does not reach meta while its PGs
+//! serve, and paths between a client and an OSD that are broken while both reach meta.
+//!
+//! Invariant: a PG is called served by a leader that meta does not hear only while a majority of its members, the leader
+//! among them, agrees on that leader in one term.
+
+use super::Control;
+use crate::records::PgRecord;
+use types::control::UNREACHED_MAX;
+use types::{OsdId, PgId, Time, VolumeId};
+
+impl Control {
+    /// The leader that meta does not hear and enough followers do, and how many of them.
+    pub(super) fn pg_serves(&self, now: Time, pg: &PgRecord) -> Option<(OsdId, usize)> {
+        let heard = |m: &types::map::Member| self.is_up(now, m.osd).then(|| self.reports.get(&m.replica)).flatten();
+        let reports = || pg.members.iter().filter_map(heard);
+        let term = reports().map(|r| r.term).max()?;
+        let leader = reports().filter(|r| r.term == term).find_map(|r| r.hears)?;
+        let member = pg.members.iter().any(|m| m.osd == leader);
+        if !member || self.is_up(now, leader) {
+            return None;
+        }
+        let followers = reports().filter(|r| r.term == term && r.hears == Some(leader)).count();
+        (followers + 1 > pg.members.len() / 2).then_some((leader, followers))
+    }
+
+    /// Whether an OSD that meta does not hear leads PGs that serve.
+    pub(super) fn serves_unheard(&self, now: Time, osd: OsdId) -> bool {
+        self.records.pgs.values().any(|pg| self.pg_serves(now, pg).is_some_and(|(leader, _)| leader == osd))
+    }
+
+    /// A client that holds a volume says which OSDs it cannot reach.
+    pub(super) fn take_unreached(&mut self, volume: VolumeId, unreached: &[OsdId]) {
+        let known = unreached.iter().copied().filter(|osd| self.records.osds.contains_key(osd));
+        let known: Vec<OsdId> = known.take(UNREACHED_MAX).collect();
+        match known.is_empty() {
+            true => drop(self.unreached.remove(&volume)),
+            false => drop(self.unreached.insert(volume, known)),
+        }
+    }
+
+    /// Whether a client that uses the PG cannot reach this OSD: led there, the PG would only move away again.
+    pub(super) fn is_out_of_reach(&self, now: Time, pg: PgId, osd: OsdId) -> bool {
+        let uses = |volume: VolumeId| self.records.segments_of(volume).any(|segment| segment.pg == pg);
+        let mut named = self.unreached.iter().filter(|(_, osds)| osds.contains(&osd));
+        named.any(|(volume, _)| self.holder_alive(now, *volume) && uses(*volume))
+    }
+
+    /// Broken paths between clients and OSDs that meta hears, each once however many volumes a client holds.
+    pub(super) fn broken_paths(&self, now: Time) -> Vec<(String, OsdId)> {
+        let mut paths = Vec::new();
+        for (volume, osds) in &self.unreached {
+            let holder = self.records.volumes.get(volume).and_then(|v| v.holder.as_ref());
+            let Some(holder) = holder.filter(|_| self.holder_alive(now, *volume)) else { continue };
+            for osd in osds.iter().filter(|osd| self.is_up(now, **osd)) {
+                paths.push((holder.name.clone(), *osd));
+            }
+        }
+        paths.sort_unstable();
+        paths.dedup();
+        paths
+    }
+}

@@ -1,0 +1,58 @@
+//! OSDs that meta does not hear, and paths that only a client knows to be broken.
+
+use super::world::{World, opened};
+use super::{open, with_volume};
+use std::time::Duration;
+use types::OsdId;
+use types::control::{ClientAnswer, ClientAsk};
+
+/// OSDs 2 and 3 report; as followers they hear osd.1, or nothing.
+fn others_report(world: &mut World, hear: bool) {
+    for osd in [2, 3] {
+        world.heartbeat(OsdId(osd), |beat| {
+            for report in beat.pgs.iter_mut().filter(|report| report.leading.is_none()) {
+                report.hears = hear.then_some(OsdId(1));
+            }
+        });
+    }
+}
+
+#[test]
+fn pgs_serve_whose_leader_reaches_everyone_but_meta() {
+    let mut world = with_volume(4);
+    let led = world.osds()[0].leads;
+    assert!(led > 0, "osd.1 leads something");
+    world.pass(Duration::from_secs(7));
+    others_report(&mut world, true);
+    let status = world.control.status(world.now);
+    assert_eq!((status.pgs_active, status.pgs_down), (status.pgs, 0), "{:?}", status.problems);
+    let line = "osd.1 does not reach meta (its PGs serve)".to_owned();
+    assert!(status.problems.contains(&line), "{:?}", status.problems);
+    // Followers that hear nothing either: it is dead.
+    others_report(&mut world, false);
+    let status = world.control.status(world.now);
+    assert_eq!(status.pgs_down, led, "{:?}", status.problems);
+    assert!(!status.problems.contains(&line), "{:?}", status.problems);
+}
+
+#[test]
+fn a_path_that_a_holder_names_is_shown_while_it_holds() {
+    let mut world = with_volume(4);
+    let held = opened(world.ask(1, open("p/v", true, false)));
+    let unreached = vec![OsdId(2), OsdId(77)];
+    let keepalive = |unreached| ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached };
+    assert_eq!(world.ask(1, keepalive(unreached.clone())), ClientAnswer::Alive);
+    let shown = |world: &World| -> Vec<String> {
+        let problems = world.control.status(world.now).problems;
+        problems.into_iter().filter(|line| line.starts_with("client ")).collect()
+    };
+    let lines = shown(&world);
+    assert!(lines.len() == 1 && lines[0].ends_with(" cannot reach osd.2"), "{lines:?}");
+    assert_eq!(world.ask(1, keepalive(Vec::new())), ClientAnswer::Alive);
+    assert_eq!(shown(&world), Vec::<String>::new());
+    assert_eq!(world.ask(1, keepalive(unreached)), ClientAnswer::Alive);
+    // A client that is gone says nothing any more.
+    world.pass(Duration::from_secs(11));
+    others_report(&mut world, true);
+    assert_eq!(shown(&world), Vec::<String>::new());
+}
