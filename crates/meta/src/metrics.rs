@@ -26,7 +26,7 @@ telemetry::metrics! {
 telemetry::metrics! {
     /// What the leading meta says of the cluster.
     pub struct ClusterGauges("basalt_cluster") {
-        gauge health: "0 ok, 1 degraded, 2 down";
+        gauge health: "0 ok or waiting for reports, 1 degraded, 2 down";
         gauge problems: "lines of problems that status shows";
         gauge osds: "registered OSDs";
         gauge osds_up: "OSDs that report";
@@ -95,7 +95,8 @@ impl ClusterMetrics {
     pub fn show(&self, control: &Control, now: Now) {
         let status = control.status(now);
         let health = match status.health.as_str() {
-            "ok" => 0,
+            // What has not reported yet is no alert.
+            "ok" | "waiting" => 0,
             "degraded" => 1,
             _ => 2,
         };
@@ -124,7 +125,7 @@ impl ClusterMetrics {
         }
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         let mut now_osds = BTreeSet::new();
-        for osd in osds.into_iter().take(SERIES_MAX) {
+        for osd in osds.into_iter().filter(|osd| osd.live != "new").take(SERIES_MAX) {
             let labels: Labels =
                 vec![("osd", osd.osd.0.to_string()), ("host", osd.host), ("rack", osd.rack), ("zone", osd.zone)];
             self.osds.add(&labels).up.set(i64::from(osd.live == "up"));

@@ -1,7 +1,7 @@
 //! What people see.
 
-use super::Control;
 use super::osds::Liveness;
+use super::{Control, Now};
 use crate::admin::{HolderView, OsdView, PgMemberView, PgView, PoolView, VolumeView};
 use crate::records::{PgRecord, PoolRecord, PoolState, VolumeRecord, VolumeState};
 use std::collections::BTreeSet;
