@@ -50,7 +50,7 @@ impl ClientLink {
 pub fn start(runtime: &tokio::runtime::Handle, metas: Vec<String>, client: u64, wake: Wake) -> ClientLink {
     let (asks, asks_rx) = mpsc::channel(QUEUE_MAX);
     let (answers_tx, answers) = mpsc::channel(QUEUE_MAX);
-    runtime.spawn(run(Arc::new(Metas::new(metas)), client, asks_rx, answers_tx, wake));
+    runtime.spawn(run(Arc::new(Metas::logged(metas)), client, asks_rx, answers_tx, wake));
     ClientLink { asks, answers }
 }
 

@@ -1,10 +1,14 @@
 //! Finding the leading meta: one connection at a time, to the address that answered or was named last.
+//!
+//! Addresses stay text. A name is resolved at each connect, so a meta may move behind its name.
 
 use std::time::Duration;
 use tokio::sync::Mutex;
 use tonic::transport::{Channel, Endpoint};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// As much again for a name: resolvers try one server after the other.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A silent peer is noticed after this and as much again.
 const KEEPALIVE: Duration = Duration::from_secs(2);
 
@@ -20,6 +24,10 @@ struct State {
     hint: Option<String>,
     channel: Option<Channel>,
     generation: u64,
+    /// Connects that failed since the last that did not.
+    failures: usize,
+    /// Whether outages are worth a line in the log: those of daemons are, a command has its own words.
+    logs: bool,
 }
 
 /// A connection, and its number for [`Metas::failed`].
@@ -31,8 +39,15 @@ pub(crate) struct Held {
 impl Metas {
     /// `addrs` are `host:port`, with or without `http://`.
     pub fn new(addrs: Vec<String>) -> Metas {
-        let state = State { addrs, next: 0, hint: None, channel: None, generation: 0 };
+        let state = State { addrs, next: 0, hint: None, channel: None, generation: 0, failures: 0, logs: false };
         Metas { state: Mutex::new(state) }
+    }
+
+    /// As [`Metas::new`], and logs when no address answers, once, and when one does again.
+    pub fn logged(addrs: Vec<String>) -> Metas {
+        let mut metas = Metas::new(addrs);
+        metas.state.get_mut().logs = true;
+        metas
     }
 
     /// The present connection, or a new one to the next address.
@@ -49,7 +64,14 @@ impl Metas {
                 state.addrs[(state.next + state.addrs.len() - 1) % state.addrs.len()].clone()
             }
         };
-        let channel = connect(&addr).await.map_err(|why| format!("meta at {addr}: {why}"))?;
+        let channel = match connect(&addr).await {
+            Ok(channel) => channel,
+            Err(why) => {
+                state.failed_at(&addr, &why);
+                return Err(format!("meta at {addr}: {why}"));
+            }
+        };
+        state.answered(&addr);
         state.generation += 1;
         state.channel = Some(channel.clone());
         Ok(Held { channel, generation: state.generation })
@@ -65,6 +87,41 @@ impl Metas {
     }
 }
 
+impl State {
+    fn failed_at(&mut self, addr: &str, why: &str) {
+        self.failures += 1;
+        if self.logs && self.failures == self.addrs.len() {
+            tracing::warn!(addr, why, metas = self.addrs.len(), "no metadata server answers; retrying");
+        }
+    }
+
+    fn answered(&mut self, addr: &str) {
+        let failures = std::mem::take(&mut self.failures);
+        if self.logs && failures >= self.addrs.len() {
+            tracing::info!(addr, attempts = failures, "a metadata server answers again");
+        }
+    }
+}
+
+/// The words of an error and of its causes, without those that say nothing.
+fn words(error: &dyn std::error::Error) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let text = error.to_string();
+        let text = match text.strip_prefix("failed to lookup address information: ") {
+            Some(why) => format!("the name cannot be resolved (BSLT-4006): {why}"),
+            None => text,
+        };
+        let empty = ["transport error", "dns error", "tcp connect error"].contains(&text.as_str());
+        if !empty && !parts.iter().any(|part| part.contains(&text)) {
+            parts.push(text);
+        }
+        cause = error.source();
+    }
+    if parts.is_empty() { error.to_string() } else { parts.join(": ") }
+}
+
 async fn connect(addr: &str) -> Result<Channel, String> {
     let uri = if addr.contains("://") { addr.to_string() } else { format!("http://{addr}") };
     let endpoint = Endpoint::from_shared(uri).map_err(|e| e.to_string())?;
@@ -74,9 +131,29 @@ async fn connect(addr: &str) -> Result<Channel, String> {
         .http2_keep_alive_interval(KEEPALIVE)
         .keep_alive_timeout(KEEPALIVE)
         .keep_alive_while_idle(true);
-    match tokio::time::timeout(CONNECT_TIMEOUT * 2, endpoint.connect()).await {
+    let host = addr.rsplit("://").next().and_then(|at| at.rsplit_once(':')).map_or("", |(host, _)| host);
+    let is_name = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_err();
+    let limit = CONNECT_TIMEOUT * 2 + if is_name { RESOLVE_TIMEOUT } else { Duration::ZERO };
+    match tokio::time::timeout(limit, endpoint.connect()).await {
         Ok(Ok(channel)) => Ok(channel),
-        Ok(Err(e)) => Err(std::error::Error::source(&e).map_or_else(|| e.to_string(), |s| format!("{e}: {s}"))),
+        Ok(Err(e)) => Err(words(&e)),
         Err(_) => Err("no connection in time".to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Metas, connect};
+
+    #[tokio::test]
+    async fn a_name_is_resolved_at_the_connect_and_one_that_cannot_be_is_said() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        drop(listener);
+        let refused = connect(&format!("localhost:{port}")).await.expect_err("nothing listens");
+        assert!(refused.contains("refused"), "{refused}");
+        let metas = Metas::logged(vec!["nowhere.invalid:7300".to_owned()]);
+        let why = metas.held().await.map(|_| ()).expect_err("no such name");
+        assert!(why.starts_with("meta at nowhere.invalid:7300: ") && why.contains("BSLT-4006"), "{why}");
     }
 }

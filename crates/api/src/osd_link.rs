@@ -61,7 +61,7 @@ pub fn start(runtime: &tokio::runtime::Handle, metas: Vec<String>, wake: Wake) -
     let (up, up_rx) = mpsc::channel(QUEUE_MAX);
     let (down_tx, down) = mpsc::channel(QUEUE_MAX);
     let connected = Arc::new(AtomicBool::new(false));
-    let task = Task { metas: Metas::new(metas), up: up_rx, down: down_tx, wake, connected: Arc::clone(&connected) };
+    let task = Task { metas: Metas::logged(metas), up: up_rx, down: down_tx, wake, connected: Arc::clone(&connected) };
     runtime.spawn(task.run());
     OsdLink { up, down, connected }
 }

@@ -1,5 +1,6 @@
 //! Questions to the leading meta, asked from a command: one blocking call each.
 
+use crate::address::Address;
 use crate::args::Domain;
 use crate::errors::refused;
 use crate::output;
@@ -9,7 +10,6 @@ use control::admin::{
     AdminAnswer, AdminAsk, EventsPage, OsdRegister, OsdView, PgView, PoolCreate, PoolView, Status, VolumeView,
 };
 use std::io::IsTerminal;
-use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use types::{ClusterId, OsdId, OsdUuid};
@@ -39,14 +39,14 @@ macro_rules! expect {
 }
 
 impl Admin {
-    pub fn connect(metas: &[SocketAddr]) -> Result<Admin> {
+    pub fn connect(metas: &[Address]) -> Result<Admin> {
         Admin::connect_within(metas, TIMEOUT)
     }
 
     /// As [`Admin::connect`], for answers within `timeout`.
-    pub fn connect_within(metas: &[SocketAddr], timeout: Duration) -> Result<Admin> {
+    pub fn connect_within(metas: &[Address], timeout: Duration) -> Result<Admin> {
         let runtime = crate::role::runtime()?;
-        let addrs: Vec<String> = metas.iter().map(SocketAddr::to_string).collect();
+        let addrs: Vec<String> = metas.iter().map(Address::to_string).collect();
         let asked = addrs.join(", ");
         Ok(Admin { client: AdminClient::new(addrs, timeout).refused_for_at_most(REFUSED_MAX), runtime, asked })
     }

@@ -1,9 +1,9 @@
 //! The command line. Every command has an example in its help; every flag a unit and a default.
 
+use crate::address::Address;
 use crate::completion;
 use crate::errors::UserError;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use types::limits::LOCATION_LEN_MAX;
 
@@ -28,7 +28,7 @@ pub struct Cli {
 pub struct Common {
     /// Metadata servers to ask, as HOST:PORT; repeat for several [env: BASALT_META] [default: those of the dev cluster]
     #[arg(long, global = true, value_name = "ADDR", value_delimiter = ',')]
-    meta: Vec<SocketAddr>,
+    meta: Vec<Address>,
     /// The dev cluster that is meant when --meta is not given [env: BASALT_CLUSTER] [default: default]
     #[arg(long, global = true, value_name = "NAME", value_parser = cluster_name)]
     cluster: Option<String>,
@@ -56,14 +56,14 @@ impl Common {
     ///
     /// # Errors
     /// BSLT-1001 when `BASALT_META` is no list of addresses.
-    pub fn metas(&self) -> Result<Vec<SocketAddr>, UserError> {
+    pub fn metas(&self) -> Result<Vec<Address>, UserError> {
         if !self.meta.is_empty() {
             return Ok(self.meta.clone());
         }
         let text = env("BASALT_META").unwrap_or_default();
         let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
         let wrong = |word: &str| {
-            let what = format!("the environment variable BASALT_META holds `{word}`, which is no address");
+            let what = format!("the environment variable BASALT_META holds `{word}`, which is no address of a meta");
             UserError::new(1001, what, "export BASALT_META=HOST:PORT, or unset BASALT_META")
         };
         words.map(|word| word.parse().map_err(|_| wrong(word))).collect()
@@ -239,15 +239,15 @@ pub struct MetaArgs {
     /// Where the records are kept (redb), unless --etcd is given
     #[arg(long, value_name = "DIR")]
     pub dir: PathBuf,
-    /// gRPC address
-    #[arg(long, default_value = "127.0.0.1:7300")]
-    pub listen: SocketAddr,
+    /// gRPC address, as HOST:PORT; 0.0.0.0 and [::] need --advertise
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7300")]
+    pub listen: Address,
     /// What others are told to connect to, as HOST:PORT, when that is another address (NAT, a proxy) [default: --listen]
     #[arg(long, value_name = "ADDR")]
-    pub advertise: Option<String>,
-    /// HTTP address for metrics [default: gRPC port + 1]
-    #[arg(long)]
-    pub http: Option<SocketAddr>,
+    pub advertise: Option<Address>,
+    /// HTTP address for metrics, as HOST:PORT [default: gRPC port + 1]
+    #[arg(long, value_name = "ADDR")]
+    pub http: Option<Address>,
     /// Keep the records in etcd at these URLs: several metas may run, one leads
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     pub etcd: Vec<String>,
@@ -296,15 +296,15 @@ pub struct OsdRun {
     /// The formatted device
     #[arg(long, value_name = "PATH")]
     pub device: PathBuf,
-    /// Where peers and clients connect
-    #[arg(long)]
-    pub listen: SocketAddr,
-    /// What peers and clients are told to connect to, when that is another address (NAT, a proxy) [default: --listen]
+    /// Where peers and clients connect, as HOST:PORT; 0.0.0.0 and [::] need --advertise
     #[arg(long, value_name = "ADDR")]
-    pub advertise: Option<SocketAddr>,
-    /// HTTP address for metrics [default: data port + 1]
-    #[arg(long)]
-    pub http: Option<SocketAddr>,
+    pub listen: Address,
+    /// What peers and clients are told to connect to, as HOST:PORT; a name is resolved again and again [default: --listen]
+    #[arg(long, value_name = "ADDR")]
+    pub advertise: Option<Address>,
+    /// HTTP address for metrics, as HOST:PORT [default: data port + 1]
+    #[arg(long, value_name = "ADDR")]
+    pub http: Option<Address>,
     /// Failure domain: the machine
     #[arg(long, default_value = "localhost", value_name = "NAME", value_parser = location)]
     pub host: String,
@@ -338,12 +338,12 @@ pub struct NbdArgs {
     /// Unix socket to listen on
     #[arg(long, value_name = "PATH", conflicts_with = "listen")]
     pub socket: Option<PathBuf>,
-    /// TCP address to listen on [default: 127.0.0.1:10809 without --socket]
-    #[arg(long)]
-    pub listen: Option<SocketAddr>,
-    /// Address for HTTP: /metrics and /healthz of this export [default: none]
+    /// TCP address to listen on, as HOST:PORT [default: 127.0.0.1:10809 without --socket]
     #[arg(long, value_name = "ADDR")]
-    pub http: Option<SocketAddr>,
+    pub listen: Option<Address>,
+    /// HTTP address of this export's /metrics and /healthz, as HOST:PORT [default: none]
+    #[arg(long, value_name = "ADDR")]
+    pub http: Option<Address>,
     /// Refuse writes; does not take the volume from its writer
     #[arg(long)]
     pub read_only: bool,

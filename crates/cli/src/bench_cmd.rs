@@ -1,5 +1,6 @@
 //! `basalt bench`: the native client against a volume, or the floor of this machine.
 
+use crate::address::Address;
 use crate::admin::Admin;
 use crate::args::{BenchArgs, BenchSub, LoadArgs, LoadOp};
 use crate::errors::{Exit, UserError, advise};
@@ -14,7 +15,6 @@ use control::codes::{READ_ONLY, VOLUME_HELD, VOLUME_UNKNOWN};
 use env::Env;
 use serde_json::json;
 use std::io::IsTerminal;
-use std::net::SocketAddr;
 use std::time::Duration;
 use types::{Errno, Time};
 
@@ -26,7 +26,7 @@ const PROGRESS: Duration = Duration::from_secs(1);
 /// Runs a `bench` command. `metas` is asked only when a volume is measured; `pids` are the cluster's daemons.
 pub fn run(
     args: BenchArgs,
-    metas: impl FnOnce() -> Result<Vec<SocketAddr>>,
+    metas: impl FnOnce() -> Result<Vec<Address>>,
     pids: &[u32],
     as_json: bool,
 ) -> Result<Exit> {
@@ -49,7 +49,7 @@ pub fn run(
     }
 }
 
-fn measure(name: &str, args: &LoadArgs, metas: &[SocketAddr], pids: &[u32], as_json: bool) -> Result<Exit> {
+fn measure(name: &str, args: &LoadArgs, metas: &[Address], pids: &[u32], as_json: bool) -> Result<Exit> {
     let write = !matches!(args.op, LoadOp::Read | LoadOp::Randread);
     let admin = Admin::connect(metas)?;
     // Before it is opened: a refusal must not take the volume from its holder.

@@ -1,10 +1,13 @@
 //! Logging of every role: text on a terminal, JSON lines otherwise.
 //!
+//! The level of a running daemon changes with a signal: [`set_debug`].
+//!
 //! `BASALT_LOG` is a comma list of `LEVEL` and `TARGET=LEVEL`. A text that is neither is refused: taken for a target, as
 //! tracing takes it, it would turn all other logging off.
 
 use crate::errors::UserError;
 use std::io::IsTerminal;
+use std::sync::OnceLock;
 use tracing_subscriber::EnvFilter;
 
 /// What holds unless `BASALT_LOG` says otherwise. The carriers' own lines at `debug` are frames, not events.
@@ -19,12 +22,40 @@ const LEVELS: &[&str] = &["off", "error", "warn", "info", "debug", "trace"];
 pub fn start() -> Result<(), UserError> {
     let filter = filter(crate::args::env("BASALT_LOG").as_deref().unwrap_or(""))?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    if std::io::stderr().is_terminal() {
+    let reload: Reload = if std::io::stderr().is_terminal() {
+        let builder = builder.with_filter_reloading();
+        let handle = builder.reload_handle();
         builder.init();
+        Box::new(move |filter| handle.reload(filter).is_ok())
     } else {
-        builder.json().init();
-    }
+        let builder = builder.json().with_filter_reloading();
+        let handle = builder.reload_handle();
+        builder.init();
+        Box::new(move |filter| handle.reload(filter).is_ok())
+    };
+    // Logging starts once.
+    let _ = RELOAD.set(reload);
     Ok(())
+}
+
+type Reload = Box<dyn Fn(EnvFilter) -> bool + Send + Sync>;
+
+static RELOAD: OnceLock<Reload> = OnceLock::new();
+
+/// Logs at `debug` from now on, or again as `BASALT_LOG` says.
+pub fn set_debug(debug: bool) {
+    let text = crate::args::env("BASALT_LOG").unwrap_or_default();
+    let wanted = if debug { "debug" } else { text.as_str() };
+    // It was read once already.
+    let (Some(reload), Ok(filter)) = (RELOAD.get(), filter(wanted)) else { return };
+    if reload(filter) {
+        tracing::info!(level = if wanted.is_empty() { "info" } else { wanted }, "the log level is changed by a signal");
+    }
+}
+
+/// Whether errors are lines of JSON in the log, and a daemon's last one must be one, too.
+pub fn is_json() -> bool {
+    !std::io::stderr().is_terminal() && tracing::enabled!(tracing::Level::ERROR)
 }
 
 fn filter(text: &str) -> Result<EnvFilter, UserError> {

@@ -6,6 +6,7 @@
 #[macro_use]
 mod output;
 
+mod address;
 mod admin;
 mod args;
 mod bench_cmd;
@@ -27,11 +28,11 @@ mod usage;
 mod verify;
 mod version;
 
+use address::Address;
 use admin::Admin;
 use anyhow::Result;
 use args::{Cli, Command, Common, Osd, Pg};
 use errors::{Exit, UserError};
-use std::net::SocketAddr;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -47,23 +48,30 @@ fn start() -> Exit {
     };
     hint::remember(&cli.common);
     let as_json = cli.common.json;
+    let is_daemon = matches!(cli.command, Command::Meta(_) | Command::Osd(Osd::Run(_)) | Command::Nbd(_));
     // What explains errors and needs no log must not fail for a wrong BASALT_LOG.
     let needs_log = !matches!(cli.command, Command::Explain { .. } | Command::Completion { .. } | Command::Version);
     let ran = match logging::start() {
         Err(error) if needs_log => Err(error.into()),
         _ => run(cli),
     };
-    ran.unwrap_or_else(|error| report(error, as_json))
+    ran.unwrap_or_else(|error| report(error, as_json, is_daemon))
 }
 
-/// Says what failed; gives the exit code. What carries no code is our own fault.
-fn report(error: anyhow::Error, as_json: bool) -> Exit {
+/// Says what failed; gives the exit code. What carries no code is our own fault. The last error of a daemon is a line of
+/// its log like any other where that is JSON: a log shipper would lose plain text.
+fn report(error: anyhow::Error, as_json: bool, is_daemon: bool) -> Exit {
     let error = error.downcast::<UserError>().unwrap_or_else(|error| {
         UserError::new(9001, format!("{error:#}"), "please report it with the command and the logs")
     });
     let error = UserError { next: hint::paste(&error.next), ..error };
     let exit = error.exit();
-    if !as_json || output::error(&error).is_err() {
+    let is_logged = is_daemon && logging::is_json();
+    if is_logged {
+        let code = format!("BSLT-{:04}", error.code);
+        tracing::error!(code, next = error.next, "{}", error.what);
+    }
+    if (!as_json || output::error(&error).is_err()) && !is_logged {
         output::complain(&error.to_string());
     }
     exit
@@ -120,14 +128,14 @@ fn run(cli: Cli) -> Result<Exit> {
 }
 
 /// The metas to ask: those given, or the dev cluster's.
-fn metas(common: &Common) -> Result<Vec<SocketAddr>> {
+fn metas(common: &Common) -> Result<Vec<Address>> {
     let named = common.metas()?;
     if !named.is_empty() {
         return Ok(named);
     }
     let name = common.cluster()?;
     match dev::Cluster::open(&name)? {
-        Some(cluster) => Ok((0..cluster.record.metas).map(|i| cluster.meta_addr(i)).collect()),
+        Some(cluster) => Ok((0..cluster.record.metas).map(|i| cluster.meta_addr(i).into()).collect()),
         None => Err(UserError::new(
             1002,
             format!("no --meta was given and there is no dev cluster named {name}"),

@@ -425,7 +425,7 @@ impl Engine {
         if let Some(r) = self.replicas.get_mut(&replica)
             && r.damage.is_none()
         {
-            tracing::error!(%replica, %reason, "replica is damaged");
+            tracing::error!(replica = replica.0, %reason, "replica is damaged");
             r.damage = Some(reason.clone());
             r.lost.clear();
             // Nothing of it is read or destaged any more.

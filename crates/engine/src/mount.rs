@@ -377,7 +377,11 @@ impl Engine {
             if on(Bug::DoubtNotLogged) {
                 continue;
             }
-            tracing::warn!(%replica, %last, "a replica may lack what it acknowledged: it waits to hear from its peers");
+            tracing::warn!(
+                replica = replica.0,
+                last = last.0,
+                "a replica may lack what it acknowledged: it waits to hear from its peers"
+            );
             self.queue(Work::Doubt { replica, last, hole, replaces: false });
         }
         if newly_in_doubt {

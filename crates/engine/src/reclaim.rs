@@ -99,7 +99,7 @@ impl Engine {
         for replica in self.held(tail).collect::<Vec<_>>() {
             let r = &self.replicas[&replica];
             let from = Index(r.checkpoint.0.0 + 1);
-            tracing::warn!(%replica, %from, "the log is full: it lets go of a replica that is being repaired or in doubt");
+            tracing::warn!(replica = replica.0, %from, "the log is full: it lets go of a replica that is being repaired or in doubt");
             match r.identity.members.len() {
                 0 | 1 => self.mark_damaged(replica, "its log was to be repaired, and had to make room".to_owned()),
                 // It is to begin from nothing anyway.

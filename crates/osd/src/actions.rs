@@ -37,7 +37,7 @@ impl Osd {
                     tracing::warn!(%pg, %volume, %to, "a client cannot reach this OSD: leadership moves");
                 }
                 Action::NeedsStream { to } => {
-                    tracing::debug!(%replica, %to, "a follower is behind the log");
+                    tracing::debug!(replica = replica.0, %to, "a follower is behind the log");
                     self.behind_log.insert((self.pgs.get(slot).identity.pg, to));
                     self.needs_stream(slot, to);
                 }
@@ -115,7 +115,7 @@ impl Osd {
             Ok(ReadData::Zeros) => Ok(ReplyBody::Data { crcs: Vec::new(), payload: types::IoBuf::EMPTY }),
             Ok(ReadData::Bytes { crcs, payload }) => Ok(ReplyBody::Data { crcs, payload }),
             Err(error) => {
-                tracing::error!(replica = %read.replica, %error, "read failed");
+                tracing::error!(replica = read.replica.0, %error, "read failed");
                 Err(Errno::Damaged)
             }
         };
@@ -173,7 +173,7 @@ impl Osd {
     /// R5: a violation stops one PG, never the OSD.
     fn quarantine(&mut self, slot: usize, reason: String) {
         let identity = self.pgs.get(slot).identity.clone();
-        tracing::error!(pg = %identity.pg, replica = %identity.replica, reason, "replica is quarantined");
+        tracing::error!(pg = %identity.pg, replica = identity.replica.0, reason, "replica is quarantined");
         self.engine.mark_damaged(identity.replica, reason.clone());
         self.repairs.forget(identity.replica);
         self.doubts.forget(identity.replica);

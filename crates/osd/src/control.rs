@@ -88,6 +88,17 @@ impl Osd {
         self.meta.refusal.as_ref().map(|(code, reason)| (*code, reason.as_str()))
     }
 
+    /// Others reach this OSD elsewhere from now on: meta is told, and tells them.
+    pub fn set_advertised(&mut self, addr: SocketAddr, http: Option<SocketAddr>) {
+        if (self.config.advertise, self.config.http) == (Some(addr), http) {
+            return;
+        }
+        (self.config.advertise, self.config.http) = (Some(addr), http);
+        if self.meta.connected {
+            self.meta_connected();
+        }
+    }
+
     /// The stream is gone; reports stop until the next one.
     pub fn meta_lost(&mut self) {
         self.meta.connected = false;
@@ -160,7 +171,7 @@ impl Osd {
         let other = self.pgs.by_replica(me.replica).filter(|key| self.pgs.get(*key).identity.pg != map.pg);
         if let Some(key) = other {
             let holds = self.pgs.get(key).identity.pg;
-            tracing::error!(pg = %map.pg, replica = %me.replica, %holds,
+            tracing::error!(pg = %map.pg, replica = me.replica.0, %holds,
                 "meta names a replica of another PG: ids are never used twice");
             return;
         }
@@ -177,7 +188,7 @@ impl Osd {
             return;
         }
         if self.engine.is_in_doubt() && map.members.len() < 2 {
-            tracing::error!(pg = %map.pg, replica = %me.replica,
+            tracing::error!(pg = %map.pg, replica = me.replica.0,
                 "no replica is made on a store whose log has lost records: it may have been the only one");
             return;
         }
@@ -195,7 +206,7 @@ impl Osd {
     pub(crate) fn replica_created(&mut self, replica: ReplicaId) {
         let Some(slot) = self.pgs.remove(replica) else { return };
         let identity = slot.identity;
-        tracing::info!(pg = %identity.pg, %replica, "replica created");
+        tracing::info!(pg = %identity.pg, replica = replica.0, "replica created");
         let checkpoint = fresh_state(&identity);
         self.add_recovered(Recovered {
             identity,
@@ -218,7 +229,7 @@ impl Osd {
             self.pgs.remove(replica);
             self.repairs.forget(replica);
             self.doubts.forget(replica);
-            tracing::info!(%pg, %replica, "dropping replica: it is no member of anything");
+            tracing::info!(%pg, replica = replica.0, "dropping replica: it is no member of anything");
             self.engine.destroy_replica(replica);
             self.share_log();
             self.meta.report_soon(self.now);

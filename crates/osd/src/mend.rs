@@ -197,7 +197,7 @@ impl Osd {
         let now = self.now;
         for block in blocks_of(range) {
             let bad = self.mends.bad.entry((replica, chunk, block)).or_insert_with(|| {
-                tracing::warn!(%replica, %chunk, block, reason, "a block is bad: asking the other replicas for it");
+                tracing::warn!(replica = replica.0, %chunk, block, reason, "a block is bad: asking the other replicas for it");
                 let (lost_on, idle) = (BTreeSet::new(), BTreeSet::new());
                 let (reason, named) = (reason.clone(), Named::No);
                 Bad { reason, needed, since: now, next_at: now, tries: 0, asked: None, lost_on, idle, named }
@@ -407,7 +407,7 @@ impl Osd {
             Some(Reading::For(answer)) => self.answer_read_done(answer, result),
             Some(Reading::Again(key)) if result.is_ok() => {
                 let (replica, chunk, block) = key;
-                tracing::info!(%replica, %chunk, block, "a bad block can be read again");
+                tracing::info!(replica = replica.0, %chunk, block, "a bad block can be read again");
                 self.engine.note_readable(replica, chunk, block);
                 self.mends.bad.remove(&key);
                 self.release_held();
@@ -433,7 +433,7 @@ impl Osd {
         };
         let body = match body {
             MendBody::Block { crc, .. } if expected.is_some_and(|expected| expected != crc) => {
-                tracing::error!(pg = %question.pg, chunk = %question.chunk, block = question.block, index = %at,
+                tracing::error!(pg = %question.pg, chunk = %question.chunk, block = question.block, index = at.0,
                     "this replica's block is not what another replica's was");
                 MendBody::Damaged
             }

@@ -256,7 +256,7 @@ impl Osd {
             EngineEvent::Mounted(replicas) => self.mounted(replicas, env)?,
             EngineEvent::MountFailed(error) => return Err(error.into()),
             EngineEvent::Created(replica) => self.replica_created(replica),
-            EngineEvent::Destroyed(replica) => tracing::info!(%replica, "replica dropped"),
+            EngineEvent::Destroyed(replica) => tracing::info!(replica = replica.0, "replica dropped"),
             EngineEvent::Persisted { replica, ticket } => self.persisted(replica, ticket),
             EngineEvent::ReadDone { token, result } => self.read_done(token, result),
             EngineEvent::Checkpointed(replicas) => self.checkpointed(&replicas),
@@ -307,7 +307,7 @@ impl Osd {
             self.want_peer(member.osd);
         }
         if let Some(reason) = recovered.damage {
-            tracing::error!(pg = %identity.pg, %replica, reason, "replica is damaged and will not serve");
+            tracing::error!(pg = %identity.pg, replica = replica.0, reason, "replica is damaged and will not serve");
             self.pgs.insert(identity, State::Quarantined(reason));
             return;
         }
@@ -343,7 +343,7 @@ impl Osd {
                 State::Running(Box::new(group))
             }
             Err(error) => {
-                tracing::error!(pg = %identity.pg, %replica, %error, "replica refuses its own log");
+                tracing::error!(pg = %identity.pg, replica = replica.0, %error, "replica refuses its own log");
                 self.engine.mark_damaged(replica, error.to_string());
                 State::Quarantined(error.to_string())
             }

@@ -33,6 +33,7 @@ codes! {
     1010 "io_uring is not permitted here", "The kernel, or a container's seccomp profile, forbids io_uring.", "Allow io_uring in the container's profile; `sysctl kernel.io_uring_disabled` must print 0.";
     1011 "Not possible yet", "The verb is known from other storage systems; this version of Basalt cannot do it.", "\"What is missing today\" in README.md lists what this version cannot do.";
     1012 "The output cannot be written", "Standard output refused bytes: its disk is full, or its device failed. What was printed before is not complete.", "Make room where the output goes (`df -h .`), and run the command again.";
+    1013 "The address cannot be advertised", "0.0.0.0 and [::] stand for all interfaces of a host: a peer on another host that is told to connect there connects to itself.", "Add --advertise HOST:PORT with a name or an address of this host.";
     1014 "The volume is not exported", "No NBD export of this volume runs in the dev cluster.", "`basalt dev up --export POOL/VOLUME` exports it; `basalt dev status` lists what runs.";
     3001 "The file system does not support O_DIRECT", "tmpfs and overlay file systems refuse it.", "Put the device on ext4, xfs, or use a block device.";
     3002 "The device is in use", "Another process holds the device's lock.", "`basalt dev status` or `fuser DEVICE` shows who.";
@@ -50,6 +51,7 @@ codes! {
     4003 "Wrong peer", "Another OSD than expected answers at that address.", "Check for two OSDs with the same address.";
     4004 "A malformed frame", "The bytes at that port are not this protocol's.", "Check what connects there; the connection was closed.";
     4005 "Too many connections", "The limit of connections is reached; it is fixed in the program.", "Close connections that are not needed.";
+    4006 "A host name cannot be resolved", "The resolver of this host knows no address for it, or does not answer.", "`getent ahosts NAME` asks the same resolver; see /etc/hosts and /etc/resolv.conf.";
     5001 "The volume is open elsewhere", "A client holds it for writing; metadata servers say so with BSLT-2020.", "Stop the holder, or add --steal: its writes are rejected from then on.";
     5002 "The volume was taken over", "Another client attached it with --steal, or after this one was silent for 10 s: writes of this session are rejected.", "`basalt volume info POOL/VOLUME` names the holder; open the volume again when that one is done.";
     5003 "No space left", "An OSD of the volume's PGs is full. One full OSD stops the writes of its PGs, although others have space.", "`basalt osd ls` shows which OSD is full. Delete volumes, or trim them. New OSDs take new pools only: this version does not move data to them.";

@@ -102,7 +102,7 @@ fn start_osd(cluster: &Cluster, n: u32, after_poison: bool) -> Result<()> {
             size: Some(cluster.record.device_bytes),
             log_size: Some(size::parse(LOG_SIZE).map_err(anyhow::Error::msg)?),
             force: true,
-            metas: vec![cluster.meta_addr(0)],
+            metas: vec![cluster.meta_addr(0).into()],
             quiet: true,
             place: crate::role::osd::Place { host: format!("dev{n}"), ..Default::default() },
         })?;

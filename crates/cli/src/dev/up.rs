@@ -83,7 +83,7 @@ fn start(cluster: &Cluster) -> Result<Admin> {
     for n in 1..=cluster.record.osds {
         start_osd(cluster, n, false)?;
     }
-    let admin = Admin::connect(&[cluster.meta_addr(0)])?;
+    let admin = Admin::connect(&[cluster.meta_addr(0).into()])?;
     if admin.pool(POOL)?.is_none() {
         admin.create_pool(POOL, cluster.record.osds.min(3), POOL_PGS, crate::args::Domain::Osd)?;
     }

@@ -1,5 +1,6 @@
 //! `basalt meta`.
 
+use crate::address::Address;
 use crate::args::MetaArgs;
 use crate::errors::UserError;
 use crate::role;
@@ -16,10 +17,13 @@ pub fn run(args: MetaArgs) -> Result<()> {
     } else {
         StoreConfig::Etcd(metastore::EtcdConfig::new(args.etcd.clone(), "/basalt"))
     };
-    let http = role::http_addr(args.listen, args.http)?;
+    role::advertised::check(&args.listen, args.advertise.as_ref())?;
+    let listen = args.listen.resolve()?;
+    let http = role::http_addr(listen, args.http.as_ref())?;
+    // A name stays a name: who is told it resolves it at each connect.
+    let told = args.advertise.as_ref().or(Some(&args.listen).filter(|listen| listen.is_name()));
     let registry = role::process::registry("meta");
-    let advertise = args.advertise.clone();
-    let config = MetaConfig { listen: args.listen, http: Some(http), advertise, store, registry };
+    let config = MetaConfig { listen, http: Some(http), advertise: told.map(Address::to_string), store, registry };
     let runtime = role::runtime()?;
     runtime.block_on(async {
         let mut signals = role::Signals::watch().context("watching signals")?;

@@ -1,5 +1,6 @@
 //! Composition roots: each role puts its rooms, its threads and its endpoints together.
 
+pub mod advertised;
 pub mod http;
 pub mod meta;
 pub mod nbd;
@@ -12,6 +13,7 @@ pub mod tools;
 
 pub use signals::{Signals, Stop};
 
+use crate::address::Address;
 use crate::errors::UserError;
 use anyhow::{Context, Result};
 use env::NetAddr;
@@ -38,15 +40,18 @@ pub fn unix_now() -> std::time::Duration {
 /// Where a daemon that listens at `listen` serves HTTP unless told: one port above. Port 0 is any free one, here too.
 ///
 /// # Errors
-/// BSLT-1006 when there is no port above.
-pub fn http_addr(listen: SocketAddr, told: Option<SocketAddr>) -> Result<SocketAddr, UserError> {
+/// BSLT-1006 when there is no port above, BSLT-4006 when a name cannot be resolved.
+pub fn http_addr(listen: SocketAddr, told: Option<&Address>) -> Result<SocketAddr, UserError> {
+    if let Some(told) = told {
+        return told.resolve();
+    }
     let port = match listen.port() {
         0 => Some(0),
         port => port.checked_add(1),
     };
     let above = port.map(|port| SocketAddr::new(listen.ip(), port));
     let what = || UserError::new(1006, format!("{listen} has no port above it for HTTP"), "give --http HOST:PORT");
-    told.or(above).ok_or_else(what)
+    above.ok_or_else(what)
 }
 
 /// What to do about an address that cannot be listened on.
@@ -106,10 +111,10 @@ mod tests {
 
     #[test]
     fn http_is_served_one_port_above_and_at_any_port_where_any_was_asked_for() {
-        let addr = |text: &str| text.parse().expect("an address");
+        let addr = |text: &str| text.parse::<std::net::SocketAddr>().expect("an address");
         assert_eq!(http_addr(addr("10.0.0.1:7410"), None).expect("one above"), addr("10.0.0.1:7411"));
         assert_eq!(http_addr(addr("127.0.0.1:0"), None).expect("any"), addr("127.0.0.1:0"), "not port 1");
-        assert_eq!(http_addr(addr("[::1]:65535"), Some(addr("[::1]:9"))).expect("as told"), addr("[::1]:9"));
+        assert_eq!(http_addr(addr("[::1]:65535"), Some(&addr("[::1]:9").into())).expect("as told"), addr("[::1]:9"));
         assert_eq!(http_addr(addr("[::1]:65535"), None).expect_err("none above").code, 1006);
     }
 }

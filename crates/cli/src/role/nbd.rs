@@ -1,5 +1,6 @@
 //! `basalt nbd`: client and NBD door in one loop, on one thread.
 
+use crate::address::Address;
 use crate::args::NbdArgs;
 use crate::errors::UserError;
 use crate::role::env_error;
@@ -18,12 +19,13 @@ const ROOM_NBD: u8 = 3;
 const PORT: u16 = 10809;
 
 /// Exports a volume until asked to end. The address is bound first: one that cannot be used leaves the volume alone.
-pub fn run(args: &NbdArgs, metas: &[SocketAddr], as_json: bool) -> Result<()> {
-    let http = args.http.map(nbd_metrics::listen).transpose()?;
+pub fn run(args: &NbdArgs, metas: &[Address], as_json: bool) -> Result<()> {
+    let http = args.http.as_ref().map(|http| nbd_metrics::listen(http.resolve()?)).transpose()?;
     let mut prepared = Session::prepare(metas, "nbd")?;
-    let addr = match (&args.socket, args.listen) {
+    let addr = match (&args.socket, &args.listen) {
         (Some(path), _) => NetAddr::Unix(path.clone()),
-        (None, listen) => NetAddr::Tcp(listen.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)))),
+        (None, Some(listen)) => NetAddr::Tcp(listen.resolve()?),
+        (None, None) => NetAddr::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, PORT))),
     };
     let (listener, bound) = prepared.env.listen(&addr).map_err(env_error)?;
     let runtime = prepared.runtime.handle().clone();

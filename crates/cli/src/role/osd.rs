@@ -1,8 +1,10 @@
 //! `basalt osd format` and `basalt osd run`.
 
+use crate::address::Address;
 use crate::admin::{Admin, registration};
 use crate::args::OsdRun;
 use crate::errors::{UserError, refused};
+use crate::role::advertised::{self, Advertised};
 use crate::role::{self, Stop, env_error, http, process, tools};
 use crate::{output, size};
 use anyhow::Result;
@@ -21,7 +23,7 @@ pub struct Format {
     pub size: Option<u64>,
     pub log_size: Option<u64>,
     pub force: bool,
-    pub metas: Vec<SocketAddr>,
+    pub metas: Vec<Address>,
     pub quiet: bool,
     pub place: Place,
 }
@@ -181,7 +183,9 @@ fn osd_error(device: &Path, error: OsdError) -> anyhow::Error {
 }
 
 /// Serves a device until asked to end.
-pub fn run(args: &OsdRun, metas: &[SocketAddr]) -> Result<()> {
+pub fn run(args: &OsdRun, metas: &[Address]) -> Result<()> {
+    advertised::check(&args.listen, args.advertise.as_ref())?;
+    let listen = args.listen.resolve()?;
     let runtime = role::runtime()?;
     let mut env = RealEnv::new(RealConfig::default()).map_err(env_error)?;
     let spec = DiskSpec { path: args.device.clone(), assume_plp: args.assume_plp, read_only: false };
@@ -191,8 +195,9 @@ pub fn run(args: &OsdRun, metas: &[SocketAddr]) -> Result<()> {
             "--assume-plp: nothing is flushed; a power cut loses acknowledged writes unless the device has power-loss protection"
         );
     }
-    let http = http::bind(role::http_addr(args.listen, args.http)?);
-    let config = OsdConfig { http: http.as_ref().map(|(_, addr)| *addr), ..config(args, &mut env, &disk)? };
+    let http = http::bind(role::http_addr(listen, args.http.as_ref())?);
+    let http_at = http.as_ref().map(|(_, addr)| *addr);
+    let config = config(args, listen, &mut env, &disk)?;
     let registry = process::registry("osd");
     process::osd_info(&registry, &config);
     let (counter, mut desk) = tools::desk(env.waker());
@@ -201,13 +206,23 @@ pub fn run(args: &OsdRun, metas: &[SocketAddr]) -> Result<()> {
     }
     let waker = env.waker();
     let stop = Stop::on_signal(&runtime, env.waker());
-    let addrs = metas.iter().map(SocketAddr::to_string).collect();
+    let waker_of_name = env.waker();
+    let told = args.advertise.as_ref().unwrap_or(&args.listen).clone();
+    let mut name = Advertised::follow(&runtime, told, listen, move || waker_of_name.wake());
+    let Some(first) = name.first(&runtime, &stop) else { return Ok(()) };
+    // With port 0 only the OSD knows where it listens.
+    let advertise = Some(first).filter(|addr| args.advertise.is_some() || addr.port() != 0);
+    let config = OsdConfig { advertise, http: http_at.map(|at| reachable(at, first)), ..config };
+    let addrs = metas.iter().map(Address::to_string).collect();
     let mut link = api::osd_link::start(runtime.handle(), addrs, Box::new(move || waker.wake()));
     let seed = env.random();
     let mut osd = Osd::new(config, disk, &registry, seed);
     while !osd.has_stopped() {
         if stop.is_set() {
             osd.stop();
+        }
+        if let Some(addr) = name.changed().filter(|_| args.advertise.is_some()) {
+            osd.set_advertised(addr, http_at.map(|at| reachable(at, addr)));
         }
         osd.work(&mut env).map_err(|e| osd_error(&args.device, e))?;
         for up in osd.take_reports() {
@@ -226,15 +241,21 @@ pub fn run(args: &OsdRun, metas: &[SocketAddr]) -> Result<()> {
     Ok(())
 }
 
-fn config(args: &OsdRun, env: &mut RealEnv, disk: &DiskInfo) -> Result<OsdConfig> {
+/// An endpoint that listens on all interfaces, as others reach it.
+fn reachable(at: SocketAddr, advertised: SocketAddr) -> SocketAddr {
+    let ip = if at.ip().is_unspecified() { advertised.ip() } else { at.ip() };
+    SocketAddr::new(ip, at.port())
+}
+
+fn config(args: &OsdRun, listen: SocketAddr, env: &mut RealEnv, disk: &DiskInfo) -> Result<OsdConfig> {
     let superblock = engine::read_superblock(env, disk).map_err(|e| format_error(&args.device, e))?;
     Ok(OsdConfig {
         cluster: superblock.cluster,
         osd: superblock.osd,
         uuid: superblock.uuid,
         incarnation: Incarnation(role::unix_now().as_nanos() as u64),
-        listen: NetAddr::Tcp(args.listen),
-        advertise: args.advertise,
+        listen: NetAddr::Tcp(listen),
+        advertise: None,
         http: None,
         host: args.host.clone(),
         rack: args.rack.clone(),

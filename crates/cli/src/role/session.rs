@@ -4,6 +4,7 @@
 //! attaches. Invariant: a session that attached detaches on every way out, errors and signals included; only a process
 //! that is killed leaves its hold behind, and meta drops that hold soon after the process's connection ends.
 
+use crate::address::Address;
 use crate::errors::{UserError, refused};
 use crate::role::{self, Stop, env_error};
 use anyhow::Result;
@@ -14,7 +15,6 @@ use control::admin::{AdminAnswer, AdminAsk};
 use device::{BlockDevice, DeviceInfo};
 use env::real::{RealConfig, RealEnv};
 use env::{Env, Event, Op};
-use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use types::control::{ClientAsk, HOLDER_LEASE_MS, Refusal, refusal};
@@ -33,8 +33,8 @@ const OPEN_MAX: Duration = Duration::from_secs(15);
 /// Pause before a volume is asked for again whose holder is a dead process.
 const LEASE_AGAIN: Duration = Duration::from_millis(250);
 
-fn unanswered(name: &str, metas: &[SocketAddr]) -> UserError {
-    let asked: Vec<String> = metas.iter().map(SocketAddr::to_string).collect();
+fn unanswered(name: &str, metas: &[Address]) -> UserError {
+    let asked: Vec<String> = metas.iter().map(Address::to_string).collect();
     let what = format!(
         "{name} was not opened in {} s: no metadata server answers at {}, or a PG of the volume has no leader",
         OPEN_MAX.as_secs(),
@@ -57,7 +57,7 @@ pub struct Prepared {
     pub env: RealEnv,
     pub runtime: Runtime,
     stop: Stop,
-    metas: Vec<SocketAddr>,
+    metas: Vec<Address>,
     holder: String,
 }
 
@@ -103,7 +103,7 @@ impl Prepared {
             seed: self.env.random(),
         };
         let waker = self.env.waker();
-        let addrs = self.metas.iter().map(SocketAddr::to_string).collect();
+        let addrs = self.metas.iter().map(Address::to_string).collect();
         let wake = Box::new(move || waker.wake());
         let link = api::client_link::start(self.runtime.handle(), addrs, self.env.random(), wake);
         let mut session = Session {
@@ -165,7 +165,7 @@ impl Session {
     ///
     /// # Errors
     /// When the system has no io_uring for this process.
-    pub fn prepare(metas: &[SocketAddr], kind: &str) -> Result<Prepared> {
+    pub fn prepare(metas: &[Address], kind: &str) -> Result<Prepared> {
         let runtime = role::runtime()?;
         let env = RealEnv::new(RealConfig::default()).map_err(env_error)?;
         let stop = Stop::on_signal(&runtime, env.waker());
@@ -178,7 +178,7 @@ impl Session {
     ///
     /// # Errors
     /// Meta's refusal, in the user's words.
-    pub fn open(metas: &[SocketAddr], name: &str, write: bool, steal: bool) -> Result<Session> {
+    pub fn open(metas: &[Address], name: &str, write: bool, steal: bool) -> Result<Session> {
         Session::prepare(metas, "bench")?.open(Open { name, write, steal })
     }
 
@@ -212,8 +212,8 @@ impl Session {
     }
 
     /// Whether the volume is held by a process of this host that has ended: its lease is about to.
-    fn holder_is_dead(&self, metas: &[SocketAddr], name: &str) -> bool {
-        let addrs = metas.iter().map(SocketAddr::to_string).collect();
+    fn holder_is_dead(&self, metas: &[Address], name: &str) -> bool {
+        let addrs = metas.iter().map(Address::to_string).collect();
         let admin = AdminClient::new(addrs, PART_MAX);
         let asked =
             self.runtime.0.as_ref().map(|r| r.block_on(admin.ask(AdminAsk::VolumeInfo { name: name.to_owned() })));

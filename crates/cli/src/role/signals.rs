@@ -2,7 +2,8 @@
 //!
 //! SIGTERM and SIGINT ask it to end in order; a second SIGINT ends it at once. SIGHUP asks the same of a role that was
 //! started at a terminal, because the terminal is going away. Without a terminal SIGHUP is a line in the log and nothing
-//! else: there is no file to reopen. Under `nohup` SIGHUP stays ignored.
+//! else: there is no file to reopen. Under `nohup` SIGHUP stays ignored. SIGUSR1 sets the log level to `debug`, SIGUSR2 back
+//! to what it was at the start.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +17,8 @@ const INTERRUPTED: i32 = 130;
 pub struct Signals {
     term: Signal,
     int: Signal,
+    louder: Signal,
+    quieter: Signal,
     /// `None`: SIGHUP is ignored, as this process was started.
     hangup: Option<Signal>,
     at_terminal: bool,
@@ -34,7 +37,8 @@ impl Signals {
         };
         let at_terminal = has_terminal(&read("stat"));
         let (term, int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        Ok(Signals { term, int, hangup, at_terminal })
+        let (louder, quieter) = (signal(SignalKind::user_defined1())?, signal(SignalKind::user_defined2())?);
+        Ok(Signals { term, int, louder, quieter, hangup, at_terminal })
     }
 
     /// Waits for the next signal that asks this role to end, and gives its name.
@@ -49,6 +53,8 @@ impl Signals {
             tokio::select! {
                 _ = self.term.recv() => return "SIGTERM",
                 _ = self.int.recv() => return "SIGINT",
+                _ = self.louder.recv() => crate::logging::set_debug(true),
+                _ = self.quieter.recv() => crate::logging::set_debug(false),
                 _ = hangup => {
                     if self.at_terminal {
                         return "SIGHUP";

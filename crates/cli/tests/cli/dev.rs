@@ -38,6 +38,11 @@ pub struct Ran {
 }
 
 impl Ran {
+    /// The last line of a log in JSON.
+    fn fatal(&self) -> Option<serde_json::Value> {
+        serde_json::from_str(self.err.lines().last()?).ok()
+    }
+
     /// An error with this code and this advice, and nothing that only its author would read.
     pub fn says(&self, code: &str, next: &str) {
         assert_eq!(self.code, 1, "{self:?}");
@@ -51,6 +56,13 @@ impl Ran {
     }
 
     fn advises(&self, code: &str, next: &str) {
+        if let Some(line) = self.fatal() {
+            // A daemon's last error is the last line of its log.
+            assert_eq!((&line["level"], &line["fields"]["code"]), (&"ERROR".into(), &code.into()), "{self:?}");
+            assert!(!line["fields"]["message"].as_str().expect("text").is_empty(), "{self:?}");
+            let advice = line["fields"]["next"].as_str().unwrap_or("").replace(BASALT, "basalt");
+            return assert!(advice.contains(next), "no `{next}` in {self:?}");
+        }
         assert!(self.err.starts_with(&format!("basalt: {code}: ")), "{self:?}");
         // Printed commands name this binary and the cluster; the tests name neither.
         let err = self

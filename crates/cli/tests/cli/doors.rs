@@ -15,6 +15,22 @@ fn signal(child: &Child, name: &str) {
     assert!(sent.expect("kill runs").success());
 }
 
+pub fn host_names_do_where_addresses_do(dev: &Dev) {
+    let port = dev.meta.rsplit(':').next().expect("a port");
+    let meta = format!("localhost:{port}");
+    assert_eq!(dev.run(&["--meta", &meta, "volume", "ls"]).code, 0);
+    let all = ["0.0.0.0:0", "[::]:0"];
+    for listen in all {
+        dev.run(&["meta", "--dir", &dev.file("all"), "--listen", listen]).says("BSLT-1013", "--advertise HOST:");
+        let osd = ["osd", "run", "--device", "/nonexistent", "--listen", listen];
+        dev.run(&osd).says("BSLT-1013", "--advertise HOST:");
+        dev.run(&[&osd[..], &["--advertise", listen]].concat()).says("BSLT-1013", "--advertise HOST:");
+    }
+    let nowhere = ["osd", "run", "--device", "/nonexistent", "--listen", "nowhere.invalid:7410"];
+    dev.run(&nowhere).says("BSLT-4006", "getent ahosts nowhere.invalid");
+    dev.run(&["nbd", "main/demo", "--listen", "nowhere.invalid:1"]).says("BSLT-4006", "getent ahosts");
+}
+
 pub fn an_address_that_cannot_be_used_leaves_the_volume_alone(dev: &Dev) {
     assert_eq!(dev.run(&["volume", "create", "main/door", "64MiB"]).code, 0);
     let (file, long) = (dev.file("a-file"), dev.file(&"x".repeat(120)));

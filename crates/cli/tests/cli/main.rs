@@ -34,7 +34,13 @@ fn exit_codes_without_a_cluster_are_done_failed_and_usage() {
 fn a_wrong_meta_is_named_and_nobody_waits_for_ever() {
     let home = dev::home("nometa");
     let run = |args: &[&str]| dev::run(home.path(), "none", &[&["--meta", "127.0.0.1:1"], args].concat());
+    let nowhere = || dev::run(home.path(), "none", &["--meta", "nowhere.invalid:7300", "status"]);
     std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let ran = nowhere();
+            ran.says("BSLT-2001", "a meta runs");
+            assert!(ran.err.contains("cannot be resolved (BSLT-4006)"), "{ran:?}");
+        });
         scope.spawn(|| run(&["status"]).says("BSLT-2001", "a meta runs"));
         scope.spawn(|| run(&["nbd", "main/demo", "--listen", "127.0.0.1:0"]).says("BSLT-2001", "basalt status"));
     });
@@ -47,6 +53,7 @@ fn a_cluster_of_processes_keeps_the_laws_of_the_command_line() {
     metrics::every_daemon_serves_metrics_that_promtool_accepts(&dev);
     errors::records(&dev);
     errors::devices(&dev);
+    doors::host_names_do_where_addresses_do(&dev);
     doors::an_address_that_cannot_be_used_leaves_the_volume_alone(&dev);
     doors::an_export_says_where_it_is_and_a_signal_frees_its_volume(&dev);
     doors::the_hold_of_a_killed_export_ends_soon(&dev);

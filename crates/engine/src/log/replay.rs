@@ -292,7 +292,7 @@ impl Replay {
                 let Some(buf) = payload else {
                     // It served to redo a round. If that one got far enough to need it, the block at home does not
                     // match its checksum, and says so to whoever reads it.
-                    tracing::warn!(replica = %record.replica, chunk = %record.chunk, "a completed block is damaged in the log");
+                    tracing::warn!(replica = record.replica.0, chunk = %record.chunk, "a completed block is damaged in the log");
                     return;
                 };
                 let start = u32::from(record.block) * types::units::SECTORS_PER_BLOCK;
@@ -420,7 +420,11 @@ impl Replay {
             None => {}
             Some(r) if r.record.identity.members.len() < 2 => self.damage(replica, reason),
             Some(r) => {
-                tracing::error!(%replica, reason, "home of a replica is damaged: it will be brought back by its peers");
+                tracing::error!(
+                    replica = replica.0,
+                    reason,
+                    "home of a replica is damaged: it will be brought back by its peers"
+                );
                 r.homeless = true;
                 r.in_doubt = true;
                 r.blocks.clear();

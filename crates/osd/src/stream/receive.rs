@@ -159,7 +159,7 @@ impl Osd {
             self.drop_receiver(pg, StreamAbort::Failed, true);
             return self.bus.disconnect(link, "a stream ended with a decision state that nobody can start from");
         }
-        tracing::info!(%pg, %replica, index = %decision.index, "a stream is complete: installing it");
+        tracing::info!(%pg, replica = replica.0, index = decision.index.0, "a stream is complete: installing it");
         self.streams.receivers.get_mut(&pg).expect("it is there").installing = true;
         self.pgs.park(slot);
         self.engine.install(decision);
@@ -178,7 +178,7 @@ impl Osd {
         self.pgs.get_mut(slot).state = state;
         self.tell_log_share(slot);
         self.pgs.touch(slot);
-        tracing::info!(%pg, %replica, %commit, "brought back by a stream");
+        tracing::info!(%pg, replica = replica.0, commit = commit.0, "brought back by a stream");
         let Some(term) = self.pgs.group(slot).map(|group| group.term()) else { return };
         if let Some(r) = receiver {
             self.send_stream(r.link, pg, (replica, r.leader), r.id, StreamBody::Done { term, commit });

@@ -130,7 +130,7 @@ impl Osd {
                 let done = self.streams.senders.remove(at);
                 self.streams.sent_bytes += done.sent_bytes;
                 let (rounds, mib) = (done.plan.rounds, done.sent_bytes >> 20);
-                tracing::info!(pg = %done.pg, to = %done.to, %commit, rounds, mib, "a stream has brought a follower back");
+                tracing::info!(pg = %done.pg, to = %done.to, commit = commit.0, rounds, mib, "a stream has brought a follower back");
                 self.streams.done += 1;
                 self.streams.resting.remove(&(done.pg, done.to));
                 self.behind_log.remove(&(done.pg, done.to));
@@ -256,7 +256,7 @@ impl Osd {
             // All that is bad was found in one round, and is asked for of others. Who waits longer makes room.
             let since = *sender.mends_since.get_or_insert(now);
             if now >= since + MEND_MAX {
-                tracing::warn!(%replica, "a stream has waited in vain for blocks that are bad here");
+                tracing::warn!(replica = replica.0, "a stream has waited in vain for blocks that are bad here");
                 self.drop_sender(id, StreamAbort::Failed, true);
             }
             return;

@@ -1,0 +1,151 @@
+//! `HOST:PORT` as a user writes it. The host is a name or an address; a name is resolved where it is used, not where it is
+//! read, because what it stands for may change.
+
+use crate::errors::UserError;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+/// Longest name that the DNS has.
+const NAME_LEN_MAX: usize = 253;
+
+/// A host and a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    host: Host,
+    port: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Host {
+    Ip(IpAddr),
+    Name(String),
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Address, String> {
+        if let Ok(addr) = text.parse::<SocketAddr>() {
+            return Ok(addr.into());
+        }
+        let wanted = || "HOST:PORT is wanted, for example meta1:7300, 10.0.0.1:7300 or [fd00::1]:7300".to_owned();
+        let (host, port) = text.rsplit_once(':').ok_or_else(wanted)?;
+        let port = port.parse().map_err(|_| format!("`{port}` is no port; {}", wanted()))?;
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        // A name of digits and dots alone is a mistyped address.
+        let names_something = host.chars().any(|c| c.is_ascii_alphabetic());
+        if host.len() > NAME_LEN_MAX || !host.chars().all(plain) || !names_something {
+            return Err(format!("`{host}` is neither a host name nor an address; {}", wanted()));
+        }
+        Ok(Address { host: Host::Name(host.to_owned()), port })
+    }
+}
+
+impl From<SocketAddr> for Address {
+    fn from(addr: SocketAddr) -> Address {
+        Address { host: Host::Ip(addr.ip()), port: addr.port() }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.host {
+            Host::Ip(ip) => write!(f, "{}", SocketAddr::new(*ip, self.port)),
+            Host::Name(name) => write!(f, "{name}:{}", self.port),
+        }
+    }
+}
+
+impl Address {
+    /// Whether it must be resolved.
+    pub fn is_name(&self) -> bool {
+        matches!(self.host, Host::Name(_))
+    }
+
+    /// Whether it stands for all interfaces of a host: nobody can connect to it from another.
+    pub fn is_unspecified(&self) -> bool {
+        matches!(&self.host, Host::Ip(ip) if ip.is_unspecified())
+    }
+
+    /// What it stands for now. Of several the first of the family that is `like`, or else the first.
+    ///
+    /// # Errors
+    /// Why the name cannot be resolved.
+    pub async fn lookup(&self, like: Option<SocketAddr>) -> std::io::Result<SocketAddr> {
+        let name = match &self.host {
+            Host::Ip(ip) => return Ok(SocketAddr::new(*ip, self.port)),
+            Host::Name(name) => name,
+        };
+        let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), self.port)).await?.collect();
+        let v4 = like.is_none_or(|like| like.is_ipv4());
+        let fits = found.iter().find(|addr| addr.is_ipv4() == v4).or(found.first());
+        fits.copied().ok_or_else(|| std::io::Error::other("it has no address"))
+    }
+
+    /// As [`Address::lookup`], for a command or at the start of a daemon. IPv4 is taken where a name has both.
+    ///
+    /// # Errors
+    /// BSLT-4006.
+    pub fn resolve(&self) -> Result<SocketAddr, UserError> {
+        if let Host::Ip(ip) = &self.host {
+            return Ok(SocketAddr::new(*ip, self.port));
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let found = runtime.and_then(|runtime| runtime.block_on(self.lookup(None)));
+        found.map_err(|why| self.unresolved(&why))
+    }
+
+    /// The error of a name that cannot be resolved.
+    pub fn unresolved(&self, why: &std::io::Error) -> UserError {
+        let name = match &self.host {
+            Host::Name(name) => name.clone(),
+            Host::Ip(ip) => ip.to_string(),
+        };
+        // The resolver's own words come behind a phrase that says nothing.
+        let why = why.to_string();
+        let why = why.strip_prefix("failed to lookup address information: ").unwrap_or(&why);
+        UserError::new(4006, format!("the name {name} cannot be resolved: {why}"), format!("getent ahosts {name}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Address;
+
+    #[test]
+    fn an_address_is_a_name_or_a_number_with_a_port() {
+        for good in
+            ["localhost:7300", "10.0.0.1:0", "[fd00::1]:7300", "meta-0.meta.prod.svc.cluster.local:7300", "a_b:1"]
+        {
+            let address: Address = good.parse().unwrap_or_else(|e| panic!("{good}: {e}"));
+            assert_eq!(address.to_string(), good);
+        }
+        for bad in [
+            "",
+            ":",
+            "localhost",
+            "localhost:",
+            "localhost:x",
+            ":7300",
+            "10.0.0.300:7300",
+            "::1:7300",
+            "a b:1",
+            "a:99999",
+        ] {
+            assert!(bad.parse::<Address>().is_err(), "{bad}");
+        }
+        assert!("0.0.0.0:1".parse::<Address>().is_ok_and(|a| a.is_unspecified()));
+        assert!("[::]:1".parse::<Address>().is_ok_and(|a| a.is_unspecified()));
+        assert!("localhost:1".parse::<Address>().is_ok_and(|a| !a.is_unspecified() && a.is_name()));
+    }
+
+    #[test]
+    fn a_name_stands_for_an_address_and_an_unknown_one_is_named() {
+        let resolve = |text: &str| text.parse::<Address>().expect("an address").resolve();
+        assert!(resolve("localhost:7300").expect("every host has it").ip().is_loopback());
+        assert_eq!(resolve("[::1]:5").expect("a number").to_string(), "[::1]:5");
+        let error = resolve("nowhere.invalid:7300").expect_err("reserved");
+        assert!(error.code == 4006 && error.what.contains("nowhere.invalid"), "{error}");
+    }
+}
