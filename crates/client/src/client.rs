@@ -29,6 +29,8 @@ pub struct ClientConfig {
     pub holder: String,
     /// Requests fail with `TimedOut` after this; `None`: they wait for ever.
     pub timeout: Option<Duration>,
+    /// A write that an OSD has no space for is tried again for so long before it fails with `NoSpace`.
+    pub full_wait: Duration,
     pub seed: u64,
 }
 
@@ -264,6 +266,7 @@ impl Client {
             space: slot as u16,
             serial: self.serial,
             timeout: self.config.timeout,
+            full_wait: self.config.full_wait,
             seed: self.rng.next_u64(),
         };
         self.lives += 1;
@@ -302,6 +305,11 @@ impl Client {
     /// What is in flight on each open volume; for observers.
     pub fn fills(&self) -> impl Iterator<Item = VolumeFill> {
         self.volumes.iter().flatten().map(|open| open.volume.fill())
+    }
+
+    /// The oldest request on a volume that came before `before` and is not answered.
+    pub fn stall(&mut self, volume: VolumeKey, before: Time) -> Option<volume::Stall> {
+        self.find(volume).and_then(|open| open.volume.stall(before))
     }
 
     /// Bytes that wait on each connection; for observers.

@@ -27,6 +27,7 @@ mod open;
 #[cfg(test)]
 mod tests;
 
+pub use ::volume::Stall;
 pub use bus::BusStats;
 pub use client::{Client, ClientConfig, ClientEvent, ClientStats};
 pub use meta::AskId;

@@ -146,6 +146,7 @@ impl Table {
             incarnation: Incarnation(5),
             holder: "fuzz".into(),
             timeout: None,
+            full_wait: std::time::Duration::ZERO,
             seed: seed.into(),
         };
         let mut lines = Lines::new(world.env(stranger), OSDS as usize);

@@ -179,7 +179,13 @@ fn right_answer(ask: &ClientAsk) -> ClientAnswer {
 impl Table {
     fn new(write: bool, seed: u8, timeout: bool) -> Table {
         let timeout = timeout.then(|| Duration::from_secs(3));
-        let config = VolumeConfig { space: 1, serial: 5, timeout, seed: seed.into() };
+        let config = VolumeConfig {
+            space: 1,
+            serial: 5,
+            timeout,
+            full_wait: std::time::Duration::from_secs(u64::from(seed) % 3),
+            seed: seed.into(),
+        };
         Table {
             volume: Volume::new(&opened(write), config),
             now: Time(1_000_000_000),

@@ -49,6 +49,7 @@ impl Process {
             incarnation: Incarnation((number as u64) << 32 | u64::from(life)),
             holder: format!("sim {number} life {life}"),
             timeout: None,
+            full_wait: std::time::Duration::ZERO,
             seed: env.random(),
         };
         Process {

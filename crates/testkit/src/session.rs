@@ -58,6 +58,7 @@ impl Session {
             incarnation: Incarnation(crate::clock::unix_ms() << 20 | u64::from(std::process::id())),
             holder: format!("testkit pid {}", std::process::id()),
             timeout: how.timeout,
+            full_wait: Duration::ZERO,
             seed: env.random(),
         };
         let waker = env.waker();

@@ -138,6 +138,10 @@ impl Volume {
             pg.resume_at = now + pg.backoff(&mut self.rng);
             return self.repeat(key);
         }
+        if errno == Errno::NoSpace && part.is_write() && self.waits_for_space(now, key) {
+            return;
+        }
+        let part = &mut self.parts[key as usize];
         // Another copy may still be on its way: it must not land after a later write (R7).
         if part.is_write() && part.sends > 1 {
             part.work = Work::Skip { why: errno };

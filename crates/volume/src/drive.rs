@@ -177,6 +177,11 @@ impl Volume {
         let mut forgotten = Vec::new();
         for (key, part) in &mut self.parts {
             let pg = &self.pgs[part.pg as usize];
+            if part.place == Place::Held && part.full_since.is_some() {
+                // Whether there is space by now is what the next attempt finds out.
+                forgotten.push(key as u32);
+                continue;
+            }
             if part.place != Place::Out || !pg.settled {
                 continue;
             }

@@ -93,6 +93,7 @@ impl Volume {
             sends: 0,
             resends: 0,
             bad: 0,
+            full_since: None,
             copies: Default::default(),
         };
         self.lives += 1;

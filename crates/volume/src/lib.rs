@@ -30,6 +30,7 @@ pub mod request;
 mod ring;
 mod segments;
 mod split;
+mod stall;
 mod unreached;
 mod volume;
 
@@ -38,4 +39,5 @@ mod tests;
 
 pub use ids::{SPACES, space_of};
 pub use request::{Answer, Busy, Completion, EXTENTS_LEN_MAX, REQUEST_LEN_MAX, Request};
+pub use stall::Stall;
 pub use volume::{Admit, Carrier, Volume, VolumeConfig, VolumeFill, VolumeOut, VolumeStats};

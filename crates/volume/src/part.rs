@@ -92,6 +92,8 @@ pub(crate) struct Part {
     pub sends: u32,
     pub resends: u32,
     pub bad: u8,
+    /// Since when its PG has no space for it.
+    pub full_since: Option<Time>,
     pub copies: [Option<PartCopy>; REPLICAS_MAX],
 }
 

@@ -141,6 +141,7 @@ impl Volume {
             sends: 0,
             resends: 0,
             bad: 0,
+            full_since: None,
             copies: Default::default(),
         };
         let is_write = part.is_write();

@@ -46,6 +46,8 @@ pub struct VolumeConfig {
     pub serial: u64,
     /// Requests fail with `TimedOut` after this long; `None`: they wait for ever.
     pub timeout: Option<Duration>,
+    /// A write that an OSD has no space for is tried again for so long before it fails with `NoSpace`. Zero: it fails.
+    pub full_wait: Duration,
     pub seed: u64,
 }
 
@@ -77,7 +79,10 @@ pub struct VolumeStats {
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub token: u64,
+    /// When it came.
+    pub since: Time,
     pub kind: Kind,
+    pub start: u64,
     pub end: u64,
     /// First byte that is not yet in a part.
     pub cursor: u64,
@@ -301,7 +306,9 @@ impl Volume {
         self.held_bytes += held_bytes;
         let pending = Pending {
             token,
+            since: now,
             kind,
+            start: offset,
             end,
             cursor: offset,
             open: 0,

@@ -50,11 +50,14 @@ impl Advertised {
 
     /// Waits for the first address; `None` when the process is asked to end before.
     pub fn first(&self, runtime: &Runtime, stop: &Stop) -> Option<SocketAddr> {
+        let mut shown = self.0.clone();
         while !stop.is_set() {
-            if let Some(addr) = *self.0.borrow() {
-                return Some(addr);
+            let found = async {
+                tokio::time::timeout(LOOK, shown.wait_for(Option::is_some)).await.map(|addr| addr.map(|a| *a))
+            };
+            if let Ok(Ok(addr)) = runtime.block_on(found) {
+                return addr;
             }
-            runtime.block_on(tokio::time::sleep(LOOK));
         }
         None
     }

@@ -2,6 +2,7 @@
 
 pub mod advertised;
 pub mod http;
+mod late;
 pub mod meta;
 pub mod nbd;
 pub mod nbd_metrics;

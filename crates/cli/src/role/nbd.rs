@@ -12,11 +12,15 @@ use nbd::{NbdConfig, NbdServer};
 use std::io::{IsTerminal, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 use types::Errno;
 
 const ROOM_NBD: u8 = 3;
 /// The port that IANA gave to NBD.
 const PORT: u16 = 10809;
+/// How long a write waits in a full pool before its client gets ENOSPC: time enough to free space, and shorter than the
+/// patience of guests (Linux: 30 s for SCSI, 120 s for a hung task).
+const FULL_WAIT: Duration = Duration::from_secs(20);
 
 /// Exports a volume until asked to end. The address is bound first: one that cannot be used leaves the volume alone.
 pub fn run(args: &NbdArgs, metas: &[Address], as_json: bool) -> Result<()> {
@@ -27,6 +31,7 @@ pub fn run(args: &NbdArgs, metas: &[Address], as_json: bool) -> Result<()> {
         (None, Some(listen)) => NetAddr::Tcp(listen.resolve()?),
         (None, None) => NetAddr::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, PORT))),
     };
+    prepared.full_wait = FULL_WAIT;
     let (listener, bound) = prepared.env.listen(&addr).map_err(env_error)?;
     let runtime = prepared.runtime.handle().clone();
     let mut session = prepared.open(Open { name: &args.volume, write: !args.read_only, steal: args.steal })?;

@@ -6,6 +6,7 @@
 
 use crate::address::Address;
 use crate::errors::{UserError, refused};
+use crate::role::late::Watch;
 use crate::role::{self, Stop, env_error};
 use anyhow::Result;
 use api::AdminClient;
@@ -59,6 +60,8 @@ pub struct Prepared {
     stop: Stop,
     metas: Vec<Address>,
     holder: String,
+    /// How long a write waits for space before it fails: not at all unless told.
+    pub full_wait: Duration,
 }
 
 /// A volume that is open on this thread.
@@ -75,6 +78,7 @@ pub struct Session {
     link: ClientLink,
     asks: Vec<(AskId, ClientAsk)>,
     told: Vec<ClientEvent>,
+    watch: Watch,
     runtime: Background,
 }
 
@@ -100,6 +104,7 @@ impl Prepared {
             incarnation: Incarnation(role::unix_now().as_nanos() as u64),
             holder: self.holder.clone(),
             timeout: None,
+            full_wait: self.full_wait,
             seed: self.env.random(),
         };
         let waker = self.env.waker();
@@ -124,6 +129,7 @@ impl Prepared {
             link,
             asks: Vec::new(),
             told: Vec::new(),
+            watch: Watch::new(),
             runtime: Background(Some(self.runtime)),
         };
         let give_up = session.env.now() + Duration::from_millis(HOLDER_LEASE_MS) + LEASE_AGAIN;
@@ -171,7 +177,7 @@ impl Session {
         let stop = Stop::on_signal(&runtime, env.waker());
         let host = role::osd::Place::default().host;
         let holder = format!("{kind} on {host} pid {}", std::process::id());
-        Ok(Prepared { env, runtime, stop, metas: metas.to_vec(), holder })
+        Ok(Prepared { env, runtime, stop, metas: metas.to_vec(), holder, full_wait: Duration::ZERO })
     }
 
     /// Opens `pool/volume` for a bench.
@@ -253,6 +259,9 @@ impl Session {
             self.client.handle_meta(now, AskId(id), answer);
         }
         self.client.take_events(&mut self.told);
+        if let Some(volume) = self.volume {
+            self.watch.look(now, &self.info.name, |before| self.client.stall(volume, before));
+        }
         now
     }
 
@@ -287,7 +296,8 @@ impl Session {
                 tracing::warn!("too many questions wait for meta; one was dropped");
             }
         }
-        let deadline = deadline.min(self.client.next_deadline());
+        let watch = if self.volume.is_some() { self.watch.deadline() } else { Time::NEVER };
+        let deadline = deadline.min(self.client.next_deadline()).min(watch);
         self.env.turn(&mut self.ops, &mut self.incoming, deadline).map_err(env_error)
     }
 

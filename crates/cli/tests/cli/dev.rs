@@ -61,6 +61,7 @@ impl Ran {
             assert_eq!((&line["level"], &line["fields"]["code"]), (&"ERROR".into(), &code.into()), "{self:?}");
             assert!(!line["fields"]["message"].as_str().expect("text").is_empty(), "{self:?}");
             let advice = line["fields"]["next"].as_str().unwrap_or("").replace(BASALT, "basalt");
+            let advice = advice.replace(&format!(" --cluster {NAME}"), "").replace(" --cluster none", "");
             return assert!(advice.contains(next), "no `{next}` in {self:?}");
         }
         assert!(self.err.starts_with(&format!("basalt: {code}: ")), "{self:?}");

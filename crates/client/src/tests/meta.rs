@@ -8,7 +8,14 @@ use types::{ClusterId, Epoch, Errno, Incarnation, SessionId, Time, VolumeId};
 
 fn config() -> ClientConfig {
     let incarnation = Incarnation(77);
-    ClientConfig { room: 1, incarnation, holder: "test".into(), timeout: None, seed: 1 }
+    ClientConfig {
+        room: 1,
+        incarnation,
+        holder: "test".into(),
+        timeout: None,
+        full_wait: std::time::Duration::ZERO,
+        seed: 1,
+    }
 }
 
 fn opened(cluster: u8, write: bool) -> ClientAnswer {

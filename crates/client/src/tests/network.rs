@@ -147,8 +147,14 @@ impl Run {
         let nodes: Vec<NodeId> = (1..=OSDS).map(|n| world.add_node(&format!("osd.{n}"))).collect();
         let osds = nodes.iter().zip(1..).map(|(node, n)| Some(ModelOsd::start(&world, *node, OsdId(n), 1))).collect();
         let env = world.env(node);
-        let config =
-            ClientConfig { room: ROOM, incarnation: Incarnation(5), holder: "sim".into(), timeout: None, seed };
+        let config = ClientConfig {
+            room: ROOM,
+            incarnation: Incarnation(5),
+            holder: "sim".into(),
+            timeout: None,
+            full_wait: std::time::Duration::ZERO,
+            seed,
+        };
         let mut client = Client::new(config);
         client.open("p/v", true, false);
         let store = Store { leader: OsdId(1), ..Store::default() };

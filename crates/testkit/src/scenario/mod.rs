@@ -9,6 +9,7 @@ mod full;
 mod hurt_each;
 mod kill_all;
 mod metas;
+mod names;
 
 use crate::clock;
 use crate::cluster::Cluster;
@@ -53,6 +54,7 @@ pub const ALL: &[(&str, &str, Run)] = &[
     ),
     ("client-cut", "a client and the leader are cut from each other, one way each for 30 s, under load", cuts::client),
     ("meta-cut", "an OSD is cut from meta alone for 30 s, under load", cuts::meta),
+    ("names", "OSDs, a door and metas by host name; OSDs listen on all interfaces", names::run),
     ("clients", "qemu-img, nbdcopy, and ext4 through nbdfuse + loop, on exported volumes", clients::run),
 ];
 

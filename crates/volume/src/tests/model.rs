@@ -30,7 +30,9 @@ impl Run {
         let mut rng = Rng::new(seed);
         let cluster = Cluster::new(rng.fork());
         let opened = opened(3 * SEGMENT, 1 + rng.below(2) as u32, true);
-        let volume = Volume::new(&opened, VolumeConfig { space: 1, serial: 0, timeout: None, seed });
+        // Half of all runs wait for space, some longer than the cluster is full.
+        let full_wait = Duration::from_millis(seed % 2 * (seed / 2 % 5) * 700);
+        let volume = Volume::new(&opened, VolumeConfig { space: 1, serial: 0, timeout: None, full_wait, seed });
         let left = rng.between(40, 120) as u32;
         let now = Time(1_000 * MS);
         Run {

@@ -79,7 +79,8 @@ pub(super) struct Bench {
 
 impl Bench {
     pub(super) fn new(opened: &Opened, timeout: Option<Duration>) -> Bench {
-        let volume = Volume::new(opened, VolumeConfig { space: 5, serial: 100, timeout, seed: 1 });
+        let volume =
+            Volume::new(opened, VolumeConfig { space: 5, serial: 100, timeout, full_wait: Duration::ZERO, seed: 1 });
         let wire = Wire { sent: Vec::new(), down: Vec::new(), credit: usize::MAX, heard: Vec::new() };
         Bench { volume, wire, out: VolumeOut::default(), now: Time(1_000 * MS) }
     }
@@ -329,6 +330,54 @@ fn everything_fails_once_fenced() {
     assert_eq!(done, (1..=5).map(|token| (token, Err(Errno::Fenced))).collect::<Vec<_>>());
     b.reply(OsdId(1), &sent[1].1, Ok(data(&[0; 512], 0)));
     assert_eq!((b.done(), b.volume.next_deadline()), (vec![], Time::NEVER));
+}
+
+#[test]
+fn a_write_without_space_waits_and_goes_on_while_reads_pass() {
+    let mut b = Bench::plain();
+    b.volume.config.full_wait = Duration::from_secs(30);
+    b.submit(write(0, 4096), 1);
+    let sent = b.poll();
+    b.reply(OsdId(1), &sent[0].1, Err(Reject::Failed(Errno::NoSpace)));
+    assert_eq!(b.done(), vec![], "its user still waits");
+    b.submit(read(8192, 4096), 2);
+    assert!(!b.poll().is_empty(), "a read of the same PG leaves at once");
+    let stall = b.volume.stall(b.now + Duration::from_millis(1)).expect("it waits");
+    assert_eq!((stall.what, stall.offset, stall.full, stall.requests), ("write", Some(0), true, 2));
+    let again = loop {
+        let mut sent = b.sleep();
+        sent.retain(|(_, request)| matches!(request.body, RequestBody::Write { .. }));
+        if let Some(again) = sent.pop() {
+            break again;
+        }
+    };
+    b.reply(again.0, &again.1, Ok(ReplyBody::Done));
+    assert_eq!(b.done(), [(1, Ok(Answer::Done))]);
+}
+
+#[test]
+fn a_write_without_space_fails_when_its_wait_is_over() {
+    let mut b = Bench::plain();
+    b.volume.config.full_wait = Duration::from_secs(3);
+    b.submit(write(0, 4096), 1);
+    let begun = b.now;
+    while b.out.done.is_empty() {
+        let mut sent = b.poll();
+        if sent.is_empty() && b.out.done.is_empty() {
+            sent = b.sleep();
+        }
+        for (osd, request) in sent {
+            let result = match request.body {
+                RequestBody::Skip { .. } => Ok(ReplyBody::Done),
+                _ => Err(Reject::Failed(Errno::NoSpace)),
+            };
+            b.reply(osd, &request, result);
+        }
+        assert!(b.now.since(begun) < Duration::from_secs(60), "its wait has an end");
+    }
+    assert_eq!(b.done(), [(1, Err(Errno::NoSpace))]);
+    let waited = b.now.since(begun);
+    assert!(waited >= Duration::from_secs(3) && waited < Duration::from_secs(6), "{waited:?}");
 }
 
 #[test]
