@@ -24,12 +24,7 @@ const FLOOR_LOG: u64 = 512 << 20;
 const PROGRESS: Duration = Duration::from_secs(1);
 
 /// Runs a `bench` command. `metas` is asked only when a volume is measured; `pids` are the cluster's daemons.
-pub fn run(
-    args: BenchArgs,
-    metas: impl FnOnce() -> Result<Vec<Address>>,
-    pids: &[u32],
-    as_json: bool,
-) -> Result<Exit> {
+pub fn run(args: BenchArgs, metas: impl FnOnce() -> Result<Vec<Address>>, pids: &[u32], as_json: bool) -> Result<Exit> {
     match args.floor {
         Some(BenchSub::Floor { dir, seconds, depths, modes }) => {
             run_floor(dir, seconds, &depths, &modes, as_json).map(|()| Exit::Done)
