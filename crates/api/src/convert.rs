@@ -168,6 +168,7 @@ impl From<OsdHello> for pb::OsdHello {
             host: hello.host,
             rack: hello.rack,
             zone: hello.zone,
+            version: hello.version,
             replicas: hello.replicas.iter().map(replica).collect(),
         }
     }
@@ -189,6 +190,7 @@ impl TryFrom<pb::OsdHello> for OsdHello {
             host: hello.host,
             rack: hello.rack,
             zone: hello.zone,
+            version: hello.version,
             replicas: hello.replicas.into_iter().map(replica).collect::<Result<_, Malformed>>()?,
         })
     }

@@ -31,6 +31,7 @@ impl From<Status> for pb::StatusReply {
             pgs_waiting: s.pgs_waiting,
             recovery: Some(convert_health::progress_out(s.recovery)),
             io: Some(convert_health::rates_out(s.io)),
+            version: s.version,
         }
     }
 }
@@ -63,6 +64,7 @@ impl TryFrom<pb::StatusReply> for Status {
             pgs_waiting: s.pgs_waiting,
             recovery: s.recovery.map(convert_health::progress_in).unwrap_or_default(),
             io: s.io.map(convert_health::rates_in).unwrap_or_default(),
+            version: s.version,
         })
     }
 }
@@ -89,6 +91,7 @@ impl From<OsdView> for pb::OsdView {
             pgs: o.pgs,
             leads: o.leads,
             heard_ms_ago: o.heard_ms_ago,
+            version: o.version,
         }
     }
 }
@@ -117,6 +120,7 @@ impl TryFrom<pb::OsdView> for OsdView {
             pgs: o.pgs,
             leads: o.leads,
             heard_ms_ago: o.heard_ms_ago,
+            version: o.version,
         })
     }
 }

@@ -128,6 +128,9 @@ pub enum Command {
         #[arg(long)]
         follow: bool,
     },
+    /// IOPS, bandwidth, latency and space of each OSD and volume, refreshed until q is pressed
+    #[command(after_help = "Examples:\n  basalt top\n  basalt top --once")]
+    Top(TopArgs),
     /// Placement groups: ls, verify
     #[command(subcommand)]
     Pg(Pg),
@@ -352,6 +355,16 @@ pub struct NbdArgs {
     pub steal: bool,
     #[arg(long, hide = true)]
     pub dev_mark: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct TopArgs {
+    /// Print one sample as a table and end; so it is without a terminal, too
+    #[arg(long)]
+    pub once: bool,
+    /// Seconds between two samples
+    #[arg(long, default_value_t = 1, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub interval: u64,
 }
 
 #[derive(Subcommand, Debug)]

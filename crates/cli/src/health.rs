@@ -48,8 +48,12 @@ fn checks(checks: &[Check]) {
 /// `basalt status`. The health has its exit codes.
 pub fn status(admin: &Admin, as_json: bool) -> Result<Exit> {
     let status = admin.status()?;
+    let versions = crate::show::versions(&status.version, &admin.osds()?);
     if as_json {
-        json("status", to_value(&status)?)?;
+        let mut body = to_value(&status)?;
+        let row = |(version, daemons)| json!({ "version": version, "daemons": daemons });
+        body["versions"] = versions.into_iter().map(row).collect();
+        json("status", body)?;
         return Ok(exit(&status.health));
     }
     out!("cluster   {}", status.cluster);
@@ -75,6 +79,10 @@ pub fn status(admin: &Admin, as_json: bool) -> Result<Exit> {
         show(status.capacity_bytes),
         show(status.free_bytes)
     );
+    let mixed = if versions.len() > 1 { " (mixed versions)" } else { "" };
+    for (version, daemons) in versions {
+        out!("version   {version}: {}{mixed}", daemons.join(", "));
+    }
     checks(&status.checks);
     Ok(exit(&status.health))
 }

@@ -24,6 +24,7 @@ mod missing;
 mod role;
 mod show;
 mod size;
+mod top;
 mod usage;
 mod verify;
 mod version;
@@ -110,6 +111,7 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Events { since, follow } => {
             health::events(&connect(&common)?, since, follow, common.json).map(|()| Exit::Done)
         }
+        Command::Top(args) => top::run(&connect(&common)?, &args, common.json).map(|()| Exit::Done),
         Command::Pg(Pg::Verify { pgs, deep: _, tables }) => verify::run(&connect(&common)?, &pgs, tables, common.json),
         Command::Pg(command) => show::pgs(&connect(&common)?, &command, common.json).map(|()| Exit::Done),
         Command::Pool(command) => show::pool(&connect(&common)?, &command, common.json).map(|()| Exit::Done),

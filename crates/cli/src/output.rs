@@ -90,12 +90,15 @@ pub fn json_line(thing: &str, body: Value) -> Result<()> {
 
 /// Prints a table without frames.
 pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
+    table_lines(header, rows).iter().for_each(|line| out!("{line}"));
+}
+
+/// The lines of a table without frames.
+pub fn table_lines(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Vec<String> {
     let mut table = comfy_table::Table::new();
     table.load_preset(comfy_table::presets::NOTHING).set_header(header.iter().map(|h| h.to_uppercase()));
     for row in rows {
         table.add_row(row);
     }
-    for line in table.to_string().lines() {
-        out!("{}", line.trim_end());
-    }
+    table.to_string().lines().map(|line| line.trim_end().to_owned()).collect()
 }

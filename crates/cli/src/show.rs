@@ -6,9 +6,19 @@ use crate::errors::{UserError, advise};
 use crate::output::{json, table};
 use crate::size::show;
 use anyhow::Result;
-use control::admin::{PgView, PoolView, VolumeView};
+use control::admin::{OsdView, PgView, PoolView, VolumeView};
 use control::codes::{POOL_UNKNOWN, VOLUME_HELD};
 use serde_json::{json, to_value};
+use std::collections::BTreeMap;
+
+/// Version → the daemons that run it: the leading meta, and the OSDs that have connected to it.
+pub fn versions(meta: &str, osds: &[OsdView]) -> BTreeMap<String, Vec<String>> {
+    let mut versions = BTreeMap::from([(meta.to_owned(), vec!["meta".to_owned()])]);
+    for osd in osds.iter().filter(|osd| !osd.version.is_empty()) {
+        versions.entry(osd.version.clone()).or_default().push(osd.osd.to_string());
+    }
+    versions
+}
 
 /// `basalt osd ls`.
 pub fn osds(admin: &Admin, as_json: bool) -> Result<()> {
@@ -30,9 +40,10 @@ pub fn osds(admin: &Admin, as_json: bool) -> Result<()> {
             format!("{}/{}/{}", o.zone, o.rack, o.host),
             format!("{} of {} ({fill} %)", show(o.used_bytes), show(o.capacity_bytes)),
             format!("{} ({} led)", o.pgs, o.leads),
+            if o.version.is_empty() { "-".to_owned() } else { o.version },
         ]
     });
-    table(&["osd", "state", "address", "zone/rack/host", "used", "pgs"], rows);
+    table(&["osd", "state", "address", "zone/rack/host", "used", "pgs", "version"], rows);
     Ok(())
 }
 

@@ -135,6 +135,9 @@ pub struct Status {
     pub free_bytes: u64,
     /// Since when this meta leads, in milliseconds of the Unix clock.
     pub leading_since_ms: u64,
+    /// Version of the leading meta.
+    #[serde(default)]
+    pub version: String,
     #[serde(default)]
     pub recovery: Recovery,
     #[serde(default)]
@@ -187,6 +190,9 @@ pub struct OsdView {
     pub pgs: u32,
     pub leads: u32,
     pub heard_ms_ago: Option<u64>,
+    /// As it said when it connected; empty until then.
+    #[serde(default)]
+    pub version: String,
 }
 
 /// One pool.

@@ -124,6 +124,8 @@ pub struct Control {
     waits_due: bool,
     pools_at: Time,
     leaders_at: Time,
+    /// Of this meta's program; for people only.
+    version: String,
     /// Transfers that were asked for a short while ago.
     moved: BTreeMap<PgId, (Time, OsdId)>,
     /// PGs that are new: they have time to report.
@@ -157,6 +159,7 @@ impl Control {
             waits_due: false,
             pools_at: Time::ZERO,
             leaders_at: now.mono + leaders::LEADERS_EVERY,
+            version: String::new(),
             moved: BTreeMap::new(),
             born: BTreeMap::new(),
             unled: BTreeMap::new(),
@@ -164,6 +167,11 @@ impl Control {
         };
         control.take_up(now.mono);
         control
+    }
+
+    /// Says which version of the program this is.
+    pub fn set_version(&mut self, version: &str) {
+        version.clone_into(&mut self.version);
     }
 
     fn take_up(&mut self, now: Time) {

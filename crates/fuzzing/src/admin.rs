@@ -302,6 +302,7 @@ fn osd(rng: &mut Rng, stream: u64) -> pb::OsdUp {
             host: "host1".into(),
             rack: String::new(),
             zone: String::new(),
+            version: "1.2.3".into(),
             replicas: vec![pb::PgReplica { pg: pg(0), replica: 1 }],
         }),
         2 => Body::Heartbeat(pb::OsdHeartbeat {

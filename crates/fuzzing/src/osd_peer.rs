@@ -72,6 +72,7 @@ fn start(world: &World, node: NodeId, life: u64) -> (Osd, SimEnv) {
         host: "h".into(),
         rack: String::new(),
         zone: String::new(),
+        version: String::new(),
         engine: engine::EngineConfig { round_idle: Duration::from_millis(50), ..engine::EngineConfig::default() },
         timing: group::Timing::default(),
         lease_reads: true,

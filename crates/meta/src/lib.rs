@@ -48,6 +48,8 @@ pub struct MetaConfig {
     pub store: StoreConfig,
     /// Metrics of the process; the meta adds its own.
     pub registry: telemetry::Registry,
+    /// Version of the program; for people only.
+    pub version: String,
 }
 
 /// Why a meta does not start, or why it ended.
@@ -109,7 +111,8 @@ pub async fn start(config: MetaConfig) -> Result<Meta, MetaError> {
     let (registry, cluster) = (config.registry, telemetry::Registry::default());
     let metrics = (metrics::MetaMetrics::new(&registry), metrics::ClusterMetrics::new(&cluster));
     let advertise = config.advertise.unwrap_or_else(|| addr.to_string());
-    let owner = owner::Owner::new(store, advertise, inbox_rx, role_tx, stopped.clone(), metrics);
+    let mut owner = owner::Owner::new(store, advertise, inbox_rx, role_tx, stopped.clone(), metrics);
+    owner.version = config.version;
     let owner = tokio::spawn(owner.run());
     let mut servers = vec![tokio::spawn(services::serve(listener, inbox.clone(), role.clone(), stopped.clone()))];
     let http_addr = http.map(|(listener, addr)| {

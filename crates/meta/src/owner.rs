@@ -91,6 +91,8 @@ pub(crate) struct Owner {
     stopped: watch::Receiver<bool>,
     metrics: MetaMetrics,
     cluster: ClusterMetrics,
+    /// Of the program; for people only.
+    pub version: String,
     started: Instant,
     streams: BTreeMap<StreamId, mpsc::Sender<OsdDown>>,
     waiting: BTreeMap<Token, Waiting>,
@@ -129,6 +131,7 @@ impl Owner {
             stopped,
             metrics,
             cluster,
+            version: String::new(),
             started: now,
             streams: BTreeMap::new(),
             waiting: BTreeMap::new(),
@@ -232,6 +235,7 @@ impl Owner {
         };
         let mut control = Control::new(records, self.now());
         control.lead_as(&self.advertise);
+        control.set_version(&self.version);
         self.metrics.leading.set(1);
         tracing::info!(address = %self.advertise, "this meta leads");
         // Before anyone may ask for it: the figures of a cluster that nobody has counted are no zeros.

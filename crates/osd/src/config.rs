@@ -23,6 +23,8 @@ pub struct OsdConfig {
     pub host: String,
     pub rack: String,
     pub zone: String,
+    /// Of the program, for people: meta shows it.
+    pub version: String,
     pub engine: EngineConfig,
     pub timing: group::Timing,
     /// Reads are served under the leader's lease; off: every read asks a majority (R3).

@@ -28,6 +28,7 @@ impl Osd {
             host: self.config.host.clone(),
             rack: self.config.rack.clone(),
             zone: self.config.zone.clone(),
+            version: self.config.version.clone(),
             replicas: self.pgs.iter().map(|s| (s.identity.pg, s.identity.replica)).collect(),
         }
     }

@@ -201,6 +201,7 @@ impl Cluster {
             host: format!("host{}", node.id.0),
             rack: String::new(),
             zone: String::new(),
+            version: String::new(),
             engine: engine::EngineConfig { after_poison, ..self.options.engine.clone() },
             timing: group::Timing::default(),
             lease_reads: self.options.lease_reads,

@@ -36,6 +36,8 @@ pub struct OsdHello {
     pub host: String,
     pub rack: String,
     pub zone: String,
+    /// Of its program; for people only.
+    pub version: String,
     pub replicas: Vec<(PgId, ReplicaId)>,
 }
 

@@ -16,6 +16,7 @@ fn hello() -> OsdHello {
         host: "h".into(),
         rack: String::new(),
         zone: "z".into(),
+        version: "1.2.3".into(),
         replicas: vec![(PgId { pool: PoolId(1), n: 2 }, ReplicaId(u64::MAX))],
     }
 }

@@ -23,7 +23,9 @@ pub fn run(args: MetaArgs) -> Result<()> {
     // A name stays a name: who is told it resolves it at each connect.
     let told = args.advertise.as_ref().or(Some(&args.listen).filter(|listen| listen.is_name()));
     let registry = role::process::registry("meta");
-    let config = MetaConfig { listen, http: Some(http), advertise: told.map(Address::to_string), store, registry };
+    let version = crate::version::LONG.to_owned();
+    let advertise = told.map(Address::to_string);
+    let config = MetaConfig { listen, http: Some(http), advertise, store, registry, version };
     let runtime = role::runtime()?;
     runtime.block_on(async {
         let mut signals = role::Signals::watch().context("watching signals")?;

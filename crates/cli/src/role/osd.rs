@@ -6,7 +6,7 @@ use crate::args::OsdRun;
 use crate::errors::{UserError, refused};
 use crate::role::advertised::{self, Advertised};
 use crate::role::{self, Stop, env_error, http, process, tools};
-use crate::{output, size};
+use crate::{output, size, version};
 use anyhow::Result;
 use engine::{EngineConfig, FormatError, FormatParams, MountError};
 use env::real::{RealConfig, RealEnv};
@@ -260,6 +260,7 @@ fn config(args: &OsdRun, listen: SocketAddr, env: &mut RealEnv, disk: &DiskInfo)
         host: args.host.clone(),
         rack: args.rack.clone(),
         zone: args.zone.clone(),
+        version: version::LONG.to_owned(),
         engine: EngineConfig { after_poison: args.after_poison, ..EngineConfig::default() },
         timing: group::Timing::default(),
         lease_reads: !args.no_lease_reads,

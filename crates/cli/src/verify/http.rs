@@ -24,6 +24,17 @@ pub enum HttpError {
 
 /// Asks; gives the status and the JSON of the answer.
 pub fn get(addr: SocketAddr, path: &str) -> Result<(u16, Value), HttpError> {
+    parse(&ask(addr, path)?).ok_or(HttpError::Strange(addr))
+}
+
+/// Asks; gives the text of an answer that is a success.
+pub fn text(addr: SocketAddr, path: &str) -> Result<String, HttpError> {
+    let answer = String::from_utf8(ask(addr, path)?).map_err(|_| HttpError::Strange(addr))?;
+    let body = answer.split_once("\r\n\r\n").filter(|(head, _)| head.starts_with("HTTP/1.1 200"));
+    body.map(|(_, body)| body.to_owned()).ok_or(HttpError::Strange(addr))
+}
+
+fn ask(addr: SocketAddr, path: &str) -> Result<Vec<u8>, HttpError> {
     let io = |source| HttpError::Io { addr, source };
     let mut stream = TcpStream::connect_timeout(&addr, CONNECT_MAX).map_err(io)?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(io)?;
@@ -32,7 +43,7 @@ pub fn get(addr: SocketAddr, path: &str) -> Result<(u16, Value), HttpError> {
     stream.write_all(request.as_bytes()).map_err(io)?;
     let mut answer = Vec::new();
     stream.take(BODY_MAX).read_to_end(&mut answer).map_err(io)?;
-    parse(&answer).ok_or(HttpError::Strange(addr))
+    Ok(answer)
 }
 
 fn parse(answer: &[u8]) -> Option<(u16, Value)> {

@@ -6,7 +6,7 @@
 //! Exit codes: 0 equal, 1 different or damaged, 3 some replica could not be asked.
 
 mod compare;
-mod http;
+pub mod http;
 
 use crate::admin::Admin;
 use crate::errors::{Exit, UserError};

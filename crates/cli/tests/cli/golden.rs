@@ -66,6 +66,7 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     golden("volume.info", &["volume", "info", "main/demo"]);
     golden("volume.rm", &["volume", "rm", "main/bench"]);
     golden("status", &["status"]);
+    golden("top", &["top"]);
     golden("osd.ls", &["osd", "ls"]);
     golden("health.mute", &["health", "mute", "OSD_DOWN", "--for", "10m"]);
     golden("health.unmute", &["health", "unmute", "OSD_DOWN"]);

@@ -50,6 +50,7 @@ fn a_wrong_meta_is_named_and_nobody_waits_for_ever() {
 fn a_cluster_of_processes_keeps_the_laws_of_the_command_line() {
     let dev = Dev::up();
     golden::every_json_output_has_its_schema_and_its_fields(&dev);
+    metrics::every_daemon_tells_its_version_and_top_sees_the_io(&dev);
     metrics::every_daemon_serves_metrics_that_promtool_accepts(&dev);
     errors::records(&dev);
     errors::devices(&dev);

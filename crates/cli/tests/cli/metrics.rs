@@ -87,6 +87,34 @@ pub fn every_daemon_serves_metrics_that_promtool_accepts(dev: &Dev) {
     dev.run(&["volume", "rm", "main/metrics"]);
 }
 
+pub fn every_daemon_tells_its_version_and_top_sees_the_io(dev: &Dev) {
+    let version = dev.run(&["--version"]).out.trim().trim_start_matches("basalt ").to_owned();
+    assert!(version.contains(" ("), "{version} names its commit");
+    let status = dev.json(&["status"]);
+    assert_eq!(status["version"], version.as_str(), "the meta's");
+    assert_eq!(status["versions"].as_array().map(Vec::len), Some(1), "{status}");
+    assert_eq!(status["versions"][0]["daemons"].as_array().map(Vec::len), Some(4), "{status}");
+    let osds = dev.json(&["osd", "ls"]);
+    // One that was formatted and never started has none.
+    let started = osds["osds"].as_array().expect("OSDs").iter().filter(|osd| osd["live"] == "up");
+    assert_eq!(started.filter(|osd| osd["version"] == version.as_str()).count(), 3, "{osds}");
+    dev.run(&["volume", "create", "main/top", "64MiB"]);
+    let mut bench = dev.spawn(&["bench", "main/top", "--seconds", "4", "--depth", "4", "--op", "randwrite"]);
+    let busy = |of: &serde_json::Value| {
+        of["write"]["iops"].as_f64().is_some_and(|n| n > 1.0) && of["write"]["latency_us"].is_f64()
+    };
+    dev.wait("I/O in top", || {
+        let top = dev.json(&["top"]);
+        let rows = |list: &str| top[list].as_array().expect("rows").clone();
+        let volume = rows("volumes").into_iter().find(|row| row["name"] == "main/top");
+        volume.is_some_and(|row| busy(&row)) && rows("osds").iter().any(busy)
+    });
+    let table = dev.run(&["top", "--once"]).out;
+    assert!(table.contains("osd.1") && table.contains("main/top") && table.contains("READ/S"), "{table}");
+    let _ = bench.wait();
+    dev.run(&["volume", "rm", "main/top"]);
+}
+
 fn an_export_serves_metrics_too(dev: &Dev) {
     let free = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port");
     let socket = dev.file("metrics.sock");

@@ -20,6 +20,9 @@ const ENSURE_EVERY: Duration = Duration::from_secs(2);
 /// Replicas that are asked for in one go.
 const ENSURE_BURST: usize = 256;
 
+/// Characters of a version that are kept.
+const VERSION_LEN_MAX: usize = 64;
+
 /// What is known of a running OSD; gone with this leader.
 #[derive(Default)]
 pub(super) struct OsdLive {
@@ -33,6 +36,8 @@ pub(super) struct OsdLive {
     /// Since when its stream is open.
     pub connected: Time,
     pub flow: Flow,
+    /// As it said at the start of its stream, cut at [`VERSION_LEN_MAX`].
+    pub version: String,
     pub unreachable: Vec<OsdId>,
     /// Members that it should hold and has not reported.
     pub missing: BTreeMap<ReplicaId, PgId>,
@@ -116,6 +121,7 @@ impl Control {
         }
         let live = self.osds.entry(hello.osd).or_default();
         live.stream = Some(stream);
+        live.version = hello.version.chars().take(VERSION_LEN_MAX).collect();
         live.heard = Some(at);
         live.reported = false;
         live.connected = at;

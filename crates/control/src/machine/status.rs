@@ -164,6 +164,7 @@ impl Control {
             used_bytes: total(&started, |o| o.used_bytes),
             free_bytes: total(&started, |o| o.free_bytes),
             leading_since_ms: self.started.wall_ms,
+            version: self.version.clone(),
             recovery: self.recovery(now.mono, with("recovering")),
             io: self.io_rates(now.mono),
             checks,

@@ -160,6 +160,7 @@ mod tests {
             host,
             rack,
             zone,
+            version: "1.2.3".into(),
             replicas: Vec::new(),
         }
     }

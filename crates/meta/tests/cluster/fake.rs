@@ -216,6 +216,7 @@ fn hello(cluster: ClusterId, osd: OsdId, uuid: OsdUuid) -> OsdHello {
         host: format!("host{}", osd.0),
         rack: "rack".into(),
         zone: "zone".into(),
+        version: "1.2.3".into(),
         replicas: vec![],
     }
 }

@@ -40,6 +40,7 @@ pub(crate) fn config(listen: &str, store: StoreConfig) -> MetaConfig {
         advertise: None,
         store,
         registry: telemetry::Registry::default(),
+        version: "1.2.3".into(),
     }
 }
 

@@ -99,6 +99,7 @@ impl Rig {
             host: String::new(),
             rack: String::new(),
             zone: String::new(),
+            version: String::new(),
             engine: engine::EngineConfig::default(),
             timing: group::Timing::default(),
             lease_reads: true,

@@ -189,6 +189,7 @@ fn a_stream_that_opens_again_makes_no_pg_down() {
         host: "h1".into(),
         rack: "r".into(),
         zone: "z".into(),
+        version: String::new(),
         replicas: world.osd(OsdId(1)).replicas.iter().copied().collect(),
     };
     world.hold = true;

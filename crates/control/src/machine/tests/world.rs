@@ -150,6 +150,7 @@ impl World {
             host: format!("h{}", osd.0),
             rack: "r".into(),
             zone: "z".into(),
+            version: "1.2.3".into(),
             replicas: it.replicas.iter().copied().collect(),
         };
         self.control.handle_osd(self.now, stream, OsdUp::Hello(hello));
