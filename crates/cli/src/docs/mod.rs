@@ -1,5 +1,7 @@
 //! Laws between the program and its pages: what help names is in the manual, what the code says has a row.
 
+mod json;
+
 use crate::args::Cli;
 use crate::explain;
 use clap::CommandFactory;
