@@ -22,13 +22,18 @@ fn pgs_serve_whose_leader_reaches_everyone_but_meta() {
     let mut world = with_volume(4);
     let led = world.osds()[0].leads;
     assert!(led > 0, "osd.1 leads something");
-    world.pass(Duration::from_secs(7));
-    others_report(&mut world, true);
+    // Longer than a new meta and a new PG are given to report.
+    for _ in 0..4 {
+        world.pass(Duration::from_secs(4));
+        others_report(&mut world, true);
+    }
     let status = world.control.status(world.now);
     assert_eq!((status.pgs_active, status.pgs_down), (status.pgs, 0), "{:?}", status.problems);
     let line = "osd.1 does not reach meta (its PGs serve)".to_owned();
     assert!(status.problems.contains(&line), "{:?}", status.problems);
     // Followers that hear nothing either: it is dead.
+    others_report(&mut world, false);
+    world.pass(Duration::from_secs(4));
     others_report(&mut world, false);
     let status = world.control.status(world.now);
     assert_eq!(status.pgs_down, led, "{:?}", status.problems);
