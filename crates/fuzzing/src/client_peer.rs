@@ -247,7 +247,15 @@ impl Table {
     fn answer(&mut self, count: usize, mut lies: Option<&mut Source<'_>>) {
         for _ in 0..count {
             let Some((which, heard)) = self.lines.heard.pop_front() else { return };
-            let Message::Request(Request { id, body, .. }) = heard else { panic!("a client says {heard:?}") };
+            let (id, body) = match heard {
+                Message::Request(Request { id, body, .. }) => (id, body),
+                // A client pings a link on which requests wait (ADR 0010).
+                Message::Ping { answer: false } => {
+                    self.lines.send(which, &wire_frame::frame(&[Message::Ping { answer: true }]));
+                    continue;
+                }
+                other => panic!("a client says {other:?}"),
+            };
             let mut reply = Reply { id, result: Ok(honest(&body)) };
             if let Some(source) = lies.as_deref_mut() {
                 match source.below(6) {
