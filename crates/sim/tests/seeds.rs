@@ -36,7 +36,8 @@ fn another_process_does_the_same() {
 
 /// What the first seeds may meet.
 fn early() -> impl Iterator<Item = Class> {
-    Class::every().filter(|class| !Class::LATE_AIMS.contains(class) && !Class::LATE.contains(class))
+    let late = |class: &Class| Class::LATE_AIMS.contains(class) || Class::LATER_AIMS.contains(class);
+    Class::every().filter(move |class| !late(class) && !Class::LATE.contains(class))
 }
 
 #[test]
@@ -56,10 +57,12 @@ fn every_late_class_strikes_and_nothing_is_lost() {
 
 #[test]
 fn every_late_aim_strikes_and_nothing_is_lost() {
-    for class in Class::LATE_AIMS {
+    let late = Class::LATE_AIMS.map(|class| (class, sim::aim::LATE_FROM));
+    let later = Class::LATER_AIMS.map(|class| (class, sim::aim::LATER_FROM));
+    for (class, from) in late.into_iter().chain(later) {
         let aimed = |seed: &u64| sim::aim::Aim::draw(*seed).is_some_and(|aim| aim.class == class);
         let mut struck = 0;
-        for seed in (sim::aim::LATE_FROM..).filter(aimed).take(2) {
+        for seed in (from..).filter(aimed).take(2) {
             let report = run(seed);
             assert_eq!(report.failure, None, "seed {seed}, aimed at {class:?}");
             struck += report.schedule.iter().filter(|s| s.class == class).count();
