@@ -85,7 +85,7 @@ fn start(cluster: &Cluster) -> Result<Admin> {
     }
     let admin = Admin::connect(&[cluster.meta_addr(0).into()])?;
     if admin.pool(POOL)?.is_none() {
-        admin.create_pool(POOL, cluster.record.osds.min(3), POOL_PGS, crate::args::Domain::Osd)?;
+        admin.create_pool(POOL, cluster.record.osds.min(3), POOL_PGS, crate::args::Domain::Osd, false)?;
     }
     wait_active(cluster, &admin)?;
     // Followers are with a new leader a moment later. One that must catch up first is no reason to wait.
