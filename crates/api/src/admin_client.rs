@@ -101,11 +101,11 @@ impl AdminClient {
             };
             match failure {
                 Failure::Refused(refusal) => return Err(refusal.into()),
-                Failure::NotLeader { leader } => {
+                Failure::NotLeader { leader, text } => {
                     if leader.is_none() {
                         tokio::time::sleep(RETRY_AFTER).await;
                     }
-                    last = "that meta does not lead".to_string();
+                    last = text;
                     self.metas.failed(held.generation, leader).await;
                 }
                 Failure::Lost(why) => {
@@ -127,6 +127,7 @@ fn may_repeat(ask: &AdminAsk) -> bool {
         ask,
         AdminAsk::PoolCreate(_)
             | AdminAsk::PoolRemove { .. }
+            | AdminAsk::MetaRecover { .. }
             | AdminAsk::VolumeCreate { .. }
             | AdminAsk::VolumeRemove { .. }
     )
@@ -140,6 +141,18 @@ async fn send(channel: Channel, ask: &AdminAsk) -> Sent {
         AdminAsk::Status => {
             let reply = rpc.status(pb::StatusRequest {}).await?.into_inner();
             Ok(reply.try_into().map(AdminAnswer::Status))
+        }
+        AdminAsk::MetaRecover { dry_run } => {
+            let reply = rpc.meta_recover(pb::MetaRecoverRequest { dry_run }).await?.into_inner();
+            Ok(reply.try_into().map(AdminAnswer::Recovery))
+        }
+        AdminAsk::MetaBackup => {
+            let mut parts = rpc.meta_backup(pb::MetaBackupRequest {}).await?.into_inner();
+            let mut items = Vec::new();
+            while let Some(part) = parts.message().await? {
+                items.extend(crate::convert_recovery::part_items(part));
+            }
+            Ok(Ok(AdminAnswer::Backup(items)))
         }
         AdminAsk::OsdRegister(r) => {
             let request = pb::OsdRegisterRequest {

@@ -124,7 +124,7 @@ async fn insist(metas: &Metas, request: pb::ClientAskRequest) -> ClientAnswer {
         };
         let leader = match failure {
             Failure::Refused(refusal) => return ClientAnswer::Refused(refusal),
-            Failure::NotLeader { leader } => leader,
+            Failure::NotLeader { leader, .. } => leader,
             Failure::Lost(why) => {
                 tracing::debug!(%why, "a question to meta got lost");
                 None

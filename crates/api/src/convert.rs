@@ -4,7 +4,7 @@ use crate::pb;
 use std::net::SocketAddr;
 use types::control::{
     Attach, AttachRefusal, ClientAnswer, ClientAsk, LOST_REPORTED_MAX, LeadReport, LostExtent, MapView, Opened,
-    OsdDown, OsdHeartbeat, OsdHello, OsdUp, PgReport, Refusal, SegmentPlace, UNREACHED_MAX,
+    OsdDown, OsdHeartbeat, OsdHello, OsdUp, PgReport, Refusal, SegmentPlace, UNREACHED_MAX, Watermarks,
 };
 use types::limits::{POISON_REASON_LEN_MAX, REPLICAS_MAX, VOLUME_LEN_MAX, clip};
 use types::map::{Member, OsdAddr, PgMap};
@@ -113,6 +113,7 @@ impl From<OsdUp> for pb::OsdUp {
         let body = match up {
             OsdUp::Hello(hello) => pb::osd_up::Body::Hello(hello.into()),
             OsdUp::Heartbeat(heartbeat) => pb::osd_up::Body::Heartbeat(heartbeat.into()),
+            OsdUp::Remembers(seen) => pb::osd_up::Body::Remembers(watermarks_out(seen)),
             OsdUp::Attached { pg, order, result } => {
                 use pb::attached::Result as R;
                 let result = match result {
@@ -137,6 +138,7 @@ impl TryFrom<pb::OsdUp> for OsdUp {
         Ok(match need(up.body, "body")? {
             pb::osd_up::Body::Hello(hello) => OsdUp::Hello(hello.try_into()?),
             pb::osd_up::Body::Heartbeat(heartbeat) => OsdUp::Heartbeat(heartbeat.try_into()?),
+            pb::osd_up::Body::Remembers(seen) => OsdUp::Remembers(watermarks_in(seen)),
             pb::osd_up::Body::Attached(attached) => {
                 use pb::attached::Result as R;
                 let result = match need(attached.result, "result")? {
@@ -170,6 +172,7 @@ impl From<OsdHello> for pb::OsdHello {
             zone: hello.zone,
             version: hello.version,
             replicas: hello.replicas.iter().map(replica).collect(),
+            seen: Some(watermarks_out(hello.seen)),
         }
     }
 }
@@ -192,7 +195,32 @@ impl TryFrom<pb::OsdHello> for OsdHello {
             zone: hello.zone,
             version: hello.version,
             replicas: hello.replicas.into_iter().map(replica).collect::<Result<_, Malformed>>()?,
+            seen: hello.seen.map(watermarks_in).unwrap_or_default(),
         })
+    }
+}
+
+pub(crate) fn watermarks_out(w: Watermarks) -> pb::Watermarks {
+    pb::Watermarks {
+        revision: w.revision,
+        next_osd: w.next_osd,
+        next_pool: w.next_pool,
+        next_replica: w.next_replica,
+        next_volume: w.next_volume,
+        next_session: w.next_session,
+        map_epoch: w.map_epoch,
+    }
+}
+
+pub(crate) fn watermarks_in(w: pb::Watermarks) -> Watermarks {
+    Watermarks {
+        revision: w.revision,
+        next_osd: w.next_osd,
+        next_pool: w.next_pool,
+        next_replica: w.next_replica,
+        next_volume: w.next_volume,
+        next_session: w.next_session,
+        map_epoch: w.map_epoch,
     }
 }
 
@@ -306,6 +334,7 @@ pub fn osd_down(down: OsdDown) -> Option<pb::OsdDown> {
         OsdDown::TransferLeader { pg, to } => {
             Body::TransferLeader(pb::TransferLeader { pg: Some(pg.into()), to: to.0 })
         }
+        OsdDown::Remember(told) => Body::Remember(watermarks_out(told)),
         OsdDown::Refused { code, reason } => Body::Refused(pb::Refused { code, reason }),
     };
     Some(pb::OsdDown { body: Some(body) })
@@ -333,6 +362,7 @@ impl TryFrom<pb::OsdDown> for OsdDown {
                 OsdDown::Attach { pg: pg(a.pg)?, attach }
             }
             Body::TransferLeader(t) => OsdDown::TransferLeader { pg: pg(t.pg)?, to: osd(t.to, "to")? },
+            Body::Remember(told) => OsdDown::Remember(watermarks_in(told)),
             Body::Refused(r) => OsdDown::Refused { code: r.code, reason: r.reason },
         })
     }

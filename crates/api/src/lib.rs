@@ -12,11 +12,13 @@ pub mod client_link;
 pub mod convert;
 mod convert_admin;
 mod convert_health;
+mod convert_recovery;
 mod follow;
 pub mod osd_link;
 pub mod status;
 
 pub use admin_client::{AdminClient, AdminError};
+pub use convert_recovery::backup_parts;
 
 /// Generated from `proto/control.proto`.
 #[allow(clippy::all, missing_docs)]

@@ -117,8 +117,8 @@ async fn attempt(
         Ok(Ok(response)) => response.into_inner(),
         Ok(Err(status)) => {
             let (leader, after) = match status::read(&status) {
-                Failure::NotLeader { leader: Some(leader) } => (Some(leader), Duration::from_millis(10)),
-                Failure::NotLeader { leader: None } | Failure::Lost(_) => (None, RETRY_AFTER),
+                Failure::NotLeader { leader: Some(leader), .. } => (Some(leader), Duration::from_millis(10)),
+                Failure::NotLeader { leader: None, .. } | Failure::Lost(_) => (None, RETRY_AFTER),
                 Failure::Refused(_) => (None, REFUSED_AFTER),
             };
             metas.failed(held.generation, leader).await;

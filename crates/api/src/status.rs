@@ -11,7 +11,7 @@ pub enum Failure {
     /// The leader says no: final.
     Refused(Refusal),
     /// Another meta leads; its address if known.
-    NotLeader { leader: Option<String> },
+    NotLeader { leader: Option<String>, text: String },
     /// No answer: it may or may not have been done.
     Lost(String),
 }
@@ -23,9 +23,10 @@ pub fn refused(refusal: &Refusal) -> tonic::Status {
     status
 }
 
-/// This meta does not lead.
-pub fn not_leader(leader: Option<&str>) -> tonic::Status {
-    let text = leader.map_or_else(|| "no meta leads yet".to_string(), |l| format!("the meta at {l} leads"));
+/// This meta does not lead; `why` none does, if known.
+pub fn not_leader(leader: Option<&str>, why: Option<&str>) -> tonic::Status {
+    let none = || format!("no metadata server leads{}", why.map(|why| format!(": {why}")).unwrap_or_default());
+    let text = leader.map_or_else(none, |l| format!("the metadata server at {l} leads"));
     let mut status = tonic::Status::unavailable(text);
     status.metadata_mut().insert(CODE, control::codes::NOT_LEADER.into());
     if let Some(leader) = leader.and_then(|l| l.parse().ok()) {
@@ -40,7 +41,7 @@ pub fn read(status: &tonic::Status) -> Failure {
     match code {
         Some(control::codes::NOT_LEADER) => {
             let leader = status.metadata().get(LEADER).and_then(|l| l.to_str().ok());
-            Failure::NotLeader { leader: leader.map(str::to_string) }
+            Failure::NotLeader { leader: leader.map(str::to_string), text: status.message().to_string() }
         }
         Some(code) => Failure::Refused(Refusal { code, message: status.message().to_string() }),
         // What a server says of the request itself will not get better by asking again.
@@ -81,9 +82,11 @@ mod tests {
     fn a_refusal_survives_the_status_that_carries_it() {
         let refusal = Refusal { code: 2011, message: "volume \"a/b\" does not exist".into() };
         assert_eq!(read(&refused(&refusal)), Failure::Refused(refusal));
-        let elsewhere = Failure::NotLeader { leader: Some("127.0.0.1:7310".into()) };
-        assert_eq!(read(&not_leader(Some("127.0.0.1:7310"))), elsewhere);
-        assert_eq!(read(&not_leader(None)), Failure::NotLeader { leader: None });
+        let text = "the metadata server at 127.0.0.1:7310 leads".to_string();
+        let elsewhere = Failure::NotLeader { leader: Some("127.0.0.1:7310".into()), text };
+        assert_eq!(read(&not_leader(Some("127.0.0.1:7310"), None)), elsewhere);
+        let text = "no metadata server leads: etcd is away".to_string();
+        assert_eq!(read(&not_leader(None, Some("etcd is away"))), Failure::NotLeader { leader: None, text });
         assert!(matches!(read(&tonic::Status::unavailable("gone")), Failure::Lost(_)));
         let said = |status: tonic::Status| match read(&status) {
             Failure::Lost(text) => text,

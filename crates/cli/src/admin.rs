@@ -7,7 +7,8 @@ use crate::output;
 use anyhow::{Result, bail};
 use api::AdminClient;
 use control::admin::{
-    AdminAnswer, AdminAsk, EventsPage, OsdRegister, OsdView, PgView, PoolCreate, PoolView, Status, VolumeView,
+    AdminAnswer, AdminAsk, EventsPage, OsdRegister, OsdView, PgView, PoolCreate, PoolView, Status, StoreRecovery,
+    VolumeView,
 };
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -69,6 +70,14 @@ impl Admin {
 
     pub fn status(&self) -> Result<Status> {
         expect!(self, AdminAsk::Status, AdminAnswer::Status(s) => s)
+    }
+
+    pub fn recover(&self, dry_run: bool) -> Result<StoreRecovery> {
+        expect!(self, AdminAsk::MetaRecover { dry_run }, AdminAnswer::Recovery(r) => r)
+    }
+
+    pub fn backup(&self) -> Result<Vec<control::StoredItem>> {
+        expect!(self, AdminAsk::MetaBackup, AdminAnswer::Backup(items) => items)
     }
 
     pub fn osds(&self) -> Result<Vec<OsdView>> {

@@ -101,8 +101,8 @@ pub enum Command {
     /// A cluster of separate processes on this machine: no root, no etcd
     #[command(subcommand)]
     Dev(Dev),
-    /// Run a metadata server
-    Meta(MetaArgs),
+    /// Run a metadata server; recover, backup, restore of its records
+    Meta(Box<MetaCommand>),
     /// Storage daemons: format, run, ls
     #[command(subcommand)]
     Osd(Osd),
@@ -237,11 +237,80 @@ pub enum Health {
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = "Example:\n  basalt meta --dir /var/lib/basalt/meta --listen 10.0.0.1:7300")]
-pub struct MetaArgs {
+#[command(args_conflicts_with_subcommands = true)]
+#[command(after_help = "Examples:
+  basalt meta --dir /var/lib/basalt/meta --listen 10.0.0.1:7300
+  basalt meta backup /backup/meta.jsonl
+  basalt meta restore /backup/meta.jsonl --dir /var/lib/basalt/meta
+  basalt meta recover --dry-run")]
+pub struct MetaCommand {
+    #[command(subcommand)]
+    pub sub: Option<MetaSub>,
+    #[command(flatten)]
+    pub run: MetaArgs,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum MetaSub {
+    /// After the metadata store went back in time: show what is missing, move every watermark above what OSDs know
+    #[command(after_help = "Example:\n  basalt meta recover --dry-run")]
+    Recover {
+        /// Show only; change nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Write all records of the leading meta to a file
+    #[command(after_help = "Example:\n  basalt meta backup /backup/meta.jsonl")]
+    Backup {
+        /// The file; one that is there is replaced when the new one is whole
+        file: PathBuf,
+    },
+    /// Put a backup into a store that no meta uses; a meta then changes nothing before `basalt meta recover`
+    #[command(after_help = "Example:\n  basalt meta restore /backup/meta.jsonl --dir /var/lib/basalt/meta")]
+    Restore {
+        /// A file that `basalt meta backup` wrote
+        file: PathBuf,
+        #[command(flatten)]
+        store: StoreArgs,
+        /// Replace the records that the store holds
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+/// Where the records are.
+#[derive(Args, Debug, Clone, Default)]
+pub struct StoreArgs {
     /// Where the records are kept (redb), unless --etcd is given
     #[arg(long, value_name = "DIR")]
-    pub dir: PathBuf,
+    pub dir: Option<PathBuf>,
+    /// Keep the records in etcd at these URLs: several metas may run, one leads
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    pub etcd: Vec<String>,
+    /// Keys in etcd begin with this: one for each cluster that shares an etcd
+    #[arg(long, value_name = "PREFIX", default_value = "/basalt", requires = "etcd")]
+    pub etcd_prefix: String,
+    /// Certificates (PEM) that etcd's own is checked against, for https URLs
+    #[arg(long, value_name = "FILE", requires = "etcd")]
+    pub etcd_ca: Option<PathBuf>,
+    /// Certificate (PEM) of this client
+    #[arg(long, value_name = "FILE", requires = "etcd_key")]
+    pub etcd_cert: Option<PathBuf>,
+    /// Private key (PEM) of this client
+    #[arg(long, value_name = "FILE", requires = "etcd_cert")]
+    pub etcd_key: Option<PathBuf>,
+    /// User of etcd
+    #[arg(long, value_name = "NAME", requires = "etcd_password_file")]
+    pub etcd_user: Option<String>,
+    /// File with the password of the user of etcd, on its first line
+    #[arg(long, value_name = "FILE", requires = "etcd_user")]
+    pub etcd_password_file: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub struct MetaArgs {
+    #[command(flatten)]
+    pub store: StoreArgs,
     /// gRPC address, as HOST:PORT; 0.0.0.0 and [::] need --advertise
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7300")]
     pub listen: Address,
@@ -251,9 +320,6 @@ pub struct MetaArgs {
     /// HTTP address for metrics, as HOST:PORT [default: gRPC port + 1]
     #[arg(long, value_name = "ADDR")]
     pub http: Option<Address>,
-    /// Keep the records in etcd at these URLs: several metas may run, one leads
-    #[arg(long, value_name = "URL", value_delimiter = ',')]
-    pub etcd: Vec<String>,
     #[arg(long, hide = true)]
     pub dev_mark: Option<String>,
 }

@@ -21,6 +21,7 @@ mod health;
 mod hint;
 mod logging;
 mod missing;
+mod records;
 mod role;
 mod show;
 mod size;
@@ -32,7 +33,7 @@ mod version;
 use address::Address;
 use admin::Admin;
 use anyhow::Result;
-use args::{Cli, Command, Common, Osd, Pg};
+use args::{Cli, Command, Common, MetaCommand, MetaSub, Osd, Pg};
 use errors::{Exit, UserError};
 use std::process::ExitCode;
 
@@ -95,7 +96,7 @@ fn run(cli: Cli) -> Result<Exit> {
     let common = cli.common;
     match cli.command {
         Command::Dev(command) => dev::run(command, &common.cluster()?, common.json).map(|()| Exit::Done),
-        Command::Meta(args) => role::meta::run(args).map(|()| Exit::Done),
+        Command::Meta(command) => meta(*command, &common),
         Command::Osd(Osd::Format { device, size, log_size, force }) => {
             let place = role::osd::Place::default();
             let format =
@@ -126,6 +127,17 @@ fn run(cli: Cli) -> Result<Exit> {
             Ok(Exit::Done)
         }
         Command::Version => explain::version(common.json).map(|()| Exit::Done),
+    }
+}
+
+fn meta(MetaCommand { sub, run }: MetaCommand, common: &Common) -> Result<Exit> {
+    let Some(sub) = sub else { return role::meta::run(&run).map(|()| Exit::Done) };
+    match sub {
+        MetaSub::Recover { dry_run } => records::recover(&connect(common)?, dry_run, common.json),
+        MetaSub::Backup { file } => records::backup(&connect(common)?, &file, common.json).map(|()| Exit::Done),
+        MetaSub::Restore { file, store, force } => {
+            records::restore(&file, &store, force, common.json).map(|()| Exit::Done)
+        }
     }
 }
 

@@ -2,14 +2,22 @@
 
 use crate::events::Event;
 use crate::health::Check;
+use crate::records::StoredItem;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
+use types::control::Watermarks;
 use types::{ClusterId, Epoch, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SessionId, VolumeId};
 
 /// A question or command of an administrator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminAsk {
     Status,
+    /// What the records lack and OSDs remember (R17); without `dry_run` the watermarks move above it.
+    MetaRecover {
+        dry_run: bool,
+    },
+    /// All records, as one moment.
+    MetaBackup,
     OsdRegister(OsdRegister),
     OsdList,
     /// Membership and intent; a field that is `None` stays.
@@ -85,6 +93,8 @@ pub enum AdminAnswer {
     OsdRegistered { cluster: ClusterId, osd: OsdId },
     Osds(Vec<OsdView>),
     Done,
+    Recovery(StoreRecovery),
+    Backup(Vec<StoredItem>),
     PoolCreated { pool: PoolView, warning: Option<String> },
     Pools(Vec<PoolView>),
     Pgs(Vec<PgView>),
@@ -165,6 +175,45 @@ pub struct IoRates {
     pub read_bytes_per_s: u64,
     pub writes_per_s: u64,
     pub write_bytes_per_s: u64,
+}
+
+/// What a metadata store that went back in time lacks (R17).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StoreRecovery {
+    pub cluster: ClusterId,
+    /// `sound`, `waiting` (for a majority of the OSDs), `behind`.
+    pub standing: String,
+    /// Why it is behind, a line each.
+    pub reasons: Vec<String>,
+    /// The watermarks were moved by this command.
+    pub moved: bool,
+    pub records: Watermarks,
+    /// The highest that any OSD remembers.
+    pub highest: Watermarks,
+    /// The watermarks after this command, or after it without `--dry-run`.
+    pub after: Watermarks,
+    pub osds: Vec<RecoveryOsd>,
+    /// Replicas that OSDs hold and the records do not know.
+    pub replicas: Vec<RecoveryReplica>,
+}
+
+/// What one OSD remembers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RecoveryOsd {
+    pub osd: OsdId,
+    /// The records know it; others are registered again by the recovery.
+    pub known: bool,
+    /// Its Hello was heard by this leader.
+    pub heard: bool,
+    pub remembers: Watermarks,
+}
+
+/// A replica that the records do not know.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RecoveryReplica {
+    pub osd: OsdId,
+    pub pg: PgId,
+    pub replica: ReplicaId,
 }
 
 /// One OSD.

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 /// Most writes of one transaction: etcd takes 128 operations and 128 comparisons, one of them the fence.
 pub const TXN_WRITES_MAX: usize = 120;
 /// A batch that has this many writes takes no further plan; every plan is smaller than the rest.
-pub(crate) const BATCH_FULL: usize = 48;
-/// Most writes of one plan.
-pub(crate) const PLAN_WRITES_MAX: usize = TXN_WRITES_MAX - BATCH_FULL;
+pub(crate) const BATCH_FULL: usize = 47;
+/// Most writes of one plan; one more is the revision.
+pub(crate) const PLAN_WRITES_MAX: usize = TXN_WRITES_MAX - BATCH_FULL - 1;
 
 /// A precondition: how often the key was written since it was made; zero when it must not be there.
 #[derive(Clone, Debug, PartialEq, Eq)]

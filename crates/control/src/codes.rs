@@ -34,6 +34,8 @@ pub const TOO_MANY: u32 = 2027;
 pub const OSD_EXISTS: u32 = 2028;
 pub const BAD_LOCATION: u32 = 2029;
 pub const CHECK_UNKNOWN: u32 = 2040;
+pub const STORE_BEHIND: u32 = 2030;
+pub const NO_MAJORITY: u32 = 2031;
 
 /// Every code with its texts.
 pub const REGISTRY: &[Code] = &[
@@ -110,6 +112,16 @@ pub const REGISTRY: &[Code] = &[
         code: CHECK_UNKNOWN,
         what: "no health check has this code",
         next: "take the code from `basalt health`, for example OSD_DOWN",
+    },
+    Code {
+        code: STORE_BEHIND,
+        what: "the metadata store is older than what OSDs remember: it was restored from a copy, or it is not this cluster's store",
+        next: "put the right store back, or see what is missing with `basalt meta recover --dry-run`; attached volumes go on",
+    },
+    Code {
+        code: NO_MAJORITY,
+        what: "fewer than a majority of the OSDs confirm what the metadata store says, so nothing may be changed",
+        next: "start the OSDs that are down (`basalt osd ls`), then ask again; attached volumes go on",
     },
 ];
 

@@ -21,8 +21,9 @@ pub mod plan;
 mod records;
 
 pub use batch::{Check, TXN_WRITES_MAX, Txn};
-pub use machine::{ClientReq, Control, ControlAction, INBOX_MAX, Now, StreamId, Token};
+pub use machine::{ClientReq, Control, ControlAction, INBOX_MAX, Now, Standing, StreamId, Token};
 pub use records::{
     ClusterRecord, CountersRecord, Holder, Key, LoadError, MuteRecord, OsdRecord, PgRecord, Poisoned, PoolRecord,
     PoolState, Record, Records, SegmentRecord, StoredItem, VolumeRecord, VolumeState, WatchRecord, Write, new_cluster,
+    restored,
 };

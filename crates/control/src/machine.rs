@@ -11,7 +11,9 @@ mod clients;
 mod flow;
 mod leaders;
 mod osds;
+mod past;
 mod reach;
+mod recover;
 mod status;
 mod upkeep;
 mod view;
@@ -25,6 +27,8 @@ use crate::records::{Records, Write};
 use attach::Attaching;
 use clients::Wait;
 use osds::{Lead, OsdLive};
+use past::Past;
+pub use past::Standing;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use types::control::{ClientAnswer, ClientAsk, HOLDER_LEASE_MS, OsdDown, OsdUp, PgReport, Refusal};
@@ -122,6 +126,7 @@ pub struct Control {
     waits: Vec<Wait>,
     /// Something was written since the waits were last looked at.
     waits_due: bool,
+    past: Past,
     pools_at: Time,
     leaders_at: Time,
     /// Of this meta's program; for people only.
@@ -157,6 +162,7 @@ impl Control {
             unsettled: BTreeSet::new(),
             waits: Vec::new(),
             waits_due: false,
+            past: Past::default(),
             pools_at: Time::ZERO,
             leaders_at: now.mono + leaders::LEADERS_EVERY,
             version: String::new(),
@@ -194,6 +200,7 @@ impl Control {
         for (volume, pg) in unfinished {
             self.attaching.begin(volume, pg);
         }
+        self.take_up_past(now);
     }
 
     /// Who this leader is, for the events. Call it once, after [`Control::new`].
@@ -257,7 +264,7 @@ impl Control {
     pub fn handle_committed(&mut self, out: &mut Vec<ControlAction>) {
         assert!(self.committing, "committed without a commit in flight");
         self.committing = false;
-        out.append(&mut self.held);
+        self.release(out);
     }
 
     /// Whether a transaction is in flight.
@@ -273,17 +280,23 @@ impl Control {
         }
         while !self.batch.is_full() {
             let Some(input) = self.inbox.pop_front() else { break };
-            self.take(now, input);
+            if let Some(input) = self.admit(now, input) {
+                self.take(now, input);
+            }
         }
-        self.upkeep(now);
+        self.watch_past(now.mono);
+        if self.standing() == Standing::Sound {
+            self.upkeep(now);
+        }
         self.watch_cluster(now);
         self.answer_waits(now);
         if self.batch.len() > 0 {
+            self.raise_revision();
             let txn = self.batch.close(&mut self.records.versions);
             self.committing = true;
             out.push(ControlAction::Commit(txn));
         } else {
-            out.append(&mut self.held);
+            self.release(out);
         }
     }
 
@@ -306,11 +319,21 @@ impl Control {
             Input::Client(req) => self.take_client(now, req),
             Input::ClientGone { address } => self.take_client_gone(now.mono, &address),
             Input::Admin { token, ask } => self.take_admin(now, token, ask),
-            Input::Cancel(token) => self.waits.retain(|w| w.token != token),
+            Input::Cancel(token) => {
+                self.waits.retain(|w| w.token != token);
+                self.past.cancel(token);
+            }
         }
     }
 
+    /// Plans a change: the revision of the records rises with it.
     fn write(&mut self, writes: Vec<Write>) {
+        self.past.changed |= !writes.is_empty();
+        self.record(writes);
+    }
+
+    /// Plans to record what an OSD says of itself: it is told again after a loss, and no answer rests on it.
+    fn record(&mut self, writes: Vec<Write>) {
         self.waits_due |= !writes.is_empty();
         for write in writes {
             self.records.apply(&write);

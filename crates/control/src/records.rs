@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
-use types::control::Refusal;
+use types::control::{Refusal, Watermarks};
 use types::map::{Member, OsdAddr, PgMap};
 use types::{CHUNK, ClusterId, Epoch, Incarnation, OsdId, OsdUuid, PgId, PoolId, SegmentIndex, SessionId, VolumeId};
 
@@ -32,6 +32,34 @@ pub struct CountersRecord {
     pub next_volume: u64,
     pub next_session: u64,
     pub map_epoch: Epoch,
+    /// Rises with every transaction that an answer or a command rests on (R17).
+    #[serde(default)]
+    pub revision: u64,
+    /// These records come from a backup: nothing is changed before `basalt meta recover`.
+    #[serde(default)]
+    pub restored: bool,
+    /// A new epoch of a volume is above this: a recovery raised it above those that records lost with their past gave out.
+    #[serde(default)]
+    pub epoch_floor: Epoch,
+    /// Replica ids, from and below, that were given out by records that are lost: a replica among them is never ordered
+    /// away, because these records cannot know whether it is still a member.
+    #[serde(default)]
+    pub lost_replicas: Vec<(u64, u64)>,
+}
+
+impl CountersRecord {
+    /// What OSDs keep of it (R17).
+    pub fn watermarks(&self) -> Watermarks {
+        Watermarks {
+            revision: self.revision,
+            next_osd: self.next_osd,
+            next_pool: self.next_pool,
+            next_replica: self.next_replica,
+            next_volume: self.next_volume,
+            next_session: self.next_session,
+            map_epoch: self.map_epoch.0,
+        }
+    }
 }
 
 impl Default for CountersRecord {
@@ -43,6 +71,10 @@ impl Default for CountersRecord {
             next_volume: 1,
             next_session: 1,
             map_epoch: Epoch(1),
+            revision: 0,
+            restored: false,
+            epoch_floor: Epoch(0),
+            lost_replicas: Vec::new(),
         }
     }
 }
@@ -65,6 +97,10 @@ pub struct OsdRecord {
     pub incarnation: Incarnation,
     pub poisoned: Option<Poisoned>,
     pub created_ms: u64,
+    /// Its memory counts: a change stands when a majority of the electors remember its revision (R17). An OSD becomes one
+    /// after its first Hello.
+    #[serde(default)]
+    pub elector: bool,
 }
 
 /// R15: the store of that run stopped.
@@ -395,6 +431,26 @@ impl Records {
         Ok(records)
     }
 
+    /// All records as a store holds them.
+    pub fn items(&self) -> Vec<StoredItem> {
+        let mut records: Vec<Record> = self.cluster.iter().cloned().map(Record::Cluster).collect();
+        records.push(Record::Counters(self.counters.clone()));
+        records.extend(self.osds.values().cloned().map(Record::Osd));
+        records.extend(self.pools.values().cloned().map(Record::Pool));
+        records.extend(self.pgs.values().cloned().map(Record::Pg));
+        records.extend(self.volumes.values().cloned().map(Record::Volume));
+        records.extend(self.segments.values().cloned().map(Record::Segment));
+        records.extend(self.events.values().cloned().map(Record::Event));
+        records.extend(self.mutes.values().cloned().map(Record::Mute));
+        records.push(Record::Watch(self.watch.clone()));
+        let version = |key: &str| self.versions.get(key).copied().unwrap_or(0);
+        let item = |r: &Record| {
+            let key = r.key().to_string();
+            StoredItem { version: version(&key), value: r.encode(), key }
+        };
+        records.iter().map(item).collect()
+    }
+
     /// The cluster's id.
     pub fn cluster_id(&self) -> ClusterId {
         self.cluster.as_ref().expect("loaded records have a cluster").id
@@ -549,6 +605,19 @@ impl Records {
     pub fn addresses(&self) -> Vec<OsdAddr> {
         self.osds.values().filter_map(|o| o.addr.map(|addr| OsdAddr { osd: o.id, addr })).collect()
     }
+}
+
+/// A backup as it is put back into a store: nothing is changed on it before `basalt meta recover` (R17).
+///
+/// # Errors
+/// When the items are no records of a cluster.
+pub fn restored(mut items: Vec<StoredItem>) -> Result<Vec<StoredItem>, LoadError> {
+    let records = Records::load(items.iter().cloned())?;
+    let counters = Record::Counters(CountersRecord { restored: true, ..records.counters });
+    let key = counters.key().to_string();
+    items.retain(|item| item.key != key);
+    items.push(StoredItem { key, value: counters.encode(), version: 1 });
+    Ok(items)
 }
 
 /// The first transaction of a cluster: its id and its counters.

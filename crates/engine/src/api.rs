@@ -57,6 +57,8 @@ pub enum EngineEvent {
     Created(ReplicaId),
     /// The replica's tombstone is durable.
     Destroyed(ReplicaId),
+    /// This map is durable.
+    MapKept(bytes::Bytes),
     /// Everything that this replica appended up to and with `ticket` is durable.
     Persisted {
         replica: ReplicaId,

@@ -281,7 +281,8 @@ impl Engine {
         self.queue(Work::Destroy { replica });
     }
 
-    /// Keeps the cluster map on the device, for a start without meta.
+    /// Keeps the cluster map on the device, for a start without meta; [`EngineEvent::MapKept`] follows when it is durable,
+    /// unless it is the one that was given last.
     ///
     /// # Panics
     /// Above `layout::log::MAP_MAX` bytes.
@@ -591,6 +592,7 @@ impl Engine {
             Done::Persisted { replica, ticket } => self.events.push(EngineEvent::Persisted { replica, ticket }),
             Done::Created(replica) => self.events.push(EngineEvent::Created(replica)),
             Done::Destroyed(replica) => self.events.push(EngineEvent::Destroyed(replica)),
+            Done::Map(map) => self.events.push(EngineEvent::MapKept(map)),
             Done::Mounted => self.mount_recorded(),
             Done::Copied { replica, index, term, segment, whole } => {
                 self.stats.copied_entries += 1;

@@ -62,9 +62,12 @@ impl Meta {
                         ControlAction::AdminAnswer { token, .. } => {
                             assert!(self.open.remove(&token), "two answers to one question");
                         }
-                        ControlAction::ToOsd { down, .. } => {
+                        ControlAction::ToOsd { stream, down } => {
                             let carried = api::convert::osd_down(down.clone()).expect("it travels");
                             assert!(OsdDown::try_from(carried).as_ref() == Ok(&down));
+                            if let OsdDown::Remember(told) = down {
+                                self.control.handle_osd(self.now, stream, OsdUp::Remembers(told));
+                            }
                         }
                         ControlAction::CloseOsd { .. } | ControlAction::Event(_) => {}
                     }
@@ -304,6 +307,7 @@ fn osd(rng: &mut Rng, stream: u64) -> pb::OsdUp {
             zone: String::new(),
             version: "1.2.3".into(),
             replicas: vec![pb::PgReplica { pg: pg(0), replica: 1 }],
+            seen: rng.chance(1, 8).then(|| pb::Watermarks { revision: rng.below(12), ..pb::Watermarks::default() }),
         }),
         2 => Body::Heartbeat(pb::OsdHeartbeat {
             used_bytes: 5,

@@ -143,6 +143,7 @@ fn sample_osd(n: u32) -> OsdRecord {
         incarnation: Incarnation(u64::from(n)),
         poisoned: None,
         created_ms: 5,
+        elector: false,
     }
 }
 
@@ -190,6 +191,8 @@ pub fn sample_records(source: &mut Source<'_>) -> Vec<Record> {
         next_volume: 3,
         next_session: 3,
         map_epoch: Epoch(3),
+        revision: 9,
+        ..CountersRecord::default()
     };
     let mut all = vec![
         Record::Cluster(ClusterRecord { id: ClusterId([7; 16]), created_ms: 1 }),

@@ -34,6 +34,21 @@ impl admin_server::Admin for Gate {
         expect!(self.admin(AdminAsk::Status).await?, AdminAnswer::Status(s) => s.into())
     }
 
+    async fn meta_recover(
+        &self,
+        request: Request<pb::MetaRecoverRequest>,
+    ) -> Result<Response<pb::MetaRecoverReply>, Status> {
+        let ask = AdminAsk::MetaRecover { dry_run: request.into_inner().dry_run };
+        expect!(self.admin(ask).await?, AdminAnswer::Recovery(r) => r.into())
+    }
+
+    type MetaBackupStream = tokio_stream::Iter<std::vec::IntoIter<Result<pb::MetaBackupPart, Status>>>;
+
+    async fn meta_backup(&self, _: Request<pb::MetaBackupRequest>) -> Result<Response<Self::MetaBackupStream>, Status> {
+        let parts = |items| api::backup_parts(items).into_iter().map(Ok).collect::<Vec<_>>();
+        expect!(self.admin(AdminAsk::MetaBackup).await?, AdminAnswer::Backup(items) => tokio_stream::iter(parts(items)))
+    }
+
     async fn osd_register(
         &self,
         request: Request<pb::OsdRegisterRequest>,

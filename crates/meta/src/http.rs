@@ -49,8 +49,8 @@ async fn healthz(State(pages): State<Pages>) -> Response {
     let role = pages.role.borrow().clone();
     match role {
         Role::Leading => (StatusCode::OK, "leading\n".to_string()),
-        Role::Following { leader: Some(leader) } => (StatusCode::OK, format!("following {leader}\n")),
-        Role::Following { leader: None } => (StatusCode::SERVICE_UNAVAILABLE, "no leader\n".to_string()),
+        Role::Following { leader: Some(leader), .. } => (StatusCode::OK, format!("following {leader}\n")),
+        Role::Following { leader: None, .. } => (StatusCode::SERVICE_UNAVAILABLE, "no leader\n".to_string()),
     }
     .into_response()
 }

@@ -36,6 +36,21 @@ pub enum StoreConfig {
     Memory(MemStore),
 }
 
+impl StoreConfig {
+    /// Opens it; nothing of etcd is connected yet.
+    ///
+    /// # Errors
+    /// When the file cannot be opened, or another process uses it.
+    #[allow(clippy::unused_async)] // callers are on the runtime that the store will use
+    pub async fn open(self) -> Result<Box<dyn Store>, StoreError> {
+        Ok(match self {
+            StoreConfig::Redb { path } => Box::new(RedbStore::open(&path)?),
+            StoreConfig::Etcd(config) => Box::new(EtcdStore::new(config)),
+            StoreConfig::Memory(store) => Box::new(store),
+        })
+    }
+}
+
 /// What a meta needs.
 #[derive(Clone)]
 pub struct MetaConfig {
@@ -70,7 +85,11 @@ pub enum MetaError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Leading,
-    Following { leader: Option<String> },
+    /// `why`: the store does not answer.
+    Following {
+        leader: Option<String>,
+        why: Option<String>,
+    },
 }
 
 /// A running meta. Dropping it lets it run on; [`Meta::stop`] ends it.
@@ -100,13 +119,9 @@ pub async fn start(config: MetaConfig) -> Result<Meta, MetaError> {
         Some(addr) => Some(bind(addr).await?),
         None => None,
     };
-    let store: Box<dyn Store> = match config.store {
-        StoreConfig::Redb { path } => Box::new(RedbStore::open(&path)?),
-        StoreConfig::Etcd(config) => Box::new(EtcdStore::new(config)),
-        StoreConfig::Memory(store) => Box::new(store),
-    };
+    let store = config.store.open().await?;
     let (stop, stopped) = watch::channel(false);
-    let (role_tx, role) = watch::channel(Role::Following { leader: None });
+    let (role_tx, role) = watch::channel(Role::Following { leader: None, why: None });
     let (inbox, inbox_rx) = mpsc::channel(INBOX_MAX);
     let (registry, cluster) = (config.registry, telemetry::Registry::default());
     let metrics = (metrics::MetaMetrics::new(&registry), metrics::ClusterMetrics::new(&cluster));

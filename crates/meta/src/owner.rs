@@ -4,7 +4,7 @@ use crate::metrics::{ClusterMetrics, MetaMetrics};
 use crate::{MetaError, Role};
 use control::admin::{AdminAnswer, AdminAsk};
 use control::events::{Event, Level};
-use control::{ClientReq, Control, ControlAction, LoadError, Now, Records, StreamId, Token};
+use control::{ClientReq, Control, ControlAction, LoadError, Now, Records, Standing, StreamId, Token, codes};
 use metastore::{Campaign, Store, StoreError};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,6 +16,8 @@ use types::{ClusterId, Time};
 
 /// How often a follower looks whether there is a leader.
 const CAMPAIGN_EVERY: Duration = Duration::from_millis(400);
+/// The longest pause between two questions to a store that does not answer.
+const CAMPAIGN_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// How often the leadership is kept.
 const KEEP_EVERY: Duration = Duration::from_millis(800);
 /// A leader that has not heard from the store for this long asks it before it answers anybody: another may
@@ -99,6 +101,13 @@ pub(crate) struct Owner {
     next_token: u64,
     /// The store has confirmed the leadership at this moment or later.
     kept: Instant,
+    /// What the log says of the records: one line for each change.
+    standing: Standing,
+    foreign_told: bool,
+    /// Whom the log last named as leader.
+    followed: Option<String>,
+    /// Since when the store does not answer, and the pause before it is asked again.
+    outage: Option<(Instant, Duration)>,
 }
 
 /// Why a leadership ended.
@@ -137,6 +146,10 @@ impl Owner {
             waiting: BTreeMap::new(),
             next_token: 1,
             kept: now,
+            standing: Standing::Waiting,
+            foreign_told: false,
+            followed: None,
+            outage: None,
         }
     }
 
@@ -156,6 +169,7 @@ impl Owner {
             let asked = Instant::now();
             match self.store.campaign(&advertise).await {
                 Ok(Campaign::Won) => {
+                    self.outage_over();
                     self.kept = asked;
                     let ended = self.lead().await;
                     self.end_leadership();
@@ -167,11 +181,11 @@ impl Owner {
                         Ended::Failed(e) => tracing::warn!(%e, "the leadership ended; campaigning again"),
                     }
                 }
-                Ok(Campaign::Lost { leader }) => self.follow(leader),
-                Err(e) => {
-                    tracing::warn!(%e, "cannot campaign");
-                    self.follow(None);
+                Ok(Campaign::Lost { leader }) => {
+                    self.outage_over();
+                    self.follow(leader, None);
                 }
+                Err(e) => self.outage(&e),
             }
             if self.stand_by().await {
                 return Ok(());
@@ -179,8 +193,14 @@ impl Owner {
         }
     }
 
-    fn follow(&mut self, leader: Option<String>) {
-        let role = Role::Following { leader };
+    fn follow(&mut self, leader: Option<String>, why: Option<String>) {
+        if let Some(leader) = &leader
+            && self.followed.as_ref() != Some(leader)
+        {
+            tracing::info!(%leader, "another metadata server leads; this one stands by");
+            self.followed = Some(leader.clone());
+        }
+        let role = Role::Following { leader, why };
         self.role.send_if_modified(|now| {
             let changed = *now != role;
             *now = role;
@@ -188,8 +208,29 @@ impl Owner {
         });
     }
 
+    /// The store does not answer: one line says so, and it is asked less and less often.
+    fn outage(&mut self, e: &StoreError) {
+        let pause = match self.outage {
+            None => {
+                tracing::warn!(%e, "cannot campaign: trying again until it does; attached volumes go on");
+                CAMPAIGN_EVERY
+            }
+            Some((_, pause)) => (pause * 2).min(CAMPAIGN_PAUSE_MAX),
+        };
+        let since = self.outage.map_or_else(Instant::now, |(since, _)| since);
+        self.outage = Some((since, pause));
+        self.follow(None, Some(e.to_string()));
+    }
+
+    fn outage_over(&mut self) {
+        if let Some((since, _)) = self.outage.take() {
+            tracing::warn!(seconds = since.elapsed().as_secs(), "the metadata store answers again");
+        }
+    }
+
     fn end_leadership(&mut self) {
-        self.follow(None);
+        self.followed = None;
+        self.follow(None, None);
         self.streams.clear();
         // Dropped unanswered: what they asked may have been done or not.
         self.waiting.clear();
@@ -199,7 +240,7 @@ impl Owner {
 
     /// Answers "not leading" until the next campaign; `true` when stopped.
     async fn stand_by(&mut self) -> bool {
-        let until = Instant::now() + CAMPAIGN_EVERY;
+        let until = Instant::now() + self.outage.map_or(CAMPAIGN_EVERY, |(_, pause)| pause);
         loop {
             tokio::select! {
                 () = stop_asked(&mut self.stopped) => return true,
@@ -236,6 +277,7 @@ impl Owner {
         let mut control = Control::new(records, self.now());
         control.lead_as(&self.advertise);
         control.set_version(&self.version);
+        (self.standing, self.foreign_told) = (Standing::Waiting, false);
         self.metrics.leading.set(1);
         tracing::info!(address = %self.advertise, "this meta leads");
         // Before anyone may ask for it: the figures of a cluster that nobody has counted are no zeros.
@@ -339,6 +381,7 @@ impl Owner {
         loop {
             control.poll(self.now(), &mut out);
             if out.is_empty() {
+                self.log_past(control);
                 return Ok(());
             }
             if self.kept.elapsed() >= BELIEVE {
@@ -365,6 +408,28 @@ impl Owner {
             if self.kept.elapsed() > KEEP_EVERY {
                 self.keep().await?;
             }
+        }
+    }
+
+    /// One line when the records turn out to be those of the cluster, or not.
+    fn log_past(&mut self, control: &Control) {
+        let standing = control.standing();
+        if std::mem::replace(&mut self.standing, standing) != standing {
+            match standing {
+                Standing::Waiting => {}
+                Standing::Sound => tracing::info!("a majority of the OSDs confirms the records: changes are taken"),
+                Standing::Behind => {
+                    let (code, reasons) = (codes::STORE_BEHIND, control.behind_reasons().join("; "));
+                    tracing::error!(
+                        code,
+                        reasons,
+                        "the metadata store went back in time: nothing is changed; see `basalt meta recover --dry-run`"
+                    );
+                }
+            }
+        }
+        if let Some(words) = control.foreign_words().filter(|_| !std::mem::replace(&mut self.foreign_told, true)) {
+            tracing::warn!("{words}");
         }
     }
 
@@ -416,7 +481,7 @@ mod tests {
         let image = MemStore::new();
         let (_inbox, inbox) = mpsc::channel(1);
         let (_stop, stopped) = watch::channel(false);
-        let (role, _role) = watch::channel(Role::Following { leader: None });
+        let (role, _role) = watch::channel(Role::Following { leader: None, why: None });
         let registry = telemetry::Registry::default();
         let metrics = (MetaMetrics::new(&registry), ClusterMetrics::new(&registry));
         let mut owner = Owner::new(Box::new(image.another()), "a:1".to_owned(), inbox, role, stopped, metrics);

@@ -40,7 +40,7 @@ impl Gate {
     pub fn leading(&self) -> Result<(), Status> {
         match &*self.role.borrow() {
             Role::Leading => Ok(()),
-            Role::Following { leader } => Err(status::not_leader(leader.as_deref())),
+            Role::Following { leader, why } => Err(status::not_leader(leader.as_deref(), why.as_deref())),
         }
     }
 
@@ -51,7 +51,7 @@ impl Gate {
         self.inbox.send(input(answer)).await.map_err(|_| Status::unavailable("this meta is stopping"))?;
         match answered.await {
             Ok(Answered::Answer(answer)) => Ok(answer),
-            Ok(Answered::NotLeading) => Err(status::not_leader(None)),
+            Ok(Answered::NotLeading) => Err(status::not_leader(None, None)),
             Err(_) => Err(Status::aborted("the leadership ended before the answer: it may have been done or not")),
         }
     }

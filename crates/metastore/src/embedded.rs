@@ -114,5 +114,5 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|e| StoreError::Unavailable(format!("the task of the store ended: {e}")))?
+    done.map_err(|e| StoreError::Unavailable { store: "redb".to_owned(), why: format!("its task ended: {e}") })?
 }

@@ -7,8 +7,8 @@
 use crate::{Campaign, Store, StoreError, StoreFuture};
 use control::{StoredItem, Txn};
 use etcd_client::{
-    Client, Compare, CompareOp, ConnectOptions, GetOptions, LeaseKeepAliveStream, LeaseKeeper, PutOptions, SortOrder,
-    SortTarget, TxnOp, TxnOpResponse,
+    Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, Identity, LeaseKeepAliveStream, LeaseKeeper,
+    PutOptions, SortOrder, SortTarget, TlsOptions, TxnOp, TxnOpResponse,
 };
 use std::future::Future;
 use std::time::Duration;
@@ -20,10 +20,13 @@ const PAGE: i64 = 1000;
 /// How to reach etcd.
 #[derive(Clone, Debug)]
 pub struct EtcdConfig {
-    /// `host:port`, with or without `http://`.
+    /// `http://HOST:PORT` or `https://HOST:PORT`; without a scheme it is http, or https when `tls` is given.
     pub endpoints: Vec<String>,
     /// Everything is stored below this; one per cluster.
     pub prefix: String,
+    pub tls: Option<EtcdTls>,
+    /// User and password.
+    pub user: Option<(String, String)>,
     /// A leader that etcd has not heard for this long is replaced. In seconds; etcd itself takes at least 2.
     pub lease_ttl_s: i64,
     /// An answer later than this counts as none.
@@ -33,7 +36,77 @@ pub struct EtcdConfig {
 impl EtcdConfig {
     /// The usual timing.
     pub fn new(endpoints: Vec<String>, prefix: impl Into<String>) -> EtcdConfig {
-        EtcdConfig { endpoints, prefix: prefix.into(), lease_ttl_s: 3, timeout: Duration::from_secs(2) }
+        EtcdConfig {
+            endpoints,
+            prefix: prefix.into(),
+            tls: None,
+            user: None,
+            lease_ttl_s: 3,
+            timeout: Duration::from_secs(2),
+        }
+    }
+
+    /// What is wrong with the URLs, the prefix or the certificates, before anything is connected.
+    ///
+    /// # Errors
+    /// In words, with what was given.
+    pub fn check(&self) -> Result<(), String> {
+        let secure = self.endpoints.iter().any(|url| url.starts_with("https://"));
+        for url in &self.endpoints {
+            check_url(url)?;
+            if secure != url.starts_with("https://") {
+                return Err("all URLs of etcd must be https:// when one of them is".to_owned());
+            }
+        }
+        if self.tls.is_some() && !secure {
+            return Err("certificates are given, but the URLs of etcd are not https://".to_owned());
+        }
+        if secure && self.tls.as_ref().is_none_or(|tls| tls.ca.is_none()) {
+            return Err("an https:// URL of etcd needs the certificate that signed etcd's own".to_owned());
+        }
+        let legal = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
+        let prefix = &self.prefix;
+        if !prefix.starts_with('/') || prefix.ends_with('/') || !prefix.chars().all(legal) || prefix.contains("//") {
+            return Err(format!("{prefix:?} is no key prefix: write /NAME of letters, digits and . _ - /"));
+        }
+        Ok(())
+    }
+
+    /// How messages name it.
+    fn name(&self) -> String {
+        format!("etcd at {}", self.endpoints.join(", "))
+    }
+}
+
+/// PEM texts for an etcd behind TLS.
+#[derive(Clone, Default)]
+pub struct EtcdTls {
+    /// What etcd's certificate is checked against.
+    pub ca: Option<Vec<u8>>,
+    /// Certificate and private key of this client.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl std::fmt::Debug for EtcdTls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "EtcdTls {{ ca: {}, identity: {} }}", self.ca.is_some(), self.identity.is_some())
+    }
+}
+
+/// `http://HOST:PORT`, the scheme optional, and nothing behind it.
+fn check_url(url: &str) -> Result<(), String> {
+    let bad = |why: &str| Err(format!("{url:?} is no URL of etcd: {why}; write http://HOST:PORT or https://HOST:PORT"));
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://")).unwrap_or(url);
+    let rest = rest.strip_suffix('/').unwrap_or(rest);
+    if rest.contains("://") {
+        return bad("its scheme is neither http nor https");
+    }
+    if rest.contains(|c: char| "/?#@ ".contains(c)) {
+        return bad("there is more than a host and a port");
+    }
+    match rest.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p != 0) => Ok(()),
+        _ => bad("it has no port"),
     }
 }
 
@@ -52,8 +125,38 @@ pub struct EtcdStore {
     leading: Option<Leading>,
 }
 
-fn lost(e: &etcd_client::Error) -> StoreError {
-    StoreError::Unavailable(format!("etcd: {e}"))
+/// What the client library says, as an operator needs it: refusals by their cause, anything else as silence.
+fn lost(name: &str, e: &etcd_client::Error) -> StoreError {
+    let mut text = e.to_string();
+    let mut cause = std::error::Error::source(e);
+    while let Some(inner) = cause {
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text = format!("{text}: {inner_text}");
+        }
+        cause = inner.source();
+    }
+    let has = |word: &str| text.to_ascii_lowercase().contains(word);
+    let why = if has("authentication failed") || has("invalid auth") || has("user name is empty") {
+        "it refuses the user or the password"
+    } else if has("permission denied") {
+        "its user may not use the keys of this prefix"
+    } else if has("unknownissuer") || has("invalid peer certificate") || has("certificate verify") {
+        "its certificate is not signed by the given CA, or not for this host"
+    } else if has("certificaterequired") || has("bad certificate") || has("handshake") {
+        "the TLS handshake failed: it wants a client certificate, or does not accept this one"
+    } else if has("connection refused") {
+        "nothing listens there"
+    } else if has("dns error") || has("failed to lookup") {
+        "the host name is not known"
+    } else {
+        return StoreError::Unavailable { store: name.to_owned(), why: text };
+    };
+    StoreError::Unavailable { store: name.to_owned(), why: why.to_owned() }
+}
+
+fn silent(config: &EtcdConfig) -> StoreError {
+    StoreError::Unavailable { store: config.name(), why: format!("no answer in {:?}", config.timeout) }
 }
 
 impl EtcdStore {
@@ -73,8 +176,8 @@ impl EtcdStore {
     async fn within<T>(&self, call: impl Future<Output = Result<T, etcd_client::Error>>) -> Result<T, StoreError> {
         match timeout(self.config.timeout, call).await {
             Ok(Ok(value)) => Ok(value),
-            Ok(Err(e)) => Err(lost(&e)),
-            Err(_) => Err(StoreError::Unavailable(format!("etcd gave no answer in {:?}", self.config.timeout))),
+            Ok(Err(e)) => Err(lost(&self.config.name(), &e)),
+            Err(_) => Err(silent(&self.config)),
         }
     }
 
@@ -82,10 +185,23 @@ impl EtcdStore {
         if let Some(client) = &self.client {
             return Ok(client.clone());
         }
-        let options = ConnectOptions::new()
+        let mut options = ConnectOptions::new()
             .with_connect_timeout(self.config.timeout)
             .with_keep_alive(Duration::from_secs(1), Duration::from_secs(2))
             .with_keep_alive_while_idle(true);
+        if let Some(tls) = &self.config.tls {
+            let mut with = TlsOptions::new();
+            if let Some(ca) = &tls.ca {
+                with = with.ca_certificate(Certificate::from_pem(ca));
+            }
+            if let Some((certificate, key)) = &tls.identity {
+                with = with.identity(Identity::from_pem(certificate, key));
+            }
+            options = options.with_tls(with);
+        }
+        if let Some((user, password)) = &self.config.user {
+            options = options.with_user(user, password).with_auto_token_refresh(true);
+        }
         let client = self.within(Client::connect(&self.config.endpoints, Some(options))).await?;
         self.client = Some(client.clone());
         Ok(client)
@@ -183,8 +299,8 @@ impl EtcdStore {
         match timeout(limit, round).await {
             Ok(Ok(Some(answer))) if answer.ttl() > 0 => Ok(()),
             Ok(Ok(_)) => Err(StoreError::Fenced),
-            Ok(Err(e)) => Err(lost(&e)),
-            Err(_) => Err(StoreError::Unavailable(format!("etcd gave no answer in {limit:?}"))),
+            Ok(Err(e)) => Err(lost(&self.config.name(), &e)),
+            Err(_) => Err(silent(&self.config)),
         }
     }
 }

@@ -10,10 +10,12 @@
 mod embedded;
 mod etcd;
 mod memory;
+mod restore;
 
 pub use embedded::RedbStore;
-pub use etcd::{EtcdConfig, EtcdStore};
+pub use etcd::{EtcdConfig, EtcdStore, EtcdTls};
 pub use memory::{MemStore, Outage};
+pub use restore::{RestoreError, Restored, restore};
 
 use control::{StoredItem, Txn};
 use std::future::Future;
@@ -32,8 +34,8 @@ pub enum StoreError {
     #[error("this meta no longer leads")]
     Fenced,
     /// No answer: the transaction may have happened or not.
-    #[error("the metadata store does not answer: {0}")]
-    Unavailable(String),
+    #[error("the metadata store ({store}) does not answer: {why}")]
+    Unavailable { store: String, why: String },
     #[error("the metadata store failed")]
     Redb(#[source] Box<redb::Error>),
     #[error("the metadata store at {path} is used by another process")]

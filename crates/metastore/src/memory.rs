@@ -80,7 +80,7 @@ impl MemStore {
         let mut image = self.image();
         let outage = std::mem::take(&mut image.outage);
         if outage == Outage::Before {
-            return Err(StoreError::Unavailable("injected, before".to_string()));
+            return Err(injected("before"));
         }
         if image.leader.as_ref().is_none_or(|(term, _)| *term != self.term) {
             return Err(StoreError::Fenced);
@@ -99,10 +99,14 @@ impl MemStore {
             image.items.remove(key);
         }
         match outage {
-            Outage::After => Err(StoreError::Unavailable("injected, after".to_string())),
+            Outage::After => Err(injected("after")),
             Outage::None | Outage::Before => Ok(()),
         }
     }
+}
+
+fn injected(when: &str) -> StoreError {
+    StoreError::Unavailable { store: "memory".to_owned(), why: format!("injected, {when}") }
 }
 
 impl Store for MemStore {

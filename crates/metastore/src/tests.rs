@@ -1,5 +1,7 @@
 //! Laws of every store, run on each form. etcd is a real one, on loopback; without its binary a line says so.
 
+mod secure;
+
 use super::*;
 use control::Check;
 use std::path::PathBuf;
@@ -72,7 +74,7 @@ fn memory_obeys_the_laws_of_a_store() {
         other.seize("there:2");
         assert!(matches!(store.commit(&put("z", "late", 0)).await, Err(StoreError::Fenced)));
         other.fail_next(Outage::After);
-        assert!(matches!(other.commit(&put("z", "x", 0)).await, Err(StoreError::Unavailable(_))));
+        assert!(matches!(other.commit(&put("z", "x", 0)).await, Err(StoreError::Unavailable { .. })));
         assert!(other.load_now().iter().any(|i| i.key == "z"), "it happened, unheard");
     });
 }
@@ -167,4 +169,28 @@ mod real_etcd {
             assert!(!second.load().await.expect("load").iter().any(|i| i.key == "d"));
         });
     }
+}
+
+#[test]
+fn a_backup_that_is_put_back_is_marked_and_replaces_a_store_only_when_told() {
+    run(async {
+        let mut store = MemStore::new();
+        store.campaign("a:1").await.expect("campaign");
+        let cluster = types::ClusterId([7; 16]);
+        store.commit(&control::new_cluster(cluster, 1)).await.expect("a cluster");
+        let backup = store.load_now();
+        store.commit(&put("osd/x", "{}", 0)).await.expect("written after the backup");
+        let refused = restore(&mut store, backup.clone(), false).await.expect_err("it is not empty");
+        assert!(matches!(refused, RestoreError::NotEmpty { count: 3 }), "{refused}");
+        store.another().seize("b:1");
+        let refused = restore(&mut store, backup.clone(), true).await.expect_err("b leads");
+        assert_eq!(refused.to_string(), "a metadata server runs on this store, at b:1");
+        store.seize("a:1");
+        let done = restore(&mut store, backup.clone(), true).await.expect("restored");
+        assert_eq!(done, Restored { replaced: 3, written: 2 });
+        let records = control::Records::load(store.load_now()).expect("sound");
+        assert!(records.counters.restored && records.cluster_id() == cluster);
+        let none = restore(&mut store, Vec::new(), true).await.expect_err("no backup");
+        assert!(matches!(none, RestoreError::Backup(_)), "{none}");
+    });
 }

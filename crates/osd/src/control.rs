@@ -8,7 +8,7 @@ use crate::pgs::State;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
-use types::control::{Attach, AttachRefusal, OsdDown, OsdUp};
+use types::control::{Attach, AttachRefusal, OsdDown, OsdUp, Watermarks};
 use types::limits::{POISON_REASON_LEN_MAX, clip};
 use types::map::{OsdAddr, PgMap};
 use types::store::{DecisionState, HardState, Recovered, ReplicaIdentity};
@@ -31,6 +31,10 @@ pub struct Meta {
     pub(crate) refusal: Option<(u32, String)>,
     /// With the reason that was last logged.
     pub(crate) unreachable: BTreeMap<OsdId, String>,
+    /// What meta told and the device keeps (R17).
+    pub(crate) kept: Watermarks,
+    /// What meta told last; above `kept` while it is being written.
+    wanted: Watermarks,
     next_report: Option<Time>,
 }
 
@@ -136,6 +140,7 @@ impl Osd {
             OsdDown::TransferLeader { pg, to } => {
                 self.with_pg(pg, |group, now, actions| group.handle_transfer(now, to, actions));
             }
+            OsdDown::Remember(told) => self.remember(told),
             OsdDown::Refused { code, reason } => {
                 tracing::error!(code, reason, "meta refuses this OSD");
                 self.stop_serving(format!("BSLT-{code}: {reason}"));
@@ -149,15 +154,56 @@ impl Osd {
             self.bus.set_osd_addr(entry.osd, entry.addr);
         }
         // Only peers of our own PGs matter when meta is gone, and they are few.
-        let text = addresses_text(osds);
+        let text = map_text(self.meta.wanted, &addresses_text(osds));
         if text.len() <= engine::MAP_MAX && self.phase == Phase::Running {
             self.engine.set_map(text.into());
+        }
+    }
+
+    /// Keeps how far the records of the cluster have come. One write is under way at a time; what came meanwhile goes next.
+    fn remember(&mut self, told: Watermarks) {
+        if self.phase != Phase::Running {
+            return;
+        }
+        let idle = self.meta.wanted == self.meta.kept;
+        self.meta.wanted = self.meta.wanted.max(told);
+        if self.meta.wanted == self.meta.kept {
+            self.meta.outbox.push(OsdUp::Remembers(self.meta.kept));
+        } else if idle {
+            self.write_watermarks();
+        }
+    }
+
+    fn write_watermarks(&mut self) {
+        let map = String::from_utf8_lossy(self.engine.map()).into_owned();
+        let addresses: String = map.lines().filter(|l| !l.starts_with(WATERMARKS)).flat_map(|l| [l, "\n"]).collect();
+        let mut text = map_text(self.meta.wanted, &addresses);
+        if text.len() > engine::MAP_MAX {
+            text = map_text(self.meta.wanted, "");
+        }
+        self.engine.set_map(text.into());
+    }
+
+    /// A map is durable, and with it what meta told before it was written.
+    pub(crate) fn map_kept(&mut self, map: &[u8]) {
+        let kept = watermarks_in(&String::from_utf8_lossy(map));
+        if kept == self.meta.kept {
+            return;
+        }
+        self.meta.kept = self.meta.kept.max(kept);
+        if self.meta.connected {
+            self.meta.outbox.push(OsdUp::Remembers(self.meta.kept));
+        }
+        if self.meta.wanted != self.meta.kept && self.phase == Phase::Running {
+            self.write_watermarks();
         }
     }
 
     /// With no meta in reach, peers are where they were last.
     pub(crate) fn recall_addresses(&mut self) {
         let text = String::from_utf8_lossy(self.engine.map()).into_owned();
+        self.meta.kept = watermarks_in(&text);
+        self.meta.wanted = self.meta.kept;
         for (osd, addr) in addresses_in(&text).filter(|(osd, _)| *osd != self.config.osd) {
             self.bus.set_osd_addr(osd, addr);
         }
@@ -261,6 +307,28 @@ fn addresses_text(osds: &[OsdAddr]) -> String {
     osds.iter().map(|o| format!("{}={}\n", o.osd.0, o.addr)).collect()
 }
 
+/// Begins the line with the watermarks.
+const WATERMARKS: &str = "watermarks=";
+
+/// What the device keeps for a start without meta: how far the records had come, and the address map.
+fn map_text(seen: Watermarks, addresses: &str) -> String {
+    let w = seen;
+    let ids = [w.revision, w.next_osd.into(), w.next_pool.into(), w.next_replica, w.next_volume, w.next_session];
+    let ids: Vec<String> = ids.iter().chain([&w.map_epoch]).map(u64::to_string).collect();
+    format!("{WATERMARKS}{}\n{addresses}", ids.join(","))
+}
+
+fn watermarks_in(text: &str) -> Watermarks {
+    let line = text.lines().find_map(|l| l.strip_prefix(WATERMARKS)).unwrap_or_default();
+    let ids: Vec<u64> = line.split(',').filter_map(|id| id.parse().ok()).collect();
+    let [revision, next_osd, next_pool, next_replica, next_volume, next_session, map_epoch] = ids[..] else {
+        return Watermarks::default();
+    };
+    let narrow = |id: u64| u32::try_from(id).unwrap_or(u32::MAX);
+    let (next_osd, next_pool) = (narrow(next_osd), narrow(next_pool));
+    Watermarks { revision, next_osd, next_pool, next_replica, next_volume, next_session, map_epoch }
+}
+
 fn addresses_in(text: &str) -> impl Iterator<Item = (OsdId, SocketAddr)> + '_ {
     text.lines().filter_map(|line| {
         let (osd, addr) = line.split_once('=')?;
@@ -289,5 +357,17 @@ mod tests {
         let back: Vec<_> = addresses_in(&addresses_text(&osds)).map(|(osd, addr)| OsdAddr { osd, addr }).collect();
         assert_eq!(back, osds);
         assert_eq!(addresses_in("x\n1=y\n=\n").count(), 0);
+        let seen = Watermarks {
+            revision: u64::MAX,
+            next_osd: 2,
+            next_pool: u32::MAX,
+            next_replica: 4,
+            next_volume: 5,
+            next_session: 6,
+            map_epoch: 7,
+        };
+        let text = map_text(seen, &addresses_text(&osds));
+        assert_eq!((watermarks_in(&text), addresses_in(&text).count()), (seen, 2));
+        assert_eq!(watermarks_in("watermarks=1,2\n"), Watermarks::default());
     }
 }

@@ -270,6 +270,7 @@ impl Osd {
             EngineEvent::Damaged { replica, reason } => self.quarantine_replica(replica, reason),
             EngineEvent::CutBack { replica, hard_state, from } => self.log_cut_back(replica, hard_state, from),
             EngineEvent::Refilled { replica } => self.replica_refilled(replica),
+            EngineEvent::MapKept(map) => self.map_kept(&map),
             EngineEvent::Poisoned(reason) => self.poisoned(reason),
         }
         Ok(())

@@ -30,6 +30,7 @@ impl Osd {
             zone: self.config.zone.clone(),
             version: self.config.version.clone(),
             replicas: self.pgs.iter().map(|s| (s.identity.pg, s.identity.replica)).collect(),
+            seen: self.meta.kept,
         }
     }
 

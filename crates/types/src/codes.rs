@@ -35,6 +35,8 @@ codes! {
     1012 "The output cannot be written", "Standard output refused bytes: its disk is full, or its device failed. What was printed before is not complete.", "Make room where the output goes (`df -h .`), and run the command again.";
     1013 "The address cannot be advertised", "0.0.0.0 and [::] stand for all interfaces of a host: a peer on another host that is told to connect there connects to itself.", "Add --advertise HOST:PORT with a name or an address of this host.";
     1014 "The volume is not exported", "No NBD export of this volume runs in the dev cluster.", "`basalt dev up --export POOL/VOLUME` exports it; `basalt dev status` lists what runs.";
+    1030 "The file is no whole backup of records", "It was cut off or changed, or another program wrote it.", "Give a file that `basalt meta backup` wrote.";
+    1031 "The address or the certificates of etcd cannot be used", "A URL, the key prefix or a certificate is not written as it must be.", "Write --etcd https://HOST:PORT with --etcd-ca, or http://HOST:PORT without; `basalt meta --help`.";
     3001 "The file system does not support O_DIRECT", "tmpfs and overlay file systems refuse it.", "Put the device on ext4, xfs, or use a block device.";
     3002 "The device is in use", "Another process holds the device's lock.", "`basalt dev status` or `fuser DEVICE` shows who.";
     3003 "The device holds something else", "Its first or last MiB is neither zero nor this cluster's superblock.", "If its contents may go: run the command again with --force.";

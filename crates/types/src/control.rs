@@ -8,6 +8,7 @@ use crate::ids::{
     VolumeId,
 };
 use crate::map::{OsdAddr, PgMap};
+use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
 /// From an OSD to the leading meta.
@@ -21,6 +22,38 @@ pub enum OsdUp {
         order: u64,
         result: Result<(), AttachRefusal>,
     },
+    /// Answer to [`OsdDown::Remember`]: this is durable on the device.
+    Remembers(Watermarks),
+}
+
+/// How far the records of a cluster had come (R17). An OSD keeps the highest that meta told it; a metadata store behind
+/// what a majority of the OSDs keep has gone back in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Watermarks {
+    /// Rises with every transaction that an answer or a command rests on.
+    pub revision: u64,
+    /// The lowest id of each kind that was never drawn.
+    pub next_osd: u32,
+    pub next_pool: u32,
+    pub next_replica: u64,
+    pub next_volume: u64,
+    pub next_session: u64,
+    pub map_epoch: u64,
+}
+
+impl Watermarks {
+    /// The higher of both, field by field.
+    pub fn max(self, other: Watermarks) -> Watermarks {
+        Watermarks {
+            revision: self.revision.max(other.revision),
+            next_osd: self.next_osd.max(other.next_osd),
+            next_pool: self.next_pool.max(other.next_pool),
+            next_replica: self.next_replica.max(other.next_replica),
+            next_volume: self.next_volume.max(other.next_volume),
+            next_session: self.next_session.max(other.next_session),
+            map_epoch: self.map_epoch.max(other.map_epoch),
+        }
+    }
 }
 
 /// First message of the stream. OSDs get their id and uuid at format.
@@ -39,6 +72,8 @@ pub struct OsdHello {
     /// Of its program; for people only.
     pub version: String,
     pub replicas: Vec<(PgId, ReplicaId)>,
+    /// The highest that meta ever told this OSD (R17).
+    pub seen: Watermarks,
 }
 
 /// Sent every second, and at once when a leader or a flag changes. `pgs` holds only what changed since
@@ -164,6 +199,8 @@ pub enum OsdDown {
     Attach { pg: PgId, attach: Attach },
     /// Hand leadership of the PG to this member's OSD.
     TransferLeader { pg: PgId, to: OsdId },
+    /// Keep this on the device, then answer [`OsdUp::Remembers`] (R17).
+    Remember(Watermarks),
     /// The cluster does not know this OSD, or knows another life of it: stop.
     Refused { code: u32, reason: String },
 }

@@ -18,6 +18,15 @@ fn hello() -> OsdHello {
         zone: "z".into(),
         version: "1.2.3".into(),
         replicas: vec![(PgId { pool: PoolId(1), n: 2 }, ReplicaId(u64::MAX))],
+        seen: Watermarks {
+            revision: 1,
+            next_osd: 2,
+            next_pool: 3,
+            next_replica: 4,
+            next_volume: 5,
+            next_session: 6,
+            map_epoch: 7,
+        },
     }
 }
 
@@ -54,6 +63,7 @@ fn ups() -> Vec<OsdUp> {
     vec![
         OsdUp::Hello(hello()),
         OsdUp::Heartbeat(beat),
+        OsdUp::Remembers(hello().seen),
         attached(Ok(())),
         attached(Err(AttachRefusal::NotLeader { hint: None })),
         attached(Err(AttachRefusal::NotLeader { hint: Some(OsdId(3)) })),
@@ -74,6 +84,7 @@ fn downs() -> Vec<OsdDown> {
         OsdDown::DropReplica { pg, replica: ReplicaId(8) },
         OsdDown::Attach { pg, attach: Attach { order: 1, volume, session, epoch: Epoch(2), chunk_count: 0 } },
         OsdDown::TransferLeader { pg, to: OsdId(2) },
+        OsdDown::Remember(hello().seen),
         OsdDown::Refused { code: 2024, reason: "no".into() },
     ]
 }

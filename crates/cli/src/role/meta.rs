@@ -1,22 +1,17 @@
 //! `basalt meta`.
 
 use crate::address::Address;
-use crate::args::MetaArgs;
+use crate::args::{MetaArgs, StoreArgs};
 use crate::errors::UserError;
 use crate::role;
 use anyhow::{Context, Result};
 use meta::{MetaConfig, StoreConfig};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 /// Runs a metadata server until it is asked to end.
-pub fn run(args: MetaArgs) -> Result<()> {
-    let store = if args.etcd.is_empty() {
-        std::fs::create_dir_all(&args.dir)
-            .map_err(|e| UserError::new(1006, format!("{}: {e}", args.dir.display()), "choose another --dir"))?;
-        StoreConfig::Redb { path: args.dir.join("meta.redb") }
-    } else {
-        StoreConfig::Etcd(metastore::EtcdConfig::new(args.etcd.clone(), "/basalt"))
-    };
+pub fn run(args: &MetaArgs) -> Result<()> {
+    let store = open_store(&args.store)?;
     role::advertised::check(&args.listen, args.advertise.as_ref())?;
     let listen = args.listen.resolve()?;
     let http = role::http_addr(listen, args.http.as_ref())?;
@@ -34,19 +29,57 @@ pub fn run(args: MetaArgs) -> Result<()> {
             tracing::info!(signal, "ending");
         };
         let ready = |grpc: SocketAddr, http: Option<SocketAddr>| tracing::info!(%grpc, http = http.map(tracing::field::display), "meta is listening");
-        meta::serve(config, asked, ready).await.map_err(|error| meta_error(&error, &args).into())
+        meta::serve(config, asked, ready).await.map_err(|error| meta_error(&error, args).into())
     })
 }
 
 fn meta_error(error: &meta::MetaError, args: &MetaArgs) -> UserError {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
+    let text = crate::errors::chain(error);
     match error {
         meta::MetaError::Listen { .. } => UserError::new(1006, text, "choose another --listen or --http"),
-        _ => UserError::new(2005, text, format!("look at {}", args.dir.display())),
+        _ => UserError::new(
+            2005,
+            text,
+            match &args.store.dir {
+                Some(dir) if args.store.etcd.is_empty() => format!("look at {}", dir.display()),
+                _ => format!("look at etcd: {}", args.store.etcd.join(", ")),
+            },
+        ),
     }
+}
+
+/// The store that the flags name. What is wrong with them is said here, before anything is connected.
+pub fn open_store(args: &StoreArgs) -> Result<StoreConfig> {
+    if args.etcd.is_empty() {
+        let Some(dir) = &args.dir else {
+            let text = "neither --dir nor --etcd says where the records are";
+            return Err(
+                UserError::new(1001, text, "add --dir DIR for one metadata server, or --etcd URL for several").into()
+            );
+        };
+        std::fs::create_dir_all(dir)
+            .map_err(|e| UserError::new(1006, format!("{}: {e}", dir.display()), "choose another --dir"))?;
+        return Ok(StoreConfig::Redb { path: dir.join("meta.redb") });
+    }
+    let read = |path: &PathBuf| {
+        std::fs::read(path)
+            .map_err(|e| UserError::new(1006, format!("{}: {e}", path.display()), "check the path and who may read it"))
+    };
+    let ca = args.etcd_ca.as_ref().map(read).transpose()?;
+    let identity = match (&args.etcd_cert, &args.etcd_key) {
+        (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
+        _ => None,
+    };
+    let user = match (&args.etcd_user, &args.etcd_password_file) {
+        (Some(user), Some(file)) => {
+            let text = String::from_utf8_lossy(&read(file)?).into_owned();
+            Some((user.clone(), text.lines().next().unwrap_or_default().to_owned()))
+        }
+        _ => None,
+    };
+    let tls = (ca.is_some() || identity.is_some()).then_some(metastore::EtcdTls { ca, identity });
+    let config =
+        metastore::EtcdConfig { tls, user, ..metastore::EtcdConfig::new(args.etcd.clone(), &args.etcd_prefix) };
+    config.check().map_err(|why| UserError::new(1031, why, "`basalt meta --help` shows how it is written"))?;
+    Ok(StoreConfig::Etcd(config))
 }

@@ -40,6 +40,8 @@ impl Control {
             AdminAsk::OsdRegister(ask) => return self.register(now, &ask).map(Some),
             AdminAsk::OsdSet { osd, is_in, drain } => return self.set_osd(now, osd, is_in, drain).map(Some),
             AdminAsk::VolumeCreate { name, len_bytes } => return self.create_volume(now, &name, len_bytes).map(Some),
+            AdminAsk::MetaRecover { dry_run } => return Ok(Some(AdminAnswer::Recovery(self.recover(now, dry_run)?))),
+            AdminAsk::MetaBackup => return Ok(Some(AdminAnswer::Backup(self.backup()))),
             AdminAsk::PoolCreate(ask) => {
                 let up = |osd: OsdId| self.is_up(now.mono, osd);
                 let (writes, (pool, warning)) = plan::pool_create(&self.records, &ask, &up, now.wall_ms)?;
@@ -126,7 +128,7 @@ impl Control {
         let rule = known_check(code)?;
         let until_ms = for_ms.map(|ms| now.wall_ms.saturating_add(ms));
         let mute = MuteRecord { code: rule.code.to_owned(), since_ms: now.wall_ms, until_ms };
-        self.write(vec![Write::Put(Record::Mute(mute))]);
+        self.record(vec![Write::Put(Record::Mute(mute))]);
         let how_long = for_ms.map_or_else(|| "until it is unmuted".to_owned(), |ms| format!("for {} s", ms / 1000));
         let text = format!("{} does not count {how_long}", rule.code);
         self.note(now, Note::info("health.muted", "cluster", text));
@@ -136,7 +138,7 @@ impl Control {
     fn unmute(&mut self, now: Now, code: &str) -> Result<AdminAnswer, Refusal> {
         let rule = known_check(code)?;
         if self.records.mutes.contains_key(rule.code) {
-            self.write(vec![Write::Delete(Key::Mute(rule.code))]);
+            self.record(vec![Write::Delete(Key::Mute(rule.code))]);
             self.note(now, Note::info("health.unmuted", "cluster", format!("{} counts again", rule.code)));
         }
         Ok(AdminAnswer::Done)

@@ -1,7 +1,7 @@
 //! What clients ask, and the answers that wait until an attach record is committed.
 
 use super::osds::Liveness;
-use super::{ClientReq, Control, Now, Token, WAITS_MAX};
+use super::{ClientReq, Control, Now, Standing, Token, WAITS_MAX};
 use crate::admin::AdminAnswer;
 use crate::codes::{self, refuse};
 use crate::events::Note;
@@ -241,7 +241,8 @@ impl Control {
 
     /// Gives the answers whose condition holds; they go out when this turn's transaction is committed.
     pub(super) fn answer_waits(&mut self, now: Now) {
-        if !std::mem::take(&mut self.waits_due) {
+        // Without trust in the records nothing that waits is true.
+        if self.standing() != Standing::Sound || !std::mem::take(&mut self.waits_due) {
             return self.keep_openers(now.mono);
         }
         let waits = std::mem::take(&mut self.waits);

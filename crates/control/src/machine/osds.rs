@@ -1,7 +1,7 @@
 //! The streams of OSDs: who lives, what it holds, who leads.
 
 use super::flow::Flow;
-use super::{Control, ControlAction, Now, StreamId};
+use super::{Control, ControlAction, Now, Standing, StreamId};
 use crate::codes;
 use crate::events::Note;
 use crate::plan;
@@ -44,6 +44,8 @@ pub(super) struct OsdLive {
     pub ensure_at: Time,
     /// The floor of replica ids that it was told last on this stream.
     pub floor: ReplicaId,
+    /// What its Hello listed.
+    pub replicas: Vec<(PgId, ReplicaId)>,
 }
 
 /// The latest leader of a PG, by its own report.
@@ -88,11 +90,15 @@ impl Control {
         match up {
             OsdUp::Hello(_) => unreachable!("taken above"),
             OsdUp::Heartbeat(heartbeat) => self.take_heartbeat(now, stream, osd, heartbeat),
+            OsdUp::Remembers(seen) => self.take_remembers(osd, seen),
             OsdUp::Attached { pg, order, result } => self.take_attached(now.mono, osd, pg, order, result),
         }
     }
 
     fn take_hello(&mut self, now: Now, stream: StreamId, hello: &OsdHello, at: Time) {
+        if !self.weigh(now.mono, hello) {
+            return self.held.push(ControlAction::CloseOsd { stream });
+        }
         let (writes, plan) = match plan::osd_hello(&self.records, hello) {
             Ok(planned) => planned,
             Err(refusal) => {
@@ -101,7 +107,7 @@ impl Control {
             }
         };
         self.note_restart(now, hello);
-        self.write(writes);
+        self.record(writes);
         if let Some(old) = self.osds.get(&hello.osd).and_then(|l| l.stream).filter(|old| *old != stream) {
             self.streams.remove(&old);
             let reason = "another stream of this OSD took its place".to_string();
@@ -128,14 +134,27 @@ impl Control {
         live.missing = missing;
         live.ensure_at = Time::ZERO;
         live.floor = ReplicaId(0);
-        let map_epoch = self.records.counters.map_epoch;
-        let osds = self.records.addresses();
+        live.replicas.clone_from(&hello.replicas);
+        if self.standing() != Standing::Sound {
+            return self.judge(now.mono);
+        }
         if plan.map_changed {
             self.say_osds();
         }
+        self.welcome(hello.osd);
+    }
+
+    /// The records may be trusted: the OSD gets the address map, and what it should not hold goes.
+    pub(super) fn welcome(&mut self, osd: OsdId) {
+        let Some((stream, replicas)) = self.osds.get(&osd).and_then(|live| Some((live.stream?, live.replicas.clone())))
+        else {
+            return;
+        };
+        let (map_epoch, osds) = (self.records.counters.map_epoch, self.records.addresses());
         self.say(stream, OsdDown::Welcome { map_epoch, osds });
-        for (pg, replica) in &hello.replicas {
-            self.drop_if_stray(stream, hello.osd, *pg, *replica);
+        self.say(stream, OsdDown::Remember(self.records.counters.watermarks()));
+        for (pg, replica) in replicas {
+            self.drop_if_stray(stream, osd, pg, replica);
         }
         self.attaching.wake_all();
     }
@@ -174,7 +193,9 @@ impl Control {
             return false;
         }
         let counters = &self.records.counters;
-        if replica.0 < counters.next_replica && pg.pool.0 < counters.next_pool {
+        let lost = counters.lost_replicas.iter().any(|(from, below)| (*from..*below).contains(&replica.0));
+        let given = replica.0 < counters.next_replica && pg.pool.0 < counters.next_pool && !lost;
+        if given && self.standing() == Standing::Sound {
             self.say(stream, OsdDown::DropReplica { pg, replica });
         }
         true
@@ -183,7 +204,7 @@ impl Control {
     fn take_heartbeat(&mut self, now: Now, stream: StreamId, osd: OsdId, heartbeat: OsdHeartbeat) {
         if let Some(reason) = &heartbeat.poisoned {
             let writes = plan::osd_poisoned(&self.records, osd, reason);
-            self.write(writes);
+            self.record(writes);
         }
         let known: BTreeSet<OsdId> =
             heartbeat.unreachable.iter().copied().filter(|o| self.records.osds.contains_key(o)).collect();

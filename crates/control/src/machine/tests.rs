@@ -4,6 +4,7 @@ mod chaos;
 mod events;
 mod health;
 mod leaders;
+mod past;
 mod reach;
 mod world;
 

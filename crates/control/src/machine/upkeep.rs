@@ -11,6 +11,7 @@ const POOLS_EVERY: Duration = Duration::from_secs(1);
 
 impl Control {
     pub(super) fn upkeep(&mut self, now: Now) {
+        self.admit_elector();
         self.move_pools(now.mono);
         self.drive_attaches(now);
         self.settle_volumes();

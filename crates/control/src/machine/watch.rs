@@ -82,7 +82,7 @@ impl Control {
     /// Records an event in this turn's transaction; it is told when that is committed.
     pub(super) fn note(&mut self, now: Now, note: Note) {
         let event = note.record(&self.records, now.wall_ms);
-        self.write(vec![event.write()]);
+        self.record(vec![event.write()]);
         self.held.push(ControlAction::Event(event));
     }
 
@@ -90,7 +90,7 @@ impl Control {
     pub(super) fn watch_new_osd(&mut self, osd: OsdId) {
         let mut seen = self.records.watch.clone();
         seen.osds.insert(osd, "new".to_owned());
-        self.write(vec![Write::Put(Record::Watch(seen))]);
+        self.record(vec![Write::Put(Record::Watch(seen))]);
     }
 
     pub(super) fn watch_cluster(&mut self, now: Now) {
@@ -113,7 +113,7 @@ impl Control {
             self.note(now, note);
         }
         if seen != self.records.watch {
-            self.write(vec![Write::Put(Record::Watch(seen))]);
+            self.record(vec![Write::Put(Record::Watch(seen))]);
         }
     }
 
@@ -304,7 +304,7 @@ impl Control {
         let over = self.records.mutes.iter().filter(|(_, mute)| mute.until_ms.is_some_and(|at| at <= now.wall_ms));
         let over: Vec<&'static str> = over.map(|(code, _)| *code).take(EVENTS_PER_TICK).collect();
         for code in over {
-            self.write(vec![Write::Delete(Key::Mute(code))]);
+            self.record(vec![Write::Delete(Key::Mute(code))]);
             notes.push(Note::info("health.unmuted", "cluster", format!("{code} counts again: its mute is over")));
         }
     }

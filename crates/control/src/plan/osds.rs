@@ -44,6 +44,7 @@ pub fn osd_register(records: &Records, ask: &OsdRegister, wall_ms: u64) -> Plan<
         incarnation: Incarnation(0),
         poisoned: None,
         created_ms: wall_ms,
+        elector: false,
     };
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Osd(record))], id))
 }
@@ -162,6 +163,7 @@ mod tests {
             zone,
             version: "1.2.3".into(),
             replicas: Vec::new(),
+            seen: types::control::Watermarks::default(),
         }
     }
 

@@ -77,7 +77,7 @@ pub fn volume_remove(
         state: VolumeState::Deleting,
         session: SessionId(0),
         holder: None,
-        epoch: Epoch(volume.epoch.0 + 1),
+        epoch: next_epoch(records, volume),
         settled: false,
         ..volume.clone()
     };
@@ -92,6 +92,11 @@ fn held(name: &str, volume: &VolumeRecord, lease: Duration, wall_ms: u64) -> Ref
     let left = lease.as_millis().div_ceil(1000);
     let text = format!("volume {name:?} is open for writing by {who}; its lease ends in {left} s unless it renews it");
     refuse(codes::VOLUME_HELD, text)
+}
+
+/// Above every epoch that the volume ever had.
+fn next_epoch(records: &Records, volume: &VolumeRecord) -> Epoch {
+    Epoch(volume.epoch.max(records.counters.epoch_floor).0 + 1)
 }
 
 /// Who asks to open.
@@ -139,7 +144,7 @@ pub fn open(records: &Records, name: &str, opener: &Opener, lease: Option<Durati
     counters.next_session += 1;
     let record = VolumeRecord {
         session,
-        epoch: Epoch(volume.epoch.0 + 1),
+        epoch: next_epoch(records, volume),
         holder: Some(opener.holder.clone()),
         settled: records.segments_of(volume.id).next().is_none(),
         ..volume.clone()
@@ -153,7 +158,7 @@ pub fn close(records: &Records, volume: VolumeId, session: SessionId) -> (Vec<Wr
     let Some(volume) = records.volumes.get(&volume).filter(|v| v.session == session && session.0 != 0) else {
         return (Vec::new(), None);
     };
-    let epoch = Epoch(volume.epoch.0 + 1);
+    let epoch = next_epoch(records, volume);
     let settled = records.segments_of(volume.id).next().is_none();
     let record = VolumeRecord { session: SessionId(0), holder: None, epoch, settled, ..volume.clone() };
     (vec![Write::Put(Record::Volume(record))], Some(epoch))

@@ -109,7 +109,7 @@ pub(crate) enum Work {
 }
 
 /// What is true once a batch is durable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Done {
     Persisted {
         replica: ReplicaId,
@@ -117,6 +117,7 @@ pub(crate) enum Done {
     },
     Created(ReplicaId),
     Destroyed(ReplicaId),
+    Map(Bytes),
     Mounted,
     Copied {
         replica: ReplicaId,
@@ -349,6 +350,12 @@ impl Fill {
         put::map(&mut self.records, map);
         self.count += 1;
     }
+
+    /// As [`Fill::put_map`], and its durability is told.
+    fn keep_map(&mut self, map: &Bytes) {
+        self.put_map(map);
+        self.done.push(Done::Map(map.clone()));
+    }
 }
 
 fn entry_len(kept: &Kept) -> usize {
@@ -522,7 +529,7 @@ fn take_one(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bo
                 fill.done.push(Done::Checkpointed { id: *id });
             }
         }
-        Work::Map => fill.put_map(parts.map),
+        Work::Map => fill.keep_map(parts.map),
         Work::Floor => put::replica_floor(fill.records_mut(), parts.floor),
         Work::Seal => {}
     }

@@ -341,6 +341,7 @@ impl Rig {
                 EngineEvent::Refilled { replica } => self.refilled.push(replica),
                 EngineEvent::BadBlocks { replica, chunk, range, .. } => self.bad.push((replica, chunk, range)),
                 EngineEvent::Damaged { replica, .. } => self.damaged.push(replica),
+                EngineEvent::MapKept(_) => {}
                 EngineEvent::Poisoned(_) => self.poisoned = true,
             }
         }

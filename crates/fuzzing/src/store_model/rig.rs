@@ -717,6 +717,7 @@ impl Rig {
                     assert!(failed, "poisoned without a failure: {reason}");
                     self.poisoned = true;
                 }
+                EngineEvent::MapKept(_) => {}
                 EngineEvent::Created(replica) => drop(self.unborn.remove(&replica)),
                 EngineEvent::Destroyed(replica) => drop(self.dying.remove(&replica)),
                 EngineEvent::BadBlocks { replica, chunk, range, reason, needed } => {

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
-use types::control::{Attach, AttachRefusal, LeadReport, OsdDown, OsdHeartbeat, OsdHello, OsdUp, PgReport};
+use types::control::{Attach, AttachRefusal, LeadReport, OsdDown, OsdHeartbeat, OsdHello, OsdUp, PgReport, Watermarks};
 use types::map::PgMap;
 use types::{ClusterId, Incarnation, Index, OsdId, OsdUuid, PgId, Term, VolumeId};
 
@@ -27,6 +27,8 @@ struct Shared {
     orders: BTreeMap<PgId, u64>,
     asked: usize,
     hold: bool,
+    /// What the devices keep of what meta told.
+    seen: BTreeMap<OsdId, Watermarks>,
     pgs: BTreeMap<(OsdId, PgId), PgMap>,
 }
 
@@ -161,7 +163,8 @@ impl Osd {
     fn take(&self, down: OsdDown) {
         match down {
             OsdDown::Connected => {
-                self.say(OsdUp::Hello(hello(self.cluster, self.id, uuid(self.id.0))));
+                let seen = lock(&self.shared).seen.get(&self.id).copied().unwrap_or_default();
+                self.say(OsdUp::Hello(OsdHello { seen, ..hello(self.cluster, self.id, uuid(self.id.0)) }));
                 self.heartbeat();
             }
             OsdDown::EnsurePg(map) => {
@@ -174,6 +177,14 @@ impl Osd {
                 if let Some(result) = result {
                     self.say(OsdUp::Attached { pg, order: attach.order, result });
                 }
+            }
+            OsdDown::Remember(told) => {
+                let mut shared = lock(&self.shared);
+                let seen = shared.seen.entry(self.id).or_default();
+                *seen = seen.max(told);
+                let seen = *seen;
+                drop(shared);
+                self.say(OsdUp::Remembers(seen));
             }
             OsdDown::Welcome { .. }
             | OsdDown::Osds { .. }
@@ -218,6 +229,7 @@ fn hello(cluster: ClusterId, osd: OsdId, uuid: OsdUuid) -> OsdHello {
         zone: "zone".into(),
         version: "1.2.3".into(),
         replicas: vec![],
+        seen: Watermarks::default(),
     }
 }
 

@@ -191,6 +191,7 @@ fn a_stream_that_opens_again_makes_no_pg_down() {
         zone: "z".into(),
         version: String::new(),
         replicas: world.osd(OsdId(1)).replicas.iter().copied().collect(),
+        seen: types::control::Watermarks::default(),
     };
     world.hold = true;
     world.control.handle_osd(world.now, stream, OsdUp::Hello(hello));

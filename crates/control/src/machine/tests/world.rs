@@ -4,7 +4,7 @@ use super::super::*;
 use crate::admin::{OsdRegister, OsdView, PoolCreate};
 use crate::records::{StoredItem, new_cluster};
 use std::collections::BTreeSet;
-use types::control::{Attach, AttachRefusal, LeadReport, Opened, OsdHeartbeat, OsdHello};
+use types::control::{Attach, AttachRefusal, LeadReport, Opened, OsdHeartbeat, OsdHello, Watermarks};
 use types::rng::Rng;
 use types::{ClusterId, Incarnation, Index, OsdUuid, Term};
 
@@ -15,6 +15,10 @@ pub struct Osd {
     pub incarnation: u64,
     pub replicas: BTreeSet<(PgId, ReplicaId)>,
     pub stream: StreamId,
+    /// What its device keeps of what meta told it.
+    pub seen: Watermarks,
+    /// It takes nothing in: its answers do not come.
+    pub deaf: bool,
 }
 
 /// When a leader of meta dies.
@@ -69,6 +73,24 @@ pub fn refused(answer: ClientAnswer) -> Refusal {
     }
 }
 
+pub fn hello(osd: OsdId) -> OsdHello {
+    OsdHello {
+        cluster: CLUSTER,
+        osd,
+        uuid: OsdUuid([osd.0 as u8; 16]),
+        incarnation: Incarnation(1),
+        addr: std::net::SocketAddr::from(([127, 0, 0, 1], 7400 + osd.0 as u16)),
+        http: None,
+        capacity_bytes: 1 << 40,
+        host: format!("h{}", osd.0),
+        rack: "r".into(),
+        zone: "z".into(),
+        version: "1.2.3".into(),
+        replicas: Vec::new(),
+        seen: Watermarks::default(),
+    }
+}
+
 fn load(store: &BTreeMap<String, (Vec<u8>, u64)>) -> Records {
     let item = |(key, (value, version)): (&String, &(Vec<u8>, u64))| StoredItem {
         key: key.clone(),
@@ -115,8 +137,14 @@ impl World {
                 capacity_bytes: 1 << 40,
             };
             world.admin(AdminAsk::OsdRegister(register)).expect("registered");
-            let osd = Osd { id: OsdId(n), incarnation: 1, replicas: BTreeSet::new(), stream: StreamId(0) };
-            world.osds.push(osd);
+            world.osds.push(Osd {
+                id: OsdId(n),
+                incarnation: 1,
+                replicas: BTreeSet::new(),
+                stream: StreamId(0),
+                seen: Watermarks::default(),
+                deaf: false,
+            });
             world.connect(OsdId(n));
         }
         world
@@ -139,20 +167,9 @@ impl World {
         let stream = StreamId(self.fresh());
         let it = self.osd(osd);
         it.stream = stream;
-        let hello = OsdHello {
-            cluster: CLUSTER,
-            osd,
-            uuid: OsdUuid([osd.0 as u8; 16]),
-            incarnation: Incarnation(it.incarnation),
-            addr: std::net::SocketAddr::from(([127, 0, 0, 1], 7400 + osd.0 as u16)),
-            http: None,
-            capacity_bytes: 1 << 40,
-            host: format!("h{}", osd.0),
-            rack: "r".into(),
-            zone: "z".into(),
-            version: "1.2.3".into(),
-            replicas: it.replicas.iter().copied().collect(),
-        };
+        let (incarnation, seen) = (Incarnation(it.incarnation), it.seen);
+        let replicas = it.replicas.iter().copied().collect();
+        let hello = OsdHello { incarnation, replicas, seen, ..hello(osd) };
         self.control.handle_osd(self.now, stream, OsdUp::Hello(hello));
         self.beat(osd);
     }
@@ -288,6 +305,12 @@ impl World {
 
     /// The leader dies; the next one takes up the records. What is on the way to OSDs may still arrive.
     pub fn crash(&mut self) {
+        self.lead_on(self.store.clone());
+    }
+
+    /// The store is this copy of itself from now on, and another leader takes it up.
+    pub fn lead_on(&mut self, store: BTreeMap<String, (Vec<u8>, u64)>) {
+        self.store = store;
         self.deaths += 1;
         self.control = Control::new(load(&self.store), self.now);
     }
@@ -346,7 +369,15 @@ impl World {
             return;
         };
         let osd = self.osds[at].id;
+        if self.osds[at].deaf {
+            return;
+        }
         match down {
+            OsdDown::Remember(told) => {
+                let seen = self.osds[at].seen.max(told);
+                self.osds[at].seen = seen;
+                self.control.handle_osd(self.now, stream, OsdUp::Remembers(seen));
+            }
             OsdDown::EnsurePg(map) => {
                 let member = map.member_on(osd).expect("only members are asked");
                 if self.osds[at].replicas.insert((map.pg, member.replica)) {

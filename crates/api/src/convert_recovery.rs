@@ -1,0 +1,80 @@
+//! Recovery and backup of records to and from protobuf.
+
+use crate::convert::{Malformed, need, pg, uuid, watermarks_in, watermarks_out};
+use crate::pb;
+use control::StoredItem;
+use control::admin::{RecoveryOsd, RecoveryReplica, StoreRecovery};
+use types::{ClusterId, OsdId, ReplicaId};
+
+impl From<StoreRecovery> for pb::MetaRecoverReply {
+    fn from(r: StoreRecovery) -> Self {
+        let osd = |o: RecoveryOsd| pb::RecoveryOsd {
+            osd: o.osd.0,
+            known: o.known,
+            heard: o.heard,
+            remembers: Some(watermarks_out(o.remembers)),
+        };
+        let replica =
+            |r: RecoveryReplica| pb::RecoveryReplica { osd: r.osd.0, pg: Some(r.pg.into()), replica: r.replica.0 };
+        pb::MetaRecoverReply {
+            cluster: r.cluster.0.to_vec(),
+            standing: r.standing,
+            reasons: r.reasons,
+            moved: r.moved,
+            records: Some(watermarks_out(r.records)),
+            highest: Some(watermarks_out(r.highest)),
+            after: Some(watermarks_out(r.after)),
+            osds: r.osds.into_iter().map(osd).collect(),
+            replicas: r.replicas.into_iter().map(replica).collect(),
+        }
+    }
+}
+
+impl TryFrom<pb::MetaRecoverReply> for StoreRecovery {
+    type Error = Malformed;
+
+    fn try_from(r: pb::MetaRecoverReply) -> Result<Self, Malformed> {
+        let osd = |o: pb::RecoveryOsd| {
+            let remembers = watermarks_in(need(o.remembers, "remembers")?);
+            Ok(RecoveryOsd { osd: OsdId(o.osd), known: o.known, heard: o.heard, remembers })
+        };
+        let replica = |r: pb::RecoveryReplica| {
+            Ok(RecoveryReplica { osd: OsdId(r.osd), pg: pg(r.pg)?, replica: ReplicaId(r.replica) })
+        };
+        Ok(StoreRecovery {
+            cluster: ClusterId(uuid(&r.cluster, "cluster")?),
+            standing: r.standing,
+            reasons: r.reasons,
+            moved: r.moved,
+            records: watermarks_in(need(r.records, "records")?),
+            highest: watermarks_in(need(r.highest, "highest")?),
+            after: watermarks_in(need(r.after, "after")?),
+            osds: r.osds.into_iter().map(osd).collect::<Result<_, Malformed>>()?,
+            replicas: r.replicas.into_iter().map(replica).collect::<Result<_, Malformed>>()?,
+        })
+    }
+}
+
+/// Bytes of values in one part of a backup.
+const PART_BYTES: usize = 256 << 10;
+
+/// A backup in parts of bounded size.
+pub fn backup_parts(items: Vec<StoredItem>) -> Vec<pb::MetaBackupPart> {
+    let mut parts = vec![pb::MetaBackupPart::default()];
+    let mut bytes = 0;
+    for item in items {
+        bytes += item.key.len() + item.value.len();
+        if bytes > PART_BYTES {
+            parts.push(pb::MetaBackupPart::default());
+            bytes = 0;
+        }
+        let item = pb::StoredItem { key: item.key, version: item.version, value: item.value };
+        parts.last_mut().expect("it begins with one").items.push(item);
+    }
+    parts
+}
+
+/// The items of a part.
+pub(crate) fn part_items(part: pb::MetaBackupPart) -> impl Iterator<Item = StoredItem> {
+    part.items.into_iter().map(|i| StoredItem { key: i.key, version: i.version, value: i.value })
+}

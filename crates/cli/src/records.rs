@@ -1,0 +1,218 @@
+//! `basalt meta recover`, `backup` and `restore`: the records of a cluster as an operator handles them.
+
+use crate::admin::Admin;
+use crate::args::StoreArgs;
+use crate::errors::{Exit, UserError};
+use crate::output;
+use crate::role::meta::open_store;
+use anyhow::{Context, Result};
+use control::StoredItem;
+use control::admin::StoreRecovery;
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use types::control::Watermarks;
+
+const SCHEMA: &str = "basalt.meta.backup/1";
+
+/// The first line of a backup.
+#[derive(Serialize, Deserialize)]
+struct Head {
+    schema: String,
+    items: usize,
+    /// Of keys and values, in their order.
+    crc32c: u32,
+}
+
+/// Every other line.
+#[derive(Serialize, Deserialize)]
+struct Line {
+    key: String,
+    version: u64,
+    value: String,
+}
+
+/// Shows what the records lack, or moves the watermarks above what OSDs know.
+pub fn recover(admin: &Admin, dry_run: bool, as_json: bool) -> Result<Exit> {
+    let recovery = admin.recover(dry_run)?;
+    let exit = if recovery.standing == "sound" || recovery.moved { Exit::Done } else { Exit::Degraded };
+    if as_json {
+        output::json("meta.recover", serde_json::to_value(&recovery)?)?;
+        return Ok(exit);
+    }
+    show(&recovery);
+    Ok(exit)
+}
+
+/// A name and the watermark of that name.
+type Row = (&'static str, fn(&Watermarks) -> u64);
+
+fn show(r: &StoreRecovery) {
+    let heard = r.osds.iter().filter(|o| o.heard).count();
+    let words = match (r.standing.as_str(), r.moved) {
+        (_, true) => "the watermarks were moved: changes are taken again",
+        ("sound", _) => "the records are as new as what OSDs remember: there is nothing to recover",
+        ("waiting", _) => "fewer than a majority of the OSDs have reported: nothing is changed until they do",
+        _ => "the metadata store went back in time: nothing is changed before `basalt meta recover`",
+    };
+    out!("cluster {}: {words}", r.cluster);
+    r.reasons.iter().for_each(|reason| out!("  {reason}"));
+    out!("");
+    out!("{:<14} {:>14} {:>14} {:>14}", "", "records", "OSDs", "after");
+    let rows: [Row; 6] = [
+        ("revision", |w| w.revision),
+        ("next osd", |w| w.next_osd.into()),
+        ("next pool", |w| w.next_pool.into()),
+        ("next replica", |w| w.next_replica),
+        ("next volume", |w| w.next_volume),
+        ("next session", |w| w.next_session),
+    ];
+    for (name, of) in rows {
+        out!("{name:<14} {:>14} {:>14} {:>14}", of(&r.records), of(&r.highest), of(&r.after));
+    }
+    out!("");
+    out!("{heard} of {} OSDs have reported", r.osds.len());
+    let unknown: Vec<String> = r.osds.iter().filter(|o| !o.known).map(|o| o.osd.to_string()).collect();
+    if !unknown.is_empty() {
+        out!("OSDs that the records do not know (a recovery registers them again): {}", unknown.join(", "));
+    }
+    if !r.replicas.is_empty() {
+        let mut pgs: Vec<String> = r.replicas.iter().map(|r| r.pg.to_string()).collect();
+        pgs.sort();
+        pgs.dedup();
+        let (replicas, count) = (r.replicas.len(), pgs.len());
+        pgs.truncate(32);
+        out!("{replicas} replicas of {count} PGs that the records do not know; their data is kept: {}", pgs.join(" "));
+    }
+    if r.records.next_volume < r.highest.next_volume {
+        let lost = r.highest.next_volume - r.records.next_volume;
+        out!("{lost} volumes were created after this copy of the records was made; the records do not know them");
+    }
+}
+
+/// Writes the records of the leading meta.
+pub fn backup(admin: &Admin, file: &Path, as_json: bool) -> Result<()> {
+    let items = admin.backup()?;
+    let fault = |e: std::io::Error| {
+        UserError::new(1006, format!("{}: {e}", file.display()), "choose another place for the backup")
+    };
+    let mut name = file.as_os_str().to_owned();
+    name.push(".part");
+    let part = Path::new(&name);
+    write_backup(part, &items).map_err(fault)?;
+    std::fs::rename(part, file).map_err(fault)?;
+    let folder = file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::File::open(folder).and_then(|f| f.sync_all()).map_err(fault)?;
+    if as_json {
+        return output::json("meta.backup", serde_json::json!({ "file": file, "records": items.len() }));
+    }
+    out!("{} records are in {}", items.len(), file.display());
+    Ok(())
+}
+
+fn checksum<'a>(items: impl Iterator<Item = (&'a str, &'a [u8])>) -> u32 {
+    let mut all = Vec::new();
+    items.for_each(|(key, value)| {
+        all.extend_from_slice(key.as_bytes());
+        all.push(0);
+        all.extend_from_slice(value);
+        all.push(0);
+    });
+    types::crc32c(&all)
+}
+
+fn write_backup(part: &Path, items: &[StoredItem]) -> std::io::Result<()> {
+    let file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(part)?;
+    let mut file = std::io::BufWriter::new(file);
+    let crc32c = checksum(items.iter().map(|i| (i.key.as_str(), i.value.as_slice())));
+    let head = Head { schema: SCHEMA.to_owned(), items: items.len(), crc32c };
+    serde_json::to_writer(&mut file, &head)?;
+    for item in items {
+        let value = String::from_utf8(item.value.clone()).map_err(std::io::Error::other)?;
+        file.write_all(b"\n")?;
+        serde_json::to_writer(&mut file, &Line { key: item.key.clone(), version: item.version, value })?;
+    }
+    file.write_all(b"\n")?;
+    file.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()
+}
+
+fn read_backup(path: &Path) -> Result<Vec<StoredItem>> {
+    let bad = |why: String| {
+        UserError::new(
+            1030,
+            format!("{} is no whole backup of records: {why}", path.display()),
+            "give a file that `basalt meta backup` wrote",
+        )
+    };
+    let file = std::fs::File::open(path).map_err(|e| {
+        UserError::new(1006, format!("{}: {e}", path.display()), "give a file that `basalt meta backup` wrote")
+    })?;
+    let mut lines = BufReader::new(file).lines();
+    let head = lines.next().transpose().context("reading the backup")?.unwrap_or_default();
+    let head: Head = serde_json::from_str(&head).map_err(|e| bad(format!("its first line: {e}")))?;
+    if head.schema != SCHEMA {
+        return Err(bad(format!("its schema is {:?}, not {SCHEMA:?}", head.schema)).into());
+    }
+    let mut items = Vec::new();
+    for (n, line) in lines.enumerate() {
+        let line = line.context("reading the backup")?;
+        let line: Line = serde_json::from_str(&line).map_err(|e| bad(format!("line {}: {e}", n + 2)))?;
+        items.push(StoredItem { key: line.key, version: line.version, value: line.value.into_bytes() });
+    }
+    if items.len() != head.items {
+        return Err(bad(format!("it has {} of {} records", items.len(), head.items)).into());
+    }
+    if checksum(items.iter().map(|i| (i.key.as_str(), i.value.as_slice()))) != head.crc32c {
+        return Err(bad("its checksum does not match".to_owned()).into());
+    }
+    Ok(items)
+}
+
+/// Puts a backup into a store.
+pub fn restore(file: &Path, store: &StoreArgs, force: bool, as_json: bool) -> Result<()> {
+    let items = read_backup(file)?;
+    let runtime = crate::role::runtime()?;
+    let done = runtime.block_on(async {
+        let mut store = open_store(store)?.open().await?;
+        anyhow::Ok(metastore::restore(store.as_mut(), items, force).await)
+    })?;
+    let done = done.map_err(|error| {
+        let next = match &error {
+            metastore::RestoreError::NotEmpty { .. } => "give an empty store, or --force: its records are lost then",
+            metastore::RestoreError::InUse { .. } => "stop all metas of this store first",
+            _ => "see the message",
+        };
+        UserError::new(2005, crate::errors::chain(&error), next)
+    })?;
+    if as_json {
+        let body = serde_json::json!({ "records": done.written, "replaced": done.replaced });
+        return output::json("meta.restore", body);
+    }
+    out!("{} records were written, {} were replaced", done.written, done.replaced);
+    out!("start the metas; they change nothing before `basalt meta recover`");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backup_comes_back_whole_or_not_at_all() {
+        let dir = std::env::temp_dir().join(format!("basalt-backup-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a folder");
+        let path = dir.join("meta.jsonl");
+        let item = |key: &str, value: &str| StoredItem { key: key.into(), version: 3, value: value.into() };
+        let items = vec![item("cluster", "{\"v\":1}"), item("pool/1", "\"\n\"")];
+        write_backup(&path, &items).expect("written");
+        assert_eq!(read_backup(&path).expect("whole"), items);
+        let text = std::fs::read_to_string(&path).expect("text");
+        for broken in [text.replace("pool/1", "pool/2"), text[..text.len() - 10].to_owned(), String::new()] {
+            std::fs::write(&path, broken).expect("written");
+            let error = read_backup(&path).expect_err("it is broken").to_string();
+            assert!(error.contains("is no whole backup of records"), "{error}");
+        }
+        std::fs::remove_dir_all(&dir).expect("removed");
+    }
+}

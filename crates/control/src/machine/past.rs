@@ -1,0 +1,372 @@
+//! R17, nothing goes back in time unnoticed: whether the records are as new as what OSDs remember (ADR 0011).
+//!
+//! Every change raises the revision of the records. What rests on a change (an answer, a command to an OSD) goes out when a
+//! majority of the electors, the OSDs whose memory counts, keep its revision on their devices. A new leader changes nothing
+//! before a majority of the electors said Hello, and nothing at all when one of them remembers more than the records hold:
+//! the two majorities share an OSD, so a store that lost a change which anything rested on is found out.
+
+use super::osds::GRACE;
+use super::{Control, ControlAction, Input, Now, Token};
+use crate::admin::{AdminAnswer, AdminAsk};
+use crate::codes::{self, refuse};
+use crate::records::{OsdRecord, Record, Write};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+use types::control::{ClientAnswer, ClientAsk, OsdDown, OsdHello, Refusal, Watermarks};
+use types::{ClusterId, OsdId, Time};
+
+/// A change waits this long for a majority of the OSDs, then it is refused.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Actions that wait for a majority to remember; above it changes are refused.
+const GATE_MAX: usize = 16_384;
+/// OSDs that the records do not know, and OSDs of other clusters, that are kept for the status.
+const STRANGERS_MAX: usize = 64;
+/// Reasons that are kept.
+const REASONS_MAX: usize = 8;
+
+/// What this leader thinks of its records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Standing {
+    /// Fewer than a majority of the electors said Hello.
+    #[default]
+    Waiting,
+    /// No OSD that counts remembers more.
+    Sound,
+    /// The store went back in time: nothing is changed before a recovery.
+    Behind,
+}
+
+struct Gated {
+    revision: u64,
+    since: Time,
+    action: ControlAction,
+}
+
+/// What is known of the past of the records; gone with this leader.
+#[derive(Default)]
+pub(super) struct Past {
+    pub standing: Standing,
+    pub reasons: Vec<String>,
+    /// Something of this turn raises the revision.
+    pub changed: bool,
+    /// The highest revision that an OSD may remember if the records are whole.
+    told: u64,
+    /// What the registered OSDs remember, by their Hello and their answers.
+    pub heard: BTreeMap<OsdId, Watermarks>,
+    /// OSDs of this cluster that the records do not know.
+    pub strangers: BTreeMap<OsdId, OsdHello>,
+    foreign: BTreeMap<(ClusterId, OsdId), std::net::SocketAddr>,
+    gate: VecDeque<Gated>,
+    deferred: VecDeque<(Time, Input)>,
+    now: Time,
+}
+
+impl Past {
+    /// The asker went away.
+    pub fn cancel(&mut self, token: Token) {
+        self.deferred.retain(|(_, input)| !matches!(input, Input::Client(r) if r.token == token));
+        self.deferred.retain(|(_, input)| !matches!(input, Input::Admin { token: t, .. } if *t == token));
+    }
+}
+
+/// What may go out before a majority remembers the revision that it was made at: it gives no id away and takes no data away.
+fn is_free(action: &ControlAction) -> bool {
+    match action {
+        ControlAction::Commit(_) | ControlAction::CloseOsd { .. } | ControlAction::Event(_) => true,
+        ControlAction::ToOsd { down, .. } => !matches!(
+            down,
+            OsdDown::EnsurePg(_) | OsdDown::DropReplica { .. } | OsdDown::Attach { .. } | OsdDown::ReplicaFloor(_)
+        ),
+        ControlAction::Answer { answer, .. } => {
+            matches!(answer, ClientAnswer::Refused(_) | ClientAnswer::Alive | ClientAnswer::Refreshed(_))
+        }
+        ControlAction::AdminAnswer { answer, .. } => !matches!(
+            answer,
+            Ok(AdminAnswer::Done
+                | AdminAnswer::OsdRegistered { .. }
+                | AdminAnswer::PoolCreated { .. }
+                | AdminAnswer::Volume(_)
+                | AdminAnswer::Recovery(_))
+        ),
+    }
+}
+
+impl Control {
+    /// What this leader thinks of its records.
+    pub fn standing(&self) -> Standing {
+        self.past.standing
+    }
+
+    /// Why the records are behind, a line each.
+    pub fn behind_reasons(&self) -> &[String] {
+        &self.past.reasons
+    }
+
+    pub(super) fn take_up_past(&mut self, now: Time) {
+        self.past.now = now;
+        self.past.told = self.records.counters.revision;
+        if self.records.counters.restored {
+            self.fall_behind("the records come from a backup".to_string());
+        }
+        self.judge(now);
+    }
+
+    fn electors(&self) -> impl Iterator<Item = OsdId> {
+        self.records.osds.values().filter(|o| o.elector).map(|o| o.id)
+    }
+
+    /// How many electors are a majority; 0 without electors.
+    fn majority(&self) -> usize {
+        match self.electors().count() {
+            0 => 0,
+            count => count / 2 + 1,
+        }
+    }
+
+    /// Whether a majority of the electors said Hello to this leader.
+    pub(super) fn majority_heard(&self) -> bool {
+        self.electors().filter(|osd| self.past.heard.contains_key(osd)).count() >= self.majority()
+    }
+
+    /// The revision that a majority of the electors remembers.
+    fn agreed(&self) -> u64 {
+        let remembers = |osd| self.past.heard.get(&osd).map_or(0, |seen| seen.revision);
+        let mut revisions: Vec<u64> = self.electors().map(remembers).collect();
+        revisions.sort_unstable_by(|a, b| b.cmp(a));
+        self.majority().checked_sub(1).map_or(u64::MAX, |at| revisions[at])
+    }
+
+    /// Takes note of what a Hello says of the past. `false`: these records cannot say what the OSD is, so it is left alone.
+    pub(super) fn weigh(&mut self, now: Time, hello: &OsdHello) -> bool {
+        if hello.cluster != self.records.cluster_id() {
+            if self.past.foreign.len() < STRANGERS_MAX {
+                self.past.foreign.insert((hello.cluster, hello.osd), hello.addr);
+            }
+            return true;
+        }
+        let known = self.records.osds.get(&hello.osd).is_some_and(|o| o.uuid == hello.uuid);
+        if hello.seen.revision > self.past.told {
+            let (seen, ours) = (hello.seen.revision, self.records.counters.revision);
+            self.fall_behind(format!("{} remembers revision {seen}, the records are at {ours}", hello.osd));
+        } else if !known && hello.osd.0 >= self.records.counters.next_osd {
+            self.fall_behind(format!("{} was registered in this cluster, and the records do not know it", hello.osd));
+        }
+        if known {
+            let seen = self.past.heard.entry(hello.osd).or_default();
+            *seen = seen.max(hello.seen);
+            return true;
+        }
+        if self.past.strangers.len() < STRANGERS_MAX {
+            self.past.strangers.insert(hello.osd, hello.clone());
+        }
+        self.judge(now);
+        self.past.standing == Standing::Sound
+    }
+
+    pub(super) fn take_remembers(&mut self, osd: OsdId, seen: Watermarks) {
+        if seen.revision > self.past.told {
+            let ours = self.records.counters.revision;
+            self.fall_behind(format!("{osd} remembers revision {}, the records are at {ours}", seen.revision));
+        }
+        let known = self.past.heard.entry(osd).or_default();
+        *known = known.max(seen);
+    }
+
+    fn fall_behind(&mut self, reason: String) {
+        self.past.standing = Standing::Behind;
+        if self.past.reasons.len() < REASONS_MAX && !self.past.reasons.contains(&reason) {
+            self.past.reasons.push(reason);
+        }
+        // What was planned and has not gone out never does.
+        for gated in std::mem::take(&mut self.past.gate) {
+            self.refuse_action(gated.action, &self.behind());
+        }
+        for (_, input) in std::mem::take(&mut self.past.deferred) {
+            self.refuse_input(input, &self.behind());
+        }
+    }
+
+    fn behind(&self) -> Refusal {
+        let reasons = self.past.reasons.join("; ");
+        refuse(codes::STORE_BEHIND, format!("the metadata store went back in time ({reasons})"))
+    }
+
+    fn no_majority(&self) -> Refusal {
+        let (all, needed) = (self.electors().count(), self.majority());
+        let heard = self.electors().filter(|osd| self.past.heard.contains_key(osd)).count();
+        let text = match self.past.standing {
+            Standing::Waiting => format!("{heard} of {all} OSDs have reported to this metadata server, {needed} must"),
+            _ => format!("fewer than {needed} of {all} OSDs confirm the change; look before you repeat it"),
+        };
+        refuse(codes::NO_MAJORITY, text)
+    }
+
+    /// With a majority heard and none of them ahead, the records are the cluster's own.
+    pub(super) fn judge(&mut self, now: Time) {
+        if self.past.standing != Standing::Waiting || !self.majority_heard() {
+            return;
+        }
+        self.trust(now);
+    }
+
+    /// From here on changes are taken, and OSDs are told.
+    pub(super) fn trust(&mut self, now: Time) {
+        self.past.standing = Standing::Sound;
+        self.past.reasons.clear();
+        self.past.now = now;
+        let osds: Vec<OsdId> = self.osds.keys().copied().collect();
+        osds.into_iter().for_each(|osd| self.welcome(osd));
+        for (_, input) in std::mem::take(&mut self.past.deferred).into_iter().rev() {
+            self.inbox.push_front(input);
+        }
+    }
+
+    fn changes(&self, input: &Input) -> bool {
+        match input {
+            Input::Osd { .. } | Input::OsdGone { .. } | Input::ClientGone { .. } | Input::Cancel(_) => false,
+            Input::Client(req) => match &req.ask {
+                ClientAsk::Refresh { .. } => false,
+                ClientAsk::Keepalive { volume, session, .. } => {
+                    self.records.volumes.get(volume).is_none_or(|v| v.session != *session)
+                }
+                ClientAsk::Open { .. } | ClientAsk::Segments { .. } | ClientAsk::Close { .. } => true,
+            },
+            Input::Admin { ask, .. } => matches!(
+                ask,
+                AdminAsk::OsdRegister(_)
+                    | AdminAsk::OsdSet { .. }
+                    | AdminAsk::PoolCreate(_)
+                    | AdminAsk::PoolRemove { .. }
+                    | AdminAsk::VolumeCreate { .. }
+                    | AdminAsk::VolumeRemove { .. }
+            ),
+        }
+    }
+
+    /// Gives the input back when it may be worked on now.
+    pub(super) fn admit(&mut self, now: Now, input: Input) -> Option<Input> {
+        self.past.now = now.mono;
+        let full = self.past.gate.len() >= GATE_MAX;
+        if self.past.standing == Standing::Sound && !full || !self.changes(&input) {
+            return Some(input);
+        }
+        match self.past.standing {
+            Standing::Behind => self.refuse_input(input, &self.behind()),
+            Standing::Waiting if self.past.deferred.len() < super::INBOX_MAX => {
+                self.past.deferred.push_back((now.mono, input));
+            }
+            Standing::Waiting | Standing::Sound => self.refuse_input(input, &self.no_majority()),
+        }
+        None
+    }
+
+    fn refuse_input(&mut self, input: Input, refusal: &Refusal) {
+        match input {
+            Input::Client(req) => self.answer(req.token, ClientAnswer::Refused(refusal.clone())),
+            Input::Admin { token, .. } => self.answer_admin(token, Err(refusal.clone())),
+            Input::Osd { .. } | Input::OsdGone { .. } | Input::ClientGone { .. } | Input::Cancel(_) => {}
+        }
+    }
+
+    fn refuse_action(&mut self, action: ControlAction, refusal: &Refusal) {
+        match action {
+            ControlAction::Answer { token, .. } => self.answer(token, ClientAnswer::Refused(refusal.clone())),
+            ControlAction::AdminAnswer { token, .. } => self.answer_admin(token, Err(refusal.clone())),
+            ControlAction::Commit(_)
+            | ControlAction::Event(_)
+            | ControlAction::ToOsd { .. }
+            | ControlAction::CloseOsd { .. } => {}
+        }
+    }
+
+    /// What has waited too long for a majority is refused; commands to OSDs wait on, they are repeated anyway.
+    pub(super) fn watch_past(&mut self, now: Time) {
+        self.past.now = now;
+        while self.past.deferred.front().is_some_and(|(since, _)| now.since(*since) >= PATIENCE) {
+            let (_, input) = self.past.deferred.pop_front().expect("just seen");
+            self.refuse_input(input, &self.no_majority());
+        }
+        while self.past.gate.front().is_some_and(|g| now.since(g.since) >= PATIENCE) {
+            let gated = self.past.gate.pop_front().expect("just seen");
+            self.refuse_action(gated.action, &self.no_majority());
+        }
+    }
+
+    /// Puts the new revision into the turn's transaction.
+    pub(super) fn raise_revision(&mut self) {
+        if !std::mem::take(&mut self.past.changed) {
+            return;
+        }
+        let mut counters = self.records.counters.clone();
+        counters.revision += 1;
+        self.record(vec![Write::Put(Record::Counters(counters))]);
+    }
+
+    /// Gives out what may go out: nothing of this turn is uncommitted any more.
+    pub(super) fn release(&mut self, out: &mut Vec<ControlAction>) {
+        let counters = &self.records.counters;
+        let (revision, since) = (counters.revision, self.past.now);
+        let sound = self.past.standing == Standing::Sound;
+        if sound && revision > self.past.told {
+            self.past.told = revision;
+            let told = OsdDown::Remember(counters.watermarks());
+            let streams = self.osds.values().filter_map(|live| live.stream);
+            out.extend(streams.map(|stream| ControlAction::ToOsd { stream, down: told.clone() }));
+        }
+        for action in std::mem::take(&mut self.held) {
+            match !sound || is_free(&action) {
+                true => out.push(action),
+                false => self.past.gate.push_back(Gated { revision, since, action }),
+            }
+        }
+        let agreed = self.agreed();
+        while self.past.gate.front().is_some_and(|g| g.revision <= agreed) {
+            out.extend(self.past.gate.pop_front().map(|g| g.action));
+        }
+    }
+
+    /// One OSD more may count. One at a time, and when all that was changed stands: then any two majorities of neighbouring
+    /// electorates share an OSD, and an older copy of the records, whose electorate is smaller, still meets one that knows.
+    pub(super) fn admit_elector(&mut self) {
+        if !self.past.gate.is_empty() || self.batch.is_full() || self.agreed() < self.records.counters.revision {
+            return;
+        }
+        let live = |osd: &OsdId| self.osds.get(osd).is_some_and(|live| live.stream.is_some());
+        let next = self.records.osds.values().find(|o| !o.elector && live(&o.id));
+        let Some(next) = next.map(|o| OsdRecord { elector: true, ..o.clone() }) else { return };
+        self.write(vec![Write::Put(Record::Osd(next))]);
+    }
+
+    /// Lines for the status.
+    pub(super) fn past_problems(&self, now: Time) -> Vec<String> {
+        let mut problems = Vec::new();
+        match self.past.standing {
+            Standing::Sound => {}
+            Standing::Behind => problems.push(format!("BSLT-{}: {}", codes::STORE_BEHIND, self.behind().message)),
+            // A new leader gives the OSDs time before it complains.
+            Standing::Waiting if now.since(self.started.mono) < GRACE => {}
+            Standing::Waiting => {
+                let refusal = self.no_majority();
+                problems.push(format!("BSLT-{}: {}", refusal.code, refusal.message));
+            }
+        }
+        problems.extend(self.foreign_words());
+        problems
+    }
+
+    /// OSDs of another cluster that said Hello: the store may be the wrong one, or empty by mistake.
+    pub fn foreign_words(&self) -> Option<String> {
+        let ((cluster, osd), addr) = self.past.foreign.first_key_value()?;
+        let ours = self.records.cluster_id();
+        let count = self.past.foreign.len();
+        let empty = match self.records.osds.is_empty() {
+            true => {
+                "; this metadata store is new and empty: if it should hold that cluster, stop this metadata server and give it the right --dir, --etcd or --etcd-prefix"
+            }
+            false => "",
+        };
+        Some(format!(
+            "{count} OSDs of another cluster say Hello ({osd} at {addr} belongs to {cluster}, the records are of {ours}){empty}"
+        ))
+    }
+}

@@ -1,0 +1,160 @@
+//! Recovery of records that went back in time (R17), and the backup of records.
+
+use super::past::Standing;
+use super::{Control, Now};
+use crate::admin::{RecoveryOsd, RecoveryReplica, StoreRecovery};
+use crate::codes::{self, refuse};
+use crate::records::{CountersRecord, OsdRecord, Record, StoredItem, Write};
+use placement::WEIGHT_ONE;
+use std::collections::BTreeMap;
+use types::control::{OsdHello, Refusal, Watermarks};
+use types::{Epoch, OsdId, PgId, ReplicaId};
+
+/// A recovery moves 64-bit watermarks this far above what OSDs remember: an OSD that is away may remember more.
+const LEAP: u64 = 1 << 20;
+/// The same for pools, whose ids are part of the names of PGs.
+const POOL_LEAP: u32 = 1 << 10;
+/// OSDs that one recovery registers again.
+const STRANGERS_PER_STEP: usize = 40;
+/// Replicas that a report lists.
+const REPLICAS_SHOWN: usize = 1024;
+
+impl Control {
+    /// Shows what the records lack; unless `dry_run`, moves every watermark above all that OSDs know.
+    ///
+    /// # Errors
+    /// BSLT-2031 before a majority of the OSDs said Hello.
+    pub(super) fn recover(&mut self, now: Now, dry_run: bool) -> Result<StoreRecovery, Refusal> {
+        let behind = self.standing() == Standing::Behind;
+        let after = self.above_all();
+        let mut report = self.recovery_report(&after);
+        if dry_run || !behind {
+            return Ok(report);
+        }
+        if !self.majority_heard() {
+            let text = "fewer than a majority of the OSDs have told what they remember";
+            return Err(refuse(codes::NO_MAJORITY, text));
+        }
+        let strangers: Vec<OsdHello> = self.past.strangers.values().take(STRANGERS_PER_STEP).cloned().collect();
+        let rest = self.past.strangers.len() > strangers.len();
+        let mut writes = vec![Write::Put(Record::Counters(CountersRecord { restored: rest, ..after }))];
+        for hello in strangers {
+            self.past.strangers.remove(&hello.osd);
+            // The records gave the id to another device: that one keeps it.
+            if self.records.osds.contains_key(&hello.osd) {
+                continue;
+            }
+            self.past.heard.insert(hello.osd, hello.seen);
+            self.osds.entry(hello.osd).or_default();
+            writes.push(Write::Put(Record::Osd(registered_again(hello, now.wall_ms))));
+        }
+        self.write(writes);
+        report.moved = true;
+        if !rest {
+            self.trust(now.mono);
+        }
+        Ok(report)
+    }
+
+    fn highest(&self) -> Watermarks {
+        let seen = self.past.heard.values().chain(self.past.strangers.values().map(|h| &h.seen));
+        seen.fold(Watermarks::default(), |all, seen| all.max(*seen))
+    }
+
+    /// The counters above all that is known.
+    fn above_all(&self) -> CountersRecord {
+        let old = &self.records.counters;
+        let all = self.highest().max(old.watermarks());
+        let strangers = self.past.strangers.keys().map(|osd| osd.0.saturating_add(1)).max().unwrap_or(0);
+        let (pools, replicas) = self.unknown_replicas().fold((0, 0), |(pools, replicas), r| {
+            (pools.max(r.pg.pool.0.saturating_add(1)), replicas.max(r.replica.0.saturating_add(1)))
+        });
+        let epoch = self.records.volumes.values().map(|v| v.epoch).max().unwrap_or_default().max(old.epoch_floor);
+        let next_replica = all.next_replica.max(replicas).saturating_add(LEAP);
+        let mut lost_replicas = old.lost_replicas.clone();
+        lost_replicas.push((old.next_replica, next_replica));
+        CountersRecord {
+            next_osd: all.next_osd.max(strangers),
+            next_pool: all.next_pool.max(pools).saturating_add(POOL_LEAP),
+            next_replica,
+            next_volume: all.next_volume.saturating_add(LEAP),
+            next_session: all.next_session.saturating_add(LEAP),
+            map_epoch: Epoch(all.map_epoch.saturating_add(LEAP)),
+            revision: all.revision.saturating_add(LEAP),
+            restored: false,
+            epoch_floor: Epoch(epoch.0.saturating_add(LEAP)),
+            lost_replicas,
+        }
+    }
+
+    fn unknown_replicas(&self) -> impl Iterator<Item = RecoveryReplica> {
+        let live = self.osds.iter().map(|(osd, live)| (*osd, &live.replicas));
+        let strangers = self.past.strangers.values().map(|hello| (hello.osd, &hello.replicas));
+        let all = live.chain(strangers).flat_map(|(osd, held)| held.iter().map(move |(pg, r)| (osd, *pg, *r)));
+        all.filter(|(osd, pg, replica)| !self.is_member(*osd, *pg, *replica))
+            .map(|(osd, pg, replica)| RecoveryReplica { osd, pg, replica })
+    }
+
+    fn is_member(&self, osd: OsdId, pg: PgId, replica: ReplicaId) -> bool {
+        let members = self.records.pgs.get(&pg).map(|record| &record.members);
+        members.is_some_and(|members| members.iter().any(|m| (m.osd, m.replica) == (osd, replica)))
+    }
+
+    fn recovery_report(&self, after: &CountersRecord) -> StoreRecovery {
+        let behind = self.standing() == Standing::Behind;
+        let mut osds: BTreeMap<OsdId, RecoveryOsd> = BTreeMap::new();
+        for osd in self.records.osds.keys() {
+            let seen = self.past.heard.get(osd);
+            let remembers = seen.copied().unwrap_or_default();
+            osds.insert(*osd, RecoveryOsd { osd: *osd, known: true, heard: seen.is_some(), remembers });
+        }
+        for (osd, hello) in &self.past.strangers {
+            let stranger = RecoveryOsd { osd: *osd, known: false, heard: true, remembers: hello.seen };
+            osds.entry(*osd).or_insert(stranger);
+        }
+        let records = self.records.counters.watermarks();
+        StoreRecovery {
+            cluster: self.records.cluster_id(),
+            standing: match self.standing() {
+                Standing::Waiting => "waiting",
+                Standing::Sound => "sound",
+                Standing::Behind => "behind",
+            }
+            .to_string(),
+            reasons: self.behind_reasons().to_vec(),
+            moved: false,
+            records,
+            highest: self.highest(),
+            after: if behind { after.watermarks() } else { records },
+            osds: osds.into_values().collect(),
+            replicas: self.unknown_replicas().take(REPLICAS_SHOWN).collect(),
+        }
+    }
+
+    /// All records as the store holds them.
+    pub(super) fn backup(&self) -> Vec<StoredItem> {
+        self.records.items()
+    }
+}
+
+/// The record of an OSD that records had before they went back in time. It is in, as after a format: what an administrator
+/// wanted of it is lost.
+fn registered_again(hello: OsdHello, wall_ms: u64) -> OsdRecord {
+    OsdRecord {
+        id: hello.osd,
+        uuid: hello.uuid,
+        host: hello.host,
+        rack: hello.rack,
+        zone: hello.zone,
+        capacity_bytes: hello.capacity_bytes,
+        weight: WEIGHT_ONE,
+        is_in: true,
+        drain: false,
+        addr: None,
+        http: None,
+        incarnation: types::Incarnation(0),
+        poisoned: None,
+        created_ms: wall_ms,
+        elector: false,
+    }
+}

@@ -1,0 +1,209 @@
+//! R17: a store that is an older copy of itself is found out before it gives anything away.
+
+use super::*;
+use crate::admin::StoreRecovery;
+use types::control::ClientAnswer;
+use types::{PgId, ReplicaId};
+
+fn create(name: &str) -> AdminAsk {
+    AdminAsk::VolumeCreate { name: name.into(), len_bytes: 4 * SEGMENT }
+}
+
+fn code(answer: Result<AdminAnswer, Refusal>) -> u32 {
+    answer.expect_err("it is refused").code
+}
+
+fn recover(world: &mut World, dry_run: bool) -> StoreRecovery {
+    match world.admin(AdminAsk::MetaRecover { dry_run }) {
+        Ok(AdminAnswer::Recovery(recovery)) => recovery,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A copy of the store from before volume `p/new`, its segments and a pool, and what came out of those.
+fn went_back(seed: u64) -> (World, Opened) {
+    let mut world = World::new(seed, 3);
+    world.make_pool("p", 3, 4);
+    world.make_volume("p/old", 4 * SEGMENT);
+    let copy = world.store.clone();
+    world.make_volume("p/new", 4 * SEGMENT);
+    let held = opened(world.ask(1, open("p/new", true, false)));
+    world.ask(1, segments(&held, 0..2, true));
+    world.make_pool("q", 3, 2);
+    world.lead_on(copy);
+    (world, held)
+}
+
+#[test]
+fn a_store_that_went_back_changes_nothing_and_says_so_everywhere() {
+    let (mut world, held) = went_back(1);
+    let before = world.store.clone();
+    world.connect_all();
+    assert_eq!(world.control.standing(), Standing::Behind);
+    assert_eq!(code(world.admin(create("p/other"))), codes::STORE_BEHIND);
+    assert_eq!(refused(world.ask(2, open("p/old", true, false))).code, codes::STORE_BEHIND);
+    assert_eq!(refused(world.ask(1, segments(&held, 2..3, true))).code, codes::STORE_BEHIND);
+    // A holder is not told that it holds nothing: it goes on.
+    let alive = ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached: Vec::new() };
+    assert_eq!(refused(world.ask(1, alive)).code, codes::STORE_BEHIND);
+    let Ok(AdminAnswer::Status(status)) = world.admin(AdminAsk::Status) else { panic!("no status") };
+    assert!(status.problems[0].starts_with("BSLT-2030: the metadata store went back in time (osd.1 remembers"));
+    assert!(status.problems[0].contains("basalt meta recover --dry-run"), "{:?}", status.problems);
+    // OSDs said Hello, and events tell of it: that is written down, and nothing else is.
+    let changed: Vec<&String> = world.store.keys().filter(|k| world.store.get(*k) != before.get(*k)).collect();
+    let of_osds = |k: &&&String| ["osd/", "event/", "watch"].iter().any(|kind| k.starts_with(kind));
+    assert!(changed.iter().all(|k| of_osds(&k)), "{changed:?}");
+    // Replicas of the pool that the records do not know are left alone.
+    assert!(world.osds.iter().all(|o| o.replicas.iter().any(|(pg, _)| pg.pool.0 == 2)));
+}
+
+#[test]
+fn a_store_that_went_back_is_found_out_by_any_majority_of_its_osds() {
+    for away in 1..=3 {
+        let (mut world, _) = went_back(1);
+        let here: Vec<u32> = (1..=3).filter(|n| *n != away).collect();
+        world.connect(OsdId(here[0]));
+        // One OSD of three is no majority, whatever it remembers: nothing is drawn before the second.
+        let first = world.control.standing();
+        assert_ne!(first, Standing::Sound);
+        world.connect(OsdId(here[1]));
+        assert_eq!(world.control.standing(), Standing::Behind, "osd.{away} is away");
+    }
+}
+
+#[test]
+fn a_change_that_a_minority_remembers_is_never_answered() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 4);
+    let copy = world.store.clone();
+    world.osd(OsdId(2)).deaf = true;
+    world.osd(OsdId(3)).deaf = true;
+    // Committed, but only osd.1 remembers it: the asker is told so instead of getting an id.
+    assert_eq!(code(world.admin(create("p/v"))), codes::NO_MAJORITY);
+    world.lead_on(copy);
+    world.osd(OsdId(2)).deaf = false;
+    world.osd(OsdId(3)).deaf = false;
+    // osd.1 is away: nobody else can know, and nothing was given away.
+    world.connect(OsdId(2));
+    world.connect(OsdId(3));
+    assert_eq!(world.control.standing(), Standing::Sound);
+    world.admin(create("p/v")).expect("the first that is given out");
+}
+
+#[test]
+fn a_new_leader_waits_for_a_majority_and_refuses_when_it_does_not_come() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 4);
+    world.crash();
+    world.connect(OsdId(1));
+    assert_eq!(code(world.admin(create("p/v"))), codes::NO_MAJORITY);
+    let token = world.fresh_token();
+    world.control.handle_admin(token, create("p/v"));
+    world.settle();
+    assert!(world.admin_answers.is_empty(), "it waits for the second OSD");
+    world.connect(OsdId(3));
+    world.settle();
+    world.admin_answers.remove(&token).expect("answered").expect("a volume");
+}
+
+#[test]
+fn an_osd_that_the_records_do_not_know_shows_that_they_went_back() {
+    let mut world = World::new(1, 1);
+    let copy = world.store.clone();
+    let register = OsdRegister {
+        uuid: OsdUuid([2; 16]),
+        host: "h2".into(),
+        rack: "r".into(),
+        zone: "z".into(),
+        capacity_bytes: 1 << 40,
+    };
+    world.admin(AdminAsk::OsdRegister(register)).expect("registered");
+    let first = &world.osds[0];
+    let second = world::Osd { id: OsdId(2), replicas: first.replicas.clone(), ..*first };
+    world.osds.push(second);
+    world.lead_on(copy);
+    world.osds[0].seen = Default::default();
+    world.osds[1].seen = Default::default();
+    world.connect(OsdId(1));
+    assert_eq!(world.control.standing(), Standing::Sound, "osd.1 remembers nothing in this test");
+    // A refusal would end the OSD (the world panics on one): it is left alone instead.
+    world.connect(OsdId(2));
+    assert_eq!(world.control.standing(), Standing::Behind);
+}
+
+#[test]
+fn after_a_recovery_no_id_and_no_epoch_comes_twice_and_no_replica_is_ordered_away() {
+    let (mut world, held) = went_back(1);
+    world.connect_all();
+    let shown = recover(&mut world, true);
+    assert!(!shown.moved && shown.standing == "behind", "{shown:?}");
+    assert_eq!(shown.replicas.len(), 6, "both PGs of q, on three OSDs: {:?}", shown.replicas);
+    assert!(shown.records.next_volume < shown.highest.next_volume, "{shown:?}");
+    let used: BTreeSet<ReplicaId> = world.osds.iter().flat_map(|o| o.replicas.iter().map(|(_, r)| *r)).collect();
+
+    let done = recover(&mut world, false);
+    assert!(done.moved && done.after.next_volume > done.highest.next_volume, "{done:?}");
+    assert_eq!(world.control.standing(), Standing::Sound);
+    let Ok(AdminAnswer::Volume(volume)) = world.admin(create("p/other")) else { panic!("no volume") };
+    assert!(volume.volume > held.volume);
+    let other = opened(world.ask(2, open("p/other", true, false)));
+    assert!(other.session > held.session && other.epoch > held.epoch, "{other:?} after {held:?}");
+    world.make_pool("r", 3, 2);
+    let now: BTreeSet<(PgId, ReplicaId)> = world.osds.iter().flat_map(|o| o.replicas.clone()).collect();
+    assert!(used.iter().all(|r| now.iter().any(|(_, n)| n == r)), "what the records lost is still there");
+    assert!(now.iter().all(|(pg, r)| pg.pool.0 < 3 || !used.contains(r)), "new replicas have new ids");
+    // The next leader sees nothing amiss, and neither orders them away.
+    world.crash();
+    world.connect_all();
+    assert_eq!(world.control.standing(), Standing::Sound);
+    assert_eq!(world.osds.iter().flat_map(|o| o.replicas.clone()).collect::<BTreeSet<_>>(), now);
+    // The copy from before the recovery is behind again.
+    assert!(!recover(&mut world, false).moved, "there is nothing to recover");
+}
+
+#[test]
+fn records_of_a_backup_change_nothing_before_a_recovery() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 4);
+    let Ok(AdminAnswer::Backup(items)) = world.admin(AdminAsk::MetaBackup) else { panic!("no backup") };
+    let stored: Vec<String> = items.iter().map(|i| i.key.clone()).collect();
+    assert!(world.store.keys().all(|k| stored.contains(k)), "{stored:?}");
+    let restored = crate::records::restored(items).expect("it is a backup");
+    let store = restored.into_iter().map(|i| (i.key, (i.value, i.version))).collect();
+    world.lead_on(store);
+    world.connect_all();
+    assert_eq!(code(world.admin(create("p/v"))), codes::STORE_BEHIND);
+    assert!(recover(&mut world, false).moved);
+    world.admin(create("p/v")).expect("a volume");
+}
+
+#[test]
+fn osds_of_another_cluster_are_named_in_the_status_of_a_new_one() {
+    let mut world = World::new(1, 0);
+    // Its refusal is not delivered: the world's OSDs panic on one.
+    world.hold = true;
+    let cluster = types::ClusterId([9; 16]);
+    let hello = types::control::OsdHello { cluster, ..world::hello(OsdId(3)) };
+    world.control.handle_osd(world.now, StreamId(9), OsdUp::Hello(hello));
+    world.settle();
+    let Ok(AdminAnswer::Status(status)) = world.admin(AdminAsk::Status) else { panic!("no status") };
+    let words = status.problems.join("\n");
+    assert!(words.contains("1 OSDs of another cluster say Hello (osd.3 at"), "{words}");
+    assert!(words.contains("this metadata store is new and empty"), "{words}");
+}
+
+#[test]
+fn an_attach_of_old_orders_is_drawn_again_after_a_recovery() {
+    let (mut world, _) = went_back(1);
+    let before = world.orders.clone();
+    world.connect_all();
+    recover(&mut world, false);
+    let held = opened(world.ask(3, open("p/old", true, false)));
+    let ClientAnswer::Segments { segments: places, .. } = world.ask(3, segments(&held, 0..4, true)) else {
+        panic!("not placed")
+    };
+    assert!(places.iter().all(|p| p.pg.is_some()));
+    // PGs that have seen higher orders than the records hold refused those, and then took higher ones.
+    assert!(before.iter().all(|(pg, order)| world.orders[pg] >= *order));
+    assert!(before.iter().any(|(pg, order)| world.orders[pg] > *order));
+}

@@ -1,0 +1,67 @@
+//! A backup is put back into a store.
+
+use crate::{Campaign, Store, StoreError};
+use control::{Check, StoredItem, Txn};
+
+/// Records in one transaction.
+const STEP: usize = 100;
+/// The record without which a store is no store: it goes first and comes last, so that a restore that was cut off is seen.
+const CLUSTER: &str = "cluster";
+
+/// What a restore came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// Records that were there before.
+    pub replaced: usize,
+    pub written: usize,
+}
+
+/// Why nothing was restored, or not all.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("a metadata server runs on this store{}", leader.as_ref().map(|l| format!(", at {l}")).unwrap_or_default())]
+    InUse { leader: Option<String> },
+    #[error("the store holds {count} records")]
+    NotEmpty { count: usize },
+    #[error("this is no backup of a metadata store")]
+    Backup(#[from] control::LoadError),
+}
+
+/// Replaces everything in `store` by the items of a backup. A metadata server that takes the store up changes nothing before
+/// `basalt meta recover` (R17).
+///
+/// # Errors
+/// See [`RestoreError`]; without `replace` also when the store is not empty.
+pub async fn restore(store: &mut dyn Store, items: Vec<StoredItem>, replace: bool) -> Result<Restored, RestoreError> {
+    let mut items = control::restored(items)?;
+    if let Campaign::Lost { leader } = store.campaign("basalt meta restore").await? {
+        return Err(RestoreError::InUse { leader });
+    }
+    let done = replace_all(store, &mut items, replace).await;
+    store.resign().await?;
+    done
+}
+
+async fn replace_all(store: &mut dyn Store, items: &mut [StoredItem], replace: bool) -> Result<Restored, RestoreError> {
+    let mut old = store.load().await?;
+    if !old.is_empty() && !replace {
+        return Err(RestoreError::NotEmpty { count: old.len() });
+    }
+    old.sort_by_key(|item| item.key != CLUSTER);
+    for step in old.chunks(STEP) {
+        let checks = step.iter().map(|i| Check { key: i.key.clone(), version: i.version }).collect();
+        let deletes = step.iter().map(|i| i.key.clone()).collect();
+        store.commit(&Txn { checks, puts: Vec::new(), deletes }).await?;
+        store.keep().await?;
+    }
+    items.sort_by_key(|item| item.key == CLUSTER);
+    for step in items.chunks(STEP) {
+        let checks = step.iter().map(|i| Check { key: i.key.clone(), version: 0 }).collect();
+        let puts = step.iter().map(|i| (i.key.clone(), i.value.clone())).collect();
+        store.commit(&Txn { checks, puts, deletes: Vec::new() }).await?;
+        store.keep().await?;
+    }
+    Ok(Restored { replaced: old.len(), written: items.len() })
+}
