@@ -8,6 +8,7 @@ use crate::role::meta::open_store;
 use anyhow::{Context, Result};
 use control::StoredItem;
 use control::admin::StoreRecovery;
+use metastore::StoreError;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -173,14 +174,17 @@ fn read_backup(path: &Path) -> Result<Vec<StoredItem>> {
 pub fn restore(file: &Path, store: &StoreArgs, force: bool, as_json: bool) -> Result<()> {
     let items = read_backup(file)?;
     let runtime = crate::role::runtime()?;
+    let config = open_store(store)?;
     let done = runtime.block_on(async {
-        let mut store = open_store(store)?.open().await?;
-        anyhow::Ok(metastore::restore(store.as_mut(), items, force).await)
-    })?;
+        let mut store = config.open().await?;
+        metastore::restore(store.as_mut(), items, force).await
+    });
     let done = done.map_err(|error| {
         let next = match &error {
             metastore::RestoreError::NotEmpty { .. } => "give an empty store, or --force: its records are lost then",
-            metastore::RestoreError::InUse { .. } => "stop all metas of this store first",
+            metastore::RestoreError::InUse { .. } | metastore::RestoreError::Store(StoreError::Locked { .. }) => {
+                "stop all metas of this store first"
+            }
             _ => "see the message",
         };
         UserError::new(2005, crate::errors::chain(&error), next)

@@ -56,8 +56,31 @@ const fn rule(code: &'static str, severity: Severity, what: &'static str, next: 
 /// The code under which a cluster waits for reports.
 pub const WAITING: &str = "WAITING";
 
+/// The codes about the records themselves (R17).
+pub(crate) const META_BEHIND: &str = "META_BEHIND";
+pub(crate) const META_NO_MAJORITY: &str = "META_NO_MAJORITY";
+pub(crate) const META_FOREIGN: &str = "META_FOREIGN";
+
 /// Every check, worst first. Codes are never reused.
 pub const RULES: &[Rule] = &[
+    rule(
+        META_BEHIND,
+        Severity::Warning,
+        "the metadata store is older than what OSDs remember: nothing is changed",
+        "put the right store back, or `basalt meta recover --dry-run`",
+    ),
+    rule(
+        META_NO_MAJORITY,
+        Severity::Warning,
+        "fewer than a majority of the OSDs have reported to this metadata server: nothing is changed",
+        "start the OSDs that are down (`basalt osd ls`)",
+    ),
+    rule(
+        META_FOREIGN,
+        Severity::Warning,
+        "OSDs of another cluster say Hello to this metadata server",
+        "give them, or this metadata server, the right addresses and store",
+    ),
     rule("PG_DOWN", Severity::Error, "no replica of the PG serves", "start the OSDs that hold it (`basalt pg ls`)"),
     rule(
         "PG_INCONSISTENT",

@@ -2,6 +2,7 @@
 //!
 //! One cluster serves all steps, in order; it goes when the test ends, however it ends.
 
+mod back;
 mod completion;
 mod dev;
 mod doors;
@@ -65,4 +66,5 @@ fn a_cluster_of_processes_keeps_the_laws_of_the_command_line() {
     completion::live_names_are_offered(&dev);
     errors::a_gentle_stop_hands_leaders_over(&dev);
     errors::degraded_has_an_exit_code_of_its_own(&dev);
+    back::an_older_copy_of_the_metadata_store_is_refused_until_it_is_recovered(&dev);
 }

@@ -9,6 +9,7 @@ use super::osds::GRACE;
 use super::{Control, ControlAction, Input, Now, Token};
 use crate::admin::{AdminAnswer, AdminAsk};
 use crate::codes::{self, refuse};
+use crate::health::{self, Finding};
 use crate::records::{OsdRecord, Record, Write};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -337,21 +338,33 @@ impl Control {
         self.write(vec![Write::Put(Record::Osd(next))]);
     }
 
-    /// Lines for the status.
-    pub(super) fn past_problems(&self, now: Time) -> Vec<String> {
-        let mut problems = Vec::new();
+    /// What an operator should know of the records themselves.
+    pub(super) fn past_findings(&self, now: Time) -> Vec<Finding> {
+        let meta = |code, detail: String| Finding {
+            rule: health::find_rule(code).expect("every code has a rule"),
+            count: 1,
+            summary: health::find_rule(code).map_or("", |rule| rule.what).to_string(),
+            entities: vec!["meta".to_string()],
+            details: vec![detail],
+        };
+        let mut found = Vec::new();
         match self.past.standing {
             Standing::Sound => {}
-            Standing::Behind => problems.push(format!("BSLT-{}: {}", codes::STORE_BEHIND, self.behind().message)),
+            Standing::Behind => {
+                found.push(meta(
+                    health::META_BEHIND,
+                    format!("BSLT-{}: {}", codes::STORE_BEHIND, self.behind().message),
+                ));
+            }
             // A new leader gives the OSDs time before it complains.
             Standing::Waiting if now.since(self.started.mono) < GRACE => {}
             Standing::Waiting => {
                 let refusal = self.no_majority();
-                problems.push(format!("BSLT-{}: {}", refusal.code, refusal.message));
+                found.push(meta(health::META_NO_MAJORITY, format!("BSLT-{}: {}", refusal.code, refusal.message)));
             }
         }
-        problems.extend(self.foreign_words());
-        problems
+        found.extend(self.foreign_words().map(|words| meta(health::META_FOREIGN, words)));
+        found
     }
 
     /// OSDs of another cluster that said Hello: the store may be the wrong one, or empty by mistake.

@@ -109,7 +109,11 @@ impl Control {
         let unheard: Vec<OsdId> = unheard.into_iter().filter(serves).collect();
         let paths = self.broken_paths(now.mono);
         let (unreachable, pools) = (&unreachable[..], &pools[..]);
-        health::find(&Facts { osds, pgs, unreachable, unheard: &unheard, paths: &paths, pools, now_ms: now.wall_ms })
+        let facts = Facts { osds, pgs, unreachable, unheard: &unheard, paths: &paths, pools, now_ms: now.wall_ms };
+        // What is wrong with the records themselves comes first: everything below rests on them.
+        let mut found = self.past_findings(now.mono);
+        found.extend(health::find(&facts));
+        found
     }
 
     /// The findings, with since when they hold and whether they are muted.
@@ -138,8 +142,6 @@ impl Control {
         let osds = self.osd_views(now.mono);
         let pgs = self.all_pg_facts(now.mono);
         let checks = self.checks_of(now, self.findings_of(now, &osds, &pgs));
-        // What is wrong with the records themselves comes first: everything below rests on them.
-        let past = self.past_problems(now.mono);
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let with = |word: &str| count(pgs.iter().filter(|pg| pg.state.contains(&word)).count());
         let waits = |pg: &&PgFacts| !pg.state.contains(&"active") && pg.state.contains(&"waiting");
@@ -147,12 +149,8 @@ impl Control {
         let started: Vec<&OsdView> = osds.iter().filter(|o| o.live != "new").collect();
         Status {
             cluster: self.records.cluster_id(),
-            health: match health::word(checks.iter()) {
-                "ok" if !past.is_empty() => "degraded",
-                word => word,
-            }
-            .to_owned(),
-            problems: past.into_iter().chain(problems(&checks)).collect(),
+            health: health::word(checks.iter()).to_owned(),
+            problems: problems(&checks),
             map_epoch: self.records.counters.map_epoch,
             osds: count(started.len()),
             osds_up: count(started.iter().filter(|o| o.live == "up").count()),

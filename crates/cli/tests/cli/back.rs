@@ -1,0 +1,101 @@
+//! A metadata store that went back in time (R17), with real processes.
+
+use crate::dev::Dev;
+use std::path::Path;
+use std::process::Command;
+
+const MIB: usize = 1 << 20;
+
+/// Creates a volume of 64 MiB and fills all of it.
+fn filled(dev: &Dev, volume: &str) {
+    assert_eq!(dev.run(&["volume", "create", volume, "64MiB"]).code, 0);
+    write(dev, volume, "64MiB");
+}
+
+fn write(dev: &Dev, volume: &str, span: &str) {
+    let args = ["bench", volume, "--op", "write", "--block", "256KiB", "--seconds", "1", "--span", span];
+    let ran = dev.run(&args);
+    assert_eq!(ran.code, 0, "{ran:?}");
+}
+
+/// All bytes of a volume, over NBD; `None` without nbdcopy.
+fn bytes(dev: &Dev, volume: &str) -> Option<Vec<u8>> {
+    let socket = dev.file("back.sock");
+    let mut export = dev.spawn(&["nbd", volume, "--socket", &socket, "--read-only"]);
+    dev.wait("the socket", || Path::new(&socket).exists());
+    let copied = Command::new("nbdcopy").args([format!("nbd+unix:///{volume}?socket={socket}"), "-".into()]).output();
+    let _ = Command::new("kill").arg(export.id().to_string()).status();
+    let _ = export.wait();
+    match copied {
+        Ok(out) => {
+            assert!(out.status.success(), "{out:?}");
+            Some(out.stdout)
+        }
+        Err(e) => {
+            println!("skipped: there is no nbdcopy to run ({e})");
+            None
+        }
+    }
+}
+
+/// Stops the cluster, puts a copy of the records in place of the present ones, and starts it.
+fn put_back(dev: &Dev, copy: &str) {
+    assert_eq!(dev.run(&["dev", "down"]).code, 0);
+    std::fs::copy(copy, dev.dir().join("meta.0/meta.redb")).expect("the copy is put back");
+    up_behind(dev);
+}
+
+/// Starts the cluster on records that are behind: its exports cannot open their volumes.
+fn up_behind(dev: &Dev) {
+    let up = dev.run(&["dev", "up"]);
+    assert!(up.out.contains("ready: 1 meta, 3 OSDs") && up.err.contains("BSLT-2030"), "{up:?}");
+}
+
+pub fn an_older_copy_of_the_metadata_store_is_refused_until_it_is_recovered(dev: &Dev) {
+    let (copy, backup) = (dev.file("copy.redb"), dev.file("backup.jsonl"));
+    assert_eq!(dev.run(&["dev", "down"]).code, 0);
+    std::fs::copy(dev.dir().join("meta.0/meta.redb"), &copy).expect("a copy of the records");
+    assert_eq!(dev.run(&["dev", "up"]).code, 0);
+    assert_eq!(dev.json(&["meta", "recover", "--dry-run"])["standing"], "sound");
+    ["main/back1", "main/back2", "main/back3"].iter().for_each(|volume| filled(dev, volume));
+    assert_eq!(dev.run(&["meta", "backup", &backup]).code, 0);
+    let last = dev.json(&["volume", "info", "main/back3"])["volume"].as_u64().expect("an id");
+
+    put_back(dev, &copy);
+    for change in
+        [&["volume", "create", "main/back4", "64MiB"][..], &["volume", "rm", "main/demo"], &["pool", "create", "x"]]
+    {
+        dev.run(change).says("BSLT-2030", "basalt meta recover --dry-run");
+    }
+    let status = dev.run(&["status"]);
+    assert!(status.code == 3 && status.out.contains("META_BEHIND"), "{status:?}");
+    let log = std::fs::read_to_string(dev.dir().join("meta.0/log.txt")).expect("a log");
+    assert!(log.contains("the metadata store went back in time: nothing is changed"), "{log}");
+    let shown = dev.json(&["meta", "recover", "--dry-run"]);
+    assert!(!shown["moved"].as_bool().expect("a word") && shown["standing"] == "behind", "{shown}");
+    assert!(shown["records"]["next_volume"].as_u64() < shown["highest"]["next_volume"].as_u64(), "{shown}");
+
+    let moved = dev.json(&["meta", "recover"]);
+    assert!(moved["moved"].as_bool().expect("a word"), "{moved}");
+    assert_eq!(dev.run(&["volume", "create", "main/back4", "64MiB"]).code, 0);
+    let id = dev.json(&["volume", "info", "main/back4"])["volume"].as_u64().expect("an id");
+    assert!(id > last, "{id} after {last}");
+    write(dev, "main/back4", "1MiB");
+    if let Some(bytes) = bytes(dev, "main/back4") {
+        assert_eq!(bytes.len(), 64 * MIB);
+        assert!(bytes[MIB..].iter().all(|byte| *byte == 0), "bytes of another volume are in a new one");
+    }
+
+    // A backup is put back only where no meta runs, and changes nothing before its recovery.
+    let dir = dev.dir().join("meta.0").to_string_lossy().into_owned();
+    let restore = ["meta", "restore", &backup, "--dir", &dir, "--force"];
+    dev.run(&restore).says("BSLT-2005", "stop all metas");
+    assert_eq!(dev.run(&["dev", "down"]).code, 0);
+    dev.run(&restore[..5]).says("BSLT-2005", "--force");
+    assert_eq!(dev.run(&restore).code, 0);
+    up_behind(dev);
+    dev.run(&["volume", "create", "main/back5", "64MiB"]).says("BSLT-2030", "basalt meta recover");
+    assert_eq!(dev.run(&["meta", "recover"]).code, 0);
+    assert_eq!(dev.run(&["volume", "create", "main/back5", "64MiB"]).code, 0);
+    assert_eq!(dev.json(&["volume", "info", "main/back3"])["volume"].as_u64(), Some(last));
+}
