@@ -2,7 +2,7 @@
 
 use types::control::Refusal;
 pub use types::control::refusal::{
-    META_UNAVAILABLE, OUT_OF_RANGE, READ_ONLY, SESSION_FENCED, VOLUME_HELD, VOLUME_UNKNOWN,
+    META_UNAVAILABLE, OUT_OF_RANGE, READ_ONLY, SESSION_FENCED, VOLUME_HELD, VOLUME_UNKNOWN, WRONG_CLUSTER,
 };
 
 /// What a user can read about a code.
@@ -29,7 +29,6 @@ pub const POOL_NOT_EMPTY: u32 = 2018;
 pub const POOL_NOT_READY: u32 = 2019;
 pub const OSD_UNKNOWN: u32 = 2024;
 pub const OSD_OTHER_LIFE: u32 = 2025;
-pub const WRONG_CLUSTER: u32 = 2026;
 pub const TOO_MANY: u32 = 2027;
 pub const OSD_EXISTS: u32 = 2028;
 pub const BAD_LOCATION: u32 = 2029;

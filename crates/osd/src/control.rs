@@ -8,7 +8,7 @@ use crate::pgs::State;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
-use types::control::{Attach, AttachRefusal, OsdDown, OsdUp, Watermarks};
+use types::control::{Attach, AttachRefusal, OsdDown, OsdUp, Watermarks, refusal};
 use types::limits::{POISON_REASON_LEN_MAX, clip};
 use types::map::{OsdAddr, PgMap};
 use types::store::{DecisionState, HardState, Recovered, ReplicaIdentity};
@@ -29,6 +29,8 @@ pub struct Meta {
     pub(crate) poisoned: Option<String>,
     /// Meta will not have this OSD: code and reason.
     pub(crate) refusal: Option<(u32, String)>,
+    /// What the log last said of a metadata server of another cluster.
+    strange: Option<String>,
     /// With the reason that was last logged.
     pub(crate) unreachable: BTreeMap<OsdId, String>,
     /// What meta told and the device keeps (R17).
@@ -141,12 +143,26 @@ impl Osd {
                 self.with_pg(pg, |group, now, actions| group.handle_transfer(now, to, actions));
             }
             OsdDown::Remember(told) => self.remember(told),
+            OsdDown::Refused { code, reason } if code == refusal::WRONG_CLUSTER && self.meta.kept.revision > 0 => {
+                self.strange_meta(reason);
+            }
             OsdDown::Refused { code, reason } => {
                 tracing::error!(code, reason, "meta refuses this OSD");
                 self.stop_serving(format!("BSLT-{code}: {reason}"));
                 self.meta.refusal = Some((code, reason));
             }
         }
+    }
+
+    /// The metadata server serves another cluster. This OSD has served its own: a store that was emptied, or a wrong
+    /// address, must not end what clients use. It goes on as without meta, and asks again.
+    fn strange_meta(&mut self, reason: String) {
+        if self.meta.strange.as_ref() != Some(&reason) {
+            let code = refusal::WRONG_CLUSTER;
+            tracing::error!(code, reason, "the metadata server serves another cluster; the PGs here go on without it");
+            self.meta.strange = Some(reason);
+        }
+        self.meta_lost();
     }
 
     fn learn_addresses(&mut self, osds: &[OsdAddr]) {

@@ -257,6 +257,8 @@ pub mod refusal {
     pub const VOLUME_UNKNOWN: u32 = 2011;
     /// The segment lies outside the volume.
     pub const OUT_OF_RANGE: u32 = 2022;
+    /// Meta serves another cluster than the OSD belongs to.
+    pub const WRONG_CLUSTER: u32 = 2026;
     /// Opened read-only: nothing is allocated.
     pub const READ_ONLY: u32 = 2023;
 }

@@ -85,6 +85,9 @@ fn start(cluster: &Cluster) -> Result<Admin> {
     }
     let admin = Admin::connect(&[cluster.meta_addr(0).into()])?;
     if admin.pool(POOL)?.is_none() {
+        // An OSD that listens has not said Hello yet.
+        let up = || admin.status().is_ok_and(|status| status.osds_up >= cluster.record.osds);
+        let _ = procs::wait_until(READY_MAX, || up() || ended(cluster).is_some());
         admin.create_pool(POOL, cluster.record.osds.min(3), POOL_PGS, crate::args::Domain::Osd)?;
     }
     wait_active(cluster, &admin)?;

@@ -71,6 +71,7 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     golden("health.mute", &["health", "mute", "OSD_DOWN", "--for", "10m"]);
     golden("health.unmute", &["health", "unmute", "OSD_DOWN"]);
     golden("events", &["events", "--since", "1h"]);
+    golden("meta.recover", &["meta", "recover", "--dry-run"]);
     golden("pg.ls", &["pg", "ls"]);
     golden("pg.verify", &["pg", "verify", "--deep"]);
     golden("explain", &["explain", "3003"]);

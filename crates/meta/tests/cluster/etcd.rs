@@ -2,6 +2,7 @@
 
 use crate::fake::{Cluster, eventually};
 use crate::{Client, LOCAL, admin, make_pool, opened, run, scratch, started};
+use api::AdminClient;
 use control::admin::{AdminAnswer, AdminAsk};
 use meta::StoreConfig;
 use metastore::EtcdConfig;
@@ -88,5 +89,30 @@ fn when_the_leading_meta_dies_the_other_serves_within_five_seconds() {
         assert_eq!(after[..2], before[..]);
         assert!(after[2].pg.is_some());
         second.stop().await.expect("stops");
+    });
+}
+
+#[test]
+fn an_etcd_that_does_not_answer_is_named_to_who_asks_and_its_return_is_noticed() {
+    let Some(etcd) = start() else { return };
+    run(async {
+        let store = StoreConfig::Etcd(EtcdConfig::new(vec![etcd.endpoint.clone()], "/basalt/outage"));
+        let mut meta = started(LOCAL, store).await;
+        meta.leading().await;
+        let signal = |name: &str| {
+            let sent = Command::new("kill").args([name, &etcd.child.id().to_string()]).status();
+            assert!(sent.expect("kill runs").success());
+        };
+        signal("-STOP");
+        eventually("the leadership to end", || !meta.is_leading()).await;
+        // Its first campaign after that has to fail before the cause is known.
+        let asked = AdminClient::new(vec![meta.addr.to_string()], Duration::from_secs(6));
+        let refused = asked.ask(AdminAsk::PoolList).await.expect_err("nothing leads").to_string();
+        let cause = format!("the metadata store (etcd at {}) does not answer", etcd.endpoint);
+        assert!(refused.starts_with("BSLT-2001") && refused.contains(&cause), "{refused}");
+        signal("-CONT");
+        meta.leading().await;
+        admin(&[meta.addr]).ask(AdminAsk::PoolList).await.expect("it leads again");
+        meta.stop().await.expect("stops");
     });
 }

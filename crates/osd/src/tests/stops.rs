@@ -1,7 +1,7 @@
 //! How an OSD ends: planned, refused by meta, or with one replica that is damaged.
 
 use super::rig::{LONG, Rig, ms, pg};
-use types::control::OsdDown;
+use types::control::{OsdDown, OsdUp, Watermarks};
 use types::map::{Member, PgMap};
 use types::{Epoch, OsdId, ReplicaId};
 
@@ -118,4 +118,60 @@ fn a_replica_id_that_is_in_use_is_not_taken_for_another_pg() {
     rig.run(ms(100));
     assert!(rig.osd(0).reports_for_tools().iter().all(|report| report.pg == pg(0)), "it has one PG");
     rig.write(pg(0), 0, 0, 8);
+}
+
+/// What the OSD would say in a Hello that it remembers.
+fn remembers(rig: &mut Rig, i: usize) -> Watermarks {
+    rig.osd(i).take_reports();
+    rig.tell(i, OsdDown::Connected);
+    let hello = rig.osd(i).take_reports().into_iter().find_map(|up| match up {
+        OsdUp::Hello(hello) => Some(hello.seen),
+        _ => None,
+    });
+    hello.expect("it says Hello")
+}
+
+#[test]
+fn what_meta_told_of_its_records_is_durable_before_it_is_confirmed() {
+    let mut rig = Rig::new(5, [16; 3]);
+    rig.run(ms(500));
+    assert_eq!(remembers(&mut rig, 0), Watermarks::default());
+    let told = |revision| Watermarks { revision, next_osd: 4, next_volume: 70 + revision, ..Watermarks::default() };
+    for revision in 1..=3 {
+        rig.tell(0, OsdDown::Remember(told(revision)));
+    }
+    let mut confirmed = Watermarks::default();
+    rig.until(LONG, "the last is confirmed", |rig| {
+        for up in rig.osd(0).take_reports() {
+            if let OsdUp::Remembers(seen) = up {
+                confirmed = seen;
+            }
+        }
+        confirmed == told(3)
+    });
+    // An older word takes nothing back, and the address map that comes later neither.
+    rig.tell(0, OsdDown::Remember(told(2)));
+    rig.tell(0, OsdDown::Welcome { map_epoch: Epoch(9), osds: Vec::new() });
+    rig.run(ms(50));
+    rig.kill(0);
+    rig.start(0);
+    rig.run(ms(500));
+    assert_eq!(remembers(&mut rig, 0), told(3));
+}
+
+#[test]
+fn an_osd_that_served_its_cluster_goes_on_when_meta_serves_another() {
+    let mut rig = Rig::new(6, [16; 3]);
+    rig.make_pgs(1);
+    rig.lead_all(0, 1);
+    let other = || OsdDown::Refused { code: 2026, reason: "this is another cluster".to_owned() };
+    rig.tell(0, OsdDown::Connected);
+    rig.tell(0, OsdDown::Remember(Watermarks { revision: 1, ..Watermarks::default() }));
+    rig.run(ms(50));
+    rig.tell(0, other());
+    assert!(rig.osd(0).stopped().is_none() && rig.osd(0).refusal().is_none());
+    rig.write(pg(0), 0, 0, 8);
+    // One that never served is told and ends: somebody gave it a wrong address.
+    rig.tell(1, other());
+    assert!(rig.osd(1).stopped().is_some_and(|reason| reason.contains("BSLT-2026")));
 }
