@@ -130,6 +130,7 @@ fn may_repeat(ask: &AdminAsk) -> bool {
             | AdminAsk::MetaRecover { .. }
             | AdminAsk::VolumeCreate { .. }
             | AdminAsk::VolumeRemove { .. }
+            | AdminAsk::OsdRemove { .. }
     )
 }
 
@@ -154,8 +155,18 @@ async fn send(channel: Channel, ask: &AdminAsk) -> Sent {
             }
             Ok(Ok(AdminAnswer::Backup(items)))
         }
+        AdminAsk::OsdReserve => {
+            let reply = rpc.osd_reserve(pb::OsdReserveRequest {}).await?.into_inner();
+            let cluster = uuid(&reply.cluster, "cluster").map(ClusterId);
+            Ok(cluster.map(|cluster| AdminAnswer::OsdRegistered { cluster, osd: OsdId(reply.osd) }))
+        }
+        AdminAsk::OsdRemove { osd } => {
+            rpc.osd_remove(pb::OsdRemoveRequest { osd: osd.0 }).await?;
+            Ok(Ok(AdminAnswer::Done))
+        }
         AdminAsk::OsdRegister(r) => {
             let request = pb::OsdRegisterRequest {
+                osd: r.osd.map(|osd| osd.0),
                 uuid: r.uuid.0.to_vec(),
                 host: r.host,
                 rack: r.rack,

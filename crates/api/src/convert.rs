@@ -3,8 +3,8 @@
 use crate::pb;
 use std::net::SocketAddr;
 use types::control::{
-    Attach, AttachRefusal, ClientAnswer, ClientAsk, LOST_REPORTED_MAX, LeadReport, LostExtent, MapView, Opened,
-    OsdDown, OsdHeartbeat, OsdHello, OsdUp, PgReport, Refusal, SegmentPlace, UNREACHED_MAX, Watermarks,
+    Attach, AttachRefusal, ClientAnswer, ClientAsk, DevicePosition, LOST_REPORTED_MAX, LeadReport, LostExtent, MapView,
+    Opened, OsdDown, OsdHeartbeat, OsdHello, OsdUp, PgReport, Refusal, SegmentPlace, UNREACHED_MAX, Watermarks,
 };
 use types::limits::{POISON_REASON_LEN_MAX, REPLICAS_MAX, VOLUME_LEN_MAX, clip};
 use types::map::{Member, OsdAddr, PgMap};
@@ -173,6 +173,11 @@ impl From<OsdHello> for pb::OsdHello {
             version: hello.version,
             replicas: hello.replicas.iter().map(replica).collect(),
             seen: Some(watermarks_out(hello.seen)),
+            device: Some(pb::DevicePosition {
+                mount: hello.device.mount,
+                log_seq: hello.device.log_seq,
+                restored: hello.device.restored,
+            }),
         }
     }
 }
@@ -196,6 +201,11 @@ impl TryFrom<pb::OsdHello> for OsdHello {
             version: hello.version,
             replicas: hello.replicas.into_iter().map(replica).collect::<Result<_, Malformed>>()?,
             seen: hello.seen.map(watermarks_in).unwrap_or_default(),
+            device: hello.device.map_or_else(DevicePosition::default, |d| DevicePosition {
+                mount: d.mount,
+                log_seq: d.log_seq,
+                restored: d.restored,
+            }),
         })
     }
 }
@@ -265,6 +275,7 @@ impl From<OsdHeartbeat> for pb::OsdHeartbeat {
             unreachable: beat.unreachable.iter().map(|osd| osd.0).collect(),
             io: Some(crate::convert_health::io_out(beat.io)),
             recovery: Some(crate::convert_health::recovery_out(beat.recovery)),
+            log_seq: beat.log_seq,
         }
     }
 }
@@ -306,6 +317,7 @@ impl TryFrom<pb::OsdHeartbeat> for OsdHeartbeat {
             unreachable: beat.unreachable.into_iter().map(|id| osd(id, "unreachable")).collect::<Result<_, _>>()?,
             io: beat.io.map(crate::convert_health::io_in).unwrap_or_default(),
             recovery: beat.recovery.map(crate::convert_health::recovery_in).unwrap_or_default(),
+            log_seq: beat.log_seq,
         })
     }
 }

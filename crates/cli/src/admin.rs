@@ -13,7 +13,7 @@ use control::admin::{
 use std::io::IsTerminal;
 use std::time::Duration;
 use tokio::runtime::Runtime;
-use types::{ClusterId, OsdId, OsdUuid};
+use types::{ClusterId, OsdId};
 
 /// How long an answer is waited for.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -165,9 +165,13 @@ impl Admin {
         let age_ms_max = age_max.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX));
         expect!(self, AdminAsk::Events { after, age_ms_max }, AdminAnswer::Events(page) => page)
     }
-}
 
-/// A fresh registration of a device.
-pub fn registration(uuid: OsdUuid, host: &str, rack: &str, zone: &str, capacity_bytes: u64) -> OsdRegister {
-    OsdRegister { uuid, host: host.to_owned(), rack: rack.to_owned(), zone: zone.to_owned(), capacity_bytes }
+    /// Draws an id for a device that is being formatted.
+    pub fn reserve_osd(&self) -> Result<OsdId> {
+        expect!(self, AdminAsk::OsdReserve, AdminAnswer::OsdRegistered { osd, .. } => osd)
+    }
+
+    pub fn remove_osd(&self, osd: OsdId) -> Result<()> {
+        expect!(self, AdminAsk::OsdRemove { osd }, AdminAnswer::Done => ())
+    }
 }

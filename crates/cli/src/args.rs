@@ -335,12 +335,31 @@ pub enum Osd {
         /// Size of a new file
         #[arg(long, value_parser = crate::size::parse)]
         size: Option<u64>,
-        /// Size of the log [default: 1 % of the device, at least 1 GiB]
+        /// Size of the log [default: 1 % of the device, from 1 GiB to 4 GiB, at most an eighth of the memory]
         #[arg(long, value_parser = crate::size::parse)]
         log_size: Option<u64>,
-        /// Overwrite what is on the device
+        /// Overwrite what is on the device; an OSD only with --erase-osd
         #[arg(long)]
         force: bool,
+        /// With --force: the uuid of the OSD that is erased. An OSD that holds PGs is never erased
+        #[arg(long, value_name = "UUID", requires = "force")]
+        erase_osd: Option<String>,
+        /// Failure domain: the machine [default: its host name]
+        #[arg(long, value_name = "NAME", value_parser = location)]
+        host: Option<String>,
+        /// Failure domain: the rack [default: default]
+        #[arg(long, value_name = "NAME", value_parser = location)]
+        rack: Option<String>,
+        /// Failure domain: the zone [default: default]
+        #[arg(long, value_name = "NAME", value_parser = location)]
+        zone: Option<String>,
+    },
+    /// Remove an OSD that never started, or that is down and holds no PG
+    #[command(after_help = "Example:\n  basalt osd rm 7")]
+    Rm {
+        /// Its number, as `basalt osd ls` prints it
+        #[arg(value_parser = osd_number, value_name = "OSD")]
+        osd: u32,
     },
     /// Serve a formatted device
     #[command(
@@ -350,6 +369,12 @@ pub enum Osd {
     /// List OSDs with state, place and use
     #[command(visible_alias = "list")]
     Ls,
+}
+
+/// `7` or `osd.7`.
+fn osd_number(text: &str) -> Result<u32, String> {
+    let digits = text.strip_prefix("osd.").unwrap_or(text);
+    digits.parse().map_err(|_| format!("`{text}` is not the number of an OSD; write 7 or osd.7"))
 }
 
 /// The name of a host, a rack or a zone.
@@ -374,21 +399,24 @@ pub struct OsdRun {
     /// HTTP address for metrics, as HOST:PORT [default: data port + 1]
     #[arg(long, value_name = "ADDR")]
     pub http: Option<Address>,
-    /// Failure domain: the machine
-    #[arg(long, default_value = "localhost", value_name = "NAME", value_parser = location)]
-    pub host: String,
-    /// Failure domain: the rack
-    #[arg(long, default_value = "default", value_name = "NAME", value_parser = location)]
-    pub rack: String,
-    /// Failure domain: the zone
-    #[arg(long, default_value = "default", value_name = "NAME", value_parser = location)]
-    pub zone: String,
+    /// Failure domain: the machine [default: as registered]
+    #[arg(long, value_name = "NAME", value_parser = location)]
+    pub host: Option<String>,
+    /// Failure domain: the rack [default: as registered]
+    #[arg(long, value_name = "NAME", value_parser = location)]
+    pub rack: Option<String>,
+    /// Failure domain: the zone [default: as registered]
+    #[arg(long, value_name = "NAME", value_parser = location)]
+    pub zone: Option<String>,
     /// The device keeps its write cache on power loss: flush nothing. If that is not true, data is lost
     #[arg(long)]
     pub assume_plp: bool,
     /// The device has been looked at since a failed write or flush stopped this OSD: serve it again
     #[arg(long)]
     pub after_poison: bool,
+    /// The device was restored from an older copy (BSLT-2041): its replicas follow their peers without a vote until they have caught up
+    #[arg(long)]
+    pub after_restore: bool,
     /// Ask a majority for every read instead of trusting the lease (for hosts whose clocks may stop)
     #[arg(long)]
     pub no_lease_reads: bool,

@@ -97,15 +97,21 @@ fn run(cli: Cli) -> Result<Exit> {
     match cli.command {
         Command::Dev(command) => dev::run(command, &common.cluster()?, common.json).map(|()| Exit::Done),
         Command::Meta(command) => meta(*command, &common),
-        Command::Osd(Osd::Format { device, size, log_size, force }) => {
-            let place = role::osd::Place::default();
-            let format =
-                role::osd::Format { device, size, log_size, force, metas: metas(&common)?, quiet: common.json, place };
-            let formatted = role::osd::format(&format)?;
-            role::osd::show(&formatted, common.json).map(|()| Exit::Done)
+        Command::Osd(Osd::Format { device, size, log_size, force, erase_osd, host, rack, zone }) => {
+            let default = role::format::Place::default();
+            let place = role::format::Place {
+                host: host.unwrap_or(default.host),
+                rack: rack.unwrap_or(default.rack),
+                zone: zone.unwrap_or(default.zone),
+            };
+            let (metas, quiet, reuse) = (metas(&common)?, common.json, false);
+            let format = role::format::Format { device, size, log_size, force, erase_osd, reuse, metas, quiet, place };
+            let formatted = role::format::format(&format)?;
+            role::format::show(&formatted, common.json).map(|()| Exit::Done)
         }
         Command::Osd(Osd::Run(args)) => role::osd::run(&args, &metas(&common)?).map(|()| Exit::Done),
         Command::Nbd(args) => role::nbd::run(&args, &metas(&common)?, common.json).map(|()| Exit::Done),
+        Command::Osd(Osd::Rm { osd }) => show::remove_osd(&connect(&common)?, osd, common.json).map(|()| Exit::Done),
         Command::Osd(Osd::Ls) => show::osds(&connect(&common)?, common.json).map(|()| Exit::Done),
         Command::Status => health::status(&connect(&common)?, common.json),
         Command::Health { command } => health::health(&connect(&common)?, command.as_ref(), common.json),

@@ -47,6 +47,16 @@ pub fn osds(admin: &Admin, as_json: bool) -> Result<()> {
     Ok(())
 }
 
+/// `basalt osd rm`.
+pub fn remove_osd(admin: &Admin, osd: u32, as_json: bool) -> Result<()> {
+    admin.remove_osd(types::OsdId(osd))?;
+    if as_json {
+        return json("osd.rm", json!({ "done": true, "osd": osd }));
+    }
+    out!("osd.{osd} is removed");
+    Ok(())
+}
+
 /// `basalt pg ls`.
 pub fn pgs(admin: &Admin, command: &Pg, as_json: bool) -> Result<()> {
     let Pg::Ls { pool } = command else { unreachable!("verify has a module of its own") };

@@ -18,7 +18,13 @@ pub enum AdminAsk {
     },
     /// All records, as one moment.
     MetaBackup,
+    /// Draws an OSD id for a device that is being formatted. Nothing is registered.
+    OsdReserve,
     OsdRegister(OsdRegister),
+    /// Removes an OSD that is down and holds no PG.
+    OsdRemove {
+        osd: OsdId,
+    },
     OsdList,
     /// Membership and intent; a field that is `None` stays.
     OsdSet {
@@ -66,9 +72,11 @@ pub enum AdminAsk {
     },
 }
 
-/// Gives a device its id, at format. Asking again with the same uuid gives the same id.
+/// Registers a device, at the end of its format. Asking again with the same uuid gives the same id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OsdRegister {
+    /// The reserved id that the superblock carries; `None` draws one.
+    pub osd: Option<OsdId>,
     pub uuid: OsdUuid,
     pub host: String,
     pub rack: String,

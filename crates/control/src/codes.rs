@@ -35,6 +35,10 @@ pub const BAD_LOCATION: u32 = 2029;
 pub const CHECK_UNKNOWN: u32 = 2040;
 pub const STORE_BEHIND: u32 = 2030;
 pub const NO_MAJORITY: u32 = 2031;
+/// An OSD that is up or holds PGs is not removed.
+pub const OSD_IN_USE: u32 = 2042;
+/// The device is behind what meta last heard of it (R17).
+pub const DEVICE_BEHIND: u32 = 2041;
 
 /// Every code with its texts.
 pub const REGISTRY: &[Code] = &[
@@ -85,15 +89,12 @@ pub const REGISTRY: &[Code] = &[
     },
     Code { code: OUT_OF_RANGE, what: "the place lies outside the volume", next: "check the size of the volume" },
     Code { code: READ_ONLY, what: "the volume was opened read-only", next: "open it for writing" },
-    Code {
-        code: OSD_UNKNOWN,
-        what: "the cluster does not know this OSD",
-        next: "format its device for this cluster with `basalt osd format`",
-    },
+    Code { code: OSD_UNKNOWN, what: "the cluster does not know this OSD", next: "list OSDs with `basalt osd ls`" },
     Code {
         code: OSD_OTHER_LIFE,
-        what: "the cluster knows another device under this OSD id",
-        next: "start the right device, or format this one anew: it gets a new id",
+        what: "another process serves this OSD, or the cluster knows another device under its id",
+        next: "find the right device (`basalt osd ls --json` prints uuid and address) and start that one only; \
+               do not format anything for this",
     },
     Code {
         code: WRONG_CLUSTER,
@@ -101,7 +102,11 @@ pub const REGISTRY: &[Code] = &[
         next: "give it the metas of its own cluster, or format its device anew",
     },
     Code { code: TOO_MANY, what: "the request asks for too much at once", next: "split it" },
-    Code { code: OSD_EXISTS, what: "this OSD uuid is registered", next: "format with a new uuid" },
+    Code {
+        code: OSD_EXISTS,
+        what: "this OSD number is registered for another device",
+        next: "list OSDs with `basalt osd ls`",
+    },
     Code {
         code: BAD_LOCATION,
         what: "the name of a host, a rack or a zone is too long",
@@ -121,6 +126,19 @@ pub const REGISTRY: &[Code] = &[
         code: NO_MAJORITY,
         what: "fewer than a majority of the OSDs confirm what the metadata store says, so nothing may be changed",
         next: "start the OSDs that are down (`basalt osd ls`), then ask again; attached volumes go on",
+    },
+    Code {
+        code: OSD_IN_USE,
+        what: "an OSD that is running or holds PGs cannot be removed",
+        next: "stop a running OSD first; this version cannot move PGs to other OSDs, so an OSD that holds some stays",
+    },
+    Code {
+        code: DEVICE_BEHIND,
+        what: "the device is older than what the cluster last heard of it: it was restored from a copy, or it lost \
+               writes that it had flushed",
+        next: "start the current device of this OSD if there is one. If this is all that is left of it, start it once \
+               with `basalt osd run --after-restore`: its replicas then follow their peers without a vote until they \
+               have caught up",
     },
 ];
 

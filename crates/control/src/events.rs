@@ -70,6 +70,8 @@ pub const KINDS: &[Kind] = &[
     kind("osd.set", "an administrator changed whether an OSD is in or drained"),
     kind("osd.up", "an OSD reports, for the first time or again"),
     kind("osd.down", "an OSD has been silent for 6 s"),
+    kind("osd.moved", "an OSD reports from another host, rack or zone than was registered"),
+    kind("osd.removed", "an administrator removed an OSD that held no PG"),
     kind("osd.restarted", "an OSD came back as a new process before it was called down"),
     kind("osd.stopped", "the store of an OSD stopped after a failed write or flush"),
     kind("osd.serves", "the store of an OSD that had stopped serves again"),

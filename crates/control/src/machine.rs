@@ -92,6 +92,7 @@ pub enum ControlAction {
     Event(Event),
 }
 
+#[allow(clippy::large_enum_variant)] // short-lived, and a Hello is rare
 enum Input {
     Osd { stream: StreamId, up: OsdUp, at: Time },
     OsdGone { stream: StreamId },

@@ -101,6 +101,18 @@ pub struct OsdRecord {
     /// after its first Hello.
     #[serde(default)]
     pub elector: bool,
+    /// R17: the mount number of the last run, and a log position that its device has reached.
+    #[serde(default)]
+    pub mount: u64,
+    #[serde(default)]
+    pub log_seq: u64,
+}
+
+impl OsdRecord {
+    /// Whether the OSD was formatted and has never started.
+    pub fn is_new(&self) -> bool {
+        self.addr.is_none()
+    }
 }
 
 /// R15: the store of that run stopped.

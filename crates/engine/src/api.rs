@@ -27,6 +27,9 @@ pub struct EngineConfig {
     pub state_batch_max: usize,
     /// Somebody has looked at the device after it had poisoned the store: mount it, and forget that. Default off.
     pub after_poison: bool,
+    /// The device was restored from an older copy, or has lost flushed writes: every replica on it is in doubt from this
+    /// mount on (ADR 0012). Default off.
+    pub after_restore: bool,
     /// What was freed last is used first, instead of going round the device: whatever is given back too early is
     /// overwritten at once. Only simulations want this. Default off.
     pub reuse_at_once: bool,
@@ -42,6 +45,7 @@ impl Default for EngineConfig {
             seal_after: Duration::from_millis(10),
             state_batch_max: layout::log::STATE_BATCH_MAX,
             after_poison: false,
+            after_restore: false,
             reuse_at_once: false,
         }
     }

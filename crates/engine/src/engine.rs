@@ -32,6 +32,7 @@ pub(crate) mod key {
     pub const MOUNT_FLUSH: u32 = 5;
     pub const MOUNT_REWRITE: u32 = 6;
     pub const POISON: u32 = 7;
+    pub const BEHIND: u32 = 8;
 }
 
 /// What the engine is doing at large.
@@ -197,6 +198,11 @@ impl Engine {
                 Event::DiskRead { token, buf, result } => self.mount_read(token, buf, result),
                 Event::DiskWrite { token, result } if token.key == key::BATCH => self.batch_written(result),
                 Event::DiskWrite { token, result } if token.key == key::MOUNT_REWRITE => self.mount_rewritten(result),
+                Event::DiskWrite { token, result } if token.key == key::BEHIND => {
+                    if let Err(error) = result {
+                        tracing::warn!(%error, "the mark of an older copy could not be erased");
+                    }
+                }
                 Event::DiskFlush { token, result } if token.key == key::MOUNT_FLUSH => self.mount_flushed(result),
                 other => panic!("{other:?} was never asked for"),
             }
@@ -469,6 +475,16 @@ impl Engine {
     /// that was made durable since.
     pub fn batches_for_tools(&self) -> (u64, u64) {
         self.log.as_ref().map_or((0, 0), |log| (log.found, log.durable_records))
+    }
+
+    /// R17: the number of this mount, the last batch that it found, and the last durable batch with records.
+    pub fn position(&self) -> (u64, u64, u64) {
+        self.log.as_ref().map_or((0, 0, 0), |log| (log.mount, log.found, log.durable_records.max(log.found)))
+    }
+
+    /// Whether everything that was queued for the log is durable.
+    pub fn is_log_quiet(&self) -> bool {
+        self.log.as_ref().is_some_and(|log| log.pending.is_empty() && log.in_flight.is_none())
     }
 
     /// Length of the log; 0 until it is mounted.

@@ -3,11 +3,13 @@
 //! `basalt osd format` comes in with an env and a disk; these functions turn the env themselves, because
 //! nothing else runs beside them.
 //!
-//! Invariant: a device that carries something else is not touched unless forced; the superblocks are written
-//! last, so that a format cut short leaves no device that mounts.
+//! Invariant: a device that carries anything is not touched unless forced; the superblocks are written last, so that a
+//! format cut short leaves no device that mounts; the intent page comes first, so that the next format continues.
 
 use env::{DiskError, DiskInfo, Env, EnvError, Event, Op, Token};
+use layout::intent::{INTENT_AT, INTENT_LEN, Intent};
 use layout::log::{BATCH_ALIGN, BatchHeader, FIXED_LEN, put};
+use layout::poison::{self, BEHIND_AT, POISON_LEN};
 use layout::superblock::{MARGIN, SUPERBLOCK_LEN, Superblock, SuperblockError};
 use types::{ClusterId, IoBuf, IoBufMut, OsdId, OsdUuid, Time};
 
@@ -36,11 +38,14 @@ pub enum FormatError {
     /// BSLT-3003
     #[error("the device carries other data in its {place} MiB; use --force to overwrite it")]
     Foreign { place: &'static str },
+    /// BSLT-3003
+    #[error("the device holds {osd} of this cluster")]
+    Ours { osd: OsdId, uuid: OsdUuid },
     /// BSLT-3005
     #[error("the device belongs to another cluster, {found}; use --force to overwrite it")]
     OtherCluster { found: ClusterId },
     /// BSLT-3006
-    #[error("a device of {device_bytes} bytes does not hold a log of {log_bytes} bytes and a home")]
+    #[error("the device ({device_bytes} bytes) and its log ({log_bytes} bytes) do not fit each other")]
     TooSmall { device_bytes: u64, log_bytes: u64, source: SuperblockError },
     #[error("{during}: {source}")]
     Disk { during: &'static str, source: DiskError },
@@ -73,13 +78,91 @@ pub fn format_image(
     Ok((superblock, writes))
 }
 
+/// What a device carries, as a format sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceContents {
+    /// Both margins are zeros.
+    Empty,
+    /// A superblock, and whether an intent page of the same format is still there.
+    Osd { superblock: Superblock, unfinished: bool },
+    /// A format that was cut short before its superblock.
+    Begun(Intent),
+    /// Something else, in this margin.
+    Foreign { place: &'static str },
+}
+
+/// Reads what `disk` carries.
+///
+/// # Errors
+/// When the device fails.
+pub fn inspect(env: &mut dyn Env, disk: &DiskInfo) -> Result<DeviceContents, FormatError> {
+    let intent = match disk.size_bytes < 2 * MARGIN {
+        true => None,
+        false => Intent::decode(&read(env, disk, INTENT_AT, INTENT_LEN)?),
+    };
+    match read_superblock(env, disk) {
+        Ok(superblock) => {
+            let ids = Intent { cluster: superblock.cluster, osd: superblock.osd, uuid: superblock.uuid };
+            return Ok(DeviceContents::Osd { superblock, unfinished: intent == Some(ids) });
+        }
+        Err(FormatError::Superblock(_)) => {}
+        Err(other) => return Err(other),
+    }
+    if let Some(intent) = intent {
+        return Ok(DeviceContents::Begun(intent));
+    }
+    let margin = MARGIN.min(disk.size_bytes);
+    for (offset, place) in [(0, "first"), (disk.size_bytes - margin, "last")] {
+        let align = u64::from(disk.align_bytes.max(1));
+        let offset = offset / align * align;
+        let len = (disk.size_bytes - offset).min(margin) / align * align;
+        if read(env, disk, offset, len as usize)?.iter().any(|b| *b != 0) {
+            return Ok(DeviceContents::Foreign { place });
+        }
+    }
+    Ok(DeviceContents::Empty)
+}
+
 /// Whether [`format_device`] would take `disk`: it is large enough, and may be overwritten. Nothing is written.
 ///
 /// # Errors
 /// What formatting would fail with.
 pub fn check_format(env: &mut dyn Env, disk: &DiskInfo, params: &FormatParams) -> Result<(), FormatError> {
     divide(disk.size_bytes, params)?;
-    if params.force { Ok(()) } else { check_ours_or_empty(env, disk, params.cluster) }
+    if params.force {
+        return Ok(());
+    }
+    match inspect(env, disk)? {
+        DeviceContents::Empty => Ok(()),
+        DeviceContents::Begun(intent) if intent.cluster == params.cluster => Ok(()),
+        DeviceContents::Begun(Intent { cluster, .. }) => Err(FormatError::OtherCluster { found: cluster }),
+        DeviceContents::Osd { superblock, .. } if superblock.cluster != params.cluster => {
+            Err(FormatError::OtherCluster { found: superblock.cluster })
+        }
+        DeviceContents::Osd { superblock, unfinished } => match unfinished && superblock.uuid == params.uuid {
+            true => Ok(()),
+            false => Err(FormatError::Ours { osd: superblock.osd, uuid: superblock.uuid }),
+        },
+        DeviceContents::Foreign { place } => Err(FormatError::Foreign { place }),
+    }
+}
+
+/// Writes the intent page: from here to [`finish_format`] a format that is cut short can be continued.
+///
+/// # Errors
+/// As [`check_format`], or when the device fails.
+pub fn begin_format(env: &mut dyn Env, disk: &DiskInfo, params: &FormatParams) -> Result<(), FormatError> {
+    check_format(env, disk, params)?;
+    let intent = Intent { cluster: params.cluster, osd: params.osd, uuid: params.uuid };
+    write(env, disk, INTENT_AT, IoBuf::copy_of(&intent.encode()), "writing the intent page")
+}
+
+/// The device is registered: its intent page goes.
+///
+/// # Errors
+/// When the device fails.
+pub fn finish_format(env: &mut dyn Env, disk: &DiskInfo) -> Result<(), FormatError> {
+    write(env, disk, INTENT_AT, IoBuf::zeros(INTENT_LEN), "erasing the intent page")
 }
 
 /// Formats `disk`. `progress` gets (bytes done, bytes in all) of the zeroing.
@@ -156,25 +239,21 @@ fn divide(device_bytes: u64, params: &FormatParams) -> Result<Superblock, Format
     })
 }
 
-/// The rule for foreign devices: this cluster's superblock, or zeros at both ends.
-fn check_ours_or_empty(env: &mut dyn Env, disk: &DiskInfo, cluster: ClusterId) -> Result<(), FormatError> {
-    match read_superblock(env, disk) {
-        Ok(superblock) if superblock.cluster == cluster => return Ok(()),
-        Ok(superblock) => return Err(FormatError::OtherCluster { found: superblock.cluster }),
-        Err(FormatError::Superblock(_)) => {}
-        Err(other) => return Err(other),
-    }
-    let margin = MARGIN.min(disk.size_bytes);
-    for (offset, place) in [(0, "first"), (disk.size_bytes - margin, "last")] {
-        let align = u64::from(disk.align_bytes.max(1));
-        let offset = offset / align * align;
-        let len = (disk.size_bytes - offset).min(margin) / align * align;
-        let bytes = read(env, disk, offset, len as usize)?;
-        if bytes.iter().any(|b| *b != 0) {
-            return Err(FormatError::Foreign { place });
-        }
-    }
-    Ok(())
+/// Marks a device that meta has refused as an older copy (ADR 0012): every start adds to its position, so a later one must not
+/// be judged by that alone.
+///
+/// # Errors
+/// When the device fails.
+pub fn mark_behind(env: &mut dyn Env, disk: &DiskInfo, uuid: OsdUuid, reason: &str) -> Result<(), FormatError> {
+    write(env, disk, BEHIND_AT, IoBuf::copy_of(&poison::encode(uuid, reason)), "marking an older copy")
+}
+
+/// Why meta has refused this device, if it has.
+///
+/// # Errors
+/// When the device fails.
+pub fn behind_mark(env: &mut dyn Env, disk: &DiskInfo, uuid: OsdUuid) -> Result<Option<String>, FormatError> {
+    Ok(poison::decode(&read(env, disk, BEHIND_AT, POISON_LEN)?, uuid))
 }
 
 /// Reads whichever superblock is good.

@@ -32,7 +32,10 @@ mod space;
 pub use api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure, ReadData, ReadError};
 pub use contents::{Contents, Foreign, LogRoom};
 pub use engine::Engine;
-pub use format::{FormatError, FormatParams, check_format, format_device, format_image, read_superblock};
+pub use format::{
+    DeviceContents, FormatError, FormatParams, begin_format, behind_mark, check_format, finish_format, format_device,
+    format_image, inspect, mark_behind, read_superblock,
+};
 pub use layout::log::MAP_MAX;
 pub use layout::superblock::Superblock;
 pub use mend::MendAsk;

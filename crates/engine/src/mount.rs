@@ -247,7 +247,10 @@ impl Engine {
         if !unsure.is_empty() && on(Bug::TailNotRewritten) {
             unsure.clear();
         }
-        let replay = Box::new(Replay::new(verdict, |slot| log.ring.offset_of(slot)));
+        let mut replay = Box::new(Replay::new(verdict, |slot| log.ring.offset_of(slot)));
+        if self.config.after_restore {
+            replay.restored();
+        }
         let mut left = unsure.len();
         for (nth, (offset, bytes)) in unsure.into_iter().enumerate() {
             let token = self.token(key::MOUNT_REWRITE, nth as u32);
@@ -383,6 +386,12 @@ impl Engine {
                 "a replica may lack what it acknowledged: it waits to hear from its peers"
             );
             self.queue(Work::Doubt { replica, last, hole, replaces: false });
+        }
+        if self.config.after_restore {
+            // A replica without peers stays out of service over restarts.
+            let damaged = self.replicas.iter().filter(|(_, r)| r.damage.is_some()).map(|(id, _)| *id);
+            let damaged: Vec<ReplicaId> = damaged.collect();
+            damaged.into_iter().for_each(|replica| self.queue(Work::State { replica }));
         }
         if newly_in_doubt {
             self.queue(Work::StoreInDoubt);

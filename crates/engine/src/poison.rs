@@ -8,7 +8,7 @@
 use crate::api::MountError;
 use crate::engine::{Engine, key};
 use env::Op;
-use layout::poison::{POISON_AT, POISON_LEN};
+use layout::poison::{BEHIND_AT, POISON_AT, POISON_LEN};
 use types::IoBuf;
 use types::planted::{Bug, on};
 
@@ -23,6 +23,15 @@ impl Engine {
     /// The person's word is kept by the flush that the mount ends its rewrites with.
     pub(crate) fn erase_mark(&mut self) {
         self.push_mark(IoBuf::zeros(POISON_LEN), false);
+    }
+
+    /// The replicas of a restored device are in doubt, durably, and meta knows (ADR 0012): its mark goes. A mark that stays
+    /// only costs another start with the same word.
+    pub fn erase_behind_mark(&mut self) {
+        let token = self.token(key::BEHIND, u32::MAX);
+        self.stats.device_written_bytes += POISON_LEN as u64;
+        let bufs = vec![IoBuf::zeros(POISON_LEN)];
+        self.ops.push(Op::DiskWrite { token, disk: self.disk.id, offset: BEHIND_AT, bufs, flush: true });
     }
 
     fn push_mark(&mut self, page: IoBuf, flush: bool) {

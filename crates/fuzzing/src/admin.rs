@@ -118,7 +118,7 @@ impl Meta {
                 let r = decoded::<pb::OsdRegisterRequest>(bytes)?;
                 let uuid = OsdUuid(r.uuid.as_slice().try_into().ok()?);
                 let (host, rack, zone, capacity_bytes) = (r.host, r.rack, r.zone, r.capacity_bytes);
-                AdminAsk::OsdRegister(OsdRegister { uuid, host, rack, zone, capacity_bytes })
+                AdminAsk::OsdRegister(OsdRegister { osd: r.osd.map(OsdId), uuid, host, rack, zone, capacity_bytes })
             }
             2 => {
                 let r = decoded::<pb::OsdSetRequest>(bytes)?;
@@ -214,6 +214,7 @@ fn name(rng: &mut Rng) -> String {
 fn message(rng: &mut Rng, kind: u64) -> Vec<u8> {
     match kind {
         1 => pb::OsdRegisterRequest {
+            osd: rng.chance(1, 2).then(|| rng.below(6) as u32),
             uuid: vec![rng.below(5) as u8; 16],
             host: "h".into(),
             rack: "r".into(),
@@ -302,12 +303,17 @@ fn osd(rng: &mut Rng, stream: u64) -> pb::OsdUp {
             addr: "127.0.0.1:7401".into(),
             http: None,
             capacity_bytes: 1 << 40,
-            host: "host1".into(),
-            rack: String::new(),
-            zone: String::new(),
+            host: Some("host1".into()),
+            rack: None,
+            zone: Some(String::new()),
             version: "1.2.3".into(),
             replicas: vec![pb::PgReplica { pg: pg(0), replica: 1 }],
             seen: rng.chance(1, 8).then(|| pb::Watermarks { revision: rng.below(12), ..pb::Watermarks::default() }),
+            device: rng.chance(1, 2).then(|| pb::DevicePosition {
+                mount: rng.below(4),
+                log_seq: rng.below(9),
+                restored: rng.chance(1, 4),
+            }),
         }),
         2 => Body::Heartbeat(pb::OsdHeartbeat {
             used_bytes: 5,
@@ -318,6 +324,7 @@ fn osd(rng: &mut Rng, stream: u64) -> pb::OsdUp {
             unreachable: vec![3],
             io: Some(pb::IoTotals { reads: rng.next_u64(), ..pb::IoTotals::default() }),
             recovery: None,
+            log_seq: rng.below(9),
         }),
         _ => Body::Attached(pb::Attached {
             pg: pg(rng.below(3)),

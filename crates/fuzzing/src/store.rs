@@ -144,6 +144,8 @@ fn sample_osd(n: u32) -> OsdRecord {
         poisoned: None,
         created_ms: 5,
         elector: false,
+        mount: 3,
+        log_seq: 9,
     }
 }
 

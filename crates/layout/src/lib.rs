@@ -8,6 +8,7 @@
 
 pub mod checkpoint;
 pub mod home;
+pub mod intent;
 pub mod log;
 pub mod poison;
 pub mod superblock;

@@ -11,6 +11,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Where the mark lies on the device.
 pub const POISON_AT: u64 = 8192;
+/// Where the mark of a device that meta has refused as an older copy lies (ADR 0012): the same page, another place.
+pub const BEHIND_AT: u64 = POISON_AT + POISON_LEN as u64;
 /// Bytes of the mark.
 pub const POISON_LEN: usize = 4096;
 /// Bytes of the reason that are kept.

@@ -49,6 +49,19 @@ impl admin_server::Admin for Gate {
         expect!(self.admin(AdminAsk::MetaBackup).await?, AdminAnswer::Backup(items) => tokio_stream::iter(parts(items)))
     }
 
+    async fn osd_reserve(&self, _: Request<pb::OsdReserveRequest>) -> Result<Response<pb::OsdRegisterReply>, Status> {
+        expect!(
+            self.admin(AdminAsk::OsdReserve).await?,
+            AdminAnswer::OsdRegistered { cluster, osd } =>
+                pb::OsdRegisterReply { cluster: cluster.0.to_vec(), osd: osd.0 }
+        )
+    }
+
+    async fn osd_remove(&self, request: Request<pb::OsdRemoveRequest>) -> Result<Response<pb::DoneReply>, Status> {
+        let ask = AdminAsk::OsdRemove { osd: OsdId(request.into_inner().osd) };
+        expect!(self.admin(ask).await?, AdminAnswer::Done => pb::DoneReply {})
+    }
+
     async fn osd_register(
         &self,
         request: Request<pb::OsdRegisterRequest>,
@@ -56,6 +69,7 @@ impl admin_server::Admin for Gate {
         let r = request.into_inner();
         let uuid = r.uuid.as_slice().try_into().map_err(|_| Status::invalid_argument("uuid has 16 bytes"))?;
         let ask = OsdRegister {
+            osd: r.osd.map(OsdId),
             uuid: OsdUuid(uuid),
             host: r.host,
             rack: r.rack,

@@ -28,6 +28,7 @@ const BELIEVE: Duration = Duration::from_secs(2);
 const TURN_MAX: usize = 512;
 
 /// What the services send to the owner.
+#[allow(clippy::large_enum_variant)] // short-lived, and a Hello is rare
 pub(crate) enum Input {
     OsdNew {
         stream: StreamId,

@@ -3,6 +3,7 @@
 use crate::{Campaign, Store, StoreError, StoreFuture};
 use control::{StoredItem, Txn};
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use types::failpoint::{Point, pass};
@@ -23,6 +24,8 @@ impl RedbStore {
     /// # Errors
     /// When another process has it open, or redb cannot read it.
     pub fn open(path: &Path) -> Result<RedbStore, StoreError> {
+        // The records are the owner's alone: redb makes its file as the umask says.
+        std::fs::File::options().create(true).truncate(false).write(true).mode(0o600).open(path).map_err(redb_io)?;
         let db = Database::builder().set_cache_size(CACHE_BYTES).create(path).map_err(|e| match e {
             DatabaseError::DatabaseAlreadyOpen => StoreError::Locked { path: path.display().to_string() },
             other => failed(other),
@@ -32,6 +35,10 @@ impl RedbStore {
         txn.commit().map_err(failed)?;
         Ok(RedbStore { db: Arc::new(db) })
     }
+}
+
+fn redb_io(e: std::io::Error) -> StoreError {
+    failed(redb::Error::Io(e))
 }
 
 fn failed(e: impl Into<redb::Error>) -> StoreError {

@@ -201,6 +201,7 @@ impl Osd {
         self.doubts.clear();
         self.mends.clear();
         self.bus.disconnect_all(&reason);
+        self.let_in.waiting = None;
         self.phase = crate::node::Phase::Stopped(reason);
     }
 

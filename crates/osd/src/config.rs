@@ -19,10 +19,13 @@ pub struct OsdConfig {
     pub advertise: Option<SocketAddr>,
     /// HTTP endpoint, for the map only.
     pub http: Option<SocketAddr>,
-    /// Failure domains.
-    pub host: String,
-    pub rack: String,
-    pub zone: String,
+    /// Failure domains; `None` keeps what is registered.
+    pub host: Option<String>,
+    pub rack: Option<String>,
+    pub zone: Option<String>,
+    /// How long the OSD waits after its mount for the word of meta that its device is the current one (R17, ADR 0012). With
+    /// no meta in reach it then goes on by itself. Zero: no wait.
+    pub let_in_wait: std::time::Duration,
     /// Of the program, for people: meta shows it.
     pub version: String,
     pub engine: EngineConfig,

@@ -123,10 +123,8 @@ impl Osd {
     }
 
     pub(crate) fn drain_control(&mut self) {
-        if self.phase == Phase::Mounting {
-            return;
-        }
-        while let Some(down) = self.meta.inbox.pop_front() {
+        while self.meta.inbox.front().is_some_and(|down| self.hears(down)) {
+            let down = self.meta.inbox.pop_front().expect("it was just seen");
             self.obey(down);
         }
     }
@@ -134,7 +132,11 @@ impl Osd {
     fn obey(&mut self, down: OsdDown) {
         match down {
             OsdDown::Connected => self.meta_connected(),
-            OsdDown::Welcome { osds, .. } | OsdDown::Osds { osds, .. } => self.learn_addresses(&osds),
+            OsdDown::Welcome { osds, .. } => {
+                self.welcomed();
+                self.learn_addresses(&osds);
+            }
+            OsdDown::Osds { osds, .. } => self.learn_addresses(&osds),
             OsdDown::EnsurePg(map) => self.ensure_pg(map),
             OsdDown::DropReplica { pg, replica } => self.drop_replica(pg, replica),
             OsdDown::ReplicaFloor(floor) => self.engine.set_replica_floor(floor),
@@ -146,6 +148,7 @@ impl Osd {
             OsdDown::Refused { code, reason } if code == refusal::WRONG_CLUSTER && self.meta.kept.revision > 0 => {
                 self.strange_meta(reason);
             }
+            OsdDown::Refused { code, reason } if self.waits_for_rival(code, &reason) => self.meta_lost(),
             OsdDown::Refused { code, reason } => {
                 tracing::error!(code, reason, "meta refuses this OSD");
                 self.stop_serving(format!("BSLT-{code}: {reason}"));
@@ -218,11 +221,15 @@ impl Osd {
     /// With no meta in reach, peers are where they were last.
     pub(crate) fn recall_addresses(&mut self) {
         let text = String::from_utf8_lossy(self.engine.map()).into_owned();
-        self.meta.kept = watermarks_in(&text);
-        self.meta.wanted = self.meta.kept;
         for (osd, addr) in addresses_in(&text).filter(|(osd, _)| *osd != self.config.osd) {
             self.bus.set_osd_addr(osd, addr);
         }
+    }
+
+    /// What meta told before this start; Hello says it.
+    pub(crate) fn recall_watermarks(&mut self) {
+        self.meta.kept = watermarks_in(&String::from_utf8_lossy(self.engine.map()));
+        self.meta.wanted = self.meta.kept;
     }
 
     fn ensure_pg(&mut self, map: PgMap) {

@@ -63,6 +63,7 @@ pub struct Osd {
     pub(crate) pgs: Pgs,
     pub(crate) pairs: Pairs,
     pub(crate) meta: Meta,
+    pub(crate) let_in: crate::let_in::LetIn,
     pub(crate) inflight: Inflight,
     pub(crate) reads: Slab<ReadSlot>,
     /// Followers that this OSD found behind the log while it led their PG.
@@ -95,7 +96,7 @@ pub struct Osd {
     log_shares: BTreeMap<OsdId, u64>,
     /// (full, blocked) as the groups were last told.
     pub(crate) pressure: (bool, bool),
-    listening: Option<NetAddr>,
+    pub(crate) listening: Option<NetAddr>,
 }
 
 impl Osd {
@@ -114,6 +115,7 @@ impl Osd {
             pgs: Pgs::default(),
             pairs: Pairs::new(config.timing),
             meta: Meta::default(),
+            let_in: crate::let_in::LetIn::default(),
             inflight: Inflight::default(),
             reads: Slab::new(),
             behind_log: BTreeSet::new(),
@@ -173,6 +175,7 @@ impl Osd {
         self.drain_bus();
         self.drain_engine(env)?;
         self.drain_control();
+        self.step_let_in();
         self.renew_promises();
         self.pgs.touch_due(self.now);
         self.settle(env)?;
@@ -222,6 +225,13 @@ impl Osd {
             Event::Connected { .. } | Event::Accepted { .. } | Event::Received { .. } | Event::Sent { .. } => ROOM_BUS,
             Event::Woken => return,
         };
+        if let Event::Accepted { conn, .. } = &event
+            && !self.bus.owns(&event)
+        {
+            // Nothing is served yet, or never: peers and clients try again.
+            self.ops.push(Op::Close { conn: *conn });
+            return;
+        }
         if room == ROOM_BUS {
             self.bus.handle_event(self.now, event, &mut self.ops, &mut self.bus_events);
         } else {
@@ -283,21 +293,6 @@ impl Osd {
             Some(group) => group.handle_persisted(self.now, ticket, &mut Vec::new()),
             None => self.with_slot(key, true, |group, now, actions| group.handle_persisted(now, ticket, actions)),
         }
-    }
-
-    /// R11: groups exist and the door opens only when the mount record is durable.
-    fn mounted(&mut self, replicas: Vec<Recovered>, env: &mut dyn Env) -> Result<(), OsdError> {
-        for recovered in replicas {
-            self.add_recovered(recovered);
-        }
-        self.share_log();
-        self.recall_addresses();
-        let (listener, addr) = env.listen(&self.config.listen)?;
-        self.bus.listen(listener);
-        tracing::info!(osd = %self.config.osd, listen = %addr, pgs = self.pgs.len(), "serving");
-        self.listening = Some(addr);
-        self.phase = Phase::Running;
-        Ok(())
     }
 
     /// Makes the group of a replica that the engine holds, or quarantines it.
@@ -465,6 +460,7 @@ impl Osd {
             self.pgs.next_deadline(),
             self.pairs.next_deadline(),
             self.meta.next_report(),
+            self.let_in.next_deadline(),
             self.digests.next_deadline(),
             self.streams.next_deadline(),
             self.repairs.next_deadline(),

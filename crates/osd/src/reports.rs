@@ -29,8 +29,9 @@ impl Osd {
             rack: self.config.rack.clone(),
             zone: self.config.zone.clone(),
             version: self.config.version.clone(),
-            replicas: self.pgs.iter().map(|s| (s.identity.pg, s.identity.replica)).collect(),
             seen: self.meta.kept,
+            replicas: self.replicas(),
+            device: self.position(),
         }
     }
 
@@ -58,6 +59,7 @@ impl Osd {
                 write_bytes: self.metrics.write_bytes.get(),
             },
             recovery: self.streams.totals(),
+            log_seq: self.engine.position().2,
         }));
     }
 

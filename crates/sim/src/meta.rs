@@ -144,7 +144,7 @@ impl Meta {
     /// Makes an OSD known, as its format does. Ids come in the order of the calls.
     pub fn register(&mut self, now: Time, uuid: OsdUuid, osd: OsdId, capacity_bytes: u64, post: &mut Post) {
         let (rack, zone) = (String::new(), String::new());
-        let ask = OsdRegister { uuid, host: format!("host{}", osd.0), rack, zone, capacity_bytes };
+        let ask = OsdRegister { osd: None, uuid, host: format!("host{}", osd.0), rack, zone, capacity_bytes };
         self.admin(now, AdminAsk::OsdRegister(ask), post);
     }
 

@@ -39,10 +39,10 @@ codes! {
     1031 "The address or the certificates of etcd cannot be used", "A URL, the key prefix or a certificate is not written as it must be.", "Write --etcd https://HOST:PORT with --etcd-ca, or http://HOST:PORT without; `basalt meta --help`.";
     3001 "The file system does not support O_DIRECT", "tmpfs and overlay file systems refuse it.", "Put the device on ext4, xfs, or use a block device.";
     3002 "The device is in use", "Another process holds the device's lock.", "`basalt dev status` or `fuser DEVICE` shows who.";
-    3003 "The device holds something else", "Its first or last MiB is neither zero nor this cluster's superblock.", "If its contents may go: run the command again with --force.";
+    3003 "The device holds something else", "It carries foreign data, or an OSD of this cluster.", "Foreign data that may go: run the command again with --force. An OSD is erased only with --force and --erase-osd UUID (`basalt osd ls --json` prints it), and never while PGs are on it.";
     3004 "The device is not formatted", "There is no valid superblock on it.", "`basalt osd format --device PATH --meta HOST:PORT`.";
-    3005 "The device belongs to another cluster", "Its superblock names another cluster or another OSD.", "Give the right device, or format it anew with --force (its data is lost).";
-    3006 "The device is too small", "Log and home need more space than it has.", "Use a larger device or a smaller --log-size.";
+    3005 "The device belongs to another cluster", "Its superblock names another cluster or another OSD.", "Give the right device. An OSD of another cluster is erased only with --force and --erase-osd UUID.";
+    3006 "The device is too small", "Log and home need more space than it has.", "Use a larger device or the --log-size that the message names.";
     3007 "The device's format is newer than this program", "Its superblock has an incompatible feature that this version does not know.", "Run the version that formatted it, or a newer one.";
     3010 "The store is poisoned", "A write or flush failed, so the OSD stopped; its PGs go on with their other replicas.", "Look at the device (kernel log, SMART, free space of its file system). If it is sound, start the OSD once with --after-poison: nothing acknowledged is lost. If not, leave it down.";
     3011 "A replica is damaged", "Its log, its tables or its blocks fail their checksums.", "The PG goes on with its other replicas; `basalt pg ls` shows it.";

@@ -66,14 +66,28 @@ pub struct OsdHello {
     pub addr: SocketAddr,
     pub http: Option<SocketAddr>,
     pub capacity_bytes: u64,
-    pub host: String,
-    pub rack: String,
-    pub zone: String,
+    /// Failure domains; `None` keeps what is registered.
+    pub host: Option<String>,
+    pub rack: Option<String>,
+    pub zone: Option<String>,
     /// Of its program; for people only.
     pub version: String,
     pub replicas: Vec<(PgId, ReplicaId)>,
     /// The highest that meta ever told this OSD (R17).
     pub seen: Watermarks,
+    pub device: DevicePosition,
+}
+
+/// How far the life of a device has come (R17, ADR 0012): a device whose position is behind the recorded one is an older
+/// copy, or has lost flushed writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct DevicePosition {
+    /// Number of this mount; grows by one at each start on the same device.
+    pub mount: u64,
+    /// Number of the last log batch that this mount found.
+    pub log_seq: u64,
+    /// An administrator started the OSD with `--after-restore`: every replica on the device is in doubt, durably.
+    pub restored: bool,
 }
 
 /// Sent every second, and at once when a leader or a flag changes. `pgs` holds only what changed since
@@ -90,6 +104,8 @@ pub struct OsdHeartbeat {
     pub unreachable: Vec<OsdId>,
     pub io: IoTotals,
     pub recovery: RecoveryTotals,
+    /// Number of the last durable log batch.
+    pub log_seq: u64,
 }
 
 /// Client I/O since the OSD started.

@@ -13,9 +13,9 @@ fn hello() -> OsdHello {
         addr: "[::1]:7400".parse().expect("an address"),
         http: Some("127.0.0.1:7401".parse().expect("an address")),
         capacity_bytes: 1 << 40,
-        host: "h".into(),
-        rack: String::new(),
-        zone: "z".into(),
+        host: Some("h".into()),
+        rack: None,
+        zone: Some("z".into()),
         version: "1.2.3".into(),
         replicas: vec![(PgId { pool: PoolId(1), n: 2 }, ReplicaId(u64::MAX))],
         seen: Watermarks {
@@ -27,6 +27,7 @@ fn hello() -> OsdHello {
             next_session: 6,
             map_epoch: 7,
         },
+        device: DevicePosition { mount: 7, log_seq: 8, restored: true },
     }
 }
 
@@ -58,6 +59,7 @@ fn ups() -> Vec<OsdUp> {
         unreachable: vec![OsdId(7)],
         io: types::control::IoTotals { reads: 3, read_bytes: 4096, writes: 5, write_bytes: 6 },
         recovery: types::control::RecoveryTotals { streams: 1, done_bytes: 2, left_bytes: 3 },
+        log_seq: 9,
     };
     let attached = |result| OsdUp::Attached { pg, order: 9, result };
     vec![

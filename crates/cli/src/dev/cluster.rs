@@ -76,7 +76,7 @@ impl Cluster {
         let dir = dir_of(name)?;
         for sub in ["run", "pids", "logs"] {
             let path = dir.join(sub);
-            std::fs::create_dir_all(&path).map_err(|e| unusable(&path, &e))?;
+            make_dir(&path)?;
         }
         let record = Record {
             schema: "basalt.dev.cluster/1".to_owned(),
@@ -132,6 +132,13 @@ pub fn file_name(volume: &str) -> String {
 /// The volume of a file's name.
 pub fn volume_name(file: &str) -> String {
     file.replace('~', "/")
+}
+
+/// Makes a folder that only its owner reads, and those above it.
+pub fn make_dir(path: &Path) -> Result<(), UserError> {
+    use std::os::unix::fs::DirBuilderExt;
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.map_err(|e| unusable(path, &e))
 }
 
 fn local(port: u16) -> SocketAddr {

@@ -96,15 +96,17 @@ fn start_osd(cluster: &Cluster, n: u32, after_poison: bool) -> Result<()> {
     let device = cluster.device(n);
     let meta = cluster.meta_addr(0).to_string();
     if !cluster.osd_dir(n).join("formatted").exists() {
-        std::fs::create_dir_all(cluster.osd_dir(n))?;
-        crate::role::osd::format(&crate::role::osd::Format {
+        cluster::make_dir(&cluster.osd_dir(n))?;
+        crate::role::format::format(&crate::role::format::Format {
             device: device.clone(),
             size: Some(cluster.record.device_bytes),
             log_size: Some(size::parse(LOG_SIZE).map_err(anyhow::Error::msg)?),
-            force: true,
+            force: false,
+            erase_osd: None,
+            reuse: true,
             metas: vec![cluster.meta_addr(0).into()],
             quiet: true,
-            place: crate::role::osd::Place { host: format!("dev{n}"), ..Default::default() },
+            place: crate::role::format::Place { host: format!("dev{n}"), ..Default::default() },
         })?;
         std::fs::write(cluster.osd_dir(n).join("formatted"), "")?;
     }

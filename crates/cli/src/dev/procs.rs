@@ -129,7 +129,7 @@ pub fn start(cluster: &Cluster, daemon: &Daemon, args: &[String]) -> Result<u32>
         wait_gone(cluster, daemon).map_err(|()| does_not_end(daemon, pid))?;
     }
     let log = log_file(cluster, daemon);
-    std::fs::create_dir_all(log.parent().context("a log lies in a folder")?)?;
+    super::cluster::make_dir(log.parent().context("a log lies in a folder")?)?;
     let out = File::options().create(true).append(true).open(&log)?;
     let mut command = Command::new(std::env::current_exe()?);
     command.args(args).arg(cluster_mark(cluster)).stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);

@@ -72,10 +72,13 @@ const REASONS: &[(u32, &str)] = &[
         2024,
         "The records hold no OSD of that number and uuid: its device was formatted for another cluster, or the metadata store was made again.",
     ),
-    (2025, "The records bind each OSD id to the uuid that its device got at format; this device carries another one."),
+    (
+        2025,
+        "The records bind each OSD id to one uuid and one running process. This device carries another uuid, or it is a copy of one that is being served.",
+    ),
     (2026, "The superblock of the device names another cluster than these metadata servers serve."),
     (2027, "Lists in requests are bounded, so that one request cannot take all the memory of a metadata server."),
-    (2028, "A uuid is drawn for every format, so the same one twice is a copy."),
+    (2028, "A number is reserved for one device at its format; another device has it."),
     (2029, "The names of failure domains are kept in every record of an OSD, so their length is bounded."),
     (
         2030,
@@ -89,4 +92,5 @@ const REASONS: &[(u32, &str)] = &[
         2041,
         "The cluster remembers how far the log of each device had come; this device is behind that. Served as it is, it could vote for a past in which acknowledged writes are missing.",
     ),
+    (2042, "An OSD with PGs holds the only other copies of their data, and one that runs would report again."),
 ];

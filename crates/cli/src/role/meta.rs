@@ -57,8 +57,9 @@ pub fn open_store(args: &StoreArgs) -> Result<StoreConfig> {
                 UserError::new(1001, text, "add --dir DIR for one metadata server, or --etcd URL for several").into()
             );
         };
-        std::fs::create_dir_all(dir)
-            .map_err(|e| UserError::new(1006, format!("{}: {e}", dir.display()), "choose another --dir"))?;
+        use std::os::unix::fs::DirBuilderExt;
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+        made.map_err(|e| UserError::new(1006, format!("{}: {e}", dir.display()), "choose another --dir"))?;
         return Ok(StoreConfig::Redb { path: dir.join("meta.redb") });
     }
     let read = |path: &PathBuf| {

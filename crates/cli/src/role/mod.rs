@@ -1,8 +1,10 @@
 //! Composition roots: each role puts its rooms, its threads and its endpoints together.
 
 pub mod advertised;
+pub mod format;
 pub mod http;
 mod late;
+pub mod memory;
 pub mod meta;
 pub mod nbd;
 pub mod nbd_metrics;

@@ -1,154 +1,25 @@
-//! `basalt osd format` and `basalt osd run`.
+//! `basalt osd run`.
 
 use crate::address::Address;
-use crate::admin::{Admin, registration};
 use crate::args::OsdRun;
 use crate::errors::{UserError, refused};
 use crate::role::advertised::{self, Advertised};
-use crate::role::{self, Stop, env_error, http, process, tools};
-use crate::{output, size, version};
+use crate::role::format::format_error;
+use crate::role::{self, Stop, env_error, http, memory, process, tools};
+use crate::version;
 use anyhow::Result;
-use engine::{EngineConfig, FormatError, FormatParams, MountError};
+use engine::{EngineConfig, MountError};
 use env::real::{RealConfig, RealEnv};
 use env::{DiskInfo, DiskSpec, Env, NetAddr};
 use layout::superblock::SuperblockError;
 use osd::{Osd, OsdConfig, OsdError};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use types::{ClusterId, Incarnation, OsdId, OsdUuid};
-
-/// What `osd format` is told.
-pub struct Format {
-    pub device: PathBuf,
-    pub size: Option<u64>,
-    pub log_size: Option<u64>,
-    pub force: bool,
-    pub metas: Vec<Address>,
-    pub quiet: bool,
-    pub place: Place,
-}
-
-/// Failure domains, as known at format; `osd run` may say better.
-pub struct Place {
-    pub host: String,
-    pub rack: String,
-    pub zone: String,
-}
-
-impl Default for Place {
-    fn default() -> Place {
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let host = host.trim().to_owned();
-        Place { host, rack: "default".to_owned(), zone: "default".to_owned() }
-    }
-}
-
-/// Least log of a production device.
-const LOG_MIN: u64 = 1 << 30;
-
-/// What became of a device.
-pub struct Formatted {
-    device: PathBuf,
-    osd: OsdId,
-    cluster: ClusterId,
-    uuid: OsdUuid,
-    device_bytes: u64,
-    log_bytes: u64,
-}
-
-/// Says what became of a device.
-pub fn show(made: &Formatted, as_json: bool) -> Result<()> {
-    if as_json {
-        let body = serde_json::json!({
-            "device": made.device,
-            "osd": made.osd,
-            "cluster": made.cluster,
-            "uuid": made.uuid,
-            "device_bytes": made.device_bytes,
-            "log_bytes": made.log_bytes,
-        });
-        return output::json("osd.format", body);
-    }
-    let (device, size) = (made.device.display(), size::show(made.device_bytes));
-    out!("{device} is {} of cluster {}: {size}", made.osd, made.cluster);
-    out!("next: basalt osd run --device {device} --listen HOST:PORT --meta …");
-    Ok(())
-}
-
-/// Gives the device an id and writes its superblock and an empty log.
-pub fn format(args: &Format) -> Result<Formatted> {
-    if let Some(size) = args.size {
-        make_file(&args.device, size)?;
-    }
-    let mut env = RealEnv::new(RealConfig::default()).map_err(env_error)?;
-    let spec = DiskSpec { path: args.device.clone(), assume_plp: false, read_only: false };
-    let disk = env.open_disk(&spec).map_err(env_error)?;
-    let uuid = OsdUuid(uuid::Uuid::new_v4().into_bytes());
-    let admin = Admin::connect(&args.metas)?;
-    let mut params = FormatParams {
-        cluster: admin.status()?.cluster,
-        osd: OsdId(0),
-        uuid,
-        log_bytes: args.log_size.unwrap_or_else(|| (disk.size_bytes / 100).max(LOG_MIN)),
-        segment_bytes: 0,
-        force: args.force,
-        prezero: true,
-        unix_s: role::unix_now().as_secs(),
-    };
-    // Before it gets an id: a device that is refused leaves no OSD behind that never was.
-    engine::check_format(&mut env, &disk, &params).map_err(|e| format_error(&args.device, e))?;
-    let place = &args.place;
-    let (cluster, id) =
-        admin.register_osd(registration(uuid, &place.host, &place.rack, &place.zone, disk.size_bytes))?;
-    (params.cluster, params.osd) = (cluster, id);
-    let bar = (!args.quiet).then(|| indicatif::ProgressBar::new(params.log_bytes));
-    let mut progress = |done: u64, total: u64| {
-        if let Some(bar) = &bar {
-            bar.set_length(total);
-            bar.set_position(done);
-        }
-    };
-    engine::format_device(&mut env, &disk, &params, &mut progress).map_err(|e| format_error(&args.device, e))?;
-    if let Some(bar) = bar {
-        bar.finish_and_clear();
-    }
-    Ok(Formatted {
-        device: args.device.clone(),
-        osd: id,
-        cluster,
-        uuid,
-        device_bytes: disk.size_bytes,
-        log_bytes: params.log_bytes,
-    })
-}
-
-fn make_file(path: &Path, size: u64) -> Result<()> {
-    let unusable = |e: std::io::Error| UserError::new(1006, format!("{}: {e}", path.display()), "");
-    let file =
-        std::fs::File::options().create(true).truncate(false).write(true).read(true).open(path).map_err(unusable)?;
-    let meta = file.metadata().map_err(unusable)?;
-    if meta.is_file() && meta.len() < size {
-        file.set_len(size).map_err(unusable)?;
-    }
-    Ok(())
-}
-
-fn format_error(device: &Path, error: FormatError) -> anyhow::Error {
-    let force = "if its contents may go, add --force";
-    let (code, next) = match &error {
-        FormatError::Foreign { .. } => (3003, force.to_owned()),
-        FormatError::OtherCluster { .. } => (3005, force.to_owned()),
-        FormatError::TooSmall { .. } => (3006, "use a larger device, or a smaller --log-size".to_owned()),
-        FormatError::Superblock(why) => superblock_error(device, why),
-        _ => (1006, format!("ls -l {}", device.display())),
-    };
-    let text = error.to_string();
-    let what = text.split_once("; ").map_or(text.as_str(), |(what, _)| what);
-    UserError::new(code, format!("{}: {what}", device.display()), next).into()
-}
+use std::path::Path;
+use std::time::Duration;
+use types::Incarnation;
 
 /// Code and advice for a device that cannot be served as it is.
-fn superblock_error(device: &Path, why: &SuperblockError) -> (u32, String) {
+pub fn superblock_error(device: &Path, why: &SuperblockError) -> (u32, String) {
     let format = format!("basalt osd format --device {}", device.display());
     match why {
         SuperblockError::Newer { .. } | SuperblockError::Features { .. } => {
@@ -161,7 +32,7 @@ fn superblock_error(device: &Path, why: &SuperblockError) -> (u32, String) {
         }
         SuperblockError::Absent => (3004, format),
         SuperblockError::Damaged | SuperblockError::Geometry => {
-            (3004, format!("{format} --force   # its data is lost"))
+            (3013, "look at the device: dmesg, smartctl; its PGs live on in their other replicas".to_owned())
         }
     }
 }
@@ -181,6 +52,9 @@ fn osd_error(device: &Path, error: OsdError) -> anyhow::Error {
     };
     UserError::new(code, format!("{}: {error}", device.display()), next).into()
 }
+
+/// How long a start waits for the word of meta that the device is the current one.
+const LET_IN_WAIT: Duration = Duration::from_secs(10);
 
 /// Serves a device until asked to end.
 pub fn run(args: &OsdRun, metas: &[Address]) -> Result<()> {
@@ -216,7 +90,8 @@ pub fn run(args: &OsdRun, metas: &[Address]) -> Result<()> {
     let addrs = metas.iter().map(Address::to_string).collect();
     let mut link = api::osd_link::start(runtime.handle(), addrs, Box::new(move || waker.wake()));
     let seed = env.random();
-    let mut osd = Osd::new(config, disk, &registry, seed);
+    let uuid = config.uuid;
+    let mut osd = Osd::new(config, disk.clone(), &registry, seed);
     while !osd.has_stopped() {
         if stop.is_set() {
             osd.stop();
@@ -230,7 +105,13 @@ pub fn run(args: &OsdRun, metas: &[Address]) -> Result<()> {
             let _ = link.try_send(up);
         }
         if let Some((code, reason)) = osd.refusal() {
-            return Err(refused(code, reason).into());
+            let error = refused(code, reason);
+            if code == control::codes::DEVICE_BEHIND {
+                // Every start adds to the position of a device: the next one must not be judged by that alone.
+                let marked = engine::mark_behind(&mut env, &disk, uuid, &error.what);
+                marked.map_err(|e| format_error(&args.device, e))?;
+            }
+            return Err(error.into());
         }
         osd.wait(&mut env).map_err(|e| osd_error(&args.device, e))?;
         while let Some(down) = link.try_recv() {
@@ -249,6 +130,11 @@ fn reachable(at: SocketAddr, advertised: SocketAddr) -> SocketAddr {
 
 fn config(args: &OsdRun, listen: SocketAddr, env: &mut RealEnv, disk: &DiskInfo) -> Result<OsdConfig> {
     let superblock = engine::read_superblock(env, disk).map_err(|e| format_error(&args.device, e))?;
+    let behind = engine::behind_mark(env, disk, superblock.uuid).map_err(|e| format_error(&args.device, e))?;
+    if let Some(reason) = behind.filter(|_| !args.after_restore) {
+        return Err(refused(control::codes::DEVICE_BEHIND, &reason).into());
+    }
+    memory::report(superblock.segment_bytes * u64::from(superblock.segment_count));
     Ok(OsdConfig {
         cluster: superblock.cluster,
         osd: superblock.osd,
@@ -261,7 +147,12 @@ fn config(args: &OsdRun, listen: SocketAddr, env: &mut RealEnv, disk: &DiskInfo)
         rack: args.rack.clone(),
         zone: args.zone.clone(),
         version: version::LONG.to_owned(),
-        engine: EngineConfig { after_poison: args.after_poison, ..EngineConfig::default() },
+        let_in_wait: LET_IN_WAIT,
+        engine: EngineConfig {
+            after_poison: args.after_poison,
+            after_restore: args.after_restore,
+            ..EngineConfig::default()
+        },
         timing: group::Timing::default(),
         lease_reads: !args.no_lease_reads,
     })

@@ -101,9 +101,9 @@ pub fn registry(role: &'static str) -> Registry {
 pub fn osd_info(registry: &Registry, config: &osd::OsdConfig) {
     let labels = vec![
         ("osd", config.osd.0.to_string()),
-        ("host", config.host.clone()),
-        ("rack", config.rack.clone()),
-        ("zone", config.zone.clone()),
+        ("host", config.host.clone().unwrap_or_default()),
+        ("rack", config.rack.clone().unwrap_or_default()),
+        ("zone", config.zone.clone().unwrap_or_default()),
     ];
     registry.info("basalt_osd", OSD_HELP, labels);
 }

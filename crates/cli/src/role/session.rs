@@ -175,7 +175,7 @@ impl Session {
         let runtime = role::runtime()?;
         let env = RealEnv::new(RealConfig::default()).map_err(env_error)?;
         let stop = Stop::on_signal(&runtime, env.waker());
-        let host = role::osd::Place::default().host;
+        let host = role::format::Place::default().host;
         let holder = format!("{kind} on {host} pid {}", std::process::id());
         Ok(Prepared { env, runtime, stop, metas: metas.to_vec(), holder, full_wait: Duration::ZERO })
     }
@@ -224,7 +224,7 @@ impl Session {
         let asked =
             self.runtime.0.as_ref().map(|r| r.block_on(admin.ask(AdminAsk::VolumeInfo { name: name.to_owned() })));
         let Some(Ok(AdminAnswer::Volume(volume))) = asked else { return false };
-        let dead = volume.holder.is_some_and(|holder| is_dead(&holder.name, &role::osd::Place::default().host));
+        let dead = volume.holder.is_some_and(|holder| is_dead(&holder.name, &role::format::Place::default().host));
         if dead {
             tracing::info!(volume = name, "waiting for the lease of a process of this host that has ended");
         }

@@ -46,7 +46,7 @@ pub fn devices(dev: &Dev) {
     let stranger = a_device_of_another_cluster(&file("stranger", 1 << 30, b""));
     let refused = format(&stranger);
     refused.says("BSLT-3005", "--force");
-    let whose = format!("{stranger}: the device belongs to another cluster, 5a5a5a5a-5a5a-5a5a-5a5a-5a5a5a5a5a5a");
+    let whose = format!("{stranger} holds osd.1 of another cluster, 5a5a5a5a-5a5a-5a5a-5a5a-5a5a5a5a5a5a");
     assert!(refused.err.contains(&whose), "{refused:?}");
     let refused = serve(&stranger, "127.0.0.1:0");
     refused.says("BSLT-2026", "give it the metas of its own");

@@ -81,6 +81,11 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     golden("version", &["version"]);
     golden("error", &["volume", "info", "main/nope"]);
     let device = dev.file("device");
-    golden("osd.format", &["osd", "format", "--device", &device, "--size", "512MiB", "--log-size", "64MiB"]);
+    let format = |device: &str| {
+        ["osd", "format", "--device", device, "--size", "512MiB", "--log-size", "64MiB"].map(str::to_owned)
+    };
+    golden("osd.format", &format(&device).each_ref().map(String::as_str));
+    let gone = dev.json(&format(&dev.file("gone")).each_ref().map(String::as_str))["osd"].to_string();
+    golden("osd.rm", &["osd", "rm", &gone]);
     assert!(failures.is_empty(), "{}\n(UPDATE_GOLDEN=1 rewrites the files)", failures.join("\n"));
 }

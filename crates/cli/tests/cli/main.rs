@@ -5,6 +5,7 @@
 mod back;
 mod completion;
 mod dev;
+mod devices;
 mod doors;
 mod errors;
 mod golden;
@@ -56,6 +57,8 @@ fn a_cluster_of_processes_keeps_the_laws_of_the_command_line() {
     errors::records(&dev);
     errors::devices(&dev);
     doors::host_names_do_where_addresses_do(&dev);
+    devices::an_osd_is_never_erased_by_mistake(&dev);
+    devices::a_copy_of_a_running_device_is_refused_and_an_older_one_comes_back_by_its_peers(&dev);
     doors::an_address_that_cannot_be_used_leaves_the_volume_alone(&dev);
     doors::an_export_says_where_it_is_and_a_signal_frees_its_volume(&dev);
     doors::the_hold_of_a_killed_export_ends_soon(&dev);

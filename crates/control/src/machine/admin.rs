@@ -37,6 +37,19 @@ impl Control {
                 let volume = self.records.volume(&name)?;
                 return Ok(Some(AdminAnswer::Volume(self.volume_view(now.mono, volume))));
             }
+            AdminAsk::OsdReserve => {
+                let (writes, osd) = plan::osd_reserve(&self.records)?;
+                self.write(writes);
+                return Ok(Some(AdminAnswer::OsdRegistered { cluster: self.records.cluster_id(), osd }));
+            }
+            AdminAsk::OsdRemove { osd } => {
+                let up = self.liveness(now.mono, osd) != super::osds::Liveness::Down;
+                let (writes, map_changed) = plan::osd_remove(&self.records, osd, up)?;
+                self.write(writes);
+                self.forget_osd(osd, map_changed);
+                self.note(now, Note::info("osd.removed", osd, format!("{osd} is removed: it held no PG")));
+                return Ok(Some(AdminAnswer::Done));
+            }
             AdminAsk::OsdRegister(ask) => return self.register(now, &ask).map(Some),
             AdminAsk::OsdSet { osd, is_in, drain } => return self.set_osd(now, osd, is_in, drain).map(Some),
             AdminAsk::VolumeCreate { name, len_bytes } => return self.create_volume(now, &name, len_bytes).map(Some),

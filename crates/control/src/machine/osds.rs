@@ -7,7 +7,7 @@ use crate::events::Note;
 use crate::plan;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use types::control::{LeadReport, OsdDown, OsdHeartbeat, OsdHello, OsdUp, PgReport};
+use types::control::{LeadReport, OsdDown, OsdHeartbeat, OsdHello, OsdUp, PgReport, Refusal};
 use types::map::Member;
 use types::{OsdId, PgId, ReplicaId, Term, Time};
 
@@ -19,6 +19,8 @@ pub(super) const GRACE: Duration = Duration::from_secs(10);
 const ENSURE_EVERY: Duration = Duration::from_secs(2);
 /// Replicas that are asked for in one go.
 const ENSURE_BURST: usize = 256;
+/// How often the log position of an OSD is recorded (R17).
+const POSITION_EVERY: Duration = Duration::from_secs(60);
 
 /// Characters of a version that are kept.
 const VERSION_LEN_MAX: usize = 64;
@@ -46,6 +48,9 @@ pub(super) struct OsdLive {
     pub floor: ReplicaId,
     /// What its Hello listed.
     pub replicas: Vec<(PgId, ReplicaId)>,
+    /// R17: how far the log of this run has come, as last heard, and when that is recorded next.
+    pub log_seq: u64,
+    pub position_at: Time,
 }
 
 /// The latest leader of a PG, by its own report.
@@ -95,11 +100,37 @@ impl Control {
         }
     }
 
+    /// Two processes cannot serve one OSD: the one that is alive stays, and the newcomer, which may run on a copy of the
+    /// device, asks again. A process that died without closing its stream is alive until it has been silent for
+    /// [`DOWN_AFTER`].
+    fn check_rival(&self, stream: StreamId, hello: &OsdHello, now: Time) -> Result<(), Refusal> {
+        let Some(known) = self.records.osds.get(&hello.osd).filter(|k| k.uuid == hello.uuid) else { return Ok(()) };
+        let Some(live) = self.osds.get(&hello.osd).filter(|l| l.stream.is_some_and(|old| old != stream)) else {
+            return Ok(());
+        };
+        let alive = live.heard.is_some_and(|heard| now.since(heard) < DOWN_AFTER);
+        if known.incarnation == hello.incarnation || !alive {
+            return Ok(());
+        }
+        let addr = known.addr.map_or_else(|| "an unknown address".to_owned(), |addr| addr.to_string());
+        let text = format!("another process serves {} from {addr}; is this device a copy?", hello.osd);
+        Err(codes::refuse(codes::OSD_OTHER_LIFE, text))
+    }
+
+    /// What this leader heard of the log of the last run may be newer than the record.
+    fn record_position(&mut self, osd: OsdId) {
+        let heard = self.osds.get(&osd).map_or(0, |live| live.log_seq);
+        let writes = plan::osd_position(&self.records, osd, heard);
+        self.record(writes);
+    }
+
     fn take_hello(&mut self, now: Now, stream: StreamId, hello: &OsdHello, at: Time) {
         if !self.weigh(now.mono, hello) {
             return self.held.push(ControlAction::CloseOsd { stream });
         }
-        let (writes, plan) = match plan::osd_hello(&self.records, hello) {
+        self.record_position(hello.osd);
+        let planned = self.check_rival(stream, hello, at).and_then(|()| plan::osd_hello(&self.records, hello));
+        let (writes, plan) = match planned {
             Ok(planned) => planned,
             Err(refusal) => {
                 self.say(stream, OsdDown::Refused { code: refusal.code, reason: refusal.message });
@@ -134,9 +165,15 @@ impl Control {
         live.missing = missing;
         live.ensure_at = Time::ZERO;
         live.floor = ReplicaId(0);
+        live.log_seq = hello.device.log_seq;
+        live.position_at = at + POSITION_EVERY;
         live.replicas.clone_from(&hello.replicas);
         if self.standing() != Standing::Sound {
             return self.judge(now.mono);
+        }
+        if let Some((from, to)) = &plan.moved {
+            let text = format!("{} moved: it was registered at {from} and reports from {to}", hello.osd);
+            self.note(now, Note::warning("osd.moved", hello.osd, text));
         }
         if plan.map_changed {
             self.say_osds();
@@ -166,7 +203,7 @@ impl Control {
         let again = known.addr.is_some() && known.incarnation < hello.incarnation;
         let told = self.records.watch.osds.get(&osd).is_some_and(|words| words.split(' ').any(|w| w == "down"));
         if again && !told && self.watch.take(now.mono, &format!("{osd} restarted")) {
-            let text = format!("{osd} on {} ({}) runs again, as a new process", hello.host, hello.addr);
+            let text = format!("{osd} on {} ({}) runs again, as a new process", known.host, hello.addr);
             self.note(now, Note::info("osd.restarted", osd, text));
         }
     }
@@ -215,6 +252,11 @@ impl Control {
         live.reported = true;
         live.flow.take(now.mono, heartbeat.io, heartbeat.recovery);
         live.unreachable = known.into_iter().collect();
+        live.log_seq = live.log_seq.max(heartbeat.log_seq);
+        if live.position_at <= now.mono {
+            live.position_at = now.mono + POSITION_EVERY;
+            self.record_position(osd);
+        }
         for report in heartbeat.pgs {
             self.take_report(now, stream, osd, report);
         }
@@ -252,6 +294,17 @@ impl Control {
             && live.stream == Some(stream)
         {
             live.stream = None;
+        }
+    }
+
+    /// An OSD was removed.
+    pub(super) fn forget_osd(&mut self, osd: OsdId, map_changed: bool) {
+        if let Some(stream) = self.osds.remove(&osd).and_then(|live| live.stream) {
+            self.streams.remove(&stream);
+            self.held.push(ControlAction::CloseOsd { stream });
+        }
+        if map_changed {
+            self.say_osds();
         }
     }
 

@@ -234,7 +234,9 @@ impl Control {
             },
             Input::Admin { ask, .. } => matches!(
                 ask,
-                AdminAsk::OsdRegister(_)
+                AdminAsk::OsdReserve
+                    | AdminAsk::OsdRemove { .. }
+                    | AdminAsk::OsdRegister(_)
                     | AdminAsk::OsdSet { .. }
                     | AdminAsk::PoolCreate(_)
                     | AdminAsk::PoolRemove { .. }

@@ -143,9 +143,13 @@ fn registered_again(hello: OsdHello, wall_ms: u64) -> OsdRecord {
     OsdRecord {
         id: hello.osd,
         uuid: hello.uuid,
-        host: hello.host,
-        rack: hello.rack,
-        zone: hello.zone,
+        // An OSD that keeps its registered place does not say it: its address names the machine.
+        host: hello.host.unwrap_or_else(|| hello.addr.ip().to_string()),
+        rack: hello.rack.unwrap_or_else(|| "default".to_owned()),
+        zone: hello.zone.unwrap_or_else(|| "default".to_owned()),
+        // Its position is taken at its next Hello.
+        mount: 0,
+        log_seq: 0,
         capacity_bytes: hello.capacity_bytes,
         weight: WEIGHT_ONE,
         is_in: true,

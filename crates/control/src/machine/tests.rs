@@ -4,6 +4,7 @@ mod chaos;
 mod events;
 mod health;
 mod leaders;
+mod osds;
 mod past;
 mod reach;
 mod world;
@@ -223,8 +224,7 @@ fn a_poisoned_osd_is_recorded_against_its_run_and_forgiven_the_next() {
     world.crash();
     world.connect_all();
     assert_eq!(world.osds()[1].poisoned.as_deref(), Some("write failed"), "the same run is still poisoned");
-    world.osd(OsdId(2)).incarnation += 1;
-    world.connect(OsdId(2));
+    world.restart(OsdId(2));
     assert_eq!(world.osds()[1].poisoned, None);
 }
 
@@ -299,6 +299,7 @@ fn wrong_asks_are_refused_with_their_code() {
     assert_eq!(refused(world.ask(1, segments(&held, 0..40, true))).code, codes::TOO_MANY);
     let register = |n: u8| {
         AdminAsk::OsdRegister(OsdRegister {
+            osd: None,
             uuid: OsdUuid([n; 16]),
             host: "h".into(),
             rack: String::new(),

@@ -71,7 +71,7 @@ impl Control {
     fn osd_view(&self, now: Time, osd: &crate::records::OsdRecord) -> OsdView {
         let live = self.osds.get(&osd.id);
         let liveness = match self.liveness(now, osd.id) {
-            _ if osd.addr.is_none() => "new",
+            _ if osd.is_new() => "new",
             Liveness::Up => "up",
             Liveness::Down => "down",
             Liveness::Unknown => "unknown",

@@ -3,7 +3,7 @@
 use super::Plan;
 use crate::admin::OsdRegister;
 use crate::codes::{self, refuse};
-use crate::records::{OsdRecord, Poisoned, Record, Records, Write};
+use crate::records::{Key, OsdRecord, Poisoned, Record, Records, Write};
 use placement::WEIGHT_ONE;
 use types::control::{OsdHello, Refusal};
 use types::limits::{LOCATION_LEN_MAX, POISON_REASON_LEN_MAX, clip};
@@ -17,18 +17,38 @@ fn check_location(names: [&String; 3]) -> Result<(), Refusal> {
     Err(refuse(codes::BAD_LOCATION, text))
 }
 
-/// Gives a device its OSD id; the same uuid gets the same id again.
+/// Draws an id for a device that is being formatted: the superblock needs it, and the OSD is registered only when
+/// that superblock is durable.
 ///
 /// # Errors
-/// BSLT-2029 when the name of a host, a rack or a zone is too long.
+/// None.
+pub fn osd_reserve(records: &Records) -> Plan<OsdId> {
+    let mut counters = records.counters.clone();
+    let id = OsdId(counters.next_osd);
+    counters.next_osd += 1;
+    Ok((vec![Write::Put(Record::Counters(counters))], id))
+}
+
+/// Registers a device under its reserved id, or a new one; the same uuid gets the same id again.
+///
+/// # Errors
+/// BSLT-2029 when the name of a host, a rack or a zone is too long; BSLT-2024 for an id that was never reserved;
+/// BSLT-2028 for an id that another device has.
 pub fn osd_register(records: &Records, ask: &OsdRegister, wall_ms: u64) -> Plan<OsdId> {
     if let Some(known) = records.osds.values().find(|o| o.uuid == ask.uuid) {
         return Ok((Vec::new(), known.id));
     }
     check_location([&ask.host, &ask.rack, &ask.zone])?;
-    let mut counters = records.counters.clone();
-    let id = OsdId(counters.next_osd);
-    counters.next_osd += 1;
+    let (mut writes, id) = match ask.osd {
+        None => osd_reserve(records)?,
+        Some(id) if id.0 == 0 || id.0 >= records.counters.next_osd => {
+            return Err(refuse(codes::OSD_UNKNOWN, format!("{id} was never reserved")));
+        }
+        Some(id) if records.osds.contains_key(&id) => {
+            return Err(refuse(codes::OSD_EXISTS, format!("{id} is registered with another uuid")));
+        }
+        Some(id) => (Vec::new(), id),
+    };
     let record = OsdRecord {
         id,
         uuid: ask.uuid,
@@ -45,22 +65,55 @@ pub fn osd_register(records: &Records, ask: &OsdRegister, wall_ms: u64) -> Plan<
         poisoned: None,
         created_ms: wall_ms,
         elector: false,
+        mount: 0,
+        log_seq: 0,
     };
-    Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Osd(record))], id))
+    writes.push(Write::Put(Record::Osd(record)));
+    Ok((writes, id))
+}
+
+/// Removes an OSD that is down and holds no PG. Tells whether the address map has a new version.
+///
+/// # Errors
+/// BSLT-2024, BSLT-2042.
+pub fn osd_remove(records: &Records, osd: OsdId, up: bool) -> Plan<bool> {
+    let Some(known) = records.osds.get(&osd) else {
+        return Err(refuse(codes::OSD_UNKNOWN, format!("{osd} is not registered")));
+    };
+    let pgs = records.pgs.values().filter(|pg| pg.members.iter().any(|m| m.osd == osd)).count();
+    if pgs > 0 {
+        return Err(refuse(codes::OSD_IN_USE, format!("{osd} holds {pgs} PGs")));
+    }
+    if up && !known.is_new() {
+        return Err(refuse(codes::OSD_IN_USE, format!("{osd} is not known to be down")));
+    }
+    let mut writes = vec![Write::Delete(Key::Osd(osd))];
+    if !known.is_new() {
+        writes.push(next_map(records));
+    }
+    Ok((writes, !known.is_new()))
+}
+
+fn next_map(records: &Records) -> Write {
+    let mut counters = records.counters.clone();
+    counters.map_epoch = Epoch(counters.map_epoch.0 + 1);
+    Write::Put(Record::Counters(counters))
 }
 
 /// What a Hello changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HelloPlan {
     /// The address map has a new version.
     pub map_changed: bool,
+    /// The registered place and the new one, as zone/rack/host, when they differ.
+    pub moved: Option<(String, String)>,
 }
 
 /// Takes an OSD's Hello: its address and place are recorded; membership and intent are not touched.
 ///
 /// # Errors
 /// BSLT-2026 for another cluster, BSLT-2024 and BSLT-2025 for an OSD that is not the one registered, or an
-/// older run of it, BSLT-2029 when the name of its host, rack or zone is too long.
+/// older run of it, BSLT-2041 for a device that went back in time, BSLT-2029 when the name of its host, rack or zone is too long.
 pub fn osd_hello(records: &Records, hello: &OsdHello) -> Plan<HelloPlan> {
     if hello.cluster != records.cluster_id() {
         let ours = records.cluster_id();
@@ -80,29 +133,72 @@ pub fn osd_hello(records: &Records, hello: &OsdHello) -> Plan<HelloPlan> {
         let text = format!("a newer run of {} has already reported ({})", hello.osd, known.incarnation);
         return Err(refuse(codes::OSD_OTHER_LIFE, text));
     }
-    check_location([&hello.host, &hello.rack, &hello.zone])?;
+    let [host, rack, zone] = [(&hello.host, &known.host), (&hello.rack, &known.rack), (&hello.zone, &known.zone)]
+        .map(|(said, kept)| said.as_ref().unwrap_or(kept));
+    check_location([host, rack, zone])?;
+    check_position(known, hello)?;
     let mut new = known.clone();
     new.addr = Some(hello.addr);
     new.http = hello.http;
     new.capacity_bytes = hello.capacity_bytes;
     new.incarnation = hello.incarnation;
-    new.host = hello.host.clone();
-    new.rack = hello.rack.clone();
-    new.zone = hello.zone.clone();
+    let place = |o: &OsdRecord| format!("{}/{}/{}", o.zone, o.rack, o.host);
+    (new.host, new.rack, new.zone) = (host.clone(), rack.clone(), zone.clone());
+    let moved = (place(&new) != place(known)).then(|| (place(known), place(&new)));
+    if hello.incarnation != known.incarnation {
+        (new.mount, new.log_seq) = (hello.device.mount, hello.device.log_seq);
+    }
     if new.poisoned.as_ref().is_some_and(|p| p.incarnation < hello.incarnation) {
         new.poisoned = None;
     }
     if new == *known {
-        return Ok((Vec::new(), HelloPlan { map_changed: false }));
+        return Ok((Vec::new(), HelloPlan { map_changed: false, moved: None }));
     }
     let map_changed = new.addr != known.addr;
     let mut writes = vec![Write::Put(Record::Osd(new))];
     if map_changed {
-        let mut counters = records.counters.clone();
-        counters.map_epoch = Epoch(counters.map_epoch.0 + 1);
-        writes.push(Write::Put(Record::Counters(counters)));
+        writes.push(next_map(records));
     }
-    Ok((writes, HelloPlan { map_changed }))
+    Ok((writes, HelloPlan { map_changed, moved }))
+}
+
+/// R17: a new run of an OSD has a later mount number than the last one, and its log reaches at least as far. Anything else
+/// is an older copy of the device, or a device that has lost flushed writes. What an administrator started with
+/// `--after-restore` has put all its replicas in doubt, durably, and begins a new count.
+///
+/// # Errors
+/// BSLT-2041.
+fn check_position(known: &OsdRecord, hello: &OsdHello) -> Result<(), Refusal> {
+    let device = hello.device;
+    if hello.incarnation == known.incarnation || known.mount == 0 || device.restored {
+        return Ok(());
+    }
+    let osd = hello.osd;
+    if device.mount <= known.mount {
+        let text = format!(
+            "the device of {osd} is older than what the cluster last heard of it: this is its mount number {}, \
+             and number {} has reported before",
+            device.mount, known.mount
+        );
+        return Err(refuse(codes::DEVICE_BEHIND, text));
+    }
+    if device.log_seq < known.log_seq {
+        let text = format!(
+            "the device of {osd} is older than what the cluster last heard of it: its log ends with batch {}, and \
+             batch {} was reported as durable",
+            device.log_seq, known.log_seq
+        );
+        return Err(refuse(codes::DEVICE_BEHIND, text));
+    }
+    Ok(())
+}
+
+/// Records how far the log of a running OSD has come. The record only grows during a run.
+pub fn osd_position(records: &Records, osd: OsdId, log_seq: u64) -> Vec<Write> {
+    match records.osds.get(&osd) {
+        Some(known) if log_seq > known.log_seq => vec![Write::Put(Record::Osd(OsdRecord { log_seq, ..known.clone() }))],
+        _ => Vec::new(),
+    }
 }
 
 /// Records that the store of an OSD stopped (R15), against the run that reported it.
@@ -133,6 +229,7 @@ pub fn osd_set(records: &Records, osd: OsdId, is_in: Option<bool>, drain: Option
 mod tests {
     use super::*;
     use crate::records::{ClusterRecord, StoredItem};
+    use types::control::DevicePosition;
     use types::{ClusterId, OsdUuid};
 
     fn one_osd() -> Records {
@@ -146,7 +243,7 @@ mod tests {
 
     fn ask(host: &str) -> OsdRegister {
         let (rack, zone) = (String::new(), String::new());
-        OsdRegister { uuid: OsdUuid([1; 16]), host: host.to_owned(), rack, zone, capacity_bytes: 1 << 40 }
+        OsdRegister { osd: None, uuid: OsdUuid([1; 16]), host: host.to_owned(), rack, zone, capacity_bytes: 1 << 40 }
     }
 
     fn hello(host: String, rack: String, zone: String) -> OsdHello {
@@ -158,12 +255,13 @@ mod tests {
             addr: ([127, 0, 0, 1], 7400).into(),
             http: None,
             capacity_bytes: 1 << 40,
-            host,
-            rack,
-            zone,
+            host: Some(host),
+            rack: Some(rack),
+            zone: Some(zone),
             version: "1.2.3".into(),
             replicas: Vec::new(),
             seen: types::control::Watermarks::default(),
+            device: DevicePosition { mount: 1, log_seq: 1, restored: false },
         }
     }
 

@@ -156,6 +156,8 @@ pub(crate) struct Replay {
     checkpointed_since: bool,
     /// A segment was opened behind it, by a process that knew all replicas.
     opened_since: bool,
+    /// An administrator has said that the device is an older copy: all that came after it is missing (ADR 0012).
+    restored: bool,
     /// An earlier mount has said that births may be lost.
     told_in_doubt: bool,
     /// The batch that is replayed is of a mount, before or with its mount record.
@@ -213,6 +215,21 @@ impl Replay {
         }
     }
 
+    /// Every replica may lack what it acknowledged, and replicas may be missing. A replica without peers is damaged: no
+    /// other member knows what it had.
+    pub fn restored(&mut self) {
+        self.restored = true;
+        for r in self.replicas.values_mut() {
+            match r.record.identity.members.len() < 2 {
+                true if r.record.damage.is_empty() => {
+                    "the device was restored from an older copy".clone_into(&mut r.record.damage);
+                }
+                true => {}
+                false => r.in_doubt = true,
+            }
+        }
+    }
+
     /// Why all replicas are damaged.
     pub fn store_damage(&self) -> Option<&str> {
         self.store_damage.as_deref()
@@ -220,7 +237,10 @@ impl Replay {
 
     /// Whether a replica may have been born of which nothing is known.
     pub fn lacks_births(&self) -> bool {
-        self.told_in_doubt || self.store_damage.is_some() || (self.hole.is_some() && !self.opened_since)
+        self.told_in_doubt
+            || self.restored
+            || self.store_damage.is_some()
+            || (self.hole.is_some() && !self.opened_since)
     }
 
     /// Whether no record says so yet.
@@ -479,7 +499,7 @@ impl Replay {
                 replayed.in_doubt = true;
             }
             let (replica, found) = replayed.finish(state, self.hole.is_some());
-            if found.in_doubt && (hole || homeless || replica.cut_at_mount) {
+            if found.in_doubt && (hole || homeless || self.restored || replica.cut_at_mount) {
                 // An empty log begins at K, whatever older records have.
                 let last = if replica.log.len() == 0 { Index(0) } else { replica.log.last() };
                 doubts.push(NewDoubt { replica: id, last, hole });

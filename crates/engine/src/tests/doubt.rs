@@ -479,3 +479,41 @@ fn a_replica_at_home_whose_birth_is_lost_is_made_again_and_what_is_at_home_goes_
         rig.engine.audit().expect("home's books balance");
     }
 }
+
+#[test]
+fn a_restored_device_puts_every_replica_in_doubt_until_it_is_over_and_a_lone_one_out_of_service() {
+    let mut rig = new(9);
+    rig.create(1);
+    one(&mut rig, R);
+    rig.settle();
+    let older = rig.disk.copy();
+    let at_copy = rig.engine.position();
+    one(&mut rig, R);
+    one(&mut rig, OTHER);
+    rig.settle();
+    assert!(rig.engine.position().2 > at_copy.2, "the log goes on");
+    rig.disk = older;
+    rig.config.after_restore = true;
+    forget(&mut rig, R, 1);
+    forget(&mut rig, OTHER, 0);
+    rig.restart();
+    assert_eq!(rig.mount_failed, None);
+    assert_eq!(rig.engine.position().0, at_copy.0 + 1);
+    rig.config.after_restore = false;
+    for _ in 0..3 {
+        assert_eq!([found(&rig, R), found(&rig, OTHER)], [(1, true), (0, true)]);
+        let lone = rig.recovered.iter().find(|r| r.identity.replica == ReplicaId(1)).expect("it is there");
+        assert!(lone.damage.as_deref().is_some_and(|why| why.contains("older copy")), "{:?}", lone.damage);
+        assert!(rig.engine.is_in_doubt(), "births may be missing, too");
+        rig.settle();
+        assert!(rig.engine.is_log_quiet());
+        rig.disk.power_cut();
+        rig.restart();
+    }
+    follow(&mut rig, R, 0);
+    rig.engine.doubt_over(R);
+    rig.settle();
+    rig.disk.power_cut();
+    rig.restart();
+    assert_eq!([found(&rig, R), found(&rig, OTHER)], [(1, false), (0, true)]);
+}

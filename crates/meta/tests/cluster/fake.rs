@@ -66,6 +66,7 @@ impl Cluster {
         let mut tasks = Vec::new();
         for n in 1..=count {
             let register = OsdRegister {
+                osd: None,
                 uuid: uuid(n),
                 host: format!("host{n}"),
                 rack: "rack".into(),
@@ -224,12 +225,13 @@ fn hello(cluster: ClusterId, osd: OsdId, uuid: OsdUuid) -> OsdHello {
         addr: SocketAddr::from(([127, 0, 0, 1], 7400 + osd.0 as u16)),
         http: None,
         capacity_bytes: 4 << 30,
-        host: format!("host{}", osd.0),
-        rack: "rack".into(),
-        zone: "zone".into(),
+        host: Some(format!("host{}", osd.0)),
+        rack: Some("rack".into()),
+        zone: Some("zone".into()),
         version: "1.2.3".into(),
         replicas: vec![],
         seen: Watermarks::default(),
+        device: types::control::DevicePosition { mount: 1, log_seq: 1, restored: false },
     }
 }
 

@@ -5,6 +5,7 @@
 mod answers;
 mod digests;
 mod doubt;
+mod let_in;
 mod mends;
 mod reads;
 mod rig;

@@ -25,7 +25,7 @@ use wire::{Request, RequestBody};
 const DEVICE: &str = "device";
 const CLUSTER: ClusterId = ClusterId([7; 16]);
 const SESSION: SessionId = SessionId(1);
-const EPOCH: Epoch = Epoch(1);
+pub const EPOCH: Epoch = Epoch(1);
 const VOLUME: VolumeId = VolumeId(1);
 /// Nobody is connected there: replies go nowhere, the metrics count them.
 const NOBODY: LinkId = LinkId(u64::MAX);
@@ -84,6 +84,13 @@ impl Rig {
     }
 
     pub fn start(&mut self, i: usize) {
+        self.start_waiting(i, Duration::ZERO, false);
+        let addrs = self.all().map(|n| OsdAddr { osd: OsdId(n as u32 + 1), addr: addr_of(n) }).collect();
+        self.tell(i, OsdDown::Welcome { map_epoch: EPOCH, osds: addrs });
+    }
+
+    /// It waits for the word of meta, which the test says.
+    pub fn start_waiting(&mut self, i: usize, let_in_wait: Duration, after_restore: bool) {
         let machine = &mut self.machines[i];
         machine.life += 1;
         let mut env = self.world.env(machine.node);
@@ -96,11 +103,12 @@ impl Rig {
             listen: NetAddr::Tcp(addr_of(i)),
             advertise: None,
             http: None,
-            host: String::new(),
-            rack: String::new(),
-            zone: String::new(),
+            host: Some(String::new()),
+            rack: None,
+            zone: None,
+            let_in_wait,
+            engine: engine::EngineConfig { after_restore, ..engine::EngineConfig::default() },
             version: String::new(),
-            engine: engine::EngineConfig::default(),
             timing: group::Timing::default(),
             lease_reads: true,
         };
@@ -108,8 +116,6 @@ impl Rig {
         machine.registry = Registry::default();
         machine.running = Some((Osd::new(config, disk, &machine.registry, seed), env));
         self.turn(i);
-        let addrs = self.all().map(|n| OsdAddr { osd: OsdId(n as u32 + 1), addr: addr_of(n) }).collect();
-        self.tell(i, OsdDown::Welcome { map_epoch: EPOCH, osds: addrs });
     }
 
     pub fn slow_disk(&mut self, i: usize, factor: u32) {

@@ -65,8 +65,7 @@ fn an_osd_goes_down_and_comes_back_once_whoever_leads() {
     world.connect(OsdId(3));
     seconds(&mut world, 2, &[1, 2, 3]);
     assert_eq!(of(&stored(&world), "osd.up")[3..], ["osd.3 on h3 (127.0.0.1:7403) is up"]);
-    world.osd(OsdId(2)).incarnation += 1;
-    world.connect(OsdId(2));
+    world.restart(OsdId(2));
     assert_eq!(of(&stored(&world), "osd.restarted").len(), 1, "a restart that is too quick to be a death");
 }
 

@@ -122,6 +122,7 @@ fn an_osd_that_never_ran_is_named_and_counts_nowhere() {
     let mut world = healthy(4);
     let capacity = status(&world).capacity_bytes;
     let register = OsdRegister {
+        osd: None,
         uuid: OsdUuid([99; 16]),
         host: "h9".into(),
         rack: String::new(),
@@ -186,9 +187,10 @@ fn a_stream_that_opens_again_makes_no_pg_down() {
         addr: ([127, 0, 0, 1], 7401).into(),
         http: None,
         capacity_bytes: 1 << 40,
-        host: "h1".into(),
-        rack: "r".into(),
-        zone: "z".into(),
+        host: Some("h1".into()),
+        rack: Some("r".into()),
+        zone: Some("z".into()),
+        device: types::control::DevicePosition { mount: 9, log_seq: 9, restored: false },
         version: String::new(),
         replicas: world.osd(OsdId(1)).replicas.iter().copied().collect(),
         seen: types::control::Watermarks::default(),

@@ -111,6 +111,7 @@ fn an_osd_that_the_records_do_not_know_shows_that_they_went_back() {
     let mut world = World::new(1, 1);
     let copy = world.store.clone();
     let register = OsdRegister {
+        osd: None,
         uuid: OsdUuid([2; 16]),
         host: "h2".into(),
         rack: "r".into(),

@@ -4,11 +4,11 @@ use super::super::*;
 use crate::admin::{OsdRegister, OsdView, PoolCreate};
 use crate::records::{StoredItem, new_cluster};
 use std::collections::BTreeSet;
-use types::control::{Attach, AttachRefusal, LeadReport, Opened, OsdHeartbeat, OsdHello, Watermarks};
+use types::control::{Attach, AttachRefusal, DevicePosition, LeadReport, Opened, OsdHeartbeat, OsdHello, Watermarks};
 use types::rng::Rng;
 use types::{ClusterId, Incarnation, Index, OsdUuid, Term};
 
-const CLUSTER: ClusterId = ClusterId([7; 16]);
+pub const CLUSTER: ClusterId = ClusterId([7; 16]);
 
 pub struct Osd {
     pub id: OsdId,
@@ -82,12 +82,13 @@ pub fn hello(osd: OsdId) -> OsdHello {
         addr: std::net::SocketAddr::from(([127, 0, 0, 1], 7400 + osd.0 as u16)),
         http: None,
         capacity_bytes: 1 << 40,
-        host: format!("h{}", osd.0),
-        rack: "r".into(),
-        zone: "z".into(),
+        host: Some(format!("h{}", osd.0)),
+        rack: Some("r".into()),
+        zone: Some("z".into()),
         version: "1.2.3".into(),
         replicas: Vec::new(),
         seen: Watermarks::default(),
+        device: DevicePosition { mount: 1, log_seq: 1, restored: false },
     }
 }
 
@@ -130,6 +131,7 @@ impl World {
         };
         for n in 1..=osd_count {
             let register = OsdRegister {
+                osd: None,
                 uuid: OsdUuid([n as u8; 16]),
                 host: format!("h{n}"),
                 rack: "r".into(),
@@ -169,9 +171,36 @@ impl World {
         it.stream = stream;
         let (incarnation, seen) = (Incarnation(it.incarnation), it.seen);
         let replicas = it.replicas.iter().copied().collect();
-        let hello = OsdHello { incarnation, replicas, seen, ..hello(osd) };
+        let device = DevicePosition { mount: it.incarnation, log_seq: it.incarnation, restored: false };
+        let hello = OsdHello { incarnation, replicas, seen, device, ..hello(osd) };
         self.control.handle_osd(self.now, stream, OsdUp::Hello(hello));
         self.beat(osd);
+    }
+
+    /// The process of an OSD dies and its stream ends; the next one begins on the same device.
+    pub fn restart(&mut self, osd: OsdId) {
+        let stream = self.osd(osd).stream;
+        self.control.handle_osd_gone(stream);
+        self.osd(osd).incarnation += 1;
+        self.connect(osd);
+    }
+
+    /// A hello with another position of the device. Gives what meta says on the new stream.
+    pub fn hello_at(&mut self, osd: OsdId, incarnation: u64, device: DevicePosition) -> Vec<OsdDown> {
+        let stream = StreamId(self.fresh());
+        let replicas = self.osd(osd).replicas.clone();
+        let addr = std::net::SocketAddr::from(([127, 0, 0, 2], 7400 + osd.0 as u16));
+        let (incarnation, seen) = (Incarnation(incarnation), self.osd(osd).seen);
+        let (host, rack, zone) = (None, None, None);
+        let replicas = replicas.into_iter().collect();
+        let hello = OsdHello { incarnation, addr, host, rack, zone, replicas, seen, device, ..hello(osd) };
+        self.hold = true;
+        self.control.handle_osd(self.now, stream, OsdUp::Hello(hello));
+        self.settle();
+        self.hold = false;
+        let said = self.queue.iter().filter(|(to, _)| *to == stream).map(|(_, down)| down.clone()).collect();
+        self.queue.retain(|(to, _)| *to != stream);
+        said
     }
 
     pub fn connect_all(&mut self) {

@@ -1,0 +1,340 @@
+//! `basalt osd format`: a device gets an id, once.
+//!
+//! Invariants: a device that holds an OSD is erased only with `--force` and the typed uuid of that OSD, and never while PGs
+//! are on it; the OSD is registered after its superblock is durable; a format that is cut short is continued by the next one,
+//! with the same ids.
+
+use super::memory;
+use super::osd::superblock_error;
+use crate::address::Address;
+use crate::admin::Admin;
+use crate::errors::UserError;
+use crate::role::{self, env_error};
+use crate::{output, size};
+use anyhow::Result;
+use control::admin::{OsdRegister, OsdView};
+use engine::{DeviceContents, FormatError, FormatParams};
+use env::real::{RealConfig, RealEnv};
+use env::{DiskInfo, DiskSpec, Env};
+use indicatif::{ProgressBar, ProgressStyle};
+use layout::superblock::{MARGIN, SEGMENT_LEN_MAX, SEGMENT_LEN_MIN, SEGMENTS_MAX, SEGMENTS_MIN, Superblock};
+use std::io::{BufRead, IsTerminal, Write};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use types::{ClusterId, OsdId, OsdUuid};
+
+/// What `osd format` is told.
+pub struct Format {
+    pub device: PathBuf,
+    pub size: Option<u64>,
+    pub log_size: Option<u64>,
+    pub force: bool,
+    /// The uuid of the OSD that may be erased, as it was typed.
+    pub erase_osd: Option<String>,
+    /// A device that this cluster registered and that never started is taken as it is.
+    pub reuse: bool,
+    pub metas: Vec<Address>,
+    pub quiet: bool,
+    pub place: Place,
+}
+
+/// Failure domains, as they are registered at format.
+pub struct Place {
+    pub host: String,
+    pub rack: String,
+    pub zone: String,
+}
+
+impl Default for Place {
+    fn default() -> Place {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let host = host.trim().to_owned();
+        Place { host, rack: "default".to_owned(), zone: "default".to_owned() }
+    }
+}
+
+/// Bounds of the default log.
+const LOG_MIN: u64 = 1 << 30;
+const LOG_MAX: u64 = 4 << 30;
+/// Least default log on a machine with little memory.
+const LOG_FLOOR: u64 = 64 << 20;
+
+/// 1 % of the device within bounds, and at most an eighth of the memory: the log's payload is held in memory.
+fn default_log(device_bytes: u64, memory_bytes: Option<u64>) -> u64 {
+    let by_memory = memory_bytes.map_or(LOG_MAX, |bytes| (bytes / 8).max(LOG_FLOOR) >> 20 << 20);
+    (device_bytes / 100).clamp(LOG_MIN, LOG_MAX).min(by_memory)
+}
+
+/// What became of a device.
+pub struct Formatted {
+    device: PathBuf,
+    osd: OsdId,
+    cluster: ClusterId,
+    uuid: OsdUuid,
+    device_bytes: u64,
+    log_bytes: u64,
+}
+
+/// Says what became of a device.
+pub fn show(made: &Formatted, as_json: bool) -> Result<()> {
+    let memory_bytes = memory::need(made.log_bytes);
+    if as_json {
+        let body = serde_json::json!({
+            "device": made.device,
+            "osd": made.osd,
+            "cluster": made.cluster,
+            "uuid": made.uuid,
+            "device_bytes": made.device_bytes,
+            "log_bytes": made.log_bytes,
+            "memory_bytes": memory_bytes,
+        });
+        return output::json("osd.format", body);
+    }
+    let (device, size) = (made.device.display(), size::show(made.device_bytes));
+    out!("{device} is {} of cluster {}: {size}", made.osd, made.cluster);
+    out!("log {}: the OSD needs about {} of memory", size::show(made.log_bytes), size::show(memory_bytes));
+    out!("next: basalt osd run --device {device} --listen HOST:PORT --meta …");
+    Ok(())
+}
+
+/// The ids that the device gets.
+struct Ids {
+    uuid: OsdUuid,
+    /// `None`: meta reserves one.
+    osd: Option<OsdId>,
+    /// What the device holds may go.
+    force: bool,
+}
+
+/// Gives the device an id, writes its superblock and an empty log, and registers it.
+pub fn format(args: &Format) -> Result<Formatted> {
+    if let Some(size) = args.size {
+        make_file(&args.device, size)?;
+    }
+    let mut env = RealEnv::new(RealConfig::default()).map_err(env_error)?;
+    let spec = DiskSpec { path: args.device.clone(), assume_plp: false, read_only: false };
+    let disk = env.open_disk(&spec).map_err(env_error)?;
+    let failed = |e| format_error(&args.device, e);
+    let admin = Admin::connect(&args.metas)?;
+    let cluster = admin.status()?.cluster;
+    let contents = engine::inspect(&mut env, &disk).map_err(failed)?;
+    let registered = match contents {
+        DeviceContents::Osd { superblock, .. } if superblock.cluster == cluster => {
+            admin.osds()?.into_iter().find(|osd| osd.uuid == superblock.uuid)
+        }
+        _ => None,
+    };
+    if let (DeviceContents::Osd { superblock, .. }, Some(osd)) = (contents, &registered)
+        && args.reuse
+        && osd.live == "new"
+    {
+        return Ok(formatted(args, &superblock, &disk));
+    }
+    let ids = decide(args, cluster, contents, registered.as_ref())?;
+    let mut params = FormatParams {
+        cluster,
+        osd: ids.osd.unwrap_or(OsdId(0)),
+        uuid: ids.uuid,
+        log_bytes: args.log_size.unwrap_or_else(|| default_log(disk.size_bytes, memory::total())),
+        segment_bytes: 0,
+        force: ids.force,
+        prezero: true,
+        unix_s: role::unix_now().as_secs(),
+    };
+    engine::check_format(&mut env, &disk, &params).map_err(failed)?;
+    if ids.osd.is_none() {
+        params.osd = admin.reserve_osd()?;
+    }
+    engine::begin_format(&mut env, &disk, &params).map_err(failed)?;
+    let bar = (!args.quiet).then(|| progress_bar(params.log_bytes));
+    let mut progress = |done: u64, total: u64| {
+        if let Some(bar) = &bar {
+            bar.set_length(total);
+            bar.set_position(done);
+        }
+    };
+    params.force = true; // the intent page says that this format was let through
+    let superblock = engine::format_device(&mut env, &disk, &params, &mut progress).map_err(failed)?;
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    let place = &args.place;
+    admin.register_osd(OsdRegister {
+        osd: Some(params.osd),
+        uuid: params.uuid,
+        host: place.host.clone(),
+        rack: place.rack.clone(),
+        zone: place.zone.clone(),
+        capacity_bytes: disk.size_bytes,
+    })?;
+    engine::finish_format(&mut env, &disk).map_err(failed)?;
+    Ok(formatted(args, &superblock, &disk))
+}
+
+fn formatted(args: &Format, superblock: &Superblock, disk: &DiskInfo) -> Formatted {
+    Formatted {
+        device: args.device.clone(),
+        osd: superblock.osd,
+        cluster: superblock.cluster,
+        uuid: superblock.uuid,
+        device_bytes: disk.size_bytes,
+        log_bytes: superblock.segment_bytes * u64::from(superblock.segment_count),
+    }
+}
+
+/// Whether what the device holds may go, and with which ids the format goes on.
+fn decide(args: &Format, cluster: ClusterId, contents: DeviceContents, known: Option<&OsdView>) -> Result<Ids> {
+    let fresh = |force| Ids { uuid: OsdUuid(uuid::Uuid::new_v4().into_bytes()), osd: None, force };
+    let device = args.device.display();
+    match contents {
+        // Foreign data without --force is refused by the engine, with its place.
+        DeviceContents::Empty | DeviceContents::Foreign { .. } => Ok(fresh(args.force)),
+        DeviceContents::Begun(intent) if intent.cluster == cluster => {
+            Ok(Ids { uuid: intent.uuid, osd: Some(intent.osd), force: false })
+        }
+        DeviceContents::Begun(_) => Ok(fresh(args.force)),
+        DeviceContents::Osd { superblock, unfinished } if superblock.cluster == cluster => {
+            let osd = superblock.osd;
+            match known {
+                None if unfinished => Ok(Ids { uuid: superblock.uuid, osd: Some(osd), force: false }),
+                Some(known) if unfinished && known.live == "new" && known.pgs == 0 => {
+                    Ok(Ids { uuid: superblock.uuid, osd: Some(osd), force: false })
+                }
+                Some(known) if known.pgs > 0 => {
+                    let what = format!("{device} holds {osd} of this cluster, with {} PGs", known.pgs);
+                    Err(UserError::new(3003, what, "choose another device: an OSD that holds PGs is never erased")
+                        .into())
+                }
+                Some(known) if matches!(known.live.as_str(), "up" | "unknown") => {
+                    let what = format!("{device} holds {osd} of this cluster, which is not known to be down");
+                    Err(UserError::new(3003, what, "stop that OSD first, or choose another device").into())
+                }
+                _ => {
+                    let what = format!("{device} holds {osd} of this cluster");
+                    let refused = UserError::new(3003, what, "choose another device, or read `basalt explain 3003`");
+                    may_erase(args, &superblock, refused).map(|()| fresh(true))
+                }
+            }
+        }
+        DeviceContents::Osd { superblock, .. } => {
+            let (osd, uuid, found) = (superblock.osd, superblock.uuid, superblock.cluster);
+            let what = format!("{device} holds {osd} of another cluster, {found}");
+            let next = format!("if that cluster does not need it any more, add --force --erase-osd {uuid}");
+            may_erase(args, &superblock, UserError::new(3005, what, next)).map(|()| fresh(true))
+        }
+    }
+}
+
+/// The uuid of the OSD that goes must have been typed, with the command or at the prompt.
+fn may_erase(args: &Format, superblock: &Superblock, refused: UserError) -> Result<()> {
+    let uuid = superblock.uuid.to_string();
+    let typed = match &args.erase_osd {
+        Some(typed) => Some(typed.clone()),
+        None if args.force && !args.quiet && std::io::stdin().is_terminal() => {
+            let mut err = std::io::stderr();
+            let _ = write!(err, "{}.\nType the uuid of {} to erase it: ", refused.what, superblock.osd);
+            let _ = err.flush();
+            let mut line = String::new();
+            std::io::stdin().lock().read_line(&mut line).ok().map(|_| line.trim().to_owned())
+        }
+        None => None,
+    };
+    if args.force && typed.as_ref() == Some(&uuid) { Ok(()) } else { Err(refused.into()) }
+}
+
+fn progress_bar(len: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template(
+        "writing the log [{bar:30}] {binary_bytes}/{binary_total_bytes}, {binary_bytes_per_sec}, {eta} left",
+    );
+    ProgressBar::new(len).with_style(style.expect("a template of known fields").progress_chars("=> "))
+}
+
+fn make_file(path: &Path, size: u64) -> Result<()> {
+    let unusable = |e: std::io::Error| UserError::new(1006, format!("{}: {e}", path.display()), "");
+    if std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device()) {
+        let what = format!("--size is for files, and {} is a block device", path.display());
+        return Err(UserError::new(1001, what, "leave --size out: all of the device is used").into());
+    }
+    let mut options = std::fs::File::options();
+    let file = options.create(true).truncate(false).write(true).read(true).mode(0o600).open(path).map_err(unusable)?;
+    let meta = file.metadata().map_err(unusable)?;
+    if meta.is_file() && meta.len() < size {
+        file.set_len(size).map_err(unusable)?;
+    }
+    Ok(())
+}
+
+pub fn format_error(device: &Path, error: FormatError) -> anyhow::Error {
+    let (code, next) = match &error {
+        FormatError::TooSmall { device_bytes, log_bytes, .. } => {
+            return does_not_fit(device, *device_bytes, *log_bytes);
+        }
+        FormatError::Foreign { .. } => (3003, "if its contents may go, add --force".to_owned()),
+        FormatError::OtherCluster { .. } => (3005, "if its contents may go, add --force".to_owned()),
+        FormatError::Ours { .. } => (3003, "choose another device, or read `basalt explain 3003`".to_owned()),
+        FormatError::Superblock(why) => superblock_error(device, why),
+        _ => (1006, format!("ls -l {}", device.display())),
+    };
+    let text = error.to_string();
+    let what = text.split_once("; ").map_or(text.as_str(), |(what, _)| what);
+    UserError::new(code, format!("{}: {what}", device.display()), next).into()
+}
+
+/// Device and log do not fit each other: says which one is to change.
+fn does_not_fit(device: &Path, device_bytes: u64, log_bytes: u64) -> anyhow::Error {
+    let least = SEGMENT_LEN_MIN * u64::from(SEGMENTS_MIN);
+    let most = SEGMENT_LEN_MAX * u64::from(SEGMENTS_MAX);
+    let (device, log) = (device.display(), size::show(log_bytes));
+    let (what, next) = if log_bytes < least {
+        let what = format!("{device}: a log of {log} is too small; the least is {}", size::show(least));
+        (what, format!("use --log-size {} or more", size::show(least).replace(' ', "")))
+    } else if log_bytes > most {
+        let what = format!("{device}: a log of {log} is too large; the most is {}", size::show(most));
+        (what, format!("use --log-size {} or less", size::show(most).replace(' ', "")))
+    } else {
+        let bytes = size::show(device_bytes);
+        let what = format!("{device}: the device is too small: {bytes} do not hold a log of {log} and data");
+        let fits = (device_bytes / 2).saturating_sub(2 * MARGIN) >> 20 << 20;
+        let next = match fits >= least && fits < log_bytes {
+            true => format!("use a larger device, or --log-size {}", size::show(fits).replace(' ', "")),
+            false => "use a larger device".to_owned(),
+        };
+        (what, next)
+    };
+    UserError::new(3006, what, next).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_log_follows_device_and_memory_within_bounds() {
+        const GIB: u64 = 1 << 30;
+        assert_eq!(default_log(200 * GIB, Some(64 * GIB)), 2 * GIB);
+        assert_eq!(default_log(10 * GIB, Some(64 * GIB)), GIB);
+        assert_eq!(default_log(8000 * GIB, Some(256 * GIB)), 4 * GIB);
+        assert_eq!(default_log(8000 * GIB, Some(8 * GIB)), GIB);
+        assert_eq!(default_log(8000 * GIB, Some(256 << 20)), LOG_FLOOR);
+        assert_eq!(default_log(8000 * GIB, None), 4 * GIB);
+    }
+
+    #[test]
+    fn a_device_and_a_log_that_do_not_fit_name_the_one_to_change() {
+        let said = |device: u64, log: u64| does_not_fit(Path::new("/d"), device, log).to_string();
+        let tiny = said(1 << 40, 1 << 10);
+        assert!(
+            tiny.contains("a log of 1 KiB is too small; the least is 16 MiB\n  next: use --log-size 16MiB or more"),
+            "{tiny}"
+        );
+        let small = said(100 << 20, 256 << 20);
+        assert!(
+            small.contains(
+                "100 MiB do not hold a log of 256 MiB and data\n  next: use a larger device, or --log-size 48MiB"
+            ),
+            "{small}"
+        );
+        assert!(said(20 << 20, 64 << 20).ends_with("next: use a larger device"));
+        assert!(said(1 << 50, 1 << 40).ends_with("use --log-size 64GiB or less"));
+    }
+}

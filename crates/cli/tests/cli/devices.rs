@@ -1,0 +1,118 @@
+//! The life of an OSD and its device: formatted once, copied, restored, removed.
+
+use crate::dev::Dev;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+fn osd_field(dev: &Dev, osd: u64, field: &str) -> String {
+    let osds = dev.json(&["osd", "ls"]);
+    let found = osds["osds"].as_array().expect("a list").iter().find(|o| o["osd"] == osd).cloned();
+    found.unwrap_or_else(|| panic!("osd.{osd} is in {osds}"))[field].as_str().expect("a string").to_owned()
+}
+
+/// Every PG has all its replicas. OSDs that were formatted and never started may be there, too.
+fn whole(dev: &Dev) -> bool {
+    let pgs = dev.json(&["pg", "ls"]);
+    pgs["pgs"].as_array().expect("a list").iter().all(|pg| pg["state"] == serde_json::json!(["active"]))
+}
+
+fn copy(from: &Path, to: &Path) {
+    let done = Command::new("cp").arg("--sparse=always").args([from, to]).status().expect("cp runs");
+    assert!(done.success());
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).expect("it is there").permissions().mode() & 0o777
+}
+
+pub fn an_osd_is_never_erased_by_mistake(dev: &Dev) {
+    let device = dev.file("life");
+    let format = |more: &[&str]| {
+        let args = ["osd", "format", "--device", &device, "--size", "512MiB", "--log-size", "64MiB"];
+        dev.run(&[&args[..], more].concat())
+    };
+    assert_eq!(format(&[]).code, 0);
+    assert_eq!(mode(Path::new(&device)), 0o600);
+    let osds = || dev.json(&["osd", "ls"])["osds"].as_array().expect("a list").clone();
+    let made = osds().last().expect("the new one").clone();
+    let (id, uuid) = (made["osd"].as_u64().expect("a number"), made["uuid"].as_str().expect("a string").to_owned());
+    assert_eq!(made["live"], "new");
+    for more in [&[][..], &["--force"], &["--force", "--erase-osd", "5a5a5a5a-5a5a-5a5a-5a5a-5a5a5a5a5a5a"]] {
+        let refused = format(more);
+        refused.says("BSLT-3003", "basalt explain 3003");
+        assert!(refused.err.contains(&format!("holds osd.{id} of this cluster")), "{refused:?}");
+        assert!(!refused.err.contains("--force"), "nothing to paste: {refused:?}");
+    }
+    assert_eq!(format(&["--force", "--erase-osd", &uuid]).code, 0);
+    assert_eq!(dev.run(&["osd", "rm", &id.to_string()]).code, 0, "it never started");
+    dev.run(&["osd", "rm", &id.to_string()]).says("BSLT-2024", "");
+    let refused = dev.run(&["osd", "rm", "osd.1"]);
+    refused.says("BSLT-2042", "cannot move PGs");
+    assert!(refused.err.contains("osd.1 holds"), "{refused:?}");
+    let last = osds().last().expect("the second format").clone();
+    assert_eq!(last["osd"].as_u64(), Some(id + 1), "an id is never used twice");
+    assert_eq!(dev.run(&["osd", "rm", &format!("osd.{}", id + 1)]).code, 0);
+    // An OSD with PGs is not erased by anything.
+    assert_eq!(dev.run(&["dev", "stop", "1"]).code, 0);
+    let serving = dev.dir().join("osd.1/device").to_string_lossy().into_owned();
+    let uuid = osd_field(dev, 1, "uuid");
+    let refused = dev.run(&["osd", "format", "--device", &serving, "--force", "--erase-osd", &uuid]);
+    refused.says("BSLT-3003", "PGs is never erased");
+    assert_eq!(dev.run(&["dev", "start", "1"]).code, 0);
+    assert_eq!(mode(&dev.dir().join("osd.1/device")), 0o600);
+    assert_eq!(mode(&dev.dir().join("meta.0/meta.redb")), 0o600);
+    assert_eq!((mode(&dev.dir().join("osd.1")), mode(&dev.dir().join("meta.0"))), (0o700, 0o700));
+    let device = dev.file("tiny");
+    let tiny = dev.run(&["osd", "format", "--device", &device, "--size", "512MiB", "--log-size", "1KiB"]);
+    tiny.says("BSLT-3006", "use --log-size 16MiB or more");
+    dev.wait("a healthy cluster", || whole(dev));
+}
+
+pub fn a_copy_of_a_running_device_is_refused_and_an_older_one_comes_back_by_its_peers(dev: &Dev) {
+    let device = dev.dir().join("osd.2/device");
+    let twin = dev.file("twin");
+    copy(&device, Path::new(&twin));
+    let addr = osd_field(dev, 2, "addr");
+    let refused = dev.run(&["osd", "run", "--device", &twin, "--listen", "127.0.0.1:0"]);
+    let told = |ran: &crate::dev::Ran, code: &str, what: &str| {
+        assert!(ran.code == 1 && ran.err.contains(code) && ran.err.contains(what), "{ran:?}");
+        assert!(!ran.err.contains("osd format"), "{ran:?}");
+    };
+    told(&refused, "BSLT-2025", "another process serves osd.2 from");
+    assert_eq!((osd_field(dev, 2, "live"), osd_field(dev, 2, "addr")), ("up".to_owned(), addr.clone()));
+    std::fs::remove_file(&twin).expect("it is ours");
+    // The device goes back in time while its OSD is stopped.
+    let write = |volume: &str| {
+        assert_eq!(dev.run(&["volume", "create", volume, "64MiB"]).code, 0);
+        assert_eq!(dev.run(&["bench", volume, "--op", "randwrite", "--seconds", "1"]).code, 0);
+    };
+    write("main/before");
+    assert_eq!(dev.run(&["dev", "stop", "2"]).code, 0);
+    let older = dev.file("older");
+    copy(&device, Path::new(&older));
+    assert_eq!(dev.run(&["dev", "start", "2"]).code, 0);
+    write("main/after");
+    assert_eq!(dev.run(&["dev", "stop", "2"]).code, 0);
+    std::fs::rename(&older, &device).expect("it is ours");
+    let path = device.to_string_lossy().into_owned();
+    let run = ["osd", "run", "--device", &path, "--listen", &addr];
+    for _ in 0..3 {
+        told(&dev.run(&run), "BSLT-2041", "--after-restore");
+    }
+    dev.wait("the word of leaders that it is gone", || !whole(dev));
+    let mut restored = dev.spawn(&[&run[..], &["--after-restore"]].concat());
+    dev.wait("the end of all doubts", || whole(dev));
+    restored.kill().expect("it is ours");
+    restored.wait().expect("it ends");
+    assert_eq!(dev.run(&["dev", "start", "2"]).code, 0);
+    dev.wait("a healthy cluster", || whole(dev));
+    dev.wait("a comparison of all replicas", || {
+        let verified = dev.run(&["pg", "verify", "--deep"]);
+        assert_ne!(verified.code, 1, "replicas differ: {verified:?}");
+        verified.code == 0
+    });
+    for volume in ["main/before", "main/after"] {
+        assert_eq!(dev.run(&["volume", "rm", volume]).code, 0);
+    }
+}

@@ -1,0 +1,137 @@
+//! The life of an OSD in the records: reserved, registered, started, copied, restored, removed.
+
+use super::*;
+use types::control::DevicePosition;
+use world::CLUSTER;
+
+fn register(n: u8, osd: Option<OsdId>) -> AdminAsk {
+    let (host, rack, zone) = ("h".into(), "r".into(), "z".into());
+    AdminAsk::OsdRegister(OsdRegister { osd, uuid: OsdUuid([n; 16]), host, rack, zone, capacity_bytes: 1 })
+}
+
+fn reserve(world: &mut World) -> OsdId {
+    match world.admin(AdminAsk::OsdReserve).expect("an id") {
+        AdminAnswer::OsdRegistered { osd, cluster: CLUSTER } => osd,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn at(mount: u64, log_seq: u64) -> DevicePosition {
+    DevicePosition { mount, log_seq, restored: false }
+}
+
+fn code_of(said: &[OsdDown]) -> Option<u32> {
+    said.iter().find_map(|down| if let OsdDown::Refused { code, .. } = down { Some(*code) } else { None })
+}
+
+fn welcomed(said: &[OsdDown]) -> bool {
+    said.iter().any(|down| matches!(down, OsdDown::Welcome { .. }))
+}
+
+#[test]
+fn a_reserved_id_is_no_osd_until_its_device_is_registered() {
+    let mut world = World::new(1, 3);
+    let id = reserve(&mut world);
+    assert_eq!((id, world.osds().len()), (OsdId(4), 3), "a format that is cut short leaves nothing");
+    assert_eq!(world.admin(register(9, Some(OsdId(9)))).expect_err("never drawn").code, codes::OSD_UNKNOWN);
+    assert_eq!(world.admin(register(9, Some(OsdId(1)))).expect_err("taken").code, codes::OSD_EXISTS);
+    for _ in 0..2 {
+        let answer = world.admin(register(9, Some(id))).expect("registered");
+        assert!(matches!(answer, AdminAnswer::OsdRegistered { osd, .. } if osd == id), "{answer:?}");
+    }
+    assert_eq!(world.osds().into_iter().map(|o| o.live).collect::<Vec<_>>(), ["up", "up", "up", "new"]);
+    assert_eq!(reserve(&mut world), OsdId(5));
+}
+
+#[test]
+fn an_osd_is_removed_only_when_it_is_down_and_holds_no_pg() {
+    let mut world = World::new(1, 4);
+    world.admin(AdminAsk::OsdSet { osd: OsdId(4), is_in: Some(false), drain: None }).expect("out");
+    world.make_pool("p", 3, 4);
+    let remove = |world: &mut World, n| world.admin(AdminAsk::OsdRemove { osd: OsdId(n) });
+    assert_eq!(remove(&mut world, 9).expect_err("unknown").code, codes::OSD_UNKNOWN);
+    let refused = remove(&mut world, 1).expect_err("it holds PGs");
+    assert!(refused.code == codes::OSD_IN_USE && refused.message.starts_with("osd.1 holds 4 PGs; "), "{refused:?}");
+    assert_eq!(remove(&mut world, 4).expect_err("it is up").code, codes::OSD_IN_USE);
+    world.pass(Duration::from_secs(60));
+    let epoch = world.control.records().counters.map_epoch;
+    remove(&mut world, 4).expect("it is down and empty");
+    assert_eq!((world.osds().len(), world.control.records().counters.map_epoch.0), (3, epoch.0 + 1));
+    assert_eq!(code_of(&world.hello_at(OsdId(4), 2, at(2, 2))), Some(codes::OSD_UNKNOWN));
+    world.admin(register(9, None)).expect("registered");
+    assert_eq!(world.osds().last().expect("the new one").osd, OsdId(5), "ids are never used twice");
+    remove(&mut world, 5).expect("it never started");
+    assert_eq!(world.osds().len(), 3);
+}
+
+#[test]
+fn a_second_process_is_refused_while_the_first_lives_and_let_in_when_it_is_gone() {
+    let mut world = World::new(1, 3);
+    let said = world.hello_at(OsdId(2), 7, at(2, 9));
+    assert_eq!(code_of(&said), Some(codes::OSD_OTHER_LIFE), "{said:?}");
+    let Some(OsdDown::Refused { reason, .. }) = said.first() else { panic!("{said:?}") };
+    assert!(reason.starts_with("another process serves osd.2 from 127.0.0.1:7402; is this device a copy?"), "{reason}");
+    assert!(!reason.contains("basalt osd format"), "{reason}");
+    world.beat(OsdId(2));
+    assert_eq!(world.osds()[1].addr, Some("127.0.0.1:7402".parse().expect("an address")), "the first goes on");
+    // Its machine lost power: the stream stays half open.
+    world.pass(Duration::from_secs(5));
+    assert_eq!(code_of(&world.hello_at(OsdId(2), 7, at(2, 9))), Some(codes::OSD_OTHER_LIFE));
+    world.pass(Duration::from_millis(1100));
+    assert!(welcomed(&world.hello_at(OsdId(2), 7, at(2, 9))));
+}
+
+#[test]
+fn a_device_behind_what_was_heard_of_it_is_refused_and_a_restored_one_begins_a_new_count() {
+    let mut world = World::new(1, 3);
+    world.restart(OsdId(2));
+    world.heartbeat(OsdId(2), |beat| beat.log_seq = 90);
+    let stream = world.osd(OsdId(2)).stream;
+    world.control.handle_osd_gone(stream);
+    for (incarnation, device) in [(9, at(1, 100)), (9, at(2, 100)), (9, at(3, 89))] {
+        let said = world.hello_at(OsdId(2), incarnation, device);
+        assert_eq!(code_of(&said), Some(codes::DEVICE_BEHIND), "{device:?}: {said:?}");
+    }
+    assert!(welcomed(&world.hello_at(OsdId(2), 9, DevicePosition { restored: true, ..at(2, 50) })));
+    assert!(welcomed(&world.hello_at(OsdId(2), 9, at(2, 50))), "the same process comes back");
+    assert_eq!(
+        (world.control.records().osds[&OsdId(2)].mount, world.control.records().osds[&OsdId(2)].log_seq),
+        (2, 50)
+    );
+}
+
+#[test]
+fn the_position_of_a_log_outlives_the_leader_that_heard_of_it() {
+    let mut world = World::new(1, 3);
+    world.heartbeat(OsdId(2), |beat| beat.log_seq = 70);
+    assert_eq!(world.control.records().osds[&OsdId(2)].log_seq, 1, "not every heartbeat is a transaction");
+    world.pass(Duration::from_secs(61));
+    world.heartbeat(OsdId(2), |beat| beat.log_seq = 90);
+    world.crash();
+    [1, 3].into_iter().for_each(|n| world.connect(OsdId(n)));
+    assert_eq!(code_of(&world.hello_at(OsdId(2), 9, at(7, 89))), Some(codes::DEVICE_BEHIND));
+    assert!(welcomed(&world.hello_at(OsdId(2), 9, at(7, 90))));
+}
+
+#[test]
+fn a_place_that_is_not_given_stays_and_another_one_is_warned_of() {
+    let mut world = World::new(1, 3);
+    world.restart(OsdId(2));
+    let moves = |world: &World| -> Vec<String> {
+        world.events.iter().filter(|e| e.kind == "osd.moved").map(|e| e.text.clone()).collect()
+    };
+    assert!(moves(&world).is_empty());
+    let stream = world.osd(OsdId(2)).stream;
+    world.control.handle_osd_gone(stream);
+    world.osd(OsdId(2)).incarnation = 9;
+    assert!(welcomed(&world.hello_at(OsdId(2), 8, at(8, 8))), "host, rack and zone are not given");
+    let view = &world.osds()[1];
+    assert_eq!((view.host.as_str(), view.rack.as_str(), view.zone.as_str()), ("h2", "r", "z"));
+    let mut record = world.control.records().osds[&OsdId(2)].clone();
+    record.host = "elsewhere".into();
+    world.control.write(vec![Write::Put(crate::records::Record::Osd(record))]);
+    world.settle();
+    world.pass(Duration::from_secs(10));
+    world.connect(OsdId(2));
+    assert_eq!(moves(&world), ["osd.2 moved: it was registered at z/r/elsewhere and reports from z/r/h2"]);
+}

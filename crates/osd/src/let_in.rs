@@ -1,0 +1,135 @@
+//! Between mount and service: the OSD asks meta whether its device is the current one (R17, ADR 0012).
+//!
+//! The loop comes in with the replicas of the mount and with what meta says; the replicas go on to their groups when meta has
+//! let the OSD in, or when no meta has answered for `OsdConfig::let_in_wait`.
+//!
+//! Invariant: before that no group exists, so the OSD neither votes nor acknowledges nor serves.
+
+use crate::node::{Osd, OsdError, Phase};
+use env::{Env, ListenerId};
+use std::time::Duration;
+use types::Time;
+use types::control::{DevicePosition, OsdDown};
+use types::store::Recovered;
+use types::{PgId, ReplicaId};
+
+/// BSLT-2025: another process serves this OSD.
+const OSD_OTHER_LIFE: u32 = 2025;
+/// How long a newcomer waits for the process that meta believes alive: longer than meta takes to call it down, and the
+/// carrier's pause between two streams.
+const RIVAL_WAIT: Duration = Duration::from_secs(12);
+
+/// What waits to be let in.
+pub(crate) struct Waiting {
+    replicas: Vec<Recovered>,
+    listener: ListenerId,
+    /// The OSD goes on by itself then.
+    until: Time,
+}
+
+/// How meta has taken this process.
+#[derive(Default)]
+pub(crate) struct LetIn {
+    pub waiting: Option<Waiting>,
+    /// Meta has welcomed this process once.
+    welcomed: bool,
+    /// Since when meta says that another process serves this OSD.
+    rival_since: Option<Time>,
+}
+
+impl LetIn {
+    pub fn next_deadline(&self) -> Time {
+        self.waiting.as_ref().map_or(Time::NEVER, |waiting| waiting.until)
+    }
+}
+
+impl Osd {
+    /// R17: how far the life of this device has come.
+    pub(crate) fn position(&self) -> DevicePosition {
+        let (mount, log_seq, _) = self.engine.position();
+        DevicePosition { mount, log_seq, restored: self.config.engine.after_restore }
+    }
+
+    /// Replicas that this device holds, running or waiting.
+    pub(crate) fn replicas(&self) -> Vec<(PgId, ReplicaId)> {
+        let waiting = self.let_in.waiting.iter().flat_map(|w| w.replicas.iter().map(|r| &r.identity));
+        self.pgs.iter().map(|slot| &slot.identity).chain(waiting).map(|i| (i.pg, i.replica)).collect()
+    }
+
+    /// R11: the mount record is durable. The port is bound, so that an address that is taken ends the start here.
+    pub(crate) fn mounted(&mut self, replicas: Vec<Recovered>, env: &mut dyn Env) -> Result<(), OsdError> {
+        let (listener, addr) = env.listen(&self.config.listen)?;
+        self.listening = Some(addr);
+        self.recall_watermarks();
+        let until = self.now + self.config.let_in_wait;
+        self.let_in.waiting = Some(Waiting { replicas, listener, until });
+        if self.config.let_in_wait.is_zero() {
+            self.serve();
+        }
+        Ok(())
+    }
+
+    /// Groups exist and the door opens from here on.
+    fn serve(&mut self) {
+        let Some(Waiting { replicas, listener, .. }) = self.let_in.waiting.take() else { return };
+        for recovered in replicas {
+            self.add_recovered(recovered);
+        }
+        self.share_log();
+        self.recall_addresses();
+        self.bus.listen(listener);
+        let listen = self.listening.as_ref().map(ToString::to_string).unwrap_or_default();
+        tracing::info!(osd = %self.config.osd, listen, pgs = self.pgs.len(), "serving");
+        self.phase = Phase::Running;
+        self.meta.report_soon(self.now);
+    }
+
+    /// No meta has answered in time: the OSD goes on by itself, unless meta has said that another process serves it.
+    pub(crate) fn step_let_in(&mut self) {
+        if self.let_in.next_deadline() > self.now {
+            return;
+        }
+        if self.let_in.rival_since.is_some() {
+            let waiting = self.let_in.waiting.as_mut().expect("it has a deadline");
+            waiting.until = Time::NEVER;
+            return;
+        }
+        tracing::warn!(osd = %self.config.osd,
+            "no metadata server has answered: this OSD serves without the check that its device is the current one");
+        self.serve();
+    }
+
+    /// Whether what meta says is worked on now. Before the OSD is let in, only the answer to its hello is; and a restored
+    /// device says hello when the doubt of its replicas is durable.
+    pub(crate) fn hears(&self, down: &OsdDown) -> bool {
+        match (&self.phase, &self.let_in.waiting) {
+            (Phase::Mounting, None) => false,
+            (Phase::Mounting, Some(_)) => match down {
+                OsdDown::Connected => !self.config.engine.after_restore || self.engine.is_log_quiet(),
+                _ => true,
+            },
+            _ => true,
+        }
+    }
+
+    /// Meta has let this process in.
+    pub(crate) fn welcomed(&mut self) {
+        if !std::mem::replace(&mut self.let_in.welcomed, true) && self.config.engine.after_restore {
+            self.engine.erase_behind_mark();
+        }
+        self.let_in.rival_since = None;
+        self.serve();
+    }
+
+    /// Whether a refusal is to be waited out: the process that meta believes alive may have lost its machine.
+    pub(crate) fn waits_for_rival(&mut self, code: u32, reason: &str) -> bool {
+        if code != OSD_OTHER_LIFE || self.let_in.welcomed {
+            return false;
+        }
+        if self.let_in.rival_since.is_none() {
+            tracing::warn!(code, reason, "waiting for the other process to end");
+        }
+        let since = *self.let_in.rival_since.get_or_insert(self.now);
+        self.now.since(since) < RIVAL_WAIT
+    }
+}

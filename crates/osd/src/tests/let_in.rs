@@ -1,0 +1,95 @@
+//! An OSD that waits to be let in, and one that is an older copy (R17, ADR 0012).
+
+use super::rig::{EPOCH, Rig};
+use crate::Phase;
+use std::time::Duration;
+use types::control::{OsdDown, OsdUp};
+
+const WAIT: Duration = Duration::from_secs(10);
+
+fn refused(code: u32) -> OsdDown {
+    OsdDown::Refused { code, reason: "no".to_owned() }
+}
+
+/// A rig whose first OSD starts again and waits.
+fn waiting(seed: u64, after_restore: bool) -> Rig {
+    let mut rig = Rig::new(seed, [64, 64, 64]);
+    // The peers dial while it waits.
+    rig.make_pgs(2);
+    rig.run(Duration::from_secs(2));
+    rig.kill(0);
+    rig.start_waiting(0, WAIT, after_restore);
+    rig.run(Duration::from_millis(500));
+    rig
+}
+
+#[test]
+fn nothing_is_served_before_meta_has_let_the_osd_in() {
+    let mut rig = waiting(1, false);
+    rig.run(Duration::from_secs(9));
+    assert_eq!(*rig.osd(0).phase(), Phase::Mounting, "meta has not answered");
+    assert!(rig.osd(0).leading().is_empty());
+    rig.tell(0, OsdDown::Connected);
+    let ups = rig.osd(0).take_reports();
+    let Some(OsdUp::Hello(hello)) = ups.first() else { panic!("{ups:?}") };
+    assert!(hello.device.mount > 1 && hello.device.log_seq > 0 && !hello.device.restored, "{hello:?}");
+    assert_eq!(*rig.osd(0).phase(), Phase::Mounting);
+    rig.tell(0, OsdDown::Welcome { map_epoch: EPOCH, osds: Vec::new() });
+    assert_eq!(*rig.osd(0).phase(), Phase::Running);
+}
+
+#[test]
+fn an_osd_goes_on_by_itself_when_no_meta_answers() {
+    let mut rig = waiting(2, false);
+    rig.run(Duration::from_millis(10_100));
+    assert_eq!(*rig.osd(0).phase(), Phase::Running);
+}
+
+#[test]
+fn an_older_device_is_refused_at_once_and_never_serves() {
+    let mut rig = waiting(3, false);
+    rig.tell(0, OsdDown::Connected);
+    rig.tell(0, refused(2041));
+    assert_eq!(rig.osd(0).refusal().map(|(code, _)| code), Some(2041));
+    rig.run(Duration::from_secs(30));
+    assert!(matches!(rig.osd(0).phase(), Phase::Stopped(_)));
+}
+
+#[test]
+fn a_newcomer_waits_for_the_process_that_meta_believes_alive_and_ends_if_it_lives() {
+    for lives in [false, true] {
+        let mut rig = waiting(4, false);
+        for _ in 0..4 {
+            rig.tell(0, OsdDown::Connected);
+            rig.tell(0, refused(2025));
+            assert_eq!(*rig.osd(0).phase(), Phase::Mounting);
+            rig.run(Duration::from_millis(2_800));
+            assert_eq!(*rig.osd(0).phase(), Phase::Mounting, "it never goes on by itself beside another process");
+        }
+        rig.run(Duration::from_secs(2));
+        rig.tell(0, OsdDown::Connected);
+        match lives {
+            true => {
+                rig.tell(0, refused(2025));
+                assert_eq!(rig.osd(0).refusal().map(|(code, _)| code), Some(2025));
+            }
+            false => {
+                rig.tell(0, OsdDown::Welcome { map_epoch: EPOCH, osds: Vec::new() });
+                assert_eq!(*rig.osd(0).phase(), Phase::Running);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_restored_device_says_so_when_the_doubt_is_durable() {
+    let mut rig = waiting(5, true);
+    rig.tell(0, OsdDown::Connected);
+    rig.run(Duration::from_secs(1));
+    let ups = rig.osd(0).take_reports();
+    let Some(OsdUp::Hello(hello)) = ups.first() else { panic!("{ups:?}") };
+    assert!(hello.device.restored);
+    rig.tell(0, OsdDown::Welcome { map_epoch: EPOCH, osds: Vec::new() });
+    assert_eq!(*rig.osd(0).phase(), Phase::Running);
+    assert!(rig.osd(0).engine.is_in_doubt(), "a replica that is made now may have been here before");
+}
