@@ -186,8 +186,13 @@ async fn send(channel: Channel, ask: &AdminAsk) -> Sent {
             Ok(Ok(AdminAnswer::Done))
         }
         AdminAsk::PoolCreate(p) => {
-            let request =
-                pb::PoolCreateRequest { name: p.name, replicas: p.replicas, domain: p.domain, pg_count: p.pg_count };
+            let request = pb::PoolCreateRequest {
+                name: p.name,
+                replicas: p.replicas,
+                domain: p.domain,
+                pg_count: p.pg_count,
+                force: p.force,
+            };
             let reply = rpc.pool_create(request).await?.into_inner();
             let warning = reply.warning;
             Ok(need(reply.pool, "pool").map(|pool| AdminAnswer::PoolCreated { pool: pool.into(), warning }))

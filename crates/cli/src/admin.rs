@@ -99,9 +99,10 @@ impl Admin {
         replicas: u32,
         pgs: u32,
         domain: Domain,
+        force: bool,
     ) -> Result<(PoolView, Option<String>)> {
         let domain = format!("{domain:?}").to_lowercase();
-        let create = PoolCreate { name: name.to_owned(), replicas, domain, pg_count: pgs };
+        let create = PoolCreate { name: name.to_owned(), replicas, domain, pg_count: pgs, force };
         expect!(self, AdminAsk::PoolCreate(create), AdminAnswer::PoolCreated { pool, warning } => (pool, warning))
     }
 

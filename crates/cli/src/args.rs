@@ -509,6 +509,9 @@ pub enum Pool {
         /// Replicas of a PG never share one of these
         #[arg(long, value_enum, default_value_t = Domain::Host)]
         domain: Domain,
+        /// Also with more than 400 PGs an OSD
+        #[arg(long)]
+        force: bool,
     },
     /// List pools
     #[command(visible_alias = "list")]

@@ -94,8 +94,8 @@ fn pg_row(pg: &PgView) -> Vec<String> {
 /// `basalt pool ...`.
 pub fn pool(admin: &Admin, command: &Pool, as_json: bool) -> Result<()> {
     match command {
-        Pool::Create { name, replicas, pgs, domain } => {
-            let (pool, warning) = admin.create_pool(name, *replicas, *pgs, *domain)?;
+        Pool::Create { name, replicas, pgs, domain, force } => {
+            let (pool, warning) = admin.create_pool(name, *replicas, *pgs, *domain, *force)?;
             if as_json {
                 return json("pool.create", json!({ "pool": pool, "warning": warning }));
             }

@@ -92,6 +92,8 @@ pub struct PoolCreate {
     /// `osd`, `host`, `rack`, `zone`.
     pub domain: String,
     pub pg_count: u32,
+    /// Also with more PGs an OSD than is good.
+    pub force: bool,
 }
 
 /// The answer to an [`AdminAsk`].

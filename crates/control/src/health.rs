@@ -131,6 +131,12 @@ pub const RULES: &[Rule] = &[
         "the OSD is filled to 85 % or more",
         "remove volumes, or discard inside them",
     ),
+    rule(
+        "OSD_DESTAGE_STUCK",
+        Severity::Warning,
+        "the OSD's log is under pressure, and a PG on it has not been destaged for 10 s",
+        "see the reason in `basalt health`; restart the OSD if it lasts",
+    ),
     rule("OSD_UNREACHABLE", Severity::Warning, "an OSD cannot reach another one", "look at the network between them"),
     rule(
         "OSD_UNHEARD",
@@ -247,6 +253,8 @@ pub struct Facts<'a> {
     pub unheard: &'a [OsdId],
     /// Holders of volumes, and what they cannot reach.
     pub paths: &'a [(String, OsdId)],
+    /// Whose destaging makes no progress, and why.
+    pub stuck: &'a [(OsdId, String)],
     /// Pools that are not ready.
     pub pools: &'a [PoolFacts],
     pub now_ms: u64,
@@ -342,6 +350,8 @@ fn osds(board: &mut Board, facts: &Facts<'_>) {
     let new = facts.osds.iter().filter(|osd| osd.live == "new");
     let new = new.map(|osd| (osd.osd.to_string(), format!("{} is registered and has never run", osd.osd)));
     board.add("OSD_NEVER_STARTED", new.collect(), |n| format!("{n} registered OSDs have never run"));
+    let stuck = facts.stuck.iter().map(|(osd, why)| (osd.to_string(), format!("{osd} does not destage: {why}")));
+    board.add("OSD_DESTAGE_STUCK", stuck.collect(), |n| format!("{} {} not destaging", of(n), are(n)));
     let cut = facts.unreachable.iter().map(|(from, to)| (from.to_string(), format!("{from} cannot reach {to}")));
     board.add("OSD_UNREACHABLE", cut.collect(), |n| format!("{n} links between OSDs are cut"));
     let line = |osd: &OsdId| (osd.to_string(), format!("{osd} does not reach meta (its PGs serve)"));

@@ -103,6 +103,7 @@ pub struct Engine {
     pub(crate) round_releases: bool,
     /// The loop has none to promise.
     pub(crate) space_wanted: bool,
+    pub(crate) progress: crate::progress::Progress,
     pub(crate) last_apply: Time,
     pub(crate) last_round: Time,
     pub(crate) now: Time,
@@ -152,6 +153,7 @@ impl Engine {
             releasing: false,
             round_releases: false,
             space_wanted: false,
+            progress: crate::progress::Progress::default(),
             last_apply: Time::ZERO,
             last_round: Time::ZERO,
             now: Time::ZERO,
@@ -219,6 +221,7 @@ impl Engine {
             self.begin_install();
             self.make_room();
             self.reclaim();
+            self.look_at_progress();
         }
         self.start_batch();
         ops.append(&mut self.ops);

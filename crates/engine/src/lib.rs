@@ -21,6 +21,7 @@ mod mount;
 mod overlay;
 mod payload;
 mod poison;
+mod progress;
 mod read;
 mod reclaim;
 mod refill;

@@ -127,7 +127,7 @@ impl Meta {
             3 => {
                 let r = decoded::<pb::PoolCreateRequest>(bytes)?;
                 let (name, replicas, domain, pg_count) = (r.name, r.replicas, r.domain, r.pg_count);
-                AdminAsk::PoolCreate(PoolCreate { name, replicas, domain, pg_count })
+                AdminAsk::PoolCreate(PoolCreate { name, replicas, domain, pg_count, force: false })
             }
             4 => AdminAsk::PoolRemove { name: decoded::<pb::PoolRemoveRequest>(bytes)?.name },
             5 => AdminAsk::PgList { pool: decoded::<pb::PgListRequest>(bytes)?.pool },
@@ -228,6 +228,7 @@ fn message(rng: &mut Rng, kind: u64) -> Vec<u8> {
             replicas: rng.below(6) as u32,
             domain: ["osd", "host", "rack", "moon"][rng.below(4) as usize].into(),
             pg_count: [0, 1, 8, 100_000, u32::MAX][rng.below(5) as usize],
+            force: rng.chance(1, 2),
         }
         .encode_to_vec(),
         4 => pb::PoolRemoveRequest { name: name(rng) }.encode_to_vec(),
@@ -316,6 +317,7 @@ fn osd(rng: &mut Rng, stream: u64) -> pb::OsdUp {
             }),
         }),
         2 => Body::Heartbeat(pb::OsdHeartbeat {
+            destage_stuck: rng.chance(1, 4).then(|| name(rng)),
             used_bytes: 5,
             free_bytes: rng.next_u64(),
             full: rng.chance(1, 4),

@@ -101,7 +101,8 @@ impl admin_server::Admin for Gate {
         request: Request<pb::PoolCreateRequest>,
     ) -> Result<Response<pb::PoolCreateReply>, Status> {
         let r = request.into_inner();
-        let ask = PoolCreate { name: r.name, replicas: r.replicas, domain: r.domain, pg_count: r.pg_count };
+        let ask =
+            PoolCreate { name: r.name, replicas: r.replicas, domain: r.domain, pg_count: r.pg_count, force: r.force };
         expect!(
             self.admin(AdminAsk::PoolCreate(ask)).await?,
             AdminAnswer::PoolCreated { pool, warning } => pb::PoolCreateReply { pool: Some(pool.into()), warning }

@@ -213,6 +213,7 @@ impl Osd {
         let space = self.engine.space();
         let short = self.space.observe(self.now, space.available_aus, space.releasing);
         self.engine.want_space(short);
+        self.look_at_fullness();
         let now = (space.refused, self.engine.pressure().max() >= 1.0);
         if now == self.pressure {
             return;

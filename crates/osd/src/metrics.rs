@@ -31,6 +31,9 @@ telemetry::metrics! {
         counter destage_rounds: "destage rounds that became current";
         gauge log_segments_used: "log segments in use";
         gauge log_segments: "log segments";
+        gauge destage_stuck: "1 while destaging makes no progress under pressure: `basalt status` says why";
+        gauge full: "1 while this OSD takes no write that needs new space";
+        gauge near_full: "1 while 85 % of the device space for data is used, or more";
         gauge overlay_bytes: "payload that is applied and not yet at home";
         gauge limbo_bytes: "device space that waits for a checkpoint before reuse";
         gauge free_bytes: "device space that is free";

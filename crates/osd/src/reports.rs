@@ -1,9 +1,11 @@
 //! What this OSD tells meta and the metrics endpoint.
 
+use crate::fullness::Level;
 use crate::mend::Named;
 use crate::node::{Osd, Phase};
 use crate::pgs::State;
 use types::control::{IoTotals, OsdHeartbeat, OsdHello, OsdUp, PgReport};
+use types::limits::{POISON_REASON_LEN_MAX, clip};
 use types::{Index, Term};
 
 impl Osd {
@@ -48,8 +50,9 @@ impl Osd {
         self.meta.outbox.push(OsdUp::Heartbeat(OsdHeartbeat {
             used_bytes: stats.used_bytes,
             free_bytes: stats.free_bytes,
-            full: stats.full || self.space.is_full(),
+            full: self.fullness.level() == Level::Full,
             poisoned: self.meta.poisoned.clone(),
+            destage_stuck: self.engine.destage_stuck().map(|r| clip(r, POISON_REASON_LEN_MAX).to_owned()),
             pgs,
             unreachable: self.meta.unreachable.keys().copied().collect(),
             io: IoTotals {
@@ -133,6 +136,9 @@ impl Osd {
             (&m.log_segments_used, u64::from(stats.segments_in_use)),
             (&m.log_segments, u64::from(stats.segments)),
             (&m.overlay_bytes, stats.overlay_bytes),
+            (&m.destage_stuck, u64::from(self.engine.destage_stuck().is_some())),
+            (&m.full, u64::from(self.fullness.level() == Level::Full)),
+            (&m.near_full, u64::from(self.fullness.level() != Level::Fine)),
             (&m.limbo_bytes, stats.home.limbo_bytes),
             (&m.free_bytes, stats.home.free_bytes),
             (&m.capacity_bytes, stats.home.capacity_bytes),

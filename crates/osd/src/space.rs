@@ -35,8 +35,8 @@ const RELEASE_MAX: Duration = Duration::from_secs(2);
 pub enum NoRoom {
     /// More may come with the next echo.
     Wait,
-    /// A member says that its device is full.
-    Full,
+    /// This member says that its device is full; `None`: the leader's own is.
+    Full(Option<OsdId>),
 }
 
 /// What an admitted write holds until its reply.
@@ -142,13 +142,13 @@ impl Book {
         if aus == 0 {
             return Ok(held);
         }
-        let refused = |full: bool| if full { NoRoom::Full } else { NoRoom::Wait };
-        let mut wait = (self.left() < aus).then(|| refused(self.full));
+        let refused = |full: bool, osd| if full { NoRoom::Full(osd) } else { NoRoom::Wait };
+        let mut wait = (self.left() < aus).then(|| refused(self.full, None));
         for (place, osd) in held.at.iter_mut().zip(members) {
             let Some(peer) = self.peers.get(&osd).filter(|peer| now < peer.heard_at + SILENT) else { continue };
             *place = Some((osd, peer.life));
-            if peer.left() < aus && wait != Some(NoRoom::Full) {
-                wait = Some(refused(peer.full));
+            if peer.left() < aus && !matches!(wait, Some(NoRoom::Full(_))) {
+                wait = Some(refused(peer.full, Some(osd)));
             }
         }
         if let Some(why) = wait {
@@ -232,7 +232,11 @@ impl Osd {
         match self.space.admit(self.now, u64::from(need), others) {
             Ok(held) => Ok(Some(held)),
             Err(NoRoom::Wait) => Err(Reject::NotNow),
-            Err(NoRoom::Full) => Err(Reject::Failed(Errno::NoSpace)),
+            Err(NoRoom::Full(member)) => {
+                let pg = identity.pg;
+                self.write_found_full(pg, member.unwrap_or(me));
+                Err(Reject::Failed(Errno::NoSpace))
+            }
         }
     }
 
@@ -301,10 +305,10 @@ mod tests {
     fn the_one_that_is_full_makes_it_no_space_and_the_other_makes_it_wait() {
         let (mut leader, mut member) = pair(4000, 3);
         exchange(at_ms(0), &mut leader, &mut member);
-        assert_eq!(leader.admit(at_ms(0), 1, [TWO].into_iter()), Err(NoRoom::Full), "the member says so");
+        assert_eq!(leader.admit(at_ms(0), 1, [TWO].into_iter()), Err(NoRoom::Full(Some(TWO))), "the member says so");
         let (mut leader, mut member) = pair(3, 4000);
         exchange(at_ms(0), &mut leader, &mut member);
-        assert_eq!(leader.admit(at_ms(0), 4, [TWO].into_iter()), Err(NoRoom::Full), "the leader itself is");
+        assert_eq!(leader.admit(at_ms(0), 4, [TWO].into_iter()), Err(NoRoom::Full(None)), "the leader itself is");
         let held = leader.admit(at_ms(0), 3, [TWO].into_iter()).expect("to the last AU");
         leader.settle(&held);
     }
@@ -362,7 +366,7 @@ mod tests {
         assert!(member.observe(at_ms(2009), 3, true) && !member.is_full());
         assert!(member.observe(at_ms(2010), 3, true) && member.is_full(), "it brought nothing");
         exchange(at_ms(2010), &mut leader, &mut member);
-        assert_eq!(leader.admit(at_ms(2010), 8, [TWO].into_iter()), Err(NoRoom::Full));
+        assert_eq!(leader.admit(at_ms(2010), 8, [TWO].into_iter()), Err(NoRoom::Full(Some(TWO))));
         assert!(!member.observe(at_ms(2100), 500, false) && !member.is_full());
     }
 

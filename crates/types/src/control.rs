@@ -99,6 +99,8 @@ pub struct OsdHeartbeat {
     pub full: bool,
     /// Set when the store stopped (R15): the reason.
     pub poisoned: Option<String>,
+    /// Set while destaging makes no progress under pressure: which PG, and why.
+    pub destage_stuck: Option<String>,
     pub pgs: Vec<PgReport>,
     /// Peers that this OSD cannot reach.
     pub unreachable: Vec<OsdId>,

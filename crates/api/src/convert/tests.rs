@@ -54,6 +54,7 @@ fn ups() -> Vec<OsdUp> {
         used_bytes: 1,
         free_bytes: 2,
         full: true,
+        destage_stuck: Some("pg 1.3 stays".into()),
         poisoned: Some("why".into()),
         pgs: vec![report(Some(lead)), report(None)],
         unreachable: vec![OsdId(7)],

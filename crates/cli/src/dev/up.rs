@@ -88,7 +88,7 @@ fn start(cluster: &Cluster) -> Result<Admin> {
         // An OSD that listens has not said Hello yet.
         let up = || admin.status().is_ok_and(|status| status.osds_up >= cluster.record.osds);
         let _ = procs::wait_until(READY_MAX, || up() || ended(cluster).is_some());
-        admin.create_pool(POOL, cluster.record.osds.min(3), POOL_PGS, crate::args::Domain::Osd)?;
+        admin.create_pool(POOL, cluster.record.osds.min(3), POOL_PGS, crate::args::Domain::Osd, false)?;
     }
     wait_active(cluster, &admin)?;
     // Followers are with a new leader a moment later. One that must catch up first is no reason to wait.

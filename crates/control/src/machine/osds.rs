@@ -33,6 +33,7 @@ pub(super) struct OsdLive {
     pub used_bytes: u64,
     pub free_bytes: u64,
     pub full: bool,
+    pub destage_stuck: Option<String>,
     /// A heartbeat came on this stream.
     pub reported: bool,
     /// Since when its stream is open.
@@ -249,6 +250,7 @@ impl Control {
         live.used_bytes = heartbeat.used_bytes;
         live.free_bytes = heartbeat.free_bytes;
         live.full = heartbeat.full;
+        live.destage_stuck = heartbeat.destage_stuck;
         live.reported = true;
         live.flow.take(now.mono, heartbeat.io, heartbeat.recovery);
         live.unreachable = known.into_iter().collect();

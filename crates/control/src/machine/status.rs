@@ -108,8 +108,12 @@ impl Control {
         let serves = |osd: &OsdId| self.serves_unheard(now.mono, *osd);
         let unheard: Vec<OsdId> = unheard.into_iter().filter(serves).collect();
         let paths = self.broken_paths(now.mono);
-        let (unreachable, pools) = (&unreachable[..], &pools[..]);
-        let facts = Facts { osds, pgs, unreachable, unheard: &unheard, paths: &paths, pools, now_ms: now.wall_ms };
+        let up = self.osds.iter().filter(|(osd, _)| self.is_up(now.mono, **osd));
+        let stuck: Vec<(OsdId, String)> =
+            up.filter_map(|(osd, live)| Some((*osd, live.destage_stuck.clone()?))).collect();
+        let (unreachable, unheard, paths) = (&unreachable[..], &unheard[..], &paths);
+        let (stuck, pools, now_ms) = (&stuck[..], &pools[..], now.wall_ms);
+        let facts = Facts { osds, pgs, unreachable, unheard, paths, stuck, pools, now_ms };
         // What is wrong with the records themselves comes first: everything below rests on them.
         let mut found = self.past_findings(now.mono);
         found.extend(health::find(&facts));

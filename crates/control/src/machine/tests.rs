@@ -276,13 +276,14 @@ fn an_order_that_the_pg_has_seen_is_drawn_anew_above_it() {
 fn wrong_asks_are_refused_with_their_code() {
     let mut world = with_volume(2);
     let pool = |replicas, domain: &str, pg_count| {
-        AdminAsk::PoolCreate(PoolCreate { name: "q".into(), replicas, domain: domain.into(), pg_count })
+        AdminAsk::PoolCreate(PoolCreate { name: "q".into(), replicas, domain: domain.into(), pg_count, force: false })
     };
     for (ask, code) in [
         (pool(4, "osd", 8), codes::BAD_POOL),
         (pool(0, "osd", 8), codes::BAD_POOL),
         (pool(3, "disk", 8), codes::BAD_POOL),
         (pool(3, "host", 5000), codes::BAD_POOL),
+        (pool(3, "host", 1200), codes::BAD_POOL),
         (pool(5, "osd", 8), codes::CANNOT_PLACE),
         (pool(3, "rack", 8), codes::CANNOT_PLACE),
         (AdminAsk::PoolRemove { name: "p".into() }, codes::POOL_NOT_EMPTY),
@@ -309,4 +310,16 @@ fn wrong_asks_are_refused_with_their_code() {
     };
     let again = world.admin(register(1)).expect("the same uuid");
     assert!(matches!(again, AdminAnswer::OsdRegistered { osd: OsdId(1), .. }), "{again:?}");
+}
+
+#[test]
+fn a_pool_that_overloads_its_osds_is_refused_with_the_count_and_made_by_force() {
+    let mut world = with_volume(2);
+    let ask = |force| {
+        AdminAsk::PoolCreate(PoolCreate { name: "q".into(), replicas: 3, domain: "host".into(), pg_count: 1200, force })
+    };
+    let refusal = world.admin(ask(false)).expect_err("too many");
+    assert_eq!(refusal.code, codes::BAD_POOL);
+    assert!(refusal.message.contains("PGs an OSD") && refusal.message.contains("--force"), "{}", refusal.message);
+    world.admin(ask(true)).expect("by force");
 }

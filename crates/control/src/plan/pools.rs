@@ -15,6 +15,9 @@ use types::{Epoch, OsdId, PgId, PoolId, ReplicaId};
 pub const PGS_PER_STEP: usize = 32;
 /// Most PGs of a pool.
 const PG_COUNT_MAX: u32 = 4096;
+/// Replicas of one OSD beyond which a pool is made only when the administrator insists: each costs memory, a line in
+/// every state block of the log, and elections after a failure.
+const PGS_PER_OSD_MAX: u64 = 400;
 /// PGs that an OSD should carry when nobody says otherwise.
 const PGS_PER_OSD: u32 = 32;
 
@@ -43,6 +46,7 @@ pub fn pool_create(
     if pg_count > PG_COUNT_MAX {
         return Err(refuse(codes::BAD_POOL, format!("{pg_count} PGs are too many")));
     }
+    check_load(records, ask, pg_count, up)?;
     let mut counters = records.counters.clone();
     let id = PoolId(counters.next_pool);
     counters.next_pool += 1;
@@ -67,6 +71,24 @@ pub fn pool_create(
         _ => None,
     };
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Pool(pool))], (id, warning)))
+}
+
+/// Whether the OSDs would carry too many replicas, on average over those that take any.
+fn check_load(records: &Records, ask: &PoolCreate, pg_count: u32, up: &dyn Fn(OsdId) -> bool) -> Result<(), Refusal> {
+    let usable = osds(records, up).iter().filter(|o| o.usable).count() as u64;
+    let held: usize = records.pgs.values().map(|pg| pg.members.len()).sum();
+    let unmade = records.pools.values().map(|p| u64::from(p.pg_count - p.pgs_made) * u64::from(p.replicas));
+    let all = held as u64 + unmade.sum::<u64>() + u64::from(pg_count) * u64::from(ask.replicas);
+    let each = all.div_ceil(usable.max(1));
+    if each > PGS_PER_OSD_MAX && !ask.force && usable > 0 {
+        let text = format!(
+            "{pg_count} PGs of {} replicas on {usable} OSDs are {each} PGs an OSD with those that exist; \
+             more than {PGS_PER_OSD_MAX} need --force",
+            ask.replicas
+        );
+        return Err(refuse(codes::BAD_POOL, text));
+    }
+    Ok(())
 }
 
 fn default_pg_count(records: &Records, replicas: u32) -> u32 {

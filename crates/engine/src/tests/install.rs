@@ -234,6 +234,15 @@ fn an_installation_begins_although_the_log_copies_entries_of_its_replica() {
             let durable = rig.groups[&other].durable;
             rig.commit(other, durable);
         };
+        // While it waits, nothing moves its K, and that is said.
+        rig.engine.hold_rounds(true);
+        for _ in 0..12 {
+            rig.now = rig.now + std::time::Duration::from_secs(1);
+            rig.turn(1);
+        }
+        let reason = rig.engine.destage_stuck().expect("K stays under pressure").to_owned();
+        assert!(reason.contains("streams hold destage rounds back"), "{reason}");
+        rig.engine.hold_rounds(false);
         let copied = rig.engine.stats().copied_entries;
         for n in 0.. {
             assert!(n < 2000, "seed {seed}: nothing is copied");
@@ -253,6 +262,12 @@ fn an_installation_begins_although_the_log_copies_entries_of_its_replica() {
         let recovered = rig.installed.pop().expect("installed");
         rig.groups.insert(TARGET, new);
         rig.check_recovered(recovered);
+        rig.settle();
+        for _ in 0..3 {
+            rig.now = rig.now + std::time::Duration::from_secs(1);
+            rig.turn(1);
+        }
+        assert_eq!(rig.engine.destage_stuck(), None);
         rig.settle();
         rig.restart_and_check();
     }

@@ -23,7 +23,7 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
         Class::Pools => {
             let name = format!("spare{}", s.rng.below(NAMES));
             let replicas = s.cluster.options.replicas;
-            let pool = PoolCreate { name: name.clone(), replicas, domain: "osd".to_owned(), pg_count: 1 };
+            let pool = PoolCreate { name: name.clone(), replicas, domain: "osd".to_owned(), pg_count: 1, force: false };
             s.cluster.admin(AdminAsk::PoolCreate(pool));
             let delay = Duration::from_millis(s.rng.between(0, 3000));
             s.after(delay, move |s| s.cluster.admin(AdminAsk::PoolRemove { name }));
@@ -63,7 +63,7 @@ fn make_beside(s: &mut Strike<'_>, osd: OsdId, name: String) {
     let before: BTreeSet<PoolId> = pools(s).unwrap_or_default();
     // As many replicas as all pools have, or the budget for lies would not be one of this pool. Without an OSD to spare it is refused.
     let replicas = s.cluster.options.replicas;
-    let pool = PoolCreate { name: name.clone(), replicas, domain: "osd".to_owned(), pg_count: 4 };
+    let pool = PoolCreate { name: name.clone(), replicas, domain: "osd".to_owned(), pg_count: 4, force: false };
     s.cluster.admin(AdminAsk::PoolCreate(pool));
     let delay = Duration::from_millis(s.rng.between(200, 3000));
     s.after(delay, move |s| {

@@ -59,7 +59,7 @@ fn a_new_leader_waits_for_reports_and_calls_nothing_down() {
 fn a_new_pool_waits_for_its_leaders_and_is_judged_after_a_while() {
     let mut world = healthy(4);
     world.hold = true;
-    let pool = PoolCreate { name: "q".into(), replicas: 3, domain: "host".into(), pg_count: 8 };
+    let pool = PoolCreate { name: "q".into(), replicas: 3, domain: "host".into(), pg_count: 8, force: false };
     world.control.handle_admin(Token(900), AdminAsk::PoolCreate(pool));
     world.settle();
     let page = status(&world);
