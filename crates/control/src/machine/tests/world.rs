@@ -253,7 +253,7 @@ impl World {
     }
 
     pub fn make_pool(&mut self, name: &str, replicas: u32, pg_count: u32) {
-        let pool = PoolCreate { name: name.into(), replicas, domain: "host".into(), pg_count, force: false };
+        let pool = PoolCreate { name: name.into(), replicas, domain: "host".into(), pg_count, force: true };
         self.admin(AdminAsk::PoolCreate(pool)).expect("a pool");
     }
 
