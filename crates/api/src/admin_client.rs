@@ -143,8 +143,9 @@ async fn send(channel: Channel, ask: &AdminAsk) -> Sent {
             let reply = rpc.status(pb::StatusRequest {}).await?.into_inner();
             Ok(reply.try_into().map(AdminAnswer::Status))
         }
-        AdminAsk::MetaRecover { dry_run } => {
-            let reply = rpc.meta_recover(pb::MetaRecoverRequest { dry_run }).await?.into_inner();
+        AdminAsk::MetaRecover { dry_run, without } => {
+            let without = without.into_iter().map(|osd| osd.0).collect();
+            let reply = rpc.meta_recover(pb::MetaRecoverRequest { dry_run, without }).await?.into_inner();
             Ok(reply.try_into().map(AdminAnswer::Recovery))
         }
         AdminAsk::MetaBackup => {

@@ -72,8 +72,8 @@ impl Admin {
         expect!(self, AdminAsk::Status, AdminAnswer::Status(s) => s)
     }
 
-    pub fn recover(&self, dry_run: bool) -> Result<StoreRecovery> {
-        expect!(self, AdminAsk::MetaRecover { dry_run }, AdminAnswer::Recovery(r) => r)
+    pub fn recover(&self, dry_run: bool, without: Vec<OsdId>) -> Result<StoreRecovery> {
+        expect!(self, AdminAsk::MetaRecover { dry_run, without }, AdminAnswer::Recovery(r) => r)
     }
 
     pub fn backup(&self) -> Result<Vec<control::StoredItem>> {

@@ -258,6 +258,9 @@ pub enum MetaSub {
         /// Show only; change nothing
         #[arg(long)]
         dry_run: bool,
+        /// OSDs that are lost for good: a majority of the others is enough
+        #[arg(long, value_name = "N,...", value_delimiter = ',')]
+        without: Vec<u32>,
     },
     /// Write all records of the leading meta to a file
     #[command(after_help = "Example:\n  basalt meta backup /backup/meta.jsonl")]

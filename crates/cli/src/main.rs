@@ -139,7 +139,10 @@ fn run(cli: Cli) -> Result<Exit> {
 fn meta(MetaCommand { sub, run }: MetaCommand, common: &Common) -> Result<Exit> {
     let Some(sub) = sub else { return role::meta::run(&run).map(|()| Exit::Done) };
     match sub {
-        MetaSub::Recover { dry_run } => records::recover(&connect(common)?, dry_run, common.json),
+        MetaSub::Recover { dry_run, without } => {
+            let without = without.into_iter().map(types::OsdId).collect();
+            records::recover(&connect(common)?, dry_run, without, common.json)
+        }
         MetaSub::Backup { file } => records::backup(&connect(common)?, &file, common.json).map(|()| Exit::Done),
         MetaSub::Restore { file, store, force } => {
             records::restore(&file, &store, force, common.json).map(|()| Exit::Done)

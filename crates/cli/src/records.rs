@@ -35,8 +35,8 @@ struct Line {
 }
 
 /// Shows what the records lack, or moves the watermarks above what OSDs know.
-pub fn recover(admin: &Admin, dry_run: bool, as_json: bool) -> Result<Exit> {
-    let recovery = admin.recover(dry_run)?;
+pub fn recover(admin: &Admin, dry_run: bool, without: Vec<types::OsdId>, as_json: bool) -> Result<Exit> {
+    let recovery = admin.recover(dry_run, without)?;
     let exit = if recovery.standing == "sound" || recovery.moved { Exit::Done } else { Exit::Degraded };
     if as_json {
         output::json("meta.recover", serde_json::to_value(&recovery)?)?;

@@ -15,6 +15,8 @@ pub enum AdminAsk {
     /// What the records lack and OSDs remember (R17); without `dry_run` the watermarks move above it.
     MetaRecover {
         dry_run: bool,
+        /// OSDs whose memory counts no longer: lost, or restored.
+        without: Vec<OsdId>,
     },
     /// All records, as one moment.
     MetaBackup,

@@ -125,7 +125,7 @@ pub const REGISTRY: &[Code] = &[
     Code {
         code: NO_MAJORITY,
         what: "fewer than a majority of the OSDs confirm what the metadata store says, so nothing may be changed",
-        next: "start the OSDs that are down (`basalt osd ls`), then ask again; attached volumes go on",
+        next: "start the OSDs that are down (`basalt osd ls`), then ask again; if they are lost for good, see `basalt meta recover --without`; attached volumes go on",
     },
     Code {
         code: OSD_IN_USE,

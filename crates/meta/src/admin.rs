@@ -38,7 +38,8 @@ impl admin_server::Admin for Gate {
         &self,
         request: Request<pb::MetaRecoverRequest>,
     ) -> Result<Response<pb::MetaRecoverReply>, Status> {
-        let ask = AdminAsk::MetaRecover { dry_run: request.into_inner().dry_run };
+        let pb::MetaRecoverRequest { dry_run, without } = request.into_inner();
+        let ask = AdminAsk::MetaRecover { dry_run, without: without.into_iter().map(OsdId).collect() };
         expect!(self.admin(ask).await?, AdminAnswer::Recovery(r) => r.into())
     }
 

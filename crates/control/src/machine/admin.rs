@@ -44,7 +44,15 @@ impl Control {
             }
             AdminAsk::OsdRemove { osd } => {
                 let up = self.liveness(now.mono, osd) != super::osds::Liveness::Down;
+                let counts = self.records.osds.get(&osd).is_some_and(|o| o.elector);
+                if counts && !self.electorate_stands() {
+                    let text = "fewer than a majority of the OSDs have confirmed the last OSD that came or went; ask again in a moment";
+                    return Err(refuse(codes::NO_MAJORITY, text));
+                }
                 let (writes, map_changed) = plan::osd_remove(&self.records, osd, up)?;
+                if counts {
+                    self.note_electorate();
+                }
                 self.write(writes);
                 self.forget_osd(osd, map_changed);
                 self.note(now, Note::info("osd.removed", osd, format!("{osd} is removed: it held no PG")));
@@ -53,7 +61,9 @@ impl Control {
             AdminAsk::OsdRegister(ask) => return self.register(now, &ask).map(Some),
             AdminAsk::OsdSet { osd, is_in, drain } => return self.set_osd(now, osd, is_in, drain).map(Some),
             AdminAsk::VolumeCreate { name, len_bytes } => return self.create_volume(now, &name, len_bytes).map(Some),
-            AdminAsk::MetaRecover { dry_run } => return Ok(Some(AdminAnswer::Recovery(self.recover(now, dry_run)?))),
+            AdminAsk::MetaRecover { dry_run, without } => {
+                return Ok(Some(AdminAnswer::Recovery(self.recover(now, dry_run, &without)?)));
+            }
             AdminAsk::MetaBackup => return Ok(Some(AdminAnswer::Backup(self.backup()))),
             AdminAsk::PoolCreate(ask) => {
                 let up = |osd: OsdId| self.is_up(now.mono, osd);

@@ -1,6 +1,7 @@
 //! The streams of OSDs: who lives, what it holds, who leads.
 
 use super::flow::Flow;
+use super::past::Weighed;
 use super::{Control, ControlAction, Now, Standing, StreamId};
 use crate::codes;
 use crate::events::Note;
@@ -126,8 +127,15 @@ impl Control {
     }
 
     fn take_hello(&mut self, now: Now, stream: StreamId, hello: &OsdHello, at: Time) {
-        if !self.weigh(now.mono, hello) {
-            return self.held.push(ControlAction::CloseOsd { stream });
+        match self.weigh(now.mono, hello) {
+            Weighed::Judge => {}
+            Weighed::Later => return self.held.push(ControlAction::CloseOsd { stream }),
+            Weighed::Malformed => {
+                let text = format!("{} reports watermarks that this cluster never reached", hello.osd);
+                let refusal = codes::refuse(codes::BAD_REQUEST, text);
+                self.say(stream, OsdDown::Refused { code: refusal.code, reason: refusal.message });
+                return self.held.push(ControlAction::CloseOsd { stream });
+            }
         }
         self.record_position(hello.osd);
         let planned = self.check_rival(stream, hello, at).and_then(|()| plan::osd_hello(&self.records, hello));
@@ -139,6 +147,8 @@ impl Control {
             }
         };
         self.note_restart(now, hello);
+        let first_of_run = self.records.osds.get(&hello.osd).is_none_or(|o| o.incarnation != hello.incarnation);
+        self.hear(hello, first_of_run);
         self.record(writes);
         if let Some(old) = self.osds.get(&hello.osd).and_then(|l| l.stream).filter(|old| *old != stream) {
             self.streams.remove(&old);

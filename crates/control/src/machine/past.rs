@@ -24,6 +24,11 @@ const GATE_MAX: usize = 16_384;
 const STRANGERS_MAX: usize = 64;
 /// Reasons that are kept.
 const REASONS_MAX: usize = 8;
+/// Watermarks of an OSD that lie further above the records than this are malformed: no cluster makes that many changes
+/// after a copy. The limit keeps one confused OSD from using the number space up.
+const AHEAD_MAX: u64 = 1 << 40;
+/// The same for ids of OSDs and pools, which have 32 bits.
+const AHEAD_MAX_32: u32 = 1 << 20;
 
 /// What this leader thinks of its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -59,7 +64,20 @@ pub(super) struct Past {
     foreign: BTreeMap<(ClusterId, OsdId), std::net::SocketAddr>,
     gate: VecDeque<Gated>,
     deferred: VecDeque<(Time, Input)>,
+    /// The revision of the last change of the electorate.
+    electorate_at: u64,
     now: Time,
+}
+
+/// What a Hello means for the records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Weighed {
+    /// It is judged by the records.
+    Judge,
+    /// The records cannot say what the OSD is: it is left alone, and asks again.
+    Later,
+    /// No OSD of this cluster can remember that.
+    Malformed,
 }
 
 impl Past {
@@ -106,14 +124,34 @@ impl Control {
     pub(super) fn take_up_past(&mut self, now: Time) {
         self.past.now = now;
         self.past.told = self.records.counters.revision;
+        self.past.electorate_at = self.records.counters.revision;
         if self.records.counters.restored {
             self.fall_behind("the records come from a backup".to_string());
         }
         self.judge(now);
     }
 
+    /// The OSDs whose memory counts.
     fn electors(&self) -> impl Iterator<Item = OsdId> {
         self.records.osds.values().filter(|o| o.elector).map(|o| o.id)
+    }
+
+    /// The OSDs that a new leader hears before it trusts the records: the electors, or, in records from before the first
+    /// elector was admitted, every OSD that ever said Hello.
+    fn witnesses(&self) -> Vec<OsdId> {
+        let none = self.electors().next().is_none();
+        self.records.osds.values().filter(|o| o.elector || none && o.addr.is_some()).map(|o| o.id).collect()
+    }
+
+    /// Whether a majority remembers the last change of the electorate: only then may the next one be made, so that
+    /// majorities of neighbouring electorates share an OSD.
+    pub(super) fn electorate_stands(&self) -> bool {
+        self.agreed() >= self.past.electorate_at
+    }
+
+    /// The turn's transaction changes the electorate.
+    pub(super) fn note_electorate(&mut self) {
+        self.past.electorate_at = self.records.counters.revision.saturating_add(1);
     }
 
     /// How many electors are a majority; 0 without electors.
@@ -124,9 +162,25 @@ impl Control {
         }
     }
 
-    /// Whether a majority of the electors said Hello to this leader.
-    pub(super) fn majority_heard(&self) -> bool {
-        self.electors().filter(|osd| self.past.heard.contains_key(osd)).count() >= self.majority()
+    /// Whether a majority of the witnesses, some left out, said Hello to this leader.
+    ///
+    /// # Errors
+    /// BSLT-2031.
+    pub(super) fn heard_without(&self, without: &[OsdId]) -> Result<(), Refusal> {
+        let left: Vec<OsdId> = self.witnesses().into_iter().filter(|osd| !without.contains(osd)).collect();
+        let silent: Vec<String> =
+            left.iter().filter(|osd| !self.past.heard.contains_key(osd)).map(OsdId::to_string).collect();
+        let heard = left.len() - silent.len();
+        if left.is_empty() || heard > left.len() / 2 {
+            return Ok(());
+        }
+        let text = format!(
+            "{heard} of the {} OSDs whose memory counts have reported, {} must; start {}, or name those that are lost for good with --without",
+            left.len(),
+            left.len() / 2 + 1,
+            silent.join(", ")
+        );
+        Err(refuse(codes::NO_MAJORITY, text))
     }
 
     /// The revision that a majority of the electors remembers.
@@ -137,13 +191,32 @@ impl Control {
         self.majority().checked_sub(1).map_or(u64::MAX, |at| revisions[at])
     }
 
-    /// Takes note of what a Hello says of the past. `false`: these records cannot say what the OSD is, so it is left alone.
-    pub(super) fn weigh(&mut self, now: Time, hello: &OsdHello) -> bool {
+    /// Whether the watermarks that an OSD sends can be those of this cluster.
+    fn is_plausible(&self, seen: &Watermarks) -> bool {
+        let ours = self.records.counters.watermarks();
+        let Watermarks { revision, next_osd, next_pool, next_replica, next_volume, next_session, map_epoch } = *seen;
+        let wide = [
+            (revision, ours.revision),
+            (next_replica, ours.next_replica),
+            (next_volume, ours.next_volume),
+            (next_session, ours.next_session),
+            (map_epoch, ours.map_epoch),
+        ];
+        let narrow = [(next_osd, ours.next_osd), (next_pool, ours.next_pool)];
+        wide.iter().all(|(seen, ours)| *seen <= ours.saturating_add(AHEAD_MAX))
+            && narrow.iter().all(|(seen, ours)| *seen <= ours.saturating_add(AHEAD_MAX_32))
+    }
+
+    /// Takes note of what a Hello says of the past.
+    pub(super) fn weigh(&mut self, now: Time, hello: &OsdHello) -> Weighed {
         if hello.cluster != self.records.cluster_id() {
             if self.past.foreign.len() < STRANGERS_MAX {
                 self.past.foreign.insert((hello.cluster, hello.osd), hello.addr);
             }
-            return true;
+            return Weighed::Judge;
+        }
+        if !self.is_plausible(&Watermarks { next_osd: hello.osd.0, ..hello.seen }) || !self.is_plausible(&hello.seen) {
+            return Weighed::Malformed;
         }
         let known = self.records.osds.get(&hello.osd).is_some_and(|o| o.uuid == hello.uuid);
         if hello.seen.revision > self.past.told {
@@ -153,18 +226,33 @@ impl Control {
             self.fall_behind(format!("{} was registered in this cluster, and the records do not know it", hello.osd));
         }
         if known {
-            let seen = self.past.heard.entry(hello.osd).or_default();
-            *seen = seen.max(hello.seen);
-            return true;
+            return Weighed::Judge;
+        }
+        self.judge(now);
+        if self.past.standing == Standing::Sound {
+            return Weighed::Judge;
         }
         if self.past.strangers.len() < STRANGERS_MAX {
             self.past.strangers.insert(hello.osd, hello.clone());
         }
-        self.judge(now);
-        self.past.standing == Standing::Sound
+        Weighed::Later
+    }
+
+    /// The Hello of a registered OSD was accepted: its memory counts. The memory of a device that was restored does not,
+    /// until it has been told the present again.
+    pub(super) fn hear(&mut self, hello: &OsdHello, first_of_run: bool) {
+        if hello.device.restored && first_of_run {
+            self.past.heard.remove(&hello.osd);
+            return;
+        }
+        let seen = self.past.heard.entry(hello.osd).or_default();
+        *seen = seen.max(hello.seen);
     }
 
     pub(super) fn take_remembers(&mut self, osd: OsdId, seen: Watermarks) {
+        if !self.is_plausible(&seen) {
+            return;
+        }
         if seen.revision > self.past.told {
             let ours = self.records.counters.revision;
             self.fall_behind(format!("{osd} remembers revision {}, the records are at {ours}", seen.revision));
@@ -193,8 +281,9 @@ impl Control {
     }
 
     fn no_majority(&self) -> Refusal {
-        let (all, needed) = (self.electors().count(), self.majority());
-        let heard = self.electors().filter(|osd| self.past.heard.contains_key(osd)).count();
+        let witnesses = self.witnesses();
+        let (all, needed) = (witnesses.len(), witnesses.len() / 2 + 1);
+        let heard = witnesses.iter().filter(|osd| self.past.heard.contains_key(osd)).count();
         let text = match self.past.standing {
             Standing::Waiting => format!("{heard} of {all} OSDs have reported to this metadata server, {needed} must"),
             _ => format!("fewer than {needed} of {all} OSDs confirm the change; look before you repeat it"),
@@ -204,7 +293,7 @@ impl Control {
 
     /// With a majority heard and none of them ahead, the records are the cluster's own.
     pub(super) fn judge(&mut self, now: Time) {
-        if self.past.standing != Standing::Waiting || !self.majority_heard() {
+        if self.past.standing != Standing::Waiting || self.heard_without(&[]).is_err() {
             return;
         }
         self.trust(now);
@@ -214,6 +303,7 @@ impl Control {
     pub(super) fn trust(&mut self, now: Time) {
         self.past.standing = Standing::Sound;
         self.past.reasons.clear();
+        self.past.strangers.clear();
         self.past.now = now;
         let osds: Vec<OsdId> = self.osds.keys().copied().collect();
         osds.into_iter().for_each(|osd| self.welcome(osd));
@@ -282,17 +372,20 @@ impl Control {
         }
     }
 
-    /// What has waited too long for a majority is refused; commands to OSDs wait on, they are repeated anyway.
+    /// An answer that has waited too long for a majority is refused; a command to an OSD waits on.
     pub(super) fn watch_past(&mut self, now: Time) {
         self.past.now = now;
         while self.past.deferred.front().is_some_and(|(since, _)| now.since(*since) >= PATIENCE) {
             let (_, input) = self.past.deferred.pop_front().expect("just seen");
             self.refuse_input(input, &self.no_majority());
         }
-        while self.past.gate.front().is_some_and(|g| now.since(g.since) >= PATIENCE) {
-            let gated = self.past.gate.pop_front().expect("just seen");
-            self.refuse_action(gated.action, &self.no_majority());
+        let late = |g: &Gated| now.since(g.since) >= PATIENCE && !matches!(g.action, ControlAction::ToOsd { .. });
+        if !self.past.gate.iter().any(late) {
+            return;
         }
+        let (late, rest): (Vec<_>, _) = std::mem::take(&mut self.past.gate).into_iter().partition(late);
+        self.past.gate = rest.into();
+        late.into_iter().for_each(|gated| self.refuse_action(gated.action, &self.no_majority()));
     }
 
     /// Puts the new revision into the turn's transaction.
@@ -301,7 +394,7 @@ impl Control {
             return;
         }
         let mut counters = self.records.counters.clone();
-        counters.revision += 1;
+        counters.revision = counters.revision.checked_add(1).expect("fewer than 2^64 changes");
         self.record(vec![Write::Put(Record::Counters(counters))]);
     }
 
@@ -317,26 +410,63 @@ impl Control {
             out.extend(streams.map(|stream| ControlAction::ToOsd { stream, down: told.clone() }));
         }
         for action in std::mem::take(&mut self.held) {
-            match !sound || is_free(&action) {
-                true => out.push(action),
-                false => self.past.gate.push_back(Gated { revision, since, action }),
+            match (is_free(&action), sound) {
+                (true, _) => out.push(action),
+                (false, true) => self.gate(Gated { revision, since, action }, out),
+                // What a store that went back shows of itself gives nothing away.
+                (false, false)
+                    if matches!(action, ControlAction::AdminAnswer { answer: Ok(AdminAnswer::Recovery(_)), .. }) =>
+                {
+                    out.push(action);
+                }
+                // It was planned in the turn in which the store was found to be behind.
+                (false, false) => self.refuse_action(action, &self.not_sound()),
             }
         }
+        out.append(&mut self.held);
         let agreed = self.agreed();
         while self.past.gate.front().is_some_and(|g| g.revision <= agreed) {
             out.extend(self.past.gate.pop_front().map(|g| g.action));
         }
     }
 
+    /// Holds an action back until a majority remembers its revision.
+    fn gate(&mut self, gated: Gated, out: &mut Vec<ControlAction>) {
+        match gated.action {
+            // Commands are repeated to an OSD that connects again.
+            ControlAction::ToOsd { stream, .. } if self.past.gate.len() >= GATE_MAX => {
+                out.push(ControlAction::CloseOsd { stream });
+            }
+            _ => self.past.gate.push_back(gated),
+        }
+    }
+
+    fn not_sound(&self) -> Refusal {
+        match self.past.standing {
+            Standing::Behind => self.behind(),
+            Standing::Waiting | Standing::Sound => self.no_majority(),
+        }
+    }
+
     /// One OSD more may count. One at a time, and when all that was changed stands: then any two majorities of neighbouring
     /// electorates share an OSD, and an older copy of the records, whose electorate is smaller, still meets one that knows.
+    /// The OSD must have shown that it remembers.
     pub(super) fn admit_elector(&mut self) {
-        if !self.past.gate.is_empty() || self.batch.is_full() || self.agreed() < self.records.counters.revision {
+        let revision = self.records.counters.revision;
+        if self.past.standing != Standing::Sound
+            || !self.past.gate.is_empty()
+            || self.batch.is_full()
+            || self.agreed() < revision
+        {
             return;
         }
-        let live = |osd: &OsdId| self.osds.get(osd).is_some_and(|live| live.stream.is_some());
-        let next = self.records.osds.values().find(|o| !o.elector && live(&o.id));
+        let remembers = |osd: &OsdId| {
+            let live = self.osds.get(osd).is_some_and(|live| live.stream.is_some());
+            live && self.past.heard.get(osd).is_some_and(|seen| seen.revision >= revision)
+        };
+        let next = self.records.osds.values().find(|o| !o.elector && remembers(&o.id));
         let Some(next) = next.map(|o| OsdRecord { elector: true, ..o.clone() }) else { return };
+        self.note_electorate();
         self.write(vec![Write::Put(Record::Osd(next))]);
     }
 

@@ -20,21 +20,22 @@ const STRANGERS_PER_STEP: usize = 40;
 const REPLICAS_SHOWN: usize = 1024;
 
 impl Control {
-    /// Shows what the records lack; unless `dry_run`, moves every watermark above all that OSDs know.
+    /// Shows what the records lack; unless `dry_run`, moves every watermark above all that OSDs know. The memory of the
+    /// OSDs in `without` counts no longer: they are lost, or were restored. What only they remembered is covered by the leap.
     ///
     /// # Errors
-    /// BSLT-2031 before a majority of the OSDs said Hello.
-    pub(super) fn recover(&mut self, now: Now, dry_run: bool) -> Result<StoreRecovery, Refusal> {
-        let behind = self.standing() == Standing::Behind;
+    /// BSLT-2024 for an unknown OSD in `without`; BSLT-2031 before a majority of the OSDs that count said Hello.
+    pub(super) fn recover(&mut self, now: Now, dry_run: bool, without: &[OsdId]) -> Result<StoreRecovery, Refusal> {
+        if let Some(osd) = without.iter().find(|osd| !self.records.osds.contains_key(osd)) {
+            return Err(refuse(codes::OSD_UNKNOWN, format!("{osd} is not registered")));
+        }
+        let moves = self.standing() == Standing::Behind || !without.is_empty();
         let after = self.above_all();
-        let mut report = self.recovery_report(&after);
-        if dry_run || !behind {
+        let mut report = self.recovery_report(&after, moves);
+        if dry_run || !moves {
             return Ok(report);
         }
-        if !self.majority_heard() {
-            let text = "fewer than a majority of the OSDs have told what they remember";
-            return Err(refuse(codes::NO_MAJORITY, text));
-        }
+        self.heard_without(without)?;
         let strangers: Vec<OsdHello> = self.past.strangers.values().take(STRANGERS_PER_STEP).cloned().collect();
         let rest = self.past.strangers.len() > strangers.len();
         let mut writes = vec![Write::Put(Record::Counters(CountersRecord { restored: rest, ..after }))];
@@ -48,7 +49,10 @@ impl Control {
             self.osds.entry(hello.osd).or_default();
             writes.push(Write::Put(Record::Osd(registered_again(hello, now.wall_ms))));
         }
+        let removed = without.iter().filter_map(|osd| self.records.osds.get(osd)).filter(|osd| osd.elector);
+        writes.extend(removed.map(|osd| Write::Put(Record::Osd(OsdRecord { elector: false, ..osd.clone() }))));
         self.write(writes);
+        self.note_electorate();
         report.moved = true;
         if !rest {
             self.trust(now.mono);
@@ -82,7 +86,9 @@ impl Control {
             map_epoch: Epoch(all.map_epoch.saturating_add(LEAP)),
             revision: all.revision.saturating_add(LEAP),
             restored: false,
-            epoch_floor: Epoch(epoch.0.saturating_add(LEAP)),
+            // No epoch passes the revision (each open raises both), and OSDs remember the revision: so a second recovery from
+            // the same copy gives higher epochs than the first one.
+            epoch_floor: Epoch(epoch.0.max(all.revision).saturating_add(LEAP)),
             lost_replicas,
         }
     }
@@ -100,8 +106,7 @@ impl Control {
         members.is_some_and(|members| members.iter().any(|m| (m.osd, m.replica) == (osd, replica)))
     }
 
-    fn recovery_report(&self, after: &CountersRecord) -> StoreRecovery {
-        let behind = self.standing() == Standing::Behind;
+    fn recovery_report(&self, after: &CountersRecord, moves: bool) -> StoreRecovery {
         let mut osds: BTreeMap<OsdId, RecoveryOsd> = BTreeMap::new();
         for osd in self.records.osds.keys() {
             let seen = self.past.heard.get(osd);
@@ -125,7 +130,7 @@ impl Control {
             moved: false,
             records,
             highest: self.highest(),
-            after: if behind { after.watermarks() } else { records },
+            after: if moves { after.watermarks() } else { records },
             osds: osds.into_values().collect(),
             replicas: self.unknown_replicas().take(REPLICAS_SHOWN).collect(),
         }

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::admin::StoreRecovery;
-use types::control::ClientAnswer;
+use std::time::Duration;
+use types::control::{ClientAnswer, Watermarks};
 use types::{PgId, ReplicaId};
 
 fn create(name: &str) -> AdminAsk {
@@ -14,8 +15,13 @@ fn code(answer: Result<AdminAnswer, Refusal>) -> u32 {
 }
 
 fn recover(world: &mut World, dry_run: bool) -> StoreRecovery {
-    match world.admin(AdminAsk::MetaRecover { dry_run }) {
-        Ok(AdminAnswer::Recovery(recovery)) => recovery,
+    recover_without(world, dry_run, &[]).expect("a report")
+}
+
+fn recover_without(world: &mut World, dry_run: bool, without: &[u32]) -> Result<StoreRecovery, Refusal> {
+    let without = without.iter().map(|osd| OsdId(*osd)).collect();
+    match world.admin(AdminAsk::MetaRecover { dry_run, without })? {
+        AdminAnswer::Recovery(recovery) => Ok(recovery),
         other => panic!("{other:?}"),
     }
 }
@@ -135,6 +141,7 @@ fn an_osd_that_the_records_do_not_know_shows_that_they_went_back() {
 #[test]
 fn after_a_recovery_no_id_and_no_epoch_comes_twice_and_no_replica_is_ordered_away() {
     let (mut world, held) = went_back(1);
+    let copy = world.store.clone();
     world.connect_all();
     let shown = recover(&mut world, true);
     assert!(!shown.moved && shown.standing == "behind", "{shown:?}");
@@ -149,6 +156,7 @@ fn after_a_recovery_no_id_and_no_epoch_comes_twice_and_no_replica_is_ordered_awa
     assert!(volume.volume > held.volume);
     let other = opened(world.ask(2, open("p/other", true, false)));
     assert!(other.session > held.session && other.epoch > held.epoch, "{other:?} after {held:?}");
+    let older = opened(world.ask(4, open("p/old", true, false)));
     world.make_pool("r", 3, 2);
     let now: BTreeSet<(PgId, ReplicaId)> = world.osds.iter().flat_map(|o| o.replicas.clone()).collect();
     assert!(used.iter().all(|r| now.iter().any(|(_, n)| n == r)), "what the records lost is still there");
@@ -158,8 +166,141 @@ fn after_a_recovery_no_id_and_no_epoch_comes_twice_and_no_replica_is_ordered_awa
     world.connect_all();
     assert_eq!(world.control.standing(), Standing::Sound);
     assert_eq!(world.osds.iter().flat_map(|o| o.replicas.clone()).collect::<BTreeSet<_>>(), now);
-    // The copy from before the recovery is behind again.
     assert!(!recover(&mut world, false).moved, "there is nothing to recover");
+    // The copy from before the recovery is behind again, and a second recovery gives higher epochs than the first one.
+    world.lead_on(copy);
+    world.connect_all();
+    assert_eq!(world.control.standing(), Standing::Behind);
+    recover(&mut world, false);
+    let again = opened(world.ask(3, open("p/old", true, false)));
+    assert!(again.epoch > older.epoch && again.session > older.session, "{again:?} after {older:?}");
+}
+
+#[test]
+fn osds_that_are_lost_for_good_no_longer_stop_changes() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 4);
+    world.crash();
+    world.connect(OsdId(1));
+    assert_eq!(code(world.admin(create("p/v"))), codes::NO_MAJORITY);
+    let refused = recover_without(&mut world, false, &[3]).expect_err("one of two is no majority");
+    assert_eq!(refused.code, codes::NO_MAJORITY);
+    assert!(refused.message.contains("start osd.2, or name"), "{}", refused.message);
+    assert_eq!(recover_without(&mut world, false, &[9]).expect_err("unknown").code, codes::OSD_UNKNOWN);
+    let shown = recover_without(&mut world, true, &[2, 3]).expect("a report");
+    assert!(!shown.moved && shown.after.next_volume > shown.records.next_volume, "{shown:?}");
+    assert!(recover_without(&mut world, false, &[2, 3]).expect("moved").moved);
+    world.admin(create("p/v")).expect("a volume");
+    // The next leader asks osd.1 alone.
+    world.crash();
+    world.connect(OsdId(1));
+    world.admin(create("p/w")).expect("a volume");
+}
+
+#[test]
+fn a_cluster_whose_only_osd_was_lost_goes_on_with_the_next_one() {
+    let mut world = World::new(1, 1);
+    world.crash();
+    assert_eq!(code(world.admin(AdminAsk::OsdReserve)), codes::NO_MAJORITY);
+    assert!(recover_without(&mut world, false, &[1]).expect("moved").moved);
+    world.admin(AdminAsk::OsdReserve).expect("an id");
+}
+
+#[test]
+fn watermarks_that_no_cluster_reaches_are_refused_and_change_nothing() {
+    let mut world = World::new(1, 3);
+    let seen = world.osd(OsdId(1)).seen;
+    let far = [
+        Watermarks { revision: u64::MAX, ..seen },
+        Watermarks { next_osd: u32::MAX, ..seen },
+        Watermarks { next_volume: u64::MAX, ..seen },
+        Watermarks { map_epoch: u64::MAX, ..seen },
+    ];
+    for seen in far {
+        world.osd(OsdId(1)).seen = seen;
+        let device = types::control::DevicePosition { mount: 9, log_seq: 9, restored: false };
+        let said = world.hello_at(OsdId(1), 1, device);
+        let refused = |d: &OsdDown| matches!(d, OsdDown::Refused { code: codes::BAD_REQUEST, .. });
+        assert!(said.iter().any(refused), "{seen:?}: {said:?}");
+        assert_eq!(world.control.standing(), Standing::Sound, "{seen:?}");
+    }
+    world.osd(OsdId(1)).seen = seen;
+    world.make_pool("p", 3, 4);
+}
+
+#[test]
+fn what_was_planned_in_the_turn_that_found_the_store_behind_is_not_given_out() {
+    let (mut world, _) = went_back(1);
+    // One OSD that forgot, and no elector yet: such records are sound until the next Hello.
+    let remembered: Vec<Watermarks> = world.osds.iter().map(|o| o.seen).collect();
+    (1..=2).for_each(|n| world.osd(OsdId(n)).seen = Watermarks::default());
+    world.connect(OsdId(1));
+    world.connect(OsdId(2));
+    assert_eq!(world.control.standing(), Standing::Sound);
+    // Both in one turn: a volume, and the Hello of an OSD that remembers more.
+    let token = world.fresh_token();
+    world.control.handle_admin(token, create("p/other"));
+    let hello = types::control::OsdHello { seen: remembered[2], ..world::hello(OsdId(3)) };
+    world.control.handle_osd(world.now, StreamId(99), OsdUp::Hello(hello));
+    world.settle();
+    assert_eq!(world.control.standing(), Standing::Behind);
+    let answer = world.admin_answers.remove(&token).expect("it is answered");
+    assert_eq!(code(answer), codes::STORE_BEHIND);
+}
+
+#[test]
+fn the_memory_of_a_restored_device_does_not_count() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 4);
+    let copy = world.store.clone();
+    world.make_volume("p/new", 4 * SEGMENT);
+    world.lead_on(copy);
+    // osd.2 was restored with the store, osd.3 did not hear of the last change: only osd.1 knows, and it is away.
+    world.osd(OsdId(3)).seen = Watermarks::default();
+    world.connect(OsdId(3));
+    world.osd(OsdId(2)).seen = Watermarks::default();
+    let device = types::control::DevicePosition { mount: 9, log_seq: 9, restored: true };
+    world.hello_at(OsdId(2), 2, device);
+    assert_eq!(world.control.standing(), Standing::Waiting);
+    world.connect(OsdId(1));
+    assert_eq!(world.control.standing(), Standing::Behind);
+}
+
+#[test]
+fn commands_wait_for_a_majority_as_long_as_it_takes() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 4);
+    world.osd(OsdId(2)).deaf = true;
+    world.osd(OsdId(3)).deaf = true;
+    assert!(world.osds[0].replicas.iter().any(|(pg, _)| pg.pool.0 == 1));
+    assert_eq!(code(world.admin(AdminAsk::PoolRemove { name: "p".into() })), codes::NO_MAJORITY);
+    world.pass(Duration::from_secs(5));
+    assert!(world.osds[0].replicas.iter().any(|(pg, _)| pg.pool.0 == 1), "nothing is dropped yet");
+    world.osd(OsdId(2)).deaf = false;
+    world.osd(OsdId(3)).deaf = false;
+    // A later change is remembered by all: the earlier commands go out.
+    world.admin(AdminAsk::OsdReserve).expect("an id");
+    world.settle();
+    assert!(world.osds.iter().all(|o| o.replicas.is_empty()), "{:?}", world.osds[0].replicas);
+}
+
+#[test]
+fn of_two_osds_that_leave_at_once_one_waits_for_the_other() {
+    let mut world = World::new(1, 5);
+    world.pass(Duration::from_secs(60));
+    for n in [4, 5] {
+        let stream = world.osd(OsdId(n)).stream;
+        world.control.handle_osd_gone(stream);
+    }
+    world.pass(Duration::from_secs(60));
+    (1..=3).for_each(|n| world.beat(OsdId(n)));
+    let (one, two) = (world.fresh_token(), world.fresh_token());
+    world.control.handle_admin(one, AdminAsk::OsdRemove { osd: OsdId(4) });
+    world.control.handle_admin(two, AdminAsk::OsdRemove { osd: OsdId(5) });
+    world.settle();
+    assert_eq!(world.admin_answers.remove(&one).expect("answered"), Ok(AdminAnswer::Done));
+    assert_eq!(code(world.admin_answers.remove(&two).expect("answered")), codes::NO_MAJORITY);
+    world.admin(AdminAsk::OsdRemove { osd: OsdId(5) }).expect("now");
 }
 
 #[test]
