@@ -186,6 +186,19 @@ async fn send(channel: Channel, ask: &AdminAsk) -> Sent {
             rpc.osd_set(pb::OsdSetRequest { osd: osd.0, is_in, drain }).await?;
             Ok(Ok(AdminAnswer::Done))
         }
+        AdminAsk::PgList { pool } => {
+            let reply = rpc.pg_list(pb::PgListRequest { pool }).await?.into_inner();
+            Ok(all(reply.pgs).map(AdminAnswer::Pgs))
+        }
+        AdminAsk::PoolCreate(_) | AdminAsk::PoolList | AdminAsk::PoolRemove { .. } => {
+            send_pool(&mut rpc, ask.clone()).await
+        }
+        volumes => send_volume(&mut rpc, volumes).await,
+    }
+}
+
+async fn send_pool(rpc: &mut Rpc<Channel>, ask: AdminAsk) -> Sent {
+    match ask {
         AdminAsk::PoolCreate(p) => {
             let request = pb::PoolCreateRequest {
                 name: p.name,
@@ -206,11 +219,7 @@ async fn send(channel: Channel, ask: &AdminAsk) -> Sent {
             rpc.pool_remove(pb::PoolRemoveRequest { name }).await?;
             Ok(Ok(AdminAnswer::Done))
         }
-        AdminAsk::PgList { pool } => {
-            let reply = rpc.pg_list(pb::PgListRequest { pool }).await?.into_inner();
-            Ok(all(reply.pgs).map(AdminAnswer::Pgs))
-        }
-        volumes => send_volume(&mut rpc, volumes).await,
+        other => unreachable!("{other:?} is of no pool"),
     }
 }
 

@@ -42,22 +42,7 @@ impl Control {
                 self.write(writes);
                 return Ok(Some(AdminAnswer::OsdRegistered { cluster: self.records.cluster_id(), osd }));
             }
-            AdminAsk::OsdRemove { osd } => {
-                let up = self.liveness(now.mono, osd) != super::osds::Liveness::Down;
-                let counts = self.records.osds.get(&osd).is_some_and(|o| o.elector);
-                if counts && !self.electorate_stands() {
-                    let text = "fewer than a majority of the OSDs have confirmed the last OSD that came or went; ask again in a moment";
-                    return Err(refuse(codes::NO_MAJORITY, text));
-                }
-                let (writes, map_changed) = plan::osd_remove(&self.records, osd, up)?;
-                if counts {
-                    self.note_electorate();
-                }
-                self.write(writes);
-                self.forget_osd(osd, map_changed);
-                self.note(now, Note::info("osd.removed", osd, format!("{osd} is removed: it held no PG")));
-                return Ok(Some(AdminAnswer::Done));
-            }
+            AdminAsk::OsdRemove { osd } => return self.remove_osd(now, osd).map(Some),
             AdminAsk::OsdRegister(ask) => return self.register(now, &ask).map(Some),
             AdminAsk::OsdSet { osd, is_in, drain } => return self.set_osd(now, osd, is_in, drain).map(Some),
             AdminAsk::VolumeCreate { name, len_bytes } => return self.create_volume(now, &name, len_bytes).map(Some),
@@ -116,6 +101,23 @@ impl Control {
         }
         self.osds.entry(osd).or_default();
         Ok(AdminAnswer::OsdRegistered { cluster: self.records.cluster_id(), osd })
+    }
+
+    fn remove_osd(&mut self, now: Now, osd: OsdId) -> Result<AdminAnswer, Refusal> {
+        let up = self.liveness(now.mono, osd) != super::osds::Liveness::Down;
+        let counts = self.records.osds.get(&osd).is_some_and(|o| o.elector);
+        if counts && !self.electorate_stands() {
+            let text = "fewer than a majority of the OSDs have confirmed the last OSD that came or went; ask again in a moment";
+            return Err(refuse(codes::NO_MAJORITY, text));
+        }
+        let (writes, map_changed) = plan::osd_remove(&self.records, osd, up)?;
+        if counts {
+            self.note_electorate();
+        }
+        self.write(writes);
+        self.forget_osd(osd, map_changed);
+        self.note(now, Note::info("osd.removed", osd, format!("{osd} is removed: it held no PG")));
+        Ok(AdminAnswer::Done)
     }
 
     fn set_osd(
