@@ -59,6 +59,8 @@ pub struct Engine {
     pub(crate) tombstones: BTreeSet<ReplicaId>,
     /// Every replica below this that meta has for this OSD was made here: one that is unknown is gone (ADR 0015).
     pub(crate) floor: ReplicaId,
+    /// The floor as meta told it last: above `floor` while a replica below it has no birth record in the log.
+    pub(crate) floor_told: ReplicaId,
     /// The OSD's last cluster map, opaque here.
     pub(crate) map: Bytes,
     pub(crate) reads: Reads,
@@ -129,6 +131,7 @@ impl Engine {
             replicas: BTreeMap::new(),
             tombstones: BTreeSet::new(),
             floor: ReplicaId(0),
+            floor_told: ReplicaId(0),
             map: Bytes::new(),
             reads: Reads::default(),
             round: RoundStep::Idle,
@@ -288,6 +291,7 @@ impl Engine {
         self.maybe_dirty = true;
         self.releasing = true;
         self.queue(Work::Destroy { replica });
+        self.raise_floor();
     }
 
     /// Keeps the cluster map on the device, for a start without meta; [`EngineEvent::MapKept`] follows when it is durable,
@@ -333,9 +337,22 @@ impl Engine {
     }
 
     /// Meta says that every replica below `floor` that it has for this OSD was made here: tombstones below it are not
-    /// needed once a checkpoint knows that their replicas are gone.
+    /// needed once a checkpoint knows that their replicas are gone. The floor rises past a replica when the log has its
+    /// birth record: a state block may put a floor before records that were queued earlier (ADR 0015).
     pub fn set_replica_floor(&mut self, floor: ReplicaId) {
-        if floor > self.floor && matches!(self.state, State::Running) {
+        if matches!(self.state, State::Running) {
+            self.floor_told = self.floor_told.max(floor);
+            self.raise_floor();
+        }
+    }
+
+    fn raise_floor(&mut self) {
+        if self.floor_told <= self.floor {
+            return;
+        }
+        let unborn = self.replicas.iter().find(|(_, r)| !r.born).map(|(id, _)| *id);
+        let floor = unborn.map_or(self.floor_told, |id| id.min(self.floor_told));
+        if floor > self.floor {
             self.floor = floor;
             self.queue(Work::Floor);
             self.prune_tombstones();
@@ -609,7 +626,10 @@ impl Engine {
     fn done(&mut self, done: Done) {
         match done {
             Done::Persisted { replica, ticket } => self.events.push(EngineEvent::Persisted { replica, ticket }),
-            Done::Created(replica) => self.events.push(EngineEvent::Created(replica)),
+            Done::Created(replica) => {
+                self.events.push(EngineEvent::Created(replica));
+                self.raise_floor();
+            }
             Done::Destroyed(replica) => self.events.push(EngineEvent::Destroyed(replica)),
             Done::Map(map) => self.events.push(EngineEvent::MapKept(map)),
             Done::Mounted => self.mount_recorded(),

@@ -3,10 +3,12 @@
 use super::crash::config;
 use super::damage::wrap_log;
 use super::laws::{run_rounds, write};
-use super::rig::Rig;
+use super::model::decision_bytes;
+use super::rig::{Rig, identity};
 use crate::EngineConfig;
 use std::time::Duration;
-use types::{Index, ReplicaId};
+use types::store::DecisionState;
+use types::{Index, ReplicaId, Term};
 
 /// Replicas from 1 to `count`, of which the last one writes.
 fn crowd(seed: u64, count: u64, config: EngineConfig) -> (Rig, ReplicaId) {
@@ -106,6 +108,58 @@ fn tombstones_below_the_floor_are_not_kept_and_their_replicas_stay_refused() {
     assert!(!rig.engine.is_gone(ReplicaId(1)) && !rig.engine.is_gone(ReplicaId(next)));
     rig.engine.in_doubt = true;
     assert!(!rig.engine.is_gone(ReplicaId(3)), "a store that lacks births does not go by the floor");
+}
+
+#[test]
+fn a_crash_before_a_birth_leaves_no_floor_that_refuses_the_replica() {
+    for state_batch_max in [layout::log::STATE_BATCH_MAX, 1] {
+        let small = EngineConfig { round_pressure: 0.2, state_batch_max, ..config(0) };
+        let (mut rig, writer) = crowd(8, 12, small);
+        let unborn = ReplicaId(100);
+        let newest = |rig: &Rig| {
+            let segment = rig.engine.log.as_ref().expect("mounted").ring.newest().expect("it is open");
+            (segment.opened, segment.stated)
+        };
+        // To a segment that is nearly full; what is queued before the birth record opens the next one.
+        while rig.engine.log.as_ref().expect("mounted").ring.space() > 256 << 10 {
+            let from = rig.groups[&writer].last() + 1;
+            rig.append(writer, from, vec![write(0, 160)]);
+            rig.settle();
+        }
+        let (opened, from) = (newest(&rig).0, rig.groups[&writer].last() + 1);
+        rig.append(writer, from, vec![write(0, 160); 12]);
+        let bytes = decision_bytes(unborn, Index(0));
+        let decision = DecisionState { replica: unborn, index: Index(0), term: Term(0), bytes };
+        rig.engine.create_replica(identity(unborn), decision);
+        rig.engine.set_replica_floor(ReplicaId(101));
+        for _ in 0..200 {
+            if newest(&rig).0 > opened && newest(&rig).1 {
+                break;
+            }
+            rig.turn(1);
+        }
+        assert!(newest(&rig).0 > opened && newest(&rig).1, "no segment was opened");
+        assert!(!rig.engine.replicas[&unborn].born, "the birth record waits behind the state block");
+        rig.disk.power_cut();
+        rig.restart_and_check();
+        assert!(!rig.engine.is_gone(unborn), "meta wants it, and it is refused");
+        rig.create(unborn.0);
+        rig.engine.set_replica_floor(ReplicaId(101));
+        rig.settle();
+        assert_eq!(rig.engine.floor, ReplicaId(101), "a birth lets the floor rise");
+        // A replica that goes before its birth holds the floor no longer.
+        let bytes = decision_bytes(ReplicaId(102), Index(0));
+        let decision = DecisionState { replica: ReplicaId(102), index: Index(0), term: Term(0), bytes };
+        rig.engine.create_replica(identity(ReplicaId(102)), decision);
+        rig.engine.set_replica_floor(ReplicaId(103));
+        assert_eq!(rig.engine.floor, ReplicaId(102));
+        rig.engine.destroy_replica(ReplicaId(102));
+        assert_eq!(rig.engine.floor, ReplicaId(103));
+        rig.settle();
+        rig.disk.power_cut();
+        rig.restart_and_check();
+        assert!(rig.engine.is_gone(ReplicaId(102)) && !rig.engine.is_gone(unborn));
+    }
 }
 
 #[test]
