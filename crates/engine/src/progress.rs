@@ -2,13 +2,19 @@
 //!
 //! [`Engine::look_at_progress`] comes in with every turn and looks once a second. While log or overlay are above the
 //! level at which rounds begin, each replica with something above K has to advance it; one that does not for
-//! [`STUCK_AFTER`] is named, with what stands in its way. Rounds and freed segments prove nothing: the log may copy the
-//! same entries forward again and again.
+//! [`STUCK_AFTER`] is named, with what stands in its way. Freed segments prove nothing: the log may copy the same entries
+//! forward again and again.
+//!
+//! K moves only with the flip that ends a round, and on a slow device a round of all replicas takes minutes. So the time
+//! counts from the last step of a running round that takes the replica, or that began before the replica had something
+//! to destage. A replica that whole rounds leave out is named although rounds run.
 //!
 //! Invariant: it changes nothing. It is said once when it begins and once when it ends.
 
-use crate::engine::Engine;
+use crate::engine::{Engine, State};
+use crate::home::Home;
 use crate::replica::Replica;
+use crate::round::RoundStep;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{Index, ReplicaId, Time};
@@ -18,19 +24,49 @@ pub const STUCK_AFTER: Duration = Duration::from_secs(10);
 /// Between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What was seen of each replica that has something to destage.
+/// What was seen of a replica that has something to destage.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    k: Index,
+    /// Since when nothing moves it.
+    since: Time,
+    /// Rounds that had ended when K was first seen here, or when the replica was last seen in a round.
+    rounds: u64,
+}
+
+/// How far the running round is: equal values at two moments mean that nothing moved. `None`: no round runs.
+type RoundLeft = Option<[u64; 4]>;
+
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     looked: Time,
-    /// K, and since when it is that.
-    seen: BTreeMap<ReplicaId, (Index, Time)>,
+    seen: BTreeMap<ReplicaId, Seen>,
+    /// Rounds that have ended, how far the running one is, and since when both are so.
+    round: (u64, RoundLeft),
+    moved: Time,
     stuck: Option<String>,
 }
 
 impl Engine {
     /// Why destaging makes no progress; `None`: it does, or nothing waits for it.
     pub fn destage_stuck(&self) -> Option<&str> {
-        self.progress.stuck.as_deref()
+        // A store that is poisoned destages nothing, and says so itself.
+        self.progress.stuck.as_deref().filter(|_| matches!(self.state, State::Running))
+    }
+
+    fn round_left(&self) -> RoundLeft {
+        let durable = self.log.as_ref().map_or(0, |log| log.durable_seq);
+        Some(match &self.round {
+            RoundStep::Idle => return None,
+            RoundStep::Completing { left, reading, .. } => [1, left.len() as u64, *reading as u64, 0],
+            RoundStep::Marking { .. } => [2, durable, 0, 0],
+            RoundStep::HandingOver { left, .. } => [3, left.len() as u64, 0, 0],
+            RoundStep::Home { .. } => {
+                let [work, ready, ops] = self.home.as_ref().map_or([0; 3], Home::round_left);
+                [4, work, ready, ops]
+            }
+            RoundStep::Recording { .. } => [5, durable, 0, 0],
+        })
     }
 
     pub(crate) fn look_at_progress(&mut self) {
@@ -41,15 +77,32 @@ impl Engine {
         let pressure = self.pressure();
         let is_pressed = pressure.log.max(pressure.overlay) >= self.config.round_pressure.max(0.5);
         let waits = |r: &Replica| is_pressed && r.damage.is_none() && r.applied > r.checkpoint.0;
-        let now = self.now;
+        let (now, rounds) = (self.now, self.stats.rounds);
+        let round = (rounds, self.round_left());
+        if self.progress.round != round {
+            (self.progress.round, self.progress.moved) = (round, now);
+        }
+        let moved = self.progress.moved;
+        // One that home has refused comes back with the next try, and brings nothing.
+        let moves = round.1.is_some() && now < moved + STUCK_AFTER && !self.round_refused;
         let mut seen = BTreeMap::new();
         for (id, r) in self.replicas.iter().filter(|(_, r)| waits(r)) {
-            let before = self.progress.seen.get(id).filter(|(k, _)| *k == r.checkpoint.0);
-            seen.insert(*id, before.copied().unwrap_or((r.checkpoint.0, now)));
+            let k = r.checkpoint.0;
+            let before = self.progress.seen.get(id).filter(|seen| seen.k == k);
+            let mut this = before.copied().unwrap_or(Seen { k, since: now, rounds });
+            let is_taken = self.round.takes(*id);
+            if moves && is_taken {
+                this.rounds = rounds;
+            }
+            // Two ends of rounds: one of the rounds began when the replica waited already, and left it out.
+            if moves && rounds < this.rounds + 2 {
+                this.since = this.since.max(moved);
+            }
+            seen.insert(*id, this);
         }
-        let late = seen.iter().filter(|(_, (_, since))| now >= *since + STUCK_AFTER);
+        let late = seen.iter().filter(|(_, seen)| now >= seen.since + STUCK_AFTER);
         let worst = late.max_by_key(|(id, _)| self.replicas[id].overlay.bytes());
-        let stuck = worst.map(|(id, (k, _))| self.why_stuck(*id, *k));
+        let stuck = worst.map(|(id, seen)| self.why_stuck(*id, seen.k));
         self.progress.seen = seen;
         match (&self.progress.stuck, &stuck) {
             (None, Some(reason)) => {
@@ -78,6 +131,8 @@ impl Engine {
             "a block that it needs cannot be read"
         } else if self.round_refused {
             "the device has no room for a destage round"
+        } else if self.round.takes(id) {
+            "the destage round that takes it does not move"
         } else if self.rounds_held {
             "streams hold destage rounds back"
         } else {

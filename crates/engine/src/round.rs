@@ -67,6 +67,20 @@ pub(crate) enum RoundStep {
     },
 }
 
+impl RoundStep {
+    /// Whether the running round moves K of this replica.
+    pub fn takes(&self, replica: ReplicaId) -> bool {
+        match self {
+            RoundStep::Idle => false,
+            RoundStep::Completing { run, .. }
+            | RoundStep::Marking { run }
+            | RoundStep::HandingOver { run, .. }
+            | RoundStep::Home { run }
+            | RoundStep::Recording { run, .. } => run.states.contains_key(&replica),
+        }
+    }
+}
+
 /// What stays the same through a round.
 #[derive(Debug)]
 pub(crate) struct Run {

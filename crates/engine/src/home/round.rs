@@ -243,6 +243,15 @@ impl Home {
         }
     }
 
+    /// What the running round has left to do: it changes with every step and every completion of the round.
+    pub(crate) fn round_left(&self) -> [u64; 3] {
+        let left = |run: &RoundRun| {
+            let (phase, ops) = (run.phase as u64, u64::from(run.ops_in_flight));
+            [run.work.len() as u64, run.ready.len() as u64, phase << 32 | ops]
+        };
+        self.round.as_ref().map_or([0; 3], left)
+    }
+
     pub(super) fn running(&mut self) -> &mut RoundRun {
         self.round.as_mut().expect("a round is running")
     }

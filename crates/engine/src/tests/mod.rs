@@ -12,6 +12,7 @@ mod doubt;
 mod install;
 mod laws;
 mod mend;
+mod progress;
 mod replaced;
 mod space;
 mod state;
