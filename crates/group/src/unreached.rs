@@ -4,7 +4,8 @@
 //! A client's word moves nothing by itself. The follower passes it on only for a session that is attached, about the
 //! leader that it follows, at most once in [`PASS_ON_PAUSE`]. The leader hands over only to a voter that echoes its
 //! listings and is nearly in step, only in its own term, and only after it has led for a time that doubles with every
-//! hand-over of this kind. Two clients with opposite cuts thus move a PG ever more rarely.
+//! hand-over of this kind. Two clients with opposite cuts thus move a PG ever more rarely. An attempt that fails counts as
+//! a hand-over, and that time begins again with it: the lease of the term is gone already, so the next attempt is as safe.
 //!
 //! Invariant: what is done is a transfer like any other (R3): the leader stops serving before it says goodbye.
 
@@ -27,7 +28,7 @@ const LACK_MAX: u64 = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Reports {
     passed_on_at: Option<Time>,
-    /// When this replica last handed over at a client's word, and how often it did.
+    /// When this replica last handed over at a client's word, or tried to, and how often it did.
     moved_at: Option<Time>,
     moves: u32,
 }
@@ -76,17 +77,19 @@ impl Group {
         let ours = msg.pg == self.identity.pg && msg.to == self.identity.replica;
         let theirs = self.replica_on(from) == Some(msg.from) && self.decision.conf.voters.contains(&msg.from);
         let who = (msg.volume, msg.session, msg.epoch);
-        if !ours || !theirs || !self.is_attached(who) || !self.may_hand_over() {
+        if !ours || !theirs || !self.is_attached(who) || !self.serves() {
             return;
         }
         let hold = self.reports.hold(now);
+        // An attempt that failed left the term as it was, and cost the PG up to an election deadline.
+        let tried_at = self.reports.moved_at.unwrap_or(Time::ZERO);
         let last = self.node.last_index().0;
         let Some(leading) = self.current().filter(|leading| leading.term == msg.term) else { return };
         let echo = leading.echoes.iter().find(|echo| echo.replica == msg.from);
         let heard = echo.is_some_and(|echo| now < echo.sent_at + self.config.timing.echo_max);
         let follower = self.node.follower(msg.from);
         let near = follower.is_some_and(|f| f.streaming && last.saturating_sub(f.matched.0) <= LACK_MAX);
-        if !heard || !near || now < leading.since + hold {
+        if !heard || !near || now < leading.since.max(tried_at) + hold {
             return;
         }
         self.reports.moves = self.reports.moves.saturating_add(1);

@@ -12,6 +12,12 @@ fn leader(rig: &Rig) -> Vec<u32> {
     rig.groups.iter().filter(|(_, g)| g.is_leader()).map(|(osd, _)| *osd).collect()
 }
 
+/// What the replica on osd.3 passes on when the attached client complains of osd.1.
+fn word_of_3(rig: &Rig) -> PassedOn {
+    let (session, epoch, volume, term) = (SessionId(1), Epoch(1), CHUNK.volume, rig.groups[&1].term());
+    PassedOn { pg: PG, from: ReplicaId(3), to: ReplicaId(1), term, volume, session, epoch }
+}
+
 /// Listings of whoever leads, for so many milliseconds.
 fn reign(rig: &mut Rig, millis: u64) {
     for _ in 0..millis / 20 {
@@ -72,13 +78,50 @@ fn words_of_strangers_old_sessions_and_about_others_move_nothing() {
 
 #[test]
 fn a_follower_that_echoes_nothing_is_handed_nothing() {
-    let mut rig = Rig::led(3, true);
-    rig.deaf = [3].into();
-    reign(&mut rig, 1200);
-    let (session, epoch, volume, term) = (SessionId(1), Epoch(1), CHUNK.volume, rig.groups[&1].term());
-    let msg = PassedOn { pg: PG, from: ReplicaId(3), to: ReplicaId(1), term, volume, session, epoch };
-    rig.call(1, |g, now, actions| g.handle_passed_on(now, OsdId(3), &msg, actions));
-    assert!(rig.groups[&1].may_hand_over(), "it serves on, and its lease is whole");
+    for deaf in [true, false] {
+        let mut rig = Rig::led(3, true);
+        if deaf {
+            rig.deaf = [3].into();
+        }
+        reign(&mut rig, 1200);
+        let msg = word_of_3(&rig);
+        rig.call(1, |g, now, actions| g.handle_passed_on(now, OsdId(3), &msg, actions));
+        assert_eq!(rig.groups[&1].may_hand_over(), deaf, "only the echo refuses: it serves on, and its lease is whole");
+    }
+}
+
+#[test]
+fn a_transfer_that_failed_neither_bans_nor_hastens_the_next() {
+    for by_word in [true, false] {
+        let mut rig = Rig::led(3, true);
+        reign(&mut rig, 3000);
+        rig.deaf = [3].into();
+        let msg = word_of_3(&rig);
+        rig.call(1, |g, now, actions| match by_word {
+            true => g.handle_passed_on(now, OsdId(3), &msg, actions),
+            false => g.handle_transfer(now, OsdId(3), actions),
+        });
+        assert!(!rig.groups[&1].may_hand_over(), "it hands over");
+        // The word to the successor is lost, and the other follower stays out of it.
+        for _ in 0..1400 {
+            rig.now += 1;
+            rig.call(1, |g, now, actions| g.poll(now, actions));
+            if rig.groups[&1].listing_for(rig.at(), OsdId(2)).is_some() || !rig.groups[&1].is_leader() {
+                break;
+            }
+        }
+        rig.deaf.clear();
+        rig.list(1);
+        rig.request(3, report(1));
+        rig.pump();
+        if by_word {
+            assert_eq!(leader(&rig), [1], "the attempt is not repeated as fast as it fails");
+            reign(&mut rig, 1000);
+            rig.request(3, report(1));
+            rig.pump();
+        }
+        assert_eq!(leader(&rig), [3]);
+    }
 }
 
 #[test]
