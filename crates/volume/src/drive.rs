@@ -151,6 +151,10 @@ impl Volume {
             return;
         }
         if up {
+            // Who was silent on an earlier connection may be asked at once on this one.
+            for pg in &mut self.pgs {
+                pg.silent = pg.silent.filter(|(silent, _)| *silent != osd);
+            }
             for pg in self.pgs.iter_mut().filter(|pg| !pg.settled && pg.members.contains(&osd)) {
                 if pg.target.is_none_or(|target| target == osd) {
                     pg.probe_at = pg.probe_at.min(now);

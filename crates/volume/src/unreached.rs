@@ -32,6 +32,11 @@ impl Report {
 }
 
 impl Volume {
+    /// Whether a request of this volume has been with `osd` for so long that an answer, or one to a ping, is due.
+    fn waits_for(&self, osd: OsdId, now: Time) -> bool {
+        self.parts.iter().any(|(_, part)| part.copy_at(osd).is_some_and(|copy| now >= copy.sent_at + SILENT))
+    }
+
     /// Tells the member that was asked last about a silent leader, when that is due.
     pub(crate) fn report_unreached(&mut self, slot: u32, now: Time, carrier: &mut dyn Carrier) {
         let pg = &mut self.pgs[slot as usize];
@@ -41,9 +46,10 @@ impl Volume {
         }
         let unheard = match carrier.heard(leader) {
             // Without requests in flight nothing need have come.
-            Some(at) => now >= at + SILENT && pg.silent.is_some_and(|(silent, _)| silent == leader),
-            None => now >= pg.search_since + SILENT || pg.silent.is_some_and(|(silent, _)| silent == leader),
+            Some(at) => now >= at + SILENT && self.waits_for(leader, now),
+            None => now >= pg.search_since + SILENT,
         };
+        let pg = &mut self.pgs[slot as usize];
         if !unheard || carrier.admit(member, 0) != Admit::Go {
             return;
         }

@@ -1,7 +1,7 @@
 //! A leader that others follow and this client cannot hear: it is reported, and not too often.
 
 use super::script::{Bench, write};
-use crate::limits::SILENT;
+use crate::limits::{PROBE, SILENT};
 use std::time::Duration;
 use types::{OsdId, Time};
 use wire::{Reject, RequestBody};
@@ -56,4 +56,33 @@ fn a_leader_without_a_connection_is_reported_and_one_that_answers_pings_is_not()
     let began = b.now;
     let reports = search(&mut b, Duration::from_secs(1));
     assert!(reports[0].0 >= began + SILENT && reports[0].0 <= began + Duration::from_millis(600), "{reports:?}");
+}
+
+#[test]
+fn a_leader_that_is_back_after_a_short_loss_is_asked_and_not_reported() {
+    let mut b = Bench::plain();
+    b.wire.heard = vec![(OsdId(1), b.now)];
+    b.submit(write(0, 512), 1);
+    b.poll();
+    let mut sent = b.sleep();
+    assert_eq!(sent[0].0, OsdId(2), "osd.1 fell silent");
+    b.volume.handle_link(b.now, OsdId(1), false);
+    b.volume.handle_link(b.now, OsdId(1), true);
+    b.wire.heard = vec![(OsdId(1), b.now)];
+    let up = b.now;
+    // It answers what it is asked, and nothing else comes from it.
+    while !sent.iter().any(|(osd, _)| *osd == OsdId(1)) {
+        for (osd, request) in &sent {
+            assert!(
+                !matches!(request.body, RequestBody::Unreached { .. }),
+                "nothing was asked of osd.1, so it is silent"
+            );
+            b.reply(*osd, request, Err(Reject::NotLeader { hint: Some(OsdId(1)) }));
+        }
+        sent = b.poll();
+        if sent.is_empty() {
+            sent = b.sleep();
+        }
+    }
+    assert!(b.now <= up + PROBE, "{:?} after it came back", b.now.since(up));
 }
