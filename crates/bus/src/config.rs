@@ -58,7 +58,8 @@ pub struct BusConfig {
     /// life, and again at this interval.
     pub ping_after: Duration,
     /// Client side: such a link is ended after `client_silence`. The limit doubles with every end of this kind, up to
-    /// `client_silence_max`: on a slow path one frame may take longer.
+    /// `client_silence_max`: on a slow path one frame may take longer. It falls back after two minutes without a silence
+    /// beyond `client_silence`.
     pub client_silence: Duration,
     pub client_silence_max: Duration,
     /// How long a refused peer has to read why and to close.

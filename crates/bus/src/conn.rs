@@ -38,8 +38,6 @@ pub struct Conn {
     pub deadline: Time,
     /// When bytes came last.
     pub heard: Time,
-    /// When the link came up.
-    pub up_at: Time,
     /// When a sign of life was asked for last.
     pub pinged: Time,
     /// When the oldest of an unbroken row of requests in flight left.
@@ -59,7 +57,6 @@ impl Conn {
             deadline: Time::NEVER,
             heard: Time::ZERO,
             asked: Time::ZERO,
-            up_at: Time::ZERO,
             pinged: Time::ZERO,
             rx: Rx::default(),
             tx: Tx::default(),

@@ -30,6 +30,8 @@ pub struct Route {
     outstanding: u32,
     /// How long a link of a client may be silent; zero: as configured.
     pub(crate) patience: Duration,
+    /// When a link of a client was last silent for longer than the least limit.
+    pub(crate) stalled_at: Time,
 }
 
 impl Bus {

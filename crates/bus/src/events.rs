@@ -200,7 +200,7 @@ impl Bus {
         let credit = credit_of(&self.config, &agreed);
         let conn = self.conns.get_mut(link).expect("it was found");
         conn.phase = Phase::Up { agreed, credit };
-        (conn.heard, conn.up_at) = (self.now, self.now);
+        conn.heard = self.now;
         match conn.dialled {
             Some(osd) => self.route_is_up(osd),
             None => {

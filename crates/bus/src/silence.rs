@@ -18,20 +18,26 @@ use std::time::Duration;
 use types::{OsdId, Time};
 use wire::{Message, Peer};
 
+/// A client's links to an OSD keep the longer limit until none was silent beyond the least limit for so long: an OSD
+/// that stalls for two seconds every twenty would otherwise lose its link, and all that is in flight, each time.
+const CALM: Duration = Duration::from_secs(120);
+
 impl Bus {
     /// The next link to this OSD may be silent for longer than `max`.
     pub(crate) fn be_patient(&mut self, osd: OsdId, max: Duration) {
         let patience = (max * 2).min(self.config.client_silence_max);
-        self.routes.get_mut(&osd).expect("routes are never removed").patience = patience;
+        let now = self.now;
+        let route = self.routes.get_mut(&osd).expect("routes are never removed");
+        (route.patience, route.stalled_at) = (patience, now);
     }
 
-    /// How long a client's link may be silent. A peer that is heard long after the link came up is
-    /// one that answers.
+    /// How long a client's link may be silent. The limit is the least one again when the link is heard [`CALM`] after the
+    /// last silence that was longer than that.
     fn patience(&mut self, link: LinkId) -> Duration {
         let least = self.config.client_silence;
         let Some(conn) = self.conns.get(link) else { return least };
         let Some(route) = conn.dialled.and_then(|osd| self.routes.get_mut(&osd)) else { return least };
-        if conn.heard.since(conn.up_at) >= self.config.client_silence_max {
+        if conn.heard >= route.stalled_at + CALM {
             route.patience = Duration::ZERO;
         }
         route.patience.max(least)
@@ -43,7 +49,13 @@ impl Bus {
         if since + max <= self.now {
             return self.end(link, LinkError::Silent(max));
         }
+        let now = self.now;
         let conn = self.conns.get_mut(link).expect("it is judged");
+        if since + self.config.client_silence <= now
+            && let Some(route) = conn.dialled.and_then(|osd| self.routes.get_mut(&osd))
+        {
+            route.stalled_at = now;
+        }
         let mut ping_at = conn.pinged.max(since) + pause;
         if ping_at <= self.now {
             conn.pinged = self.now;

@@ -151,7 +151,7 @@ impl Volume {
             return;
         }
         if up {
-            // Who was silent on an earlier connection may be asked at once on this one.
+            // An OSD that was silent on an earlier connection may be asked at once on this one.
             for pg in &mut self.pgs {
                 pg.silent = pg.silent.filter(|(silent, _)| *silent != osd);
             }

@@ -27,6 +27,7 @@ pub struct End {
     held: Option<Token>,
     /// Bytes on their way to this end vanish.
     deaf: bool,
+    stalled: bool,
 }
 
 pub struct Node {
@@ -182,6 +183,7 @@ impl Net {
             cut: false,
             held: None,
             deaf: false,
+            stalled: false,
         };
         self.ends.push(end(node));
         self.ends.push(end(server));
@@ -259,6 +261,11 @@ impl Net {
         self.ends[at].deaf = true;
     }
 
+    /// Whether bytes on their way to this end wait.
+    pub fn stall(&mut self, at: usize, stalled: bool) {
+        self.ends[at].stalled = stalled;
+    }
+
     /// The link of a node's only client.
     pub fn client_link(&mut self, node: usize) -> LinkId {
         self.bus(node)
@@ -290,7 +297,7 @@ impl Net {
             let Some((_, bufs, min)) = &end.recv else { continue };
             let room: usize = bufs.iter().map(|b| b.len()).sum();
             let (min, there) = (*min, end.arrived.len().min(room));
-            if there < min && !lost {
+            if (there < min || end.stalled) && !lost {
                 continue;
             }
             let (token, mut bufs, _) = end.recv.take().expect("it is there");

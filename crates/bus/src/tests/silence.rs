@@ -188,8 +188,8 @@ fn a_link_that_falls_silent_again_and_again_is_given_more_time_up_to_ten_seconds
         lives.push(net.now.since(since).as_secs());
     }
     assert_eq!(lives, [1, 2, 4, 8, 10, 10]);
-    // A peer that is heard long after the link came up is one that answers.
-    net.pass(Duration::from_secs(20));
+    // A peer that is heard long after its last silence is one that answers.
+    net.pass(Duration::from_secs(130));
     let (link, theirs) = (net.link(user, 1), net.client_link(server));
     net.send(user, link, Message::Request(make::read(8, 4096)));
     net.pass(Duration::from_millis(10));
@@ -198,6 +198,40 @@ fn a_link_that_falls_silent_again_and_again_is_given_more_time_up_to_ten_seconds
     let end = net.end_of(user);
     net.swallow(end);
     net.send(user, link, Message::Request(make::read(9, 4096)));
+    net.pass(Duration::from_millis(1050));
+    assert_eq!(downs(&mut net, user).len(), 1);
+}
+
+#[test]
+fn a_peer_that_stalls_again_and_again_loses_its_link_only_until_it_is_known() {
+    let (mut net, server, user) = Net::served(config(osd(1)));
+    let mut ends = Vec::new();
+    for id in 0..20 {
+        let (link, theirs) = (net.link(user, 1), net.client_link(server));
+        net.send(user, link, Message::Request(make::read(id, 4096)));
+        let end = net.end_of(user);
+        net.stall(end, true);
+        net.pass(Duration::from_millis(2500));
+        net.stall(end, false);
+        ends.push(downs(&mut net, user).len());
+        if net.link(user, 1) == link {
+            net.send(server, theirs, make::data(id, 4096));
+        }
+        net.pass(Duration::from_secs(20));
+        assert_eq!(downs(&mut net, user).len(), 0, "it is heard");
+    }
+    // The first limit is one second, the next is two, and then the peer has its time.
+    assert_eq!(ends.iter().sum::<usize>(), 2, "{ends:?}");
+    // A dead path is still found within that time, and within a second after two minutes of calm.
+    net.pass(Duration::from_secs(130));
+    let (link, theirs) = (net.link(user, 1), net.client_link(server));
+    net.send(user, link, Message::Request(make::read(90, 4096)));
+    net.pass(Duration::from_millis(10));
+    net.send(server, theirs, make::data(90, 4096));
+    net.pass(Duration::from_millis(10));
+    let end = net.end_of(user);
+    net.swallow(end);
+    net.send(user, link, Message::Request(make::read(91, 4096)));
     net.pass(Duration::from_millis(1050));
     assert_eq!(downs(&mut net, user).len(), 1);
 }
