@@ -4,6 +4,7 @@
 //! from counters and are never reused.
 
 use crate::events::{EVENTS_MAX, Event};
+use placement::WEIGHT_ONE;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -109,6 +110,31 @@ pub struct OsdRecord {
 }
 
 impl OsdRecord {
+    /// An OSD that is registered and has not started: it is in, and takes its full share. `place` is host, rack and zone.
+    /// Its position is taken at its first Hello.
+    pub fn new(id: OsdId, uuid: OsdUuid, place: [String; 3], capacity_bytes: u64, created_ms: u64) -> OsdRecord {
+        let [host, rack, zone] = place;
+        OsdRecord {
+            id,
+            uuid,
+            host,
+            rack,
+            zone,
+            capacity_bytes,
+            weight: WEIGHT_ONE,
+            is_in: true,
+            drain: false,
+            addr: None,
+            http: None,
+            incarnation: Incarnation(0),
+            poisoned: None,
+            created_ms,
+            elector: false,
+            mount: 0,
+            log_seq: 0,
+        }
+    }
+
     /// Whether the OSD was formatted and has never started.
     pub fn is_new(&self) -> bool {
         self.addr.is_none()

@@ -4,7 +4,6 @@ use super::Plan;
 use crate::admin::OsdRegister;
 use crate::codes::{self, refuse};
 use crate::records::{Key, OsdRecord, Poisoned, Record, Records, Write};
-use placement::WEIGHT_ONE;
 use types::control::{OsdHello, Refusal};
 use types::limits::{LOCATION_LEN_MAX, POISON_REASON_LEN_MAX, clip};
 use types::{Epoch, Incarnation, OsdId};
@@ -49,25 +48,8 @@ pub fn osd_register(records: &Records, ask: &OsdRegister, wall_ms: u64) -> Plan<
         }
         Some(id) => (Vec::new(), id),
     };
-    let record = OsdRecord {
-        id,
-        uuid: ask.uuid,
-        host: ask.host.clone(),
-        rack: ask.rack.clone(),
-        zone: ask.zone.clone(),
-        capacity_bytes: ask.capacity_bytes,
-        weight: WEIGHT_ONE,
-        is_in: true,
-        drain: false,
-        addr: None,
-        http: None,
-        incarnation: Incarnation(0),
-        poisoned: None,
-        created_ms: wall_ms,
-        elector: false,
-        mount: 0,
-        log_seq: 0,
-    };
+    let place = [ask.host.clone(), ask.rack.clone(), ask.zone.clone()];
+    let record = OsdRecord::new(id, ask.uuid, place, ask.capacity_bytes, wall_ms);
     writes.push(Write::Put(Record::Osd(record)));
     Ok((writes, id))
 }
