@@ -6,6 +6,7 @@ use crate::codes::{self, refuse};
 use crate::names;
 use crate::records::{Key, PgRecord, PoolRecord, PoolState, Record, Records, Write};
 use placement::{Domain, Osd, Policy};
+use std::collections::BTreeMap;
 use types::control::Refusal;
 use types::map::Member;
 use types::planted::{Bug, on};
@@ -15,9 +16,11 @@ use types::{Epoch, OsdId, PgId, PoolId, ReplicaId};
 pub const PGS_PER_STEP: usize = 32;
 /// Most PGs of a pool.
 const PG_COUNT_MAX: u32 = 4096;
+/// The least that a pool gets when nobody says otherwise.
+const PG_COUNT_DEFAULT_MIN: u32 = 32;
 /// Replicas of one OSD beyond which a pool is made only when the administrator insists: each costs memory, a line in
 /// every state block of the log, and elections after a failure.
-const PGS_PER_OSD_MAX: u64 = 400;
+const PGS_PER_OSD_MAX: u32 = 400;
 /// PGs that an OSD should carry when nobody says otherwise.
 const PGS_PER_OSD: u32 = 32;
 
@@ -39,19 +42,13 @@ pub fn pool_create(
         let shown: String = ask.domain.chars().take(40).collect();
         return Err(refuse(codes::BAD_POOL, format!("{shown:?} is not a failure domain")));
     };
-    let pg_count = match ask.pg_count {
-        0 => default_pg_count(records, ask.replicas),
-        n => n,
-    };
-    if pg_count > PG_COUNT_MAX {
-        return Err(refuse(codes::BAD_POOL, format!("{pg_count} PGs are too many")));
-    }
-    check_load(records, ask, pg_count, up)?;
+    let (osds, policy) = (osds(records, up), Policy { replicas: ask.replicas as usize, domain });
+    let first = PgId { pool: PoolId(records.counters.next_pool), n: 0 };
+    placement::place_pgs(&osds, policy, &[], &[first]).map_err(cannot_place)?;
+    let pg_count = pg_count(records, ask, &osds, policy)?;
     let mut counters = records.counters.clone();
     let id = PoolId(counters.next_pool);
     counters.next_pool += 1;
-    let policy = Policy { replicas: ask.replicas as usize, domain };
-    placement::place_pgs(&osds(records, up), policy, &[], &[PgId { pool: id, n: 0 }]).map_err(cannot_place)?;
     let pool = PoolRecord {
         id,
         name: ask.name.clone(),
@@ -73,28 +70,77 @@ pub fn pool_create(
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Pool(pool))], (id, warning)))
 }
 
-/// Whether the OSDs would carry too many replicas, on average over those that take any.
-fn check_load(records: &Records, ask: &PoolCreate, pg_count: u32, up: &dyn Fn(OsdId) -> bool) -> Result<(), Refusal> {
-    let usable = osds(records, up).iter().filter(|o| o.usable).count() as u64;
-    let held: usize = records.pgs.values().map(|pg| pg.members.len()).sum();
-    let unmade = records.pools.values().map(|p| u64::from(p.pg_count - p.pgs_made) * u64::from(p.replicas));
-    let all = held as u64 + unmade.sum::<u64>() + u64::from(pg_count) * u64::from(ask.replicas);
-    let each = all.div_ceil(usable.max(1));
-    if each > PGS_PER_OSD_MAX && !ask.force && usable > 0 {
-        let text = format!(
-            "{pg_count} PGs of {} replicas on {usable} OSDs are {each} PGs an OSD with those that exist; \
-             more than {PGS_PER_OSD_MAX} need --force",
-            ask.replicas
-        );
-        return Err(refuse(codes::BAD_POOL, text));
+/// How many PGs the pool gets. A default that would overload an OSD is halved: only a number that an administrator chose
+/// is a reason to refuse.
+///
+/// # Errors
+/// BSLT-2016.
+fn pg_count(records: &Records, ask: &PoolCreate, osds: &[Osd], policy: Policy) -> Result<u32, Refusal> {
+    let mut count = if ask.pg_count == 0 { default_pg_count(records, ask.replicas) } else { ask.pg_count };
+    if count > PG_COUNT_MAX {
+        return Err(refuse(codes::BAD_POOL, format!("{count} PGs are too many")));
     }
-    Ok(())
+    if ask.force {
+        return Ok(count);
+    }
+    let held = loads_expected(records, osds);
+    loop {
+        match check_load(records, osds, policy, &held, count) {
+            Err(_) if ask.pg_count == 0 && count > PG_COUNT_DEFAULT_MIN => count /= 2,
+            checked => return checked.map(|()| count),
+        }
+    }
+}
+
+/// Replicas on each OSD, with those of pools that are being made.
+fn loads_expected(records: &Records, osds: &[Osd]) -> BTreeMap<OsdId, u32> {
+    let mut held: BTreeMap<OsdId, u32> = BTreeMap::new();
+    for pool in records.pools.values() {
+        let mut sets = sets_of(records, pool.id);
+        if let Some(domain) = Domain::from_name(&pool.domain).filter(|_| pool.state == PoolState::Creating) {
+            let policy = Policy { replicas: pool.replicas as usize, domain };
+            let unmade: Vec<PgId> = (pool.pgs_made..pool.pg_count).map(|n| PgId { pool: pool.id, n }).collect();
+            // A pool that cannot be completed now is not counted further.
+            sets.extend(placement::place_pgs(osds, policy, &sets, &unmade).unwrap_or_default());
+        }
+        for (osd, load) in placement::loads_of(sets.iter().map(Vec::as_slice)) {
+            *held.entry(osd).or_default() += load.replicas;
+        }
+    }
+    held
+}
+
+/// Whether an OSD would carry too many replicas, by a trial: where hosts differ in size, the average says nothing of the
+/// OSD that carries most. An OSD that the pool does not use is not judged.
+fn check_load(
+    records: &Records,
+    osds: &[Osd],
+    policy: Policy,
+    held: &BTreeMap<OsdId, u32>,
+    pg_count: u32,
+) -> Result<(), Refusal> {
+    let pool = PoolId(records.counters.next_pool);
+    let pgs: Vec<PgId> = (0..pg_count).map(|n| PgId { pool, n }).collect();
+    let sets = placement::place_pgs(osds, policy, &[], &pgs).map_err(cannot_place)?;
+    let loads = placement::loads_of(sets.iter().map(Vec::as_slice));
+    let all = loads.iter().map(|(osd, load)| (load.replicas + held.get(osd).copied().unwrap_or(0), *osd));
+    match all.max_by_key(|(count, osd)| (*count, std::cmp::Reverse(*osd))) {
+        Some((count, osd)) if count > PGS_PER_OSD_MAX => {
+            let text = format!(
+                "{pg_count} PGs of {} replicas give {osd} {count} PGs with those that exist; more than \
+                 {PGS_PER_OSD_MAX} PGs an OSD need --force",
+                policy.replicas
+            );
+            Err(refuse(codes::BAD_POOL, text))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn default_pg_count(records: &Records, replicas: u32) -> u32 {
     let osds = u32::try_from(records.osds.values().filter(|o| o.is_in).count()).unwrap_or(u32::MAX);
     let wanted = osds.saturating_mul(PGS_PER_OSD) / replicas.max(1);
-    wanted.next_power_of_two().clamp(32, 1024)
+    wanted.next_power_of_two().clamp(PG_COUNT_DEFAULT_MIN, 1024)
 }
 
 fn cannot_place(refusal: placement::Refusal) -> Refusal {
@@ -102,6 +148,11 @@ fn cannot_place(refusal: placement::Refusal) -> Refusal {
         placement::Refusal::Replicas { .. } => refuse(codes::BAD_POOL, refusal),
         placement::Refusal::Domains { .. } => refuse(codes::CANNOT_PLACE, refusal),
     }
+}
+
+/// The members of each PG of a pool.
+fn sets_of(records: &Records, pool: PoolId) -> Vec<Vec<OsdId>> {
+    records.pgs_of(pool).map(|pg| pg.members.iter().map(|m| m.osd).collect()).collect()
 }
 
 fn osds(records: &Records, up: &dyn Fn(OsdId) -> bool) -> Vec<Osd> {
@@ -124,8 +175,7 @@ pub fn make_pgs(records: &Records, pool: &PoolRecord, up: &dyn Fn(OsdId) -> bool
     assert_eq!(pool.state, PoolState::Creating, "pool {} is not being made", pool.name);
     let count = (pool.pg_count - pool.pgs_made).min(PGS_PER_STEP as u32);
     let pgs: Vec<PgId> = (pool.pgs_made..pool.pgs_made + count).map(|n| PgId { pool: pool.id, n }).collect();
-    let existing: Vec<Vec<OsdId>> =
-        records.pgs_of(pool.id).map(|pg| pg.members.iter().map(|m| m.osd).collect()).collect();
+    let existing = sets_of(records, pool.id);
     let domain = Domain::from_name(&pool.domain);
     let domain = domain.ok_or_else(|| refuse(codes::BAD_POOL, format!("pool {} has a strange domain", pool.name)))?;
     let policy = Policy { replicas: pool.replicas as usize, domain };
@@ -180,4 +230,81 @@ pub fn unmake_pgs(records: &Records, pool: &PoolRecord) -> (Vec<Write>, Vec<(PgI
         writes.push(Write::Delete(Key::Pool(pool.id)));
     }
     checked_size((writes, gone))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::OsdRegister;
+    use types::OsdUuid;
+
+    /// As many OSDs on each host as are named.
+    fn hosts(osds: &[usize]) -> Records {
+        let mut records = Records::default();
+        let on = osds.iter().enumerate().flat_map(|(host, count)| std::iter::repeat_n(host, *count));
+        for (n, host) in on.enumerate() {
+            let (host, rack, zone) = (format!("h{host}"), String::new(), String::new());
+            let uuid = OsdUuid([n as u8 + 1; 16]);
+            let ask = OsdRegister { osd: None, uuid, host, rack, zone, capacity_bytes: 1 << 40 };
+            let (writes, _) = super::super::osd_register(&records, &ask, 1).expect("it is new");
+            writes.iter().for_each(|write| records.apply(write));
+        }
+        records
+    }
+
+    fn ask(name: &str, pg_count: u32, force: bool) -> PoolCreate {
+        PoolCreate { name: name.into(), replicas: 3, domain: "host".into(), pg_count, force }
+    }
+
+    fn make(records: &mut Records, ask: &PoolCreate) -> Result<PoolRecord, Refusal> {
+        let up = |_: OsdId| true;
+        let (writes, (id, _)) = pool_create(records, ask, &up, 1)?;
+        writes.iter().for_each(|write| records.apply(write));
+        while records.pools[&id].state == PoolState::Creating {
+            let pool = records.pools[&id].clone();
+            let (writes, _) = make_pgs(records, &pool, &up).expect("it is placed");
+            writes.iter().for_each(|write| records.apply(write));
+        }
+        Ok(records.pools[&id].clone())
+    }
+
+    #[test]
+    fn the_osd_that_would_carry_most_is_judged_and_named_not_the_average() {
+        let mut records = hosts(&[10, 10, 1]);
+        let refusal = make(&mut records, &ask("p", 2048, false)).expect_err("osd.21 is alone on its host");
+        assert_eq!(refusal.code, codes::BAD_POOL);
+        let text = "2048 PGs of 3 replicas give osd.21 2048 PGs with those that exist; more than 400 PGs an OSD need \
+                    --force";
+        assert!(refusal.message.starts_with(text), "{}", refusal.message);
+        assert_eq!(make(&mut records, &ask("p", 256, false)).map(|p| p.pg_count), Ok(256));
+        let refusal = make(&mut records, &ask("q", 256, false)).expect_err("256 and 256");
+        assert!(refusal.message.starts_with("256 PGs of 3 replicas give osd.21 512 PGs"), "{}", refusal.message);
+        assert_eq!(make(&mut records, &ask("q", 256, true)).map(|p| p.pg_count), Ok(256));
+    }
+
+    #[test]
+    fn an_osd_that_the_new_pool_does_not_use_is_not_judged() {
+        let mut records = hosts(&[1, 1, 1]);
+        make(&mut records, &ask("p", 512, true)).expect("by force");
+        for osd in records.osds.clone().into_values() {
+            records.apply(&Write::Put(Record::Osd(crate::records::OsdRecord { is_in: false, ..osd })));
+        }
+        for n in 4..=6u8 {
+            let (host, rack, zone) = (format!("n{n}"), String::new(), String::new());
+            let ask = OsdRegister { osd: None, uuid: OsdUuid([n; 16]), host, rack, zone, capacity_bytes: 1 << 40 };
+            let (writes, _) = super::super::osd_register(&records, &ask, 1).expect("it is new");
+            writes.iter().for_each(|write| records.apply(write));
+        }
+        assert_eq!(make(&mut records, &ask("q", 256, false)).map(|p| p.pg_count), Ok(256));
+    }
+
+    /// A number that nobody chose is no reason for a refusal.
+    #[test]
+    fn a_pool_of_the_default_size_fits_the_osds() {
+        let mut records = hosts(&[50, 50, 1]);
+        assert_eq!(make(&mut records, &ask("p", 0, false)).map(|p| p.pg_count), Ok(256));
+        assert_eq!(make(&mut records, &ask("q", 0, false)).map(|p| p.pg_count), Ok(128));
+        let even = make(&mut hosts(&[8, 8, 8]), &ask("p", 0, false));
+        assert_eq!(even.map(|p| p.pg_count), Ok(256));
+    }
 }
