@@ -145,7 +145,7 @@ impl Control {
                     let (name, by) = (self.records.full_name(&held), by_whom(held.holder.as_ref()));
                     let note =
                         Note::info("volume.detached", format!("volume {name}"), format!("{by} closed volume {name}"));
-                    self.note(now, Note { by, ..note });
+                    self.note_volume(now, volume, Note { by, ..note });
                 }
                 let Some(epoch) = epoch else { return self.answer(token, ClientAnswer::Closed) };
                 self.leases.remove(&volume);
@@ -180,7 +180,7 @@ impl Control {
                 }
                 None => Note::info("volume.attached", subject, format!("{by} opened volume {name}")),
             };
-            self.note(now, Note { by, ..note });
+            self.note_volume(now, plan.volume, Note { by, ..note });
             self.attach_everywhere(plan.volume);
         }
         if plan.session.0 != 0 {

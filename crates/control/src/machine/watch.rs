@@ -3,9 +3,9 @@
 //! Once a second. [`WatchRecord`] holds what the events so far amount to and is written in one transaction with
 //! them: so a new meta goes on where the last one stopped, and an event is neither lost nor told twice.
 //!
-//! Invariant: an entity that changes all the time costs an event every [`GAP_MAX`] at most, many PGs of one pool that
-//! change together cost one, and a tick writes at most [`EVENTS_PER_TICK`]. What has to wait is not forgotten: it is
-//! compared again at the next tick.
+//! Invariant: an entity that changes all the time costs an event every [`GAP_MAX`] at most (a volume one of each kind),
+//! many PGs of one pool that change together cost one, and a tick writes at most [`EVENTS_PER_TICK`]. What has to wait is
+//! not forgotten: a state is compared again at the next tick, and the last event of each kind of a volume is kept.
 
 use super::osds::Liveness;
 use super::{Control, ControlAction, Now};
@@ -14,7 +14,7 @@ use crate::health::{self, NEARFULL_PERCENT};
 use crate::records::{Key, Record, WatchRecord, Write};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use types::{OsdId, PgId, PoolId, Time};
+use types::{OsdId, PgId, PoolId, Time, VolumeId};
 
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 /// Events of one tick.
@@ -23,7 +23,7 @@ const EVENTS_PER_TICK: usize = 12;
 const PGS_ALONE: usize = 4;
 /// PGs that a joint event names.
 const PGS_NAMED: usize = 8;
-/// PGs that are remembered across a change of the leading meta.
+/// PGs whose states are remembered across a change of the leading meta. The states of more PGs are gone with the leader.
 const PGS_REMEMBERED: usize = 1024;
 /// Between two events of one entity: the least, and the most after many.
 const GAP_MIN: Duration = Duration::from_secs(1);
@@ -37,12 +37,24 @@ struct Damper {
     gap: Duration,
 }
 
+/// An event of a volume that has to wait.
+struct Waiting {
+    note: Note,
+    wall_ms: u64,
+    /// Earlier events of its kind that it replaced.
+    replaced: u64,
+}
+
 /// What the leading meta keeps for it; gone with the leader.
 #[derive(Default)]
 pub(super) struct Watch {
     at: Time,
     dampers: BTreeMap<String, Damper>,
     leaders: BTreeMap<PgId, OsdId>,
+    /// States of PGs as last told, beyond [`PGS_REMEMBERED`]; of the others [`WatchRecord`] has them.
+    pgs: BTreeMap<PgId, String>,
+    /// Events of volumes that have to wait: per volume the last of each kind, in the order in which they came.
+    volumes: BTreeMap<VolumeId, Vec<Waiting>>,
     /// Who leads, to be recorded first.
     pub takes_lead: Option<String>,
 }
@@ -86,6 +98,36 @@ impl Control {
         self.held.push(ControlAction::Event(event));
     }
 
+    /// Records an event of a volume, at once or when its volume may have one again.
+    pub(super) fn note_volume(&mut self, now: Now, volume: VolumeId, note: Note) {
+        if !self.watch.volumes.contains_key(&volume) && self.watch.take(now.mono, &volume_entity(volume)) {
+            return self.note(now, note);
+        }
+        let waiting = self.watch.volumes.entry(volume).or_default();
+        let before = waiting.iter().position(|w| w.note.kind == note.kind).map(|at| waiting.remove(at));
+        let replaced = before.map_or(0, |before| before.replaced.saturating_add(1));
+        waiting.push(Waiting { note, wall_ms: now.wall_ms, replaced });
+    }
+
+    /// Events of volumes that have waited long enough, each with the time at which it happened.
+    fn watch_volumes(&mut self, now: Now, room: usize) {
+        let mut told = 0;
+        let volumes: Vec<VolumeId> = self.watch.volumes.keys().copied().collect();
+        for volume in volumes {
+            let count = self.watch.volumes.get(&volume).map_or(0, Vec::len);
+            if told + count > room || !self.watch.take(now.mono, &volume_entity(volume)) {
+                continue;
+            }
+            told += count;
+            for Waiting { mut note, wall_ms, replaced } in self.watch.volumes.remove(&volume).unwrap_or_default() {
+                if replaced > 0 {
+                    note.text.push_str(&format!("; {replaced} more since the last event of this kind"));
+                }
+                self.note(Now { wall_ms, ..now }, note);
+            }
+        }
+    }
+
     /// That a registered OSD has not run yet is told by its registration.
     pub(super) fn watch_new_osd(&mut self, osd: OsdId) {
         let mut seen = self.records.watch.clone();
@@ -109,9 +151,11 @@ impl Control {
         self.watch_pgs(now.mono, &mut seen, &mut notes);
         self.watch_leaders(now.mono, &mut notes);
         self.watch_mutes(now, &mut notes);
+        let room = EVENTS_PER_TICK.saturating_sub(notes.len());
         for note in notes {
             self.note(now, note);
         }
+        self.watch_volumes(now, room);
         if seen != self.records.watch {
             self.record(vec![Write::Put(Record::Watch(seen))]);
         }
@@ -190,6 +234,7 @@ impl Control {
 
     fn watch_pgs(&mut self, now: Time, seen: &mut WatchRecord, notes: &mut Vec<Note>) {
         seen.pgs.retain(|pg, _| self.records.pgs.contains_key(pg));
+        self.watch.pgs.retain(|pg, _| self.records.pgs.contains_key(pg));
         let mut pools: BTreeMap<PoolId, Vec<(PgId, String, String)>> = BTreeMap::new();
         for pg in self.records.pgs.values() {
             let mut state = self.pg_state(now, pg);
@@ -198,7 +243,7 @@ impl Control {
             }
             state.retain(|word| *word != "recovering");
             let is = state.join("+");
-            let was = seen.pgs.get(&pg.pg).map_or("active", String::as_str);
+            let was = seen.pgs.get(&pg.pg).or(self.watch.pgs.get(&pg.pg)).map_or("active", String::as_str);
             if is != was && self.watch.may(now, &format!("pg {}", pg.pg)) {
                 pools.entry(pg.pg.pool).or_default().push((pg.pg, was.to_owned(), is));
             }
@@ -215,10 +260,12 @@ impl Control {
                     notes.push(self.pg_note(pool, &pgs, &was, &is));
                     for pg in pgs {
                         self.watch.spend(now, &format!("pg {pg}"));
-                        if is == "active" {
-                            seen.pgs.remove(&pg);
-                        } else if seen.pgs.len() < PGS_REMEMBERED || seen.pgs.contains_key(&pg) {
-                            seen.pgs.insert(pg, is.clone());
+                        seen.pgs.remove(&pg);
+                        self.watch.pgs.remove(&pg);
+                        if is != "active" {
+                            let has_room = seen.pgs.len() < PGS_REMEMBERED;
+                            let told = if has_room { &mut seen.pgs } else { &mut self.watch.pgs };
+                            told.insert(pg, is.clone());
                         }
                     }
                 }
@@ -308,6 +355,10 @@ impl Control {
             notes.push(Note::info("health.unmuted", "cluster", format!("{code} counts again: its mute is over")));
         }
     }
+}
+
+fn volume_entity(volume: VolumeId) -> String {
+    format!("volume {volume}")
 }
 
 fn names(pgs: &[PgId]) -> String {

@@ -39,6 +39,7 @@ fn an_open_a_theft_and_a_close_name_the_client_and_its_address() {
     let held = opened(world.ask(2, open("p/v", true, true)));
     opened(world.ask(3, open("p/v", false, false)));
     world.ask(2, ClientAsk::Close { volume: held.volume, session: held.session });
+    (0..4).for_each(|_| world.pass(Duration::from_secs(1)));
     let events = stored(&world);
     assert_eq!(of(&events, "volume.attached"), ["test at 10.0.0.1:999 opened volume p/v"], "a reader is no event");
     assert_eq!(of(&events, "volume.stolen"), ["test at 10.0.0.1:999 took volume p/v from test at 10.0.0.1:999"]);
@@ -106,6 +107,60 @@ fn a_pg_that_changes_all_the_time_is_told_now_and_then_and_at_the_end_as_it_is()
     whole(&mut world, 3..4, true);
     seconds(&mut world, 400, &[1, 2, 3]);
     assert!(of(&stored(&world), "pg.state").last().expect("events").starts_with("pg 1.3 is active (was"));
+}
+
+/// More PGs than the stored record remembers: the leading meta remembers the others itself.
+#[test]
+fn thousands_of_pgs_that_change_together_are_told_once_and_so_is_their_recovery() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 1200);
+    seconds(&mut world, 12, &[1, 2, 3]);
+    whole(&mut world, 0..1200, false);
+    for _ in 0..10 {
+        (0..4).for_each(|_| world.pass(Duration::from_millis(1100)));
+        whole(&mut world, 0..1200, false);
+    }
+    let lines = of(&stored(&world), "pg.state");
+    assert_eq!(lines.len(), 1, "a state that lasts is told once: {lines:?}");
+    assert!(lines[0].starts_with("1200 PGs of pool p are active+degraded (were active): "), "{lines:?}");
+    whole(&mut world, 0..1200, true);
+    (0..4).for_each(|_| world.pass(Duration::from_secs(1)));
+    let lines = of(&stored(&world), "pg.state");
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines[1].starts_with("1200 PGs of pool p are active (were active+degraded): "), "{lines:?}");
+}
+
+/// The ring of events keeps the record of an outage, whatever a client does.
+#[test]
+fn a_client_that_opens_and_closes_all_the_time_is_told_now_and_then_and_at_the_end() {
+    let mut world = with_volume(4);
+    let turn = |world: &mut World| {
+        let held = opened(world.ask(1, open("p/v", true, false)));
+        world.ask(1, ClientAsk::Close { volume: held.volume, session: held.session });
+    };
+    let of_volume = |world: &World| -> Vec<Event> {
+        let told = |e: &Event| ["volume.attached", "volume.detached"].contains(&e.kind.as_str());
+        stored(world).into_iter().filter(told).collect()
+    };
+    for _ in 0..1800 {
+        turn(&mut world);
+        world.pass(Duration::from_secs(1));
+    }
+    let events = of_volume(&world);
+    assert!((8..50).contains(&events.len()), "{} events in half an hour", events.len());
+    let last = opened(world.ask(1, open("p/v", true, false)));
+    let opened_ms = world.now.wall_ms;
+    (0..400).for_each(|_| world.pass(Duration::from_secs(1)));
+    let events = of_volume(&world);
+    let end = events.last().expect("events");
+    assert_eq!((end.kind.as_str(), end.at_ms), ("volume.attached", opened_ms), "what is true in the end is told");
+    assert!(end.text.starts_with("test at 10.0.0.1:999 opened volume p/v; "), "{}", end.text);
+    assert!(end.text.ends_with(" more since the last event of this kind"), "{}", end.text);
+    (0..400).for_each(|_| world.pass(Duration::from_secs(1)));
+    assert_eq!(of_volume(&world).len(), events.len(), "it is told once");
+    world.ask(1, ClientAsk::Close { volume: last.volume, session: last.session });
+    let events = of_volume(&world);
+    assert_eq!(events.last().map(|e| e.text.as_str()), Some("test at 10.0.0.1:999 closed volume p/v"), "at once");
 }
 
 #[test]
