@@ -8,10 +8,10 @@ use super::osds::Lead;
 use super::{Control, Now};
 use crate::records::PgRecord;
 use placement::LedPg;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::control::OsdDown;
-use types::{OsdId, Time};
+use types::{OsdId, PgId, Time};
 
 /// How often leaders are looked at.
 pub(super) const LEADERS_EVERY: Duration = Duration::from_secs(2);
@@ -34,7 +34,9 @@ impl Control {
         }
         self.leaders_at = now + LEADERS_EVERY;
         self.moved.retain(|_, (at, _)| now.since(*at) < TRANSFER_AGAIN);
-        let led: Vec<LedPg> = self.records.pgs.values().filter_map(|pg| self.led(now, pg)).collect();
+        let out_of_reach = self.out_of_reach(now);
+        let led = self.records.pgs.values().filter_map(|pg| self.led(now, pg, &out_of_reach));
+        let led: Vec<LedPg> = led.collect();
         if self.leads.values().any(|l| l.report.recovering) && !self.is_gross(now, &led) {
             return;
         }
@@ -46,7 +48,7 @@ impl Control {
         }
     }
 
-    fn led(&self, now: Time, pg: &PgRecord) -> Option<LedPg> {
+    fn led(&self, now: Time, pg: &PgRecord, out_of_reach: &BTreeSet<(PgId, OsdId)>) -> Option<LedPg> {
         let lead = self.leads.get(&pg.pg).filter(|lead| self.is_up(now, lead.osd))?;
         let preferred = pg.members.first()?.osd;
         let counts = |leader| LedPg { pg: pg.pg, leader, preferred, targets: Vec::new() };
@@ -57,7 +59,7 @@ impl Control {
         }
         let targets = if self.may_move(now, pg, lead) { self.members_up(now, pg) } else { Vec::new() };
         let is_steady = |osd: &OsdId| self.osds.get(osd).is_some_and(|live| now.since(live.connected) >= LEADER_STEADY);
-        let in_reach = |osd: &OsdId| !self.is_out_of_reach(now, pg.pg, *osd);
+        let in_reach = |osd: &OsdId| !out_of_reach.contains(&(pg.pg, *osd));
         let targets = targets.into_iter().filter(is_steady).filter(in_reach).collect();
         Some(LedPg { targets, ..counts(lead.osd) })
     }

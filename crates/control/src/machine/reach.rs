@@ -6,6 +6,7 @@
 
 use super::Control;
 use crate::records::PgRecord;
+use std::collections::BTreeSet;
 use types::control::UNREACHED_MAX;
 use types::{OsdId, PgId, Time, VolumeId};
 
@@ -39,11 +40,13 @@ impl Control {
         }
     }
 
-    /// Whether a client that uses the PG cannot reach this OSD: led there, the PG would only move away again.
-    pub(super) fn is_out_of_reach(&self, now: Time, pg: PgId, osd: OsdId) -> bool {
-        let uses = |volume: VolumeId| self.records.segments_of(volume).any(|segment| segment.pg == pg);
-        let mut named = self.unreached.iter().filter(|(_, osds)| osds.contains(&osd));
-        named.any(|(volume, _)| self.holder_alive(now, *volume) && uses(*volume))
+    /// PGs, each with an OSD that a client that uses the PG cannot reach: led there, the PG would only move away again.
+    pub(super) fn out_of_reach(&self, now: Time) -> BTreeSet<(PgId, OsdId)> {
+        let named = self.unreached.iter().filter(|(volume, _)| self.holder_alive(now, **volume));
+        let pairs = named.flat_map(|(volume, osds)| {
+            self.records.segments_of(*volume).flat_map(|segment| osds.iter().map(|osd| (segment.pg, *osd)))
+        });
+        pairs.collect()
     }
 
     /// Broken paths between clients and OSDs that meta hears, each once however many volumes a client holds.

@@ -1,7 +1,7 @@
 //! OSDs that meta does not hear, and paths that only a client knows to be broken.
 
 use super::world::{World, opened};
-use super::{open, with_volume};
+use super::{open, segments, with_volume};
 use std::time::Duration;
 use types::OsdId;
 use types::control::{ClientAnswer, ClientAsk};
@@ -60,4 +60,23 @@ fn a_path_that_a_holder_names_is_shown_while_it_holds() {
     world.pass(Duration::from_secs(11));
     others_report(&mut world, true);
     assert_eq!(shown(&world), Vec::<String>::new());
+}
+
+#[test]
+fn a_pg_of_a_volume_is_not_moved_to_an_osd_that_its_holder_cannot_reach() {
+    let mut world = with_volume(4);
+    let held = opened(world.ask(1, open("p/v", true, false)));
+    world.ask(1, segments(&held, 0..4, true));
+    let used: Vec<_> = world.control.records().segments_of(held.volume).map(|s| s.pg).collect();
+    let pgs: Vec<_> = world.control.records().pgs.keys().copied().collect();
+    world.leaders = pgs.iter().map(|pg| (*pg, (OsdId(1), 2))).collect();
+    let keepalive =
+        ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached: vec![OsdId(2), OsdId(3)] };
+    for _ in 0..60 {
+        world.pass(Duration::from_secs(1));
+        assert_eq!(world.ask(1, keepalive.clone()), ClientAnswer::Alive);
+        (1..=3).for_each(|n| world.beat(OsdId(n)));
+    }
+    assert!(used.iter().all(|pg| world.leaders[pg].0 == OsdId(1)), "{:?}", world.leaders);
+    assert!(world.transfers > 5, "the other PGs are moved: {}", world.transfers);
 }
