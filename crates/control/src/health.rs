@@ -260,7 +260,7 @@ pub struct Facts<'a> {
     pub now_ms: u64,
 }
 
-/// An OSD's fill in percent of what it can hold.
+/// An OSD's fill in percent of what it can hold; zero before its first report.
 pub fn fill_percent(osd: &OsdView) -> u64 {
     let all = u128::from(osd.used_bytes) + u128::from(osd.free_bytes);
     u64::try_from((u128::from(osd.used_bytes) * 100).checked_div(all).unwrap_or(0)).unwrap_or(0)
@@ -334,17 +334,20 @@ fn osds(board: &mut Board, facts: &Facts<'_>) {
     let is_down = |osd: &OsdView| osd.live == "down" && !facts.unheard.contains(&osd.osd);
     let down = named(&is_down, &|osd| format!("{} on {} is down", osd.osd, osd.host));
     board.add("OSD_DOWN", down, |n| format!("{} {} down", of(n), are(n)));
-    let full = named(&|osd| osd.full, &|osd| format!("{} is full", osd.osd));
+    let is_full = |osd: &OsdView| osd.full && osd.live == "up";
+    let full = named(&is_full, &|osd| format!("{} is full", osd.osd));
     board.add("OSD_FULL", full, |n| format!("{} {} full", of(n), are(n)));
-    let near = |osd: &OsdView| !osd.full && fill_percent(osd) >= NEARFULL_PERCENT;
+    let tells = |osd: &OsdView| osd.live == "up" && osd.used_bytes.saturating_add(osd.free_bytes) > 0;
+    let near = |osd: &OsdView| tells(osd) && !osd.full && fill_percent(osd) >= NEARFULL_PERCENT;
     let near = named(&near, &|osd| format!("{} is filled to {} %", osd.osd, fill_percent(osd)));
     board.add("OSD_NEARFULL", near, |n| format!("{} {} nearly full", of(n), are(n)));
     let why = |osd: &OsdView| osd.poisoned.clone().unwrap_or_default();
     let stopped =
         named(&|osd| osd.poisoned.is_some(), &|osd| format!("the store of {} stopped: {}", osd.osd, why(osd)));
     board.add("OSD_STOPPED", stopped, |n| format!("the stores of {} stopped", of(n)));
-    let mean = started.iter().map(|osd| fill_percent(osd)).sum::<u64>() / (all as u64).max(1);
-    let above = |osd: &OsdView| fill_percent(osd) >= mean + UNBALANCED_POINTS;
+    let fills: Vec<u64> = started.iter().filter(|osd| tells(osd)).map(|osd| fill_percent(osd)).collect();
+    let mean = fills.iter().sum::<u64>() / (fills.len() as u64).max(1);
+    let above = |osd: &OsdView| tells(osd) && fill_percent(osd) >= mean + UNBALANCED_POINTS;
     let above = named(&above, &|osd| format!("{} is filled to {} %, the mean is {mean} %", osd.osd, fill_percent(osd)));
     board.add("OSD_UNBALANCED", above, |n| format!("{} {} filled far above the mean", of(n), are(n)));
     let new = facts.osds.iter().filter(|osd| osd.live == "new");

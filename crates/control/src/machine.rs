@@ -138,6 +138,8 @@ pub struct Control {
     born: BTreeMap<PgId, Time>,
     /// PGs whose leader gave up, and when: another one takes over.
     unled: BTreeMap<PgId, Time>,
+    /// PGs that are not active, and since when.
+    idle: BTreeMap<PgId, Time>,
     watch: Watch,
 }
 
@@ -170,6 +172,7 @@ impl Control {
             moved: BTreeMap::new(),
             born: BTreeMap::new(),
             unled: BTreeMap::new(),
+            idle: BTreeMap::new(),
             watch: Watch::default(),
         };
         control.take_up(now.mono);

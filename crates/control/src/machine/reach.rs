@@ -49,6 +49,16 @@ impl Control {
         pairs.collect()
     }
 
+    /// Broken paths between OSDs that live: meta hears both, or the other one is among `unheard`, which serve. A dead OSD
+    /// is no matter of the network.
+    pub(super) fn cut_links(&self, now: Time, unheard: &[OsdId]) -> Vec<(OsdId, OsdId)> {
+        let is_connected = |osd: OsdId| self.osds.get(&osd).is_some_and(|live| live.stream.is_some());
+        let lives = |osd: OsdId| self.is_up(now, osd) && is_connected(osd) || unheard.contains(&osd);
+        let up = self.osds.iter().filter(|(osd, _)| self.is_up(now, **osd));
+        let links = up.flat_map(|(osd, live)| live.unreachable.iter().map(|to| (*osd, *to)));
+        links.filter(|(_, to)| lives(*to)).collect()
+    }
+
     /// Broken paths between clients and OSDs that meta hears, each once however many volumes a client holds.
     pub(super) fn broken_paths(&self, now: Time) -> Vec<(String, OsdId)> {
         let mut paths = Vec::new();

@@ -8,11 +8,12 @@ use crate::records::{PgRecord, PoolState};
 use std::time::Duration;
 use types::control::PgReport;
 use types::map::Member;
-use types::{OsdId, Time};
+use types::{OsdId, PgId, Time};
 
 /// Problem lines in a status.
 const PROBLEMS_MAX: usize = 50;
-/// A PG without a leader that serves is not called down for this long after its leader gave up, or took over.
+/// A PG without a leader that serves is not called down for this long after its leader gave up, or took over. A PG that
+/// stays without one for [`GRACE`] is down, however often its leader changes.
 const ELECTION: Duration = Duration::from_secs(3);
 
 impl Control {
@@ -65,7 +66,17 @@ impl Control {
         };
         let elects = self.unled.get(&pg.pg).is_some_and(|at| now.since(*at) < ELECTION)
             || self.leads.get(&pg.pg).is_some_and(|lead| now.since(lead.since) < ELECTION);
-        elects || now.since(self.started.mono) < GRACE || self.is_young(now, pg) || pg.members.iter().any(connects)
+        let is_new = now.since(self.started.mono) < GRACE || self.is_young(now, pg);
+        let idles = self.idle.get(&pg.pg).is_some_and(|since| now.since(*since) >= GRACE);
+        is_new || !idles && (elects || pg.members.iter().any(connects))
+    }
+
+    /// Remembers since when each PG that is not active is so.
+    pub(super) fn watch_idle(&mut self, now: Time) {
+        let is_idle = |pg: &PgRecord| !self.pg_state(now, pg).contains(&"active");
+        let idle: Vec<PgId> = self.records.pgs.values().filter(|pg| is_idle(pg)).map(|pg| pg.pg).collect();
+        let since = |pg: PgId| (pg, self.idle.get(&pg).copied().unwrap_or(now));
+        self.idle = idle.into_iter().map(since).collect();
     }
 
     /// Whether a PG that serves may have followers that are on their way: it is new, or an OSD of it has not been heard by this
@@ -101,12 +112,10 @@ impl Control {
             created_ms: p.created_ms,
         };
         let pools: Vec<PoolFacts> = unfinished.map(pool).collect();
-        let up = self.osds.iter().filter(|(osd, _)| self.is_up(now.mono, **osd));
-        let links = up.flat_map(|(osd, live)| live.unreachable.iter().map(|to| (*osd, *to)));
-        let unreachable: Vec<(OsdId, OsdId)> = links.collect();
         let unheard: Vec<OsdId> = osds.iter().filter(|o| o.live == "down").map(|o| o.osd).collect();
         let serves = |osd: &OsdId| self.serves_unheard(now.mono, *osd);
         let unheard: Vec<OsdId> = unheard.into_iter().filter(serves).collect();
+        let unreachable = self.cut_links(now.mono, &unheard);
         let paths = self.broken_paths(now.mono);
         let up = self.osds.iter().filter(|(osd, _)| self.is_up(now.mono, **osd));
         let stuck: Vec<(OsdId, String)> =

@@ -79,7 +79,8 @@ impl Control {
         let holds = |pg: &&PgRecord| pg.members.iter().any(|m| m.osd == osd.id);
         let poisoned = osd.poisoned.as_ref().filter(|p| p.incarnation == osd.incarnation);
         // What a dead OSD last said of itself is no longer so.
-        let leads = if liveness == "up" { self.leads.values().filter(|l| l.osd == osd.id).count() } else { 0 };
+        let is_up = liveness == "up";
+        let leads = if is_up { self.leads.values().filter(|l| l.osd == osd.id).count() } else { 0 };
         let heard = live.and_then(|l| l.heard).map(|heard| now.since(heard).as_millis());
         OsdView {
             osd: osd.id,
@@ -87,7 +88,7 @@ impl Control {
             live: liveness.to_string(),
             is_in: osd.is_in,
             drain: osd.drain,
-            full: live.is_some_and(|l| l.full),
+            full: is_up && live.is_some_and(|l| l.full),
             poisoned: poisoned.map(|p| p.reason.clone()),
             addr: osd.addr,
             http: osd.http,

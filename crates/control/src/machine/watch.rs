@@ -144,6 +144,7 @@ impl Control {
         if let Some(address) = self.watch.takes_lead.take() {
             self.note(now, Note::info("meta.leads", "meta", format!("the meta at {address} leads")));
         }
+        self.watch_idle(now.mono);
         let mut seen = self.records.watch.clone();
         let mut notes = Vec::new();
         self.watch_health(now, &mut seen, &mut notes);

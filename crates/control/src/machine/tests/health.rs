@@ -159,6 +159,117 @@ fn an_osd_is_nearly_full_at_85_percent_and_full_when_it_says_so() {
 }
 
 #[test]
+fn what_a_dead_osd_last_said_of_its_space_is_no_longer_judged() {
+    let mut world = healthy(4);
+    world.heartbeat(OsdId(3), |beat| (beat.used_bytes, beat.free_bytes, beat.full) = (100, 0, true));
+    assert_eq!(
+        (status(&world).health.as_str(), codes(&world)),
+        ("down", vec!["OSD_FULL".into(), "OSD_UNBALANCED".into()])
+    );
+    let pgs: Vec<PgId> = world.control.records().pgs.keys().copied().collect();
+    world.leaders = pgs.into_iter().map(|pg| (pg, (OsdId(1 + pg.n % 2), 2))).collect();
+    seconds(&mut world, 8, &[1, 2]);
+    assert_eq!(
+        (status(&world).health.as_str(), codes(&world)),
+        ("degraded", vec!["PG_DEGRADED".into(), "OSD_DOWN".into()])
+    );
+    assert!(!world.osds()[2].full);
+}
+
+#[test]
+fn an_osd_that_has_not_reported_its_space_does_not_count_as_empty() {
+    let mut world = healthy(4);
+    let fill = |world: &mut World, osd| world.heartbeat(OsdId(osd), |b| (b.used_bytes, b.free_bytes) = (60, 40));
+    world.crash();
+    world.connect(OsdId(1));
+    fill(&mut world, 1);
+    assert_eq!(codes(&world), ["WAITING"], "two of three are not heard");
+    world.pass(Duration::from_secs(11));
+    fill(&mut world, 1);
+    assert!(!codes(&world).contains(&"OSD_UNBALANCED".to_owned()), "two of three are down: {:?}", codes(&world));
+}
+
+/// osd.1 cannot reach osd.3.
+fn cut(world: &mut World, alive: &[u32], hears: Option<OsdId>) -> Vec<String> {
+    for n in alive {
+        world.heartbeat(OsdId(*n), |beat| {
+            beat.unreachable = if *n == 1 { vec![OsdId(3)] } else { Vec::new() };
+            beat.pgs.iter_mut().filter(|pg| pg.leading.is_none()).for_each(|pg| pg.hears = hears);
+        });
+    }
+    codes(world)
+}
+
+#[test]
+fn a_link_is_cut_only_between_two_osds_that_live() {
+    let unreachable = "OSD_UNREACHABLE".to_owned();
+    let mut world = healthy(4);
+    assert_eq!(cut(&mut world, &[1, 2, 3], None), [unreachable.as_str()]);
+    assert_eq!(check(&world, "OSD_UNREACHABLE").details, ["osd.1 cannot reach osd.3"]);
+    let stream = world.osd(OsdId(3)).stream;
+    world.control.handle_osd_gone(stream);
+    world.settle();
+    assert!(!cut(&mut world, &[1, 2], None).contains(&unreachable), "its process has ended");
+    world.pass(Duration::from_secs(7));
+    let found = cut(&mut world, &[1, 2], None);
+    assert!(found.contains(&"OSD_DOWN".to_owned()) && !found.contains(&unreachable), "{found:?}");
+    // Meta does not hear it, and its PGs serve: it lives.
+    let found = cut(&mut world, &[1, 2], Some(OsdId(3)));
+    assert!(found.contains(&"OSD_UNHEARD".to_owned()) && found.contains(&unreachable), "{found:?}");
+}
+
+/// Leaders that follow each other without serving are an outage, whether an election is under way or not.
+#[test]
+fn a_pg_that_never_becomes_active_is_down_however_often_its_leader_changes() {
+    let mut world = healthy(1);
+    let pg = *world.control.records().pgs.keys().next().expect("a PG");
+    let mut down = Vec::new();
+    for turn in 0..20u32 {
+        world.leaders.insert(pg, (OsdId(1 + turn % 3), u64::from(turn) + 2));
+        for n in 1..=3 {
+            world.heartbeat(OsdId(n), |beat| {
+                beat.pgs.iter_mut().filter_map(|pg| pg.leading.as_mut()).for_each(|lead| lead.active = false);
+            });
+        }
+        down.push(status(&world).pgs_down);
+        world.pass(Duration::from_secs(1));
+    }
+    assert_eq!((down[1], down[5], down[12], down[19]), (0, 0, 1, 1), "{down:?}");
+    assert_eq!((status(&world).health.as_str(), check(&world, "PG_DOWN").count), ("down", 1));
+    let said = format!("pg {pg} is down (was active)");
+    assert_eq!(world.events.iter().filter(|e| e.text == said).count(), 1, "{:?}", world.events);
+    world.leaders.insert(pg, (OsdId(1), 99));
+    seconds(&mut world, 1, &[1, 2, 3]);
+    assert_eq!(status(&world).health, "ok");
+}
+
+#[test]
+fn a_pg_whose_osds_restart_all_the_time_is_down() {
+    let mut world = healthy(1);
+    world.hold = true;
+    for n in 1..=3 {
+        let stream = world.osd(OsdId(n)).stream;
+        world.control.handle_osd_gone(stream);
+    }
+    let mut down = Vec::new();
+    for turn in 0..20u64 {
+        for n in 1..=3 {
+            world.osd(OsdId(n)).incarnation += 1;
+            let (incarnation, stream) = (types::Incarnation(2 + turn), StreamId(world.fresh()));
+            let device = types::control::DevicePosition { mount: 2 + turn, log_seq: 2 + turn, restored: false };
+            let replicas = world.osd(OsdId(n)).replicas.iter().copied().collect();
+            let hello = types::control::OsdHello { incarnation, device, replicas, ..world::hello(OsdId(n)) };
+            world.control.handle_osd(world.now, stream, OsdUp::Hello(hello));
+            world.settle();
+            world.control.handle_osd_gone(stream);
+        }
+        down.push(status(&world).pgs_down);
+        world.pass(Duration::from_secs(1));
+    }
+    assert_eq!((down[1], down[5], down[12], down[19]), (0, 0, 1, 1), "{down:?}");
+}
+
+#[test]
 fn recovery_and_client_io_are_told_as_rates() {
     let mut world = healthy(4);
     for n in 1..=6u64 {

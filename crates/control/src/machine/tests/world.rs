@@ -233,7 +233,8 @@ impl World {
                 leading,
             }
         };
-        let mut beat = OsdHeartbeat { pgs: replicas.into_iter().map(report).collect(), ..OsdHeartbeat::default() };
+        let pgs = replicas.into_iter().map(report).collect();
+        let mut beat = OsdHeartbeat { pgs, free_bytes: 1 << 40, ..OsdHeartbeat::default() };
         change(&mut beat);
         self.control.handle_osd(self.now, stream, OsdUp::Heartbeat(beat));
         self.settle();
@@ -464,7 +465,7 @@ impl World {
             hears: None,
             leading,
         };
-        let beat = OsdHeartbeat { pgs: vec![report], ..OsdHeartbeat::default() };
+        let beat = OsdHeartbeat { pgs: vec![report], free_bytes: 1 << 40, ..OsdHeartbeat::default() };
         let stream = self.osd(osd).stream;
         self.control.handle_osd(self.now, stream, OsdUp::Heartbeat(beat));
     }
