@@ -4,13 +4,14 @@
 //! nothing else runs beside them.
 //!
 //! Invariant: a device that carries anything is not touched unless forced; the superblocks are written last, so that a
-//! format cut short leaves no device that mounts; the intent page comes first, so that the next format continues.
+//! device with a superblock is whole; the intent page comes first, so that the next format continues. A device that an OSD
+//! has started on has no intent page.
 
 use env::{DiskError, DiskInfo, Env, EnvError, Event, Op, Token};
 use layout::intent::{INTENT_AT, INTENT_LEN, Intent};
 use layout::log::{BATCH_ALIGN, BatchHeader, FIXED_LEN, put};
 use layout::poison::{self, BEHIND_AT, POISON_LEN};
-use layout::superblock::{MARGIN, SUPERBLOCK_LEN, Superblock, SuperblockError};
+use layout::superblock::{DeviceIds, MARGIN, SUPERBLOCK_LEN, Superblock, SuperblockError};
 use types::{ClusterId, IoBuf, IoBufMut, OsdId, OsdUuid, Time};
 
 /// How to format.
@@ -83,8 +84,10 @@ pub fn format_image(
 pub enum DeviceContents {
     /// Both margins are zeros.
     Empty,
-    /// A superblock, and whether an intent page of the same format is still there.
+    /// A superblock. With the intent page of the same format, only the registration of the OSD may be missing.
     Osd { superblock: Superblock, unfinished: bool },
+    /// Superblocks that cannot be believed, and the ids that one of them names.
+    Damaged(DeviceIds),
     /// A format that was cut short before its superblock.
     Begun(Intent),
     /// Something else, in this margin.
@@ -94,7 +97,7 @@ pub enum DeviceContents {
 /// Reads what `disk` carries.
 ///
 /// # Errors
-/// When the device fails.
+/// When a newer version has formatted it, or it fails.
 pub fn inspect(env: &mut dyn Env, disk: &DiskInfo) -> Result<DeviceContents, FormatError> {
     let intent = match disk.size_bytes < 2 * MARGIN {
         true => None,
@@ -105,7 +108,17 @@ pub fn inspect(env: &mut dyn Env, disk: &DiskInfo) -> Result<DeviceContents, For
             let ids = Intent { cluster: superblock.cluster, osd: superblock.osd, uuid: superblock.uuid };
             return Ok(DeviceContents::Osd { superblock, unfinished: intent == Some(ids) });
         }
-        Err(FormatError::Superblock(_)) => {}
+        Err(FormatError::Superblock(SuperblockError::Absent)) => {}
+        // A format that was cut short may leave half a superblock.
+        Err(FormatError::Superblock(SuperblockError::Damaged)) if intent.is_some() => {}
+        Err(FormatError::Superblock(why @ (SuperblockError::Damaged | SuperblockError::Geometry))) => {
+            for offset in Superblock::offsets(disk.size_bytes) {
+                if let Some(claimed) = Superblock::claimed_ids(&read(env, disk, offset, SUPERBLOCK_LEN)?) {
+                    return Ok(DeviceContents::Damaged(claimed));
+                }
+            }
+            return Err(why.into());
+        }
         Err(other) => return Err(other),
     }
     if let Some(intent) = intent {
@@ -139,15 +152,14 @@ pub fn check_format(env: &mut dyn Env, disk: &DiskInfo, params: &FormatParams) -
         DeviceContents::Osd { superblock, .. } if superblock.cluster != params.cluster => {
             Err(FormatError::OtherCluster { found: superblock.cluster })
         }
-        DeviceContents::Osd { superblock, unfinished } => match unfinished && superblock.uuid == params.uuid {
-            true => Ok(()),
-            false => Err(FormatError::Ours { osd: superblock.osd, uuid: superblock.uuid }),
-        },
+        DeviceContents::Osd { superblock, .. } => Err(FormatError::Ours { osd: superblock.osd, uuid: superblock.uuid }),
+        DeviceContents::Damaged(_) => Err(SuperblockError::Damaged.into()),
         DeviceContents::Foreign { place } => Err(FormatError::Foreign { place }),
     }
 }
 
-/// Writes the intent page: from here to [`finish_format`] a format that is cut short can be continued.
+/// Writes the intent page: a format that is cut short from here on is continued by the next one, and its registration, too,
+/// until [`finish_format`].
 ///
 /// # Errors
 /// As [`check_format`], or when the device fails.
@@ -157,12 +169,17 @@ pub fn begin_format(env: &mut dyn Env, disk: &DiskInfo, params: &FormatParams) -
     write(env, disk, INTENT_AT, IoBuf::copy_of(&intent.encode()), "writing the intent page")
 }
 
-/// The device is registered: its intent page goes.
+/// The OSD is registered, or starts: the intent page goes, if there is one. A page that cannot be read counts as empty.
 ///
 /// # Errors
-/// When the device fails.
+/// When the page cannot be written.
 pub fn finish_format(env: &mut dyn Env, disk: &DiskInfo) -> Result<(), FormatError> {
-    write(env, disk, INTENT_AT, IoBuf::zeros(INTENT_LEN), "erasing the intent page")
+    match read(env, disk, INTENT_AT, INTENT_LEN) {
+        Ok(page) if Intent::decode(&page).is_some() => {
+            write(env, disk, INTENT_AT, IoBuf::zeros(INTENT_LEN), "erasing the intent page")
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Formats `disk`. `progress` gets (bytes done, bytes in all) of the zeroing.
@@ -248,12 +265,15 @@ pub fn mark_behind(env: &mut dyn Env, disk: &DiskInfo, uuid: OsdUuid, reason: &s
     write(env, disk, BEHIND_AT, IoBuf::copy_of(&poison::encode(uuid, reason)), "marking an older copy")
 }
 
-/// Why meta has refused this device, if it has.
-///
-/// # Errors
-/// When the device fails.
-pub fn behind_mark(env: &mut dyn Env, disk: &DiskInfo, uuid: OsdUuid) -> Result<Option<String>, FormatError> {
-    Ok(poison::decode(&read(env, disk, BEHIND_AT, POISON_LEN)?, uuid))
+/// Why meta has refused this device, if it has. One page that cannot be read ends no start (R11): it counts as no mark.
+pub fn behind_mark(env: &mut dyn Env, disk: &DiskInfo, uuid: OsdUuid) -> Option<String> {
+    match read(env, disk, BEHIND_AT, POISON_LEN) {
+        Ok(page) => poison::decode(&page, uuid),
+        Err(error) => {
+            tracing::warn!(%error, offset = BEHIND_AT, "the mark of an older copy cannot be read: the device counts as unmarked");
+            None
+        }
+    }
 }
 
 /// Reads whichever superblock is good.
@@ -264,10 +284,19 @@ pub fn read_superblock(env: &mut dyn Env, disk: &DiskInfo) -> Result<Superblock,
     if disk.size_bytes < 2 * MARGIN {
         return Err(SuperblockError::Absent.into());
     }
-    let [first, last] = Superblock::offsets(disk.size_bytes);
-    let first = read(env, disk, first, SUPERBLOCK_LEN)?;
-    let last = read(env, disk, last, SUPERBLOCK_LEN)?;
-    Ok(Superblock::choose(&first, &last)?)
+    let [first, last] = Superblock::offsets(disk.size_bytes).map(|offset| read(env, disk, offset, SUPERBLOCK_LEN));
+    match (first, last) {
+        (Ok(first), Ok(last)) => Ok(Superblock::choose(&first, &last)?),
+        // What cannot be read may be the superblock: without the other copy the device is not called empty.
+        (Ok(copy), Err(error)) | (Err(error), Ok(copy)) => match Superblock::decode(&copy) {
+            Ok(superblock) => {
+                tracing::warn!(%error, "a copy of the superblock cannot be read: the other one counts");
+                Ok(superblock)
+            }
+            Err(_) => Err(error),
+        },
+        (Err(error), Err(_)) => Err(error),
+    }
 }
 
 fn zero(

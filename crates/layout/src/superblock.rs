@@ -73,6 +73,14 @@ pub enum SuperblockError {
     OtherFormat { found: OsdUuid, expected: OsdUuid },
 }
 
+/// Whose a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceIds {
+    pub cluster: ClusterId,
+    pub osd: OsdId,
+    pub uuid: OsdUuid,
+}
+
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy)]
 #[repr(C)]
 struct Disk {
@@ -231,13 +239,25 @@ impl Superblock {
     /// The better of two copies.
     ///
     /// # Errors
-    /// The first copy's reason when neither is usable (the second's when the first is absent).
+    /// The reason of a copy that passes its CRC, else of a copy that is there.
     pub fn choose(first: &[u8], second: &[u8]) -> Result<Superblock, SuperblockError> {
-        match Superblock::decode(first) {
-            Ok(superblock) => Ok(superblock),
-            Err(SuperblockError::Absent) => Superblock::decode(second),
-            Err(reason) => Superblock::decode(second).map_err(|_| reason),
+        use SuperblockError::{Absent, Damaged};
+        match (Superblock::decode(first), Superblock::decode(second)) {
+            (Ok(superblock), _) | (Err(_), Ok(superblock)) => Ok(superblock),
+            (Err(Absent | Damaged), Err(reason)) if reason != Absent => Err(reason),
+            (Err(reason), Err(_)) => Err(reason),
         }
+    }
+
+    /// Cluster, OSD and uuid.
+    pub fn ids(&self) -> DeviceIds {
+        DeviceIds { cluster: self.cluster, osd: self.osd, uuid: self.uuid }
+    }
+
+    /// The ids in a copy whose CRC or contents are wrong. The bytes are not verified: the ids are for people alone.
+    pub fn claimed_ids(bytes: &[u8]) -> Option<DeviceIds> {
+        let (disk, _) = Disk::read_from_prefix(bytes).ok().filter(|(disk, _)| disk.magic == MAGIC)?;
+        Some(DeviceIds { cluster: ClusterId(disk.cluster), osd: OsdId(disk.osd.get()), uuid: OsdUuid(disk.uuid) })
     }
 
     /// Whether this is the device that the caller means.
@@ -298,7 +318,16 @@ mod tests {
         assert_eq!(Superblock::choose(&bad, &bad), Err(SuperblockError::Damaged));
         assert_eq!(Superblock::choose(&[0; 4096], &[0; 4096]), Err(SuperblockError::Absent));
         let newer = Superblock { incompat: 1 << 9, ..sample() }.encode();
-        assert_eq!(Superblock::decode(&newer), Err(SuperblockError::Features { unknown: 1 << 9 }));
+        let refused = Err(SuperblockError::Features { unknown: 1 << 9 });
+        assert_eq!(Superblock::decode(&newer), refused);
+        for other in [bad, [0; 4096]] {
+            assert_eq!(
+                (Superblock::choose(&other, &newer), Superblock::choose(&newer, &other)),
+                (refused.clone(), refused.clone())
+            );
+        }
+        assert_eq!(Superblock::claimed_ids(&bad), Some(sample().ids()));
+        assert_eq!(Superblock::claimed_ids(&[0; 4096]), None);
     }
 
     #[test]

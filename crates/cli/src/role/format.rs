@@ -2,7 +2,7 @@
 //!
 //! Invariants: a device that holds an OSD is erased only with `--force` and the typed uuid of that OSD, and never while PGs
 //! are on it; the OSD is registered after its superblock is durable; a format that is cut short is continued by the next one,
-//! with the same ids.
+//! with the same ids. A superblock says that the device is whole: only the registration is then repeated.
 
 use super::memory;
 use super::osd::superblock_error;
@@ -17,7 +17,7 @@ use engine::{DeviceContents, FormatError, FormatParams};
 use env::real::{RealConfig, RealEnv};
 use env::{DiskInfo, DiskSpec, Env};
 use indicatif::{ProgressBar, ProgressStyle};
-use layout::superblock::{MARGIN, SEGMENT_LEN_MAX, SEGMENT_LEN_MIN, SEGMENTS_MAX, SEGMENTS_MIN, Superblock};
+use layout::superblock::{DeviceIds, MARGIN, SEGMENT_LEN_MAX, SEGMENT_LEN_MIN, SEGMENTS_MAX, SEGMENTS_MIN, Superblock};
 use std::io::{BufRead, IsTerminal, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -122,13 +122,23 @@ pub fn format(args: &Format) -> Result<Formatted> {
         DeviceContents::Osd { superblock, .. } if superblock.cluster == cluster => {
             admin.osds()?.into_iter().find(|osd| osd.uuid == superblock.uuid)
         }
+        // Any bit of the ids may be wrong.
+        DeviceContents::Damaged(ids) => {
+            admin.osds()?.into_iter().find(|osd| osd.uuid == ids.uuid || osd.osd == ids.osd && ids.cluster == cluster)
+        }
         _ => None,
     };
-    if let (DeviceContents::Osd { superblock, .. }, Some(osd)) = (contents, &registered)
-        && args.reuse
-        && osd.live == "new"
+    if let DeviceContents::Osd { superblock, unfinished } = contents
+        && superblock.cluster == cluster
     {
-        return Ok(formatted(args, &superblock, &disk));
+        if unfinished && !args.force {
+            register(args, &admin, &superblock, &disk)?;
+            engine::finish_format(&mut env, &disk).map_err(failed)?;
+            return Ok(formatted(args, &superblock, &disk));
+        }
+        if args.reuse && registered.as_ref().is_some_and(|osd| osd.live == "new") {
+            return Ok(formatted(args, &superblock, &disk));
+        }
     }
     let ids = decide(args, cluster, contents, registered.as_ref())?;
     let mut params = FormatParams {
@@ -158,17 +168,22 @@ pub fn format(args: &Format) -> Result<Formatted> {
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
+    register(args, &admin, &superblock, &disk)?;
+    engine::finish_format(&mut env, &disk).map_err(failed)?;
+    Ok(formatted(args, &superblock, &disk))
+}
+
+fn register(args: &Format, admin: &Admin, superblock: &Superblock, disk: &DiskInfo) -> Result<()> {
     let place = &args.place;
     admin.register_osd(OsdRegister {
-        osd: Some(params.osd),
-        uuid: params.uuid,
+        osd: Some(superblock.osd),
+        uuid: superblock.uuid,
         host: place.host.clone(),
         rack: place.rack.clone(),
         zone: place.zone.clone(),
         capacity_bytes: disk.size_bytes,
     })?;
-    engine::finish_format(&mut env, &disk).map_err(failed)?;
-    Ok(formatted(args, &superblock, &disk))
+    Ok(())
 }
 
 fn formatted(args: &Format, superblock: &Superblock, disk: &DiskInfo) -> Formatted {
@@ -185,7 +200,6 @@ fn formatted(args: &Format, superblock: &Superblock, disk: &DiskInfo) -> Formatt
 /// Whether what the device holds may go, and with which ids the format goes on.
 fn decide(args: &Format, cluster: ClusterId, contents: DeviceContents, known: Option<&OsdView>) -> Result<Ids> {
     let fresh = |force| Ids { uuid: OsdUuid(uuid::Uuid::new_v4().into_bytes()), osd: None, force };
-    let device = args.device.display();
     match contents {
         // Foreign data without --force is refused by the engine, with its place.
         DeviceContents::Empty | DeviceContents::Foreign { .. } => Ok(fresh(args.force)),
@@ -193,53 +207,59 @@ fn decide(args: &Format, cluster: ClusterId, contents: DeviceContents, known: Op
             Ok(Ids { uuid: intent.uuid, osd: Some(intent.osd), force: false })
         }
         DeviceContents::Begun(_) => Ok(fresh(args.force)),
-        DeviceContents::Osd { superblock, unfinished } if superblock.cluster == cluster => {
-            let osd = superblock.osd;
-            match known {
-                None if unfinished => Ok(Ids { uuid: superblock.uuid, osd: Some(osd), force: false }),
-                Some(known) if unfinished && known.live == "new" && known.pgs == 0 => {
-                    Ok(Ids { uuid: superblock.uuid, osd: Some(osd), force: false })
-                }
-                Some(known) if known.pgs > 0 => {
-                    let what = format!("{device} holds {osd} of this cluster, with {} PGs", known.pgs);
-                    Err(UserError::new(3003, what, "choose another device: an OSD that holds PGs is never erased")
-                        .into())
-                }
-                Some(known) if matches!(known.live.as_str(), "up" | "unknown") => {
-                    let what = format!("{device} holds {osd} of this cluster, which is not known to be down");
-                    Err(UserError::new(3003, what, "stop that OSD first, or choose another device").into())
-                }
-                _ => {
-                    let what = format!("{device} holds {osd} of this cluster");
-                    let refused = UserError::new(3003, what, "choose another device, or read `basalt explain 3003`");
-                    may_erase(args, &superblock, refused).map(|()| fresh(true))
-                }
-            }
-        }
         DeviceContents::Osd { superblock, .. } => {
-            let (osd, uuid, found) = (superblock.osd, superblock.uuid, superblock.cluster);
-            let what = format!("{device} holds {osd} of another cluster, {found}");
-            let next = format!("if that cluster does not need it any more, add --force --erase-osd {uuid}");
-            may_erase(args, &superblock, UserError::new(3005, what, next)).map(|()| fresh(true))
+            may_erase(args, superblock.ids(), cluster, known).map(|()| fresh(true))
+        }
+        DeviceContents::Damaged(ids) => {
+            let refused = match may_erase(args, ids, cluster, known) {
+                Ok(()) => return Ok(fresh(true)),
+                Err(refused) => refused,
+            };
+            Err(UserError { what: format!("{}; its superblocks are damaged", refused.what), ..refused })
         }
     }
+    .map_err(anyhow::Error::from)
+}
+
+/// Whether the OSD on a device may go.
+fn may_erase(args: &Format, ids: DeviceIds, cluster: ClusterId, known: Option<&OsdView>) -> Result<(), UserError> {
+    let DeviceIds { cluster: found, osd, uuid } = ids;
+    let device = args.device.display();
+    let here = format!("{device} holds {osd} of this cluster");
+    let refused = match known {
+        Some(known) if known.pgs > 0 => {
+            let what = format!("{here}, with {} PGs", known.pgs);
+            return Err(UserError::new(3003, what, "choose another device: an OSD that holds PGs is never erased"));
+        }
+        Some(known) if matches!(known.live.as_str(), "up" | "unknown") => {
+            let what = format!("{here}, which is not known to be down");
+            return Err(UserError::new(3003, what, "stop that OSD first, or choose another device"));
+        }
+        _ if found == cluster => UserError::new(3003, here, "choose another device, or read `basalt explain 3003`"),
+        _ => {
+            let what = format!("{device} holds {osd} of another cluster, {found}");
+            let next = format!("if that cluster does not need it any more, add --force --erase-osd {uuid}");
+            UserError::new(3005, what, next)
+        }
+    };
+    was_typed(args, ids, refused)
 }
 
 /// The uuid of the OSD that goes must have been typed, with the command or at the prompt.
-fn may_erase(args: &Format, superblock: &Superblock, refused: UserError) -> Result<()> {
-    let uuid = superblock.uuid.to_string();
+fn was_typed(args: &Format, ids: DeviceIds, refused: UserError) -> Result<(), UserError> {
+    let uuid = ids.uuid.to_string();
     let typed = match &args.erase_osd {
         Some(typed) => Some(typed.clone()),
         None if args.force && !args.quiet && std::io::stdin().is_terminal() => {
             let mut err = std::io::stderr();
-            let _ = write!(err, "{}.\nType the uuid of {} to erase it: ", refused.what, superblock.osd);
+            let _ = write!(err, "{}.\nType the uuid of {} to erase it: ", refused.what, ids.osd);
             let _ = err.flush();
             let mut line = String::new();
             std::io::stdin().lock().read_line(&mut line).ok().map(|_| line.trim().to_owned())
         }
         None => None,
     };
-    if args.force && typed.as_ref() == Some(&uuid) { Ok(()) } else { Err(refused.into()) }
+    if args.force && typed.as_ref() == Some(&uuid) { Ok(()) } else { Err(refused) }
 }
 
 fn progress_bar(len: u64) -> ProgressBar {

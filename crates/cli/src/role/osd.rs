@@ -130,10 +130,11 @@ fn reachable(at: SocketAddr, advertised: SocketAddr) -> SocketAddr {
 
 fn config(args: &OsdRun, listen: SocketAddr, env: &mut RealEnv, disk: &DiskInfo) -> Result<OsdConfig> {
     let superblock = engine::read_superblock(env, disk).map_err(|e| format_error(&args.device, e))?;
-    let behind = engine::behind_mark(env, disk, superblock.uuid).map_err(|e| format_error(&args.device, e))?;
+    let behind = engine::behind_mark(env, disk, superblock.uuid);
     if let Some(reason) = behind.filter(|_| !args.after_restore) {
         return Err(refused(control::codes::DEVICE_BEHIND, &reason).into());
     }
+    engine::finish_format(env, disk).map_err(|e| format_error(&args.device, e))?;
     memory::report(superblock.segment_bytes * u64::from(superblock.segment_count));
     Ok(OsdConfig {
         cluster: superblock.cluster,

@@ -35,6 +35,8 @@ pub(super) struct Disk {
     pub reads: u64,
     /// The read with this number brings what is one page further on.
     pub astray: Option<u64>,
+    /// Reads of this byte fail.
+    pub unreadable: Option<usize>,
 }
 
 impl Disk {
@@ -53,6 +55,7 @@ impl Disk {
             writes: 0,
             reads: 0,
             astray: None,
+            unreadable: None,
         }
     }
 
@@ -118,6 +121,7 @@ impl Disk {
                 self.reads += 1;
                 let end = offset + buf.len();
                 let result = match self.cache.get(offset..end) {
+                    _ if self.unreadable.is_some_and(|at| (offset..end).contains(&at)) => Err(DiskError::Io(5)),
                     Some(bytes) => {
                         buf.copy_from_slice(bytes);
                         Ok(())
@@ -209,6 +213,11 @@ impl Disk {
     pub fn flip(&mut self, offset: usize) {
         self.cache[offset] ^= 0x40;
         self.durable[offset] = self.cache[offset];
+    }
+
+    pub fn put(&mut self, offset: usize, bytes: &[u8]) {
+        self.cache[offset..offset + bytes.len()].copy_from_slice(bytes);
+        self.durable[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
     pub fn fill(&mut self, offset: usize, len: usize, byte: u8) {

@@ -1,15 +1,11 @@
 //! Laws that one short story shows.
 
-use super::disk::Disk;
-use super::rig::{CLUSTER, DISK_LEN, OSD, Rig, UUID, chunks, params};
-use crate::{
-    DeviceContents, EngineConfig, FormatError, FormatParams, begin_format, finish_format, format_device, inspect,
-    read_superblock,
-};
+use super::rig::{Rig, chunks};
+use crate::EngineConfig;
 use env::Op;
 use std::time::Duration;
 use types::store::Effect;
-use types::{ClusterId, OsdUuid, ReplicaId, SectorRange, Time};
+use types::{ReplicaId, SectorRange, Time};
 
 const R1: ReplicaId = ReplicaId(1);
 const R2: ReplicaId = ReplicaId(2);
@@ -213,54 +209,6 @@ fn home_gives_back_what_rounds_took() {
     rig.check_all_sectors();
     rig.disk.power_cut();
     rig.restart_and_check();
-}
-
-#[test]
-fn a_foreign_device_is_refused_unless_forced() {
-    let mut disk = Disk::new(DISK_LEN, 1, true);
-    let info = disk.info();
-    let mut done = (0, 0);
-    let zeroing = FormatParams { prezero: true, ..params() };
-    begin_format(&mut disk, &info, &zeroing).expect("an empty disk");
-    let made = format_device(&mut disk, &info, &zeroing, &mut |d, n| done = (d, n)).expect("an empty disk");
-    assert_eq!(done, (16 << 20, 16 << 20), "progress reaches its end");
-    assert_eq!(read_superblock(&mut disk, &info).expect("it was just written"), made);
-    assert_eq!((made.cluster, made.osd, made.uuid), (CLUSTER, OSD, UUID));
-    // A format that was cut short is continued by the next one, with the same ids. After its end the device is an OSD.
-    let found = inspect(&mut disk, &info).expect("it reads");
-    assert_eq!(found, DeviceContents::Osd { superblock: made, unfinished: true });
-    format_device(&mut disk, &info, &params(), &mut |_, _| {}).expect("the same format");
-    let second = FormatParams { uuid: OsdUuid([77; 16]), ..params() };
-    let refused = format_device(&mut disk, &info, &second, &mut |_, _| {});
-    assert!(matches!(refused, Err(FormatError::Ours { osd: OSD, uuid: UUID })), "{refused:?}");
-    finish_format(&mut disk, &info).expect("registered");
-    let refused = format_device(&mut disk, &info, &params(), &mut |_, _| {});
-    assert!(matches!(refused, Err(FormatError::Ours { osd: OSD, uuid: UUID })), "{refused:?}");
-    let other = FormatParams { cluster: ClusterId([1; 16]), ..params() };
-    let refused = format_device(&mut disk, &info, &other, &mut |_, _| {});
-    assert!(matches!(refused, Err(FormatError::OtherCluster { found: CLUSTER })), "{refused:?}");
-    assert_eq!(read_superblock(&mut disk, &info).expect("untouched"), made);
-    for (at, place) in [(700_000, "first"), (DISK_LEN - 4096, "last")] {
-        let mut disk = Disk::new(DISK_LEN, 1, true);
-        disk.fill(at, 1, 1);
-        let refused = format_device(&mut disk, &info, &params(), &mut |_, _| {});
-        assert!(matches!(refused, Err(FormatError::Foreign { place: p }) if p == place), "{refused:?}");
-        assert_eq!(disk.writes, 0, "a refused device is not touched");
-        format_device(&mut disk, &info, &FormatParams { force: true, ..params() }, &mut |_, _| {}).expect("forced");
-    }
-    for cut in 1..6 {
-        let mut disk = Disk::new(DISK_LEN, 1, true);
-        disk.fill(700_000, 1, 1);
-        let forced = FormatParams { force: true, ..params() };
-        begin_format(&mut disk, &info, &forced).expect("forced");
-        disk.fail_in = Some(cut);
-        assert!(format_device(&mut disk, &info, &forced, &mut |_, _| {}).is_err(), "write {cut} failed");
-        disk.fail_in = None;
-        format_device(&mut disk, &info, &params(), &mut |_, _| {}).expect("it was begun, so no force is needed");
-    }
-    let huge = FormatParams { log_bytes: 47 << 20, ..params() };
-    let refused = format_device(&mut disk, &info, &huge, &mut |_, _| {});
-    assert!(matches!(refused, Err(FormatError::TooSmall { .. })), "{refused:?}");
 }
 
 #[test]

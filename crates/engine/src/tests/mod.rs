@@ -9,6 +9,7 @@ mod astray;
 mod crash;
 mod damage;
 mod doubt;
+mod format;
 mod install;
 mod laws;
 mod mend;
