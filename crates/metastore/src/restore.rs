@@ -7,6 +7,8 @@ use control::{Check, StoredItem, Txn};
 const STEP: usize = 100;
 /// The record without which a store is no store: it goes first and comes last, so that a restore that was cut off is seen.
 const CLUSTER: &str = "cluster";
+/// This record is never missing: a metadata server would take an empty store for a new cluster.
+const COUNTERS: &str = "counters";
 
 /// What a restore came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,19 +51,28 @@ async fn replace_all(store: &mut dyn Store, items: &mut [StoredItem], replace: b
     if !old.is_empty() && !replace {
         return Err(RestoreError::NotEmpty { count: old.len() });
     }
-    old.sort_by_key(|item| item.key != CLUSTER);
+    let replaced = old.len();
+    let version = |key: &str| old.iter().find(|i| i.key == key).map_or(0, |i| i.version);
+    let first = Txn {
+        checks: [CLUSTER, COUNTERS].map(|key| Check { key: key.to_owned(), version: version(key) }).into(),
+        puts: items.iter().filter(|i| i.key == COUNTERS).map(|i| (i.key.clone(), i.value.clone())).collect(),
+        deletes: old.iter().filter(|i| i.key == CLUSTER).map(|i| i.key.clone()).collect(),
+    };
+    store.commit(&first).await?;
+    store.keep().await?;
+    old.retain(|item| ![CLUSTER, COUNTERS].contains(&item.key.as_str()));
     for step in old.chunks(STEP) {
         let checks = step.iter().map(|i| Check { key: i.key.clone(), version: i.version }).collect();
         let deletes = step.iter().map(|i| i.key.clone()).collect();
         store.commit(&Txn { checks, puts: Vec::new(), deletes }).await?;
         store.keep().await?;
     }
-    items.sort_by_key(|item| item.key == CLUSTER);
-    for step in items.chunks(STEP) {
+    items.sort_by_key(|item| (item.key == CLUSTER, item.key != COUNTERS));
+    for step in items[1..].chunks(STEP) {
         let checks = step.iter().map(|i| Check { key: i.key.clone(), version: 0 }).collect();
         let puts = step.iter().map(|i| (i.key.clone(), i.value.clone())).collect();
         store.commit(&Txn { checks, puts, deletes: Vec::new() }).await?;
         store.keep().await?;
     }
-    Ok(Restored { replaced: old.len(), written: items.len() })
+    Ok(Restored { replaced, written: items.len() })
 }

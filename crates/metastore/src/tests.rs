@@ -194,3 +194,70 @@ fn a_backup_that_is_put_back_is_marked_and_replaces_a_store_only_when_told() {
         assert!(matches!(none, RestoreError::Backup(_)), "{none}");
     });
 }
+
+#[test]
+fn a_restore_that_is_cut_off_never_leaves_an_empty_store() {
+    run(async {
+        let full = |id: u8| {
+            let mut store = MemStore::new();
+            store.seize("a");
+            store.commit_now(&control::new_cluster(types::ClusterId([id; 16]), 1)).expect("a cluster");
+            for n in 0..130 {
+                store.commit_now(&put(&format!("event/{n:04}"), "x", 0)).expect("a record");
+            }
+            store
+        };
+        let mut from = MemStore::new();
+        from.seize("a");
+        from.commit_now(&control::new_cluster(types::ClusterId([1; 16]), 1)).expect("a cluster");
+        let backup = from.load_now();
+        for cut in 0.. {
+            let mut old = full(2);
+            old.resign().await.expect("it may");
+            let mut store = Cut { store: old.another(), left: cut };
+            let done = restore(&mut store, backup.clone(), true).await;
+            let items = old.load_now();
+            assert!(!items.is_empty(), "cut off after {cut} commits: a metadata server would begin a new cluster");
+            if done.is_ok() {
+                assert!(cut > 3, "records go in several commits");
+                let records = control::Records::load(items).expect("it is whole");
+                assert!(records.counters.restored && records.cluster_id() == types::ClusterId([1; 16]));
+                break;
+            }
+            let is_cluster = items.iter().any(|item| item.key == "cluster");
+            assert_eq!(is_cluster, cut == 0, "cut off after {cut} commits: half a store is no store");
+        }
+    });
+}
+
+/// A store whose user dies after some commits.
+struct Cut {
+    store: MemStore,
+    left: u32,
+}
+
+impl Store for Cut {
+    fn campaign<'a>(&'a mut self, address: &'a str) -> StoreFuture<'a, Campaign> {
+        self.store.campaign(address)
+    }
+
+    fn load(&mut self) -> StoreFuture<'_, Vec<StoredItem>> {
+        self.store.load()
+    }
+
+    fn commit<'a>(&'a mut self, txn: &'a Txn) -> StoreFuture<'a, ()> {
+        if self.left == 0 {
+            self.store.fail_next(Outage::Before);
+        }
+        self.left = self.left.saturating_sub(1);
+        self.store.commit(txn)
+    }
+
+    fn keep(&mut self) -> StoreFuture<'_, ()> {
+        self.store.keep()
+    }
+
+    fn resign(&mut self) -> StoreFuture<'_, ()> {
+        self.store.resign()
+    }
+}
