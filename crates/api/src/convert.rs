@@ -176,6 +176,7 @@ impl From<OsdHello> for pb::OsdHello {
             device: Some(pb::DevicePosition {
                 mount: hello.device.mount,
                 log_seq: hello.device.log_seq,
+                durable_seq: hello.device.durable_seq,
                 restored: hello.device.restored,
             }),
         }
@@ -204,6 +205,7 @@ impl TryFrom<pb::OsdHello> for OsdHello {
             device: hello.device.map_or_else(DevicePosition::default, |d| DevicePosition {
                 mount: d.mount,
                 log_seq: d.log_seq,
+                durable_seq: d.durable_seq,
                 restored: d.restored,
             }),
         })
@@ -349,6 +351,7 @@ pub fn osd_down(down: OsdDown) -> Option<pb::OsdDown> {
             Body::TransferLeader(pb::TransferLeader { pg: Some(pg.into()), to: to.0 })
         }
         OsdDown::Remember(told) => Body::Remember(watermarks_out(told)),
+        OsdDown::Behind { reason } => Body::Behind(reason),
         OsdDown::Refused { code, reason } => Body::Refused(pb::Refused { code, reason }),
     };
     Some(pb::OsdDown { body: Some(body) })
@@ -377,6 +380,7 @@ impl TryFrom<pb::OsdDown> for OsdDown {
             }
             Body::TransferLeader(t) => OsdDown::TransferLeader { pg: pg(t.pg)?, to: osd(t.to, "to")? },
             Body::Remember(told) => OsdDown::Remember(watermarks_in(told)),
+            Body::Behind(reason) => OsdDown::Behind { reason },
             Body::Refused(r) => OsdDown::Refused { code: r.code, reason: r.reason },
         })
     }

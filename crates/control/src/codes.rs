@@ -2,7 +2,8 @@
 
 use types::control::Refusal;
 pub use types::control::refusal::{
-    META_UNAVAILABLE, OUT_OF_RANGE, READ_ONLY, SESSION_FENCED, VOLUME_HELD, VOLUME_UNKNOWN, WRONG_CLUSTER,
+    META_UNAVAILABLE, OSD_OTHER_LIFE, OUT_OF_RANGE, READ_ONLY, SESSION_FENCED, STORE_BEHIND, VOLUME_HELD,
+    VOLUME_UNKNOWN, WRONG_CLUSTER,
 };
 
 /// What a user can read about a code.
@@ -28,12 +29,10 @@ pub const CANNOT_PLACE: u32 = 2017;
 pub const POOL_NOT_EMPTY: u32 = 2018;
 pub const POOL_NOT_READY: u32 = 2019;
 pub const OSD_UNKNOWN: u32 = 2024;
-pub const OSD_OTHER_LIFE: u32 = 2025;
 pub const TOO_MANY: u32 = 2027;
 pub const OSD_EXISTS: u32 = 2028;
 pub const BAD_LOCATION: u32 = 2029;
 pub const CHECK_UNKNOWN: u32 = 2040;
-pub const STORE_BEHIND: u32 = 2030;
 pub const NO_MAJORITY: u32 = 2031;
 /// An OSD that is up or holds PGs is not removed.
 pub const OSD_IN_USE: u32 = 2042;

@@ -7,6 +7,7 @@ mod osds;
 mod pools;
 mod volumes;
 
+pub(crate) use osds::log_is_behind;
 pub use osds::{HelloPlan, osd_hello, osd_poisoned, osd_position, osd_register, osd_remove, osd_reserve, osd_set};
 pub use pools::{PGS_PER_STEP, make_pgs, pool_create, pool_remove, unmake_pgs};
 pub use volumes::{

@@ -313,6 +313,7 @@ fn osd(rng: &mut Rng, stream: u64) -> pb::OsdUp {
             device: rng.chance(1, 2).then(|| pb::DevicePosition {
                 mount: rng.below(4),
                 log_seq: rng.below(9),
+                durable_seq: rng.below(9),
                 restored: rng.chance(1, 4),
             }),
         }),

@@ -145,16 +145,20 @@ impl Osd {
                 self.with_pg(pg, |group, now, actions| group.handle_transfer(now, to, actions));
             }
             OsdDown::Remember(told) => self.remember(told),
+            OsdDown::Behind { reason } => self.store_is_behind(&reason),
             OsdDown::Refused { code, reason } if code == refusal::WRONG_CLUSTER && self.meta.kept.revision > 0 => {
                 self.strange_meta(reason);
             }
             OsdDown::Refused { code, reason } if self.waits_for_rival(code, &reason) => self.meta_lost(),
-            OsdDown::Refused { code, reason } => {
-                tracing::error!(code, reason, "meta refuses this OSD");
-                self.stop_serving(format!("BSLT-{code}: {reason}"));
-                self.meta.refusal = Some((code, reason));
-            }
+            OsdDown::Refused { code, reason } => self.refused(code, reason),
         }
+    }
+
+    /// Meta will not have this process.
+    pub(crate) fn refused(&mut self, code: u32, reason: String) {
+        tracing::error!(code, reason, "meta refuses this OSD");
+        self.stop_serving(format!("BSLT-{code}: {reason}"));
+        self.meta.refusal = Some((code, reason));
     }
 
     /// The metadata server serves another cluster. This OSD has served its own: a store that was emptied, or a wrong

@@ -1,20 +1,19 @@
 //! Between mount and service: the OSD asks meta whether its device is the current one (R17, ADR 0012).
 //!
 //! The loop comes in with the replicas of the mount and with what meta says; the replicas go on to their groups when meta has
-//! let the OSD in, or when no meta has answered for `OsdConfig::let_in_wait`.
+//! let the OSD in, or when no meta has said anything for `OsdConfig::let_in_wait`.
 //!
-//! Invariant: before that no group exists, so the OSD neither votes nor acknowledges nor serves.
+//! Invariant: before that no group exists, so the OSD neither votes nor acknowledges nor serves. An OSD that was told to wait
+//! never goes on by itself.
 
 use crate::node::{Osd, OsdError, Phase};
 use env::{Env, ListenerId};
 use std::time::Duration;
 use types::Time;
-use types::control::{DevicePosition, OsdDown};
+use types::control::{DevicePosition, OsdDown, refusal};
 use types::store::Recovered;
 use types::{PgId, ReplicaId};
 
-/// BSLT-2025: another process serves this OSD.
-const OSD_OTHER_LIFE: u32 = 2025;
 /// How long a newcomer waits for the process that meta believes alive: longer than meta takes to call it down, and the
 /// carrier's pause between two streams.
 const RIVAL_WAIT: Duration = Duration::from_secs(12);
@@ -23,8 +22,10 @@ const RIVAL_WAIT: Duration = Duration::from_secs(12);
 pub(crate) struct Waiting {
     replicas: Vec<Recovered>,
     listener: ListenerId,
-    /// The OSD goes on by itself then.
+    /// The OSD goes on by itself then, or gives way to its rival.
     until: Time,
+    /// Meta says that another process serves this OSD.
+    rival: Option<String>,
 }
 
 /// How meta has taken this process.
@@ -33,8 +34,8 @@ pub(crate) struct LetIn {
     pub waiting: Option<Waiting>,
     /// Meta has welcomed this process once.
     welcomed: bool,
-    /// Since when meta says that another process serves this OSD.
-    rival_since: Option<Time>,
+    /// Meta says that its records went back in time.
+    behind: bool,
 }
 
 impl LetIn {
@@ -46,8 +47,8 @@ impl LetIn {
 impl Osd {
     /// R17: how far the life of this device has come.
     pub(crate) fn position(&self) -> DevicePosition {
-        let (mount, log_seq, _) = self.engine.position();
-        DevicePosition { mount, log_seq, restored: self.config.engine.after_restore }
+        let (mount, log_seq, durable_seq) = self.engine.position();
+        DevicePosition { mount, log_seq, durable_seq, restored: self.config.engine.after_restore }
     }
 
     /// Replicas that this device holds, running or waiting.
@@ -62,7 +63,7 @@ impl Osd {
         self.listening = Some(addr);
         self.recall_watermarks();
         let until = self.now + self.config.let_in_wait;
-        self.let_in.waiting = Some(Waiting { replicas, listener, until });
+        self.let_in.waiting = Some(Waiting { replicas, listener, until, rival: None });
         if self.config.let_in_wait.is_zero() {
             self.serve();
         }
@@ -84,18 +85,17 @@ impl Osd {
         self.meta.report_soon(self.now);
     }
 
-    /// No meta has answered in time: the OSD goes on by itself, unless meta has said that another process serves it.
+    /// No meta has let the OSD in in time: the OSD goes on by itself, unless meta has said that another process serves it.
     pub(crate) fn step_let_in(&mut self) {
         if self.let_in.next_deadline() > self.now {
             return;
         }
-        if self.let_in.rival_since.is_some() {
-            let waiting = self.let_in.waiting.as_mut().expect("it has a deadline");
-            waiting.until = Time::NEVER;
-            return;
+        let waiting = self.let_in.waiting.as_mut().expect("it has a deadline");
+        if let Some(reason) = waiting.rival.take() {
+            return self.refused(refusal::OSD_OTHER_LIFE, reason);
         }
         tracing::warn!(osd = %self.config.osd,
-            "no metadata server has answered: this OSD serves without the check that its device is the current one");
+            "no metadata server has confirmed that the device is the current one: this OSD serves without that check");
         self.serve();
     }
 
@@ -117,19 +117,35 @@ impl Osd {
         if !std::mem::replace(&mut self.let_in.welcomed, true) && self.config.engine.after_restore {
             self.engine.erase_behind_mark();
         }
-        self.let_in.rival_since = None;
+        self.let_in.behind = false;
         self.serve();
     }
 
-    /// Whether a refusal is to be waited out: the process that meta believes alive may have lost its machine.
+    /// Whether a refusal is waited out: the process that meta believes alive may have lost its machine. An OSD that serves
+    /// already does not wait, because two processes must not serve.
     pub(crate) fn waits_for_rival(&mut self, code: u32, reason: &str) -> bool {
-        if code != OSD_OTHER_LIFE || self.let_in.welcomed {
-            return false;
-        }
-        if self.let_in.rival_since.is_none() {
+        let waiting = self.let_in.waiting.as_mut().filter(|_| code == refusal::OSD_OTHER_LIFE);
+        let Some(waiting) = waiting else { return false };
+        if waiting.rival.is_none() {
             tracing::warn!(code, reason, "waiting for the other process to end");
+            waiting.until = self.now + RIVAL_WAIT;
         }
-        let since = *self.let_in.rival_since.get_or_insert(self.now);
-        self.now.since(since) < RIVAL_WAIT
+        waiting.rival = Some(reason.to_owned());
+        true
+    }
+
+    /// The records of meta went back in time (R17). They cannot tell an older device from the current one, because both may have
+    /// gone back together. An OSD that serves goes on; an OSD that starts waits for the recovery.
+    pub(crate) fn store_is_behind(&mut self, reason: &str) {
+        let next = match &mut self.let_in.waiting {
+            Some(waiting) => {
+                (waiting.until, waiting.rival) = (Time::NEVER, None);
+                "this OSD waits until the records are recovered, then it serves"
+            }
+            None => "the PGs here go on without the metadata server",
+        };
+        if !std::mem::replace(&mut self.let_in.behind, true) {
+            tracing::warn!(code = refusal::STORE_BEHIND, reason, "{next}");
+        }
     }
 }

@@ -86,6 +86,8 @@ pub struct DevicePosition {
     pub mount: u64,
     /// Number of the last log batch that this mount found.
     pub log_seq: u64,
+    /// Number of the last durable log batch, now.
+    pub durable_seq: u64,
     /// An administrator started the OSD with `--after-restore`: every replica on the device is in doubt, durably.
     pub restored: bool,
 }
@@ -219,6 +221,8 @@ pub enum OsdDown {
     TransferLeader { pg: PgId, to: OsdId },
     /// Keep this on the device, then answer [`OsdUp::Remembers`] (R17).
     Remember(Watermarks),
+    /// The records of meta went back in time (R17): an OSD that has not been welcomed yet does not serve before a recovery.
+    Behind { reason: String },
     /// The cluster does not know this OSD, or knows another life of it: stop.
     Refused { code: u32, reason: String },
 }
@@ -277,6 +281,10 @@ pub mod refusal {
     pub const OUT_OF_RANGE: u32 = 2022;
     /// Meta serves another cluster than the OSD belongs to.
     pub const WRONG_CLUSTER: u32 = 2026;
+    /// Another process serves this OSD.
+    pub const OSD_OTHER_LIFE: u32 = 2025;
+    /// The records of meta went back in time.
+    pub const STORE_BEHIND: u32 = 2030;
     /// Opened read-only: nothing is allocated.
     pub const READ_ONLY: u32 = 2023;
 }

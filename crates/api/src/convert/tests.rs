@@ -27,7 +27,7 @@ fn hello() -> OsdHello {
             next_session: 6,
             map_epoch: 7,
         },
-        device: DevicePosition { mount: 7, log_seq: 8, restored: true },
+        device: DevicePosition { mount: 7, log_seq: 8, durable_seq: 9, restored: true },
     }
 }
 
@@ -88,6 +88,7 @@ fn downs() -> Vec<OsdDown> {
         OsdDown::Attach { pg, attach: Attach { order: 1, volume, session, epoch: Epoch(2), chunk_count: 0 } },
         OsdDown::TransferLeader { pg, to: OsdId(2) },
         OsdDown::Remember(hello().seen),
+        OsdDown::Behind { reason: "why".into() },
         OsdDown::Refused { code: 2024, reason: "no".into() },
     ]
 }

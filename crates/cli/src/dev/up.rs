@@ -4,7 +4,7 @@ use crate::admin::Admin;
 use crate::dev::cluster::Cluster;
 use crate::dev::procs::{self, Daemon};
 use crate::dev::{READY_MAX, not_ready, servers, start_meta, start_osd, uri};
-use crate::errors::UserError;
+use crate::errors::{UserError, refused};
 use crate::{hint, output, size};
 use anyhow::Result;
 use serde_json::json;
@@ -107,10 +107,11 @@ fn wait_active(cluster: &Cluster, admin: &Admin) -> Result<()> {
     let mut last = None;
     let mut dead = None;
     let done = procs::wait_until(READY_MAX, || {
-        dead = ended(cluster);
+        // OSDs that start wait for the recovery of records that went back in time.
+        dead = ended(cluster).or_else(|| behind(admin));
         let active = admin.all_active(POOL);
         last = active.as_ref().err().map(ToString::to_string);
-        dead.is_some() || active.unwrap_or(false)
+        active.unwrap_or(false) || dead.is_some()
     });
     match (dead, done) {
         (Some(error), _) => Err(error),
@@ -121,6 +122,12 @@ fn wait_active(cluster: &Cluster, admin: &Admin) -> Result<()> {
             Err(UserError::new(1004, what, "basalt status").into())
         }
     }
+}
+
+fn behind(admin: &Admin) -> Option<anyhow::Error> {
+    let code = control::codes::STORE_BEHIND;
+    let said = admin.status().ok()?.problems.into_iter().find(|said| said.starts_with(&format!("BSLT-{code}: ")))?;
+    Some(refused(code, &said).into())
 }
 
 /// Exports what earlier runs exported and what is asked for now, the latter last. Gives each volume with its URI.

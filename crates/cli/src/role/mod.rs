@@ -34,7 +34,7 @@ pub fn runtime() -> Result<Runtime> {
         .context("starting the control plane's thread")
 }
 
-/// The clock on the wall: for what people read, and for incarnations, which must grow from run to run.
+/// The clock on the wall: for what people read, and for incarnations, which must differ from run to run.
 #[allow(clippy::disallowed_methods, reason = "a composition root is where wall time enters")]
 pub fn unix_now() -> std::time::Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()

@@ -129,22 +129,20 @@ impl Control {
     fn take_hello(&mut self, now: Now, stream: StreamId, hello: &OsdHello, at: Time) {
         match self.weigh(now.mono, hello) {
             Weighed::Judge => {}
-            Weighed::Later => return self.held.push(ControlAction::CloseOsd { stream }),
+            Weighed::Later => {
+                self.say_behind([stream]);
+                return self.held.push(ControlAction::CloseOsd { stream });
+            }
             Weighed::Malformed => {
                 let text = format!("{} reports watermarks that this cluster never reached", hello.osd);
-                let refusal = codes::refuse(codes::BAD_REQUEST, text);
-                self.say(stream, OsdDown::Refused { code: refusal.code, reason: refusal.message });
-                return self.held.push(ControlAction::CloseOsd { stream });
+                return self.refuse_osd(stream, codes::refuse(codes::BAD_REQUEST, text));
             }
         }
         self.record_position(hello.osd);
         let planned = self.check_rival(stream, hello, at).and_then(|()| plan::osd_hello(&self.records, hello));
         let (writes, plan) = match planned {
             Ok(planned) => planned,
-            Err(refusal) => {
-                self.say(stream, OsdDown::Refused { code: refusal.code, reason: refusal.message });
-                return self.held.push(ControlAction::CloseOsd { stream });
-            }
+            Err(refusal) => return self.refuse_osd(stream, refusal),
         };
         self.note_restart(now, hello);
         let first_of_run = self.records.osds.get(&hello.osd).is_none_or(|o| o.incarnation != hello.incarnation);
@@ -176,10 +174,11 @@ impl Control {
         live.missing = missing;
         live.ensure_at = Time::ZERO;
         live.floor = ReplicaId(0);
-        live.log_seq = hello.device.log_seq;
+        live.log_seq = hello.device.durable_seq;
         live.position_at = at + POSITION_EVERY;
         live.replicas.clone_from(&hello.replicas);
         if self.standing() != Standing::Sound {
+            self.say_behind([stream]);
             return self.judge(now.mono);
         }
         if let Some((from, to)) = &plan.moved {
@@ -190,6 +189,26 @@ impl Control {
             self.say_osds();
         }
         self.welcome(hello.osd);
+    }
+
+    /// The OSD is told why, and its stream ends.
+    fn refuse_osd(&mut self, stream: StreamId, refusal: Refusal) {
+        self.say(stream, OsdDown::Refused { code: refusal.code, reason: refusal.message });
+        self.held.push(ControlAction::CloseOsd { stream });
+    }
+
+    /// An OSD that starts must not serve by itself while records that went back in time cannot judge its device.
+    fn say_behind(&mut self, streams: impl IntoIterator<Item = StreamId>) {
+        if self.standing() == Standing::Behind {
+            let reason = self.behind().message;
+            streams.into_iter().for_each(|stream| self.say(stream, OsdDown::Behind { reason: reason.clone() }));
+        }
+    }
+
+    /// The records turned out to be behind.
+    pub(super) fn say_all_behind(&mut self) {
+        let streams: Vec<StreamId> = self.osds.values().filter_map(|live| live.stream).collect();
+        self.say_behind(streams);
     }
 
     /// The records may be trusted: the OSD gets the address map, and what it should not hold goes.
@@ -211,7 +230,7 @@ impl Control {
     fn note_restart(&mut self, now: Now, hello: &OsdHello) {
         let osd = hello.osd;
         let Some(known) = self.records.osds.get(&osd) else { return };
-        let again = known.addr.is_some() && known.incarnation < hello.incarnation;
+        let again = known.addr.is_some() && known.incarnation != hello.incarnation;
         let told = self.records.watch.osds.get(&osd).is_some_and(|words| words.split(' ').any(|w| w == "down"));
         if again && !told && self.watch.take(now.mono, &format!("{osd} restarted")) {
             let text = format!("{osd} on {} ({}) runs again, as a new process", known.host, hello.addr);
@@ -250,6 +269,13 @@ impl Control {
     }
 
     fn take_heartbeat(&mut self, now: Now, stream: StreamId, osd: OsdId, heartbeat: OsdHeartbeat) {
+        let recorded = self.records.osds.get(&osd).map_or(0, |known| known.log_seq);
+        let reported = self.osds.get(&osd).map_or(0, |live| live.log_seq).max(recorded);
+        if heartbeat.log_seq < reported {
+            // A virtual machine was put back with its memory: the process is the same, its device is older.
+            self.take_osd_gone(stream);
+            return self.refuse_osd(stream, plan::log_is_behind(osd, heartbeat.log_seq, reported));
+        }
         if let Some(reason) = &heartbeat.poisoned {
             let writes = plan::osd_poisoned(&self.records, osd, reason);
             self.record(writes);
@@ -264,7 +290,7 @@ impl Control {
         live.reported = true;
         live.flow.take(now.mono, heartbeat.io, heartbeat.recovery);
         live.unreachable = known.into_iter().collect();
-        live.log_seq = live.log_seq.max(heartbeat.log_seq);
+        live.log_seq = heartbeat.log_seq;
         if live.position_at <= now.mono {
             live.position_at = now.mono + POSITION_EVERY;
             self.record_position(osd);

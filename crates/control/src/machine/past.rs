@@ -266,6 +266,7 @@ impl Control {
         if self.past.reasons.len() < REASONS_MAX && !self.past.reasons.contains(&reason) {
             self.past.reasons.push(reason);
         }
+        self.say_all_behind();
         // What was planned and has not gone out never does.
         for gated in std::mem::take(&mut self.past.gate) {
             self.refuse_action(gated.action, &self.behind());
@@ -275,7 +276,7 @@ impl Control {
         }
     }
 
-    fn behind(&self) -> Refusal {
+    pub(super) fn behind(&self) -> Refusal {
         let reasons = self.past.reasons.join("; ");
         refuse(codes::STORE_BEHIND, format!("the metadata store went back in time ({reasons})"))
     }

@@ -111,7 +111,8 @@ pub fn osd_hello(records: &Records, hello: &OsdHello) -> Plan<HelloPlan> {
         let text = format!("{} is registered with uuid {}, not {}", hello.osd, known.uuid, hello.uuid);
         return Err(refuse(codes::OSD_OTHER_LIFE, text));
     }
-    if hello.incarnation < known.incarnation {
+    // The clock of a host may go back between two runs, the mount number never does.
+    if hello.incarnation < known.incarnation && hello.device.mount <= known.mount {
         let text = format!("a newer run of {} has already reported ({})", hello.osd, known.incarnation);
         return Err(refuse(codes::OSD_OTHER_LIFE, text));
     }
@@ -130,7 +131,7 @@ pub fn osd_hello(records: &Records, hello: &OsdHello) -> Plan<HelloPlan> {
     if hello.incarnation != known.incarnation {
         (new.mount, new.log_seq) = (hello.device.mount, hello.device.log_seq);
     }
-    if new.poisoned.as_ref().is_some_and(|p| p.incarnation < hello.incarnation) {
+    if new.poisoned.as_ref().is_some_and(|p| p.incarnation != hello.incarnation) {
         new.poisoned = None;
     }
     if new == *known {
@@ -144,18 +145,35 @@ pub fn osd_hello(records: &Records, hello: &OsdHello) -> Plan<HelloPlan> {
     Ok((writes, HelloPlan { map_changed, moved }))
 }
 
-/// R17: a new run of an OSD has a later mount number than the last one, and its log reaches at least as far. Anything else
-/// is an older copy of the device, or a device that has lost flushed writes. What an administrator started with
-/// `--after-restore` has put all its replicas in doubt, durably, and begins a new count.
+/// The log of an OSD ends before a batch that the OSD reported as durable.
+pub(crate) fn log_is_behind(osd: OsdId, ends: u64, reported: u64) -> Refusal {
+    let text = format!(
+        "the device of {osd} is older than what the cluster last heard of it: its log ends with batch {ends}, and \
+         batch {reported} was reported as durable"
+    );
+    refuse(codes::DEVICE_BEHIND, text)
+}
+
+/// R17: a new run of an OSD has a later mount number than the last one, and its log reaches at least as far; the log of a run
+/// that comes back never gets shorter. Anything else is an older copy of the device, or a device that has lost flushed writes.
+/// What an administrator started with `--after-restore` has put all its replicas in doubt, durably, and begins a new count.
 ///
 /// # Errors
 /// BSLT-2041.
 fn check_position(known: &OsdRecord, hello: &OsdHello) -> Result<(), Refusal> {
-    let device = hello.device;
-    if hello.incarnation == known.incarnation || known.mount == 0 || device.restored {
+    let (osd, device) = (hello.osd, hello.device);
+    if known.mount == 0 {
         return Ok(());
     }
-    let osd = hello.osd;
+    if hello.incarnation == known.incarnation {
+        return match device.durable_seq < known.log_seq {
+            true => Err(log_is_behind(osd, device.durable_seq, known.log_seq)),
+            false => Ok(()),
+        };
+    }
+    if device.restored {
+        return Ok(());
+    }
     if device.mount <= known.mount {
         let text = format!(
             "the device of {osd} is older than what the cluster last heard of it: this is its mount number {}, \
@@ -165,12 +183,7 @@ fn check_position(known: &OsdRecord, hello: &OsdHello) -> Result<(), Refusal> {
         return Err(refuse(codes::DEVICE_BEHIND, text));
     }
     if device.log_seq < known.log_seq {
-        let text = format!(
-            "the device of {osd} is older than what the cluster last heard of it: its log ends with batch {}, and \
-             batch {} was reported as durable",
-            device.log_seq, known.log_seq
-        );
-        return Err(refuse(codes::DEVICE_BEHIND, text));
+        return Err(log_is_behind(osd, device.log_seq, known.log_seq));
     }
     Ok(())
 }
@@ -243,7 +256,7 @@ mod tests {
             version: "1.2.3".into(),
             replicas: Vec::new(),
             seen: types::control::Watermarks::default(),
-            device: DevicePosition { mount: 1, log_seq: 1, restored: false },
+            device: DevicePosition { mount: 1, log_seq: 1, durable_seq: 1, restored: false },
         }
     }
 

@@ -190,6 +190,7 @@ impl Osd {
             OsdDown::Welcome { .. }
             | OsdDown::Osds { .. }
             | OsdDown::TransferLeader { .. }
+            | OsdDown::Behind { .. }
             | OsdDown::ReplicaFloor(_) => {}
             OsdDown::Refused { code, reason } => panic!("refused: BSLT-{code}: {reason}"),
         }
@@ -231,7 +232,7 @@ fn hello(cluster: ClusterId, osd: OsdId, uuid: OsdUuid) -> OsdHello {
         version: "1.2.3".into(),
         replicas: vec![],
         seen: Watermarks::default(),
-        device: types::control::DevicePosition { mount: 1, log_seq: 1, restored: false },
+        device: types::control::DevicePosition::default(),
     }
 }
 

@@ -66,19 +66,52 @@ fn a_newcomer_waits_for_the_process_that_meta_believes_alive_and_ends_if_it_live
             rig.run(Duration::from_millis(2_800));
             assert_eq!(*rig.osd(0).phase(), Phase::Mounting, "it never goes on by itself beside another process");
         }
-        rig.run(Duration::from_secs(2));
-        rig.tell(0, OsdDown::Connected);
         match lives {
             true => {
-                rig.tell(0, refused(2025));
+                rig.run(Duration::from_secs(1));
                 assert_eq!(rig.osd(0).refusal().map(|(code, _)| code), Some(2025));
             }
             false => {
+                rig.tell(0, OsdDown::Connected);
                 rig.tell(0, OsdDown::Welcome { map_epoch: EPOCH, osds: Vec::new() });
                 assert_eq!(*rig.osd(0).phase(), Phase::Running);
             }
         }
     }
+}
+
+#[test]
+fn a_newcomer_that_heard_of_another_process_ends_when_meta_falls_silent() {
+    let mut rig = waiting(6, false);
+    rig.tell(0, OsdDown::Connected);
+    rig.tell(0, refused(2025));
+    rig.run(Duration::from_secs(11));
+    assert_eq!(*rig.osd(0).phase(), Phase::Mounting);
+    rig.run(Duration::from_millis(1_200));
+    assert_eq!(rig.osd(0).refusal().map(|(code, _)| code), Some(2025));
+}
+
+#[test]
+fn an_osd_that_serves_unchecked_ends_at_once_beside_another_process() {
+    let mut rig = waiting(7, false);
+    rig.run(Duration::from_millis(10_100));
+    assert_eq!(*rig.osd(0).phase(), Phase::Running);
+    rig.tell(0, OsdDown::Connected);
+    rig.tell(0, refused(2025));
+    assert_eq!(rig.osd(0).refusal().map(|(code, _)| code), Some(2025));
+}
+
+#[test]
+fn an_osd_that_starts_waits_for_the_recovery_of_a_store_that_is_behind() {
+    let mut rig = waiting(8, false);
+    rig.tell(0, OsdDown::Connected);
+    rig.tell(0, OsdDown::Behind { reason: "it is older".to_owned() });
+    rig.run(Duration::from_secs(60));
+    assert_eq!(*rig.osd(0).phase(), Phase::Mounting, "its device may have gone back with the store");
+    rig.tell(1, OsdDown::Behind { reason: "it is older".to_owned() });
+    assert_eq!(*rig.osd(1).phase(), Phase::Running, "an OSD that serves goes on");
+    rig.tell(0, OsdDown::Welcome { map_epoch: EPOCH, osds: Vec::new() });
+    assert_eq!(*rig.osd(0).phase(), Phase::Running);
 }
 
 #[test]

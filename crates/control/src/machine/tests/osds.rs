@@ -17,7 +17,7 @@ fn reserve(world: &mut World) -> OsdId {
 }
 
 fn at(mount: u64, log_seq: u64) -> DevicePosition {
-    DevicePosition { mount, log_seq, restored: false }
+    DevicePosition { mount, log_seq, durable_seq: log_seq, restored: false }
 }
 
 fn code_of(said: &[OsdDown]) -> Option<u32> {
@@ -101,6 +101,43 @@ fn a_device_behind_what_was_heard_of_it_is_refused_and_a_restored_one_begins_a_n
 }
 
 #[test]
+fn a_process_whose_device_goes_back_under_it_is_refused() {
+    // A virtual machine is put back with its memory: the incarnation is the same. Its stream may even live on.
+    let mut world = World::new(1, 3);
+    world.heartbeat(OsdId(2), |beat| beat.log_seq = 70);
+    let stream = world.osd(OsdId(2)).stream;
+    world.hold = true;
+    world.heartbeat(OsdId(2), |beat| beat.log_seq = 69);
+    world.hold = false;
+    let said: Vec<OsdDown> =
+        std::mem::take(&mut world.queue).into_iter().filter(|(to, _)| *to == stream).map(|(_, d)| d).collect();
+    assert_eq!(code_of(&said), Some(codes::DEVICE_BEHIND), "{said:?}");
+    let now = DevicePosition { durable_seq: 69, ..at(1, 1) };
+    assert_eq!(code_of(&world.hello_at(OsdId(2), 1, now)), Some(codes::DEVICE_BEHIND));
+    world.crash();
+    [1, 3].into_iter().for_each(|n| world.connect(OsdId(n)));
+    assert_eq!(
+        code_of(&world.hello_at(OsdId(2), 1, now)),
+        Some(codes::DEVICE_BEHIND),
+        "the record tells the next leader"
+    );
+    assert!(welcomed(&world.hello_at(OsdId(2), 1, DevicePosition { durable_seq: 70, ..at(1, 1) })));
+}
+
+#[test]
+fn runs_are_ordered_by_mount_number_whatever_the_clock_of_the_host_says() {
+    let mut world = World::new(1, 3);
+    world.restart(OsdId(2));
+    world.heartbeat(OsdId(2), |beat| beat.poisoned = Some("a write failed".into()));
+    let stream = world.osd(OsdId(2)).stream;
+    world.control.handle_osd_gone(stream);
+    assert_eq!(code_of(&world.hello_at(OsdId(2), 1, at(1, 9))), Some(codes::OSD_OTHER_LIFE), "an older run");
+    assert_eq!(code_of(&world.hello_at(OsdId(2), 1, at(2, 9))), Some(codes::OSD_OTHER_LIFE));
+    assert!(welcomed(&world.hello_at(OsdId(2), 1, at(3, 9))), "a later run, with an earlier clock");
+    assert_eq!(world.control.records().osds[&OsdId(2)].poisoned, None);
+}
+
+#[test]
 fn the_position_of_a_log_outlives_the_leader_that_heard_of_it() {
     let mut world = World::new(1, 3);
     world.heartbeat(OsdId(2), |beat| beat.log_seq = 70);
@@ -124,6 +161,7 @@ fn a_place_that_is_not_given_stays_and_another_one_is_warned_of() {
     let stream = world.osd(OsdId(2)).stream;
     world.control.handle_osd_gone(stream);
     world.osd(OsdId(2)).incarnation = 9;
+    world.osd(OsdId(2)).log_seq = 8;
     assert!(welcomed(&world.hello_at(OsdId(2), 8, at(8, 8))), "host, rack and zone are not given");
     let view = &world.osds()[1];
     assert_eq!((view.host.as_str(), view.rack.as_str(), view.zone.as_str()), ("h2", "r", "z"));

@@ -19,6 +19,8 @@ pub struct Osd {
     pub seen: Watermarks,
     /// It takes nothing in: its answers do not come.
     pub deaf: bool,
+    /// The last durable batch of its log.
+    pub log_seq: u64,
 }
 
 /// When a leader of meta dies.
@@ -88,7 +90,7 @@ pub fn hello(osd: OsdId) -> OsdHello {
         version: "1.2.3".into(),
         replicas: Vec::new(),
         seen: Watermarks::default(),
-        device: DevicePosition { mount: 1, log_seq: 1, restored: false },
+        device: DevicePosition { mount: 1, log_seq: 1, durable_seq: 1, restored: false },
     }
 }
 
@@ -146,6 +148,7 @@ impl World {
                 stream: StreamId(0),
                 seen: Watermarks::default(),
                 deaf: false,
+                log_seq: 1,
             });
             world.connect(OsdId(n));
         }
@@ -171,7 +174,8 @@ impl World {
         it.stream = stream;
         let (incarnation, seen) = (Incarnation(it.incarnation), it.seen);
         let replicas = it.replicas.iter().copied().collect();
-        let device = DevicePosition { mount: it.incarnation, log_seq: it.incarnation, restored: false };
+        let device =
+            DevicePosition { mount: it.incarnation, log_seq: it.log_seq, durable_seq: it.log_seq, restored: false };
         let hello = OsdHello { incarnation, replicas, seen, device, ..hello(osd) };
         self.control.handle_osd(self.now, stream, OsdUp::Hello(hello));
         self.beat(osd);
@@ -213,7 +217,7 @@ impl World {
 
     pub fn heartbeat(&mut self, osd: OsdId, change: impl FnOnce(&mut OsdHeartbeat)) {
         let it = self.osd(osd);
-        let (stream, replicas) = (it.stream, it.replicas.clone());
+        let (stream, replicas, log_seq) = (it.stream, it.replicas.clone(), it.log_seq);
         let report = |(pg, replica): (PgId, ReplicaId)| {
             let (leader, term) = self.leader(pg);
             let first = leader == Some(osd);
@@ -234,8 +238,9 @@ impl World {
             }
         };
         let pgs = replicas.into_iter().map(report).collect();
-        let mut beat = OsdHeartbeat { pgs, free_bytes: 1 << 40, ..OsdHeartbeat::default() };
+        let mut beat = OsdHeartbeat { pgs, log_seq, free_bytes: 1 << 40, ..OsdHeartbeat::default() };
         change(&mut beat);
+        self.osd(osd).log_seq = beat.log_seq;
         self.control.handle_osd(self.now, stream, OsdUp::Heartbeat(beat));
         self.settle();
     }
@@ -424,7 +429,11 @@ impl World {
             }
             OsdDown::Refused { code, reason } => panic!("refused: {code}: {reason}"),
             OsdDown::TransferLeader { pg, to } => self.transfer(osd, pg, to),
-            OsdDown::Connected | OsdDown::Welcome { .. } | OsdDown::Osds { .. } | OsdDown::ReplicaFloor(_) => {}
+            OsdDown::Connected
+            | OsdDown::Welcome { .. }
+            | OsdDown::Osds { .. }
+            | OsdDown::Behind { .. }
+            | OsdDown::ReplicaFloor(_) => {}
         }
     }
 
@@ -465,7 +474,8 @@ impl World {
             hears: None,
             leading,
         };
-        let beat = OsdHeartbeat { pgs: vec![report], free_bytes: 1 << 40, ..OsdHeartbeat::default() };
+        let log_seq = self.osd(osd).log_seq;
+        let beat = OsdHeartbeat { pgs: vec![report], log_seq, free_bytes: 1 << 40, ..OsdHeartbeat::default() };
         let stream = self.osd(osd).stream;
         self.control.handle_osd(self.now, stream, OsdUp::Heartbeat(beat));
     }
