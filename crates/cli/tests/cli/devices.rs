@@ -1,7 +1,10 @@
 //! The life of an OSD and its device: formatted once, copied, restored, removed.
 
+use crate::bytes;
 use crate::dev::Dev;
-use std::os::unix::fs::PermissionsExt;
+use layout::intent::{INTENT_AT, INTENT_LEN, Intent};
+use layout::superblock::{DeviceIds, MARGIN, SUPERBLOCK_LEN, Superblock};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
@@ -26,6 +29,51 @@ fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).expect("it is there").permissions().mode() & 0o777
 }
 
+fn damage_superblocks(device: &str) {
+    let file = std::fs::File::options().write(true).open(device).expect("it was made");
+    let len = file.metadata().expect("it is there").len();
+    for at in Superblock::offsets(len) {
+        file.write_all_at(b"?", at + 100).expect("written");
+    }
+}
+
+/// A format was cut short behind its last superblock: the next one only registers. An OSD that starts ends the format.
+fn a_whole_device_is_registered_again_and_never_written_again(
+    dev: &Dev,
+    device: &str,
+    id: u64,
+    uuid: &str,
+    format: &dyn Fn() -> crate::dev::Ran,
+) {
+    let file = std::fs::File::options().read(true).write(true).open(device).expect("it was made");
+    let mut page = vec![0; SUPERBLOCK_LEN];
+    file.read_exact_at(&mut page, 0).expect("a superblock");
+    let DeviceIds { cluster, osd, uuid: made } = Superblock::decode(&page).expect("a superblock").ids();
+    assert_eq!((u64::from(osd.0), made.to_string()), (id, uuid.to_owned()));
+    let intent = Intent { cluster, osd, uuid: made }.encode();
+    let last_page_of_the_log = MARGIN + (64 << 20) - SUPERBLOCK_LEN as u64;
+    let is_begun = || {
+        let mut page = vec![0; INTENT_LEN];
+        file.read_exact_at(&mut page, INTENT_AT).expect("a page");
+        Intent::decode(&page).is_some()
+    };
+    file.write_all_at(&intent, INTENT_AT).expect("written");
+    file.write_all_at(b"an entry", last_page_of_the_log).expect("written");
+    assert_eq!(format().code, 0);
+    let mut entry = *b"........";
+    file.read_exact_at(&mut entry, last_page_of_the_log).expect("read");
+    assert_eq!((&entry, is_begun()), (b"an entry", false));
+    assert_eq!(dev.json(&["osd", "ls"])["osds"].as_array().expect("a list").last().expect("it")["osd"], id);
+    file.write_all_at(&[0; 8], last_page_of_the_log).expect("written");
+    // The OSD starts, whatever meta says of it.
+    file.write_all_at(&intent, INTENT_AT).expect("written");
+    let nowhere = ["--meta", "127.0.0.1:1", "osd", "run", "--device", device, "--listen", "127.0.0.1:0"];
+    let mut alone = dev.spawn(&nowhere);
+    dev.wait("the end of the format", || !is_begun());
+    alone.kill().expect("it is ours");
+    alone.wait().expect("it ends");
+}
+
 pub fn an_osd_is_never_erased_by_mistake(dev: &Dev) {
     let device = dev.file("life");
     let format = |more: &[&str]| {
@@ -38,11 +86,18 @@ pub fn an_osd_is_never_erased_by_mistake(dev: &Dev) {
     let made = osds().last().expect("the new one").clone();
     let (id, uuid) = (made["osd"].as_u64().expect("a number"), made["uuid"].as_str().expect("a string").to_owned());
     assert_eq!(made["live"], "new");
+    a_whole_device_is_registered_again_and_never_written_again(dev, &device, id, &uuid, &|| format(&[]));
     for more in [&[][..], &["--force"], &["--force", "--erase-osd", "5a5a5a5a-5a5a-5a5a-5a5a-5a5a5a5a5a5a"]] {
         let refused = format(more);
         refused.says("BSLT-3003", "basalt explain 3003");
         assert!(refused.err.contains(&format!("holds osd.{id} of this cluster")), "{refused:?}");
         assert!(!refused.err.contains("--force"), "nothing to paste: {refused:?}");
+    }
+    damage_superblocks(&device);
+    for more in [&[][..], &["--force"]] {
+        let refused = format(more);
+        refused.says("BSLT-3003", "basalt explain 3003");
+        assert!(refused.err.contains("its superblocks are damaged"), "{refused:?}");
     }
     assert_eq!(format(&["--force", "--erase-osd", &uuid]).code, 0);
     assert_eq!(dev.run(&["osd", "rm", &id.to_string()]).code, 0, "it never started");
@@ -93,6 +148,9 @@ pub fn a_copy_of_a_running_device_is_refused_and_an_older_one_comes_back_by_its_
     copy(&device, Path::new(&older));
     assert_eq!(dev.run(&["dev", "start", "2"]).code, 0);
     write("main/after");
+    let volumes = ["main/before", "main/after"];
+    let written = volumes.map(|volume| bytes::of(dev, volume));
+    assert!(written.iter().all(|bytes| bytes.iter().any(|byte| *byte != 0)), "there is something to lose");
     assert_eq!(dev.run(&["dev", "stop", "2"]).code, 0);
     std::fs::rename(&older, &device).expect("it is ours");
     let path = device.to_string_lossy().into_owned();
@@ -112,7 +170,8 @@ pub fn a_copy_of_a_running_device_is_refused_and_an_older_one_comes_back_by_its_
         assert_ne!(verified.code, 1, "replicas differ: {verified:?}");
         verified.code == 0
     });
-    for volume in ["main/before", "main/after"] {
+    for (volume, written) in volumes.into_iter().zip(written) {
+        assert!(bytes::of(dev, volume) == written, "{volume} is not what was acknowledged");
         assert_eq!(dev.run(&["volume", "rm", volume]).code, 0);
     }
 }

@@ -3,6 +3,7 @@
 //! One cluster serves all steps, in order; it goes when the test ends, however it ends.
 
 mod back;
+mod bytes;
 mod completion;
 mod dev;
 mod devices;
