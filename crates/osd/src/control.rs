@@ -197,6 +197,14 @@ impl Osd {
         }
     }
 
+    /// A queue that was full may have lost the word that something is kept. What a device remembers from before its Welcome is in
+    /// its Hello, where meta can judge it.
+    pub(crate) fn say_kept_again(&mut self) {
+        if self.let_in.welcomed && self.meta.wanted == self.meta.kept {
+            self.meta.outbox.push(OsdUp::Remembers(self.meta.kept));
+        }
+    }
+
     fn write_watermarks(&mut self) {
         let map = String::from_utf8_lossy(self.engine.map()).into_owned();
         let addresses: String = map.lines().filter(|l| !l.starts_with(WATERMARKS)).flat_map(|l| [l, "\n"]).collect();

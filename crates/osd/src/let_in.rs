@@ -33,7 +33,7 @@ pub(crate) struct Waiting {
 pub(crate) struct LetIn {
     pub waiting: Option<Waiting>,
     /// Meta has welcomed this process once.
-    welcomed: bool,
+    pub welcomed: bool,
     /// Meta says that its records went back in time.
     behind: bool,
 }

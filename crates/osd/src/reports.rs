@@ -64,8 +64,7 @@ impl Osd {
             recovery: self.streams.totals(),
             log_seq: self.engine.position().2,
         }));
-        // A queue that was full may have lost the word that something is kept.
-        self.meta.outbox.push(OsdUp::Remembers(self.meta.kept));
+        self.say_kept_again();
     }
 
     /// Reports that differ from what meta last heard. Progress alone (the applied index) is worth a line

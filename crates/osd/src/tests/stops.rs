@@ -150,6 +150,7 @@ fn what_meta_told_of_its_records_is_durable_before_it_is_confirmed() {
         confirmed == told(3)
     });
     // The word may get lost on its way: it is said again.
+    rig.tell(0, OsdDown::Welcome { map_epoch: Epoch(9), osds: Vec::new() });
     rig.until(LONG, "the word is repeated", |rig| rig.osd(0).take_reports().contains(&OsdUp::Remembers(told(3))));
     // An older word takes nothing back, and the address map that comes later neither.
     rig.tell(0, OsdDown::Remember(told(2)));
