@@ -401,15 +401,8 @@ impl Control {
 
     /// Gives out what may go out: nothing of this turn is uncommitted any more.
     pub(super) fn release(&mut self, out: &mut Vec<ControlAction>) {
-        let counters = &self.records.counters;
-        let (revision, since) = (counters.revision, self.past.now);
+        let (revision, since) = (self.records.counters.revision, self.past.now);
         let sound = self.past.standing == Standing::Sound;
-        if sound && revision > self.past.told {
-            self.past.told = revision;
-            let told = OsdDown::Remember(counters.watermarks());
-            let streams = self.osds.values().filter_map(|live| live.stream);
-            out.extend(streams.map(|stream| ControlAction::ToOsd { stream, down: told.clone() }));
-        }
         for action in std::mem::take(&mut self.held) {
             match (is_free(&action), sound) {
                 (true, _) => out.push(action),
@@ -425,6 +418,13 @@ impl Control {
             }
         }
         out.append(&mut self.held);
+        // Behind the Welcome: before it an OSD keeps nothing.
+        if sound && revision > self.past.told {
+            self.past.told = revision;
+            let told = OsdDown::Remember(self.records.counters.watermarks());
+            let streams = self.osds.values().filter_map(|live| live.stream);
+            out.extend(streams.map(|stream| ControlAction::ToOsd { stream, down: told.clone() }));
+        }
         let agreed = self.agreed();
         while self.past.gate.front().is_some_and(|g| g.revision <= agreed) {
             out.extend(self.past.gate.pop_front().map(|g| g.action));

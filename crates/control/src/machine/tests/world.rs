@@ -19,6 +19,8 @@ pub struct Osd {
     pub seen: Watermarks,
     /// It takes nothing in: its answers do not come.
     pub deaf: bool,
+    /// Meta has said Welcome on this stream: before that it keeps nothing.
+    pub welcomed: bool,
     /// The last durable batch of its log.
     pub log_seq: u64,
 }
@@ -148,6 +150,7 @@ impl World {
                 stream: StreamId(0),
                 seen: Watermarks::default(),
                 deaf: false,
+                welcomed: false,
                 log_seq: 1,
             });
             world.connect(OsdId(n));
@@ -171,7 +174,7 @@ impl World {
     pub fn connect(&mut self, osd: OsdId) {
         let stream = StreamId(self.fresh());
         let it = self.osd(osd);
-        it.stream = stream;
+        (it.stream, it.welcomed) = (stream, false);
         let (incarnation, seen) = (Incarnation(it.incarnation), it.seen);
         let replicas = it.replicas.iter().copied().collect();
         let device =
@@ -408,6 +411,8 @@ impl World {
             return;
         }
         match down {
+            OsdDown::Welcome { .. } => self.osds[at].welcomed = true,
+            OsdDown::Remember(_) if !self.osds[at].welcomed => {}
             OsdDown::Remember(told) => {
                 let seen = self.osds[at].seen.max(told);
                 self.osds[at].seen = seen;
@@ -429,11 +434,7 @@ impl World {
             }
             OsdDown::Refused { code, reason } => panic!("refused: {code}: {reason}"),
             OsdDown::TransferLeader { pg, to } => self.transfer(osd, pg, to),
-            OsdDown::Connected
-            | OsdDown::Welcome { .. }
-            | OsdDown::Osds { .. }
-            | OsdDown::Behind { .. }
-            | OsdDown::ReplicaFloor(_) => {}
+            OsdDown::Connected | OsdDown::Osds { .. } | OsdDown::Behind { .. } | OsdDown::ReplicaFloor(_) => {}
         }
     }
 
