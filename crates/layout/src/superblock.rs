@@ -14,8 +14,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// First bytes of a superblock.
 pub const MAGIC: [u8; 8] = *b"BSLTSUPR";
-/// Version that this build writes. 1: the first.
-pub const FORMAT_VERSION: u32 = 1;
+/// Version of the whole device that this build writes, and the only one that it reads. 1: log batches of version 1. 2: log
+/// batches of version 2, which know the tombstone floor.
+pub const FORMAT_VERSION: u32 = 2;
 /// Incompatible features that this build understands (none yet).
 pub const INCOMPAT_KNOWN: u64 = 0;
 /// Bytes of one copy on the device.
@@ -61,6 +62,9 @@ pub enum SuperblockError {
     Damaged,
     #[error("the device has format version {found}, this build reads up to {FORMAT_VERSION}")]
     Newer { found: u32 },
+    /// BSLT-3008
+    #[error("the device has format version {found} of an older build, this build reads {FORMAT_VERSION} only")]
+    Older { found: u32 },
     #[error("the device uses features {unknown:#x} that this build does not know")]
     Features { unknown: u64 },
     #[error("the superblock describes an impossible division of the device")]
@@ -210,8 +214,11 @@ impl Superblock {
             return Err(SuperblockError::Damaged);
         }
         let found = disk.format_version.get();
-        if found > FORMAT_VERSION || found == 0 {
+        if found > FORMAT_VERSION {
             return Err(SuperblockError::Newer { found });
+        }
+        if found < FORMAT_VERSION {
+            return Err(SuperblockError::Older { found });
         }
         let unknown = disk.incompat.get() & !INCOMPAT_KNOWN;
         if unknown != 0 {
@@ -291,10 +298,10 @@ mod tests {
     fn superblock_bytes_never_change() {
         let bytes = sample().encode();
         assert_eq!(&bytes[..8], b"BSLTSUPR");
-        assert_eq!(&bytes[8..16], &[1, 0, 0, 0, 3, 0, 0, 0]);
+        assert_eq!(&bytes[8..16], &[2, 0, 0, 0, 3, 0, 0, 0]);
         assert_eq!(&bytes[64..72], &(4u64 << 30).to_le_bytes());
         assert_eq!(&bytes[96..104], &(257u64 << 20).to_le_bytes());
-        assert_eq!(crc32c(&bytes), 3_459_028_469, "golden");
+        assert_eq!(crc32c(&bytes), 2_201_130_771, "golden");
         assert_eq!(Superblock::decode(&bytes), Ok(sample()));
     }
 
@@ -328,6 +335,15 @@ mod tests {
         }
         assert_eq!(Superblock::claimed_ids(&bad), Some(sample().ids()));
         assert_eq!(Superblock::claimed_ids(&[0; 4096]), None);
+    }
+
+    #[test]
+    fn another_version_is_called_older_or_newer_and_never_damaged() {
+        let image = |format_version| Superblock { format_version, ..sample() }.encode();
+        let (older, newer) = (image(FORMAT_VERSION - 1), image(FORMAT_VERSION + 1));
+        assert_eq!(Superblock::choose(&older, &older), Err(SuperblockError::Older { found: FORMAT_VERSION - 1 }));
+        assert_eq!(Superblock::choose(&newer, &newer), Err(SuperblockError::Newer { found: FORMAT_VERSION + 1 }));
+        assert_eq!(Superblock::choose(&[0; 4096], &older), Err(SuperblockError::Older { found: FORMAT_VERSION - 1 }));
     }
 
     #[test]

@@ -25,6 +25,12 @@ pub fn superblock_error(device: &Path, why: &SuperblockError) -> (u32, String) {
         SuperblockError::Newer { .. } | SuperblockError::Features { .. } => {
             (3007, "run the version that formatted it, or a newer one".to_owned())
         }
+        SuperblockError::Older { .. } => (
+            3008,
+            format!(
+                "run the build that formatted it, or, if its data may go, `{format} --force`; a dev cluster: `basalt dev destroy`"
+            ),
+        ),
         SuperblockError::ForeignCluster { .. }
         | SuperblockError::OtherOsd { .. }
         | SuperblockError::OtherFormat { .. } => {

@@ -48,6 +48,10 @@ pub fn devices(dev: &Dev) {
     refused.says("BSLT-3005", "--force");
     let whose = format!("{stranger} holds osd.1 of another cluster, 5a5a5a5a-5a5a-5a5a-5a5a-5a5a5a5a5a5a");
     assert!(refused.err.contains(&whose), "{refused:?}");
+    of_another_version(&stranger, &file("older", 1 << 30, b""), layout::superblock::FORMAT_VERSION - 1);
+    let refused = serve(&dev.file("older"), "127.0.0.1:0");
+    refused.says("BSLT-3008", "--force");
+    assert!(refused.err.contains("an older build") && !refused.err.contains("damaged"), "{refused:?}");
     let refused = serve(&stranger, "127.0.0.1:0");
     refused.says("BSLT-2026", "give it the metas of its own");
     format(&file("small", 20 << 20, b"")).says("BSLT-3006", "larger device");
@@ -87,6 +91,20 @@ fn a_device_of_another_cluster(path: &str) -> String {
         file.write_all_at(&page, offset).expect("it is ours");
     }
     path.to_owned()
+}
+
+/// The device at `from` as a build wrote it whose format has this version.
+fn of_another_version(from: &str, to: &str, format_version: u32) {
+    let device = std::fs::File::open(from).expect("it is ours");
+    let len = device.metadata().expect("it is ours").len();
+    let file = std::fs::File::options().write(true).open(to).expect("a file");
+    for offset in layout::superblock::Superblock::offsets(len) {
+        let mut page = [0; layout::superblock::SUPERBLOCK_LEN];
+        device.read_exact_at(&mut page, offset).expect("a superblock");
+        let superblock = layout::superblock::Superblock::decode(&page).expect("it is whole");
+        let other = layout::superblock::Superblock { format_version, ..superblock };
+        file.write_all_at(&other.encode(), offset).expect("it is ours");
+    }
 }
 
 /// The server greets once its volume is open; it listens before.

@@ -113,6 +113,8 @@ fn run(desk: &mut Desk) -> Result<()> {
     desk.refuse("serving another cluster's device", ["BSLT-2026", "of cluster 5a5a5a5a-"], &run(&stranger))?;
     let newer = desk.stranger("newer.device", |superblock| superblock.format_version = FORMAT_VERSION + 1)?;
     desk.refuse("a newer format", ["BSLT-3007", "this build reads up to"], &run(&newer))?;
+    let older = desk.stranger("older.device", |superblock| superblock.format_version = FORMAT_VERSION - 1)?;
+    desk.refuse("an older format", ["BSLT-3008", "an older build"], &run(&older))?;
     let featured = desk.stranger("featured.device", |superblock| superblock.incompat = 1 << 60)?;
     desk.refuse("an unknown feature", ["BSLT-3007", "does not know"], &run(&featured))?;
     let missing = desk.cluster.dir.join("no.device").display().to_string();
