@@ -3,7 +3,7 @@
 use crate::address::Address;
 use crate::admin::Admin;
 use crate::args::{BenchArgs, BenchSub, LoadArgs, LoadOp};
-use crate::errors::{Exit, UserError, advise};
+use crate::errors::{Exit, UserError, advise, ended};
 use crate::role::session::Session;
 use crate::{output, size};
 use anyhow::{Context, Result};
@@ -11,7 +11,7 @@ use bench::cpu::{self, CpuSample};
 use bench::floor::{self, FloorConfig, FloorMode, FloorRow};
 use bench::load::{Load, LoadConfig, LoadReport, Pattern};
 use clap::ValueEnum;
-use control::codes::{READ_ONLY, VOLUME_HELD, VOLUME_UNKNOWN};
+use control::codes::VOLUME_HELD;
 use env::Env;
 use serde_json::json;
 use std::io::IsTerminal;
@@ -101,23 +101,7 @@ fn unclean(name: &str, report: &LoadReport) -> UserError {
     let has = |errno: Errno| report.errors.iter().any(|(why, _)| *why == errno.to_string());
     let worst =
         [Errno::Damaged, Errno::Fenced, Errno::Gone, Errno::NoSpace, Errno::ReadOnly].into_iter().find(|e| has(*e));
-    UserError { what, ..failure(name, worst.unwrap_or(Errno::TimedOut)) }
-}
-
-/// The error that stands for an outcome of requests.
-fn failure(name: &str, errno: Errno) -> UserError {
-    let (code, next) = match errno {
-        Errno::Fenced => (5002, "basalt volume ls   # shows which client holds it now"),
-        Errno::NoSpace => {
-            (5003, "basalt osd ls   # shows which OSD is full; delete volumes of the pool to get space back")
-        }
-        Errno::Damaged => (5004, "basalt pg verify --deep"),
-        Errno::Gone => (VOLUME_UNKNOWN, "basalt volume ls"),
-        Errno::ReadOnly => (READ_ONLY, "basalt volume ls"),
-        Errno::Invalid => (1001, "basalt bench --help"),
-        Errno::TimedOut | Errno::Shutdown => (5007, "basalt status"),
-    };
-    UserError::new(code, format!("{name}: {errno}"), next)
+    UserError { what, ..ended(name, worst.unwrap_or(Errno::TimedOut)) }
 }
 
 /// The advice for a volume that another client writes to: not to take it from there for a measurement.
@@ -161,22 +145,24 @@ fn drive(session: &mut Session, config: LoadConfig) -> Result<Driven> {
     let mut load =
         Load::new(config, session.env.now()).map_err(|e| UserError::new(1001, e.to_string(), "basalt bench --help"))?;
     let mut progress = Progress::new(session.env.now());
-    let (mut requests, mut done) = (Vec::new(), Vec::new());
+    let (mut requests, mut done, mut full) = (Vec::new(), Vec::new(), false);
     loop {
         let now = session.begin();
         session.events.clear();
         session.device().completions(&mut done);
         for completion in done.drain(..) {
+            // Its wait for space is over. Further writes would be refused, too, and the figures be those of refusals.
+            full |= completion.result == Err(Errno::NoSpace);
             load.completed(now, completion.token, &completion.result);
         }
         let interrupted = session.interrupted();
-        if interrupted || load.is_done(now) {
+        if interrupted || full || load.is_done(now) {
             progress.end();
             return Ok(Driven { report: load.report(now), interrupted });
         }
         progress.show(now, &load);
         if let Some(errno) = session.failure() {
-            return Err(failure(&session.info.name, errno).into());
+            return Err(ended(&session.info.name, errno).into());
         }
         load.next_requests(now, &mut requests);
         let device = session.device();
@@ -325,7 +311,7 @@ fn run_floor(
 mod tests {
     use super::*;
 
-    fn ended(errors: &[Errno], violation_count: u64) -> UserError {
+    fn unclean_with(errors: &[Errno], violation_count: u64) -> UserError {
         let mut load = Load::new(LoadConfig::default(), types::Time::ZERO).expect("a load");
         let mut report = load.report(types::Time::ZERO);
         load.next_requests(types::Time::ZERO, &mut Vec::new());
@@ -336,11 +322,11 @@ mod tests {
 
     #[test]
     fn a_full_pool_is_called_full_and_only_bad_bytes_are_called_damage() {
-        let full = ended(&[Errno::NoSpace], 0);
+        let full = unclean_with(&[Errno::NoSpace], 0);
         assert_eq!(full.code, 5003);
         assert_eq!(full.what, "main/a: requests failed: 3 × no space left in the pool");
-        assert_eq!(ended(&[Errno::NoSpace, Errno::Damaged], 0).code, 5004);
-        assert_eq!(ended(&[Errno::NoSpace], 1).code, 5004);
-        assert_eq!(ended(&[Errno::TimedOut], 0).code, 5007);
+        assert_eq!(unclean_with(&[Errno::NoSpace, Errno::Damaged], 0).code, 5004);
+        assert_eq!(unclean_with(&[Errno::NoSpace], 1).code, 5004);
+        assert_eq!(unclean_with(&[Errno::TimedOut], 0).code, 5007);
     }
 }

@@ -1,6 +1,8 @@
 //! What a user sees when something fails: what, on which thing, why, and what to type next.
 
+use control::codes::{META_UNAVAILABLE, READ_ONLY, VOLUME_UNKNOWN};
 use std::fmt;
+use types::Errno;
 
 /// How a command ends. The numbers are part of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,12 +52,40 @@ pub fn advise(error: anyhow::Error, code: u32, next: impl FnOnce() -> String) ->
     }
 }
 
+/// The advice of a command that no metadata server answered, where `next` knows better.
+pub fn advise_down(error: anyhow::Error, next: impl FnOnce() -> Option<String>) -> anyhow::Error {
+    match error.downcast::<UserError>() {
+        Ok(error) if error.code == META_UNAVAILABLE => {
+            let next = next().unwrap_or_else(|| error.next.clone());
+            UserError { next, ..error }.into()
+        }
+        Ok(error) => error.into(),
+        Err(error) => error,
+    }
+}
+
 /// A refusal of meta in the user's words: what failed in front, what to do behind.
 pub fn refused(code: u32, text: &str) -> UserError {
     let text = text.trim_start_matches(&format!("BSLT-{code}: "));
     let next = control::codes::explain(code).map_or("", |row| row.next);
     let what = text.strip_suffix(next).unwrap_or(text).trim_end_matches("; ");
     UserError::new(code, what, next)
+}
+
+/// The error of a command whose volume ended with `errno`. Only [`Errno::Damaged`] speaks of damage.
+pub fn ended(volume: &str, errno: Errno) -> UserError {
+    let (code, next) = match errno {
+        Errno::Fenced => (5002, "basalt volume ls   # shows which client holds it now"),
+        Errno::NoSpace => {
+            (5003, "basalt osd ls   # shows which OSD is full; delete volumes of the pool to get space back")
+        }
+        Errno::Damaged => (5004, "basalt pg verify --deep"),
+        Errno::Gone => (VOLUME_UNKNOWN, "basalt volume ls"),
+        Errno::ReadOnly => (READ_ONLY, "basalt volume ls"),
+        Errno::Invalid => (1001, "add --help to the command: it shows examples"),
+        Errno::TimedOut | Errno::Shutdown => (5007, "basalt status"),
+    };
+    UserError::new(code, format!("{volume}: {errno}"), next)
 }
 
 /// An error with its causes, in one line.
@@ -86,7 +116,27 @@ impl std::error::Error for UserError {}
 
 #[cfg(test)]
 mod tests {
-    use super::refused;
+    use super::{ended, refused};
+    use types::Errno;
+
+    #[test]
+    fn each_end_of_a_volume_has_its_code_and_only_damage_is_called_damage() {
+        let codes = [
+            (Errno::Invalid, 1001),
+            (Errno::Fenced, 5002),
+            (Errno::NoSpace, 5003),
+            (Errno::Damaged, 5004),
+            (Errno::ReadOnly, 2023),
+            (Errno::Gone, 2011),
+            (Errno::TimedOut, 5007),
+            (Errno::Shutdown, 5007),
+        ];
+        for (errno, code) in codes {
+            let error = ended("main/vm1", errno);
+            assert_eq!((error.code, error.what), (code, format!("main/vm1: {errno}")));
+            assert!(!error.next.is_empty());
+        }
+    }
 
     #[test]
     fn a_refusal_says_what_failed_once_and_what_to_do_once() {

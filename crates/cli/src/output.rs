@@ -88,6 +88,13 @@ pub fn json_line(thing: &str, body: Value) -> Result<()> {
     Ok(())
 }
 
+/// As [`json_line`], written out at once: a program waits for this line, and the process goes on.
+pub fn ready(thing: &str, body: Value) -> Result<()> {
+    json_line(thing, body)?;
+    flush();
+    Ok(())
+}
+
 /// Prints a table without frames.
 pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
     table_lines(header, rows).iter().for_each(|line| out!("{line}"));

@@ -2,7 +2,8 @@
 
 use crate::address::Address;
 use crate::args::NbdArgs;
-use crate::errors::UserError;
+use crate::errors::ended;
+use crate::output;
 use crate::role::env_error;
 use crate::role::nbd_metrics::{self, Endpoint};
 use crate::role::session::{Open, Session};
@@ -13,7 +14,6 @@ use std::io::{IsTerminal, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
-use types::Errno;
 
 const ROOM_NBD: u8 = 3;
 /// The port that IANA gave to NBD.
@@ -51,15 +51,15 @@ fn exported(args: &NbdArgs, bound: &NetAddr, bytes: u64, as_json: bool) -> Resul
     tracing::info!(volume = args.volume, at = %bound, bytes, read_only = args.read_only, "exported");
     if as_json {
         let body = serde_json::json!({
-            "schema": "basalt.nbd/1",
             "volume": args.volume,
             "uri": uri,
             "len_bytes": bytes,
             "read_only": args.read_only,
             "pid": std::process::id(),
         });
-        out!("{body}");
-    } else if std::io::stdout().is_terminal() {
+        return output::ready("nbd", body);
+    }
+    if std::io::stdout().is_terminal() {
         out!("exported {}: connect with {uri}", args.volume);
     }
     // A program waits for this line; the process goes on.
@@ -94,7 +94,8 @@ fn serve(session: &mut Session, server: &mut NbdServer, mut metrics: Option<&mut
         server.end_turn(now, device, &mut ops);
         (session.events, session.ops) = (events, ops);
         if let Some(errno) = session.failure() {
-            return Err(failed(errno));
+            // The session is over: the door closes, so that clients notice at once.
+            return Err(ended(&session.info.name, errno).into());
         }
         let mut deadline = server.next_deadline();
         if let Some(metrics) = &mut metrics {
@@ -103,19 +104,6 @@ fn serve(session: &mut Session, server: &mut NbdServer, mut metrics: Option<&mut
         session.finish(deadline)?;
     }
     Ok(())
-}
-
-/// The session is over: the door closes, so that clients notice at once.
-fn failed(errno: Errno) -> anyhow::Error {
-    match errno {
-        Errno::Fenced => UserError::new(
-            5002,
-            "the volume was opened elsewhere with --steal",
-            "basalt volume ls   # shows who holds it now",
-        ),
-        other => UserError::new(5004, other.to_string(), "basalt status"),
-    }
-    .into()
 }
 
 #[cfg(test)]

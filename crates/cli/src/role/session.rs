@@ -31,6 +31,9 @@ const PART_MAX: Duration = Duration::from_secs(2);
 /// How long an open may take: longer than an election of metas and one of a PG.
 const OPEN_MAX: Duration = Duration::from_secs(15);
 
+/// How long a write of a bench waits in a full pool: long enough for space that is on its way back.
+const BENCH_FULL_WAIT: Duration = Duration::from_secs(5);
+
 /// Pause before a volume is asked for again whose holder is a dead process.
 const LEASE_AGAIN: Duration = Duration::from_millis(250);
 
@@ -185,7 +188,9 @@ impl Session {
     /// # Errors
     /// Meta's refusal, in the user's words.
     pub fn open(metas: &[Address], name: &str, write: bool, steal: bool) -> Result<Session> {
-        Session::prepare(metas, "bench")?.open(Open { name, write, steal })
+        let mut prepared = Session::prepare(metas, "bench")?;
+        prepared.full_wait = BENCH_FULL_WAIT;
+        prepared.open(Open { name, write, steal })
     }
 
     fn attach(&mut self, open: Open<'_>) -> Result<Attached> {

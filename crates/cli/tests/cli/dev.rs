@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 const BASALT: &str = env!("CARGO_BIN_EXE_basalt");
 const NAME: &str = "clitest";
+/// The cluster of the tests of a full pool: its devices are small.
+pub const SMALL: &str = "clismall";
 
 /// A folder that goes with its owner. Not on tmpfs: devices are opened O_DIRECT.
 pub struct Home(PathBuf);
@@ -61,22 +63,23 @@ impl Ran {
             assert_eq!((&line["level"], &line["fields"]["code"]), (&"ERROR".into(), &code.into()), "{self:?}");
             assert!(!line["fields"]["message"].as_str().expect("text").is_empty(), "{self:?}");
             let advice = line["fields"]["next"].as_str().unwrap_or("").replace(BASALT, "basalt");
-            let advice = advice.replace(&format!(" --cluster {NAME}"), "").replace(" --cluster none", "");
+            let advice = plain(&advice);
             return assert!(advice.contains(next), "no `{next}` in {self:?}");
         }
         assert!(self.err.starts_with(&format!("basalt: {code}: ")), "{self:?}");
         // Printed commands name this binary and the cluster; the tests name neither.
-        let err = self
-            .err
-            .replace(BASALT, "basalt")
-            .replace(&format!(" --cluster {NAME}"), "")
-            .replace(" --cluster none", "");
+        let err = plain(&self.err.replace(BASALT, "basalt"));
         let advice = err.split_once("next: ").map_or("", |(_, advice)| advice);
         assert!(!advice.trim().is_empty() && advice.contains(next), "no `{next}` in {self:?}");
         for noise in ["panicked", "backtrace", "Error {", "unwrap"] {
             assert!(!self.err.contains(noise) && !self.out.contains(noise), "{self:?}");
         }
     }
+}
+
+/// A printed text without the clusters of these tests.
+fn plain(text: &str) -> String {
+    [NAME, SMALL, "none"].iter().fold(text.to_owned(), |text, name| text.replace(&format!(" --cluster {name}"), ""))
 }
 
 fn command(home: &Path, name: &str, args: &[&str]) -> Command {
@@ -124,15 +127,18 @@ fn finished(output: std::process::Output) -> Ran {
 /// A running cluster with an exported volume `main/demo`.
 pub struct Dev {
     home: Home,
+    name: &'static str,
     pub meta: String,
 }
 
 impl Dev {
     pub fn up() -> Dev {
-        let home = home("dev");
-        let args = ["dev", "up", "--device-size", "1GiB", "--export", "main/demo", "--size", "64MiB", "--json"];
-        let mut dev = Dev { home, meta: String::new() };
-        let ran = dev.run(&args);
+        Dev::up_as(NAME, &["--device-size", "1GiB", "--export", "main/demo", "--size", "64MiB"])
+    }
+
+    pub fn up_as(name: &'static str, args: &[&str]) -> Dev {
+        let mut dev = Dev { home: home(name), name, meta: String::new() };
+        let ran = dev.run(&[&["dev", "up", "--json"], args].concat());
         assert_eq!(ran.code, 0, "{ran:?}");
         let up: serde_json::Value = serde_json::from_str(&ran.out).expect("JSON");
         dev.meta = up["meta"].as_str().expect("an address").to_owned();
@@ -140,7 +146,7 @@ impl Dev {
     }
 
     pub fn run(&self, args: &[&str]) -> Ran {
-        run(self.home.path(), NAME, args)
+        run(self.home.path(), self.name, args)
     }
 
     pub fn run_env(&self, vars: &[(&str, &str)], args: &[&str]) -> Ran {
@@ -154,18 +160,18 @@ impl Dev {
 
     /// Starts a command that stays; its standard error is kept.
     pub fn spawn(&self, args: &[&str]) -> Child {
-        let mut command = command(self.home.path(), NAME, args);
+        let mut command = command(self.home.path(), self.name, args);
         command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("basalt starts")
     }
 
     /// As [`Dev::spawn`], with its standard output.
     pub fn spawn_piped(&self, args: &[&str]) -> Child {
-        let mut command = command(self.home.path(), NAME, args);
+        let mut command = command(self.home.path(), self.name, args);
         command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("basalt starts")
     }
 
     pub fn dir(&self) -> PathBuf {
-        self.home.path().join("basalt/dev").join(NAME)
+        self.home.path().join("basalt/dev").join(self.name)
     }
 
     /// A file beside the cluster.
@@ -174,13 +180,21 @@ impl Dev {
     }
 
     pub fn wait(&self, what: &str, mut done: impl FnMut() -> bool) {
-        wait(what, &mut done);
+        wait(what, WAIT_MAX, &mut done);
+    }
+
+    /// The same for what takes longer.
+    pub fn wait_for(&self, what: &str, max: Duration, mut done: impl FnMut() -> bool) {
+        wait(what, max, &mut done);
     }
 }
 
+/// How long the tests wait for a condition.
+const WAIT_MAX: Duration = Duration::from_secs(20);
+
 #[allow(clippy::disallowed_methods, reason = "the test waits for other processes, with a deadline")]
-fn wait(what: &str, done: &mut impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
+fn wait(what: &str, max: Duration, done: &mut impl FnMut() -> bool) {
+    let end = Instant::now() + max;
     while !done() {
         assert!(Instant::now() < end, "waited for {what}");
         std::thread::sleep(Duration::from_millis(50));

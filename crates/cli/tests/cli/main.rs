@@ -9,6 +9,7 @@ mod dev;
 mod devices;
 mod doors;
 mod errors;
+mod full;
 mod golden;
 mod metrics;
 mod shell;

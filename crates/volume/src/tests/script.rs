@@ -1,6 +1,6 @@
 //! One event at a time: what leaves, when, and to whom.
 
-use crate::limits::{BAD_READS_MAX, REQUESTS_MAX, SILENT};
+use crate::limits::{BAD_READS_MAX, PG_PARTS_MAX, REQUESTS_MAX, SILENT};
 use crate::{Admit, Answer, Carrier, Completion, Request, Volume, VolumeConfig, VolumeOut};
 use std::time::Duration;
 use types::control::{ClientAnswer, ClientAsk, MapView, Opened, Refusal, SegmentPlace, refusal};
@@ -353,6 +353,37 @@ fn a_write_without_space_waits_and_goes_on_while_reads_pass() {
     };
     b.reply(again.0, &again.1, Ok(ReplyBody::Done));
     assert_eq!(b.done(), [(1, Ok(Answer::Done))]);
+}
+
+#[test]
+fn a_full_pg_stops_only_its_own_writes() {
+    let mut b = Bench::new(&opened(2 * SEGMENT, 2, true), None);
+    b.volume.config.full_wait = Duration::from_secs(30);
+    let (mut token, mut refused) = (0, 0);
+    // As many writes as one PG takes, and more: all of them wait for space.
+    while b.volume.submit(b.now, write(token * 4096, 4096), token).is_ok() && token < u64::from(PG_PARTS_MAX) + 80 {
+        token += 1;
+    }
+    loop {
+        let sent = b.poll();
+        if sent.is_empty() {
+            break;
+        }
+        for (osd, request) in sent {
+            refused += 1;
+            b.reply(osd, &request, Err(Reject::Failed(Errno::NoSpace)));
+        }
+    }
+    assert!(refused >= 256, "{refused} writes wait for space");
+    b.submit(write(SEGMENT, 4096), 1_000);
+    let sent = b.poll();
+    let chunk = match &sent[..] {
+        [(_, wire::Request { body: RequestBody::Write { chunk, .. }, .. })] => *chunk,
+        other => panic!("the write of the other PG leaves, and only that one: {other:?}"),
+    };
+    assert!(chunk.index > 0, "{chunk} is in the other segment");
+    b.reply(sent[0].0, &sent[0].1, Ok(ReplyBody::Done));
+    assert_eq!(b.done(), [(1_000, Ok(Answer::Done))]);
 }
 
 #[test]

@@ -1,0 +1,99 @@
+//! A pool without space: what each of its users is told, and how space comes back.
+
+use crate::dev::{Dev, SMALL};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longer than a write waits for space before its client is told ENOSPC.
+const TOLD_MAX: Duration = Duration::from_secs(45);
+/// Segments, and so PGs, of the volume that is written while another OSD is full.
+const SEGMENTS: u64 = 8;
+
+/// Starts a request of an NBD client.
+fn request(uri: &str, what: &str) -> Child {
+    let args = ["-s", "KILL", "120", "qemu-io", "-f", "raw", "-c", what, uri];
+    Command::new("timeout").args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("timeout runs")
+}
+
+/// What a client said at its end.
+fn said(client: Child) -> String {
+    let out = client.wait_with_output().expect("it ends");
+    format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
+}
+
+fn uri(dev: &Dev, volume: &str) -> String {
+    format!("nbd+unix:///{volume}?socket={}", dev.run(&["dev", "socket", volume]).out.trim())
+}
+
+fn is_full(dev: &Dev) -> bool {
+    dev.json(&["osd", "ls"])["osds"].as_array().expect("a list").iter().any(|osd| osd["full"] == true)
+}
+
+/// Writes to a new volume of one segment until its OSD is full.
+#[allow(clippy::disallowed_methods, reason = "the test measures how long a command takes")]
+fn fill(dev: &Dev, volume: &str) {
+    assert_eq!(dev.run(&["volume", "create", volume, "1GiB"]).code, 0);
+    let begun = Instant::now();
+    dev.run(&["bench", volume, "--op", "write", "--block", "1MiB", "--depth", "8", "--seconds", "300"])
+        .says("BSLT-5003", "basalt osd ls");
+    assert!(begun.elapsed() < Duration::from_secs(200), "it ends when the pool is full, not when its time is over");
+    dev.wait("meta to hear that an OSD is full", || is_full(dev));
+}
+
+/// A PG on the full OSD and PGs beside it, through one export.
+fn only_pgs_of_the_full_osd_wait(dev: &Dev) {
+    let to = uri(dev, "one/v");
+    let write = |segment: u64| request(&to, &format!("aio_write -P 7 {}G 8M", segment));
+    let mut clients: Vec<Child> = (0..SEGMENTS).map(write).collect();
+    let ended = |client: &mut Child| client.try_wait().expect("it is ours").is_some();
+    let mut log = String::new();
+    dev.wait("the log of the export to name the full pool", || {
+        log = std::fs::read_to_string(dev.dir().join("logs/nbd.one~v.txt")).unwrap_or_default();
+        log.contains("BSLT-5003")
+    });
+    assert!(log.contains("writes wait: no space left in the pool"), "{log}");
+    let waiting: Vec<bool> = clients.iter_mut().map(|client| !ended(client)).collect();
+    assert!(waiting.iter().any(|waits| *waits) && !waiting.iter().all(|waits| *waits), "{waiting:?}");
+    let segment = waiting.iter().position(|waits| *waits).expect("one waits");
+    let read = said(request(&to, &format!("read {segment}G 4k")));
+    assert!(read.contains("read 4096/4096"), "reads of a full PG go on: {read}");
+    dev.wait_for("an answer to each write", TOLD_MAX, || clients.iter_mut().all(ended));
+    for (client, waited) in clients.into_iter().zip(waiting) {
+        let told = said(client);
+        let want = if waited { "No space left on device" } else { "wrote 8388608/8388608" };
+        assert!(told.contains(want), "{want}: {told}");
+    }
+}
+
+#[test]
+fn a_full_pool_is_called_full_and_serves_again_when_space_is_freed() {
+    let dev = Dev::up_as(SMALL, &["--device-size", "384MiB"]);
+    let pool = ["pool", "create", "one", "--replicas", "1", "--pgs", "16", "--domain", "osd"];
+    assert_eq!(dev.run(&pool).code, 0);
+    assert_eq!(dev.run(&["dev", "up", "--export", "one/v", "--size", &format!("{SEGMENTS}GiB")]).code, 0);
+    fill(&dev, "one/fill");
+    let status = dev.run(&["status"]);
+    assert!(status.code == 4 && status.out.contains("OSD_FULL"), "{status:?}");
+    assert_eq!(dev.run(&["volume", "create", "main/other", "1GiB"]).code, 0);
+    let three = dev.run(&["bench", "main/other", "--op", "write", "--block", "1MiB", "--seconds", "300"]);
+    three.says("BSLT-5003", "basalt osd ls");
+    let has_clients = Command::new("qemu-io").arg("--version").output().is_ok();
+    match has_clients {
+        true => only_pgs_of_the_full_osd_wait(&dev),
+        false => println!("skipped: there is no qemu-io to run"),
+    }
+
+    assert_eq!(dev.run(&["volume", "rm", "one/fill"]).code, 0, "the reserve serves deletes");
+    assert_eq!(dev.run(&["volume", "rm", "main/other"]).code, 0);
+    dev.wait("space after volumes were deleted", || !is_full(&dev));
+
+    fill(&dev, "one/again");
+    if has_clients {
+        assert_eq!(dev.run(&["dev", "up", "--export", "one/again"]).code, 0);
+        let to = uri(&dev, "one/again");
+        let trimmed = said(request(&to, "discard 0 64M"));
+        assert!(trimmed.contains("discard 67108864/67108864"), "the reserve serves trims: {trimmed}");
+        let written = said(request(&to, "write -P 7 0 8M"));
+        assert!(written.contains("wrote 8388608/8388608"), "trimmed space is there again: {written}");
+    }
+}
