@@ -7,44 +7,26 @@ use control::events::{Event, Level};
 use control::health::{Check, Severity};
 use types::control::{IoTotals, RecoveryTotals};
 
-pub(crate) fn io_out(io: IoTotals) -> pb::IoTotals {
-    let IoTotals { reads, read_bytes, writes, write_bytes } = io;
-    pb::IoTotals { reads, read_bytes, writes, write_bytes }
+/// Two functions for each value whose fields have the same names and kinds in protobuf: one there, one back.
+macro_rules! mirrored {
+    ($($there:ident, $back:ident: $name:ident { $($field:ident),+ };)+) => {$(
+        pub(crate) fn $there(value: $name) -> pb::$name {
+            let $name { $($field),+ } = value;
+            pb::$name { $($field),+ }
+        }
+
+        pub(crate) fn $back(value: pb::$name) -> $name {
+            let pb::$name { $($field),+ } = value;
+            $name { $($field),+ }
+        }
+    )+};
 }
 
-pub(crate) fn io_in(io: pb::IoTotals) -> IoTotals {
-    let pb::IoTotals { reads, read_bytes, writes, write_bytes } = io;
-    IoTotals { reads, read_bytes, writes, write_bytes }
-}
-
-pub(crate) fn recovery_out(recovery: RecoveryTotals) -> pb::RecoveryTotals {
-    let RecoveryTotals { streams, done_bytes, left_bytes } = recovery;
-    pb::RecoveryTotals { streams, done_bytes, left_bytes }
-}
-
-pub(crate) fn recovery_in(recovery: pb::RecoveryTotals) -> RecoveryTotals {
-    let pb::RecoveryTotals { streams, done_bytes, left_bytes } = recovery;
-    RecoveryTotals { streams, done_bytes, left_bytes }
-}
-
-pub(crate) fn progress_out(r: Recovery) -> pb::Recovery {
-    let Recovery { pgs, streams, left_bytes, bytes_per_s, eta_ms } = r;
-    pb::Recovery { pgs, streams, left_bytes, bytes_per_s, eta_ms }
-}
-
-pub(crate) fn progress_in(r: pb::Recovery) -> Recovery {
-    let pb::Recovery { pgs, streams, left_bytes, bytes_per_s, eta_ms } = r;
-    Recovery { pgs, streams, left_bytes, bytes_per_s, eta_ms }
-}
-
-pub(crate) fn rates_out(io: IoRates) -> pb::IoRates {
-    let IoRates { reads_per_s, read_bytes_per_s, writes_per_s, write_bytes_per_s } = io;
-    pb::IoRates { reads_per_s, read_bytes_per_s, writes_per_s, write_bytes_per_s }
-}
-
-pub(crate) fn rates_in(io: pb::IoRates) -> IoRates {
-    let pb::IoRates { reads_per_s, read_bytes_per_s, writes_per_s, write_bytes_per_s } = io;
-    IoRates { reads_per_s, read_bytes_per_s, writes_per_s, write_bytes_per_s }
+mirrored! {
+    io_out, io_in: IoTotals { reads, read_bytes, writes, write_bytes };
+    recovery_out, recovery_in: RecoveryTotals { streams, done_bytes, left_bytes };
+    progress_out, progress_in: Recovery { pgs, streams, left_bytes, bytes_per_s, eta_ms };
+    rates_out, rates_in: IoRates { reads_per_s, read_bytes_per_s, writes_per_s, write_bytes_per_s };
 }
 
 pub(crate) fn check_out(c: Check) -> pb::HealthCheck {
