@@ -2,8 +2,9 @@
 
 use crate::convert::{Malformed, need, uuid};
 use crate::convert_admin::volume;
-use crate::follow::Metas;
+use crate::follow::{Held, Metas, UNRESOLVED};
 use crate::pb::{self, admin_client::AdminClient as Rpc};
+use crate::probe::{self, Found};
 use crate::status::{self, Failure};
 use crate::{MESSAGE_LEN_MAX, pb::VolumeView as PbVolume};
 use control::admin::{AdminAnswer, AdminAsk};
@@ -14,6 +15,10 @@ use types::control::Refusal;
 use types::{ClusterId, OsdId};
 
 const RETRY_AFTER: Duration = Duration::from_millis(150);
+/// A call without an answer for so long has its address looked at.
+const LOOK_AFTER: Duration = Duration::from_millis(800);
+/// What an HTTP server is that knows nothing of gRPC; the metrics port of a metadata server is one.
+const HTTP_SERVER: &str = "an HTTP server (the gRPC port of a metadata server is 7300 unless told)";
 
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -22,6 +27,9 @@ pub enum AdminError {
     Refused(#[from] Refusal),
     #[error("BSLT-2001: no metadata server answered in {after:?}; last: {last}; {}", next_step())]
     Unreachable { after: Duration, last: String },
+    /// No address is one of a metadata server: asking again would not help.
+    #[error("BSLT-2001: no metadata server answers: {found}; {}", next_step())]
+    Nowhere { found: String },
     /// The connection broke after the command left: it may have been done.
     #[error(
         "BSLT-2001: the connection broke before the answer came ({last}); the command may have been done: look before you repeat it"
@@ -36,7 +44,9 @@ impl AdminError {
     pub fn code(&self) -> u32 {
         match self {
             AdminError::Refused(refusal) => refusal.code,
-            AdminError::Unreachable { .. } | AdminError::Unsure { .. } => control::codes::META_UNAVAILABLE,
+            AdminError::Unreachable { .. } | AdminError::Nowhere { .. } | AdminError::Unsure { .. } => {
+                control::codes::META_UNAVAILABLE
+            }
             AdminError::Malformed(_) => control::codes::BAD_REQUEST,
         }
     }
@@ -50,20 +60,49 @@ fn next_step() -> &'static str {
 pub struct AdminClient {
     metas: Metas,
     timeout: Duration,
-    /// How long refused connections alone are retried.
-    refused_max: Duration,
+    /// For a person: how long addresses without a metadata server are retried.
+    patience: Option<Duration>,
+}
+
+/// Addresses that were tried since a metadata server last spoke, and in vain.
+#[derive(Default)]
+struct Vain {
+    /// What is wrong with each, the last at the end.
+    why: Vec<String>,
+    /// A process that starts may mend one of them.
+    may_heal: bool,
+}
+
+impl Vain {
+    fn add(&mut self, why: String, may_heal: bool) {
+        self.why.push(why);
+        self.may_heal |= may_heal;
+    }
 }
 
 impl AdminClient {
     /// `metas` are `host:port`; nothing is connected yet. An answer is waited for at most `timeout`.
     pub fn new(metas: Vec<String>, timeout: Duration) -> AdminClient {
-        AdminClient { metas: Metas::new(metas), timeout, refused_max: timeout }
+        AdminClient { metas: Metas::new(metas), timeout, patience: None }
     }
 
-    /// Gives up after `max` while every connection is refused: no process listens, so a person need not wait longer.
-    pub fn refused_for_at_most(mut self, max: Duration) -> AdminClient {
-        self.refused_max = max.min(self.timeout);
+    /// For a person who waits: gives up after `max` while no address has a metadata server that speaks, and at once when
+    /// that will not change: a name that does not resolve, a port at which another program answers.
+    pub fn impatient(mut self, max: Duration) -> AdminClient {
+        self.patience = Some(max.min(self.timeout));
         self
+    }
+
+    /// The error that ends a search in which every address was tried in vain.
+    async fn given_up(&self, start: Instant, vain: &Vain) -> Option<AdminError> {
+        let count = self.metas.count().await;
+        let over = self.patience.is_some_and(|max| !vain.may_heal || start.elapsed() >= max);
+        if !over || vain.why.len() < count {
+            return None;
+        }
+        let mut last: Vec<&str> = vain.why[vain.why.len() - count..].iter().map(String::as_str).collect();
+        last.dedup();
+        Some(AdminError::Nowhere { found: last.join("; ") })
     }
 
     /// Asks until there is an answer, a refusal, or the time is over.
@@ -74,42 +113,52 @@ impl AdminClient {
         let start = Instant::now();
         let end = start + self.timeout;
         let mut last = String::from("nothing was tried");
-        let mut all_refused = true;
+        let mut vain = Vain::default();
         loop {
             if Instant::now() >= end {
                 return Err(AdminError::Unreachable { after: self.timeout, last });
             }
+            if let Some(error) = self.given_up(start, &vain).await {
+                return Err(error);
+            }
             let held = match tokio::time::timeout_at(end, self.metas.held()).await {
                 Ok(Ok(held)) => held,
                 Ok(Err(why)) => {
-                    all_refused &= why.contains("Connection refused");
+                    vain.add(why.clone(), !why.contains(UNRESOLVED));
                     last = why;
-                    if all_refused && start.elapsed() >= self.refused_max {
-                        return Err(AdminError::Unreachable { after: self.refused_max, last });
-                    }
                     tokio::time::sleep(RETRY_AFTER).await;
                     continue;
                 }
                 Err(_) => continue,
             };
-            all_refused = false;
-            let sent = tokio::time::timeout_at(end, send(held.channel, &ask)).await;
-            let failure = match sent {
-                Ok(Ok(answer)) => return Ok(answer?),
-                Ok(Err(status)) => status::read(&status),
-                Err(_) => Failure::Lost(format!("no answer in {:?}", self.timeout)),
+            let generation = held.generation;
+            let failure = match self.send(held, &ask, end).await {
+                Sent::Answer(answer) => return Ok(answer?),
+                Sent::Failed(failure) => failure,
+                Sent::Stranger { addr, found } => {
+                    self.metas.failed(generation, None).await;
+                    // A metadata server whose process is stopped reads the command when it goes on.
+                    let may_come = matches!(found, Found::Silent) && !may_repeat(&ask);
+                    last = format!("meta at {addr}: {}", found.words().unwrap_or_default());
+                    if may_come {
+                        return Err(AdminError::Unsure { last });
+                    }
+                    vain.add(last.clone(), false);
+                    continue;
+                }
             };
             match failure {
                 Failure::Refused(refusal) => return Err(refusal.into()),
                 Failure::NotLeader { leader, text } => {
+                    vain = Vain::default();
                     if leader.is_none() {
                         tokio::time::sleep(RETRY_AFTER).await;
                     }
                     last = text;
-                    self.metas.failed(held.generation, leader).await;
+                    self.metas.failed(generation, leader).await;
                 }
                 Failure::Lost(why) => {
-                    self.metas.failed(held.generation, None).await;
+                    self.metas.failed(generation, None).await;
                     if !may_repeat(&ask) {
                         return Err(AdminError::Unsure { last: why });
                     }
@@ -119,6 +168,51 @@ impl AdminClient {
             }
         }
     }
+
+    /// One attempt. For a person it is also looked at what listens there, when no answer comes.
+    async fn send(&self, held: Held, ask: &AdminAsk, end: Instant) -> Sent {
+        let Held { channel, addr, .. } = held;
+        let stranger = async {
+            if self.patience.is_none() {
+                return std::future::pending().await;
+            }
+            tokio::time::sleep(LOOK_AFTER).await;
+            match probe::look(&addr).await {
+                Found::Http2 | Found::Gone => std::future::pending().await,
+                found => found,
+            }
+        };
+        let sent = tokio::select! {
+            sent = tokio::time::timeout_at(end, call(channel, ask)) => sent,
+            found = stranger => return Sent::Stranger { addr, found },
+        };
+        let failure = match sent {
+            Ok(Ok(answer)) => return Sent::Answer(answer),
+            Ok(Err(status)) if self.patience.is_some() && status::is_http(&status) => {
+                return Sent::Stranger { addr, found: Found::Stranger(HTTP_SERVER.to_string()) };
+            }
+            Ok(Err(status)) => status::read(&status),
+            Err(_) => Failure::Lost(format!("no answer in {:?}", self.timeout)),
+        };
+        if self.patience.is_some()
+            && matches!(failure, Failure::Lost(_))
+            && let found @ (Found::Silent | Found::Stranger(_)) = probe::look(&addr).await
+        {
+            return Sent::Stranger { addr, found };
+        }
+        Sent::Failed(failure)
+    }
+}
+
+/// What came of one attempt.
+enum Sent {
+    Answer(Result<AdminAnswer, Malformed>),
+    Failed(Failure),
+    /// No metadata server is at this address.
+    Stranger {
+        addr: String,
+        found: Found,
+    },
 }
 
 /// Whether asking twice is the same as asking once.
@@ -134,9 +228,9 @@ fn may_repeat(ask: &AdminAsk) -> bool {
     )
 }
 
-type Sent = Result<Result<AdminAnswer, Malformed>, tonic::Status>;
+type Called = Result<Result<AdminAnswer, Malformed>, tonic::Status>;
 
-async fn send(channel: Channel, ask: &AdminAsk) -> Sent {
+async fn call(channel: Channel, ask: &AdminAsk) -> Called {
     let mut rpc = Rpc::new(channel).max_decoding_message_size(MESSAGE_LEN_MAX);
     match ask.clone() {
         AdminAsk::Status => {
@@ -197,7 +291,7 @@ async fn send(channel: Channel, ask: &AdminAsk) -> Sent {
     }
 }
 
-async fn send_pool(rpc: &mut Rpc<Channel>, ask: AdminAsk) -> Sent {
+async fn send_pool(rpc: &mut Rpc<Channel>, ask: AdminAsk) -> Called {
     match ask {
         AdminAsk::PoolCreate(p) => {
             let request = pb::PoolCreateRequest {
@@ -223,7 +317,7 @@ async fn send_pool(rpc: &mut Rpc<Channel>, ask: AdminAsk) -> Sent {
     }
 }
 
-async fn send_volume(rpc: &mut Rpc<Channel>, ask: AdminAsk) -> Sent {
+async fn send_volume(rpc: &mut Rpc<Channel>, ask: AdminAsk) -> Called {
     match ask {
         AdminAsk::VolumeCreate { name, len_bytes } => {
             let reply = rpc.volume_create(pb::VolumeCreateRequest { name, len_bytes }).await?.into_inner();
@@ -246,7 +340,7 @@ async fn send_volume(rpc: &mut Rpc<Channel>, ask: AdminAsk) -> Sent {
     }
 }
 
-async fn send_health(rpc: &mut Rpc<Channel>, ask: AdminAsk) -> Sent {
+async fn send_health(rpc: &mut Rpc<Channel>, ask: AdminAsk) -> Called {
     match ask {
         AdminAsk::HealthMute { code, for_ms } => {
             rpc.health_mute(pb::HealthMuteRequest { code, for_ms }).await?;

@@ -12,6 +12,9 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A silent peer is noticed after this and as much again.
 const KEEPALIVE: Duration = Duration::from_secs(2);
 
+/// In the words of a connect whose name has no address.
+pub(crate) const UNRESOLVED: &str = "BSLT-4006";
+
 /// The metas of a cluster, shared by the calls of a process.
 pub(crate) struct Metas {
     state: Mutex<State>,
@@ -22,7 +25,7 @@ struct State {
     next: usize,
     /// Who was said to lead; tried before the list.
     hint: Option<String>,
-    channel: Option<Channel>,
+    channel: Option<(Channel, String)>,
     generation: u64,
     /// Connects that failed since the last that did not.
     failures: usize,
@@ -33,6 +36,8 @@ struct State {
 /// A connection, and its number for [`Metas::failed`].
 pub(crate) struct Held {
     pub channel: Channel,
+    /// Where it goes.
+    pub addr: String,
     pub generation: u64,
 }
 
@@ -53,8 +58,8 @@ impl Metas {
     /// The present connection, or a new one to the next address.
     pub async fn held(&self) -> Result<Held, String> {
         let mut state = self.state.lock().await;
-        if let Some(channel) = &state.channel {
-            return Ok(Held { channel: channel.clone(), generation: state.generation });
+        if let Some((channel, addr)) = &state.channel {
+            return Ok(Held { channel: channel.clone(), addr: addr.clone(), generation: state.generation });
         }
         let addr = match state.hint.take() {
             Some(hint) => hint,
@@ -73,8 +78,13 @@ impl Metas {
         };
         state.answered(&addr);
         state.generation += 1;
-        state.channel = Some(channel.clone());
-        Ok(Held { channel, generation: state.generation })
+        state.channel = Some((channel.clone(), addr.clone()));
+        Ok(Held { channel, addr, generation: state.generation })
+    }
+
+    /// How many addresses there are.
+    pub async fn count(&self) -> usize {
+        self.state.lock().await.addrs.len()
     }
 
     /// That connection is of no use; `leader` is where to go next, if known.
@@ -110,7 +120,7 @@ fn words(error: &dyn std::error::Error) -> String {
     while let Some(error) = cause {
         let text = error.to_string();
         let text = match text.strip_prefix("failed to lookup address information: ") {
-            Some(why) => format!("the name cannot be resolved (BSLT-4006): {why}"),
+            Some(why) => format!("the name cannot be resolved ({UNRESOLVED}): {why}"),
             None => text,
         };
         let empty = ["transport error", "dns error", "tcp connect error"].contains(&text.as_str());
@@ -122,7 +132,7 @@ fn words(error: &dyn std::error::Error) -> String {
     if parts.is_empty() { error.to_string() } else { parts.join(": ") }
 }
 
-async fn connect(addr: &str) -> Result<Channel, String> {
+pub(crate) async fn connect(addr: &str) -> Result<Channel, String> {
     let uri = if addr.contains("://") { addr.to_string() } else { format!("http://{addr}") };
     let endpoint = Endpoint::from_shared(uri).map_err(|e| e.to_string())?;
     let endpoint = endpoint

@@ -14,11 +14,14 @@ mod convert_admin;
 mod convert_health;
 mod convert_recovery;
 mod follow;
+mod meta_info;
 pub mod osd_link;
+mod probe;
 pub mod status;
 
 pub use admin_client::{AdminClient, AdminError};
 pub use convert_recovery::backup_parts;
+pub use meta_info::{MetaInfo, meta_info};
 
 /// Generated from `proto/control.proto`.
 #[allow(clippy::all, missing_docs)]

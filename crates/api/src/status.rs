@@ -55,12 +55,12 @@ pub fn read(status: &tonic::Status) -> Failure {
 }
 
 /// Whether an HTTP server answered that knows nothing of gRPC.
-fn is_http(status: &tonic::Status) -> bool {
+pub(crate) fn is_http(status: &tonic::Status) -> bool {
     status.message().contains("grpc-status header missing")
 }
 
 /// A failed call in words: what the carrier says of a server that speaks another protocol names no cause.
-fn lost(status: &tonic::Status) -> String {
+pub(crate) fn lost(status: &tonic::Status) -> String {
     let said = format!("{}: {}", status.code(), status.message());
     match status.message() {
         _ if is_http(status) => {

@@ -17,8 +17,8 @@ use types::{ClusterId, OsdId};
 
 /// How long an answer is waited for.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a command retries addresses at which no process listens: a daemon that restarts is back by then.
-const REFUSED_MAX: Duration = Duration::from_secs(2);
+/// How long a command retries addresses at which no metadata server speaks: a daemon that restarts is back by then.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a command waits before it says what for.
 const SILENT_MAX: Duration = Duration::from_secs(1);
 
@@ -49,7 +49,7 @@ impl Admin {
         let runtime = crate::role::runtime()?;
         let addrs: Vec<String> = metas.iter().map(Address::to_string).collect();
         let asked = addrs.join(", ");
-        Ok(Admin { client: AdminClient::new(addrs, timeout).refused_for_at_most(REFUSED_MAX), runtime, asked })
+        Ok(Admin { client: AdminClient::new(addrs, timeout).impatient(PATIENCE), runtime, asked })
     }
 
     fn ask(&self, ask: AdminAsk) -> Result<AdminAnswer> {

@@ -101,7 +101,7 @@ pub enum Command {
     /// A cluster of separate processes on this machine: no root, no etcd
     #[command(subcommand)]
     Dev(Dev),
-    /// Run a metadata server; recover, backup, restore of its records
+    /// Run a metadata server; ls, and recover, backup, restore of the records
     Meta(Box<MetaCommand>),
     /// Storage daemons: format, run, ls
     #[command(subcommand)]
@@ -109,7 +109,8 @@ pub enum Command {
     /// Export a volume over NBD
     Nbd(NbdArgs),
     /// Health, daemons, PGs and capacity at a glance: exit code 0 ok, 3 degraded, 4 down
-    Status,
+    #[command(after_help = "Examples:\n  basalt status\n  basalt status --watch")]
+    Status(WatchArgs),
     /// Health checks: what is wrong, since when; exit code 0 ok, 3 degraded, 4 down
     #[command(
         after_help = "Examples:\n  basalt health\n  basalt health detail\n  basalt health mute OSD_DOWN --for 1h"
@@ -240,6 +241,7 @@ pub enum Health {
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "Examples:
   basalt meta --dir /var/lib/basalt/meta --listen 10.0.0.1:7300
+  basalt meta ls
   basalt meta backup /backup/meta.jsonl
   basalt meta restore /backup/meta.jsonl --dir /var/lib/basalt/meta
   basalt meta recover --dry-run")]
@@ -252,6 +254,9 @@ pub struct MetaCommand {
 
 #[derive(Subcommand, Debug)]
 pub enum MetaSub {
+    /// List metadata servers: address, state, uptime, version; exit code 3 when one does not answer, 4 when none leads
+    #[command(visible_alias = "list", after_help = "Example:\n  basalt --meta meta1:7300,meta2:7300 meta ls")]
+    Ls,
     /// After the metadata store went back in time: show what is missing, move every watermark above what OSDs know
     #[command(after_help = "Example:\n  basalt meta recover --dry-run")]
     Recover {
@@ -371,7 +376,7 @@ pub enum Osd {
     Run(OsdRun),
     /// List OSDs with state, place and use
     #[command(visible_alias = "list")]
-    Ls,
+    Ls(WatchArgs),
 }
 
 /// `7` or `osd.7`.
@@ -447,11 +452,18 @@ pub struct NbdArgs {
     /// Refuse writes; does not take the volume from its writer
     #[arg(long)]
     pub read_only: bool,
-    /// Take the volume from whoever holds it; its writes are fenced
+    /// Take the volume from its holder; writes of that holder are rejected from then on
     #[arg(long)]
     pub steal: bool,
     #[arg(long, hide = true)]
     pub dev_mark: Option<String>,
+}
+
+#[derive(Args, Debug, Clone, Copy)]
+pub struct WatchArgs {
+    /// Show it again every SECONDS, 2 unless given, until interrupted
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub watch: Option<u64>,
 }
 
 #[derive(Args, Debug)]
@@ -472,6 +484,8 @@ pub enum Pg {
         /// Only this pool
         #[arg(long, value_name = "NAME", add = completion::pools())]
         pool: Option<String>,
+        #[command(flatten)]
+        watch: WatchArgs,
     },
     /// Compare the replicas of PGs: exit code 0 equal, 1 different, 3 not all could be asked
     #[command(after_help = "Examples:\n  basalt pg verify --deep\n  basalt pg verify 1.1f 1.3 --tables")]
@@ -564,7 +578,7 @@ pub enum Volume {
         /// POOL/VOLUME
         #[arg(add = completion::volumes())]
         name: String,
-        /// Even while somebody holds it
+        /// Even while a client has it open
         #[arg(long)]
         force: bool,
     },
@@ -610,7 +624,7 @@ pub struct LoadArgs {
     /// Write stamps and check every read against them
     #[arg(long)]
     pub verify: bool,
-    /// Take the volume from whoever holds it
+    /// Take the volume from its holder
     #[arg(long)]
     pub steal: bool,
     /// Seed of the random offsets

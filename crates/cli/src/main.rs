@@ -20,6 +20,7 @@ mod explain;
 mod health;
 mod hint;
 mod logging;
+mod metas;
 mod missing;
 mod records;
 mod role;
@@ -29,6 +30,7 @@ mod top;
 mod usage;
 mod verify;
 mod version;
+mod watch;
 
 use address::Address;
 use admin::Admin;
@@ -50,12 +52,18 @@ fn start() -> Exit {
     };
     hint::remember(&cli.common);
     let as_json = cli.common.json;
-    let is_daemon = matches!(cli.command, Command::Meta(_) | Command::Osd(Osd::Run(_)) | Command::Nbd(_));
+    let is_daemon = match &cli.command {
+        Command::Meta(meta) => meta.sub.is_none(),
+        command => matches!(command, Command::Osd(Osd::Run(_)) | Command::Nbd(_)),
+    };
     // What explains errors and needs no log must not fail for a wrong BASALT_LOG.
     let needs_log = !matches!(cli.command, Command::Explain { .. } | Command::Completion { .. } | Command::Version);
     let ran = match logging::start() {
         Err(error) if needs_log => Err(error.into()),
-        _ => run(cli),
+        _ => {
+            let common = cli.common.clone();
+            run(cli).map_err(|error| errors::advise_down(error, || dev_is_down(&common)))
+        }
     };
     ran.unwrap_or_else(|error| report(error, as_json, is_daemon))
 }
@@ -109,18 +117,27 @@ fn run(cli: Cli) -> Result<Exit> {
             let formatted = role::format::format(&format)?;
             role::format::show(&formatted, common.json).map(|()| Exit::Done)
         }
-        Command::Osd(Osd::Run(args)) => role::osd::run(&args, &metas(&common)?).map(|()| Exit::Done),
+        Command::Osd(Osd::Run(args)) => role::osd::run(&args, &metas(&common)?, common.json).map(|()| Exit::Done),
         Command::Nbd(args) => role::nbd::run(&args, &metas(&common)?, common.json).map(|()| Exit::Done),
         Command::Osd(Osd::Rm { osd }) => show::remove_osd(&connect(&common)?, osd, common.json).map(|()| Exit::Done),
-        Command::Osd(Osd::Ls) => show::osds(&connect(&common)?, common.json).map(|()| Exit::Done),
-        Command::Status => health::status(&connect(&common)?, common.json),
+        Command::Osd(Osd::Ls(args)) => {
+            let admin = connect(&common)?;
+            watch::run(&args, || show::osds(&admin, common.json).map(|()| Exit::Done))
+        }
+        Command::Status(args) => {
+            let admin = connect(&common)?;
+            watch::run(&args, || health::status(&admin, common.json))
+        }
         Command::Health { command } => health::health(&connect(&common)?, command.as_ref(), common.json),
         Command::Events { since, follow } => {
             health::events(&connect(&common)?, since, follow, common.json).map(|()| Exit::Done)
         }
         Command::Top(args) => top::run(&connect(&common)?, &args, common.json).map(|()| Exit::Done),
         Command::Pg(Pg::Verify { pgs, deep: _, tables }) => verify::run(&connect(&common)?, &pgs, tables, common.json),
-        Command::Pg(command) => show::pgs(&connect(&common)?, &command, common.json).map(|()| Exit::Done),
+        Command::Pg(Pg::Ls { pool, watch }) => {
+            let admin = connect(&common)?;
+            watch::run(&watch, || show::pgs(&admin, pool.as_deref(), common.json).map(|()| Exit::Done))
+        }
         Command::Pool(command) => show::pool(&connect(&common)?, &command, common.json).map(|()| Exit::Done),
         Command::Volume(command) => show::volume(&connect(&common)?, &command, common.json).map(|()| Exit::Done),
         Command::Bench(args) => {
@@ -137,8 +154,9 @@ fn run(cli: Cli) -> Result<Exit> {
 }
 
 fn meta(MetaCommand { sub, run }: MetaCommand, common: &Common) -> Result<Exit> {
-    let Some(sub) = sub else { return role::meta::run(&run).map(|()| Exit::Done) };
+    let Some(sub) = sub else { return role::meta::run(&run, common.json).map(|()| Exit::Done) };
     match sub {
+        MetaSub::Ls => metas::list(&metas(common)?, common.json),
         MetaSub::Recover { dry_run, without } => {
             let without = without.into_iter().map(types::OsdId).collect();
             records::recover(&connect(common)?, dry_run, without, common.json)
@@ -148,6 +166,15 @@ fn meta(MetaCommand { sub, run }: MetaCommand, common: &Common) -> Result<Exit> 
             records::restore(&file, &store, force, common.json).map(|()| Exit::Done)
         }
     }
+}
+
+/// The advice for a command that asked the metas of a dev cluster which does not run.
+fn dev_is_down(common: &Common) -> Option<String> {
+    if !common.metas().is_ok_and(|named| named.is_empty()) {
+        return None;
+    }
+    let name = common.cluster().ok()?;
+    dev::is_down(&name).then(|| format!("basalt dev up   # dev cluster {name} is down; its data is there"))
 }
 
 /// The metas to ask: those given, or the dev cluster's.

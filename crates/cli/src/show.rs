@@ -1,7 +1,7 @@
 //! The commands that look at the cluster or change its records.
 
 use crate::admin::Admin;
-use crate::args::{Pg, Pool, Volume};
+use crate::args::{Pool, Volume};
 use crate::errors::{UserError, advise};
 use crate::output::{json, table};
 use crate::size::show;
@@ -58,9 +58,8 @@ pub fn remove_osd(admin: &Admin, osd: u32, as_json: bool) -> Result<()> {
 }
 
 /// `basalt pg ls`.
-pub fn pgs(admin: &Admin, command: &Pg, as_json: bool) -> Result<()> {
-    let Pg::Ls { pool } = command else { unreachable!("verify has a module of its own") };
-    let pgs = admin.pgs(pool.as_deref())?;
+pub fn pgs(admin: &Admin, pool: Option<&str>, as_json: bool) -> Result<()> {
+    let pgs = admin.pgs(pool)?;
     if as_json {
         return json("pg.ls", json!({ "pgs": pgs }));
     }

@@ -1,5 +1,6 @@
 //! The admin service: one typed call for each question.
 
+use crate::Role;
 use crate::owner::Input;
 use crate::services::Gate;
 use api::pb::{self, admin_server};
@@ -182,5 +183,14 @@ impl admin_server::Admin for Gate {
         let r = request.into_inner();
         let ask = AdminAsk::Events { after: r.after, age_ms_max: r.age_ms_max };
         expect!(self.admin(ask).await?, AdminAnswer::Events(page) => page.into())
+    }
+
+    async fn meta_info(&self, _: Request<pb::MetaInfoRequest>) -> Result<Response<pb::MetaInfoReply>, Status> {
+        let (leads, leader, why) = match self.role.borrow().clone() {
+            Role::Leading => (true, None, None),
+            Role::Following { leader, why } => (false, leader, why),
+        };
+        let (version, started_ms) = (self.about.version.to_string(), self.about.started_ms);
+        Ok(Response::new(pb::MetaInfoReply { version, started_ms, leads, leader, why }))
     }
 }

@@ -127,9 +127,11 @@ pub async fn start(config: MetaConfig) -> Result<Meta, MetaError> {
     let metrics = (metrics::MetaMetrics::new(&registry), metrics::ClusterMetrics::new(&cluster));
     let advertise = config.advertise.unwrap_or_else(|| addr.to_string());
     let mut owner = owner::Owner::new(store, advertise, inbox_rx, role_tx, stopped.clone(), metrics);
+    let about = services::About { version: config.version.as_str().into(), started_ms: owner.wall_ms() };
     owner.version = config.version;
     let owner = tokio::spawn(owner.run());
-    let mut servers = vec![tokio::spawn(services::serve(listener, inbox.clone(), role.clone(), stopped.clone()))];
+    let served = services::serve(listener, inbox.clone(), role.clone(), about, stopped.clone());
+    let mut servers = vec![tokio::spawn(served)];
     let http_addr = http.map(|(listener, addr)| {
         let state = http::Pages { registry, cluster, inbox, role: role.clone() };
         servers.push(tokio::spawn(http::serve(listener, state, stopped)));

@@ -163,6 +163,11 @@ impl Owner {
         Now { mono: Time::ZERO + Duration::from_secs(3600) + mono, wall_ms }
     }
 
+    /// The time of day, as Unix time.
+    pub fn wall_ms(&self) -> u64 {
+        self.now().wall_ms
+    }
+
     /// Campaigns and leads until it is stopped.
     pub async fn run(mut self) -> Result<(), MetaError> {
         loop {
@@ -213,7 +218,7 @@ impl Owner {
     fn outage(&mut self, e: &StoreError) {
         let pause = match self.outage {
             None => {
-                tracing::warn!(%e, "cannot campaign: trying again until it does; attached volumes go on");
+                tracing::warn!(%e, "leader election failed: the store of records does not answer; retrying, and attached volumes go on");
                 CAMPAIGN_EVERY
             }
             Some((_, pause)) => (pause * 2).min(CAMPAIGN_PAUSE_MAX),

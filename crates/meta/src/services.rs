@@ -30,7 +30,16 @@ const KEEPALIVE: Duration = Duration::from_secs(3);
 pub(crate) struct Gate {
     pub inbox: mpsc::Sender<Input>,
     pub role: watch::Receiver<Role>,
+    pub about: About,
     streams: Arc<AtomicU64>,
+}
+
+/// What a metadata server tells of itself.
+#[derive(Clone)]
+pub(crate) struct About {
+    pub version: Arc<str>,
+    /// Unix time.
+    pub started_ms: u64,
 }
 
 impl Gate {
@@ -62,9 +71,10 @@ pub(crate) async fn serve(
     listener: TcpListener,
     inbox: mpsc::Sender<Input>,
     role: watch::Receiver<Role>,
+    about: About,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let gate = Gate { inbox: inbox.clone(), role, streams: Arc::new(AtomicU64::new(1)) };
+    let gate = Gate { inbox: inbox.clone(), role, about, streams: Arc::new(AtomicU64::new(1)) };
     let incoming = TcpListenerStream::new(listener).map(move |accepted| {
         accepted.map(|socket| {
             if let Err(e) = socket.set_nodelay(true) {

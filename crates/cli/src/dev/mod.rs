@@ -197,6 +197,11 @@ pub fn pids(name: &str) -> Vec<u32> {
     daemons.filter_map(|(daemon, _)| procs::pid(&cluster, &daemon)).collect()
 }
 
+/// Whether there is such a cluster and its metadata server does not run.
+pub fn is_down(name: &str) -> bool {
+    matches!(Cluster::open(name), Ok(Some(cluster)) if procs::pid(&cluster, &Daemon::Meta(0)).is_none())
+}
+
 fn check_osd(cluster: &Cluster, n: u32) -> Result<()> {
     if (1..=cluster.record.osds).contains(&n) {
         return Ok(());

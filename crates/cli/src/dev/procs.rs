@@ -122,6 +122,13 @@ fn cluster_mark(cluster: &Cluster) -> String {
     format!("--dev-mark={}", cluster.record.mark)
 }
 
+/// Of util-linux.
+const SETSID: &str = "/usr/bin/setsid";
+
+fn has_setsid() -> bool {
+    std::path::Path::new(SETSID).exists()
+}
+
 /// Starts a daemon in a session of its own; its output goes to its log. One of its name that is being taken down is
 /// waited for: it holds what this one needs.
 pub fn start(cluster: &Cluster, daemon: &Daemon, args: &[String]) -> Result<u32> {
@@ -131,9 +138,22 @@ pub fn start(cluster: &Cluster, daemon: &Daemon, args: &[String]) -> Result<u32>
     let log = log_file(cluster, daemon);
     super::cluster::make_dir(log.parent().context("a log lies in a folder")?)?;
     let out = File::options().create(true).append(true).open(&log)?;
-    let mut command = Command::new(std::env::current_exe()?);
+    let program = std::env::current_exe()?;
+    // Without a session of its own a daemon gets the SIGHUP of the terminal that it was started at. `setsid` becomes the
+    // daemon, so the pid stays; a system without util-linux gets a process group.
+    let mut command = match has_setsid() {
+        true => {
+            let mut command = Command::new(SETSID);
+            command.arg(program);
+            command
+        }
+        false => {
+            let mut command = Command::new(program);
+            command.process_group(0);
+            command
+        }
+    };
     command.args(args).arg(cluster_mark(cluster)).stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
-    command.process_group(0);
     let child = command.spawn().with_context(|| format!("starting {}", daemon.name()))?;
     std::fs::write(pid_file(cluster, daemon), child.id().to_string())?;
     Ok(child.id())

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Runs a metadata server until it is asked to end.
-pub fn run(args: &MetaArgs) -> Result<()> {
+pub fn run(args: &MetaArgs, as_json: bool) -> Result<()> {
     let store = open_store(&args.store)?;
     role::advertised::check(&args.listen, args.advertise.as_ref())?;
     let listen = args.listen.resolve()?;
@@ -28,7 +28,14 @@ pub fn run(args: &MetaArgs) -> Result<()> {
             let signal = signals.end().await;
             tracing::info!(signal, "ending");
         };
-        let ready = |grpc: SocketAddr, http: Option<SocketAddr>| tracing::info!(%grpc, http = http.map(tracing::field::display), "meta is listening");
+        let ready = |grpc: SocketAddr, http: Option<SocketAddr>| {
+            tracing::info!(%grpc, http = http.map(tracing::field::display), "meta is listening");
+            if as_json {
+                let body = serde_json::json!({ "listen": grpc, "http": http, "pid": std::process::id() });
+                // The line is whole or the process ends: a failure to write it is not one of the metadata server.
+                let _ = crate::output::ready("meta.run", body);
+            }
+        };
         meta::serve(config, asked, ready).await.map_err(|error| meta_error(&error, args).into())
     })
 }

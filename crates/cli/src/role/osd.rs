@@ -6,7 +6,7 @@ use crate::errors::{UserError, refused};
 use crate::role::advertised::{self, Advertised};
 use crate::role::format::format_error;
 use crate::role::{self, Stop, env_error, http, memory, process, tools};
-use crate::version;
+use crate::{output, version};
 use anyhow::Result;
 use engine::{EngineConfig, MountError};
 use env::real::{RealConfig, RealEnv};
@@ -16,7 +16,7 @@ use osd::{Osd, OsdConfig, OsdError};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
-use types::Incarnation;
+use types::{ClusterId, Incarnation, OsdId, OsdUuid};
 
 /// Code and advice for a device that cannot be served as it is.
 pub fn superblock_error(device: &Path, why: &SuperblockError) -> (u32, String) {
@@ -63,7 +63,7 @@ fn osd_error(device: &Path, error: OsdError) -> anyhow::Error {
 const LET_IN_WAIT: Duration = Duration::from_secs(10);
 
 /// Serves a device until asked to end.
-pub fn run(args: &OsdRun, metas: &[Address]) -> Result<()> {
+pub fn run(args: &OsdRun, metas: &[Address], as_json: bool) -> Result<()> {
     advertised::check(&args.listen, args.advertise.as_ref())?;
     let listen = args.listen.resolve()?;
     let runtime = role::runtime()?;
@@ -97,6 +97,8 @@ pub fn run(args: &OsdRun, metas: &[Address]) -> Result<()> {
     let mut link = api::osd_link::start(runtime.handle(), addrs, Box::new(move || waker.wake()));
     let seed = env.random();
     let uuid = config.uuid;
+    let ids = (config.osd, config.cluster, uuid);
+    let mut untold = as_json;
     let mut osd = Osd::new(config, disk.clone(), &registry, seed);
     while !osd.has_stopped() {
         if stop.is_set() {
@@ -119,6 +121,9 @@ pub fn run(args: &OsdRun, metas: &[Address]) -> Result<()> {
             }
             return Err(error.into());
         }
+        if let Some(bound) = osd.listening().filter(|_| std::mem::take(&mut untold)) {
+            ready(ids, bound, http_at)?;
+        }
         osd.wait(&mut env).map_err(|e| osd_error(&args.device, e))?;
         while let Some(down) = link.try_recv() {
             osd.handle_control(down);
@@ -126,6 +131,15 @@ pub fn run(args: &OsdRun, metas: &[Address]) -> Result<()> {
         desk.pass(&mut osd);
     }
     Ok(())
+}
+
+/// One line of JSON for a program that started this OSD and waits for it: the device is mounted, the address bound.
+fn ready((osd, cluster, uuid): (OsdId, ClusterId, OsdUuid), bound: &NetAddr, http: Option<SocketAddr>) -> Result<()> {
+    let pid = std::process::id();
+    let body = serde_json::json!({
+        "osd": osd, "cluster": cluster, "uuid": uuid, "listen": bound.to_string(), "http": http, "pid": pid,
+    });
+    output::ready("osd.run", body)
 }
 
 /// An endpoint that listens on all interfaces, as others reach it.

@@ -159,7 +159,9 @@ pub fn a_copy_of_a_running_device_is_refused_and_an_older_one_comes_back_by_its_
         told(&dev.run(&run), "BSLT-2041", "--after-restore");
     }
     dev.wait("the word of leaders that it is gone", || !whole(dev));
-    let mut restored = dev.spawn(&[&run[..], &["--after-restore"]].concat());
+    let mut restored = dev.spawn_piped(&[&run[..], &["--after-restore", "--json"]].concat());
+    let told = crate::golden::ready_line("osd.run", &mut restored);
+    assert_eq!((&told["osd"], &told["listen"]), (&2.into(), &addr.as_str().into()));
     dev.wait("the end of all doubts", || whole(dev));
     restored.kill().expect("it is ours");
     restored.wait().expect("it ends");

@@ -2,7 +2,7 @@
 
 use crate::dev::Dev;
 use crate::errors::exported;
-use std::io::{BufRead, BufReader};
+use crate::golden::ready_line;
 use std::process::{Child, Command};
 
 /// Whether the volume has no living holder, as meta sees it.
@@ -55,13 +55,15 @@ pub fn an_address_that_cannot_be_used_leaves_the_volume_alone(dev: &Dev) {
 }
 
 pub fn an_export_says_where_it_is_and_a_signal_frees_its_volume(dev: &Dev) {
+    let args = ["meta", "--dir", &dev.file("ready"), "--listen", "127.0.0.1:0", "--json"];
+    let mut meta = dev.spawn_piped(&args);
+    assert_ne!(ready_line("meta.run", &mut meta)["listen"], "127.0.0.1:0");
+    signal(&meta, "TERM");
+    assert_eq!(meta.wait().expect("it ends").code(), Some(0));
     let socket = dev.file("signals.sock");
     for name in ["INT", "TERM"] {
         let mut export = dev.spawn_piped(&["nbd", "main/door", "--socket", &socket, "--json"]);
-        let mut line = String::new();
-        BufReader::new(export.stdout.take().expect("piped")).read_line(&mut line).expect("text");
-        let told: serde_json::Value = serde_json::from_str(&line).expect("one line of JSON");
-        assert_eq!(told["schema"], "basalt.nbd/1");
+        let told = ready_line("nbd", &mut export);
         assert_eq!(told["uri"], format!("nbd+unix:///main/door?socket={socket}"));
         assert!(exported(&socket) && !is_free(dev, "main/door"));
         let holder = dev.json(&["volume", "info", "main/door"])["holder"]["name"].to_string();

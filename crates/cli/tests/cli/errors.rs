@@ -1,7 +1,7 @@
 //! What goes wrong at a terminal: each is one sentence with a code, and what to type next.
 
 use crate::dev::Dev;
-use std::io::Read;
+use std::io::{BufRead, Read};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 
@@ -148,6 +148,17 @@ pub fn a_second_opener_is_told_who_holds_the_volume_and_may_steal_it(dev: &Dev) 
     thief.wait().expect("it ends");
 }
 
+/// Until it is interrupted; where the first look fails, the command does.
+pub fn a_listing_is_shown_again_and_again(dev: &Dev) {
+    let mut watch = dev.spawn_piped(&["osd", "ls", "--watch", "1", "--json"]);
+    let lines = std::io::BufReader::new(watch.stdout.take().expect("piped")).lines();
+    let shown = lines.map_while(Result::ok).filter(|line| line.contains("basalt.osd.ls/1")).take(3).count();
+    assert_eq!(shown, 3);
+    watch.kill().expect("it still runs");
+    watch.wait().expect("it ends");
+    dev.run(&["--meta", "127.0.0.1:1", "osd", "ls", "--watch"]).says("BSLT-2001", "a meta runs");
+}
+
 pub fn up_again_changes_nothing(dev: &Dev) {
     let pids = || {
         let status = dev.json(&["dev", "status"]);
@@ -158,6 +169,11 @@ pub fn up_again_changes_nothing(dev: &Dev) {
     assert_eq!(dev.run(&["dev", "up", "--export", "main/demo"]).code, 0);
     assert_eq!(pids(), before);
     assert!(before.iter().all(|(_, pid)| pid != "null"), "{before:?}");
+    for (name, pid) in before {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+        let session = stat.rsplit(") ").next().and_then(|fields| fields.split(' ').nth(3)).expect("a session");
+        assert_eq!(session, pid, "{name} has a session of its own, so the end of a terminal is not its end");
+    }
 }
 
 pub fn bench_writes_over_no_data_unasked(dev: &Dev) {
@@ -205,6 +221,7 @@ pub fn exports_come_back_and_share_no_socket(dev: &Dev) {
     up(&["--device-size", "2GiB"]).says_usage("BSLT-1001", "--cluster");
     up(&["--export", "main/a-b", "--size", "9MiB"]).says_usage("BSLT-1001", "dev up");
     assert_eq!(dev.run(&["dev", "down"]).code, 0);
+    dev.run(&["status"]).says("BSLT-2001", "basalt dev up");
     let taken = std::net::TcpListener::bind(&dev.meta).expect("the port of a stopped meta");
     let refused = up(&[]);
     refused.says("BSLT-1005", "ss -ltnp");

@@ -4,6 +4,7 @@
 
 use crate::dev::Dev;
 use serde_json::{Map, Value};
+use std::io::BufRead;
 use std::path::Path;
 
 /// Values become the names of their kinds; of a list its first element stands for all.
@@ -41,6 +42,19 @@ fn check(failures: &mut Vec<String>, name: &str, got: &Value) {
     }
 }
 
+/// The line of JSON that a daemon prints when it is ready, compared with its golden file.
+pub fn ready_line(name: &str, daemon: &mut std::process::Child) -> Value {
+    let mut line = String::new();
+    let stdout = daemon.stdout.as_mut().expect("piped");
+    std::io::BufReader::new(stdout).read_line(&mut line).expect("text");
+    let told = serde_json::from_str(&line).unwrap_or_else(|e| panic!("one line of JSON: {e}: {line}"));
+    let mut failures = Vec::new();
+    check(&mut failures, name, &told);
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert_eq!(told["pid"], daemon.id());
+    told
+}
+
 pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     let mut failures = Vec::new();
     let mut golden = |name: &str, args: &[&str]| check(&mut failures, name, &dev.json(args));
@@ -71,6 +85,7 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     golden("health.mute", &["health", "mute", "OSD_DOWN", "--for", "10m"]);
     golden("health.unmute", &["health", "unmute", "OSD_DOWN"]);
     golden("events", &["events", "--since", "1h"]);
+    golden("meta.ls", &["meta", "ls"]);
     golden("meta.recover", &["meta", "recover", "--dry-run"]);
     golden("pg.ls", &["pg", "ls"]);
     golden("pg.verify", &["pg", "verify", "--deep"]);

@@ -15,6 +15,9 @@ mod metrics;
 mod shell;
 
 use dev::Dev;
+use std::io::Write;
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
 
 #[test]
 fn exit_codes_without_a_cluster_are_done_failed_and_usage() {
@@ -50,6 +53,46 @@ fn a_wrong_meta_is_named_and_nobody_waits_for_ever() {
     });
 }
 
+/// Longer than a command takes to find that no metadata server is at an address, on a busy machine.
+const FOUND_MAX: Duration = Duration::from_secs(7);
+
+#[test]
+#[allow(clippy::disallowed_methods, reason = "the test measures how long commands take")]
+fn a_port_without_a_meta_is_said_soon_with_what_was_found_there() {
+    let home = dev::home("notmeta");
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let speaking = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = |listener: &TcpListener| listener.local_addr().expect("bound").to_string();
+    let ssh = addr(&speaking);
+    std::thread::spawn(move || {
+        for mut stream in speaking.incoming().flatten() {
+            let _ = stream.write_all(b"SSH-2.0-OpenSSH_9.2\r\n");
+        }
+    });
+    let cases = [
+        (addr(&silent), "accepts connections there and says nothing"),
+        (ssh.clone(), "an SSH server answers there"),
+        ("nowhere.invalid:7300".to_owned(), "nowhere.invalid:7300: the name cannot be resolved (BSLT-4006)"),
+        (format!("{ssh},nowhere.invalid:7300"), "an SSH server answers there"),
+    ];
+    std::thread::scope(|scope| {
+        for (meta, found) in cases {
+            let path = home.path();
+            scope.spawn(move || {
+                let begun = Instant::now();
+                let ran = dev::run(path, "none", &["--meta", &meta, "status"]);
+                let took = begun.elapsed();
+                ran.says("BSLT-2001", "a meta runs");
+                assert!(ran.err.contains(found), "{meta}: {ran:?}");
+                assert!(took < FOUND_MAX, "{meta}: {took:?}");
+            });
+        }
+    });
+    let list = dev::run(home.path(), "none", &["--meta", &format!("{ssh},127.0.0.1:1"), "meta", "ls"]);
+    assert_eq!(list.code, 4, "none leads: {list:?}");
+    assert!(list.out.contains("unreachable: an SSH server") && list.out.contains("refused"), "{list:?}");
+}
+
 #[test]
 fn a_cluster_of_processes_keeps_the_laws_of_the_command_line() {
     let dev = Dev::up();
@@ -65,6 +108,7 @@ fn a_cluster_of_processes_keeps_the_laws_of_the_command_line() {
     doors::an_export_says_where_it_is_and_a_signal_frees_its_volume(&dev);
     doors::the_hold_of_a_killed_export_ends_soon(&dev);
     errors::a_second_opener_is_told_who_holds_the_volume_and_may_steal_it(&dev);
+    errors::a_listing_is_shown_again_and_again(&dev);
     errors::up_again_changes_nothing(&dev);
     errors::bench_writes_over_no_data_unasked(&dev);
     errors::exports_come_back_and_share_no_socket(&dev);
