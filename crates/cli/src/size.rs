@@ -30,7 +30,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
 }
 
 fn bytes_of(text: &str, number: &str, unit: &str) -> Result<u128, String> {
-    let unknown = || format!("`{unit}` in `{text}` is no unit; use B, KiB, MiB, GiB, TiB, or k, m, g, t");
+    let unknown = || format!("unknown unit `{unit}` in `{text}`; use B, KiB, MiB, GiB, TiB, or k, m, g, t");
     let lower = unit.to_ascii_lowercase();
     if lower.is_empty() || lower == "b" {
         return Ok(1);

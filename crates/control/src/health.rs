@@ -286,6 +286,11 @@ fn are(count: usize) -> &'static str {
     if count == 1 { "is" } else { "are" }
 }
 
+/// A number with its noun, and with what agrees with it: `1 link is`, `2 links are`.
+fn counted(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
 /// What holds, worst first.
 pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     let mut board = Board(Vec::new());
@@ -344,7 +349,9 @@ fn osds(board: &mut Board, facts: &Facts<'_>) {
     let why = |osd: &OsdView| osd.poisoned.clone().unwrap_or_default();
     let stopped =
         named(&|osd| osd.poisoned.is_some(), &|osd| format!("the store of {} stopped: {}", osd.osd, why(osd)));
-    board.add("OSD_STOPPED", stopped, |n| format!("the stores of {} stopped", of(n)));
+    board.add("OSD_STOPPED", stopped, |n| {
+        format!("the {} of {} stopped", if n == 1 { "store" } else { "stores" }, of(n))
+    });
     let fills: Vec<u64> = started.iter().filter(|osd| tells(osd)).map(|osd| fill_percent(osd)).collect();
     let mean = fills.iter().sum::<u64>() / (fills.len() as u64).max(1);
     let above = |osd: &OsdView| tells(osd) && fill_percent(osd) >= mean + UNBALANCED_POINTS;
@@ -352,23 +359,30 @@ fn osds(board: &mut Board, facts: &Facts<'_>) {
     board.add("OSD_UNBALANCED", above, |n| format!("{} {} filled far above the mean", of(n), are(n)));
     let new = facts.osds.iter().filter(|osd| osd.live == "new");
     let new = new.map(|osd| (osd.osd.to_string(), format!("{} is registered and has never run", osd.osd)));
-    board.add("OSD_NEVER_STARTED", new.collect(), |n| format!("{n} registered OSDs have never run"));
+    board.add("OSD_NEVER_STARTED", new.collect(), |n| {
+        format!("{} never run", counted(n, "registered OSD has", "registered OSDs have"))
+    });
     let stuck = facts.stuck.iter().map(|(osd, why)| (osd.to_string(), format!("{osd} does not destage: {why}")));
     board.add("OSD_DESTAGE_STUCK", stuck.collect(), |n| format!("{} {} not destaging", of(n), are(n)));
     let cut = facts.unreachable.iter().map(|(from, to)| (from.to_string(), format!("{from} cannot reach {to}")));
-    board.add("OSD_UNREACHABLE", cut.collect(), |n| format!("{n} links between OSDs are cut"));
+    board.add("OSD_UNREACHABLE", cut.collect(), |n| {
+        format!("{} cut", counted(n, "link between OSDs is", "links between OSDs are"))
+    });
     let line = |osd: &OsdId| (osd.to_string(), format!("{osd} does not reach meta (its PGs serve)"));
     let unheard: Vec<_> = facts.unheard.iter().map(line).collect();
     board.add("OSD_UNHEARD", unheard, |n| format!("{} {} not heard by meta, and serve", of(n), are(n)));
     let paths = facts.paths.iter().map(|(client, to)| (to.to_string(), format!("client {client} cannot reach {to}")));
-    board.add("CLIENT_UNREACHED", paths.collect(), |n| format!("{n} paths between clients and OSDs are broken"));
+    board.add("CLIENT_UNREACHED", paths.collect(), |n| {
+        format!("{} broken", counted(n, "path between a client and an OSD is", "paths between clients and OSDs are"))
+    });
     let silent = started.iter().filter(|osd| osd.live == "unknown");
     let silent: Vec<_> = silent.map(|osd| (osd.osd.to_string(), format!("{} has not reported yet", osd.osd))).collect();
     let pgs = facts.pgs.iter().filter(|pg| pg.is("waiting"));
     let pgs: Vec<_> = pgs.map(|pg| (pg.pg.to_string(), format!("pg {} waits for reports", pg.pg))).collect();
     let (osd_count, pg_count) = (silent.len(), pgs.len());
     let waiting = silent.into_iter().chain(pgs).collect();
-    let text = format!("waiting for reports of {osd_count} OSDs and {pg_count} PGs");
+    let (osd_count, pg_count) = (counted(osd_count, "OSD", "OSDs"), counted(pg_count, "PG", "PGs"));
+    let text = format!("waiting for reports of {osd_count} and {pg_count}");
     board.add(WAITING, waiting, |_| text);
 }
 
@@ -380,9 +394,10 @@ fn pools(board: &mut Board, facts: &Facts<'_>) {
     };
     let (late, changing): (Vec<&PoolFacts>, Vec<&PoolFacts>) = facts.pools.iter().partition(|pool| is_late(pool));
     let late = late.into_iter().map(line).collect();
-    board.add("POOL_UNFINISHED", late, |n| format!("{n} pools cannot be completed"));
+    board.add("POOL_UNFINISHED", late, |n| format!("{} completed", counted(n, "pool cannot be", "pools cannot be")));
     let changing = changing.into_iter().map(line).collect();
-    board.add("POOL_CHANGING", changing, |n| format!("{n} pools are being created or removed"));
+    board
+        .add("POOL_CHANGING", changing, |n| format!("{} being created or removed", counted(n, "pool is", "pools are")));
 }
 
 /// The health of a cluster with these checks: `ok`, `waiting`, `degraded` or `down`. Muted ones do not count.
@@ -399,5 +414,16 @@ pub fn word<'a>(checks: impl Iterator<Item = &'a Check>) -> &'static str {
         Severity::Ok => health,
         Severity::Warning => "degraded",
         Severity::Error => "down",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::counted;
+
+    #[test]
+    fn one_is_singular_and_others_are_plural() {
+        let links = |n| counted(n, "link is", "links are");
+        assert_eq!([links(0), links(1), links(2)], ["0 links are", "1 link is", "2 links are"]);
     }
 }

@@ -23,7 +23,7 @@ pub fn checked<'a>(what: &str, name: &'a str) -> Result<&'a str, Refusal> {
         return Ok(name);
     }
     let shown: String = name.chars().take(80).collect();
-    Err(codes::refuse(codes::BAD_NAME, format!("{shown:?} is not a name for a {what}")))
+    Err(codes::refuse(codes::BAD_NAME, format!("{shown:?} is not a valid name of a {what}")))
 }
 
 /// Splits `pool/volume`.

@@ -117,7 +117,7 @@ impl Engine {
                 if *again && opening.is_some() {
                     tracing::warn!(
                         offset,
-                        "a read of the log went astray: the opening of a segment is there after all"
+                        "transient read error in the log: the second read found the opening of a segment"
                     );
                 }
                 *left -= 1;
@@ -213,7 +213,7 @@ impl Engine {
                 if Found::differ(&once, &both) {
                     tracing::warn!(
                         offset = base,
-                        "a read of the log went astray: batches of a segment are there after all"
+                        "transient read error in the log: the second read found batches of a segment"
                     );
                 }
                 both

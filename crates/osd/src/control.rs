@@ -156,7 +156,6 @@ impl Osd {
 
     /// Meta will not have this process.
     pub(crate) fn refused(&mut self, code: u32, reason: String) {
-        tracing::error!(code, reason, "meta refuses this OSD");
         self.stop_serving(format!("BSLT-{code}: {reason}"));
         self.meta.refusal = Some((code, reason));
     }
@@ -310,7 +309,7 @@ impl Osd {
             self.pgs.remove(replica);
             self.repairs.forget(replica);
             self.doubts.forget(replica);
-            tracing::info!(%pg, replica = replica.0, "dropping replica: it is no member of anything");
+            tracing::info!(%pg, replica = replica.0, "removing a replica: its PG was deleted or has other members");
             self.engine.destroy_replica(replica);
             self.share_log();
             self.meta.report_soon(self.now);

@@ -12,7 +12,7 @@ telemetry::metrics! {
         latency read_seconds: "from the start of the turn in which a read arrived to the end of the turn that answered it";
         latency write_seconds: "from the start of the turn in which a write arrived to the end of the turn that answered it";
         gauge requests: "client requests that wait for their reply";
-        counter turns: "turns of the loop";
+        counter turns: "iterations of the event loop";
         gauge pgs: "replicas on this OSD";
         gauge pgs_leading: "PGs led here";
         gauge pgs_quarantined: "replicas that are damaged and do not serve";
@@ -34,7 +34,7 @@ telemetry::metrics! {
         gauge destage_stuck: "1 while destaging makes no progress under pressure: `basalt status` says why";
         gauge full: "1 while this OSD takes no write that needs new space";
         gauge near_full: "1 while 85 % of the device space for data is used, or more";
-        gauge overlay_bytes: "payload that is applied and not yet at home";
+        gauge overlay_bytes: "payload of committed writes that is not yet flushed from the log to the data area";
         gauge limbo_bytes: "device space that waits for a checkpoint before reuse";
         gauge free_bytes: "device space that is free";
         gauge capacity_bytes: "device space for data";

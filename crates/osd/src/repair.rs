@@ -258,7 +258,7 @@ impl Osd {
     /// Entry `from` and what follows it is not committed, and no majority will ever hold it.
     fn cut_void(&mut self, replica: ReplicaId, from: Index) {
         let repair = self.repairs.by_replica.get_mut(&replica).expect("it was just judged");
-        tracing::info!(replica = replica.0, %from, "a damaged tail of the log is nobody else's: it is cut");
+        tracing::info!(replica = replica.0, %from, "truncated a damaged, uncommitted tail of the log that no peer has");
         repair.recovered.entries.retain(|entry| entry.index < from);
         let _ = repair.missing.split_off(&from);
         self.engine.cut_lost(replica, from);

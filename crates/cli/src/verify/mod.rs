@@ -257,7 +257,7 @@ fn conclude(verdicts: &[Verdict], tables: bool, as_json: bool) -> Result<Exit> {
         (0, false) if damaged > 0 => {
             out!("BSLT-3011: {damaged} parts or replicas are damaged, the others are equal, of {extent}{asked}");
         }
-        (0, false) => out!("equal: every block of {extent}{asked}"),
+        (0, false) => out!("no differences: every block of {extent} is equal{asked}"),
         (0, true) => {
             out!("equal tables (which blocks hold data) of {extent}{asked}; no block was read: --deep does")
         }

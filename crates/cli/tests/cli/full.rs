@@ -9,9 +9,9 @@ const TOLD_MAX: Duration = Duration::from_secs(45);
 /// Segments, and so PGs, of the volume that is written while another OSD is full.
 const SEGMENTS: u64 = 8;
 
-/// Starts a request of an NBD client.
+/// Starts a request of an NBD client that sends no flush: that one waits for all writes before it.
 fn request(uri: &str, what: &str) -> Child {
-    let args = ["-s", "KILL", "120", "qemu-io", "-f", "raw", "-c", what, uri];
+    let args = ["-s", "KILL", "120", "qemu-io", "-t", "unsafe", "-f", "raw", "-c", what, uri];
     Command::new("timeout").args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("timeout runs")
 }
 
@@ -43,7 +43,7 @@ fn fill(dev: &Dev, volume: &str) {
 /// A PG on the full OSD and PGs beside it, through one export.
 fn only_pgs_of_the_full_osd_wait(dev: &Dev) {
     let to = uri(dev, "one/v");
-    let write = |segment: u64| request(&to, &format!("aio_write -P 7 {}G 8M", segment));
+    let write = |segment: u64| request(&to, &format!("write -P 7 {segment}G 8M"));
     let mut clients: Vec<Child> = (0..SEGMENTS).map(write).collect();
     let ended = |client: &mut Child| client.try_wait().expect("it is ours").is_some();
     let mut log = String::new();

@@ -150,7 +150,7 @@ impl Control {
         self.record(writes);
         if let Some(old) = self.osds.get(&hello.osd).and_then(|l| l.stream).filter(|old| *old != stream) {
             self.streams.remove(&old);
-            let reason = "another stream of this OSD took its place".to_string();
+            let reason = "a newer connection of this OSD replaced this one".to_string();
             self.say(old, OsdDown::Refused { code: codes::OSD_OTHER_LIFE, reason });
             self.held.push(ControlAction::CloseOsd { stream: old });
         }

@@ -101,7 +101,10 @@ pub fn osd_hello(records: &Records, hello: &OsdHello) -> Plan<HelloPlan> {
         let ours = records.cluster_id();
         return Err(refuse(
             codes::WRONG_CLUSTER,
-            format!("{} is of cluster {}, this is {ours}", hello.osd, hello.cluster),
+            format!(
+                "{} belongs to cluster {}, but these metadata servers serve cluster {ours}",
+                hello.osd, hello.cluster
+            ),
         ));
     }
     let Some(known) = records.osds.get(&hello.osd) else {

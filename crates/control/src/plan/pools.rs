@@ -62,7 +62,7 @@ pub fn pool_create(
     let warning = match ask.replicas {
         1 => Some("one replica: a lost device is lost data".to_string()),
         2 => Some(
-            "two replicas: writes stop while either is away, and a damaged copy has one judge only; use three"
+            "with two replicas writes wait while one OSD is down, and no majority tells a damaged copy from a good one; use three"
                 .to_string(),
         ),
         _ => None,

@@ -115,7 +115,7 @@ impl Home {
             return self.pump_mount(ops, out);
         }
         if page.before > 0 && verified.is_ok() {
-            tracing::warn!(page = %page.id, "a read of home went astray: the page is there after all");
+            tracing::warn!(page = %page.id, "transient read error on a metadata page; the second read succeeded");
         }
         let loaded = verified.and_then(|page_bytes| self.load_page(page.id, page_bytes));
         if let Err(reason) = loaded {

@@ -61,7 +61,7 @@ impl Osd {
         let id = self.streams.next_id;
         self.streams.next_id = id.wrapping_add(1);
         let sender = Sender::new(id, pg, (replica, slot, term), (to, follower, link), self.now);
-        tracing::info!(%pg, %to, "a follower is behind the log: a stream begins");
+        tracing::info!(%pg, %to, "stream started: the log is trimmed past the position of this follower");
         self.streams.senders.push(sender);
         self.send_stream(link, pg, (replica, follower), id, StreamBody::Open);
     }
