@@ -39,6 +39,13 @@ impl Ram {
                 Ok(Answer::Done)
             }
             Request::Flush => Ok(Answer::Done),
+            Request::WriteZeroes { offset, len, no_hole: true } => {
+                self.zero(offset, offset + len);
+                for (piece, ..) in cut(offset, len) {
+                    self.pieces.entry(piece).or_insert_with(|| IoBufMut::zeroed(PIECE as usize));
+                }
+                Ok(Answer::Done)
+            }
             Request::Trim { offset, len } | Request::WriteZeroes { offset, len, .. } => {
                 self.zero(offset, offset + len);
                 Ok(Answer::Done)
@@ -140,6 +147,16 @@ mod tests {
         assert_eq!(*data[0], want[..]);
         let extents = run(&mut ram, Request::Extents { offset: 0, len: 1 << 20 });
         assert_eq!(extents, Ok(Answer::Extents(vec![(131072, true), ((1 << 20) - 131072, false)])));
+    }
+
+    #[test]
+    fn zeroes_leave_a_hole_unless_they_must_not() {
+        let mut ram = Ram::new("ram", 1 << 20);
+        for no_hole in [true, false] {
+            run(&mut ram, Request::WriteZeroes { offset: 65536, len: 131_072, no_hole }).expect("zeroes");
+            let extents = run(&mut ram, Request::Extents { offset: 65536, len: 131_072 });
+            assert_eq!(extents, Ok(Answer::Extents(vec![(131_072, no_hole)])));
+        }
     }
 
     #[test]

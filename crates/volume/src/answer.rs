@@ -79,7 +79,7 @@ impl Volume {
             match (&mut self.requests[request as usize].kind, good) {
                 (Kind::Read(pieces), Good::Bytes(bytes)) => pieces[part.piece as usize] = bytes,
                 (Kind::Extents(pieces), Good::Extents(extents)) => pieces[part.piece as usize] = extents,
-                (Kind::Write { .. } | Kind::Zero, Good::Done) => {}
+                (Kind::Write { .. } | Kind::Fill | Kind::Zero, Good::Done) => {}
                 _ => unreachable!("the answer was examined"),
             }
         }

@@ -28,8 +28,8 @@ pub enum Request {
         offset: u64,
         len: u64,
     },
-    /// The range reads as zeros afterwards. `no_hole` asks that it keeps its space; space is never
-    /// reserved here, so it means no more than zeros.
+    /// The range reads as zeros afterwards. With `no_hole` the zeros are written out, so that the range
+    /// has its space and a later write to it finds no full PG; else its space may be given back.
     WriteZeroes {
         offset: u64,
         len: u64,

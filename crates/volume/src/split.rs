@@ -1,8 +1,8 @@
 //! How requests fall apart into parts.
 //!
 //! Reads and writes are cut at aligned 512 KiB borders (which chunk borders are, too): one part is one
-//! message, one sequence number, one entry. Zeroes and questions for extents carry no payload and are
-//! cut at chunk borders only. Parts are made only as far as there is room for them, so a trim of the
+//! message, one sequence number, one entry. Zeroes that may leave a hole and questions for extents carry
+//! no payload and are cut at chunk borders only. Parts are made only as far as there is room for them, so a trim of the
 //! whole volume costs no more memory than one of a chunk.
 
 use crate::limits::PG_PARTS_MAX;
@@ -20,7 +20,7 @@ pub(crate) fn read_pieces(offset: u64, end: u64) -> usize {
 /// End of the piece that begins at `at`.
 fn piece_end(kind: &Kind, at: u64, end: u64) -> u64 {
     let border = match kind {
-        Kind::Read(_) | Kind::Write { .. } => PART_MAX,
+        Kind::Read(_) | Kind::Write { .. } | Kind::Fill => PART_MAX,
         Kind::Zero | Kind::Extents(_) => CHUNK,
         Kind::Flush => unreachable!("a flush has no pieces"),
     };
@@ -60,7 +60,7 @@ impl Volume {
             let start = pending.cursor;
             let end = piece_end(&pending.kind, start, pending.end);
             let segment = (start / SEGMENT) as usize;
-            let must_exist = matches!(pending.kind, Kind::Write { .. });
+            let must_exist = matches!(pending.kind, Kind::Write { .. } | Kind::Fill);
             match self.segments.find(segment) {
                 Found::Pg(slot) => {
                     if self.pgs[slot as usize].parts >= PG_PARTS_MAX {
@@ -95,7 +95,7 @@ impl Volume {
             Kind::Read(pieces) => pieces.push(IoBuf::zeros((end - start) as usize)),
             Kind::Extents(pieces) => pieces.push(vec![(end - start, false)]),
             Kind::Zero => {}
-            Kind::Write { .. } | Kind::Flush => unreachable!("only what changes nothing finds a hole"),
+            Kind::Write { .. } | Kind::Fill | Kind::Flush => unreachable!("only what changes nothing finds a hole"),
         }
         pending.pieces += 1;
         pending.cursor = end;
@@ -115,6 +115,11 @@ impl Volume {
                 Work::Extents
             }
             Kind::Zero => Work::Zero,
+            Kind::Fill => {
+                let buf = IoBuf::zeros((end - start) as usize);
+                let crcs = FragmentCrcs::of(range, &buf);
+                Work::Write { buf, crcs }
+            }
             Kind::Write { offset, buf } => {
                 let buf = buf.slice((start - *offset) as usize..(end - *offset) as usize);
                 let crcs = FragmentCrcs::of(range, &buf);

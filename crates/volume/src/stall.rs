@@ -35,7 +35,7 @@ impl Volume {
         let (what, offset) = match pending.kind {
             Kind::Read(_) => ("read", Some(pending.start)),
             Kind::Write { .. } => ("write", Some(pending.start)),
-            Kind::Zero => ("trim or write-zeroes", Some(pending.start)),
+            Kind::Fill | Kind::Zero => ("trim or write-zeroes", Some(pending.start)),
             Kind::Extents(_) => ("block status", Some(pending.start)),
             Kind::Flush => ("flush", None),
         };

@@ -112,6 +112,8 @@ pub(crate) enum Sure {
 pub(crate) enum Kind {
     Read(Vec<IoBuf>),
     Write { offset: u64, buf: IoBuf },
+    /// Zeros that are written out, so that the range has its space.
+    Fill,
     Zero,
     Extents(Vec<Vec<(u64, bool)>>),
     Flush,
@@ -293,6 +295,7 @@ impl Volume {
         let kind = match request {
             Request::Read { .. } => Kind::Read(Vec::with_capacity(crate::split::read_pieces(offset, end))),
             Request::Write { buf, .. } => Kind::Write { offset, buf },
+            Request::WriteZeroes { no_hole: true, .. } => Kind::Fill,
             Request::Trim { .. } | Request::WriteZeroes { .. } => Kind::Zero,
             Request::Extents { .. } => {
                 end = end.min(offset + EXTENTS_LEN_MAX);
@@ -444,7 +447,7 @@ impl Volume {
     pub(crate) fn end_request(&mut self, request: u32) {
         let pending = self.requests.remove(request as usize);
         self.held_bytes -= pending.held_bytes;
-        let write = matches!(pending.kind, Kind::Write { .. } | Kind::Zero);
+        let write = matches!(pending.kind, Kind::Write { .. } | Kind::Fill | Kind::Zero);
         let result = match (pending.error, pending.kind) {
             (Some(errno), _) => Err(errno),
             (None, Kind::Read(pieces)) => Ok(Answer::Data(pieces)),
@@ -455,7 +458,7 @@ impl Volume {
                 }
                 Ok(Answer::Extents(extents))
             }
-            (None, Kind::Write { .. } | Kind::Zero | Kind::Flush) => Ok(Answer::Done),
+            (None, Kind::Write { .. } | Kind::Fill | Kind::Zero | Kind::Flush) => Ok(Answer::Done),
         };
         self.done.push(Completion { token: pending.token, result });
         if write {

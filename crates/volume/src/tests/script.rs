@@ -168,6 +168,28 @@ fn a_zero_part_covers_a_whole_chunk_and_a_trim_of_everything_takes_bounded_memor
 }
 
 #[test]
+fn zeroes_that_keep_their_space_are_written_out_in_a_segment_of_their_own() {
+    let mut b = Bench::plain();
+    b.submit(Request::WriteZeroes { offset: SEGMENT - 4096, len: 8192, no_hole: true }, 1);
+    let written = |sent: &[(OsdId, wire::Request)]| {
+        let [(_, request)] = sent else { panic!("{sent:?}") };
+        let RequestBody::Write { range, crcs, payload, .. } = &request.body else { panic!("{request:?}") };
+        assert!(payload.len() == 4096 && payload.is_shared_zeros() && range.verify(payload, crcs));
+    };
+    let first = b.poll();
+    written(&first);
+    let ask = b.out.meta.remove(0);
+    let place = SegmentPlace { segment: SegmentIndex(1), pg: Some(pg(0)) };
+    b.volume.handle_meta(b.now, &ask, segments_answer(vec![place]));
+    let second = b.poll();
+    written(&second);
+    b.reply(OsdId(1), &first[0].1, Ok(ReplyBody::Done));
+    assert_eq!(b.done(), []);
+    b.reply(OsdId(1), &second[0].1, Ok(ReplyBody::Done));
+    assert_eq!(b.done(), [(1, Ok(Answer::Done))]);
+}
+
+#[test]
 fn bytes_with_a_wrong_checksum_are_never_passed_on() {
     let mut b = Bench::plain();
     b.submit(read(0, 4096), 1);
