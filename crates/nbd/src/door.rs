@@ -29,12 +29,12 @@ pub struct NbdConfig {
     pub export: String,
     /// One line that clients may show. May be empty.
     pub description: String,
-    /// More clients than this are hung up on at once. Default 64.
+    /// More clients than this are hung up on at once. Default 128.
     pub connections_max: usize,
     /// Requests in flight of one connection, until their replies are sent. Default 256, at least 1.
     pub requests_max: u32,
     /// Bytes of reads and writes in flight of one connection, until their replies are sent. A request that
-    /// is larger passes alone. Default 64 MiB.
+    /// is larger passes alone. Default 32 MiB: all connections together hold 4 GiB at most.
     pub bytes_max: u64,
     /// A client that has not left the handshake by then is hung up on. Default 30 s.
     pub handshake_timeout: Duration,
@@ -45,9 +45,9 @@ impl Default for NbdConfig {
         NbdConfig {
             export: String::new(),
             description: String::new(),
-            connections_max: 64,
+            connections_max: 128,
             requests_max: 256,
-            bytes_max: 64 << 20,
+            bytes_max: 32 << 20,
             handshake_timeout: Duration::from_secs(30),
         }
     }

@@ -549,6 +549,18 @@ fn more_clients_than_allowed_are_turned_away() {
 }
 
 #[test]
+fn a_hundred_clients_are_served_at_once() {
+    let mut rig = Rig::new(ram(), NbdConfig::default());
+    let mut ops = Vec::new();
+    for slot in 2..101 {
+        let conn = ConnId { slot, generation: 8 };
+        let event = Event::Accepted { listener: LISTENER, conn, peer: NetAddr::Unnamed };
+        rig.server.handle_event(rig.now, event, &mut rig.device, &mut ops);
+    }
+    assert_eq!((rig.server.connection_count(), rig.server.stats().turned_away), (100, 0));
+}
+
+#[test]
 fn a_read_only_device_is_told_and_kept() {
     let mut rig = Rig::new(ReadOnly::new(ram()), NbdConfig::default()).enter(true);
     rig.client(&request(0, CMD_WRITE, 1, 0, 512, &[0; 512]));
