@@ -54,6 +54,9 @@ chaos: ## real processes in a storm of faults, judged by what clients saw: make 
 	@cargo build --quiet --package cli --package testkit
 	@cargo run --quiet --package testkit -- chaos --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) $(ARGS)
 
+nbd-suite: ## the NBD protocol, clients and nbdkit against a cluster of its own: make nbd-suite [ONLY=fio]
+	@scripts/nbd-suite $(ONLY)
+
 bench: ## first figures beside the floor of the same run (release build)
 	@scripts/bench
 
@@ -61,4 +64,4 @@ deny: ## install cargo-deny if it is missing and check licences, bans, sources
 	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny@0.20.2
 	@cargo deny check bans licenses sources
 
-.PHONY: help up build install uninstall deb fresh down test readme sim sim-long fuzz failure-report chaos bench deny
+.PHONY: help up build install uninstall deb fresh down test readme sim sim-long fuzz failure-report chaos nbd-suite bench deny
