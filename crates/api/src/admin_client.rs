@@ -237,9 +237,9 @@ async fn call(channel: Channel, ask: &AdminAsk) -> Called {
             let reply = rpc.status(pb::StatusRequest {}).await?.into_inner();
             Ok(reply.try_into().map(AdminAnswer::Status))
         }
-        AdminAsk::MetaRecover { dry_run, without } => {
-            let without = without.into_iter().map(|osd| osd.0).collect();
-            let reply = rpc.meta_recover(pb::MetaRecoverRequest { dry_run, without }).await?.into_inner();
+        AdminAsk::MetaRecover { dry_run, without, segments } => {
+            let request = crate::convert_recovery::recover_out(dry_run, &without, &segments);
+            let reply = rpc.meta_recover(request).await?.into_inner();
             Ok(reply.try_into().map(AdminAnswer::Recovery))
         }
         AdminAsk::MetaBackup => {

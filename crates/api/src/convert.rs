@@ -178,6 +178,7 @@ impl From<OsdHello> for pb::OsdHello {
                 log_seq: hello.device.log_seq,
                 durable_seq: hello.device.durable_seq,
                 restored: hello.device.restored,
+                let_in: hello.device.let_in,
             }),
         }
     }
@@ -207,6 +208,7 @@ impl TryFrom<pb::OsdHello> for OsdHello {
                 log_seq: d.log_seq,
                 durable_seq: d.durable_seq,
                 restored: d.restored,
+                let_in: d.let_in,
             }),
         })
     }

@@ -3,8 +3,29 @@
 use crate::convert::{Malformed, need, pg, uuid, watermarks_in, watermarks_out};
 use crate::pb;
 use control::StoredItem;
-use control::admin::{RecoveryOsd, RecoveryReplica, StoreRecovery};
-use types::{ClusterId, OsdId, ReplicaId};
+use control::admin::{AdminAsk, FoundSegment, RecoveryOsd, RecoveryReplica, StoreRecovery};
+use types::{ClusterId, OsdId, ReplicaId, SegmentIndex, VolumeId};
+
+/// The request for a recovery.
+pub(crate) fn recover_out(dry_run: bool, without: &[OsdId], segments: &[FoundSegment]) -> pb::MetaRecoverRequest {
+    let segment =
+        |f: &FoundSegment| pb::FoundSegment { volume: f.volume.0, segment: f.segment.0, pg: Some(f.pg.into()) };
+    let without = without.iter().map(|osd| osd.0).collect();
+    pb::MetaRecoverRequest { dry_run, without, segments: segments.iter().map(segment).collect() }
+}
+
+/// What a request for a recovery asks.
+///
+/// # Errors
+/// A segment without a PG.
+pub fn recover_in(request: pb::MetaRecoverRequest) -> Result<AdminAsk, Malformed> {
+    let segment = |f: pb::FoundSegment| {
+        Ok(FoundSegment { volume: VolumeId(f.volume), segment: SegmentIndex(f.segment), pg: pg(f.pg)? })
+    };
+    let segments = request.segments.into_iter().map(segment).collect::<Result<_, Malformed>>()?;
+    let without = request.without.into_iter().map(OsdId).collect();
+    Ok(AdminAsk::MetaRecover { dry_run: request.dry_run, without, segments })
+}
 
 impl From<StoreRecovery> for pb::MetaRecoverReply {
     fn from(r: StoreRecovery) -> Self {

@@ -20,7 +20,7 @@ mod probe;
 pub mod status;
 
 pub use admin_client::{AdminClient, AdminError};
-pub use convert_recovery::backup_parts;
+pub use convert_recovery::{backup_parts, recover_in};
 pub use meta_info::{MetaInfo, meta_info};
 
 /// Generated from `proto/control.proto`.

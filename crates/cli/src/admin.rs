@@ -7,8 +7,8 @@ use crate::output;
 use anyhow::{Result, bail};
 use api::AdminClient;
 use control::admin::{
-    AdminAnswer, AdminAsk, EventsPage, OsdRegister, OsdView, PgView, PoolCreate, PoolView, Status, StoreRecovery,
-    VolumeView,
+    AdminAnswer, AdminAsk, EventsPage, FoundSegment, OsdRegister, OsdView, PgView, PoolCreate, PoolView, Status,
+    StoreRecovery, VolumeView,
 };
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -72,8 +72,8 @@ impl Admin {
         expect!(self, AdminAsk::Status, AdminAnswer::Status(s) => s)
     }
 
-    pub fn recover(&self, dry_run: bool, without: Vec<OsdId>) -> Result<StoreRecovery> {
-        expect!(self, AdminAsk::MetaRecover { dry_run, without }, AdminAnswer::Recovery(r) => r)
+    pub fn recover(&self, dry_run: bool, without: Vec<OsdId>, segments: Vec<FoundSegment>) -> Result<StoreRecovery> {
+        expect!(self, AdminAsk::MetaRecover { dry_run, without, segments }, AdminAnswer::Recovery(r) => r)
     }
 
     pub fn backup(&self) -> Result<Vec<control::StoredItem>> {

@@ -266,6 +266,9 @@ pub enum MetaSub {
         /// OSDs that are lost for good: a majority of the others is enough
         #[arg(long, value_name = "N,...", value_delimiter = ',')]
         without: Vec<u32>,
+        /// Also when the contents of some PGs cannot be read: what was allocated there since the copy reads as zeros then
+        #[arg(long)]
+        force: bool,
     },
     /// Write all records of the leading meta to a file
     #[command(after_help = "Example:\n  basalt meta backup /backup/meta.jsonl")]

@@ -23,6 +23,7 @@ mod logging;
 mod metas;
 mod missing;
 mod records;
+mod recovery;
 mod role;
 mod show;
 mod size;
@@ -157,9 +158,9 @@ fn meta(MetaCommand { sub, run }: MetaCommand, common: &Common) -> Result<Exit> 
     let Some(sub) = sub else { return role::meta::run(&run, common.json).map(|()| Exit::Done) };
     match sub {
         MetaSub::Ls => metas::list(&metas(common)?, common.json),
-        MetaSub::Recover { dry_run, without } => {
-            let without = without.into_iter().map(types::OsdId).collect();
-            records::recover(&connect(common)?, dry_run, without, common.json)
+        MetaSub::Recover { dry_run, without, force } => {
+            let without: Vec<_> = without.into_iter().map(types::OsdId).collect();
+            recovery::recover(&connect(common)?, dry_run, &without, force, common.json)
         }
         MetaSub::Backup { file } => records::backup(&connect(common)?, &file, common.json).map(|()| Exit::Done),
         MetaSub::Restore { file, store, force } => {

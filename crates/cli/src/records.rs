@@ -1,19 +1,17 @@
-//! `basalt meta recover`, `backup` and `restore`: the records of a cluster as an operator handles them.
+//! `basalt meta backup` and `restore`: the records of a cluster as an operator handles them.
 
 use crate::admin::Admin;
 use crate::args::StoreArgs;
-use crate::errors::{Exit, UserError};
+use crate::errors::UserError;
 use crate::output;
 use crate::role::meta::open_store;
 use anyhow::{Context, Result};
 use control::StoredItem;
-use control::admin::StoreRecovery;
 use metastore::StoreError;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use types::control::Watermarks;
 
 const SCHEMA: &str = "basalt.meta.backup/1";
 
@@ -32,64 +30,6 @@ struct Line {
     key: String,
     version: u64,
     value: String,
-}
-
-/// Shows what the records lack, or moves the watermarks above what OSDs know.
-pub fn recover(admin: &Admin, dry_run: bool, without: Vec<types::OsdId>, as_json: bool) -> Result<Exit> {
-    let recovery = admin.recover(dry_run, without)?;
-    let exit = if recovery.standing == "sound" || recovery.moved { Exit::Done } else { Exit::Degraded };
-    if as_json {
-        output::json("meta.recover", serde_json::to_value(&recovery)?)?;
-        return Ok(exit);
-    }
-    show(&recovery);
-    Ok(exit)
-}
-
-/// A name and the watermark of that name.
-type Row = (&'static str, fn(&Watermarks) -> u64);
-
-fn show(r: &StoreRecovery) {
-    let heard = r.osds.iter().filter(|o| o.heard).count();
-    let words = match (r.standing.as_str(), r.moved) {
-        (_, true) => "the watermarks were moved: changes are taken again",
-        ("sound", _) => "the records are as new as what OSDs remember: there is nothing to recover",
-        ("waiting", _) => "fewer than a majority of the OSDs have reported: nothing is changed until they do",
-        _ => "the metadata store went back in time: nothing is changed before `basalt meta recover`",
-    };
-    out!("cluster {}: {words}", r.cluster);
-    r.reasons.iter().for_each(|reason| out!("  {reason}"));
-    out!("");
-    out!("{:<14} {:>14} {:>14} {:>14}", "", "records", "OSDs", "after");
-    let rows: [Row; 6] = [
-        ("revision", |w| w.revision),
-        ("next osd", |w| w.next_osd.into()),
-        ("next pool", |w| w.next_pool.into()),
-        ("next replica", |w| w.next_replica),
-        ("next volume", |w| w.next_volume),
-        ("next session", |w| w.next_session),
-    ];
-    for (name, of) in rows {
-        out!("{name:<14} {:>14} {:>14} {:>14}", of(&r.records), of(&r.highest), of(&r.after));
-    }
-    out!("");
-    out!("{heard} of {} OSDs have reported", r.osds.len());
-    let unknown: Vec<String> = r.osds.iter().filter(|o| !o.known).map(|o| o.osd.to_string()).collect();
-    if !unknown.is_empty() {
-        out!("OSDs that the records do not know (a recovery registers them again): {}", unknown.join(", "));
-    }
-    if !r.replicas.is_empty() {
-        let mut pgs: Vec<String> = r.replicas.iter().map(|r| r.pg.to_string()).collect();
-        pgs.sort();
-        pgs.dedup();
-        let (replicas, count) = (r.replicas.len(), pgs.len());
-        pgs.truncate(32);
-        out!("{replicas} replicas of {count} PGs that the records do not know; their data is kept: {}", pgs.join(" "));
-    }
-    if r.records.next_volume < r.highest.next_volume {
-        let lost = r.highest.next_volume - r.records.next_volume;
-        out!("{lost} volumes were created after this copy of the records was made; the records do not know them");
-    }
 }
 
 /// Writes the records of the leading meta.

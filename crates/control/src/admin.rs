@@ -6,17 +6,19 @@ use crate::records::StoredItem;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use types::control::Watermarks;
-use types::{ClusterId, Epoch, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SessionId, VolumeId};
+use types::{ClusterId, Epoch, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SegmentIndex, SessionId, VolumeId};
 
 /// A question or command of an administrator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminAsk {
     Status,
-    /// What the records lack and OSDs remember (R17); without `dry_run` the watermarks move above it.
+    /// What the records lack and OSDs remember (R17); without `dry_run` the watermarks move above it. With `segments`, these
+    /// are put back into the records, and the watermarks stay.
     MetaRecover {
         dry_run: bool,
         /// OSDs whose memory counts no longer: lost, or restored.
         without: Vec<OsdId>,
+        segments: Vec<FoundSegment>,
     },
     /// All records, as one moment.
     MetaBackup,
@@ -207,6 +209,14 @@ pub struct StoreRecovery {
     pub osds: Vec<RecoveryOsd>,
     /// Replicas that OSDs hold and the records do not know.
     pub replicas: Vec<RecoveryReplica>,
+}
+
+/// A segment of which a PG holds data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct FoundSegment {
+    pub volume: VolumeId,
+    pub segment: SegmentIndex,
+    pub pg: PgId,
 }
 
 /// What one OSD remembers.

@@ -46,6 +46,12 @@ pub struct CountersRecord {
     /// away, because these records cannot know whether it is still a member.
     #[serde(default)]
     pub lost_replicas: Vec<(u64, u64)>,
+    /// The revision of the last recovery: positions of devices that were recorded before it may be too old to judge by.
+    #[serde(default)]
+    pub recovered_at: u64,
+    /// What a device must remember whose recorded position is older than that recovery.
+    #[serde(default)]
+    pub proof: u64,
 }
 
 impl CountersRecord {
@@ -76,6 +82,8 @@ impl Default for CountersRecord {
             restored: false,
             epoch_floor: Epoch(0),
             lost_replicas: Vec::new(),
+            recovered_at: 0,
+            proof: 0,
         }
     }
 }
@@ -107,6 +115,9 @@ pub struct OsdRecord {
     pub mount: u64,
     #[serde(default)]
     pub log_seq: u64,
+    /// The revision of the records when this position was taken.
+    #[serde(default)]
+    pub judged_at: u64,
 }
 
 impl OsdRecord {
@@ -132,6 +143,7 @@ impl OsdRecord {
             elector: false,
             mount: 0,
             log_seq: 0,
+            judged_at: 0,
         }
     }
 

@@ -315,6 +315,7 @@ fn osd(rng: &mut Rng, stream: u64) -> pb::OsdUp {
                 log_seq: rng.below(9),
                 durable_seq: rng.below(9),
                 restored: rng.chance(1, 4),
+                let_in: rng.chance(1, 4),
             }),
         }),
         2 => Body::Heartbeat(pb::OsdHeartbeat {

@@ -146,6 +146,7 @@ fn sample_osd(n: u32) -> OsdRecord {
         elector: false,
         mount: 3,
         log_seq: 9,
+        judged_at: 0,
     }
 }
 

@@ -39,8 +39,7 @@ impl admin_server::Admin for Gate {
         &self,
         request: Request<pb::MetaRecoverRequest>,
     ) -> Result<Response<pb::MetaRecoverReply>, Status> {
-        let pb::MetaRecoverRequest { dry_run, without } = request.into_inner();
-        let ask = AdminAsk::MetaRecover { dry_run, without: without.into_iter().map(OsdId).collect() };
+        let ask = api::recover_in(request.into_inner()).map_err(|e| Status::invalid_argument(e.to_string()))?;
         expect!(self.admin(ask).await?, AdminAnswer::Recovery(r) => r.into())
     }
 

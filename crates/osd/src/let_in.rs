@@ -48,7 +48,8 @@ impl Osd {
     /// R17: how far the life of this device has come.
     pub(crate) fn position(&self) -> DevicePosition {
         let (mount, log_seq, durable_seq) = self.engine.position();
-        DevicePosition { mount, log_seq, durable_seq, restored: self.config.engine.after_restore }
+        let (restored, let_in) = (self.config.engine.after_restore, self.let_in.welcomed);
+        DevicePosition { mount, log_seq, durable_seq, restored, let_in }
     }
 
     /// Replicas that this device holds, running or waiting.

@@ -90,6 +90,8 @@ pub struct DevicePosition {
     pub durable_seq: u64,
     /// An administrator started the OSD with `--after-restore`: every replica on the device is in doubt, durably.
     pub restored: bool,
+    /// A metadata server has let this very process in before: its device cannot have gone back since.
+    pub let_in: bool,
 }
 
 /// Sent every second, and at once when a leader or a flag changes. `pgs` holds only what changed since
@@ -279,6 +281,9 @@ pub mod refusal {
     pub const VOLUME_UNKNOWN: u32 = 2011;
     /// The segment lies outside the volume.
     pub const OUT_OF_RANGE: u32 = 2022;
+    /// The metadata store went back in time. To an OSD that is not let in yet: it cannot say whether the device is the
+    /// current one.
+    pub const STORE_BEHIND: u32 = 2030;
     /// Meta serves another cluster than the OSD belongs to.
     pub const WRONG_CLUSTER: u32 = 2026;
     /// Another process serves this OSD.

@@ -27,7 +27,7 @@ fn hello() -> OsdHello {
             next_session: 6,
             map_epoch: 7,
         },
-        device: DevicePosition { mount: 7, log_seq: 8, durable_seq: 9, restored: true },
+        device: DevicePosition { mount: 7, log_seq: 8, durable_seq: 9, restored: true, let_in: true },
     }
 }
 

@@ -26,6 +26,8 @@ pub struct Member {
 #[derive(Clone, Debug)]
 pub struct Table {
     pub applied: u64,
+    /// The member leads the PG: it has applied all that is committed.
+    pub leading: bool,
     pub chunks: Vec<ChunkKey>,
 }
 
@@ -81,7 +83,7 @@ pub fn table(member: Member, pg: PgId) -> Result<Table, Silence> {
     let chunks =
         chunks.into_iter().map(|(volume, index)| ChunkKey { volume: types::VolumeId(volume), index }).collect();
     let applied = body["applied"].as_u64().ok_or_else(|| silence(&body))?;
-    Ok(Table { applied, chunks })
+    Ok(Table { applied, leading: body["leading"] == true, chunks })
 }
 
 fn silence(body: &Value) -> Silence {

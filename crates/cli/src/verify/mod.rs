@@ -5,7 +5,7 @@
 //!
 //! Exit codes: 0 equal, 1 different or damaged, 3 some replica could not be asked.
 
-mod compare;
+pub mod compare;
 pub mod http;
 
 use crate::admin::Admin;

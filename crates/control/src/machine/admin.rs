@@ -46,8 +46,8 @@ impl Control {
             AdminAsk::OsdRegister(ask) => return self.register(now, &ask).map(Some),
             AdminAsk::OsdSet { osd, is_in, drain } => return self.set_osd(now, osd, is_in, drain).map(Some),
             AdminAsk::VolumeCreate { name, len_bytes } => return self.create_volume(now, &name, len_bytes).map(Some),
-            AdminAsk::MetaRecover { dry_run, without } => {
-                return Ok(Some(AdminAnswer::Recovery(self.recover(now, dry_run, &without)?)));
+            AdminAsk::MetaRecover { dry_run, without, segments } => {
+                return Ok(Some(AdminAnswer::Recovery(self.recover(now, dry_run, &without, &segments)?)));
             }
             AdminAsk::MetaBackup => return Ok(Some(AdminAnswer::Backup(self.backup()))),
             AdminAsk::PoolCreate(ask) => {

@@ -53,6 +53,8 @@ pub(super) struct OsdLive {
     /// R17: how far the log of this run has come, as last heard, and when that is recorded next.
     pub log_seq: u64,
     pub position_at: Time,
+    /// The revision that its Hello remembered; `None` when its device needs no proof any more.
+    pub unproven: Option<u64>,
 }
 
 /// The latest leader of a PG, by its own report.
@@ -71,6 +73,11 @@ pub(super) enum Liveness {
     Down,
     /// This leader is new and has not heard it yet.
     Unknown,
+}
+
+/// Whether nothing but what it remembers says that the device is the current one.
+fn needs_proof(hello: &OsdHello) -> bool {
+    !hello.device.let_in && !hello.device.restored
 }
 
 impl Control {
@@ -126,17 +133,30 @@ impl Control {
         self.record(writes);
     }
 
-    fn take_hello(&mut self, now: Now, stream: StreamId, hello: &OsdHello, at: Time) {
-        match self.weigh(now.mono, hello) {
-            Weighed::Judge => {}
+    /// Whether the records can judge this Hello now; otherwise the OSD was told so, and its stream is closed.
+    fn can_judge(&mut self, now: Time, stream: StreamId, hello: &OsdHello) -> bool {
+        let weighed = self.weigh(now, hello);
+        if self.standing() == Standing::Behind {
+            self.hold_unproven();
+        }
+        match weighed {
+            Weighed::Judge if self.is_unproven(hello) => self.hold(stream, hello.seen.revision),
+            Weighed::Judge => return true,
             Weighed::Later => {
                 self.say_behind([stream]);
-                return self.held.push(ControlAction::CloseOsd { stream });
+                self.held.push(ControlAction::CloseOsd { stream });
             }
             Weighed::Malformed => {
                 let text = format!("{} reports watermarks that this cluster never reached", hello.osd);
-                return self.refuse_osd(stream, codes::refuse(codes::BAD_REQUEST, text));
+                self.refuse_osd(stream, codes::refuse(codes::BAD_REQUEST, text));
             }
+        }
+        false
+    }
+
+    fn take_hello(&mut self, now: Now, stream: StreamId, hello: &OsdHello, at: Time) {
+        if !self.can_judge(now.mono, stream, hello) {
+            return;
         }
         self.record_position(hello.osd);
         let planned = self.check_rival(stream, hello, at).and_then(|()| plan::osd_hello(&self.records, hello));
@@ -177,6 +197,7 @@ impl Control {
         live.log_seq = hello.device.durable_seq;
         live.position_at = at + POSITION_EVERY;
         live.replicas.clone_from(&hello.replicas);
+        live.unproven = needs_proof(hello).then_some(hello.seen.revision);
         if self.standing() != Standing::Sound {
             self.say_behind([stream]);
             return self.judge(now.mono);
@@ -211,12 +232,47 @@ impl Control {
         self.say_behind(streams);
     }
 
+    /// R17: records that went back hold old positions, too. Until they are recovered, a process that no meta has let in is
+    /// held when other OSDs remember more than it does: its device may have gone back as well.
+    fn is_unproven(&self, hello: &OsdHello) -> bool {
+        let ours = hello.cluster == self.records.cluster_id();
+        ours && self.standing() == Standing::Behind && needs_proof(hello) && hello.seen.revision < self.proof()
+    }
+
+    fn hold(&mut self, stream: StreamId, seen: u64) {
+        let reason = format!(
+            "the metadata store went back in time, this device remembers revision {seen}, others remember {}: \
+             it may be an older copy",
+            self.proof()
+        );
+        self.say(stream, OsdDown::Behind { reason });
+        self.held.push(ControlAction::CloseOsd { stream });
+    }
+
+    /// As [`Control::is_unproven`], for the OSDs that said Hello before another one did that remembers more.
+    pub(super) fn hold_unproven(&mut self) {
+        let proof = self.proof();
+        let unproven = |(osd, live): (&OsdId, &mut OsdLive)| {
+            let seen = live.unproven.filter(|seen| *seen < proof)?;
+            Some((*osd, live.stream.take()?, seen))
+        };
+        let held: Vec<(OsdId, StreamId, u64)> = self.osds.iter_mut().filter_map(unproven).collect();
+        for (osd, stream, seen) in held {
+            self.streams.remove(&stream);
+            self.past.heard.remove(&osd);
+            self.hold(stream, seen);
+        }
+    }
+
     /// The records may be trusted: the OSD gets the address map, and what it should not hold goes.
     pub(super) fn welcome(&mut self, osd: OsdId) {
         let Some((stream, replicas)) = self.osds.get(&osd).and_then(|live| Some((live.stream?, live.replicas.clone())))
         else {
             return;
         };
+        if let Some(live) = self.osds.get_mut(&osd) {
+            live.unproven = None;
+        }
         let (map_epoch, osds) = (self.records.counters.map_epoch, self.records.addresses());
         self.say(stream, OsdDown::Welcome { map_epoch, osds });
         self.say(stream, OsdDown::Remember(self.records.counters.watermarks()));

@@ -59,6 +59,8 @@ pub(super) struct Past {
     told: u64,
     /// What the registered OSDs remember, by their Hello and their answers.
     pub heard: BTreeMap<OsdId, Watermarks>,
+    /// The revisions that Hellos of registered OSDs remembered, also of those that were not let in.
+    claims: BTreeMap<OsdId, u64>,
     /// OSDs of this cluster that the records do not know.
     pub strangers: BTreeMap<OsdId, OsdHello>,
     foreign: BTreeMap<(ClusterId, OsdId), std::net::SocketAddr>,
@@ -191,6 +193,16 @@ impl Control {
         self.majority().checked_sub(1).map_or(u64::MAX, |at| revisions[at])
     }
 
+    /// The revision that a device of today remembers at least: what a majority of the witnesses does. While some witnesses have
+    /// said nothing, it is the highest that any does, because those that are away may be the ones that know.
+    pub(super) fn proof(&self) -> u64 {
+        let witnesses = self.witnesses();
+        let mut claims: Vec<u64> = witnesses.iter().filter_map(|osd| self.past.claims.get(osd)).copied().collect();
+        claims.sort_unstable_by(|a, b| b.cmp(a));
+        let at = if claims.len() == witnesses.len() { claims.len() / 2 } else { 0 };
+        claims.get(at).copied().unwrap_or(0)
+    }
+
     /// Whether the watermarks that an OSD sends can be those of this cluster.
     fn is_plausible(&self, seen: &Watermarks) -> bool {
         let ours = self.records.counters.watermarks();
@@ -226,6 +238,7 @@ impl Control {
             self.fall_behind(format!("{} was registered in this cluster, and the records do not know it", hello.osd));
         }
         if known {
+            self.past.claims.insert(hello.osd, hello.seen.revision);
             return Weighed::Judge;
         }
         self.judge(now);

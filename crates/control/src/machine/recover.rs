@@ -2,13 +2,12 @@
 
 use super::past::Standing;
 use super::{Control, Now};
-use crate::admin::{RecoveryOsd, RecoveryReplica, StoreRecovery};
+use crate::admin::{FoundSegment, RecoveryOsd, RecoveryReplica, StoreRecovery};
 use crate::codes::{self, refuse};
-use crate::records::{CountersRecord, OsdRecord, Record, StoredItem, Write};
-use placement::WEIGHT_ONE;
+use crate::records::{CountersRecord, OsdRecord, Record, SegmentRecord, StoredItem, Write};
 use std::collections::BTreeMap;
-use types::control::{OsdHello, Refusal, Watermarks};
-use types::{Epoch, OsdId, PgId, ReplicaId};
+use types::control::{OsdHello, Refusal, SEGMENTS_PER_ASK_MAX, Watermarks};
+use types::{Epoch, OsdId, PgId, ReplicaId, SEGMENT};
 
 /// A recovery moves 64-bit watermarks this far above what OSDs remember: an OSD that is away may remember more.
 const LEAP: u64 = 1 << 20;
@@ -20,22 +19,40 @@ const STRANGERS_PER_STEP: usize = 40;
 const REPLICAS_SHOWN: usize = 1024;
 
 impl Control {
-    /// Shows what the records lack; unless `dry_run`, moves every watermark above all that OSDs know. The memory of the
-    /// OSDs in `without` counts no longer: they are lost, or were restored. What only they remembered is covered by the leap.
+    /// Shows what the records lack; unless `dry_run`, puts segments back, or moves every watermark above all that OSDs know. The
+    /// memory of the OSDs in `without` counts no longer: they are lost, or were restored. What only they remembered is covered
+    /// by the leap.
     ///
     /// # Errors
-    /// BSLT-2024 for an unknown OSD in `without`; BSLT-2031 before a majority of the OSDs that count said Hello.
-    pub(super) fn recover(&mut self, now: Now, dry_run: bool, without: &[OsdId]) -> Result<StoreRecovery, Refusal> {
+    /// BSLT-2024 for an unknown OSD in `without`; BSLT-2031 before a majority of the OSDs that count said Hello; those of
+    /// [`Control::put_segments_back`].
+    pub(super) fn recover(
+        &mut self,
+        now: Now,
+        dry_run: bool,
+        without: &[OsdId],
+        segments: &[FoundSegment],
+    ) -> Result<StoreRecovery, Refusal> {
         if let Some(osd) = without.iter().find(|osd| !self.records.osds.contains_key(osd)) {
             return Err(refuse(codes::OSD_UNKNOWN, format!("{osd} is not registered")));
         }
-        let moves = self.standing() == Standing::Behind || !without.is_empty();
+        let behind = self.standing() == Standing::Behind;
+        let moves = behind || !without.is_empty();
         let after = self.above_all();
         let mut report = self.recovery_report(&after, moves);
         if dry_run || !moves {
             return Ok(report);
         }
+        if !segments.is_empty() {
+            if behind {
+                self.put_segments_back(segments)?;
+            }
+            return Ok(report);
+        }
         self.heard_without(without)?;
+        if behind {
+            self.hold_unproven();
+        }
         let strangers: Vec<OsdHello> = self.past.strangers.values().take(STRANGERS_PER_STEP).cloned().collect();
         let rest = self.past.strangers.len() > strangers.len();
         let mut writes = vec![Write::Put(Record::Counters(CountersRecord { restored: rest, ..after }))];
@@ -60,6 +77,34 @@ impl Control {
         Ok(report)
     }
 
+    /// Segments of known volumes whose records are lost. Their data would read as zeros, and the next write would put the
+    /// segment into another PG. The attach record of the volume as the records know it goes into each PG before use (R6).
+    ///
+    /// # Errors
+    /// BSLT-2011, BSLT-2022, BSLT-2027.
+    fn put_segments_back(&mut self, found: &[FoundSegment]) -> Result<(), Refusal> {
+        if found.len() > SEGMENTS_PER_ASK_MAX {
+            return Err(refuse(codes::TOO_MANY, format!("{} segments in one ask", found.len())));
+        }
+        let mut writes = Vec::new();
+        for FoundSegment { volume, segment: index, pg } in found.iter().copied() {
+            let Some(known) = self.records.volumes.get(&volume) else {
+                return Err(refuse(codes::VOLUME_UNKNOWN, format!("volume {volume} is not in the records")));
+            };
+            let inside = u64::from(index.0) < known.len_bytes.div_ceil(SEGMENT);
+            if !inside || known.pool != pg.pool || !self.records.pgs.contains_key(&pg) {
+                return Err(refuse(codes::OUT_OF_RANGE, format!("{index} of {volume} cannot lie in PG {pg}")));
+            }
+            if !self.records.segments.contains_key(&(volume, index)) {
+                writes.push(Write::Put(Record::Segment(SegmentRecord { volume, index, pg, pending: true })));
+                self.attaching.begin(volume, pg);
+            }
+        }
+        // No revision: the loaded one must not climb past what the lost records reached.
+        self.record(writes);
+        Ok(())
+    }
+
     fn highest(&self) -> Watermarks {
         let seen = self.past.heard.values().chain(self.past.strangers.values().map(|h| &h.seen));
         seen.fold(Watermarks::default(), |all, seen| all.max(*seen))
@@ -75,6 +120,7 @@ impl Control {
         });
         let epoch = self.records.volumes.values().map(|v| v.epoch).max().unwrap_or_default().max(old.epoch_floor);
         let next_replica = all.next_replica.max(replicas).saturating_add(LEAP);
+        let (behind, revision) = (self.standing() == Standing::Behind, all.revision.saturating_add(LEAP));
         let mut lost_replicas = old.lost_replicas.clone();
         lost_replicas.push((old.next_replica, next_replica));
         CountersRecord {
@@ -84,8 +130,10 @@ impl Control {
             next_volume: all.next_volume.saturating_add(LEAP),
             next_session: all.next_session.saturating_add(LEAP),
             map_epoch: Epoch(all.map_epoch.saturating_add(LEAP)),
-            revision: all.revision.saturating_add(LEAP),
+            revision,
             restored: false,
+            recovered_at: if behind { revision } else { old.recovered_at },
+            proof: if behind { self.proof() } else { old.proof },
             // No epoch passes the revision (each open raises both), and OSDs remember the revision: so a second recovery from
             // the same copy gives higher epochs than the first one.
             epoch_floor: Epoch(epoch.0.max(all.revision).saturating_add(LEAP)),
@@ -145,25 +193,8 @@ impl Control {
 /// The record of an OSD that records had before they went back in time. It is in, as after a format: what an administrator
 /// wanted of it is lost.
 fn registered_again(hello: OsdHello, wall_ms: u64) -> OsdRecord {
-    OsdRecord {
-        id: hello.osd,
-        uuid: hello.uuid,
-        // An OSD that keeps its registered place does not say it: its address names the machine.
-        host: hello.host.unwrap_or_else(|| hello.addr.ip().to_string()),
-        rack: hello.rack.unwrap_or_else(|| "default".to_owned()),
-        zone: hello.zone.unwrap_or_else(|| "default".to_owned()),
-        // Its position is taken at its next Hello.
-        mount: 0,
-        log_seq: 0,
-        capacity_bytes: hello.capacity_bytes,
-        weight: WEIGHT_ONE,
-        is_in: true,
-        drain: false,
-        addr: None,
-        http: None,
-        incarnation: types::Incarnation(0),
-        poisoned: None,
-        created_ms: wall_ms,
-        elector: false,
-    }
+    // An OSD that keeps its registered place does not say it: its address names the machine.
+    let host = hello.host.unwrap_or_else(|| hello.addr.ip().to_string());
+    let [rack, zone] = [hello.rack, hello.zone].map(|name| name.unwrap_or_else(|| "default".to_owned()));
+    OsdRecord::new(hello.osd, hello.uuid, [host, rack, zone], hello.capacity_bytes, wall_ms)
 }

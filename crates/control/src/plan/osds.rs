@@ -6,7 +6,7 @@ use crate::codes::{self, refuse};
 use crate::records::{Key, OsdRecord, Poisoned, Record, Records, Write};
 use types::control::{OsdHello, Refusal};
 use types::limits::{LOCATION_LEN_MAX, POISON_REASON_LEN_MAX, clip};
-use types::{Epoch, Incarnation, OsdId};
+use types::{Epoch, OsdId};
 
 /// What meta keeps of where an OSD stands has a limit, and what is longer is not another place.
 fn check_location(names: [&String; 3]) -> Result<(), Refusal> {
@@ -49,7 +49,8 @@ pub fn osd_register(records: &Records, ask: &OsdRegister, wall_ms: u64) -> Plan<
         Some(id) => (Vec::new(), id),
     };
     let place = [ask.host.clone(), ask.rack.clone(), ask.zone.clone()];
-    let record = OsdRecord::new(id, ask.uuid, place, ask.capacity_bytes, wall_ms);
+    let judged_at = records.counters.revision;
+    let record = OsdRecord { judged_at, ..OsdRecord::new(id, ask.uuid, place, ask.capacity_bytes, wall_ms) };
     writes.push(Write::Put(Record::Osd(record)));
     Ok((writes, id))
 }
@@ -122,7 +123,7 @@ pub fn osd_hello(records: &Records, hello: &OsdHello) -> Plan<HelloPlan> {
     let [host, rack, zone] = [(&hello.host, &known.host), (&hello.rack, &known.rack), (&hello.zone, &known.zone)]
         .map(|(said, kept)| said.as_ref().unwrap_or(kept));
     check_location([host, rack, zone])?;
-    check_position(known, hello)?;
+    check_position(records, known, hello)?;
     let mut new = known.clone();
     new.addr = Some(hello.addr);
     new.http = hello.http;
@@ -131,8 +132,9 @@ pub fn osd_hello(records: &Records, hello: &OsdHello) -> Plan<HelloPlan> {
     let place = |o: &OsdRecord| format!("{}/{}/{}", o.zone, o.rack, o.host);
     (new.host, new.rack, new.zone) = (host.clone(), rack.clone(), zone.clone());
     let moved = (place(&new) != place(known)).then(|| (place(known), place(&new)));
-    if hello.incarnation != known.incarnation {
+    if hello.incarnation != known.incarnation || known.judged_at < records.counters.recovered_at {
         (new.mount, new.log_seq) = (hello.device.mount, hello.device.log_seq);
+        new.judged_at = records.counters.revision;
     }
     if new.poisoned.as_ref().is_some_and(|p| p.incarnation != hello.incarnation) {
         new.poisoned = None;
@@ -161,20 +163,28 @@ pub(crate) fn log_is_behind(osd: OsdId, ends: u64, reported: u64) -> Refusal {
 /// that comes back never gets shorter. Anything else is an older copy of the device, or a device that has lost flushed writes.
 /// What an administrator started with `--after-restore` has put all its replicas in doubt, durably, and begins a new count.
 ///
+/// A position that was recorded before the records themselves went back is too old to judge by. Then the device must also
+/// remember what most others remembered at the recovery (ADR 0012).
+///
 /// # Errors
 /// BSLT-2041.
-fn check_position(known: &OsdRecord, hello: &OsdHello) -> Result<(), Refusal> {
-    let (osd, device) = (hello.osd, hello.device);
-    if known.mount == 0 {
+fn check_position(records: &Records, known: &OsdRecord, hello: &OsdHello) -> Result<(), Refusal> {
+    let (device, osd, counters) = (hello.device, hello.osd, &records.counters);
+    if hello.incarnation == known.incarnation && known.mount > 0 && device.durable_seq < known.log_seq {
+        return Err(log_is_behind(osd, device.durable_seq, known.log_seq));
+    }
+    if device.restored || device.let_in {
         return Ok(());
     }
-    if hello.incarnation == known.incarnation {
-        return match device.durable_seq < known.log_seq {
-            true => Err(log_is_behind(osd, device.durable_seq, known.log_seq)),
-            false => Ok(()),
-        };
+    if known.judged_at < counters.recovered_at && hello.seen.revision < counters.proof {
+        let text = format!(
+            "the device of {osd} may be older than what the cluster last heard of it: it remembers revision {} of the \
+             metadata, other OSDs remembered revision {} when it was recovered, and its position is not in the records",
+            hello.seen.revision, counters.proof
+        );
+        return Err(refuse(codes::DEVICE_BEHIND, text));
     }
-    if device.restored {
+    if hello.incarnation == known.incarnation || known.mount == 0 {
         return Ok(());
     }
     if device.mount <= known.mount {
@@ -228,7 +238,7 @@ mod tests {
     use super::*;
     use crate::records::{ClusterRecord, StoredItem};
     use types::control::DevicePosition;
-    use types::{ClusterId, OsdUuid};
+    use types::{ClusterId, Incarnation, OsdUuid};
 
     fn one_osd() -> Records {
         let cluster = Record::Cluster(ClusterRecord { id: ClusterId([7; 16]), created_ms: 1 });
@@ -259,7 +269,7 @@ mod tests {
             version: "1.2.3".into(),
             replicas: Vec::new(),
             seen: types::control::Watermarks::default(),
-            device: DevicePosition { mount: 1, log_seq: 1, durable_seq: 1, restored: false },
+            device: DevicePosition { mount: 1, log_seq: 1, durable_seq: 1, restored: false, let_in: false },
         }
     }
 

@@ -126,3 +126,35 @@ fn a_restored_device_says_so_when_the_doubt_is_durable() {
     assert_eq!(*rig.osd(0).phase(), Phase::Running);
     assert!(rig.osd(0).engine.is_in_doubt(), "a replica that is made now may have been here before");
 }
+
+#[test]
+fn an_osd_that_the_records_cannot_judge_waits_for_their_recovery() {
+    for current in [true, false] {
+        let mut rig = waiting(6, false);
+        for _ in 0..3 {
+            rig.tell(0, OsdDown::Connected);
+            rig.tell(0, OsdDown::Behind { reason: "it is older".to_owned() });
+            rig.run(Duration::from_secs(10));
+            assert_eq!(*rig.osd(0).phase(), Phase::Mounting, "it neither ends nor goes on by itself");
+        }
+        rig.tell(0, OsdDown::Connected);
+        match current {
+            true => {
+                rig.tell(0, OsdDown::Welcome { map_epoch: EPOCH, osds: Vec::new() });
+                assert_eq!(*rig.osd(0).phase(), Phase::Running);
+                // What it serves now it serves on, also when the records go back later.
+                rig.tell(0, OsdDown::Behind { reason: "it is older".to_owned() });
+                assert_eq!(*rig.osd(0).phase(), Phase::Running);
+                rig.osd(0).take_reports();
+                rig.tell(0, OsdDown::Connected);
+                let ups = rig.osd(0).take_reports();
+                let Some(OsdUp::Hello(hello)) = ups.first() else { panic!("{ups:?}") };
+                assert!(hello.device.let_in, "{hello:?}");
+            }
+            false => {
+                rig.tell(0, refused(2041));
+                assert_eq!(rig.osd(0).refusal().map(|(code, _)| code), Some(2041));
+            }
+        }
+    }
+}

@@ -256,7 +256,7 @@ fn a_pg_whose_osds_restart_all_the_time_is_down() {
         for n in 1..=3 {
             world.osd(OsdId(n)).incarnation += 1;
             let (incarnation, stream) = (types::Incarnation(2 + turn), StreamId(world.fresh()));
-            let device = types::control::DevicePosition { mount: 2 + turn, log_seq: 2 + turn, restored: false };
+            let device = types::control::DevicePosition { mount: 2 + turn, log_seq: 2 + turn, ..Default::default() };
             let replicas = world.osd(OsdId(n)).replicas.iter().copied().collect();
             let hello = types::control::OsdHello { incarnation, device, replicas, ..world::hello(OsdId(n)) };
             world.control.handle_osd(world.now, stream, OsdUp::Hello(hello));
@@ -301,7 +301,7 @@ fn a_stream_that_opens_again_makes_no_pg_down() {
         host: Some("h1".into()),
         rack: Some("r".into()),
         zone: Some("z".into()),
-        device: types::control::DevicePosition { mount: 1, log_seq: 1, durable_seq: 1, restored: false },
+        device: types::control::DevicePosition { mount: 1, log_seq: 1, durable_seq: 1, restored: false, let_in: false },
         version: String::new(),
         replicas: world.osd(OsdId(1)).replicas.iter().copied().collect(),
         seen: types::control::Watermarks::default(),

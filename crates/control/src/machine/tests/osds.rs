@@ -17,7 +17,7 @@ fn reserve(world: &mut World) -> OsdId {
 }
 
 fn at(mount: u64, log_seq: u64) -> DevicePosition {
-    DevicePosition { mount, log_seq, durable_seq: log_seq, restored: false }
+    DevicePosition { mount, log_seq, durable_seq: log_seq, restored: false, let_in: false }
 }
 
 fn code_of(said: &[OsdDown]) -> Option<u32> {

@@ -1,10 +1,10 @@
 //! R17: a store that is an older copy of itself is found out before it gives anything away.
 
 use super::*;
-use crate::admin::StoreRecovery;
+use crate::admin::{FoundSegment, StoreRecovery};
 use std::time::Duration;
-use types::control::{ClientAnswer, Watermarks};
-use types::{PgId, ReplicaId};
+use types::control::{ClientAnswer, DevicePosition, Watermarks};
+use types::{PgId, ReplicaId, VolumeId};
 
 fn create(name: &str) -> AdminAsk {
     AdminAsk::VolumeCreate { name: name.into(), len_bytes: 4 * SEGMENT }
@@ -20,7 +20,7 @@ fn recover(world: &mut World, dry_run: bool) -> StoreRecovery {
 
 fn recover_without(world: &mut World, dry_run: bool, without: &[u32]) -> Result<StoreRecovery, Refusal> {
     let without = without.iter().map(|osd| OsdId(*osd)).collect();
-    match world.admin(AdminAsk::MetaRecover { dry_run, without })? {
+    match world.admin(AdminAsk::MetaRecover { dry_run, without, segments: Vec::new() })? {
         AdminAnswer::Recovery(recovery) => Ok(recovery),
         other => panic!("{other:?}"),
     }
@@ -78,7 +78,7 @@ fn every_osd_hears_that_the_records_went_back() {
         let said: Vec<OsdDown> = world.queue.iter().filter(|(to, _)| *to == stream).map(|(_, d)| d.clone()).collect();
         assert!(behind(&said), "osd.{osd}: {said:?}");
     }
-    let device = types::control::DevicePosition { mount: 2, log_seq: 9, durable_seq: 9, restored: false };
+    let device = types::control::DevicePosition { mount: 2, log_seq: 9, durable_seq: 9, restored: false, let_in: false };
     assert!(behind(&world.hello_at(OsdId(3), 2, device)));
 }
 
@@ -237,7 +237,7 @@ fn watermarks_that_no_cluster_reaches_are_refused_and_change_nothing() {
     ];
     for seen in far {
         world.osd(OsdId(1)).seen = seen;
-        let device = types::control::DevicePosition { mount: 9, log_seq: 9, restored: false };
+        let device = types::control::DevicePosition { mount: 9, log_seq: 9, durable_seq: 9, restored: false, let_in: false };
         let said = world.hello_at(OsdId(1), 1, device);
         let refused = |d: &OsdDown| matches!(d, OsdDown::Refused { code: codes::BAD_REQUEST, .. });
         assert!(said.iter().any(refused), "{seen:?}: {said:?}");
@@ -278,7 +278,7 @@ fn the_memory_of_a_restored_device_does_not_count() {
     world.osd(OsdId(3)).seen = Watermarks::default();
     world.connect(OsdId(3));
     world.osd(OsdId(2)).seen = Watermarks::default();
-    let device = types::control::DevicePosition { mount: 9, log_seq: 9, restored: true };
+    let device = types::control::DevicePosition { mount: 9, log_seq: 9, durable_seq: 9, restored: true, let_in: false };
     world.hello_at(OsdId(2), 2, device);
     assert_eq!(world.control.standing(), Standing::Waiting);
     world.connect(OsdId(1));
@@ -367,4 +367,101 @@ fn an_attach_of_old_orders_is_drawn_again_after_a_recovery() {
     // PGs that have seen higher orders than the records hold refused those, and then took higher ones.
     assert!(before.iter().all(|(pg, order)| world.orders[pg] >= *order));
     assert!(before.iter().any(|(pg, order)| world.orders[pg] > *order));
+}
+
+#[test]
+fn segments_that_the_records_lack_are_put_back_and_attached_before_use() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 4);
+    world.make_volume("p/old", 4 * SEGMENT);
+    let first = opened(world.ask(1, open("p/old", true, false)));
+    let copy = world.store.clone();
+    let ClientAnswer::Segments { segments: placed, .. } = world.ask(1, segments(&first, 0..3, true)) else {
+        panic!("not placed")
+    };
+    world.lead_on(copy);
+    world.connect_all();
+    assert_eq!(world.control.standing(), Standing::Behind);
+    let found = |n: u32, volume, pg| FoundSegment { volume, segment: SegmentIndex(n), pg };
+    let pg = |n: usize| placed[n].pg.expect("placed");
+    let put_back = |world: &mut World, segments: Vec<FoundSegment>| {
+        world.admin(AdminAsk::MetaRecover { dry_run: false, without: Vec::new(), segments })
+    };
+    // Nothing that the records cannot hold, and nothing by a dry run.
+    let volume = first.volume;
+    let elsewhere = PgId { pool: types::PoolId(9), n: 0 };
+    assert_eq!(code(put_back(&mut world, vec![found(9, volume, pg(0))])), codes::OUT_OF_RANGE);
+    assert_eq!(code(put_back(&mut world, vec![found(0, volume, elsewhere)])), codes::OUT_OF_RANGE);
+    assert_eq!(code(put_back(&mut world, vec![found(0, VolumeId(99), pg(0))])), codes::VOLUME_UNKNOWN);
+    let all: Vec<FoundSegment> = (0..3).map(|n| found(n as u32, volume, pg(n))).collect();
+    world.admin(AdminAsk::MetaRecover { dry_run: true, without: Vec::new(), segments: all.clone() }).expect("shown");
+    assert!(world.control.records().segments.is_empty());
+
+    let revision = world.control.records().counters.revision;
+    put_back(&mut world, all.clone()).expect("put back");
+    put_back(&mut world, all).expect("again: nothing changes");
+    assert_eq!(world.control.records().counters.revision, revision, "the loaded revision does not climb");
+    assert_eq!(world.control.standing(), Standing::Behind, "the watermarks have not moved");
+    assert!(recover(&mut world, false).moved);
+    let second = opened(world.ask(2, open("p/old", true, true)));
+    let places: Vec<_> = second.segments.iter().map(|s| (s.segment, s.pg)).collect();
+    assert_eq!(places, placed.iter().map(|s| (s.segment, s.pg)).collect::<Vec<_>>());
+    assert!(world.control.records().segments.values().all(|s| !s.pending), "attached in every PG");
+}
+
+fn said(downs: &[OsdDown]) -> Option<u32> {
+    downs.iter().find_map(|down| if let OsdDown::Refused { code, .. } = down { Some(*code) } else { None })
+}
+
+fn is_held(downs: &[OsdDown]) -> bool {
+    downs.iter().any(|down| matches!(down, OsdDown::Behind { reason } if reason.contains("may be an older copy")))
+}
+
+/// Mount 2 of a device whose record says mount 1, so its position is no reason to refuse it.
+const SECOND_MOUNT: DevicePosition = DevicePosition { mount: 2, log_seq: 2, durable_seq: 2, restored: false, let_in: false };
+
+#[test]
+fn a_device_that_went_back_with_the_records_is_held_and_then_refused() {
+    let (mut world, _) = went_back(1);
+    let older = world.control.records().counters.watermarks();
+    world.osd(OsdId(3)).seen = older;
+    // Before any OSD remembers more, it looks like the others; when one does, it is held.
+    assert_eq!(said(&world.hello_at(OsdId(3), 2, SECOND_MOUNT)), None);
+    world.hold = true;
+    world.connect(OsdId(1));
+    let first: Vec<OsdDown> = world.queue.drain(..).map(|(_, down)| down).collect();
+    assert!(is_held(&first), "{first:?}");
+    world.hold = false;
+    for _ in 0..2 {
+        assert!(is_held(&world.hello_at(OsdId(3), 2, SECOND_MOUNT)));
+    }
+    // Its memory does not count: osd.1 alone is no majority.
+    assert_eq!(recover_without(&mut world, false, &[]).expect_err("refused").code, codes::NO_MAJORITY);
+    world.connect(OsdId(2));
+    assert!(recover(&mut world, false).moved);
+    let refused = world.hello_at(OsdId(3), 2, SECOND_MOUNT);
+    assert_eq!(said(&refused), Some(codes::DEVICE_BEHIND), "{refused:?}");
+    // With its replicas in doubt it is let in.
+    let in_doubt = DevicePosition { restored: true, ..SECOND_MOUNT };
+    let welcomed = world.hello_at(OsdId(3), 2, in_doubt);
+    assert!(welcomed.iter().any(|down| matches!(down, OsdDown::Welcome { .. })), "{welcomed:?}");
+    // From here on its position is judged as always.
+    world.pass(Duration::from_secs(7));
+    world.osd(OsdId(3)).incarnation = 2;
+    world.restart(OsdId(3));
+    world.restart(OsdId(2));
+    assert!(world.osds()[1..].iter().all(|osd| osd.live == "up"));
+}
+
+#[test]
+fn an_osd_that_meta_let_in_before_goes_on_whatever_it_remembers() {
+    let (mut world, _) = went_back(1);
+    world.osd(OsdId(3)).seen = Default::default();
+    world.connect(OsdId(1));
+    world.connect(OsdId(2));
+    assert_eq!(world.control.standing(), Standing::Behind);
+    let same = DevicePosition { let_in: true, ..SECOND_MOUNT };
+    assert_eq!(said(&world.hello_at(OsdId(3), 1, same)), None);
+    assert!(recover(&mut world, false).moved);
+    assert_eq!(said(&world.hello_at(OsdId(3), 1, same)), None);
 }

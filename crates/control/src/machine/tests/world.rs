@@ -92,7 +92,7 @@ pub fn hello(osd: OsdId) -> OsdHello {
         version: "1.2.3".into(),
         replicas: Vec::new(),
         seen: Watermarks::default(),
-        device: DevicePosition { mount: 1, log_seq: 1, durable_seq: 1, restored: false },
+        device: DevicePosition { mount: 1, log_seq: 1, durable_seq: 1, restored: false, let_in: false },
     }
 }
 
@@ -178,7 +178,7 @@ impl World {
         let (incarnation, seen) = (Incarnation(it.incarnation), it.seen);
         let replicas = it.replicas.iter().copied().collect();
         let device =
-            DevicePosition { mount: it.incarnation, log_seq: it.log_seq, durable_seq: it.log_seq, restored: false };
+            DevicePosition { mount: it.incarnation, log_seq: it.log_seq, durable_seq: it.log_seq, restored: false, let_in: false };
         let hello = OsdHello { incarnation, replicas, seen, device, ..hello(osd) };
         self.control.handle_osd(self.now, stream, OsdUp::Hello(hello));
         self.beat(osd);
