@@ -1,5 +1,6 @@
 //! The scenarios: each makes its own cluster, hurts it in one way, and says what came of it.
 
+mod back;
 mod bad_input;
 mod clients;
 mod cuts;
@@ -10,6 +11,7 @@ mod hurt_each;
 mod kill_all;
 mod metas;
 mod names;
+mod pgs;
 
 use crate::clock;
 use crate::cluster::Cluster;
@@ -54,6 +56,10 @@ pub const ALL: &[(&str, &str, Run)] = &[
     ),
     ("client-cut", "a client and the leader are cut from each other, one way each for 30 s, under load", cuts::client),
     ("meta-cut", "an OSD is cut from meta alone for 30 s, under load", cuts::meta),
+    ("meta-back", "the records are replaced by an older copy of their file, then by an older backup", back::meta),
+    ("device-back", "an OSD's device is replaced by an older copy, and one more OSD dies", back::device),
+    ("both-back", "the records and a device are replaced by older copies, and one more OSD dies", back::both),
+    ("many-pgs", "pools that come and go, then 1 200 PGs on three OSDs that restart", pgs::run),
     ("names", "OSDs, a door and metas by host name; OSDs listen on all interfaces", names::run),
     ("clients", "qemu-img, nbdcopy, and ext4 through nbdfuse + loop, on exported volumes", clients::run),
 ];
