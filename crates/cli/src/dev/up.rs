@@ -3,7 +3,7 @@
 use crate::admin::Admin;
 use crate::dev::cluster::Cluster;
 use crate::dev::procs::{self, Daemon};
-use crate::dev::{READY_MAX, not_ready, servers, start_meta, start_osd, uri};
+use crate::dev::{LOG_SIZE, READY_MAX, not_ready, servers, start_meta, start_osd, uri};
 use crate::errors::{UserError, refused};
 use crate::{hint, output, size};
 use anyhow::Result;
@@ -15,6 +15,8 @@ const POOL: &str = "main";
 const POOL_PGS: u32 = 32;
 const OSDS: u32 = 3;
 const DEVICE_BYTES: u64 = 4 << 30;
+/// The least size of a device is advised in steps of this.
+const DEVICE_STEP: u64 = 64 << 20;
 const EXPORT_BYTES: u64 = 1 << 30;
 /// How long a cluster that serves is given to have all its replicas.
 const WHOLE_MAX: Duration = Duration::from_secs(2);
@@ -31,7 +33,11 @@ pub struct Wanted {
 pub fn run(name: &str, wanted: &Wanted, json: bool) -> Result<()> {
     let mut cluster = match Cluster::open(name)? {
         Some(cluster) => cluster,
-        None => Cluster::create(name, wanted.osds.unwrap_or(OSDS), wanted.device_bytes.unwrap_or(DEVICE_BYTES))?,
+        None => {
+            let device_bytes = wanted.device_bytes.unwrap_or(DEVICE_BYTES);
+            check_device(device_bytes)?;
+            Cluster::create(name, wanted.osds.unwrap_or(OSDS), device_bytes)?
+        }
     };
     check_unchanged(&cluster, wanted)?;
     if !json {
@@ -60,6 +66,24 @@ pub fn run(name: &str, wanted: &Wanted, json: bool) -> Result<()> {
         None => print_first(&admin)?,
     }
     Ok(())
+}
+
+/// Before anything is made: a device must hold its log, whose size `dev up` chooses, and data.
+fn check_device(device_bytes: u64) -> Result<(), UserError> {
+    let log_bytes = size::parse(LOG_SIZE).expect("it is written here");
+    let fits = |device_bytes| {
+        let (cluster, osd, uuid) = (types::ClusterId([0; 16]), types::OsdId(1), types::OsdUuid([0; 16]));
+        let (segment_bytes, force, prezero, unix_s) = (0, false, false, 0);
+        let params = engine::FormatParams { cluster, osd, uuid, log_bytes, segment_bytes, force, prezero, unix_s };
+        engine::format_image(device_bytes, &params, 1).is_ok()
+    };
+    if fits(device_bytes) {
+        return Ok(());
+    }
+    let least = (1..).map(|n| n * DEVICE_STEP).find(|bytes| fits(*bytes)).unwrap_or(DEVICE_BYTES);
+    let what =
+        format!("devices of {} do not hold a log of {} and data", size::show(device_bytes), size::show(log_bytes));
+    Err(UserError::new(3006, what, format!("use --device-size {} or more", size::show(least).replace(' ', ""))))
 }
 
 /// A cluster keeps what it was made with: flags that say otherwise are refused, not ignored.
@@ -229,4 +253,20 @@ fn print_first(admin: &Admin) -> Result<()> {
     }
     next("basalt status");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_is_too_small_is_refused_with_a_flag_that_dev_up_has() {
+        let said = check_device(100 << 20).expect_err("100 MiB are less than the log").to_string();
+        assert!(said.contains("devices of 100 MiB do not hold a log of 256 MiB and data"), "{said}");
+        let least = said.split("next: use --device-size ").nth(1).expect("it names the flag");
+        let least = size::parse(least.trim_end_matches(" or more")).expect("a size");
+        check_device(least).expect("what is advised is enough");
+        check_device(least - DEVICE_STEP).expect_err("and no more than that");
+        check_device(DEVICE_BYTES).expect("the default fits");
+    }
 }
