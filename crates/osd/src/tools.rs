@@ -66,6 +66,11 @@ impl Osd {
         (self.engine.stats(), self.bus.queued())
     }
 
+    /// How far the records of the cluster had come, as this device keeps it.
+    pub fn watermarks_for_tools(&self) -> types::control::Watermarks {
+        self.meta.kept
+    }
+
     /// Whether this OSD leads the PG and cannot bring this follower up to date from its log.
     pub fn has_left_behind(&self, pg: PgId, follower: OsdId) -> bool {
         self.behind_log.contains(&(pg, follower)) && self.leading().contains_key(&pg)

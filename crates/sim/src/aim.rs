@@ -31,6 +31,19 @@ const LATE_PCT: u64 = 20;
 /// From this seed on [`Class::LATER_AIMS`] are drawn, too, before all others.
 pub const LATER_FROM: u64 = 200_000;
 const LATER_PCT: u64 = 4;
+/// From this seed on all of [`Class::LATER_AIMS`] are drawn.
+pub const NEWEST_FROM: u64 = 300_000;
+const NEWEST_PCT: u64 = 10;
+
+/// From which seed on runs are aimed at this class.
+pub fn first_seed(class: Class) -> u64 {
+    match class {
+        late if Class::LATE_AIMS.contains(&late) => LATE_FROM,
+        Class::BrokenPath => LATER_FROM,
+        later if Class::LATER_AIMS.contains(&later) => NEWEST_FROM,
+        _ => 1,
+    }
+}
 
 /// What a run is aimed at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +60,13 @@ impl Aim {
             return None;
         }
         let mut later = Rng::new(seed ^ u64::from_be_bytes(*b"laterAim"));
-        if seed >= LATER_FROM && later.chance(LATER_PCT, 100) {
-            let class = Class::LATER_AIMS[later.below(Class::LATER_AIMS.len() as u64) as usize];
+        let (all, pct) = match seed {
+            NEWEST_FROM.. => (&Class::LATER_AIMS[..], NEWEST_PCT),
+            LATER_FROM.. => (&Class::LATER_AIMS[..1], LATER_PCT),
+            _ => (&[][..], 0),
+        };
+        if later.chance(pct, 100) {
+            let class = all[later.below(all.len() as u64) as usize];
             return Some(Aim { class, alone: true });
         }
         let mut late = Rng::new(seed ^ u64::from_be_bytes(*b"late aim"));
@@ -176,6 +194,13 @@ impl Aim {
                 shape.operations = 20_000;
                 options.faults = Duration::from_secs(25);
             }
+            // Segments that are there from the start, and requests all the time.
+            Class::MetaWentBack => {
+                options.pgs = 4;
+                (shape.window, shape.sectors_max, shape.depth) = (128 << 10, 16, 8);
+                shape.operations = 3000;
+                options.faults = Duration::from_secs(20);
+            }
             other => unreachable!("{other:?} came first"),
         }
     }
@@ -283,11 +308,15 @@ mod tests {
         for seed in [1, 2, 3, 16, 79, 4880, 7059, 4370, 400_028, 22_289, 34_075, 39_346, 500_100] {
             assert_eq!(Aim::draw(seed), None, "seed {seed} would mean something else");
             assert_eq!(Options::late_dice(seed), None, "seed {seed} would mean something else");
+            assert!(Options::newest_dice(seed).is_none(), "seed {seed} would mean something else");
         }
         let drawn: BTreeSet<Class> = (0..1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
         assert_eq!(drawn, Class::AIMS.into_iter().chain(Class::STORE_AIMS).collect());
         let late: BTreeSet<Class> = (LATE_FROM..LATE_FROM + 1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
         let all = Class::AIMS.into_iter().chain(Class::STORE_AIMS).chain(Class::LATE_AIMS);
         assert_eq!(late, all.collect());
+        let newest: BTreeSet<Class> =
+            (NEWEST_FROM..NEWEST_FROM + 1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
+        assert!(Class::LATER_AIMS.iter().all(|class| newest.contains(class)), "{newest:?}");
     }
 }

@@ -29,6 +29,8 @@ pub struct ClientNode {
     life: u32,
     running: Option<(Process, SimEnv)>,
     pub workload: Option<Box<dyn Workload>>,
+    /// A write that finds a store full is tried again for so long.
+    pub full_wait: Duration,
     /// What a user must never be told, once it was.
     pub failure: Option<String>,
     rng: Rng,
@@ -61,6 +63,7 @@ impl ClientNode {
             life: 0,
             running: None,
             workload: None,
+            full_wait: Duration::ZERO,
             failure: None,
             rng,
             pace: 0,
@@ -148,7 +151,7 @@ impl ClientNode {
         self.end();
         self.life += 1;
         let mut env = world.env(self.node);
-        let process = Process::new(self.life, self.number, &mut env);
+        let process = Process::new(self.life, self.number, self.full_wait, &mut env);
         self.running = Some((process, env));
         self.open_at = world.now();
         self.stolen = false;

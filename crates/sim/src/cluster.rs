@@ -6,6 +6,7 @@ use crate::check::durable;
 use crate::check::linear::Linear;
 use crate::client::ClientNode;
 use crate::faults;
+use crate::faults::Given;
 use crate::faults::budget::Budget;
 pub use crate::hurt::Region;
 use crate::mail::{Mail, Post};
@@ -74,6 +75,9 @@ pub struct Cluster {
     /// Whose devices were made to rot outside the budget: they must come back whole.
     pub(crate) rotten: BTreeSet<OsdId>,
     post: Post,
+    /// Ids that were given out since it was first asked for, and those that only lost records knew.
+    pub(crate) given: Given,
+    pub(crate) lost_ids: Vec<Given>,
     /// One direction between the owner and an OSD is broken on purpose.
     pub path_broken: bool,
     stranger: Option<Stranger>,
@@ -98,7 +102,9 @@ impl Cluster {
         let osds = (1..=options.osds).map(|n| OsdNode::new(&world, n, &options, &mut rng)).collect();
         let client = |n| {
             let node = world.add_node(&format!("client.{n}"));
-            ClientNode::new(node, n, n < WRITERS, world.fork_rng())
+            let mut client = ClientNode::new(node, n, n < WRITERS, world.fork_rng());
+            client.full_wait = options.full_wait;
+            client
         };
         let clients = (0..CLIENTS).map(client).collect();
         let mut sim = Cluster {
@@ -111,6 +117,8 @@ impl Cluster {
             budget,
             rotten: BTreeSet::new(),
             post: Post::new(world.fork_rng()),
+            given: Given::default(),
+            lost_ids: Vec::new(),
             path_broken: false,
             stranger: None,
             tenants: None,
@@ -628,6 +636,7 @@ impl Cluster {
     /// An OSD that has stopped, or a replica that was quarantined.
     pub fn failure(&self) -> Result<(), String> {
         self.observed()?;
+        self.ids_are_new()?;
         if let Some(what) = self.clients.iter().find_map(|c| c.failure.clone()) {
             return Err(what);
         }

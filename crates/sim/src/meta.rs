@@ -5,14 +5,14 @@
 
 use crate::mail::{Mail, Post};
 use control::admin::{AdminAsk, OsdRegister};
-use control::{ClientReq, Control, ControlAction, Now, Records, StoredItem, StreamId, Token, Txn};
+use control::{ClientReq, Control, ControlAction, Now, Records, Standing, StoredItem, StreamId, Token, Txn};
 use std::collections::BTreeMap;
 use types::control::{ClientAnswer, ClientAsk, OsdUp, Refusal};
 use types::{ClusterId, OsdId, OsdUuid, Time};
 
 /// The store: key → (version, bytes).
-#[derive(Default)]
-struct Store(BTreeMap<String, (u64, Vec<u8>)>);
+#[derive(Clone, Default)]
+pub struct Store(BTreeMap<String, (u64, Vec<u8>)>);
 
 impl Store {
     fn version(&self, key: &str) -> u64 {
@@ -97,6 +97,27 @@ impl Meta {
         }
         let streams = std::mem::take(&mut self.streams).into_iter().map(|(s, osd)| (osd, s)).collect();
         (streams, std::mem::take(&mut self.waiting).into_values().collect())
+    }
+
+    /// What the store holds now.
+    pub fn copy(&self) -> Store {
+        self.store.clone()
+    }
+
+    /// The store is what it was when the copy was made. No meta runs.
+    pub fn restore(&mut self, copy: Store) {
+        assert!(!self.is_up(), "a store is exchanged under no running process");
+        self.store = copy;
+    }
+
+    /// The revision of the records; 0 when no meta runs.
+    pub fn revision(&self) -> u64 {
+        self.control.as_ref().map_or(0, |control| control.records().counters.revision)
+    }
+
+    /// What the leader thinks of its records; `None` when no meta runs.
+    pub fn standing(&self) -> Option<Standing> {
+        self.control.as_ref().map(Control::standing)
     }
 
     pub fn open_stream(&mut self, stream: u64, osd: usize) {

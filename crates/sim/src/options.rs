@@ -1,6 +1,6 @@
 //! What one seed decides about a run: sizes, speeds, shapes. Each hostile value stands beside its usual one.
 
-use crate::aim::{Aim, LATE_FROM};
+use crate::aim::{Aim, LATE_FROM, NEWEST_FROM};
 use crate::workload::{Kind, Pattern, Shape};
 use engine::EngineConfig;
 use env::DiskKind;
@@ -34,6 +34,8 @@ pub struct Options {
     pub wear: Option<u64>,
     /// Classes that came later strike with the dice of this seed.
     pub late: Option<u64>,
+    /// What clients do with a write that finds a store full: they try it again for so long.
+    pub full_wait: Duration,
     /// One rule of the protocol is aimed at.
     pub aim: Option<Aim>,
 }
@@ -77,6 +79,7 @@ impl Options {
             calm: Duration::from_secs(20),
             wear: None,
             late: None,
+            full_wait: Duration::ZERO,
             aim: None,
         }
     }
@@ -94,6 +97,8 @@ impl Options {
 
 /// Runs in which classes that came later strike, out of 100 of those that may.
 const LATE_CLASSES_PCT: u64 = 25;
+/// Runs with settings that came last, out of 100 of those that may.
+const NEWEST_PCT: u64 = 60;
 /// Runs that wear their devices, out of 100.
 const WEAR_PCT: u64 = 30;
 
@@ -102,6 +107,20 @@ impl Options {
     pub fn late_dice(seed: u64) -> Option<u64> {
         let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"late all"));
         (seed >= LATE_FROM && rng.chance(LATE_CLASSES_PCT, 100)).then(|| rng.next_u64())
+    }
+
+    /// The dice of a run with settings that came last.
+    pub fn newest_dice(seed: u64) -> Option<Rng> {
+        let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"newest 3"));
+        (seed >= NEWEST_FROM && rng.chance(NEWEST_PCT, 100)).then_some(rng)
+    }
+
+    /// In some runs: state blocks of log segments that take several batches, and clients that wait for space.
+    pub fn draw_newest(&mut self, seed: u64) {
+        let Some(mut rng) = Options::newest_dice(seed) else { return };
+        let whole = self.engine.state_batch_max;
+        self.engine.state_batch_max = [whole, 4096, 512, 64][rng.below(4) as usize];
+        self.full_wait = [0, 300, 1200].map(Duration::from_millis)[rng.below(3) as usize];
     }
 
     /// The dice of a run that wears its devices.

@@ -10,6 +10,7 @@ use device::Completion;
 use env::sim::SimEnv;
 use env::{Env, Event, Op};
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 use types::control::{ClientAnswer, ClientAsk};
 use types::{Errno, Incarnation, Time, VolumeId};
 
@@ -43,13 +44,13 @@ pub enum Heard {
 }
 
 impl Process {
-    pub fn new(life: u32, number: usize, env: &mut SimEnv) -> Process {
+    pub fn new(life: u32, number: usize, full_wait: Duration, env: &mut SimEnv) -> Process {
         let config = ClientConfig {
             room: 1,
             incarnation: Incarnation((number as u64) << 32 | u64::from(life)),
             holder: format!("sim {number} life {life}"),
             timeout: None,
-            full_wait: std::time::Duration::ZERO,
+            full_wait,
             seed: env.random(),
         };
         Process {

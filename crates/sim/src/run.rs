@@ -90,6 +90,7 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
     }
     options.draw_wear(seed);
     options.late = Options::late_dice(seed);
+    options.draw_newest(seed);
     let aim = Aim::draw(seed);
     if let Some(aim) = aim {
         aim.shape(&mut options);
@@ -242,7 +243,7 @@ impl Run {
 
     /// Liveness of each request: once nothing is broken, none waits for longer than [`ANSWER`], whoever asked for it.
     fn everybody_is_answered(&mut self) -> Result<(), String> {
-        let around = self.cluster.options.aim.is_some_and(|aim| Class::LATER_AIMS.contains(&aim.class));
+        let around = self.cluster.options.aim.is_some_and(|aim| aim.class == Class::BrokenPath);
         let (since, max) = match self.calm_since {
             Some(since) => (since, ANSWER),
             None if around => (Time::ZERO, ANSWER_AROUND),

@@ -57,9 +57,8 @@ fn every_late_class_strikes_and_nothing_is_lost() {
 
 #[test]
 fn every_late_aim_strikes_and_nothing_is_lost() {
-    let late = Class::LATE_AIMS.map(|class| (class, sim::aim::LATE_FROM));
-    let later = Class::LATER_AIMS.map(|class| (class, sim::aim::LATER_FROM));
-    for (class, from) in late.into_iter().chain(later) {
+    for class in Class::LATE_AIMS.into_iter().chain(Class::LATER_AIMS) {
+        let from = sim::aim::first_seed(class);
         let aimed = |seed: &u64| sim::aim::Aim::draw(*seed).is_some_and(|aim| aim.class == class);
         let mut struck = 0;
         for seed in (from..).filter(aimed).take(2) {

@@ -281,9 +281,6 @@ pub mod refusal {
     pub const VOLUME_UNKNOWN: u32 = 2011;
     /// The segment lies outside the volume.
     pub const OUT_OF_RANGE: u32 = 2022;
-    /// The metadata store went back in time. To an OSD that is not let in yet: it cannot say whether the device is the
-    /// current one.
-    pub const STORE_BEHIND: u32 = 2030;
     /// Meta serves another cluster than the OSD belongs to.
     pub const WRONG_CLUSTER: u32 = 2026;
     /// Another process serves this OSD.

@@ -111,7 +111,10 @@ pub(crate) enum Sure {
 #[derive(Debug)]
 pub(crate) enum Kind {
     Read(Vec<IoBuf>),
-    Write { offset: u64, buf: IoBuf },
+    Write {
+        offset: u64,
+        buf: IoBuf,
+    },
     /// Zeros that are written out, so that the range has its space.
     Fill,
     Zero,

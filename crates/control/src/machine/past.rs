@@ -14,6 +14,7 @@ use crate::records::{OsdRecord, Record, Write};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use types::control::{ClientAnswer, ClientAsk, OsdDown, OsdHello, Refusal, Watermarks};
+use types::planted::{Bug, on};
 use types::{ClusterId, OsdId, Time};
 
 /// A change waits this long for a majority of the OSDs, then it is refused.
@@ -231,7 +232,7 @@ impl Control {
             return Weighed::Malformed;
         }
         let known = self.records.osds.get(&hello.osd).is_some_and(|o| o.uuid == hello.uuid);
-        if hello.seen.revision > self.past.told {
+        if self.is_surpassed_by(&hello.seen) {
             let (seen, ours) = (hello.seen.revision, self.records.counters.revision);
             self.fall_behind(format!("{} remembers revision {seen}, the records are at {ours}", hello.osd));
         } else if !known && hello.osd.0 >= self.records.counters.next_osd {
@@ -262,11 +263,16 @@ impl Control {
         *seen = seen.max(hello.seen);
     }
 
+    /// Whether the OSD remembers more than the records ever told.
+    fn is_surpassed_by(&self, seen: &Watermarks) -> bool {
+        seen.revision > self.past.told && !on(Bug::RevisionNotCompared)
+    }
+
     pub(super) fn take_remembers(&mut self, osd: OsdId, seen: Watermarks) {
         if !self.is_plausible(&seen) {
             return;
         }
-        if seen.revision > self.past.told {
+        if self.is_surpassed_by(&seen) {
             let ours = self.records.counters.revision;
             self.fall_behind(format!("{osd} remembers revision {}, the records are at {ours}", seen.revision));
         }

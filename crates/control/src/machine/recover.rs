@@ -7,6 +7,7 @@ use crate::codes::{self, refuse};
 use crate::records::{CountersRecord, OsdRecord, Record, SegmentRecord, StoredItem, Write};
 use std::collections::BTreeMap;
 use types::control::{OsdHello, Refusal, SEGMENTS_PER_ASK_MAX, Watermarks};
+use types::planted::{Bug, on};
 use types::{Epoch, OsdId, PgId, ReplicaId, SEGMENT};
 
 /// A recovery moves 64-bit watermarks this far above what OSDs remember: an OSD that is away may remember more.
@@ -123,6 +124,9 @@ impl Control {
         let (behind, revision) = (self.standing() == Standing::Behind, all.revision.saturating_add(LEAP));
         let mut lost_replicas = old.lost_replicas.clone();
         lost_replicas.push((old.next_replica, next_replica));
+        if on(Bug::RecoveryKeepsWatermarks) {
+            return CountersRecord { revision, restored: false, ..old.clone() };
+        }
         CountersRecord {
             next_osd: all.next_osd.max(strangers),
             next_pool: all.next_pool.max(pools).saturating_add(POOL_LEAP),

@@ -1,13 +1,13 @@
 //! `cargo xtask planted`: plants one bug after another, runs seeds until each is found, and prints how many
 //! that took.
 //!
-//! A seed counts only when it passes without the bug: the seed is run again, clean, before it is believed. Early and
-//! late seeds take turns: only late ones are aimed at the classes that came last.
+//! A seed counts only when it passes without the bug: the seed is run again, clean, before it is believed. Seeds of
+//! all ages take turns: only later ones are aimed at the classes that came last.
 //!
 //! Invariant: the bug changes only while no seed runs.
 
 use clap::Parser;
-use sim::aim::{LATE_FROM, LATER_FROM};
+use sim::aim::{LATE_FROM, NEWEST_FROM, first_seed};
 use sim::faults::Class;
 use sim::run::run;
 use std::collections::BTreeSet;
@@ -37,7 +37,7 @@ struct Args {
     /// A bug that is not found in so many seconds counts as not found
     #[arg(long, default_value_t = 3600)]
     seconds_max: u64,
-    /// The first seed; without it seeds from 1 and from 100000 on take turns, or all can be aimed as asked
+    /// The first seed; without it seeds from 1, 100000 and 300000 on take turns, or all can be aimed as asked
     #[arg(long)]
     start: Option<u64>,
     /// Seeds at a time, each on its own core
@@ -110,16 +110,13 @@ fn verdict(seed: u64) -> Option<String> {
     }
 }
 
-/// The n-th seed to try. Late aims are drawn by late seeds alone.
+/// The n-th seed to try. Later aims are drawn by later seeds alone.
 fn nth_seed(args: &Args, n: u64) -> u64 {
-    let is_late = |class: &Class| args.aimed == Some(format!("{class:?}"));
-    match args.start {
-        Some(start) => start + n,
-        None if Class::LATER_AIMS.iter().any(is_late) => LATER_FROM + n,
-        None if Class::LATE_AIMS.iter().any(is_late) => LATE_FROM + n,
-        None if args.aimed.is_some() => 1 + n,
-        None if n.is_multiple_of(2) => 1 + n / 2,
-        None => LATE_FROM + n / 2,
+    let aimed = Class::every().find(|class| args.aimed == Some(format!("{class:?}")));
+    match (args.start, aimed) {
+        (Some(start), _) => start + n,
+        (None, Some(class)) => first_seed(class) + n,
+        (None, None) => [1, LATE_FROM, NEWEST_FROM][(n % 3) as usize] + n / 3,
     }
 }
 

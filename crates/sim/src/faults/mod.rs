@@ -10,6 +10,7 @@
 //! lying disks have lost ([`budget`]).
 
 mod aimed;
+mod aimed_back;
 mod aimed_doubt;
 mod aimed_late;
 mod aimed_logs;
@@ -25,6 +26,7 @@ mod operator;
 mod process;
 mod time;
 
+pub use aimed_back::Given;
 pub use time::draw_rate;
 
 use crate::aim::Aim;
@@ -158,6 +160,8 @@ pub enum Class {
     SlowCut,
     /// One direction between a writer and a leader is broken, and every other path is whole.
     BrokenPath,
+    /// The metadata store is replaced by an older copy of itself.
+    MetaWentBack,
     /// An OSD is taken out, or drained, while a pool is made, and let in again.
     OsdFlags,
 }
@@ -241,8 +245,9 @@ impl Class {
     pub const LATE_AIMS: [Class; 5] =
         [Class::MatchInDoubt, Class::RestartInDoubt, Class::HungFollower, Class::LateAsk, Class::ForgedHeaders];
 
-    /// Aims that came later still, for seeds that had not been run by then.
-    pub const LATER_AIMS: [Class; 1] = [Class::BrokenPath];
+    /// Aims that came later still, for seeds that had not been run by then: the first for seeds from `aim::LATER_FROM` on, all
+    /// of them for seeds from `aim::NEWEST_FROM` on.
+    pub const LATER_AIMS: [Class; 2] = [Class::BrokenPath, Class::MetaWentBack];
 
     /// Classes of the swarm that came later, for seeds that nobody had run then.
     pub const LATE: [Class; 1] = [Class::OsdFlags];
@@ -282,6 +287,7 @@ impl Class {
             CrashInRound | FlushFailsInRound | LoneFollower => aimed_store::strike(self, s),
             MatchInDoubt | RestartInDoubt => aimed_doubt::strike(self, s),
             HungFollower | LateAsk | ForgedHeaders | BrokenPath => aimed_late::strike(self, s),
+            MetaWentBack => aimed_back::strike(self, s),
             FullLog | CrashInInstall | SlowCut => aimed_streams::strike(self, s),
             OldTail | DamagedPayload | RottenBlocks | VoteInDoubt | FailedTail => aimed_logs::strike(self, s),
         }

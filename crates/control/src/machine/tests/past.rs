@@ -78,7 +78,8 @@ fn every_osd_hears_that_the_records_went_back() {
         let said: Vec<OsdDown> = world.queue.iter().filter(|(to, _)| *to == stream).map(|(_, d)| d.clone()).collect();
         assert!(behind(&said), "osd.{osd}: {said:?}");
     }
-    let device = types::control::DevicePosition { mount: 2, log_seq: 9, durable_seq: 9, restored: false, let_in: false };
+    let device =
+        types::control::DevicePosition { mount: 2, log_seq: 9, durable_seq: 9, restored: false, let_in: false };
     assert!(behind(&world.hello_at(OsdId(3), 2, device)));
 }
 
@@ -237,7 +238,8 @@ fn watermarks_that_no_cluster_reaches_are_refused_and_change_nothing() {
     ];
     for seen in far {
         world.osd(OsdId(1)).seen = seen;
-        let device = types::control::DevicePosition { mount: 9, log_seq: 9, durable_seq: 9, restored: false, let_in: false };
+        let device =
+            types::control::DevicePosition { mount: 9, log_seq: 9, durable_seq: 9, restored: false, let_in: false };
         let said = world.hello_at(OsdId(1), 1, device);
         let refused = |d: &OsdDown| matches!(d, OsdDown::Refused { code: codes::BAD_REQUEST, .. });
         assert!(said.iter().any(refused), "{seen:?}: {said:?}");
@@ -418,7 +420,8 @@ fn is_held(downs: &[OsdDown]) -> bool {
 }
 
 /// Mount 2 of a device whose record says mount 1, so its position is no reason to refuse it.
-const SECOND_MOUNT: DevicePosition = DevicePosition { mount: 2, log_seq: 2, durable_seq: 2, restored: false, let_in: false };
+const SECOND_MOUNT: DevicePosition =
+    DevicePosition { mount: 2, log_seq: 2, durable_seq: 2, restored: false, let_in: false };
 
 #[test]
 fn a_device_that_went_back_with_the_records_is_held_and_then_refused() {

@@ -177,8 +177,13 @@ impl World {
         (it.stream, it.welcomed) = (stream, false);
         let (incarnation, seen) = (Incarnation(it.incarnation), it.seen);
         let replicas = it.replicas.iter().copied().collect();
-        let device =
-            DevicePosition { mount: it.incarnation, log_seq: it.log_seq, durable_seq: it.log_seq, restored: false, let_in: false };
+        let device = DevicePosition {
+            mount: it.incarnation,
+            log_seq: it.log_seq,
+            durable_seq: it.log_seq,
+            restored: false,
+            let_in: false,
+        };
         let hello = OsdHello { incarnation, replicas, seen, device, ..hello(osd) };
         self.control.handle_osd(self.now, stream, OsdUp::Hello(hello));
         self.beat(osd);

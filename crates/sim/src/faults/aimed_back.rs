@@ -1,0 +1,191 @@
+//! Schedules aimed at what goes back in time (R17): a metadata store that is replaced by an older copy of itself, while OSDs and
+//! clients go on.
+//!
+//! The system is told nothing of it. An administrator sees the refusal, and recovers the records. What the lost records had
+//! given out must never be given out again.
+//!
+//! They strike in aimed runs alone (see `aim`).
+
+use super::aimed_logs::ms;
+use super::{Class, Strike};
+use crate::cluster::Cluster;
+use control::admin::{AdminAsk, PoolCreate};
+use control::{Records, Standing};
+use std::collections::BTreeSet;
+use std::time::Duration;
+use types::{ReplicaId, VolumeId};
+
+/// Names of volumes and pools that come and go; a number follows.
+const NAMES: u64 = 3;
+/// Between two looks at a new leader of meta.
+const LOOK: Duration = Duration::from_millis(20);
+/// Looks until the records are called behind, and until a recovery is over: five seconds each.
+const LOOKS_MAX: u32 = 250;
+
+pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
+    match class {
+        Class::MetaWentBack => meta_went_back(s),
+        other => unreachable!("{other:?} goes nowhere"),
+    }
+}
+
+/// Ids that records have given out.
+#[derive(Clone, Debug, Default)]
+pub struct Given {
+    volumes: BTreeSet<VolumeId>,
+    replicas: BTreeSet<ReplicaId>,
+}
+
+impl Given {
+    fn of(records: &Records) -> Given {
+        let members = records.pgs.values().flat_map(|pg| &pg.members);
+        Given { volumes: records.volumes.keys().copied().collect(), replicas: members.map(|m| m.replica).collect() }
+    }
+
+    fn add(&mut self, more: Given) {
+        self.volumes.extend(more.volumes);
+        self.replicas.extend(more.replicas);
+    }
+
+    fn without(&self, others: &Given) -> Given {
+        Given { volumes: &self.volumes - &others.volumes, replicas: &self.replicas - &others.replicas }
+    }
+
+    /// What both have, in words.
+    pub fn meets(&self, records: &Records) -> Option<String> {
+        let now = Given::of(records);
+        let volume = self.volumes.intersection(&now.volumes).next().map(|id| format!("volume {id}"));
+        let replica = || self.replicas.intersection(&now.replicas).next().map(|id| format!("replica {id}"));
+        volume.or_else(replica)
+    }
+}
+
+/// A copy of the store is made, records change, and the copy takes the store's place.
+fn meta_went_back(s: &mut Strike<'_>) -> bool {
+    if s.cluster.meta.standing() != Some(Standing::Sound) || !s.cluster.knows_all_segments() {
+        return false;
+    }
+    let Some(before) = s.cluster.meta.records().map(Given::of) else { return false };
+    let (copy, revision) = (s.cluster.meta.copy(), s.cluster.meta.revision());
+    for _ in 0..s.rng.between(1, 4) {
+        let at = ms(s, 0, 1500);
+        s.after(at, change);
+    }
+    // The session of the opener is in no copy that was made before it: its process is to end with the store's.
+    let reopens = s.rng.chance(1, 2);
+    if reopens {
+        let at = ms(s, 0, 800);
+        s.after(at, |s| s.cluster.restart_client(false));
+    }
+    let at = ms(s, 100, 3000);
+    // What was given out meanwhile, whether or not it is still there.
+    watch_given(s, 150);
+    s.after(at, move |s| {
+        watch_given(s, 0);
+        s.cluster.stop_meta();
+        s.cluster.meta.restore(copy);
+        // What only a minority keeps never left meta, and may be given out for the first time.
+        let known = s.cluster.kept_by_most() > revision;
+        let lost = s.cluster.given.without(&before);
+        tracing::info!(known, ?lost, "the metadata store went back");
+        if known {
+            s.cluster.lost_ids.push(lost);
+        }
+        if reopens {
+            s.cluster.restart_client(false);
+        }
+        let gone = ms(s, 0, 500);
+        s.after(gone, move |s| {
+            s.cluster.start_meta();
+            // Commands come before anybody has seen what happened.
+            change(s);
+            until_judged(s, known, LOOKS_MAX);
+        });
+    });
+    true
+}
+
+fn watch_given(s: &mut Strike<'_>, tries: u32) {
+    if let Some(now) = s.cluster.meta.records().map(Given::of) {
+        s.cluster.given.add(now);
+    }
+    if tries > 0 {
+        s.after(LOOK, move |s| watch_given(s, tries - 1));
+    }
+}
+
+/// A new leader finds out whether its records are behind. `known`: a majority of the OSDs keeps more on its devices than they hold.
+fn until_judged(s: &mut Strike<'_>, known: bool, tries: u32) {
+    match s.cluster.meta.standing() {
+        Some(Standing::Behind) => {
+            change(s);
+            let seen = ms(s, 0, 2000);
+            s.after(seen, |s| recover(s, LOOKS_MAX));
+        }
+        Some(Standing::Sound) if known => {
+            s.cluster.note_wrong("meta goes on from records that went back in time".to_owned());
+        }
+        // One that keeps more may say so later.
+        _ if tries > 0 => s.after(LOOK, move |s| until_judged(s, known, tries - 1)),
+        Some(Standing::Sound) => {}
+        standing => s.cluster.note_wrong(format!("meta does not judge its records: {standing:?}")),
+    }
+}
+
+/// An administrator recovers the records; then commands work again.
+fn recover(s: &mut Strike<'_>, tries: u32) {
+    match s.cluster.meta.standing() {
+        Some(Standing::Sound) => {
+            for _ in 0..3 {
+                let at = ms(s, 0, 800);
+                s.after(at, change);
+            }
+        }
+        _ if tries > 0 => {
+            s.cluster.admin(AdminAsk::MetaRecover { dry_run: s.rng.chance(1, 4), without: Vec::new() });
+            s.after(LOOK, move |s| recover(s, tries - 1));
+        }
+        standing => s.cluster.note_wrong(format!("the records are not recovered: {standing:?}")),
+    }
+}
+
+/// A command that draws ids.
+fn change(s: &mut Strike<'_>) {
+    let n = s.rng.below(NAMES);
+    if s.rng.chance(1, 3) {
+        let (name, replicas) = (format!("lost{n}"), s.cluster.options.replicas);
+        let pool = PoolCreate { name, replicas, domain: "osd".to_owned(), pg_count: 2, force: false };
+        s.cluster.admin(AdminAsk::PoolCreate(pool));
+    } else {
+        let len_bytes = s.rng.between(1, 4096) << 20;
+        s.cluster.admin(AdminAsk::VolumeCreate { name: format!("main/lost{n}"), len_bytes });
+    }
+}
+
+impl Cluster {
+    /// The highest revision that a majority of the OSDs keeps on its devices, as far as they run.
+    fn kept_by_most(&self) -> u64 {
+        let mut kept: Vec<u64> = self.running().map(|(_, osd)| osd.watermarks_for_tools().revision).collect();
+        kept.sort_unstable_by(|a, b| b.cmp(a));
+        kept.get(self.osd_count() / 2).copied().unwrap_or(0)
+    }
+
+    /// Whether the records name all segments of the first volume, so that an older copy loses none of its data.
+    fn knows_all_segments(&self) -> bool {
+        let (Some(records), len) = (self.meta.records(), self.options.shape.len_bytes) else { return false };
+        let first = records.volumes.values().find(|v| v.name.ends_with("/v") || v.name == "v");
+        let Some(volume) = first else { return false };
+        let attached = records.segments.values().filter(|seg| seg.volume == volume.id && !seg.pending).count() as u64;
+        attached == len.div_ceil(types::units::SEGMENT)
+    }
+
+    /// That no id of lost records is given out again.
+    ///
+    /// # Errors
+    /// One that is.
+    pub(crate) fn ids_are_new(&self) -> Result<(), String> {
+        let Some(records) = self.meta.records() else { return Ok(()) };
+        let twice = self.lost_ids.iter().find_map(|lost| lost.meets(records));
+        twice.map_or(Ok(()), |what| Err(format!("{what} was given out twice: lost records had given it out before")))
+    }
+}
