@@ -205,6 +205,7 @@ impl AdminClient {
 }
 
 /// What came of one attempt.
+#[expect(clippy::large_enum_variant, reason = "one lives at a time")]
 enum Sent {
     Answer(Result<AdminAnswer, Malformed>),
     Failed(Failure),

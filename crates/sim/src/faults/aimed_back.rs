@@ -142,7 +142,8 @@ fn recover(s: &mut Strike<'_>, tries: u32) {
             }
         }
         _ if tries > 0 => {
-            s.cluster.admin(AdminAsk::MetaRecover { dry_run: s.rng.chance(1, 4), without: Vec::new() });
+            let dry_run = s.rng.chance(1, 4);
+            s.cluster.admin(AdminAsk::MetaRecover { dry_run, without: Vec::new(), segments: Vec::new() });
             s.after(LOOK, move |s| recover(s, tries - 1));
         }
         standing => s.cluster.note_wrong(format!("the records are not recovered: {standing:?}")),
