@@ -131,7 +131,7 @@ fn wait_active(cluster: &Cluster, admin: &Admin) -> Result<()> {
     let mut last = None;
     let mut dead = None;
     let done = procs::wait_until(READY_MAX, || {
-        // OSDs that start wait for the recovery of records that went back in time.
+        // Records that went back in time take no changes: the administrator decides first.
         dead = ended(cluster).or_else(|| behind(admin));
         let active = admin.all_active(POOL);
         last = active.as_ref().err().map(ToString::to_string);

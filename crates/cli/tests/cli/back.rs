@@ -24,7 +24,7 @@ fn put_back(dev: &Dev, copy: &str) {
     up_behind(dev);
 }
 
-/// Starts the cluster on records that are behind: its OSDs wait for the recovery.
+/// Starts the cluster on records that are behind, and waits until a recovery can read every PG.
 fn up_behind(dev: &Dev) {
     let up = dev.run(&["dev", "up"]);
     up.says("BSLT-2030", "basalt meta recover --dry-run");
@@ -33,9 +33,9 @@ fn up_behind(dev: &Dev) {
         let shown = dev.json(&["meta", "recover", "--dry-run"]);
         shown["osds"].as_array().expect("a list").iter().filter(|osd| osd["heard"] == true).count() == 3
     });
-    let serves = |n| std::fs::read_to_string(dev.dir().join(format!("osd.{n}/log.txt"))).expect("a log");
-    dev.wait("the word that the records are behind", || {
-        (1..=3).all(|n| serves(n).contains("this OSD waits until the records are recovered"))
+    dev.wait_for("a leader in every PG", std::time::Duration::from_secs(60), || {
+        let shown = dev.json(&["meta", "recover", "--dry-run"]);
+        shown["unread_pgs"].as_array().is_some_and(Vec::is_empty)
     });
 }
 

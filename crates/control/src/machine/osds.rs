@@ -142,10 +142,8 @@ impl Control {
         match weighed {
             Weighed::Judge if self.is_unproven(hello) => self.hold(stream, hello.seen.revision),
             Weighed::Judge => return true,
-            Weighed::Later => {
-                self.say_behind([stream]);
-                self.held.push(ControlAction::CloseOsd { stream });
-            }
+            Weighed::Later if self.is_unproven(hello) => self.hold(stream, hello.seen.revision),
+            Weighed::Later => self.held.push(ControlAction::CloseOsd { stream }),
             Weighed::Malformed => {
                 let text = format!("{} reports watermarks that this cluster never reached", hello.osd);
                 self.refuse_osd(stream, codes::refuse(codes::BAD_REQUEST, text));
@@ -199,7 +197,6 @@ impl Control {
         live.replicas.clone_from(&hello.replicas);
         live.unproven = needs_proof(hello).then_some(hello.seen.revision);
         if self.standing() != Standing::Sound {
-            self.say_behind([stream]);
             return self.judge(now.mono);
         }
         if let Some((from, to)) = &plan.moved {
@@ -216,20 +213,6 @@ impl Control {
     fn refuse_osd(&mut self, stream: StreamId, refusal: Refusal) {
         self.say(stream, OsdDown::Refused { code: refusal.code, reason: refusal.message });
         self.held.push(ControlAction::CloseOsd { stream });
-    }
-
-    /// An OSD that starts must not serve by itself while records that went back in time cannot judge its device.
-    fn say_behind(&mut self, streams: impl IntoIterator<Item = StreamId>) {
-        if self.standing() == Standing::Behind {
-            let reason = self.behind().message;
-            streams.into_iter().for_each(|stream| self.say(stream, OsdDown::Behind { reason: reason.clone() }));
-        }
-    }
-
-    /// The records turned out to be behind.
-    pub(super) fn say_all_behind(&mut self) {
-        let streams: Vec<StreamId> = self.osds.values().filter_map(|live| live.stream).collect();
-        self.say_behind(streams);
     }
 
     /// R17: records that went back hold old positions, too. Until they are recovered, a process that no meta has let in is

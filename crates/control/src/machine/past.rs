@@ -285,7 +285,7 @@ impl Control {
         if self.past.reasons.len() < REASONS_MAX && !self.past.reasons.contains(&reason) {
             self.past.reasons.push(reason);
         }
-        self.say_all_behind();
+        self.hold_unproven();
         // What was planned and has not gone out never does.
         for gated in std::mem::take(&mut self.past.gate) {
             self.refuse_action(gated.action, &self.behind());
