@@ -69,12 +69,18 @@ impl Volume {
     }
 
     fn succeed(&mut self, now: Time, key: u32, good: Good) {
+        if let Some(write) = self.parts[key as usize].shelved.take() {
+            self.parts[key as usize].work = write;
+            self.take_out(key);
+            return self.wait_for_space(key);
+        }
         let part = &self.parts[key as usize];
         let result = match part.work {
             Work::Skip { why } => Err(why),
             Work::Holder => return self.holder_answered(now, key, Ok(())),
             _ => Ok(()),
         };
+        let found_space = (part.refused && result.is_ok()).then_some(part.pg);
         if let Some(request) = part.request {
             match (&mut self.requests[request as usize].kind, good) {
                 (Kind::Read(pieces), Good::Bytes(bytes)) => pieces[part.piece as usize] = bytes,
@@ -84,16 +90,28 @@ impl Volume {
             }
         }
         self.finish(key, result);
+        if let Some(slot) = found_space {
+            self.space_is_back(slot);
+        }
     }
 
     /// Takes a part out of wherever it is, and ends it.
     pub(crate) fn finish(&mut self, key: u32, result: Result<(), Errno>) {
-        let part = &mut self.parts[key as usize];
-        if part.place == Place::Queued {
-            self.pgs[part.pg as usize].unqueue(key);
-            part.place = Place::Held;
-        }
+        self.take_out(key);
         self.end_part(key, result);
+    }
+
+    /// Takes a part out of its queue, or from those that are out.
+    pub(crate) fn take_out(&mut self, key: u32) {
+        let part = &mut self.parts[key as usize];
+        let pg = &mut self.pgs[part.pg as usize];
+        match part.place {
+            Place::Queued => pg.unqueue(key),
+            Place::Out => pg.out -= 1,
+            Place::Waiting => pg.full.waiting -= 1,
+            Place::Held => {}
+        }
+        part.place = Place::Held;
     }
 
     /// Puts a part that is out back into its queue.

@@ -122,7 +122,7 @@ impl Volume {
     fn send(&mut self, key: u32, osd: OsdId, now: Time, carrier: &mut dyn Carrier) {
         let part = &mut self.parts[key as usize];
         let pg = &mut self.pgs[part.pg as usize];
-        assert_ne!(part.place, Place::Held, "a held write never leaves");
+        assert!(matches!(part.place, Place::Queued | Place::Out), "a held write never leaves");
         if part.is_write() && part.seq == 0 {
             assert!(pg.window_open(), "the window of {} is closed", pg.id);
             part.seq = pg.seqs.give();
@@ -181,11 +181,6 @@ impl Volume {
         let mut forgotten = Vec::new();
         for (key, part) in &mut self.parts {
             let pg = &self.pgs[part.pg as usize];
-            if part.place == Place::Held && part.full_since.is_some() {
-                // Whether there is space by now is what the next attempt finds out.
-                forgotten.push(key as u32);
-                continue;
-            }
             if part.place != Place::Out || !pg.settled {
                 continue;
             }
@@ -196,6 +191,7 @@ impl Volume {
             }
         }
         forgotten.into_iter().for_each(|key| self.enqueue(key));
+        self.try_waiting(now);
         self.scan_at = if self.parts.is_empty() { Time::NEVER } else { now + SCAN };
     }
 }

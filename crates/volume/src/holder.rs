@@ -93,7 +93,8 @@ impl Volume {
             sends: 0,
             resends: 0,
             bad: 0,
-            full_since: None,
+            refused: false,
+            shelved: None,
             copies: Default::default(),
         };
         self.lives += 1;

@@ -12,7 +12,7 @@ pub const PARTS_MAX: usize = 4094;
 pub const HOLDER_PARTS: usize = 1;
 /// The key of messages that belong to no part: reports of an unreached leader.
 pub const REPORT_KEY: u32 = (1 << crate::ids::KEY_BITS) - 1;
-/// Parts of one PG: so that a PG without quorum leaves room for the others.
+/// Parts of one PG that do not wait for space: so that a PG without quorum leaves room for the others.
 pub const PG_PARTS_MAX: u32 = 320;
 /// Times that bytes with a wrong checksum are asked for again.
 pub const BAD_READS_MAX: u8 = 4;
@@ -43,6 +43,10 @@ pub const SCAN: Duration = Duration::from_secs(1);
 /// The question whether the volume is still held goes to another PG after this, doubled up to 16 times: longer
 /// than [`SILENT`], so that a PG whose leader died is no longer preferred.
 pub const HOLDER_PATIENCE: Duration = Duration::from_millis(500);
+/// A PG that refused no write for lack of space for so long is not full any more, as on the OSD's side.
+pub const FULL_FORGET: Duration = Duration::from_secs(10);
+/// When a write that waited for space has found some, so many others are tried.
+pub const FULL_WAKES: usize = 2;
 /// A search this long asks meta whether members have changed; then again at this interval.
 pub const REFRESH: Duration = Duration::from_secs(1);
 /// A question to meta without an answer is asked again after this.

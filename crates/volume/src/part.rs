@@ -63,6 +63,8 @@ pub(crate) enum Place {
     Queued,
     /// At least one copy is out without an answer.
     Out,
+    /// In no queue until its PG has space for it, or its time is over.
+    Waiting,
 }
 
 /// A copy that has not been answered.
@@ -92,8 +94,10 @@ pub(crate) struct Part {
     pub sends: u32,
     pub resends: u32,
     pub bad: u8,
-    /// Since when its PG has no space for it.
-    pub full_since: Option<Time>,
+    /// Its PG had no space for it.
+    pub refused: bool,
+    /// The write that waits for space once its number is skipped.
+    pub shelved: Option<Work>,
     pub copies: [Option<PartCopy>; REPLICAS_MAX],
 }
 

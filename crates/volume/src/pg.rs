@@ -3,7 +3,7 @@
 //! A PG is *settled* while its presumed leader answers: everything goes there. Otherwise it *searches*:
 //! one part at a time is shown to one member after the other until one of them does it.
 
-use crate::limits::{BACKOFF_FIRST, BACKOFF_LAST, BACKOFF_SHORT, BACKOFF_SHORT_COUNT};
+use crate::limits::{BACKOFF_FIRST, BACKOFF_LAST, BACKOFF_SHORT, BACKOFF_SHORT_COUNT, PG_PARTS_MAX};
 use crate::ring::Ring;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -38,6 +38,7 @@ pub(crate) struct Pg {
     pub silence_from: Time,
     pub hint_followed_at: Time,
     pub report: crate::unreached::Report,
+    pub full: crate::stall::Full,
     /// Members may have changed: meta is to be asked.
     pub stale: bool,
     /// A segment of the volume lies here, so its attach record does, too.
@@ -82,6 +83,7 @@ impl Pg {
             silence_from: Time::ZERO,
             hint_followed_at: Time::ZERO,
             report: crate::unreached::Report::default(),
+            full: crate::stall::Full::default(),
             seqs: Ring::new(),
             parts: 0,
             blocked: false,
@@ -93,6 +95,17 @@ impl Pg {
             parked: VecDeque::new(),
             active: false,
         }
+    }
+
+    /// Parts that do not wait for space.
+    pub fn moving_parts(&self) -> u32 {
+        self.parts - self.full.waiting
+    }
+
+    /// Whether another part may be made. Writes that wait for space leave the room of the others free: trims give space
+    /// back. Limits of the volume bound the waiting ones.
+    pub fn has_part_room(&self) -> bool {
+        self.moving_parts() < PG_PARTS_MAX
     }
 
     /// Whether another number may be drawn: numbers in flight stay below watermark + window (R7).

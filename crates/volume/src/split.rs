@@ -5,7 +5,6 @@
 //! no payload and are cut at chunk borders only. Parts are made only as far as there is room for them, so a trim of the
 //! whole volume costs no more memory than one of a chunk.
 
-use crate::limits::PG_PARTS_MAX;
 use crate::part::{FragmentCrcs, Part, Place, Work};
 use crate::segments::Found;
 use crate::volume::{Kind, Volume};
@@ -63,7 +62,7 @@ impl Volume {
             let must_exist = matches!(pending.kind, Kind::Write { .. } | Kind::Fill);
             match self.segments.find(segment) {
                 Found::Pg(slot) => {
-                    if self.pgs[slot as usize].parts >= PG_PARTS_MAX {
+                    if !self.pgs[slot as usize].has_part_room() {
                         self.pgs[slot as usize].parked.push_back(request);
                         return Stop::Parked;
                     }
@@ -146,7 +145,8 @@ impl Volume {
             sends: 0,
             resends: 0,
             bad: 0,
-            full_since: None,
+            refused: false,
+            shelved: None,
             copies: Default::default(),
         };
         let is_write = part.is_write();

@@ -1,8 +1,35 @@
-//! What waits too long: the oldest request, and what it waits for. For those who watch a volume.
+//! What waits too long: the oldest request and what it waits for, and writes that their PG has no space for.
+//!
+//! A write is refused for lack of space only when it needs some: an overwrite passes, and so does a trim. So every new
+//! write is sent once. From the first refusal on the PG counts as full, and the wait of all its writes is counted from
+//! then: one that is refused after `full_wait` fails at once. While writes wait, the oldest is shown to the PG at each
+//! scan; when one finds space, the next ones follow.
+//!
+//! Invariant: a waiting write has no number (R7) and counts for no limit of its PG, so it keeps nothing else back. When an
+//! earlier copy may be on its way, its number is skipped before it waits.
 
-use crate::part::Place;
+use crate::limits::{FULL_FORGET, FULL_WAKES};
+use crate::part::{Place, Work};
 use crate::volume::{Kind, Volume};
-use types::{OsdId, PgId, Time};
+use types::{Errno, OsdId, PgId, Time};
+
+/// What one PG knows of its lack of space.
+#[derive(Debug, Default)]
+pub(crate) struct Full {
+    /// The first refusal of this spell, and the last.
+    since: Option<(Time, Time)>,
+    /// Parts that wait.
+    pub waiting: u32,
+}
+
+impl Full {
+    /// A write was refused now. Gives since when the PG has been full.
+    fn refused(&mut self, now: Time) -> Time {
+        let since = self.since.filter(|(_, last)| now < *last + FULL_FORGET).map_or(now, |(since, _)| since);
+        self.since = Some((since, now));
+        since
+    }
+}
 
 /// A request that is not answered, and how many others came before the same moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,24 +72,87 @@ impl Volume {
             offset,
             pg: pg.map(|pg| pg.id),
             osd: pg.filter(|pg| pg.settled).map(|pg| pg.guess),
-            full: part.is_some_and(|part| part.full_since.is_some()),
+            full: part.is_some_and(|part| part.refused),
             requests: late().count(),
         })
     }
 
-    /// Keeps a write back that an OSD has no space for, and tries it again at each scan; whether it does. Its place in
-    /// the order of overlapping writes stays, and other I/O of its PG goes on.
+    /// Keeps a write back that an OSD has no space for; whether it does. Its place in the order of overlapping writes
+    /// stays, and other I/O of its PG goes on.
     pub(crate) fn waits_for_space(&mut self, now: Time, key: u32) -> bool {
         let part = &mut self.parts[key as usize];
-        let since = *part.full_since.get_or_insert(now);
-        // One that nobody waits for any more is given up at once.
+        let pg = &mut self.pgs[part.pg as usize];
+        part.refused = true;
+        let since = pg.full.refused(now);
+        // A part whose request was answered already is given up at once.
         if part.request.is_none() || now >= since + self.config.full_wait {
             return false;
         }
-        if part.place == Place::Out && !part.has_copies() {
-            part.place = Place::Held;
-            self.pgs[part.pg as usize].out -= 1;
+        if part.has_copies() {
+            // The answer to another copy decides.
+            return true;
+        }
+        self.take_out(key);
+        let part = &mut self.parts[key as usize];
+        if part.sends > 1 {
+            // An earlier copy may still be on its way: it must not land after a later write (R7).
+            part.shelved = Some(std::mem::replace(&mut part.work, Work::Skip { why: Errno::NoSpace }));
+            self.enqueue(key);
+        } else {
+            self.wait_for_space(key);
         }
         true
+    }
+
+    /// No copy under the part's number can land any more. It waits without one.
+    pub(crate) fn wait_for_space(&mut self, key: u32) {
+        let part = &mut self.parts[key as usize];
+        let pg = &mut self.pgs[part.pg as usize];
+        assert!(part.place == Place::Held && part.seq != 0, "a write waits after it was sent");
+        pg.seqs.take_back(part.seq);
+        // Answers to earlier copies mean nothing from now on.
+        (part.seq, part.sends, part.resends, part.born) = (0, 0, 0, self.serial);
+        part.copies = Default::default();
+        part.place = Place::Waiting;
+        pg.full.waiting += 1;
+        self.unsplit.extend(pg.parked.pop_front());
+    }
+
+    /// Parts of this PG that wait for space, oldest first.
+    fn waiting_of(&self, slot: u32) -> Vec<u32> {
+        let mine = self.parts.iter().filter(|(_, part)| part.pg == slot && part.place == Place::Waiting);
+        let mut waiting: Vec<(u64, u32)> = mine.map(|(key, part)| (part.life, key as u32)).collect();
+        waiting.sort_unstable();
+        waiting.into_iter().map(|(_, key)| key).collect()
+    }
+
+    /// Shows each PG that writes wait for the oldest of them. Those whose time is over fail.
+    pub(crate) fn try_waiting(&mut self, now: Time) {
+        for slot in 0..self.pgs.len() as u32 {
+            let full = &self.pgs[slot as usize].full;
+            if full.waiting == 0 {
+                continue;
+            }
+            let is_over = full.since.is_some_and(|(since, _)| now >= since + self.config.full_wait);
+            for key in self.waiting_of(slot).into_iter().take(if is_over { usize::MAX } else { 1 }) {
+                if is_over {
+                    self.end_part(key, Err(Errno::NoSpace));
+                } else if self.pgs[slot as usize].has_part_room() {
+                    self.enqueue(key);
+                }
+            }
+        }
+    }
+
+    /// A write that waited for space has found some.
+    pub(crate) fn space_is_back(&mut self, slot: u32) {
+        self.pgs[slot as usize].full.since = None;
+        if self.pgs[slot as usize].full.waiting > 0 {
+            for key in self.waiting_of(slot).into_iter().take(FULL_WAKES) {
+                if self.pgs[slot as usize].has_part_room() {
+                    self.enqueue(key);
+                }
+            }
+        }
     }
 }

@@ -129,7 +129,7 @@ pub struct VolumeFill {
     /// Bytes of writes and of answers to reads.
     pub bytes: u64,
     pub parts: usize,
-    /// Of the PG that has the most.
+    /// Of the PG that has the most, without those that wait for space.
     pub pg_parts: u32,
 }
 
@@ -408,8 +408,10 @@ impl Volume {
         let part = self.parts.remove(key as usize);
         let pg = &mut self.pgs[part.pg as usize];
         pg.parts -= 1;
-        if part.place == Place::Out {
-            pg.out -= 1;
+        match part.place {
+            Place::Out => pg.out -= 1,
+            Place::Waiting => pg.full.waiting -= 1,
+            Place::Held | Place::Queued => {}
         }
         assert_ne!(part.place, Place::Queued, "a part in a queue has no end");
         if part.seq != 0 {
@@ -485,8 +487,10 @@ impl Volume {
     pub(crate) fn enqueue(&mut self, key: u32) {
         let part = &mut self.parts[key as usize];
         let pg = &mut self.pgs[part.pg as usize];
-        if part.place == Place::Out {
-            pg.out -= 1;
+        match part.place {
+            Place::Out => pg.out -= 1,
+            Place::Waiting => pg.full.waiting -= 1,
+            Place::Held | Place::Queued => {}
         }
         part.place = Place::Queued;
         if part.seq != 0 || part.sends > 0 {
@@ -524,6 +528,7 @@ impl Volume {
         for key in mine {
             let part = &mut self.parts[key as usize];
             part.request = None;
+            part.shelved = None;
             if part.seq != 0 {
                 part.work = Work::Skip { why: Errno::TimedOut };
                 continue;
@@ -563,7 +568,7 @@ impl Volume {
             requests: self.requests.len(),
             bytes: self.held_bytes,
             parts: self.parts.len(),
-            pg_parts: self.pgs.iter().map(|pg| pg.parts).max().unwrap_or(0),
+            pg_parts: self.pgs.iter().map(Pg::moving_parts).max().unwrap_or(0),
         }
     }
 
@@ -581,6 +586,12 @@ impl Volume {
             assert!(
                 self.failed.is_some() || (mine().count(), out) == (pg.parts as usize, pg.out as usize),
                 "{}",
+                pg.id
+            );
+            let waiting = mine().filter(|(_, p)| p.place == Place::Waiting).count();
+            assert!(
+                self.failed.is_some() || waiting == pg.full.waiting as usize,
+                "{waiting} wait for space in {}",
                 pg.id
             );
             let in_queues = pg.again.len() + pg.reads.len() + pg.writes.len();

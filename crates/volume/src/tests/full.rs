@@ -1,0 +1,133 @@
+//! A PG without space: who waits, for how long, and what passes meanwhile.
+
+use super::script::{Bench, read, write};
+use crate::limits::{FULL_FORGET, PG_PARTS_MAX};
+use crate::{Answer, Request};
+use std::time::Duration;
+use types::{Errno, IoBuf};
+use wire::{Reject, ReplyBody, RequestBody};
+
+const WAIT: Duration = Duration::from_secs(3);
+
+fn bench(full_wait: Duration) -> Bench {
+    let mut b = Bench::plain();
+    b.volume.config.full_wait = full_wait;
+    b
+}
+
+/// Answers all that leaves, until nothing does: writes from this sector on find no space. Gives what left.
+fn serve(b: &mut Bench, full_from: u32) -> Vec<RequestBody> {
+    let mut seen = Vec::new();
+    loop {
+        let sent = b.poll();
+        if sent.is_empty() {
+            return seen;
+        }
+        for (osd, request) in sent {
+            let result = match &request.body {
+                RequestBody::Write { range, .. } if range.start >= full_from => Err(Reject::Failed(Errno::NoSpace)),
+                RequestBody::Read { .. } => Ok(ReplyBody::Data { crcs: Vec::new(), payload: IoBuf::EMPTY }),
+                _ => Ok(ReplyBody::Done),
+            };
+            seen.push(request.body.clone());
+            b.reply(osd, &request, result);
+        }
+    }
+}
+
+fn count_writes(seen: &[RequestBody]) -> usize {
+    seen.iter().filter(|body| matches!(body, RequestBody::Write { .. })).count()
+}
+
+#[test]
+fn a_backlog_without_space_fails_as_one_and_later_writes_at_once() {
+    let mut b = bench(WAIT);
+    let began = b.now;
+    b.submit(write(4096, 4096), 1);
+    serve(&mut b, 8);
+    b.now = b.now + Duration::from_secs(1);
+    (2..40).for_each(|n| b.submit(write(n * 4096, 4096), n));
+    serve(&mut b, 8);
+    while b.out.done.is_empty() {
+        b.now = b.volume.next_deadline().max(b.now);
+        serve(&mut b, 8);
+        assert!(b.now.since(began) < 2 * WAIT, "it waits on");
+    }
+    let mut done = b.done();
+    done.sort_by_key(|d| d.0);
+    assert_eq!(done, (1..40).map(|n| (n, Err(Errno::NoSpace))).collect::<Vec<_>>());
+    assert!(b.now.since(began) >= WAIT, "{:?}", b.now.since(began));
+    // From now on one refusal is enough; an overwrite passes and says nothing of space.
+    for (n, (at, result)) in
+        [(8, Err(Errno::NoSpace)), (0, Ok(Answer::Done)), (8, Err(Errno::NoSpace))].iter().enumerate()
+    {
+        b.submit(write(at * 512, 4096), 100 + n as u64);
+        serve(&mut b, 8);
+        assert_eq!(b.done(), [(100 + n as u64, result.clone())]);
+    }
+    b.now = b.now + FULL_FORGET;
+    b.submit(write(4096, 4096), 200);
+    serve(&mut b, 8);
+    assert_eq!(b.done(), [], "a new spell has its own wait");
+}
+
+#[test]
+fn trims_and_reads_pass_any_number_of_writes_that_wait_for_space() {
+    let mut b = bench(Duration::from_secs(30));
+    let count = u64::from(PG_PARTS_MAX) + 80;
+    (1..=count).for_each(|n| b.submit(write(n * 4096, 4096), n));
+    assert_eq!(count_writes(&serve(&mut b, 8)), count as usize, "each is tried once");
+    b.submit(Request::Trim { offset: 8 << 20, len: 1 << 20 }, 1001);
+    b.submit(read(0, 4096), 1002);
+    b.submit(write(0, 512), 1003);
+    serve(&mut b, 8);
+    let mut done: Vec<u64> =
+        b.done().into_iter().map(|(token, result)| result.map(|_| token).expect("it passes")).collect();
+    done.sort_unstable();
+    assert_eq!(done, [1001, 1002, 1003]);
+    // One of them asks for space each second, whatever they hold.
+    let (mut tries, began) = (0, b.now);
+    while b.now.since(began) < Duration::from_secs(8) {
+        b.now = b.volume.next_deadline().max(b.now);
+        tries += count_writes(&serve(&mut b, 8));
+    }
+    assert!((7..=9).contains(&tries), "{tries} in eight seconds");
+    assert_eq!(b.done(), []);
+    // Space is back: all of them land, each once, within a scan.
+    let began = b.now;
+    let mut landed = 0;
+    while landed < count as usize {
+        b.now = b.volume.next_deadline().max(b.now);
+        landed += count_writes(&serve(&mut b, u32::MAX));
+        assert!(b.now.since(began) < Duration::from_secs(2), "{landed} of {count}");
+    }
+    let mut done = b.done();
+    done.sort_by_key(|d| d.0);
+    assert_eq!(done, (1..=count).map(|n| (n, Ok(Answer::Done))).collect::<Vec<_>>());
+    assert!(b.volume.is_idle());
+}
+
+#[test]
+fn a_write_without_space_whose_earlier_copy_may_land_skips_its_number_before_it_waits() {
+    let mut b = bench(WAIT);
+    b.submit(write(4096, 4096), 1);
+    let lost = b.poll();
+    // The connection ends with the copy on it.
+    b.volume.handle_link(b.now, lost[0].0, false);
+    b.volume.handle_link(b.now, lost[0].0, true);
+    let of = |seen: Vec<RequestBody>| -> Vec<(bool, u64)> {
+        let number = |body: RequestBody| match body {
+            RequestBody::Write { seq, .. } => (false, seq),
+            RequestBody::Skip { seq, .. } => (true, seq),
+            other => panic!("{other:?}"),
+        };
+        seen.into_iter().map(number).collect()
+    };
+    assert_eq!(of(serve(&mut b, 8)), [(false, 1), (true, 1)]);
+    b.now = b.volume.next_deadline();
+    assert_eq!(of(serve(&mut b, 8)), [(false, 2)], "it waits without a number, and is tried under a new one");
+    assert_eq!(b.done(), []);
+    b.now = b.volume.next_deadline();
+    assert_eq!(of(serve(&mut b, u32::MAX)), [(false, 3)]);
+    assert_eq!(b.done(), [(1, Ok(Answer::Done))]);
+}
