@@ -226,6 +226,6 @@ fn show(r: &StoreRecovery) {
     }
     if r.records.next_volume < r.highest.next_volume {
         let lost = r.highest.next_volume - r.records.next_volume;
-        out!("{lost} volumes were created after this copy of the records was made; the records do not know them");
+        out!("ids of up to {lost} volumes were given out after this copy of the records was made");
     }
 }

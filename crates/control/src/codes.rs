@@ -98,7 +98,7 @@ pub const REGISTRY: &[Code] = &[
     Code {
         code: WRONG_CLUSTER,
         what: "this OSD belongs to another cluster",
-        next: "give it the metas of its own cluster, or format its device anew",
+        next: "give it the metas of its own cluster (--meta); its device keeps the data of that cluster",
     },
     Code { code: TOO_MANY, what: "the request asks for too much at once", next: "split it" },
     Code {

@@ -19,7 +19,7 @@ use env::{DiskInfo, DiskSpec, Env};
 use indicatif::{ProgressBar, ProgressStyle};
 use layout::superblock::{DeviceIds, MARGIN, SEGMENT_LEN_MAX, SEGMENT_LEN_MIN, SEGMENTS_MAX, SEGMENTS_MIN, Superblock};
 use std::io::{BufRead, IsTerminal, Write};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use types::{ClusterId, OsdId, OsdUuid};
 
@@ -108,9 +108,17 @@ struct Ids {
 
 /// Gives the device an id, writes its superblock and an empty log, and registers it.
 pub fn format(args: &Format) -> Result<Formatted> {
-    if let Some(size) = args.size {
-        make_file(&args.device, size)?;
+    let made = args.size.map(|size| make_file(&args.device, size)).transpose()?.unwrap_or(false);
+    let formatted = format_device(args);
+    // A file of holes: this format made it, and wrote nothing.
+    let is_untouched = || std::fs::metadata(&args.device).is_ok_and(|meta| meta.is_file() && meta.blocks() == 0);
+    if made && formatted.is_err() && is_untouched() {
+        let _ = std::fs::remove_file(&args.device);
     }
+    formatted
+}
+
+fn format_device(args: &Format) -> Result<Formatted> {
     let mut env = RealEnv::new(RealConfig::default()).map_err(env_error)?;
     let spec = DiskSpec { path: args.device.clone(), assume_plp: false, read_only: false };
     let disk = env.open_disk(&spec).map_err(env_error)?;
@@ -269,7 +277,8 @@ fn progress_bar(len: u64) -> ProgressBar {
     ProgressBar::new(len).with_style(style.expect("a template of known fields").progress_chars("=> "))
 }
 
-fn make_file(path: &Path, size: u64) -> Result<()> {
+/// Makes a file that is missing or empty. Whether it did: a file with contents is never changed here.
+fn make_file(path: &Path, size: u64) -> Result<bool> {
     let unusable = |e: std::io::Error| UserError::new(1006, format!("{}: {e}", path.display()), "");
     if std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device()) {
         let what = format!("--size is for files, and {} is a block device", path.display());
@@ -278,10 +287,14 @@ fn make_file(path: &Path, size: u64) -> Result<()> {
     let mut options = std::fs::File::options();
     let file = options.create(true).truncate(false).write(true).read(true).mode(0o600).open(path).map_err(unusable)?;
     let meta = file.metadata().map_err(unusable)?;
-    if meta.is_file() && meta.len() < size {
-        file.set_len(size).map_err(unusable)?;
+    match meta.len() {
+        0 if meta.is_file() => file.set_len(size).map_err(unusable).map(|()| true).map_err(Into::into),
+        len if meta.is_file() && len != size => {
+            let what = format!("{} has {len} bytes, and --size says {size}", path.display());
+            Err(UserError::new(1001, what, "leave --size out: the file is used as it is").into())
+        }
+        _ => Ok(false),
     }
-    Ok(())
 }
 
 pub fn format_error(device: &Path, error: FormatError) -> anyhow::Error {

@@ -6,7 +6,7 @@ use crate::admin::AdminAnswer;
 use crate::codes::{self, refuse};
 use crate::events::Note;
 use crate::plan::{self, Opener, PgHint};
-use crate::records::{Holder, PgRecord, PoolState, VolumeState};
+use crate::records::{Holder, OsdRecord, PgRecord, PoolState, VolumeState};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use types::control::{
@@ -364,8 +364,9 @@ impl Control {
         view
     }
 
-    /// Whether an OSD may get new replicas: it must have been heard by this leader.
+    /// Whether an OSD serves and may get new replicas: this leader hears it, and its store has not stopped (R15).
     pub(super) fn is_up(&self, now: Time, osd: OsdId) -> bool {
-        self.liveness(now, osd) == Liveness::Up
+        let stopped = |o: &OsdRecord| o.poisoned.as_ref().is_some_and(|p| p.incarnation == o.incarnation);
+        self.liveness(now, osd) == Liveness::Up && !self.records.osds.get(&osd).is_some_and(stopped)
     }
 }

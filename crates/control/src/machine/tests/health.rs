@@ -321,3 +321,23 @@ fn every_rule_has_a_code_of_its_own_and_says_what_to_do() {
         assert!(!rule.what.is_empty() && !rule.next.is_empty(), "{}", rule.code);
     }
 }
+
+#[test]
+fn a_pg_whose_only_store_stopped_is_down_and_never_called_active() {
+    let mut world = World::new(1, 1);
+    world.make_pool("p", 1, 2);
+    world.pass(Duration::from_secs(20));
+    world.beat(OsdId(1));
+    let states = |world: &mut World| match world.admin(AdminAsk::PgList { pool: "p".into() }) {
+        Ok(AdminAnswer::Pgs(pgs)) => pgs.into_iter().map(|pg| pg.state.join("+")).collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(states(&mut world), ["active", "active"]);
+    for _ in 0..20 {
+        world.heartbeat(OsdId(1), |beat| beat.poisoned = Some("a write failed".into()));
+        world.pass(Duration::from_secs(1));
+    }
+    assert_eq!(states(&mut world), ["down", "down"]);
+    let Ok(AdminAnswer::Status(status)) = world.admin(AdminAsk::Status) else { panic!("no status") };
+    assert!(status.checks.iter().any(|check| check.code == "PG_DOWN"), "{:?}", status.checks);
+}
