@@ -68,19 +68,18 @@ impl Address {
         matches!(&self.host, Host::Ip(ip) if ip.is_unspecified())
     }
 
-    /// What it stands for now. Of several the first of the family that is `like`, or else the first.
+    /// What it stands for now. Of several addresses those of the family of `like` come first. Among these `known`, an
+    /// earlier answer, stays.
     ///
     /// # Errors
     /// Why the name cannot be resolved.
-    pub async fn lookup(&self, like: Option<SocketAddr>) -> std::io::Result<SocketAddr> {
+    pub async fn lookup(&self, like: Option<SocketAddr>, known: Option<SocketAddr>) -> std::io::Result<SocketAddr> {
         let name = match &self.host {
             Host::Ip(ip) => return Ok(SocketAddr::new(*ip, self.port)),
             Host::Name(name) => name,
         };
         let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), self.port)).await?.collect();
-        let v4 = like.is_none_or(|like| like.is_ipv4());
-        let fits = found.iter().find(|addr| addr.is_ipv4() == v4).or(found.first());
-        fits.copied().ok_or_else(|| std::io::Error::other("it has no address"))
+        choose(&found, like, known).ok_or_else(|| std::io::Error::other("it has no address"))
     }
 
     /// As [`Address::lookup`], for a command or at the start of a daemon. IPv4 is taken where a name has both.
@@ -92,7 +91,7 @@ impl Address {
             return Ok(SocketAddr::new(*ip, self.port));
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let found = runtime.and_then(|runtime| runtime.block_on(self.lookup(None)));
+        let found = runtime.and_then(|runtime| runtime.block_on(self.lookup(None, None)));
         found.map_err(|why| self.unresolved(&why))
     }
 
@@ -109,9 +108,37 @@ impl Address {
     }
 }
 
+/// Of the addresses of a name. Resolvers rotate them: a change that means nothing would cost every peer its links.
+fn choose(found: &[SocketAddr], like: Option<SocketAddr>, known: Option<SocketAddr>) -> Option<SocketAddr> {
+    let v4 = like.is_none_or(|like| like.is_ipv4());
+    let first = found.iter().find(|addr| addr.is_ipv4() == v4).or(found.first())?;
+    Some(known.filter(|known| known.is_ipv4() == first.is_ipv4() && found.contains(known)).unwrap_or(*first))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Address;
+    use super::{Address, choose};
+    use std::net::SocketAddr;
+
+    #[test]
+    fn a_known_address_stays_while_the_name_has_it() {
+        let all = |texts: &[&str]| -> Vec<SocketAddr> { texts.iter().map(|t| t.parse().expect("address")).collect() };
+        let found = all(&["10.0.0.1:5", "10.0.0.2:5", "[fd00::1]:5"]);
+        let (first, second, six) = (found[0], found[1], found[2]);
+        let turned = all(&["[fd00::1]:5", "10.0.0.2:5", "10.0.0.1:5"]);
+        for (like, known, chosen) in [
+            (None, None, second),
+            (None, Some(first), first),
+            (Some(second), Some(first), first),
+            (Some(first), Some(six), second),
+            (Some(six), Some(first), six),
+            (None, Some("10.0.0.3:5".parse().expect("address")), second),
+        ] {
+            assert_eq!(choose(&turned, like, known), Some(chosen), "{like:?} {known:?}");
+        }
+        assert_eq!(choose(&[six], Some(first), Some(six)), Some(six), "no other family is there");
+        assert_eq!(choose(&[], None, Some(first)), None);
+    }
 
     #[test]
     fn an_address_is_a_name_or_a_number_with_a_port() {

@@ -79,12 +79,12 @@ async fn follow(
 ) {
     let (mut retry, mut failing) = (RETRY_FIRST, false);
     loop {
-        match address.lookup(Some(like)).await {
+        let before = *found.borrow();
+        match address.lookup(Some(like), before).await {
             Ok(addr) => {
                 if std::mem::take(&mut failing) {
                     tracing::info!(name = %address, %addr, "the advertised name is resolved again");
                 }
-                let before = *found.borrow();
                 if before != Some(addr) {
                     if let Some(before) = before {
                         tracing::info!(name = %address, %before, now = %addr, "the advertised name has another address");
