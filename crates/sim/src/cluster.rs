@@ -209,7 +209,7 @@ impl Cluster {
             host: Some(format!("host{}", node.id.0)),
             rack: None,
             zone: None,
-            let_in_wait: std::time::Duration::ZERO,
+            let_in_wait: std::time::Duration::from_secs(10),
             version: String::new(),
             engine: engine::EngineConfig { after_poison, ..self.options.engine.clone() },
             timing: group::Timing::default(),
