@@ -1,6 +1,6 @@
 //! The state of PGs, the health checks, and the page about the cluster.
 
-use super::osds::{GRACE, Liveness};
+use super::osds::{GRACE, Lead, Liveness};
 use super::{Control, Now};
 use crate::admin::{IoRates, OsdView, Recovery, Status};
 use crate::health::{self, Check, Facts, Finding, PgFacts, PoolFacts, Severity};
@@ -24,10 +24,12 @@ impl Control {
         match lead {
             Some(lead) if lead.report.active => {
                 state.push("active");
-                if usize::from(lead.report.followers_in_sync) + 1 < pg.members.len() {
+                let lacks = usize::from(lead.report.followers_in_sync) + 1 < pg.members.len();
+                let takes_over = lacks && self.takes_over(now, pg, lead);
+                if lacks && !takes_over {
                     state.push(if self.may_still_gather(now, pg) { "waiting" } else { "degraded" });
                 }
-                if lead.report.recovering {
+                if lead.report.recovering && !takes_over {
                     state.push("recovering");
                 }
             }
@@ -49,6 +51,13 @@ impl Control {
             state.push("inconsistent");
         }
         state
+    }
+
+    /// Whether the leader of a PG that was whole is so new that it has not matched its followers yet; it hears them all.
+    fn takes_over(&self, now: Time, pg: &PgRecord, lead: &Lead) -> bool {
+        let hears_all = lead.report.followers_silent == 0
+            && pg.members.iter().all(|m| self.liveness(now, m.osd) != Liveness::Down);
+        hears_all && now.since(lead.since) < ELECTION && !self.told_of(pg.pg).contains("degraded")
     }
 
     /// Whether the PG is so new, or was created so lately, that its first leader is not to be expected yet.

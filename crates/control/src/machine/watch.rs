@@ -233,6 +233,11 @@ impl Control {
         }
     }
 
+    /// The state of the PG that the last event told.
+    pub(super) fn told_of(&self, pg: PgId) -> &str {
+        self.records.watch.pgs.get(&pg).or(self.watch.pgs.get(&pg)).map_or("active", String::as_str)
+    }
+
     fn watch_pgs(&mut self, now: Time, seen: &mut WatchRecord, notes: &mut Vec<Note>) {
         seen.pgs.retain(|pg, _| self.records.pgs.contains_key(pg));
         self.watch.pgs.retain(|pg, _| self.records.pgs.contains_key(pg));
@@ -244,7 +249,7 @@ impl Control {
             }
             state.retain(|word| *word != "recovering");
             let is = state.join("+");
-            let was = seen.pgs.get(&pg.pg).or(self.watch.pgs.get(&pg.pg)).map_or("active", String::as_str);
+            let was = self.told_of(pg.pg);
             if is != was && self.watch.may(now, &format!("pg {}", pg.pg)) {
                 pools.entry(pg.pg.pool).or_default().push((pg.pg, was.to_owned(), is));
             }

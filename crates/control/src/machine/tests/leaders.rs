@@ -74,6 +74,30 @@ fn a_pg_whose_leader_gives_up_is_down_only_when_no_other_takes_over() {
 }
 
 #[test]
+fn a_new_leader_that_hears_all_its_followers_is_not_degraded_before_it_has_matched_them() {
+    let mut world = gathered();
+    seconds(&mut world, 40);
+    let pg = *world.control.records().pgs.keys().next().expect("a PG");
+    let (leader, term) = world.leaders[&pg];
+    let other = OsdId(leader.0 % 3 + 1);
+    world.leaders.insert(pg, (other, term + 1));
+    let take_over = |world: &mut World| {
+        world.heartbeat(leader, |_| {});
+        world.heartbeat(other, |beat| {
+            let it = beat.pgs.iter_mut().find(|report| report.pg == pg).expect("it is a member");
+            let lead = it.leading.as_mut().expect("it leads");
+            (lead.followers_in_sync, lead.followers_behind, lead.recovering) = (1, 1, true);
+        });
+        world.control.status(world.now)
+    };
+    let page = take_over(&mut world);
+    assert_eq!((page.health.as_str(), page.pgs_degraded), ("ok", 0), "{:?}", page.problems);
+    world.pass(Duration::from_millis(3100));
+    let page = take_over(&mut world);
+    assert_eq!((page.health.as_str(), page.pgs_degraded), ("degraded", 1), "it lasts");
+}
+
+#[test]
 fn nothing_is_moved_to_a_member_that_is_behind() {
     let mut world = gathered();
     for _ in 0..40 {
