@@ -346,7 +346,7 @@ pub enum Osd {
         /// Size of a new file
         #[arg(long, value_parser = crate::size::parse)]
         size: Option<u64>,
-        /// Size of the log [default: 1 % of the device, from 1 GiB to 4 GiB, at most an eighth of the memory]
+        /// Size of the log [default: 1 % of the device, from 1 GiB to 4 GiB, at most an eighth of the device and of the memory]
         #[arg(long, value_parser = crate::size::parse)]
         log_size: Option<u64>,
         /// Overwrite what is on the device; an OSD only with --erase-osd

@@ -23,8 +23,14 @@ const FLOOR_LOG: u64 = 512 << 20;
 /// How often a terminal hears of a run.
 const PROGRESS: Duration = Duration::from_secs(1);
 
-/// Runs a `bench` command. `metas` is asked only when a volume is measured; `pids` are the cluster's daemons.
-pub fn run(args: BenchArgs, metas: impl FnOnce() -> Result<Vec<Address>>, pids: &[u32], as_json: bool) -> Result<Exit> {
+/// Runs a `bench` command. `metas` is asked only when a volume is measured; `daemons` are the cluster's, with
+/// their pids.
+pub fn run(
+    args: BenchArgs,
+    metas: impl FnOnce() -> Result<Vec<Address>>,
+    daemons: &[(String, u32)],
+    as_json: bool,
+) -> Result<Exit> {
     match args.floor {
         Some(BenchSub::Floor { dir, seconds, depths, modes }) => {
             run_floor(dir, seconds, &depths, &modes, as_json).map(|()| Exit::Done)
@@ -39,12 +45,12 @@ pub fn run(args: BenchArgs, metas: impl FnOnce() -> Result<Vec<Address>>, pids: 
                 )
                 .into());
             };
-            measure(&volume, &args.load, &metas()?, pids, as_json)
+            measure(&volume, &args.load, &metas()?, daemons, as_json)
         }
     }
 }
 
-fn measure(name: &str, args: &LoadArgs, metas: &[Address], pids: &[u32], as_json: bool) -> Result<Exit> {
+fn measure(name: &str, args: &LoadArgs, metas: &[Address], daemons: &[(String, u32)], as_json: bool) -> Result<Exit> {
     let write = !matches!(args.op, LoadOp::Read | LoadOp::Randread);
     let admin = Admin::connect(metas)?;
     // Before it is opened: a refusal must not take the volume from its holder.
@@ -71,8 +77,8 @@ fn measure(name: &str, args: &LoadArgs, metas: &[Address], pids: &[u32], as_json
         run: args.seed,
         ..LoadConfig::default()
     };
-    let mut all = pids.to_vec();
-    all.push(std::process::id());
+    let mut all = daemons.to_vec();
+    all.push(("client".to_owned(), std::process::id()));
     let before = living(&all);
     // Again: no other client can write to it from here on.
     let driven = check_empty(&admin, name, write, args).and_then(|()| drive(&mut session, config));
@@ -113,9 +119,13 @@ fn held_by_another(name: &str) -> String {
     )
 }
 
-/// CPU of the processes that are alive: a daemon may be killed while a volume is measured.
-fn living(pids: &[u32]) -> Vec<CpuSample> {
-    pids.iter().filter_map(|pid| cpu::sample(&[*pid]).ok()).flatten().collect()
+/// CPU of the processes that are alive, under the names of their roles: a daemon may be killed while a volume is measured.
+fn living(processes: &[(String, u32)]) -> Vec<CpuSample> {
+    let sample = |(name, pid): &(String, u32)| {
+        let sample = cpu::sample(&[*pid]).ok()?.pop()?;
+        Some(CpuSample { name: name.clone(), ..sample })
+    };
+    processes.iter().filter_map(sample).collect()
 }
 
 /// Refuses to write over data.
@@ -254,7 +264,7 @@ fn show(name: &str, report: &LoadReport, shown: &Shown, as_json: bool) -> Result
             );
         }
     }
-    let parts: Vec<String> = shown.used.iter().map(|s| format!("{} {:.1}", s.pid, per_op(s))).collect();
+    let parts: Vec<String> = shown.used.iter().map(|s| format!("{} {:.1}", s.name, per_op(s))).collect();
     let missing = if shown.complete { "" } else { "; a daemon ended meanwhile and is not in it" };
     out!("cpu    {total:.1} us per operation ({}){missing}", parts.join(", "));
     out!("stall  {:.1} ms longest without a completion", report.longest_gap_us as f64 / 1000.0);

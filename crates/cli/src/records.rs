@@ -7,6 +7,7 @@ use crate::output;
 use crate::role::meta::open_store;
 use anyhow::{Context, Result};
 use control::StoredItem;
+use meta::StoreConfig;
 use metastore::StoreError;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Write};
@@ -110,15 +111,36 @@ fn read_backup(path: &Path) -> Result<Vec<StoredItem>> {
     Ok(items)
 }
 
+/// A file that root makes for a meta that runs as another user is that user's.
+fn give_to_owner_of_folder(file: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    let Some(folder) = file.parent() else { return Ok(()) };
+    let (wanted, is) = (std::fs::metadata(folder)?, std::fs::metadata(file)?);
+    let foreign = (wanted.uid(), wanted.gid()) != (is.uid(), is.gid());
+    // Nobody else may give files away.
+    match foreign && is.uid() == 0 {
+        true => std::os::unix::fs::chown(file, Some(wanted.uid()), Some(wanted.gid())),
+        false => Ok(()),
+    }
+}
+
 /// Puts a backup into a store.
 pub fn restore(file: &Path, store: &StoreArgs, force: bool, as_json: bool) -> Result<()> {
     let items = read_backup(file)?;
     let runtime = crate::role::runtime()?;
     let config = open_store(store)?;
+    let file = match &config {
+        StoreConfig::Redb { path } => Some(path.clone()),
+        StoreConfig::Etcd(_) | StoreConfig::Memory(_) => None,
+    };
     let done = runtime.block_on(async {
         let mut store = config.open().await?;
         metastore::restore(store.as_mut(), items, force).await
     });
+    if let (Some(path), Ok(_)) = (file, &done) {
+        let given = give_to_owner_of_folder(&path);
+        given.with_context(|| format!("giving {} to the owner of its folder", path.display()))?;
+    }
     let done = done.map_err(|error| {
         let next = match &error {
             metastore::RestoreError::NotEmpty { .. } => "give an empty store, or --force: its records are lost then",

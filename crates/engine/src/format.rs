@@ -10,7 +10,7 @@
 use env::{DiskError, DiskInfo, Env, EnvError, Event, Op, Token};
 use layout::intent::{INTENT_AT, INTENT_LEN, Intent};
 use layout::log::{BATCH_ALIGN, BatchHeader, FIXED_LEN, put};
-use layout::poison::{self, BEHIND_AT, POISON_LEN};
+use layout::poison::{self, BEHIND_AT, POISON_AT, POISON_LEN};
 use layout::superblock::{DeviceIds, MARGIN, SUPERBLOCK_LEN, Superblock, SuperblockError};
 use types::{ClusterId, IoBuf, IoBufMut, OsdId, OsdUuid, Time};
 
@@ -207,6 +207,10 @@ pub fn format_device(
             let offset = superblock.log_start + segment * superblock.segment_bytes;
             write(env, disk, offset, IoBuf::zeros(SUPERBLOCK_LEN), "erasing old log segments")?;
         }
+    }
+    // Marks are written when something has failed: in a file, their pages must not need space of its file system then.
+    for offset in [POISON_AT, BEHIND_AT] {
+        write(env, disk, offset, IoBuf::zeros(POISON_LEN), "writing empty marks")?;
     }
     for (offset, page) in writes {
         write(env, disk, offset, page, "writing the first log batch and the superblocks")?;

@@ -33,6 +33,8 @@ pub(crate) const DIGEST: u64 = u64::MAX - 1;
 /// A question of a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToolAsk {
+    /// Whether the event loop runs and the store has not stopped.
+    Health,
     /// What the replica of this PG is, and which chunks it holds.
     Pg { pg: PgId },
     /// The CRC32C of each part of a chunk, at exactly this applied index.
@@ -44,6 +46,10 @@ pub enum ToolAsk {
 /// The answer to a [`ToolAsk`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToolAnswer {
+    /// The OSD runs.
+    Healthy,
+    /// The store stopped after a failed write or flush.
+    Stopped { reason: String },
     /// The replica, and its chunks in ascending order.
     Pg { report: Box<PgReport>, chunks: Vec<ChunkKey> },
     /// One value for each part.
@@ -107,17 +113,24 @@ impl Digests {
 impl Osd {
     /// Asks; the answer comes with [`Osd::take_tool_answers`] under the same `id`, after some turns.
     pub fn ask_tool(&mut self, id: u64, ask: ToolAsk) {
-        let (ToolAsk::Pg { pg } | ToolAsk::Digest { pg, .. } | ToolAsk::Table { pg, .. }) = ask;
+        let pg = match ask {
+            ToolAsk::Health => {
+                let stopped = self.meta.poisoned.clone();
+                let health = stopped.map_or(ToolAnswer::Healthy, |reason| ToolAnswer::Stopped { reason });
+                return self.digests.answers.push((id, health));
+            }
+            ToolAsk::Pg { pg } | ToolAsk::Digest { pg, .. } | ToolAsk::Table { pg, .. } => pg,
+        };
         let report = match self.replica_for_tools(pg) {
             Ok(report) => report,
             Err(answer) => return self.digests.answers.push((id, answer)),
         };
         let (chunk, at) = match ask {
-            ToolAsk::Pg { .. } => {
+            ToolAsk::Digest { chunk, at, .. } | ToolAsk::Table { chunk, at, .. } => (chunk, at),
+            ToolAsk::Health | ToolAsk::Pg { .. } => {
                 let (chunks, report) = (self.engine.chunks(report.replica), Box::new(report));
                 return self.digests.answers.push((id, ToolAnswer::Pg { report, chunks }));
             }
-            ToolAsk::Digest { chunk, at, .. } | ToolAsk::Table { chunk, at, .. } => (chunk, at),
         };
         let busy = self.digests.running.len() >= DIGESTS_MAX || self.digests.waiting.len() >= WAITING_MAX;
         if busy {

@@ -56,7 +56,7 @@ codes! {
     4005 "Too many connections", "The limit of connections is reached; it is fixed in the program.", "Close connections that are not needed.";
     4006 "A host name cannot be resolved", "The resolver of this host knows no address for it, or does not answer.", "`getent ahosts NAME` asks the same resolver; see /etc/hosts and /etc/resolv.conf.";
     5001 "The volume is open elsewhere", "A client holds it for writing; metadata servers say so with BSLT-2020.", "Stop the holder, or add --steal: its writes are rejected from then on.";
-    5002 "The volume was taken over", "Another client attached it with --steal, or after this one was silent for 10 s: writes of this session are rejected.", "`basalt volume info POOL/VOLUME` names the holder; open the volume again when that one is done.";
+    5002 "The volume was taken over", "Another client attached it with --steal or after this one was silent for 10 s, or a `meta recover` ended all sessions: writes of this session are rejected.", "`basalt volume info POOL/VOLUME` names the holder; open the volume again when that one is done.";
     5003 "No space left", "An OSD of the volume's PGs is full. One full OSD stops the writes of its PGs, although others have space.", "`basalt osd ls` shows which OSD is full. Delete volumes, or trim them. New OSDs take new pools only: this version does not move data to them.";
     5004 "Stored data is damaged", "A block fails its checksum and no good copy was found.", "`basalt pg verify --deep` names the extents.";
     5005 "The volume belongs to another cluster", "This process holds volumes of one cluster already.", "Start another process for the other cluster.";

@@ -190,11 +190,11 @@ fn status(cluster: &Cluster, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Pids of the cluster's metas and OSDs, for measuring; none when there is no such cluster.
-pub fn pids(name: &str) -> Vec<u32> {
+/// The cluster's metas and OSDs that run, with their pids, for measuring; none when there is no such cluster.
+pub fn pids(name: &str) -> Vec<(String, u32)> {
     let Ok(Some(cluster)) = Cluster::open(name) else { return Vec::new() };
     let daemons = daemons(&cluster).into_iter().filter(|(d, _)| !matches!(d, Daemon::Nbd(_)));
-    daemons.filter_map(|(daemon, _)| procs::pid(&cluster, &daemon)).collect()
+    daemons.filter_map(|(daemon, _)| Some((daemon.name(), procs::pid(&cluster, &daemon)?))).collect()
 }
 
 /// Whether there is such a cluster and its metadata server does not run.

@@ -56,13 +56,15 @@ impl Default for Place {
 /// Bounds of the default log.
 const LOG_MIN: u64 = 1 << 30;
 const LOG_MAX: u64 = 4 << 30;
-/// Least default log on a machine with little memory.
+/// Least default log on a machine with little memory, or of a small device.
 const LOG_FLOOR: u64 = 64 << 20;
 
-/// 1 % of the device within bounds, and at most an eighth of the memory: the log's payload is held in memory.
+/// 1 % of the device within bounds, at most an eighth of it, and at most an eighth of the memory: the log's payload is held
+/// in memory.
 fn default_log(device_bytes: u64, memory_bytes: Option<u64>) -> u64 {
-    let by_memory = memory_bytes.map_or(LOG_MAX, |bytes| (bytes / 8).max(LOG_FLOOR) >> 20 << 20);
-    (device_bytes / 100).clamp(LOG_MIN, LOG_MAX).min(by_memory)
+    let eighth = |bytes: u64| (bytes / 8).max(LOG_FLOOR) >> 20 << 20;
+    let by_memory = memory_bytes.map_or(LOG_MAX, eighth);
+    (device_bytes / 100).clamp(LOG_MIN, LOG_MAX).min(by_memory).min(eighth(device_bytes))
 }
 
 /// What became of a device.
@@ -92,7 +94,8 @@ pub fn show(made: &Formatted, as_json: bool) -> Result<()> {
     }
     let (device, size) = (made.device.display(), size::show(made.device_bytes));
     out!("{device} is {} of cluster {}: {size}", made.osd, made.cluster);
-    out!("log {}: the OSD needs about {} of memory", size::show(made.log_bytes), size::show(memory_bytes));
+    let (log, data) = (size::show(made.log_bytes), size::show(made.device_bytes.saturating_sub(made.log_bytes)));
+    out!("{log} of it are the log, {data} are for data; the OSD needs about {} of memory", size::show(memory_bytes));
     out!("next: basalt osd run --device {device} --listen HOST:PORT --meta …");
     Ok(())
 }
@@ -350,6 +353,8 @@ mod tests {
         assert_eq!(default_log(8000 * GIB, Some(8 * GIB)), GIB);
         assert_eq!(default_log(8000 * GIB, Some(256 << 20)), LOG_FLOOR);
         assert_eq!(default_log(8000 * GIB, None), 4 * GIB);
+        assert_eq!(default_log(2 * GIB, None), GIB / 4);
+        assert_eq!(default_log(GIB / 8, None), LOG_FLOOR);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The HTTP endpoint of an OSD: metrics, liveness, and the questions of tools.
 //!
-//! `/metrics`, `/healthz`, `/pg/PG` (what the replica is and which chunks it holds) and
+//! `/metrics`, `/healthz` (200 while the event loop answers, 503 once the store stopped), `/pg/PG` (what the replica is and which chunks it holds) and
 //! `/pg/PG/digest?volume=V&chunk=C&at=INDEX[&table=true]` (a chunk at exactly one applied index).
 
 use crate::role::tools::Counter;
@@ -14,6 +14,7 @@ use osd::{ToolAnswer, ToolAsk};
 use serde::Deserialize;
 use serde_json::json;
 use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
 use telemetry::{Format, Registry};
 use tokio::runtime::Handle;
 use types::{ChunkKey, Index, PgId, VolumeId};
@@ -40,7 +41,7 @@ pub fn bind(addr: SocketAddr) -> Option<(TcpListener, SocketAddr)> {
 pub fn serve(runtime: &Handle, listener: TcpListener, addr: SocketAddr, registry: Registry, tools: Counter) {
     let app = Router::new()
         .route("/metrics", get(metrics))
-        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/healthz", get(healthz))
         .route("/pg/{pg}", get(pg))
         .route("/pg/{pg}/digest", get(digest))
         .with_state(Pages { registry, tools });
@@ -78,6 +79,21 @@ fn run(runtime: &Handle, listener: TcpListener, addr: SocketAddr, app: Router) {
     });
 }
 
+/// How long a health check waits for the event loop.
+const HEALTH_WAIT: Duration = Duration::from_secs(5);
+
+async fn healthz(State(pages): State<Pages>) -> Response {
+    let asked = tokio::time::timeout(HEALTH_WAIT, pages.tools.ask(ToolAsk::Health)).await;
+    let failure = match asked {
+        Ok(ToolAnswer::Healthy) => return "ok\n".into_response(),
+        Ok(ToolAnswer::Stopped { reason }) => format!("the store stopped: {reason}\n"),
+        Ok(ToolAnswer::Unreadable { reason }) => format!("{reason}\n"),
+        Ok(_) => "the event loop has too many questions of tools\n".to_owned(),
+        Err(_) => format!("the event loop has not answered for {} s\n", HEALTH_WAIT.as_secs()),
+    };
+    (StatusCode::SERVICE_UNAVAILABLE, failure).into_response()
+}
+
 async fn pg(State(pages): State<Pages>, Path(pg): Path<String>) -> Response {
     match pg.parse() {
         Ok(pg) => answered(pages.tools.ask(ToolAsk::Pg { pg }).await),
@@ -113,6 +129,10 @@ fn bad_pg(error: &types::ids::BadPgId) -> Response {
 
 fn answered(answer: ToolAnswer) -> Response {
     match answer {
+        ToolAnswer::Healthy => "ok\n".into_response(),
+        ToolAnswer::Stopped { reason } => {
+            (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "error": reason }))).into_response()
+        }
         ToolAnswer::Pg { report, chunks } => Json(json!({
             "schema": "basalt.osd.pg/1",
             "pg": report.pg,

@@ -70,13 +70,11 @@ fn rates<T>(of: T, now: &Io, before: &Io, elapsed_s: f64) -> Row<T> {
 
 /// Sums the rates of one volume over the OSDs: a restart of one of them does not disturb the others'.
 fn sum(rates: &[Rate]) -> Rate {
-    let count: f64 = rates.iter().map(|r| r.iops).sum();
-    let seconds: f64 = rates.iter().filter_map(|r| Some(r.latency_s? * r.iops)).sum();
-    Rate {
-        iops: count,
-        bytes_per_s: rates.iter().map(|r| r.bytes_per_s).sum(),
-        latency_s: (count > 0.0).then(|| seconds / count),
-    }
+    // The sum of no floats is -0.0.
+    let total = |of: fn(&Rate) -> f64| rates.iter().map(of).fold(0.0, |sum, each| sum + each);
+    let count = total(|r| r.iops);
+    let seconds = total(|r| r.latency_s.unwrap_or(0.0) * r.iops);
+    Rate { iops: count, bytes_per_s: total(|r| r.bytes_per_s), latency_s: (count > 0.0).then(|| seconds / count) }
 }
 
 fn screen(before: &Sample, now: &Sample) -> Screen {

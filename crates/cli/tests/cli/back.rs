@@ -2,6 +2,7 @@
 
 use crate::bytes;
 use crate::dev::Dev;
+use std::os::unix::fs::MetadataExt;
 
 const MIB: usize = 1 << 20;
 
@@ -79,7 +80,14 @@ pub fn an_older_copy_of_the_metadata_store_is_refused_until_it_is_recovered(dev:
     dev.run(&restore).says("BSLT-2005", "stop all metas");
     assert_eq!(dev.run(&["dev", "down"]).code, 0);
     dev.run(&restore[..5]).says("BSLT-2005", "--force");
+    // What root restores for a meta of another user is that user's.
+    let owner = |path: &str| std::fs::metadata(path).map(|m| (m.uid(), m.gid())).expect("it is there");
+    let is_root = owner(&dir) == (0, 0) && std::os::unix::fs::chown(&dir, Some(4242), Some(4243)).is_ok();
     assert_eq!(dev.run(&restore).code, 0);
+    assert_eq!(owner(&format!("{dir}/meta.redb")), owner(&dir));
+    if is_root {
+        std::os::unix::fs::chown(&dir, Some(0), Some(0)).expect("given back");
+    }
     up_behind(dev);
     dev.run(&["volume", "create", "main/back5", "64MiB"]).says("BSLT-2030", "basalt meta recover");
     assert_eq!(dev.run(&["meta", "recover"]).code, 0);

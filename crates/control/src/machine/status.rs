@@ -55,8 +55,8 @@ impl Control {
 
     /// Whether the leader of a PG that was whole is so new that it has not matched its followers yet; it hears them all.
     fn takes_over(&self, now: Time, pg: &PgRecord, lead: &Lead) -> bool {
-        let hears_all = lead.report.followers_silent == 0
-            && pg.members.iter().all(|m| self.liveness(now, m.osd) != Liveness::Down);
+        let hears_all =
+            lead.report.followers_silent == 0 && pg.members.iter().all(|m| self.liveness(now, m.osd) != Liveness::Down);
         hears_all && now.since(lead.since) < ELECTION && !self.told_of(pg.pg).contains("degraded")
     }
 

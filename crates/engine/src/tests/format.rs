@@ -7,7 +7,7 @@ use crate::{
     format_device, inspect, mark_behind, read_superblock,
 };
 use layout::intent::INTENT_AT;
-use layout::poison::BEHIND_AT;
+use layout::poison::{BEHIND_AT, POISON_AT, POISON_LEN};
 use layout::superblock::SuperblockError;
 use types::ClusterId;
 
@@ -64,6 +64,19 @@ fn a_foreign_device_is_refused_unless_forced() {
     let huge = FormatParams { log_bytes: 47 << 20, ..params() };
     let refused = format_device(&mut disk, &info, &huge, &mut |_, _| {});
     assert!(matches!(refused, Err(FormatError::TooSmall { .. })), "{refused:?}");
+}
+
+#[test]
+fn a_format_writes_the_pages_of_the_marks() {
+    let mut disk = Disk::new(DISK_LEN, 1, true);
+    let info = disk.info();
+    let marks = POISON_AT as usize..BEHIND_AT as usize + POISON_LEN;
+    disk.fill(marks.start, marks.len(), 7);
+    format_device(&mut disk, &info, &FormatParams { force: true, ..params() }, &mut |_, _| {}).expect("forced");
+    assert!(
+        disk.bytes()[marks].iter().all(|byte| *byte == 0),
+        "a full file system must not keep a mark from being left"
+    );
 }
 
 #[test]

@@ -138,6 +138,11 @@ impl Rig {
         self.world.disk_faults(self.machines[i].node, DEVICE, |faults| faults.read_error_ppm = ppm);
     }
 
+    /// The next write of the device fails.
+    pub fn fail_write(&mut self, i: usize) {
+        self.world.disk_faults(self.machines[i].node, DEVICE, |faults| faults.fail_write = Some(0));
+    }
+
     /// Flips a bit in every page of a part of the device.
     pub fn spoil(&mut self, i: usize, bytes: std::ops::Range<u64>) {
         let image = self.world.disk_image(self.machines[i].node, DEVICE);

@@ -1,6 +1,7 @@
 //! How an OSD ends: planned, refused by meta, or with one replica that is damaged.
 
 use super::rig::{LONG, Rig, ms, pg};
+use crate::{ToolAnswer, ToolAsk};
 use types::control::{OsdDown, OsdUp, Watermarks};
 use types::map::{Member, PgMap};
 use types::{Epoch, OsdId, ReplicaId};
@@ -177,4 +178,24 @@ fn an_osd_that_served_its_cluster_goes_on_when_meta_serves_another() {
     // One that never served is told and ends: somebody gave it a wrong address.
     rig.tell(1, other());
     assert!(rig.osd(1).stopped().is_some_and(|reason| reason.contains("BSLT-2026")));
+}
+
+#[test]
+fn a_store_that_stopped_is_told_to_health_checks() {
+    let mut rig = Rig::new(11, [16; 3]);
+    rig.make_pgs(1);
+    rig.lead_all(0, 1);
+    let health = |rig: &mut Rig| {
+        rig.osd(0).ask_tool(1, ToolAsk::Health);
+        rig.osd(0).take_tool_answers()
+    };
+    assert_eq!(health(&mut rig), [(1, ToolAnswer::Healthy)]);
+    rig.fail_write(0);
+    rig.submit(pg(0), 0, 0, 8);
+    rig.until(LONG, "the store stopped", |rig| health(rig) != [(1, ToolAnswer::Healthy)]);
+    let told = health(&mut rig);
+    assert!(
+        matches!(&told[..], [(1, ToolAnswer::Stopped { reason })] if reason.contains("writing the log")),
+        "{told:?}"
+    );
 }
