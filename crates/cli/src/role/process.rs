@@ -27,7 +27,7 @@ pub const INFO_ROWS: &[Row] = &[
     Row { name: "basalt_osd_info", kind: "gauge", help: OSD_HELP },
 ];
 const BUILD_HELP: &str = "always 1; labels: version, commit, role";
-const OSD_HELP: &str = "always 1; labels: osd, host, rack, zone";
+const OSD_HELP: &str = "always 1; labels: osd, and the host, rack and zone given to `osd run`";
 
 /// What `/proc/self/stat` says.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -97,15 +97,12 @@ pub fn registry(role: &'static str) -> Registry {
     registry
 }
 
-/// Says which OSD it is, and where it stands.
+/// Says which OSD it is, and the place that it was given; a registered place is known to meta alone.
 pub fn osd_info(registry: &Registry, config: &osd::OsdConfig) {
-    let labels = vec![
-        ("osd", config.osd.0.to_string()),
-        ("host", config.host.clone().unwrap_or_default()),
-        ("rack", config.rack.clone().unwrap_or_default()),
-        ("zone", config.zone.clone().unwrap_or_default()),
-    ];
-    registry.info("basalt_osd", OSD_HELP, labels);
+    let place = [("host", &config.host), ("rack", &config.rack), ("zone", &config.zone)];
+    let given = place.into_iter().filter_map(|(label, value)| Some((label, value.clone()?)));
+    let labels = std::iter::once(("osd", config.osd.0.to_string())).chain(given);
+    registry.info("basalt_osd", OSD_HELP, labels.collect());
 }
 
 #[cfg(test)]
