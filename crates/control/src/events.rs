@@ -98,11 +98,20 @@ pub(crate) struct Note {
     pub subject: String,
     pub by: String,
     pub text: String,
+    /// When it happened, where that was before the event is recorded.
+    pub at_ms: Option<u64>,
 }
 
 impl Note {
     pub fn info(kind: &'static str, subject: impl ToString, text: impl Into<String>) -> Note {
-        Note { kind, level: Level::Info, subject: subject.to_string(), by: String::new(), text: text.into() }
+        Note {
+            kind,
+            level: Level::Info,
+            subject: subject.to_string(),
+            by: String::new(),
+            text: text.into(),
+            at_ms: None,
+        }
     }
 
     pub fn warning(kind: &'static str, subject: impl ToString, text: impl Into<String>) -> Note {
@@ -113,12 +122,12 @@ impl Note {
     ///
     /// # Panics
     /// When the kind is not one of [`KINDS`].
-    pub fn record(self, records: &Records, at_ms: u64) -> Event {
+    pub fn record(self, records: &Records, now_ms: u64) -> Event {
         assert!(KINDS.iter().any(|k| k.name == self.kind), "{} is no kind of event", self.kind);
         let cut = |text: &str| clip(text, EVENT_TEXT_MAX).to_owned();
         Event {
             seq: records.last_event() + 1,
-            at_ms,
+            at_ms: self.at_ms.unwrap_or(now_ms),
             kind: self.kind.to_owned(),
             level: self.level,
             subject: cut(&self.subject),

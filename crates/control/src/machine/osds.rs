@@ -63,6 +63,7 @@ pub(super) struct Lead {
     pub osd: OsdId,
     pub term: Term,
     pub report: LeadReport,
+    /// Since when it leads; when it served and ceased to: since then.
     pub since: Time,
 }
 
@@ -270,7 +271,9 @@ impl Control {
         let osd = hello.osd;
         let Some(known) = self.records.osds.get(&osd) else { return };
         let again = known.addr.is_some() && known.incarnation != hello.incarnation;
-        let told = self.records.watch.osds.get(&osd).is_some_and(|words| words.split(' ').any(|w| w == "down"));
+        let words = self.records.watch.osds.get(&osd).map_or("", String::as_str);
+        // Then it is told that the OSD is up, again or for the first time.
+        let told = words.split(' ').any(|w| matches!(w, "down" | "new"));
         if again && !told && self.watch.take(now.mono, &format!("{osd} restarted")) {
             let text = format!("{osd} on {} ({}) runs again, as a new process", known.host, hello.addr);
             self.note(now, Note::info("osd.restarted", osd, text));
@@ -348,7 +351,11 @@ impl Control {
         }
         let pg = report.pg;
         match (&report.leading, self.leads.get_mut(&pg)) {
-            (Some(lead), Some(known)) if known.osd == osd && known.term == report.term => known.report = lead.clone(),
+            (Some(lead), Some(known)) if known.osd == osd && known.term == report.term => {
+                // It hands over: the election that follows is given its time.
+                known.since = if known.report.active && !lead.active { now.mono } else { known.since };
+                known.report = lead.clone();
+            }
             (Some(_), Some(known)) if known.term > report.term => {}
             (Some(lead), _) => {
                 let lead = Lead { osd, term: report.term, report: lead.clone(), since: now.mono };

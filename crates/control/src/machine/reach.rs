@@ -7,8 +7,12 @@
 use super::Control;
 use crate::records::PgRecord;
 use std::collections::BTreeSet;
+use std::time::Duration;
 use types::control::UNREACHED_MAX;
 use types::{OsdId, PgId, Time, VolumeId};
+
+/// A client that could not reach an OSD tries again and says so within this time.
+const SETTLE: Duration = Duration::from_secs(5);
 
 impl Control {
     /// The leader that meta does not hear and enough followers do, and how many of them.
@@ -59,13 +63,18 @@ impl Control {
         links.filter(|(_, to)| lives(*to)).collect()
     }
 
-    /// Broken paths between clients and OSDs that meta hears, each once however many volumes a client holds.
+    /// Broken paths between clients and OSDs that meta hears, each once however many volumes a client holds. Of an OSD that has
+    /// just connected, clients have not said yet that they reach it again.
     pub(super) fn broken_paths(&self, now: Time) -> Vec<(String, OsdId)> {
         let mut paths = Vec::new();
         for (volume, osds) in &self.unreached {
             let holder = self.records.volumes.get(volume).and_then(|v| v.holder.as_ref());
             let Some(holder) = holder.filter(|_| self.holder_alive(now, *volume)) else { continue };
-            for osd in osds.iter().filter(|osd| self.is_up(now, **osd)) {
+            let hears = |osd: &&OsdId| {
+                let live = self.osds.get(osd).filter(|live| live.stream.is_some());
+                live.is_some_and(|live| now.since(live.connected) >= SETTLE) && self.is_up(now, **osd)
+            };
+            for osd in osds.iter().filter(hears) {
                 paths.push((holder.name.clone(), *osd));
             }
         }

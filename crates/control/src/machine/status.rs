@@ -185,7 +185,7 @@ impl Control {
             pgs_active,
             pgs_degraded: with("degraded"),
             pgs_down: count(pgs.len()) - pgs_active - not_yet,
-            pgs_waiting: with("waiting"),
+            pgs_waiting: not_yet,
             capacity_bytes: total(&started, |o| o.capacity_bytes),
             used_bytes: total(&started, |o| o.used_bytes),
             free_bytes: total(&started, |o| o.free_bytes),

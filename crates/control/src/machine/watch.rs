@@ -37,10 +37,17 @@ struct Damper {
     gap: Duration,
 }
 
+/// A change that no event has told yet.
+struct Untold {
+    is: String,
+    since_ms: u64,
+    /// The tick that saw it last.
+    seen: Time,
+}
+
 /// An event of a volume that has to wait.
 struct Waiting {
     note: Note,
-    wall_ms: u64,
     /// Earlier events of its kind that it replaced.
     replaced: u64,
 }
@@ -53,6 +60,8 @@ pub(super) struct Watch {
     leaders: BTreeMap<PgId, OsdId>,
     /// States of PGs as last told, beyond [`PGS_REMEMBERED`]; of the others [`WatchRecord`] has them.
     pgs: BTreeMap<PgId, String>,
+    /// Changes of other entities that have to wait.
+    untold: BTreeMap<String, Untold>,
     /// Events of volumes that have to wait: per volume the last of each kind, in the order in which they came.
     volumes: BTreeMap<VolumeId, Vec<Waiting>>,
     /// Who leads, to be recorded first.
@@ -77,6 +86,16 @@ impl Watch {
             self.spend(now, entity);
         }
         may
+    }
+}
+
+impl Watch {
+    /// Since when the entity is what no event has told yet.
+    fn untold_since(&mut self, entity: String, is: &str, now: Now) -> u64 {
+        let known = self.untold.get(&entity).filter(|known| known.is == is);
+        let since_ms = known.map_or(now.wall_ms, |known| known.since_ms);
+        self.untold.insert(entity, Untold { is: is.to_owned(), since_ms, seen: now.mono });
+        since_ms
     }
 }
 
@@ -106,7 +125,7 @@ impl Control {
         let waiting = self.watch.volumes.entry(volume).or_default();
         let before = waiting.iter().position(|w| w.note.kind == note.kind).map(|at| waiting.remove(at));
         let replaced = before.map_or(0, |before| before.replaced.saturating_add(1));
-        waiting.push(Waiting { note, wall_ms: now.wall_ms, replaced });
+        waiting.push(Waiting { note: Note { at_ms: Some(now.wall_ms), ..note }, replaced });
     }
 
     /// Events of volumes that have waited long enough, each with the time at which it happened.
@@ -119,11 +138,11 @@ impl Control {
                 continue;
             }
             told += count;
-            for Waiting { mut note, wall_ms, replaced } in self.watch.volumes.remove(&volume).unwrap_or_default() {
+            for Waiting { mut note, replaced } in self.watch.volumes.remove(&volume).unwrap_or_default() {
                 if replaced > 0 {
                     note.text.push_str(&format!("; {replaced} more since the last event of this kind"));
                 }
-                self.note(Now { wall_ms, ..now }, note);
+                self.note(now, note);
             }
         }
     }
@@ -148,8 +167,8 @@ impl Control {
         let mut seen = self.records.watch.clone();
         let mut notes = Vec::new();
         self.watch_health(now, &mut seen, &mut notes);
-        self.watch_osds(now.mono, &mut seen, &mut notes);
-        self.watch_pgs(now.mono, &mut seen, &mut notes);
+        self.watch_osds(now, &mut seen, &mut notes);
+        self.watch_pgs(now, &mut seen, &mut notes);
         self.watch_leaders(now.mono, &mut notes);
         self.watch_mutes(now, &mut notes);
         let room = EVENTS_PER_TICK.saturating_sub(notes.len());
@@ -157,6 +176,7 @@ impl Control {
             self.note(now, note);
         }
         self.watch_volumes(now, room);
+        self.watch.untold.retain(|_, untold| untold.seen == now.mono);
         if seen != self.records.watch {
             self.record(vec![Write::Put(Record::Watch(seen))]);
         }
@@ -205,25 +225,19 @@ impl Control {
         }
     }
 
-    fn watch_osds(&mut self, now: Time, seen: &mut WatchRecord, notes: &mut Vec<Note>) {
+    fn watch_osds(&mut self, now: Now, seen: &mut WatchRecord, notes: &mut Vec<Note>) {
         let osds: Vec<OsdId> = self.records.osds.keys().copied().collect();
         seen.osds.retain(|osd, _| self.records.osds.contains_key(osd));
         for osd in osds {
             let before = seen.osds.get(&osd).cloned().unwrap_or_default();
-            let is = self.osd_words(now, osd, &before);
+            let is = self.osd_words(now.mono, osd, &before);
             let mut after: Vec<&str> = Vec::new();
             for word in ["new", "down", "full", "nearfull", "stopped"] {
                 let had = before.split(' ').any(|w| w == word);
                 let has = is.contains(&word);
                 // That a registered OSD has not run yet is known from its registration.
                 let silent = word == "new" && has || word == "down" && is.contains(&"new");
-                let told = had == has || silent || {
-                    let entity = format!("{osd} {word}");
-                    notes.len() < EVENTS_PER_TICK && self.watch.take(now, &entity)
-                };
-                if had != has && told && !silent {
-                    notes.push(self.osd_note(osd, word, has));
-                }
+                let told = had == has || silent || self.tell_osd(now, osd, (word, has), notes);
                 after.extend((if told { has } else { had }).then_some(word));
             }
             match after.is_empty() {
@@ -238,34 +252,53 @@ impl Control {
         self.records.watch.pgs.get(&pg).or(self.watch.pgs.get(&pg)).map_or("active", String::as_str)
     }
 
-    fn watch_pgs(&mut self, now: Time, seen: &mut WatchRecord, notes: &mut Vec<Note>) {
+    /// Whether the OSD may have its event now; it has it then.
+    fn tell_osd(&mut self, now: Now, osd: OsdId, (word, begins): (&str, bool), notes: &mut Vec<Note>) -> bool {
+        let entity = format!("{osd} {word}");
+        let may = notes.len() < EVENTS_PER_TICK && self.watch.take(now.mono, &entity);
+        let at_ms = Some(self.watch.untold_since(entity, if begins { "is" } else { "is not" }, now));
+        if may {
+            notes.push(Note { at_ms, ..self.osd_note(osd, word, begins) });
+        }
+        may
+    }
+
+    fn watch_pgs(&mut self, now: Now, seen: &mut WatchRecord, notes: &mut Vec<Note>) {
         seen.pgs.retain(|pg, _| self.records.pgs.contains_key(pg));
         self.watch.pgs.retain(|pg, _| self.records.pgs.contains_key(pg));
-        let mut pools: BTreeMap<PoolId, Vec<(PgId, String, String)>> = BTreeMap::new();
+        let mut pools: BTreeMap<PoolId, Vec<(PgId, String, String, u64)>> = BTreeMap::new();
         for pg in self.records.pgs.values() {
-            let mut state = self.pg_state(now, pg);
+            let mut state = self.pg_state(now.mono, pg);
             if state.contains(&"waiting") {
                 continue;
             }
             state.retain(|word| *word != "recovering");
             let is = state.join("+");
-            let was = self.told_of(pg.pg);
-            if is != was && self.watch.may(now, &format!("pg {}", pg.pg)) {
-                pools.entry(pg.pg.pool).or_default().push((pg.pg, was.to_owned(), is));
+            let (was, entity) = (self.told_of(pg.pg).to_owned(), format!("pg {}", pg.pg));
+            if is == was {
+                continue;
+            }
+            let may = self.watch.may(now.mono, &entity);
+            let since_ms = self.watch.untold_since(entity, &is, now);
+            if may {
+                pools.entry(pg.pg.pool).or_default().push((pg.pg, was, is, since_ms));
             }
         }
         for (pool, changes) in pools {
-            let mut groups: BTreeMap<(String, String), Vec<PgId>> = BTreeMap::new();
+            let mut groups: BTreeMap<(String, String), Vec<(PgId, u64)>> = BTreeMap::new();
             let alone = changes.len() <= PGS_ALONE;
-            for (pg, was, is) in changes {
-                groups.entry((was, is)).or_default().push(pg);
+            for (pg, was, is, since_ms) in changes {
+                groups.entry((was, is)).or_default().push((pg, since_ms));
             }
             for ((was, is), pgs) in groups {
-                let parts: Vec<Vec<PgId>> = if alone { pgs.iter().map(|pg| vec![*pg]).collect() } else { vec![pgs] };
-                for pgs in parts.into_iter().take(EVENTS_PER_TICK.saturating_sub(notes.len())) {
-                    notes.push(self.pg_note(pool, &pgs, &was, &is));
+                let parts: Vec<Vec<(PgId, u64)>> =
+                    if alone { pgs.iter().map(|pg| vec![*pg]).collect() } else { vec![pgs] };
+                for part in parts.into_iter().take(EVENTS_PER_TICK.saturating_sub(notes.len())) {
+                    let at_ms = part.iter().map(|(_, since_ms)| *since_ms).min();
+                    let pgs: Vec<PgId> = part.into_iter().map(|(pg, _)| pg).collect();
+                    notes.push(Note { at_ms, ..self.pg_note(pool, &pgs, &was, &is) });
                     for pg in pgs {
-                        self.watch.spend(now, &format!("pg {pg}"));
+                        self.watch.spend(now.mono, &format!("pg {pg}"));
                         seen.pgs.remove(&pg);
                         self.watch.pgs.remove(&pg);
                         if is != "active" {
@@ -339,7 +372,11 @@ impl Control {
         let checks = self.checks_of(now, found);
         let word = health::word(checks.iter());
         let was = if seen.health.is_empty() { "ok" } else { seen.health.as_str() };
-        if word == was || word == "waiting" || !self.watch.take(now.mono, "health") {
+        if word == was || word == "waiting" {
+            return;
+        }
+        let at_ms = Some(self.watch.untold_since("health".to_owned(), word, now));
+        if !self.watch.take(now.mono, "health") {
             return;
         }
         let codes: Vec<&str> =
@@ -348,7 +385,7 @@ impl Control {
         let text = format!("the health is {word} (was {was}){because}");
         let worse = word == "down" || was == "ok";
         let note = if worse { Note::warning } else { Note::info };
-        notes.push(note("health.changed", "cluster", text));
+        notes.push(Note { at_ms, ..note("health.changed", "cluster", text) });
         seen.health = word.to_owned();
     }
 

@@ -109,6 +109,40 @@ fn a_pg_that_changes_all_the_time_is_told_now_and_then_and_at_the_end_as_it_is()
     assert!(of(&stored(&world), "pg.state").last().expect("events").starts_with("pg 1.3 is active (was"));
 }
 
+#[test]
+fn an_event_that_had_to_wait_has_the_time_of_its_change() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 8);
+    seconds(&mut world, 12, &[1, 2, 3]);
+    // Changes in a row: the events of the PG become rare.
+    for turn in 0..9 {
+        whole(&mut world, 3..4, turn % 2 == 1);
+        seconds(&mut world, 4, &[]);
+    }
+    whole(&mut world, 3..4, true);
+    world.pass(Duration::from_secs(1));
+    let changed = world.now.wall_ms;
+    let before = of(&stored(&world), "pg.state").len();
+    for _ in 0..300 {
+        whole(&mut world, 3..4, true);
+        world.pass(Duration::from_secs(1));
+    }
+    let events: Vec<Event> = stored(&world).into_iter().filter(|e| e.kind == "pg.state").collect();
+    assert!(events.len() > before, "the last change waited");
+    let last = events.last().expect("events");
+    assert!(last.text.starts_with("pg 1.3 is active (was"), "{}", last.text);
+    assert!(last.at_ms.abs_diff(changed) <= 2000, "{} ms late", last.at_ms.abs_diff(changed));
+}
+
+#[test]
+fn an_osd_that_meta_never_told_to_be_up_runs_for_the_first_time_whatever_its_process() {
+    let mut world = World::new(1, 3);
+    world.restart(OsdId(3));
+    seconds(&mut world, 4, &[1, 2, 3]);
+    let events = stored(&world);
+    assert_eq!((of(&events, "osd.up").len(), of(&events, "osd.restarted").len()), (3, 0), "{events:?}");
+}
+
 /// More PGs than the stored record remembers: the leading meta remembers the others itself.
 #[test]
 fn thousands_of_pgs_that_change_together_are_told_once_and_so_is_their_recovery() {

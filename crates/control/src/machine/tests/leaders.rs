@@ -74,6 +74,26 @@ fn a_pg_whose_leader_gives_up_is_down_only_when_no_other_takes_over() {
 }
 
 #[test]
+fn a_leader_that_hands_over_gives_the_election_its_time() {
+    let mut world = gathered();
+    seconds(&mut world, 12);
+    let pg = *world.control.records().pgs.keys().next().expect("a PG");
+    let leader = world.leaders[&pg].0;
+    let hand_over = |world: &mut World| {
+        world.heartbeat(leader, |beat| {
+            let it = beat.pgs.iter_mut().find(|report| report.pg == pg).expect("it is a member");
+            it.leading.as_mut().expect("it leads").active = false;
+        });
+        world.control.status(world.now)
+    };
+    let page = hand_over(&mut world);
+    assert_eq!((page.health.as_str(), page.pgs_down), ("waiting", 0), "{:?}", page.problems);
+    world.pass(Duration::from_millis(3100));
+    let page = hand_over(&mut world);
+    assert_eq!((page.health.as_str(), page.pgs_down), ("down", 1), "nobody took over");
+}
+
+#[test]
 fn a_new_leader_that_hears_all_its_followers_is_not_degraded_before_it_has_matched_them() {
     let mut world = gathered();
     seconds(&mut world, 40);

@@ -43,6 +43,8 @@ fn pgs_serve_whose_leader_reaches_everyone_but_meta() {
 #[test]
 fn a_path_that_a_holder_names_is_shown_while_it_holds() {
     let mut world = with_volume(4);
+    world.pass(Duration::from_secs(5));
+    (1..=3).for_each(|n| world.beat(OsdId(n)));
     let held = opened(world.ask(1, open("p/v", true, false)));
     let unreached = vec![OsdId(2), OsdId(77)];
     let keepalive = |unreached| ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached };
@@ -56,6 +58,13 @@ fn a_path_that_a_holder_names_is_shown_while_it_holds() {
     assert_eq!(world.ask(1, keepalive(Vec::new())), ClientAnswer::Alive);
     assert_eq!(shown(&world), Vec::<String>::new());
     assert_eq!(world.ask(1, keepalive(unreached)), ClientAnswer::Alive);
+    assert_eq!(shown(&world).len(), 1);
+    // An OSD that has just connected: the client has not tried again yet.
+    world.connect(OsdId(2));
+    assert_eq!(shown(&world), Vec::<String>::new());
+    world.pass(Duration::from_secs(5));
+    (1..=3).for_each(|n| world.beat(OsdId(n)));
+    assert_eq!(shown(&world).len(), 1, "it still cannot");
     // A client that is gone says nothing any more.
     world.pass(Duration::from_secs(11));
     others_report(&mut world, true);
