@@ -108,7 +108,7 @@ impl Volume {
         match part.place {
             Place::Queued => pg.unqueue(key),
             Place::Out => pg.out -= 1,
-            Place::Waiting => pg.full.waiting -= 1,
+            Place::Waiting => self.unsplit.extend(pg.full.leave()),
             Place::Held => {}
         }
         part.place = Place::Held;

@@ -62,8 +62,13 @@ impl Volume {
             let must_exist = matches!(pending.kind, Kind::Write { .. } | Kind::Fill);
             match self.segments.find(segment) {
                 Found::Pg(slot) => {
-                    if !self.pgs[slot as usize].has_part_room() {
-                        self.pgs[slot as usize].parked.push_back(request);
+                    let pg = &mut self.pgs[slot as usize];
+                    if matches!(pending.kind, Kind::Fill) && pg.full.has_backlog() {
+                        pg.full.fills.push_back(request);
+                        return Stop::Parked;
+                    }
+                    if !pg.has_part_room() {
+                        pg.parked.push_back(request);
                         return Stop::Parked;
                     }
                     if !self.has_part_room() {

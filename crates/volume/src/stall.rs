@@ -5,12 +5,14 @@
 //! then: one that is refused after `full_wait` fails at once. While writes wait, the oldest is shown to the PG at each
 //! scan; when one finds space, the next ones follow.
 //!
-//! Invariant: a waiting write has no number (R7) and counts for no limit of its PG, so it keeps nothing else back. When an
-//! earlier copy may be on its way, its number is skipped before it waits.
+//! Invariant: a waiting write has no number (R7) and counts for no limit of its PG, so it keeps nothing else back. Zeroes that are
+//! written out carry no bytes, so no limit of bytes bounds their parts: they are not split further while the PG has a backlog.
+//! When an earlier copy may be on its way, a write's number is skipped before it waits.
 
-use crate::limits::{FULL_FORGET, FULL_WAKES};
+use crate::limits::{FULL_FORGET, FULL_WAKES, PG_PARTS_MAX};
 use crate::part::{Place, Work};
 use crate::volume::{Kind, Volume};
+use std::collections::VecDeque;
 use types::{Errno, OsdId, PgId, Time};
 
 /// What one PG knows of its lack of space.
@@ -20,9 +22,22 @@ pub(crate) struct Full {
     since: Option<(Time, Time)>,
     /// Parts that wait.
     pub waiting: u32,
+    /// Requests to write zeroes out that are not split further while the PG has a backlog.
+    pub fills: VecDeque<u32>,
 }
 
 impl Full {
+    /// Whether so many parts wait that no more are made of zeroes.
+    pub fn has_backlog(&self) -> bool {
+        self.waiting >= PG_PARTS_MAX
+    }
+
+    /// A part waits no more. Gives the requests that may be split again.
+    pub fn leave(&mut self) -> VecDeque<u32> {
+        self.waiting -= 1;
+        if self.has_backlog() { VecDeque::new() } else { std::mem::take(&mut self.fills) }
+    }
+
     /// A write was refused now. Gives since when the PG has been full.
     fn refused(&mut self, now: Time) -> Time {
         let since = self.since.filter(|(_, last)| now < *last + FULL_FORGET).map_or(now, |(since, _)| since);

@@ -410,7 +410,7 @@ impl Volume {
         pg.parts -= 1;
         match part.place {
             Place::Out => pg.out -= 1,
-            Place::Waiting => pg.full.waiting -= 1,
+            Place::Waiting => self.unsplit.extend(pg.full.leave()),
             Place::Held | Place::Queued => {}
         }
         assert_ne!(part.place, Place::Queued, "a part in a queue has no end");
@@ -489,7 +489,7 @@ impl Volume {
         let pg = &mut self.pgs[part.pg as usize];
         match part.place {
             Place::Out => pg.out -= 1,
-            Place::Waiting => pg.full.waiting -= 1,
+            Place::Waiting => self.unsplit.extend(pg.full.leave()),
             Place::Held | Place::Queued => {}
         }
         part.place = Place::Queued;
@@ -544,7 +544,8 @@ impl Volume {
         self.segments.unpark(request);
         self.holder.unpark(request);
         for pg in &mut self.pgs {
-            self.unsplit.extend(pg.parked.drain(..).filter(|r| *r != request));
+            let parked = pg.parked.drain(..).chain(pg.full.fills.drain(..));
+            self.unsplit.extend(parked.filter(|r| *r != request));
         }
         let pending = &mut self.requests[request as usize];
         pending.error = Some(Errno::TimedOut);

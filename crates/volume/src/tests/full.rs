@@ -108,6 +108,33 @@ fn trims_and_reads_pass_any_number_of_writes_that_wait_for_space() {
 }
 
 #[test]
+fn zeroes_that_wait_for_space_leave_room_for_trims_and_reads() {
+    let mut b = bench(WAIT);
+    // 3 GiB in parts of 512 KiB: more than a volume may have out.
+    for n in 0..96 {
+        b.submit(Request::WriteZeroes { offset: (n % 28 + 1) << 25, len: 32 << 20, no_hole: true }, n);
+    }
+    serve(&mut b, 8);
+    b.submit(Request::Trim { offset: 8 << 20, len: 1 << 20 }, 1001);
+    b.submit(read(0, 4096), 1002);
+    b.submit(write(0, 512), 1003);
+    serve(&mut b, 8);
+    let mut done: Vec<u64> = b.done().into_iter().filter(|(_, r)| r.is_ok()).map(|(token, _)| token).collect();
+    done.sort_unstable();
+    assert_eq!(done, [1001, 1002, 1003]);
+    // All of them end when the wait is over.
+    let mut failed = 0;
+    let began = b.now;
+    while failed < 96 {
+        b.now = b.volume.next_deadline().max(b.now);
+        serve(&mut b, 8);
+        failed += b.done().into_iter().filter(|(_, r)| *r == Err(Errno::NoSpace)).count();
+        assert!(b.now.since(began) < 3 * WAIT, "{failed} of 96");
+    }
+    assert!(b.volume.is_idle());
+}
+
+#[test]
 fn a_write_without_space_whose_earlier_copy_may_land_skips_its_number_before_it_waits() {
     let mut b = bench(WAIT);
     b.submit(write(4096, 4096), 1);
