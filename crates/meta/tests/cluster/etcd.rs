@@ -27,8 +27,9 @@ impl Drop for Etcd {
     }
 }
 
-fn start() -> Option<Etcd> {
-    let dir = scratch("etcd");
+/// An etcd of its own for the test of this name.
+fn start(name: &str) -> Option<Etcd> {
+    let dir = scratch(name);
     let free = || std::net::TcpListener::bind(LOCAL).and_then(|l| l.local_addr()).expect("a port").port();
     let (client, peer) = (format!("http://127.0.0.1:{}", free()), format!("http://127.0.0.1:{}", free()));
     let child = Command::new("etcd")
@@ -51,7 +52,7 @@ fn start() -> Option<Etcd> {
 
 #[test]
 fn when_the_leading_meta_dies_the_other_serves_within_five_seconds() {
-    let Some(etcd) = start() else { return };
+    let Some(etcd) = start("etcd-failover") else { return };
     run(async {
         let store = || StoreConfig::Etcd(EtcdConfig::new(vec![etcd.endpoint.clone()], "/basalt/failover"));
         let mut first = started(LOCAL, store()).await;
@@ -94,7 +95,7 @@ fn when_the_leading_meta_dies_the_other_serves_within_five_seconds() {
 
 #[test]
 fn an_etcd_that_does_not_answer_is_named_to_who_asks_and_its_return_is_noticed() {
-    let Some(etcd) = start() else { return };
+    let Some(etcd) = start("etcd-outage") else { return };
     run(async {
         let store = StoreConfig::Etcd(EtcdConfig::new(vec![etcd.endpoint.clone()], "/basalt/outage"));
         let mut meta = started(LOCAL, store).await;
