@@ -222,7 +222,7 @@ fn may_repeat(ask: &AdminAsk) -> bool {
         ask,
         AdminAsk::PoolCreate(_)
             | AdminAsk::PoolRemove { .. }
-            | AdminAsk::MetaRecover { .. }
+            | AdminAsk::MetaRecover(_)
             | AdminAsk::VolumeCreate { .. }
             | AdminAsk::VolumeRemove { .. }
             | AdminAsk::OsdRemove { .. }
@@ -238,8 +238,8 @@ async fn call(channel: Channel, ask: &AdminAsk) -> Called {
             let reply = rpc.status(pb::StatusRequest {}).await?.into_inner();
             Ok(reply.try_into().map(AdminAnswer::Status))
         }
-        AdminAsk::MetaRecover { dry_run, without, segments } => {
-            let request = crate::convert_recovery::recover_out(dry_run, &without, &segments);
+        AdminAsk::MetaRecover(ask) => {
+            let request = crate::convert_recovery::recover_out(ask);
             let reply = rpc.meta_recover(request).await?.into_inner();
             Ok(reply.try_into().map(AdminAnswer::Recovery))
         }

@@ -353,7 +353,7 @@ pub fn osd_down(down: OsdDown) -> Option<pb::OsdDown> {
             Body::TransferLeader(pb::TransferLeader { pg: Some(pg.into()), to: to.0 })
         }
         OsdDown::Remember(told) => Body::Remember(watermarks_out(told)),
-        OsdDown::Behind { reason } => Body::Behind(reason),
+        OsdDown::Behind { reason, hold } => Body::Behind(pb::Behind { reason, hold }),
         OsdDown::Refused { code, reason } => Body::Refused(pb::Refused { code, reason }),
     };
     Some(pb::OsdDown { body: Some(body) })
@@ -382,7 +382,7 @@ impl TryFrom<pb::OsdDown> for OsdDown {
             }
             Body::TransferLeader(t) => OsdDown::TransferLeader { pg: pg(t.pg)?, to: osd(t.to, "to")? },
             Body::Remember(told) => OsdDown::Remember(watermarks_in(told)),
-            Body::Behind(reason) => OsdDown::Behind { reason },
+            Body::Behind(b) => OsdDown::Behind { reason: b.reason, hold: b.hold },
             Body::Refused(r) => OsdDown::Refused { code: r.code, reason: r.reason },
         })
     }

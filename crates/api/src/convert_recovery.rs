@@ -3,15 +3,21 @@
 use crate::convert::{Malformed, need, pg, uuid, watermarks_in, watermarks_out};
 use crate::pb;
 use control::StoredItem;
-use control::admin::{AdminAsk, FoundSegment, RecoveryOsd, RecoveryReplica, StoreRecovery};
-use types::{ClusterId, OsdId, ReplicaId, SegmentIndex, VolumeId};
+use control::admin::{AdminAsk, FoundHold, FoundSegment, RecoverAsk, RecoveryOsd, RecoveryReplica, StoreRecovery};
+use types::{ClusterId, Epoch, OsdId, ReplicaId, SegmentIndex, VolumeId};
 
 /// The request for a recovery.
-pub(crate) fn recover_out(dry_run: bool, without: &[OsdId], segments: &[FoundSegment]) -> pb::MetaRecoverRequest {
+pub(crate) fn recover_out(ask: RecoverAsk) -> pb::MetaRecoverRequest {
     let segment =
-        |f: &FoundSegment| pb::FoundSegment { volume: f.volume.0, segment: f.segment.0, pg: Some(f.pg.into()) };
-    let without = without.iter().map(|osd| osd.0).collect();
-    pb::MetaRecoverRequest { dry_run, without, segments: segments.iter().map(segment).collect() }
+        |f: FoundSegment| pb::FoundSegment { volume: f.volume.0, segment: f.segment.0, pg: Some(f.pg.into()) };
+    let hold = |f: FoundHold| pb::FoundHold { volume: f.volume.0, epoch: f.epoch.0 };
+    pb::MetaRecoverRequest {
+        dry_run: ask.dry_run,
+        without: ask.without.into_iter().map(|osd| osd.0).collect(),
+        segments: ask.segments.into_iter().map(segment).collect(),
+        standing: ask.standing,
+        holds: ask.holds.into_iter().map(hold).collect(),
+    }
 }
 
 /// What a request for a recovery asks.
@@ -22,9 +28,14 @@ pub fn recover_in(request: pb::MetaRecoverRequest) -> Result<AdminAsk, Malformed
     let segment = |f: pb::FoundSegment| {
         Ok(FoundSegment { volume: VolumeId(f.volume), segment: SegmentIndex(f.segment), pg: pg(f.pg)? })
     };
-    let segments = request.segments.into_iter().map(segment).collect::<Result<_, Malformed>>()?;
-    let without = request.without.into_iter().map(OsdId).collect();
-    Ok(AdminAsk::MetaRecover { dry_run: request.dry_run, without, segments })
+    let hold = |f: pb::FoundHold| FoundHold { volume: VolumeId(f.volume), epoch: Epoch(f.epoch) };
+    Ok(AdminAsk::MetaRecover(RecoverAsk {
+        dry_run: request.dry_run,
+        without: request.without.into_iter().map(OsdId).collect(),
+        standing: request.standing,
+        segments: request.segments.into_iter().map(segment).collect::<Result<_, Malformed>>()?,
+        holds: request.holds.into_iter().map(hold).collect(),
+    }))
 }
 
 impl From<StoreRecovery> for pb::MetaRecoverReply {

@@ -7,7 +7,7 @@ use crate::output;
 use anyhow::{Result, bail};
 use api::AdminClient;
 use control::admin::{
-    AdminAnswer, AdminAsk, EventsPage, FoundSegment, OsdRegister, OsdView, PgView, PoolCreate, PoolView, Status,
+    AdminAnswer, AdminAsk, EventsPage, OsdRegister, OsdView, PgView, PoolCreate, PoolView, RecoverAsk, Status,
     StoreRecovery, VolumeView,
 };
 use std::io::IsTerminal;
@@ -72,8 +72,8 @@ impl Admin {
         expect!(self, AdminAsk::Status, AdminAnswer::Status(s) => s)
     }
 
-    pub fn recover(&self, dry_run: bool, without: Vec<OsdId>, segments: Vec<FoundSegment>) -> Result<StoreRecovery> {
-        expect!(self, AdminAsk::MetaRecover { dry_run, without, segments }, AdminAnswer::Recovery(r) => r)
+    pub fn recover(&self, ask: RecoverAsk) -> Result<StoreRecovery> {
+        expect!(self, AdminAsk::MetaRecover(ask), AdminAnswer::Recovery(r) => r)
     }
 
     pub fn backup(&self) -> Result<Vec<control::StoredItem>> {

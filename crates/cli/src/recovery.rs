@@ -9,13 +9,15 @@ use crate::output;
 use crate::verify::compare::{self, Member};
 use anyhow::Result;
 use control::Records;
-use control::admin::{FoundSegment, StoreRecovery};
+use control::admin::{FoundHold, FoundSegment, RecoverAsk, StoreRecovery};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use types::control::{SEGMENTS_PER_ASK_MAX, Watermarks};
 use types::units::CHUNKS_PER_SEGMENT;
-use types::{OsdId, PgId, SegmentIndex, VolumeId};
+use types::{Epoch, OsdId, PgId, SegmentIndex, VolumeId};
 
+/// Steps of a recovery: each registers some unknown OSDs again.
+const STEPS_MAX: u32 = 100;
 /// Lines of one kind that are printed.
 const LINES_MAX: usize = 20;
 
@@ -38,15 +40,21 @@ struct Contents {
     segments: Vec<FoundSegment>,
     /// Segments of known volumes that two PGs hold, or another one than the records say: nothing is done with these.
     doubtful: Vec<FoundSegment>,
+    /// Volumes that were opened again after the copy of the records was made; a recovery ends the hold that the records know.
+    passed_holds: Vec<FoundHold>,
     /// PGs whose leader could not be asked.
     unread_pgs: Vec<PgId>,
 }
 
 /// Shows what the records lack, or puts segments back and moves the watermarks above what OSDs know.
 pub fn recover(admin: &Admin, dry_run: bool, without: &[OsdId], force: bool, as_json: bool) -> Result<Exit> {
-    let mut recovery = admin.recover(true, without.to_vec(), Vec::new())?;
+    let ask = RecoverAsk { dry_run: true, without: without.to_vec(), ..RecoverAsk::default() };
+    let mut recovery = admin.recover(ask.clone())?;
+    let ask = RecoverAsk { dry_run: false, standing: recovery.standing.clone(), ..ask };
     let contents = match recovery.standing.as_str() {
         "behind" => contents(admin, &recovery)?,
+        // The OSDs that are silent may know more, and never come back.
+        "waiting" if !without.is_empty() => contents(admin, &recovery)?,
         _ => Contents::default(),
     };
     if !dry_run {
@@ -64,10 +72,20 @@ pub fn recover(admin: &Admin, dry_run: bool, without: &[OsdId], force: bool, as_
             )
             .into());
         }
-        for some in contents.segments.chunks(SEGMENTS_PER_ASK_MAX) {
-            admin.recover(false, Vec::new(), some.to_vec())?;
+        // The holds first: what is attached again then belongs to nobody.
+        for some in contents.passed_holds.chunks(SEGMENTS_PER_ASK_MAX) {
+            admin.recover(RecoverAsk { holds: some.to_vec(), ..ask.clone() })?;
         }
-        recovery = admin.recover(false, without.to_vec(), Vec::new())?;
+        for some in contents.segments.chunks(SEGMENTS_PER_ASK_MAX) {
+            admin.recover(RecoverAsk { segments: some.to_vec(), ..ask.clone() })?;
+        }
+        let look = RecoverAsk { dry_run: true, ..ask.clone() };
+        for _ in 0..STEPS_MAX {
+            recovery = admin.recover(ask.clone())?;
+            if recovery.standing != "behind" || admin.recover(look.clone())?.standing != "behind" {
+                break;
+            }
+        }
     }
     let exit = if recovery.standing == "sound" || recovery.moved { Exit::Done } else { Exit::Degraded };
     if as_json {
@@ -97,18 +115,31 @@ fn contents(admin: &Admin, recovery: &StoreRecovery) -> Result<Contents> {
     }
     let mut found = Contents::default();
     let mut chunks: BTreeMap<VolumeId, BTreeMap<PgId, BTreeSet<u32>>> = BTreeMap::new();
+    let mut epochs: BTreeMap<VolumeId, u64> = BTreeMap::new();
     for (pg, osds) in members {
         let reached: Vec<Member> =
             osds.iter().filter_map(|osd| Some(Member { osd: *osd, http: *endpoints.get(osd)? })).collect();
-        let tables: Vec<_> = compare::ask_all(&reached, |member| compare::table(member, pg))
-            .into_iter()
-            .filter_map(Result::ok)
-            .collect();
-        if !tables.iter().any(|table| table.leading) {
+        let told = compare::ask_all(&reached, |member| compare::table(member, pg));
+        // A PG that no member holds was removed after the copy was made; into one that the records do not know, nothing is put
+        // back.
+        let is_gone = told.len() == osds.len() && told.iter().all(|told| told.as_ref().is_err_and(|why| why.absent));
+        let tables: Vec<_> = told.into_iter().filter_map(Result::ok).collect();
+        if records.pgs.contains_key(&pg) && !is_gone && !tables.iter().any(|table| table.leading) {
             found.unread_pgs.push(pg);
         }
-        for key in tables.into_iter().flat_map(|table| table.chunks) {
-            chunks.entry(key.volume).or_default().entry(pg).or_default().insert(key.index);
+        for table in tables {
+            for key in table.chunks {
+                chunks.entry(key.volume).or_default().entry(pg).or_default().insert(key.index);
+            }
+            for (volume, epoch) in table.attached {
+                let highest = epochs.entry(VolumeId(volume)).or_default();
+                *highest = epoch.max(*highest);
+            }
+        }
+    }
+    for (volume, epoch) in epochs.into_iter().map(|(volume, epoch)| (volume, Epoch(epoch))) {
+        if records.volumes.get(&volume).is_some_and(|known| known.epoch < epoch) {
+            found.passed_holds.push(FoundHold { volume, epoch });
         }
     }
     for (volume, pgs) in chunks {
@@ -171,6 +202,12 @@ fn show_contents(found: &Contents, moved: bool) {
         let done = if moved { "were put back into the records" } else { "a recovery puts them back" };
         out!("{} segments of known volumes that the records lacked; {done}:", found.segments.len());
         lines(&found.segments);
+    }
+    if !found.passed_holds.is_empty() {
+        let done = if moved { "their clients must open them again" } else { "a recovery ends the older hold" };
+        let some: Vec<String> = found.passed_holds.iter().take(LINES_MAX).map(|h| h.volume.to_string()).collect();
+        let count = found.passed_holds.len();
+        out!("{count} volumes were opened again after this copy of the records was made; {done}: {}", some.join(" "));
     }
     if !found.doubtful.is_empty() {
         out!(

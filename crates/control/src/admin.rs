@@ -12,14 +12,9 @@ use types::{ClusterId, Epoch, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SegmentIn
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminAsk {
     Status,
-    /// What the records lack and OSDs remember (R17); without `dry_run` the watermarks move above it. With `segments`, these
-    /// are put back into the records, and the watermarks stay.
-    MetaRecover {
-        dry_run: bool,
-        /// OSDs whose memory counts no longer: lost, or restored.
-        without: Vec<OsdId>,
-        segments: Vec<FoundSegment>,
-    },
+    /// What the records lack and OSDs remember (R17); without `dry_run` the watermarks move above it. With `segments` or `holds`,
+    /// these go into the records, and the watermarks stay.
+    MetaRecover(RecoverAsk),
     /// All records, as one moment.
     MetaBackup,
     /// Draws an OSD id for a device that is being formatted. Nothing is registered.
@@ -209,6 +204,25 @@ pub struct StoreRecovery {
     pub osds: Vec<RecoveryOsd>,
     /// Replicas that OSDs hold and the records do not know.
     pub replicas: Vec<RecoveryReplica>,
+}
+
+/// A recovery of records that went back in time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecoverAsk {
+    pub dry_run: bool,
+    /// OSDs whose memory counts no longer: lost, or restored.
+    pub without: Vec<OsdId>,
+    /// The standing that the asker was shown; from another one nothing is changed.
+    pub standing: String,
+    pub segments: Vec<FoundSegment>,
+    pub holds: Vec<FoundHold>,
+}
+
+/// A volume that PGs know as opened under a later epoch than the records: the holder in the records was followed by another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct FoundHold {
+    pub volume: VolumeId,
+    pub epoch: Epoch,
 }
 
 /// A segment of which a PG holds data.

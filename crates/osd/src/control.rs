@@ -145,7 +145,7 @@ impl Osd {
                 self.with_pg(pg, |group, now, actions| group.handle_transfer(now, to, actions));
             }
             OsdDown::Remember(told) => self.remember(told),
-            OsdDown::Behind { reason } => self.store_is_behind(&reason),
+            OsdDown::Behind { reason, hold } => self.store_is_behind(&reason, hold),
             OsdDown::Refused { code, reason } if code == refusal::WRONG_CLUSTER && self.meta.kept.revision > 0 => {
                 self.strange_meta(reason);
             }
@@ -205,13 +205,27 @@ impl Osd {
     }
 
     fn write_watermarks(&mut self) {
+        self.write_map(self.meta.wanted);
+    }
+
+    fn write_map(&mut self, watermarks: Watermarks) {
         let map = String::from_utf8_lossy(self.engine.map()).into_owned();
         let addresses: String = map.lines().filter(|l| !l.starts_with(WATERMARKS)).flat_map(|l| [l, "\n"]).collect();
-        let mut text = map_text(self.meta.wanted, &addresses);
+        let mut text = map_text(watermarks, &addresses);
         if text.len() > engine::MAP_MAX {
-            text = map_text(self.meta.wanted, "");
+            text = map_text(watermarks, "");
         }
         self.engine.set_map(text.into());
+    }
+
+    /// R17: what a restored device remembers is old. This run still tells it to meta, marked as such; later runs do not know it.
+    pub(crate) fn forget_watermarks(&mut self) {
+        self.write_map(Watermarks::default());
+    }
+
+    /// Meta has let the restored device in: from here on it remembers what meta tells, and nothing from before.
+    pub(crate) fn begin_to_remember(&mut self) {
+        (self.meta.kept, self.meta.wanted) = (Watermarks::default(), Watermarks::default());
     }
 
     /// A map is durable, and with it what meta told before it was written.

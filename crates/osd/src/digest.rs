@@ -15,7 +15,7 @@ use std::time::Duration;
 use types::control::PgReport;
 use types::limits::PART_MAX;
 use types::units::{SECTOR, SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
-use types::{ChunkKey, Index, PgId, ReplicaId, SectorRange, Time, crc32c};
+use types::{ChunkKey, Epoch, Index, PgId, ReplicaId, SectorRange, Time, VolumeId, crc32c};
 
 /// Chunks of which bytes are read at once: 16 MiB of memory each.
 pub const DIGESTS_MAX: usize = 2;
@@ -50,8 +50,8 @@ pub enum ToolAnswer {
     Healthy,
     /// The store stopped after a failed write or flush.
     Stopped { reason: String },
-    /// The replica, and its chunks in ascending order.
-    Pg { report: Box<PgReport>, chunks: Vec<ChunkKey> },
+    /// The replica, its chunks in ascending order, and the epoch of each volume's attach record.
+    Pg { report: Box<PgReport>, chunks: Vec<ChunkKey>, attached: Vec<(VolumeId, Epoch)> },
     /// One value for each part.
     Digest { at: Index, parts: Vec<u32> },
     /// The index that was asked for has passed: this is applied now.
@@ -128,8 +128,9 @@ impl Osd {
         let (chunk, at) = match ask {
             ToolAsk::Digest { chunk, at, .. } | ToolAsk::Table { chunk, at, .. } => (chunk, at),
             ToolAsk::Health | ToolAsk::Pg { .. } => {
-                let (chunks, report) = (self.engine.chunks(report.replica), Box::new(report));
-                return self.digests.answers.push((id, ToolAnswer::Pg { report, chunks }));
+                let (chunks, attached) = (self.engine.chunks(report.replica), self.attached_for_tools(pg));
+                let answer = ToolAnswer::Pg { report: Box::new(report), chunks, attached };
+                return self.digests.answers.push((id, answer));
             }
         };
         let busy = self.digests.running.len() >= DIGESTS_MAX || self.digests.waiting.len() >= WAITING_MAX;
@@ -143,6 +144,12 @@ impl Osd {
     /// Answers that are ready, in the order in which they became so.
     pub fn take_tool_answers(&mut self) -> Vec<(u64, ToolAnswer)> {
         std::mem::take(&mut self.digests.answers)
+    }
+
+    fn attached_for_tools(&self, pg: PgId) -> Vec<(VolumeId, Epoch)> {
+        let state = self.pgs.by_pg(pg).map(|key| &self.pgs.get(key).state);
+        let Some(State::Running(group)) = state else { return Vec::new() };
+        group.decides().volumes.iter().map(|(volume, attached)| (*volume, attached.epoch)).collect()
     }
 
     fn replica_for_tools(&self, pg: PgId) -> Result<PgReport, ToolAnswer> {

@@ -3,8 +3,8 @@
 //! The loop comes in with the replicas of the mount and with what meta says; the replicas go on to their groups when meta has
 //! let the OSD in, or when no meta has said anything for `OsdConfig::let_in_wait`.
 //!
-//! Invariant: before that no group exists, so the OSD neither votes nor acknowledges nor serves. An OSD that was told to wait
-//! never goes on by itself.
+//! Invariant: before that no group exists, so the OSD neither votes nor acknowledges nor serves. An OSD that is on hold goes on only
+//! when meta says so.
 
 use crate::node::{Osd, OsdError, Phase};
 use env::{Env, ListenerId};
@@ -34,8 +34,8 @@ pub(crate) struct LetIn {
     pub waiting: Option<Waiting>,
     /// Meta has welcomed this process once.
     pub welcomed: bool,
-    /// Meta says that its records went back in time.
-    behind: bool,
+    /// Meta says that its records went back in time, and whether this OSD is held for that.
+    behind: Option<bool>,
 }
 
 impl LetIn {
@@ -63,6 +63,9 @@ impl Osd {
         let (listener, addr) = env.listen(&self.config.listen)?;
         self.listening = Some(addr);
         self.recall_watermarks();
+        if self.config.engine.after_restore {
+            self.forget_watermarks();
+        }
         let until = self.now + self.config.let_in_wait;
         self.let_in.waiting = Some(Waiting { replicas, listener, until, rival: None });
         if self.config.let_in_wait.is_zero() {
@@ -117,8 +120,9 @@ impl Osd {
     pub(crate) fn welcomed(&mut self) {
         if !std::mem::replace(&mut self.let_in.welcomed, true) && self.config.engine.after_restore {
             self.engine.erase_behind_mark();
+            self.begin_to_remember();
         }
-        self.let_in.behind = false;
+        self.let_in.behind = None;
         self.serve();
     }
 
@@ -137,15 +141,23 @@ impl Osd {
 
     /// The records of meta went back in time (R17). They cannot tell an older device from the current one, because both may have
     /// gone back together. An OSD that serves goes on; an OSD that starts waits for the recovery.
-    pub(crate) fn store_is_behind(&mut self, reason: &str) {
+    ///
+    /// With `hold` other OSDs remember more than this device. Without it they do not, and the OSD goes on as without a metadata
+    /// server.
+    pub(crate) fn store_is_behind(&mut self, reason: &str, hold: bool) {
+        let (now, patience) = (self.now, self.config.let_in_wait);
         let next = match &mut self.let_in.waiting {
-            Some(waiting) => {
+            Some(waiting) if hold => {
                 (waiting.until, waiting.rival) = (Time::NEVER, None);
                 "this OSD waits until the records are recovered, then it serves"
             }
+            Some(waiting) => {
+                waiting.until = waiting.until.min(now + patience);
+                "this OSD remembers as much as the others and goes on"
+            }
             None => "the PGs here go on without the metadata server",
         };
-        if !std::mem::replace(&mut self.let_in.behind, true) {
+        if std::mem::replace(&mut self.let_in.behind, Some(hold)) != Some(hold) {
             tracing::warn!(code = refusal::STORE_BEHIND, reason, "{next}");
         }
     }

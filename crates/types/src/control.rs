@@ -223,8 +223,9 @@ pub enum OsdDown {
     TransferLeader { pg: PgId, to: OsdId },
     /// Keep this on the device, then answer [`OsdUp::Remembers`] (R17).
     Remember(Watermarks),
-    /// The records of meta went back in time (R17): an OSD that has not been welcomed yet does not serve before a recovery.
-    Behind { reason: String },
+    /// The records of meta went back in time (R17). An OSD that has not been welcomed yet does not serve before a recovery when it
+    /// is on `hold`, because others remember more; otherwise it goes on as without meta.
+    Behind { reason: String, hold: bool },
     /// The cluster does not know this OSD, or knows another life of it: stop.
     Refused { code: u32, reason: String },
 }

@@ -88,7 +88,7 @@ fn downs() -> Vec<OsdDown> {
         OsdDown::Attach { pg, attach: Attach { order: 1, volume, session, epoch: Epoch(2), chunk_count: 0 } },
         OsdDown::TransferLeader { pg, to: OsdId(2) },
         OsdDown::Remember(hello().seen),
-        OsdDown::Behind { reason: "why".into() },
+        OsdDown::Behind { reason: "why".into(), hold: true },
         OsdDown::Refused { code: 2024, reason: "no".into() },
     ]
 }

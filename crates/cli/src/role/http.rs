@@ -133,13 +133,14 @@ fn answered(answer: ToolAnswer) -> Response {
         ToolAnswer::Stopped { reason } => {
             (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "error": reason }))).into_response()
         }
-        ToolAnswer::Pg { report, chunks } => Json(json!({
+        ToolAnswer::Pg { report, chunks, attached } => Json(json!({
             "schema": "basalt.osd.pg/1",
             "pg": report.pg,
             "replica": report.replica,
             "term": report.term,
             "applied": report.applied,
-            "leading": report.leading.is_some(),
+            "leading": report.leading.is_some_and(|lead| lead.active),
+            "attached": attached.iter().map(|(volume, epoch)| (volume.0, epoch.0)).collect::<Vec<_>>(),
             "chunks": chunks.iter().map(|c| (c.volume.0, c.index)).collect::<Vec<_>>(),
         }))
         .into_response(),

@@ -26,9 +26,11 @@ pub struct Member {
 #[derive(Clone, Debug)]
 pub struct Table {
     pub applied: u64,
-    /// The member leads the PG: it has applied all that is committed.
+    /// The member leads the PG and serves: it has applied all that is committed.
     pub leading: bool,
     pub chunks: Vec<ChunkKey>,
+    /// Volumes with the epochs of their attach records.
+    pub attached: Vec<(u64, u64)>,
 }
 
 /// The parts of one chunk at one index, a row a member in the order of asking.
@@ -44,11 +46,13 @@ pub struct Silence {
     pub reason: String,
     /// It is quarantined: its bytes cannot be trusted.
     pub damaged: bool,
+    /// The OSD has no replica of the PG.
+    pub absent: bool,
 }
 
 impl From<String> for Silence {
     fn from(reason: String) -> Silence {
-        Silence { reason, damaged: false }
+        Silence { reason, damaged: false, absent: false }
     }
 }
 
@@ -77,18 +81,19 @@ enum Told {
 pub fn table(member: Member, pg: PgId) -> Result<Table, Silence> {
     let (status, body) = http::get(member.http, &format!("/pg/{pg}")).map_err(|e| e.to_string())?;
     if status != 200 {
-        return Err(silence(&body));
+        return Err(Silence { absent: status == 404, ..silence(&body) });
     }
     let chunks: Vec<(u64, u32)> = serde_json::from_value(body["chunks"].clone()).map_err(|e| e.to_string())?;
     let chunks =
         chunks.into_iter().map(|(volume, index)| ChunkKey { volume: types::VolumeId(volume), index }).collect();
     let applied = body["applied"].as_u64().ok_or_else(|| silence(&body))?;
-    Ok(Table { applied, leading: body["leading"] == true, chunks })
+    let attached = serde_json::from_value(body["attached"].clone()).map_err(|e| e.to_string())?;
+    Ok(Table { applied, leading: body["leading"] == true, chunks, attached })
 }
 
 fn silence(body: &Value) -> Silence {
     let reason = body["error"].as_str().unwrap_or("no reason was given").to_owned();
-    Silence { reason, damaged: body["quarantined"] == true }
+    Silence { reason, damaged: body["quarantined"] == true, absent: false }
 }
 
 fn digest(member: Member, pg: PgId, chunk: ChunkKey, at: u64, table: bool) -> Result<Told, Silence> {

@@ -63,7 +63,7 @@ struct Unasked {
 
 impl Unasked {
     fn new(osd: OsdId, why: impl Into<compare::Silence>) -> Unasked {
-        let compare::Silence { reason, damaged } = why.into();
+        let compare::Silence { reason, damaged, .. } = why.into();
         Unasked { osd, reason, damaged }
     }
 }

@@ -46,9 +46,7 @@ impl Control {
             AdminAsk::OsdRegister(ask) => return self.register(now, &ask).map(Some),
             AdminAsk::OsdSet { osd, is_in, drain } => return self.set_osd(now, osd, is_in, drain).map(Some),
             AdminAsk::VolumeCreate { name, len_bytes } => return self.create_volume(now, &name, len_bytes).map(Some),
-            AdminAsk::MetaRecover { dry_run, without, segments } => {
-                return Ok(Some(AdminAnswer::Recovery(self.recover(now, dry_run, &without, &segments)?)));
-            }
+            AdminAsk::MetaRecover(ask) => return Ok(Some(AdminAnswer::Recovery(self.recover(now, &ask)?))),
             AdminAsk::MetaBackup => return Ok(Some(AdminAnswer::Backup(self.backup()))),
             AdminAsk::PoolCreate(ask) => {
                 let up = |osd: OsdId| self.is_up(now.mono, osd);

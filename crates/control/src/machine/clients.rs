@@ -148,13 +148,18 @@ impl Control {
                     self.note_volume(now, volume, Note { by, ..note });
                 }
                 let Some(epoch) = epoch else { return self.answer(token, ClientAnswer::Closed) };
-                self.leases.remove(&volume);
-                self.lease_from.remove(&volume);
-                self.unreached.remove(&volume);
+                self.forget_holder(volume);
                 self.attach_everywhere(volume);
                 self.wait(token, WaitFor::Close { volume, epoch });
             }
         }
+    }
+
+    /// Nobody holds the volume any more.
+    pub(super) fn forget_holder(&mut self, volume: VolumeId) {
+        self.leases.remove(&volume);
+        self.lease_from.remove(&volume);
+        self.unreached.remove(&volume);
     }
 
     fn take_open(&mut self, now: Now, token: Token, name: &str, opener: Opener) {

@@ -164,8 +164,7 @@ impl Control {
             Err(refusal) => return self.refuse_osd(stream, refusal),
         };
         self.note_restart(now, hello);
-        let first_of_run = self.records.osds.get(&hello.osd).is_none_or(|o| o.incarnation != hello.incarnation);
-        self.hear(hello, first_of_run);
+        self.hear(hello);
         self.record(writes);
         if let Some(old) = self.osds.get(&hello.osd).and_then(|l| l.stream).filter(|old| *old != stream) {
             self.streams.remove(&old);
@@ -197,6 +196,11 @@ impl Control {
         live.position_at = at + POSITION_EVERY;
         live.replicas.clone_from(&hello.replicas);
         live.unproven = needs_proof(hello).then_some(hello.seen.revision);
+        if self.standing() == Standing::Behind && needs_proof(hello) {
+            // It may have been held, before others showed that it remembers as much as a device of today.
+            let reason = self.behind_reasons().join("; ");
+            self.say(stream, OsdDown::Behind { reason, hold: false });
+        }
         if self.standing() != Standing::Sound {
             return self.judge(now.mono);
         }
@@ -229,7 +233,7 @@ impl Control {
              it may be an older copy",
             self.proof()
         );
-        self.say(stream, OsdDown::Behind { reason });
+        self.say(stream, OsdDown::Behind { reason, hold: true });
         self.held.push(ControlAction::CloseOsd { stream });
     }
 

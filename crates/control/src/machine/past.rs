@@ -170,17 +170,19 @@ impl Control {
     /// # Errors
     /// BSLT-2031.
     pub(super) fn heard_without(&self, without: &[OsdId]) -> Result<(), Refusal> {
-        let left: Vec<OsdId> = self.witnesses().into_iter().filter(|osd| !without.contains(osd)).collect();
+        let all = self.witnesses();
+        let left: Vec<OsdId> = all.iter().copied().filter(|osd| !without.contains(osd)).collect();
         let silent: Vec<String> =
             left.iter().filter(|osd| !self.past.heard.contains_key(osd)).map(OsdId::to_string).collect();
         let heard = left.len() - silent.len();
-        if left.is_empty() || heard > left.len() / 2 {
+        // Fewer than a majority of all do only when every silent one is named: one that comes later could know more.
+        if silent.is_empty() || heard > all.len() / 2 {
             return Ok(());
         }
         let text = format!(
             "{heard} of the {} OSDs whose memory counts have reported, {} must; start {}, or name those that are lost for good with --without",
-            left.len(),
-            left.len() / 2 + 1,
+            all.len(),
+            all.len() / 2 + 1,
             silent.join(", ")
         );
         Err(refuse(codes::NO_MAJORITY, text))
@@ -194,13 +196,14 @@ impl Control {
         self.majority().checked_sub(1).map_or(u64::MAX, |at| revisions[at])
     }
 
-    /// The revision that a device of today remembers at least: what a majority of the witnesses does. While some witnesses have
-    /// said nothing, it is the highest that any does, because those that are away may be the ones that know.
+    /// The revision that a device of today remembers at least: what half of the witnesses, rounded up, remember. So devices must go
+    /// back on more than half of the OSDs to pass for the current ones. While some witnesses have said nothing that counts, it is
+    /// the highest that any remembers, because those that are away may be the ones that know.
     pub(super) fn proof(&self) -> u64 {
         let witnesses = self.witnesses();
         let mut claims: Vec<u64> = witnesses.iter().filter_map(|osd| self.past.claims.get(osd)).copied().collect();
         claims.sort_unstable_by(|a, b| b.cmp(a));
-        let at = if claims.len() == witnesses.len() { claims.len() / 2 } else { 0 };
+        let at = if claims.len() == witnesses.len() { claims.len().saturating_sub(1) / 2 } else { 0 };
         claims.get(at).copied().unwrap_or(0)
     }
 
@@ -239,7 +242,10 @@ impl Control {
             self.fall_behind(format!("{} was registered in this cluster, and the records do not know it", hello.osd));
         }
         if known {
-            self.past.claims.insert(hello.osd, hello.seen.revision);
+            match self.has_forgotten(hello) {
+                true => drop(self.past.claims.remove(&hello.osd)),
+                false => drop(self.past.claims.insert(hello.osd, hello.seen.revision)),
+            }
             return Weighed::Judge;
         }
         self.judge(now);
@@ -252,10 +258,16 @@ impl Control {
         Weighed::Later
     }
 
-    /// The Hello of a registered OSD was accepted: its memory counts. The memory of a device that was restored does not,
-    /// until it has been told the present again.
-    pub(super) fn hear(&mut self, hello: &OsdHello, first_of_run: bool) {
-        if hello.device.restored && first_of_run {
+    /// Whether the memory of an OSD counts for nothing: its device was restored, and no meta has told it the present since. A run
+    /// with `--after-restore` clears the memory, so a later run without it is known by that: an elector has remembered something.
+    fn has_forgotten(&self, hello: &OsdHello) -> bool {
+        let elector = self.records.osds.get(&hello.osd).is_some_and(|o| o.elector);
+        hello.device.restored && !hello.device.let_in || elector && hello.seen.revision == 0
+    }
+
+    /// The Hello of a registered OSD was accepted: its memory counts, if it has one.
+    pub(super) fn hear(&mut self, hello: &OsdHello) {
+        if self.has_forgotten(hello) {
             self.past.heard.remove(&hello.osd);
             return;
         }

@@ -2,13 +2,13 @@
 
 use super::past::Standing;
 use super::{Control, Now};
-use crate::admin::{FoundSegment, RecoveryOsd, RecoveryReplica, StoreRecovery};
+use crate::admin::{FoundHold, FoundSegment, RecoverAsk, RecoveryOsd, RecoveryReplica, StoreRecovery};
 use crate::codes::{self, refuse};
-use crate::records::{CountersRecord, OsdRecord, Record, SegmentRecord, StoredItem, Write};
+use crate::records::{CountersRecord, OsdRecord, Record, SegmentRecord, StoredItem, VolumeRecord, VolumeState, Write};
 use std::collections::BTreeMap;
 use types::control::{OsdHello, Refusal, SEGMENTS_PER_ASK_MAX, Watermarks};
 use types::planted::{Bug, on};
-use types::{Epoch, OsdId, PgId, ReplicaId, SEGMENT};
+use types::{Epoch, OsdId, PgId, ReplicaId, SEGMENT, SessionId};
 
 /// A recovery moves 64-bit watermarks this far above what OSDs remember: an OSD that is away may remember more.
 const LEAP: u64 = 1 << 20;
@@ -20,20 +20,15 @@ const STRANGERS_PER_STEP: usize = 40;
 const REPLICAS_SHOWN: usize = 1024;
 
 impl Control {
-    /// Shows what the records lack; unless `dry_run`, puts segments back, or moves every watermark above all that OSDs know. The
-    /// memory of the OSDs in `without` counts no longer: they are lost, or were restored. What only they remembered is covered
-    /// by the leap.
+    /// Shows what the records lack; unless `dry_run`, ends holds that were passed on and puts segments back, or moves every
+    /// watermark above all that OSDs know. The memory of the OSDs in `without` counts no longer: they are lost, or were restored.
+    /// What only they remembered is covered by the leap.
     ///
     /// # Errors
-    /// BSLT-2024 for an unknown OSD in `without`; BSLT-2031 before a majority of the OSDs that count said Hello; those of
-    /// [`Control::put_segments_back`].
-    pub(super) fn recover(
-        &mut self,
-        now: Now,
-        dry_run: bool,
-        without: &[OsdId],
-        segments: &[FoundSegment],
-    ) -> Result<StoreRecovery, Refusal> {
+    /// BSLT-2024 for an unknown OSD in `without`; BSLT-2031 when the standing is no longer the one that the asker was shown, and
+    /// before a majority of the OSDs that count said Hello; those of [`Control::put_segments_back`].
+    pub(super) fn recover(&mut self, now: Now, ask: &RecoverAsk) -> Result<StoreRecovery, Refusal> {
+        let RecoverAsk { dry_run, without, standing, segments, holds } = ask;
         if let Some(osd) = without.iter().find(|osd| !self.records.osds.contains_key(osd)) {
             return Err(refuse(codes::OSD_UNKNOWN, format!("{osd} is not registered")));
         }
@@ -41,11 +36,17 @@ impl Control {
         let moves = behind || !without.is_empty();
         let after = self.above_all();
         let mut report = self.recovery_report(&after, moves);
-        if dry_run || !moves {
+        if *dry_run || !moves {
             return Ok(report);
         }
-        if !segments.is_empty() {
-            if behind {
+        if *standing != report.standing {
+            let text =
+                format!("the records are {} by now, and you were shown that they are {standing}", report.standing);
+            return Err(refuse(codes::NO_MAJORITY, text));
+        }
+        if !segments.is_empty() || !holds.is_empty() {
+            if self.standing() != Standing::Sound {
+                self.end_holds(holds)?;
                 self.put_segments_back(segments)?;
             }
             return Ok(report);
@@ -103,6 +104,27 @@ impl Control {
         }
         // No revision: the loaded one must not climb past what the lost records reached.
         self.record(writes);
+        Ok(())
+    }
+
+    /// Volumes that were opened again after the copy of the records was made: whoever held them then was followed by another
+    /// client. Nobody holds them from here on, and an attach record without a session goes into their PGs (R6).
+    ///
+    /// # Errors
+    /// BSLT-2027.
+    fn end_holds(&mut self, passed: &[FoundHold]) -> Result<(), Refusal> {
+        if passed.len() > SEGMENTS_PER_ASK_MAX {
+            return Err(refuse(codes::TOO_MANY, format!("{} volumes in one ask", passed.len())));
+        }
+        for FoundHold { volume, epoch } in passed {
+            let known = self.records.volumes.get(volume).filter(|v| v.state == VolumeState::Ready && v.epoch < *epoch);
+            let Some(known) = known else { continue };
+            let settled = self.records.segments_of(*volume).next().is_none();
+            let ended = VolumeRecord { session: SessionId(0), holder: None, epoch: *epoch, settled, ..known.clone() };
+            self.record(vec![Write::Put(Record::Volume(ended))]);
+            self.forget_holder(*volume);
+            self.attach_everywhere(*volume);
+        }
         Ok(())
     }
 

@@ -133,7 +133,10 @@ pub fn osd_hello(records: &Records, hello: &OsdHello) -> Plan<HelloPlan> {
     (new.host, new.rack, new.zone) = (host.clone(), rack.clone(), zone.clone());
     let moved = (place(&new) != place(known)).then(|| (place(known), place(&new)));
     if hello.incarnation != known.incarnation || known.judged_at < records.counters.recovered_at {
-        (new.mount, new.log_seq) = (hello.device.mount, hello.device.log_seq);
+        // Of a run that goes on, more is known than where its log ended at its mount.
+        let same_run = hello.incarnation == known.incarnation;
+        let log_seq = if same_run { hello.device.durable_seq } else { hello.device.log_seq };
+        (new.mount, new.log_seq) = (hello.device.mount, log_seq);
         new.judged_at = records.counters.revision;
     }
     if new.poisoned.as_ref().is_some_and(|p| p.incarnation != hello.incarnation) {

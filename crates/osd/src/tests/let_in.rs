@@ -1,9 +1,9 @@
 //! An OSD that waits to be let in, and one that is an older copy (R17, ADR 0012).
 
-use super::rig::{EPOCH, Rig};
+use super::rig::{EPOCH, LONG, Rig};
 use crate::Phase;
 use std::time::Duration;
-use types::control::{OsdDown, OsdUp};
+use types::control::{OsdDown, OsdUp, Watermarks};
 
 const WAIT: Duration = Duration::from_secs(10);
 
@@ -105,13 +105,59 @@ fn an_osd_that_serves_unchecked_ends_at_once_beside_another_process() {
 fn an_osd_that_starts_waits_for_the_recovery_of_a_store_that_is_behind() {
     let mut rig = waiting(8, false);
     rig.tell(0, OsdDown::Connected);
-    rig.tell(0, OsdDown::Behind { reason: "it is older".to_owned() });
+    rig.tell(0, OsdDown::Behind { reason: "it is older".to_owned(), hold: true });
     rig.run(Duration::from_secs(60));
     assert_eq!(*rig.osd(0).phase(), Phase::Mounting, "its device may have gone back with the store");
-    rig.tell(1, OsdDown::Behind { reason: "it is older".to_owned() });
+    rig.tell(1, OsdDown::Behind { reason: "it is older".to_owned(), hold: true });
     assert_eq!(*rig.osd(1).phase(), Phase::Running, "an OSD that serves goes on");
     rig.tell(0, OsdDown::Welcome { map_epoch: EPOCH, osds: Vec::new() });
     assert_eq!(*rig.osd(0).phase(), Phase::Running);
+}
+
+#[test]
+fn an_osd_on_hold_goes_on_when_meta_ends_the_hold() {
+    let mut rig = waiting(8, false);
+    rig.tell(0, OsdDown::Connected);
+    rig.tell(0, OsdDown::Behind { reason: "it is older".to_owned(), hold: true });
+    rig.run(Duration::from_secs(60));
+    assert_eq!(*rig.osd(0).phase(), Phase::Mounting);
+    rig.tell(0, OsdDown::Behind { reason: "it is older".to_owned(), hold: false });
+    rig.run(Duration::from_millis(9_800));
+    assert_eq!(*rig.osd(0).phase(), Phase::Mounting, "others may still show that it is not current");
+    rig.run(Duration::from_millis(400));
+    assert_eq!(*rig.osd(0).phase(), Phase::Running);
+}
+
+#[test]
+fn a_run_of_a_restored_device_leaves_no_old_memory_to_the_next_one() {
+    let told = Watermarks { revision: 7, next_volume: 9, ..Watermarks::default() };
+    let again = |rig: &mut Rig, after_restore| {
+        rig.kill(0);
+        rig.start_waiting(0, WAIT, after_restore);
+        rig.run(Duration::from_millis(500));
+    };
+    let mut rig = waiting(9, false);
+    rig.tell(0, OsdDown::Connected);
+    rig.tell(0, OsdDown::Welcome { map_epoch: EPOCH, osds: Vec::new() });
+    rig.tell(0, OsdDown::Remember(told));
+    rig.until(LONG, "it keeps that", |rig| rig.osd(0).watermarks_for_tools() == told);
+    again(&mut rig, true);
+    rig.tell(0, OsdDown::Connected);
+    rig.run(Duration::from_secs(1));
+    let ups = rig.osd(0).take_reports();
+    assert!(matches!(ups.first(), Some(OsdUp::Hello(hello)) if hello.seen == told), "evidence all the same: {ups:?}");
+    // It ends before it was let in, and is started without the flag.
+    again(&mut rig, false);
+    assert_eq!(rig.osd(0).watermarks_for_tools(), Watermarks::default());
+    // Let in, it remembers again.
+    again(&mut rig, true);
+    rig.tell(0, OsdDown::Connected);
+    rig.run(Duration::from_secs(1));
+    rig.tell(0, OsdDown::Welcome { map_epoch: EPOCH, osds: Vec::new() });
+    rig.tell(0, OsdDown::Remember(told));
+    rig.until(LONG, "it keeps that", |rig| rig.osd(0).watermarks_for_tools() == told);
+    again(&mut rig, false);
+    assert_eq!(rig.osd(0).watermarks_for_tools(), told);
 }
 
 #[test]
@@ -133,7 +179,7 @@ fn an_osd_that_the_records_cannot_judge_waits_for_their_recovery() {
         let mut rig = waiting(6, false);
         for _ in 0..3 {
             rig.tell(0, OsdDown::Connected);
-            rig.tell(0, OsdDown::Behind { reason: "it is older".to_owned() });
+            rig.tell(0, OsdDown::Behind { reason: "it is older".to_owned(), hold: true });
             rig.run(Duration::from_secs(10));
             assert_eq!(*rig.osd(0).phase(), Phase::Mounting, "it neither ends nor goes on by itself");
         }
@@ -143,7 +189,7 @@ fn an_osd_that_the_records_cannot_judge_waits_for_their_recovery() {
                 rig.tell(0, OsdDown::Welcome { map_epoch: EPOCH, osds: Vec::new() });
                 assert_eq!(*rig.osd(0).phase(), Phase::Running);
                 // What it serves now it serves on, also when the records go back later.
-                rig.tell(0, OsdDown::Behind { reason: "it is older".to_owned() });
+                rig.tell(0, OsdDown::Behind { reason: "it is older".to_owned(), hold: true });
                 assert_eq!(*rig.osd(0).phase(), Phase::Running);
                 rig.osd(0).take_reports();
                 rig.tell(0, OsdDown::Connected);

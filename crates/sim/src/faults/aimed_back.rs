@@ -9,7 +9,7 @@
 use super::aimed_logs::ms;
 use super::{Class, Strike};
 use crate::cluster::Cluster;
-use control::admin::{AdminAsk, PoolCreate};
+use control::admin::{AdminAsk, PoolCreate, RecoverAsk};
 use control::{Records, Standing};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -143,7 +143,8 @@ fn recover(s: &mut Strike<'_>, tries: u32) {
         }
         _ if tries > 0 => {
             let dry_run = s.rng.chance(1, 4);
-            s.cluster.admin(AdminAsk::MetaRecover { dry_run, without: Vec::new(), segments: Vec::new() });
+            let standing = "behind".to_owned();
+            s.cluster.admin(AdminAsk::MetaRecover(RecoverAsk { dry_run, standing, ..RecoverAsk::default() }));
             s.after(LOOK, move |s| recover(s, tries - 1));
         }
         standing => s.cluster.note_wrong(format!("the records are not recovered: {standing:?}")),

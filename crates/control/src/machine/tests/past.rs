@@ -1,7 +1,7 @@
 //! R17: a store that is an older copy of itself is found out before it gives anything away.
 
 use super::*;
-use crate::admin::{FoundSegment, StoreRecovery};
+use crate::admin::{FoundHold, FoundSegment, RecoverAsk, StoreRecovery};
 use std::time::Duration;
 use types::control::{ClientAnswer, DevicePosition, Watermarks};
 use types::{PgId, ReplicaId, VolumeId};
@@ -18,9 +18,20 @@ fn recover(world: &mut World, dry_run: bool) -> StoreRecovery {
     recover_without(world, dry_run, &[]).expect("a report")
 }
 
+/// What a recovery is asked with: the standing that is shown now.
+fn seen(world: &World) -> RecoverAsk {
+    let standing = match world.control.standing() {
+        Standing::Waiting => "waiting",
+        Standing::Sound => "sound",
+        Standing::Behind => "behind",
+    };
+    RecoverAsk { standing: standing.to_owned(), ..RecoverAsk::default() }
+}
+
 fn recover_without(world: &mut World, dry_run: bool, without: &[u32]) -> Result<StoreRecovery, Refusal> {
     let without = without.iter().map(|osd| OsdId(*osd)).collect();
-    match world.admin(AdminAsk::MetaRecover { dry_run, without, segments: Vec::new() })? {
+    let ask = RecoverAsk { dry_run, without, ..seen(world) };
+    match world.admin(AdminAsk::MetaRecover(ask))? {
         AdminAnswer::Recovery(recovery) => Ok(recovery),
         other => panic!("{other:?}"),
     }
@@ -129,10 +140,11 @@ fn an_osd_that_the_records_do_not_know_shows_that_they_went_back() {
     let second = world::Osd { id: OsdId(2), replicas: first.replicas.clone(), ..*first };
     world.osds.push(second);
     world.lead_on(copy);
-    world.osds[0].seen = Default::default();
-    world.osds[1].seen = Default::default();
+    let older = world.control.records().counters.watermarks();
+    world.osds[0].seen = older;
+    world.osds[1].seen = older;
     world.connect(OsdId(1));
-    assert_eq!(world.control.standing(), Standing::Sound, "osd.1 remembers nothing in this test");
+    assert_eq!(world.control.standing(), Standing::Sound, "osd.1 missed the change");
     // A refusal would end the OSD (the world panics on one): it is left alone instead.
     world.connect(OsdId(2));
     assert_eq!(world.control.standing(), Standing::Behind);
@@ -232,9 +244,10 @@ fn watermarks_that_no_cluster_reaches_are_refused_and_change_nothing() {
 #[test]
 fn what_was_planned_in_the_turn_that_found_the_store_behind_is_not_given_out() {
     let (mut world, _) = went_back(1);
-    // One OSD that forgot, and no elector yet: such records are sound until the next Hello.
+    // Two OSDs that missed the change: the records are sound until the next Hello.
     let remembered: Vec<Watermarks> = world.osds.iter().map(|o| o.seen).collect();
-    (1..=2).for_each(|n| world.osd(OsdId(n)).seen = Watermarks::default());
+    let older = world.control.records().counters.watermarks();
+    (1..=2).for_each(|n| world.osd(OsdId(n)).seen = older);
     world.connect(OsdId(1));
     world.connect(OsdId(2));
     assert_eq!(world.control.standing(), Standing::Sound);
@@ -257,11 +270,18 @@ fn the_memory_of_a_restored_device_does_not_count() {
     world.make_volume("p/new", 4 * SEGMENT);
     world.lead_on(copy);
     // osd.2 was restored with the store, osd.3 did not hear of the last change: only osd.1 knows, and it is away.
-    world.osd(OsdId(3)).seen = Watermarks::default();
+    let older = world.control.records().counters.watermarks();
+    world.osd(OsdId(3)).seen = older;
     world.connect(OsdId(3));
+    world.osd(OsdId(2)).seen = older;
+    let device = DevicePosition { mount: 9, log_seq: 9, durable_seq: 9, restored: true, let_in: false };
+    // Nor when its stream broke before meta let it in, nor in a later run that does not say that it was restored.
+    for _ in 0..2 {
+        world.hello_at(OsdId(2), 2, device);
+        assert_eq!(world.control.standing(), Standing::Waiting);
+    }
     world.osd(OsdId(2)).seen = Watermarks::default();
-    let device = types::control::DevicePosition { mount: 9, log_seq: 9, durable_seq: 9, restored: true, let_in: false };
-    world.hello_at(OsdId(2), 2, device);
+    world.hello_at(OsdId(2), 3, DevicePosition { mount: 10, restored: false, ..device });
     assert_eq!(world.control.standing(), Standing::Waiting);
     world.connect(OsdId(1));
     assert_eq!(world.control.standing(), Standing::Behind);
@@ -367,7 +387,8 @@ fn segments_that_the_records_lack_are_put_back_and_attached_before_use() {
     let found = |n: u32, volume, pg| FoundSegment { volume, segment: SegmentIndex(n), pg };
     let pg = |n: usize| placed[n].pg.expect("placed");
     let put_back = |world: &mut World, segments: Vec<FoundSegment>| {
-        world.admin(AdminAsk::MetaRecover { dry_run: false, without: Vec::new(), segments })
+        let ask = RecoverAsk { segments, ..seen(world) };
+        world.admin(AdminAsk::MetaRecover(ask))
     };
     // Nothing that the records cannot hold, and nothing by a dry run.
     let volume = first.volume;
@@ -376,7 +397,8 @@ fn segments_that_the_records_lack_are_put_back_and_attached_before_use() {
     assert_eq!(code(put_back(&mut world, vec![found(0, volume, elsewhere)])), codes::OUT_OF_RANGE);
     assert_eq!(code(put_back(&mut world, vec![found(0, VolumeId(99), pg(0))])), codes::VOLUME_UNKNOWN);
     let all: Vec<FoundSegment> = (0..3).map(|n| found(n as u32, volume, pg(n))).collect();
-    world.admin(AdminAsk::MetaRecover { dry_run: true, without: Vec::new(), segments: all.clone() }).expect("shown");
+    let dry = RecoverAsk { dry_run: true, segments: all.clone(), ..seen(&world) };
+    world.admin(AdminAsk::MetaRecover(dry)).expect("shown");
     assert!(world.control.records().segments.is_empty());
 
     let revision = world.control.records().counters.revision;
@@ -396,7 +418,9 @@ fn said(downs: &[OsdDown]) -> Option<u32> {
 }
 
 fn is_held(downs: &[OsdDown]) -> bool {
-    downs.iter().any(|down| matches!(down, OsdDown::Behind { reason } if reason.contains("may be an older copy")))
+    downs
+        .iter()
+        .any(|down| matches!(down, OsdDown::Behind { reason, hold: true } if reason.contains("may be an older copy")))
 }
 
 /// Mount 2 of a device whose record says mount 1, so its position is no reason to refuse it.
@@ -447,4 +471,118 @@ fn an_osd_that_meta_let_in_before_goes_on_whatever_it_remembers() {
     assert_eq!(said(&world.hello_at(OsdId(3), 1, same)), None);
     assert!(recover(&mut world, false).moved);
     assert_eq!(said(&world.hello_at(OsdId(3), 1, same)), None);
+}
+
+#[test]
+fn a_hold_that_was_passed_on_ends_with_the_recovery() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 4);
+    world.make_volume("p/v", 4 * SEGMENT);
+    let robbed = opened(world.ask(1, open("p/v", true, false)));
+    world.ask(1, segments(&robbed, 0..2, true));
+    let copy = world.store.clone();
+    let taker = opened(world.ask(2, open("p/v", true, true)));
+    world.lead_on(copy);
+    world.connect_all();
+    assert_eq!(world.control.standing(), Standing::Behind);
+    let hold = FoundHold { volume: taker.volume, epoch: taker.epoch };
+    // Of a volume that was not opened again nothing ends, and neither does anything by a dry run.
+    for ask in [
+        RecoverAsk { holds: vec![FoundHold { epoch: robbed.epoch, ..hold }], ..seen(&world) },
+        RecoverAsk { holds: vec![hold], dry_run: true, ..seen(&world) },
+    ] {
+        world.admin(AdminAsk::MetaRecover(ask)).expect("shown");
+        assert_eq!(world.control.records().volumes[&robbed.volume].session, robbed.session);
+    }
+    let ask = RecoverAsk { holds: vec![hold], ..seen(&world) };
+    world.admin(AdminAsk::MetaRecover(ask)).expect("ended");
+    assert!(recover(&mut world, false).moved);
+    world.settle();
+    for (client, held) in [(1, &robbed), (2, &taker)] {
+        let alive = ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached: Vec::new() };
+        assert_eq!(refused(world.ask(client, alive)).code, codes::SESSION_FENCED);
+        assert_eq!(refused(world.ask(client, segments(held, 2..3, true))).code, codes::SESSION_FENCED);
+    }
+    let again = opened(world.ask(3, open("p/v", true, false)));
+    assert!(again.epoch > taker.epoch);
+}
+
+#[test]
+fn a_recovery_that_was_shown_another_standing_changes_nothing() {
+    let (mut world, _) = went_back(1);
+    world.connect_all();
+    assert_eq!(world.control.standing(), Standing::Behind);
+    let ask = RecoverAsk { standing: "waiting".to_owned(), ..RecoverAsk::default() };
+    assert_eq!(code(world.admin(AdminAsk::MetaRecover(ask))), codes::NO_MAJORITY);
+    assert_eq!(world.control.standing(), Standing::Behind);
+}
+
+/// A store and some watermarks from before the last change, with so many OSDs whose memory counts.
+fn older_copy(count: u32) -> (World, Watermarks) {
+    let mut world = World::new(1, count);
+    world.make_pool("p", 3, 4);
+    for _ in 0..10 {
+        world.pass(Duration::from_secs(1));
+        (1..=count).for_each(|n| world.beat(OsdId(n)));
+    }
+    let electors = world.control.records().osds.values().filter(|o| o.elector).count();
+    assert_eq!(electors, count as usize, "the memory of each counts");
+    let (copy, older) = (world.store.clone(), world.control.records().counters.watermarks());
+    world.make_volume("p/new", 4 * SEGMENT);
+    world.lead_on(copy);
+    (world, older)
+}
+
+#[test]
+fn devices_that_went_back_on_half_of_the_osds_do_not_pass_for_current_ones() {
+    let (mut world, older) = older_copy(4);
+    for n in [3, 4] {
+        world.osd(OsdId(n)).seen = older;
+        world.hello_at(OsdId(n), 2, SECOND_MOUNT);
+    }
+    world.connect(OsdId(1));
+    world.connect(OsdId(2));
+    assert_eq!(world.control.standing(), Standing::Behind);
+    for n in [3, 4] {
+        assert!(is_held(&world.hello_at(OsdId(n), 2, SECOND_MOUNT)), "osd.{n}");
+    }
+}
+
+#[test]
+fn a_restored_device_proves_nothing_for_another_one() {
+    let (mut world, older) = older_copy(3);
+    world.osd(OsdId(2)).seen = older;
+    world.osd(OsdId(3)).seen = older;
+    world.hello_at(OsdId(2), 2, DevicePosition { restored: true, ..SECOND_MOUNT });
+    world.connect(OsdId(1));
+    assert_eq!(world.control.standing(), Standing::Behind);
+    assert!(is_held(&world.hello_at(OsdId(3), 2, SECOND_MOUNT)), "that it was restored was not said");
+}
+
+#[test]
+fn an_osd_on_hold_goes_on_when_others_show_that_it_is_current() {
+    let (mut world, older) = older_copy(4);
+    // The last change reached osd.1 alone.
+    (2..=4).for_each(|n| world.osd(OsdId(n)).seen = older);
+    world.connect(OsdId(1));
+    assert!(is_held(&world.hello_at(OsdId(2), 2, SECOND_MOUNT)), "who has not come may know more");
+    for n in [3, 4] {
+        world.hello_at(OsdId(n), 2, SECOND_MOUNT);
+    }
+    let said = world.hello_at(OsdId(2), 2, SECOND_MOUNT);
+    assert!(said.iter().any(|down| matches!(down, OsdDown::Behind { hold: false, .. })), "{said:?}");
+}
+
+#[test]
+fn fewer_than_a_majority_decide_only_without_all_that_are_silent() {
+    let (mut world, _) = older_copy(5);
+    let older = world.control.records().counters.watermarks();
+    for n in [1, 2] {
+        world.osd(OsdId(n)).seen = older;
+        world.connect(OsdId(n));
+    }
+    assert_eq!(world.control.standing(), Standing::Waiting);
+    let refusal = recover_without(&mut world, false, &[3, 4]).expect_err("osd.5 may know more");
+    assert!(refusal.code == codes::NO_MAJORITY && refusal.message.contains("start osd.5"), "{refusal:?}");
+    assert!(recover_without(&mut world, false, &[3, 4, 5]).expect("all are named").moved);
 }
