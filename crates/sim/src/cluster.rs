@@ -540,7 +540,8 @@ impl Cluster {
         if node.life != life || node.stream.is_some() {
             return;
         }
-        if !self.meta.is_up() || *osd.phase() != osd::Phase::Running || self.world.is_paused(node.node) {
+        // The OSD waits for meta's word before it serves.
+        if !self.meta.is_up() || osd.stopped().is_some() || self.world.is_paused(node.node) {
             self.post.put(now + REDIAL, Mail::Dial { osd: i, life });
             return;
         }

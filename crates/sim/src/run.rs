@@ -450,6 +450,16 @@ fn all_equal(cluster: &Cluster) -> bool {
 mod tests {
     use super::*;
 
+    /// Without meta's word an OSD begins to serve after ten seconds.
+    #[test]
+    fn osds_serve_as_soon_as_meta_lets_them_in() {
+        let mut rng = Rng::new(2);
+        let options = Options::draw(&mut rng);
+        let mut run = Run::new(2, options, rng, false, &Overrides::default());
+        assert!(run.set_up().is_ok(), "nothing is broken");
+        assert!(run.cluster.world.now() < Time::ZERO + Duration::from_secs(5), "at {:?}", run.cluster.world.now());
+    }
+
     #[test]
     fn a_request_that_nobody_answers_is_found_when_its_time_is_over() {
         let mut rng = Rng::new(2);
