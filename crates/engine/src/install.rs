@@ -33,6 +33,11 @@ impl Engine {
         self.replicas.values().any(|r| r.installing)
     }
 
+    /// The replica whose installation was asked for and has not begun.
+    pub fn awaits_install_for_tools(&self) -> Option<ReplicaId> {
+        self.installs.front().map(|decision| decision.replica)
+    }
+
     /// Puts whole blocks beside what the replica holds: `payload` with one CRC a block, or zeros. Ends with
     /// [`EngineEvent::Staged`]. False: there is no room, or the last stream is not cleared away yet.
     ///

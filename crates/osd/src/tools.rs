@@ -86,6 +86,11 @@ impl Osd {
         self.engine.is_installing_for_tools()
     }
 
+    /// The replica whose installation was asked for and has not begun.
+    pub fn awaits_install_for_tools(&self) -> Option<ReplicaId> {
+        self.engine.awaits_install_for_tools()
+    }
+
     /// What the replica holds as of what is applied, if that is certain now; see [`engine::Engine::contents_for_tools`].
     pub fn contents_for_tools(
         &self,

@@ -6,7 +6,7 @@ use crate::check::bounds::{self, Fullest};
 use crate::check::decisions::Decisions;
 use crate::check::raft::{Laws, View};
 use crate::check::silence::{self, Member};
-use crate::check::stores::{AT_RESERVE_MAX, Stores};
+use crate::check::stores::{AT_RESERVE_MAX, INSTALL_WAITS_MAX, LIMBO_MAX, Stores};
 use crate::cluster::{Cluster, DEVICE};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -126,13 +126,19 @@ impl Cluster {
         Ok(())
     }
 
-    /// Every log gives segments back, as long as nothing but itself stands in the way.
-    fn logs_move(&self) -> Result<(), String> {
+    /// Every log gives segments back, and every home units, as long as nothing but themselves stands in the way.
+    fn stores_move(&self) -> Result<(), String> {
         let (now, mut stores) = (self.world.now(), self.observers.stores.borrow_mut());
         for node in &self.osds {
-            let room = node.running.as_ref().and_then(|(osd, _)| osd.log_room_for_tools());
-            if !room.is_some_and(|room| room.at_reserve) {
+            let osd = node.running.as_ref().map(|(osd, _)| osd);
+            let room = osd.and_then(|osd| osd.log_room_for_tools()).filter(|room| room.at_reserve);
+            let home = osd.map(|osd| osd.fill_for_tools().0.home).map(|home| (home.limbo_bytes, home.capacity_bytes));
+            let home = home.filter(|(limbo, capacity)| *limbo > capacity / 2);
+            let install = osd.and_then(|osd| osd.awaits_install_for_tools());
+            if room.is_none() && home.is_none() && install.is_none() {
                 stores.look_at_log(now, node.id, None)?;
+                stores.look_at_limbo(now, node.id, None)?;
+                stores.look_at_wait(now, node.id, None)?;
                 continue;
             }
             let faults = self.world.look_at_disk_faults(node.node, DEVICE);
@@ -141,8 +147,13 @@ impl Cluster {
             let lied = !self.is_honest(node.id) || self.is_rotten(node.id);
             let free = !hindered && !lied && !self.world.is_paused(node.node);
             let long = stores.look_at_log(now, node.id, room.filter(|_| free))?;
-            let fill = ("ms that a log was full", long.as_millis() as u64, AT_RESERVE_MAX.as_millis() as u64);
-            self.observers.fullest.borrow_mut().look([fill])?;
+            let log = ("ms that a log was full", long.as_millis() as u64, AT_RESERVE_MAX.as_millis() as u64);
+            let long = stores.look_at_limbo(now, node.id, home.filter(|_| free))?;
+            let home = ("ms that half of a home was in limbo", long.as_millis() as u64, LIMBO_MAX.as_millis() as u64);
+            let long = stores.look_at_wait(now, node.id, install.filter(|_| free))?;
+            let wait =
+                ("ms that an installation waited", long.as_millis() as u64, INSTALL_WAITS_MAX.as_millis() as u64);
+            self.observers.fullest.borrow_mut().look([log, home, wait])?;
         }
         Ok(())
     }
@@ -188,7 +199,7 @@ impl Cluster {
             return Err(what);
         }
         self.leases_exclude()?;
-        self.logs_move()?;
+        self.stores_move()?;
         self.queues_are_bounded()
     }
 

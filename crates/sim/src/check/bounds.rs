@@ -14,12 +14,11 @@ pub fn queued(bytes: usize) -> Fill {
 }
 
 /// What fills an engine whose log has so many bytes.
-pub fn engine(stats: &engine::EngineStats, log_bytes: u64) -> [Fill; 3] {
+pub fn engine(stats: &engine::EngineStats, log_bytes: u64) -> [Fill; 2] {
     [
         ("log segments in use", stats.segments_in_use.into(), stats.segments.into()),
         // The overlay holds nothing that is not in the log.
         ("bytes in the overlay", stats.overlay_bytes, log_bytes),
-        ("bytes in limbo", stats.home.limbo_bytes, stats.home.capacity_bytes / 2),
     ]
 }
 

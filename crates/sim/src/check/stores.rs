@@ -1,5 +1,5 @@
 //! Laws of one store and of two of them: what a mounted store's map names is there (R8), what a stream installs is what its
-//! leader held as of S (R12), and a log gives segments back as long as nothing but itself stands in the way (R9).
+//! leader held as of S (R12), and log and home give space back as long as nothing but themselves stands in the way (R8, R9).
 //!
 //! Comes in after the turns of OSDs, with what their engines hold. Goes out: the first thing that must not be.
 
@@ -13,6 +13,12 @@ use types::{Index, OsdId, ReplicaId, Time};
 pub const AT_RESERVE_MAX: Duration = Duration::from_secs(3);
 /// A log that must hold more than one part in so many of its length may be full for good reason.
 const HELD_SHARE: u64 = 4;
+/// A round or an installation may drop all that a device holds. More than half of home is in limbo for at most this time, while
+/// the process runs and its disk has no fault: the checkpoint and the reads before it take less (R8).
+pub const LIMBO_MAX: Duration = Duration::from_secs(3);
+/// An installation begins within this time, while the process runs and its disk has no fault: it waits for the round that runs
+/// (R12).
+pub const INSTALL_WAITS_MAX: Duration = Duration::from_secs(5);
 /// Cuts that are remembered.
 const CUTS_MAX: usize = 16;
 
@@ -27,6 +33,10 @@ struct Full {
 #[derive(Default)]
 pub struct Stores {
     full: BTreeMap<OsdId, Full>,
+    /// Since when more than half of a home is in limbo.
+    limbo: BTreeMap<OsdId, Time>,
+    /// Installations that have not begun, and since when they wait.
+    waiting: BTreeMap<OsdId, (ReplicaId, Time)>,
     /// Follower → S and what its leader held then.
     cuts: BTreeMap<ReplicaId, (Index, Contents)>,
     installed: u64,
@@ -52,6 +62,44 @@ impl Stores {
             return Ok(long);
         }
         Err(format!("the log of {osd} has been full for {long:?}, of which {} bytes are needed", room.held_bytes))
+    }
+
+    /// Looks at a home: bytes in limbo, and what it has; `None`: it does not run, or something else stands in its way. Gives how
+    /// long more than half of it has been in limbo.
+    ///
+    /// # Errors
+    /// When that is too long.
+    pub fn look_at_limbo(&mut self, now: Time, osd: OsdId, home: Option<(u64, u64)>) -> Result<Duration, String> {
+        let Some((limbo, capacity)) = home.filter(|(limbo, capacity)| *limbo > capacity / 2) else {
+            self.limbo.remove(&osd);
+            return Ok(Duration::ZERO);
+        };
+        let long = now.since(*self.limbo.entry(osd).or_insert(now));
+        if long <= LIMBO_MAX {
+            return Ok(long);
+        }
+        Err(format!("{osd} has had more than half of its home in limbo for {long:?}: {limbo} of {capacity} bytes"))
+    }
+
+    /// Looks at the replica whose installation has not begun; `None`: there is none, or something else stands in its way. Gives
+    /// how long it has waited.
+    ///
+    /// # Errors
+    /// When that is too long.
+    pub fn look_at_wait(&mut self, now: Time, osd: OsdId, replica: Option<ReplicaId>) -> Result<Duration, String> {
+        let Some(replica) = replica else {
+            self.waiting.remove(&osd);
+            return Ok(Duration::ZERO);
+        };
+        let known = self.waiting.entry(osd).or_insert((replica, now));
+        if known.0 != replica {
+            *known = (replica, now);
+        }
+        let long = now.since(known.1);
+        if long <= INSTALL_WAITS_MAX {
+            return Ok(long);
+        }
+        Err(format!("the installation of {replica} on {osd} has not begun for {long:?}"))
     }
 
     /// A leader held this as of S, when it read the cut of a stream to `follower`.
@@ -120,6 +168,27 @@ mod tests {
         assert_eq!(stores.look_at_log(later, OSD, room(2, 1 << 23)), Ok(Duration::ZERO), "half of it is needed");
         assert_eq!(stores.look_at_log(later, OSD, room(2, 9)), Ok(Duration::ZERO), "not for long");
         assert_eq!(stores.look_at_log(later, OSD, None), Ok(Duration::ZERO), "a disk that hangs");
+    }
+
+    #[test]
+    fn a_home_that_stays_in_limbo_is_found_and_one_that_is_released_is_not() {
+        let (mut stores, late) = (Stores::default(), Time::ZERO + LIMBO_MAX + Duration::from_millis(1));
+        assert_eq!(stores.look_at_limbo(Time::ZERO, OSD, Some((51, 100))), Ok(Duration::ZERO));
+        assert!(stores.look_at_limbo(late, OSD, Some((60, 100))).is_err());
+        for released in [Some((50, 100)), None] {
+            assert_eq!(stores.look_at_limbo(late, OSD, released), Ok(Duration::ZERO));
+            assert_eq!(stores.look_at_limbo(late, OSD, Some((51, 100))), Ok(Duration::ZERO), "not for long");
+        }
+    }
+
+    #[test]
+    fn an_installation_that_does_not_begin_is_found_and_one_after_the_other_is_not() {
+        let (mut stores, late) = (Stores::default(), Time::ZERO + INSTALL_WAITS_MAX + Duration::from_millis(1));
+        assert_eq!(stores.look_at_wait(Time::ZERO, OSD, Some(ReplicaId(4))), Ok(Duration::ZERO));
+        assert!(stores.look_at_wait(late, OSD, Some(ReplicaId(4))).is_err());
+        assert_eq!(stores.look_at_wait(late, OSD, Some(ReplicaId(5))), Ok(Duration::ZERO), "the next one");
+        assert_eq!(stores.look_at_wait(late, OSD, None), Ok(Duration::ZERO), "it has begun");
+        assert_eq!(stores.look_at_wait(late + INSTALL_WAITS_MAX, OSD, Some(ReplicaId(5))), Ok(Duration::ZERO));
     }
 
     #[test]
