@@ -97,7 +97,7 @@ const PLANTED_HEAD: &str = "# Planted bugs\n\n\
     Mistakes that somebody could have made, put into the code one at a time; the simulator must find every one\n\
     (`crates/types/src/planted.rs` says what each does). Written by `cargo xtask planted --save`.\n\n\
     *found after*: seeds run until it was found, two at a time; *hits*: how often the mistake was made in them. A\n\
-    seed counts only when it passes without the bug. Seeds from 1, from 100 000 and from 300 000 on take turns:\n\
+    seed counts only when it passes without the bug. Seeds from 1, from 100 000 and from 400 000 on take turns:\n\
     only later ones are aimed at the classes that came last (`Class::LATE_AIMS`, `Class::LATER_AIMS`).\n\n";
 
 /// What a person wrote below the table stays.

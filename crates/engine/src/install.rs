@@ -18,6 +18,7 @@ use crate::round::{RoundStep, Run};
 use crate::seam::{BlockData, Round, RoundState};
 use std::collections::VecDeque;
 use types::failpoint::{Point, pass};
+use types::planted::{Bug, on};
 use types::store::{DecisionState, HardState, Recovered};
 use types::units::SECTORS_PER_BLOCK;
 use types::{BLOCK, ChunkKey, Index, IoBuf, ReplicaId, SectorRange, Term};
@@ -219,8 +220,8 @@ impl crate::log::Log {
             | Work::Sure { replica }
             | Work::State { replica }
             | Work::Block { replica, .. } => *replica == id,
+            Work::Copy { replica, .. } => *replica == id && on(Bug::InstallAwaitsCopies),
             Work::Persist { .. }
-            | Work::Copy { .. }
             | Work::Mount
             | Work::RoundMark
             | Work::Checkpoint { .. }

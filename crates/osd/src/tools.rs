@@ -71,6 +71,17 @@ impl Osd {
         self.meta.kept
     }
 
+    /// Units of the device that are in use or will be when what is applied is at home, with the reserve; and how many there are.
+    pub fn units_for_tools(&self) -> (u64, u64) {
+        let (space, count) = (self.engine.space(), self.engine.stats().home.capacity_bytes / types::AU);
+        (count - space.free_aus + space.dirty_new_aus, count)
+    }
+
+    /// Whether this OSD's device has no space to give away.
+    pub fn is_full_for_tools(&self) -> bool {
+        self.space.is_full()
+    }
+
     /// Whether this OSD leads the PG and cannot bring this follower up to date from its log.
     pub fn has_left_behind(&self, pg: PgId, follower: OsdId) -> bool {
         self.behind_log.contains(&(pg, follower)) && self.leading().contains_key(&pg)

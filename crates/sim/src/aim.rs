@@ -31,15 +31,19 @@ const LATE_PCT: u64 = 20;
 /// From this seed on [`Class::LATER_AIMS`] are drawn, too, before all others.
 pub const LATER_FROM: u64 = 200_000;
 const LATER_PCT: u64 = 4;
-/// From this seed on all of [`Class::LATER_AIMS`] are drawn.
+/// From this seed on the first two of [`Class::LATER_AIMS`] are drawn.
 pub const NEWEST_FROM: u64 = 300_000;
 const NEWEST_PCT: u64 = 10;
+/// From this seed on [`Class::FilledBehind`] is drawn, too, before all others.
+pub const FILLED_FROM: u64 = 400_000;
+const FILLED_PCT: u64 = 4;
 
 /// From which seed on runs are aimed at this class.
 pub fn first_seed(class: Class) -> u64 {
     match class {
         late if Class::LATE_AIMS.contains(&late) => LATE_FROM,
         Class::BrokenPath => LATER_FROM,
+        Class::FilledBehind => FILLED_FROM,
         later if Class::LATER_AIMS.contains(&later) => NEWEST_FROM,
         _ => 1,
     }
@@ -59,9 +63,13 @@ impl Aim {
         if Options::wears(seed).is_some() {
             return None;
         }
+        let mut filled = Rng::new(seed ^ u64::from_be_bytes(*b"filledAt"));
+        if seed >= FILLED_FROM && filled.chance(FILLED_PCT, 100) {
+            return Some(Aim { class: Class::FilledBehind, alone: true });
+        }
         let mut later = Rng::new(seed ^ u64::from_be_bytes(*b"laterAim"));
         let (all, pct) = match seed {
-            NEWEST_FROM.. => (&Class::LATER_AIMS[..], NEWEST_PCT),
+            NEWEST_FROM.. => (&Class::LATER_AIMS[..2], NEWEST_PCT),
             LATER_FROM.. => (&Class::LATER_AIMS[..1], LATER_PCT),
             _ => (&[][..], 0),
         };
@@ -201,6 +209,19 @@ impl Aim {
                 shape.operations = 3000;
                 options.faults = Duration::from_secs(20);
             }
+            // The first OSD has room for half of the windows, and the others for all of them.
+            Class::FilledBehind => {
+                (options.pgs, options.device_bytes, options.volatile_cache) = (2, 67 << 20, false);
+                options.first_log_extra_bytes = 32 << 20;
+                (options.engine.round_idle, options.engine.round_pressure) = (Duration::from_millis(500), 0.5);
+                options.disk = Default::default();
+                options.faults = Duration::from_secs(14);
+                (shape.window, shape.sectors_max, shape.depth) = (7 << 20, 64, 16);
+                (shape.read_pct, shape.trim_pct, shape.operations) = (5, 0, 12_000);
+                (shape.whole_blocks, shape.may_be_full) = (true, true);
+                // A request that waits for space writes nothing else meanwhile.
+                options.full_wait = Duration::ZERO;
+            }
             other => unreachable!("{other:?} came first"),
         }
     }
@@ -316,7 +337,7 @@ mod tests {
         let all = Class::AIMS.into_iter().chain(Class::STORE_AIMS).chain(Class::LATE_AIMS);
         assert_eq!(late, all.collect());
         let newest: BTreeSet<Class> =
-            (NEWEST_FROM..NEWEST_FROM + 1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
+            (FILLED_FROM..FILLED_FROM + 1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
         assert!(Class::LATER_AIMS.iter().all(|class| newest.contains(class)), "{newest:?}");
     }
 }

@@ -111,6 +111,18 @@ impl ClientNode {
         self.submit_at = Time::ZERO;
     }
 
+    /// Nothing of what it has written is wanted any more.
+    pub fn give_back(&mut self) {
+        if let Some(workload) = &mut self.workload {
+            workload.give_back();
+        }
+    }
+
+    /// Whether some of that is not asked for yet.
+    pub fn is_giving_back(&self) -> bool {
+        self.workload.as_ref().is_some_and(|workload| workload.is_giving_back())
+    }
+
     /// Asks for nothing more; what is in flight is waited for.
     pub fn be_quiet(&mut self) {
         self.quiet = true;

@@ -152,7 +152,7 @@ impl Cluster {
             cluster: self.cluster,
             osd: osd.id,
             uuid: osd.uuid,
-            log_bytes: self.options.log_bytes,
+            log_bytes: self.options.log_bytes_of(i),
             segment_bytes: self.options.segment_bytes,
             force: true,
             prezero: self.options.disk_kind == DiskKind::File,

@@ -10,7 +10,7 @@ use env::sim::{DiskFaults, DiskImage, NodeId};
 use layout::home::Geometry;
 use layout::superblock::Superblock;
 use types::rng::Rng;
-use types::{OsdId, PgId, Time};
+use types::{Index, OsdId, PgId, Time};
 
 /// A part of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,8 @@ impl Cluster {
     }
 
     pub(crate) fn superblock(&self, i: usize) -> Superblock {
-        let (device, log, segment) = (self.options.device_bytes, self.options.log_bytes, self.options.segment_bytes);
+        let (device, segment) = (self.options.device_bytes, self.options.segment_bytes);
+        let log = self.options.log_bytes_of(i);
         let count = u32::try_from(log / segment).expect("a log has few segments");
         Superblock::divide(self.identity(i), device, segment, count, 0).expect("it was formatted like this")
     }
@@ -201,6 +202,51 @@ impl Cluster {
     /// Whether a destage round runs on the i-th OSD.
     pub fn is_in_round(&self, i: usize) -> bool {
         self.running().any(|(id, osd)| id.0 as usize == i + 1 && osd.is_in_round_for_tools())
+    }
+
+    /// Segments of the i-th OSD's log that are in use, and how many there are; `None` when it does not run.
+    pub fn log_segments(&self, i: usize) -> Option<(u32, u32)> {
+        let (_, osd) = self.running().find(|(id, _)| id.0 as usize == i + 1)?;
+        let stats = osd.fill_for_tools().0;
+        Some((stats.segments_in_use, stats.segments))
+    }
+
+    /// The PG of which the i-th OSD holds most entries, and who leads it; `None` while that is the i-th OSD or nobody.
+    pub fn busiest_led(&self, i: usize) -> Option<(PgId, usize)> {
+        let (_, osd) = self.running().find(|(id, _)| id.0 as usize == i + 1)?;
+        let busiest = osd.groups_for_tools().max_by_key(|group| group.last_index())?.identity().pg;
+        let leader = (0..self.osd_count()).find(|k| self.led_by(*k).contains(&busiest))?;
+        (leader != i).then_some((busiest, leader))
+    }
+
+    /// Of how many PGs the i-th OSD holds more entries than these.
+    pub fn loaded(&self, i: usize, entries: Index) -> usize {
+        let groups =
+            self.running().filter(|(id, _)| id.0 as usize == i + 1).flat_map(|(_, osd)| osd.groups_for_tools());
+        groups.filter(|group| group.last_index() > entries).count()
+    }
+
+    /// The PGs that the i-th OSD leads.
+    pub fn led_by(&self, i: usize) -> Vec<PgId> {
+        let running = self.running().find(|(id, _)| id.0 as usize == i + 1);
+        running.map_or_else(Vec::new, |(_, osd)| osd.leading().into_keys().collect())
+    }
+
+    /// Whether the first entry in a leader's log of the PG is by so many beyond what the i-th OSD has.
+    pub fn is_behind_logs(&self, i: usize, pg: PgId, entries: u64) -> bool {
+        let Some(last) = self.standing(i, pg).map(|standing| standing.last) else { return false };
+        let groups = self.running().flat_map(|(_, osd)| osd.groups_for_tools());
+        groups.filter(|g| g.identity().pg == pg && g.is_leader()).any(|g| g.first_index().0 > last.0 + entries)
+    }
+
+    /// Allocation units that the i-th OSD needs for what it has applied, with its reserve, and how many its home has.
+    pub fn units(&self, i: usize) -> Option<(u64, u64)> {
+        self.running().find(|(id, _)| id.0 as usize == i + 1).map(|(_, osd)| osd.units_for_tools())
+    }
+
+    /// Whether the i-th OSD says that it is full.
+    pub fn is_full(&self, i: usize) -> bool {
+        self.running().any(|(id, osd)| id.0 as usize == i + 1 && osd.is_full_for_tools())
     }
 
     /// Whether the i-th OSD puts what a stream has brought in its place.

@@ -207,7 +207,8 @@ impl Cluster {
         let mut fullest = self.observers.fullest.borrow_mut();
         for (id, osd) in self.running() {
             let (stats, queued) = osd.fill_for_tools();
-            let device = bounds::engine(&stats, self.options.log_bytes).into_iter().chain(queued.map(bounds::queued));
+            let log_bytes = self.options.log_bytes_of(id.0 as usize - 1);
+            let device = bounds::engine(&stats, log_bytes).into_iter().chain(queued.map(bounds::queued));
             let groups = osd.groups_for_tools().flat_map(|group| group.fill().limits());
             fullest.look(device.chain(groups)).map_err(|what| format!("{id}: {what}"))?;
         }

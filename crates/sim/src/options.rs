@@ -16,6 +16,8 @@ pub struct Options {
     pub pgs: u32,
     pub device_bytes: u64,
     pub log_bytes: u64,
+    /// The log of the first OSD is longer by so much, and its home is smaller.
+    pub first_log_extra_bytes: u64,
     pub segment_bytes: u64,
     pub engine: EngineConfig,
     pub net: NetConfig,
@@ -55,6 +57,7 @@ impl Options {
             pgs: rng.between(1, 4) as u32,
             device_bytes: [192 << 20, 1 << 30][rng.below(2) as usize],
             log_bytes: 16 << 20,
+            first_log_extra_bytes: 0,
             segment_bytes: 1 << 20,
             engine,
             net: draw_net(rng),
@@ -74,6 +77,8 @@ impl Options {
                 trim_pct: rng.between(0, 15),
                 operations: rng.between(200, 2000),
                 forger: None,
+                whole_blocks: false,
+                may_be_full: false,
             },
             faults: Duration::from_millis(rng.between(1000, 12_000)),
             calm: Duration::from_secs(20),
@@ -86,6 +91,11 @@ impl Options {
 }
 
 impl Options {
+    /// Bytes of the i-th OSD's log.
+    pub fn log_bytes_of(&self, i: usize) -> u64 {
+        self.log_bytes + if i == 0 { self.first_log_extra_bytes } else { 0 }
+    }
+
     /// More work than the logs remember, so that an OSD that misses half of it is behind them.
     pub fn outlast_logs(&mut self, rng: &mut Rng) {
         self.faults = Duration::from_millis(rng.between(4000, 12_000));

@@ -196,6 +196,8 @@ impl Tenants {
             trim_pct: self.rng.between(0, 15),
             operations,
             forger: None,
+            whole_blocks: false,
+            may_be_full: false,
         };
         let mut work = Block::on(name, volume.0, (CLIENTS + n) as u64, shape, self.rng.fork());
         if self.closing {

@@ -143,6 +143,8 @@ registry! {
         "a round begins under a stream's cut, and nobody looks whether its reads are exact";
     InstallBeforeStaged, "install-before-staged", "R12",
         "a stream is installed while its last pieces are still being written";
+    InstallAwaitsCopies, "install-awaits-copies", "R12",
+        "an installation waits for the copies that the log makes of its own replica's entries";
     GrantCountedTwice, "grant-counted-twice", "R13",
         "a leader counts what a write has spent of a grant twice";
     WriteErrorIgnored, "write-error-ignored", "R15",
@@ -189,10 +191,6 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
     (
         "a log segment counts as one that knows all replicas before its state block ends (ADR 0015)",
         "half of the segments are never freed, so one with a whole block stays in the log",
-    ),
-    (
-        "an installation waits for copies of its own replica's entries (R12)",
-        "the simulator's stores do not run full yet; a law of the engine has it",
     ),
     ("replay keeps the log from before an installation (R12)", "what is kept does not reach up to S"),
 ];

@@ -7,7 +7,7 @@
 //! Invariant: the bug changes only while no seed runs.
 
 use clap::Parser;
-use sim::aim::{LATE_FROM, NEWEST_FROM, first_seed};
+use sim::aim::{FILLED_FROM, LATE_FROM, first_seed};
 use sim::faults::Class;
 use sim::run::run;
 use std::collections::BTreeSet;
@@ -37,7 +37,7 @@ struct Args {
     /// A bug that is not found in so many seconds counts as not found
     #[arg(long, default_value_t = 3600)]
     seconds_max: u64,
-    /// The first seed; without it seeds from 1, 100000 and 300000 on take turns, or all can be aimed as asked
+    /// The first seed; without it seeds from 1, 100000 and 400000 on take turns, or all can be aimed as asked
     #[arg(long)]
     start: Option<u64>,
     /// Seeds at a time, each on its own core
@@ -116,7 +116,7 @@ fn nth_seed(args: &Args, n: u64) -> u64 {
     match (args.start, aimed) {
         (Some(start), _) => start + n,
         (None, Some(class)) => first_seed(class) + n,
-        (None, None) => [1, LATE_FROM, NEWEST_FROM][(n % 3) as usize] + n / 3,
+        (None, None) => [1, LATE_FROM, FILLED_FROM][(n % 3) as usize] + n / 3,
     }
 }
 

@@ -1,18 +1,32 @@
 //! Schedules aimed at what a store gives back, and when: a log beside a leader that is not heard (R9), an installation that
-//! does not come to its end while another stream writes (R8), a cut whose reads are slow (R12).
+//! does not come to its end while another stream writes (R8), a cut whose reads are slow, an installation on an OSD that was
+//! full (R12).
 //!
 //! They strike in aimed runs alone (see `aim`), one after the other, and mend what they break whether or not what they wait
 //! for came.
 
-use super::aimed_logs::when;
+use super::aimed_logs::{LOADED, when};
 use super::{Class, Strike};
 use env::sim::{Cut, Doom, DoomBy};
 use std::time::Duration;
+use types::PgId;
 
 /// Looks of a fifth of a millisecond until streams have come to an installation: four seconds.
 const STREAM_LOOKS_MAX: u32 = 20_000;
 /// Looks until a stream is over: four seconds.
 const CUT_LOOKS_MAX: u32 = 20_000;
+/// The OSD whose home is smaller (see `Options::first_log_extra_bytes`).
+const SMALL: usize = 0;
+/// Looks until a log or a store is full: ten seconds.
+const FILL_LOOKS_MAX: u32 = 50_000;
+/// Units beyond its home that an OSD has missed: more than reserves and grants together.
+const EXCESS_UNITS: u64 = 64;
+/// Latency of a disk on which a segment is copied in more time than there is between two rounds.
+const COPYING: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(40));
+/// More entries than may be on their way to a follower that is not heard any more.
+const UNHEARD_ENTRIES: u64 = 500;
+/// A leader hands over within this time.
+const HANDOVER: Duration = Duration::from_millis(50);
 /// Between two of them: less than a read takes.
 const LOOK: Duration = Duration::from_micros(200);
 /// How much longer reads take.
@@ -28,6 +42,7 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
         Class::FullLog => full_log(s, leader, follower),
         Class::CrashInInstall => crash_in_install(s, follower),
         Class::SlowCut => slow_cut(s, follower),
+        Class::FilledBehind => return filled_behind(s),
         other => unreachable!("{other:?} is aimed at no stream"),
     }
     true
@@ -97,6 +112,63 @@ fn slow_until_cut(s: &mut Strike<'_>, tries: u32, seen: bool) {
     if tries > 0 && (streams || !seen) {
         s.after(LOOK, move |s| slow_until_cut(s, tries - 1, streams || seen));
     }
+}
+
+/// The small OSD is full, and misses writes that need space. When it is back, its log brings it more than its home takes: no
+/// round takes the replica of the busiest PG any more, and its entries fill more than half of the log. Then the leader of that
+/// PG does not hear it until only a stream helps, what the PG holds is given back, and the stream brings next to nothing. Rounds
+/// of the other PG go on, so that the log copies the entries forward that the installation makes void (R12).
+fn filled_behind(s: &mut Strike<'_>) -> bool {
+    let full = |s: &mut Strike<'_>| s.cluster.is_full(SMALL).then_some(());
+    when(s, FILL_LOOKS_MAX, full, |s, found| {
+        tracing::info!(full = found.is_some(), "a full OSD goes away");
+        // With one PG alone there is no other whose rounds go on.
+        if found.is_none() || s.cluster.loaded(SMALL, LOADED) < 2 {
+            return;
+        }
+        let most = s.cluster.units(SMALL).map_or(0, |(_, count)| count) + EXCESS_UNITS;
+        s.cluster.stop_osd(SMALL, false);
+        let beyond = move |s: &mut Strike<'_>| {
+            let needed = |i| s.cluster.units(i).map(|(needed, _)| needed);
+            (0..s.cluster.osd_count()).filter_map(needed).any(|needed| needed > most).then_some(())
+        };
+        when(s, FILL_LOOKS_MAX, beyond, |s, found| {
+            tracing::info!(beyond = found.is_some(), "it comes back");
+            s.cluster.start_osd(SMALL);
+            let filled = |s: &mut Strike<'_>| {
+                let (in_use, count) = s.cluster.log_segments(SMALL)?;
+                (in_use > count / 2 + 4).then(|| s.cluster.busiest_led(SMALL))?
+            };
+            when(s, FILL_LOOKS_MAX, filled, |s, found| {
+                tracing::info!(?found, "the log of a full OSD fills");
+                match found {
+                    Some((pg, leader)) => unheard_until_behind(s, pg, leader),
+                    None => s.cluster.owner().give_back(),
+                }
+            });
+        });
+    });
+    true
+}
+
+/// The leader of the PG and the small OSD do not hear each other until the leader's log has forgotten what the other lacks. The
+/// small OSD's disk is slow until the calm, so that rounds end while a segment is copied.
+fn unheard_until_behind(s: &mut Strike<'_>, pg: PgId, leader: usize) {
+    let others = s.cluster.led_by(leader).into_iter().filter(|other| *other != pg);
+    let third = (0..s.cluster.osd_count()).find(|i| ![SMALL, leader].contains(i));
+    others.for_each(|other| s.cluster.transfer_pg(other, third, s.rng));
+    s.after(HANDOVER, move |s| {
+        let (l, small) = (s.cluster.osd_node(leader), s.cluster.osd_node(SMALL));
+        s.cluster.world.partition(l, small, Cut::Both);
+        s.cluster.disk_faults(SMALL, |f| f.latency = COPYING);
+        let behind = move |s: &mut Strike<'_>| s.cluster.is_behind_logs(SMALL, pg, UNHEARD_ENTRIES).then_some(());
+        when(s, FILL_LOOKS_MAX, behind, move |s, found| {
+            tracing::info!(behind = found.is_some(), "space is given back");
+            s.cluster.owner().give_back();
+            let given = |s: &mut Strike<'_>| (!s.cluster.owner().is_giving_back()).then_some(());
+            when(s, FILL_LOOKS_MAX, given, move |s, _| s.cluster.world.heal(l, small));
+        });
+    });
 }
 
 /// An OSD is down for a while, under load.

@@ -160,6 +160,8 @@ pub enum Class {
     SlowCut,
     /// One direction between a writer and a leader is broken, and every other path is whole.
     BrokenPath,
+    /// A small OSD is full, misses writes that need space, and is left behind; then space is given back, and it is streamed to.
+    FilledBehind,
     /// The metadata store is replaced by an older copy of itself.
     MetaWentBack,
     /// An OSD is taken out, or drained, while a pool is made, and let in again.
@@ -245,9 +247,8 @@ impl Class {
     pub const LATE_AIMS: [Class; 5] =
         [Class::MatchInDoubt, Class::RestartInDoubt, Class::HungFollower, Class::LateAsk, Class::ForgedHeaders];
 
-    /// Aims that came later still, for seeds that had not been run by then: the first for seeds from `aim::LATER_FROM` on, all
-    /// of them for seeds from `aim::NEWEST_FROM` on.
-    pub const LATER_AIMS: [Class; 2] = [Class::BrokenPath, Class::MetaWentBack];
+    /// Aims that came later still, each for seeds that had not been run by then (see `aim::first_seed`).
+    pub const LATER_AIMS: [Class; 3] = [Class::BrokenPath, Class::MetaWentBack, Class::FilledBehind];
 
     /// Classes of the swarm that came later, for seeds that nobody had run then.
     pub const LATE: [Class; 1] = [Class::OsdFlags];
@@ -288,7 +289,7 @@ impl Class {
             MatchInDoubt | RestartInDoubt => aimed_doubt::strike(self, s),
             HungFollower | LateAsk | ForgedHeaders | BrokenPath => aimed_late::strike(self, s),
             MetaWentBack => aimed_back::strike(self, s),
-            FullLog | CrashInInstall | SlowCut => aimed_streams::strike(self, s),
+            FullLog | CrashInInstall | SlowCut | FilledBehind => aimed_streams::strike(self, s),
             OldTail | DamagedPayload | RottenBlocks | VoteInDoubt | FailedTail => aimed_logs::strike(self, s),
         }
     }

@@ -79,6 +79,10 @@ pub struct Shape {
     pub operations: u64,
     /// Writes are whole blocks that look like batches of the log.
     pub forger: Option<Forger>,
+    /// Requests begin and end with blocks.
+    pub whole_blocks: bool,
+    /// The stores may run full: a write may fail for lack of space.
+    pub may_be_full: bool,
 }
 
 /// One generator over one volume.
@@ -87,11 +91,15 @@ pub struct Block {
     volume: u64,
     shape: Shape,
     windows: Vec<u64>,
+    /// Windows that were given back: nothing is written there any more.
+    given: Vec<u64>,
     rng: Rng,
     next_stamp: u64,
     next_token: u64,
     inflight: BTreeMap<u64, Op>,
     asked: u64,
+    /// What is given back, between other requests.
+    unwanted: VecDeque<(u64, u64)>,
     /// What is read at the very end.
     last_reads: VecDeque<(u64, u64)>,
     answered: u64,
@@ -133,11 +141,13 @@ impl Block {
             volume,
             shape,
             windows,
+            given: Vec::new(),
             rng,
             next_stamp,
             next_token: 0,
             inflight: BTreeMap::new(),
             asked: 0,
+            unwanted: VecDeque::new(),
             last_reads: VecDeque::new(),
             answered: 0,
             head: 0,
@@ -155,7 +165,16 @@ impl Block {
             let request = Request::Read { offset: sector * SECTOR, len: count * SECTOR };
             return Some(self.ask(request, op));
         }
+        if !self.unwanted.is_empty()
+            && self.rng.chance(1, 2)
+            && let Some((sector, count)) = self.unwanted.pop_front()
+        {
+            let stamp = self.new_stamp((sector, count), true, (now, fenced), linear);
+            let op = Op { sector, count, kind: Kind::Write { stamp, fenced }, start: now };
+            return Some(self.ask(Request::Trim { offset: sector * SECTOR, len: count * SECTOR }, op));
+        }
         if self.asked >= self.shape.operations {
+            self.unwanted.clear();
             return None;
         }
         self.asked += 1;
@@ -173,13 +192,8 @@ impl Block {
             let op = Op { sector, count, kind: Kind::Read, start: now };
             return Some(self.ask(Request::Read { offset, len }, op));
         }
-        let stamp = self.next_stamp;
-        self.next_stamp += 1;
         let zeros = dice < self.shape.read_pct + self.shape.trim_pct;
-        linear.write_started(self.volume, sector..sector + count, stamp, zeros, now);
-        if fenced {
-            linear.forbid(self.volume, sector..sector + count, stamp);
-        }
+        let stamp = self.new_stamp((sector, count), zeros, (now, fenced), linear);
         let op = Op { sector, count, kind: Kind::Write { stamp, fenced }, start: now };
         let request = if zeros && self.shape.pattern == Pattern::Zeros && self.rng.chance(1, 2) {
             Request::Trim { offset, len }
@@ -190,6 +204,27 @@ impl Block {
             Request::Write { offset, buf: self.payload(sector, count, stamp, linear), fua: false }
         };
         Some(self.ask(request, op))
+    }
+
+    fn wants_anything(&self) -> bool {
+        self.asked < self.shape.operations || !self.last_reads.is_empty() || !self.unwanted.is_empty()
+    }
+
+    /// The stamp of a write that begins now.
+    fn new_stamp(
+        &mut self,
+        (sector, count): (u64, u64),
+        zeros: bool,
+        (now, fenced): (u64, bool),
+        linear: &mut Linear,
+    ) -> u64 {
+        let stamp = self.next_stamp;
+        self.next_stamp += 1;
+        linear.write_started(self.volume, sector..sector + count, stamp, zeros, now);
+        if fenced {
+            linear.forbid(self.volume, sector..sector + count, stamp);
+        }
+        stamp
     }
 
     /// Where the next request lies: first sector, and how many.
@@ -224,7 +259,7 @@ impl Block {
             sector -= sector % 8;
             count -= count % 8;
         }
-        if self.shape.forger.is_some() {
+        if self.shape.forger.is_some() || self.shape.whole_blocks {
             (sector, count) = (sector - sector % 8, count.next_multiple_of(8));
         }
         (sector, count)
@@ -289,7 +324,7 @@ impl Workload for Block {
     }
 
     fn wants_more(&self) -> bool {
-        self.inflight.len() < self.shape.depth && (self.asked < self.shape.operations || !self.last_reads.is_empty())
+        self.inflight.len() < self.shape.depth && self.wants_anything()
     }
 
     fn next(&mut self, turn: &mut Turn<'_>) -> Option<Ask> {
@@ -314,6 +349,8 @@ impl Workload for Block {
             (Kind::Flush, Ok(_)) => {}
             (Kind::Read, Ok(other)) => return Err(format!("a read was answered with {other:?}")),
             (_, Err(Errno::Fenced)) if turn.stolen => {}
+            // Parts of it may have taken effect.
+            (Kind::Write { .. }, Err(Errno::NoSpace)) if self.shape.may_be_full => {}
             (_, Err(Errno::Damaged)) if turn.lenient => {}
             (_, Err(Errno::Fenced | Errno::Gone)) if turn.removed => {}
             (_, Err(errno)) => return Err(format!("a request failed: {}", name(errno))),
@@ -329,15 +366,31 @@ impl Workload for Block {
         self.shape.operations = self.shape.operations.min(self.asked + more);
     }
 
+    /// Trims of what it may have written in its first segment. From then on it keeps to the second one.
+    fn give_back(&mut self) {
+        const STEP: u64 = 512;
+        let sectors = self.shape.window / SECTOR;
+        for window in self.windows.iter().filter(|at| **at < SEGMENT) {
+            let (first, end) = (window / SECTOR, (window / SECTOR + sectors).min(SEGMENT / SECTOR));
+            self.unwanted.extend((first..end).step_by(STEP as usize).map(|at| (at, STEP.min(end - at))));
+        }
+        self.given = std::mem::replace(&mut self.windows, vec![SEGMENT]);
+    }
+
+    fn is_giving_back(&self) -> bool {
+        !self.unwanted.is_empty()
+    }
+
     /// One read of every sector that it may have written.
     fn finish(&mut self) {
         self.finishing = true;
+        self.unwanted.clear();
         self.asked = self.shape.operations;
         const STEP: u64 = 128;
         if self.shape.pattern == Pattern::Frontier {
             self.windows = (0..self.shape.len_bytes / SEGMENT).map(|segment| segment * SEGMENT).collect();
         }
-        for window in &self.windows {
+        for window in self.given.iter().chain(&self.windows) {
             let (first, sectors) = (window / SECTOR / 8 * 8, self.shape.window / SECTOR + 8);
             let sectors = sectors.min(self.shape.len_bytes / SECTOR - first);
             self.last_reads
@@ -354,7 +407,7 @@ impl Workload for Block {
     }
 
     fn is_done(&self) -> bool {
-        self.asked >= self.shape.operations && self.last_reads.is_empty() && self.inflight.is_empty()
+        !self.wants_anything() && self.inflight.is_empty()
     }
 
     fn inflight(&self) -> usize {

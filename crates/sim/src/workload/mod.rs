@@ -184,6 +184,14 @@ pub trait Workload {
     /// Asks for at most this many more.
     fn limit(&mut self, more: u64);
 
+    /// Gives back what it has written, between its other requests.
+    fn give_back(&mut self) {}
+
+    /// Whether some of that is not asked for yet.
+    fn is_giving_back(&self) -> bool {
+        false
+    }
+
     /// Asks for nothing more but what the last check needs to read.
     fn finish(&mut self);
 
