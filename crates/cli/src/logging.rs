@@ -2,6 +2,8 @@
 //!
 //! The level of a running daemon changes with a signal: [`set_debug`].
 //!
+//! Invariant: a log that cannot be written (a full disk under it, a closed pipe) loses lines and ends no daemon.
+//!
 //! `BASALT_LOG` is a comma list of `LEVEL` and `TARGET=LEVEL`. A text that is neither is refused: taken for a target, as
 //! tracing takes it, it would turn all other logging off.
 
@@ -22,6 +24,8 @@ const LEVELS: &[&str] = &["off", "error", "warn", "info", "debug", "trace"];
 pub fn start() -> Result<(), UserError> {
     let filter = filter(crate::args::env("BASALT_LOG").as_deref().unwrap_or(""))?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // tracing reports a failed write with eprintln!, which panics when standard error is what failed.
+    let builder = builder.log_internal_errors(false);
     let reload: Reload = if std::io::stderr().is_terminal() {
         let builder = builder.with_filter_reloading();
         let handle = builder.reload_handle();

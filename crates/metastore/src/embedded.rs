@@ -1,10 +1,13 @@
 //! redb: one file, one meta. The file's lock is the election.
+//!
+//! redb serves nothing after its first failed write or read: the file is closed then, and the next campaign opens it as a
+//! new process would. Invariant: what is loaded after a failure was read from the file after it.
 
 use crate::{Campaign, Store, StoreError, StoreFuture};
 use control::{StoredItem, Txn};
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use types::failpoint::{Point, pass};
 
@@ -15,7 +18,9 @@ const CACHE_BYTES: usize = 8 << 20;
 
 /// Records in a redb file.
 pub struct RedbStore {
-    db: Arc<Database>,
+    path: PathBuf,
+    /// `None` after a failure, until the next campaign.
+    db: Option<Arc<Database>>,
 }
 
 impl RedbStore {
@@ -24,17 +29,35 @@ impl RedbStore {
     /// # Errors
     /// When another process has it open, or redb cannot read it.
     pub fn open(path: &Path) -> Result<RedbStore, StoreError> {
-        // The records are the owner's alone: redb makes its file as the umask says.
-        std::fs::File::options().create(true).truncate(false).write(true).mode(0o600).open(path).map_err(redb_io)?;
-        let db = Database::builder().set_cache_size(CACHE_BYTES).create(path).map_err(|e| match e {
-            DatabaseError::DatabaseAlreadyOpen => StoreError::Locked { path: path.display().to_string() },
-            other => failed(other),
-        })?;
-        let txn = db.begin_write().map_err(failed)?;
-        txn.open_table(RECORDS).map_err(failed)?;
-        txn.commit().map_err(failed)?;
-        Ok(RedbStore { db: Arc::new(db) })
+        Ok(RedbStore { path: path.to_owned(), db: Some(Arc::new(open(path)?)) })
     }
+
+    fn db(&self) -> Result<Arc<Database>, StoreError> {
+        let closed =
+            || StoreError::Unavailable { store: "redb".to_owned(), why: "it was closed after a failure".to_owned() };
+        self.db.clone().ok_or_else(closed)
+    }
+
+    /// Closes the file when redb failed.
+    fn after<T>(&mut self, done: Result<T, StoreError>) -> Result<T, StoreError> {
+        if matches!(done, Err(StoreError::Redb(_) | StoreError::Unavailable { .. })) {
+            self.db = None;
+        }
+        done
+    }
+}
+
+fn open(path: &Path) -> Result<Database, StoreError> {
+    // The records are the owner's alone: redb makes its file as the umask says.
+    std::fs::File::options().create(true).truncate(false).write(true).mode(0o600).open(path).map_err(redb_io)?;
+    let db = Database::builder().set_cache_size(CACHE_BYTES).create(path).map_err(|e| match e {
+        DatabaseError::DatabaseAlreadyOpen => StoreError::Locked { path: path.display().to_string() },
+        other => failed(other),
+    })?;
+    let txn = db.begin_write().map_err(failed)?;
+    txn.open_table(RECORDS).map_err(failed)?;
+    txn.commit().map_err(failed)?;
+    Ok(db)
 }
 
 fn redb_io(e: std::io::Error) -> StoreError {
@@ -94,17 +117,30 @@ fn commit(db: &Database, txn: &Txn) -> Result<(), StoreError> {
 
 impl Store for RedbStore {
     fn campaign<'a>(&'a mut self, _address: &'a str) -> StoreFuture<'a, Campaign> {
-        Box::pin(async { Ok(Campaign::Won) })
+        Box::pin(async {
+            if self.db.is_none() {
+                let path = self.path.clone();
+                self.db = Some(Arc::new(blocking(move || open(&path)).await?));
+            }
+            Ok(Campaign::Won)
+        })
     }
 
     fn load(&mut self) -> StoreFuture<'_, Vec<StoredItem>> {
-        let db = Arc::clone(&self.db);
-        Box::pin(async move { blocking(move || load(&db)).await })
+        Box::pin(async move {
+            let db = self.db()?;
+            let done = blocking(move || load(&db)).await;
+            self.after(done)
+        })
     }
 
     fn commit<'a>(&'a mut self, txn: &'a Txn) -> StoreFuture<'a, ()> {
-        let (db, txn) = (Arc::clone(&self.db), txn.clone());
-        Box::pin(async move { blocking(move || commit(&db, &txn)).await })
+        let txn = txn.clone();
+        Box::pin(async move {
+            let db = self.db()?;
+            let done = blocking(move || commit(&db, &txn)).await;
+            self.after(done)
+        })
     }
 
     fn keep(&mut self) -> StoreFuture<'_, ()> {
@@ -122,4 +158,38 @@ async fn blocking<T: Send + 'static>(
 ) -> Result<T, StoreError> {
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|e| StoreError::Unavailable { store: "redb".to_owned(), why: format!("its task ended: {e}") })?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_failed_is_opened_again_by_the_next_campaign() {
+        let dir = std::env::temp_dir().join(format!("basalt-redb-again-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a folder");
+        let path = dir.join("meta.redb");
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
+        runtime.block_on(async {
+            let mut store = RedbStore::open(&path).expect("a new file");
+            let txn = Txn {
+                checks: vec![control::Check { key: "a".into(), version: 0 }],
+                puts: vec![("a".into(), b"1".to_vec())],
+                deletes: Vec::new(),
+            };
+            store.commit(&txn).await.expect("a record");
+            let conflict = store.commit(&txn).await;
+            assert!(matches!(conflict, Err(StoreError::Conflict { .. })) && store.load().await.is_ok(), "no failure");
+            let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+            let error = store.after::<()>(Err(redb_io(full))).expect_err("it failed").to_string();
+            assert!(error.starts_with("the metadata store failed: ") && error.contains("space"), "{error}");
+            assert!(store.load().await.is_err(), "nothing is served from before the failure");
+            let other = RedbStore::open(&path).expect("the file is closed");
+            assert!(matches!(store.campaign("a:1").await, Err(StoreError::Locked { .. })));
+            drop(other);
+            assert_eq!(store.campaign("a:1").await.expect("it is free again"), Campaign::Won);
+            assert_eq!(store.load().await.expect("it is open").len(), 1);
+        });
+        std::fs::remove_dir_all(&dir).expect("removed");
+    }
 }

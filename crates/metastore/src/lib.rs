@@ -36,7 +36,7 @@ pub enum StoreError {
     /// No answer: the transaction may have happened or not.
     #[error("the metadata store ({store}) does not answer: {why}")]
     Unavailable { store: String, why: String },
-    #[error("the metadata store failed")]
+    #[error("the metadata store failed: {0}")]
     Redb(#[source] Box<redb::Error>),
     #[error("the metadata store at {path} is used by another process")]
     Locked { path: String },

@@ -108,6 +108,12 @@ pub fn run_env(home: &Path, vars: &[(&str, &str)], args: &[&str]) -> Ran {
     ran(command)
 }
 
+/// Starts a daemon at log level `info` whose standard error is `stderr`; its standard output is kept.
+pub fn spawn_logging_to(home: &Path, stderr: impl Into<Stdio>, args: &[&str]) -> Child {
+    let mut command = command(home, "none", args);
+    command.env("BASALT_LOG", "info").stdout(Stdio::piped()).stderr(stderr).spawn().expect("basalt starts")
+}
+
 /// Runs a command whose standard output is `stdout`.
 pub fn run_into(home: &Path, stdout: impl Into<Stdio>, args: &[&str]) -> Ran {
     let mut command = command(home, "none", args);

@@ -1,7 +1,9 @@
 //! What a shell does to a command: its environment, and where its output goes. No cluster is needed.
 
-use crate::dev::{home, run, run_env, run_into};
+use crate::dev::{home, run, run_env, run_into, spawn_logging_to};
+use crate::golden::ready_line;
 use std::fs::File;
+use std::process::Command;
 
 #[test]
 fn an_output_that_takes_nothing_fails_and_a_closed_pipe_is_quiet() {
@@ -27,6 +29,20 @@ fn an_output_that_takes_nothing_fails_and_a_closed_pipe_is_quiet() {
     // An error under --json goes to standard output, too.
     let full = File::options().write(true).open("/dev/full").expect("a full device");
     assert_eq!(run_into(home.path(), full, &["status", "--json"]).code, 1);
+}
+
+#[test]
+fn a_daemon_whose_log_cannot_be_written_goes_on() {
+    let home = home("fulllog");
+    let full = File::options().write(true).open("/dev/full").expect("a full device");
+    let dir = home.path().join("meta").to_string_lossy().into_owned();
+    let mut meta = spawn_logging_to(home.path(), full, &["meta", "--dir", &dir, "--listen", "127.0.0.1:0", "--json"]);
+    let listen = ready_line("meta.run", &mut meta)["listen"].as_str().expect("an address").to_owned();
+    let status = run(home.path(), "none", &["--meta", &listen, "status"]);
+    let sent = Command::new("kill").args(["-TERM", &meta.id().to_string()]).status();
+    assert!(sent.expect("kill runs").success());
+    assert_eq!(meta.wait().expect("it ends").code(), Some(0), "it writes log lines before that");
+    assert_eq!(status.code, 0, "{status:?}");
 }
 
 #[test]
