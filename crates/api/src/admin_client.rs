@@ -27,6 +27,9 @@ pub enum AdminError {
     Refused(#[from] Refusal),
     #[error("BSLT-2001: no metadata server answered in {after:?}; last: {last}; {}", next_step())]
     Unreachable { after: Duration, last: String },
+    /// Metadata servers answer, and none leads.
+    #[error("BSLT-2001: {why} (asked for {after:?}); {}", mend(why))]
+    Leaderless { after: Duration, why: String },
     /// No address is one of a metadata server: asking again would not help.
     #[error("BSLT-2001: no metadata server answers: {found}; {}", next_step())]
     Nowhere { found: String },
@@ -44,11 +47,34 @@ impl AdminError {
     pub fn code(&self) -> u32 {
         match self {
             AdminError::Refused(refusal) => refusal.code,
-            AdminError::Unreachable { .. } | AdminError::Nowhere { .. } | AdminError::Unsure { .. } => {
-                control::codes::META_UNAVAILABLE
-            }
+            AdminError::Unreachable { .. }
+            | AdminError::Leaderless { .. }
+            | AdminError::Nowhere { .. }
+            | AdminError::Unsure { .. } => control::codes::META_UNAVAILABLE,
             AdminError::Malformed(_) => control::codes::BAD_REQUEST,
         }
+    }
+
+    /// What to do, where that is not the advice of the code.
+    pub fn next(&self) -> Option<String> {
+        match self {
+            AdminError::Leaderless { why, .. } => Some(mend(why)),
+            _ => None,
+        }
+    }
+}
+
+/// What to do when metadata servers answer and none leads: the store is to blame when they name it.
+fn mend(why: &str) -> String {
+    let store = why.split_once("the metadata store (").and_then(|(_, rest)| rest.split_once(')'));
+    match store {
+        Some((store, _)) => {
+            format!("check that {store} runs, and that --etcd of the metas names it; attached volumes go on")
+        }
+        None if why.contains("the metadata store failed") => {
+            "look at the disk of the metadata server (df -h) and at its log; attached volumes go on".to_string()
+        }
+        None => "basalt meta ls   # shows what each metadata server waits for; attached volumes go on".to_string(),
     }
 }
 
@@ -114,7 +140,11 @@ impl AdminClient {
         let end = start + self.timeout;
         let mut last = String::from("nothing was tried");
         let mut vain = Vain::default();
+        let mut leaderless = false;
         loop {
+            if Instant::now() >= end && leaderless {
+                return Err(AdminError::Leaderless { after: self.timeout, why: last });
+            }
             if Instant::now() >= end {
                 return Err(AdminError::Unreachable { after: self.timeout, last });
             }
@@ -147,6 +177,7 @@ impl AdminClient {
                     continue;
                 }
             };
+            leaderless = matches!(&failure, Failure::NotLeader { leader: None, .. });
             match failure {
                 Failure::Refused(refusal) => return Err(refusal.into()),
                 Failure::NotLeader { leader, text } => {

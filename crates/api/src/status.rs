@@ -56,7 +56,8 @@ pub fn read(status: &tonic::Status) -> Failure {
 
 /// Whether an HTTP server answered that knows nothing of gRPC.
 pub(crate) fn is_http(status: &tonic::Status) -> bool {
-    status.message().contains("grpc-status header missing")
+    // A metadata server may carry these words of another server: of the store that it asked.
+    status.metadata().get(CODE).is_none() && status.message().contains("grpc-status header missing")
 }
 
 /// A failed call in words: what the carrier says of a server that speaks another protocol names no cause.
@@ -88,6 +89,8 @@ mod tests {
         let text = "no metadata server leads: etcd is away".to_string();
         assert_eq!(read(&not_leader(None, Some("etcd is away"))), Failure::NotLeader { leader: None, text });
         assert!(matches!(read(&tonic::Status::unavailable("gone")), Failure::Lost(_)));
+        let why = "the metadata store (etcd at http://127.0.0.1:1) does not answer: grpc-status header missing";
+        assert!(!is_http(&not_leader(None, Some(why))), "a metadata server said it");
         let said = |status: tonic::Status| match read(&status) {
             Failure::Lost(text) => text,
             other => panic!("{other:?}"),

@@ -2,10 +2,10 @@
 
 use crate::address::Address;
 use crate::args::Domain;
-use crate::errors::refused;
+use crate::errors::{UserError, refused};
 use crate::output;
 use anyhow::{Result, bail};
-use api::AdminClient;
+use api::{AdminClient, AdminError};
 use control::admin::{
     AdminAnswer, AdminAsk, EventsPage, OsdRegister, OsdView, PgView, PoolCreate, PoolView, RecoverAsk, Status,
     StoreRecovery, VolumeView,
@@ -39,6 +39,15 @@ macro_rules! expect {
     };
 }
 
+/// The error of the client in the user's words.
+fn told(error: &AdminError) -> UserError {
+    let text = error.to_string();
+    match error.next() {
+        Some(next) => UserError { next: next.clone(), ..refused(error.code(), text.trim_end_matches(&next)) },
+        None => refused(error.code(), &text),
+    }
+}
+
 impl Admin {
     pub fn connect(metas: &[Address]) -> Result<Admin> {
         Admin::connect_within(metas, TIMEOUT)
@@ -65,7 +74,7 @@ impl Admin {
             }
             answer.await
         });
-        answer.map_err(|e| refused(e.code(), &e.to_string()).into())
+        answer.map_err(|e| told(&e).into())
     }
 
     pub fn status(&self) -> Result<Status> {
@@ -174,5 +183,23 @@ impl Admin {
 
     pub fn remove_osd(&self, osd: OsdId) -> Result<()> {
         expect!(self, AdminAsk::OsdRemove { osd }, AdminAnswer::Done => ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::told;
+    use api::AdminError;
+    use std::time::Duration;
+
+    #[test]
+    fn a_metadata_server_without_its_store_has_the_store_checked() {
+        let error = |why: &str| AdminError::Leaderless { after: Duration::from_secs(10), why: why.to_owned() };
+        let away = "no metadata server leads: the metadata store (etcd at http://10.0.0.9:2379) does not answer: \
+                    what answers there is no etcd";
+        let away = told(&error(away));
+        assert!(away.code == 2001 && away.what.ends_with("is no etcd (asked for 10s)"), "{away}");
+        assert!(away.next.starts_with("check that etcd at http://10.0.0.9:2379 runs,"), "{away}");
+        assert!(told(&error("no metadata server leads")).next.starts_with("basalt meta ls "));
     }
 }

@@ -125,6 +125,9 @@ pub struct EtcdStore {
     leading: Option<Leading>,
 }
 
+/// What the client library says of a server that knows no etcd.
+const FOREIGN: &[&str] = &["grpc-status header missing", "unimplemented", "not implemented", "frame with invalid size"];
+
 /// What the client library says, as an operator needs it: refusals by their cause, anything else as silence.
 fn lost(name: &str, e: &etcd_client::Error) -> StoreError {
     let mut text = e.to_string();
@@ -136,8 +139,14 @@ fn lost(name: &str, e: &etcd_client::Error) -> StoreError {
         }
         cause = inner.source();
     }
-    let has = |word: &str| text.to_ascii_lowercase().contains(word);
-    let why = if has("authentication failed") || has("invalid auth") || has("user name is empty") {
+    let why = cause_of(&text.to_ascii_lowercase()).map_or(text, str::to_owned);
+    StoreError::Unavailable { store: name.to_owned(), why }
+}
+
+/// The cause behind a text in small letters; none behind one that is not known.
+fn cause_of(text: &str) -> Option<&'static str> {
+    let has = |word: &str| text.contains(word);
+    Some(if has("authentication failed") || has("invalid auth") || has("user name is empty") {
         "it refuses the user or the password"
     } else if has("permission denied") {
         "its user may not use the keys of this prefix"
@@ -149,10 +158,13 @@ fn lost(name: &str, e: &etcd_client::Error) -> StoreError {
         "nothing listens there"
     } else if has("dns error") || has("failed to lookup") {
         "the host name is not known"
+    } else if FOREIGN.iter().any(|word| has(word)) {
+        "what answers there is no etcd"
+    } else if has("broken pipe") || has("connection reset") {
+        "the connection broke: it has ended, or what answers there is no etcd"
     } else {
-        return StoreError::Unavailable { store: name.to_owned(), why: text };
-    };
-    StoreError::Unavailable { store: name.to_owned(), why: why.to_owned() }
+        return None;
+    })
 }
 
 fn silent(config: &EtcdConfig) -> StoreError {
@@ -334,5 +346,23 @@ impl Store for EtcdStore {
             let mut client = self.client().await?;
             self.within(client.lease_revoke(leading.lease)).await.map(|_| ())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cause_of;
+
+    #[test]
+    fn a_server_that_is_no_etcd_is_called_so_and_a_lost_one_is_not() {
+        let http = "grpc request error: status: internal, message: \"protocol error: grpc-status header missing, mapped \
+                    from http status code 404\"";
+        let other = "grpc request error: status: unimplemented";
+        for text in [http, other] {
+            assert_eq!(cause_of(text), Some("what answers there is no etcd"), "{text}");
+        }
+        assert_eq!(cause_of("transport error: tcp connect error: connection refused"), Some("nothing listens there"));
+        assert!(cause_of("transport error: broken pipe").is_some_and(|why| why.contains("it has ended, or")));
+        assert_eq!(cause_of("deadline has elapsed"), None);
     }
 }
