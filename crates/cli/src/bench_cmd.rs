@@ -23,6 +23,9 @@ const FLOOR_LOG: u64 = 512 << 20;
 /// How often a terminal hears of a run.
 const PROGRESS: Duration = Duration::from_secs(1);
 
+/// How long after the end of its time a run waits for answers: longer than a write waits for space, and than an election.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
 /// Runs a `bench` command. `metas` is asked only when a volume is measured; `daemons` are the cluster's, with
 /// their pids.
 pub fn run(
@@ -85,11 +88,16 @@ fn measure(name: &str, args: &LoadArgs, metas: &[Address], daemons: &[(String, u
     let after = living(&all);
     // Also after a failure: nobody should wait for the lease of a holder that is gone.
     session.close()?;
-    let Driven { report, interrupted } = driven?;
+    let Driven { report, interrupted, unanswered } = driven?;
     let complete = after.len() == all.len() && before.len() == all.len();
     let shown =
         Shown { used: cpu::between(&before, &after), complete, interrupted, overwrite: args.overwrite && write };
     show(name, &report, &shown, as_json)?;
+    if report.is_clean() && unanswered {
+        let (requests, s) = (report.in_flight, ANSWER_MAX.as_secs());
+        let what = format!("{name}: {requests} requests had no answer {s} s after the end of the run");
+        return Err(UserError::new(5007, what, "basalt health detail").into());
+    }
     if report.is_clean() {
         return Ok(if interrupted { Exit::Interrupted } else { Exit::Done });
     }
@@ -149,12 +157,16 @@ struct Driven {
     report: LoadReport,
     /// By a signal, before its time.
     interrupted: bool,
+    /// With requests in flight, [`ANSWER_MAX`] after its time.
+    unanswered: bool,
 }
 
 fn drive(session: &mut Session, config: LoadConfig) -> Result<Driven> {
+    let duration = config.duration;
     let mut load =
         Load::new(config, session.env.now()).map_err(|e| UserError::new(1001, e.to_string(), "basalt bench --help"))?;
     let mut progress = Progress::new(session.env.now());
+    let answers_until = session.env.now() + duration + ANSWER_MAX;
     let (mut requests, mut done, mut full) = (Vec::new(), Vec::new(), false);
     loop {
         let now = session.begin();
@@ -166,9 +178,10 @@ fn drive(session: &mut Session, config: LoadConfig) -> Result<Driven> {
             load.completed(now, completion.token, &completion.result);
         }
         let interrupted = session.interrupted();
-        if interrupted || full || load.is_done(now) {
+        let unanswered = now >= answers_until;
+        if interrupted || full || unanswered || load.is_done(now) {
             progress.end();
-            return Ok(Driven { report: load.report(now), interrupted });
+            return Ok(Driven { report: load.report(now), interrupted, unanswered });
         }
         progress.show(now, &load);
         if let Some(errno) = session.failure() {
@@ -181,7 +194,7 @@ fn drive(session: &mut Session, config: LoadConfig) -> Result<Driven> {
                 anyhow::bail!("the device takes fewer requests at once than --depth");
             }
         }
-        session.finish(load.next_deadline(now).min(progress.next))?;
+        session.finish(load.next_deadline(now).min(progress.next).min(answers_until))?;
     }
 }
 

@@ -37,13 +37,15 @@ const BENCH_FULL_WAIT: Duration = Duration::from_secs(5);
 /// Pause before a volume is asked for again whose holder is a dead process.
 const LEASE_AGAIN: Duration = Duration::from_millis(250);
 
-fn unanswered(name: &str, metas: &[Address]) -> UserError {
+/// The error of a volume that was not opened in [`OPEN_MAX`]: by the metadata servers, or by its PGs when `meta_answers`.
+fn unanswered(name: &str, metas: &[Address], meta_answers: bool) -> UserError {
     let asked: Vec<String> = metas.iter().map(Address::to_string).collect();
-    let what = format!(
-        "{name} was not opened in {} s: no metadata server answers at {}, or a PG of the volume has no leader",
-        OPEN_MAX.as_secs(),
-        asked.join(", ")
-    );
+    let late = format!("{name} was not opened in {} s", OPEN_MAX.as_secs());
+    if meta_answers {
+        let what = format!("{late}: the metadata server answers, and a PG of the volume does not");
+        return UserError::new(5007, what, "basalt health detail");
+    }
+    let what = format!("{late}: no metadata server answers at {}", asked.join(", "));
     UserError::new(2001, what, format!("basalt status --meta {}", asked.join(",")))
 }
 
@@ -136,14 +138,24 @@ impl Prepared {
             runtime: Background(Some(self.runtime)),
         };
         let give_up = session.env.now() + Duration::from_millis(HOLDER_LEASE_MS) + LEASE_AGAIN;
+        let mut is_told = false;
         loop {
             match session.attach(open)? {
                 Attached::Open => return Ok(session),
-                Attached::Late => return Err(unanswered(open.name, &self.metas).into()),
+                Attached::Late => {
+                    let meta_answers = session.ask_meta(&self.metas, AdminAsk::Status).is_some();
+                    return Err(unanswered(open.name, &self.metas, meta_answers).into());
+                }
                 Attached::Refused(why) => {
                     let waits = why.code == refusal::VOLUME_HELD && session.env.now() < give_up;
                     if !waits || !session.holder_is_dead(&self.metas, open.name) {
                         return Err(refused(why.code, &why.message).into());
+                    }
+                    if !std::mem::replace(&mut is_told, true) {
+                        tracing::info!(
+                            volume = open.name,
+                            "waiting for the lease of a process of this host that has ended"
+                        );
                     }
                     session.pause(LEASE_AGAIN)?;
                 }
@@ -222,18 +234,17 @@ impl Session {
         }
     }
 
+    /// The answer of the leading meta, within [`PART_MAX`].
+    fn ask_meta(&self, metas: &[Address], ask: AdminAsk) -> Option<AdminAnswer> {
+        let admin = AdminClient::new(metas.iter().map(Address::to_string).collect(), PART_MAX);
+        self.runtime.0.as_ref()?.block_on(admin.ask(ask)).ok()
+    }
+
     /// Whether the volume is held by a process of this host that has ended: its lease is about to.
     fn holder_is_dead(&self, metas: &[Address], name: &str) -> bool {
-        let addrs = metas.iter().map(Address::to_string).collect();
-        let admin = AdminClient::new(addrs, PART_MAX);
-        let asked =
-            self.runtime.0.as_ref().map(|r| r.block_on(admin.ask(AdminAsk::VolumeInfo { name: name.to_owned() })));
-        let Some(Ok(AdminAnswer::Volume(volume))) = asked else { return false };
-        let dead = volume.holder.is_some_and(|holder| is_dead(&holder.name, &role::format::Place::default().host));
-        if dead {
-            tracing::info!(volume = name, "waiting for the lease of a process of this host that has ended");
-        }
-        dead
+        let asked = self.ask_meta(metas, AdminAsk::VolumeInfo { name: name.to_owned() });
+        let Some(AdminAnswer::Volume(volume)) = asked else { return false };
+        volume.holder.is_some_and(|holder| is_dead(&holder.name, &role::format::Place::default().host))
     }
 
     /// Turns without a volume for so long.
@@ -357,7 +368,17 @@ impl Drop for Session {
 
 #[cfg(test)]
 mod tests {
-    use super::is_dead;
+    use super::{is_dead, unanswered};
+    use crate::address::Address;
+
+    #[test]
+    fn a_late_open_blames_a_metadata_server_only_when_none_answers() {
+        let metas: [Address; 1] = ["127.0.0.1:7300".parse().expect("an address")];
+        let said = |meta_answers| unanswered("main/a", &metas, meta_answers);
+        let (none, pg) = (said(false), said(true));
+        assert!(none.code == 2001 && none.what.ends_with("no metadata server answers at 127.0.0.1:7300"), "{none}");
+        assert!(pg.code == 5007 && pg.what.contains("a PG") && pg.next == "basalt health detail", "{pg}");
+    }
 
     #[test]
     fn a_holder_is_dead_when_its_process_of_this_host_is_gone() {

@@ -24,6 +24,9 @@ use types::{ChunkKey, OsdId, PgId};
 /// Differences that are listed for one PG.
 const LISTED_MAX: usize = 100;
 
+/// PGs that are named in one line.
+const NAMED_MAX: usize = 8;
+
 /// Bytes in which replicas differ.
 #[derive(Debug, Serialize)]
 struct Difference {
@@ -249,7 +252,6 @@ fn conclude(verdicts: &[Verdict], tables: bool, as_json: bool) -> Result<Exit> {
         output::json("pg.verify", body)?;
         return Ok(exit);
     }
-    verdicts.iter().for_each(print);
     let asked = if unasked { "; some replicas could not be asked" } else { "" };
     let pgs = verdicts.len();
     let extent = format!("{pgs} PGs, {chunks} chunks of {}", size::show(CHUNK));
@@ -264,14 +266,28 @@ fn conclude(verdicts: &[Verdict], tables: bool, as_json: bool) -> Result<Exit> {
         (n, false) => out!("BSLT-3012: replicas differ in {n} places of {extent}{asked}"),
         (n, true) => out!("tables differ in {n} places of {extent}{asked}; --deep says whether bytes differ"),
     }
+    verdicts.iter().for_each(print);
+    not_compared(verdicts).iter().for_each(|line| out!("{line}"));
     Ok(exit)
 }
 
-fn print(verdict: &Verdict) {
-    for u in &verdict.unasked {
-        let how = if u.damaged { "is damaged and was not compared" } else { "was not compared" };
-        out!("pg {}: {} {how}: {}", verdict.pg, u.osd, u.reason);
+/// The replicas that were not compared, a line for each OSD and reason: an OSD that is down is one cause for all its PGs.
+fn not_compared(verdicts: &[Verdict]) -> Vec<String> {
+    let mut causes: BTreeMap<(OsdId, bool, &str), BTreeSet<PgId>> = BTreeMap::new();
+    for (pg, u) in verdicts.iter().flat_map(|v| v.unasked.iter().map(|u| (v.pg, u))) {
+        causes.entry((u.osd, u.damaged, u.reason.as_str())).or_default().insert(pg);
     }
+    let line = |((osd, damaged, reason), pgs): ((OsdId, bool, &str), BTreeSet<PgId>)| {
+        let how = if damaged { "is damaged and was not compared" } else { "was not compared" };
+        let named: Vec<String> = pgs.iter().take(NAMED_MAX).map(PgId::to_string).collect();
+        let more = if pgs.len() > NAMED_MAX { ", …" } else { "" };
+        let count = if pgs.len() == 1 { "PG".to_owned() } else { format!("{} PGs:", pgs.len()) };
+        format!("{osd} {how} in {count} {}{more}: {reason}", named.join(", "))
+    };
+    causes.into_iter().map(line).collect()
+}
+
+fn print(verdict: &Verdict) {
     for d in &verdict.differences {
         let crcs: Vec<_> = d.crcs.iter().map(|(osd, crc)| format!("{osd} {crc:08x}")).collect();
         let odd: Vec<_> = d.odd.iter().map(OsdId::to_string).collect();

@@ -256,6 +256,32 @@ pub fn a_gentle_stop_hands_leaders_over(dev: &Dev) {
     });
 }
 
+/// osd.1 is down; with osd.2 no PG has a majority.
+fn bench_and_open_end_without_a_majority(dev: &Dev) {
+    for volume in ["main/hung", "main/late"] {
+        assert_eq!(dev.run(&["volume", "create", volume, "64MiB"]).code, 0);
+        let write = ["bench", volume, "--op", "randwrite", "--seconds", "1"];
+        assert_eq!(dev.run(&write).code, 0, "a segment is allocated");
+    }
+    let bench = ["bench", "main/hung", "--op", "randwrite", "--overwrite", "--seconds", "3", "--json"];
+    let mut bench = dev.spawn_piped(&bench);
+    let info = || dev.json(&["volume", "info", "main/hung"]);
+    dev.wait("the run to begin", || info()["holder"]["alive"].as_bool() == Some(true));
+    assert_eq!(dev.run(&["dev", "kill", "2"]).code, 0);
+    let late = dev.run(&["nbd", "main/late", "--socket", &dev.file("late.sock")]);
+    late.says("BSLT-5007", "basalt health detail");
+    assert!(late.err.contains("the metadata server answers"), "{late:?}");
+    dev.wait("the end of the run", || bench.try_wait().expect("it is ours").is_some());
+    let mut said = String::new();
+    bench.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
+    assert_eq!(bench.wait().expect("it ended").code(), Some(1), "{said}");
+    assert!(said.contains("basalt.bench/1") && said.contains("\"code\": \"BSLT-5007\""), "{said}");
+    assert_eq!(dev.run(&["dev", "start", "2"]).code, 0);
+    for volume in ["main/hung", "main/late"] {
+        assert_eq!(dev.run(&["volume", "rm", volume, "--force"]).code, 0);
+    }
+}
+
 /// osd.1 is down from the step before.
 pub fn degraded_has_an_exit_code_of_its_own(dev: &Dev) {
     let degraded = || dev.json(&["status"])["pgs_degraded"].as_u64().expect("a number");
@@ -280,10 +306,13 @@ pub fn degraded_has_an_exit_code_of_its_own(dev: &Dev) {
     for part in ["osd.1 on dev1", "health.muted", "volume.stolen", "took volume main/held from", "pg.state"] {
         assert!(events.contains(part), "no {part} in {events}");
     }
-    let verify = dev.run(&["pg", "verify", "1.0", "--tables"]);
+    let verify = dev.run(&["pg", "verify", "--tables"]);
     assert_eq!(verify.code, 3, "{verify:?}");
-    assert!(verify.out.contains("osd.1 was not compared"), "{verify:?}");
-    assert!(verify.out.contains("no block was read"), "tables say what they are: {verify:?}");
+    let (verdict, rest) = verify.out.split_once('\n').expect("lines");
+    assert!(verdict.contains("no block was read") && verdict.contains("could not be asked"), "{verify:?}");
+    let of_osd = rest.lines().filter(|line| line.starts_with("osd.1 was not compared in ")).count();
+    assert_eq!((of_osd, rest.lines().count()), (1, 1), "one cause, one line: {verify:?}");
+    bench_and_open_end_without_a_majority(dev);
     assert_eq!(dev.run(&["dev", "start", "1"]).code, 0);
     dev.wait("all replicas", || degraded() == 0);
     assert_eq!(dev.run(&["pg", "verify", "--deep"]).code, 0);
