@@ -22,6 +22,8 @@ use std::time::Duration;
 
 /// Log of a dev OSD.
 const LOG_SIZE: &str = "256MiB";
+/// When an OSD whose store stopped may be started again.
+const AFTER_POISON: &str = "once the file system of the device is sound and has room";
 /// How long a daemon may take to be ready.
 const READY_MAX: Duration = Duration::from_secs(20);
 
@@ -52,6 +54,10 @@ pub fn run(command: Dev, name: &str, json: bool) -> Result<()> {
         Dev::Start { osd, after_poison } => {
             let cluster = Cluster::expect(name)?;
             check_osd(&cluster, osd)?;
+            if after_poison {
+                // A stopped store has a process: only a new one serves the device again.
+                procs::stop(&cluster, &Daemon::Osd(osd), Signal::Term)?;
+            }
             start_osd(&cluster, osd, after_poison)?;
             if json {
                 return output::json("dev.start", json!({ "osd": osd }));
@@ -141,12 +147,16 @@ fn wait_listening(cluster: &Cluster, daemon: &Daemon, addr: SocketAddr) -> Resul
 fn not_ready(cluster: &Cluster, daemon: &Daemon) -> anyhow::Error {
     let log = procs::log_file(cluster, daemon);
     let tail = procs::log_tail(cluster, daemon, 5);
-    UserError::new(
-        1004,
-        format!("{} did not become ready; its log ends with:\n{tail}", daemon.name()),
-        format!("less {}", log.display()),
-    )
-    .into()
+    let next = match daemon {
+        Daemon::Osd(n) if tail.contains("BSLT-3010") => format!("{}   # {AFTER_POISON}", after_poison(*n)),
+        _ => format!("less {}", log.display()),
+    };
+    UserError::new(1004, format!("{} did not become ready; its log ends with:\n{tail}", daemon.name()), next).into()
+}
+
+/// The way on for an OSD whose store stopped.
+fn after_poison(n: u32) -> String {
+    format!("basalt dev start {n} --after-poison")
 }
 
 /// Meta and the OSDs.

@@ -3,12 +3,14 @@
 use crate::admin::Admin;
 use crate::dev::cluster::Cluster;
 use crate::dev::procs::{self, Daemon};
-use crate::dev::{LOG_SIZE, READY_MAX, not_ready, servers, start_meta, start_osd, uri};
+use crate::dev::{AFTER_POISON, LOG_SIZE, READY_MAX, after_poison, not_ready, servers, start_meta, start_osd, uri};
 use crate::errors::{UserError, refused};
 use crate::{hint, output, size};
 use anyhow::Result;
+use control::admin::VolumeView;
 use serde_json::json;
 use std::time::Duration;
+use types::OsdId;
 
 /// The pool that `dev up` makes.
 const POOL: &str = "main";
@@ -18,6 +20,8 @@ const DEVICE_BYTES: u64 = 4 << 30;
 /// The least size of a device is advised in steps of this.
 const DEVICE_STEP: u64 = 64 << 20;
 const EXPORT_BYTES: u64 = 1 << 30;
+/// Most bytes that the printed fio command covers.
+const FIO_BYTES_MAX: u64 = 256 << 20;
 /// How long a cluster that serves is given to have all its replicas.
 const WHOLE_MAX: Duration = Duration::from_secs(2);
 
@@ -62,7 +66,7 @@ pub fn run(name: &str, wanted: &Wanted, json: bool) -> Result<()> {
         return output::json("dev.up", body);
     }
     match exported.last() {
-        Some((volume, uri)) => print_next(volume, uri),
+        Some((volume, uri)) => print_next(&admin.volume_info(volume)?, uri),
         None => print_first(&admin)?,
     }
     Ok(())
@@ -137,7 +141,8 @@ fn wait_active(cluster: &Cluster, admin: &Admin) -> Result<()> {
         last = active.as_ref().err().map(ToString::to_string);
         active.unwrap_or(false) || dead.is_some()
     });
-    match (dead, done) {
+    // One stopped store of three is no reason for this: its PGs serve.
+    match (dead.or_else(|| done.err().and_then(|()| stopped(admin))), done) {
         (Some(error), _) => Err(error),
         (None, Ok(())) => Ok(()),
         (None, Err(())) => {
@@ -152,6 +157,23 @@ fn behind(admin: &Admin) -> Option<anyhow::Error> {
     let code = control::codes::STORE_BEHIND;
     let said = admin.status().ok()?.problems.into_iter().find(|said| said.starts_with(&format!("BSLT-{code}: ")))?;
     Some(refused(code, &said).into())
+}
+
+/// The error of OSDs whose stores stopped: their processes run, and serve nothing.
+fn stopped(admin: &Admin) -> Option<anyhow::Error> {
+    let osds = admin.osds().ok()?;
+    let stopped: Vec<_> = osds.iter().filter_map(|osd| Some((osd.osd, osd.poisoned.as_deref()?))).collect();
+    stopped_error(&stopped).map(anyhow::Error::from)
+}
+
+fn stopped_error(stopped: &[(OsdId, &str)]) -> Option<UserError> {
+    let (_, why) = stopped.first()?;
+    let names: Vec<String> = stopped.iter().map(|(osd, _)| osd.to_string()).collect();
+    let next: Vec<String> = stopped.iter().map(|(osd, _)| after_poison(osd.0)).collect();
+    let stores = if names.len() == 1 { "store" } else { "stores" };
+    let what = format!("the {stores} of {} stopped: {why}", names.join(", "));
+    let next = format!("{}   # {AFTER_POISON}", next.join(" && "));
+    Some(UserError::new(3010, what, next))
 }
 
 /// Exports what earlier runs exported and what is asked for now, the latter last. Gives each volume with its URI.
@@ -226,12 +248,25 @@ fn next(line: &str) {
     out!("  {}", hint::paste(line));
 }
 
-fn print_next(volume: &str, uri: &str) {
-    out!("volume {volume} is exported; try:");
+/// The fio command for an export: it fits into the volume and writes over no data.
+fn fio(volume: &VolumeView, uri: &str) -> String {
+    let bytes = volume.len_bytes.min(FIO_BYTES_MAX);
+    let size = if bytes.is_multiple_of(1 << 20) { format!("{}M", bytes >> 20) } else { bytes.to_string() };
+    let how = match volume.allocated_bytes {
+        0 => format!("--rw=randwrite --bs=4k --iodepth=32 --size={size} --verify=crc32c"),
+        _ => format!("--rw=randread --bs=4k --iodepth=32 --size={size}"),
+    };
+    format!("fio --name=v --ioengine=nbd --uri='{uri}' {how}")
+}
+
+fn print_next(volume: &VolumeView, uri: &str) {
+    out!("volume {} is exported; try:", volume.name);
     out!("  nbdinfo '{uri}'");
-    out!("  qemu-img convert -n -O raw IMAGE '{uri}'");
+    if volume.allocated_bytes == 0 {
+        out!("  qemu-img convert -n -O raw IMAGE '{uri}'");
+    }
     out!("  qemu-img compare IMAGE '{uri}'");
-    out!("  fio --name=v --ioengine=nbd --uri='{uri}' --rw=randwrite --bs=4k --iodepth=32 --size=256M --verify=crc32c");
+    out!("  {}", fio(volume, uri));
     next("basalt status");
     next("basalt dev kill 1 && basalt dev start 1");
     if hint::paste("basalt status").starts_with('/') {
@@ -258,6 +293,39 @@ fn print_first(admin: &Admin) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_printed_fio_command_fits_the_volume_and_writes_over_no_data() {
+        let printed = |len_bytes: u64, allocated_bytes: u64| {
+            let volume = VolumeView {
+                volume: types::VolumeId(1),
+                name: "main/a".into(),
+                len_bytes,
+                allocated_bytes,
+                state: "ready".into(),
+                epoch: types::Epoch(0),
+                session: types::SessionId(0),
+                holder: None,
+                created_ms: 0,
+            };
+            fio(&volume, "U")
+        };
+        let writes = printed(8 << 30, 0);
+        assert!(writes.contains("--rw=randwrite") && writes.contains("--size=256M --verify"), "{writes}");
+        let reads = printed(8 << 20, 1 << 30);
+        assert!(reads.contains("--rw=randread") && reads.ends_with("--size=8M"), "{reads}");
+        assert!(printed(1_048_064, 0).contains("--size=1048064 "));
+    }
+
+    #[test]
+    fn stopped_stores_are_named_with_the_commands_that_start_them_again() {
+        assert!(stopped_error(&[]).is_none());
+        let why = "writing home: the device is full";
+        let error = stopped_error(&[(OsdId(1), why), (OsdId(3), why)]).expect("two stopped");
+        assert_eq!(error.what, "the stores of osd.1, osd.3 stopped: writing home: the device is full");
+        let next = "basalt dev start 1 --after-poison && basalt dev start 3 --after-poison   # ";
+        assert!(error.code == 3010 && error.next.starts_with(next), "{error}");
+    }
 
     #[test]
     fn a_device_that_is_too_small_is_refused_with_a_flag_that_dev_up_has() {

@@ -174,6 +174,18 @@ pub fn up_again_changes_nothing(dev: &Dev) {
         let session = stat.rsplit(") ").next().and_then(|fields| fields.split(' ').nth(3)).expect("a session");
         assert_eq!(session, pid, "{name} has a session of its own, so the end of a terminal is not its end");
     }
+    let osd = |n: usize| dev.json(&["dev", "status"])["daemons"][n]["pid"].to_string();
+    let first = osd(1);
+    assert_eq!(dev.run(&["dev", "start", "1"]).code, 0);
+    assert_eq!(osd(1), first, "it runs");
+    assert_eq!(dev.run(&["dev", "start", "1", "--after-poison"]).code, 0);
+    assert!(osd(1) != first && osd(1) != "null", "a stopped store needs a new process");
+    dev.wait("all replicas", || is_whole(dev));
+}
+
+fn is_whole(dev: &Dev) -> bool {
+    let status = dev.json(&["status"]);
+    status["pgs_active"] == status["pgs"] && status["pgs_degraded"] == 0
 }
 
 pub fn bench_writes_over_no_data_unasked(dev: &Dev) {
@@ -205,11 +217,7 @@ pub fn bench_writes_over_no_data_unasked(dev: &Dev) {
 
 pub fn exports_come_back_and_share_no_socket(dev: &Dev) {
     assert_eq!(dev.run(&["pool", "create", "main-a", "--pgs", "4", "--domain", "osd"]).code, 0);
-    let whole = || {
-        let status = dev.json(&["status"]);
-        status["pgs_active"] == status["pgs"] && status["pgs_degraded"] == 0
-    };
-    dev.wait("the pool", whole);
+    dev.wait("the pool", || is_whole(dev));
     let up = |more: &[&str]| dev.run(&[&["dev", "up"], more].concat());
     assert_eq!(up(&["--export", "main-a/b", "--size", "8MiB"]).code, 0);
     assert_eq!(up(&["--export", "main/a-b", "--size", "8MiB"]).code, 0);
@@ -234,7 +242,7 @@ pub fn exports_come_back_and_share_no_socket(dev: &Dev) {
         let removed = dev.run(&["volume", "rm", volume, "--force"]);
         assert_eq!(removed.code, 0, "{removed:?}");
     }
-    dev.wait("all replicas", whole);
+    dev.wait("all replicas", || is_whole(dev));
 }
 
 /// The leaders of all PGs of the pool, as meta sees them.
