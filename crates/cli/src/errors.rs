@@ -2,6 +2,8 @@
 
 use control::codes::{META_UNAVAILABLE, READ_ONLY, VOLUME_UNKNOWN};
 use std::fmt;
+use std::io::ErrorKind;
+use std::path::Path;
 use types::Errno;
 
 /// How a command ends. The numbers are part of the interface.
@@ -88,6 +90,26 @@ pub fn ended(volume: &str, errno: Errno) -> UserError {
     UserError::new(code, format!("{volume}: {errno}"), next)
 }
 
+/// The error of a file or a folder that the system does not give, with what mends it or shows why.
+pub fn unusable(path: &Path, error: &std::io::Error) -> UserError {
+    let next = match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => make_room(path),
+        _ => format!("ls -ld {}   # shows whose it is, and who may write", existing(path).display()),
+    };
+    UserError::new(1006, format!("{}: {error}", path.display()), next)
+}
+
+/// What mends a full file system.
+pub fn make_room(path: &Path) -> String {
+    format!("make room on its file system (df -h {}), then the same command again", existing(path).display())
+}
+
+/// The path itself, or the nearest folder above it that is there.
+fn existing(path: &Path) -> &Path {
+    let there = path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
+    if there.as_os_str().is_empty() { Path::new(".") } else { there }
+}
+
 /// An error with its causes, in one line.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -116,7 +138,9 @@ impl std::error::Error for UserError {}
 
 #[cfg(test)]
 mod tests {
-    use super::{ended, refused};
+    use super::{ended, refused, unusable};
+    use std::io::{Error, ErrorKind};
+    use std::path::Path;
     use types::Errno;
 
     #[test]
@@ -136,6 +160,14 @@ mod tests {
             assert_eq!((error.code, error.what), (code, format!("main/vm1: {errno}")));
             assert!(!error.next.is_empty());
         }
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_used_has_a_command_that_shows_why() {
+        let said = |path: &str, kind: ErrorKind| unusable(Path::new(path), &Error::from(kind)).next;
+        assert!(said("/", ErrorKind::StorageFull).starts_with("make room on its file system (df -h /)"));
+        assert!(said("/proc/nonexistent/x", ErrorKind::NotFound).starts_with("ls -ld /proc   #"), "what is there");
+        assert!(said("nonexistent", ErrorKind::PermissionDenied).starts_with("ls -ld .   #"));
     }
 
     #[test]

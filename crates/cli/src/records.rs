@@ -36,21 +36,30 @@ struct Line {
 /// Writes the records of the leading meta.
 pub fn backup(admin: &Admin, file: &Path, as_json: bool) -> Result<()> {
     let items = admin.backup()?;
+    store_backup(file, &items)?;
+    if as_json {
+        return output::json("meta.backup", serde_json::json!({ "file": file, "records": items.len() }));
+    }
+    out!("{} records are in {}", items.len(), file.display());
+    Ok(())
+}
+
+/// Puts a whole backup at `file`, or leaves what is there.
+fn store_backup(file: &Path, items: &[StoredItem]) -> Result<(), UserError> {
     let fault = |e: std::io::Error| {
         UserError::new(1006, format!("{}: {e}", file.display()), "choose another place for the backup")
     };
     let mut name = file.as_os_str().to_owned();
     name.push(".part");
     let part = Path::new(&name);
-    write_backup(part, &items).map_err(fault)?;
-    std::fs::rename(part, file).map_err(fault)?;
+    let written = write_backup(part, items).and_then(|()| std::fs::rename(part, file));
+    written.map_err(|e| {
+        // A part of a backup is none; on a full disk it takes room, too.
+        let _ = std::fs::remove_file(part);
+        fault(e)
+    })?;
     let folder = file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::fs::File::open(folder).and_then(|f| f.sync_all()).map_err(fault)?;
-    if as_json {
-        return output::json("meta.backup", serde_json::json!({ "file": file, "records": items.len() }));
-    }
-    out!("{} records are in {}", items.len(), file.display());
-    Ok(())
+    std::fs::File::open(folder).and_then(|f| f.sync_all()).map_err(fault)
 }
 
 fn checksum<'a>(items: impl Iterator<Item = (&'a str, &'a [u8])>) -> u32 {
@@ -174,6 +183,10 @@ mod tests {
         write_backup(&path, &items).expect("written");
         assert_eq!(read_backup(&path).expect("whole"), items);
         let text = std::fs::read_to_string(&path).expect("text");
+        let taken = dir.join("folder");
+        std::fs::create_dir_all(&taken).expect("a folder");
+        assert_eq!(store_backup(&taken, &items).expect_err("a folder is no file").code, 1006);
+        assert!(!dir.join("folder.part").exists(), "a part of a backup is none");
         for broken in [text.replace("pool/1", "pool/2"), text[..text.len() - 10].to_owned(), String::new()] {
             std::fs::write(&path, broken).expect("written");
             let error = read_backup(&path).expect_err("it is broken").to_string();

@@ -49,6 +49,12 @@ fn bytes_of(text: &str, number: &str, unit: &str) -> Result<u128, String> {
     }
 }
 
+/// Prints a size with the unit that reads best, and its bytes where that rounds.
+pub fn show_exactly(bytes: u64) -> String {
+    let shown = show(bytes);
+    if parse(&shown) == Ok(bytes) { shown } else { format!("{shown} ({bytes} bytes)") }
+}
+
 /// Prints a size with the unit that reads best.
 pub fn show(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];

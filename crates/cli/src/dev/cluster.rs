@@ -1,6 +1,6 @@
 //! A dev cluster's folder: what is in it, and the record of what was decided when it was made.
 
-use crate::errors::UserError;
+use crate::errors::{UserError, unusable};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -143,10 +143,6 @@ pub fn make_dir(path: &Path) -> Result<(), UserError> {
 
 fn local(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
-}
-
-fn unusable(path: &Path, error: &std::io::Error) -> UserError {
-    UserError::new(1006, format!("{}: {error}", path.display()), "")
 }
 
 /// The first shift whose ports are all free.

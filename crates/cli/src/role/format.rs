@@ -8,14 +8,14 @@ use super::memory;
 use super::osd::superblock_error;
 use crate::address::Address;
 use crate::admin::Admin;
-use crate::errors::UserError;
+use crate::errors::{self, UserError};
 use crate::role::{self, env_error};
 use crate::{output, size};
 use anyhow::Result;
 use control::admin::{OsdRegister, OsdView};
 use engine::{DeviceContents, FormatError, FormatParams};
 use env::real::{RealConfig, RealEnv};
-use env::{DiskInfo, DiskSpec, Env};
+use env::{DiskError, DiskInfo, DiskSpec, Env};
 use indicatif::{ProgressBar, ProgressStyle};
 use layout::superblock::{DeviceIds, MARGIN, SEGMENT_LEN_MAX, SEGMENT_LEN_MIN, SEGMENTS_MAX, SEGMENTS_MIN, Superblock};
 use std::io::{BufRead, IsTerminal, Write};
@@ -282,7 +282,7 @@ fn progress_bar(len: u64) -> ProgressBar {
 
 /// Makes a file that is missing or empty. Whether it did: a file with contents is never changed here.
 fn make_file(path: &Path, size: u64) -> Result<bool> {
-    let unusable = |e: std::io::Error| UserError::new(1006, format!("{}: {e}", path.display()), "");
+    let unusable = |e: std::io::Error| errors::unusable(path, &e);
     if std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device()) {
         let what = format!("--size is for files, and {} is a block device", path.display());
         return Err(UserError::new(1001, what, "leave --size out: all of the device is used").into());
@@ -293,7 +293,8 @@ fn make_file(path: &Path, size: u64) -> Result<bool> {
     match meta.len() {
         0 if meta.is_file() => file.set_len(size).map_err(unusable).map(|()| true).map_err(Into::into),
         len if meta.is_file() && len != size => {
-            let what = format!("{} has {len} bytes, and --size says {size}", path.display());
+            let (has, wanted) = (size::show_exactly(len), size::show_exactly(size));
+            let what = format!("{} has {has}, and --size says {wanted}", path.display());
             Err(UserError::new(1001, what, "leave --size out: the file is used as it is").into())
         }
         _ => Ok(false),
@@ -309,6 +310,7 @@ pub fn format_error(device: &Path, error: FormatError) -> anyhow::Error {
         FormatError::OtherCluster { .. } => (3005, "if its contents may go, add --force".to_owned()),
         FormatError::Ours { .. } => (3003, "choose another device, or read `basalt explain 3003`".to_owned()),
         FormatError::Superblock(why) => superblock_error(device, why),
+        FormatError::Disk { source: DiskError::NoSpace, .. } => (1006, errors::make_room(device)),
         _ => (1006, format!("ls -l {}", device.display())),
     };
     let text = error.to_string();
@@ -355,6 +357,14 @@ mod tests {
         assert_eq!(default_log(8000 * GIB, None), 4 * GIB);
         assert_eq!(default_log(2 * GIB, None), GIB / 4);
         assert_eq!(default_log(GIB / 8, None), LOG_FLOOR);
+    }
+
+    #[test]
+    fn a_full_file_system_under_a_device_is_to_be_given_room() {
+        let full = FormatError::Disk { during: "zeroing the log", source: DiskError::NoSpace };
+        let said = format_error(Path::new("/nonexistent/d"), full).to_string();
+        assert!(said.contains("zeroing the log: the device is full\n  next: make room"), "{said}");
+        assert!(said.contains("(df -h /)"), "the folder that is there: {said}");
     }
 
     #[test]

@@ -14,6 +14,8 @@ pub fn records(dev: &Dev) {
     dev.run(&["volume", "create", "main/demo", "1GiB"]).says("BSLT-2013", "another name");
     dev.run(&["volume", "create", "x", "1GiB"]).says("BSLT-2014", "pool/volume");
     dev.run(&["volume", "create", "main/small", "512"]).says("BSLT-2015", "1MiB");
+    let huge = dev.run(&["volume", "create", "main/huge", "70000TiB"]);
+    assert!(huge.err.contains("a volume of 70000TiB cannot be made"), "{huge:?}");
     dev.run(&["pool", "create", "four", "--replicas", "4"]).says("BSLT-2016", "1, 2, 3 or 5");
     dev.run(&["pool", "create", "five", "--replicas", "5", "--domain", "osd"]).says("BSLT-2017", "basalt osd ls");
     dev.run(&["pool", "rm", "main"]).says("BSLT-2018", "basalt volume rm");
@@ -58,6 +60,9 @@ pub fn devices(dev: &Dev) {
     let osds = dev.json(&["osd", "ls"])["osds"].as_array().expect("a list").len();
     assert_eq!(osds, 4, "three of the cluster and one that was formatted: a refused device leaves no OSD behind");
     format("/nonexistent/device").says("BSLT-1006", "ls -l");
+    dev.run(&["osd", "format", "--device", "/nonexistent/device", "--size", "1GiB"]).says("BSLT-1006", "ls -ld /");
+    let other = dev.run(&["osd", "format", "--device", &blank, "--size", "2GiB"]);
+    assert!(other.err.contains("has 1 GiB, and --size says 2 GiB"), "{other:?}");
     if std::path::Path::new("/dev/shm").is_dir() {
         let path = format!("/dev/shm/basalt-cli.{}", std::process::id());
         std::fs::File::create(&path).and_then(|f| f.set_len(1 << 30)).expect("a file on tmpfs");

@@ -35,7 +35,7 @@ pub fn volume_create(records: &Records, name: &str, len_bytes: u64, wall_ms: u64
         return Err(refuse(codes::VOLUME_EXISTS, format!("volume {name:?} exists")));
     }
     if !(VOLUME_LEN_MIN..=VOLUME_LEN_MAX).contains(&len_bytes) || !len_bytes.is_multiple_of(SECTOR) {
-        return Err(refuse(codes::BAD_SIZE, format!("a volume of {len_bytes} bytes cannot be made")));
+        return Err(refuse(codes::BAD_SIZE, format!("a volume of {} cannot be made", shown(len_bytes))));
     }
     let mut counters = records.counters.clone();
     let id = VolumeId(counters.next_volume);
@@ -53,6 +53,13 @@ pub fn volume_create(records: &Records, name: &str, len_bytes: u64, wall_ms: u64
         created_ms: wall_ms,
     };
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Volume(record))], id))
+}
+
+/// A size as the advice of BSLT-2015 writes it; bytes where the units do not divide it.
+fn shown(bytes: u64) -> String {
+    let unit = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB")].into_iter();
+    let unit = unit.into_iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit));
+    unit.map_or_else(|| format!("{bytes} bytes"), |(unit, name)| format!("{}{name}", bytes / unit))
 }
 
 /// Begins the removal of a volume: from here on nobody opens it and nobody writes it.
