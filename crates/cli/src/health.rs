@@ -1,5 +1,6 @@
 //! The commands that tell how the cluster is, and what happened to it.
 
+use crate::address::Address;
 use crate::admin::Admin;
 use crate::args::Health;
 use crate::duration;
@@ -46,18 +47,21 @@ fn checks(checks: &[Check]) {
 }
 
 /// `basalt status`. The health has its exit codes.
-pub fn status(admin: &Admin, as_json: bool) -> Result<Exit> {
+pub fn status(admin: &Admin, metas: &[Address], as_json: bool) -> Result<Exit> {
     let status = admin.status()?;
+    let (metas, each) = crate::metas::summary(metas)?;
     let versions = crate::show::versions(&status.version, &admin.osds()?);
     if as_json {
         let mut body = to_value(&status)?;
         let row = |(version, daemons)| json!({ "version": version, "daemons": daemons });
         body["versions"] = versions.into_iter().map(row).collect();
+        body["metas"] = each.into();
         json("status", body)?;
         return Ok(exit(&status.health));
     }
     out!("cluster   {}", status.cluster);
     out!("health    {}", status.health);
+    out!("metas     {metas}");
     let unstarted = if status.osds_new == 0 { String::new() } else { format!(", {} never started", status.osds_new) };
     out!("osds      {} ({} up, {} in){unstarted}", status.osds, status.osds_up, status.osds_in);
     out!("pgs       {}", pgs(&status));

@@ -126,8 +126,9 @@ fn run(cli: Cli) -> Result<Exit> {
             watch::run(&args, || show::osds(&admin, common.json).map(|()| Exit::Done))
         }
         Command::Status(args) => {
-            let admin = connect(&common)?;
-            watch::run(&args, || health::status(&admin, common.json))
+            let metas = metas(&common)?;
+            let admin = Admin::connect(&metas)?;
+            watch::run(&args, || health::status(&admin, &metas, common.json))
         }
         Command::Health { command } => health::health(&connect(&common)?, command.as_ref(), common.json),
         Command::Events { since, follow } => {
@@ -175,7 +176,8 @@ fn dev_is_down(common: &Common) -> Option<String> {
         return None;
     }
     let name = common.cluster().ok()?;
-    dev::is_down(&name).then(|| format!("basalt dev up   # dev cluster {name} is down; its data is there"))
+    dev::is_down(&name)
+        .then(|| format!("basalt dev up   # the metadata server of dev cluster {name} is down; its data is there"))
 }
 
 /// The metas to ask: those given, or the dev cluster's.

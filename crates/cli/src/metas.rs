@@ -34,6 +34,26 @@ pub fn list(metas: &[Address], as_json: bool) -> Result<Exit> {
     Ok(exit)
 }
 
+/// The metadata servers for `status`: its line, and an object each as in `meta ls`.
+///
+/// # Errors
+/// When this process gets no runtime.
+pub fn summary(metas: &[Address]) -> Result<(String, Vec<serde_json::Value>)> {
+    let rows = role::runtime()?.block_on(ask_all(metas.iter().map(Address::to_string).collect()));
+    Ok((line(&rows), rows.iter().map(|(address, told)| object(address, told)).collect()))
+}
+
+/// `3 (leads: A; follow: B; unreachable: C)`.
+fn line(rows: &[Row]) -> String {
+    let groups = [("leads", "leads"), ("follows", "follow"), ("unreachable", "unreachable")];
+    let of = |word: &str| -> Vec<&str> {
+        rows.iter().filter(|(_, told)| state(told).0 == word).map(|(address, _)| address.as_str()).collect()
+    };
+    let parts = groups.map(|(word, shown)| (shown, of(word))).into_iter().filter(|(_, metas)| !metas.is_empty());
+    let parts: Vec<String> = parts.map(|(shown, metas)| format!("{shown}: {}", metas.join(", "))).collect();
+    format!("{} ({})", rows.len(), parts.join("; "))
+}
+
 /// Asks the servers at these addresses, and the leader that one of them names when none of them leads.
 async fn ask_all(addrs: Vec<String>) -> Vec<Row> {
     let mut rows = ask(addrs).await;
@@ -90,4 +110,29 @@ fn object(address: &str, told: &Result<MetaInfo, String>) -> serde_json::Value {
         "started_ms": info.map(|info| info.started_ms),
         "why": why,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Row, line};
+    use api::MetaInfo;
+
+    #[test]
+    fn the_line_of_status_groups_the_metadata_servers_by_their_states() {
+        let info = |leads: bool| MetaInfo {
+            leads,
+            leader: (!leads).then(|| "a:1".to_owned()),
+            why: None,
+            version: "0.1.0".to_owned(),
+            started_ms: 0,
+        };
+        let rows: [Row; 4] = [
+            ("c:1".into(), Ok(info(false))),
+            ("a:1".into(), Ok(info(true))),
+            ("b:1".into(), Err("refused".into())),
+            ("d:1".into(), Ok(info(false))),
+        ];
+        assert_eq!(line(&rows[1..2]), "1 (leads: a:1)");
+        assert_eq!(line(&rows), "4 (leads: a:1; follow: c:1, d:1; unreachable: b:1)");
+    }
 }
