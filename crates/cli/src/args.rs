@@ -366,7 +366,7 @@ pub enum Osd {
         zone: Option<String>,
     },
     /// Remove an OSD that never started, or that is down and holds no PG
-    #[command(after_help = "Example:\n  basalt osd rm 7")]
+    #[command(visible_aliases = ["remove", "delete"], after_help = "Example:\n  basalt osd rm 7")]
     Rm {
         /// Its number, as `basalt osd ls` prints it
         #[arg(value_parser = osd_number, value_name = "OSD")]

@@ -53,7 +53,8 @@ fn command() -> Command {
 fn visible(from: &Command) -> Command {
     let about = from.get_about().cloned().unwrap_or_default();
     let made = Command::new(from.get_name().to_owned()).about(about).disable_help_subcommand(true);
-    let made = made.visible_aliases(from.get_visible_aliases().map(str::to_owned).collect::<Vec<_>>());
+    // An alias is understood behind the cursor, and not offered in place of its verb.
+    let made = made.aliases(from.get_all_aliases().map(str::to_owned).collect::<Vec<_>>());
     let made = made.args(from.get_arguments().filter(|arg| !arg.is_hide_set()).cloned());
     made.subcommands(from.get_subcommands().filter(|sub| !sub.is_hide_set()).map(visible))
 }
@@ -160,6 +161,13 @@ mod tests {
             let hidden = ["floor-node", "--dev-mark", "drain"];
             assert!(words.iter().all(|word| !hidden.contains(&word.as_str())), "{line}: {words:?}");
         }
+        for (line, verb, alias) in
+            [("basalt vo", "volume", "vol"), ("basalt osd ", "ls", "list"), ("basalt volume r", "rm", "remove")]
+        {
+            let words = offered(line);
+            assert!(words.iter().any(|w| w == verb) && words.iter().all(|w| w != alias), "{line}: {words:?}");
+        }
+        assert!(offered("basalt vol cre").contains(&"create".to_owned()), "behind an alias, too");
         assert!(offered("basalt volume ").contains(&"create".to_owned()));
         assert!(offered("basalt osd run --d").contains(&"--device".to_owned()));
     }

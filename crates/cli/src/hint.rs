@@ -5,7 +5,7 @@
 
 use crate::args::{Cli, Common};
 use clap::CommandFactory;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 static PREFIX: OnceLock<Prefix> = OnceLock::new();
@@ -65,14 +65,30 @@ fn program() -> String {
         return name();
     }
     let here = std::env::current_dir().unwrap_or_default();
-    let shown = exe.strip_prefix(&here).unwrap_or(&exe).display().to_string();
+    let shown = beside(&exe, &here);
     // A folder of its own beside the program is the usual case; a blank would need quotes.
     if shown.contains(' ') { format!("'{shown}'") } else { shown }
 }
 
+/// The path of a program for a shell that stands in the folder `here`. A name without a slash would be looked for in PATH.
+fn beside(exe: &Path, here: &Path) -> String {
+    let below = exe.strip_prefix(here).unwrap_or(exe);
+    let name_alone = below.components().count() == 1;
+    format!("{}{}", if name_alone { "./" } else { "" }, below.display())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Prefix, rewrite};
+    use super::{Prefix, beside, rewrite};
+    use std::path::Path;
+
+    #[test]
+    fn a_program_in_the_folder_of_the_shell_is_started_with_its_path() {
+        let shown = |here: &str| beside(Path::new("/opt/b/basalt"), Path::new(here));
+        assert_eq!(shown("/opt/b"), "./basalt");
+        assert_eq!(shown("/opt"), "b/basalt");
+        assert_eq!(shown("/home"), "/opt/b/basalt");
+    }
 
     #[test]
     fn a_printed_command_names_the_program_and_the_cluster() {

@@ -24,11 +24,12 @@ pub enum Unusable {
 /// Parses a command line.
 pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, Unusable> {
     let mut command = missing::add_to(Cli::command());
-    let matches = command.try_get_matches_from_mut(words).map_err(unusable)?;
+    let words: Vec<OsString> = words.into_iter().collect();
+    let matches = command.try_get_matches_from_mut(&words).map_err(|error| unusable(error, &help_of_words(&words)))?;
     if let Some(error) = missing::refused(&matches) {
         return Err(Unusable::Wrong(error.to_string(), error));
     }
-    Cli::from_arg_matches(&matches).map_err(|error| unusable(error.format(&mut command)))
+    Cli::from_arg_matches(&matches).map_err(|error| unusable(error.format(&mut command), &help_of_words(&words)))
 }
 
 /// Whether the words ask for JSON, although they could not be parsed.
@@ -51,7 +52,8 @@ pub fn show(unusable: Unusable, as_json: bool) -> Exit {
     }
 }
 
-fn unusable(mut error: clap::Error) -> Unusable {
+/// `help` serves where the parser does not say which command it was at: with a wrong value.
+fn unusable(mut error: clap::Error, help: &str) -> Unusable {
     drop_tips(&mut error);
     let text = error.render().to_string();
     if !error.use_stderr() {
@@ -61,8 +63,8 @@ fn unusable(mut error: clap::Error) -> Unusable {
         let what = "a command is missing";
         return Unusable::Wrong(text.trim_end().to_owned(), UserError::new(1001, what, "basalt --help"));
     }
-    let help = error.get(ContextKind::Usage).map_or_else(String::new, |usage| help_of(&usage.to_string()));
-    let next = if help.is_empty() { "basalt --help".to_owned() } else { help };
+    let usage = error.get(ContextKind::Usage).map(|usage| help_of(&usage.to_string()));
+    let next = usage.filter(|usage| !usage.is_empty()).unwrap_or_else(|| help.to_owned());
     let body = text.strip_prefix("error: ").unwrap_or(&text);
     let body = body.split("\n\nFor more information").next().unwrap_or(body).trim_end();
     let what = body.split("\n\n").next().unwrap_or(body);
@@ -75,6 +77,24 @@ fn help_of(usage: &str) -> String {
     let words = usage.split_whitespace().skip_while(|w| *w != "basalt");
     let path: Vec<&str> = words.take_while(|w| !w.starts_with(['[', '<', '-'])).collect();
     if path.is_empty() { String::new() } else { format!("{} --help", path.join(" ")) }
+}
+
+/// The help of the command that the words name, as far as they are commands.
+fn help_of_words(words: &[OsString]) -> String {
+    let top = Cli::command();
+    let (mut command, mut path) = (&top, String::from("basalt"));
+    let mut words = words.iter().skip(1).map(|word| word.to_string_lossy());
+    while let Some(word) = words.next() {
+        if word == "--meta" || word == "--cluster" {
+            words.next();
+        } else if let Some(sub) = command.find_subcommand(word.as_ref()) {
+            path = format!("{path} {}", sub.get_name());
+            command = sub;
+        } else if !word.starts_with('-') {
+            break;
+        }
+    }
+    path + " --help"
 }
 
 /// Takes away what the parser proposes, but for harmless flags and values.
@@ -124,8 +144,17 @@ mod tests {
         let (text, error) = wrong("basalt osd format --devic /dev/x");
         assert!(text.starts_with("BSLT-1001: unexpected argument '--devic'"), "{text}");
         assert_eq!(error.next, "basalt osd format --help");
+        for (line, next) in [
+            ("basalt pool create x --pgs 0", "basalt pool create --help"),
+            ("basalt --cluster osd --json osd rm x", "basalt osd rm --help"),
+            ("basalt vol create main/x 10Gb", "basalt volume create --help"),
+            ("basalt events --since xx", "basalt events --help"),
+            ("basalt --meta x status", "basalt status --help"),
+        ] {
+            assert_eq!(wrong(line).1.next, next, "{line}");
+        }
         let (_, error) = wrong("basalt volume create main/x 10Gb");
-        assert_eq!(error.next, "basalt --help", "clap gives no usage with a wrong value");
+        assert_eq!(error.next, "basalt volume create --help");
         assert!(error.what.starts_with("invalid value '10Gb'"), "{}", error.what);
         let (text, error) = wrong("basalt osd drain 1");
         assert_eq!((error.code, text.contains("not possible yet")), (1011, true), "{text}");
