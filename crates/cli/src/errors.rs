@@ -77,7 +77,9 @@ pub fn refused(code: u32, text: &str) -> UserError {
 /// The error of a command whose volume ended with `errno`. Only [`Errno::Damaged`] speaks of damage.
 pub fn ended(volume: &str, errno: Errno) -> UserError {
     let (code, next) = match errno {
-        Errno::Fenced => (5002, "basalt volume ls   # shows which client holds it now"),
+        Errno::Fenced => {
+            (5002, "basalt volume ls   # shows which client holds it now, if one does; basalt explain 5002")
+        }
         Errno::NoSpace => {
             (5003, "basalt osd ls   # shows which OSD is full; delete volumes of the pool to get space back")
         }

@@ -83,7 +83,7 @@ pub const REGISTRY: &[Code] = &[
     },
     Code {
         code: SESSION_FENCED,
-        what: "another opener took the volume; this one may not write any more",
+        what: "another opener took the volume, or `meta recover` ended its session; this one may not write any more",
         next: "open it again if this is the right place for it",
     },
     Code { code: OUT_OF_RANGE, what: "the place lies outside the volume", next: "check the size of the volume" },

@@ -7,8 +7,10 @@ pub enum Errno {
     /// The request itself is wrong: out of range, misaligned, unknown flag.
     #[error("invalid request")]
     Invalid = 1,
-    /// Another opener has taken the volume: nothing of this session lands any more.
-    #[error("fenced: the volume was opened elsewhere")]
+    /// Another opener has taken the volume, or a recovery of meta ended all sessions: nothing of this one lands any more.
+    #[error(
+        "fenced: this session may not write any more (the volume was taken over, or `meta recover` ended all sessions)"
+    )]
     Fenced = 2,
     /// No device space is left in the PG.
     #[error("no space left in the pool")]

@@ -54,7 +54,7 @@ const REASONS: &[(u32, &str)] = &[
     ),
     (
         2021,
-        "Another client attached the volume with --steal, or after this one was silent for 10 s. Its writes are rejected by every OSD.",
+        "Another client attached the volume with --steal or after this one was silent for 10 s, or `meta recover` ended all sessions. Writes of this session are rejected by every OSD.",
     ),
     (2022, "A segment beyond the end of the volume was asked for: the client believes in another size."),
     (
