@@ -92,9 +92,11 @@ pub fn status(admin: &Admin, metas: &[Address], as_json: bool) -> Result<Exit> {
 }
 
 fn pgs(status: &Status) -> String {
-    let mut parts = vec![format!("{} active", status.pgs_active)];
-    let more =
-        [(status.pgs_degraded, "degraded"), (status.pgs_down, "down"), (status.pgs_waiting, "waiting for reports")];
+    let mut parts = vec![match status.pgs_degraded {
+        0 => format!("{} active", status.pgs_active),
+        degraded => format!("{} active, of them {degraded} degraded", status.pgs_active),
+    }];
+    let more = [(status.pgs_down, "down"), (status.pgs_waiting, "waiting for reports")];
     parts.extend(more.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
     format!("{} ({})", status.pgs, parts.join(", "))
 }

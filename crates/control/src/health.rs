@@ -123,7 +123,7 @@ pub const RULES: &[Rule] = &[
         "OSD_STOPPED",
         Severity::Warning,
         "the store of the OSD stopped after a failed write or flush",
-        "look at the device, then `basalt osd run --after-poison`",
+        "look at the device, then start the OSD once with --after-poison (`basalt osd run`, or `basalt dev start`)",
     ),
     rule(
         "OSD_NEARFULL",

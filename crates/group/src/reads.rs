@@ -168,7 +168,8 @@ impl Group {
         self.reads.running.contains_key(&read)
     }
 
-    /// What the engine found, as of the moment at which it was asked.
+    /// What the engine found, as of the moment at which it was asked or as of a later one: it looks again when the place has changed.
+    /// Where that was because the volume was removed or cut meanwhile, what it found then are no contents of the volume.
     pub fn handle_read_done(
         &mut self,
         now: Time,
@@ -183,7 +184,8 @@ impl Group {
             return;
         }
         self.reads.count -= 1;
-        let Read { origin, id, .. } = running.read;
+        let Read { origin, id, what } = running.read;
+        let result = self.answer_at_once(what).unwrap_or(result);
         reply(origin, id, result.map_err(Reject::Failed), actions);
     }
 

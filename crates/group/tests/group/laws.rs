@@ -252,6 +252,24 @@ fn a_read_of_what_does_not_exist_is_refused_by_a_confirmed_leader_only() {
     assert_eq!(rig.answer(id), Some(Err(Reject::Failed(Errno::Gone))));
 }
 
+/// Seed 300146 of the simulator: the engine looked again behind the removal, and found nothing.
+#[test]
+fn a_read_that_ends_behind_the_removal_of_its_volume_is_refused() {
+    for (chunk_count, refusal) in [(0, Errno::Gone), (1, Errno::Invalid)] {
+        let mut rig = Rig::led(3, true);
+        rig.list(1);
+        let index = chunk_count;
+        let chunk = types::ChunkKey { index, ..CHUNK };
+        let id = rig.request(1, RequestBody::Read { chunk, range: SectorRange::new(0, 1) });
+        let reads = rig.engine_reads(1);
+        let attach = Attach { order: 9, volume: CHUNK.volume, session: SessionId(0), epoch: Epoch(4), chunk_count };
+        rig.call(1, |g, now, actions| g.handle_attach(now, attach, actions));
+        rig.pump();
+        rig.finish_read(1, reads[0]);
+        assert_eq!(rig.answer(id), Some(Err(Reject::Failed(refusal))));
+    }
+}
+
 #[test]
 fn a_leader_that_no_majority_hears_steps_down_and_answers_everybody() {
     let mut rig = Rig::led(3, true);
