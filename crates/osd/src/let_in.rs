@@ -157,7 +157,7 @@ impl Osd {
             }
             None => "the PGs here go on without the metadata server",
         };
-        if std::mem::replace(&mut self.let_in.behind, Some(hold)) != Some(hold) {
+        if self.let_in.behind.replace(hold) != Some(hold) {
             tracing::warn!(code = refusal::STORE_BEHIND, reason, "{next}");
         }
     }
