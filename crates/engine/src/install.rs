@@ -75,11 +75,21 @@ impl Engine {
         staged
     }
 
-    /// Gives up what was staged of the replica, unless it is being installed.
+    /// Gives up what was staged of the replica, unless it is being installed. An installation that has not begun is refused.
     pub fn unstage(&mut self, replica: ReplicaId) {
         if let Some(home) = &mut self.home {
             home.unstage(replica);
         }
+        if self.cancel_install(replica) {
+            self.events.push(EngineEvent::InstallRefused { replica });
+        }
+    }
+
+    /// Whether an installation was asked for that has not begun. Without what was staged it would leave nothing of the replica.
+    fn cancel_install(&mut self, replica: ReplicaId) -> bool {
+        let count = self.installs.len();
+        self.installs.retain(|decision| decision.replica != replica);
+        self.installs.len() < count
     }
 
     /// Makes what was staged the replica's contents, exactly as of `decision.index`. All of it was reported
@@ -168,7 +178,13 @@ impl Engine {
         let home = self.home.as_mut().expect("a running engine has a home");
         let evicted = home.evict_staged();
         let some = !evicted.is_empty();
-        self.events.extend(evicted.into_iter().map(|replica| EngineEvent::Unstaged { replica }));
+        for replica in evicted {
+            let awaited = !on(Bug::InstallOfNothing) && self.cancel_install(replica);
+            self.events.push(match awaited {
+                true => EngineEvent::InstallRefused { replica },
+                false => EngineEvent::Unstaged { replica },
+            });
+        }
         some
     }
 }

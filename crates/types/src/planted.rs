@@ -145,6 +145,8 @@ registry! {
         "a stream is installed while its last pieces are still being written";
     InstallAwaitsCopies, "install-awaits-copies", "R12",
         "an installation waits for the copies that the log makes of its own replica's entries";
+    InstallOfNothing, "install-of-nothing", "R12",
+        "what a stream brought is evicted before its installation begins, and the installation goes on";
     GrantCountedTwice, "grant-counted-twice", "R13",
         "a leader counts what a write has spent of a grant twice";
     WriteErrorIgnored, "write-error-ignored", "R15",

@@ -202,6 +202,35 @@ fn an_installation_does_not_wait_for_entries_that_the_full_log_has_no_room_for()
     rig.restart_and_check();
 }
 
+/// Seed 411145 of the simulator: a round needed the room between the end of the stream and the begin of its installation.
+#[test]
+fn an_installation_whose_staged_blocks_are_evicted_is_refused_and_the_old_replica_stays() {
+    let mut rig = Rig::new(7, true, config(1));
+    (1..=3).for_each(|id| rig.create(id));
+    (0..100).for_each(|_| step(&mut rig));
+    rig.settle();
+    let old = rig.groups[&TARGET].clone();
+    let new = ahead(&mut rig, &old);
+    let mut token = 0;
+    stage(&mut rig, &new, &mut token);
+    rig.engine.install(new.decision());
+    assert!(rig.engine.evict_staged(), "there is something");
+    rig.settle();
+    assert_eq!((rig.refused.as_slice(), rig.installed.len()), ([TARGET].as_slice(), 0));
+    rig.check_all_sectors();
+    // The same when its staged blocks are given up.
+    let again = ahead(&mut rig, &old);
+    rig.staged.clear();
+    let mut token = 0;
+    stage(&mut rig, &again, &mut token);
+    rig.engine.install(again.decision());
+    rig.engine.unstage(TARGET);
+    rig.settle();
+    assert_eq!((rig.refused.as_slice(), rig.installed.len()), ([TARGET; 2].as_slice(), 0));
+    rig.check_all_sectors();
+    rig.restart_and_check();
+}
+
 /// The log is more than half full of entries above the target's K, and another replica writes: the log copies the target's
 /// entries forward all the time. The installation makes these entries void, so it must not wait for their copies.
 #[test]

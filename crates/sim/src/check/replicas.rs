@@ -87,7 +87,14 @@ fn differences(pg: PgId, chunk: ChunkKey, range: SectorRange, seen: &BTreeMap<Os
         let differ = |n: &usize| sector(bytes, *n) != sector(expected, *n);
         if let Some(n) = (0..range.count as usize).find(differ) {
             let at = range.start as usize + n;
-            return Err(format!("pg {pg}: {first} and {osd} differ at sector {at} of {chunk}"));
+            let count = (0..range.count as usize).filter(differ).count();
+            let heads: Vec<String> =
+                seen.iter().map(|(osd, bytes)| format!("{osd} {:02x?}", &sector(bytes, n)[..16])).collect();
+            return Err(format!(
+                "pg {pg}: {first} and {osd} differ at sector {at} of {chunk} and {} more; {}",
+                count - 1,
+                heads.join(", ")
+            ));
         }
     }
     Ok(())
