@@ -72,6 +72,8 @@ pub struct Cluster {
     pub linear: Linear,
     /// Whose disks may lie.
     pub budget: Budget,
+    /// It cannot hold what the others took while it was away.
+    pub(crate) overfull: Option<OsdId>,
     /// Whose devices were made to rot outside the budget: they must come back whole.
     pub(crate) rotten: BTreeSet<OsdId>,
     post: Post,
@@ -115,6 +117,7 @@ impl Cluster {
             owner: 0,
             linear: Linear::default(),
             budget,
+            overfull: None,
             rotten: BTreeSet::new(),
             post: Post::new(world.fork_rng()),
             given: Given::default(),

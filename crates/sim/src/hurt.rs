@@ -244,6 +244,12 @@ impl Cluster {
         self.running().find(|(id, _)| id.0 as usize == i + 1).map(|(_, osd)| osd.units_for_tools())
     }
 
+    /// The OSD with the small device, when it is full although all rests.
+    pub fn stays_full(&self) -> Option<OsdId> {
+        let small = self.options.first_log_extra_bytes > 0 && self.is_full(0);
+        small.then_some(OsdId(1))
+    }
+
     /// Whether the i-th OSD says that it is full.
     pub fn is_full(&self, i: usize) -> bool {
         self.running().any(|(id, osd)| id.0 as usize == i + 1 && osd.is_full_for_tools())

@@ -290,6 +290,8 @@ fn bench_and_open_end_without_a_majority(dev: &Dev) {
     assert_eq!(bench.wait().expect("it ended").code(), Some(1), "{said}");
     assert!(said.contains("basalt.bench/1") && said.contains("\"code\": \"BSLT-5007\""), "{said}");
     assert_eq!(dev.run(&["dev", "start", "2"]).code, 0);
+    // Two of three OSDs must remember a change.
+    dev.wait("osd.2", || dev.run(&["health"]).code == 3);
     for volume in ["main/hung", "main/late"] {
         assert_eq!(dev.run(&["volume", "rm", volume, "--force"]).code, 0);
     }

@@ -12,7 +12,9 @@ use std::time::Duration;
 
 /// Runs promtool over `input`; where it is not installed the test says so and goes on.
 fn promtool(args: &[&str], input: &str) {
-    let mut command = Command::new("promtool");
+    // Where `scripts/setup` puts it, which is not in every PATH.
+    let fetched = std::path::Path::new("/usr/local/bin/promtool");
+    let mut command = Command::new(if fetched.exists() { fetched } else { std::path::Path::new("promtool") });
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = match command.spawn() {
         Ok(child) => child,
