@@ -4,6 +4,7 @@ import errno
 import random
 
 import nbd
+from kit import refused
 from world import MIB, noise
 
 
@@ -12,15 +13,6 @@ def opened(export, prepare=lambda handle: None):
     prepare(handle)
     handle.connect_uri(export.uri())
     return handle
-
-
-def refused(want, call, *args):
-    try:
-        call(*args)
-    except nbd.Error as error:
-        assert error.errnum == want, f"errno {error.errnum}, not {want}"
-    else:
-        raise AssertionError("it was not refused")
 
 
 def capabilities(export, read_only):

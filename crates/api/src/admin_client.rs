@@ -86,7 +86,7 @@ fn next_step() -> &'static str {
 pub struct AdminClient {
     metas: Metas,
     timeout: Duration,
-    /// For a person: how long addresses without a metadata server are retried.
+    /// Of interactive commands: how long addresses without a metadata server are retried.
     patience: Option<Duration>,
 }
 
@@ -97,6 +97,8 @@ struct Vain {
     why: Vec<String>,
     /// A process that starts may mend one of them.
     may_heal: bool,
+    /// A metadata server spoke before: another one takes over from a leader that died.
+    spoke: bool,
 }
 
 impl Vain {
@@ -112,8 +114,8 @@ impl AdminClient {
         AdminClient { metas: Metas::new(metas), timeout, patience: None }
     }
 
-    /// For a person who waits: gives up after `max` while no address has a metadata server that speaks, and at once when
-    /// that will not change: a name that does not resolve, a port at which another program answers.
+    /// Gives up after `max` while no address has a metadata server that speaks, and at once when that will not change:
+    /// a name that does not resolve, a port at which another program answers.
     pub fn impatient(mut self, max: Duration) -> AdminClient {
         self.patience = Some(max.min(self.timeout));
         self
@@ -123,12 +125,21 @@ impl AdminClient {
     async fn given_up(&self, start: Instant, vain: &Vain) -> Option<AdminError> {
         let count = self.metas.count().await;
         let over = self.patience.is_some_and(|max| !vain.may_heal || start.elapsed() >= max);
-        if !over || vain.why.len() < count {
+        if vain.spoke || !over || vain.why.len() < count {
             return None;
         }
         let mut last: Vec<&str> = vain.why[vain.why.len() - count..].iter().map(String::as_str).collect();
         last.dedup();
         Some(AdminError::Nowhere { found: last.join("; ") })
+    }
+
+    /// The error at the end of the time. `leaderless`: what a metadata server that answers says of the leader.
+    fn timed_out(&self, leaderless: Option<String>, last: String) -> AdminError {
+        let after = self.timeout;
+        match leaderless {
+            Some(why) => AdminError::Leaderless { after, why },
+            None => AdminError::Unreachable { after, last },
+        }
     }
 
     /// Asks until there is an answer, a refusal, or the time is over.
@@ -140,13 +151,10 @@ impl AdminClient {
         let end = start + self.timeout;
         let mut last = String::from("nothing was tried");
         let mut vain = Vain::default();
-        let mut leaderless = false;
+        let mut leaderless = None;
         loop {
-            if Instant::now() >= end && leaderless {
-                return Err(AdminError::Leaderless { after: self.timeout, why: last });
-            }
             if Instant::now() >= end {
-                return Err(AdminError::Unreachable { after: self.timeout, last });
+                return Err(self.timed_out(leaderless, last));
             }
             if let Some(error) = self.given_up(start, &vain).await {
                 return Err(error);
@@ -161,7 +169,7 @@ impl AdminClient {
                 }
                 Err(_) => continue,
             };
-            let generation = held.generation;
+            let (generation, addr) = (held.generation, held.addr.clone());
             let failure = match self.send(held, &ask, end).await {
                 Sent::Answer(answer) => return Ok(answer?),
                 Sent::Failed(failure) => failure,
@@ -177,11 +185,16 @@ impl AdminClient {
                     continue;
                 }
             };
-            leaderless = matches!(&failure, Failure::NotLeader { leader: None, .. });
             match failure {
                 Failure::Refused(refusal) => return Err(refusal.into()),
                 Failure::NotLeader { leader, text } => {
-                    vain = Vain::default();
+                    vain = Vain { spoke: true, ..Vain::default() };
+                    leaderless = Some(match &leader {
+                        Some(leader) => {
+                            format!("the metadata server at {addr} follows {leader}, which does not answer")
+                        }
+                        None => text.clone(),
+                    });
                     if leader.is_none() {
                         tokio::time::sleep(RETRY_AFTER).await;
                     }
@@ -189,6 +202,7 @@ impl AdminClient {
                     self.metas.failed(generation, leader).await;
                 }
                 Failure::Lost(why) => {
+                    leaderless = None;
                     self.metas.failed(generation, None).await;
                     if !may_repeat(&ask) {
                         return Err(AdminError::Unsure { last: why });
@@ -200,7 +214,7 @@ impl AdminClient {
         }
     }
 
-    /// One attempt. For a person it is also looked at what listens there, when no answer comes.
+    /// One attempt. For interactive commands the address is probed when no answer comes.
     async fn send(&self, held: Held, ask: &AdminAsk, end: Instant) -> Sent {
         let Held { channel, addr, .. } = held;
         let stranger = async {

@@ -144,7 +144,9 @@ pub enum Command {
     /// Measure a volume, or the floor of this machine
     Bench(BenchArgs),
     /// What an error code or a metric means, and what to do about it; alone it lists all codes
-    #[command(after_help = "Examples:\n  basalt explain BSLT-2020\n  basalt explain metrics")]
+    #[command(
+        after_help = "Examples:\n  basalt explain BSLT-2020\n  basalt explain OSD_DOWN\n  basalt explain metrics"
+    )]
     Explain {
         /// A code of an error, the name of a metric, `metrics` or `list`
         #[arg(add = completion::codes())]

@@ -15,6 +15,8 @@ use serde_json::{json, to_value};
 use std::io::Write;
 use std::time::Duration;
 
+/// Lines of one check in `health detail`; JSON has more.
+const DETAILS_MAX: usize = 20;
 /// Between two looks of `events --follow`.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 
@@ -154,10 +156,9 @@ fn print_health(status: &Status, detail: bool, as_json: bool) -> Result<Exit> {
     }
     for check in &status.checks {
         out!("{}", row(check).join("  "));
-        for line in &check.details {
-            out!("    {line}");
-        }
-        let more = check.count.saturating_sub(check.details.len() as u64);
+        let lines = &check.details[..check.details.len().min(DETAILS_MAX)];
+        lines.iter().for_each(|line| out!("    {line}"));
+        let more = check.count.saturating_sub(lines.len() as u64);
         if more > 0 {
             out!("    … and {more} more");
         }

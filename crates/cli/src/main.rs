@@ -189,12 +189,7 @@ fn metas(common: &Common) -> Result<Vec<Address>> {
     let name = common.cluster()?;
     match dev::Cluster::open(&name)? {
         Some(cluster) => Ok((0..cluster.record.metas).map(|i| cluster.meta_addr(i).into()).collect()),
-        None => Err(UserError::new(
-            1002,
-            format!("no --meta was given and there is no dev cluster named {name}"),
-            "basalt dev up",
-        )
-        .into()),
+        None => Err(dev::missing(&name, "no --meta was given and ").into()),
     }
 }
 

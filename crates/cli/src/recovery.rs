@@ -32,6 +32,13 @@ struct LostVolume {
     pgs: BTreeSet<PgId>,
 }
 
+/// A volume of the records of which no PG knows anything any more.
+#[derive(Debug, Serialize)]
+struct EmptiedVolume {
+    volume: VolumeId,
+    name: String,
+}
+
 /// What PGs hold and the records lack.
 #[derive(Debug, Default, Serialize)]
 struct Contents {
@@ -42,6 +49,9 @@ struct Contents {
     doubtful: Vec<FoundSegment>,
     /// Volumes that were opened again after the copy of the records was made; a recovery ends the hold that the records know.
     passed_holds: Vec<FoundHold>,
+    /// Volumes with segments in the records that none of the PGs of these segments knows: they were removed after the copy of
+    /// the records was made, or never written to. They read as zeros.
+    emptied_volumes: Vec<EmptiedVolume>,
     /// PGs whose leader could not be asked.
     unread_pgs: Vec<PgId>,
 }
@@ -116,6 +126,8 @@ fn contents(admin: &Admin, recovery: &StoreRecovery) -> Result<Contents> {
     let mut found = Contents::default();
     let mut chunks: BTreeMap<VolumeId, BTreeMap<PgId, BTreeSet<u32>>> = BTreeMap::new();
     let mut epochs: BTreeMap<VolumeId, u64> = BTreeMap::new();
+    // What the leader of each PG knows of volumes, where it answered.
+    let mut led: BTreeMap<PgId, BTreeSet<VolumeId>> = BTreeMap::new();
     for (pg, osds) in members {
         let reached: Vec<Member> =
             osds.iter().filter_map(|osd| Some(Member { osd: *osd, http: *endpoints.get(osd)? })).collect();
@@ -128,6 +140,9 @@ fn contents(admin: &Admin, recovery: &StoreRecovery) -> Result<Contents> {
             found.unread_pgs.push(pg);
         }
         for table in tables {
+            if table.leading {
+                led.insert(pg, table.attached.iter().map(|(volume, _)| VolumeId(*volume)).collect());
+            }
             for key in table.chunks {
                 chunks.entry(key.volume).or_default().entry(pg).or_default().insert(key.index);
             }
@@ -142,6 +157,7 @@ fn contents(admin: &Admin, recovery: &StoreRecovery) -> Result<Contents> {
             found.passed_holds.push(FoundHold { volume, epoch });
         }
     }
+    found.emptied_volumes = emptied(&records, &led, &chunks);
     for (volume, pgs) in chunks {
         match records.volumes.contains_key(&volume) {
             true => sort_segments(&records, volume, &pgs, &mut found),
@@ -154,6 +170,28 @@ fn contents(admin: &Admin, recovery: &StoreRecovery) -> Result<Contents> {
         }
     }
     Ok(found)
+}
+
+/// Volumes that the records know and none of their PGs does: an attach record goes in ahead of the first write and goes with the
+/// volume alone.
+fn emptied(
+    records: &Records,
+    led: &BTreeMap<PgId, BTreeSet<VolumeId>>,
+    chunks: &BTreeMap<VolumeId, BTreeMap<PgId, BTreeSet<u32>>>,
+) -> Vec<EmptiedVolume> {
+    let mut known: BTreeMap<VolumeId, bool> = BTreeMap::new();
+    for ((volume, _), segment) in &records.segments {
+        // A PG that could not be read may know it.
+        let here = led.get(&segment.pg).is_none_or(|volumes| volumes.contains(volume));
+        *known.entry(*volume).or_default() |= here || chunks.contains_key(volume);
+    }
+    let gone = known.into_iter().filter(|(_, known)| !known);
+    gone.filter_map(|(volume, _)| {
+        let record = records.volumes.get(&volume)?;
+        let pool = &records.pools.get(&record.pool)?.name;
+        Some(EmptiedVolume { volume, name: format!("{pool}/{}", record.name) })
+    })
+    .collect()
 }
 
 /// Sorts the segments that PGs hold of a known volume into those that the records know, lack, and contradict.
@@ -208,6 +246,19 @@ fn show_contents(found: &Contents, moved: bool) {
         let some: Vec<String> = found.passed_holds.iter().take(LINES_MAX).map(|h| h.volume.to_string()).collect();
         let count = found.passed_holds.len();
         out!("{count} volumes were opened again after this copy of the records was made; {done}: {}", some.join(" "));
+    }
+    if !found.emptied_volumes.is_empty() {
+        out!(
+            "{} volumes of which no PG knows anything: they were removed after this copy of the records was made, or never \
+             written to; they read as zeros (basalt volume rm removes them):",
+            found.emptied_volumes.len()
+        );
+    }
+    for v in found.emptied_volumes.iter().take(LINES_MAX) {
+        out!("  {} (volume {})", v.name, v.volume);
+    }
+    if found.emptied_volumes.len() > LINES_MAX {
+        out!("  and {} more", found.emptied_volumes.len() - LINES_MAX);
     }
     if !found.doubtful.is_empty() {
         out!(

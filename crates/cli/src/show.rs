@@ -49,11 +49,17 @@ pub fn osds(admin: &Admin, as_json: bool) -> Result<()> {
 
 /// `basalt osd rm`.
 pub fn remove_osd(admin: &Admin, osd: u32, as_json: bool) -> Result<()> {
+    let known = admin.osds()?.into_iter().find(|known| known.osd.0 == osd);
     admin.remove_osd(types::OsdId(osd))?;
     if as_json {
         return json("osd.rm", json!({ "done": true, "osd": osd }));
     }
-    out!("osd.{osd} is removed");
+    match known.filter(|known| known.live != "new") {
+        Some(OsdView { uuid, .. }) => {
+            out!("osd.{osd} is removed; its device can be formatted with --force --erase-osd {uuid}");
+        }
+        None => out!("osd.{osd} is removed"),
+    }
     Ok(())
 }
 

@@ -129,7 +129,7 @@ pub const REGISTRY: &[Code] = &[
     Code {
         code: OSD_IN_USE,
         what: "an OSD that is running or holds PGs cannot be removed",
-        next: "stop a running OSD first; this version cannot move PGs to other OSDs, so an OSD that holds some stays",
+        next: "an OSD that holds PGs stays: this version cannot move PGs to other OSDs. One that holds none is stopped first",
     },
     Code {
         code: DEVICE_BEHIND,

@@ -61,7 +61,7 @@ pub(crate) const META_BEHIND: &str = "META_BEHIND";
 pub(crate) const META_NO_MAJORITY: &str = "META_NO_MAJORITY";
 pub(crate) const META_FOREIGN: &str = "META_FOREIGN";
 
-/// Every check, worst first. Codes are never reused.
+/// Every check, worst first, and causes before what follows from them. Codes are never reused.
 pub const RULES: &[Rule] = &[
     rule(
         META_BEHIND,
@@ -94,6 +94,13 @@ pub const RULES: &[Rule] = &[
         "the OSD has no space: its PGs take no new data",
         "remove volumes, or discard inside them",
     ),
+    rule("OSD_DOWN", Severity::Warning, "the OSD has been silent for 6 s", "start it, or see its log"),
+    rule(
+        "OSD_STOPPED",
+        Severity::Warning,
+        "the store of the OSD stopped after a failed write or flush",
+        "look at the device, then start the OSD once with --after-poison (`basalt osd run`, or `basalt dev start`)",
+    ),
     rule(
         "PG_UNREADABLE",
         Severity::Warning,
@@ -117,13 +124,6 @@ pub const RULES: &[Rule] = &[
         Severity::Warning,
         "the log of a replica is being repaired from its peers",
         "wait; see the log of its OSD if it lasts",
-    ),
-    rule("OSD_DOWN", Severity::Warning, "the OSD has been silent for 6 s", "start it, or see its log"),
-    rule(
-        "OSD_STOPPED",
-        Severity::Warning,
-        "the store of the OSD stopped after a failed write or flush",
-        "look at the device, then start the OSD once with --after-poison (`basalt osd run`, or `basalt dev start`)",
     ),
     rule(
         "OSD_NEARFULL",
@@ -381,8 +381,9 @@ fn osds(board: &mut Board, facts: &Facts<'_>) {
     let pgs: Vec<_> = pgs.map(|pg| (pg.pg.to_string(), format!("pg {} waits for reports", pg.pg))).collect();
     let (osd_count, pg_count) = (silent.len(), pgs.len());
     let waiting = silent.into_iter().chain(pgs).collect();
-    let (osd_count, pg_count) = (counted(osd_count, "OSD", "OSDs"), counted(pg_count, "PG", "PGs"));
-    let text = format!("waiting for reports of {osd_count} and {pg_count}");
+    let counts = [(osd_count, counted(osd_count, "OSD", "OSDs")), (pg_count, counted(pg_count, "PG", "PGs"))];
+    let counts: Vec<String> = counts.into_iter().filter(|(count, _)| *count > 0).map(|(_, text)| text).collect();
+    let text = format!("waiting for reports of {}", counts.join(" and "));
     board.add(WAITING, waiting, |_| text);
 }
 

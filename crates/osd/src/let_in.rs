@@ -152,7 +152,7 @@ impl Osd {
                 "this OSD waits until the records are recovered, then it serves"
             }
             Some(waiting) => {
-                waiting.until = waiting.until.min(now + patience);
+                (waiting.until, waiting.rival) = (waiting.until.min(now + patience), None);
                 "this OSD remembers as much as the others and goes on"
             }
             None => "the PGs here go on without the metadata server",

@@ -50,6 +50,17 @@ pub fn dir_of(name: &str) -> Result<PathBuf> {
     Ok(state.join("basalt/dev").join(name))
 }
 
+/// The error for a name without a cluster: a mistyped one has others beside it.
+pub fn missing(name: &str, before: &str) -> UserError {
+    let folder = dir_of(name).ok().and_then(|dir| std::fs::read_dir(dir.parent()?).ok());
+    let is_cluster = |entry: &std::fs::DirEntry| entry.path().join("cluster.json").exists();
+    let others = folder.into_iter().flatten().filter_map(Result::ok).filter(is_cluster);
+    let mut others: Vec<String> = others.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    others.sort();
+    let there = if others.is_empty() { String::new() } else { format!("; there are: {}", others.join(", ")) };
+    UserError::new(1002, format!("{before}there is no dev cluster named {name}{there}"), "basalt dev up")
+}
+
 impl Cluster {
     /// Opens the record, if there is one.
     pub fn open(name: &str) -> Result<Option<Cluster>> {
@@ -66,9 +77,7 @@ impl Cluster {
 
     /// As [`Cluster::open`], with an error that says what to do.
     pub fn expect(name: &str) -> Result<Cluster> {
-        Cluster::open(name)?.ok_or_else(|| {
-            UserError::new(1002, format!("there is no dev cluster named {name}"), "basalt dev up").into()
-        })
+        Cluster::open(name)?.ok_or_else(|| missing(name, "").into())
     }
 
     /// Makes the folder and the record.

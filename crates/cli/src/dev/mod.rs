@@ -12,7 +12,7 @@ use crate::args::Dev;
 use crate::errors::UserError;
 use crate::{hint, output, size};
 use anyhow::Result;
-pub use cluster::Cluster;
+pub use cluster::{Cluster, missing};
 use procs::{Daemon, Signal};
 use serde_json::json;
 use std::io::IsTerminal;

@@ -1,4 +1,4 @@
-//! `basalt explain`: what a code or a metric means, or all of them.
+//! `basalt explain`: what a code, a health check or a metric means, or all of them.
 
 mod why;
 
@@ -8,6 +8,7 @@ use crate::output;
 use crate::role::process;
 use anyhow::Result;
 use clap::CommandFactory;
+use control::health::{Rule, find_rule};
 use serde_json::json;
 
 /// Codes that no part of this version raises. Their numbers stay taken; a test compares the list with the sources.
@@ -34,11 +35,12 @@ pub fn run(word: Option<&str>, as_json: bool) -> Result<Exit> {
     match word.unwrap_or("list") {
         "metrics" => metrics(as_json)?,
         "list" | "codes" => list(as_json)?,
-        word => match (number_of(word), metric_of(word)) {
-            (Some(number), _) => explain_code(number, as_json)?,
-            (None, Some(row)) => explain_metric(row, as_json)?,
-            (None, None) => {
-                let what = format!("`{word}` is neither a code nor a metric of this version");
+        word => match (number_of(word), metric_of(word), find_rule(&word.to_uppercase())) {
+            (Some(number), ..) => explain_code(number, as_json)?,
+            (None, Some(row), _) => explain_metric(row, as_json)?,
+            (None, None, Some(rule)) => explain_check(rule, as_json)?,
+            (None, None, None) => {
+                let what = format!("`{word}` is neither a code, nor a health check, nor a metric of this version");
                 return Err(UserError::new(1001, what, "basalt explain list, or basalt explain metrics").into());
             }
         },
@@ -101,6 +103,17 @@ fn explain_metric(row: &telemetry::Row, as_json: bool) -> Result<()> {
         return output::json("explain.metric", json!({ "name": row.name, "kind": row.kind, "help": row.help }));
     }
     out!("{} ({}): {}", row.name, row.kind, row.help);
+    Ok(())
+}
+
+fn explain_check(rule: &Rule, as_json: bool) -> Result<()> {
+    let severity = rule.severity.name();
+    if as_json {
+        let body = json!({ "code": rule.code, "severity": severity, "what": rule.what, "next": rule.next });
+        return output::json("explain.check", body);
+    }
+    out!("{} ({severity}): {}", rule.code, rule.what);
+    out!("  fix: {}", rule.next);
     Ok(())
 }
 

@@ -211,6 +211,12 @@ fn formatted(args: &Format, superblock: &Superblock, disk: &DiskInfo) -> Formatt
 /// Whether what the device holds may go, and with which ids the format goes on.
 fn decide(args: &Format, cluster: ClusterId, contents: DeviceContents, known: Option<&OsdView>) -> Result<Ids> {
     let fresh = |force| Ids { uuid: OsdUuid(uuid::Uuid::new_v4().into_bytes()), osd: None, force };
+    if args.erase_osd.is_some()
+        && matches!(contents, DeviceContents::Empty | DeviceContents::Foreign { .. } | DeviceContents::Begun(_))
+    {
+        let what = format!("{} holds no OSD, and --erase-osd names one", args.device.display());
+        return Err(UserError::new(3003, what, "check the path of the device, or leave --erase-osd out").into());
+    }
     match contents {
         // Foreign data without --force is refused by the engine, with its place.
         DeviceContents::Empty | DeviceContents::Foreign { .. } => Ok(fresh(args.force)),
@@ -357,6 +363,27 @@ mod tests {
         assert_eq!(default_log(8000 * GIB, None), 4 * GIB);
         assert_eq!(default_log(2 * GIB, None), GIB / 4);
         assert_eq!(default_log(GIB / 8, None), LOG_FLOOR);
+    }
+
+    #[test]
+    fn a_uuid_to_erase_is_refused_on_a_device_without_an_osd() {
+        let args = |erase_osd: Option<&str>| Format {
+            device: "/d".into(),
+            size: None,
+            log_size: None,
+            force: true,
+            erase_osd: erase_osd.map(str::to_owned),
+            reuse: false,
+            metas: Vec::new(),
+            quiet: true,
+            place: Place::default(),
+        };
+        let foreign = || DeviceContents::Foreign { place: "first" };
+        let cluster = ClusterId([1; 16]);
+        let refused = decide(&args(Some("5a5a")), cluster, foreign(), None).err().expect("refused").to_string();
+        assert!(refused.contains("/d holds no OSD") && refused.contains("check the path"), "{refused}");
+        assert!(decide(&args(Some("5a5a")), cluster, DeviceContents::Empty, None).is_err());
+        assert!(decide(&args(None), cluster, foreign(), None).is_ok_and(|ids| ids.force));
     }
 
     #[test]

@@ -93,4 +93,23 @@ pub fn an_older_copy_of_the_metadata_store_is_refused_until_it_is_recovered(dev:
     assert_eq!(dev.run(&["meta", "recover"]).code, 0);
     assert_eq!(dev.run(&["volume", "create", "main/back5", "64MiB"]).code, 0);
     assert_eq!(dev.json(&["volume", "info", "main/back3"])["volume"].as_u64(), Some(last));
+    a_volume_removed_since_the_backup_is_named(dev);
+}
+
+fn a_volume_removed_since_the_backup_is_named(dev: &Dev) {
+    let backup = &dev.file("later.jsonl");
+    let segments = || dev.json(&["status"])["segments"].as_u64().expect("a number");
+    assert_eq!(dev.run(&["meta", "backup", backup]).code, 0);
+    let before = segments();
+    assert_eq!(dev.run(&["volume", "rm", "main/back2"]).code, 0);
+    dev.wait("the data to be removed", || segments() < before);
+    assert_eq!(dev.run(&["dev", "down"]).code, 0);
+    let dir = dev.dir().join("meta.0").to_string_lossy().into_owned();
+    assert_eq!(dev.run(&["meta", "restore", backup, "--dir", &dir, "--force"]).code, 0);
+    up_behind(dev);
+    let shown = dev.json(&["meta", "recover", "--dry-run"]);
+    let named: Vec<_> = shown["emptied_volumes"].as_array().expect("a list").iter().map(|v| &v["name"]).collect();
+    assert_eq!(named, ["main/back2"], "{shown}");
+    let told = dev.run(&["meta", "recover"]);
+    assert!(told.out.contains("they read as zeros") && told.out.contains("main/back2 (volume "), "{told:?}");
 }

@@ -4,6 +4,7 @@ use crate::dev::Dev;
 use std::io::{BufRead, Read};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 /// Records of meta.
 pub fn records(dev: &Dev) {
@@ -116,7 +117,7 @@ fn of_another_version(from: &str, to: &str, format_version: u32) {
 pub fn exported(socket: &str) -> bool {
     let greeting = || -> std::io::Result<[u8; 8]> {
         let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(std::time::Duration::from_millis(200)))?;
+        stream.set_read_timeout(Some(Duration::from_millis(200)))?;
         let mut word = [0; 8];
         stream.read_exact(&mut word)?;
         Ok(word)
@@ -276,15 +277,15 @@ fn bench_and_open_end_without_a_majority(dev: &Dev) {
         let write = ["bench", volume, "--op", "randwrite", "--seconds", "1"];
         assert_eq!(dev.run(&write).code, 0, "a segment is allocated");
     }
-    let bench = ["bench", "main/hung", "--op", "randwrite", "--overwrite", "--seconds", "3", "--json"];
+    let bench = ["bench", "main/hung", "--op", "randwrite", "--overwrite", "--seconds", "8", "--json"];
     let mut bench = dev.spawn_piped(&bench);
-    let info = || dev.json(&["volume", "info", "main/hung"]);
-    dev.wait("the run to begin", || info()["holder"]["alive"].as_bool() == Some(true));
+    let top = || dev.json(&["top"])["osds"].as_array().expect("a list").clone();
+    dev.wait("the run to write", || top().iter().any(|osd| osd["write"]["iops"].as_f64() > Some(0.0)));
     assert_eq!(dev.run(&["dev", "kill", "2"]).code, 0);
     let late = dev.run(&["nbd", "main/late", "--socket", &dev.file("late.sock")]);
     late.says("BSLT-5007", "basalt health detail");
     assert!(late.err.contains("the metadata server answers"), "{late:?}");
-    dev.wait("the end of the run", || bench.try_wait().expect("it is ours").is_some());
+    dev.wait_for("the end of the run", Duration::from_secs(60), || bench.try_wait().expect("it is ours").is_some());
     let mut said = String::new();
     bench.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
     assert_eq!(bench.wait().expect("it ended").code(), Some(1), "{said}");

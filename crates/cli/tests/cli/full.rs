@@ -50,14 +50,21 @@ fn only_pgs_of_the_full_osd_wait(dev: &Dev) {
     };
     let mut clients: Vec<Child> = (0..SEGMENTS).map(write).collect();
     let ended = |client: &mut Child| client.try_wait().expect("it is ours").is_some();
+    // Those beside the full OSD end before the first one on it is told.
+    let mut waiting = Vec::new();
+    dev.wait_for("a write beside the full OSD to end", TOLD_MAX, || {
+        waiting = clients.iter_mut().map(|client| !ended(client)).collect();
+        waiting.contains(&false)
+    });
+    assert!(waiting.contains(&true), "the writes to the full OSD wait");
     let mut log = String::new();
     dev.wait("the log of the export to name the full pool", || {
         log = std::fs::read_to_string(dev.dir().join("logs/nbd.one~v.txt")).unwrap_or_default();
         log.contains("BSLT-5003")
     });
     assert!(log.contains("writes wait: no space left in the pool"), "{log}");
-    let waiting: Vec<bool> = clients.iter_mut().map(|client| !ended(client)).collect();
-    assert!(waiting.iter().any(|waits| *waits) && !waiting.iter().all(|waits| *waits), "{waiting:?}");
+    waiting = clients.iter_mut().map(|client| !ended(client)).collect();
+    assert!(waiting.contains(&true), "the writes to the full OSD still wait: {log}");
     let segment = waiting.iter().position(|waits| *waits).expect("one waits");
     let read = said(request(&to, &format!("read {segment}G 4k")));
     assert!(read.contains("read 4096/4096"), "reads of a full PG go on: {read}");
@@ -68,7 +75,7 @@ fn only_pgs_of_the_full_osd_wait(dev: &Dev) {
         match told.contains("wrote 1048576/1048576") {
             true => {}
             false if waited && told.contains("No space left on device") => refused += 1,
-            false => panic!("waited: {waited}, and was told {told}"),
+            false => panic!("waited: {waited}, and was told {told}\n{}", dev.run(&["osd", "ls"]).out),
         }
     }
     assert!(refused > 0, "no write was told that its PG is full");

@@ -27,7 +27,7 @@ const STRANGERS_MAX: usize = 64;
 const REASONS_MAX: usize = 8;
 /// Watermarks of an OSD that lie further above the records than this are malformed: no cluster makes that many changes
 /// after a copy. The limit keeps one confused OSD from using the number space up.
-const AHEAD_MAX: u64 = 1 << 40;
+pub(super) const AHEAD_MAX: u64 = 1 << 40;
 /// The same for ids of OSDs and pools, which have 32 bits.
 const AHEAD_MAX_32: u32 = 1 << 20;
 

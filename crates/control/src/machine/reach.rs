@@ -11,7 +11,7 @@ use std::time::Duration;
 use types::control::UNREACHED_MAX;
 use types::{OsdId, PgId, Time, VolumeId};
 
-/// A client that could not reach an OSD tries again and says so within this time.
+/// Those that could not reach an OSD try again and say so within this time.
 const SETTLE: Duration = Duration::from_secs(5);
 
 impl Control {
@@ -53,12 +53,18 @@ impl Control {
         pairs.collect()
     }
 
+    /// Whether an OSD has been connected for so long that others have tried to reach it since.
+    fn is_settled(&self, now: Time, osd: OsdId) -> bool {
+        let live = self.osds.get(&osd).filter(|live| live.stream.is_some());
+        live.is_some_and(|live| now.since(live.connected) >= SETTLE)
+    }
+
     /// Broken paths between OSDs that live: meta hears both, or the other one is among `unheard`, which serve. A dead OSD
-    /// is no matter of the network.
+    /// is no matter of the network. Of an OSD that has just connected, peers have not said yet that they reach it.
     pub(super) fn cut_links(&self, now: Time, unheard: &[OsdId]) -> Vec<(OsdId, OsdId)> {
-        let is_connected = |osd: OsdId| self.osds.get(&osd).is_some_and(|live| live.stream.is_some());
-        let lives = |osd: OsdId| self.is_up(now, osd) && is_connected(osd) || unheard.contains(&osd);
-        let up = self.osds.iter().filter(|(osd, _)| self.is_up(now, **osd));
+        let settled = |osd: OsdId| self.is_up(now, osd) && self.is_settled(now, osd);
+        let lives = |osd: OsdId| settled(osd) || unheard.contains(&osd);
+        let up = self.osds.iter().filter(|(osd, _)| settled(**osd));
         let links = up.flat_map(|(osd, live)| live.unreachable.iter().map(|to| (*osd, *to)));
         links.filter(|(_, to)| lives(*to)).collect()
     }
@@ -70,11 +76,7 @@ impl Control {
         for (volume, osds) in &self.unreached {
             let holder = self.records.volumes.get(volume).and_then(|v| v.holder.as_ref());
             let Some(holder) = holder.filter(|_| self.holder_alive(now, *volume)) else { continue };
-            let hears = |osd: &&OsdId| {
-                let live = self.osds.get(osd).filter(|live| live.stream.is_some());
-                live.is_some_and(|live| now.since(live.connected) >= SETTLE) && self.is_up(now, **osd)
-            };
-            for osd in osds.iter().filter(hears) {
+            for osd in osds.iter().filter(|osd| self.is_settled(now, **osd) && self.is_up(now, **osd)) {
                 paths.push((holder.name.clone(), *osd));
             }
         }

@@ -1,6 +1,6 @@
 //! Recovery of records that went back in time (R17), and the backup of records.
 
-use super::past::Standing;
+use super::past::{AHEAD_MAX, Standing};
 use super::{Control, Now};
 use crate::admin::{FoundHold, FoundSegment, RecoverAsk, RecoveryOsd, RecoveryReplica, StoreRecovery};
 use crate::codes::{self, refuse};
@@ -111,10 +111,15 @@ impl Control {
     /// client. Nobody holds them from here on, and an attach record without a session goes into their PGs (R6).
     ///
     /// # Errors
-    /// BSLT-2027.
+    /// BSLT-2022 for an epoch that this cluster never reached, BSLT-2027.
     fn end_holds(&mut self, passed: &[FoundHold]) -> Result<(), Refusal> {
         if passed.len() > SEGMENTS_PER_ASK_MAX {
             return Err(refuse(codes::TOO_MANY, format!("{} volumes in one ask", passed.len())));
+        }
+        // No epoch passes the revision of the records that gave it out.
+        let most = self.highest().revision.max(self.records.counters.revision).saturating_add(AHEAD_MAX);
+        if let Some(bad) = passed.iter().find(|hold| hold.epoch.0 > most) {
+            return Err(refuse(codes::OUT_OF_RANGE, format!("epoch {} of volume {}", bad.epoch.0, bad.volume)));
         }
         for FoundHold { volume, epoch } in passed {
             let known = self.records.volumes.get(volume).filter(|v| v.state == VolumeState::Ready && v.epoch < *epoch);

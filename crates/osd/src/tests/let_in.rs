@@ -121,6 +121,8 @@ fn an_osd_on_hold_goes_on_when_meta_ends_the_hold() {
     rig.tell(0, OsdDown::Behind { reason: "it is older".to_owned(), hold: true });
     rig.run(Duration::from_secs(60));
     assert_eq!(*rig.osd(0).phase(), Phase::Mounting);
+    rig.tell(0, refused(2025));
+    // Meta has accepted its Hello since: the other process is gone.
     rig.tell(0, OsdDown::Behind { reason: "it is older".to_owned(), hold: false });
     rig.run(Duration::from_millis(9_800));
     assert_eq!(*rig.osd(0).phase(), Phase::Mounting, "others may still show that it is not current");

@@ -171,7 +171,7 @@ fn what_a_dead_osd_last_said_of_its_space_is_no_longer_judged() {
     seconds(&mut world, 8, &[1, 2]);
     assert_eq!(
         (status(&world).health.as_str(), codes(&world)),
-        ("degraded", vec!["PG_DEGRADED".into(), "OSD_DOWN".into()])
+        ("degraded", vec!["OSD_DOWN".into(), "PG_DEGRADED".into()])
     );
     assert!(!world.osds()[2].full);
 }

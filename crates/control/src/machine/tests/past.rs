@@ -494,6 +494,8 @@ fn a_hold_that_was_passed_on_ends_with_the_recovery() {
         world.admin(AdminAsk::MetaRecover(ask)).expect("shown");
         assert_eq!(world.control.records().volumes[&robbed.volume].session, robbed.session);
     }
+    let wild = RecoverAsk { holds: vec![FoundHold { epoch: Epoch(u64::MAX), ..hold }], ..seen(&world) };
+    assert_eq!(code(world.admin(AdminAsk::MetaRecover(wild))), codes::OUT_OF_RANGE);
     let ask = RecoverAsk { holds: vec![hold], ..seen(&world) };
     world.admin(AdminAsk::MetaRecover(ask)).expect("ended");
     assert!(recover(&mut world, false).moved);
