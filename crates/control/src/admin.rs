@@ -1,4 +1,4 @@
-//! What administrators ask and are told. The answers are also the JSON of the command line.
+//! Requests of administrators and their answers. The answers are also the JSON of the command line.
 
 use crate::events::Event;
 use crate::health::Check;
@@ -8,14 +8,14 @@ use std::net::SocketAddr;
 use types::control::Watermarks;
 use types::{ClusterId, Epoch, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SegmentIndex, SessionId, VolumeId};
 
-/// A question or command of an administrator.
+/// A query or command of an administrator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminAsk {
     Status,
-    /// What the records lack and OSDs remember (R17); without `dry_run` the watermarks move above it. With `segments` or `holds`,
-    /// these go into the records, and the watermarks stay.
+    /// Shows what the records lack and OSDs remember (R17); without `dry_run` the watermarks move above it. With `segments` or
+    /// `holds`, these go into the records, and the watermarks stay.
     MetaRecover(RecoverAsk),
-    /// All records, as one moment.
+    /// All records at one moment.
     MetaBackup,
     /// Draws an OSD id for a device that is being formatted. Nothing is registered.
     OsdReserve,
@@ -25,7 +25,7 @@ pub enum AdminAsk {
         osd: OsdId,
     },
     OsdList,
-    /// Membership and intent; a field that is `None` stays.
+    /// Sets membership and intent; a field that is `None` stays.
     OsdSet {
         osd: OsdId,
         is_in: Option<bool>,
@@ -56,7 +56,7 @@ pub enum AdminAsk {
         name: String,
         force: bool,
     },
-    /// A check no longer counts, for so long, or until it is unmuted.
+    /// Mutes a check for `for_ms`, or until it is unmuted: the check no longer counts.
     HealthMute {
         code: String,
         for_ms: Option<u64>,
@@ -64,14 +64,14 @@ pub enum AdminAsk {
     HealthUnmute {
         code: String,
     },
-    /// Events with a number above `after`, at most so old; the oldest of them first.
+    /// Lists events with a number above `after` and at most `age_ms_max` old, the oldest first.
     Events {
         after: u64,
         age_ms_max: Option<u64>,
     },
 }
 
-/// Registers a device, at the end of its format. Asking again with the same uuid gives the same id.
+/// Registers a device, at the end of its format. A repeated request with the same uuid gets the same id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OsdRegister {
     /// The reserved id that the superblock carries; `None` draws one.
@@ -91,7 +91,7 @@ pub struct PoolCreate {
     /// `osd`, `host`, `rack`, `zone`.
     pub domain: String,
     pub pg_count: u32,
-    /// Also with more PGs an OSD than is good.
+    /// Makes the pool even when an OSD gets more PGs than the limit.
     pub force: bool,
 }
 
@@ -124,19 +124,19 @@ pub struct EventsPage {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     pub cluster: ClusterId,
-    /// `ok`, `waiting` (not everything has reported yet), `degraded` (data is served, something needs care), `down` (some
-    /// data is not served).
+    /// `ok`, `waiting` (reports are missing), `degraded` (data is served, something needs care), `down` (some data is not
+    /// served).
     pub health: String,
-    /// What is wrong, a line each; `checks` has it by code.
+    /// Problems, one line each; `checks` lists them by code.
     pub problems: Vec<String>,
-    /// What holds, worst first; muted ones, too.
+    /// Checks that hold, worst first, with the muted ones.
     #[serde(default)]
     pub checks: Vec<Check>,
     pub map_epoch: Epoch,
     pub osds: u32,
     pub osds_up: u32,
     pub osds_in: u32,
-    /// Registered and never started; not in the other counts, nor in the capacity.
+    /// OSDs that are registered and never started. They are not in the other counts, nor in the capacity.
     #[serde(default)]
     pub osds_new: u32,
     pub pools: u32,
@@ -146,7 +146,7 @@ pub struct Status {
     pub pgs_active: u32,
     pub pgs_degraded: u32,
     pub pgs_down: u32,
-    /// Not judged yet: a new meta leads, or they are new.
+    /// PGs that are not judged yet: a new meta leads, or they are new.
     #[serde(default)]
     pub pgs_waiting: u32,
     pub capacity_bytes: u64,
@@ -163,21 +163,21 @@ pub struct Status {
     pub io: IoRates,
 }
 
-/// How far replicas are behind.
+/// Progress of the replicas that are behind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recovery {
     /// PGs with a follower that is behind.
     pub pgs: u32,
-    /// Followers that are brought up to date by a stream, or wait for one.
+    /// Followers that a stream brings up to date, or that wait for one.
     pub streams: u32,
-    /// What the running streams still have to send, as far as is known.
+    /// Bytes that the running streams still have to send, as far as is known.
     pub left_bytes: u64,
     pub bytes_per_s: u64,
-    /// At the present rate; absent when there is none.
+    /// Time left at the present rate; absent when nothing is sent.
     pub eta_ms: Option<u64>,
 }
 
-/// What clients do, by the last seconds.
+/// Client I/O of the last seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IoRates {
     pub reads_per_s: u64,
@@ -186,13 +186,13 @@ pub struct IoRates {
     pub write_bytes_per_s: u64,
 }
 
-/// What a metadata store that went back in time lacks (R17).
+/// Difference between a metadata store that went back in time and what OSDs remember (R17).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoreRecovery {
     pub cluster: ClusterId,
     /// `sound`, `waiting` (for a majority of the OSDs), `behind`.
     pub standing: String,
-    /// Why it is behind, a line each.
+    /// Reasons why it is behind, one line each.
     pub reasons: Vec<String>,
     /// The watermarks were moved by this command.
     pub moved: bool,
@@ -210,22 +210,22 @@ pub struct StoreRecovery {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecoverAsk {
     pub dry_run: bool,
-    /// OSDs whose memory counts no longer: lost, or restored.
+    /// OSDs whose memory no longer counts: they are lost, or were restored.
     pub without: Vec<OsdId>,
-    /// The standing that the asker was shown; from another one nothing is changed.
+    /// The standing that the administrator was shown. When the present one differs, nothing is changed.
     pub standing: String,
     pub segments: Vec<FoundSegment>,
     pub holds: Vec<FoundHold>,
 }
 
-/// A volume that PGs know as opened under a later epoch than the records: the holder in the records was followed by another.
+/// A volume whose PGs know a later epoch than the records: after the holder in the records, another client opened it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FoundHold {
     pub volume: VolumeId,
     pub epoch: Epoch,
 }
 
-/// A segment of which a PG holds data.
+/// A segment whose data a PG holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FoundSegment {
     pub volume: VolumeId,
@@ -233,13 +233,13 @@ pub struct FoundSegment {
     pub pg: PgId,
 }
 
-/// What one OSD remembers.
+/// Watermarks that one OSD remembers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RecoveryOsd {
     pub osd: OsdId,
-    /// The records know it; others are registered again by the recovery.
+    /// Whether the records know this OSD; the recovery registers others again.
     pub known: bool,
-    /// Its Hello was heard by this leader.
+    /// Whether this leader heard its Hello.
     pub heard: bool,
     pub remembers: Watermarks,
 }
@@ -257,7 +257,7 @@ pub struct RecoveryReplica {
 pub struct OsdView {
     pub osd: OsdId,
     pub uuid: OsdUuid,
-    /// `up`, `down`, `unknown` (a new meta leads and has not heard it yet), `new` (registered, never started).
+    /// `up`, `down`, `unknown` (a new meta leads and has not heard the OSD yet), `new` (registered, never started).
     pub live: String,
     pub is_in: bool,
     pub drain: bool,
@@ -275,7 +275,7 @@ pub struct OsdView {
     pub pgs: u32,
     pub leads: u32,
     pub heard_ms_ago: Option<u64>,
-    /// As it said when it connected; empty until then.
+    /// Version that the OSD named when it connected; empty until then.
     #[serde(default)]
     pub version: String,
 }
@@ -304,7 +304,8 @@ pub struct PgView {
     pub members: Vec<PgMemberView>,
     pub conf_epoch: Epoch,
     pub segments: u32,
-    /// What no replica has a good copy of, or none of those that are here: extents of volumes in words, and who may have one.
+    /// Extents of volumes, in words, of which no replica has a good copy, or none that is available, with the OSDs that may have
+    /// one.
     #[serde(default)]
     pub lost: Vec<String>,
 }
@@ -316,7 +317,7 @@ pub struct PgMemberView {
     pub replica: ReplicaId,
     pub up: bool,
     pub quarantined: bool,
-    /// Its log is being repaired from its peers.
+    /// Whether its log is being repaired from its peers.
     #[serde(default)]
     pub repairing: bool,
     pub term: u64,
@@ -340,12 +341,12 @@ pub struct VolumeView {
     pub created_ms: u64,
 }
 
-/// Who holds a volume.
+/// The holder of a volume.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HolderView {
     pub name: String,
     pub address: String,
     pub since_ms: u64,
-    /// Whether its lease lives: only then a second opener is refused.
+    /// Whether its lease lives: only then is a second opener refused.
     pub alive: bool,
 }

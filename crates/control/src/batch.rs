@@ -10,14 +10,14 @@ pub(crate) const BATCH_FULL: usize = 47;
 /// Most writes of one plan; one more is the revision.
 pub(crate) const PLAN_WRITES_MAX: usize = TXN_WRITES_MAX - BATCH_FULL - 1;
 
-/// A precondition: how often the key was written since it was made; zero when it must not be there.
+/// A precondition: how often the key was written since it was made; zero when it must not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
     pub key: String,
     pub version: u64,
 }
 
-/// One transaction: all of it happens, or nothing. Every written key is also checked.
+/// One transaction: it applies as a whole or not at all. Every written key is also checked.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Txn {
     pub checks: Vec<Check>,
@@ -48,7 +48,7 @@ impl Batch {
         self.writes.len() >= BATCH_FULL
     }
 
-    /// The transaction, and the versions that its keys have after it.
+    /// Returns the transaction, and updates the versions of its keys in `versions`.
     pub fn close(&mut self, versions: &mut BTreeMap<String, u64>) -> Txn {
         let mut txn = Txn::default();
         for (key, record) in std::mem::take(&mut self.writes) {

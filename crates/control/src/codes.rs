@@ -6,12 +6,12 @@ pub use types::control::refusal::{
     VOLUME_UNKNOWN, WRONG_CLUSTER,
 };
 
-/// What a user can read about a code.
+/// An error code with the texts that a user reads about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code {
     pub code: u32,
     pub what: &'static str,
-    /// What to do; also the end of each refusal with this code.
+    /// Advice; also the end of each refusal with this code.
     pub next: &'static str,
 }
 
@@ -141,12 +141,12 @@ pub const REGISTRY: &[Code] = &[
     },
 ];
 
-/// The text about a code; `None` for one that is not ours.
+/// Returns the text about a code; `None` for an unknown one.
 pub fn explain(code: u32) -> Option<&'static Code> {
     REGISTRY.iter().find(|c| c.code == code)
 }
 
-/// A refusal: what failed and why, followed by what to do.
+/// Returns a refusal: what failed and why, followed by the advice of the code.
 ///
 /// # Panics
 /// When the code is not in the registry.

@@ -1,7 +1,7 @@
 //! Events: what happened in the cluster, and when.
 //!
-//! An event is a record, written in the transaction of the change that it tells of. The newest [`EVENTS_MAX`] are kept: each
-//! new one takes the place of the oldest.
+//! An event is a record. It is written in the transaction of the change that it reports. The newest [`EVENTS_MAX`] are kept:
+//! each new one takes the place of the oldest.
 
 use crate::records::{Record, Records, Write};
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ pub const EVENTS_PER_ANSWER_MAX: usize = 1000;
 /// Most bytes of the text, the subject and the origin of an event.
 pub const EVENT_TEXT_MAX: usize = 400;
 
-/// How an event is to be taken.
+/// Importance of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -23,7 +23,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// The word of JSON and tables.
+    /// Returns the word of JSON and tables.
     pub fn name(self) -> &'static str {
         match self {
             Level::Info => "info",
@@ -32,7 +32,7 @@ impl Level {
     }
 }
 
-/// Something that happened.
+/// One event of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
     /// Grows by one with each event of the cluster.
@@ -44,7 +44,7 @@ pub struct Event {
     pub level: Level,
     /// `osd.3`, `pg 1.1f`, `pool main`, `volume main/vm1`, `meta`, `cluster`.
     pub subject: String,
-    /// Name and address of the client that caused it; empty when it has none.
+    /// Name and address of the client that caused the event; empty when no client did.
     pub by: String,
     pub text: String,
 }
@@ -98,7 +98,7 @@ pub(crate) struct Note {
     pub subject: String,
     pub by: String,
     pub text: String,
-    /// When it happened, where that was before the event is recorded.
+    /// Time of the event, where that was before the event is recorded.
     pub at_ms: Option<u64>,
 }
 
@@ -118,7 +118,7 @@ impl Note {
         Note { level: Level::Warning, ..Note::info(kind, subject, text) }
     }
 
-    /// The event as it is recorded next.
+    /// Returns the event with its number and time.
     ///
     /// # Panics
     /// When the kind is not one of [`KINDS`].
@@ -137,7 +137,7 @@ impl Note {
     }
 }
 
-/// A size for the text of an event.
+/// Returns a size in words, for the text of an event.
 pub(crate) fn size(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     let unit = units.into_iter().find(|(shift, _)| bytes >> shift > 0);
@@ -154,7 +154,7 @@ pub(crate) fn size(bytes: u64) -> String {
 }
 
 impl Event {
-    /// Where it is stored: the place of the event that is [`EVENTS_MAX`] older.
+    /// Returns its place in the ring: that of the event that is [`EVENTS_MAX`] older.
     pub fn slot(&self) -> u32 {
         u32::try_from(self.seq % EVENTS_MAX).expect("the ring is small")
     }

@@ -1,7 +1,7 @@
-//! Health checks: what an operator should know of the state of a cluster, each under a stable code.
+//! Health checks: states of a cluster that an operator should know, each under a stable code.
 //!
-//! Comes in: [`Facts`], what the records and the live reports say at one moment. Goes out: [`Finding`]s. Pure; since when a
-//! check holds and whether it is muted is added by [`Control`](crate::Control).
+//! Input: [`Facts`], the records and the live reports at one moment. Output: [`Finding`]s. The checks are pure:
+//! [`Control`](crate::Control) adds since when a check holds and whether it is muted.
 
 use crate::admin::OsdView;
 use serde::{Deserialize, Serialize};
@@ -16,13 +16,13 @@ const UNBALANCED_POINTS: u64 = 20;
 /// A pool that is being created counts as work in progress for this long.
 const POOL_CREATE_MS: u64 = 60_000;
 
-/// What a check means for the health of the cluster.
+/// Effect of a check on the health of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Worth knowing; the cluster is well.
+    /// Information; the cluster is well.
     Ok,
-    /// Data is served, something needs care: `degraded`.
+    /// Data is served, and something needs care: `degraded`.
     Warning,
     /// Some data is not served: `down`.
     Error,
@@ -45,7 +45,7 @@ pub struct Rule {
     pub code: &'static str,
     pub severity: Severity,
     pub what: &'static str,
-    /// What to do.
+    /// Advice to the operator.
     pub next: &'static str,
 }
 
@@ -61,7 +61,7 @@ pub(crate) const META_BEHIND: &str = "META_BEHIND";
 pub(crate) const META_NO_MAJORITY: &str = "META_NO_MAJORITY";
 pub(crate) const META_FOREIGN: &str = "META_FOREIGN";
 
-/// Every check, worst first, and causes before what follows from them. Codes are never reused.
+/// Every check, worst first, and each cause before its effects. Codes are never reused.
 pub const RULES: &[Rule] = &[
     rule(
         META_BEHIND,
@@ -178,7 +178,7 @@ pub const RULES: &[Rule] = &[
     ),
 ];
 
-/// The check of a code.
+/// Returns the check of a code.
 pub fn find_rule(code: &str) -> Option<&'static Rule> {
     RULES.iter().find(|rule| rule.code == code)
 }
@@ -205,13 +205,13 @@ pub struct Check {
     pub summary: String,
     pub entities: Vec<String>,
     pub details: Vec<String>,
-    /// Since when it holds, in milliseconds of the Unix clock.
+    /// Since when the check holds, in milliseconds of the Unix clock.
     pub since_ms: u64,
-    /// A muted check is shown and does not count.
+    /// Whether the check is muted: it is shown and does not count.
     pub muted: bool,
-    /// Until when it is muted; absent: until it is unmuted.
+    /// Until when the check is muted; absent: until it is unmuted.
     pub muted_until_ms: Option<u64>,
-    /// What to do.
+    /// Advice to the operator.
     pub next: String,
 }
 
@@ -220,9 +220,9 @@ pub struct Check {
 pub struct PgFacts {
     pub pg: PgId,
     pub state: Vec<&'static str>,
-    /// Contents that are in no replica: extents, or all that an unknown part of the log wrote.
+    /// Whether contents are in no replica: extents, or everything that an unknown part of the log wrote.
     pub is_lost: bool,
-    /// Contents that are in no replica that is here.
+    /// Whether contents are in no replica that is available.
     pub is_unread: bool,
     /// The extents in words.
     pub extents: Vec<String>,
@@ -247,20 +247,20 @@ pub struct PoolFacts {
 pub struct Facts<'a> {
     pub osds: &'a [OsdView],
     pub pgs: &'a [PgFacts],
-    /// Who cannot reach whom.
+    /// Pairs of OSDs of which the first cannot reach the second.
     pub unreachable: &'a [(OsdId, OsdId)],
     /// OSDs that are silent to meta, and lead PGs that serve.
     pub unheard: &'a [OsdId],
-    /// Holders of volumes, and what they cannot reach.
+    /// Holders of volumes, each with an OSD that it cannot reach.
     pub paths: &'a [(String, OsdId)],
-    /// Whose destaging makes no progress, and why.
+    /// OSDs whose destaging makes no progress, and why.
     pub stuck: &'a [(OsdId, String)],
     /// Pools that are not ready.
     pub pools: &'a [PoolFacts],
     pub now_ms: u64,
 }
 
-/// An OSD's fill in percent of what it can hold; zero before its first report.
+/// Returns an OSD's fill in percent of its space; zero before its first report.
 pub fn fill_percent(osd: &OsdView) -> u64 {
     let all = u128::from(osd.used_bytes) + u128::from(osd.free_bytes);
     u64::try_from((u128::from(osd.used_bytes) * 100).checked_div(all).unwrap_or(0)).unwrap_or(0)
@@ -270,7 +270,7 @@ pub fn fill_percent(osd: &OsdView) -> u64 {
 struct Board(Vec<Finding>);
 
 impl Board {
-    /// `named`: an id and a sentence for each entity. Without entities nothing is found.
+    /// Adds a finding. `named` has an id and a sentence for each entity; without entities nothing is added.
     fn add(&mut self, code: &str, named: Vec<(String, String)>, summary: impl FnOnce(usize) -> String) {
         if named.is_empty() {
             return;
@@ -286,12 +286,12 @@ fn are(count: usize) -> &'static str {
     if count == 1 { "is" } else { "are" }
 }
 
-/// A number with its noun, and with what agrees with it: `1 link is`, `2 links are`.
+/// Returns a number with its noun, and with the verb that agrees with it: `1 link is`, `2 links are`.
 fn counted(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-/// What holds, worst first.
+/// Returns the checks that hold, worst first.
 pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     let mut board = Board(Vec::new());
     pgs(&mut board, facts.pgs);
@@ -401,7 +401,7 @@ fn pools(board: &mut Board, facts: &Facts<'_>) {
         .add("POOL_CHANGING", changing, |n| format!("{} being created or removed", counted(n, "pool is", "pools are")));
 }
 
-/// The health of a cluster with these checks: `ok`, `waiting`, `degraded` or `down`. Muted ones do not count.
+/// Returns the health of a cluster with these checks: `ok`, `waiting`, `degraded` or `down`. Muted checks do not count.
 pub fn word<'a>(checks: impl Iterator<Item = &'a Check>) -> &'static str {
     let mut health = "ok";
     let mut worst = Severity::Ok;

@@ -1,13 +1,14 @@
-//! The thought of meta: liveness, pools, volumes, segments, attach records.
+//! Decisions of the metadata server: liveness, pools, volumes, segments, attach records.
 //!
-//! Ring 1. Comes in: what OSDs report, clients and administrators ask, and the time. Goes out: one
-//! transaction at a time, and what may be said once it is committed. The planning functions in [`plan`]
-//! are pure: `(&Records, ask, …) → Result<(Vec<Write>, Reply), Refusal>`; [`Control`] puts them in order,
-//! joins what waits into one transaction, and keeps what is volatile (who lives, who leads, who waits).
+//! Ring 1. Input: reports of OSDs, requests of clients and administrators, and the time. Output: one
+//! transaction at a time, and the messages that may be sent once it is committed. The planning functions
+//! in [`plan`] are pure: `(&Records, ask, …) → Result<(Vec<Write>, Reply), Refusal>`. [`Control`] orders
+//! them, joins the writes of a turn into one transaction, and keeps the volatile state (live OSDs,
+//! leaders of PGs, waiting requests).
 //!
-//! Invariant: nothing is answered, and nothing is sent to an OSD, before the transaction that it rests on
-//! is committed. A failed commit ends the `Control`: its owner loads the records again and makes a new
-//! one, which finds every unfinished thing in the records (`creating`, `deleting`, `pending`, not
+//! Invariant: no answer and no message to an OSD leaves before the transaction that it rests on is
+//! committed. A failed commit ends the `Control`: its owner loads the records again and makes a new one.
+//! The new one finds all unfinished work in the records (`creating`, `deleting`, `pending`, not
 //! `settled`). So a crash between any two steps is the ordinary case.
 
 pub mod admin;

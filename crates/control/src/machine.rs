@@ -1,9 +1,9 @@
-//! [`Control`]: the records, what is volatile, and the order of things.
+//! [`Control`]: the records, the volatile state, and the order of the turns.
 //!
-//! A turn: everything that came in is planned, one after another, on the records in memory; upkeep moves
-//! what is unfinished; what was written becomes one transaction. Until it is committed nothing else is
-//! looked at and nothing goes out. So plans see only records that are committed or in their own turn's
-//! transaction, and a transaction carries many asks when many wait.
+//! In a turn every input is planned, one after another, on the records in memory. Then upkeep advances
+//! unfinished work, and all writes become one transaction. Until it is committed no other input is read and
+//! nothing is sent. So plans see only records that are committed or in their own turn's transaction, and a
+//! transaction carries many requests when many wait.
 
 mod admin;
 mod attach;
@@ -40,43 +40,43 @@ pub const INBOX_MAX: usize = 8192;
 /// Most answers that wait for an attach, a pool or a removal.
 const WAITS_MAX: usize = 4096;
 
-/// The moment: a clock that only goes on, for deadlines, and the clock on the wall, for records.
+/// The present time: a monotonic clock for deadlines, and the wall clock for records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
     pub mono: Time,
     pub wall_ms: u64,
 }
 
-/// One stream of one OSD; never reused by a `Control`'s owner.
+/// One stream of one OSD. The owner of a `Control` never reuses an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StreamId(pub u64);
 
-/// Whom to answer: chosen by the owner, unique.
+/// The asker of a request: the owner chooses the token, and it is unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Token(pub u64);
 
-/// A client's question. `client` and `id` name it: a client that asks again after a lost connection uses
-/// the same two, and an open is then not taken twice.
+/// A client's request. `client` and `id` name it: a client that repeats it after a lost connection uses the
+/// same two, and an open is then not taken twice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClientReq {
     pub token: Token,
     pub client: u64,
     pub id: u64,
-    /// Where it comes from, for the next opener to read.
+    /// The address that it comes from, shown to the next opener.
     pub address: String,
     pub ask: ClientAsk,
 }
 
-/// What the owner must do, in this order.
+/// Actions of the owner, in this order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ControlAction {
-    /// Commit this, then call [`Control::handle_committed`]; when it fails drop the `Control`.
+    /// Commit this, then call [`Control::handle_committed`]; drop the `Control` when the commit fails.
     Commit(Txn),
     ToOsd {
         stream: StreamId,
         down: OsdDown,
     },
-    /// Close the stream after what was sent on it.
+    /// Close the stream after the messages that were sent on it.
     CloseOsd {
         stream: StreamId,
     },
@@ -88,7 +88,7 @@ pub enum ControlAction {
         token: Token,
         answer: Result<AdminAnswer, Refusal>,
     },
-    /// An event was recorded: say it in the log.
+    /// An event was recorded: write it to the log.
     Event(Event),
 }
 
@@ -102,20 +102,20 @@ enum Input {
     Cancel(Token),
 }
 
-/// The thought of the leading meta.
+/// Decisions and state of the leading meta.
 pub struct Control {
     records: Records,
     batch: Batch,
     committing: bool,
     inbox: VecDeque<Input>,
-    /// Goes out when the transaction of this turn is committed.
+    /// Actions that go out when the transaction of this turn is committed.
     held: Vec<ControlAction>,
     started: Now,
     osds: BTreeMap<OsdId, OsdLive>,
     streams: BTreeMap<StreamId, OsdId>,
     leads: BTreeMap<PgId, Lead>,
     reports: BTreeMap<ReplicaId, PgReport>,
-    /// Until when the holder of a volume counts as alive.
+    /// Time until which the holder of a volume counts as alive.
     leases: BTreeMap<VolumeId, Time>,
     /// The address from which a holder renewed last.
     lease_from: BTreeMap<VolumeId, String>,
@@ -125,18 +125,18 @@ pub struct Control {
     /// Volumes whose attach record is not known to be in all their PGs, and those that are being erased.
     unsettled: BTreeSet<VolumeId>,
     waits: Vec<Wait>,
-    /// Something was written since the waits were last looked at.
+    /// Whether a record was written since the waits were last evaluated.
     waits_due: bool,
     past: Past,
     pools_at: Time,
     leaders_at: Time,
-    /// Of this meta's program; for people only.
+    /// Version of this meta's program, for display only.
     version: String,
-    /// Transfers that were asked for a short while ago.
+    /// Transfers that were requested a short while ago.
     moved: BTreeMap<PgId, (Time, OsdId)>,
-    /// PGs that are new: they have time to report.
+    /// PGs that are new, and have time to report.
     born: BTreeMap<PgId, Time>,
-    /// PGs whose leader gave up, and when: another one takes over.
+    /// PGs whose leader gave up, and when: an election of another one is expected.
     unled: BTreeMap<PgId, Time>,
     /// PGs that are not active, and since when.
     idle: BTreeMap<PgId, Time>,
@@ -144,8 +144,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// Takes up the records of a new leader. Everybody is given time before being judged: OSDs to report,
-    /// holders to say that they live.
+    /// Takes up the records of a new leader. OSDs get time to report, and holders to send a keepalive,
+    /// before they are judged.
     pub fn new(records: Records, now: Now) -> Control {
         let mut control = Control {
             records,
@@ -179,7 +179,7 @@ impl Control {
         control
     }
 
-    /// Says which version of the program this is.
+    /// Sets the version of the program.
     pub fn set_version(&mut self, version: &str) {
         version.clone_into(&mut self.version);
     }
@@ -207,17 +207,17 @@ impl Control {
         self.take_up_past(now);
     }
 
-    /// Who this leader is, for the events. Call it once, after [`Control::new`].
+    /// Sets the address of this leader, for the events. Call it once, after [`Control::new`].
     pub fn lead_as(&mut self, address: &str) {
         self.watch.takes_lead = Some(address.to_owned());
     }
 
-    /// The records, as far as they are planned.
+    /// Returns the records, with the planned changes.
     pub fn records(&self) -> &Records {
         &self.records
     }
 
-    /// Something came on an OSD's stream.
+    /// Takes a message of an OSD's stream.
     pub fn handle_osd(&mut self, now: Now, stream: StreamId, up: OsdUp) {
         if self.inbox.len() >= INBOX_MAX {
             self.held.push(ControlAction::CloseOsd { stream });
@@ -227,12 +227,12 @@ impl Control {
         self.inbox.push_back(Input::Osd { stream, up, at: now.mono });
     }
 
-    /// An OSD's stream ended.
+    /// Takes the end of an OSD's stream.
     pub fn handle_osd_gone(&mut self, stream: StreamId) {
         self.inbox.push_back(Input::OsdGone { stream });
     }
 
-    /// A client asks.
+    /// Takes a request of a client.
     pub fn handle_client(&mut self, req: ClientReq) {
         if self.inbox.len() >= INBOX_MAX {
             let answer = ClientAnswer::Refused(busy());
@@ -242,12 +242,12 @@ impl Control {
         self.inbox.push_back(Input::Client(req));
     }
 
-    /// The connection of a client at this address has ended.
+    /// Takes the end of the connection of a client at this address.
     pub fn handle_client_gone(&mut self, address: String) {
         self.inbox.push_back(Input::ClientGone { address });
     }
 
-    /// An administrator asks.
+    /// Takes a request of an administrator.
     pub fn handle_admin(&mut self, token: Token, ask: AdminAsk) {
         if self.inbox.len() >= INBOX_MAX {
             self.held.push(ControlAction::AdminAnswer { token, answer: Err(busy()) });
@@ -256,12 +256,13 @@ impl Control {
         self.inbox.push_back(Input::Admin { token, ask });
     }
 
-    /// Nobody waits for this answer any more. What was begun goes on.
+    /// Drops a waiting answer whose asker is gone. Work that was begun goes on.
     pub fn handle_cancel(&mut self, token: Token) {
         self.inbox.push_back(Input::Cancel(token));
     }
 
-    /// The transaction of the last [`ControlAction::Commit`] is committed: what rested on it may go out.
+    /// Releases the actions that rest on the transaction of the last [`ControlAction::Commit`], which is
+    /// committed.
     ///
     /// # Panics
     /// When none was in flight.
@@ -277,7 +278,7 @@ impl Control {
     }
 
     /// Does what can be done now. Call it after inputs, after [`Control::handle_committed`], and at
-    /// [`Control::next_deadline`], until it gives nothing.
+    /// [`Control::next_deadline`], until it returns no action.
     pub fn poll(&mut self, now: Now, out: &mut Vec<ControlAction>) {
         if self.committing {
             return;
@@ -304,7 +305,7 @@ impl Control {
         }
     }
 
-    /// When to poll again if nothing comes in.
+    /// Returns when to poll again if no input comes.
     pub fn next_deadline(&self, now: Now) -> Time {
         if self.committing {
             return Time::NEVER;
@@ -330,13 +331,14 @@ impl Control {
         }
     }
 
-    /// Plans a change: the revision of the records rises with it.
+    /// Plans a change, which raises the revision of the records.
     fn write(&mut self, writes: Vec<Write>) {
         self.past.changed |= !writes.is_empty();
         self.record(writes);
     }
 
-    /// Plans to record what an OSD says of itself: it is told again after a loss, and no answer rests on it.
+    /// Plans to record an OSD's report of itself: the OSD repeats it after a loss, and no answer rests on
+    /// it.
     fn record(&mut self, writes: Vec<Write>) {
         self.waits_due |= !writes.is_empty();
         for write in writes {

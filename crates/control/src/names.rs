@@ -1,4 +1,4 @@
-//! Names that users give.
+//! Names of pools and volumes.
 
 use crate::codes;
 use types::control::Refusal;
@@ -14,7 +14,7 @@ pub fn is_valid(name: &str) -> bool {
         && bytes.iter().all(inner)
 }
 
-/// `name` if it is legal; `what` says of what.
+/// Returns `name` if it is legal; `what` is the kind of thing that it names.
 ///
 /// # Errors
 /// BSLT-2014.

@@ -1,6 +1,7 @@
-//! Plans: pure functions from the records and one ask to what must be written and what is then true.
+//! Plans: pure functions from the records and one request to the writes and the answer that is then
+//! true.
 //!
-//! A plan writes at most what one transaction holds; long work (a pool of thousands of PGs, a volume of
+//! A plan writes at most what one transaction holds. Long work (a pool of thousands of PGs, a volume of
 //! thousands of segments) is a state in a record and a plan per step.
 
 mod osds;
@@ -18,7 +19,7 @@ pub use volumes::{
 use crate::records::Write;
 use types::control::Refusal;
 
-/// What must be committed, and the answer that is true afterwards.
+/// The writes that must be committed, and the answer that is true afterwards.
 pub type Plan<T> = Result<(Vec<Write>, T), Refusal>;
 
 pub(crate) fn checked_size<T>(plan: (Vec<Write>, T)) -> (Vec<Write>, T) {

@@ -1,4 +1,4 @@
-//! The records of a cluster: what meta knows for good.
+//! The records of a cluster: the persistent state of meta.
 //!
 //! Keys are paths, values are JSON with a version, so that an operator can dump and read them. Ids come
 //! from counters and are never reused.
@@ -39,23 +39,23 @@ pub struct CountersRecord {
     /// These records come from a backup: nothing is changed before `basalt meta recover`.
     #[serde(default)]
     pub restored: bool,
-    /// A new epoch of a volume is above this: a recovery raised it above those that records lost with their past gave out.
+    /// Floor of volume epochs: a new epoch is above it. A recovery raises it above the epochs that lost records gave out.
     #[serde(default)]
     pub epoch_floor: Epoch,
-    /// Replica ids, from and below, that were given out by records that are lost: a replica among them is never ordered
-    /// away, because these records cannot know whether it is still a member.
+    /// Ranges (from, below) of replica ids that lost records gave out. A replica among them is never ordered away, because
+    /// these records cannot know whether it is still a member.
     #[serde(default)]
     pub lost_replicas: Vec<(u64, u64)>,
-    /// The revision of the last recovery: positions of devices that were recorded before it may be too old to judge by.
+    /// The revision of the last recovery. Positions of devices that were recorded before it may be too old to judge by.
     #[serde(default)]
     pub recovered_at: u64,
-    /// What a device must remember whose recorded position is older than that recovery.
+    /// The least revision that a device must remember when its recorded position is older than that recovery.
     #[serde(default)]
     pub proof: u64,
 }
 
 impl CountersRecord {
-    /// What OSDs keep of it (R17).
+    /// Returns the watermarks that OSDs keep (R17).
     pub fn watermarks(&self) -> Watermarks {
         Watermarks {
             revision: self.revision,
@@ -88,7 +88,7 @@ impl Default for CountersRecord {
     }
 }
 
-/// A storage daemon. Liveness is not here; membership and intent are, as separate fields.
+/// A storage daemon, with membership and intent as separate fields. Liveness is no part of the record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OsdRecord {
     pub id: OsdId,
@@ -100,17 +100,17 @@ pub struct OsdRecord {
     pub weight: u32,
     pub is_in: bool,
     pub drain: bool,
-    /// Last known; `None` before its first start.
+    /// Last known address; `None` before the first start.
     pub addr: Option<SocketAddr>,
     pub http: Option<SocketAddr>,
     pub incarnation: Incarnation,
     pub poisoned: Option<Poisoned>,
     pub created_ms: u64,
-    /// Its memory counts: a change stands when a majority of the electors remember its revision (R17). An OSD becomes one
-    /// after its first Hello.
+    /// Whether the OSD is an elector: a change stands when a majority of the electors remember its revision (R17). An OSD
+    /// becomes one after its first Hello.
     #[serde(default)]
     pub elector: bool,
-    /// R17: the mount number of the last run, and a log position that its device has reached.
+    /// Mount number of the last run, and a log position that its device has reached (R17).
     #[serde(default)]
     pub mount: u64,
     #[serde(default)]
@@ -121,8 +121,8 @@ pub struct OsdRecord {
 }
 
 impl OsdRecord {
-    /// An OSD that is registered and has not started: it is in, and takes its full share. `place` is host, rack and zone.
-    /// Its position is taken at its first Hello.
+    /// Returns a registered OSD that has not started: it is in, and takes its full share. `place` is host, rack and zone.
+    /// Its position is recorded at its first Hello.
     pub fn new(id: OsdId, uuid: OsdUuid, place: [String; 3], capacity_bytes: u64, created_ms: u64) -> OsdRecord {
         let [host, rack, zone] = place;
         OsdRecord {
@@ -153,14 +153,14 @@ impl OsdRecord {
     }
 }
 
-/// R15: the store of that run stopped.
+/// The stop of an OSD's store in one run (R15).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Poisoned {
     pub incarnation: Incarnation,
     pub reason: String,
 }
 
-/// Where a pool is in its life.
+/// Life cycle of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PoolState {
@@ -193,13 +193,13 @@ pub struct PgRecord {
 }
 
 impl PgRecord {
-    /// The value that travels.
+    /// Returns the map of the PG, which is sent to OSDs and clients.
     pub fn map(&self) -> PgMap {
         PgMap { pg: self.pg, lineage: self.lineage, conf_epoch: self.conf_epoch, members: self.members.clone() }
     }
 }
 
-/// Who opened a volume. `client` and `ask` name the question, so that asking again is no second open.
+/// The client that opened a volume. `client` and `ask` name its request, so that a repeated one is no second open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     pub name: String,
@@ -209,7 +209,7 @@ pub struct Holder {
     pub ask: u64,
 }
 
-/// Where a volume is in its life.
+/// Life cycle of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VolumeState {
@@ -217,7 +217,7 @@ pub enum VolumeState {
     Deleting,
 }
 
-/// A volume. `session` 0: nobody holds it. Not `settled`: its attach record of this epoch is not known to
+/// A volume. With `session` 0 it has no holder. While it is not `settled`, its attach record of this epoch is not known to
 /// be committed in all its PGs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeRecord {
@@ -234,13 +234,14 @@ pub struct VolumeRecord {
 }
 
 impl VolumeRecord {
-    /// Chunks that the volume has; the last one may be partly outside.
+    /// Returns the number of chunks of the volume; the last one may lie partly outside.
     pub fn chunk_count(&self) -> u32 {
         u32::try_from(self.len_bytes.div_ceil(CHUNK)).expect("VOLUME_LEN_MAX bounds it")
     }
 }
 
-/// 1 GiB of a volume. `pending`: the attach record that lets it be written is not known to be committed.
+/// A segment: 1 GiB of a volume. While it is `pending`, the attach record that lets it be written is not known to be
+/// committed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentRecord {
     pub volume: VolumeId,
@@ -249,14 +250,14 @@ pub struct SegmentRecord {
     pub pending: bool,
 }
 
-/// What the events so far amount to: the next ones are told as differences from it.
+/// The state that the events so far report: the next ones are differences from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchRecord {
-    /// The health as last told; empty before the first time.
+    /// The health as last reported; empty before the first time.
     pub health: String,
     /// Code → since when the check holds, in milliseconds of the Unix clock.
     pub checks: BTreeMap<String, u64>,
-    /// What is said of OSDs, in words; those of which nothing is said are up.
+    /// State words of OSDs; an OSD without words is up.
     #[serde(with = "pairs")]
     pub osds: BTreeMap<OsdId, String>,
     /// States of PGs; those that are missing are active.
@@ -264,7 +265,7 @@ pub struct WatchRecord {
     pub pgs: BTreeMap<PgId, String>,
 }
 
-/// A map as a list of pairs: keys of JSON objects are texts.
+/// Encodes a map as a list of pairs, because keys of JSON objects are strings.
 mod pairs {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use std::collections::BTreeMap;
@@ -289,7 +290,7 @@ pub struct MuteRecord {
     pub until_ms: Option<u64>,
 }
 
-/// The name of a record. Printed as the key in the store; fixed width, so that the order is that of ids.
+/// The key of a record in the store, printed with fixed width, so that keys sort as ids do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
     Cluster,
@@ -359,7 +360,7 @@ fn decode<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, LoadError> 
 }
 
 impl Record {
-    /// Where it is stored.
+    /// Returns the key that the record is stored under.
     pub fn key(&self) -> Key {
         match self {
             Record::Cluster(_) => Key::Cluster,
@@ -375,7 +376,7 @@ impl Record {
         }
     }
 
-    /// What is stored.
+    /// Returns the stored bytes of the record.
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Record::Cluster(r) => encode(r),
@@ -464,10 +465,10 @@ pub struct Records {
 }
 
 impl Records {
-    /// From what a store holds.
+    /// Returns the records in these items of a store.
     ///
     /// # Errors
-    /// When something is there that this program does not understand: it must not guess.
+    /// When an item is one that this program does not understand: it must not guess.
     pub fn load(items: impl IntoIterator<Item = StoredItem>) -> Result<Records, LoadError> {
         let mut records = Records::default();
         for item in items {
@@ -481,7 +482,7 @@ impl Records {
         Ok(records)
     }
 
-    /// All records as a store holds them.
+    /// Returns all records as a store holds them.
     pub fn items(&self) -> Vec<StoredItem> {
         let mut records: Vec<Record> = self.cluster.iter().cloned().map(Record::Cluster).collect();
         records.push(Record::Counters(self.counters.clone()));
@@ -501,12 +502,12 @@ impl Records {
         records.iter().map(item).collect()
     }
 
-    /// The cluster's id.
+    /// Returns the cluster's id.
     pub fn cluster_id(&self) -> ClusterId {
         self.cluster.as_ref().expect("loaded records have a cluster").id
     }
 
-    /// Applies one change. Versions follow when its transaction is closed.
+    /// Applies one change. Its version follows when its transaction is closed.
     pub fn apply(&mut self, write: &Write) {
         match write {
             Write::Put(record) => self.put(record.clone()),
@@ -585,15 +586,15 @@ impl Records {
         }
     }
 
-    /// The number of the newest event; zero before the first.
+    /// Returns the number of the newest event; zero before the first.
     pub fn last_event(&self) -> u64 {
         self.events.last_key_value().map_or(0, |(seq, _)| *seq)
     }
 
-    /// A pool by name.
+    /// Finds a pool by name.
     ///
     /// # Errors
-    /// BSLT-2010, or BSLT-2014 for what is no name.
+    /// BSLT-2010, or BSLT-2014 for a malformed name.
     pub fn pool(&self, name: &str) -> Result<&PoolRecord, Refusal> {
         crate::names::checked("pool", name)?;
         let found = self.pool_names.get(name).and_then(|id| self.pools.get(id));
@@ -605,7 +606,7 @@ impl Records {
         self.pool_names.contains_key(name)
     }
 
-    /// A volume by `pool/volume`.
+    /// Finds a volume by `pool/volume`.
     ///
     /// # Errors
     /// BSLT-2010, BSLT-2011, BSLT-2014.
@@ -617,33 +618,33 @@ impl Records {
         })
     }
 
-    /// A volume of a pool by its own name.
+    /// Finds a volume of a pool by its own name.
     pub fn volume_in(&self, pool: PoolId, name: &str) -> Option<&VolumeRecord> {
         self.volume_names.get(&(pool, name.to_string())).and_then(|id| self.volumes.get(id))
     }
 
-    /// `pool/volume`.
+    /// Returns `pool/volume`.
     pub fn full_name(&self, volume: &VolumeRecord) -> String {
         let pool = self.pools.get(&volume.pool).map_or("?", |p| p.name.as_str());
         format!("{pool}/{}", volume.name)
     }
 
-    /// Segments of a volume, ascending.
+    /// Returns the segments of a volume, ascending.
     pub fn segments_of(&self, volume: VolumeId) -> impl Iterator<Item = &SegmentRecord> {
         self.segments.range((volume, SegmentIndex(0))..=(volume, SegmentIndex(u32::MAX))).map(|(_, s)| s)
     }
 
-    /// How many segments lie in a PG.
+    /// Returns the number of segments in a PG.
     pub fn segments_in(&self, pg: PgId) -> u32 {
         self.pg_segments.get(&pg).copied().unwrap_or(0)
     }
 
-    /// PGs of a pool, ascending.
+    /// Returns the PGs of a pool, ascending.
     pub fn pgs_of(&self, pool: PoolId) -> impl Iterator<Item = &PgRecord> {
         self.pgs.range(PgId { pool, n: 0 }..=PgId { pool, n: u32::MAX }).map(|(_, pg)| pg)
     }
 
-    /// Volumes of a pool.
+    /// Returns the volumes of a pool.
     pub fn volumes_of(&self, pool: PoolId) -> impl Iterator<Item = &VolumeRecord> {
         self.volume_names
             .range((pool, String::new())..)
@@ -651,13 +652,13 @@ impl Records {
             .filter_map(|(_, id)| self.volumes.get(id))
     }
 
-    /// The address map: OSDs that have started at least once.
+    /// Returns the address map: OSDs that have started at least once.
     pub fn addresses(&self) -> Vec<OsdAddr> {
         self.osds.values().filter_map(|o| o.addr.map(|addr| OsdAddr { osd: o.id, addr })).collect()
     }
 }
 
-/// A backup as it is put back into a store: nothing is changed on it before `basalt meta recover` (R17).
+/// Prepares a backup for its store: nothing is changed on it before `basalt meta recover` (R17).
 ///
 /// # Errors
 /// When the items are no records of a cluster.
@@ -670,7 +671,7 @@ pub fn restored(mut items: Vec<StoredItem>) -> Result<Vec<StoredItem>, LoadError
     Ok(items)
 }
 
-/// The first transaction of a cluster: its id and its counters.
+/// Returns the first transaction of a cluster: its id and its counters.
 pub fn new_cluster(id: ClusterId, created_ms: u64) -> crate::Txn {
     let mut batch = crate::batch::Batch::default();
     batch.add(Write::Put(Record::Cluster(ClusterRecord { id, created_ms })));

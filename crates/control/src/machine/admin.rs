@@ -1,4 +1,4 @@
-//! What administrators ask.
+//! Requests of administrators.
 
 use super::clients::WaitFor;
 use super::{Control, Now, Token};
@@ -20,7 +20,7 @@ impl Control {
         }
     }
 
-    /// `None`: the answer waits.
+    /// Plans the answer to a request; `None` when the answer waits.
     fn plan_admin(&mut self, now: Now, token: Token, ask: AdminAsk) -> Result<Option<AdminAnswer>, Refusal> {
         match ask {
             AdminAsk::Status => return Ok(Some(AdminAnswer::Status(self.status(now)))),
@@ -167,7 +167,8 @@ impl Control {
         Ok(AdminAnswer::Done)
     }
 
-    /// The answer leaves after this turn's transaction, so every event in it is committed.
+    /// Returns a page of events. The answer leaves after this turn's transaction, so every event in it
+    /// is committed.
     fn events_page(&self, now: Now, after: u64, age_ms_max: Option<u64>) -> EventsPage {
         let oldest = age_ms_max.map_or(0, |age| now.wall_ms.saturating_sub(age));
         let above = self.records.events.range(after.saturating_add(1)..).map(|(_, event)| event);

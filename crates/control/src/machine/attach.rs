@@ -1,9 +1,9 @@
-//! Driving attach records into PGs (R6).
+//! Commits attach records in PGs (R6).
 //!
 //! A job is one volume in one PG. It draws an order in a transaction, under the epoch and session of that
-//! moment; once committed, the record is sent to the PG's leader until the leader says that it is
-//! committed there. Whatever makes the drawn record old (another epoch, a refused order) makes the job
-//! draw again; the PG refuses what comes late, because orders only grow.
+//! moment. Once that is committed, meta sends the record to the PG's leader until the leader reports it
+//! as committed there. When the drawn record becomes old (another epoch, a refused order), the job draws
+//! again. The PG refuses records that come late, because orders only grow.
 
 use super::clients::WaitFor;
 use super::{Control, Now};
@@ -15,16 +15,16 @@ use types::control::{Attach, AttachRefusal, OsdDown};
 use types::planted::{Bug, on};
 use types::{Epoch, OsdId, PgId, SegmentIndex, SessionId, Time, VolumeId};
 
-/// An attach that was sent is sent again after this.
+/// Time after which an unanswered attach is sent again.
 const RESEND_AFTER: Duration = Duration::from_secs(1);
-/// Nobody is known to lead, or the leader is busy: try again after this.
+/// Time until the next try when no leader is known, or the leader is busy.
 const RETRY_AFTER: Duration = Duration::from_millis(150);
 
 #[derive(Default)]
 struct Job {
     /// Drawn order, and the epoch it was drawn under.
     drawn: Option<(u64, Epoch)>,
-    /// The PG has seen this order.
+    /// The highest order that the PG has seen, as its refusal says.
     seen: u64,
     hint: Option<OsdId>,
     tries: usize,
@@ -41,14 +41,14 @@ pub(super) struct Attaching {
 }
 
 impl Attaching {
-    /// The volume's record must be committed (again) in this PG.
+    /// Begins a job: the volume's record must be committed (again) in this PG.
     pub fn begin(&mut self, volume: VolumeId, pg: PgId) {
         self.end(volume, pg);
         self.jobs.insert((volume, pg), Job::default());
         self.wake_all();
     }
 
-    /// As [`Attaching::begin`], unless a job for it is under way.
+    /// Begins a job as [`Attaching::begin`] does, unless one is under way.
     pub fn ensure(&mut self, volume: VolumeId, pg: PgId) {
         if !self.jobs.contains_key(&(volume, pg)) {
             self.begin(volume, pg);
@@ -63,23 +63,24 @@ impl Attaching {
         }
     }
 
-    /// Whether a job or its aftermath is left for the volume.
+    /// Whether a job is left for the volume, or a finished one whose `pending` is not cleared yet.
     pub fn is_busy(&self, volume: VolumeId) -> bool {
         let whole = (volume, PgId::default())..=(volume, PgId { pool: types::PoolId(u32::MAX), n: u32::MAX });
         self.jobs.range(whole).next().is_some() || self.finished.iter().any(|(v, _)| *v == volume)
     }
 
-    /// When a job is due; `NEVER` without jobs.
+    /// Returns when a job is due; `NEVER` without jobs.
     pub fn wake(&self) -> Time {
         if self.jobs.is_empty() && self.finished.is_empty() { Time::NEVER } else { self.wake.unwrap_or(Time::ZERO) }
     }
 
-    /// Something changed that any job may wait for.
+    /// Makes every job due: the condition that it waits for may have changed.
     pub fn wake_all(&mut self) {
         self.wake = None;
     }
 
-    /// The PG has a new leader: what was sent to the old one is sent again.
+    /// Makes the jobs of a PG due at once: it has a new leader, and what was sent to the old one is sent
+    /// again.
     pub fn wake_pg(&mut self, pg: PgId) {
         for ((_, at), job) in &mut self.jobs {
             if *at == pg {
@@ -128,7 +129,7 @@ impl Control {
         self.attaching.wake_all();
     }
 
-    /// Draws orders, sends records, and takes note of those that are committed.
+    /// Draws orders, sends records, and clears `pending` where they are committed.
     pub(super) fn drive_attaches(&mut self, now: Now) {
         self.finish_attaches();
         if self.attaching.wake() > now.mono || self.attaching.jobs.is_empty() {
@@ -142,7 +143,7 @@ impl Control {
         self.attaching.wake = Some(wake);
     }
 
-    /// Moves one job; gives the time when it is due again.
+    /// Advances one job; returns when it is due again.
     fn drive_attach(&mut self, now: Time, volume: VolumeId, pg: PgId) -> Time {
         let (Some(record), Some(pg_record)) = (self.records.volumes.get(&volume), self.records.pgs.get(&pg)) else {
             self.attaching.end(volume, pg);
@@ -181,7 +182,8 @@ impl Control {
         self.attaching.jobs.get(&(volume, pg)).map_or(Time::NEVER, |job| job.at)
     }
 
-    /// The record to send: in the name of whoever holds the volume now, whoever asked for the segment.
+    /// Returns the record to send. It always names the present holder of the volume, also when an earlier
+    /// one asked for the segment.
     fn attach_now(&self, record: &VolumeRecord, pg: PgId, order: u64) -> Attach {
         let attach = plan::attach_for(record, order);
         match self.asker(record, pg) {
@@ -190,7 +192,8 @@ impl Control {
         }
     }
 
-    /// Who waits for a segment in this PG under another epoch than the present one.
+    /// Returns the session and epoch of a waiting request for a segment of this PG, when its epoch is
+    /// older than the present one.
     fn asker(&self, record: &VolumeRecord, pg: PgId) -> Option<(SessionId, Epoch)> {
         let in_pg = |s: &SegmentIndex| self.records.segments.get(&(record.id, *s)).is_some_and(|s| s.pg == pg);
         self.waits.iter().find_map(|wait| match &wait.what {
@@ -203,7 +206,8 @@ impl Control {
         })
     }
 
-    /// The stream of the OSD to try: who leads, who was named, else one member after another.
+    /// Returns the stream of the OSD to try: the named one, else the leader, else one member after
+    /// another.
     fn attach_target(&self, volume: VolumeId, pg: PgId) -> Option<super::StreamId> {
         let job = self.attaching.jobs.get(&(volume, pg))?;
         let members = &self.records.pgs.get(&pg)?.members;
@@ -217,7 +221,7 @@ impl Control {
         hint.or(lead).or_else(any)
     }
 
-    /// Clears `pending` where the record was committed.
+    /// Clears `pending` in the segments whose record was committed.
     fn finish_attaches(&mut self) {
         let mut again = VecDeque::new();
         while let Some((volume, pg)) = self.attaching.finished.pop_front() {
@@ -238,7 +242,7 @@ impl Control {
         self.attaching.finished.extend(again);
     }
 
-    /// All PGs of the volume must carry its record of the present epoch.
+    /// Begins a job in every PG of the volume: each must carry its record of the present epoch.
     pub(super) fn attach_everywhere(&mut self, volume: VolumeId) {
         let pgs: BTreeSet<PgId> = plan::pgs_of_volume(&self.records, volume);
         for pg in pgs {

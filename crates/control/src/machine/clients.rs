@@ -1,4 +1,4 @@
-//! What clients ask, and the answers that wait until an attach record is committed.
+//! Requests of clients, and the answers that wait until an attach record is committed.
 
 use super::osds::Liveness;
 use super::{ClientReq, Control, Now, Standing, Token, WAITS_MAX};
@@ -16,27 +16,27 @@ use types::limits::{HOLDER_LEN_MAX, clip};
 use types::planted::{Bug, on};
 use types::{Epoch, OsdId, PgId, PoolId, SegmentIndex, SessionId, Time, VolumeId};
 
-/// An answer that waits for something to become true.
+/// An answer that waits for a condition.
 pub(super) struct Wait {
     pub token: Token,
     pub what: WaitFor,
 }
 
 pub(super) enum WaitFor {
-    /// The volume is attached under this session everywhere; `session` 0: a reader, for nothing pending.
+    /// The volume is attached under this session in all its PGs. With `session` 0 (a reader) no segment may be pending.
     Open {
         volume: VolumeId,
         session: SessionId,
         epoch: Epoch,
     },
-    /// None of these is pending.
+    /// None of these segments is pending.
     Segments {
         volume: VolumeId,
         session: SessionId,
         epoch: Epoch,
         segments: Vec<SegmentIndex>,
     },
-    /// "Nobody" is attached everywhere, or somebody else is.
+    /// The attach record without a session is committed in all PGs, or a later epoch of the volume has begun.
     Close {
         volume: VolumeId,
         epoch: Epoch,
@@ -58,7 +58,7 @@ enum Outcome {
     Admin(Result<AdminAnswer, Refusal>),
 }
 
-/// Name and address of a holder, for events.
+/// Returns name and address of a holder, for events.
 fn by_whom(holder: Option<&Holder>) -> String {
     holder.map_or_else(|| "a client".to_owned(), |h| format!("{} at {}", h.name, h.address))
 }
@@ -72,7 +72,8 @@ impl Control {
         self.lease_left(now, volume).is_some()
     }
 
-    /// What is left of the lease of the volume's holder; `None` when it has none, or none that counts as alive.
+    /// Returns the time left of the lease of the volume's holder; `None` when it has none, or none that counts as
+    /// alive.
     pub(super) fn lease_left(&self, now: Time, volume: VolumeId) -> Option<Duration> {
         let held = self.records.volumes.get(&volume).is_some_and(|v| v.session.0 != 0);
         let until = self.leases.get(&volume).filter(|until| held && now < **until)?;
@@ -83,9 +84,9 @@ impl Control {
         self.leases.insert(volume, now + Duration::from_millis(HOLDER_LEASE_MS));
     }
 
-    /// A client's connection has ended. A holder that spoke over it is dead or has lost its way here: a living one
-    /// comes back with its next keepalive, so its lease need not last longer than that. Which of the two it is does not
-    /// matter for the data: another writer comes only behind a fence.
+    /// Takes the end of a client's connection. A holder that renewed over it is dead, or has lost its path to this
+    /// meta. A living one returns with its next keepalive, so its lease need not last longer than that. The data is
+    /// safe in both cases: another writer comes only behind a fence.
     pub(super) fn take_client_gone(&mut self, now: Time, address: &str) {
         let soon = now + Duration::from_millis(HOLDER_RETURN_MS);
         let gone: Vec<VolumeId> =
@@ -155,7 +156,7 @@ impl Control {
         }
     }
 
-    /// Nobody holds the volume any more.
+    /// Drops the lease of a volume that has no holder any more.
     pub(super) fn forget_holder(&mut self, volume: VolumeId) {
         self.leases.remove(&volume);
         self.lease_from.remove(&volume);
@@ -246,7 +247,7 @@ impl Control {
 
     /// Gives the answers whose condition holds; they go out when this turn's transaction is committed.
     pub(super) fn answer_waits(&mut self, now: Now) {
-        // Without trust in the records nothing that waits is true.
+        // While the records are not trusted, no condition counts as true.
         if self.standing() != Standing::Sound || !std::mem::take(&mut self.waits_due) {
             return self.keep_openers(now.mono);
         }
@@ -268,7 +269,7 @@ impl Control {
         self.keep_openers(now.mono);
     }
 
-    /// An opener that still waits for its attach cannot send keepalives: it lives as long as it waits.
+    /// Renews the holds of openers that wait for their attach: they cannot send keepalives yet.
     fn keep_openers(&mut self, now: Time) {
         let opening = |w: &Wait| match w.what {
             WaitFor::Open { volume, session, .. } if session.0 != 0 => Some(volume),
@@ -353,7 +354,7 @@ impl Control {
         Some(ClientAnswer::Segments { segments, view })
     }
 
-    /// The part of the map that speaks of these PGs; unknown ones are left out.
+    /// Returns the part of the map about these PGs; unknown PGs are left out.
     fn map_view(&self, pgs: BTreeSet<PgId>) -> MapView {
         let mut view = MapView::default();
         let mut osds = BTreeSet::new();

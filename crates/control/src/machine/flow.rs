@@ -1,13 +1,13 @@
-//! Rates out of totals that OSDs report.
+//! Rates, computed from totals that OSDs report.
 
 use std::collections::VecDeque;
 use types::Time;
 use types::control::{IoTotals, RecoveryTotals};
 
-/// Reports that are kept, at most: about six seconds.
+/// Most reports that are kept: about six seconds.
 const SAMPLES: usize = 6;
 
-/// What one OSD did lately.
+/// The last reports of one OSD.
 #[derive(Default)]
 pub(super) struct Flow {
     samples: VecDeque<(Time, IoTotals, u64)>,
@@ -15,7 +15,7 @@ pub(super) struct Flow {
     pub streams: u32,
 }
 
-/// A second's worth.
+/// Rates per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rates {
     pub io: IoTotals,
@@ -31,7 +31,7 @@ impl Flow {
         if began_again {
             self.samples.clear();
         }
-        // Reports that follow each other at once would make a window of nothing.
+        // Reports that follow each other at once would make an empty window.
         if self.samples.back().is_none_or(|(at, ..)| now.since(*at).as_millis() >= 500) {
             self.samples.push_back((now, io, recovery.done_bytes));
         }
@@ -58,7 +58,8 @@ impl Flow {
         Rates { io, recovered_bytes: self.recovery_rate() }
     }
 
-    /// Over the last samples in which something was sent: what came before a stream began says nothing about its rate.
+    /// Returns the rate over the last samples in which bytes were sent: samples before a stream began say nothing
+    /// about its rate.
     fn recovery_rate(&self) -> u64 {
         let pairs = self.samples.iter().zip(self.samples.iter().skip(1)).rev();
         let grows = pairs.take_while(|((_, _, before), (_, _, after))| after > before);

@@ -1,8 +1,8 @@
 //! Moves leaders so that every OSD leads its share ([`placement::leader_moves`]), slowly.
 //!
-//! A PG is moved to a member that is up and in sync, and when its leader has been in office for a while. While any PG
-//! recovers, nothing is moved unless one OSD leads more than twice its share: the streams come first. A transfer costs its PG
-//! a moment without service, so each round moves a few, and a PG that did not follow is left alone for a while.
+//! A PG is moved to a member that is up and in sync, and only when its leader has led for a while. While any PG recovers,
+//! nothing is moved unless one OSD leads more than twice its share: the streams come first. A transfer costs its PG a moment
+//! without service. So each pass moves a few PGs, and a PG that did not follow is left alone for a while.
 
 use super::osds::Lead;
 use super::{Control, Now};
@@ -13,15 +13,15 @@ use std::time::Duration;
 use types::control::OsdDown;
 use types::{OsdId, PgId, Time};
 
-/// How often leaders are looked at.
+/// Interval between two passes.
 pub(super) const LEADERS_EVERY: Duration = Duration::from_secs(2);
-/// A leader is moved only after this long in office, and only to an OSD that has been connected for as long.
+/// Least time that a leader has led before it is moved, and that the target OSD has been connected.
 const LEADER_STEADY: Duration = Duration::from_secs(5);
-/// A transfer is believed to come for this long.
+/// Time within which a transfer is expected to complete.
 const TRANSFER_COMES: Duration = Duration::from_secs(3);
-/// A PG that did not follow a transfer is asked again after this.
+/// Time after which a PG that did not follow a transfer is asked again.
 const TRANSFER_AGAIN: Duration = Duration::from_secs(30);
-/// Transfers in one round: this many, or one PG of [`ROUND_SHARE`] if that is more.
+/// Transfers in one pass: this many, or one PG of [`ROUND_SHARE`] if that is more.
 const ROUND_MIN: usize = 4;
 const ROUND_SHARE: usize = 32;
 
@@ -64,7 +64,7 @@ impl Control {
         Some(LedPg { targets, ..counts(lead.osd) })
     }
 
-    /// Whether every member that is up is in sync, and the leader has been in office for a while.
+    /// Whether every member that is up is in sync, and the leader has led for a while.
     fn may_move(&self, now: Time, pg: &PgRecord, lead: &Lead) -> bool {
         let up = self.members_up(now, pg).len();
         let in_sync = usize::from(lead.report.followers_in_sync) + 1;

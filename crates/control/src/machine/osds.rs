@@ -1,4 +1,4 @@
-//! The streams of OSDs: who lives, what it holds, who leads.
+//! The streams of OSDs: liveness, replicas held, leaders of PGs.
 
 use super::flow::Flow;
 use super::past::Weighed;
@@ -12,21 +12,21 @@ use types::control::{LeadReport, OsdDown, OsdHeartbeat, OsdHello, OsdUp, PgRepor
 use types::map::Member;
 use types::{OsdId, PgId, ReplicaId, Term, Time};
 
-/// Silent for this long: down.
+/// Silence after which an OSD is down.
 pub(super) const DOWN_AFTER: Duration = Duration::from_secs(6);
-/// A new leader judges nobody before this.
+/// Time for which a new leader calls no OSD down.
 pub(super) const GRACE: Duration = Duration::from_secs(10);
-/// How often a replica that does not show up is asked for again.
+/// Interval at which missing replicas are requested again.
 const ENSURE_EVERY: Duration = Duration::from_secs(2);
-/// Replicas that are asked for in one go.
+/// Replicas that are requested at once.
 const ENSURE_BURST: usize = 256;
-/// How often the log position of an OSD is recorded (R17).
+/// Interval at which the log position of an OSD is recorded (R17).
 const POSITION_EVERY: Duration = Duration::from_secs(60);
 
 /// Characters of a version that are kept.
 const VERSION_LEN_MAX: usize = 64;
 
-/// What is known of a running OSD; gone with this leader.
+/// Volatile state of a running OSD; lost when another meta leads.
 #[derive(Default)]
 pub(super) struct OsdLive {
     pub stream: Option<StreamId>,
@@ -35,25 +35,25 @@ pub(super) struct OsdLive {
     pub free_bytes: u64,
     pub full: bool,
     pub destage_stuck: Option<String>,
-    /// A heartbeat came on this stream.
+    /// Whether a heartbeat came on this stream.
     pub reported: bool,
     /// Since when its stream is open.
     pub connected: Time,
     pub flow: Flow,
-    /// As it said at the start of its stream, cut at [`VERSION_LEN_MAX`].
+    /// Version named at the start of its stream, cut at [`VERSION_LEN_MAX`].
     pub version: String,
     pub unreachable: Vec<OsdId>,
-    /// Members that it should hold and has not reported.
+    /// Replicas that it should hold and has not reported.
     pub missing: BTreeMap<ReplicaId, PgId>,
     pub ensure_at: Time,
-    /// The floor of replica ids that it was told last on this stream.
+    /// The floor of replica ids that was last sent on this stream.
     pub floor: ReplicaId,
-    /// What its Hello listed.
+    /// Replicas that its Hello listed.
     pub replicas: Vec<(PgId, ReplicaId)>,
-    /// R17: how far the log of this run has come, as last heard, and when that is recorded next.
+    /// Log position of this run, as last heard, and the time when it is recorded next (R17).
     pub log_seq: u64,
     pub position_at: Time,
-    /// The revision that its Hello remembered; `None` when its device needs no proof any more.
+    /// The revision that its Hello remembered; `None` when its device no longer needs a proof.
     pub unproven: Option<u64>,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Lead {
     pub osd: OsdId,
     pub term: Term,
     pub report: LeadReport,
-    /// Since when it leads; when it served and ceased to: since then.
+    /// Since when it leads; for a leader that ceased to serve, since then.
     pub since: Time,
 }
 
@@ -72,11 +72,11 @@ pub(super) struct Lead {
 pub(super) enum Liveness {
     Up,
     Down,
-    /// This leader is new and has not heard it yet.
+    /// This leader is new and has not heard the OSD yet.
     Unknown,
 }
 
-/// Whether nothing but what it remembers says that the device is the current one.
+/// Whether only the revision that the device remembers can show that it is the current one.
 fn needs_proof(hello: &OsdHello) -> bool {
     !hello.device.let_in && !hello.device.restored
 }
@@ -96,7 +96,7 @@ impl Control {
             return self.take_hello(now, stream, &hello, at);
         }
         let Some(osd) = self.streams.get(&stream).copied() else {
-            // The stream was refused or replaced before this was looked at.
+            // The stream was refused or replaced before this message was read.
             return self.held.push(ControlAction::CloseOsd { stream });
         };
         if let Some(live) = self.osds.get_mut(&osd) {
@@ -110,8 +110,8 @@ impl Control {
         }
     }
 
-    /// Two processes cannot serve one OSD: the one that is alive stays, and the newcomer, which may run on a copy of the
-    /// device, asks again. A process that died without closing its stream is alive until it has been silent for
+    /// Refuses a second process of one OSD: the one that is alive stays. The newcomer, which may run on a copy of the
+    /// device, asks again. A process that died without closing its stream counts as alive until it has been silent for
     /// [`DOWN_AFTER`].
     fn check_rival(&self, stream: StreamId, hello: &OsdHello, now: Time) -> Result<(), Refusal> {
         let Some(known) = self.records.osds.get(&hello.osd).filter(|k| k.uuid == hello.uuid) else { return Ok(()) };
@@ -127,14 +127,14 @@ impl Control {
         Err(codes::refuse(codes::OSD_OTHER_LIFE, text))
     }
 
-    /// What this leader heard of the log of the last run may be newer than the record.
+    /// Records the log position of the last run: this leader may have heard a newer one than the record holds.
     fn record_position(&mut self, osd: OsdId) {
         let heard = self.osds.get(&osd).map_or(0, |live| live.log_seq);
         let writes = plan::osd_position(&self.records, osd, heard);
         self.record(writes);
     }
 
-    /// Whether the records can judge this Hello now; otherwise the OSD was told so, and its stream is closed.
+    /// Whether the records can judge this Hello now. If not, the OSD is told so, and its stream is closed.
     fn can_judge(&mut self, now: Time, stream: StreamId, hello: &OsdHello) -> bool {
         let weighed = self.weigh(now, hello);
         if self.standing() == Standing::Behind {
@@ -197,7 +197,7 @@ impl Control {
         live.replicas.clone_from(&hello.replicas);
         live.unproven = needs_proof(hello).then_some(hello.seen.revision);
         if self.standing() == Standing::Behind && needs_proof(hello) {
-            // It may have been held, before others showed that it remembers as much as a device of today.
+            // It may have been held before enough OSDs showed that it remembers as much as a current device.
             let reason = self.behind_reasons().join("; ");
             self.say(stream, OsdDown::Behind { reason, hold: false });
         }
@@ -214,14 +214,14 @@ impl Control {
         self.welcome(hello.osd);
     }
 
-    /// The OSD is told why, and its stream ends.
+    /// Tells the OSD the reason and closes its stream.
     fn refuse_osd(&mut self, stream: StreamId, refusal: Refusal) {
         self.say(stream, OsdDown::Refused { code: refusal.code, reason: refusal.message });
         self.held.push(ControlAction::CloseOsd { stream });
     }
 
-    /// R17: records that went back hold old positions, too. Until they are recovered, a process that no meta has let in is
-    /// held when other OSDs remember more than it does: its device may have gone back as well.
+    /// Whether the device of this Hello may be an older copy. Records that went back hold old positions, too (R17). Until
+    /// they are recovered, a process that no meta has let in is held when other OSDs remember more than it does.
     fn is_unproven(&self, hello: &OsdHello) -> bool {
         let ours = hello.cluster == self.records.cluster_id();
         ours && self.standing() == Standing::Behind && needs_proof(hello) && hello.seen.revision < self.proof()
@@ -237,7 +237,7 @@ impl Control {
         self.held.push(ControlAction::CloseOsd { stream });
     }
 
-    /// As [`Control::is_unproven`], for the OSDs that said Hello before another one did that remembers more.
+    /// Holds OSDs that said Hello before one that remembers more did ([`Control::is_unproven`]).
     pub(super) fn hold_unproven(&mut self) {
         let proof = self.proof();
         let unproven = |(osd, live): (&OsdId, &mut OsdLive)| {
@@ -252,7 +252,7 @@ impl Control {
         }
     }
 
-    /// The records may be trusted: the OSD gets the address map, and what it should not hold goes.
+    /// Sends the address map to an OSD and drops its stray replicas, once the records are trusted.
     pub(super) fn welcome(&mut self, osd: OsdId) {
         let Some((stream, replicas)) = self.osds.get(&osd).and_then(|live| Some((live.stream?, live.replicas.clone())))
         else {
@@ -270,13 +270,13 @@ impl Control {
         self.attaching.wake_all();
     }
 
-    /// A process that takes the place of another before that one was called down.
+    /// Records that a new process took the place of another before that one was called down.
     fn note_restart(&mut self, now: Now, hello: &OsdHello) {
         let osd = hello.osd;
         let Some(known) = self.records.osds.get(&osd) else { return };
         let again = known.addr.is_some() && known.incarnation != hello.incarnation;
         let words = self.records.watch.osds.get(&osd).map_or("", String::as_str);
-        // Then it is told that the OSD is up, again or for the first time.
+        // Otherwise an `osd.up` event reports it, again or for the first time.
         let told = words.split(' ').any(|w| matches!(w, "down" | "new"));
         if again && !told && self.watch.take(now.mono, &format!("{osd} restarted")) {
             let text = format!("{osd} on {} ({}) runs again, as a new process", known.host, hello.addr);
@@ -284,7 +284,7 @@ impl Control {
         }
     }
 
-    /// Tells everybody the address map.
+    /// Sends the address map to every connected OSD.
     fn say_osds(&mut self) {
         let map_epoch = self.records.counters.map_epoch;
         let osds = self.records.addresses();
@@ -299,8 +299,8 @@ impl Control {
         self.records.pgs.get(&pg).and_then(|pg| pg.members.iter().copied().find(|m| *m == wanted))
     }
 
-    /// A replica that is no member goes, but only when these records gave its id away themselves: a store
-    /// that lost its past must not order data away.
+    /// Drops a replica that is no member, but only when these records gave out its id themselves. A store that lost its
+    /// past must not order data away.
     fn drop_if_stray(&mut self, stream: StreamId, osd: OsdId, pg: PgId, replica: ReplicaId) -> bool {
         if self.member(osd, pg, replica).is_some() {
             return false;
@@ -318,7 +318,8 @@ impl Control {
         let recorded = self.records.osds.get(&osd).map_or(0, |known| known.log_seq);
         let reported = self.osds.get(&osd).map_or(0, |live| live.log_seq).max(recorded);
         if heartbeat.log_seq < reported {
-            // A virtual machine was put back with its memory: the process is the same, its device is older.
+            // A virtual machine was set back to a snapshot with its memory: the process is the same, its device is
+            // older.
             self.take_osd_gone(stream);
             return self.refuse_osd(stream, plan::log_is_behind(osd, heartbeat.log_seq, reported));
         }
@@ -356,7 +357,7 @@ impl Control {
         let pg = report.pg;
         match (&report.leading, self.leads.get_mut(&pg)) {
             (Some(lead), Some(known)) if known.osd == osd && known.term == report.term => {
-                // It hands over: the election that follows is given its time.
+                // The leader hands over: the election that follows is given its time.
                 known.since = if known.report.active && !lead.active { now.mono } else { known.since };
                 known.report = lead.clone();
             }
@@ -385,7 +386,7 @@ impl Control {
         }
     }
 
-    /// An OSD was removed.
+    /// Forgets a removed OSD.
     pub(super) fn forget_osd(&mut self, osd: OsdId, map_changed: bool) {
         if let Some(stream) = self.osds.remove(&osd).and_then(|live| live.stream) {
             self.streams.remove(&stream);
@@ -396,7 +397,7 @@ impl Control {
         }
     }
 
-    /// New PGs: their members are asked for at the next upkeep.
+    /// Takes note of new PGs: the next upkeep requests their replicas.
     pub(super) fn expect_members(&mut self, now: Time, pgs: &[PgId]) {
         self.born.retain(|_, at| now.since(*at) < GRACE);
         for pg in pgs {
@@ -410,7 +411,7 @@ impl Control {
         }
     }
 
-    /// Members of a removed pool go.
+    /// Forgets the replicas of a removed pool, and drops them.
     pub(super) fn forget_members(&mut self, gone: &[(PgId, Member)]) {
         for (pg, member) in gone {
             self.leads.remove(pg);
@@ -424,8 +425,8 @@ impl Control {
         }
     }
 
-    /// Tells each OSD below which id it lacks no replica (ADR 0015). The lowest one that it has not reported yet is not
-    /// below that, and neither is any that will be drawn.
+    /// Tells each OSD below which id it lacks no replica (ADR 0015). The lowest replica that the OSD has not reported yet
+    /// is not below that floor, and neither is any id that will be drawn.
     pub(super) fn say_floors(&mut self) {
         let next = ReplicaId(self.records.counters.next_replica);
         let mut risen = Vec::new();
@@ -441,7 +442,7 @@ impl Control {
         }
     }
 
-    /// Asks for replicas that should be there and do not show up.
+    /// Requests replicas that an OSD should hold and has not reported.
     pub(super) fn ensure_members(&mut self, now: Time) {
         let due = |live: &OsdLive| !live.missing.is_empty() && live.stream.is_some() && live.ensure_at <= now;
         let osds: Vec<OsdId> = self.osds.iter().filter(|(_, live)| due(live)).map(|(osd, _)| *osd).collect();

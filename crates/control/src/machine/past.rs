@@ -1,9 +1,9 @@
 //! R17, nothing goes back in time unnoticed: whether the records are as new as what OSDs remember (ADR 0011).
 //!
-//! Every change raises the revision of the records. What rests on a change (an answer, a command to an OSD) goes out when a
-//! majority of the electors, the OSDs whose memory counts, keep its revision on their devices. A new leader changes nothing
-//! before a majority of the electors said Hello, and nothing at all when one of them remembers more than the records hold:
-//! the two majorities share an OSD, so a store that lost a change which anything rested on is found out.
+//! Every change raises the revision of the records. The electors are the OSDs whose memory counts. An answer or command that
+//! rests on a change goes out when a majority of the electors keep its revision on their devices. A new leader changes nothing
+//! before a majority of the electors said Hello. It changes nothing at all when one of them remembers more than the records hold.
+//! The two majorities share an OSD, so a store that lost a change with any effect is detected.
 
 use super::osds::GRACE;
 use super::{Control, ControlAction, Input, Now, Token};
@@ -17,21 +17,21 @@ use types::control::{ClientAnswer, ClientAsk, OsdDown, OsdHello, Refusal, Waterm
 use types::planted::{Bug, on};
 use types::{ClusterId, OsdId, Time};
 
-/// A change waits this long for a majority of the OSDs, then it is refused.
+/// Time that a change waits for a majority of the OSDs before it is refused.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Actions that wait for a majority to remember; above it changes are refused.
+/// Most actions that wait until a majority remembers them; above it changes are refused.
 const GATE_MAX: usize = 16_384;
-/// OSDs that the records do not know, and OSDs of other clusters, that are kept for the status.
+/// Most OSDs that the records do not know, and OSDs of other clusters, that are kept for the status.
 const STRANGERS_MAX: usize = 64;
-/// Reasons that are kept.
+/// Most reasons that are kept.
 const REASONS_MAX: usize = 8;
-/// Watermarks of an OSD that lie further above the records than this are malformed: no cluster makes that many changes
-/// after a copy. The limit keeps one confused OSD from using the number space up.
+/// Watermarks of an OSD that lie further above the records than this are malformed: no cluster makes that many changes after a
+/// copy. The limit prevents one faulty OSD from using up the number space.
 pub(super) const AHEAD_MAX: u64 = 1 << 40;
 /// The same for ids of OSDs and pools, which have 32 bits.
 const AHEAD_MAX_32: u32 = 1 << 20;
 
-/// What this leader thinks of its records.
+/// This leader's judgement of its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Standing {
     /// Fewer than a majority of the electors said Hello.
@@ -49,16 +49,16 @@ struct Gated {
     action: ControlAction,
 }
 
-/// What is known of the past of the records; gone with this leader.
+/// State of the comparison with the OSDs; lost when another meta leads.
 #[derive(Default)]
 pub(super) struct Past {
     pub standing: Standing,
     pub reasons: Vec<String>,
-    /// Something of this turn raises the revision.
+    /// Whether this turn raises the revision.
     pub changed: bool,
     /// The highest revision that an OSD may remember if the records are whole.
     told: u64,
-    /// What the registered OSDs remember, by their Hello and their answers.
+    /// Watermarks that the registered OSDs remember, by their Hello and their answers.
     pub heard: BTreeMap<OsdId, Watermarks>,
     /// The revisions that Hellos of registered OSDs remembered, also of those that were not let in.
     claims: BTreeMap<OsdId, u64>,
@@ -72,26 +72,26 @@ pub(super) struct Past {
     now: Time,
 }
 
-/// What a Hello means for the records.
+/// Verdict on a Hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Weighed {
-    /// It is judged by the records.
+    /// The records judge the OSD.
     Judge,
-    /// The records cannot say what the OSD is: it is left alone, and asks again.
+    /// The records do not know the OSD and are not trusted yet: it is left alone, and asks again.
     Later,
-    /// No OSD of this cluster can remember that.
+    /// No OSD of this cluster can remember these watermarks.
     Malformed,
 }
 
 impl Past {
-    /// The asker went away.
+    /// Drops the request of an asker that went away.
     pub fn cancel(&mut self, token: Token) {
         self.deferred.retain(|(_, input)| !matches!(input, Input::Client(r) if r.token == token));
         self.deferred.retain(|(_, input)| !matches!(input, Input::Admin { token: t, .. } if *t == token));
     }
 }
 
-/// What may go out before a majority remembers the revision that it was made at: it gives no id away and takes no data away.
+/// Whether an action may go out before a majority remembers its revision: it gives no id away and takes no data away.
 fn is_free(action: &ControlAction) -> bool {
     match action {
         ControlAction::Commit(_) | ControlAction::CloseOsd { .. } | ControlAction::Event(_) => true,
@@ -114,12 +114,12 @@ fn is_free(action: &ControlAction) -> bool {
 }
 
 impl Control {
-    /// What this leader thinks of its records.
+    /// Returns this leader's judgement of its records.
     pub fn standing(&self) -> Standing {
         self.past.standing
     }
 
-    /// Why the records are behind, a line each.
+    /// Returns the reasons why the records are behind, one line each.
     pub fn behind_reasons(&self) -> &[String] {
         &self.past.reasons
     }
@@ -134,30 +134,30 @@ impl Control {
         self.judge(now);
     }
 
-    /// The OSDs whose memory counts.
+    /// Returns the OSDs whose memory counts.
     fn electors(&self) -> impl Iterator<Item = OsdId> {
         self.records.osds.values().filter(|o| o.elector).map(|o| o.id)
     }
 
-    /// The OSDs that a new leader hears before it trusts the records: the electors, or, in records from before the first
-    /// elector was admitted, every OSD that ever said Hello.
+    /// Returns the OSDs that a new leader hears before it trusts the records: the electors. In records from before the first
+    /// elector was admitted it is every OSD that ever said Hello.
     fn witnesses(&self) -> Vec<OsdId> {
         let none = self.electors().next().is_none();
         self.records.osds.values().filter(|o| o.elector || none && o.addr.is_some()).map(|o| o.id).collect()
     }
 
-    /// Whether a majority remembers the last change of the electorate: only then may the next one be made, so that
-    /// majorities of neighbouring electorates share an OSD.
+    /// Whether a majority remembers the last change of the electorate. Only then may the next one be made, so that majorities of
+    /// neighbouring electorates share an OSD.
     pub(super) fn electorate_stands(&self) -> bool {
         self.agreed() >= self.past.electorate_at
     }
 
-    /// The turn's transaction changes the electorate.
+    /// Takes note that the turn's transaction changes the electorate.
     pub(super) fn note_electorate(&mut self) {
         self.past.electorate_at = self.records.counters.revision.saturating_add(1);
     }
 
-    /// How many electors are a majority; 0 without electors.
+    /// Returns how many electors are a majority; 0 without electors.
     fn majority(&self) -> usize {
         match self.electors().count() {
             0 => 0,
@@ -165,7 +165,7 @@ impl Control {
         }
     }
 
-    /// Whether a majority of the witnesses, some left out, said Hello to this leader.
+    /// Checks that a majority of the witnesses that are not in `without` said Hello to this leader.
     ///
     /// # Errors
     /// BSLT-2031.
@@ -175,7 +175,8 @@ impl Control {
         let silent: Vec<String> =
             left.iter().filter(|osd| !self.past.heard.contains_key(osd)).map(OsdId::to_string).collect();
         let heard = left.len() - silent.len();
-        // Fewer than a majority of all do only when every silent one is named: one that comes later could know more.
+        // Fewer than a majority of all suffice only when every silent witness is named: one that comes later could know
+        // more.
         if silent.is_empty() || heard > all.len() / 2 {
             return Ok(());
         }
@@ -188,7 +189,7 @@ impl Control {
         Err(refuse(codes::NO_MAJORITY, text))
     }
 
-    /// The revision that a majority of the electors remembers.
+    /// Returns the revision that a majority of the electors remembers.
     fn agreed(&self) -> u64 {
         let remembers = |osd| self.past.heard.get(&osd).map_or(0, |seen| seen.revision);
         let mut revisions: Vec<u64> = self.electors().map(remembers).collect();
@@ -196,9 +197,9 @@ impl Control {
         self.majority().checked_sub(1).map_or(u64::MAX, |at| revisions[at])
     }
 
-    /// The revision that a device of today remembers at least: what half of the witnesses, rounded up, remember. So devices must go
-    /// back on more than half of the OSDs to pass for the current ones. While some witnesses have said nothing that counts, it is
-    /// the highest that any remembers, because those that are away may be the ones that know.
+    /// Returns the least revision that a current device remembers: the one that half of the witnesses, rounded up, remember. So
+    /// devices must go back on more than half of the OSDs to pass for current ones. While some witnesses have said nothing that
+    /// counts, it is the highest revision that any remembers, because the silent ones may be those that know.
     pub(super) fn proof(&self) -> u64 {
         let witnesses = self.witnesses();
         let mut claims: Vec<u64> = witnesses.iter().filter_map(|osd| self.past.claims.get(osd)).copied().collect();
@@ -223,7 +224,7 @@ impl Control {
             && narrow.iter().all(|(seen, ours)| *seen <= ours.saturating_add(AHEAD_MAX_32))
     }
 
-    /// Takes note of what a Hello says of the past.
+    /// Compares the watermarks of a Hello with the records.
     pub(super) fn weigh(&mut self, now: Time, hello: &OsdHello) -> Weighed {
         if hello.cluster != self.records.cluster_id() {
             if self.past.foreign.len() < STRANGERS_MAX {
@@ -258,14 +259,15 @@ impl Control {
         Weighed::Later
     }
 
-    /// Whether the memory of an OSD counts for nothing: its device was restored, and no meta has told it the present since. A run
-    /// with `--after-restore` clears the memory, so a later run without it is known by that: an elector has remembered something.
+    /// Whether the memory of an OSD counts for nothing: its device was restored, and no meta has let it in since. A run with
+    /// `--after-restore` clears the memory. A later run without the flag is recognised by that: an elector has remembered
+    /// something.
     fn has_forgotten(&self, hello: &OsdHello) -> bool {
         let elector = self.records.osds.get(&hello.osd).is_some_and(|o| o.elector);
         hello.device.restored && !hello.device.let_in || elector && hello.seen.revision == 0
     }
 
-    /// The Hello of a registered OSD was accepted: its memory counts, if it has one.
+    /// Takes the watermarks of a registered OSD whose Hello was accepted, if its memory counts.
     pub(super) fn hear(&mut self, hello: &OsdHello) {
         if self.has_forgotten(hello) {
             self.past.heard.remove(&hello.osd);
@@ -275,7 +277,7 @@ impl Control {
         *seen = seen.max(hello.seen);
     }
 
-    /// Whether the OSD remembers more than the records ever told.
+    /// Whether the OSD remembers more than the records ever gave out.
     fn is_surpassed_by(&self, seen: &Watermarks) -> bool {
         seen.revision > self.past.told && !on(Bug::RevisionNotCompared)
     }
@@ -298,7 +300,7 @@ impl Control {
             self.past.reasons.push(reason);
         }
         self.hold_unproven();
-        // What was planned and has not gone out never does.
+        // Actions that have not gone out never do, and inputs that wait are refused.
         for gated in std::mem::take(&mut self.past.gate) {
             self.refuse_action(gated.action, &self.behind());
         }
@@ -323,7 +325,7 @@ impl Control {
         refuse(codes::NO_MAJORITY, text)
     }
 
-    /// With a majority heard and none of them ahead, the records are the cluster's own.
+    /// Trusts the records once a majority is heard and none of them is ahead: they are the cluster's own.
     pub(super) fn judge(&mut self, now: Time) {
         if self.past.standing != Standing::Waiting || self.heard_without(&[]).is_err() {
             return;
@@ -331,7 +333,7 @@ impl Control {
         self.trust(now);
     }
 
-    /// From here on changes are taken, and OSDs are told.
+    /// Accepts changes and welcomes the OSDs from now on.
     pub(super) fn trust(&mut self, now: Time) {
         self.past.standing = Standing::Sound;
         self.past.reasons.clear();
@@ -368,7 +370,7 @@ impl Control {
         }
     }
 
-    /// Gives the input back when it may be worked on now.
+    /// Returns the input when it may be worked on now.
     pub(super) fn admit(&mut self, now: Now, input: Input) -> Option<Input> {
         self.past.now = now.mono;
         let full = self.past.gate.len() >= GATE_MAX;
@@ -404,7 +406,7 @@ impl Control {
         }
     }
 
-    /// An answer that has waited too long for a majority is refused; a command to an OSD waits on.
+    /// Refuses answers that have waited too long for a majority; commands to OSDs wait on.
     pub(super) fn watch_past(&mut self, now: Time) {
         self.past.now = now;
         while self.past.deferred.front().is_some_and(|(since, _)| now.since(*since) >= PATIENCE) {
@@ -420,7 +422,7 @@ impl Control {
         late.into_iter().for_each(|gated| self.refuse_action(gated.action, &self.no_majority()));
     }
 
-    /// Puts the new revision into the turn's transaction.
+    /// Writes the new revision into the turn's transaction.
     pub(super) fn raise_revision(&mut self) {
         if !std::mem::take(&mut self.past.changed) {
             return;
@@ -430,7 +432,7 @@ impl Control {
         self.record(vec![Write::Put(Record::Counters(counters))]);
     }
 
-    /// Gives out what may go out: nothing of this turn is uncommitted any more.
+    /// Releases the actions that may go out: everything in this turn is committed.
     pub(super) fn release(&mut self, out: &mut Vec<ControlAction>) {
         let (revision, since) = (self.records.counters.revision, self.past.now);
         let sound = self.past.standing == Standing::Sound;
@@ -438,18 +440,18 @@ impl Control {
             match (is_free(&action), sound) {
                 (true, _) => out.push(action),
                 (false, true) => self.gate(Gated { revision, since, action }, out),
-                // What a store that went back shows of itself gives nothing away.
+                // The report about a store that went back gives nothing away.
                 (false, false)
                     if matches!(action, ControlAction::AdminAnswer { answer: Ok(AdminAnswer::Recovery(_)), .. }) =>
                 {
                     out.push(action);
                 }
-                // It was planned in the turn in which the store was found to be behind.
+                // The action was planned in the turn in which the store was found to be behind.
                 (false, false) => self.refuse_action(action, &self.not_sound()),
             }
         }
         out.append(&mut self.held);
-        // Behind the Welcome: before it an OSD keeps nothing.
+        // The watermarks follow the Welcome: before it an OSD keeps nothing.
         if sound && revision > self.past.told {
             self.past.told = revision;
             let told = OsdDown::Remember(self.records.counters.watermarks());
@@ -465,7 +467,7 @@ impl Control {
     /// Holds an action back until a majority remembers its revision.
     fn gate(&mut self, gated: Gated, out: &mut Vec<ControlAction>) {
         match gated.action {
-            // Commands are repeated to an OSD that connects again.
+            // Commands are repeated when the OSD connects again.
             ControlAction::ToOsd { stream, .. } if self.past.gate.len() >= GATE_MAX => {
                 out.push(ControlAction::CloseOsd { stream });
             }
@@ -480,9 +482,9 @@ impl Control {
         }
     }
 
-    /// One OSD more may count. One at a time, and when all that was changed stands: then any two majorities of neighbouring
-    /// electorates share an OSD, and an older copy of the records, whose electorate is smaller, still meets one that knows.
-    /// The OSD must have shown that it remembers.
+    /// Admits one more elector. Electors are admitted one at a time, and only when all changes stand. Then any two majorities of
+    /// neighbouring electorates share an OSD. An older copy of the records has a smaller electorate, and it still meets an OSD
+    /// that knows more. The OSD must have shown that it remembers.
     pub(super) fn admit_elector(&mut self) {
         let revision = self.records.counters.revision;
         if self.past.standing != Standing::Sound
@@ -502,7 +504,7 @@ impl Control {
         self.write(vec![Write::Put(Record::Osd(next))]);
     }
 
-    /// What an operator should know of the records themselves.
+    /// Returns the findings about the records themselves.
     pub(super) fn past_findings(&self, now: Time) -> Vec<Finding> {
         let meta = |code, detail: String| Finding {
             rule: health::find_rule(code).expect("every code has a rule"),
@@ -531,7 +533,7 @@ impl Control {
         found
     }
 
-    /// OSDs of another cluster that said Hello: the store may be the wrong one, or empty by mistake.
+    /// Names OSDs of another cluster that said Hello: the store may be the wrong one, or empty by mistake.
     pub fn foreign_words(&self) -> Option<String> {
         let ((cluster, osd), addr) = self.past.foreign.first_key_value()?;
         let ours = self.records.cluster_id();

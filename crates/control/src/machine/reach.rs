@@ -1,8 +1,8 @@
-//! What meta knows of OSDs and clients whose own words do not tell all: an OSD that does not reach meta while its PGs
-//! serve, and paths between a client and an OSD that are broken while both reach meta.
+//! Reachability that a single report does not show. An OSD may not reach meta while its PGs serve, and a path between a client
+//! and an OSD may be broken while both reach meta.
 //!
-//! Invariant: a PG is called served by a leader that meta does not hear only while a majority of its members, the leader
-//! among them, agrees on that leader in one term.
+//! Invariant: a PG may count as served by a leader that meta does not hear. It does so only while a majority of its members,
+//! the leader among them, agrees on that leader in one term.
 
 use super::Control;
 use crate::records::PgRecord;
@@ -11,11 +11,11 @@ use std::time::Duration;
 use types::control::UNREACHED_MAX;
 use types::{OsdId, PgId, Time, VolumeId};
 
-/// Those that could not reach an OSD try again and say so within this time.
+/// Time within which peers and clients that could not reach an OSD try again and report.
 const SETTLE: Duration = Duration::from_secs(5);
 
 impl Control {
-    /// The leader that meta does not hear and enough followers do, and how many of them.
+    /// Returns the leader that meta does not hear and enough followers do, with the number of those followers.
     pub(super) fn pg_serves(&self, now: Time, pg: &PgRecord) -> Option<(OsdId, usize)> {
         let heard = |m: &types::map::Member| self.is_up(now, m.osd).then(|| self.reports.get(&m.replica)).flatten();
         let reports = || pg.members.iter().filter_map(heard);
@@ -34,7 +34,7 @@ impl Control {
         self.records.pgs.values().any(|pg| self.pg_serves(now, pg).is_some_and(|(leader, _)| leader == osd))
     }
 
-    /// A client that holds a volume says which OSDs it cannot reach.
+    /// Takes the OSDs that the holder of a volume cannot reach.
     pub(super) fn take_unreached(&mut self, volume: VolumeId, unreached: &[OsdId]) {
         let known = unreached.iter().copied().filter(|osd| self.records.osds.contains_key(osd));
         let known: Vec<OsdId> = known.take(UNREACHED_MAX).collect();
@@ -44,7 +44,7 @@ impl Control {
         }
     }
 
-    /// PGs, each with an OSD that a client that uses the PG cannot reach: led there, the PG would only move away again.
+    /// Returns PGs, each with an OSD that a client of the PG cannot reach: a leader moved there would only move away again.
     pub(super) fn out_of_reach(&self, now: Time) -> BTreeSet<(PgId, OsdId)> {
         let named = self.unreached.iter().filter(|(volume, _)| self.holder_alive(now, **volume));
         let pairs = named.flat_map(|(volume, osds)| {
@@ -59,8 +59,8 @@ impl Control {
         live.is_some_and(|live| now.since(live.connected) >= SETTLE)
     }
 
-    /// Broken paths between OSDs that live: meta hears both, or the other one is among `unheard`, which serve. A dead OSD
-    /// is no matter of the network. Of an OSD that has just connected, peers have not said yet that they reach it.
+    /// Returns broken paths between live OSDs: meta hears both, or the second is in `unheard`, whose PGs serve. A dead OSD is
+    /// no fault of the network. An OSD that has just connected is left out: its peers have not reported yet that they reach it.
     pub(super) fn cut_links(&self, now: Time, unheard: &[OsdId]) -> Vec<(OsdId, OsdId)> {
         let settled = |osd: OsdId| self.is_up(now, osd) && self.is_settled(now, osd);
         let lives = |osd: OsdId| settled(osd) || unheard.contains(&osd);
@@ -69,8 +69,8 @@ impl Control {
         links.filter(|(_, to)| lives(*to)).collect()
     }
 
-    /// Broken paths between clients and OSDs that meta hears, each once however many volumes a client holds. Of an OSD that has
-    /// just connected, clients have not said yet that they reach it again.
+    /// Returns broken paths between clients and OSDs that meta hears, each once however many volumes a client holds. An OSD
+    /// that has just connected is left out: clients have not reported yet that they reach it again.
     pub(super) fn broken_paths(&self, now: Time) -> Vec<(String, OsdId)> {
         let mut paths = Vec::new();
         for (volume, osds) in &self.unreached {

@@ -10,23 +10,23 @@ use types::control::{OsdHello, Refusal, SEGMENTS_PER_ASK_MAX, Watermarks};
 use types::planted::{Bug, on};
 use types::{Epoch, OsdId, PgId, ReplicaId, SEGMENT, SessionId};
 
-/// A recovery moves 64-bit watermarks this far above what OSDs remember: an OSD that is away may remember more.
+/// Distance by which a recovery moves 64-bit watermarks above what OSDs remember: an OSD that is away may remember more.
 const LEAP: u64 = 1 << 20;
 /// The same for pools, whose ids are part of the names of PGs.
 const POOL_LEAP: u32 = 1 << 10;
-/// OSDs that one recovery registers again.
+/// Most OSDs that one recovery registers again.
 const STRANGERS_PER_STEP: usize = 40;
-/// Replicas that a report lists.
+/// Most replicas that a report lists.
 const REPLICAS_SHOWN: usize = 1024;
 
 impl Control {
-    /// Shows what the records lack; unless `dry_run`, ends holds that were passed on and puts segments back, or moves every
-    /// watermark above all that OSDs know. The memory of the OSDs in `without` counts no longer: they are lost, or were restored.
-    /// What only they remembered is covered by the leap.
+    /// Shows what the records lack. Unless `dry_run` is set, it ends holds that were passed on and puts segments back, or moves
+    /// every watermark above all that OSDs know. The memory of the OSDs in `without` no longer counts: they are lost, or were
+    /// restored. The leap covers what only they remembered.
     ///
     /// # Errors
-    /// BSLT-2024 for an unknown OSD in `without`; BSLT-2031 when the standing is no longer the one that the asker was shown, and
-    /// before a majority of the OSDs that count said Hello; those of [`Control::put_segments_back`].
+    /// BSLT-2024 for an unknown OSD in `without`. BSLT-2031 when the standing is no longer the one that the administrator was
+    /// shown, and before a majority of the OSDs that count said Hello. The errors of [`Control::put_segments_back`].
     pub(super) fn recover(&mut self, now: Now, ask: &RecoverAsk) -> Result<StoreRecovery, Refusal> {
         let RecoverAsk { dry_run, without, standing, segments, holds } = ask;
         if let Some(osd) = without.iter().find(|osd| !self.records.osds.contains_key(osd)) {
@@ -60,7 +60,7 @@ impl Control {
         let mut writes = vec![Write::Put(Record::Counters(CountersRecord { restored: rest, ..after }))];
         for hello in strangers {
             self.past.strangers.remove(&hello.osd);
-            // The records gave the id to another device: that one keeps it.
+            // The records gave the id to another device, which keeps it.
             if self.records.osds.contains_key(&hello.osd) {
                 continue;
             }
@@ -79,8 +79,9 @@ impl Control {
         Ok(report)
     }
 
-    /// Segments of known volumes whose records are lost. Their data would read as zeros, and the next write would put the
-    /// segment into another PG. The attach record of the volume as the records know it goes into each PG before use (R6).
+    /// Puts back segments of known volumes whose records are lost. Without it their data would read as zeros, and the next write
+    /// would put the segment into another PG. The attach record of the volume as the records know it goes into each PG before use
+    /// (R6).
     ///
     /// # Errors
     /// BSLT-2011, BSLT-2022, BSLT-2027.
@@ -102,13 +103,13 @@ impl Control {
                 self.attaching.begin(volume, pg);
             }
         }
-        // No revision: the loaded one must not climb past what the lost records reached.
+        // The revision stays: the loaded one must not climb past what the lost records reached.
         self.record(writes);
         Ok(())
     }
 
-    /// Volumes that were opened again after the copy of the records was made: whoever held them then was followed by another
-    /// client. Nobody holds them from here on, and an attach record without a session goes into their PGs (R6).
+    /// Ends holds on volumes that another client opened after the copy of the records was made, behind the holder that the
+    /// records name. The volumes have no holder from here on, and an attach record without a session goes into their PGs (R6).
     ///
     /// # Errors
     /// BSLT-2022 for an epoch that this cluster never reached, BSLT-2027.
@@ -116,7 +117,7 @@ impl Control {
         if passed.len() > SEGMENTS_PER_ASK_MAX {
             return Err(refuse(codes::TOO_MANY, format!("{} volumes in one ask", passed.len())));
         }
-        // No epoch passes the revision of the records that gave it out.
+        // An epoch never exceeds the revision of the records that gave it out.
         let most = self.highest().revision.max(self.records.counters.revision).saturating_add(AHEAD_MAX);
         if let Some(bad) = passed.iter().find(|hold| hold.epoch.0 > most) {
             return Err(refuse(codes::OUT_OF_RANGE, format!("epoch {} of volume {}", bad.epoch.0, bad.volume)));
@@ -138,7 +139,7 @@ impl Control {
         seen.fold(Watermarks::default(), |all, seen| all.max(*seen))
     }
 
-    /// The counters above all that is known.
+    /// Returns counters above everything that is known.
     fn above_all(&self) -> CountersRecord {
         let old = &self.records.counters;
         let all = self.highest().max(old.watermarks());
@@ -165,8 +166,8 @@ impl Control {
             restored: false,
             recovered_at: if behind { revision } else { old.recovered_at },
             proof: if behind { self.proof() } else { old.proof },
-            // No epoch passes the revision (each open raises both), and OSDs remember the revision: so a second recovery from
-            // the same copy gives higher epochs than the first one.
+            // An epoch never exceeds the revision (each open raises both), and OSDs remember the revision. So a second
+            // recovery from the same copy gives higher epochs than the first one.
             epoch_floor: Epoch(epoch.0.max(all.revision).saturating_add(LEAP)),
             lost_replicas,
         }
@@ -215,16 +216,16 @@ impl Control {
         }
     }
 
-    /// All records as the store holds them.
+    /// Returns all records as the store holds them.
     pub(super) fn backup(&self) -> Vec<StoredItem> {
         self.records.items()
     }
 }
 
-/// The record of an OSD that records had before they went back in time. It is in, as after a format: what an administrator
-/// wanted of it is lost.
+/// Returns a new record of an OSD that the records knew before they went back in time. It is in, as after a format: the
+/// administrator's settings for it are lost.
 fn registered_again(hello: OsdHello, wall_ms: u64) -> OsdRecord {
-    // An OSD that keeps its registered place does not say it: its address names the machine.
+    // An OSD that keeps its registered place does not report it: its address names the host.
     let host = hello.host.unwrap_or_else(|| hello.addr.ip().to_string());
     let [rack, zone] = [hello.rack, hello.zone].map(|name| name.unwrap_or_else(|| "default".to_owned()));
     OsdRecord::new(hello.osd, hello.uuid, [host, rack, zone], hello.capacity_bytes, wall_ms)

@@ -17,7 +17,7 @@ const PROBLEMS_MAX: usize = 50;
 const ELECTION: Duration = Duration::from_secs(3);
 
 impl Control {
-    /// From the leader's report, not from who is up.
+    /// Returns the state words of a PG, by its leader's report, or by its followers' while meta does not hear the leader.
     pub(super) fn pg_state(&self, now: Time, pg: &PgRecord) -> Vec<&'static str> {
         let mut state = Vec::new();
         let lead = self.leads.get(&pg.pg).filter(|l| self.is_up(now, l.osd));
@@ -53,21 +53,21 @@ impl Control {
         state
     }
 
-    /// Whether the leader of a PG that was whole is so new that it has not matched its followers yet; it hears them all.
+    /// Whether the leader of a PG that was whole has led too briefly to have matched its followers, and hears them all.
     fn takes_over(&self, now: Time, pg: &PgRecord, lead: &Lead) -> bool {
         let hears_all =
             lead.report.followers_silent == 0 && pg.members.iter().all(|m| self.liveness(now, m.osd) != Liveness::Down);
         hears_all && now.since(lead.since) < ELECTION && !self.told_of(pg.pg).contains("degraded")
     }
 
-    /// Whether the PG is so new, or was created so lately, that its first leader is not to be expected yet.
+    /// Whether the PG is too new, or was created too recently, to expect its first leader.
     fn is_young(&self, now: Time, pg: &PgRecord) -> bool {
         let creating = || self.records.pools.get(&pg.pg.pool).is_some_and(|p| p.state == PoolState::Creating);
         self.born.get(&pg.pg).is_some_and(|at| now.since(*at) < GRACE) || creating()
     }
 
-    /// Whether the leader of the PG is not known yet: this meta or the PG is new, an election is due, or a member has
-    /// just connected and said nothing.
+    /// Whether the leader of the PG is not known yet. The reason is a new meta, a new PG, a due election, or a member that has
+    /// just connected and not reported.
     fn may_still_report(&self, now: Time, pg: &PgRecord) -> bool {
         let connects = |m: &Member| {
             let live = self.osds.get(&m.osd);
@@ -80,7 +80,7 @@ impl Control {
         is_new || !idles && (elects || pg.members.iter().any(connects))
     }
 
-    /// Remembers since when each PG that is not active is so.
+    /// Remembers since when each PG is not active.
     pub(super) fn watch_idle(&mut self, now: Time) {
         let is_idle = |pg: &PgRecord| !self.pg_state(now, pg).contains(&"active");
         let idle: Vec<PgId> = self.records.pgs.values().filter(|pg| is_idle(pg)).map(|pg| pg.pg).collect();
@@ -88,8 +88,8 @@ impl Control {
         self.idle = idle.into_iter().map(since).collect();
     }
 
-    /// Whether a PG that serves may have followers that are on their way: it is new, or an OSD of it has not been heard by this
-    /// new meta. One that is known to be away is no reason.
+    /// Whether followers of a PG that serves may still have to report: the PG is new, or a new meta has not heard its OSDs. A
+    /// member that is down is no reason.
     fn may_still_gather(&self, now: Time, pg: &PgRecord) -> bool {
         let is = |liveness| pg.members.iter().any(|m| self.liveness(now, m.osd) == liveness);
         !is(Liveness::Down) && (self.is_young(now, pg) || is(Liveness::Unknown))
@@ -104,7 +104,7 @@ impl Control {
         PgFacts { pg: pg.pg, state: self.pg_state(now, pg), is_lost, is_unread, extents }
     }
 
-    /// What holds at this moment.
+    /// Returns the checks that hold at this moment.
     pub(super) fn findings(&self, now: Now) -> Vec<Finding> {
         self.findings_of(now, &self.osd_views(now.mono), &self.all_pg_facts(now.mono))
     }
@@ -132,13 +132,13 @@ impl Control {
         let (unreachable, unheard, paths) = (&unreachable[..], &unheard[..], &paths);
         let (stuck, pools, now_ms) = (&stuck[..], &pools[..], now.wall_ms);
         let facts = Facts { osds, pgs, unreachable, unheard, paths, stuck, pools, now_ms };
-        // What is wrong with the records themselves comes first: everything below rests on them.
+        // Findings about the records themselves come first: all others rest on them.
         let mut found = self.past_findings(now.mono);
         found.extend(health::find(&facts));
         found
     }
 
-    /// The findings, with since when they hold and whether they are muted.
+    /// Returns the findings, with since when they hold and whether they are muted.
     pub(super) fn checks_of(&self, now: Now, found: Vec<Finding>) -> Vec<Check> {
         let check = |finding: Finding| {
             let code = finding.rule.code;
@@ -159,7 +159,7 @@ impl Control {
         found.into_iter().map(check).collect()
     }
 
-    /// One page about the cluster.
+    /// Returns one page about the cluster.
     pub fn status(&self, now: Now) -> Status {
         let osds = self.osd_views(now.mono);
         let pgs = self.all_pg_facts(now.mono);
@@ -222,7 +222,7 @@ impl Control {
     }
 }
 
-/// A line for each thing that is wrong, at most [`PROBLEMS_MAX`].
+/// Returns a line for each problem, at most [`PROBLEMS_MAX`].
 fn problems(checks: &[Check]) -> Vec<String> {
     let bad = || checks.iter().filter(|c| c.severity > Severity::Ok && !c.muted);
     let count = bad().fold(0usize, |n, c| n.saturating_add(usize::try_from(c.count).unwrap_or(usize::MAX)));
@@ -233,7 +233,7 @@ fn problems(checks: &[Check]) -> Vec<String> {
     lines
 }
 
-/// A sum of what OSDs say of themselves: they may say anything.
+/// Sums up what OSDs report of themselves. Each may report any number, so the sum saturates.
 fn total(osds: &[&OsdView], bytes: impl Fn(&OsdView) -> u64) -> u64 {
     osds.iter().fold(0, |sum, osd| sum.saturating_add(bytes(osd)))
 }

@@ -1,4 +1,4 @@
-//! Laws of meta, against OSDs and a store that are a few lines of test.
+//! Rules of meta, tested against simple models of OSDs and of a store.
 
 mod chaos;
 mod events;
@@ -33,7 +33,7 @@ fn with_volume(gib: u64) -> World {
 }
 
 #[test]
-fn an_osd_is_down_after_six_silent_seconds_and_never_in_the_grace_of_a_new_leader() {
+fn silent_osd_is_down_after_six_seconds_but_not_in_a_new_leaders_grace() {
     let mut world = World::new(1, 3);
     let live = |world: &mut World| -> Vec<String> { world.osds().into_iter().map(|o| o.live).collect() };
     assert_eq!(live(&mut world), ["up", "up", "up"]);
@@ -51,7 +51,7 @@ fn an_osd_is_down_after_six_silent_seconds_and_never_in_the_grace_of_a_new_leade
 }
 
 #[test]
-fn a_holder_that_goes_silent_may_be_replaced_after_its_lease_and_not_before() {
+fn silent_holder_is_replaceable_only_after_its_lease() {
     let mut world = with_volume(4);
     let first = opened(world.ask(1, open("p/v", true, false)));
     world.pass(Duration::from_secs(9));
@@ -146,7 +146,7 @@ fn long_work_is_cut_into_transactions_that_fit() {
 }
 
 #[test]
-fn segments_in_a_pg_that_carries_the_attach_cost_one_transaction_and_no_attach() {
+fn segments_in_an_attached_pg_cost_one_transaction_and_no_attach() {
     let mut world = World::new(1, 3);
     world.make_pool("p", 3, 1);
     world.make_volume("p/v", 64 * SEGMENT);
@@ -178,7 +178,7 @@ fn a_store_that_lost_its_past_orders_no_replica_away() {
 }
 
 #[test]
-fn entries_that_may_be_in_no_log_make_their_pg_inconsistent_until_the_word_is_taken_back() {
+fn lost_log_entries_make_their_pg_inconsistent_until_no_report_has_them() {
     let mut world = World::new(1, 3);
     world.make_pool("p", 3, 1);
     let view = |world: &World| world.control.pg_views(world.now.mono, "p").expect("the pool exists").remove(0);
@@ -193,7 +193,7 @@ fn entries_that_may_be_in_no_log_make_their_pg_inconsistent_until_the_word_is_ta
 }
 
 #[test]
-fn what_nobody_who_is_here_can_read_is_named_with_who_is_away() {
+fn unreadable_extent_is_named_with_the_osds_that_are_away() {
     let mut world = World::new(1, 3);
     world.make_pool("p", 3, 1);
     let extent = |chunk| {
@@ -260,10 +260,10 @@ fn ids_are_never_used_twice() {
 }
 
 #[test]
-fn an_order_that_the_pg_has_seen_is_drawn_anew_above_it() {
+fn order_that_the_pg_has_seen_is_drawn_again_above_it() {
     let mut world = with_volume(4);
     let held = opened(world.ask(1, open("p/v", true, false)));
-    // The PGs have seen more than the records: a store restored from an older backup, say.
+    // The PGs have seen more than the records: for example, a store was restored from an older backup.
     let pgs: Vec<PgId> = world.control.records().pgs.keys().copied().collect();
     world.orders.extend(pgs.iter().map(|pg| (*pg, 40)));
     let answer = world.ask(1, segments(&held, 0..1, true));
@@ -313,7 +313,7 @@ fn wrong_asks_are_refused_with_their_code() {
 }
 
 #[test]
-fn a_pool_that_overloads_its_osds_is_refused_with_the_count_and_made_by_force() {
+fn pool_that_overloads_its_osds_needs_force() {
     let mut world = with_volume(2);
     let ask = |force| {
         AdminAsk::PoolCreate(PoolCreate { name: "q".into(), replicas: 3, domain: "host".into(), pg_count: 1200, force })

@@ -1,4 +1,5 @@
-//! Moves what is unfinished: pools being made or unmade, attaches, volumes being erased. Every step fits the turn's transaction; the rest waits for the next turn.
+//! Advances unfinished work: pools being made or unmade, attaches, volumes being erased. Every step fits the turn's transaction;
+//! the rest waits for the next turn.
 
 use super::{Control, Now};
 use crate::plan;
@@ -6,7 +7,7 @@ use crate::records::{PoolState, VolumeState};
 use std::time::Duration;
 use types::{OsdId, Time, VolumeId};
 
-/// A pool whose PGs cannot be placed now is tried again after this.
+/// Time until the next try of a pool whose PGs cannot be placed now.
 const POOLS_EVERY: Duration = Duration::from_secs(1);
 
 impl Control {
@@ -38,7 +39,7 @@ impl Control {
                         self.write(writes);
                         self.expect_members(now, &pgs);
                     }
-                    // Too few OSDs by now: the pool stays in creation, and status says so.
+                    // Too few OSDs are left: the pool stays in creation, and the status reports it.
                     Err(_) => self.pools_at = now + POOLS_EVERY,
                 }
             }
@@ -50,7 +51,7 @@ impl Control {
         }
     }
 
-    /// Volumes whose attach record is in all their PGs: they are settled, or erased.
+    /// Settles or erases the volumes whose attach record is in all their PGs.
     fn settle_volumes(&mut self) {
         let volumes: Vec<VolumeId> = self.unsettled.iter().copied().collect();
         for id in volumes {

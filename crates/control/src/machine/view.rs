@@ -1,4 +1,4 @@
-//! What people see.
+//! Views of pools, volumes, OSDs and PGs, for display.
 
 use super::osds::Liveness;
 use super::{Control, Now};
@@ -52,14 +52,14 @@ impl Control {
         }
     }
 
-    /// Volumes of one pool, or of all when `pool` is empty.
+    /// Returns the volumes of one pool, or of all when `pool` is empty.
     pub(super) fn volume_views(&self, now: Time, pool: &str) -> Result<Vec<VolumeView>, Refusal> {
         let only = if pool.is_empty() { None } else { Some(self.records.pool(pool)?.id) };
         let volumes = self.records.volumes.values().filter(|v| only.is_none_or(|pool| v.pool == pool));
         Ok(volumes.map(|v| self.volume_view(now, v)).collect())
     }
 
-    /// Every OSD as it is seen now; for the metrics.
+    /// Returns every OSD as it is seen now, for the metrics.
     pub fn osds_seen(&self, now: Now) -> Vec<OsdView> {
         self.osd_views(now.mono)
     }
@@ -78,7 +78,7 @@ impl Control {
         };
         let holds = |pg: &&PgRecord| pg.members.iter().any(|m| m.osd == osd.id);
         let poisoned = osd.poisoned.as_ref().filter(|p| p.incarnation == osd.incarnation);
-        // What a dead OSD last said of itself is no longer so.
+        // The last report of a dead OSD no longer holds.
         let is_up = liveness == "up";
         let leads = if is_up { self.leads.values().filter(|l| l.osd == osd.id).count() } else { 0 };
         let heard = live.and_then(|l| l.heard).map(|heard| now.since(heard).as_millis());
@@ -106,7 +106,7 @@ impl Control {
         }
     }
 
-    /// PGs of one pool, or of all when `pool` is empty.
+    /// Returns the PGs of one pool, or of all when `pool` is empty.
     pub(super) fn pg_views(&self, now: Time, pool: &str) -> Result<Vec<PgView>, Refusal> {
         let only = if pool.is_empty() { None } else { Some(self.records.pool(pool)?.id) };
         let pgs = self.records.pgs.values().filter(|pg| only.is_none_or(|pool| pg.pg.pool == pool));
@@ -137,13 +137,14 @@ impl Control {
         }
     }
 
-    /// What the members say that nobody has any more.
+    /// Returns the extents that are in no replica, by the reports of the members.
     fn lost_in(&self, pg: &PgRecord) -> BTreeSet<LostExtent> {
         let reports = pg.members.iter().filter_map(|m| self.reports.get(&m.replica));
         reports.flat_map(|r| r.lost.iter().copied()).collect()
     }
 
-    /// The same in words, and what those say who are here while others are away.
+    /// Returns the lost extents in words, and those that no available replica can read while another
+    /// one may have a copy.
     fn bad_extents(&self, now: Time, pg: &PgRecord) -> Vec<String> {
         let has_part = |m: &&Member| {
             let idle = |r: &PgReport| r.quarantined || r.repairing;
@@ -163,7 +164,7 @@ impl Control {
         lost.iter().map(LostExtent::to_string).chain(unread).collect()
     }
 
-    /// The same, and what nobody knows the extents of.
+    /// Returns the bad extents in words, and the log entries whose extents are unknown.
     pub(super) fn lost_words(&self, now: Time, pg: &PgRecord) -> Vec<String> {
         let reports = pg.members.iter().filter_map(|m| self.reports.get(&m.replica));
         let unknown = reports.filter_map(|r| r.lost_from).min();

@@ -1,11 +1,12 @@
-//! Compares what is with what was last recorded, and records the difference as events.
+//! Compares the present state with the one last recorded, and records the difference as events.
 //!
-//! Once a second. [`WatchRecord`] holds what the events so far amount to and is written in one transaction with
-//! them: so a new meta goes on where the last one stopped, and an event is neither lost nor told twice.
+//! It runs once a second. [`WatchRecord`] holds the state that the events so far report, and is written in one
+//! transaction with them. So a new meta continues where the last one stopped, and an event is neither lost nor repeated.
 //!
-//! Invariant: an entity that changes all the time costs an event every [`GAP_MAX`] at most (a volume one of each kind),
-//! many PGs of one pool that change together cost one, and a tick writes at most [`EVENTS_PER_TICK`]. What has to wait is
-//! not forgotten: a state is compared again at the next tick, and the last event of each kind of a volume is kept.
+//! Invariant: an entity that changes all the time costs an event every [`GAP_MAX`] at most (a volume one of each kind).
+//! Many PGs of one pool that change together cost one event, and a tick writes at most [`EVENTS_PER_TICK`]. A change that
+//! has to wait is not lost. A state is compared again at the next tick, and the last event of each kind of a volume is
+//! kept.
 
 use super::osds::Liveness;
 use super::{Control, ControlAction, Now};
@@ -17,27 +18,28 @@ use std::time::Duration;
 use types::{OsdId, PgId, PoolId, Time, VolumeId};
 
 const WATCH_EVERY: Duration = Duration::from_secs(1);
-/// Events of one tick.
+/// Most events of one tick.
 const EVENTS_PER_TICK: usize = 12;
-/// So many PGs of a pool that change in one tick have an event each; more have one together.
+/// Up to this many PGs of a pool that change in one tick have an event each; more have one together.
 const PGS_ALONE: usize = 4;
-/// PGs that a joint event names.
+/// Most PGs that a joint event names.
 const PGS_NAMED: usize = 8;
-/// PGs whose states are remembered across a change of the leading meta. The states of more PGs are gone with the leader.
+/// Most PGs whose states are remembered across a change of the leading meta. The states of further PGs are lost with the
+/// leader.
 const PGS_REMEMBERED: usize = 1024;
-/// Between two events of one entity: the least, and the most after many.
+/// Least time between two events of one entity, and the most after many events.
 const GAP_MIN: Duration = Duration::from_secs(1);
 const GAP_MAX: Duration = Duration::from_secs(300);
-/// After so long without a change an entity begins with the least again.
+/// Time without a change after which an entity has the least gap again.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// When an entity may have its next event.
+/// Time at which an entity may have its next event.
 struct Damper {
     next: Time,
     gap: Duration,
 }
 
-/// A change that no event has told yet.
+/// A change that no event has reported yet.
 struct Untold {
     is: String,
     since_ms: u64,
@@ -48,23 +50,23 @@ struct Untold {
 /// An event of a volume that has to wait.
 struct Waiting {
     note: Note,
-    /// Earlier events of its kind that it replaced.
+    /// Number of earlier events of its kind that it replaced.
     replaced: u64,
 }
 
-/// What the leading meta keeps for it; gone with the leader.
+/// Volatile state of the leading meta for events.
 #[derive(Default)]
 pub(super) struct Watch {
     at: Time,
     dampers: BTreeMap<String, Damper>,
     leaders: BTreeMap<PgId, OsdId>,
-    /// States of PGs as last told, beyond [`PGS_REMEMBERED`]; of the others [`WatchRecord`] has them.
+    /// States of PGs as last reported, beyond [`PGS_REMEMBERED`]; [`WatchRecord`] has the others.
     pgs: BTreeMap<PgId, String>,
     /// Changes of other entities that have to wait.
     untold: BTreeMap<String, Untold>,
     /// Events of volumes that have to wait: per volume the last of each kind, in the order in which they came.
     volumes: BTreeMap<VolumeId, Vec<Waiting>>,
-    /// Who leads, to be recorded first.
+    /// Address of the new leader, to be recorded first.
     pub takes_lead: Option<String>,
 }
 
@@ -79,7 +81,7 @@ impl Watch {
         damper.next = now + damper.gap;
     }
 
-    /// Whether an entity may have an event now; it is taken as given.
+    /// Whether an entity may have an event now. If so, the event counts as given.
     pub fn take(&mut self, now: Time, entity: &str) -> bool {
         let may = self.may(now, entity);
         if may {
@@ -90,7 +92,7 @@ impl Watch {
 }
 
 impl Watch {
-    /// Since when the entity is what no event has told yet.
+    /// Returns since when the entity is in a state that no event has reported yet.
     fn untold_since(&mut self, entity: String, is: &str, now: Now) -> u64 {
         let known = self.untold.get(&entity).filter(|known| known.is == is);
         let since_ms = known.map_or(now.wall_ms, |known| known.since_ms);
@@ -99,7 +101,7 @@ impl Watch {
     }
 }
 
-/// How bad a state of a PG is.
+/// Returns how bad a state of a PG is.
 fn rank(state: &str) -> u8 {
     match state {
         "active" => 0,
@@ -110,14 +112,14 @@ fn rank(state: &str) -> u8 {
 }
 
 impl Control {
-    /// Records an event in this turn's transaction; it is told when that is committed.
+    /// Records an event in this turn's transaction; it is written to the log when that is committed.
     pub(super) fn note(&mut self, now: Now, note: Note) {
         let event = note.record(&self.records, now.wall_ms);
         self.record(vec![event.write()]);
         self.held.push(ControlAction::Event(event));
     }
 
-    /// Records an event of a volume, at once or when its volume may have one again.
+    /// Records an event of a volume, at once or when the volume may have one again.
     pub(super) fn note_volume(&mut self, now: Now, volume: VolumeId, note: Note) {
         if !self.watch.volumes.contains_key(&volume) && self.watch.take(now.mono, &volume_entity(volume)) {
             return self.note(now, note);
@@ -128,7 +130,7 @@ impl Control {
         waiting.push(Waiting { note: Note { at_ms: Some(now.wall_ms), ..note }, replaced });
     }
 
-    /// Events of volumes that have waited long enough, each with the time at which it happened.
+    /// Records events of volumes that have waited long enough, each with its original time.
     fn watch_volumes(&mut self, now: Now, room: usize) {
         let mut told = 0;
         let volumes: Vec<VolumeId> = self.watch.volumes.keys().copied().collect();
@@ -147,7 +149,7 @@ impl Control {
         }
     }
 
-    /// That a registered OSD has not run yet is told by its registration.
+    /// Marks a registered OSD as new: the event of its registration already says that it has not run.
     pub(super) fn watch_new_osd(&mut self, osd: OsdId) {
         let mut seen = self.records.watch.clone();
         seen.osds.insert(osd, "new".to_owned());
@@ -182,7 +184,7 @@ impl Control {
         }
     }
 
-    /// What is said of an OSD: words that are not there are false.
+    /// Returns the state words of an OSD: words that are missing are false.
     fn osd_words(&self, now: Time, osd: OsdId, before: &str) -> Vec<&'static str> {
         let Some(record) = self.records.osds.get(&osd) else { return Vec::new() };
         let had = |word: &'static str| before.split(' ').any(|w| w == word).then_some(word);
@@ -235,7 +237,7 @@ impl Control {
             for word in ["new", "down", "full", "nearfull", "stopped"] {
                 let had = before.split(' ').any(|w| w == word);
                 let has = is.contains(&word);
-                // That a registered OSD has not run yet is known from its registration.
+                // The event of the registration already says that the OSD has not run.
                 let silent = word == "new" && has || word == "down" && is.contains(&"new");
                 let told = had == has || silent || self.tell_osd(now, osd, (word, has), notes);
                 after.extend((if told { has } else { had }).then_some(word));
@@ -247,12 +249,12 @@ impl Control {
         }
     }
 
-    /// The state of the PG that the last event told.
+    /// Returns the state of the PG that the last event reported.
     pub(super) fn told_of(&self, pg: PgId) -> &str {
         self.records.watch.pgs.get(&pg).or(self.watch.pgs.get(&pg)).map_or("active", String::as_str)
     }
 
-    /// Whether the OSD may have its event now; it has it then.
+    /// Whether the OSD may have its event now. If so, the event is recorded.
     fn tell_osd(&mut self, now: Now, osd: OsdId, (word, begins): (&str, bool), notes: &mut Vec<Note>) -> bool {
         let entity = format!("{osd} {word}");
         let may = notes.len() < EVENTS_PER_TICK && self.watch.take(now.mono, &entity);
@@ -361,7 +363,7 @@ impl Control {
         }
     }
 
-    /// Since when each check holds, and the word for all of them. While reports are awaited nothing is taken back.
+    /// Updates since when each check holds, and the health word. While reports are awaited, no check is taken back.
     fn watch_health(&mut self, now: Now, seen: &mut WatchRecord, notes: &mut Vec<Note>) {
         let found = self.findings(now);
         let waits = found.iter().any(|f| f.rule.code == health::WAITING);
@@ -389,7 +391,7 @@ impl Control {
         seen.health = word.to_owned();
     }
 
-    /// Mutes whose time is over go.
+    /// Removes mutes whose time is over.
     fn watch_mutes(&mut self, now: Now, notes: &mut Vec<Note>) {
         let over = self.records.mutes.iter().filter(|(_, mute)| mute.until_ms.is_some_and(|at| at <= now.wall_ms));
         let over: Vec<&'static str> = over.map(|(code, _)| *code).take(EVENTS_PER_TICK).collect();

@@ -1,4 +1,4 @@
-//! OSDs: their ids, their addresses, what the administrator wants of them.
+//! OSDs: ids, addresses, and the administrator's intent.
 
 use super::Plan;
 use crate::admin::OsdRegister;
@@ -8,7 +8,7 @@ use types::control::{OsdHello, Refusal};
 use types::limits::{LOCATION_LEN_MAX, POISON_REASON_LEN_MAX, clip};
 use types::{Epoch, OsdId};
 
-/// What meta keeps of where an OSD stands has a limit, and what is longer is not another place.
+/// Refuses names of a place that are too long: cutting them would record another place.
 fn check_location(names: [&String; 3]) -> Result<(), Refusal> {
     let long = ["host", "rack", "zone"].into_iter().zip(names).find(|(_, name)| name.len() > LOCATION_LEN_MAX);
     let Some((what, name)) = long else { return Ok(()) };
@@ -16,8 +16,8 @@ fn check_location(names: [&String; 3]) -> Result<(), Refusal> {
     Err(refuse(codes::BAD_LOCATION, text))
 }
 
-/// Draws an id for a device that is being formatted: the superblock needs it, and the OSD is registered only when
-/// that superblock is durable.
+/// Draws an id for a device that is being formatted. The superblock needs it, and the OSD is registered only when that superblock
+/// is durable.
 ///
 /// # Errors
 /// None.
@@ -55,7 +55,7 @@ pub fn osd_register(records: &Records, ask: &OsdRegister, wall_ms: u64) -> Plan<
     Ok((writes, id))
 }
 
-/// Removes an OSD that is down and holds no PG. Tells whether the address map has a new version.
+/// Removes an OSD that is down and holds no PG. Returns whether the address map has a new version.
 ///
 /// # Errors
 /// BSLT-2024, BSLT-2042.
@@ -83,20 +83,20 @@ fn next_map(records: &Records) -> Write {
     Write::Put(Record::Counters(counters))
 }
 
-/// What a Hello changed.
+/// Changes that a Hello made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HelloPlan {
-    /// The address map has a new version.
+    /// Whether the address map has a new version.
     pub map_changed: bool,
     /// The registered place and the new one, as zone/rack/host, when they differ.
     pub moved: Option<(String, String)>,
 }
 
-/// Takes an OSD's Hello: its address and place are recorded; membership and intent are not touched.
+/// Takes an OSD's Hello: its address and place are recorded; membership and intent stay.
 ///
 /// # Errors
-/// BSLT-2026 for another cluster, BSLT-2024 and BSLT-2025 for an OSD that is not the one registered, or an
-/// older run of it, BSLT-2041 for a device that went back in time, BSLT-2029 when the name of its host, rack or zone is too long.
+/// BSLT-2026 for another cluster. BSLT-2024 and BSLT-2025 for an OSD that is not the one registered, or an older run of it.
+/// BSLT-2041 for a device that went back in time. BSLT-2029 when the name of its host, rack or zone is too long.
 pub fn osd_hello(records: &Records, hello: &OsdHello) -> Plan<HelloPlan> {
     if hello.cluster != records.cluster_id() {
         let ours = records.cluster_id();
@@ -115,7 +115,7 @@ pub fn osd_hello(records: &Records, hello: &OsdHello) -> Plan<HelloPlan> {
         let text = format!("{} is registered with uuid {}, not {}", hello.osd, known.uuid, hello.uuid);
         return Err(refuse(codes::OSD_OTHER_LIFE, text));
     }
-    // The clock of a host may go back between two runs, the mount number never does.
+    // The clock of a host may go back between two runs; the mount number never does.
     if hello.incarnation < known.incarnation && hello.device.mount <= known.mount {
         let text = format!("a newer run of {} has already reported ({})", hello.osd, known.incarnation);
         return Err(refuse(codes::OSD_OTHER_LIFE, text));
@@ -133,7 +133,7 @@ pub fn osd_hello(records: &Records, hello: &OsdHello) -> Plan<HelloPlan> {
     (new.host, new.rack, new.zone) = (host.clone(), rack.clone(), zone.clone());
     let moved = (place(&new) != place(known)).then(|| (place(known), place(&new)));
     if hello.incarnation != known.incarnation || known.judged_at < records.counters.recovered_at {
-        // Of a run that goes on, more is known than where its log ended at its mount.
+        // For a run that goes on, more is known than where its log ended at its mount.
         let same_run = hello.incarnation == known.incarnation;
         let log_seq = if same_run { hello.device.durable_seq } else { hello.device.log_seq };
         (new.mount, new.log_seq) = (hello.device.mount, log_seq);
@@ -153,7 +153,7 @@ pub fn osd_hello(records: &Records, hello: &OsdHello) -> Plan<HelloPlan> {
     Ok((writes, HelloPlan { map_changed, moved }))
 }
 
-/// The log of an OSD ends before a batch that the OSD reported as durable.
+/// Returns the refusal of an OSD whose log ends before a batch that it reported as durable.
 pub(crate) fn log_is_behind(osd: OsdId, ends: u64, reported: u64) -> Refusal {
     let text = format!(
         "the device of {osd} is older than what the cluster last heard of it: its log ends with batch {ends}, and \
@@ -162,9 +162,9 @@ pub(crate) fn log_is_behind(osd: OsdId, ends: u64, reported: u64) -> Refusal {
     refuse(codes::DEVICE_BEHIND, text)
 }
 
-/// R17: a new run of an OSD has a later mount number than the last one, and its log reaches at least as far; the log of a run
-/// that comes back never gets shorter. Anything else is an older copy of the device, or a device that has lost flushed writes.
-/// What an administrator started with `--after-restore` has put all its replicas in doubt, durably, and begins a new count.
+/// Checks that the device is the current one (R17). A new run has a later mount number than the last one, and its log reaches at
+/// least as far. The log of a run that comes back never gets shorter. Any other device is an older copy, or has lost flushed
+/// writes. A device started with `--after-restore` has durably made all its replicas suspect, and begins a new count.
 ///
 /// A position that was recorded before the records themselves went back is too old to judge by. Then the device must also
 /// remember what most others remembered at the recovery (ADR 0012).
@@ -204,7 +204,7 @@ fn check_position(records: &Records, known: &OsdRecord, hello: &OsdHello) -> Res
     Ok(())
 }
 
-/// Records how far the log of a running OSD has come. The record only grows during a run.
+/// Records the log position of a running OSD. The record only grows during a run.
 pub fn osd_position(records: &Records, osd: OsdId, log_seq: u64) -> Vec<Write> {
     match records.osds.get(&osd) {
         Some(known) if log_seq > known.log_seq => vec![Write::Put(Record::Osd(OsdRecord { log_seq, ..known.clone() }))],
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_location_that_is_too_long_is_refused_with_a_code_and_never_kept_in_part() {
+    fn too_long_location_is_refused_and_never_kept_in_part() {
         let (most, long) = ("x".repeat(LOCATION_LEN_MAX), "x".repeat(LOCATION_LEN_MAX + 1));
         let empty = Records::default();
         assert!(osd_register(&empty, &ask(&most), 5).is_ok());

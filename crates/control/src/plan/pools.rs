@@ -16,15 +16,15 @@ use types::{Epoch, OsdId, PgId, PoolId, ReplicaId};
 pub const PGS_PER_STEP: usize = 32;
 /// Most PGs of a pool.
 const PG_COUNT_MAX: u32 = 4096;
-/// The least that a pool gets when nobody says otherwise.
+/// Least number of PGs of a pool whose creator names none.
 const PG_COUNT_DEFAULT_MIN: u32 = 32;
-/// Replicas of one OSD beyond which a pool is made only when the administrator insists: each costs memory, a line in
-/// every state block of the log, and elections after a failure.
+/// Replicas of one OSD beyond which a pool is made only when the administrator insists. Each replica costs memory, a
+/// line in every state block of the log, and elections after a failure.
 const PGS_PER_OSD_MAX: u32 = 400;
-/// PGs that an OSD should carry when nobody says otherwise.
+/// PGs that an OSD should carry by default.
 const PGS_PER_OSD: u32 = 32;
 
-/// Begins a pool. Its PGs are made by [`make_pgs`]; `up` says which OSDs live.
+/// Begins a pool. [`make_pgs`] makes its PGs; `up` says which OSDs are alive.
 ///
 /// # Errors
 /// BSLT-2012, BSLT-2014, BSLT-2016, and BSLT-2017 when the replicas cannot be kept apart.
@@ -70,8 +70,8 @@ pub fn pool_create(
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Pool(pool))], (id, warning)))
 }
 
-/// How many PGs the pool gets. A default that would overload an OSD is halved: only a number that an administrator chose
-/// is a reason to refuse.
+/// Returns how many PGs the pool gets. A default that would overload an OSD is halved: only a number that an
+/// administrator chose is a reason to refuse.
 ///
 /// # Errors
 /// BSLT-2016.
@@ -92,7 +92,7 @@ fn pg_count(records: &Records, ask: &PoolCreate, osds: &[Osd], policy: Policy) -
     }
 }
 
-/// Replicas on each OSD, with those of pools that are being made.
+/// Returns the replicas on each OSD, with those of pools that are being made.
 fn loads_expected(records: &Records, osds: &[Osd]) -> BTreeMap<OsdId, u32> {
     let mut held: BTreeMap<OsdId, u32> = BTreeMap::new();
     for pool in records.pools.values() {
@@ -100,7 +100,7 @@ fn loads_expected(records: &Records, osds: &[Osd]) -> BTreeMap<OsdId, u32> {
         if let Some(domain) = Domain::from_name(&pool.domain).filter(|_| pool.state == PoolState::Creating) {
             let policy = Policy { replicas: pool.replicas as usize, domain };
             let unmade: Vec<PgId> = (pool.pgs_made..pool.pg_count).map(|n| PgId { pool: pool.id, n }).collect();
-            // A pool that cannot be completed now is not counted further.
+            // A pool that cannot be completed now counts with the PGs that it has.
             sets.extend(placement::place_pgs(osds, policy, &sets, &unmade).unwrap_or_default());
         }
         for (osd, load) in placement::loads_of(sets.iter().map(Vec::as_slice)) {
@@ -110,8 +110,8 @@ fn loads_expected(records: &Records, osds: &[Osd]) -> BTreeMap<OsdId, u32> {
     held
 }
 
-/// Whether an OSD would carry too many replicas, by a trial: where hosts differ in size, the average says nothing of the
-/// OSD that carries most. An OSD that the pool does not use is not judged.
+/// Refuses a pool with which an OSD would carry too many replicas, by a trial placement. Where hosts differ in size, the
+/// average says nothing of the OSD that carries most. An OSD that the pool does not use is not judged.
 fn check_load(
     records: &Records,
     osds: &[Osd],
@@ -150,7 +150,7 @@ fn cannot_place(refusal: placement::Refusal) -> Refusal {
     }
 }
 
-/// The members of each PG of a pool.
+/// Returns the members of each PG of a pool.
 fn sets_of(records: &Records, pool: PoolId) -> Vec<Vec<OsdId>> {
     records.pgs_of(pool).map(|pg| pg.members.iter().map(|m| m.osd).collect()).collect()
 }
@@ -167,10 +167,10 @@ fn osds(records: &Records, up: &dyn Fn(OsdId) -> bool) -> Vec<Osd> {
     records.osds.values().map(osd).collect()
 }
 
-/// The next PGs of a pool that is being created; the last step makes it ready.
+/// Makes the next PGs of a pool that is being created; the last step makes it ready.
 ///
 /// # Errors
-/// BSLT-2017 when OSDs went away meanwhile: nothing is written, a later try goes on.
+/// BSLT-2017 when OSDs went away meanwhile: nothing is written, and a later try continues.
 pub fn make_pgs(records: &Records, pool: &PoolRecord, up: &dyn Fn(OsdId) -> bool) -> Plan<Vec<PgId>> {
     assert_eq!(pool.state, PoolState::Creating, "pool {} is not being made", pool.name);
     let count = (pool.pg_count - pool.pgs_made).min(PGS_PER_STEP as u32);
@@ -217,7 +217,7 @@ pub fn pool_remove(records: &Records, name: &str) -> Plan<PoolId> {
     Ok((writes, pool.id))
 }
 
-/// The next step of a removal: some PGs go, and with the last of them the pool. Gives the members that go.
+/// Takes the next step of a removal: some PGs go, and with the last of them the pool. Returns the members that go.
 pub fn unmake_pgs(records: &Records, pool: &PoolRecord) -> (Vec<Write>, Vec<(PgId, Member)>) {
     assert_eq!(pool.state, PoolState::Deleting, "pool {} is not being removed", pool.name);
     let mut gone = Vec::new();
@@ -238,7 +238,7 @@ mod tests {
     use crate::admin::OsdRegister;
     use types::OsdUuid;
 
-    /// As many OSDs on each host as are named.
+    /// Returns records with so many OSDs on each host.
     fn hosts(osds: &[usize]) -> Records {
         let mut records = Records::default();
         let on = osds.iter().enumerate().flat_map(|(host, count)| std::iter::repeat_n(host, *count));
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(make(&mut records, &ask("q", 256, false)).map(|p| p.pg_count), Ok(256));
     }
 
-    /// A number that nobody chose is no reason for a refusal.
+    /// A default number of PGs is no reason for a refusal.
     #[test]
     fn a_pool_of_the_default_size_fits_the_osds() {
         let mut records = hosts(&[50, 50, 1]);

@@ -1,8 +1,8 @@
 //! Volumes and segments, and the attach records that R6 asks for.
 //!
-//! The epoch rises in the transaction that takes or ends a hold. The orders of the attach records are
-//! drawn afterwards, PG by PG, always under the epoch and session of that moment: an allocation or an
-//! attach of an older opener can then no longer come after.
+//! The epoch rises in the transaction that takes or ends a hold. The orders of the attach records are drawn
+//! afterwards, PG by PG, always under the epoch and session of that moment. So no allocation or attach of an older
+//! opener can come after them.
 
 use super::{Plan, checked_size};
 use crate::codes::{self, refuse};
@@ -21,7 +21,7 @@ use types::{Epoch, OsdId, PgId, SECTOR, SEGMENT, SegmentIndex, SessionId, Volume
 /// Segments that one step clears or erases.
 const SEGMENTS_PER_STEP: usize = 48;
 
-/// Makes a volume. Nothing is allocated.
+/// Makes a volume, without segments.
 ///
 /// # Errors
 /// BSLT-2010, BSLT-2013, BSLT-2014, BSLT-2015, BSLT-2019.
@@ -55,17 +55,18 @@ pub fn volume_create(records: &Records, name: &str, len_bytes: u64, wall_ms: u64
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Volume(record))], id))
 }
 
-/// A size as the advice of BSLT-2015 writes it; bytes where the units do not divide it.
+/// Returns a size as the advice of BSLT-2015 writes it; bytes where the units do not divide it.
 fn shown(bytes: u64) -> String {
     let unit = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB")].into_iter();
     let unit = unit.into_iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit));
     unit.map_or_else(|| format!("{bytes} bytes"), |(unit, name)| format!("{}{name}", bytes / unit))
 }
 
-/// Begins the removal of a volume: from here on nobody opens it and nobody writes it.
+/// Begins the removal of a volume: from here on it cannot be opened or written.
 ///
 /// # Errors
-/// BSLT-2011, and BSLT-2020 while a holder lives, unless `force`. `lease` is what is left of a living holder's.
+/// BSLT-2011, and BSLT-2020 while the holder is alive, unless `force`. `lease` is the time left of a living
+/// holder's lease.
 pub fn volume_remove(
     records: &Records,
     name: &str,
@@ -93,7 +94,7 @@ pub fn volume_remove(
 
 fn held(name: &str, volume: &VolumeRecord, lease: Duration, wall_ms: u64) -> Refusal {
     let who = volume.holder.as_ref().map_or_else(
-        || "somebody".to_string(),
+        || "another client".to_string(),
         |h| format!("{:?} at {}, since {} s", h.name, h.address, wall_ms.saturating_sub(h.since_ms) / 1000),
     );
     let left = lease.as_millis().div_ceil(1000);
@@ -101,12 +102,12 @@ fn held(name: &str, volume: &VolumeRecord, lease: Duration, wall_ms: u64) -> Ref
     refuse(codes::VOLUME_HELD, text)
 }
 
-/// Above every epoch that the volume ever had.
+/// Returns an epoch above every one that the volume ever had.
 fn next_epoch(records: &Records, volume: &VolumeRecord) -> Epoch {
     Epoch(volume.epoch.max(records.counters.epoch_floor).0 + 1)
 }
 
-/// Who asks to open.
+/// A client that opens a volume, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opener {
     pub holder: Holder,
@@ -114,22 +115,23 @@ pub struct Opener {
     pub steal: bool,
 }
 
-/// What an open came to.
+/// Result of an open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenPlan {
     pub volume: VolumeId,
     /// Zero when read-only.
     pub session: SessionId,
     pub epoch: Epoch,
-    /// The hold is new: attach records must be committed under it.
+    /// Whether the hold is new: attach records must be committed under it.
     pub fresh: bool,
 }
 
-/// Opens a volume. A writer raises the epoch and takes the session; a reader changes nothing. The same
-/// question asked again (`client`, `ask`) joins the hold that it already took.
+/// Opens a volume. A writer raises the epoch and takes the session; a reader changes nothing. A repeated request
+/// (`client`, `ask`) joins the hold that it already took.
 ///
 /// # Errors
-/// BSLT-2011, BSLT-2014, and BSLT-2020 while another holder lives, unless `steal`. `lease` is what is left of its.
+/// BSLT-2011, BSLT-2014, and BSLT-2020 while another holder is alive, unless `steal`. `lease` is the time left of
+/// its lease.
 pub fn open(records: &Records, name: &str, opener: &Opener, lease: Option<Duration>) -> Plan<OpenPlan> {
     let volume = records.volume(name)?;
     if volume.state == VolumeState::Deleting {
@@ -160,7 +162,7 @@ pub fn open(records: &Records, name: &str, opener: &Opener, lease: Option<Durati
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Volume(record))], plan))
 }
 
-/// Ends a hold: nobody may write. `None` when that session holds nothing any more.
+/// Ends a hold: the volume has no writer from here on. `None` when the session holds nothing any more.
 pub fn close(records: &Records, volume: VolumeId, session: SessionId) -> (Vec<Write>, Option<Epoch>) {
     let Some(volume) = records.volumes.get(&volume).filter(|v| v.session == session && session.0 != 0) else {
         return (Vec::new(), None);
@@ -201,12 +203,12 @@ fn may_place<'a>(
     Ok(known)
 }
 
-/// What is known of a PG at this moment.
+/// Volatile state of a PG, for the choice of PGs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PgHint {
-    /// Who leads it, or would by preference.
+    /// The leader of the PG, or its preferred leader.
     pub leader: OsdId,
-    /// It serves and has space; others are taken only when there is no such PG.
+    /// Whether the PG serves and has space; others are taken only when there is no such PG.
     pub good: bool,
 }
 
@@ -253,26 +255,26 @@ pub fn allocate(
         let choice = choices.iter_mut().find(|c| c.pg == pg).expect("it was chosen from these");
         choice.segments += 1;
         choice.segments_of_volume += 1;
-        // Where the volume's attach record of this very epoch is committed already, writing may begin at once.
+        // Where the volume's attach record of this epoch is committed already, writing may begin at once.
         let pending = !attached.contains(&pg);
         writes.push(Write::Put(Record::Segment(SegmentRecord { volume, index, pg, pending })));
     }
     Ok(checked_size((writes, ())))
 }
 
-/// Every PG that holds a segment of the volume.
+/// Returns every PG that holds a segment of the volume.
 pub fn pgs_of_volume(records: &Records, volume: VolumeId) -> BTreeSet<PgId> {
     records.segments_of(volume).map(|s| s.pg).collect()
 }
 
-/// The next order of a PG, above `at_least` too: the PG may have seen more than the records say.
+/// Draws the next order of a PG, also above `at_least`: the PG may have seen more than the records say.
 pub fn draw_order(pg: &PgRecord, at_least: u64) -> (Write, u64) {
     let order = pg.order.max(at_least) + 1;
     assert!(order > pg.order, "orders only grow");
     (Write::Put(Record::Pg(PgRecord { order, ..pg.clone() })), order)
 }
 
-/// The attach record that a PG must carry for a volume, as things stand now.
+/// Returns the attach record that a PG must carry for a volume at this moment.
 pub fn attach_for(volume: &VolumeRecord, order: u64) -> Attach {
     let chunk_count = match volume.state {
         VolumeState::Ready => volume.chunk_count(),
@@ -296,7 +298,7 @@ pub fn settle(volume: &VolumeRecord) -> Write {
     Write::Put(Record::Volume(VolumeRecord { settled: true, ..volume.clone() }))
 }
 
-/// The next step of erasing a removed volume whose PGs all dropped it: some segments go, and with the last
+/// Takes the next step of erasing a removed volume whose PGs all dropped it: some segments go, and with the last
 /// of them the volume. `true` when it is gone.
 pub fn erase(records: &Records, volume: &VolumeRecord) -> (Vec<Write>, bool) {
     assert_eq!(volume.state, VolumeState::Deleting, "{} is not being removed", volume.id);

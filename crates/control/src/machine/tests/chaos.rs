@@ -1,11 +1,12 @@
-//! Openers, thieves and leaders that die, in an order drawn from a seed. The observer sits in
-//! [`World`](super::world::World): what is told to an opener is true in the PGs, and stays true.
+//! Clients that open, clients that preempt, and metas that die, in an order drawn from a seed. The
+//! observer sits in [`World`](super::world::World): what an opener was told is true in the PGs, and
+//! stays true.
 
 use super::world::{Death, World};
 use super::*;
 use types::control::{AttachRefusal, SegmentPlace};
 
-/// A client process that insists.
+/// A client process that repeats its request until it holds the volume.
 struct Insister {
     client: u64,
     name: &'static str,
@@ -52,11 +53,11 @@ impl Insister {
             ClientAnswer::Refused(refusal) => match refusal.code {
                 codes::SESSION_FENCED => self.held = None,
                 codes::VOLUME_HELD => assert!(self.held.is_none()),
-                // No majority of the OSDs confirmed it in time: it may have been done or not.
+                // No majority of the OSDs confirmed the change in time: it may have been made or not.
                 codes::NO_MAJORITY => {}
                 _ => panic!("{refusal}"),
             },
-            ClientAnswer::Refreshed(_) => panic!("nobody asked for it"),
+            ClientAnswer::Refreshed(_) => panic!("no client asked for it"),
         }
     }
 }
@@ -71,7 +72,7 @@ fn remember(placed: &mut BTreeMap<(VolumeId, SegmentIndex), PgId>, volume: Volum
     );
 }
 
-/// Delivers one message, any of those on the way; some get lost, some are answered with a refusal.
+/// Delivers one random message of those on the way; some are lost, some are answered with a refusal.
 fn deliver_some(world: &mut World) {
     if world.queue.is_empty() {
         return;
@@ -90,7 +91,7 @@ fn deliver_some(world: &mut World) {
             world.control.handle_osd(world.now, stream, up);
         }
         (OsdDown::Attach { pg, attach }, 2) => {
-            // Twice, as after a resend.
+            // The OSD gets the message twice, as after a resend.
             world.queue.push_back((stream, OsdDown::Attach { pg: *pg, attach: *attach }));
             world.arrive(stream, down);
         }
@@ -113,7 +114,7 @@ fn turn(world: &mut World, people: &mut [Insister], placed: &mut BTreeMap<(Volum
         deliver_some(world);
     }
     if world.deaths != deaths {
-        // A new leader: OSDs connect to it, and questions without an answer are asked again.
+        // A new leader: OSDs connect to it, and requests without an answer are sent again.
         world.hold = true;
         world.connect_all();
         for who in people.iter_mut() {
@@ -136,7 +137,7 @@ fn turn(world: &mut World, people: &mut [Insister], placed: &mut BTreeMap<(Volum
 }
 
 #[test]
-fn what_an_opener_was_told_stays_true_whoever_steals_and_whenever_meta_dies() {
+fn granted_open_stays_valid_across_steals_and_meta_crashes() {
     let (mut opens, mut places, mut deaths) = (0, 0, 0);
     for seed in 1..=60 {
         let mut world = World::new(seed, 3);
@@ -151,7 +152,7 @@ fn what_an_opener_was_told_stays_true_whoever_steals_and_whenever_meta_dies() {
         for _ in 0..500 {
             turn(&mut world, &mut people, &mut placed);
         }
-        // Calm: everything that was asked is answered, and both volumes can be removed without a trace.
+        // Without faults every request is answered, and both volumes can be removed without a trace.
         world.death = Death::Never;
         world.hold = false;
         world.connect_all();

@@ -1,10 +1,10 @@
-//! Laws of the events.
+//! Rules of the events.
 
 use super::*;
 use crate::events::{EVENTS_MAX, Level, Note};
 use world::Death;
 
-/// What is stored, oldest first.
+/// Returns the stored events, oldest first.
 fn stored(world: &World) -> Vec<Event> {
     let mut world = world.control.records().clone();
     std::mem::take(&mut world.events).into_values().collect()
@@ -21,7 +21,7 @@ fn seconds(world: &mut World, count: u32, alive: &[u32]) {
     }
 }
 
-/// The states of these PGs, as their leaders say: served by all replicas, or with one less.
+/// Reports the states of these PGs as their leaders do: served by all replicas, or with one less.
 fn whole(world: &mut World, pgs: std::ops::Range<u32>, whole: bool) {
     for n in 1..=3 {
         world.heartbeat(OsdId(n), |beat| {
@@ -33,7 +33,7 @@ fn whole(world: &mut World, pgs: std::ops::Range<u32>, whole: bool) {
 }
 
 #[test]
-fn an_open_a_theft_and_a_close_name_the_client_and_its_address() {
+fn events_of_open_steal_and_close_name_the_client_and_its_address() {
     let mut world = with_volume(4);
     opened(world.ask(1, open("p/v", true, false)));
     let held = opened(world.ask(2, open("p/v", true, true)));
@@ -52,7 +52,7 @@ fn an_open_a_theft_and_a_close_name_the_client_and_its_address() {
 }
 
 #[test]
-fn an_osd_goes_down_and_comes_back_once_whoever_leads() {
+fn osd_goes_down_and_comes_back_once_across_meta_leaders() {
     let mut world = World::new(1, 3);
     seconds(&mut world, 3, &[1, 2, 3]);
     assert_eq!(of(&stored(&world), "osd.up").len(), 3, "the first start of each");
@@ -94,7 +94,7 @@ fn many_pgs_that_change_together_are_one_event_and_few_have_one_each() {
 }
 
 #[test]
-fn a_pg_that_changes_all_the_time_is_told_now_and_then_and_at_the_end_as_it_is() {
+fn flapping_pg_has_rare_events_and_a_last_one_with_its_final_state() {
     let mut world = World::new(1, 3);
     world.make_pool("p", 3, 8);
     seconds(&mut world, 12, &[1, 2, 3]);
@@ -114,7 +114,7 @@ fn an_event_that_had_to_wait_has_the_time_of_its_change() {
     let mut world = World::new(1, 3);
     world.make_pool("p", 3, 8);
     seconds(&mut world, 12, &[1, 2, 3]);
-    // Changes in a row: the events of the PG become rare.
+    // Changes in a row make the events of the PG rare.
     for turn in 0..9 {
         whole(&mut world, 3..4, turn % 2 == 1);
         seconds(&mut world, 4, &[]);
@@ -135,7 +135,7 @@ fn an_event_that_had_to_wait_has_the_time_of_its_change() {
 }
 
 #[test]
-fn an_osd_that_meta_never_told_to_be_up_runs_for_the_first_time_whatever_its_process() {
+fn osd_without_an_up_event_is_up_for_the_first_time_in_any_process() {
     let mut world = World::new(1, 3);
     world.restart(OsdId(3));
     seconds(&mut world, 4, &[1, 2, 3]);
@@ -143,9 +143,9 @@ fn an_osd_that_meta_never_told_to_be_up_runs_for_the_first_time_whatever_its_pro
     assert_eq!((of(&events, "osd.up").len(), of(&events, "osd.restarted").len()), (3, 0), "{events:?}");
 }
 
-/// More PGs than the stored record remembers: the leading meta remembers the others itself.
+/// The case has more PGs than the stored record remembers: the leading meta remembers the others itself.
 #[test]
-fn thousands_of_pgs_that_change_together_are_told_once_and_so_is_their_recovery() {
+fn change_of_thousands_of_pgs_is_one_event_and_so_is_their_recovery() {
     let mut world = World::new(1, 3);
     world.make_pool("p", 3, 1200);
     seconds(&mut world, 12, &[1, 2, 3]);
@@ -166,7 +166,7 @@ fn thousands_of_pgs_that_change_together_are_told_once_and_so_is_their_recovery(
 
 /// The ring of events keeps the record of an outage, whatever a client does.
 #[test]
-fn a_client_that_opens_and_closes_all_the_time_is_told_now_and_then_and_at_the_end() {
+fn client_that_reopens_all_the_time_has_rare_events_and_a_last_one() {
     let mut world = with_volume(4);
     let turn = |world: &mut World| {
         let held = opened(world.ask(1, open("p/v", true, false)));
@@ -227,7 +227,7 @@ fn the_store_keeps_a_bounded_number_of_events_in_order() {
     assert_eq!((seqs[0], records.last_event()), (501, EVENTS_MAX + 500));
 }
 
-/// Leaders of meta die at any commit: for each OSD `down` and `up` take turns in what is stored, and no number is missing.
+/// Metas die at any commit: for each OSD `down` and `up` alternate in the stored events, and no number is missing.
 #[test]
 fn a_change_of_the_leading_meta_neither_loses_nor_repeats_an_event() {
     let (mut deaths, mut changes) = (0, 0);

@@ -1,4 +1,4 @@
-//! Laws of the health checks.
+//! Rules of the health checks.
 
 use super::*;
 use crate::admin::Status;
@@ -17,7 +17,7 @@ fn check(world: &World, code: &str) -> Check {
     found.unwrap_or_else(|| panic!("no {code}: {:?}", codes(world)))
 }
 
-/// Seconds in which these OSDs live and the leaders say so.
+/// Passes seconds in which these OSDs are alive and the leaders report so.
 fn seconds(world: &mut World, count: u32, alive: &[u32]) {
     for _ in 0..count {
         world.pass(Duration::from_secs(1));
@@ -213,14 +213,14 @@ fn a_link_is_cut_only_between_two_osds_that_live() {
     world.pass(Duration::from_secs(7));
     let found = cut(&mut world, &[1, 2], None);
     assert!(found.contains(&"OSD_DOWN".to_owned()) && !found.contains(&unreachable), "{found:?}");
-    // Meta does not hear it, and its PGs serve: it lives.
+    // Meta does not hear the OSD, and its PGs serve: it is alive.
     let found = cut(&mut world, &[1, 2], Some(OsdId(3)));
     assert!(found.contains(&"OSD_UNHEARD".to_owned()) && found.contains(&unreachable), "{found:?}");
 }
 
-/// Leaders that follow each other without serving are an outage, whether an election is under way or not.
+/// Successive leaders that never serve are an outage, whether an election is under way or not.
 #[test]
-fn a_pg_that_never_becomes_active_is_down_however_often_its_leader_changes() {
+fn pg_that_never_becomes_active_is_down_across_leader_changes() {
     let mut world = healthy(1);
     let pg = *world.control.records().pgs.keys().next().expect("a PG");
     let mut down = Vec::new();

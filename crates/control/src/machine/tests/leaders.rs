@@ -1,4 +1,4 @@
-//! Laws of the balance of leaders.
+//! Rules of the balance of leaders.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn led(world: &mut World) -> Vec<u32> {
     world.osds().into_iter().map(|o| o.leads).collect()
 }
 
-/// All PGs are led by osd.1, as after a start in which it came first.
+/// Returns a world in which osd.1 leads all PGs, as after a start in which it came first.
 fn gathered() -> World {
     let mut world = World::new(1, 3);
     world.make_pool("p", 3, 32);
@@ -90,11 +90,11 @@ fn a_leader_that_hands_over_gives_the_election_its_time() {
     assert_eq!((page.health.as_str(), page.pgs_down), ("waiting", 0), "{:?}", page.problems);
     world.pass(Duration::from_millis(3100));
     let page = hand_over(&mut world);
-    assert_eq!((page.health.as_str(), page.pgs_down), ("down", 1), "nobody took over");
+    assert_eq!((page.health.as_str(), page.pgs_down), ("down", 1), "no other leader took over");
 }
 
 #[test]
-fn a_new_leader_that_hears_all_its_followers_is_not_degraded_before_it_has_matched_them() {
+fn new_leader_that_hears_all_followers_is_not_degraded_before_matching() {
     let mut world = gathered();
     seconds(&mut world, 40);
     let pg = *world.control.records().pgs.keys().next().expect("a PG");

@@ -65,7 +65,7 @@ fn an_osd_is_removed_only_when_it_is_down_and_holds_no_pg() {
 }
 
 #[test]
-fn a_second_process_is_refused_while_the_first_lives_and_let_in_when_it_is_gone() {
+fn second_process_of_an_osd_is_refused_until_the_first_is_gone() {
     let mut world = World::new(1, 3);
     let said = world.hello_at(OsdId(2), 7, at(2, 9));
     assert_eq!(code_of(&said), Some(codes::OSD_OTHER_LIFE), "{said:?}");
@@ -74,7 +74,7 @@ fn a_second_process_is_refused_while_the_first_lives_and_let_in_when_it_is_gone(
     assert!(!reason.contains("basalt osd format"), "{reason}");
     world.beat(OsdId(2));
     assert_eq!(world.osds()[1].addr, Some("127.0.0.1:7402".parse().expect("an address")), "the first goes on");
-    // Its machine lost power: the stream stays half open.
+    // Its host lost power: the stream stays half open.
     world.pass(Duration::from_secs(5));
     assert_eq!(code_of(&world.hello_at(OsdId(2), 7, at(2, 9))), Some(codes::OSD_OTHER_LIFE));
     world.pass(Duration::from_millis(1100));
@@ -82,7 +82,7 @@ fn a_second_process_is_refused_while_the_first_lives_and_let_in_when_it_is_gone(
 }
 
 #[test]
-fn a_device_behind_what_was_heard_of_it_is_refused_and_a_restored_one_begins_a_new_count() {
+fn device_behind_its_position_is_refused_unless_marked_as_restored() {
     let mut world = World::new(1, 3);
     world.restart(OsdId(2));
     world.heartbeat(OsdId(2), |beat| beat.log_seq = 90);
@@ -102,7 +102,8 @@ fn a_device_behind_what_was_heard_of_it_is_refused_and_a_restored_one_begins_a_n
 
 #[test]
 fn a_process_whose_device_goes_back_under_it_is_refused() {
-    // A virtual machine is put back with its memory: the incarnation is the same. Its stream may even live on.
+    // A virtual machine is set back to a snapshot with its memory: the incarnation is the same, and its stream
+    // may even live on.
     let mut world = World::new(1, 3);
     world.heartbeat(OsdId(2), |beat| beat.log_seq = 70);
     let stream = world.osd(OsdId(2)).stream;

@@ -1,4 +1,4 @@
-//! R17: a store that is an older copy of itself is found out before it gives anything away.
+//! R17: a store that is an older copy of itself is detected before it gives anything away.
 
 use super::*;
 use crate::admin::{FoundHold, FoundSegment, RecoverAsk, StoreRecovery};
@@ -18,7 +18,7 @@ fn recover(world: &mut World, dry_run: bool) -> StoreRecovery {
     recover_without(world, dry_run, &[]).expect("a report")
 }
 
-/// What a recovery is asked with: the standing that is shown now.
+/// Returns a recovery request with the standing that is shown now.
 fn seen(world: &World) -> RecoverAsk {
     let standing = match world.control.standing() {
         Standing::Waiting => "waiting",
@@ -37,7 +37,7 @@ fn recover_without(world: &mut World, dry_run: bool, without: &[u32]) -> Result<
     }
 }
 
-/// A copy of the store from before volume `p/new`, its segments and a pool, and what came out of those.
+/// Returns a world on a copy of the store from before volume `p/new`, its segments and a pool were made.
 fn went_back(seed: u64) -> (World, Opened) {
     let mut world = World::new(seed, 3);
     world.make_pool("p", 3, 4);
@@ -60,13 +60,13 @@ fn a_store_that_went_back_changes_nothing_and_says_so_everywhere() {
     assert_eq!(code(world.admin(create("p/other"))), codes::STORE_BEHIND);
     assert_eq!(refused(world.ask(2, open("p/old", true, false))).code, codes::STORE_BEHIND);
     assert_eq!(refused(world.ask(1, segments(&held, 2..3, true))).code, codes::STORE_BEHIND);
-    // A holder is not told that it holds nothing: it goes on.
+    // A holder is not told that its hold has ended: it goes on.
     let alive = ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached: Vec::new() };
     assert_eq!(refused(world.ask(1, alive)).code, codes::STORE_BEHIND);
     let Ok(AdminAnswer::Status(status)) = world.admin(AdminAsk::Status) else { panic!("no status") };
     assert!(status.problems[0].starts_with("BSLT-2030: the metadata store went back in time (osd.1 remembers"));
     assert!(status.problems[0].contains("basalt meta recover --dry-run"), "{:?}", status.problems);
-    // OSDs said Hello, and events tell of it: that is written down, and nothing else is.
+    // Hellos of OSDs and the events about them are recorded, and nothing else is.
     let changed: Vec<&String> = world.store.keys().filter(|k| world.store.get(*k) != before.get(*k)).collect();
     let of_osds = |k: &&&String| ["osd/", "event/", "watch"].iter().any(|kind| k.starts_with(kind));
     assert!(changed.iter().all(|k| of_osds(&k)), "{changed:?}");
@@ -80,7 +80,7 @@ fn a_store_that_went_back_is_found_out_by_any_majority_of_its_osds() {
         let (mut world, _) = went_back(1);
         let here: Vec<u32> = (1..=3).filter(|n| *n != away).collect();
         world.connect(OsdId(here[0]));
-        // One OSD of three is no majority, whatever it remembers: nothing is drawn before the second.
+        // One OSD of three is no majority, whatever it remembers: no id is drawn before the second one.
         let first = world.control.standing();
         assert_ne!(first, Standing::Sound);
         world.connect(OsdId(here[1]));
@@ -95,12 +95,12 @@ fn a_change_that_a_minority_remembers_is_never_answered() {
     let copy = world.store.clone();
     world.osd(OsdId(2)).deaf = true;
     world.osd(OsdId(3)).deaf = true;
-    // Committed, but only osd.1 remembers it: the asker is told so instead of getting an id.
+    // The change is committed, but only osd.1 remembers it: the asker is refused instead of getting an id.
     assert_eq!(code(world.admin(create("p/v"))), codes::NO_MAJORITY);
     world.lead_on(copy);
     world.osd(OsdId(2)).deaf = false;
     world.osd(OsdId(3)).deaf = false;
-    // osd.1 is away: nobody else can know, and nothing was given away.
+    // osd.1 is away: no other OSD can know of the change, and nothing was given away.
     world.connect(OsdId(2));
     world.connect(OsdId(3));
     assert_eq!(world.control.standing(), Standing::Sound);
@@ -145,13 +145,13 @@ fn an_osd_that_the_records_do_not_know_shows_that_they_went_back() {
     world.osds[1].seen = older;
     world.connect(OsdId(1));
     assert_eq!(world.control.standing(), Standing::Sound, "osd.1 missed the change");
-    // A refusal would end the OSD (the world panics on one): it is left alone instead.
+    // A refusal would end the OSD (the world panics on one), so it is left alone.
     world.connect(OsdId(2));
     assert_eq!(world.control.standing(), Standing::Behind);
 }
 
 #[test]
-fn after_a_recovery_no_id_and_no_epoch_comes_twice_and_no_replica_is_ordered_away() {
+fn recovery_repeats_no_id_or_epoch_and_drops_no_replica() {
     let (mut world, held) = went_back(1);
     let copy = world.store.clone();
     world.connect_all();
@@ -173,7 +173,7 @@ fn after_a_recovery_no_id_and_no_epoch_comes_twice_and_no_replica_is_ordered_awa
     let now: BTreeSet<(PgId, ReplicaId)> = world.osds.iter().flat_map(|o| o.replicas.clone()).collect();
     assert!(used.iter().all(|r| now.iter().any(|(_, n)| n == r)), "what the records lost is still there");
     assert!(now.iter().all(|(pg, r)| pg.pool.0 < 3 || !used.contains(r)), "new replicas have new ids");
-    // The next leader sees nothing amiss, and neither orders them away.
+    // The next leader finds nothing amiss, and it orders no replica away either.
     world.crash();
     world.connect_all();
     assert_eq!(world.control.standing(), Standing::Sound);
@@ -203,7 +203,7 @@ fn osds_that_are_lost_for_good_no_longer_stop_changes() {
     assert!(!shown.moved && shown.after.next_volume > shown.records.next_volume, "{shown:?}");
     assert!(recover_without(&mut world, false, &[2, 3]).expect("moved").moved);
     world.admin(create("p/v")).expect("a volume");
-    // The next leader asks osd.1 alone.
+    // The next leader needs osd.1 alone.
     world.crash();
     world.connect(OsdId(1));
     world.admin(create("p/w")).expect("a volume");
@@ -242,16 +242,16 @@ fn watermarks_that_no_cluster_reaches_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn what_was_planned_in_the_turn_that_found_the_store_behind_is_not_given_out() {
+fn plans_of_the_turn_that_finds_the_store_behind_are_refused() {
     let (mut world, _) = went_back(1);
-    // Two OSDs that missed the change: the records are sound until the next Hello.
+    // Two OSDs missed the change: the records are sound until the next Hello.
     let remembered: Vec<Watermarks> = world.osds.iter().map(|o| o.seen).collect();
     let older = world.control.records().counters.watermarks();
     (1..=2).for_each(|n| world.osd(OsdId(n)).seen = older);
     world.connect(OsdId(1));
     world.connect(OsdId(2));
     assert_eq!(world.control.standing(), Standing::Sound);
-    // Both in one turn: a volume, and the Hello of an OSD that remembers more.
+    // One turn has both: a new volume, and the Hello of an OSD that remembers more.
     let token = world.fresh_token();
     world.control.handle_admin(token, create("p/other"));
     let hello = types::control::OsdHello { seen: remembered[2], ..world::hello(OsdId(3)) };
@@ -269,13 +269,14 @@ fn the_memory_of_a_restored_device_does_not_count() {
     let copy = world.store.clone();
     world.make_volume("p/new", 4 * SEGMENT);
     world.lead_on(copy);
-    // osd.2 was restored with the store, osd.3 did not hear of the last change: only osd.1 knows, and it is away.
+    // osd.2 was restored with the store, and osd.3 missed the last change: only osd.1 knows it, and it is away.
     let older = world.control.records().counters.watermarks();
     world.osd(OsdId(3)).seen = older;
     world.connect(OsdId(3));
     world.osd(OsdId(2)).seen = older;
     let device = DevicePosition { mount: 9, log_seq: 9, durable_seq: 9, restored: true, let_in: false };
-    // Nor when its stream broke before meta let it in, nor in a later run that does not say that it was restored.
+    // Its memory counts neither after its stream broke before meta let it in, nor in a later run that does not report
+    // the restore.
     for _ in 0..2 {
         world.hello_at(OsdId(2), 2, device);
         assert_eq!(world.control.standing(), Standing::Waiting);
@@ -299,7 +300,7 @@ fn commands_wait_for_a_majority_as_long_as_it_takes() {
     assert!(world.osds[0].replicas.iter().any(|(pg, _)| pg.pool.0 == 1), "nothing is dropped yet");
     world.osd(OsdId(2)).deaf = false;
     world.osd(OsdId(3)).deaf = false;
-    // A later change is remembered by all: the earlier commands go out.
+    // All OSDs remember a later change: the earlier commands go out.
     world.admin(AdminAsk::OsdReserve).expect("an id");
     world.settle();
     assert!(world.osds.iter().all(|o| o.replicas.is_empty()), "{:?}", world.osds[0].replicas);
@@ -343,7 +344,7 @@ fn records_of_a_backup_change_nothing_before_a_recovery() {
 #[test]
 fn osds_of_another_cluster_are_named_in_the_status_of_a_new_one() {
     let mut world = World::new(1, 0);
-    // Its refusal is not delivered: the world's OSDs panic on one.
+    // The refusal is not delivered: the world's OSDs panic on one.
     world.hold = true;
     let cluster = types::ClusterId([9; 16]);
     let hello = types::control::OsdHello { cluster, ..world::hello(OsdId(3)) };
@@ -366,7 +367,7 @@ fn an_attach_of_old_orders_is_drawn_again_after_a_recovery() {
         panic!("not placed")
     };
     assert!(places.iter().all(|p| p.pg.is_some()));
-    // PGs that have seen higher orders than the records hold refused those, and then took higher ones.
+    // The PGs have seen higher orders than the records hold: they refused the lower ones, and then took higher ones.
     assert!(before.iter().all(|(pg, order)| world.orders[pg] >= *order));
     assert!(before.iter().any(|(pg, order)| world.orders[pg] > *order));
 }
@@ -390,7 +391,7 @@ fn segments_that_the_records_lack_are_put_back_and_attached_before_use() {
         let ask = RecoverAsk { segments, ..seen(world) };
         world.admin(AdminAsk::MetaRecover(ask))
     };
-    // Nothing that the records cannot hold, and nothing by a dry run.
+    // Segments that the records cannot hold are refused, and a dry run puts none back.
     let volume = first.volume;
     let elsewhere = PgId { pool: types::PoolId(9), n: 0 };
     assert_eq!(code(put_back(&mut world, vec![found(9, volume, pg(0))])), codes::OUT_OF_RANGE);
@@ -423,7 +424,7 @@ fn is_held(downs: &[OsdDown]) -> bool {
         .any(|down| matches!(down, OsdDown::Behind { reason, hold: true } if reason.contains("may be an older copy")))
 }
 
-/// Mount 2 of a device whose record says mount 1, so its position is no reason to refuse it.
+/// Mount 2 of a device whose recorded mount is 1, so its position is no reason to refuse it.
 const SECOND_MOUNT: DevicePosition =
     DevicePosition { mount: 2, log_seq: 2, durable_seq: 2, restored: false, let_in: false };
 
@@ -432,7 +433,7 @@ fn a_device_that_went_back_with_the_records_is_held_and_then_refused() {
     let (mut world, _) = went_back(1);
     let older = world.control.records().counters.watermarks();
     world.osd(OsdId(3)).seen = older;
-    // Before any OSD remembers more, it looks like the others; when one does, it is held.
+    // Before any OSD remembers more, the device looks like the others; once one does, the device is held.
     assert_eq!(said(&world.hello_at(OsdId(3), 2, SECOND_MOUNT)), None);
     world.hold = true;
     world.connect(OsdId(1));
@@ -442,17 +443,17 @@ fn a_device_that_went_back_with_the_records_is_held_and_then_refused() {
     for _ in 0..2 {
         assert!(is_held(&world.hello_at(OsdId(3), 2, SECOND_MOUNT)));
     }
-    // Its memory does not count: osd.1 alone is no majority.
+    // Its memory does not count, and osd.1 alone is no majority.
     assert_eq!(recover_without(&mut world, false, &[]).expect_err("refused").code, codes::NO_MAJORITY);
     world.connect(OsdId(2));
     assert!(recover(&mut world, false).moved);
     let refused = world.hello_at(OsdId(3), 2, SECOND_MOUNT);
     assert_eq!(said(&refused), Some(codes::DEVICE_BEHIND), "{refused:?}");
-    // With its replicas in doubt it is let in.
+    // It is let in as a restored device, whose replicas are suspect.
     let in_doubt = DevicePosition { restored: true, ..SECOND_MOUNT };
     let welcomed = world.hello_at(OsdId(3), 2, in_doubt);
     assert!(welcomed.iter().any(|down| matches!(down, OsdDown::Welcome { .. })), "{welcomed:?}");
-    // From here on its position is judged as always.
+    // From here on its position is judged as usual.
     world.pass(Duration::from_secs(7));
     (world.osd(OsdId(3)).incarnation, world.osd(OsdId(3)).log_seq) = (2, 2);
     world.restart(OsdId(3));
@@ -486,7 +487,7 @@ fn a_hold_that_was_passed_on_ends_with_the_recovery() {
     world.connect_all();
     assert_eq!(world.control.standing(), Standing::Behind);
     let hold = FoundHold { volume: taker.volume, epoch: taker.epoch };
-    // Of a volume that was not opened again nothing ends, and neither does anything by a dry run.
+    // A hold on a volume that was not opened again does not end, and a dry run ends none.
     for ask in [
         RecoverAsk { holds: vec![FoundHold { epoch: robbed.epoch, ..hold }], ..seen(&world) },
         RecoverAsk { holds: vec![hold], dry_run: true, ..seen(&world) },
@@ -519,7 +520,7 @@ fn a_recovery_that_was_shown_another_standing_changes_nothing() {
     assert_eq!(world.control.standing(), Standing::Behind);
 }
 
-/// A store and some watermarks from before the last change, with so many OSDs whose memory counts.
+/// Returns a store and watermarks from before the last change, with `count` OSDs whose memory counts.
 fn older_copy(count: u32) -> (World, Watermarks) {
     let mut world = World::new(1, count);
     world.make_pool("p", 3, 4);
@@ -536,7 +537,7 @@ fn older_copy(count: u32) -> (World, Watermarks) {
 }
 
 #[test]
-fn devices_that_went_back_on_half_of_the_osds_do_not_pass_for_current_ones() {
+fn devices_that_went_back_on_half_of_the_osds_are_held() {
     let (mut world, older) = older_copy(4);
     for n in [3, 4] {
         world.osd(OsdId(n)).seen = older;
@@ -564,7 +565,7 @@ fn a_restored_device_proves_nothing_for_another_one() {
 #[test]
 fn an_osd_on_hold_goes_on_when_others_show_that_it_is_current() {
     let (mut world, older) = older_copy(4);
-    // The last change reached osd.1 alone.
+    // The last change reached osd.1 only.
     (2..=4).for_each(|n| world.osd(OsdId(n)).seen = older);
     world.connect(OsdId(1));
     assert!(is_held(&world.hello_at(OsdId(2), 2, SECOND_MOUNT)), "who has not come may know more");

@@ -1,4 +1,4 @@
-//! OSDs that meta does not hear, and paths that only a client knows to be broken.
+//! OSDs that meta does not hear, and broken paths that only a client can see.
 
 use super::world::{World, opened};
 use super::{open, segments, with_volume};
@@ -6,7 +6,7 @@ use std::time::Duration;
 use types::OsdId;
 use types::control::{ClientAnswer, ClientAsk};
 
-/// OSDs 2 and 3 report; as followers they hear osd.1, or nothing.
+/// Sends the reports of OSDs 2 and 3; as followers they hear osd.1, or no leader.
 fn others_report(world: &mut World, hear: bool) {
     for osd in [2, 3] {
         world.heartbeat(OsdId(osd), |beat| {
@@ -18,11 +18,11 @@ fn others_report(world: &mut World, hear: bool) {
 }
 
 #[test]
-fn pgs_serve_whose_leader_reaches_everyone_but_meta() {
+fn pgs_serve_whose_leader_reaches_all_but_meta() {
     let mut world = with_volume(4);
     let led = world.osds()[0].leads;
     assert!(led > 0, "osd.1 leads something");
-    // Longer than a new meta and a new PG are given to report.
+    // The time exceeds what a new meta and a new PG are given to report.
     for _ in 0..4 {
         world.pass(Duration::from_secs(4));
         others_report(&mut world, true);
@@ -31,7 +31,7 @@ fn pgs_serve_whose_leader_reaches_everyone_but_meta() {
     assert_eq!((status.pgs_active, status.pgs_down), (status.pgs, 0), "{:?}", status.problems);
     let line = "osd.1 does not reach meta (its PGs serve)".to_owned();
     assert!(status.problems.contains(&line), "{:?}", status.problems);
-    // Followers that hear nothing either: it is dead.
+    // When the followers do not hear it either, it is dead.
     others_report(&mut world, false);
     world.pass(Duration::from_secs(4));
     others_report(&mut world, false);
@@ -59,13 +59,13 @@ fn a_path_that_a_holder_names_is_shown_while_it_holds() {
     assert_eq!(shown(&world), Vec::<String>::new());
     assert_eq!(world.ask(1, keepalive(unreached)), ClientAnswer::Alive);
     assert_eq!(shown(&world).len(), 1);
-    // An OSD that has just connected: the client has not tried again yet.
+    // After an OSD has just connected, the client has not tried again yet.
     world.connect(OsdId(2));
     assert_eq!(shown(&world), Vec::<String>::new());
     world.pass(Duration::from_secs(5));
     (1..=3).for_each(|n| world.beat(OsdId(n)));
     assert_eq!(shown(&world).len(), 1, "it still cannot");
-    // A client that is gone says nothing any more.
+    // A client that is gone reports nothing any more.
     world.pass(Duration::from_secs(11));
     others_report(&mut world, true);
     assert_eq!(shown(&world), Vec::<String>::new());

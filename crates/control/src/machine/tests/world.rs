@@ -1,4 +1,4 @@
-//! A store, some OSDs that commit what they are told, and people who ask.
+//! A store, some OSDs that commit what they are told, and clients and administrators that ask.
 
 use super::super::*;
 use crate::admin::{OsdRegister, OsdView, PoolCreate};
@@ -15,21 +15,21 @@ pub struct Osd {
     pub incarnation: u64,
     pub replicas: BTreeSet<(PgId, ReplicaId)>,
     pub stream: StreamId,
-    /// What its device keeps of what meta told it.
+    /// Watermarks that its device keeps.
     pub seen: Watermarks,
-    /// It takes nothing in: its answers do not come.
+    /// Whether it receives nothing: its answers do not come.
     pub deaf: bool,
-    /// Meta has said Welcome on this stream: before that it keeps nothing.
+    /// Whether meta has said Welcome on this stream: before that the OSD keeps no watermarks.
     pub welcomed: bool,
     /// The last durable batch of its log.
     pub log_seq: u64,
 }
 
-/// When a leader of meta dies.
+/// The moment when a leading meta dies.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Death {
     Never,
-    /// One commit in so many is the last act, before or after it took effect.
+    /// The leader dies at one commit of so many, before or after the commit took effect.
     OneIn(u64),
 }
 
@@ -39,14 +39,14 @@ pub struct World {
     pub osds: Vec<Osd>,
     pub now: Now,
     pub rng: Rng,
-    /// On the way to OSDs.
+    /// Messages on the way to OSDs.
     pub queue: VecDeque<(StreamId, OsdDown)>,
-    /// Nothing is delivered.
+    /// Whether the delivery of messages is suspended.
     pub hold: bool,
-    /// What PGs have committed.
+    /// The highest order that each PG has committed.
     pub orders: BTreeMap<PgId, u64>,
     pub attached: BTreeMap<(PgId, VolumeId), Attach>,
-    /// Told to an opener: nothing older may take effect any more.
+    /// Session and epoch that an opener was told: no older attach record may take effect any more.
     pub told: BTreeMap<VolumeId, Attach>,
     pub answers: BTreeMap<Token, ClientAnswer>,
     pub admin_answers: BTreeMap<Token, Result<AdminAnswer, Refusal>>,
@@ -55,10 +55,10 @@ pub struct World {
     pub largest_txn: usize,
     pub death: Death,
     pub deaths: usize,
-    /// Leaders that are not the first member, and the term that they lead in.
+    /// Leaders of PGs where that is not the first member, and their terms.
     pub leaders: BTreeMap<PgId, (OsdId, u64)>,
     pub transfers: usize,
-    /// What was told to the log.
+    /// Events that were written to the log.
     pub events: Vec<Event>,
     next: u64,
 }
@@ -189,7 +189,7 @@ impl World {
         self.beat(osd);
     }
 
-    /// The process of an OSD dies and its stream ends; the next one begins on the same device.
+    /// Kills the process of an OSD and ends its stream; the next process begins on the same device.
     pub fn restart(&mut self, osd: OsdId) {
         let stream = self.osd(osd).stream;
         self.control.handle_osd_gone(stream);
@@ -197,7 +197,8 @@ impl World {
         self.connect(osd);
     }
 
-    /// A hello with another position of the device. Gives what meta says on the new stream.
+    /// Sends a Hello with another position of the device. Returns the messages of meta on the new
+    /// stream.
     pub fn hello_at(&mut self, osd: OsdId, incarnation: u64, device: DevicePosition) -> Vec<OsdDown> {
         let stream = StreamId(self.fresh());
         let replicas = self.osd(osd).replicas.clone();
@@ -308,12 +309,12 @@ impl World {
         panic!("no answer came");
     }
 
-    /// Everything that moves without time passing.
+    /// Runs turns until nothing moves without time passing.
     pub fn settle(&mut self) {
         while self.step() {}
     }
 
-    /// One turn of meta, and one delivery; `false` when neither had anything to do.
+    /// Runs one turn of meta and one delivery; `false` when neither had anything to do.
     pub fn step(&mut self) -> bool {
         let mut out = Vec::new();
         self.control.poll(self.now, &mut out);
@@ -332,7 +333,7 @@ impl World {
         self.deliver() || polled
     }
 
-    /// `false` when meta died of it.
+    /// Commits a transaction; `false` when meta died at it.
     fn commit(&mut self, txn: &Txn) -> bool {
         self.largest_txn = self.largest_txn.max(txn.checks.len());
         let dies = matches!(self.death, Death::OneIn(n) if self.rng.chance(1, n));
@@ -346,12 +347,13 @@ impl World {
         !dies
     }
 
-    /// The leader dies; the next one takes up the records. What is on the way to OSDs may still arrive.
+    /// Lets the leader die; the next one takes up the records. Messages on the way to OSDs may still
+    /// arrive.
     pub fn crash(&mut self) {
         self.lead_on(self.store.clone());
     }
 
-    /// The store is this copy of itself from now on, and another leader takes it up.
+    /// Replaces the store by this copy of itself, and another leader takes it up.
     pub fn lead_on(&mut self, store: BTreeMap<String, (Vec<u8>, u64)>) {
         self.store = store;
         self.deaths += 1;
@@ -374,7 +376,7 @@ impl World {
         }
     }
 
-    /// The observer: what an answer promises is true in the PGs.
+    /// Checks that the PGs keep what an answer promises.
     fn check(&mut self, answer: &ClientAnswer) {
         let ClientAnswer::Opened(opened) = answer else { return };
         if !opened.write {
@@ -405,7 +407,7 @@ impl World {
 
     pub fn arrive(&mut self, stream: StreamId, down: OsdDown) {
         let Some(at) = self.osds.iter().position(|o| o.stream == stream) else {
-            // The stream is gone, but what was sent on it may have been read.
+            // The stream is gone, but the OSD may have read what was sent on it.
             if let OsdDown::Attach { pg, attach } = down {
                 let _ = self.take_attach(pg, attach);
             }
@@ -443,7 +445,7 @@ impl World {
         }
     }
 
-    /// Who leads a PG, and in which term.
+    /// Returns the leader of a PG and its term.
     fn leader(&self, pg: PgId) -> (Option<OsdId>, u64) {
         let first = self.control.records().pgs.get(&pg).map(|r| r.members[0].osd);
         self.leaders.get(&pg).map_or((first, 1), |(osd, term)| (Some(*osd), *term))
