@@ -1,7 +1,8 @@
-//! Finds the commit that is being built: `BASALT_COMMIT` of the environment, else git's word, else `unknown`.
+//! Finds the commit that is being built: `BASALT_COMMIT` of the environment, else the answer of git, else
+//! `unknown`.
 //!
-//! Only this crate is built again for another commit: no other one names it. A tarball has no `.git`, and a package
-//! is built with `BASALT_COMMIT` set.
+//! No other crate names the commit, so only this one is rebuilt for another commit. A tarball has no `.git`, and a
+//! package is built with `BASALT_COMMIT` set.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,12 +1,12 @@
-//! `HOST:PORT` as a user writes it. The host is a name or an address; a name is resolved where it is used, not where it is
-//! read, because what it stands for may change.
+//! `HOST:PORT` as a user writes it. The host is a name or an address. A name is resolved where it is used, not where it is
+//! read, because its address may change.
 
 use crate::errors::UserError;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-/// Longest name that the DNS has.
+/// Longest name in the DNS.
 const NAME_LEN_MAX: usize = 253;
 
 /// A host and a port.
@@ -58,21 +58,21 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// Whether it must be resolved.
+    /// Whether the host is a name, which must be resolved.
     pub fn is_name(&self) -> bool {
         matches!(self.host, Host::Name(_))
     }
 
-    /// Whether it stands for all interfaces of a host: nobody can connect to it from another.
+    /// Whether the address stands for all interfaces of a host: other hosts cannot connect to it.
     pub fn is_unspecified(&self) -> bool {
         matches!(&self.host, Host::Ip(ip) if ip.is_unspecified())
     }
 
-    /// What it stands for now. Of several addresses those of the family of `like` come first. Among these `known`, an
-    /// earlier answer, stays.
+    /// Resolves the address. Among several results those of the family of `like` come first, and of these the earlier
+    /// result `known` is kept.
     ///
     /// # Errors
-    /// Why the name cannot be resolved.
+    /// The reason why the name cannot be resolved.
     pub async fn lookup(&self, like: Option<SocketAddr>, known: Option<SocketAddr>) -> std::io::Result<SocketAddr> {
         let name = match &self.host {
             Host::Ip(ip) => return Ok(SocketAddr::new(*ip, self.port)),
@@ -82,7 +82,7 @@ impl Address {
         choose(&found, like, known).ok_or_else(|| std::io::Error::other("it has no address"))
     }
 
-    /// As [`Address::lookup`], for a command or at the start of a daemon. IPv4 is taken where a name has both.
+    /// Resolves the address for a command or at the start of a daemon. IPv4 is taken where a name has both.
     ///
     /// # Errors
     /// BSLT-4006.
@@ -95,20 +95,20 @@ impl Address {
         found.map_err(|why| self.unresolved(&why))
     }
 
-    /// The error of a name that cannot be resolved.
+    /// Returns the error of a name that cannot be resolved.
     pub fn unresolved(&self, why: &std::io::Error) -> UserError {
         let name = match &self.host {
             Host::Name(name) => name.clone(),
             Host::Ip(ip) => ip.to_string(),
         };
-        // The resolver's own words come behind a phrase that says nothing.
+        // The resolver's message follows a prefix without information.
         let why = why.to_string();
         let why = why.strip_prefix("failed to lookup address information: ").unwrap_or(&why);
         UserError::new(4006, format!("the name {name} cannot be resolved: {why}"), format!("getent ahosts {name}"))
     }
 }
 
-/// Of the addresses of a name. Resolvers rotate them: a change that means nothing would cost every peer its links.
+/// Chooses one address of a name. Resolvers rotate their results: a meaningless change would cost every peer its links.
 fn choose(found: &[SocketAddr], like: Option<SocketAddr>, known: Option<SocketAddr>) -> Option<SocketAddr> {
     let v4 = like.is_none_or(|like| like.is_ipv4());
     let first = found.iter().find(|addr| addr.is_ipv4() == v4).or(found.first())?;

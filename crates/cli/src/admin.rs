@@ -1,4 +1,4 @@
-//! Questions to the leading meta, asked from a command: one blocking call each.
+//! Requests to the leading meta from a command, one blocking call each.
 
 use crate::address::Address;
 use crate::args::Domain;
@@ -15,18 +15,18 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use types::{ClusterId, OsdId};
 
-/// How long an answer is waited for.
+/// Longest wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a command retries addresses at which no metadata server speaks: a daemon that restarts is back by then.
+/// Time for which a command retries addresses without a metadata server: a daemon that restarts is back by then.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a command waits before it says what for.
+/// Time after which a waiting command names the cause of its wait.
 const SILENT_MAX: Duration = Duration::from_secs(1);
 
 /// A connection to the cluster's metas.
 pub struct Admin {
     runtime: Runtime,
     client: AdminClient,
-    /// The addresses, for people.
+    /// The addresses, for messages.
     asked: String,
 }
 
@@ -39,7 +39,7 @@ macro_rules! expect {
     };
 }
 
-/// The error of the client in the user's words.
+/// Returns the client's error in the user's terms.
 fn told(error: &AdminError) -> UserError {
     let text = error.to_string();
     match error.next() {
@@ -53,7 +53,7 @@ impl Admin {
         Admin::connect_within(metas, TIMEOUT)
     }
 
-    /// As [`Admin::connect`], for answers within `timeout`.
+    /// Connects as [`Admin::connect`] does; an answer is awaited for `timeout` at most.
     pub fn connect_within(metas: &[Address], timeout: Duration) -> Result<Admin> {
         let runtime = crate::role::runtime()?;
         let addrs: Vec<String> = metas.iter().map(Address::to_string).collect();
@@ -64,7 +64,7 @@ impl Admin {
     fn ask(&self, ask: AdminAsk) -> Result<AdminAnswer> {
         let answer = self.runtime.block_on(async {
             let mut answer = std::pin::pin!(self.client.ask(ask));
-            // A quick answer needs no words; a person at a terminal wants to know what takes so long.
+            // A quick answer needs no message; after a while a user at a terminal is told the cause of the wait.
             if std::io::stderr().is_terminal()
                 && let Ok(answer) = tokio::time::timeout(SILENT_MAX, &mut answer).await
             {
@@ -101,7 +101,7 @@ impl Admin {
         Ok(self.pools()?.into_iter().find(|p| p.name == name))
     }
 
-    /// Gives the pool and a warning, if there is one.
+    /// Creates a pool. Returns it, with a warning if there is one.
     pub fn create_pool(
         &self,
         name: &str,
@@ -170,7 +170,7 @@ impl Admin {
         expect!(self, AdminAsk::HealthUnmute { code: code.to_owned() }, AdminAnswer::Done => ())
     }
 
-    /// Some events above `after`, oldest first.
+    /// Returns some events above `after`, oldest first.
     pub fn events(&self, after: u64, age_max: Option<Duration>) -> Result<EventsPage> {
         let age_ms_max = age_max.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX));
         expect!(self, AdminAsk::Events { after, age_ms_max }, AdminAnswer::Events(page) => page)

@@ -1,4 +1,4 @@
-//! The command line. Every command has an example in its help; every flag a unit and a default.
+//! The command line. The help of every command has an example; every flag has a unit and a default.
 
 use crate::address::Address;
 use crate::completion;
@@ -51,8 +51,8 @@ fn cluster_name(text: &str) -> Result<String, String> {
 }
 
 impl Common {
-    /// The metas that `--meta` names, or else `BASALT_META`. It is read here and not by the parser: a wrong value must
-    /// fail the commands that need it, and no other.
+    /// Returns the metas that `--meta` names, or else `BASALT_META`. The variable is read here and not by the parser: a wrong
+    /// value must fail only the commands that need it.
     ///
     /// # Errors
     /// BSLT-1001 when `BASALT_META` is no list of addresses.
@@ -69,7 +69,7 @@ impl Common {
         words.map(|word| word.parse().map_err(|_| wrong(word))).collect()
     }
 
-    /// `--cluster` or `--meta` as a printed command has to repeat them; those of the environment hold there, too.
+    /// Returns `--cluster` or `--meta` as a printed command has to repeat them; the environment applies to that command, too.
     pub fn repeated(&self) -> String {
         let metas = self.meta.iter().map(|addr| format!(" --meta {addr}"));
         match &self.cluster {
@@ -79,7 +79,7 @@ impl Common {
         }
     }
 
-    /// The dev cluster that `--cluster` names, or else `BASALT_CLUSTER`, or else `default`.
+    /// Returns the dev cluster that `--cluster` names, or else `BASALT_CLUSTER`, or else `default`.
     ///
     /// # Errors
     /// BSLT-1001 when `BASALT_CLUSTER` is no name.
@@ -119,7 +119,7 @@ pub enum Command {
         #[command(subcommand)]
         command: Option<Health>,
     },
-    /// What happened: OSDs, PGs, leaders, volumes, pools, and who opened or took what
+    /// Events: OSDs, PGs, leaders, volumes, pools, and the clients that opened or took a volume
     #[command(after_help = "Examples:\n  basalt events --since 1h\n  basalt events --follow --json")]
     Events {
         /// Only events at most so old, as 90s, 10m, 1h, 2d [default: 1d]
@@ -143,7 +143,7 @@ pub enum Command {
     Volume(Volume),
     /// Measure a volume, or the floor of this machine
     Bench(BenchArgs),
-    /// What an error code or a metric means, and what to do about it; alone it lists all codes
+    /// Explain an error code, a health check or a metric, and what to do about it; without one list all codes
     #[command(
         after_help = "Examples:\n  basalt explain BSLT-2020\n  basalt explain OSD_DOWN\n  basalt explain metrics"
     )]
@@ -327,7 +327,7 @@ pub struct MetaArgs {
     /// gRPC address, as HOST:PORT; 0.0.0.0 and [::] need --advertise
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7300")]
     pub listen: Address,
-    /// What others are told to connect to, as HOST:PORT, when that is another address (NAT, a proxy) [default: --listen]
+    /// The address that others connect to, as HOST:PORT, when it is not --listen (NAT, a proxy) [default: --listen]
     #[arg(long, value_name = "ADDR")]
     pub advertise: Option<Address>,
     /// HTTP address for metrics, as HOST:PORT [default: gRPC port + 1]
@@ -406,7 +406,7 @@ pub struct OsdRun {
     /// Where peers and clients connect, as HOST:PORT; 0.0.0.0 and [::] need --advertise
     #[arg(long, value_name = "ADDR")]
     pub listen: Address,
-    /// What peers and clients are told to connect to, as HOST:PORT; a name is resolved again and again [default: --listen]
+    /// The address that peers and clients connect to, as HOST:PORT; a name is resolved again and again [default: --listen]
     #[arg(long, value_name = "ADDR")]
     pub advertise: Option<Address>,
     /// HTTP address for metrics, as HOST:PORT [default: data port + 1]

@@ -20,14 +20,14 @@ use types::{Errno, Time};
 
 /// Length of each of the floor's three log files.
 const FLOOR_LOG: u64 = 512 << 20;
-/// How often a terminal hears of a run.
+/// Interval at which a terminal shows the progress of a run.
 const PROGRESS: Duration = Duration::from_secs(1);
 
-/// How long after the end of its time a run waits for answers: longer than a write waits for space, and than an election.
+/// Time after its end for which a run waits for answers: longer than a write waits for space, and than an election.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// Runs a `bench` command. `metas` is asked only when a volume is measured; `daemons` are the cluster's, with
-/// their pids.
+/// Runs a `bench` command. `metas` is evaluated only when a volume is measured; `daemons` are the cluster's, with their
+/// pids.
 pub fn run(
     args: BenchArgs,
     metas: impl FnOnce() -> Result<Vec<Address>>,
@@ -56,7 +56,7 @@ pub fn run(
 fn measure(name: &str, args: &LoadArgs, metas: &[Address], daemons: &[(String, u32)], as_json: bool) -> Result<Exit> {
     let write = !matches!(args.op, LoadOp::Read | LoadOp::Randread);
     let admin = Admin::connect(metas)?;
-    // Before it is opened: a refusal must not take the volume from its holder.
+    // The check precedes the open: a refusal must not take the volume from its holder.
     check_empty(&admin, name, write, args)?;
     let opened = Session::open(metas, name, write, args.steal);
     let mut session = opened.map_err(|error| advise(error, VOLUME_HELD, || held_by_another(name)))?;
@@ -83,10 +83,10 @@ fn measure(name: &str, args: &LoadArgs, metas: &[Address], daemons: &[(String, u
     let mut all = daemons.to_vec();
     all.push(("client".to_owned(), std::process::id()));
     let before = living(&all);
-    // Again: no other client can write to it from here on.
+    // The check is repeated: no other client can write to the volume from here on.
     let driven = check_empty(&admin, name, write, args).and_then(|()| drive(&mut session, config));
     let after = living(&all);
-    // Also after a failure: nobody should wait for the lease of a holder that is gone.
+    // The volume is closed after a failure, too: the next opener need not wait for the lease of a holder that is gone.
     session.close()?;
     let Driven { report, interrupted, unanswered } = driven?;
     let complete = after.len() == all.len() && before.len() == all.len();
@@ -104,7 +104,7 @@ fn measure(name: &str, args: &LoadArgs, metas: &[Address], daemons: &[(String, u
     Err(unclean(name, &report).into())
 }
 
-/// What a run that was not clean ended with. Data that differs comes before any refusal.
+/// Returns the error of a run that was not clean. Data that differs comes before any refusal.
 fn unclean(name: &str, report: &LoadReport) -> UserError {
     if report.violation_count > 0 {
         let what = format!("{name}: {} blocks hold what was not written to them", report.violation_count);
@@ -118,7 +118,7 @@ fn unclean(name: &str, report: &LoadReport) -> UserError {
     UserError { what, ..ended(name, worst.unwrap_or(Errno::TimedOut)) }
 }
 
-/// The advice for a volume that another client writes to: not to take it from there for a measurement.
+/// Returns the advice for a volume that another client writes to: a measurement must not take it from there.
 fn held_by_another(name: &str) -> String {
     let pool = name.split('/').next().unwrap_or(name);
     format!(
@@ -127,7 +127,7 @@ fn held_by_another(name: &str) -> String {
     )
 }
 
-/// CPU of the processes that are alive, under the names of their roles: a daemon may be killed while a volume is measured.
+/// Samples the CPU of the processes that are alive, under the names of their roles: a daemon may die during a run.
 fn living(processes: &[(String, u32)]) -> Vec<CpuSample> {
     let sample = |(name, pid): &(String, u32)| {
         let sample = cpu::sample(&[*pid]).ok()?.pop()?;
@@ -152,12 +152,12 @@ fn check_empty(admin: &Admin, name: &str, write: bool, args: &LoadArgs) -> Resul
     Err(UserError::new(5008, what, next).into())
 }
 
-/// How a run ended.
+/// Result of a run.
 struct Driven {
     report: LoadReport,
-    /// By a signal, before its time.
+    /// Whether a signal ended it before its time.
     interrupted: bool,
-    /// With requests in flight, [`ANSWER_MAX`] after its time.
+    /// Whether requests were in flight [`ANSWER_MAX`] after its time.
     unanswered: bool,
 }
 
@@ -173,7 +173,8 @@ fn drive(session: &mut Session, config: LoadConfig) -> Result<Driven> {
         session.events.clear();
         session.device().completions(&mut done);
         for completion in done.drain(..) {
-            // Its wait for space is over. Further writes would be refused, too, and the figures be those of refusals.
+            // Its wait for space is over. Further writes would be refused, too, and the figures would be those of
+            // refusals.
             full |= completion.result == Err(Errno::NoSpace);
             load.completed(now, completion.token, &completion.result);
         }
@@ -198,7 +199,7 @@ fn drive(session: &mut Session, config: LoadConfig) -> Result<Driven> {
     }
 }
 
-/// A line a second at a terminal: a run whose requests hang must not look like one that works.
+/// Prints a line a second at a terminal: a run whose requests hang must look different from one that works.
 struct Progress {
     shown: bool,
     started: Time,
@@ -232,13 +233,13 @@ impl Progress {
     }
 }
 
-/// What is printed beside a report.
+/// Details that are printed with a report.
 struct Shown {
     used: Vec<CpuSample>,
-    /// No daemon ended meanwhile.
+    /// Whether every daemon ran during the whole measurement.
     complete: bool,
     interrupted: bool,
-    /// Data of the volume was allowed to go.
+    /// Whether the data of the volume could be overwritten.
     overwrite: bool,
 }
 

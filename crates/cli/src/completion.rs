@@ -13,11 +13,11 @@ use clap_complete::env::Shells;
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
-/// The variable by which the script asks.
+/// The variable by which the script calls this program.
 const VAR: &str = "BASALT_COMPLETE";
-/// How long a TAB may wait for names.
+/// Longest wait of a TAB for names.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
-/// Names that are offered.
+/// Most names that are offered.
 const NAMES_MAX: usize = 1000;
 
 /// Prints the script.
@@ -31,21 +31,21 @@ pub fn script(shell: clap_complete::Shell) {
     out!("{}", String::from_utf8_lossy(&script).trim_end());
 }
 
-/// Answers the script, when it is what runs this program.
+/// Answers the script, when the script started this program.
 pub fn answer() -> bool {
     let Some(shell) = crate::args::env(VAR) else { return false };
     let words = std::env::args_os().skip_while(|word| word != "--").skip(1).collect();
     let shells = Shells::builtins();
     let Some(shell) = shells.completer(&shell) else { return false };
     let mut candidates = Vec::new();
-    // A TAB that fails offers nothing.
+    // A completion that fails offers nothing.
     if shell.write_complete(&mut command(), words, std::env::current_dir().ok().as_deref(), &mut candidates).is_ok() {
         output::bytes(&candidates);
     }
     true
 }
 
-/// The command line without anything hidden.
+/// Returns the command line without hidden commands and flags.
 fn command() -> Command {
     visible(&Cli::command())
 }
@@ -53,13 +53,13 @@ fn command() -> Command {
 fn visible(from: &Command) -> Command {
     let about = from.get_about().cloned().unwrap_or_default();
     let made = Command::new(from.get_name().to_owned()).about(about).disable_help_subcommand(true);
-    // An alias is understood behind the cursor, and not offered in place of its verb.
+    // An alias is accepted before the cursor, but never offered in place of its verb.
     let made = made.aliases(from.get_all_aliases().map(str::to_owned).collect::<Vec<_>>());
     let made = made.args(from.get_arguments().filter(|arg| !arg.is_hide_set()).cloned());
     made.subcommands(from.get_subcommands().filter(|sub| !sub.is_hide_set()).map(visible))
 }
 
-/// What `--meta` and `--cluster` say among the words before the cursor.
+/// The values of `--meta` and `--cluster` among the words before the cursor.
 #[derive(Parser, Debug)]
 #[command(ignore_errors = true, disable_help_flag = true)]
 struct Meant {
@@ -69,7 +69,7 @@ struct Meant {
     rest: Vec<OsString>,
 }
 
-/// The flags of the words, wherever they stand: a positional word would end the parse.
+/// Returns the flags of the words, wherever they stand: a positional word would end the parse.
 fn meant(words: impl IntoIterator<Item = String>) -> Option<Common> {
     let mut kept = vec![String::from("basalt")];
     let mut words = words.into_iter();
@@ -121,7 +121,7 @@ completers! {
     osds: admin => admin.osds()?.into_iter().map(|o| o.osd.0.to_string()).collect();
 }
 
-/// Codes, with their titles, and the two lists.
+/// Offers codes, with their titles, and the two lists.
 pub fn codes() -> ArgValueCompleter {
     ArgValueCompleter::new(|current: &OsStr| {
         let start = current.to_string_lossy().to_uppercase();

@@ -1,4 +1,4 @@
-//! Times as people write and read them.
+//! Times in the notation of users.
 
 use std::time::Duration;
 
@@ -36,7 +36,8 @@ pub fn moment(unix_ms: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}.{ms:03}Z")
 }
 
-/// The Gregorian date of a day since 1970-01-01: H. Hinnant, "chrono-compatible low-level date algorithms", civil_from_days.
+/// Returns the Gregorian date of a day since 1970-01-01: H. Hinnant, "chrono-compatible low-level date algorithms",
+/// civil_from_days.
 fn date(days: u64) -> (u64, u64, u64) {
     let z = days + 719_468;
     let era = z / 146_097;
@@ -49,7 +50,7 @@ fn date(days: u64) -> (u64, u64, u64) {
     (year_of_era + era * 400 + u64::from(month <= 2), month, day)
 }
 
-/// The Unix clock now.
+/// Returns the present time of the Unix clock.
 #[allow(clippy::disallowed_methods, reason = "the edge: ages are shown to people")]
 pub fn now_ms() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What a user sees when something fails: what, on which thing, why, and what to type next.
+//! Errors for users: what failed, on which thing, why, and the next command.
 
 use control::codes::{META_UNAVAILABLE, READ_ONLY, VOLUME_UNKNOWN};
 use std::fmt;
@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use types::Errno;
 
-/// How a command ends. The numbers are part of the interface.
+/// Exit code of a command. The numbers are part of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
@@ -16,7 +16,7 @@ pub enum Exit {
     Degraded = 3,
     /// `status` and `health`: some data is not served.
     Down = 4,
-    /// By SIGINT, with a result that is not whole.
+    /// SIGINT ended the command, with a partial result.
     Interrupted = 130,
 }
 
@@ -24,9 +24,9 @@ pub enum Exit {
 #[derive(Debug)]
 pub struct UserError {
     pub code: u32,
-    /// What failed, on what, and why: one sentence.
+    /// One sentence: the failure, the thing that it concerns, and the reason.
     pub what: String,
-    /// What to type or do next.
+    /// The next command or action.
     pub next: String,
 }
 
@@ -36,7 +36,7 @@ impl UserError {
         UserError { code, what: what.into(), next: next.into() }
     }
 
-    /// How a command ends with this error: a wrong command line has an exit code of its own.
+    /// Returns the exit code of a command with this error: a wrong command line has a code of its own.
     pub fn exit(&self) -> Exit {
         match self.code {
             1001 | 1011 => Exit::Usage,
@@ -45,7 +45,8 @@ impl UserError {
     }
 }
 
-/// The same error with the advice of the command, where the registry's does not fit it.
+/// Replaces the advice of an error with this code by the command's own, where the registry's does not
+/// fit.
 pub fn advise(error: anyhow::Error, code: u32, next: impl FnOnce() -> String) -> anyhow::Error {
     match error.downcast::<UserError>() {
         Ok(error) if error.code == code => UserError { next: next(), ..error }.into(),
@@ -54,7 +55,7 @@ pub fn advise(error: anyhow::Error, code: u32, next: impl FnOnce() -> String) ->
     }
 }
 
-/// The advice of a command that no metadata server answered, where `next` knows better.
+/// Replaces the advice when no metadata server answered, where `next` has a better one.
 pub fn advise_down(error: anyhow::Error, next: impl FnOnce() -> Option<String>) -> anyhow::Error {
     match error.downcast::<UserError>() {
         Ok(error) if error.code == META_UNAVAILABLE => {
@@ -66,7 +67,7 @@ pub fn advise_down(error: anyhow::Error, next: impl FnOnce() -> Option<String>) 
     }
 }
 
-/// A refusal of meta in the user's words: what failed in front, what to do behind.
+/// Returns a refusal of meta in the user's terms: the failure first, the advice after it.
 pub fn refused(code: u32, text: &str) -> UserError {
     let text = text.trim_start_matches(&format!("BSLT-{code}: "));
     let next = control::codes::explain(code).map_or("", |row| row.next);
@@ -74,7 +75,8 @@ pub fn refused(code: u32, text: &str) -> UserError {
     UserError::new(code, what, next)
 }
 
-/// The error of a command whose volume ended with `errno`. Only [`Errno::Damaged`] speaks of damage.
+/// Returns the error of a command whose volume ended with `errno`. Only [`Errno::Damaged`] is called
+/// damage.
 pub fn ended(volume: &str, errno: Errno) -> UserError {
     let (code, next) = match errno {
         Errno::Fenced => {
@@ -92,27 +94,28 @@ pub fn ended(volume: &str, errno: Errno) -> UserError {
     UserError::new(code, format!("{volume}: {errno}"), next)
 }
 
-/// The error of a file or a folder that the system does not give, with what mends it or shows why.
+/// Returns the error of a file or folder that cannot be used, with a command that repairs it or shows
+/// the cause.
 pub fn unusable(path: &Path, error: &std::io::Error) -> UserError {
     let next = match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => make_room(path),
-        _ => format!("ls -ld {}   # shows whose it is, and who may write", existing(path).display()),
+        _ => format!("ls -ld {}   # shows the owner and the permissions", existing(path).display()),
     };
     UserError::new(1006, format!("{}: {error}", path.display()), next)
 }
 
-/// What mends a full file system.
+/// Returns the advice for a full file system.
 pub fn make_room(path: &Path) -> String {
     format!("make room on its file system (df -h {}), then the same command again", existing(path).display())
 }
 
-/// The path itself, or the nearest folder above it that is there.
+/// Returns the path itself, or the nearest existing folder above it.
 fn existing(path: &Path) -> &Path {
     let there = path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
     if there.as_os_str().is_empty() { Path::new(".") } else { there }
 }
 
-/// An error with its causes, in one line.
+/// Returns an error with its causes, in one line.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,4 +1,4 @@
-//! The commands that tell how the cluster is, and what happened to it.
+//! The commands that show the health and the events of the cluster.
 
 use crate::address::Address;
 use crate::admin::Admin;
@@ -15,9 +15,9 @@ use serde_json::{json, to_value};
 use std::io::Write;
 use std::time::Duration;
 
-/// Lines of one check in `health detail`; JSON has more.
+/// Most lines of one check in `health detail`; JSON has more.
 const DETAILS_MAX: usize = 20;
-/// Between two looks of `events --follow`.
+/// Interval at which `events --follow` asks for new events.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 
 fn exit(health: &str) -> Exit {
@@ -48,7 +48,7 @@ fn checks(checks: &[Check]) {
     }
 }
 
-/// `basalt status`. The health has its exit codes.
+/// Runs `basalt status`. The health determines the exit code.
 pub fn status(admin: &Admin, metas: &[Address], as_json: bool) -> Result<Exit> {
     let status = admin.status()?;
     let (metas, each) = crate::metas::summary(metas)?;
@@ -117,7 +117,7 @@ fn progress(recovery: &Recovery) -> Option<String> {
     Some(line)
 }
 
-/// `basalt health ...`.
+/// Runs `basalt health ...`.
 pub fn health(admin: &Admin, command: Option<&Health>, as_json: bool) -> Result<Exit> {
     match command {
         None => print_health(&admin.status()?, false, as_json),
@@ -172,7 +172,7 @@ fn event_line(event: &Event) -> String {
     format!("{}  {level:7}  {:16}  {}", duration::moment(event.at_ms), event.kind, event.text)
 }
 
-/// `basalt events`. Following goes on over changes of the leading meta.
+/// Runs `basalt events`. Following continues over changes of the leading meta.
 pub fn events(admin: &Admin, since: Duration, follow: bool, as_json: bool) -> Result<()> {
     if follow {
         return follow_events(admin, since, as_json);
@@ -213,7 +213,7 @@ fn follow_events(admin: &Admin, since: Duration, as_json: bool) -> Result<()> {
             Ok(next) => (page, is_lost) = (next, false),
             Err(error) => {
                 if !std::mem::replace(&mut is_lost, true) {
-                    // Standard error may be closed; there is nobody else to tell.
+                    // Standard error may be closed, and there is no other place for the message.
                     let _ = writeln!(std::io::stderr(), "basalt: {error:#}; still asking");
                 }
                 page = EventsPage { events: Vec::new(), last: after };

@@ -1,7 +1,7 @@
-//! Commands that messages print, so that they can be pasted: the name of this program and the cluster that was meant.
+//! Makes the commands in messages pasteable: with the name of this program and the cluster that was meant.
 //!
-//! The texts of the program say `basalt status`. What a user reads names a program that the shell finds (`basalt` when it
-//! is in PATH, else the path of the running one) and repeats `--cluster` or `--meta` when the command line gave them.
+//! The texts of the program say `basalt status`. A user reads a program name that the shell finds: `basalt` when it is in
+//! PATH, else the path of the running one. `--cluster` or `--meta` is repeated when the command line gave it.
 
 use crate::args::{Cli, Common};
 use clap::CommandFactory;
@@ -17,12 +17,12 @@ struct Prefix {
     flags: String,
 }
 
-/// Remembers what the command line meant. Once, before the first message.
+/// Remembers the program and the flags of the command line. It is called once, before the first message.
 pub fn remember(common: &Common) {
     let _ = PREFIX.set(Prefix { program: program(), flags: common.repeated() });
 }
 
-/// The text with its commands made pasteable.
+/// Returns the text with its commands made pasteable.
 pub fn paste(text: &str) -> String {
     let prefix = PREFIX.get_or_init(|| Prefix { program: program(), flags: String::new() });
     rewrite(text, prefix)
@@ -39,7 +39,7 @@ fn rewrite(text: &str, prefix: &Prefix) -> String {
         let starts =
             made.is_empty() || made.ends_with(['`', '\n', '(', '\'']) || made.ends_with("  ") || made.ends_with("&& ");
         let is_command = starts && command.find_subcommand(&verb).is_some();
-        // The end of this command: what it says itself is not said twice.
+        // The flags are added only when the command in the text has none of its own.
         let own = after.split(['`', '\n', '#']).next().unwrap_or(after);
         let said = own.contains("--cluster") || own.contains("--meta") || verb == "explain";
         match is_command {
@@ -55,7 +55,7 @@ fn rewrite(text: &str, prefix: &Prefix) -> String {
     made + rest
 }
 
-/// `basalt` when that is what a shell would start, else a path that it can start.
+/// Returns `basalt` when a shell would start this program by that name, else a path that it can start.
 fn program() -> String {
     let name = || "basalt".to_owned();
     let Ok(exe) = std::env::current_exe() else { return name() };
@@ -66,11 +66,11 @@ fn program() -> String {
     }
     let here = std::env::current_dir().unwrap_or_default();
     let shown = beside(&exe, &here);
-    // A folder of its own beside the program is the usual case; a blank would need quotes.
+    // The program usually lies in the shell's folder or below it. A blank needs quotes.
     if shown.contains(' ') { format!("'{shown}'") } else { shown }
 }
 
-/// The path of a program for a shell that stands in the folder `here`. A name without a slash would be looked for in PATH.
+/// Returns the path of a program for a shell in the folder `here`. A name without a slash would be looked up in PATH.
 fn beside(exe: &Path, here: &Path) -> String {
     let below = exe.strip_prefix(here).unwrap_or(exe);
     let name_alone = below.components().count() == 1;

@@ -4,15 +4,15 @@
 //!
 //! Invariant: a log that cannot be written (a full disk under it, a closed pipe) loses lines and ends no daemon.
 //!
-//! `BASALT_LOG` is a comma list of `LEVEL` and `TARGET=LEVEL`. A text that is neither is refused: taken for a target, as
-//! tracing takes it, it would turn all other logging off.
+//! `BASALT_LOG` is a comma list of `LEVEL` and `TARGET=LEVEL`. A text that is neither is refused. Tracing would take it
+//! for a target and turn all other logging off.
 
 use crate::errors::UserError;
 use std::io::IsTerminal;
 use std::sync::OnceLock;
 use tracing_subscriber::EnvFilter;
 
-/// What holds unless `BASALT_LOG` says otherwise. The carriers' own lines at `debug` are frames, not events.
+/// The filter without `BASALT_LOG`. The lines of the transport crates at `debug` are frames, not events.
 const DEFAULT: &str = "info,h2=info,hyper=info,hyper_util=info,tower=info,tonic=info,rustls=info";
 
 const LEVELS: &[&str] = &["off", "error", "warn", "info", "debug", "trace"];
@@ -46,18 +46,18 @@ type Reload = Box<dyn Fn(EnvFilter) -> bool + Send + Sync>;
 
 static RELOAD: OnceLock<Reload> = OnceLock::new();
 
-/// Logs at `debug` from now on, or again as `BASALT_LOG` says.
+/// Sets the log level to `debug`, or back to the value of `BASALT_LOG`.
 pub fn set_debug(debug: bool) {
     let text = crate::args::env("BASALT_LOG").unwrap_or_default();
     let wanted = if debug { "debug" } else { text.as_str() };
-    // It was read once already.
+    // The value was parsed successfully at the start.
     let (Some(reload), Ok(filter)) = (RELOAD.get(), filter(wanted)) else { return };
     if reload(filter) {
         tracing::info!(level = if wanted.is_empty() { "info" } else { wanted }, "the log level is changed by a signal");
     }
 }
 
-/// Whether errors are lines of JSON in the log, and a daemon's last one must be one, too.
+/// Whether log lines are JSON, so that a daemon's last error must be a JSON line, too.
 pub fn is_json() -> bool {
     !std::io::stderr().is_terminal() && tracing::enabled!(tracing::Level::ERROR)
 }

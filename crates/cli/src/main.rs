@@ -1,7 +1,7 @@
 //! `basalt`: every role and every command in one binary.
 //!
-//! Ring 4. It parses, composes and prints; what happens is in the rooms. Exit codes: 0 done, 1 failed,
-//! 2 usage, 3 done but degraded, 4 the cluster is down.
+//! Ring 4. It parses, composes and prints; the other crates do the work. Exit codes: 0 done, 1 failed, 2 usage, 3 done
+//! but degraded, 4 the cluster is down.
 
 #[macro_use]
 mod output;
@@ -57,7 +57,7 @@ fn start() -> Exit {
         Command::Meta(meta) => meta.sub.is_none(),
         command => matches!(command, Command::Osd(Osd::Run(_)) | Command::Nbd(_)),
     };
-    // What explains errors and needs no log must not fail for a wrong BASALT_LOG.
+    // Commands that explain errors and need no log must not fail for a wrong BASALT_LOG.
     let needs_log = !matches!(cli.command, Command::Explain { .. } | Command::Completion { .. } | Command::Version);
     let ran = match logging::start() {
         Err(error) if needs_log => Err(error.into()),
@@ -69,8 +69,8 @@ fn start() -> Exit {
     ran.unwrap_or_else(|error| report(error, as_json, is_daemon))
 }
 
-/// Says what failed; gives the exit code. What carries no code is our own fault. The last error of a daemon is a line of
-/// its log like any other where that is JSON: a log shipper would lose plain text.
+/// Prints the error; returns the exit code. An error without a code is a fault of this program. Where a daemon's log is
+/// JSON, its last error is a log line, too: a log shipper would lose plain text.
 fn report(error: anyhow::Error, as_json: bool, is_daemon: bool) -> Exit {
     let error = error.downcast::<UserError>().unwrap_or_else(|error| {
         UserError::new(9001, format!("{error:#}"), "please report it with the command and the logs")
@@ -170,7 +170,7 @@ fn meta(MetaCommand { sub, run }: MetaCommand, common: &Common) -> Result<Exit> 
     }
 }
 
-/// The advice for a command that asked the metas of a dev cluster which does not run.
+/// Returns the advice for a command that asked the metas of a dev cluster that does not run.
 fn dev_is_down(common: &Common) -> Option<String> {
     if !common.metas().is_ok_and(|named| named.is_empty()) {
         return None;
@@ -180,7 +180,7 @@ fn dev_is_down(common: &Common) -> Option<String> {
         .then(|| format!("basalt dev up   # the metadata server of dev cluster {name} is down; its data is there"))
 }
 
-/// The metas to ask: those given, or the dev cluster's.
+/// Returns the metas to ask: those given, or the dev cluster's.
 fn metas(common: &Common) -> Result<Vec<Address>> {
     let named = common.metas()?;
     if !named.is_empty() {

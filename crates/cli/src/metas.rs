@@ -1,6 +1,6 @@
-//! `basalt meta ls`: every metadata server that is known, each asked by itself.
+//! `basalt meta ls`: every known metadata server, each asked directly.
 //!
-//! In come the addresses that a command asks, and the leader that one of them names. Out goes one row each: a server that
+//! Input: the addresses that a command asks, and the leader that one of them names. Output: one row each. A server that
 //! does not answer is a row with its reason, not an error of the command.
 
 use crate::address::Address;
@@ -11,7 +11,7 @@ use api::MetaInfo;
 use serde_json::json;
 use std::time::Duration;
 
-/// How long one server may take to answer.
+/// Longest wait for the answer of one server.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 
 type Row = (String, Result<MetaInfo, String>);
@@ -34,7 +34,7 @@ pub fn list(metas: &[Address], as_json: bool) -> Result<Exit> {
     Ok(exit)
 }
 
-/// The metadata servers for `status`: its line, and an object each as in `meta ls`.
+/// Returns the metadata servers for `status`: its line, and an object each as in `meta ls`.
 ///
 /// # Errors
 /// When this process gets no runtime.
@@ -43,7 +43,7 @@ pub fn summary(metas: &[Address]) -> Result<(String, Vec<serde_json::Value>)> {
     Ok((line(&rows), rows.iter().map(|(address, told)| object(address, told)).collect()))
 }
 
-/// `3 (leads: A; follow: B; unreachable: C)`.
+/// Returns a line like `3 (leads: A; follow: B; unreachable: C)`.
 fn line(rows: &[Row]) -> String {
     let groups = [("leads", "leads"), ("follows", "follow"), ("unreachable", "unreachable")];
     let of = |word: &str| -> Vec<&str> {
@@ -66,7 +66,7 @@ async fn ask_all(addrs: Vec<String>) -> Vec<Row> {
     rows
 }
 
-/// Asks all at once; the rows have the order of the addresses.
+/// Asks all servers at once; the rows have the order of the addresses.
 async fn ask(addrs: Vec<String>) -> Vec<Row> {
     let one = |addr: String| tokio::spawn(async move { (addr.clone(), api::meta_info(&addr, ANSWER_MAX).await) });
     let mut rows = Vec::new();
@@ -76,7 +76,7 @@ async fn ask(addrs: Vec<String>) -> Vec<Row> {
     rows
 }
 
-/// `leads`, `follows` or `unreachable`, and what more there is to say.
+/// Returns `leads`, `follows` or `unreachable`, with a reason if there is one.
 fn state(told: &Result<MetaInfo, String>) -> (&'static str, Option<String>) {
     match told {
         Ok(info) if info.leads => ("leads", None),

@@ -1,4 +1,4 @@
-//! Verbs that users of other systems type and Basalt cannot do yet: each answers with BSLT-1011 instead of a guess.
+//! Verbs of other systems that Basalt does not support yet: each answers with BSLT-1011 instead of a guess.
 //!
 //! Invariant: no verb of this table is a command (a test compares them), and none is in help, in completion or in the manual.
 
@@ -24,7 +24,7 @@ pub fn add_to(command: Command) -> Command {
     })
 }
 
-/// The refusal, when the command line names a missing verb.
+/// Returns the refusal when the command line names a missing verb.
 pub fn refused(matches: &ArgMatches) -> Option<UserError> {
     let (parent, below) = matches.subcommand()?;
     let (verb, _) = below.subcommand()?;

@@ -1,7 +1,7 @@
-//! Printing: tables for people, `{"schema": "basalt.THING/1", …}` for programs.
+//! Printing: tables for users, `{"schema": "basalt.THING/1", …}` for programs.
 //!
-//! Invariants: a reader that went away (`basalt pg ls | head -1`) ends the command quietly; any other failure to write
-//! ends it with BSLT-1012 and exit code 1, so that a script never takes a cut output for a whole one.
+//! Invariants: a closed pipe (`basalt pg ls | head -1`) ends the command quietly. Any other failed write ends it with
+//! BSLT-1012 and exit code 1, so that a script never mistakes a cut output for a whole one.
 
 use crate::errors::{Exit, UserError};
 use anyhow::Result;
@@ -14,7 +14,7 @@ macro_rules! out {
     ($($text:tt)*) => { $crate::output::line(format_args!($($text)*)) };
 }
 
-/// What [`out!`] calls.
+/// Prints a line; the implementation of [`out!`].
 pub fn line(text: std::fmt::Arguments<'_>) {
     let mut stdout = std::io::stdout().lock();
     if let Err(error) = writeln!(stdout, "{text}") {
@@ -29,17 +29,17 @@ pub fn bytes(bytes: &[u8]) {
     }
 }
 
-/// Writes what is buffered.
+/// Writes buffered output.
 pub fn flush() {
     if let Err(error) = std::io::stdout().flush() {
         unwritten(&error);
     }
 }
 
-/// Ends the process: standard output takes nothing any more.
+/// Ends the process, because standard output cannot be written any more.
 fn unwritten(error: &std::io::Error) -> ! {
     if error.kind() == std::io::ErrorKind::BrokenPipe {
-        // `head` has seen enough.
+        // The reader, for example `head`, needs no more.
         std::process::exit(Exit::Done as i32);
     }
     let what = format!("standard output cannot be written: {error}");
@@ -48,12 +48,12 @@ fn unwritten(error: &std::io::Error) -> ! {
     std::process::exit(Exit::Failed as i32);
 }
 
-/// Prints an error to standard error. A closed one takes nothing, and there is no other place.
+/// Prints an error to standard error. A closed one is ignored, because there is no other place.
 pub fn complain(text: &str) {
     let _ = writeln!(std::io::stderr(), "basalt: {text}");
 }
 
-/// Says something to a person beside the output.
+/// Prints a remark for the user beside the output.
 pub fn remark(text: &str) {
     complain(text);
 }
@@ -64,7 +64,7 @@ pub fn error(error: &UserError) -> Result<()> {
     json("error", json!({ "code": code, "error": error.what, "next": error.next }))
 }
 
-/// The schema comes first, whatever the fields are called.
+/// A JSON object whose schema comes first, whatever its fields are called.
 #[derive(Serialize)]
 struct Object {
     schema: String,
@@ -88,7 +88,7 @@ pub fn json_line(thing: &str, body: Value) -> Result<()> {
     Ok(())
 }
 
-/// As [`json_line`], written out at once: a program waits for this line, and the process goes on.
+/// Prints as [`json_line`] does and flushes: a program waits for this line while the process goes on.
 pub fn ready(thing: &str, body: Value) -> Result<()> {
     json_line(thing, body)?;
     flush();
@@ -100,7 +100,7 @@ pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
     table_lines(header, rows).iter().for_each(|line| out!("{line}"));
 }
 
-/// The lines of a table without frames.
+/// Returns the lines of a table without frames.
 pub fn table_lines(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Vec<String> {
     let mut table = comfy_table::Table::new();
     table.load_preset(comfy_table::presets::NOTHING).set_header(header.iter().map(|h| h.to_uppercase()));

@@ -1,4 +1,4 @@
-//! `basalt meta backup` and `restore`: the records of a cluster as an operator handles them.
+//! `basalt meta backup` and `restore`: the records of a cluster in a file.
 
 use crate::admin::Admin;
 use crate::args::StoreArgs;
@@ -21,7 +21,7 @@ const SCHEMA: &str = "basalt.meta.backup/1";
 struct Head {
     schema: String,
     items: usize,
-    /// Of keys and values, in their order.
+    /// CRC32C of keys and values, in their order.
     crc32c: u32,
 }
 
@@ -44,7 +44,7 @@ pub fn backup(admin: &Admin, file: &Path, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Puts a whole backup at `file`, or leaves what is there.
+/// Puts a complete backup at `file`, or leaves the old file in place.
 fn store_backup(file: &Path, items: &[StoredItem]) -> Result<(), UserError> {
     let fault = |e: std::io::Error| {
         UserError::new(1006, format!("{}: {e}", file.display()), "choose another place for the backup")
@@ -54,7 +54,7 @@ fn store_backup(file: &Path, items: &[StoredItem]) -> Result<(), UserError> {
     let part = Path::new(&name);
     let written = write_backup(part, items).and_then(|()| std::fs::rename(part, file));
     written.map_err(|e| {
-        // A part of a backup is none; on a full disk it takes room, too.
+        // A partial backup is useless, and takes space on a full disk.
         let _ = std::fs::remove_file(part);
         fault(e)
     })?;
@@ -120,13 +120,13 @@ fn read_backup(path: &Path) -> Result<Vec<StoredItem>> {
     Ok(items)
 }
 
-/// A file that root makes for a meta that runs as another user is that user's.
+/// Gives a file that root created for a meta of another user to the owner of its folder.
 fn give_to_owner_of_folder(file: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::MetadataExt;
     let Some(folder) = file.parent() else { return Ok(()) };
     let (wanted, is) = (std::fs::metadata(folder)?, std::fs::metadata(file)?);
     let foreign = (wanted.uid(), wanted.gid()) != (is.uid(), is.gid());
-    // Nobody else may give files away.
+    // Only root may give files away.
     match foreign && is.uid() == 0 {
         true => std::os::unix::fs::chown(file, Some(wanted.uid()), Some(wanted.gid())),
         false => Ok(()),

@@ -1,7 +1,7 @@
-//! `basalt meta recover`: what an older copy of the records lacks, and the way back (ADR 0011).
+//! `basalt meta recover`: finds what an older copy of the records lacks, and recovers (ADR 0011).
 //!
-//! Meta knows the watermarks; the OSDs know which chunks of which volumes their PGs hold. Segments of volumes that the records
-//! know are put back into the records before the watermarks move: otherwise they would read as zeros.
+//! Meta knows the watermarks; the OSDs know which chunks of which volumes their PGs hold. Segments of known volumes are put back
+//! into the records before the watermarks move: otherwise they would read as zeros.
 
 use crate::admin::Admin;
 use crate::errors::{Exit, UserError};
@@ -18,38 +18,38 @@ use types::{Epoch, OsdId, PgId, SegmentIndex, VolumeId};
 
 /// Steps of a recovery: each registers some unknown OSDs again.
 const STEPS_MAX: u32 = 100;
-/// Lines of one kind that are printed.
+/// Most lines of one kind that are printed.
 const LINES_MAX: usize = 20;
 
-/// A volume of which PGs hold chunks and the records know nothing. PGs keep neither its name nor its size.
+/// A volume whose chunks PGs hold and that the records do not know. PGs keep neither its name nor its size.
 #[derive(Debug, Serialize)]
 struct LostVolume {
     volume: VolumeId,
     /// Chunks of 16 MiB that hold data.
     chunks: usize,
-    /// Index of the last one: the volume reached at least behind it.
+    /// Index of the last chunk with data, a lower bound of the volume's size.
     last_chunk: u32,
     pgs: BTreeSet<PgId>,
 }
 
-/// A volume of the records of which no PG knows anything any more.
+/// A volume of the records that no PG knows any more.
 #[derive(Debug, Serialize)]
 struct EmptiedVolume {
     volume: VolumeId,
     name: String,
 }
 
-/// What PGs hold and the records lack.
+/// Contents of PGs that the records lack.
 #[derive(Debug, Default, Serialize)]
 struct Contents {
     volumes: Vec<LostVolume>,
     /// Segments of known volumes; a recovery puts them back.
     segments: Vec<FoundSegment>,
-    /// Segments of known volumes that two PGs hold, or another one than the records say: nothing is done with these.
+    /// Segments of known volumes that two PGs hold, or another PG than the records say: they are left alone.
     doubtful: Vec<FoundSegment>,
-    /// Volumes that were opened again after the copy of the records was made; a recovery ends the hold that the records know.
+    /// Volumes that were opened again after the copy of the records was made; a recovery ends the hold that the records name.
     passed_holds: Vec<FoundHold>,
-    /// Volumes with segments in the records that none of the PGs of these segments knows: they were removed after the copy of
+    /// Volumes with segments in the records that none of the PGs of these segments knows. They were removed after the copy of
     /// the records was made, or never written to. They read as zeros.
     emptied_volumes: Vec<EmptiedVolume>,
     /// PGs whose leader could not be asked.
@@ -82,7 +82,7 @@ pub fn recover(admin: &Admin, dry_run: bool, without: &[OsdId], force: bool, as_
             )
             .into());
         }
-        // The holds first: what is attached again then belongs to nobody.
+        // The holds end first: segments that are attached again then have no holder.
         for some in contents.passed_holds.chunks(SEGMENTS_PER_ASK_MAX) {
             admin.recover(RecoverAsk { holds: some.to_vec(), ..ask.clone() })?;
         }
@@ -112,7 +112,7 @@ pub fn recover(admin: &Admin, dry_run: bool, without: &[OsdId], force: bool, as_
     Ok(exit)
 }
 
-/// Asks the members of every PG for its chunks, and compares with the records.
+/// Asks the members of every PG for its chunks, and compares them with the records.
 fn contents(admin: &Admin, recovery: &StoreRecovery) -> Result<Contents> {
     let records = Records::load(admin.backup()?)?;
     let endpoints: BTreeMap<OsdId, _> = admin.osds()?.into_iter().filter_map(|o| Some((o.osd, o.http?))).collect();
@@ -126,14 +126,14 @@ fn contents(admin: &Admin, recovery: &StoreRecovery) -> Result<Contents> {
     let mut found = Contents::default();
     let mut chunks: BTreeMap<VolumeId, BTreeMap<PgId, BTreeSet<u32>>> = BTreeMap::new();
     let mut epochs: BTreeMap<VolumeId, u64> = BTreeMap::new();
-    // What the leader of each PG knows of volumes, where it answered.
+    // Volumes that the leader of each PG knows, where it answered.
     let mut led: BTreeMap<PgId, BTreeSet<VolumeId>> = BTreeMap::new();
     for (pg, osds) in members {
         let reached: Vec<Member> =
             osds.iter().filter_map(|osd| Some(Member { osd: *osd, http: *endpoints.get(osd)? })).collect();
         let told = compare::ask_all(&reached, |member| compare::table(member, pg));
-        // A PG that no member holds was removed after the copy was made; into one that the records do not know, nothing is put
-        // back.
+        // A PG that no member holds was removed after the copy was made. Nothing is put back into a PG that the records
+        // do not know.
         let is_gone = told.len() == osds.len() && told.iter().all(|told| told.as_ref().is_err_and(|why| why.absent));
         let tables: Vec<_> = told.into_iter().filter_map(Result::ok).collect();
         if records.pgs.contains_key(&pg) && !is_gone && !tables.iter().any(|table| table.leading) {
@@ -172,8 +172,8 @@ fn contents(admin: &Admin, recovery: &StoreRecovery) -> Result<Contents> {
     Ok(found)
 }
 
-/// Volumes that the records know and none of their PGs does: an attach record goes in ahead of the first write and goes with the
-/// volume alone.
+/// Returns volumes that the records know and none of their PGs does. A PG gets the attach record before the first write and
+/// keeps it as long as the volume exists.
 fn emptied(
     records: &Records,
     led: &BTreeMap<PgId, BTreeSet<VolumeId>>,
@@ -181,7 +181,7 @@ fn emptied(
 ) -> Vec<EmptiedVolume> {
     let mut known: BTreeMap<VolumeId, bool> = BTreeMap::new();
     for ((volume, _), segment) in &records.segments {
-        // A PG that could not be read may know it.
+        // A PG that could not be read may know the volume.
         let here = led.get(&segment.pg).is_none_or(|volumes| volumes.contains(volume));
         *known.entry(*volume).or_default() |= here || chunks.contains_key(volume);
     }
@@ -194,7 +194,7 @@ fn emptied(
     .collect()
 }
 
-/// Sorts the segments that PGs hold of a known volume into those that the records know, lack, and contradict.
+/// Sorts the segments that PGs hold of a known volume: the records know, lack or contradict them.
 fn sort_segments(records: &Records, volume: VolumeId, pgs: &BTreeMap<PgId, BTreeSet<u32>>, found: &mut Contents) {
     let mut places: BTreeMap<SegmentIndex, BTreeSet<PgId>> = BTreeMap::new();
     for (pg, chunks) in pgs {

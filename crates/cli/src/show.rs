@@ -1,4 +1,4 @@
-//! The commands that look at the cluster or change its records.
+//! The commands that show the cluster or change its records.
 
 use crate::admin::Admin;
 use crate::args::{Pool, Volume};
@@ -11,7 +11,8 @@ use control::codes::{POOL_UNKNOWN, VOLUME_HELD};
 use serde_json::{json, to_value};
 use std::collections::BTreeMap;
 
-/// Version → the daemons that run it: the leading meta, and the OSDs that have connected to it.
+/// Returns versions with the daemons that run them: the leading meta, and the OSDs that have connected
+/// to it.
 pub fn versions(meta: &str, osds: &[OsdView]) -> BTreeMap<String, Vec<String>> {
     let mut versions = BTreeMap::from([(meta.to_owned(), vec!["meta".to_owned()])]);
     for osd in osds.iter().filter(|osd| !osd.version.is_empty()) {
@@ -20,7 +21,7 @@ pub fn versions(meta: &str, osds: &[OsdView]) -> BTreeMap<String, Vec<String>> {
     versions
 }
 
-/// `basalt osd ls`.
+/// Runs `basalt osd ls`.
 pub fn osds(admin: &Admin, as_json: bool) -> Result<()> {
     let osds = admin.osds()?;
     if as_json {
@@ -47,7 +48,7 @@ pub fn osds(admin: &Admin, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-/// `basalt osd rm`.
+/// Runs `basalt osd rm`.
 pub fn remove_osd(admin: &Admin, osd: u32, as_json: bool) -> Result<()> {
     let known = admin.osds()?.into_iter().find(|known| known.osd.0 == osd);
     admin.remove_osd(types::OsdId(osd))?;
@@ -63,7 +64,7 @@ pub fn remove_osd(admin: &Admin, osd: u32, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-/// `basalt pg ls`.
+/// Runs `basalt pg ls`.
 pub fn pgs(admin: &Admin, pool: Option<&str>, as_json: bool) -> Result<()> {
     let pgs = admin.pgs(pool)?;
     if as_json {
@@ -96,7 +97,7 @@ fn pg_row(pg: &PgView) -> Vec<String> {
     ]
 }
 
-/// `basalt pool ...`.
+/// Runs `basalt pool ...`.
 pub fn pool(admin: &Admin, command: &Pool, as_json: bool) -> Result<()> {
     match command {
         Pool::Create { name, replicas, pgs, domain, force } => {
@@ -159,7 +160,7 @@ fn pool_info(pool: &PoolView, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-/// `basalt volume ...`.
+/// Runs `basalt volume ...`.
 pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
     match command {
         Volume::Create { name, size } => {
@@ -206,7 +207,7 @@ pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
     }
 }
 
-/// What to do about a volume that is to go while it is in use.
+/// Returns the advice for the removal of a volume that is in use.
 fn held_by_another(name: &str) -> String {
     format!(
         "close it there (`basalt volume info {name}` names the holder), or give --force: reads and writes of the holder then fail"

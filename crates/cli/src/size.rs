@@ -1,9 +1,9 @@
-//! Sizes as people write them: powers of 1024, with or without a fraction.
+//! Sizes in the notation of users: powers of 1024, with or without a fraction.
 //!
-//! A letter alone is a power of 1024, in either case, as `qemu-img` reads it: `1g` is `1GiB`. `GB` is refused: some tools
-//! mean 10^9 bytes by it and others 2^30, and a volume of the wrong size is found out late.
+//! A letter alone is a power of 1024, in either case, as `qemu-img` reads it: `1g` is `1GiB`. `GB` is refused. Some tools
+//! mean 10^9 bytes by it and others 2^30, and a wrong size of a volume is noticed late.
 
-/// What a fraction is rounded down to.
+/// Unit to which a fraction is rounded down.
 const STEP: u128 = 4096;
 
 const LETTERS: &str = "kmgtp";

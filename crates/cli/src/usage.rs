@@ -1,7 +1,7 @@
-//! From the words of a command line to a command, or to one error with a code.
+//! Parses the words of a command line into a command, or into one error with a code.
 //!
-//! Invariant: no error proposes another verb or a flag that destroys something. `osd rm` and `osd format` are one
-//! edit apart for a parser, and a device apart for its owner.
+//! Invariant: no error proposes another verb or a flag that destroys something. For the parser, `osd rm` and `osd
+//! format` are one edit apart; for an administrator, a device.
 
 use crate::args::Cli;
 use crate::errors::{Exit, UserError};
@@ -13,9 +13,9 @@ use std::ffi::OsString;
 /// Flags that are never proposed.
 const NEVER_PROPOSED: &[&str] = &["force", "steal", "yes", "overwrite", "after-poison", "assume-plp", "clear-error"];
 
-/// What a command line is that is no command to run.
+/// A command line that is no command to run.
 pub enum Unusable {
-    /// Help or the version was asked for.
+    /// Help or the version was requested.
     Shown(String),
     /// Text for a terminal, and the same as an error.
     Wrong(String, UserError),
@@ -32,12 +32,12 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, Unusable>
     Cli::from_arg_matches(&matches).map_err(|error| unusable(error.format(&mut command), &help_of_words(&words)))
 }
 
-/// Whether the words ask for JSON, although they could not be parsed.
+/// Whether the words request JSON, although they could not be parsed.
 pub fn wants_json(words: impl IntoIterator<Item = OsString>) -> bool {
     words.into_iter().take_while(|word| word != "--").any(|word| word == "--json")
 }
 
-/// Prints what [`parse`] gave instead of a command.
+/// Prints the help or the error that [`parse`] returned instead of a command.
 pub fn show(unusable: Unusable, as_json: bool) -> Exit {
     match unusable {
         Unusable::Shown(text) => {
@@ -52,7 +52,7 @@ pub fn show(unusable: Unusable, as_json: bool) -> Exit {
     }
 }
 
-/// `help` serves where the parser does not say which command it was at: with a wrong value.
+/// Converts a parser error. `help` is used where the error does not name its command: for a wrong value.
 fn unusable(mut error: clap::Error, help: &str) -> Unusable {
     drop_tips(&mut error);
     let text = error.render().to_string();
@@ -72,14 +72,14 @@ fn unusable(mut error: clap::Error, help: &str) -> Unusable {
     Unusable::Wrong(format!("BSLT-1001: {body}\n  next: {next}"), UserError::new(1001, what, next))
 }
 
-/// `Usage: basalt osd format [OPTIONS]` → `basalt osd format --help`.
+/// Returns `basalt osd format --help` for `Usage: basalt osd format [OPTIONS]`.
 fn help_of(usage: &str) -> String {
     let words = usage.split_whitespace().skip_while(|w| *w != "basalt");
     let path: Vec<&str> = words.take_while(|w| !w.starts_with(['[', '<', '-'])).collect();
     if path.is_empty() { String::new() } else { format!("{} --help", path.join(" ")) }
 }
 
-/// The help of the command that the words name, as far as they are commands.
+/// Returns the help command of the deepest command that the words name.
 fn help_of_words(words: &[OsString]) -> String {
     let top = Cli::command();
     let (mut command, mut path) = (&top, String::from("basalt"));
@@ -97,7 +97,7 @@ fn help_of_words(words: &[OsString]) -> String {
     path + " --help"
 }
 
-/// Takes away what the parser proposes, but for harmless flags and values.
+/// Removes the parser's proposals, except for harmless flags and values.
 fn drop_tips(error: &mut clap::Error) {
     let harmless = match error.get(ContextKind::SuggestedArg) {
         Some(ContextValue::String(flag)) => !NEVER_PROPOSED.contains(&flag.trim_start_matches('-')),

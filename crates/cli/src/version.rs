@@ -1,8 +1,8 @@
-//! Which program this is: the version of the release, and the commit that it was built from (`build.rs` finds it).
+//! The version of this program: the release, and the commit that it was built from (`build.rs` finds it).
 
-/// As in `Cargo.toml`.
+/// Version in `Cargo.toml`.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The commit as `git describe` names it, or `unknown`.
 pub const COMMIT: &str = env!("BASALT_COMMIT");
-/// What `--version` prints.
+/// Text of `--version`.
 pub const LONG: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BASALT_COMMIT"), ")");

@@ -1,4 +1,4 @@
-//! `--watch`: a listing that is shown again and again until the command is interrupted.
+//! `--watch`: repeats a listing until the command is interrupted.
 
 use crate::args::WatchArgs;
 use crate::errors::Exit;
@@ -7,14 +7,14 @@ use anyhow::Result;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-/// To the first cell of the terminal, and nothing left on it.
+/// Moves the cursor to the first cell and clears the terminal.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
-/// Shows once, or every so many seconds. The first failure ends the command; a later one is said, and the next look may
-/// succeed again.
+/// Shows the listing once, or every `watch` seconds. A failure of the first listing ends the command. A later one is
+/// printed, and the next listing may succeed again.
 ///
 /// # Errors
-/// What the first look fails with.
+/// The error of the first listing.
 pub fn run(args: &WatchArgs, mut show: impl FnMut() -> Result<Exit>) -> Result<Exit> {
     let Some(seconds) = args.watch else { return show() };
     let clear = || {

@@ -1,4 +1,4 @@
-//! A dev cluster's folder: what is in it, and the record of what was decided when it was made.
+//! The folder of a dev cluster: its files, and the record of the choices made at its creation.
 
 use crate::errors::{UserError, unusable};
 use anyhow::{Context, Result};
@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
-/// First port of the block of a cluster: metas, then OSDs, as the conventions give them.
+/// First port of a cluster's block: metas, then OSDs, as the conventions assign them.
 const META_PORT: u16 = 7300;
-/// Blocks that are tried.
+/// Most blocks that are tried.
 const BLOCKS_MAX: u16 = 20;
 /// Distance between two clusters' blocks.
 const BLOCK: u16 = 1000;
@@ -19,9 +19,9 @@ const BLOCK: u16 = 1000;
 pub struct Record {
     pub schema: String,
     pub name: String,
-    /// An argument of every process, by which it is found again.
+    /// An argument of every process, by which its processes are found.
     pub mark: String,
-    /// Added to the ports of the conventions.
+    /// Shift of the ports of the conventions.
     pub port_shift: u16,
     pub metas: u32,
     pub osds: u32,
@@ -50,7 +50,8 @@ pub fn dir_of(name: &str) -> Result<PathBuf> {
     Ok(state.join("basalt/dev").join(name))
 }
 
-/// The error for a name without a cluster: a mistyped one has others beside it.
+/// Returns the error for a name without a cluster. It lists the other clusters, because the name may be
+/// mistyped.
 pub fn missing(name: &str, before: &str) -> UserError {
     let folder = dir_of(name).ok().and_then(|dir| std::fs::read_dir(dir.parent()?).ok());
     let is_cluster = |entry: &std::fs::DirEntry| entry.path().join("cluster.json").exists();
@@ -75,7 +76,7 @@ impl Cluster {
         Ok(Some(Cluster { dir, record }))
     }
 
-    /// As [`Cluster::open`], with an error that says what to do.
+    /// Opens the record as [`Cluster::open`] does, or returns an error with advice.
     pub fn expect(name: &str) -> Result<Cluster> {
         Cluster::open(name)?.ok_or_else(|| missing(name, "").into())
     }
@@ -133,12 +134,13 @@ impl Cluster {
     }
 }
 
-/// A volume's name as part of a file's. `~` is in no name, so no two volumes share a file.
+/// Returns a volume's name as part of a file's name. No volume name has a `~`, so no two volumes share
+/// a file.
 pub fn file_name(volume: &str) -> String {
     volume.replace('/', "~")
 }
 
-/// The volume of a file's name.
+/// Returns the volume of a file's name.
 pub fn volume_name(file: &str) -> String {
     file.replace('~', "/")
 }
@@ -154,7 +156,7 @@ fn local(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
-/// The first shift whose ports are all free.
+/// Returns the first shift whose ports are all free.
 fn free_block(osds: u32) -> Result<u16> {
     let free = |port: u16| TcpListener::bind(local(port)).is_ok();
     for block in 0..BLOCKS_MAX {

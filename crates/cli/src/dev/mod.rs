@@ -1,7 +1,7 @@
 //! `basalt dev`: a cluster of separate processes on this machine.
 //!
-//! Everything lies in one folder; nothing needs root; what runs is found by pid files. A step that fails
-//! names the log that says why.
+//! Everything lies in one folder, nothing needs root, and running daemons are found by their pid files. A
+//! step that fails names the log with the cause.
 
 mod cluster;
 mod ports;
@@ -22,9 +22,9 @@ use std::time::Duration;
 
 /// Log of a dev OSD.
 const LOG_SIZE: &str = "256MiB";
-/// When an OSD whose store stopped may be started again.
+/// Condition for starting an OSD whose store stopped.
 const AFTER_POISON: &str = "once the file system of the device is sound and has room";
-/// How long a daemon may take to be ready.
+/// Longest time until a daemon is ready.
 const READY_MAX: Duration = Duration::from_secs(20);
 
 /// Runs a `dev` command.
@@ -55,7 +55,7 @@ pub fn run(command: Dev, name: &str, json: bool) -> Result<()> {
             let cluster = Cluster::expect(name)?;
             check_osd(&cluster, osd)?;
             if after_poison {
-                // A stopped store has a process: only a new one serves the device again.
+                // The process of a stopped store still runs: only a new one serves the device again.
                 procs::stop(&cluster, &Daemon::Osd(osd), Signal::Term)?;
             }
             start_osd(&cluster, osd, after_poison)?;
@@ -154,7 +154,7 @@ fn not_ready(cluster: &Cluster, daemon: &Daemon) -> anyhow::Error {
     UserError::new(1004, format!("{} did not become ready; its log ends with:\n{tail}", daemon.name()), next).into()
 }
 
-/// The way on for an OSD whose store stopped.
+/// Returns the command that starts an OSD whose store stopped.
 fn after_poison(n: u32) -> String {
     format!("basalt dev start {n} --after-poison")
 }
@@ -200,14 +200,15 @@ fn status(cluster: &Cluster, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// The cluster's metas and OSDs that run, with their pids, for measuring; none when there is no such cluster.
+/// Returns the running metas and OSDs of a cluster with their pids, for a measurement; none when the cluster
+/// does not exist.
 pub fn pids(name: &str) -> Vec<(String, u32)> {
     let Ok(Some(cluster)) = Cluster::open(name) else { return Vec::new() };
     let daemons = daemons(&cluster).into_iter().filter(|(d, _)| !matches!(d, Daemon::Nbd(_)));
     daemons.filter_map(|(daemon, _)| Some((daemon.name(), procs::pid(&cluster, &daemon)?))).collect()
 }
 
-/// Whether there is such a cluster and its metadata server does not run.
+/// Whether the cluster exists and its metadata server does not run.
 pub fn is_down(name: &str) -> bool {
     matches!(Cluster::open(name), Ok(Some(cluster)) if procs::pid(&cluster, &Daemon::Meta(0)).is_none())
 }
@@ -238,7 +239,7 @@ fn signal(cluster: &Cluster, n: u32, signal: Signal, json: bool) -> Result<()> {
 
 fn down(cluster: &Cluster) -> Result<()> {
     let mut all = daemons(cluster);
-    // Doors first, metas last: a client that is stopped closes its volume.
+    // Exports are stopped first, metas last: a client that is stopped closes its volume.
     all.sort_by_key(|(d, _)| match d {
         Daemon::Nbd(_) => 0,
         Daemon::Osd(_) => 1,
@@ -250,7 +251,7 @@ fn down(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Asks at a terminal. Where there is none, the answer is no.
+/// Asks for confirmation at a terminal. Without a terminal the answer is no.
 fn confirmed(cluster: &Cluster, json: bool) -> Result<bool> {
     if json || !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return Ok(false);

@@ -1,12 +1,12 @@
-//! The ports of a dev cluster: a daemon is started only where its address is free, so that another program at a port
-//! is never taken for the daemon.
+//! The ports of a dev cluster. A daemon is started only where its address is free, so that another program at a port
+//! is never mistaken for the daemon.
 
 use crate::dev::procs;
 use crate::errors::UserError;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
-/// The kernel keeps a killed daemon's listening socket until its ring's operations have ended.
+/// The kernel keeps a killed daemon's listening socket until the operations of its ring have ended.
 const LINGER_MAX: Duration = Duration::from_secs(3);
 
 /// Waits until nothing listens at the address.

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a process may take to end after SIGTERM before it is killed.
+/// Longest time until a process ends after SIGTERM; then it is killed.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
 /// One daemon of the cluster.
@@ -52,26 +52,26 @@ pub fn log_file(cluster: &Cluster, daemon: &Daemon) -> PathBuf {
     }
 }
 
-/// How far a process is.
+/// Life cycle of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
     Running,
-    /// Nothing of it runs any more, but it may still hold its device and its ports.
+    /// None of its threads runs any more, but it may still hold its device and its ports.
     Dying,
     Gone,
 }
 
-/// Reads `/proc/PID/stat` and `/proc/PID/status`. A kill that has not been acted on yet is the end, too.
+/// Parses `/proc/PID/stat` and `/proc/PID/status`. A pending SIGKILL counts as the end, too.
 fn life(stat: &str, status: &str) -> Life {
     const PF_EXITING: u64 = 0x4;
     const SIGKILL: u64 = 1 << (libc::SIGKILL - 1);
-    // The name before it may hold anything, brackets too.
+    // The process name before it may contain any character, brackets too.
     let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split_whitespace().collect();
     let number = |n: usize| fields.get(n).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
     let (flags, threads) = (number(6), number(17));
     match fields.first() {
         None | Some(&"X") => return Life::Gone,
-        // Its first thread is over; the others may still be on their way.
+        // Its first thread has ended; the others may still run.
         Some(&"Z") if threads <= 1 => return Life::Gone,
         Some(&"Z") => return Life::Dying,
         Some(_) => {}
@@ -84,7 +84,7 @@ fn life(stat: &str, status: &str) -> Life {
     if killed || flags & PF_EXITING != 0 { Life::Dying } else { Life::Running }
 }
 
-/// The process that the daemon's pid file names, and how far it is. One of another program is none.
+/// Returns the process that the daemon's pid file names, and its state; `None` for a process of another program.
 fn look(cluster: &Cluster, daemon: &Daemon) -> Option<(u32, Life)> {
     let text = std::fs::read_to_string(pid_file(cluster, daemon)).ok()?;
     let pid: u32 = text.trim().parse().ok()?;
@@ -92,7 +92,7 @@ fn look(cluster: &Cluster, daemon: &Daemon) -> Option<(u32, Life)> {
     let mut line = Vec::new();
     File::open(format!("/proc/{pid}/cmdline")).ok()?.read_to_end(&mut line).ok()?;
     let ours = String::from_utf8_lossy(&line).split('\0').any(|w| w == cluster_mark(cluster));
-    // In the moment of its exec a process has no command line yet, and at its end it has none any more.
+    // A process has no command line at the moment of its exec, nor at its end.
     let nameless = line.is_empty();
     let life = life(&read("stat").ok()?, &read("status").ok()?);
     (ours || nameless).then_some((pid, life)).filter(|(_, life)| *life != Life::Gone)
@@ -103,12 +103,12 @@ pub fn was_started(cluster: &Cluster, daemon: &Daemon) -> bool {
     pid_file(cluster, daemon).exists()
 }
 
-/// The daemon's pid, if it runs. One that is just being taken down does not.
+/// Returns the daemon's pid, if it runs. A daemon that is being taken down does not.
 pub fn pid(cluster: &Cluster, daemon: &Daemon) -> Option<u32> {
     look(cluster, daemon).filter(|(_, life)| *life == Life::Running).map(|(pid, _)| pid)
 }
 
-/// Waits until nothing is left of the daemon: no lock, no port.
+/// Waits until the daemon is gone, with its locks and ports.
 fn wait_gone(cluster: &Cluster, daemon: &Daemon) -> Result<(), ()> {
     wait_until(STOP_MAX, || look(cluster, daemon).is_none())
 }
@@ -117,20 +117,20 @@ fn does_not_end(daemon: &Daemon, pid: u32) -> UserError {
     UserError::new(1004, format!("{} (pid {pid}) does not end", daemon.name()), "")
 }
 
-/// An argument that every daemon of the cluster carries, so that a pid is never mistaken.
+/// Returns an argument that every daemon of the cluster carries, so that a reused pid is never mistaken for one.
 fn cluster_mark(cluster: &Cluster) -> String {
     format!("--dev-mark={}", cluster.record.mark)
 }
 
-/// Of util-linux.
+/// The program `setsid` of util-linux.
 const SETSID: &str = "/usr/bin/setsid";
 
 fn has_setsid() -> bool {
     std::path::Path::new(SETSID).exists()
 }
 
-/// Starts a daemon in a session of its own; its output goes to its log. One of its name that is being taken down is
-/// waited for: it holds what this one needs.
+/// Starts a daemon in a session of its own; its output goes to its log. A previous process that is being taken down is
+/// awaited first: it holds resources that the new one needs.
 pub fn start(cluster: &Cluster, daemon: &Daemon, args: &[String]) -> Result<u32> {
     if let Some((pid, Life::Dying)) = look(cluster, daemon) {
         wait_gone(cluster, daemon).map_err(|()| does_not_end(daemon, pid))?;
@@ -140,7 +140,7 @@ pub fn start(cluster: &Cluster, daemon: &Daemon, args: &[String]) -> Result<u32>
     let out = File::options().create(true).append(true).open(&log)?;
     let program = std::env::current_exe()?;
     // Without a session of its own a daemon gets the SIGHUP of the terminal that it was started at. `setsid` becomes the
-    // daemon, so the pid stays; a system without util-linux gets a process group.
+    // daemon, so the pid stays. A system without util-linux gets a process group.
     let mut command = match has_setsid() {
         true => {
             let mut command = Command::new(SETSID);
@@ -159,7 +159,7 @@ pub fn start(cluster: &Cluster, daemon: &Daemon, args: &[String]) -> Result<u32>
     Ok(child.id())
 }
 
-/// Sends a signal and waits for the end. Gives whether the daemon was alive.
+/// Sends a signal and waits for the end. Returns whether the daemon was alive.
 pub fn stop(cluster: &Cluster, daemon: &Daemon, signal: Signal) -> Result<bool> {
     let Some((pid, life)) = look(cluster, daemon) else { return Ok(false) };
     if life == Life::Running {
@@ -175,7 +175,7 @@ pub fn stop(cluster: &Cluster, daemon: &Daemon, signal: Signal) -> Result<bool> 
     }
 }
 
-/// Sends a signal; a process that is gone by now needs none.
+/// Sends a signal; a process that has ended already needs none.
 fn send(daemon: &Daemon, pid: u32, signal: Signal) -> Result<()> {
     let output =
         Command::new("kill").env("LC_ALL", "C").arg(format!("-{}", signal as i32)).arg(pid.to_string()).output();
@@ -188,7 +188,7 @@ fn send(daemon: &Daemon, pid: u32, signal: Signal) -> Result<()> {
     Ok(())
 }
 
-/// Looks every 20 ms until `done`, at most `max`.
+/// Checks `done` every 20 ms until it holds, for `max` at most.
 pub fn wait_until(max: Duration, mut done: impl FnMut() -> bool) -> Result<(), ()> {
     #[allow(clippy::disallowed_methods, reason = "a command waits for other processes; there is no event to wait for")]
     let (now, sleep) = (Instant::now, std::thread::sleep);
@@ -202,7 +202,7 @@ pub fn wait_until(max: Duration, mut done: impl FnMut() -> bool) -> Result<(), (
     Ok(())
 }
 
-/// The last lines of a daemon's log, for an error message.
+/// Returns the last lines of a daemon's log, for an error message.
 pub fn log_tail(cluster: &Cluster, daemon: &Daemon, lines: usize) -> String {
     let text = std::fs::read_to_string(log_file(cluster, daemon)).unwrap_or_default();
     let all: Vec<&str> = text.lines().collect();
@@ -213,7 +213,7 @@ pub fn log_tail(cluster: &Cluster, daemon: &Daemon, lines: usize) -> String {
 mod tests {
     use super::*;
 
-    /// A line of `/proc/PID/stat` as far as it is read.
+    /// Returns a line of `/proc/PID/stat`, up to the last field that is parsed.
     fn stat(state: char, flags: u64, threads: u64) -> String {
         format!("7 (a ) Z b) {state} 1 7 7 0 -1 {flags} 0 0 0 0 0 0 0 0 20 0 {threads} 0 99")
     }
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_process_that_nobody_has_waited_for_is_gone() {
+    fn killed_process_is_gone_before_it_is_reaped() {
         let read = |pid: u32| {
             let read = |what: &str| std::fs::read_to_string(format!("/proc/{pid}/{what}")).unwrap_or_default();
             life(&read("stat"), &read("status"))

@@ -1,4 +1,4 @@
-//! `basalt dev up`: makes what is missing, starts what does not run, and prints what to type next.
+//! `basalt dev up`: creates missing parts, starts daemons that do not run, and prints the next commands.
 
 use crate::admin::Admin;
 use crate::dev::cluster::Cluster;
@@ -12,20 +12,20 @@ use serde_json::json;
 use std::time::Duration;
 use types::OsdId;
 
-/// The pool that `dev up` makes.
+/// The pool that `dev up` creates.
 const POOL: &str = "main";
 const POOL_PGS: u32 = 32;
 const OSDS: u32 = 3;
 const DEVICE_BYTES: u64 = 4 << 30;
-/// The least size of a device is advised in steps of this.
+/// Step in which the least size of a device is advised.
 const DEVICE_STEP: u64 = 64 << 20;
 const EXPORT_BYTES: u64 = 1 << 30;
 /// Most bytes that the printed fio command covers.
 const FIO_BYTES_MAX: u64 = 256 << 20;
-/// How long a cluster that serves is given to have all its replicas.
+/// Time that a serving cluster is given until all replicas are in sync.
 const WHOLE_MAX: Duration = Duration::from_secs(2);
 
-/// What the command line asks for; `None` is the default of a new cluster or volume.
+/// Choices of the command line; `None` is the default of a new cluster or volume.
 pub struct Wanted {
     pub osds: Option<u32>,
     pub device_bytes: Option<u64>,
@@ -48,7 +48,7 @@ pub fn run(name: &str, wanted: &Wanted, json: bool) -> Result<()> {
         out!("cluster {name} in {}", cluster.dir.display());
     }
     let started = start(&cluster);
-    // A daemon that has ended says more than what waited for it.
+    // The log of a daemon that has ended tells more than the error of a command that waited for it.
     let admin = started.map_err(|error| ended(&cluster).unwrap_or(error))?;
     let replicas = cluster.record.osds.min(3);
     if !json {
@@ -72,7 +72,7 @@ pub fn run(name: &str, wanted: &Wanted, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Before anything is made: a device must hold its log, whose size `dev up` chooses, and data.
+/// Checks, before any change, that a device can hold data and its log, whose size `dev up` chooses.
 fn check_device(device_bytes: u64) -> Result<(), UserError> {
     let log_bytes = size::parse(LOG_SIZE).expect("it is written here");
     let fits = |device_bytes| {
@@ -90,7 +90,7 @@ fn check_device(device_bytes: u64) -> Result<(), UserError> {
     Err(UserError::new(3006, what, format!("use --device-size {} or more", size::show(least).replace(' ', ""))))
 }
 
-/// A cluster keeps what it was made with: flags that say otherwise are refused, not ignored.
+/// Refuses flags that differ from the choices of an existing cluster, instead of ignoring them.
 fn check_unchanged(cluster: &Cluster, wanted: &Wanted) -> Result<(), UserError> {
     let record = &cluster.record;
     let refuse = |flag: &str, has: String| {
@@ -113,18 +113,18 @@ fn start(cluster: &Cluster) -> Result<Admin> {
     }
     let admin = Admin::connect(&[cluster.meta_addr(0).into()])?;
     if admin.pool(POOL)?.is_none() {
-        // An OSD that listens has not said Hello yet.
+        // An OSD that listens may not have said Hello yet.
         let up = || admin.status().is_ok_and(|status| status.osds_up >= cluster.record.osds);
         let _ = procs::wait_until(READY_MAX, || up() || ended(cluster).is_some());
         admin.create_pool(POOL, cluster.record.osds.min(3), POOL_PGS, crate::args::Domain::Osd, false)?;
     }
     wait_active(cluster, &admin)?;
-    // Followers are with a new leader a moment later. One that must catch up first is no reason to wait.
+    // Followers match a new leader a moment later. A follower that must catch up first is not awaited.
     let _ = procs::wait_until(WHOLE_MAX, || admin.all_whole(POOL).unwrap_or(false));
     Ok(admin)
 }
 
-/// The error of the first server that has ended, with the end of its log.
+/// Returns the error of the first server that has ended, with the end of its log.
 fn ended(cluster: &Cluster) -> Option<anyhow::Error> {
     let dead = servers(cluster)
         .find(|(daemon, _)| procs::was_started(cluster, daemon) && procs::pid(cluster, daemon).is_none());
@@ -141,7 +141,7 @@ fn wait_active(cluster: &Cluster, admin: &Admin) -> Result<()> {
         last = active.as_ref().err().map(ToString::to_string);
         active.unwrap_or(false) || dead.is_some()
     });
-    // One stopped store of three is no reason for this: its PGs serve.
+    // One stopped store of three is no cause: its PGs serve.
     match (dead.or_else(|| done.err().and_then(|()| stopped(admin))), done) {
         (Some(error), _) => Err(error),
         (None, Ok(())) => Ok(()),
@@ -159,7 +159,7 @@ fn behind(admin: &Admin) -> Option<anyhow::Error> {
     Some(refused(code, &said).into())
 }
 
-/// The error of OSDs whose stores stopped: their processes run, and serve nothing.
+/// Returns the error of OSDs whose stores stopped: their processes run, and serve nothing.
 fn stopped(admin: &Admin) -> Option<anyhow::Error> {
     let osds = admin.osds().ok()?;
     let stopped: Vec<_> = osds.iter().filter_map(|osd| Some((osd.osd, osd.poisoned.as_deref()?))).collect();
@@ -176,7 +176,7 @@ fn stopped_error(stopped: &[(OsdId, &str)]) -> Option<UserError> {
     Some(UserError::new(3010, what, next))
 }
 
-/// Exports what earlier runs exported and what is asked for now, the latter last. Gives each volume with its URI.
+/// Exports the volumes of earlier runs and the wanted one, the latter last. Returns each volume with its URI.
 fn exports(cluster: &mut Cluster, admin: &Admin, wanted: &Wanted, json: bool) -> Result<Vec<(String, String)>> {
     let mut volumes = std::mem::take(&mut cluster.record.exports);
     volumes.retain(|volume| Some(volume) != wanted.export.as_ref());
@@ -197,7 +197,7 @@ fn exports(cluster: &mut Cluster, admin: &Admin, wanted: &Wanted, json: bool) ->
     Ok(exported)
 }
 
-/// Creates the volume if it is not there; one that is there keeps its size.
+/// Creates the volume if it does not exist; an existing one keeps its size.
 fn make(admin: &Admin, volume: &str, bytes: Option<u64>) -> Result<()> {
     let Some(there) = admin.volume(volume)? else {
         admin.create_volume(volume, bytes.unwrap_or(EXPORT_BYTES))?;
@@ -213,14 +213,14 @@ fn make(admin: &Admin, volume: &str, bytes: Option<u64>) -> Result<()> {
     }
 }
 
-/// Gives the URI of the export.
+/// Starts the export. Returns its URI.
 fn export(cluster: &Cluster, volume: &str) -> Result<String> {
     let daemon = Daemon::Nbd(volume.to_owned());
     let socket = cluster.socket(volume);
     if procs::pid(cluster, &daemon).is_none() {
         let _ = std::fs::remove_file(&socket);
         let meta = cluster.meta_addr(0).to_string();
-        // The holder of a killed run is gone with it, but its lease may still stand.
+        // The holder of a killed run is gone with it, but its lease may still be valid.
         let args =
             ["nbd", volume, "--socket", &socket.to_string_lossy(), "--meta", &meta, "--steal"].map(str::to_owned);
         procs::start(cluster, &daemon, &args)?;
@@ -248,7 +248,7 @@ fn next(line: &str) {
     out!("  {}", hint::paste(line));
 }
 
-/// The fio command for an export: it fits into the volume and writes over no data.
+/// Returns the fio command for an export: it fits into the volume and overwrites no data.
 fn fio(volume: &VolumeView, uri: &str) -> String {
     let bytes = volume.len_bytes.min(FIO_BYTES_MAX);
     let size = if bytes.is_multiple_of(1 << 20) { format!("{}M", bytes >> 20) } else { bytes.to_string() };
@@ -276,7 +276,7 @@ fn print_next(volume: &VolumeView, uri: &str) {
     }
 }
 
-/// What to type next on a cluster without an export.
+/// Prints the next commands on a cluster without an export.
 fn print_first(admin: &Admin) -> Result<()> {
     out!("next:");
     match admin.volumes(None)?.first() {

@@ -1,4 +1,4 @@
-//! The law between `docs/man/json.md` and the golden files: every field has a row in the section of its schema.
+//! Check of `docs/man/json.md` against the golden files: every field has a row in the section of its schema.
 
 use super::{read, root, sections};
 use serde_json::Value;

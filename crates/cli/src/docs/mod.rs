@@ -1,4 +1,4 @@
-//! Laws between the program and its pages: what help names is in the manual, what the code says has a row.
+//! Checks of the program against its pages: every flag of the help is in the manual, every code has a row.
 
 mod json;
 
@@ -39,7 +39,7 @@ fn every_flag_that_help_names_is_in_the_section_of_its_command() {
     let sections = sections(&page);
     let mut missing = Vec::new();
     walk(&Cli::command(), "basalt", &mut |path, command| {
-        // A command that only gathers others has its flags in them.
+        // The flags of a command that only groups others are in their sections.
         let gathers = path != "basalt" && command.has_subcommands() && !command.get_positionals().any(|_| true);
         let Some(section) = sections.get(path) else {
             missing.extend((!gathers).then(|| format!("no section `## {path}`")));
@@ -91,7 +91,8 @@ fn every_metric_is_in_its_page_as_it_is_declared() {
     assert_eq!(old, page, "UPDATE_GOLDEN=1 cargo test -p cli rewrites the page");
 }
 
-/// A page with a table that the code declares: the rows stand between the head and the next blank line.
+/// Checks a page with a table that the code declares: the rows stand between the head and the next blank
+/// line.
 fn check_table(path: &str, head: &str, rows: &str) {
     let page = read(path);
     let start = page.find(head).unwrap_or_else(|| panic!("{path} has no {head:?}")) + head.len();
@@ -133,7 +134,7 @@ fn rust_files(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Numbers of four digits that follow `mark` and then only space.
+/// Returns numbers of four digits that follow `mark` and then only space.
 fn numbers_after(text: &str, mark: &str) -> Vec<u32> {
     let digits = |rest: &str| -> String { rest.trim_start().chars().take_while(char::is_ascii_digit).collect() };
     let all = text.match_indices(mark).map(|(at, _)| digits(&text[at + mark.len()..]));
@@ -168,7 +169,7 @@ fn no_code_has_two_rows_and_every_row_says_what_to_do() {
     }
 }
 
-/// The number of each 2xxx code by the name of its constant.
+/// Returns the number of each 2xxx code by the name of its constant.
 fn constants(text: &str) -> Vec<(String, u32)> {
     let rows = text.lines().filter_map(|line| line.trim().strip_prefix("pub const ")?.split_once(": u32 = "));
     rows.filter_map(|(name, number)| Some((name.to_owned(), number.trim_end_matches(';').parse().ok()?))).collect()

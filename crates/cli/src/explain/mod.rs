@@ -1,4 +1,4 @@
-//! `basalt explain`: what a code, a health check or a metric means, or all of them.
+//! `basalt explain`: the meaning of a code, a health check or a metric, or a list of them.
 
 mod why;
 
@@ -11,10 +11,11 @@ use clap::CommandFactory;
 use control::health::{Rule, find_rule};
 use serde_json::json;
 
-/// Codes that no part of this version raises. Their numbers stay taken; a test compares the list with the sources.
+/// Codes that no part of this version raises. Their numbers stay reserved; a test compares the list with the
+/// sources.
 pub const NOT_RAISED: &[u32] = &[1003, 4005, 5001];
 
-/// Title, why, what to do.
+/// Returns title, reason and advice of a code.
 pub fn lookup(code: u32) -> Option<(String, String, String)> {
     let ours = types::codes::lookup(code).map(|c| (c.title.to_owned(), c.why.to_owned(), c.fix.to_owned()));
     let metas =
@@ -22,7 +23,7 @@ pub fn lookup(code: u32) -> Option<(String, String, String)> {
     ours.or_else(metas)
 }
 
-/// Every code of both registries, ascending.
+/// Returns every code of both registries, ascending.
 pub fn all_codes() -> Vec<u32> {
     let ours = types::codes::CODES.iter().map(|c| c.number);
     let mut all: Vec<u32> = ours.chain(control::codes::REGISTRY.iter().map(|c| c.code)).collect();
@@ -30,7 +31,7 @@ pub fn all_codes() -> Vec<u32> {
     all
 }
 
-/// Explains a word; without one lists the codes.
+/// Explains a word; without one it lists the codes.
 pub fn run(word: Option<&str>, as_json: bool) -> Result<Exit> {
     match word.unwrap_or("list") {
         "metrics" => metrics(as_json)?,
@@ -48,7 +49,7 @@ pub fn run(word: Option<&str>, as_json: bool) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// `BSLT-2020`, `bslt-2020`, `2020`: the number, if it is a code.
+/// Parses `BSLT-2020`, `bslt-2020` or `2020`; `None` for anything that is no code.
 fn number_of(word: &str) -> Option<u32> {
     let digits = match word.get(..5) {
         Some(head) if head.eq_ignore_ascii_case("bslt-") => &word[5..],
@@ -57,7 +58,7 @@ fn number_of(word: &str) -> Option<u32> {
     digits.trim_end_matches(':').parse().ok().filter(|number| lookup(*number).is_some())
 }
 
-/// A metric by its declared name, with or without the ends of the names that Prometheus shows.
+/// Returns a metric by its declared name, with or without the suffixes that Prometheus shows.
 fn metric_of(word: &str) -> Option<&'static telemetry::Row> {
     let ends = ["_total", "_bucket", "_sum", "_count"];
     let base = |name: &str| ends.iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name).to_owned();
@@ -117,7 +118,7 @@ fn explain_check(rule: &Rule, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Every metric that some process of a cluster has, by the name that a query uses.
+/// Returns every metric of all processes of a cluster, by the name that a query uses.
 pub fn all_metrics() -> Vec<&'static telemetry::Row> {
     let info = process::INFO_ROWS.iter().chain(process::ProcessMetrics::ROWS);
     osd::metric_rows().chain(meta::metric_rows()).chain(nbd::metric_rows()).chain(info).collect()

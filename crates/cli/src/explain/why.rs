@@ -1,6 +1,6 @@
-//! Why a metadata server refuses: the reasons behind the 2xxx codes, whose titles and advice are in `control::codes`.
+//! Reasons of the refusals of a metadata server, by 2xxx code. Their titles and advice are in `control::codes`.
 
-/// The reason behind a code; empty for a code that has none here.
+/// Returns the reason behind a code; empty for a code without one.
 pub fn of(code: u32) -> &'static str {
     REASONS.iter().find(|(number, _)| *number == code).map_or("", |(_, why)| why)
 }

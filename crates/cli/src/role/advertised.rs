@@ -1,7 +1,7 @@
-//! What an OSD tells others to connect to.
+//! The address that an OSD advertises.
 //!
 //! The cluster's address map holds numbers, so that the data plane resolves nothing. A name is resolved here, at the edge,
-//! again and again: when it stands for another address, the OSD registers that one (ADR 0013).
+//! again and again. When its address changes, the OSD registers the new one (ADR 0013).
 
 use crate::address::Address;
 use crate::errors::UserError;
@@ -11,13 +11,13 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-/// How often a name is looked up.
+/// Interval at which a name is resolved.
 const AGAIN: Duration = Duration::from_secs(10);
 /// Pause after the first failure at the start; doubled until it is [`AGAIN`].
 const RETRY_FIRST: Duration = Duration::from_millis(250);
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Refuses an address that others would take for themselves.
+/// Refuses an address that other hosts would take for their own.
 ///
 /// # Errors
 /// BSLT-1013.
@@ -32,11 +32,11 @@ pub fn check(listen: &Address, advertise: Option<&Address>) -> Result<(), UserEr
     Err(UserError::new(1013, what, format!("add --advertise HOST:{port} with a name or an address of this host")))
 }
 
-/// The address of a name, kept up to date.
+/// The present address of a name.
 pub struct Advertised(watch::Receiver<Option<SocketAddr>>);
 
 impl Advertised {
-    /// Looks `address` up on `runtime` from now on; `wake` is called when it stands for another address.
+    /// Resolves `address` on `runtime` from now on; `wake` is called when its address changes.
     pub fn follow(
         runtime: &Runtime,
         address: Address,
@@ -48,7 +48,7 @@ impl Advertised {
         Advertised(shown)
     }
 
-    /// Waits for the first address; `None` when the process is asked to end before.
+    /// Waits for the first address; `None` when the process is asked to end first.
     pub fn first(&self, runtime: &Runtime, stop: &Stop) -> Option<SocketAddr> {
         let mut shown = self.0.clone();
         while !stop.is_set() {
@@ -62,7 +62,7 @@ impl Advertised {
         None
     }
 
-    /// The address, when it is another than at the last call.
+    /// Returns the address when it has changed since the last call.
     pub fn changed(&mut self) -> Option<SocketAddr> {
         if !self.0.has_changed().unwrap_or(false) {
             return None;
@@ -89,7 +89,7 @@ async fn follow(
                     if let Some(before) = before {
                         tracing::info!(name = %address, %before, now = %addr, "the advertised name has another address");
                     }
-                    // The loop that listens lives as long as the process.
+                    // The receiver lives as long as the process.
                     let _ = found.send(Some(addr));
                     wake();
                 }

@@ -1,8 +1,8 @@
-//! `basalt osd format`: a device gets an id, once.
+//! `basalt osd format`: gives a device an id, once.
 //!
-//! Invariants: a device that holds an OSD is erased only with `--force` and the typed uuid of that OSD, and never while PGs
-//! are on it; the OSD is registered after its superblock is durable; a format that is cut short is continued by the next one,
-//! with the same ids. A superblock says that the device is whole: only the registration is then repeated.
+//! Invariants: a device that holds an OSD is erased only with `--force` and the typed uuid of that OSD, and never while it
+//! holds PGs. The OSD is registered after its superblock is durable. An interrupted format is continued by the next one, with
+//! the same ids. A superblock shows that the device is complete: only the registration is then repeated.
 
 use super::memory;
 use super::osd::superblock_error;
@@ -23,7 +23,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use types::{ClusterId, OsdId, OsdUuid};
 
-/// What `osd format` is told.
+/// Options of `osd format`.
 pub struct Format {
     pub device: PathBuf,
     pub size: Option<u64>,
@@ -31,14 +31,14 @@ pub struct Format {
     pub force: bool,
     /// The uuid of the OSD that may be erased, as it was typed.
     pub erase_osd: Option<String>,
-    /// A device that this cluster registered and that never started is taken as it is.
+    /// Whether a device that this cluster registered and that never started is taken as it is.
     pub reuse: bool,
     pub metas: Vec<Address>,
     pub quiet: bool,
     pub place: Place,
 }
 
-/// Failure domains, as they are registered at format.
+/// Failure domains that are registered at the format.
 pub struct Place {
     pub host: String,
     pub rack: String,
@@ -59,15 +59,15 @@ const LOG_MAX: u64 = 4 << 30;
 /// Least default log on a machine with little memory, or of a small device.
 const LOG_FLOOR: u64 = 64 << 20;
 
-/// 1 % of the device within bounds, at most an eighth of it, and at most an eighth of the memory: the log's payload is held
-/// in memory.
+/// Returns 1 % of the device within bounds, at most an eighth of it, and at most an eighth of the memory. The log's payload
+/// is held in memory.
 fn default_log(device_bytes: u64, memory_bytes: Option<u64>) -> u64 {
     let eighth = |bytes: u64| (bytes / 8).max(LOG_FLOOR) >> 20 << 20;
     let by_memory = memory_bytes.map_or(LOG_MAX, eighth);
     (device_bytes / 100).clamp(LOG_MIN, LOG_MAX).min(by_memory).min(eighth(device_bytes))
 }
 
-/// What became of a device.
+/// A formatted device.
 pub struct Formatted {
     device: PathBuf,
     osd: OsdId,
@@ -77,7 +77,7 @@ pub struct Formatted {
     log_bytes: u64,
 }
 
-/// Says what became of a device.
+/// Prints the result of a format.
 pub fn show(made: &Formatted, as_json: bool) -> Result<()> {
     let memory_bytes = memory::need(made.log_bytes);
     if as_json {
@@ -105,7 +105,7 @@ struct Ids {
     uuid: OsdUuid,
     /// `None`: meta reserves one.
     osd: Option<OsdId>,
-    /// What the device holds may go.
+    /// Whether the contents of the device may be erased.
     force: bool,
 }
 
@@ -113,7 +113,7 @@ struct Ids {
 pub fn format(args: &Format) -> Result<Formatted> {
     let made = args.size.map(|size| make_file(&args.device, size)).transpose()?.unwrap_or(false);
     let formatted = format_device(args);
-    // A file of holes: this format made it, and wrote nothing.
+    // The file is still sparse: this format created it, and wrote nothing.
     let is_untouched = || std::fs::metadata(&args.device).is_ok_and(|meta| meta.is_file() && meta.blocks() == 0);
     if made && formatted.is_err() && is_untouched() {
         let _ = std::fs::remove_file(&args.device);
@@ -208,7 +208,7 @@ fn formatted(args: &Format, superblock: &Superblock, disk: &DiskInfo) -> Formatt
     }
 }
 
-/// Whether what the device holds may go, and with which ids the format goes on.
+/// Decides whether the contents of the device may be erased, and with which ids the format continues.
 fn decide(args: &Format, cluster: ClusterId, contents: DeviceContents, known: Option<&OsdView>) -> Result<Ids> {
     let fresh = |force| Ids { uuid: OsdUuid(uuid::Uuid::new_v4().into_bytes()), osd: None, force };
     if args.erase_osd.is_some()
@@ -218,7 +218,7 @@ fn decide(args: &Format, cluster: ClusterId, contents: DeviceContents, known: Op
         return Err(UserError::new(3003, what, "check the path of the device, or leave --erase-osd out").into());
     }
     match contents {
-        // Foreign data without --force is refused by the engine, with its place.
+        // The engine refuses foreign data without --force, and names its place.
         DeviceContents::Empty | DeviceContents::Foreign { .. } => Ok(fresh(args.force)),
         DeviceContents::Begun(intent) if intent.cluster == cluster => {
             Ok(Ids { uuid: intent.uuid, osd: Some(intent.osd), force: false })
@@ -238,7 +238,7 @@ fn decide(args: &Format, cluster: ClusterId, contents: DeviceContents, known: Op
     .map_err(anyhow::Error::from)
 }
 
-/// Whether the OSD on a device may go.
+/// Checks that the OSD on a device may be erased.
 fn may_erase(args: &Format, ids: DeviceIds, cluster: ClusterId, known: Option<&OsdView>) -> Result<(), UserError> {
     let DeviceIds { cluster: found, osd, uuid } = ids;
     let device = args.device.display();
@@ -262,7 +262,7 @@ fn may_erase(args: &Format, ids: DeviceIds, cluster: ClusterId, known: Option<&O
     was_typed(args, ids, refused)
 }
 
-/// The uuid of the OSD that goes must have been typed, with the command or at the prompt.
+/// Checks that the uuid of the erased OSD was typed, with the command or at the prompt.
 fn was_typed(args: &Format, ids: DeviceIds, refused: UserError) -> Result<(), UserError> {
     let uuid = ids.uuid.to_string();
     let typed = match &args.erase_osd {
@@ -286,7 +286,7 @@ fn progress_bar(len: u64) -> ProgressBar {
     ProgressBar::new(len).with_style(style.expect("a template of known fields").progress_chars("=> "))
 }
 
-/// Makes a file that is missing or empty. Whether it did: a file with contents is never changed here.
+/// Creates a file that is missing or empty; returns whether it did. A file with contents is never changed here.
 fn make_file(path: &Path, size: u64) -> Result<bool> {
     let unusable = |e: std::io::Error| errors::unusable(path, &e);
     if std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device()) {
@@ -324,7 +324,7 @@ pub fn format_error(device: &Path, error: FormatError) -> anyhow::Error {
     UserError::new(code, format!("{}: {what}", device.display()), next).into()
 }
 
-/// Device and log do not fit each other: says which one is to change.
+/// Returns the error for a device and a log that do not fit each other, and names the one to change.
 fn does_not_fit(device: &Path, device_bytes: u64, log_bytes: u64) -> anyhow::Error {
     let least = SEGMENT_LEN_MIN * u64::from(SEGMENTS_MIN);
     let most = SEGMENT_LEN_MAX * u64::from(SEGMENTS_MAX);

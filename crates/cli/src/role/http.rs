@@ -1,7 +1,8 @@
-//! The HTTP endpoint of an OSD: metrics, liveness, and the questions of tools.
+//! The HTTP endpoint of an OSD: metrics, liveness, and the requests of tools.
 //!
-//! `/metrics`, `/healthz` (200 while the event loop answers, 503 once the store stopped), `/pg/PG` (what the replica is and which chunks it holds) and
-//! `/pg/PG/digest?volume=V&chunk=C&at=INDEX[&table=true]` (a chunk at exactly one applied index).
+//! `/metrics` has the metrics. `/healthz` answers 200 while the event loop answers, and 503 once the store stopped. `/pg/PG` has
+//! the state of the replica and the chunks that it holds. `/pg/PG/digest?volume=V&chunk=C&at=INDEX[&table=true]` has a chunk at
+//! exactly one applied index.
 
 use crate::role::tools::Counter;
 use axum::Json;
@@ -25,7 +26,7 @@ struct Pages {
     tools: Counter,
 }
 
-/// Listens, and says where. A port that is taken costs the endpoint, not the daemon.
+/// Listens, and returns the bound address. A taken port costs the endpoint, not the daemon.
 pub fn bind(addr: SocketAddr) -> Option<(TcpListener, SocketAddr)> {
     let listener = TcpListener::bind(addr).and_then(|listener| {
         listener.set_nonblocking(true)?;
@@ -58,7 +59,7 @@ fn metrics_page(registries: &[&Registry], headers: &HeaderMap) -> Response {
     ([(header::CONTENT_TYPE, format.content_type())], telemetry::render(registries, format)).into_response()
 }
 
-/// Serves `/metrics` and `/healthz` of a process that has nothing else to say.
+/// Serves `/metrics` and `/healthz` of a process without other pages.
 pub fn serve_metrics(runtime: &Handle, listener: TcpListener, addr: SocketAddr, registries: Vec<Registry>) {
     let metrics = |State(registries): State<Vec<Registry>>, headers: HeaderMap| async move {
         metrics_page(&registries.iter().collect::<Vec<_>>(), &headers)
@@ -79,7 +80,7 @@ fn run(runtime: &Handle, listener: TcpListener, addr: SocketAddr, app: Router) {
     });
 }
 
-/// How long a health check waits for the event loop.
+/// Longest time that a health check waits for the event loop.
 const HEALTH_WAIT: Duration = Duration::from_secs(5);
 
 async fn healthz(State(pages): State<Pages>) -> Response {

@@ -1,4 +1,4 @@
-//! Requests that wait too long, as log lines: one warning at the begin of an outage and one line at its end.
+//! Requests that wait too long, as log lines: one warning at the start of an outage and one line at its end.
 
 use client::Stall;
 use std::time::Duration;
@@ -6,14 +6,14 @@ use types::Time;
 
 /// A request that waits longer is an outage.
 const LATE: Duration = Duration::from_secs(5);
-/// How often a session looks.
+/// Interval of the checks.
 const LOOK: Duration = Duration::from_secs(1);
-/// An outage is over when no request was late for so long: longer than the next one needs to become late.
+/// An outage is over when no request was late for this long: longer than the next one needs to become late.
 const QUIET: Duration = Duration::from_secs(10);
 
 struct Outage {
     since: Time,
-    /// When a request was late last.
+    /// The last time at which a request was late.
     seen: Time,
     full: bool,
 }
@@ -29,12 +29,12 @@ impl Watch {
         Watch { next: Time::ZERO, outage: None }
     }
 
-    /// When it looks next.
+    /// Returns the time of the next check.
     pub fn deadline(&self) -> Time {
         self.next
     }
 
-    /// Looks when it is time. `stall` gives the oldest request that came before a moment.
+    /// Checks when it is due. `stall` returns the oldest request that came before a given time.
     pub fn look(&mut self, now: Time, volume: &str, stall: impl FnOnce(Time) -> Option<Stall>) {
         if now < self.next {
             return;

@@ -1,19 +1,19 @@
-//! How much memory an OSD needs, and how much there is.
+//! The memory that an OSD needs, and the memory of the machine.
 
 use std::path::Path;
 
-/// What an OSD with this log needs: its log's payload is held in memory until it is at home (measured: 190 MiB with a log of
-/// 256 MiB, 640 MiB with one of 1 GiB).
+/// Returns the need of an OSD with this log. The log's payload is held in memory until it is destaged. Measured: 190 MiB
+/// with a log of 256 MiB, 640 MiB with one of 1 GiB.
 pub fn need(log_bytes: u64) -> u64 {
     (64 << 20) + log_bytes / 8 * 5
 }
 
-/// Memory that this process may have: the machine's, or the limit of its control group.
+/// Returns the memory that this process may have: the machine's, or the limit of its control group.
 pub fn total() -> Option<u64> {
     [meminfo("MemTotal:"), limit()].into_iter().flatten().min()
 }
 
-/// Memory that is free for this process now.
+/// Returns the memory that is free for this process now.
 pub fn available() -> Option<u64> {
     [meminfo("MemAvailable:"), limit()].into_iter().flatten().min()
 }
@@ -31,7 +31,7 @@ fn limit() -> Option<u64> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// Says at start what the OSD needs, and warns when there is less.
+/// Logs at the start how much memory the OSD needs, and warns when there is less.
 pub fn report(log_bytes: u64) {
     let need = need(log_bytes);
     let (log, wanted) = (crate::size::show(log_bytes), crate::size::show(need));

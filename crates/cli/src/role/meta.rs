@@ -15,7 +15,7 @@ pub fn run(args: &MetaArgs, as_json: bool) -> Result<()> {
     role::advertised::check(&args.listen, args.advertise.as_ref())?;
     let listen = args.listen.resolve()?;
     let http = role::http_addr(listen, args.http.as_ref())?;
-    // A name stays a name: who is told it resolves it at each connect.
+    // A name is advertised as a name: a peer resolves it at each connect.
     let told = args.advertise.as_ref().or(Some(&args.listen).filter(|listen| listen.is_name()));
     let registry = role::process::registry("meta");
     let version = crate::version::LONG.to_owned();
@@ -32,7 +32,7 @@ pub fn run(args: &MetaArgs, as_json: bool) -> Result<()> {
             tracing::info!(%grpc, http = http.map(tracing::field::display), "meta is listening");
             if as_json {
                 let body = serde_json::json!({ "listen": grpc, "http": http, "pid": std::process::id() });
-                // The line is whole or the process ends: a failure to write it is not one of the metadata server.
+                // If the line cannot be written, the process ends; that is no failure of the metadata server.
                 let _ = crate::output::ready("meta.run", body);
             }
         };
@@ -55,7 +55,7 @@ fn meta_error(error: &meta::MetaError, args: &MetaArgs) -> UserError {
     }
 }
 
-/// The store that the flags name. What is wrong with them is said here, before anything is connected.
+/// Returns the store that the flags name. Wrong flags are refused here, before anything is connected.
 pub fn open_store(args: &StoreArgs) -> Result<StoreConfig> {
     if args.etcd.is_empty() {
         let Some(dir) = &args.dir else {
@@ -71,7 +71,7 @@ pub fn open_store(args: &StoreArgs) -> Result<StoreConfig> {
     }
     let read = |path: &PathBuf| {
         std::fs::read(path)
-            .map_err(|e| UserError::new(1006, format!("{}: {e}", path.display()), "check the path and who may read it"))
+            .map_err(|e| UserError::new(1006, format!("{}: {e}", path.display()), "check the path and its permissions"))
     };
     let ca = args.etcd_ca.as_ref().map(read).transpose()?;
     let identity = match (&args.etcd_cert, &args.etcd_key) {

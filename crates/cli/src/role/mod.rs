@@ -1,4 +1,4 @@
-//! Composition roots: each role puts its rooms, its threads and its endpoints together.
+//! Composition roots: each role assembles its crates, its threads and its endpoints.
 
 pub mod advertised;
 pub mod format;
@@ -24,7 +24,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use tokio::runtime::Runtime;
 
-/// The control plane's threads of a data-plane process: one worker is plenty.
+/// Returns the runtime of the control plane in a data-plane process: one worker thread is enough.
 pub fn runtime() -> Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -34,13 +34,14 @@ pub fn runtime() -> Result<Runtime> {
         .context("starting the control plane's thread")
 }
 
-/// The clock on the wall: for what people read, and for incarnations, which must differ from run to run.
+/// Returns the wall clock, for display and for incarnations, which must differ from run to run.
 #[allow(clippy::disallowed_methods, reason = "a composition root is where wall time enters")]
 pub fn unix_now() -> std::time::Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Where a daemon that listens at `listen` serves HTTP unless told: one port above. Port 0 is any free one, here too.
+/// Returns the HTTP address of a daemon that listens at `listen`: the given one, or one port above. Port 0 stays any
+/// free one.
 ///
 /// # Errors
 /// BSLT-1006 when there is no port above, BSLT-4006 when a name cannot be resolved.
@@ -57,7 +58,7 @@ pub fn http_addr(listen: SocketAddr, told: Option<&Address>) -> Result<SocketAdd
     above.ok_or_else(what)
 }
 
-/// What to do about an address that cannot be listened on.
+/// Returns the advice for an address that cannot be listened on.
 fn listen_advice(addr: &NetAddr, why: &std::io::Error) -> String {
     match (addr, why.kind()) {
         (NetAddr::Unix(path), ErrorKind::NotFound) => {
@@ -77,9 +78,9 @@ fn listen_advice(addr: &NetAddr, why: &std::io::Error) -> String {
             "choose an address of this host: ip -brief address".to_owned()
         }
         (NetAddr::Unix(path), _) => {
-            format!("choose another address; ss -lxnp | grep '{}' shows who listens", path.display())
+            format!("choose another address; ss -lxnp | grep '{}' shows the listener", path.display())
         }
-        _ => format!("choose another address; ss -ltnp | grep '{addr}' shows who listens"),
+        _ => format!("choose another address; ss -ltnp | grep '{addr}' shows the listener"),
     }
 }
 
@@ -88,11 +89,11 @@ fn path_serves(path: &std::path::Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
 }
 
-/// What an env could not do, in the user's words.
+/// Returns an error of the env in the user's terms.
 pub fn env_error(error: env::EnvError) -> anyhow::Error {
     use env::EnvError as E;
     let text = error.to_string();
-    // The parts of a message that say what to do are behind its first `;`.
+    // The advice of a message follows its first `;`.
     let what = text.split_once("; ").map_or(text.as_str(), |(what, _)| what);
     let (code, next) = match &error {
         E::NoDirectIo { .. } => (3001, "put the device on ext4 or xfs, or use a block device".to_owned()),

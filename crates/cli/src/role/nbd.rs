@@ -1,4 +1,4 @@
-//! `basalt nbd`: client and NBD door in one loop, on one thread.
+//! `basalt nbd`: client and NBD server in one loop, on one thread.
 
 use crate::address::Address;
 use crate::args::NbdArgs;
@@ -18,8 +18,8 @@ use std::time::Duration;
 const ROOM_NBD: u8 = 3;
 /// The port that IANA gave to NBD.
 const PORT: u16 = 10809;
-/// How long a write waits in a full pool before its client gets ENOSPC: time enough to free space, and shorter than the
-/// patience of guests (Linux: 30 s for SCSI, 120 s for a hung task).
+/// Time that a write waits in a full pool before its client gets ENOSPC. It is enough to free space, and shorter than
+/// the patience of guests (Linux: 30 s for SCSI, 120 s for a hung task).
 const FULL_WAIT: Duration = Duration::from_secs(20);
 
 /// Exports a volume until asked to end. The address is bound first: one that cannot be used leaves the volume alone.
@@ -45,7 +45,7 @@ pub fn run(args: &NbdArgs, metas: &[Address], as_json: bool) -> Result<()> {
     served.and(closed)
 }
 
-/// Says where clients connect: a log line, a sentence at a terminal, and one line of JSON for programs.
+/// Reports where clients connect: a log line, a sentence at a terminal, and one line of JSON for programs.
 fn exported(args: &NbdArgs, bound: &NetAddr, bytes: u64, as_json: bool) -> Result<()> {
     let uri = uri(&args.volume, bound);
     tracing::info!(volume = args.volume, at = %bound, bytes, read_only = args.read_only, "exported");
@@ -66,7 +66,7 @@ fn exported(args: &NbdArgs, bound: &NetAddr, bytes: u64, as_json: bool) -> Resul
     Ok(std::io::stdout().flush()?)
 }
 
-/// The NBD URI of an export (RFC 3986: what is neither unreserved nor `/` is escaped).
+/// Returns the NBD URI of an export (RFC 3986: bytes that are neither unreserved nor `/` are escaped).
 fn uri(volume: &str, bound: &NetAddr) -> String {
     match bound {
         NetAddr::Unix(path) => format!("nbd+unix:///{volume}?socket={}", escaped(path.as_os_str().as_bytes())),
@@ -94,7 +94,7 @@ fn serve(session: &mut Session, server: &mut NbdServer, mut metrics: Option<&mut
         server.end_turn(now, device, &mut ops);
         (session.events, session.ops) = (events, ops);
         if let Some(errno) = session.failure() {
-            // The session is over: the door closes, so that clients notice at once.
+            // The session is over: the server closes, so that clients notice at once.
             return Err(ended(&session.info.name, errno).into());
         }
         let mut deadline = server.next_deadline();

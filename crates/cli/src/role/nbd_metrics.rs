@@ -1,4 +1,4 @@
-//! The metrics of an export: its door, its client, its process, at `--http`.
+//! The metrics of an export: its NBD server, its client, its process, at `--http`.
 
 use crate::errors::UserError;
 use crate::role::session::Session;
@@ -11,13 +11,13 @@ use telemetry::Registry;
 use tokio::runtime::Handle;
 use types::Time;
 
-/// How often the client's figures are brought up to date.
+/// Interval at which the client's figures are updated.
 const CLIENT_EVERY: Duration = Duration::from_secs(1);
 
-/// An address that is listened at.
+/// A listening socket and its address.
 pub type Listening = (TcpListener, SocketAddr);
 
-/// Listens before the volume is opened: an address that is taken costs nobody the volume.
+/// Listens before the volume is opened: a taken address must not take the volume from its holder.
 ///
 /// # Errors
 /// BSLT-1006 when the address cannot be used.
@@ -33,7 +33,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Serves them; the series of the volume carry its name.
+    /// Serves the metrics; the series of the volume carry its name.
     pub fn serve(runtime: &Handle, server: &mut NbdServer, (listener, bound): Listening, volume: &str) -> Endpoint {
         let process = process::registry("nbd");
         let own = Registry::with_labels(vec![("volume", volume.to_owned())]);
@@ -44,7 +44,8 @@ impl Endpoint {
         Endpoint { client, publish_at: Time::ZERO }
     }
 
-    /// Counts the turn that began at `now` and ends with this call. Gives when it is due again.
+    /// Counts the turn that began at `now` and ends with this call. Returns when the next update is
+    /// due.
     pub fn end_turn(&mut self, now: Time, session: &Session, server: &mut NbdServer) -> Time {
         server.count(if server.has_replies() { session.env.now() } else { now });
         if now >= self.publish_at {
@@ -54,7 +55,7 @@ impl Endpoint {
         self.publish_at
     }
 
-    /// Brings the client's counters up to date.
+    /// Updates the client's counters.
     fn publish(&self, session: &Session) {
         let (metrics, stats) = (&self.client, session.client.stats());
         // An export has one volume.

@@ -18,7 +18,7 @@ use std::path::Path;
 use std::time::Duration;
 use types::{ClusterId, Incarnation, OsdId, OsdUuid};
 
-/// Code and advice for a device that cannot be served as it is.
+/// Returns code and advice for a device that cannot be served as it is.
 pub fn superblock_error(device: &Path, why: &SuperblockError) -> (u32, String) {
     let format = format!("basalt osd format --device {}", device.display());
     match why {
@@ -43,7 +43,7 @@ pub fn superblock_error(device: &Path, why: &SuperblockError) -> (u32, String) {
     }
 }
 
-/// Why an OSD's loop ended.
+/// Returns the error that ended an OSD's loop, in the user's terms.
 fn osd_error(device: &Path, error: OsdError) -> anyhow::Error {
     let error = match error {
         OsdError::Env(error) => return env_error(error),
@@ -59,7 +59,7 @@ fn osd_error(device: &Path, error: OsdError) -> anyhow::Error {
     UserError::new(code, format!("{}: {error}", device.display()), next).into()
 }
 
-/// How long a start waits for the word of meta that the device is the current one.
+/// Time that a start waits until meta confirms that the device is the current one.
 const LET_IN_WAIT: Duration = Duration::from_secs(10);
 
 /// Serves a device until asked to end.
@@ -90,7 +90,7 @@ pub fn run(args: &OsdRun, metas: &[Address], as_json: bool) -> Result<()> {
     let told = args.advertise.as_ref().unwrap_or(&args.listen).clone();
     let mut name = Advertised::follow(&runtime, told, listen, move || waker_of_name.wake());
     let Some(first) = name.first(&runtime, &stop) else { return Ok(()) };
-    // With port 0 only the OSD knows where it listens.
+    // With port 0 only the OSD knows its bound address.
     let advertise = Some(first).filter(|addr| args.advertise.is_some() || addr.port() != 0);
     let config = OsdConfig { advertise, http: http_at.map(|at| reachable(at, first)), ..config };
     let addrs = metas.iter().map(Address::to_string).collect();
@@ -109,13 +109,13 @@ pub fn run(args: &OsdRun, metas: &[Address], as_json: bool) -> Result<()> {
         }
         osd.work(&mut env).map_err(|e| osd_error(&args.device, e))?;
         for up in osd.take_reports() {
-            // A full queue means that meta does not listen; the next stream begins with everything.
+            // A full queue means that meta does not read; the next stream begins with a full report.
             let _ = link.try_send(up);
         }
         if let Some((code, reason)) = osd.refusal() {
             let error = refused(code, reason);
             if code == control::codes::DEVICE_BEHIND {
-                // Every start adds to the position of a device: the next one must not be judged by that alone.
+                // Every start advances the position of a device: the next one must not be judged by that alone.
                 let marked = engine::mark_behind(&mut env, &disk, uuid, &error.what);
                 marked.map_err(|e| format_error(&args.device, e))?;
             }
@@ -133,7 +133,7 @@ pub fn run(args: &OsdRun, metas: &[Address], as_json: bool) -> Result<()> {
     Ok(())
 }
 
-/// One line of JSON for a program that started this OSD and waits for it: the device is mounted, the address bound.
+/// Prints one line of JSON for the program that started this OSD: the device is mounted, the address is bound.
 fn ready((osd, cluster, uuid): (OsdId, ClusterId, OsdUuid), bound: &NetAddr, http: Option<SocketAddr>) -> Result<()> {
     let pid = std::process::id();
     let body = serde_json::json!({
@@ -142,7 +142,7 @@ fn ready((osd, cluster, uuid): (OsdId, ClusterId, OsdUuid), bound: &NetAddr, htt
     output::ready("osd.run", body)
 }
 
-/// An endpoint that listens on all interfaces, as others reach it.
+/// Returns the address at which others reach an endpoint that listens on all interfaces.
 fn reachable(at: SocketAddr, advertised: SocketAddr) -> SocketAddr {
     let ip = if at.ip().is_unspecified() { advertised.ip() } else { at.ip() };
     SocketAddr::new(ip, at.port())

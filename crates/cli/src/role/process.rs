@@ -1,16 +1,16 @@
-//! Metrics of the process itself: which program it is, and what it uses.
+//! Metrics of the process: its program and its resources.
 //!
-//! The figures are read from `/proc/self` when they are asked for. Names are those of the Prometheus client libraries,
-//! so that dashboards made for any process work.
+//! The figures are read from `/proc/self` at each scrape. The names are those of the Prometheus client libraries, so
+//! that dashboards for any process work.
 
 use crate::version;
 use telemetry::{Registry, Row};
 
-/// Ticks a second of the times in `/proc/PID/stat`: fixed by the kernel's interface.
+/// Ticks per second of the times in `/proc/PID/stat`: fixed by the kernel's interface.
 const TICKS_PER_S: f64 = 100.0;
 
 telemetry::metrics! {
-    /// What the process uses.
+    /// Resources that the process uses.
     pub struct ProcessMetrics("process") {
         seconds cpu_seconds: "user and system CPU time spent";
         gauge resident_memory_bytes: "resident memory";
@@ -29,17 +29,18 @@ pub const INFO_ROWS: &[Row] = &[
 const BUILD_HELP: &str = "always 1; labels: version, commit, role";
 const OSD_HELP: &str = "always 1; labels: osd, and the host, rack and zone given to `osd run`";
 
-/// What `/proc/self/stat` says.
+/// Fields of `/proc/self/stat`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Stat {
     cpu_seconds: f64,
     threads: i64,
-    /// Since the boot.
+    /// Start time since the boot.
     started_seconds: f64,
     virtual_bytes: i64,
 }
 
-/// The name stands in parentheses and may hold any byte, so the fields are counted from its last one.
+/// Parses `/proc/self/stat`. The name in parentheses may hold any byte, so the fields are counted from the last
+/// parenthesis.
 fn parse_stat(text: &str) -> Option<Stat> {
     let (_, tail) = text.rsplit_once(')')?;
     let fields: Vec<&str> = tail.split_whitespace().collect();
@@ -52,13 +53,13 @@ fn parse_stat(text: &str) -> Option<Stat> {
     })
 }
 
-/// `VmRSS` of `/proc/self/status`, in bytes.
+/// Returns `VmRSS` of `/proc/self/status`, in bytes.
 fn resident_bytes(status: &str) -> Option<i64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<i64>().ok().map(|kib| kib * 1024)
 }
 
-/// The boot since the Unix epoch: `btime` of `/proc/stat`.
+/// Returns the time of the boot since the Unix epoch: `btime` of `/proc/stat`.
 fn boot_seconds(stat: &str) -> Option<f64> {
     stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
@@ -66,7 +67,7 @@ fn boot_seconds(stat: &str) -> Option<f64> {
 fn refresh(metrics: &ProcessMetrics) {
     let read = |what: &str| std::fs::read_to_string(what).unwrap_or_default();
     if let Some(stat) = parse_stat(&read("/proc/self/stat")) {
-        // Two scrapes at once may read at once; the counter never goes back.
+        // Two concurrent scrapes may read at the same time; the counter never goes back.
         let more = stat.cpu_seconds - metrics.cpu_seconds.get();
         if more > 0.0 {
             metrics.cpu_seconds.inc_by(more);
@@ -86,7 +87,7 @@ fn refresh(metrics: &ProcessMetrics) {
     }
 }
 
-/// A registry with the metrics of this process, which serves as `role`.
+/// Returns a registry with the metrics of this process, which serves as `role`.
 pub fn registry(role: &'static str) -> Registry {
     let registry = Registry::default();
     let labels = [("version", version::VERSION), ("commit", version::COMMIT), ("role", role)];
@@ -97,7 +98,7 @@ pub fn registry(role: &'static str) -> Registry {
     registry
 }
 
-/// Says which OSD it is, and the place that it was given; a registered place is known to meta alone.
+/// Adds which OSD this is, and the place that it was given; only meta knows a registered place.
 pub fn osd_info(registry: &Registry, config: &osd::OsdConfig) {
     let place = [("host", &config.host), ("rack", &config.rack), ("zone", &config.zone)];
     let given = place.into_iter().filter_map(|(label, value)| Some((label, value.clone()?)));

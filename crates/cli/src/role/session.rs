@@ -1,8 +1,8 @@
-//! One open volume on one thread: env, client, and the link to meta, turned together by a door or a bench.
+//! One open volume on one thread: env, client, and the link to meta, driven by an NBD server or a benchmark.
 //!
-//! [`Session::prepare`] takes the signals over and touches no volume: a door binds its address then. [`Prepared::open`]
-//! attaches. Invariant: a session that attached detaches on every way out, errors and signals included; only a process
-//! that is killed leaves its hold behind, and meta drops that hold soon after the process's connection ends.
+//! [`Session::prepare`] takes the signals over and touches no volume: an NBD server then binds its address.
+//! [`Prepared::open`] attaches. Invariant: a session that attached detaches on every exit, errors and signals included.
+//! Only a killed process leaves its hold behind, and meta drops that hold soon after the process's connection ends.
 
 use crate::address::Address;
 use crate::errors::{UserError, refused};
@@ -23,21 +23,22 @@ use types::{Errno, Incarnation, Time};
 
 /// `Token.room` of the client's bus.
 const ROOM_CLIENT: u8 = 1;
-/// How long requests in flight may take to end at a close.
+/// Time in which requests in flight may end at a close.
 const DRAIN_MAX: Duration = Duration::from_secs(3);
-/// How long meta may take to hear of a close before the process ends without its answer.
+/// Time in which meta may answer a close before the process ends without its answer.
 const PART_MAX: Duration = Duration::from_secs(2);
 
-/// How long an open may take: longer than an election of metas and one of a PG.
+/// Time in which an open may end: longer than an election of metas and one of a PG.
 const OPEN_MAX: Duration = Duration::from_secs(15);
 
-/// How long a write of a bench waits in a full pool: long enough for space that is on its way back.
+/// Time that a write of a benchmark waits in a full pool: enough for space that is about to be freed.
 const BENCH_FULL_WAIT: Duration = Duration::from_secs(5);
 
-/// Pause before a volume is asked for again whose holder is a dead process.
+/// Pause before the next open of a volume whose holder is a dead process.
 const LEASE_AGAIN: Duration = Duration::from_millis(250);
 
-/// The error of a volume that was not opened in [`OPEN_MAX`]: by the metadata servers, or by its PGs when `meta_answers`.
+/// Returns the error of a volume that was not opened in [`OPEN_MAX`]: by the metadata servers, or by its PGs when
+/// `meta_answers`.
 fn unanswered(name: &str, metas: &[Address], meta_answers: bool) -> UserError {
     let asked: Vec<String> = metas.iter().map(Address::to_string).collect();
     let late = format!("{name} was not opened in {} s", OPEN_MAX.as_secs());
@@ -49,7 +50,7 @@ fn unanswered(name: &str, metas: &[Address], meta_answers: bool) -> UserError {
     UserError::new(2001, what, format!("basalt status --meta {}", asked.join(",")))
 }
 
-/// What is opened, and how.
+/// A volume to open, and how.
 #[derive(Clone, Copy)]
 pub struct Open<'a> {
     /// `pool/volume`.
@@ -65,7 +66,7 @@ pub struct Prepared {
     stop: Stop,
     metas: Vec<Address>,
     holder: String,
-    /// How long a write waits for space before it fails: not at all unless told.
+    /// Time that a write waits for space before it fails: zero by default.
     pub full_wait: Duration,
 }
 
@@ -76,7 +77,7 @@ pub struct Session {
     volume: Option<VolumeKey>,
     pub info: DeviceInfo,
     pub ops: Vec<Op>,
-    /// Events of the last turn that are not the client's.
+    /// Events of the last turn that are not for the client.
     pub events: Vec<Event>,
     stop: Stop,
     incoming: Vec<Event>,
@@ -87,7 +88,7 @@ pub struct Session {
     runtime: Background,
 }
 
-/// The runtime that carries the link. It ends without waiting for a name that is being looked up.
+/// The runtime that carries the link. Its end does not wait for a name that is being resolved.
 struct Background(Option<Runtime>);
 
 impl Drop for Background {
@@ -102,7 +103,7 @@ impl Prepared {
     /// Attaches the volume. A signal that asks for the end is an error here.
     ///
     /// # Errors
-    /// Meta's refusal, in the user's words.
+    /// Meta's refusal, in the user's terms.
     pub fn open(mut self, open: Open<'_>) -> Result<Session> {
         let config = ClientConfig {
             room: ROOM_CLIENT,
@@ -164,25 +165,25 @@ impl Prepared {
     }
 }
 
-/// Whether a holder's name is one that a [`Prepared`] of this host has, and its process is gone. Wrong where two
-/// machines have one name: then a living holder is waited for, and refuses in the end.
+/// Whether a holder's name is one that a [`Prepared`] of this host has, and its process is gone. The result is wrong when
+/// two machines have one name: then a living holder is awaited, and the open is refused in the end.
 fn is_dead(holder: &str, host: &str) -> bool {
     let process = holder.split_once(" on ").and_then(|(_, process)| process.rsplit_once(" pid "));
     let Some((at, pid)) = process else { return false };
     at == host && pid.parse::<u32>().is_ok_and(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists())
 }
 
-/// What came of an open.
+/// Result of an open.
 enum Attached {
     Open,
     Refused(Refusal),
-    /// Nothing, in all the time that it has.
+    /// No answer in the time of an open.
     Late,
 }
 
 impl Session {
-    /// Takes the signals over and makes a ring; no volume is touched. `kind` is what `volume info` shows of this holder:
-    /// `nbd`, `bench`.
+    /// Takes the signals over and makes a ring; no volume is touched. `kind` is the name that `volume info` shows of this
+    /// holder: `nbd`, `bench`.
     ///
     /// # Errors
     /// When the system has no io_uring for this process.
@@ -195,10 +196,10 @@ impl Session {
         Ok(Prepared { env, runtime, stop, metas: metas.to_vec(), holder, full_wait: Duration::ZERO })
     }
 
-    /// Opens `pool/volume` for a bench.
+    /// Opens `pool/volume` for a benchmark.
     ///
     /// # Errors
-    /// Meta's refusal, in the user's words.
+    /// Meta's refusal, in the user's terms.
     pub fn open(metas: &[Address], name: &str, write: bool, steal: bool) -> Result<Session> {
         let mut prepared = Session::prepare(metas, "bench")?;
         prepared.full_wait = BENCH_FULL_WAIT;
@@ -234,20 +235,20 @@ impl Session {
         }
     }
 
-    /// The answer of the leading meta, within [`PART_MAX`].
+    /// Returns the answer of the leading meta, within [`PART_MAX`].
     fn ask_meta(&self, metas: &[Address], ask: AdminAsk) -> Option<AdminAnswer> {
         let admin = AdminClient::new(metas.iter().map(Address::to_string).collect(), PART_MAX);
         self.runtime.0.as_ref()?.block_on(admin.ask(ask)).ok()
     }
 
-    /// Whether the volume is held by a process of this host that has ended: its lease is about to.
+    /// Whether a dead process of this host holds the volume: its lease ends soon.
     fn holder_is_dead(&self, metas: &[Address], name: &str) -> bool {
         let asked = self.ask_meta(metas, AdminAsk::VolumeInfo { name: name.to_owned() });
         let Some(AdminAnswer::Volume(volume)) = asked else { return false };
         volume.holder.is_some_and(|holder| is_dead(&holder.name, &role::format::Place::default().host))
     }
 
-    /// Turns without a volume for so long.
+    /// Runs turns without a volume for this time.
     fn pause(&mut self, time: Duration) -> Result<()> {
         let until = self.env.now() + time;
         while self.begin() < until && !self.interrupted() {
@@ -261,7 +262,7 @@ impl Session {
         self.stop.is_set()
     }
 
-    /// Takes in what happened: the client's events are worked on, the others wait in `events`. Gives the time.
+    /// Begins a turn: the client handles its events, the others wait in `events`. Returns the time.
     pub fn begin(&mut self) -> Time {
         let now = self.env.now();
         for event in self.incoming.drain(..) {
@@ -281,7 +282,7 @@ impl Session {
         now
     }
 
-    /// Why nothing will succeed any more, once that is so.
+    /// Returns the error after which no request will succeed any more, if there is one.
     pub fn failure(&mut self) -> Option<Errno> {
         let failed = |event: &ClientEvent| match event {
             ClientEvent::Failed { errno, .. } => Some(*errno),
@@ -290,7 +291,7 @@ impl Session {
         self.told.iter().find_map(failed)
     }
 
-    /// The open volume.
+    /// Returns the open volume.
     ///
     /// # Panics
     /// After it was closed.
@@ -299,7 +300,7 @@ impl Session {
         device.expect("the volume is open")
     }
 
-    /// Ends the turn: sends everything and waits for events, at most until `deadline`.
+    /// Ends the turn: sends all operations and waits for events, until `deadline` at most.
     ///
     /// # Errors
     /// When the ring fails.
@@ -341,7 +342,7 @@ impl Session {
                 return Ok(());
             }
             if now >= until {
-                // Its requests are stuck: they were not acknowledged, and meta fences what is left of them.
+                // Its requests are stuck: they were not acknowledged, and meta fences those that may still arrive.
                 (until, drained) = (now + PART_MAX, true);
                 self.client.abandon(now, volume);
             }
@@ -350,7 +351,7 @@ impl Session {
     }
 }
 
-/// A signal came before the volume was open.
+/// Returns the error for a signal that came before the volume was open.
 fn stopped() -> UserError {
     UserError::new(6002, "a signal asked this process to end before the volume was open", "")
 }

@@ -1,25 +1,25 @@
-//! What signals do to a role.
+//! Effects of signals on a role.
 //!
 //! SIGTERM and SIGINT ask it to end in order; a second SIGINT ends it at once. SIGHUP asks the same of a role that was
-//! started at a terminal, because the terminal is going away. Without a terminal SIGHUP is a line in the log and nothing
-//! else: there is no file to reopen. Under `nohup` SIGHUP stays ignored. SIGUSR1 sets the log level to `debug`, SIGUSR2 back
-//! to what it was at the start.
+//! started at a terminal, because the terminal is going away. Without a terminal SIGHUP only writes a log line: there is no
+//! file to reopen. Under `nohup` SIGHUP stays ignored. SIGUSR1 sets the log level to `debug`, SIGUSR2 back to its value at
+//! the start.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Exit code of a process that a second SIGINT ended: 128 and the signal's number, as shells have it.
+/// Exit code of a process that a second SIGINT ended: 128 and the signal's number, as in shells.
 const INTERRUPTED: i32 = 130;
 
-/// The signals that a role listens to.
+/// The signals that a role handles.
 pub struct Signals {
     term: Signal,
     int: Signal,
     louder: Signal,
     quieter: Signal,
-    /// `None`: SIGHUP is ignored, as this process was started.
+    /// `None`: SIGHUP is ignored, as it was when this process was started.
     hangup: Option<Signal>,
     at_terminal: bool,
 }
@@ -41,7 +41,7 @@ impl Signals {
         Ok(Signals { term, int, louder, quieter, hangup, at_terminal })
     }
 
-    /// Waits for the next signal that asks this role to end, and gives its name.
+    /// Waits for the next signal that asks this role to end, and returns its name.
     pub async fn end(&mut self) -> &'static str {
         loop {
             let hangup = async {
@@ -74,12 +74,12 @@ fn ignores_hangup(status: &str) -> bool {
 
 /// Whether `/proc/PID/stat` names a controlling terminal.
 fn has_terminal(stat: &str) -> bool {
-    // The name of the program, in brackets, may hold anything; `tty_nr` is the fifth field behind it.
+    // The name of the program, in brackets, may hold any character; `tty_nr` is the fifth field after it.
     let behind = stat.rsplit(") ").next().unwrap_or_default();
     behind.split_whitespace().nth(4).is_some_and(|tty| tty != "0")
 }
 
-/// Set when the process is asked to end.
+/// Whether the process is asked to end.
 #[derive(Clone, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
@@ -88,12 +88,12 @@ impl Stop {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Sets it at the first signal that asks for the end, and wakes the loop.
+    /// Sets the flag at the first signal that asks for the end, and wakes the loop.
     pub fn on_signal(runtime: &Runtime, waker: env::Waker) -> Stop {
         let stop = Stop::default();
         let ours = stop.clone();
         let _inside = runtime.enter();
-        // Taken over before the role does anything that a signal must not cut short.
+        // Signals are taken over before the role does anything that they must not interrupt.
         let mut signals = match Signals::watch() {
             Ok(signals) => signals,
             Err(error) => {

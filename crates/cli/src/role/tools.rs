@@ -1,13 +1,14 @@
-//! The desk between an OSD's HTTP endpoint and its loop: tools ask there, the loop answers between turns.
+//! The queue between an OSD's HTTP endpoint and its loop: tools ask there, the loop answers between
+//! turns.
 //!
-//! Invariant: a full queue refuses; it never holds a turn up.
+//! Invariant: a full queue refuses a request; it never delays a turn.
 
 use env::Waker;
 use osd::{Osd, ToolAnswer, ToolAsk};
 use std::collections::BTreeMap;
 use tokio::sync::{mpsc, oneshot};
 
-/// Questions that wait for the loop.
+/// Most requests that wait for the loop.
 const QUEUE_MAX: usize = 32;
 
 type Asked = (ToolAsk, oneshot::Sender<ToolAnswer>);
@@ -26,7 +27,7 @@ pub struct Desk {
     next: u64,
 }
 
-/// Both sides.
+/// Returns both sides.
 pub fn desk(waker: Waker) -> (Counter, Desk) {
     let (tx, rx) = mpsc::channel(QUEUE_MAX);
     (Counter { queue: tx, waker }, Desk { queue: rx, waiting: BTreeMap::new(), next: 0 })
@@ -45,7 +46,7 @@ impl Counter {
 }
 
 impl Desk {
-    /// Hands over what was asked and what was answered.
+    /// Hands requests to the OSD, and its answers to the askers.
     pub fn pass(&mut self, osd: &mut Osd) {
         while let Ok((ask, answer)) = self.queue.try_recv() {
             self.next += 1;
@@ -54,7 +55,7 @@ impl Desk {
         }
         for (id, answer) in osd.take_tool_answers() {
             if let Some(asker) = self.waiting.remove(&id) {
-                // An asker that hung up gets no answer.
+                // An asker that disconnected gets no answer.
                 let _ = asker.send(answer);
             }
         }

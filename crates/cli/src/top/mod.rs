@@ -1,7 +1,7 @@
-//! `basalt top`: what each OSD and each volume does now, refreshed until `q` is pressed.
+//! `basalt top`: the present I/O of each OSD and each volume, refreshed until `q` is pressed.
 //!
-//! Meta gives the OSDs with their HTTP addresses and the names of volumes; the OSDs' `/metrics` give counters. Two
-//! samples make one screen. A volume's figures are the sum over the OSDs that lead its PGs.
+//! Meta returns the OSDs with their HTTP addresses and the names of volumes; the OSDs' `/metrics` return counters.
+//! Two samples make one screen. The figures of a volume are the sum over the OSDs that lead its PGs.
 
 mod sample;
 
@@ -20,10 +20,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use types::OsdId;
 
-/// OSDs that are asked at once.
+/// Most OSDs that are asked at once.
 const ASKED_MAX: usize = 16;
 
-/// Everything at one moment.
+/// The counters of all OSDs and volumes at one moment.
 struct Sample {
     at: Instant,
     osds: Vec<OsdView>,
@@ -42,7 +42,7 @@ fn take(admin: &Admin) -> Result<Sample> {
             let ask = |(osd, addr)| scope.spawn(move || (osd, http::text(addr, "/metrics")));
             let threads: Vec<_> = some.iter().copied().map(ask).collect();
             for (osd, text) in threads.into_iter().filter_map(|thread| thread.join().ok()) {
-                // An OSD that does not answer has an empty row; its state says why.
+                // An OSD that does not answer has an empty row; its state shows the reason.
                 pages.extend(text.ok().map(|text| (osd, sample::parse(&text))));
             }
         });
@@ -50,7 +50,7 @@ fn take(admin: &Admin) -> Result<Sample> {
     Ok(Sample { at, osds, volumes, pages })
 }
 
-/// One row: its name, what it did, and what else is known.
+/// One row: its subject and its rates.
 struct Row<T> {
     of: T,
     read: Rate,
@@ -68,7 +68,7 @@ fn rates<T>(of: T, now: &Io, before: &Io, elapsed_s: f64) -> Row<T> {
     Row { of, read: now.read.since(&before.read, elapsed_s), write: now.write.since(&before.write, elapsed_s) }
 }
 
-/// Sums the rates of one volume over the OSDs: a restart of one of them does not disturb the others'.
+/// Sums the rates of one volume over the OSDs: a restart of one OSD does not distort the rates of the others.
 fn sum(rates: &[Rate]) -> Rate {
     // The sum of no floats is -0.0.
     let total = |of: fn(&Rate) -> f64| rates.iter().map(of).fold(0.0, |sum, each| sum + each);
@@ -85,7 +85,7 @@ fn screen(before: &Sample, now: &Sample) -> Screen {
     for osd in &now.osds {
         let (page, was) = (now.pages.get(&osd.osd), before.pages.get(&osd.osd));
         let io = page.map_or(&nothing, |page| &page.io);
-        // Without an earlier page there is no rate: everything since the start of the OSD is none.
+        // Without an earlier page there is no rate: the totals since the OSD's start are none.
         osds.push(rates((osd.clone(), page.cloned()), io, was.map_or(io, |was| &was.io), elapsed_s));
         let (Some(page), Some(was)) = (page, was) else { continue };
         for (id, io) in &page.volumes {
@@ -119,7 +119,7 @@ fn cells(read: &Rate, write: &Rate) -> Vec<String> {
 
 const IO_HEAD: [&str; 6] = ["read/s", "mib/s", "ms", "write/s", "mib/s", "ms"];
 
-/// The two tables, as lines; at most `height` of them where that is given.
+/// Returns the two tables as lines, at most `height` of them if that is given.
 fn lines(screen: &Screen, height: Option<usize>) -> Vec<String> {
     let osds = screen.osds.iter().map(|row| {
         let (osd, page) = &row.of;
@@ -169,7 +169,7 @@ fn as_json(screen: &Screen) -> Value {
     json!({ "interval_s": screen.elapsed_s, "osds": osds.collect::<Vec<_>>(), "volumes": volumes.collect::<Vec<_>>() })
 }
 
-/// Keys that are pressed; the thread ends with the process.
+/// Reads pressed keys; the thread ends with the process.
 fn keys() -> Receiver<Key> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
@@ -186,7 +186,7 @@ fn keys() -> Receiver<Key> {
 /// Runs until `q`; with `--once`, `--json` or without a terminal it prints one sample.
 ///
 /// # Errors
-/// Meta's refusal, or that no meta answers.
+/// Meta's refusal, or an error when no meta answers.
 #[allow(clippy::disallowed_methods, reason = "a sample takes a moment of real time")]
 pub fn run(admin: &Admin, args: &TopArgs, json: bool) -> Result<()> {
     let every = Duration::from_secs(args.interval);

@@ -1,11 +1,11 @@
-//! What `top` knows at one moment: counters of OSDs and volumes, read from the OSDs' `/metrics`.
+//! One sample of `top`: counters of OSDs and volumes, read from the OSDs' `/metrics`.
 //!
-//! Invariant: a page of an OSD is foreign text. A line that is not understood is skipped; a counter that went back (the OSD
-//! was restarted) counts from zero.
+//! Invariant: a page of an OSD is untrusted text. A line that cannot be parsed is skipped; a counter that went back (the
+//! OSD was restarted) counts from zero.
 
 use std::collections::BTreeMap;
 
-/// Reads or writes: how many, their bytes, and the sum of their latencies.
+/// Reads or writes: their number, their bytes, and the sum of their latencies.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Side {
     pub count: f64,
@@ -23,7 +23,7 @@ pub struct Io {
 /// The pool and the volume, as the labels name them: ids, or `other`.
 pub type VolumeId = (String, String);
 
-/// What one OSD says.
+/// The counters of one OSD.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Page {
     pub io: Io,
@@ -34,7 +34,7 @@ pub struct Page {
     pub waiting: f64,
 }
 
-/// What happened between two samples, per second; latencies in seconds, `None` without any request.
+/// Rates between two samples, per second; latencies in seconds, `None` without any request.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rate {
     pub iops: f64,
@@ -43,7 +43,7 @@ pub struct Rate {
 }
 
 impl Side {
-    /// From `before` to this.
+    /// Returns the rate from `before` to `self`.
     pub fn since(&self, before: &Side, elapsed_s: f64) -> Rate {
         let delta = |now: f64, was: f64| if now >= was { now - was } else { now };
         let count = delta(self.count, before.count);
@@ -55,12 +55,12 @@ impl Side {
     }
 }
 
-/// The label's value in `a="1",b="2"`. Ids need no escapes.
+/// Returns the label's value in `a="1",b="2"`. Ids need no escapes.
 fn label<'a>(labels: &'a str, name: &str) -> Option<&'a str> {
     labels.split(',').find_map(|pair| pair.strip_prefix(name)?.strip_prefix("=\"")?.strip_suffix('"'))
 }
 
-/// Reads an OSD's page.
+/// Parses an OSD's page.
 pub fn parse(text: &str) -> Page {
     let mut page = Page::default();
     for line in text.lines().filter(|line| line.starts_with("basalt_osd_")) {

@@ -1,7 +1,8 @@
-//! One chunk of one PG: every member is asked for it at the same applied index, until all have answered.
+//! Compares one chunk of one PG: every member is asked for it at the same applied index, until all have
+//! answered.
 //!
-//! Which index: what is applied everywhere when nothing is written; under load a little ahead of the member
-//! that is furthest, and further ahead each time that somebody had passed it already.
+//! The index is the highest one that a member reported as applied. Under load it lies ahead of that, and
+//! further ahead each time that a member had already passed it.
 
 use super::http;
 use serde_json::Value;
@@ -9,9 +10,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use types::{ChunkKey, OsdId, PgId};
 
-/// Rounds until a chunk that never stands still is given up.
+/// Rounds after which a chunk that changes all the time is given up.
 const ROUNDS_MAX: u32 = 60;
-/// Entries ahead, at most.
+/// Most entries that the index lies ahead.
 const AHEAD_MAX: u64 = 1 << 14;
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
@@ -22,31 +23,31 @@ pub struct Member {
     pub http: SocketAddr,
 }
 
-/// What one member says about a PG.
+/// The state of a PG as one member reports it.
 #[derive(Clone, Debug)]
 pub struct Table {
     pub applied: u64,
-    /// The member leads the PG and serves: it has applied all that is committed.
+    /// Whether the member leads the PG and serves: it has applied all committed entries.
     pub leading: bool,
     pub chunks: Vec<ChunkKey>,
     /// Volumes with the epochs of their attach records.
     pub attached: Vec<(u64, u64)>,
 }
 
-/// The parts of one chunk at one index, a row a member in the order of asking.
+/// The parts of one chunk at one index, with a row for each member in the order of asking.
 #[derive(Debug)]
 pub struct Digests {
     pub at: u64,
     pub parts: Vec<Vec<u32>>,
 }
 
-/// Why a member gives no answer.
+/// Reason why a member returns no answer.
 #[derive(Debug)]
 pub struct Silence {
     pub reason: String,
-    /// It is quarantined: its bytes cannot be trusted.
+    /// Whether it is quarantined: its bytes cannot be trusted.
     pub damaged: bool,
-    /// The OSD has no replica of the PG.
+    /// Whether the OSD has no replica of the PG.
     pub absent: bool,
 }
 
@@ -56,18 +57,18 @@ impl From<String> for Silence {
     }
 }
 
-/// Why a chunk was not compared.
+/// Reason why a chunk was not compared.
 #[derive(Debug)]
 pub enum Undone {
     /// This member cannot be asked any more.
     Member(OsdId, Silence),
     /// This member found damage in these parts of the chunk.
     Damaged(OsdId, Vec<(usize, String)>),
-    /// Members were never seen at one index.
+    /// The members never answered at one index.
     Restless,
 }
 
-/// What one member answered to a digest.
+/// Answer of one member to a digest request.
 #[derive(Debug, PartialEq, Eq)]
 enum Told {
     Parts(Vec<u32>),
@@ -112,7 +113,7 @@ fn digest(member: Member, pg: PgId, chunk: ChunkKey, at: u64, table: bool) -> Re
     }
 }
 
-/// Asks all members for a chunk at one index. `applied` is the furthest index seen, and is moved along.
+/// Asks all members for a chunk at one index. `applied` is the highest applied index seen, and is updated.
 pub fn chunk(members: &[Member], pg: PgId, chunk: ChunkKey, table: bool, applied: &mut u64) -> Result<Digests, Undone> {
     let mut ahead = 0;
     for _ in 0..ROUNDS_MAX {
@@ -130,13 +131,13 @@ pub fn chunk(members: &[Member], pg: PgId, chunk: ChunkKey, table: bool, applied
             }
         }
         if parts.len() == members.len() {
-            // Members are now here at least; the next chunk begins here.
+            // All members have applied this index; the next chunk begins here.
             *applied = at.max(*applied);
             return Ok(Digests { at, parts });
         }
         ahead = match (passed, late) {
             (true, _) => (ahead * 2).clamp(8, AHEAD_MAX),
-            // Whoever wrote has stopped.
+            // The client has stopped writing.
             (false, true) => 0,
             (false, false) => ahead,
         };
@@ -161,7 +162,7 @@ fn pause() {
     std::thread::sleep(BUSY_PAUSE);
 }
 
-/// A run of parts in which members differ: first part, count.
+/// Returns runs of parts in which members differ: first part, count.
 pub fn differing(parts: &[Vec<u32>]) -> Vec<(usize, usize)> {
     let count = parts.iter().map(Vec::len).max().unwrap_or(0);
     let differs = |n: usize| parts.iter().any(|row| row.get(n) != parts[0].get(n));
@@ -175,7 +176,7 @@ pub fn differing(parts: &[Vec<u32>]) -> Vec<(usize, usize)> {
     runs
 }
 
-/// The members that do not say what more than half of all say; all of them when no value has that.
+/// Returns the members whose value is not that of more than half of all; all of them when no value is.
 pub fn odd_ones(told: &[(OsdId, u32)]) -> Vec<OsdId> {
     let votes = |value: u32| told.iter().filter(|(_, v)| *v == value).count();
     let agreed = told.iter().map(|(_, value)| *value).find(|value| votes(*value) * 2 > told.len());
@@ -187,7 +188,7 @@ mod tests {
     use super::{OsdId, differing, odd_ones};
 
     #[test]
-    fn who_stands_against_a_majority_is_named_and_without_one_everybody_is() {
+    fn odd_ones_are_the_minority_and_all_members_without_a_majority() {
         let told = |values: &[u32]| odd_ones(&(1..).map(OsdId).zip(values.iter().copied()).collect::<Vec<_>>());
         assert_eq!(told(&[7, 8, 7]), [OsdId(2)]);
         assert_eq!(told(&[7, 8, 7, 9, 7]), [OsdId(2), OsdId(4)]);

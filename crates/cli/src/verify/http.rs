@@ -1,4 +1,4 @@
-//! The least HTTP/1.1 that asks an OSD's endpoint: one GET, one answer, the connection closes.
+//! A minimal HTTP/1.1 client for an OSD's endpoint: one GET, one answer, the connection closes.
 //!
 //! Invariant: an answer costs at most [`BODY_MAX`] of memory and [`PATIENCE`] of time between two reads.
 
@@ -7,13 +7,13 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Longer answers are no answers of an OSD.
+/// Longest answer of an OSD; a longer one is refused.
 const BODY_MAX: u64 = 64 << 20;
-/// More than an OSD waits for an index.
+/// Read timeout: longer than an OSD waits for an index.
 const PATIENCE: Duration = Duration::from_secs(10);
 const CONNECT_MAX: Duration = Duration::from_secs(2);
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     #[error("{addr} cannot be reached: {source}")]
@@ -22,12 +22,12 @@ pub enum HttpError {
     Strange(SocketAddr),
 }
 
-/// Asks; gives the status and the JSON of the answer.
+/// Sends a GET; returns the status and the JSON of the answer.
 pub fn get(addr: SocketAddr, path: &str) -> Result<(u16, Value), HttpError> {
     parse(&ask(addr, path)?).ok_or(HttpError::Strange(addr))
 }
 
-/// Asks; gives the text of an answer that is a success.
+/// Sends a GET; returns the text of a successful answer.
 pub fn text(addr: SocketAddr, path: &str) -> Result<String, HttpError> {
     let answer = String::from_utf8(ask(addr, path)?).map_err(|_| HttpError::Strange(addr))?;
     let body = answer.split_once("\r\n\r\n").filter(|(head, _)| head.starts_with("HTTP/1.1 200"));

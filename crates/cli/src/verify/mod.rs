@@ -1,9 +1,9 @@
-//! `basalt pg verify`: are the replicas of a PG equal?
+//! `basalt pg verify`: compares the replicas of PGs.
 //!
-//! Meta says where the replicas are; each OSD reads its own, at one applied index, and gives a CRC32C for
-//! every 512 KiB; here they are only compared. With `--tables` no byte is read: only which blocks hold data.
+//! Meta names the replicas. Each OSD reads its own at one applied index, and returns a CRC32C for every 512 KiB; this
+//! command only compares them. With `--tables` only the block maps are compared, and no byte is read.
 //!
-//! Exit codes: 0 equal, 1 different or damaged, 3 some replica could not be asked.
+//! Exit codes: 0 equal, 1 different or damaged, 3 a replica could not be asked.
 
 pub mod compare;
 pub mod http;
@@ -21,10 +21,10 @@ use types::limits::PART_MAX;
 use types::units::CHUNK;
 use types::{ChunkKey, OsdId, PgId};
 
-/// Differences that are listed for one PG.
+/// Most differences that are listed for one PG.
 const LISTED_MAX: usize = 100;
 
-/// PGs that are named in one line.
+/// Most PGs that are named in one line.
 const NAMED_MAX: usize = 8;
 
 /// Bytes in which replicas differ.
@@ -33,13 +33,13 @@ struct Difference {
     volume: String,
     /// Index of the chunk in the volume.
     chunk: u32,
-    /// In the volume.
+    /// Offset in the volume.
     offset_bytes: u64,
     len_bytes: u64,
     at: u64,
-    /// CRC32C of the first 512 KiB, a line a replica: who agrees with whom.
+    /// CRC32C of the first 512 KiB that differ, by replica: it shows which replicas agree.
     crcs: Vec<(OsdId, u32)>,
-    /// The replicas that do not say what the majority says.
+    /// The replicas whose value is not that of the majority.
     odd: Vec<OsdId>,
 }
 
@@ -49,18 +49,18 @@ struct Damage {
     osd: OsdId,
     volume: String,
     chunk: u32,
-    /// In the volume.
+    /// Offset in the volume.
     offset_bytes: u64,
     len_bytes: u64,
     reason: String,
 }
 
-/// A replica that was not compared, and why.
+/// A replica that was not compared, and the reason.
 #[derive(Debug, Serialize)]
 struct Unasked {
     osd: OsdId,
     reason: String,
-    /// It is quarantined.
+    /// Whether it is quarantined.
     damaged: bool,
 }
 
@@ -71,7 +71,7 @@ impl Unasked {
     }
 }
 
-/// The outcome for one PG.
+/// Result for one PG.
 #[derive(Debug, Serialize)]
 struct Verdict {
     pg: PgId,
@@ -86,7 +86,7 @@ struct Verdict {
     unasked: Vec<Unasked>,
 }
 
-/// What is to be compared of one PG.
+/// Members and chunks of one PG that are to be compared.
 struct Plan {
     members: Vec<Member>,
     chunks: Vec<ChunkKey>,
@@ -166,7 +166,7 @@ fn compare_pg(mut plan: Plan, tables: bool, names: &BTreeMap<types::VolumeId, St
 }
 
 fn compare_chunk(plan: &mut Plan, key: ChunkKey, name: &str, tables: bool) {
-    // Who found damage in this chunk may be sound in the next.
+    // A replica with damage in this chunk may be sound in the next.
     let mut members = plan.members.clone();
     while members.len() > 1 {
         match compare::chunk(&members, plan.verdict.pg, key, tables, &mut plan.applied) {
@@ -196,7 +196,7 @@ fn compare_chunk(plan: &mut Plan, key: ChunkKey, name: &str, tables: bool) {
     }
 }
 
-/// Where a part of a chunk begins in its volume.
+/// Returns the offset of a part of a chunk in its volume.
 fn offset_of(key: ChunkKey, part: usize) -> u64 {
     u64::from(key.index) * CHUNK + part as u64 * PART_MAX
 }
@@ -271,7 +271,8 @@ fn conclude(verdicts: &[Verdict], tables: bool, as_json: bool) -> Result<Exit> {
     Ok(exit)
 }
 
-/// The replicas that were not compared, a line for each OSD and reason: an OSD that is down is one cause for all its PGs.
+/// Returns lines about replicas that were not compared, one for each OSD and reason: an OSD that is down is one cause for
+/// all its PGs.
 fn not_compared(verdicts: &[Verdict]) -> Vec<String> {
     let mut causes: BTreeMap<(OsdId, bool, &str), BTreeSet<PgId>> = BTreeMap::new();
     for (pg, u) in verdicts.iter().flat_map(|v| v.unasked.iter().map(|u| (v.pg, u))) {

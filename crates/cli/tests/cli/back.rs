@@ -80,7 +80,7 @@ pub fn an_older_copy_of_the_metadata_store_is_refused_until_it_is_recovered(dev:
     dev.run(&restore).says("BSLT-2005", "stop all metas");
     assert_eq!(dev.run(&["dev", "down"]).code, 0);
     dev.run(&restore[..5]).says("BSLT-2005", "--force");
-    // What root restores for a meta of another user is that user's.
+    // A store that root restores for a meta of another user belongs to that user.
     let owner = |path: &str| std::fs::metadata(path).map(|m| (m.uid(), m.gid())).expect("it is there");
     let is_root = owner(&dir) == (0, 0) && std::os::unix::fs::chown(&dir, Some(4242), Some(4243)).is_ok();
     assert_eq!(dev.run(&restore).code, 0);

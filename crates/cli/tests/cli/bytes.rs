@@ -1,4 +1,4 @@
-//! All bytes of a volume, over NBD: the part of the protocol that a reader needs.
+//! Reads all bytes of a volume over NBD, with the part of the protocol that a reader needs.
 
 use crate::dev::Dev;
 use std::io::{Read, Write};

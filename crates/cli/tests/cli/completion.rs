@@ -1,8 +1,9 @@
-//! Completion as bash asks for it: the script runs the program with the words and the place of the cursor.
+//! Completion as bash requests it: the script runs the program with the words and the position of the
+//! cursor.
 
 use crate::dev::Dev;
 
-/// What is offered for the last word.
+/// Returns the candidates for the last word.
 fn offered(dev: &Dev, line: &str) -> Vec<String> {
     let words: Vec<&str> = line.split(' ').collect();
     let index = (words.len() - 1).to_string();

@@ -1,4 +1,4 @@
-//! A dev cluster for a test, and how commands are run against it.
+//! A dev cluster for a test, and the commands that run against it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -9,7 +9,7 @@ const NAME: &str = "clitest";
 /// The cluster of the tests of a full pool: its devices are small.
 pub const SMALL: &str = "clismall";
 
-/// A folder that goes with its owner. Not on tmpfs: devices are opened O_DIRECT.
+/// A folder that is removed with its owner. It is not on tmpfs: devices are opened O_DIRECT.
 pub struct Home(PathBuf);
 
 impl Home {
@@ -31,7 +31,7 @@ pub fn home(what: &str) -> Home {
     Home(path)
 }
 
-/// What a command did.
+/// Exit code and output of a command.
 #[derive(Debug)]
 pub struct Ran {
     pub code: i32,
@@ -45,13 +45,13 @@ impl Ran {
         serde_json::from_str(self.err.lines().last()?).ok()
     }
 
-    /// An error with this code and this advice, and nothing that only its author would read.
+    /// Checks for an error with this code and this advice, without internals of the program.
     pub fn says(&self, code: &str, next: &str) {
         assert_eq!(self.code, 1, "{self:?}");
         self.advises(code, next);
     }
 
-    /// The same for a wrong command line.
+    /// Checks for the same after a wrong command line.
     pub fn says_usage(&self, code: &str, next: &str) {
         assert_eq!(self.code, 2, "{self:?}");
         self.advises(code, next);
@@ -67,7 +67,7 @@ impl Ran {
             return assert!(advice.contains(next), "no `{next}` in {self:?}");
         }
         assert!(self.err.starts_with(&format!("basalt: {code}: ")), "{self:?}");
-        // Printed commands name this binary and the cluster; the tests name neither.
+        // Printed commands name this binary and the cluster; the expectations of the tests name neither.
         let err = plain(&self.err.replace(BASALT, "basalt"));
         let advice = err.split_once("next: ").map_or("", |(_, advice)| advice);
         assert!(!advice.trim().is_empty() && advice.contains(next), "no `{next}` in {self:?}");
@@ -77,7 +77,7 @@ impl Ran {
     }
 }
 
-/// A printed text without the clusters of these tests.
+/// Returns a printed text without the clusters of these tests.
 fn plain(text: &str) -> String {
     [NAME, SMALL, "none"].iter().fold(text.to_owned(), |text, name| text.replace(&format!(" --cluster {name}"), ""))
 }
@@ -86,7 +86,8 @@ fn command(home: &Path, name: &str, args: &[&str]) -> Command {
     let mut command = Command::new(BASALT);
     command.env("XDG_STATE_HOME", home).env_remove("RUST_BACKTRACE");
     command.env_remove("BASALT_META").env_remove("BASALT_CLUSTER");
-    // Daemons keep the level of the command that starts them; what other commands log is not the test's.
+    // Daemons keep the level of the command that starts them; the logs of other commands do not matter
+    // here.
     let level = if args.first() == Some(&"dev") { "info" } else { "error" };
     command.env("BASALT_LOG", level).args(["--cluster", name]).args(args).stdin(Stdio::null());
     command
@@ -164,13 +165,13 @@ impl Dev {
         serde_json::from_str(&ran.out).unwrap_or_else(|e| panic!("{args:?}: {e}: {ran:?}"))
     }
 
-    /// Starts a command that stays; its standard error is kept.
+    /// Starts a command that keeps running; its standard error is kept.
     pub fn spawn(&self, args: &[&str]) -> Child {
         let mut command = command(self.home.path(), self.name, args);
         command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("basalt starts")
     }
 
-    /// As [`Dev::spawn`], with its standard output.
+    /// Starts a command as [`Dev::spawn`] does; its standard output is kept.
     pub fn spawn_piped(&self, args: &[&str]) -> Child {
         let mut command = command(self.home.path(), self.name, args);
         command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("basalt starts")
@@ -189,13 +190,13 @@ impl Dev {
         wait(what, WAIT_MAX, &mut done);
     }
 
-    /// The same for what takes longer.
+    /// Waits for a condition that takes longer.
     pub fn wait_for(&self, what: &str, max: Duration, mut done: impl FnMut() -> bool) {
         wait(what, max, &mut done);
     }
 }
 
-/// How long the tests wait for a condition.
+/// Longest time that the tests wait for a condition.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
 #[allow(clippy::disallowed_methods, reason = "the test waits for other processes, with a deadline")]

@@ -1,4 +1,4 @@
-//! The life of an OSD and its device: formatted once, copied, restored, removed.
+//! The life cycle of an OSD and its device: formatted once, copied, restored, removed.
 
 use crate::bytes;
 use crate::dev::Dev;
@@ -14,7 +14,7 @@ fn osd_field(dev: &Dev, osd: u64, field: &str) -> String {
     found.unwrap_or_else(|| panic!("osd.{osd} is in {osds}"))[field].as_str().expect("a string").to_owned()
 }
 
-/// Every PG has all its replicas. OSDs that were formatted and never started may be there, too.
+/// Whether every PG has all its replicas. OSDs that were formatted and never started may exist, too.
 fn whole(dev: &Dev) -> bool {
     let pgs = dev.json(&["pg", "ls"]);
     pgs["pgs"].as_array().expect("a list").iter().all(|pg| pg["state"] == serde_json::json!(["active"]))
@@ -37,7 +37,8 @@ fn damage_superblocks(device: &str) {
     }
 }
 
-/// A format was cut short behind its last superblock: the next one only registers. An OSD that starts ends the format.
+/// A format was interrupted after its last superblock: the next one only registers. A starting OSD completes the
+/// format.
 fn a_whole_device_is_registered_again_and_never_written_again(
     dev: &Dev,
     device: &str,
@@ -65,7 +66,7 @@ fn a_whole_device_is_registered_again_and_never_written_again(
     assert_eq!((&entry, is_begun()), (b"an entry", false));
     assert_eq!(dev.json(&["osd", "ls"])["osds"].as_array().expect("a list").last().expect("it")["osd"], id);
     file.write_all_at(&[0; 8], last_page_of_the_log).expect("written");
-    // The OSD starts, whatever meta says of it.
+    // The OSD starts although no meta answers.
     file.write_all_at(&intent, INTENT_AT).expect("written");
     let nowhere = ["--meta", "127.0.0.1:1", "osd", "run", "--device", device, "--listen", "127.0.0.1:0"];
     let mut alone = dev.spawn(&nowhere);
@@ -108,7 +109,7 @@ pub fn an_osd_is_never_erased_by_mistake(dev: &Dev) {
     let last = osds().last().expect("the second format").clone();
     assert_eq!(last["osd"].as_u64(), Some(id + 1), "an id is never used twice");
     assert_eq!(dev.run(&["osd", "rm", &format!("osd.{}", id + 1)]).code, 0);
-    // An OSD with PGs is not erased by anything.
+    // No command erases an OSD with PGs.
     assert_eq!(dev.run(&["dev", "stop", "1"]).code, 0);
     let serving = dev.dir().join("osd.1/device").to_string_lossy().into_owned();
     let uuid = osd_field(dev, 1, "uuid");

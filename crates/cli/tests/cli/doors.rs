@@ -1,4 +1,4 @@
-//! Exports come and go: addresses that cannot be used, signals, and the volume that stays free.
+//! Exports: addresses that cannot be used, signals, and the release of the volume.
 
 use crate::dev::Dev;
 use crate::errors::exported;
@@ -68,7 +68,7 @@ pub fn an_export_says_where_it_is_and_a_signal_frees_its_volume(dev: &Dev) {
         assert!(exported(&socket) && !is_free(dev, "main/door"));
         let holder = dev.json(&["volume", "info", "main/door"])["holder"]["name"].to_string();
         assert!(holder.starts_with("\"nbd on ") && holder.ends_with(&format!(" pid {}\"", export.id())), "{holder}");
-        // Without a terminal it is no reason to end.
+        // Without a terminal SIGHUP does not end it.
         signal(&export, "HUP");
         signal(&export, name);
         assert_eq!(export.wait().expect("it ends").code(), Some(0), "SIG{name}");

@@ -1,4 +1,4 @@
-//! What goes wrong at a terminal: each is one sentence with a code, and what to type next.
+//! Errors at a terminal: each is one sentence with a code, and the next command.
 
 use crate::dev::Dev;
 use std::io::{BufRead, Read};
@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Records of meta.
+/// Errors about records of meta.
 pub fn records(dev: &Dev) {
     dev.run(&["volume", "info", "main/nope"]).says("BSLT-2011", "basalt volume ls");
     dev.run(&["nbd", "main/nope", "--socket", &dev.file("x.sock")]).says("BSLT-2011", "basalt volume ls");
@@ -25,7 +25,7 @@ pub fn records(dev: &Dev) {
     dev.run(&["dev", "destroy"]).says_usage("BSLT-1001", "--yes");
 }
 
-/// Devices that cannot be what they are taken for, and ports that are taken.
+/// Errors about unsuitable devices and taken ports.
 pub fn devices(dev: &Dev) {
     let file = |name: &str, bytes: u64, first: &[u8]| {
         let path = dev.file(name);
@@ -99,7 +99,7 @@ fn a_device_of_another_cluster(path: &str) -> String {
     path.to_owned()
 }
 
-/// The device at `from` as a build wrote it whose format has this version.
+/// Copies a device as a build with this format version would have written it.
 fn of_another_version(from: &str, to: &str, format_version: u32) {
     let device = std::fs::File::open(from).expect("it is ours");
     let len = device.metadata().expect("it is ours").len();
@@ -113,7 +113,7 @@ fn of_another_version(from: &str, to: &str, format_version: u32) {
     }
 }
 
-/// The server greets once its volume is open; it listens before.
+/// Whether the server at the socket greets: it does so once its volume is open, and listens before.
 pub fn exported(socket: &str) -> bool {
     let greeting = || -> std::io::Result<[u8; 8]> {
         let mut stream = UnixStream::connect(socket)?;
@@ -125,7 +125,7 @@ pub fn exported(socket: &str) -> bool {
     greeting().is_ok_and(|word| &word == b"NBDMAGIC")
 }
 
-pub fn a_second_opener_is_told_who_holds_the_volume_and_may_steal_it(dev: &Dev) {
+pub fn second_opener_is_told_the_holder_and_may_steal_the_volume(dev: &Dev) {
     let (first, second) = (dev.file("first.sock"), dev.file("second.sock"));
     assert_eq!(dev.run(&["volume", "create", "main/held", "64MiB"]).code, 0);
     let mut holder = dev.spawn(&["nbd", "main/held", "--socket", &first]);
@@ -154,7 +154,7 @@ pub fn a_second_opener_is_told_who_holds_the_volume_and_may_steal_it(dev: &Dev) 
     thief.wait().expect("it ends");
 }
 
-/// Until it is interrupted; where the first look fails, the command does.
+/// A listing repeats until it is interrupted; when its first look fails, the command does.
 pub fn a_listing_is_shown_again_and_again(dev: &Dev) {
     let mut watch = dev.spawn_piped(&["osd", "ls", "--watch", "1", "--json"]);
     let lines = std::io::BufReader::new(watch.stdout.take().expect("piped")).lines();
@@ -208,7 +208,7 @@ pub fn bench_writes_over_no_data_unasked(dev: &Dev) {
     assert!(ran.code == 0 && ran.out.contains("was written over"), "{ran:?}");
     let mut long = dev.spawn(&["bench", "main/over", "--op", "randwrite", "--overwrite", "--seconds", "100", "--json"]);
     let held = || dev.json(&["volume", "info", "main/over"])["holder"]["alive"].as_bool() == Some(true);
-    // The client hears of its hold a moment after meta has it on record.
+    // The client learns of its hold a moment after meta has recorded it.
     dev.wait("the run to begin", || held() && held() && held());
     let pid = long.id().to_string();
     dev.wait("the run to end after SIGINT", || {
@@ -251,7 +251,7 @@ pub fn exports_come_back_and_share_no_socket(dev: &Dev) {
     dev.wait("all replicas", || is_whole(dev));
 }
 
-/// The leaders of all PGs of the pool, as meta sees them.
+/// Returns the leaders of all PGs of the pool, as meta sees them.
 fn leaders(dev: &Dev) -> Vec<u64> {
     let pgs = dev.json(&["pg", "ls", "--pool", "main"]);
     pgs["pgs"].as_array().expect("a list").iter().filter_map(|pg| pg["leader"].as_u64()).collect()
@@ -270,7 +270,7 @@ pub fn a_gentle_stop_hands_leaders_over(dev: &Dev) {
     });
 }
 
-/// osd.1 is down; with osd.2 no PG has a majority.
+/// osd.1 is down; without osd.2 no PG has a majority.
 fn bench_and_open_end_without_a_majority(dev: &Dev) {
     for volume in ["main/hung", "main/late"] {
         assert_eq!(dev.run(&["volume", "create", volume, "64MiB"]).code, 0);
@@ -298,7 +298,7 @@ fn bench_and_open_end_without_a_majority(dev: &Dev) {
     }
 }
 
-/// osd.1 is down from the step before.
+/// osd.1 is still down from the previous step.
 pub fn degraded_has_an_exit_code_of_its_own(dev: &Dev) {
     let degraded = || dev.json(&["status"])["pgs_degraded"].as_u64().expect("a number");
     dev.wait("meta to notice", || degraded() > 0);

@@ -1,21 +1,22 @@
-//! A pool without space: what each of its users is told, and how space comes back.
+//! A pool without space: the errors that its users get, and its recovery when space is freed.
 
 use crate::dev::{Dev, SMALL};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longer than a write waits for space before its client is told ENOSPC.
+/// Longer than a write waits for space before its client gets ENOSPC.
 const TOLD_MAX: Duration = Duration::from_secs(45);
-/// Segments of the volume that is written while an OSD is full: the first eight lie in PGs of one leader, then come others.
+/// Segments of the volume that is written while an OSD is full. The first eight lie in PGs of one leader, the rest in
+/// others.
 const SEGMENTS: u64 = 24;
 
-/// Starts a request of an NBD client that sends no flush: that one waits for all writes before it.
+/// Starts a request of an NBD client that sends no flush: a flush would wait for all writes before it.
 fn request(uri: &str, what: &str) -> Child {
     let args = ["-s", "KILL", "120", "qemu-io", "-t", "unsafe", "-f", "raw", "-c", what, uri];
     Command::new("timeout").args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("timeout runs")
 }
 
-/// What a client said at its end.
+/// Returns the output of a client that ended.
 fn said(client: Child) -> String {
     let out = client.wait_with_output().expect("it ends");
     format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
@@ -40,17 +41,17 @@ fn fill(dev: &Dev, volume: &str) {
     dev.wait("meta to hear that an OSD is full", || is_full(dev));
 }
 
-/// A PG on the full OSD and PGs beside it, through one export.
+/// Writes to a PG on the full OSD and to PGs beside it, through one export.
 fn only_pgs_of_the_full_osd_wait(dev: &Dev) {
     let to = uri(dev, "one/v");
-    // Behind what is allocated.
+    // The offset lies behind the allocated space.
     let write = |segment: u64| {
         let at = segment * 1024 + 64;
         request(&to, &format!("write -P 7 {at}M 1M"))
     };
     let mut clients: Vec<Child> = (0..SEGMENTS).map(write).collect();
     let ended = |client: &mut Child| client.try_wait().expect("it is ours").is_some();
-    // Those beside the full OSD end before the first one on it is told.
+    // Writes beside the full OSD end before the first one on it fails.
     let mut waiting = Vec::new();
     dev.wait_for("a write beside the full OSD to end", TOLD_MAX, || {
         waiting = clients.iter_mut().map(|client| !ended(client)).collect();
@@ -87,7 +88,7 @@ fn a_full_pool_is_called_full_and_serves_again_when_space_is_freed() {
     let pool = ["pool", "create", "one", "--replicas", "1", "--pgs", "16", "--domain", "osd"];
     assert_eq!(dev.run(&pool).code, 0);
     assert_eq!(dev.run(&["dev", "up", "--export", "one/v", "--size", &format!("{SEGMENTS}GiB")]).code, 0);
-    // A new segment avoids full OSDs: these have their PGs before one is full.
+    // A new segment avoids full OSDs: these segments have their PGs before one is full.
     let allocated = (0..SEGMENTS).map(|segment| request(&uri(&dev, "one/v"), &format!("write {segment}G 4k")));
     for told in allocated.collect::<Vec<_>>().into_iter().map(said) {
         assert!(told.contains("wrote 4096/4096"), "{told}");

@@ -1,6 +1,6 @@
-//! The JSON of every command: schema, fields and their kinds, against the files in `tests/golden`.
+//! The JSON of every command: schema, fields and their kinds, compared with the files in `tests/golden`.
 //!
-//! `UPDATE_GOLDEN=1 cargo test -p cli` rewrites them. Fields are added; a change of one is a change of the schema.
+//! `UPDATE_GOLDEN=1 cargo test -p cli` rewrites them. Fields may be added; changing one is a change of the schema.
 
 use crate::dev::Dev;
 use serde_json::{Map, Value};
@@ -8,7 +8,7 @@ use std::io::BufRead;
 use std::path::Path;
 use std::time::Duration;
 
-/// Values become the names of their kinds; of a list its first element stands for all.
+/// Replaces values by the names of their kinds; the first element of a list represents all.
 fn mask(value: &Value) -> Value {
     let word = |word: &str| Value::String(word.to_owned());
     match value {
@@ -43,7 +43,7 @@ fn check(failures: &mut Vec<String>, name: &str, got: &Value) {
     }
 }
 
-/// The line of JSON that a daemon prints when it is ready, compared with its golden file.
+/// Reads the line of JSON that a ready daemon prints, and compares it with its golden file.
 pub fn ready_line(name: &str, daemon: &mut std::process::Child) -> Value {
     let mut line = String::new();
     let stdout = daemon.stdout.as_mut().expect("piped");
@@ -80,7 +80,7 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     golden("volume.ls", &["volume", "ls", "--pool", "main"]);
     golden("volume.info", &["volume", "info", "main/demo"]);
     golden("volume.rm", &["volume", "rm", "main/bench"]);
-    // The removal of a pool is a check until the last OSD has done it.
+    // The removal of a pool is a check until the last OSD has completed it.
     dev.wait_for("a cluster without checks", Duration::from_secs(60), || {
         dev.json(&["status"])["checks"].as_array().is_some_and(Vec::is_empty)
     });

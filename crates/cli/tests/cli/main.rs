@@ -1,6 +1,6 @@
 //! The command line against a real cluster of processes: exit codes, JSON, errors.
 //!
-//! One cluster serves all steps, in order; it goes when the test ends, however it ends.
+//! One cluster serves all steps, in order; it is removed when the test ends, however it ends.
 
 mod back;
 mod bytes;
@@ -38,7 +38,7 @@ fn exit_codes_without_a_cluster_are_done_failed_and_usage() {
 }
 
 #[test]
-fn a_wrong_meta_is_named_and_nobody_waits_for_ever() {
+fn wrong_meta_is_named_and_the_command_ends() {
     let home = dev::home("nometa");
     let run = |args: &[&str]| dev::run(home.path(), "none", &[&["--meta", "127.0.0.1:1"], args].concat());
     let nowhere = || dev::run(home.path(), "none", &["--meta", "nowhere.invalid:7300", "status"]);
@@ -53,7 +53,7 @@ fn a_wrong_meta_is_named_and_nobody_waits_for_ever() {
     });
 }
 
-/// Longer than a command takes to find that no metadata server is at an address, on a busy machine.
+/// Longer than a command needs, on a busy machine, to find that no metadata server is at an address.
 const FOUND_MAX: Duration = Duration::from_secs(7);
 
 #[test]
@@ -107,7 +107,7 @@ fn a_cluster_of_processes_keeps_the_laws_of_the_command_line() {
     doors::an_address_that_cannot_be_used_leaves_the_volume_alone(&dev);
     doors::an_export_says_where_it_is_and_a_signal_frees_its_volume(&dev);
     doors::the_hold_of_a_killed_export_ends_soon(&dev);
-    errors::a_second_opener_is_told_who_holds_the_volume_and_may_steal_it(&dev);
+    errors::second_opener_is_told_the_holder_and_may_steal_the_volume(&dev);
     errors::a_listing_is_shown_again_and_again(&dev);
     errors::up_again_changes_nothing(&dev);
     errors::bench_writes_over_no_data_unasked(&dev);

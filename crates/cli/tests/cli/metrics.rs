@@ -1,4 +1,4 @@
-//! The metrics of every daemon, and the alert rules: what Prometheus and its checker make of them.
+//! The metrics of every daemon, and the alert rules, as Prometheus and its checker read them.
 //!
 //! `promtool` (Debian's package `prometheus` has it; `scripts/setup` fetches it) is used where it is installed.
 
@@ -10,9 +10,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Runs promtool over `input`; where it is not installed the test says so and goes on.
+/// Runs promtool over `input`; without it the test prints so and continues.
 fn promtool(args: &[&str], input: &str) {
-    // Where `scripts/setup` puts it, which is not in every PATH.
+    // `scripts/setup` puts it here, which is not in every PATH.
     let fetched = std::path::Path::new("/usr/local/bin/promtool");
     let mut command = Command::new(if fetched.exists() { fetched } else { std::path::Path::new("promtool") });
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -26,7 +26,7 @@ fn promtool(args: &[&str], input: &str) {
     assert!(done.status.success(), "promtool {args:?}: {out}{err}\n{input}");
 }
 
-/// Head and body of a page.
+/// Returns head and body of a page.
 fn get(addr: SocketAddr, accept: &str) -> std::io::Result<(String, String)> {
     let mut stream = TcpStream::connect(addr)?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
@@ -37,14 +37,14 @@ fn get(addr: SocketAddr, accept: &str) -> std::io::Result<(String, String)> {
     Ok((head.to_owned(), body.to_owned()))
 }
 
-/// The value of the only series whose name and labels begin so.
+/// Returns the value of the only series whose name and labels begin so.
 fn value(page: &str, series: &str) -> f64 {
     let mut lines = page.lines().filter(|line| line.starts_with(series));
     let line = lines.next().unwrap_or_else(|| panic!("{series} is not in {page}"));
     line.rsplit(' ').next().and_then(|v| v.parse().ok()).unwrap_or_else(|| panic!("{line}"))
 }
 
-/// Checks a daemon's page in both formats, and gives it.
+/// Checks a daemon's page in both formats, and returns it.
 fn page(addr: SocketAddr) -> String {
     let (head, body) = get(addr, "*/*").unwrap_or_else(|e| panic!("{addr}: {e}"));
     assert!(head.contains("text/plain; version=0.0.4"), "{head}");
@@ -97,7 +97,7 @@ pub fn every_daemon_tells_its_version_and_top_sees_the_io(dev: &Dev) {
     assert_eq!(status["versions"].as_array().map(Vec::len), Some(1), "{status}");
     assert_eq!(status["versions"][0]["daemons"].as_array().map(Vec::len), Some(4), "{status}");
     let osds = dev.json(&["osd", "ls"]);
-    // One that was formatted and never started has none.
+    // An OSD that was formatted and never started has no version.
     let started = osds["osds"].as_array().expect("OSDs").iter().filter(|osd| osd["live"] == "up");
     assert_eq!(started.filter(|osd| osd["version"] == version.as_str()).count(), 3, "{osds}");
     dev.run(&["volume", "create", "main/top", "64MiB"]);

@@ -1,4 +1,4 @@
-//! What a shell does to a command: its environment, and where its output goes. No cluster is needed.
+//! Effects of the shell on a command: environment and redirected output. No cluster is needed.
 
 use crate::dev::{home, run, run_env, run_into, spawn_logging_to};
 use crate::golden::ready_line;
