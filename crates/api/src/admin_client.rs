@@ -1,4 +1,4 @@
-//! The administrator's side: asks the leading meta, whichever it is.
+//! The administrator's client: sends requests to the leading meta and follows it.
 
 use crate::convert::{Malformed, need, uuid};
 use crate::convert_admin::volume;
@@ -15,12 +15,12 @@ use types::control::Refusal;
 use types::{ClusterId, OsdId};
 
 const RETRY_AFTER: Duration = Duration::from_millis(150);
-/// A call without an answer for so long has its address looked at.
+/// Time after which the address of an unanswered call is probed.
 const LOOK_AFTER: Duration = Duration::from_millis(800);
-/// What an HTTP server is that knows nothing of gRPC; the metrics port of a metadata server is one.
+/// Words for an HTTP server without gRPC, for example the metrics port of a metadata server.
 const HTTP_SERVER: &str = "an HTTP server (the gRPC port of a metadata server is 7300 unless told)";
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AdminError {
     #[error(transparent)]
@@ -30,10 +30,10 @@ pub enum AdminError {
     /// Metadata servers answer, and none leads.
     #[error("BSLT-2001: {why} (asked for {after:?}); {}", mend(why))]
     Leaderless { after: Duration, why: String },
-    /// No address is one of a metadata server: asking again would not help.
+    /// No address is one of a metadata server: a retry would not help.
     #[error("BSLT-2001: no metadata server answers: {found}; {}", next_step())]
     Nowhere { found: String },
-    /// The connection broke after the command left: it may have been done.
+    /// The connection broke after the command was sent: it may have been done.
     #[error(
         "BSLT-2001: the connection broke before the answer came ({last}); the command may have been done: look before you repeat it"
     )]
@@ -43,7 +43,7 @@ pub enum AdminError {
 }
 
 impl AdminError {
-    /// The BSLT number.
+    /// Returns the BSLT number.
     pub fn code(&self) -> u32 {
         match self {
             AdminError::Refused(refusal) => refusal.code,
@@ -55,7 +55,7 @@ impl AdminError {
         }
     }
 
-    /// What to do, where that is not the advice of the code.
+    /// Returns the advice, where it differs from that of the code.
     pub fn next(&self) -> Option<String> {
         match self {
             AdminError::Leaderless { why, .. } => Some(mend(why)),
@@ -64,7 +64,7 @@ impl AdminError {
     }
 }
 
-/// What to do when metadata servers answer and none leads: the store is to blame when they name it.
+/// Returns the advice when metadata servers answer and none leads: the store is the cause when they name it.
 fn mend(why: &str) -> String {
     let store = why.split_once("the metadata store (").and_then(|(_, rest)| rest.split_once(')'));
     match store {
@@ -82,22 +82,22 @@ fn next_step() -> &'static str {
     control::codes::explain(control::codes::META_UNAVAILABLE).map_or("", |c| c.next)
 }
 
-/// Asks the leading meta; follows it when it changes.
+/// Sends requests to the leading meta, and follows it when it changes.
 pub struct AdminClient {
     metas: Metas,
     timeout: Duration,
-    /// Of interactive commands: how long addresses without a metadata server are retried.
+    /// Time for which addresses without a metadata server are retried; set for interactive commands.
     patience: Option<Duration>,
 }
 
-/// Addresses that were tried since a metadata server last spoke, and in vain.
+/// Addresses that were tried without success since a metadata server last answered.
 #[derive(Default)]
 struct Vain {
-    /// What is wrong with each, the last at the end.
+    /// Fault of each address, the last one at the end.
     why: Vec<String>,
-    /// A process that starts may mend one of them.
+    /// Whether a process that is starting may remove one of the faults.
     may_heal: bool,
-    /// A metadata server spoke before: another one takes over from a leader that died.
+    /// Whether a metadata server answered before: another one takes over from a leader that died.
     spoke: bool,
 }
 
@@ -109,19 +109,20 @@ impl Vain {
 }
 
 impl AdminClient {
-    /// `metas` are `host:port`; nothing is connected yet. An answer is waited for at most `timeout`.
+    /// Returns a client of the metas at `host:port`, without connecting yet. An answer is awaited for `timeout` at
+    /// most.
     pub fn new(metas: Vec<String>, timeout: Duration) -> AdminClient {
         AdminClient { metas: Metas::new(metas), timeout, patience: None }
     }
 
-    /// Gives up after `max` while no address has a metadata server that speaks, and at once when that will not change:
-    /// a name that does not resolve, a port at which another program answers.
+    /// Gives up after `max` while no address has a metadata server that answers. It gives up at once when that cannot
+    /// change: for a name that does not resolve, or a port at which another program answers.
     pub fn impatient(mut self, max: Duration) -> AdminClient {
         self.patience = Some(max.min(self.timeout));
         self
     }
 
-    /// The error that ends a search in which every address was tried in vain.
+    /// Returns the error that ends a search once every address was tried without success.
     async fn given_up(&self, start: Instant, vain: &Vain) -> Option<AdminError> {
         let count = self.metas.count().await;
         let over = self.patience.is_some_and(|max| !vain.may_heal || start.elapsed() >= max);
@@ -133,7 +134,8 @@ impl AdminClient {
         Some(AdminError::Nowhere { found: last.join("; ") })
     }
 
-    /// The error at the end of the time. `leaderless`: what a metadata server that answers says of the leader.
+    /// Returns the error at the end of the time. `leaderless` is the answer of a metadata server about the missing
+    /// leader.
     fn timed_out(&self, leaderless: Option<String>, last: String) -> AdminError {
         let after = self.timeout;
         match leaderless {
@@ -142,7 +144,7 @@ impl AdminClient {
         }
     }
 
-    /// Asks until there is an answer, a refusal, or the time is over.
+    /// Sends the request until an answer or a refusal comes, or the time is over.
     ///
     /// # Errors
     /// See [`AdminError`].
@@ -175,7 +177,7 @@ impl AdminClient {
                 Sent::Failed(failure) => failure,
                 Sent::Stranger { addr, found } => {
                     self.metas.failed(generation, None).await;
-                    // A metadata server whose process is stopped reads the command when it goes on.
+                    // A stopped process of a metadata server reads the command when it continues.
                     let may_come = matches!(found, Found::Silent) && !may_repeat(&ask);
                     last = format!("meta at {addr}: {}", found.words().unwrap_or_default());
                     if may_come {
@@ -214,7 +216,7 @@ impl AdminClient {
         }
     }
 
-    /// One attempt. For interactive commands the address is probed when no answer comes.
+    /// Makes one attempt. For interactive commands the address is probed when no answer comes.
     async fn send(&self, held: Held, ask: &AdminAsk, end: Instant) -> Sent {
         let Held { channel, addr, .. } = held;
         let stranger = async {
@@ -249,7 +251,7 @@ impl AdminClient {
     }
 }
 
-/// What came of one attempt.
+/// Result of one attempt.
 #[expect(clippy::large_enum_variant, reason = "one lives at a time")]
 enum Sent {
     Answer(Result<AdminAnswer, Malformed>),
@@ -261,7 +263,7 @@ enum Sent {
     },
 }
 
-/// Whether asking twice is the same as asking once.
+/// Whether a request may be sent twice without a further effect.
 fn may_repeat(ask: &AdminAsk) -> bool {
     !matches!(
         ask,

@@ -1,8 +1,8 @@
-//! A client's questions to the leading meta, for a data plane that sees two queues.
+//! A client's requests to the leading meta, for a data plane that sees two queues.
 //!
-//! Each question has an id that comes back with its answer. A question that got lost is asked again, at
-//! whichever meta leads, under the same (client, id), so that an open is not taken twice. Every question
-//! is answered: by the leader, or after its patience with a refusal META_UNAVAILABLE (BSLT-2001).
+//! Each request has an id that comes back with its answer. A lost request is sent again, to the meta
+//! that leads by then, under the same (client, id), so that an open is not taken twice. Every request is
+//! answered: by the leader, or after its patience with a refusal META_UNAVAILABLE (BSLT-2001).
 
 use crate::convert::client_ask;
 use crate::follow::Metas;
@@ -16,30 +16,30 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use types::control::{ClientAnswer, ClientAsk, Refusal};
 
-/// Questions that wait to be sent, and answers that wait to be read.
+/// Most requests that wait to be sent, and most answers that wait to be read.
 pub const QUEUE_MAX: usize = 1024;
-/// Questions under way at once.
+/// Most requests that are under way at once.
 const UNDER_WAY_MAX: usize = 256;
 const RETRY_AFTER: Duration = Duration::from_millis(150);
 
-/// The data plane's end. Dropping it ends the task.
+/// The data plane's end of the link. Dropping it ends the task.
 pub struct ClientLink {
     asks: mpsc::Sender<(u64, ClientAsk)>,
     answers: mpsc::Receiver<(u64, ClientAnswer)>,
 }
 
 impl ClientLink {
-    /// Queues a question; `id` is unique in this link. Gives it back when the queue is full.
+    /// Queues a request; `id` is unique in this link. Returns the request when the queue is full.
     ///
     /// # Errors
-    /// The question, which was not taken.
+    /// The request, which was not taken.
     pub fn try_ask(&self, id: u64, ask: ClientAsk) -> Result<(), ClientAsk> {
         self.asks.try_send((id, ask)).map_err(|e| match e {
             mpsc::error::TrySendError::Full((_, ask)) | mpsc::error::TrySendError::Closed((_, ask)) => ask,
         })
     }
 
-    /// The next answer, and the id of its question.
+    /// Returns the next answer, with the id of its request.
     pub fn try_recv(&mut self) -> Option<(u64, ClientAnswer)> {
         self.answers.try_recv().ok()
     }
@@ -54,7 +54,7 @@ pub fn start(runtime: &tokio::runtime::Handle, metas: Vec<String>, client: u64, 
     ClientLink { asks, answers }
 }
 
-/// How long a question may go without an answer; `None` for ever (I/O waits for its segment).
+/// Returns how long a request may go without an answer; `None` is unlimited (I/O waits for its segment).
 fn patience(ask: &ClientAsk) -> Option<Duration> {
     match ask {
         ClientAsk::Segments { .. } => None,
@@ -103,7 +103,7 @@ async fn answer(metas: Arc<Metas>, client: u64, id: u64, ask: ClientAsk) -> (u64
     (id, answer)
 }
 
-/// Asks until somebody who leads has answered.
+/// Repeats the request until a leading meta has answered.
 async fn insist(metas: &Metas, request: pb::ClientAskRequest) -> ClientAnswer {
     loop {
         let Ok(held) = metas.held().await else {

@@ -1,4 +1,4 @@
-//! Values of `types::control` to and from protobuf. What comes in is checked.
+//! Values of `types::control` to and from protobuf. Incoming values are checked.
 
 use crate::pb;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use types::{
     VolumeId,
 };
 
-/// A message that says what is wrong with it.
+/// A malformed message, with its fault.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     #[error("{0} is missing")]
@@ -38,7 +38,7 @@ pub(crate) fn uuid(bytes: &[u8], what: &'static str) -> Result<[u8; 16], Malform
     bytes.try_into().map_err(|_| Malformed::Uuid(what))
 }
 
-/// OSD ids begin at 1: zero is nobody, and no peer is greeted by it.
+/// Returns an OSD id. Ids begin at 1: zero names no OSD, and a peer cannot have it.
 fn osd(value: u32, what: &'static str) -> Result<OsdId, Malformed> {
     if value == 0 { Err(Malformed::Range(what)) } else { Ok(OsdId(value)) }
 }
@@ -328,7 +328,7 @@ impl TryFrom<pb::OsdHeartbeat> for OsdHeartbeat {
     }
 }
 
-/// `None` for what never travels ([`OsdDown::Connected`]).
+/// Returns the message; `None` for one that is never sent ([`OsdDown::Connected`]).
 pub fn osd_down(down: OsdDown) -> Option<pb::OsdDown> {
     use pb::osd_down::Body;
     let map = |map_epoch: Epoch, osds: &[OsdAddr]| pb::OsdMap { map_epoch: map_epoch.0, osds: addrs_to(osds) };
@@ -390,7 +390,7 @@ impl TryFrom<pb::OsdDown> for OsdDown {
 
 // ---- client ----
 
-/// A question with its name.
+/// Returns a request with the name that identifies it.
 pub fn client_ask(client: u64, id: u64, ask: ClientAsk) -> pb::ClientAskRequest {
     use pb::client_ask_request::Ask;
     let ask = match ask {
@@ -445,7 +445,8 @@ impl TryFrom<pb::client_ask_request::Ask> for ClientAsk {
     }
 }
 
-/// The client keeps a slot for each segment, so it must not believe any length.
+/// Checks the length of a volume: the client keeps a slot for each segment, so it must not trust any
+/// length.
 fn volume_len(len_bytes: u64) -> Result<u64, Malformed> {
     let sound = (1..=VOLUME_LEN_MAX).contains(&len_bytes) && len_bytes.is_multiple_of(types::SECTOR);
     if sound { Ok(len_bytes) } else { Err(Malformed::Range("len_bytes")) }

@@ -7,7 +7,8 @@ use control::events::{Event, Level};
 use control::health::{Check, Severity};
 use types::control::{IoTotals, RecoveryTotals};
 
-/// Two functions for each value whose fields have the same names and kinds in protobuf: one there, one back.
+/// Makes two conversions, one in each direction, for each value whose fields have the same names and kinds
+/// in protobuf.
 macro_rules! mirrored {
     ($($there:ident, $back:ident: $name:ident { $($field:ident),+ };)+) => {$(
         pub(crate) fn $there(value: $name) -> pb::$name {

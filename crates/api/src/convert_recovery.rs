@@ -6,7 +6,7 @@ use control::StoredItem;
 use control::admin::{AdminAsk, FoundHold, FoundSegment, RecoverAsk, RecoveryOsd, RecoveryReplica, StoreRecovery};
 use types::{ClusterId, Epoch, OsdId, ReplicaId, SegmentIndex, VolumeId};
 
-/// The request for a recovery.
+/// Returns the message of a recovery request.
 pub(crate) fn recover_out(ask: RecoverAsk) -> pb::MetaRecoverRequest {
     let segment =
         |f: FoundSegment| pb::FoundSegment { volume: f.volume.0, segment: f.segment.0, pg: Some(f.pg.into()) };
@@ -20,7 +20,7 @@ pub(crate) fn recover_out(ask: RecoverAsk) -> pb::MetaRecoverRequest {
     }
 }
 
-/// What a request for a recovery asks.
+/// Returns the recovery request in a message.
 ///
 /// # Errors
 /// A segment without a PG.
@@ -90,7 +90,7 @@ impl TryFrom<pb::MetaRecoverReply> for StoreRecovery {
 /// Bytes of values in one part of a backup.
 const PART_BYTES: usize = 256 << 10;
 
-/// A backup in parts of bounded size.
+/// Returns a backup in parts of bounded size.
 pub fn backup_parts(items: Vec<StoredItem>) -> Vec<pb::MetaBackupPart> {
     let mut parts = vec![pb::MetaBackupPart::default()];
     let mut bytes = 0;
@@ -106,7 +106,7 @@ pub fn backup_parts(items: Vec<StoredItem>) -> Vec<pb::MetaBackupPart> {
     parts
 }
 
-/// The items of a part.
+/// Returns the items of a part.
 pub(crate) fn part_items(part: pb::MetaBackupPart) -> impl Iterator<Item = StoredItem> {
     part.items.into_iter().map(|i| StoredItem { key: i.key, version: i.version, value: i.value })
 }

@@ -1,4 +1,5 @@
-//! Finding the leading meta: one connection at a time, to the address that answered or was named last.
+//! Finds the leading meta: one connection at a time, to the last address that answered or was named as
+//! leader.
 //!
 //! Addresses stay text. A name is resolved at each connect, so a meta may move behind its name.
 
@@ -7,12 +8,12 @@ use tokio::sync::Mutex;
 use tonic::transport::{Channel, Endpoint};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// As much again for a name: resolvers try one server after the other.
+/// Additional time for a name: resolvers try one server after the other.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// A silent peer is noticed after this and as much again.
+/// Interval of keepalives; a silent peer is noticed after two intervals.
 const KEEPALIVE: Duration = Duration::from_secs(2);
 
-/// In the words of a connect whose name has no address.
+/// Prefix of the error of a connect whose name has no address.
 pub(crate) const UNRESOLVED: &str = "BSLT-4006";
 
 /// The metas of a cluster, shared by the calls of a process.
@@ -23,20 +24,20 @@ pub(crate) struct Metas {
 struct State {
     addrs: Vec<String>,
     next: usize,
-    /// Who was said to lead; tried before the list.
+    /// Address that was named as leader; tried before the list.
     hint: Option<String>,
     channel: Option<(Channel, String)>,
     generation: u64,
-    /// Connects that failed since the last that did not.
+    /// Failed connects since the last successful one.
     failures: usize,
-    /// Whether outages are worth a line in the log: those of daemons are, a command has its own words.
+    /// Whether outages are logged: a daemon logs them, a command reports errors itself.
     logs: bool,
 }
 
 /// A connection, and its number for [`Metas::failed`].
 pub(crate) struct Held {
     pub channel: Channel,
-    /// Where it goes.
+    /// Address of the connection.
     pub addr: String,
     pub generation: u64,
 }
@@ -48,14 +49,15 @@ impl Metas {
         Metas { state: Mutex::new(state) }
     }
 
-    /// As [`Metas::new`], and logs when no address answers, once, and when one does again.
+    /// Returns the metas as [`Metas::new`] does; it also logs once when no address answers, and when
+    /// one does again.
     pub fn logged(addrs: Vec<String>) -> Metas {
         let mut metas = Metas::new(addrs);
         metas.state.get_mut().logs = true;
         metas
     }
 
-    /// The present connection, or a new one to the next address.
+    /// Returns the present connection, or a new one to the next address.
     pub async fn held(&self) -> Result<Held, String> {
         let mut state = self.state.lock().await;
         if let Some((channel, addr)) = &state.channel {
@@ -82,12 +84,12 @@ impl Metas {
         Ok(Held { channel, addr, generation: state.generation })
     }
 
-    /// How many addresses there are.
+    /// Returns how many addresses there are.
     pub async fn count(&self) -> usize {
         self.state.lock().await.addrs.len()
     }
 
-    /// That connection is of no use; `leader` is where to go next, if known.
+    /// Drops the connection with this number; `leader` is the next address, if known.
     pub async fn failed(&self, generation: u64, leader: Option<String>) {
         let mut state = self.state.lock().await;
         if state.generation == generation {
@@ -113,7 +115,7 @@ impl State {
     }
 }
 
-/// The words of an error and of its causes, without those that say nothing.
+/// Returns the messages of an error and of its causes, without those that carry no information.
 fn words(error: &dyn std::error::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     let mut cause = Some(error);

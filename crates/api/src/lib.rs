@@ -1,10 +1,10 @@
 //! The control plane on the wire: protobuf and gRPC for the values of `types::control` and `control::admin`.
 //!
-//! Ring 2. `meta` serves the services in [`pb`]; OSD and client processes come in through [`osd_link`] and
-//! [`client_link`], tools through [`AdminClient`]. The simulator needs none of this: it hands the same
-//! values over directly.
+//! Ring 2. `meta` serves the services in [`pb`]. OSD and client processes use [`osd_link`] and
+//! [`client_link`], tools use [`AdminClient`]. The simulator needs none of these: it passes the same values
+//! directly.
 //!
-//! Invariant: what a peer sends is checked here, once; nothing that was not well-formed reaches a room.
+//! Invariant: messages of a peer are checked here, once; no malformed value reaches the services of ring 3.
 //! Every queue between the planes has a limit.
 
 pub mod admin_client;

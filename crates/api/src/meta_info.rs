@@ -1,27 +1,27 @@
-//! One metadata server, asked by its address, whether it leads or not.
+//! Queries one metadata server by its address, whether it leads or not.
 
 use crate::follow::connect;
 use crate::pb::{self, admin_client::AdminClient as Rpc};
 use crate::probe::{self, Found};
 use std::time::Duration;
 
-/// What a metadata server says of itself.
+/// Report of a metadata server about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetaInfo {
     pub version: String,
-    /// Unix time.
+    /// Start time in milliseconds of the Unix clock.
     pub started_ms: u64,
     pub leads: bool,
-    /// Another one that leads, if known.
+    /// Address of another one that leads, if known.
     pub leader: Option<String>,
-    /// Why none is known to lead.
+    /// Reason why no leader is known.
     pub why: Option<String>,
 }
 
-/// Asks the metadata server at `addr`, `host:port`.
+/// Queries the metadata server at `addr`, `host:port`.
 ///
 /// # Errors
-/// Why there is no answer within `timeout`, in words.
+/// The reason, in words, why there is no answer within `timeout`.
 pub async fn meta_info(addr: &str, timeout: Duration) -> Result<MetaInfo, String> {
     let ask = async {
         let channel = connect(addr).await?;

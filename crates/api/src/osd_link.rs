@@ -1,9 +1,9 @@
 //! An OSD's stream to the leading meta, for a data plane that sees two queues.
 //!
 //! A task on the control plane's runtime keeps the stream and follows the leader. The data-plane thread
-//! calls [`OsdLink::try_send`] and [`OsdLink::try_recv`], which never block; `wake` is called (from the
-//! task) when something can be received. Each new stream begins with [`OsdDown::Connected`], which the
-//! room answers with a Hello and a full heartbeat; whatever it queued before that is thrown away.
+//! calls [`OsdLink::try_send`] and [`OsdLink::try_recv`], which never block. The task calls `wake` when
+//! a message can be received. Each new stream begins with [`OsdDown::Connected`], which the OSD answers
+//! with a Hello and a full heartbeat; messages that it queued before that are dropped.
 
 use crate::MESSAGE_LEN_MAX;
 use crate::follow::Metas;
@@ -19,14 +19,14 @@ use types::control::{OsdDown, OsdUp};
 /// Messages that wait in each direction. A heartbeat or a Hello is one message.
 pub const QUEUE_MAX: usize = 1024;
 const RETRY_AFTER: Duration = Duration::from_millis(200);
-/// After a refusal there is no hurry.
+/// Pause after a refusal, which is not urgent.
 const REFUSED_AFTER: Duration = Duration::from_secs(2);
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Called when the receiving thread should look at its queue: writes to an eventfd, for example.
+/// Called when the receiving thread should check its queue: writes to an eventfd, for example.
 pub type Wake = Box<dyn Fn() + Send + Sync>;
 
-/// The data plane's end. Dropping it ends the task.
+/// The data plane's end of the link. Dropping it ends the task.
 pub struct OsdLink {
     up: mpsc::Sender<OsdUp>,
     down: mpsc::Receiver<OsdDown>,
@@ -34,7 +34,7 @@ pub struct OsdLink {
 }
 
 impl OsdLink {
-    /// Queues a message; gives it back when the queue is full.
+    /// Queues a message; returns it when the queue is full.
     ///
     /// # Errors
     /// The message, which was not taken.
@@ -45,7 +45,7 @@ impl OsdLink {
         })
     }
 
-    /// The next message from meta.
+    /// Returns the next message from meta.
     pub fn try_recv(&mut self) -> Option<OsdDown> {
         self.down.try_recv().ok()
     }
@@ -74,9 +74,9 @@ struct Task {
     connected: Arc<AtomicBool>,
 }
 
-/// How a stream ended.
+/// End of a stream.
 enum End {
-    /// The data plane is gone: stop.
+    /// The data plane is gone, and the task stops.
     Dropped,
     Again(Duration),
 }

@@ -1,35 +1,35 @@
-//! What listens at an address where no metadata server answers: an error that names it saves a search.
+//! Identifies the server at an address where no metadata server answers: an error that names it saves a search.
 //!
-//! In comes an address, out comes a kind and words for people. A metadata server speaks HTTP/2: it sends a SETTINGS frame
+//! Input: an address. Output: its kind, with words for users. A metadata server speaks HTTP/2. It sends a SETTINGS frame
 //! as soon as it has accepted a connection, even when it is too busy to answer calls.
 
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// How long the first bytes are waited for, and the connection before them.
+/// Longest wait for the connection, and then for the first bytes.
 const FIRST_BYTES_MAX: Duration = Duration::from_secs(1);
-/// What a client of HTTP/2 sends first (RFC 9113, 3.4): the preface and an empty SETTINGS frame.
+/// First bytes of a client of HTTP/2 (RFC 9113, 3.4): the preface and an empty SETTINGS frame.
 const HELLO: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
-/// Kind and length of the head of a frame.
+/// Type of the frame SETTINGS, and length of the head of a frame.
 const SETTINGS: u8 = 4;
 const FRAME_HEAD_LEN: usize = 9;
 
-/// What an address is.
+/// Kind of server at an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// It speaks HTTP/2, as a metadata server does.
     Http2,
     /// It accepts connections and sends nothing: no metadata server, or one whose process is stopped.
     Silent,
-    /// It speaks something else; in words.
+    /// It speaks another protocol, named in words.
     Stranger(String),
-    /// No connection, or one that ended at once.
+    /// There is no connection, or one that ended at once.
     Gone,
 }
 
 impl Found {
-    /// What is there in words; `None` where nothing was learnt.
+    /// Returns the kind in words; `None` where nothing was learnt.
     pub fn words(&self) -> Option<String> {
         match self {
             Found::Http2 | Found::Gone => None,
@@ -39,7 +39,7 @@ impl Found {
     }
 }
 
-/// Connects and looks at the first bytes.
+/// Connects and reads the first bytes.
 pub(crate) async fn look(addr: &str) -> Found {
     let addr = addr.rsplit("://").next().unwrap_or(addr);
     let Ok(Ok(mut stream)) = tokio::time::timeout(FIRST_BYTES_MAX, TcpStream::connect(addr)).await else {
@@ -65,7 +65,7 @@ pub(crate) async fn look(addr: &str) -> Found {
     }
 }
 
-/// Which protocol begins with these bytes.
+/// Returns which protocol begins with these bytes.
 fn name(bytes: &[u8]) -> Found {
     let known: [(&[u8], &str); 5] = [
         (b"SSH-", "an SSH server"),
@@ -102,9 +102,9 @@ mod tests {
     async fn an_address_is_told_from_another_by_what_it_says() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let addr = listener.local_addr().expect("bound").to_string();
-        assert_eq!(look(&addr).await, Found::Silent, "nobody accepts");
+        assert_eq!(look(&addr).await, Found::Silent, "no process accepts");
         let speak = async {
-            // The first connection is that of the look before.
+            // The first connection is that of the previous probe.
             for _ in 0..2 {
                 let (mut stream, _) = listener.accept().await.expect("a connection");
                 let _ = stream.write_all(b"SSH-2.0-test\r\n").await;

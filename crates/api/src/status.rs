@@ -5,25 +5,25 @@ use types::control::Refusal;
 const CODE: &str = "basalt-code";
 const LEADER: &str = "basalt-leader";
 
-/// What a failed call means.
+/// Meaning of a failed call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The leader says no: final.
+    /// The leader refused the request: final.
     Refused(Refusal),
-    /// Another meta leads; its address if known.
+    /// Another meta leads, at this address if known.
     NotLeader { leader: Option<String>, text: String },
-    /// No answer: it may or may not have been done.
+    /// There is no answer: the request may or may not have been done.
     Lost(String),
 }
 
-/// A refusal of the leader.
+/// Returns the status of a leader's refusal.
 pub fn refused(refusal: &Refusal) -> tonic::Status {
     let mut status = tonic::Status::failed_precondition(refusal.message.clone());
     status.metadata_mut().insert(CODE, refusal.code.into());
     status
 }
 
-/// This meta does not lead; `why` none does, if known.
+/// Returns the status of a meta that does not lead; `why` is the reason why none leads, if known.
 pub fn not_leader(leader: Option<&str>, why: Option<&str>) -> tonic::Status {
     let none = || format!("no metadata server leads{}", why.map(|why| format!(": {why}")).unwrap_or_default());
     let text = leader.map_or_else(none, |l| format!("the metadata server at {l} leads"));
@@ -35,7 +35,7 @@ pub fn not_leader(leader: Option<&str>, why: Option<&str>) -> tonic::Status {
     status
 }
 
-/// What a status says.
+/// Returns the meaning of a status.
 pub fn read(status: &tonic::Status) -> Failure {
     let code = status.metadata().get(CODE).and_then(|c| c.to_str().ok()).and_then(|c| c.parse::<u32>().ok());
     match code {
@@ -44,7 +44,7 @@ pub fn read(status: &tonic::Status) -> Failure {
             Failure::NotLeader { leader: leader.map(str::to_string), text: status.message().to_string() }
         }
         Some(code) => Failure::Refused(Refusal { code, message: status.message().to_string() }),
-        // What a server says of the request itself will not get better by asking again.
+        // An error about the request itself does not change with a retry.
         None if matches!(status.code(), tonic::Code::InvalidArgument | tonic::Code::Unimplemented)
             && !is_http(status) =>
         {
@@ -54,13 +54,14 @@ pub fn read(status: &tonic::Status) -> Failure {
     }
 }
 
-/// Whether an HTTP server answered that knows nothing of gRPC.
+/// Whether an HTTP server without gRPC answered.
 pub(crate) fn is_http(status: &tonic::Status) -> bool {
-    // A metadata server may carry these words of another server: of the store that it asked.
+    // A metadata server may carry these words of another server: the store that it asked.
     status.metadata().get(CODE).is_none() && status.message().contains("grpc-status header missing")
 }
 
-/// A failed call in words: what the carrier says of a server that speaks another protocol names no cause.
+/// Returns a failed call in words. The transport's message about a server of another protocol names no
+/// cause, so it is replaced.
 pub(crate) fn lost(status: &tonic::Status) -> String {
     let said = format!("{}: {}", status.code(), status.message());
     match status.message() {

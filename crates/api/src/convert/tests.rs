@@ -1,4 +1,4 @@
-//! What goes out comes back the same; what is malformed is an error.
+//! Values survive the conversion to protobuf and back; malformed messages are errors.
 
 use super::*;
 use prost::Message;
@@ -215,7 +215,7 @@ fn a_volume_of_an_impossible_length_is_not_opened() {
 }
 
 #[test]
-fn a_pg_that_names_a_replica_or_an_osd_twice_or_nobody_is_malformed() {
+fn pg_with_duplicate_or_zero_replica_or_osd_ids_is_malformed() {
     let read = |members: &[(u64, u32)]| {
         let member = |(replica, osd): &(u64, u32)| Member { replica: ReplicaId(*replica), osd: OsdId(*osd) };
         PgMap::try_from(pb::PgMap::from(&PgMap { members: members.iter().map(member).collect(), ..map() }))
