@@ -1,4 +1,4 @@
-//! The admin service: one typed call for each question.
+//! The admin service: one typed call for each request.
 
 use crate::Role;
 use crate::owner::Input;
@@ -19,7 +19,7 @@ fn strange(answer: &AdminAnswer) -> Status {
     Status::internal(format!("an answer of another kind: {answer:?}"))
 }
 
-/// The answer of the kind that the call gives.
+/// Returns the answer of the kind that belongs to the call.
 macro_rules! expect {
     ($answer:expr, $pattern:pat => $reply:expr) => {
         match $answer {

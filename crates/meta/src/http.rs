@@ -1,4 +1,4 @@
-//! HTTP for machines that watch: `/metrics`, `/healthz`, `/status`.
+//! HTTP pages for monitoring: `/metrics`, `/healthz`, `/status`.
 
 use crate::Role;
 use crate::owner::{Answered, Input};
@@ -44,7 +44,7 @@ async fn metrics(State(pages): State<Pages>, headers: HeaderMap) -> Response {
     ([(header::CONTENT_TYPE, format.content_type())], text).into_response()
 }
 
-/// 200 while this meta leads or knows who does.
+/// Answers 200 while this meta leads or knows the leader.
 async fn healthz(State(pages): State<Pages>) -> Response {
     let role = pages.role.borrow().clone();
     match role {

@@ -1,10 +1,10 @@
-//! The metadata server: one task owns [`control::Control`], gRPC and HTTP come in beside it.
+//! The metadata server: one task owns [`control::Control`], and gRPC and HTTP services send it inputs.
 //!
 //! Ring 3. OSD streams, clients and administrators come in through tonic; transactions go out to a
-//! [`metastore::Store`]. [`start`] gives the addresses that were bound; [`Meta::stop`] ends it in order.
+//! [`metastore::Store`]. [`start`] returns the bound addresses; [`Meta::stop`] ends the meta in order.
 //!
-//! Invariant: one task owns the records, and it performs the actions of `Control` in their order: a commit
-//! is done before anything that rests on it leaves. When a commit fails, everything that waited is dropped
+//! Invariant: one task owns the records, and performs the actions of `Control` in their order. A commit is
+//! done before anything that rests on it leaves. When a commit fails, all waiting requests are dropped
 //! unanswered, and the records are read again under a new leadership.
 
 mod admin;
@@ -25,19 +25,19 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-/// Where the records are.
+/// The store of the records.
 #[derive(Clone)]
 pub enum StoreConfig {
-    /// A redb file; this meta is alone.
+    /// A redb file; this is the only meta.
     Redb { path: PathBuf },
     /// etcd; there may be other metas.
     Etcd(EtcdConfig),
-    /// In this process: for tests.
+    /// The memory of this process, for tests.
     Memory(MemStore),
 }
 
 impl StoreConfig {
-    /// Opens it; nothing of etcd is connected yet.
+    /// Opens the store; nothing of etcd is connected yet.
     ///
     /// # Errors
     /// When the file cannot be opened, or another process uses it.
@@ -51,41 +51,41 @@ impl StoreConfig {
     }
 }
 
-/// What a meta needs.
+/// Settings of a meta.
 #[derive(Clone)]
 pub struct MetaConfig {
     /// gRPC; port 0 takes a free one.
     pub listen: SocketAddr,
     /// `/metrics`, `/healthz`, `/status`; `None` serves none.
     pub http: Option<SocketAddr>,
-    /// What others are told to connect to; the bound address when `None`.
+    /// The address that peers are told to connect to; the bound address when `None`.
     pub advertise: Option<String>,
     pub store: StoreConfig,
     /// Metrics of the process; the meta adds its own.
     pub registry: telemetry::Registry,
-    /// Version of the program; for people only.
+    /// Version of the program, for display only.
     pub version: String,
 }
 
-/// Why a meta does not start, or why it ended.
+/// Reason why a meta does not start, or why it ended.
 #[derive(Debug, thiserror::Error)]
 pub enum MetaError {
     #[error("cannot listen on {addr}")]
     Listen { addr: SocketAddr, source: std::io::Error },
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Starting over would not help: an operator must look.
+    /// A restart would not help: an operator must look.
     #[error("the stored records cannot be used")]
     Records(#[from] control::LoadError),
     #[error("the gRPC server ended")]
     Server(#[source] tonic::transport::Error),
 }
 
-/// Whom this meta knows as leader.
+/// The leader, as far as this meta knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Leading,
-    /// `why`: the store does not answer.
+    /// Another meta leads, or none. `why` is set while the store does not answer.
     Following {
         leader: Option<String>,
         why: Option<String>,
@@ -94,9 +94,9 @@ pub(crate) enum Role {
 
 /// A running meta. Dropping it lets it run on; [`Meta::stop`] ends it.
 pub struct Meta {
-    /// Where gRPC listens.
+    /// Address of the gRPC listener.
     pub addr: SocketAddr,
-    /// Where HTTP listens.
+    /// Address of the HTTP listener.
     pub http: Option<SocketAddr>,
     stop: watch::Sender<bool>,
     owner: JoinHandle<Result<(), MetaError>>,
@@ -104,12 +104,12 @@ pub struct Meta {
     role: watch::Receiver<Role>,
 }
 
-/// Inputs that wait for the owner.
+/// Most inputs that wait for the owner.
 const INBOX_MAX: usize = 1024;
-/// Open calls get this long to end when the meta stops.
+/// Time in which open calls may end when the meta stops.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Binds, and starts the tasks on the present runtime. It may be following at first.
+/// Binds, and starts the tasks on the present runtime. The meta may be following at first.
 ///
 /// # Errors
 /// When an address cannot be bound or the store cannot be opened.
@@ -147,7 +147,7 @@ async fn bind(addr: SocketAddr) -> Result<(TcpListener, SocketAddr), MetaError> 
     Ok((listener, bound))
 }
 
-/// Runs a meta until `shutdown` is done or it fails; `ready` is told the addresses.
+/// Runs a meta until `shutdown` is done or it fails; `ready` gets the addresses.
 ///
 /// # Errors
 /// See [`MetaError`].
@@ -172,14 +172,14 @@ impl Meta {
 
     /// Waits until this meta leads.
     pub async fn leading(&mut self) {
-        // The sender lives as long as the owner; when that ended there is nothing to wait for.
+        // The sender lives as long as the owner; when the owner has ended, there is nothing to wait for.
         let _ = self.role.wait_for(|role| *role == Role::Leading).await;
     }
 
-    /// Ends it: the leadership is given up, open calls get a moment.
+    /// Ends the meta: it gives the leadership up, and open calls get a moment to end.
     ///
     /// # Errors
-    /// What the owner ended with.
+    /// The error that the owner ended with.
     pub async fn stop(self) -> Result<(), MetaError> {
         let _ = self.stop.send(true);
         let ended = self.owner.await;
@@ -192,7 +192,7 @@ impl Meta {
         ended.unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic()))
     }
 
-    /// Ends it as a crash would: nothing is given up, nothing is finished.
+    /// Ends the meta as a crash would: the leadership is not given up, and no call is completed.
     pub fn kill(self) {
         self.owner.abort();
         self.servers.iter().for_each(JoinHandle::abort);

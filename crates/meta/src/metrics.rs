@@ -1,6 +1,6 @@
-//! What a meta counts, and what the leading one says of its cluster.
+//! Metrics of every meta, and those of the cluster, which the leading one exports.
 //!
-//! Invariant: the figures of the cluster stand in a registry of their own, which only the leading meta renders: a
+//! Invariant: the figures of the cluster have a registry of their own, which only the leading meta renders. A
 //! standby knows nothing of OSDs and PGs, and zeros would raise alarms. Series by OSD and by volume are bounded.
 
 use control::{Control, Now};
@@ -12,7 +12,7 @@ use telemetry::{Labels, Registry};
 const SERIES_MAX: usize = 1000;
 
 telemetry::metrics! {
-    /// What every meta counts.
+    /// Metrics of every meta.
     pub struct MetaMetrics("basalt_meta") {
         counter commits: "transactions committed";
         counter commit_failures: "transactions that failed and ended a leadership";
@@ -24,7 +24,7 @@ telemetry::metrics! {
 }
 
 telemetry::metrics! {
-    /// What the leading meta says of the cluster.
+    /// Metrics of the cluster, exported by the leading meta.
     pub struct ClusterGauges("basalt_cluster") {
         gauge health: "0 ok or waiting for reports, 1 degraded, 2 down";
         gauge problems: "lines of problems that status shows";
@@ -59,7 +59,7 @@ telemetry::families! {
     }
 }
 
-/// Every metric of a meta, for the manual.
+/// Returns every metric of a meta, for the manual.
 pub fn rows() -> impl Iterator<Item = &'static telemetry::Row> {
     let cluster = ClusterGauges::ROWS.iter().chain(OsdFamilies::ROWS).chain(VolumeFamilies::ROWS);
     MetaMetrics::ROWS.iter().chain(cluster)
@@ -74,7 +74,7 @@ pub(crate) struct ClusterMetrics {
     shown: Arc<Mutex<Shown>>,
 }
 
-/// The series that are there.
+/// The series that are exported.
 #[derive(Default)]
 struct Shown {
     osds: BTreeSet<Labels>,
@@ -91,11 +91,11 @@ impl ClusterMetrics {
         }
     }
 
-    /// Brings every figure up to date.
+    /// Updates every figure.
     pub fn show(&self, control: &Control, now: Now) {
         let status = control.status(now);
         let health = match status.health.as_str() {
-            // What has not reported yet is no alert.
+            // A cluster whose reports are still missing is no alert.
             "ok" | "waiting" => 0,
             "degraded" => 1,
             _ => 2,

@@ -1,4 +1,4 @@
-//! The task that owns `Control`: campaigns, leads, performs.
+//! The task that owns `Control`: it campaigns, leads, and performs actions.
 
 use crate::metrics::{ClusterMetrics, MetaMetrics};
 use crate::{MetaError, Role};
@@ -14,20 +14,20 @@ use types::control::{ClientAnswer, ClientAsk, OsdDown, OsdUp, Refusal};
 use types::failpoint::{Point, pass};
 use types::{ClusterId, Time};
 
-/// How often a follower looks whether there is a leader.
+/// Interval at which a follower checks whether there is a leader.
 const CAMPAIGN_EVERY: Duration = Duration::from_millis(400);
-/// The longest pause between two questions to a store that does not answer.
+/// Longest pause between two calls to a store that does not answer.
 const CAMPAIGN_PAUSE_MAX: Duration = Duration::from_secs(5);
-/// How often the leadership is kept.
+/// Interval at which the leadership is kept.
 const KEEP_EVERY: Duration = Duration::from_millis(800);
-/// A leader that has not heard from the store for this long asks it before it answers anybody: another may
-/// lead by now (a stopped process does not feel its lease end). Below the lease of the election, by a margin
-/// for clocks that run apart.
+/// A leader that has not heard from the store for this long asks it before it answers any request. Another
+/// may lead by now, because a stopped process does not notice the end of its lease. The time is below the
+/// lease of the election, by a margin for clocks of different speed.
 const BELIEVE: Duration = Duration::from_secs(2);
-/// Inputs taken in one turn.
+/// Most inputs of one turn.
 const TURN_MAX: usize = 512;
 
-/// What the services send to the owner.
+/// Inputs of the owner, sent by the services.
 #[allow(clippy::large_enum_variant)] // short-lived, and a Hello is rare
 pub(crate) enum Input {
     OsdNew {
@@ -58,7 +58,7 @@ pub(crate) enum Input {
     },
 }
 
-/// An answer, or that this meta does not lead. A dropped sender: nobody knows.
+/// An answer, or that this meta does not lead. When the sender is dropped, the outcome is unknown.
 pub(crate) enum Answered<T> {
     Answer(T),
     NotLeading,
@@ -78,9 +78,9 @@ impl Waiting {
     }
 }
 
-/// Done when somebody asks this meta to stop.
+/// Waits until this meta is asked to stop.
 pub(crate) async fn stop_asked(stopped: &mut watch::Receiver<bool>) {
-    // An error means that the handle is gone without a word: then it runs on.
+    // An error means that the handle was dropped without a stop: the meta then runs on.
     if stopped.wait_for(|stopped| *stopped).await.is_err() {
         std::future::pending::<()>().await;
     }
@@ -94,24 +94,24 @@ pub(crate) struct Owner {
     stopped: watch::Receiver<bool>,
     metrics: MetaMetrics,
     cluster: ClusterMetrics,
-    /// Of the program; for people only.
+    /// Version of the program, for display only.
     pub version: String,
     started: Instant,
     streams: BTreeMap<StreamId, mpsc::Sender<OsdDown>>,
     waiting: BTreeMap<Token, Waiting>,
     next_token: u64,
-    /// The store has confirmed the leadership at this moment or later.
+    /// The store confirmed the leadership at this moment or later.
     kept: Instant,
-    /// What the log says of the records: one line for each change.
+    /// The state of the records as last logged: each change is one line.
     standing: Standing,
     foreign_told: bool,
-    /// Whom the log last named as leader.
+    /// The leader that the log last named.
     followed: Option<String>,
-    /// Since when the store does not answer, and the pause before it is asked again.
+    /// Since when the store does not answer, and the pause before the next call.
     outage: Option<(Instant, Duration)>,
 }
 
-/// Why a leadership ended.
+/// Reason why a leadership ended.
 enum Ended {
     Stopped,
     Failed(StoreError),
@@ -159,11 +159,11 @@ impl Owner {
         #[allow(clippy::disallowed_methods)] // the edge: records carry the time of day, decisions do not
         let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let wall_ms = u64::try_from(wall.as_millis()).unwrap_or(u64::MAX);
-        // Not at the very start of the clock, so that "long ago" can be told from "never".
+        // The clock does not start at zero, so that "long ago" differs from "never".
         Now { mono: Time::ZERO + Duration::from_secs(3600) + mono, wall_ms }
     }
 
-    /// The time of day, as Unix time.
+    /// Returns the time of day in milliseconds of the Unix clock.
     pub fn wall_ms(&self) -> u64 {
         self.now().wall_ms
     }
@@ -214,7 +214,7 @@ impl Owner {
         });
     }
 
-    /// The store does not answer: one line says so, and it is asked less and less often.
+    /// Handles a store that does not answer: one line reports it, and the pauses between calls grow.
     fn outage(&mut self, e: &StoreError) {
         let pause = match self.outage {
             None => {
@@ -238,7 +238,7 @@ impl Owner {
         self.followed = None;
         self.follow(None, None);
         self.streams.clear();
-        // Dropped unanswered: what they asked may have been done or not.
+        // Requests are dropped unanswered: they may have been done or not.
         self.waiting.clear();
         self.metrics.leading.set(0);
         self.metrics.osd_streams.set(0);
@@ -274,7 +274,7 @@ impl Owner {
         Ok(Records::load(items))
     }
 
-    /// Leads until it ends. The outer error is one that a new leadership would meet again.
+    /// Leads until the leadership ends. The outer error is one that a new leadership would meet again.
     async fn lead(&mut self) -> Result<Ended, MetaError> {
         let records = match self.records().await {
             Ok(records) => records?,
@@ -286,7 +286,7 @@ impl Owner {
         (self.standing, self.foreign_told) = (Standing::Waiting, false);
         self.metrics.leading.set(1);
         tracing::info!(address = %self.advertise, "this meta leads");
-        // Before anyone may ask for it: the figures of a cluster that nobody has counted are no zeros.
+        // The figures are set before they can be scraped: the gauges of a new leader are not zeros.
         self.show(&control);
         self.role.send_replace(Role::Leading);
         let ended = match self.turns(&mut control).await {
@@ -334,7 +334,7 @@ impl Owner {
         Ok(())
     }
 
-    /// Calls whose caller went away are not waited for.
+    /// Drops the calls whose caller went away.
     fn sweep(&mut self, control: &mut Control) {
         let gone: Vec<Token> = self.waiting.iter().filter(|(_, w)| w.is_closed()).map(|(token, _)| *token).collect();
         for token in gone {
@@ -381,7 +381,7 @@ impl Owner {
         }
     }
 
-    /// Polls and performs until nothing moves.
+    /// Polls and performs until no action is left.
     async fn perform(&mut self, control: &mut Control) -> Result<(), StoreError> {
         let mut out = Vec::new();
         loop {
@@ -393,7 +393,7 @@ impl Owner {
             if self.kept.elapsed() >= BELIEVE {
                 self.keep().await?;
             }
-            // What a commit releases is put behind it, so the order stays.
+            // Actions that a commit releases are appended, so the order stays.
             let mut at = 0;
             while at < out.len() {
                 let action = std::mem::replace(&mut out[at], ControlAction::CloseOsd { stream: StreamId(0) });
@@ -417,7 +417,7 @@ impl Owner {
         }
     }
 
-    /// One line when the records turn out to be those of the cluster, or not.
+    /// Logs one line when the records turn out to be those of the cluster, or not.
     fn log_past(&mut self, control: &Control) {
         let standing = control.standing();
         if std::mem::replace(&mut self.standing, standing) != standing {
@@ -445,7 +445,7 @@ impl Owner {
             ControlAction::ToOsd { stream, down } => {
                 let sent = self.streams.get(&stream).map(|queue| queue.try_send(down));
                 if let Some(Err(_)) = sent {
-                    // It does not read: it must connect anew and say what it has.
+                    // The OSD does not read its stream: it must connect again and report its state.
                     self.streams.remove(&stream);
                     control.handle_osd_gone(stream);
                 }
@@ -468,7 +468,7 @@ impl Owner {
     }
 }
 
-/// A committed event as a line of this meta's log.
+/// Logs a committed event.
 fn log_event(event: &Event) {
     let Event { seq, kind, subject, by, text, .. } = event;
     match event.level {
@@ -491,7 +491,7 @@ mod tests {
         let registry = telemetry::Registry::default();
         let metrics = (MetaMetrics::new(&registry), ClusterMetrics::new(&registry));
         let mut owner = Owner::new(Box::new(image.another()), "a:1".to_owned(), inbox, role, stopped, metrics);
-        owner.store.campaign("a:1").await.expect("nobody else is there");
+        owner.store.campaign("a:1").await.expect("no other meta is there");
         let records = owner.records().await.expect("stored").expect("sound");
         let mut control = Control::new(records, owner.now());
         let status = |owner: &mut Owner, control: &mut Control| {
@@ -503,7 +503,7 @@ mod tests {
         owner.perform(&mut control).await.expect("it leads");
         assert!(matches!(told.await, Ok(Answered::Answer(Ok(_)))));
 
-        // Another takes over while this one stands still; its memory knows nothing of that.
+        // Another meta takes over while this one is stopped; its memory does not show that.
         image.another().seize("b:1");
         owner.kept = Instant::now() - BELIEVE;
         let mut told = status(&mut owner, &mut control);

@@ -1,4 +1,4 @@
-//! The gRPC services: check what comes in, hand it to the owner, wait for the answer.
+//! The gRPC services: they check an incoming message, pass it to the owner, and wait for the answer.
 
 use crate::Role;
 use crate::owner::{Answered, Input};
@@ -19,13 +19,13 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 use types::control::{ClientAnswer, ClientAsk, OsdUp};
 
-/// Messages to one OSD that wait; more, and the stream is closed.
+/// Most messages that wait for one OSD; one more closes the stream.
 const DOWN_MAX: usize = 8192;
-/// Calls under way on one connection.
+/// Most calls that are under way on one connection.
 const CALLS_MAX: usize = 512;
 const KEEPALIVE: Duration = Duration::from_secs(3);
 
-/// What every call needs.
+/// State that every call needs.
 #[derive(Clone)]
 pub(crate) struct Gate {
     pub inbox: mpsc::Sender<Input>,
@@ -34,11 +34,11 @@ pub(crate) struct Gate {
     streams: Arc<AtomicU64>,
 }
 
-/// What a metadata server tells of itself.
+/// Report of a metadata server about itself.
 #[derive(Clone)]
 pub(crate) struct About {
     pub version: Arc<str>,
-    /// Unix time.
+    /// Start time in milliseconds of the Unix clock.
     pub started_ms: u64,
 }
 
@@ -53,7 +53,7 @@ impl Gate {
         }
     }
 
-    /// Hands an input over and waits for what comes back.
+    /// Passes an input to the owner and waits for the answer.
     pub async fn ask<T>(&self, input: impl FnOnce(oneshot::Sender<Answered<T>>) -> Input) -> Result<T, Status> {
         self.leading()?;
         let (answer, answered) = oneshot::channel();
@@ -130,7 +130,7 @@ impl osd_server::Osd for Gate {
     }
 }
 
-/// Carries what an OSD says to the owner, until either ends.
+/// Passes the messages of an OSD to the owner, until either ends.
 async fn pump(mut incoming: Streaming<pb::OsdUp>, stream: StreamId, inbox: mpsc::Sender<Input>) {
     loop {
         let up = match incoming.message().await {

@@ -1,7 +1,7 @@
-//! A TCP connection whose end the owner hears of.
+//! A TCP connection whose end is reported to the owner.
 //!
-//! A process that is killed closes its connections, and the kernel says so at once: the lease of a volume that it held
-//! need not run for its whole length.
+//! The kernel closes the connections of a killed process at once, and the peer learns of it. So the lease of a volume
+//! that the process held need not run for its whole length.
 
 use crate::owner::Input;
 use std::io;
@@ -14,7 +14,7 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 
 pub(crate) struct Socket {
     stream: TcpStream,
-    /// The peer, as [`Input::Client`] names it.
+    /// The address of the peer, as [`Input::Client`] names it.
     address: Option<String>,
     inbox: mpsc::Sender<Input>,
 }

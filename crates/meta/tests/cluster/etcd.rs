@@ -1,4 +1,4 @@
-//! Two metas on a real etcd. Without its binary the test says so and ends.
+//! Two metas on a real etcd. Without its binary the test prints so and ends.
 
 use crate::fake::{Cluster, eventually};
 use crate::{Client, LOCAL, admin, make_pool, opened, run, scratch, started};
@@ -27,7 +27,7 @@ impl Drop for Etcd {
     }
 }
 
-/// An etcd of its own for the test of this name.
+/// Starts an etcd for the test of this name.
 fn start(name: &str) -> Option<Etcd> {
     let dir = scratch(name);
     let free = || std::net::TcpListener::bind(LOCAL).and_then(|l| l.local_addr()).expect("a port").port();
@@ -58,7 +58,7 @@ fn when_the_leading_meta_dies_the_other_serves_within_five_seconds() {
         let mut first = started(LOCAL, store()).await;
         first.leading().await;
         let second = started(LOCAL, store()).await;
-        // Clients know the follower first: they are sent on.
+        // Clients know the follower first: it redirects them.
         let metas = [second.addr, first.addr];
         let admin = admin(&metas);
         let cluster = Cluster::start(&admin, &metas, 3).await;
@@ -71,7 +71,7 @@ fn when_the_leading_meta_dies_the_other_serves_within_five_seconds() {
             panic!("not placed")
         };
 
-        // An interactive command gives up soon when nothing answers; the follower does.
+        // An interactive command gives up soon when nothing answers; the follower answers.
         let addrs = metas.iter().map(ToString::to_string).collect();
         let command = AdminClient::new(addrs, Duration::from_secs(20)).impatient(Duration::from_millis(100));
         let killed = Instant::now();
@@ -97,7 +97,7 @@ fn when_the_leading_meta_dies_the_other_serves_within_five_seconds() {
 }
 
 #[test]
-fn an_etcd_that_does_not_answer_is_named_to_who_asks_and_its_return_is_noticed() {
+fn silent_etcd_is_named_in_the_error_and_its_return_is_noticed() {
     let Some(etcd) = start("etcd-outage") else { return };
     run(async {
         let store = StoreConfig::Etcd(EtcdConfig::new(vec![etcd.endpoint.clone()], "/basalt/outage"));
@@ -109,7 +109,7 @@ fn an_etcd_that_does_not_answer_is_named_to_who_asks_and_its_return_is_noticed()
         };
         signal("-STOP");
         eventually("the leadership to end", || !meta.is_leading()).await;
-        // Its first campaign after that has to fail before the cause is known.
+        // The first campaign after that has to fail before the cause is known.
         let asked = AdminClient::new(vec![meta.addr.to_string()], Duration::from_secs(6));
         let refused = asked.ask(AdminAsk::PoolList).await.expect_err("nothing leads").to_string();
         let cause = format!("the metadata store (etcd at {}) does not answer", etcd.endpoint);

@@ -1,4 +1,4 @@
-//! OSDs without data: they take PGs, lead those that prefer them, and commit attach records as a PG would.
+//! OSDs without data: they take PGs, lead those that prefer them, and commit attach records as a PG does.
 
 use api::{AdminClient, osd_link};
 use control::admin::{AdminAnswer, AdminAsk, OsdRegister};
@@ -22,12 +22,12 @@ pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 
 #[derive(Default)]
 struct Shared {
-    /// What each PG has committed: replicated state.
+    /// Replicated state: the attach records that each PG has committed.
     attached: BTreeMap<(PgId, VolumeId), Attach>,
     orders: BTreeMap<PgId, u64>,
     asked: usize,
     hold: bool,
-    /// What the devices keep of what meta told.
+    /// Watermarks that the devices keep.
     seen: BTreeMap<OsdId, Watermarks>,
     pgs: BTreeMap<(OsdId, PgId), PgMap>,
 }
@@ -236,7 +236,7 @@ fn hello(cluster: ClusterId, osd: OsdId, uuid: OsdUuid) -> OsdHello {
     }
 }
 
-/// An OSD of another cluster says hello; gives the code that it is refused with.
+/// Says Hello as an OSD of another cluster; returns the code of the refusal.
 pub async fn hello_of_a_stranger(meta: SocketAddr) -> u32 {
     let runtime = tokio::runtime::Handle::current();
     let mut link = osd_link::start(&runtime, vec![meta.to_string()], Box::new(|| {}));
@@ -257,7 +257,7 @@ pub async fn hello_of_a_stranger(meta: SocketAddr) -> u32 {
     code.expect("just seen")
 }
 
-/// One HTTP request, the whole response.
+/// Sends one HTTP request; returns the whole response.
 pub async fn get(addr: SocketAddr, path: &str) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut socket = tokio::net::TcpStream::connect(addr).await.expect("connects");

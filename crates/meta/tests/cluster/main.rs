@@ -1,4 +1,4 @@
-//! A meta as others see it: real gRPC on loopback, OSDs that are a few lines of test.
+//! A meta from the outside: real gRPC on loopback, and simple fake OSDs.
 
 mod etcd;
 mod fake;
@@ -70,7 +70,7 @@ pub(crate) async fn make_pool(admin: &AdminClient, name: &str, replicas: u32, pg
     }
 }
 
-/// A client process: asks, and waits for the answer.
+/// A client process: sends requests, and waits for the answers.
 pub(crate) struct Client {
     link: client_link::ClientLink,
     next: u64,
@@ -165,7 +165,8 @@ fn a_volume_lives_from_pool_creation_to_removal() {
         let far = refusal(first.segments(&held, &[4]).await);
         assert_eq!(far.code, codes::OUT_OF_RANGE);
 
-        // A second opener is told who holds it; stealing fences the first everywhere before it returns.
+        // A second opener is told the holder; stealing fences the first client everywhere before it
+        // returns.
         let mut second = Client::new(&metas, 2);
         let told = refusal(second.open("rbd/v1", false).await);
         assert_eq!(told.code, codes::VOLUME_HELD);
@@ -181,7 +182,7 @@ fn a_volume_lives_from_pool_creation_to_removal() {
         let alive = ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached: Vec::new() };
         assert_eq!(refusal(first.ask(alive).await).code, codes::SESSION_FENCED);
 
-        // A held volume is not removed by accident; closed, it leaves nothing behind.
+        // A held volume is not removed by accident; a closed one is removed without a trace.
         let rm = AdminAsk::VolumeRemove { name: "rbd/v1".into(), force: false };
         assert_eq!(admin.ask(rm.clone()).await.expect_err("held").code(), codes::VOLUME_HELD);
         let close = ClientAsk::Close { volume: stolen.volume, session: stolen.session };
@@ -200,7 +201,7 @@ fn a_volume_lives_from_pool_creation_to_removal() {
 }
 
 #[test]
-fn a_restarted_meta_knows_everything_and_judges_nobody_too_early() {
+fn restarted_meta_knows_its_records_and_gives_holders_their_lease() {
     run(async {
         let dir = scratch("restart");
         let store = StoreConfig::Redb { path: dir.join("meta.redb") };
@@ -249,7 +250,7 @@ fn strangers_and_garbage_are_refused_with_a_code() {
             let refused = refused.expect_err(name);
             assert!(matches!(refused, AdminError::Refused(_)) && refused.code() == code, "{name}: {refused}");
         }
-        // Not gRPC at all, and a gRPC call with a body that is none.
+        // The garbage is no gRPC at all, or a gRPC call with a malformed body.
         for garbage in
             [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 4096], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\xff"]
         {

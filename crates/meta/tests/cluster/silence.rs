@@ -1,4 +1,5 @@
-//! Connections to meta on which bytes vanish: a real peer takes everything, passes nothing on, and tells nobody.
+//! Connections to meta on which bytes vanish: a real peer accepts all bytes, passes none on, and reports no
+//! error.
 
 use crate::fake::eventually;
 use crate::{Client, LOCAL, refusal, run, started};
@@ -15,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 use types::control::OsdDown;
 
-/// A relay before a meta. Its first so many connections swallow what comes.
+/// A relay in front of a meta. Its first `swallowed` connections drop the bytes that they receive.
 struct Relay {
     addr: SocketAddr,
     swallowed: Arc<AtomicUsize>,
@@ -40,7 +41,7 @@ impl Relay {
         relay
     }
 
-    /// Every connection that stands takes bytes and passes none on, from now on; new ones pass everything.
+    /// Makes every existing connection drop its bytes from now on; new ones pass everything.
     fn swallow(&self) {
         self.swallowed.store(self.accepted.load(Ordering::SeqCst), Ordering::SeqCst);
     }
@@ -56,7 +57,7 @@ async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, number: usize, s
 }
 
 #[test]
-fn an_osd_and_a_client_leave_a_connection_to_meta_that_swallows_everything_and_come_anew() {
+fn osd_and_client_reconnect_when_a_meta_connection_drops_all_bytes() {
     run(async {
         let meta = started(LOCAL, StoreConfig::Memory(MemStore::new())).await;
         let relay = Relay::start(meta.addr).await;
