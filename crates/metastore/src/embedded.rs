@@ -1,7 +1,7 @@
 //! redb: one file, one meta. The file's lock is the election.
 //!
-//! redb serves nothing after its first failed write or read: the file is closed then, and the next campaign opens it as a
-//! new process would. Invariant: what is loaded after a failure was read from the file after it.
+//! redb serves nothing after its first failed write or read. The file is closed then, and the next campaign opens it as a
+//! new process would. Invariant: records that are loaded after a failure were read from the file after it.
 
 use crate::{Campaign, Store, StoreError, StoreFuture};
 use control::{StoredItem, Txn};
@@ -38,7 +38,7 @@ impl RedbStore {
         self.db.clone().ok_or_else(closed)
     }
 
-    /// Closes the file when redb failed.
+    /// Passes a result on, and closes the file when redb failed.
     fn after<T>(&mut self, done: Result<T, StoreError>) -> Result<T, StoreError> {
         if matches!(done, Err(StoreError::Redb(_) | StoreError::Unavailable { .. })) {
             self.db = None;
@@ -48,7 +48,7 @@ impl RedbStore {
 }
 
 fn open(path: &Path) -> Result<Database, StoreError> {
-    // The records are the owner's alone: redb makes its file as the umask says.
+    // Only the owner may read the records; redb would create its file with the umask.
     std::fs::File::options().create(true).truncate(false).write(true).mode(0o600).open(path).map_err(redb_io)?;
     let db = Database::builder().set_cache_size(CACHE_BYTES).create(path).map_err(|e| match e {
         DatabaseError::DatabaseAlreadyOpen => StoreError::Locked { path: path.display().to_string() },
@@ -152,7 +152,7 @@ impl Store for RedbStore {
     }
 }
 
-/// Runs `work`, which waits for the disk, beside the runtime's own threads.
+/// Runs `work`, which waits for the disk, on a thread beside the runtime's own.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {

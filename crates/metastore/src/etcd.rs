@@ -1,8 +1,9 @@
-//! etcd: several metas, one elected.
+//! Records in etcd, with several metas, one of them elected.
 //!
-//! The election is one key under a lease. Whoever makes it leads; its create revision is the fence that
-//! every transaction compares. A leader that is not sure of a commit gives the lease up and campaigns for
-//! a key with another revision: what was still under way then fails its comparison.
+//! The election is one key under a lease. The meta that creates the key leads; its create revision is the
+//! fence that every transaction compares. A leader that is not sure of a commit gives the lease up and
+//! campaigns for a key with another revision. Transactions that are still under way then fail their
+//! comparison.
 
 use crate::{Campaign, Store, StoreError, StoreFuture};
 use control::{StoredItem, Txn};
@@ -17,24 +18,25 @@ use tokio::time::timeout;
 /// Keys read at a time.
 const PAGE: i64 = 1000;
 
-/// How to reach etcd.
+/// Settings for the connection to etcd.
 #[derive(Clone, Debug)]
 pub struct EtcdConfig {
     /// `http://HOST:PORT` or `https://HOST:PORT`; without a scheme it is http, or https when `tls` is given.
     pub endpoints: Vec<String>,
-    /// Everything is stored below this; one per cluster.
+    /// Prefix of all keys; one per cluster.
     pub prefix: String,
     pub tls: Option<EtcdTls>,
     /// User and password.
     pub user: Option<(String, String)>,
-    /// A leader that etcd has not heard for this long is replaced. In seconds; etcd itself takes at least 2.
+    /// Lease of the leader in seconds: one that etcd has not heard for this long is replaced. etcd itself
+    /// takes at least 2.
     pub lease_ttl_s: i64,
-    /// An answer later than this counts as none.
+    /// Timeout of a call; a later answer counts as none.
     pub timeout: Duration,
 }
 
 impl EtcdConfig {
-    /// The usual timing.
+    /// Returns settings with the usual timing.
     pub fn new(endpoints: Vec<String>, prefix: impl Into<String>) -> EtcdConfig {
         EtcdConfig {
             endpoints,
@@ -46,10 +48,10 @@ impl EtcdConfig {
         }
     }
 
-    /// What is wrong with the URLs, the prefix or the certificates, before anything is connected.
+    /// Checks the URLs, the prefix and the certificates, before anything is connected.
     ///
     /// # Errors
-    /// In words, with what was given.
+    /// The fault in words, with the value.
     pub fn check(&self) -> Result<(), String> {
         let secure = self.endpoints.iter().any(|url| url.starts_with("https://"));
         for url in &self.endpoints {
@@ -72,7 +74,7 @@ impl EtcdConfig {
         Ok(())
     }
 
-    /// How messages name it.
+    /// Returns the name of the store in messages.
     fn name(&self) -> String {
         format!("etcd at {}", self.endpoints.join(", "))
     }
@@ -81,7 +83,7 @@ impl EtcdConfig {
 /// PEM texts for an etcd behind TLS.
 #[derive(Clone, Default)]
 pub struct EtcdTls {
-    /// What etcd's certificate is checked against.
+    /// Certificates (PEM) that etcd's certificate is checked against.
     pub ca: Option<Vec<u8>>,
     /// Certificate and private key of this client.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
@@ -93,7 +95,7 @@ impl std::fmt::Debug for EtcdTls {
     }
 }
 
-/// `http://HOST:PORT`, the scheme optional, and nothing behind it.
+/// Checks a URL: `http://HOST:PORT`, the scheme optional, and nothing after the port.
 fn check_url(url: &str) -> Result<(), String> {
     let bad = |why: &str| Err(format!("{url:?} is no URL of etcd: {why}; write http://HOST:PORT or https://HOST:PORT"));
     let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://")).unwrap_or(url);
@@ -125,10 +127,11 @@ pub struct EtcdStore {
     leading: Option<Leading>,
 }
 
-/// What the client library says of a server that knows no etcd.
+/// Messages of the client library about a server that is no etcd.
 const FOREIGN: &[&str] = &["grpc-status header missing", "unimplemented", "not implemented", "frame with invalid size"];
 
-/// What the client library says, as an operator needs it: refusals by their cause, anything else as silence.
+/// Returns an error of the client library in an operator's terms: a refusal with its cause, any other error
+/// as silence.
 fn lost(name: &str, e: &etcd_client::Error) -> StoreError {
     let mut text = e.to_string();
     let mut cause = std::error::Error::source(e);
@@ -143,7 +146,7 @@ fn lost(name: &str, e: &etcd_client::Error) -> StoreError {
     StoreError::Unavailable { store: name.to_owned(), why }
 }
 
-/// The cause behind a text in small letters; none behind one that is not known.
+/// Returns the cause behind a text in lower case; `None` for an unknown one.
 fn cause_of(text: &str) -> Option<&'static str> {
     let has = |word: &str| text.contains(word);
     Some(if has("authentication failed") || has("invalid auth") || has("user name is empty") {
@@ -172,7 +175,7 @@ fn silent(config: &EtcdConfig) -> StoreError {
 }
 
 impl EtcdStore {
-    /// Nothing is connected yet.
+    /// Returns the store, without connecting yet.
     pub fn new(config: EtcdConfig) -> EtcdStore {
         EtcdStore { config, client: None, leading: None }
     }
@@ -223,7 +226,7 @@ impl EtcdStore {
         self.leading = None;
         let mut client = self.client().await?;
         let key = self.election_key();
-        // Somebody leads: look before granting leases for nothing.
+        // If there is a leader, no lease is granted in vain.
         let there = self.within(client.get(key.as_str(), None)).await?;
         if let Some(kv) = there.kvs().first() {
             let leader = String::from_utf8_lossy(kv.value()).into_owned();

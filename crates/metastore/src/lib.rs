@@ -1,10 +1,10 @@
-//! Where meta's records live: in memory (for the simulator), in redb (one meta alone), in etcd (several).
+//! Stores of meta's records: in memory (for the simulator), in redb (a single meta), in etcd (several).
 //!
-//! Ring 2. A [`control::Txn`] comes in and is done as a whole or not at all; at the start of a leadership
-//! everything goes out once. One meta leads at a time: [`Store::campaign`] returns when this one does, and
-//! from then on every commit is fenced by that election.
+//! Ring 2. A [`control::Txn`] applies as a whole or not at all; all records are loaded at the start of a
+//! leadership. One meta leads at a time: [`Store::campaign`] returns when this one does, and from then on
+//! every commit is fenced by that election.
 //!
-//! Invariant: a commit whose outcome is not known ends the leadership: it is reported as an error, and no
+//! Invariant: a commit whose outcome is unknown ends the leadership. It is reported as an error, and no
 //! later leadership of this process can be confused with it (the election key is another one).
 
 mod embedded;
@@ -24,16 +24,16 @@ use std::pin::Pin;
 /// A future of a store.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
-/// Why the store did not do it. After any of these the leadership is over.
+/// Reason why the store failed. After any of these the leadership is over.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// A key was not as often written as the transaction says: somebody else writes.
-    #[error("the record {key} was changed by somebody else")]
+    /// The version of a key differs from the transaction's: another process writes to the store.
+    #[error("the record {key} was changed by another process")]
     Conflict { key: String },
     /// Another meta was elected.
     #[error("this meta no longer leads")]
     Fenced,
-    /// No answer: the transaction may have happened or not.
+    /// There is no answer: the transaction may have been committed or not.
     #[error("the metadata store ({store}) does not answer: {why}")]
     Unavailable { store: String, why: String },
     #[error("the metadata store failed: {0}")]
@@ -44,30 +44,30 @@ pub enum StoreError {
     Foreign(String),
 }
 
-/// What a campaign came to.
+/// Result of a campaign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Campaign {
     /// This meta leads from now on.
     Won,
-    /// Another one leads, at this address if known; campaign again soon.
+    /// Another meta leads, at this address if known; campaign again soon.
     Lost { leader: Option<String> },
 }
 
 /// A typed key-value store with one elected writer.
 pub trait Store: Send {
-    /// Tries to become the leader, whose clients find it at `address`. Returns at once.
+    /// Tries to become the leader, which clients find at `address`. Returns at once.
     fn campaign<'a>(&'a mut self, address: &'a str) -> StoreFuture<'a, Campaign>;
 
-    /// Everything that is stored. Only the leader asks.
+    /// Returns all records. Only the leader calls it.
     fn load(&mut self) -> StoreFuture<'_, Vec<StoredItem>>;
 
-    /// All of `txn`, durably, or an error. Only the leader asks.
+    /// Commits all of `txn`, durably, or returns an error. Only the leader calls it.
     fn commit<'a>(&'a mut self, txn: &'a Txn) -> StoreFuture<'a, ()>;
 
     /// Keeps the leadership; called every second at least. An error ends it.
     fn keep(&mut self) -> StoreFuture<'_, ()>;
 
-    /// Gives the leadership up, so that another may have it at once. Best effort.
+    /// Gives the leadership up, so that another meta may have it at once. Best effort.
     fn resign(&mut self) -> StoreFuture<'_, ()>;
 }
 

@@ -1,18 +1,19 @@
-//! In memory: for the simulator and for tests. The image outlives the leaders that use it, as a disk would.
+//! A store in memory, for the simulator and for tests. The image outlives the leaders that use it, as a
+//! disk would.
 
 use crate::{Campaign, Store, StoreError, StoreFuture};
 use control::{StoredItem, Txn};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What the next commit does.
+/// Fault of the next commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Outage {
     #[default]
     None,
-    /// It does not happen, and the caller is told so.
+    /// The commit does not happen, and the caller gets an error.
     Before,
-    /// It happens, but the caller hears of no answer.
+    /// The commit happens, but the caller gets no answer.
     After,
 }
 
@@ -32,12 +33,12 @@ pub struct MemStore {
 }
 
 impl MemStore {
-    /// A fresh, empty image.
+    /// Returns a handle to a new, empty image.
     pub fn new() -> MemStore {
         MemStore::default()
     }
 
-    /// Another meta's handle to the same image.
+    /// Returns another meta's handle to the same image.
     pub fn another(&self) -> MemStore {
         MemStore { image: Arc::clone(&self.image), term: 0 }
     }
@@ -46,12 +47,12 @@ impl MemStore {
         self.image.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets what the next commit does.
+    /// Sets the fault of the next commit.
     pub fn fail_next(&self, outage: Outage) {
         self.image().outage = outage;
     }
 
-    /// Takes the leadership at once, from whoever has it.
+    /// Takes the leadership at once from the present leader.
     pub fn seize(&mut self, address: &str) {
         let mut image = self.image();
         image.terms += 1;
@@ -61,7 +62,7 @@ impl MemStore {
         self.term = term;
     }
 
-    /// Everything that is stored.
+    /// Returns all records.
     pub fn load_now(&self) -> Vec<StoredItem> {
         let image = self.image();
         let item = |(key, (value, version)): (&String, &(Vec<u8>, u64))| StoredItem {
@@ -72,10 +73,10 @@ impl MemStore {
         image.items.iter().map(item).collect()
     }
 
-    /// All of `txn` or nothing.
+    /// Commits all of `txn` or nothing.
     ///
     /// # Errors
-    /// When fenced, when a check fails, or when [`MemStore::fail_next`] said so.
+    /// When fenced, when a check fails, or when [`MemStore::fail_next`] set a fault.
     pub fn commit_now(&self, txn: &Txn) -> Result<(), StoreError> {
         let mut image = self.image();
         let outage = std::mem::take(&mut image.outage);

@@ -1,24 +1,25 @@
-//! A backup is put back into a store.
+//! Puts a backup back into a store.
 
 use crate::{Campaign, Store, StoreError};
 use control::{Check, StoredItem, Txn};
 
-/// Records in one transaction.
+/// Most records in one transaction.
 const STEP: usize = 100;
-/// The record without which a store is no store: it goes first and comes last, so that a restore that was cut off is seen.
+/// A store without this record is no store. It is deleted first and written last, so that an interrupted restore is
+/// detected.
 const CLUSTER: &str = "cluster";
 /// This record is never missing: a metadata server would take an empty store for a new cluster.
 const COUNTERS: &str = "counters";
 
-/// What a restore came to.
+/// Result of a restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Restored {
-    /// Records that were there before.
+    /// Records that the store held before.
     pub replaced: usize,
     pub written: usize,
 }
 
-/// Why nothing was restored, or not all.
+/// Reason why nothing was restored, or not all.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     #[error(transparent)]

@@ -1,4 +1,5 @@
-//! Laws of every store, run on each form. etcd is a real one, on loopback; without its binary a line says so.
+//! Rules of every store, tested on each form. etcd is a real one, on loopback; without its binary the test
+//! prints a line.
 
 mod secure;
 
@@ -44,7 +45,7 @@ async fn obeys_the_laws(store: &mut dyn Store) {
     assert_eq!(store.load().await.expect("load"), vec![item("a", "2", 2)], "nothing of a refused transaction happened");
     store.commit(&put("b", "x", 0)).await.expect("b");
     store.commit(&delete("a", 2)).await.expect("delete");
-    store.commit(&put("a", "again", 0)).await.expect("a deleted key begins anew");
+    store.commit(&put("a", "again", 0)).await.expect("a deleted key starts at version 0 again");
     assert_eq!(store.load().await.expect("load"), vec![item("a", "again", 1), item("b", "x", 1)]);
     for i in 0..25u64 {
         let keys: Vec<String> = (0..control::TXN_WRITES_MAX).map(|k| format!("many/{i:04}/{k:04}")).collect();
@@ -152,7 +153,7 @@ mod real_etcd {
         let Some(etcd) = start() else { return };
         run(async {
             let config = EtcdConfig::new(vec![etcd.endpoint.clone()], "/basalt/laws");
-            // Campaigning again is what a leader does that is not sure of a commit: it gets another fence.
+            // A leader that is not sure of a commit campaigns again, and gets another fence.
             let mut first = leader_of(&config, "here:1").await;
             first.resign().await.expect("resigns");
             obeys_the_laws(&mut first).await;
@@ -160,7 +161,7 @@ mod real_etcd {
             let mut second = EtcdStore::new(config.clone());
             let lost = second.campaign("there:2").await.expect("asks");
             assert_eq!(lost, Campaign::Lost { leader: Some("here:1".into()) });
-            // `first` goes silent: nobody calls keep. Its lease ends by itself.
+            // `first` goes silent: it no longer calls keep, so its lease expires.
             let mut second = leader_of(&config, "there:2").await;
             second.commit(&put("c", "of the second", 0)).await.expect("the second leads");
             let late = first.commit(&put("d", "late", 0)).await.expect_err("the first is fenced");
@@ -172,7 +173,7 @@ mod real_etcd {
 }
 
 #[test]
-fn a_backup_that_is_put_back_is_marked_and_replaces_a_store_only_when_told() {
+fn restored_backup_is_marked_and_replaces_a_store_only_when_told() {
     run(async {
         let mut store = MemStore::new();
         store.campaign("a:1").await.expect("campaign");

@@ -1,4 +1,4 @@
-//! A real etcd behind TLS, with users, and shared by two clusters. Without its binary, or openssl's, a line says so.
+//! A real etcd behind TLS, with users, and shared by two clusters. Without etcd or openssl the test prints a line.
 
 use super::*;
 use crate::EtcdTls;
@@ -95,7 +95,7 @@ impl Etcd {
         EtcdConfig { tls, user, ..EtcdConfig::new(endpoints, prefix) }
     }
 
-    /// Users: `root`, and `blue`, who may use what begins with `/basalt/blue`.
+    /// Makes two users: `root`, and `blue`, which may use keys below `/basalt/blue`.
     async fn make_users(&self) {
         let tls = TlsOptions::new()
             .ca_certificate(Certificate::from_pem(self.pem("ca.pem")))
