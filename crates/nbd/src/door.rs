@@ -1,11 +1,12 @@
-//! The server: connections, requests in flight, and one receive and one send a connection and turn.
+//! The server: connections, requests in flight, and per turn at most one receive and one send for each
+//! connection.
 //!
-//! Who comes in: `env` events of our room, completions of the device. What goes out: `env` operations and
-//! device requests. A turn is: events, completions, then [`NbdServer::end_turn`], which sends all replies
-//! of the turn in one vectored send a connection and receives again.
+//! Input: `env` events of this server, completions of the device. Output: `env` operations and device
+//! requests. A turn is: events, completions, then [`NbdServer::end_turn`], which sends all replies of the
+//! turn in one vectored send for each connection and receives again.
 //!
-//! Invariant: a connection over its limits, or a device that is busy, stops the *receiving*: the client's
-//! bytes wait in its own socket, not in our memory.
+//! Invariant: a connection over its limits, or a device that is busy, stops the *receiving*. The client's
+//! bytes then wait in its own socket, not in this process's memory.
 
 mod conn;
 mod outbox;
@@ -22,21 +23,21 @@ use pending::{Pending, PendingTable};
 use std::time::Duration;
 use types::{Errno, Time};
 
-/// Settings of one server. `Default` has the values for a production server but for the name.
+/// Settings of one server. `Default` has production values for all but the name.
 #[derive(Clone, Debug)]
 pub struct NbdConfig {
     /// The export's name, `pool/volume`; the empty name works too. Empty: the device's own name.
     pub export: String,
     /// One line that clients may show. May be empty.
     pub description: String,
-    /// More clients than this are hung up on at once. Default 128.
+    /// Most clients; a further one is disconnected at once. Default 128.
     pub connections_max: usize,
-    /// Requests in flight of one connection, until their replies are sent. Default 256, at least 1.
+    /// Most requests in flight of one connection, until their replies are sent. Default 256, at least 1.
     pub requests_max: u32,
-    /// Bytes of reads and writes in flight of one connection, until their replies are sent. A request that
-    /// is larger passes alone. Default 32 MiB: all connections together hold 4 GiB at most.
+    /// Most bytes of reads and writes in flight of one connection, until their replies are sent. A larger
+    /// request passes alone. Default 32 MiB: all connections together hold 4 GiB at most.
     pub bytes_max: u64,
-    /// A client that has not left the handshake by then is hung up on. Default 30 s.
+    /// Time in which a client must leave the handshake; then it is disconnected. Default 30 s.
     pub handshake_timeout: Duration,
 }
 
@@ -53,13 +54,13 @@ impl Default for NbdConfig {
     }
 }
 
-/// Counted since the start.
+/// Counters since the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NbdStats {
     pub accepted: u64,
-    /// Hung up on because `connections_max` was reached.
+    /// Clients that were disconnected because `connections_max` was reached.
     pub turned_away: u64,
-    /// Hung up on for what they sent, or for sending nothing.
+    /// Clients that were disconnected for malformed bytes, or for silence.
     pub violations: u64,
     pub requests: u64,
     /// Requests answered with an error.
@@ -70,7 +71,7 @@ pub struct NbdStats {
 
 /// Longest range that one block status request looks at; the client asks again for the rest.
 const EXTENTS_LEN_MAX: u64 = 1 << 30;
-/// As above when only the first extent is wanted.
+/// The same limit for a request that wants only the first extent.
 const EXTENTS_ONE_LEN_MAX: u64 = 64 << 20;
 /// Most extents in one reply; the protocol lets the client ask again for the rest.
 const EXTENTS_MAX: usize = 1024;
@@ -85,14 +86,15 @@ pub struct NbdServer {
     conns: Vec<Option<Conn>>,
     generation: u32,
     pending: PendingTable,
-    /// What the device was too busy for: it goes first, and until then no request is taken up.
+    /// A request that the busy device refused: it is submitted first, and until then no other request is
+    /// taken.
     held: Option<(Request, u64)>,
     stats: NbdStats,
     counting: Counting,
 }
 
 impl NbdServer {
-    /// A server whose operations carry `room` in their tokens.
+    /// Returns a server whose operations carry `room` in their tokens.
     ///
     /// # Panics
     /// When a limit in `config` is zero.
@@ -121,7 +123,7 @@ impl NbdServer {
         self.counting.has_replies()
     }
 
-    /// Counts what the turn that ends at `now` has answered.
+    /// Counts the replies of the turn that ends at `now`.
     pub fn count(&mut self, now: Time) {
         self.counting.end_turn(now);
         let connections = self.connection_count();
@@ -143,12 +145,12 @@ impl NbdServer {
         }
     }
 
-    /// Takes the connections of `listener` for NBD clients.
+    /// Accepts NBD clients on the connections of `listener`.
     pub fn listen(&mut self, listener: ListenerId) {
         self.listeners.push(listener);
     }
 
-    /// Whether connections of `listener` are ours.
+    /// Whether connections of `listener` belong to this server.
     pub fn owns(&self, listener: ListenerId) -> bool {
         self.listeners.contains(&listener)
     }
@@ -161,7 +163,7 @@ impl NbdServer {
         self.conns.iter().flatten().count()
     }
 
-    /// Takes an event of our room, or an accepted connection of our listeners; others are ignored.
+    /// Handles an event of this server, or an accepted connection of its listeners; others are ignored.
     pub fn handle_event(&mut self, now: Time, event: Event, device: &mut dyn BlockDevice, ops: &mut Vec<Op>) {
         match event {
             Event::Accepted { listener, conn, peer } if self.owns(listener) => {
@@ -192,7 +194,7 @@ impl NbdServer {
         }
     }
 
-    /// Takes completions of the device (those of our requests: the door owns the device's tokens).
+    /// Takes completions of the device. The server owns all tokens of the device.
     pub fn handle_completions(&mut self, completions: &mut Vec<Completion>) {
         for completion in completions.drain(..) {
             let Some(pending) = self.pending.remove(completion.token) else {
@@ -202,7 +204,8 @@ impl NbdServer {
         }
     }
 
-    /// Ends the turn: takes up what had to wait, sends the replies, receives again, closes what is over.
+    /// Ends the turn: takes waiting requests, sends the replies, receives again, closes finished
+    /// connections.
     pub fn end_turn(&mut self, now: Time, device: &mut dyn BlockDevice, ops: &mut Vec<Op>) {
         if let Some((request, token)) = self.held.take() {
             self.submit(now, request, token, device);
@@ -228,12 +231,12 @@ impl NbdServer {
         }
     }
 
-    /// When the next turn is due at the latest for a handshake that takes too long.
+    /// Returns when the next turn is due at the latest for a handshake that takes too long.
     pub fn next_deadline(&self) -> Time {
         self.conns.iter().flatten().map(Conn::deadline).min().unwrap_or(Time::NEVER)
     }
 
-    /// Hangs up on everybody. Requests in flight go on in the device; their ends are dropped.
+    /// Disconnects every client. Requests in flight continue in the device; their completions are dropped.
     pub fn close_all(&mut self, ops: &mut Vec<Op>) {
         for key in 0..self.conns.len() as u32 {
             if self.conns[key as usize].is_some() {
@@ -286,7 +289,7 @@ impl NbdServer {
         ops.push(Op::Close { conn: conn.id });
     }
 
-    /// Takes up as many requests of the connection's bytes as limits and device allow.
+    /// Takes as many requests of the connection's bytes as limits and device allow.
     fn advance(&mut self, now: Time, key: u32, device: &mut dyn BlockDevice, ops: &mut Vec<Op>) {
         loop {
             let busy = self.held.is_some();
@@ -366,7 +369,7 @@ impl NbdServer {
     }
 }
 
-/// The first `count_max` extents, none past `len`: a reply never says more than was asked.
+/// Returns the first `count_max` extents, none past `len`: a reply never covers more than was requested.
 fn clip_extents(extents: &[(u64, bool)], len: u32, count_max: usize) -> Vec<(u32, bool)> {
     let mut left = len;
     let mut out = Vec::with_capacity(extents.len().min(count_max));

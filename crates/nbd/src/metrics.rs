@@ -1,7 +1,7 @@
-//! What an NBD export counts: the door's requests, and the client below it.
+//! Metrics of an NBD export: the server's requests, and the client below it.
 //!
-//! The door notes a request when it is complete in hand, and its reply when it is made; the owner of the loop says when
-//! the turn ends and the replies leave. That moment is one reading of the clock a turn.
+//! The server notes a request when it is complete, and its reply when it is made. The owner of the loop reports when
+//! the turn ends and the replies leave. That moment is one reading of the clock per turn.
 //!
 //! Invariant: without [`NbdMetrics`] nothing is kept; with them at most the replies of one turn are.
 
@@ -9,13 +9,13 @@ use crate::proto::{Command, Header};
 use std::time::Duration;
 use types::Time;
 
-/// A request is slow from then on.
+/// Latency from which a request is slow.
 pub const SLOW: Duration = Duration::from_secs(5);
-/// How often the requests in flight are looked through for slow ones.
+/// Interval at which the requests in flight are searched for slow ones.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 telemetry::metrics! {
-    /// The NBD door of one volume.
+    /// The NBD server of one volume.
     pub struct NbdMetrics("basalt_nbd") {
         counter reads: "NBD reads answered";
         counter read_bytes: "bytes of answered NBD reads";
@@ -52,7 +52,7 @@ telemetry::metrics! {
     }
 }
 
-/// Every metric of an export, for the manual.
+/// Returns every metric of an export, for the manual.
 pub fn rows() -> impl Iterator<Item = &'static telemetry::Row> {
     NbdMetrics::ROWS.iter().chain(ClientMetrics::ROWS)
 }
@@ -66,7 +66,7 @@ pub(crate) struct Answered {
     pub ok: bool,
 }
 
-/// The replies of a turn, and where they are counted.
+/// The replies of a turn, and the metrics that count them.
 #[derive(Default)]
 pub(crate) struct Counting {
     metrics: Option<NbdMetrics>,
@@ -85,7 +85,7 @@ impl Counting {
         }
     }
 
-    /// A request that was refused without the device.
+    /// Counts a request that was refused without the device.
     pub fn refused(&self) {
         if let Some(metrics) = &self.metrics {
             metrics.errors.inc();
@@ -135,7 +135,7 @@ impl Counting {
         }
     }
 
-    /// The metrics, when a look through what is in flight is due.
+    /// Returns the metrics when a search through the requests in flight is due.
     pub fn look(&mut self, now: Time) -> Option<&NbdMetrics> {
         if now < self.look_at {
             return None;

@@ -1,9 +1,9 @@
 //! The NBD protocol, sans-IO: the fixed newstyle handshake, request headers, replies.
 //!
-//! Who comes in: byte slices and the facts of the export. What goes out: values, bytes to send, or the
-//! reason to close. Everything on the wire is big-endian.
+//! Input: byte slices and the properties of the export. Output: values, bytes to send, or the reason to
+//! close. Everything on the wire is big-endian.
 //!
-//! Invariant: parsers consume only what is complete and never allocate by a length that a peer stated.
+//! Invariant: parsers consume only complete units and never allocate by a length that a peer stated.
 
 pub mod handshake;
 pub mod reply;
@@ -16,17 +16,17 @@ pub use request::{Command, Header, RequestError};
 
 use types::Errno;
 
-/// Smallest unit of offset and length, told to the client as the minimum block size.
+/// Smallest unit of offset and length, sent to the client as the minimum block size.
 pub const BLOCK_MIN: u32 = types::SECTOR as u32;
 /// Requests aligned to this are cheapest: the checksum unit.
 pub const BLOCK_PREFERRED: u32 = types::BLOCK as u32;
 /// Largest read or write of one request.
 pub const REQUEST_LEN_MAX: u32 = 32 << 20;
-/// A write that claims more payload than this is not drained and refused but hung up on.
+/// A write that claims more payload than this closes the connection instead of being drained and refused.
 pub const PAYLOAD_DRAIN_MAX: u32 = 64 << 20;
 /// Longest string that the protocol allows.
 pub const STRING_LEN_MAX: usize = 4096;
-/// The one metadata context that we have, and the id that we give it.
+/// The only supported metadata context, and its id.
 pub const CONTEXT_ALLOCATION: &str = "base:allocation";
 pub const CONTEXT_ALLOCATION_ID: u32 = 1;
 
@@ -46,25 +46,25 @@ pub mod flag {
     pub const SEND_FAST_ZERO: u16 = 1 << 11;
 }
 
-/// What a client is told about the export.
+/// Properties of the export, as a client sees them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Export {
     /// `pool/volume`. The empty name means this export too.
     pub name: String,
-    /// One line for a human being; may be empty.
+    /// One line for display; may be empty.
     pub description: String,
     pub len_bytes: u64,
     pub read_only: bool,
 }
 
 impl Export {
-    /// Whether a client that asks for `name` means this export.
+    /// Whether a client that requests `name` means this export.
     pub fn answers_to(&self, name: &[u8]) -> bool {
         name.is_empty() || name == self.name.as_bytes()
     }
 
-    /// The transmission flags. Multi-conn holds because every acknowledgement is durable and visible to
-    /// all connections at once, which is more than a flush on each of them would promise.
+    /// Returns the transmission flags. Multi-conn holds because every acknowledgement is durable and
+    /// visible to all connections at once, which is more than a flush on each of them would guarantee.
     pub fn flags(&self, structured: bool) -> u16 {
         let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN;
         if self.read_only {
@@ -79,7 +79,7 @@ impl Export {
     }
 }
 
-/// The error values that the protocol knows.
+/// The error values of the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum NbdError {
@@ -98,13 +98,14 @@ impl From<Errno> for NbdError {
             Errno::NoSpace => NbdError::NoSpace,
             Errno::ReadOnly => NbdError::Perm,
             Errno::Shutdown => NbdError::Shutdown,
-            // The protocol has no word for these: the client must only learn that the bytes are not there.
+            // The protocol has no value for these: the client must only learn that the bytes are not
+            // available.
             Errno::Fenced | Errno::Damaged | Errno::Gone | Errno::TimedOut => NbdError::Io,
         }
     }
 }
 
-/// Reads big-endian values off the front of a slice.
+/// Reads big-endian values from the front of a slice.
 pub(crate) struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -132,7 +133,7 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// A length, then as many bytes; `None` when cut short or longer than a string may be.
+    /// Reads a length and as many bytes; `None` when they are cut short or longer than a string may be.
     pub fn string(&mut self) -> Option<&'a [u8]> {
         let len = self.u32()? as usize;
         if len > STRING_LEN_MAX { None } else { self.take(len) }

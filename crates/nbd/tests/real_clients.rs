@@ -1,8 +1,8 @@
-//! Real NBD clients against the door over the real env and a device in memory: nbdinfo, nbdcopy, nbdsh,
-//! qemu-img, qemu-io, fio. What is not installed is skipped, said and counted.
+//! Real NBD clients against the server over the real env and a device in memory: nbdinfo, nbdcopy, nbdsh,
+//! qemu-img, qemu-io, fio. A tool that is not installed is skipped, reported and counted.
 //!
-//! `BASALT_NBD_SERVE=seconds cargo test -p nbd --test real_clients -- --nocapture serve` keeps a server up
-//! for clients by hand and prints its URI.
+//! `BASALT_NBD_SERVE=seconds cargo test -p nbd --test real_clients -- --nocapture serve` keeps a server
+//! running for clients by hand and prints its URI.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of processes against the real clock")]
 
 use device::{BlockDevice, Ram};
@@ -67,7 +67,7 @@ impl Served {
     }
 }
 
-/// The loop of a room, with nothing in it but the door.
+/// Runs the loop of a process with nothing but the server.
 fn serve(env: &mut RealEnv, server: &mut NbdServer, stop: &AtomicBool) {
     let mut ram = Ram::new("pool/volume", DEVICE_LEN);
     let (mut ops, mut events, mut completions) = (Vec::new(), Vec::new(), Vec::new());
@@ -94,13 +94,13 @@ fn installed(tool: &str) -> bool {
     found
 }
 
-/// Says that something was not tested, and counts it.
+/// Prints that a test was skipped, and counts it.
 fn skip(why: &str) {
     let count = SKIPPED.fetch_add(1, Ordering::SeqCst) + 1;
     println!("skipped: {why} (skip {count} of this run)");
 }
 
-/// Runs a client to its end, with a time limit, and gives its output.
+/// Runs a client to its end, with a time limit, and returns its output.
 fn run(tool: &str, args: &[&str]) -> Output {
     let begun = Instant::now();
     let output = Command::new("timeout").arg("20").arg(tool).args(args).output().expect("timeout(1) is there");
@@ -116,7 +116,7 @@ fn succeed(tool: &str, args: &[&str]) -> String {
     out
 }
 
-/// A file with data, holes and data, of `len` bytes.
+/// Creates a file with data, holes and data, of `len` bytes.
 fn image(path: &str, len: u64) {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::create(path).expect("create");
@@ -259,7 +259,7 @@ fn fio_verifies_its_checksums() {
     assert_eq!((stats.errors, stats.violations), (0, 0), "{stats:?}");
 }
 
-/// Requests that a well-behaved client would never send, and what must come of them.
+/// Requests that a correct client never sends, and their expected errors.
 const ILLEGAL: &str = r#"
 import errno, nbd, sys
 uri = sys.argv[1]
@@ -299,7 +299,7 @@ print("all refused, none lost")
 
 #[test]
 fn libnbd_gets_the_protocols_errors_for_illegal_requests() {
-    // Installed, it must work: only its absence is a reason to skip (`make test` installs it).
+    // If it is installed, it must work: only its absence is a reason to skip (`make test` installs it).
     if !Path::new("/usr/lib/python3/dist-packages/nbd.py").exists() {
         skip("python3-libnbd is not installed");
         return;
@@ -311,7 +311,7 @@ fn libnbd_gets_the_protocols_errors_for_illegal_requests() {
     assert_eq!((stats.errors, stats.violations), (12, 0), "{stats:?}");
 }
 
-/// Not a test of its own unless asked to stay up; then it serves clients by hand.
+/// Starts and stops a server; with the variable set it keeps serving clients by hand.
 #[test]
 fn serve_comes_up_and_goes_down() {
     let served = Served::start("serve");

@@ -1,11 +1,12 @@
-//! One connection: its bytes on the way in, its replies on the way out, its limits.
+//! One connection: received bytes, replies to send, and limits.
 //!
 //! Headers and small payloads arrive together in one *staging* buffer, so that a deep queue costs one
-//! receive for many requests. A write's payload lies in an aligned buffer of its own: what is in staging
-//! already is copied once, the rest is received straight into it, with staging behind it for what follows.
+//! receive for many requests. The payload of a write lies in an aligned buffer of its own. The part that
+//! is in staging already is copied once. The rest is received straight into that buffer, with staging
+//! after it for the following bytes.
 //!
-//! Invariant: a request is charged when its header is taken up and released when its reply was sent;
-//! over the limits the header stays where it is and nothing is received.
+//! Invariant: a request is charged when its header is taken and released when its reply was sent. Over the
+//! limits the header stays in staging and nothing is received.
 
 use super::outbox::{Charge, Outbox, charged_bytes};
 use super::{EXTENTS_LEN_MAX, EXTENTS_ONE_LEN_MAX, NbdConfig};
@@ -15,12 +16,12 @@ use device::Request;
 use env::{ConnId, Op, Token};
 use types::{IoBuf, IoBufMut, Time};
 
-/// One receive takes up to so many bytes of headers and small payloads.
+/// Most bytes of headers and small payloads in one receive.
 const STAGING_LEN: usize = 256 << 10;
-/// Staging behind a large payload: what follows is most likely a header and another large payload, which
-/// had better not be copied.
+/// Staging after a large payload. The next bytes are most likely a header and another large payload, which
+/// should not be copied.
 const STAGING_SMALL_LEN: usize = 4 << 10;
-/// A payload remainder from which the small staging is used.
+/// Length of a remaining payload from which the small staging is used.
 const PAYLOAD_LARGE: usize = 64 << 10;
 
 enum Phase {
@@ -29,20 +30,20 @@ enum Phase {
         deadline: Time,
     },
     Transmission(Session),
-    /// The client took its leave: what is in flight is answered, then we close.
+    /// The client disconnects: requests in flight are answered, then the connection closes.
     Leaving(Session),
 }
 
-/// What the bytes in hand are waiting for.
+/// Condition that the unprocessed bytes wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Waiting {
-    /// More bytes.
+    /// More bytes are needed.
     Bytes,
-    /// Room under the limits.
+    /// Space under the limits is needed.
     Room,
 }
 
-/// A write whose payload is coming in.
+/// A write whose payload is being received.
 enum Payload {
     Keep {
         header: Header,
@@ -50,7 +51,7 @@ enum Payload {
         buf: IoBufMut,
         have: usize,
     },
-    /// The write was refused; its payload is thrown away first.
+    /// The write was refused; its payload is received and dropped first.
     Drain {
         header: Header,
         error: NbdError,
@@ -58,9 +59,9 @@ enum Payload {
     },
 }
 
-/// What came of looking at the bytes in hand.
+/// Result of processing the received bytes.
 pub enum Step {
-    /// Nothing now: more bytes or more room are needed.
+    /// Nothing now: more bytes or more space under the limits are needed.
     Wait,
     Refused {
         header: Header,
@@ -73,7 +74,7 @@ pub enum Step {
     },
 }
 
-/// Why we hang up.
+/// Reason why the connection is closed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnError {
     #[error(transparent)]
@@ -82,7 +83,7 @@ pub enum ConnError {
     Request(#[from] RequestError),
 }
 
-/// One client.
+/// The connection of one client.
 pub struct Conn {
     pub id: ConnId,
     pub generation: u32,
@@ -90,13 +91,13 @@ pub struct Conn {
     export: Export,
     phase: Phase,
     waiting: Waiting,
-    /// Bytes `at..filled` of it are not yet looked at. `None` while the env has it.
+    /// The staging buffer; bytes `at..filled` are not processed yet. `None` while the env has it.
     staging: Option<IoBufMut>,
     at: usize,
     filled: usize,
     payload: Option<Payload>,
     receiving: bool,
-    /// Released when the send in flight completes.
+    /// Charge that is released when the send in flight completes.
     sending: Option<Charge>,
     in_flight: Charge,
     spare: Vec<IoBufMut>,
@@ -124,10 +125,10 @@ impl Conn {
         }
     }
 
-    /// What was agreed on.
+    /// Returns the negotiated session.
     ///
     /// # Panics
-    /// In the handshake: no request can be in flight there.
+    /// During the handshake: no request can be in flight there.
     pub fn session(&self) -> Session {
         match self.phase {
             Phase::Transmission(session) | Phase::Leaving(session) => session,
@@ -135,13 +136,14 @@ impl Conn {
         }
     }
 
-    /// Whether an error reply to `header` is a chunk: reads and block status once that was agreed on.
+    /// Whether an error reply to `header` is a chunk: for reads and block status once structured replies
+    /// were negotiated.
     pub fn answers_in_chunks(&self, header: &Header) -> bool {
         use crate::proto::request::{CMD_BLOCK_STATUS, CMD_READ};
         self.session().structured && matches!(header.kind, CMD_READ | CMD_BLOCK_STATUS)
     }
 
-    /// When the handshake must be over.
+    /// Returns when the handshake must be over.
     pub fn deadline(&self) -> Time {
         match self.phase {
             Phase::Handshake { deadline, .. } => deadline,
@@ -149,18 +151,18 @@ impl Conn {
         }
     }
 
-    /// Bytes in hand that wait for room.
+    /// Whether received bytes wait for space under the limits.
     pub fn is_paused(&self) -> bool {
         self.waiting == Waiting::Room && !self.receiving
     }
 
-    /// Whether all is said: the client left, and everything was answered.
+    /// Whether the connection is finished: the client disconnected, and every request was answered.
     pub fn is_over(&self) -> bool {
         let leaving = matches!(self.phase, Phase::Leaving(_));
         leaving && self.in_flight.requests == 0 && self.sending.is_none() && self.outbox.is_empty()
     }
 
-    /// The receive gave `bufs` back with `count` bytes in them.
+    /// Handles a completed receive, which returns `bufs` with `count` bytes in them.
     pub fn received(&mut self, mut bufs: Vec<IoBufMut>, count: usize) {
         assert!(self.receiving, "{:?} was not receiving", self.id);
         self.receiving = false;
@@ -180,14 +182,14 @@ impl Conn {
         self.spare = bufs;
     }
 
-    /// The send in flight has completed.
+    /// Handles the completion of the send in flight.
     pub fn sent(&mut self) {
         let charge = self.sending.take().expect("a send was in flight");
         self.in_flight.requests -= charge.requests;
         self.in_flight.bytes -= charge.bytes;
     }
 
-    /// Sends everything that waits, unless a send is in flight.
+    /// Sends all waiting replies, unless a send is in flight.
     pub fn start_send(&mut self, token: Token, ops: &mut Vec<Op>) {
         if self.sending.is_some() || self.outbox.is_empty() {
             return;
@@ -197,7 +199,7 @@ impl Conn {
         ops.push(Op::Send { token, conn: self.id, bufs });
     }
 
-    /// Receives again if that is what is needed.
+    /// Receives again if more bytes are needed.
     pub fn start_receive(&mut self, token: Token, ops: &mut Vec<Op>) {
         if self.receiving || self.waiting == Waiting::Room || matches!(self.phase, Phase::Leaving(_)) {
             return;
@@ -221,7 +223,7 @@ impl Conn {
         ops.push(Op::Recv { token, conn: self.id, bufs, min });
     }
 
-    /// Staging with what is left over at its front, hidden.
+    /// Returns a staging buffer with the unprocessed bytes at its front, hidden.
     fn fresh_staging(&mut self, len: usize) -> IoBufMut {
         let left = self.filled - self.at;
         assert!(left < len, "{left} bytes are left over, more than any header or option");
@@ -244,10 +246,10 @@ impl Conn {
         staging
     }
 
-    /// Looks at the bytes in hand. To be called until it says `Wait`. `busy`: take up no request now.
+    /// Processes received bytes; called until it returns `Wait`. With `busy` no request is taken now.
     ///
     /// # Errors
-    /// When the client broke the protocol: hang up.
+    /// When the client broke the protocol: the connection must be closed.
     pub fn step(&mut self, config: &NbdConfig, busy: bool) -> Result<Step, ConnError> {
         self.waiting = Waiting::Bytes;
         let Some(staging) = &self.staging else { return Ok(Step::Wait) };
@@ -280,7 +282,7 @@ impl Conn {
         Ok(self.take_payload())
     }
 
-    /// Takes up the next header: a request without payload, or the start of a write (`None`).
+    /// Takes the next header: a request without payload, or the start of a write (`None`).
     fn take_header(&mut self, config: &NbdConfig) -> Result<Option<Step>, ConnError> {
         let staging = self.staging.as_ref().expect("the caller has seen it");
         let Some(bytes) = staging[self.at..self.filled].first_chunk::<HEADER_LEN>() else {
@@ -316,7 +318,7 @@ impl Conn {
         Ok(None)
     }
 
-    /// Moves payload bytes on; a complete one ends its request's way in.
+    /// Consumes payload bytes; a complete payload completes its request.
     fn take_payload(&mut self) -> Step {
         let staging = self.staging.as_ref().expect("the caller has seen it");
         let input = &staging[self.at..self.filled];

@@ -1,13 +1,13 @@
-//! Replies that wait for the next send: heads written into one run of bytes, data as shared buffers.
+//! Replies that wait for the next send: heads in one run of bytes, data as shared buffers.
 //!
-//! Invariant: data of reads is never copied; a reply's charge (one request, its bytes) is held until the
-//! send that carries it has completed.
+//! Invariant: the data of reads is never copied. A reply's charge (one request, its bytes) is held until
+//! the send that carries it has completed.
 
 use crate::proto::{Header, reply, request};
 use std::ops::Range;
 use types::{IoBuf, IoBufMut};
 
-/// A hole smaller than this goes as data: a chunk costs the client more than the bytes.
+/// A hole smaller than this is sent as data: a chunk costs the client more than the bytes.
 const HOLE_MIN: usize = 4096;
 
 enum Part {
@@ -16,14 +16,14 @@ enum Part {
     Data(IoBuf),
 }
 
-/// What one send releases when it has completed.
+/// Charges that a send releases when it has completed.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Charge {
     pub requests: u32,
     pub bytes: u64,
 }
 
-/// How many bytes a request is charged for.
+/// Returns how many bytes a request is charged for.
 pub fn charged_bytes(header: &Header) -> u64 {
     if matches!(header.kind, request::CMD_READ | request::CMD_WRITE) { u64::from(header.len) } else { 0 }
 }
@@ -33,7 +33,7 @@ pub fn charged_bytes(header: &Header) -> u64 {
 pub struct Outbox {
     /// Reply heads are appended here.
     pub head: Vec<u8>,
-    /// Everything before is named by `parts`.
+    /// Bytes of `head` before this offset are named by `parts`.
     cut: usize,
     parts: Vec<Part>,
     charge: Charge,
@@ -44,21 +44,21 @@ impl Outbox {
         self.parts.is_empty() && self.head.is_empty()
     }
 
-    /// Counts the reply to `header` as written: its charge goes with the next send.
+    /// Counts the reply to `header` as written: its charge is released by the next send.
     pub fn finish(&mut self, header: &Header) {
         self.charge.requests += 1;
         self.charge.bytes += charged_bytes(header);
     }
 
-    /// A successful read, without chunks.
+    /// Writes the reply of a successful read, without chunks.
     pub fn read_simple(&mut self, header: &Header, pieces: Vec<IoBuf>) {
         check_len(header, &pieces);
         reply::simple(&mut self.head, header.cookie, None);
         pieces.into_iter().for_each(|piece| self.data(piece));
     }
 
-    /// A successful read in chunks: runs of data, and holes where the device knows of zeros. With `whole`
-    /// it is one chunk of data.
+    /// Writes the reply of a successful read in chunks: runs of data, and holes where the device reports
+    /// zeros. With `whole` it is one chunk of data.
     pub fn read_chunks(&mut self, header: &Header, pieces: Vec<IoBuf>, whole: bool) {
         check_len(header, &pieces);
         let is_hole = |piece: &IoBuf| !whole && piece.len() >= HOLE_MIN && piece.is_shared_zeros();
@@ -98,7 +98,7 @@ impl Outbox {
         }
     }
 
-    /// Everything that waits, as buffers to send in order, and what the send releases.
+    /// Takes everything that waits: buffers to send in order, and the charge that the send releases.
     pub fn take(&mut self) -> (Vec<IoBuf>, Charge) {
         self.cut_head();
         let mut heads = IoBufMut::new(self.head.len());

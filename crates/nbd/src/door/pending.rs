@@ -1,9 +1,9 @@
-//! Requests that the device has: a slab whose tokens tell the lives of a slot apart.
+//! Requests that the device has: a slab whose tokens distinguish successive uses of a slot.
 
 use crate::proto::{Command, Header};
 use types::Time;
 
-/// Whom to answer, and to what.
+/// The connection and the request that a completion answers.
 #[derive(Clone, Copy, Debug)]
 pub struct Pending {
     /// Slot and generation of the connection; it may be gone by now.
@@ -11,7 +11,7 @@ pub struct Pending {
     pub generation: u32,
     pub header: Header,
     pub command: Command,
-    /// When it was complete in hand.
+    /// Time at which the request was complete.
     pub since: Time,
 }
 
@@ -23,7 +23,7 @@ pub struct PendingTable {
 }
 
 impl PendingTable {
-    /// Keeps `pending` and gives the token for the device.
+    /// Keeps `pending` and returns the token for the device.
     pub fn insert(&mut self, pending: Pending) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push((0, None));
@@ -36,12 +36,12 @@ impl PendingTable {
         u64::from(*generation) << 32 | u64::from(index)
     }
 
-    /// Since when each request is in flight.
+    /// Returns since when each request is in flight.
     pub fn ages(&self) -> impl Iterator<Item = Time> {
         self.slots.iter().filter_map(|(_, slot)| slot.as_ref().map(|pending| pending.since))
     }
 
-    /// Takes it out; `None` when the token is of no request in flight.
+    /// Removes a request; `None` when the token belongs to no request in flight.
     pub fn remove(&mut self, token: u64) -> Option<Pending> {
         let index = token as u32;
         let (generation, slot) = self.slots.get_mut(index as usize)?;

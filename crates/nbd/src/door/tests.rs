@@ -1,4 +1,4 @@
-//! The door over a scripted connection: pieces, pipelines, limits, every opcode, garbage.
+//! The server over a scripted connection: split bytes, pipelines, limits, every opcode, garbage.
 
 use super::*;
 use crate::proto::request::*;
@@ -11,7 +11,7 @@ const ROOM: u8 = 9;
 const LISTENER: ListenerId = ListenerId(3);
 const CONN: ConnId = ConnId { slot: 1, generation: 7 };
 
-/// A device whose requests the test ends itself.
+/// A device whose requests the test completes itself.
 struct Scripted {
     info: DeviceInfo,
     requests: VecDeque<(Request, u64)>,
@@ -51,12 +51,12 @@ impl BlockDevice for Scripted {
     }
 }
 
-/// A server, its device, and the world's end of one connection.
+/// A server, its device, and the client's end of one connection.
 struct Rig<D> {
     server: NbdServer,
     device: D,
     now: Time,
-    /// Sent by the client, not yet received.
+    /// Bytes that the client sent and the server has not received.
     wire: VecDeque<u8>,
     receive: Option<(Token, Vec<IoBufMut>, usize)>,
     send: Option<Token>,
@@ -87,7 +87,7 @@ impl<D: BlockDevice> Rig<D> {
         rig
     }
 
-    /// One turn with one event.
+    /// Runs one turn with one event.
     fn event(&mut self, event: Event) {
         let mut ops = Vec::new();
         self.server.handle_event(self.now, event, &mut self.device, &mut ops);
@@ -157,7 +157,7 @@ impl<D: BlockDevice> Rig<D> {
         std::mem::take(&mut self.out)
     }
 
-    /// Goes through the handshake with everything negotiated, or with nothing.
+    /// Passes the handshake, with all options negotiated or with none.
     fn enter(mut self, structured: bool) -> Rig<D> {
         self.client(&handshake(structured));
         assert!(!self.closed);
@@ -303,7 +303,7 @@ fn without_structured_replies_reads_are_simple() {
     assert_eq!(got(&rig.take_out()), [Got::Simple { cookie: 3, error: 22 }, Got::Simple { cookie: 4, error: 22 }]);
 }
 
-/// A session with writes of all kinds, refused ones among them, and what they leave behind.
+/// Returns a session with writes of all kinds, refused ones among them, and a read of their result.
 fn session() -> Vec<u8> {
     let mut all = handshake(true);
     all.extend(request(0, CMD_WRITE, 1, 0, 1024, &[1; 1024]));
@@ -372,7 +372,7 @@ fn a_pipeline_of_large_and_small_writes_lands_whole() {
 }
 
 #[test]
-fn the_largest_write_passes_a_larger_one_is_drained_and_a_monster_is_hung_up_on() {
+fn largest_write_passes_larger_one_is_drained_and_huge_one_disconnects() {
     let mut rig = Rig::new(ram(), NbdConfig::default()).enter(true);
     let payload = vec![9u8; 33 << 20];
     rig.client(&request(0, CMD_WRITE, 1, 0, 32 << 20, &payload[..32 << 20]));
@@ -396,7 +396,7 @@ fn a_connection_over_its_limits_is_not_received_from() {
     assert_eq!(rig.device.requests.len(), 4);
     assert!(rig.wire.len() >= reads.len() - 280 && rig.receive.is_none());
     rig.sends_complete = false;
-    // A reply frees nothing until it was sent.
+    // A reply releases nothing until it was sent.
     let (_, token) = rig.device.requests.pop_front().unwrap();
     rig.device.done.push(Completion { token, result: Ok(Answer::Data(vec![IoBuf::zeros(4096)])) });
     rig.turn(Vec::new());
@@ -424,7 +424,7 @@ fn bytes_in_flight_are_limited_and_one_large_request_passes_alone() {
     let mut most = 0;
     while let Some((request, token)) = rig.device.requests.pop_front() {
         most = most.max(rig.device.requests.len() + 1);
-        // Larger zeros are not the shared ones.
+        // Zeros longer than the shared buffer are not the shared ones.
         let len = request.held_bytes();
         let pieces = (0..len).step_by(200 << 10).map(|at| IoBuf::zeros((len - at).min(200 << 10) as usize)).collect();
         rig.device.done.push(Completion { token, result: Ok(Answer::Data(pieces)) });
@@ -461,7 +461,7 @@ fn known_zeros_go_as_holes_unless_the_client_wants_one_piece() {
     };
     rig.client(&request(0, CMD_READ, 1, 4096, 17920, &[]));
     rig.client(&request(FLAG_DF, CMD_READ, 2, 4096, 17920, &[]));
-    // Ended in the other order: replies carry cookies.
+    // The requests complete in the other order: replies carry cookies.
     for (_, token) in std::mem::take(&mut rig.device.requests).into_iter().rev() {
         rig.device.done.push(Completion { token, result: Ok(Answer::Data(pieces())) });
     }
@@ -518,7 +518,7 @@ fn the_end_of_a_request_of_a_lost_client_is_dropped() {
     rig.device.done.push(Completion { token, result: Ok(Answer::Done) });
     rig.turn(Vec::new());
     assert!(rig.out.is_empty());
-    // A new client in the same slot is another one.
+    // A new client in the same slot is a different connection.
     rig.closed = false;
     rig.event(Event::Accepted { listener: LISTENER, conn: CONN, peer: NetAddr::Unnamed });
     rig.event(Event::Sent { token: Token::new(ROOM, 1, 0), conn: CONN, result: Err(NetError::Lost) });

@@ -1,10 +1,10 @@
-//! The fixed newstyle handshake: greeting, option haggling, and the step into transmission.
+//! The fixed newstyle handshake: greeting, option haggling, and the transition to transmission.
 //!
-//! Who comes in: the client's bytes, in pieces of any size. What goes out: reply bytes, and at the end a
-//! [`Session`] or the reason to close.
+//! Input: the client's bytes, in pieces of any size. Output: reply bytes, and at the end a [`Session`] or the
+//! reason to close.
 //!
-//! Invariant: a client is never stuck for want of a feature: what we do not know is answered with
-//! `NBD_REP_ERR_UNSUP` and haggling goes on. The number of options and the bytes of each are limited.
+//! Invariant: a client never hangs for lack of a feature: an unknown option is answered with `NBD_REP_ERR_UNSUP`
+//! and haggling continues. The number of options and the bytes of each are limited.
 
 use super::{BLOCK_MIN, BLOCK_PREFERRED, CONTEXT_ALLOCATION, CONTEXT_ALLOCATION_ID, Export, REQUEST_LEN_MAX, Reader};
 
@@ -17,11 +17,11 @@ const FLAG_NO_ZEROES: u16 = 2;
 
 /// Option header: magic, option, length.
 const OPTION_HEAD: usize = 16;
-/// Option data that we are ready to hold at once: a name, and a few queries.
+/// Most option data that is held at once: a name, and a few queries.
 const OPTION_LEN_MAX: u32 = 16 << 10;
-/// Longer data is thrown away as it comes and refused; beyond this we hang up instead.
+/// Longer data is dropped as it arrives and refused; beyond this length the connection is closed.
 const OPTION_SKIP_MAX: u32 = 1 << 20;
-/// A handshake with more options than this does not mean to end.
+/// Most options of a handshake: a client with more of them does not intend to finish.
 const OPTIONS_MAX: u32 = 256;
 
 const OPT_EXPORT_NAME: u32 = 1;
@@ -47,27 +47,27 @@ const INFO_NAME: u16 = 1;
 const INFO_DESCRIPTION: u16 = 2;
 const INFO_BLOCK_SIZE: u16 = 3;
 
-/// What was agreed on; rules the transmission phase.
+/// Negotiated properties of the transmission phase.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Session {
-    /// Reads are answered in chunks, and errors carry a text.
+    /// Whether reads are answered in chunks, and errors carry a text.
     pub structured: bool,
-    /// `base:allocation` was selected: `NBD_CMD_BLOCK_STATUS` is allowed.
+    /// Whether `base:allocation` was selected: `NBD_CMD_BLOCK_STATUS` is allowed.
     pub block_status: bool,
 }
 
-/// Where a handshake stands.
+/// Progress of a handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// Feed more bytes.
+    /// More bytes are needed.
     More,
     /// Transmission begins with the next byte.
     Enter(Session),
-    /// The client took its leave; close once the replies are out.
+    /// The client disconnects; close once the replies are sent.
     Leave,
 }
 
-/// Why we hang up in the middle of a handshake.
+/// Reason why the connection is closed during a handshake.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HandshakeError {
     #[error("the client has handshake flags that we do not know: {0:#x}")]
@@ -90,7 +90,7 @@ enum State {
         option: u32,
         len: u32,
     },
-    /// Throwing away data of an option that was refused.
+    /// Drops the data of an option that was refused.
     Skip {
         left: u32,
     },
@@ -107,7 +107,7 @@ pub struct Handshake {
 }
 
 impl Handshake {
-    /// Begins, with the server's greeting.
+    /// Begins a handshake with the server's greeting.
     pub fn new(out: &mut Vec<u8>) -> Handshake {
         out.extend_from_slice(&NBDMAGIC.to_be_bytes());
         out.extend_from_slice(&IHAVEOPT.to_be_bytes());
@@ -121,11 +121,11 @@ impl Handshake {
         }
     }
 
-    /// Takes what it can from the front of `input`. Gives how many bytes it took, and where it stands;
-    /// after `Enter` the rest of `input` belongs to the transmission phase.
+    /// Consumes bytes from the front of `input`. Returns how many it consumed, and the progress. After `Enter`
+    /// the rest of `input` belongs to the transmission phase.
     ///
     /// # Errors
-    /// As [`HandshakeError`] says: close the connection.
+    /// The reason ([`HandshakeError`]) why the connection must be closed.
     pub fn feed(
         &mut self,
         input: &[u8],
@@ -227,7 +227,8 @@ impl Handshake {
                 }
             }
             OPT_LIST_META_CONTEXT | OPT_SET_META_CONTEXT => self.meta_context(option, data, export, out),
-            // Among them NBD_OPT_STARTTLS: without TLS the right answer is "unsupported", and the client decides.
+            // NBD_OPT_STARTTLS is among them: without TLS the right answer is "unsupported", and the client
+            // decides.
             _ => refuse(out, option, REP_ERR_UNSUP, "this server does not have that option"),
         }
         Ok(Progress::More)
@@ -237,7 +238,7 @@ impl Handshake {
         Session { structured: self.structured, block_status: self.block_status }
     }
 
-    /// `NBD_OPT_EXPORT_NAME` has no error reply: an unknown name ends the connection.
+    /// Answers `NBD_OPT_EXPORT_NAME`, which has no error reply: an unknown name ends the connection.
     fn export_name(&self, name: &[u8], export: &Export, out: &mut Vec<u8>) -> Result<Progress, HandshakeError> {
         if !export.answers_to(name) {
             return Err(HandshakeError::NoExport(String::from_utf8_lossy(name).chars().take(80).collect()));
@@ -250,7 +251,7 @@ impl Handshake {
         Ok(Progress::Enter(self.session()))
     }
 
-    /// `NBD_OPT_INFO` and `NBD_OPT_GO`. True when the export was described and acknowledged.
+    /// Answers `NBD_OPT_INFO` and `NBD_OPT_GO`. Returns true when the export was described and acknowledged.
     fn info(&mut self, option: u32, data: &[u8], export: &Export, out: &mut Vec<u8>) -> bool {
         let Some((name, asked)) = parse_info(data) else {
             refuse(out, option, REP_ERR_INVALID, "malformed option");
@@ -268,7 +269,7 @@ impl Handshake {
         if asked.contains(&INFO_DESCRIPTION) && !export.description.is_empty() {
             reply(out, option, REP_INFO, &[&INFO_DESCRIPTION.to_be_bytes(), export.description.as_bytes()]);
         }
-        // Told unasked, too: a client that knows it may obey it.
+        // The block size is sent without a request, too: a client that understands it may obey it.
         let [min, preferred, max] = [BLOCK_MIN, BLOCK_PREFERRED, REQUEST_LEN_MAX].map(u32::to_be_bytes);
         reply(out, option, REP_INFO, &[&INFO_BLOCK_SIZE.to_be_bytes(), &min, &preferred, &max]);
         reply(out, option, REP_ACK, &[]);
@@ -278,7 +279,7 @@ impl Handshake {
     fn meta_context(&mut self, option: u32, data: &[u8], export: &Export, out: &mut Vec<u8>) {
         let set = option == OPT_SET_META_CONTEXT;
         if set {
-            // A failed selection leaves none, as the protocol says.
+            // A failed selection leaves no context selected, as the protocol requires.
             self.block_status = false;
         }
         if !self.structured {
@@ -301,18 +302,18 @@ impl Handshake {
     }
 }
 
-/// Name and information requests of `NBD_OPT_INFO` and `NBD_OPT_GO`.
+/// Parses name and information requests of `NBD_OPT_INFO` and `NBD_OPT_GO`.
 fn parse_info(data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
     let mut reader = Reader(data);
     let name = reader.string()?;
     let count = reader.u16()?;
-    // The count is checked against the bytes that are there before anything is allocated by it.
+    // The count is compared with the available bytes before anything is allocated by it.
     let asked = reader.take(usize::from(count) * 2)?;
     let asked = asked.chunks_exact(2).map(|two| u16::from_be_bytes([two[0], two[1]])).collect();
     reader.0.is_empty().then_some((name, asked))
 }
 
-/// Export name and queries of the metadata options.
+/// Parses export name and queries of the metadata options.
 fn parse_contexts(data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
     let mut reader = Reader(data);
     let name = reader.string()?;

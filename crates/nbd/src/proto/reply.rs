@@ -1,8 +1,8 @@
-//! Replies of the transmission phase. Heads only: the data of a read follows its head as shared buffers,
-//! uncopied.
+//! Replies of the transmission phase, heads only. The data of a read follows its head as shared buffers,
+//! without a copy.
 //!
-//! Reads and block status are answered in chunks when that was agreed on; everything else with a simple
-//! reply, which is shorter and always allowed.
+//! Reads and block status are answered in chunks when that was negotiated. All other requests get a
+//! simple reply, which is shorter and always allowed.
 
 use super::{CONTEXT_ALLOCATION_ID, NbdError};
 
@@ -18,7 +18,7 @@ const TYPE_ERROR: u16 = 1 << 15 | 1;
 /// `NBD_STATE_HOLE | NBD_STATE_ZERO`.
 const STATE_HOLE_ZERO: u32 = 3;
 
-/// A simple reply: 16 bytes; for a successful read, the data follows.
+/// Writes a simple reply of 16 bytes; for a successful read, the data follows.
 pub fn simple(out: &mut Vec<u8>, cookie: u64, error: Option<NbdError>) {
     out.extend_from_slice(&SIMPLE_MAGIC.to_be_bytes());
     out.extend_from_slice(&error.map_or(0, |e| e as u32).to_be_bytes());
@@ -33,14 +33,14 @@ fn chunk(out: &mut Vec<u8>, cookie: u64, done: bool, kind: u16, len: u32) {
     out.extend_from_slice(&len.to_be_bytes());
 }
 
-/// The head of a chunk of read data; `data_len` bytes follow it.
+/// Writes the head of a chunk of read data; `data_len` bytes follow it.
 pub fn offset_data(out: &mut Vec<u8>, cookie: u64, done: bool, offset: u64, data_len: u32) {
     assert!(data_len > 0, "a content chunk describes at least one byte");
     chunk(out, cookie, done, TYPE_OFFSET_DATA, data_len + 8);
     out.extend_from_slice(&offset.to_be_bytes());
 }
 
-/// A chunk that says: these bytes read as zeros.
+/// Writes a chunk for bytes that read as zeros.
 pub fn offset_hole(out: &mut Vec<u8>, cookie: u64, done: bool, offset: u64, hole_len: u32) {
     assert!(hole_len > 0, "a hole is not empty");
     chunk(out, cookie, done, TYPE_OFFSET_HOLE, 12);
@@ -48,7 +48,7 @@ pub fn offset_hole(out: &mut Vec<u8>, cookie: u64, done: bool, offset: u64, hole
     out.extend_from_slice(&hole_len.to_be_bytes());
 }
 
-/// The only chunk of a failed request, with a text for a human being.
+/// Writes the only chunk of a failed request, with a text for display.
 pub fn error(out: &mut Vec<u8>, cookie: u64, error: NbdError, text: &str) {
     let text = text.as_bytes();
     assert!(text.len() < 1024, "error texts are our own and short");
@@ -58,7 +58,7 @@ pub fn error(out: &mut Vec<u8>, cookie: u64, error: NbdError, text: &str) {
     out.extend_from_slice(text);
 }
 
-/// The one chunk of a block status reply; each extent is (bytes, holds data).
+/// Writes the one chunk of a block status reply; each extent is (bytes, holds data).
 pub fn block_status(out: &mut Vec<u8>, cookie: u64, extents: &[(u32, bool)]) {
     assert!(!extents.is_empty(), "a block status reply describes at least one extent");
     chunk(out, cookie, true, TYPE_BLOCK_STATUS, 4 + extents.len() as u32 * 8);

@@ -1,7 +1,7 @@
-//! Request headers of the transmission phase, and the judgement whether a request may pass.
+//! Request headers of the transmission phase, and the check whether a request is allowed.
 //!
-//! Who comes in: 28 bytes. What goes out: a [`Command`] that is aligned, in range and permitted, or the
-//! error that the client gets. Source: "Request types", "Command flags" and "Error values" of the protocol.
+//! Input: 28 bytes. Output: a [`Command`] that is aligned, in range and permitted, or the error for the
+//! client. Source: "Request types", "Command flags" and "Error values" of the protocol.
 
 use super::{BLOCK_MIN, Export, NbdError, PAYLOAD_DRAIN_MAX, REQUEST_LEN_MAX, Reader, Session};
 
@@ -23,7 +23,7 @@ pub const FLAG_DF: u16 = 1 << 2;
 pub const FLAG_REQ_ONE: u16 = 1 << 3;
 pub const FLAG_FAST_ZERO: u16 = 1 << 4;
 
-/// One request as it came.
+/// One request as it was received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
     pub flags: u16,
@@ -34,7 +34,7 @@ pub struct Header {
     pub len: u32,
 }
 
-/// Why we hang up in the transmission phase.
+/// Reason why the connection is closed in the transmission phase.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RequestError {
     #[error("not an NBD request: magic {0:#x}")]
@@ -46,7 +46,7 @@ pub enum RequestError {
 /// A request that may go to the device: aligned, inside the export, permitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Command {
-    /// `whole`: one content chunk, holes written out (`NBD_CMD_FLAG_DF`).
+    /// `whole`: the reply is one content chunk, holes written out (`NBD_CMD_FLAG_DF`).
     Read {
         whole: bool,
     },
@@ -58,7 +58,7 @@ pub enum Command {
     WriteZeroes {
         no_hole: bool,
     },
-    /// `one`: at most one extent (`NBD_CMD_FLAG_REQ_ONE`).
+    /// `one`: the reply has at most one extent (`NBD_CMD_FLAG_REQ_ONE`).
     BlockStatus {
         one: bool,
     },
@@ -66,10 +66,10 @@ pub enum Command {
 }
 
 impl Header {
-    /// Reads a header.
+    /// Parses a header.
     ///
     /// # Errors
-    /// When the stream is not one of NBD requests, or a write claims more than we would even drain.
+    /// When the bytes are no NBD request, or a write claims more payload than is drained.
     pub fn parse(bytes: &[u8; HEADER_LEN]) -> Result<Header, RequestError> {
         let mut reader = Reader(bytes);
         let magic = reader.u32().unwrap_or(0);
@@ -89,12 +89,12 @@ impl Header {
         Ok(header)
     }
 
-    /// Bytes that follow the header, whether or not the request is good.
+    /// Returns how many bytes follow the header, whether or not the request is valid.
     pub fn payload_len(&self) -> usize {
         if self.kind == CMD_WRITE { self.len as usize } else { 0 }
     }
 
-    /// Whether the request may pass.
+    /// Checks whether the request is allowed.
     ///
     /// # Errors
     /// The error that the client gets for it.
@@ -116,7 +116,7 @@ impl Header {
             self.check_range(command, export)?;
         }
         if self.flags & FLAG_FAST_ZERO != 0 && self.flags & FLAG_NO_HOLE != 0 {
-            // Provisioned zeros are written out: no faster than a write.
+            // Provisioned zeros are written out, which is no faster than a write.
             return Err(NbdError::NotSupported);
         }
         Ok(command)

@@ -1,4 +1,4 @@
-//! The protocol on its own: handshakes byte by byte, headers judged, garbage survived.
+//! The protocol alone: handshakes byte by byte, header checks, garbage.
 
 use super::request::*;
 use super::*;
@@ -54,7 +54,7 @@ fn replies(mut bytes: &[u8]) -> Vec<Reply> {
 
 const NO_ZEROES: [u8; 4] = [0, 0, 0, 3];
 
-/// Runs `script` after a fixed newstyle greeting. Gives the bytes after the greeting and how it ended.
+/// Runs `script` after a fixed newstyle greeting. Returns the bytes after the greeting and the result.
 fn haggle(script: &[Vec<u8>]) -> (Vec<u8>, Result<Progress, HandshakeError>) {
     haggle_with(&NO_ZEROES, script)
 }
