@@ -1,11 +1,11 @@
 //! Metrics, declared once: a declaration yields the metric, its registration and its row in the manual.
 //!
-//! Ring 2. Rooms keep a struct made by [`metrics!`] and count into it; the HTTP endpoint of the process
-//! renders its [`Registry`]s in the format that the client accepts ([`render`]).
-//! Names are `basalt_<component>_<thing>_<unit>[_total]`.
+//! Ring 2. Crates keep a struct made by [`metrics!`] and count into it. The HTTP endpoint of the process renders its
+//! [`Registry`]s in the format that the client accepts ([`render`]). Names are
+//! `basalt_<component>_<thing>_<unit>[_total]`.
 //!
-//! Invariant: counting never blocks and never allocates. Series with labels are made by [`families!`]; whoever
-//! makes them bounds their number.
+//! Invariant: counting never blocks and never allocates. Series with labels are made by [`families!`]; their creator
+//! bounds their number.
 
 mod text;
 
@@ -19,25 +19,25 @@ use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Only grows.
+/// A counter of events.
 pub type Counter = prometheus_client::metrics::counter::Counter<u64, AtomicU64>;
-/// Goes up and down.
+/// A value that goes up and down.
 pub type Gauge = prometheus_client::metrics::gauge::Gauge<i64, AtomicI64>;
 
-/// Seconds that only grow.
+/// A counter of seconds.
 pub type Seconds = prometheus_client::metrics::counter::Counter<f64, AtomicU64>;
 /// Label names and values of one series.
 pub type Labels = Vec<(&'static str, String)>;
 /// The series of one metric, one for each set of labels.
 pub type Family<M> = AnyFamily<Labels, M>;
 
-/// Upper borders of latency buckets, in seconds: 20 µs to 10 s.
+/// Upper bounds of latency buckets, in seconds: 20 µs to 10 s.
 pub const LATENCY_BUCKETS: [f64; 18] = [
     20e-6, 50e-6, 100e-6, 200e-6, 350e-6, 500e-6, 750e-6, 1e-3, 1.5e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3,
     500e-3, 2.0, 10.0,
 ];
 
-/// A latency histogram in seconds.
+/// Returns a latency histogram in seconds.
 pub fn latency() -> Histogram {
     Histogram::new(LATENCY_BUCKETS)
 }
@@ -66,30 +66,30 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Metrics that all carry these labels.
+    /// Returns a registry whose metrics all carry these labels.
     pub fn with_labels(labels: Labels) -> Registry {
         let labels = labels.into_iter().map(|(name, value)| (name.into(), value.into()));
         let metrics = Arc::new(Mutex::new(Inner::with_labels(labels)));
         Registry { metrics, refresh: Arc::default() }
     }
 
-    /// Runs `register` on the inner registry: what [`metrics!`] calls.
+    /// Runs `register` on the inner registry; called by [`metrics!`].
     pub fn with(&self, register: impl FnOnce(&mut Inner)) {
         register(&mut self.metrics.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
     }
 
-    /// Adds the metric `NAME_info`, which is always 1 and says something by its labels.
+    /// Adds the metric `NAME_info`, which is always 1 and carries its information in labels.
     pub fn info(&self, name: &'static str, help: &'static str, labels: Labels) {
         self.with(|r| r.register(name, help, Info::new(labels)));
     }
 
-    /// `refresh` is called before each rendering: for figures that are read when they are asked for.
+    /// Calls `refresh` before each rendering, for figures that are read at a scrape.
     pub fn on_render(&self, refresh: impl Fn() + Send + Sync + 'static) {
         self.refresh.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(Box::new(refresh));
     }
 }
 
-/// Declares a struct of metrics. Counters get `_total` from the exposition format by themselves.
+/// Declares a struct of metrics. The exposition format adds `_total` to the names of counters.
 ///
 /// ```text
 /// telemetry::metrics! {
@@ -147,8 +147,8 @@ macro_rules! metrics {
     (@kind latency) => { "histogram" };
 }
 
-/// Declares metrics with labels: a struct of families, and the struct of one set of labels' series, which are counted
-/// into without a look-up.
+/// Declares metrics with labels: a struct of families, and a struct of the series of one set of labels, which are
+/// counted into without a look-up.
 ///
 /// ```text
 /// telemetry::families! {

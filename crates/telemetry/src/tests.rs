@@ -1,4 +1,4 @@
-//! What a declaration yields, and the two formats.
+//! Results of a declaration, and the two formats.
 
 use crate::{Format, Registry, render};
 
@@ -99,7 +99,7 @@ fn figures_are_refreshed_when_they_are_asked_for() {
 }
 
 #[test]
-fn open_metrics_are_only_for_who_asks_for_them() {
+fn open_metrics_are_rendered_only_on_request() {
     let prometheus = "application/openmetrics-text;version=1.0.0;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
     for (accept, format) in [
         (prometheus, Format::OpenMetrics),

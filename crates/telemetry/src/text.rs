@@ -1,8 +1,8 @@
 //! The two text formats of `/metrics`: OpenMetrics 1.0 and the Prometheus text format 0.0.4.
 //!
-//! Registries and an `Accept` header come in, a page goes out. OpenMetrics is encoded by the library; the older format
-//! is made of it line by line. They differ in the names of the lines `HELP` and `TYPE` (a counter's ends in `_total` in
-//! the older one, an info's in `_info`), and in what the older one lacks: the type `info`, units, the end mark.
+//! Input: registries and an `Accept` header. Output: a page. The library encodes OpenMetrics; the older format is
+//! derived from it line by line. They differ in the names in the lines `HELP` and `TYPE` (a counter's ends in `_total`
+//! in the older one, an info's in `_info`). The older one also lacks the type `info`, units, and the end mark.
 //!
 //! Invariant: both formats name the same series with the same values.
 
@@ -11,16 +11,16 @@ use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use std::fmt::Write;
 use std::sync::PoisonError;
 
-/// What a scraper understands.
+/// Format that a scraper understands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     OpenMetrics,
-    /// The one that `promtool check metrics` and `curl` get.
+    /// The format that `promtool check metrics` and `curl` get.
     Prometheus,
 }
 
 impl Format {
-    /// The better one of those that an `Accept` header names: OpenMetrics only for who asks for it.
+    /// Returns the best format that an `Accept` header names: OpenMetrics only for a scraper that requests it.
     pub fn of_accept(accept: &str) -> Format {
         let weight = |kind: &str| {
             let offers = accept.split(',').map(|offer| offer.split(';').map(str::trim));
@@ -36,7 +36,7 @@ impl Format {
         if open > 0.0 && open >= weight("text/plain") { Format::OpenMetrics } else { Format::Prometheus }
     }
 
-    /// The value of the header `Content-Type`.
+    /// Returns the value of the header `Content-Type`.
     pub fn content_type(self) -> &'static str {
         match self {
             Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -45,7 +45,7 @@ impl Format {
     }
 }
 
-/// One page of all metrics of `registries`, which declare no name twice.
+/// Returns one page of all metrics of `registries`, which declare no name twice.
 pub fn render(registries: &[&Registry], format: Format) -> String {
     let mut text = String::new();
     for registry in registries {
@@ -64,10 +64,10 @@ pub fn render(registries: &[&Registry], format: Format) -> String {
     }
 }
 
-/// The older format of an OpenMetrics page.
+/// Converts an OpenMetrics page into the older format.
 fn prometheus(open: &str) -> String {
     let mut text = String::with_capacity(open.len());
-    // `HELP` comes first, and only `TYPE` says what the name ends in.
+    // `HELP` comes first, but only `TYPE` shows the suffix of the name.
     let mut help = None;
     for line in open.lines() {
         let mut words = line.splitn(4, ' ');
