@@ -1,11 +1,11 @@
-//! A block device as its users see it: submit requests, collect completions.
+//! A block device from its user's side: submit requests, collect completions.
 //!
-//! Ring 3. Doors and tools come in with [`Request`]s; a volume (through `client`) or [`Ram`] answers.
-//! It is completion-style, like `env`: nothing blocks, nothing calls back; the loop that owns device and
-//! door submits, turns, and collects.
+//! Ring 3. Frontends and tools submit [`Request`]s; a volume (through `client`) or [`Ram`] completes them.
+//! The interface is completion-style, like `env`: no call blocks, and there are no callbacks. The loop
+//! that owns device and frontend submits, turns, and collects.
 //!
 //! Invariant: every accepted request is completed exactly once, with its own token; a refused one
-//! ([`Busy`]) comes back untouched. No thread, no timer, no I/O of its own.
+//! ([`Busy`]) comes back unchanged. A device has no thread, no timer and no I/O of its own.
 
 mod ram;
 mod readonly;
@@ -16,15 +16,15 @@ pub use volume::request::{Answer, Busy, Completion, REQUEST_LEN_MAX, Request};
 
 use types::Time;
 
-/// What a door tells its clients about a device.
+/// Properties of a device, as a frontend reports them to its clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// `pool/volume`, or what else the user calls it.
+    /// `pool/volume`, or another name that the user chose.
     pub name: String,
     pub len_bytes: u64,
     /// Smallest I/O, and the unit of offsets and lengths: 512.
     pub block_min: u32,
-    /// I/O in multiples of this, so aligned, avoids read-modify-write: 4096.
+    /// I/O that is aligned to multiples of this avoids read-modify-write: 4096.
     pub block_preferred: u32,
     pub read_only: bool,
 }
@@ -33,9 +33,10 @@ pub struct DeviceInfo {
 pub trait BlockDevice {
     fn info(&self) -> &DeviceInfo;
 
-    /// Takes a request; its end comes out of [`BlockDevice::completions`] with `token`, perhaps at once.
-    /// Tokens are the owner's: the device neither reads them nor minds equal ones. A wrong request (empty,
-    /// outside, misaligned, a write to a read-only device) is taken, and completes with the error.
+    /// Takes a request; its completion comes out of [`BlockDevice::completions`] with `token`, perhaps at
+    /// once. The caller chooses tokens: the device neither reads them nor needs them to be unique. A wrong
+    /// request (empty, outside, misaligned, a write to a read-only device) is taken, and completes with
+    /// the error.
     ///
     /// # Errors
     /// [`Busy`] gives the request back when the device's limit of requests or bytes in flight is reached.
@@ -44,12 +45,12 @@ pub trait BlockDevice {
     /// Appends every completion since the last call.
     fn completions(&mut self, out: &mut Vec<Completion>);
 
-    /// When the device wants its loop's next turn at the latest; [`Time::ZERO`] while completions wait to
-    /// be collected.
+    /// Returns when the device needs its loop's next turn at the latest; [`Time::ZERO`] while completions
+    /// wait to be collected.
     fn next_deadline(&self) -> Time;
 }
 
-/// Why a request is wrong for a device of this length, whatever the device is made of.
+/// Returns the error of a request that is wrong for any device of this length.
 ///
 /// # Errors
 /// `Invalid` or `ReadOnly`.

@@ -1,7 +1,7 @@
-//! A device in memory: for the doors' tests and for measuring a door without a cluster behind it.
+//! A device in memory: for tests of frontends and for measuring a frontend without a cluster behind it.
 //!
-//! Invariant: completes in the order of submission, at once. Sparse: 64 KiB pieces that were never
-//! written, or were trimmed whole, take no memory and are holes.
+//! Invariant: requests complete in the order of submission, at once. The device is sparse: 64 KiB
+//! pieces that were never written, or were trimmed as a whole, take no memory and are holes.
 
 use crate::{Answer, BlockDevice, Busy, Completion, DeviceInfo, Request};
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ pub struct Ram {
 }
 
 impl Ram {
-    /// A device of `len_bytes` zeros.
+    /// Returns a device of `len_bytes` zeros.
     ///
     /// # Panics
     /// When the length is no multiple of 512.
@@ -88,7 +88,7 @@ impl Ram {
     }
 }
 
-/// Cuts a range of the device at piece borders: (piece, offset in it, offset in the range, length).
+/// Splits a range of the device at piece borders: (piece, offset in it, offset in the range, length).
 fn cut(offset: u64, len: u64) -> impl Iterator<Item = (u64, usize, usize, usize)> {
     let end = offset + len;
     let mut at = offset;

@@ -1,4 +1,4 @@
-//! A layer that lets no change through.
+//! A layer that refuses changes.
 
 use crate::{BlockDevice, Busy, Completion, DeviceInfo, Request};
 use types::{Errno, Time};
