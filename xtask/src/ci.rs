@@ -1,4 +1,4 @@
-//! `cargo xtask ci`: every check in the order of its price, and the sum of all tests at the end.
+//! `cargo xtask ci`: every check in the order of its cost, and the sum of all tests at the end.
 
 use crate::{sh, tidy};
 use anyhow::{Context, Result, bail};
@@ -18,16 +18,16 @@ const CI_PLANTED: &[&str] = &[
     "commit-not-logged",
     "grant-counted-twice",
 ];
-/// Seeds and seconds that CI gives each: seeds decide, the seconds only end what hangs.
+/// Limits of seeds and seconds for each bug: seeds decide, and the seconds only end a run that hangs.
 const CI_PLANTED_LIMITS: &[&str] = &["--seeds-max", "300", "--seconds-max", "240"];
 
-/// CI drives each fuzz target for a counted number of runs, on a slow machine at most for these seconds.
+/// CI drives each fuzz target for a counted number of runs, and for these seconds at most on a slow machine.
 const CI_FUZZ: &[&str] = &["--counted", "--seconds", "30"];
 
-/// Longest that building and running all tests may take.
+/// Longest time that building and running all tests may take.
 const TEST_SECONDS_MAX: &str = "2400";
 
-/// Runs everything; stops at the first failure.
+/// Runs all checks; stops at the first failure.
 pub fn run() -> Result<()> {
     clear_counts()?;
     sh::run("cargo", &["fmt", "--all", "--check"])?;
@@ -47,7 +47,7 @@ pub fn run() -> Result<()> {
 }
 
 fn test() -> Result<()> {
-    // A test that hangs must end as a failure, not as a build machine's time limit.
+    // A test that hangs must end as a failure, not at the time limit of a build machine.
     let (ok, out) = sh::output("timeout", &[TEST_SECONDS_MAX, "cargo", "test", "--workspace"])?;
     print!("{out}");
     let (passed, failed) = count(&out);
@@ -74,7 +74,8 @@ fn count(out: &str) -> (u64, u64) {
         .fold((0, 0), |(p, f), line| (p + field(line, " passed"), f + field(line, " failed")))
 }
 
-/// How cargo builds what runs seeds: the `sim` profile pays when they run for longer than it takes to build.
+/// Profiles of programs that run seeds: the `sim` profile pays off when they run for longer than it takes to
+/// build.
 const BRIEFLY: &[&str] = &["--profile", "dev"];
 const FOR_LONG: &[&str] = &["--profile", "sim"];
 
@@ -100,7 +101,7 @@ const PLANTED_HEAD: &str = "# Planted bugs\n\n\
     seed counts only when it passes without the bug. Seeds from 1, from 100 000 and from 400 000 on take turns:\n\
     only later ones are aimed at the classes that came last (`Class::LATE_AIMS`, `Class::LATER_AIMS`).\n\n";
 
-/// What a person wrote below the table stays.
+/// Head of the hand-written section below the table, which is kept.
 const PLANTED_NOTES: &str = "\n## How the last ones were found\n";
 
 /// Plants bugs and hunts them with these arguments; `--save` writes the table to docs/planted.md.
@@ -131,7 +132,7 @@ fn plant(args: &[String], build: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The few of [`CI_PLANTED`].
+/// Hunts the bugs of [`CI_PLANTED`].
 fn plant_few() -> Result<()> {
     let bugs = CI_PLANTED.iter().flat_map(|bug| ["--bug", bug]);
     let args: Vec<String> = bugs.chain(CI_PLANTED_LIMITS.iter().copied()).map(String::from).collect();

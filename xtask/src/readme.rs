@@ -12,7 +12,7 @@ pub fn run() -> Result<()> {
         bail!("README.md has no `sh` block");
     }
     for (line, script) in blocks {
-        // `make test` is what calls us in CI; running it again would not end.
+        // `make test` runs this program in CI; running it again would not end.
         if script.trim() == "make test" {
             println!("README.md:{line}: `make test` runs in its own step");
             continue;
@@ -24,7 +24,7 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// (line number, script) of every `sh` block.
+/// Returns (line number, script) of every `sh` block.
 fn blocks(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut open: Option<(usize, String)> = None;

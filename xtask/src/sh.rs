@@ -1,4 +1,4 @@
-//! Running commands: shown before they run, timed, and failed loudly.
+//! Runs commands: each is printed before it runs, timed, and its failure is an error.
 
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub fn run(program: &str, args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// As [`run`], but takes standard output, and gives it with the success flag.
+/// Runs a command as [`run`] does, but captures standard output, and returns it with the success flag.
 ///
 /// # Errors
 /// When it cannot start.

@@ -1,10 +1,10 @@
-//! What the simulator runs depends on its seed alone: no clock, environment, file, thread, hash order or
-//! address is read in the rooms that it runs. Clippy forbids the types and the clocks where somebody could
-//! allow them with a reason; here nobody can, but in the places named below.
+//! Code under the simulator depends on its seed alone: no clock, environment, file, thread, hash order or
+//! address is read in the crates that it runs. Clippy forbids the types and the clocks, but an attribute
+//! with a reason may allow them; this check allows them only in the places named below.
 
 use super::Source;
 
-/// The rooms that run under one seed.
+/// The crates that run under one seed.
 const ROOMS: &[&str] = &[
     "types",
     "wire",
@@ -22,9 +22,9 @@ const ROOMS: &[&str] = &[
     "client",
     "device",
 ];
-/// The real hands.
+/// The real environment.
 const REAL: &str = "crates/env/src/real";
-/// What reads something that no seed decides.
+/// Words for sources of nondeterminism.
 const WORDS: &[&str] = &[
     "Instant::now",
     "SystemTime",
@@ -45,14 +45,14 @@ const WORDS: &[&str] = &[
     "env::var",
     "std::fs::",
 ];
-/// (file, word, why it decides nothing).
+/// (file, word, reason why it has no effect).
 const ALLOWED: &[(&str, &str, &str)] = &[
     ("crates/types/src/iobuf.rs", "thread_local!", "memory that is used again; its bytes are never shown"),
     ("crates/types/src/iobuf.rs", "as_ptr() as usize", "whether a buffer is aligned: always, or a panic"),
     ("crates/env/src/sim/image.rs", "thread_local!", "memory that is used again; all of it is overwritten"),
 ];
 
-/// Gives one line a fault.
+/// Returns one line for each fault.
 pub fn check(sources: &[Source]) -> Vec<String> {
     let rooms = sources.iter().filter(|s| ROOMS.contains(&s.package()) && !s.is_test() && !s.path.starts_with(REAL));
     rooms.flat_map(faults).collect()
@@ -60,7 +60,7 @@ pub fn check(sources: &[Source]) -> Vec<String> {
 
 fn faults(s: &Source) -> Vec<String> {
     let mut faults = Vec::new();
-    // Unit tests stand at the end of their file.
+    // Unit tests are at the end of their file.
     let code = s.text.lines().enumerate().take_while(|(_, line)| line.trim() != "#[cfg(test)]" || is_one_item(s));
     for (n, line) in code.filter(|(_, line)| !line.trim_start().starts_with("//")) {
         for word in WORDS.iter().filter(|word| line.contains(**word)) {

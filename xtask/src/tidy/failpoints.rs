@@ -1,18 +1,18 @@
-//! Failpoints stay out of what is shipped: the feature is declared by `types`, forwarded by `cli` and switched on by
-//! nobody by default, and every point of the registry has its hook in the rooms.
+//! Failpoints stay out of the shipped binary. `types` declares the feature, `cli` forwards it, and no default build
+//! enables it. Every point of the registry has a hook.
 
 use super::{Source, feature};
 use crate::sh;
 use anyhow::{Context, Result};
 
-/// Crates whose manifest may speak of the feature.
+/// Crates whose manifest may name the feature.
 const ALLOWED: &[&str] = &["types", "cli"];
-/// Where the points are named.
+/// The registry of the points.
 const REGISTRY: &str = "crates/types/src/failpoint.rs";
-/// What the feature gates beside the registry: reading the variable that arms a point.
+/// The code besides the registry that the feature gates: reading the variable that arms a point.
 const GATED: &[&str] = &["crates/cli/src/main.rs"];
 
-/// Gives one line a fault.
+/// Returns one line for each fault.
 pub fn check(sources: &[Source]) -> Result<Vec<String>> {
     let mut faults = feature::manifests("failpoints", ALLOWED)?;
     faults.extend(shipped()?);
@@ -20,7 +20,7 @@ pub fn check(sources: &[Source]) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// What cargo itself says of a default build, of the binary alone and of the whole workspace.
+/// Checks with cargo that a default build lacks the feature, for the binary alone and for the whole workspace.
 fn shipped() -> Result<Vec<String>> {
     let mut faults = Vec::new();
     for what in [&["--package", "cli"][..], &["--workspace"]] {
@@ -35,7 +35,7 @@ fn shipped() -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// Every point has a hook in a room, and nothing but the registry and the place that arms knows the feature.
+/// Checks that every point has a hook, and that only the registry and the gated code name the feature.
 fn hooks(sources: &[Source]) -> Result<Vec<String>> {
     let registry = sources.iter().find(|s| s.path == REGISTRY).context("the registry of failpoints is gone")?;
     let points = points(&registry.text);
@@ -46,7 +46,7 @@ fn hooks(sources: &[Source]) -> Result<Vec<String>> {
     let rooms: Vec<&Source> =
         sources.iter().filter(|s| s.path != REGISTRY && !["xtask", "testkit"].contains(&s.package())).collect();
     for point in points {
-        // In a line that passes it: two points may share a place.
+        // The hook is in a line that calls `pass`: two points may share a place.
         let hook = format!("Point::{point}");
         let passes = |line: &str| line.contains("pass(") && line.contains(&hook);
         if !rooms.iter().any(|s| s.text.lines().any(passes)) {
@@ -57,7 +57,7 @@ fn hooks(sources: &[Source]) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// The names in the table: `Name, "name", Role, "says";` is a row.
+/// Returns the names in the table: `Name, "name", Role, "says";` is a row.
 fn points(text: &str) -> Vec<&str> {
     let row = |line: &'_ str| -> bool { line.trim_end().ends_with("\";") && line.matches('"').count() == 4 };
     text.lines().filter(|line| row(line)).filter_map(|line| line.trim().split(',').next()).collect()

@@ -1,13 +1,13 @@
-//! A feature for tests alone: which manifests may speak of it, and which sources.
+//! A feature for tests alone: the manifests and sources that may name it.
 //!
-//! `failpoints` and `planted` come in with the feature's name; out go faults, one line each. Invariant: the hooks of such
-//! a feature are plain calls, so that a build without it is the same code.
+//! Input: the feature's name, from `failpoints` and `planted`. Output: faults, one line each. Invariant: the hooks of
+//! such a feature are plain calls, so that a build without it is the same code.
 
 use super::Source;
 use crate::sh;
 use anyhow::{Context, Result};
 
-/// No manifest but those of these crates names the feature.
+/// Checks that no manifest but those of the allowed crates names the feature.
 pub fn manifests(feature: &str, allowed: &[&str]) -> Result<Vec<String>> {
     let root = sh::root();
     let mut files = vec![root.join("Cargo.toml"), root.join("xtask/Cargo.toml")];
@@ -28,7 +28,7 @@ fn fault(path: &str, package: &str, text: &str, feature: &str, allowed: &[&str])
     named.then(|| format!("{path}: only {} may name the feature `{feature}`", allowed.join(" and ")))
 }
 
-/// No room asks for the feature itself.
+/// Checks that none of the sources `rooms` tests for the feature itself.
 pub fn gates<'a>(rooms: impl IntoIterator<Item = &'a Source>, feature: &str) -> Vec<String> {
     let gate = format!("feature = \"{feature}\"");
     let gated = rooms.into_iter().filter(|s| s.text.lines().any(|line| line.contains(&gate)));

@@ -1,4 +1,4 @@
-//! Rules about whole files: a head that says what room this is, length, words that must not appear.
+//! Rules about whole files: a head that describes the module, length, forbidden words.
 
 use super::Source;
 use crate::sh;
@@ -28,7 +28,7 @@ const NO_CFG_SIM: &[&str] = &[
     "device",
 ];
 
-/// Gives one line a fault.
+/// Returns one line for each fault.
 pub fn check(sources: &[Source]) -> Result<Vec<String>> {
     let allowed = ratchet("file")?;
     let mut faults = Vec::new();
@@ -67,7 +67,7 @@ fn words(s: &Source) -> Vec<String> {
     faults
 }
 
-/// `kind path number` lines of xtask/ratchet.txt: today's excess, which may only shrink.
+/// Reads the `kind path number` lines of xtask/ratchet.txt: today's excess, which may only shrink.
 pub fn ratchet(kind: &str) -> Result<BTreeMap<String, usize>> {
     let text = std::fs::read_to_string(sh::root().join("xtask/ratchet.txt"))?;
     let mut map = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Functions read without scrolling. Relies on rustfmt: a function ends at the first `}` with its own indent.
+//! Limits the length of functions. Relies on rustfmt: a function ends at the first `}` with its own indent.
 
 use super::{Source, files};
 use anyhow::Result;
@@ -6,7 +6,7 @@ use anyhow::Result;
 /// A function longer than this needs a line in the ratchet.
 const LINES_MAX: usize = 70;
 
-/// Gives one line a function that is too long.
+/// Returns one line for each function that is too long.
 pub fn check(sources: &[Source]) -> Result<Vec<String>> {
     let allowed = files::ratchet("fn")?;
     let mut faults = Vec::new();
@@ -22,7 +22,7 @@ pub fn check(sources: &[Source]) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// (name, first line, number of lines) of every function with a body.
+/// Returns (name, first line, number of lines) of every function with a body.
 fn functions(text: &str) -> Vec<(String, usize, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();

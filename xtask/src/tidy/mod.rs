@@ -1,4 +1,5 @@
-//! `cargo xtask tidy`: the rules of the house, as a test. Each rule gives a list of faults; all are printed.
+//! `cargo xtask tidy`: the rules of the repository as a check. Each rule returns a list of faults; all are
+//! printed.
 
 mod determinism;
 mod failpoints;
@@ -33,13 +34,13 @@ pub fn run() -> Result<()> {
 
 /// One Rust file of the workspace.
 pub struct Source {
-    /// From the root, with forward slashes.
+    /// Path from the root, with forward slashes.
     pub path: String,
     pub text: String,
 }
 
 impl Source {
-    /// The crate's folder name, or `xtask`.
+    /// Returns the crate's folder name, or `xtask`.
     pub fn package(&self) -> &str {
         let mut parts = self.path.split('/');
         match parts.next() {

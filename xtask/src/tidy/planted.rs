@@ -1,16 +1,16 @@
-//! Planted bugs stay out of what is shipped: the feature is forwarded by `sim` alone, the binary `basalt` is
-//! built without it, and every bug of the registry has its hook in the rooms.
+//! Planted bugs stay out of the shipped binary. `sim` alone forwards the feature, the binary `basalt` is
+//! built without it, and every bug of the registry has a hook.
 
 use super::{Source, feature};
 use crate::sh;
 use anyhow::{Context, Result};
 
-/// Crates whose manifest may speak of the feature.
+/// Crates whose manifest may name the feature.
 const ALLOWED: &[&str] = &["types", "sim"];
-/// Where the bugs are named.
+/// The registry of the bugs.
 const REGISTRY: &str = "crates/types/src/planted.rs";
 
-/// Gives one line a fault.
+/// Returns one line for each fault.
 pub fn check(sources: &[Source]) -> Result<Vec<String>> {
     let mut faults = feature::manifests("planted", ALLOWED)?;
     faults.extend(shipped()?);
@@ -18,7 +18,7 @@ pub fn check(sources: &[Source]) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// What cargo itself says of the shipped binary, with every feature that it could be built with.
+/// Checks with cargo that the shipped binary lacks the feature, with every other feature enabled.
 fn shipped() -> Result<Vec<String>> {
     let tree = ["tree", "--locked", "--edges", "features", "--package", "cli", "--all-features"];
     let (ok, out) = sh::output("cargo", &tree)?;
@@ -29,7 +29,7 @@ fn shipped() -> Result<Vec<String>> {
     Ok(planted.then(|| "the shipped binary is built with planted bugs".to_owned()).into_iter().collect())
 }
 
-/// Every bug has a hook, and every hook stands in a room: `on(Bug::Name)`.
+/// Checks that every bug has a hook, `on(Bug::Name)`, and that no hook tests for the feature itself.
 fn hooks(sources: &[Source]) -> Result<Vec<String>> {
     let registry = sources.iter().find(|s| s.path == REGISTRY).context("the registry of planted bugs is gone")?;
     let bugs = bugs(&registry.text);
@@ -48,7 +48,7 @@ fn hooks(sources: &[Source]) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// The names in the table: `Name, "name", "rule",` opens a row.
+/// Returns the names in the table: `Name, "name", "rule",` opens a row.
 fn bugs(text: &str) -> Vec<&str> {
     let row = |line: &'_ str| -> bool { line.trim_end().ends_with("\",") && line.matches('"').count() == 4 };
     let rows = text.lines().filter(|line| row(line));

@@ -1,11 +1,12 @@
-//! No edge points up: a crate uses lower rings, and of its own ring only what the architecture names.
+//! Checks that no dependency points up: a crate uses lower rings, and of its own ring only the crates
+//! that the architecture names.
 
 use crate::sh;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Same-ring edges that the architecture allows; for doors, all edges above ring 0.
+/// Same-ring edges that the architecture allows; for frontends, all edges above ring 0.
 const SAME_RING: &[(&str, &[&str])] = &[
     ("wire", &["types"]),
     ("layout", &["types"]),
@@ -16,13 +17,13 @@ const SAME_RING: &[(&str, &[&str])] = &[
     ("bus", &["env", "telemetry"]),
     ("client", &["device"]),
 ];
-/// What a door may use (ring 0 is free to all).
+/// Crates that a frontend may use (ring 0 is free to all).
 const DOOR: &[&str] = &["device", "env", "telemetry"];
 const DOORS: &[&str] = &["nbd"];
-/// Rings from here on are tests and tools: nothing depends on them.
+/// Crates of rings from here on are tests and tools: nothing depends on them.
 const TESTING: u64 = 8;
 
-/// Gives one line a wrong edge.
+/// Returns one line for each wrong edge.
 pub fn check() -> Result<Vec<String>> {
     let (ok, out) = sh::output("cargo", &["metadata", "--no-deps", "--format-version", "1", "--offline"])?;
     if !ok {
