@@ -265,11 +265,13 @@ enum Sent {
 
 /// Whether a request may be sent twice without a further effect.
 fn may_repeat(ask: &AdminAsk) -> bool {
+    if let AdminAsk::MetaRecover(ask) = ask {
+        return ask.dry_run;
+    }
     !matches!(
         ask,
         AdminAsk::PoolCreate(_)
             | AdminAsk::PoolRemove { .. }
-            | AdminAsk::MetaRecover(_)
             | AdminAsk::VolumeCreate { .. }
             | AdminAsk::VolumeRemove { .. }
             | AdminAsk::OsdRemove { .. }

@@ -3,38 +3,40 @@
 use crate::convert::{Malformed, need, pg, uuid, watermarks_in, watermarks_out};
 use crate::pb;
 use control::StoredItem;
-use control::admin::{AdminAsk, FoundHold, FoundSegment, RecoverAsk, RecoveryOsd, RecoveryReplica, StoreRecovery};
-use types::{ClusterId, Epoch, OsdId, ReplicaId, SegmentIndex, VolumeId};
+use control::admin::{AdminAsk, FoundAttach, FoundSegment, RecoverAsk, RecoveryOsd, RecoveryReplica, StoreRecovery};
+use types::{ClusterId, OsdId, ReplicaId, SegmentIndex, VolumeId};
 
 /// Returns the message of a recovery request.
 pub(crate) fn recover_out(ask: RecoverAsk) -> pb::MetaRecoverRequest {
     let segment =
         |f: FoundSegment| pb::FoundSegment { volume: f.volume.0, segment: f.segment.0, pg: Some(f.pg.into()) };
-    let hold = |f: FoundHold| pb::FoundHold { volume: f.volume.0, epoch: f.epoch.0 };
+    let attach = |f: FoundAttach| pb::FoundAttach { volume: f.volume.0, pg: Some(f.pg.into()) };
     pb::MetaRecoverRequest {
         dry_run: ask.dry_run,
         without: ask.without.into_iter().map(|osd| osd.0).collect(),
         segments: ask.segments.into_iter().map(segment).collect(),
         standing: ask.standing,
-        holds: ask.holds.into_iter().map(hold).collect(),
+        attached: ask.attached.into_iter().map(attach).collect(),
+        finish: ask.finish,
     }
 }
 
 /// Returns the recovery request in a message.
 ///
 /// # Errors
-/// A segment without a PG.
+/// A segment or an attach record without a PG.
 pub fn recover_in(request: pb::MetaRecoverRequest) -> Result<AdminAsk, Malformed> {
     let segment = |f: pb::FoundSegment| {
         Ok(FoundSegment { volume: VolumeId(f.volume), segment: SegmentIndex(f.segment), pg: pg(f.pg)? })
     };
-    let hold = |f: pb::FoundHold| FoundHold { volume: VolumeId(f.volume), epoch: Epoch(f.epoch) };
+    let attach = |f: pb::FoundAttach| Ok(FoundAttach { volume: VolumeId(f.volume), pg: pg(f.pg)? });
     Ok(AdminAsk::MetaRecover(RecoverAsk {
         dry_run: request.dry_run,
         without: request.without.into_iter().map(OsdId).collect(),
         standing: request.standing,
         segments: request.segments.into_iter().map(segment).collect::<Result<_, Malformed>>()?,
-        holds: request.holds.into_iter().map(hold).collect(),
+        attached: request.attached.into_iter().map(attach).collect::<Result<_, Malformed>>()?,
+        finish: request.finish,
     }))
 }
 
@@ -58,6 +60,8 @@ impl From<StoreRecovery> for pb::MetaRecoverReply {
             after: Some(watermarks_out(r.after)),
             osds: r.osds.into_iter().map(osd).collect(),
             replicas: r.replicas.into_iter().map(replica).collect(),
+            held: r.held,
+            recovering: r.recovering,
         }
     }
 }
@@ -83,6 +87,8 @@ impl TryFrom<pb::MetaRecoverReply> for StoreRecovery {
             after: watermarks_in(need(r.after, "after")?),
             osds: r.osds.into_iter().map(osd).collect::<Result<_, Malformed>>()?,
             replicas: r.replicas.into_iter().map(replica).collect::<Result<_, Malformed>>()?,
+            held: r.held,
+            recovering: r.recovering,
         })
     }
 }

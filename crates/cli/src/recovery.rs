@@ -1,219 +1,164 @@
-//! `basalt meta recover`: finds what an older copy of the records lacks, and recovers (ADR 0011).
+//! `basalt meta recover`: what an older copy of the records lacks, and the way back (ADR 0011).
 //!
-//! Meta knows the watermarks; the OSDs know which chunks of which volumes their PGs hold. Segments of known volumes are put back
-//! into the records before the watermarks move: otherwise they would read as zeros.
+//! Meta knows the watermarks; the OSDs know which chunks of which volumes their PGs hold, and which volumes were attached. The
+//! order keeps writes from being lost: all holds end, the watermarks move, the sessions of the ended holds are fenced in every
+//! PG, and only then the PGs are read for segments that the records lack.
 
 use crate::admin::Admin;
 use crate::errors::{Exit, UserError};
 use crate::output;
 use crate::verify::compare::{self, Member};
+use crate::verify::members;
 use anyhow::Result;
 use control::Records;
-use control::admin::{FoundHold, FoundSegment, RecoverAsk, StoreRecovery};
-use serde::Serialize;
+use control::admin::{FoundSegment, RecoverAsk, StoreRecovery};
+use control::found::{Found, Table};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 use types::control::{SEGMENTS_PER_ASK_MAX, Watermarks};
-use types::units::CHUNKS_PER_SEGMENT;
-use types::{Epoch, OsdId, PgId, SegmentIndex, VolumeId};
+use types::{OsdId, PgId};
 
-/// Steps of a recovery: each registers some unknown OSDs again.
-const STEPS_MAX: u32 = 100;
+/// Most steps of a recovery: each ends the holds of some volumes, or registers some unknown OSDs again.
+const STEPS_MAX: u32 = 100_000;
 /// Most lines of one kind that are printed.
 const LINES_MAX: usize = 20;
+/// Longest time until all ended sessions are fenced, and the pause between two looks.
+const FENCE_MAX: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(300);
 
-/// A volume whose chunks PGs hold and that the records do not know. PGs keep neither its name nor its size.
-#[derive(Debug, Serialize)]
-struct LostVolume {
-    volume: VolumeId,
-    /// Chunks of 16 MiB that hold data.
-    chunks: usize,
-    /// Index of the last chunk with data, a lower bound of the volume's size.
-    last_chunk: u32,
-    pgs: BTreeSet<PgId>,
-}
-
-/// A volume of the records that no PG knows any more.
-#[derive(Debug, Serialize)]
-struct EmptiedVolume {
-    volume: VolumeId,
-    name: String,
-}
-
-/// Contents of PGs that the records lack.
-#[derive(Debug, Default, Serialize)]
-struct Contents {
-    volumes: Vec<LostVolume>,
-    /// Segments of known volumes; a recovery puts them back.
-    segments: Vec<FoundSegment>,
-    /// Segments of known volumes that two PGs hold, or another PG than the records say: they are left alone.
-    doubtful: Vec<FoundSegment>,
-    /// Volumes that were opened again after the copy of the records was made; a recovery ends the hold that the records name.
-    passed_holds: Vec<FoundHold>,
-    /// Volumes with segments in the records that none of the PGs of these segments knows. They were removed after the copy of
-    /// the records was made, or never written to. They read as zeros.
-    emptied_volumes: Vec<EmptiedVolume>,
-    /// PGs whose leader could not be asked.
-    unread_pgs: Vec<PgId>,
-}
-
-/// Shows what the records lack, or puts segments back and moves the watermarks above what OSDs know.
+/// Shows what the records lack, or recovers them.
 pub fn recover(admin: &Admin, dry_run: bool, without: &[OsdId], force: bool, as_json: bool) -> Result<Exit> {
-    let ask = RecoverAsk { dry_run: true, without: without.to_vec(), ..RecoverAsk::default() };
-    let mut recovery = admin.recover(ask.clone())?;
-    let ask = RecoverAsk { dry_run: false, standing: recovery.standing.clone(), ..ask };
-    let contents = match recovery.standing.as_str() {
-        "behind" => contents(admin, &recovery)?,
-        // The OSDs that are silent may know more, and never come back.
-        "waiting" if !without.is_empty() => contents(admin, &recovery)?,
-        _ => Contents::default(),
-    };
+    let look = RecoverAsk { dry_run: true, without: without.to_vec(), ..RecoverAsk::default() };
+    let mut recovery = admin.recover(look.clone())?;
+    // With --without the OSDs that are silent may know more, and never come back.
+    let looks = recovery.standing == "behind" || recovery.standing == "waiting" && !without.is_empty();
+    let mut found = if looks { contents(admin, &recovery)? } else { Found::default() };
     if !dry_run {
-        let unread = &contents.unread_pgs;
-        if !unread.is_empty() && !force {
-            let some: Vec<String> = unread.iter().take(8).map(PgId::to_string).collect();
-            let (count, some) = (unread.len(), some.join(" "));
-            let what = format!(
-                "the contents of {count} PGs cannot be read now ({some}): segments that they hold may be missing in the records"
-            );
-            return Err(UserError::new(
-                2031,
-                what,
-                "start all OSDs, wait for leaders (basalt pg ls), and repeat this; or --force",
-            )
-            .into());
-        }
-        // The holds end first: segments that are attached again then have no holder.
-        for some in contents.passed_holds.chunks(SEGMENTS_PER_ASK_MAX) {
-            admin.recover(RecoverAsk { holds: some.to_vec(), ..ask.clone() })?;
-        }
-        for some in contents.segments.chunks(SEGMENTS_PER_ASK_MAX) {
-            admin.recover(RecoverAsk { segments: some.to_vec(), ..ask.clone() })?;
-        }
-        let look = RecoverAsk { dry_run: true, ..ask.clone() };
+        check_read(&found, force)?;
+        let mut moved = false;
         for _ in 0..STEPS_MAX {
-            recovery = admin.recover(ask.clone())?;
-            if recovery.standing != "behind" || admin.recover(look.clone())?.standing != "behind" {
+            if recovery.standing == "waiting" && without.is_empty() {
                 break;
             }
+            let ask = RecoverAsk { dry_run: false, standing: recovery.standing.clone(), ..look.clone() };
+            recovery = admin.recover(ask)?;
+            moved |= recovery.moved;
+            let next = admin.recover(look.clone())?;
+            if next.standing == "sound" {
+                recovery = StoreRecovery { standing: next.standing, recovering: next.recovering, ..recovery };
+                break;
+            }
+            recovery.standing = next.standing;
+        }
+        recovery.moved = moved;
+        if recovery.standing == "sound" && recovery.recovering > 0 {
+            let emptied = std::mem::take(&mut found.emptied_volumes);
+            found = finish(admin, &recovery, force)?;
+            found.emptied_volumes = emptied;
+            recovery.recovering = 0;
         }
     }
-    let exit = if recovery.standing == "sound" || recovery.moved { Exit::Done } else { Exit::Degraded };
+    let whole = recovery.standing == "sound" && recovery.recovering == 0;
+    let exit = if whole { Exit::Done } else { Exit::Degraded };
     if as_json {
         let mut body = serde_json::to_value(&recovery)?;
-        if let (Some(body), serde_json::Value::Object(found)) = (body.as_object_mut(), serde_json::to_value(&contents)?)
-        {
+        if let (Some(body), serde_json::Value::Object(found)) = (body.as_object_mut(), serde_json::to_value(&found)?) {
             body.extend(found);
         }
         output::json("meta.recover", body)?;
         return Ok(exit);
     }
     show(&recovery);
-    show_contents(&contents, recovery.moved);
+    show_contents(&found, !dry_run);
     Ok(exit)
 }
 
-/// Asks the members of every PG for its chunks, and compares them with the records.
-fn contents(admin: &Admin, recovery: &StoreRecovery) -> Result<Contents> {
-    let records = Records::load(admin.backup()?)?;
-    let endpoints: BTreeMap<OsdId, _> = admin.osds()?.into_iter().filter_map(|o| Some((o.osd, o.http?))).collect();
-    let mut members: BTreeMap<PgId, BTreeSet<OsdId>> = BTreeMap::new();
-    for pg in records.pgs.values() {
-        members.insert(pg.pg, pg.members.iter().map(|m| m.osd).collect());
+/// Refuses to go on while the contents of PGs are unknown, unless it is forced.
+fn check_read(found: &Found, force: bool) -> Result<()> {
+    let unread = &found.unread_pgs;
+    if unread.is_empty() || force {
+        return Ok(());
     }
-    for replica in &recovery.replicas {
-        members.entry(replica.pg).or_default().insert(replica.osd);
+    let some: Vec<String> = unread.iter().take(8).map(PgId::to_string).collect();
+    let (count, some) = (unread.len(), some.join(" "));
+    let what = format!(
+        "the contents of {count} PGs cannot be read now ({some}): segments that they hold may be missing in the records"
+    );
+    let next = "start all OSDs, wait for leaders (basalt pg ls), and repeat this; or --force";
+    Err(UserError::new(2031, what, next).into())
+}
+
+/// Fences the sessions from before the recovery, puts segments back, and gives the volumes back to their users.
+#[allow(clippy::disallowed_methods, reason = "a command waits for other processes, with a deadline")]
+fn finish(admin: &Admin, recovery: &StoreRecovery, force: bool) -> Result<Found> {
+    let ask = RecoverAsk { standing: "sound".to_owned(), ..RecoverAsk::default() };
+    let end = Instant::now() + FENCE_MAX;
+    let found = loop {
+        let found = contents(admin, recovery)?;
+        if found.attached.is_empty() && (found.unread_pgs.is_empty() || Instant::now() >= end) {
+            break found;
+        }
+        if Instant::now() >= end {
+            let what = format!("sessions from before the recovery are not fenced in {} PGs", found.attached.len());
+            let next = "start all OSDs, wait for leaders (basalt pg ls), and run basalt meta recover again";
+            return Err(UserError::new(2031, what, next).into());
+        }
+        for some in found.attached.chunks(SEGMENTS_PER_ASK_MAX) {
+            admin.recover(RecoverAsk { attached: some.to_vec(), ..ask.clone() })?;
+        }
+        std::thread::sleep(LOOK);
+    };
+    check_read(&found, force)?;
+    for some in found.segments.chunks(SEGMENTS_PER_ASK_MAX) {
+        admin.recover(RecoverAsk { segments: some.to_vec(), ..ask.clone() })?;
     }
-    let mut found = Contents::default();
-    let mut chunks: BTreeMap<VolumeId, BTreeMap<PgId, BTreeSet<u32>>> = BTreeMap::new();
-    let mut epochs: BTreeMap<VolumeId, u64> = BTreeMap::new();
-    // Volumes that the leader of each PG knows, where it answered.
-    let mut led: BTreeMap<PgId, BTreeSet<VolumeId>> = BTreeMap::new();
-    for (pg, osds) in members {
-        let reached: Vec<Member> =
-            osds.iter().filter_map(|osd| Some(Member { osd: *osd, http: *endpoints.get(osd)? })).collect();
-        let told = compare::ask_all(&reached, |member| compare::table(member, pg));
-        // A PG that no member holds was removed after the copy was made. Nothing is put back into a PG that the records
-        // do not know.
-        let is_gone = told.len() == osds.len() && told.iter().all(|told| told.as_ref().is_err_and(|why| why.absent));
-        let tables: Vec<_> = told.into_iter().filter_map(Result::ok).collect();
-        if records.pgs.contains_key(&pg) && !is_gone && !tables.iter().any(|table| table.leading) {
-            found.unread_pgs.push(pg);
+    let end = Instant::now() + FENCE_MAX;
+    while admin.recover(RecoverAsk { finish: true, ..ask.clone() })?.recovering > 0 {
+        if Instant::now() >= end {
+            let what = "the attach records of some volumes are not committed in all their PGs";
+            return Err(UserError::new(2031, what, "see basalt pg ls, and run basalt meta recover again").into());
         }
-        for table in tables {
-            if table.leading {
-                led.insert(pg, table.attached.iter().map(|(volume, _)| VolumeId(*volume)).collect());
-            }
-            for key in table.chunks {
-                chunks.entry(key.volume).or_default().entry(pg).or_default().insert(key.index);
-            }
-            for (volume, epoch) in table.attached {
-                let highest = epochs.entry(VolumeId(volume)).or_default();
-                *highest = epoch.max(*highest);
-            }
-        }
-    }
-    for (volume, epoch) in epochs.into_iter().map(|(volume, epoch)| (volume, Epoch(epoch))) {
-        if records.volumes.get(&volume).is_some_and(|known| known.epoch < epoch) {
-            found.passed_holds.push(FoundHold { volume, epoch });
-        }
-    }
-    found.emptied_volumes = emptied(&records, &led, &chunks);
-    for (volume, pgs) in chunks {
-        match records.volumes.contains_key(&volume) {
-            true => sort_segments(&records, volume, &pgs, &mut found),
-            false => found.volumes.push(LostVolume {
-                volume,
-                chunks: pgs.values().map(BTreeSet::len).sum(),
-                last_chunk: pgs.values().filter_map(BTreeSet::last).copied().max().unwrap_or(0),
-                pgs: pgs.into_keys().collect(),
-            }),
-        }
+        std::thread::sleep(LOOK);
     }
     Ok(found)
 }
 
-/// Returns volumes that the records know and none of their PGs does. A PG gets the attach record before the first write and
-/// keeps it as long as the volume exists.
-fn emptied(
-    records: &Records,
-    led: &BTreeMap<PgId, BTreeSet<VolumeId>>,
-    chunks: &BTreeMap<VolumeId, BTreeMap<PgId, BTreeSet<u32>>>,
-) -> Vec<EmptiedVolume> {
-    let mut known: BTreeMap<VolumeId, bool> = BTreeMap::new();
-    for ((volume, _), segment) in &records.segments {
-        // A PG that could not be read may know the volume.
-        let here = led.get(&segment.pg).is_none_or(|volumes| volumes.contains(volume));
-        *known.entry(*volume).or_default() |= here || chunks.contains_key(volume);
+/// Asks the members of every PG for its chunks, and compares with the records. An OSD that cannot be reached is asked once.
+fn contents(admin: &Admin, recovery: &StoreRecovery) -> Result<Found> {
+    let records = Records::load(admin.backup()?)?;
+    let mut endpoints = members(&admin.osds()?);
+    let mut pgs: BTreeMap<PgId, BTreeSet<OsdId>> = BTreeMap::new();
+    for pg in records.pgs.values() {
+        pgs.insert(pg.pg, pg.members.iter().map(|m| m.osd).collect());
     }
-    let gone = known.into_iter().filter(|(_, known)| !known);
-    gone.filter_map(|(volume, _)| {
-        let record = records.volumes.get(&volume)?;
-        let pool = &records.pools.get(&record.pool)?.name;
-        Some(EmptiedVolume { volume, name: format!("{pool}/{}", record.name) })
-    })
-    .collect()
-}
-
-/// Sorts the segments that PGs hold of a known volume: the records know, lack or contradict them.
-fn sort_segments(records: &Records, volume: VolumeId, pgs: &BTreeMap<PgId, BTreeSet<u32>>, found: &mut Contents) {
-    let mut places: BTreeMap<SegmentIndex, BTreeSet<PgId>> = BTreeMap::new();
-    for (pg, chunks) in pgs {
-        for chunk in chunks {
-            places.entry(SegmentIndex(chunk / CHUNKS_PER_SEGMENT)).or_default().insert(*pg);
+    for replica in &recovery.replicas {
+        pgs.entry(replica.pg).or_default().insert(replica.osd);
+    }
+    let (mut tables, mut gone) = (Vec::new(), BTreeSet::new());
+    for (pg, osds) in pgs {
+        let reached: Vec<Member> = osds.iter().filter_map(|osd| endpoints.get(osd).copied()).collect();
+        let told = compare::ask_all(&reached, |member| compare::table(member, pg));
+        // A PG that no member holds was removed after the copy was made.
+        if told.len() == osds.len() && told.iter().all(|told| told.as_ref().is_err_and(|why| why.absent)) {
+            gone.insert(pg);
+        }
+        for (member, told) in reached.iter().zip(told) {
+            match told {
+                Ok(table) => tables.push(Table {
+                    pg,
+                    leading: table.leading && table.attached.is_some(),
+                    chunks: table.chunks,
+                    attached: table.attached.unwrap_or_default(),
+                }),
+                Err(why) if why.unreached => drop(endpoints.remove(&member.osd)),
+                Err(_) => {}
+            }
         }
     }
-    for (segment, mut at) in places {
-        let known = records.segments.get(&(volume, segment));
-        if let Some(known) = known {
-            at.remove(&known.pg);
-        }
-        let sure = known.is_none() && at.len() == 1;
-        let list = if sure { &mut found.segments } else { &mut found.doubtful };
-        list.extend(at.into_iter().map(|pg| FoundSegment { volume, segment, pg }));
-    }
+    Ok(Found::compare(&records, &tables, &gone))
 }
 
-fn show_contents(found: &Contents, moved: bool) {
+fn show_contents(found: &Found, done: bool) {
     let lines = |found: &[FoundSegment]| {
         found.iter().take(LINES_MAX).for_each(|f| out!("  volume {} segment {} in PG {}", f.volume, f.segment.0, f.pg));
         if found.len() > LINES_MAX {
@@ -237,15 +182,9 @@ fn show_contents(found: &Contents, moved: bool) {
         out!("  and {} more", found.volumes.len() - LINES_MAX);
     }
     if !found.segments.is_empty() {
-        let done = if moved { "were put back into the records" } else { "a recovery puts them back" };
+        let done = if done { "were put back into the records" } else { "a recovery puts them back" };
         out!("{} segments of known volumes that the records lacked; {done}:", found.segments.len());
         lines(&found.segments);
-    }
-    if !found.passed_holds.is_empty() {
-        let done = if moved { "their clients must open them again" } else { "a recovery ends the older hold" };
-        let some: Vec<String> = found.passed_holds.iter().take(LINES_MAX).map(|h| h.volume.to_string()).collect();
-        let count = found.passed_holds.len();
-        out!("{count} volumes were opened again after this copy of the records was made; {done}: {}", some.join(" "));
     }
     if !found.emptied_volumes.is_empty() {
         out!(
@@ -311,6 +250,12 @@ fn show(r: &StoreRecovery) {
         let (replicas, count) = (r.replicas.len(), pgs.len());
         pgs.truncate(32);
         out!("{replicas} replicas of {count} PGs that the records do not know; their data is kept: {}", pgs.join(" "));
+    }
+    if r.held > 0 {
+        out!("{} volumes are open: a recovery ends that, and their clients must open them again", r.held);
+    }
+    if r.recovering > 0 {
+        out!("{} volumes cannot be opened before this command has finished the recovery", r.recovering);
     }
     if r.records.next_volume < r.highest.next_volume {
         let lost = r.highest.next_volume - r.records.next_volume;

@@ -204,6 +204,10 @@ pub struct StoreRecovery {
     pub osds: Vec<RecoveryOsd>,
     /// Replicas that OSDs hold and the records do not know.
     pub replicas: Vec<RecoveryReplica>,
+    /// Volumes with a holder in the records, whose hold a recovery ends.
+    pub held: u64,
+    /// Volumes that cannot be opened before the recovery is finished.
+    pub recovering: u64,
 }
 
 /// A recovery of records that went back in time.
@@ -214,15 +218,18 @@ pub struct RecoverAsk {
     pub without: Vec<OsdId>,
     /// The standing that the administrator was shown. When the present one differs, nothing is changed.
     pub standing: String,
+    /// PGs in which sessions from before the recovery are to be fenced.
+    pub attached: Vec<FoundAttach>,
     pub segments: Vec<FoundSegment>,
-    pub holds: Vec<FoundHold>,
+    /// All sessions are fenced and all segments are put back: volumes may be opened again.
+    pub finish: bool,
 }
 
-/// A volume whose PGs know a later epoch than the records: after the holder in the records, another client opened it.
+/// A PG that has an attach record of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct FoundHold {
+pub struct FoundAttach {
     pub volume: VolumeId,
-    pub epoch: Epoch,
+    pub pg: PgId,
 }
 
 /// A segment whose data a PG holds.

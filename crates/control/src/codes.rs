@@ -36,6 +36,8 @@ pub const CHECK_UNKNOWN: u32 = 2040;
 pub const NO_MAJORITY: u32 = 2031;
 /// An OSD that is up or holds PGs is not removed.
 pub const OSD_IN_USE: u32 = 2042;
+/// A volume whose hold a recovery of the records has ended, before the recovery is finished.
+pub const VOLUME_RECOVERING: u32 = 2043;
 /// The device is behind what meta last heard of it (R17).
 pub const DEVICE_BEHIND: u32 = 2041;
 
@@ -130,6 +132,11 @@ pub const REGISTRY: &[Code] = &[
         code: OSD_IN_USE,
         what: "an OSD that is running or holds PGs cannot be removed",
         next: "an OSD that holds PGs stays: this version cannot move PGs to other OSDs. One that holds none is stopped first",
+    },
+    Code {
+        code: VOLUME_RECOVERING,
+        what: "the metadata was recovered from an older copy, and the recovery is not finished: segments of the volume may be missing",
+        next: "run `basalt meta recover` again: it finishes the recovery",
     },
     Code {
         code: DEVICE_BEHIND,

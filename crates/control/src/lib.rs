@@ -15,6 +15,7 @@ pub mod admin;
 mod batch;
 pub mod codes;
 pub mod events;
+pub mod found;
 pub mod health;
 mod machine;
 pub mod names;

@@ -231,6 +231,9 @@ pub struct VolumeRecord {
     pub settled: bool,
     pub state: VolumeState,
     pub created_ms: u64,
+    /// A recovery of the records ended its hold and is not finished: its segments may be incomplete (ADR 0011).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub recovering: bool,
 }
 
 impl VolumeRecord {

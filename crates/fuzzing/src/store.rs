@@ -184,6 +184,7 @@ pub fn sample_records(source: &mut Source<'_>) -> Vec<Record> {
         settled: n == 1,
         state: VolumeState::Ready,
         created_ms: 7,
+        recovering: n == 2,
     };
     let segment =
         |n: u32| SegmentRecord { volume: VolumeId(1), index: SegmentIndex(n), pg: pg(n % 2), pending: n == 1 };

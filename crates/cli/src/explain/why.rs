@@ -86,5 +86,9 @@ const REASONS: &[(u32, &str)] = &[
         2041,
         "The cluster remembers how far the log of each device had come; this device is behind that. Served as it is, it could vote for a past in which acknowledged writes are missing.",
     ),
+    (
+        2043,
+        "Clients that held volumes before the recovery could still write to segments that the records do not know. They are shut out first, then these segments are put back.",
+    ),
     (2042, "An OSD with PGs holds the only other copies of their data, and one that runs would report again."),
 ];

@@ -18,12 +18,14 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 use telemetry::{Format, Registry};
 use tokio::runtime::Handle;
-use types::{ChunkKey, Index, PgId, VolumeId};
+use types::{ChunkKey, Index, OsdUuid, PgId, VolumeId};
 
 #[derive(Clone)]
 struct Pages {
     registry: Registry,
     tools: Counter,
+    /// An address may be another OSD's by now: answers about PGs name the one that gives them.
+    osd: OsdUuid,
 }
 
 /// Listens, and returns the bound address. A taken port costs the endpoint, not the daemon.
@@ -39,13 +41,18 @@ pub fn bind(addr: SocketAddr) -> Option<(TcpListener, SocketAddr)> {
 }
 
 /// Serves until the process ends.
-pub fn serve(runtime: &Handle, listener: TcpListener, addr: SocketAddr, registry: Registry, tools: Counter) {
+pub fn serve(
+    runtime: &Handle,
+    listener: TcpListener,
+    addr: SocketAddr,
+    (registry, tools, osd): (Registry, Counter, OsdUuid),
+) {
     let app = Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/pg/{pg}", get(pg))
         .route("/pg/{pg}/digest", get(digest))
-        .with_state(Pages { registry, tools });
+        .with_state(Pages { registry, tools, osd });
     run(runtime, listener, addr, app);
 }
 
@@ -97,7 +104,7 @@ async fn healthz(State(pages): State<Pages>) -> Response {
 
 async fn pg(State(pages): State<Pages>, Path(pg): Path<String>) -> Response {
     match pg.parse() {
-        Ok(pg) => answered(pages.tools.ask(ToolAsk::Pg { pg }).await),
+        Ok(pg) => answered(pages.osd, pages.tools.ask(ToolAsk::Pg { pg }).await),
         Err(error) => bad_pg(&error),
     }
 }
@@ -121,14 +128,14 @@ async fn digest(State(pages): State<Pages>, Path(pg): Path<String>, Query(of): Q
         true => ToolAsk::Table { pg, chunk, at },
         false => ToolAsk::Digest { pg, chunk, at },
     };
-    answered(pages.tools.ask(ask).await)
+    answered(pages.osd, pages.tools.ask(ask).await)
 }
 
 fn bad_pg(error: &types::ids::BadPgId) -> Response {
     (StatusCode::BAD_REQUEST, Json(json!({ "error": error.to_string() }))).into_response()
 }
 
-fn answered(answer: ToolAnswer) -> Response {
+fn answered(osd: OsdUuid, answer: ToolAnswer) -> Response {
     match answer {
         ToolAnswer::Healthy => "ok\n".into_response(),
         ToolAnswer::Stopped { reason } => {
@@ -136,6 +143,7 @@ fn answered(answer: ToolAnswer) -> Response {
         }
         ToolAnswer::Pg { report, chunks, attached } => Json(json!({
             "schema": "basalt.osd.pg/1",
+            "osd": osd.to_string(),
             "pg": report.pg,
             "replica": report.replica,
             "term": report.term,
@@ -160,7 +168,8 @@ fn answered(answer: ToolAnswer) -> Response {
             (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "error": "busy; ask again" }))).into_response()
         }
         ToolAnswer::NoReplica => {
-            (StatusCode::NOT_FOUND, Json(json!({ "error": "no replica of this PG is here" }))).into_response()
+            let body = json!({ "error": "no replica of this PG is here", "osd": osd.to_string() });
+            (StatusCode::NOT_FOUND, Json(body)).into_response()
         }
         ToolAnswer::Unreadable { reason } => {
             (StatusCode::INTERNAL_SERVER_ERROR, Json(json!({ "error": reason }))).into_response()

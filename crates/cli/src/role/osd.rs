@@ -82,7 +82,7 @@ pub fn run(args: &OsdRun, metas: &[Address], as_json: bool) -> Result<()> {
     process::osd_info(&registry, &config);
     let (counter, mut desk) = tools::desk(env.waker());
     if let Some((listener, addr)) = http {
-        http::serve(runtime.handle(), listener, addr, registry.clone(), counter);
+        http::serve(runtime.handle(), listener, addr, (registry.clone(), counter, config.uuid));
     }
     let waker = env.waker();
     let stop = Stop::on_signal(&runtime, env.waker());

@@ -8,7 +8,7 @@ use super::http;
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::time::Duration;
-use types::{ChunkKey, OsdId, PgId};
+use types::{ChunkKey, Epoch, OsdId, OsdUuid, PgId, VolumeId};
 
 /// Rounds after which a chunk that changes all the time is given up.
 const ROUNDS_MAX: u32 = 60;
@@ -20,6 +20,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(20);
 #[derive(Clone, Copy, Debug)]
 pub struct Member {
     pub osd: OsdId,
+    pub uuid: OsdUuid,
     pub http: SocketAddr,
 }
 
@@ -30,8 +31,8 @@ pub struct Table {
     /// Whether the member leads the PG and serves: it has applied all committed entries.
     pub leading: bool,
     pub chunks: Vec<ChunkKey>,
-    /// Volumes with the epochs of their attach records.
-    pub attached: Vec<(u64, u64)>,
+    /// Volumes with the epochs of their attach records; an OSD of an older version does not tell them.
+    pub attached: Option<Vec<(VolumeId, Epoch)>>,
 }
 
 /// The parts of one chunk at one index, with a row for each member in the order of asking.
@@ -49,11 +50,13 @@ pub struct Silence {
     pub damaged: bool,
     /// Whether the OSD has no replica of the PG.
     pub absent: bool,
+    /// Whether nothing answers at the address of the OSD, or something else.
+    pub unreached: bool,
 }
 
 impl From<String> for Silence {
     fn from(reason: String) -> Silence {
-        Silence { reason, damaged: false, absent: false }
+        Silence { reason, damaged: false, absent: false, unreached: false }
     }
 }
 
@@ -80,21 +83,28 @@ enum Told {
 
 /// Asks a member for its chunks.
 pub fn table(member: Member, pg: PgId) -> Result<Table, Silence> {
-    let (status, body) = http::get(member.http, &format!("/pg/{pg}")).map_err(|e| e.to_string())?;
+    let unreached = |reason: String| Silence { unreached: true, ..Silence::from(reason) };
+    let (status, body) = http::get(member.http, &format!("/pg/{pg}")).map_err(|e| unreached(e.to_string()))?;
+    if body["osd"].as_str().is_some_and(|osd| osd != member.uuid.to_string()) {
+        return Err(unreached(format!("{} is the address of another OSD now", member.http)));
+    }
     if status != 200 {
-        return Err(Silence { absent: status == 404, ..silence(&body) });
+        // Only an OSD that names itself can say that it has no replica.
+        return Err(Silence { absent: status == 404 && body["osd"].is_string(), ..silence(&body) });
     }
     let chunks: Vec<(u64, u32)> = serde_json::from_value(body["chunks"].clone()).map_err(|e| e.to_string())?;
-    let chunks =
-        chunks.into_iter().map(|(volume, index)| ChunkKey { volume: types::VolumeId(volume), index }).collect();
+    let chunks = chunks.into_iter().map(|(volume, index)| ChunkKey { volume: VolumeId(volume), index }).collect();
     let applied = body["applied"].as_u64().ok_or_else(|| silence(&body))?;
-    let attached = serde_json::from_value(body["attached"].clone()).map_err(|e| e.to_string())?;
+    let attached: Option<Vec<(u64, u64)>> =
+        serde_json::from_value(body["attached"].clone()).map_err(|e| e.to_string())?;
+    let attached =
+        attached.map(|all| all.into_iter().map(|(volume, epoch)| (VolumeId(volume), Epoch(epoch))).collect());
     Ok(Table { applied, leading: body["leading"] == true, chunks, attached })
 }
 
 fn silence(body: &Value) -> Silence {
     let reason = body["error"].as_str().unwrap_or("no reason was given").to_owned();
-    Silence { reason, damaged: body["quarantined"] == true, absent: false }
+    Silence { reason, damaged: body["quarantined"] == true, absent: false, unreached: false }
 }
 
 fn digest(member: Member, pg: PgId, chunk: ChunkKey, at: u64, table: bool) -> Result<Told, Silence> {

@@ -13,7 +13,7 @@ use crate::errors::{Exit, UserError};
 use crate::{output, size};
 use anyhow::Result;
 use compare::{Member, Undone};
-use control::admin::PgView;
+use control::admin::{OsdView, PgView};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -100,10 +100,10 @@ pub fn run(admin: &Admin, wanted: &[PgId], tables: bool, as_json: bool) -> Resul
     if let Some(unknown) = wanted.iter().find(|pg| all.iter().all(|view| view.pg != **pg)) {
         return Err(UserError::new(1001, format!("there is no PG {unknown}"), "basalt pg ls").into());
     }
-    let endpoints: BTreeMap<OsdId, _> = admin.osds()?.into_iter().map(|o| (o.osd, o.http)).collect();
+    let mut endpoints: BTreeMap<OsdId, Member> = members(&admin.osds()?);
     let names: BTreeMap<_, _> = admin.volumes(None)?.into_iter().map(|v| (v.volume, v.name)).collect();
     let chosen = all.iter().filter(|view| wanted.is_empty() || wanted.contains(&view.pg));
-    let plans: Vec<Plan> = chosen.map(|view| plan(view, &endpoints)).collect();
+    let plans: Vec<Plan> = chosen.map(|view| plan(view, &mut endpoints)).collect();
     let bar = bar(plans.iter().map(|p| p.chunks.len() as u64).sum(), as_json);
     let verdicts: Vec<Verdict> = plans.into_iter().map(|plan| compare_pg(plan, tables, &names, &bar)).collect();
     bar.finish_and_clear();
@@ -118,8 +118,14 @@ fn bar(chunks: u64, as_json: bool) -> ProgressBar {
     ProgressBar::new(chunks).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-/// Asks every member which chunks it holds.
-fn plan(view: &PgView, endpoints: &BTreeMap<OsdId, Option<std::net::SocketAddr>>) -> Plan {
+/// Returns the OSDs that have an HTTP endpoint.
+pub fn members(osds: &[OsdView]) -> BTreeMap<OsdId, Member> {
+    let member = |o: &OsdView| Some((o.osd, Member { osd: o.osd, uuid: o.uuid, http: o.http? }));
+    osds.iter().filter_map(member).collect()
+}
+
+/// Asks every member which chunks it holds. An OSD that cannot be reached is not asked again for other PGs.
+fn plan(view: &PgView, endpoints: &mut BTreeMap<OsdId, Member>) -> Plan {
     let mut verdict = Verdict {
         pg: view.pg,
         osds: Vec::new(),
@@ -133,9 +139,11 @@ fn plan(view: &PgView, endpoints: &BTreeMap<OsdId, Option<std::net::SocketAddr>>
     };
     let mut members = Vec::new();
     for osd in view.members.iter().map(|m| m.osd) {
-        match endpoints.get(&osd).copied().flatten() {
-            Some(http) => members.push(Member { osd, http }),
-            None => verdict.unasked.push(Unasked::new(osd, "meta knows no HTTP address of it".to_owned())),
+        match endpoints.get(&osd) {
+            Some(member) => members.push(*member),
+            None => {
+                verdict.unasked.push(Unasked::new(osd, "no HTTP address of it is known, or none answers".to_owned()))
+            }
         }
     }
     let told = compare::ask_all(&members, |member| compare::table(member, view.pg));
@@ -148,7 +156,12 @@ fn plan(view: &PgView, endpoints: &BTreeMap<OsdId, Option<std::net::SocketAddr>>
                 chunks.extend(table.chunks);
                 reached.push(member);
             }
-            Err(why) => verdict.unasked.push(Unasked::new(member.osd, why)),
+            Err(why) => {
+                if why.unreached {
+                    endpoints.remove(&member.osd);
+                }
+                verdict.unasked.push(Unasked::new(member.osd, why));
+            }
         }
     }
     verdict.osds = reached.iter().map(|m| m.osd).collect();

@@ -27,7 +27,7 @@ const STRANGERS_MAX: usize = 64;
 const REASONS_MAX: usize = 8;
 /// Watermarks of an OSD that lie further above the records than this are malformed: no cluster makes that many changes after a
 /// copy. The limit prevents one faulty OSD from using up the number space.
-pub(super) const AHEAD_MAX: u64 = 1 << 40;
+const AHEAD_MAX: u64 = 1 << 40;
 /// The same for ids of OSDs and pools, which have 32 bits.
 const AHEAD_MAX_32: u32 = 1 << 20;
 
@@ -294,7 +294,7 @@ impl Control {
         *known = known.max(seen);
     }
 
-    fn fall_behind(&mut self, reason: String) {
+    pub(super) fn fall_behind(&mut self, reason: String) {
         self.past.standing = Standing::Behind;
         if self.past.reasons.len() < REASONS_MAX && !self.past.reasons.contains(&reason) {
             self.past.reasons.push(reason);
@@ -475,7 +475,7 @@ impl Control {
         }
     }
 
-    fn not_sound(&self) -> Refusal {
+    pub(super) fn not_sound(&self) -> Refusal {
         match self.past.standing {
             Standing::Behind => self.behind(),
             Standing::Waiting | Standing::Sound => self.no_majority(),

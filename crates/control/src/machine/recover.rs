@@ -1,8 +1,9 @@
 //! Recovery of records that went back in time (R17), and the backup of records.
 
-use super::past::{AHEAD_MAX, Standing};
+use super::past::Standing;
 use super::{Control, Now};
-use crate::admin::{FoundHold, FoundSegment, RecoverAsk, RecoveryOsd, RecoveryReplica, StoreRecovery};
+use crate::admin::{FoundAttach, FoundSegment, RecoverAsk, RecoveryOsd, RecoveryReplica, StoreRecovery};
+use crate::batch::PLAN_WRITES_MAX;
 use crate::codes::{self, refuse};
 use crate::records::{CountersRecord, OsdRecord, Record, SegmentRecord, StoredItem, VolumeRecord, VolumeState, Write};
 use std::collections::BTreeMap;
@@ -14,21 +15,26 @@ use types::{Epoch, OsdId, PgId, ReplicaId, SEGMENT, SessionId};
 const LEAP: u64 = 1 << 20;
 /// The same for pools, whose ids are part of the names of PGs.
 const POOL_LEAP: u32 = 1 << 10;
+/// Volumes whose holds one step ends, or that one step gives back.
+const VOLUMES_PER_STEP: usize = 40;
+/// The reason why the records are behind, in the middle of a recovery.
+const UNDER_WAY: &str = "a recovery of the records is under way";
 /// Most OSDs that one recovery registers again.
 const STRANGERS_PER_STEP: usize = 40;
 /// Most replicas that a report lists.
 const REPLICAS_SHOWN: usize = 1024;
 
 impl Control {
-    /// Shows what the records lack. Unless `dry_run` is set, it ends holds that were passed on and puts segments back, or moves
-    /// every watermark above all that OSDs know. The memory of the OSDs in `without` no longer counts: they are lost, or were
-    /// restored. The leap covers what only they remembered.
+    /// Shows what the records lack. Unless `dry_run` is set, it takes the next step of a recovery. First all holds end in the
+    /// records, then every watermark moves above all that OSDs know, and changes are taken again. The memory of the OSDs in
+    /// `without` no longer counts: they are lost, or were restored. The leap covers what only they remembered. The steps that
+    /// follow fence the sessions of the ended holds, put segments back, and finish.
     ///
     /// # Errors
     /// BSLT-2024 for an unknown OSD in `without`. BSLT-2031 when the standing is no longer the one that the administrator was
     /// shown, and before a majority of the OSDs that count said Hello. The errors of [`Control::put_segments_back`].
     pub(super) fn recover(&mut self, now: Now, ask: &RecoverAsk) -> Result<StoreRecovery, Refusal> {
-        let RecoverAsk { dry_run, without, standing, segments, holds } = ask;
+        let RecoverAsk { dry_run, without, standing, .. } = ask;
         if let Some(osd) = without.iter().find(|osd| !self.records.osds.contains_key(osd)) {
             return Err(refuse(codes::OSD_UNKNOWN, format!("{osd} is not registered")));
         }
@@ -36,7 +42,8 @@ impl Control {
         let moves = behind || !without.is_empty();
         let after = self.above_all();
         let mut report = self.recovery_report(&after, moves);
-        if *dry_run || !moves {
+        let repairs = ask.finish || !ask.attached.is_empty() || !ask.segments.is_empty();
+        if *dry_run || !moves && !repairs {
             return Ok(report);
         }
         if *standing != report.standing {
@@ -44,20 +51,20 @@ impl Control {
                 format!("the records are {} by now, and you were shown that they are {standing}", report.standing);
             return Err(refuse(codes::NO_MAJORITY, text));
         }
-        if !segments.is_empty() || !holds.is_empty() {
-            if self.standing() != Standing::Sound {
-                self.end_holds(holds)?;
-                self.put_segments_back(segments)?;
-            }
+        if repairs {
+            self.repair_volumes(ask)?;
+            report.recovering = self.recovering();
             return Ok(report);
         }
         self.heard_without(without)?;
+        if self.end_holds() {
+            return Ok(report);
+        }
         if behind {
             self.hold_unproven();
         }
         let strangers: Vec<OsdHello> = self.past.strangers.values().take(STRANGERS_PER_STEP).cloned().collect();
-        let rest = self.past.strangers.len() > strangers.len();
-        let mut writes = vec![Write::Put(Record::Counters(CountersRecord { restored: rest, ..after }))];
+        let mut writes = Vec::new();
         for hello in strangers {
             self.past.strangers.remove(&hello.osd);
             // The records gave the id to another device, which keeps it.
@@ -68,8 +75,15 @@ impl Control {
             self.osds.entry(hello.osd).or_default();
             writes.push(Write::Put(Record::Osd(registered_again(hello, now.wall_ms))));
         }
-        let removed = without.iter().filter_map(|osd| self.records.osds.get(osd)).filter(|osd| osd.elector);
-        writes.extend(removed.map(|osd| Write::Put(Record::Osd(OsdRecord { elector: false, ..osd.clone() }))));
+        let room = PLAN_WRITES_MAX - 1 - writes.len();
+        let mut removed = without.iter().filter_map(|osd| self.records.osds.get(osd)).filter(|osd| osd.elector);
+        let remove = |osd: &OsdRecord| Write::Put(Record::Osd(OsdRecord { elector: false, ..osd.clone() }));
+        writes.extend(removed.by_ref().take(room).map(remove));
+        let rest = !self.past.strangers.is_empty() || removed.next().is_some();
+        if rest {
+            self.fall_behind(UNDER_WAY.to_owned());
+        }
+        writes.push(Write::Put(Record::Counters(CountersRecord { restored: rest, ..after })));
         self.write(writes);
         self.note_electorate();
         report.moved = true;
@@ -79,20 +93,80 @@ impl Control {
         Ok(report)
     }
 
+    /// Ends the holds on some volumes in the records; returns whether it did. A client may have allocated segments since the copy
+    /// was made, and may go on to write them: so no session from before a recovery stays. The records must not be changed
+    /// otherwise meanwhile: the mark of a restored copy stays in them.
+    fn end_holds(&mut self) -> bool {
+        if self.standing() == Standing::Sound {
+            return false;
+        }
+        // An epoch never exceeds the revision of the records that gave it out. A copy may have been made in the middle of another
+        // recovery, so the mark alone does not tell that the hold has ended.
+        let epoch = Epoch(self.highest().revision.max(self.records.counters.revision).saturating_add(LEAP));
+        let open = self.records.volumes.values();
+        let open = open.filter(|v| v.state == VolumeState::Ready && !(v.recovering && v.epoch >= epoch));
+        let open: Vec<VolumeRecord> = open.take(VOLUMES_PER_STEP).cloned().collect();
+        if open.is_empty() {
+            return false;
+        }
+        self.fall_behind(UNDER_WAY.to_owned());
+        let counters = CountersRecord { restored: true, ..self.records.counters.clone() };
+        self.record(vec![Write::Put(Record::Counters(counters))]);
+        for volume in open {
+            let id = volume.id;
+            let epoch = volume.epoch.max(epoch);
+            let settled = self.records.segments_of(id).next().is_none();
+            let ended =
+                VolumeRecord { session: SessionId(0), holder: None, epoch, settled, recovering: true, ..volume };
+            self.record(vec![Write::Put(Record::Volume(ended))]);
+            self.forget_holder(id);
+            self.attach_everywhere(id);
+        }
+        true
+    }
+
+    fn recovering(&self) -> u64 {
+        self.records.volumes.values().filter(|v| v.recovering).count() as u64
+    }
+
+    /// Fences ended sessions in PGs that the records do not name for the volume, puts segments back, or finishes.
+    ///
+    /// # Errors
+    /// BSLT-2030 and BSLT-2031 before the watermarks were moved; those of [`Control::put_segments_back`].
+    fn repair_volumes(&mut self, ask: &RecoverAsk) -> Result<(), Refusal> {
+        if self.standing() != Standing::Sound {
+            return Err(self.not_sound());
+        }
+        if ask.segments.len().max(ask.attached.len()) > SEGMENTS_PER_ASK_MAX {
+            return Err(refuse(codes::TOO_MANY, format!("{} segments in one ask", ask.segments.len())));
+        }
+        for FoundAttach { volume, pg } in ask.attached.iter().copied() {
+            let is_its = self.records.volumes.get(&volume).is_some_and(|v| v.recovering && v.pool == pg.pool);
+            if is_its && self.records.pgs.contains_key(&pg) {
+                self.attaching.ensure(volume, pg);
+            }
+        }
+        self.put_segments_back(&ask.segments)?;
+        if ask.finish {
+            let settled = self.records.volumes.values().filter(|v| v.recovering && v.settled);
+            let whole: Vec<VolumeRecord> = settled.take(VOLUMES_PER_STEP).cloned().collect();
+            let put = |v: VolumeRecord| Write::Put(Record::Volume(VolumeRecord { recovering: false, ..v }));
+            self.write(whole.into_iter().map(put).collect());
+        }
+        Ok(())
+    }
+
     /// Puts back segments of known volumes whose records are lost. Without it their data would read as zeros, and the next write
     /// would put the segment into another PG. The attach record of the volume as the records know it goes into each PG before use
     /// (R6).
     ///
     /// # Errors
-    /// BSLT-2011, BSLT-2022, BSLT-2027.
+    /// BSLT-2011 for a volume that is not recovering, BSLT-2022.
     fn put_segments_back(&mut self, found: &[FoundSegment]) -> Result<(), Refusal> {
-        if found.len() > SEGMENTS_PER_ASK_MAX {
-            return Err(refuse(codes::TOO_MANY, format!("{} segments in one ask", found.len())));
-        }
         let mut writes = Vec::new();
         for FoundSegment { volume, segment: index, pg } in found.iter().copied() {
-            let Some(known) = self.records.volumes.get(&volume) else {
-                return Err(refuse(codes::VOLUME_UNKNOWN, format!("volume {volume} is not in the records")));
+            let Some(known) = self.records.volumes.get(&volume).filter(|v| v.recovering) else {
+                return Err(refuse(codes::VOLUME_UNKNOWN, format!("no volume {volume} is being recovered")));
             };
             let inside = u64::from(index.0) < known.len_bytes.div_ceil(SEGMENT);
             if !inside || known.pool != pg.pool || !self.records.pgs.contains_key(&pg) {
@@ -103,34 +177,7 @@ impl Control {
                 self.attaching.begin(volume, pg);
             }
         }
-        // The revision stays: the loaded one must not climb past what the lost records reached.
-        self.record(writes);
-        Ok(())
-    }
-
-    /// Ends holds on volumes that another client opened after the copy of the records was made, behind the holder that the
-    /// records name. The volumes have no holder from here on, and an attach record without a session goes into their PGs (R6).
-    ///
-    /// # Errors
-    /// BSLT-2022 for an epoch that this cluster never reached, BSLT-2027.
-    fn end_holds(&mut self, passed: &[FoundHold]) -> Result<(), Refusal> {
-        if passed.len() > SEGMENTS_PER_ASK_MAX {
-            return Err(refuse(codes::TOO_MANY, format!("{} volumes in one ask", passed.len())));
-        }
-        // An epoch never exceeds the revision of the records that gave it out.
-        let most = self.highest().revision.max(self.records.counters.revision).saturating_add(AHEAD_MAX);
-        if let Some(bad) = passed.iter().find(|hold| hold.epoch.0 > most) {
-            return Err(refuse(codes::OUT_OF_RANGE, format!("epoch {} of volume {}", bad.epoch.0, bad.volume)));
-        }
-        for FoundHold { volume, epoch } in passed {
-            let known = self.records.volumes.get(volume).filter(|v| v.state == VolumeState::Ready && v.epoch < *epoch);
-            let Some(known) = known else { continue };
-            let settled = self.records.segments_of(*volume).next().is_none();
-            let ended = VolumeRecord { session: SessionId(0), holder: None, epoch: *epoch, settled, ..known.clone() };
-            self.record(vec![Write::Put(Record::Volume(ended))]);
-            self.forget_holder(*volume);
-            self.attach_everywhere(*volume);
-        }
+        self.write(writes);
         Ok(())
     }
 
@@ -168,7 +215,7 @@ impl Control {
             proof: if behind { self.proof() } else { old.proof },
             // An epoch never exceeds the revision (each open raises both), and OSDs remember the revision. So a second
             // recovery from the same copy gives higher epochs than the first one.
-            epoch_floor: Epoch(epoch.0.max(all.revision).saturating_add(LEAP)),
+            epoch_floor: epoch.max(Epoch(revision)),
             lost_replicas,
         }
     }
@@ -213,6 +260,8 @@ impl Control {
             after: if moves { after.watermarks() } else { records },
             osds: osds.into_values().collect(),
             replicas: self.unknown_replicas().take(REPLICAS_SHOWN).collect(),
+            held: self.records.volumes.values().filter(|v| v.session.0 != 0).count() as u64,
+            recovering: self.recovering(),
         }
     }
 

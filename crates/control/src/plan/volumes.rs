@@ -51,6 +51,7 @@ pub fn volume_create(records: &Records, name: &str, len_bytes: u64, wall_ms: u64
         settled: true,
         state: VolumeState::Ready,
         created_ms: wall_ms,
+        recovering: false,
     };
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Volume(record))], id))
 }
@@ -65,7 +66,7 @@ fn shown(bytes: u64) -> String {
 /// Begins the removal of a volume: from here on it cannot be opened or written.
 ///
 /// # Errors
-/// BSLT-2011, and BSLT-2020 while the holder is alive, unless `force`. `lease` is the time left of a living
+/// BSLT-2011, BSLT-2043, and BSLT-2020 while the holder is alive, unless `force`. `lease` is the time left of a living
 /// holder's lease.
 pub fn volume_remove(
     records: &Records,
@@ -78,6 +79,7 @@ pub fn volume_remove(
     if volume.state == VolumeState::Deleting {
         return Ok((Vec::new(), volume.id));
     }
+    check_recovered(name, volume)?;
     if let Some(lease) = lease.filter(|_| !force) {
         return Err(held(name, volume, lease, wall_ms));
     }
@@ -90,6 +92,11 @@ pub fn volume_remove(
         ..volume.clone()
     };
     Ok((vec![Write::Put(Record::Volume(record))], volume.id))
+}
+
+fn check_recovered(name: &str, volume: &VolumeRecord) -> Result<(), Refusal> {
+    let text = || format!("volume {name:?} waits for the end of a recovery of the metadata");
+    if volume.recovering { Err(refuse(codes::VOLUME_RECOVERING, text())) } else { Ok(()) }
 }
 
 fn held(name: &str, volume: &VolumeRecord, lease: Duration, wall_ms: u64) -> Refusal {
@@ -130,13 +137,14 @@ pub struct OpenPlan {
 /// (`client`, `ask`) joins the hold that it already took.
 ///
 /// # Errors
-/// BSLT-2011, BSLT-2014, and BSLT-2020 while another holder is alive, unless `steal`. `lease` is the time left of
+/// BSLT-2011, BSLT-2014, BSLT-2043, and BSLT-2020 while another holder is alive, unless `steal`. `lease` is the time left of
 /// its lease.
 pub fn open(records: &Records, name: &str, opener: &Opener, lease: Option<Duration>) -> Plan<OpenPlan> {
     let volume = records.volume(name)?;
     if volume.state == VolumeState::Deleting {
         return Err(refuse(codes::VOLUME_UNKNOWN, format!("volume {name:?} is being removed")));
     }
+    check_recovered(name, volume)?;
     let same = |h: &Holder| (h.client, h.ask) == (opener.holder.client, opener.holder.ask);
     let joined = OpenPlan { volume: volume.id, session: volume.session, epoch: volume.epoch, fresh: false };
     if !opener.write {

@@ -1,7 +1,7 @@
 //! R17: a store that is an older copy of itself is detected before it gives anything away.
 
 use super::*;
-use crate::admin::{FoundHold, FoundSegment, RecoverAsk, StoreRecovery};
+use crate::admin::{FoundAttach, FoundSegment, RecoverAsk, StoreRecovery};
 use std::time::Duration;
 use types::control::{ClientAnswer, DevicePosition, Watermarks};
 use types::{PgId, ReplicaId, VolumeId};
@@ -28,13 +28,42 @@ fn seen(world: &World) -> RecoverAsk {
     RecoverAsk { standing: standing.to_owned(), ..RecoverAsk::default() }
 }
 
+/// All steps of a recovery, to the end unless `dry_run`.
 fn recover_without(world: &mut World, dry_run: bool, without: &[u32]) -> Result<StoreRecovery, Refusal> {
-    let without = without.iter().map(|osd| OsdId(*osd)).collect();
-    let ask = RecoverAsk { dry_run, without, ..seen(world) };
+    let report = move_watermarks(world, dry_run, without)?;
+    if report.moved {
+        for _ in 0..100 {
+            world.settle();
+            if finish(world)?.recovering == 0 {
+                break;
+            }
+        }
+    }
+    Ok(report)
+}
+
+/// The steps of a recovery until changes are taken again.
+fn move_watermarks(world: &mut World, dry_run: bool, without: &[u32]) -> Result<StoreRecovery, Refusal> {
+    let without: Vec<OsdId> = without.iter().map(|osd| OsdId(*osd)).collect();
+    loop {
+        let ask = RecoverAsk { dry_run, without: without.clone(), ..seen(world) };
+        let report = step(world, ask)?;
+        if dry_run || world.control.standing() != Standing::Behind {
+            return Ok(report);
+        }
+    }
+}
+
+fn step(world: &mut World, ask: RecoverAsk) -> Result<StoreRecovery, Refusal> {
     match world.admin(AdminAsk::MetaRecover(ask))? {
         AdminAnswer::Recovery(recovery) => Ok(recovery),
         other => panic!("{other:?}"),
     }
+}
+
+fn finish(world: &mut World) -> Result<StoreRecovery, Refusal> {
+    let ask = RecoverAsk { finish: true, ..seen(world) };
+    step(world, ask)
 }
 
 /// Returns a world on a copy of the store from before volume `p/new`, its segments and a pool were made.
@@ -391,23 +420,25 @@ fn segments_that_the_records_lack_are_put_back_and_attached_before_use() {
         let ask = RecoverAsk { segments, ..seen(world) };
         world.admin(AdminAsk::MetaRecover(ask))
     };
-    // Segments that the records cannot hold are refused, and a dry run puts none back.
     let volume = first.volume;
+    let all: Vec<FoundSegment> = (0..3).map(|n| found(n as u32, volume, pg(n))).collect();
+    // The session of before may still write: while it can, no list of segments is complete.
+    assert_eq!(code(put_back(&mut world, all.clone())), codes::STORE_BEHIND);
+    assert!(move_watermarks(&mut world, false, &[]).expect("moved").moved);
+    // Segments that the records cannot hold are refused, and a dry run puts none back.
     let elsewhere = PgId { pool: types::PoolId(9), n: 0 };
     assert_eq!(code(put_back(&mut world, vec![found(9, volume, pg(0))])), codes::OUT_OF_RANGE);
     assert_eq!(code(put_back(&mut world, vec![found(0, volume, elsewhere)])), codes::OUT_OF_RANGE);
     assert_eq!(code(put_back(&mut world, vec![found(0, VolumeId(99), pg(0))])), codes::VOLUME_UNKNOWN);
-    let all: Vec<FoundSegment> = (0..3).map(|n| found(n as u32, volume, pg(n))).collect();
     let dry = RecoverAsk { dry_run: true, segments: all.clone(), ..seen(&world) };
     world.admin(AdminAsk::MetaRecover(dry)).expect("shown");
     assert!(world.control.records().segments.is_empty());
 
-    let revision = world.control.records().counters.revision;
     put_back(&mut world, all.clone()).expect("put back");
-    put_back(&mut world, all).expect("again: nothing changes");
-    assert_eq!(world.control.records().counters.revision, revision, "the loaded revision does not climb");
-    assert_eq!(world.control.standing(), Standing::Behind, "the watermarks have not moved");
-    assert!(recover(&mut world, false).moved);
+    put_back(&mut world, all.clone()).expect("again: nothing changes");
+    world.settle();
+    assert_eq!(finish(&mut world).expect("finished").recovering, 0);
+    assert_eq!(code(put_back(&mut world, all)), codes::VOLUME_UNKNOWN, "the recovery is over");
     let second = opened(world.ask(2, open("p/old", true, true)));
     let places: Vec<_> = second.segments.iter().map(|s| (s.segment, s.pg)).collect();
     assert_eq!(places, placed.iter().map(|s| (s.segment, s.pg)).collect::<Vec<_>>());
@@ -475,39 +506,85 @@ fn an_osd_that_meta_let_in_before_goes_on_whatever_it_remembers() {
 }
 
 #[test]
-fn a_hold_that_was_passed_on_ends_with_the_recovery() {
+fn recovery_ends_every_hold_and_fences_it_before_the_next_open() {
     let mut world = World::new(1, 3);
     world.make_pool("p", 3, 4);
     world.make_volume("p/v", 4 * SEGMENT);
     let robbed = opened(world.ask(1, open("p/v", true, false)));
-    world.ask(1, segments(&robbed, 0..2, true));
+    world.ask(1, segments(&robbed, 0..1, true));
     let copy = world.store.clone();
+    let ClientAnswer::Segments { segments: ahead, .. } = world.ask(1, segments(&robbed, 1..2, true)) else {
+        panic!("not placed")
+    };
     let taker = opened(world.ask(2, open("p/v", true, true)));
     world.lead_on(copy);
     world.connect_all();
     assert_eq!(world.control.standing(), Standing::Behind);
-    let hold = FoundHold { volume: taker.volume, epoch: taker.epoch };
-    // A hold on a volume that was not opened again does not end, and a dry run ends none.
-    for ask in [
-        RecoverAsk { holds: vec![FoundHold { epoch: robbed.epoch, ..hold }], ..seen(&world) },
-        RecoverAsk { holds: vec![hold], dry_run: true, ..seen(&world) },
-    ] {
-        world.admin(AdminAsk::MetaRecover(ask)).expect("shown");
-        assert_eq!(world.control.records().volumes[&robbed.volume].session, robbed.session);
-    }
-    let wild = RecoverAsk { holds: vec![FoundHold { epoch: Epoch(u64::MAX), ..hold }], ..seen(&world) };
-    assert_eq!(code(world.admin(AdminAsk::MetaRecover(wild))), codes::OUT_OF_RANGE);
-    let ask = RecoverAsk { holds: vec![hold], ..seen(&world) };
-    world.admin(AdminAsk::MetaRecover(ask)).expect("ended");
-    assert!(recover(&mut world, false).moved);
+    assert_eq!(recover(&mut world, true).held, 1);
+    assert_eq!(world.control.records().volumes[&robbed.volume].session, robbed.session, "a dry run ends nothing");
+    let moved = move_watermarks(&mut world, false, &[]).expect("moved");
+    assert!(moved.moved && moved.recovering == 1, "{moved:?}");
+    assert_eq!(refused(world.ask(3, open("p/v", true, true))).code, codes::VOLUME_RECOVERING);
+    let remove = AdminAsk::VolumeRemove { name: "p/v".into(), force: true };
+    assert_eq!(code(world.admin(remove)), codes::VOLUME_RECOVERING);
+    // A PG that the records do not name for the volume, and one that is another pool's.
+    let unknown = FoundAttach { volume: taker.volume, pg: ahead[0].pg.expect("placed") };
+    let strange = FoundAttach { pg: PgId { pool: types::PoolId(9), n: 0 }, ..unknown };
+    let ask = RecoverAsk { attached: vec![unknown, strange], ..seen(&world) };
+    step(&mut world, ask).expect("fenced");
     world.settle();
+    let epoch = world.control.records().volumes[&taker.volume].epoch;
+    assert!(epoch > taker.epoch, "{epoch:?}");
+    let fenced = world.attached[&(unknown.pg, taker.volume)];
+    assert_eq!((fenced.session, fenced.epoch), (SessionId(0), epoch));
+    assert_eq!(finish(&mut world).expect("finished").recovering, 0);
     for (client, held) in [(1, &robbed), (2, &taker)] {
         let alive = ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached: Vec::new() };
         assert_eq!(refused(world.ask(client, alive)).code, codes::SESSION_FENCED);
         assert_eq!(refused(world.ask(client, segments(held, 2..3, true))).code, codes::SESSION_FENCED);
     }
     let again = opened(world.ask(3, open("p/v", true, false)));
-    assert!(again.epoch > taker.epoch);
+    assert!(again.epoch > epoch);
+}
+
+#[test]
+fn copy_from_the_middle_of_a_recovery_ends_later_holds_too() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 4);
+    world.make_volume("p/v", 4 * SEGMENT);
+    let copy = world.store.clone();
+    world.make_volume("p/w", 4 * SEGMENT);
+    world.lead_on(copy);
+    world.connect_all();
+    let ask = seen(&world);
+    step(&mut world, ask).expect("the holds ended");
+    assert_eq!(world.control.standing(), Standing::Behind);
+    let middle = world.store.clone();
+    assert!(recover(&mut world, false).moved);
+    let held = opened(world.ask(1, open("p/v", true, false)));
+    world.lead_on(middle);
+    world.connect_all();
+    assert!(move_watermarks(&mut world, false, &[]).expect("moved").moved);
+    assert!(world.control.records().volumes[&held.volume].epoch > held.epoch);
+}
+
+#[test]
+fn many_electors_are_left_out_and_many_holds_end_in_steps() {
+    let count = 90;
+    let (mut world, _) = older_copy(count);
+    world.connect_all();
+    assert!(recover(&mut world, false).moved);
+    for n in 0..100 {
+        world.make_volume(&format!("p/v{n}"), SEGMENT);
+    }
+    let copy = world.store.clone();
+    world.make_volume("p/later", SEGMENT);
+    world.lead_on(copy);
+    world.connect(OsdId(1));
+    let lost: Vec<u32> = (2..=count).collect();
+    assert!(recover_without(&mut world, false, &lost).expect("moved").moved);
+    assert_eq!(world.control.records().osds.values().filter(|o| o.elector).count(), 1);
+    assert!(world.control.records().volumes.values().all(|v| !v.recovering));
 }
 
 #[test]

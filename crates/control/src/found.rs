@@ -1,0 +1,129 @@
+//! Compares recovered records with the contents of PGs (ADR 0011): the tables that OSDs show come in, what a recovery must
+//! still do comes out. The command line and the simulator share it.
+
+use crate::Records;
+use crate::admin::{FoundAttach, FoundSegment};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use types::units::CHUNKS_PER_SEGMENT;
+use types::{ChunkKey, Epoch, PgId, SegmentIndex, VolumeId};
+
+/// The contents of one PG, as one of its members shows them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    pub pg: PgId,
+    /// The member leads the PG and has heard a majority of it lately: it has applied all that is committed.
+    pub leading: bool,
+    pub chunks: Vec<ChunkKey>,
+    /// Volumes with an attach record in the PG, each with its epoch.
+    pub attached: Vec<(VolumeId, Epoch)>,
+}
+
+/// A volume whose chunks PGs hold and that the records do not know. PGs keep neither its name nor its size.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LostVolume {
+    pub volume: VolumeId,
+    /// Chunks of 16 MiB that hold data.
+    pub chunks: usize,
+    /// Index of the last one: the volume reached at least behind it.
+    pub last_chunk: u32,
+    pub pgs: BTreeSet<PgId>,
+}
+
+/// A volume of the records that no PG of its segments knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct EmptiedVolume {
+    pub volume: VolumeId,
+    /// `pool/volume`.
+    pub name: String,
+}
+
+/// Differences between the records and the contents of PGs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Found {
+    pub volumes: Vec<LostVolume>,
+    /// Segments of known volumes that the records lack; a recovery puts them back.
+    pub segments: Vec<FoundSegment>,
+    /// Segments of known volumes that two PGs hold, or another PG than the records say. They are left as they are.
+    pub doubtful: Vec<FoundSegment>,
+    /// Removed after the copy of the records was made, or never written to: these volumes read as zeros.
+    pub emptied_volumes: Vec<EmptiedVolume>,
+    /// PGs of the records of which no leader showed its table.
+    pub unread_pgs: Vec<PgId>,
+    /// PGs in which an older session of a known volume may still write.
+    #[serde(skip)]
+    pub attached: Vec<FoundAttach>,
+}
+
+impl Found {
+    /// Compares. `gone`: PGs that all their members say that they do not have.
+    pub fn compare(records: &Records, tables: &[Table], gone: &BTreeSet<PgId>) -> Found {
+        let mut found = Found::default();
+        let mut led: BTreeMap<PgId, BTreeSet<VolumeId>> = BTreeMap::new();
+        let mut chunks: BTreeMap<VolumeId, BTreeMap<PgId, BTreeSet<u32>>> = BTreeMap::new();
+        for table in tables {
+            for key in &table.chunks {
+                chunks.entry(key.volume).or_default().entry(table.pg).or_default().insert(key.index);
+            }
+            if table.leading {
+                led.insert(table.pg, table.attached.iter().map(|(volume, _)| *volume).collect());
+                let older = |(volume, epoch): &&(VolumeId, Epoch)| {
+                    records.volumes.get(volume).is_some_and(|known| *epoch < known.epoch)
+                };
+                let older = table.attached.iter().filter(older);
+                found.attached.extend(older.map(|(volume, _)| FoundAttach { volume: *volume, pg: table.pg }));
+            }
+        }
+        let unread = records.pgs.keys().filter(|pg| !led.contains_key(pg) && !gone.contains(pg));
+        found.unread_pgs = unread.copied().collect();
+        found.emptied_volumes = emptied(records, &led, &chunks);
+        for (volume, pgs) in chunks {
+            match records.volumes.contains_key(&volume) {
+                true => found.sort_segments(records, volume, &pgs),
+                false => found.volumes.push(LostVolume {
+                    volume,
+                    chunks: pgs.values().map(BTreeSet::len).sum(),
+                    last_chunk: pgs.values().filter_map(BTreeSet::last).copied().max().unwrap_or(0),
+                    pgs: pgs.into_keys().collect(),
+                }),
+            }
+        }
+        found
+    }
+
+    /// Sorts the segments of a known volume into those that the records know, lack, and contradict.
+    fn sort_segments(&mut self, records: &Records, volume: VolumeId, pgs: &BTreeMap<PgId, BTreeSet<u32>>) {
+        let mut places: BTreeMap<SegmentIndex, BTreeSet<PgId>> = BTreeMap::new();
+        for (pg, chunks) in pgs {
+            for chunk in chunks {
+                places.entry(SegmentIndex(chunk / CHUNKS_PER_SEGMENT)).or_default().insert(*pg);
+            }
+        }
+        for (segment, mut at) in places {
+            let known = records.segments.get(&(volume, segment));
+            if let Some(known) = known {
+                at.remove(&known.pg);
+            }
+            let sure = known.is_none() && at.len() == 1;
+            let list = if sure { &mut self.segments } else { &mut self.doubtful };
+            list.extend(at.into_iter().map(|pg| FoundSegment { volume, segment, pg }));
+        }
+    }
+}
+
+/// Volumes that the records know and none of their PGs does. An attach record goes into a PG ahead of the first write, and
+/// leaves with the volume.
+fn emptied(
+    records: &Records,
+    led: &BTreeMap<PgId, BTreeSet<VolumeId>>,
+    chunks: &BTreeMap<VolumeId, BTreeMap<PgId, BTreeSet<u32>>>,
+) -> Vec<EmptiedVolume> {
+    let mut known: BTreeMap<VolumeId, bool> = BTreeMap::new();
+    for ((volume, _), segment) in &records.segments {
+        // A PG that could not be read may know the volume.
+        let here = led.get(&segment.pg).is_none_or(|volumes| volumes.contains(volume));
+        *known.entry(*volume).or_default() |= here || chunks.contains_key(volume);
+    }
+    let gone = known.into_iter().filter(|(_, known)| !known).filter_map(|(volume, _)| records.volumes.get(&volume));
+    gone.map(|volume| EmptiedVolume { volume: volume.id, name: records.full_name(volume) }).collect()
+}
