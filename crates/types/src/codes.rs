@@ -1,15 +1,16 @@
 //! The registry of error codes that users see: one table, never reused. `basalt explain CODE` prints a row.
 //!
-//! 1xxx command line and configuration, 2xxx meta (those are in `control::codes`), 3xxx store, 4xxx network, 5xxx volume, 6xxx doors, 9xxx bug.
+//! 1xxx command line and configuration, 2xxx meta (those are in `control::codes`), 3xxx store, 4xxx network, 5xxx volume,
+//! 6xxx frontends, 9xxx bug.
 
 /// One code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code {
     pub number: u32,
     pub title: &'static str,
-    /// Why it happens.
+    /// Cause of the error.
     pub why: &'static str,
-    /// What to do about it.
+    /// Remedy that the user can apply.
     pub fix: &'static str,
 }
 
@@ -44,7 +45,7 @@ codes! {
     3005 "The device belongs to another cluster", "Its superblock names another cluster or another OSD.", "Give the right device. An OSD of another cluster is erased only with --force and --erase-osd UUID.";
     3006 "The device is too small", "Log and home need more space than it has.", "Use a larger device or the --log-size that the message names.";
     3007 "The device's format is newer than this program", "Its superblock has an incompatible feature that this version does not know.", "Run the version that formatted it, or a newer one.";
-    3008 "The device's format is older than this program", "An older build wrote it. No release wrote that format, so no program converts it.", "The program that formatted the device still serves it: copy what is needed from there. Then format the device anew with --force; for a dev cluster: `basalt dev destroy --yes`, then `basalt dev up`.";
+    3008 "The device's format is older than this program", "An older build wrote it. No release wrote that format, so no program converts it.", "The program that formatted the device still serves it: copy what is needed from there. Then format the device again with --force; for a dev cluster: `basalt dev destroy --yes`, then `basalt dev up`.";
     3010 "The store is poisoned", "A write or flush failed, so the OSD stopped; its PGs go on with their other replicas.", "Look at the device (kernel log, SMART, free space of its file system). If it is sound, start the OSD once with --after-poison: nothing acknowledged is lost. If not, leave it down.";
     3011 "A replica is damaged", "Its log, its tables or its blocks fail their checksums.", "The PG goes on with its other replicas; `basalt pg ls` shows it.";
     3012 "Replicas of a PG differ", "Their bytes are not equal at one log index: a device or a program changed one of them.", "`basalt pg verify --deep --json` names the extents, and the OSD whose checksum differs from the others. Check that device. This version cannot rebuild one replica by command: keep the others running and copy the volume's data to a new volume.";
@@ -68,7 +69,7 @@ codes! {
     9001 "A bug", "An invariant of Basalt itself is broken.", "Please report it with the log.";
 }
 
-/// The row of a code.
+/// Returns the row of a code.
 pub fn lookup(number: u32) -> Option<&'static Code> {
     CODES.iter().find(|c| c.number == number)
 }

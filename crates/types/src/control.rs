@@ -1,7 +1,7 @@
-//! What the control plane and the data plane tell each other. Plain values: gRPC carries them between
-//! processes (`api`), the simulator hands them over directly.
+//! Messages between the control plane and the data plane. They are plain values: gRPC carries them between
+//! processes (`api`), the simulator passes them directly.
 //!
-//! OSD ↔ meta is one stream; client ↔ meta is ask and answer.
+//! An OSD and meta exchange them over one stream; a client asks and meta answers.
 
 use crate::ids::{
     ChunkKey, ClusterId, Epoch, Incarnation, Index, OsdId, OsdUuid, PgId, ReplicaId, SegmentIndex, SessionId, Term,
@@ -26,13 +26,13 @@ pub enum OsdUp {
     Remembers(Watermarks),
 }
 
-/// How far the records of a cluster had come (R17). An OSD keeps the highest that meta told it; a metadata store behind
-/// what a majority of the OSDs keep has gone back in time.
+/// Highest revision and ids that the records of a cluster have reached (R17). An OSD keeps the highest that meta sent it. A
+/// metadata store behind what a majority of the OSDs keep has gone back in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Watermarks {
     /// Rises with every transaction that an answer or a command rests on.
     pub revision: u64,
-    /// The lowest id of each kind that was never drawn.
+    /// The lowest id of each kind that was never allocated.
     pub next_osd: u32,
     pub next_pool: u32,
     pub next_replica: u64,
@@ -42,7 +42,7 @@ pub struct Watermarks {
 }
 
 impl Watermarks {
-    /// The higher of both, field by field.
+    /// Returns the higher of both, field by field.
     pub fn max(self, other: Watermarks) -> Watermarks {
         Watermarks {
             revision: self.revision.max(other.revision),
@@ -56,7 +56,7 @@ impl Watermarks {
     }
 }
 
-/// First message of the stream. OSDs get their id and uuid at format.
+/// First message of the stream. An OSD gets its id and uuid when its device is formatted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OsdHello {
     pub cluster: ClusterId,
@@ -70,15 +70,15 @@ pub struct OsdHello {
     pub host: Option<String>,
     pub rack: Option<String>,
     pub zone: Option<String>,
-    /// Of its program; for people only.
+    /// Version of the OSD's program; shown to operators and used for nothing else.
     pub version: String,
     pub replicas: Vec<(PgId, ReplicaId)>,
-    /// The highest that meta ever told this OSD (R17).
+    /// The highest that meta ever sent this OSD (R17).
     pub seen: Watermarks,
     pub device: DevicePosition,
 }
 
-/// How far the life of a device has come (R17, ADR 0012): a device whose position is behind the recorded one is an older
+/// Position of a device in its own history (R17, ADR 0012). A device whose position is behind the recorded one is an older
 /// copy, or has lost flushed writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct DevicePosition {
@@ -86,24 +86,24 @@ pub struct DevicePosition {
     pub mount: u64,
     /// Number of the last log batch that this mount found.
     pub log_seq: u64,
-    /// Number of the last durable log batch, now.
+    /// Number of the last log batch that is durable now.
     pub durable_seq: u64,
-    /// An administrator started the OSD with `--after-restore`: every replica on the device is in doubt, durably.
+    /// An administrator started the OSD with `--after-restore`: every replica on the device is suspect, durably.
     pub restored: bool,
-    /// A metadata server has let this very process in before: its device cannot have gone back since.
+    /// A metadata server has let this very process in before, so its device cannot have gone back since.
     pub let_in: bool,
 }
 
-/// Sent every second, and at once when a leader or a flag changes. `pgs` holds only what changed since
-/// the last one on this stream, except the first, which holds all.
+/// Sent every second, and at once when a leader or a flag changes. The first heartbeat of a stream lists all PGs in `pgs`; a
+/// later one lists only those that changed since the one before.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct OsdHeartbeat {
     pub used_bytes: u64,
     pub free_bytes: u64,
     pub full: bool,
-    /// Set when the store stopped (R15): the reason.
+    /// The reason why the store stopped (R15), once it has.
     pub poisoned: Option<String>,
-    /// Set while destaging makes no progress under pressure: which PG, and why.
+    /// Set while destaging makes no progress under pressure: names the PG and the cause.
     pub destage_stuck: Option<String>,
     pub pgs: Vec<PgReport>,
     /// Peers that this OSD cannot reach.
@@ -123,10 +123,10 @@ pub struct IoTotals {
     pub write_bytes: u64,
 }
 
-/// The streams that an OSD sends to followers that are behind the log.
+/// Totals of the streams that an OSD sends to followers that are behind the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct RecoveryTotals {
-    /// Streams that run, and followers that wait for one.
+    /// Running streams, and followers that wait for one.
     pub streams: u32,
     /// Bytes sent since the OSD started.
     pub done_bytes: u64,
@@ -134,7 +134,7 @@ pub struct RecoveryTotals {
     pub left_bytes: u64,
 }
 
-/// What one replica says of its PG. `leading` is `None` on followers.
+/// Report of one replica about its PG. `leading` is `None` on followers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PgReport {
     pub pg: PgId,
@@ -143,18 +143,18 @@ pub struct PgReport {
     pub applied: Index,
     /// R11: this replica is damaged; it neither votes nor serves.
     pub quarantined: bool,
-    /// R11: its log is being repaired from its peers; until then it neither votes nor serves.
+    /// R11: the log of this replica is being repaired from its peers; until then it neither votes nor serves.
     pub repairing: bool,
     /// Contents of which no member has a good copy, at most [`LOST_REPORTED_MAX`] of them: the PG is `inconsistent`.
     pub lost: Vec<LostExtent>,
-    /// Contents of which no member that is here has a good copy, at most [`LOST_REPORTED_MAX`]; others, away or out of service,
-    /// may have one.
+    /// Contents of which no reachable member has a good copy, at most [`LOST_REPORTED_MAX`] of them. Members that are away or
+    /// out of service may have one.
     pub unread: Vec<LostExtent>,
-    /// Entries from this one on may be in no member's log any more, and nobody knows what they wrote: the PG is
+    /// Entries from this index on may be in no member's log any more, and no record tells which bytes they wrote: the PG is
     /// `inconsistent` as a whole (ADR 0007).
     pub lost_from: Option<Index>,
-    /// A follower: the leader whose listings it hears, in `term`. Meta knows by it that a PG serves whose leader's own
-    /// reports do not come.
+    /// On a follower: the leader whose lease renewals it receives, in `term`. From this meta knows that a PG serves although its
+    /// leader's own reports do not arrive.
     pub hears: Option<OsdId>,
     pub leading: Option<LeadReport>,
 }
@@ -162,11 +162,11 @@ pub struct PgReport {
 /// Most extents that one report names.
 pub const LOST_REPORTED_MAX: usize = 32;
 
-/// Bytes of a volume that were written, and that nobody has any more.
+/// Bytes of a volume that were written, and of which no queried member has a good copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LostExtent {
     pub chunk: ChunkKey,
-    /// Inside the chunk.
+    /// Offset inside the chunk.
     pub offset_bytes: u32,
     pub len_bytes: u32,
 }
@@ -178,23 +178,23 @@ impl std::fmt::Display for LostExtent {
     }
 }
 
-/// The leader's view: the source of PG state.
+/// The leader's view of its PG: the source of the PG's state.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct LeadReport {
     pub active: bool,
-    /// Followers that are matched, followers that are behind, followers that are not heard.
+    /// Numbers of followers: matched, behind, and silent.
     pub followers_in_sync: u8,
     pub followers_behind: u8,
     pub followers_silent: u8,
     pub recovering: bool,
 }
 
-/// Why an attach did not commit.
+/// Reason why an attach did not commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachRefusal {
     /// Not the leader; ask `hint` if given.
     NotLeader { hint: Option<OsdId> },
-    /// The PG has seen this order or a later one: read again and draw a new one (R6).
+    /// The PG has seen this order or a later one: meta must read again and allocate a new one (R6).
     StaleOrder { last: u64 },
     /// The group has no quorum now, or the log or the device is full.
     Busy,
@@ -203,19 +203,19 @@ pub enum AttachRefusal {
 /// From the leading meta to an OSD.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OsdDown {
-    /// Made by the carrier (`api::osd_link`, the simulator), never sent by meta: there is a new stream.
-    /// Say Hello, then a heartbeat with all PGs; what was queued before it is lost.
+    /// There is a new stream. The carrier (`api::osd_link`, the simulator) makes this message; meta never sends it. The OSD
+    /// answers with Hello, then with a heartbeat of all PGs. Messages that were queued before it are lost.
     Connected,
     /// The stream is accepted; `osds` is the whole address map.
     Welcome { map_epoch: Epoch, osds: Vec<OsdAddr> },
     /// The address map changed.
     Osds { map_epoch: Epoch, osds: Vec<OsdAddr> },
-    /// This OSD holds a member of `map`: create it if it is not there. Idempotent.
+    /// This OSD holds a member of `map`: create the replica if it does not exist. Idempotent.
     EnsurePg(PgMap),
-    /// This replica is no member of anything any more (pool removed): drop its data, keep a tombstone.
+    /// This replica is no longer a member of any PG (pool removed): drop its data, keep a tombstone.
     DropReplica { pg: PgId, replica: ReplicaId },
-    /// Every replica below this id that belongs on this OSD was reported by it (ADR 0015): of those below it that the OSD
-    /// does not know, none is ever to be made there. It never falls.
+    /// Every replica below this id that belongs on this OSD was reported by it (ADR 0015). A replica below it that the OSD does
+    /// not know is never to be created there. The floor never falls.
     ReplicaFloor(ReplicaId),
     /// Commit this attach record in the PG that you lead (R6); also fence, delete, resize.
     Attach { pg: PgId, attach: Attach },
@@ -223,23 +223,23 @@ pub enum OsdDown {
     TransferLeader { pg: PgId, to: OsdId },
     /// Keep this on the device, then answer [`OsdUp::Remembers`] (R17).
     Remember(Watermarks),
-    /// The records of meta went back in time (R17). An OSD that has not been welcomed yet does not serve before a recovery when it
-    /// is on `hold`, because others remember more; otherwise it goes on as without meta.
+    /// The records of meta went back in time (R17). With `hold`, because other OSDs remember more, an OSD that has not been
+    /// welcomed yet does not serve before a recovery. Otherwise it goes on as without meta.
     Behind { reason: String, hold: bool },
-    /// The cluster does not know this OSD, or knows another life of it: stop.
+    /// The cluster does not know this OSD, or knows another incarnation of it: stop.
     Refused { code: u32, reason: String },
 }
 
-/// The attach record of one volume in one PG (R6). Decision state: takes effect when committed.
+/// The attach record of one volume in one PG (R6). It is decision state: it takes effect when it commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attach {
-    /// Per PG, drawn in meta's transaction; only grows.
+    /// Per PG, allocated in meta's transaction; only grows.
     pub order: u64,
     pub volume: VolumeId,
-    /// Zero: nobody may write (fenced).
+    /// Zero: no session may write (fenced).
     pub session: SessionId,
     pub epoch: Epoch,
-    /// Chunks of the volume; chunks at or above it do not exist. Zero: the volume is deleted.
+    /// Number of chunks of the volume; chunks at or above it do not exist. Zero: the volume is deleted.
     pub chunk_count: u32,
 }
 
@@ -248,14 +248,14 @@ pub struct Attach {
 pub enum ClientAsk {
     /// Open `pool/volume`. Exclusive for writing; `steal` fences the holder.
     Open { name: String, write: bool, steal: bool, holder: String },
-    /// Where are these segments? Allocates those that are not there when `session` is the writer's.
+    /// Asks for the PGs of these segments. Meta allocates missing ones if `allocate` is set and `session` is the writer's.
     Segments { volume: VolumeId, session: SessionId, epoch: Epoch, segments: Vec<SegmentIndex>, allocate: bool },
-    /// Addresses and members may have changed: tell me of these PGs.
+    /// Asks for these PGs again: addresses and members may have changed.
     Refresh { pgs: Vec<PgId> },
-    /// I am alive; sent every 2 s by a holder.
-    /// OSDs of this volume that the client cannot reach are named, at most [`UNREACHED_MAX`] of them.
+    /// The holder is alive; it sends this every 2 s. `unreached` names OSDs of this volume that the client cannot reach, at most
+    /// [`UNREACHED_MAX`] of them.
     Keepalive { volume: VolumeId, session: SessionId, unreached: Vec<OsdId> },
-    /// I am done: the attach record becomes "nobody".
+    /// The holder is done: the attach record becomes one without a session.
     Close { volume: VolumeId, session: SessionId },
 }
 
@@ -270,9 +270,9 @@ pub enum ClientAnswer {
     Refused(Refusal),
 }
 
-/// The codes of a [`Refusal`] on which a program decides. The whole registry, with texts, is `control::codes`.
+/// Codes of a [`Refusal`] on which a program decides. The whole registry, with texts, is `control::codes`.
 pub mod refusal {
-    /// No meta leads, or none answers: ask again.
+    /// No metadata server leads, or none answers: ask again.
     pub const META_UNAVAILABLE: u32 = 2001;
     /// Another opener holds the volume, and is alive.
     pub const VOLUME_HELD: u32 = 2020;
@@ -298,17 +298,17 @@ pub const SEGMENTS_PER_ASK_MAX: usize = 32;
 pub const PGS_PER_ASK_MAX: usize = 4096;
 /// Most OSDs that one [`ClientAsk::Keepalive`] names.
 pub const UNREACHED_MAX: usize = 16;
-/// A holder whose keepalive was not heard for this long may be replaced without `steal`, in milliseconds.
+/// A holder may be replaced without `steal` when no keepalive of it arrived for this long, in milliseconds.
 pub const HOLDER_LEASE_MS: u64 = 10_000;
-/// As long as the above when the connection over which the holder spoke has ended: longer than a living holder needs
+/// The same limit for a holder whose connection to meta has ended, in milliseconds. It is longer than a living holder needs
 /// to come back with a keepalive.
 pub const HOLDER_RETURN_MS: u64 = 3_000;
-/// How often a holder says that it is alive, in milliseconds.
+/// Interval of a holder's keepalives, in milliseconds.
 pub const KEEPALIVE_MS: u64 = 2_000;
 const _: () = assert!(HOLDER_RETURN_MS > KEEPALIVE_MS && HOLDER_RETURN_MS < HOLDER_LEASE_MS);
 
-/// An open volume. `segments` lists those that are allocated; any other reads as zeros and is asked for
-/// with [`ClientAsk::Segments`] before its first write. `session` 0: opened read-only.
+/// An open volume. `segments` lists the allocated segments. Any other reads as zeros, and the client asks for it with
+/// [`ClientAsk::Segments`] before its first write. `session` 0: opened read-only.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Opened {
     pub cluster: ClusterId,
@@ -321,7 +321,7 @@ pub struct Opened {
     pub view: MapView,
 }
 
-/// A segment and its PG; `pg` is `None` for one that is not allocated: it reads as zeros.
+/// A segment and its PG. A segment whose `pg` is `None` is not allocated and reads as zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentPlace {
     pub segment: SegmentIndex,
@@ -337,7 +337,7 @@ pub struct MapView {
     pub osds: Vec<OsdAddr>,
 }
 
-/// A refusal that a user will read: stable code, what, why, what to do.
+/// A refusal that a user will read: stable code, failure, cause and remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("BSLT-{code}: {message}")]
 pub struct Refusal {

@@ -1,13 +1,13 @@
-//! What a request can end with, in words that every door can translate.
+//! Outcomes of a failed request, in terms that every frontend can translate.
 
-/// The outcome of a failed client request. Doors map it to their protocol; `code` is what a user sees.
+/// The outcome of a failed client request. Frontends map it to their protocol; `code` is what a user sees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, thiserror::Error)]
 #[repr(u8)]
 pub enum Errno {
     /// The request itself is wrong: out of range, misaligned, unknown flag.
     #[error("invalid request")]
     Invalid = 1,
-    /// Another opener has taken the volume, or a recovery of meta ended all sessions: nothing of this one lands any more.
+    /// Another opener has taken the volume, or a recovery of meta ended all sessions: no write of this one lands any more.
     #[error(
         "fenced: this session may not write any more (the volume was taken over, or `meta recover` ended all sessions)"
     )]
@@ -33,7 +33,7 @@ pub enum Errno {
 }
 
 impl Errno {
-    /// The Linux errno.
+    /// Returns the Linux errno.
     pub fn os(self) -> i32 {
         match self {
             Errno::Invalid => 22,
@@ -47,7 +47,7 @@ impl Errno {
         }
     }
 
-    /// From the wire; `None` for a value that this version does not know.
+    /// Decodes the number on the wire; `None` for a value that this version does not know.
     pub fn from_u8(v: u8) -> Option<Errno> {
         use Errno::*;
         [Invalid, Fenced, NoSpace, Damaged, ReadOnly, Gone, TimedOut, Shutdown].into_iter().find(|e| *e as u8 == v)

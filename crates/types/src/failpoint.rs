@@ -1,11 +1,11 @@
-//! Failpoints: moments at which a process can be made to die at once, by name, as by `kill -9` but aimed.
+//! Failpoints: named moments at which a process can be made to die at once, as by `kill -9` but at a chosen place.
 //!
-//! The rooms call [`pass`] where a crash must be harmless; a process that was told to dies there at its N-th pass:
-//! nothing is finished, flushed or said. Only the real processes of `make chaos` are told so, at their start
-//! (`BASALT_FAILPOINT=NAME:N`). Without the feature `failpoints`, which the crate `cli` alone forwards and no
-//! default build has, `pass` is nothing. `cargo xtask tidy` proves that, and that every point has its hook.
+//! Product code calls [`pass`] where a crash must be harmless. A process that was armed for a point dies at its N-th pass,
+//! without finishing, flushing or sending anything. Only the real processes of `make chaos` are armed, at their start
+//! (`BASALT_FAILPOINT=NAME:N`). Without the feature `failpoints`, which the crate `cli` alone forwards and no default build
+//! has, `pass` does nothing. `cargo xtask tidy` proves that, and that every point has its hook.
 //!
-//! Invariant: at most one point is armed in a process, and what is armed ends the process or nothing.
+//! Invariant: at most one point is armed in a process, and an armed point has no effect but to end the process.
 
 /// One row of the registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct Row {
     pub point: Point,
     /// In kebab-case; what `BASALT_FAILPOINT` takes.
     pub name: &'static str,
-    /// Which process passes it.
+    /// The role that passes it.
     pub by: By,
 }
 
@@ -21,7 +21,7 @@ pub struct Row {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     Osd,
-    /// An OSD that brings a stream in.
+    /// An OSD that installs a stream.
     Streamed,
     Meta,
 }
@@ -39,18 +39,18 @@ macro_rules! registry {
 
 registry! {
     LogWritten, "after-log-write-before-flush", Osd, "A log batch is written; its flush has not begun.";
-    LogDurable, "after-flush-before-reply", Osd, "A log batch is durable; nobody has been told.";
+    LogDurable, "after-flush-before-reply", Osd, "A log batch is durable; no reply has been sent.";
     RepliesReady, "after-apply-before-send", Osd, "A turn's frames, replies among them, are made and have not left.";
     HomeWritten, "round-written-before-flush", Osd, "A destage round has written home and slots; nothing is flushed.";
     HomeFlushed, "round-flushed-before-checkpoint", Osd, "Home is durable; no checkpoint names it yet.";
     CheckpointDurable, "round-checkpoint-before-flip", Osd, "The checkpoint is durable; memory does not know.";
-    MountRecorded, "mount-recorded-before-serving", Osd, "A start has its mount record; it serves nobody yet.";
+    MountRecorded, "mount-recorded-before-serving", Osd, "A start has its mount record; it serves no request yet.";
     PieceStaged, "stream-piece-staged", Streamed, "A piece of a stream is written beside the old replica.";
     InstallBegun, "install-begun", Streamed, "A stream is whole; its installation begins.";
     InstallFlushed, "install-flushed-before-checkpoint", Streamed, "What a stream brought is durable; nothing names it.";
     InstallDurable, "install-checkpoint-before-flip", Streamed, "The replica is the new one on the device alone.";
     MetaWritten, "meta-written-before-commit", Meta, "Meta's store has the writes of a transaction and not its commit.";
-    MetaCommitted, "meta-committed-before-answer", Meta, "A transaction is durable; nobody has been told.";
+    MetaCommitted, "meta-committed-before-answer", Meta, "A transaction is durable; no answer has been sent.";
 }
 
 impl Point {
@@ -58,16 +58,16 @@ impl Point {
         &REGISTRY[self as usize]
     }
 
-    /// The point of this name.
+    /// Returns the point of this name.
     pub fn named(name: &str) -> Option<Point> {
         REGISTRY.iter().find(|row| row.name == name).map(|row| row.point)
     }
 }
 
-/// Reads `NAME:N`, the N-th pass of a point, from 1; without a number the first.
+/// Parses `NAME:N`: the N-th pass of a point, counted from 1. Without a number it is the first.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// Names the fault in the text.
 pub fn parse(text: &str) -> Result<(Point, u64), String> {
     let (name, nth) = text.split_once(':').unwrap_or((text, "1"));
     let point = Point::named(name).ok_or_else(|| format!("no failpoint is named `{name}`"))?;
@@ -78,13 +78,13 @@ pub fn parse(text: &str) -> Result<(Point, u64), String> {
     }
 }
 
-/// A pass of this point: nothing, in a build without the feature.
+/// Passes this point; does nothing in a build without the feature.
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub const fn pass(_point: Point) {}
 
-/// Whether this point is armed: never, in a build without the feature. For what must be done otherwise for a point
-/// to be there at all.
+/// Whether this point is armed: never, in a build without the feature. A caller asks when it must act differently for a point
+/// to be reached at all.
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub const fn is_armed(_point: Point) -> bool {
@@ -119,7 +119,7 @@ mod armed {
         ARMED.load(Ordering::Relaxed) == point as usize
     }
 
-    /// A pass of this point; the one that was armed does not return.
+    /// Passes this point; the pass for which the point was armed does not return.
     #[inline]
     pub fn pass(point: Point) {
         if is_armed(point) && LEFT.fetch_sub(1, Ordering::SeqCst) == 1 {

@@ -43,8 +43,8 @@ id!(/// Which 1 GiB of a volume.
 id!(/// One run of one process: a new value at every start.
     Incarnation(u64), "inc");
 
-/// A placement group: one raft group. Printed `pool.hex`, for example `3.1f`.
-/// In records and JSON it is that text.
+/// A placement group: one raft group. It is printed as `pool.hex`, for example `3.1f`.
+/// Records and JSON hold the same text.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct PgId {

@@ -45,13 +45,13 @@ thread_local! {
         RefCell::new(Pool { classes: std::array::from_fn(|_| Vec::new()), class_max: POOL_CLASS_MAX });
 }
 
-/// From now on this thread's pool keeps up to so many bytes for one size class: a thread that plays many nodes
-/// has many buffers.
+/// Sets the number of bytes that this thread's pool keeps for one size class. A thread that simulates many nodes has many
+/// buffers.
 pub fn keep_spare(class_bytes: usize) {
     POOL.with_borrow_mut(|pool| pool.class_max = class_bytes);
 }
 
-/// The pool's class for a capacity, if it is pooled.
+/// Returns the pool's class for a capacity, if regions of that capacity are pooled.
 fn class_of(cap: usize) -> Option<usize> {
     (cap.is_power_of_two() && (ALIGN..=POOLED_MAX).contains(&cap)).then(|| (cap / ALIGN).ilog2() as usize)
 }
@@ -108,7 +108,7 @@ pub struct IoBufMut {
 }
 
 impl IoBufMut {
-    /// `len` bytes whose contents are unspecified (but initialised): for a buffer that is about to be filled.
+    /// Makes a buffer of `len` bytes whose contents are unspecified (but initialised): the caller is about to fill it.
     pub fn new(len: usize) -> IoBufMut {
         IoBufMut { region: Region::take(len), hidden: 0, len }
     }
@@ -145,7 +145,7 @@ impl IoBufMut {
         self.hidden = 0;
     }
 
-    /// Gives up the right to write, for the right to share. What is hidden stays so.
+    /// Turns the buffer into a shared, read-only one. Hidden bytes stay hidden.
     pub fn freeze(self) -> IoBuf {
         IoBuf { off: self.hidden, len: self.len, region: Some(Arc::new(self.region)) }
     }
@@ -199,7 +199,7 @@ impl IoBuf {
         if len <= zeros.len() { zeros.slice(0..len) } else { IoBufMut::zeroed(len).freeze() }
     }
 
-    /// Whether this is a part of the process-wide zeros of [`IoBuf::zeros`]: known to be zeros without a look.
+    /// Whether this is a part of the process-wide zeros of [`IoBuf::zeros`], so that no byte needs to be compared.
     pub fn is_shared_zeros(&self) -> bool {
         let zeros = ZEROS.get().and_then(|zeros| zeros.region.as_ref());
         matches!((&self.region, zeros), (Some(own), Some(zeros)) if Arc::ptr_eq(own, zeros))

@@ -1,9 +1,10 @@
-//! The words of Basalt: ids, units, limits, map values, checksums, buffers.
+//! Basic values of Basalt: ids, units, limits, map values, checksums, buffers.
 //!
-//! Ring 0. Everyone comes in; nothing goes out: no I/O, no clock, no logging, no async. A limit, an id
-//! or a unit is defined here once and nowhere else.
+//! Ring 0. Every crate may use it. It does no I/O, reads no clock, logs nothing and has no async code. Ids, units and limits
+//! that crates share are defined here and nowhere else.
 //!
-//! Invariant: values only. The one piece of machinery is [`IoBuf`], whose `unsafe` lives in `iobuf`.
+//! Invariant: values only, with two exceptions. The `unsafe` of [`IoBuf`] lives in `iobuf`. The test switches of `planted` and
+//! `failpoint` are state of the process, and are compiled out of default builds.
 
 pub mod codes;
 pub mod control;

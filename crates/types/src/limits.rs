@@ -38,12 +38,12 @@ pub const REPLICAS_MAX: usize = 5;
 pub const NAME_LEN_MAX: usize = 63;
 /// Most bytes of the name of a host, a rack or a zone.
 pub const LOCATION_LEN_MAX: usize = 255;
-/// Bytes of the reason why a store is poisoned that are kept and told; a longer one is cut.
+/// Most bytes that are kept and reported of the reason why a store is poisoned; a longer one is cut.
 pub const POISON_REASON_LEN_MAX: usize = 512;
-/// Bytes of the name of who holds a volume that are kept; a longer one is cut.
+/// Most bytes that are kept of the name of a volume's holder; a longer one is cut.
 pub const HOLDER_LEN_MAX: usize = 200;
 
-/// The longest beginning of `text` that has at most `len_max` bytes and ends between two characters.
+/// Returns the longest prefix of `text` that has at most `len_max` bytes and ends between two characters.
 pub fn clip(text: &str, len_max: usize) -> &str {
     let end = (0..=text.len().min(len_max)).rev().find(|at| text.is_char_boundary(*at));
     &text[..end.unwrap_or(0)]

@@ -1,9 +1,9 @@
-//! Values of the cluster map that both planes speak of.
+//! Values of the cluster map that both planes use.
 
 use crate::ids::{Epoch, OsdId, PgId, ReplicaId};
 use std::net::SocketAddr;
 
-/// Where an OSD listens, and which run of it.
+/// Address of an OSD, and the run of its process that listens there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OsdAddr {
     pub osd: OsdId,
@@ -21,21 +21,21 @@ pub struct Member {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PgMap {
     pub pg: PgId,
-    /// Changed by forced recovery only; delta and repair need equal lineage.
+    /// Forced recovery alone changes it; delta and repair need equal lineage.
     pub lineage: u64,
     /// Version of the member list.
     pub conf_epoch: Epoch,
-    /// In the order of placement; the first is the preferred leader.
+    /// Members in the order of placement; the first is the preferred leader.
     pub members: Vec<Member>,
 }
 
 impl PgMap {
-    /// The member on `osd`.
+    /// Returns the member on `osd`.
     pub fn member_on(&self, osd: OsdId) -> Option<Member> {
         self.members.iter().copied().find(|m| m.osd == osd)
     }
 
-    /// The member with this replica id.
+    /// Returns the member with this replica id.
     pub fn member(&self, replica: ReplicaId) -> Option<Member> {
         self.members.iter().copied().find(|m| m.replica == replica)
     }

@@ -1,8 +1,8 @@
-//! Planted bugs: mistakes that somebody could have made, one for each rule, put in at run time by name.
+//! Planted bugs: plausible mistakes, one or more for each rule, switched on at run time by name.
 //!
-//! The rooms ask [`on`] at the place where the mistake would be made; `cargo xtask planted` plants one bug
+//! Product code asks [`on`] at the place where the mistake would be made; `cargo xtask planted` plants one bug
 //! after another and shows that the simulator finds each. Without the feature `planted`, which the crate `sim`
-//! alone forwards, `on` is the constant `false`, and nothing of this is left in a binary. `cargo xtask tidy`
+//! alone forwards, `on` is the constant `false`, and no hook is left in a binary. `cargo xtask tidy`
 //! proves that the shipped binary is built without the feature, and that every bug here has its hook.
 //!
 //! Invariant: at most one bug is planted in a process at a time.
@@ -13,9 +13,10 @@ pub struct Row {
     pub bug: Bug,
     /// In kebab-case; what `--bug` takes.
     pub name: &'static str,
-    /// The rule of the design that it breaks, the line of what must never happen (`§7.n`), or the room whose word it breaks.
+    /// The rule of the design that it breaks, the line of the list "what must never happen" (`§7.n`), or the crate whose contract
+    /// it breaks.
     pub rule: &'static str,
-    /// What the code does wrong.
+    /// The mistake that the code makes.
     pub says: &'static str,
 }
 
@@ -56,7 +57,7 @@ registry! {
     LeaseFromArrival, "lease-from-arrival", "R3",
         "the lease counts from the arrival of the echo, not from the sending of the listing";
     ReadWithoutLease, "read-without-lease", "R3",
-        "whoever believes to lead answers reads without lease and without asking";
+        "a replica that believes to lead answers reads without a lease and without a read-index query";
     ServedBeforeOwnEntry, "served-before-own-entry", "R3",
         "a new leader serves before an entry of its own term is applied";
     OldLifeReborn, "old-life-reborn", "R4",
@@ -93,10 +94,10 @@ registry! {
         "checkpoints hold attach records without the windows of their sessions";
     LateReplyBelieved, "late-reply-believed", "R7",
         "the client takes the late answer to a part that is over for that of the next one";
-    // In a round that takes the overlay home it does no harm: what such a round drops is covered whole by zeros, or cut, in
-    // entries up to the new K, which are durable with their commit index before home is touched (R2). After a crash the old
-    // checkpoint names units with other bytes, and the log redoes all of their blocks. An installation is not in the log:
-    // the old contents are what counts until its checkpoint is durable, and another stream takes their units.
+    // In a destage round this bug is harmless. The blocks that such a round drops are covered whole by zeros, or unmapped, in
+    // entries up to the new checkpoint index, which are durable with their commit index before home is touched (R2). After a
+    // crash the old checkpoint names allocation units with other bytes, and the log redoes all of their blocks. An installation
+    // is not in the log: the old contents count until its checkpoint is durable, while another stream takes their units.
     AuReusedEarly, "au-reused-early", "R8",
         "an allocation unit is free as soon as it is dropped, though a checkpoint names it or a write to it is in flight";
     SlotReusedEarly, "slot-reused-early", "R8",
@@ -137,10 +138,11 @@ registry! {
         "what is zeroed while a stream runs is not sent";
     StreamForgetsChanges, "stream-forgets-changes", "R12",
         "writes behind a stream's reader are not sent again";
-    // No user can see it: what a second look finds too new are committed entries above S, and the follower applies them again,
-    // with the same decisions. It is wrong between: at S it holds what no other replica held at S (§7.4).
+    // No user can see this bug. Contents that a second look finds too new are committed entries above the snapshot index, and
+    // the follower applies them again, with the same decisions. Until then the replica is wrong: at the snapshot index it holds
+    // bytes that no other replica held there (§7.4).
     DestageDuringCut, "destage-during-cut", "R12",
-        "a round begins under a stream's cut, and nobody looks whether its reads are exact";
+        "a round begins while a stream reads at its snapshot index, and no second look checks that its reads are exact";
     InstallBeforeStaged, "install-before-staged", "R12",
         "a stream is installed while its last pieces are still being written";
     InstallAwaitsCopies, "install-awaits-copies", "R12",
@@ -154,9 +156,9 @@ registry! {
     FlushErrorIgnored, "flush-error-ignored", "R15",
         "a flush of home that failed counts as done";
     PoisonForgotten, "poison-forgotten", "R15",
-        "a store that was poisoned is mounted although nobody has vouched for its device";
+        "a store that was poisoned is mounted although no administrator has vouched for its device";
     RepairFromBehind, "repair-from-behind", "R15",
-        "a peer that has applied less answers what a block is, and the one who asked believes it";
+        "a peer that has applied less answers what a block is, and the replica that asked believes it";
     ReadErrorAsZeros, "read-error-as-zeros", "R15",
         "what the device cannot read is answered as zeros";
     AppendUnchecked, "append-unchecked", "§7.5",
@@ -173,7 +175,7 @@ registry! {
         "PGs of a new pool are placed on OSDs that are out or drained";
 }
 
-/// Mistakes that are not planted, and why.
+/// Mistakes that are not planted, with the reason.
 pub const NOT_PLANTED: &[(&str, &str)] = &[
     ("a new leader forgets that a snapshot holds writes (R14)", "snapshots come later"),
     ("a reference record is believed before its payload is flushed (R10)", "redirected writes come later"),
@@ -202,7 +204,7 @@ impl Bug {
         &REGISTRY[self as usize]
     }
 
-    /// The bug of this name.
+    /// Returns the bug of this name.
     pub fn named(name: &str) -> Option<Bug> {
         REGISTRY.iter().find(|row| row.name == name).map(|row| row.bug)
     }
@@ -227,14 +229,14 @@ mod chosen {
     static CHOSEN: AtomicUsize = AtomicUsize::new(NONE);
     static HITS: AtomicU64 = AtomicU64::new(0);
 
-    /// Plants one bug in this process, or none, and counts its hits anew.
+    /// Plants one bug in this process, or none, and resets its count of hits.
     pub fn plant(bug: Option<Bug>) {
         CHOSEN.store(bug.map_or(NONE, |bug| bug as usize), Ordering::SeqCst);
         HITS.store(0, Ordering::SeqCst);
     }
 
-    /// Whether this bug is planted. Each yes is a hit: hooks ask last, when nothing else stands between them
-    /// and the mistake.
+    /// Whether this bug is planted. Each yes counts as a hit, so hooks ask last, when every other condition for the mistake
+    /// holds.
     #[inline]
     pub fn on(bug: Bug) -> bool {
         let planted = CHOSEN.load(Ordering::Relaxed) == bug as usize;
@@ -244,7 +246,7 @@ mod chosen {
         planted
     }
 
-    /// How often the planted bug has struck.
+    /// Returns how often the planted bug has struck.
     pub fn hits() -> u64 {
         HITS.load(Ordering::SeqCst)
     }
@@ -256,7 +258,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn the_registry_names_every_bug_once_and_every_rule_that_the_code_implements() {
+    fn registry_names_each_bug_once_and_covers_every_implemented_rule() {
         let names: BTreeSet<&str> = REGISTRY.iter().map(|row| row.name).collect();
         assert_eq!(names.len(), REGISTRY.len(), "a name is used twice");
         for row in REGISTRY {

@@ -1,4 +1,4 @@
-//! A run of sectors inside one chunk, and how it falls apart into fragments.
+//! A run of sectors inside one chunk, and its division into fragments.
 
 use crate::units::{SECTOR, SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
 use std::fmt;
@@ -17,7 +17,7 @@ impl SectorRange {
         (count > 0 && end <= SECTORS_PER_CHUNK).then_some(SectorRange { start, count })
     }
 
-    /// As [`SectorRange::checked`], for values that are ours.
+    /// Makes the range as [`SectorRange::checked`] does, for values of this process.
     ///
     /// # Panics
     /// When the range is empty or leaves the chunk.
@@ -31,27 +31,27 @@ impl SectorRange {
     /// The whole chunk.
     pub const CHUNK: SectorRange = SectorRange { start: 0, count: SECTORS_PER_CHUNK };
 
-    /// First sector after the range.
+    /// Returns the first sector after the range.
     pub fn end(self) -> u32 {
         self.start + self.count
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len_bytes(self) -> usize {
         self.count as usize * SECTOR as usize
     }
 
-    /// Offset of the first byte inside the chunk.
+    /// Returns the offset of the first byte inside the chunk.
     pub fn offset_bytes(self) -> u64 {
         u64::from(self.start) * SECTOR
     }
 
-    /// Whether the two share a sector.
+    /// Whether the two ranges share a sector.
     pub fn overlaps(self, other: SectorRange) -> bool {
         self.start < other.end() && other.start < self.end()
     }
 
-    /// The sectors in both, if any.
+    /// Returns the sectors in both, if any.
     pub fn intersect(self, other: SectorRange) -> Option<SectorRange> {
         let start = self.start.max(other.start);
         let end = self.end().min(other.end());
@@ -63,14 +63,14 @@ impl SectorRange {
         self.start <= other.start && other.end() <= self.end()
     }
 
-    /// How many aligned blocks the range touches: the number of its fragments.
+    /// Counts the aligned blocks that the range touches: the number of its fragments.
     pub fn fragment_count(self) -> usize {
         let first = self.start / SECTORS_PER_BLOCK;
         let last = (self.end() - 1) / SECTORS_PER_BLOCK;
         (last - first + 1) as usize
     }
 
-    /// The fragments, in order: the part of the range inside each aligned block.
+    /// Iterates over the fragments, in order: the part of the range inside each aligned block.
     pub fn fragments(self) -> impl Iterator<Item = SectorRange> {
         let mut at = self.start;
         std::iter::from_fn(move || {
@@ -85,7 +85,7 @@ impl SectorRange {
         })
     }
 
-    /// CRC32C of every fragment of `payload`, which holds exactly this range.
+    /// Computes the CRC32C of every fragment of `payload`, which holds exactly this range.
     pub fn fragment_crcs(self, payload: &[u8]) -> Vec<u32> {
         assert_eq!(payload.len(), self.len_bytes(), "payload of {self}");
         let base = self.start;
@@ -100,7 +100,7 @@ impl SectorRange {
     }
 }
 
-/// Where fragment `f` lies in a payload that begins at sector `base`.
+/// Returns the place of fragment `f` in a payload that begins at sector `base`.
 pub fn fragment_bytes(base: u32, f: SectorRange) -> std::ops::Range<usize> {
     let start = (f.start - base) as usize * SECTOR as usize;
     start..start + f.len_bytes()

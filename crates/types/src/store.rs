@@ -1,5 +1,5 @@
-//! What a group hands its engine, and what it gets back at a restart. Words between thought and hands:
-//! both sides use them, neither owns them.
+//! Values that a group passes to its engine, and that it gets back at a restart. Both crates use them and neither owns
+//! them, so they are defined here.
 
 use crate::ids::{ChunkKey, Epoch, Index, PgId, ReplicaId, Term, VolumeId};
 use crate::iobuf::IoBuf;
@@ -15,7 +15,7 @@ pub struct Entry {
     pub kind: EntryKind,
     /// At most `DESCRIPTOR_MAX` bytes.
     pub descriptor: Bytes,
-    /// Empty, or the bytes that the descriptor speaks of.
+    /// Empty, or the bytes of the command that the descriptor holds.
     pub payload: IoBuf,
     /// CRC32C of each fragment of the payload; travels to the disk unchanged.
     pub crcs: Crcs,
@@ -50,13 +50,13 @@ pub struct HardState {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Persist {
     pub replica: ReplicaId,
-    /// Comes back when everything here (and everything of this replica before it) is durable.
+    /// The engine returns this ticket when everything here (and everything of this replica before it) is durable.
     pub ticket: u64,
     pub hard_state: Option<HardState>,
     pub entries: Vec<Entry>,
 }
 
-/// An entry whose payload does not verify in the local log, while its record does (R11): what it must be is known.
+/// An entry whose payload does not verify in the local log, while its record does (R11), so its checksums are known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
     pub index: Index,
@@ -66,14 +66,14 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// Whether these are the bytes that were lost.
+    /// Whether `payload` holds the bytes that were lost.
     pub fn is(&self, payload: &[u8]) -> bool {
         let range = SectorRange::checked(self.crcs.start, (payload.len() / crate::SECTOR as usize) as u32);
         payload.len() == self.len_bytes as usize && range.is_some_and(|r| r.verify(payload, &self.crcs.values))
     }
 }
 
-/// What a committed entry does to the bytes of its PG, decided at apply (R1).
+/// The effect of a committed entry on the bytes of its PG, decided at apply (R1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing: empty entry, duplicate, fenced, attach record.
@@ -86,7 +86,7 @@ pub enum Effect {
     Cut { volume: VolumeId, from_chunk: u32 },
 }
 
-/// A replica's birth record, written when it is created and kept by every segment's state block.
+/// A replica's create record, written when it is created and kept by every segment's state block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaIdentity {
     pub pg: PgId,
@@ -97,11 +97,11 @@ pub struct ReplicaIdentity {
     pub members: Vec<Member>,
 }
 
-/// Decision state of one replica exactly as of `index` (R1): what a checkpoint stores.
+/// Decision state of one replica exactly at `index` (R1): what a checkpoint stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecisionState {
     pub replica: ReplicaId,
-    /// Applied index, its term, and a commit index at or above it that is durable or goes with this.
+    /// Applied index, and its term. A commit index at or above it is durable or is written with this.
     pub index: Index,
     pub term: Term,
     /// Encoded by `group`, opaque to the engine.
@@ -113,15 +113,16 @@ pub struct DecisionState {
 pub struct Recovered {
     pub identity: ReplicaIdentity,
     pub hard_state: HardState,
-    /// K, its term and the decision state as of K. A fresh replica has K = 0 and empty bytes.
+    /// Checkpoint index, its term and the decision state at it. A fresh replica has index 0 and empty bytes.
     pub checkpoint: DecisionState,
-    /// Index before the first of `entries`, and its term (raft's truncated state). At most K.
+    /// Index before the first of `entries`, and its term (raft's truncated state). At most the checkpoint index.
     pub before: (Index, Term),
-    /// All retained entries, contiguous and ascending; every payload is there but those of `lost`.
+    /// All retained entries, contiguous and ascending; every payload is present but those of `lost`.
     pub entries: Vec<Entry>,
-    /// Entries above K whose payload the log has lost, ascending: the replica is `repairing` until each is back.
+    /// Entries above the checkpoint index whose payload the log has lost, ascending.
+    /// The replica is `repairing` until each is back.
     pub lost: Vec<Lost>,
-    /// ADR 0007: the log has lost records, so that this replica may lack entries that it acknowledged, and votes.
+    /// ADR 0007: the log has lost records, so this replica may lack entries that it acknowledged, and votes that it gave.
     pub in_doubt: bool,
     /// R11: why this replica may not vote, acknowledge or serve.
     pub damage: Option<String>,

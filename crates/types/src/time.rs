@@ -14,7 +14,7 @@ impl Time {
     /// Later than every moment: "no deadline".
     pub const NEVER: Time = Time(u64::MAX);
 
-    /// How long after `earlier` this is; zero when it is not after.
+    /// Returns the time from `earlier` to this; zero when this is not after `earlier`.
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
