@@ -1,6 +1,6 @@
-//! Which PGs should change their leader, so that every OSD leads its share.
+//! Chooses leader transfers, so that every OSD leads its share of the PGs.
 //!
-//! Comes in: every PG with a leader, and the members that could lead it now. Goes out: transfers, best first.
+//! Input: every PG with a leader, and the members that could lead it now. Output: transfers, those that gain most first.
 //!
 //! Invariant: each transfer lowers (the squares of the counts per pool, the squares of the counts of all pools, the PGs
 //! away from their preferred member), compared in this order. So a series of transfers ends, and none is ever undone by the next.
@@ -15,7 +15,7 @@ pub struct LedPg {
     pub leader: OsdId,
     /// The member that placement chose to lead it.
     pub preferred: OsdId,
-    /// Members that could take the lead now; empty: the PG counts, and stays.
+    /// Members that could take the lead now. A PG without targets counts as led and is not transferred.
     pub targets: Vec<OsdId>,
 }
 
@@ -34,7 +34,7 @@ impl Counts {
         *self.pool.entry((pg.pool.0, osd)).or_default() += by;
     }
 
-    /// How much a transfer gains; `None` when it gains nothing.
+    /// Returns the gain of a transfer; `None` when it gains nothing.
     fn gain(&self, pg: &LedPg, to: OsdId) -> Option<(i64, i64, bool)> {
         let all = |osd: OsdId| self.all.get(&osd).copied().unwrap_or(0);
         let pool = |osd: OsdId| self.pool.get(&(pg.pg.pool.0, osd)).copied().unwrap_or(0);
@@ -45,8 +45,8 @@ impl Counts {
     }
 }
 
-/// At most `moves_max` transfers, those that gain most first. Empty when the leaders are balanced as far as the members
-/// of the PGs allow by single transfers.
+/// Returns at most `moves_max` transfers, those that gain most first. The list is empty when the leaders are balanced as far as
+/// the members of the PGs allow by single transfers.
 pub fn leader_moves(pgs: &[LedPg], moves_max: usize) -> Vec<LeaderMove> {
     let mut counts = Counts::default();
     pgs.iter().for_each(|pg| counts.add(pg.pg, pg.leader, 1));
@@ -92,7 +92,7 @@ mod tests {
         ids.into_iter().zip(sets).collect()
     }
 
-    /// Runs rounds until nothing is left to move; gives the counts and the transfers that it took.
+    /// Runs rounds until no transfer is left; returns the leaders' counts and the number of transfers.
     fn settle(sets: &[(PgId, Vec<OsdId>)], mut leads: BTreeMap<PgId, OsdId>) -> (BTreeMap<OsdId, u32>, usize) {
         let mut transfers = 0;
         for _ in 0..1000 {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_balanced_placement_moves_nothing_and_a_swap_goes_back_to_the_preferred_members() {
+    fn balanced_placement_moves_no_leader() {
         let sets = pool(1, 33, 3, 3);
         let placed: BTreeMap<PgId, OsdId> = sets.iter().map(|(pg, set)| (*pg, set[0])).collect();
         assert_eq!(settle(&sets, placed).1, 0);

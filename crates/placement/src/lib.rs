@@ -1,10 +1,10 @@
-//! Where replicas and segments go.
+//! Places replicas on OSDs and segments in PGs.
 //!
-//! Ring 1. `control` comes in with plain values (OSDs, policy, loads); sets of OSDs and picked PGs go
-//! out. [`place_pgs`] makes PGs for a pool, [`choose_pg`] finds the PG for a new segment.
+//! Ring 1. `control` passes plain values (OSDs, policy, loads) and receives sets of OSDs and chosen PGs.
+//! [`place_pgs`] makes PGs for a pool, [`choose_pg`] finds the PG for a new segment.
 //!
-//! Invariant: pure and deterministic: equal input gives equal output, no clock, no dice, no map of the
-//! cluster kept here. Two members of a PG never share a failure domain.
+//! Invariant: pure and deterministic: equal input gives equal output. This crate reads no clock, draws no random numbers and
+//! keeps no map of the cluster. Two members of a PG never share a failure domain.
 
 mod leaders;
 mod pgs;

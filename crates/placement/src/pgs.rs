@@ -1,15 +1,14 @@
-//! Sets of OSDs for the PGs of a pool.
+//! Chooses sets of OSDs for the PGs of a pool.
 //!
-//! One PG after another, one member after another: the least loaded domain, in it the least loaded OSD,
-//! where everything within one PG of the least counts as equal and the OSD that shares fewest PGs with
-//! the members chosen so far wins. So counts stay within two of each other while sets mix (a wide
-//! scatter heals fast).
+//! PGs are placed one by one, and so are the members of each. A member comes from the least loaded domain, and is the least
+//! loaded OSD in it. Loads within one PG of the least count as equal; among equals the OSD that shares fewest PGs with the
+//! members chosen so far wins. So counts stay within two of each other while sets mix (a wide scatter heals fast).
 
 use std::collections::{BTreeMap, BTreeSet};
 use types::limits::REPLICAS_MAX;
 use types::{OsdId, PgId};
 
-/// What two members of a PG must not share.
+/// Failure domain that two members of a PG must not share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Domain {
     Osd,
@@ -19,7 +18,7 @@ pub enum Domain {
 }
 
 impl Domain {
-    /// The word of commands and records.
+    /// Name of the domain in commands and records.
     pub fn name(self) -> &'static str {
         match self {
             Domain::Osd => "osd",
@@ -29,7 +28,7 @@ impl Domain {
         }
     }
 
-    /// From the word; `None` for any other.
+    /// Parses a domain's name; `None` for any other text.
     pub fn from_name(name: &str) -> Option<Domain> {
         [Domain::Osd, Domain::Host, Domain::Rack, Domain::Zone].into_iter().find(|d| d.name() == name)
     }
@@ -38,21 +37,21 @@ impl Domain {
 /// Weight of an ordinary OSD.
 pub const WEIGHT_ONE: u32 = 1000;
 
-/// A place for replicas.
+/// An OSD on which replicas can be placed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Osd {
     pub id: OsdId,
     pub host: String,
     pub rack: String,
     pub zone: String,
-    /// Share of data relative to [`WEIGHT_ONE`]; zero takes none.
+    /// Share of data relative to [`WEIGHT_ONE`]; an OSD of weight zero takes none.
     pub weight: u32,
-    /// Both up and in.
+    /// True when the OSD is both up and in.
     pub usable: bool,
 }
 
 impl Osd {
-    /// The domain that this OSD lies in: as a path, so that two racks of one name in two zones differ.
+    /// Returns the domain of this OSD as a path, so that two racks of one name in two zones differ.
     pub fn domain(&self, domain: Domain) -> String {
         match domain {
             Domain::Osd => self.id.to_string(),
@@ -63,14 +62,14 @@ impl Osd {
     }
 }
 
-/// What a pool wants.
+/// Placement policy of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     pub replicas: usize,
     pub domain: Domain,
 }
 
-/// What an OSD has already.
+/// Load that an OSD carries already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Load {
     pub replicas: u32,
@@ -78,7 +77,7 @@ pub struct Load {
     pub leaders: u32,
 }
 
-/// Why a pool cannot be placed.
+/// Reason why a pool cannot be placed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("{replicas} replicas are not supported; use 1, 2, 3 or 5")]
@@ -87,7 +86,7 @@ pub enum Refusal {
     Domains { replicas: usize, domain: Domain, have: usize },
 }
 
-/// Loads of the OSDs out of existing sets, leader first.
+/// Counts the loads of the OSDs in existing sets; the first member of a set is its leader.
 pub fn loads_of<'a>(sets: impl Iterator<Item = &'a [OsdId]>) -> BTreeMap<OsdId, Load> {
     let mut loads: BTreeMap<OsdId, Load> = BTreeMap::new();
     for set in sets {
@@ -100,7 +99,7 @@ pub fn loads_of<'a>(sets: impl Iterator<Item = &'a [OsdId]>) -> BTreeMap<OsdId, 
     loads
 }
 
-/// How many other OSDs share a PG with each OSD.
+/// Counts for each OSD how many other OSDs share a PG with it.
 pub fn scatter_width<'a>(sets: impl Iterator<Item = &'a [OsdId]>) -> BTreeMap<OsdId, usize> {
     let mut peers: BTreeMap<OsdId, BTreeSet<OsdId>> = BTreeMap::new();
     for set in sets {
@@ -115,7 +114,7 @@ pub fn scatter_width<'a>(sets: impl Iterator<Item = &'a [OsdId]>) -> BTreeMap<Os
 /// (pools are balanced one by one); a pool may be made in several calls.
 ///
 /// # Errors
-/// When the policy cannot be met; nothing is placed then.
+/// When the policy cannot be met; no PG is placed then.
 pub fn place_pgs(
     osds: &[Osd],
     policy: Policy,
@@ -209,8 +208,8 @@ impl Board {
         chosen
     }
 
-    /// The best free OSD. A domain is as loaded as its replicas over its weight; domains within one PG of
-    /// the least loaded are equal, and in each only the least loaded OSD stands.
+    /// Returns the best free OSD. A domain's load is its replica count over its weight. Domains within one PG of the least
+    /// loaded one are equal, and each of them offers only its least loaded OSD.
     fn next_member(&self, pg: PgId, chosen: &[usize]) -> usize {
         let taken = |domain: usize| chosen.iter().any(|c| self.slots[*c].domain == domain);
         let load = |s: &Slot| milli(u64::from(s.load.replicas), s.weight, self.mean_weight);
@@ -247,8 +246,8 @@ impl Board {
             .expect("a PG has members")
     }
 
-    /// Hands leadership inside the new sets from OSDs that lead more to members that lead at least two
-    /// fewer, until none is left. Each step lowers the sum of squares, so it ends.
+    /// Moves leadership inside the new sets from OSDs that lead more to members that lead at least two fewer, until no such
+    /// pair is left. Each step lowers the sum of squares, so the loop ends.
     fn even_leaders(&mut self, sets: &mut [Vec<usize>]) {
         let mut moved = true;
         while moved {

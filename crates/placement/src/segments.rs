@@ -1,7 +1,7 @@
-//! The PG for a new segment.
+//! Chooses the PG for a new segment.
 //!
-//! Segments of one volume stay with one leading OSD while it leads less than its fair share: an I/O
-//! batch of a client then goes to one place, which costs a third of the rounds of a spread layout.
+//! Segments of one volume stay with one leading OSD while it leads less than its fair share. An I/O batch of a client then
+//! goes to one OSD, which costs a third of the rounds of a spread layout.
 
 use std::collections::BTreeMap;
 use types::{OsdId, PgId};
@@ -10,22 +10,22 @@ use types::{OsdId, PgId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PgChoice {
     pub pg: PgId,
-    /// Who leads it, or would by preference.
+    /// Current leader, or the preferred one when the PG has none.
     pub leader: OsdId,
     /// Segments of all volumes in it.
     pub segments: u32,
-    /// Segments of the asking volume in it.
+    /// Segments of the requesting volume in it.
     pub segments_of_volume: u32,
 }
 
 /// An OSD is never above its fair load with fewer led segments than this: small clusters keep a volume together.
 pub const SEGMENTS_TOGETHER_MIN: u64 = 8;
 
-/// Picks a PG for one more segment of a volume; `None` when there is no PG.
+/// Chooses a PG for one more segment of a volume; `None` when there is no PG.
 ///
-/// The OSD that leads most of the volume's segments is kept while what it leads is below its fair load
-/// (5/4 of the average, at least [`SEGMENTS_TOGETHER_MIN`]); else the OSD that leads least. Within it the
-/// least loaded PG; ties go to the lowest id.
+/// The OSD that leads most of the volume's segments is kept while the number of segments that it leads is below its fair
+/// load (5/4 of the average, at least [`SEGMENTS_TOGETHER_MIN`]). Otherwise the OSD that leads fewest is chosen. Of that
+/// OSD's PGs the least loaded one is chosen; ties go to the lowest id.
 pub fn choose_pg(pgs: &[PgChoice]) -> Option<PgId> {
     let mut led: BTreeMap<OsdId, (u64, u64)> = BTreeMap::new();
     for pg in pgs {

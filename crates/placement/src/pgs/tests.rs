@@ -1,4 +1,4 @@
-//! Laws of placement, over many clusters drawn from a seed.
+//! Properties of placement, over many clusters drawn from a seed.
 
 use super::*;
 use types::PoolId;
