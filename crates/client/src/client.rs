@@ -1,4 +1,4 @@
-//! The client itself: what its loop calls.
+//! The client itself: the calls of its loop.
 
 use crate::links::Links;
 use crate::meta::{AskId, Asks};
@@ -18,30 +18,30 @@ use wire::{Message, Peer};
 const OTHER_CLUSTER: u32 = 5005;
 const VOLUMES_FULL: u32 = 5006;
 
-/// What the owner chooses.
+/// Settings that the owner chooses.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
     /// `Token::room` of the client's operations.
     pub room: u8,
-    /// This run of this process.
+    /// Incarnation of this process.
     pub incarnation: Incarnation,
-    /// Shown to whoever is refused because this client holds a volume: host and process.
+    /// Host and process of this client. Another opener sees it when its open is refused because this client holds the volume.
     pub holder: String,
-    /// Requests fail with `TimedOut` after this; `None`: they wait for ever.
+    /// Time after which a request fails with `TimedOut`; with `None` a request waits for ever.
     pub timeout: Option<Duration>,
-    /// A write that an OSD has no space for is tried again for so long before it fails with `NoSpace`.
+    /// A write for which an OSD has no space is retried for this long before it fails with `NoSpace`.
     pub full_wait: Duration,
     pub seed: u64,
 }
 
-/// What the owner is told besides completions.
+/// Events for the owner besides completions.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClientEvent {
     /// The answer to [`Client::open`].
     Opened { ask: AskId, volume: VolumeKey, info: DeviceInfo },
-    /// The other answer.
+    /// Meta refused [`Client::open`], or the client did.
     OpenRefused { ask: AskId, why: Refusal },
-    /// Nothing will succeed on this volume any more: fenced, or deleted. It is still to be closed.
+    /// No request will succeed on this volume any more: it is fenced or deleted. The owner still has to close it.
     Failed { volume: VolumeKey, errno: Errno },
     /// The answer to [`Client::close`].
     Closed { volume: VolumeKey },
@@ -52,30 +52,30 @@ pub enum ClientEvent {
 pub struct ClientStats {
     pub bus: BusStats,
     pub volumes: Vec<VolumeReport>,
-    /// Messages from OSDs that no client asks for, or for a volume that is closed.
+    /// Messages from OSDs that no client expects, or for a volume that is closed.
     pub strays: u64,
 }
 
-/// All of a client process that is not its door.
+/// A client process without its frontend.
 pub struct Client {
     pub(crate) config: ClientConfig,
     pub(crate) rng: Rng,
-    /// Made when the first volume is open, because only then the cluster's id is known.
+    /// Made when the first volume is open, because the cluster's id is known only then.
     pub(crate) bus: Option<(ClusterId, Bus)>,
     pub(crate) volumes: Vec<Option<Box<OpenVolume>>>,
     pub(crate) lives: u32,
-    /// Messages of closed volumes had numbers up to this.
+    /// Highest message number of the closed volumes.
     pub(crate) serial: u64,
     /// OSDs that the bus keeps connections to.
     wanted: BTreeSet<OsdId>,
-    /// OSDs without a connection, after one was lost or could not be made, and why.
+    /// OSDs without a connection, after one was lost or could not be made, with the reason.
     pub(crate) lost: BTreeMap<OsdId, String>,
-    /// Volumes have come, gone, or learned of PGs since `wanted` was made.
+    /// True when volumes have come, gone, or learned of PGs since `wanted` was made.
     pub(crate) wanted_stale: bool,
     pub(crate) asks: Asks,
     pub(crate) events: Vec<ClientEvent>,
     bus_events: Vec<BusEvent>,
-    /// Scratch of a poll.
+    /// Scratch space of a poll.
     out: VolumeOut,
     strays: u64,
 }
@@ -105,7 +105,7 @@ impl Client {
         self.bus.as_ref().is_some_and(|(_, bus)| bus.owns(event))
     }
 
-    /// Takes an event that [`Client::owns`] claims.
+    /// Handles an event that [`Client::owns`] claims.
     pub fn handle_event(&mut self, now: Time, event: Event, ops: &mut Vec<Op>) {
         let (_, bus) = self.bus.as_mut().expect("without a bus no event is ours");
         bus.handle_event(now, event, ops, &mut self.bus_events);
@@ -121,7 +121,7 @@ impl Client {
                     let volume = self.volumes.get_mut(usize::from(volume::space_of(reply.id)));
                     match (peer, volume) {
                         (Some(Peer::Osd(osd)), Some(Some(open))) => open.volume.handle_reply(now, osd, reply),
-                        // The link has ended after this reply came: what was on it is sent again.
+                        // The link ended after this reply arrived: the volume sends its requests again.
                         _ => self.strays += 1,
                     }
                 }
@@ -140,13 +140,13 @@ impl Client {
                     self.note_lost(osd, reason);
                     self.ask_where(now, osd);
                 }
-                BusEvent::Up { .. } | BusEvent::Down { .. } => unreachable!("a client dials OSDs, and nobody dials it"),
+                BusEvent::Up { .. } | BusEvent::Down { .. } => unreachable!("a client accepts no connection"),
             }
         }
         self.bus_events = events;
     }
 
-    /// The path to an OSD is broken: said once, until the OSD is connected again.
+    /// Logs that the path to an OSD is broken, once until the OSD is connected again.
     fn note_lost(&mut self, osd: OsdId, reason: String) {
         if self.wanted.contains(&osd) && !self.lost.contains_key(&osd) {
             tracing::warn!(%osd, reason, "this client cannot reach the OSD: other replicas are asked");
@@ -160,7 +160,7 @@ impl Client {
         }
     }
 
-    /// The device of an open volume; `None` when it is closed.
+    /// Returns the device of an open volume; `None` when it is closed.
     pub fn device(&mut self, volume: VolumeKey) -> Option<&mut dyn BlockDevice> {
         self.find(volume).map(|open| open as &mut dyn BlockDevice)
     }
@@ -170,8 +170,8 @@ impl Client {
         open.filter(|open| open.key == key)
     }
 
-    /// Stops taking requests for the volume, lets those in flight end, tells meta, and then says
-    /// [`ClientEvent::Closed`]. The owner goes on taking completions until then.
+    /// Stops taking requests for the volume, lets those in flight end, and tells meta. Then [`ClientEvent::Closed`] follows.
+    /// The owner goes on taking completions until then.
     pub fn close(&mut self, volume: VolumeKey) {
         if let Some(open) = self.find(volume)
             && open.stage == Stage::Open
@@ -180,12 +180,12 @@ impl Client {
         }
     }
 
-    /// What has happened since the last call.
+    /// Takes the events since the last call.
     pub fn take_events(&mut self, out: &mut Vec<ClientEvent>) {
         out.append(&mut self.events);
     }
 
-    /// Sends everything that may leave, and does what is due.
+    /// Sends all messages that may leave, and performs all work that is due.
     pub fn end_turn(&mut self, now: Time, ops: &mut Vec<Op>) {
         if let Some((_, bus)) = &mut self.bus
             && bus.next_deadline() <= now
@@ -218,7 +218,7 @@ impl Client {
         self.part(now, slot);
     }
 
-    /// Wants a connection to every OSD that a volume may need: a follower's is there before it leads.
+    /// Requests a connection to every OSD that a volume may need. A follower's connection exists before it leads.
     fn make_wanted(&mut self, now: Time, ops: &mut Vec<Op>) {
         if !std::mem::take(&mut self.wanted_stale) {
             return;
@@ -235,7 +235,7 @@ impl Client {
         self.wanted = wanted;
     }
 
-    /// When [`Client::end_turn`] is due at the latest.
+    /// Returns the latest time for the next [`Client::end_turn`].
     pub fn next_deadline(&self) -> Time {
         if !self.events.is_empty() || !self.asks.is_empty() {
             return Time::ZERO;
@@ -245,7 +245,7 @@ impl Client {
         self.volumes.iter().flatten().map(|open| due(open)).fold(bus, Time::min)
     }
 
-    /// Meta has opened a volume.
+    /// Opens the volume that meta has granted.
     pub(crate) fn opened(&mut self, ask: AskId, name: String, now: Time, opened: &Opened) {
         let refuse = |code, message: String| ClientEvent::OpenRefused { ask, why: Refusal { code, message } };
         if self.bus.as_ref().is_some_and(|(cluster, _)| *cluster != opened.cluster) {
@@ -293,7 +293,7 @@ impl Client {
         }
         self.volumes[slot] = Some(Box::new(open));
         self.learn_addresses(&opened.view);
-        // Connections that are there already come up for this volume, too.
+        // Existing connections count as up for this volume, too.
         for osd in self.wanted.clone() {
             if self.bus.as_ref().is_some_and(|(_, bus)| bus.link_to(osd).is_some()) {
                 self.link(now, osd, true);
@@ -302,17 +302,17 @@ impl Client {
         self.events.push(ClientEvent::Opened { ask, volume: key, info });
     }
 
-    /// What is in flight on each open volume; for observers.
+    /// Returns the requests in flight on each open volume; for observers.
     pub fn fills(&self) -> impl Iterator<Item = VolumeFill> {
         self.volumes.iter().flatten().map(|open| open.volume.fill())
     }
 
-    /// The oldest request on a volume that came before `before` and is not answered.
+    /// Returns the oldest unanswered request on a volume that came before `before`.
     pub fn stall(&mut self, volume: VolumeKey, before: Time) -> Option<volume::Stall> {
         self.find(volume).and_then(|open| open.volume.stall(before))
     }
 
-    /// Bytes that wait on each connection; for observers.
+    /// Returns the bytes that wait on each connection; for observers.
     pub fn queued(&self) -> impl Iterator<Item = usize> {
         self.bus.iter().flat_map(|(_, bus)| bus.queued())
     }

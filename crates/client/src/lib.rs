@@ -1,6 +1,6 @@
-//! A client process: its connections to OSDs, its open volumes, its questions to meta.
+//! A client process: its connections to OSDs, its open volumes, its requests to meta.
 //!
-//! Ring 3. Whoever owns the loop (the NBD door, a bench, a test, the simulator) owns one [`Client`] beside
+//! Ring 3. The owner of the loop (the NBD frontend, a bench, a test, the simulator) has one [`Client`] beside
 //! its own connections, on the same thread, so that no request hops between threads:
 //!
 //! ```text
@@ -15,9 +15,9 @@
 //! deadline = client.next_deadline() and the door's
 //! ```
 //!
-//! Questions and answers are plain values: a control thread carries them over gRPC, the simulator by hand.
+//! Requests to meta and answers are plain values: a control thread carries them over gRPC, the simulator passes them directly.
 //!
-//! Invariant: one volume's trouble is its own; the client fails a volume only when its session is over.
+//! Invariant: trouble of one volume does not affect another; the client fails a volume only when its session is over.
 
 mod client;
 mod links;

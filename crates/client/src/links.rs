@@ -1,4 +1,4 @@
-//! The way out of the volumes: the bus's connections and their credit.
+//! The volumes' path to the network: the bus's connections and their credit.
 
 use bus::Bus;
 use types::{OsdId, Time};
@@ -34,7 +34,7 @@ impl Carrier for Links<'_> {
     fn send(&mut self, osd: OsdId, request: Request) {
         let link = self.bus.link_to(osd).expect("it was admitted just now");
         assert_eq!(bus::request_cost(&request), self.admitted, "volume and bus count credit alike");
-        // A queue that overflows ends the link: `Down` follows, and the part is sent elsewhere.
+        // A queue that overflows ends the link: `Down` follows, and the volume sends the part elsewhere.
         self.bus.send(link, Message::Request(request));
     }
 }

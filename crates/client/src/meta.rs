@@ -1,8 +1,8 @@
-//! Questions to meta: who asked what, keepalives, and the last word of a volume.
+//! Requests to meta: the pending ones and their volumes, keepalives, and the close of a volume.
 //!
-//! A carrier answers each question once, with its id; when meta cannot be reached it answers `Refused`
-//! with `META_UNAVAILABLE`, after such retries as it likes. No I/O waits for an answer but the first
-//! write to a segment, and a reader's first look at one that it does not know.
+//! A carrier answers each request once, with its id. When meta cannot be reached it answers `Refused` with
+//! `META_UNAVAILABLE`, after as many retries as it likes. Only two kinds of I/O wait for an answer: the first
+//! write to a segment, and a reader's first read of a segment that it does not know.
 
 use crate::client::{Client, ClientEvent};
 use crate::open::{OpenVolume, Stage, VolumeKey};
@@ -14,18 +14,18 @@ use types::control::{
 };
 use types::{Errno, OsdId, Time};
 
-/// How often a holder says that it is alive.
+/// Interval of a holder's keepalives.
 pub(crate) const KEEPALIVE: Duration = Duration::from_millis(KEEPALIVE_MS);
-/// A keepalive without an answer is not waited for longer than this.
+/// Longest wait for the answer to a keepalive.
 const KEEPALIVE_PATIENCE: Duration = Duration::from_secs(10);
-/// Pause between two attempts to tell meta that a volume is closed, and how many there are: when all
-/// fail the holder's lease runs out by itself.
+/// Pause between two attempts to tell meta that a volume is closed, and the number of attempts. When all
+/// fail the holder's lease expires by itself.
 const PARTING_PAUSE: Duration = Duration::from_millis(200);
 const PARTING_TRIES_MAX: u32 = 10;
-/// Meta is asked for the address of an OSD that does not answer at most this often.
+/// Least pause between two questions to meta for the addresses of OSDs that do not answer.
 const WHERE_PAUSE: Duration = Duration::from_secs(2);
 
-/// A question to meta.
+/// Id of a request to meta.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct AskId(pub u64);
 
@@ -35,7 +35,7 @@ impl fmt::Display for AskId {
     }
 }
 
-/// Questions that are out. Bounded: a volume has at most a handful out at a time, and a lost one is
+/// Requests to meta without an answer. Bounded: a volume has at most a handful at a time, and a lost one is
 /// replaced by its repetition.
 #[derive(Default)]
 pub(crate) struct Asks {
@@ -67,19 +67,19 @@ impl Asks {
 }
 
 impl Client {
-    /// Asks meta to open `pool/volume`; `steal` takes it from whoever holds it. The answer comes as
+    /// Asks meta to open `pool/volume`; `steal` fences the present holder. The answer comes as
     /// [`ClientEvent::Opened`] or [`ClientEvent::OpenRefused`].
     pub fn open(&mut self, name: &str, write: bool, steal: bool) -> AskId {
         let holder = self.config.holder.clone();
         self.asks.add(None, ClientAsk::Open { name: name.into(), write, steal, holder })
     }
 
-    /// Questions for meta.
+    /// Takes the requests for meta.
     pub fn take_asks(&mut self, out: &mut Vec<(AskId, ClientAsk)>) {
         out.extend(self.asks.queue.drain(..));
     }
 
-    /// The answer to a question. One that nobody waits for any more is ignored.
+    /// Handles the answer to a request. An answer to a request that is no longer pending is ignored.
     pub fn handle_meta(&mut self, now: Time, id: AskId, answer: ClientAnswer) {
         let Some((key, ask)) = self.asks.out.remove(&id) else { return };
         match &answer {
@@ -129,7 +129,7 @@ impl Client {
         self.wanted_stale = true;
     }
 
-    /// An OSD cannot be reached: it may have come back elsewhere.
+    /// Asks meta for the address of an OSD that cannot be reached: it may have come back at another one.
     pub(crate) fn ask_where(&mut self, now: Time, osd: OsdId) {
         if now < self.asks.where_at {
             return;
@@ -144,7 +144,7 @@ impl Client {
         }
     }
 
-    /// Tells meta that the volume's holder is alive, when it is time.
+    /// Sends the keepalive of a volume's holder when it is due.
     pub(crate) fn keep_alive(&mut self, now: Time, slot: usize) {
         let Some(open) = self.volumes[slot].as_deref_mut() else { return };
         let waiting = open.keepalive.is_some_and(|(_, since)| now < since + KEEPALIVE_PATIENCE);
@@ -159,7 +159,7 @@ impl Client {
         open.keepalive_at = now + KEEPALIVE;
     }
 
-    /// Takes a closing volume one step further when it can go.
+    /// Takes a closing volume one step further when it can go on.
     pub(crate) fn part(&mut self, now: Time, slot: usize) {
         let Some(open) = self.volumes[slot].as_deref_mut() else { return };
         let due = match open.stage {
@@ -179,7 +179,7 @@ impl Client {
         self.asks.put(open.key, ClientAsk::Close { volume, session });
     }
 
-    /// Tells meta at once that a closing volume has no holder any more, whatever is in flight on it: that has no user.
+    /// Tells meta at once that a closing volume has no holder any more. Requests in flight do not delay this: their user is gone.
     /// [`ClientEvent::Closed`] follows as after [`Client::close`].
     pub fn abandon(&mut self, now: Time, key: VolumeKey) {
         let Some(open) = self.find(key) else { return };
@@ -213,7 +213,7 @@ impl Client {
         self.events.push(ClientEvent::Closed { volume: open.key });
     }
 
-    /// When a volume has something to say to meta.
+    /// Returns the time of the volume's next message to meta.
     pub(crate) fn deadline_of(&self, open: &OpenVolume) -> Time {
         let keepalive = match (open.holds(), open.keepalive) {
             (false, _) => Time::NEVER,

@@ -1,4 +1,4 @@
-//! One open volume as a block device, and its way to being closed.
+//! One open volume as a block device, and the steps of its closing.
 
 use crate::meta::AskId;
 use device::{BlockDevice, Busy, Completion, DeviceInfo, Request};
@@ -12,21 +12,21 @@ pub struct VolumeKey {
     pub(crate) life: u32,
 }
 
-/// A volume on the way out.
+/// Stage of a volume between open and closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     Open,
-    /// Takes nothing more; waits for what is in flight, then tells meta.
+    /// The volume takes no more requests; it waits for those in flight, then tells meta.
     Closing,
-    /// Meta is told.
+    /// Meta is being told.
     Parting {
         tries: u32,
-        /// When meta is told again, unless a question is out.
+        /// Time of the next attempt, unless a request is pending.
         at: Time,
     },
 }
 
-/// What a status page shows of an open volume.
+/// Status of an open volume, as a status page shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeReport {
     pub name: String,
@@ -44,7 +44,7 @@ pub(crate) struct OpenVolume {
     pub stage: Stage,
     pub done: Vec<Completion>,
     pub keepalive_at: Time,
-    /// The keepalive that is out, and since when.
+    /// The pending keepalive, and the time when it was sent.
     pub keepalive: Option<(AskId, Time)>,
     /// The owner was told that the volume has failed.
     pub failure_told: bool,
@@ -62,12 +62,12 @@ impl OpenVolume {
         }
     }
 
-    /// Nothing is in flight, and the owner has taken every completion.
+    /// True when no request is in flight and the owner has taken every completion.
     pub fn is_quiet(&self) -> bool {
         self.volume.is_idle() && self.done.is_empty()
     }
 
-    /// Whether this client holds the volume for writing, as far as meta is concerned.
+    /// Whether this client holds the volume for writing, as far as it knows.
     pub fn holds(&self) -> bool {
         self.volume.writable() && self.volume.failed().is_none()
     }

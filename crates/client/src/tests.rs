@@ -1,4 +1,4 @@
-//! The client against model OSDs over the simulated network, and its dealings with meta by hand.
+//! The client against model OSDs over the simulated network, and against answers of meta that a test writes.
 
 mod meta;
 mod network;

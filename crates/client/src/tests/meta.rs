@@ -45,7 +45,7 @@ impl Bench {
         Bench { client: Client::new(config()), now: Time(1_000_000_000) }
     }
 
-    /// A turn; gives the questions.
+    /// Runs a turn; returns the requests to meta.
     fn turn(&mut self) -> Vec<(AskId, ClientAsk)> {
         let (mut ops, mut asks) = (Vec::new(), Vec::new());
         self.client.end_turn(self.now, &mut ops);
@@ -110,7 +110,7 @@ fn volumes_of_two_clusters_are_not_held_by_one_client() {
 }
 
 #[test]
-fn a_holder_says_every_two_seconds_that_it_is_alive_and_is_fenced_when_meta_says_so() {
+fn holder_sends_keepalives_and_is_fenced_when_meta_says_so() {
     let mut b = Bench::new();
     let volume = b.open(true);
     let began = b.now;
@@ -126,7 +126,7 @@ fn a_holder_says_every_two_seconds_that_it_is_alive_and_is_fenced_when_meta_says
     b.answer(asks[0].0, refused(refusal::SESSION_FENCED));
     b.turn();
     assert_eq!(b.events(), [ClientEvent::Failed { volume, errno: Errno::Fenced }]);
-    assert_eq!(b.client.next_deadline(), Time::NEVER, "nobody is alive any more");
+    assert_eq!(b.client.next_deadline(), Time::NEVER, "a fenced holder sends no keepalive");
     let (now, mut done) = (b.now, Vec::new());
     let device = b.client.device(volume).expect("still to be closed");
     device.submit(now, Request::Flush, 3).expect("not busy");

@@ -36,14 +36,14 @@ fn view() -> MapView {
     MapView { pgs: vec![map], leaders: vec![(pg(), OsdId(1))], osds }
 }
 
-/// The PG, as all its replicas agree.
+/// The PG's contents, as all its replicas agree.
 #[derive(Default)]
 struct Store {
     leader: OsdId,
     sectors: BTreeMap<(u32, u32), [u8; 8]>,
     applied: BTreeSet<u64>,
     duplicates: u32,
-    /// So many requests are done, and their replies are lost.
+    /// Number of further requests that are executed without a reply.
     mute: u32,
 }
 
@@ -233,7 +233,7 @@ impl Run {
         self.env.turn(&mut self.ops, &mut Vec::new(), self.client.next_deadline()).expect("the world turns");
     }
 
-    /// Lets the world go on for one step.
+    /// Advances the simulated world by one step.
     fn step(&mut self) {
         let ready = self.world.ready_nodes();
         for node in &ready {
@@ -284,7 +284,7 @@ impl Run {
     }
 }
 
-/// Writes stamped sectors over one another, with and without trouble, and reads every one back.
+/// Writes stamped sectors over one another, with and without faults, and reads every one back.
 fn run(seed: u64, with_trouble: bool) -> (Time, u64, u32) {
     let mut run = Run::new(seed);
     run.client_turn();
@@ -338,7 +338,7 @@ fn run(seed: u64, with_trouble: bool) -> (Time, u64, u32) {
 #[test]
 fn a_volume_is_what_was_written_over_real_connections() {
     let (_, repeats, duplicates) = run(1, false);
-    // The first part may be shown to a follower whose connection is there before the leader's.
+    // The first part may go to a follower whose connection is up before the leader's.
     assert!(repeats <= 2 && duplicates == 0, "without trouble nothing is sent twice: {repeats}, {duplicates}");
 }
 
