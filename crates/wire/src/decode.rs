@@ -1,9 +1,9 @@
-//! Bytes to messages. `bus` comes in with a verified [`Header`] and the blocks that it announces;
-//! messages go out whose payloads are slices of the payload block.
+//! Decoding of frames. Input: a verified [`Header`] and the blocks that it announces, from `bus`.
+//! Output: messages whose payloads are slices of the payload block.
 //!
-//! Invariant: every count is compared with the bytes that are there before anything is allocated for
-//! it; every reserved byte is zero and every list is exactly as long as its record says, so that a
-//! decoded frame, encoded again, gives the same bytes. What a message *means* is not judged here.
+//! Invariant: every count is compared with the bytes that are there before memory is allocated for it. Every reserved
+//! byte is zero and every list is exactly as long as its record says, so that a decoded frame, encoded again, gives
+//! the same bytes. Decoding does not judge the *meaning* of a message.
 
 use crate::frame::{FrameKind, Header, WireError};
 use crate::message::{
@@ -22,14 +22,14 @@ use types::{
 use zerocopy::byteorder::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-/// Head blocks up to this size are copied once, and all descriptors of the frame share the copy. In a
-/// larger one each is copied alone, so that a single descriptor keeps at most this much alive.
+/// Head blocks up to this size are copied once, and all descriptors of the frame share the copy. Descriptors of a
+/// larger block are copied one by one, so that a single descriptor keeps at most this much memory alive.
 const SHARED_HEAD_MAX: usize = 16 << 10;
 
-/// Reads a hello frame. Bytes after the part that this version knows are ignored: a later version's.
+/// Reads a hello frame. Bytes after the part that this version knows belong to a later version and are ignored.
 ///
 /// # Errors
-/// When the frame is of another kind, damaged, or says what no version says.
+/// When the frame is of another kind, is damaged, or has a field value that no version uses.
 pub fn decode_hello(header: &Header, head: &[u8]) -> Result<Hello, WireError> {
     if header.kind() != FrameKind::Hello {
         return Err(WireError::Unexpected);
@@ -76,10 +76,10 @@ pub fn decode_refuse(header: &Header, head: &[u8]) -> Result<Refuse, WireError> 
     Ok(Refuse { code: r.code.get(), reason })
 }
 
-/// Reads a batch frame and appends its messages to `out`; on an error `out` is as before.
+/// Reads a batch frame and appends its messages to `out`; on an error `out` is unchanged.
 ///
 /// # Errors
-/// When the frame is of another kind or damaged, or any record in it is not as encoding makes it.
+/// When the frame is of another kind or damaged, or a record in it differs from any that encoding makes.
 pub fn decode_batch(header: &Header, head: &[u8], payload: IoBuf, out: &mut Vec<Message>) -> Result<(), WireError> {
     if header.kind() != FrameKind::Batch {
         return Err(WireError::Unexpected);
@@ -117,7 +117,7 @@ fn read_batch(header: &Header, head: &[u8], payload: IoBuf, out: &mut Vec<Messag
     }
 }
 
-/// What is left of the blocks: `at..end` of the head belongs to the present record.
+/// The unread rest of the blocks: `at..end` of the head belongs to the present record.
 pub(crate) struct Input<'a> {
     head: &'a [u8],
     at: usize,
@@ -141,7 +141,7 @@ impl<'a> Input<'a> {
         T::read_from_bytes(bytes).map_err(|_| WireError::Truncated(what))
     }
 
-    /// `count` records, each made into a value. Nothing is allocated unless all their bytes are there.
+    /// Reads `count` records and turns each into a value. No memory is allocated unless all their bytes are there.
     fn list<T: FromBytes + KnownLayout + Immutable, V>(
         &mut self,
         what: &'static str,
@@ -159,7 +159,7 @@ impl<'a> Input<'a> {
         Ok(bytes.as_chunks().0.iter().map(|c| u32::from_le_bytes(*c)).collect())
     }
 
-    /// Bytes that outlive the head block.
+    /// Reads bytes that outlive the head block.
     pub(crate) fn kept(&mut self, what: &'static str, len: usize) -> Result<Bytes, WireError> {
         let at = self.at;
         let bytes = self.bytes(what, len)?;
@@ -212,8 +212,8 @@ pub(crate) fn pg_id(r: PgRecord) -> PgId {
     PgId { pool: PoolId(r.pool.get()), n: r.n.get() }
 }
 
-/// How many fragments a payload has that begins at sector `start` of its chunk; an empty one has none
-/// and begins at zero. `None`: no payload of an entry looks like that.
+/// Counts the fragments of a payload that begins at sector `start` of its chunk. An empty payload has none
+/// and begins at zero. `None`: no entry has a payload of this start and length.
 pub(crate) fn fragments_of(start: u32, payload_len: usize) -> Option<usize> {
     if payload_len == 0 {
         return (start == 0).then_some(0);
@@ -223,11 +223,11 @@ pub(crate) fn fragments_of(start: u32, payload_len: usize) -> Option<usize> {
     (payload_len.is_multiple_of(SECTOR as usize) && count <= FRAGMENTS_MAX).then_some(count)
 }
 
-/// Whether so many CRCs can belong to a payload whose place in its chunk is not told.
+/// Whether this number of CRCs can belong to a payload of this length whose start in its chunk is unknown.
 pub(crate) fn crcs_fit(crcs: usize, payload_len: usize) -> bool {
     let sectors = payload_len / SECTOR as usize;
     let least = sectors.div_ceil(SECTORS_PER_BLOCK as usize);
-    // Beginning at the last sector of a block adds a fragment, if there are two sectors to part.
+    // A payload that begins at the last sector of a block has one fragment more, if it has at least two sectors.
     let most = if sectors < 2 { sectors } else { (sectors - 2) / SECTORS_PER_BLOCK as usize + 2 };
     (least..=most).contains(&crcs)
 }

@@ -1,9 +1,9 @@
-//! Messages to bytes. `bus` comes in with the messages of one frame; a list of buffers goes out, ready
-//! to be gathered by one send: header and head block in the first, every payload as it is after it.
+//! Encoding of frames. Input: the messages of one frame, from `bus`. Output: a list of buffers for one gathering
+//! send: header and head block in the first, every payload unchanged after it.
 //!
-//! Invariant: payload bytes are never copied. What breaks a limit here is a bug of this process (the
-//! room that made the message did not keep its contract), so it panics; `decode` has the same checks as
-//! errors, because there the bytes are a peer's.
+//! Invariant: payload bytes are never copied. A message that breaks a limit here is a bug of this process (the
+//! crate that made it broke its contract), so encoding panics. `decode` makes the same checks and returns errors,
+//! because there the bytes are a peer's.
 
 use crate::frame::{FrameKind, HEADER_LEN, Header, VERSION_GREETING};
 use crate::message::{
@@ -21,7 +21,7 @@ const RECORD: usize = size_of::<RecordHeader>();
 const CRC: usize = size_of::<u32>();
 
 impl Message {
-    /// Bytes that the message takes in a head block.
+    /// Returns the bytes that the message takes in a head block.
     pub fn head_len(&self) -> usize {
         RECORD
             + match self {
@@ -39,7 +39,7 @@ impl Message {
             }
     }
 
-    /// Bytes that the message takes in a payload block.
+    /// Returns the bytes that the message takes in a payload block.
     pub fn payload_len(&self) -> usize {
         match self {
             Message::Request(Request { body: RequestBody::Write { payload, .. }, .. }) => payload.len(),
@@ -97,7 +97,7 @@ pub fn encode_batch(version: u16, messages: &[Message], bufs: &mut Vec<IoBuf>) {
     bufs[first] = frame.freeze();
 }
 
-/// The bytes of a hello frame.
+/// Returns the bytes of a hello frame.
 pub fn encode_hello(hello: &Hello) -> IoBuf {
     let (role, peer) = match hello.peer {
         Peer::Osd(osd) => (role::OSD, u64::from(osd.0)),
@@ -120,7 +120,7 @@ pub fn encode_hello(hello: &Hello) -> IoBuf {
     greeting(FrameKind::Hello, record.as_bytes(), &[])
 }
 
-/// The bytes of a refuse frame. A reason beyond `REASON_MAX` is cut.
+/// Returns the bytes of a refuse frame. A reason longer than `REASON_MAX` is cut.
 pub fn encode_refuse(refuse: &Refuse) -> IoBuf {
     let reason = &refuse.reason[..refuse.reason.floor_char_boundary(REASON_MAX)];
     let record = RefuseRecord { code: U32::new(refuse.code), reason_len: U32::new(reason.len() as u32) };
@@ -136,7 +136,7 @@ fn greeting(kind: FrameKind, record: &[u8], tail: &[u8]) -> IoBuf {
     frame.freeze()
 }
 
-/// Where the next record goes.
+/// Position of the next record in the head block.
 pub(crate) struct Out<'a> {
     to: &'a mut [u8],
     at: usize,
@@ -164,7 +164,7 @@ impl Out<'_> {
     }
 }
 
-/// A payload takes its place in the payload block.
+/// Appends a payload to the payload block.
 pub(crate) fn put_payload(payload: &IoBuf, bufs: &mut Vec<IoBuf>) {
     assert!(payload.len() as u64 <= PART_MAX, "a payload of {} B", payload.len());
     assert!(payload.len().is_multiple_of(SECTOR as usize), "a payload of {} B", payload.len());

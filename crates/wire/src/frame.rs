@@ -1,8 +1,8 @@
-//! The frame header: 64 bytes, the same in every version for ever, so that a stranger's version can be named.
+//! The frame header: 64 bytes, the same in every version for ever, so that the version of any peer can be named.
 //!
-//! `bus` comes in with the 64 bytes that it has received; a [`Header`] goes out whose lengths were
-//! checked against the limits before anything is allocated for them. [`Header`] has no public
-//! constructor: whoever holds one holds a verified one.
+//! Input: the 64 bytes that `bus` has received. Output: a [`Header`] whose lengths were checked against the limits
+//! before memory is allocated for them. [`Header`] has no public constructor, so every [`Header`] outside this
+//! module was verified.
 
 use types::crc32c;
 use types::limits::{FRAME_LEN_MAX, FRAME_PAYLOAD_MAX, FRAME_RECORDS_MAX};
@@ -12,9 +12,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Bytes of a frame header.
 pub const HEADER_LEN: usize = 64;
-/// Largest head block: what a frame has besides a full payload block.
+/// Largest head block: the rest of a frame with a full payload block.
 pub const HEAD_LEN_MAX: usize = FRAME_LEN_MAX - FRAME_PAYLOAD_MAX - HEADER_LEN;
-/// Largest head block of a hello or a refusal: what an unknown peer can make us allocate.
+/// Largest head block of a hello or a refusal: bounds the memory that an unknown peer can make this process allocate.
 pub const GREETING_HEAD_MAX: usize = 1 << 10;
 /// Version of hello and refuse frames: no version is agreed on yet. Their layout only ever grows at the end.
 pub const VERSION_GREETING: u16 = 0;
@@ -30,7 +30,7 @@ const _: () = assert!(FRAME_PAYLOAD_MAX.is_multiple_of(SECTOR as usize));
 const _: () = assert!(VERSION_GREETING < VERSION_MIN && VERSION_MIN <= VERSION_MAX);
 const _: () = assert!(size_of::<RawHeader>() == HEADER_LEN);
 
-/// What a frame holds. Numbers are the wire's, never reused.
+/// Kind of a frame. Numbers are the wire's, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FrameKind {
@@ -39,7 +39,7 @@ pub enum FrameKind {
     Batch = 3,
 }
 
-/// The header as it lies on the wire; little-endian.
+/// The header's layout on the wire; little-endian.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawHeader {
@@ -67,7 +67,7 @@ pub struct Header {
     head_crc: u32,
 }
 
-/// Why bytes are not a frame. Each closes the connection that they came from.
+/// Reason why bytes are not a frame. Each closes the connection that they came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     #[error("not a Basalt frame (it begins with {0:02x?})")]
@@ -107,30 +107,30 @@ impl Header {
         self.kind
     }
 
-    /// The version that the rest of the frame is written in.
+    /// Returns the version in which the rest of the frame is written.
     pub fn version(&self) -> u16 {
         self.version
     }
 
-    /// Bytes of the head block; never zero.
+    /// Returns the bytes of the head block; never zero.
     pub fn head_len(&self) -> usize {
         self.head_len
     }
 
-    /// Bytes of the payload block; a multiple of 512, zero in greetings.
+    /// Returns the bytes of the payload block; a multiple of 512, zero in greetings.
     pub fn payload_len(&self) -> usize {
         self.payload_len
     }
 
-    /// Messages in the head block; 1 in greetings.
+    /// Returns the messages in the head block; 1 in greetings.
     pub fn record_count(&self) -> usize {
         self.record_count
     }
 
-    /// The header of a frame of our own.
+    /// Makes the header of a frame that this process sends.
     ///
     /// # Panics
-    /// When the frame breaks a limit: whoever filled it did not look.
+    /// When the frame breaks a limit: the caller did not check it.
     pub(crate) fn new(kind: FrameKind, version: u16, record_count: usize, payload_len: usize, head: &[u8]) -> Header {
         let header = Header { kind, version, head_len: head.len(), payload_len, record_count, head_crc: crc32c(head) };
         if let Err(e) = header.check() {
@@ -160,7 +160,7 @@ impl Header {
     /// Reads and verifies a header.
     ///
     /// # Errors
-    /// When the bytes are no header, or announce a frame beyond the limits. Nothing was allocated.
+    /// When the bytes are no header, or announce a frame beyond the limits. No memory was allocated.
     pub fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Header, WireError> {
         let raw: &RawHeader = zerocopy::transmute_ref!(bytes);
         if raw.magic != MAGIC {
@@ -190,7 +190,7 @@ impl Header {
         Ok(header)
     }
 
-    /// The limits of the kind of frame, which hold on both sides.
+    /// Checks the limits of the kind of frame, which hold for sender and receiver.
     fn check(&self) -> Result<(), WireError> {
         let greeting = self.kind != FrameKind::Batch;
         if greeting != (self.version == VERSION_GREETING) {

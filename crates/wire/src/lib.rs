@@ -1,6 +1,6 @@
-//! What travels on a data connection: messages in memory, and their bytes.
+//! Messages of a data connection: in memory, and as bytes.
 //!
-//! Ring 0. `bus` comes in with messages to encode and bytes to decode; rooms see only [`Message`].
+//! Ring 0. `bus` passes messages to encode and bytes to decode; other crates see only [`Message`].
 //! A frame is a fixed header, a head block with the records of all its messages, and a payload block
 //! that the receiver can take straight to its log.
 //!
@@ -12,7 +12,7 @@
 //! without padding. Payloads are neither copied nor checked here: their CRCs travel in the head.
 //!
 //! Invariant: decoding never panics, never allocates more than a small multiple of the frame's own
-//! limit, and accepts nothing that encoding does not produce (so a frame has one spelling only).
+//! limit, and rejects all bytes that encoding does not produce (so a frame has one spelling only).
 
 mod decode;
 mod encode;

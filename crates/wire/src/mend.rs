@@ -1,8 +1,8 @@
-//! The bytes of a repair's messages (R15), both ways: they share one record.
+//! Encoding and decoding of block repair messages (R15), which share one record.
 //!
-//! `encode` and `decode` come in with one message each.
+//! `encode` and `decode` call this module with one message each.
 //!
-//! Invariant: as in `decode`: one spelling, nothing allocated beyond the bytes that are there.
+//! Invariant: as in `decode`, a message has one spelling, and no memory is allocated beyond the bytes that are there.
 
 use crate::decode::{Input, pg_id, zero};
 use crate::encode::{Out, count, pg_record, put_payload};

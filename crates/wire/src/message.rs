@@ -1,4 +1,4 @@
-//! The messages of the data plane, as rooms see them.
+//! The messages of the data plane, as other crates see them.
 
 use bytes::Bytes;
 use types::{
@@ -6,7 +6,7 @@ use types::{
     SessionId, Term, VolumeId,
 };
 
-/// Who is at the other end of a connection.
+/// The process at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Peer {
     Osd(OsdId),
@@ -22,10 +22,10 @@ pub struct Hello {
     pub cluster: ClusterId,
     pub peer: Peer,
     pub incarnation: Incarnation,
-    /// Whom the dialler thinks it has reached; checked by the other side.
+    /// The OSD that the dialler expects at this address; the other side checks it.
     pub expects: Option<OsdId>,
     pub features: u64,
-    /// What the other end may have in flight towards us.
+    /// Requests and bytes that the other end may have in flight towards the sender.
     pub credit_ops: u32,
     pub credit_bytes: u64,
 }
@@ -37,7 +37,7 @@ pub struct Refuse {
     pub reason: String,
 }
 
-/// Everything that a frame can carry after the hellos.
+/// Every message that a frame can carry after the hellos.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {
     Request(Request),
@@ -45,7 +45,7 @@ pub enum Message {
     Raft(RaftMsg),
     Listing(Listing),
     ListingEcho(ListingEcho),
-    /// The sender has stopped serving these PGs: their promises to it end now (R3).
+    /// Lease release: the sender no longer serves these PGs, so the receiver's promises to it end now (R3).
     Goodbye(Vec<PgId>),
     PassedOn(PassedOn),
     /// Proof that a link carries bytes both ways. The bus asks with `answer: false` and answers by itself.
@@ -60,7 +60,7 @@ pub enum Message {
 /// From a client to the leader of `pg`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// Chosen by the client, unique on the connection; comes back in the reply.
+    /// Chosen by the client, unique on the connection, and repeated in the reply.
     pub id: u64,
     pub pg: PgId,
     pub session: SessionId,
@@ -72,30 +72,30 @@ pub struct Request {
 pub enum RequestBody {
     /// At most `PART_MAX` bytes; `crcs` holds one CRC32C a fragment.
     Write { chunk: ChunkKey, range: SectorRange, seq: u64, watermark: u64, crcs: Vec<u32>, payload: IoBuf },
-    /// The range reads as zeros from then on (trim and write-zeroes); up to a whole chunk.
+    /// The range reads as zeros from then on (trim and write-zeroes). It has at most a whole chunk.
     Zero { chunk: ChunkKey, range: SectorRange, seq: u64, watermark: u64 },
-    /// The client gave up on `seq`: commit it as having no effect, so that it never lands later (R7).
+    /// The client gave up on `seq`: commit it without effect, so that its write never lands later (R7).
     Skip { volume: VolumeId, seq: u64, watermark: u64 },
     /// At most `PART_MAX` bytes.
     Read { chunk: ChunkKey, range: SectorRange },
-    /// Which sectors of the range hold data.
+    /// Asks which sectors of the range hold data.
     Extents { chunk: ChunkKey, range: SectorRange },
-    /// Whether the sender still holds the volume: `Done` unless an attach record of a higher epoch than the
-    /// request's is committed in this PG, else `Failed(Fenced)` (ADR 0008).
+    /// Fence check: asks whether the sender still holds the volume. `Done`, unless an attach record with a higher epoch than
+    /// the request's is committed in this PG; then `Failed(Fenced)` (ADR 0008).
     Holder { volume: VolumeId },
-    /// To a follower: the sender hears nothing from `leader`, which the follower names as leader. The follower passes
-    /// it on over its own link (ADR 0014). The answer `Done` means that it did.
+    /// To a follower: the sender hears nothing from `leader`, which the follower names as leader. The follower forwards this
+    /// to the leader over its own link (ADR 0014), and answers `Done` when it did.
     Unreached { volume: VolumeId, leader: OsdId },
 }
 
-/// From a follower to the leader of `pg`: a client with this session of this volume reaches the follower and hears
-/// nothing from the leader. The leader may hand over to the follower (ADR 0014).
+/// From a follower to the leader of `pg`: a client with this session of this volume reaches the follower and hears nothing
+/// from the leader. The leader may transfer leadership to the follower (ADR 0014).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassedOn {
     pub pg: PgId,
     pub from: ReplicaId,
     pub to: ReplicaId,
-    /// The leader's, as the follower knows it: in another term the message means nothing.
+    /// The leader's term, as the follower knows it; a leader of another term ignores the message.
     pub term: Term,
     pub volume: VolumeId,
     pub session: SessionId,
@@ -111,10 +111,10 @@ pub struct Reply {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReplyBody {
-    /// Write, zero, skip: durable on a majority and applied. Holder: still the one.
+    /// Write, zero, skip: the entry is durable on a majority and applied. Holder: the sender still holds the volume.
     Done,
-    /// One CRC32C a fragment of the range that was asked for. An unwritten range has an empty `payload`
-    /// and no CRCs: all zeros.
+    /// Data of a read, with one CRC32C for each fragment of the requested range. An unwritten range has an empty `payload`
+    /// and no CRCs: it reads as zeros.
     Data {
         crcs: Vec<u32>,
         payload: IoBuf,
@@ -122,20 +122,20 @@ pub enum ReplyBody {
     Extents(Vec<Extent>),
 }
 
-/// A run of sectors of one kind.
+/// A run of sectors that all hold data, or all hold none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     pub sectors: u32,
     pub data: bool,
 }
 
-/// Why an OSD did not do it. Only `Failed` is final; the rest say "not here" or "not now".
+/// Reason why an OSD did not execute a request. Only `Failed` is final; the others mean "not here" or "not now".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reject {
     NotLeader {
         hint: Option<OsdId>,
     },
-    /// No lease, no quorum, log full, still starting: ask again.
+    /// No lease, no quorum, full log or still starting: the client asks again.
     NotNow,
     /// This OSD holds no replica of the PG.
     NoSuchPg,
@@ -156,7 +156,7 @@ pub struct RaftMsg {
     pub commit_term: Term,
     pub reject: bool,
     pub reject_hint: Index,
-    /// Opaque to the wire, at most [`CONTEXT_MAX`] bytes.
+    /// At most [`CONTEXT_MAX`] bytes, opaque to the wire.
     pub context: Bytes,
     pub entries: Vec<Entry>,
     pub snapshot: Option<SnapshotMeta>,
@@ -183,7 +183,7 @@ pub enum RaftKind {
     SnapStatus = 15,
 }
 
-/// A raft snapshot without its data, which has travelled before (R12).
+/// A raft snapshot without its data, which was streamed before (R12).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotMeta {
     pub index: Index,
@@ -192,14 +192,14 @@ pub struct SnapshotMeta {
     pub learners: Vec<ReplicaId>,
 }
 
-/// The renewal frame of one OSD pair (R3): PGs led at the sender, of which the receiver holds a replica.
+/// The lease renewal of one pair of OSDs (R3): PGs led at the sender of which the receiver holds a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
-    /// The sender's clock when it was sent; echoed, never compared between nodes.
+    /// The sender's clock at sending; echoed, never compared between nodes.
     pub sent_at: u64,
-    /// All PGs led at the sender, not only those with recent client I/O.
+    /// True when it lists all PGs led at the sender, not only those with recent client I/O.
     pub full: bool,
-    /// AUs that the sender has spent of what the receiver granted it, since the connection began (R13).
+    /// AUs that the sender has spent of the receiver's grants, since the connection began (R13).
     pub spent_aus: u64,
     pub items: Vec<Listed>,
 }
@@ -214,20 +214,20 @@ pub struct Listed {
     pub commit: Index,
 }
 
-/// Which items of a listing the receiver has renewed its promise for.
+/// The items of a lease renewal for which the receiver has renewed its promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListingEcho {
     pub sent_at: u64,
-    /// AUs of its device that the sender has granted the receiver, since the connection began (R13).
+    /// AUs of its device that the sender has granted to the receiver, since the connection began (R13).
     pub granted_aus: u64,
-    /// The sender's device is full: what was granted may be spent, more will not come.
+    /// The sender's device is full: existing grants may be spent, no more will follow.
     pub device_full: bool,
-    /// What one PG may hold uncommitted in the sender's log, in MiB (R9); 0: not told.
+    /// Most MiB that one PG may leave uncommitted in the sender's log (R9); 0: unknown.
     pub log_share_mib: u8,
     pub renewed: Vec<(PgId, Term)>,
 }
 
-/// Part of a stream (R12): the contents of a PG on their way to a follower that is behind the log.
+/// Part of a stream (R12), which copies the contents of a PG to a follower that is behind the log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StreamMsg {
     pub pg: PgId,
@@ -238,109 +238,110 @@ pub struct StreamMsg {
     pub body: StreamBody,
 }
 
-/// `seq` numbers what the leader sends after `Accept`, from 1, without gaps.
+/// Body of a [`StreamMsg`]. `seq` numbers the leader's messages after `Accept`, from 1, without gaps.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StreamBody {
-    /// Leader: everything that this PG holds will follow.
+    /// Leader: the whole contents of this PG will follow.
     Open,
-    /// Follower: go on, from nothing. Where it stands now.
+    /// Follower: send, from the beginning. Carries the follower's term and commit index.
     Accept { term: Term, commit: Index },
-    /// Leader: contents of a range. An empty payload, without CRCs: zeros, and then up to a whole chunk.
+    /// Leader: contents of a range. An empty payload without CRCs means zeros; such a range has at most a whole chunk.
     Blocks { seq: u64, chunk: ChunkKey, range: SectorRange, crcs: Vec<u32>, payload: IoBuf },
     /// Leader: the next piece of the decision state, at most [`STREAM_PIECE_MAX`] bytes.
     Decision { seq: u64, bytes: Bytes },
-    /// Leader: all that was sent is the PG exactly as of this applied index.
+    /// Leader: the contents that were sent are the PG exactly at this applied index.
     End { seq: u64, index: Index, term: Term },
-    /// Follower: everything up to `seq` is in its place.
+    /// Follower: everything up to `seq` is stored.
     Ack { seq: u64 },
-    /// Follower: the stream is over; everything up to `commit` is durable here.
+    /// Follower: the stream is finished; everything up to `commit` is durable here.
     Done { term: Term, commit: Index },
-    /// Either: nothing comes of it.
+    /// Either side: the stream ends without effect.
     Abort(StreamAbort),
 }
 
-/// Why a stream ended early. Numbers are the wire's, never reused.
+/// Reason why a stream ended early. Numbers are the wire's, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum StreamAbort {
-    /// The follower has what it needs from the log.
+    /// The follower gets all that it needs from the log.
     Needless = 1,
-    /// Too many streams at once, or the replica is not ready for one.
+    /// Too many streams run at once, or the replica is not ready for one.
     Busy = 2,
-    /// The follower's device has no room for a second copy of the PG.
+    /// The follower's device has no space for a second copy of the PG.
     Full = 3,
     /// The sender no longer leads the PG.
     NotLeader = 4,
-    /// Something could not be read, or took too long, or came out of order.
+    /// A read failed, a message came out of order, or the stream took too long.
     Failed = 5,
 }
 
 impl StreamAbort {
-    /// The reason with this number.
+    /// Returns the reason with this number.
     pub fn from_u8(n: u8) -> Option<StreamAbort> {
         use StreamAbort::*;
         [Needless, Busy, Full, NotLeader, Failed].into_iter().find(|reason| *reason as u8 == n)
     }
 }
 
-/// Between two replicas of a PG, one of which repairs its log (R11).
+/// Log repair between two replicas of a PG, one of which repairs its log (R11).
 #[derive(Clone, Debug, PartialEq)]
 pub struct RepairMsg {
     pub pg: PgId,
     pub from: ReplicaId,
     pub to: ReplicaId,
-    /// Of the PG, as the sender was born into it (R4).
+    /// Lineage of the PG with which the sender was created (R4).
     pub lineage: u64,
-    /// Chosen by the one who asks; comes back in the answer, which is as old as the question at most.
+    /// Query id, chosen by the sender of the query and repeated in the answer, so an answer is never older than its query.
     pub round: u32,
     pub body: RepairBody,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum RepairBody {
-    /// Who repairs: what is the payload of this entry?
+    /// From a replica that repairs its log: asks for the payload of this entry.
     Fetch { index: Index, term: Term },
-    /// Any member: this. `start` is the sector of its chunk at which it begins.
+    /// From any member: the payload. `start` is the sector of its chunk at which it begins.
     Payload { index: Index, term: Term, start: u32, crcs: Vec<u32>, payload: IoBuf },
-    /// Any member: not from here.
+    /// From any member: this member cannot answer the query.
     Lack { index: Index, term: Term, why: Lack },
-    /// Whose log has lost records (ADR 0007): how far are you? `index` and `term` are of the last entry that it still
-    /// has: whoever leads forgets that it ever had more.
+    /// From a suspect replica, whose log has lost records (ADR 0007): asks for the receiver's log position.
+    /// `index` and `term` are those of the last entry that the sender still has; a leader resets its
+    /// matched index of the sender.
     Doubt { index: Index, term: Term },
-    /// A member that is not in doubt: its last entry is `index` of `term`, and `current` is its term.
+    /// From a member that is not suspect: its log position. Its last entry is `index` of `term`, and `current` is its term.
     Standing { index: Index, term: Term, current: Term },
 }
 
-/// Why a member cannot give a payload. Numbers are the wire's, never reused.
+/// Reason why a member cannot answer a query of a log repair. Numbers are the wire's, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Lack {
-    /// Its log holds no such entry, and nothing of it is in doubt.
+    /// Its log holds no such entry, and is not suspect.
     Other = 1,
-    /// It holds the entry, and has lost the payload too.
+    /// It holds the entry, but has lost the payload too.
     Lost = 2,
     /// The entry is applied there, and no longer in its log.
     Freed = 3,
-    /// It cannot tell: its own log is in doubt.
+    /// Unknown: its own log is suspect.
     Unsure = 4,
 }
 
 impl Lack {
-    /// The reason with this number.
+    /// Returns the reason with this number.
     pub fn from_u8(n: u8) -> Option<Lack> {
         use Lack::*;
         [Other, Lost, Freed, Unsure].into_iter().find(|why| *why as u8 == n)
     }
 }
 
-/// Between two replicas of one PG: a block that one of them cannot read (R15, ADR 0005).
+/// Block repair between two replicas of one PG, one of which cannot read a block (R15, ADR 0005).
 #[derive(Clone, Debug, PartialEq)]
 pub struct MendMsg {
     pub pg: PgId,
     pub from: ReplicaId,
     pub to: ReplicaId,
     pub lineage: u64,
-    /// Chosen by the one who asks; comes back in the answer.
+    /// Chosen by the replica that asks, and repeated in the answer.
     pub id: u64,
     pub chunk: ChunkKey,
     /// Number of the 4 KiB block in its chunk.
@@ -350,15 +351,15 @@ pub struct MendMsg {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum MendBody {
-    /// Give the block exactly as of this index. `crc`: its CRC32C, when the one who asks knows it.
+    /// Asks for the block exactly at this applied index. `crc` is its CRC32C, when the replica that asks knows it.
     Ask { applied: Index, crc: Option<u32> },
-    /// The block as of the index that was asked for, and its CRC32C; zeros when the payload is empty.
+    /// The block at the requested index, and its CRC32C; zeros when the payload is empty.
     Block { crc: u32, payload: IoBuf },
-    /// It cannot be said now what the block was at that index: ask again.
+    /// The member cannot tell now what the block was at that index: ask again.
     NotNow,
-    /// The block is bad here, too, or is another.
+    /// The block is bad here, too, or differs.
     Damaged,
-    /// The replica has no part in its PG now: its log is repaired, it is in doubt, or it is out of service.
+    /// The replica takes no part in its PG now: its log is being repaired, it is suspect, or it is out of service.
     NoPart,
 }
 

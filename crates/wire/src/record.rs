@@ -1,13 +1,13 @@
 //! The fixed part of every record in a head block, as it lies on the wire: little-endian, unaligned, no
-//! hidden padding. `encode` writes them, `decode` reads them; nobody else sees them.
+//! hidden padding. `encode` writes these structs and `decode` reads them; they are private to this crate.
 //!
-//! A record is a [`RecordHeader`], a fixed part of its kind, and a variable tail whose counts stand in
-//! the fixed part. Fields called `reserved` are zero and room for later versions.
+//! A record is a [`RecordHeader`], a fixed part of its kind, and a variable tail whose counts are in
+//! the fixed part. Fields called `reserved` are zero; later versions may use them.
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Kinds of record. Numbers are the wire's, never reused; the gaps are room for kin.
+/// Kinds of record. Numbers are the wire's, never reused; the gaps are left for related kinds.
 pub mod kind {
     pub const WRITE: u8 = 1;
     pub const ZERO: u8 = 2;
@@ -42,20 +42,20 @@ macro_rules! records {
 }
 
 records! {
-    /// Before every record. `len_bytes` counts everything after this header.
+    /// Precedes every record. `len_bytes` counts all bytes after this header.
     RecordHeader 8 { kind: u8, flags: u8, reserved: U16, len_bytes: U32 }
 
     PgRecord 8 { pool: U32, n: U32 }
 
     /// All seven requests. A write has its fragments' CRCs as tail; its payload is `count` sectors long.
     /// Reads and extents have neither `seq` nor `watermark`; a skip has no chunk and no range;
-    /// a holder has none of the four. `chunk` of an unreached leader is the OSD's id, and the rest is zero.
+    /// a fence check (holder) has none of the four. In an unreached-leader request `chunk` is the OSD's id, and the rest is zero.
     RequestRecord 72 {
         id: U64, pg: PgRecord, session: U64, epoch: U64, volume: U64, seq: U64, watermark: U64,
         chunk: U32, start: U32, count: U32, reserved: U32,
     }
 
-    /// `count`: CRCs or extents in the tail. `status` and `errno` and `hint` speak of rejects only.
+    /// `count`: CRCs or extents in the tail. `status`, `errno` and `hint` are used by rejects only.
     ReplyRecord 32 {
         id: U64, payload_len: U32, count: U32, hint: U32, status: u8, errno: u8, reserved: [u8; 10],
     }
@@ -96,28 +96,27 @@ records! {
 
     PassedOnRecord 56 { pg: PgRecord, from: U64, to: U64, term: U64, volume: U64, session: U64, epoch: U64 }
 
-    /// All bodies of a stream. `volume` is an index in those that name one. Tail: a piece of decision state of
+    /// All bodies of a stream. `volume` belongs to bodies that name a chunk. Tail: a piece of decision state of
     /// `count` bytes, or one CRC for each fragment of the payload. A field that a body does not use is zero.
     StreamRecord 80 {
         pg: PgRecord, from: U64, to: U64, stream: U64, seq: U64, volume: U64, term: U64,
         chunk: U32, start: U32, count: U32, payload_len: U32, body: u8, reason: u8, reserved: [u8; 6],
     }
 
-    /// All bodies of a repair. Tail: one CRC for each fragment of the payload. A field that a body does not use is
-    /// zero.
+    /// All bodies of a log repair. Tail: one CRC for each fragment of the payload; in a standing, the sender's term as 8 bytes.
+    /// A field that a body does not use is zero.
     RepairRecord 64 {
         pg: PgRecord, from: U64, to: U64, lineage: U64, index: U64, term: U64,
         payload_len: U32, start: U32, body: u8, why: u8, reserved: [u8; 2], round: U32,
     }
 
-    /// All bodies of a repair. `applied` and `has_crc` speak of what is asked for. A field that a body does not use
-    /// is zero.
+    /// All bodies of a block repair. `applied` and `has_crc` belong to the question. A field that a body does not use is zero.
     MendRecord 80 {
         pg: PgRecord, from: U64, to: U64, lineage: U64, id: U64, volume: U64, applied: U64,
         chunk: U32, block: U32, crc: U32, payload_len: U32, body: u8, has_crc: u8, reserved: [u8; 6],
     }
 
-    /// Hello frame. Later versions may append; what is here never moves.
+    /// Hello frame. Later versions may append fields; the offsets of these never change.
     HelloRecord 72 {
         version_min: U16, version_max: U16, role: u8, has_expects: u8, reserved: U16,
         cluster: [u8; 16], peer: U64, incarnation: U64, expects: U32, credit_ops: U32,

@@ -1,8 +1,8 @@
-//! The bytes of a repair's messages (R11), both ways: they share one record.
+//! Encoding and decoding of log repair messages (R11), which share one record.
 //!
-//! `encode` and `decode` come in with one message each.
+//! `encode` and `decode` call this module with one message each.
 //!
-//! Invariant: as in `decode`: one spelling, nothing allocated beyond the bytes that are there.
+//! Invariant: as in `decode`, a message has one spelling, and no memory is allocated beyond the bytes that are there.
 
 use crate::decode::{Input, fragments_of, limited, pg_id, zero};
 use crate::encode::{Out, count, pg_record, put_payload};
@@ -13,7 +13,7 @@ use types::limits::PART_MAX;
 use types::{Index, IoBuf, ReplicaId, Term};
 use zerocopy::byteorder::little_endian::{U32, U64};
 
-/// Bytes of the message behind its record header.
+/// Returns the bytes of the message after its record header.
 pub(crate) fn head_len(body: &RepairBody) -> usize {
     size_of::<RepairRecord>()
         + match body {

@@ -1,5 +1,5 @@
-//! Messages drawn from a seed: every kind, every option, lengths from nothing to the limit. For tests and for
-//! fuzzing only: shipped programs are built without this.
+//! Messages drawn from a seed: every kind, every option, lengths from zero to the limit. Tests and fuzzing use them;
+//! shipped programs are built without this module.
 
 use crate::*;
 use bytes::Bytes;
@@ -11,7 +11,7 @@ use types::{
     ReplicaId, SectorRange, SessionId, Term, VolumeId,
 };
 
-/// Mostly small, sometimes the whole width: both lengths of zeros and all ones occur.
+/// Draws a number: mostly small, sometimes of the whole width, so that both lengths of zeros and all ones occur.
 fn number(rng: &mut Rng) -> u64 {
     match rng.below(4) {
         0 => 0,
@@ -29,7 +29,7 @@ fn chunk(rng: &mut Rng) -> ChunkKey {
     ChunkKey { volume: VolumeId(number(rng)), index: number(rng) as u32 }
 }
 
-/// `len` bytes with the number of this draw in each sector.
+/// Makes a payload of `len` bytes with the number of this draw in each sector.
 pub fn payload(rng: &mut Rng, len: usize) -> IoBuf {
     let mut buf = IoBufMut::zeroed(len);
     for sector in buf.chunks_mut(512) {
@@ -38,7 +38,7 @@ pub fn payload(rng: &mut Rng, len: usize) -> IoBuf {
     buf.freeze()
 }
 
-/// A range of at most `sectors_max` sectors that crosses no border of a part.
+/// Draws a range of at most `sectors_max` sectors that crosses no border of a part.
 fn range(rng: &mut Rng, sectors_max: u64) -> SectorRange {
     let part = PART_MAX / 512;
     let count = rng.between(1, sectors_max.min(part));
@@ -46,7 +46,7 @@ fn range(rng: &mut Rng, sectors_max: u64) -> SectorRange {
     SectorRange::new(start as u32, count as u32)
 }
 
-/// Usually a few blocks, so that frames stay small; sometimes a whole part.
+/// Draws a length limit: usually a few blocks, so that frames stay small; sometimes a whole part.
 fn sectors_max(rng: &mut Rng) -> u64 {
     if rng.chance(1, 20) { PART_MAX / 512 } else { 20 }
 }
@@ -55,7 +55,7 @@ fn crcs(rng: &mut Rng, count: usize) -> Vec<u32> {
     (0..count).map(|_| rng.next_u64() as u32).collect()
 }
 
-/// A write request with a payload of `len` bytes.
+/// Makes a write request with a payload of `len` bytes.
 pub fn write(rng: &mut Rng, len: usize) -> Message {
     let range = SectorRange::new(0, (len / 512) as u32);
     let body = RequestBody::Write {

@@ -1,8 +1,8 @@
-//! The bytes of a stream's messages (R12), both ways: they share one record.
+//! Encoding and decoding of stream messages (R12), which share one record.
 //!
-//! `encode` and `decode` come in with one message each.
+//! `encode` and `decode` call this module with one message each.
 //!
-//! Invariant: as in `decode`: one spelling, nothing allocated beyond the bytes that are there.
+//! Invariant: as in `decode`, a message has one spelling, and no memory is allocated beyond the bytes that are there.
 
 use crate::decode::{Input, limited, pg_id, zero};
 use crate::encode::{Out, count, pg_record, put_payload};
@@ -15,7 +15,7 @@ use zerocopy::byteorder::little_endian::{U32, U64};
 
 const CRC: usize = size_of::<u32>();
 
-/// Bytes of the message behind its record header.
+/// Returns the bytes of the message after its record header.
 pub(crate) fn head_len(body: &StreamBody) -> usize {
     size_of::<StreamRecord>()
         + match body {

@@ -1,4 +1,4 @@
-//! The bytes of version 1, as they are in `testdata/golden.txt`. When this test fails the format has
+//! Test of the bytes of version 1 in `testdata/golden.txt`. When this test fails the format has
 //! changed: that needs a new version, not a new file.
 
 use super::Frame;

@@ -1,4 +1,4 @@
-//! The codec against itself (round trips), against damage (mutations), and against time (golden bytes).
+//! Tests of the codec: round trips, damaged frames, and golden bytes.
 
 mod golden;
 mod mutate;

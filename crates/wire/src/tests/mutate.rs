@@ -1,5 +1,5 @@
-//! A peer's bytes may be anything: whatever is done to a frame, decoding ends with messages or an error,
-//! and what it accepts is spelled as we would spell it.
+//! Decoding of damaged frames. A peer's bytes may be anything: decoding returns messages or an error, and a frame
+//! that it accepts is spelled as this program would spell it.
 
 use super::{Frame, make};
 use crate::*;
@@ -8,7 +8,7 @@ use types::{IoBuf, crc32c};
 
 const CASES: u64 = 100_000;
 
-/// Some damage to `bytes`.
+/// Damages `bytes` at random.
 fn damage(rng: &mut Rng, bytes: &mut Vec<u8>) {
     for _ in 0..rng.between(1, 3) {
         let at = if bytes.is_empty() { 0 } else { rng.below(bytes.len() as u64) as usize };
@@ -24,7 +24,7 @@ fn damage(rng: &mut Rng, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Mends the checksums, so that damage reaches the records behind them.
+/// Recomputes the checksums, so that damage reaches the records behind them.
 fn reseal(frame: &mut Frame) {
     let head_len = frame.head.len() as u32;
     frame.header[8..12].copy_from_slice(&head_len.to_le_bytes());
@@ -137,7 +137,7 @@ fn damaged_greetings_are_an_error_or_a_greeting() {
 
 #[test]
 fn a_count_without_its_bytes_allocates_nothing() {
-    // A goodbye of 2^32 - 1 PGs in sixteen bytes: 32 GiB if it were believed.
+    // A lease release (goodbye) of 2^32 - 1 PGs in sixteen bytes: 32 GiB if it were believed.
     let mut frame = Frame::of(&[Message::Goodbye(Vec::new())]);
     frame.head[8..12].fill(0xff);
     reseal(&mut frame);
