@@ -1,4 +1,4 @@
-//! The room itself: what the loop calls. Events are handled in `events`, dialling in `dial`.
+//! The bus itself: the calls of its loop. Events are handled in `events`, dialling in `dial`.
 
 use crate::config::{BusConfig, BusEvent, BusStats, LinkId};
 use crate::conn::{Conn, Conns, LinkError, Phase, token};
@@ -12,7 +12,7 @@ use types::rng::Rng;
 use types::{IoBuf, OsdId, Time};
 use wire::{Message, Peer, Request};
 
-/// What waits for a moment.
+/// Work that is due at a set time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
     /// The phase of a connection ends.
@@ -24,7 +24,7 @@ pub(crate) enum Timer {
 pub struct Bus {
     pub(crate) config: BusConfig,
     pub(crate) rng: Rng,
-    /// As of the last call that told it.
+    /// Time of the last call that passed one.
     pub(crate) now: Time,
     pub(crate) conns: Conns,
     pub(crate) listeners: Vec<ListenerId>,
@@ -37,10 +37,10 @@ pub struct Bus {
     pub(crate) timers: BTreeSet<(Time, Timer)>,
     /// Links with something to send and no send in flight.
     pub(crate) ready: Vec<LinkId>,
-    /// Made by calls that have no place for them; they leave with the next call that has.
+    /// Operations that were made by calls without a list for them; the next call with a list takes them.
     pub(crate) ops: Vec<Op>,
     pub(crate) out: Vec<BusEvent>,
-    /// Scratch: the messages of one frame.
+    /// Scratch space: the messages of one frame.
     pub(crate) frame: Vec<Message>,
     pub(crate) stats: BusStats,
 }
@@ -90,8 +90,8 @@ impl Bus {
         }
     }
 
-    /// Where an OSD is. A changed address drops the connection that was dialled to the old one (or that
-    /// is being dialled) and dials the new one, if the OSD is wanted.
+    /// Sets the address of an OSD. A changed address drops the connection (or the dial) to the old one and dials the new one,
+    /// if the OSD is wanted.
     pub fn set_osd_addr(&mut self, osd: OsdId, addr: SocketAddr) {
         self.route_to(osd, addr);
     }
@@ -104,23 +104,23 @@ impl Bus {
         ops.append(&mut self.ops);
     }
 
-    /// Stops dialling this OSD, and closes the link to it, whoever dialled it.
+    /// Stops dialling this OSD, and closes the link to it, whichever end dialled it.
     pub fn unwant(&mut self, osd: OsdId, ops: &mut Vec<Op>) {
         self.forget(osd);
         ops.append(&mut self.ops);
     }
 
-    /// The link to this OSD, if there is one.
+    /// Returns the link to this OSD, if there is one.
     pub fn link_to(&self, osd: OsdId) -> Option<LinkId> {
         self.peers.get(&Peer::Osd(osd)).copied()
     }
 
-    /// When bytes came last from this OSD; `None` when there is no link.
+    /// Returns the time when bytes last arrived from this OSD; `None` when there is no link.
     pub fn heard(&self, osd: OsdId) -> Option<Time> {
         self.conns.get(self.link_to(osd)?).map(|conn| conn.heard)
     }
 
-    /// Who is at the other end; `None` when the link is gone.
+    /// Returns the peer at the other end; `None` when the link is gone.
     pub fn peer_of(&self, link: LinkId) -> Option<Peer> {
         Some(self.agreed(link)?.peer)
     }
@@ -132,12 +132,12 @@ impl Bus {
         }
     }
 
-    /// Queues a message; it leaves at the end of a turn, the urgent ones first (see `tx` for the order
-    /// that is kept). False: the link is gone, or is closed now because its queue would go beyond
-    /// `queue_bytes_max` or `queue_messages_max` (then `Down` follows), and the message is lost.
+    /// Queues a message, which leaves at the end of a turn. Urgent messages leave first (see `tx` for the order
+    /// that is kept). False: the link is gone and the message is lost. A link whose queue would go beyond
+    /// `queue_bytes_max` or `queue_messages_max` is closed now; then `Down` follows.
     ///
     /// # Panics
-    /// When the message fits into no frame, or is not one that this process sends to such a peer.
+    /// When no frame can hold the message, or this process may not send it to such a peer.
     pub fn send(&mut self, link: LinkId, message: Message) -> bool {
         let Some(conn) = self.conns.get_mut(link) else { return false };
         let Phase::Up { agreed, .. } = &conn.phase else { return false };
@@ -152,7 +152,7 @@ impl Bus {
         true
     }
 
-    /// Puts the link on the list of the turn's end, unless a send is in flight or nothing waits.
+    /// Puts the link on the list of the turn's end, unless a send is in flight or no message waits.
     pub(crate) fn make_ready(&mut self, link: LinkId) {
         let Some(conn) = self.conns.get_mut(link) else { return };
         if !conn.tx.listed && !conn.tx.sending && !conn.tx.is_empty() {
@@ -161,9 +161,9 @@ impl Bus {
         }
     }
 
-    /// Client side: may a request leave now that brings (write) or asks for (read) so much payload?
-    /// Counts what is in flight and what is queued. A request that is sent all the same is not lost: it
-    /// waits in the queue until replies give credit back. False on a link that is gone or not to an OSD.
+    /// Client side: whether a request may leave now that brings (write) or asks for (read) this much payload.
+    /// Requests in flight and queued ones count. A request that is sent without credit is not lost: it
+    /// waits in the queue until replies return credit. False on a link that is gone or not to an OSD.
     pub fn has_credit(&self, link: LinkId, payload_len: usize) -> bool {
         match self.conns.get(link).map(|conn| (&conn.phase, &conn.tx)) {
             Some((Phase::Up { credit: Some(credit), .. }, tx)) => tx.admits(credit, payload_len),
@@ -171,22 +171,22 @@ impl Bus {
         }
     }
 
-    /// As [`Bus::has_credit`], for this very request.
+    /// Does the same as [`Bus::has_credit`], with the cost of this request.
     pub fn has_credit_for(&self, link: LinkId, request: &Request) -> bool {
         self.has_credit(link, request_cost(request))
     }
 
-    /// Bytes that wait for the link, heads and payloads; zero when it is gone.
+    /// Returns the bytes that wait for the link, heads and payloads; zero when it is gone.
     pub fn queued_bytes(&self, link: LinkId) -> usize {
         self.conns.get(link).map_or(0, |conn| conn.tx.bytes())
     }
 
-    /// Takes an event that [`Bus::owns`] claims.
+    /// Handles an event that [`Bus::owns`] claims.
     ///
     /// # Panics
-    /// When the event is another room's.
+    /// When the event belongs to another owner.
     pub fn handle_event(&mut self, now: Time, event: Event, ops: &mut Vec<Op>, out: &mut Vec<BusEvent>) {
-        assert!(self.owns(&event), "an event of another room: {event:?}");
+        assert!(self.owns(&event), "an event of another owner: {event:?}");
         self.now = now;
         out.append(&mut self.out);
         self.take_event(event, out);
@@ -194,8 +194,8 @@ impl Bus {
         ops.append(&mut self.ops);
     }
 
-    /// Sends one frame on every link that has something to send and no send in flight: at most 1 MiB of
-    /// payload; the rest waits for the turn in which that send completes.
+    /// Sends one frame on every link that has a message to send and no send in flight. A frame has at most 1 MiB of
+    /// payload; further messages wait for the turn in which that send completes.
     pub fn end_turn(&mut self, now: Time, ops: &mut Vec<Op>) {
         self.now = now;
         let mut ready = std::mem::take(&mut self.ready);
@@ -234,10 +234,10 @@ impl Bus {
         }
     }
 
-    /// Gives the env the one send of a connection.
+    /// Submits the one send of a connection to the env.
     pub(crate) fn submit(&mut self, link: LinkId, bufs: Vec<IoBuf>) {
         let token = self.token(link);
-        let conn = self.conns.get_mut(link).expect("whoever sends is there");
+        let conn = self.conns.get_mut(link).expect("a sending link exists");
         assert!(!conn.tx.sending, "one send in flight a connection");
         conn.tx.sending = true;
         self.stats.bytes_out += bufs.iter().map(|b| b.len() as u64).sum::<u64>();
@@ -245,7 +245,7 @@ impl Bus {
         self.ops.push(Op::Send { token, conn, bufs });
     }
 
-    /// When [`Bus::handle_deadline`] must be called: at once when something waits to be given out.
+    /// Returns the time at which [`Bus::handle_deadline`] is due: at once when operations or events wait to be taken.
     pub fn next_deadline(&self) -> Time {
         if !self.ops.is_empty() || !self.out.is_empty() {
             return Time::ZERO;
@@ -253,7 +253,7 @@ impl Bus {
         self.timers.first().map_or(Time::NEVER, |(at, _)| *at)
     }
 
-    /// Ends what has waited too long, and dials again.
+    /// Ends connections that have waited too long, and dials again.
     pub fn handle_deadline(&mut self, now: Time, ops: &mut Vec<Op>, out: &mut Vec<BusEvent>) {
         self.now = now;
         while let Some((at, timer)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
@@ -267,7 +267,7 @@ impl Bus {
         ops.append(&mut self.ops);
     }
 
-    /// A connection's phase has lasted as long as it may.
+    /// Handles the end of a connection's phase: it has lasted as long as it may.
     fn phase_over(&mut self, link: LinkId, at: Time) {
         let conn = self.conns.get(link).expect("a timer goes with its connection");
         assert_eq!(conn.deadline, at, "a connection has one timer");
@@ -279,7 +279,7 @@ impl Bus {
         }
     }
 
-    /// Bytes that wait on each connection.
+    /// Returns the bytes that wait on each connection.
     pub fn queued(&self) -> impl Iterator<Item = usize> {
         self.conns.iter().map(|conn| conn.tx.bytes())
     }
@@ -292,7 +292,7 @@ impl Bus {
         token(self.config.room, link)
     }
 
-    /// Moves the end of a connection's phase; `Time::NEVER`: it has none.
+    /// Moves the end of a connection's phase; with `Time::NEVER` the phase has no end.
     pub(crate) fn set_deadline(&mut self, link: LinkId, at: Time) {
         let Some(conn) = self.conns.get_mut(link) else { return };
         self.timers.remove(&(conn.deadline, Timer::Conn(link)));
@@ -302,8 +302,7 @@ impl Bus {
         }
     }
 
-    /// Ends a connection in any phase, tells the loop what it lost, and sees that a wanted OSD is dialled
-    /// again.
+    /// Ends a connection in any phase, tells the loop what was lost, and schedules the next dial of a wanted OSD.
     pub(crate) fn end(&mut self, link: LinkId, why: LinkError) {
         self.set_deadline(link, Time::NEVER);
         let Some(conn) = self.conns.get_mut(link) else { return };
@@ -331,7 +330,7 @@ impl Bus {
         dialled.iter().for_each(|osd| self.lost_route(*osd, &why, true));
     }
 
-    /// The world's part of ending a connection.
+    /// Closes the socket of an ended connection and updates the counts of accepted ones.
     fn close(&mut self, link: LinkId, conn: &Conn) {
         if let Some(net) = conn.net {
             self.ops.push(Op::Close { conn: net });
@@ -343,7 +342,7 @@ impl Bus {
     }
 }
 
-/// Whether a process may send such a message to such a peer; the receiver judges by the same table.
+/// Whether a process may send such a message to such a peer; the receiver checks with the same table.
 pub(crate) fn may_send(from: Peer, to: Peer, message: &Message) -> bool {
     match (from, to) {
         (Peer::Client(_), _) => matches!(message, Message::Request(_) | Message::Ping { answer: false }),
@@ -354,7 +353,7 @@ pub(crate) fn may_send(from: Peer, to: Peer, message: &Message) -> bool {
     }
 }
 
-/// The account of a new link: a client keeps the one that the OSD granted, an OSD the one that it grants.
+/// Makes the credit account of a new link: a client keeps the credit that the OSD granted, an OSD the credit that it grants.
 pub(crate) fn credit_of(config: &BusConfig, agreed: &Agreed) -> Option<Credit> {
     match (config.identity.peer, agreed.peer) {
         (Peer::Osd(_), Peer::Osd(_)) => None,

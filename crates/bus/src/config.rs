@@ -1,4 +1,4 @@
-//! The values at the door of the room: how a [`crate::Bus`] is set up, what it says, what it counts.
+//! Values of the bus's interface: the configuration of a [`crate::Bus`], its events, and its counters.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use types::limits::{CREDIT_BYTES_MAX, CREDIT_OPS_MAX};
 use types::{ClusterId, Incarnation, OsdId};
 use wire::{Message, Peer};
 
-/// One established, greeted connection. Grows with every connection of this bus; never reused.
+/// One established, greeted connection. Ids grow with every connection of this bus and are never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u64);
 
@@ -22,7 +22,7 @@ impl fmt::Debug for LinkId {
     }
 }
 
-/// Who this process is, as its hellos say.
+/// Identity of this process in its hellos.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub cluster: ClusterId,
@@ -30,48 +30,48 @@ pub struct Identity {
     pub incarnation: Incarnation,
 }
 
-/// How a bus behaves. [`BusConfig::new`] has the defaults.
+/// Settings of a bus. [`BusConfig::new`] has the defaults.
 #[derive(Clone, Debug)]
 pub struct BusConfig {
     pub identity: Identity,
     /// `Token::room` of all operations of this bus.
     pub room: u8,
-    /// Most accepted connections, greeted or not. Dialled ones are bounded by the OSDs that are wanted.
+    /// Most accepted connections, greeted or not. Dialled ones are bounded by the number of wanted OSDs.
     pub max_links: usize,
     /// Versions of the protocol that this process speaks.
     pub version_min: u16,
     pub version_max: u16,
-    /// What each client may have in flight towards us.
+    /// Operations and payload bytes that each client may have in flight towards this process.
     pub credit_ops: u32,
     pub credit_bytes: u64,
     /// Most bytes (heads and payloads) and messages that wait for one link; one more closes it.
     pub queue_bytes_max: usize,
     pub queue_messages_max: usize,
-    /// From the connection to the other side's hello.
+    /// Longest time from the connection to the other side's hello.
     pub hello_timeout: Duration,
-    /// From the dial to the connection.
+    /// Longest time from the dial to the connection.
     pub dial_timeout: Duration,
-    /// A link between OSDs on which no frame came for so long is ended: each sends one every renewal. Frames that
-    /// take longer to arrive count as none.
+    /// A link between OSDs is ended when no frame came for this long: each OSD sends one every renewal. A frame counts when
+    /// it is complete.
     pub osd_silence: Duration,
-    /// Client side: a link on which requests wait for their replies and no frame came for so long is asked for a sign of
-    /// life, and again at this interval.
+    /// Client side: when requests wait for their replies and no frame came for this long, the client pings the OSD, and again at
+    /// this interval.
     pub ping_after: Duration,
     /// Client side: such a link is ended after `client_silence`. The limit doubles with every end of this kind, up to
-    /// `client_silence_max`: on a slow path one frame may take longer. It falls back after two minutes without a silence
+    /// `client_silence_max`, because on a slow path one frame may take longer. It falls back after two minutes without a silence
     /// beyond `client_silence`.
     pub client_silence: Duration,
     pub client_silence_max: Duration,
-    /// How long a refused peer has to read why and to close.
+    /// Time that a refused peer has to read the refusal and to close.
     pub linger: Duration,
     /// Wait before a dial is repeated: doubles from `min` to `max`, shortened by up to half by the seed.
     pub backoff_min: Duration,
     pub backoff_max: Duration,
 }
 
-/// Bytes that may wait for one link: every reply that a client's credit can ask for, with their heads.
+/// Most bytes that may wait for one link: every reply that a client's credit can ask for, with their heads.
 pub const QUEUE_BYTES_MAX: usize = CREDIT_BYTES_MAX as usize + (16 << 20);
-/// Messages that may wait for one link.
+/// Most messages that may wait for one link.
 const QUEUE_MESSAGES_MAX: usize = 64 << 10;
 
 const _: () = assert!(QUEUE_MESSAGES_MAX >= CREDIT_OPS_MAX as usize);
@@ -101,7 +101,7 @@ impl BusConfig {
     }
 }
 
-/// What a bus tells its loop.
+/// Event of a bus for its loop.
 #[derive(Clone, Debug, PartialEq)]
 pub enum BusEvent {
     Up {
@@ -109,7 +109,7 @@ pub enum BusEvent {
         peer: Peer,
         incarnation: Incarnation,
     },
-    /// The link is gone; what was queued or in flight on it is lost.
+    /// The link is gone; messages that were queued or in flight on it are lost.
     Down {
         link: LinkId,
         peer: Peer,
@@ -119,14 +119,14 @@ pub enum BusEvent {
         link: LinkId,
         message: Message,
     },
-    /// A dial failed, was not answered in time, or was refused. It is repeated while the OSD is wanted.
+    /// A dial failed, was not answered in time, or was refused. The bus repeats it while the OSD is wanted.
     Unreachable {
         osd: OsdId,
         reason: String,
     },
 }
 
-/// Counted since the bus was made.
+/// Counts since the bus was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BusStats {
     pub bytes_in: u64,
@@ -138,7 +138,7 @@ pub struct BusStats {
     pub dials: u64,
     pub links_up: u64,
     pub links_down: u64,
-    /// Peers that were refused, by a frame or for want of room.
+    /// Peers that were refused, by a frame or because all connections were taken.
     pub refused: u64,
     /// Connections closed because of what the peer sent.
     pub bad_peers: u64,

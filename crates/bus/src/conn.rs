@@ -1,4 +1,4 @@
-//! One connection from the dial or the accept to its end, and the table of all of them.
+//! One connection from the dial or the accept to its end, and the table of all connections.
 
 use crate::config::LinkId;
 use crate::credit::{Credit, CreditError};
@@ -10,18 +10,18 @@ use std::time::Duration;
 use types::{OsdId, Time};
 use wire::{Refuse, WireError};
 
-/// How far a connection has come.
+/// Phase of a connection.
 pub enum Phase {
     /// The env is connecting.
     Dialing { osd: OsdId },
-    /// Nobody waits for the env's connecting any more; the slot waits for its answer, to close it.
+    /// The dial was given up. The slot stays until the env answers; a connection that it brings is closed.
     Abandoned { osd: OsdId },
     /// The other side's hello is awaited.
     Greeting,
-    /// A link. `credit` is there when one end is a client.
+    /// A link. `credit` exists when one end is a client.
     Up { agreed: Agreed, credit: Option<Credit> },
-    /// A refusal was sent; the other side may read it and close. What it sends meanwhile is dropped,
-    /// because closing with bytes unread would reset the connection and destroy the refusal. `say` waits for the
+    /// A refusal was sent; the other side may read it and close. Bytes that it sends meanwhile are dropped,
+    /// because closing with unread bytes would reset the connection and destroy the refusal. `say` waits for the
     /// send that is in flight.
     Refusing { say: Option<Refuse> },
 }
@@ -30,17 +30,17 @@ pub enum Phase {
 pub struct Conn {
     /// `None` while dialling.
     pub net: Option<ConnId>,
-    /// The OSD whose route holds this connection; `None` when it was accepted, or has been given up.
+    /// The OSD whose route holds this connection; `None` when it was accepted, or the dial was given up.
     pub dialled: Option<OsdId>,
     pub accepted: bool,
     pub phase: Phase,
-    /// End of the phase; for a link when its silence is judged next, `Time::NEVER` while nothing need come.
+    /// End of the phase. For a link: time of the next check for silence, `Time::NEVER` while no message is expected.
     pub deadline: Time,
-    /// When bytes came last.
+    /// Time of the last received bytes.
     pub heard: Time,
-    /// When a sign of life was asked for last.
+    /// Time of the last ping.
     pub pinged: Time,
-    /// When the oldest of an unbroken row of requests in flight left.
+    /// Time at which requests came to be in flight, after none was.
     pub asked: Time,
     pub rx: Rx,
     pub tx: Tx,
@@ -64,7 +64,7 @@ impl Conn {
     }
 }
 
-/// Why a connection ended, or could not begin.
+/// Reason why a connection ended, or could not begin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
     #[error("{0}")]
@@ -95,13 +95,13 @@ pub enum LinkError {
     Unwanted,
     #[error("made room for another connection")]
     Evicted,
-    /// The room that uses the connection ended it.
+    /// The user of the connection ended it.
     #[error("{0}")]
     Judged(String),
 }
 
 impl LinkError {
-    /// Whether the peer has sent what it may not.
+    /// Whether the peer sent something that it may not send.
     pub fn is_peers_fault(&self) -> bool {
         matches!(self, LinkError::Wire(_) | LinkError::Credit(_) | LinkError::Role)
     }
@@ -110,7 +110,7 @@ impl LinkError {
 /// Bits of a [`LinkId`] that name the slot; the rest counts connections.
 const SLOT_BITS: u32 = 20;
 
-/// All connections. The id of a link leads to its slot without a search, and tells the lives of a slot apart.
+/// All connections. A link's id gives its slot without a search, and differs for each connection that uses the slot.
 #[derive(Default)]
 pub struct Conns {
     slots: Vec<Option<(LinkId, Box<Conn>)>>,
@@ -122,7 +122,7 @@ fn slot_of(link: LinkId) -> usize {
     (link.0 & ((1 << SLOT_BITS) - 1)) as usize
 }
 
-/// The token of a connection's operations.
+/// Returns the token of a connection's operations.
 pub fn token(room: u8, link: LinkId) -> Token {
     Token::new(room, (link.0 >> SLOT_BITS) as u32, slot_of(link) as u32)
 }
@@ -158,13 +158,13 @@ impl Conns {
         self.slots[slot_of(link)].take().map(|(_, conn)| conn)
     }
 
-    /// Whose operation completed; `None` when its connection is gone.
+    /// Returns the connection whose operation completed; `None` when it is gone.
     pub fn find(&self, token: Token) -> Option<LinkId> {
         let (link, _) = self.slots.get(token.key as usize)?.as_ref()?;
         ((link.0 >> SLOT_BITS) as u32 == token.generation).then_some(*link)
     }
 
-    /// Connections in all phases.
+    /// Counts the connections in all phases.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()

@@ -1,4 +1,4 @@
-//! How much a client may have in flight on a link, seen from either end.
+//! Limit of a client's requests in flight on a link, kept at either end.
 //!
 //! A request takes credit when it leaves (client) or arrives (OSD), and gives it back when its reply
 //! arrives (client) or leaves (OSD). The OSD's count is therefore never above the client's, and a client
@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use types::SECTOR;
 use wire::{Request, RequestBody};
 
-/// Bytes of credit that a request takes: the payload that it brings, or the most that its reply brings
-/// (a client must not be able to order more than the link's queue can hold).
+/// Returns the bytes of credit that a request takes: the payload that it brings, or the most that its reply brings.
+/// Replies count because a client must not be able to order more than the link's queue can hold.
 pub fn request_cost(request: &Request) -> usize {
     /// Bytes of one extent on the wire; a range has at most one for each sector.
     const EXTENT: usize = 8;
@@ -27,17 +27,17 @@ pub fn request_cost(request: &Request) -> usize {
     }
 }
 
-/// The account of one link between a client and an OSD.
+/// The credit account of one link between a client and an OSD.
 #[derive(Debug)]
 pub struct Credit {
     ops_max: usize,
     bytes_max: usize,
     bytes: usize,
-    /// Requests in flight and what each has taken.
+    /// Requests in flight, with the credit that each has taken.
     held: BTreeMap<u64, u32>,
 }
 
-/// What a request id did that it may not.
+/// Breach of the credit rules by a request id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreditError {
     #[error("more is in flight than was granted ({ops} operations, {bytes} B)")]

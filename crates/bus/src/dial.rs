@@ -1,9 +1,9 @@
-//! The way to each OSD: when to dial, and when to dial again.
+//! Dialling of each OSD: when to dial, and when to dial again.
 //!
-//! A failed or lost connection is dialled again after a wait that doubles from 20 ms to 1 s (and is
-//! shortened by up to half, by the seed, so that all peers of a returning OSD do not come at once); a
-//! link that came up starts the doubling anew. A dial that the kernel does not answer is given up, but
-//! cannot be called back: a few of them may be outstanding, then dialling waits for their end.
+//! A failed or lost connection is dialled again after a wait that doubles from `backoff_min` to `backoff_max`. The seed
+//! shortens it by up to half, so that the peers of a returning OSD do not all dial at once. A link that came up resets the
+//! wait. A dial that the kernel does not answer is given up, but cannot be cancelled: a few of them may be outstanding,
+//! then dialling waits for their end.
 
 use crate::bus::{Bus, Timer};
 use crate::config::{BusEvent, LinkId};
@@ -14,10 +14,10 @@ use std::time::Duration;
 use types::{OsdId, Time};
 use wire::Peer;
 
-/// Dials to one OSD that the env has not answered yet, those that were given up among them.
+/// Most dials to one OSD that the env has not answered yet, including those that were given up.
 const OUTSTANDING_MAX: u32 = 8;
 
-/// What is known of the way to one OSD.
+/// Address and dial state of one OSD.
 #[derive(Default)]
 pub struct Route {
     addr: Option<SocketAddr>,
@@ -28,14 +28,14 @@ pub struct Route {
     backoff: Duration,
     redial_at: Option<Time>,
     outstanding: u32,
-    /// How long a link of a client may be silent; zero: as configured.
+    /// Longest silence of a client's link; zero: as configured.
     pub(crate) patience: Duration,
-    /// When a link of a client was last silent for longer than the least limit.
+    /// Time at which a client's link was last silent for longer than `client_silence`.
     pub(crate) stalled_at: Time,
 }
 
 impl Bus {
-    /// Whether it is on us to dial this OSD.
+    /// Whether this process dials the OSD, and not the other way round.
     fn dials(&self, osd: OsdId) -> bool {
         match self.config.identity.peer {
             Peer::Client(_) => true,
@@ -80,7 +80,7 @@ impl Bus {
         self.schedule(osd, Duration::ZERO);
     }
 
-    /// Sets the one redial timer of an OSD that is wanted and ours to dial.
+    /// Sets the redial timer of an OSD, if it is wanted and this process dials it. There is at most one timer per OSD.
     fn schedule(&mut self, osd: OsdId, wait: Duration) {
         let dials = self.dials(osd);
         let Some(route) = self.routes.get_mut(&osd) else { return };
@@ -130,18 +130,18 @@ impl Bus {
         self.ops.push(Op::Connect { token: self.token(link), addr: NetAddr::Tcp(addr) });
     }
 
-    /// The env has answered a dial to this OSD, waited for or not.
+    /// Notes that the env has answered a dial to this OSD, given up or not.
     pub(crate) fn dial_answered(&mut self, osd: OsdId) {
         let route = self.routes.get_mut(&osd).expect("routes are never removed");
         route.outstanding = route.outstanding.checked_sub(1).expect("each dial is answered once");
     }
 
-    /// The dialled connection is up: the next loss begins with a short wait.
+    /// Notes that the dialled connection is up: the next loss begins with a short wait.
     pub(crate) fn route_is_up(&mut self, osd: OsdId) {
         self.routes.get_mut(&osd).expect("routes are never removed").backoff = Duration::ZERO;
     }
 
-    /// The dialled connection is gone. `failed`: it never came up.
+    /// Notes that the dialled connection is gone. `failed`: it never came up.
     pub(crate) fn lost_route(&mut self, osd: OsdId, why: &LinkError, failed: bool) {
         let route = self.routes.get_mut(&osd).expect("routes are never removed");
         route.current = None;

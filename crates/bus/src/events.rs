@@ -1,8 +1,8 @@
-//! What the env reports: connections, bytes, ends; and the hellos.
+//! Events of the env: connections, bytes and ends; and the exchange of hellos.
 //!
-//! The side that has dialled says hello first; the other judges it and answers with its own hello or
+//! The side that has dialled sends its hello first; the other checks it and answers with its own hello or
 //! with a refusal. A link is up for the accepting side when it has sent its hello, for the dialling side
-//! when it has read it.
+//! when it has read the answer.
 
 use crate::bus::{Bus, credit_of, may_send};
 use crate::config::{BusEvent, LinkId};
@@ -13,7 +13,7 @@ use env::{ConnId, Event, NetError, Op};
 use types::{IoBufMut, Time};
 use wire::{FrameKind, Message};
 
-/// Buffer for what a refused peer still sends.
+/// Buffer for bytes that a refused peer still sends.
 const DISCARD_LEN: usize = 4096;
 
 impl Bus {
@@ -25,7 +25,7 @@ impl Bus {
                 self.connected(link, result);
             }
             Event::Received { token, bufs, result, .. } => {
-                // A connection that we closed gives its buffers back: they end here.
+                // A connection that this bus closed gives its buffers back: they are dropped here.
                 let Some(link) = self.conns.find(token) else { return };
                 match result {
                     Ok(len) => self.received(link, bufs, len, out),
@@ -43,7 +43,7 @@ impl Bus {
         }
     }
 
-    /// A stranger. When there is no room, the stranger that has waited longest makes it; links stay.
+    /// Takes an accepted connection. When all are taken, the oldest one without a hello is evicted; links stay.
     fn accepted(&mut self, net: ConnId) {
         if self.accepted >= self.config.max_links {
             self.stats.refused += 1;
@@ -77,7 +77,7 @@ impl Bus {
                 self.receive(link);
             }
             Err(e) if waited_for => {
-                // The dial is over: no answer will come that the slot would have to wait for.
+                // The dial is over: the env owes no answer for which the slot would have to wait.
                 self.end(link, LinkError::Net(e));
                 self.conns.remove(link);
             }
@@ -88,10 +88,10 @@ impl Bus {
         }
     }
 
-    /// Asks for the next bytes, or ends the connection when those that are there announce no good.
+    /// Submits the next receive, or ends the connection when the received bytes announce an invalid frame.
     fn receive(&mut self, link: LinkId) {
         let token = self.token(link);
-        let conn = self.conns.get_mut(link).expect("whoever receives is there");
+        let conn = self.conns.get_mut(link).expect("a receiving link exists");
         let next = match conn.phase {
             Phase::Refusing { .. } => Ok((vec![IoBufMut::new(DISCARD_LEN)], 1)),
             _ => conn.rx.next(!matches!(conn.phase, Phase::Up { .. })),
@@ -173,14 +173,14 @@ impl Bus {
         if credit_came {
             self.make_ready(link);
         }
-        // One answer serves all that came in a frame.
+        // One answer serves all pings of a frame.
         if pings > 0 && result.is_ok() {
             self.send(link, Message::Ping { answer: true });
         }
         result
     }
 
-    /// The other side's hello is there.
+    /// Handles the other side's hello.
     fn greeted(&mut self, link: LinkId, frame: &Frame) -> Result<(), LinkError> {
         let hello = wire::decode_hello(&frame.header, &frame.head)?;
         let dialled = self.conns.get(link).expect("it was found").dialled;
@@ -214,7 +214,7 @@ impl Bus {
         self.out.push(BusEvent::Up { link, peer: agreed.peer, incarnation: agreed.incarnation });
     }
 
-    /// Tells the other side why not, and leaves it time to read it.
+    /// Sends the reason of a refusal to the other side, and leaves it time to read it.
     fn refuse(&mut self, link: LinkId, why: GreetError) {
         self.stats.refused += 1;
         let conn = self.conns.get_mut(link).expect("it was found");

@@ -1,22 +1,22 @@
-//! The judgement over a hello: pure, the same for both ends.
+//! Check of a hello: pure, the same for both ends.
 
 use crate::config::{BusConfig, Identity};
 use types::limits::PART_MAX;
 use types::{ClusterId, Incarnation, OsdId};
 use wire::{Hello, Peer, Refuse};
 
-/// What the two ends have agreed on.
+/// Parameters on which the two ends have agreed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
     pub peer: Peer,
     pub incarnation: Incarnation,
-    /// The highest version that both speak.
+    /// The highest version that both ends support.
     pub version: u16,
     pub credit_ops: u32,
     pub credit_bytes: u64,
 }
 
-/// Why a hello is not accepted. The text reaches the other side, and its user: "here" is who refuses.
+/// Reason why a hello is refused. The text reaches the other side, and its user: "here" is the end that refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GreetError {
     #[error("cluster {ours} is here, not {theirs}")]
@@ -37,7 +37,7 @@ pub enum GreetError {
     Credit { ops: u32, bytes: u64 },
 }
 
-/// A peer as a user reads it.
+/// Display form of a peer, for users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Who(pub Peer);
 
@@ -51,7 +51,7 @@ impl std::fmt::Display for Who {
 }
 
 impl GreetError {
-    /// The refusal that tells the other side. Codes are those of `types::codes`.
+    /// Makes the refusal for the other side. Codes are those of `types::codes`.
     pub fn refuse(&self) -> Refuse {
         let code = match self {
             GreetError::Cluster { .. } => 4001,
@@ -66,7 +66,7 @@ impl GreetError {
     }
 }
 
-/// Our hello. `expects`: whom we have dialled.
+/// Makes this process's hello. `expects`: the OSD that it dialled.
 pub fn hello(config: &BusConfig, expects: Option<OsdId>) -> Hello {
     Hello {
         version_min: config.version_min,
@@ -81,10 +81,10 @@ pub fn hello(config: &BusConfig, expects: Option<OsdId>) -> Hello {
     }
 }
 
-/// Judges the other side's hello. `dialled`: the OSD that we wanted to reach; `None`: it came to us.
+/// Checks the other side's hello. `dialled`: the OSD that this process dialled; `None` when the other side dialled.
 ///
 /// # Errors
-/// When the two cannot talk; [`GreetError::refuse`] says so to the other side.
+/// When the two ends cannot work together; [`GreetError::refuse`] makes the refusal for the other side.
 pub fn judge(config: &BusConfig, hello: &Hello, dialled: Option<OsdId>) -> Result<Agreed, GreetError> {
     let Identity { cluster, peer: me, .. } = config.identity;
     if hello.cluster != cluster {

@@ -1,20 +1,19 @@
 //! Connections between OSDs, and from clients to OSDs: dialling, hellos, frames, credit, reconnecting.
 //!
-//! Ring 2. The loop of a room comes in with completions of its env and with messages to send; operations
-//! go out to the env, and messages with the link that they came by go out to the loop. A *link* is one
-//! connection whose ends have greeted each other; its id is never used again, so whoever holds the id of
-//! a dead link holds nothing.
+//! Ring 2. Input: completions of the loop's env, and messages to send. Output: operations for the env, and received
+//! messages with their links. A *link* is one connection whose ends have greeted each other. Its id is never used again,
+//! so the id of a dead link refers to no connection.
 //!
 //! Between two OSDs the one with the higher id dials, so that there is one connection a pair; clients
-//! dial, OSDs accept. A peer that comes anew replaces its older link: the old one may be a corpse that
-//! the network has not reported yet.
+//! dial, OSDs accept. A new connection of a peer replaces its older link: the old one may be dead without
+//! a report from the network.
 //!
-//! What one peer can cost: a frame that is being received (its header was verified first), a send queue
-//! up to [`BusConfig::queue_bytes_max`], the credit that it was given, and before its hello a kilobyte for
-//! two seconds. Whoever goes beyond that is disconnected.
+//! One peer can cost: a frame that is being received (its header was verified first), a send queue
+//! up to [`BusConfig::queue_bytes_max`], and its granted credit. Before its hello it can cost the kilobyte of a
+//! greeting for [`BusConfig::hello_timeout`]. A peer that goes beyond that is disconnected.
 //!
-//! Invariant: a peer's bytes end in messages or in the end of that one link, never in a panic; payload
-//! bytes are not copied between the socket and the room.
+//! Invariant: a peer's bytes lead to messages or to the end of that one link, never to a panic; payload
+//! bytes are not copied between the socket and the user of the bus.
 
 mod bus;
 mod config;

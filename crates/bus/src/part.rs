@@ -1,11 +1,11 @@
-//! Ending connections because their owner says so: a room found a peer's bytes wrong, or stops serving.
+//! Ending connections at the request of their user, which found a peer's bytes wrong, or stops serving.
 
 use crate::bus::Bus;
 use crate::config::LinkId;
 use crate::conn::LinkError;
 
 impl Bus {
-    /// Ends a connection that misbehaved in a way that only a room can see. `Down` follows with this reason.
+    /// Ends a connection whose peer broke a rule that the bus cannot check. `Down` follows with this reason.
     pub fn disconnect(&mut self, link: LinkId, reason: &str) {
         self.end(link, LinkError::Judged(reason.to_owned()));
     }

@@ -1,15 +1,15 @@
-//! The receiving side of a connection: which bytes to ask for next, and frames out of what came.
+//! The receiving side of a connection: which bytes to receive next, and frames from the received bytes.
 //!
 //! One receive takes the head block, the payload block and the header of the next frame, each into a
 //! buffer of its own, so that a stream of frames costs one receive each and the payload block is aligned.
-//! The next header may not be there yet, or in part; then a receive of the rest follows.
+//! The next header may not have arrived yet, or in part; then a receive of the rest follows.
 //!
-//! Invariant: nothing is allocated for a frame before its header is verified.
+//! Invariant: no memory is allocated for a frame before its header is verified.
 
 use types::{IoBuf, IoBufMut};
 use wire::{FrameKind, HEADER_LEN, Header, WireError};
 
-/// A frame as it came; the head block is not verified yet.
+/// A received frame; the head block is not verified yet.
 pub struct Frame {
     pub header: Header,
     pub head: IoBufMut,
@@ -28,10 +28,10 @@ pub struct Rx {
 }
 
 impl Rx {
-    /// Buffers for the next receive, and how many bytes must come. `greeting`: the peer is not known yet.
+    /// Returns buffers for the next receive, and the least number of bytes that must come. `greeting`: the peer is not known yet.
     ///
     /// # Errors
-    /// When the header that is complete by now is none, or announces what may not come now.
+    /// When the complete header is invalid, or announces a frame that may not come now.
     pub fn next(&mut self, greeting: bool) -> Result<(Vec<IoBufMut>, usize), WireError> {
         assert!(self.frame.is_none() && self.bufs.is_empty(), "a receive is in flight");
         let mut bufs = std::mem::take(&mut self.bufs);
@@ -54,10 +54,10 @@ impl Rx {
         Ok((bufs, missing))
     }
 
-    /// Takes the buffers of a receive with its first `len` bytes filled; a frame, if one is complete.
+    /// Takes the buffers of a receive with its first `len` bytes filled; returns a frame, if one is complete.
     ///
     /// # Panics
-    /// When `len` is not between what was asked for and what there is room for: the env broke its word.
+    /// When `len` is below the requested number or above the buffers' length: the env broke its contract.
     pub fn received(&mut self, mut bufs: Vec<IoBufMut>, len: usize) -> Option<Frame> {
         let last = bufs.pop().expect("every receive has a buffer");
         let Some(header) = self.frame.take() else {

@@ -1,15 +1,15 @@
-//! Links that have fallen silent: bytes vanish on the way and neither end is told.
+//! Detection of silent links: bytes vanish on the way and no end gets an error.
 //!
-//! The kernel notices a peer whose host is gone; not one behind something that still answers for it. Between OSDs a
-//! frame goes each way in every renewal, so silence by itself is the sign. A client is answered when it asks: there the
-//! sign is silence while requests are in flight, and only the client judges; an OSD hears of it by the next link of
-//! the same client. The end of a link that was only slow costs a dial: requests are repeated under their numbers.
+//! The kernel notices a peer whose host is gone, but not one behind a device that still answers for it. Between OSDs a
+//! frame goes each way in every renewal, so silence by itself is the sign. A client gets messages only in answer to its own:
+//! there the sign is silence while requests are in flight, and only the client checks. The OSD learns of it by the next link
+//! of the same client. The end of a link that was only slow costs a dial: requests are repeated under their numbers.
 //!
-//! The sign that a client judges by does not depend on how long a request takes: while requests wait and nothing comes,
-//! the client's bus sends pings, and the OSD's bus answers them by itself. A slow OSD answers; a dead path does not.
+//! The client's sign does not depend on how long a request takes: while requests wait and no frame comes, the client's bus
+//! sends pings, and the OSD's bus answers them by itself. A slow OSD answers; a dead path does not.
 //!
-//! Invariant: receiving moves no timer. A link's timer may be early, never late; when it is due, it is asked anew when
-//! the link would be silent.
+//! Invariant: receiving moves no timer. A link's timer may be early, never late; when it is due, it is set again to the
+//! moment at which the link would be silent.
 
 use crate::bus::Bus;
 use crate::config::LinkId;
@@ -18,12 +18,12 @@ use std::time::Duration;
 use types::{OsdId, Time};
 use wire::{Message, Peer};
 
-/// A client's links to an OSD keep the longer limit until none was silent beyond the least limit for so long: an OSD
-/// that stalls for two seconds every twenty would otherwise lose its link, and all that is in flight, each time.
+/// A client's links to an OSD keep the longer limit until none was silent beyond the least limit for this long. An OSD
+/// that stalls for two seconds every twenty would otherwise lose its link, and all requests in flight, each time.
 const CALM: Duration = Duration::from_secs(120);
 
 impl Bus {
-    /// The next link to this OSD may be silent for longer than `max`.
+    /// Allows the next link to this OSD a longer silence than `max`.
     pub(crate) fn be_patient(&mut self, osd: OsdId, max: Duration) {
         let patience = (max * 2).min(self.config.client_silence_max);
         let now = self.now;
@@ -31,7 +31,7 @@ impl Bus {
         (route.patience, route.stalled_at) = (patience, now);
     }
 
-    /// How long a client's link may be silent. The limit is the least one again when the link is heard [`CALM`] after the
+    /// Returns the longest silence of a client's link. The least limit applies again when the link is heard [`CALM`] after the
     /// last silence that was longer than that.
     fn patience(&mut self, link: LinkId) -> Duration {
         let least = self.config.client_silence;
@@ -43,7 +43,7 @@ impl Bus {
         route.patience.max(least)
     }
 
-    /// A client's link on which requests wait, and nothing came since then.
+    /// Checks a client's link on which requests wait and no bytes came since `since`.
     fn judge_client(&mut self, link: LinkId, since: Time) {
         let (max, pause) = (self.patience(link), self.config.ping_after);
         if since + max <= self.now {
@@ -60,7 +60,7 @@ impl Bus {
         if ping_at <= self.now {
             conn.pinged = self.now;
             ping_at = self.now + pause;
-            // A ping that waits for its turn is enough.
+            // While a send is in flight no ping is queued: the next check sends one.
             if !conn.tx.sending {
                 self.send(link, Message::Ping { answer: false });
             }
@@ -68,7 +68,7 @@ impl Bus {
         self.set_deadline(link, ping_at.min(since + max));
     }
 
-    /// Ends a link that is silent by now, or sets the moment at which it is to be judged again.
+    /// Ends a link that is silent by now, or sets the time of the next check.
     pub(crate) fn judge_silence(&mut self, link: LinkId) {
         let Some(conn) = self.conns.get(link) else { return };
         let Phase::Up { agreed, credit } = &conn.phase else { return };

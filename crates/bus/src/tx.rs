@@ -1,18 +1,18 @@
 //! The sending side of a connection: messages wait in three queues until the turn ends, then one frame is
 //! filled from them.
 //!
-//! *Urgent* is what others wait for and what costs little: votes, acknowledgements, heartbeats, listings
-//! and their echoes, goodbyes, reads, replies without payload. *Bulk* is appends, snapshots, writes (with
-//! zeroes and skips, so that a session's sequence numbers stay nearly in order) and replies with payload.
-//! *Background* is streams: they take what room a frame has left. Each queue is first in, first out.
+//! *Urgent* messages are small, and peers wait for them: votes, acknowledgements, heartbeats, lease renewals, their
+//! acknowledgements and releases, pings, reads, and replies and block repair without payload. *Bulk* messages are appends,
+//! snapshots, writes (with zeroes and skips, so that a session's sequence numbers stay nearly in order), and replies and
+//! block repair with payload. *Background* messages are streams and log repair: they take the space that is left in a frame.
+//! Each queue is first in, first out.
 //!
-//! Why raft tolerates that: what must stay in order between two replicas are appends (and the snapshot
-//! between them), and those share a queue. What overtakes them says nothing that an append behind it
-//! could contradict: a heartbeat's or listing's commit is min(match, commit), so it never reaches past
-//! what the receiver has acknowledged; an acknowledgement or a vote concerns the other direction's log or
-//! none; a TimeoutNow is sent only to a replica that has acknowledged everything; and a network that
-//! reorders is what raft was made for. Listings, echoes and goodbyes keep their order among themselves,
-//! so no renewal that was sent before a goodbye arrives after it (R3).
+//! Raft tolerates this order. Between two replicas only appends (and the snapshot between them) must stay in order, and
+//! those share a queue. A message that overtakes them says nothing that an append behind it could contradict. The commit of
+//! a heartbeat or lease renewal is min(match, commit), so it never goes beyond the receiver's acknowledgements. An
+//! acknowledgement or a vote concerns the other direction's log or none. A TimeoutNow is sent only to a replica that has
+//! acknowledged everything. And raft was made for networks that reorder. Lease renewals, their acknowledgements and
+//! releases keep their order among themselves, so no renewal that was sent before a release arrives after it (R3).
 
 use crate::credit::{Credit, request_cost};
 use std::collections::VecDeque;
@@ -31,12 +31,12 @@ pub struct Tx {
     bulk: VecDeque<Queued>,
     background: VecDeque<Queued>,
     bytes: usize,
-    /// Requests among the queued, and their cost.
+    /// Number of queued requests, and their cost.
     requests: usize,
     requests_cost: usize,
     /// A send is in flight.
     pub sending: bool,
-    /// The loop's end of turn will look here.
+    /// The link is on the list of the turn's end.
     pub listed: bool,
 }
 
@@ -56,7 +56,7 @@ fn is_urgent(message: &Message, payload_len: usize) -> bool {
 
 impl Tx {
     /// # Panics
-    /// When the message does not fit into a frame: whoever made it did not cut it.
+    /// When the message does not fit into a frame: its sender did not split it.
     pub fn push(&mut self, message: Message) {
         let (head_len, payload_len) = (message.head_len(), message.payload_len());
         assert!(
@@ -80,23 +80,23 @@ impl Tx {
         self.urgent.is_empty() && self.bulk.is_empty() && self.background.is_empty()
     }
 
-    /// Messages that wait.
+    /// Counts the messages that wait.
     pub fn len(&self) -> usize {
         self.urgent.len() + self.bulk.len() + self.background.len()
     }
 
-    /// Bytes that wait, heads and payloads.
+    /// Returns the bytes that wait, heads and payloads.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether the link's credit has room for one more request beside those that wait.
+    /// Whether the link's credit covers one more request beside those that wait.
     pub fn admits(&self, credit: &Credit, cost: usize) -> bool {
         credit.admits(self.requests, self.requests_cost, cost)
     }
 
-    /// Moves what fits into one frame to `frame`. A request for which there is no credit waits, and
-    /// those behind it in its queue.
+    /// Moves the messages that fit into one frame to `frame`. A request without credit waits, and so do the messages
+    /// behind it in its queue.
     ///
     /// # Panics
     /// When a reply answers no request in flight, or a request's id is in flight already.

@@ -1,4 +1,4 @@
-//! How much a client may have in flight, and what becomes of one that takes more.
+//! Credit of a client, and the end of a client's link that takes more.
 
 use super::make;
 use super::net::{Net, addr, client, config, osd};

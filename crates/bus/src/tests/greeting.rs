@@ -1,4 +1,4 @@
-//! Who may talk to whom, and what the other is told.
+//! Hellos: which peers may connect, and the refusals that the others get.
 
 use super::net::{Net, addr, client, config, osd};
 use crate::BusEvent;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use types::{ClusterId, Incarnation, OsdId};
 use wire::Peer;
 
-/// The reasons that a node was given for not reaching an OSD.
+/// Returns the reasons of a node's unreachable events.
 fn reasons(net: &mut Net, node: usize) -> Vec<String> {
     let of = |event| match event {
         BusEvent::Unreachable { reason, .. } => reason,
@@ -97,7 +97,7 @@ fn neighbours_in_version_talk_in_the_highest_that_both_speak() {
 }
 
 #[test]
-fn whoever_is_not_the_osd_that_was_dialled_refuses() {
+fn peer_that_is_not_the_dialled_osd_refuses() {
     let mut net = Net::new(1);
     net.add(config(osd(1)), Some(addr(1)));
     let two = net.add(config(client(9)), None);

@@ -1,4 +1,4 @@
-//! What a peer's bytes can do: end their own connection, and nothing else.
+//! Hostile bytes of a peer: they end its own connection and have no other effect.
 
 use super::make;
 use super::net::{Net, addr, client, config, osd};
@@ -9,7 +9,7 @@ use types::rng::Rng;
 use types::{OsdId, crc32c};
 use wire::{HEADER_LEN, Header, Message, Refuse};
 
-/// The frames in a run of bytes.
+/// Splits a run of bytes into frames.
 pub fn frames(bytes: &VecDeque<u8>) -> Vec<(Header, Vec<u8>)> {
     let bytes: Vec<u8> = bytes.iter().copied().collect();
     let mut rest = &bytes[..];
@@ -22,14 +22,14 @@ pub fn frames(bytes: &VecDeque<u8>) -> Vec<(Header, Vec<u8>)> {
     all
 }
 
-/// The one frame that a node played by hand was sent: a refusal.
+/// Returns the one frame that was sent to a node without a bus: a refusal.
 pub fn refusal(net: &Net, end: usize) -> Refuse {
     let frames = frames(&net.ends[end].arrived);
     assert_eq!(frames.len(), 1, "one frame");
     wire::decode_refuse(&frames[0].0, &frames[0].1).expect("a refusal")
 }
 
-/// An OSD, and a greeted client that is played by hand.
+/// Makes an OSD, and a greeted client that the test plays by hand.
 fn greeted() -> (Net, usize, usize) {
     let mut net = Net::new(3);
     let server = net.add(config(osd(1)), Some(addr(1)));
@@ -46,7 +46,7 @@ fn batch(messages: &[Message]) -> Vec<u8> {
     bufs.iter().flat_map(|b| b.iter().copied()).collect()
 }
 
-/// The link is closed, for a reason with these words.
+/// Asserts that the link was closed for a reason with these words.
 fn is_closed(net: &mut Net, server: usize, end: usize, words: &str) {
     net.run();
     assert!(net.ends[end ^ 1].closed, "still open");
@@ -194,7 +194,7 @@ fn damaged_streams_end_in_messages_or_in_the_end_of_the_link() {
         match net.ends[end ^ 1].closed {
             true => closed += 1,
             false => {
-                // Damage in a payload is for its own checksums to find, or the rest is awaited.
+                // The payload's own checksums find damage in a payload; otherwise the rest of the frame is awaited.
                 assert_eq!(got, 6);
                 alive += 1;
             }

@@ -39,7 +39,7 @@ fn a_lost_link_is_told_and_dialled_again_under_another_id() {
 fn waits_between_dials_double_to_one_second_with_jitter() {
     let mut net = Net::new(1);
     let two = net.add(config(osd(2)), None);
-    net.want(two, 1, addr(1)); // nobody listens
+    net.want(two, 1, addr(1)); // no node listens there
     net.pass(Duration::from_secs(20));
     let at: Vec<Time> = net.dials.iter().map(|(at, _)| *at).collect();
     let waits: Vec<u64> = at.windows(2).map(|w| w[1].since(w[0]).as_micros() as u64).collect();
@@ -58,7 +58,7 @@ fn waits_between_dials_double_to_one_second_with_jitter() {
 }
 
 #[test]
-fn a_link_that_came_up_starts_the_waits_anew() {
+fn link_that_came_up_resets_the_redial_wait() {
     let mut net = Net::new(1);
     let two = net.add(config(osd(2)), None);
     net.want(two, 1, addr(1));
@@ -165,7 +165,7 @@ fn what_is_no_longer_wanted_is_closed_and_not_dialled_again() {
     assert_eq!(net.dials.len(), 1);
     assert_eq!(downs(&mut net, two).len(), 1);
     assert_eq!(downs(&mut net, one).len(), 1);
-    // Unwanted while the dial is under way: its answer is closed.
+    // The OSD is unwanted while the dial is under way: the dialled connection is closed.
     net.want(two, 1, addr(1));
     net.call(two, |bus, _, ops, _| bus.unwant(OsdId(1), ops));
     net.pass(Duration::from_secs(5));
@@ -173,7 +173,7 @@ fn what_is_no_longer_wanted_is_closed_and_not_dialled_again() {
 }
 
 #[test]
-fn a_peer_that_comes_anew_replaces_its_older_link() {
+fn new_link_of_a_peer_replaces_its_older_one() {
     let mut net = Net::new(1);
     let one = net.add(config(osd(1)), Some(addr(1)));
     let two = net.add(config(osd(2)), None);
@@ -181,7 +181,7 @@ fn a_peer_that_comes_anew_replaces_its_older_link() {
     net.run();
     net.clear();
     let old = net.link(one, 2);
-    // Another life of osd.2, while the corpse's connection still looks alive.
+    // Another incarnation of osd.2 connects, while the connection of the dead one still looks alive.
     let mut reborn = osd(2);
     reborn.incarnation = Incarnation(999);
     let reborn = net.add(config(reborn), None);
@@ -254,14 +254,14 @@ fn equal_seeds_dial_at_equal_times() {
 }
 
 impl Net {
-    /// Messages that reached a node, among whatever else it said.
+    /// Counts the messages that reached a node, among its other events.
     fn messages_before_down(&mut self, node: usize) -> usize {
         self.said(node).iter().filter(|e| matches!(e, BusEvent::Message { .. })).count()
     }
 }
 
 #[test]
-fn a_room_ends_the_link_of_a_peer_that_it_found_wrong_and_the_peer_may_come_again() {
+fn link_ended_by_its_user_goes_down_and_the_peer_may_connect_again() {
     let (mut net, one, two) = Net::pair();
     let link = net.link(one, 2);
     net.bus(one).disconnect(link, "a payload fails its checksums");

@@ -1,4 +1,4 @@
-//! Messages for the tests of this room.
+//! Messages for the tests of this crate.
 
 use bytes::Bytes;
 use types::store::Crcs;
@@ -26,7 +26,7 @@ pub fn raft(kind: RaftKind, index: u64, entries: Vec<Entry>) -> Message {
     })
 }
 
-/// An append of one entry with `len` bytes of payload.
+/// Makes an append of one entry with `len` bytes of payload.
 pub fn append(index: u64, len: usize) -> Message {
     let range = SectorRange::new(0, (len / 512) as u32);
     let payload = IoBuf::zeros(len);
@@ -74,7 +74,7 @@ pub fn data(id: u64, len: usize) -> Message {
     Message::Reply(Reply { id, result: Ok(ReplyBody::Data { crcs, payload }) })
 }
 
-/// What a test compares: what kind of message, and its number.
+/// Returns a message's kind and number, by which tests compare messages.
 pub fn name(message: &Message) -> String {
     match message {
         Message::Raft(m) => format!("{:?} {}", m.kind, m.index.0),

@@ -1,4 +1,4 @@
-//! Laws of the room, on loopback streams.
+//! Tests of the bus on loopback streams.
 
 mod credit;
 mod greeting;

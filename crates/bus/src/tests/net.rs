@@ -1,5 +1,5 @@
-//! A world of loopback streams for several buses: operations of one become events of another. Bytes are
-//! never lost or reordered; receives may be cut short at random, sends held back, dials left unanswered.
+//! Simulated loopback streams for several buses: operations of one become events of another. Unless a test asks for it, bytes
+//! are never lost or reordered; receives may be cut short at random, sends held back, dials left unanswered.
 
 use crate::{Bus, BusConfig, BusEvent, Identity, LinkId};
 use env::{ConnId, Event, ListenerId, NetAddr, NetError, Op, Token};
@@ -19,9 +19,9 @@ pub struct End {
     /// Bytes that have arrived.
     pub arrived: VecDeque<u8>,
     recv: Option<(Token, Vec<IoBufMut>, usize)>,
-    /// This end was closed by its owner.
+    /// The owner has closed this end.
     pub closed: bool,
-    /// The network has cut the stream; neither end has been told.
+    /// The network has cut the stream; no end has been told.
     cut: bool,
     /// A send whose completion is held back.
     held: Option<Token>,
@@ -45,7 +45,7 @@ pub struct Net {
     pub ends: Vec<End>,
     listening: BTreeMap<SocketAddr, usize>,
     pub black_holes: Vec<SocketAddr>,
-    /// Dials into black holes: (node, token, address).
+    /// Dials that get no answer: (node, token, address).
     pub lost_dials: Vec<(usize, Token, SocketAddr)>,
     pub dials: Vec<(Time, SocketAddr)>,
     pub hold_sends: bool,
@@ -83,7 +83,7 @@ impl Net {
         }
     }
 
-    /// Two OSDs, 1 and 2, of which 2 dials; up.
+    /// Makes two connected OSDs, 1 and 2; osd.2 dials.
     pub fn pair() -> (Net, usize, usize) {
         let mut net = Net::new(1);
         let one = net.add(config(osd(1)), Some(addr(1)));
@@ -94,7 +94,7 @@ impl Net {
         (net, one, two)
     }
 
-    /// An OSD and a client of it; up.
+    /// Makes an OSD and a connected client of it.
     pub fn served(config_of_osd: BusConfig) -> (Net, usize, usize) {
         let mut net = Net::new(2);
         let server = net.add(config_of_osd, Some(addr(1)));
@@ -126,20 +126,20 @@ impl Net {
         self.listening.remove(&at);
     }
 
-    /// A node played by hand, connected to whoever listens at `at`: the index of its end.
+    /// Adds a node played by hand, connected to the node that listens at `at`; returns the index of its end.
     pub fn intrude(&mut self, at: SocketAddr) -> usize {
         let node = self.add_node(None);
-        self.connect(node, at).expect("somebody listens")
+        self.connect(node, at).expect("a node listens")
     }
 
-    /// A node played by hand that listens.
+    /// Adds a node played by hand that listens.
     pub fn impostor(&mut self, at: SocketAddr) -> usize {
         let node = self.add_node(None);
         self.listen(node, at);
         node
     }
 
-    /// The last end that belongs to `node`.
+    /// Returns the last end that belongs to `node`.
     pub fn end_of(&self, node: usize) -> usize {
         self.ends.iter().rposition(|e| e.node == node).expect("it has a connection")
     }
@@ -148,7 +148,7 @@ impl Net {
         self.nodes[node].bus.as_mut().expect("a node with a bus")
     }
 
-    /// Calls into a bus and performs the operations that come out.
+    /// Calls a bus and performs the operations that it returns.
     pub fn call<T>(&mut self, node: usize, f: impl FnOnce(&mut Bus, Time, &mut Vec<Op>, &mut Vec<BusEvent>) -> T) -> T {
         let (mut ops, mut out) = (Vec::new(), Vec::new());
         let now = self.now;
@@ -229,10 +229,10 @@ impl Net {
         }
     }
 
-    /// Answers a dial that went into a black hole, as if the network had come back.
+    /// Answers a dial that got no answer, as if the network had come back.
     pub fn answer_lost_dial(&mut self) {
         let (node, token, at) = self.lost_dials.remove(0);
-        let end = self.connect(node, at).expect("somebody listens");
+        let end = self.connect(node, at).expect("a node listens");
         let result = Ok(ConnId { slot: end as u32, generation: 1 });
         self.nodes[node].events.push_back(Event::Connected { token, result });
     }
@@ -250,23 +250,23 @@ impl Net {
         }
     }
 
-    /// The network resets the stream of this end.
+    /// Resets the stream of this end, as a network does.
     pub fn cut(&mut self, at: usize) {
         self.ends[at].cut = true;
         self.ends[at ^ 1].cut = true;
     }
 
-    /// Bytes on their way to this end vanish from now on, and nobody is told.
+    /// From now on bytes on their way to this end vanish, and no end is told.
     pub fn swallow(&mut self, at: usize) {
         self.ends[at].deaf = true;
     }
 
-    /// Whether bytes on their way to this end wait.
+    /// Sets whether bytes on their way to this end wait.
     pub fn stall(&mut self, at: usize, stalled: bool) {
         self.ends[at].stalled = stalled;
     }
 
-    /// The link of a node's only client.
+    /// Returns the link of a node's only client.
     pub fn client_link(&mut self, node: usize) -> LinkId {
         self.bus(node)
             .peers
@@ -276,12 +276,12 @@ impl Net {
             .expect("a client")
     }
 
-    /// Bytes from a node played by hand.
+    /// Sends bytes from a node played by hand.
     pub fn write(&mut self, end: usize, bytes: &[u8]) {
         self.ends[end ^ 1].arrived.extend(bytes);
     }
 
-    /// Completes what can be completed; true when an event came of it.
+    /// Completes the operations that can complete; returns true when an event came of it.
     fn flow(&mut self) -> bool {
         let mut moved = false;
         for at in 0..self.ends.len() {
@@ -315,7 +315,7 @@ impl Net {
         moved
     }
 
-    /// One turn of a node: all its events, its deadlines, its end of turn.
+    /// Runs one turn of a node: all its events, its deadlines, its end of turn.
     fn turn(&mut self, node: usize) -> bool {
         let events: Vec<Event> = self.nodes[node].events.drain(..).collect();
         let idle = events.is_empty();
@@ -329,7 +329,7 @@ impl Net {
         })
     }
 
-    /// Turns until nothing moves. Time stands still.
+    /// Runs turns until no node has anything to do. Time stands still.
     pub fn run(&mut self) {
         for _ in 0..10_000 {
             let mut moved = self.flow();
@@ -343,7 +343,7 @@ impl Net {
         panic!("it never comes to rest");
     }
 
-    /// Lets time pass, stopping at every deadline.
+    /// Advances time, stopping at every deadline.
     pub fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         self.run();
@@ -363,7 +363,7 @@ impl Net {
         self.nodes.iter_mut().for_each(|node| node.out.clear());
     }
 
-    /// What the bus of `node` said since it was last asked.
+    /// Takes the events of `node`'s bus since the last call.
     pub fn said(&mut self, node: usize) -> Vec<BusEvent> {
         std::mem::take(&mut self.nodes[node].out)
     }

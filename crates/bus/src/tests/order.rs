@@ -1,4 +1,4 @@
-//! What leaves first, how much of it, and in which order it arrives.
+//! Order of messages: which leave first, how many, and in which order they arrive.
 
 use super::make;
 use super::net::{Net, addr, config, osd};

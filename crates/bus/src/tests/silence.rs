@@ -1,4 +1,4 @@
-//! Links on which bytes vanish: they are ended and dialled again; those on which nothing need come are left alone.
+//! Links on which bytes vanish are ended and dialled again; links on which no message is expected are left alone.
 
 use super::make;
 use super::net::{Net, client, config, osd};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use types::{OsdId, Time};
 use wire::{HEADER_LEN, Header, Message};
 
-/// A listing each way every 25 ms, for so long.
+/// Sends a lease renewal each way every 25 ms, for this long.
 fn talk(net: &mut Net, nodes: [(usize, u32); 2], time: Duration) {
     let end = net.now + time;
     while net.now < end {
@@ -33,7 +33,7 @@ fn downs(net: &mut Net, node: usize) -> Vec<String> {
 }
 
 #[test]
-fn an_osds_link_on_which_bytes_vanish_one_way_is_ended_after_three_seconds_and_dialled_again() {
+fn osd_link_that_loses_bytes_one_way_is_ended_after_3_s_and_redialled() {
     for deaf_dialler in [true, false] {
         let (mut net, one, two) = Net::pair();
         let old = net.link(two, 1);
@@ -54,10 +54,10 @@ fn an_osds_link_on_which_bytes_vanish_one_way_is_ended_after_three_seconds_and_d
 }
 
 #[test]
-fn a_clients_link_that_swallows_its_requests_is_ended_after_a_second_and_dialled_again() {
+fn client_link_that_loses_requests_is_ended_after_1_s_and_redialled() {
     let (mut net, server, user) = Net::served(config(osd(1)));
     let old = net.link(user, 1);
-    // Long idle: nothing need come.
+    // A long idle time: no message is expected.
     net.pass(Duration::from_secs(100));
     assert_eq!(net.link(user, 1), old);
     let end = net.end_of(user);
@@ -77,7 +77,7 @@ fn a_client_that_is_answered_or_asks_nothing_keeps_its_link() {
     let (mine, theirs) = (net.link(user, 1), net.client_link(server));
     net.send(user, mine, Message::Request(make::read(0, 4096)));
     for id in 1..10 {
-        // One request is always in flight, and every reply comes late: but replies come.
+        // One request is always in flight. Every reply comes late, but it comes.
         net.send(user, mine, Message::Request(make::read(id, 4096)));
         net.pass(Duration::from_secs(7));
         net.send(server, theirs, make::data(id - 1, 4096));
@@ -86,13 +86,13 @@ fn a_client_that_is_answered_or_asks_nothing_keeps_its_link() {
     net.send(server, theirs, make::data(9, 4096));
     net.pass(Duration::from_secs(60));
     assert_eq!(net.link(user, 1), mine);
-    // The row of requests was broken: ten seconds are counted from the next one.
+    // For a moment no request was in flight: ten seconds are counted from the next one.
     net.send(user, mine, Message::Request(make::read(10, 4096)));
     net.pass(Duration::from_secs(9));
     assert_eq!((net.link(user, 1), downs(&mut net, server)), (mine, vec![]));
 }
 
-/// A bus over the real world.
+/// A bus on the real env.
 struct Rig {
     env: RealEnv,
     bus: Bus,
@@ -101,7 +101,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// A bus that wants osd.1 at `at`.
+    /// Makes a bus that wants osd.1 at `at`.
     fn wants(config: BusConfig, at: SocketAddr) -> Rig {
         let mut rig = Rig {
             env: RealEnv::new(RealConfig::default()).expect("io_uring works here"),
@@ -115,7 +115,7 @@ impl Rig {
         rig
     }
 
-    /// Turns until `done`, at most ten seconds.
+    /// Runs turns until `done`, for at most ten seconds.
     fn until(&mut self, mut done: impl FnMut(&mut Rig) -> bool) {
         let until = self.env.now() + Duration::from_secs(10);
         let mut events: Vec<Event> = Vec::new();
@@ -138,7 +138,7 @@ impl Rig {
     }
 }
 
-/// Reads a hello and answers it as osd.1; from then on it takes every byte and says nothing.
+/// Reads a hello and answers it as osd.1; then reads every byte and sends none.
 fn swallow(mut stream: TcpStream) {
     let mut head = [0u8; HEADER_LEN];
     stream.read_exact(&mut head).expect("a hello comes");
@@ -150,7 +150,7 @@ fn swallow(mut stream: TcpStream) {
 }
 
 #[test]
-fn a_real_peer_that_swallows_everything_is_left_and_dialled_anew_by_an_osd_and_by_a_client_that_asks() {
+fn silent_real_peer_is_redialled_by_an_osd_and_by_a_waiting_client() {
     for identity in [osd(2), client(7)] {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let at = listener.local_addr().expect("bound");
@@ -172,7 +172,7 @@ fn a_real_peer_that_swallows_everything_is_left_and_dialled_anew_by_an_osd_and_b
 }
 
 #[test]
-fn a_link_that_falls_silent_again_and_again_is_given_more_time_up_to_ten_seconds() {
+fn repeatedly_silent_link_gets_longer_limits_up_to_10_s() {
     let (mut net, server, user) = Net::served(config(osd(1)));
     let mut lives = Vec::new();
     for id in 0..6 {
@@ -188,7 +188,7 @@ fn a_link_that_falls_silent_again_and_again_is_given_more_time_up_to_ten_seconds
         lives.push(net.now.since(since).as_secs());
     }
     assert_eq!(lives, [1, 2, 4, 8, 10, 10]);
-    // A peer that is heard long after its last silence is one that answers.
+    // A peer that is heard long after its last silence gets the least limit again.
     net.pass(Duration::from_secs(130));
     let (link, theirs) = (net.link(user, 1), net.client_link(server));
     net.send(user, link, Message::Request(make::read(8, 4096)));
@@ -203,7 +203,7 @@ fn a_link_that_falls_silent_again_and_again_is_given_more_time_up_to_ten_seconds
 }
 
 #[test]
-fn a_peer_that_stalls_again_and_again_loses_its_link_only_until_it_is_known() {
+fn stalling_peer_loses_its_link_only_until_the_limit_exceeds_the_stall() {
     let (mut net, server, user) = Net::served(config(osd(1)));
     let mut ends = Vec::new();
     for id in 0..20 {
@@ -220,7 +220,7 @@ fn a_peer_that_stalls_again_and_again_loses_its_link_only_until_it_is_known() {
         net.pass(Duration::from_secs(20));
         assert_eq!(downs(&mut net, user).len(), 0, "it is heard");
     }
-    // The first limit is one second, the next is two, and then the peer has its time.
+    // The first limit is one second, the next is two; the third is longer than the stall.
     assert_eq!(ends.iter().sum::<usize>(), 2, "{ends:?}");
     // A dead path is still found within that time, and within a second after two minutes of calm.
     net.pass(Duration::from_secs(130));

@@ -1,4 +1,4 @@
-//! The room on the two forms of env: what the loopback of the other tests takes for granted holds there.
+//! The bus on the real and the simulated env: assumptions of the loopback tests hold there, too.
 
 use super::make;
 use super::net::{ROOM, addr, client, config, osd};
@@ -36,7 +36,7 @@ impl Node {
         self.bus.want(self.env.now(), OsdId(id), &mut self.ops);
     }
 
-    /// One turn: nothing is waited for longer than `wait`; a simulated env does not wait at all.
+    /// Runs one turn, which waits for at most `wait`; a simulated env does not wait at all.
     fn turn(&mut self, wait: Duration) {
         let deadline = self.bus.next_deadline().min(self.env.now() + wait);
         self.env.turn(&mut self.ops, &mut self.events, deadline).expect("a turn");
@@ -50,7 +50,7 @@ impl Node {
                 self.bus.handle_deadline(now, &mut self.ops, &mut self.out);
             }
             self.bus.end_turn(now, &mut self.ops);
-            // The simulated world remembers the deadline that was named last; the real one must not wait.
+            // The simulated env remembers the deadline of its last turn; the real one must not wait.
             let deadline = if wait.is_zero() { self.bus.next_deadline() } else { Time::ZERO };
             self.env.turn(&mut self.ops, &mut self.events, deadline).expect("a turn");
             if self.events.is_empty() {
@@ -60,7 +60,7 @@ impl Node {
     }
 }
 
-/// Turns real nodes until `done`, at most ten seconds.
+/// Runs turns of real nodes until `done`, for at most ten seconds.
 fn run(nodes: &mut [Node], mut done: impl FnMut(&mut [Node]) -> bool) {
     let end = nodes[0].env.now() + Duration::from_secs(10);
     while !done(nodes) {
@@ -130,14 +130,14 @@ fn a_real_process_that_ends_is_noticed_by_its_peer() {
     assert!(matches!(nodes[0].out.last(), Some(BusEvent::Down { .. })));
 }
 
-/// Indexes of appends as they came, link by link.
+/// Indexes of appends in order of arrival, by link.
 type Arrived = BTreeMap<LinkId, Vec<u64>>;
 
-/// Two OSDs and a client in a bad network, for twenty seconds of faults and ten without; then what
-/// arrived at osd.1, and what every bus has counted.
+/// Runs two OSDs and a client in a bad network, for twenty seconds with faults and ten without. Returns the appends that
+/// arrived at osd.1, and the counts of every bus.
 ///
-/// The world's trace hash is no witness here: it folds whole receive buffers, and what lies in them beyond
-/// the received bytes is whatever the buffer pool held.
+/// The world's trace hash is no proof here: it covers whole receive buffers, and the part beyond the received bytes holds
+/// old bytes of the buffer pool.
 fn storm(seed: u64) -> (Arrived, Vec<BusStats>) {
     let world = World::new(seed);
     let mut rng = Rng::new(seed);
@@ -193,14 +193,14 @@ fn storm(seed: u64) -> (Arrived, Vec<BusStats>) {
         assert!(nodes[node].bus.link_to(OsdId(id)).is_some(), "seed {seed}: node {node} never came back to osd.{id}");
     }
     assert_eq!(nodes[0].bus.stats().bad_peers + nodes[1].bus.stats().bad_peers, 0, "seed {seed}");
-    // Two links each for the OSDs and the client; nothing is left of those that broke.
+    // The OSDs and the client have two links each; the connections that broke are gone.
     let conns: Vec<usize> = nodes.iter().map(|node| node.bus.conns.len()).collect();
     assert_eq!(conns, [2, 2, 2], "seed {seed}: connections leaked");
     (arrived, nodes.iter().map(|node| node.bus.stats()).collect())
 }
 
 #[test]
-fn appends_of_one_link_arrive_in_order_without_a_gap_whatever_the_network_does() {
+fn appends_of_one_link_arrive_in_order_without_a_gap_under_faults() {
     let mut links = 0;
     for seed in 0..6 {
         let (arrived, _) = storm(seed);
