@@ -1,8 +1,8 @@
-//! Every message of a peer is judged here before raft sees it (R5): raft panics on an impossible one.
+//! Checks of a peer's messages before raft sees them (R5): raft panics on an impossible message.
 //!
-//! `node` comes in with a message; out goes a verdict. *Ignored* is a message that an honest cluster can
-//! produce (late, from a removed replica, for a former life); *violation* is one that it cannot: either the
-//! peer or this replica has lost its memory, and going on would spread the loss.
+//! Input: a message, from `node`. Output: a verdict. An *ignored* message is one that an honest cluster can produce (late,
+//! from a removed replica, for a former incarnation). A *violation* is one that it cannot: either the
+//! peer or this replica has lost durable state, and going on would spread the loss.
 
 use crate::node::{Node, Role};
 use crate::{CONTEXT_MAX, MSG_ENTRIES_MAX, NUMBER_MAX};
@@ -10,7 +10,7 @@ use types::limits::DESCRIPTOR_MAX;
 use types::{EntryKind, Index, ReplicaId, Term};
 use wire::{RaftKind, RaftMsg};
 
-/// Why a message was not stepped.
+/// Reason why a message was not stepped.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StepError {
     #[error("ignored: {0}")]
@@ -19,7 +19,7 @@ pub enum StepError {
     Violation(#[from] Violation),
 }
 
-/// Harmless: an honest cluster can send it.
+/// Harmless: an honest cluster can send such a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Ignored {
     #[error("addressed to another replica")]
@@ -34,7 +34,7 @@ pub enum Ignored {
     NotTheLeader,
 }
 
-/// Impossible in an honest cluster: this PG's replica is quarantined.
+/// Impossible in an honest cluster: the replica of this PG is quarantined.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     #[error("term {0} is out of range")]
@@ -63,7 +63,7 @@ pub enum Violation {
     TwoLeaders { term: Term, first: ReplicaId, second: ReplicaId },
 }
 
-/// What must hold for a message whatever state this replica is in.
+/// Checks the rules that hold for a message in every state of this replica.
 fn check_shape(msg: &RaftMsg) -> Result<(), Violation> {
     if msg.term.0 == 0 || msg.term.0 > NUMBER_MAX {
         return Err(Violation::Term(msg.term));
@@ -79,7 +79,7 @@ fn check_shape(msg: &RaftMsg) -> Result<(), Violation> {
     Ok(())
 }
 
-/// The entries of an append, against each other and against its head.
+/// Checks the entries of an append, against each other and against the index before them.
 fn check_entries(msg: &RaftMsg) -> Result<(), Violation> {
     if (msg.index.0 == 0) != (msg.log_term.0 == 0) {
         return Err(Violation::HalfPosition(msg.index));
@@ -105,7 +105,7 @@ fn check_entries(msg: &RaftMsg) -> Result<(), Violation> {
 }
 
 impl Node {
-    /// Judges `msg` against this replica's state.
+    /// Checks `msg` against this replica's state.
     pub(crate) fn check(&self, msg: &RaftMsg) -> Result<(), StepError> {
         if msg.to != self.id() {
             return Err(Ignored::NotForUs.into());
@@ -143,7 +143,7 @@ impl Node {
         Ok(())
     }
 
-    /// In one term one replica leads.
+    /// Checks that one replica at most leads in a term.
     fn check_leader(&self, msg: &RaftMsg) -> Result<(), Violation> {
         let leader = self.leader();
         match leader {
@@ -154,7 +154,7 @@ impl Node {
         }
     }
 
-    /// A leader has every committed entry: what it says about one must be what is here.
+    /// Checks entries below the commit index: a leader has every committed entry, so its entries must equal those here.
     fn check_conflict(&self, msg: &RaftMsg) -> Result<(), Violation> {
         if msg.term < self.term() {
             return Ok(());
@@ -171,7 +171,7 @@ impl Node {
         Ok(())
     }
 
-    /// A follower acknowledges only what this leader sent.
+    /// Checks a response: a follower acknowledges only entries that this leader sent.
     fn check_response(&self, msg: &RaftMsg) -> Result<(), Violation> {
         if self.role() != Role::Leader || msg.term != self.term() {
             return Ok(());
@@ -184,8 +184,8 @@ impl Node {
         Ok(())
     }
 
-    /// A grant counts only after its request has left, which is after all of the log was durable: raft
-    /// asserts that when it becomes leader.
+    /// Checks a granted vote: it counts only after its request has left, which is after the whole log was durable. Raft
+    /// asserts that the log is durable when it becomes leader.
     fn check_vote_asked(&self, msg: &RaftMsg) -> Result<(), Ignored> {
         let asked = match msg.kind {
             RaftKind::VoteResponse => self.role() == Role::Candidate && self.asked() == Some(msg.term),

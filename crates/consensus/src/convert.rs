@@ -1,4 +1,4 @@
-//! Between raft's protobuf values and ours. Protobuf bytes exist nowhere: these are plain structs.
+//! Conversion between raft's protobuf values and this project's. Protobuf bytes exist nowhere: these are plain structs.
 
 use crate::{MSG_ENTRIES_MAX, MSG_PAYLOAD_MAX};
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use types::store::{Crcs, HardState};
 use types::{Entry, EntryKind, Index, IoBuf, PgId, ReplicaId, Term};
 use wire::{RaftKind, RaftMsg};
 
-/// Raft's name for a kind that may cross the wire; `None` for those that we never step.
+/// Returns raft's name for a kind that may cross the wire; `None` for kinds that are never stepped.
 pub(crate) fn kind_to_raft(kind: RaftKind) -> Option<MessageType> {
     Some(match kind {
         RaftKind::Append => MessageType::MsgAppend,
@@ -29,10 +29,10 @@ pub(crate) fn kind_to_raft(kind: RaftKind) -> Option<MessageType> {
     })
 }
 
-/// Our name for a message that raft wants sent.
+/// Returns the wire's name for a message that raft sends.
 ///
 /// # Panics
-/// For kinds that only a snapshot, a forwarded read or a forwarded proposal would bring: none is used.
+/// For kinds that only a snapshot, a forwarded read or a forwarded proposal would bring: none of these is used.
 fn kind_from_raft(kind: MessageType) -> RaftKind {
     match kind {
         MessageType::MsgAppend => RaftKind::Append,
@@ -44,7 +44,7 @@ fn kind_from_raft(kind: MessageType) -> RaftKind {
         MessageType::MsgHeartbeat => RaftKind::Heartbeat,
         MessageType::MsgHeartbeatResponse => RaftKind::HeartbeatResponse,
         MessageType::MsgTimeoutNow => RaftKind::TimeoutNow,
-        other => panic!("raft sends a {other:?}, which nobody asked for"),
+        other => panic!("raft sends a {other:?}, which was not requested"),
     }
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn entry_from_raft(entry: eraftpb::Entry) -> Entry {
     }
 }
 
-/// A checked message, for raft. The payload of its entries stays with the caller.
+/// Converts a checked message for raft. The payload of its entries stays with the caller.
 pub(crate) fn message_to_raft(msg: &RaftMsg, kind: MessageType) -> eraftpb::Message {
     let entries: Vec<eraftpb::Entry> =
         msg.entries.iter().map(|e| entry_to_raft(e.index.0, e.term.0, e.descriptor.clone())).collect();
@@ -84,8 +84,8 @@ pub(crate) fn message_to_raft(msg: &RaftMsg, kind: MessageType) -> eraftpb::Mess
     }
 }
 
-/// A message of raft, as one or more of ours: an append is split where its payload would not fit in a
-/// frame (raft joins messages of one turn without knowing of payload).
+/// Converts a message of raft into one or more messages of the wire. An append is split where its payload would not fit in a
+/// frame, because raft joins messages of one turn without knowing of payload.
 pub(crate) fn message_from_raft(
     pg: PgId,
     mut msg: eraftpb::Message,

@@ -1,12 +1,12 @@
 //! One raft group, with the `raft` crate hidden: values in, values out.
 //!
-//! Ring 1. `group` comes in with peers' messages, proposals and the news that something is durable; what
-//! goes out is a [`Ready`]: messages that may leave now, a [`types::store::Persist`], committed entries and
-//! read states. Entries are descriptors; payload bytes never pass through here, only their lengths.
+//! Ring 1. Input: peers' messages, proposals and reports of durable batches, from `group`. Output: a [`Ready`] with
+//! messages that may leave now, a [`types::store::Persist`], committed entries and
+//! read states. Entries are descriptors; payload bytes never pass through this crate, only their lengths.
 //!
-//! Invariant: raft never sees nonsense (R5). Everything that a peer sent is checked in [`check`], and
-//! everything that a disk gave back in [`start`], because raft answers both with a panic. No clock: raft's
-//! ticks are never called, so its own random election timeout decides nothing.
+//! Invariant: raft never sees an impossible value (R5). Messages of peers are checked in [`check`], and
+//! state read from a disk in [`start`], because raft answers both with a panic. This crate reads no clock: raft's
+//! ticks are never called, so its own random election timeout has no effect.
 
 mod check;
 mod convert;

@@ -1,9 +1,9 @@
-//! The group's handle on raft: one replica, its verbs and its state.
+//! The group's interface to raft: one replica, its commands and its state.
 //!
-//! Settings are explicit (R5): pre-vote on; check-quorum off and no ticks, because elections and leases are
-//! the group's (R3); commit indexes travel with the next append or listing instead of in messages of their
-//! own (`skip_bcast_commit`), which saves a frame per follower and write, and costs a follower at most one
-//! renewal of delay in applying; appends of one turn are joined.
+//! Settings are explicit (R5). Pre-vote is on. Check-quorum is off and there are no ticks, because elections and leases are
+//! the group's (R3). Commit indexes travel with the next append or lease renewal instead of in messages of their
+//! own (`skip_bcast_commit`). That saves a frame per follower and write, and costs a follower at most one
+//! renewal of delay in applying. Appends of one turn are joined.
 
 use crate::check::StepError;
 use crate::convert::{entry_to_raft, kind_to_raft, message_to_raft};
@@ -19,15 +19,15 @@ use types::planted::{Bug, on};
 use types::{Index, PgId, ReplicaId, Term};
 use wire::{RaftKind, RaftMsg};
 
-/// Ticks that are never counted: raft's own timer cannot elect.
+/// Election timeout in ticks, which are never counted: raft's own timer cannot elect.
 const NEVER_TICKS: usize = 1 << 40;
 
-/// Who this replica is.
+/// Identity of this replica.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     pub pg: PgId,
     pub id: ReplicaId,
-    /// Payload bytes that a descriptor speaks of; zero for one that it cannot read.
+    /// Returns the payload bytes of the command in a descriptor; zero for a descriptor that it cannot read.
     pub payload_len: fn(&[u8]) -> u64,
 }
 
@@ -43,8 +43,8 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Follower {
     pub matched: Index,
-    /// Sends are streamed, or nothing is left to send; otherwise raft probes, one message at a time. Raft
-    /// goes on probing one that has everything until the next entry: that is no reason to call it behind.
+    /// True when entries are streamed to the follower, or it has all of them; otherwise raft probes, one message at a time. Raft
+    /// goes on probing a follower that has every entry until the next one comes; such a follower is not behind.
     pub streaming: bool,
 }
 
@@ -80,10 +80,10 @@ fn raft_config(id: ReplicaId, applied: Index) -> raft::Config {
 }
 
 impl Node {
-    /// A replica as its disk gave it back.
+    /// Makes a replica from the state that its disk returned.
     ///
     /// # Errors
-    /// When that contradicts itself: damage of this PG (R11).
+    /// When that state contradicts itself: damage of this PG (R11).
     pub fn new(config: Config, start: &Start<'_>) -> Result<Node, StartError> {
         let storage = build(config.id, start, config.payload_len)?;
         let logger = slog::Logger::root(slog::Discard, slog::o!());
@@ -124,13 +124,13 @@ impl Node {
         self.raw.raft.state == StateRole::Leader
     }
 
-    /// The leader of this term, if known.
+    /// Returns the leader of this term, if known.
     pub fn leader(&self) -> Option<ReplicaId> {
         let id = self.raw.raft.leader_id;
         (id != raft::INVALID_ID).then_some(ReplicaId(id))
     }
 
-    /// Whom this replica voted for in this term.
+    /// Returns the replica for which this one voted in this term.
     pub fn voted_for(&self) -> Option<ReplicaId> {
         let id = self.raw.raft.vote;
         (id != raft::INVALID_ID).then_some(ReplicaId(id))
@@ -141,7 +141,7 @@ impl Node {
         self.asked() == Some(self.term())
     }
 
-    /// As of the last applied entry.
+    /// Returns the configuration at the last applied entry.
     pub fn conf(&self) -> &ConfState {
         &self.conf
     }
@@ -170,31 +170,31 @@ impl Node {
         self.applied
     }
 
-    /// Descriptors in memory.
+    /// Counts the descriptors in memory.
     pub fn resident(&self) -> usize {
         self.raw.store().len()
     }
 
-    /// The term at `index`, if the log still knows it.
+    /// Returns the term at `index`, if the log still knows it.
     pub fn term_at(&self, index: Index) -> Option<Term> {
         let log = &self.raw.raft.raft_log;
         let known = index.0 + 1 >= self.raw.store().first() && index.0 <= log.last_index();
         known.then(|| log.term(index.0).ok().map(Term)).flatten()
     }
 
-    /// Payload of the entries above the commit index. Exact when raft is drained.
+    /// Returns the payload bytes of the entries above the commit index. Exact when raft is drained.
     pub fn uncommitted_payload(&self) -> u64 {
         self.payload_after(self.commit_index())
     }
 
-    /// Payload of the entries above `index`.
+    /// Returns the payload bytes of the entries above `index`.
     pub fn payload_after(&self, index: Index) -> u64 {
         let stored = self.raw.store().payload_between(index.0, self.raw.store().last());
         let unstable = self.raw.raft.raft_log.unstable_entries();
         stored + unstable.iter().filter(|e| e.index > index.0).map(|e| (self.payload_len)(&e.data)).sum::<u64>()
     }
 
-    /// What this leader knows of `id`; `None` when not leading or for a stranger.
+    /// Returns this leader's knowledge of `id`; `None` when this replica does not lead or `id` is no member.
     pub fn follower(&self, id: ReplicaId) -> Option<Follower> {
         let progress = self.raw.raft.prs().get(id.0).filter(|_| self.is_leader())?;
         let matched = Index(progress.matched);
@@ -202,14 +202,14 @@ impl Node {
         Some(Follower { matched, streaming })
     }
 
-    /// Steps a peer's message, after checking it.
+    /// Checks a peer's message and steps it.
     ///
     /// # Errors
     /// When it was not stepped: harmlessly, or because no honest cluster sends it (R5).
     pub fn step(&mut self, msg: &RaftMsg) -> Result<(), StepError> {
         self.check(msg)?;
         let kind = kind_to_raft(msg.kind).expect("`check` refused the unused kinds");
-        // Errors of raft are its ways to say "dropped"; what can panic was refused above.
+        // Raft returns errors for messages that it drops; messages on which it can panic were refused above.
         let _ = self.raw.step(message_to_raft(msg, kind));
         if self.is_leader() && on(Bug::OldTermCommitted) {
             let raft = &mut self.raw.raft;
@@ -220,8 +220,8 @@ impl Node {
         Ok(())
     }
 
-    /// Appends entries to the log of this leader and sends them. `None` when it takes no proposals now.
-    /// Otherwise the index of the first; the others follow.
+    /// Appends entries to the log of this leader and sends them. Returns the index of the first; the others follow it.
+    /// `None` when this replica takes no proposals now.
     ///
     /// # Panics
     /// Without entries.
@@ -229,7 +229,7 @@ impl Node {
         if !self.is_leader() || self.is_transferring() || self.last_index().0 >= NUMBER_MAX {
             return None;
         }
-        // Raft gives each its index and term.
+        // Raft gives each entry its index and term.
         let entries: Vec<eraftpb::Entry> = descriptors.map(|data| entry_to_raft(0, 0, data)).collect();
         assert!(!entries.is_empty(), "a proposal has entries");
         let first = Index(self.last_index().0 + 1);
@@ -242,8 +242,8 @@ impl Node {
         self.raw.step(msg).ok().map(|()| first)
     }
 
-    /// Starts an election round (with a pre-vote). False when this replica may not: it is no voter, leads
-    /// already, or stands alone with a log that is not durable yet (raft asserts that).
+    /// Starts an election attempt (with a pre-vote). False when this replica may not: it is no voter, leads
+    /// already, or is the only voter and its log is not durable yet (raft asserts that).
     pub fn campaign(&mut self) -> bool {
         let log = &self.raw.raft.raft_log;
         let alone = self.raw.raft.prs().is_singleton() && log.persisted != log.last_index();
@@ -259,7 +259,7 @@ impl Node {
         self.raw.raft.become_follower(term, raft::INVALID_ID);
     }
 
-    /// Hands leadership to `to`: it is told to campaign once its log is complete.
+    /// Transfers leadership to `to`: raft tells it to campaign once its log is complete.
     pub fn transfer(&mut self, to: ReplicaId) {
         self.raw.transfer_leader(to.0);
     }
@@ -272,23 +272,23 @@ impl Node {
         self.raw.raft.lead_transferee.is_some()
     }
 
-    /// Asks a majority whether this replica still leads. The answer is a [`crate::ReadState`]; asking again
-    /// with the same context repeats the question. Raft is silent when it cannot ask.
+    /// Asks a majority whether this replica still leads. The answer is a [`crate::ReadState`]; another call
+    /// with the same context repeats the query. Raft sends no query when it cannot.
     pub fn read_index(&mut self, context: u64) {
         self.raw.read_index(context.to_le_bytes().to_vec());
     }
 
-    /// A heartbeat message as a listing item stands for it (R3).
+    /// Makes the heartbeat message that an item of a lease renewal stands for (R3).
     pub fn heartbeat(&self, from: ReplicaId, term: Term, commit: Index) -> RaftMsg {
         self.bare(RaftKind::Heartbeat, from, term, commit)
     }
 
-    /// The answer to a heartbeat, as an echo stands for it: makes this leader send again what was lost.
+    /// Makes the answer to a heartbeat that an echo stands for: it makes this leader send lost entries again.
     pub fn heartbeat_response(&self, from: ReplicaId) -> RaftMsg {
         self.bare(RaftKind::HeartbeatResponse, from, self.term(), Index(0))
     }
 
-    /// The acknowledgement that a stream's end stands for (R12): `from` holds everything up to `index`.
+    /// Makes the acknowledgement that a stream's end stands for (R12): `from` holds everything up to `index`.
     pub fn append_response(&self, from: ReplicaId, index: Index) -> RaftMsg {
         RaftMsg { index, ..self.bare(RaftKind::AppendResponse, from, self.term(), Index(0)) }
     }
@@ -312,8 +312,8 @@ impl Node {
         }
     }
 
-    /// `id` has lost part of its log and ends at `last` now: what it acknowledged before counts no more, and sending goes
-    /// on behind that.
+    /// Resets `matched` of `id`, which has lost part of its log and now ends at `last`: its earlier acknowledgements no longer
+    /// count. Sending goes on behind `last`.
     pub fn forget_match(&mut self, id: ReplicaId, last: Index) {
         let end = self.last_index().0;
         if !self.is_leader() {
@@ -326,30 +326,30 @@ impl Node {
         }
     }
 
-    /// Term and index of the last entry that is known to be durable here.
+    /// Returns term and index of the last entry that is known to be durable here.
     pub fn durable_end(&self) -> (Term, Index) {
         let index = self.raw.raft.raft_log.persisted;
         (self.term_at(Index(index)).unwrap_or(Term(0)), Index(index))
     }
 
-    /// Term and index of the last entry, durable or not.
+    /// Returns term and index of the last entry, durable or not.
     pub fn end(&self) -> (Term, Index) {
         (Term(self.raw.raft.raft_log.last_term()), self.last_index())
     }
 
-    /// What was sent to `id` may be lost.
+    /// Tells raft that messages to `id` may be lost.
     pub fn report_unreachable(&mut self, id: ReplicaId) {
         self.raw.report_unreachable(id.0);
     }
 
-    /// Everything up to `index` has been applied.
+    /// Notes that everything up to `index` has been applied.
     pub fn applied_to(&mut self, index: Index) {
         assert!(self.applied <= index && index <= self.commit_index(), "applied {} to {index}", self.applied);
         self.applied = index;
         self.raw.advance_apply_to(index.0);
     }
 
-    /// Forgets descriptors below `first`, but never above what is applied.
+    /// Drops descriptors below `first`, but never above the applied index.
     pub fn compact(&mut self, first: Index) {
         let first = first.0.min(self.applied.0 + 1).max(self.first_index().0);
         self.raw.mut_store().compact(first);

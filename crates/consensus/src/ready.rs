@@ -1,7 +1,7 @@
-//! What raft wants done, in batches that overlap: many may be on their way to the disk.
+//! Work that raft wants done, in batches that overlap: many may be on their way to the disk.
 //!
 //! `node` fills a [`Ready`]; `group` performs it. Messages that must wait for durability wait here, so that
-//! every message that comes out may leave at once.
+//! every message in a [`Ready`] may leave at once.
 
 use crate::convert::{entry_from_raft, hard_state_from_raft, message_from_raft};
 use crate::node::{Node, Role};
@@ -21,23 +21,23 @@ pub struct Committed {
     pub descriptor: Bytes,
 }
 
-/// A read-index answer: reads asked for under `context` may be served once `index` is applied.
+/// A read-index answer: reads requested under `context` may be served once `index` is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadState {
     pub context: u64,
     pub index: Index,
 }
 
-/// Everything of one drain. Reused: `Node::ready` appends.
+/// Work of one drain. Reused: `Node::ready` appends.
 #[derive(Debug, Default)]
 pub struct Ready {
-    /// To be handed to the engine before `messages` leave. Entries carry no payload yet.
+    /// Batches for the engine, which must get them before `messages` leave. Entries carry no payload yet.
     pub persists: Vec<Persist>,
-    /// May leave now.
+    /// Messages that may leave now.
     pub messages: Vec<RaftMsg>,
     pub committed: Vec<Committed>,
     pub read_states: Vec<ReadState>,
-    /// Followers who need what the log no longer holds.
+    /// Followers that need entries which the log no longer holds.
     pub behind: Vec<ReplicaId>,
 }
 
@@ -45,7 +45,7 @@ pub struct Ready {
 #[derive(Debug)]
 struct Outstanding {
     number: u64,
-    /// Whether the engine will report it; if not, it only waits for the ones before.
+    /// Whether the engine will report it; if not, it only waits for earlier ones.
     reported: bool,
     vote: (Term, Option<ReplicaId>),
     messages: Vec<RaftMsg>,
@@ -55,15 +55,15 @@ struct Outstanding {
 #[derive(Debug)]
 pub(crate) struct Pipeline {
     outstanding: VecDeque<Outstanding>,
-    /// Messages whose wait is over.
+    /// Messages that wait no longer.
     outbox: Vec<RaftMsg>,
-    /// Last state given to the engine.
+    /// Last hard state that was given to the engine.
     given: HardState,
     /// Term and vote known to be durable.
     durable_vote: (Term, Option<ReplicaId>),
     /// Number of the last ready.
     number: u64,
-    /// The term for which our vote requests have left.
+    /// The term whose vote requests have left.
     asked: Option<Term>,
 }
 
@@ -86,7 +86,7 @@ impl Pipeline {
         self.outbox.extend(messages);
     }
 
-    /// Everything up to `ticket` is durable; gives the number up to which raft may know.
+    /// Notes that everything up to `ticket` is durable; returns the number of the last ready that raft may take for durable.
     fn persisted(&mut self, ticket: u64) -> u64 {
         assert!(ticket <= self.number, "ticket {ticket} was never given, the last is {}", self.number);
         let mut upto = ticket;
@@ -104,22 +104,22 @@ impl Pipeline {
 }
 
 impl Node {
-    /// Whether [`Node::ready`] would bring anything.
+    /// Whether [`Node::ready`] would return any work.
     pub fn has_ready(&self) -> bool {
         !self.pipeline.outbox.is_empty() || self.raw.has_ready() || self.raw.store().has_behind()
     }
 
-    /// The term for which this candidate's requests have left.
+    /// Returns the term for which this candidate's requests have left.
     pub(crate) fn asked(&self) -> Option<Term> {
         self.pipeline.asked
     }
 
-    /// Whether something is on its way to the disk.
+    /// Whether a batch is on its way to the disk.
     pub fn is_persisting(&self) -> bool {
         !self.pipeline.outstanding.is_empty()
     }
 
-    /// Drains raft into `out`. Committed entries are to be applied at once, then [`Node::applied_to`] called.
+    /// Drains raft into `out`. The caller applies committed entries at once, then calls [`Node::applied_to`].
     pub fn ready(&mut self, out: &mut Ready) {
         while self.raw.has_ready() {
             self.one_ready(out);
@@ -132,8 +132,8 @@ impl Node {
         }
     }
 
-    /// Raft found that `id` needs what is compacted, and would not ask it again. But what made raft think so
-    /// may be a late rejection, and a stream will end: so the next probe starts from what is known. True when
+    /// Makes raft probe `id` again, which it stopped because `id` needs compacted entries. A late rejection may have misled
+    /// raft, and a stream will end: so the next probe starts from the known state. True when
     /// the follower is not known to reach the log.
     fn probe_anew(&mut self, id: u64) -> bool {
         let (first, last) = (self.raw.store().first(), self.raw.raft.raft_log.last_index());
@@ -197,21 +197,21 @@ impl Node {
         self.queue(hard_state, reported, now, later);
     }
 
-    /// Raft joins entries to an append that waits without any, whatever its head says (`try_batching` of raft
-    /// 0.7): when the follower's next index fell in between, the head names a later entry. The entries
-    /// are right; so the head becomes the one before them.
+    /// Corrects the head of an append. Raft joins entries to a waiting append without entries and does not compare its head
+    /// (`try_batching` of raft 0.7). If the follower's next index fell in between, the head names a later entry. The entries
+    /// are right, so the head becomes the entry before them.
     fn mend_head(&self, msg: &mut raft::eraftpb::Message) {
         let Some(first) = msg.entries.first().map(|e| e.index).filter(|first| *first != msg.index + 1) else { return };
         assert!(msg.msg_type == raft::eraftpb::MessageType::MsgAppend, "only an append carries entries");
         match self.raw.raft.raft_log.term(first - 1) {
             Ok(term) => (msg.index, msg.log_term) = (first - 1, term),
-            // Compacted meanwhile: an append without entries asks the follower where it stands.
+            // That entry was compacted meanwhile: an append without entries asks the follower for its position.
             Err(_) => msg.entries.clear(),
         }
     }
 
-    /// A leader's messages leave before its own batch is durable, unless its very term is not: then the
-    /// term could be led twice.
+    /// Queues the messages of a ready. A leader's messages leave before its own batch is durable, unless its term and vote are
+    /// not durable yet: otherwise the term could be led twice.
     fn queue(&mut self, hard_state: HardState, reported: bool, now: Vec<RaftMsg>, mut later: Vec<RaftMsg>) {
         let vote = (hard_state.term, hard_state.vote);
         let pipeline = &mut self.pipeline;
@@ -236,7 +236,7 @@ impl Node {
         }
     }
 
-    /// The engine has made `ticket` durable, and everything before it.
+    /// Notes that the engine has made `ticket` durable, and everything before it.
     ///
     /// # Panics
     /// When the ticket was never given.

@@ -1,4 +1,4 @@
-//! What a disk gave back, checked before raft is built on it (R5, R11).
+//! Check of the state that a disk returned, before raft is built on it (R5, R11).
 
 use crate::NUMBER_MAX;
 use crate::convert::hard_state_to_raft;
@@ -8,7 +8,7 @@ use types::limits::DESCRIPTOR_MAX;
 use types::store::HardState;
 use types::{Entry, EntryKind, Index, ReplicaId, Term};
 
-/// Who votes and who only listens, as of an index.
+/// Voters and learners of a group at an index.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ConfState {
     pub voters: Vec<ReplicaId>,
@@ -20,7 +20,7 @@ pub struct ConfState {
 }
 
 impl ConfState {
-    /// Every member of any kind, ascending, each once.
+    /// Returns every member of any kind, ascending, each once.
     pub fn members(&self) -> Vec<ReplicaId> {
         let lists = [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next];
         let mut all: Vec<ReplicaId> = lists.into_iter().flatten().copied().collect();
@@ -42,20 +42,20 @@ impl ConfState {
     }
 }
 
-/// A replica as it was found.
+/// State of a replica as its disk returned it.
 #[derive(Debug)]
 pub struct Start<'a> {
     pub hard_state: HardState,
-    /// As of `applied`.
+    /// Configuration at the index `applied`.
     pub conf: ConfState,
-    /// K and its term.
+    /// Checkpoint index and its term.
     pub applied: (Index, Term),
     /// Index and term before the first of `entries`.
     pub before: (Index, Term),
     pub entries: &'a [Entry],
 }
 
-/// Why a replica cannot be started: its disk contradicts itself (R11 damage).
+/// Reason why a replica cannot be started: its disk contradicts itself (R11 damage).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
     #[error("replica {0} is not in its own configuration")]
@@ -119,11 +119,11 @@ fn check_entries(start: &Start<'_>) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Checks everything that raft would panic on, and builds the log.
+/// Checks every value on which raft would panic, and builds the log.
 pub(crate) fn build(id: ReplicaId, start: &Start<'_>, payload_len: fn(&[u8]) -> u64) -> Result<Storage, StartError> {
     let hard = &start.hard_state;
     let numbers = [hard.term.0, hard.commit.0, start.applied.0.0, start.before.0.0, start.before.1.0];
-    // Raft's name for nobody is zero: a vote for it would come back as none.
+    // Raft encodes "no replica" as zero: a vote for replica 0 would read as no vote.
     let for_nobody = hard.vote == Some(ReplicaId(0));
     if numbers.iter().any(|n| *n > NUMBER_MAX) || (start.before.0.0 == 0) != (start.before.1.0 == 0) || for_nobody {
         return Err(StartError::OutOfRange);

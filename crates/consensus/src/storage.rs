@@ -1,11 +1,11 @@
 //! Raft's view of the log, in memory: descriptors of every entry from `first_index` on.
 //!
-//! `node` comes in with what a [`crate::Ready`] hands to the engine; raft reads. The payload of an entry is the
-//! engine's; here only its length counts, as a running sum, because raft measures messages in descriptor
+//! `node` appends the entries that a [`crate::Ready`] passes to the engine, and raft reads them. The payload of an entry is
+//! the engine's. Here only its length counts, as a running sum, because raft measures messages in descriptor
 //! bytes and would send 16 MiB of payload in one.
 //!
-//! Invariant: entries are contiguous, their terms ascend, and `first_index` never passes applied + 1
-//! (`node` keeps the latter: raft reads everything above applied, at any time, synchronously).
+//! Invariant: entries are contiguous, their terms ascend, and `first_index` never exceeds the applied index + 1.
+//! `node` keeps the latter, because raft reads everything above the applied index, at any time, synchronously.
 
 use crate::convert::entry_to_raft;
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use raft::{Error, GetEntriesContext, RaftState, StorageError};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
-/// One entry. Its index is its place.
+/// One entry. Its position gives its index.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
     pub term: u64,
@@ -30,7 +30,7 @@ pub(crate) struct Storage {
     before_sum: u64,
     initial: RaftState,
     payload_len: fn(&[u8]) -> u64,
-    /// Followers whom raft wanted to send a snapshot since the last ready.
+    /// Followers to which raft wanted to send a snapshot since the last ready.
     behind: RefCell<Vec<u64>>,
 }
 
@@ -51,7 +51,7 @@ impl Storage {
         self.slots.len()
     }
 
-    /// The term at `index`, from the one before the first entry to the last.
+    /// Returns the term at `index`, from the entry before the first to the last.
     pub fn term_at(&self, index: u64) -> Option<u64> {
         if index == self.before.0 {
             return Some(self.before.1);
@@ -64,7 +64,7 @@ impl Storage {
         self.slots.get(usize::try_from(at).ok()?)
     }
 
-    /// Payload bytes of the entries in `(after, upto]`; entries below `first` count as none.
+    /// Returns the payload bytes of the entries in `(after, upto]`; entries below `first` count as none.
     pub fn payload_between(&self, after: u64, upto: u64) -> u64 {
         self.sum_at(upto) - self.sum_at(after.min(upto))
     }
@@ -79,7 +79,7 @@ impl Storage {
         }
     }
 
-    /// Puts an entry in its place and drops everything above it.
+    /// Puts an entry at its index and truncates everything above it.
     ///
     /// # Panics
     /// When it would leave a gap, go below `first`, or let terms fall.
@@ -97,7 +97,7 @@ impl Storage {
         self.slots.push_back(Slot { term, data, sum });
     }
 
-    /// Forgets the entries below `first`.
+    /// Drops the entries below `first`.
     ///
     /// # Panics
     /// When `first` lies beyond the end of the log.
@@ -135,7 +135,7 @@ impl raft::Storage for Storage {
             return Err(Error::Store(StorageError::Compacted));
         }
         assert!(high <= self.last() + 1, "raft reads up to {high}, the log ends at {}", self.last());
-        // Only a message is cut (`can_async` is raft's mark of "for sending"): a cut here would hide
+        // Only a message is cut to size (raft sets `can_async` for reads that fill a message): a cut here would hide
         // entries from the checks that precede a campaign.
         let for_message = context.can_async();
         let size_max = max_size.into().unwrap_or(u64::MAX);
@@ -171,7 +171,7 @@ impl raft::Storage for Storage {
         Ok(self.last())
     }
 
-    /// Always refused with the one error that raft survives: a follower behind the log is streamed (R12).
+    /// Always fails with the one error that raft tolerates: a follower behind the log is streamed to (R12).
     fn snapshot(&self, _request_index: u64, to: u64) -> raft::Result<eraftpb::Snapshot> {
         let mut behind = self.behind.borrow_mut();
         if !behind.contains(&to) {

@@ -1,4 +1,4 @@
-//! Laws of the doors around raft: what is refused, what is split, what waits for the disk.
+//! Tests of the code around raft: messages that are refused, messages that are split, and waits for the disk.
 
 use crate::{ConfState, Config, Follower, Ignored, Node, Ready, Role, Start, StartError, StepError, Violation};
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use wire::{RaftKind, RaftMsg};
 
 const PG: PgId = PgId { pool: PoolId(1), n: 1 };
 
-/// Test descriptors say their payload length in decimal.
+/// Reads the payload length from a test descriptor, which holds it in decimal.
 fn payload_len(descriptor: &[u8]) -> u64 {
     std::str::from_utf8(descriptor).ok().and_then(|s| s.parse().ok()).unwrap_or(0)
 }
@@ -49,7 +49,7 @@ fn try_node(
     Node::new(config, &Start { hard_state, conf, applied: pair(applied), before: pair(before), entries })
 }
 
-/// Replica 1 of three: entries 1..=5 of terms 1 1 2 2 3, the first three committed, at term 3.
+/// Makes replica 1 of three: entries 1..=5 of terms 1 1 2 2 3, the first three committed, at term 3.
 fn follower() -> Node {
     let entries: Vec<Entry> = [1, 1, 2, 2, 3].iter().zip(1..).map(|(term, index)| entry(index, *term)).collect();
     try_node(1, hard(3, 3), (0, 0), (0, 0), &entries).expect("a sound disk")
@@ -87,7 +87,7 @@ fn drain(node: &mut Node) -> Ready {
     ready
 }
 
-/// Makes everything durable that is on its way, until nothing moves.
+/// Makes every pending batch durable, until none is left.
 fn settle(node: &mut Node) -> Vec<RaftMsg> {
     let mut messages = Vec::new();
     while node.has_ready() {
@@ -100,7 +100,7 @@ fn settle(node: &mut Node) -> Vec<RaftMsg> {
     messages
 }
 
-/// Replica 1 of three as leader of term 4, its empty entry at 6.
+/// Makes replica 1 of three the leader of term 4, with its empty entry at 6.
 fn leader() -> Node {
     let mut node = follower();
     assert!(node.campaign());
@@ -115,7 +115,7 @@ fn leader() -> Node {
 
 fn check(node: &mut Node, what: &str, msg: &RaftMsg, want: Result<(), StepError>) {
     assert_eq!(node.step(msg), want, "{what}");
-    // Whatever the verdict, raft is alive afterwards.
+    // Raft goes on working afterwards, whatever the verdict.
     settle(node);
 }
 
@@ -224,7 +224,7 @@ fn what_an_honest_cluster_may_send_late_is_ignored() {
         ("from ourselves", RaftMsg { from: ReplicaId(1), ..msg(RaftKind::Vote, 9) }, Ignored::Stranger),
         ("a snapshot", msg(RaftKind::Snapshot, 9), Ignored::Unused),
         ("a forwarded read without a context", msg(RaftKind::ReadIndex, 3), Ignored::Unused),
-        ("a vote nobody asked for", msg(RaftKind::VoteResponse, 3), Ignored::NotAsked),
+        ("a vote that was not requested", msg(RaftKind::VoteResponse, 3), Ignored::NotAsked),
         ("a vote of a later term", msg(RaftKind::VoteResponse, 4), Ignored::NotAsked),
         ("an order to campaign from no leader", msg(RaftKind::TimeoutNow, 3), Ignored::NotTheLeader),
     ] {
@@ -241,7 +241,7 @@ fn a_vote_does_not_count_before_its_request_has_left() {
     let asked = drain(&mut node);
     assert!(asked.messages.is_empty(), "a pre-vote waits for the entry before it");
     check(&mut node, "a grant", &msg(RaftKind::PreVoteResponse, 4), Ok(()));
-    // Raft would assert that its log is durable if this one counted.
+    // Raft would assert that its log is durable if this vote counted.
     assert_eq!(node.step(&msg(RaftKind::VoteResponse, 4)), Ok(()), "settle made everything durable");
     assert_eq!(node.role(), Role::Leader);
     assert_eq!(appended.persists.len(), 1);
@@ -298,7 +298,7 @@ fn a_disk_that_contradicts_itself_is_refused() {
             StartError::Order { first: Index(5), last: Index(5), applied: Index(3), commit: Index(5) },
         ),
         (
-            "a vote for nobody",
+            "a vote for replica 0",
             try_node(
                 1,
                 HardState { vote: Some(ReplicaId(0)), ..hard(2, 1) },
@@ -322,7 +322,7 @@ fn a_majority_counts_voters_of_both_halves() {
     for (has, want) in [(vec![1, 2], false), (vec![1, 2, 4], true), (vec![2, 3, 4, 5], true), (vec![2, 3, 9], false)] {
         assert_eq!(joint.majority(|id| has.contains(&id.0)), want, "{has:?}");
     }
-    assert!(!ConfState::default().majority(|_| true), "nobody is no majority");
+    assert!(!ConfState::default().majority(|_| true), "an empty set is no majority");
 }
 
 #[test]
@@ -348,7 +348,7 @@ fn no_append_carries_more_payload_than_a_frame() {
 }
 
 #[test]
-fn a_follower_that_lags_is_sent_a_frame_at_a_time_and_streamed_below_the_log() {
+fn lagging_follower_gets_one_frame_at_a_time_and_a_stream_below_the_log() {
     let entries: Vec<Entry> = (1..=40).map(|i| sized(i, 1, 100 << 10)).collect();
     let mut node = try_node(1, hard(1, 40), (40, 1), (0, 0), &entries).expect("a sound disk");
     node.campaign();
@@ -379,7 +379,7 @@ fn a_follower_that_lags_is_sent_a_frame_at_a_time_and_streamed_below_the_log() {
     let mut ready = Ready::default();
     node.ready(&mut ready);
     assert_eq!(ready.behind, [ReplicaId(3)]);
-    // A stream later, or after a rejection that was late: the follower is asked again from the end.
+    // After a stream, or a late rejection: the leader probes the follower from the end of the log.
     node.step(&from3(msg(RaftKind::HeartbeatResponse, 2))).expect("an honest answer");
     let probes: Vec<RaftMsg> = settle(&mut node).into_iter().filter(|m| m.to == ReplicaId(3)).collect();
     assert_eq!(probes.iter().map(|m| m.index).collect::<Vec<_>>(), [Index(41)]);
@@ -390,7 +390,7 @@ fn a_follower_that_lags_is_sent_a_frame_at_a_time_and_streamed_below_the_log() {
 }
 
 #[test]
-fn a_follower_that_has_everything_is_in_step_although_its_connection_was_lost() {
+fn matched_follower_stays_in_sync_when_its_connection_is_lost() {
     let mut node = leader();
     node.step(&RaftMsg { index: Index(6), ..msg(RaftKind::AppendResponse, 4) }).expect("an honest answer");
     settle(&mut node);
@@ -440,13 +440,13 @@ fn a_single_voter_leads_and_commits_when_its_own_disk_has_it() {
 }
 
 #[test]
-fn entries_that_raft_joins_to_an_append_that_waits_without_any_keep_their_own_head() {
+fn entries_joined_to_a_waiting_empty_append_keep_their_own_head() {
     let mut node = leader();
     node.step(&RaftMsg { index: Index(5), ..msg(RaftKind::AppendResponse, 4) }).expect("it holds term 3");
     settle(&mut node);
-    // The follower's next index is 7 by now: what the heartbeat's answer makes raft send has no entries…
+    // The follower's next index is 7 by now: the append that the heartbeat's answer triggers has no entries.
     node.step(&msg(RaftKind::HeartbeatResponse, 4)).expect("an honest answer");
-    // … and before it leaves, the follower says that 6 never came.
+    // Before it leaves, the follower rejects entry 6.
     let lost = RaftMsg { index: Index(6), reject: true, reject_hint: Index(5), ..msg(RaftKind::AppendResponse, 4) };
     node.step(&lost).expect("an honest answer");
     let sent = settle(&mut node);
