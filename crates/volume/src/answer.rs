@@ -1,4 +1,4 @@
-//! What an OSD's reply does to its part and to the search for the leader.
+//! Effects of an OSD's reply on its part and on the search for the leader.
 
 use crate::limits::{BAD_READS_MAX, HINT_PAUSE};
 use crate::part::{Part, Place, Work};
@@ -8,14 +8,14 @@ use types::planted::{Bug, on};
 use types::{Errno, IoBuf, OsdId, SECTOR, Time};
 use wire::{Reject, Reply, ReplyBody};
 
-/// What is in a good answer.
+/// Contents of a valid answer.
 enum Good {
     Done,
     Bytes(IoBuf),
     Extents(Vec<(u64, bool)>),
 }
 
-/// Checks an answer against what was asked: `None` is an answer that must not be believed.
+/// Checks an answer against its question: `None` is an answer that must not be believed.
 fn examine(part: &Part, body: ReplyBody) -> Option<Good> {
     match (&part.work, body) {
         (Work::Write { .. } | Work::Zero | Work::Skip { .. } | Work::Holder, ReplyBody::Done) => Some(Good::Done),
@@ -35,7 +35,7 @@ fn examine(part: &Part, body: ReplyBody) -> Option<Good> {
 }
 
 impl Volume {
-    /// A reply from `osd`. One that answers nothing that was asked there is ignored: it is late.
+    /// Handles a reply from `osd`. A late reply, which answers no pending request to that OSD, is ignored.
     pub fn handle_reply(&mut self, now: Time, osd: OsdId, reply: Reply) {
         let id = crate::ids::PartId::unpack(reply.id);
         let key = id.key;
@@ -95,13 +95,13 @@ impl Volume {
         }
     }
 
-    /// Takes a part out of wherever it is, and ends it.
+    /// Takes a part out of its queue or list, and ends it.
     pub(crate) fn finish(&mut self, key: u32, result: Result<(), Errno>) {
         self.take_out(key);
         self.end_part(key, result);
     }
 
-    /// Takes a part out of its queue, or from those that are out.
+    /// Takes a part out of its queue, or from those in flight.
     pub(crate) fn take_out(&mut self, key: u32) {
         let part = &mut self.parts[key as usize];
         let pg = &mut self.pgs[part.pg as usize];
@@ -114,14 +114,14 @@ impl Volume {
         part.place = Place::Held;
     }
 
-    /// Puts a part that is out back into its queue.
+    /// Puts a part in flight back into its queue.
     fn repeat(&mut self, key: u32) {
         if self.parts[key as usize].place == Place::Out {
             self.enqueue(key);
         }
     }
 
-    /// An answer with a wrong checksum, or of a wrong kind: asked again a few times, never passed on.
+    /// Handles an answer with a wrong checksum, or of a wrong kind: the part is sent again a few times, the answer is never used.
     fn disbelieve(&mut self, now: Time, key: u32) {
         let part = &mut self.parts[key as usize];
         self.stats.bad_reads += 1;
@@ -130,7 +130,7 @@ impl Volume {
         if part.bad >= BAD_READS_MAX && !part.is_write() && !holder {
             return self.finish(key, Err(Errno::Damaged));
         }
-        // A write whose answer means nothing is asked for ever, but not in a hot loop.
+        // A write with an invalid answer is repeated for ever, but not in a hot loop.
         if part.is_write() || holder {
             let pg = &mut self.pgs[part.pg as usize];
             pg.refusals += 1;
@@ -168,7 +168,7 @@ impl Volume {
         self.finish(key, Err(errno));
     }
 
-    /// `osd` did something for this PG: it leads. What is out elsewhere only is sent to it.
+    /// Notes that `osd` executed a request of this PG: it leads. Parts in flight to other OSDs only are sent to it.
     fn settle(&mut self, now: Time, slot: u32, osd: OsdId) {
         let pg = &mut self.pgs[slot as usize];
         pg.refusals = 0;
@@ -189,7 +189,8 @@ impl Volume {
         parts.into_iter().for_each(|(_, key)| self.enqueue(key));
     }
 
-    /// "Not here", "not now": the part goes back, and when that came from whom we rely on, the search goes on.
+    /// Handles "not here" and "not now": the part goes back. If the refusal came from the presumed leader, or from the member
+    /// that the search asked last, the search goes on.
     fn refuse_for_now(&mut self, now: Time, slot: u32, key: u32, osd: OsdId, reject: Reject) {
         if !self.parts[key as usize].has_copies() {
             self.repeat(key);
@@ -213,7 +214,7 @@ impl Volume {
             }
             Reject::NotNow => {
                 pg.resume_at = now + pause;
-                // It may lead and only be busy: it gets every second turn.
+                // This OSD may lead and only be busy: it gets every second turn.
                 let target = (pg.refusals % 2 == 1).then_some(osd);
                 pg.search(now, target, pause);
             }

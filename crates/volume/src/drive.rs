@@ -1,4 +1,4 @@
-//! How parts leave: to a settled PG as credit permits, through a search otherwise.
+//! Sending of parts: to the leader of a settled PG as credit permits, through a search otherwise.
 
 use crate::ids::PartId;
 use crate::limits::{BACKOFF_FIRST, COPY_STALE, LINK_WAIT, PROBE, RESEND, SCAN, SILENT};
@@ -9,7 +9,7 @@ use types::{OsdId, Time};
 use wire::Request;
 
 impl Volume {
-    /// Sends what one PG may send now.
+    /// Sends the parts that one PG may send now.
     pub(crate) fn drive(&mut self, slot: u32, now: Time, carrier: &mut dyn Carrier) {
         let pg = &mut self.pgs[slot as usize];
         if pg.members.is_empty() {
@@ -40,7 +40,7 @@ impl Volume {
                 Admit::Wait => {
                     self.put_back(key);
                     let pg = &mut self.pgs[slot as usize];
-                    // What holds the credit may be another PG's, with an OSD that is silent to all.
+                    // Parts of another PG may hold the credit, at an OSD that is silent to all.
                     if pg.out == 0 && !pg.blocked {
                         pg.silence_from = now;
                         pg.blocked = true;
@@ -55,7 +55,7 @@ impl Volume {
         }
     }
 
-    /// Shows one part to the next member that may be asked: the target, or the next in turn that has a
+    /// Sends one part to the next member that may be asked: the target, or the next in turn that has a
     /// connection and no recent copy of it.
     fn probe(&mut self, slot: u32, now: Time, carrier: &mut dyn Carrier) {
         let queued = self.pgs[slot as usize].next();
@@ -64,7 +64,8 @@ impl Volume {
             out.min_by_key(|(_, p)| p.life).map(|(key, _)| key as u32)
         };
         let Some(key) = queued.or_else(oldest_out) else {
-            // Only writes behind a closed window: what closes it is out, or was above.
+            // Only writes are queued, behind a closed window. The writes that close it are in flight
+            // or in a queue searched above.
             unreachable!("a PG with work has a part to show");
         };
         let target = self.pgs[slot as usize].target.take();
@@ -75,7 +76,7 @@ impl Volume {
         for at in 0..=count {
             let pg = &self.pgs[slot as usize];
             let member = (first + at + count - 1) % count;
-            // The target comes before the first in turn.
+            // The target comes before the first member in turn.
             let Some(osd) = (if at == 0 { target } else { Some(pg.members[member]) }) else { continue };
             let silent = pg.silent.is_some_and(|(silent, until)| silent == osd && now < until);
             let shown = self.parts[key as usize].copy_at(osd).is_some_and(|copy| now < copy.sent_at + COPY_STALE);
@@ -145,7 +146,7 @@ impl Volume {
         carrier.send(osd, Request { id: id.pack(), pg: pg.id, session: self.session, epoch: self.epoch, body });
     }
 
-    /// A connection came up, or went down with everything that was on it.
+    /// Notes that a connection came up, or went down and lost every message on it.
     pub fn handle_link(&mut self, now: Time, osd: OsdId, up: bool) {
         if self.failed.is_some() {
             return;
@@ -176,7 +177,7 @@ impl Volume {
         }
     }
 
-    /// Looks for parts that their leader seems to have forgotten.
+    /// Finds parts that their leader seems to have forgotten.
     pub(crate) fn scan(&mut self, now: Time) {
         let mut forgotten = Vec::new();
         for (key, part) in &mut self.parts {

@@ -1,12 +1,12 @@
-//! Whether this writer still holds its volume: asked before anything is answered from a hole (ADR 0008).
+//! Fence check: whether this writer still holds its volume, asked before a read of a hole is answered (ADR 0008).
 //!
-//! A writer that was robbed and has not heard of it takes segments that the thief has filled for holes. An
-//! open returns only after every PG of the volume has committed its attach record (R6); so one PG that knows of
-//! none newer, at a moment after the request came, proves that at that moment nobody else had written. The
-//! question is a part like any other: it finds the leader and is repeated as a read is. One is out at a time,
+//! A writer that was preempted and has not heard of it may take segments for holes that its successor has filled. An
+//! open returns only after every PG of the volume has committed its attach record (R6). So one PG that knows of
+//! no newer record, at a moment after the request came, proves that no other session had written until then. The
+//! fence check is a part like any other: it finds the leader and is repeated as a read is. One check is out at a time,
 //! for all requests that waited when it was made.
 //!
-//! Invariant: an answer counts only for requests that came before its question was made, and a question goes
+//! Invariant: an answer counts only for requests that came before its check was made, and a check goes
 //! only to a PG in which a segment of the volume lies.
 
 use crate::limits::HOLDER_PATIENCE;
@@ -14,28 +14,28 @@ use crate::part::{Part, Place, Work};
 use crate::volume::{Sure, Volume};
 use types::{Errno, SectorRange, Time};
 
-/// The question, and who waits for it. Each request is in one of the two lists at most.
+/// The fence check, and the requests that wait for it. Each request is in one of the two lists at most.
 #[derive(Debug, Default)]
 pub(crate) struct Holder {
-    /// They came after the question that is out was made.
+    /// Requests that came after the pending check was made.
     waiting: Vec<u32>,
     asked: Vec<u32>,
     out: Option<Question>,
-    /// The PG that was asked last.
+    /// The PG of the last check.
     last: u32,
-    /// Questions in a row that were taken away unanswered.
+    /// Checks in a row that were withdrawn unanswered.
     moves: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Question {
     part: u32,
-    /// When another PG is asked instead.
+    /// Time at which another PG is asked instead.
     until: Time,
 }
 
 impl Holder {
-    /// The request waits no more.
+    /// Removes a request that no longer waits.
     pub fn unpark(&mut self, request: u32) {
         self.waiting.retain(|r| *r != request);
         self.asked.retain(|r| *r != request);
@@ -51,7 +51,7 @@ impl Holder {
 }
 
 impl Volume {
-    /// `request` has come to a hole and does not know yet whether it is one.
+    /// Parks `request`, which has reached a hole that is not confirmed yet.
     pub(crate) fn doubt(&mut self, segment: usize, request: u32) {
         if self.write && self.pgs.iter().any(|pg| pg.attached) {
             self.holder.waiting.push(request);
@@ -60,7 +60,7 @@ impl Volume {
         }
     }
 
-    /// Asks for everybody who waits; asks elsewhere when the answer is late.
+    /// Sends a fence check for all waiting requests; asks another PG when the answer is late.
     pub(crate) fn ask_holder(&mut self, now: Time) {
         if let Some(question) = self.holder.out {
             if now < question.until {
@@ -105,8 +105,8 @@ impl Volume {
         self.enqueue(key);
     }
 
-    /// The PG that was asked last as long as it answers; else the next in turn, those whose leader is known
-    /// before all others.
+    /// Returns the PG of the next check: the last one as long as it answers, else the next in turn. PGs whose leader is known
+    /// come before all others.
     fn whom_to_ask(&self) -> u32 {
         let (count, last) = (self.pgs.len() as u32, self.holder.last);
         let first = if self.holder.moves == 0 { last } else { last + 1 };
@@ -115,8 +115,8 @@ impl Volume {
         settled.or_else(|| turn().next()).expect("only a volume with a segment asks")
     }
 
-    /// The answer to the question that is out. What was a hole when it was made, and still is one here, was
-    /// one at a moment within each of these requests.
+    /// Handles the answer to the pending check. A segment that was a hole when the check was made, and still is one here, was
+    /// a hole at a moment within each of these requests.
     pub(crate) fn holder_answered(&mut self, now: Time, key: u32, result: Result<(), Errno>) {
         assert_eq!(self.holder.out.map(|question| question.part), Some(key), "one question is out at a time");
         (self.holder.out, self.holder.moves) = (None, 0);

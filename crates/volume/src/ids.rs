@@ -1,14 +1,14 @@
-//! Request ids on the wire: which volume of the client, which message of it, which part.
+//! Request ids on the wire: they name the volume of the client, the message and the part.
 //!
 //! Invariant: no id is used twice on a connection, not even for the repetition of a part, because both
 //! ends count what is in flight by id.
 
 pub(crate) const KEY_BITS: u32 = 12;
 const SERIAL_BITS: u32 = 40;
-/// Volumes that one client can hold open at a time.
+/// Most volumes that one client can hold open at a time.
 pub const SPACES: u16 = 1 << (64 - KEY_BITS - SERIAL_BITS);
 
-/// What an id says.
+/// Fields of a request id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PartId {
     pub space: u16,
@@ -32,7 +32,7 @@ impl PartId {
     }
 }
 
-/// The volume (by [`crate::VolumeConfig::space`]) that a reply with this id is for.
+/// Returns the volume (by [`crate::VolumeConfig::space`]) to which a reply with this id belongs.
 pub fn space_of(id: u64) -> u16 {
     (id >> (KEY_BITS + SERIAL_BITS)) as u16
 }

@@ -1,8 +1,8 @@
-//! The client side of one volume: split, hold overlaps, number, find the leader, retry, fence.
+//! The client side of one volume: split requests, hold overlaps back, number, find the leader, retry, fence.
 //!
 //! Ring 1, sans-IO. Users' [`Request`]s come in, requests to PG leaders go out through a [`Carrier`],
 //! replies come back, [`Completion`]s go out; questions to meta are values, too. The owner calls
-//! [`Volume::poll`] after it has handed in what happened.
+//! [`Volume::poll`] after it has passed in all events.
 //!
 //! ```text
 //! submit → requests ─split→ parts ─overlap→ PG queue ─credit→ leader → reply → part done → request done
@@ -10,12 +10,12 @@
 //! ```
 //!
 //! Invariants:
-//! - No byte of a read is handed out whose checksum was not verified here, or that is not zero.
+//! - No byte of a read is returned unless its checksum was verified here, or it is zero.
 //! - Two writes in flight never share a sector, so a repetition cannot overtake a later write.
 //! - A sequence number is finished only when its write (or its skip) is committed, or was refused by the
-//!   only OSD that ever saw it; numbers in flight stay within [`types::limits::SESSION_WINDOW`].
-//! - Nothing is answered from a hole before somebody has confirmed, after the request came, that it is one.
-//! - Memory is bounded by [`limits`]: requests and bytes are refused with [`Busy`] beyond it.
+//! only OSD that ever saw it; numbers in flight stay within [`types::limits::SESSION_WINDOW`].
+//! - A read of a hole is answered only after a PG or meta has confirmed, after the request came, that it is one.
+//! - Memory is bounded by [`limits`]: requests and bytes beyond it are refused with [`Busy`].
 
 mod answer;
 mod drive;

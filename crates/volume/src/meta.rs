@@ -1,6 +1,6 @@
-//! What the volume asks meta, and what it learns: places of segments, members and leaders of PGs.
+//! The volume's questions to meta, and their answers: places of segments, members and leaders of PGs.
 //!
-//! Invariant: meta is asked for ever, with pauses; I/O that needs no answer never waits for one.
+//! Invariant: questions to meta are repeated for ever, with pauses; I/O that needs no answer never waits for one.
 
 use crate::limits::{ASK_TIMEOUT, REFRESH};
 use crate::pg::Pg;
@@ -8,7 +8,7 @@ use crate::volume::{Sure, Volume};
 use types::control::{ClientAnswer, ClientAsk, MapView, PGS_PER_ASK_MAX, SegmentPlace, refusal};
 use types::{Errno, OsdId, PgId, Time};
 
-/// The question about members.
+/// The question for members.
 #[derive(Debug, Default)]
 pub(crate) struct Refresh {
     asked_at: Option<Time>,
@@ -16,9 +16,9 @@ pub(crate) struct Refresh {
 }
 
 impl Volume {
-    /// An answer to `ask`, which came out of [`Volume::poll`]; never to one that [`Volume::poll`] has repeated
-    /// since: who has joined a repetition learns nothing from an answer to the first. A carrier that has lost a question may
-    /// answer `Refused` with `META_UNAVAILABLE`, or not at all.
+    /// Handles an answer to `ask`, which [`Volume::poll`] returned. The answer must not belong to an ask that
+    /// [`Volume::poll`] has repeated since: a request that joined the repetition learns nothing from it.
+    /// A carrier that has lost a question may answer `Refused` with `META_UNAVAILABLE`, or not at all.
     pub fn handle_meta(&mut self, now: Time, ask: &ClientAsk, answer: ClientAnswer) {
         if self.failed.is_some() {
             return;
@@ -26,14 +26,14 @@ impl Volume {
         match (ask, answer) {
             (ClientAsk::Segments { .. }, ClientAnswer::Segments { segments, view }) => {
                 self.learn(now, &view);
-                // Whether the question has brought anything: then the next need not pause.
+                // True when the answer brought anything: the next question then needs no pause.
                 let mut placed = false;
                 for place in &segments {
                     placed |= self.place(now, place);
                 }
                 for (segment, waiters) in self.segments.still_holes() {
                     for request in waiters {
-                        // Meta refuses a writer that was robbed: to one that it answers, every hole is one.
+                        // Meta refuses a preempted writer. If it answers this one, every hole of this writer is one.
                         let sure = if self.write { Sure::OfAll } else { Sure::OfOne(segment) };
                         self.requests[request as usize].sure = sure;
                         self.unsplit.push_back(request);
@@ -64,7 +64,7 @@ impl Volume {
         }
     }
 
-    /// Takes in members and leaders.
+    /// Takes over members and leaders.
     pub(crate) fn learn(&mut self, now: Time, view: &MapView) {
         let leader = |pg: PgId| view.leaders.iter().find(|(p, _)| *p == pg).map(|(_, osd)| *osd);
         for map in &view.pgs {
@@ -97,7 +97,7 @@ impl Volume {
         slot
     }
 
-    /// Takes in the place of one segment; whether that was news.
+    /// Takes over the place of one segment; returns whether it was new.
     pub(crate) fn place(&mut self, now: Time, place: &SegmentPlace) -> bool {
         let Some(pg) = place.pg else { return false };
         let slot = match self.pg_slots.get(&pg) {
@@ -110,7 +110,7 @@ impl Volume {
         true
     }
 
-    /// Questions that are due.
+    /// Returns the questions that are due.
     pub(crate) fn ask(&mut self, now: Time, asks: &mut Vec<ClientAsk>) {
         if let Some((segments, allocate)) = self.segments.ask(now) {
             let (volume, session, epoch) = (self.id, self.session, self.epoch);
@@ -130,7 +130,7 @@ impl Volume {
         }
     }
 
-    /// When [`Volume::ask`] has something to do.
+    /// Returns the time at which [`Volume::ask`] is due.
     pub(crate) fn ask_deadline(&self) -> Time {
         let refresh = &self.refresh;
         let searching = |slot: &u32| {

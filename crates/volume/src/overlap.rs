@@ -1,9 +1,9 @@
-//! Which writes wait for which: two writes that share a sector are never in flight together.
+//! Order of overlapping writes: two writes that share a sector are never in flight together.
 //!
 //! A plain list of spans is scanned: at usual depths it is a few cache lines, cheaper than any tree.
 //!
-//! Invariant: of spans that share a sector only the oldest runs; a span counts every older one that it
-//! shares a sector with.
+//! Invariant: of spans that share a sector only the oldest runs; a span counts every older one with which it
+//! shares a sector.
 
 /// Sectors of the volume that one part writes.
 #[derive(Clone, Copy, Debug)]
@@ -13,9 +13,9 @@ struct Span {
     /// Grows with every span.
     order: u64,
     part: u32,
-    /// Older spans that share a sector and are still here.
+    /// Older spans that share a sector and have not left.
     blockers: u32,
-    /// A younger one counts this.
+    /// True when a younger span counts this one.
     blocks: bool,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Overlaps {
 }
 
 impl Overlaps {
-    /// Enters a write; true when nothing older stands in its way.
+    /// Enters a write; true when no older write overlaps it.
     pub fn enter(&mut self, part: u32, start: u64, end: u64) -> bool {
         assert!(start < end, "an empty write has no span");
         let mut blockers = 0;
@@ -51,7 +51,7 @@ impl Overlaps {
         }
         for span in &mut self.spans {
             if span.order > gone.order && span.start < gone.end && gone.start < span.end {
-                assert!(span.blockers > 0, "part {} waits for nobody", span.part);
+                assert!(span.blockers > 0, "part {} waits for no other", span.part);
                 span.blockers -= 1;
                 if span.blockers == 0 {
                     freed.push(span.part);

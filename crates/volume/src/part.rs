@@ -1,4 +1,4 @@
-//! A part: the piece of a request that goes to one PG as one message, and what became of its copies.
+//! A part: the piece of a request that goes to one PG as one message, and the state of its copies.
 //!
 //! Invariant: a write's checksums are computed once, when the part is made from the user's buffer, and
 //! go out unchanged with every copy.
@@ -8,7 +8,7 @@ use types::range::fragment_bytes;
 use types::{ChunkKey, Errno, IoBuf, OsdId, SectorRange, Time, VolumeId};
 use wire::RequestBody;
 
-/// CRC32C of each fragment; the first is kept in place, because most writes have one.
+/// CRC32C of each fragment; the first is stored inline, because most writes have one.
 #[derive(Debug)]
 pub(crate) struct FragmentCrcs {
     first: u32,
@@ -36,25 +36,25 @@ impl FragmentCrcs {
     }
 }
 
-/// What the part asks for.
+/// Work that the part asks for.
 #[derive(Debug)]
 pub(crate) enum Work {
     Read,
     Extents,
-    /// No piece of a request: whether the volume is still held.
+    /// A fence check, which is no piece of a request.
     Holder,
     Write {
         buf: IoBuf,
         crcs: FragmentCrcs,
     },
     Zero,
-    /// A write that was given up, which copies of may still be on their way (R7).
+    /// A write that was given up, of which copies may still be on their way (R7).
     Skip {
         why: Errno,
     },
 }
 
-/// Where the part is.
+/// Place of the part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// Behind an overlapping write.
@@ -63,7 +63,7 @@ pub(crate) enum Place {
     Queued,
     /// At least one copy is out without an answer.
     Out,
-    /// In no queue until its PG has space for it, or its time is over.
+    /// In no queue until its PG has space for it, or its wait is over.
     Waiting,
 }
 
@@ -76,25 +76,25 @@ pub(crate) struct PartCopy {
 
 #[derive(Debug)]
 pub(crate) struct Part {
-    /// Who waits for it; `None` when its user was answered already.
+    /// Request that waits for it; `None` when the request was answered already.
     pub request: Option<u32>,
-    /// Which piece of the request's answer it fills.
+    /// Number of the piece of the request's answer that it fills.
     pub piece: u32,
     pub pg: u32,
-    /// Grows with every part: tells old parts from young ones.
+    /// Grows with every part: orders parts by age.
     pub life: u64,
-    /// The volume's last message when the part was made: later ones with this key are for this part.
+    /// The volume's last message when the part was made: later messages with this key are this part's.
     pub born: u64,
     pub chunk: u32,
     pub range: SectorRange,
     pub work: Work,
     pub place: Place,
-    /// 0: none drawn yet. Drawn when the part first leaves.
+    /// Sequence number, drawn when the part first leaves; 0 before that.
     pub seq: u64,
     pub sends: u32,
     pub resends: u32,
     pub bad: u8,
-    /// Its PG had no space for it.
+    /// True when its PG had no space for it.
     pub refused: bool,
     /// The write that waits for space once its number is skipped.
     pub shelved: Option<Work>,
@@ -106,9 +106,9 @@ impl Part {
         matches!(self.work, Work::Write { .. } | Work::Zero | Work::Skip { .. })
     }
 
-    /// What it takes of a connection's credit: the bytes that it brings, or the most that it asks for.
+    /// Returns the credit that it takes of a connection: the bytes that it brings, or the most that its answer brings.
     pub fn cost(&self) -> usize {
-        /// One extent on the wire; there is at most one for each sector.
+        /// Bytes of one extent on the wire; a range has at most one for each sector.
         const EXTENT: usize = 8;
         match self.work {
             Work::Write { .. } | Work::Read => self.range.len_bytes(),
@@ -125,7 +125,7 @@ impl Part {
         self.copies.iter().any(Option::is_some)
     }
 
-    /// Notes a copy; one already there is renewed, and the oldest makes room.
+    /// Notes a copy. An existing copy at the same OSD is renewed; the oldest copy is replaced when all places are taken.
     pub fn add_copy(&mut self, osd: OsdId, sent_at: Time) {
         let copies = &mut self.copies;
         let at = (copies.iter().position(|c| c.is_some_and(|c| c.osd == osd)))
@@ -135,7 +135,7 @@ impl Part {
         copies[at] = Some(PartCopy { osd, sent_at });
     }
 
-    /// Forgets the copy at `osd`; false when there was none.
+    /// Removes the copy at `osd`; false when there was none.
     pub fn take_copy(&mut self, osd: OsdId) -> bool {
         match self.copies.iter_mut().find(|c| c.is_some_and(|c| c.osd == osd)) {
             None => false,
@@ -146,7 +146,7 @@ impl Part {
         }
     }
 
-    /// The message's body.
+    /// Makes the message's body.
     pub fn body(&self, volume: VolumeId, watermark: u64) -> RequestBody {
         let (seq, range) = (self.seq, self.range);
         let chunk = ChunkKey { volume, index: self.chunk };

@@ -1,7 +1,7 @@
-//! One PG as the client sees it: who leads it, what waits for it, which numbers are out.
+//! One PG as the client sees it: its leader, its waiting parts, its numbers in flight.
 //!
-//! A PG is *settled* while its presumed leader answers: everything goes there. Otherwise it *searches*:
-//! one part at a time is shown to one member after the other until one of them does it.
+//! A PG is *settled* while its presumed leader answers: all its parts go there. Otherwise it *searches*:
+//! one part at a time is sent to one member after the other until one of them executes it.
 
 use crate::limits::{BACKOFF_FIRST, BACKOFF_LAST, BACKOFF_SHORT, BACKOFF_SHORT_COUNT, PG_PARTS_MAX};
 use crate::ring::Ring;
@@ -18,38 +18,38 @@ pub(crate) struct Pg {
     /// The presumed leader.
     pub guess: OsdId,
     pub settled: bool,
-    /// Whom the search asks next, if something pointed there.
+    /// The member that the search asks next, if a hint or a refusal named one.
     pub target: Option<OsdId>,
-    /// Whom the search has asked last, until it answers.
+    /// The member that the search has asked last, until it answers.
     pub probed: Option<OsdId>,
-    /// A presumed leader that fell silent, and until when a search passes it over.
+    /// A presumed leader that fell silent, and the time until which a search skips it.
     pub silent: Option<(OsdId, Time)>,
-    /// Where the search goes on in `members` otherwise.
+    /// Position in `members` at which the search goes on without a target.
     pub next_member: usize,
-    /// When the search asks next.
+    /// Time of the search's next question.
     pub probe_at: Time,
-    /// When it began.
+    /// Start of the search.
     pub search_since: Time,
-    /// "Not here" and "not now" since the last thing done.
+    /// Number of "not here" and "not now" since the last executed request.
     pub refusals: u32,
     /// A settled PG sends nothing before this.
     pub resume_at: Time,
-    /// Last word of the presumed leader, or since when something is out.
+    /// Time of the presumed leader's last message, or since when a part is in flight.
     pub silence_from: Time,
     pub hint_followed_at: Time,
     pub report: crate::unreached::Report,
     pub full: crate::stall::Full,
-    /// Members may have changed: meta is to be asked.
+    /// True when members may have changed: the volume asks meta.
     pub stale: bool,
-    /// A segment of the volume lies here, so its attach record does, too.
+    /// True when a segment of the volume lies here, so its attach record does, too.
     pub attached: bool,
 
     pub seqs: Ring,
-    /// Parts of this PG, wherever they are.
+    /// Number of this PG's parts, wherever they are.
     pub parts: u32,
-    /// Nothing is out, because the connection has no credit.
+    /// True when no part is in flight, because the connection has no credit.
     pub blocked: bool,
-    /// Parts that are out.
+    /// Number of parts in flight.
     pub out: u32,
     pub again: VecDeque<u32>,
     pub reads: VecDeque<u32>,
@@ -57,12 +57,12 @@ pub(crate) struct Pg {
     pub read_turn: bool,
     /// Requests whose next part belongs here, while `parts` is at its limit.
     pub parked: VecDeque<u32>,
-    /// Whether the volume drives it.
+    /// Whether the PG is on the volume's list of PGs to drive.
     pub active: bool,
 }
 
 impl Pg {
-    /// A PG whose leader is `leader` as far as meta knows. Without members it waits for meta.
+    /// Makes a PG whose leader is `leader` as far as meta knows. Without members it waits for meta.
     pub fn new(now: Time, id: PgId, members: Vec<OsdId>, leader: Option<OsdId>) -> Pg {
         let guess = leader.or(members.first().copied()).unwrap_or_default();
         Pg {
@@ -97,13 +97,13 @@ impl Pg {
         }
     }
 
-    /// Parts that do not wait for space.
+    /// Counts the parts that do not wait for space.
     pub fn moving_parts(&self) -> u32 {
         self.parts - self.full.waiting
     }
 
-    /// Whether another part may be made. Writes that wait for space leave the room of the others free: trims give space
-    /// back. Limits of the volume bound the waiting ones.
+    /// Whether another part may be made. Writes that wait for space do not count, because other requests must go on: trims free
+    /// space. The limits of the volume bound the waiting ones.
     pub fn has_part_room(&self) -> bool {
         self.moving_parts() < PG_PARTS_MAX
     }
@@ -113,7 +113,7 @@ impl Pg {
         self.seqs.next() < self.seqs.low() + SESSION_WINDOW
     }
 
-    /// The part that leaves next, taken from its queue: repetitions first, then reads and writes in turn.
+    /// Takes the part that leaves next from its queue: repetitions first, then reads and writes in turn.
     pub fn next(&mut self) -> Option<u32> {
         if let Some(part) = self.again.pop_front() {
             return Some(part);
@@ -127,7 +127,7 @@ impl Pg {
         self.reads.pop_front()
     }
 
-    /// Takes a part out of its queue: it is over before it left (again).
+    /// Takes a part out of its queue: it ended before it left (again).
     pub fn unqueue(&mut self, part: u32) {
         for queue in [&mut self.again, &mut self.reads, &mut self.writes] {
             queue.retain(|p| *p != part);
@@ -142,7 +142,7 @@ impl Pg {
         !self.again.is_empty() || !self.reads.is_empty() || !self.writes.is_empty()
     }
 
-    /// Goes to look for the leader.
+    /// Starts or continues the search for the leader.
     pub fn search(&mut self, now: Time, target: Option<OsdId>, after: Duration) {
         if self.settled {
             self.settled = false;
@@ -156,14 +156,14 @@ impl Pg {
         self.probe_at = now + after;
     }
 
-    /// A pause after `refusals` refusals in a row.
+    /// Returns the pause after `refusals` refusals in a row.
     pub fn backoff(&self, rng: &mut Rng) -> Duration {
         let last = if self.refusals < BACKOFF_SHORT_COUNT { BACKOFF_SHORT } else { BACKOFF_LAST };
         let full = (BACKOFF_FIRST * (1 << self.refusals.min(4))).min(last).as_nanos() as u64;
         Duration::from_nanos(rng.between(full / 2, full))
     }
 
-    /// When it wants to be driven, as of the turn at `now`.
+    /// Returns the time of the next work of this PG, after the turn at `now`.
     pub fn deadline(&self, now: Time) -> Time {
         if !self.has_work() || self.members.is_empty() {
             return Time::NEVER;

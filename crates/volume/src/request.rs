@@ -1,14 +1,14 @@
-//! What a user asks of a block device, and what it gets back. Plain values, shared by every door, every
+//! Requests to a block device, and their answers. They are plain values, shared by every frontend, every
 //! device layer (`device` re-exports them) and [`crate::Volume`].
 
 use types::{Errno, IoBuf, SECTOR};
 
 /// Largest read or write that a device takes in one request; trims and zeroes may cover the whole device.
 pub const REQUEST_LEN_MAX: u64 = 32 << 20;
-/// Longest prefix of a range that one [`Request::Extents`] answers for.
+/// Longest prefix of a range for which one [`Request::Extents`] gives an answer.
 pub const EXTENTS_LEN_MAX: u64 = 1 << 30;
 
-/// One request. Offsets and lengths are bytes, multiples of 512; an empty or an outlying one is `Invalid`.
+/// One request. Offsets and lengths are bytes, multiples of 512; an empty or an outlying range is `Invalid`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     Read {
@@ -23,19 +23,19 @@ pub enum Request {
     },
     /// Completes when every write, trim and write-zeroes that was submitted before it has completed.
     Flush,
-    /// The range reads as zeros afterwards, and its space may be given back.
+    /// The range reads as zeros afterwards, and its space may be freed.
     Trim {
         offset: u64,
         len: u64,
     },
     /// The range reads as zeros afterwards. With `no_hole` the zeros are written out, so that the range
-    /// has its space and a later write to it finds no full PG; else its space may be given back.
+    /// has its space and a later write to it finds no full PG; otherwise its space may be freed.
     WriteZeroes {
         offset: u64,
         len: u64,
         no_hole: bool,
     },
-    /// Which parts of the range hold data.
+    /// Asks which parts of the range hold data.
     Extents {
         offset: u64,
         len: u64,
@@ -43,7 +43,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// Offset and length in bytes; a flush has none.
+    /// Returns offset and length in bytes; a flush has none.
     pub fn span(&self) -> Option<(u64, u64)> {
         match *self {
             Request::Read { offset, len }
@@ -55,12 +55,12 @@ impl Request {
         }
     }
 
-    /// Whether it changes the device.
+    /// Whether the request changes the device.
     pub fn is_write(&self) -> bool {
         matches!(self, Request::Write { .. } | Request::Trim { .. } | Request::WriteZeroes { .. })
     }
 
-    /// Memory that the request and its answer hold while it is in flight.
+    /// Returns the memory that the request and its answer take while it is in flight.
     pub fn held_bytes(&self) -> u64 {
         match self {
             Request::Read { len, .. } => *len,
@@ -70,7 +70,7 @@ impl Request {
     }
 }
 
-/// What a request that succeeded gives.
+/// Result of a request that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Write, flush, trim, write-zeroes.
@@ -85,17 +85,17 @@ pub enum Answer {
 /// The end of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// As given at submission.
+    /// Token of the request, as the caller submitted it.
     pub token: u64,
     pub result: Result<Answer, Errno>,
 }
 
-/// The device has as much in flight as it takes: the request comes back untouched; submit it again
+/// The device has as many requests in flight as it takes. The request comes back unchanged; submit it again
 /// after a completion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Busy(pub Request);
 
-/// Why a request is wrong for a device of `len_bytes`.
+/// Checks a request for a device of `len_bytes`.
 ///
 /// # Errors
 /// `Invalid` for an empty, misaligned, outlying or too large one; `ReadOnly` for a change to a read-only device.
@@ -112,7 +112,7 @@ pub fn check(len_bytes: u64, read_only: bool, request: &Request) -> Result<(), E
     Ok(())
 }
 
-/// Appends a run of bytes to a list of extents, melting it into a neighbour of its kind.
+/// Appends a run of bytes to a list of extents, joining it with a neighbour of its kind.
 pub fn push_extent(extents: &mut Vec<(u64, bool)>, len: u64, data: bool) {
     match extents.last_mut() {
         Some((last, kind)) if *kind == data => *last += len,

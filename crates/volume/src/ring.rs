@@ -1,7 +1,7 @@
-//! Numbers that are given out in order and come back in any order: the lowest one not yet back.
+//! Numbers that are given out in order and come back in any order, and the lowest one that is not back.
 //!
-//! Serves the sequence numbers of a PG (the lowest is the watermark, R7) and the order of writes that a
-//! flush waits for.
+//! Users are the sequence numbers of a PG (the lowest is the watermark, R7) and the order of writes for which a
+//! flush waits.
 
 use std::collections::VecDeque;
 
@@ -13,17 +13,17 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Numbers from 1.
+    /// Makes a ring of numbers from 1.
     pub fn new() -> Ring {
         Ring { low: 1, back: VecDeque::new() }
     }
 
-    /// Lowest number that is not back; the next one to be given when all are.
+    /// Returns the lowest number that is not back; the next one to be given when all are.
     pub fn low(&self) -> u64 {
         self.low
     }
 
-    /// The next number that will be given out.
+    /// Returns the next number that will be given out.
     pub fn next(&self) -> u64 {
         self.low + self.back.len() as u64
     }

@@ -1,10 +1,10 @@
-//! Which segments exist, and the one question to meta about those that are needed.
+//! Places of the volume's segments, and the question to meta for those that are needed; one is out at a time.
 //!
-//! A reader may stand beside a writer that allocates at any time: it asks before it answers zeros, and waits
-//! for the answer. A writer that still holds the volume is alone and knows what it has allocated; whether it
-//! does it asks a PG (`holder`), and meta only while no segment exists.
+//! A reader may share the volume with a writer that allocates at any time. It asks meta before it answers zeros, and waits
+//! for the answer. A writer that still holds the volume is alone and knows its allocations. It asks a PG whether it
+//! still holds the volume (`holder`); it asks meta only while no segment exists.
 //!
-//! Invariant: a segment is a hole until meta says where it is, and never becomes one again while the
+//! Invariant: a segment is a hole until meta names its place, and never becomes one again while the
 //! volume is open.
 
 use crate::limits::{ASK_BACKOFF_FIRST, ASK_BACKOFF_LAST, ASK_TIMEOUT};
@@ -20,7 +20,7 @@ pub(crate) enum Found {
     Hole,
 }
 
-/// A question that is out, or the pause before the next.
+/// A pending question, or the pause before the next.
 #[derive(Debug)]
 enum Asked {
     No,
@@ -30,16 +30,16 @@ enum Asked {
 #[derive(Debug)]
 pub(crate) struct Segments {
     slots: Vec<u32>,
-    /// Holes that are to be filled, and the requests that wait for each.
+    /// Holes to be filled, and the requests that wait for each.
     wanted: BTreeMap<u32, Vec<u32>>,
-    /// The segment that was asked for ahead of a sequential writer: its first write asks for the next.
+    /// The segment that was requested ahead of a sequential writer: its first write requests the next.
     ahead: Option<u32>,
     asked: Asked,
     refusals: u32,
     resume_at: Time,
-    /// Holes that may be none any more, and the requests that wait to hear whether each still is one.
+    /// Holes that a writer may have filled, and the requests that wait to learn whether each still is one.
     looked: BTreeMap<u32, Vec<u32>>,
-    /// Those of the question that is out.
+    /// Holes and requests of the pending question.
     looking: BTreeMap<u32, Vec<u32>>,
 }
 
@@ -68,19 +68,19 @@ impl Segments {
         self.slots.get(segment as usize) == Some(&HOLE)
     }
 
-    /// `request` waits for the segment.
+    /// Lets `request` wait for the segment.
     pub fn want(&mut self, segment: usize, request: u32) {
         self.wanted.entry(segment as u32).or_default().push(request);
     }
 
-    /// The request waits no more.
+    /// Removes a request that no longer waits.
     pub fn unpark(&mut self, request: u32) {
         for waiters in self.wanted.values_mut().chain(self.looked.values_mut()).chain(self.looking.values_mut()) {
             waiters.retain(|r| *r != request);
         }
     }
 
-    /// A write goes to the segment: when that was allocated ahead, the writer is still sequential.
+    /// Notes a write to the segment: if that was requested ahead, the writer is still sequential.
     pub fn written(&mut self, segment: usize) {
         if self.ahead == Some(segment as u32) {
             self.ahead = None;
@@ -95,13 +95,13 @@ impl Segments {
         }
     }
 
-    /// `request` waits to hear whether the segment is still a hole.
+    /// Lets `request` wait to learn whether the segment is still a hole.
     pub fn look(&mut self, segment: usize, request: u32) {
         self.looked.entry(segment as u32).or_default().push(request);
     }
 
-    /// Meta has said where a segment is; gives the requests that waited for it, or `None` when that was
-    /// known (or names a segment outside the volume, as only a wrong answer does).
+    /// Notes the place of a segment from meta; returns the requests that waited for it. `None` when the place was
+    /// known (or the segment lies outside the volume, as only a wrong answer says).
     pub fn place(&mut self, segment: SegmentIndex, slot: u32) -> Option<Vec<u32>> {
         assert_ne!(slot, HOLE);
         if !self.is_hole(segment.0) {
@@ -112,7 +112,7 @@ impl Segments {
         Some(lists.into_iter().filter_map(|list| list.remove(&segment.0)).flatten().collect())
     }
 
-    /// The segments of the next question, when one is due, and whether it is to make those that do not exist.
+    /// Returns the segments of the next question, when one is due, and whether meta is to allocate those that do not exist.
     pub fn ask(&mut self, now: Time) -> Option<(Vec<SegmentIndex>, bool)> {
         if let Asked::Since(at) = self.asked
             && now < at + ASK_TIMEOUT
@@ -123,7 +123,7 @@ impl Segments {
             return None;
         }
         self.look_again();
-        // Between two refusals to make a segment others hear whether it is still a hole.
+        // Between two refusals to allocate a segment, other requests learn whether their segment is still a hole.
         if self.wanted.is_empty() || (self.refusals % 2 == 1 && !self.looked.is_empty()) {
             return self.ask_of_looked(now).map(|segments| (segments, false));
         }
@@ -133,13 +133,13 @@ impl Segments {
             self.want_ahead(last + 1);
         }
         self.asked = Asked::Since(now);
-        // Those with waiters first: one asked for ahead must not keep a needed one out.
+        // Segments with waiters come first: one requested ahead must not displace a needed one.
         let (needed, ahead): (Vec<_>, Vec<_>) = self.wanted.iter().partition(|(_, waiters)| !waiters.is_empty());
         let all = needed.into_iter().chain(ahead).take(SEGMENTS_PER_ASK_MAX);
         Some((all.map(|(segment, _)| SegmentIndex(*segment)).collect(), true))
     }
 
-    /// Whether holes still are. What an earlier one asked and nobody answered is asked again with it.
+    /// Asks whether holes are still holes. Holes of an earlier question without an answer are asked for again.
     fn ask_of_looked(&mut self, now: Time) -> Option<Vec<SegmentIndex>> {
         assert!(self.looking.is_empty(), "what was asked before is asked again");
         while self.looking.len() < SEGMENTS_PER_ASK_MAX
@@ -160,15 +160,15 @@ impl Segments {
         }
     }
 
-    /// Meta has answered the question that is out, after [`Segments::place`] of what exists: the holes that
-    /// it still does not know, each with those who waited to hear that. They were asked for after those
-    /// requests came, so zeros are the truth of a moment within each.
+    /// Takes the holes that meta still does not know, after [`Segments::place`] of the others in its answer. Each comes with
+    /// the requests that waited for it. Meta was asked after those
+    /// requests came, so zeros are correct at a moment within each.
     pub fn still_holes(&mut self) -> BTreeMap<u32, Vec<u32>> {
         std::mem::take(&mut self.looking)
     }
 
-    /// The question has been answered; what is still wanted is asked for again, at once when the answer
-    /// brought something.
+    /// Ends the pending question. Segments that are still wanted are asked for again, at once when the answer
+    /// brought a place.
     pub fn answered(&mut self, now: Time, placed: bool, rng: &mut Rng) {
         self.asked = Asked::No;
         self.look_again();
@@ -261,6 +261,6 @@ mod tests {
         assert_eq!(segments.still_holes().into_iter().collect::<Vec<_>>(), [(2, vec![2])]);
         segments.answered(now, true, &mut Rng::new(1));
         assert_eq!(segments.ask(now), Some((vec![SegmentIndex(1)], true)));
-        assert!(segments.still_holes().is_empty(), "nobody asked whether that is a hole");
+        assert!(segments.still_holes().is_empty(), "no request asked whether that is a hole");
     }
 }

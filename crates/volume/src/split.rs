@@ -1,8 +1,8 @@
-//! How requests fall apart into parts.
+//! Splitting of requests into parts.
 //!
 //! Reads and writes are cut at aligned 512 KiB borders (which chunk borders are, too): one part is one
 //! message, one sequence number, one entry. Zeroes that may leave a hole and questions for extents carry
-//! no payload and are cut at chunk borders only. Parts are made only as far as there is room for them, so a trim of the
+//! no payload and are cut at chunk borders only. Parts are made only as far as the limits allow, so a trim of the
 //! whole volume costs no more memory than one of a chunk.
 
 use crate::part::{FragmentCrcs, Part, Place, Work};
@@ -11,12 +11,12 @@ use crate::volume::{Kind, Volume};
 use types::limits::PART_MAX;
 use types::{CHUNK, IoBuf, SECTOR, SEGMENT, SectorRange, Time};
 
-/// How many pieces a read has.
+/// Counts the pieces of a read.
 pub(crate) fn read_pieces(offset: u64, end: u64) -> usize {
     ((end - 1) / PART_MAX - offset / PART_MAX + 1) as usize
 }
 
-/// End of the piece that begins at `at`.
+/// Returns the end of the piece that begins at `at`.
 fn piece_end(kind: &Kind, at: u64, end: u64) -> u64 {
     let border = match kind {
         Kind::Read(_) | Kind::Write { .. } | Kind::Fill => PART_MAX,
@@ -26,16 +26,16 @@ fn piece_end(kind: &Kind, at: u64, end: u64) -> u64 {
     ((at / border + 1) * border).min(end)
 }
 
-/// Why a request is not split any further now.
+/// Reason why a request is not split any further now.
 enum Stop {
     Whole,
-    /// It waits in the list of a PG or a segment.
+    /// The request waits in the list of a PG or a segment.
     Parked,
     NoRoom,
 }
 
 impl Volume {
-    /// Splits waiting requests, oldest first, as far as there is room.
+    /// Splits waiting requests, oldest first, as far as the limits allow.
     pub(crate) fn split(&mut self, now: Time) {
         while let Some(request) = self.unsplit.front().copied() {
             match self.split_one(now, request) {
@@ -92,7 +92,7 @@ impl Volume {
         }
     }
 
-    /// A piece of a segment that does not exist: zeros, nothing to zero, no data.
+    /// Answers a piece of a segment that does not exist: zeros, nothing to zero, or no data.
     fn fill_hole(&mut self, request: u32, start: u64, end: u64) {
         let pending = &mut self.requests[request as usize];
         match &mut pending.kind {

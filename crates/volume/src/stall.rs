@@ -1,13 +1,13 @@
-//! What waits too long: the oldest request and what it waits for, and writes that their PG has no space for.
+//! Long waits: the oldest request and its cause, and writes for which their PG has no space.
 //!
 //! A write is refused for lack of space only when it needs some: an overwrite passes, and so does a trim. So every new
 //! write is sent once. From the first refusal on the PG counts as full, and the wait of all its writes is counted from
-//! then: one that is refused after `full_wait` fails at once. While writes wait, the oldest is shown to the PG at each
+//! then: a write that is refused after `full_wait` fails at once. While writes wait, the oldest is sent to the PG at each
 //! scan; when one finds space, the next ones follow.
 //!
-//! Invariant: a waiting write has no number (R7) and counts for no limit of its PG, so it keeps nothing else back. Zeroes that are
-//! written out carry no bytes, so no limit of bytes bounds their parts: they are not split further while the PG has a backlog.
-//! When an earlier copy may be on its way, a write's number is skipped before it waits.
+//! Invariant: a waiting write has no number (R7) and counts for no limit of its PG, so it keeps no other write back. Zeroes
+//! that are written out carry no bytes, so no limit of bytes bounds their parts: they are not split further while the PG has
+//! a backlog. When an earlier copy may be on its way, a write's number is skipped before it waits.
 
 use crate::limits::{FULL_FORGET, FULL_WAKES, PG_PARTS_MAX};
 use crate::part::{Place, Work};
@@ -15,12 +15,12 @@ use crate::volume::{Kind, Volume};
 use std::collections::VecDeque;
 use types::{Errno, OsdId, PgId, Time};
 
-/// What one PG knows of its lack of space.
+/// State of one PG's lack of space.
 #[derive(Debug, Default)]
 pub(crate) struct Full {
-    /// The first refusal of this spell, and the last.
+    /// First and last refusal since the PG became full.
     since: Option<(Time, Time)>,
-    /// Parts that wait.
+    /// Number of waiting parts.
     pub waiting: u32,
     /// Requests to write zeroes out that are not split further while the PG has a backlog.
     pub fills: VecDeque<u32>,
@@ -32,13 +32,13 @@ impl Full {
         self.waiting >= PG_PARTS_MAX
     }
 
-    /// A part waits no more. Gives the requests that may be split again.
+    /// Removes a waiting part. Returns the requests that may be split again.
     pub fn leave(&mut self) -> VecDeque<u32> {
         self.waiting -= 1;
         if self.has_backlog() { VecDeque::new() } else { std::mem::take(&mut self.fills) }
     }
 
-    /// A write was refused now. Gives since when the PG has been full.
+    /// Notes a refusal of a write now. Returns the time since when the PG has been full.
     fn refused(&mut self, now: Time) -> Time {
         let since = self.since.filter(|(_, last)| now < *last + FULL_FORGET).map_or(now, |(since, _)| since);
         self.since = Some((since, now));
@@ -46,28 +46,28 @@ impl Full {
     }
 }
 
-/// A request that is not answered, and how many others came before the same moment.
+/// A request that is not answered, and the number of others that came before the same moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stall {
-    /// When the oldest came.
+    /// Arrival of the oldest request.
     pub since: Time,
     pub what: &'static str,
     /// First byte of its range; a flush has none.
     pub offset: Option<u64>,
-    /// Where its oldest part belongs; `None` while meta has not said where the segment is.
+    /// PG of its oldest part; `None` while meta has not named the segment's PG.
     pub pg: Option<PgId>,
-    /// The leader that has the part; `None` while the leader is looked for.
+    /// The leader that has the part; `None` while the leader is searched for.
     pub osd: Option<OsdId>,
-    /// An OSD of the PG has no space for it.
+    /// True when an OSD of the PG has no space for it.
     pub full: bool,
     pub requests: usize,
 }
 
 impl Volume {
-    /// The oldest request that came before `before` and is not answered.
+    /// Returns the oldest unanswered request that came before `before`.
     pub fn stall(&self, before: Time) -> Option<Stall> {
         let late = || self.requests.iter().filter(|(_, pending)| pending.since < before);
-        // A flush waits for writes: one of these says more.
+        // A flush waits for writes, and a write tells more of the cause.
         let age =
             |pending: &crate::volume::Pending| (matches!(pending.kind, Kind::Flush), pending.since, pending.token);
         let (key, pending) = late().min_by_key(|(_, pending)| age(pending))?;
@@ -92,8 +92,8 @@ impl Volume {
         })
     }
 
-    /// Keeps a write back that an OSD has no space for; whether it does. Its place in the order of overlapping writes
-    /// stays, and other I/O of its PG goes on.
+    /// Lets a write wait for which an OSD has no space; false when its wait is over. The write keeps its place in the order of
+    /// overlapping writes, and other I/O of its PG goes on.
     pub(crate) fn waits_for_space(&mut self, now: Time, key: u32) -> bool {
         let part = &mut self.parts[key as usize];
         let pg = &mut self.pgs[part.pg as usize];
@@ -119,13 +119,13 @@ impl Volume {
         true
     }
 
-    /// No copy under the part's number can land any more. It waits without one.
+    /// Lets a part wait without a number. No copy under its number can land any more.
     pub(crate) fn wait_for_space(&mut self, key: u32) {
         let part = &mut self.parts[key as usize];
         let pg = &mut self.pgs[part.pg as usize];
         assert!(part.place == Place::Held && part.seq != 0, "a write waits after it was sent");
         pg.seqs.take_back(part.seq);
-        // Answers to earlier copies mean nothing from now on.
+        // Answers to earlier copies do not count from now on.
         (part.seq, part.sends, part.resends, part.born) = (0, 0, 0, self.serial);
         part.copies = Default::default();
         part.place = Place::Waiting;
@@ -133,7 +133,7 @@ impl Volume {
         self.unsplit.extend(pg.parked.pop_front());
     }
 
-    /// Parts of this PG that wait for space, oldest first.
+    /// Returns the parts of this PG that wait for space, oldest first.
     fn waiting_of(&self, slot: u32) -> Vec<u32> {
         let mine = self.parts.iter().filter(|(_, part)| part.pg == slot && part.place == Place::Waiting);
         let mut waiting: Vec<(u64, u32)> = mine.map(|(key, part)| (part.life, key as u32)).collect();
@@ -141,7 +141,7 @@ impl Volume {
         waiting.into_iter().map(|(_, key)| key).collect()
     }
 
-    /// Shows each PG that writes wait for the oldest of them. Those whose time is over fail.
+    /// Sends the oldest waiting write of each PG again. Writes whose wait is over fail.
     pub(crate) fn try_waiting(&mut self, now: Time) {
         for slot in 0..self.pgs.len() as u32 {
             let full = &self.pgs[slot as usize].full;
@@ -159,7 +159,7 @@ impl Volume {
         }
     }
 
-    /// A write that waited for space has found some.
+    /// Notes that a write that waited for space has found some.
     pub(crate) fn space_is_back(&mut self, slot: u32) {
         self.pgs[slot as usize].full.since = None;
         if self.pgs[slot as usize].full.waiting > 0 {

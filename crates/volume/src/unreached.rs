@@ -1,8 +1,8 @@
-//! What a volume does when it hears nothing from a leader that others still follow.
+//! Reports of a leader from which this volume hears nothing, and which other members still follow.
 //!
 //! A member that a search asks answers "not here, ask osd.N". When osd.N is the OSD that fell silent, the path between
-//! this client and osd.N is broken, and the path between the two members is not. The volume then tells the member so;
-//! the member passes it on, and the leader hands over to the member (ADR 0014). The search goes on meanwhile.
+//! this client and osd.N is broken, and the path between the two members is not. The volume then reports this to the member.
+//! The member forwards the report, and the leader transfers leadership to it (ADR 0014). The search goes on meanwhile.
 //!
 //! Invariant: a leader is reported only while no byte came from its OSD for [`SILENT`], pings included: a leader that
 //! is slow is not unreached. The pause between two reports of one PG doubles.
@@ -13,31 +13,31 @@ use crate::volume::{Admit, Carrier, Volume};
 use types::{OsdId, Time};
 use wire::{Request, RequestBody};
 
-/// What one PG knows of a leader that it may have to report.
+/// One PG's knowledge of a leader that it may have to report.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     /// The leader that a member named last, and the member.
     pub named: Option<(OsdId, OsdId)>,
-    /// Not before this.
+    /// Earliest time of the next report.
     next_at: Time,
-    /// In this search.
+    /// Number of reports in this search.
     count: u32,
 }
 
 impl Report {
-    /// A search is over.
+    /// Resets the report at the end of a search.
     pub fn settled(&mut self) {
         (self.named, self.count) = (None, 0);
     }
 }
 
 impl Volume {
-    /// Whether a request of this volume has been with `osd` for so long that an answer, or one to a ping, is due.
+    /// Whether `osd` has had a request of this volume for so long that an answer to it, or to a ping, is due.
     fn waits_for(&self, osd: OsdId, now: Time) -> bool {
         self.parts.iter().any(|(_, part)| part.copy_at(osd).is_some_and(|copy| now >= copy.sent_at + SILENT))
     }
 
-    /// Tells the member that was asked last about a silent leader, when that is due.
+    /// Reports a silent leader to the member that named it, when a report is due.
     pub(crate) fn report_unreached(&mut self, slot: u32, now: Time, carrier: &mut dyn Carrier) {
         let pg = &mut self.pgs[slot as usize];
         let Some((leader, member)) = pg.report.named.take() else { return };
@@ -45,7 +45,7 @@ impl Volume {
             return;
         }
         let unheard = match carrier.heard(leader) {
-            // Without requests in flight nothing need have come.
+            // Without requests in flight no bytes are expected.
             Some(at) => now >= at + SILENT && self.waits_for(leader, now),
             None => now >= pg.search_since + SILENT,
         };
@@ -57,7 +57,7 @@ impl Volume {
         pg.report.count += 1;
         let pg = pg.id;
         self.serial += 1;
-        // No part has this key: the answer tells nothing that the search does not find out.
+        // No part has this key: the search finds out whatever the answer could tell.
         let id = PartId { space: self.config.space, serial: self.serial, key: REPORT_KEY };
         let body = RequestBody::Unreached { volume: self.id, leader };
         self.stats.reports += 1;

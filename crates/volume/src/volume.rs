@@ -1,4 +1,4 @@
-//! The volume itself: its state, what users and the owner call, and how a request ends.
+//! The volume itself: its state, the calls of its users and its owner, and the end of a request.
 
 use crate::holder::Holder;
 use crate::ids::SPACES;
@@ -21,37 +21,37 @@ use types::{Epoch, Errno, IoBuf, OsdId, PgId, SessionId, Time, VolumeId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admit {
     Go,
-    /// No credit: the part waits here. Poll again when there is some.
+    /// No credit: the part waits here. The owner polls again when there is some.
     Wait,
     /// There is no connection.
     NoLink,
 }
 
-/// The way out, given to [`Volume::poll`]: the owner's connections and their credit.
+/// The path to the OSDs, passed to [`Volume::poll`]: the owner's connections and their credit.
 pub trait Carrier {
     /// Whether a request of this cost may leave for `osd`; after `Go` it does, at once. The cost is the
     /// bytes that it brings, or the most that its answer brings.
     fn admit(&mut self, osd: OsdId, cost: usize) -> Admit;
     fn send(&mut self, osd: OsdId, request: wire::Request);
-    /// When bytes came last from `osd`, answers to pings among them; `None` when there is no connection.
+    /// Returns the time of the last bytes from `osd`, including answers to pings; `None` when there is no connection.
     fn heard(&self, osd: OsdId) -> Option<Time>;
 }
 
-/// What the owner chooses.
+/// Settings that the owner chooses.
 #[derive(Clone, Debug)]
 pub struct VolumeConfig {
-    /// Tells this volume's request ids from those of the client's other volumes. Below [`SPACES`].
+    /// Distinguishes this volume's request ids from those of the client's other volumes. Below [`SPACES`].
     pub space: u16,
     /// Messages are numbered from here: [`Volume::serial`] of the last volume that had this space.
     pub serial: u64,
-    /// Requests fail with `TimedOut` after this long; `None`: they wait for ever.
+    /// Time after which a request fails with `TimedOut`; with `None` a request waits for ever.
     pub timeout: Option<Duration>,
-    /// A write that an OSD has no space for is tried again for so long before it fails with `NoSpace`. Zero: it fails.
+    /// A write for which an OSD has no space is retried for this long before it fails with `NoSpace`. Zero: it fails at once.
     pub full_wait: Duration,
     pub seed: u64,
 }
 
-/// What [`Volume::poll`] gives besides messages.
+/// Output of [`Volume::poll`] besides messages.
 #[derive(Debug, Default)]
 pub struct VolumeOut {
     /// Questions to meta; each comes back to [`Volume::handle_meta`] with its answer.
@@ -59,7 +59,7 @@ pub struct VolumeOut {
     pub done: Vec<Completion>,
 }
 
-/// Figures of one volume.
+/// Statistics of one volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VolumeStats {
     pub sends: u64,
@@ -71,7 +71,7 @@ pub struct VolumeStats {
     pub bad_reads: u64,
     /// Writes that waited behind an overlapping one.
     pub held: u64,
-    /// Reports of a leader that nothing is heard from.
+    /// Reports of a leader from which this volume hears nothing.
     pub reports: u64,
 }
 
@@ -79,32 +79,32 @@ pub struct VolumeStats {
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub token: u64,
-    /// When it came.
+    /// Arrival of the request.
     pub since: Time,
     pub kind: Kind,
     pub start: u64,
     pub end: u64,
     /// First byte that is not yet in a part.
     pub cursor: u64,
-    /// Parts that are not done.
+    /// Number of parts that are not done.
     pub open: u32,
     pub pieces: u32,
     pub error: Option<Errno>,
-    /// Place in the order of writes; for a flush, the first write that it does not wait for.
+    /// Position in the order of writes; for a flush, the first write for which it does not wait.
     pub order: u64,
     pub held_bytes: u64,
-    /// When its user's patience ends.
+    /// Time at which the request fails with `TimedOut`.
     pub deadline: Time,
     pub sure: Sure,
 }
 
-/// Which holes somebody has confirmed after the request came.
+/// Holes that were confirmed after the request came.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sure {
     No,
-    /// A reader's: meta does not know this segment.
+    /// For a reader: meta does not know this segment.
     OfOne(u32),
-    /// A writer's: it held the volume at that moment, so what it takes for a hole was one.
+    /// For a writer: it held the volume at that moment, so all that it took for holes were holes.
     OfAll,
 }
 
@@ -115,26 +115,26 @@ pub(crate) enum Kind {
         offset: u64,
         buf: IoBuf,
     },
-    /// Zeros that are written out, so that the range has its space.
+    /// Write zeros out, so that the range has its space.
     Fill,
     Zero,
     Extents(Vec<Vec<(u64, bool)>>),
     Flush,
 }
 
-/// What is in flight on one volume; for observers.
+/// Amounts in flight on one volume; for observers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VolumeFill {
     pub requests: usize,
     /// Bytes of writes and of answers to reads.
     pub bytes: u64,
     pub parts: usize,
-    /// Of the PG that has the most, without those that wait for space.
+    /// Parts of the PG that has the most, without those that wait for space.
     pub pg_parts: u32,
 }
 
 impl VolumeFill {
-    /// Each with its limit and its name.
+    /// Returns each amount with its name and its limit.
     pub fn limits(&self) -> [(&'static str, u64, u64); 4] {
         [
             ("requests on a volume", self.requests as u64, REQUESTS_MAX as u64),
@@ -154,18 +154,18 @@ pub struct Volume {
     pub(crate) write: bool,
     pub(crate) config: VolumeConfig,
     pub(crate) rng: Rng,
-    /// Set when nothing can succeed any more.
+    /// Set when no request can succeed any more.
     pub(crate) failed: Option<Errno>,
 
     pub(crate) requests: Slab<Pending>,
-    /// Requests that still have bytes in no part, and nothing to wait for.
+    /// Requests that still have bytes in no part, and wait for no segment or PG.
     pub(crate) unsplit: VecDeque<u32>,
     pub(crate) held_bytes: u64,
     pub(crate) order: Ring,
     pub(crate) flushes: VecDeque<u32>,
-    /// When the first request's time may be over.
+    /// Earliest time at which a request may fail with `TimedOut`.
     pub(crate) expire_at: Time,
-    /// Parts made, and messages sent.
+    /// Numbers of parts made and of messages sent.
     pub(crate) lives: u64,
     pub(crate) serial: u64,
 
@@ -181,14 +181,14 @@ pub struct Volume {
     pub(crate) refresh: crate::meta::Refresh,
 
     pub(crate) done: Vec<Completion>,
-    /// The last turn, and when parts in flight are looked over next.
+    /// Time of the last poll, and of the next scan of the parts in flight.
     pub(crate) polled_at: Time,
     pub(crate) scan_at: Time,
     pub(crate) stats: VolumeStats,
 }
 
 impl Volume {
-    /// The volume that meta has opened.
+    /// Makes the volume that meta has opened.
     ///
     /// # Panics
     /// When `config.space` is out of range.
@@ -248,12 +248,12 @@ impl Volume {
         self.write
     }
 
-    /// The number of the last message.
+    /// Returns the number of the last message.
     pub fn serial(&self) -> u64 {
         self.serial
     }
 
-    /// PGs of this volume that have a member on `osd`.
+    /// Iterates over the PGs of this volume that have a member on `osd`.
     pub fn pgs_on(&self, osd: OsdId) -> impl Iterator<Item = PgId> {
         self.pgs.iter().filter(move |pg| pg.members.contains(&osd)).map(|pg| pg.id)
     }
@@ -262,7 +262,7 @@ impl Volume {
         self.stats
     }
 
-    /// Why every request fails from now on, if it does: fenced, or gone.
+    /// Returns the reason why every request fails from now on, if it does: fenced, or gone.
     pub fn failed(&self) -> Option<Errno> {
         self.failed
     }
@@ -272,7 +272,7 @@ impl Volume {
         self.requests.is_empty() && self.done.is_empty()
     }
 
-    /// OSDs that hold a member of any PG of this volume, with repetitions.
+    /// Iterates over the OSDs that hold a member of any PG of this volume, with repetitions.
     pub fn osds(&self) -> impl Iterator<Item = OsdId> {
         self.pgs.iter().flat_map(|pg| pg.members.iter().copied())
     }
@@ -336,7 +336,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Moves everything that can move: splits, sends, asks meta, gives out what is done.
+    /// Does all work that is possible now: splits, sends, asks meta, returns completions.
     pub fn poll(&mut self, now: Time, carrier: &mut dyn Carrier, out: &mut VolumeOut) {
         self.polled_at = now;
         if self.failed.is_none() {
@@ -363,12 +363,12 @@ impl Volume {
         out.done.append(&mut self.done);
     }
 
-    /// Gives out what is done, between two polls.
+    /// Returns the completions, between two polls.
     pub fn completions(&mut self, out: &mut Vec<Completion>) {
         out.append(&mut self.done);
     }
 
-    /// When [`Volume::poll`] is due at the latest; [`Time::ZERO`] while completions wait to be taken.
+    /// Returns the latest time for the next [`Volume::poll`]; [`Time::ZERO`] while completions wait to be taken.
     pub fn next_deadline(&self) -> Time {
         if !self.done.is_empty() {
             return Time::ZERO;
@@ -384,7 +384,7 @@ impl Volume {
             .min(self.holder.deadline())
     }
 
-    /// Ends everything with `errno`, now and for ever.
+    /// Fails all requests with `errno`, now and for ever.
     pub fn fail(&mut self, errno: Errno) {
         if self.failed.is_some() {
             return;
@@ -403,7 +403,7 @@ impl Volume {
         self.scan_at = Time::NEVER;
     }
 
-    /// A part is over. Frees its slot, its number, and whatever waited for it.
+    /// Ends a part: frees its slot and its number, and lets the requests and writes go on that waited for it.
     pub(crate) fn end_part(&mut self, key: u32, result: Result<(), Errno>) {
         let part = self.parts.remove(key as usize);
         let pg = &mut self.pgs[part.pg as usize];
@@ -436,7 +436,7 @@ impl Volume {
         }
     }
 
-    /// One piece of a request is over; with the last one, the request is.
+    /// Ends one piece of a request; with the last one, the request ends.
     pub(crate) fn end_piece(&mut self, request: u32, result: Result<(), Errno>) {
         let pending = &mut self.requests[request as usize];
         assert!(pending.open > 0, "a piece ends once");
@@ -472,7 +472,7 @@ impl Volume {
         }
     }
 
-    /// Flushes wait for the writes before them, and all flushes are in that order.
+    /// Ends flushes whose earlier writes are done. `flushes` is in the order of the writes.
     fn end_flushes(&mut self) {
         while let Some(flush) = self.flushes.front().copied() {
             if self.requests[flush as usize].order > self.order.low() {
@@ -483,7 +483,7 @@ impl Volume {
         }
     }
 
-    /// Puts a part where its PG finds it.
+    /// Puts a part into the queue of its PG.
     pub(crate) fn enqueue(&mut self, key: u32) {
         let part = &mut self.parts[key as usize];
         let pg = &mut self.pgs[part.pg as usize];
@@ -552,7 +552,7 @@ impl Volume {
         self.end_request(request);
     }
 
-    /// Room for one more part.
+    /// Whether the limit allows one more part.
     pub(crate) fn has_part_room(&self) -> bool {
         self.parts.len() < PARTS_MAX
     }
@@ -563,7 +563,7 @@ impl Volume {
         }
     }
 
-    /// What is in flight now.
+    /// Returns the amounts in flight now.
     pub fn fill(&self) -> VolumeFill {
         VolumeFill {
             requests: self.requests.len(),
@@ -573,10 +573,10 @@ impl Volume {
         }
     }
 
-    /// Checks what must hold between calls.
+    /// Checks the invariants that hold between calls.
     ///
     /// # Panics
-    /// When the books do not agree.
+    /// When the counts do not agree.
     pub fn check_books(&self) {
         let writes = self.parts.iter().filter(|(_, p)| p.is_write()).count();
         assert_eq!(self.overlaps.len(), writes, "each write part is entered once");

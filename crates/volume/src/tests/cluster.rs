@@ -1,5 +1,5 @@
-//! A model of PGs and the network between them and the client: one copy of the bytes a PG (consensus is
-//! proven elsewhere), and every way in which a leader can fail to answer.
+//! A model of PGs and the network between them and the client. A PG has one copy of the bytes (consensus is
+//! tested elsewhere), and its leader can fail to answer in every known way.
 
 use super::script::{pg, pg_map};
 use crate::{Admit, Carrier, Volume};
@@ -29,7 +29,7 @@ pub(super) const FAULTS: [&str; 12] = [
     "meta unavailable",
 ];
 
-/// What the volume is told.
+/// Event for the volume.
 pub(super) enum Event {
     Reply(OsdId, Reply),
     Meta(ClientAsk, ClientAnswer),
@@ -125,7 +125,7 @@ impl Cluster {
         self.fenced = true;
     }
 
-    /// No more faults: what is open must end.
+    /// Ends all faults: pending requests must end.
     pub fn calm(&mut self, now: Time) {
         if self.calm {
             return;
@@ -148,7 +148,7 @@ impl Cluster {
         self.queue.keys().next().map_or(Time::NEVER, |key| key.0)
     }
 
-    /// The next thing that the volume is told at or before `now`.
+    /// Takes the volume's next event at or before `now`.
     pub fn take(&mut self, now: Time) -> Option<Event> {
         while self.next_event_time() <= now {
             let ((at, _), inner) = self.queue.pop_first().expect("not empty");
@@ -180,7 +180,7 @@ impl Cluster {
         self.push(now, Inner::Tell(Event::Link(OsdId(osd as u32 + 1), up), None));
     }
 
-    /// Something happens to the cluster itself.
+    /// Makes a fault in the cluster.
     fn trouble(&mut self, now: Time) {
         if self.calm {
             return;
@@ -259,7 +259,7 @@ impl Cluster {
         self.push(at, Inner::Commit { osd, life, reign, request });
     }
 
-    /// Credit comes back although there is no answer.
+    /// Returns credit although there is no answer.
     fn release(&mut self, osd: usize, life: u32) {
         if self.osds[osd].life == life {
             self.osds[osd].in_flight = self.osds[osd].in_flight.saturating_sub(1);
@@ -295,7 +295,7 @@ impl Cluster {
         self.tell(now, osd, life, request.id, Ok(body));
     }
 
-    /// What the PG does with a committed request.
+    /// Applies a committed request to the PG.
     fn apply(&mut self, request: &Request) -> ReplyBody {
         let slot = request.pg.n as usize;
         match &request.body {
@@ -326,7 +326,7 @@ impl Cluster {
         }
     }
 
-    /// R7: whether this is the first time.
+    /// Whether a write is new in its session's window (R7).
     fn admit(&mut self, slot: usize, seq: u64, watermark: u64) -> bool {
         let pg = &mut self.pgs[slot];
         let first = seq >= pg.watermark && pg.applied.insert(seq);
@@ -364,12 +364,12 @@ impl Cluster {
         ReplyBody::Data { crcs, payload: buf.freeze() }
     }
 
-    /// Takes a question to meta, which allocates segment n in PG n.
+    /// Handles a question to meta, which allocates segment n in PG n.
     pub fn ask(&mut self, now: Time, ask: ClientAsk) {
         let at = now + self.delay() * 5;
         if self.chance(11, 4) {
             if self.rng.chance(1, 2) {
-                let why = Refusal { code: refusal::META_UNAVAILABLE, message: "nobody leads".into() };
+                let why = Refusal { code: refusal::META_UNAVAILABLE, message: "no server leads".into() };
                 self.push(at, Inner::Tell(Event::Meta(ask, ClientAnswer::Refused(why)), None));
             }
             return;
@@ -398,7 +398,7 @@ impl Cluster {
         Net { cluster: self, now }
     }
 
-    /// Repetitions are for faults; without them every part leaves about once.
+    /// Checks that parts are repeated because of faults only: without faults every part leaves about once.
     pub fn check_waste(&self, volume: &Volume) {
         let stats = volume.stats();
         let faults: u32 = self.faults.iter().sum();

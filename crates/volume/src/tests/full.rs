@@ -1,4 +1,4 @@
-//! A PG without space: who waits, for how long, and what passes meanwhile.
+//! A PG without space: the writes that wait, their time, and the requests that pass meanwhile.
 
 use super::script::{Bench, read, write};
 use crate::limits::{FULL_FORGET, PG_PARTS_MAX};
@@ -15,7 +15,7 @@ fn bench(full_wait: Duration) -> Bench {
     b
 }
 
-/// Answers all that leaves, until nothing does: writes from this sector on find no space. Gives what left.
+/// Answers all messages until none leaves: writes from this sector on find no space. Returns the messages.
 fn serve(b: &mut Bench, full_from: u32) -> Vec<RequestBody> {
     let mut seen = Vec::new();
     loop {
@@ -57,7 +57,7 @@ fn a_backlog_without_space_fails_as_one_and_later_writes_at_once() {
     done.sort_by_key(|d| d.0);
     assert_eq!(done, (1..40).map(|n| (n, Err(Errno::NoSpace))).collect::<Vec<_>>());
     assert!(b.now.since(began) >= WAIT, "{:?}", b.now.since(began));
-    // From now on one refusal is enough; an overwrite passes and says nothing of space.
+    // From now on one refusal is enough; an overwrite passes and tells nothing of space.
     for (n, (at, result)) in
         [(8, Err(Errno::NoSpace)), (0, Ok(Answer::Done)), (8, Err(Errno::NoSpace))].iter().enumerate()
     {
@@ -85,7 +85,7 @@ fn trims_and_reads_pass_any_number_of_writes_that_wait_for_space() {
         b.done().into_iter().map(|(token, result)| result.map(|_| token).expect("it passes")).collect();
     done.sort_unstable();
     assert_eq!(done, [1001, 1002, 1003]);
-    // One of them asks for space each second, whatever they hold.
+    // One of them asks for space each second, whatever their number.
     let (mut tries, began) = (0, b.now);
     while b.now.since(began) < Duration::from_secs(8) {
         b.now = b.volume.next_deadline().max(b.now);
@@ -93,7 +93,7 @@ fn trims_and_reads_pass_any_number_of_writes_that_wait_for_space() {
     }
     assert!((7..=9).contains(&tries), "{tries} in eight seconds");
     assert_eq!(b.done(), []);
-    // Space is back: all of them land, each once, within a scan.
+    // Space is free again: all of them land, each once, within a scan.
     let began = b.now;
     let mut landed = 0;
     while landed < count as usize {
@@ -110,7 +110,7 @@ fn trims_and_reads_pass_any_number_of_writes_that_wait_for_space() {
 #[test]
 fn zeroes_that_wait_for_space_leave_room_for_trims_and_reads() {
     let mut b = bench(WAIT);
-    // 3 GiB in parts of 512 KiB: more than a volume may have out.
+    // 3 GiB in parts of 512 KiB: more parts than a volume may have in flight.
     for n in 0..96 {
         b.submit(Request::WriteZeroes { offset: (n % 28 + 1) << 25, len: 32 << 20, no_hole: true }, n);
     }
@@ -135,11 +135,11 @@ fn zeroes_that_wait_for_space_leave_room_for_trims_and_reads() {
 }
 
 #[test]
-fn a_write_without_space_whose_earlier_copy_may_land_skips_its_number_before_it_waits() {
+fn write_without_space_skips_its_number_if_an_earlier_copy_may_land() {
     let mut b = bench(WAIT);
     b.submit(write(4096, 4096), 1);
     let lost = b.poll();
-    // The connection ends with the copy on it.
+    // The connection with the copy on it ends.
     b.volume.handle_link(b.now, lost[0].0, false);
     b.volume.handle_link(b.now, lost[0].0, true);
     let of = |seen: Vec<RequestBody>| -> Vec<(bool, u64)> {

@@ -1,5 +1,5 @@
-//! What every read may return. Each sector that is written holds the token of its write and its own
-//! place, so a read names the write that it saw.
+//! Results that a read may return. Each sector that is written holds the token of its write and its own
+//! number, so a read names the write that it saw.
 
 use crate::{Answer, Request};
 use types::{Errno, IoBuf, IoBufMut, Time};
@@ -29,7 +29,7 @@ pub(super) struct History {
     ops: Vec<Op>,
 }
 
-/// What sector `sector` holds after the write `token`.
+/// Returns the contents of sector `sector` after the write `token`.
 fn stamp(token: u64, sector: u64) -> u64 {
     ((token + 1) << 24) | sector
 }
@@ -104,11 +104,11 @@ impl History {
         self.check_run(read, token, from, at);
     }
 
-    /// The read saw `from..to` as `token` left it (`u64::MAX`: zeros).
+    /// Checks that the read may see `from..to` as `token` left it (`u64::MAX`: zeros).
     fn check_run(&self, read: &Op, token: u64, from: u64, to: u64) {
         let zeros = token == u64::MAX;
         if !zeros {
-            let write = self.ops.iter().find(|op| op.token == token).expect("somebody wrote it");
+            let write = self.ops.iter().find(|op| op.token == token).expect("a write has this token");
             assert!(write.kind == Kind::Data && write.start <= from && to <= write.end);
         }
         let seen_began = |op: &&Op| if zeros { op.kind == Kind::Zero } else { op.token == token };
@@ -118,7 +118,7 @@ impl History {
             if !change || start >= end || seen_began(&later) {
                 continue;
             }
-            // What was seen must not be certainly older than `later`, sector by sector.
+            // The seen write must not be certainly older than `later`, sector by sector.
             let mut open = vec![(start, end)];
             for seen in self.ops.iter().filter(seen_began).filter(|op| op.ended >= later.began) {
                 open = open.into_iter().flat_map(|(s, e)| [(s, e.min(seen.start)), (s.max(seen.end), e)]).collect();
@@ -128,7 +128,7 @@ impl History {
         }
     }
 
-    /// Where a write of data has ended and no zeroing has begun, there is data.
+    /// Checks that there is data where a write has ended and no zeroing has begun.
     fn check_extents(&self, read: &Op, extents: &[(u64, bool)]) {
         let mut at = read.start;
         for (len, data) in extents {

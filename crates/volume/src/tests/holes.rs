@@ -1,4 +1,4 @@
-//! What is answered from a segment that does not exist, and who is asked before (ADR 0008).
+//! Answers from a segment that does not exist, and the questions before them (ADR 0008).
 
 use super::script::{Bench, opened, pg, read, segments_answer, write};
 use crate::{Answer, Request};
@@ -7,7 +7,7 @@ use types::control::{ClientAnswer, ClientAsk, Refusal, SegmentPlace, refusal};
 use types::{Epoch, Errno, IoBuf, OsdId, SEGMENT, SegmentIndex, SessionId, Time, VolumeId};
 use wire::{Reject, ReplyBody, RequestBody};
 
-/// The one question that left, and the OSD that it went to.
+/// Returns the one fence check that left, and its OSD.
 fn question(b: &mut Bench) -> (OsdId, wire::Request) {
     let sent = b.poll();
     assert!(sent.len() == 1 && sent[0].1.body == RequestBody::Holder { volume: VolumeId(7) }, "{sent:?}");
@@ -19,14 +19,14 @@ fn zeros(len: usize) -> Result<Answer, Errno> {
 }
 
 #[test]
-fn a_writer_answers_from_a_hole_once_a_pg_has_said_that_it_still_holds_the_volume() {
+fn writer_answers_from_a_hole_after_a_pg_confirms_its_session() {
     let mut b = Bench::plain();
     b.submit(read(SEGMENT, 4096), 1);
     b.submit(Request::Trim { offset: SEGMENT, len: SEGMENT }, 2);
     b.submit(Request::Extents { offset: SEGMENT + 4096, len: 1 << 20 }, 3);
     let (osd, first) = question(&mut b);
     assert_eq!((osd, first.pg, first.session, first.epoch), (OsdId(1), pg(0), SessionId(9), Epoch(3)));
-    // This one came after the question was made: its answer is too old.
+    // This read came after the check was made: the check's answer is too old for it.
     b.submit(read(SEGMENT + 512, 512), 4);
     assert!(b.done().is_empty() && b.wire.sent.is_empty() && b.out.meta.is_empty());
 
@@ -43,7 +43,7 @@ fn a_writer_answers_from_a_hole_once_a_pg_has_said_that_it_still_holds_the_volum
 }
 
 #[test]
-fn a_robbed_writer_reads_no_zeros_from_what_it_takes_for_holes() {
+fn preempted_writer_reads_no_zeros_from_presumed_holes() {
     let mut b = Bench::plain();
     b.submit(read(SEGMENT, 4096), 1);
     b.submit(Request::Trim { offset: SEGMENT, len: SEGMENT }, 2);
@@ -90,7 +90,7 @@ fn a_pg_that_stays_silent_does_not_keep_the_question_from_another() {
 }
 
 #[test]
-fn a_segment_that_comes_into_being_while_the_question_is_out_is_read_where_it_is() {
+fn segment_allocated_during_a_fence_check_is_read_from_its_pg() {
     let mut b = Bench::plain();
     b.submit(read(SEGMENT, 512), 1);
     let (osd, asked) = question(&mut b);

@@ -10,7 +10,7 @@ use types::rng::Rng;
 use types::{Errno, SEGMENT, Time};
 
 const MS: u64 = 1_000_000;
-/// I/O falls here: start and length of places that have borders of parts, chunks and segments in them.
+/// I/O falls here: start and length of ranges that have borders of parts, chunks and segments in them.
 const HOT: [(u64, u64); 3] = [(15 << 20, 2 << 20), (SEGMENT - (1 << 20), 2 << 20), (2 * SEGMENT - (1 << 20), 2 << 20)];
 
 struct Run {
@@ -108,7 +108,7 @@ impl Run {
         }
     }
 
-    /// Runs to the end; gives the time that the last requests took after the faults had ended.
+    /// Runs to the end; returns the time that the last requests took after the faults had ended.
     fn run(&mut self) {
         let depth = self.rng.between(1, 24) as u32;
         let fence_at = self.rng.chance(1, 10).then(|| self.rng.below(40) as u32);
@@ -134,7 +134,7 @@ impl Run {
         self.cluster.check_waste(&self.volume);
     }
 
-    /// When all is quiet, everything that was acknowledged is there.
+    /// Checks that every acknowledged write can be read when the faults have ended.
     fn read_back(&mut self) {
         self.now = self.now + Duration::from_secs(5);
         for (n, (offset, len)) in HOT.into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! One event at a time: what leaves, when, and to whom.
+//! Scripts of single events: the messages that leave, their times and their OSDs.
 
 use crate::limits::{BAD_READS_MAX, PG_PARTS_MAX, REQUESTS_MAX, SILENT};
 use crate::{Admit, Answer, Carrier, Completion, Request, Volume, VolumeConfig, VolumeOut};
@@ -11,7 +11,7 @@ use wire::{Reject, Reply, ReplyBody, RequestBody};
 
 const MS: u64 = 1_000_000;
 
-/// PG `n` lives on OSDs 1, 2, 3.
+/// Makes the map of PG `n`, which lies on OSDs 1, 2, 3.
 pub(super) fn pg_map(n: u32) -> PgMap {
     let member = |osd: u32| Member { replica: ReplicaId(u64::from(n * 10 + osd)), osd: OsdId(osd) };
     PgMap { pg: pg(n), lineage: 1, conf_epoch: Epoch(1), members: vec![member(1), member(2), member(3)] }
@@ -21,7 +21,7 @@ pub(super) fn pg(n: u32) -> PgId {
     PgId { pool: PoolId(1), n }
 }
 
-/// A volume whose first segments lie in PGs 0, 1, …, each presumably led by OSD 1.
+/// Makes a volume whose first segments lie in PGs 0, 1, …, each presumably led by OSD 1.
 pub(super) fn opened(len_bytes: u64, allocated: u32, write: bool) -> Opened {
     let segments = (0..allocated).map(|n| SegmentPlace { segment: SegmentIndex(n), pg: Some(pg(n)) }).collect();
     let view = MapView {
@@ -41,12 +41,12 @@ pub(super) fn opened(len_bytes: u64, allocated: u32, write: bool) -> Opened {
     }
 }
 
-/// Takes everything down that leaves.
+/// Records every message that leaves.
 pub(super) struct Wire {
     pub(super) sent: Vec<(OsdId, wire::Request)>,
     pub(super) down: Vec<OsdId>,
     credit: usize,
-    /// When bytes came last from each OSD that fell silent; from the others they come now.
+    /// Time of the last bytes from each OSD that fell silent; bytes from the others come now.
     pub(super) heard: Vec<(OsdId, Time)>,
 }
 
@@ -93,14 +93,14 @@ impl Bench {
         self.volume.submit(self.now, request, token).expect("not busy");
     }
 
-    /// Polls; gives what left.
+    /// Polls; returns the messages that left.
     pub(super) fn poll(&mut self) -> Vec<(OsdId, wire::Request)> {
         self.volume.poll(self.now, &mut self.wire, &mut self.out);
         self.volume.check_books();
         std::mem::take(&mut self.wire.sent)
     }
 
-    /// Sleeps until the volume wants something; gives what left then.
+    /// Sleeps until the volume's deadline; returns the messages that leave then.
     pub(super) fn sleep(&mut self) -> Vec<(OsdId, wire::Request)> {
         let deadline = self.volume.next_deadline();
         assert!(deadline > self.now && deadline < Time::NEVER, "deadline {deadline:?} at {:?}", self.now);
@@ -152,7 +152,7 @@ fn a_write_across_borders_leaves_as_numbered_parts_with_checksums() {
 }
 
 #[test]
-fn a_zero_part_covers_a_whole_chunk_and_a_trim_of_everything_takes_bounded_memory() {
+fn zero_part_covers_a_chunk_and_a_full_trim_takes_bounded_memory() {
     let mut b = Bench::new(&opened(6 * SEGMENT, 6, true), None);
     b.submit(Request::Trim { offset: 0, len: 6 * SEGMENT }, 1);
     let mut zeroed = 0;
@@ -254,7 +254,7 @@ fn a_flush_completes_after_the_writes_before_it_and_no_others() {
 }
 
 #[test]
-fn a_silent_leader_is_left_after_400_ms_and_the_others_are_asked_every_100_ms() {
+fn silent_leader_is_left_after_400_ms_and_others_asked_every_100_ms() {
     let mut b = Bench::plain();
     let began = b.now;
     b.submit(write(0, 512), 1);
@@ -272,7 +272,7 @@ fn a_silent_leader_is_left_after_400_ms_and_the_others_are_asked_every_100_ms() 
     b.reply(OsdId(3), &third[0].1, Ok(ReplyBody::Done));
     assert_eq!(b.done(), [(1, Ok(Answer::Done))]);
     b.submit(write(0, 512), 2);
-    assert_eq!(b.poll()[0].0, OsdId(3), "whoever answered leads");
+    assert_eq!(b.poll()[0].0, OsdId(3), "the member that answered leads");
     b.reply(OsdId(1), &first[0].1, Ok(ReplyBody::Done));
     assert_eq!(b.done(), [], "a late answer to an old part ends nothing");
 }
@@ -310,7 +310,7 @@ fn what_a_silent_leader_holds_follows_the_search_at_once() {
 }
 
 #[test]
-fn a_leader_that_is_silent_to_all_is_left_even_by_a_pg_that_got_no_credit_there() {
+fn silent_leader_is_left_even_by_a_pg_without_credit_there() {
     let mut b = Bench::plain();
     b.wire.credit = 0;
     b.submit(write(0, 512), 1);
@@ -382,7 +382,7 @@ fn a_full_pg_stops_only_its_own_writes() {
     let mut b = Bench::new(&opened(2 * SEGMENT, 2, true), None);
     b.volume.config.full_wait = Duration::from_secs(30);
     let (mut token, mut refused) = (0, 0);
-    // As many writes as one PG takes, and more: all of them wait for space.
+    // More writes than one PG takes at once: all of them wait for space.
     while b.volume.submit(b.now, write(token * 4096, 4096), token).is_ok() && token < u64::from(PG_PARTS_MAX) + 80 {
         token += 1;
     }
@@ -520,7 +520,7 @@ pub(super) fn segments_answer(places: Vec<SegmentPlace>) -> ClientAnswer {
 }
 
 #[test]
-fn a_reader_answers_zeros_only_after_meta_has_said_that_the_hole_is_still_one() {
+fn reader_answers_zeros_only_after_meta_confirms_the_hole() {
     let mut b = Bench::new(&opened(2 * SEGMENT, 0, false), None);
     b.submit(write(0, 512), 1);
     assert_eq!(b.done(), [(1, Err(Errno::ReadOnly))]);
@@ -529,7 +529,7 @@ fn a_reader_answers_zeros_only_after_meta_has_said_that_the_hole_is_still_one() 
     b.poll();
     let ask = b.out.meta.remove(0);
     assert!(matches!(&ask, ClientAsk::Segments { allocate: false, segments, .. } if segments[..] == [SegmentIndex(0)]));
-    // This one came after the question left: its answer is too old.
+    // This read came after the question left: the question's answer is too old for it.
     b.submit(read(512, 512), 3);
     b.volume.handle_meta(b.now, &ask, segments_answer(Vec::new()));
     assert_eq!(b.done(), [(2, Ok(Answer::Data(vec![IoBuf::zeros(512)])))]);
@@ -565,7 +565,7 @@ fn a_reader_asks_again_when_meta_is_away_and_gives_up_when_its_user_does() {
 }
 
 #[test]
-fn a_pg_that_nobody_leads_makes_the_volume_ask_for_its_members() {
+fn pg_without_a_leader_makes_the_volume_ask_for_its_members() {
     let mut b = Bench::plain();
     b.wire.down = vec![OsdId(1), OsdId(2), OsdId(3)];
     b.submit(write(0, 512), 1);

@@ -1,4 +1,4 @@
-//! A leader that others follow and this client cannot hear: it is reported, and not too often.
+//! A leader that others follow and this client cannot hear: the client reports it, and not too often.
 
 use super::script::{Bench, write};
 use crate::limits::{PROBE, SILENT};
@@ -6,7 +6,7 @@ use std::time::Duration;
 use types::{OsdId, Time};
 use wire::{Reject, RequestBody};
 
-/// Searches for so long; every member but the first names it as leader. Gives when a report left, and to whom.
+/// Searches for this long; every member but the first names the first as leader. Returns times and receivers of the reports.
 fn search(b: &mut Bench, time: Duration) -> Vec<(Time, OsdId)> {
     let (end, mut reports) = (b.now + time, Vec::new());
     let mut sent = b.poll();
@@ -31,7 +31,7 @@ fn search(b: &mut Bench, time: Duration) -> Vec<(Time, OsdId)> {
 }
 
 #[test]
-fn a_leader_that_only_this_client_cannot_hear_is_reported_within_half_a_second() {
+fn leader_unheard_by_one_client_is_reported_within_half_a_second() {
     let mut b = Bench::plain();
     b.submit(write(0, 512), 1);
     let began = b.now;
@@ -45,10 +45,10 @@ fn a_leader_that_only_this_client_cannot_hear_is_reported_within_half_a_second()
 }
 
 #[test]
-fn a_leader_without_a_connection_is_reported_and_one_that_answers_pings_is_not() {
+fn unconnected_leader_is_reported_and_one_that_answers_pings_is_not() {
     let mut b = Bench::plain();
     b.submit(write(0, 512), 1);
-    // Slow: bytes come from it all the time.
+    // The leader is slow: bytes come from it all the time.
     assert_eq!(search(&mut b, Duration::from_secs(10)), []);
     let mut b = Bench::plain();
     b.wire.down = vec![OsdId(1)];
@@ -70,7 +70,7 @@ fn a_leader_that_is_back_after_a_short_loss_is_asked_and_not_reported() {
     b.volume.handle_link(b.now, OsdId(1), true);
     b.wire.heard = vec![(OsdId(1), b.now)];
     let up = b.now;
-    // It answers what it is asked, and nothing else comes from it.
+    // The leader answers the requests that it gets, and sends nothing else.
     while !sent.iter().any(|(osd, _)| *osd == OsdId(1)) {
         for (osd, request) in &sent {
             assert!(
