@@ -1,26 +1,26 @@
-//! What a group wants done. The loop performs actions in the order in which they were given.
+//! Actions that a group asks for. The loop performs them in the order in which they were given.
 
 use types::control::AttachRefusal;
 use types::store::{Effect, Persist};
 use types::{ChunkKey, Index, OsdId, ReplicaId, SectorRange, VolumeId};
 use wire::{Message, Reply};
 
-/// Whom to answer; opaque to the group.
+/// Sender of a request, for its reply; opaque to the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Origin(pub u64);
 
-/// One thing for the loop to do. A `Persist` always comes before the sends whose payload it brings.
+/// One action for the loop. A `Persist` always comes before the sends whose payload it brings.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Entries of an append carry no payload here: the loop takes it (and the CRCs) from the engine by
-    /// (replica, index, term). When the engine has none, the message is dropped and
-    /// `handle_unreadable(to)` is called.
+    /// (replica, index, term). When the engine has none, the loop drops the message and
+    /// calls `handle_unreadable(to)`.
     Send {
         to: OsdId,
         message: Message,
     },
     Persist(Persist),
-    /// Committed, in index order, each index once.
+    /// A committed entry; entries come in index order, each index once.
     Apply {
         replica: ReplicaId,
         index: Index,
@@ -44,7 +44,7 @@ pub enum Action {
         order: u64,
         result: Result<(), AttachRefusal>,
     },
-    /// Close the connection to this OSD: it sent bytes that fail their checksum or that nobody may send.
+    /// Close the connection to this OSD: it sent bytes that fail their checksum or that no member may send.
     BadPeer {
         osd: OsdId,
         reason: String,
@@ -54,19 +54,19 @@ pub enum Action {
         origin: Origin,
         reason: String,
     },
-    /// The follower there is behind the log: only a stream brings it back. Repeated while it lasts.
+    /// The follower on this OSD is behind the log: only a stream brings it back. Repeated while that lasts.
     NeedsStream {
         to: OsdId,
     },
-    /// R5: this replica takes no further part.
+    /// R5: this replica takes no further part in its PG.
     Quarantined(String),
-    /// This replica reaches as far as any other did: it is a member like all.
+    /// The log of this suspect replica ends at its catch-up target or behind: it is no longer suspect.
     DoubtOver,
     BecameLeader,
-    /// The first entry of its term is applied: from now on it takes requests.
+    /// The first entry of this leader's term is applied: from now on it takes requests.
     Serves,
     LostLeadership,
-    /// Leadership goes to `to`, because a client that holds `volume` hears nothing from here.
+    /// Leadership goes to `to`, because a client that holds `volume` hears nothing from this leader.
     Yielded {
         to: OsdId,
         volume: VolumeId,

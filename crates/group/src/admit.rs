@@ -1,8 +1,8 @@
-//! Requests that change something: from their arrival to their proposal (design §3, step 4).
+//! Requests that change data: from their arrival to their proposal (design §3, step 4).
 //!
-//! The loop comes in with requests and attaches; once per turn everything admitted is proposed together.
-//! Invariant: the queue is bounded in operations and bytes; admission refuses finally only what is certain
-//! (everything else is decided at apply, R1, R6).
+//! The loop passes in requests and attaches; once per turn all admitted ones are proposed together.
+//! Invariant: the queue is bounded in operations and bytes. Admission refuses finally only what is certain;
+//! everything else is decided at apply (R1, R6).
 
 use crate::descriptor::{Command, Stamp, is_part};
 use crate::reads::What;
@@ -15,18 +15,18 @@ use types::store::Crcs;
 use types::{ChunkKey, Errno, IoBuf, OsdId, SectorRange, Time, VolumeId};
 use wire::{Reject, Reply, ReplyBody, Request, RequestBody};
 
-/// Writes that wait for their proposal, per PG.
+/// Most writes that wait for their proposal, per PG.
 pub const QUEUE_OPS_MAX: usize = 2048;
-/// Payload of those writes.
+/// Most payload bytes of those writes.
 pub const QUEUE_BYTES_MAX: u64 = 32 << 20;
-/// Attach records that wait for their proposal, per PG.
+/// Most attach records that wait for their proposal, per PG.
 pub const QUEUE_ATTACHES_MAX: usize = 256;
-/// Entries of one proposal.
+/// Most entries of one proposal.
 pub const PROPOSE_ENTRIES_MAX: usize = consensus::MSG_ENTRIES_MAX;
-/// Entries between the commit index and the end of the log.
+/// Most entries between the commit index and the end of the log.
 pub const UNCOMMITTED_ENTRIES_MAX: u64 = 16 << 10;
 
-/// Whom to tell what became of an entry.
+/// Receiver of the outcome of an entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Waiter {
     Request { origin: Origin, id: u64 },
@@ -34,7 +34,7 @@ pub(crate) enum Waiter {
 }
 
 impl Waiter {
-    /// "Not here": the outcome is open.
+    /// Answers "not here": the outcome is open.
     pub fn refuse(self, hint: Option<OsdId>, actions: &mut Vec<Action>) {
         match self {
             Waiter::Request { origin, id } => reply(origin, id, Err(Reject::NotLeader { hint }), actions),
@@ -53,7 +53,7 @@ struct Admitted {
     waiter: Waiter,
 }
 
-/// What waits for the end of the turn, attaches first.
+/// Changes that wait for the end of the turn, attaches first.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     attaches: VecDeque<Admitted>,
@@ -66,7 +66,7 @@ impl Queue {
         self.attaches.is_empty() && self.writes.is_empty()
     }
 
-    /// Writes, their bytes, and attach records.
+    /// Returns the number of writes, their bytes, and the number of attach records.
     pub fn fill(&self) -> (usize, u64, usize) {
         (self.writes.len(), self.bytes, self.attaches.len())
     }
@@ -75,7 +75,7 @@ impl Queue {
         self.writes.len() >= QUEUE_OPS_MAX || self.bytes + len as u64 > QUEUE_BYTES_MAX
     }
 
-    /// The next to propose that fits into `room` bytes, if any.
+    /// Takes the next change to propose that fits into `room` bytes, if any.
     fn next(&mut self, room: u64, writes: bool) -> Option<Admitted> {
         if let Some(attach) = self.attaches.pop_front() {
             return Some(attach);
@@ -93,7 +93,7 @@ pub(crate) fn reply(origin: Origin, id: u64, result: Result<ReplyBody, Reject>, 
     actions.push(Action::Reply { origin, reply: Reply { id, result } });
 }
 
-/// Whether a client's write is what its own words say; the payload is verified here, once, before it is
+/// Whether a client's write agrees with its own fields. The payload is verified here, once, before it is
 /// replicated.
 fn is_well_formed(body: &RequestBody) -> bool {
     let in_chunk = |range: &SectorRange| SectorRange::checked(range.start, range.count).is_some();
@@ -108,7 +108,7 @@ fn is_well_formed(body: &RequestBody) -> bool {
 }
 
 impl Group {
-    /// A client's request. It is answered once, now or later.
+    /// Handles a client's request. It is answered once, now or later.
     pub fn handle_request(&mut self, now: Time, origin: Origin, request: Request, actions: &mut Vec<Action>) {
         let id = request.id;
         if let RequestBody::Unreached { volume, leader } = request.body {
@@ -164,8 +164,8 @@ impl Group {
         self.queue.writes.push_back(Admitted { command, payload, crcs, waiter: Waiter::Request { origin, id } });
     }
 
-    /// Why a change is refused at once. A newer attach record that is applied here is certain; an unknown
-    /// volume is not (this leader may be deposed without knowing): that is decided at apply.
+    /// Returns why a change is refused at once. A newer attach record that is applied here is certain. An unknown
+    /// volume is not (this leader may be deposed without knowing), so that is decided at apply.
     fn refusal(&self, command: &Command, payload_len: usize) -> Option<Reject> {
         let (volume, stamp) = match command {
             Command::Write { chunk: ChunkKey { volume, .. }, stamp, .. } => (*volume, stamp),
@@ -186,7 +186,7 @@ impl Group {
         self.decision.volumes.get(&volume).is_some_and(|attached| attached.epoch > stamp.epoch)
     }
 
-    /// An attach record to commit (R6). Answered by one `Attached`.
+    /// Handles an attach record to commit (R6). It is answered by one `Attached`.
     pub fn handle_attach(&mut self, _now: Time, attach: Attach, actions: &mut Vec<Action>) {
         let order = attach.order;
         let refuse = |refusal, actions: &mut Vec<Action>| {
@@ -206,7 +206,7 @@ impl Group {
         self.queue.attaches.push_back(Admitted { command, payload, crcs, waiter });
     }
 
-    /// Answers everybody whose change was not proposed.
+    /// Refuses all changes that were not proposed.
     pub(crate) fn refuse_queue(&mut self, hint: Option<OsdId>, actions: &mut Vec<Action>) {
         let queue = std::mem::take(&mut self.queue);
         for admitted in queue.attaches.into_iter().chain(queue.writes) {
@@ -214,8 +214,8 @@ impl Group {
         }
     }
 
-    /// Proposes what was admitted: one message of raft, at most 1 MiB of payload, and no more than the log
-    /// has room for (R9).
+    /// Proposes the admitted changes: one message of raft, at most 1 MiB of payload, and no more than the log
+    /// has space for (R9).
     pub(crate) fn propose(&mut self) {
         if self.queue.is_empty() || !self.serves() {
             return;

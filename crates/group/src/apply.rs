@@ -1,7 +1,7 @@
-//! Committed entries take effect, in order, each once; who waits is told in the same turn.
+//! Apply: committed entries take effect, in order, each once; their waiters are answered in the same turn.
 //!
-//! `group` comes in with what raft handed out. Invariant: effects are decided here and nowhere else, from
-//! decision state alone (R1); the waiters of a term of office are a queue in index order, so the front is
+//! `group` passes in the output of raft. Invariant: effects are decided here and nowhere else, from
+//! decision state alone (R1). The waiters of a term are a queue in index order, so the front is
 //! always the next to be answered.
 
 use crate::admit::{Waiter, reply};
@@ -13,11 +13,11 @@ use types::control::AttachRefusal;
 use types::{EntryKind, Time};
 use wire::{Message, RaftKind, Reject, ReplyBody};
 
-/// Descriptors kept in memory per PG, whatever the engine could still produce.
+/// Most descriptors kept in memory per PG, whatever the engine could still produce.
 pub const RESIDENT_MAX: usize = 128 << 10;
 
 impl Group {
-    /// Performs one drain of raft.
+    /// Performs the output of one drain of raft.
     pub(crate) fn perform(&mut self, _now: Time, ready: &mut Ready, actions: &mut Vec<Action>) {
         for mut persist in ready.persists.drain(..) {
             for entry in &mut persist.entries {
@@ -28,7 +28,7 @@ impl Group {
             actions.push(Action::Persist(persist));
         }
         for msg in ready.messages.drain(..) {
-            // The echo of a listing stands for the answer to a bare heartbeat.
+            // The acknowledgement of a lease renewal stands for the answer to a bare heartbeat.
             let echoed = msg.kind == RaftKind::HeartbeatResponse && msg.context.is_empty();
             if let Some(to) = self.osd_of(msg.to).filter(|_| !echoed) {
                 actions.push(Action::Send { to, message: Message::Raft(msg) });

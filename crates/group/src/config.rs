@@ -1,4 +1,4 @@
-//! What a group is told at birth: who it is, and the times of R3.
+//! Settings of a group at its creation: its OSD, and the times of R3.
 
 use std::time::Duration;
 use types::OsdId;
@@ -16,7 +16,7 @@ pub struct GroupConfig {
 }
 
 impl GroupConfig {
-    /// The defaults for a replica on `osd`.
+    /// Makes the defaults for a replica on `osd`.
     pub fn new(osd: OsdId) -> GroupConfig {
         GroupConfig {
             osd,
@@ -30,25 +30,25 @@ impl GroupConfig {
 /// The times of R3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// A follower votes for nobody else within this time of its leader's last accepted renewal.
+    /// A follower votes for no other candidate within this time of its leader's last accepted renewal.
     pub promise: Duration,
-    /// One listing per OSD pair in this time.
+    /// Interval of the lease renewals of an OSD pair.
     pub renewal: Duration,
-    /// Every so many listings one is full.
+    /// One lease renewal in this many is full.
     pub full_every: u32,
     /// Silence after which a follower campaigns: drawn from `election_min..=election_max`.
     pub election_min: Duration,
     pub election_max: Duration,
-    /// Pause before a failed or unanswered round is repeated: drawn from `round_min..=round_max`.
+    /// Pause before a failed or unanswered election attempt is repeated: drawn from `round_min..=round_max`.
     pub round_min: Duration,
     pub round_max: Duration,
     /// After a closed connection the n-th voter waits n−1 of these beyond its promise.
     pub stagger: Duration,
-    /// A leader without a majority's echo for this long steps down.
+    /// A leader that no majority has acknowledged for this long steps down.
     pub echo_max: Duration,
-    /// Client I/O within this time keeps a PG in every listing.
+    /// Client I/O within this time keeps a PG in every lease renewal.
     pub active: Duration,
-    /// A read-index that is not answered is asked again after this time.
+    /// A read-index query that is not answered is repeated after this time.
     pub read_retry: Duration,
 }
 
@@ -72,7 +72,7 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// How long a promise holds for its leader, counted from the send time that the follower echoes, when
+    /// Returns the time for which a promise holds for its leader, counted from the send time that the follower echoes, when
     /// clocks run at rates within ±33 % of true time: `promise × (1 − ρ) / (1 + ρ)`.
     pub fn lease(&self) -> Duration {
         self.promise * 67 / 133

@@ -1,6 +1,6 @@
-//! Payload between its arrival and its hand-over to the engine, within one turn (design §3, step 4).
+//! Pending payloads: those between their arrival and their hand-over to the engine, within one turn (design §3, step 4).
 //!
-//! `admit` and `peers` put it in under (index, term) before raft sees the entry; `drain` takes it out for the
+//! `admit` and `peers` insert a payload under (index, term) before raft sees the entry. `apply` takes it out for the
 //! entries that raft really appended, and drops the rest. Invariant: empty between turns.
 
 use bytes::Bytes;
@@ -22,8 +22,8 @@ pub(crate) struct Custody {
 }
 
 impl Custody {
-    /// Keeps the payload of an entry. False when another entry is held in its place: one of the two is a
-    /// lie, because (index, term) names an entry.
+    /// Keeps the payload of an entry. False when another entry is kept under the same key: one of the two is
+    /// wrong, because (index, term) names one entry.
     pub fn keep(&mut self, index: Index, term: Term, descriptor: &Bytes, payload: IoBuf, crcs: Crcs) -> bool {
         if let Some(held) = self.held.get(&(index, term)) {
             return held.descriptor == *descriptor && held.crcs == crcs;
@@ -35,17 +35,17 @@ impl Custody {
     /// Gives an appended entry its payload.
     ///
     /// # Panics
-    /// When it is not here: raft appended an entry that nobody handed in.
+    /// When it is missing: raft appended an entry whose payload was never inserted.
     pub fn fill(&mut self, entry: &mut Entry) {
         let Some(held) = self.held.remove(&(entry.index, entry.term)) else {
-            panic!("the payload of {} {} is in nobody's custody", entry.index, entry.term)
+            panic!("the payload of {} {} is missing", entry.index, entry.term)
         };
         assert_eq!(held.descriptor, entry.descriptor, "custody holds another entry {} {}", entry.index, entry.term);
         entry.payload = held.payload;
         entry.crcs = held.crcs;
     }
 
-    /// Raft is drained: what is left was not appended.
+    /// Drops the payloads that are left after raft is drained: their entries were not appended.
     pub fn clear(&mut self) {
         self.held.clear();
     }

@@ -1,7 +1,7 @@
-//! Decision state (R1): everything that decides whether a committed entry takes effect.
+//! Decision state (R1): all state that decides whether a committed entry takes effect.
 //!
-//! `apply` comes in with each committed command, in order; out goes its outcome. The same bytes are stored
-//! with every checkpoint. Invariant: a pure function of the entries applied so far: no clock, no local
+//! Input: each committed command, in order, from `apply`. Output: its outcome. The same bytes are stored
+//! with every checkpoint. Invariant: a pure function of the entries applied so far. It depends on no clock and no local
 //! fact, so every replica decides alike.
 
 use crate::descriptor::{Command, Stamp};
@@ -17,9 +17,9 @@ use types::{Epoch, Errno, OsdId, ReplicaId, SessionId, VolumeId};
 
 /// Version of the encoding.
 pub const VERSION: u16 = 1;
-/// Volumes with an attach record in one PG.
+/// Most volumes with an attach record in one PG.
 pub const VOLUMES_MAX: usize = 16 << 10;
-/// Replicas in any list of the configuration.
+/// Most replicas in any list of the configuration.
 const MEMBERS_MAX: usize = 16;
 const VOLUME_LEN: usize = 8 + 8 + 8 + 4 + 4 + 8 + 32;
 
@@ -32,7 +32,7 @@ pub struct Attached {
     pub window: Window,
 }
 
-/// The state, exactly as of the applied index.
+/// Decision state, exactly at the applied index.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Decision {
     /// Highest order applied in this PG.
@@ -42,10 +42,10 @@ pub struct Decision {
     pub members: Vec<Member>,
 }
 
-/// What became of a command.
+/// Outcome of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It took effect, or is a duplicate of one that did.
+    /// The command took effect, or is a duplicate of one that did.
     Done(Effect),
     Refused(Errno),
     /// An attach whose order is not above the last.
@@ -57,7 +57,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// What the engine does with it.
+    /// Returns the effect that the engine performs.
     pub fn effect(self) -> Effect {
         match self {
             Outcome::Done(effect) => effect,
@@ -76,7 +76,7 @@ pub enum DecisionError {
 }
 
 impl Decision {
-    /// Of a new replica: nothing attached, all members voters.
+    /// Makes the state of a new replica: no volume attached, all members voters.
     pub fn fresh(members: &[Member]) -> Decision {
         let mut voters: Vec<ReplicaId> = members.iter().map(|m| m.replica).collect();
         voters.sort_unstable();
@@ -115,7 +115,7 @@ impl Decision {
         }
     }
 
-    /// Fence, resize and delete are the same record (R6).
+    /// Applies an attach record. Fence, resize and delete are the same record (R6).
     fn attach(&mut self, attach: &Attach) -> Outcome {
         if attach.order <= self.order {
             return Outcome::StaleOrder { last: self.order };
@@ -142,7 +142,7 @@ impl Decision {
         Outcome::Done(effect)
     }
 
-    /// The bytes of a checkpoint.
+    /// Encodes the state for a checkpoint.
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(128 + self.volumes.len() * VOLUME_LEN);
         out.put_u16_le(VERSION);
@@ -168,7 +168,7 @@ impl Decision {
             let bits = if on(Bug::WindowNotCheckpointed) { Default::default() } else { attached.window.bits };
             bits.iter().for_each(|word| out.put_u64_le(*word));
         }
-        // Room for what comes later (snapshots, holds): a length and that many bytes.
+        // Space for later extensions (snapshots, holds): a length and that many bytes.
         out.put_u32_le(0);
         out.freeze()
     }

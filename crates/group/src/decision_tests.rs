@@ -1,4 +1,4 @@
-//! Laws of the decision state: who may write, what counts once, what a checkpoint remembers.
+//! Tests of the decision state: write permission, duplicates, and the contents of a checkpoint.
 
 use super::*;
 use types::{ChunkKey, SectorRange};
@@ -48,11 +48,11 @@ fn only_the_attached_session_writes_and_each_number_once() {
         (attach(6, 7, 1, 8), DROPPED),
         (write(7, 1, 0, 0), DROPPED),
         (write(7, 1, 2, 7), landed(7)),
-        // A new owner: the old one is out, its numbers mean nothing.
+        // A new owner: the old session is fenced, and its numbers have no meaning.
         (attach(9, 8, 2, 8), DROPPED),
         (write(7, 1, 3, 0), refused(Errno::Fenced)),
         (write(8, 2, 0, 0), landed(0)),
-        // Nobody.
+        // No session is attached: the volume is fenced.
         (attach(10, 0, 3, 8), DROPPED),
         (write(8, 2, 1, 0), refused(Errno::Fenced)),
         (write(0, 3, 1, 0), refused(Errno::Fenced)),

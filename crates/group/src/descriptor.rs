@@ -1,10 +1,10 @@
-//! What a raft entry says: a command in at most 1 KiB; the payload travels beside it.
+//! Command bytes of a raft entry (its descriptor): a command in at most 1 KiB; the payload travels beside it.
 //!
-//! Leaders encode at propose, everyone decodes at apply. Little-endian; byte 0 is the version, byte 1 the
-//! kind, bytes 2–3 are flags that must be zero until a version gives them a meaning. No bytes at all is
+//! The leader encodes a command at propose, every replica decodes it at apply. Little-endian; byte 0 is the version,
+//! byte 1 the kind, bytes 2–3 are flags that must be zero until a version gives them a meaning. No bytes at all is
 //! raft's own empty entry.
 //!
-//! Invariant: decoding accepts exactly what encoding produces; a version, kind or flag that is not known is
+//! Invariant: decoding accepts exactly what encoding produces. An unknown version, kind or flag is
 //! an error, because skipping an entry would make replicas differ.
 
 use bytes::{BufMut, BytesMut};
@@ -26,7 +26,7 @@ const ATTACH_LEN: usize = 40;
 
 const _: () = assert!(WRITE_LEN <= types::limits::DESCRIPTOR_MAX);
 
-/// Who writes, and which of its writes this is (R6, R7).
+/// Session of a write, and its number in it (R6, R7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     pub session: SessionId,
@@ -35,7 +35,7 @@ pub struct Stamp {
     pub watermark: u64,
 }
 
-/// One entry's meaning.
+/// Meaning of one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// A new leader's first entry.
@@ -72,14 +72,14 @@ pub enum DescriptorError {
     Range { start: u32, count: u32 },
 }
 
-/// Whether a range may be one part of a write: inside one aligned 512 KiB.
+/// Whether a range may be one part of a write: it lies inside one aligned 512 KiB.
 pub fn is_part(range: SectorRange) -> bool {
     let part = (PART_MAX / SECTOR) as u32;
     range.count > 0 && range.start / part == (range.end() - 1) / part
 }
 
 impl Command {
-    /// Appends the bytes.
+    /// Appends the encoded command to `out`.
     pub fn encode(&self, out: &mut BytesMut) {
         let head = |out: &mut BytesMut, kind| {
             out.put_u8(VERSION);
@@ -112,7 +112,7 @@ impl Command {
         }
     }
 
-    /// Reads the bytes of one entry.
+    /// Decodes the bytes of one entry.
     ///
     /// # Errors
     /// For anything that `encode` does not produce.
@@ -186,7 +186,7 @@ fn put_stamp(out: &mut BytesMut, stamp: &Stamp) {
     out.put_u64_le(stamp.watermark);
 }
 
-/// Bytes of payload that an entry with this descriptor has; zero when it cannot be read.
+/// Returns the payload bytes of an entry with this descriptor; zero when it cannot be decoded.
 pub fn payload_len(descriptor: &[u8]) -> u64 {
     match Command::decode(descriptor) {
         Ok(Command::Write { range, .. }) => range.len_bytes() as u64,

@@ -1,6 +1,6 @@
-//! When a replica may vote and when it must ask for votes (R3). Raft's own timer is never used.
+//! Election timing: when a replica may vote, and when it must campaign (R3). Raft's own timer is never used.
 //!
-//! `listing` and `peers` tell what was heard; `group` asks at every poll whether a round is due. Invariant: no
+//! `listing` and `peers` report received messages; `group` asks at every poll whether an attempt is due. Invariant: no
 //! vote for another, and no campaign, while a promise stands or within one promise of the start. Jitter comes
 //! from the group's seeded generator.
 
@@ -10,7 +10,7 @@ use types::rng::Rng;
 use types::{ReplicaId, Time};
 use wire::RaftMsg;
 
-/// Rounds in a row at the short pause; a group without quorum then asks at the pace of its deadline.
+/// Attempts in a row with the short pause; a group without quorum then campaigns at the pace of its deadline.
 const FAST_ROUNDS_MAX: u32 = 20;
 
 #[derive(Debug)]
@@ -19,20 +19,20 @@ pub(crate) struct Election {
     rng: Rng,
     /// Until then this replica, just started, neither votes nor campaigns: it has forgotten its promises.
     silent_until: Time,
-    /// To whom, and until when, our vote is promised.
+    /// The leader to which this replica's vote is promised, and the end of the promise.
     promise: (Option<ReplicaId>, Time),
     /// Silence until then means that the leader died without a closed connection.
     deadline: Time,
-    /// A round is due then; `NEVER` while a leader is heard.
+    /// Time of the next attempt; `NEVER` while a leader is heard.
     campaign_at: Time,
     rounds: u32,
     round_started: Time,
-    /// A request that came within the promise, to be judged again when it ends.
+    /// A vote request that came within the promise, to be handled when that ends.
     pub deferred: Option<RaftMsg>,
 }
 
 impl Election {
-    /// `rank`: how many voters go before this one.
+    /// Makes the timing of a replica that starts at `now`. `rank`: number of voters that campaign before this one.
     pub fn new(timing: Timing, now: Time, rank: u32, rng: Rng) -> Election {
         let mut election = Election {
             timing,
@@ -53,7 +53,7 @@ impl Election {
         std::time::Duration::from_nanos(self.rng.between(min.as_nanos() as u64, max.as_nanos() as u64))
     }
 
-    /// A span in which an election must have come to an end.
+    /// Draws a time in which an election must have ended.
     pub fn draw_deadline(&mut self) -> std::time::Duration {
         self.draw(self.timing.election_min, self.timing.election_max)
     }
@@ -62,21 +62,21 @@ impl Election {
         self.deadline = now + self.draw_deadline();
     }
 
-    /// The leader's listing was accepted: the vote is promised to it.
+    /// Notes that the leader's lease renewal was accepted: the vote is promised to it.
     pub fn renewed(&mut self, now: Time, leader: ReplicaId) {
         self.promise = (Some(leader), now + self.timing.promise);
         self.deferred = None;
         self.heard(now);
     }
 
-    /// The leader's append was accepted: it lives, but holds no new promise.
+    /// Notes that the leader's append was accepted: the leader lives, but gets no new promise.
     pub fn heard(&mut self, now: Time) {
         self.campaign_at = Time::NEVER;
         self.rounds = 0;
         self.redraw(now);
     }
 
-    /// Whether a vote for `candidate` is forbidden now by silence or by a promise to another.
+    /// Whether a vote for `candidate` is forbidden now, after the start or by a promise to another.
     pub fn forbids_vote(&self, now: Time, candidate: ReplicaId) -> bool {
         let promised = now < self.promise.1 && self.promise.0 != Some(candidate);
         self.is_silent(now) || (promised && !on(Bug::PromiseIgnored))
@@ -86,25 +86,25 @@ impl Election {
         now < self.silent_until && !on(Bug::VoteAfterRestart)
     }
 
-    /// The leader's connection closed; `rank` voters go before this one.
+    /// Notes that the leader's connection closed; `rank` voters campaign before this one.
     pub fn leader_lost(&mut self, now: Time, rank: u32) {
         self.rounds = 0;
         self.campaign_at = self.promise.1.max(now) + self.timing.stagger * rank;
     }
 
-    /// The leader said goodbye: it serves no more. Whom it chose goes first.
+    /// Notes a lease release: the leader no longer serves. The successor that it chose campaigns first.
     pub fn goodbye(&mut self, now: Time, rank: u32) {
         self.promise = (None, Time::ZERO);
         self.rounds = 0;
         self.campaign_at = now + self.timing.round_max + self.timing.stagger * rank;
     }
 
-    /// The leader itself asked this replica to take over: its promise is given back.
+    /// Ends the promise: the leader itself asked this replica to take over.
     pub fn released(&mut self) {
         self.promise = (None, Time::ZERO);
     }
 
-    /// A voter came back: a round that failed for want of voters may now succeed.
+    /// Notes that a voter came back: an attempt that failed for want of voters may now succeed.
     pub fn voter_up(&mut self, now: Time) {
         if self.campaign_at != Time::NEVER {
             let soon = now + self.draw(self.timing.round_min, self.timing.round_max);
@@ -113,7 +113,7 @@ impl Election {
         }
     }
 
-    /// Another was voted for: let it win.
+    /// Notes a vote for another candidate: this replica lets it win.
     pub fn voted(&mut self, now: Time) {
         if self.campaign_at != Time::NEVER {
             self.campaign_at = now + self.draw(self.timing.round_min, self.timing.round_max);
@@ -121,19 +121,19 @@ impl Election {
         self.redraw(now);
     }
 
-    /// Leadership was lost: wait for the successor's listing, or for the deadline.
+    /// Notes that leadership was lost: this replica waits for the successor's lease renewal, or for the deadline.
     pub fn deposed(&mut self, now: Time) {
         self.campaign_at = Time::NEVER;
         self.rounds = 0;
         self.redraw(now);
     }
 
-    /// Whether a leader's listings come.
+    /// Whether this replica receives a leader's lease renewals.
     pub fn hears_leader(&self, now: Time) -> bool {
         self.campaign_at == Time::NEVER && now < self.deadline && self.promise.0.is_some()
     }
 
-    /// When the next round is due.
+    /// Returns the time of the next attempt.
     fn due_at(&self) -> Time {
         self.campaign_at.min(self.deadline).max(self.promise.1).max(self.silent_until)
     }
@@ -142,7 +142,7 @@ impl Election {
         self.due_at() <= now
     }
 
-    /// A round begins; if nothing comes of it, another follows.
+    /// Begins an attempt; if it fails, another follows.
     pub fn round(&mut self, now: Time) {
         self.rounds = self.rounds.saturating_add(1);
         self.round_started = now;
@@ -158,14 +158,14 @@ impl Election {
         self.campaign_at = now + pause;
     }
 
-    /// Our vote requests left only now, because our disk is slow: others' may be as slow, so this round is
-    /// given that time again, twice.
+    /// Notes that this replica's vote requests left only now, because its disk is slow. Other disks may be as slow, so this
+    /// attempt gets that time again, twice.
     pub fn asked(&mut self, now: Time) {
         self.pause(now);
         self.campaign_at = self.campaign_at + now.since(self.round_started) * 2;
     }
 
-    /// The deferred request, when its time has come.
+    /// Takes the deferred request, when its time has come.
     pub fn take_deferred(&mut self, now: Time) -> Option<RaftMsg> {
         if self.deferred.is_some() && now >= self.promise.1 { self.deferred.take() } else { None }
     }

@@ -1,8 +1,8 @@
-//! One placement group on one OSD: its state, its birth, and the order of a turn.
+//! One placement group on one OSD: its state, its creation, and the order of a turn.
 //!
-//! The loop comes in with `handle_*` for each event and ends its turn with [`Group::poll`]; actions go out.
-//! The parts live beside this file, one concept each: `admit`, `apply`, `drain`, `reads`, `listing`, `peers`,
-//! `transfer`, `report`.
+//! The loop calls `handle_*` for each event and ends its turn with [`Group::poll`]; actions are the output.
+//! The parts live beside this file, one concept each: `admit`, `apply`, `reads`, `listing`, `office`, `peers`,
+//! `transfer`, `report` and others.
 //!
 //! Invariant: no clock, no I/O, no randomness but a seed. Every request gets exactly one reply.
 
@@ -22,7 +22,7 @@ use types::rng::Rng;
 use types::store::{DecisionState, Recovered, ReplicaIdentity};
 use types::{Index, OsdId, PgId, ReplicaId, Term, Time};
 
-/// Why a replica cannot take part (R5, R11): this PG is quarantined, the OSD goes on.
+/// Reason why a replica cannot take part (R5, R11): this PG is quarantined, the OSD goes on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GroupError {
     #[error("{pg} {replica}: the store is damaged: {reason}")]
@@ -42,12 +42,12 @@ pub struct Group {
     /// Term of the applied index.
     pub(crate) applied_term: Term,
     pub(crate) election: Election,
-    /// While this replica leads.
+    /// Set while this replica leads.
     pub(crate) leading: Option<Leading>,
     pub(crate) transfer: Option<Transfer>,
     pub(crate) reports: crate::unreached::Reports,
     pub(crate) queue: Queue,
-    /// Whom to tell of each proposed entry, in index order; all of the term that is led now.
+    /// Waiters of the proposed entries, in index order; all entries are of the present term of leadership.
     pub(crate) waiting: VecDeque<(Index, crate::admit::Waiter)>,
     pub(crate) reads: Reads,
     pub(crate) custody: Custody,
@@ -56,18 +56,20 @@ pub struct Group {
     pub(crate) full: bool,
     pub(crate) blocked: bool,
     pub(crate) quarantine: Option<String>,
-    /// It may lack what it acknowledged, until its log ends here or behind (`doubt`).
+    /// Catch-up target of a suspect replica (`doubt`): until its log ends there or behind,
+    /// it may lack entries that it acknowledged.
     pub(crate) doubt: Option<(Term, Index)>,
-    /// What a leader here leaves uncommitted at most: every member has room for it.
+    /// Most payload that this replica leaves uncommitted as a leader: every member has space for it.
     pub(crate) propose_payload_max: u64,
     ready: Ready,
 }
 
 impl Group {
-    /// A replica as mount found it. Entries between its checkpoint and its commit are applied (again) by
+    /// Makes a replica from the state that mount found. Entries between its checkpoint and its commit are applied (again) by
     /// the first `poll`.
     ///
     /// # Errors
+    /// When the replica may not take part; the OSD reports it as quarantined.
     /// When the replica may not take part; it is to be reported as quarantined.
     pub fn new(config: GroupConfig, recovered: Recovered, now: Time, seed: u64) -> Result<Group, GroupError> {
         let Recovered { identity, hard_state, checkpoint, before, entries, lost, in_doubt: _, damage } = recovered;
@@ -121,12 +123,12 @@ impl Group {
         })
     }
 
-    /// Decision state of a new replica: index 0, all members voters.
+    /// Makes the decision state of a new replica: index 0, all members voters.
     pub fn fresh_decision(identity: &ReplicaIdentity) -> Bytes {
         Decision::fresh(&identity.members).encode()
     }
 
-    /// Exact as of the applied index (R1).
+    /// Returns the decision state, exact at the applied index (R1).
     pub fn decision(&self) -> DecisionState {
         DecisionState {
             replica: self.identity.replica,
@@ -136,7 +138,7 @@ impl Group {
         }
     }
 
-    /// Payload of the entries above the commit index, in bytes (R9).
+    /// Returns the payload of the entries above the commit index, in bytes (R9).
     pub fn uncommitted_payload(&self) -> u64 {
         self.node.uncommitted_payload()
     }
@@ -157,38 +159,38 @@ impl Group {
         self.node.commit_index()
     }
 
-    /// The last entry of its log, durable or not.
+    /// Returns the last entry of its log, durable or not.
     pub fn last_index(&self) -> Index {
         self.node.last_index()
     }
 
-    /// The term of an entry, if the log still knows it.
+    /// Returns the term of an entry, if the log still knows it.
     pub fn term_at(&self, index: Index) -> Option<Term> {
         self.node.term_at(index)
     }
 
-    /// Whether raft takes this replica for the leader of its term, in office or not.
+    /// Whether raft takes this replica for the leader of its term, whether or not it has taken over yet.
     pub fn is_elected(&self) -> bool {
         self.node.is_leader()
     }
 
-    /// Where the leader is, as far as this replica knows.
+    /// Returns the leader's OSD, as far as this replica knows.
     pub fn leader(&self) -> Option<OsdId> {
         self.osd_of(self.node.leader()?)
     }
 
-    /// Whether this replica leads and has taken office.
+    /// Whether this replica leads and has taken over leadership.
     pub fn is_leader(&self) -> bool {
         self.current().is_some()
     }
 
-    /// The term of office, unless raft has left it since.
+    /// Returns the present term of leadership, unless raft has left it since.
     pub(crate) fn current(&self) -> Option<&Leading> {
         let leads = self.quarantine.is_none() && self.node.is_leader();
         self.leading.as_ref().filter(|leading| leads && leading.term == self.node.term())
     }
 
-    /// Whether requests may be taken: in office, first own entry applied, not handing over (R3).
+    /// Whether requests may be taken: this replica leads, its first own entry is applied, and it does not hand over (R3).
     pub(crate) fn serves(&self) -> bool {
         let applied = self.node.applied();
         let began = |own_index| own_index <= applied || on(Bug::ServedBeforeOwnEntry);
@@ -204,7 +206,7 @@ impl Group {
         self.decision.members.iter().find(|m| m.osd == osd).map(|m| m.replica)
     }
 
-    /// Where a client should go instead.
+    /// Returns the OSD that a client should ask instead.
     pub(crate) fn hint(&self) -> Option<OsdId> {
         match &self.transfer {
             Some(transfer) => Some(transfer.to),
@@ -212,13 +214,13 @@ impl Group {
         }
     }
 
-    /// How many voters go before this one when `without` is gone.
+    /// Counts the voters that campaign before this one when `without` is gone.
     pub(crate) fn rank(&self, without: Option<ReplicaId>) -> u32 {
         let me = self.identity.replica;
         self.decision.conf.voters.iter().filter(|id| **id < me && Some(**id) != without).count() as u32
     }
 
-    /// A peer sent what no honest cluster sends, or our own log says what we cannot read (R5).
+    /// Quarantines this replica: a peer sent a message that no honest cluster sends, or its own log has an unreadable entry (R5).
     pub(crate) fn quarantined(&mut self, reason: String, actions: &mut Vec<Action>) {
         if self.quarantine.is_none() {
             self.end(reason.clone(), actions);
@@ -226,8 +228,8 @@ impl Group {
         }
     }
 
-    /// Its OSD lets go of this replica, because it is damaged or dropped: everybody who waits for it is answered,
-    /// and it takes no further part. The others need not wait for a leader that will not speak again.
+    /// Ends this replica's part in its PG, because it is damaged or dropped. All its waiters are answered. If it led, it
+    /// releases its lease, so that the others need not wait for a leader that is gone.
     pub fn end(&mut self, reason: String, actions: &mut Vec<Action>) {
         if self.quarantine.is_none() {
             let led = self.current().is_some();
@@ -239,7 +241,7 @@ impl Group {
         }
     }
 
-    /// Judges the outcome of a step; true when the message went in.
+    /// Handles the outcome of a step; true when raft took the message.
     pub(crate) fn stepped(&mut self, result: Result<(), StepError>, actions: &mut Vec<Action>) -> bool {
         match result {
             Ok(()) => true,
@@ -251,31 +253,31 @@ impl Group {
         }
     }
 
-    /// What the engine can produce begins here; raft may forget the descriptors below.
+    /// Sets the first index of which the engine can produce entries; raft may forget the descriptors below.
     pub fn set_first_index(&mut self, first: Index) {
         self.node.compact(first);
     }
 
-    /// From the engine: `full` refuses writes that need space, `blocked` holds proposals back.
+    /// Sets the engine's pressure: `full` refuses writes that need space, `blocked` holds proposals back.
     pub fn set_pressure(&mut self, full: bool, blocked: bool) {
         self.full = full;
         self.blocked = blocked;
     }
 
-    /// How much payload this PG may hold before it commits (R9): in the log here, and in the smallest share of
+    /// Sets the payload that this PG may hold before it commits (R9): in the log here, and in the smallest share of
     /// any member. Both change with the number of PGs that share a log.
     pub fn set_uncommitted_max(&mut self, bytes: u64, least_bytes: u64) {
         self.config.uncommitted_payload_max = bytes;
         self.propose_payload_max = least_bytes.min(bytes);
     }
 
-    /// `vouched`: the OSD of this PG's leader was heard within one promise, and its last full list names it
-    /// leader here (`Pairs::vouches`). To be set before a pre-vote is handed in.
+    /// Sets whether the OSD of this PG's leader was heard within one promise, and named itself leader of this PG in its last full
+    /// lease renewal (`Pairs::vouches`). The loop sets it before it passes in a pre-vote.
     pub fn set_vouched(&mut self, vouched: bool) {
         self.vouched = vouched;
     }
 
-    /// The engine has made `ticket` durable, and everything of this replica before it.
+    /// Notes that the engine has made `ticket` durable, and everything of this replica before it.
     pub fn handle_persisted(&mut self, now: Time, ticket: u64, _actions: &mut Vec<Action>) {
         if self.quarantine.is_some() {
             return;
@@ -288,8 +290,8 @@ impl Group {
         }
     }
 
-    /// End of turn: elections that are due, then one proposal of everything admitted, then all that raft
-    /// wants done.
+    /// Ends the turn: runs elections that are due, then one proposal of all admitted changes, then all work that raft
+    /// asks for.
     pub fn poll(&mut self, now: Time, actions: &mut Vec<Action>) {
         if self.quarantine.is_some() {
             return;
@@ -307,8 +309,8 @@ impl Group {
         self.drain(now, actions);
     }
 
-    /// Performs what raft wants, in the order that keeps every promise: entries to the engine, then
-    /// messages, then what is committed.
+    /// Performs the output of raft, in the order that keeps every promise: entries to the engine, then
+    /// messages, then committed entries.
     fn drain(&mut self, now: Time, actions: &mut Vec<Action>) {
         let mut ready = std::mem::take(&mut self.ready);
         while self.quarantine.is_none() && self.node.has_ready() {
@@ -325,7 +327,7 @@ impl Group {
         assert!(self.node.applied() <= self.node.commit_index());
     }
 
-    /// When `poll` wants to be called next, if nothing happens before.
+    /// Returns the time of the next `poll`, if no event comes before.
     pub fn next_deadline(&self) -> Time {
         if self.quarantine.is_some() {
             return Time::NEVER;

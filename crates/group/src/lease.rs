@@ -1,35 +1,35 @@
-//! What a leader knows of its own standing: echoes, the lease that follows from them, and its term.
+//! A leader's knowledge of its own leadership: acknowledged renewals, the lease that follows from them, and its term.
 //!
-//! `listing` comes in with echoes, `reads` asks. Invariant: the lease of a term ends before any majority of
-//! voters can have forgotten its promise, whatever the rates of the clocks within ±33 % (R3). Time is our own
-//! send time, echoed; nothing of another clock enters.
+//! `listing` passes in acknowledgements, `reads` asks for the lease. Invariant: the lease of a term ends before any majority
+//! of voters can have forgotten its promise, whatever the rates of the clocks within ±33 % (R3). Times are this leader's own
+//! send times, which followers echo; no time of another clock is used.
 
 use consensus::ConfState;
 use types::planted::{Bug, on};
 use types::{Index, ReplicaId, Term, Time};
 
-/// One follower's last word.
+/// Last acknowledgement of one follower.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Echo {
     pub replica: ReplicaId,
-    /// Our send time of the newest listing that it echoed.
+    /// This leader's send time of the newest renewal that it acknowledged.
     pub sent_at: Time,
-    /// What it had matched then, and how many echoes have come without progress.
+    /// The follower's match then, and the number of acknowledgements since without progress.
     pub matched: Index,
     pub idle_echoes: u32,
 }
 
-/// One term of leading.
+/// One term of leadership.
 #[derive(Clone, Debug)]
 pub(crate) struct Leading {
     pub term: Term,
-    /// Our own first entry: nothing is served before it is applied.
+    /// The leader's own first entry: it serves no request before this is applied.
     pub own_index: Index,
     pub since: Time,
-    /// A goodbye was sent in this term: followers have forgotten their promises.
+    /// A lease release was sent in this term: followers have forgotten their promises.
     pub forfeited: bool,
     pub echoes: Vec<Echo>,
-    /// The newest send time that a majority (with us) has echoed.
+    /// The newest send time that a majority (with this leader) has acknowledged.
     pub majority_at: Time,
 }
 
@@ -41,7 +41,7 @@ impl Leading {
         leading
     }
 
-    /// Takes in an echo of the listing that we sent at `sent_at`.
+    /// Notes the acknowledgement of the renewal that was sent at `sent_at`.
     pub fn echoed(&mut self, replica: ReplicaId, sent_at: Time, me: ReplicaId, conf: &ConfState) -> &mut Echo {
         let at = match self.echoes.iter().position(|e| e.replica == replica) {
             Some(at) => at,
@@ -55,7 +55,7 @@ impl Leading {
         &mut self.echoes[at]
     }
 
-    /// The newest moment `t` such that a majority of each half has echoed a listing sent at `t` or later.
+    /// Returns the newest moment `t` such that a majority of each half has acknowledged a renewal sent at `t` or later.
     fn majority(&self, me: ReplicaId, conf: &ConfState) -> Time {
         let heard = |id: ReplicaId| {
             if id == me {
@@ -78,7 +78,7 @@ impl Leading {
         !given_up && self.majority_at > Time::ZERO && !over
     }
 
-    /// The newest sign of a majority; at first the moment of election.
+    /// Returns the send time of the newest renewal that a majority acknowledged; at first the moment of election.
     pub fn heard_at(&self) -> Time {
         self.majority_at.max(self.since)
     }
@@ -99,7 +99,7 @@ mod tests {
         }
     }
 
-    /// Voters, outgoing voters, echoes (who, when), and the send time that the lease counts from.
+    /// Voters, outgoing voters, acknowledgements (replica, send time), and the send time from which the lease counts.
     type Case = (&'static [u64], &'static [u64], &'static [(u64, u64)], Option<u64>);
 
     #[test]
@@ -114,7 +114,7 @@ mod tests {
             (&[1, 2, 3, 4, 5], &[], &[(2, 50)], None),
             (&[1, 2, 3], &[1, 4, 5], &[(2, 50)], None),
             (&[1, 2, 3], &[1, 4, 5], &[(2, 50), (5, 40)], Some(40)),
-            // A learner's echo counts for nothing.
+            // A learner's acknowledgement does not count.
             (&[1, 2, 3], &[], &[(9, 50)], None),
         ];
         for (voters, outgoing, echoes, want) in cases {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_echo_never_shortens_and_a_goodbye_ends_the_lease() {
+    fn late_acknowledgement_never_shortens_and_a_release_ends_the_lease() {
         let conf = conf(&[1, 2, 3], &[], &[]);
         let mut leading = Leading::new(Term(1), Index(1), Time(1), ReplicaId(1), &conf);
         leading.echoed(ReplicaId(2), Time(50), ReplicaId(1), &conf);

@@ -1,9 +1,9 @@
 //! One placement group: admit, fence, propose, apply, answer, elect.
 //!
-//! Ring 1. The OSD's loop comes in with requests, messages, listings and completions; [`Action`]s go out.
+//! Ring 1. Input: requests, messages, lease renewals and completions from the OSD's loop. Output: [`Action`]s.
 //!
-//! Invariant: `group` reads no clock, draws no randomness but from its seed, and does no I/O. What decides
-//! is replicated state, at apply (R1); when to vote, to lead and to serve is R3; what raft may see is R5.
+//! Invariant: `group` reads no clock, draws no randomness but from its seed, and does no I/O. Replicated state alone
+//! decides, at apply (R1). R3 says when to vote, to lead and to serve; R5 says what raft may see.
 
 mod action;
 mod admit;

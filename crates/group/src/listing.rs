@@ -1,18 +1,19 @@
-//! Renewal: the leader's listing, the follower's promise, the echo that carries the lease (R3).
+//! Lease renewal: the leader's message, the follower's promise, and the acknowledgement that carries the lease (R3).
 //!
-//! `pairs` decides when; here is what one item means for one PG. Invariant: a follower renews only where it
-//! is at the leader's term with that leader; an echo counts only in the term that it names.
+//! `pairs` decides on the time; this module handles one item for one PG. Invariant: a follower renews only when it
+//! is in the leader's term with that leader; an acknowledgement counts only in the term that it names.
 
 use crate::{Action, Group};
 use types::planted::{Bug, on};
 use types::{OsdId, Term, Time};
 use wire::Listed;
 
-/// Echoes without progress of a streaming follower after which something must have been lost.
+/// Acknowledgements without progress of a streaming follower after which a message must have been lost.
 const IDLE_ECHOES_MAX: u32 = 4;
 
 impl Group {
-    /// One item of a listing. True when the promise was renewed: then the echo names this PG and the term.
+    /// Handles one item of a lease renewal. True when the promise was renewed: the acknowledgement
+    /// then names this PG and the term.
     pub fn handle_listed(
         &mut self,
         now: Time,
@@ -27,12 +28,12 @@ impl Group {
         }
         let mut item = item;
         if self.doubt.is_some() {
-            // What this replica had matched may be lost: a commit index comes with appends alone.
+            // Entries that this replica had matched may be lost: it takes a commit index with appends alone.
             item.commit = types::Index(0);
         }
         let agrees = |group: &Group| group.node.term() == item.term && group.node.leader() == Some(item.from);
         if !agrees(self) || item.commit > self.node.commit_index() {
-            // Also when we are ahead in term: raft then tells the sender.
+            // This replica may also be ahead in term: raft then tells the sender.
             let heartbeat = self.node.heartbeat(item.from, item.term, item.commit);
             let result = self.node.step(&heartbeat);
             self.stepped(result, actions);
@@ -44,7 +45,7 @@ impl Group {
         renewed
     }
 
-    /// A follower renewed its promise on the listing that we sent at `sent_at`.
+    /// Handles a follower's acknowledgement of the lease renewal that was sent at `sent_at`.
     pub fn handle_echo(&mut self, now: Time, from: OsdId, sent_at: Time, term: Term, actions: &mut Vec<Action>) {
         let Some(replica) = self.replica_on(from) else { return };
         if sent_at > now || self.current().is_none_or(|leading| leading.term != term) {
@@ -68,8 +69,8 @@ impl Group {
         }
     }
 
-    /// When leading: the item for the replica on `osd`, and whether it belongs in every listing. While
-    /// leadership is handed over nothing is listed: a listing would renew promises that a goodbye ended.
+    /// Returns a leader's item for the replica on `osd`, and whether it belongs in every renewal. During a transfer
+    /// there is no item: it would renew promises that a lease release has ended.
     pub fn listing_for(&self, now: Time, osd: OsdId) -> Option<(Listed, bool)> {
         let leading = self.current().filter(|_| self.transfer.is_none())?;
         let to = self.replica_on(osd)?;

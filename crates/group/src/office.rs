@@ -1,7 +1,7 @@
-//! Taking and leaving office, and the rounds that lead there (R3).
+//! Beginning and end of leadership, and the election attempts before it (R3).
 //!
-//! `group` comes in at every poll; what goes out are `BecameLeader`, `LostLeadership` and the answers to
-//! everybody who waited for this leader. Invariant: who waits for a term of office is answered when it ends.
+//! `group` calls this module at every poll. Output: `BecameLeader`, `LostLeadership` and the answers to the
+//! waiters of this leader. Invariant: every waiter of a term of leadership is answered when that ends.
 
 use crate::lease::Leading;
 use crate::{Action, Group};
@@ -10,7 +10,7 @@ use types::Time;
 use wire::Reject;
 
 impl Group {
-    /// Brings office in line with raft's role.
+    /// Brings leadership in line with raft's role.
     pub(crate) fn sync_office(&mut self, now: Time, actions: &mut Vec<Action>) {
         let term = self.node.term();
         if self.leading.as_ref().is_some_and(|leading| !self.node.is_leader() || leading.term != term) {
@@ -19,14 +19,14 @@ impl Group {
         }
         if self.leading.is_none() && self.node.is_leader() && self.quarantine.is_none() {
             let (me, conf) = (self.identity.replica, &self.decision.conf);
-            // Raft has appended its empty entry, and nobody else could propose before this office began.
+            // Raft has appended its empty entry, and no proposal could come before this leadership began.
             self.leading = Some(Leading::new(term, self.node.last_index(), now, me, conf));
-            assert!(self.waiting.is_empty(), "an earlier office left waiters behind");
+            assert!(self.waiting.is_empty(), "an earlier leadership left waiters behind");
             actions.push(Action::BecameLeader);
         }
     }
 
-    /// Answers everybody: what was proposed may still commit, under whoever leads next; the client asks
+    /// Ends leadership and refuses all waiters. Their proposals may still commit under the next leader; the client asks
     /// there again with the same number.
     pub(crate) fn leave_office(&mut self, actions: &mut Vec<Action>) {
         if self.leading.take().is_some() {
@@ -41,7 +41,7 @@ impl Group {
         self.reads.refuse_all(Reject::NotLeader { hint }, actions);
     }
 
-    /// Steps down when no majority is heard, campaigns when a round is due.
+    /// Steps down when no majority is heard, campaigns when an attempt is due.
     pub(crate) fn poll_election(&mut self, now: Time, actions: &mut Vec<Action>) {
         if let Some(msg) = self.election.take_deferred(now) {
             self.judge_vote(now, msg, actions);

@@ -1,26 +1,26 @@
-//! The renewal schedule of one OSD: one listing per connected peer and period, every twelfth complete (R3).
+//! The renewal schedule of one OSD: one lease renewal per connected peer and period, one in `full_every` complete (R3).
 //!
-//! The loop comes in with links, listings and the time; it gets the listings to send and, before it hands a
-//! pre-vote to a group, the word of the leader's OSD. Invariant: sans-IO; one small entry per connected OSD.
+//! The loop passes in links, lease renewals and the time. It gets the renewals to send and, before it passes a
+//! pre-vote to a group, whether the leader's OSD was heard. Invariant: sans-IO; one small entry per connected OSD.
 
 use crate::{Group, Timing};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{OsdId, PgId, Time};
 use wire::{Listing, ListingEcho};
 
-/// An echo that renews nothing is sent once in so many listings: often enough to be no sign of silence.
+/// An acknowledgement that renews nothing is sent once in this many renewals: often enough to be no sign of silence.
 const EMPTY_EVERY: u32 = 4;
 
-/// What is known of one connected OSD.
+/// State of one connected OSD.
 #[derive(Debug)]
 struct Pair {
     next_at: Time,
     sent: u64,
-    /// When its last listing came, of whatever length.
+    /// Time of its last lease renewal, full or not.
     heard_at: Option<Time>,
-    /// PGs that its last full listing names it leader of.
+    /// PGs that it leads by its last full lease renewal.
     named: BTreeSet<PgId>,
-    /// When it was last echoed, and what was said beside the renewals.
+    /// Time of the last acknowledgement to it, and the values beside the renewals.
     echoed: Option<(Time, (u64, bool, u8))>,
 }
 
@@ -37,7 +37,7 @@ impl Pairs {
         Pairs { timing, pairs: BTreeMap::new() }
     }
 
-    /// A connection came up (the first listing on it is full, and due at once) or went down.
+    /// Notes that a connection came up (the first renewal on it is full, and due at once) or went down.
     pub fn handle_link(&mut self, now: Time, osd: OsdId, up: bool) {
         if up {
             self.pairs
@@ -47,25 +47,25 @@ impl Pairs {
         }
     }
 
-    /// Peers that are due, and whether their listing is full. Each is to be sent [`Pairs::listing`] now,
+    /// Returns the peers that are due, and whether their renewal is full. The loop sends each [`Pairs::listing`] now,
     /// also when it is empty.
     pub fn poll(&mut self, now: Time, out: &mut Vec<(OsdId, bool)>) {
         for (osd, pair) in self.pairs.iter_mut().filter(|(_, pair)| pair.next_at <= now) {
             out.push((*osd, pair.sent.is_multiple_of(u64::from(self.timing.full_every))));
             pair.sent += 1;
-            // On one grid, so that one turn serves all pairs. Late turns are not made up for.
+            // All pairs are on one grid, so that one turn serves them. Late turns are not made up for.
             let (grid, soonest) = (self.timing.renewal.as_nanos() as u64, now + self.timing.renewal / 2);
             pair.next_at = Time(soonest.0.next_multiple_of(grid));
         }
     }
 
-    /// The listing for `osd` out of all groups of this OSD.
+    /// Makes the lease renewal for `osd` from all groups of this OSD.
     pub fn listing<'a>(now: Time, osd: OsdId, full: bool, groups: impl Iterator<Item = &'a Group>) -> Listing {
         let items = groups.filter_map(|group| group.listing_for(now, osd)).filter(|(_, active)| full || *active);
         Listing { sent_at: now.0, full, spent_aus: 0, items: items.map(|(item, _)| item).collect() }
     }
 
-    /// Takes note of a listing. Its items then go to `Group::handle_listed`, and the renewed ones into
+    /// Notes a received lease renewal. Its items then go to `Group::handle_listed`, and the renewed ones into
     /// [`Pairs::echo`].
     pub fn heard(&mut self, now: Time, from: OsdId, listing: &Listing) {
         let Some(pair) = self.pairs.get_mut(&from) else { return };
@@ -75,15 +75,15 @@ impl Pairs {
         }
     }
 
-    /// The answer to a listing.
+    /// Makes the acknowledgement of a lease renewal.
     pub fn echo(listing: &Listing, renewed: impl Iterator<Item = PgId>) -> ListingEcho {
         let terms: BTreeMap<PgId, types::Term> = listing.items.iter().map(|item| (item.pg, item.term)).collect();
         let renewed = renewed.filter_map(|pg| terms.get(&pg).map(|term| (pg, *term))).collect();
         ListingEcho { sent_at: listing.sent_at, granted_aus: 0, device_full: false, log_share_mib: 0, renewed }
     }
 
-    /// Whether `echo` must be sent to `osd`. One that renews nothing tells its reader only that we live and what
-    /// it may spend; that keeps for a few listings, and an idle OSD is spared the turns.
+    /// Whether `echo` must be sent to `osd`. One that renews nothing tells its reader only that this OSD lives and what
+    /// it may spend. That can wait for a few renewals, and an idle OSD is spared the turns.
     pub fn owes_echo(&mut self, now: Time, osd: OsdId, full: bool, echo: &ListingEcho) -> bool {
         let Some(pair) = self.pairs.get_mut(&osd) else { return true };
         let said = (echo.granted_aus, echo.device_full, echo.log_share_mib);
@@ -95,7 +95,7 @@ impl Pairs {
         owes
     }
 
-    /// Whether `leader` was heard within one promise and said, in its last full listing, that it leads `pg`.
+    /// Whether `leader` was heard within one promise and named itself leader of `pg` in its last full renewal.
     pub fn vouches(&self, now: Time, leader: OsdId, pg: PgId) -> bool {
         self.pairs.get(&leader).is_some_and(|pair| {
             pair.heard_at.is_some_and(|at| now < at + self.timing.promise) && pair.named.contains(&pg)

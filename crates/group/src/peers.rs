@@ -1,6 +1,6 @@
-//! Messages of the other replicas, their connections, and what this replica's promises allow (R3, R5).
+//! Messages of the other replicas, their connections, and the limits that this replica's promises set (R3, R5).
 //!
-//! The loop comes in with messages and links. Invariant: raft sees a vote only when silence and promises
+//! The loop passes in messages and links. Invariant: raft sees a vote request only when the start and promises
 //! permit it, and an append only when every payload of it has been verified.
 
 use crate::descriptor::Command;
@@ -10,7 +10,7 @@ use types::{Entry, OsdId, Time};
 use wire::{RaftKind, RaftMsg};
 
 impl Group {
-    /// A message of another replica.
+    /// Handles a message of another replica.
     pub fn handle_raft(&mut self, now: Time, from: OsdId, msg: RaftMsg, actions: &mut Vec<Action>) {
         if self.quarantine.is_some() || self.replica_on(from) != Some(msg.from) || msg.pg != self.identity.pg {
             return;
@@ -19,7 +19,7 @@ impl Group {
             RaftKind::Vote | RaftKind::PreVote => self.judge_vote(now, msg, actions),
             RaftKind::Append => self.append(now, from, msg, actions),
             RaftKind::TimeoutNow => {
-                // The leader has stopped serving for good in this term: its promise is given back with this.
+                // The leader has given up its lease for this term: this message also ends the promise to it.
                 if self.election.is_silent(now) || self.doubt.is_some() {
                     return;
                 }
@@ -32,7 +32,7 @@ impl Group {
             _ => {
                 let mut msg = msg;
                 if msg.kind == RaftKind::Heartbeat && self.doubt.is_some() {
-                    // It speaks of what this replica had matched, and that may be lost.
+                    // The commit index depends on entries that this replica had matched, and those may be lost.
                     msg.commit = types::Index(0);
                 }
                 let result = self.node.step(&msg);
@@ -41,7 +41,7 @@ impl Group {
         }
     }
 
-    /// Lets raft see a request for a vote, unless R3 forbids it.
+    /// Passes a vote request to raft, unless R3 forbids it.
     pub(crate) fn judge_vote(&mut self, now: Time, msg: RaftMsg, actions: &mut Vec<Action>) {
         if self.election.forbids_vote(now, msg.from) {
             if !self.election.is_silent(now) {
@@ -92,8 +92,8 @@ impl Group {
         }
     }
 
-    /// R9: an append that would leave more uncommitted payload here than the log can carry is dropped
-    /// unstepped. An honest leader stays below half of this; the rest allows for its newer commit index.
+    /// R9: whether an append would leave more uncommitted payload here than the log can carry. Such an append is dropped
+    /// unstepped. An honest leader stays below half of this limit; the rest allows for its newer commit index.
     fn exceeds_log(&self, msg: &RaftMsg) -> bool {
         let last = types::Index(msg.index.0.saturating_add(msg.entries.len() as u64));
         let commit = self.node.commit_index().max(msg.commit.min(last));
@@ -103,7 +103,7 @@ impl Group {
         new + old > self.config.uncommitted_payload_max.saturating_mul(2)
     }
 
-    /// A connection to another OSD came up or went down.
+    /// Notes that a connection to another OSD came up or went down.
     pub fn handle_link(&mut self, now: Time, osd: OsdId, up: bool, _actions: &mut Vec<Action>) {
         let Some(replica) = self.replica_on(osd).filter(|_| self.quarantine.is_none()) else { return };
         if up {
@@ -118,14 +118,14 @@ impl Group {
         }
     }
 
-    /// An append to `to` was not sent because its payload cannot be read here.
+    /// Notes that an append to `to` was not sent because its payload cannot be read here.
     pub fn handle_unreadable(&mut self, _now: Time, to: OsdId) {
         if let Some(replica) = self.replica_on(to).filter(|_| self.quarantine.is_none()) {
             self.node.report_unreachable(replica);
         }
     }
 
-    /// The leader on `from` has stopped serving here: its promise ends.
+    /// Handles a lease release of the leader on `from`: the promise to it ends.
     pub fn handle_goodbye(&mut self, now: Time, from: OsdId, _actions: &mut Vec<Action>) {
         let leader = self.node.leader();
         if self.quarantine.is_none() && leader.is_some() && self.replica_on(from) == leader {
@@ -134,7 +134,7 @@ impl Group {
     }
 }
 
-/// Whether an entry's payload is exactly what its descriptor speaks of, by length and by every checksum.
+/// Whether an entry's payload is exactly that of its command, by length and by every checksum.
 fn is_whole(entry: &Entry) -> bool {
     match Command::decode(&entry.descriptor) {
         Ok(Command::Write { range, .. }) => {

@@ -1,8 +1,8 @@
-//! Reads: under the lease at once, or after a majority has confirmed the leader (R3).
+//! Reads: at once under the lease, or after a majority has confirmed the leader (R3).
 //!
-//! `admit` comes in with a read, the loop with what the engine found. Read-index questions are asked once
-//! per turn for all reads that wait, and repeated while they are not answered (raft refuses silently).
-//! Invariant: a read answers with what was applied at some moment at which this replica was the leader,
+//! Input: reads from `admit`, and results of the engine from the loop. A read-index query is sent once
+//! per turn for all reads that wait, and repeated while it is not answered (raft refuses silently).
+//! Invariant: a read returns the applied state of some moment at which this replica was the leader,
 //! between the read's arrival and its answer.
 
 use crate::admit::reply;
@@ -13,9 +13,9 @@ use types::planted::{Bug, on};
 use types::{ChunkKey, Epoch, Errno, Index, SectorRange, Time, VolumeId};
 use wire::{Reject, ReplyBody};
 
-/// Reads of one PG that wait or run.
+/// Most reads of one PG that wait or run.
 pub const READS_MAX: usize = 4096;
-/// Read-index questions on their way.
+/// Most read-index queries without an answer.
 const QUESTIONS_MAX: usize = 16;
 
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,7 @@ struct Read {
     what: What,
 }
 
-/// What is asked of the state at that moment.
+/// Question of a read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
     Bytes {
@@ -36,14 +36,14 @@ pub(crate) enum What {
         chunk: ChunkKey,
         range: SectorRange,
     },
-    /// Whether nobody with a higher epoch is attached (ADR 0008).
+    /// Fence check: whether no session with a higher epoch is attached (ADR 0008).
     Holder {
         volume: VolumeId,
         epoch: Epoch,
     },
 }
 
-/// Reads that wait for one answer.
+/// A read-index query, and the reads that wait for it.
 #[derive(Debug)]
 struct Question {
     context: u64,
@@ -56,13 +56,13 @@ struct Question {
 #[derive(Debug)]
 struct Running {
     read: Read,
-    /// It started under the lease, so the lease is checked again when it ends.
+    /// True when it started under the lease, so the lease is checked again when it ends.
     leased: bool,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Reads {
-    /// Not asked for yet.
+    /// Reads without a query.
     waiting: Vec<Read>,
     questions: VecDeque<Question>,
     running: BTreeMap<u64, Running>,
@@ -74,7 +74,7 @@ pub(crate) struct Reads {
 }
 
 impl Reads {
-    /// An answer releases this question and all before it.
+    /// Notes an answer, which releases its query and all before it.
     pub fn confirmed(&mut self, context: u64, index: Index) {
         for question in self.questions.iter_mut().take_while(|q| q.context <= context) {
             question.index.get_or_insert(index);
@@ -86,12 +86,12 @@ impl Reads {
         if unanswered { self.asked_at + self.retry } else { Time::NEVER }
     }
 
-    /// Those that wait or run.
+    /// Counts the reads that wait or run.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Nothing that waits or runs will be served here.
+    /// Refuses all reads that wait or run.
     pub fn refuse_all(&mut self, reject: Reject, actions: &mut Vec<Action>) {
         let waiting = std::mem::take(&mut self.waiting);
         let asked = std::mem::take(&mut self.questions).into_iter().flat_map(|q| q.reads);
@@ -143,7 +143,7 @@ impl Group {
         });
     }
 
-    /// What the decision state alone answers.
+    /// Returns the answer if decision state alone gives it.
     fn answer_at_once(&self, what: What) -> Option<Result<ReplyBody, Errno>> {
         let (volume, index) = match what {
             What::Bytes { chunk, .. } | What::Extents { chunk, .. } => (chunk.volume, chunk.index),
@@ -163,13 +163,13 @@ impl Group {
         }
     }
 
-    /// Whether somebody waits for the answer to this read.
+    /// Whether a request waits for the answer to this read.
     pub fn is_reading(&self, read: u64) -> bool {
         self.reads.running.contains_key(&read)
     }
 
-    /// What the engine found, as of the moment at which it was asked or as of a later one: it looks again when the place has changed.
-    /// Where that was because the volume was removed or cut meanwhile, what it found then are no contents of the volume.
+    /// Takes the engine's result of a read, exact at the moment of the question or at a later one: the engine looks again when
+    /// the place has changed. If it changed because the volume was removed or truncated, the result is not used.
     pub fn handle_read_done(
         &mut self,
         now: Time,
@@ -177,7 +177,7 @@ impl Group {
         result: Result<ReplyBody, Errno>,
         actions: &mut Vec<Action>,
     ) {
-        // Absent: it was refused when this office ended.
+        // A read that is absent was refused when this replica lost leadership.
         let Some(running) = self.reads.running.remove(&read) else { return };
         if running.leased && !self.lease_holds(now) {
             self.reads.waiting.push(running.read);
@@ -189,7 +189,7 @@ impl Group {
         reply(origin, id, result.map_err(Reject::Failed), actions);
     }
 
-    /// Asks for everything that waits, once per turn, and again when the answer is late.
+    /// Sends a read-index query for all waiting reads, once per turn, and again when the answer is late.
     pub(crate) fn poll_read_index(&mut self, now: Time) {
         self.reads.retry = self.config.timing.read_retry;
         if !self.serves() {
@@ -205,14 +205,14 @@ impl Group {
             self.node.read_index(context);
         } else if due {
             reads.asked_at = now;
-            // The newest stands for all before it.
+            // The newest query stands for all before it.
             if let Some(question) = reads.questions.iter().rev().find(|q| q.index.is_none()) {
                 self.node.read_index(question.context);
             }
         }
     }
 
-    /// Starts what is confirmed and applied.
+    /// Starts the reads that are confirmed and whose index is applied.
     pub(crate) fn start_confirmed_reads(&mut self, actions: &mut Vec<Action>) {
         let applied = self.node.applied();
         while self.reads.questions.front().is_some_and(|q| q.index.is_some_and(|index| index <= applied)) {

@@ -1,11 +1,11 @@
-//! What this replica tells meta about its PG.
+//! Reports of this replica to meta about its PG.
 
 use crate::decision::Decision;
 use crate::{Group, admit, reads};
 use types::control::{LeadReport, PgReport};
 use types::{ReplicaId, Time};
 
-/// What waits in a group; for observers.
+/// Amounts that wait in a group; for observers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupFill {
     /// Writes and attach records that wait for their proposal, and the payload of the writes in bytes.
@@ -14,12 +14,12 @@ pub struct GroupFill {
     pub attaches: usize,
     /// Reads that wait or run.
     pub reads: usize,
-    /// Of a leader that serves: entries between the commit index and the end of the log.
+    /// Entries between the commit index and the end of the log; zero unless this replica is a leader that serves.
     pub uncommitted: u64,
 }
 
 impl GroupFill {
-    /// Each with its limit and its name.
+    /// Returns each amount with its name and its limit.
     pub fn limits(&self) -> [(&'static str, u64, u64); 5] {
         [
             ("writes that wait for their proposal", self.writes as u64, admit::QUEUE_OPS_MAX as u64),
@@ -32,7 +32,7 @@ impl GroupFill {
 }
 
 impl Group {
-    /// What waits here now.
+    /// Returns the amounts that wait here now.
     pub fn fill(&self) -> GroupFill {
         let (writes, write_bytes, attaches) = self.queue.fill();
         // A replica that has restarted may know of fewer commits than there were.
@@ -46,17 +46,17 @@ impl Group {
         self.lease_holds(now)
     }
 
-    /// Who has this replica's vote in its term; for observers.
+    /// Returns the replica that has this one's vote in its term; for observers.
     pub fn voted_for(&self) -> Option<ReplicaId> {
         self.node.voted_for()
     }
 
-    /// Decision state as of what is applied; for observers.
+    /// Returns the decision state at the applied index; for observers.
     pub fn decides(&self) -> &Decision {
         &self.decision
     }
 
-    /// The replica's view at `now`; the leader's is the source of PG state.
+    /// Makes this replica's report at `now`; the leader's is the source of PG state.
     pub fn report(&self, now: Time) -> PgReport {
         let leading = self.current().map(|leading| {
             let silence_max = self.config.timing.echo_max;

@@ -1,12 +1,12 @@
-//! A follower behind the log, seen by the group (R12): what the leader learns when its stream has ended, and
-//! what the follower asks before it lets one in.
+//! The group's part in a stream to a follower behind the log (R12): the leader's step when the stream has ended, and
+//! the follower's questions before it accepts one.
 //!
 //! The contents travel outside: the OSD carries them from engine to engine. No snapshot message is stepped. A
-//! follower that was installed at S is a group born from a checkpoint at S, and tells the leader so; for raft
-//! that is the acknowledgement of an append up to S.
+//! follower that was installed at a snapshot index is a group made from a checkpoint there, and tells the leader so. For raft
+//! that is the acknowledgement of an append up to the snapshot index.
 //!
-//! Invariant: only what is committed is acknowledged in this way. The leader of any later term holds it too, so
-//! that the two logs match up to there (raft's leader completeness), whatever was lost in between.
+//! Invariant: only committed entries are acknowledged in this way. The leader of any later term holds them too, so
+//! the two logs match up to there (raft's leader completeness), whatever was lost in between.
 
 use crate::decision::Decision;
 use crate::{Action, Group};
@@ -14,7 +14,7 @@ use types::planted::{Bug, on};
 use types::{Index, OsdId, ReplicaId, Term, Time};
 
 impl Group {
-    /// The replica on `from`, in `term`, holds everything up to its `commit` durably: sending goes on there.
+    /// Notes that the replica on `from`, in `term`, holds everything up to its `commit` durably: sending goes on there.
     /// Nothing happens unless this replica leads in that term or a later one.
     pub fn handle_follower_stands(
         &mut self,
@@ -55,28 +55,28 @@ impl Group {
         self.replica_on(osd) == Some(replica)
     }
 
-    /// The member on `osd`, if there is one besides this replica.
+    /// Returns the member on `osd`, if there is one besides this replica.
     pub fn peer_on(&self, osd: OsdId) -> Option<ReplicaId> {
         self.replica_on(osd).filter(|id| *id != self.identity.replica)
     }
 
-    /// Lowest index that can be sent from the log, as far as descriptors go.
+    /// Returns the lowest index that can be sent from the log, as far as descriptors go.
     pub fn first_index(&self) -> Index {
         self.node.first_index()
     }
 
-    /// Whether a stream as of (`index`, `term`) would bring nothing: raft ignores a snapshot that it already
+    /// Whether a stream at (`index`, `term`) would bring nothing: raft ignores a snapshot that it already
     /// matches.
     pub fn covers(&self, index: Index, term: Term) -> bool {
         index <= self.node.commit_index() || self.node.term_at(index) == Some(term)
     }
 
-    /// Last entry that is known to be durable here.
+    /// Returns the last entry that is known to be durable here.
     pub fn durable_end(&self) -> Index {
         self.node.durable_end().1
     }
 
-    /// Up to where this replica holds durably what it knows to be committed.
+    /// Returns the last entry that is both durable here and known to be committed.
     pub fn durable_commit(&self) -> Index {
         let commit = self.node.commit_index();
         if on(Bug::StreamLetInUndurable) { commit } else { commit.min(self.durable_end()) }

@@ -1,6 +1,6 @@
-//! Handing leadership over: stop serving, say goodbye to all, tell the successor (R3).
+//! Leadership transfer: stop serving, release the lease to all members, tell the successor (R3).
 //!
-//! The loop comes in with the wish of meta or of a planned stop. Invariant: after the first goodbye this
+//! Meta or a planned stop asks for it through the loop. Invariant: after the first lease release this
 //! replica serves no read under a lease in this term, also when the transfer fails.
 
 use crate::{Action, Group};
@@ -10,23 +10,23 @@ use wire::{Message, Reject};
 #[derive(Debug)]
 pub(crate) struct Transfer {
     pub to: OsdId,
-    /// Given up then; the leader serves again, by read-index.
+    /// Time at which the transfer is given up; the leader then serves again, by read-index.
     pub until: Time,
 }
 
 impl Group {
-    /// Whether leadership can be handed over now, and no attempt of this term has failed.
+    /// Whether leadership can be transferred now, and no attempt of this term has failed.
     pub fn may_hand_over(&self) -> bool {
         self.serves() && self.current().is_some_and(|leading| !leading.forfeited)
     }
 
-    /// Hands leadership to the replica on `to`. Nothing happens unless this replica serves and `to` holds
+    /// Transfers leadership to the replica on `to`. Nothing happens unless this replica serves and `to` holds
     /// another voter.
     pub fn handle_transfer(&mut self, now: Time, to: OsdId, actions: &mut Vec<Action>) {
         let successor = self.replica_on(to).filter(|id| self.decision.conf.voters.contains(id));
         let Some(successor) = successor.filter(|id| self.serves() && *id != self.identity.replica) else { return };
         let until = now + self.election.draw_deadline();
-        self.leading.as_mut().expect("a serving replica is in office").forfeited = true;
+        self.leading.as_mut().expect("a serving replica leads").forfeited = true;
         self.transfer = Some(Transfer { to, until });
         let hint = Some(to);
         self.refuse_queue(hint, actions);
@@ -35,7 +35,7 @@ impl Group {
         self.node.transfer(successor);
     }
 
-    /// Ends the promises that were made to this replica. It has stopped serving, for good in this term.
+    /// Releases the lease: ends the promises that were made to this replica. It has stopped serving.
     pub(crate) fn say_goodbye(&self, actions: &mut Vec<Action>) {
         let others = self.decision.members.iter().filter(|m| m.replica != self.identity.replica);
         for member in others {

@@ -1,40 +1,40 @@
-//! A client that hears nothing from the leader, while a follower does: the follower passes it on, and the leader hands
-//! over to that follower (ADR 0014).
+//! Reports of a client that hears nothing from the leader while a follower does: the follower forwards the report, and the
+//! leader transfers leadership to that follower (ADR 0014).
 //!
-//! A client's word moves nothing by itself. The follower passes it on only for a session that is attached, about the
-//! leader that it follows, at most once in [`PASS_ON_PAUSE`]. The leader hands over only to a voter that echoes its
-//! listings and is nearly in step, only in its own term, and only after it has led for a time that doubles with every
-//! hand-over of this kind. Two clients with opposite cuts thus move a PG ever more rarely. An attempt that fails counts as
-//! a hand-over, and that time begins again with it: the lease of the term is gone already, so the next attempt is as safe.
+//! A client's report moves nothing by itself. The follower forwards it only for a session that is attached, about the
+//! leader that it follows, at most once in [`PASS_ON_PAUSE`]. The leader hands over only to a voter that acknowledges its
+//! lease renewals and is nearly in sync, only in its own term, and only after it has led for a time that doubles with every
+//! such transfer. Two clients with opposite broken paths thus move a PG ever more rarely. A failed attempt counts as
+//! a transfer and restarts that time. The lease of the term is gone already, so the next attempt is as safe.
 //!
-//! Invariant: what is done is a transfer like any other (R3): the leader stops serving before it says goodbye.
+//! Invariant: the result is a transfer like any other (R3): the leader stops serving before it releases its lease.
 
 use crate::{Action, Group};
 use std::time::Duration;
 use types::{Epoch, OsdId, SessionId, Time, VolumeId};
 use wire::{Message, PassedOn};
 
-/// One message to the leader in this time, whatever clients say.
+/// Interval of forwarded reports, whatever the number of clients' reports.
 const PASS_ON_PAUSE: Duration = Duration::from_millis(50);
-/// How long a leader leads before a client's word moves the PG; doubled with every move, so many times at most.
+/// Least time of leadership before a report moves the PG; doubled with every move, so many times at most.
 const HOLD: Duration = Duration::from_secs(1);
 const HOLD_DOUBLINGS: u32 = 6;
-/// Moves are forgotten after so long without one.
+/// Time without a move after which earlier moves are forgotten.
 const FORGET: Duration = Duration::from_secs(300);
-/// Entries that the follower may lack: the transfer sends them before the follower may campaign.
+/// Most entries that the follower may lack: the transfer sends them before the follower may campaign.
 const LACK_MAX: u64 = 1024;
 
-/// What one replica remembers of clients' words.
+/// One replica's memory of clients' reports.
 #[derive(Debug, Default)]
 pub(crate) struct Reports {
     passed_on_at: Option<Time>,
-    /// When this replica last handed over at a client's word, or tried to, and how often it did.
+    /// Time of this replica's last transfer, or attempt, for a report, and their number.
     moved_at: Option<Time>,
     moves: u32,
 }
 
 impl Reports {
-    /// How long this replica must have led.
+    /// Returns the least time for which this replica must have led.
     fn hold(&mut self, now: Time) -> Duration {
         if self.moved_at.is_some_and(|at| now >= at + FORGET) {
             self.moves = 0;
@@ -49,7 +49,7 @@ impl Group {
         attached.is_some_and(|a| a.session == session && a.epoch == epoch && session != SessionId::default())
     }
 
-    /// A client with this session of a volume hears nothing from `leader`. Whether the leader was told.
+    /// Forwards the report of a client with this session of a volume that hears nothing from `leader`; false when it was dropped.
     pub(crate) fn pass_on(
         &mut self,
         now: Time,
@@ -72,7 +72,7 @@ impl Group {
         true
     }
 
-    /// A follower on `from` says that a client reaches it and hears nothing from here.
+    /// Handles a report of the follower on `from`: a client reaches it and hears nothing from this leader.
     pub fn handle_passed_on(&mut self, now: Time, from: OsdId, msg: &PassedOn, actions: &mut Vec<Action>) {
         let ours = msg.pg == self.identity.pg && msg.to == self.identity.replica;
         let theirs = self.replica_on(from) == Some(msg.from) && self.decision.conf.voters.contains(&msg.from);

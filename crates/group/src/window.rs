@@ -1,19 +1,19 @@
-//! Which sequence numbers of a session have taken effect (R7).
+//! Sequence numbers of a session that have taken effect (R7).
 //!
-//! `decision` comes in at apply. Invariant: a number is fresh once, on every replica alike; what lies below
-//! the watermark is remembered as "done", what lies 256 or more above it is refused.
+//! `decision` calls this module at apply. Invariant: a number is fresh once, on every replica alike. A number below
+//! the watermark is remembered as "done", a number 256 or more above it is refused.
 
 use types::limits::SESSION_WINDOW;
 use types::planted::{Bug, on};
 
 const WORDS: usize = (SESSION_WINDOW / 64) as usize;
 
-/// What an entry's number means.
+/// State of an entry's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// Never before: it takes effect.
+    /// Never seen before: the entry takes effect.
     Fresh,
-    /// It took effect before, or was given up.
+    /// The entry took effect before, or was given up.
     Duplicate,
     /// The client ran ahead of its own watermark.
     Beyond,
@@ -27,7 +27,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Takes `seq` in, after raising the watermark.
+    /// Raises the watermark, then notes `seq`.
     pub fn take(&mut self, seq: u64, watermark: u64) -> Seen {
         self.raise(watermark);
         let Some(offset) = seq.checked_sub(self.watermark) else {

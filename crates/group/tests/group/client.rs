@@ -1,4 +1,4 @@
-//! A client: one session, writes and reads in flight, each asked again until it is answered.
+//! A client: one session, with writes and reads in flight, each repeated until it is answered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use types::rng::Rng;
@@ -10,7 +10,7 @@ use crate::watch::Watch;
 pub const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(1), index: 2 };
 const SECTORS: u64 = 24;
 const IN_FLIGHT_MAX: usize = 6;
-/// Between attempts, in nanoseconds.
+/// Pause between attempts, in nanoseconds.
 const PATIENCE: u64 = 20_000_000;
 
 enum Kind {
@@ -35,7 +35,7 @@ pub struct Client {
     asked: BTreeMap<u64, u64>,
     target: u32,
     nodes: u32,
-    /// A reader asks one node alone, again and again, and never follows a hint.
+    /// A pinned reader asks one node alone, again and again, and never follows a hint.
     pinned: bool,
 }
 
@@ -67,7 +67,7 @@ impl Client {
         open.min().unwrap_or(self.next_seq)
     }
 
-    /// New work, and what is due again: (node, request).
+    /// Returns new requests, and repetitions that are due: (node, request).
     #[allow(clippy::too_many_arguments)]
     pub fn tick(
         &mut self,
@@ -141,9 +141,9 @@ impl Client {
         (self.target, Request { id, pg, session: SessionId(self.session), epoch: Epoch(self.session), body })
     }
 
-    /// An answer arrived.
+    /// Handles an answer.
     pub fn answered(&mut self, now: u64, reply: Reply, watch: &mut Watch) {
-        let key = self.asked.remove(&reply.id).expect("a request is answered once, to who asked it");
+        let key = self.asked.remove(&reply.id).expect("a request is answered once, to its sender");
         let Some(op) = self.open.get_mut(&key) else { return };
         match reply.result {
             Err(_) if self.pinned => drop(self.open.remove(&key)),

@@ -1,5 +1,5 @@
-//! A toy store for one replica: an ordered queue to a disk that may die, payload by (index, term), and a
-//! map of sectors. What is durable survives a crash; of what is on its way, a prefix does.
+//! A toy store for one replica: an ordered queue to a disk that may fail, payload by (index, term), and a
+//! map of sectors. Durable state survives a crash, and so does a prefix of the queue.
 
 use std::collections::{BTreeMap, VecDeque};
 use types::rng::Rng;
@@ -8,7 +8,7 @@ use types::{ChunkKey, Entry, Index, IoBuf, SectorRange, Term};
 
 pub type Sectors = BTreeMap<(ChunkKey, u32), u64>;
 
-/// The log as the disk has it.
+/// The durable log.
 #[derive(Clone, Default)]
 struct Log {
     hard_state: HardState,
@@ -42,7 +42,7 @@ pub struct Engine {
     identity: ReplicaIdentity,
     log: Log,
     checkpoint: (DecisionState, Sectors),
-    /// On the way to the disk.
+    /// Writes on the way to the disk.
     queue: VecDeque<Persist>,
     payloads: BTreeMap<Index, (Term, IoBuf, Crcs)>,
     descriptors: BTreeMap<Index, (Term, bytes::Bytes)>,
@@ -74,7 +74,7 @@ impl Engine {
         self.queue.push_back(persist);
     }
 
-    /// The oldest write becomes durable; gives its ticket.
+    /// Makes the oldest write durable; returns its ticket.
     pub fn complete(&mut self) -> u64 {
         let persist = self.queue.pop_front().expect("a write is on its way");
         self.log.write(&persist);
@@ -86,7 +86,7 @@ impl Engine {
         (*held == term).then(|| (payload.clone(), crcs.clone()))
     }
 
-    /// Term of an entry, and the write that it is.
+    /// Returns the term of an entry, and its write.
     pub fn descriptor(&self, index: Index) -> (Term, Option<(u64, u64)>) {
         let (term, descriptor) = self.descriptors.get(&index).expect("what is applied was appended");
         (*term, crate::world::write_of(descriptor))
@@ -118,7 +118,7 @@ impl Engine {
         (range.start..range.end()).map(|s| self.sectors.get(&(chunk, s)).copied().unwrap_or(0)).collect()
     }
 
-    /// A checkpoint: K and decision state as of it, and a commit index that covers it.
+    /// Stores a checkpoint: an index, its decision state, and a commit index that covers it.
     pub fn store_checkpoint(&mut self, state: DecisionState) {
         assert_eq!(state.index, self.applied, "decision state is exact");
         self.log.hard_state.commit = self.log.hard_state.commit.max(state.index);
@@ -131,7 +131,7 @@ impl Engine {
         self.checkpoint.0.index
     }
 
-    /// Frees entries up to `upto`, at most to the checkpoint; gives the first index kept.
+    /// Frees entries up to `upto`, at most to the checkpoint; returns the first index kept.
     pub fn trim(&mut self, upto: Index) -> Index {
         while self.log.entries.front().is_some_and(|e| e.index <= upto.min(self.checkpoint.0.index)) {
             let entry = self.log.entries.pop_front().expect("it has a front");
@@ -142,7 +142,7 @@ impl Engine {
         Index(self.log.before.0.0 + 1)
     }
 
-    /// The process dies: of the writes on their way a prefix reaches the disk.
+    /// Crashes the process: of the writes on their way a prefix reaches the disk.
     pub fn crash(&mut self, rng: &mut Rng) {
         let kept = rng.below(self.queue.len() as u64 + 1);
         for _ in 0..kept {
@@ -151,7 +151,7 @@ impl Engine {
         self.queue.clear();
     }
 
-    /// The next life begins with what is durable.
+    /// Restarts with the durable state.
     pub fn recover(&mut self) -> Recovered {
         let (decision, sectors) = self.checkpoint.clone();
         self.sectors = sectors;

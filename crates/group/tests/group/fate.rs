@@ -1,8 +1,8 @@
-//! Misfortune, drawn from the seed: crashes, cuts, stops, slow disks, checkpoints, transfers, thefts.
+//! Faults, drawn from the seed: crashes, cuts, stops, slow disks, checkpoints, transfers, preemptions.
 
 use crate::world::{Event, MS, World};
 
-/// One blow, and the date of the next.
+/// Makes one fault, and draws the time of the next.
 pub fn strike(world: &mut World) {
     if world.quiet {
         return;
@@ -24,7 +24,7 @@ pub fn strike(world: &mut World) {
                 world.disconnect(node, other);
             }
         }
-        // The leader alone.
+        // A fault of the leader alone.
         4 => {
             if let Some(leader) = world.leader() {
                 let others: Vec<u32> = world.nodes.keys().copied().filter(|n| *n != leader).collect();
@@ -59,8 +59,8 @@ pub fn strike(world: &mut World) {
     world.at(next, Event::Misfortune);
 }
 
-/// One follower forgets the leader first; then the leader loses the others at once, and one of those may
-/// even forget its promise with its life. Whoever the leader still serves must not see old bytes.
+/// Cuts one follower off from the leader; then the others at once, and one of those may even lose its promise in a
+/// crash. A client that the leader still serves must not see old bytes.
 fn ambush(world: &mut World) {
     let Some(leader) = world.leader() else { return };
     world.heal();
@@ -73,7 +73,7 @@ fn ambush(world: &mut World) {
     world.at(later, Event::Ambush { leader, first, dies });
 }
 
-/// The second half of an ambush.
+/// Runs the second half of an ambush.
 pub fn spring(world: &mut World, leader: u32, first: u32, dies: bool) {
     if world.quiet {
         return;

@@ -1,4 +1,4 @@
-//! Single laws of a group, each by a short script on the table of `rig`.
+//! Single properties of a group, each shown by a short script on the `rig`.
 
 use crate::rig::{CHUNK, PG, Rig, group, ms, recovered, write};
 use group::{Action, Group, GroupConfig, GroupError};
@@ -31,7 +31,7 @@ fn vote(kind: RaftKind, from: u64, to: u64, term: u64) -> RaftMsg {
     }
 }
 
-/// Kinds that `osd` sent since the rig's list was cleared.
+/// Returns the kinds of message that `osd` sent since the rig's list was cleared.
 fn sent_by(rig: &Rig, osd: u64) -> Vec<RaftKind> {
     rig.sent.iter().filter(|m| m.from == ReplicaId(osd)).map(|m| m.kind).collect()
 }
@@ -91,7 +91,7 @@ fn the_old_owner_is_fenced_once_the_new_one_is_attached() {
 }
 
 #[test]
-fn whoever_asks_whether_it_holds_a_volume_is_told_of_a_newer_attach_record() {
+fn fence_check_is_refused_after_a_newer_attach_record() {
     let mut rig = Rig::led(3, true);
     let holder = |volume| RequestBody::Holder { volume };
     rig.list(1);
@@ -110,7 +110,7 @@ fn whoever_asks_whether_it_holds_a_volume_is_told_of_a_newer_attach_record() {
 }
 
 #[test]
-fn a_leader_without_lease_tells_nobody_that_he_holds_a_volume_before_a_majority_has_confirmed_it() {
+fn fence_check_without_a_lease_waits_for_a_majority() {
     let mut rig = Rig::led(3, false);
     rig.list(1);
     rig.deaf = [1].into();
@@ -140,7 +140,7 @@ fn an_attach_order_that_is_not_above_the_last_is_refused() {
 }
 
 #[test]
-fn a_request_that_contradicts_itself_is_refused_and_a_damaged_one_closes_its_connection() {
+fn malformed_request_is_refused_and_a_damaged_one_ends_its_connection() {
     let mut rig = Rig::led(3, true);
     let range = |start, count| SectorRange { start, count };
     for body in [
@@ -178,7 +178,7 @@ fn a_damaged_append_closes_its_connection_and_never_reaches_raft() {
 }
 
 #[test]
-fn a_full_device_refuses_writes_and_takes_zeroes_and_a_blocked_log_holds_both() {
+fn full_device_refuses_writes_only_and_a_blocked_log_holds_zeroes_too() {
     let mut rig = Rig::led(3, true);
     rig.groups.get_mut(&1).expect("it leads").set_pressure(true, false);
     let refused = rig.write(1, 0);
@@ -198,7 +198,7 @@ fn a_full_device_refuses_writes_and_takes_zeroes_and_a_blocked_log_holds_both() 
 }
 
 #[test]
-fn a_leased_read_goes_to_the_engine_at_once_and_is_checked_again_at_its_end() {
+fn leased_read_starts_at_once_and_its_lease_is_checked_at_its_end() {
     let mut rig = Rig::led(3, true);
     rig.list(1);
     rig.sent.clear();
@@ -220,7 +220,7 @@ fn a_leased_read_goes_to_the_engine_at_once_and_is_checked_again_at_its_end() {
 }
 
 #[test]
-fn without_a_lease_one_question_serves_all_reads_of_a_turn_and_is_repeated() {
+fn reads_of_a_turn_without_a_lease_share_one_repeated_query() {
     let mut rig = Rig::led(3, false);
     rig.list(1);
     rig.sent.clear();
@@ -252,7 +252,7 @@ fn a_read_of_what_does_not_exist_is_refused_by_a_confirmed_leader_only() {
     assert_eq!(rig.answer(id), Some(Err(Reject::Failed(Errno::Gone))));
 }
 
-/// Seed 300146 of the simulator: the engine looked again behind the removal, and found nothing.
+/// Seed 300146 of the simulator: the engine looked again after the removal, and found nothing.
 #[test]
 fn a_read_that_ends_behind_the_removal_of_its_volume_is_refused() {
     for (chunk_count, refusal) in [(0, Errno::Gone), (1, Errno::Invalid)] {
@@ -271,7 +271,7 @@ fn a_read_that_ends_behind_the_removal_of_its_volume_is_refused() {
 }
 
 #[test]
-fn a_leader_that_no_majority_hears_steps_down_and_answers_everybody() {
+fn leader_without_a_majority_steps_down_and_answers_all_waiters() {
     let mut rig = Rig::led(3, true);
     rig.deaf = [1].into();
     let (write, read) = (rig.write(1, 0), rig.read(1));
@@ -373,7 +373,7 @@ fn silence_alone_brings_the_next_leader_after_the_deadline() {
 }
 
 #[test]
-fn a_transfer_stops_serving_says_goodbye_and_hands_over_at_once() {
+fn transfer_stops_serving_releases_the_lease_and_hands_over_at_once() {
     let mut rig = Rig::led(3, true);
     rig.list(1);
     let open = rig.read(1);
@@ -396,8 +396,8 @@ fn a_transfer_that_fails_costs_the_lease_of_the_term_but_not_the_office() {
     rig.deaf = [3].into();
     assert!(rig.groups[&1].may_hand_over() && !rig.groups[&2].may_hand_over());
     rig.call(1, |g, now, actions| g.handle_transfer(now, OsdId(3), actions));
-    assert!(rig.groups[&1].listing_for(rig.at(), OsdId(2)).is_none(), "a listing would renew what goodbye ended");
-    // The other follower stays out of it: only its echo matters here.
+    assert!(rig.groups[&1].listing_for(rig.at(), OsdId(2)).is_none(), "a renewal would restore a released lease");
+    // The other follower sends nothing: only this one's acknowledgement matters here.
     for _ in 0..1400 {
         rig.now += 1;
         rig.call(1, |g, now, actions| g.poll(now, actions));
@@ -526,7 +526,7 @@ fn decision_state_is_exact_as_of_what_is_applied() {
 }
 
 #[test]
-fn a_replica_that_its_osd_lets_go_of_answers_everybody_who_waits() {
+fn ended_replica_answers_all_waiters() {
     let mut rig = Rig::led(3, true);
     rig.hold_disks = true;
     let proposed = rig.write(1, 0);

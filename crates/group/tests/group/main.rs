@@ -1,4 +1,4 @@
-//! Laws of a placement group, under one seed at a time.
+//! Properties of a placement group, under one seed at a time.
 
 mod client;
 mod doubt;
@@ -23,7 +23,7 @@ impl Drop for Story {
     }
 }
 
-/// A storm of `seconds`, then calm; gives (acknowledged writes, sectors read, elections).
+/// Runs a storm of `seconds`, then calm; returns (acknowledged writes, sectors read, elections).
 fn storm(seed: u64, size: u32, datagrams: bool, seconds: u64) -> (u64, u64, u64) {
     let _story = Story(seed);
     let mut world = World::new(seed, size, datagrams);
@@ -32,7 +32,7 @@ fn storm(seed: u64, size: u32, datagrams: bool, seconds: u64) -> (u64, u64, u64)
         world.open();
         let next = world.now + 100 * MS;
         world.run_to(next);
-        assert!(world.now < 20_000 * MS, "seed {seed}: nobody leads");
+        assert!(world.now < 20_000 * MS, "seed {seed}: no leader");
     }
     world.at(world.now, Event::Misfortune);
     let end = world.now + seconds * 1000 * MS;

@@ -1,4 +1,4 @@
-//! Three groups on a table: time moves by hand, the network and the disks are instant unless held.
+//! Three groups in one process: time moves by hand, the network and the disks are instant unless held.
 
 use group::{Action, Group, GroupConfig, Origin};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +35,7 @@ pub fn recovered(osd: u32, size: u32) -> Recovered {
     }
 }
 
-/// `lease_reads` for all.
+/// Makes a group; all groups share `lease_reads`.
 pub fn group(osd: u32, size: u32, now: Time, lease_reads: bool) -> Group {
     let config = GroupConfig { lease_reads, ..GroupConfig::new(OsdId(osd)) };
     Group::new(config, recovered(osd, size), now, u64::from(osd)).expect("a fresh replica")
@@ -44,11 +44,11 @@ pub fn group(osd: u32, size: u32, now: Time, lease_reads: bool) -> Group {
 pub struct Rig {
     pub now: u64,
     pub groups: BTreeMap<u32, Group>,
-    /// What they did, but for what the rig itself performs.
+    /// Actions of the groups, without those that the rig itself performs.
     pub seen: Vec<(u32, Action)>,
-    /// OSDs that neither hear nor are heard.
+    /// OSDs that neither receive nor send.
     pub deaf: BTreeSet<u32>,
-    /// Raft messages that went over the table, in order.
+    /// Raft messages that were sent, in order.
     pub sent: Vec<RaftMsg>,
     /// While set, disks do not answer; tickets wait here.
     pub hold_disks: bool,
@@ -73,7 +73,7 @@ impl Rig {
         }
     }
 
-    /// A rig whose first replica leads, holds a lease, and has volume 1 attached to session 1.
+    /// Makes a rig whose first replica leads, holds a lease, and has volume 1 attached to session 1.
     pub fn led(size: u32, lease_reads: bool) -> Rig {
         let mut rig = Rig::new(size, lease_reads);
         rig.advance(150);
@@ -137,7 +137,7 @@ impl Rig {
         }
     }
 
-    /// Turns of everybody until nothing moves.
+    /// Runs turns of all groups until none has anything to do.
     pub fn pump(&mut self) {
         loop {
             let before = (self.sent.len(), self.seen.len(), self.held.len());
@@ -157,7 +157,7 @@ impl Rig {
         }
     }
 
-    /// Time passes in steps of a millisecond.
+    /// Advances time in steps of a millisecond.
     pub fn advance(&mut self, by: u64) {
         for _ in 0..by {
             self.now += 1;
@@ -165,7 +165,7 @@ impl Rig {
         }
     }
 
-    /// A listing to everybody and the echoes; gives who renewed.
+    /// Sends a lease renewal to all members and takes their acknowledgements; returns the members that renewed.
     pub fn list(&mut self, leader: u32) -> Vec<u32> {
         let now = self.at();
         let mut renewed = Vec::new();
@@ -206,7 +206,7 @@ impl Rig {
         self.request(osd, RequestBody::Read { chunk: CHUNK, range: SectorRange::new(0, 1) })
     }
 
-    /// The answer to a request, if it has come; more than one is against the law.
+    /// Returns the answer to a request, if it has come; asserts that there is one at most.
     pub fn answer(&self, id: u64) -> Option<Result<ReplyBody, Reject>> {
         let mut answers = self.seen.iter().filter_map(|(_, action)| match action {
             Action::Reply { reply: Reply { id: of, result }, .. } if *of == id => Some(result.clone()),
@@ -217,7 +217,7 @@ impl Rig {
         first
     }
 
-    /// Reads that the engine was asked for and that are not finished here.
+    /// Returns the reads that the engine was asked for and that are not finished here.
     pub fn engine_reads(&self, osd: u32) -> Vec<u64> {
         let of = |(by, action): &(u32, Action)| match action {
             Action::Read { read, .. } if *by == osd => Some(*read),
@@ -232,7 +232,7 @@ impl Rig {
         self.pump();
     }
 
-    /// Writes that took effect at `osd`.
+    /// Counts the writes that took effect at `osd`.
     pub fn landed(&self, osd: u32) -> usize {
         let lands = |action: &Action| matches!(action, Action::Apply { effect: Effect::Write { .. }, .. });
         self.seen.iter().filter(|(by, action)| *by == osd && lands(action)).count()

@@ -1,4 +1,4 @@
-//! A client's word that it cannot reach the leader: what moves leadership, and what does not.
+//! A client's report that it cannot reach the leader: reports that move leadership, and reports that do not.
 
 use crate::rig::{CHUNK, PG, Rig};
 use types::{Epoch, OsdId, ReplicaId, SessionId, Term, VolumeId};
@@ -12,13 +12,13 @@ fn leader(rig: &Rig) -> Vec<u32> {
     rig.groups.iter().filter(|(_, g)| g.is_leader()).map(|(osd, _)| *osd).collect()
 }
 
-/// What the replica on osd.3 passes on when the attached client complains of osd.1.
+/// Returns the message that the replica on osd.3 forwards when the attached client reports osd.1.
 fn word_of_3(rig: &Rig) -> PassedOn {
     let (session, epoch, volume, term) = (SessionId(1), Epoch(1), CHUNK.volume, rig.groups[&1].term());
     PassedOn { pg: PG, from: ReplicaId(3), to: ReplicaId(1), term, volume, session, epoch }
 }
 
-/// Listings of whoever leads, for so many milliseconds.
+/// Sends lease renewals of the present leader, for this number of milliseconds.
 fn reign(rig: &mut Rig, millis: u64) {
     for _ in 0..millis / 20 {
         rig.advance(20);
@@ -47,12 +47,12 @@ fn a_clients_word_to_a_follower_moves_leadership_there_within_a_turn() {
 fn words_of_strangers_old_sessions_and_about_others_move_nothing() {
     let mut rig = Rig::led(3, true);
     reign(&mut rig, 100);
-    // About a replica that does not lead, and to the leader itself.
+    // Reports about a replica that does not lead, and to the leader itself.
     for (osd, about) in [(3, 2), (2, 3), (1, 1), (1, 2)] {
         rig.request(osd, report(about));
         reign(&mut rig, 60);
     }
-    // From another session, another epoch, about another volume; and the same, forged by a member.
+    // Reports from another session, another epoch, about another volume; and the same, forged by a member.
     for (volume, session, epoch) in [(CHUNK.volume.0, 2, 1), (CHUNK.volume.0, 1, 2), (99, 1, 1), (CHUNK.volume.0, 0, 1)]
     {
         let (session, epoch, volume) = (SessionId(session), Epoch(epoch), VolumeId(volume));
@@ -102,7 +102,7 @@ fn a_transfer_that_failed_neither_bans_nor_hastens_the_next() {
             false => g.handle_transfer(now, OsdId(3), actions),
         });
         assert!(!rig.groups[&1].may_hand_over(), "it hands over");
-        // The word to the successor is lost, and the other follower stays out of it.
+        // The message to the successor is lost, and the other follower sends nothing.
         for _ in 0..1400 {
             rig.now += 1;
             rig.call(1, |g, now, actions| g.poll(now, actions));
@@ -129,7 +129,7 @@ fn two_clients_with_opposite_cuts_move_a_pg_ever_more_rarely() {
     let mut rig = Rig::led(3, true);
     reign(&mut rig, 100);
     let mut moves = Vec::new();
-    // One reaches osd.1 alone, the other osd.3 alone; both complain ten times a second for a minute.
+    // One client reaches osd.1 alone, the other osd.3 alone; both report ten times a second for a minute.
     for _ in 0..600 {
         let led = leader(&rig);
         for (osd, about) in [(1, 3), (3, 1)] {

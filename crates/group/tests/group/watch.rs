@@ -1,11 +1,11 @@
-//! Observers outside the system: what must never happen (design §7), seen from what groups do and clients
-//! hear. Each check panics with the seed's story.
+//! Observers outside the system: they check what must never happen (design §7), from the actions of groups and the answers
+//! to clients. A failed check panics, and the seed is printed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use types::store::Effect;
 use types::{ChunkKey, Index, Term};
 
-/// Values are (counter << 8 | session): they grow with time, and tell their writer.
+/// Returns the session of a value. Values are (counter << 8 | session): they grow with time, and name their writer.
 pub fn session_of(value: u64) -> u64 {
     value & 0xff
 }
@@ -19,7 +19,7 @@ pub struct Watch {
     /// Newest value acknowledged or read, per sector; and newest ever issued.
     floor: BTreeMap<Sector, u64>,
     issued: BTreeMap<Sector, u64>,
-    /// What the first read after a session's open saw of earlier sessions.
+    /// Value of earlier sessions that the first read after a session's open returned.
     frozen: BTreeMap<(u64, Sector), u64>,
     landed: BTreeSet<(u64, u64)>,
     pub acknowledged: u64,
@@ -34,7 +34,7 @@ impl Watch {
         assert!(other.is_none_or(|other| other == node), "{term} has two leaders, {other:?} and {node}");
     }
 
-    /// Every replica, in every life, applies the same entry with the same effect at an index.
+    /// Checks that every replica, in every run, applies the same entry with the same effect at an index.
     pub fn applies(&mut self, node: u32, index: Index, term: Term, effect: Effect, write: Option<(u64, u64)>) {
         match self.applied.insert(index, (term, effect)) {
             Some(before) => assert_eq!(before, (term, effect), "node {node} differs from others at {index}"),
@@ -62,12 +62,12 @@ impl Watch {
         self.floor.get(&sector).copied().unwrap_or(0)
     }
 
-    /// A read that began when the floor was `floor` and the newest open was `session`'s.
+    /// Checks a read that began when the floor was `floor` and the newest open was `session`'s.
     pub fn reads(&mut self, sector: Sector, floor: u64, session: u64, value: u64) {
         self.reads += 1;
         let issued = self.issued.get(&sector).copied().unwrap_or(0);
         assert!(value >= floor, "{sector:?}: read {value:#x}, but {floor:#x} was acknowledged before");
-        assert!(value <= issued, "{sector:?}: read {value:#x}, which nobody wrote");
+        assert!(value <= issued, "{sector:?}: read {value:#x}, which was never written");
         if session_of(value) < session {
             let first = *self.frozen.entry((session, sector)).or_insert(value);
             assert_eq!(first, value, "{sector:?}: an old session's write landed after {session} had opened");

@@ -1,4 +1,4 @@
-//! Three replicas, a network, clients and misfortune, all from one seed.
+//! Three replicas, a network, clients and faults, all from one seed.
 //!
 //! Streams keep their order and lose bytes only with their connection; with `datagrams` single messages are
 //! lost, doubled and overtaken, which raft must survive too. Clocks run at rates within ±30 %.
@@ -52,7 +52,7 @@ pub struct Node {
 struct Pair {
     connection: u64,
     up: bool,
-    /// Bytes vanish from the first to the second, and back.
+    /// Whether bytes vanish from the first to the second, and back.
     cut: [bool; 2],
     last_at: [u64; 2],
 }
@@ -66,7 +66,7 @@ pub struct World {
     pub clients: Vec<Client>,
     pub datagrams: bool,
     pub lease_reads: bool,
-    /// Whether the loop passes on what other OSDs say of their leadership: safety may not need it.
+    /// Whether the loop tells a group that the OSD of its leader was heard: safety may not depend on it.
     vouching: bool,
     pub quiet: bool,
     events: BTreeMap<(u64, u64), Event>,
@@ -250,7 +250,7 @@ impl World {
         }
     }
 
-    /// One turn of a node's loop.
+    /// Runs one turn of a node's loop.
     pub fn turn(&mut self, id: u32, life: u64, event: impl FnOnce(&mut Group, &mut Pairs, Time, &mut Vec<Action>)) {
         let node = self.nodes.get_mut(&id).expect("it exists");
         if node.life != life || node.group.is_none() {
@@ -340,14 +340,14 @@ impl World {
                 self.watch.leads(term, id);
             }
             Action::Serves | Action::LostLeadership | Action::DoubtOver | Action::Yielded { .. } => {}
-            // Doubled and late rejections may make raft think so for a moment.
+            // Doubled and late rejections may make raft ask for a stream for a moment.
             Action::NeedsStream { .. } if self.datagrams => {}
             Action::NeedsStream { .. } => panic!("the world never trims what a replica lacks"),
             Action::Quarantined(reason) => panic!("seed {}: node {id} quarantined: {reason}", self.seed),
             Action::BadPeer { reason, .. } | Action::BadOrigin { reason, .. } => {
                 panic!("seed {}: node {id}: {reason}", self.seed)
             }
-            Action::Extents { .. } => panic!("nobody asks for extents"),
+            Action::Extents { .. } => panic!("no client asks for extents"),
         }
     }
 
@@ -360,7 +360,7 @@ impl World {
         if let Message::Raft(msg) = &mut message {
             let engine = &self.nodes[&from].engine;
             for entry in msg.entries.iter_mut().filter(|e| group::descriptor::payload_len(&e.descriptor) > 0) {
-                // Overwritten meanwhile by a newer term: the message is worth nothing.
+                // A newer term has overwritten the entry meanwhile: the message is void.
                 let Some((payload, crcs)) = engine.payload(entry.index, entry.term) else { return };
                 (entry.payload, entry.crcs) = (payload, crcs);
             }
@@ -409,12 +409,12 @@ impl World {
         self.at(now + pace, Event::Clients);
     }
 
-    /// A new owner opens the volume: meta asks whoever leads.
+    /// Opens the volume with a new owner: meta asks the present leader.
     pub fn open(&mut self) {
         self.attach(self.opened + 1);
     }
 
-    /// The owner gets another segment: the same record again, under a new order.
+    /// Attaches another segment for the owner: the same record again, under a new order.
     pub fn attach_again(&mut self) {
         if self.opening.is_none() && self.opened > 0 {
             self.attach(self.opened);
@@ -442,7 +442,7 @@ impl World {
         self.opened
     }
 
-    // ---- misfortune ----
+    // ---- faults ----
 
     pub fn start(&mut self, id: u32) {
         let node = self.nodes.get_mut(&id).expect("it exists");
@@ -500,7 +500,7 @@ impl World {
         }
     }
 
-    /// Bytes vanish, one way or both; whether anybody notices is another matter.
+    /// Lets bytes vanish, one way or both. A node may or may not notice it.
     pub fn cut(&mut self, a: u32, b: u32, cut: [bool; 2]) {
         self.pairs.get_mut(&(a.min(b), a.max(b))).expect("a pair of nodes").cut = cut;
     }
@@ -530,7 +530,7 @@ impl World {
         if let Some(group) = &node.group {
             node.engine.store_checkpoint(group.decision());
         }
-        // No streams yet: nothing is trimmed that a replica's own disk lacks.
+        // There are no streams here, so no entry is trimmed that a replica's own disk lacks.
         let upto = self.nodes.values().map(|n| n.engine.checkpoint_index()).min().expect("nodes");
         let node = self.nodes.get_mut(&id).expect("it exists");
         let first = node.engine.trim(upto);
@@ -544,7 +544,7 @@ impl World {
         self.turn(from, life, |group, _, now, actions| group.handle_transfer(now, OsdId(to), actions));
     }
 
-    /// After the storm: everything heals, everybody finishes, everybody agrees.
+    /// Ends the storm: all faults heal, all operations end, all replicas agree.
     pub fn settle(&mut self) {
         self.quiet = true;
         let ids: Vec<u32> = self.nodes.keys().copied().collect();
@@ -578,7 +578,7 @@ impl World {
     }
 }
 
-/// What a command writes, for the watch: (session, seq).
+/// Returns the write of a command, for the watch: (session, seq).
 pub fn write_of(descriptor: &[u8]) -> Option<(u64, u64)> {
     match Command::decode(descriptor).expect("a known command") {
         Command::Write { stamp, .. } | Command::Zero { stamp, .. } => Some((stamp.session.0, stamp.seq)),
