@@ -1,4 +1,4 @@
-//! Performing what a group asks for, in the order in which it asks.
+//! Performs the actions of a group, in the order in which the group gave them.
 
 use crate::node::{Osd, ReadSlot};
 use crate::pgs::State;
@@ -28,7 +28,8 @@ impl Osd {
                 Action::Attached { order, result } => self.attached(slot, order, result),
                 Action::BadPeer { osd, reason } => self.bad_peer(osd, &reason),
                 Action::BadOrigin { origin, reason } => self.bad_origin(origin, &reason),
-                // A leader that does not serve yet would be called down until its next heartbeat.
+                // Meta learns of a leader when it serves: otherwise the PG would be reported as down until
+                // the next heartbeat.
                 Action::BecameLeader => {}
                 Action::DoubtOver => self.doubt_over(replica),
                 Action::Serves | Action::LostLeadership => self.meta.report_soon(self.now),
@@ -70,10 +71,10 @@ impl Osd {
         self.bus.send(link, message);
     }
 
-    /// Design §3.4: an unreadable payload drops the message and tells raft that the peer was not reached.
+    /// Handles an unreadable payload (design §3.4): the message is dropped, and raft learns that the peer was not reached.
     fn unreadable(&mut self, slot: usize, to: OsdId) {
-        // The log lets go of segments also between two checkpoints: without this word raft would try the same
-        // entry until the next one, and on an idle OSD none comes.
+        // The log frees segments also between two checkpoints. Without the new first index raft would try the same
+        // entry until the next checkpoint, and on an idle OSD none comes.
         let first = self.engine.first_index(self.pgs.get(slot).identity.replica);
         if let Some(group) = self.pgs.group(slot) {
             group.set_first_index(first);
@@ -89,7 +90,7 @@ impl Osd {
     }
 
     pub(crate) fn read_done(&mut self, token: u64, result: Result<ReadData, ReadError>) {
-        // A poisoned store has forgotten whom it read for.
+        // A poisoned store has dropped its list of reads.
         let Some(read) = self.reads.try_remove(token as usize) else { return };
         if read.read == crate::tools::TOOL {
             self.tool_reads.push(result);
@@ -122,7 +123,7 @@ impl Osd {
         self.with_slot(read.slot, true, |group, now, actions| group.handle_read_done(now, read.read, result, actions));
     }
 
-    /// Reads that an earlier group of this replica asked for are nobody's: the next one counts its own from the start.
+    /// Detaches reads that an earlier group of this replica asked for: the next group numbers its own reads from the start.
     pub(crate) fn disown_reads(&mut self, replica: ReplicaId) {
         let own = [crate::tools::TOOL, crate::digest::DIGEST, crate::stream::STREAM, crate::mend::MEND];
         for (_, read) in self.reads.iter_mut().filter(|(_, r)| r.replica == replica && !own.contains(&r.read)) {
@@ -150,7 +151,7 @@ impl Osd {
         }
     }
 
-    /// After a checkpoint the engine may have freed payloads: groups must not promise them any more.
+    /// Updates the groups after a checkpoint: the engine may have freed payloads, which groups must not promise any more.
     pub(crate) fn checkpointed(&mut self, replicas: &[(ReplicaId, Index)]) {
         self.metrics.destage_rounds.inc();
         tracing::debug!(replicas = replicas.len(), "checkpoint");
@@ -164,13 +165,13 @@ impl Osd {
 
     pub(crate) fn quarantine_replica(&mut self, replica: ReplicaId, reason: String) {
         if let Some(slot) = self.pgs.by_replica(replica) {
-            // Nobody is left without an answer: it would keep its client's credit for ever.
+            // Every waiting request must be answered: it would keep its client's credit for ever.
             self.with_slot(slot, false, |group, _, actions| group.end(reason.clone(), actions));
             self.quarantine(slot, reason);
         }
     }
 
-    /// R5: a violation stops one PG, never the OSD.
+    /// Quarantines one replica (R5): a violation stops one PG, never the OSD.
     fn quarantine(&mut self, slot: usize, reason: String) {
         let identity = self.pgs.get(slot).identity.clone();
         tracing::error!(pg = %identity.pg, replica = identity.replica.0, reason, "replica is quarantined");
@@ -181,17 +182,17 @@ impl Osd {
         self.meta.report_soon(self.now);
     }
 
-    /// R15: nothing is acknowledged any more; meta hears of it, peers and clients lose us.
+    /// Handles a poisoned store (R15): the OSD acknowledges no request any more, reports to meta, and closes its connections.
     pub(crate) fn poisoned(&mut self, reason: String) {
         tracing::error!(
             reason,
-            "the store is poisoned: this OSD stops serving until somebody has looked at its device"
+            "the store is poisoned: this OSD stops serving until an administrator has checked its device"
         );
         self.meta.poisoned(self.now, reason.clone());
         self.stop_serving(reason);
     }
 
-    /// From now on nothing is voted, acknowledged or answered; peers and clients lose us.
+    /// Ends service: from now on this OSD neither votes nor acknowledges nor answers, and its connections are closed.
     pub(crate) fn stop_serving(&mut self, reason: String) {
         self.pgs.clear();
         self.reads.clear();
@@ -205,7 +206,7 @@ impl Osd {
         self.phase = crate::node::Phase::Stopped(reason);
     }
 
-    /// Tells groups how full the log and the device are.
+    /// Tells the groups of the fill level of the log and the device.
     pub(crate) fn apply_pressure(&mut self) {
         if self.phase != crate::node::Phase::Running {
             return;

@@ -1,4 +1,4 @@
-//! What one OSD is told at start. What its device fixes (ids, geometry) is in the superblock.
+//! Settings of one OSD at its start. Values that its device fixes (ids, geometry) are in the superblock.
 
 use engine::EngineConfig;
 use env::NetAddr;
@@ -11,25 +11,25 @@ pub struct OsdConfig {
     pub cluster: ClusterId,
     pub osd: OsdId,
     pub uuid: OsdUuid,
-    /// New at every start.
+    /// Chosen at every start.
     pub incarnation: Incarnation,
-    /// Where peers and clients connect.
+    /// Address on which peers and clients connect.
     pub listen: NetAddr,
-    /// What others are told to connect to; the bound address when `None`.
+    /// Address that peers and clients are told; the bound address when `None`.
     pub advertise: Option<SocketAddr>,
-    /// HTTP endpoint, for the map only.
+    /// HTTP endpoint; only reported to meta, for the map.
     pub http: Option<SocketAddr>,
     /// Failure domains; `None` keeps what is registered.
     pub host: Option<String>,
     pub rack: Option<String>,
     pub zone: Option<String>,
-    /// How long the OSD waits after its mount for the word of meta that its device is the current one (R17, ADR 0012). With
-    /// no meta in reach it then goes on by itself. Zero: no wait.
+    /// Longest wait after the mount for a confirmation of meta that the device is the current one (R17, ADR 0012). With
+    /// no meta in reach the OSD then goes on by itself. Zero: no wait.
     pub let_in_wait: std::time::Duration,
-    /// Of the program, for people: meta shows it.
+    /// Version of the program; meta shows it to operators.
     pub version: String,
     pub engine: EngineConfig,
     pub timing: group::Timing,
-    /// Reads are served under the leader's lease; off: every read asks a majority (R3).
+    /// Serves reads under the leader's lease; off: every read asks a majority (R3).
     pub lease_reads: bool,
 }

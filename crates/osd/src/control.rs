@@ -1,6 +1,6 @@
-//! The control plane's end: what meta tells this OSD to do.
+//! The OSD's side of the control plane: it carries out the commands of meta.
 //!
-//! The loop is handed plain values; who carries them is not its business. With no meta in reach everything
+//! The loop gets plain values, and any carrier may bring them. With no meta in reach all state
 //! here stays as it is: the last map is used, PGs go on.
 
 use crate::node::{Osd, Phase};
@@ -14,34 +14,34 @@ use types::map::{OsdAddr, PgMap};
 use types::store::{DecisionState, HardState, Recovered, ReplicaIdentity};
 use types::{Index, OsdId, PgId, ReplicaId, Term, Time};
 
-/// Between two heartbeats.
+/// Interval of the heartbeats.
 pub const HEARTBEAT: Duration = Duration::from_secs(1);
-/// After a report of a PG whose followers are not with it yet: most are a moment later, as after an election.
+/// Pause after a report of a PG whose followers are behind: most have caught up a moment later, as after an election.
 const LOOK_AGAIN: Duration = Duration::from_millis(150);
 
-/// What the loop keeps for its talk with meta.
+/// State of the loop's exchange with meta.
 #[derive(Default)]
 pub struct Meta {
     pub(crate) inbox: VecDeque<OsdDown>,
     pub(crate) outbox: Vec<OsdUp>,
-    /// A stream is open and greeted by us.
+    /// True while a stream is open and this OSD has sent its hello.
     pub(crate) connected: bool,
     pub(crate) poisoned: Option<String>,
-    /// Meta will not have this OSD: code and reason.
+    /// Code and reason, once meta has refused this OSD.
     pub(crate) refusal: Option<(u32, String)>,
-    /// What the log last said of a metadata server of another cluster.
+    /// Reason that was last logged for a metadata server of another cluster.
     strange: Option<String>,
-    /// With the reason that was last logged.
+    /// Unreachable peers, each with the reason that was last logged.
     pub(crate) unreachable: BTreeMap<OsdId, String>,
-    /// What meta told and the device keeps (R17).
+    /// Watermarks from meta that the device keeps (R17).
     pub(crate) kept: Watermarks,
-    /// What meta told last; above `kept` while it is being written.
+    /// Last watermarks from meta; above `kept` while they are being written.
     wanted: Watermarks,
     next_report: Option<Time>,
 }
 
 impl Meta {
-    /// Something changed that meta should hear at once.
+    /// Lets the next report leave at once, because of a change that meta should know.
     pub(crate) fn report_soon(&mut self, now: Time) {
         if self.connected {
             self.next_report = Some(now);
@@ -54,7 +54,7 @@ impl Meta {
         }
     }
 
-    /// One line for each reason, however often the dial is repeated.
+    /// Logs one line for each reason, however often the dial is repeated.
     pub(crate) fn unreachable(&mut self, osd: OsdId, reason: String) {
         if self.unreachable.get(&osd) != Some(&reason) {
             tracing::warn!(peer = %osd, reason, "this OSD cannot reach a peer; more such lines only when the reason changes");
@@ -71,14 +71,14 @@ impl Meta {
         self.next_report.unwrap_or(Time::NEVER)
     }
 
-    /// `moving`: a PG that was reported just now is on its way back to being whole.
+    /// Notes a report. `moving`: a PG in it is still recovering, so the next report comes sooner.
     pub(crate) fn reported(&mut self, now: Time, moving: bool) {
         self.next_report = self.connected.then(|| now + if moving { LOOK_AGAIN } else { HEARTBEAT });
     }
 }
 
 impl Osd {
-    /// A stream to the leading meta is open: greet it and report everything anew.
+    /// Handles a new stream to the leading meta: sends a hello, and all reports again.
     fn meta_connected(&mut self) {
         self.meta.connected = true;
         self.meta.outbox.clear();
@@ -89,12 +89,12 @@ impl Osd {
         self.meta.report_soon(self.now);
     }
 
-    /// Code and reason, once meta has said that this OSD is not part of its cluster.
+    /// Returns code and reason, once meta has refused this OSD.
     pub fn refusal(&self) -> Option<(u32, &str)> {
         self.meta.refusal.as_ref().map(|(code, reason)| (*code, reason.as_str()))
     }
 
-    /// Others reach this OSD elsewhere from now on: meta is told, and tells them.
+    /// Sets the address at which peers and clients reach this OSD. Meta is told, and tells the others.
     pub fn set_advertised(&mut self, addr: SocketAddr, http: Option<SocketAddr>) {
         if (self.config.advertise, self.config.http) == (Some(addr), http) {
             return;
@@ -105,19 +105,19 @@ impl Osd {
         }
     }
 
-    /// The stream is gone; reports stop until the next one.
+    /// Notes that the stream is gone; reports stop until the next one.
     pub fn meta_lost(&mut self) {
         self.meta.connected = false;
         self.meta.outbox.clear();
         self.meta.reported(self.now, false);
     }
 
-    /// Something from meta. Worked on in the next turn.
+    /// Queues a message from meta, for the next turn.
     pub fn handle_control(&mut self, down: OsdDown) {
         self.meta.inbox.push_back(down);
     }
 
-    /// What meta should hear, in order.
+    /// Takes the messages for meta, in order.
     pub fn take_reports(&mut self) -> Vec<OsdUp> {
         std::mem::take(&mut self.meta.outbox)
     }
@@ -154,14 +154,14 @@ impl Osd {
         }
     }
 
-    /// Meta will not have this process.
+    /// Ends service because meta has refused this process.
     pub(crate) fn refused(&mut self, code: u32, reason: String) {
         self.stop_serving(format!("BSLT-{code}: {reason}"));
         self.meta.refusal = Some((code, reason));
     }
 
-    /// The metadata server serves another cluster. This OSD has served its own: a store that was emptied, or a wrong
-    /// address, must not end what clients use. It goes on as without meta, and asks again.
+    /// Handles a metadata server of another cluster. This OSD has served its own: an emptied store, or a wrong
+    /// address, must not end the service of clients. It goes on as without meta, and asks again.
     fn strange_meta(&mut self, reason: String) {
         if self.meta.strange.as_ref() != Some(&reason) {
             let code = refusal::WRONG_CLUSTER;
@@ -175,14 +175,14 @@ impl Osd {
         for entry in osds.iter().filter(|o| o.osd != self.config.osd) {
             self.bus.set_osd_addr(entry.osd, entry.addr);
         }
-        // Only peers of our own PGs matter when meta is gone, and they are few.
+        // Without meta only the peers of this OSD's own PGs matter, and they are few.
         let text = map_text(self.meta.wanted, &addresses_text(osds));
         if text.len() <= engine::MAP_MAX && self.phase == Phase::Running {
             self.engine.set_map(text.into());
         }
     }
 
-    /// Keeps how far the records of the cluster have come. One write is under way at a time; what came meanwhile goes next.
+    /// Keeps watermarks of the cluster's records. One write is under way at a time; newer watermarks go with the next.
     fn remember(&mut self, told: Watermarks) {
         if self.phase != Phase::Running {
             return;
@@ -196,8 +196,8 @@ impl Osd {
         }
     }
 
-    /// A queue that was full may have lost the word that something is kept. What a device remembers from before its Welcome is in
-    /// its Hello, where meta can judge it.
+    /// Repeats which watermarks are durable: a full queue may have lost the first message. Watermarks from before the Welcome are
+    /// in the Hello, where meta can compare them.
     pub(crate) fn say_kept_again(&mut self) {
         if self.let_in.welcomed && self.meta.wanted == self.meta.kept {
             self.meta.outbox.push(OsdUp::Remembers(self.meta.kept));
@@ -218,17 +218,18 @@ impl Osd {
         self.engine.set_map(text.into());
     }
 
-    /// R17: what a restored device remembers is old. This run still tells it to meta, marked as such; later runs do not know it.
+    /// Erases the watermarks of a restored device, which are old (R17). This run still reports them to meta, marked as such;
+    /// later runs do not know them.
     pub(crate) fn forget_watermarks(&mut self) {
         self.write_map(Watermarks::default());
     }
 
-    /// Meta has let the restored device in: from here on it remembers what meta tells, and nothing from before.
+    /// Starts with empty watermarks once meta has let the restored device in: from here on it keeps those that meta sends.
     pub(crate) fn begin_to_remember(&mut self) {
         (self.meta.kept, self.meta.wanted) = (Watermarks::default(), Watermarks::default());
     }
 
-    /// A map is durable, and with it what meta told before it was written.
+    /// Notes that a map is durable, and with it the watermarks that meta had sent before it was written.
     pub(crate) fn map_kept(&mut self, map: &[u8]) {
         let kept = watermarks_in(&String::from_utf8_lossy(map));
         if kept == self.meta.kept {
@@ -243,7 +244,7 @@ impl Osd {
         }
     }
 
-    /// With no meta in reach, peers are where they were last.
+    /// Restores the last addresses of the peers, for a start with no meta in reach.
     pub(crate) fn recall_addresses(&mut self) {
         let text = String::from_utf8_lossy(self.engine.map()).into_owned();
         for (osd, addr) in addresses_in(&text).filter(|(osd, _)| *osd != self.config.osd) {
@@ -251,7 +252,7 @@ impl Osd {
         }
     }
 
-    /// What meta told before this start; Hello says it.
+    /// Restores the watermarks from before this start; the Hello carries them.
     pub(crate) fn recall_watermarks(&mut self) {
         self.meta.kept = watermarks_in(&String::from_utf8_lossy(self.engine.map()));
         self.meta.wanted = self.meta.kept;
@@ -309,7 +310,7 @@ impl Osd {
             before: (Index(0), Term(0)),
             entries: Vec::new(),
             lost: Vec::new(),
-            // It may have been here before, and have voted.
+            // A replica with this id may have been here before, and have voted.
             in_doubt: self.engine.is_in_doubt(),
             damage: None,
         });
@@ -350,15 +351,15 @@ impl Osd {
     }
 }
 
-/// A line `ID=ADDRESS` each: what the device keeps of the address map.
+/// Makes the part of the address map that the device keeps: one line `ID=ADDRESS` each.
 fn addresses_text(osds: &[OsdAddr]) -> String {
     osds.iter().map(|o| format!("{}={}\n", o.osd.0, o.addr)).collect()
 }
 
-/// Begins the line with the watermarks.
+/// Prefix of the line with the watermarks.
 const WATERMARKS: &str = "watermarks=";
 
-/// What the device keeps for a start without meta: how far the records had come, and the address map.
+/// Makes the text that the device keeps for a start without meta: the watermarks and the address map.
 fn map_text(seen: Watermarks, addresses: &str) -> String {
     let w = seen;
     let ids = [w.revision, w.next_osd.into(), w.next_pool.into(), w.next_replica, w.next_volume, w.next_session];
@@ -384,7 +385,7 @@ fn addresses_in(text: &str) -> impl Iterator<Item = (OsdId, SocketAddr)> + '_ {
     })
 }
 
-/// The decision state of a replica that has applied nothing.
+/// Makes the decision state of a replica that has applied no entry.
 pub(crate) fn fresh_state(identity: &ReplicaIdentity) -> DecisionState {
     DecisionState {
         replica: identity.replica,

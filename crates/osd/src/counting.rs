@@ -1,10 +1,10 @@
 //! Counts the client requests that a turn answered: for the OSD, by pool and by volume.
 //!
-//! Replies of a turn come in as they are made; the clock is read once, at the end of the turn, when they leave with it.
+//! Replies of a turn are noted as they are made; the clock is read once, at the end of the turn, when they leave with it.
 //! A request that is served within one turn took the time of that turn: `Osd::now` stands still in between.
 //!
-//! Invariant: there are at most [`VOLUMES_MAX`] series of volumes and [`POOLS_MAX`] of pools; what is beyond counts
-//! under `other`. A series that nothing was counted under for [`IDLE`] is dropped.
+//! Invariant: there are at most [`VOLUMES_MAX`] series of volumes and [`POOLS_MAX`] of pools; further ones count
+//! under `other`. A series without a count for [`IDLE`] is dropped.
 
 use crate::metrics::{OsdMetrics, PoolFamilies, PoolMetrics, VolumeFamilies, VolumeMetrics};
 use std::collections::BTreeMap;
@@ -16,28 +16,28 @@ pub(crate) const VOLUMES_MAX: usize = 1000;
 const POOLS_MAX: usize = 100;
 pub(crate) const IDLE: Duration = Duration::from_secs(600);
 
-/// What a request is counted as.
+/// Kind under which a request is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Read,
     Write,
-    /// It moves no data.
+    /// A request that moves no data.
     Query,
 }
 
-/// What is counted of a request once it is answered.
+/// Values that are counted of a request once it is answered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counted {
     pub kind: Kind,
     pub pool: PoolId,
     pub volume: VolumeId,
-    /// As asked for, holes included.
+    /// Bytes that the request asked for, holes included.
     pub bytes: u64,
     /// The start of the turn in which it arrived.
     pub since: Time,
 }
 
-/// The labels of a series of volumes: `None` stands for all that are beyond the limit.
+/// The labels of a series of volumes: `None` stands for all volumes beyond the limit.
 type VolumeLabels = (PoolId, Option<VolumeId>);
 
 struct Series<M> {
@@ -74,7 +74,7 @@ impl Counting {
         }
     }
 
-    /// A request is answered with success; the reply leaves with this turn.
+    /// Notes a successful answer; the reply leaves with this turn.
     pub fn answered(&mut self, counted: Counted) {
         self.replied.push(counted);
     }
@@ -83,7 +83,7 @@ impl Counting {
         !self.replied.is_empty()
     }
 
-    /// The turn ends at `now`: its replies are counted.
+    /// Counts the replies of the turn that ends at `now`.
     pub fn end_turn(&mut self, now: Time, metrics: &OsdMetrics) {
         let mut replied = std::mem::take(&mut self.replied);
         for counted in replied.drain(..) {
@@ -145,7 +145,7 @@ impl Counting {
         seconds.inc_by(took.as_secs_f64());
     }
 
-    /// Drops the series that nothing was counted under for [`IDLE`].
+    /// Drops the series without a count for [`IDLE`].
     pub fn drop_idle(&mut self, now: Time) {
         let idle = |last: Time| now.since(last) >= IDLE;
         let (pools, volumes) = (&self.pool_families, &self.volume_families);

@@ -1,12 +1,12 @@
-//! Digests of a replica's chunks at one applied index: what `pg verify` compares.
+//! Digests of a replica's chunks at one applied index, which `pg verify` compares.
 //!
-//! A tool asks with [`Osd::ask_tool`] and takes the answer with [`Osd::take_tool_answers`]; who carries them
-//! is not this room's business. A digest waits until its replica has applied exactly the index that was
-//! asked for; then all reads of the chunk are issued in that very turn, so what they show is one cut.
+//! A tool asks with [`Osd::ask_tool`] and takes the answer with [`Osd::take_tool_answers`]; any carrier
+//! may bring both. A digest waits until its replica has applied exactly the requested
+//! index. Then all reads of the chunk are issued in that very turn, so they show one applied state.
 //!
-//! Invariant: nothing changes by it; at most [`DIGESTS_MAX`] chunks are read at once, and what waits has a
+//! Invariant: a digest changes nothing; at most [`DIGESTS_MAX`] chunks are read at once, and waiting questions have a
 //! limit and a deadline. A read that a destage round sent to a second look may show a later index: then the
-//! digest is not given but asked for again.
+//! tool gets no digest and asks again.
 
 use crate::node::{Osd, Phase, ReadSlot};
 use crate::pgs::State;
@@ -17,11 +17,11 @@ use types::limits::PART_MAX;
 use types::units::{SECTOR, SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
 use types::{ChunkKey, Epoch, Index, PgId, ReplicaId, SectorRange, Time, VolumeId, crc32c};
 
-/// Chunks of which bytes are read at once: 16 MiB of memory each.
+/// Chunks whose bytes are read at once: 16 MiB of memory each.
 pub const DIGESTS_MAX: usize = 2;
-/// Questions that wait for their index.
+/// Most questions that wait for their index.
 pub const WAITING_MAX: usize = 16;
-/// How long a question waits for its index.
+/// Longest wait of a question for its index.
 pub const WAIT_MAX: Duration = Duration::from_secs(5);
 /// Parts of a chunk, and CRCs of a digest.
 pub const PARTS: usize = (SECTORS_PER_CHUNK as u64 * SECTOR / PART_MAX) as usize;
@@ -35,11 +35,11 @@ pub(crate) const DIGEST: u64 = u64::MAX - 1;
 pub enum ToolAsk {
     /// Whether the event loop runs and the store has not stopped.
     Health,
-    /// What the replica of this PG is, and which chunks it holds.
+    /// Asks for the report of the PG's replica here, and its chunks.
     Pg { pg: PgId },
     /// The CRC32C of each part of a chunk, at exactly this applied index.
     Digest { pg: PgId, chunk: ChunkKey, at: Index },
-    /// As `Digest`, of the table that says which blocks of each part hold data. No byte is read.
+    /// Asks like `Digest`, for the table that says which blocks of each part hold data. No byte is read.
     Table { pg: PgId, chunk: ChunkKey, at: Index },
 }
 
@@ -54,19 +54,19 @@ pub enum ToolAnswer {
     Pg { report: Box<PgReport>, chunks: Vec<ChunkKey>, attached: Vec<(VolumeId, Epoch)> },
     /// One value for each part.
     Digest { at: Index, parts: Vec<u32> },
-    /// The index that was asked for has passed: this is applied now.
+    /// The requested index has passed: `applied` is the present one.
     Passed { applied: Index },
-    /// The index did not come in time.
+    /// The index was not applied in time.
     Late { applied: Index },
-    /// Ask again in a moment.
+    /// Too many questions wait or run: ask again in a moment.
     Busy,
     /// There is no replica of this PG here.
     NoReplica,
-    /// It is here and cannot be read: it is being made, or the store is poisoned.
+    /// The replica is here and cannot be read: it is being created, or the store is poisoned.
     Unreadable { reason: String },
-    /// It is here, damaged, and serves nothing.
+    /// The replica is here, damaged, and does not serve.
     Quarantined { reason: String },
-    /// Bytes of these parts cannot be read or fail their checksums; why, for each.
+    /// Bytes of these parts cannot be read or fail their checksums; each with the cause.
     Damaged { at: Index, parts: Vec<(usize, String)> },
 }
 
@@ -90,7 +90,7 @@ struct Running {
     damaged: Vec<(usize, String)>,
 }
 
-/// What the OSD keeps for its tools.
+/// Questions and answers of the OSD's tools.
 #[derive(Default)]
 pub struct Digests {
     waiting: Vec<Waiting>,
@@ -104,14 +104,14 @@ impl Digests {
         first.unwrap_or(Time::NEVER)
     }
 
-    /// The hot path asks this before anything else.
+    /// Whether no question waits. The hot path asks this before anything else.
     pub(crate) fn none_waits(&self) -> bool {
         self.waiting.is_empty()
     }
 }
 
 impl Osd {
-    /// Asks; the answer comes with [`Osd::take_tool_answers`] under the same `id`, after some turns.
+    /// Queues a question; the answer comes with [`Osd::take_tool_answers`] under the same `id`, after some turns.
     pub fn ask_tool(&mut self, id: u64, ask: ToolAsk) {
         let pg = match ask {
             ToolAsk::Health => {
@@ -141,7 +141,7 @@ impl Osd {
         self.digests.waiting.push(Waiting { id, replica: report.replica, ask, chunk, at, until });
     }
 
-    /// Answers that are ready, in the order in which they became so.
+    /// Takes the answers that are ready, in the order in which they became so.
     pub fn take_tool_answers(&mut self) -> Vec<(u64, ToolAnswer)> {
         std::mem::take(&mut self.digests.answers)
     }
@@ -168,7 +168,7 @@ impl Osd {
         }
     }
 
-    /// Once a turn: gives up what waited too long, and starts what is already at its index.
+    /// Once a turn: gives up questions that waited too long, and starts those that are already at their index.
     pub(crate) fn upkeep_digests(&mut self) {
         let mut n = 0;
         while n < self.digests.waiting.len() {
@@ -189,7 +189,7 @@ impl Osd {
         }
     }
 
-    /// The engine has just applied `index`: questions about exactly this cut are read now.
+    /// Starts the questions about exactly this state: the engine has just applied `index`.
     pub(crate) fn applied_for_digests(&mut self, replica: ReplicaId, index: Index) {
         while let Some(n) = self.digests.waiting.iter().position(|w| w.replica == replica && w.at == index) {
             self.start_digest(n);
@@ -221,7 +221,7 @@ impl Osd {
         }
     }
 
-    /// A part's read is over.
+    /// Takes the finished read of a part.
     pub(crate) fn digest_part(&mut self, slot: usize, result: Result<ReadData, ReadError>) {
         let (key, part) = (slot / PARTS, slot % PARTS);
         // A poisoned store has answered already.
@@ -251,7 +251,7 @@ impl Osd {
         self.digests.answers.push((run.id, answer));
     }
 
-    /// The store is poisoned: nobody waits any more.
+    /// Fails all waiting and running questions: the store is poisoned.
     pub(crate) fn fail_digests(&mut self, reason: &str) {
         let waiting = std::mem::take(&mut self.digests.waiting).into_iter().map(|w| w.id);
         let running = std::mem::take(&mut self.digests.running).into_iter().map(|(_, r)| r.id);
@@ -259,8 +259,8 @@ impl Osd {
         self.digests.answers.extend(waiting.chain(running).map(failed));
     }
 
-    /// CRC of the numbers of the blocks that hold data; 0 when none does. Blocks count as wholes, because
-    /// one replica may have destaged what another still holds by sectors.
+    /// Computes the CRC of the numbers of the blocks that hold data; 0 when none does. Blocks count as wholes, because
+    /// one replica may have destaged a block that another still holds by sectors.
     fn table_of_part(&self, replica: ReplicaId, chunk: ChunkKey, part: usize) -> u32 {
         let range = range_of(part);
         let mut blocks = Vec::new();
@@ -282,7 +282,7 @@ fn range_of(part: usize) -> SectorRange {
     SectorRange::new(part as u32 * PART_SECTORS, PART_SECTORS)
 }
 
-/// CRC32C of a part's bytes; 0 stands for a part that is all zeros, however it is stored.
+/// Computes the CRC32C of a part's bytes; 0 stands for a part that is all zeros, however it is stored.
 fn digest(bytes: &[u8]) -> u32 {
     if bytes.iter().all(|b| *b == 0) { 0 } else { crc32c(bytes).max(1) }
 }

@@ -1,7 +1,7 @@
-//! How full the device is, in words: near full, full, and which PGs cannot accept writes because of it.
+//! Fill level of the device: near full or full, and the PGs that cannot accept writes because of it.
 //!
-//! The loop comes in once a turn with the store's levels, and a leader with each write that found no space at a member.
-//! Entering a level is one WARN line, leaving it one INFO line, with figures and what frees space.
+//! The loop calls once a turn with the store's levels, and a leader with each write that found no space at a member.
+//! Entering a level is one WARN line, leaving it one INFO line, with figures and the ways to free space.
 //!
 //! Invariant: levels have hysteresis, so that a device at a border does not fill the log.
 
@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{OsdId, PgId, Time};
 
-/// Used space out of 100 at which a device is near full, and below which it is no more.
+/// Percentage of used space at which a device becomes near full, and below which it no longer is.
 const NEAR_PCT: u64 = 85;
 const NEAR_ENDS_PCT: u64 = 80;
-/// So long no write found a member full: the PG accepts writes again.
+/// Time without a write that found a member full, after which the PG accepts writes again.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// See the head of the file.
+/// Fill level of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
     #[default]
@@ -39,7 +39,7 @@ impl Fullness {
     }
 }
 
-/// The level that follows `before`.
+/// Returns the level that follows `before`.
 fn next(before: Level, used: u64, capacity: u64, full: bool) -> Level {
     let border = if before == Level::Fine { NEAR_PCT } else { NEAR_ENDS_PCT };
     let near = capacity > 0 && u128::from(used) * 100 >= u128::from(capacity) * u128::from(border);
@@ -51,7 +51,7 @@ fn next(before: Level, used: u64, capacity: u64, full: bool) -> Level {
 }
 
 impl Osd {
-    /// Once a turn, when the books know what is left.
+    /// Updates the level, once a turn, when the free space is known.
     pub(crate) fn look_at_fullness(&mut self) {
         let home = self.engine.stats().home;
         let used = home.capacity_bytes.saturating_sub(home.free_bytes);
@@ -84,7 +84,7 @@ impl Osd {
         });
     }
 
-    /// A write of a PG led here found no space at `full`.
+    /// Notes that a write of a PG led here found no space at `full`.
     pub(crate) fn write_found_full(&mut self, pg: PgId, full: OsdId) {
         if self.fullness.stopped.insert(pg, (full, self.now)).is_none() {
             tracing::warn!(%pg, "this PG cannot accept writes that need new space: {full} is full");

@@ -1,9 +1,9 @@
 //! Between mount and service: the OSD asks meta whether its device is the current one (R17, ADR 0012).
 //!
-//! The loop comes in with the replicas of the mount and with what meta says; the replicas go on to their groups when meta has
-//! let the OSD in, or when no meta has said anything for `OsdConfig::let_in_wait`.
+//! Input: the replicas of the mount, and the messages of meta. The replicas get their groups when meta has
+//! let the OSD in, or when no meta has answered for `OsdConfig::let_in_wait`.
 //!
-//! Invariant: before that no group exists, so the OSD neither votes nor acknowledges nor serves. An OSD that is on hold goes on only
+//! Invariant: before that no group exists, so the OSD neither votes nor acknowledges nor serves. An OSD on hold goes on only
 //! when meta says so.
 
 use crate::node::{Osd, OsdError, Phase};
@@ -14,27 +14,27 @@ use types::control::{DevicePosition, OsdDown, refusal};
 use types::store::Recovered;
 use types::{PgId, ReplicaId};
 
-/// How long a newcomer waits for the process that meta believes alive: longer than meta takes to call it down, and the
+/// Wait of a new process for the one that meta believes alive: longer than meta takes to declare that one down, and than the
 /// carrier's pause between two streams.
 const RIVAL_WAIT: Duration = Duration::from_secs(12);
 
-/// What waits to be let in.
+/// An OSD that waits to be let in.
 pub(crate) struct Waiting {
     replicas: Vec<Recovered>,
     listener: ListenerId,
-    /// The OSD goes on by itself then, or gives way to its rival.
+    /// End of the wait: the OSD then goes on by itself, or ends in favour of its rival.
     until: Time,
-    /// Meta says that another process serves this OSD.
+    /// Reason from meta, when another process serves this OSD.
     rival: Option<String>,
 }
 
-/// How meta has taken this process.
+/// Meta's treatment of this process.
 #[derive(Default)]
 pub(crate) struct LetIn {
     pub waiting: Option<Waiting>,
-    /// Meta has welcomed this process once.
+    /// True once meta has welcomed this process.
     pub welcomed: bool,
-    /// Meta says that its records went back in time, and whether this OSD is held for that.
+    /// Set when the records of meta went back in time; true when this OSD is on hold for that.
     behind: Option<bool>,
 }
 
@@ -45,20 +45,21 @@ impl LetIn {
 }
 
 impl Osd {
-    /// R17: how far the life of this device has come.
+    /// Returns the position of this device in its own history (R17).
     pub(crate) fn position(&self) -> DevicePosition {
         let (mount, log_seq, durable_seq) = self.engine.position();
         let (restored, let_in) = (self.config.engine.after_restore, self.let_in.welcomed);
         DevicePosition { mount, log_seq, durable_seq, restored, let_in }
     }
 
-    /// Replicas that this device holds, running or waiting.
+    /// Returns the replicas that this device holds, running or waiting.
     pub(crate) fn replicas(&self) -> Vec<(PgId, ReplicaId)> {
         let waiting = self.let_in.waiting.iter().flat_map(|w| w.replicas.iter().map(|r| &r.identity));
         self.pgs.iter().map(|slot| &slot.identity).chain(waiting).map(|i| (i.pg, i.replica)).collect()
     }
 
-    /// R11: the mount record is durable. The port is bound, so that an address that is taken ends the start here.
+    /// Begins the wait once the mount record is durable (R11). The port is bound first, so that a taken
+    /// address ends the start here.
     pub(crate) fn mounted(&mut self, replicas: Vec<Recovered>, env: &mut dyn Env) -> Result<(), OsdError> {
         let (listener, addr) = env.listen(&self.config.listen)?;
         self.listening = Some(addr);
@@ -74,7 +75,7 @@ impl Osd {
         Ok(())
     }
 
-    /// Groups exist and the door opens from here on.
+    /// Starts service: makes the groups and opens the listener.
     fn serve(&mut self) {
         let Some(Waiting { replicas, listener, .. }) = self.let_in.waiting.take() else { return };
         for recovered in replicas {
@@ -89,7 +90,7 @@ impl Osd {
         self.meta.report_soon(self.now);
     }
 
-    /// No meta has let the OSD in in time: the OSD goes on by itself, unless meta has said that another process serves it.
+    /// Ends the wait when no meta has let the OSD in in time: it goes on by itself, unless another process serves it.
     pub(crate) fn step_let_in(&mut self) {
         if self.let_in.next_deadline() > self.now {
             return;
@@ -103,8 +104,8 @@ impl Osd {
         self.serve();
     }
 
-    /// Whether what meta says is worked on now. Before the OSD is let in, only the answer to its hello is; and a restored
-    /// device says hello when the doubt of its replicas is durable.
+    /// Whether a message of meta is handled now. A mounting OSD handles none before its mount is complete. A restored
+    /// device sends its hello only when it is durable that its replicas are suspect.
     pub(crate) fn hears(&self, down: &OsdDown) -> bool {
         match (&self.phase, &self.let_in.waiting) {
             (Phase::Mounting, None) => false,
@@ -116,7 +117,7 @@ impl Osd {
         }
     }
 
-    /// Meta has let this process in.
+    /// Starts service: meta has let this process in.
     pub(crate) fn welcomed(&mut self) {
         if !std::mem::replace(&mut self.let_in.welcomed, true) && self.config.engine.after_restore {
             self.engine.erase_behind_mark();
@@ -126,7 +127,7 @@ impl Osd {
         self.serve();
     }
 
-    /// Whether a refusal is waited out: the process that meta believes alive may have lost its machine. An OSD that serves
+    /// Whether this OSD waits after a refusal: the process that meta believes alive may have lost its machine. An OSD that serves
     /// already does not wait, because two processes must not serve.
     pub(crate) fn waits_for_rival(&mut self, code: u32, reason: &str) -> bool {
         let waiting = self.let_in.waiting.as_mut().filter(|_| code == refusal::OSD_OTHER_LIFE);
@@ -139,8 +140,8 @@ impl Osd {
         true
     }
 
-    /// The records of meta went back in time (R17). They cannot tell an older device from the current one, because both may have
-    /// gone back together. An OSD that serves goes on; an OSD that starts waits for the recovery.
+    /// Handles records of meta that went back in time (R17). They cannot tell an older device from the current one, because both
+    /// may have gone back together. An OSD that serves goes on; an OSD that starts waits for the recovery.
     ///
     /// With `hold` other OSDs remember more than this device. Without it they do not, and the OSD goes on as without a metadata
     /// server.

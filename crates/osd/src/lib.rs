@@ -1,10 +1,10 @@
 //! The storage daemon: one loop that owns an engine, a bus and the groups of its PGs.
 //!
-//! Ring 3. Messages and completions come in by [`Osd::wait`], the control plane by [`Osd::handle_control`];
-//! log batches, frames, replies and reports go out. The same code runs on the real env and in the simulator.
+//! Ring 3. Input: messages and completions by [`Osd::wait`], commands of meta by [`Osd::handle_control`].
+//! Output: log batches, frames, replies and reports. The same code runs on the real env and in the simulator.
 //!
-//! Invariant: the loop holds no protocol logic. It carries values between rooms in one fixed order
-//! (persist before send, apply before reply), and nothing leaves before that order allows it.
+//! Invariant: a turn has one fixed order (persist before send, apply before reply), and no message leaves before
+//! that order allows it.
 
 mod actions;
 mod config;

@@ -1,4 +1,4 @@
-//! What an OSD counts. `basalt explain metrics` prints these rows.
+//! Metrics of an OSD. `basalt explain metrics` prints these rows.
 
 telemetry::metrics! {
     /// Counters and levels of one OSD.
@@ -7,7 +7,7 @@ telemetry::metrics! {
         counter read_bytes: "bytes that answered client reads asked for, holes included";
         counter writes: "client writes acknowledged, zeroes and trims included";
         counter write_bytes: "bytes of acknowledged client writes";
-        counter queries: "client requests answered that move no data: extents, and who holds a volume";
+        counter queries: "client requests answered that move no data: extents, fence checks, reports of unreached leaders";
         counter refused: "client requests answered with a refusal";
         latency read_seconds: "from the start of the turn in which a read arrived to the end of the turn that answered it";
         latency write_seconds: "from the start of the turn in which a write arrived to the end of the turn that answered it";
@@ -44,7 +44,7 @@ telemetry::metrics! {
 }
 
 telemetry::families! {
-    /// Client I/O of one pool, as far as PGs led here served it. Labels: `pool` (its id).
+    /// Client I/O of one pool that PGs led here served. Labels: `pool` (its id).
     pub struct PoolFamilies => PoolMetrics("basalt_osd_pool") {
         counter reads: "client reads answered, by pool";
         counter read_bytes: "bytes that answered client reads asked for, by pool";
@@ -54,7 +54,7 @@ telemetry::families! {
 }
 
 telemetry::families! {
-    /// Client I/O of one volume, as far as PGs led here served it. Labels: `pool` and `volume` (their ids).
+    /// Client I/O of one volume that PGs led here served. Labels: `pool` and `volume` (their ids).
     pub struct VolumeFamilies => VolumeMetrics("basalt_osd_volume") {
         counter reads: "client reads answered, by volume";
         counter read_bytes: "bytes that answered client reads asked for, by volume";
@@ -65,7 +65,7 @@ telemetry::families! {
     }
 }
 
-/// Every metric of an OSD, for the manual.
+/// Returns every metric of an OSD, for the manual.
 pub fn rows() -> impl Iterator<Item = &'static telemetry::Row> {
     OsdMetrics::ROWS.iter().chain(PoolFamilies::ROWS).chain(VolumeFamilies::ROWS)
 }

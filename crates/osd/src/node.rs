@@ -1,6 +1,6 @@
 //! The loop's body: [`Osd::work`] and [`Osd::wait`] are one turn.
 //!
-//! Order inside a turn: completions and messages → deadlines → groups are polled until nothing moves →
+//! Order inside a turn: completions and messages → deadlines → groups are polled until none has anything to do →
 //! a destage round may begin → one log batch and one frame a connection leave with one kernel entry.
 
 use crate::config::OsdConfig;
@@ -25,20 +25,20 @@ use wire::Peer;
 pub const ROOM_BUS: u8 = 1;
 /// Least payload that a PG may hold uncommitted (R9), however many share the log.
 const UNCOMMITTED_MIN: u64 = 1 << 20;
-/// Polls of touched groups in one turn, at most: a group that keeps moving waits for the next turn.
+/// Most polls of touched groups in one turn: a group with more to do waits for the next turn.
 const SETTLE_ROUNDS_MAX: usize = 16;
 
-/// Where the process stands.
+/// Phase of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// The engine reads its log; nobody is listened to.
+    /// The engine reads its log, or the OSD waits to be let in; connections are refused.
     Mounting,
     Running,
-    /// R15, or meta refused us: nothing is served any more. The reason is for the user.
+    /// R15, or a refusal by meta: the OSD no longer serves. The reason is for the user.
     Stopped(String),
 }
 
-/// The loop cannot go on; the process ends with this.
+/// Error that ends the loop and the process.
 #[derive(Debug, thiserror::Error)]
 pub enum OsdError {
     #[error(transparent)]
@@ -47,7 +47,7 @@ pub enum OsdError {
     Mount(#[from] engine::MountError),
 }
 
-/// A waiting engine read: which slot's group, and its read id.
+/// A read at the engine: the slot of the group that asked, and its read id.
 pub struct ReadSlot {
     pub replica: types::ReplicaId,
     pub slot: usize,
@@ -75,7 +75,7 @@ pub struct Osd {
     pub(crate) repairs: crate::repair::Repairs,
     pub(crate) doubts: crate::doubt::Doubts,
     pub(crate) mends: crate::mend::Mends,
-    /// A planned end is under way, until then at most.
+    /// Latest end of a planned stop that is under way.
     pub(crate) stop_by: Option<Time>,
     pub(crate) tool_reads: Vec<Result<engine::ReadData, engine::ReadError>>,
     pub(crate) metrics: OsdMetrics,
@@ -86,14 +86,14 @@ pub struct Osd {
     pub(crate) ops: Vec<Op>,
     pub(crate) engine_events: Vec<EngineEvent>,
     pub(crate) actions: Vec<Action>,
-    /// Listings that are due: reused.
+    /// Lease renewals that are due; reused.
     pub(crate) due: Vec<(OsdId, bool)>,
     events: Vec<Event>,
     bus_events: Vec<BusEvent>,
     touched: Vec<usize>,
     started: bool,
     uncommitted_max: u64,
-    /// The same of other OSDs, as they last said it (R9).
+    /// Shares of the log that other OSDs last reported (R9).
     log_shares: BTreeMap<OsdId, u64>,
     /// (full, blocked) as the groups were last told.
     pub(crate) pressure: (bool, bool),
@@ -101,7 +101,7 @@ pub struct Osd {
 }
 
 impl Osd {
-    /// An OSD over an opened disk. The first turn begins the mount.
+    /// Makes an OSD on an opened disk. The first turn begins the mount.
     pub fn new(config: OsdConfig, disk: DiskInfo, registry: &Registry, seed: u64) -> Osd {
         let identity =
             Identity { cluster: config.cluster, peer: Peer::Osd(config.osd), incarnation: config.incarnation };
@@ -153,12 +153,12 @@ impl Osd {
         &self.phase
     }
 
-    /// Where it listens, once it does.
+    /// Returns the address of the listener, once it is bound.
     pub fn listening(&self) -> Option<&NetAddr> {
         self.listening.as_ref()
     }
 
-    /// The first half of a turn: works on the events of the last one. Reports for meta are ready after it.
+    /// Runs the first half of a turn: handles the events of the last one. Reports for meta are ready after it.
     ///
     /// # Errors
     /// When the process cannot go on.
@@ -202,8 +202,8 @@ impl Osd {
         Ok(())
     }
 
-    /// The second half: hands over what came of it and waits for new events. The next turn works on those;
-    /// a simulator calls again at once while [`Osd::has_events`].
+    /// Runs the second half: submits the operations of this turn and waits for new events, which the next turn handles.
+    /// A simulator calls again at once while [`Osd::has_events`].
     ///
     /// # Errors
     /// When the process cannot go on.
@@ -213,7 +213,7 @@ impl Osd {
         Ok(())
     }
 
-    /// Whether the last turn brought events that the next one will work on.
+    /// Whether the last turn brought events that the next one will handle.
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
@@ -230,7 +230,7 @@ impl Osd {
         if let Event::Accepted { conn, .. } = &event
             && !self.bus.owns(&event)
         {
-            // Nothing is served yet, or never: peers and clients try again.
+            // This OSD does not serve yet, or never: peers and clients try again.
             self.ops.push(Op::Close { conn: *conn });
             return;
         }
@@ -249,7 +249,7 @@ impl Osd {
         self.bus_events = events;
     }
 
-    /// Works on everything that the engine has said, until it says nothing more.
+    /// Handles all events of the engine, until it makes no more.
     fn drain_engine(&mut self, env: &mut dyn Env) -> Result<(), OsdError> {
         while !self.engine_events.is_empty() {
             let mut events = std::mem::take(&mut self.engine_events);
@@ -291,7 +291,7 @@ impl Osd {
     fn persisted(&mut self, replica: types::ReplicaId, ticket: u64) {
         let Some(key) = self.pgs.by_replica(replica) else { return };
         match self.pgs.parked(key) {
-            // It says nothing while it is parked; what it may say is known when it goes on.
+            // A paused group sends nothing; it sends its messages when it goes on.
             Some(group) => group.handle_persisted(self.now, ticket, &mut Vec::new()),
             None => self.with_slot(key, true, |group, now, actions| group.handle_persisted(now, ticket, actions)),
         }
@@ -320,7 +320,7 @@ impl Osd {
         self.tell_log_share(key);
     }
 
-    /// A group of what the engine holds of a replica, or why there is none.
+    /// Makes the group of a replica from the engine's state; a quarantined one when the group refuses that.
     pub(crate) fn start_group(&mut self, recovered: Recovered) -> State {
         let replica = recovered.identity.replica;
         let identity = recovered.identity.clone();
@@ -348,7 +348,7 @@ impl Osd {
         }
     }
 
-    /// R9: what a PG may hold uncommitted is its share of a quarter of the log, so that all of them together
+    /// Sets the payload that a PG may hold uncommitted (R9): its share of a quarter of the log, so that all PGs together
     /// never keep the log from being freed.
     pub(crate) fn share_log(&mut self) {
         let share = self.engine.log_bytes() / 4 / (self.pgs.len() as u64).max(1);
@@ -358,8 +358,8 @@ impl Osd {
         }
     }
 
-    /// Another OSD's share has changed. A leader goes by the least of its members': what a follower has no room
-    /// for it drops, and is sent again only much later.
+    /// Notes another OSD's share. A leader uses the least of its members' shares: a follower without space for an entry
+    /// drops it, and gets it again only much later.
     pub(crate) fn hear_log_share(&mut self, osd: OsdId, mib: u8) {
         let bytes = u64::from(mib) << 20;
         if mib == 0 || self.log_shares.insert(osd, bytes) == Some(bytes) {
@@ -372,7 +372,7 @@ impl Osd {
         }
     }
 
-    /// What one PG may hold in the log here, in whole MiB: as echoes say it.
+    /// Returns the payload that one PG may hold in the log here, in whole MiB, as acknowledgements of renewals report it.
     pub(crate) fn log_share_mib(&self) -> u8 {
         u8::try_from(self.uncommitted_max >> 20).unwrap_or(u8::MAX)
     }
@@ -392,7 +392,7 @@ impl Osd {
         }
     }
 
-    /// Polls touched groups until nothing moves. A group's actions are performed at once, so that an
+    /// Polls touched groups until none has anything to do. A group's actions are performed at once, so that an
     /// effect is applied before the read that follows it.
     fn settle(&mut self, env: &mut dyn Env) -> Result<(), OsdError> {
         for _ in 0..SETTLE_ROUNDS_MAX {
@@ -412,7 +412,7 @@ impl Osd {
         Ok(())
     }
 
-    /// Runs `f` on a slot's group and performs what it asks for.
+    /// Runs `f` on a slot's group and performs the actions that it returns.
     pub(crate) fn with_slot(
         &mut self,
         key: usize,
@@ -437,10 +437,10 @@ impl Osd {
         }
     }
 
-    /// Begins a destage round when the engine wants one: decision states are taken at this very moment,
-    /// when everything that the groups have applied is in the overlay (R1).
+    /// Begins a destage round when the engine wants one. Decision states are taken at this very moment,
+    /// when every effect that the groups have applied is in the overlay (R1).
     fn destage(&mut self) {
-        // Whoever begins none must say so: a round that is due is a deadline of the engine.
+        // The engine must know when rounds are held back: otherwise a due round stays its deadline.
         self.engine.hold_rounds(self.phase != Phase::Running || self.streams.holds_rounds(self.now));
         if self.phase != Phase::Running || !self.engine.wants_round(self.now) {
             return;
@@ -475,7 +475,7 @@ impl Osd {
         .unwrap_or(Time::NEVER)
     }
 
-    /// Group counts for the metrics: (all, leading, quarantined).
+    /// Counts groups for the metrics: (all, leading, quarantined).
     pub(crate) fn census(&self) -> (usize, usize, usize) {
         let mut leading = 0;
         let mut quarantined = 0;
@@ -489,7 +489,7 @@ impl Osd {
         (self.pgs.len(), leading, quarantined)
     }
 
-    /// Which PGs are led here, for tools.
+    /// Returns the PGs that are led here, for tools.
     pub fn leading(&self) -> BTreeMap<PgId, types::Term> {
         let lead = |slot: &crate::pgs::Slot| match &slot.state {
             State::Running(group) if group.is_leader() => Some((slot.identity.pg, group.report(Time::ZERO).term)),

@@ -1,7 +1,7 @@
-//! The table of local replicas: who is where, who was touched in this turn, whose deadline comes next.
+//! The table of local replicas: their slots, the slots touched in this turn, and the next deadline.
 //!
-//! Invariant: a PG has at most one replica here; a slot's live deadline in the heap (the one that it is armed
-//! for) is never later than its group's. Others are stale and fall out when they come up.
+//! Invariant: a PG has at most one replica here. A slot's live deadline in the heap (the one for which it is
+//! armed) is never later than its group's. Other deadlines are stale and are dropped when they come up.
 
 use group::Group;
 use slab::Slab;
@@ -11,14 +11,15 @@ use types::control::PgReport;
 use types::store::ReplicaIdentity;
 use types::{PgId, ReplicaId, Time};
 
-/// What stands in a slot.
+/// State of the replica in a slot.
 pub enum State {
     Running(Box<Group>),
-    /// Its birth record is not durable yet.
+    /// Its create record is not durable yet.
     Creating,
-    /// A stream's contents take its place (R12): the old group stands still until that is true or refused.
+    /// A stream's contents replace its own (R12): the old group is paused until the installation is durable or refused.
     Installing(Box<Group>),
-    /// R11: its log lacks payloads, which [`crate::repair`] fetches; it neither votes nor serves until then.
+    /// R11: its log lacks payloads, which [`crate::repair`] fetches; or it is suspect and asks its peers for their log positions.
+    /// It neither votes nor serves until then.
     Repairing,
     /// R5, R11: damaged; it neither votes nor serves, and is reported.
     Quarantined(String),
@@ -28,7 +29,7 @@ pub enum State {
 pub struct Slot {
     pub identity: ReplicaIdentity,
     pub state: State,
-    /// What meta last heard; `None` after a new stream.
+    /// Last report to meta; `None` after a new stream.
     pub reported: Option<PgReport>,
     touched: bool,
     armed: Time,
@@ -89,7 +90,7 @@ impl Pgs {
         &mut self.slots[key]
     }
 
-    /// The running group in a slot. `None` when it is creating, quarantined or gone.
+    /// Returns the running group in a slot; `None` in every other state, and when the slot is empty.
     pub fn group(&mut self, key: usize) -> Option<&mut Group> {
         match self.slots.get_mut(key).map(|slot| &mut slot.state) {
             Some(State::Running(group)) => Some(group),
@@ -97,7 +98,7 @@ impl Pgs {
         }
     }
 
-    /// Stops the running group in a slot, for an installation.
+    /// Pauses the running group in a slot, for an installation.
     ///
     /// # Panics
     /// When none runs there.
@@ -109,7 +110,7 @@ impl Pgs {
         };
     }
 
-    /// The parked group goes on, if there is one.
+    /// Resumes the paused group, if there is one.
     pub fn unpark(&mut self, key: usize) {
         let state = &mut self.slots[key].state;
         *state = match std::mem::replace(state, State::Creating) {
@@ -119,7 +120,7 @@ impl Pgs {
         self.touch(key);
     }
 
-    /// The group that waits for the end of an installation.
+    /// Returns the group that is paused until the end of an installation.
     pub fn parked(&mut self, key: usize) -> Option<&mut Group> {
         match self.slots.get_mut(key).map(|slot| &mut slot.state) {
             Some(State::Installing(group)) => Some(group),
@@ -127,7 +128,7 @@ impl Pgs {
         }
     }
 
-    /// All running groups, in a fixed order.
+    /// Iterates over all running groups, in a fixed order.
     pub fn groups(&self) -> impl Iterator<Item = &Group> {
         self.iter().filter_map(|slot| match &slot.state {
             State::Running(group) => Some(&**group),
@@ -135,7 +136,7 @@ impl Pgs {
         })
     }
 
-    /// Keys of all slots, in a fixed order.
+    /// Returns the keys of all slots, in a fixed order.
     pub fn keys(&self) -> Vec<usize> {
         self.by_pg.values().copied().collect()
     }
@@ -148,7 +149,7 @@ impl Pgs {
         self.by_pg.len()
     }
 
-    /// The slot's group wants a poll at the end of this turn.
+    /// Marks the slot's group for a poll at the end of this turn.
     pub fn touch(&mut self, key: usize) {
         let slot = &mut self.slots[key];
         if !slot.touched {
@@ -157,7 +158,7 @@ impl Pgs {
         }
     }
 
-    /// Takes one touched slot, in the order of touching.
+    /// Takes the touched slots, in the order of touching.
     pub fn take_touched(&mut self, into: &mut Vec<usize>) {
         std::mem::swap(&mut self.touched, into);
         for key in into.iter() {
@@ -187,7 +188,7 @@ impl Pgs {
                 break;
             }
             self.deadlines.pop();
-            // Stale: the slot was armed for an earlier moment since, or is another one.
+            // A stale deadline: the slot was armed for another moment since, or belongs to another replica.
             if let Some(slot) = self.slots.get_mut(key).filter(|slot| slot.armed == at) {
                 slot.armed = Time::NEVER;
                 self.touch(key);
@@ -206,7 +207,7 @@ mod tests {
     use types::{Epoch, PoolId};
 
     #[test]
-    fn a_deadline_that_an_earlier_one_replaced_touches_nobody() {
+    fn deadline_replaced_by_an_earlier_one_touches_no_slot() {
         let pg = PgId { pool: PoolId(1), n: 0 };
         let identity =
             ReplicaIdentity { pg, replica: ReplicaId(1), lineage: 1, conf_epoch: Epoch(1), members: Vec::new() };

@@ -1,4 +1,4 @@
-//! What this OSD tells meta and the metrics endpoint.
+//! Reports of this OSD to meta and to the metrics endpoint.
 
 use crate::fullness::Level;
 use crate::mend::Named;
@@ -67,8 +67,8 @@ impl Osd {
         self.say_kept_again();
     }
 
-    /// Reports that differ from what meta last heard. Progress alone (the applied index) is worth a line
-    /// only once a heartbeat, so it is part of the comparison.
+    /// Returns the reports that differ from the last ones to meta. Progress alone (the applied index) is reported
+    /// only once a heartbeat, and so is part of the comparison.
     pub(crate) fn changed_reports(&mut self) -> Vec<PgReport> {
         let mut changed = Vec::new();
         for key in self.pgs.keys() {
@@ -106,7 +106,7 @@ impl Osd {
         changed
     }
 
-    /// Brings the metrics up to date with the rooms' own counters.
+    /// Updates the metrics from the counters of the engine, the bus and the groups.
     pub fn publish(&mut self) {
         let stats = self.engine.stats();
         let bus = self.bus.stats();
@@ -148,7 +148,7 @@ impl Osd {
         }
     }
 
-    /// Damaged replicas, and why each does not serve.
+    /// Returns the damaged replicas, each with the cause.
     pub fn quarantined(&self) -> Vec<(types::PgId, String)> {
         let damaged = |slot: &crate::pgs::Slot| match &slot.state {
             State::Quarantined(reason) => Some((slot.identity.pg, reason.clone())),
@@ -157,12 +157,12 @@ impl Osd {
         self.pgs.iter().filter_map(damaged).collect()
     }
 
-    /// Which durable records of the log this process found missing when it started.
+    /// Returns the durable records of the log that this process found missing when it started.
     pub fn lost_records(&self) -> Option<&str> {
         self.engine.lost_records()
     }
 
-    /// Why it stopped, if it did.
+    /// Returns the reason why it stopped, if it did.
     pub fn stopped(&self) -> Option<&str> {
         match &self.phase {
             Phase::Stopped(reason) => Some(reason),

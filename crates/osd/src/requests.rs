@@ -1,4 +1,4 @@
-//! What arrives on connections: client requests, raft messages, listings. And the replies that go back.
+//! Messages of connections: client requests, raft messages and lease renewals. And the replies to them.
 
 use crate::counting::{Counted, Kind};
 use crate::node::Osd;
@@ -108,7 +108,7 @@ impl Osd {
         self.with_slot(key, true, |group, now, actions| group.handle_raft(now, from, raft, actions));
     }
 
-    /// A client sent bytes that fail their checksum: its connection is closed.
+    /// Closes the connection of a client that sent bytes that fail their checksum.
     pub(crate) fn bad_origin(&mut self, origin: Origin, reason: &str) {
         let waiting = self.inflight.slab.remove(origin.0 as usize);
         self.settle_space(waiting.space);
@@ -165,7 +165,7 @@ impl Osd {
         self.bus.send(waiting.link, Message::Reply(reply));
     }
 
-    /// R3: what we renew is echoed with the sender's own time.
+    /// Handles a lease renewal (R3): the acknowledgement carries the sender's own time and the renewed promises.
     fn handle_listing(&mut self, link: LinkId, from: OsdId, listing: Listing) {
         self.pairs.heard(self.now, from, &listing);
         let every = listing.full;
@@ -187,7 +187,7 @@ impl Osd {
         }
     }
 
-    /// Sends the listings that are due, one frame an OSD pair.
+    /// Sends the lease renewals that are due, one frame an OSD pair.
     pub(crate) fn renew_promises(&mut self) {
         let mut due = std::mem::take(&mut self.due);
         self.pairs.poll(self.now, &mut due);

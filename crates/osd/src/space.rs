@@ -1,15 +1,15 @@
-//! Space as money between OSDs (R13): what this device has given to others, and what others have given here.
+//! Space grants between OSDs (R13): AUs that this device has granted to others, and AUs that others have granted to it.
 //!
-//! The loop comes in with links, with what the engine has left, with the sums of listings and echoes, and
-//! with the need of each write before its group sees it; it gets leave, or a refusal. Both sums are
-//! cumulative and belong to one connection: a new one begins at nothing on both sides.
+//! The loop passes in links, the engine's free space, the sums in lease renewals and their acknowledgements,
+//! and the need of each write before its group sees it. It gets leave, or a refusal. Both sums are
+//! cumulative and belong to one connection: a new one begins at zero on both sides.
 //!
-//! Invariant: what is left here = available − given and not spent − admitted here and not yet applied. A leader
-//! spends at a member only what that member gave it. A write that needs nothing is never refused.
+//! Invariant: the free space here = available − granted and not spent − admitted here and not yet applied. A leader
+//! spends at a member only AUs that this member granted. A write that needs no space is never refused.
 //!
-//! Spending ends with the reply, when the entry is applied here: the member then counts it in its own overlay
-//! as soon as the same listing's commit reaches it. A member without a connection, or
-//! silent on it because its process is stopped or its host is gone, holds nobody up.
+//! Spending ends with the reply, when the entry is applied here. The member then counts it in its own overlay
+//! as soon as the same renewal's commit reaches it. A member without a connection, or
+//! silent on it because its process is stopped or its host is gone, delays no write.
 
 use crate::node::Osd;
 use std::collections::BTreeMap;
@@ -19,32 +19,32 @@ use types::planted::{Bug, on};
 use types::{AU, Errno, OsdId, SectorRange, Time};
 use wire::{Reject, Request, RequestBody};
 
-/// Most AUs that one leader holds of a member, unspent: what one period of listings may bring.
+/// Most AUs of a member's grants that one leader holds unspent: bounds the writes of one renewal period.
 const GRANT_MAX: u64 = 1024;
-/// AUs that one write part needs at most.
+/// Most AUs that one write part needs.
 const PART_AUS: u64 = PART_MAX / AU;
-/// A member that has not echoed for so long is treated as one without a connection; it echoes every 25 ms.
+/// A member that has acknowledged no renewal for this long is treated as one without a connection.
 const SILENT: Duration = Duration::from_millis(400);
-/// What a leader has not touched for so long goes back.
+/// Time without a use after which a leader returns its grants.
 const IDLE: Duration = Duration::from_secs(1);
-/// So long a device that is short of space may wait for what is being given back before it says that it is full.
+/// Longest wait of a device that is short of space for space that is being freed, before it reports that it is full.
 const RELEASE_MAX: Duration = Duration::from_secs(2);
 
-/// Why a write does not get its space.
+/// Reason why a write gets no space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoRoom {
-    /// More may come with the next echo.
+    /// More may come with the next acknowledgement.
     Wait,
-    /// This member says that its device is full; `None`: the leader's own is.
+    /// This member reports that its device is full; `None`: the leader's own is.
     Full(Option<OsdId>),
 }
 
-/// What an admitted write holds until its reply.
+/// Space that an admitted write holds until its reply.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "what is held must be settled"]
 pub struct Held {
     aus: u64,
-    /// Where else, and in which life of the connection.
+    /// Members at which it holds space, each with the number of the connection.
     at: [Option<(OsdId, u64)>; REPLICAS_MAX],
 }
 
@@ -52,14 +52,14 @@ pub struct Held {
 #[derive(Debug)]
 struct Peer {
     life: u64,
-    /// Its space, as far as this OSD may spend it.
+    /// AUs of the peer's device that this OSD may spend, in all.
     granted: u64,
     spent: u64,
     held: u64,
     full: bool,
     used_at: Time,
     heard_at: Time,
-    /// Our space, as far as it may spend it.
+    /// AUs of this device that the peer may spend, in all.
     given: u64,
     taken: u64,
 }
@@ -74,24 +74,24 @@ impl Peer {
     }
 }
 
-/// The books of one OSD.
+/// The space accounts of one OSD.
 #[derive(Debug, Default)]
 pub struct Book {
     peers: BTreeMap<OsdId, Peer>,
     lives: u64,
-    /// The engine's word of this turn.
+    /// Available AUs, as the engine reported them in this turn.
     available: u64,
-    /// Applied since then: the engine's next word knows it.
+    /// AUs of writes that were answered since; the engine's next report includes them.
     settled: u64,
-    /// Admitted here, not answered yet.
+    /// AUs of writes that are admitted here and not answered yet.
     held: u64,
-    /// Since when there is too little left to give.
+    /// Time since when there is too little left to grant.
     short_since: Option<Time>,
     full: bool,
 }
 
 impl Book {
-    /// A connection came up or went down.
+    /// Notes that a connection came up or went down.
     pub fn handle_link(&mut self, now: Time, osd: OsdId, up: bool) {
         self.peers.remove(&osd);
         if up {
@@ -102,23 +102,23 @@ impl Book {
         }
     }
 
-    /// AUs of this device that nobody was promised.
+    /// Returns the AUs of this device that are neither granted nor held.
     fn left(&self) -> u64 {
         let given: u64 = self.peers.values().map(Peer::outstanding).sum();
         self.available.saturating_sub(given + self.held + self.settled)
     }
 
-    /// Below this a device is short of space: it could not give every leader one write part's worth.
+    /// Returns the limit below which a device is short of space: it could not grant every leader one write part's worth.
     fn low(&self) -> u64 {
         2 * PART_AUS * (self.peers.len() as u64).max(1)
     }
 
-    /// The engine's word, once a turn: AUs that may be promised, and whether a round may soon give more back.
-    /// True when the device is short of space; it is full when it is short and nothing comes back.
+    /// Takes the engine's report, once a turn: AUs that may be granted, and whether a destage round may soon free more.
+    /// Returns true when the device is short of space; it is full when it is short and none is being freed.
     pub fn observe(&mut self, now: Time, available: u64, releasing: bool) -> bool {
         self.available = available;
         self.settled = 0;
-        // Grants that are out are not gone: they are spent or come back. Left at twice where it is entered.
+        // Unspent grants are not gone: they are spent or come back. A shortage ends at twice the level at which it begins.
         let (left, low) = (available.saturating_sub(self.held), self.low());
         self.short_since = match self.short_since {
             Some(since) => (left < 2 * low).then_some(since),
@@ -132,8 +132,8 @@ impl Book {
         self.full
     }
 
-    /// Leave for a write of a PG with these members that needs `aus` new AUs at each. What it gives must come
-    /// back by [`Book::settle`].
+    /// Admits a write of a PG with these members that needs `aus` new AUs at each. The result must be returned
+    /// by [`Book::settle`].
     ///
     /// # Errors
     /// When this OSD or a connected member has no space for it.
@@ -163,7 +163,7 @@ impl Book {
         Ok(held)
     }
 
-    /// The write was answered, well or not: an entry that needed less than it held gives the rest back with the
+    /// Settles an answered write, successful or not. An entry that needed less than it held returns the rest with the
     /// next count of each device.
     pub fn settle(&mut self, held: &Held) {
         assert!(self.held >= held.aus, "what was held is settled once");
@@ -177,7 +177,8 @@ impl Book {
         }
     }
 
-    /// What a listing for `osd` says was spent there. What lay idle for long is given back so.
+    /// Returns the AUs spent at `osd`, for a lease renewal to it. Grants without a use for [`IDLE`] count as
+    /// spent: so they return.
     pub fn spent(&mut self, now: Time, osd: OsdId) -> u64 {
         let Some(peer) = self.peers.get_mut(&osd) else { return 0 };
         if now >= peer.used_at + IDLE {
@@ -187,15 +188,15 @@ impl Book {
         peer.spent
     }
 
-    /// A listing of `osd` says what it has spent here; the echo says what it has been given by now.
+    /// Notes the AUs that `osd` has spent here, by its renewal; returns the AUs granted to it by now, for the acknowledgement.
     pub fn handle_spent(&mut self, osd: OsdId, spent: u64) -> u64 {
         let Some(peer) = self.peers.get_mut(&osd) else { return 0 };
-        // A peer cannot spend what it was not given.
+        // A peer cannot spend more than it was granted.
         peer.taken = peer.taken.max(spent.min(peer.given));
         let outstanding = peer.outstanding();
         let left = self.left();
-        // Of everything, also what others hold: so a device that is not short gives every leader a part's
-        // worth, and keeps as much for itself.
+        // The share is one of all available space, including that granted to others. So a device that is not short grants every
+        // leader a part's worth, and keeps as much for itself.
         let share = self.available.saturating_sub(self.held + self.settled) / (2 * self.peers.len() as u64);
         let target = share.min(GRANT_MAX);
         let peer = self.peers.get_mut(&osd).expect("it was just seen");
@@ -205,7 +206,7 @@ impl Book {
         peer.given
     }
 
-    /// An echo of `osd`: what this OSD may spend there, in all, and whether more will come.
+    /// Notes an acknowledgement of `osd`: the AUs that this OSD may spend there, in all, and whether more will come.
     pub fn handle_granted(&mut self, now: Time, osd: OsdId, granted: u64, full: bool) {
         if let Some(peer) = self.peers.get_mut(&osd) {
             peer.heard_at = now;
@@ -216,8 +217,8 @@ impl Book {
 }
 
 impl Osd {
-    /// Takes the space that a client's write needs at every member of its PG. Only a leader asks; what is not
-    /// well formed goes on to the group, which says so.
+    /// Takes the space that a client's write needs at every member of its PG. Only a leader takes any; a malformed
+    /// request goes on to the group, which refuses it.
     pub(crate) fn take_space(&mut self, key: usize, request: &Request) -> Result<Option<Held>, Reject> {
         let RequestBody::Write { chunk, range, .. } = &request.body else { return Ok(None) };
         let leads = self.pgs.group(key).is_some_and(|group| group.is_leader());
@@ -240,7 +241,7 @@ impl Osd {
         }
     }
 
-    /// A write was answered.
+    /// Returns the space of an answered write.
     pub(crate) fn settle_space(&mut self, held: Option<Held>) {
         if let Some(held) = held {
             self.space.settle(&held);
@@ -260,7 +261,7 @@ mod tests {
         Time(ms * 1_000_000)
     }
 
-    /// A listing of `leader` (OSD 1) to `member` (OSD 2), and its echo.
+    /// Passes a lease renewal of `leader` (OSD 1) to `member` (OSD 2), and its acknowledgement back.
     fn exchange(now: Time, leader: &mut Book, member: &mut Book) {
         let given = member.handle_spent(ONE, leader.spent(now, TWO));
         leader.handle_granted(now, TWO, given, member.is_full());
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_without_a_connection_holds_nobody_up_and_a_new_one_begins_at_nothing() {
+    fn unconnected_member_delays_no_write_and_a_new_link_begins_at_zero() {
         let (mut leader, mut member) = pair(4000, 4000);
         exchange(at_ms(0), &mut leader, &mut member);
         let held = leader.admit(at_ms(0), 8, [TWO, OsdId(3)].into_iter()).expect("3 is not connected");
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_member_holds_nobody_up_until_it_speaks_again() {
+    fn silent_member_delays_no_write_until_it_is_heard_again() {
         let (mut leader, mut member) = pair(4000, 4000);
         assert_eq!(leader.admit(at_ms(399), 8, [TWO].into_iter()), Err(NoRoom::Wait));
         let held = leader.admit(at_ms(400), 8, [TWO].into_iter()).expect("nothing was heard of 2");
@@ -352,9 +353,9 @@ mod tests {
         let mut observe = |left| book.observe(at_ms(0), left, false);
         assert!(!observe(low) && observe(low - 1) && observe(2 * low - 1));
         assert!(book.is_full());
-        assert_eq!(book.handle_spent(ONE, 0), 0, "who is full gives nothing");
+        assert_eq!(book.handle_spent(ONE, 0), 0, "a full device grants nothing");
         assert!(!book.observe(at_ms(1), 2 * low, false) && !book.is_full());
-        assert!(book.handle_spent(ONE, 0) >= PART_AUS, "who is not gives enough for a part");
+        assert!(book.handle_spent(ONE, 0) >= PART_AUS, "another grants enough for a part");
     }
 
     #[test]
@@ -401,7 +402,7 @@ mod tests {
     fn what_lies_idle_goes_back_to_its_device() {
         let (mut leader, mut member) = pair(4000, 4000);
         exchange(at_ms(0), &mut leader, &mut member);
-        // The device has filled up meanwhile, by others: all that is left is out.
+        // Other writes have filled the device meanwhile: all that is left is granted.
         member.observe(at_ms(20), GRANT_MAX, false);
         assert!(!member.is_full() && member.left() == 0, "what is out may come back");
         exchange(at_ms(900), &mut leader, &mut member);
@@ -424,7 +425,7 @@ mod tests {
         let held = book.admit(at_ms(0), 8, [ONE].into_iter()).expect("it said so");
         book.settle(&held);
         assert_eq!(book.spent(at_ms(1), ONE), 8);
-        assert_eq!(book.spent(at_ms(2000), OsdId(9)), 0, "an OSD that nobody knows");
+        assert_eq!(book.spent(at_ms(2000), OsdId(9)), 0, "an unknown OSD");
     }
 
     /// Three OSDs that lead and follow each other: devices are never overspent, whatever the order.
@@ -445,7 +446,7 @@ mod tests {
             for _ in 0..3000 {
                 now = now + Duration::from_millis(rng.between(0, 30));
                 let leader = rng.below(3) as usize;
-                // Nobody falls silent here.
+                // No OSD falls silent in this test.
                 books.iter_mut().flat_map(|book| book.peers.values_mut()).for_each(|peer| peer.heard_at = now);
                 match rng.below(4) {
                     0 => {
@@ -462,7 +463,7 @@ mod tests {
                             *free = free.checked_sub(held.aus).unwrap_or_else(|| panic!("{} is overspent", ids[n]));
                         }
                         books[leader].settle(&held);
-                        // Every device has applied it: its engine says so.
+                        // Every device has applied it, and its engine reports so.
                         (0..3).for_each(|n| _ = books[n].observe(now, free[n], false));
                     }
                     _ => {

@@ -1,20 +1,20 @@
-//! A planned end: every PG that is led here is handed to another replica, then the process may go.
+//! Planned stop: every PG that is led here is transferred to another replica, then the process may end.
 //!
-//! The loop's owner comes in with [`Osd::stop`] and turns on until [`Osd::has_stopped`]. Each transfer stops
-//! serving, says goodbye to all members and tells the successor (R3), so nobody waits for a promise to end.
+//! The loop's owner calls [`Osd::stop`] and runs turns until [`Osd::has_stopped`]. Each transfer stops
+//! serving, releases the lease to all members and tells the successor (R3), so no member waits for a promise to end.
 //!
-//! Invariant: it never waits longer than [`STOP_MAX`]; what could not be handed over is then a crash like any.
+//! Invariant: the stop never waits longer than [`STOP_MAX`]; a PG that could not be transferred then sees a crash.
 
 use crate::node::Osd;
 use crate::pgs::State;
 use std::time::Duration;
 use types::{OsdId, Time};
 
-/// How long successors may take.
+/// Longest wait for the successors.
 pub const STOP_MAX: Duration = Duration::from_millis(500);
 
 impl Osd {
-    /// Begins a planned end. Later calls change nothing.
+    /// Begins a planned stop. Later calls have no effect.
     pub fn stop(&mut self) {
         if self.stop_by.is_some() {
             return;
@@ -27,23 +27,23 @@ impl Osd {
         }
     }
 
-    /// Whether the process may go.
+    /// Whether the process may end.
     pub fn has_stopped(&self) -> bool {
         let Some(by) = self.stop_by else { return false };
         self.now >= by || self.pgs.keys().into_iter().all(|key| self.successor(key).is_none())
     }
 
-    /// When a planned end is over at the latest.
+    /// Returns the latest end of a planned stop.
     pub(crate) fn stop_deadline(&self) -> Time {
         self.stop_by.unwrap_or(Time::NEVER)
     }
 
-    /// Who takes over a PG that is led here: a member in reach, not always the same one.
+    /// Returns the successor for a PG that is led here: a connected member, not the same one for every PG.
     pub(crate) fn successor(&self, key: usize) -> Option<OsdId> {
         self.successor_among(key, |_| true)
     }
 
-    /// The same, among those that will do.
+    /// Returns the successor among the members that `will_do` accepts.
     pub(crate) fn successor_among(&self, key: usize, will_do: impl Fn(OsdId) -> bool) -> Option<OsdId> {
         let slot = self.pgs.get(key);
         match &slot.state {

@@ -1,7 +1,7 @@
-//! What tools see of an OSD: its replicas' reports and bytes, read through the engine.
+//! Views of an OSD for tools: its replicas' reports and bytes, read through the engine.
 //!
-//! `pg verify --deep` and the simulator's replica check come in here. Nothing changes by it, and no lease
-//! or leader is asked: the caller compares replicas at one applied index.
+//! `pg verify --deep` and the simulator's replica check use this module. It changes nothing, and asks no lease
+//! and no leader: the caller compares replicas at one applied index.
 
 use crate::mend::Named;
 use crate::node::{Osd, ReadSlot};
@@ -14,12 +14,12 @@ use types::{ChunkKey, Index, OsdId, PgId, ReplicaId, SectorRange};
 pub(crate) const TOOL: u64 = u64::MAX;
 
 impl Osd {
-    /// What every running replica would report now.
+    /// Returns the present report of every running replica.
     pub fn reports_for_tools(&self) -> Vec<PgReport> {
         self.pgs.groups().map(|group| group.report(self.now)).collect()
     }
 
-    /// What each replica that does not serve all of its contents says of itself; meta hears the same.
+    /// Returns the complaint of each replica that does not serve all of its contents; meta gets the same.
     pub fn complaints_for_tools(&self) -> Vec<(PgId, String)> {
         let of = |slot: &crate::pgs::Slot| {
             let replica = slot.identity.replica;
@@ -43,41 +43,42 @@ impl Osd {
         self.pgs.iter().filter_map(|slot| Some((slot.identity.pg, of(slot)?))).collect()
     }
 
-    /// The groups that run, for observers.
+    /// Iterates over the running groups, for observers.
     pub fn groups_for_tools(&self) -> impl Iterator<Item = &group::Group> {
         self.pgs.groups()
     }
 
-    /// Whether the books of the device balance: every unit and slot is free, owned once, or in limbo.
+    /// Checks the allocation tables of the device: every unit and slot is free, owned once, or pending free.
     ///
     /// # Errors
-    /// The first contradiction, in words.
+    /// The first contradiction, as text.
     pub fn audit_for_tools(&self) -> Result<(), String> {
         self.engine.audit()
     }
 
-    /// The last log batch that the mount found, and the last one that was made durable since.
+    /// Returns the last log batch that the mount found, and the last one that was made durable since.
     pub fn batches_for_tools(&self) -> (u64, u64) {
         self.engine.batches_for_tools()
     }
 
-    /// What fills the engine, and how many bytes wait on each connection.
+    /// Returns the engine's statistics, and the bytes that wait on each connection.
     pub fn fill_for_tools(&self) -> (engine::EngineStats, impl Iterator<Item = usize>) {
         (self.engine.stats(), self.bus.queued())
     }
 
-    /// How far the records of the cluster had come, as this device keeps it.
+    /// Returns the watermarks of the cluster's records that this device keeps.
     pub fn watermarks_for_tools(&self) -> types::control::Watermarks {
         self.meta.kept
     }
 
-    /// Units of the device that are in use or will be when what is applied is at home, with the reserve; and how many there are.
+    /// Returns the units of the device that are in use or will be when all applied entries are destaged, with the reserve;
+    /// and their total number.
     pub fn units_for_tools(&self) -> (u64, u64) {
         let (space, count) = (self.engine.space(), self.engine.stats().home.capacity_bytes / types::AU);
         (count - space.free_aus + space.dirty_new_aus, count)
     }
 
-    /// Whether this OSD's device has no space to give away.
+    /// Whether this OSD's device has no space to grant.
     pub fn is_full_for_tools(&self) -> bool {
         self.space.is_full()
     }
@@ -92,17 +93,17 @@ impl Osd {
         self.engine.is_round_running()
     }
 
-    /// Whether a round puts what a stream has brought in the place of a replica's contents.
+    /// Whether a destage round installs a stream's contents in the place of a replica's.
     pub fn is_installing_for_tools(&self) -> bool {
         self.engine.is_installing_for_tools()
     }
 
-    /// The replica whose installation was asked for and has not begun.
+    /// Returns the replica whose installation was requested and has not begun.
     pub fn awaits_install_for_tools(&self) -> Option<ReplicaId> {
         self.engine.awaits_install_for_tools()
     }
 
-    /// What the replica holds as of what is applied, if that is certain now; see [`engine::Engine::contents_for_tools`].
+    /// Returns the replica's contents at its applied index, if they are certain now; see [`engine::Engine::contents_for_tools`].
     pub fn contents_for_tools(
         &self,
         replica: ReplicaId,
@@ -111,28 +112,28 @@ impl Osd {
         self.engine.contents_for_tools(replica, read)
     }
 
-    /// How full the log is, if that is its own doing.
+    /// Returns the fill level of the log, if the log itself causes it.
     pub fn log_room_for_tools(&self) -> Option<LogRoom> {
         self.engine.log_room_for_tools()
     }
 
-    /// Streams whose cut is being read here: the leading replica, the one that it goes to, and S.
+    /// Returns the streams whose cut is being read here: the leading replica, the follower, and the snapshot index.
     pub fn cuts_for_tools(&self) -> impl Iterator<Item = (ReplicaId, ReplicaId, Index)> {
         self.streams.cuts()
     }
 
-    /// Destage rounds that have ended with a checkpoint since the process began.
+    /// Counts the destage rounds that have ended with a checkpoint since the process began.
     pub fn rounds_for_tools(&self) -> u64 {
         self.engine.stats().rounds
     }
 
-    /// Which parts of the range may hold data here, as (sectors, data).
+    /// Returns the parts of the range that may hold data here, as (sectors, data).
     pub fn extents_for_tools(&self, pg: PgId, chunk: ChunkKey, range: SectorRange) -> Vec<(u32, bool)> {
         let Some(key) = self.pgs.by_pg(pg) else { return Vec::new() };
         self.engine.extents(self.pgs.get(key).identity.replica, chunk, range)
     }
 
-    /// Reads what this replica holds at what it has applied; the result comes with
+    /// Reads the replica's contents at its applied index. The result comes with
     /// [`Osd::take_tool_reads`], after some turns. False: there is no such replica, or it does not serve.
     pub fn read_for_tools(&mut self, pg: PgId, chunk: ChunkKey, range: SectorRange) -> bool {
         let Some(slot) = self.pgs.by_pg(pg) else { return false };
@@ -146,7 +147,7 @@ impl Osd {
         true
     }
 
-    /// Results of [`Osd::read_for_tools`], in order of completion.
+    /// Takes the results of [`Osd::read_for_tools`], in order of completion.
     pub fn take_tool_reads(&mut self) -> Vec<Result<ReadData, ReadError>> {
         std::mem::take(&mut self.tool_reads)
     }

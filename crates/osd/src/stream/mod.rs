@@ -1,9 +1,9 @@
 //! Streams (R12, ADR 0003): a follower behind the log gets the contents of its PG from the leader's engine.
 //!
 //! `send` is the leader's OSD, `receive` the follower's; `sender` and `receiver` are the two state machines,
-//! `plan` is what is left to send. The loop comes in with messages, finished reads and writes, applied effects.
+//! `plan` keeps the blocks that are left to send. The loop passes in messages, finished reads and writes, applied effects.
 //!
-//! Invariant: a stream in any state of incompleteness changes nothing that is served or durable; it may be
+//! Invariant: an incomplete stream changes nothing that is served or durable. It may be
 //! dropped at every moment on either side, and the leader begins another while the follower is behind.
 
 mod plan;
@@ -27,25 +27,25 @@ use wire::{Message, StreamAbort, StreamBody, StreamMsg};
 
 /// The group's read id of a read for a stream: [`crate::node::ReadSlot`]'s slot is then its key here.
 pub(crate) const STREAM: u64 = u64::MAX - 2;
-/// Streams that one OSD sends at once.
+/// Most streams that one OSD sends at once.
 pub(crate) const SENDERS_MAX: usize = 2;
-/// Streams that one OSD receives at once: from two leaders at full width.
+/// Most streams that one OSD receives at once: from two leaders that send their most.
 pub(crate) const RECEIVERS_MAX: usize = 4;
-/// A follower that raft has not asked about for so long needs no stream; while it does, every echo asks.
+/// A follower about which raft has not asked for this long needs no stream. While it does, every lease acknowledgement asks.
 const ASKED_MAX: Duration = Duration::from_millis(100);
-/// Bytes a second that one OSD sends in streams.
+/// Most bytes a second that one OSD sends in streams.
 pub const STREAM_RATE: u64 = 64 << 20;
 /// An answer that does not come within this time ends the stream.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// As `ANSWER_MAX`, while the follower installs.
+/// The same limit while the follower installs.
 const INSTALL_MAX: Duration = Duration::from_secs(60);
-/// First pause after a stream that came to nothing; doubled each time.
+/// First pause after a stream that failed; doubled each time, up to `REST_MAX`.
 const REST_MIN: Duration = Duration::from_millis(200);
 const REST_MAX: Duration = Duration::from_secs(30);
 
 /// A read for a stream.
 pub(crate) struct StreamRead {
-    /// The sender's id: it may be gone, or another.
+    /// The sender's id: that sender may be gone, or replaced.
     sender: u64,
     chunk: ChunkKey,
     range: SectorRange,
@@ -54,7 +54,7 @@ pub(crate) struct StreamRead {
 /// All streams of one OSD.
 pub(crate) struct Streams {
     senders: Vec<Sender>,
-    /// Followers behind the log that no stream goes to, and when raft last asked for one.
+    /// Followers behind the log without a stream, and when raft last asked for one.
     waiting: BTreeMap<(PgId, OsdId), Time>,
     receivers: BTreeMap<PgId, Receiver>,
     reads: Slab<StreamRead>,
@@ -63,12 +63,12 @@ pub(crate) struct Streams {
     next_id: u64,
     next_token: u64,
     budget: Budget,
-    /// After a failure: no new stream before then, and how many came to nothing.
+    /// Followers whose last stream ended early: no new stream before the time; with the number of such ends.
     resting: BTreeMap<(PgId, OsdId), (Time, u32)>,
-    /// Streams that brought a follower back, and those that came to nothing.
+    /// Streams that brought a follower back, and streams that failed.
     pub done: u64,
     pub failed: u64,
-    /// Bytes that streams sent which are over.
+    /// Bytes sent by streams that have ended.
     pub sent_bytes: u64,
 }
 
@@ -80,11 +80,11 @@ struct Budget {
 }
 
 impl Budget {
-    /// `slow`: foreground I/O needs the device.
+    /// Adds the tokens earned since the last call. `slow`: foreground I/O needs the device.
     fn fill(&mut self, now: Time, slow: bool) {
         let rate = if slow { self.rate / 4 } else { self.rate }.max(1);
         let earned = (now.since(self.filled_at).as_nanos() * u128::from(rate) / 1_000_000_000) as i64;
-        // Less than a token earned: the time is kept.
+        // When less than a token was earned, the time is kept.
         if earned > 0 {
             self.tokens = (self.tokens + earned).min((rate / 16) as i64);
             self.filled_at = now;
@@ -93,7 +93,7 @@ impl Budget {
 
     fn ready_at(&self) -> Time {
         let short = (1 - self.tokens).max(1) as u64;
-        // Rounded up: a deadline that comes before the token does turns the loop on the spot.
+        // Rounded up: a deadline before the token would make the loop spin.
         self.filled_at + Duration::from_nanos(short.saturating_mul(4_000_000_000).div_ceil(self.rate.max(1)))
     }
 }
@@ -116,14 +116,14 @@ impl Streams {
         }
     }
 
-    /// An entry of a local replica was applied.
+    /// Notes an applied entry of a local replica.
     pub fn applied(&mut self, replica: ReplicaId, effect: &Effect) {
         for sender in self.senders.iter_mut().filter(|s| s.replica == replica && s.tracks()) {
             sender.plan.note(effect);
         }
     }
 
-    /// Whether destage rounds must not begin now: a cut is being read, or waits for the running one to end.
+    /// Whether destage rounds must not begin now: a cut is being read, or waits for the running round to end.
     pub fn holds_rounds(&self, now: Time) -> bool {
         self.senders.iter().any(|s| match &s.phase {
             sender::Phase::Cut { until, .. } => now < *until && !on(Bug::DestageDuringCut),
@@ -131,7 +131,7 @@ impl Streams {
         })
     }
 
-    /// Cuts that are being read: the leading replica, the one that the stream goes to, and S.
+    /// Returns the cuts that are being read: the leading replica, the follower, and the snapshot index.
     pub fn cuts(&self) -> impl Iterator<Item = (ReplicaId, ReplicaId, Index)> {
         self.senders.iter().filter_map(|s| match &s.phase {
             sender::Phase::Cut { state, .. } => Some((s.replica, s.follower, state.index)),
@@ -139,7 +139,7 @@ impl Streams {
         })
     }
 
-    /// What meta is told: bytes sent since the start, and what the running streams still have to send.
+    /// Returns the totals for meta: bytes sent since the start, and bytes that the running streams still have to send.
     pub fn totals(&self) -> RecoveryTotals {
         let count = self.senders.len() + self.waiting.len();
         RecoveryTotals {
@@ -149,7 +149,7 @@ impl Streams {
         }
     }
 
-    /// The store is poisoned.
+    /// Drops all streams: the store is poisoned.
     pub fn clear(&mut self) {
         self.senders.clear();
         self.waiting.clear();
@@ -158,7 +158,7 @@ impl Streams {
         self.staging.clear();
     }
 
-    /// When something is due although nothing happens.
+    /// Returns the time of the next step, if no event comes before.
     pub fn next_deadline(&self) -> Time {
         let budget = self.budget.ready_at();
         let senders = self.senders.iter().map(|s| {
@@ -179,17 +179,17 @@ impl Streams {
 }
 
 impl Osd {
-    /// (brought a follower back, came to nothing) since the start.
+    /// Counts the streams since the start: (brought a follower back, failed).
     pub fn streams_sent(&self) -> (u64, u64) {
         (self.streams.done, self.streams.failed)
     }
 
-    /// Streams that this OSD sends at this moment.
+    /// Counts the streams that this OSD sends at this moment.
     pub fn streams_running(&self) -> usize {
         self.streams.senders.len()
     }
 
-    /// Bytes a second that streams may read here; for tests and tools.
+    /// Sets the bytes a second that streams may read here; for tests and tools.
     pub fn set_stream_rate(&mut self, bytes_per_s: u64) {
         self.streams.budget.rate = bytes_per_s;
     }
@@ -213,7 +213,7 @@ impl Osd {
         }
     }
 
-    /// One step of every stream. At a moment when everything that groups have applied is in the overlay.
+    /// Runs one step of every stream. The caller ensures that every effect that groups have applied is in the overlay.
     pub(crate) fn step_streams(&mut self) {
         if self.streams.senders.is_empty() && self.streams.receivers.is_empty() && self.streams.waiting.is_empty() {
             return;
@@ -223,7 +223,7 @@ impl Osd {
         self.step_receivers();
     }
 
-    /// A connection is gone, and with it every stream on it, but for an installation.
+    /// Ends every stream on a lost connection, except for an installation.
     pub(crate) fn streams_lose_link(&mut self, osd: OsdId) {
         let senders: Vec<u64> = self.streams.senders.iter().filter(|s| s.to == osd).map(|s| s.id).collect();
         for id in senders {

@@ -1,10 +1,10 @@
-//! What a stream has still to send: chunks of this round, blocks that have changed since.
+//! The data that a stream has still to send: chunks of this round, and blocks that have changed since.
 //!
-//! The sender comes in with the chunks that the replica holds, with every effect that is applied, and with
-//! the question what to read next. Sans-IO.
+//! The sender passes in the chunks that the replica holds and every applied effect, and
+//! asks for the next read. Sans-IO.
 //!
-//! Invariant: a block that changes after its read was issued is sent again in a later round. So when nothing
-//! is left, and nothing is applied between the last reads and S, what was sent is the replica as of S.
+//! Invariant: a block that changes after its read was issued is sent again in a later round. So when no block
+//! is left, and no entry is applied between the last reads and the snapshot index, the sent data is the replica at that index.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use types::limits::PART_MAX;
@@ -44,28 +44,28 @@ impl Blocks {
 pub(crate) struct Part {
     pub chunk: ChunkKey,
     pub range: SectorRange,
-    /// False: it holds nothing, no read is needed.
+    /// False: the run holds no data, and needs no read.
     pub data: bool,
 }
 
 #[derive(Debug)]
 enum Todo {
-    /// Everything that it holds; the receiver has nothing of it.
+    /// All its data; the receiver has no block of it.
     Whole,
     Some(Box<Blocks>),
 }
 
-/// See the head of the file.
+/// Data that is left to send.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    /// Chunks of which the receiver may have something, now or after this round.
+    /// Chunks of which the receiver may have blocks, now or after this round.
     known: BTreeSet<ChunkKey>,
     queue: BTreeMap<ChunkKey, Todo>,
     parts: VecDeque<Part>,
     dirty: BTreeMap<ChunkKey, Box<Blocks>>,
-    /// Rounds that are over.
+    /// Number of finished rounds.
     pub rounds: u32,
-    /// Whole chunks that were cut into parts, and the bytes of data in them: what the others hold is guessed from it.
+    /// Number of whole chunks that were cut into parts, and their bytes of data: an estimate for the other chunks.
     whole: (u64, u64),
 }
 
@@ -76,7 +76,7 @@ impl Plan {
         Plan { known, queue, ..Plan::default() }
     }
 
-    /// An entry was applied.
+    /// Notes an applied entry.
     pub fn note(&mut self, effect: &Effect) {
         match *effect {
             Effect::None => {}
@@ -90,7 +90,7 @@ impl Plan {
         }
     }
 
-    /// A later round sends this (again).
+    /// Marks a range for a later round.
     pub fn changed(&mut self, chunk: ChunkKey, range: SectorRange) {
         self.known.insert(chunk);
         match self.queue.get_mut(&chunk) {
@@ -100,14 +100,14 @@ impl Plan {
         }
     }
 
-    /// The next run to send, `None` when this round is over. `extents` tells what a chunk holds now, as
+    /// Returns the next run to send, `None` when this round is over. `extents` returns the present extents of a chunk, as
     /// (sectors, data).
     pub fn next(&mut self, mut extents: impl FnMut(ChunkKey) -> Vec<(u32, bool)>) -> Option<Part> {
         while self.parts.is_empty() {
             let (chunk, todo) = self.queue.pop_first()?;
             let held = held_blocks(&extents(chunk));
             self.parts = match todo {
-                // Nothing is there that a hole could have to erase.
+                // The receiver has no block of this chunk, so holes need not be sent.
                 Todo::Whole => {
                     self.whole = (self.whole.0 + 1, self.whole.1 + held.count() * BLOCK);
                     cut_up(chunk, &held, &held)
@@ -122,13 +122,13 @@ impl Plan {
         self.queue.is_empty() && self.parts.is_empty()
     }
 
-    /// Bytes of the blocks that the next round would send.
+    /// Returns the bytes of the blocks that the next round would send.
     pub fn dirty_bytes(&self) -> u64 {
         self.dirty.values().map(|blocks| blocks.count()).sum::<u64>() * BLOCK
     }
 
-    /// Bytes that are still to be sent, as far as is known: chunks that were not looked at count as much as those that
-    /// were, on average.
+    /// Estimates the bytes that are still to be sent: unread chunks count as much as the others,
+    /// on average.
     pub fn left_bytes(&self) -> u64 {
         let guess = self.whole.1.checked_div(self.whole.0).unwrap_or(CHUNK);
         let queued = self.queue.values().map(|todo| match todo {
@@ -139,7 +139,7 @@ impl Plan {
         queued.chain(parts).fold(self.dirty_bytes(), u64::saturating_add)
     }
 
-    /// Begins the next round with what has changed.
+    /// Begins the next round with the changed blocks.
     ///
     /// # Panics
     /// When this one is not over.
@@ -162,7 +162,7 @@ fn held_blocks(extents: &[(u32, bool)]) -> Blocks {
     held
 }
 
-/// Runs of `blocks`: those that hold data inside aligned parts, those that do not at any length.
+/// Splits `blocks` into runs: those with data inside aligned parts, those without at any length.
 fn cut_up(chunk: ChunkKey, blocks: &Blocks, held: &Blocks) -> VecDeque<Part> {
     let mut parts = VecDeque::new();
     let mut at = 0;
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_behind_the_reader_is_sent_again_and_what_lies_before_it_is_not() {
+    fn blocks_changed_behind_the_reader_are_sent_again_others_are_not() {
         let extents = |_: ChunkKey| vec![(SECTORS_PER_CHUNK, true)];
         let mut plan = Plan::new([key(1), key(2)]);
         assert_eq!(plan.next(extents).map(|p| p.chunk), Some(key(1)));
@@ -256,7 +256,7 @@ mod tests {
                         let (c, b) = (part.chunk.index as usize, block as usize);
                         there[c][b] = if part.data { here[c][b] } else { 0 };
                     }
-                    // The world goes on, at first faster than the copy.
+                    // Writes go on, at first faster than the copy.
                     if plan.rounds < 4 && rng.chance(1, 2) {
                         let (c, b) = (rng.below(3) as usize, rng.below(300) as usize);
                         let (chunk, range) = (key(c as u32), SectorRange::new(b as u32 * 8 + 3, 2));

@@ -1,4 +1,4 @@
-//! The follower's OSD: lets a stream in, stages what it brings, parks the group and has the engine install it.
+//! The follower's OSD: accepts a stream, stages its pieces, pauses the group and has the engine install the contents.
 
 use super::receiver::{Receiver, Wrong};
 use super::{INSTALL_MAX, RECEIVERS_MAX};
@@ -11,8 +11,8 @@ use types::{OsdId, PgId, ReplicaId};
 use wire::{StreamAbort, StreamBody, StreamMsg};
 
 impl Osd {
-    /// A leader wants to send everything. Its own word is enough: what it has applied is committed, whether or
-    /// not it still leads, and what is not newer than what is here is dropped at the end.
+    /// Handles the opening of a stream. The sender's claim is enough: its applied state is committed, whether or
+    /// not it still leads. A stream that is not newer than the state here is dropped at the end.
     pub(crate) fn stream_opens(&mut self, link: LinkId, from: OsdId, msg: &StreamMsg) {
         let refuse = |osd: &mut Osd, reason| {
             osd.send_stream(link, msg.pg, (msg.to, msg.from), msg.stream, StreamBody::Abort(reason));
@@ -22,7 +22,7 @@ impl Osd {
         let Some(group) = self.pgs.group(slot).filter(|g| ours && g.is_member_on(from, msg.from)) else {
             return refuse(self, StreamAbort::Busy);
         };
-        // The leader takes it for an acknowledgement.
+        // The leader takes this commit index for an acknowledgement.
         let (term, commit, leads) = (group.term(), group.durable_commit(), group.is_leader());
         if self.streams.receivers.get(&msg.pg).is_some_and(|r| r.installing) || leads {
             return refuse(self, StreamAbort::Busy);
@@ -41,7 +41,7 @@ impl Osd {
     pub(crate) fn drop_receiver(&mut self, pg: PgId, reason: StreamAbort, tell: bool) {
         let Some(gone) = self.streams.receivers.remove(&pg) else { return };
         if gone.installing {
-            // Too late: it is one write away from being true.
+            // Too late: the installation is one write away from being durable.
             self.streams.receivers.insert(pg, gone);
             return;
         }
@@ -52,12 +52,12 @@ impl Osd {
         }
     }
 
-    /// `Blocks`, `Decision` or `End`.
+    /// Handles `Blocks`, `Decision` or `End`.
     pub(crate) fn stream_brings(&mut self, link: LinkId, from: OsdId, msg: StreamMsg) {
         let now = self.now;
         let Some(receiver) = self.streams.receivers.get_mut(&msg.pg) else { return };
         if (receiver.id, receiver.link, receiver.from) != (msg.stream, link, from) || receiver.installing {
-            return; // of a stream that was given up
+            return; // The stream was given up.
         }
         match receiver.take(now, msg.body) {
             Ok(()) => self.stage_pieces(msg.pg),
@@ -86,7 +86,7 @@ impl Osd {
         }
     }
 
-    /// The engine has written a piece.
+    /// Notes that the engine has written a piece.
     pub(crate) fn piece_staged(&mut self, token: u64) {
         let Some((pg, id, seq)) = self.streams.staging.remove(&token) else { return };
         if let Some(receiver) = self.streams.receivers.get_mut(&pg).filter(|r| r.id == id) {
@@ -96,7 +96,7 @@ impl Osd {
         }
     }
 
-    /// The engine needed the room for a round.
+    /// Drops a stream whose staged space the engine needed for a destage round.
     pub(crate) fn stream_evicted(&mut self, replica: ReplicaId) {
         let pg = self.streams.receivers.values().find(|r| r.replica == replica).map(|r| r.pg);
         if let Some(pg) = pg {
@@ -120,7 +120,7 @@ impl Osd {
                 _ => false,
             };
             if !alive {
-                // Destroyed, quarantined: the engine has cleared away what was staged.
+                // The replica was destroyed or quarantined: the engine has freed the staged pieces.
                 self.streams.receivers.remove(&pg);
                 self.engine.unstage(replica);
                 continue;
@@ -138,18 +138,18 @@ impl Osd {
         }
     }
 
-    /// Everything is staged: the replica becomes it, unless it has come as far by itself.
+    /// Installs a completely staged stream, unless the replica has come as far by its log.
     fn stream_ends(&mut self, pg: PgId, decision: DecisionState) {
         let receiver = &self.streams.receivers[&pg];
         let (slot, link) = (receiver.slot, receiver.link);
         let (replica, leader, id) = (receiver.replica, receiver.leader, receiver.id);
         let group = self.pgs.group(slot).expect("seen in this turn");
         if group.covers(decision.index, decision.term) {
-            // Up to there it is what the leader has applied, committed therefore.
+            // Up to that index the log holds entries that the leader has applied; so they are committed.
             let (term, durable) = (group.term(), group.durable_end());
             let commit = group.commit().max(decision.index).min(durable);
             if durable < decision.index {
-                // It will be durable soon, or the leader tries again.
+                // The log will be durable soon, or the leader tries again.
                 return self.drop_receiver(pg, StreamAbort::Busy, true);
             }
             self.drop_receiver(pg, StreamAbort::Needless, false);
@@ -157,7 +157,7 @@ impl Osd {
         }
         if !group.can_start_from(&decision.bytes) || decision.term.0 == 0 || group.is_leader() {
             self.drop_receiver(pg, StreamAbort::Failed, true);
-            return self.bus.disconnect(link, "a stream ended with a decision state that nobody can start from");
+            return self.bus.disconnect(link, "a stream ended with an invalid decision state");
         }
         tracing::info!(%pg, replica = replica.0, index = decision.index.0, "a stream is complete: installing it");
         self.streams.receivers.get_mut(&pg).expect("it is there").installing = true;
@@ -165,7 +165,7 @@ impl Osd {
         self.engine.install(decision);
     }
 
-    /// The replica is what the stream brought, durably: its group starts anew.
+    /// Starts a new group for the replica: the stream's contents are durable in its place.
     pub(crate) fn stream_installed(&mut self, recovered: Recovered) {
         let (pg, replica) = (recovered.identity.pg, recovered.identity.replica);
         let commit = recovered.checkpoint.index;
@@ -185,7 +185,7 @@ impl Osd {
         }
     }
 
-    /// There is no room, or the replica cannot take it: the old group goes on.
+    /// Resumes the old group: there is no space, or the replica cannot take the contents.
     pub(crate) fn install_refused(&mut self, replica: ReplicaId) {
         let Some(slot) = self.pgs.by_replica(replica) else { return };
         self.pgs.unpark(slot);

@@ -1,10 +1,10 @@
-//! The follower's end of one stream: order, checksums, what is staged and what may be acknowledged.
+//! The follower's end of one stream: order, checksums, staged pieces and acknowledgements.
 //!
-//! The loop comes in with the leader's messages and with finished writes, and asks what to stage, what to
-//! acknowledge, and whether all is there. Sans-IO.
+//! The loop passes in the leader's messages and finished writes. It asks which pieces to stage, what to
+//! acknowledge, and whether the stream is complete. Sans-IO.
 //!
-//! Invariant: a message out of order ends the stream; a block is staged only after every earlier write that it
-//! overlaps is done; memory is bounded by the window, whatever the leader sends.
+//! Invariant: a message out of order ends the stream. A block is staged only after every earlier write that it
+//! overlaps is done. Memory is bounded by the window, whatever the leader sends.
 
 use super::sender::{MESSAGE_COST, WINDOW_BYTES, cost};
 use bus::LinkId;
@@ -15,7 +15,7 @@ use types::units::SECTORS_PER_BLOCK;
 use types::{ChunkKey, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
 use wire::StreamBody;
 
-/// Longest decision state that is taken in.
+/// Longest decision state that is accepted.
 const DECISION_LEN_MAX: usize = 4 << 20;
 
 /// Blocks on their way to home; `None`: zeros.
@@ -27,18 +27,18 @@ pub(crate) struct Piece {
     pub data: Option<(IoBuf, Vec<u32>)>,
 }
 
-/// Why a message ends the stream.
+/// Reason why a message ends the stream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Wrong {
-    /// Something was lost between.
+    /// A message between was lost.
     #[error("message {found} of a stream where {expected} belongs")]
     OutOfOrder { expected: u64, found: u64 },
-    /// No leader sends that: its connection closes.
-    #[error("a stream message that nobody may send: {0}")]
+    /// A message that no leader sends: the connection is closed.
+    #[error("an invalid stream message: {0}")]
     Nonsense(&'static str),
 }
 
-/// See the head of the file.
+/// The follower's end of one stream.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     pub id: u64,
@@ -55,7 +55,7 @@ pub(crate) struct Receiver {
     acked: u64,
     decision: BytesMut,
     end: Option<(Index, Term)>,
-    /// The engine has it; the group is parked.
+    /// True once the engine has the contents to install; the group is paused.
     pub installing: bool,
     pub heard_at: Time,
 }
@@ -88,7 +88,7 @@ impl Receiver {
         }
     }
 
-    /// Takes a numbered message.
+    /// Handles a numbered message.
     pub fn take(&mut self, now: Time, body: StreamBody) -> Result<(), Wrong> {
         let weight = cost(&body);
         let (StreamBody::Blocks { seq, .. } | StreamBody::Decision { seq, .. } | StreamBody::End { seq, .. }) = body
@@ -128,7 +128,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// The next piece that no write in flight overlaps.
+    /// Returns the next piece that no write in flight overlaps.
     pub fn next_to_stage(&mut self) -> Option<Piece> {
         let front = self.waiting.front()?;
         let busy = |(chunk, range): &(ChunkKey, SectorRange)| *chunk == front.chunk && range.overlaps(front.range);
@@ -145,7 +145,7 @@ impl Receiver {
         self.staging.remove(&seq);
     }
 
-    /// What to acknowledge, if that has grown.
+    /// Returns the number to acknowledge, if it has grown.
     pub fn ack_due(&mut self) -> Option<u64> {
         let oldest = [self.staging.keys().next().copied(), self.waiting.front().map(|piece| piece.seq)];
         let done = oldest.into_iter().flatten().min().unwrap_or(self.next_seq) - 1;
@@ -155,7 +155,7 @@ impl Receiver {
         grown.then_some(done)
     }
 
-    /// S, its term and the decision state, once everything is in its place.
+    /// Returns the snapshot index, its term and the decision state, once every piece is staged.
     pub fn complete(&self) -> Option<(Index, Term, Bytes)> {
         let written = self.staging.is_empty() || on(Bug::InstallBeforeStaged);
         let (index, term) = self.end.filter(|_| self.waiting.is_empty() && written)?;
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn overlapping_pieces_wait_for_each_other_and_acknowledgements_for_all_before() {
+    fn overlapping_pieces_and_acknowledgements_wait_for_earlier_ones() {
         let mut r = receiver();
         for body in [blocks(1, 0, 8), blocks(2, 8, 8), blocks(3, 8, 16), blocks(4, 64, 8)] {
             r.take(Time(2), body).expect("in order");

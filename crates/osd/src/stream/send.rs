@@ -11,15 +11,15 @@ use types::planted::{Bug, on};
 use types::{Index, OsdId, PgId, SectorRange};
 use wire::{StreamAbort, StreamBody, StreamMsg};
 
-/// How long destage rounds are kept from beginning, for one cut.
+/// Longest time for which destage rounds are held back for one cut.
 pub(crate) const HOLD_MAX: Duration = Duration::from_secs(1);
-/// How long a stream waits for blocks that are bad here to be mended.
+/// Longest wait of a stream for the repair of blocks that are bad here.
 pub(crate) const MEND_MAX: Duration = Duration::from_secs(5);
 /// Log pressure from which streams are slowed down.
 const PRESSURE_SLOW: f32 = 0.9;
 
 impl Osd {
-    /// Raft has found the follower on `to` behind the log. Repeated while that is so.
+    /// Notes that raft has found the follower on `to` behind the log. Repeated while that lasts.
     pub(crate) fn needs_stream(&mut self, slot: usize, to: OsdId) {
         let pg = self.pgs.get(slot).identity.pg;
         if !self.streams.senders.iter().any(|s| s.pg == pg) {
@@ -27,7 +27,7 @@ impl Osd {
         }
     }
 
-    /// Streams to those that wait, as far as there is room. PGs that stand still go first, then those with the
+    /// Begins streams to waiting followers, up to the limit. PGs that cannot commit go first, then those with the
     /// least to send: so the number of PGs that a further failure would stop falls as fast as it can.
     pub(super) fn begin_streams(&mut self) {
         let now = self.now;
@@ -39,7 +39,7 @@ impl Osd {
         }
     }
 
-    /// (is whole enough without, chunks, PG, to whom) of the next stream.
+    /// Chooses the next stream: (the PG commits without it, chunks, PG, follower's OSD), the smallest first.
     fn most_wanted(&self) -> Option<(bool, usize, PgId, OsdId)> {
         let wanted = self.streams.waiting.keys().filter_map(|(pg, to)| {
             let rests = self.streams.resting.get(&(*pg, *to)).is_some_and(|(until, _)| self.now < *until);
@@ -90,16 +90,16 @@ impl Osd {
             tracing::info!(pg = %gone.pg, to = %gone.to, ?reason, rest_ms = rest.as_millis() as u64, "a stream ends early");
         }
         self.streams.resting.insert(key, (self.now + rest, times + 1));
-        // Only what was tried lately is worth remembering.
+        // Older failures are forgotten.
         let now = self.now;
         self.streams.resting.retain(|_, (until, _)| now < *until + REST_MAX);
     }
 
-    /// `Accept`, `Ack` or `Done`.
+    /// Handles `Accept`, `Ack` or `Done`.
     pub(crate) fn follower_says(&mut self, link: LinkId, from: OsdId, msg: StreamMsg) {
         let now = self.now;
         if let StreamBody::Accept { term, commit } | StreamBody::Done { term, commit } = msg.body {
-            // True whoever asked for it.
+            // The follower's commit index counts whether or not this OSD sends the stream.
             self.with_pg(msg.pg, |group, now, actions| group.handle_follower_stands(now, from, term, commit, actions));
         }
         let Some(sender) = self.streams.senders.iter_mut().find(|s| s.id == msg.stream && s.link == link) else {
@@ -155,7 +155,7 @@ impl Osd {
         }
     }
 
-    /// Why this stream cannot go on.
+    /// Returns the reason why this stream cannot go on, if there is one.
     fn sender_ends(&mut self, id: u64) -> Option<StreamAbort> {
         let now = self.now;
         let sender = self.sender(id)?;
@@ -175,7 +175,7 @@ impl Osd {
         }
     }
 
-    /// Whether the PG waits for this very stream.
+    /// Notes whether the PG cannot commit without this stream's follower.
     fn judge_urgency(&mut self, id: u64) {
         let now = self.now;
         let Some((slot, follower)) = self.sender(id).map(|s| (s.slot, s.follower)) else { return };
@@ -185,7 +185,7 @@ impl Osd {
         }
     }
 
-    /// Reads on, as far as window and budget go.
+    /// Issues further reads, as far as window and budget allow.
     fn read_round(&mut self, id: u64) {
         loop {
             let Some(at) = self.streams.senders.iter().position(|s| s.id == id) else { return };
@@ -198,7 +198,7 @@ impl Osd {
             let Some(part) = sender.plan.next(|chunk| engine.extents(replica, chunk, SectorRange::CHUNK)) else {
                 return;
             };
-            // A stream that does not converge gets more: rounds beyond the second halve the price.
+            // A stream that does not converge gets more: each round beyond the second halves the price.
             let ease = sender.plan.rounds.saturating_sub(2).min(4);
             let len = if part.data { part.range.len_bytes() } else { 0 };
             if !urgent {
@@ -224,7 +224,7 @@ impl Osd {
         self.engine.read(token, replica, part.chunk, part.range, &mut self.engine_events);
     }
 
-    /// A read of [`StreamRead`] `key` is done.
+    /// Takes the finished read of [`StreamRead`] `key`.
     pub(crate) fn stream_read_done(&mut self, key: usize, result: Result<ReadData, ReadError>) {
         let Some(read) = self.streams.reads.try_remove(key) else { return };
         let Some(sender) = self.sender(read.sender) else { return };
@@ -235,7 +235,7 @@ impl Osd {
             Ok(ReadData::Bytes { crcs, payload }) => {
                 sender.push_blocks(read.chunk, read.range, Some((payload, crcs)));
             }
-            // They are being mended: a later round reads them again.
+            // The blocks are being repaired: a later round reads them again.
             Err(ReadError::BadBlocks { .. }) if sender.tracks() => sender.plan.changed(read.chunk, read.range),
             Err(error) => {
                 tracing::warn!(%error, "a stream cannot read");
@@ -246,14 +246,15 @@ impl Osd {
         self.pump(read.sender);
     }
 
-    /// A round was read: another, or the cut.
+    /// Ends a round that was read: another round follows, or the cut.
     fn end_round(&mut self, id: u64) {
         let (now, running) = (self.now, self.engine.is_round_running());
         let Some(replica) = self.sender(id).filter(|s| s.is_round_read()).map(|s| s.replica) else { return };
         let mending = self.engine.has_bad_blocks(replica);
         let sender = self.sender(id).expect("it was just there");
         if mending {
-            // All that is bad was found in one round, and is asked for of others. Who waits longer makes room.
+            // One round has found all bad blocks, and their repair is under way.
+            // A stream that waits too long makes room for others.
             let since = *sender.mends_since.get_or_insert(now);
             if now >= since + MEND_MAX {
                 tracing::warn!(replica = replica.0, "a stream has waited in vain for blocks that are bad here");
@@ -271,7 +272,7 @@ impl Osd {
             return self.read_round(id);
         }
         if running {
-            // It would send reads to a second look, at a later state. After a while foreground goes first.
+            // A destage round would send reads to a second look, at a later state. After a while destaging goes first.
             let since = *sender.waits_since.get_or_insert(now);
             if now >= since + HOLD_MAX {
                 sender.waits_since = None;
@@ -282,7 +283,7 @@ impl Osd {
         self.cut(id);
     }
 
-    /// S is now: everything that is left is read in this turn, beside the decision state.
+    /// Fixes the snapshot index: all blocks that are left are read in this turn, beside the decision state.
     fn cut(&mut self, id: u64) {
         let (until, again) = (self.now + HOLD_MAX, self.engine.reads_looked_up_again());
         let sender = self.sender(id).expect("the caller has seen it");
@@ -306,7 +307,7 @@ impl Osd {
         }
     }
 
-    /// The cut was read: the end follows.
+    /// Sends the end once the cut was read.
     fn end_cut(&mut self, id: u64) {
         let looked_up_again = self.engine.reads_looked_up_again();
         let Some(sender) = self.sender(id).filter(|s| s.is_cut_read()) else { return };
@@ -314,7 +315,7 @@ impl Osd {
         if exact || on(Bug::DestageDuringCut) {
             sender.push_end();
         } else {
-            // Somebody's read was sent to a second look; perhaps ours.
+            // A read was sent to a second look, perhaps one of this stream.
             self.drop_sender(id, StreamAbort::Failed, true);
         }
     }

@@ -1,10 +1,10 @@
-//! The leader's end of one stream: rounds, the cut, the window.
+//! The leader's end of one stream: rounds, the cut (the last reads, at the snapshot index), the window.
 //!
-//! The loop comes in with answers of the follower, finished reads and applied effects, and asks what to read
+//! The loop passes in answers of the follower, finished reads and applied effects, and asks what to read
 //! and what to send. Sans-IO.
 //!
-//! Invariant: messages are numbered in the order in which they are sent; what the follower has not
-//! acknowledged, with what is being read, stays below the window, but for the cut, whose size is bounded.
+//! Invariant: messages are numbered in the order in which they are sent. Unacknowledged bytes and
+//! bytes being read stay below the window, but for the cut, whose size is bounded.
 
 use super::plan::Plan;
 use bus::LinkId;
@@ -13,20 +13,20 @@ use types::store::DecisionState;
 use types::{ChunkKey, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
 use wire::{STREAM_PIECE_MAX, StreamBody};
 
-/// Bytes read, sent and not yet acknowledged, before the cut.
+/// Most bytes read, or sent and not yet acknowledged, before the cut.
 pub(crate) const WINDOW_BYTES: usize = 2 << 20;
-/// What a message weighs beside its payload: bounds their number.
+/// Weight of a message beside its payload: bounds the number of messages.
 pub(crate) const MESSAGE_COST: usize = 4 << 10;
-/// Changed bytes that the cut may still read, all in one turn.
+/// Most changed bytes that the cut may still read, all in one turn.
 pub(crate) const CUT_BYTES_MAX: u64 = 32 << 20;
 
-/// Where a stream stands at the leader.
+/// Phase of a stream at the leader.
 #[derive(Debug)]
 pub(crate) enum Phase {
     /// `Open` was sent.
     Opening,
     Rounds,
-    /// All reads of the cut are issued; destage rounds wait until they are back, at most until then.
+    /// All reads of the cut are issued. Destage rounds wait until they are back, at most until `until`.
     Cut {
         state: DecisionState,
         until: Time,
@@ -36,7 +36,7 @@ pub(crate) enum Phase {
     Ending,
 }
 
-/// See the head of the file.
+/// The leader's end of one stream.
 #[derive(Debug)]
 pub(crate) struct Sender {
     pub id: u64,
@@ -58,18 +58,18 @@ pub(crate) struct Sender {
     unacked: VecDeque<(u64, usize)>,
     unacked_bytes: usize,
     next_seq: u64,
-    /// When the follower last said something.
+    /// Time of the follower's last message.
     pub heard_at: Time,
-    /// Since when it waits for a running destage round to end.
+    /// Start of the wait for a running destage round to end.
     pub waits_since: Option<Time>,
-    /// Since when it waits for blocks that are bad here.
+    /// Start of the wait for blocks that are bad here.
     pub mends_since: Option<Time>,
     pub sent_bytes: u64,
-    /// Nothing commits until this follower is back: only the window holds the stream up.
+    /// True when the PG cannot commit until this follower is back: only the window limits the stream then.
     pub urgent: bool,
 }
 
-/// What a message counts against the window.
+/// Returns the weight of a message in the window.
 pub(crate) fn cost(body: &StreamBody) -> usize {
     MESSAGE_COST
         + match body {
@@ -80,7 +80,7 @@ pub(crate) fn cost(body: &StreamBody) -> usize {
 }
 
 impl Sender {
-    #[allow(clippy::too_many_arguments)] // who, to whom, by which way
+    #[allow(clippy::too_many_arguments)] // sender, receiver, link
     pub fn new(
         id: u64,
         pg: PgId,
@@ -114,13 +114,13 @@ impl Sender {
         }
     }
 
-    /// The follower waits for everything.
+    /// Begins the first round: the follower has accepted the stream.
     pub fn begin(&mut self, chunks: impl IntoIterator<Item = ChunkKey>) {
         self.phase = Phase::Rounds;
         self.plan = Plan::new(chunks);
     }
 
-    /// Whether changes are still to be noted: what the cut has read is final.
+    /// Whether changes are still to be noted: the reads of the cut are final.
     pub fn tracks(&self) -> bool {
         matches!(self.phase, Phase::Rounds)
     }
@@ -129,7 +129,7 @@ impl Sender {
         self.reading_bytes + self.outbox_bytes + self.unacked_bytes < WINDOW_BYTES
     }
 
-    /// Everything of this round was read.
+    /// Whether every block of this round was read.
     pub fn is_round_read(&self) -> bool {
         self.tracks() && self.plan.is_round_over() && self.reads == 0
     }
@@ -138,13 +138,13 @@ impl Sender {
         matches!(self.phase, Phase::Cut { .. }) && self.reads == 0
     }
 
-    /// Contents to send; `None`: zeros.
+    /// Queues contents to send; `None`: zeros.
     pub fn push_blocks(&mut self, chunk: ChunkKey, range: SectorRange, data: Option<(IoBuf, Vec<u32>)>) {
         let (payload, crcs) = data.unwrap_or((IoBuf::EMPTY, Vec::new()));
         self.push(StreamBody::Blocks { seq: 0, chunk, range, crcs, payload });
     }
 
-    /// The cut was read: the decision state follows, and the end.
+    /// Queues the decision state and the end, once the cut was read.
     pub fn push_end(&mut self) {
         let Phase::Cut { state, .. } = std::mem::replace(&mut self.phase, Phase::Ending) else {
             panic!("a stream ends with its cut")
@@ -162,7 +162,7 @@ impl Sender {
         self.outbox.push_back(body);
     }
 
-    /// The next message that may leave now, with its number.
+    /// Returns the next message that may leave now, with its number.
     pub fn next_message(&mut self) -> Option<StreamBody> {
         let weight = cost(self.outbox.front()?);
         if self.unacked_bytes > 0 && self.unacked_bytes + weight > WINDOW_BYTES {
@@ -183,7 +183,7 @@ impl Sender {
         Some(body)
     }
 
-    /// Everything up to `seq` is in its place. False when that was never sent.
+    /// Notes that the follower has stored everything up to `seq`. False when `seq` was never sent.
     pub fn acked(&mut self, now: Time, seq: u64) -> bool {
         self.heard_at = now;
         while let Some((first, weight)) = self.unacked.front().copied()
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(seqs.collect::<Vec<_>>(), [1, 2, 3]);
         assert!(s.acked(Time(2), 2));
         assert!(s.next_message().is_some() && s.next_message().is_some() && s.next_message().is_none());
-        assert!(!s.acked(Time(3), 6), "nobody acknowledges what was not sent");
+        assert!(!s.acked(Time(3), 6), "an acknowledgement of an unsent message");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What `pg verify` is told: of one cut, of exactly one index, and nothing that is not so.
+//! Answers to `pg verify`: each shows one applied state, at exactly one index.
 
 use super::rig::{LONG, Rig, ms, pg};
 use crate::{ToolAnswer, ToolAsk};
@@ -6,7 +6,7 @@ use types::{ChunkKey, Index, VolumeId};
 
 const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(1), index: 0 };
 
-/// What OSD `i` answers.
+/// Asks OSD `i` and returns its answer.
 fn ask(rig: &mut Rig, i: usize, ask: ToolAsk) -> ToolAnswer {
     rig.osd(i).ask_tool(7, ask);
     rig.turn(i);
@@ -41,7 +41,7 @@ fn written() -> Rig {
 }
 
 #[test]
-fn replicas_at_one_index_have_one_digest_and_what_was_never_written_has_none() {
+fn replicas_at_one_index_have_equal_digests_and_zeros_have_none() {
     let mut rig = written();
     let at = applied(&mut rig, 0);
     for make in
@@ -80,7 +80,7 @@ fn an_index_that_has_passed_or_does_not_come_is_said_to_be_so() {
     let begun = rig.world.now();
     assert_eq!(ask(&mut rig, 1, digest(at.0 + 1)), ToolAnswer::Late { applied: at });
     assert!(rig.world.now() >= begun + ms(5000), "it is given time");
-    // One that comes is digested the moment it is applied, although more follows at once.
+    // A digest of a future index is computed the moment it is applied, although more entries follow at once.
     rig.osd(1).ask_tool(8, digest(at.0 + 1));
     (0..3).for_each(|n| rig.write(pg(0), 0, 300 + n, 1));
     let mut answers = Vec::new();
@@ -104,5 +104,5 @@ fn questions_beyond_the_limit_are_told_to_come_again() {
     assert!(answers.iter().all(|(_, answer)| *answer == ToolAnswer::Busy));
     rig.osd(1).stop_serving("the store failed".to_owned());
     let failed = rig.osd(1).take_tool_answers();
-    assert_eq!(failed.len(), crate::digest::WAITING_MAX, "nobody waits for a store that has stopped");
+    assert_eq!(failed.len(), crate::digest::WAITING_MAX, "no question waits for a store that has stopped");
 }

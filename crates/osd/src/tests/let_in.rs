@@ -11,7 +11,7 @@ fn refused(code: u32) -> OsdDown {
     OsdDown::Refused { code, reason: "no".to_owned() }
 }
 
-/// A rig whose first OSD starts again and waits.
+/// Makes a rig whose first OSD starts again and waits.
 fn waiting(seed: u64, after_restore: bool) -> Rig {
     let mut rig = Rig::new(seed, [64, 64, 64]);
     // The peers dial while it waits.
@@ -56,7 +56,7 @@ fn an_older_device_is_refused_at_once_and_never_serves() {
 }
 
 #[test]
-fn a_newcomer_waits_for_the_process_that_meta_believes_alive_and_ends_if_it_lives() {
+fn new_process_waits_for_the_one_that_meta_believes_alive() {
     for lives in [false, true] {
         let mut rig = waiting(4, false);
         for _ in 0..4 {
@@ -148,10 +148,10 @@ fn a_run_of_a_restored_device_leaves_no_old_memory_to_the_next_one() {
     rig.run(Duration::from_secs(1));
     let ups = rig.osd(0).take_reports();
     assert!(matches!(ups.first(), Some(OsdUp::Hello(hello)) if hello.seen == told), "evidence all the same: {ups:?}");
-    // It ends before it was let in, and is started without the flag.
+    // The OSD ends before it was let in, and is started without the flag.
     again(&mut rig, false);
     assert_eq!(rig.osd(0).watermarks_for_tools(), Watermarks::default());
-    // Let in, it remembers again.
+    // Once let in, it remembers again.
     again(&mut rig, true);
     rig.tell(0, OsdDown::Connected);
     rig.run(Duration::from_secs(1));
@@ -163,7 +163,7 @@ fn a_run_of_a_restored_device_leaves_no_old_memory_to_the_next_one() {
 }
 
 #[test]
-fn a_restored_device_says_so_when_the_doubt_is_durable() {
+fn restored_device_says_so_once_its_suspect_records_are_durable() {
     let mut rig = waiting(5, true);
     rig.tell(0, OsdDown::Connected);
     rig.run(Duration::from_secs(1));
@@ -190,7 +190,7 @@ fn an_osd_that_the_records_cannot_judge_waits_for_their_recovery() {
             true => {
                 rig.tell(0, OsdDown::Welcome { map_epoch: EPOCH, osds: Vec::new() });
                 assert_eq!(*rig.osd(0).phase(), Phase::Running);
-                // What it serves now it serves on, also when the records go back later.
+                // An OSD that serves goes on serving, also when the records go back later.
                 rig.tell(0, OsdDown::Behind { reason: "it is older".to_owned(), hold: true });
                 assert_eq!(*rig.osd(0).phase(), Phase::Running);
                 rig.osd(0).take_reports();

@@ -1,4 +1,4 @@
-//! Blocks of home that cannot be read, and how they become whole again.
+//! Blocks of home that cannot be read, and their repair.
 
 use super::rig::{LONG, Rig, ms, pg};
 use crate::{ToolAnswer, ToolAsk};
@@ -20,13 +20,13 @@ fn digest(rig: &mut Rig, i: usize) -> ToolAnswer {
 }
 
 #[test]
-fn a_device_that_fails_one_read_needs_nobody_to_mend_the_block() {
+fn block_of_a_device_that_fails_one_read_is_repaired_without_a_peer() {
     let mut rig = Rig::new(11, [16; 3]);
     rig.make_pgs(1);
     rig.lead_all(0, 1);
     rig.write(pg(0), 0, 0, 8);
     rig.until(LONG, "all have it", |rig| rig.is_whole(pg(0)));
-    // It goes home, so that a digest reads the device.
+    // The write is destaged, so that a digest reads the device.
     rig.run(Duration::from_secs(15));
     let before = digest(&mut rig, 2);
     assert!(matches!(before, ToolAnswer::Digest { .. }), "{before:?}");
@@ -39,7 +39,7 @@ fn a_device_that_fails_one_read_needs_nobody_to_mend_the_block() {
     assert_eq!(digest(&mut rig, 2), before);
 }
 
-/// Flips a bit in every page of what was written, at home of OSD `i`.
+/// Flips a bit in every written page at home of OSD `i`.
 fn rot(rig: &Rig, i: usize) {
     let image = rig.world.disk_image(rig.node(i), "device");
     let mut spoiled = 0;
@@ -55,7 +55,7 @@ fn rot(rig: &Rig, i: usize) {
 }
 
 #[test]
-fn a_block_that_is_bad_on_all_who_are_here_moves_no_leader_about_and_waits_for_who_is_away() {
+fn block_bad_on_all_present_members_waits_for_the_absent_one() {
     let mut rig = Rig::new(14, [16; 3]);
     rig.make_pgs(1);
     rig.lead_all(0, 1);
@@ -69,9 +69,9 @@ fn a_block_that_is_bad_on_all_who_are_here_moves_no_leader_about_and_waits_for_w
         rig.run(ms(500));
     }
     let says = |rig: &mut Rig| rig.osd(0).complaints_for_tools().iter().any(|(_, what)| what.starts_with("unread"));
-    rig.until(ms(1000), "it is said that nobody here has it", says);
+    rig.until(ms(1000), "the block is reported as unread", says);
     let report = rig.osd(0).reports_for_tools().remove(0);
-    assert!(report.lost.is_empty(), "nobody knows that it is lost: {report:?}");
+    assert!(report.lost.is_empty(), "it is not known to be lost: {report:?}");
     assert!(report.unread.iter().all(|lost| lost.chunk == CHUNK), "{report:?}");
     let term = |rig: &mut Rig| rig.osd(1).reports_for_tools().remove(0).term.0;
     let before = term(&mut rig);
@@ -88,7 +88,7 @@ fn a_block_that_is_bad_on_all_who_are_here_moves_no_leader_about_and_waits_for_w
 }
 
 #[test]
-fn a_replica_that_begins_anew_under_load_is_brought_back_whole_whether_it_led_or_followed() {
+fn rebuilt_leader_or_follower_is_whole_again_under_load() {
     let mut rig = Rig::new(15, [16; 3]);
     rig.make_pgs(1);
     rig.lead_all(0, 1);
@@ -112,14 +112,14 @@ fn a_replica_that_begins_anew_under_load_is_brought_back_whole_whether_it_led_or
 }
 
 #[test]
-fn of_two_members_the_one_that_begins_anew_needs_not_give_the_other_what_only_it_has() {
+fn rebuilt_one_of_two_members_may_lose_uncommitted_entries() {
     let mut rig = Rig::new(17, [16; 2]);
     rig.make_pgs(1);
     rig.lead_all(0, 1);
     rig.write(pg(0), 0, 0, 8);
     rig.until(LONG, "both have it", |rig| rig.is_whole(pg(0)));
     rig.run(Duration::from_secs(15));
-    // The leader has it on its disk, and the other one will never hear of it: nobody leads any more.
+    // The leader has the write on its disk, and the other member will never get it: no replica can lead any more.
     rig.cut(0, 1, true);
     rig.submit(pg(0), 0, 0, 8);
     rig.run(ms(50));
@@ -133,7 +133,7 @@ fn of_two_members_the_one_that_begins_anew_needs_not_give_the_other_what_only_it
 }
 
 #[test]
-fn nobody_begins_anew_while_another_member_has_no_part_in_the_pg() {
+fn no_replica_is_rebuilt_while_another_member_has_no_part_in_the_pg() {
     let mut rig = Rig::new(16, [16; 3]);
     rig.make_pgs(1);
     rig.lead_all(0, 1);

@@ -1,6 +1,6 @@
-//! The whole OSD under test: a few of them with simulated disks and network, told what to hold as meta would.
+//! Tests of the whole OSD: a few of them with simulated disks and network, commanded by the test as by meta.
 //!
-//! `rig` is the stage; each file beside it holds the laws of one part. Nothing here decides what an OSD should.
+//! `rig` runs the OSDs; each file beside it tests one part. No code here decides what an OSD should do.
 
 mod answers;
 mod digests;

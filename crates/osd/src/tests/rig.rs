@@ -1,5 +1,5 @@
-//! A few OSDs in one simulated world. A test is meta and client at once: it names the PGs, attaches a volume,
-//! hands requests in at the leader and looks at what the OSDs then hold.
+//! A few OSDs in one simulated world. A test plays both meta and the client: it names the PGs, attaches a volume,
+//! passes requests to the leader and compares the contents of the OSDs.
 //!
 //! Invariant: one seed decides everything; time passes only in [`Rig::run`] and [`Rig::until`].
 
@@ -27,9 +27,9 @@ const CLUSTER: ClusterId = ClusterId([7; 16]);
 const SESSION: SessionId = SessionId(1);
 pub const EPOCH: Epoch = Epoch(1);
 const VOLUME: VolumeId = VolumeId(1);
-/// Nobody is connected there: replies go nowhere, the metrics count them.
+/// A link without a peer: replies are dropped, the metrics count them.
 const NOBODY: LinkId = LinkId(u64::MAX);
-/// What everything that must happen at all is given.
+/// Deadline for events that must happen.
 pub(super) const LONG: Duration = Duration::from_secs(60);
 
 pub(super) fn ms(ms: u64) -> Duration {
@@ -63,7 +63,7 @@ fn spec() -> DiskSpec {
 }
 
 impl Rig {
-    /// OSDs on devices of 1 GiB, each with a log of so many MiB.
+    /// Makes OSDs on devices of 1 GiB, each with a log of the given MiB.
     pub fn new<const N: usize>(seed: u64, log_mib: [u64; N]) -> Rig {
         let world = World::new(seed);
         let machines = log_mib.iter().enumerate().map(|(i, log_mib)| Machine {
@@ -78,7 +78,7 @@ impl Rig {
         rig
     }
 
-    /// Every OSD, running or not.
+    /// Returns the numbers of all OSDs, running or not.
     pub fn all(&self) -> std::ops::Range<usize> {
         0..self.machines.len()
     }
@@ -89,7 +89,7 @@ impl Rig {
         self.tell(i, OsdDown::Welcome { map_epoch: EPOCH, osds: addrs });
     }
 
-    /// It waits for the word of meta, which the test says.
+    /// Starts an OSD that waits to be let in; the test sends meta's message.
     pub fn start_waiting(&mut self, i: usize, let_in_wait: Duration, after_restore: bool) {
         let machine = &mut self.machines[i];
         machine.life += 1;
@@ -122,23 +122,23 @@ impl Rig {
         self.world.disk_faults(self.machines[i].node, DEVICE, |faults| faults.slow = factor);
     }
 
-    /// Reads that the device takes from now on need so many times as long.
+    /// Slows down by this factor every read that the device takes from now on.
     pub fn slow_reads(&mut self, i: usize, factor: u32) {
         self.world.disk_faults(self.machines[i].node, DEVICE, |faults| faults.slow_reads = factor);
     }
 
-    /// The device takes operations and answers none, or it goes on.
+    /// Makes the device take operations and answer none, or go on.
     pub fn stick_disk(&mut self, i: usize, stuck: bool) {
         self.world.disk_faults(self.machines[i].node, DEVICE, |faults| faults.stuck = stuck);
     }
 
-    /// Every read of the device fails, or none does.
+    /// Makes every read of the device fail, or none.
     pub fn fail_reads(&mut self, i: usize, fail: bool) {
         let ppm = if fail { 1_000_000 } else { 0 };
         self.world.disk_faults(self.machines[i].node, DEVICE, |faults| faults.read_error_ppm = ppm);
     }
 
-    /// The next write of the device fails.
+    /// Makes the next write of the device fail.
     pub fn fail_write(&mut self, i: usize) {
         self.world.disk_faults(self.machines[i].node, DEVICE, |faults| faults.fail_write = Some(0));
     }
@@ -149,13 +149,13 @@ impl Rig {
         bytes.step_by(4096).for_each(|page| image.flip_bit(page + 100, 3));
     }
 
-    /// As `kill -9`.
+    /// Crashes the process as `kill -9` does.
     pub fn kill(&mut self, i: usize) {
         self.world.crash(self.machines[i].node);
         self.machines[i].running = None;
     }
 
-    /// Bytes between the two are held, or go on.
+    /// Holds bytes between the two OSDs back, or lets them go on.
     pub fn cut(&self, a: usize, b: usize, cut: bool) {
         match cut {
             true => self.world.partition(self.node(a), self.node(b), env::sim::Cut::Both),
@@ -167,7 +167,7 @@ impl Rig {
         self.machines[i].node
     }
 
-    /// The metrics of an OSD's latest life.
+    /// Returns the metrics of an OSD's latest run.
     pub fn registry(&self, i: usize) -> &Registry {
         &self.machines[i].registry
     }
@@ -176,18 +176,18 @@ impl Rig {
         self.machines[i].running.is_some()
     }
 
-    /// A running OSD.
+    /// Returns a running OSD.
     pub fn osd(&mut self, i: usize) -> &mut Osd {
         &mut self.machines[i].running.as_mut().expect("it runs").0
     }
 
-    /// Meta says something.
+    /// Passes a message of meta to the OSD.
     pub fn tell(&mut self, i: usize, down: OsdDown) {
         self.osd(i).handle_control(down);
         self.turn(i);
     }
 
-    /// Turns one OSD until it has nothing more to work on.
+    /// Runs turns of one OSD until it has no more events.
     pub fn turn(&mut self, i: usize) {
         let Some((osd, env)) = &mut self.machines[i].running else { return };
         loop {
@@ -198,7 +198,7 @@ impl Rig {
         }
     }
 
-    /// One turn of an OSD, at whose end its clock shows `took` more than at its start.
+    /// Runs one turn of an OSD, at whose end its clock shows `took` more than at its start.
     pub fn turn_slowly(&mut self, i: usize, took: Duration) {
         let (osd, env) = self.machines[i].running.as_mut().expect("it runs");
         let mut slow = SlowEnv { env, took, asked: Cell::new(false) };
@@ -214,7 +214,7 @@ impl Rig {
         }
     }
 
-    /// Lets time pass.
+    /// Advances time.
     pub fn run(&mut self, span: Duration) {
         let end = self.world.now() + span;
         while self.world.now() < end {
@@ -222,7 +222,7 @@ impl Rig {
         }
     }
 
-    /// Lets time pass until it is so; how long that took.
+    /// Advances time until the condition holds; returns the time that it took.
     ///
     /// # Panics
     /// When it takes longer than `max`.
@@ -235,7 +235,7 @@ impl Rig {
         Duration::from_nanos(self.world.now().since(begun).as_nanos() as u64)
     }
 
-    /// PGs 0 to `count`, a replica on each OSD, led and attached.
+    /// Makes PGs 0 to `count`, with a replica on each OSD, led and attached.
     pub fn make_pgs(&mut self, count: u32) {
         self.until(LONG, "all serve", |rig| rig.all().all(|i| *rig.osd(i).phase() == Phase::Running));
         for n in 0..count {
@@ -253,10 +253,10 @@ impl Rig {
         self.run(ms(500));
     }
 
-    /// Who leads the PG and serves; waits for it.
+    /// Waits until an OSD leads the PG and serves, and returns it.
     pub fn leader(&mut self, pg: PgId) -> usize {
         let mut found = None;
-        self.until(LONG, "somebody leads", |rig| {
+        self.until(LONG, "a leader", |rig| {
             found = rig.all().find(|i| rig.is_up(*i) && rig.serves(*i, pg));
             found.is_some()
         });
@@ -283,7 +283,7 @@ impl Rig {
         }
     }
 
-    /// Hands a write of whole blocks to the leader. Refused or lost: the next one repeats nothing.
+    /// Sends a write of whole blocks to the leader. It is not repeated when it is refused or lost.
     pub fn submit(&mut self, pg: PgId, chunk: u32, block: u32, blocks: u32) {
         let leader = self.leader(pg);
         let seq = self.next_seq.entry(pg).or_insert(0);
@@ -300,14 +300,14 @@ impl Rig {
         self.turn(leader);
     }
 
-    /// Asks the leader for blocks of the first chunk; the answer goes nowhere.
+    /// Sends a read of blocks of the first chunk to the leader; the answer is dropped.
     pub fn ask_read(&mut self, pg: PgId, block: u32, blocks: u32) {
         self.give_read(pg, block, blocks);
         let leader = self.leader(pg);
         self.turn(leader);
     }
 
-    /// As [`Rig::ask_read`], but the request waits for the leader's next turn.
+    /// Does the same as [`Rig::ask_read`], but the request waits for the leader's next turn.
     pub fn give_read(&mut self, pg: PgId, block: u32, blocks: u32) {
         let leader = self.leader(pg);
         let id = self.next_id;
@@ -317,7 +317,7 @@ impl Rig {
         self.osd(leader).handle_request(NOBODY, Request { id, pg, session: SESSION, epoch: EPOCH, body });
     }
 
-    /// Writes, and waits for the acknowledgement; asks again when it is refused.
+    /// Writes, and waits for the acknowledgement; repeats the write when it is refused.
     pub fn write(&mut self, pg: PgId, chunk: u32, block: u32, blocks: u32) {
         for attempt in 0.. {
             assert!(attempt < 500, "a write is never taken: {:?}", self.osd(0).reports_for_tools());
@@ -339,13 +339,13 @@ impl Rig {
         }
     }
 
-    /// (acknowledged, refused) by this process.
+    /// Counts the requests of this process: (acknowledged, refused).
     pub fn answered(&mut self, i: usize) -> (u64, u64) {
         let metrics = &self.osd(i).metrics;
         (metrics.writes.get(), metrics.refused.get())
     }
 
-    /// Whether all replicas have applied the same, and their leader sees nobody behind.
+    /// Whether all replicas have applied the same index, and no follower is behind at their leader.
     pub fn is_whole(&mut self, pg: PgId) -> bool {
         let running = self.machines.iter().filter_map(|m| m.running.as_ref());
         let report = |osd: &Osd| osd.reports_for_tools().into_iter().find(|r| r.pg == pg);
@@ -360,7 +360,7 @@ impl Rig {
     }
 }
 
-/// A world whose clock moves within a turn.
+/// An env whose clock moves within a turn.
 struct SlowEnv<'a> {
     env: &'a mut SimEnv,
     took: Duration,

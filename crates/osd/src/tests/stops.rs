@@ -1,4 +1,4 @@
-//! How an OSD ends: planned, refused by meta, or with one replica that is damaged.
+//! Ends of an OSD: planned, refused by meta, or with one damaged replica.
 
 use super::rig::{LONG, Rig, ms, pg};
 use crate::{ToolAnswer, ToolAsk};
@@ -19,16 +19,16 @@ fn a_planned_end_hands_every_pg_over_before_a_promise_could_end() {
 }
 
 #[test]
-fn a_planned_end_does_not_wait_for_what_nobody_can_take_over() {
+fn planned_stop_does_not_wait_for_a_pg_without_a_successor() {
     let mut rig = Rig::new(2, [16; 3]);
     rig.make_pgs(1);
     rig.lead_all(0, 1);
-    // Nobody in reach: there is nothing to hand over to.
+    // No member is in reach, so there is no successor.
     (1..3).for_each(|i| rig.kill(i));
     rig.run(ms(50));
     rig.osd(0).stop();
     assert!(rig.osd(0).has_stopped());
-    // In reach, but stopped: its time is bounded.
+    // The successors are connected, but their processes are stopped: the wait is bounded.
     let mut rig = Rig::new(3, [16; 3]);
     rig.make_pgs(1);
     rig.lead_all(0, 1);
@@ -61,7 +61,7 @@ fn an_osd_that_meta_refuses_neither_serves_nor_votes() {
 }
 
 #[test]
-fn a_leader_whose_replica_is_damaged_says_goodbye() {
+fn leader_with_a_damaged_replica_releases_its_lease() {
     let mut rig = Rig::new(5, [16; 3]);
     rig.make_pgs(2);
     rig.lead_all(0, 2);
@@ -75,7 +75,7 @@ fn a_leader_whose_replica_is_damaged_says_goodbye() {
     assert_eq!(rig.leader(pg(0)), 0, "the other PG is not concerned");
 }
 
-/// The most that the leader leaves uncommitted while 12 MiB are written at once; one follower has a small log.
+/// Returns the most that the leader leaves uncommitted while 12 MiB are written at once; one follower has a small log.
 fn most_uncommitted(told: bool) -> u64 {
     let mut rig = Rig::new(6, [128, 128, 16]);
     rig.make_pgs(1);
@@ -121,7 +121,7 @@ fn a_replica_id_that_is_in_use_is_not_taken_for_another_pg() {
     rig.write(pg(0), 0, 0, 8);
 }
 
-/// What the OSD would say in a Hello that it remembers.
+/// Returns the watermarks of the OSD's next Hello.
 fn remembers(rig: &mut Rig, i: usize) -> Watermarks {
     rig.osd(i).take_reports();
     rig.tell(i, OsdDown::Connected);
@@ -150,10 +150,10 @@ fn what_meta_told_of_its_records_is_durable_before_it_is_confirmed() {
         }
         confirmed == told(3)
     });
-    // The word may get lost on its way: it is said again.
+    // The message may get lost on its way: the OSD repeats it.
     rig.tell(0, OsdDown::Welcome { map_epoch: Epoch(9), osds: Vec::new() });
     rig.until(LONG, "the word is repeated", |rig| rig.osd(0).take_reports().contains(&OsdUp::Remembers(told(3))));
-    // An older word takes nothing back, and the address map that comes later neither.
+    // An older message takes nothing back, and neither does a later address map.
     rig.tell(0, OsdDown::Remember(told(2)));
     rig.tell(0, OsdDown::Welcome { map_epoch: Epoch(9), osds: Vec::new() });
     rig.run(ms(50));
@@ -175,7 +175,7 @@ fn an_osd_that_served_its_cluster_goes_on_when_meta_serves_another() {
     rig.tell(0, other());
     assert!(rig.osd(0).stopped().is_none() && rig.osd(0).refusal().is_none());
     rig.write(pg(0), 0, 0, 8);
-    // One that never served is told and ends: somebody gave it a wrong address.
+    // An OSD that never served is refused and ends: it was given a wrong address.
     rig.tell(1, other());
     assert!(rig.osd(1).stopped().is_some_and(|reason| reason.contains("BSLT-2026")));
 }

@@ -1,8 +1,8 @@
-//! When followers behind the log are brought back, and in which order.
+//! Streams that bring back followers behind the log, and their order.
 
 use super::rig::{LONG, Rig, ms, pg};
 
-/// OSD 3 misses more than the logs remember of PG 0, and comes back.
+/// Makes OSD 3 miss more of PG 0 than the logs keep, and come back.
 fn left_behind(seed: u64, mib: u32) -> Rig {
     let mut rig = Rig::new(seed, [16; 3]);
     rig.make_pgs(2);
@@ -26,15 +26,15 @@ fn a_follower_behind_the_log_of_an_idle_pg_is_streamed_to_at_once() {
 }
 
 #[test]
-fn a_follower_is_streamed_to_also_when_the_log_let_go_between_two_checkpoints() {
+fn follower_gets_a_stream_if_the_log_was_freed_between_checkpoints() {
     let mut rig = Rig::new(5, [16; 3]);
     rig.make_pgs(2);
     rig.lead_all(0, 2);
     rig.kill(2);
-    // PG 0 is at home everywhere, and its entries are still in the log.
+    // PG 0 is destaged everywhere, and its entries are still in the log.
     rig.fill(pg(0), 6);
     rig.run(ms(12_000));
-    // The other PG takes the log's room, less than a round begins for.
+    // The other PG takes the log's space, less than starts a destage round.
     let let_go = |rig: &mut Rig| {
         let osd = rig.osd(0);
         let key = osd.pgs.by_pg(pg(0)).expect("it leads it");
@@ -89,10 +89,10 @@ fn a_stream_that_a_pg_waits_for_is_not_held_to_the_rate() {
 }
 
 #[test]
-fn a_stream_waits_for_bad_blocks_to_be_mended_and_is_not_begun_anew_for_each() {
+fn stream_waits_once_for_the_repair_of_all_bad_blocks() {
     let mut rig = left_behind(9, 40);
     rig.run(ms(12_000));
-    // Blocks of what was written, here and there, at home.
+    // Some of the written blocks, at home.
     let image = rig.world.disk_image(rig.node(0), "device");
     let home = (17 << 20)..(1 << 30);
     let mut spoiled = 0;
@@ -112,14 +112,14 @@ fn a_stream_waits_for_bad_blocks_to_be_mended_and_is_not_begun_anew_for_each() {
 }
 
 #[test]
-fn a_follower_whose_device_hangs_acknowledges_nothing_by_letting_a_stream_in() {
+fn follower_with_a_hanging_device_acknowledges_nothing_in_an_accept() {
     let mut rig = Rig::new(15, [16; 3]);
     rig.make_pgs(1);
     rig.lead_all(0, 1);
     rig.write(pg(0), 0, 0, 8);
     rig.until(LONG, "all have it", |rig| rig.is_whole(pg(0)));
     rig.stick_disk(2, true);
-    // It hears of these and of their commit, and has none of them durably.
+    // The follower receives these entries and their commit index, and has none of them durably.
     (0..20).for_each(|n| rig.write(pg(0), 0, n * 8, 8));
     let streamed = (0..80).any(|n| {
         rig.write(pg(0), n % 16, 0, 128);
