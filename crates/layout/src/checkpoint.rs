@@ -20,7 +20,7 @@ pub const PART_BODY_MAX: usize = (32 << 10) - 64;
 /// Longest decision state of one replica.
 pub const DECISION_LEN_MAX: usize = 16 << 20;
 
-const MAGIC: u32 = u32::from_le_bytes(*b"BCKP");
+pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"BCKP");
 
 const _: () = assert!(size_of::<RawPart>() == 48);
 const _: () = assert!(size_of::<RawHead>() == 48);

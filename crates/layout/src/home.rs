@@ -39,10 +39,10 @@ pub const SLOTS_MIN: u64 = 256;
 /// Smallest home.
 pub const HOME_LEN_MIN: u64 = 16 << 20;
 
-const MAGIC_MAP: u32 = u32::from_le_bytes(*b"BMAP");
-const MAGIC_DIR: u32 = u32::from_le_bytes(*b"BDIR");
-const ENTRY_USED: u32 = 1;
-const NO_SLOT: u32 = u32::MAX;
+pub(crate) const MAGIC_MAP: u32 = u32::from_le_bytes(*b"BMAP");
+pub(crate) const MAGIC_DIR: u32 = u32::from_le_bytes(*b"BDIR");
+pub(crate) const ENTRY_USED: u32 = 1;
+pub(crate) const NO_SLOT: u32 = u32::MAX;
 
 const _: () = assert!(CRCS_PER_PAGE * 4 == PAGE);
 const _: () = assert!(size_of::<PageHead>() == 64);
@@ -134,7 +134,7 @@ pub struct PageId {
     pub n: u32,
 }
 
-const NO_CHUNK: ChunkKey = ChunkKey { volume: VolumeId(0), index: 0 };
+pub(crate) const NO_CHUNK: ChunkKey = ChunkKey { volume: VolumeId(0), index: 0 };
 
 impl PageId {
     /// Page `n` of a chunk: 0 is its map page, 1.. are its CRC pages.

@@ -14,7 +14,7 @@ pub const INTENT_AT: u64 = 16_384;
 /// Bytes of the page.
 pub const INTENT_LEN: usize = 4096;
 
-const MAGIC: [u8; 8] = *b"BSLTFRMT";
+pub(crate) const MAGIC: [u8; 8] = *b"BSLTFRMT";
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy)]
 #[repr(C)]
@@ -27,7 +27,7 @@ struct Disk {
     crc: U32,
 }
 
-const HEAD_LEN: usize = size_of::<Disk>();
+pub(crate) const HEAD_LEN: usize = size_of::<Disk>();
 const _: () = assert!(HEAD_LEN == 48);
 const _: () = assert!(INTENT_AT >= crate::poison::BEHIND_AT + crate::poison::POISON_LEN as u64);
 const _: () = assert!(INTENT_AT + INTENT_LEN as u64 <= crate::superblock::MARGIN);

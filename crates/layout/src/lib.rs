@@ -7,6 +7,8 @@
 //! given a meaning, never gets another.
 
 pub mod checkpoint;
+#[cfg(test)]
+mod formats;
 pub mod home;
 pub mod intent;
 pub mod log;

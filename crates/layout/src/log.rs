@@ -6,7 +6,7 @@
 //!
 //! Invariant: a header verifies only at its own offset, on its own device, in its own life of the segment (salt).
 
-mod record;
+pub(crate) mod record;
 
 pub use record::{BlockRecord, CheckpointPart, PayloadAt, Record, RecordError, ReplicaRecord, decode_records, put};
 
@@ -93,7 +93,7 @@ struct Disk {
 }
 
 const _: () = assert!(size_of::<Disk>() == FIXED_LEN);
-const CRC_AT: usize = 12;
+pub(crate) const CRC_AT: usize = 12;
 
 impl BatchHeader {
     /// The bytes of the fixed header on the device `uuid`.

@@ -18,8 +18,8 @@ pub const POISON_LEN: usize = 4096;
 /// Bytes of the reason that are kept.
 pub const REASON_MAX: usize = types::limits::POISON_REASON_LEN_MAX;
 
-const MAGIC: [u8; 8] = *b"BSLTPOIS";
-const HEAD_LEN: usize = size_of::<Disk>();
+pub(crate) const MAGIC: [u8; 8] = *b"BSLTPOIS";
+pub(crate) const HEAD_LEN: usize = size_of::<Disk>();
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy)]
 #[repr(C)]

@@ -111,7 +111,7 @@ struct Disk {
 }
 
 const _: () = assert!(size_of::<Disk>() == 256);
-const CRC_AT: usize = 248;
+pub(crate) const CRC_AT: usize = 248;
 
 impl Superblock {
     /// Divides a device of `device_bytes`.

@@ -23,7 +23,7 @@ pub const VERSION_MIN: u16 = 1;
 /// Newest version of batch frames that this program speaks.
 pub const VERSION_MAX: u16 = 1;
 
-const MAGIC: [u8; 4] = *b"BSLT";
+pub(crate) const MAGIC: [u8; 4] = *b"BSLT";
 
 const _: () = assert!(HEADER_LEN + HEAD_LEN_MAX + FRAME_PAYLOAD_MAX == FRAME_LEN_MAX);
 const _: () = assert!(FRAME_PAYLOAD_MAX.is_multiple_of(SECTOR as usize));

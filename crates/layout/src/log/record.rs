@@ -152,7 +152,7 @@ pub struct RecordError {
 }
 
 /// Kinds on disk. Never reused.
-mod kind {
+pub(crate) mod kind {
     pub const APPEND: u8 = 1;
     pub const HARD_STATE: u8 = 2;
     pub const CREATE: u8 = 3;
@@ -176,9 +176,9 @@ mod kind {
     pub const REPLICA_FLOOR: u8 = 24;
 }
 
-const FLAG_COPIED: u8 = 1;
-const FLAG_VOTED: u8 = 2;
-const FLAG_MOUNT: u8 = 4;
+pub(crate) const FLAG_COPIED: u8 = 1;
+pub(crate) const FLAG_VOTED: u8 = 2;
+pub(crate) const FLAG_MOUNT: u8 = 4;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy)]
 #[repr(C)]

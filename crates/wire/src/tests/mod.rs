@@ -1,5 +1,6 @@
 //! Tests of the codec: round trips, damaged frames, and golden bytes.
 
+mod formats;
 mod golden;
 mod mutate;
 
