@@ -146,6 +146,17 @@ impl Osd {
         std::mem::take(&mut self.digests.answers)
     }
 
+    /// Returns what the page of each PG shows: its report, its chunks and its attach records.
+    pub fn pages_for_tools(&self) -> Vec<(PgReport, Vec<ChunkKey>, Vec<(VolumeId, Epoch)>)> {
+        let pgs = self.pgs.keys().into_iter().map(|key| self.pgs.get(key).identity.pg);
+        let reports = pgs.filter_map(|pg| self.replica_for_tools(pg).ok());
+        let page = |report: PgReport| {
+            let (chunks, attached) = (self.engine.chunks(report.replica), self.attached_for_tools(report.pg));
+            (report, chunks, attached)
+        };
+        reports.map(page).collect()
+    }
+
     fn attached_for_tools(&self, pg: PgId) -> Vec<(VolumeId, Epoch)> {
         let state = self.pgs.by_pg(pg).map(|key| &self.pgs.get(key).state);
         let Some(State::Running(group)) = state else { return Vec::new() };

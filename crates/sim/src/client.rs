@@ -143,6 +143,11 @@ impl ClientNode {
         self.open
     }
 
+    /// Whether it has a process.
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
     /// Another opener asks for the volume.
     pub fn robbed(&mut self) {
         self.stolen = true;

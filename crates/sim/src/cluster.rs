@@ -275,6 +275,21 @@ impl Cluster {
         self.clients[number].restart(&self.world);
     }
 
+    /// A recovery of the records ends every hold: each client may be fenced from now on.
+    pub fn every_hold_ends(&mut self) {
+        self.clients.iter_mut().for_each(ClientNode::robbed);
+    }
+
+    /// After that the owner, the reader and the tenants open their volumes again.
+    pub fn open_again(&mut self) {
+        for number in 0..self.clients.len() {
+            let is_one = number == self.owner || number >= WRITERS;
+            if is_one && self.clients[number].is_running() {
+                self.clients[number].restart(&self.world);
+            }
+        }
+    }
+
     pub fn has_reader(&self) -> bool {
         self.clients[CLIENTS - 1].has_begun()
     }

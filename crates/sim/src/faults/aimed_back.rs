@@ -1,8 +1,8 @@
 //! Schedules aimed at what goes back in time (R17): a metadata store that is replaced by an older copy of itself, while OSDs and
 //! clients go on.
 //!
-//! The system is told nothing of it. An administrator sees the refusal, and recovers the records. What the lost records had
-//! given out must never be given out again.
+//! The system is told nothing of it. An administrator sees the refusal, and recovers the records. Ids of the lost records must
+//! never be given out again, and writes to segments that only the lost records knew must stay readable.
 //!
 //! They strike in aimed runs alone (see `aim`).
 
@@ -10,10 +10,12 @@ use super::aimed_logs::ms;
 use super::{Class, Strike};
 use crate::cluster::Cluster;
 use control::admin::{AdminAsk, PoolCreate, RecoverAsk};
+use control::found::{Found, Table};
 use control::{Records, Standing};
 use std::collections::BTreeSet;
 use std::time::Duration;
-use types::{ReplicaId, VolumeId};
+use types::control::{PgReport, SEGMENTS_PER_ASK_MAX};
+use types::{ChunkKey, Epoch, PgId, ReplicaId, VolumeId};
 
 /// Names of volumes and pools that come and go; a number follows.
 const NAMES: u64 = 3;
@@ -62,7 +64,7 @@ impl Given {
 
 /// A copy of the store is made, records change, and the copy takes the store's place.
 fn meta_went_back(s: &mut Strike<'_>) -> bool {
-    if s.cluster.meta.standing() != Some(Standing::Sound) || !s.cluster.knows_all_segments() {
+    if s.cluster.meta.standing() != Some(Standing::Sound) || !s.cluster.knows_first_volume() {
         return false;
     }
     let Some(before) = s.cluster.meta.records().map(Given::of) else { return false };
@@ -132,23 +134,52 @@ fn until_judged(s: &mut Strike<'_>, known: bool, tries: u32) {
     }
 }
 
-/// An administrator recovers the records; then commands work again.
+/// An administrator recovers the records: first the watermarks, then the volumes.
 fn recover(s: &mut Strike<'_>, tries: u32) {
     match s.cluster.meta.standing() {
-        Some(Standing::Sound) => {
-            for _ in 0..3 {
-                let at = ms(s, 0, 800);
-                s.after(at, change);
-            }
-        }
+        Some(Standing::Sound) => finish(s),
         _ if tries > 0 => {
             let dry_run = s.rng.chance(1, 4);
             let standing = "behind".to_owned();
+            s.cluster.every_hold_ends();
             s.cluster.admin(AdminAsk::MetaRecover(RecoverAsk { dry_run, standing, ..RecoverAsk::default() }));
+            if s.rng.chance(1, 8) {
+                s.cluster.open_again();
+            }
             s.after(LOOK, move |s| recover(s, tries - 1));
         }
         standing => s.cluster.note_wrong(format!("the records are not recovered: {standing:?}")),
     }
+}
+
+/// The administrator fences the ended sessions, puts segments back, and gives the volumes back. A run does not end before.
+fn finish(s: &mut Strike<'_>) {
+    let pause = ms(s, 20, 300);
+    let records = s.cluster.meta.records();
+    let Some(records) = records.filter(|_| s.cluster.meta.standing() == Some(Standing::Sound)) else {
+        return s.after(pause, finish);
+    };
+    if records.volumes.values().all(|v| !v.recovering) {
+        s.cluster.open_again();
+        for _ in 0..3 {
+            let at = ms(s, 0, 800);
+            s.after(at, change);
+        }
+        return;
+    }
+    let found = s.cluster.found(records);
+    let standing = "sound".to_owned();
+    let ask = RecoverAsk { standing, ..RecoverAsk::default() };
+    for some in found.attached.chunks(SEGMENTS_PER_ASK_MAX) {
+        s.cluster.admin(AdminAsk::MetaRecover(RecoverAsk { attached: some.to_vec(), ..ask.clone() }));
+    }
+    if found.attached.is_empty() && found.unread_pgs.is_empty() {
+        for some in found.segments.chunks(SEGMENTS_PER_ASK_MAX) {
+            s.cluster.admin(AdminAsk::MetaRecover(RecoverAsk { segments: some.to_vec(), ..ask.clone() }));
+        }
+        s.cluster.admin(AdminAsk::MetaRecover(RecoverAsk { finish: true, ..ask }));
+    }
+    s.after(pause, finish);
 }
 
 /// A command that draws ids.
@@ -172,13 +203,25 @@ impl Cluster {
         kept.get(self.osd_count() / 2).copied().unwrap_or(0)
     }
 
-    /// Whether the records name all segments of the first volume, so that an older copy loses none of its data.
-    fn knows_all_segments(&self) -> bool {
-        let (Some(records), len) = (self.meta.records(), self.options.shape.len_bytes) else { return false };
-        let first = records.volumes.values().find(|v| v.name.ends_with("/v") || v.name == "v");
-        let Some(volume) = first else { return false };
-        let attached = records.segments.values().filter(|seg| seg.volume == volume.id && !seg.pending).count() as u64;
-        attached == len.div_ceil(types::units::SEGMENT)
+    /// Whether the records name the first volume, so that an older copy loses none of its data.
+    fn knows_first_volume(&self) -> bool {
+        let names = |v: &control::VolumeRecord| v.name.ends_with("/v") || v.name == "v";
+        self.meta.records().is_some_and(|records| records.volumes.values().any(names))
+    }
+
+    /// The differences between the records and the PGs, as the OSDs that run show them.
+    fn found(&self, records: &Records) -> Found {
+        let pages = self.running().flat_map(|(_, osd)| osd.pages_for_tools());
+        let table = |(report, chunks, attached): (PgReport, Vec<ChunkKey>, Vec<(VolumeId, Epoch)>)| {
+            let leading = report.leading.is_some_and(|lead| lead.active);
+            Table { pg: report.pg, leading, chunks, attached }
+        };
+        let tables: Vec<Table> = pages.map(table).collect();
+        // A PG of the copy may have been removed since: then no OSD has a replica of it.
+        let here = |pg: &PgId| tables.iter().any(|table| table.pg == *pg);
+        let all_run = self.running().count() == self.osd_count();
+        let gone = records.pgs.keys().filter(|pg| all_run && !here(pg)).copied().collect();
+        Found::compare(records, &tables, &gone)
     }
 
     /// That no id of lost records is given out again.
