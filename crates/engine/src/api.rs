@@ -1,6 +1,6 @@
-//! The words of the engine's door: configuration, events, errors, levels.
+//! Types of the engine's interface: configuration, events, errors, pressure levels, counters.
 //!
-//! The loop of an OSD comes in with them and takes them out; nothing here has behaviour of weight.
+//! The OSD's loop passes them in and receives them; nothing here has behaviour of weight.
 
 use env::DiskError;
 use layout::superblock::SuperblockError;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use types::store::{HardState, Recovered};
 use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange};
 
-/// Settings of one engine. All are per process; what the disk fixes is in its superblock.
+/// Settings of one engine. All are per process; settings that the disk fixes are in its superblock.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// `Token.room` of all operations of this engine.
@@ -25,13 +25,14 @@ pub struct EngineConfig {
     /// Bytes of a segment's state block in one batch, but for a record that is longer by itself. Default and most
     /// [`layout::log::STATE_BATCH_MAX`]; tests and simulations take less.
     pub state_batch_max: usize,
-    /// Somebody has looked at the device after it had poisoned the store: mount it, and forget that. Default off.
+    /// An administrator has examined the device that poisoned the store: mount it, and erase the poison mark. Default
+    /// off.
     pub after_poison: bool,
-    /// The device was restored from an older copy, or has lost flushed writes: every replica on it is in doubt from this
+    /// The device was restored from an older copy, or has lost flushed writes: every replica on it is suspect from this
     /// mount on (ADR 0012). Default off.
     pub after_restore: bool,
-    /// What was freed last is used first, instead of going round the device: whatever is given back too early is
-    /// overwritten at once. Only simulations want this. Default off.
+    /// The allocator reuses the space that was freed last, instead of going round the device. Space that is freed too
+    /// early is then overwritten at once. Only simulations want this. Default off.
     pub reuse_at_once: bool,
 }
 
@@ -51,19 +52,19 @@ impl Default for EngineConfig {
     }
 }
 
-/// What the engine tells its loop.
+/// Events that the engine reports to the OSD's loop.
 #[derive(Debug)]
 pub enum EngineEvent {
     /// The mount is over; groups may be made. In the order of replica ids.
     Mounted(Vec<Recovered>),
     MountFailed(MountError),
-    /// The replica's birth record is durable.
+    /// The replica's create record is durable.
     Created(ReplicaId),
     /// The replica's tombstone is durable.
     Destroyed(ReplicaId),
     /// This map is durable.
     MapKept(bytes::Bytes),
-    /// Everything that this replica appended up to and with `ticket` is durable.
+    /// Everything that this replica appended up to and including `ticket` is durable.
     Persisted {
         replica: ReplicaId,
         ticket: u64,
@@ -72,34 +73,34 @@ pub enum EngineEvent {
         token: u64,
         result: Result<ReadData, ReadError>,
     },
-    /// The blocks of this [`crate::Engine::stage`] are written.
+    /// The blocks of this call of [`crate::Engine::stage`] are written.
     Staged {
         token: u64,
     },
-    /// What was staged of this replica had to make room for a round.
+    /// The blocks staged for this replica were dropped to make room for a destage round.
     Unstaged {
         replica: ReplicaId,
     },
-    /// The replica is what was staged, as of its new K; its group starts anew from this.
+    /// The staged contents are now the replica's, as of its new checkpoint index. Its group restarts from this state.
     Installed(Box<Recovered>),
-    /// There is no room for the installation, or the replica is damaged or gone: the old one stays.
+    /// The installation was refused: there is no room, or the replica is damaged or gone. The old contents stay.
     InstallRefused {
         replica: ReplicaId,
     },
-    /// K of these replicas has advanced, durably. `Engine::first_index` may have moved.
+    /// The checkpoint index of these replicas has advanced, durably. `Engine::first_index` may have moved.
     Checkpointed(Vec<(ReplicaId, Index)>),
-    /// Every payload that this replica's log had lost is back, durably: its group may be made.
+    /// Every payload that this replica's log had lost is back and durable: its group may be created.
     Refilled {
         replica: ReplicaId,
     },
-    /// Of the log of this replica, which takes no part, stands what comes before `from`: it waits to follow from there, as
-    /// one in doubt.
+    /// The log of this replica, which takes no part, is truncated: the entries before `from` stay. The replica waits to
+    /// follow from there, as a suspect one.
     CutBack {
         replica: ReplicaId,
         hard_state: HardState,
         from: Index,
     },
-    /// These blocks of home cannot be read, or fail their checksum: [`crate::Engine::mend`] is waited for. `needed`:
+    /// These blocks of home cannot be read, or fail their checksum; they wait for [`crate::Engine::mend`]. `needed`:
     /// the replica cannot go on without them.
     BadBlocks {
         replica: ReplicaId,
@@ -108,12 +109,12 @@ pub enum EngineEvent {
         reason: String,
         needed: bool,
     },
-    /// Bytes of this replica that must be there do not verify: it may not vote, acknowledge or serve (R11).
+    /// Bytes that this replica must have do not verify: it may not vote, acknowledge or serve (R11).
     Damaged {
         replica: ReplicaId,
         reason: String,
     },
-    /// The first write or flush has failed: nothing is acknowledged from now on (R15).
+    /// The first write or flush has failed: the engine acknowledges nothing from now on (R15).
     Poisoned(String),
 }
 
@@ -131,50 +132,50 @@ pub enum ReadData {
 pub enum ReadError {
     #[error("{chunk} of {replica} fails its checksum: {reason}")]
     Damaged { replica: ReplicaId, chunk: ChunkKey, reason: String },
-    /// Blocks of home are bad; [`EngineEvent::BadBlocks`] names them. `range` is what was asked for.
+    /// Blocks of home are bad; [`EngineEvent::BadBlocks`] names them. `range` is the range that was read.
     #[error("{chunk} of {replica} cannot be read: {reason}")]
     BadBlocks { replica: ReplicaId, chunk: ChunkKey, range: SectorRange, reason: String },
-    /// The replica is not, or no longer, here.
+    /// The replica is not on this device, or no longer.
     #[error("{0} is not on this device")]
     NoReplica(ReplicaId),
     #[error("the store is poisoned")]
     Poisoned,
 }
 
-/// Why a mount did not end well. After one of the first three the device holds the same bytes as before.
+/// Why a mount failed. After one of the first two the device holds the same bytes as before.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MountError {
     #[error(transparent)]
     Superblock(#[from] SuperblockError),
     /// BSLT-3010
-    #[error("the store was poisoned, and nobody has vouched for the device since: {reason}")]
+    #[error("the store was poisoned, and its device is not yet declared sound: {reason}")]
     Poisoned { reason: String },
     #[error("the device failed while {during}: {source}")]
     Disk { during: &'static str, source: DiskError },
     #[error("home cannot be loaded: {reason}")]
     Home { reason: String },
-    /// Formatting wrote the first batch, so this is damage, not emptiness.
+    /// Formatting wrote the first batch, so a log without a valid batch is damaged, not empty.
     #[error("there is no valid batch in the log: it is lost")]
     LogLost,
     #[error("the log is full of entries that cannot be destaged")]
     LogFull,
 }
 
-/// Levels that the loop turns into back-pressure: at 1.0 no new writes are admitted.
+/// Levels that the OSD's loop turns into back-pressure: at 1.0 it admits no new writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pressure {
-    /// Log in use, with what freeing it will append, over what may be used.
+    /// Bytes of the log in use, with those that freeing it will append, over the usable bytes.
     pub log: f32,
-    /// Limbo over 2 % of capacity.
+    /// Space that is pending free, over 2 % of capacity.
     pub limbo: f32,
-    /// Overlay payload over its budget.
+    /// Payload bytes of the overlay, over its budget.
     pub overlay: f32,
     /// No new device space can be promised.
     pub full: bool,
 }
 
 impl Pressure {
-    /// The level that rules.
+    /// The highest level.
     pub fn max(self) -> f32 {
         self.log.max(self.limbo).max(self.overlay)
     }

@@ -1,11 +1,11 @@
-//! What observers see of a store without a read in flight: the bytes of a replica as of what is applied, and how full
-//! its log is.
+//! Contents of a store for observers, without a read in flight: the bytes of a replica as of its applied index, and the
+//! fill level of its log.
 //!
-//! The simulator's observers come in between two turns, with the bytes of the device; checksums go out. Nothing
-//! changes by it, and nothing on the way of a request comes here.
+//! The simulator's observers call it between two turns, with the bytes of the device; it returns checksums. It changes
+//! nothing, and no request passes through it.
 //!
-//! Invariant: what is not certain is not told: a replica that is damaged, in doubt, being mended or installed, or taken
-//! home by a round at this moment has no contents.
+//! Invariant: contents are given only when they are certain. A replica has none while it is damaged, suspect or being
+//! installed, while payloads or blocks wait for repair, and while a destage round runs.
 
 use crate::engine::Engine;
 use crate::log::RESERVED;
@@ -26,14 +26,14 @@ pub struct Foreign {
     pub block: u16,
 }
 
-/// How full a log is.
+/// Fill level of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogRoom {
-    /// Entries with a payload wait: what is free is kept for what frees the log.
+    /// Entries with a payload wait: the free segments are reserved for work that frees the log.
     pub at_reserve: bool,
-    /// Number of the first batch of the oldest segment: it grows when segments are given back.
+    /// Number of the first batch of the oldest segment: it grows when segments are freed.
     pub tail: u64,
-    /// At the reserve: what the entries above K take, which no copy makes smaller.
+    /// At the reserve: bytes of the entries above the checkpoint indexes, which copying forward does not reduce.
     pub held_bytes: u64,
     pub len_bytes: u64,
 }
@@ -46,11 +46,11 @@ impl Replica {
 }
 
 impl Engine {
-    /// What the replica holds as of what is applied. `read` brings bytes of the device, at this offset. `None`: that
-    /// is not certain at this moment.
+    /// Returns the checksums of the replica's blocks as of its applied index. `read` reads bytes of the device at the
+    /// given offset. `None`: the contents are not certain at this moment.
     ///
     /// # Errors
-    /// A block that is not on the device as home's map says.
+    /// Names a block whose bytes on the device do not match the checksum in home's map.
     pub fn contents_for_tools(
         &self,
         replica: ReplicaId,
@@ -82,8 +82,8 @@ impl Engine {
         Some(Ok(contents))
     }
 
-    /// How full the log is; `None` until it is mounted, and while something else than the log's own way stands in the
-    /// way of giving segments back: a full device, blocks that are bad, a replica that is repaired or replaced.
+    /// Returns the fill level of the log. `None` until it is mounted. Also `None` at the reserve while segments cannot
+    /// be freed for a reason outside the log: a full device, bad blocks, a replica under repair or installation.
     pub fn log_room_for_tools(&self) -> Option<LogRoom> {
         let log = self.log.as_ref()?;
         let (tail, len_bytes) = (log.ring.tail_seq(), log.ring.count() as u64 * log.ring.segment_bytes());
@@ -105,7 +105,7 @@ fn shows_home(overlay: &Overlay, chunk: ChunkKey, block: u16) -> bool {
     overlay.lookup(chunk, block_range(block)).iter().any(|f| matches!(f.source, Source::Home))
 }
 
-/// What the overlay has of the block, over what home has.
+/// Writes the overlay's bytes of the block over those from home.
 fn lay_over(overlay: &Overlay, chunk: ChunkKey, block: u16, page: &mut [u8]) {
     for found in overlay.lookup(chunk, block_range(block)) {
         let part = &mut page[fragment_bytes(u32::from(block) * SECTORS_PER_BLOCK, found.range)];

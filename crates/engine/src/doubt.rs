@@ -1,9 +1,10 @@
-//! Replicas that may lack what they acknowledged, because the log has lost records (R11, ADR 0007).
+//! Suspect replicas: they may lack entries or votes that they acknowledged, because the log has lost records (R11,
+//! ADR 0007).
 //!
-//! Mount finds them, the loop asks their peers, and comes in when a group may follow and when its doubt is over;
-//! records for the log go out.
+//! Mount finds them and the OSD's loop queries their peers. The loop calls this file when a group may follow, and when
+//! the replica is cleared; records for the log go out.
 //!
-//! Invariant: a doubt that the log tells of outlives every restart until a record says that it is over.
+//! Invariant: a suspect state that the log records outlives every restart until another record clears it.
 
 use crate::api::EngineEvent;
 use crate::engine::{Engine, State};
@@ -14,14 +15,16 @@ use types::store::{HardState, Persist};
 use types::{Index, ReplicaId, Term};
 
 impl Engine {
-    /// Whether [`Engine::follow_in_doubt`] may be called now: a replica that lost its home waits for the end of a round.
+    /// Whether [`Engine::follow_in_doubt`] may be called now: a replica that lost its home waits for the end of a
+    /// round.
     pub fn may_follow_in_doubt(&self, replica: ReplicaId) -> bool {
         self.is_round_idle() || self.replicas.get(&replica).is_none_or(|r| !r.homeless)
     }
 
-    /// The replica cannot go on from what it has: its peers are to bring all of it back, and it waits to follow from
-    /// nothing. Until it follows, log and home stay as they are, and a restart finds it as it was. Gives what it will
-    /// follow with; `None`: not now, while a round runs, its contents are replaced, or a cut of its log waits.
+    /// Starts the rebuild of a replica that cannot go on from what it has: its peers will bring all of it back, and it
+    /// waits to follow from nothing. Until it follows, its log and home stay, and a restart finds it unchanged. Returns
+    /// the hard state that it will follow with. `None`: not possible while a round runs, while its contents are being
+    /// installed, or while a truncation of its log is queued.
     pub fn begin_anew(&mut self, replica: ReplicaId) -> Option<HardState> {
         let cuts =
             |w: &Work| matches!(w, Work::Cut { replica: r, .. } | Work::Doubt { replica: r, .. } if *r == replica);
@@ -33,7 +36,8 @@ impl Engine {
         let hard_state = HardState { commit: Index(0), ..r.hard_state };
         self.drop_overlay(replica);
         self.unstage(replica);
-        // Its group is gone: what that wanted to write is void, and the next one must not take its news for its own.
+        // The replica's old group is gone. Its queued appends are void, and the next group must not see its
+        // completions.
         let news = |id: ReplicaId| id == replica;
         self.events.retain(|event| !matches!(event, EngineEvent::Persisted { replica, .. } if news(*replica)));
         let log = self.log.as_mut().expect("a running engine has a log");
@@ -44,16 +48,16 @@ impl Engine {
         Some(hard_state)
     }
 
-    /// Whether the log has no room left but for what must not wait.
+    /// Whether only the reserved segments of the log are free.
     pub fn is_log_full(&self) -> bool {
         self.log.as_ref().is_some_and(|log| log.ring.free() <= RESERVED)
     }
 
-    /// The peers are known: a group of the replica may follow, from this hard state. [`crate::EngineEvent::Persisted`] of
-    /// ticket 0, which no group gives, says when that is durable.
+    /// Lets a group of the replica follow from this hard state, now that the positions of its peers are known.
+    /// [`crate::EngineEvent::Persisted`] with ticket 0, which no group uses, reports when that state is durable.
     ///
     /// # Panics
-    /// When the replica is not waiting for that, or may not follow now.
+    /// When the replica does not wait to follow, or may not follow now.
     pub fn follow_in_doubt(&mut self, replica: ReplicaId, hard_state: HardState) {
         let Some(r) = self.replicas.get_mut(&replica).filter(|_| matches!(self.state, State::Running)) else { return };
         assert!(r.doubt == Doubt::Waiting && r.damage.is_none(), "{replica} is {:?}", r.doubt);
@@ -65,27 +69,27 @@ impl Engine {
         (r.doubt, r.doubt_unsaid) = (Doubt::Following, false);
         r.bad.clear();
         if std::mem::take(&mut r.homeless) {
-            // Its peers have what it had: what is left of its own is given up, and a checkpoint says so.
+            // The peers hold all that the replica had. Home gives up the rest of it, and a checkpoint records that.
             self.home.as_mut().expect("a running engine has a home").empty(replica);
             (self.maybe_dirty, self.releasing, self.empty_rounds.1) = (true, true, 0);
         }
         self.append(Persist { replica, ticket: 0, hard_state: Some(hard_state), entries: Vec::new() });
     }
 
-    /// The replica reaches as far as any other did: it is a member like all.
+    /// Clears the replica: its log reaches its catch-up target, and it is a full member again.
     pub fn doubt_over(&mut self, replica: ReplicaId) {
         let Some(r) = self.replicas.get_mut(&replica).filter(|_| matches!(self.state, State::Running)) else { return };
-        assert!(r.doubt != Doubt::Waiting, "nobody was asked about {replica}");
+        assert!(r.doubt != Doubt::Waiting, "no peer was queried about {replica}");
         if std::mem::replace(&mut r.doubt, Doubt::None) == Doubt::Following {
             self.queue(Work::Sure { replica });
         }
     }
 
-    /// Nothing of the replica counts any more but its term and vote. What its log holds is needed until the record that
-    /// says so is durable.
+    /// Forgets everything of the replica but its term and vote. The entries of its log stay pinned until the record
+    /// that voids them is durable.
     pub(crate) fn forget_all(&mut self, replica: ReplicaId) {
         let r = self.replicas.get_mut(&replica).expect("the caller saw it");
-        // What work that was given up was to replace goes with the rest.
+        // Entries that queued appends were to replace are voided by the same record: these appends are given up.
         let waiting = r.replaced.iter().position(|replaced| !replaced.begun).unwrap_or(r.replaced.len());
         let mut entries: VecDeque<Kept> = r.replaced.split_off(waiting).into_iter().flat_map(|r| r.entries).collect();
         entries.append(&mut r.log.truncate(r.log.first()));
@@ -102,11 +106,12 @@ impl Engine {
         self.queue(Work::Doubt { replica, last: Index(0), hole: false, replaces });
     }
 
-    /// The replica takes no part, and entry `from` of its log and what follows it cannot stay: nobody has it any more,
-    /// though it is committed, or the log needs the room. What stands before it stays, and the replica waits to follow
-    /// from there; [`EngineEvent::CutBack`] says so.
+    /// Truncates the log of a replica that takes no part, from entry `from` on. These entries cannot stay: no peer has
+    /// the first one any more, though it is committed, or the log needs the room. The replica keeps the entries before
+    /// `from` and waits to follow from there; [`EngineEvent::CutBack`] reports it.
     ///
     /// # Panics
+    /// When the entry is applied, or covered by a checkpoint.
     /// When the entry is at home here.
     pub fn cut_back(&mut self, replica: ReplicaId, from: Index) {
         let Some(r) = self.replicas.get_mut(&replica).filter(|r| r.damage.is_none()) else { return };

@@ -1,9 +1,10 @@
-//! The engine's door: what the loop of an OSD calls, and the state behind it.
+//! The engine's interface: the functions that the OSD's loop calls, and the state behind them.
 //!
-//! Appends and effects change memory at once and queue work for the log; [`Engine::end_turn`] lets the
-//! operations of the turn out. The steps of a mount, of a round and of reclamation live in their own files.
+//! Appends and effects change memory at once and queue work for the log; [`Engine::end_turn`] releases the operations
+//! of the turn. The steps of a mount, of a round and of reclamation live in their own files.
 //!
-//! Invariant: only a completed batch acknowledges; after the first failed write or flush nothing does (R15).
+//! Invariant: only a completed batch acknowledges; after the first failed write or flush the engine acknowledges
+//! nothing (R15).
 
 use crate::api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure};
 use crate::home::Home;
@@ -35,7 +36,7 @@ pub(crate) mod key {
     pub const BEHIND: u32 = 8;
 }
 
-/// What the engine is doing at large.
+/// Phase of the engine.
 #[derive(Debug)]
 pub(crate) enum State {
     New,
@@ -52,58 +53,59 @@ pub struct Engine {
     pub(crate) identity: (ClusterId, OsdId, OsdUuid),
     pub(crate) rng: Rng,
     pub(crate) state: State,
-    /// Both are there from the moment that the superblock was read.
+    /// Log and home exist from the moment that the superblock was read.
     pub(crate) log: Option<Log>,
     pub(crate) home: Option<Home>,
     pub(crate) replicas: BTreeMap<ReplicaId, Replica>,
     pub(crate) tombstones: BTreeSet<ReplicaId>,
-    /// Every replica below this that meta has for this OSD was made here: one that is unknown is gone (ADR 0015).
+    /// Every replica below this id that meta has for this OSD was created here: an unknown one is gone (ADR 0015).
     pub(crate) floor: ReplicaId,
-    /// The floor as meta told it last: above `floor` while a replica below it has no birth record in the log.
+    /// The floor that meta sent last. It is above `floor` while a replica below it has no create record in the log.
     pub(crate) floor_told: ReplicaId,
     /// The OSD's last cluster map, opaque here.
     pub(crate) map: Bytes,
     pub(crate) reads: Reads,
     pub(crate) round: RoundStep,
-    /// Destroyed, and no checkpoint says so yet.
+    /// Destroyed replicas that no checkpoint has dropped yet.
     pub(crate) destroyed: BTreeSet<ReplicaId>,
-    /// At home, and the log does not tell whose they are: their births are lost.
+    /// Orphaned replicas: home holds them, and the log does not identify them, because their create records are lost.
     pub(crate) nameless: BTreeSet<ReplicaId>,
-    /// How many replicas the next round takes; less than all after one that did not fit.
+    /// Number of replicas that the next round takes: fewer than all after a round that did not fit.
     pub(crate) round_replicas_max: usize,
-    /// Which replica it begins with.
+    /// The replica that the next round begins with.
     pub(crate) round_from: ReplicaId,
     /// The last round did not fit into home.
     pub(crate) round_refused: bool,
-    /// The loop begins none now, so none is due.
+    /// The OSD's loop holds rounds back now, so none is due.
     pub(crate) rounds_held: bool,
-    /// Oldest live segments that may be freed at once.
+    /// Number of the oldest live segments that may be freed at once.
     pub(crate) freeable: usize,
     /// Segments opened before this batch were filled before the last round began.
     pub(crate) horizon: u64,
-    /// Bytes of payload and blocks covered in part, over all overlays.
+    /// Payload bytes of all overlays; below, their blocks that are covered in part.
     pub(crate) overlay_bytes: u64,
     pub(crate) partial_blocks: u64,
-    /// Reads of the log that the mount has repeated, and a copy of the superblock that it writes anew.
+    /// Number of log reads that the mount has repeated; below, the copy of the superblock that the mount rewrites.
     pub(crate) mount_retries: u32,
     pub(crate) bad_superblock: Option<(usize, IoBuf)>,
-    /// The log has lost records that may have been births.
+    /// The log has lost records that may have been create records.
     pub(crate) in_doubt: bool,
-    /// Which durable records this mount found missing.
+    /// The log gap that this mount found, in words.
     pub(crate) hole: Option<String>,
     /// Something was applied since the last round began.
     pub(crate) k_lags: bool,
-    /// The log is full, and its tail is held by replicas that take no part.
+    /// The log is full, and replicas that take no part hold its tail.
     pub(crate) no_room: bool,
-    /// Something may wait for a round.
+    /// Applied data or destroyed replicas may wait for a round.
     pub(crate) maybe_dirty: bool,
-    /// The newest segment when the last round began, and how many rounds of no replica have begun in it since.
+    /// The newest segment when the last round began, and the number of rounds of no replica that have begun in it
+    /// since.
     pub(crate) empty_rounds: (u64, u32),
-    /// What waits for a round may give space back: zeros, cuts, ends of replicas.
+    /// A round of the dirty data may free space: it holds zeros, cuts or destroyed replicas.
     pub(crate) releasing: bool,
-    /// So did what the running round takes.
+    /// The same, of the data in the running round.
     pub(crate) round_releases: bool,
-    /// The loop has none to promise.
+    /// The OSD's loop has no space left to grant.
     pub(crate) space_wanted: bool,
     pub(crate) progress: crate::progress::Progress,
     pub(crate) last_apply: Time,
@@ -111,14 +113,14 @@ pub struct Engine {
     pub(crate) now: Time,
     /// Installations that wait for their round (R12).
     pub(crate) installs: VecDeque<DecisionState>,
-    /// Made outside `end_turn` and `handle_event`; leave with the next.
+    /// Operations and events created outside `end_turn` and `handle_event`; the next of these calls returns them.
     pub(crate) ops: Vec<Op>,
     pub(crate) events: Vec<EngineEvent>,
     pub(crate) stats: EngineStats,
 }
 
 impl Engine {
-    /// An engine that has not touched its disk yet. `identity` is what the superblock must say.
+    /// Creates an engine that has not touched its disk yet. `identity` is what the superblock must name.
     pub fn new(config: EngineConfig, disk: DiskInfo, identity: (ClusterId, OsdId, OsdUuid), seed: u64) -> Engine {
         Engine {
             config,
@@ -183,7 +185,7 @@ impl Engine {
         Token::new(self.config.room, generation, key)
     }
 
-    /// Takes a completion whose `Token.room` is this engine's.
+    /// Handles a completion whose `Token.room` is this engine's.
     pub fn handle_event(&mut self, now: Time, event: Event, ops: &mut Vec<Op>, out: &mut Vec<EngineEvent>) {
         self.now = now;
         if matches!(self.state, State::Stopped) {
@@ -216,7 +218,7 @@ impl Engine {
         out.append(&mut self.events);
     }
 
-    /// Sends the next batch if none is in flight, and moves the background along by one bounded step.
+    /// Sends the next batch if none is in flight, and advances the background work by one bounded step.
     pub fn end_turn(&mut self, now: Time, ops: &mut Vec<Op>, out: &mut Vec<EngineEvent>) {
         self.now = now;
         if matches!(self.state, State::Running) {
@@ -231,7 +233,7 @@ impl Engine {
         out.append(&mut self.events);
     }
 
-    /// When [`Engine::end_turn`] must be called next, if nothing else happens.
+    /// Time at which [`Engine::end_turn`] must be called next, if nothing else happens.
     pub fn next_deadline(&self) -> Time {
         if !matches!(self.state, State::Running) {
             return Time::NEVER;
@@ -252,8 +254,8 @@ impl Engine {
         self.log.as_mut().expect("a running engine has a log").pending.push_back(work);
     }
 
-    /// Makes a replica; [`EngineEvent::Created`] follows when its birth record is durable. On a store that is in doubt
-    /// ([`Engine::is_in_doubt`]) so is the replica: it may have been here before.
+    /// Creates a replica; [`EngineEvent::Created`] follows when its create record is durable. On a store that may lack
+    /// create records ([`Engine::is_in_doubt`]) the new replica is suspect: it may have been here before.
     ///
     /// # Panics
     /// When the id is in use, or was.
@@ -266,7 +268,7 @@ impl Engine {
         assert!(!self.tombstones.contains(&id) && !self.replicas.contains_key(&id), "{id} is not new");
         assert_eq!((decision.replica, decision.index), (id, Index(0)), "a new replica begins at 0");
         let mut replica = Replica::new(identity, decision.bytes);
-        // What home has of a replica whose birth is lost stays until it may follow, as of one that lost its home.
+        // An orphaned replica's data stays at home until the replica may follow, as after a lost home.
         replica.homeless = self.nameless.remove(&id);
         assert!(self.in_doubt || !replica.homeless, "{id} is at home");
         if self.in_doubt {
@@ -276,7 +278,7 @@ impl Engine {
         self.queue(Work::Create { replica: id });
     }
 
-    /// Ends a replica; [`EngineEvent::Destroyed`] follows when its tombstone is durable.
+    /// Destroys a replica; [`EngineEvent::Destroyed`] follows when its tombstone is durable.
     pub fn destroy_replica(&mut self, replica: ReplicaId) {
         if matches!(self.state, State::Stopped) {
             return;
@@ -294,11 +296,11 @@ impl Engine {
         self.raise_floor();
     }
 
-    /// Keeps the cluster map on the device, for a start without meta; [`EngineEvent::MapKept`] follows when it is durable,
-    /// unless it is the one that was given last.
+    /// Stores the cluster map on the device, for a start without meta. [`EngineEvent::MapKept`] follows when it is
+    /// durable; a map equal to the last one is ignored.
     ///
     /// # Panics
-    /// Above `layout::log::MAP_MAX` bytes.
+    /// When the map is longer than `layout::log::MAP_MAX` bytes.
     pub fn set_map(&mut self, map: Bytes) {
         assert!(map.len() <= layout::log::MAP_MAX, "a map of {} bytes", map.len());
         if self.map != map {
@@ -307,38 +309,39 @@ impl Engine {
         }
     }
 
-    /// The map that was kept last; empty when there was none.
+    /// Returns the map that was stored last; empty when there was none.
     pub fn map(&self) -> &Bytes {
         &self.map
     }
 
-    /// Whether the log has lost records behind which nothing names all replicas. One that is unknown here may then have
-    /// been born in what is lost, and have voted: one that is made is in doubt itself (R4, ADR 0007).
+    /// Whether the log has lost records, and no later segment names all replicas. A replica that is unknown here may
+    /// then have been created in the log gap, and have voted: a new one is suspect (R4, ADR 0007).
     pub fn is_in_doubt(&self) -> bool {
         self.in_doubt
     }
 
-    /// Which batches of the log were durable and were not found at this mount; `None`: nothing is missing.
+    /// Names the durable log batches that this mount did not find; `None`: no batch is missing.
     pub fn lost_records(&self) -> Option<&str> {
         self.hole.as_deref()
     }
 
-    /// Whether a replica that is unknown here was here and is gone for good: it has a tombstone, or its id lies below the
-    /// floor (ADR 0015). What this refuses is an order of meta that is older than the end of the replica. A store that may
-    /// have lost births does not go by the floor.
+    /// Whether an unknown replica was here and is gone for good: it has a tombstone, or its id is below the floor
+    /// (ADR 0015). The check refuses orders of meta that are older than the end of the replica. A store that may have lost
+    /// create records ignores the floor.
     pub fn is_gone(&self, replica: ReplicaId) -> bool {
         self.tombstones.contains(&replica)
             || (replica < self.floor && !self.in_doubt && !self.replicas.contains_key(&replica))
     }
 
-    /// Tombstones that the log has to carry.
+    /// Number of tombstones that the log has to carry.
     pub fn tombstone_count(&self) -> usize {
         self.tombstones.len()
     }
 
-    /// Meta says that every replica below `floor` that it has for this OSD was made here: tombstones below it are not
-    /// needed once a checkpoint knows that their replicas are gone. The floor rises past a replica when the log has its
-    /// birth record: a state block may put a floor before records that were queued earlier (ADR 0015).
+    /// Raises the floor: meta reports that every replica below `floor` that it has for this OSD was created here.
+    /// Tombstones below the floor are dropped once a checkpoint no longer names their replicas. The floor passes a
+    /// replica only when its create record is in the log: a state block may put a floor before records that were queued
+    /// earlier (ADR 0015).
     pub fn set_replica_floor(&mut self, floor: ReplicaId) {
         if matches!(self.state, State::Running) {
             self.floor_told = self.floor_told.max(floor);
@@ -372,10 +375,10 @@ impl Engine {
         len <= log.ring.segment_bytes() / 2
     }
 
-    /// Takes a group's entries and hard state into the filling batch.
+    /// Queues a group's entries and hard state for the next batch.
     ///
     /// # Panics
-    /// When the entries leave a hole in the replica's log.
+    /// When the entries leave a gap in the replica's log.
     pub fn append(&mut self, persist: Persist) {
         if matches!(self.state, State::Stopped) {
             return;
@@ -402,22 +405,23 @@ impl Engine {
         self.queue(Work::Persist { replica, ticket, hard_state, entries: queued, from: 0, replaces });
     }
 
-    /// The payload of an entry, from the moment of its append until its segment is freed.
+    /// Returns the payload of an entry, from its append until its segment is freed. `None` also while the payload is
+    /// lost.
     pub fn payload(&self, replica: ReplicaId, index: Index, term: Term) -> Option<(IoBuf, Crcs)> {
         let kept = self.replicas.get(&replica)?.log.get(index).filter(|k| k.term == term)?;
         let payload = kept.payload.as_ref()?;
         Some((payload.buf.clone(), payload.crcs.clone()))
     }
 
-    /// Lowest index from which every payload can be produced.
+    /// Returns the first index of the replica's log in memory.
     pub fn first_index(&self, replica: ReplicaId) -> Index {
         self.replicas.get(&replica).map_or(Index(0), |r| r.log.first())
     }
 
-    /// Makes a committed entry visible to reads. In order, each index once.
+    /// Makes a committed entry visible to reads. Entries are applied in ascending order, each once.
     ///
     /// # Panics
-    /// When indices go backwards, or a write's payload is not its entry's.
+    /// When the index does not ascend, or a write's payload is not its entry's.
     pub fn apply(&mut self, replica: ReplicaId, index: Index, effect: Effect) {
         let Some(r) = self.replicas.get_mut(&replica) else { return };
         assert!(index > r.applied, "{replica} applies {index} after {}", r.applied);
@@ -447,7 +451,7 @@ impl Engine {
         }
     }
 
-    /// Reports that a replica cannot be used; it stays damaged until it is destroyed, over restarts too.
+    /// Marks a replica as damaged; it stays so until it is destroyed, also over restarts.
     pub fn mark_damaged(&mut self, replica: ReplicaId, reason: String) {
         if let Some(r) = self.replicas.get_mut(&replica)
             && r.damage.is_none()
@@ -455,10 +459,10 @@ impl Engine {
             tracing::error!(replica = replica.0, %reason, "replica is damaged");
             r.damage = Some(reason.clone());
             r.lost.clear();
-            // Nothing of it is read or destaged any more.
+            // A damaged replica is not read or destaged any more.
             self.drop_overlay(replica);
             let r = &self.replicas[&replica];
-            // The log says so at once. A state is what an older build reads, too.
+            // The damage is logged at once. A state record is one that older builds read, too.
             if r.born && matches!(self.state, State::Running) {
                 self.queue(Work::State { replica });
             }
@@ -474,11 +478,11 @@ impl Engine {
         self.partial_blocks -= overlay.partial_blocks();
     }
 
-    /// How near the limits are; see [`Pressure`].
+    /// Returns how near the limits are; see [`Pressure`].
     pub fn pressure(&self) -> Pressure {
         let Some(log) = &self.log else { return Pressure::default() };
         let home = self.home.as_ref().map(Home::stats).unwrap_or_default();
-        // What freeing will append: a block and its record for each block that is covered in part (R9).
+        // Bytes that freeing will append: a block and its record for each block that is covered in part (R9).
         let completing = self.partial_blocks * (BATCH_ALIGN as u64 + 100);
         let used = log.ring.used_from(self.freeable) + completing;
         let usable = (log.ring.count() - RESERVED - 1) as u64 * log.ring.segment_bytes();
@@ -491,18 +495,18 @@ impl Engine {
         }
     }
 
-    /// Numbers of log batches: the last one that the mount has found or found evidence of, and the last one with records
-    /// that was made durable since.
+    /// Numbers of two log batches: the last one that the mount has found, or found evidence of, and the last one with
+    /// records that was made durable since.
     pub fn batches_for_tools(&self) -> (u64, u64) {
         self.log.as_ref().map_or((0, 0), |log| (log.found, log.durable_records))
     }
 
-    /// R17: the number of this mount, the last batch that it found, and the last durable batch with records.
+    /// Position of this store in its history (R17): the mount number, the last batch found, the last durable batch.
     pub fn position(&self) -> (u64, u64, u64) {
         self.log.as_ref().map_or((0, 0, 0), |log| (log.mount, log.found, log.durable_records.max(log.found)))
     }
 
-    /// Whether everything that was queued for the log is durable.
+    /// Whether everything queued for the log is durable.
     pub fn is_log_quiet(&self) -> bool {
         self.log.as_ref().is_some_and(|log| log.pending.is_empty() && log.in_flight.is_none())
     }
@@ -512,10 +516,10 @@ impl Engine {
         self.log.as_ref().map_or(0, |log| log.ring.count() as u64 * log.ring.segment_bytes())
     }
 
-    /// Checks the books of the home area; nothing before the mount.
+    /// Checks the space accounting of home; does nothing before the mount.
     ///
     /// # Errors
-    /// The first contradiction, in words.
+    /// Describes the first contradiction.
     pub fn audit(&self) -> Result<(), String> {
         self.home.as_ref().map_or(Ok(()), |home| home.audit())
     }
@@ -556,7 +560,7 @@ impl Engine {
         self.events.push(EngineEvent::MountFailed(error));
     }
 
-    /// Group commit: whatever was queued while the last batch was written goes out as one.
+    /// Group commit: all work that was queued while the last batch was written goes out as one batch.
     pub(crate) fn start_batch(&mut self) {
         if matches!(self.state, State::Stopped) {
             return;
@@ -649,7 +653,7 @@ impl Engine {
             Done::RoundMark => self.round_marked(),
             Done::Stated { segment } => {
                 self.log.as_mut().expect("a batch was in flight").ring.note_stated(segment);
-                // During a mount K is not known yet.
+                // During a mount the checkpoint indexes are not known yet.
                 if matches!(self.state, State::Running) {
                     self.find_freeable();
                 }

@@ -1,11 +1,11 @@
-//! Making a device ours, and finding out whether it is.
+//! Formatting a device, and finding out whether it belongs to this cluster.
 //!
-//! `basalt osd format` comes in with an env and a disk; these functions turn the env themselves, because
+//! `basalt osd format` passes in an env and a disk; these functions run the turns of the env themselves, because
 //! nothing else runs beside them.
 //!
-//! Invariant: a device that carries anything is not touched unless forced; the superblocks are written last, so that a
-//! device with a superblock is whole; the intent page comes first, so that the next format continues. A device that an OSD
-//! has started on has no intent page.
+//! Invariant: a device that carries data is not touched unless forced. The superblocks are written last, so that a
+//! device with a superblock is whole. The intent page is written first, so that the next format continues. A device
+//! that an OSD has started on has no intent page.
 
 use env::{DiskError, DiskInfo, Env, EnvError, Event, Op, Token};
 use layout::intent::{INTENT_AT, INTENT_LEN, Intent};
@@ -25,11 +25,11 @@ pub struct FormatParams {
     pub log_bytes: u64,
     /// Length of a segment; 0: `log_bytes` ÷ 16, at most 64 MiB, at least 1 MiB.
     pub segment_bytes: u64,
-    /// Take the device whatever it carries.
+    /// Format the device whatever it carries.
     pub force: bool,
     /// Write zeros over the whole log (R10); needed wherever extents may be unwritten (files).
     pub prezero: bool,
-    /// Seconds since 1970, for people.
+    /// Seconds since 1970, for administrators.
     pub unix_s: u64,
 }
 
@@ -56,14 +56,14 @@ pub enum FormatError {
     Superblock(#[from] SuperblockError),
 }
 
-/// One write of the prezeroing.
+/// Bytes of one write of the prezeroing.
 const ZERO_STEP: u64 = 1 << 20;
 /// Writes of the prezeroing in flight.
 const ZERO_DEPTH: u64 = 4;
 /// `Token.room` of these operations: nothing else runs.
 const ROOM: u8 = u8::MAX;
 
-/// What formatting writes on a device of zeros, in order: for whoever makes an image without an env.
+/// Returns the writes that format a device of zeros, in order, for callers that create an image without an env.
 ///
 /// # Errors
 /// When log and home do not fit.
@@ -79,25 +79,25 @@ pub fn format_image(
     Ok((superblock, writes))
 }
 
-/// What a device carries, as a format sees it.
+/// Contents of a device, as a format finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceContents {
     /// Both margins are zeros.
     Empty,
     /// A superblock. With the intent page of the same format, only the registration of the OSD may be missing.
     Osd { superblock: Superblock, unfinished: bool },
-    /// Superblocks that cannot be believed, and the ids that one of them names.
+    /// Superblocks that are damaged, and the ids that one of them names.
     Damaged(DeviceIds),
-    /// A format that was cut short before its superblock.
+    /// A format that was interrupted before its superblock.
     Begun(Intent),
-    /// Something else, in this margin.
+    /// Other data, in this margin.
     Foreign { place: &'static str },
 }
 
-/// Reads what `disk` carries.
+/// Determines what `disk` carries.
 ///
 /// # Errors
-/// When a newer version has formatted it, or it fails.
+/// When a newer version has formatted the device, or the device fails.
 pub fn inspect(env: &mut dyn Env, disk: &DiskInfo) -> Result<DeviceContents, FormatError> {
     let intent = match disk.size_bytes < 2 * MARGIN {
         true => None,
@@ -109,7 +109,7 @@ pub fn inspect(env: &mut dyn Env, disk: &DiskInfo) -> Result<DeviceContents, For
             return Ok(DeviceContents::Osd { superblock, unfinished: intent == Some(ids) });
         }
         Err(FormatError::Superblock(SuperblockError::Absent)) => {}
-        // A format that was cut short may leave half a superblock.
+        // A format that was interrupted may leave half a superblock.
         Err(FormatError::Superblock(SuperblockError::Damaged)) if intent.is_some() => {}
         Err(FormatError::Superblock(why @ (SuperblockError::Damaged | SuperblockError::Geometry))) => {
             for offset in Superblock::offsets(disk.size_bytes) {
@@ -139,7 +139,7 @@ pub fn inspect(env: &mut dyn Env, disk: &DiskInfo) -> Result<DeviceContents, For
 /// Whether [`format_device`] would take `disk`: it is large enough, and may be overwritten. Nothing is written.
 ///
 /// # Errors
-/// What formatting would fail with.
+/// The error that formatting would return.
 pub fn check_format(env: &mut dyn Env, disk: &DiskInfo, params: &FormatParams) -> Result<(), FormatError> {
     divide(disk.size_bytes, params)?;
     if params.force {
@@ -158,18 +158,19 @@ pub fn check_format(env: &mut dyn Env, disk: &DiskInfo, params: &FormatParams) -
     }
 }
 
-/// Writes the intent page: a format that is cut short from here on is continued by the next one, and its registration, too,
+/// Writes the intent page. The next format continues one that is interrupted from here on; so does its registration,
 /// until [`finish_format`].
 ///
 /// # Errors
-/// As [`check_format`], or when the device fails.
+/// The errors of [`check_format`], or a failure of the device.
 pub fn begin_format(env: &mut dyn Env, disk: &DiskInfo, params: &FormatParams) -> Result<(), FormatError> {
     check_format(env, disk, params)?;
     let intent = Intent { cluster: params.cluster, osd: params.osd, uuid: params.uuid };
     write(env, disk, INTENT_AT, IoBuf::copy_of(&intent.encode()), "writing the intent page")
 }
 
-/// The OSD is registered, or starts: the intent page goes, if there is one. A page that cannot be read counts as empty.
+/// Erases the intent page, if there is one: the OSD is registered, or starts. A page that cannot be read counts as
+/// empty.
 ///
 /// # Errors
 /// When the page cannot be written.
@@ -182,10 +183,10 @@ pub fn finish_format(env: &mut dyn Env, disk: &DiskInfo) -> Result<(), FormatErr
     }
 }
 
-/// Formats `disk`. `progress` gets (bytes done, bytes in all) of the zeroing.
+/// Formats `disk`. `progress` gets the bytes zeroed and the bytes in all.
 ///
 /// # Errors
-/// When the device carries something else and `force` is not set, does not fit, or fails.
+/// When the device carries other data and `force` is not set, does not fit, or fails.
 pub fn format_device(
     env: &mut dyn Env,
     disk: &DiskInfo,
@@ -208,7 +209,7 @@ pub fn format_device(
             write(env, disk, offset, IoBuf::zeros(SUPERBLOCK_LEN), "erasing old log segments")?;
         }
     }
-    // Marks are written when something has failed: in a file, their pages must not need space of its file system then.
+    // Marks are written when something has failed: in a file, their pages must be allocated before that.
     for offset in [POISON_AT, BEHIND_AT] {
         write(env, disk, offset, IoBuf::zeros(POISON_LEN), "writing empty marks")?;
     }
@@ -218,7 +219,7 @@ pub fn format_device(
     Ok(superblock)
 }
 
-/// The batch that opens the first segment: a log without any batch is a lost one, not a new one.
+/// Builds the batch that opens the first segment: a log without any batch is a lost log, not a new one.
 fn first_batch(superblock: &Superblock, salt: u64) -> IoBuf {
     let mut records = Vec::new();
     put::segment_open(&mut records, 0, true);
@@ -260,8 +261,8 @@ fn divide(device_bytes: u64, params: &FormatParams) -> Result<Superblock, Format
     })
 }
 
-/// Marks a device that meta has refused as an older copy (ADR 0012): every start adds to its position, so a later one must not
-/// be judged by that alone.
+/// Marks a device that meta has refused as an older copy (ADR 0012). Every start advances the device's position, so the
+/// position alone does not identify it at a later start.
 ///
 /// # Errors
 /// When the device fails.
@@ -269,7 +270,8 @@ pub fn mark_behind(env: &mut dyn Env, disk: &DiskInfo, uuid: OsdUuid, reason: &s
     write(env, disk, BEHIND_AT, IoBuf::copy_of(&poison::encode(uuid, reason)), "marking an older copy")
 }
 
-/// Why meta has refused this device, if it has. One page that cannot be read ends no start (R11): it counts as no mark.
+/// Returns why meta has refused this device, if it has. An unreadable page does not prevent a start (R11): it counts as
+/// no mark.
 pub fn behind_mark(env: &mut dyn Env, disk: &DiskInfo, uuid: OsdUuid) -> Option<String> {
     match read(env, disk, BEHIND_AT, POISON_LEN) {
         Ok(page) => poison::decode(&page, uuid),
@@ -280,10 +282,10 @@ pub fn behind_mark(env: &mut dyn Env, disk: &DiskInfo, uuid: OsdUuid) -> Option<
     }
 }
 
-/// Reads whichever superblock is good.
+/// Reads the superblock from the copy that is good.
 ///
 /// # Errors
-/// [`FormatError::Superblock`] when there is none that this build can use; otherwise the device failed.
+/// [`FormatError::Superblock`] when no copy is usable by this build; otherwise the device failed.
 pub fn read_superblock(env: &mut dyn Env, disk: &DiskInfo) -> Result<Superblock, FormatError> {
     if disk.size_bytes < 2 * MARGIN {
         return Err(SuperblockError::Absent.into());
@@ -291,7 +293,7 @@ pub fn read_superblock(env: &mut dyn Env, disk: &DiskInfo) -> Result<Superblock,
     let [first, last] = Superblock::offsets(disk.size_bytes).map(|offset| read(env, disk, offset, SUPERBLOCK_LEN));
     match (first, last) {
         (Ok(first), Ok(last)) => Ok(Superblock::choose(&first, &last)?),
-        // What cannot be read may be the superblock: without the other copy the device is not called empty.
+        // The unreadable copy may be the superblock: without the other copy the device is not called empty.
         (Ok(copy), Err(error)) | (Err(error), Ok(copy)) => match Superblock::decode(&copy) {
             Ok(superblock) => {
                 tracing::warn!(%error, "a copy of the superblock cannot be read: the other one counts");
@@ -345,7 +347,7 @@ fn read(env: &mut dyn Env, disk: &DiskInfo, offset: u64, len: usize) -> Result<I
     Ok(buf.expect("a read that succeeded gives its buffer back"))
 }
 
-/// Runs `ops` to their ends; gives the buffer of the last read among them.
+/// Runs `ops` until they have completed; returns the buffer of the last read among them.
 fn run(env: &mut dyn Env, mut ops: Vec<Op>, during: &'static str) -> Result<Option<IoBufMut>, FormatError> {
     let mut waiting = ops.len();
     let mut events = Vec::new();

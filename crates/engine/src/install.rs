@@ -1,14 +1,17 @@
-//! A replica's contents replaced as a whole by what a stream has brought (R12).
+//! Installation: a stream's contents replace those of a replica as a whole (R12).
 //!
-//! The loop stages blocks, in any number of calls, and then asks for the installation as of S. When no round
-//! runs and nothing of the replica waits for the log but its entries, home gets a round of its own; the batch that
-//! ends its checkpoint also carries `Reset{S}` and a hard state with commit S. Entries of its group are set aside:
-//! they may wait for room that only the installation makes, and the reset would remove them. Copies of its entries
-//! are dropped: no round moves K of a replica that waits for its installation, so a log that is more than half full
-//! copies that replica's entries forward without end, and there is no moment without such a copy in the queue.
+//! The OSD's loop stages blocks, in any number of calls, and then asks for the installation as of the snapshot index
+//! (S). It begins when no round runs and the log queue holds no work of the replica but its group's entries and copies.
+//! Home then gets a round of its own. The batch that ends the round's checkpoint also carries `Reset{S}` and a hard
+//! state with commit S.
 //!
-//! Invariant: until that batch is durable a crash gives back the old replica, whole; from then on the new one.
-//! There is no state between, so nothing on the device says "installing".
+//! Entries of the replica's group are set aside: they may wait for room that only the installation makes, and the reset
+//! would remove them. Copies of the replica's entries are dropped. No round moves the checkpoint index of a replica
+//! that waits for its installation. So a log that is more than half full copies that replica's entries forward without
+//! end, and the queue is never without such a copy.
+//!
+//! Invariant: until that batch is durable a crash restores the old replica, whole; from then on the new one. There is
+//! no state between, so no record on the device says "installing".
 
 use crate::api::EngineEvent;
 use crate::engine::{Engine, State};
@@ -29,18 +32,18 @@ impl Engine {
         !matches!(self.round, RoundStep::Idle)
     }
 
-    /// Whether the running round puts a stream's contents in the place of a replica's.
+    /// Whether the running round replaces a replica's contents with those of a stream.
     pub fn is_installing_for_tools(&self) -> bool {
         self.replicas.values().any(|r| r.installing)
     }
 
-    /// The replica whose installation was asked for and has not begun.
+    /// Returns the replica whose installation was requested and has not begun.
     pub fn awaits_install_for_tools(&self) -> Option<ReplicaId> {
         self.installs.front().map(|decision| decision.replica)
     }
 
-    /// Puts whole blocks beside what the replica holds: `payload` with one CRC a block, or zeros. Ends with
-    /// [`EngineEvent::Staged`]. False: there is no room, or the last stream is not cleared away yet.
+    /// Stages whole blocks beside the contents of the replica: `payload` with one CRC a block, or zeros. Ends with
+    /// [`EngineEvent::Staged`]. False: there is no room, or the blocks of the last stream are not freed yet.
     ///
     /// # Panics
     /// When the range is not made of whole blocks, or the payload is not the range's.
@@ -75,7 +78,8 @@ impl Engine {
         staged
     }
 
-    /// Gives up what was staged of the replica, unless it is being installed. An installation that has not begun is refused.
+    /// Drops the staged blocks of the replica, unless it is being installed. An installation that has not begun is
+    /// refused.
     pub fn unstage(&mut self, replica: ReplicaId) {
         if let Some(home) = &mut self.home {
             home.unstage(replica);
@@ -85,21 +89,22 @@ impl Engine {
         }
     }
 
-    /// Whether an installation was asked for that has not begun. Without what was staged it would leave nothing of the replica.
+    /// Cancels an installation that has not begun: without the staged blocks it would leave an empty replica. True when
+    /// there was one.
     fn cancel_install(&mut self, replica: ReplicaId) -> bool {
         let count = self.installs.len();
         self.installs.retain(|decision| decision.replica != replica);
         self.installs.len() < count
     }
 
-    /// Makes what was staged the replica's contents, exactly as of `decision.index`. All of it was reported
-    /// staged; its group neither appends nor applies until this ends, with [`EngineEvent::Installed`] or
+    /// Makes the staged blocks the replica's contents, exactly as of `decision.index`. All of them were reported
+    /// staged. The replica's group neither appends nor applies until [`EngineEvent::Installed`] or
     /// [`EngineEvent::InstallRefused`].
     pub fn install(&mut self, decision: DecisionState) {
         self.installs.push_back(decision);
     }
 
-    /// Begins the next installation when nothing stands in its way.
+    /// Begins the next installation, unless a round runs or work of its replica is queued for the log.
     pub(crate) fn begin_install(&mut self) {
         if !matches!(self.round, RoundStep::Idle) {
             return;
@@ -130,7 +135,8 @@ impl Engine {
         self.home_events(events);
     }
 
-    /// It does not fit the device: the old replica stays, and what it wanted to write waits as before.
+    /// Gives up an installation that does not fit the device: the old contents stay, and its group's work is queued
+    /// again.
     pub(crate) fn install_full(&mut self, replica: ReplicaId, aside: Vec<Work>) {
         let log = self.log.as_mut().expect("a running engine has a log");
         aside.into_iter().rev().for_each(|work| log.pending.push_front(work));
@@ -142,7 +148,7 @@ impl Engine {
         self.events.push(EngineEvent::InstallRefused { replica });
     }
 
-    /// The checkpoint is durable: the replica is the new one.
+    /// Completes an installation whose checkpoint is durable: the replica has the new contents.
     pub(crate) fn installed(&mut self, state: RoundState) {
         let decision = state.decision;
         let Some(r) = self.replicas.get_mut(&decision.replica) else { return };
@@ -173,7 +179,7 @@ impl Engine {
         self.events.push(EngineEvent::Installed(Box::new(recovered)));
     }
 
-    /// Home had no room for a round: what streams have brought goes first. False when there is none.
+    /// Drops staged blocks for a round that did not fit into home. False when there were none.
     pub(crate) fn evict_staged(&mut self) -> bool {
         let home = self.home.as_mut().expect("a running engine has a home");
         let evicted = home.evict_staged();
@@ -189,7 +195,7 @@ impl Engine {
     }
 }
 
-/// What the batch that ends an installation's checkpoint says beside it.
+/// Reset of a replica's log, in the batch that ends an installation's checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reset {
     pub replica: ReplicaId,
@@ -198,8 +204,8 @@ pub(crate) struct Reset {
 }
 
 impl Reset {
-    /// The batch is being built: from here on nothing of the old log can reach the new one. Raising the term
-    /// forgets no vote that was cast in it; the vote of a lower term binds nobody.
+    /// Resets the replica while the batch is built: from here on no entry of the old log can reach the new one. Raising
+    /// the term forgets no vote that was cast in it; a vote of a lower term does not bind any more.
     pub fn take_effect(self, r: &mut Replica) -> HardState {
         r.log = ReplicaLog::new(Index(self.index.0 + 1));
         r.replaced.clear();
@@ -214,8 +220,8 @@ impl Reset {
 }
 
 impl crate::log::Log {
-    /// Takes what the group of this replica wants to write out of the queue, in its order, and drops copies of its entries:
-    /// the segments that hold these entries stay until the installation ends.
+    /// Takes the queued work of this replica's group out of the queue, in its order, and drops copies of its entries.
+    /// The segments that hold these entries stay until the installation ends.
     pub(crate) fn set_aside(&mut self, id: ReplicaId) -> Vec<Work> {
         self.pending.retain(|work| !matches!(work, Work::Copy { replica, .. } if *replica == id));
         let of = |work: &Work| matches!(work, Work::Persist { replica, .. } if *replica == id);
@@ -224,9 +230,9 @@ impl crate::log::Log {
         aside.into()
     }
 
-    /// Whether anything of this replica waits for the log that is not its group's.
+    /// Whether the queue holds work of this replica other than its group's entries and copies.
     fn has_work_of(&self, id: ReplicaId) -> bool {
-        // A batch that is being written comes before whatever is queued now: only what waits counts.
+        // A batch in flight precedes all work queued now, so only queued work counts.
         self.pending.iter().any(|work| match work {
             Work::Commit { replica, .. }
             | Work::Create { replica }

@@ -1,11 +1,11 @@
 //! The store of one OSD: one log and one home for all of its replicas.
 //!
-//! Ring 2. The OSD's loop comes in with appends, committed effects, reads and completions; operations for
-//! the env and [`EngineEvent`]s go out. Inside: `log` (batches, segments, mount scan, retention), `overlay`
-//! (applied but not destaged), `round` (the destage controller), [`home`] (map, CRC pages, slots, space).
+//! Ring 2. The OSD's loop passes in appends, committed effects, reads and completions; operations for the env and
+//! [`EngineEvent`]s go out. Inside: `log` (batches, segments, mount scan, retention), `overlay` (applied but not
+//! destaged), `round` (the destage controller), [`home`] (map, CRC pages, slots, space).
 //!
-//! Invariant: nothing is acknowledged before it is durable, nothing is read that was not verified, nothing
-//! touches home before the log could redo it.
+//! Invariant: nothing is acknowledged before it is durable. No bytes are returned unverified. Home is written only with
+//! what the log can redo.
 
 mod api;
 mod chunks;

@@ -1,11 +1,10 @@
-//! The log: batches in a ring of segments, and what of it is kept in memory.
+//! The log: batches in a ring of segments, and the part of it that is kept in memory.
 //!
-//! The engine queues [`Work`]; `batch` turns the queue into one vectored write at a time; `ring` knows which
-//! segments live; `kept` holds the entries that can still be produced; `scan` and `replay` bring all of it
-//! back at a mount.
+//! The engine queues [`Work`]; `batch` turns the queue into one vectored write at a time; `ring` tracks the live
+//! segments; `kept` holds the entries that can still be produced; `scan` and `replay` restore all of it at a mount.
 //!
-//! Invariant: batches are written one at a time and acknowledged in order; a segment is reused only after
-//! nothing that must survive is in it alone (R8, R9).
+//! Invariant: batches are written one at a time and acknowledged in order. A segment is reused only when no data that
+//! must survive is in it alone (R8, R9).
 
 mod batch;
 mod kept;
@@ -33,25 +32,25 @@ pub(crate) struct Log {
     pub mount: u64,
     /// Number of the next batch.
     pub next_seq: u64,
-    /// All batches up to this are durable.
+    /// All batches up to this one are durable.
     pub durable_seq: u64,
     pub pending: VecDeque<Work>,
     pub in_flight: Option<InFlight>,
-    /// The state block of the newest segment goes on with the next batch.
+    /// State block of the newest segment that the next batch continues.
     pub state_block: Option<StateBlock>,
     /// The last batch with records that this process has made durable.
     pub durable_records: u64,
-    /// The last batch that the mount has found, or found to have been durable.
+    /// The last batch that the mount has found, or found evidence of.
     pub found: u64,
-    /// A durable batch with records is not yet named by a later header's `durable_seq`.
+    /// The last durable batch has records, and no header names it in `durable_seq` yet.
     pub unsealed: bool,
     /// When the last batch completed.
     pub idle_since: Time,
-    /// Where the last durable checkpoint record begins (number of its segment's first batch).
+    /// Segment in which the last durable checkpoint record begins (number of the segment's first batch).
     pub checkpoint_segment: u64,
     pub checkpoint_id: u64,
     pub payload_max: usize,
-    /// Alignment that the device wants of every buffer.
+    /// Alignment that the device requires of every buffer.
     pub align: usize,
 }
 
@@ -78,7 +77,7 @@ impl Log {
         }
     }
 
-    /// Whether work of this replica is queued or being written.
+    /// Whether a copy of this entry is queued or being written.
     pub fn has_copy_of(&self, replica: ReplicaId, index: u64) -> bool {
         let queued = self
             .pending

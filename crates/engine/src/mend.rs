@@ -1,11 +1,11 @@
-//! Blocks of home that cannot be read, and how they are mended from a peer (R15, ADR 0005).
+//! Block repair: blocks of home that cannot be read are repaired from a peer (R15, ADR 0005).
 //!
-//! Reads and rounds come in with blocks that fail their checksum or cannot be read; the loop is told, asks a
-//! peer, and comes back with the block's bytes as of an applied index. They go where a completed block goes: into
-//! the overlay and, as a record of the log, under what will be redone. The next round writes them home.
+//! Reads and rounds report blocks that fail their checksum or cannot be read. The OSD's loop is told, asks a peer, and
+//! returns with the block's bytes as of an applied index. These go where a completed block goes: into the overlay and,
+//! as a record, into the log, below the entries that are redone. The next round writes them to home.
 //!
-//! Invariant: a block is mended only with bytes that are exact as of what is applied here at that moment. Home
-//! is never written from bytes that the log or a checkpoint does not answer for.
+//! Invariant: a block is repaired only with bytes that are exact as of the index that is applied here at that moment.
+//! Home is never written with bytes that neither the log nor a checkpoint covers.
 
 use crate::api::EngineEvent;
 use crate::engine::{Engine, State};
@@ -21,17 +21,17 @@ use types::store::Crcs;
 use types::units::SECTORS_PER_BLOCK;
 use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange, crc32c};
 
-/// What a peer must be asked to mend a block.
+/// Request to a peer for the repair of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MendAsk {
-    /// What is applied here: the block's bytes are wanted as of this index.
+    /// Index applied here: the block's bytes are wanted as of it.
     pub applied: Index,
-    /// Their CRC32C, when nothing above home has touched the block.
+    /// CRC32C of the block, when no layer above home has touched it.
     pub expected: Option<u32>,
 }
 
 impl Replica {
-    /// Whether no entry above K has touched the block.
+    /// Whether no entry above the checkpoint index has touched the block.
     fn is_as_of_k(&self, chunk: ChunkKey, block: u16) -> bool {
         self.overlay.lookup(chunk, block_range(block)).iter().all(|f| matches!(f.source, Source::Home))
     }
@@ -40,19 +40,19 @@ impl Replica {
 impl Engine {
     fn sound(&self, replica: ReplicaId) -> Option<&Replica> {
         let running = matches!(self.state, State::Running);
-        // Who begins anew has let go of the overlay: home alone is older than what was applied.
+        // A replica that is being rebuilt has dropped its overlay: home alone is older than the applied index.
         let whole = |r: &&Replica| r.damage.is_none() && !r.installing && r.doubt != Doubt::Waiting;
         self.replicas.get(&replica).filter(|r| running && whole(r))
     }
 
-    /// Whether what a read of the block gives now is the block exactly as of `at`: `at` is what is applied, or
-    /// no entry above K has touched the block and `at` does not lie below K.
+    /// Whether a read of the block now gives the block exactly as of `at`. That holds when `at` is the applied index.
+    /// It also holds when no entry above the checkpoint index has touched the block and `at` is not below that index.
     pub fn is_exact(&self, replica: ReplicaId, chunk: ChunkKey, block: u16, at: Index) -> bool {
         self.sound(replica)
             .is_some_and(|r| r.applied == at || (r.applied > at && r.checkpoint.0 <= at && r.is_as_of_k(chunk, block)))
     }
 
-    /// How to mend a block that was reported bad. `None`: home's copy of it is not needed any more.
+    /// Returns the request that repairs a block reported bad. `None`: home's copy of the block is not needed any more.
     pub fn mend_ask(&mut self, replica: ReplicaId, chunk: ChunkKey, block: u16) -> Option<MendAsk> {
         let home = self.home.as_ref()?;
         let ask = self.sound(replica).and_then(|r| {
@@ -70,12 +70,12 @@ impl Engine {
         ask
     }
 
-    /// Whether blocks of the replica are known to be bad, and not mended yet.
+    /// Whether blocks of the replica are known to be bad, and not repaired yet.
     pub fn has_bad_blocks(&self, replica: ReplicaId) -> bool {
         self.replicas.get(&replica).is_some_and(|r| !r.bad.is_empty())
     }
 
-    /// A block that was reported bad has been read well since: its device failed once, or the read went astray.
+    /// Notes that a block reported bad was read well since: its device failed once, or the read went astray.
     pub fn note_readable(&mut self, replica: ReplicaId, chunk: ChunkKey, block: u16) {
         if let Some(r) = self.replicas.get_mut(&replica) {
             r.bad.remove(&(chunk, block));
@@ -83,12 +83,12 @@ impl Engine {
         }
     }
 
-    /// Takes the block's bytes (with their CRC32C; `None`: zeros), exact as of `at` at a peer that had applied at
-    /// least that. False: they are not what home must hold, or the block was touched since and is to be asked for
-    /// again.
+    /// Repairs the block with these bytes (and their CRC32C; `None`: zeros), exact as of `at` at a peer that had
+    /// applied at least that. False: they are not the bytes that home must hold, or the block was written since and
+    /// must be requested again.
     ///
     /// # Panics
-    /// When the bytes are not a block.
+    /// When the bytes are not one block.
     pub fn mend(
         &mut self,
         replica: ReplicaId,
@@ -130,7 +130,7 @@ impl Engine {
             self.judge_space(replica, chunk);
         }
         if commits {
-            // R2: a restart must not come back to less than what the block is made of.
+            // R2: a restart must not go back below the index that the block includes.
             self.queue(Work::Commit { replica, commit: index });
         }
         // Zeros need no record: a crash before the round finds the block bad again.
@@ -141,7 +141,7 @@ impl Engine {
         self.stats.mended_blocks += 1;
     }
 
-    /// Home could not give the blocks of a read.
+    /// Notes that home could not return the blocks of a read.
     pub(crate) fn blocks_are_bad(&mut self, asker: Asker, replica: ReplicaId, chunk: ChunkKey, error: &HomeReadError) {
         let blocks = match error {
             HomeReadError::Damaged { block, .. } => *block..*block + 1,
@@ -174,7 +174,7 @@ impl Engine {
         r.bad.iter().any(|(chunk, block)| !active.hides(*chunk) && partial(chunk, *block))
     }
 
-    /// The running round goes on without this replica, which keeps its K.
+    /// Takes the replica out of the running round; it keeps its checkpoint index.
     fn leave_round(&mut self, replica: ReplicaId) {
         let RoundStep::Completing { run, left, .. } = &mut self.round else { return };
         if !run.leave(replica) {

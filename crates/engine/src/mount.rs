@@ -1,7 +1,8 @@
-//! The mount, in R11's order: superblock, scan, cut, rewrite, flush, mount record, checkpoint, hand-over.
+//! The mount, in R11's order: superblock, scan, truncation, rewrite, flush, mount record, checkpoint, hand-over.
 //!
-//! Invariant: nothing new is written before the scan is judged and what it keeps is durable, by a flush that is
-//! known to have succeeded after it was written (ADR 0006); no group is made before the mount record is durable.
+//! Invariant: no new record is written before the scan is judged and the batches that it keeps are durable. They are
+//! durable when a flush is known to have succeeded after they were written (ADR 0006). No group is created before the
+//! mount record is durable.
 
 use crate::api::{EngineEvent, MountError};
 use crate::engine::{Engine, State, key};
@@ -19,10 +20,10 @@ use types::failpoint::{Point, pass};
 use types::planted::{Bug, on};
 use types::{IoBuf, IoBufMut, ReplicaId};
 
-/// Reads of the log that one mount repeats because the device failed them.
+/// Most reads of the log that one mount repeats because the device failed them.
 const RETRIES_MAX: u32 = 64;
 
-/// How far a mount is.
+/// Phase of a mount.
 #[derive(Debug)]
 pub(crate) enum Mount {
     Superblocks {
@@ -34,7 +35,7 @@ pub(crate) enum Mount {
         openings: Vec<Option<BatchHeader>>,
         again: bool,
     },
-    /// `first`: the segment is being read a second time.
+    /// `first`: bytes of the first read, while the segment is read a second time.
     Segments {
         candidates: Vec<Candidate>,
         next: usize,
@@ -98,7 +99,7 @@ impl Engine {
                 copies[token.generation as usize] = Some(buf);
                 if let [Some(first), Some(last)] = copies {
                     let chosen = Superblock::choose(first, last);
-                    // The copy that cannot be believed is written anew from the other one.
+                    // The bad copy of the superblock is rewritten from the other one.
                     let bad = one_is_bad(first, last);
                     match chosen.is_err() && !*again {
                         true => self.read_superblocks(true),
@@ -163,7 +164,7 @@ impl Engine {
     fn openings_read(&mut self) {
         let State::Mounting(mount) = &mut self.state else { unreachable!("the caller saw it") };
         let Mount::Openings { openings, left, again } = &mut **mount else { unreachable!("the caller saw it") };
-        // Where a log ends is judged by what is not there: one read is not enough to say so.
+        // Batches that are absent decide where a log ends: one read is not enough to call them absent.
         if !std::mem::replace(again, true) {
             let absent: Vec<u32> = (0..).zip(&*openings).filter(|(_, o)| o.is_none()).map(|(slot, _)| slot).collect();
             *left = absent.len();
@@ -191,7 +192,7 @@ impl Engine {
         self.read_next_segment();
     }
 
-    /// What a segment lacks is looked for a second time, before mount cuts it or calls it damaged.
+    /// Scans a segment. An incomplete one is read a second time, before mount drops its tail or calls it damaged.
     fn segment_read(&mut self, bytes: IoBuf) {
         let State::Mounting(mount) = &mut self.state else { unreachable!("the caller saw it") };
         let Mount::Segments { candidates, next, found, first } = &mut **mount else { unreachable!("see above") };
@@ -241,8 +242,8 @@ impl Engine {
         if let Some(torn) = verdict.torn {
             tracing::info!(batch = torn, "a torn batch at the end of the log is dropped");
         }
-        // What was read may sit in a volatile cache only, and its flush may have failed in an earlier life: it must
-        // not vanish after we acted on it. Written again, in its place, it is what the next flush covers.
+        // The bytes read may be in a volatile cache only, and their flush may have failed in an earlier life. They must
+        // not vanish after this mount relied on them, so they are rewritten in place: the next flush covers them.
         let mut unsure = verdict.unsure();
         if !unsure.is_empty() && on(Bug::TailNotRewritten) {
             unsure.clear();
@@ -263,7 +264,7 @@ impl Engine {
         }
         if let Some((nth, bytes)) = self.bad_superblock.take() {
             let offset = Superblock::offsets(self.disk.size_bytes)[nth];
-            tracing::warn!(offset, "a copy of the superblock is damaged: it is written anew from the other one");
+            tracing::warn!(offset, "a copy of the superblock is damaged: it is rewritten from the other one");
             let token = self.token(key::MOUNT_REWRITE, u32::MAX - 1);
             self.ops.push(Op::DiskWrite { token, disk: self.disk.id, offset, bufs: vec![bytes], flush: false });
             left += 1;
@@ -327,7 +328,7 @@ impl Engine {
         if let Some(reason) = &replay.hole {
             tracing::error!(%reason, births = self.in_doubt, "records of the log are lost");
             if replay.ends_in_hole {
-                // What is damaged stays as evidence: nothing is written over it before its turn comes.
+                // The damaged batch stays as evidence: the log does not overwrite it before its segment is reused.
                 log.ring.close_newest();
             }
         }
@@ -335,7 +336,7 @@ impl Engine {
         self.destroyed = self.tombstones.clone();
         self.floor = replay.floor;
         self.map = std::mem::take(&mut replay.map);
-        // The state block of a segment that the mount record may open.
+        // The mount record may open a segment, whose state block names these replicas.
         self.replicas = replay.provisional();
         self.state = State::Mounting(Box::new(Mount::Record { replay }));
         self.queue(Work::Mount);
@@ -368,14 +369,14 @@ impl Engine {
         let newly_in_doubt = replay.newly_lacks_births();
         let (replicas, recovered, doubts) = replay.finish(states);
         let known = |id: &ReplicaId| replicas.contains_key(id) || self.tombstones.contains(id);
-        // Below the floor the log names every replica that lives, unless it has lost births.
+        // Below the floor the log names every live replica, unless it has lost create records.
         let is_gone = |id: &ReplicaId| *id < self.floor && !self.in_doubt;
         let unnamed = at_home.into_iter().filter(|id| !known(id));
         let (gone, nameless): (BTreeSet<_>, BTreeSet<_>) = unnamed.partition(is_gone);
         self.destroyed.extend(gone);
         self.nameless = nameless;
         self.replicas = replicas;
-        // Before anything else that the log will say of them.
+        // These records precede all other new records of the replicas.
         for NewDoubt { replica, last, hole } in doubts {
             if on(Bug::DoubtNotLogged) {
                 continue;
@@ -383,7 +384,7 @@ impl Engine {
             tracing::warn!(
                 replica = replica.0,
                 last = last.0,
-                "a replica may lack what it acknowledged: it waits to hear from its peers"
+                "a replica is suspect, it may lack acknowledged entries: it queries its peers"
             );
             self.queue(Work::Doubt { replica, last, hole, replaces: false });
         }
@@ -409,7 +410,7 @@ impl Engine {
     }
 }
 
-/// Of two copies of a superblock the one that cannot be believed, by its number, and the other's bytes.
+/// Returns the number of the bad copy of a superblock, if one of two is bad, and the bytes of the other.
 fn one_is_bad(first: &[u8], last: &[u8]) -> Option<(usize, IoBuf)> {
     let is_bad = |copy| matches!(Superblock::decode(copy), Err(SuperblockError::Damaged | SuperblockError::Absent));
     match (Superblock::decode(first).is_ok(), Superblock::decode(last).is_ok()) {

@@ -1,11 +1,11 @@
-//! The overlay: what is applied and not yet in home, in memory.
+//! The overlay: applied entries that are not yet in home, in memory.
 //!
-//! Per replica two layers: the *active* one takes what is applied now; the *frozen* one is what a running
-//! destage round takes to home, and goes away when its checkpoint is durable. Reads look through both, and
-//! what neither covers is home's.
+//! Each replica has two layers. The *active* one takes the effects that are applied now. The *frozen* one is what a
+//! running destage round writes to home; it goes when the round's checkpoint is durable. Reads look through both
+//! layers; sectors that neither covers are read from home.
 //!
-//! Invariant: a layer never loses a sector but by a later write of the same layer, or by a cut; the frozen
-//! layer only changes by completing its own blocks.
+//! Invariant: a layer loses a sector only to a later write of the same layer, or to a cut. The frozen layer changes
+//! only by the completion of its own blocks.
 
 mod chunk;
 
@@ -22,13 +22,13 @@ use types::{ChunkKey, SectorRange, VolumeId};
 #[derive(Debug, Default)]
 pub(crate) struct Layer {
     pub chunks: BTreeMap<ChunkKey, ChunkLayer>,
-    /// Volume → first chunk that is cut: of those chunks nothing below this layer shows.
+    /// Volume → first chunk that is cut: home and older layers do not show in these chunks.
     pub cuts: BTreeMap<VolumeId, u32>,
-    /// Payload bytes that the intervals point at.
+    /// Payload bytes that the intervals refer to.
     bytes: u64,
     /// Blocks that are covered in part.
     partial: u64,
-    /// What its chunks take at home.
+    /// Space that the layer's chunks need at home.
     need: Need,
 }
 
@@ -46,7 +46,7 @@ impl Layer {
         self.cuts.get(&chunk.volume).is_some_and(|from| *from <= chunk.index)
     }
 
-    /// True when other AUs than before hold bytes.
+    /// Inserts data or zeros. True when the set of AUs with data changes.
     fn insert(&mut self, chunk: ChunkKey, range: SectorRange, data: Option<Arc<Payload>>) -> bool {
         let layer = self.chunks.entry(chunk).or_default();
         let (bytes, partial, held) = (layer.bytes(), layer.partial_blocks(), layer.data());
@@ -56,7 +56,7 @@ impl Layer {
         layer.data() != held
     }
 
-    /// What lies below one of its chunks has been looked at.
+    /// Counts the need of one chunk again, given the space that is held below it.
     fn judge(&mut self, chunk: ChunkKey, below: Held) {
         let Some(layer) = self.chunks.get_mut(&chunk) else { return };
         self.need.take(layer.need);
@@ -87,7 +87,7 @@ pub(crate) struct Overlay {
 }
 
 impl Overlay {
-    /// `range` becomes the bytes of `data` (or zeros). True when the chunk is to be judged anew.
+    /// Replaces `range` with the bytes of `data`, or zeros. True when the need of the chunk must be counted again.
     pub fn write(&mut self, chunk: ChunkKey, range: SectorRange, data: Option<Arc<Payload>>) -> bool {
         if let Some(payload) = &data {
             assert!(payload.range().contains(range), "{range} of {}", payload.range());
@@ -95,15 +95,15 @@ impl Overlay {
         self.active.insert(chunk, range, data)
     }
 
-    /// Chunks of `volume` from `from_chunk` on cease to exist.
+    /// Removes the chunks of `volume` from `from_chunk` on.
     pub fn cut(&mut self, volume: VolumeId, from_chunk: u32) {
         self.active.cut(volume, from_chunk);
     }
 
-    /// Everything applied so far becomes the frozen layer.
+    /// Freezes everything applied so far.
     ///
     /// # Panics
-    /// When there is one already.
+    /// When there is a frozen layer already.
     pub fn freeze(&mut self) {
         assert!(self.frozen.is_none(), "a round is running");
         self.frozen = Some(std::mem::take(&mut self.active));
@@ -117,12 +117,12 @@ impl Overlay {
         &self.active
     }
 
-    /// The frozen layer is in home: it goes.
+    /// Drops the frozen layer, which is in home now.
     pub fn drop_frozen(&mut self) -> Option<Layer> {
         self.frozen.take()
     }
 
-    /// A round was given up: the frozen layer is again part of what the next one takes.
+    /// Merges the frozen layer of an abandoned round back into the active one.
     pub fn thaw(&mut self) {
         let Some(below) = self.frozen.take() else { return };
         let above = std::mem::replace(&mut self.active, below);
@@ -136,7 +136,7 @@ impl Overlay {
         }
     }
 
-    /// A block of the frozen layer is now known whole; `None`: what the layer left open are zeros.
+    /// Completes a block of the frozen layer; `None`: the sectors that the layer leaves open are zeros.
     pub fn complete(&mut self, chunk: ChunkKey, block: SectorRange, payload: Option<Arc<Payload>>) {
         let frozen = self.frozen.as_mut().expect("only a running round completes blocks");
         let Some(layer) = frozen.chunks.get(&chunk) else { panic!("{chunk} is not dirty") };
@@ -154,26 +154,26 @@ impl Overlay {
         }
     }
 
-    /// What the layers take at home, as last judged.
+    /// Space that the layers need at home, as last counted.
     pub fn need(&self) -> Need {
         let mut need = self.active.need;
         need.add(self.frozen.as_ref().map_or(Need::default(), |layer| layer.need));
         need
     }
 
-    /// Finds what the active layer of `chunk` takes over `held`, which is home's.
+    /// Counts what the active layer of `chunk` needs beyond `held`, the space that home holds.
     pub fn judge(&mut self, chunk: ChunkKey, held: Held) {
         let below = self.below(chunk, held);
         self.active.judge(chunk, below);
     }
 
-    /// Chunks of the active layer that stood on `frozen`, or on what it hid.
+    /// Returns the chunks of the active layer that lay over data or cuts of `frozen`.
     pub fn over<'a>(&'a self, frozen: &'a Layer) -> impl Iterator<Item = ChunkKey> + 'a {
         let keys = self.active.chunks.keys().copied();
         keys.filter(|key| frozen.chunks.contains_key(key) || frozen.hides(*key))
     }
 
-    /// What the active layer of a chunk stands on, in AUs.
+    /// Returns the space held below the active layer of a chunk.
     fn below(&self, chunk: ChunkKey, held: Held) -> Held {
         match &self.frozen {
             _ if self.active.hides(chunk) => Held::default(),
@@ -186,19 +186,19 @@ impl Overlay {
         }
     }
 
-    /// Whether a layer holds bytes of this AU that show.
+    /// Whether a layer holds visible bytes in this AU.
     pub fn has_data(&self, chunk: ChunkKey, au: u32) -> bool {
         let layer = self.active.chunks.get(&chunk);
         if layer.is_some_and(|layer| layer.data().contains(au)) {
             return true;
         }
         let frozen = self.frozen.as_ref().and_then(|frozen| frozen.chunks.get(&chunk));
-        // What was zeroed since does not show.
+        // Bytes that were zeroed since are not visible.
         frozen.is_some_and(|layer| layer.data().contains(au))
             && self.lookup(chunk, au_range(au)).iter().any(|f| matches!(f.source, Source::Data(_)))
     }
 
-    /// What [`Overlay::need`] must be.
+    /// Counts [`Overlay::need`] from the intervals.
     #[cfg(test)]
     pub fn recount(&self, held: impl Fn(ChunkKey) -> Held) -> Need {
         let found = |layer: &ChunkLayer| {
@@ -218,13 +218,13 @@ impl Overlay {
         need
     }
 
-    /// What covers `range`, in order, without holes; `Source::Home` for what is not covered here.
+    /// Returns the sources that cover `range`, in order and complete; `Source::Home` for sectors not covered here.
     pub fn lookup(&self, chunk: ChunkKey, range: SectorRange) -> Vec<Found> {
         let layers = [Some(&self.active), self.frozen.as_ref().filter(|_| !on(Bug::FrozenLayerIgnored))];
         look(&layers, chunk, range)
     }
 
-    /// As [`Overlay::lookup`], in the frozen layer alone.
+    /// Returns the same as [`Overlay::lookup`], for the frozen layer alone.
     pub fn lookup_frozen(&self, chunk: ChunkKey, range: SectorRange) -> Vec<Found> {
         look(&[self.frozen.as_ref()], chunk, range)
     }

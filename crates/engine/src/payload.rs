@@ -1,8 +1,8 @@
 //! The bytes of one entry or completed block in memory, with the CRCs that came with them.
 //!
-//! Log and overlay share it by counted reference: a write is in memory once, whoever points at it.
+//! Log and overlay share it by counted reference: a write is in memory once, however many structures refer to it.
 //!
-//! Invariant: a part of a payload leaves with a CRC that was either stored for exactly that part, or
+//! Invariant: a part of a payload is returned with a CRC that can be trusted. It was stored for exactly that part, or
 //! computed after the stored CRC of the whole fragment was verified.
 
 use types::range::fragment_bytes;
@@ -17,19 +17,19 @@ pub(crate) struct Payload {
 }
 
 impl Payload {
-    /// The sectors of its chunk that it holds.
+    /// The sectors of its chunk that the payload holds.
     pub fn range(&self) -> SectorRange {
         SectorRange::new(self.crcs.start, (self.buf.len() / SECTOR as usize) as u32)
     }
 
-    /// The bytes of `part`, not copied.
+    /// Returns the bytes of `part`, not copied.
     pub fn slice(&self, part: SectorRange) -> IoBuf {
         assert!(self.range().contains(part), "{part} of {}", self.range());
         self.buf.slice(fragment_bytes(self.crcs.start, part))
     }
 
-    /// Appends one CRC a fragment of `part`. False when the stored CRC of a fragment that had to be cut does
-    /// not match the bytes.
+    /// Appends one CRC for each fragment of `part`. False when a fragment is used in part and its stored CRC does not
+    /// match the bytes.
     pub fn crcs_of(&self, part: SectorRange, out: &mut Vec<u32>) -> bool {
         let whole = self.range();
         assert!(whole.contains(part), "{part} of {whole}");
@@ -47,7 +47,7 @@ impl Payload {
         true
     }
 
-    /// The stored fragment that holds `part` (which lies inside one block), and its CRC.
+    /// Returns the stored fragment that holds `part` (which lies inside one block), and its CRC.
     fn fragment_of(&self, part: SectorRange) -> (SectorRange, u32) {
         let whole = self.range();
         let block = part.start / types::units::SECTORS_PER_BLOCK;

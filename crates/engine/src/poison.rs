@@ -1,9 +1,9 @@
-//! The mark of the poison (R15, ADR 0006): left by the life that fails, honoured by the next ones.
+//! The poison mark (R15, ADR 0006): a process leaves it when its store fails, and later mounts honour it.
 //!
-//! [`Engine::poison`] comes in when it has stopped everything; a mount comes in with the page that it read.
+//! [`Engine::poison`] calls this file when it has stopped everything; a mount passes in the page that it read.
 //!
-//! Invariant: a store whose mark can be read is not mounted without a person's word. What is acknowledged does not
-//! depend on the mark: the device that should keep it has just failed.
+//! Invariant: a store with a readable mark is not mounted unless an administrator allows it. Acknowledged writes do not
+//! depend on the mark: the device that should store it has just failed.
 
 use crate::api::MountError;
 use crate::engine::{Engine, key};
@@ -13,20 +13,20 @@ use types::IoBuf;
 use types::planted::{Bug, on};
 
 impl Engine {
-    /// Best effort, once; nobody waits for it.
+    /// Writes the mark, once and as best effort: its completion is ignored.
     pub(crate) fn leave_mark(&mut self, reason: &str) {
         let (_, _, uuid) = self.identity;
         let page = IoBuf::copy_of(&layout::poison::encode(uuid, reason));
         self.push_mark(page, true);
     }
 
-    /// The person's word is kept by the flush that the mount ends its rewrites with.
+    /// Erases the mark, as the administrator allowed; the flush after the mount's rewrites makes that durable.
     pub(crate) fn erase_mark(&mut self) {
         self.push_mark(IoBuf::zeros(POISON_LEN), false);
     }
 
-    /// The replicas of a restored device are in doubt, durably, and meta knows (ADR 0012): its mark goes. A mark that stays
-    /// only costs another start with the same word.
+    /// Erases the mark of an older copy: the replicas of the restored device are durably suspect, and meta knows
+    /// (ADR 0012). A mark that stays only costs another start with the same setting.
     pub fn erase_behind_mark(&mut self) {
         let token = self.token(key::BEHIND, u32::MAX);
         self.stats.device_written_bytes += POISON_LEN as u64;
@@ -41,7 +41,7 @@ impl Engine {
         self.ops.push(Op::DiskWrite { token, disk: self.disk.id, offset: POISON_AT, bufs: vec![page], flush });
     }
 
-    /// Whether this mount may go on, given the page where a mark would be; `None`: it could not be read.
+    /// Whether this mount may go on, given the page of the mark; `None`: the page could not be read.
     pub(crate) fn check_mark(&self, page: Option<&[u8]>) -> Result<(), MountError> {
         let (_, _, uuid) = self.identity;
         match page.and_then(|page| layout::poison::decode(page, uuid)) {

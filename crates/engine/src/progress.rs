@@ -1,15 +1,16 @@
-//! Whether destaging gets anywhere: a log under pressure whose replicas stay where they are at home.
+//! Detects that destaging makes no progress: a log or overlay under pressure, with replicas whose checkpoint index
+//! stays.
 //!
-//! [`Engine::look_at_progress`] comes in with every turn and looks once a second. While log or overlay are above the
-//! level at which rounds begin, each replica with something above K has to advance it; one that does not for
-//! [`STUCK_AFTER`] is named, with what stands in its way. Freed segments prove nothing: the log may copy the same entries
+//! [`Engine::look_at_progress`] is called every turn and looks once a second. While log or overlay are above the level
+//! at which rounds begin, each replica with entries above its checkpoint index must advance it. A replica that does not
+//! for [`STUCK_AFTER`] is reported with the reason. Freed segments prove nothing: the log may copy the same entries
 //! forward again and again.
 //!
-//! K moves only with the flip that ends a round, and on a slow device a round of all replicas takes minutes. So the time
-//! counts from the last step of a running round that takes the replica, or that began before the replica had something
-//! to destage. A replica that whole rounds leave out is named although rounds run.
+//! The checkpoint index moves only with the flip that ends a round, and on a slow device a round of all replicas takes
+//! minutes. So the time counts from the last step of a running round that takes the replica, or that began before the
+//! replica had data to destage. A replica that whole rounds leave out is reported although rounds run.
 //!
-//! Invariant: it changes nothing. It is said once when it begins and once when it ends.
+//! Invariant: it changes no state of the store. It reports once when a stall begins and once when it ends.
 
 use crate::engine::{Engine, State};
 use crate::home::Home;
@@ -19,38 +20,38 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{Index, ReplicaId, Time};
 
-/// K of a replica that has something to destage stays for so long under pressure: that is no delay.
+/// Time after which an unmoved checkpoint index under pressure counts as a stall.
 pub const STUCK_AFTER: Duration = Duration::from_secs(10);
-/// Between two looks.
+/// Interval between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What was seen of a replica that has something to destage.
+/// Last observation of a replica that has data to destage.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     k: Index,
-    /// Since when nothing moves it.
+    /// Time since which no round has moved the replica.
     since: Time,
-    /// Rounds that had ended when K was first seen here, or when the replica was last seen in a round.
+    /// Rounds that had ended when this checkpoint index was first seen, or when the replica was last in a round.
     rounds: u64,
 }
 
-/// How far the running round is: equal values at two moments mean that nothing moved. `None`: no round runs.
+/// Progress of the running round: equal values at two moments mean that nothing moved. `None`: no round runs.
 type RoundLeft = Option<[u64; 4]>;
 
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     looked: Time,
     seen: BTreeMap<ReplicaId, Seen>,
-    /// Rounds that have ended, how far the running one is, and since when both are so.
+    /// Number of rounds that have ended, and progress of the running one; `moved` is the time of their last change.
     round: (u64, RoundLeft),
     moved: Time,
     stuck: Option<String>,
 }
 
 impl Engine {
-    /// Why destaging makes no progress; `None`: it does, or nothing waits for it.
+    /// Returns why destaging makes no progress; `None`: it does, or nothing waits for it.
     pub fn destage_stuck(&self) -> Option<&str> {
-        // A store that is poisoned destages nothing, and says so itself.
+        // A poisoned store destages nothing, and reports that itself.
         self.progress.stuck.as_deref().filter(|_| matches!(self.state, State::Running))
     }
 
@@ -83,7 +84,7 @@ impl Engine {
             (self.progress.round, self.progress.moved) = (round, now);
         }
         let moved = self.progress.moved;
-        // One that home has refused comes back with the next try, and brings nothing.
+        // A round that home has refused is tried again, and moves no checkpoint index.
         let moves = round.1.is_some() && now < moved + STUCK_AFTER && !self.round_refused;
         let mut seen = BTreeMap::new();
         for (id, r) in self.replicas.iter().filter(|(_, r)| waits(r)) {
@@ -94,7 +95,7 @@ impl Engine {
             if moves && is_taken {
                 this.rounds = rounds;
             }
-            // Two ends of rounds: one of the rounds began when the replica waited already, and left it out.
+            // Two rounds ended since: the later one began when the replica waited already, and left it out.
             if moves && rounds < this.rounds + 2 {
                 this.since = this.since.max(moved);
             }

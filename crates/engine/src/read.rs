@@ -1,11 +1,11 @@
-//! Reads: overlay from memory, the rest from home, joined and checked.
+//! Reads: bytes of the overlay from memory, the rest from home, joined and verified.
 //!
-//! A read pins what it looked up (counted references; home pins its places). When home says that the chunk
-//! was rewritten meanwhile, the whole read is looked up again, overlay first: so the two halves of a block
-//! are always of one version.
+//! A read pins what it looked up: payloads by counted references, places of home by its lookup clock. When home reports
+//! that the chunk was rewritten meanwhile, the whole read is looked up again, overlay first. So the two halves of a
+//! block are always of one version.
 //!
-//! Invariant: every CRC that leaves was stored with exactly these bytes, or computed after the stored CRCs of
-//! all bytes in it were verified.
+//! Invariant: every CRC returned was stored with exactly these bytes, or computed after the stored CRCs of all bytes in
+//! it were verified.
 
 use crate::api::{EngineEvent, ReadData, ReadError};
 use crate::engine::{Engine, State};
@@ -19,10 +19,10 @@ use types::planted::{Bug, on};
 use types::range::fragment_bytes;
 use types::{ChunkKey, IoBuf, IoBufMut, ReplicaId, SectorRange, crc32c};
 
-/// Who asked.
+/// Origin of a read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Asker {
-    /// The loop, with its token.
+    /// The OSD's loop, with its token.
     Loop(u64),
     /// The running round, for a block that the overlay covers in part.
     Completion,
@@ -43,16 +43,16 @@ pub(crate) struct Job {
 pub(crate) struct Reads {
     jobs: BTreeMap<u64, Job>,
     next: u64,
-    /// Reads that were looked up a second time.
+    /// Number of reads that were looked up a second time.
     pub again: u64,
 }
 
-/// A run of sectors whose bytes are at hand.
+/// A run of sectors whose bytes are in memory.
 #[derive(Debug)]
 pub(crate) enum Part {
     Zeros,
     Data(Arc<Payload>),
-    /// From home: verified there, with the CRCs of its fragments.
+    /// Bytes from home: verified there, with the CRCs of their fragments.
     Home {
         crcs: Vec<u32>,
         payload: IoBuf,
@@ -138,7 +138,7 @@ impl Engine {
         self.answer(asker, Err(ReadError::Damaged { replica, chunk, reason }));
     }
 
-    /// A completion of home.
+    /// Handles a completion of home.
     pub(crate) fn home_event(&mut self, event: Event) {
         let mut events = Vec::new();
         let home = self.home.as_mut().expect("home made this token");
@@ -211,7 +211,7 @@ impl Engine {
         self.answer(asker, Err(ReadError::BadBlocks { replica, chunk, range, reason }));
     }
 
-    /// Runs of (sectors, whether they may hold data) that tile `range`.
+    /// Returns runs of (sectors, whether they may hold data) that tile `range`.
     pub fn extents(&self, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) -> Vec<(u32, bool)> {
         let mut runs: Vec<(u32, bool)> = Vec::new();
         let mut push = |sectors: u32, data: bool| match runs.last_mut() {
@@ -242,7 +242,7 @@ fn at_hand(source: Source) -> Part {
     }
 }
 
-/// Joins parts that tile `range`. On failure the sectors whose bytes in memory fail their CRC.
+/// Joins parts that tile `range`. On failure returns the sectors whose bytes in memory fail their CRC.
 pub(crate) fn join(range: SectorRange, mut parts: Vec<(SectorRange, Part)>) -> Result<ReadData, SectorRange> {
     if parts.iter().all(|(_, part)| matches!(part, Part::Zeros)) {
         return Ok(ReadData::Zeros);
@@ -311,7 +311,7 @@ fn whole_in(range: SectorRange, fragment: SectorRange) -> bool {
     range.intersect(block) == Some(fragment)
 }
 
-/// Fragments that will be part of a larger one get a new CRC: so their own is verified now.
+/// Verifies fragments that become part of a larger fragment: the larger one gets a new CRC.
 fn verify_ends(range: SectorRange, part: SectorRange, payload: &Payload) -> bool {
     part.fragments().filter(|f| !whole_in(range, *f)).all(|f| payload.verify_fragment(f))
 }

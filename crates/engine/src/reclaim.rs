@@ -1,11 +1,11 @@
-//! Giving log segments back (R8, R9): strictly oldest first, and only what a durable checkpoint covers.
+//! Reclamation of log segments (R8, R9): strictly oldest first, and only what a durable checkpoint covers.
 //!
-//! A segment may go when the last checkpoint record lies behind it, the state block of a later one is whole, no
-//! completed block in it stands for more than K, and no live entry above K is in it. Entries that a round could not take (not yet committed when it
-//! began) are copied forward. What may go is still kept while the log is less than half full: it lets
-//! followers catch up by entries.
+//! A segment may be freed under four conditions. The last checkpoint record lies behind it; the state block of a later
+//! segment is whole; no completed block in it is above its replica's checkpoint index; no live entry above a checkpoint
+//! index is in it alone. Entries that a round could not take (not yet committed when it began) are copied forward. A
+//! segment that may be freed is still kept while the log is less than half full: followers catch up from its entries.
 //!
-//! Invariant: an entry above K is in a live segment at every moment.
+//! Invariant: an entry above the checkpoint index is in a live segment at every moment.
 
 use crate::api::EngineEvent;
 use crate::engine::Engine;
@@ -15,16 +15,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use types::planted::{Bug, on};
 use types::{Index, ReplicaId, Term};
 
-/// Entries that one call queues for copying.
+/// Most entries that one call queues for copying.
 const COPY_STEP: usize = 256;
 
-/// Entries above K that are only in `segment`: the latest ones, and those whose replacement is not durable.
+/// Returns entries above the checkpoint index that are only in `segment`: the latest ones, and those whose replacement
+/// is not durable.
 fn pinned<'a>(
     replicas: &'a BTreeMap<ReplicaId, Replica>,
     segment: &'a Segment,
 ) -> impl Iterator<Item = (ReplicaId, Index, Term)> + 'a {
     segment.entries.iter().flat_map(move |(id, highest)| {
-        // What a damaged replica holds is not trusted: it is replaced under a new id, not carried along.
+        // Data of a damaged replica is not trusted: the replica is replaced under a new id, not carried along.
         let r = replicas.get(id).filter(|r| r.damage.is_none());
         let above = r.map_or(1..1, |r| r.checkpoint.0.0 + 1..r.log.last().0.min(*highest) + 1);
         let latest = above.filter_map(move |index| r?.log.get(Index(index)));
@@ -34,12 +35,12 @@ fn pinned<'a>(
     })
 }
 
-/// Replicas that need a completed block of this segment.
+/// Returns the replicas that need a completed block of this segment.
 fn blocks_pin<'a>(
     replicas: &'a BTreeMap<ReplicaId, Replica>,
     segment: &'a Segment,
 ) -> impl Iterator<Item = ReplicaId> + 'a {
-    // Of one in doubt only those count that its log tells to be committed, as at a mount.
+    // For a suspect replica only blocks at or below its logged commit index count, as at a mount.
     let counts = |r: &Replica, index: u64| !r.says_doubt() || index <= r.hard_state.commit.0;
     let pins = move |r: &Replica, index: u64| r.damage.is_none() && index > r.checkpoint.0.0 && counts(r, index);
     let all = segment.blocks.iter();
@@ -47,7 +48,7 @@ fn blocks_pin<'a>(
 }
 
 impl Engine {
-    /// Counts the oldest segments that may be freed. Only a checkpoint and completed copies add to them.
+    /// Counts the oldest segments that may be freed.
     pub(crate) fn find_freeable(&mut self) {
         let log = self.log.as_ref().expect("a running engine has a log");
         let live = log.ring.live();
@@ -60,7 +61,7 @@ impl Engine {
         self.freeable = free.count();
     }
 
-    /// Frees what may go, down to half of the ring.
+    /// Frees segments that may be freed, until half of the ring is free.
     pub(crate) fn reclaim(&mut self) {
         let log = self.log.as_mut().expect("a running engine has a log");
         while self.freeable > 0 && log.ring.free() < log.ring.count() / 2 {
@@ -77,9 +78,10 @@ impl Engine {
         }
     }
 
-    /// Replicas that take no part, and whose entries above K or completed blocks are in this segment.
+    /// Returns the replicas that take no part, and whose entries above the checkpoint index or completed blocks are in
+    /// this segment.
     fn held<'a>(&'a self, segment: &'a Segment) -> impl Iterator<Item = ReplicaId> + 'a {
-        // One that was cut back already is only waited for.
+        // A replica whose log is truncated already is not listed: only its record is waited for.
         let waits = |r: &Replica| !r.may_take_part() && r.damage.is_none() && r.log.last() > r.checkpoint.0;
         let is_held = move |id: &ReplicaId| self.replicas.get(id).is_some_and(waits);
         let entries = segment.entries.keys().copied().filter(is_held);
@@ -88,8 +90,9 @@ impl Engine {
         entries.chain(blocks).collect::<BTreeSet<_>>().into_iter()
     }
 
-    /// The log is full, and its tail holds entries of replicas that take no part: these are cut back to what is at home,
-    /// and begin anew from there. At the end of a turn, so that the loop hears of it before it does anything else to them.
+    /// Truncates the logs of replicas that take no part and hold the tail of a full log: they keep what is at home, and
+    /// are rebuilt from there. It runs at the end of a turn, so that the OSD's loop is told before it changes them
+    /// again.
     pub(crate) fn make_room(&mut self) {
         if !std::mem::take(&mut self.no_room) {
             return;
@@ -99,10 +102,10 @@ impl Engine {
         for replica in self.held(tail).collect::<Vec<_>>() {
             let r = &self.replicas[&replica];
             let from = Index(r.checkpoint.0.0 + 1);
-            tracing::warn!(replica = replica.0, %from, "the log is full: it lets go of a replica that is being repaired or in doubt");
+            tracing::warn!(replica = replica.0, %from, "the log is full: it truncates a replica that is under repair or suspect");
             match r.identity.members.len() {
                 0 | 1 => self.mark_damaged(replica, "its log was to be repaired, and had to make room".to_owned()),
-                // It is to begin from nothing anyway.
+                // A replica whose home is lost is rebuilt from nothing.
                 _ if r.homeless => {
                     self.forget_all(replica);
                     let hard_state = self.replicas[&replica].hard_state;
@@ -114,7 +117,7 @@ impl Engine {
         self.find_freeable();
     }
 
-    /// Copies forward what keeps the tail from being freed although the last round has passed it.
+    /// Copies the entries forward that keep the tail from being freed although the last round has passed it.
     pub(crate) fn copy_forward(&mut self) {
         let log = self.log.as_ref().expect("a running engine has a log");
         if log.ring.free() >= log.ring.count() / 2 {
@@ -124,7 +127,8 @@ impl Engine {
         if tail.opened >= self.horizon || on(Bug::NoCopyForward) {
             return;
         }
-        // What is repaired or in doubt holds its entries above K, and no round moves them: others go first.
+        // A replica under repair or suspect holds its entries above the checkpoint index, and no round moves them. Such
+        // replicas are truncated before anything is copied.
         self.no_room = log.ring.free() <= RESERVED && self.held(tail).next().is_some();
         if self.no_room {
             return;

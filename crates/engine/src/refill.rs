@@ -1,10 +1,10 @@
-//! Payloads that the log has lost, and that peers bring back (R11, ADR 0004).
+//! Payload repair: payloads that the log has lost come back from peers (R11, ADR 0004).
 //!
-//! The loop asks what a replica holds in a slot, on behalf of peers, and hands in what peers sent. A payload
-//! that comes back goes into the log as a copied record (R9), which fills its slot alone.
+//! The OSD's loop asks what a replica holds in a slot, on behalf of peers, and passes in payloads that peers sent. A
+//! payload that comes back goes into the log as a copied record (R9), which fills its slot alone.
 //!
-//! Invariant: nothing is taken that does not match the checksums of the replica's own record; a replica takes
-//! part again only when every payload is durable.
+//! Invariant: only bytes that match the checksums of the replica's own record are taken. A replica takes part again
+//! only when every payload is durable.
 
 use crate::api::EngineEvent;
 use crate::engine::{Engine, State};
@@ -15,23 +15,23 @@ use std::sync::Arc;
 use types::store::{Crcs, Lost};
 use types::{Index, IoBuf, ReplicaId, Term};
 
-/// What a replica's log says of one slot.
+/// Content of one slot in a replica's log.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Holding {
     /// The entry's payload, with its checksums.
     Payload(IoBuf, Crcs),
-    /// It is here, and its payload is lost here too.
+    /// The entry is here, and its payload is lost here too.
     Lost,
-    /// The slot holds another entry or none, and the log was never without it.
+    /// The slot holds another entry, an entry without payload, or none; the log was never without it.
     Other,
     /// The log begins above the slot.
     Freed,
-    /// Nothing can be said: there is no such replica, or it is damaged.
+    /// Unknown: there is no such replica, or it is damaged or suspect.
     Unsure,
 }
 
 impl Engine {
-    /// What is held of entry `index` of `term`.
+    /// Returns what the replica holds of entry `index` of `term`.
     pub fn holding(&self, replica: ReplicaId, index: Index, term: Term) -> Holding {
         let Some(r) = self.replicas.get(&replica).filter(|_| matches!(self.state, State::Running)) else {
             return Holding::Unsure;
@@ -48,13 +48,13 @@ impl Engine {
         }
     }
 
-    /// Whether the log has room for what comes back: one segment stays for what must not wait.
+    /// Whether the log has room for payloads that come back: one reserved segment stays for work that must not wait.
     pub fn can_refill(&self) -> bool {
         self.log.as_ref().is_some_and(|log| log.ring.free() >= RESERVED)
     }
 
-    /// Takes a payload that was lost. [`EngineEvent::Refilled`] follows when it was the last one, and all are
-    /// durable. False: nothing was taken, because these are not the bytes, or nothing is missing there.
+    /// Takes a payload that was lost. [`EngineEvent::Refilled`] follows when it was the last one, and all are durable.
+    /// False: nothing was taken, because the bytes do not match, or no payload is missing there.
     pub fn refill(&mut self, replica: ReplicaId, index: Index, term: Term, buf: IoBuf) -> bool {
         let Some(r) = self.replicas.get_mut(&replica).filter(|r| r.damage.is_none()) else { return false };
         let Some(kept) = r.log.get_mut(index).filter(|kept| kept.term == term) else { return false };
@@ -64,11 +64,11 @@ impl Engine {
         true
     }
 
-    /// Forgets the replica's entries from `from` on, the first of which is lost: they are not committed and never
-    /// will be. A restart before the log says so comes to the same end.
+    /// Truncates the replica's log from entry `from` on, whose payload is lost: these entries are not committed and
+    /// never will be. A restart before the log records it comes to the same end.
     ///
     /// # Panics
-    /// When something of it is committed or applied.
+    /// When one of them is committed or applied.
     pub fn cut_lost(&mut self, replica: ReplicaId, from: Index) {
         let Some(r) = self.replicas.get_mut(&replica).filter(|r| r.damage.is_none()) else { return };
         assert!(from > r.hard_state.commit && from > r.applied, "{replica} loses committed entry {from}");
@@ -78,13 +78,13 @@ impl Engine {
         self.judge_refilled(replica);
     }
 
-    /// What the replica still lacks, ascending.
+    /// Returns the payloads that the replica still lacks, in ascending order.
     pub fn lost(&self, replica: ReplicaId) -> Vec<Lost> {
         let Some(r) = self.replicas.get(&replica) else { return Vec::new() };
         r.lost.iter().filter_map(|index| r.log.get(*index)?.lost.as_deref().cloned()).collect()
     }
 
-    /// A copy with its payload is durable: perhaps of an entry that came back.
+    /// Notes that a copy with its payload is durable; the entry may be one whose payload was repaired.
     pub(crate) fn refill_durable(&mut self, replica: ReplicaId, index: Index) {
         let Some(r) = self.replicas.get_mut(&replica) else { return };
         if r.lost.remove(&index) {

@@ -1,7 +1,6 @@
 //! One replica of the store: its identity, its part of the log, its overlay.
 //!
-//! Invariant: `checkpoint.index` ≤ `applied` ≤ last entry; a damaged replica stays damaged until it is
-//! destroyed.
+//! Invariant: `checkpoint.index` ≤ `applied` ≤ last entry. A damaged replica stays damaged until it is destroyed.
 
 use crate::log::{Kept, ReplicaLog};
 use crate::overlay::Overlay;
@@ -11,19 +10,19 @@ use std::collections::{BTreeSet, VecDeque};
 use types::store::{HardState, ReplicaIdentity};
 use types::{ChunkKey, Index, Term};
 
-/// Entries that an append or a cut removes, until its record is durable: then replay removes them, too.
+/// Entries that an append or a truncation removes, kept until its record is durable: then replay removes them, too.
 #[derive(Debug)]
 pub(crate) struct Replaced {
     pub entries: VecDeque<Kept>,
-    /// The record is in a batch. A copy of what it removes must not come behind it.
+    /// The record is in a batch. A copy of an entry that it removes must not follow it.
     pub begun: bool,
 }
 
-/// Whether the replica may lack what it acknowledged, because the log has lost records (ADR 0007).
+/// Suspect state: whether the replica may lack what it acknowledged, because the log has lost records (ADR 0007).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doubt {
     None,
-    /// It has no group: nobody knows yet how far the others are.
+    /// The replica has no group: the positions of its peers are not known yet.
     Waiting,
     /// Its group follows, and does not vote.
     Following,
@@ -33,33 +32,33 @@ pub(crate) enum Doubt {
 pub(crate) struct Replica {
     pub identity: ReplicaIdentity,
     pub log: ReplicaLog,
-    /// What appends and cuts have removed that are not durable: the log on the device may have to produce it yet.
+    /// Removed entries whose removal is not durable: the log on the device may have to produce them yet.
     pub replaced: VecDeque<Replaced>,
-    /// The latest that its group gave.
+    /// The latest hard state that its group gave.
     pub hard_state: HardState,
-    /// The latest that is in a batch.
+    /// The latest hard state that is in a batch.
     pub written_hard_state: HardState,
     /// Decision state of index 0, until a checkpoint has a later one.
     pub first_decision: Bytes,
-    /// K and its term.
+    /// Checkpoint index and its term.
     pub checkpoint: (Index, Term),
     pub applied: Index,
     pub overlay: Overlay,
     pub damage: Option<String>,
-    /// Entries whose payload is lost, or is back and not durable yet: it is being repaired.
+    /// Entries whose payload is lost, or is back and not durable yet: the replica is under repair.
     pub lost: BTreeSet<Index>,
     pub doubt: Doubt,
-    /// The doubt began in this life, and the log is not to say so yet: a restart finds the replica as it was.
+    /// The replica became suspect in this process, and the log must not record it yet: a restart finds it unchanged.
     pub doubt_unsaid: bool,
-    /// Pages of its home are lost, and home keeps the rest until the replica may follow (ADR 0009).
+    /// Home is lost: pages are missing, and home keeps the rest until the replica may follow (ADR 0009).
     pub homeless: bool,
-    /// Mount left out of its log what older records of its doubt still have.
+    /// Mount dropped entries from its log that older records of its suspect state still have.
     pub cut_at_mount: bool,
-    /// Blocks of home that could not be read and are not mended yet.
+    /// Blocks of home that could not be read and are not repaired yet.
     pub bad: BTreeSet<(ChunkKey, u16)>,
-    /// Its birth record is in the log.
+    /// Its create record is in a batch of the log.
     pub born: bool,
-    /// A round replaces its contents: nothing of it is read.
+    /// A round installs new contents: the replica is not read.
     pub installing: bool,
 }
 
@@ -87,18 +86,18 @@ impl Replica {
         }
     }
 
-    /// Whether the log says that it is in doubt, so that the next mount will.
+    /// Whether the log records that the replica is suspect, so that the next mount will.
     pub fn says_doubt(&self) -> bool {
         self.doubt != Doubt::None && !self.doubt_unsaid
     }
 
-    /// Whether a group of it may append and apply.
+    /// Whether a group of the replica may append and apply.
     pub fn may_take_part(&self) -> bool {
         self.damage.is_none() && self.lost.is_empty() && self.doubt != Doubt::Waiting
     }
 
-    /// Forgets the entries from `from` on, which the log on the device may have to produce until the work that is queued
-    /// next is durable. True when there are any.
+    /// Removes the entries from `from` on. They stay pinned until the work that is queued next is durable: the log on
+    /// the device may have to produce them. True when there are any.
     pub fn remove_from(&mut self, from: Index) -> bool {
         let entries = self.log.truncate(from);
         let some = !entries.is_empty();
@@ -108,15 +107,15 @@ impl Replica {
         some
     }
 
-    /// The entry at `index` that the log must go on to hold on the device: the latest one, or one that an
-    /// append replaces of which nothing is in a batch yet.
+    /// Returns the entry at `index` that the log on the device must go on to hold: the latest one, or one that is being
+    /// removed by work of which no record is in a batch yet.
     pub fn to_copy(&self, index: Index, term: Term) -> Option<&Kept> {
         let replaced = self.replaced.iter().filter(|r| !r.begun).flat_map(|r| &r.entries);
         let latest = self.log.get(index).into_iter();
         latest.chain(replaced).find(|kept| (kept.index, kept.term) == (index, term))
     }
 
-    /// The entry lies in this segment now.
+    /// Notes the segment in which the entry lies now.
     pub fn note_place(&mut self, index: Index, term: Term, segment: u64) {
         let replaced = self.replaced.iter_mut().flat_map(|r| &mut r.entries);
         let all = self.log.get_mut(index).into_iter().chain(replaced);
@@ -125,7 +124,7 @@ impl Replica {
         }
     }
 
-    /// What a birth record or a state block says of it.
+    /// Returns the replica's content for a create record or a state block.
     pub fn record(&self) -> ReplicaRecord {
         ReplicaRecord {
             identity: self.identity.clone(),

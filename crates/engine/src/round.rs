@@ -1,11 +1,11 @@
 //! The destage controller: when a round begins, what it takes, and what follows its checkpoint.
 //!
-//! freeze (`begin_round`) → complete the blocks that are covered in part (R2) → wait until everything up to
-//! here is durable → hand home whole blocks → write home's records as a checkpoint → flip, drop the frozen
-//! layers, advance K. Each call of `step_round` does a bounded piece.
+//! Steps: freeze (`begin_round`); complete the blocks that are covered in part (R2); wait until everything so far is
+//! durable; hand whole blocks to home; log home's records as a checkpoint; flip: drop the frozen layers, advance the
+//! checkpoint index (K). Each call of `step_round` does a bounded piece.
 //!
-//! Invariant: home gets a block only after the log could redo it alone; K moves only when the checkpoint
-//! that says so is durable.
+//! Invariant: home gets a block only after the log alone could redo it. The checkpoint index moves only when its
+//! checkpoint is durable.
 
 use crate::api::{EngineEvent, ReadData};
 use crate::engine::{Engine, State};
@@ -24,21 +24,21 @@ use types::planted::{Bug, on};
 use types::store::{Crcs, DecisionState};
 use types::{ChunkKey, ReplicaId, SectorRange, Time};
 
-/// Reads for completion in flight.
+/// Most reads for completion in flight.
 const COMPLETING_MAX: usize = 32;
-/// Completed blocks that wait for the log: what a round may put before the next client batch.
+/// Most completed blocks that wait for the log: a round may put so many before the next client batch.
 const COMPLETED_QUEUE_MAX: usize = 64;
 /// Blocks handed over in one step.
 const HANDOVER_BLOCKS: usize = 1024;
-/// Between two rounds, so that a level that no round lowers does not keep the device busy.
+/// Pause between two rounds: a level that no round lowers must not keep the device busy.
 const ROUND_GAP: Duration = Duration::from_millis(20);
-/// After a round that home had no room for: only a cut, an end of a replica, or a smaller share helps.
+/// Pause after a round that did not fit into home: only a cut, a destroyed replica or a smaller share helps.
 const REFUSED_GAP: Duration = Duration::from_millis(100);
 
-/// Rounds of no replica, one after the other while the log opens no segment.
+/// Most rounds of no replica in a row while the log opens no segment.
 const EMPTY_ROUNDS_MAX: u32 = 2;
 
-/// Where the running round is.
+/// Step of the running round.
 #[derive(Debug)]
 pub(crate) enum RoundStep {
     Idle,
@@ -56,11 +56,11 @@ pub(crate) enum RoundStep {
         left: VecDeque<(ReplicaId, ChunkKey)>,
         chunks: Vec<ChunkDirty>,
     },
-    /// Home writes.
+    /// Home writes the round.
     Home {
         run: Run,
     },
-    /// The records are queued.
+    /// The checkpoint records are queued.
     Recording {
         run: Run,
         begun: Option<u64>,
@@ -68,7 +68,7 @@ pub(crate) enum RoundStep {
 }
 
 impl RoundStep {
-    /// Whether the running round moves K of this replica.
+    /// Whether the running round moves the checkpoint index of this replica.
     pub fn takes(&self, replica: ReplicaId) -> bool {
         match self {
             RoundStep::Idle => false,
@@ -81,28 +81,28 @@ impl RoundStep {
     }
 }
 
-/// What stays the same through a round.
+/// Parameters of a round.
 #[derive(Debug)]
 pub(crate) struct Run {
     states: BTreeMap<ReplicaId, RoundState>,
     destroyed: BTreeSet<ReplicaId>,
-    /// Segments opened before this batch were filled before the freeze.
+    /// The round only installs new contents of this replica (R12).
     horizon: u64,
     /// The round only replaces this replica's contents (R12).
     install: Option<ReplicaId>,
-    /// What the group of that replica had queued for the log when it began.
+    /// Log work that this replica's group had queued when the round began.
     aside: Vec<Work>,
 }
 
 impl Run {
-    /// Nothing is destaged by it: `horizon` stays what it was.
+    /// Creates a round that installs and destages nothing: `horizon` stays as it was.
     pub fn install(state: RoundState, horizon: u64, aside: Vec<Work>) -> Run {
         let replica = state.decision.replica;
         let (states, destroyed) = (BTreeMap::from([(replica, state)]), BTreeSet::new());
         Run { states, destroyed, horizon, install: Some(replica), aside }
     }
 
-    /// Goes on without this replica. False when it took no part.
+    /// Takes a replica out of the round. False when it was not in it.
     pub fn leave(&mut self, replica: ReplicaId) -> bool {
         self.states.remove(&replica).is_some()
     }
@@ -118,7 +118,7 @@ impl Engine {
         matches!((&self.state, &self.round), (State::Running, RoundStep::Idle))
     }
 
-    /// Looks at every replica; `maybe_dirty` is the cheap form.
+    /// Whether any replica is dirty, found by a full search; `maybe_dirty` is the cheap form.
     pub(crate) fn find_dirty(&self) -> bool {
         !self.destroyed.is_empty()
             || self.replicas.values().any(|r| r.damage.is_none() && !r.overlay.active().is_empty())
@@ -133,7 +133,7 @@ impl Engine {
         pressure.log.max(pressure.overlay) >= self.config.round_pressure && (self.maybe_dirty || self.frees_log())
     }
 
-    /// Whether a round lets go of the tail: the last one did not pass it, or its K is behind by now.
+    /// Whether a round would free the tail: the last round did not pass it, or entries were applied since.
     fn frees_log(&self) -> bool {
         let log = self.log.as_ref().expect("a running engine has a log");
         let live = log.ring.live();
@@ -141,12 +141,12 @@ impl Engine {
         self.k_lags || tail.opened >= log.checkpoint_segment.min(self.horizon)
     }
 
-    /// Whether the loop holds rounds back for now. While it does, none is wanted and none makes a deadline.
+    /// Sets whether the OSD's loop holds rounds back. While it does, no round is wanted and none sets a deadline.
     pub fn hold_rounds(&mut self, held: bool) {
         self.rounds_held = held;
     }
 
-    /// Whether the loop should collect the decision states of all groups and call [`Engine::begin_round`].
+    /// Whether the OSD's loop should collect the decision states of all groups and call [`Engine::begin_round`].
     pub fn wants_round(&self, now: Time) -> bool {
         if self.rounds_held || !self.is_round_idle() || now < self.last_round + self.round_gap() {
             return false;
@@ -163,9 +163,9 @@ impl Engine {
             RoundStep::Idle if self.is_pressed() => self.last_round + self.round_gap(),
             RoundStep::Idle if self.frees_space() => self.freeing_at(),
             RoundStep::Idle if self.maybe_dirty => self.last_apply.max(self.last_round) + self.config.round_idle,
-            // A step is left to do in the next turn.
+            // The next turn has a step to do.
             RoundStep::HandingOver { .. } => self.now,
-            // The step's reads found zeros alone: no completion and no batch will bring the next step.
+            // All reads of the step found zeros: no completion and no batch will start the next step.
             RoundStep::Completing { left, reading: 0, .. } if !left.is_empty() && !self.has_blocks_queued() => self.now,
             _ => Time::NEVER,
         }
@@ -175,18 +175,18 @@ impl Engine {
         self.log.as_ref().is_some_and(|log| log.pending.iter().any(|w| matches!(w, Work::Block { .. })))
     }
 
-    /// Begins a round over everything applied by now. `states` is exact as of each group's applied index
-    /// (R1); a replica without one keeps its K and stays dirty.
+    /// Begins a round over everything applied by now. `states` is exact as of each group's applied index (R1). A
+    /// replica without a state keeps its checkpoint index and stays dirty.
     ///
     /// # Panics
-    /// When a state is not as of what was applied here.
+    /// When a state's index is not the applied index here.
     pub fn begin_round(&mut self, now: Time, states: Vec<DecisionState>) {
         self.now = now;
         if !self.is_round_idle() {
             return;
         }
         let mut kept = BTreeMap::new();
-        // After a round that did not fit, a smaller share of the replicas, in turn.
+        // After a round that did not fit, a smaller share of the replicas is taken, in turn.
         let (before, from): (Vec<_>, Vec<_>) = states.into_iter().partition(|s| s.replica < self.round_from);
         for decision in from.into_iter().chain(before) {
             if kept.len() == self.round_replicas_max {
@@ -209,7 +209,7 @@ impl Engine {
             }
             let commit = r.written_hard_state.commit.max(decision.index);
             if r.written_hard_state.commit < decision.index && !on(Bug::CommitNotLogged) {
-                // R2: a commit at or above K is durable before home is touched.
+                // R2: a commit at or above the new checkpoint index is durable before home is touched.
                 self.queue(Work::Commit { replica: decision.replica, commit });
             }
             kept.insert(decision.replica, RoundState { decision, commit });
@@ -232,8 +232,8 @@ impl Engine {
         self.round = RoundStep::Completing { run, left, reading: 0 };
     }
 
-    /// A round of no replica lets go of what the one before it gave up, and of segments that it was the first to pass.
-    /// One more writes records, and brings nothing: they would take the room of those that matter.
+    /// Whether this round of no replica would free nothing. The first ones free the space and segments retired by the
+    /// previous round. Another one only writes records, which would take the log's room from useful ones.
     fn brings_nothing(&mut self, empty: bool) -> bool {
         let newest = self.log.as_ref().and_then(|log| log.ring.newest()).map_or(0, |s| s.opened);
         let (in_segment, count) = self.empty_rounds;
@@ -245,14 +245,14 @@ impl Engine {
         self.empty_rounds.1 > EMPTY_ROUNDS_MAX
     }
 
-    /// Blocks of the frozen layer that are covered in part.
+    /// Returns the blocks of the frozen layer that are covered in part.
     fn partial_of(&self, replica: ReplicaId) -> Vec<(ReplicaId, ChunkKey, u16)> {
         let frozen = self.replicas[&replica].overlay.frozen();
         let chunks = frozen.into_iter().flat_map(|layer| &layer.chunks);
         chunks.flat_map(|(key, chunk)| chunk.partial().map(|block| (replica, *key, block))).collect()
     }
 
-    /// One bounded step.
+    /// Does one bounded step.
     pub(crate) fn step_round(&mut self) {
         match &self.round {
             RoundStep::Completing { .. } => self.step_completing(),
@@ -288,7 +288,7 @@ impl Engine {
         }
     }
 
-    /// A block was read whole for completion.
+    /// Takes a block that was read whole for completion.
     pub(crate) fn block_read(&mut self, replica: ReplicaId, chunk: ChunkKey, range: SectorRange, data: ReadData) {
         let RoundStep::Completing { run, reading, .. } = &mut self.round else {
             panic!("a completion outside its phase")
@@ -317,14 +317,15 @@ impl Engine {
         }
     }
 
-    /// A block could not be read: its replica has left the round or is gone, and the round goes on without it.
+    /// Notes that a block could not be read: its replica has left the round or is gone, and the round goes on without
+    /// it.
     pub(crate) fn block_unreadable(&mut self) {
         if let RoundStep::Completing { reading, .. } = &mut self.round {
             *reading -= 1;
         }
     }
 
-    /// Everything that the round needs in the log is durable.
+    /// Begins the hand-over: everything that the round needs in the log is durable.
     pub(crate) fn round_marked(&mut self) {
         let RoundStep::Marking { run } = std::mem::replace(&mut self.round, RoundStep::Idle) else {
             panic!("a mark outside its phase")
@@ -360,7 +361,7 @@ impl Engine {
         else {
             unreachable!("the caller saw it")
         };
-        // Who was destroyed or damaged on the way is no part of the round.
+        // Replicas destroyed or damaged since the freeze leave the round.
         run.states.retain(|id, _| self.replicas.get(id).is_some_and(|r| r.damage.is_none()));
         chunks.retain(|c| run.states.contains_key(&c.replica));
         let mut cuts = Vec::new();
@@ -386,7 +387,7 @@ impl Engine {
         self.home_events(events);
     }
 
-    /// Home's records become the checkpoint.
+    /// Logs home's records as the checkpoint.
     pub(crate) fn round_ready(&mut self, mut records: Vec<Bytes>) {
         let RoundStep::Home { run } = std::mem::replace(&mut self.round, RoundStep::Idle) else {
             panic!("records outside their phase")
@@ -405,7 +406,7 @@ impl Engine {
         self.round = RoundStep::Recording { run, begun: None };
     }
 
-    /// The round does not fit: everything goes back, and the next try takes fewer replicas.
+    /// Gives up a round that does not fit: its layers thaw, and the next try takes fewer replicas.
     pub(crate) fn round_full(&mut self) {
         let RoundStep::Home { run } = std::mem::replace(&mut self.round, RoundStep::Idle) else {
             panic!("a verdict outside its phase")
@@ -426,19 +427,19 @@ impl Engine {
         run.states.keys().for_each(|id| self.judge_all_space(*id));
         (self.releasing, self.round_releases) = (true, false);
         self.round_replicas_max = (run.states.len() / 2).max(1);
-        // What streams have brought makes room first; only then is the device full.
+        // Staged blocks of streams are dropped first; only without them the device counts as full.
         self.round_refused = !self.evict_staged();
         self.maybe_dirty = true;
         self.last_round = self.now;
     }
 
-    /// The first part of the checkpoint is durable in this segment.
+    /// Notes the segment in which the first part of the checkpoint is durable.
     pub(crate) fn checkpoint_begun(&mut self, segment: u64) {
         let RoundStep::Recording { begun, .. } = &mut self.round else { panic!("a checkpoint outside its phase") };
         *begun = Some(segment);
     }
 
-    /// The checkpoint is durable: the flip.
+    /// Flips: the checkpoint is durable.
     pub(crate) fn checkpointed(&mut self, id: u64) {
         let RoundStep::Recording { run, begun } = std::mem::replace(&mut self.round, RoundStep::Idle) else {
             panic!("a checkpoint outside its phase")
@@ -487,7 +488,7 @@ impl Engine {
     }
 }
 
-/// The dirty blocks of one chunk, all of them whole by now.
+/// Returns the dirty blocks of one chunk, all of them whole by now.
 fn whole_blocks(frozen: &Layer, chunk: ChunkKey) -> Result<Vec<(u16, BlockData)>, SectorRange> {
     let layer = &frozen.chunks[&chunk];
     let mut blocks = Vec::new();

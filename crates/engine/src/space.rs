@@ -1,10 +1,10 @@
-//! How much device space the overlay will need, and how much is left (R13).
+//! Counts the device space that the overlay will need, and the space that is left (R13).
 //!
-//! Each chunk of a layer knows which of its AUs hold data, and which of those home will newly have to give.
-//! The loop asks what a write would need and what is left; it grants and refuses, the engine only counts.
+//! Each chunk of a layer knows which of its AUs hold data, and which of those home will newly have to provide. The
+//! OSD's loop asks what a write would need and what is left; it grants and refuses, the engine only counts.
 //!
-//! Invariant: what the layers count is what a recount over their intervals and home's map gives. An AU is
-//! needed when home does not hold it below what the layer sees: an AU that a cut hides is a new one again.
+//! Invariant: the counts of the layers equal a recount over their intervals and home's map. An AU is needed when home
+//! does not hold it below what the layer sees: an AU that a cut hides is a new one again.
 
 use crate::engine::Engine;
 use crate::home::Home;
@@ -15,9 +15,9 @@ use types::{ChunkKey, ReplicaId, SectorRange, Time};
 
 /// AUs that share one CRC page.
 const QUARTER: u32 = AUS_PER_CHUNK / 4;
-/// Slots that an AU costs at worst: a map page, a CRC page, a directory page.
+/// Most slots that an AU costs: a map page, a CRC page, a directory page.
 const SLOTS_PER_AU_MAX: u64 = 3;
-/// Between two rounds that are only there to get space back.
+/// Interval between two rounds that only free space.
 const FREEING_GAP: Duration = Duration::from_millis(200);
 
 const _: () = assert!(QUARTER == u64::BITS, "a word of a set is a CRC page's quarter");
@@ -47,25 +47,25 @@ impl AuSet {
         self.0.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 
-    /// In either.
+    /// Returns the union of both sets.
     pub fn or(mut self, other: AuSet) -> AuSet {
         self.0.iter_mut().zip(other.0).for_each(|(word, more)| *word |= more);
         self
     }
 
-    /// In this one alone.
+    /// Returns the AUs that only this set has.
     pub fn without(mut self, other: AuSet) -> AuSet {
         self.0.iter_mut().zip(other.0).for_each(|(word, less)| *word &= !less);
         self
     }
 
-    /// CRC pages that it needs and `other` does not.
+    /// Number of CRC pages that this set needs and `other` does not.
     fn quarters_beyond(&self, other: &AuSet) -> u64 {
         self.0.iter().zip(other.0).filter(|(word, has)| **word != 0 && *has == 0).count() as u64
     }
 }
 
-/// What lies below a chunk's layer.
+/// Space held below a chunk's layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     pub aus: AuSet,
@@ -73,7 +73,7 @@ pub struct Held {
     pub listed: bool,
 }
 
-/// What a layer of a chunk will newly take at home.
+/// Space that a layer of a chunk will newly take at home.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Need {
     pub aus: u64,
@@ -81,7 +81,7 @@ pub(crate) struct Need {
 }
 
 impl Need {
-    /// Of a layer with data in `data`, over `held`.
+    /// Computes the need of a layer with data in `data`, over `held`.
     pub fn of(data: AuSet, held: Held) -> Need {
         let new = data.without(held.aus);
         if new.is_empty() {
@@ -102,31 +102,31 @@ impl Need {
     }
 }
 
-/// Free AUs and slots: limbo, reserve and what a running round has taken already are counted out or in such
-/// that together with the overlay's needs they give the same before, in and after a round.
+/// Free AUs and slots of home, without the pending-free ones and the reserve. AUs and slots that a running round has
+/// taken count as free. So the value less the overlay's needs is the same before, in and after a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
     pub aus: u64,
     pub slots: u64,
 }
 
-/// What a device has left.
+/// Space that a device has left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
-    /// Without limbo and the reserve.
+    /// Free AUs, without those pending free and the reserve.
     pub free_aus: u64,
-    /// Of those, what the overlay will take.
+    /// AUs of these that the overlay will take.
     pub dirty_new_aus: u64,
-    /// AUs that may still be promised, as far as AUs and slots go.
+    /// AUs that may still be granted, as far as AUs and slots go.
     pub available_aus: u64,
-    /// A round that is running or due may give some back.
+    /// A round that is running or due may free space.
     pub releasing: bool,
-    /// Even the smallest round does not fit: nothing that needs the log's space can be taken any more.
+    /// Even the smallest round does not fit: no write that needs space in the log can be taken any more.
     pub refused: bool,
 }
 
 impl Engine {
-    /// What is left, exact as of what is applied here.
+    /// Returns the space that is left, exact as of the applied index.
     pub fn space(&self) -> Space {
         let room = self.home.as_ref().map(Home::room).unwrap_or_default();
         let mut need = Need::default();
@@ -141,8 +141,8 @@ impl Engine {
         }
     }
 
-    /// How many AUs a write of `range` would newly need as things are now. What is trimmed counts as gone
-    /// already, so that all replicas of a PG agree.
+    /// Returns how many AUs a write of `range` would newly need now. Trimmed AUs count as freed already, so that all
+    /// replicas of a PG agree.
     pub fn new_aus(&self, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) -> u32 {
         let (Some(r), Some(home)) = (self.replicas.get(&replica), &self.home) else { return 0 };
         let aus = range.start / SECTORS_PER_AU..=(range.end() - 1) / SECTORS_PER_AU;
@@ -152,13 +152,13 @@ impl Engine {
         aus.filter(|au| !shown(au)).count() as u32
     }
 
-    /// The loop has no space to promise: rounds that give some back are wanted soon, until there is none left
-    /// that would.
+    /// Reports whether the OSD's loop lacks space to grant. Rounds that free space are then wanted soon, until none
+    /// would free any.
     pub fn want_space(&mut self, wanted: bool) {
         self.space_wanted = wanted || (self.space_wanted && self.releasing);
     }
 
-    /// Whether a round would give space back to those who wait for it.
+    /// Whether space is wanted and a round would free some.
     pub(crate) fn frees_space(&self) -> bool {
         self.space_wanted && self.maybe_dirty && (self.releasing || self.are_slots_short())
     }
@@ -172,21 +172,21 @@ impl Engine {
         self.last_round + FREEING_GAP
     }
 
-    /// Judges anew what the active layer of one chunk takes.
+    /// Counts again what the active layer of one chunk needs.
     pub(crate) fn judge_space(&mut self, replica: ReplicaId, chunk: ChunkKey) {
         let (Some(r), Some(home)) = (self.replicas.get_mut(&replica), &self.home) else { return };
         r.overlay.judge(chunk, home.held(replica, chunk));
     }
 
-    /// Judges anew all of a replica's active layer.
+    /// Counts again what a replica's active layer needs.
     pub(crate) fn judge_all_space(&mut self, replica: ReplicaId) {
         let (Some(r), Some(home)) = (self.replicas.get_mut(&replica), &self.home) else { return };
         let keys: Vec<ChunkKey> = r.overlay.active().chunks.keys().copied().collect();
         keys.into_iter().for_each(|chunk| r.overlay.judge(chunk, home.held(replica, chunk)));
     }
 
-    /// What the counts must be, from intervals and map. While home is in a round its map is ahead of the
-    /// frozen layers' counts.
+    /// Recounts the needs from intervals and map. While home is in a round, its map is ahead of the frozen layers'
+    /// counts.
     #[cfg(test)]
     pub(crate) fn recount_space(&self) -> Need {
         let home = self.home.as_ref().expect("mounted");
@@ -197,7 +197,7 @@ impl Engine {
         need
     }
 
-    /// What the counts are.
+    /// Returns the needs as counted.
     #[cfg(test)]
     pub(crate) fn counted_space(&self) -> Need {
         let mut need = Need::default();

@@ -1,28 +1,27 @@
-//! The books of home, balanced: for tests and for the simulator's checkers.
+//! Audit of home's space accounting, for tests and for the simulator's checkers.
 //!
-//! Nothing comes in; the first thing that does not add up goes out. May be called at any moment between
-//! two calls of home.
+//! It has no input and returns the first contradiction. It may be called at any moment between two calls of home.
 //!
-//! Invariant: none of its own; it states those of `space` and `chunk`.
+//! Invariant: none of its own; it checks those of `space` and `chunk`.
 
 use super::chunk::{BLOCKS, Replica};
 use super::{Home, State};
 use layout::home::CRC_PAGES;
 use types::{ChunkKey, ReplicaId};
 
-/// Who holds a number.
+/// Owner of an AU or slot number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Owner {
     Free,
     Replica(ReplicaId),
-    /// A stream brought it.
+    /// Staged for the replica by a stream.
     Staged(ReplicaId),
     Limbo,
-    /// Claimed by two at mount.
+    /// Double-owned: two owners claimed the number at mount.
     Contested,
 }
 
-/// Each number has one owner.
+/// Owners of all AUs or of all slots; each number has one.
 struct Ledger {
     what: &'static str,
     owners: Vec<Option<Owner>>,
@@ -50,7 +49,7 @@ impl Ledger {
 }
 
 impl Home {
-    /// Every block that the replica's map names: its chunk and number, where it lies on the device, and its CRC.
+    /// Returns every block that the replica's map names: chunk and number, offset on the device, and CRC.
     pub fn named_blocks(&self, replica: ReplicaId) -> impl Iterator<Item = (ChunkKey, u16, u64, u32)> {
         let chunks = self.replicas.get(&replica).into_iter().flat_map(|r| &r.chunks);
         chunks.flat_map(|(key, chunk)| {
@@ -62,12 +61,12 @@ impl Home {
         })
     }
 
-    /// Checks that every AU and every slot is free, owned once, or in limbo; that each chunk has its place
-    /// in the directory; that resident tables match the map. Nothing before the mount is over: until then what the
-    /// checkpoint names is being claimed.
+    /// Checks that every AU and every slot is free, owned once, or pending free; that each chunk has its place in the
+    /// directory; that resident tables match the map. Checks nothing before the mount is over: until then the numbers
+    /// that the checkpoint names are being claimed.
     ///
     /// # Errors
-    /// The first contradiction, in words.
+    /// Describes the first contradiction.
     pub fn audit(&self) -> Result<(), String> {
         if !matches!(self.state, State::Open) {
             return Ok(());

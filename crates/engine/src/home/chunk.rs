@@ -1,10 +1,10 @@
-//! What is resident of one replica and its chunks: map, CRC tables, places of their pages.
+//! Resident tables of one replica and its chunks: map, CRC tables, places of their pages.
 //!
-//! Plain arrays: 2 KiB of map a chunk, 4 KiB of CRCs for each quarter that holds data. Every resident page
-//! has a slot on the device, so the slot area bounds this memory (run-length maps and eviction come later).
+//! They are plain arrays: 2 KiB of map for each chunk, 4 KiB of CRCs for each quarter that holds data. Every resident
+//! page has a slot on the device, so the slot area bounds this memory (run-length maps and eviction come later).
 //!
-//! Invariant: a chunk is resident exactly when it holds an AU; a quarter has a CRC table exactly when it
-//! holds an AU; each chunk has one place in its replica's directory.
+//! Invariant: a chunk is resident exactly when it holds an AU; a quarter has a CRC table exactly when it holds an AU;
+//! each chunk has one place in its replica's directory.
 
 use crate::seam::RoundState;
 use layout::home::{
@@ -42,14 +42,14 @@ pub(super) struct DirPlace {
     pub(super) position: u8,
 }
 
-/// 16 MiB of a volume, as far as home holds any of it.
+/// The part of a chunk (16 MiB of a volume) that home holds.
 pub(super) struct Chunk {
     pub(super) map: MapSlots,
     pub(super) crcs: [Option<Box<CrcTable>>; CRC_PAGES],
     /// Slots of the map page and the CRC pages.
     pub(super) pages: [Option<PagePtr>; CHUNK_PAGES],
     pub(super) place: DirPlace,
-    /// Lookup clock when a round last staged it: reads of an earlier clock are looked up again.
+    /// Lookup clock at which a round last staged the chunk: reads of an earlier clock are looked up again.
     pub(super) touched: u64,
 }
 
@@ -64,13 +64,13 @@ impl Chunk {
         self.map[block / BLOCKS_PER_AU as usize].valid >> (block % BLOCKS_PER_AU as usize) & 1 == 1
     }
 
-    /// AU and block in it, of a block that holds data.
+    /// Returns the AU of a block that holds data, and the block's number in it.
     pub(super) fn place_of(&self, block: usize) -> (u32, u32) {
         assert!(self.is_valid(block), "block {block} holds no data");
         (self.map[block / BLOCKS_PER_AU as usize].au, block as u32 % BLOCKS_PER_AU)
     }
 
-    /// CRC of a block that holds data.
+    /// Returns the CRC of a block that holds data.
     pub(super) fn crc_of(&self, block: usize) -> u32 {
         assert!(self.is_valid(block), "block {block} holds no data");
         let table = self.crcs[block / CRCS_PER_PAGE].as_ref().expect("a quarter with data has CRCs");
@@ -82,7 +82,7 @@ impl Chunk {
         table[block % CRCS_PER_PAGE] = crc;
     }
 
-    /// AUs that it owns.
+    /// Returns the AUs that the chunk owns.
     pub(super) fn aus(&self) -> impl Iterator<Item = u32> {
         self.map.iter().filter(|slot| slot.valid != 0).map(|slot| slot.au)
     }
@@ -118,13 +118,14 @@ pub(super) struct Replica {
     pub(super) state: RoundState,
     pub(super) decision_len: u32,
     pub(super) decision: Vec<PagePtr>,
-    /// The decision state is not that of `decision`: it has changed since, or was never written.
+    /// The decision state differs from the pages of `decision`: it has changed since, or was never written.
     pub(super) decision_dirty: bool,
     pub(super) directory: Vec<DirPage>,
     /// Directory pages with room.
     pub(super) open_pages: BTreeSet<u32>,
     pub(super) chunks: BTreeMap<ChunkKey, Box<Chunk>>,
-    /// R11: a page is lost. Nothing of the replica is served or changed; it can only be destroyed.
+    /// A page of the replica is lost (R11). Its data is neither served nor changed; the replica is destroyed or
+    /// emptied.
     pub(super) damage: Option<String>,
 }
 
@@ -159,7 +160,7 @@ impl Replica {
         DirPlace { page, position: position as u8 }
     }
 
-    /// Clears the place of a chunk that goes.
+    /// Clears the place of a chunk that is dropped.
     pub(super) fn unplace(&mut self, chunk: ChunkKey, place: DirPlace) {
         let cell = &mut self.directory[place.page as usize].chunks[place.position as usize];
         assert_eq!(*cell, Some(chunk), "directory place of {chunk}");
@@ -167,7 +168,7 @@ impl Replica {
         self.open_pages.insert(place.page);
     }
 
-    /// Every slot that it owns.
+    /// Returns every slot that the replica owns.
     pub(super) fn slots(&self) -> impl Iterator<Item = u32> {
         let chunks = self.chunks.values().flat_map(|chunk| chunk.pages.iter().flatten());
         let directory = self.directory.iter().filter_map(|page| page.ptr.as_ref());

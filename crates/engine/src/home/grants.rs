@@ -1,14 +1,14 @@
-//! What may still be promised of home's space (R13), and which AUs a chunk has already.
+//! Space of home that may still be granted (R13), and the AUs that a chunk has already.
 //!
-//! The log side comes in with what its overlay needs and takes the difference. Invariant: while a round runs
-//! its takings are counted as free, because the overlay still counts them as needed, until the flip.
+//! The log side subtracts the needs of its overlay. Invariant: the AUs and slots that a running round has taken count
+//! as free until the flip, because the overlay still counts them as needed.
 
 use super::Home;
 use crate::space::{Held, Room};
 use types::{ChunkKey, ReplicaId};
 
 impl Home {
-    /// The AUs that home holds of this chunk, as staged by now.
+    /// Returns the AUs that home holds of this chunk, as staged by now.
     pub fn held(&self, replica: ReplicaId, chunk: ChunkKey) -> Held {
         let Some(chunk) = self.chunk(replica, chunk) else { return Held::default() };
         let mut held = Held { listed: true, ..Held::default() };
@@ -25,7 +25,8 @@ impl Home {
         self.chunk(replica, chunk).is_some_and(|chunk| chunk.map[au as usize].valid != 0)
     }
 
-    /// AUs and slots beyond the reserve, which serves discard, delete, pages that move, completion and repair.
+    /// Returns the AUs and slots beyond the reserve, which serves discard, delete, pages that move, completion and
+    /// repair.
     pub fn room(&self) -> Room {
         let taken = self.round.as_ref().map(|round| round.taken).unwrap_or_default();
         let aus = u64::from(self.aus.free_count()) + taken.aus;

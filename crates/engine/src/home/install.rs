@@ -1,11 +1,11 @@
-//! Contents that a stream brings (R12), beside what the replica holds until one round puts them in its place.
+//! Staged contents: blocks of a stream (R12), kept beside the replica's contents until one round replaces these.
 //!
-//! Blocks come in and are written to fresh AUs at once; nothing on the device names them. A round with the
-//! replica in `Round::installs` then drops every old chunk, writes pages for the staged ones, and flips.
+//! Blocks come in and are written to fresh AUs at once; no page on the device names them. A round with the replica in
+//! `Round::installs` then drops every old chunk, writes pages for the staged ones, and flips.
 //!
-//! Invariant: until that flip the last checkpoint and all that it names are as they were, and a crash leaves
-//! no trace: the free map is derived from what the checkpoint names. An AU is staged in one chunk of one
-//! replica, and is free again only when no write to it is in flight.
+//! Invariant: until that flip the last checkpoint and all that it names are unchanged. A crash leaves no trace, because
+//! the free map is derived from the pages that the checkpoint names. An AU is staged in one chunk of one replica, and
+//! is free again only when no write to it is in flight.
 
 use super::chunk::{Chunk, DirPlace};
 use super::round::ReadyWrite;
@@ -19,15 +19,15 @@ use types::units::BLOCKS_PER_AU;
 use types::{BLOCK, ChunkKey, ReplicaId};
 
 const PER_AU: usize = BLOCKS_PER_AU as usize;
-/// Of a chunk that is not in the directory yet.
+/// Place of a chunk that is not in the directory yet.
 const NOWHERE: DirPlace = DirPlace { page: u32::MAX, position: 0 };
 
-/// What a stream has brought of one replica.
+/// Staged contents of one replica.
 #[derive(Default)]
 pub(super) struct Staging {
     pub(super) chunks: BTreeMap<ChunkKey, Box<Chunk>>,
     writes_in_flight: u32,
-    /// Given up; its space is free when the last write has ended.
+    /// The contents are given up; their space is free when the last write has ended.
     dying: bool,
 }
 
@@ -39,8 +39,8 @@ pub(super) struct StageJob {
 }
 
 impl Home {
-    /// Puts whole blocks beside what `replica` holds; ends with [`HomeEvent::Staged`]. False when there is no
-    /// room for them, or when what an earlier stream brought is not gone yet: nothing has happened then.
+    /// Stages whole blocks beside the contents of `replica`; ends with [`HomeEvent::Staged`]. False, without any
+    /// effect: there is no room for them, the blocks of an earlier stream are not freed yet, or the store is poisoned.
     ///
     /// The caller never stages a block while an earlier write of it is in flight.
     pub fn stage(
@@ -87,15 +87,15 @@ impl Home {
         true
     }
 
-    /// AUs that staging may take: none that a running round counts on, and none of a twentieth of the device,
-    /// which belongs to foreground writes.
+    /// Returns the number of AUs that staging may take. It takes none that a running round counts on, and leaves a
+    /// twentieth of the device to foreground writes.
     fn aus_for_staging(&self) -> u32 {
         let promised = self.round.as_ref().map_or(0, |round| round.aus_promised);
         let kept = u64::from((self.geometry.au_count / 20).max(16));
         u64::from(self.aus.free_count()).saturating_sub(kept + promised) as u32
     }
 
-    /// Map, CRCs and places of the blocks; what is to be written, coalesced.
+    /// Enters the blocks into map and CRC tables; returns their writes, coalesced.
     fn put_blocks(&mut self, chunk: &mut Chunk, blocks: Vec<(u16, BlockData)>) -> Vec<ReadyWrite> {
         let mut writes = Vec::with_capacity(blocks.len());
         for (block, data) in blocks {
@@ -151,7 +151,7 @@ impl Home {
         }
     }
 
-    /// Gives up what a stream has brought. Nothing happens while a round installs it.
+    /// Gives up the staged contents, except while a round installs them.
     pub fn unstage(&mut self, replica: ReplicaId) {
         if self.is_installing(replica) {
             return;
@@ -166,8 +166,9 @@ impl Home {
         }
     }
 
-    /// Home forgets what it holds of this replica, of which pages are lost: the next checkpoint does not name it, and
-    /// what it held is free behind that. Pages that nobody can read name nothing: what they named is free already.
+    /// Drops everything that home holds of this replica, of which pages are lost. The next checkpoint does not name the
+    /// replica, and its AUs and slots are free when that checkpoint is durable. AUs named only by an unreadable map
+    /// page are in the free map already.
     ///
     /// # Panics
     /// While a round runs: its records may name the replica.
@@ -178,7 +179,7 @@ impl Home {
         gone.chunks.values().flat_map(|chunk| chunk.aus()).for_each(|au| self.drop_au(au));
     }
 
-    /// Gives up everything staged that no round installs; names whose it was.
+    /// Gives up all staged contents that no round installs; returns their replicas.
     pub fn evict_staged(&mut self) -> Vec<ReplicaId> {
         let victims: Vec<ReplicaId> =
             self.staging.iter().filter(|(id, s)| !s.dying && !self.is_installing(**id)).map(|(id, _)| *id).collect();
@@ -197,13 +198,13 @@ impl Home {
         self.round.as_ref().is_some_and(|round| round.installs.contains(&replica))
     }
 
-    /// Our own contract: what is installed is whole, and on its way to no disk any more.
+    /// Checks the caller's contract: staged contents are whole, and no write to them is in flight.
     pub(super) fn check_install(&self, replica: ReplicaId) {
         let idle = self.staging.get(&replica).is_none_or(|s| s.writes_in_flight == 0 && !s.dying);
         assert!(idle, "{replica} is installed while it is written");
     }
 
-    /// Slots that the pages of the staged chunks take, and how many chunks they are.
+    /// Returns the slots that the pages of the staged chunks take, and the number of these chunks.
     pub(super) fn install_demand(&self, replica: ReplicaId) -> (u64, u64) {
         let Some(staging) = self.staging.get(&replica) else { return (0, 0) };
         let pages = |c: &Chunk| 1 + (0..CRC_PAGES).filter(|n| c.has_quarter(*n)).count() as u64;
@@ -214,7 +215,7 @@ impl Home {
         self.staging.get(&replica).map(|s| s.chunks.keys().copied().collect()).unwrap_or_default()
     }
 
-    /// A staged chunk becomes one of the replica's; its old chunks have gone.
+    /// Moves a staged chunk into the replica, whose old chunks have been dropped.
     pub(super) fn adopt(&mut self, id: ReplicaId, key: ChunkKey) {
         self.clock += 1;
         let staging = self.staging.get_mut(&id).expect("it is being installed");
@@ -230,7 +231,7 @@ impl Home {
     }
 }
 
-/// AUs that the blocks would take.
+/// Returns the number of AUs that the blocks would take.
 fn aus_wanted(chunk: &Chunk, blocks: &[(u16, BlockData)]) -> u32 {
     let (mut wanted, mut last) = (0, usize::MAX);
     for (block, _) in blocks.iter().filter(|(_, data)| matches!(data, BlockData::Bytes { .. })) {

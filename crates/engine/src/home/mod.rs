@@ -1,14 +1,14 @@
-//! Where blocks live after destaging: map, CRC pages, slots, directory, allocator, limbo.
+//! Home: the place of blocks after destaging. Map, CRC pages, slots, directory, allocator, pending-free space.
 //!
-//! The log side comes in with reads of what its overlay does not cover and with rounds of whole blocks;
-//! verified pieces, the records of a checkpoint and device operations go out. Why a round may write a block
-//! where it already lives, and pages only elsewhere: `docs/adr/0002-home-writes.md`.
+//! The log side passes in reads of ranges that its overlay does not cover, and rounds of whole blocks. Verified pieces,
+//! the records of a checkpoint and device operations go out. `docs/adr/0002-home-writes.md` explains why a round may
+//! write a block in place, and pages only elsewhere.
 //!
-//! Invariant: what the last durable checkpoint names is changed only inside blocks that the log redoes.
+//! Invariant: data that the last durable checkpoint names is changed only inside blocks that the log redoes.
 //!
-//! Memory: one resident page for each slot in use, so at most the slot area (1/64 of home), plus a bit for
-//! each AU and slot. In flight: the reads that were asked for, and at most `round_bytes_max` of a round.
-//! Idle, home does nothing: it has no deadline of its own and acts only inside its calls.
+//! Memory: one resident page for each slot in use, so at most the slot area (1/64 of home), plus a bit for each AU and
+//! slot. In flight: the reads that were requested, and at most `round_bytes_max` of a round. Home has no deadline of
+//! its own and acts only inside its calls.
 
 mod audit;
 mod chunk;
@@ -35,18 +35,18 @@ use types::planted::{Bug, on};
 use types::units::SECTORS_PER_BLOCK;
 use types::{AU, BLOCK, ChunkKey, IoBuf, ReplicaId, SectorRange, Time};
 
-/// Bounds on what home keeps in flight.
+/// Limits of the work that home keeps in flight, and settings of its allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HomeLimits {
-    /// Operations of a round, or of a mount, in flight at once: what foreground I/O may find queued before it.
+    /// Most operations of a round, or of a mount, in flight at once: foreground I/O may find so many queued before it.
     pub background_ops_max: u32,
-    /// Bytes of a round in flight at once; one write may pass it when nothing else is in flight.
+    /// Most bytes of a round in flight at once; one write may exceed it when nothing else is in flight.
     pub round_bytes_max: u64,
-    /// Longest single operation.
+    /// Most bytes of a single operation.
     pub io_bytes_max: u64,
     /// Slots of a home without a checkpoint; `None` computes them from its size.
     pub slot_count: Option<u32>,
-    /// Space is taken where something was freed last.
+    /// The allocator takes the space that was freed last.
     pub reuse_at_once: bool,
 }
 
@@ -62,7 +62,7 @@ impl Default for HomeLimits {
     }
 }
 
-/// What an operation in flight is for.
+/// Purpose of an operation in flight.
 enum InFlight {
     MountRead(mount::MountRead),
     /// Piece `piece` of read `read`.
@@ -80,7 +80,7 @@ enum InFlight {
 }
 
 enum State {
-    /// Made, but not mounted.
+    /// The home is not mounted yet.
     Closed,
     Mounting(Box<mount::Mount>),
     Open,
@@ -98,18 +98,18 @@ pub struct Home {
     aus: FreeMap,
     slots: FreeMap,
     limbo: Limbo,
-    /// AUs and slots that two owners claimed at mount: never free again in this run.
+    /// Double-owned AUs and slots: two owners claimed them at mount. They are never free again in this process.
     contested: Contested,
     in_flight: Table<InFlight>,
     reads: Table<read::Read>,
     readers: Readers,
-    /// Lookup clock: moves whenever a round stages a chunk.
+    /// Lookup clock: it moves whenever a round stages a chunk.
     clock: u64,
     round: Option<round::RoundRun>,
-    /// What streams have brought (R12).
+    /// Staged contents of streams (R12).
     staging: BTreeMap<ReplicaId, install::Staging>,
     stage_jobs: Table<install::StageJob>,
-    /// Of the last checkpoint made.
+    /// Sequence number of the last checkpoint that was begun.
     sequence: u64,
     poisoned: bool,
     stats: HomeStats,
@@ -122,11 +122,11 @@ struct Contested {
 }
 
 impl Home {
-    /// A home that is not mounted yet. Formatting writes nothing: without a checkpoint, home is empty.
+    /// Creates a home that is not mounted yet. Formatting writes nothing: without a checkpoint, home is empty.
     ///
     /// # Panics
-    /// When the region is too small (`layout::home::HOME_LEN_MIN`) or misaligned: the superblock was checked
-    /// before.
+    /// When the region is too small (`layout::home::HOME_LEN_MIN`) or misaligned: the caller has checked the
+    /// superblock.
     pub fn new(disk: DiskInfo, region: HomeRegion, tokens: HomeTokens, limits: HomeLimits) -> Home {
         assert!(region.start.is_multiple_of(AU) && region.len_bytes.is_multiple_of(AU), "{region:?} is misaligned");
         assert!(region.start + region.len_bytes <= disk.size_bytes, "{region:?} leaves the disk");
@@ -162,8 +162,8 @@ impl Home {
         }
     }
 
-    /// Loads what the last valid checkpoint names (`None`: a fresh home). Ends with [`HomeEvent::Mounted`]
-    /// or [`HomeEvent::MountFailed`].
+    /// Loads the pages that the last valid checkpoint names (`None`: a fresh home). Ends with [`HomeEvent::Mounted`] or
+    /// [`HomeEvent::MountFailed`].
     pub fn start_mount(
         &mut self,
         _now: Time,
@@ -175,7 +175,7 @@ impl Home {
         self.mount(checkpoint, ops, out);
     }
 
-    /// Takes the completion of an operation whose token is home's.
+    /// Handles the completion of an operation whose token is home's.
     pub fn handle_event(&mut self, _now: Time, event: Event, ops: &mut Vec<Op>, out: &mut Vec<HomeEvent>) {
         let token = match &event {
             Event::DiskRead { token, .. } | Event::DiskWrite { token, .. } | Event::DiskFlush { token, .. } => *token,
@@ -198,11 +198,11 @@ impl Home {
         }
     }
 
-    /// Reads `ranges` (ascending, disjoint: what the overlay does not cover) as they are now. Ends with
-    /// [`HomeEvent::ReadDone`] or [`HomeEvent::ReadRetry`], at once when there is nothing to read.
+    /// Reads `ranges` (ascending, disjoint, not covered by the overlay) as they are now. Ends with
+    /// [`HomeEvent::ReadDone`] or [`HomeEvent::ReadRetry`], at once when no block has to be read.
     ///
     /// # Panics
-    /// When a block is asked for that the running round rewrites: the overlay holds it whole.
+    /// When a range contains a block that the running round rewrites: the overlay holds it whole.
     pub fn read(
         &mut self,
         ticket: u64,
@@ -216,7 +216,7 @@ impl Home {
         self.start_read(ticket, replica, chunk, ranges, ops, out);
     }
 
-    /// Which parts of `range` hold data (`true`), in order, tiling it. Blocks count as wholes.
+    /// Returns the parts of `range` and whether each holds data, in order, tiling it. Data counts in whole blocks.
     pub fn extents(&self, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) -> Vec<(SectorRange, bool)> {
         let Some(chunk) = self.chunk(replica, chunk) else { return vec![(range, false)] };
         let mut runs: Vec<(SectorRange, bool)> = Vec::new();
@@ -230,21 +230,21 @@ impl Home {
         runs
     }
 
-    /// CRC32C of a block, as the current map has it; `None`: home holds nothing there.
+    /// Returns the CRC32C of a block according to the current map; `None`: home holds no data there.
     pub fn crc_of(&self, replica: ReplicaId, chunk: ChunkKey, block: u16) -> Option<u32> {
         let chunk = self.chunk(replica, chunk)?;
         chunk.is_valid(block.into()).then(|| chunk.crc_of(block.into()))
     }
 
-    /// The chunks that hold data of this replica, ascending.
+    /// Returns the chunks of this replica that hold data, ascending.
     pub fn chunks(&self, replica: ReplicaId) -> impl Iterator<Item = ChunkKey> + '_ {
         self.replicas.get(&replica).into_iter().flat_map(|r| r.chunks.keys().copied())
     }
 
-    /// Begins a round. Every entry at or below each new K and every completed block is durable in the log,
-    /// with a commit at or above K (R2); from now until the flip the overlay answers for every block of the
-    /// round. A replica that mount found damaged keeps its state and gets nothing. Ends with
-    /// [`HomeEvent::RoundReady`], [`HomeEvent::RoundFull`] (nothing has changed) or [`HomeEvent::Failed`].
+    /// Begins a round. R2 holds for each new checkpoint index (K): entries up to K, a commit at or above K and every
+    /// completed block are durable in the log. From now until the flip the overlay answers for every block of the
+    /// round. A replica that mount found damaged keeps its state and gets no data. Ends with [`HomeEvent::RoundReady`],
+    /// [`HomeEvent::RoundFull`] (nothing has changed) or [`HomeEvent::Failed`].
     ///
     /// # Panics
     /// When a round is running.
@@ -256,7 +256,7 @@ impl Home {
         }
     }
 
-    /// The records of the last [`HomeEvent::RoundReady`] are durable in the log: the flip.
+    /// Flips: the records of the last [`HomeEvent::RoundReady`] are durable in the log.
     ///
     /// # Panics
     /// When no round is ready.
@@ -264,7 +264,7 @@ impl Home {
         self.flip(now);
     }
 
-    /// The store has failed (R15): home writes nothing any more. Reads go on.
+    /// Stops all writes of home, because the store has failed (R15). Reads go on.
     pub fn poison(&mut self) {
         self.poisoned = true;
     }
@@ -274,36 +274,36 @@ impl Home {
         self.round.is_some()
     }
 
-    /// Slots that are free now. A round over `c` chunks takes at most `6 c` of them, and those of the decision
+    /// Returns the number of free slots. A round over `c` chunks takes at most `6 c` of them, and those of the decision
     /// states that changed.
     pub fn free_slots(&self) -> u32 {
         self.slots.free_count()
     }
 
-    /// Bytes of AUs that are free now; limbo is not.
+    /// Bytes of AUs that are free now, without those pending free.
     pub fn free_bytes(&self) -> u64 {
         u64::from(self.aus.free_count()) * AU
     }
 
-    /// Bytes that were dropped and may not be used again yet.
+    /// Bytes that are pending free: dropped, and not to be reused yet.
     pub fn limbo_bytes(&self) -> u64 {
         u64::from(self.limbo.au_count()) * AU + u64::from(self.limbo.slot_count()) * BLOCK
     }
 
-    /// AUs that may be promised to leaders (R13): without limbo, and without the reserve that serves discard,
-    /// delete, slots and repair. A new AU may cost three slots: map page, CRC page, directory page.
+    /// Returns the AUs that may be granted to leaders (R13), without those pending free and without the reserve that
+    /// serves discard, delete, slots and repair. A new AU may cost three slots: map page, CRC page, directory page.
     pub fn grantable_aus(&self) -> u32 {
         let aus = self.aus.free_count().saturating_sub((self.geometry.au_count / 50).max(16));
         let slots = self.slots.free_count().saturating_sub(self.geometry.slot_count / 4);
         aus.min(slots / 3)
     }
 
-    /// Nothing more can be promised.
+    /// Whether no further AU can be granted.
     pub fn is_full(&self) -> bool {
         self.grantable_aus() == 0
     }
 
-    /// Counters and levels.
+    /// Returns the counters and levels.
     pub fn stats(&self) -> HomeStats {
         HomeStats {
             free_bytes: self.free_bytes(),
@@ -321,12 +321,13 @@ impl Home {
         self.replicas.get(&replica)?.chunks.get(&chunk).map(|chunk| &**chunk)
     }
 
-    /// R10: home of a file needs a flush whatever the cache says, because its extents may be unwritten.
+    /// Whether home must be flushed. R10: a file needs a flush even without a volatile cache: its extents may be
+    /// unwritten.
     fn needs_flush(&self) -> bool {
         self.disk.volatile_cache || self.disk.kind == DiskKind::File
     }
 
-    /// Registers an operation; gives its token.
+    /// Registers an operation; returns its token.
     fn token(&mut self, what: InFlight) -> env::Token {
         let (generation, key) = self.in_flight.insert(what);
         self.tokens.token(generation, key)
@@ -336,7 +337,7 @@ impl Home {
         self.region.start + self.geometry.slot_offset(slot)
     }
 
-    /// Into limbo, unless two owners claimed it: then nobody knows that the other is done with it.
+    /// Makes a slot pending free, unless it is double-owned: then its other owner may still use it.
     fn drop_slot(&mut self, ptr: PagePtr) {
         if !self.contested.slots.contains(&ptr.slot) {
             if on(Bug::SlotReusedEarly) {
@@ -355,7 +356,7 @@ impl Home {
         }
     }
 
-    /// Frees what no read in flight and no checkpoint needs.
+    /// Frees the numbers that no read in flight and no checkpoint needs.
     fn release_limbo(&mut self) {
         while let Some(dropped) = self.limbo.release(self.readers.oldest()) {
             dropped.aus.into_iter().for_each(|au| self.aus.release(au));
@@ -363,7 +364,7 @@ impl Home {
         }
     }
 
-    /// The first failed write or flush (R15).
+    /// Poisons home at the first failed write or flush (R15).
     fn fail(&mut self, during: &'static str, source: DiskError, out: &mut Vec<HomeEvent>) {
         if !std::mem::replace(&mut self.poisoned, true) {
             out.push(HomeEvent::Failed { during, source });
@@ -371,7 +372,7 @@ impl Home {
     }
 }
 
-/// `buf`, or a copy where the disk cannot take it from where it lies in memory.
+/// Returns `buf`, or an aligned copy where the disk cannot take it from its place in memory.
 fn aligned(buf: IoBuf, disk: &DiskInfo) -> IoBuf {
     if buf.is_aligned(disk.align_bytes as usize) { buf } else { IoBuf::copy_of(&buf) }
 }

@@ -1,11 +1,11 @@
-//! Loading what the last checkpoint names: decision states, directory, maps, CRC pages.
+//! Loads the pages that the last checkpoint names: decision states, directory, maps, CRC pages.
 //!
-//! The records of the checkpoint come in; reads go out, a bounded number at a time; replicas, free maps and
-//! one event come of it. A page that cannot be read or does not verify damages its replica, never the
-//! store: every page below the root belongs to one replica.
+//! The records of the checkpoint come in; reads go out, a bounded number at a time. The result is the replicas, the
+//! free maps and one event. A page that cannot be read or does not verify damages its replica, never the store: every
+//! page below the root belongs to one replica.
 //!
-//! Invariant (R8): the free maps hold exactly what no page names. What two owners name is in neither: both
-//! are damaged.
+//! Invariant (R8): the free maps hold exactly the numbers that no page names. A number that two owners name is in
+//! neither map, and both owners are damaged.
 
 use super::chunk::{Chunk, DirPage, DirPlace, Replica};
 use super::space::FreeMap;
@@ -24,11 +24,11 @@ use types::{IoBuf, IoBufMut, ReplicaId};
 pub(super) struct MountRead {
     id: PageId,
     ptr: PagePtr,
-    /// How often it was read before: those reads failed, or brought something else.
+    /// Number of earlier reads of the page, which failed or returned other bytes.
     before: u32,
 }
 
-/// Reads of one page until it counts as lost: a device may fail a read, and a read may go astray.
+/// Most reads of one page until it counts as lost: a device may fail a read, and a read may go astray.
 const READS_MAX: u32 = 4;
 
 /// A mount that is running.
@@ -124,7 +124,7 @@ impl Home {
         self.pump_mount(ops, out);
     }
 
-    /// Takes in a page that verifies.
+    /// Loads a page that verifies.
     fn load_page(&mut self, id: PageId, page: IoBuf) -> Result<(), String> {
         let State::Mounting(mount) = &mut self.state else { panic!("no mount is running") };
         let replica = self.replicas.get_mut(&id.replica).expect("pages are read of listed replicas");
@@ -143,7 +143,7 @@ impl Home {
                         before: 0,
                     }));
                 }
-                // A page that is full is not open for new chunks.
+                // A full page is not open for new chunks.
                 if replica.directory[id.n as usize].chunks.iter().all(Option::is_some) {
                     replica.open_pages.remove(&id.n);
                 }
@@ -161,7 +161,7 @@ impl Home {
         Ok(())
     }
 
-    /// R11: remembers the first thing that is wrong with a replica.
+    /// Records the first damage of a replica (R11).
     fn damage(&mut self, replica: ReplicaId, reason: String) {
         let replica = self.replicas.get_mut(&replica).expect("a listed replica");
         replica.damage.get_or_insert(reason);
@@ -189,7 +189,8 @@ impl Home {
         out.push(HomeEvent::Mounted { states, damaged });
     }
 
-    /// Each quarter has CRCs exactly when it has an AU, and no chunk is empty: nothing else is ever written.
+    /// Checks that each quarter has CRCs exactly when it has an AU, and that no chunk is empty: home writes no other
+    /// state.
     fn check_chunks(&mut self) {
         for replica in self.replicas.values_mut().filter(|r| r.damage.is_none()) {
             let odd = replica.chunks.iter().find(|(_, chunk)| {
@@ -201,7 +202,7 @@ impl Home {
         }
     }
 
-    /// Derives the free maps, and finds what two owners claim.
+    /// Derives the free maps, and finds double-owned numbers.
     fn claim_space(&mut self) {
         for replica in self.replicas.values() {
             for slot in replica.slots() {
@@ -230,7 +231,7 @@ impl Home {
     }
 }
 
-/// A replica without its chunks.
+/// Returns a replica without its chunks.
 fn replica_of(record: ReplicaRecord) -> Replica {
     let (index, term, commit) = (record.index, record.term, record.commit);
     let decision = DecisionState { replica: record.replica, index, term, bytes: Bytes::new() };
@@ -243,7 +244,7 @@ fn replica_of(record: ReplicaRecord) -> Replica {
     replica
 }
 
-/// A chunk without its map and CRCs.
+/// Loads a chunk without its map and CRCs.
 fn load_entry(replica: &mut Replica, id: PageId, position: usize, entry: DirEntry) -> Result<(), String> {
     let mut chunk = Chunk::new(DirPlace { page: id.n, position: position as u8 });
     chunk.pages = entry.pages;

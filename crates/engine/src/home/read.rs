@@ -1,13 +1,13 @@
-//! Reads of what the overlay does not cover.
+//! Reads of ranges that the overlay does not cover.
 //!
-//! `Home::read` comes in with ranges of one chunk; pieces that tile them go out, each block verified
-//! against its CRC. Blocks that are adjacent on the device are one operation.
+//! `Home::read` takes ranges of one chunk and returns pieces that tile them, each block verified against its CRC.
+//! Blocks that are adjacent on the device are read in one operation.
 //!
-//! Invariant (R8): bytes are judged only by the map and CRCs that were current when the read looked them up.
-//! A round that stages the chunk meanwhile makes the read be looked up again, overlay first, whether or not
-//! its bytes verify: a block of it may have been rewritten in place, and the half of it that the overlay
-//! gave would not be of the same version (design §7, 2). So a mismatch on an untouched chunk is corruption:
-//! a second lookup would give the same place and the same CRC.
+//! Invariant (R8): bytes are judged only by the map and CRCs that were current when the read looked them up. When a
+//! round stages the chunk meanwhile, the read is looked up again, overlay first, whether or not its bytes verify. One
+//! of its blocks may have been rewritten in place. The half that the overlay gave would then be of another version
+//! (design §7, 2). So a mismatch on an untouched chunk is corruption: a second lookup would give the same place and the
+//! same CRC.
 
 use super::chunk::Chunk;
 use super::{Home, InFlight};
@@ -22,7 +22,7 @@ pub(super) struct Read {
     ticket: u64,
     replica: ReplicaId,
     chunk: ChunkKey,
-    /// Lookup clock when it looked up.
+    /// Lookup clock at the time of the lookup.
     clock: u64,
     pieces: Vec<(SectorRange, Piece)>,
     waiting: u32,
@@ -78,7 +78,7 @@ impl Home {
         }
     }
 
-    /// Cuts `ranges` into pieces: each all zeros, or adjacent on the device from the given offset.
+    /// Splits `ranges` into pieces: each is all zeros, or adjacent on the device from the given offset.
     fn look_up(&self, replica: ReplicaId, key: ChunkKey, ranges: &[SectorRange]) -> Vec<(SectorRange, Option<u64>)> {
         let chunk = self.chunk(replica, key);
         let mut pieces: Vec<(SectorRange, Option<u64>)> = Vec::with_capacity(ranges.len());
@@ -102,7 +102,7 @@ impl Home {
         pieces
     }
 
-    /// Where the block of `fragment` lies on the disk, if it holds data.
+    /// Returns the disk offset of the block of `fragment`, if it holds data.
     fn device_offset(&self, chunk: &Chunk, fragment: SectorRange) -> Option<u64> {
         let block = (fragment.start / SECTORS_PER_BLOCK) as usize;
         chunk.is_valid(block).then(|| {
@@ -122,7 +122,7 @@ impl Home {
         }
     }
 
-    /// The overlay covers every block of a running round, so no read of one may come here.
+    /// Asserts that no range touches a block of the running round: the overlay covers every such block.
     fn assert_not_rewritten(&self, replica: ReplicaId, chunk: ChunkKey, ranges: &[SectorRange]) {
         let Some(blocks) = self.round.as_ref().and_then(|round| round.rewritten(replica, chunk)) else { return };
         for fragment in ranges.iter().flat_map(|range| range.fragments()) {
@@ -152,7 +152,7 @@ impl Home {
         let read = self.reads.get_mut(key);
         match verdict {
             Ok(verified) => read.pieces[piece as usize].1 = verified,
-            // A retry settles everything; of several bad pieces the first is named.
+            // A retry overrides every error; of several bad pieces the first is reported.
             Err(Outcome::Retry) => read.outcome = Outcome::Retry,
             Err(bad) if matches!(read.outcome, Outcome::Good) => read.outcome = bad,
             Err(_) => {}
@@ -176,7 +176,7 @@ impl Home {
     }
 }
 
-/// Checks the whole blocks in `buf` and cuts out `range`; or the number of the first bad block.
+/// Verifies the whole blocks in `buf` and cuts out `range`; on failure returns the number of the first bad block.
 fn verify(chunk: &Chunk, range: SectorRange, buf: IoBuf) -> Result<Piece, usize> {
     let first_block = range.start / SECTORS_PER_BLOCK;
     let mut crcs = Vec::with_capacity(range.fragment_count());

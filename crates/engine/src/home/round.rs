@@ -1,12 +1,11 @@
 //! One destage round: from whole blocks in memory to the records of a checkpoint.
 //!
-//! A [`Round`] comes in; data goes to where each block lives (or to fresh AUs), pages go to fresh slots, one
-//! flush makes both durable, and [`HomeEvent::RoundReady`] goes out with the records that name the pages.
-//! Work is staged a chunk at a time, as completions make room, so a turn does a chunk's worth of work and
-//! the device sees a bounded queue.
+//! A [`Round`] comes in. Data goes to the place of each block (or to fresh AUs), pages go to fresh slots, and one flush
+//! makes both durable. [`HomeEvent::RoundReady`] then goes out with the records that name the pages. Chunks are staged
+//! one at a time, as completions make room. So a turn does a chunk's worth of work and the device sees a bounded queue.
 //!
-//! Invariant: before the first write, the round is known to fit; what the last checkpoint names is
-//! overwritten only inside blocks of this round, which the log redoes (R2).
+//! Invariant: before the first write, the round is known to fit. Data that the last checkpoint names is overwritten
+//! only inside blocks of this round, which the log redoes (R2).
 
 use super::chunk::{BlockSet, Replica};
 use super::{Home, InFlight};
@@ -20,7 +19,7 @@ use types::planted::{Bug, on};
 use types::units::BLOCKS_PER_AU;
 use types::{ChunkKey, IoBuf, ReplicaId, Time, VolumeId};
 
-/// A write that is ready to go.
+/// A write that is ready to be submitted.
 pub(super) struct ReadyWrite {
     pub(super) offset: u64,
     pub(super) bufs: Vec<IoBuf>,
@@ -29,14 +28,14 @@ pub(super) struct ReadyWrite {
 
 /// A step of a round.
 enum Work {
-    /// The chunk goes, with all it holds.
+    /// Drops the chunk with all that it holds.
     Drop(ReplicaId, ChunkKey),
-    /// A chunk that a stream brought becomes the replica's; its old chunks have gone before.
+    /// Moves a staged chunk into the replica, whose old chunks have been dropped.
     Adopt(ReplicaId, ChunkKey),
-    /// The replica's directory and decision state go; its chunks have gone before.
+    /// Drops the replica's directory and decision state; its chunks have been dropped.
     Forget(ReplicaId),
     Write(ChunkDirty),
-    /// All chunks are staged: find the directory pages and decision states to write.
+    /// Finds the directory pages and decision states to write, after all chunks are staged.
     Roots,
     Directory(ReplicaId, u32),
     Decision(ReplicaId),
@@ -63,21 +62,21 @@ pub(super) struct RoundRun {
     /// Blocks that the overlay answers for until the flip.
     rewritten: BTreeMap<(ReplicaId, ChunkKey), Box<BlockSet>>,
     pub(super) dirty_directory: BTreeSet<(ReplicaId, u32)>,
-    /// An upper bound of the AUs that it takes, from its beginning to its end.
+    /// Upper bound of the AUs that the round takes, from its beginning to its end.
     pub(super) aus_promised: u64,
-    /// What it has taken by now.
+    /// AUs and slots that the round has taken by now.
     pub(super) taken: crate::space::Room,
     pub(super) installs: Vec<ReplicaId>,
 }
 
 impl RoundRun {
-    /// Blocks of the chunk that this round has staged.
+    /// Returns the blocks of the chunk that this round has staged.
     pub(super) fn rewritten(&self, replica: ReplicaId, chunk: ChunkKey) -> Option<&BlockSet> {
         self.rewritten.get(&(replica, chunk)).map(|blocks| &**blocks)
     }
 }
 
-/// What a round takes at most.
+/// Most space that a round takes.
 #[derive(Default)]
 struct Demand {
     aus: u64,
@@ -139,7 +138,7 @@ impl Home {
         self.pump_round(ops, out);
     }
 
-    /// Our own contract: a round that breaks it must not reach the device.
+    /// Checks the caller's contract: a round that breaks it must not reach the device.
     fn check_round(&self, round: &Round) {
         let mut replicas: BTreeSet<ReplicaId> = self.replicas.keys().copied().collect();
         for state in &round.states {
@@ -169,10 +168,10 @@ impl Home {
         }
     }
 
-    /// An upper bound of what the round takes, found before anything is touched.
+    /// Returns an upper bound of the round's space, before anything is changed.
     fn demand(&self, round: &Round) -> Demand {
         let mut demand = Demand::default();
-        // Per replica: directory entries that change, and those that are new.
+        // For each replica: directory entries that change, and those of them that are new.
         let mut entries: BTreeMap<ReplicaId, (u64, u64)> = BTreeMap::new();
         for cut in &round.cuts {
             let gone =
@@ -215,7 +214,7 @@ impl Home {
         demand
     }
 
-    /// Does what there is room for; moves to the next phase when all is done.
+    /// Submits writes and performs steps while there is room; moves to the next phase when all is done.
     fn pump_round(&mut self, ops: &mut Vec<Op>, out: &mut Vec<HomeEvent>) {
         while !self.poisoned {
             let (ops_max, bytes_max) = (self.limits.background_ops_max, self.limits.round_bytes_max);
@@ -243,7 +242,7 @@ impl Home {
         }
     }
 
-    /// What the running round has left to do: it changes with every step and every completion of the round.
+    /// Measures the rest of the running round: the value changes with every step and every completion of the round.
     pub(crate) fn round_left(&self) -> [u64; 3] {
         let left = |run: &RoundRun| {
             let (phase, ops) = (run.phase as u64, u64::from(run.ops_in_flight));
@@ -295,7 +294,7 @@ impl Home {
         }
     }
 
-    /// Data and pages are written. One flush makes both durable: nothing names the pages before.
+    /// Flushes the data and pages that were written: no durable record names the pages before that.
     fn all_written(&mut self, ops: &mut Vec<Op>, out: &mut Vec<HomeEvent>) {
         let run = self.running();
         assert_eq!((run.phase, run.ops_in_flight, run.bytes_in_flight), (Phase::Writing, 0, 0));
@@ -343,7 +342,7 @@ impl Home {
         self.stats.rounds += 1;
         self.stats.round_us += now.since(run.started).as_micros() as u64;
         for id in run.installs {
-            // It may have been empty.
+            // The staged contents may have been empty.
             self.staging.remove(&id);
         }
         self.limbo.seal(self.clock);
@@ -351,7 +350,7 @@ impl Home {
     }
 }
 
-/// Chunks of `volume` from `from` on that the replica holds.
+/// Returns the chunks of `volume` from `from` on that the replica holds.
 fn chunks_from(replica: &Replica, volume: VolumeId, from: u32) -> impl Iterator<Item = ChunkKey> {
     let range = ChunkKey { volume, index: from }..=ChunkKey { volume, index: u32::MAX };
     replica.chunks.range(range).map(|(key, _)| *key)

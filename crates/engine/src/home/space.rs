@@ -1,32 +1,32 @@
-//! Which AUs and slots are free, and which are in limbo between an owner and freedom.
+//! Free AUs and slots, and those pending free: dropped by an owner and not free yet.
 //!
-//! `round` takes runs and drops numbers; the flip seals what a round dropped; reads hold it back.
-//! Neither map is ever written to the device: mount derives both from what the checkpoint names.
+//! `round` takes runs and drops numbers; the flip seals the numbers that a round dropped; reads hold them back. Neither
+//! map is ever written to the device: mount derives both from the pages that the checkpoint names.
 //!
-//! Invariant (R8): a number is in exactly one of three places: free, owned, limbo. It leaves limbo only
-//! when the checkpoint that dropped it is durable and no read that looked it up is in flight.
+//! Invariant (R8): a number is in exactly one of three states: free, owned, pending free. It becomes free only when the
+//! checkpoint that dropped it is durable and no read that looked it up is in flight.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Free runs that are looked at before the longest of them is taken.
+/// Most free runs that are examined before the longest of them is taken.
 const CANDIDATES_MAX: usize = 16;
 
 /// A free map with a second level, so that a full device is searched in microseconds.
 pub(super) struct FreeMap {
-    /// A set bit is free.
+    /// A set bit means that the number is free.
     words: Vec<u64>,
-    /// A set bit: that word of `words` is not zero.
+    /// A set bit means that this word of `words` is not zero.
     summary: Vec<u64>,
     len: u32,
     free: u32,
-    /// Where the next search starts: space is used round the device, so freed runs have time to grow.
+    /// Start of the next search: allocation goes round the device, so freed runs have time to grow.
     cursor: u32,
-    /// The next search starts at what was freed last.
+    /// The next search starts at the number that was freed last.
     at_once: bool,
 }
 
 impl FreeMap {
-    /// `len` numbers, all free.
+    /// Creates a map of `len` numbers, all free.
     pub(super) fn new(len: u32, at_once: bool) -> FreeMap {
         let fill = |bits: usize| {
             let mut words = vec![u64::MAX; bits.div_ceil(64)];
@@ -49,7 +49,7 @@ impl FreeMap {
         self.words[n as usize / 64] >> (n % 64) & 1 == 1
     }
 
-    /// Takes this very number; `false` when it is not free (mount: somebody else owns it).
+    /// Takes this very number; `false` when it is not free (mount: it has another owner).
     pub(super) fn claim(&mut self, n: u32) -> bool {
         let free = self.is_free(n);
         if free {
@@ -63,7 +63,7 @@ impl FreeMap {
         free
     }
 
-    /// Gives `n` back.
+    /// Frees `n`.
     pub(super) fn release(&mut self, n: u32) {
         assert!(!self.is_free(n), "{n} is free already");
         let word = n as usize / 64;
@@ -75,7 +75,7 @@ impl FreeMap {
         }
     }
 
-    /// Takes up to `want` adjacent numbers, at `near` if that is free. `None` only when nothing is free.
+    /// Takes up to `want` adjacent numbers, at `near` if that is free. `None` only when no number is free.
     pub(super) fn take_run(&mut self, want: u32, near: Option<u32>) -> Option<(u32, u32)> {
         assert!(want > 0, "a run of nothing");
         let start = match near {
@@ -90,7 +90,7 @@ impl FreeMap {
         Some((start, count))
     }
 
-    /// The first run of at least `want` after the cursor, or the longest of the first few.
+    /// Finds the first run of at least `want` after the cursor, or the longest of the first few.
     fn search(&self, want: u32) -> Option<u32> {
         let mut best: Option<(u32, u32)> = None;
         let mut at = self.cursor;
@@ -138,7 +138,7 @@ impl FreeMap {
         Some(word as u32 * 64 + self.words[word].trailing_zeros())
     }
 
-    /// Length of the free run at `start`, at most `max`.
+    /// Returns the length of the free run at `start`, at most `max`.
     fn run_len(&self, start: u32, max: u32) -> u32 {
         let mut count = 0;
         while count < max && start + count < self.len {
@@ -153,19 +153,19 @@ impl FreeMap {
     }
 }
 
-/// What one round has dropped.
+/// Numbers that one round has dropped.
 #[derive(Default)]
 pub(super) struct Dropped {
     pub(super) aus: Vec<u32>,
     pub(super) slots: Vec<u32>,
 }
 
-/// Dropped, not yet free.
+/// Pending-free space: numbers that are dropped and not free yet.
 #[derive(Default)]
 pub(super) struct Limbo {
-    /// Of the round that is running: its checkpoint is not durable.
+    /// Numbers dropped by the running round, whose checkpoint is not durable.
     open: Dropped,
-    /// Of durable rounds, oldest first, each with the lookup clock at its flip.
+    /// Numbers dropped by durable rounds, oldest first, each with the lookup clock at its flip.
     sealed: VecDeque<(u64, Dropped)>,
     au_count: u32,
     slot_count: u32,
@@ -190,7 +190,7 @@ impl Limbo {
         self.slot_count
     }
 
-    /// The checkpoint is durable: what it dropped waits for reads looked up before `clock` only.
+    /// Seals the numbers that a durable checkpoint dropped: they only wait for reads looked up before `clock`.
     pub(super) fn seal(&mut self, clock: u64) {
         let dropped = std::mem::take(&mut self.open);
         if !(dropped.aus.is_empty() && dropped.slots.is_empty()) {
@@ -198,7 +198,7 @@ impl Limbo {
         }
     }
 
-    /// What may be used again when the oldest read in flight was looked up at `oldest`.
+    /// Releases numbers that may be reused when the oldest read in flight was looked up at `oldest`.
     pub(super) fn release(&mut self, oldest: Option<u64>) -> Option<Dropped> {
         let (clock, _) = self.sealed.front()?;
         if oldest.is_some_and(|looked_up| looked_up < *clock) {
@@ -210,13 +210,13 @@ impl Limbo {
         Some(dropped)
     }
 
-    /// Everything in limbo, for the audit.
+    /// Returns all pending-free numbers, for the audit.
     pub(super) fn all(&self) -> impl Iterator<Item = &Dropped> {
         self.sealed.iter().map(|(_, dropped)| dropped).chain([&self.open])
     }
 }
 
-/// Reads in flight, counted by the lookup clock when they looked up.
+/// Reads in flight, counted by the lookup clock at their lookup.
 #[derive(Default)]
 pub(super) struct Readers(BTreeMap<u64, u32>);
 

@@ -1,10 +1,10 @@
 //! Staging: turns one step of a round into new resident state and into writes.
 //!
-//! A chunk with its dirty blocks comes in; AUs and slots are taken, the chunk's map, CRCs and directory
-//! place change, and writes, coalesced to runs on the device, go to the round's queue.
+//! A chunk with its dirty blocks comes in. AUs and slots are taken; the chunk's map, CRCs and directory place change.
+//! Writes, coalesced to runs on the device, go to the round's queue.
 //!
-//! Invariant: a page is written only to a slot that nothing names; its old slot goes to limbo. An AU that
-//! the chunk owns is kept, and written in place, as long as one of its blocks holds data.
+//! Invariant: a page is written only to a free slot; its old slot becomes pending free. An AU that the chunk owns is
+//! kept, and written in place, as long as one of its blocks holds data.
 
 use super::chunk::{BLOCKS, Chunk};
 use super::round::ReadyWrite;
@@ -18,7 +18,7 @@ use types::{BLOCK, ChunkKey, IoBuf, IoBufMut, ReplicaId};
 const PER_AU: usize = BLOCKS_PER_AU as usize;
 
 impl Home {
-    /// Puts the dirty blocks of a chunk where they will live.
+    /// Puts the dirty blocks of a chunk into their places at home.
     pub(super) fn stage_chunk(&mut self, dirty: ChunkDirty) {
         let ChunkDirty { replica: id, chunk: key, blocks } = dirty;
         check_blocks(key, &blocks);
@@ -64,8 +64,8 @@ impl Home {
         self.settle(id, key, chunk, changed);
     }
 
-    /// Gives an AU to every part of the chunk that gets its first block; adjacent parts adjacent AUs where
-    /// space allows.
+    /// Gives an AU to every part of the chunk that gets its first block. Adjacent parts get adjacent AUs where space
+    /// allows.
     pub(super) fn allocate(&mut self, chunk: &mut Chunk, blocks: &[(u16, BlockData)]) {
         let mut wanted = [false; AUS_PER_CHUNK as usize];
         for (block, _) in blocks.iter().filter(|(_, data)| matches!(data, BlockData::Bytes { .. })) {
@@ -110,7 +110,7 @@ impl Home {
         assert!(ready.iter().skip(first).all(|run| run.bytes <= bytes_max), "a write is too long");
     }
 
-    /// Writes the pages that changed, drops those that went, and puts the chunk back if it holds anything.
+    /// Writes the pages that changed, drops those without data, and puts the chunk back if it holds anything.
     pub(super) fn settle(&mut self, id: ReplicaId, key: ChunkKey, mut chunk: Box<Chunk>, changed: [bool; CHUNK_PAGES]) {
         if chunk.is_empty() {
             self.retire(id, key, &chunk);
@@ -149,7 +149,7 @@ impl Home {
         self.replicas.get_mut(&id).expect("it is there").chunks.insert(key, chunk);
     }
 
-    /// A chunk goes, with all it holds.
+    /// Drops a chunk with all that it holds.
     pub(super) fn drop_chunk(&mut self, id: ReplicaId, key: ChunkKey) {
         self.clock += 1;
         let replica = self.replicas.get_mut(&id).expect("the round was checked");
@@ -167,7 +167,7 @@ impl Home {
         self.running().dirty_directory.insert((id, chunk.place.page));
     }
 
-    /// A replica goes; its chunks have gone.
+    /// Drops a replica whose chunks have been dropped.
     pub(super) fn forget(&mut self, id: ReplicaId) {
         let replica = self.replicas.remove(&id).expect("it was there when the round began");
         assert!(replica.chunks.is_empty(), "{id} still has chunks");
@@ -211,7 +211,7 @@ impl Home {
         self.replicas.get_mut(&id).expect("it is there").decision = pages;
     }
 
-    /// Puts a page into a fresh slot, behind the last one where that is free, so that pages go out together.
+    /// Puts a page into a fresh slot, behind the last one where that is free: adjacent pages become one write.
     fn write_page(&mut self, id: PageId, page: IoBufMut) -> PagePtr {
         let crc = id.crc(&page);
         let next_slot = |run: &ReadyWrite, start: u64| ((run.offset + run.bytes - start) / PAGE as u64) as u32;
@@ -235,8 +235,8 @@ impl Home {
     }
 }
 
-/// Our own contract: whole blocks, ascending, each with the CRC of its bytes. A wrong CRC here would make
-/// the block unreadable for ever once the log has let go of it; a stop now loses nothing.
+/// Checks the caller's contract: blocks are whole and ascending, each with the CRC of its bytes. A wrong CRC would make
+/// the block unreadable for good once the log has freed the entry; a stop now loses nothing.
 pub(super) fn check_blocks(chunk: ChunkKey, blocks: &[(u16, BlockData)]) {
     assert!(blocks.is_sorted_by(|a, b| a.0 < b.0), "blocks of {chunk} are not ascending");
     for (block, data) in blocks {

@@ -1,8 +1,8 @@
-//! Things in flight, found again by key and generation.
+//! Items in flight, found again by key and generation.
 //!
-//! Operations go out with a key and come back with it; a generation tells a key's lives apart.
+//! Operations go out with a key and come back with it; a generation tells apart successive uses of a key.
 //!
-//! Invariant: a thing is taken out exactly once.
+//! Invariant: an item is taken out exactly once.
 
 /// A slab whose keys carry a generation.
 pub(super) struct Table<T> {
@@ -15,7 +15,7 @@ impl<T> Table<T> {
         Table { cells: Vec::new(), free: Vec::new() }
     }
 
-    /// Puts `thing` in; gives (generation, key).
+    /// Inserts an item; returns (generation, key).
     pub(super) fn insert(&mut self, thing: T) -> (u32, u32) {
         let key = self.free.pop().unwrap_or_else(|| {
             self.cells.push((0, None));
@@ -28,10 +28,10 @@ impl<T> Table<T> {
         (cell.0, key)
     }
 
-    /// Takes the thing out.
+    /// Takes the item out.
     ///
     /// # Panics
-    /// When there is none of this key and generation: a completion came twice or from nowhere.
+    /// When there is none of this key and generation: a completion came twice, or was never expected.
     pub(super) fn take(&mut self, generation: u32, key: u32) -> T {
         let cell = self.cells.get_mut(key as usize).filter(|cell| cell.0 == generation);
         let Some(thing) = cell.and_then(|cell| cell.1.take()) else {
@@ -41,12 +41,12 @@ impl<T> Table<T> {
         thing
     }
 
-    /// The thing under `key`, which is in.
+    /// Returns the item under `key`, which is in use.
     pub(super) fn get_mut(&mut self, key: u32) -> &mut T {
         self.cells[key as usize].1.as_mut().expect("the key is in use")
     }
 
-    /// Takes out the thing under `key`, whatever its generation.
+    /// Takes out the item under `key`, whatever its generation.
     pub(super) fn remove(&mut self, key: u32) -> T {
         self.take(self.cells[key as usize].0, key)
     }

@@ -1,11 +1,11 @@
-//! From queued work to one vectored write.
+//! Turns queued work into one vectored write.
 //!
-//! A batch takes as much of the queue as fits: records are encoded into the header area, payloads are
-//! gathered from the buffers that they arrived in. When the segment is full, the batch opens the next one
-//! and begins with its state block, which may take several batches (see `state`).
+//! A batch takes as much of the queue as fits. Records are encoded into the header area; payloads are gathered from the
+//! buffers that they arrived in. When the segment is full, the batch opens the next one and begins with its state
+//! block, which may take several batches (see `state`).
 //!
-//! Invariant: work of one replica reaches the log in the order in which it was queued; work with payload
-//! never goes into a reserved segment.
+//! Invariant: work of one replica reaches the log in the order in which it was queued. Work with payload never goes
+//! into a reserved segment.
 
 use super::{Kept, Log, RESERVED, StateBlock};
 use crate::install::Reset;
@@ -22,12 +22,12 @@ use types::{ChunkKey, Index, IoBuf, IoBufMut, ReplicaId, Term, crc32c};
 
 /// Buffers of one write, below the kernel's limit of 1024.
 const BUFS_MAX: usize = 1000;
-/// More than any record but a checkpoint part or a decision state takes beside its variable part.
+/// Upper bound of a record other than an entry; checkpoint parts, decision states and maps add their own length.
 const RECORD_SLACK: usize = 512;
-/// Bytes of records in a batch that is not forced to take more.
+/// Limit of record bytes in a batch; the first record of a batch may exceed it.
 const RECORDS_TARGET: usize = 256 << 10;
 
-/// Something that waits for its place in the log.
+/// Work that waits for its place in the log.
 #[derive(Debug)]
 pub(crate) enum Work {
     Persist {
@@ -36,11 +36,11 @@ pub(crate) enum Work {
         hard_state: Option<HardState>,
         entries: Vec<Kept>,
         from: usize,
-        /// Its first entry takes the place of others.
+        /// The first entry of this work replaces others.
         replaces: bool,
     },
-    /// Of the engine itself: a commit index, of entries that are durable, that a round needs durable (R2). May
-    /// overtake held work: see `put_hard_state`.
+    /// The engine's own hard state: a commit index of durable entries that a round needs durable (R2). It may overtake
+    /// work that is held back: see `put_hard_state`.
     Commit {
         replica: ReplicaId,
         commit: Index,
@@ -51,29 +51,29 @@ pub(crate) enum Work {
     Destroy {
         replica: ReplicaId,
     },
-    /// The replica's entries above this are void, on the device too.
+    /// Truncates the replica's log after `last`.
     Cut {
         replica: ReplicaId,
         last: Index,
-        /// There are such entries.
+        /// Some entries above `last` exist.
         replaces: bool,
     },
-    /// Of the replica's log stands what is there up to `last`, and what follows (ADR 0007). `hole`: of what was there
-    /// before the hole.
+    /// Makes the replica suspect (ADR 0007). Its log keeps the entries up to `last`; later appends follow them. `hole`:
+    /// the log keeps those of them that precede the log gap.
     Doubt {
         replica: ReplicaId,
         last: Index,
         hole: bool,
-        /// Entries of this mount's log are above `last`.
+        /// This mount's log has entries above `last`.
         replaces: bool,
     },
-    /// Its doubt is over.
+    /// The replica is cleared: it is no longer suspect.
     Sure {
         replica: ReplicaId,
     },
-    /// Births may be lost.
+    /// Create records may be lost.
     StoreInDoubt,
-    /// The replica as a state block has it, out of turn: it is damaged.
+    /// State record of a replica outside a state block: the replica is damaged.
     State {
         replica: ReplicaId,
     },
@@ -90,25 +90,25 @@ pub(crate) enum Work {
         index: Index,
         payload: Arc<Payload>,
     },
-    /// All work of the round so far is durable when this is.
+    /// Marks the end of the round's work so far: all of it is durable when this is.
     RoundMark,
     Checkpoint {
         id: u64,
         part: u32,
         parts: u32,
         bytes: Bytes,
-        /// With the last part only: one batch makes both true, or neither.
+        /// With the last part only: one batch makes checkpoint and reset durable together.
         reset: Option<Reset>,
     },
     /// The cluster map, as it is when the batch is built.
     Map,
-    /// The floor of replica ids, likewise.
+    /// The floor of replica ids, as it is when the batch is built.
     Floor,
     /// An empty batch that carries `durable_seq`.
     Seal,
 }
 
-/// What is true once a batch is durable.
+/// Consequence of a durable batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Done {
     Persisted {
@@ -124,10 +124,10 @@ pub(crate) enum Done {
         index: Index,
         term: Term,
         segment: u64,
-        /// With its payload.
+        /// The copy has its payload.
         whole: bool,
     },
-    /// The oldest record of this replica that removes entries: the first entry of an append, or a cut.
+    /// The replica's oldest record that removes entries is durable: the first entry of an append, or a truncation.
     Replaced(ReplicaId),
     RoundMark,
     /// The state block of this segment is complete.
@@ -160,18 +160,18 @@ impl InFlight {
     }
 }
 
-/// The rest of the engine that a batch looks at.
+/// State of the engine that a batch is built from.
 pub(crate) struct BuildParts<'a> {
     pub replicas: &'a mut BTreeMap<ReplicaId, Replica>,
     pub tombstones: &'a BTreeSet<ReplicaId>,
     pub map: &'a Bytes,
-    /// Births may be lost.
+    /// Create records may be lost.
     pub in_doubt: bool,
-    /// Replicas below this that are unknown are gone.
+    /// Replicas below this id that are unknown are gone.
     pub floor: ReplicaId,
     /// No mount record is written yet.
     pub mounting: bool,
-    /// Bytes of a state block in one batch.
+    /// Most bytes of a state block in one batch.
     pub state_batch_max: usize,
     pub rng: &'a mut Rng,
 }
@@ -193,7 +193,7 @@ pub(super) struct Fill {
     payloads: Vec<IoBuf>,
     payload_len: usize,
     done: Vec<Done>,
-    /// Entries and completed blocks of this batch, for the segment's own summary.
+    /// Entries of this batch, and below its completed blocks, for the summary that the segment keeps in memory.
     entries: Vec<(ReplicaId, u64)>,
     blocks: Vec<(ReplicaId, u64)>,
     /// Bytes of the segment that the batch may take.
@@ -255,7 +255,8 @@ impl Fill {
         replicas: &mut BTreeMap<ReplicaId, Replica>,
     ) {
         let Some(r) = replicas.get_mut(&replica) else { return };
-        // A commit of the engine may have overtaken this one: what the log says last never goes back.
+        // An engine's own commit may have overtaken this hard state. The term, vote and commit in the log never go
+        // back.
         let written = r.written_hard_state;
         let mut next = hard_state;
         if (next.term, next.vote.is_some()) < (written.term, written.vote.is_some()) {
@@ -286,7 +287,7 @@ impl Fill {
         self.count += 1;
     }
 
-    /// The record that was put removes the oldest of what its replica has to remove, if `some`.
+    /// Marks the replica's oldest pending removal as begun, if `some`: the last record put performs it.
     fn note_removed(&mut self, replica: ReplicaId, some: bool, replicas: &mut BTreeMap<ReplicaId, Replica>) {
         let Some(r) = replicas.get_mut(&replica).filter(|_| some) else { return };
         let oldest = r.replaced.iter_mut().find(|replaced| !replaced.begun);
@@ -294,7 +295,7 @@ impl Fill {
         self.done.push(Done::Replaced(replica));
     }
 
-    /// With the hard state: what later records add to it is all that there is.
+    /// Puts the record that makes the replica suspect, and its hard state: later records build on these alone.
     fn put_doubt(&mut self, replica: ReplicaId, last: Index, hole: bool, replicas: &BTreeMap<ReplicaId, Replica>) {
         let Some(r) = replicas.get(&replica) else { return };
         match hole {
@@ -320,7 +321,7 @@ impl Fill {
         self.done.push(Done::Destroyed(replica));
     }
 
-    /// For one more record.
+    /// Returns the record buffer, for one more record.
     pub(super) fn records_mut(&mut self) -> &mut Vec<u8> {
         self.count += 1;
         &mut self.records
@@ -330,7 +331,7 @@ impl Fill {
         self.records.len()
     }
 
-    /// The state block of the segment ends in this batch.
+    /// Notes that the state block of the segment ends in this batch.
     pub(super) fn note_stated(&mut self) {
         self.done.push(Done::Stated { segment: self.segment });
     }
@@ -351,7 +352,7 @@ impl Fill {
         self.count += 1;
     }
 
-    /// As [`Fill::put_map`], and its durability is told.
+    /// Puts the map as [`Fill::put_map`] does, and reports when it is durable.
     fn keep_map(&mut self, map: &Bytes) {
         self.put_map(map);
         self.done.push(Done::Map(map.clone()));
@@ -375,12 +376,12 @@ pub(crate) fn build(log: &mut Log, parts: &mut BuildParts<'_>) -> Option<Built> 
         && log.ring.space() >= 2 * BATCH_ALIGN as u64
     {
         let mut fill = Fill::new(log.ring.space(), log.payload_max, opened);
-        // A reserved segment stays reserved after somebody opened it.
+        // A reserved segment stays reserved after a batch has opened it.
         let urgent_only = log.ring.free() < RESERVED;
         if take(&mut fill, &mut log.pending, parts, urgent_only) {
             return Some(finish(log, fill));
         }
-        // Nothing of it was left to write: copies of what is not needed any more.
+        // The queue held only copies of entries that are not needed any more.
         if log.pending.is_empty() {
             return None;
         }
@@ -402,7 +403,7 @@ pub(crate) fn build(log: &mut Log, parts: &mut BuildParts<'_>) -> Option<Built> 
     Some(finish(log, fill))
 }
 
-/// The state block of the newest segment goes on; behind its end there is place for other work.
+/// Continues the state block of the newest segment; other work may follow its end in the same batch.
 fn go_on_with_state(log: &mut Log, mut block: StateBlock, parts: &mut BuildParts<'_>) -> Built {
     let opened = log.ring.newest().expect("its segment is open").opened;
     let mut fill = Fill::new(log.ring.space(), log.payload_max, opened);
@@ -446,11 +447,11 @@ fn take(fill: &mut Fill, pending: &mut VecDeque<Work>, parts: &mut BuildParts<'_
     moved
 }
 
-/// Upper bounds of record and payload bytes; `None` when there is nothing left to write.
+/// Returns upper bounds of record and payload bytes; `None` when there is nothing left to write.
 fn size_of_work(work: &Work, parts: &BuildParts<'_>) -> Option<(usize, usize)> {
     Some(match work {
         Work::Copy { replica, index, term } => {
-            // Truncated or freed since: then there is nothing to carry forward.
+            // The entry was truncated or freed since: there is nothing to copy forward.
             let kept = parts.replicas.get(replica)?.to_copy(*index, *term)?;
             (entry_len(kept), kept.payload_len())
         }
@@ -464,7 +465,7 @@ fn size_of_work(work: &Work, parts: &BuildParts<'_>) -> Option<(usize, usize)> {
     })
 }
 
-/// Encodes one work item: (whether something of it was taken, whether all of it was).
+/// Encodes one work item; returns whether a part of it was taken, and whether all of it was.
 fn take_one(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bool, bool) {
     if let Work::Persist { .. } = work {
         return take_persist(fill, work, parts);
@@ -553,7 +554,7 @@ fn take_persist(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) ->
             && first == 0
             && let Some(hs) = *hard_state
         {
-            // Entries of a new term never stand in the log before that term, whatever becomes of the rest.
+            // Entries of a new term never precede that term in the log, even when the rest of this work stays queued.
             let commit = parts.replicas[&*replica].written_hard_state.commit;
             if hs.term != parts.replicas[&*replica].written_hard_state.term {
                 fill.put_hard_state(*replica, HardState { commit, ..hs }, parts.replicas);
@@ -617,7 +618,7 @@ fn finish(log: &mut Log, fill: Fill) -> Built {
     Built { seq, offset, bufs, len_bytes, payload_bytes: payload_len as u64, records: count }
 }
 
-/// Header and payloads as the device takes them: as they are when their borders suit it, else in one copy.
+/// Returns header and payloads as buffers that the device takes: uncopied when all are aligned, else in one copy.
 fn gather(head: IoBuf, payloads: Vec<IoBuf>, payload_len: usize, align: usize) -> Vec<IoBuf> {
     let padding = area(payload_len) - payload_len;
     let suits = payloads.iter().all(|p| p.is_aligned(align) && p.len().is_multiple_of(align));

@@ -1,7 +1,7 @@
 //! The entries of one replica that the log can still produce.
 //!
-//! Invariant: contiguous and ascending from `first`; every payload is in memory but one that the log has lost,
-//! of which the checksums are; terms never fall.
+//! Invariant: entries are contiguous and ascending from `first`, and terms never fall. Every payload is in memory,
+//! except one that the log has lost; the checksums of a lost payload are in memory.
 
 use crate::payload::Payload;
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use types::store::{Crcs, Lost};
 use types::{Entry, EntryKind, Index, IoBuf, Term};
 
-/// One entry, and where in the log it lies.
+/// One entry, and its place in the log.
 #[derive(Clone, Debug)]
 pub(crate) struct Kept {
     pub index: Index,
@@ -18,9 +18,9 @@ pub(crate) struct Kept {
     pub kind: EntryKind,
     pub descriptor: Bytes,
     pub payload: Option<Arc<Payload>>,
-    /// What the payload must be, while it is lost (R11); `payload` is `None` then.
+    /// Length and checksums of the payload while it is lost (R11); `payload` is `None` then.
     pub lost: Option<Arc<Lost>>,
-    /// Number of the first batch of its segment; `u64::MAX` until it is in a batch.
+    /// Number of the first batch of the entry's segment; `u64::MAX` until the entry is in a batch.
     pub segment: u64,
 }
 
@@ -31,7 +31,7 @@ impl Kept {
         Kept { index, term, kind, descriptor, payload, lost: None, segment: u64::MAX }
     }
 
-    /// Checksums that its record carries.
+    /// Returns the checksums that the entry's record carries.
     pub fn crcs(&self) -> &Crcs {
         static NONE: Crcs = Crcs { start: 0, values: Vec::new() };
         match (&self.payload, &self.lost) {
@@ -45,7 +45,7 @@ impl Kept {
         self.payload.as_ref().map_or(0, |p| p.buf.len())
     }
 
-    /// The entry as a group knows it.
+    /// Returns the entry as a group knows it; a lost payload is empty.
     pub fn entry(&self) -> Entry {
         let (payload, crcs) = match &self.payload {
             Some(p) => (p.buf.clone(), p.crcs.clone()),
@@ -56,7 +56,7 @@ impl Kept {
     }
 }
 
-/// See the head of the file.
+/// Entries of one replica, as the head of the file describes.
 #[derive(Debug)]
 pub(crate) struct ReplicaLog {
     first: u64,
@@ -64,7 +64,7 @@ pub(crate) struct ReplicaLog {
 }
 
 impl ReplicaLog {
-    /// Empty, to go on at `first`.
+    /// Returns an empty log whose first entry will be `first`.
     pub fn new(first: Index) -> ReplicaLog {
         ReplicaLog { first: first.0, entries: VecDeque::new() }
     }
@@ -73,7 +73,7 @@ impl ReplicaLog {
         Index(self.first)
     }
 
-    /// Last index; `first - 1` when empty.
+    /// Returns the last index; `first - 1` when empty.
     pub fn last(&self) -> Index {
         Index(self.first + self.entries.len() as u64 - 1)
     }
@@ -92,14 +92,14 @@ impl ReplicaLog {
         self.entries.get_mut(nth)
     }
 
-    /// Appends; what was at or above its index is removed and given back.
+    /// Appends an entry; entries at or above its index are removed and returned.
     ///
     /// # Panics
-    /// When it would leave a hole, or replace what is no longer kept.
+    /// When the entry would leave a gap, or replace one that is no longer kept.
     pub fn append(&mut self, kept: Kept) -> VecDeque<Kept> {
         let index = kept.index.0;
         assert!(index >= self.first, "entry {index} lies below the first kept one, {}", self.first);
-        assert!(index <= self.first + self.entries.len() as u64, "entry {index} leaves a hole after {}", self.last());
+        assert!(index <= self.first + self.entries.len() as u64, "entry {index} leaves a gap after {}", self.last());
         let replaced = self.entries.split_off((index - self.first) as usize);
         let falls = self.entries.back().is_some_and(|last| last.term > kept.term);
         assert!(!falls, "terms fall at entry {index}");
@@ -107,14 +107,14 @@ impl ReplicaLog {
         replaced
     }
 
-    /// Removes everything from `from` on, and gives it back.
+    /// Removes the entries from `from` on, and returns them.
     pub fn truncate(&mut self, from: Index) -> VecDeque<Kept> {
         assert!(from.0 >= self.first, "{from} lies below the first kept entry, {}", self.first);
         let kept = self.entries.len().min((from.0 - self.first) as usize);
         self.entries.split_off(kept)
     }
 
-    /// Forgets everything below `first`.
+    /// Forgets the entries below `first`.
     pub fn drop_below(&mut self, first: Index) {
         while self.first < first.0 {
             if self.entries.pop_front().is_none() {

@@ -1,10 +1,11 @@
-//! From batches to replicas (R9, R11).
+//! Replays batches into replicas (R9, R11).
 //!
-//! Mount comes in with the verified batches in order; replicas with their entries, hard state and damage go
-//! out, and the records of the last complete checkpoint. Rules: appending (i, t) removes every earlier record
-//! at or above i; a copied record fills slot i alone; a reset removes all before it; records of destroyed replicas are nothing.
+//! Mount passes in the verified batches in order. Replay returns the replicas with their entries, hard state and
+//! damage, and the records of the last complete checkpoint. Rules: appending (i, t) removes every earlier record at or
+//! above i; a copied record fills slot i alone; a reset removes everything before it; records of destroyed replicas are
+//! ignored.
 //!
-//! Invariant: pure. What is missing or contradicts itself becomes damage of its replica, never a guess.
+//! Invariant: pure. Missing or contradictory data becomes damage of its replica, or makes it suspect, never a guess.
 
 use super::scan::{FoundBatch, Verdict, payload_of};
 use super::{Kept, ReplicaLog, Segment};
@@ -19,7 +20,7 @@ use types::planted::{Bug, on};
 use types::store::{Crcs, DecisionState, HardState, Lost, Recovered};
 use types::{Entry, Index, IoBuf, ReplicaId, Term};
 
-/// A completed block of a round that had no checkpoint yet, perhaps.
+/// A completed block; its round may not have reached its checkpoint.
 #[derive(Debug)]
 pub(crate) struct Completed {
     pub record: BlockRecord,
@@ -31,34 +32,34 @@ struct Replayed {
     record: ReplicaRecord,
     entries: BTreeMap<u64, Kept>,
     blocks: Vec<Completed>,
-    /// Pages of its home are lost: nothing of what is there counts.
+    /// Pages of its home are lost: no data of the replica at home counts.
     homeless: bool,
-    /// A record says so, and none says that it is over (ADR 0007).
+    /// A record made the replica suspect, and none has cleared it since (ADR 0007).
     in_doubt: bool,
-    /// It began anew from nothing, perhaps before home had forgotten what it was (ADR 0009).
+    /// The replica was reset to nothing, perhaps before home had forgotten its old contents (ADR 0009).
     emptied: bool,
-    /// What was known before the first hole since which the log does not tell the replica anew.
+    /// State before the first log gap after which the log has not stated the replica in full again.
     before_hole: Option<BeforeHole>,
     since_hole: SinceHole,
-    /// The last doubt that was told said that the log reaches so far, and no entry has followed since.
+    /// End of the log according to the last suspect record and later truncations; 0 once an entry has followed.
     reach: Index,
 }
 
-/// A replica where records begin to be missing.
+/// A replica's state at the beginning of a log gap.
 #[derive(Debug, Default)]
 struct BeforeHole {
     entries: BTreeMap<u64, Kept>,
     commit: Index,
 }
 
-/// What the log has told of a replica behind the last hole, by a process that knew what was in it.
+/// Facts about a replica that the log states behind the last gap.
 #[derive(Clone, Copy, Debug, Default)]
 struct SinceHole {
-    /// Its hard state.
+    /// The log states its hard state.
     stated: bool,
-    /// All entries at or above this.
+    /// The log has all entries at or above this index.
     from: Option<u64>,
-    /// It was told by a mount that did not know.
+    /// A record behind the gap makes the replica suspect: its records there prove nothing.
     blind: bool,
 }
 
@@ -70,7 +71,7 @@ impl Replayed {
         Replayed { record, entries, blocks, homeless, in_doubt, emptied, before_hole, since_hole, reach }
     }
 
-    /// What makes earlier entries void, or puts what there is in doubt.
+    /// Applies a record that voids earlier entries, makes the replica suspect, or clears it.
     fn turn(&mut self, record: &Record) {
         match record {
             Record::Cut { last, .. } => {
@@ -81,7 +82,7 @@ impl Replayed {
                     let _ = before.entries.split_off(&(last.0 + 1));
                 }
             }
-            // In one batch with the last part of the checkpoint that brings the replica to the same index.
+            // A reset shares its batch with the last part of the checkpoint that brings the replica to the same index.
             Record::Reset { .. } => {
                 self.entries.clear();
                 self.blocks.clear();
@@ -102,14 +103,14 @@ impl Replayed {
         }
     }
 
-    /// Whether hard state and every entry above `k` are known, whatever was in the holes.
+    /// Whether hard state and every entry above `k` are known, whatever records the log gaps hid.
     fn is_proved(&self, k: Index) -> bool {
         let since = self.since_hole;
         since.stated && !since.blind && since.from.is_some_and(|from| from <= k.0 + 1)
     }
 }
 
-/// A checkpoint record, perhaps still without its last part.
+/// A checkpoint record whose last part may be missing still.
 #[derive(Debug)]
 struct Assembling {
     id: u64,
@@ -126,7 +127,7 @@ pub(crate) struct LastCheckpoint {
     pub parts: Option<Vec<Bytes>>,
 }
 
-/// See the head of the file.
+/// State of a replay, as the head of the file describes.
 #[derive(Debug, Default)]
 pub(crate) struct Replay {
     replicas: BTreeMap<ReplicaId, Replayed>,
@@ -136,39 +137,39 @@ pub(crate) struct Replay {
     pub segments: VecDeque<Segment>,
     pub checkpoint: LastCheckpoint,
     assembling: Option<Assembling>,
-    /// Where the log ends: bytes taken of the newest segment.
+    /// End of the log: bytes taken of the newest segment.
     pub head: u64,
     pub last_seq: u64,
     pub last_mount: u64,
-    /// What was durable last is damaged: the log must go on behind it, in a fresh segment.
+    /// The last durable batch is damaged: the log must continue behind it, in a fresh segment.
     pub ends_in_hole: bool,
-    /// Why every replica is damaged: the log contradicts itself.
+    /// Reason for which every replica is damaged: the log contradicts itself.
     store_damage: Option<String>,
-    /// Records that were durable are missing, and which.
+    /// The durable batches that are missing, in words.
     pub hole: Option<String>,
-    /// The replay is behind the first hole.
+    /// The replay is behind the first log gap.
     hole_entered: bool,
-    /// The mount whose records the first hole begins in.
+    /// The mount whose batch precedes the first gap.
     hole_mount: Option<u64>,
-    /// A hole may hide that a later life was in doubt of an earlier one: nothing behind it proves anything.
+    /// A gap spans a restart, so it may hide a record that made replicas suspect: records behind it must not clear any.
     doubt_hidden: bool,
-    /// A whole checkpoint lies behind the last hole.
+    /// A whole checkpoint lies behind the last gap.
     checkpointed_since: bool,
-    /// A segment was opened behind it, by a process that knew all replicas.
+    /// A whole state block lies behind the last gap, written by a process that knew all replicas.
     opened_since: bool,
-    /// An administrator has said that the device is an older copy: all that came after it is missing (ADR 0012).
+    /// An administrator has declared the device an older copy: everything written after it is missing (ADR 0012).
     restored: bool,
-    /// An earlier mount has said that births may be lost.
+    /// An earlier mount has recorded that create records may be lost.
     told_in_doubt: bool,
-    /// The batch that is replayed is of a mount, before or with its mount record.
+    /// A mount wrote the batch that is replayed, before or with its mount record.
     by_mount: bool,
-    /// A state block has begun, and every batch since is there; whether a mount wrote it.
+    /// A state block has begun, and no batch since is missing; the value says whether a mount wrote it.
     block: Option<bool>,
-    /// Replicas below this that are unknown are gone.
+    /// Replicas below this id that are unknown are gone.
     pub floor: ReplicaId,
 }
 
-/// What a mount has to say of a replica's doubt.
+/// A record with which a mount makes a replica suspect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NewDoubt {
     pub replica: ReplicaId,
@@ -177,7 +178,7 @@ pub(crate) struct NewDoubt {
 }
 
 impl Replay {
-    /// Replays what the scan kept.
+    /// Replays the batches that the scan kept.
     pub fn new(verdict: Verdict, offset_of: impl Fn(u32) -> u64) -> Replay {
         let mut replay = Replay::default();
         if let Some((from, to)) = verdict.holes.first() {
@@ -200,7 +201,7 @@ impl Replay {
         replay
     }
 
-    /// Records are missing here, of any replica; what follows is of this mount.
+    /// Enters a log gap: records of any replica are missing here, and the next batch is of `mount`.
     fn enter_hole(&mut self, mount: u64) {
         let first = *self.hole_mount.get_or_insert(self.last_mount);
         self.doubt_hidden |= mount > first;
@@ -215,8 +216,8 @@ impl Replay {
         }
     }
 
-    /// Every replica may lack what it acknowledged, and replicas may be missing. A replica without peers is damaged: no
-    /// other member knows what it had.
+    /// Declares the device an older copy: every replica is suspect, and replicas may be missing. A replica without
+    /// peers is damaged, because no other member knows its entries.
     pub fn restored(&mut self) {
         self.restored = true;
         for r in self.replicas.values_mut() {
@@ -230,12 +231,12 @@ impl Replay {
         }
     }
 
-    /// Why all replicas are damaged.
+    /// Returns the reason for which all replicas are damaged.
     pub fn store_damage(&self) -> Option<&str> {
         self.store_damage.as_deref()
     }
 
-    /// Whether a replica may have been born of which nothing is known.
+    /// Whether a replica may have been created here of which no record is left.
     pub fn lacks_births(&self) -> bool {
         self.told_in_doubt
             || self.restored
@@ -243,7 +244,7 @@ impl Replay {
             || (self.hole.is_some() && !self.opened_since)
     }
 
-    /// Whether no record says so yet.
+    /// Whether create records may be lost and no record says so yet.
     pub fn newly_lacks_births(&self) -> bool {
         self.lacks_births() && !self.told_in_doubt
     }
@@ -267,7 +268,7 @@ impl Replay {
         self.store_damage.get_or_insert(reason);
     }
 
-    /// `payload` is `None` when its bytes do not match.
+    /// Replays a record. `payload` is `None` when its bytes do not match.
     fn record(&mut self, record: Record, payload: Option<IoBuf>, segment: u64) {
         match record {
             Record::SegmentOpen { mount, .. } => self.block = Some(mount),
@@ -310,8 +311,8 @@ impl Replay {
             Record::Block(record) => {
                 self.segments.back_mut().expect("a batch lies in a segment").note_block(record.replica, record.index.0);
                 let Some(buf) = payload else {
-                    // It served to redo a round. If that one got far enough to need it, the block at home does not
-                    // match its checksum, and says so to whoever reads it.
+                    // The block served to redo a round. If that round had overwritten the block at home, the block
+                    // fails its checksum there, and every read of it reports that.
                     tracing::warn!(replica = record.replica.0, chunk = %record.chunk, "a completed block is damaged in the log");
                     return;
                 };
@@ -322,7 +323,7 @@ impl Replay {
                 }
             }
             Record::Checkpoint(part) => self.checkpoint_part(part, segment),
-            // Of one replica that is here.
+            // These records concern one known replica.
             Record::Cut { replica, .. }
             | Record::Reset { replica, .. }
             | Record::Doubt { replica, .. }
@@ -335,7 +336,7 @@ impl Replay {
         }
     }
 
-    /// A state block is complete if its beginning is there, and every batch since.
+    /// Ends a state block: it is complete if its beginning was replayed, and every batch since.
     fn state_ends(&mut self) {
         if let Some(mount) = self.block.take() {
             self.segments.back_mut().expect("a batch lies in a segment").stated = true;
@@ -345,7 +346,7 @@ impl Replay {
 
     fn live(&mut self, replica: ReplicaId) -> Option<&mut Replayed> {
         let known = self.replicas.contains_key(&replica) || self.tombstones.contains(&replica);
-        // Its birth may be in a hole: no segment that was opened since names it.
+        // The create record may be in a log gap, while no later state block names the replica.
         if !known && !self.hole_entered && !self.told_in_doubt {
             self.doubt(format!("the log speaks of {replica} before its birth"));
         }
@@ -366,11 +367,11 @@ impl Replay {
             return;
         }
         let (holes, stated) = (self.hole_entered, !self.by_mount);
-        // Perhaps its second birth, on a store that does not know of the first.
+        // On a store that has lost create records, this one may be the replica's second.
         let in_doubt = birth && self.told_in_doubt;
         match self.replicas.get_mut(&replica) {
             None => {
-                // Born in a hole, if this is not its birth.
+                // A replica whose first record is no create record was created in the gap.
                 let before_hole = (holes && !birth).then(BeforeHole::default);
                 let mut replayed = Replayed::new(record, before_hole);
                 replayed.since_hole.stated = stated;
@@ -408,7 +409,7 @@ impl Replay {
             Some(there) if there.term != kept.term => {
                 self.damage(replica, format!("two terms claim entry {index}"));
             }
-            // One of the two is enough.
+            // One record with its payload is enough.
             Some(there) if there.lost.is_none() && kept.lost.is_some() => {}
             _ => {
                 r.entries.insert(index, kept);
@@ -434,7 +435,8 @@ impl Replay {
         }
     }
 
-    /// Home lacks pages of the replica. One that has peers begins anew from nothing, as one in doubt (ADR 0009).
+    /// Notes that home lacks pages of the replica. A replica with peers is rebuilt from nothing, as a suspect one
+    /// (ADR 0009).
     pub fn home_lost(&mut self, replica: ReplicaId, reason: String) {
         match self.replicas.get_mut(&replica) {
             None => {}
@@ -443,7 +445,7 @@ impl Replay {
                 tracing::error!(
                     replica = replica.0,
                     reason,
-                    "home of a replica is damaged: it will be brought back by its peers"
+                    "home of a replica is damaged: its peers will rebuild the replica"
                 );
                 r.homeless = true;
                 r.in_doubt = true;
@@ -452,7 +454,7 @@ impl Replay {
         }
     }
 
-    /// The replicas as a state block must name them, before home is mounted.
+    /// Returns the replicas as a state block must name them, before home is mounted.
     pub fn provisional(&self) -> BTreeMap<ReplicaId, Replica> {
         let replica = |r: &Replayed| {
             let mut replica = Replica::new(r.record.identity.clone(), r.record.decision.clone());
@@ -466,7 +468,8 @@ impl Replay {
         self.replicas.iter().map(|(id, r)| (*id, replica(r))).collect()
     }
 
-    /// Joins log and checkpoint: the replicas, and what their groups start from.
+    /// Joins log and checkpoint: returns the replicas, the states that their groups start from, and new suspect
+    /// records.
     pub fn finish(self, states: Vec<RoundState>) -> (BTreeMap<ReplicaId, Replica>, Vec<Recovered>, Vec<NewDoubt>) {
         let mut states: BTreeMap<ReplicaId, DecisionState> =
             states.into_iter().map(|s| (s.decision.replica, s.decision)).collect();
@@ -479,7 +482,7 @@ impl Replay {
             let k = state.as_ref().map_or(Index(0), |state| state.index);
             let mut missing = replayed.before_hole.take();
             if missing.is_some() && self.checkpointed_since && !self.doubt_hidden && replayed.is_proved(k) {
-                // What stands below may have been replaced in the hole.
+                // Entries below that append may have been replaced in the gap.
                 let from = replayed.since_hole.from.expect("it was told");
                 replayed.entries = replayed.entries.split_off(&from);
                 missing = None;
@@ -500,7 +503,7 @@ impl Replay {
             }
             let (replica, found) = replayed.finish(state, self.hole.is_some());
             if found.in_doubt && (hole || homeless || self.restored || replica.cut_at_mount) {
-                // An empty log begins at K, whatever older records have.
+                // An empty log begins at the checkpoint index, whatever entries older records have.
                 let last = if replica.log.len() == 0 { Index(0) } else { replica.log.last() };
                 doubts.push(NewDoubt { replica: id, last, hole });
             }
@@ -512,7 +515,7 @@ impl Replay {
 }
 
 impl Replayed {
-    /// `holes`: the log has lost records, of any replica.
+    /// Joins the replica with its checkpoint. `holes`: the log has lost records, of any replica.
     fn finish(self, state: Option<DecisionState>, holes: bool) -> (Replica, Recovered) {
         let Replayed { record, entries, blocks, in_doubt, homeless, emptied, reach, .. } = self;
         let ReplicaRecord { identity, mut hard_state, decision, damage } = record;
@@ -524,7 +527,8 @@ impl Replayed {
             term: Term(0),
             bytes: decision.clone(),
         });
-        // A hole behind which everything was told anew may be followed by damage to just that, or to the end of what stood before.
+        // After a gap the log may have stated the replica in full, and these records may be damaged later. Entries then
+        // are missing, or the log ends before its commit.
         let found = contiguous(entries, &checkpoint);
         let ends_early = |log: &ReplicaLog| reach.max(hard_state.commit) > log.last().max(checkpoint.index);
         let may_lack = holes && damage.is_none() && identity.members.len() > 1 && !in_doubt;
@@ -537,7 +541,7 @@ impl Replayed {
             (ReplicaLog::new(Index(checkpoint.index.0 + 1)), (checkpoint.index, checkpoint.term))
         });
         if in_doubt {
-            // What it lacks anyway it gets from the leader, and what is lost of the rest with it.
+            // Entries from the first lost payload on are dropped: the leader sends them again.
             let lost = log.iter().find(|kept| kept.lost.is_some()).map(|kept| kept.index);
             if let Some(from) = lost {
                 log.truncate(from);
@@ -548,7 +552,7 @@ impl Replayed {
         }
         let last = log.last().max(checkpoint.index);
         if emptied {
-            // Home of before was not forgotten yet. What is at home is committed.
+            // Home may still have the contents from before the reset. Its checkpoint index is committed.
             hard_state.commit = hard_state.commit.max(checkpoint.index);
         }
         if hard_state.commit > last || hard_state.commit < checkpoint.index {
@@ -566,7 +570,8 @@ impl Replayed {
         replica.damage = damage.clone();
         replica.born = true;
         for done in blocks {
-            // Home may hold half of it: what the round completed comes back below what will be redone (R2).
+            // Home may hold half of the round. The overlay takes its completed blocks below the entries that are redone
+            // (R2).
             if done.record.index > checkpoint.index && done.record.index <= hard_state.commit && damage.is_none() {
                 let range = done.payload.range();
                 replica.overlay.write(done.record.chunk, range, Some(done.payload));
@@ -584,7 +589,7 @@ impl Replayed {
     }
 }
 
-/// What a replica in doubt stands by, of what its log and home hold.
+/// Limits the hard state of a suspect replica to what its log and home hold.
 fn within(mut hard_state: HardState, log: &ReplicaLog, checkpoint: &DecisionState) -> HardState {
     let last = log.last().max(checkpoint.index);
     hard_state.commit = hard_state.commit.min(last).max(checkpoint.index);
@@ -594,7 +599,7 @@ fn within(mut hard_state: HardState, log: &ReplicaLog, checkpoint: &DecisionStat
     hard_state
 }
 
-/// The longest run of entries up to the last one, which must meet the checkpoint; and what stands before it.
+/// Returns the longest run of entries up to the last one, which must meet the checkpoint, and the position before it.
 fn contiguous(
     mut entries: BTreeMap<u64, Kept>,
     checkpoint: &DecisionState,
@@ -615,14 +620,14 @@ fn contiguous(
     {
         return Err(format!("entry {k} has {} in the log and {} in the checkpoint", at_k.term, checkpoint.term));
     }
-    // What is at home needs no payload any more: the log begins behind the last such entry that is lost.
+    // Entries at home need no payload any more: the log begins behind the last of them whose payload is lost.
     let lost = entries.range(first..k + 1).rev().find(|(_, kept)| kept.lost.is_some()).map(|(index, _)| *index);
     let first = lost.unwrap_or(first);
     let mut run = entries.split_off(&first);
     let before = match first {
         1 if lost.is_none() => (Index(0), Term(0)),
         _ if first == k + 1 => (checkpoint.index, checkpoint.term),
-        // The first one only serves to know its term.
+        // The first entry only supplies its term.
         _ => {
             let kept = run.remove(&first).expect("the run begins with it");
             (kept.index, kept.term)

@@ -1,7 +1,7 @@
-//! Which segments of the log live, and where the next batch goes.
+//! Tracks the live segments of the log, and the place of the next batch.
 //!
-//! Invariant: live segments are consecutive slots of the ring, oldest first; a slot is given out again only
-//! after it was freed, and freeing is strictly oldest first (R9).
+//! Invariant: live segments are consecutive slots of the ring, oldest first. A slot is given out again only after it
+//! was freed, and freeing is strictly oldest first (R9).
 
 use std::collections::{BTreeMap, VecDeque};
 use types::ReplicaId;
@@ -13,14 +13,14 @@ pub(crate) const RESERVED: usize = 2;
 #[derive(Debug, Clone)]
 pub(crate) struct Segment {
     pub slot: u32,
-    /// Number of its first batch.
+    /// Number of the segment's first batch.
     pub opened: u64,
     pub salt: u64,
-    /// The end of its state block is durable.
+    /// The end of the segment's state block is durable.
     pub stated: bool,
-    /// Highest index of an entry that was appended here, for each replica.
+    /// Highest index of an entry in this segment, for each replica.
     pub entries: BTreeMap<ReplicaId, u64>,
-    /// Highest index that a completed block in here stands for, for each replica.
+    /// Highest index of a completed block in this segment, for each replica.
     pub blocks: BTreeMap<ReplicaId, u64>,
 }
 
@@ -40,14 +40,14 @@ impl Segment {
     }
 }
 
-/// See the head of the file.
+/// Ring of segments, as the head of the file describes.
 #[derive(Debug)]
 pub(crate) struct Ring {
     start: u64,
     segment_bytes: u64,
     count: u32,
     live: VecDeque<Segment>,
-    /// Where in the newest segment the next batch goes.
+    /// Offset of the next batch in the newest segment.
     head: u64,
 }
 
@@ -56,7 +56,7 @@ impl Ring {
         Ring { start, segment_bytes, count, live: VecDeque::new(), head: segment_bytes }
     }
 
-    /// Takes what a mount found.
+    /// Restores the live segments that a mount found.
     pub fn restore(&mut self, live: VecDeque<Segment>, head: u64) {
         assert!(self.live.is_empty() && live.len() <= self.count as usize && head <= self.segment_bytes);
         self.live = live;
@@ -92,14 +92,14 @@ impl Ring {
         self.live.back_mut().expect("a batch was begun, so a segment is open")
     }
 
-    /// The state block of this segment is durable.
+    /// Notes that the state block of this segment is durable.
     pub fn note_stated(&mut self, opened: u64) {
         if let Some(segment) = self.live.iter_mut().rev().find(|s| s.opened == opened) {
             segment.stated = true;
         }
     }
 
-    /// Oldest live segments that are older than the last one that knows all replicas.
+    /// Number of live segments older than the newest one with a durable state block.
     pub fn known_later(&self) -> usize {
         self.live.iter().rposition(|s| s.stated).unwrap_or(0)
     }
@@ -125,7 +125,7 @@ impl Ring {
         self.head = 0;
     }
 
-    /// Takes `len` bytes of the newest segment; gives their offset on the device.
+    /// Takes `len` bytes of the newest segment; returns their offset on the device.
     pub fn take(&mut self, len: u64) -> u64 {
         assert!(len <= self.space(), "a batch of {len} bytes leaves its segment");
         let slot = self.newest().expect("a segment is open").slot;
@@ -134,7 +134,7 @@ impl Ring {
         offset
     }
 
-    /// No batch goes into the newest segment any more.
+    /// Closes the newest segment: the next batch opens another one.
     pub fn close_newest(&mut self) {
         self.head = self.segment_bytes;
     }
@@ -147,7 +147,7 @@ impl Ring {
     /// Frees the oldest segment.
     ///
     /// # Panics
-    /// When it is the newest, too.
+    /// When it is also the newest one.
     pub fn free_oldest(&mut self) -> Segment {
         assert!(self.live.len() > 1, "the newest segment is never freed");
         self.live.pop_front().expect("there are at least two")

@@ -1,14 +1,14 @@
-//! Finding the batches of a log that was cut off at any moment (R11).
+//! Finds the batches of a log that was cut off at any moment (R11).
 //!
-//! Mount comes in with the first page of every segment, then with the bytes of the segments that may live;
-//! out go whole and damaged batches in order of number, and the holes between them. Judging holes is for
-//! [`Found::judge`]: at or below the highest `durable_seq` they are corruption, above it the torn tail.
+//! Mount passes in the first page of every segment, then the bytes of the segments that may live. The scan returns
+//! whole and damaged batches in order of number, and the log gaps between them. [`Found::judge`] classifies the gaps:
+//! at or below the highest `durable_seq` they are corruption, above it the torn tail.
 //!
-//! What a writer wrote may look like a batch, in a place where one could begin, on this very device. What tells it apart is the salt
-//! of its segment; and where the opening that names the salt is not there, that no more batches than pages of log lie between
-//! its number and the oldest one's.
+//! A client's payload may look like a batch, in a place where one could begin, on this very device. The salt of the
+//! segment tells them apart. Where the opening that names the salt is missing, the batch number does: a real batch is
+//! at most twice as many numbers ahead of the oldest one as the log has pages.
 //!
-//! Invariant: pure; a batch that is given out has verified headers and records.
+//! Invariant: pure. Every batch returned has verified header and records.
 
 use layout::log::{BATCH_ALIGN, BatchHeader, Record, decode_records};
 use types::planted::{Bug, on};
@@ -24,7 +24,7 @@ pub(crate) struct FoundBatch {
     pub payload: IoBuf,
     /// Whether every payload matches the CRCs of its record.
     pub whole: bool,
-    /// All of it as it lies on the device; shares the segment's buffer, too.
+    /// The whole batch as it lies on the device; shares the segment's buffer, too.
     pub bytes: IoBuf,
 }
 
@@ -42,24 +42,24 @@ pub(crate) enum Item {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate {
     pub slot: u32,
-    /// Its verified first header, if it has one.
+    /// Verified first header of the segment, if it has one.
     pub opening: Option<BatchHeader>,
 }
 
-/// Which slots to read, oldest first, given the first header of every slot. `None`: every opening is damaged.
+/// Returns the slots to read, oldest first, given the first header of every slot. `None`: every opening is damaged.
 pub(crate) fn candidates(openings: &[Option<BatchHeader>]) -> Option<Vec<Candidate>> {
     let first_batch = |h: &BatchHeader| h.segment_seq == h.seq;
     let newest = openings.iter().flatten().filter(|h| first_batch(h)).max_by_key(|h| h.seq)?;
     let count = openings.len();
     let slot_of = |seq: u64| openings.iter().position(|h| h.is_some_and(|h| first_batch(&h) && h.seq == seq));
     let newest_slot = slot_of(newest.seq)?;
-    // The tail's own opening may be damaged: then begin at the oldest that is at or above it.
+    // The tail's own opening may be damaged: then begin at the oldest opening that is at or above it.
     let tail_slot = slot_of(newest.tail_seq).or_else(|| {
         let above = openings.iter().flatten().filter(|h| first_batch(h) && h.seq >= newest.tail_seq);
         above.min_by_key(|h| h.seq).and_then(|h| slot_of(h.seq))
     })?;
     let live = (newest_slot + count - tail_slot) % count + 1;
-    // One more: its opening may be what was torn, or what was damaged.
+    // One slot more is read: its opening may be torn or damaged.
     let read = (live + 1).min(count);
     let slots = (0..read).map(|n| (tail_slot + n) % count);
     let candidate = |slot: usize| {
@@ -70,23 +70,23 @@ pub(crate) fn candidates(openings: &[Option<BatchHeader>]) -> Option<Vec<Candida
     Some(slots.filter(|slot| !stale(*slot)).map(candidate).collect())
 }
 
-/// Every slot, when no opening tells more: what lies behind the openings may be there all the same.
+/// Returns every slot, for a log without any opening: batches behind the openings may be intact.
 pub(crate) fn all_candidates(slots: usize) -> Vec<Candidate> {
     (0..slots as u32).map(|slot| Candidate { slot, opening: None }).collect()
 }
 
-/// What one segment gave.
+/// Result of scanning one segment.
 #[derive(Debug)]
 pub(crate) struct Look {
     items: Vec<Item>,
-    /// Number of the batch that comes next, if any was found so far.
+    /// Number of the next batch, if any batch was found so far.
     expect: Option<u64>,
     last_mount: u64,
     durable: u64,
 }
 
 impl Look {
-    /// Whether nothing can be missing: every batch up to the next segment's first one is here and whole.
+    /// Whether no batch can be missing: every batch up to the next segment's first one is here and whole.
     pub fn is_complete(&self, next: Option<&Candidate>) -> bool {
         let whole = |item: &Item| matches!(item, Item::Batch(batch) if batch.whole);
         let meets = next.and_then(|next| next.opening).is_some_and(|opening| self.expect == Some(opening.seq));
@@ -98,16 +98,16 @@ impl Look {
     }
 }
 
-/// Everything that the scan found so far.
+/// Everything that the scan has found so far.
 #[derive(Debug)]
 pub(crate) struct Found {
     uuid: OsdUuid,
     segment_bytes: u64,
     pub items: Vec<Item>,
-    /// Number of the next batch that is looked for; `None` before the first.
+    /// Number of the next batch to look for; `None` before the first.
     expect: Option<u64>,
     tail_seq: u64,
-    /// No batch of the log has this number, or a later one.
+    /// No batch of the log has this number or a higher one.
     end_seq: u64,
     last_mount: u64,
     /// Highest `durable_seq` of all verified headers.
@@ -117,17 +117,18 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// `tail_seq`: where the log of so many segments begins, as the newest opening says; 0 when there is none.
+    /// Creates an empty result. `tail_seq`: first batch of the log according to the newest opening; 0 when there is
+    /// none.
     pub fn new(uuid: OsdUuid, (segments, segment_bytes): (usize, u64), tail_seq: u64) -> Found {
         let blind = tail_seq == 0;
-        // Each batch takes a page at least, and newer openings that are lost may have gone round the ring once more.
+        // Each batch takes a page at least, and the ring may have wrapped once more with openings that are lost.
         let end_seq =
             if blind { u64::MAX } else { tail_seq + 2 * segments as u64 * segment_bytes / BATCH_ALIGN as u64 };
         let (items, expect, last_mount, durable) = (Vec::new(), None, 0, 0);
         Found { uuid, segment_bytes, items, expect, tail_seq, end_seq, last_mount, durable, blind }
     }
 
-    /// Without an opening segments of an earlier round of the ring were looked at, too: they are no part of the log.
+    /// Drops batches of an earlier pass of the ring: without an opening their segments were scanned, too.
     fn forget_what_was_freed(&mut self) {
         let batches = self.items.iter().filter_map(|item| if let Item::Batch(b) = item { Some(b) } else { None });
         let Some(tail_seq) = batches.map(|b| b.header.tail_seq).max() else { return };
@@ -141,8 +142,8 @@ impl Found {
         }
     }
 
-    /// Scans the bytes of one segment, read once or twice: a read may bring what is elsewhere, so a batch that
-    /// verifies in one of them is there. `base` is the segment's offset on the device.
+    /// Scans the bytes of one segment, read once or twice. A read may return the bytes of another place, so a batch
+    /// that verifies in one of the reads exists. `base` is the segment's offset on the device.
     pub fn look(&self, candidate: Candidate, base: u64, reads: &[IoBuf]) -> Look {
         assert!(reads.iter().all(|bytes| bytes.len() as u64 == self.segment_bytes), "a segment is read whole");
         let (expect, last_mount, durable) = (self.expect, self.last_mount, self.durable);
@@ -161,7 +162,7 @@ impl Found {
                 continue;
             };
             let header = batch.header;
-            // The first batch that is there tells the life of a segment whose opening is not.
+            // The first batch found gives number and salt of a segment whose opening is missing.
             life = Some((header.segment_seq, header.salt));
             let (expect, _) = look.floor(self.tail_seq);
             if header.seq > expect {
@@ -176,7 +177,7 @@ impl Found {
         look
     }
 
-    /// Goes on with what a segment gave.
+    /// Adds the result of one segment.
     pub fn take(&mut self, look: Look) {
         let Look { items, expect, last_mount, durable } = look;
         self.items.extend(items);
@@ -188,7 +189,7 @@ impl Found {
         first.batches() != both.batches() || first.durable != both.durable
     }
 
-    /// Cuts off the torn tail. Gives what lies in between and the highest number that is known durable.
+    /// Drops the torn tail. Returns the rest, its log gaps, and the highest batch number known durable.
     pub fn judge(mut self) -> Verdict {
         if self.blind {
             self.forget_what_was_freed();
@@ -216,7 +217,7 @@ impl Found {
             Item::Hole { .. } => None,
         });
         let batches: Vec<FoundBatch> = batches.collect();
-        // The end itself may be what is damaged: something durable was there, and nothing is behind it.
+        // The end of the log may be damaged: durable batches were there, and no batch follows them.
         let last = batches.last().map_or(0, |b| b.header.seq);
         if last < self.durable && !on(Bug::DamageTakenForTear) {
             holes.push((last + 1, self.durable + 1));
@@ -226,7 +227,7 @@ impl Found {
 }
 
 impl Look {
-    /// The lowest number and mount that the next batch may have.
+    /// Returns the lowest number and mount that the next batch may have.
     fn floor(&self, tail_seq: u64) -> (u64, u64) {
         (self.expect.unwrap_or(tail_seq), self.last_mount)
     }
@@ -256,13 +257,14 @@ impl Scan {
         (follows && (ours || on(Bug::ForgedHeaderBelieved))).then_some(header)
     }
 
-    /// A batch whose records are torn has a header that may be whole: what that says of earlier batches is true.
+    /// Returns the `durable_seq` of a batch with torn records and a whole header: what it says of earlier batches is
+    /// true.
     fn torn_header(&self, bytes: &IoBuf, floor: (u64, u64)) -> Option<u64> {
         let header = self.header(bytes, floor)?;
         self.life.is_some().then_some(header.durable_seq)
     }
 
-    /// The batch, if it belongs to this life of the segment and to what comes next.
+    /// Returns the batch, if it belongs to this use of the segment and to the expected numbers.
     fn batch(&self, bytes: &IoBuf, floor: (u64, u64)) -> Option<FoundBatch> {
         let header = self.header(bytes, floor)?;
         let end = self.at.checked_add(header.len_bytes() as usize).filter(|end| *end <= bytes.len())?;
@@ -274,11 +276,11 @@ impl Scan {
     }
 }
 
-/// What a mount goes on with.
+/// The part of the log that a mount continues with.
 #[derive(Debug)]
 pub(crate) struct Verdict {
     pub batches: Vec<FoundBatch>,
-    /// Numbers (from, to) of batches that were durable and are gone: the whole store is in doubt.
+    /// Numbers (from, to) of batches that were durable and are gone: every replica may be suspect.
     pub holes: Vec<(u64, u64)>,
     pub durable: u64,
     /// Number of the torn batch that was dropped, if there was one.
@@ -286,19 +288,19 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    /// Batches that are kept although nothing says that a flush has ever covered them: (offset, bytes). That they
-    /// can be read says nothing: a flush that failed leaves its bytes readable, and no later flush need write them.
+    /// Returns (offset, bytes) of the batches kept without proof that a flush has covered them. That they can be read
+    /// proves nothing: a failed flush leaves its bytes readable, and a later flush need not write them.
     pub fn unsure(&self) -> Vec<(u64, IoBuf)> {
         let unsure = self.batches.iter().filter(|batch| batch.header.seq > self.durable);
         unsure.map(|batch| (batch.header.offset, batch.bytes.clone())).collect()
     }
 }
 
-/// Bytes of a record that do not match their CRCs.
+/// Error: bytes of a record do not match their CRCs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BadPayload;
 
-/// The verified payload of a record; empty for a record without one.
+/// Returns the verified payload of a record; empty for a record without one.
 pub(crate) fn payload_of(record: &Record, area: &IoBuf) -> Result<IoBuf, BadPayload> {
     let (at, start, crcs) = match record {
         Record::Append { payload, crcs, .. } => (payload, crcs.start, crcs.values.as_slice()),
@@ -349,7 +351,7 @@ mod tests {
         bytes
     }
 
-    /// Batches 10 to 12 in the first segment, and of the next one, whose opening is torn, this page.
+    /// Judges a log of batches 10 to 12 in the first segment, and `page` in the next one, whose opening is torn.
     fn judged(page: Vec<u8>) -> Verdict {
         let mut found = Found::new(UUID, (4, SEGMENT), 10);
         let mut first: Vec<u8> = (0..3).flat_map(|n| batch(n * BATCH_ALIGN as u64, 10 + n, 10, 77)).collect();
@@ -366,11 +368,11 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_that_looks_like_a_batch_far_ahead_is_none_although_no_opening_names_the_salt() {
+    fn payload_like_a_batch_far_ahead_is_ignored_without_an_opening() {
         let at = SEGMENT + 5 * BATCH_ALIGN as u64;
         let verdict = judged(batch(at, 1 << 40, 1 << 40, 3));
         assert_eq!((verdict.batches.len(), verdict.durable, verdict.holes), (3, 11, vec![]));
-        // One that the log has room for is what is left of the segment.
+        // A batch number for which the log has room is believed: the batch is the only one left of its segment.
         let verdict = judged(batch(at, 20, 13, 3));
         assert_eq!((verdict.batches.len(), verdict.durable, verdict.holes), (4, 19, vec![(13, 20)]));
     }

@@ -1,11 +1,11 @@
-//! The state block of a segment (R9): all that earlier segments say and entries do not.
+//! The state block of a segment (R9): everything that earlier segments record besides entries.
 //!
-//! A batch that opens a segment begins with it. It takes as many batches as it needs, and nothing else goes into the
-//! segment before its end; what the engine changes meanwhile is queued behind it. Replicas come first, then tombstones:
-//! a replica that is destroyed while the block is written has its state in the block, or its tombstone, or both.
+//! A batch that opens a segment begins with it. It takes as many batches as it needs, and no other record goes into the
+//! segment before its end; changes that the engine makes meanwhile are queued behind it. Replicas come first, then
+//! tombstones: a replica destroyed while the block is written has its state in the block, its tombstone, or both.
 //!
-//! Invariant: a segment counts as one that knows all replicas only when the end of its block is durable; until then the
-//! last segment that does so is not freed. A crash in the middle of a block leaves that segment and what follows it.
+//! Invariant: a segment counts as one that names all replicas only when the end of its block is durable. Until then the
+//! last such segment is not freed. A crash in the middle of a block leaves that segment and the following ones.
 
 use super::batch::{BuildParts, Fill};
 use crate::replica::Replica;
@@ -13,18 +13,18 @@ use layout::log::{BATCH_ALIGN, put};
 use types::ReplicaId;
 use types::planted::{Bug, on};
 
-/// What a record takes beside its variable part.
+/// Bytes of a record beside its variable part, at most.
 const RECORD_LEN: usize = 64;
 /// Tombstones of one record.
 const TOMBSTONES_STEP: usize = 4096;
 
-/// How far a state block is.
+/// Position in a state block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Opens,
-    /// From this replica on.
+    /// Replicas from this one on.
     Replicas(ReplicaId),
-    /// From this one on.
+    /// Tombstones from this id on.
     Tombstones(ReplicaId),
     Rest,
 }
@@ -39,23 +39,23 @@ impl StateBlock {
     }
 }
 
-/// Bytes that the replica takes of a block at most.
+/// Returns the bytes that the replica takes of a block, at most.
 fn replica_len(r: &Replica) -> usize {
     let members = 16 * r.identity.members.len();
     let damage = r.damage.as_ref().map_or(0, String::len).min(layout::log::DAMAGE_MAX);
     (4 * RECORD_LEN + members + r.first_decision.len() + damage).next_multiple_of(8)
 }
 
-/// Bytes of the log that a block takes at most: of so many replicas with so many bytes in all, and tombstones.
+/// Returns the bytes of log that a block takes at most. `bytes` is the sum over all `replicas`.
 pub(crate) fn block_len_max(batch_max: usize, (replicas, bytes): (usize, usize), tombstones: usize) -> u64 {
     let total = bytes + 8 * tombstones + layout::log::MAP_MAX + 8 * RECORD_LEN;
     let items = replicas + tombstones.div_ceil(TOMBSTONES_STEP.min((batch_max / 8).max(1))) + 2;
-    // Each two batches in a row hold more than `batch_max`, and a batch is at most a page longer than what it holds.
+    // Every two consecutive batches hold more than `batch_max`, and a batch is at most a page longer than its records.
     let batches = items.min(2 * total / batch_max.max(1) + 2);
     (total + batches * BATCH_ALIGN) as u64
 }
 
-/// As [`block_len_max`], with these replicas and one more like the largest.
+/// Returns [`block_len_max`] for these replicas and one more like the largest.
 pub(crate) fn next_block_len(batch_max: usize, replicas: impl Iterator<Item = usize>, tombstones: usize) -> u64 {
     let (count, bytes, largest) = replicas.fold((1, 0, 0), |(n, sum, max), len| (n + 1, sum + len, len.max(max)));
     block_len_max(batch_max, (count, bytes + largest.max(1024)), tombstones)
@@ -66,7 +66,7 @@ pub(crate) fn lens<'a>(replicas: impl Iterator<Item = &'a Replica>) -> impl Iter
 }
 
 impl Fill {
-    /// Puts what one batch takes of the block; true when that was the end of it.
+    /// Puts the next part of the block, as much as one batch takes; true when the block is complete.
     pub(super) fn put_state_block(&mut self, block: &mut StateBlock, parts: &BuildParts<'_>) -> bool {
         let born = parts.replicas.values().filter(|r| r.born);
         if block.0 == Stage::Opens {

@@ -1,7 +1,7 @@
 //! One chunk in one layer: an interval map from sectors to bytes or zeros.
 //!
-//! Invariant: intervals are disjoint and not empty; `partial` names exactly the blocks of which some sectors
-//! are covered and some are not; `data` names exactly the AUs that hold bytes.
+//! Invariant: intervals are disjoint and not empty. `partial` names exactly the blocks with some sectors covered and
+//! some not. `data` names exactly the AUs that hold bytes.
 
 use crate::payload::Payload;
 use crate::space::{AuSet, Need, au_range};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use types::units::{SECTORS_PER_AU, SECTORS_PER_BLOCK};
 use types::{SECTOR, SectorRange};
 
-/// Where a run of sectors comes from.
+/// Source of a run of sectors.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
     Data(Arc<Payload>),
@@ -37,7 +37,7 @@ pub(crate) struct ChunkLayer {
     partial: BTreeSet<u16>,
     bytes: u64,
     data: AuSet,
-    /// What `data` was last judged to take at home.
+    /// Space that `data` needs at home, as last counted.
     pub(super) need: Need,
 }
 
@@ -46,7 +46,7 @@ fn weight(start: u32, end: u32, data: &Option<Arc<Payload>>) -> u64 {
 }
 
 impl ChunkLayer {
-    /// Payload bytes that the intervals point at.
+    /// Payload bytes that the intervals refer to.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -63,12 +63,12 @@ impl ChunkLayer {
         self.partial.iter().copied()
     }
 
-    /// AUs in which some sectors are bytes.
+    /// AUs in which some sectors have bytes.
     pub fn data(&self) -> AuSet {
         self.data
     }
 
-    /// `range` is now `data`, whatever was there.
+    /// Replaces `range` with `data`.
     pub fn insert(&mut self, range: SectorRange, data: Option<Arc<Payload>>) {
         let holds = data.is_some();
         self.clear(range);
@@ -89,14 +89,14 @@ impl ChunkLayer {
         }
     }
 
-    /// Whether some sectors of this AU are bytes, by its intervals.
+    /// Whether some sectors of this AU have bytes, according to the intervals.
     pub fn finds_data(&self, au: u32) -> bool {
         let range = au_range(au);
         let from = self.intervals.range(..=range.start).next_back().map_or(range.start, |(start, _)| *start);
         self.intervals.range(from..range.end()).any(|(_, i)| i.end > range.start && i.data.is_some())
     }
 
-    /// Removes all cover of `range`, splitting what reaches over its ends.
+    /// Removes all cover of `range`, splitting intervals that cross its ends.
     fn clear(&mut self, range: SectorRange) {
         let (start, end) = (range.start, range.end());
         let left = self.intervals.range(..start).next_back().map(|(at, i)| (*at, i.end));
@@ -146,7 +146,7 @@ impl ChunkLayer {
         !self.lookup(block_range(block)).iter().any(|f| matches!(f.source, Source::Home))
     }
 
-    /// What covers `range`, in order, without holes.
+    /// Returns the sources that cover `range`, in order and complete.
     pub fn lookup(&self, range: SectorRange) -> Vec<Found> {
         let mut found = Vec::new();
         let mut at = range.start;
@@ -170,7 +170,7 @@ impl ChunkLayer {
         found
     }
 
-    /// Blocks that hold covered sectors, ascending, from `from` on.
+    /// Returns the blocks with covered sectors, ascending, from `from` on.
     pub fn blocks_from(&self, from: u16) -> impl Iterator<Item = u16> + '_ {
         let sector = u32::from(from) * SECTORS_PER_BLOCK;
         let first =

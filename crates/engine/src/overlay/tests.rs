@@ -13,7 +13,7 @@ fn payload(range: SectorRange, stamp: u8) -> Arc<Payload> {
     Arc::new(Payload { buf: IoBuf::copy_of(&bytes), crcs: Crcs { start: range.start, values } })
 }
 
-/// 0: home; 1: zeros; else the stamp.
+/// Returns 0 for home, 1 for zeros, else the stamp, for each sector.
 fn read(overlay: &Overlay, sectors: u32) -> Vec<u8> {
     let mut out = Vec::new();
     for f in overlay.lookup(CHUNK, SectorRange::new(0, sectors)) {
@@ -73,7 +73,7 @@ fn overlay_reads_like_an_array_through_freezing_cuts_and_thawing() {
     }
 }
 
-/// `partial` and `bytes` say what a recount says.
+/// Checks that `partial` and `bytes` equal a recount.
 fn check_partial(layer: &Layer) {
     let Some(chunk) = layer.chunks.get(&CHUNK) else { return };
     let want: Vec<u16> = chunk

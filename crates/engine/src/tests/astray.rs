@@ -1,4 +1,4 @@
-//! Reads that bring the bytes of another place while a device is mounted: what is durable is not missed (R11).
+//! Reads that return the bytes of another place while a device is mounted: durable data is not missed (R11).
 
 use super::damage::{batches_from, config};
 use super::laws::run_rounds;
@@ -8,7 +8,7 @@ use types::{ReplicaId, SectorRange};
 
 const R1: ReplicaId = ReplicaId(1);
 
-/// Entries in two segments and a bit, some of them at home; the newest segment holds several batches.
+/// Writes entries to more than two segments, some of them at home; the newest segment holds several batches.
 fn used(seed: u64) -> Rig {
     let mut rig = Rig::new(seed, true, config());
     rig.create(1);
@@ -41,7 +41,7 @@ fn whichever_read_of_a_mount_goes_astray_nothing_durable_is_missed() {
         rig.disk.power_cut();
         rig.disk.astray = Some(rig.disk.reads + nth);
         rig.restart_and_check();
-        // What was written behind the log's end did not cover anything.
+        // Rewrites of the log's end have overwritten no batch.
         rig.disk.power_cut();
         rig.disk.astray = None;
         rig.restart_and_check();

@@ -1,4 +1,4 @@
-//! Random lives with kills and power cuts, by seed.
+//! Random histories with kills and power cuts, by seed.
 
 use super::model::SECTORS;
 use super::rig::{Rig, chunks};
@@ -10,7 +10,7 @@ pub(super) fn config(seed: u64) -> EngineConfig {
     EngineConfig {
         round_pressure: [0.0, 0.1, 0.5][seed as usize % 3],
         round_idle: Duration::from_millis(50),
-        // A state block in one batch, or one in three.
+        // A state block takes one batch, or three.
         state_batch_max: [layout::log::STATE_BATCH_MAX, 200][(seed / 2) as usize % 2],
         ..EngineConfig::default()
     }
@@ -47,7 +47,7 @@ pub(super) fn step(rig: &mut Rig) {
     }
 }
 
-/// Rounds that ended and blocks that were completed.
+/// Runs one history; returns the number of rounds that ended and of blocks that were completed.
 fn life(seed: u64, volatile: bool, lives: u64, steps: u64) -> (u64, u64) {
     let mut rig = Rig::new(seed, volatile, config(seed));
     for id in 1..=3 {
@@ -63,7 +63,7 @@ fn life(seed: u64, volatile: bool, lives: u64, steps: u64) -> (u64, u64) {
             rig.disk.power_cut();
         }
         rig.restart_and_check();
-        // A second power cut at once: what was read is durable by now.
+        // A second power cut follows at once: all bytes that were read are durable by now.
         if rig.rng.chance(1, 3) {
             rig.disk.power_cut();
             rig.restart_and_check();
@@ -82,17 +82,17 @@ fn check(seeds: std::ops::Range<u64>, volatile: bool) {
 }
 
 #[test]
-fn acknowledged_entries_and_applied_bytes_survive_power_cuts_on_a_volatile_cache() {
+fn acknowledged_and_applied_data_survive_power_cuts_on_a_volatile_cache() {
     check(0..10, true);
 }
 
 #[test]
-fn acknowledged_entries_and_applied_bytes_survive_power_cuts_without_a_cache() {
+fn acknowledged_and_applied_data_survive_power_cuts_without_a_cache() {
     check(100..105, false);
 }
 
 #[test]
-fn what_a_failed_flush_left_readable_is_durable_before_a_later_mount_believes_it() {
+fn bytes_of_a_failed_flush_are_durable_before_a_mount_relies_on_them() {
     let mut lost = 0;
     for seed in 0..40 {
         let mut rig = Rig::new(seed, true, config(seed));
@@ -114,12 +114,12 @@ fn what_a_failed_flush_left_readable_is_durable_before_a_later_mount_believes_it
         let before = rig.disk.copy();
         rig.disk.kill();
         rig.config.after_poison = true;
-        // It comes back with whatever can be read, and acknowledges that: it must stay.
+        // The store mounts with the bytes that can be read, and acknowledges them: they must stay.
         rig.restart_and_check();
         let came: u64 = rig.groups.values().map(|g| g.durable).sum();
         rig.disk.power_cut();
         rig.restart_and_check();
-        // Had the power gone before the restart, less would have come back now and then.
+        // With a power cut before the restart, fewer entries come back in some histories.
         let mut other = before;
         other.power_cut();
         rig.disk = other;
@@ -131,7 +131,7 @@ fn what_a_failed_flush_left_readable_is_durable_before_a_later_mount_believes_it
 }
 
 #[test]
-fn a_poisoned_store_is_refused_until_somebody_vouches_for_its_device() {
+fn poisoned_store_is_refused_until_an_administrator_allows_it() {
     let mut rig = Rig::new(3, true, config(1));
     rig.create(1);
     (0..50).for_each(|_| step(&mut rig));
@@ -161,7 +161,7 @@ fn a_poisoned_store_is_refused_until_somebody_vouches_for_its_device() {
 }
 
 #[test]
-fn a_store_whose_device_kept_no_mark_of_the_poison_starts_and_loses_nothing() {
+fn store_without_a_poison_mark_starts_and_loses_nothing() {
     let mut rig = Rig::new(4, true, config(1));
     rig.create(1);
     (0..50).for_each(|_| step(&mut rig));

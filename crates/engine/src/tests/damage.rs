@@ -1,4 +1,4 @@
-//! Damage on the disk (R11): what is below the highest `durable_seq` quarantines, what is above is torn.
+//! Damage on the disk (R11): below the highest `durable_seq` it quarantines, above it is a torn tail.
 
 use super::laws::run_rounds;
 use super::rig::{Rig, UUID, chunks};
@@ -11,12 +11,12 @@ use types::{ReplicaId, SectorRange};
 const R1: ReplicaId = ReplicaId(1);
 const R2: ReplicaId = ReplicaId(2);
 
-/// Offsets and headers of all batches in the first log segment.
+/// Returns offsets and headers of all batches in the first log segment.
 fn batches(rig: &Rig) -> Vec<(usize, BatchHeader)> {
     batches_from(rig, 0)
 }
 
-/// The same of the segment in this slot of the ring.
+/// Returns the same for the segment in this slot of the ring.
 pub(super) fn batches_from(rig: &Rig, slot: u32) -> Vec<(usize, BatchHeader)> {
     let start = (rig.superblock.log_start + u64::from(slot) * rig.superblock.segment_bytes) as usize;
     let mut at = start;
@@ -44,7 +44,7 @@ fn two_replicas(seed: u64) -> Rig {
     rig
 }
 
-/// One batch with one entry of `replica`; gives the batch's offset.
+/// Writes one batch with one entry of `replica`; returns the batch's offset.
 pub(super) fn one_batch(rig: &mut Rig, replica: ReplicaId) -> usize {
     let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 8) };
     let from = rig.groups[&replica].last() + 1;
@@ -60,12 +60,12 @@ pub(super) fn seal(rig: &mut Rig) {
     rig.turn(16);
 }
 
-/// Of each replica, whether it may not take part.
+/// Returns each replica, and whether it is damaged or lacks payloads.
 pub(super) fn damage_of(rig: &Rig) -> Vec<(ReplicaId, bool)> {
     rig.recovered.iter().map(|r| (r.identity.replica, r.damage.is_some() || !r.lost.is_empty())).collect()
 }
 
-/// Gives the replica every payload that it says it lacks; then it comes back as it was.
+/// Gives the replica every payload that it lacks; it is then as before.
 fn refill(rig: &mut Rig, replica: ReplicaId) {
     for lost in rig.engine.lost(replica) {
         let entry = rig.groups[&replica].entry_of(lost.index.0, lost.term);
@@ -90,7 +90,7 @@ fn damage_above_the_last_seal_is_a_torn_tail_and_below_it_corruption() {
         rig.disk.flip(last + lost + 100);
         rig.disk.power_cut();
         rig.restart();
-        // A damaged header hides whose records it had; a damaged payload is one replica's.
+        // A damaged header hides records of every replica; a damaged payload concerns one replica.
         let want = [(R1, sealed), (R2, sealed && lost == 0)];
         assert_eq!(damage_of(&rig), want, "sealed {sealed}, byte {lost}");
         let entries = rig.recovered[0].entries.len();
@@ -117,7 +117,7 @@ fn a_damaged_batch_in_the_middle_quarantines_every_replica_for_good() {
     assert!(reason.contains("were durable and are damaged"), "{reason}");
 }
 
-/// Writes of `replica` alone until the log has wrapped.
+/// Writes entries of `replica` alone until the log has wrapped.
 pub(super) fn wrap_log(rig: &mut Rig, replica: ReplicaId) {
     let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 160) };
     for _ in 0..400 {
@@ -152,7 +152,7 @@ fn a_lost_payload_is_known_by_its_record_and_its_bytes_alone_fill_it() {
 }
 
 #[test]
-fn a_torn_batch_whose_header_is_whole_vouches_for_the_batches_before_it() {
+fn torn_batch_with_a_whole_header_proves_the_batches_before_it_durable() {
     let mut rig = two_replicas(5);
     let acknowledged = one_batch(&mut rig, R1);
     let torn = one_batch(&mut rig, R1);
@@ -173,7 +173,7 @@ fn a_lost_payload_outlives_the_segment_that_showed_it() {
     rig.disk.power_cut();
     rig.restart();
     assert_eq!(damage_of(&rig), [(R1, true), (R2, false)]);
-    // Only the sound replica goes on, until the log has wrapped.
+    // Only the other replica writes, until the log has wrapped.
     let whole = rig.groups.remove(&R1).expect("created");
     rig.config.round_pressure = 0.2;
     rig.disk.kill();
@@ -191,7 +191,7 @@ fn a_lost_payload_outlives_the_segment_that_showed_it() {
 }
 
 #[test]
-fn payloads_lost_in_two_segments_come_back_and_what_is_at_home_is_not_missed() {
+fn payloads_lost_in_two_segments_come_back_unless_they_are_at_home() {
     let mut rig = two_replicas(13);
     let first = one_batch(&mut rig, R1);
     rig.commit(R1, 1);
@@ -208,7 +208,7 @@ fn payloads_lost_in_two_segments_come_back_and_what_is_at_home_is_not_missed() {
             ats.push(batches(&rig).last().expect("it was just written").0);
         }
     }
-    // In the second segment: entry 20 or so.
+    // Entry 20 or so lies in the second segment.
     let second = rig.superblock.log_start as usize + rig.superblock.segment_bytes as usize;
     let header = BatchHeader::decode(&rig.disk.bytes()[second..], UUID, second as u64).expect("it was opened");
     ats.push(second + header.len_bytes() as usize);
@@ -222,7 +222,7 @@ fn payloads_lost_in_two_segments_come_back_and_what_is_at_home_is_not_missed() {
     rig.disk.power_cut();
     rig.restart();
     let found = &rig.recovered[0];
-    assert_eq!((found.lost.len(), found.before.0), (2, types::Index(1)), "entry 1 is at home: nobody needs it");
+    assert_eq!((found.lost.len(), found.before.0), (2, types::Index(1)), "entry 1 is at home: it is not needed");
     refill(&mut rig, R1);
     rig.disk.power_cut();
     rig.restart_and_check();
@@ -269,7 +269,7 @@ fn a_void_tail_is_cut_and_the_replica_goes_on_before_it() {
     rig.disk.power_cut();
     rig.restart();
     assert_eq!((rig.recovered[0].lost.len(), rig.recovered[0].entries.len()), (0, 1), "it stays cut");
-    // New entries take the place of what was cut, for good.
+    // New entries replace the truncated ones for good.
     let g = rig.groups.get_mut(&R1).expect("created");
     g.durable = 1;
     g.tickets.clear();
@@ -314,7 +314,7 @@ fn one_superblock_is_enough_and_another_osds_device_is_refused() {
     for at in [8, last + 20, last + 300, 700] {
         rig.disk.flip(at);
         rig.restart_and_check();
-        assert_eq!(copies(&rig), before, "the damaged copy is written anew, so that the next damage finds two again");
+        assert_eq!(copies(&rig), before, "the damaged copy is rewritten, so that the next damage finds two again");
     }
     rig.disk.flip(8);
     rig.disk.flip(last + 20);

@@ -1,5 +1,4 @@
-//! A disk in memory: completions come in any order, and a power cut keeps, loses or tears what no flush
-//! covered.
+//! A disk in memory: completions come in any order, and a power cut keeps, loses or tears writes that no flush covered.
 
 use env::{DiskError, DiskId, DiskInfo, DiskKind, Env, EnvError, Event, ListenerId, NetAddr, Op, Token, Waker};
 use types::rng::Rng;
@@ -20,7 +19,7 @@ enum Pending {
 }
 
 pub(super) struct Disk {
-    /// What reads see.
+    /// Bytes that reads return.
     cache: Vec<u8>,
     durable: Vec<u8>,
     unflushed: Vec<Unflushed>,
@@ -29,11 +28,11 @@ pub(super) struct Disk {
     pub volatile: bool,
     /// Fail the write that comes when this reaches 0.
     pub fail_in: Option<u32>,
-    /// The next flush fails: what it should have covered may be read on, and no later flush saves it.
+    /// The next flush fails: the writes before it can still be read, and no later flush makes them durable.
     pub fail_flush: bool,
     pub writes: u64,
     pub reads: u64,
-    /// The read with this number brings what is one page further on.
+    /// The read with this number returns the bytes one page further on.
     pub astray: Option<u64>,
     /// Reads of this byte fail.
     pub unreadable: Option<usize>,
@@ -59,7 +58,7 @@ impl Disk {
         }
     }
 
-    /// The same disk with nothing in flight.
+    /// Returns the same disk with nothing in flight.
     pub fn copy(&self) -> Disk {
         Disk {
             cache: self.cache.clone(),
@@ -107,7 +106,7 @@ impl Disk {
         self.pending.is_empty()
     }
 
-    /// Completes one operation, any.
+    /// Completes any one operation.
     pub fn step(&mut self) -> Option<Event> {
         if self.pending.is_empty() {
             return None;
@@ -162,7 +161,7 @@ impl Disk {
         Ok(())
     }
 
-    /// The process dies: operations in flight happen or not, the cache stays.
+    /// Kills the process: operations in flight happen or not, the cache stays.
     pub fn kill(&mut self) {
         for op in std::mem::take(&mut self.pending) {
             if let Pending::Write { offset, bytes, .. } = op {
@@ -171,7 +170,7 @@ impl Disk {
         }
     }
 
-    /// Power goes: each write without a flush is kept, lost, or torn.
+    /// Cuts the power: each write without a flush is kept, lost, or torn.
     pub fn power_cut(&mut self) {
         let lost = std::mem::take(&mut self.unflushed);
         for op in std::mem::take(&mut self.pending) {
@@ -209,7 +208,7 @@ impl Disk {
         &self.cache
     }
 
-    /// Flips one bit, in what is durable too.
+    /// Flips one bit, in the durable bytes too.
     pub fn flip(&mut self, offset: usize) {
         self.cache[offset] ^= 0x40;
         self.durable[offset] = self.cache[offset];

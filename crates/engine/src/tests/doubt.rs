@@ -1,5 +1,5 @@
-//! Logs that have lost whole batches (R11, ADR 0007): what is certain comes back, what is proved is whole, and a doubt
-//! outlives the log that showed it.
+//! Logs that have lost whole batches (R11, ADR 0007): certain entries come back, fully stated replicas are whole, and a
+//! suspect state outlives the log that showed the gap.
 
 use super::damage::{batches_from, config};
 use super::model::SECTORS;
@@ -9,7 +9,7 @@ use layout::log::{Record, decode_records};
 use types::store::{Effect, HardState};
 use types::{Index, IoBuf, ReplicaId, SectorRange, Term};
 
-/// Both have a peer elsewhere.
+/// Both replicas have a peer elsewhere.
 pub(super) const R: ReplicaId = ReplicaId(100);
 pub(super) const OTHER: ReplicaId = ReplicaId(101);
 
@@ -20,7 +20,7 @@ pub(super) fn new(seed: u64) -> Rig {
     rig
 }
 
-/// One batch with one entry; gives where it is.
+/// Writes one batch with one entry; returns its offset.
 fn one(rig: &mut Rig, replica: ReplicaId) -> usize {
     let from = rig.groups[&replica].last() + 1;
     rig.append(replica, from, vec![Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 8) }]);
@@ -37,14 +37,14 @@ fn lose(rig: &mut Rig, at: usize) {
     assert_eq!(rig.mount_failed, None);
 }
 
-/// Last index that came back, and whether the replica is in doubt.
+/// Returns the last index that came back, and whether the replica is suspect.
 fn found(rig: &Rig, replica: ReplicaId) -> (u64, bool) {
     let found = rig.recovered.iter().find(|r| r.identity.replica == replica).expect("it comes back");
     assert_eq!(found.damage, None);
     (found.before.0.0 + found.entries.len() as u64, found.in_doubt)
 }
 
-/// The model forgets what is above `last`.
+/// Drops the model's entries above `last`.
 fn forget(rig: &mut Rig, replica: ReplicaId, last: u64) {
     let g = rig.groups.get_mut(&replica).expect("created");
     g.made.truncate(last as usize);
@@ -61,7 +61,7 @@ fn follow(rig: &mut Rig, replica: ReplicaId, commit: u64) {
 }
 
 #[test]
-fn of_a_log_with_a_hole_stands_what_came_before_and_what_comes_after_the_doubt_was_told() {
+fn log_with_a_gap_keeps_entries_before_it_and_after_the_suspect_record() {
     let mut rig = new(1);
     one(&mut rig, R);
     one(&mut rig, R);
@@ -74,7 +74,7 @@ fn of_a_log_with_a_hole_stands_what_came_before_and_what_comes_after_the_doubt_w
         rig.disk.power_cut();
         rig.restart();
     }
-    // It follows: other entries take the place of what was lost and of what lay behind it.
+    // The replica follows: other entries replace those in the gap and behind it.
     forget(&mut rig, R, 2);
     follow(&mut rig, R, 0);
     one(&mut rig, R);
@@ -91,11 +91,11 @@ fn of_a_log_with_a_hole_stands_what_came_before_and_what_comes_after_the_doubt_w
     rig.disk.power_cut();
     rig.restart();
     assert_eq!([found(&rig, R), found(&rig, OTHER)], [(4, false), (0, true)]);
-    assert!(rig.engine.lost_records().is_some() && rig.engine.is_in_doubt(), "births may have been in the hole");
+    assert!(rig.engine.lost_records().is_some() && rig.engine.is_in_doubt(), "create records may be in the gap");
 }
 
 #[test]
-fn a_doubt_and_what_is_certain_outlive_the_segments_that_showed_the_hole() {
+fn suspect_state_and_kept_entries_outlive_the_segments_of_the_gap() {
     let mut rig = new(2);
     one(&mut rig, R);
     one(&mut rig, OTHER);
@@ -107,7 +107,7 @@ fn a_doubt_and_what_is_certain_outlive_the_segments_that_showed_the_hole() {
     follow(&mut rig, OTHER, 0);
     rig.engine.doubt_over(OTHER);
     rig.settle();
-    // The one that is sure goes on alone until the log has wrapped.
+    // The replica that is not suspect writes alone until the log has wrapped.
     let waits = rig.groups.remove(&R).expect("created");
     rig.config.round_pressure = 0.2;
     rig.disk.kill();
@@ -126,14 +126,14 @@ fn a_doubt_and_what_is_certain_outlive_the_segments_that_showed_the_hole() {
     rig.groups.insert(R, waits);
     rig.disk.power_cut();
     rig.restart();
-    assert_eq!(rig.engine.lost_records(), None, "the hole is gone");
+    assert_eq!(rig.engine.lost_records(), None, "the gap is gone");
     assert_eq!(found(&rig, R), (1, true), "the doubt is not, and what was certain was carried along");
     assert!(!found(&rig, OTHER).1);
     assert!(rig.engine.is_in_doubt(), "nor is that of births");
 }
 
 #[test]
-fn what_the_log_tells_anew_behind_a_hole_is_whole_and_nothing_is_in_doubt() {
+fn replica_stated_in_full_behind_a_gap_is_whole_and_not_suspect() {
     for proved in [true, false] {
         let mut rig = new(3);
         one(&mut rig, R);
@@ -165,16 +165,16 @@ fn what_the_log_tells_anew_behind_a_hole_is_whole_and_nothing_is_in_doubt() {
             rig.restart();
         }
         assert!(rig.engine.lost_records().is_some());
-        assert!(!rig.engine.is_in_doubt(), "a segment was opened behind the hole: it names everybody");
+        assert!(!rig.engine.is_in_doubt(), "a segment was opened behind the gap: it names all");
         if !proved {
             let doubts: Vec<bool> = [R, OTHER].map(|replica| found(&rig, replica).1).to_vec();
-            assert_eq!(doubts, [false, false], "appends at or below K + 1 stand behind the hole");
+            assert_eq!(doubts, [false, false], "appends at or below K + 1 are behind the gap");
         }
     }
 }
 
 #[test]
-fn a_replica_whose_hole_may_have_replaced_what_is_above_k_is_in_doubt() {
+fn replica_is_suspect_when_a_gap_may_have_replaced_entries_above_k() {
     let mut rig = new(4);
     one(&mut rig, R);
     one(&mut rig, R);
@@ -186,12 +186,12 @@ fn a_replica_whose_hole_may_have_replaced_what_is_above_k_is_in_doubt() {
     assert_eq!(rig.checkpoints, 1);
     one(&mut rig, R);
     lose(&mut rig, lost);
-    // K is 1 and the first append behind the hole is entry 4: entry 2 may be another by then.
+    // The checkpoint index is 1 and the first append behind the gap is entry 4: entry 2 may have been replaced.
     assert_eq!(found(&rig, R), (2, true));
     assert_eq!(rig.recovered[0].hard_state.commit, Index(1));
 }
 
-/// Flips a bit in every page of home's tables. Those that are there are of `R`: the other one was in no round.
+/// Flips a bit in every page of home's tables. All of them belong to `R`: the other replica was in no round.
 fn lose_tables(rig: &mut Rig) {
     let home = rig.superblock.home_start as usize;
     let slots = Geometry::of(rig.superblock.home_bytes).expect("it was formatted").slot_count as usize;
@@ -215,7 +215,7 @@ fn write_and_commit(rig: &mut Rig, count: u64, sectors: u32) {
     rig.settle();
 }
 
-/// Gives the replica everything that `new` holds.
+/// Streams everything that `new` holds to the replica.
 fn stream(rig: &mut Rig, new: &super::model::Group) {
     for (token, chunk) in (1..).zip(chunks()) {
         let range = SectorRange::new(0, SECTORS / 8 * 8);
@@ -234,7 +234,7 @@ fn stream(rig: &mut Rig, new: &super::model::Group) {
 }
 
 #[test]
-fn a_home_that_lost_a_page_costs_what_is_at_home_alone_and_a_log_that_reaches_back_to_the_birth_makes_it_good() {
+fn lost_home_page_costs_data_at_home_and_a_log_from_entry_1_restores_it() {
     let mut rig = new(5);
     write_and_commit(&mut rig, 3, 8);
     rig.round();
@@ -264,7 +264,7 @@ fn a_home_that_lost_a_page_costs_what_is_at_home_alone_and_a_log_that_reaches_ba
 }
 
 #[test]
-fn a_replica_whose_home_lost_a_page_begins_anew_in_doubt_and_a_stream_makes_it_whole() {
+fn suspect_replica_with_a_lost_home_page_is_rebuilt_by_a_stream() {
     for forgotten in [false, true] {
         let mut rig = new(6);
         rig.config.round_pressure = 0.2;
@@ -311,7 +311,7 @@ fn a_replica_whose_home_lost_a_page_begins_anew_in_doubt_and_a_stream_makes_it_w
 }
 
 #[test]
-fn a_log_that_has_lost_its_only_opening_is_what_lies_behind_it() {
+fn log_without_its_only_opening_keeps_the_batches_behind_it() {
     let mut rig = new(5);
     one(&mut rig, R);
     one(&mut rig, OTHER);
@@ -328,7 +328,7 @@ fn a_log_that_has_lost_its_only_opening_is_what_lies_behind_it() {
 }
 
 #[test]
-fn who_is_born_on_a_store_that_lacks_births_is_in_doubt_until_a_record_says_otherwise() {
+fn replica_created_after_lost_create_records_is_suspect_until_cleared() {
     const NEW: ReplicaId = ReplicaId(102);
     let mut rig = new(6);
     let lost = one(&mut rig, R);
@@ -354,7 +354,7 @@ fn who_is_born_on_a_store_that_lacks_births_is_in_doubt_until_a_record_says_othe
     assert_eq!(found(&rig, NEW), (1, false));
 }
 
-/// Where the batch lies that says that `R` is in doubt.
+/// Returns the offset of the batch that makes `R` suspect.
 fn told(rig: &Rig) -> usize {
     let tells = |(at, header): &(usize, layout::log::BatchHeader)| {
         let bytes = &rig.disk.bytes()[*at..*at + header.header_len as usize];
@@ -366,7 +366,7 @@ fn told(rig: &Rig) -> usize {
 }
 
 #[test]
-fn a_second_hole_that_may_hide_the_doubt_about_the_first_one_leaves_the_replica_in_doubt() {
+fn second_gap_that_may_hide_the_suspect_record_keeps_the_replica_suspect() {
     let mut rig = new(7);
     one(&mut rig, R);
     let lost = one(&mut rig, R);
@@ -383,13 +383,13 @@ fn a_second_hole_that_may_hide_the_doubt_about_the_first_one_leaves_the_replica_
     rig.settle();
     assert_eq!(rig.checkpoints, 1);
     one(&mut rig, R);
-    // Hard state, a checkpoint and an append behind it: all that a proof takes, from a life that was in doubt.
+    // Hard state, a checkpoint and an append follow: all that a proof takes, but from a process with a suspect replica.
     lose(&mut rig, told);
-    assert!(found(&rig, R).1, "what it acknowledged before the first hole it may lack to this day");
+    assert!(found(&rig, R).1, "it may lack entries acknowledged before the first gap");
 }
 
 #[test]
-fn a_log_that_rots_again_before_a_doubt_that_is_over_puts_its_replica_in_doubt_anew() {
+fn rot_before_a_cleared_suspect_state_makes_the_replica_suspect_again() {
     let mut rig = new(12);
     let first = one(&mut rig, R);
     one(&mut rig, R);
@@ -410,7 +410,7 @@ fn a_log_that_rots_again_before_a_doubt_that_is_over_puts_its_replica_in_doubt_a
 }
 
 #[test]
-fn a_log_that_rots_again_and_keeps_how_far_a_replica_was_committed_alone_puts_it_in_doubt_anew() {
+fn rot_that_leaves_only_the_commit_index_makes_the_replica_suspect_again() {
     let mut rig = new(13);
     let [first, second] = [one(&mut rig, R), one(&mut rig, R)];
     rig.commit(R, 2);
@@ -433,7 +433,7 @@ fn a_log_that_rots_again_and_keeps_how_far_a_replica_was_committed_alone_puts_it
 }
 
 #[test]
-fn a_log_that_rots_again_below_a_doubt_that_is_over_hides_no_entry_that_was_acknowledged() {
+fn rot_below_a_cleared_suspect_state_hides_no_acknowledged_entry() {
     let mut rig = new(14);
     one(&mut rig, R);
     let [second, third] = [one(&mut rig, R), one(&mut rig, R)];
@@ -452,7 +452,7 @@ fn a_log_that_rots_again_below_a_doubt_that_is_over_hides_no_entry_that_was_ackn
 }
 
 #[test]
-fn a_replica_at_home_whose_birth_is_lost_is_made_again_and_what_is_at_home_goes_when_it_follows() {
+fn orphaned_replica_is_created_again_and_its_home_drops_when_it_follows() {
     for follows in [false, true] {
         let mut rig = Rig::new(21, true, config());
         rig.create(R.0);
@@ -462,7 +462,7 @@ fn a_replica_at_home_whose_birth_is_lost_is_made_again_and_what_is_at_home_goes_
         rig.round();
         rig.settle();
         lose(&mut rig, birth);
-        assert!(rig.recovered.iter().all(|r| r.identity.replica != R), "nobody knows who it is");
+        assert!(rig.recovered.iter().all(|r| r.identity.replica != R), "the log does not identify it");
         assert!(rig.engine.is_in_doubt());
         rig.groups.remove(&R);
         rig.create(R.0);
@@ -481,7 +481,7 @@ fn a_replica_at_home_whose_birth_is_lost_is_made_again_and_what_is_at_home_goes_
 }
 
 #[test]
-fn a_restored_device_puts_every_replica_in_doubt_until_it_is_over_and_a_lone_one_out_of_service() {
+fn restored_device_makes_replicas_suspect_and_damages_a_lone_one() {
     let mut rig = new(9);
     rig.create(1);
     one(&mut rig, R);

@@ -1,4 +1,4 @@
-//! Formatting a device, and what a format finds on it.
+//! Formatting a device, and the contents that a format finds on it.
 
 use super::disk::Disk;
 use super::rig::{CLUSTER, DISK_LEN, OSD, UUID, params};

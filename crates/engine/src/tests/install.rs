@@ -1,4 +1,4 @@
-//! A stream's end: the replica is the old one, whole, or the new one, whole, at every crash.
+//! The end of a stream: at every crash the replica has its old contents whole, or its new ones whole.
 
 use super::crash::{config, step};
 use super::model::{Group, Made, SECTORS};
@@ -8,8 +8,8 @@ use types::{Index, ReplicaId, SectorRange, Term};
 
 const TARGET: ReplicaId = ReplicaId(2);
 
-/// What the target would be had it applied entries that its log never saw. What it held above its commit is
-/// replaced, in a later term.
+/// Returns the target as if it had applied entries that its log never had. Its entries above its commit are replaced,
+/// in a later term.
 fn ahead(rig: &mut Rig, old: &Group) -> Group {
     let mut new = old.clone();
     new.made.truncate(new.applied as usize);
@@ -20,7 +20,7 @@ fn ahead(rig: &mut Rig, old: &Group) -> Group {
         new.history.insert((new.last(), new.term), effect);
         new.apply();
     }
-    // The term of the entries may pass that of the replica, which then has voted for nobody.
+    // The term of the entries may pass that of the replica, which then has no vote in it.
     let term = new.hard_state.term.max(new.term);
     new.hard_state = types::store::HardState { term, vote: None, commit: Index(new.applied) };
     (new.durable, new.durable_commit) = (new.applied, new.applied);
@@ -63,7 +63,7 @@ fn step_others(rig: &mut Rig, completions: u64) {
     rig.turn(completions);
 }
 
-/// One life with one stream, killed after `turns` turns of the installation. Gives whether the new one came.
+/// Runs one history with one stream, killed after `turns` turns of the installation. True when the new contents came.
 fn life(seed: u64, volatile: bool, turns: u64) -> bool {
     let mut rig = Rig::new(seed, volatile, config(seed));
     for id in 1..=3 {
@@ -73,7 +73,7 @@ fn life(seed: u64, volatile: bool, turns: u64) -> bool {
         step(&mut rig);
     }
     rig.settle();
-    // A tail that was never committed, and that the stream contradicts.
+    // The tail was never committed, and the stream contradicts it.
     let from = rig.groups[&TARGET].last() + 1;
     let effects = (0..8).map(|_| rig.effect()).collect();
     rig.append(TARGET, from, effects);
@@ -161,7 +161,7 @@ fn what_a_stream_brought_and_gave_up_leaves_nothing_behind() {
     assert_eq!(free(&rig), before);
     rig.engine.home.as_ref().expect("mounted").audit().expect("the books balance");
     rig.check_all_sectors();
-    // A new stream begins from nothing.
+    // A new stream begins with nothing staged.
     let mut token = 0;
     rig.staged.clear();
     let old = rig.groups.remove(&TARGET).expect("created");
@@ -177,7 +177,7 @@ fn what_a_stream_brought_and_gave_up_leaves_nothing_behind() {
 }
 
 #[test]
-fn an_installation_does_not_wait_for_entries_that_the_full_log_has_no_room_for() {
+fn installation_does_not_wait_for_entries_that_a_full_log_cannot_take() {
     let mut rig = Rig::new(11, true, config(1));
     (1..=3).for_each(|id| rig.create(id));
     let range = SectorRange::new(0, SECTORS);
@@ -202,9 +202,10 @@ fn an_installation_does_not_wait_for_entries_that_the_full_log_has_no_room_for()
     rig.restart_and_check();
 }
 
-/// Seed 411145 of the simulator: a round needed the room between the end of the stream and the begin of its installation.
+/// Seed 411145 of the simulator: a round needed the space between the end of the stream and the begin of its
+/// installation.
 #[test]
-fn an_installation_whose_staged_blocks_are_evicted_is_refused_and_the_old_replica_stays() {
+fn installation_with_evicted_blocks_is_refused_and_the_old_replica_stays() {
     let mut rig = Rig::new(7, true, config(1));
     (1..=3).for_each(|id| rig.create(id));
     (0..100).for_each(|_| step(&mut rig));
@@ -218,7 +219,7 @@ fn an_installation_whose_staged_blocks_are_evicted_is_refused_and_the_old_replic
     rig.settle();
     assert_eq!((rig.refused.as_slice(), rig.installed.len()), ([TARGET].as_slice(), 0));
     rig.check_all_sectors();
-    // The same when its staged blocks are given up.
+    // The same holds when its staged blocks are given up.
     let again = ahead(&mut rig, &old);
     rig.staged.clear();
     let mut token = 0;
@@ -231,8 +232,9 @@ fn an_installation_whose_staged_blocks_are_evicted_is_refused_and_the_old_replic
     rig.restart_and_check();
 }
 
-/// The log is more than half full of entries above the target's K, and another replica writes: the log copies the target's
-/// entries forward all the time. The installation makes these entries void, so it must not wait for their copies.
+/// The log is more than half full of entries above the target's checkpoint index, and another replica writes: the log
+/// copies the target's entries forward all the time. The installation voids these entries, so it must not wait for
+/// their copies.
 #[test]
 fn an_installation_begins_although_the_log_copies_entries_of_its_replica() {
     for seed in 0..6 {
@@ -263,7 +265,7 @@ fn an_installation_begins_although_the_log_copies_entries_of_its_replica() {
             let durable = rig.groups[&other].durable;
             rig.commit(other, durable);
         };
-        // While it waits, nothing moves its K, and that is said.
+        // While the installation waits, nothing moves the checkpoint index of its replica, and the engine reports that.
         rig.engine.hold_rounds(true);
         for _ in 0..12 {
             rig.now = rig.now + std::time::Duration::from_secs(1);

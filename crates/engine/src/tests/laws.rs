@@ -1,4 +1,4 @@
-//! Laws that one short story shows.
+//! Laws of the engine, each in one short test.
 
 use super::rig::{Rig, chunks};
 use crate::EngineConfig;
@@ -34,7 +34,7 @@ fn nothing_is_acknowledged_before_its_flush() {
     let kept = rig.engine.payload(R1, types::Index(1), types::Term(1)).expect("from the moment of append");
     assert_eq!(kept.0, sent);
     assert_eq!(bufs[1].as_ptr(), kept.0.as_ptr(), "the payload goes to the disk from where it is");
-    // A second append fills the next batch, which waits for the first.
+    // A second append goes into the next batch, which waits for the first.
     put(&mut rig, R1, vec![write(8, 8)]);
     let mut more = Vec::new();
     rig.engine.end_turn(rig.now, &mut more, &mut out);
@@ -86,7 +86,7 @@ fn a_full_log_holds_payload_back_but_neither_votes_nor_rounds() {
     rig.create(1);
     rig.create(2);
     for n in 0..250 {
-        // Unaligned: completing the blocks needs log, too.
+        // The writes are unaligned: completing the blocks needs log, too.
         put(&mut rig, R1, vec![write(n % 8 + 1, 160)]);
         rig.turn(4);
         let durable = rig.groups[&R1].durable;
@@ -232,7 +232,7 @@ fn a_full_home_is_reported_and_a_cut_makes_room_again() {
     assert!(!rig.engine.pressure().full, "{:?}", rig.engine.stats().home);
 }
 
-/// Appends, commits and applies without the model's sectors (which end earlier).
+/// Appends, commits and applies without the model's sectors (their range is smaller).
 pub(super) fn put_wide(rig: &mut Rig, effects: Vec<Effect>) {
     put(rig, R1, effects.clone());
     rig.settle();
@@ -245,7 +245,7 @@ pub(super) fn put_wide(rig: &mut Rig, effects: Vec<Effect>) {
 }
 
 #[test]
-fn chunks_are_listed_from_home_and_overlay_and_a_cut_hides_what_lies_below_it() {
+fn chunks_come_from_home_and_overlay_and_a_cut_hides_those_below_it() {
     let mut rig = Rig::new(21, true, EngineConfig::default());
     rig.create(1);
     let [a, b, ..] = chunks();
@@ -274,7 +274,7 @@ fn chunks_are_listed_from_home_and_overlay_and_a_cut_hides_what_lies_below_it() 
 }
 
 #[test]
-fn a_round_that_completes_zeros_alone_needs_nobody_to_wake_it() {
+fn round_that_completes_only_zeros_proceeds_without_a_wakeup() {
     let mut rig = Rig::new(4, true, EngineConfig::default());
     rig.create(1);
     let chunk = |index| types::ChunkKey { index, ..chunks()[0] };
@@ -305,7 +305,7 @@ fn a_round_that_the_loop_holds_back_is_no_deadline() {
     rig.engine.hold_rounds(true);
     rig.settle();
     rig.commit(R1, 1);
-    // Until the log is sealed, too.
+    // The log is sealed, too.
     (0..20).for_each(|_| rig.turn(16));
     let late = rig.now + Duration::from_secs(60);
     assert!(!rig.engine.wants_round(late));

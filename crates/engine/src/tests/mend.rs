@@ -1,4 +1,4 @@
-//! Bad blocks of home, and what may take their place (R15).
+//! Bad blocks of home, and the bytes that may replace them (R15).
 
 use super::laws::{run_rounds, write};
 use super::rig::{Rig, chunks};
@@ -22,14 +22,14 @@ fn put(rig: &mut Rig, replica: ReplicaId, effect: Effect) {
     rig.commit(replica, from);
 }
 
-/// What the block is now, as a peer would give it.
+/// Returns the block as a peer would send it now.
 fn now_at(rig: &Rig) -> (IoBuf, u32) {
     let bytes = IoBuf::copy_of(&rig.groups[&R1].expected(chunk(), BLOCK));
     let crc = crc32c(&bytes);
     (bytes, crc)
 }
 
-/// Block 1 of R1 is at home, and rotten there.
+/// Creates R1 with block 1 at home, and rotten there.
 fn rotten(seed: u64) -> Rig {
     let config = EngineConfig { round_idle: Duration::from_millis(5), ..EngineConfig::default() };
     let mut rig = Rig::new(seed, true, config);
@@ -56,7 +56,7 @@ fn a_bad_block_takes_the_bytes_that_its_checksum_names_and_no_others() {
     let good = now_at(&rig);
     let ask = rig.engine.mend_ask(R1, chunk(), 1).expect("it is bad");
     assert_eq!(ask, MendAsk { applied: Index(1), expected: Some(good.1) });
-    // Something else is written meanwhile.
+    // Another block is written meanwhile.
     put(&mut rig, R1, write(40, 8));
     let other = IoBuf::copy_of(&[7; 4096]);
     let mut torn = good.0.to_vec();
@@ -82,7 +82,7 @@ fn a_bad_block_takes_the_bytes_that_its_checksum_names_and_no_others() {
 }
 
 #[test]
-fn a_bad_block_that_is_written_in_part_holds_its_replica_back_alone_and_is_never_mended_with_older_bytes() {
+fn partly_written_bad_block_stalls_its_replica_and_takes_no_older_bytes() {
     let mut rig = rotten(2);
     let (old, old_crc) = now_at(&rig);
     put(&mut rig, R1, write(10, 3));
@@ -98,7 +98,7 @@ fn a_bad_block_that_is_written_in_part_holds_its_replica_back_alone_and_is_never
     assert!(!rig.engine.mend(R1, chunk(), 1, Index(1), Some((old, old_crc))), "bytes from before entry 2");
     let good = now_at(&rig);
     assert!(rig.engine.mend(R1, chunk(), 1, Index(2), Some(good)));
-    // What was mended is in the log before any round.
+    // The repaired block is in the log before any round.
     rig.turn(16);
     rig.bad.clear();
     rig.disk.power_cut();
@@ -111,7 +111,7 @@ fn a_bad_block_that_is_written_in_part_holds_its_replica_back_alone_and_is_never
 }
 
 #[test]
-fn observers_see_what_a_replica_holds_and_a_block_that_is_not_what_the_map_says() {
+fn observers_see_replica_contents_and_blocks_that_fail_their_checksum() {
     let mut rig = rotten(3);
     let look = |rig: &Rig| {
         let bytes = rig.disk.bytes();
@@ -119,7 +119,7 @@ fn observers_see_what_a_replica_holds_and_a_block_that_is_not_what_the_map_says(
         rig.engine.contents_for_tools(R1, read).expect("no round runs")
     };
     assert_eq!(look(&rig), Err(crate::Foreign { chunk: chunk(), block: 1 }));
-    // The block is overwritten, and its neighbour in part, and not at home yet.
+    // The block is overwritten, and its neighbour in part; neither is at home yet.
     put(&mut rig, R1, write(8, 8));
     put(&mut rig, R1, write(3, 2));
     let whole = rig.groups[&R1].expected(chunk(), SectorRange::new(0, 24));

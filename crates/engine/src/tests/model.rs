@@ -1,4 +1,4 @@
-//! What a replica must hold: its entries, and the sectors that applying them gives.
+//! Model of a replica: its entries, and the sectors that result from applying them.
 
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ pub(super) struct Group {
     pub term: Term,
     /// Entry i is at i - 1.
     pub made: Vec<Made>,
-    /// Everything that was ever appended: what replaced an entry may be lost, and the entry come back.
+    /// Every entry that was ever appended: the replacement of an entry may be lost, and the entry come back.
     pub history: BTreeMap<(u64, Term), Effect>,
     /// Highest index that a `Persisted` has covered, and the commit with it.
     pub durable: u64,
@@ -94,7 +94,7 @@ impl Group {
         sectors[range.start as usize..range.end() as usize].fill(value);
     }
 
-    /// The bytes that a read must give.
+    /// Returns the bytes that a read must return.
     pub fn expected(&self, chunk: ChunkKey, range: SectorRange) -> Vec<u8> {
         let mut out = vec![0; range.len_bytes()];
         let Some(sectors) = self.sectors.get(&chunk) else { return out };
@@ -124,7 +124,7 @@ pub(super) fn decision_bytes(replica: ReplicaId, index: Index) -> Bytes {
     Bytes::from(format!("decision of {replica} at {index}").repeat(1 + index.0 as usize % 200))
 }
 
-/// Every sector says whose it is.
+/// Returns sectors that each name their replica and entry.
 pub(super) fn content(replica: ReplicaId, index: u64, term: Term, range: SectorRange) -> IoBuf {
     let mut bytes = IoBufMut::new(range.len_bytes());
     for (n, sector) in (range.start..range.end()).enumerate() {

@@ -1,4 +1,4 @@
-//! When destaging is said to stand still: not while a round gets on, however slowly (docs/operate.md).
+//! Reports of a destage stall: none while a round makes progress, however slow (docs/operate.md).
 
 use super::damage::config;
 use super::rig::{Rig, chunks};
@@ -9,7 +9,7 @@ use types::{ReplicaId, SectorRange};
 
 const IDS: [u64; 3] = [1, 2, 3];
 
-/// Fills the log to more than half: all three replicas have something to destage in every chunk.
+/// Fills the log to more than half: all three replicas have data to destage in every chunk.
 fn press(rig: &mut Rig) {
     rig.engine.hold_rounds(true);
     while rig.engine.pressure().log < 0.6 {
@@ -30,7 +30,7 @@ fn press(rig: &mut Rig) {
     rig.engine.hold_rounds(false);
 }
 
-/// So many seconds, a look each, with so many completions of the disk in each.
+/// Runs `count` seconds, with a look each, and `completions` completions of the disk in each.
 fn seconds(rig: &mut Rig, count: u64, completions: u64) {
     for _ in 0..count {
         rig.now = rig.now + Duration::from_secs(1);
@@ -39,7 +39,7 @@ fn seconds(rig: &mut Rig, count: u64, completions: u64) {
 }
 
 #[test]
-fn a_slow_round_is_progress_and_one_that_stands_still_is_named_until_the_poison() {
+fn slow_round_is_progress_and_a_stalled_one_is_reported_until_poison() {
     let mut rig = Rig::new(1, true, config());
     IDS.into_iter().for_each(|id| rig.create(id));
     press(&mut rig);

@@ -1,5 +1,5 @@
-//! Uncommitted entries that a new leader replaces: until what replaces them is durable, the log must still
-//! be able to produce them (R9).
+//! Uncommitted entries that a new leader replaces: until the replacement is durable, the log must still be able to
+//! produce them (R9).
 
 use super::damage::{batches_from, config};
 use super::laws::write;
@@ -12,7 +12,7 @@ use types::{Index, ReplicaId, Term};
 const R1: ReplicaId = ReplicaId(1);
 const R2: ReplicaId = ReplicaId(2);
 
-/// No round begins by itself.
+/// Returns a config with which no round begins by itself.
 fn held() -> EngineConfig {
     EngineConfig { round_pressure: 100.0, ..config() }
 }
@@ -31,7 +31,7 @@ fn live_segments(rig: &Rig) -> usize {
     rig.engine.stats().segments_in_use as usize
 }
 
-/// R1 holds entry 1 in the tail and entry 2 segments later, neither committed; R2 fills the rest.
+/// Writes entry 1 of R1 to the tail and entry 2 some segments later, neither committed; R2 fills the rest.
 fn spread(seed: u64, config: EngineConfig, segments: usize) -> Rig {
     let mut rig = Rig::new(seed, true, config);
     rig.create(1);
@@ -78,7 +78,7 @@ fn a_replaced_entry_is_there_until_what_replaced_it_is_durable() {
 }
 
 #[test]
-fn a_full_log_is_freed_although_its_tail_holds_entries_that_a_waiting_append_replaces() {
+fn full_log_is_freed_although_a_waiting_append_replaces_its_tail_entries() {
     let mut rig = spread(2, held(), 14);
     (0..20).for_each(|_| put(&mut rig, R2, 1));
     let held = rig.groups[&R2].last() - rig.groups[&R2].durable;
@@ -96,7 +96,7 @@ fn a_full_log_is_freed_although_its_tail_holds_entries_that_a_waiting_append_rep
 #[test]
 fn copies_of_entries_that_are_not_needed_any_more_are_no_work() {
     let mut rig = spread(3, held(), 4);
-    // Truncated since it was queued: the batch finds nothing to write, and there is nothing else.
+    // The entry was truncated since its copy was queued: the batch finds nothing to write.
     rig.engine.queue(Work::Copy { replica: R1, index: Index(999), term: Term(1) });
     rig.turn(4);
     put(&mut rig, R1, 1);

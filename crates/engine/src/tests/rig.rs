@@ -1,4 +1,4 @@
-//! An engine on a [`Disk`], with groups that check everything it says.
+//! An engine on a [`Disk`], with groups that check every event of it.
 
 use super::disk::Disk;
 use super::model::{Group, Made, SECTORS, decision_bytes};
@@ -40,16 +40,16 @@ pub(super) struct Rig {
     pub installed: Vec<Recovered>,
     pub refused: Vec<ReplicaId>,
     pub refilled: Vec<ReplicaId>,
-    /// Replicas whose logs were cut back, with what stands.
+    /// Replicas whose logs were truncated, with their hard states and first removed entries.
     pub cut_back: Vec<(ReplicaId, HardState, Index)>,
     pub config: EngineConfig,
-    /// Of earlier lives.
+    /// Log bytes of earlier processes; below, their copied entries.
     pub log_bytes: u64,
     pub copied: u64,
     pub completed: u64,
 }
 
-/// From here on replicas have a peer elsewhere.
+/// Replicas from this id on have a peer elsewhere.
 const FIRST_WITH_PEER: ReplicaId = ReplicaId(100);
 
 pub(super) fn params() -> FormatParams {
@@ -116,7 +116,7 @@ impl Rig {
         self.settle();
     }
 
-    /// A new life of the process on the same disk; checks what comes back.
+    /// Starts a new process on the same disk; checks the state that comes back.
     pub fn restart(&mut self) {
         let stats = self.engine.stats();
         self.log_bytes += stats.log_bytes;
@@ -177,7 +177,7 @@ impl Rig {
         g.hard_state = found.hard_state;
         g.term = g.term.max(found.hard_state.term);
         g.reading = 0;
-        // The model forgets and redoes all; the engine redoes what is above K.
+        // The model redoes everything; the engine redoes the entries above the checkpoint index.
         g.sectors.clear();
         g.applied = 0;
         for index in 1..=commit {
@@ -231,7 +231,7 @@ impl Rig {
         self.engine.append(Persist { replica, ticket, hard_state: Some(g.hard_state), entries });
     }
 
-    /// Commits what is durable and applies it.
+    /// Commits durable entries and applies them.
     pub fn commit(&mut self, replica: ReplicaId, to: u64) {
         let g = self.groups.get_mut(&replica).expect("created");
         let to = to.min(g.durable);
@@ -254,7 +254,7 @@ impl Rig {
         self.take(out);
     }
 
-    /// One turn of the loop, then up to `completions` of the disk.
+    /// Runs one turn of the loop, then up to `completions` of the disk.
     pub fn turn(&mut self, completions: u64) {
         self.now = self.now + Duration::from_micros(self.rng.between(1, 2000));
         if self.engine.wants_round(self.now) {
@@ -278,7 +278,7 @@ impl Rig {
         self.engine.begin_round(self.now, states);
     }
 
-    /// Turns until nothing moves.
+    /// Runs turns until nothing moves.
     pub fn settle(&mut self) {
         let mut quiet = 0;
         for _ in 0..20_000 {
@@ -299,7 +299,7 @@ impl Rig {
                 EngineEvent::Mounted(recovered) => self.recovered = recovered,
                 EngineEvent::MountFailed(error) => self.mount_failed = Some(error),
                 EngineEvent::Created(_) | EngineEvent::Destroyed(_) => {}
-                // Of a hard state that no group asked for.
+                // No group asked for this hard state.
                 EngineEvent::Persisted { ticket: 0, .. } => {}
                 EngineEvent::Persisted { replica, ticket } => {
                     assert!(!self.poisoned, "an acknowledgement after the poison");

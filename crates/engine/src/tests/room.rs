@@ -1,4 +1,4 @@
-//! Replicas that take no part, and the room that their entries take of the log (R8, ADR 0007).
+//! Replicas that take no part, and the log space that their entries take (R8, ADR 0007).
 
 use super::damage::{damage_of, one_batch, seal, wrap_log};
 use super::doubt::{OTHER, R, new};
@@ -6,7 +6,7 @@ use super::rig::{Rig, chunks};
 use types::store::{Effect, HardState};
 use types::{Index, SectorRange};
 
-/// R waits for a payload, with two thirds of the log above its K; gives what its model was.
+/// Makes R wait for a payload, with two thirds of the log above its checkpoint index; returns its model.
 fn repaired_in_a_full_log(seed: u64) -> (Rig, super::model::Group) {
     let mut rig = new(seed);
     one_batch(&mut rig, R);
@@ -33,7 +33,7 @@ fn repaired_in_a_full_log(seed: u64) -> (Rig, super::model::Group) {
 }
 
 #[test]
-fn a_full_log_lets_go_of_a_replica_that_is_being_repaired_and_it_begins_anew_from_home() {
+fn full_log_truncates_a_replica_under_repair_which_rebuilds_from_home() {
     let (mut rig, waits) = repaired_in_a_full_log(9);
     wrap_log(&mut rig, OTHER);
     assert_eq!(rig.groups[&OTHER].durable, rig.groups[&OTHER].last(), "the log goes on");
@@ -49,7 +49,7 @@ fn a_full_log_lets_go_of_a_replica_that_is_being_repaired_and_it_begins_anew_fro
 }
 
 #[test]
-fn a_crash_while_the_log_lets_go_of_a_replica_quarantines_nobody() {
+fn crash_while_the_log_truncates_a_replica_quarantines_none() {
     let mut cut = 0;
     for seed in 0..24 {
         let (mut rig, waits) = repaired_in_a_full_log(seed);
@@ -76,7 +76,7 @@ fn a_crash_while_the_log_lets_go_of_a_replica_quarantines_nobody() {
 }
 
 #[test]
-fn who_begins_anew_keeps_all_that_it_has_until_it_follows_and_nothing_afterwards() {
+fn rebuilding_replica_keeps_its_data_until_it_follows_and_none_afterwards() {
     let mut rig = new(11);
     one_batch(&mut rig, R);
     rig.commit(R, 1);
@@ -84,7 +84,7 @@ fn who_begins_anew_keeps_all_that_it_has_until_it_follows_and_nothing_afterwards
     rig.settle();
     one_batch(&mut rig, R);
     one_batch(&mut rig, R);
-    // An append is on its way, and another waits: whoever asked for them is gone.
+    // One append is in flight, and another waits; the group that queued them is gone.
     for _ in 0..2 {
         let from = rig.groups[&R].last() + 1;
         rig.append(R, from, vec![Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 8) }]);
@@ -93,7 +93,7 @@ fn who_begins_anew_keeps_all_that_it_has_until_it_follows_and_nothing_afterwards
     let begun = rig.engine.begin_anew(R).expect("no round runs");
     assert_eq!(begun.commit, Index(0));
     rig.settle();
-    assert_eq!(rig.groups[&R].durable, 3, "nobody hears of what the old group wanted");
+    assert_eq!(rig.groups[&R].durable, 3, "the old group gets no completions");
     let waits = rig.groups.remove(&R).expect("created");
     let segments = rig.engine.stats().segments_in_use;
     while rig.engine.stats().segments_in_use < segments + 2 {
@@ -119,13 +119,13 @@ fn who_begins_anew_keeps_all_that_it_has_until_it_follows_and_nothing_afterwards
 }
 
 #[test]
-fn rounds_that_can_take_nobody_do_not_fill_the_log() {
+fn rounds_that_take_no_replica_do_not_fill_the_log() {
     let mut rig = new(13);
     one_batch(&mut rig, R);
     rig.commit(R, 1);
     let before = rig.engine.stats();
     for _ in 0..200 {
-        // Its state is not there: it waits for a block, say.
+        // The round gets no state of the replica, as when it waits for a block.
         rig.now = rig.now + std::time::Duration::from_secs(1);
         rig.engine.begin_round(rig.now, Vec::new());
         rig.settle();
@@ -140,7 +140,7 @@ fn rounds_that_can_take_nobody_do_not_fill_the_log() {
 }
 
 #[test]
-fn who_was_let_go_of_is_not_let_go_of_again_while_the_record_of_that_waits() {
+fn truncated_replica_is_not_truncated_again_while_its_record_waits() {
     for anew in [false, true] {
         let (mut rig, waits) = repaired_in_a_full_log(14);
         if anew {
@@ -148,7 +148,7 @@ fn who_was_let_go_of_is_not_let_go_of_again_while_the_record_of_that_waits() {
         }
         let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 160) };
         for _ in 0..400 {
-            // The turns of the loop, one by one: the log is looked at again before the record is in a batch.
+            // The turns run one by one: the log is examined again before the record is in a batch.
             let from = rig.groups[&OTHER].last() + 1;
             rig.append(OTHER, from, vec![effect]);
             rig.engine.copy_forward();
@@ -163,7 +163,7 @@ fn who_was_let_go_of_is_not_let_go_of_again_while_the_record_of_that_waits() {
         let last = Index(if anew { 1 } else { 2 });
         assert_eq!(rig.cut_back.iter().map(|(_, _, from)| *from).collect::<Vec<_>>(), [last], "once");
         rig.groups.insert(R, waits);
-        // No segment holds the record of the cut any more.
+        // No segment holds the record of the truncation any more.
         rig.disk.power_cut();
         rig.restart();
         let found = rig.recovered.iter().find(|r| r.identity.replica == R).expect("it is there");
@@ -172,7 +172,7 @@ fn who_was_let_go_of_is_not_let_go_of_again_while_the_record_of_that_waits() {
 }
 
 #[test]
-fn who_begins_anew_answers_no_peer_what_a_block_is() {
+fn rebuilding_replica_gives_no_peer_a_block() {
     let mut rig = new(15);
     one_batch(&mut rig, R);
     rig.commit(R, 1);
@@ -186,9 +186,9 @@ fn who_begins_anew_answers_no_peer_what_a_block_is() {
 }
 
 #[test]
-fn a_full_log_lets_go_of_who_holds_it_by_a_completed_block_alone() {
+fn full_log_truncates_a_replica_that_holds_it_by_a_completed_block() {
     let (mut rig, _) = repaired_in_a_full_log(16);
-    // A round that a crash cut short has completed a block of R in the tail; its entries have been carried forward.
+    // A round that a crash interrupted has completed a block of R in the tail; its entries have been carried forward.
     let log = rig.engine.log.as_mut().expect("mounted");
     log.ring.oldest_mut().note_block(R, 2);
     let newest = log.ring.newest_mut().opened;

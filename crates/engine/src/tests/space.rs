@@ -1,4 +1,4 @@
-//! Laws of space (R13): the counts are exact, what was promised fits, what was trimmed comes back.
+//! Laws of space (R13): the counts are exact, granted space fits, trimmed space comes back.
 
 use super::crash::{config, step};
 use super::laws::put_wide;
@@ -14,7 +14,7 @@ use types::{ChunkKey, ReplicaId, SectorRange};
 const R1: ReplicaId = ReplicaId(1);
 
 fn check(rig: &Rig) {
-    // Home's map runs ahead of the frozen layers from the first staged chunk to the flip.
+    // Home's map is ahead of the frozen layers from the first staged chunk to the flip.
     if !matches!(rig.engine.round, RoundStep::Home { .. } | RoundStep::Recording { .. }) {
         assert_eq!(rig.engine.counted_space(), rig.engine.recount_space());
     }
@@ -34,7 +34,7 @@ fn what_the_overlay_will_need_is_what_a_recount_finds_in_every_life() {
             rig.restart_and_check();
             check(&rig);
         }
-        // Nothing is dirty, nothing is needed.
+        // No data is dirty, so no space is needed.
         for id in 1..=3 {
             let durable = rig.groups[&ReplicaId(id)].durable;
             rig.commit(ReplicaId(id), durable);
@@ -53,7 +53,7 @@ fn au_of(chunk: ChunkKey, au: u32) -> Effect {
 }
 
 #[test]
-fn a_write_needs_what_nobody_holds_yet() {
+fn write_needs_only_aus_that_are_not_held_yet() {
     let mut rig = Rig::new(31, true, EngineConfig::default());
     rig.create(1);
     let key = chunks()[0];
@@ -75,7 +75,7 @@ fn a_write_needs_what_nobody_holds_yet() {
     assert_eq!(rig.engine.space().dirty_new_aus, 1, "below a cut there is nothing");
 }
 
-/// Writes AU after AU at random while what is left allows it; gives back what was written.
+/// Writes AU after AU at random while the space left allows it; returns the number of AUs written.
 fn fill(rig: &mut Rig, rng: &mut Rng, chunk_count: u32) -> u32 {
     let volume = chunks()[0].volume;
     let mut admitted = 0;
@@ -101,7 +101,7 @@ fn fill(rig: &mut Rig, rng: &mut Rng, chunk_count: u32) -> u32 {
 }
 
 #[test]
-fn a_home_filled_to_the_last_promise_never_refuses_a_round_and_trims_bring_space_back() {
+fn home_filled_to_the_last_grant_refuses_no_round_and_trims_free_space() {
     for seed in 0..3 {
         let config = EngineConfig { round_idle: Duration::from_millis(20), ..EngineConfig::default() };
         let mut rig = Rig::new(40 + seed, true, config);
@@ -114,7 +114,7 @@ fn a_home_filled_to_the_last_promise_never_refuses_a_round_and_trims_bring_space
         let space = rig.engine.space();
         assert_eq!(space.dirty_new_aus, 0);
         assert!(space.available_aus < 4 && u64::from(admitted) > free / 2, "{admitted} of {free}: {space:?}");
-        // Overwrites need nothing, whole chunks of them; the idle timer is not what brings the round.
+        // Overwrites of whole chunks need no space. The idle timer must not start the round.
         rig.engine.config.round_idle = Duration::from_secs(1000);
         rig.engine.want_space(true);
         let volume = chunks()[0].volume;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use types::store::DecisionState;
 use types::{Index, ReplicaId, Term};
 
-/// Replicas from 1 to `count`, of which the last one writes.
+/// Creates replicas 1 to `count`; the last one writes.
 fn crowd(seed: u64, count: u64, config: EngineConfig) -> (Rig, ReplicaId) {
     let mut rig = Rig::new(seed, true, config);
     (1..=count).for_each(|id| rig.create(id));
@@ -37,7 +37,7 @@ fn a_crash_in_the_middle_of_a_state_block_loses_no_replica_and_no_vote() {
         let small = EngineConfig { round_pressure: 0.2, state_batch_max: 1, ..config(0) };
         let (mut rig, writer) = crowd(seed, 12, small);
         wrap_log(&mut rig, writer);
-        // To a moment at which a block is written in part.
+        // Turns run to a moment at which a block is written in part.
         for _ in 0..4000 {
             if rig.engine.log.as_ref().expect("mounted").state_block.is_some() {
                 break;
@@ -53,7 +53,7 @@ fn a_crash_in_the_middle_of_a_state_block_loses_no_replica_and_no_vote() {
         cut += u64::from(log.state_block.is_some());
         rig.disk.power_cut();
         rig.restart_and_check();
-        // The log goes on behind the torn block, round the ring, and comes back again.
+        // The log continues behind the torn block, wraps, and mounts again.
         wrap_log(&mut rig, writer);
         rig.disk.power_cut();
         rig.restart_and_check();
@@ -78,7 +78,7 @@ fn the_last_whole_state_block_is_not_freed_while_a_later_one_is_written() {
 }
 
 #[test]
-fn tombstones_below_the_floor_are_not_kept_and_their_replicas_stay_refused() {
+fn tombstones_below_the_floor_are_dropped_and_their_ids_stay_refused() {
     let quick = EngineConfig { round_idle: Duration::from_millis(5), ..EngineConfig::default() };
     let (mut rig, _) = crowd(4, 2, quick);
     let mut next = 3;
@@ -120,7 +120,7 @@ fn a_crash_before_a_birth_leaves_no_floor_that_refuses_the_replica() {
             let segment = rig.engine.log.as_ref().expect("mounted").ring.newest().expect("it is open");
             (segment.opened, segment.stated)
         };
-        // To a segment that is nearly full; what is queued before the birth record opens the next one.
+        // Fills a segment nearly; work queued before the create record opens the next one.
         while rig.engine.log.as_ref().expect("mounted").ring.space() > 256 << 10 {
             let from = rig.groups[&writer].last() + 1;
             rig.append(writer, from, vec![write(0, 160)]);
@@ -147,7 +147,7 @@ fn a_crash_before_a_birth_leaves_no_floor_that_refuses_the_replica() {
         rig.engine.set_replica_floor(ReplicaId(101));
         rig.settle();
         assert_eq!(rig.engine.floor, ReplicaId(101), "a birth lets the floor rise");
-        // A replica that goes before its birth holds the floor no longer.
+        // A replica destroyed before its create record is written does not hold the floor.
         let bytes = decision_bytes(ReplicaId(102), Index(0));
         let decision = DecisionState { replica: ReplicaId(102), index: Index(0), term: Term(0), bytes };
         rig.engine.create_replica(identity(ReplicaId(102)), decision);
@@ -163,7 +163,7 @@ fn a_crash_before_a_birth_leaves_no_floor_that_refuses_the_replica() {
 }
 
 #[test]
-fn a_replica_that_goes_during_a_round_keeps_its_tombstone_until_a_checkpoint_says_so() {
+fn replica_destroyed_in_a_round_keeps_its_tombstone_until_a_checkpoint() {
     for seed in 0..12 {
         let quick = EngineConfig { round_idle: Duration::from_millis(5), ..EngineConfig::default() };
         let (mut rig, _) = crowd(seed, 3, quick);

@@ -15,7 +15,7 @@ fn limits() -> HomeLimits {
     HomeLimits { slot_count: Some(512), background_ops_max: 4, ..HomeLimits::default() }
 }
 
-/// A home with some history, and the round that is going to be cut.
+/// Returns a home with some history, and the round that will be interrupted.
 fn prepared(seed: u64, kind: DiskKind, volatile: bool) -> (Rig, Plan) {
     let mut rig = Rig::on(TestDisk::new(seed, START + LEN, 512, kind, volatile), LEN, limits());
     rig.rng = Rng::new(seed);
@@ -26,7 +26,7 @@ fn prepared(seed: u64, kind: DiskKind, volatile: bool) -> (Rig, Plan) {
     let mut plan = random_plan(&mut rig, 7);
     let cut = Cut { replica: ReplicaId(2), volume: VolumeId(2), from_chunk: 1 };
     plan.cuts.push(cut);
-    // Blocks that are certainly rewritten in place, and some that are not touched.
+    // Some blocks are certainly rewritten in place, and some are not touched.
     let held: Vec<Key> = rig.base.keys().copied().filter(|key| !plan.drops(key)).step_by(3).collect();
     for key in held {
         rig.stamp += 1;
@@ -35,7 +35,7 @@ fn prepared(seed: u64, kind: DiskKind, volatile: bool) -> (Rig, Plan) {
     (rig, plan)
 }
 
-/// Begins the round and cuts the power after `steps`; gives whether it got ready before.
+/// Begins the round and cuts the power after `steps`; returns the records if it was ready before.
 fn cut_after(rig: &mut Rig, plan: &Plan, steps: usize) -> Option<Vec<bytes::Bytes>> {
     rig.begin(plan.clone());
     for _ in 0..steps {
@@ -59,12 +59,12 @@ fn a_round_that_is_cut_anywhere_leaves_the_last_checkpoint_whole() {
             let (mut rig, plan) = prepared(seed, kind, volatile);
             let ready = cut_after(&mut rig, &plan, steps);
             let done = ready.is_some();
-            // The checkpoint never became durable: the old one rules, ready or not.
+            // The checkpoint never became durable: the old one counts, ready or not.
             let (states, damaged) = rig.mount();
             assert!(damaged.is_empty(), "seed {seed}, {steps} steps: {damaged:?}");
             assert!(states.iter().all(|s| s.decision.index.0 < 7));
             rig.home.audit().unwrap();
-            // What the log redoes is in the overlay again; everything else is as it was.
+            // Entries that the log redoes are in the overlay again; every other block is unchanged.
             let redone = plan.clone();
             rig.check_base(|key| redone.blocks.contains_key(key) || redone.drops(key));
             rig.round(plan);
@@ -95,7 +95,7 @@ fn a_round_is_whole_from_the_moment_its_checkpoint_is_durable() {
 
 #[test]
 fn what_a_checkpoint_dropped_is_not_reused_before_the_next_one_is_durable() {
-    // A home so tight that a round can only live on what an earlier round gave back.
+    // The home is so tight that a round only fits into space that an earlier round freed.
     let mut rig = Rig::new(5, 2 << 20, HomeLimits { slot_count: Some(64), ..limits() });
     rig.round(Plan::states(&[1], 2).put(1, chunk(1, 0), 0..256, 7));
     let mut swap = Plan::states(&[1], 4).put(1, chunk(2, 0), 0..256, 8);
@@ -116,15 +116,15 @@ fn what_a_round_drops_is_not_free_before_its_flip() {
     let plan = Plan::states(&[1], 3).put(1, chunk(1, 0), 0..64, 7).put(1, chunk(1, 1), [0], 8);
     rig.round(plan);
     let before = (rig.home.free_bytes(), rig.home.free_slots());
-    // Three AUs and a chunk go; map, CRC and directory pages and a decision state move.
+    // Three AUs and a chunk are dropped; map, CRC and directory pages and a decision state move.
     rig.begin(Plan::states(&[1], 4).put(1, chunk(1, 0), 16..64, 0).put(1, chunk(1, 1), [0], 0));
     rig.settle();
     let records = rig.take_ready().expect("the round is ready");
-    // One map page and one directory page were taken, and nothing came back.
+    // One map page and one directory page were taken, and no slot came back.
     assert_eq!((rig.home.free_bytes(), rig.home.free_slots()), (before.0, before.1 - 2));
     rig.home.audit().unwrap();
     rig.commit(records);
-    // Back: the two pages replaced, map and CRC page of the chunk, two decision pages.
+    // The two pages replaced, map and CRC page of the chunk, and two decision pages come back.
     assert_eq!((rig.home.free_bytes(), rig.home.free_slots()), (before.0 + 4 * types::AU, before.1 + 4));
 }
 
@@ -152,7 +152,7 @@ fn a_tight_home_survives_rounds_that_never_become_durable() {
                 assert_eq!(rig.mount().1, vec![]);
                 rig.home.audit().unwrap();
                 rig.check_base(|key| plan.blocks.contains_key(key));
-                // The log redoes what was lost, until it is destaged.
+                // The log redoes the lost round, until it is destaged.
                 rig.round(plan);
             } else {
                 assert_eq!(rig.mount().1, vec![], "a full home is whole");

@@ -1,4 +1,4 @@
-//! Bytes that rot: in blocks, in pages, in the books.
+//! Bytes that rot: in blocks, in pages, in the space accounting.
 
 use super::rig::{Plan, Rig, START, chunk, state};
 use crate::home::{Home, HomeLimits};
@@ -8,7 +8,7 @@ use types::{ReplicaId, SectorRange, Time};
 const R1: ReplicaId = ReplicaId(1);
 const R2: ReplicaId = ReplicaId(2);
 
-/// Two replicas with two chunks each and decision states.
+/// Creates two replicas with two chunks each and decision states.
 fn two_replicas() -> Rig {
     let mut rig = Rig::new(1, 16 << 20, HomeLimits { slot_count: Some(128), ..HomeLimits::default() });
     let plan = (1..3).fold(Plan::states(&[1, 2], 3), |plan, r| {
@@ -33,7 +33,7 @@ fn a_rotten_block_is_named_and_its_neighbours_are_served() {
 }
 
 #[test]
-fn an_unreadable_sector_fails_its_read_alone_and_an_unreadable_page_its_replica_alone() {
+fn unreadable_sector_fails_its_read_and_unreadable_page_its_replica() {
     let mut rig = two_replicas();
     let (au, n) = rig.home.chunk(R1, chunk(1, 0)).unwrap().place_of(1);
     rig.disk.unreadable = Some(START + rig.home.geometry.block_offset(au, n) + 512);
@@ -75,7 +75,7 @@ fn a_rotten_page_damages_its_replica_for_good_and_no_other() {
             assert!(matches!(answer, Err(HomeReadError::Damaged { .. })), "{answer:?}");
             rig.base.retain(|(replica, _, _), _| *replica == R2);
             rig.check_base(|_| false);
-            // A round serves the other; the damaged one keeps what the checkpoint said of it.
+            // A round serves the other replica; the damaged one keeps its state of the checkpoint.
             let plan = Plan::states(&[1, 2], 5 + life * 2).put(1, chunk(1, 0), [0], 77).put(2, chunk(1, 0), [9], 78);
             rig.round(plan);
             rig.home.audit().unwrap();
@@ -91,7 +91,7 @@ fn a_rotten_page_damages_its_replica_for_good_and_no_other() {
 }
 
 #[test]
-fn what_a_damaged_replica_holds_is_free_again_when_a_checkpoint_has_forgotten_it() {
+fn space_of_a_damaged_replica_is_free_once_no_checkpoint_names_it() {
     let mut rig = two_replicas();
     let (slots, bytes) = (rig.home.free_slots(), rig.home.free_bytes());
     let held = rig.home.chunk(R1, chunk(1, 0)).unwrap().pages[0].unwrap().slot;
@@ -121,7 +121,7 @@ fn an_au_or_slot_with_two_owners_damages_both_and_is_not_reused() {
             "AU" => mine.map[1].au = au,
             _ => mine.pages[1] = page,
         }
-        // The next round makes the lie durable, without a look at what it lies about.
+        // The next round makes the false map durable, without looking at the numbers in it.
         rig.round(Plan::states(&[1], 5).put(1, chunk(1, 1), [2500], 50));
         let why = rig.home.audit().unwrap_err();
         assert!(why.contains(what) && why.contains("held by"), "{why}");
@@ -136,7 +136,7 @@ fn an_au_or_slot_with_two_owners_damages_both_and_is_not_reused() {
             rig.home.audit().unwrap();
             assert!(!rig.home.aus.is_free(au), "the other may still need it");
         } else {
-            // The CRC names its owner, so the page does not verify for the thief.
+            // The CRC names its owner, so the page does not verify for the other replica.
             assert!(matches!(&damaged[..], [(R1, why), (R2, _)] if why.contains("CRC page")), "{damaged:?}");
         }
     }
@@ -162,7 +162,7 @@ fn a_checkpoint_that_is_not_ours_is_refused_without_a_panic() {
 }
 
 #[test]
-fn the_books_say_nothing_while_a_mount_still_claims_what_its_checkpoint_names() {
+fn audit_reports_nothing_while_a_mount_claims_its_checkpoints_space() {
     let mut rig = two_replicas();
     rig.events.clear();
     rig.home = Home::new(rig.disk.info.clone(), rig.region, HomeTokens { room: 9 }, rig.limits);

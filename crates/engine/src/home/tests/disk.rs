@@ -1,4 +1,4 @@
-//! A disk in memory with a volatile cache and a seed: completes in any order, applies writes in pieces.
+//! A disk in memory with a volatile cache and a seed: it completes in any order and applies writes in pieces.
 
 use env::{DiskError, DiskId, DiskInfo, DiskKind, Event, Op, Token};
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use types::rng::Rng;
 
 const S: usize = SECTOR as usize;
 
-/// What is in flight, whatever it is.
+/// An operation in flight.
 struct Queued {
     op: Op,
     /// Sectors of a write that are on the medium already.
@@ -16,9 +16,9 @@ struct Queued {
 
 pub(super) struct TestDisk {
     pub(super) info: DiskInfo,
-    /// What a read sees, by sector.
+    /// Bytes that a read returns, by sector.
     view: BTreeMap<u64, [u8; S]>,
-    /// Sectors written since the last flush: what they were before.
+    /// Sectors written since the last flush, with their bytes before that.
     unflushed: BTreeMap<u64, Option<[u8; S]>>,
     queue: Vec<Queued>,
     rng: Rng,
@@ -73,7 +73,7 @@ impl TestDisk {
         self.queue.is_empty()
     }
 
-    /// Something happens to some operation in flight: part of a write lands, or one completes.
+    /// Advances any operation in flight: part of a write lands, or one completes.
     pub(super) fn step(&mut self) -> Option<Event> {
         assert!(!self.queue.is_empty(), "nothing is in flight");
         let at = self.rng.below(self.queue.len() as u64) as usize;
@@ -128,7 +128,7 @@ impl TestDisk {
         }
     }
 
-    /// The power fails: each sector since the last flush is kept or lost, and so is each in flight.
+    /// Cuts the power: each sector since the last flush is kept or lost, and so is each in flight.
     pub(super) fn power_cut(&mut self) {
         for mut queued in std::mem::take(&mut self.queue) {
             self.apply(&mut queued, true);

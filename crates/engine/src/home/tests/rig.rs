@@ -1,6 +1,6 @@
 //! Home, its disk, and a model of what home holds: one stamp for each block.
 //!
-//! The rig plays the log side: it keeps the checkpoint records, and its `frozen` blocks are the overlay.
+//! The rig acts as the log side: it keeps the checkpoint records, and its `frozen` blocks are the overlay.
 
 use super::disk::TestDisk;
 use crate::home::{Home, HomeLimits};
@@ -18,7 +18,7 @@ use types::{AU, ChunkKey, Index, IoBuf, IoBufMut, ReplicaId, SectorRange, Term, 
 pub(super) type Key = (ReplicaId, ChunkKey, u16);
 pub(super) const START: u64 = 2 * AU;
 
-/// A round in words of the model: stamp 0 is a zero block.
+/// A round in terms of the model: stamp 0 is a zero block.
 #[derive(Clone, Default)]
 pub(super) struct Plan {
     pub(super) blocks: BTreeMap<Key, u64>,
@@ -36,7 +36,7 @@ pub(super) struct Rig {
     pub(super) records: Option<Vec<Bytes>>,
     /// Blocks as of that checkpoint.
     pub(super) base: BTreeMap<Key, u64>,
-    /// The overlay: the round that is running.
+    /// The overlay: the plan of the running round.
     pub(super) frozen: Plan,
     pub(super) events: Vec<HomeEvent>,
     pub(super) ops: Vec<Op>,
@@ -48,7 +48,7 @@ pub(super) fn chunk(volume: u64, index: u32) -> ChunkKey {
     ChunkKey { volume: VolumeId(volume), index }
 }
 
-/// The bytes of a block with this stamp.
+/// Returns the bytes of a block with this stamp.
 pub(super) fn bytes_of(stamp: u64) -> Vec<u8> {
     let mut bytes = vec![0; 4096];
     for (word, cell) in (0..).zip(bytes.chunks_exact_mut(8)) {
@@ -103,7 +103,7 @@ impl Plan {
         self.destroyed.contains(replica) || self.cuts.iter().any(cut)
     }
 
-    /// Takes effect on the model.
+    /// Applies the plan to the model.
     pub(super) fn apply(&self, base: &mut BTreeMap<Key, u64>) {
         base.retain(|key, _| !self.drops(key));
         for (key, stamp) in &self.blocks {
@@ -116,7 +116,7 @@ impl Plan {
     }
 }
 
-/// Blocks lie in memory as they do in a receive buffer: 512-aligned.
+/// Returns a block that lies in memory as in a receive buffer: 512-aligned.
 fn data(stamp: u64) -> BlockData {
     if stamp == 0 {
         return BlockData::Zero;
@@ -129,7 +129,7 @@ fn data(stamp: u64) -> BlockData {
 }
 
 impl Rig {
-    /// A home of `len_bytes` on a file with a volatile cache.
+    /// Creates a home of `len_bytes` on a file with a volatile cache.
     pub(super) fn new(seed: u64, len_bytes: u64, limits: HomeLimits) -> Rig {
         Rig::on(TestDisk::new(seed, START + len_bytes, 512, DiskKind::File, true), len_bytes, limits)
     }
@@ -154,7 +154,7 @@ impl Rig {
         rig
     }
 
-    /// A new life of the process. What is in flight is dropped by the caller (`power_cut`).
+    /// Starts a new process. The caller has dropped the operations in flight (`power_cut`).
     pub(super) fn mount(&mut self) -> (Vec<RoundState>, Vec<(ReplicaId, String)>) {
         assert!(self.disk.is_idle());
         self.events.clear();
@@ -168,7 +168,7 @@ impl Rig {
         }
     }
 
-    /// One completion, or a part of a write that lands.
+    /// Runs one completion, or a part of a write that lands.
     pub(super) fn step(&mut self) {
         self.disk.submit(&mut self.ops);
         if let Some(event) = self.disk.step() {
@@ -205,7 +205,7 @@ impl Rig {
         Some(records)
     }
 
-    /// The checkpoint is durable in the log: the flip.
+    /// Flips: the checkpoint is durable in the log.
     pub(super) fn commit(&mut self, records: Vec<Bytes>) {
         self.records = Some(records);
         let plan = std::mem::take(&mut self.frozen);
@@ -213,7 +213,7 @@ impl Rig {
         self.home.round_committed(Time::ZERO);
     }
 
-    /// A whole round.
+    /// Runs a whole round.
     pub(super) fn round(&mut self, plan: Plan) {
         self.begin(plan);
         self.settle();
@@ -221,7 +221,7 @@ impl Rig {
         self.commit(records);
     }
 
-    /// Whether home takes the round; nothing has happened when it does not.
+    /// Whether home takes the round; a refused round has no effect.
     pub(super) fn try_round(&mut self, plan: Plan) -> bool {
         self.begin(plan);
         self.settle();
@@ -258,7 +258,7 @@ impl Rig {
         }
     }
 
-    /// Every block of the model, and nothing else in the chunks that it names, is in home.
+    /// Checks that home holds every block of the model, and no other in the chunks that the model names.
     pub(super) fn check_base(&mut self, skip: impl Fn(&Key) -> bool) {
         let mut chunks: Vec<(ReplicaId, ChunkKey)> = self.base.keys().map(|(r, c, _)| (*r, *c)).collect();
         chunks.dedup();
@@ -278,7 +278,7 @@ impl Rig {
     }
 }
 
-/// A piece is what the stamps say, with the right fragment CRCs.
+/// Checks that a piece has the bytes of the stamps, with the right fragment CRCs.
 pub(super) fn check_piece(range: SectorRange, piece: &Piece, stamp_of: impl Fn(u16) -> u64) {
     match piece {
         Piece::Zeros => assert!(range.fragments().all(|f| stamp_of((f.start / 8) as u16) == 0), "zeros at {range}"),

@@ -1,4 +1,4 @@
-//! Rounds and reads that go well: against the model, at the limits, over thousands of rounds.
+//! Rounds and reads without failures: against the model, at the limits, over thousands of rounds.
 
 use super::disk::TestDisk;
 use super::rig::{Key, Plan, Rig, START, check_piece, chunk};
@@ -15,7 +15,7 @@ fn small(slots: u32) -> HomeLimits {
     HomeLimits { slot_count: Some(slots), background_ops_max: 4, ..HomeLimits::default() }
 }
 
-/// Some blocks in some chunks; now and then zeros, a cut, a destroyed replica.
+/// Returns some blocks in some chunks; now and then zeros, a cut, a destroyed replica.
 pub(super) fn random_plan(rig: &mut Rig, index: u64) -> Plan {
     let mut plan = Plan::states(&[1, 2, 3], index);
     if rig.rng.chance(1, 12) {
@@ -41,7 +41,7 @@ pub(super) fn random_plan(rig: &mut Rig, index: u64) -> Plan {
     plan
 }
 
-/// A read in flight: what its blocks were when it began.
+/// Reads in flight: the range that each reads.
 type Begun = BTreeMap<u64, (ReplicaId, types::ChunkKey, SectorRange)>;
 
 #[test]
@@ -83,8 +83,8 @@ fn reads_beside_rounds_see_one_version_of_each_block() {
                         answers += 1;
                         let (replica, place, _) = begun.remove(&ticket).unwrap();
                         for (range, piece) in result.unwrap() {
-                            // Judged at its end: had a round staged the chunk since the lookup, it would have
-                            // been a retry, and what a round has not staged is still as the base says.
+                            // The read is checked at its end. It would have been a retry, had a round staged the chunk
+                            // since the lookup; a chunk that no round has staged still equals the base.
                             check_piece(range, &piece, |b| rig.base.get(&(replica, place, b)).copied().unwrap_or(0));
                         }
                     }
@@ -96,7 +96,7 @@ fn reads_beside_rounds_see_one_version_of_each_block() {
     assert!(answers > 5000 && index > 100 && retries > 50, "{answers} answers, {index} rounds, {retries} retries");
 }
 
-/// Reads what the frozen overlay does not cover, as the log side does.
+/// Reads the ranges that the frozen overlay does not cover, as the log side does.
 fn read_around(rig: &mut Rig, ticket: u64, (replica, place, range): (ReplicaId, types::ChunkKey, SectorRange)) {
     let covered = |f: &SectorRange| {
         let key: Key = (replica, place, (f.start / 8) as u16);
@@ -139,7 +139,7 @@ fn thousands_of_rounds_wrap_the_slots_and_leak_nothing() {
         }
     }
     assert_eq!(rig.home.limbo_bytes(), 0);
-    // Map page, CRC page, directory page, two decision pages (its length is odd at an odd K).
+    // Map page, CRC page, directory page, two decision pages (the state is long at an odd checkpoint index).
     assert_eq!(rig.home.free_slots(), 64 - 5);
     rig.check_base(|_| false);
 }
@@ -177,7 +177,7 @@ fn zeros_free_an_au_with_its_last_block_and_a_chunk_with_its_last_au() {
 fn a_dense_chunk_is_written_in_long_runs_with_bounded_depth() {
     let mut rig = Rig::new(1, 40 * MIB, HomeLimits { background_ops_max: 3, ..HomeLimits::default() });
     rig.round(Plan::states(&[1], 2).put(1, chunk(1, 0), 0..4096, 7));
-    // 16 data writes; map and CRC pages; the directory page joins them or goes alone.
+    // 16 data writes, one write of map and CRC pages; the directory page joins these or is written alone.
     assert!(rig.disk.writes <= 16 + 2 + 1, "{} writes", rig.disk.writes);
     assert_eq!((rig.disk.flushes, rig.disk.most_in_flight), (1, 3));
     assert_eq!(rig.disk.longest_bytes as u64, MIB);
@@ -242,7 +242,7 @@ fn a_directory_of_many_pages_comes_back_and_shrinks() {
     rig.round(cut);
     rig.mount();
     rig.home.audit().unwrap();
-    // Ten chunks of two pages, one directory page.
+    // Ten chunks have two pages each; the directory has one page.
     assert_eq!(rig.home.free_slots(), 2048 - 21);
     rig.check_base(|_| false);
     rig.round(Plan { destroyed: vec![R1], ..Plan::default() });
@@ -271,7 +271,7 @@ fn limbo_is_held_by_the_flip_and_by_a_read_that_looked_up_before() {
     rig.begin(cut);
     assert_eq!(rig.home.free_bytes(), free, "the flip has not come");
     while rig.home.round_running() {
-        // The read is held back: step the rest by chance until the round is ready.
+        // The read is held back: other operations run at random until the round is ready.
         rig.step();
         if let Some(records) = rig.take_ready() {
             rig.commit(records);
