@@ -1,9 +1,9 @@
 //! The bytes of a checkpoint record: the root of home, opaque to the log.
 //!
-//! A checkpoint is self-contained: for each replica it names K, the slots of the decision state and the
-//! slots of *all* its directory pages. No earlier record is needed, so a log segment is freed without a
-//! look at home (ADR 0002). It is cut into parts that fit a log record each; only all parts together
-//! are a checkpoint.
+//! A checkpoint is self-contained: for each replica it names the checkpoint index (K), the slots of the decision state
+//! and the slots of *all* its directory pages. No earlier record is needed, so a log segment is freed without a look at
+//! home (ADR 0002). The record is split into parts that fit a log record each; only all parts together are a
+//! checkpoint.
 //!
 //! Invariant: [`Checkpoint::decode`] accepts only a whole, unmixed, verified set of parts.
 
@@ -26,24 +26,24 @@ const _: () = assert!(size_of::<RawPart>() == 48);
 const _: () = assert!(size_of::<RawHead>() == 48);
 const _: () = assert!(size_of::<RawReplica>() == 64);
 
-/// What one checkpoint says.
+/// Content of one checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
     pub geometry: Geometry,
-    /// Grows by one with every round of this home.
+    /// Sequence number, which grows by one with every round of this home.
     pub sequence: u64,
-    /// Ascending by replica id.
+    /// Replicas, ascending by id.
     pub replicas: Vec<ReplicaRecord>,
 }
 
-/// What a checkpoint says of one replica.
+/// State of one replica in a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaRecord {
     pub replica: ReplicaId,
-    /// K and its term.
+    /// Checkpoint index (K) and its term.
     pub index: Index,
     pub term: Term,
-    /// At or above K, durable in the log before this record.
+    /// Commit index, at or above the checkpoint index and durable in the log before this record.
     pub commit: Index,
     pub decision_len: u32,
     /// One slot for each 4 KiB of decision state.
@@ -52,7 +52,7 @@ pub struct ReplicaRecord {
     pub directory: Vec<Option<PagePtr>>,
 }
 
-/// Why records are no checkpoint.
+/// Why records are not a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckpointError {
     #[error("a part of the checkpoint record is malformed or fails its checksum")]
@@ -65,7 +65,7 @@ pub enum CheckpointError {
     Value,
 }
 
-/// Opens every part. The CRC covers this header, with the field itself zero, and the body.
+/// Header of every part. The CRC covers this header, with the field itself zero, and the body.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct RawPart {
@@ -102,13 +102,13 @@ struct RawReplica {
     reserved: [U64; 3],
 }
 
-/// Slots that a decision state of `len` bytes takes.
+/// Returns the slots that a decision state of `len` bytes takes.
 pub fn decision_pages(len: usize) -> usize {
     len.div_ceil(PAGE)
 }
 
 impl Checkpoint {
-    /// The parts, in order.
+    /// Returns the parts, in order.
     ///
     /// # Panics
     /// When a replica's decision slots do not match the length of its state.
@@ -159,10 +159,10 @@ impl Checkpoint {
         [head.as_bytes(), body].concat().into()
     }
 
-    /// The checkpoint that `parts`, in order, make.
+    /// Decodes the checkpoint that `parts`, in order, form.
     ///
     /// # Errors
-    /// As [`CheckpointError`] says; never a panic, whatever the bytes.
+    /// A [`CheckpointError`]; never a panic, whatever the bytes.
     pub fn decode(parts: &[Bytes]) -> Result<Checkpoint, CheckpointError> {
         let mut body = Vec::new();
         let mut sequence = None;
@@ -171,7 +171,7 @@ impl Checkpoint {
             if count as usize != parts.len() || *sequence.get_or_insert(of) != of {
                 return Err(CheckpointError::Mixed);
             }
-            // Every part but the last is full: a body is cut in one way only.
+            // Every part but the last is full: a body is split in one way only.
             let is_last = n + 1 == parts.len();
             if bytes.is_empty() || bytes.len() > PART_BODY_MAX || !is_last && bytes.len() < PART_BODY_MAX {
                 return Err(CheckpointError::Part);
@@ -200,7 +200,7 @@ impl Checkpoint {
     }
 }
 
-/// Sequence, part count and body of part `n`.
+/// Returns sequence, part count and body of part `n`.
 fn decode_part(part: &[u8], n: usize) -> Result<(u64, u32, &[u8]), CheckpointError> {
     let (head, body) = RawPart::read_from_prefix(part).map_err(|_| CheckpointError::Part)?;
     if head.magic.get() != MAGIC {
@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(Checkpoint::decode(&mixed), Err(CheckpointError::Mixed));
     }
 
-    /// `parts` with their lengths and checksums mended.
+    /// Returns `bytes` with length and checksum corrected.
     fn resealed(mut bytes: Vec<u8>) -> Bytes {
         let body_len = (bytes.len() - 48) as u32;
         bytes[24..28].copy_from_slice(&body_len.to_le_bytes());
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_checkpoint_has_one_spelling() {
-        // Found by fuzzing: reserved bytes, a checksum of no page, and a body cut elsewhere were passed over.
+        // Fuzzing found that reserved bytes, a checksum of no page, and a body split elsewhere were accepted.
         let want = sample(3);
         let part = &want.encode()[0];
         for bit in 0..part.len() * 8 {

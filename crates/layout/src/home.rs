@@ -3,10 +3,10 @@
 //! ```text
 //! | slot 0 | slot 1 | … 4 KiB each | AU 0 | AU 1 | … 64 KiB each |
 //! ```
-//! A slot holds one page. A page is found only through its parent, which names the slot *and* the page's
-//! CRC: checkpoint record → directory pages → map page and CRC pages of each chunk → blocks. CRC pages have
-//! no header (64 AUs × 16 blocks × 4 B fill them), so a page's CRC is salted with what the page is and
-//! whose: a page of another chunk, or of another place in this one, never verifies.
+//! A slot holds one page. A page is found only through its parent, which names the slot *and* the page's CRC:
+//! checkpoint record → directory pages → map page and CRC pages of each chunk → blocks. CRC pages have no header (64
+//! AUs × 16 blocks × 4 B fill them), so a page's CRC is salted with the page's identity. A page of another chunk, or
+//! of another place in this one, never verifies.
 //!
 //! Invariant: a page is decoded only after [`PageId::verify`]; decoding accepts only what encoding produces.
 
@@ -31,8 +31,8 @@ pub const CRCS_PER_PAGE: usize = AUS_PER_CRC_PAGE * BLOCKS_PER_AU as usize;
 pub const CHUNK_PAGES: usize = 1 + CRC_PAGES;
 /// Chunks that one directory page names.
 pub const DIR_ENTRIES: usize = 72;
-/// One page in this many of home is a slot. Dense data needs one slot for 12.8 AUs (5 a chunk); this is
-/// one for 4, which leaves room for copy-on-write and for sparse chunks. It also bounds home's memory.
+/// One page in this many of home is a slot. Dense data needs one slot for 12.8 AUs (5 a chunk); this share is one for
+/// 4, which leaves room for copy-on-write and for sparse chunks. It also bounds home's memory.
 pub const SLOT_SHARE: u64 = 64;
 /// Fewest slots of a home.
 pub const SLOTS_MIN: u64 = 256;
@@ -51,7 +51,7 @@ const _: () = assert!(size_of::<RawDirEntry>() == 56);
 const _: () = assert!(size_of::<PageHead>() + size_of::<RawDirEntry>() * DIR_ENTRIES == PAGE);
 const _: () = assert!(AU.is_multiple_of(PAGE as u64) && HOME_LEN_MIN / PAGE as u64 >= 2 * SLOTS_MIN);
 
-/// How many slots and AUs a home has: fixed when its first checkpoint is written, kept in every one.
+/// Number of slots and AUs of a home: fixed when its first checkpoint is written, kept in every one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     pub slot_count: u32,
@@ -59,8 +59,8 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The geometry of a new home of `len_bytes`; `None` when it is smaller than [`HOME_LEN_MIN`] or
-    /// larger than numbers reach.
+    /// Computes the geometry of a new home of `len_bytes`; `None` when it is smaller than [`HOME_LEN_MIN`], or larger
+    /// than slot and AU numbers can address.
     pub fn of(len_bytes: u64) -> Option<Geometry> {
         if len_bytes < HOME_LEN_MIN {
             return None;
@@ -69,7 +69,7 @@ impl Geometry {
         Geometry::with_slots(len_bytes, u32::try_from(slots).ok()?)
     }
 
-    /// As [`Geometry::of`], with a slot count of the caller's choice, rounded up to whole AUs.
+    /// Computes the geometry as [`Geometry::of`], with a slot count of the caller's choice, rounded up to whole AUs.
     pub fn with_slots(len_bytes: u64, slot_count: u32) -> Option<Geometry> {
         let slots_per_au = (AU / PAGE as u64) as u32;
         let slot_count = slot_count.checked_next_multiple_of(slots_per_au)?;
@@ -102,22 +102,22 @@ impl Geometry {
     }
 }
 
-/// Where a page is, and the salted CRC that its bytes must have.
+/// Slot of a page, and the salted CRC that its bytes must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagePtr {
     pub slot: u32,
     pub crc: u32,
 }
 
-/// What a page is. Numbers are the disk's, never reused.
+/// Kind of a page. The numbers are stored on disk and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PageKind {
-    /// Where the AUs of one chunk are.
+    /// Places of the AUs of one chunk.
     Map = 1,
     /// CRCs of the blocks of a quarter of a chunk.
     CrcPage = 2,
-    /// Which pages the chunks of a replica have.
+    /// Pages of a replica's chunks.
     Directory = 3,
     /// Part of a replica's decision state.
     Decision = 4,
@@ -130,14 +130,14 @@ pub struct PageId {
     pub replica: ReplicaId,
     /// Zero for pages that do not belong to a chunk.
     pub chunk: ChunkKey,
-    /// Which of several: quarter of the chunk, number of the directory page, part of the decision state.
+    /// Number of the page among its kind: quarter of the chunk, directory page, part of the decision state.
     pub n: u32,
 }
 
 pub(crate) const NO_CHUNK: ChunkKey = ChunkKey { volume: VolumeId(0), index: 0 };
 
 impl PageId {
-    /// Page `n` of a chunk: 0 is its map page, 1.. are its CRC pages.
+    /// Identity of page `n` of a chunk: 0 is its map page, 1.. are its CRC pages.
     ///
     /// # Panics
     /// When a chunk has no page `n`.
@@ -155,7 +155,7 @@ impl PageId {
         PageId { kind: Decision, replica, chunk: NO_CHUNK, n }
     }
 
-    /// The CRC that `page` has when it is this one.
+    /// Returns the CRC that `page` has when it is this one.
     pub fn crc(self, page: &[u8]) -> u32 {
         assert_eq!(page.len(), PAGE, "a page");
         let salt = RawSalt {
@@ -186,7 +186,7 @@ impl std::fmt::Display for PageId {
     }
 }
 
-/// Where one AU of a chunk is. `valid` has a bit for each block that holds data; no bit: there is no AU.
+/// Place of one AU of a chunk. `valid` has a bit for each block that holds data; without any bit there is no AU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MapSlot {
     pub au: u32,
@@ -200,7 +200,7 @@ pub type MapSlots = [MapSlot; AUS_PER_CHUNK as usize];
 /// The block CRCs of a quarter of a chunk.
 pub type CrcTable = [u32; CRCS_PER_PAGE];
 
-/// What a directory page says of one chunk.
+/// Entry of a directory page for one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirEntry {
     pub chunk: ChunkKey,
@@ -208,7 +208,7 @@ pub struct DirEntry {
     pub pages: [Option<PagePtr>; CHUNK_PAGES],
 }
 
-/// Why a page that verifies is refused all the same.
+/// Why a page that verifies is refused nevertheless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PageError {
     #[error("format version {0} is not known here")]
@@ -230,7 +230,7 @@ struct RawSalt {
     reserved: U32,
 }
 
-/// Opens map and directory pages.
+/// Header of map and directory pages.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct PageHead {
@@ -241,7 +241,7 @@ struct PageHead {
     volume: U64,
     chunk: U32,
     n: U32,
-    /// The checkpoint that first named this page: for people who look at a disk.
+    /// The checkpoint that first named this page, for the examination of a disk.
     sequence: U64,
     reserved: [U64; 3],
 }
@@ -271,7 +271,7 @@ impl RawPagePtr {
         (self.slot.get() != NO_SLOT).then(|| PagePtr { slot: self.slot.get(), crc: self.crc.get() })
     }
 
-    /// Whether [`RawPagePtr::new`] makes it: no page has no checksum.
+    /// Whether [`RawPagePtr::new`] can produce it: an absent page has no checksum.
     pub(crate) fn is_sound(self) -> bool {
         self.slot.get() != NO_SLOT || self.crc.get() == 0
     }
@@ -286,7 +286,7 @@ struct RawDirEntry {
     pages: [RawPagePtr; CHUNK_PAGES],
 }
 
-/// The header that `id` must have.
+/// Returns the header that `id` must have.
 fn head(magic: u32, id: PageId, entry_count: usize, sequence: u64) -> PageHead {
     PageHead {
         magic: U32::new(magic),
@@ -301,7 +301,7 @@ fn head(magic: u32, id: PageId, entry_count: usize, sequence: u64) -> PageHead {
     }
 }
 
-/// The body behind the header of `id`, when the header is right.
+/// Returns the body behind the header of `id`, when the header is right.
 fn body(magic: u32, id: PageId, entry_count: usize, page: &[u8]) -> Result<&[u8], PageError> {
     assert_eq!(page.len(), PAGE, "a page");
     let (got, body) = PageHead::ref_from_prefix(page).map_err(|_| PageError::Value)?;
@@ -327,10 +327,10 @@ pub fn encode_map_page(id: PageId, sequence: u64, slots: &MapSlots, page: &mut [
     }
 }
 
-/// The map of a chunk, out of a verified page.
+/// Decodes the map of a chunk from a verified page.
 ///
 /// # Errors
-/// As [`PageError`] says.
+/// A [`PageError`] when header or values are wrong.
 pub fn decode_map_page(id: PageId, page: &[u8], geometry: Geometry) -> Result<MapSlots, PageError> {
     let body = body(MAGIC_MAP, id, AUS_PER_CHUNK as usize, page)?;
     let mut slots = [MapSlot::default(); AUS_PER_CHUNK as usize];
@@ -357,7 +357,7 @@ pub fn encode_crc_page(crcs: &CrcTable, page: &mut [u8]) {
     }
 }
 
-/// The block CRCs of a verified page.
+/// Decodes the block CRCs of a verified page.
 pub fn decode_crc_page(page: &[u8]) -> Box<CrcTable> {
     assert_eq!(page.len(), PAGE, "a CRC page");
     let mut crcs = Box::new([0; CRCS_PER_PAGE]);
@@ -391,10 +391,10 @@ pub fn encode_dir_page<'a>(
     }
 }
 
-/// The entries of a verified directory page, with their positions.
+/// Decodes the entries of a verified directory page, with their positions.
 ///
 /// # Errors
-/// As [`PageError`] says.
+/// A [`PageError`] when header or values are wrong.
 pub fn decode_dir_page(id: PageId, page: &[u8], geometry: Geometry) -> Result<Vec<(usize, DirEntry)>, PageError> {
     let body = body(MAGIC_DIR, id, DIR_ENTRIES, page)?;
     let mut entries = Vec::new();

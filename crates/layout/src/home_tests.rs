@@ -143,13 +143,13 @@ fn a_region_is_divided_without_overlap() {
 
 #[test]
 fn pages_have_one_spelling() {
-    // Found by fuzzing: bytes behind a map, of an unused entry, and of a page that is not there meant nothing.
+    // Fuzzing found that bytes behind a map, of an unused entry, and of an absent page were ignored.
     let map_id = PageId::of_chunk(REPLICA, CHUNK, 0);
     let dir_id = PageId::directory(REPLICA, 2);
     for at in 0..PAGE {
         let mut page = map_page();
         page[at] ^= 0x20;
-        // Bytes 32 to 40 say which checkpoint named the page first: for people.
+        // Bytes 32 to 40 name the checkpoint that first named the page; they are informative only.
         let told = (32..40).contains(&at);
         assert!(told || decode_map_page(map_id, &page, GEOMETRY) != Ok(map()), "byte {at} of a map");
         let mut page = dir_page();

@@ -1,7 +1,8 @@
 //! The intent page: a format of this device has begun, with this uuid and this reserved OSD id.
 //!
-//! `osd format` writes the page before it destroys anything, and erases it when the OSD is registered. A format that was cut
-//! short is continued with the same ids, without force. The page lies in the first MiB, behind the poison mark.
+//! `osd format` writes the page before it destroys anything, and erases it when the OSD is registered. A format that
+//! was interrupted is continued with the same ids, without force. The page lies in the first MiB, behind the poison
+//! mark.
 //!
 //! Invariant: a page that decodes was written whole by a format for the cluster that it names.
 
@@ -9,7 +10,7 @@ use types::{ClusterId, OsdId, OsdUuid, crc32c};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Where the page lies on the device.
+/// Offset of the page on the device.
 pub const INTENT_AT: u64 = 16_384;
 /// Bytes of the page.
 pub const INTENT_LEN: usize = 4096;
@@ -23,7 +24,7 @@ struct Disk {
     cluster: [u8; 16],
     uuid: [u8; 16],
     osd: U32,
-    /// CRC32C of all before it.
+    /// CRC32C of all bytes before it.
     crc: U32,
 }
 
@@ -41,7 +42,7 @@ pub struct Intent {
 }
 
 impl Intent {
-    /// The bytes of the page.
+    /// Encodes the page.
     pub fn encode(&self) -> [u8; INTENT_LEN] {
         let mut disk =
             Disk { magic: MAGIC, cluster: self.cluster.0, uuid: self.uuid.0, osd: self.osd.0.into(), crc: 0.into() };
@@ -51,7 +52,7 @@ impl Intent {
         page
     }
 
-    /// Reads the page; `None` when it is anything else, or damaged.
+    /// Decodes the page; `None` when it has other content, or is damaged.
     pub fn decode(page: &[u8]) -> Option<Intent> {
         let (disk, rest) = Disk::read_from_prefix(page).ok()?;
         let sound = disk.magic == MAGIC

@@ -4,7 +4,7 @@
 //! zeros to 4 KiB |`. The fixed header carries the CRC of the records, and the records carry the CRCs of the
 //! payloads: so one CRC, over the fixed header and the OSD's uuid, ties the whole batch to its place.
 //!
-//! Invariant: a header verifies only at its own offset, on its own device, in its own life of the segment (salt).
+//! Invariant: a header verifies only at its own offset, on its own device, in its own use of the segment (salt).
 
 pub(crate) mod record;
 
@@ -30,13 +30,13 @@ pub const PAYLOAD_AREA_MAX: usize = (1 << 20) + BATCH_ALIGN;
 pub const CHECKPOINT_PART_MAX: usize = 64 << 10;
 /// Most parts of one checkpoint record.
 pub const CHECKPOINT_PARTS_MAX: u32 = 64 << 10;
-/// Most bytes of a decision state inside a birth record or a state block.
+/// Most bytes of a decision state inside a create record or a state block.
 pub const DECISION_MAX: usize = 64 << 10;
 /// Most bytes of a reason why a replica is damaged.
 pub const DAMAGE_MAX: usize = 512;
-/// Bytes of a state block that one batch takes at most, but for a record that is longer by itself.
+/// Most bytes of a state block in one batch, except a record that is longer by itself.
 pub const STATE_BATCH_MAX: usize = 128 << 10;
-/// Longest cluster map that an OSD keeps: some 1 500 peers.
+/// Longest cluster map that an OSD stores: some 1 500 peers.
 pub const MAP_MAX: usize = 32 << 10;
 
 const _: () = assert!(DECISION_MAX + DAMAGE_MAX + BATCH_ALIGN < STATE_BATCH_MAX && MAP_MAX < STATE_BATCH_MAX);
@@ -53,15 +53,15 @@ pub struct BatchHeader {
     pub records_crc: u32,
     /// Bytes of the payload area, a multiple of 4 KiB.
     pub payload_len: u32,
-    /// Random, drawn when the segment was opened.
+    /// Random salt, drawn when the segment was opened.
     pub salt: u64,
-    /// Which mount wrote this.
+    /// Number of the mount that wrote the batch.
     pub mount: u64,
-    /// Numbers all batches of a device without gaps.
+    /// Number of the batch; batches of a device are numbered without gaps.
     pub seq: u64,
-    /// Where on the device the batch begins.
+    /// Offset on the device at which the batch begins.
     pub offset: u64,
-    /// Every batch up to this was durable when this one was made.
+    /// Every batch up to this one was durable when this batch was built.
     pub durable_seq: u64,
     /// Number of the first batch of the oldest live segment.
     pub tail_seq: u64,
@@ -96,7 +96,7 @@ const _: () = assert!(size_of::<Disk>() == FIXED_LEN);
 pub(crate) const CRC_AT: usize = 12;
 
 impl BatchHeader {
-    /// The bytes of the fixed header on the device `uuid`.
+    /// Encodes the fixed header for the device `uuid`.
     pub fn encode(&self, uuid: OsdUuid) -> [u8; FIXED_LEN] {
         let disk = Disk {
             magic: MAGIC,
@@ -124,7 +124,7 @@ impl BatchHeader {
         bytes
     }
 
-    /// The header at `offset` of the device `uuid`; `None` when there is none that verifies there.
+    /// Decodes the header at `offset` of the device `uuid`; `None` when none verifies there.
     pub fn decode(bytes: &[u8], uuid: OsdUuid, offset: u64) -> Option<BatchHeader> {
         let (disk, _) = Disk::read_from_prefix(bytes).ok()?;
         if disk.magic != MAGIC || disk.version.get() != BATCH_VERSION || disk.offset.get() != offset {
@@ -171,7 +171,7 @@ impl BatchHeader {
         u64::from(self.header_len) + u64::from(self.payload_len)
     }
 
-    /// The record bytes inside a whole batch, if they are all there and match their CRC.
+    /// Returns the record bytes of a whole batch, if they are complete and match their CRC.
     pub fn records<'a>(&self, batch: &'a [u8]) -> Option<&'a [u8]> {
         let records = batch.get(FIXED_LEN..FIXED_LEN + self.records_len as usize)?;
         (crc32c(records) == self.records_crc).then_some(records)

@@ -1,21 +1,22 @@
-//! The mark of a poisoned store: why it stopped, and that nobody may start it without a person's word (ADR 0006).
+//! The mark of a poisoned store: the reason of its stop. The store starts only when an administrator allows it
+//! (ADR 0006).
 //!
-//! The engine comes in with a reason and writes the page best effort, on a device that has just failed; a mount comes in
-//! with the page that it read. It lies in the first MiB, behind the superblock, away from everything that is written else.
+//! The engine passes in a reason and writes the page as best effort, on a device that has just failed; a mount passes
+//! in the page that it read. The page lies in the first MiB, behind the superblock, away from all other writes.
 //!
-//! Invariant: a mark is of one format of the device: a device that was formatted anew has none.
+//! Invariant: a mark belongs to one format of the device: a device that was formatted again has none.
 
 use types::{OsdUuid, crc32c};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Where the mark lies on the device.
+/// Offset of the mark on the device.
 pub const POISON_AT: u64 = 8192;
-/// Where the mark of a device that meta has refused as an older copy lies (ADR 0012): the same page, another place.
+/// Offset of the mark on a device that meta has refused as an older copy (ADR 0012): the same page, at another place.
 pub const BEHIND_AT: u64 = POISON_AT + POISON_LEN as u64;
 /// Bytes of the mark.
 pub const POISON_LEN: usize = 4096;
-/// Bytes of the reason that are kept.
+/// Most bytes of the reason that are stored.
 pub const REASON_MAX: usize = types::limits::POISON_REASON_LEN_MAX;
 
 pub(crate) const MAGIC: [u8; 8] = *b"BSLTPOIS";
@@ -28,7 +29,7 @@ struct Disk {
     uuid: [u8; 16],
     reason_len: U16,
     reserved: U16,
-    /// CRC32C of all before it, and of the reason behind it.
+    /// CRC32C of all bytes before it, and of the reason behind it.
     crc: U32,
 }
 
@@ -40,7 +41,7 @@ fn crc_of(head: &[u8], reason: &[u8]) -> u32 {
     types::crc::append(crc32c(&head[..HEAD_LEN - 4]), reason)
 }
 
-/// The page that says why the store `uuid` is poisoned; a long reason is cut.
+/// Encodes the page with the reason for which the store `uuid` is poisoned; a long reason is truncated.
 pub fn encode(uuid: OsdUuid, reason: &str) -> [u8; POISON_LEN] {
     let reason = types::limits::clip(reason, REASON_MAX).as_bytes();
     let reason_len = U16::new(reason.len() as u16);
@@ -52,7 +53,7 @@ pub fn encode(uuid: OsdUuid, reason: &str) -> [u8; POISON_LEN] {
     page
 }
 
-/// Why the store `uuid` is poisoned; `None` when the page is no mark of it, or damaged.
+/// Returns the reason for which the store `uuid` is poisoned; `None` when the page is no mark of it, or damaged.
 pub fn decode(page: &[u8], uuid: OsdUuid) -> Option<String> {
     let (disk, rest) = Disk::read_from_prefix(page).ok()?;
     let reason = rest.get(..disk.reason_len.get() as usize).filter(|r| r.len() <= REASON_MAX)?;

@@ -1,10 +1,10 @@
 //! The superblock: which cluster and OSD a device belongs to, and how it is divided.
 //!
-//! Two copies, at the first and in the last 4 KiB of the device; either is enough. The device is
-//! `| 1 MiB header | log: segments | home | 1 MiB trailer |`, and the first and last MiB hold nothing else, so
-//! that a foreign device can be told from an empty one.
+//! Two copies lie at the first and in the last 4 KiB of the device; either is enough. The device is
+//! `| 1 MiB header | log: segments | home | 1 MiB trailer |`. The first and last MiB hold nothing else but the marks
+//! and the intent page, so a foreign device differs from an empty one.
 //!
-//! Invariant: what decodes has a matching CRC, a version and features that this build understands, and a
+//! Invariant: a superblock that decodes has a matching CRC, a version and features that this build understands, and a
 //! geometry without overlap.
 
 use crate::home::Geometry;
@@ -21,7 +21,7 @@ pub const FORMAT_VERSION: u32 = 2;
 pub const INCOMPAT_KNOWN: u64 = 0;
 /// Bytes of one copy on the device.
 pub const SUPERBLOCK_LEN: usize = 4096;
-/// Bytes at each end of the device that hold nothing but a superblock.
+/// Bytes at each end of the device that log and home leave free.
 pub const MARGIN: u64 = 1 << 20;
 /// Fewest segments of a log.
 pub const SEGMENTS_MIN: u32 = 16;
@@ -29,10 +29,10 @@ pub const SEGMENTS_MIN: u32 = 16;
 pub const SEGMENTS_MAX: u32 = 1024;
 /// Smallest log segment (production uses 16 MiB and more).
 pub const SEGMENT_LEN_MIN: u64 = 1 << 20;
-/// Largest log segment: what a mount reads at once.
+/// Largest log segment: a mount reads one at once.
 pub const SEGMENT_LEN_MAX: u64 = 64 << 20;
 
-/// What a superblock says.
+/// Content of a superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
     pub format_version: u32,
@@ -49,7 +49,7 @@ pub struct Superblock {
     pub segment_count: u32,
     pub home_start: u64,
     pub home_bytes: u64,
-    /// Seconds since 1970, for people.
+    /// Seconds since 1970, for administrators.
     pub formatted_unix_s: u64,
 }
 
@@ -77,7 +77,7 @@ pub enum SuperblockError {
     OtherFormat { found: OsdUuid, expected: OsdUuid },
 }
 
-/// Whose a device is.
+/// Identity of a device: its cluster, OSD and format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceIds {
     pub cluster: ClusterId,
@@ -103,7 +103,7 @@ struct Disk {
     home_start: U64,
     home_bytes: U64,
     formatted_unix_s: U64,
-    /// Room for a separate log device and what else comes.
+    /// Reserved for a separate log device and other later fields.
     reserved1: [u8; 128],
     /// CRC32C of the whole 4 KiB with this field zero.
     crc: U32,
@@ -164,13 +164,13 @@ impl Superblock {
         if sound { Ok(()) } else { Err(SuperblockError::Geometry) }
     }
 
-    /// Where the two copies lie.
+    /// Returns the offsets of the two copies.
     pub fn offsets(device_bytes: u64) -> [u64; 2] {
         let last = device_bytes / SUPERBLOCK_LEN as u64 * SUPERBLOCK_LEN as u64 - SUPERBLOCK_LEN as u64;
         [0, last]
     }
 
-    /// The bytes of one copy.
+    /// Encodes one copy.
     pub fn encode(&self) -> [u8; SUPERBLOCK_LEN] {
         let disk = Disk {
             magic: MAGIC,
@@ -199,10 +199,10 @@ impl Superblock {
         bytes
     }
 
-    /// Reads one copy.
+    /// Decodes one copy.
     ///
     /// # Errors
-    /// As [`SuperblockError`] says; `Damaged` for a copy with the magic and a wrong CRC.
+    /// A [`SuperblockError`]; `Damaged` for a copy with the magic and a wrong CRC.
     pub fn decode(bytes: &[u8]) -> Result<Superblock, SuperblockError> {
         let (disk, _) = Disk::read_from_prefix(bytes).map_err(|_| SuperblockError::Absent)?;
         if disk.magic != MAGIC {
@@ -243,10 +243,10 @@ impl Superblock {
         Ok(superblock)
     }
 
-    /// The better of two copies.
+    /// Returns the better of two copies.
     ///
     /// # Errors
-    /// The reason of a copy that passes its CRC, else of a copy that is there.
+    /// The error of a copy that passes its CRC, else of a copy that is present.
     pub fn choose(first: &[u8], second: &[u8]) -> Result<Superblock, SuperblockError> {
         use SuperblockError::{Absent, Damaged};
         match (Superblock::decode(first), Superblock::decode(second)) {
@@ -256,21 +256,21 @@ impl Superblock {
         }
     }
 
-    /// Cluster, OSD and uuid.
+    /// Returns cluster, OSD and uuid.
     pub fn ids(&self) -> DeviceIds {
         DeviceIds { cluster: self.cluster, osd: self.osd, uuid: self.uuid }
     }
 
-    /// The ids in a copy whose CRC or contents are wrong. The bytes are not verified: the ids are for people alone.
+    /// Returns the ids in a copy whose CRC or contents are wrong. They are not verified: use them only in messages.
     pub fn claimed_ids(bytes: &[u8]) -> Option<DeviceIds> {
         let (disk, _) = Disk::read_from_prefix(bytes).ok().filter(|(disk, _)| disk.magic == MAGIC)?;
         Some(DeviceIds { cluster: ClusterId(disk.cluster), osd: OsdId(disk.osd.get()), uuid: OsdUuid(disk.uuid) })
     }
 
-    /// Whether this is the device that the caller means.
+    /// Checks that this is the device that the caller means.
     ///
     /// # Errors
-    /// Which of cluster, OSD and format differs.
+    /// Names the first of cluster, OSD and format that differs.
     pub fn belongs_to(&self, cluster: ClusterId, osd: OsdId, uuid: OsdUuid) -> Result<(), SuperblockError> {
         if self.cluster != cluster {
             return Err(SuperblockError::ForeignCluster { found: self.cluster, expected: cluster });
@@ -349,7 +349,7 @@ mod tests {
     #[test]
     fn a_division_that_does_not_fit_is_refused() {
         let ids = (ClusterId([1; 16]), OsdId(3), OsdUuid([2; 16]));
-        // The second leaves a home of 15 MiB: found by fuzzing, it formatted and then could not be mounted.
+        // Fuzzing found the second one: it leaves a home of 15 MiB, which was formatted and then could not be mounted.
         for (device, segment, count) in
             [(16 << 20, 1 << 20, 16), (33 << 20, 1 << 20, 16), (1 << 30, 1 << 20, 15), (1 << 30, 4097, 16), (0, 0, 0)]
         {

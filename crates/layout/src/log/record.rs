@@ -1,10 +1,10 @@
 //! The records of a batch.
 //!
-//! Each is a fixed record header and a body, both multiples of 8 bytes. Replay takes them in log order:
-//! appending (i, t) removes every earlier record at or above i; a copied record fills slot i alone (R9).
+//! Each record is a fixed header and a body, both multiples of 8 bytes. Replay takes records in log order: appending
+//! (i, t) removes every earlier record at or above i; a copied record fills slot i alone (R9).
 //!
-//! Invariant: `decode_records` gives back exactly what `put` was given, or an error; it never panics, and it
-//! reserves no more memory than the bytes it was given justify.
+//! Invariant: `decode_records` returns exactly what `put` was given, or an error. It never panics, and it reserves no
+//! more memory than the bytes it was given justify.
 
 use super::{CHECKPOINT_PART_MAX, CHECKPOINT_PARTS_MAX, DAMAGE_MAX, DECISION_MAX, MAP_MAX};
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use types::{ChunkKey, EntryKind, Epoch, Index, OsdId, PgId, PoolId, ReplicaId, S
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Where a payload lies inside the payload area of its batch.
+/// Place of a payload inside the payload area of its batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct PayloadAt {
     /// A multiple of 512.
@@ -24,14 +24,14 @@ pub struct PayloadAt {
     pub len: u32,
 }
 
-/// A replica as the state block of a segment keeps it.
+/// A replica as the state block of a segment stores it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaRecord {
     pub identity: ReplicaIdentity,
     pub hard_state: HardState,
-    /// Decision state of index 0, until a checkpoint has one. Opaque.
+    /// Decision state of index 0, until a checkpoint has one. It is opaque.
     pub decision: Bytes,
-    /// Why the replica is quarantined; empty: it is not.
+    /// Reason for which the replica is quarantined; empty: it is not.
     pub damage: String,
 }
 
@@ -41,7 +41,7 @@ pub struct BlockRecord {
     pub replica: ReplicaId,
     pub chunk: ChunkKey,
     pub block: u16,
-    /// Holds everything that entries up to this did to the block.
+    /// The block includes the effects of all entries up to this index.
     pub index: Index,
     pub crc: u32,
     pub payload: PayloadAt,
@@ -57,7 +57,7 @@ pub struct CheckpointPart {
     pub bytes: Bytes,
 }
 
-/// Everything that the log can say.
+/// All kinds of log records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     Append {
@@ -71,7 +71,7 @@ pub enum Record {
         crcs: Crcs,
         payload: PayloadAt,
     },
-    /// An entry whose payload this log has lost, copied forward without it: fills slot `index` alone.
+    /// An entry whose payload this log has lost, copied forward without it: it fills slot `index` alone.
     LostEntry {
         replica: ReplicaId,
         index: Index,
@@ -81,7 +81,7 @@ pub enum Record {
         crcs: Crcs,
         len_bytes: u32,
     },
-    /// Every earlier entry of the replica above `last` is void: nobody else holds what was lost there.
+    /// Truncation: every earlier entry of the replica above `last` is void.
     Cut {
         replica: ReplicaId,
         last: Index,
@@ -95,55 +95,55 @@ pub enum Record {
         replica: ReplicaId,
     },
     Checkpoint(CheckpointPart),
-    /// First record of a mount; its number is in the batch header.
+    /// First record of a mount, whose number is in the batch header.
     Mount,
-    /// First record of a segment; a state block of so many replicas follows, perhaps over several batches. `mount`: a
+    /// First record of a segment. A state block of so many replicas follows, perhaps over several batches. `mount`: a
     /// mount writes it, before its mount record.
     SegmentOpen {
         replicas: u32,
         mount: bool,
     },
-    /// First record of a batch in which the state block of the segment goes on.
+    /// First record of a batch that continues the state block of the segment.
     StateMore {
         mount: bool,
     },
-    /// The state block of the segment is complete: nothing older is needed to know which replicas live.
+    /// The state block of the segment is complete: no older record is needed to know which replicas live.
     StateEnd,
-    /// As meta has last said, every replica id below this one that belongs here was here: one that is not is gone.
+    /// Floor of replica ids: meta reported that every lower id of this OSD was created here, so an unknown one is gone.
     ReplicaFloor(ReplicaId),
-    /// In a state block; or alone, when a replica has become damaged.
+    /// A replica in a state block, or alone when the replica has become damaged.
     ReplicaState(ReplicaRecord),
     /// Part of a state block: replicas that are gone for good.
     Tombstones(Vec<ReplicaId>),
     Block(BlockRecord),
-    /// The OSD's last cluster map, opaque to the log: with no meta in reach it finds its peers by it.
+    /// The OSD's last cluster map, opaque to the log: without a reachable meta the OSD finds its peers by it.
     Map(Bytes),
-    /// A stream has replaced the replica's contents as of `index`: every earlier entry of it is void. Only in
-    /// the batch that ends the checkpoint which says the same.
+    /// A stream has replaced the replica's contents as of `index`: every earlier entry of it is void. The record occurs
+    /// only in the batch that ends the checkpoint of the same index.
     Reset {
         replica: ReplicaId,
         index: Index,
         term: Term,
     },
-    /// A mount found records missing that may have been this replica's (ADR 0007): of its log stands what was there
-    /// before the first missing record, up to `last`, and what comes after this; it may lack what it acknowledged.
+    /// A mount found a log gap that may have held records of this replica (ADR 0007), which is suspect from here on.
+    /// Its log keeps the entries up to `last` that precede the gap, and the appends that follow this record.
     Doubt {
         replica: ReplicaId,
         last: Index,
     },
-    /// In a state block: the doubt of this replica is not over.
+    /// The replica is suspect still, in a state block; or is so from here on, behind a truncation.
     InDoubt {
         replica: ReplicaId,
     },
-    /// The doubt is over: its log reaches as far as any other member's did.
+    /// The replica is cleared: its log has reached its catch-up target.
     Sure {
         replica: ReplicaId,
     },
-    /// Births may be among the records that are missing: no replica is made on this store (R4).
+    /// Create records may be among the missing records: every replica created on this store is suspect (R4).
     StoreInDoubt,
 }
 
-/// Why bytes are not records. The batch's CRC held, so this is a bug or a newer build.
+/// Why bytes are not records. The batch's CRC is right, so the cause is a bug or a newer build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("log record at byte {at}: {what}")]
 pub struct RecordError {
@@ -151,7 +151,7 @@ pub struct RecordError {
     pub what: &'static str,
 }
 
-/// Kinds on disk. Never reused.
+/// Kinds on disk, never reused.
 pub(crate) mod kind {
     pub const APPEND: u8 = 1;
     pub const HARD_STATE: u8 = 2;
@@ -235,7 +235,7 @@ pub mod put {
         }
     }
 
-    /// One raft entry.
+    /// Puts one raft entry.
     #[allow(clippy::too_many_arguments)] // the fields of the record, in its order
     pub fn append(
         out: &mut Vec<u8>,
@@ -253,7 +253,7 @@ pub mod put {
         close(out, start);
     }
 
-    /// One raft entry without its payload of `len_bytes`, which is lost.
+    /// Puts one raft entry without its payload of `len_bytes`, which is lost.
     pub fn lost_entry(
         out: &mut Vec<u8>,
         replica: ReplicaId,
@@ -269,7 +269,7 @@ pub mod put {
         close(out, start);
     }
 
-    /// Entries above `last` are void.
+    /// Puts a truncation: entries above `last` are void.
     pub fn cut(out: &mut Vec<u8>, replica: ReplicaId, last: Index) {
         let start = open(out, kind::CUT, 0, (replica.0, last.0, 0), PayloadAt::default());
         close(out, start);
@@ -284,7 +284,7 @@ pub mod put {
         out.extend_from_slice(descriptor);
     }
 
-    /// Raft's hard state.
+    /// Puts raft's hard state.
     pub fn hard_state(out: &mut Vec<u8>, replica: ReplicaId, hs: HardState) {
         let flags = if hs.vote.is_some() { FLAG_VOTED } else { 0 };
         let start = open(out, kind::HARD_STATE, flags, (replica.0, hs.commit.0, hs.term.0), PayloadAt::default());
@@ -321,23 +321,23 @@ pub mod put {
         &text[..end]
     }
 
-    /// A replica's birth.
+    /// Puts the create record of a replica.
     pub fn create(out: &mut Vec<u8>, replica: &ReplicaRecord) {
         replica_record(out, kind::CREATE, replica);
     }
 
-    /// A replica in a state block, or one that has become damaged.
+    /// Puts a replica of a state block, or one that has become damaged.
     pub fn replica_state(out: &mut Vec<u8>, replica: &ReplicaRecord) {
         replica_record(out, kind::REPLICA_STATE, replica);
     }
 
-    /// A replica's end.
+    /// Puts the end of a replica.
     pub fn destroy(out: &mut Vec<u8>, replica: ReplicaId) {
         let start = open(out, kind::DESTROY, 0, (replica.0, 0, 0), PayloadAt::default());
         close(out, start);
     }
 
-    /// One part of a checkpoint record.
+    /// Puts one part of a checkpoint record.
     pub fn checkpoint(out: &mut Vec<u8>, part: &CheckpointPart) {
         assert!(
             part.part < part.parts && part.parts <= CHECKPOINT_PARTS_MAX && part.bytes.len() <= CHECKPOINT_PART_MAX
@@ -348,39 +348,39 @@ pub mod put {
         close(out, start);
     }
 
-    /// The first record of a mount.
+    /// Puts the first record of a mount.
     pub fn mount(out: &mut Vec<u8>) {
         let start = open(out, kind::MOUNT, 0, (0, 0, 0), PayloadAt::default());
         close(out, start);
     }
 
-    /// The first record of a segment.
+    /// Puts the first record of a segment.
     pub fn segment_open(out: &mut Vec<u8>, replicas: u32, mount: bool) {
         let flags = if mount { FLAG_MOUNT } else { 0 };
         let start = open(out, kind::SEGMENT_OPEN, flags, (0, u64::from(replicas), 0), PayloadAt::default());
         close(out, start);
     }
 
-    /// The state block of the segment goes on.
+    /// Puts the record that continues the state block of the segment.
     pub fn state_more(out: &mut Vec<u8>, mount: bool) {
         let flags = if mount { FLAG_MOUNT } else { 0 };
         let start = open(out, kind::STATE_MORE, flags, (0, 0, 0), PayloadAt::default());
         close(out, start);
     }
 
-    /// The state block of the segment is complete.
+    /// Puts the end of the state block.
     pub fn state_end(out: &mut Vec<u8>) {
         let start = open(out, kind::STATE_END, 0, (0, 0, 0), PayloadAt::default());
         close(out, start);
     }
 
-    /// Unknown replicas below `floor` are gone for good.
+    /// Puts the floor: unknown replicas below `floor` are gone for good.
     pub fn replica_floor(out: &mut Vec<u8>, floor: ReplicaId) {
         let start = open(out, kind::REPLICA_FLOOR, 0, (floor.0, 0, 0), PayloadAt::default());
         close(out, start);
     }
 
-    /// Replicas that are gone for good.
+    /// Puts replicas that are gone for good.
     pub fn tombstones(out: &mut Vec<u8>, replicas: &[ReplicaId]) {
         let start = open(out, kind::TOMBSTONES, 0, (0, 0, 0), PayloadAt::default());
         for replica in replicas {
@@ -389,37 +389,37 @@ pub mod put {
         close(out, start);
     }
 
-    /// All earlier entries of the replica are void: a stream has brought it to `index`.
+    /// Puts a reset: all earlier entries of the replica are void, because a stream has brought it to `index`.
     pub fn reset(out: &mut Vec<u8>, replica: ReplicaId, index: Index, term: Term) {
         let start = open(out, kind::RESET, 0, (replica.0, index.0, term.0), PayloadAt::default());
         close(out, start);
     }
 
-    /// The replica's log has lost records: see [`Record::Doubt`].
+    /// Puts a suspect record, for a replica whose log has lost records: see [`Record::Doubt`].
     pub fn doubt(out: &mut Vec<u8>, replica: ReplicaId, last: Index) {
         let start = open(out, kind::DOUBT, 0, (replica.0, last.0, 0), PayloadAt::default());
         close(out, start);
     }
 
-    /// Its doubt is not over.
+    /// Puts the record that a replica is suspect, without a log gap: see [`Record::InDoubt`].
     pub fn in_doubt(out: &mut Vec<u8>, replica: ReplicaId) {
         let start = open(out, kind::IN_DOUBT, 0, (replica.0, 0, 0), PayloadAt::default());
         close(out, start);
     }
 
-    /// Its doubt is over.
+    /// Puts the record that clears a replica.
     pub fn sure(out: &mut Vec<u8>, replica: ReplicaId) {
         let start = open(out, kind::SURE, 0, (replica.0, 0, 0), PayloadAt::default());
         close(out, start);
     }
 
-    /// Births may have been lost.
+    /// Puts the record that create records may be lost.
     pub fn store_in_doubt(out: &mut Vec<u8>) {
         let start = open(out, kind::STORE_IN_DOUBT, 0, (0, 0, 0), PayloadAt::default());
         close(out, start);
     }
 
-    /// The last cluster map.
+    /// Puts the last cluster map.
     pub fn map(out: &mut Vec<u8>, map: &[u8]) {
         assert!(map.len() <= MAP_MAX, "a map of {} bytes", map.len());
         let start = open(out, kind::MAP, 0, (0, 0, 0), PayloadAt::default());
@@ -427,7 +427,7 @@ pub mod put {
         close(out, start);
     }
 
-    /// A completed block.
+    /// Puts a completed block.
     pub fn block(out: &mut Vec<u8>, block: &BlockRecord) {
         let start = open(out, kind::BLOCK, 0, (block.replica.0, block.index.0, 0), block.payload);
         u64s(out, &[block.chunk.volume.0]);
@@ -436,7 +436,7 @@ pub mod put {
     }
 }
 
-/// Takes fixed values off the front of a body.
+/// Reads fixed values off the front of a body.
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -456,7 +456,7 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
-    /// Bytes without a meaning, which are zero.
+    /// Skips bytes without a meaning, which must be zero.
     fn zeros(&mut self, len: usize) -> Result<(), RecordError> {
         match self.take(len)?.iter().all(|b| *b == 0) {
             true => Ok(()),
@@ -464,7 +464,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Who was voted for: no vote is zero.
+    /// Reads the replica that was voted for; zero without the flag is no vote.
     fn vote(&mut self, flags: u8) -> Result<Option<ReplicaId>, RecordError> {
         match (ReplicaId(self.u64()?), flags & FLAG_VOTED != 0) {
             (vote, true) => Ok(Some(vote)),
@@ -489,10 +489,10 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// All records of a batch whose CRC held.
+/// Decodes all records of a batch whose CRC is right.
 ///
 /// # Errors
-/// At the first byte that no encoder of this build produces.
+/// Names the first byte that no encoder of this build produces.
 pub fn decode_records(bytes: &[u8], count: u32) -> Result<Vec<Record>, RecordError> {
     let header_len = size_of::<RecordHeader>();
     let mut records = Vec::with_capacity((count as usize).min(bytes.len() / header_len));
@@ -591,7 +591,7 @@ fn decode_one(h: &RecordHeader, body: &mut Reader<'_>) -> Result<Record, RecordE
     })
 }
 
-/// Whether flags and fields of the header that its kind has no use for are zero.
+/// Whether the flags and header fields that the kind does not use are zero.
 fn uses_only_its_own(h: &RecordHeader) -> bool {
     let (flags, replica, index, term, payload) = match h.kind {
         kind::APPEND => (FLAG_COPIED, true, true, true, true),

@@ -165,7 +165,7 @@ fn doubt_is_told_in_records_of_its_own() {
 
 #[test]
 fn records_have_one_spelling() {
-    // Found by fuzzing: reserved bytes, padding, flags and fields of other kinds were passed over.
+    // Fuzzing found that reserved bytes, padding, flags and fields of other kinds were ignored.
     let (bytes, records) = sample();
     for bit in 0..bytes.len() * 8 {
         let mut bad = bytes.clone();
