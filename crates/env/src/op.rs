@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use types::{IoBuf, IoBufMut};
 
-/// Who waits for a completion: chosen by the submitter, returned untouched. `room` says which part of
-/// the loop owns it, `generation` tells a slab key's lives apart.
+/// Identity of an operation's submitter, chosen by it and returned untouched. `room` names the part of the loop that
+/// owns the operation; `generation` tells apart successive uses of a slab key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Token {
     pub room: u8,
@@ -28,7 +28,7 @@ pub struct DiskId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ListenerId(pub u32);
 
-/// A connection of this env. `generation` makes it unique for the life of the process.
+/// A connection of this env. `generation` makes it unique in the process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId {
     pub slot: u32,
@@ -41,7 +41,7 @@ impl fmt::Debug for ConnId {
     }
 }
 
-/// Where to listen or to connect.
+/// Address to listen on or to connect to.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum NetAddr {
     Tcp(SocketAddr),
@@ -60,11 +60,11 @@ impl fmt::Display for NetAddr {
     }
 }
 
-/// Which device to open. Opened O_DIRECT and locked against a second opener.
+/// Specification of a device to open. It is opened with O_DIRECT and locked against a second opener.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DiskSpec {
     pub path: PathBuf,
-    /// `--assume-plp`: take the write cache for non-volatile whatever the device says.
+    /// `--assume-plp`: treat the write cache as non-volatile whatever the device reports.
     pub assume_plp: bool,
     pub read_only: bool,
 }
@@ -83,7 +83,7 @@ pub struct DiskInfo {
     pub size_bytes: u64,
     /// Alignment that memory and offsets need, in bytes; at most 4096.
     pub align_bytes: u32,
-    /// Written bytes may be lost until a flush (R10). Unknown counts as volatile.
+    /// Whether written bytes may be lost until a flush (R10). Unknown counts as volatile.
     pub volatile_cache: bool,
 }
 
@@ -92,27 +92,27 @@ pub struct DiskInfo {
 pub enum Op {
     /// Fill `buf` wholly; reading past the end of the disk is an error.
     DiskRead { token: Token, disk: DiskId, offset: u64, buf: IoBufMut },
-    /// Write all of `bufs` one after the other. With `flush`, the completion comes after a following
-    /// flush of the disk (the flush covers this write and all that completed before it).
+    /// Write all of `bufs` one after the other. With `flush`, a flush of the disk follows, and the completion comes
+    /// after it. The flush covers this write and all writes that completed before it.
     DiskWrite { token: Token, disk: DiskId, offset: u64, bufs: Vec<IoBuf>, flush: bool },
-    /// Everything whose completion was seen before this was submitted is durable when it completes.
+    /// When it completes, every write whose completion was seen before its submission is durable.
     DiskFlush { token: Token, disk: DiskId },
-    /// The range's contents become unspecified or zero, and its space may be given back.
+    /// The range's contents become unspecified or zero, and its space may be freed.
     DiskDiscard { token: Token, disk: DiskId, offset: u64, len_bytes: u64 },
     /// Completes with [`Event::Connected`].
     Connect { token: Token, addr: NetAddr },
-    /// Receive into `bufs` one after the other; completes when at least `min` bytes are in (more if they
-    /// had arrived), or with an error: then the bytes that had come are void. `min` is at least 1 and at
-    /// most what fits. At most one receive a connection is in flight.
+    /// Receive into `bufs` one after the other. It completes when at least `min` bytes are in (more if they had
+    /// arrived), or with an error: then the bytes that had come are void. `min` is at least 1 and at most the length of
+    /// `bufs`. At most one receive a connection is in flight.
     Recv { token: Token, conn: ConnId, bufs: Vec<IoBufMut>, min: usize },
     /// Send all of `bufs`, at least one byte. At most one send a connection is in flight.
     Send { token: Token, conn: ConnId, bufs: Vec<IoBuf> },
-    /// Closes the connection; operations in flight on it complete with [`NetError::Closed`], so do later
-    /// ones. What was sent before still leaves. The id is never used again.
+    /// Closes the connection. Operations in flight on it complete with [`NetError::Closed`], and so do later ones.
+    /// Bytes of completed sends still leave. The id is never used again.
     Close { conn: ConnId },
 }
 
-/// A completion, or something that happened by itself.
+/// A completion, or an event without an operation.
 #[derive(Debug)]
 pub enum Event {
     DiskRead {
@@ -136,7 +136,7 @@ pub enum Event {
         token: Token,
         result: Result<ConnId, NetError>,
     },
-    /// A listener has a new connection; it is ours until we close it.
+    /// A listener has a new connection; it stays open until this side closes it.
     Accepted {
         listener: ListenerId,
         conn: ConnId,
@@ -154,7 +154,7 @@ pub enum Event {
         conn: ConnId,
         result: Result<(), NetError>,
     },
-    /// [`crate::Waker::wake`] was called: look at the queues from the control plane.
+    /// [`crate::Waker::wake`] was called: the loop has to examine the queues of the control plane.
     Woken,
 }
 
@@ -172,13 +172,13 @@ pub enum DiskError {
 /// Why a network operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NetError {
-    /// We closed it.
+    /// This side closed the connection.
     #[error("closed")]
     Closed,
-    /// The peer closed it or reset it.
+    /// The peer closed or reset the connection.
     #[error("closed by the other side")]
     Lost,
-    /// The kernel ended it, and says why.
+    /// The kernel ended the connection with this errno.
     #[error("{}", broken(*.0))]
     Broken(i32),
     #[error("refused")]
@@ -189,7 +189,7 @@ pub enum NetError {
     TimedOut,
 }
 
-/// The errnos that end connections, as an administrator looks them up.
+/// Describes the errnos that end connections, as an administrator looks them up.
 fn broken(errno: i32) -> String {
     match errno {
         libc::ECONNRESET => "reset by the other side (ECONNRESET)".to_owned(),

@@ -1,20 +1,20 @@
-//! The trait that a loop turns.
+//! The trait through which a loop runs its turns.
 
 use crate::op::{DiskInfo, DiskSpec, EnvError, Event, ListenerId, NetAddr, Op};
 use std::sync::Arc;
 use types::Time;
 
-/// The world of one data-plane thread.
+/// The outside world of one data-plane thread.
 pub trait Env {
-    /// CLOCK_BOOTTIME of this node. Does not move inside a turn unless asked again.
+    /// CLOCK_BOOTTIME of this node; read again at every call.
     fn now(&self) -> Time;
 
     /// 64 random bits.
     fn random(&mut self) -> u64;
 
-    /// Submits all of `ops` (leaving it empty), waits until an event is there or `deadline` has come
-    /// (`Time::NEVER`: no deadline; a past one: do not wait), and appends *all* events that have
-    /// arrived. The simulated form never waits: the simulator decides when a node has its next turn.
+    /// Submits all of `ops` (leaving it empty), waits until an event is there or `deadline` has come (`Time::NEVER`: no
+    /// deadline; a past one: do not wait), and appends *all* events that have arrived. The simulated form never waits:
+    /// the simulator decides when a node has its next turn.
     ///
     /// # Errors
     /// When the ring itself fails; the process cannot go on.
@@ -23,21 +23,21 @@ pub trait Env {
     /// Opens and locks a disk.
     ///
     /// # Errors
-    /// As [`EnvError`] says.
+    /// An [`EnvError`] with the path.
     fn open_disk(&mut self, spec: &DiskSpec) -> Result<DiskInfo, EnvError>;
 
-    /// Listens; accepted connections come as [`Event::Accepted`] until the env is dropped. Gives the
-    /// address in force (a TCP port 0 is replaced by the one chosen).
+    /// Listens; accepted connections come as [`Event::Accepted`] until the env is dropped. Returns the bound address (a
+    /// TCP port 0 is replaced by the chosen one).
     ///
     /// # Errors
-    /// When the address is taken or not ours.
+    /// When the address is in use or not of this node.
     fn listen(&mut self, addr: &NetAddr) -> Result<(ListenerId, NetAddr), EnvError>;
 
-    /// A handle by which other threads make `turn` return with [`Event::Woken`].
+    /// Returns a handle by which other threads make `turn` return with [`Event::Woken`].
     fn waker(&self) -> Waker;
 }
 
-/// Wakes the loop from another thread (the control plane's queues). Cheap to clone; wakes coalesce.
+/// Wakes the loop from another thread (the control plane's queues). It is cheap to clone; wakes coalesce.
 #[derive(Clone)]
 pub struct Waker(Arc<dyn Fn() + Send + Sync>);
 

@@ -1,7 +1,7 @@
 //! Opening a disk: direct I/O, the lock, its size, its alignment, whether its cache is volatile.
 //!
-//! Comes in: a [`DiskSpec`]. Goes out: the open file and what is known of it. What cannot be found out is
-//! assumed the dangerous way: an unknown cache is volatile (R10).
+//! It takes a [`DiskSpec`] and returns the open file and its properties. A property that cannot be determined is
+//! assumed to be the dangerous one: an unknown cache is volatile (R10).
 
 use super::{after_predecessor, sys};
 use crate::op::{DiskId, DiskInfo, DiskKind, DiskSpec, EnvError};
@@ -15,7 +15,7 @@ use types::iobuf::ALIGN;
 const ALIGN_MIN: u32 = 512;
 /// Major number of loop devices.
 const LOOP_MAJOR: u32 = 7;
-/// An open disk. The lock goes with the file.
+/// An open disk. The lock is released with the file.
 pub(super) struct Disk {
     pub file: File,
     pub size_bytes: u64,
@@ -31,11 +31,11 @@ pub(super) fn open(spec: &DiskSpec, id: DiskId) -> Result<(Disk, DiskInfo), EnvE
     };
     let mut flags = libc::O_DIRECT | libc::O_CLOEXEC;
     if kind == DiskKind::Block && !spec.read_only {
-        // On a block device: refuse one that is mounted or claimed by the kernel.
+        // On a block device, O_EXCL refuses one that is mounted or claimed by the kernel.
         flags |= libc::O_EXCL;
     }
     let file = locked(spec, flags)?;
-    // The device node of a block device may well live on a devtmpfs.
+    // The device node of a block device may be on a devtmpfs.
     if kind == DiskKind::File && sys::is_in_memory(&file).map_err(failed)? {
         return Err(EnvError::NoDirectIo { path: spec.path.clone() });
     }
@@ -50,7 +50,7 @@ pub(super) fn open(spec: &DiskSpec, id: DiskId) -> Result<(Disk, DiskInfo), EnvE
     Ok((Disk { file, size_bytes, read_only: spec.read_only }, info))
 }
 
-/// Opens and locks, as soon as nobody else holds it.
+/// Opens and locks the device; waits for a predecessor that still holds the lock.
 fn locked(spec: &DiskSpec, flags: i32) -> Result<File, EnvError> {
     after_predecessor(|| open_and_lock(spec, flags), |e| matches!(e, EnvError::Locked { .. }))
 }
@@ -60,7 +60,7 @@ fn open_and_lock(spec: &DiskSpec, flags: i32) -> Result<File, EnvError> {
     let file = OpenOptions::new().read(true).write(!spec.read_only).custom_flags(flags).open(&spec.path).map_err(
         |e| match e.raw_os_error() {
             Some(libc::EINVAL) => EnvError::NoDirectIo { path: spec.path.clone() },
-            // O_EXCL on a block device.
+            // O_EXCL reports EBUSY on a block device.
             Some(libc::EBUSY) => EnvError::Locked { path: spec.path.clone() },
             _ => failed(e),
         },
@@ -72,7 +72,7 @@ fn open_and_lock(spec: &DiskSpec, flags: i32) -> Result<File, EnvError> {
     Ok(file)
 }
 
-/// What direct I/O needs here, found by asking and proven by one read.
+/// Determines the alignment that direct I/O needs here, by asking the kernel and by one read.
 fn alignment(spec: &DiskSpec, file: &File, kind: DiskKind, size_bytes: u64) -> Result<u32, EnvError> {
     let refused = || EnvError::NoDirectIo { path: spec.path.clone() };
     let told = match (sys::direct_io_align(file), kind) {
@@ -95,7 +95,7 @@ fn alignment(spec: &DiskSpec, file: &File, kind: DiskKind, size_bytes: u64) -> R
         let mut probe = IoBufMut::new(align as usize);
         match sys::read_at(file, &mut probe, 0) {
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
-            // A disk that cannot be read says so again to those who need the bytes.
+            // A disk that cannot be read reports that again when its bytes are needed.
             _ => return Ok(align),
         }
     }
@@ -106,11 +106,11 @@ fn alignment(spec: &DiskSpec, file: &File, kind: DiskKind, size_bytes: u64) -> R
 fn has_volatile_cache(device: u64) -> bool {
     let (major, minor) = (libc::major(device), libc::minor(device));
     if major == LOOP_MAJOR {
-        // A loop device tells nothing of the page cache and the disk under its file.
+        // A loop device reports neither the page cache nor the disk under its file.
         return true;
     }
     let base = format!("/sys/dev/block/{major}:{minor}");
-    // The second is for partitions: the queue belongs to the whole disk, one step up behind the symlink.
+    // The second path is for partitions: the queue belongs to the whole disk, one step up behind the symlink.
     let told = ["queue/write_cache", "../queue/write_cache"]
         .iter()
         .find_map(|tail| std::fs::read_to_string(Path::new(&base).join(tail)).ok());

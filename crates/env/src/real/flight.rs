@@ -1,9 +1,9 @@
-//! An operation in flight: what the kernel points to, how far it has come, what to submit next.
+//! An operation in flight: the memory that the kernel points to, its progress, its next submission.
 //!
-//! Comes in: an operation with its buffers, later its completions. Goes out: entries for the ring, at the
-//! end the buffers again. Partial reads, writes, receives and sends go on here, unseen by the rooms.
-//! Invariant: everything that an entry points to (buffers, iovecs, message header, address) is owned by
-//! the flight and does not move while `awaiting > 0`.
+//! It takes an operation with its buffers, later its completions. It produces entries for the ring, and returns the
+//! buffers at the end. Partial reads, writes, receives and sends are continued here, unseen by the services. Invariant:
+//! everything that an entry points to (buffers, iovecs, message header, address) is owned by the flight and does not
+//! move while `awaiting > 0`.
 
 use super::ring::Ring;
 use super::sys::SockAddr;
@@ -15,12 +15,12 @@ use types::{IoBuf, IoBufMut};
 
 /// Most iovecs that the kernel takes at once.
 const IOV_MAX: usize = 1024;
-/// Largest read or write of a disk: what the kernel moves in one operation without cutting it.
+/// Largest read or write of a disk: the kernel moves so much in one operation without splitting it.
 const DISK_LEN_MAX: usize = 1 << 30;
 /// Spare message headers kept for reuse.
 const SPARE_MAX: usize = 256;
 
-/// Upper byte of `user_data`: whose completion it is.
+/// Upper byte of `user_data`: the kind of the completion.
 pub(super) mod tag {
     pub const OP: u8 = 1;
     pub const SYNC: u8 = 2;
@@ -53,7 +53,7 @@ impl Vectors {
         Box::new(Vectors { iov: Vec::new(), header })
     }
 
-    /// The first `IOV_MAX` parts; whether these were all.
+    /// Loads the first `IOV_MAX` parts; returns whether these were all.
     fn load(&mut self, parts: impl Iterator<Item = (*mut u8, usize)>) -> bool {
         self.iov.clear();
         let mut all = true;
@@ -100,7 +100,7 @@ trait Part {
 
 impl Part for IoBuf {
     fn memory(&mut self) -> (*mut u8, usize) {
-        // The kernel only reads from it: shared buffers are used in writes and sends alone.
+        // The kernel only reads this memory: shared buffers are used in writes and sends alone.
         (self.as_ptr().cast_mut(), self.len())
     }
 }
@@ -111,7 +111,7 @@ impl Part for IoBufMut {
     }
 }
 
-/// How far a list of buffers has been moved.
+/// Position in a list of buffers, up to which bytes were moved.
 pub(super) struct Cursor {
     index: usize,
     offset: usize,
@@ -133,7 +133,7 @@ impl Cursor {
         }
     }
 
-    /// What is left, as memory; never empty parts.
+    /// Returns the memory that is left to move; its parts are not empty.
     fn parts<'a, B: Part>(&self, bufs: &'a mut [B]) -> impl Iterator<Item = (*mut u8, usize)> + use<'a, B> {
         let mut skip = self.offset;
         bufs[self.index..]
@@ -141,14 +141,14 @@ impl Cursor {
             .map(move |b| {
                 let (ptr, len) = b.memory();
                 let off = std::mem::take(&mut skip);
-                // Only the first part is entered in its middle, and there `off` is below its length.
+                // Only the first part is entered in its middle, and `off` is below the length of that part.
                 (ptr.wrapping_add(off), len - off)
             })
             .filter(|(_, len)| *len > 0)
     }
 }
 
-/// What a flight is about, and who waits for it.
+/// Kind of an operation, with its token and buffers.
 pub(super) enum Body {
     Read { token: Token, offset: u64, buf: IoBufMut, done: usize },
     Write { token: Token, offset: u64, bufs: Vec<IoBuf>, cursor: Cursor, flush: bool },
@@ -162,11 +162,11 @@ pub(super) enum Body {
 /// One operation in flight.
 pub(super) struct Flight {
     pub generation: u32,
-    /// The disk's or connection's descriptor; whoever owns it keeps it open while this lives.
+    /// The disk's or connection's descriptor; its owner keeps it open while the flight exists.
     pub fd: RawFd,
-    /// Completions that are still to come for what was submitted last.
+    /// Number of outstanding completions of the last submission.
     pub awaiting: u8,
-    /// A write and its flush are in the ring, and one completion will speak for both.
+    /// A write and its flush are in the ring, and one completion stands for both.
     quiet: bool,
     pub body: Body,
     pub vectors: Option<Box<Vectors>>,
@@ -174,12 +174,12 @@ pub(super) struct Flight {
     sync_result: i32,
 }
 
-/// What a flight needs after its completions came.
+/// Next step of a flight after its completions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
-    /// More to move: submit again.
+    /// Bytes are left to move: submit again.
     Again,
-    /// Zero, or the errno that ended it.
+    /// The operation has ended with zero, or with this errno.
     Done(i32),
 }
 
@@ -194,16 +194,16 @@ impl Flight {
         Flight { generation, fd, awaiting: 0, quiet: false, body, vectors: None, result: 0, sync_result: 0 }
     }
 
-    /// A completion of this flight came; `Some` when it was the last of what was submitted.
+    /// Takes a completion of this flight; `Some` when it was the last one of the submission.
     pub fn absorb(&mut self, tag: u8, result: i32) -> Option<Step> {
-        assert!(self.awaiting > 0, "a completion that nobody awaits");
+        assert!(self.awaiting > 0, "a completion that is not awaited");
         self.awaiting -= 1;
         match tag {
             tag::SYNC => self.sync_result = result,
             _ => self.result = result,
         }
         if let (true, Body::Write { cursor, .. }) = (self.quiet, &self.body) {
-            // Only a write that went wrong or short speaks; then its flush was cancelled without a word.
+            // Only a failed or short write has a completion; its flush was then cancelled without one.
             match tag {
                 tag::SYNC => self.result = i32::try_from(cursor.left).expect("at most `DISK_LEN_MAX`"),
                 _ => self.sync_result = -libc::ECANCELED,
@@ -220,7 +220,7 @@ impl Flight {
             Body::Flush { .. } | Body::Connect { .. } => Step::Done(-self.result.min(0)),
             Body::Discard { .. } => match -self.result {
                 libc::EINTR | libc::EAGAIN => Step::Again,
-                // Giving space back is a wish; a device that cannot keeps the bytes.
+                // Discarding is best effort; a device that does not support it keeps the bytes.
                 libc::EOPNOTSUPP => Step::Done(0),
                 errno => Step::Done(errno.max(0)),
             },
@@ -268,7 +268,7 @@ impl Flight {
         }
     }
 
-    /// Submits what is left of the operation.
+    /// Submits the rest of the operation.
     pub fn submit(&mut self, key: usize, ring: &mut Ring, spares: &mut Spares) -> Result<(), EnvError> {
         let data = user_data(tag::OP, self.generation, key);
         let fd = uring::Fd(self.fd);
@@ -287,7 +287,7 @@ impl Flight {
                 .build(),
             Body::Connect { addr, .. } => opcode::Connect::new(fd, addr.as_ptr(), addr.len()).build(),
             Body::Recv { bufs, cursor, got, min, .. } => {
-                // All of it is wanted: let the kernel gather it.
+                // All bytes are wanted: the kernel gathers them.
                 let flags = if *min - *got == cursor.left { libc::MSG_WAITALL } else { 0 };
                 match only_one(cursor.parts(bufs)) {
                     Some((ptr, len)) => opcode::Recv::new(fd, ptr, len).flags(flags).build(),
@@ -313,7 +313,7 @@ impl Flight {
         ring.push(&entry.user_data(data))
     }
 
-    /// The write, with its flush linked behind it when this submission covers all that is left.
+    /// Submits the write, with its flush linked behind it when this submission covers the rest of the write.
     fn submit_write(&mut self, key: usize, ring: &mut Ring, spares: &mut Spares) -> Result<(), EnvError> {
         let data = user_data(tag::OP, self.generation, key);
         let fd = uring::Fd(self.fd);
@@ -334,7 +334,8 @@ impl Flight {
             }
         };
         if *flush && all && failpoint::is_armed(Point::LogWritten) {
-            // Apart, so that there is a moment between the two; `step` then asks for the flush.
+            // Write and flush are submitted separately, so that the failpoint lies between them; `step` then submits
+            // the flush.
             self.sync_result = -libc::ECANCELED;
             return ring.push(&write.user_data(data));
         }
@@ -349,7 +350,7 @@ impl Flight {
         ring.push_pair(&[write, flush])
     }
 
-    /// Whether this waits for somebody else, so that it must be cancelled to end.
+    /// Whether the operation waits for a peer, so that it must be cancelled to end.
     pub fn is_network(&self) -> bool {
         matches!(self.body, Body::Connect { .. } | Body::Recv { .. } | Body::Send { .. })
     }
@@ -359,7 +360,7 @@ fn sync(fd: uring::Fd) -> squeue::Entry {
     opcode::Fsync::new(fd).flags(uring::FsyncFlags::DATASYNC).build()
 }
 
-/// The only part, if there is exactly one and its length fits.
+/// Returns the only part, if there is exactly one and its length fits.
 fn only_one(mut parts: impl Iterator<Item = (*mut u8, usize)>) -> Option<(*mut u8, u32)> {
     let (ptr, len) = parts.next()?;
     if parts.next().is_some() {
@@ -368,7 +369,7 @@ fn only_one(mut parts: impl Iterator<Item = (*mut u8, usize)>) -> Option<(*mut u
     Some((ptr, u32::try_from(len).ok()?))
 }
 
-/// An errno of a disk operation.
+/// Converts an errno of a disk operation.
 pub(super) fn disk_error(errno: i32) -> Result<(), DiskError> {
     match errno {
         0 => Ok(()),
@@ -377,10 +378,10 @@ pub(super) fn disk_error(errno: i32) -> Result<(), DiskError> {
     }
 }
 
-/// Stands in the place of an errno where the other side ended the stream in good order.
+/// Value in place of an errno when the peer ended the stream in good order.
 const END: i32 = i32::MAX;
 
-/// An errno of a connection that was made.
+/// Converts an errno of an established connection.
 pub(super) fn stream_error(errno: i32) -> Result<(), NetError> {
     match errno {
         0 => Ok(()),
@@ -390,7 +391,7 @@ pub(super) fn stream_error(errno: i32) -> Result<(), NetError> {
     }
 }
 
-/// An errno of a connect.
+/// Converts an errno of a connect.
 pub(super) fn connect_error(errno: i32) -> Result<(), NetError> {
     match errno {
         0 => Ok(()),

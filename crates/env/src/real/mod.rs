@@ -1,13 +1,12 @@
 //! The real world: one io_uring, driven by the loop that owns it.
 //!
-//! Comes in: the operations of a turn. Goes out: everything that has completed. A turn enters the kernel
-//! once, to submit and to wait; only a submission queue that is too small adds entries.
-//! Invariant: the kernel never sees memory or a descriptor that may go away: flights own buffers,
-//! connections are closed after their last flight, and dropping [`RealEnv`] cancels, waits for every
-//! flight and only then frees. `unsafe` of this crate lives in this folder alone.
+//! It takes the operations of a turn and returns every completion. A turn enters the kernel once, to submit and to
+//! wait; only a submission queue that is too small adds entries. Invariant: the kernel never gets memory or a
+//! descriptor that may go away. Flights own buffers; connections are closed after their last flight; dropping
+//! [`RealEnv`] cancels, waits for every flight and only then frees. `unsafe` of this crate is in this folder alone.
 //!
-//! Why io_uring's own types and no runtime: the loop needs all completions of a turn at once, and its CPU
-//! per round is what the whole system is measured by (design §8).
+//! It uses io_uring's own types and no runtime: the loop needs all completions of a turn at once, and the whole system
+//! is measured by its CPU per round (design §8).
 #![allow(unsafe_code)]
 
 mod disk;
@@ -38,15 +37,16 @@ use std::time::{Duration, Instant};
 use types::rng::Rng;
 use types::{IoBuf, IoBufMut, Time};
 
-/// How long a listener rests after a failed accept.
+/// Pause of a listener after a failed accept.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
-/// How long what a process that is gone still holds is waited for. After a `kill -9` the kernel finishes the ring's
-/// operations, and keeps files, locks and listening sockets until then: a successor that starts at once must come after.
+/// Longest wait for resources of a process that has exited. After a `kill -9` the kernel finishes the ring's
+/// operations, and keeps files, locks and listening sockets until then: a successor that starts at once has to wait for
+/// that.
 const PREDECESSOR_WAIT_MAX: Duration = Duration::from_secs(3);
 const PREDECESSOR_LOOK: Duration = Duration::from_millis(5);
 
-/// Tries until it succeeds, fails for another reason than `is_held`, or has waited long enough.
+/// Retries `attempt` until it succeeds, fails for another reason than `is_held`, or has waited long enough.
 #[allow(clippy::disallowed_methods, reason = "at start there is no loop yet to wait in, and no event to wait for")]
 fn after_predecessor<T>(
     attempt: impl Fn() -> Result<T, EnvError>,
@@ -64,8 +64,8 @@ fn after_predecessor<T>(
 /// Settings of a [`RealEnv`].
 #[derive(Clone, Copy, Debug)]
 pub struct RealConfig {
-    /// Entries of the submission queue: about the operations of one busy turn. More still work, at the
-    /// price of another kernel entry. A power of two, 8 to 32768. Default 256.
+    /// Entries of the submission queue: about the operations of one busy turn. More operations work too, at the price
+    /// of another kernel entry. A power of two, 8 to 32768. Default 256.
     pub ring_entries: u32,
 }
 
@@ -75,7 +75,7 @@ impl Default for RealConfig {
     }
 }
 
-/// The real form of [`Env`]. Lives and dies on the thread that made it.
+/// The real form of [`Env`]. It is used and dropped on the thread that created it.
 pub struct RealEnv {
     ring: Ring,
     flights: Slab<Flight>,
@@ -85,21 +85,21 @@ pub struct RealEnv {
     conns: Conns,
     listeners: Vec<Listener>,
     wake: Arc<WakeFd>,
-    /// Where the ring reads the eventfd to; boxed, because the kernel writes there.
+    /// Target of the ring's read of the eventfd; boxed, because the kernel writes there.
     wake_count: Box<u64>,
     wake_armed: bool,
     /// Events that need no kernel: refusals.
     ready: Vec<Event>,
     cqes: Vec<Cqe>,
     rng: Rng,
-    /// Dropping: nothing is submitted again.
+    /// The env is being dropped: nothing is submitted again.
     ending: bool,
 }
 
-/// The eventfd behind every [`Waker`]; outlives the env in wakers.
+/// The eventfd behind every [`Waker`]; wakers keep it longer than the env.
 struct WakeFd {
     fd: OwnedFd,
-    /// A wake is under way: later ones need no system call.
+    /// A wake is in progress: later ones need no system call.
     pending: AtomicBool,
 }
 
@@ -128,12 +128,12 @@ impl RealEnv {
         })
     }
 
-    /// How often the kernel was entered: the price of all turns so far.
+    /// Number of kernel entries: the cost of all turns so far.
     pub fn kernel_entries(&self) -> u64 {
         self.ring.entries
     }
 
-    /// Begins one operation: to the ring, or straight to `ready` when it is refused.
+    /// Begins one operation: it goes to the ring, or straight to `ready` when it is refused.
     fn start(&mut self, op: Op) -> Result<(), EnvError> {
         match op {
             Op::DiskRead { token, disk, offset, buf } => match self.disk_at(disk, offset, buf.len() as u64, false) {
@@ -170,7 +170,7 @@ impl RealEnv {
         Ok(())
     }
 
-    /// The disk's descriptor, if the range lies on it.
+    /// Returns the disk's descriptor, if the range lies on the disk.
     fn disk_at(&self, disk: DiskId, offset: u64, len: u64, write: bool) -> Result<i32, DiskError> {
         let disk = &self.disks[disk.0 as usize];
         if write && disk.read_only {
@@ -248,7 +248,7 @@ impl RealEnv {
         self.ring.push(&opcode::AsyncCancel::new(target).build().user_data(user_data(tag::CANCEL, 0, 0)))
     }
 
-    /// Puts the reads that are always there (eventfd, accepts) back into the ring.
+    /// Puts the standing operations (eventfd, accepts) back into the ring.
     fn arm(&mut self, now: impl Fn() -> Time) -> Result<(), EnvError> {
         if !self.wake_armed {
             let to = (&raw mut *self.wake_count).cast::<u8>();
@@ -272,7 +272,7 @@ impl RealEnv {
         Ok(())
     }
 
-    /// How long the next entry may wait. `deadline` is the owner's.
+    /// Returns how long the next kernel entry may wait. `deadline` is the caller's.
     fn wait_for(&self, deadline: Time) -> Wait {
         let retry = self.listeners.iter().filter(|l| !l.armed).map(|l| l.retry_at).min();
         let until = retry.map_or(deadline, |retry| retry.min(deadline));
@@ -295,7 +295,7 @@ impl RealEnv {
                 tag::OP | tag::SYNC => self.landed(tag, generation, key, cqe.result, events)?,
                 tag::WAKE => {
                     self.wake_armed = false;
-                    // Before the owner looks at its queues, so that a later wake is not lost.
+                    // The flag is cleared before the loop examines its queues, so that a later wake is not lost.
                     self.wake.pending.store(false, Ordering::SeqCst);
                     if cqe.result > 0 {
                         events.push(Event::Woken);
@@ -339,7 +339,7 @@ impl RealEnv {
         }
     }
 
-    /// The event of an operation that is over.
+    /// Returns the event of an operation that has ended.
     fn conclude(&mut self, key: usize, body: Body, errno: i32) -> Event {
         match body {
             Body::Read { token, buf, .. } => Event::DiskRead { token, buf, result: disk_error(errno) },
@@ -375,7 +375,7 @@ impl RealEnv {
             }
             return;
         }
-        // SAFETY: an accept's result is a fresh descriptor that nobody else owns.
+        // SAFETY: an accept's result is a fresh descriptor without another owner.
         let fd = unsafe { sys::adopt(cqe.result) };
         if let Some((fd, peer)) = listener.greet(fd)
             && !self.ending
@@ -387,7 +387,7 @@ impl RealEnv {
     }
 }
 
-/// A socket and the address that it will connect to.
+/// Returns a socket and the address that it will connect to.
 fn flight_socket(addr: &NetAddr) -> io::Result<(OwnedFd, Box<sys::SockAddr>)> {
     let sock = Box::new(sys::SockAddr::new(addr)?);
     let socket = sys::stream_socket(addr, false)?;
@@ -448,7 +448,7 @@ impl Env for RealEnv {
 }
 
 impl RealEnv {
-    /// Cancels what waits for others and waits for the rest.
+    /// Cancels operations that wait for peers, and waits for all others.
     fn wind_down(&mut self) -> Result<(), EnvError> {
         self.ending = true;
         let network: Vec<usize> = self.flights.iter().filter(|(_, f)| f.is_network()).map(|(key, _)| key).collect();
@@ -476,7 +476,7 @@ impl RealEnv {
 impl Drop for RealEnv {
     fn drop(&mut self) {
         if self.wind_down().is_err() {
-            // The ring is broken, so nobody knows what the kernel still writes to: leak it all.
+            // The ring is broken, so memory that the kernel may still write to is unknown: leak all of it.
             std::mem::forget(std::mem::take(&mut self.flights));
             std::mem::forget(std::mem::take(&mut self.wake_count));
             std::mem::forget(std::mem::take(&mut self.conns));

@@ -1,7 +1,7 @@
-//! Connections and listeners of the real form: who owns which descriptor, and when it may be closed.
+//! Connections and listeners of the real form: the owners of descriptors, and when these may be closed.
 //!
-//! Invariant: a descriptor is closed only when no operation on it is in flight; ids are never reused,
-//! because the generation counts all connections of the process.
+//! Invariant: a descriptor is closed only when no operation on it is in flight. Ids are never reused, because the
+//! generation counts all connections of the process.
 
 use super::{after_predecessor, sys};
 use crate::op::{ConnId, EnvError, ListenerId, NetAddr};
@@ -18,7 +18,7 @@ use types::Time;
 pub(super) struct Conn {
     generation: u32,
     fd: OwnedFd,
-    /// Slab keys of the flights on it.
+    /// Slab keys of the connection's flights.
     pub recv: Option<usize>,
     pub send: Option<usize>,
     pub closing: bool,
@@ -39,7 +39,7 @@ impl Conns {
         ConnId { slot: u32::try_from(slot).expect("fewer than 2^32 connections"), generation }
     }
 
-    /// The connection, unless it is closed or closing.
+    /// Returns the connection, unless it is closed or closing.
     pub fn open(&mut self, id: ConnId) -> Option<&mut Conn> {
         self.any(id).filter(|c| !c.closing)
     }
@@ -48,8 +48,8 @@ impl Conns {
         self.slots.get_mut(id.slot as usize).filter(|c| c.generation == id.generation)
     }
 
-    /// Notes that a flight has ended; closes the descriptor if that was awaited. Says whether the
-    /// connection was closing.
+    /// Notes that a flight has ended; closes the descriptor if that was awaited. Returns whether the connection was
+    /// closing.
     pub fn landed(&mut self, id: ConnId, key: usize) -> bool {
         let conn = self.any(id).expect("a connection outlives the operations on it");
         for slot in [&mut conn.recv, &mut conn.send] {
@@ -62,7 +62,7 @@ impl Conns {
         closing
     }
 
-    /// Frees a closing connection on which nothing is in flight.
+    /// Frees a closing connection without operations in flight.
     pub fn reap(&mut self, id: ConnId) {
         let idle = self.any(id).is_some_and(|c| c.closing && c.recv.is_none() && c.send.is_none());
         if idle {
@@ -82,13 +82,13 @@ pub(super) struct Listener {
     pub id: ListenerId,
     socket: OwnedFd,
     tcp: bool,
-    /// The path that we bound, with its inode, to be removed at the end.
+    /// The path that this listener bound, with its inode, to be removed at the end.
     bound: Option<(PathBuf, u64)>,
     /// An accept is in the ring.
     pub armed: bool,
-    /// The kernel accepts many with one entry.
+    /// The kernel accepts many connections with one entry.
     pub multishot: bool,
-    /// After a failed accept (no descriptors left, for one) the next is tried then.
+    /// Time of the next accept after a failed one (for lack of descriptors, for example).
     pub retry_at: Time,
 }
 
@@ -97,7 +97,7 @@ impl Listener {
         self.socket.as_raw_fd()
     }
 
-    /// Prepares an accepted descriptor and names its peer; `None` when it is already broken.
+    /// Prepares an accepted descriptor and returns its peer; `None` when it is already broken.
     pub fn greet(&self, fd: OwnedFd) -> Option<(OwnedFd, NetAddr)> {
         if !self.tcp {
             return Some((fd, NetAddr::Unnamed));
@@ -114,13 +114,13 @@ impl Drop for Listener {
         if let Some((path, inode)) = &self.bound
             && std::fs::symlink_metadata(path).is_ok_and(|m| m.ino() == *inode)
         {
-            // Leaving it behind is harmless: the next listener finds it dead and replaces it.
+            // A file that stays is harmless: the next listener finds it stale and replaces it.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// Listens, as soon as nobody else does.
+/// Listens; waits for a predecessor that still holds the address.
 pub(super) fn listen(addr: &NetAddr, id: ListenerId) -> Result<(Listener, NetAddr), EnvError> {
     let is_taken =
         |e: &EnvError| matches!(e, EnvError::Listen { source, .. } if source.kind() == io::ErrorKind::AddrInUse);
@@ -146,7 +146,7 @@ fn listen_now(addr: &NetAddr, id: ListenerId) -> Result<(Listener, NetAddr), Env
     Ok((listener, real))
 }
 
-/// Binds a path; a socket file that nobody serves any more is replaced.
+/// Binds a path; a stale socket file, on which no process listens, is replaced.
 fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     match UnixListener::bind(path) {
         Err(e) if e.kind() == io::ErrorKind::AddrInUse => {

@@ -1,9 +1,9 @@
-//! The ring itself: build it, push entries, enter the kernel once, take completions out.
+//! The ring itself: it is built here, takes entries, enters the kernel once a turn, and returns completions.
 //!
-//! Comes in: entries whose memory the caller keeps until their completion. Goes out: [`Cqe`]s.
-//! Invariant: a linked pair is always handed to the kernel in one submission, because a chain ends where a
-//! submission ends. Should the kernel (out of memory) take only part of a submission that has pairs, a
-//! flush may run apart from its write: then the ring is broken and says so for ever.
+//! It takes entries whose memory the caller keeps until their completion, and returns [`Cqe`]s. Invariant: a linked
+//! pair is always passed to the kernel in one submission, because a chain ends where a submission ends. Should the
+//! kernel (out of memory) take only part of a submission that has pairs, a flush may run apart from its write: then the
+//! ring is broken, and every later entry reports that.
 
 use crate::op::EnvError;
 use io_uring::{EnterFlags, IoUring, squeue, types as uring};
@@ -19,27 +19,27 @@ pub(super) struct Cqe {
     pub flags: u32,
 }
 
-/// How long one entry into the kernel may last.
+/// Longest duration of one entry into the kernel.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wait {
-    /// Collect what is there.
+    /// Collect the completions that are there.
     No,
-    /// Until a completion is there, at most this long.
+    /// Wait until a completion is there, at most this long.
     AtMost(Duration),
-    /// Until a completion is there.
+    /// Wait until a completion is there.
     Forever,
 }
 
 pub(super) struct Ring {
     uring: IoUring,
-    /// Completions taken out early, because the kernel wanted room for new ones.
+    /// Completions taken out early, because the kernel needed space for new ones.
     stash: VecDeque<Cqe>,
     /// Linked pairs that the kernel has not taken yet.
     pairs_queued: usize,
     broken: bool,
     /// A linked write that succeeds brings no completion of its own (Linux 5.17).
     quiet_links: bool,
-    /// Times that the kernel was entered.
+    /// Number of kernel entries.
     pub entries: u64,
 }
 
@@ -69,7 +69,7 @@ impl Ring {
 
     /// Queues an entry; it leaves with the next [`Ring::enter`].
     ///
-    /// Whoever calls keeps every byte that the entry points to until its completion.
+    /// The caller keeps every byte that the entry points to until its completion.
     pub fn push(&mut self, entry: &squeue::Entry) -> Result<(), EnvError> {
         self.make_room(1)?;
         // SAFETY: callers keep the memory and the descriptor of the entry alive until its completion came
@@ -79,7 +79,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Queues two entries, the first of which carries the link flag, side by side.
+    /// Queues two entries side by side; the first one carries the link flag.
     pub fn push_pair(&mut self, pair: &[squeue::Entry; 2]) -> Result<(), EnvError> {
         self.make_room(2)?;
         // SAFETY: as in `push`.
@@ -94,7 +94,7 @@ impl Ring {
         self.quiet_links
     }
 
-    /// Submits what is queued and waits as told; a signal or a passed timeout is a return without completions.
+    /// Submits the queue and waits as `wait` says; a signal or a passed timeout returns without completions.
     pub fn enter(&mut self, wait: Wait) -> Result<(), EnvError> {
         if self.broken {
             return Err(EnvError::Ring(io::ErrorKind::BrokenPipe.into()));
@@ -125,8 +125,8 @@ impl Ring {
             }
             Err(e) => match e.raw_os_error() {
                 Some(libc::ETIME | libc::EINTR) => Ok(()),
-                // Out of request memory, or completions overflow: the caller takes completions and comes again.
-                // Nothing was taken.
+                // Request memory is exhausted, or completions overflow: no entry was taken. The caller takes
+                // completions and enters again.
                 Some(libc::EBUSY | libc::EAGAIN) => Ok(()),
                 _ => Err(EnvError::Ring(e)),
             },
@@ -159,7 +159,7 @@ impl Ring {
     }
 }
 
-/// Level 0 is what we want; higher levels drop what older kernels lack.
+/// Builds a ring. Level 0 has all wanted features; higher levels drop those that older kernels lack.
 fn build(entries: u32, level: u32) -> io::Result<IoUring> {
     let mut builder = IoUring::builder();
     builder.dontfork().setup_clamp().setup_cqsize(entries.saturating_mul(4));

@@ -1,4 +1,4 @@
-//! The system calls that std does not offer, each wrapped so that the rest of the room is safe code.
+//! System calls that std does not offer, each wrapped so that its callers are safe code.
 
 use crate::op::NetAddr;
 use std::fs::File;
@@ -15,10 +15,10 @@ const USER_TIMEOUT_MS: i32 = 5_000;
 const KEEPALIVE_IDLE_S: i32 = 5;
 const KEEPALIVE_INTERVAL_S: i32 = 1;
 const KEEPALIVE_PROBES: i32 = 3;
-/// One repetition of a SYN: a silent host is given up after about 3 s.
+/// Repetitions of a SYN: a silent host is given up after about 3 s.
 const SYN_RETRIES: i32 = 1;
 
-/// The result of a call that returns -1 on failure.
+/// Converts the result of a call that returns -1 on failure.
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
@@ -31,7 +31,7 @@ pub(super) fn boot_time() -> Time {
     Time(ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64)
 }
 
-/// 64 bits from the kernel, to seed a generator.
+/// Returns 64 bits from the kernel, to seed a generator.
 pub(super) fn random_seed() -> io::Result<u64> {
     let mut seed = [0u8; 8];
     // SAFETY: the buffer is 8 bytes long; requests up to 256 bytes are never cut short once seeded.
@@ -42,7 +42,7 @@ pub(super) fn random_seed() -> io::Result<u64> {
 pub(super) fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: no memory is passed.
     let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })?;
-    // SAFETY: the call just gave us this descriptor; nobody else owns it.
+    // SAFETY: the call just returned this descriptor, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -53,14 +53,14 @@ pub(super) fn eventfd_signal(fd: &OwnedFd) {
     unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), 8) };
 }
 
-/// Takes the file's lock, or says that another holder has it (`WouldBlock`).
+/// Takes the file's lock, or reports that another holder has it (`WouldBlock`).
 pub(super) fn lock(file: &File, shared: bool) -> io::Result<()> {
     let how = if shared { libc::LOCK_SH } else { libc::LOCK_EX };
     // SAFETY: no memory is passed.
     check(unsafe { libc::flock(file.as_raw_fd(), how | libc::LOCK_NB) }).map(drop)
 }
 
-/// Size of an open block device in bytes.
+/// Returns the size of an open block device in bytes.
 pub(super) fn block_device_len(file: &File) -> io::Result<u64> {
     // _IOR(0x12, 114, size_t), which libc lacks.
     const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
@@ -70,7 +70,7 @@ pub(super) fn block_device_len(file: &File) -> io::Result<u64> {
     Ok(len)
 }
 
-/// Logical sector size of an open block device in bytes.
+/// Returns the logical sector size of an open block device in bytes.
 pub(super) fn block_device_sector(file: &File) -> io::Result<u32> {
     let mut len: libc::c_int = 0;
     // SAFETY: BLKSSZGET writes one int.
@@ -78,7 +78,7 @@ pub(super) fn block_device_sector(file: &File) -> io::Result<u32> {
     Ok(len as u32)
 }
 
-/// (memory, offset) alignment of direct I/O as the file system tells it; `None` when it does not tell;
+/// Returns the (memory, offset) alignment of direct I/O according to the file system. `None` when it reports none;
 /// zeros when direct I/O is impossible.
 pub(super) fn direct_io_align(file: &File) -> Option<(u32, u32)> {
     // SAFETY: all-zero bytes are a valid statx.
@@ -101,14 +101,14 @@ pub(super) fn is_in_memory(file: &File) -> io::Result<bool> {
     Ok([libc::TMPFS_MAGIC as u32, RAMFS_MAGIC].contains(&(stat.f_type as u32)))
 }
 
-/// One synchronous read, for probing at open.
+/// Reads synchronously, for probing at open.
 pub(super) fn read_at(file: &File, buf: &mut IoBufMut, offset: u64) -> io::Result<usize> {
     // SAFETY: the buffer is ours, writable and as long as said.
     let got = unsafe { libc::pread(file.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len(), offset as libc::off_t) };
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }
 
-/// A stream socket for `addr`.
+/// Returns a stream socket for `addr`.
 pub(super) fn stream_socket(addr: &NetAddr, nonblocking: bool) -> io::Result<OwnedFd> {
     let family = match addr {
         NetAddr::Tcp(SocketAddr::V4(_)) => libc::AF_INET,
@@ -119,20 +119,20 @@ pub(super) fn stream_socket(addr: &NetAddr, nonblocking: bool) -> io::Result<Own
     let nonblock = if nonblocking { libc::SOCK_NONBLOCK } else { 0 };
     // SAFETY: no memory is passed.
     let fd = check(unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | nonblock, 0) })?;
-    // SAFETY: the call just gave us this descriptor; nobody else owns it.
+    // SAFETY: the call just returned this descriptor, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Takes over a descriptor that the ring gave us.
+/// Takes ownership of a descriptor that the ring returned.
 ///
 /// # Safety
-/// `fd` is open and nobody else owns it.
+/// `fd` is open and has no other owner.
 pub(super) unsafe fn adopt(fd: RawFd) -> OwnedFd {
     // SAFETY: promised by the caller.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// What every TCP connection gets: no delay, and a dead peer is noticed within seconds.
+/// Sets the options of every TCP connection: no delay, and a dead peer is noticed within seconds.
 pub(super) fn tune_tcp(fd: &OwnedFd) -> io::Result<()> {
     for (level, name, value) in [
         (libc::IPPROTO_TCP, libc::TCP_NODELAY, 1),
@@ -150,7 +150,7 @@ pub(super) fn tune_tcp(fd: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// An address as the kernel wants it.
+/// An address in the kernel's form.
 pub(super) struct SockAddr {
     storage: libc::sockaddr_storage,
     len: libc::socklen_t,
@@ -188,7 +188,7 @@ impl SockAddr {
     fn unix(path: &Path) -> io::Result<SockAddr> {
         let bytes = path.as_os_str().as_bytes();
         let mut un = libc::sockaddr_un { sun_family: libc::AF_UNIX as libc::sa_family_t, sun_path: [0; 108] };
-        // One byte stays for the closing zero.
+        // One byte is reserved for the closing zero.
         if bytes.is_empty() || bytes.len() >= un.sun_path.len() || bytes.contains(&0) {
             return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
         }
@@ -209,7 +209,7 @@ impl SockAddr {
     }
 }
 
-/// Whether somebody accepts connections at this Unix path now.
+/// Whether a process accepts connections at this Unix path now.
 pub(super) fn somebody_listens(path: &Path) -> io::Result<bool> {
     let addr = NetAddr::Unix(path.to_owned());
     let fd = stream_socket(&addr, true)?;
@@ -218,7 +218,8 @@ pub(super) fn somebody_listens(path: &Path) -> io::Result<bool> {
     match check(unsafe { libc::connect(fd.as_raw_fd(), sock.as_ptr(), sock.len()) }) {
         Ok(_) => Ok(true),
         Err(e) if e.raw_os_error() == Some(libc::ECONNREFUSED) => Ok(false),
-        // A full backlog (EAGAIN), a wrong type, no permission: somebody's, so not ours to remove.
+        // A full backlog (EAGAIN), a wrong type or a lack of permission mean another owner, so the path must not be
+        // removed.
         Err(_) => Ok(true),
     }
 }

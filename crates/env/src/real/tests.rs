@@ -26,7 +26,7 @@ impl Rig {
         Rig { env, ops: Vec::new(), events: Vec::new() }
     }
 
-    /// Submits `ops` and turns until `count` events are there; takes them.
+    /// Submits `ops` and turns until `count` events are there; returns them.
     fn run(&mut self, ops: impl IntoIterator<Item = Op>, count: usize) -> Vec<Event> {
         self.ops.extend(ops);
         let deadline = self.env.now() + PATIENCE;
@@ -43,12 +43,12 @@ impl Rig {
         events.remove(0)
     }
 
-    /// A turn that may bring nothing.
+    /// Runs a turn that may return no event.
     fn nudge(&mut self) {
         self.env.turn(&mut self.ops, &mut self.events, Time::ZERO).expect("the ring works");
     }
 
-    /// A connection to a std stream: (ours, theirs).
+    /// Creates a connection to a std stream: (ours, theirs).
     fn pair(&mut self) -> (ConnId, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = NetAddr::Tcp(listener.local_addr().unwrap());
@@ -58,7 +58,7 @@ impl Rig {
     }
 }
 
-/// A file under the target directory (a disk file system, not tmpfs), gone at the end.
+/// A file under the target directory (a disk file system, not tmpfs), removed at the end.
 struct TempFile(PathBuf);
 
 impl TempFile {
@@ -142,7 +142,7 @@ fn a_write_of_more_parts_than_the_kernel_takes_lands_whole() {
 }
 
 #[test]
-fn more_operations_than_the_queue_holds_all_complete_and_linked_flushes_stay_linked() {
+fn operations_beyond_the_queue_complete_and_linked_flushes_stay_linked() {
     let file = TempFile::new("overflow", 1 << 20);
     let mut rig = Rig::with_entries(8);
     let disk = rig.env.open_disk(&file.spec()).unwrap().id;
@@ -188,7 +188,7 @@ fn a_flushed_write_that_fails_says_so_once_and_the_ring_goes_on() {
 
 #[test]
 fn a_short_write_cancels_its_linked_flush_and_is_the_only_one_to_speak() {
-    // A socket that does not block takes a part of a large write: the one way to have a short write at will.
+    // A nonblocking socket takes a part of a large write: the only way to force a short write.
     use std::os::unix::net::UnixStream;
     let file = TempFile::new("short", 4096);
     let file = std::fs::File::open(&file.0).unwrap();
@@ -258,7 +258,7 @@ fn an_address_is_waited_for_until_its_last_holder_is_gone() {
     let mut rig = Rig::new();
     let refusal = rig.env.listen(&addr);
     assert!(matches!(refusal, Err(EnvError::Listen { .. })), "{refusal:?}");
-    // As the ring of a killed process does.
+    // The address is held on for a while, as by the ring of a killed process.
     let (_kept, never) = std::sync::mpsc::channel::<()>();
     let holding = std::thread::spawn(move || {
         never.recv_timeout(std::time::Duration::from_millis(300)).unwrap_err();
@@ -273,7 +273,7 @@ fn a_file_system_without_direct_io_or_a_missing_file_is_named() {
     let mut rig = Rig::new();
     let missing = DiskSpec { path: "/nonexistent/device".into(), assume_plp: false, read_only: false };
     assert!(matches!(rig.env.open_disk(&missing), Err(EnvError::Open { .. })));
-    // tmpfs, which takes O_DIRECT on newer kernels and means nothing by it.
+    // tmpfs takes O_DIRECT on newer kernels, without effect.
     let shm = PathBuf::from(format!("/dev/shm/basalt-env.{}", std::process::id()));
     if std::fs::write(&shm, [0; 8192]).is_ok() {
         let refusal = rig.env.open_disk(&DiskSpec { path: shm.clone(), assume_plp: true, read_only: false });
@@ -389,7 +389,7 @@ fn a_stale_unix_socket_is_replaced_and_a_served_one_is_not() {
     let Event::Connected { result: Ok(conn), .. } = event else { panic!("{event:?}") };
     client.ops.push(Op::Send { token: TOKEN, conn, bufs: vec![filled(5, 100)] });
     client.nudge();
-    // The served one was also knocked at by the second listener: more than one may be accepted.
+    // The second listener has connected to the served socket, too: more than one connection may be accepted.
     let mut received = None;
     while received.is_none() {
         let mut events = server.run([], 1);
@@ -471,7 +471,7 @@ fn an_opener_waits_for_a_predecessor_that_is_just_going() {
     first.env.open_disk(&file.spec()).unwrap();
     let spec = file.spec();
     let opener = std::thread::spawn(move || Rig::new().env.open_disk(&spec).map(|_| ()));
-    // Long enough for the opener to meet the lock; a slow one finds it free.
+    // The opener meets the lock in this time; a slow one finds it free.
     let (_never, quiet) = std::sync::mpsc::channel::<()>();
     assert!(quiet.recv_timeout(std::time::Duration::from_millis(100)).is_err());
     drop(first);

@@ -1,6 +1,6 @@
 //! A node's boot clock: an offset and a rate against the world's time.
 //!
-//! Invariant: it never runs backwards inside one boot; a power cut starts it anew.
+//! Invariant: it never runs backwards inside one boot; a power cut starts it again.
 
 use types::Time;
 
@@ -16,7 +16,7 @@ pub(super) struct NodeClock {
 }
 
 impl NodeClock {
-    /// A clock that shows `local` at the world's `global` and gains `rate_ppm` from then on.
+    /// Creates a clock that shows `local` at the world's `global` and gains `rate_ppm` from then on.
     pub fn new(global: Time, local: Time, rate_ppm: i64) -> NodeClock {
         assert!(rate_ppm > -MILLION, "a clock that stands or runs backwards");
         NodeClock { base_global: global, base_local: local, rate_ppm }
@@ -30,14 +30,14 @@ impl NodeClock {
         (MILLION + self.rate_ppm) as u128
     }
 
-    /// What the node sees at the world's `global`.
+    /// Returns the time that the node sees at the world's `global`.
     pub fn local(&self, global: Time) -> Time {
         let elapsed = u128::from(global.0.saturating_sub(self.base_global.0));
         let shown = elapsed * self.per_million() / MILLION as u128;
         Time(self.base_local.0.saturating_add(u64::try_from(shown).unwrap_or(u64::MAX)))
     }
 
-    /// The first moment of the world at which the node sees `local` or more.
+    /// Returns the first moment of the world at which the node sees `local` or more.
     pub fn global(&self, local: Time) -> Time {
         if local == Time::NEVER {
             return Time::NEVER;

@@ -1,11 +1,10 @@
-//! A simulated disk: an image as seen by reads, the image that survives a power cut, and the writes
-//! between the two.
+//! A simulated disk: an image that reads see, the image that survives a power cut, and the writes between the two.
 //!
-//! Comes in: operations, ends of lives. Goes out: completions after a seeded latency; what an operation
-//! does happens at its delivery. Invariant: a write that a successful flush covered is in the durable image
-//! whole; one that none covered is kept, lost or torn at sector size by seed when the power goes, each on
-//! its own (which is how a device's cache reorders), and stays when only the process dies.
-//! A failed flush decides the fate of what it should have covered at once: no later flush saves it (R15).
+//! It takes operations and the ends of processes, and returns completions after a seeded latency; an operation takes
+//! effect at its delivery. Invariant: a write that a successful flush covered is in the durable image whole. A write
+//! that none covered is kept, lost or torn at sector size by seed when the power goes. Each has its own fate, as a
+//! device's cache reorders. It stays when only the process dies. A failed flush decides at once the fate of the writes
+//! that it should have covered: no later flush saves them (R15).
 
 use super::image::{Image, PAGE, page_numbers};
 use super::lies::{Lie, is_due};
@@ -22,11 +21,11 @@ use types::{IoBuf, IoBufMut};
 
 const EIO: i32 = 5;
 const EROFS: i32 = 30;
-/// A device's cache that holds more than this writes its oldest back by itself.
+/// Limits of a device's cache: above them it writes its oldest data back by itself.
 const DIRTY_WRITES_MAX: usize = 1024;
 const DIRTY_BYTES_MAX: u64 = 32 << 20;
 
-/// How a disk behaves, and which faults it has. Changed at any time with `World::disk_faults`.
+/// Behaviour of a disk, and its faults. `World::disk_faults` changes it at any time.
 #[derive(Clone, Debug)]
 pub struct DiskFaults {
     /// Shortest and longest time of a read or write, besides `per_mib`.
@@ -39,7 +38,7 @@ pub struct DiskFaults {
     pub slow: u32,
     /// Multiplies the times of reads.
     pub slow_reads: u32,
-    /// Nothing completes until this is cleared.
+    /// No operation completes until this is cleared.
     pub stuck: bool,
     /// Writes fail with `NoSpace`.
     pub full: bool,
@@ -47,17 +46,17 @@ pub struct DiskFaults {
     pub fail_read: Option<u64>,
     pub fail_write: Option<u64>,
     pub fail_flush: Option<u64>,
-    /// Likewise, of the flushes that are operations of their own and no part of a write.
+    /// The same for flushes that are operations of their own and not part of a write.
     pub fail_own_flush: Option<u64>,
     /// Chance of EIO for each read, in parts per million.
     pub read_error_ppm: u32,
-    /// The n-th write from now is acknowledged and is nowhere; 0 is the next.
+    /// The n-th write from now is acknowledged and stored nowhere; 0 is the next.
     pub phantom_write: Option<u64>,
-    /// The n-th write from now is acknowledged and lies elsewhere.
+    /// The n-th write from now is acknowledged and stored elsewhere.
     pub misdirect_write: Option<u64>,
-    /// The n-th read from now brings the bytes of another place.
+    /// The n-th read from now returns the bytes of another place.
     pub misdirect_read: Option<u64>,
-    /// Writes from here up to there are counted by [`super::Lie::durable_after`].
+    /// Range (from, to) of writes that [`super::Lie::durable_after`] counts.
     pub watch: (u64, u64),
 }
 
@@ -104,7 +103,7 @@ impl Dirty {
         }
     }
 
-    /// Writes those sectors that `keep` names (by number inside this write).
+    /// Writes those sectors that `keep` selects (by number inside this write).
     fn apply(&self, image: &mut Image, mut keep: impl FnMut(u64) -> bool) {
         let mut sector = 0;
         let mut at = self.offset;
@@ -166,7 +165,7 @@ struct Flight {
     error: Option<DiskError>,
 }
 
-/// What happens to one unflushed write.
+/// Fate of one unflushed write.
 enum Fate {
     Keep,
     Lose,
@@ -177,26 +176,26 @@ pub(super) struct Disk {
     pub path: PathBuf,
     pub size_bytes: u64,
     pub volatile_cache: bool,
-    /// Of a file, pages that were never flushed are in nobody's extents yet: without a volatile cache, only
-    /// writes to the others are durable at once (R10).
+    /// Kind of the disk. Pages of a file that were never flushed have no extent yet: without a volatile cache, only
+    /// writes to other pages are durable at once (R10).
     pub kind: DiskKind,
     /// Pages of a file that were written and flushed.
     settled: BTreeSet<u64>,
     pub lies: Vec<Lie>,
-    /// Pages whose bytes were taken back, moved or changed behind everybody's back, and that no write has covered since.
+    /// Pages with bytes that the disk lost, moved or changed silently, and that no write has covered since.
     false_pages: BTreeSet<u64>,
     pub faults: DiskFaults,
-    /// The life of the node that holds the lock.
+    /// The process (by its count on the node) that holds the lock.
     pub held_by: Option<u32>,
     pub read_only: bool,
-    /// What reads see.
+    /// Image that reads see.
     current: Image,
-    /// What a power cut leaves at least.
+    /// Image that a power cut leaves at least.
     durable: Image,
-    /// Completed and not flushed, in order of completion.
+    /// Writes that are completed and not flushed, in order of completion.
     dirty: Vec<Dirty>,
     dirty_bytes: u64,
-    /// Pages where a failed flush left the two images apart.
+    /// Pages where a failed flush left the two images different.
     doomed: BTreeSet<u64>,
     /// Number of the last completed write.
     completed: u64,
@@ -236,12 +235,12 @@ impl Disk {
         self.current.read(offset, into);
     }
 
-    /// As [`Disk::peek`], of what a power cut would leave.
+    /// Reads the bytes that a power cut would leave.
     pub fn peek_durable(&self, offset: u64, into: &mut [u8]) {
         self.durable.read(offset, into);
     }
 
-    /// Whether what is there may not be what was last acknowledged there.
+    /// Whether the page at `offset` may not hold the bytes that were last acknowledged there.
     pub fn has_lied_at(&self, offset: u64) -> bool {
         self.false_pages.contains(&(offset / PAGE))
     }
@@ -250,7 +249,7 @@ impl Disk {
         self.false_pages.extend(page_numbers(offset, len));
     }
 
-    /// Changes stored bytes behind everybody's back.
+    /// Changes stored bytes silently.
     pub fn poke(&mut self, offset: u64, bytes: &[u8]) {
         self.lies_at(offset, bytes.len() as u64);
         assert!(offset + bytes.len() as u64 <= self.size_bytes, "a change beyond the disk");
@@ -258,12 +257,12 @@ impl Disk {
         self.durable.write(offset, bytes);
     }
 
-    /// Offsets of the pages between two offsets that hold anything but zeros.
+    /// Returns the offsets of the pages between two offsets that hold anything but zeros.
     pub fn stored_pages(&self, from: u64, to: u64) -> Vec<u64> {
         self.current.stored(from, to)
     }
 
-    /// Operations that wait for a stuck disk, now that it may go on.
+    /// Takes the operations that waited for a stuck disk, once it is not stuck any more.
     pub fn take_stalled(&mut self) -> Vec<u64> {
         if self.faults.stuck { Vec::new() } else { std::mem::take(&mut self.stalled) }
     }
@@ -294,8 +293,8 @@ impl Disk {
         }
     }
 
-    /// A file on a device without a volatile cache: what the last write put on settled pages is durable, the
-    /// rest waits for a flush of the file.
+    /// Settles the last write to a file on a device without a volatile cache: its bytes on settled pages are durable,
+    /// the rest waits for a flush of the file.
     fn settle_known_pages(&mut self) {
         let write = self.dirty.pop().expect("a write has just completed");
         self.dirty_bytes -= write.len();
@@ -324,7 +323,7 @@ impl Disk {
         }
     }
 
-    /// Takes the unflushed writes up to `mark` out.
+    /// Takes out the unflushed writes up to `mark`.
     fn take_dirty(&mut self, mark: u64) -> Vec<Dirty> {
         let later = self.dirty.split_off(self.dirty.partition_point(|d| d.seq <= mark));
         self.dirty_bytes = later.iter().map(Dirty::len).sum();
@@ -345,7 +344,7 @@ impl Disk {
             if apart(&blurred) || apart(&self.doomed) {
                 write.apply_whole(&mut self.durable);
             } else {
-                // Nothing else unflushed lies on these pages, so what reads see is what shall be durable.
+                // No other unflushed write lies on these pages, so the image that reads see becomes durable.
                 for number in numbers {
                     self.durable.share(&self.current, number);
                 }
@@ -353,9 +352,9 @@ impl Disk {
         }
     }
 
-    /// Decides what becomes of `writes` when nobody will ever flush them.
+    /// Decides the fate of `writes` that no flush will cover any more.
     fn decide(&mut self, writes: &[Dirty], counts: &mut FaultCounts) {
-        // Three kinds of night: all is lost, all is kept, each write for itself.
+        // There are three styles: all are lost, all are kept, or each has its own fate.
         let style = self.rng.below(4);
         let mut lost = false;
         for write in writes {
@@ -394,11 +393,11 @@ impl Disk {
         }
     }
 
-    /// Ends what is in flight with the power: the cache is gone.
+    /// Ends all operations in flight with the power: the cache is gone.
     pub fn power_cut(&mut self, counts: &mut FaultCounts) {
         let mut writes = self.take_dirty(u64::MAX);
         for write in self.take_writes_in_flight() {
-            // One in flight may have overtaken others: it takes any place among the unflushed.
+            // A write in flight may have overtaken others: it takes any place among the unflushed ones.
             let place = self.rng.below(writes.len() as u64 + 1) as usize;
             writes.insert(place, write);
         }
@@ -408,7 +407,7 @@ impl Disk {
         self.held_by = None;
     }
 
-    /// Ends what is in flight with the process: what completed stays, what was under way may.
+    /// Ends all operations in flight with the process: completed writes stay, and each write in flight may.
     pub fn crash(&mut self, counts: &mut FaultCounts) {
         for write in self.take_writes_in_flight() {
             if self.rng.chance(3, 4) {
@@ -452,7 +451,7 @@ impl Disk {
         }
     }
 
-    /// A flush failed: the fate of what it covered is decided now, and reads go on seeing the cache.
+    /// Fails a flush: the fate of the writes that it covered is decided now, and reads go on seeing the cache.
     fn doom(&mut self, mark: u64, counts: &mut FaultCounts) {
         let doomed = self.take_dirty(mark);
         self.doomed.extend(doomed.iter().flat_map(|d| page_numbers(d.offset, d.len())));
@@ -461,7 +460,7 @@ impl Disk {
 }
 
 impl State {
-    /// A disk operation comes in.
+    /// Takes in a disk operation.
     pub fn submit_disk(&mut self, node: NodeId, op: Op) {
         let (token, disk, stage) = match op {
             Op::DiskRead { token, disk, offset, buf } => (token, disk, Stage::Read { offset, buf }),
@@ -512,7 +511,7 @@ impl State {
         self.schedule(delay, Due::Disk { node, disk, op });
     }
 
-    /// A disk operation has run its time.
+    /// Completes a disk operation whose latency has passed.
     pub fn disk_due(&mut self, node: NodeId, disk: DiskId, op: u64) {
         let mut counts = self.counts;
         let target = self.disk_mut(node, disk);
@@ -522,7 +521,7 @@ impl State {
             }
             return;
         }
-        // Not there: the life that asked is over.
+        // An operation that is absent belongs to a process that has ended.
         let Some(Flight { token, stage, error }) = target.flights.remove(&op) else { return };
         let result = error.clone().map_or(Ok(()), Err);
         let event = match stage {
@@ -587,8 +586,8 @@ impl State {
         self.counts = counts;
     }
 
-    /// The watcher looks at what is durable now: after a flush, after a write that needs none, and before a
-    /// disk is replaced.
+    /// Shows the watcher the durable image: after a flush, after a write that needs none, and before a disk is
+    /// replaced.
     pub fn tell_watch(&self, node: NodeId, disk: DiskId) {
         if let Some(watch) = &self.watch {
             let durable = super::watch::Durable(&self.nodes[node.0 as usize].disks[disk.0 as usize]);

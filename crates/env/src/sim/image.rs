@@ -10,7 +10,7 @@ use types::IoBuf;
 pub(super) const PAGE: u64 = 4096;
 const EXTENT_PAGES: u64 = 256;
 
-/// Pages that no image holds any more are kept for the next ones, up to this many a thread.
+/// Most pages without an image that a thread keeps for reuse.
 const SPARE_MAX: usize = 16 << 10;
 
 type Bytes = [u8; PAGE as usize];
@@ -19,8 +19,8 @@ thread_local! {
     static SPARE: RefCell<Vec<Rc<Bytes>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Counted bytes whose memory is used again: a run writes its logs over and over, and fresh memory from the
-/// kernel costs more than all else that a write does.
+/// Counted bytes whose memory is reused: a run writes its logs over and over, and fresh memory from the kernel costs
+/// more than everything else in a write.
 #[derive(Clone)]
 struct Page(Option<Rc<Bytes>>);
 
@@ -29,7 +29,7 @@ impl Page {
         Page::filled(|page| page.copy_from_slice(bytes))
     }
 
-    /// A page of its own that `fill` writes from its first byte to its last.
+    /// Creates a page of its own; `fill` must write it from its first byte to its last.
     fn filled(fill: impl FnOnce(&mut Bytes)) -> Page {
         let spare = SPARE.with_borrow_mut(Vec::pop);
         let mut page = spare.unwrap_or_else(|| Rc::new([0; PAGE as usize]));
@@ -37,7 +37,7 @@ impl Page {
         Page(Some(page))
     }
 
-    /// Its bytes alone, to be changed.
+    /// Returns the page's bytes for a change, after copying a shared page.
     fn make_mut(&mut self) -> &mut Bytes {
         if Rc::strong_count(self.0.as_ref().expect("a page has bytes until its end")) > 1 {
             *self = Page::new(self);
@@ -71,7 +71,7 @@ impl Drop for Page {
 
 #[derive(Clone, Default)]
 pub(super) struct Image {
-    /// 1 MiB each, by number; those that hold nothing have no pages.
+    /// Extents of 1 MiB each, by number; an extent without data has no pages.
     extents: Vec<Vec<Option<Page>>>,
 }
 
@@ -88,7 +88,7 @@ impl Image {
         }
     }
 
-    /// Where a page has its place.
+    /// Returns the place of a page.
     fn slot(&mut self, number: u64) -> &mut Option<Page> {
         let extent = (number / EXTENT_PAGES) as usize;
         if extent >= self.extents.len() {
@@ -124,8 +124,8 @@ impl Image {
         }
     }
 
-    /// Writes buffers one behind the other, as [`Image::write`] would each: a page that several of them fill
-    /// together is made once, without a look at what was there.
+    /// Writes buffers one behind the other, as [`Image::write`] would each. A page that several of them fill together
+    /// is created once, without reading its old bytes.
     pub fn write_all(&mut self, offset: u64, bufs: &[IoBuf]) {
         let mut rest = Rest { bufs, at: 0 };
         let len = bufs.iter().map(|b| b.len()).sum();
@@ -143,7 +143,7 @@ impl Image {
         }
     }
 
-    /// Offsets of the stored pages between two offsets.
+    /// Returns the offsets of the stored pages between two offsets.
     pub fn stored(&self, from: u64, to: u64) -> Vec<u64> {
         let extents = (0..).step_by(EXTENT_PAGES as usize).zip(&self.extents);
         let pages = extents.flat_map(|(first, pages)| (first..).zip(pages));
@@ -157,15 +157,15 @@ impl Image {
     }
 }
 
-/// What of some buffers is still to be written.
+/// Rest of some buffers that is still to be written.
 struct Rest<'a> {
     bufs: &'a [IoBuf],
-    /// Bytes of the first that are done.
+    /// Bytes of the first buffer that are written.
     at: usize,
 }
 
 impl<'a> Rest<'a> {
-    /// The bytes that lie together at the front; none when there are no more.
+    /// Returns the contiguous bytes at the front; none when no bytes are left.
     fn front(&mut self) -> &'a [u8] {
         while let Some((first, rest)) = self.bufs.split_first() {
             if self.at < first.len() {
@@ -180,7 +180,7 @@ impl<'a> Rest<'a> {
         self.at += n;
     }
 
-    /// Takes as much as fits.
+    /// Copies as much as fits.
     fn copy_to(&mut self, into: &mut [u8]) {
         let mut done = 0;
         while done < into.len() {
@@ -193,7 +193,7 @@ impl<'a> Rest<'a> {
     }
 }
 
-/// The pages under a range of bytes: (page, first byte in it, range of the bytes).
+/// Returns the pages under a range of bytes: (page, first byte in it, range of the bytes).
 fn pages(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
     let mut at = 0usize;
     std::iter::from_fn(move || {
@@ -209,7 +209,7 @@ fn pages(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops:
     })
 }
 
-/// Numbers of the pages that a range touches.
+/// Returns the numbers of the pages that a range touches.
 pub(super) fn page_numbers(offset: u64, len: u64) -> std::ops::Range<u64> {
     offset / PAGE..(offset + len).div_ceil(PAGE)
 }
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_of_all_sizes_lie_one_behind_the_other_as_if_each_was_written_alone() {
+    fn buffers_of_all_sizes_are_stored_as_if_each_was_written_alone() {
         for sizes in [&[512, 0, 4096, 3584][..], &[8192, 512], &[1024, 1024, 1024, 1024, 12_288, 512], &[4096], &[]] {
             for offset in [0, 512, 3584, 4096 * 255 + 1024] {
                 let (mut whole, mut apart) = (Image::default(), Image::default());

@@ -1,30 +1,30 @@
-//! Disks that lie: writes that were acknowledged and are nowhere, or somewhere else; reads that bring
-//! another place's bytes.
+//! Disks that lie: acknowledged writes that are stored nowhere or elsewhere, and reads that return another place's
+//! bytes.
 //!
-//! Comes in: places of operations that are delivered. Goes out: where they really go. Invariant: a lie strikes
-//! once for each order, and is remembered with what was written near it since, so that the simulator can
-//! tell a hole that later writes give away from a lost tail that nobody can see.
+//! It takes the places of operations at their delivery, and returns the places where they really go. Invariant: a lie
+//! occurs once for each order, and is recorded with the number of later writes near it. So the simulator can tell a gap
+//! that later writes reveal from a lost tail that cannot be detected.
 
 use super::disk::{Disk, DiskFaults};
 use super::trace::FaultCounts;
 use types::units::BLOCK;
 
-/// What a disk did.
+/// Kind of a disk's lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LieKind {
-    /// The write is nowhere.
+    /// The write is stored nowhere.
     Phantom,
-    /// The write is elsewhere.
+    /// The write is stored elsewhere.
     Misdirected,
 }
 
-/// One write that is not where it was acknowledged.
+/// One write that is not stored where it was acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lie {
     pub kind: LieKind,
     pub offset: u64,
     pub len_bytes: u64,
-    /// Writes into [`DiskFaults::watch`] that are durable and came after it.
+    /// Number of durable writes into [`DiskFaults::watch`] that came after the lie.
     pub durable_after: u64,
     pub(super) completed_after: u64,
 }
@@ -35,7 +35,7 @@ impl DiskFaults {
     }
 }
 
-/// Counts an order down; whether its time has come.
+/// Counts an order down; returns whether it is due.
 pub(super) fn is_due(order: &mut Option<u64>) -> bool {
     match order {
         Some(0) => {
@@ -51,7 +51,7 @@ pub(super) fn is_due(order: &mut Option<u64>) -> bool {
 }
 
 impl Disk {
-    /// Where a write really goes; `None`: nowhere.
+    /// Returns the place where a write really goes; `None`: nowhere.
     pub(super) fn place_of_write(&mut self, offset: u64, len: u64, counts: &mut FaultCounts) -> Option<u64> {
         let (phantom, misdirected) = (is_due(&mut self.faults.phantom_write), is_due(&mut self.faults.misdirect_write));
         if !phantom && !misdirected {
@@ -71,7 +71,7 @@ impl Disk {
         Some(self.elsewhere(offset, len))
     }
 
-    /// Where a read really looks.
+    /// Returns the place that a read really reads.
     pub(super) fn place_of_read(&mut self, offset: u64, len: u64, counts: &mut FaultCounts) -> u64 {
         if is_due(&mut self.faults.misdirect_read) {
             counts.misread += 1;
@@ -80,7 +80,7 @@ impl Disk {
         offset
     }
 
-    /// Another place, often near; never the same.
+    /// Returns another place, often near; never the same.
     fn elsewhere(&mut self, offset: u64, len: u64) -> u64 {
         let room = self.size_bytes - len;
         let near = self.rng.between(1, 64) * BLOCK;
@@ -94,7 +94,7 @@ impl Disk {
         }
     }
 
-    /// A flush has succeeded: what was written near a lie gives it away from now on.
+    /// Notes that a flush has succeeded: the writes completed near a lie are durable, and reveal it from now on.
     pub(super) fn flushed_after_lies(&mut self) {
         self.lies.iter_mut().for_each(|lie| lie.durable_after = lie.completed_after);
     }

@@ -1,10 +1,9 @@
 //! The simulated world: clocks, disks and a network under one seed, without threads.
 //!
-//! Comes in: operations of rooms (through [`SimEnv`]), and faults and the passing of time from the
-//! simulator (through [`World`]). Goes out: the same events as from the real form, after seeded delays.
-//! Nothing happens by itself: time moves in [`World::advance_to`] alone, and a room runs only when the
-//! simulator gives its node a turn. Delays are drawn when an operation comes in; what it does happens when
-//! it is delivered.
+//! It takes the operations of services (through [`SimEnv`]), and faults and the passing of time from the simulator
+//! (through [`World`]). It returns the same events as the real form, after seeded delays. Time moves in
+//! [`World::advance_to`] alone, and a service runs only when the simulator gives its node a turn. Delays are drawn when
+//! an operation comes in; the operation takes effect at its delivery.
 //!
 //! Invariant: equal seeds and equal calls give equal runs, bit for bit ([`World::trace_hash`]).
 

@@ -1,9 +1,9 @@
-//! The simulated network: listeners, dials, cuts between nodes. Streams themselves are in `stream`.
+//! The simulated network: listeners, dials, cuts between nodes. The streams themselves are in `stream`.
 //!
-//! Comes in: connect, receive, send, close; cuts, heals, ends of lives. Goes out: completions after a
-//! seeded delay. TCP semantics: inside one connection nothing is lost, doubled or reordered; loss is a long
-//! delay, a cut holds bytes until it heals or the peer is given up, a dead machine is silent.
-//! Invariant: a connection that could not carry bytes for `user_timeout` is lost to both its ends.
+//! It takes connects, receives, sends and closes, cuts, heals and ends of processes; it returns completions after a
+//! seeded delay. It has TCP semantics. Inside one connection no byte is lost, doubled or reordered; a loss is a long
+//! delay; a cut holds bytes until it heals or the peer is given up; a dead machine is silent. Invariant: a connection
+//! that could not carry bytes for `user_timeout` is lost to both its ends.
 
 use super::state::{Due, Power, State};
 use super::stream::End;
@@ -17,10 +17,10 @@ use std::time::Duration;
 use types::Time;
 use types::rng::Rng;
 
-/// Pause between two tries of a dial that nobody answers.
+/// Pause between two tries of a dial without an answer.
 const SYN_PAUSE: Duration = Duration::from_secs(1);
 
-/// How the network behaves. Changed at any time with `World::net`.
+/// Behaviour of the network. `World::net` changes it at any time.
 #[derive(Clone, Debug)]
 pub struct NetConfig {
     /// Shortest and longest usual delay between two nodes, one way.
@@ -34,11 +34,11 @@ pub struct NetConfig {
     pub split_ppm: u32,
     /// Chance, in parts per million, that a bit of a segment flips on its way.
     pub corrupt_ppm: u32,
-    /// A dial that nobody answers ends after this.
+    /// A dial without an answer ends after this.
     pub connect_timeout: Duration,
-    /// A connection whose peer is silent is given up after this, and up to half as much again.
+    /// A connection whose peer is silent is given up after this time, or up to half as much again.
     pub user_timeout: Duration,
-    /// A send completes when at most this many bytes of its connection wait for the peer's room.
+    /// A send completes when at most this many bytes of its connection wait to be received by the peer.
     pub window_bytes: usize,
 }
 
@@ -58,7 +58,7 @@ impl Default for NetConfig {
     }
 }
 
-/// Which direction of a pair is cut.
+/// Direction of a pair that is cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cut {
     Both,
@@ -66,7 +66,7 @@ pub enum Cut {
     OneWay,
 }
 
-/// Something of the network that is due.
+/// An event of the network that is due.
 pub(super) enum NetDue {
     /// The head of this end's outgoing queue may have arrived.
     Segment { from: u32 },
@@ -93,7 +93,7 @@ pub(super) struct Dial {
     deadline: Time,
 }
 
-/// A name that can be listened on: TCP addresses are the world's, Unix paths a node's.
+/// A name that can be listened on: TCP addresses belong to the world, Unix paths to a node.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Name {
     Tcp(SocketAddr),
@@ -112,14 +112,14 @@ pub(super) struct Net {
     pub rng: Rng,
     next_slot: u32,
     next_port: u16,
-    /// Kept after the listener's life: who answers for this name.
+    /// Owner of each name; kept after the end of the listener's process.
     names: BTreeMap<Name, Bound>,
-    /// (from, to) that does not pass, since when.
+    /// Directions (from, to) that are cut, with the time of the cut.
     cuts: BTreeMap<(NodeId, NodeId), Time>,
     slow: BTreeMap<NodeId, u32>,
-    /// (from, to) whose next segment loses a bit.
+    /// Directions (from, to) whose next segment gets a flipped bit.
     pub garble: BTreeSet<(NodeId, NodeId)>,
-    /// (from, to) whose next segment with a payload loses a bit of it.
+    /// Directions (from, to) whose next segment with a payload gets a flipped bit in it.
     pub garble_payload: BTreeSet<(NodeId, NodeId)>,
 }
 
@@ -143,7 +143,7 @@ impl Net {
         from != to && self.cuts.contains_key(&(from, to))
     }
 
-    /// Since when the pair has been cut in at least one direction.
+    /// Returns the time since which the pair has been cut in at least one direction.
     pub fn cut_since(&self, a: NodeId, b: NodeId) -> Option<Time> {
         [(a, b), (b, a)].iter().filter_map(|pair| self.cuts.get(pair)).min().copied()
     }
@@ -152,7 +152,7 @@ impl Net {
         self.slow.insert(node, factor.max(1));
     }
 
-    /// One way from `from` to `to`; says whether it was a loss.
+    /// Draws the one-way delay from `from` to `to`; returns also whether the segment was lost.
     pub fn delay(&mut self, from: NodeId, to: NodeId) -> (Duration, bool) {
         if from == to {
             return (Duration::from_nanos(self.rng.between(2_000, 20_000)), false);
@@ -165,18 +165,18 @@ impl Net {
         (usual + Duration::from_nanos(extra), lost)
     }
 
-    /// When a silent peer is given up: with the usual spread of retransmissions and probes.
+    /// Draws the time after which a silent peer is given up, with the usual spread of retransmissions and probes.
     pub fn patience(&mut self) -> Duration {
         let base = self.config.user_timeout;
         base + Duration::from_nanos(self.rng.between(0, base.as_nanos() as u64 / 2))
     }
 
-    /// A short random time, up to `max`.
+    /// Draws a short random time, up to `max`.
     pub fn jitter(&mut self, max: Duration) -> Duration {
         Duration::from_nanos(self.rng.between(1_000, (max.as_nanos() as u64).max(1_000)))
     }
 
-    /// A slot for a new end; never used again.
+    /// Returns a slot for a new end; slots are never reused.
     fn slot(&mut self) -> u32 {
         self.next_slot = self.next_slot.checked_add(1).expect("fewer than 2^32 connections in a world");
         self.next_slot
@@ -233,7 +233,7 @@ impl State {
         }
     }
 
-    /// Whose name it is, and the listener if one lives.
+    /// Returns the node that owns the dialled name, and the listener if its process runs.
     fn answers_for(&self, dial: &Dial) -> Option<(NodeId, Option<ListenerId>)> {
         let bound = self.net.names.get(&name_of(dial.node, &dial.addr)?)?;
         Some((bound.node, self.lives(bound.node, bound.life).then_some(bound.listener)))
@@ -338,7 +338,7 @@ impl State {
         }
     }
 
-    /// Bytes flow again between the two.
+    /// Lets bytes pass again between the two nodes.
     pub fn heal(&mut self, a: NodeId, b: NodeId) {
         let healed = [(a, b), (b, a)].map(|pair| self.net.cuts.remove(&pair).is_some());
         if healed == [false, false] {

@@ -1,7 +1,8 @@
-//! The world's inside: nodes and their lives, the queue of what is due, delivery.
+//! The inside of the world: nodes and their processes, the queue of due events, delivery.
 //!
-//! Invariant: one queue ordered by (time, sequence), dice of fixed streams, no address and no hash order
-//! anywhere: equal seeds and equal calls give equal runs. An event reaches only the life that asked for it.
+//! Invariant: equal seeds and equal calls give equal runs. There is one queue ordered by (time, sequence), random
+//! numbers come from fixed streams, and no address or hash order is used. An event reaches only the process that asked
+//! for it.
 
 use super::clock::NodeClock;
 use super::disk::Disk;
@@ -19,7 +20,7 @@ use std::time::Duration;
 use types::Time;
 use types::rng::Rng;
 
-/// What will happen at some time.
+/// Event of the queue.
 pub(super) enum Due {
     Disk { node: NodeId, disk: DiskId, op: u64 },
     Net(NetDue),
@@ -29,9 +30,9 @@ pub(super) enum Due {
 pub(super) enum Power {
     /// A process runs.
     Up,
-    /// No process, but the machine answers (with resets).
+    /// No process runs, but the machine answers (with resets).
     Crashed,
-    /// Silence.
+    /// The machine is silent.
     Off,
 }
 
@@ -43,28 +44,28 @@ pub(super) struct Node {
     pub ready: VecDeque<Event>,
     pub disks: Vec<Disk>,
     pub listeners: u32,
-    /// What the last turn waits for, on the node's clock, and on the world's.
+    /// Deadline of the last turn on the node's clock; below, the same on the world's clock.
     deadline: Time,
     due: Time,
     pub woken: Arc<AtomicBool>,
-    /// Its process gets no turns (SIGSTOP).
+    /// The node's process gets no turns (SIGSTOP).
     pub paused: bool,
     pub doom: Option<Doom>,
 }
 
-/// When a process will die inside a turn of its own.
+/// Order that a process dies inside a turn of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Doom {
-    /// Counted down by what [`DoomBy`] says.
+    /// Countdown of the items that `by` names.
     pub after: u64,
     pub by: DoomBy,
-    /// Operations behind the fatal one that still go out: none, or each by a coin.
+    /// Operations behind the fatal one that still go out: none, or each with a chance of one half.
     pub scatter: bool,
-    /// The machine's power goes too.
+    /// The machine loses its power, too.
     pub power: bool,
 }
 
-/// What leads to a [`Doom`].
+/// Items that a [`Doom`] counts down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DoomBy {
     /// Operations of any kind.
@@ -88,7 +89,7 @@ impl Doom {
 }
 
 impl Node {
-    /// A machine that is off.
+    /// Creates a machine that is off.
     pub fn new(name: String, clock: NodeClock) -> Node {
         Node {
             name,
@@ -106,7 +107,7 @@ impl Node {
         }
     }
 
-    /// From now on it waits for this moment of its own clock.
+    /// Sets the moment of the node's own clock that the node waits for.
     pub fn set_deadline(&mut self, deadline: Time) {
         if deadline != self.deadline {
             self.deadline = deadline;
@@ -114,23 +115,23 @@ impl Node {
         }
     }
 
-    /// Its clock goes otherwise from now on.
+    /// Replaces the node's clock from now on.
     pub fn set_clock(&mut self, clock: NodeClock) {
         self.clock = clock;
         self.due = clock.global(self.deadline);
     }
 
-    /// The first moment of the world at which its deadline has come.
+    /// Returns the first moment of the world at which the node's deadline has come.
     pub fn due(&self) -> Time {
         self.due
     }
 
-    /// Whether its process gets turns.
+    /// Whether the node's process gets turns.
     pub fn runs(&self) -> bool {
         self.power == Power::Up && !self.paused
     }
 
-    /// Whether a turn would bring it an event.
+    /// Whether a turn would return an event.
     pub fn has_events(&self) -> bool {
         self.runs() && (!self.ready.is_empty() || self.woken.load(Ordering::Relaxed))
     }
@@ -194,7 +195,7 @@ impl State {
         self.queue.insert((at, seq), due);
     }
 
-    /// When the queue has its next entry.
+    /// Returns the time of the queue's next entry.
     pub fn next_due(&self) -> Option<Time> {
         self.queue.first_key_value().map(|((at, _), _)| *at)
     }
@@ -215,7 +216,7 @@ impl State {
         self.now = to;
     }
 
-    /// Gives an event to a life of a node; a life that is over gets nothing.
+    /// Gives an event to a process of a node, unless that process has ended.
     pub fn deliver(&mut self, node: NodeId, life: u32, event: Event) {
         let target = &mut self.nodes[node.0 as usize];
         if target.life != life || target.power != Power::Up {
@@ -235,7 +236,7 @@ impl State {
         }
     }
 
-    /// Whether the doom of the node has come with this operation.
+    /// Whether the node's doom is due with this operation.
     fn is_doomed_by(&mut self, node: NodeId, op: &Op) -> bool {
         let Some(doom) = self.node_mut(node).doom.as_mut().filter(|doom| doom.counts(op)) else { return false };
         let due = doom.after == 0;
@@ -243,7 +244,7 @@ impl State {
         due
     }
 
-    /// Takes in what a turn submits; `false`: the process died on the way.
+    /// Takes in the operations that a turn submits; `false`: the process died on the way.
     pub fn submit_all(&mut self, node: NodeId, ops: &mut Vec<Op>) -> bool {
         let mut all = ops.drain(..);
         while let Some(op) = all.next() {
@@ -263,7 +264,7 @@ impl State {
         true
     }
 
-    /// As [`State::submit_all`], by the events that the process is about to take.
+    /// Counts the doom of the node down by the events that its process is about to take; `true`: the process died.
     pub fn doom_of_events(&mut self, node: NodeId) -> bool {
         let target = self.node_mut(node);
         let waiting = target.ready.len() as u64;
@@ -287,7 +288,7 @@ impl State {
         }
     }
 
-    /// The machine loses its power; its clock starts anew.
+    /// Cuts the power of the machine; its clock starts again.
     pub fn cut_power(&mut self, node: NodeId) {
         self.counts.power_cuts += 1;
         self.end_life(node, Power::Off);
@@ -297,12 +298,12 @@ impl State {
         target.set_clock(NodeClock::new(now, boot, target.clock.rate_ppm()));
     }
 
-    /// Whether a turn of this node would bring something or is wanted by its deadline.
+    /// Whether a turn of this node would return an event.
     pub fn has_events(&self, node: NodeId) -> bool {
         self.node(node).has_events()
     }
 
-    /// Ends the life of a node's process.
+    /// Ends the process of a node.
     pub fn end_life(&mut self, node: NodeId, power: Power) {
         assert!(power != Power::Up, "an end");
         let mut counts = self.counts;

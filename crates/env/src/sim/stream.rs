@@ -1,8 +1,8 @@
-//! One end of a simulated connection, and how bytes move from one end to the other.
+//! One end of a simulated connection, and the movement of bytes from one end to the other.
 //!
-//! Each end owns its outgoing queue of segments with arrival times that never fall (FIFO), and the bytes
-//! that have arrived for it. Invariant: `unread` of an end is exactly what it sent and its peer's room has
-//! not received; bytes reach the peer in the order in which they were sent, or not at all.
+//! Each end owns its outgoing queue of segments, whose arrival times never fall (FIFO), and the bytes that have arrived
+//! for it. Invariant: `unread` of an end is exactly the bytes that it sent and that its peer's process has not
+//! received. Bytes reach the peer in the order in which they were sent, or not at all.
 
 use super::net::NetDue;
 use super::state::{Due, Power, State};
@@ -16,7 +16,7 @@ use types::{IoBuf, IoBufMut, Time};
 const PROBE: Duration = Duration::from_secs(1);
 /// Longest wait of a retransmission after a cut has healed.
 const RETRANSMIT: Duration = Duration::from_millis(200);
-/// Pieces of a frame that are shorter are no payload.
+/// Shorter pieces of a frame do not count as payload.
 const PAYLOAD_MIN: usize = 512;
 
 enum Load {
@@ -50,9 +50,9 @@ pub(super) struct End {
     inbox: VecDeque<IoBuf>,
     inbox_len: usize,
     receiving: Option<Receive>,
-    /// Nothing more comes in, nothing can go out.
+    /// The connection is over for this end: no bytes come in or go out.
     ended: bool,
-    /// The room has closed it; what it sent before still travels.
+    /// The process has closed the end; bytes that it sent before still travel.
     closed: bool,
 }
 
@@ -75,7 +75,7 @@ impl End {
         }
     }
 
-    /// Moves what fits from the inbox to the front of `bufs`.
+    /// Moves as many bytes as fit from the inbox to the front of `bufs`.
     fn take(&mut self, bufs: &mut [IoBufMut]) -> usize {
         let mut total = 0;
         for buf in bufs {
@@ -100,7 +100,7 @@ impl End {
     }
 }
 
-/// The first `n` bytes of `bufs`, and the rest.
+/// Splits `bufs` behind the first `n` bytes.
 pub(super) fn split(bufs: Vec<IoBuf>, mut n: usize) -> (Vec<IoBuf>, Vec<IoBuf>) {
     let (mut head, mut tail) = (Vec::new(), Vec::new());
     for buf in bufs {
@@ -121,7 +121,7 @@ fn total(bufs: &[IoBuf]) -> usize {
 }
 
 impl State {
-    /// The end, if it is this node's, of this life, and not closed.
+    /// Returns the end, if it belongs to this node and to the connection's process, and is not closed.
     fn open_end(&mut self, node: NodeId, conn: ConnId) -> Option<&mut End> {
         let end = self.net.ends.get_mut(&conn.slot)?;
         (end.node == node && end.life == conn.generation && !end.closed).then_some(end)
@@ -142,7 +142,7 @@ impl State {
         }
     }
 
-    /// Completes the receive of an end if there is enough, or never will be.
+    /// Completes the receive of an end if there are enough bytes, or never will be.
     pub fn try_receive(&mut self, slot: u32) {
         let Some(end) = self.net.ends.get_mut(&slot) else { return };
         let Some(mut receive) = end.receiving.take() else { return };
@@ -188,7 +188,7 @@ impl State {
         }
     }
 
-    /// Puts bytes on the way, in one piece or several.
+    /// Sends bytes on their way, in one piece or several.
     fn dispatch(&mut self, slot: u32, mut bufs: Vec<IoBuf>, mut bytes: usize) {
         while bytes > 1 && self.net.rng.chance(self.net.config.split_ppm.into(), 1_000_000) {
             let cut = self.net.rng.between(1, bytes as u64 - 1) as usize;
@@ -212,7 +212,7 @@ impl State {
         self.schedule_at(arrives, Due::Net(NetDue::Segment { from: slot }));
     }
 
-    /// Flips a bit of bytes on their way, when it was ordered or by chance.
+    /// Flips a bit of bytes on their way, when that was ordered, or by chance.
     fn garble(&mut self, from: NodeId, to: NodeId, load: Load) -> Load {
         let Load::Bytes(mut bufs) = load else { return load };
         let longest = (0..bufs.len()).max_by_key(|i| bufs[*i].len()).filter(|i| bufs[*i].len() >= PAYLOAD_MIN);
@@ -240,7 +240,7 @@ impl State {
         self.counts.garbled += 1;
     }
 
-    /// One end forgets the connection, and the other hears nothing of it until it sends.
+    /// Ends the connections of `a` with `b` at `a`; `b` learns of it only when it sends.
     pub fn forget(&mut self, a: NodeId, b: NodeId) {
         for slot in self.ends_between(a, b) {
             if self.net.ends.get(&slot).is_some_and(|end| end.node == a && !end.ended) {
@@ -263,7 +263,7 @@ impl State {
         self.deliver(node, life, Event::Sent { token, conn: ConnId { slot, generation: life }, result });
     }
 
-    /// Delivers all segments of an end whose time has come.
+    /// Delivers all segments of an end that have arrived.
     pub fn segments_due(&mut self, from: u32) {
         loop {
             let Some(end) = self.net.ends.get_mut(&from) else { return };
@@ -273,7 +273,7 @@ impl State {
                 return;
             }
             if self.node(peer_node).power == Power::Off {
-                // Nobody there: the bytes wait for an acknowledgement that never comes.
+                // The peer's machine is off: the bytes wait for an acknowledgement that never comes.
                 self.net.ends.get_mut(&from).expect("looked up above").outgoing.clear();
                 return self.retire(from);
             }
@@ -294,7 +294,7 @@ impl State {
             }
             (Some(_), Load::Fin | Load::Reset) => self.lose(to),
             (None, Load::Bytes(_)) => {
-                // The machine is up and knows nothing of the connection: it answers with a reset.
+                // The machine is up and does not know the connection: it answers with a reset.
                 let delay = self.net.jitter(Duration::from_micros(200));
                 self.schedule(delay, Due::Net(NetDue::Lost { end: from }));
             }
@@ -302,14 +302,14 @@ impl State {
         }
     }
 
-    /// Forgets an end that its room has closed and that has nothing on the way any more.
+    /// Removes a closed end without segments on the way.
     fn retire(&mut self, slot: u32) {
         if self.net.ends.get(&slot).is_some_and(|e| e.closed && e.outgoing.is_empty()) {
             self.net.ends.remove(&slot);
         }
     }
 
-    /// The connection is over for this end: waiting operations fail, later ones too.
+    /// Ends the connection for this end: waiting operations fail, later ones too.
     pub fn lose(&mut self, slot: u32) {
         let Some(end) = self.net.ends.get_mut(&slot) else { return };
         end.ended = true;
@@ -331,13 +331,13 @@ impl State {
             self.deliver(node, life, Event::Sent { token, conn, result: Err(NetError::Closed) });
         }
         if !ended {
-            // Closing with unread bytes resets.
+            // Closing with unread bytes resets the connection.
             self.enqueue(conn.slot, if unread { Load::Reset } else { Load::Fin });
         }
         self.retire(conn.slot);
     }
 
-    /// Breaks a connection for both ends; what was on the way is gone.
+    /// Breaks a connection for both ends; bytes on the way are lost.
     pub fn reset(&mut self, slot: u32) {
         let Some(end) = self.net.ends.get(&slot) else { return };
         self.counts.resets += 1;
@@ -347,13 +347,13 @@ impl State {
         }
     }
 
-    /// Drops an end whose dialler gave up; its peer learns by a reset.
+    /// Drops an end whose dialler gave up; its peer learns of it by a reset.
     pub fn abandon(&mut self, slot: u32) {
         let Some(end) = self.net.ends.remove(&slot) else { return };
         self.schedule(PROBE, Due::Net(NetDue::Lost { end: end.peer }));
     }
 
-    /// After a cut: what was held is sent again; an end whose peer has forgotten it learns so.
+    /// Continues after a cut: held bytes are sent again; an end whose peer has forgotten the connection learns of that.
     pub fn resume(&mut self, slot: u32) {
         let wait = self.net.jitter(RETRANSMIT);
         let probe = self.net.jitter(PROBE);
@@ -375,7 +375,7 @@ impl State {
         }
     }
 
-    /// The node's process has ended: its machine closes the connections, or falls silent with them.
+    /// Ends the connections of a process that has ended: its machine closes them, or is silent.
     pub fn end_connections(&mut self, node: NodeId, silent: bool) {
         let own: Vec<u32> =
             self.net.ends.iter().filter(|(_, e)| e.node == node && !e.closed).map(|(s, _)| *s).collect();
@@ -385,7 +385,7 @@ impl State {
             (end.closed, end.receiving, end.sending) = (true, None, None);
             let (peer, ended, sent) = (end.peer, end.ended, end.outgoing.len() as u64);
             if silent || !keep {
-                // Only what has left the machine arrives.
+                // Only bytes that have left the machine arrive.
                 let kept = self.net.rng.between(0, sent) as usize;
                 let end = self.net.ends.get_mut(&slot).expect("listed above");
                 end.outgoing.truncate(kept);
@@ -400,7 +400,7 @@ impl State {
         }
     }
 
-    /// The node's machine answers again: who still believes in a connection to an earlier life learns soon.
+    /// Lets a node's machine answer again: peers with a connection to an earlier process learn soon that it is lost.
     pub fn answer_again(&mut self, node: NodeId) {
         let ends = &self.net.ends;
         let gone = |e: &&End| e.peer_node == node && ends.get(&e.peer).is_none_or(|p| p.closed);

@@ -1,4 +1,4 @@
-//! The simulated form: what a seed fixes, what the power takes, what a cut holds.
+//! The simulated form: effects of seeds, power cuts and network cuts.
 
 mod disks;
 mod streams;
@@ -11,7 +11,7 @@ use types::{IoBuf, IoBufMut, Time};
 const TOKEN: Token = Token::new(1, 2, 3);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// One node with a room that only remembers what it gets.
+/// One node with a process that only records its events.
 struct Host {
     world: World,
     env: SimEnv,
@@ -29,7 +29,7 @@ impl Host {
         Host { world: world.clone(), env: world.env(node), node, events: Vec::new() }
     }
 
-    /// A turn: submits, takes what is there.
+    /// Runs a turn: submits, and takes the events that are there.
     fn turn(&mut self, ops: impl IntoIterator<Item = Op>) {
         let mut ops: Vec<Op> = ops.into_iter().collect();
         self.env.turn(&mut ops, &mut self.events, Time::NEVER).unwrap();
@@ -60,7 +60,7 @@ impl Host {
     }
 }
 
-/// To the next thing that happens, whichever node has not yet taken its events.
+/// Advances to the next due event, even if nodes have events that they have not taken yet.
 fn step(world: &World) {
     let mut state = world.state_for_tests();
     let next = state.next_due().expect("something will happen");
@@ -78,7 +78,7 @@ fn filled(byte: u8, len: usize) -> IoBuf {
 }
 
 #[test]
-fn a_drifting_clock_gains_what_it_was_told_and_starts_anew_after_a_power_cut() {
+fn drifting_clock_gains_its_drift_and_starts_again_after_a_power_cut() {
     let world = World::new(1);
     let host = Host::new(&world, "a");
     for (ppm, want_ns) in [(0, 1_000_000_000), (300_000, 1_300_000_000), (-300_000, 700_000_000)] {

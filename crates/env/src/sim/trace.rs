@@ -1,9 +1,9 @@
-//! The fingerprint of a run, and how many faults it met.
+//! Fingerprint of a run, and counts of the faults in it.
 
 use crate::op::{Event, NetError, Op};
 use types::{Time, crc32c};
 
-/// A hash folded over everything that happens: equal runs have equal values.
+/// A hash folded over all events: equal runs have equal values.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Trace(u64);
 
@@ -25,7 +25,7 @@ impl Trace {
         self.fold(what);
     }
 
-    /// An operation leaves a room.
+    /// Folds in an operation that a service submits.
     pub fn op(&mut self, node: u32, at: Time, op: &Op) {
         let (kind, what) = match op {
             Op::DiskRead { offset, buf, .. } => (1, *offset ^ (buf.len() as u64) << 44),
@@ -42,10 +42,11 @@ impl Trace {
         self.fold_all(node, at, kind, what, true);
     }
 
-    /// An event reaches a room.
+    /// Folds in an event that a service receives.
     pub fn event(&mut self, node: u32, at: Time, event: &Event) {
         let (kind, what, ok) = match event {
-            // Bytes that come in are bytes that went out (or dice of the world): they are in the trace already.
+            // Bytes that come in were sent out before, or come from the world's random numbers: they are in the trace
+            // already.
             Event::DiskRead { buf, result, .. } => (20, buf.len() as u64, result.is_ok()),
             Event::DiskWrite { token, result } => (21, u64::from(token.key), result.is_ok()),
             Event::DiskFlush { token, result } => (22, u64::from(token.key), result.is_ok()),
@@ -63,12 +64,12 @@ impl Trace {
     }
 }
 
-/// One checksum over several buffers.
+/// Returns one checksum over several buffers.
 fn content<B: std::ops::Deref<Target = [u8]>>(bufs: &[B]) -> u32 {
     bufs.iter().fold(0, |crc, b| types::crc::append(crc, b))
 }
 
-/// Faults that really struck, by kind.
+/// Counts of the faults that occurred, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
     pub crashes: u64,
@@ -87,18 +88,18 @@ pub struct FaultCounts {
     pub heals: u64,
     /// Connections that were reset by chance or by order.
     pub resets: u64,
-    /// Segments delayed far beyond the usual (lost and sent again).
+    /// Segments that were lost and sent again, and so delayed far beyond the usual.
     pub losses: u64,
     /// Connections given up because their peer was silent.
     pub timeouts: u64,
     pub clock_changes: u64,
-    /// Writes that were acknowledged and are nowhere, or elsewhere; reads that brought another place's bytes.
+    /// Writes that were acknowledged and stored nowhere, or elsewhere; reads that returned another place's bytes.
     pub phantoms: u64,
     pub misdirected: u64,
     pub misread: u64,
     /// Segments of a connection with a flipped bit.
     pub garbled: u64,
-    /// Connections that one end forgot alone.
+    /// Connections that only one end forgot.
     pub half_open: u64,
     pub pauses: u64,
     /// Processes that died between two operations of one turn, or before they took an event.
@@ -106,7 +107,7 @@ pub struct FaultCounts {
 }
 
 impl FaultCounts {
-    /// Each with its name, for people.
+    /// Returns each count with its name, for reports.
     pub fn named(&self) -> [(&'static str, u64); 21] {
         [
             ("crashes", self.crashes),

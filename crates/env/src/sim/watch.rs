@@ -1,7 +1,7 @@
-//! An observer's eye on the disks of a world: what is handed to each, and what would survive a power cut.
+//! Observation of the disks of a world: the writes submitted to each, and the bytes that would survive a power cut.
 //!
-//! Comes in: nothing from rooms. Goes out: calls at the moment when it happens. Invariant: watching changes
-//! nothing, and a watcher never calls the world.
+//! It takes no operations, and calls its watcher at the moment of each event. Invariant: watching changes nothing, and
+//! a watcher never calls the world.
 
 use super::disk::Disk;
 use super::world::{NodeId, World};
@@ -11,17 +11,17 @@ use std::path::Path;
 use std::rc::Rc;
 use types::IoBuf;
 
-/// Hears of all disks.
+/// Watcher of all disks.
 pub trait DiskWatch {
-    /// A write was handed to a disk.
+    /// A write was submitted to a disk.
     fn submitted(&mut self, disk: (NodeId, DiskId), offset: u64, bufs: &[IoBuf]);
 
-    /// What is durable may have grown: a flush has succeeded, or a write that needs none; or the disk is about
-    /// to be replaced.
+    /// The durable image may have grown: a flush has succeeded, or a write that needs none. Or the disk is about to be
+    /// replaced.
     fn flushed(&mut self, disk: (NodeId, DiskId), durable: Durable<'_>);
 }
 
-/// What a power cut would leave of a disk at least.
+/// Image that a power cut would leave of a disk at least.
 #[derive(Clone, Copy)]
 pub struct Durable<'a>(pub(super) &'a Disk);
 
@@ -30,20 +30,20 @@ impl Durable<'_> {
         self.0.peek_durable(offset, into);
     }
 
-    /// Whether the disk has taken back, moved or changed what it acknowledged around there, and was written there no more:
-    /// what it holds says nothing of what its user could know.
+    /// Whether the disk has silently lost, moved or changed acknowledged bytes around `offset`, and no write has
+    /// covered the place since. The stored bytes then do not show what the disk's user could know.
     pub fn has_lied_at(&self, offset: u64) -> bool {
         self.0.has_lied_at(offset)
     }
 }
 
 impl World {
-    /// From now on `watch` hears of all disks.
+    /// Reports events of all disks to `watch` from now on.
     pub fn watch_disks(&self, watch: Rc<RefCell<dyn DiskWatch>>) {
         self.state().watch = Some(watch);
     }
 
-    /// What is durable on a disk now.
+    /// Passes the durable image of a disk to `look`.
     ///
     /// # Panics
     /// When there is no such disk.

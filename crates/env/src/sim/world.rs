@@ -1,4 +1,4 @@
-//! What the simulator holds: the world, its nodes, its faults. And what a room holds: [`SimEnv`].
+//! The simulator's handle: the world, its nodes, its faults. And the handle of a node's process: [`SimEnv`].
 
 use super::clock::{DRIFT_PPM_MAX, NodeClock};
 use super::disk::{Disk, DiskFaults};
@@ -25,8 +25,8 @@ pub struct NodeId(pub u32);
 
 /// A simulated world: a cheap handle, one seed, one thread.
 ///
-/// The simulator's loop is: take [`World::ready_nodes`]; give each a turn (and another while its room has
-/// operations to submit); when none is ready, [`World::advance_to`] the [`World::next_turn_time`].
+/// The simulator's loop takes [`World::ready_nodes`] and gives each a turn (and another while its service has
+/// operations to submit). When none is ready, it calls [`World::advance_to`] with the [`World::next_turn_time`].
 #[derive(Clone)]
 pub struct World(Rc<RefCell<State>>);
 
@@ -48,7 +48,7 @@ impl World {
         self.0.borrow()
     }
 
-    /// A machine that is off; its clock runs true until told otherwise.
+    /// Adds a machine that is off; its clock runs without drift until that is changed.
     pub fn add_node(&self, name: &str) -> NodeId {
         let mut state = self.state();
         let id = NodeId(u32::try_from(state.nodes.len()).expect("fewer than 2^32 nodes"));
@@ -62,7 +62,7 @@ impl World {
         self.look().node(node).name.clone()
     }
 
-    /// Starts a process on the node: a new life. An earlier one that still runs crashes first.
+    /// Starts a process on the node. An earlier one that still runs crashes first.
     pub fn env(&self, node: NodeId) -> SimEnv {
         if self.is_up(node) {
             self.crash(node);
@@ -80,7 +80,7 @@ impl World {
         SimEnv { world: self.clone(), node, life, rng }
     }
 
-    /// The process dies as by `kill -9`: completed writes stay, flushed or not.
+    /// Kills the process as `kill -9` does: completed writes stay, flushed or not.
     pub fn crash(&self, node: NodeId) {
         let mut state = self.state();
         if state.node(node).power == Power::Up {
@@ -89,12 +89,13 @@ impl World {
         }
     }
 
-    /// The machine loses its power: unflushed writes are kept, lost or torn; its clock starts anew.
+    /// Cuts the power of the machine: unflushed writes are kept, lost or torn; its clock starts again.
     pub fn power_cut(&self, node: NodeId) {
         self.state().cut_power(node);
     }
 
-    /// The process gets no turns while time goes on (SIGSTOP); events wait for it. A death ends it too.
+    /// Pauses the process: it gets no turns while time goes on (SIGSTOP), and events wait for it. Its end ends the
+    /// pause, too.
     pub fn pause(&self, node: NodeId) {
         let mut state = self.state();
         if state.node(node).power == Power::Up && !state.node(node).paused {
@@ -103,7 +104,7 @@ impl World {
         }
     }
 
-    /// The process goes on.
+    /// Continues a paused process.
     pub fn resume(&self, node: NodeId) {
         self.state().node_mut(node).paused = false;
     }
@@ -112,28 +113,28 @@ impl World {
         self.look().node(node).paused
     }
 
-    /// When the process dies inside a turn of its own; `None`: it does not.
+    /// Orders when the process dies inside a turn of its own; `None`: it does not.
     pub fn doom(&self, node: NodeId, doom: Option<Doom>) {
         self.state().node_mut(node).doom = doom;
     }
 
-    /// Whether a process runs there.
+    /// Whether a process runs on the node.
     pub fn is_up(&self, node: NodeId) -> bool {
         self.look().node(node).power == Power::Up
     }
 
-    /// The world's time. Rooms never see it.
+    /// Returns the world's time. Services never see it.
     pub fn now(&self) -> Time {
         self.look().now
     }
 
-    /// When the next entry of the queue is due (now, when a node has something to take).
+    /// Returns the time of the queue's next entry (now, when a node has events to take).
     pub fn next_event_time(&self) -> Option<Time> {
         let state = self.look();
         if state.nodes.iter().any(Node::has_events) { Some(state.now) } else { state.next_due() }
     }
 
-    /// As [`World::next_event_time`], counting also the deadlines that the nodes' last turns named.
+    /// Returns [`World::next_event_time`], or the earliest deadline of the nodes' last turns if that is sooner.
     pub fn next_turn_time(&self) -> Option<Time> {
         let state = self.look();
         let up = state.nodes.iter().filter(|n| n.runs());
@@ -142,7 +143,7 @@ impl World {
         [deadline.map(|t| t.max(state.now)), event].into_iter().flatten().min()
     }
 
-    /// Lets everything happen that is due until then.
+    /// Processes everything that is due until `to`.
     ///
     /// # Panics
     /// When `to` lies in the past.
@@ -150,30 +151,30 @@ impl World {
         self.state().advance_to(to);
     }
 
-    /// Whether a turn of this node would bring an event.
+    /// Whether a turn of this node would return an event.
     pub fn has_events(&self, node: NodeId) -> bool {
         self.look().has_events(node)
     }
 
-    /// Nodes that have events, or whose deadline has come; ascending.
+    /// Returns the nodes that have events, or whose deadline has come; ascending.
     pub fn ready_nodes(&self) -> Vec<NodeId> {
         let state = self.look();
         let ready = |(_, n): &(u32, &Node)| n.has_events() || n.runs() && state.now >= n.due();
         (0..).zip(&state.nodes).filter(ready).map(|(id, _)| NodeId(id)).collect()
     }
 
-    /// What the node's clock shows.
+    /// Returns the time that the node's clock shows.
     pub fn local_now(&self, node: NodeId) -> Time {
         let state = self.look();
         state.node(node).clock.local(state.now)
     }
 
-    /// When the node's clock will show `deadline`.
+    /// Returns the world's time at which the node's clock will show `deadline`.
     pub fn local_to_global(&self, node: NodeId, deadline: Time) -> Time {
         self.look().node(node).clock.global(deadline)
     }
 
-    /// From now on the node's clock gains this many parts per million (or loses, when negative).
+    /// Sets the drift of the node's clock from now on: it gains so many parts per million (or loses, when negative).
     ///
     /// # Panics
     /// Beyond [`DRIFT_PPM_MAX`].
@@ -186,7 +187,7 @@ impl World {
         target.set_clock(NodeClock::new(now, target.clock.local(now), rate_ppm));
     }
 
-    /// The node's clock leaps forward (a suspended machine).
+    /// Moves the node's clock forward (a suspended machine).
     pub fn jump_clock(&self, node: NodeId, by: Duration) {
         let mut state = self.state();
         state.counts.clock_changes += 1;
@@ -195,18 +196,18 @@ impl World {
         target.set_clock(NodeClock::new(now, target.clock.local(now) + by, target.clock.rate_ppm()));
     }
 
-    /// Changes how the network behaves.
+    /// Changes the behaviour of the network.
     pub fn net(&self, change: impl FnOnce(&mut NetConfig)) {
         change(&mut self.state().net.config);
     }
 
-    /// Messages from and to this node take `factor` times as long.
+    /// Multiplies the delay of messages from and to this node by `factor`.
     pub fn slow_node(&self, node: NodeId, factor: u32) {
         self.state().net.set_slow(node, factor);
     }
 
-    /// Nothing passes between the two (or from `a` to `b` only): bytes are held; a connection that
-    /// stays cut for the network's `user_timeout` is lost.
+    /// Cuts the two nodes from each other (or only `a` from `b`): bytes are held. A connection that stays cut for the
+    /// network's `user_timeout` is lost.
     pub fn partition(&self, a: NodeId, b: NodeId, cut: Cut) {
         self.state().partition(a, b, cut);
     }
@@ -219,18 +220,18 @@ impl World {
         self.state().heal_all();
     }
 
-    /// A bit of the next bytes from `a` to `b` flips on the way.
+    /// Flips a bit of the next bytes from `a` to `b`.
     pub fn garble(&self, a: NodeId, b: NodeId) {
         self.state().net.garble.insert((a, b));
     }
 
-    /// A bit of the next payload from `a` to `b` flips on the way: of the longest piece of the first bytes that have one
-    /// of a sector or more.
+    /// Flips a bit of the next payload from `a` to `b`: of the longest piece of the first bytes that have a piece of a
+    /// sector or more.
     pub fn garble_payload(&self, a: NodeId, b: NodeId) {
         self.state().net.garble_payload.insert((a, b));
     }
 
-    /// `a` forgets its connections with `b`, which hears nothing of it until it sends.
+    /// Makes `a` forget its connections with `b`; `b` learns of it only when it sends.
     pub fn forget_conns(&self, a: NodeId, b: NodeId) {
         self.state().forget(a, b);
     }
@@ -244,7 +245,7 @@ impl World {
         }
     }
 
-    /// Puts a disk of zeros into the node; one that has this path already is replaced (a wiped disk).
+    /// Puts a disk of zeros into the node; it replaces a disk with the same path (a wiped disk).
     ///
     /// # Panics
     /// When the disk is open.
@@ -265,19 +266,19 @@ impl World {
         }
     }
 
-    /// The disk is a file of a file system, or a raw device.
+    /// Sets whether the disk is a file of a file system, or a raw device.
     pub fn disk_kind(&self, node: NodeId, path: impl AsRef<Path>, kind: DiskKind) {
         let disk = self.disk_id(node, path.as_ref());
         self.state().disk_mut(node, disk).kind = kind;
     }
 
-    /// The writes that are not where they were acknowledged, so far.
+    /// Returns the writes so far that are not stored where they were acknowledged.
     pub fn disk_lies(&self, node: NodeId, path: impl AsRef<Path>) -> Vec<Lie> {
         let disk = self.disk_id(node, path.as_ref());
         self.state().disk_mut(node, disk).lies.clone()
     }
 
-    /// Which faults a disk has now.
+    /// Returns the present faults of a disk.
     ///
     /// # Panics
     /// When the node has no such disk.
@@ -286,7 +287,7 @@ impl World {
         self.state().disk_mut(node, disk).faults.clone()
     }
 
-    /// Changes how a disk behaves.
+    /// Changes the behaviour of a disk.
     ///
     /// # Panics
     /// When there is no such disk.
@@ -300,7 +301,7 @@ impl World {
         }
     }
 
-    /// The stored bytes, to look at and to damage.
+    /// Returns the stored bytes, to be examined and damaged.
     ///
     /// # Panics
     /// When there is no such disk.
@@ -314,12 +315,12 @@ impl World {
         DiskId(found.unwrap_or_else(|| panic!("no disk {} in {node:?}", path.display())) as u32)
     }
 
-    /// Equal for equal runs.
+    /// Returns a value that is equal for equal runs.
     pub fn trace_hash(&self) -> u64 {
         self.look().trace.hash()
     }
 
-    /// Folds something of the simulator's own into the trace.
+    /// Folds a value of the simulator into the trace.
     pub fn trace(&self, value: u64) {
         self.state().trace.fold(value);
     }
@@ -328,7 +329,7 @@ impl World {
         self.look().counts
     }
 
-    /// Dice for the simulator's own choices.
+    /// Returns random numbers for the simulator's own choices.
     pub fn fork_rng(&self) -> Rng {
         self.state().rng.fork()
     }
@@ -346,17 +347,17 @@ impl DiskImage {
         self.world.state().disk_mut(self.node, self.disk).size_bytes
     }
 
-    /// What a read would find now.
+    /// Reads the bytes that a read would return now.
     pub fn read(&self, offset: u64, into: &mut [u8]) {
         self.world.state().disk_mut(self.node, self.disk).peek(offset, into);
     }
 
-    /// Offsets of the pages between two offsets that hold anything but zeros.
+    /// Returns the offsets of the pages between two offsets that hold anything but zeros.
     pub fn stored_pages(&self, from: u64, to: u64) -> Vec<u64> {
         self.world.state().disk_mut(self.node, self.disk).stored_pages(from, to)
     }
 
-    /// Changes bytes behind everybody's back, durably.
+    /// Changes bytes silently and durably.
     pub fn write(&self, offset: u64, bytes: &[u8]) {
         let mut state = self.world.state();
         state.counts.corruptions += 1;
@@ -371,7 +372,7 @@ impl DiskImage {
     }
 }
 
-/// The simulated form of [`Env`]: one life of one node's process. Dropping it ends the process.
+/// The simulated form of [`Env`]: one process of one node. Dropping it ends the process.
 pub struct SimEnv {
     world: World,
     node: NodeId,
@@ -384,7 +385,7 @@ impl SimEnv {
         self.node
     }
 
-    /// Whether this life still runs.
+    /// Whether this process still runs.
     pub fn is_alive(&self) -> bool {
         self.world.look().lives(self.node, self.life)
     }

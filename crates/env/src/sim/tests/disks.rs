@@ -1,4 +1,4 @@
-//! Disks: what survives which death.
+//! Disks: the data that survives the end of a process and a power cut.
 
 use super::*;
 use crate::{DiskError, DiskKind, EnvError};
@@ -47,7 +47,7 @@ fn stored(host: &Host, offset: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// How a write of ones over zeros looks afterwards; panics when a sector is mixed.
+/// Returns how a write of ones over zeros looks afterwards; panics when a sector is mixed.
 fn outcome(bytes: &[u8]) -> &'static str {
     let sectors = bytes.chunks(512).map(|sector| {
         assert!(sector.iter().all(|b| *b == sector[0]), "a sector is torn");
@@ -69,7 +69,7 @@ fn what_a_flush_covered_survives_every_power_cut() {
         if seed % 2 == 1 {
             flushed(&mut host, disk).unwrap();
         }
-        // Unflushed neighbours, one of them on the same page, must not take it along.
+        // Unflushed neighbours, one of them on the same page, must not take the flushed write with them.
         written(&mut host, write(disk, 12288, filled(2, 4096), false));
         written(&mut host, write(disk, 512, filled(2, 512), false));
         host.turn([write(disk, 16384, filled(2, 4096), true)]);
@@ -145,7 +145,7 @@ fn a_flush_covers_only_what_completed_before_it() {
         host.world.disk_faults(host.node, "/disk", |f| f.flush_latency = (SECOND, SECOND));
         written(&mut host, write(disk, 0, filled(1, 512), false));
         host.turn([Op::DiskFlush { token: TOKEN, disk }]);
-        // The same page, so that the flush of its neighbour might take it along by mistake.
+        // The write is on the same page, so that the flush of its neighbour might cover it by mistake.
         written(&mut host, write(disk, 512, filled(1, 512), false));
         let event = host.wait();
         assert!(matches!(event, Event::DiskFlush { result: Ok(()), .. }), "{event:?}");
@@ -256,14 +256,14 @@ fn a_cache_that_is_never_flushed_writes_back_by_itself_and_stays_bounded() {
 }
 
 #[test]
-fn a_page_of_a_file_that_was_never_flushed_may_vanish_even_without_a_volatile_cache() {
+fn never_flushed_file_page_may_vanish_without_a_volatile_cache() {
     let mut fates = BTreeSet::new();
     for seed in 0..100 {
         let (mut host, disk) = host_with_disk(seed, false);
         host.world.disk_kind(host.node, "/disk", DiskKind::File);
         written(&mut host, write(disk, 0, filled(9, 16384), false));
         flushed(&mut host, disk).unwrap();
-        // One write over settled and fresh pages.
+        // One write covers settled and fresh pages.
         written(&mut host, write(disk, 12288, filled(1, 8192), false));
         written(&mut host, write(disk, 65536, filled(1, 4096), false));
         host.world.power_cut(host.node);

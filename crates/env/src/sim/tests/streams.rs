@@ -1,4 +1,4 @@
-//! Connections: order, cuts, deaths, and the ping-pong.
+//! Connections: order, cuts, ends of processes, and the ping-pong.
 
 use super::*;
 use crate::{ConnId, NetAddr, NetError};
@@ -15,7 +15,7 @@ fn recv(conn: ConnId, len: usize, min: usize) -> Op {
     Op::Recv { token: TOKEN, conn, bufs: vec![IoBufMut::new(len)], min }
 }
 
-/// Two nodes and a connection: (dialler, its end, acceptor, its end).
+/// Creates two nodes and a connection: (dialler, its end, acceptor, its end).
 fn pair(seed: u64) -> (Host, ConnId, Host, ConnId) {
     let world = World::new(seed);
     let (a, b) = (Host::new(&world, "a"), Host::new(&world, "b"));
@@ -48,7 +48,7 @@ fn sent(event: &Event) -> &Result<(), NetError> {
     }
 }
 
-/// Two nodes throw a counted ball `rounds` times; the world's trace afterwards.
+/// Lets two nodes exchange a counter `rounds` times; returns the world's trace and time afterwards.
 fn ping_pong(seed: u64, rounds: u64) -> (u64, Time) {
     let (mut a, near, mut b, far) = pair(seed);
     a.world.net(|c| (c.loss_ppm, c.split_ppm) = (50_000, 300_000));
@@ -68,7 +68,7 @@ fn ping_pong(seed: u64, rounds: u64) -> (u64, Time) {
                 let ball = u64::from_le_bytes(received(event).unwrap().try_into().unwrap());
                 assert_eq!(ball, last, "the ball counts the throws");
                 last += 1;
-                // The answer may overtake the completion of our own last send: wait for that first.
+                // The answer may overtake the completion of the node's own last send, which is awaited first.
                 host.pass(Duration::from_micros(20));
                 host.events.clear();
                 host.turn([send(conn, IoBuf::copy_of(&last.to_le_bytes())), recv(conn, 8, 8)]);
@@ -123,13 +123,13 @@ fn a_send_waits_for_the_window_and_not_for_ever() {
     assert_eq!(sent(&a.one(send(near, filled(1, window)))), &Ok(()));
     a.turn([send(near, filled(1, 1))]);
     a.pass(SECOND);
-    assert!(a.events.is_empty(), "nobody receives: {:?}", a.events);
+    assert!(a.events.is_empty(), "no receive is in flight: {:?}", a.events);
     assert_eq!(received(b.one(recv(far, 4096, 4096))).unwrap().len(), 4096);
     assert_eq!(sent(&a.wait()), &Ok(()));
 }
 
 #[test]
-fn closing_ends_the_own_receive_with_closed_and_the_peers_with_lost_after_the_last_byte() {
+fn close_ends_own_receive_as_closed_and_the_peers_as_lost_after_all_bytes() {
     let (mut a, near, mut b, far) = pair(14);
     a.turn([recv(near, 10, 10)]);
     a.turn([send(near, filled(3, 7)), Op::Close { conn: near }]);
@@ -230,7 +230,7 @@ fn a_dark_peer_that_starts_again_is_noticed_sooner() {
 }
 
 #[test]
-fn a_name_that_nobody_ever_had_refuses_and_a_taken_one_is_not_given_twice() {
+fn unknown_name_refuses_and_a_taken_one_is_not_given_twice() {
     let world = World::new(20);
     let (mut a, mut b) = (Host::new(&world, "a"), Host::new(&world, "b"));
     let event = a.one(Op::Connect { token: TOKEN, addr: addr() });
@@ -291,7 +291,7 @@ fn a_forgotten_connection_is_lost_to_its_other_end_only_when_that_sends() {
     assert_eq!(received(b.one(recv(far, 8, 8))), Err(NetError::Lost));
     a.turn([recv(near, 8, 8)]);
     a.pass(60 * SECOND);
-    assert!(a.events.is_empty(), "nobody has told it");
+    assert!(a.events.is_empty(), "it was not told");
     a.turn([send(near, filled(1, 8))]);
     a.pass(SECOND);
     assert!(a.events.iter().any(|e| matches!(e, Event::Received { result: Err(NetError::Lost), .. })));
