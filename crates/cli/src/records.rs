@@ -74,7 +74,12 @@ fn checksum<'a>(items: impl Iterator<Item = (&'a str, &'a [u8])>) -> u32 {
 }
 
 fn write_backup(part: &Path, items: &[StoredItem]) -> std::io::Result<()> {
-    let file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(part)?;
+    // A leftover of an earlier run may be readable by others, or a link.
+    match std::fs::remove_file(part) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(part)?;
     let mut file = std::io::BufWriter::new(file);
     let crc32c = checksum(items.iter().map(|i| (i.key.as_str(), i.value.as_slice())));
     let head = Head { schema: SCHEMA.to_owned(), items: items.len(), crc32c };

@@ -136,7 +136,7 @@ fn contents(admin: &Admin, recovery: &StoreRecovery) -> Result<Found> {
     }
     let (mut tables, mut gone) = (Vec::new(), BTreeSet::new());
     for (pg, osds) in pgs {
-        let reached: Vec<Member> = osds.iter().filter_map(|osd| endpoints.get(osd).copied()).collect();
+        let reached: Vec<Member> = osds.iter().filter_map(|osd| endpoints.get(osd)?.as_ref().ok().copied()).collect();
         let told = compare::ask_all(&reached, |member| compare::table(member, pg));
         // A PG that no member holds was removed after the copy was made.
         if told.len() == osds.len() && told.iter().all(|told| told.as_ref().is_err_and(|why| why.absent)) {
@@ -150,7 +150,7 @@ fn contents(admin: &Admin, recovery: &StoreRecovery) -> Result<Found> {
                     chunks: table.chunks,
                     attached: table.attached.unwrap_or_default(),
                 }),
-                Err(why) if why.unreached => drop(endpoints.remove(&member.osd)),
+                Err(why) if why.unreached => drop(endpoints.insert(member.osd, Err(why.reason))),
                 Err(_) => {}
             }
         }

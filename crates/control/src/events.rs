@@ -63,6 +63,7 @@ const fn kind(name: &'static str, what: &'static str) -> Kind {
 /// Every kind of event. Names are never reused.
 pub const KINDS: &[Kind] = &[
     kind("meta.leads", "a metadata server took the leadership"),
+    kind("meta.recovered", "an administrator recovered records that went back in time"),
     kind("health.changed", "the health of the cluster is another one"),
     kind("health.muted", "an administrator muted a health check"),
     kind("health.unmuted", "a health check is no longer muted: by command, or its time is over"),

@@ -60,6 +60,7 @@ pub const WAITING: &str = "WAITING";
 pub(crate) const META_BEHIND: &str = "META_BEHIND";
 pub(crate) const META_NO_MAJORITY: &str = "META_NO_MAJORITY";
 pub(crate) const META_FOREIGN: &str = "META_FOREIGN";
+pub(crate) const META_RECOVERING: &str = "META_RECOVERING";
 
 /// Every check, worst first, and each cause before its effects. Codes are never reused.
 pub const RULES: &[Rule] = &[
@@ -74,6 +75,12 @@ pub const RULES: &[Rule] = &[
         Severity::Warning,
         "fewer than a majority of the OSDs have reported to this metadata server: nothing is changed",
         "start the OSDs that are down (`basalt osd ls`)",
+    ),
+    rule(
+        META_RECOVERING,
+        Severity::Warning,
+        "a recovery of the records is not finished: volumes cannot be opened",
+        "run `basalt meta recover` again",
     ),
     rule(
         META_FOREIGN,

@@ -47,6 +47,14 @@ impl RedbStore {
     }
 }
 
+/// Opens the file again after a failure. One that is gone is an outage: an empty one would begin a new cluster.
+fn reopen(path: &Path) -> Result<Database, StoreError> {
+    Database::builder().set_cache_size(CACHE_BYTES).open(path).map_err(|e| match e {
+        DatabaseError::DatabaseAlreadyOpen => StoreError::Locked { path: path.display().to_string() },
+        other => failed(other),
+    })
+}
+
 fn open(path: &Path) -> Result<Database, StoreError> {
     // Only the owner may read the records; redb would create its file with the umask.
     std::fs::File::options().create(true).truncate(false).write(true).mode(0o600).open(path).map_err(redb_io)?;
@@ -120,7 +128,7 @@ impl Store for RedbStore {
         Box::pin(async {
             if self.db.is_none() {
                 let path = self.path.clone();
-                self.db = Some(Arc::new(blocking(move || open(&path)).await?));
+                self.db = Some(Arc::new(blocking(move || reopen(&path)).await?));
             }
             Ok(Campaign::Won)
         })

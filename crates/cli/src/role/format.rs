@@ -252,8 +252,13 @@ fn may_erase(args: &Format, ids: DeviceIds, cluster: ClusterId, known: Option<&O
             let what = format!("{here}, which is not known to be down");
             return Err(UserError::new(3003, what, "stop that OSD first, or choose another device"));
         }
-        _ if found == cluster => UserError::new(3003, here, "choose another device, or read `basalt explain 3003`"),
-        _ => {
+        Some(_) => UserError::new(3003, here, "choose another device, or read `basalt explain 3003`"),
+        None if found == cluster => {
+            let what = format!("{here}, which is not registered (any more)");
+            let next = format!("choose another device; if its contents may go, add --force --erase-osd {uuid}");
+            UserError::new(3003, what, next)
+        }
+        None => {
             let what = format!("{device} holds {osd} of another cluster, {found}");
             let next = format!("if that cluster does not need it any more, add --force --erase-osd {uuid}");
             UserError::new(3005, what, next)
@@ -286,18 +291,20 @@ fn progress_bar(len: u64) -> ProgressBar {
     ProgressBar::new(len).with_style(style.expect("a template of known fields").progress_chars("=> "))
 }
 
-/// Creates a file that is missing or empty; returns whether it did. A file with contents is never changed here.
+/// Gives a missing or empty file its size; returns whether it was missing. A file with contents is never changed here.
 fn make_file(path: &Path, size: u64) -> Result<bool> {
     let unusable = |e: std::io::Error| errors::unusable(path, &e);
     if std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device()) {
         let what = format!("--size is for files, and {} is a block device", path.display());
         return Err(UserError::new(1001, what, "leave --size out: all of the device is used").into());
     }
+    // Only a file that was made here is removed when the format fails.
+    let new = !path.exists();
     let mut options = std::fs::File::options();
     let file = options.create(true).truncate(false).write(true).read(true).mode(0o600).open(path).map_err(unusable)?;
     let meta = file.metadata().map_err(unusable)?;
     match meta.len() {
-        0 if meta.is_file() => file.set_len(size).map_err(unusable).map(|()| true).map_err(Into::into),
+        0 if meta.is_file() => file.set_len(size).map_err(unusable).map(|()| new).map_err(Into::into),
         len if meta.is_file() && len != size => {
             let (has, wanted) = (size::show_exactly(len), size::show_exactly(size));
             let what = format!("{} has {has}, and --size says {wanted}", path.display());

@@ -100,7 +100,7 @@ pub fn run(admin: &Admin, wanted: &[PgId], tables: bool, as_json: bool) -> Resul
     if let Some(unknown) = wanted.iter().find(|pg| all.iter().all(|view| view.pg != **pg)) {
         return Err(UserError::new(1001, format!("there is no PG {unknown}"), "basalt pg ls").into());
     }
-    let mut endpoints: BTreeMap<OsdId, Member> = members(&admin.osds()?);
+    let mut endpoints = members(&admin.osds()?);
     let names: BTreeMap<_, _> = admin.volumes(None)?.into_iter().map(|v| (v.volume, v.name)).collect();
     let chosen = all.iter().filter(|view| wanted.is_empty() || wanted.contains(&view.pg));
     let plans: Vec<Plan> = chosen.map(|view| plan(view, &mut endpoints)).collect();
@@ -118,14 +118,20 @@ fn bar(chunks: u64, as_json: bool) -> ProgressBar {
     ProgressBar::new(chunks).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-/// Returns the OSDs that have an HTTP endpoint.
-pub fn members(osds: &[OsdView]) -> BTreeMap<OsdId, Member> {
-    let member = |o: &OsdView| Some((o.osd, Member { osd: o.osd, uuid: o.uuid, http: o.http? }));
-    osds.iter().filter_map(member).collect()
+/// OSDs as members that can be asked, or why not.
+pub type Endpoints = BTreeMap<OsdId, Result<Member, String>>;
+
+/// Returns the endpoints of all OSDs.
+pub fn members(osds: &[OsdView]) -> Endpoints {
+    let member = |o: &OsdView| {
+        let http = o.http.ok_or_else(|| "meta knows no HTTP address of it".to_owned())?;
+        Ok(Member { osd: o.osd, uuid: o.uuid, http })
+    };
+    osds.iter().map(|o| (o.osd, member(o))).collect()
 }
 
 /// Asks every member which chunks it holds. An OSD that cannot be reached is not asked again for other PGs.
-fn plan(view: &PgView, endpoints: &mut BTreeMap<OsdId, Member>) -> Plan {
+fn plan(view: &PgView, endpoints: &mut Endpoints) -> Plan {
     let mut verdict = Verdict {
         pg: view.pg,
         osds: Vec::new(),
@@ -140,10 +146,9 @@ fn plan(view: &PgView, endpoints: &mut BTreeMap<OsdId, Member>) -> Plan {
     let mut members = Vec::new();
     for osd in view.members.iter().map(|m| m.osd) {
         match endpoints.get(&osd) {
-            Some(member) => members.push(*member),
-            None => {
-                verdict.unasked.push(Unasked::new(osd, "no HTTP address of it is known, or none answers".to_owned()))
-            }
+            Some(Ok(member)) => members.push(*member),
+            Some(Err(why)) => verdict.unasked.push(Unasked::new(osd, why.clone())),
+            None => verdict.unasked.push(Unasked::new(osd, "meta does not know it".to_owned())),
         }
     }
     let told = compare::ask_all(&members, |member| compare::table(member, view.pg));
@@ -158,7 +163,7 @@ fn plan(view: &PgView, endpoints: &mut BTreeMap<OsdId, Member>) -> Plan {
             }
             Err(why) => {
                 if why.unreached {
-                    endpoints.remove(&member.osd);
+                    endpoints.insert(member.osd, Err(why.reason.clone()));
                 }
                 verdict.unasked.push(Unasked::new(member.osd, why));
             }

@@ -74,8 +74,7 @@ impl Control {
                     self.write(writes);
                     let text = format!("volume {name} is removed");
                     self.note(now, Note::info("volume.removed", format!("volume {name}"), text));
-                    self.leases.remove(&volume);
-                    self.lease_from.remove(&volume);
+                    self.forget_holder(volume);
                     self.attach_everywhere(volume);
                 }
                 self.wait(token, WaitFor::VolumeGone { volume });

@@ -529,6 +529,11 @@ impl Control {
                 found.push(meta(health::META_NO_MAJORITY, format!("BSLT-{}: {}", refusal.code, refusal.message)));
             }
         }
+        let recovering = self.records.volumes.values().filter(|v| v.recovering).count();
+        if recovering > 0 {
+            let detail = format!("BSLT-{}: {recovering} volumes cannot be opened", codes::VOLUME_RECOVERING);
+            found.push(meta(health::META_RECOVERING, detail));
+        }
         found.extend(self.foreign_words().map(|words| meta(health::META_FOREIGN, words)));
         found
     }

@@ -5,6 +5,7 @@ use super::{Control, Now};
 use crate::admin::{FoundAttach, FoundSegment, RecoverAsk, RecoveryOsd, RecoveryReplica, StoreRecovery};
 use crate::batch::PLAN_WRITES_MAX;
 use crate::codes::{self, refuse};
+use crate::events::Note;
 use crate::records::{CountersRecord, OsdRecord, Record, SegmentRecord, StoredItem, VolumeRecord, VolumeState, Write};
 use std::collections::BTreeMap;
 use types::control::{OsdHello, Refusal, SEGMENTS_PER_ASK_MAX, Watermarks};
@@ -16,7 +17,7 @@ const LEAP: u64 = 1 << 20;
 /// The same for pools, whose ids are part of the names of PGs.
 const POOL_LEAP: u32 = 1 << 10;
 /// Volumes whose holds one step ends, or that one step gives back.
-const VOLUMES_PER_STEP: usize = 40;
+const VOLUMES_PER_STEP: usize = 30;
 /// The reason why the records are behind, in the middle of a recovery.
 const UNDER_WAY: &str = "a recovery of the records is under way";
 /// Most OSDs that one recovery registers again.
@@ -52,12 +53,12 @@ impl Control {
             return Err(refuse(codes::NO_MAJORITY, text));
         }
         if repairs {
-            self.repair_volumes(ask)?;
+            self.repair_volumes(now, ask)?;
             report.recovering = self.recovering();
             return Ok(report);
         }
         self.heard_without(without)?;
-        if self.end_holds() {
+        if self.end_holds(now) {
             return Ok(report);
         }
         if behind {
@@ -75,7 +76,7 @@ impl Control {
             self.osds.entry(hello.osd).or_default();
             writes.push(Write::Put(Record::Osd(registered_again(hello, now.wall_ms))));
         }
-        let room = PLAN_WRITES_MAX - 1 - writes.len();
+        let room = PLAN_WRITES_MAX - 2 - writes.len();
         let mut removed = without.iter().filter_map(|osd| self.records.osds.get(osd)).filter(|osd| osd.elector);
         let remove = |osd: &OsdRecord| Write::Put(Record::Osd(OsdRecord { elector: false, ..osd.clone() }));
         writes.extend(removed.by_ref().take(room).map(remove));
@@ -86,6 +87,12 @@ impl Control {
         writes.push(Write::Put(Record::Counters(CountersRecord { restored: rest, ..after })));
         self.write(writes);
         self.note_electorate();
+        let text = format!(
+            "the watermarks were moved by a recovery; {} volumes wait for its end; {} OSDs count no longer",
+            self.recovering(),
+            without.len()
+        );
+        self.note(now, Note::warning("meta.recovered", "meta", text));
         report.moved = true;
         if !rest {
             self.trust(now.mono);
@@ -96,7 +103,7 @@ impl Control {
     /// Ends the holds on some volumes in the records; returns whether it did. A client may have allocated segments since the copy
     /// was made, and may go on to write them: so no session from before a recovery stays. The records must not be changed
     /// otherwise meanwhile: the mark of a restored copy stays in them.
-    fn end_holds(&mut self) -> bool {
+    fn end_holds(&mut self, now: Now) -> bool {
         if self.standing() == Standing::Sound {
             return false;
         }
@@ -113,11 +120,16 @@ impl Control {
         let counters = CountersRecord { restored: true, ..self.records.counters.clone() };
         self.record(vec![Write::Put(Record::Counters(counters))]);
         for volume in open {
-            let id = volume.id;
+            let (id, volume_holder) = (volume.id, volume.holder.clone());
             let epoch = volume.epoch.max(epoch);
             let settled = self.records.segments_of(id).next().is_none();
             let ended =
                 VolumeRecord { session: SessionId(0), holder: None, epoch, settled, recovering: true, ..volume };
+            let name = self.records.full_name(&ended);
+            if let Some(holder) = &volume_holder {
+                let text = format!("a recovery of the metadata ended the hold of {} on volume {name}", holder.name);
+                self.note_volume(now, id, Note::warning("volume.detached", format!("volume {name}"), text));
+            }
             self.record(vec![Write::Put(Record::Volume(ended))]);
             self.forget_holder(id);
             self.attach_everywhere(id);
@@ -133,7 +145,7 @@ impl Control {
     ///
     /// # Errors
     /// BSLT-2030 and BSLT-2031 before the watermarks were moved; those of [`Control::put_segments_back`].
-    fn repair_volumes(&mut self, ask: &RecoverAsk) -> Result<(), Refusal> {
+    fn repair_volumes(&mut self, now: Now, ask: &RecoverAsk) -> Result<(), Refusal> {
         if self.standing() != Standing::Sound {
             return Err(self.not_sound());
         }
@@ -151,7 +163,12 @@ impl Control {
             let settled = self.records.volumes.values().filter(|v| v.recovering && v.settled);
             let whole: Vec<VolumeRecord> = settled.take(VOLUMES_PER_STEP).cloned().collect();
             let put = |v: VolumeRecord| Write::Put(Record::Volume(VolumeRecord { recovering: false, ..v }));
+            let some = !whole.is_empty();
             self.write(whole.into_iter().map(put).collect());
+            if some && self.recovering() == 0 {
+                let text = "all volumes can be opened again: the recovery of the metadata is finished";
+                self.note(now, Note::info("meta.recovered", "meta", text.to_owned()));
+            }
         }
         Ok(())
     }
