@@ -61,7 +61,9 @@ impl Found {
         let mut found = Found::default();
         let mut led: BTreeMap<PgId, BTreeSet<VolumeId>> = BTreeMap::new();
         let mut chunks: BTreeMap<VolumeId, BTreeMap<PgId, BTreeSet<u32>>> = BTreeMap::new();
-        for table in tables {
+        let is_led: BTreeSet<PgId> = tables.iter().filter(|table| table.leading).map(|table| table.pg).collect();
+        // A follower may not have applied the end of a volume. Without a leader, all that is known are its members.
+        for table in tables.iter().filter(|table| table.leading || !is_led.contains(&table.pg)) {
             for key in &table.chunks {
                 chunks.entry(key.volume).or_default().entry(table.pg).or_default().insert(key.index);
             }

@@ -1,9 +1,9 @@
-//! Runs that are aimed at one rule of the protocol: its schedule strikes again and again, under a load that lets a
-//! mistake show. Chance alone would meet such a schedule once in ten thousand runs.
+//! Aimed runs: one fault schedule, directed at one rule of the protocol, strikes again and again under a load that lets
+//! a mistake show. Random faults would produce such a schedule about once in ten thousand runs.
 //!
-//! Drawn from the seed by dice of their own, so that every other seed means what it meant.
+//! An aim is drawn from the seed with a random stream of its own, so every other part of a run keeps its meaning.
 //!
-//! Invariant: an aim changes what is asked and what strikes, and nothing that is checked.
+//! Invariant: an aim changes the workload and the faults, and no check.
 
 use crate::cluster::Cluster;
 use crate::faults::Class;
@@ -15,30 +15,31 @@ use types::rng::Rng;
 use types::units::SEGMENT;
 use types::{Index, PgId, ReplicaId, Term};
 
-/// Aimed runs, out of 100 that do not wear the devices.
+/// Percentage of aimed runs among the runs that do not wear the devices.
 const AIMED_PCT: u64 = 40;
 
-/// Runs aimed at stores that give back and take in, out of 100 that are neither aimed otherwise nor wear the devices.
+/// Percentage of the runs aimed at stores, among the runs that are neither aimed otherwise nor wear the devices.
 const STORE_AIMED_PCT: u64 = 8;
 
-/// What needs a run to itself: it takes seconds, or is an answer damaged so often that a client gives up.
+/// Classes that need a run to themselves: the schedule takes seconds, or damages answers so often that a client gives
+/// up.
 const ALONE: [Class; 2] = [Class::OldTail, Class::DamagedPayload];
 
-/// From this seed on [`Class::LATE_AIMS`] are drawn, too: by seeds that are not known for anything else.
+/// From this seed on, [`Class::LATE_AIMS`] are drawn as well. Earlier seeds keep their meaning.
 pub const LATE_FROM: u64 = 100_000;
-/// Of those that do not wear the devices, out of 100.
+/// Percentage of late aims among the runs that do not wear the devices.
 const LATE_PCT: u64 = 20;
-/// From this seed on [`Class::LATER_AIMS`] are drawn, too, before all others.
+/// From this seed on, the first of [`Class::LATER_AIMS`] is drawn as well, before the aims above.
 pub const LATER_FROM: u64 = 200_000;
 const LATER_PCT: u64 = 4;
-/// From this seed on the first two of [`Class::LATER_AIMS`] are drawn.
+/// From this seed on, the first two of [`Class::LATER_AIMS`] are drawn.
 pub const NEWEST_FROM: u64 = 300_000;
 const NEWEST_PCT: u64 = 10;
-/// From this seed on [`Class::FilledBehind`] is drawn, too, before all others.
+/// From this seed on, [`Class::FilledBehind`] is drawn as well, before all other aims.
 pub const FILLED_FROM: u64 = 400_000;
 const FILLED_PCT: u64 = 4;
 
-/// From which seed on runs are aimed at this class.
+/// Returns the first seed whose run may be aimed at this class.
 pub fn first_seed(class: Class) -> u64 {
     match class {
         late if Class::LATE_AIMS.contains(&late) => LATE_FROM,
@@ -49,16 +50,16 @@ pub fn first_seed(class: Class) -> u64 {
     }
 }
 
-/// What a run is aimed at.
+/// The class of faults that a run is aimed at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aim {
     pub class: Class,
-    /// Nothing else strikes.
+    /// No other class strikes in the run.
     pub alone: bool,
 }
 
 impl Aim {
-    /// What the run of this seed is aimed at, if it is. One that wears the devices is not.
+    /// Draws the aim of this seed's run. A run that wears the devices has none.
     pub fn draw(seed: u64) -> Option<Aim> {
         if Options::wears(seed).is_some() {
             return None;
@@ -91,7 +92,7 @@ impl Aim {
         Some(Aim { class, alone: ALONE.contains(&class) || rng.chance(2, 3) })
     }
 
-    /// By dice of their own, again. Each needs its run to itself.
+    /// Draws an aim at a store, from another random stream. Such an aim needs its run to itself.
     fn draw_store(seed: u64) -> Option<Aim> {
         let mut rng = Rng::new(seed ^ 0x746f_7265_5f61_3335);
         let aimed = rng.chance(STORE_AIMED_PCT, 100);
@@ -99,7 +100,7 @@ impl Aim {
         aimed.then_some(Aim { class, alone: true })
     }
 
-    /// The load under which a mistake shows.
+    /// Sets a load under which a mistake shows.
     pub fn shape(self, options: &mut Options) {
         options.aim = Some(self);
         let (replicas, pgs) = (options.replicas, options.pgs);
@@ -111,24 +112,24 @@ impl Aim {
         shape.pattern = Pattern::Random;
         (shape.read_pct, shape.trim_pct) = (30, 5);
         match self.class {
-            // More than one message's worth of entries, and more of them at once than overlap.
+            // Entries fill more than one message, and few of the requests in flight overlap.
             Class::OldTail => {
                 (shape.window, shape.sectors_max, shape.depth) = (16 << 20, 512, 24);
                 (shape.read_pct, shape.operations) = (10, 500);
             }
-            // Copies of writes that were overwritten since, and not again before somebody reads.
+            // A copied write has been overwritten since, and is not overwritten again before a read.
             Class::ReplayedCopies => {
                 (shape.window, shape.sectors_max, shape.depth) = (128 << 10, 32, 12);
                 shape.operations = 2500;
                 options.engine.round_idle = Duration::from_millis(60);
             }
-            // Parts of blocks, with the rest of them at home.
+            // Writes cover parts of blocks; the rest of each block is at home.
             Class::RottenBlocks => {
                 (shape.window, shape.sectors_max, shape.depth) = (32 << 10, 3, 16);
                 (shape.read_pct, shape.operations) = (40, 4000);
                 options.engine.round_idle = Duration::from_millis(80);
             }
-            // Much of the log is not at home.
+            // Much of the log is not at home yet.
             Class::VoteInDoubt => {
                 (shape.window, shape.sectors_max, shape.depth) = (128 << 10, 16, 8);
                 shape.operations = 3000;
@@ -138,7 +139,7 @@ impl Aim {
                 options.volatile_cache = true;
                 (shape.window, shape.sectors_max, shape.operations) = (128 << 10, 16, 3000);
             }
-            // Holes of who sleeps, which the thief fills.
+            // The paused writer takes for holes what the preempting writer fills.
             Class::PausedWriter => {
                 options.workload = Kind::Frontier;
                 (shape.len_bytes, shape.window) = (24 * SEGMENT, 32 << 10);
@@ -155,16 +156,16 @@ impl Aim {
         }
     }
 
-    /// As [`Aim::shape`], for [`Class::LATE_AIMS`].
+    /// Sets the load for [`Class::LATE_AIMS`] and [`Class::LATER_AIMS`].
     fn shape_late(self, options: &mut Options) {
         let shape = &mut options.shape;
         match self.class {
-            // Messages that bring a follower only part of the way, and rounds meanwhile.
+            // Each message brings a follower only part of the way, and destages run meanwhile.
             Class::RestartInDoubt => {
                 (shape.window, shape.sectors_max, shape.depth) = (2 << 20, 512, 16);
                 (shape.read_pct, shape.operations) = (10, 700);
                 options.faults = Duration::from_millis(2500);
-                // A segment that is opened repeats what is in doubt.
+                // A log segment repeats the suspect state of its replicas when it is opened.
                 (options.log_bytes, options.segment_bytes) = (128 << 20, 8 << 20);
                 (options.engine.round_idle, options.engine.round_pressure) = (Duration::from_millis(250), 0.5);
             }
@@ -174,13 +175,13 @@ impl Aim {
                 (shape.read_pct, shape.operations) = (20, 3000);
                 (options.engine.round_idle, options.engine.round_pressure) = (Duration::from_secs(5), 0.5);
             }
-            // A log that goes round.
+            // The log wraps.
             Class::HungFollower => {
                 (shape.window, shape.sectors_max, shape.depth) = (2 << 20, 128, 16);
                 (shape.read_pct, shape.operations) = (10, 2500);
                 options.engine.round_idle = Duration::from_millis(300);
             }
-            // PGs that do not know the volume yet.
+            // Some PGs do not know the volume yet.
             Class::LateAsk => {
                 options.workload = Kind::Frontier;
                 options.pgs = 12;
@@ -188,7 +189,7 @@ impl Aim {
                 (shape.sectors_max, shape.depth, shape.read_pct) = (16, 8, 30);
                 shape.operations = 3000;
             }
-            // Few at once, so that a guess of the next place is good; and more than the log remembers.
+            // Few requests are in flight, so a guess of the next place is good. The writes fill the log more than once.
             Class::ForgedHeaders => {
                 (shape.window, shape.sectors_max, shape.depth) = (2 << 20, 128, 3);
                 (shape.read_pct, shape.operations) = (10, 2000);
@@ -196,13 +197,13 @@ impl Aim {
                 options.volatile_cache = true;
                 options.engine.round_idle = Duration::from_millis(300);
             }
-            // Requests all the time, in one PG.
+            // Requests run all the time, in one PG.
             Class::BrokenPath => {
                 (shape.window, shape.sectors_max, shape.depth) = (128 << 10, 16, 8);
                 shape.operations = 20_000;
                 options.faults = Duration::from_secs(25);
             }
-            // Segments that are there from the start, and requests all the time.
+            // All segments exist from the start, and requests run all the time.
             Class::MetaWentBack => {
                 options.pgs = 4;
                 (shape.window, shape.sectors_max, shape.depth) = (128 << 10, 16, 8);
@@ -219,14 +220,14 @@ impl Aim {
                 (shape.window, shape.sectors_max, shape.depth) = (7 << 20, 64, 16);
                 (shape.read_pct, shape.trim_pct, shape.operations) = (5, 0, 12_000);
                 (shape.whole_blocks, shape.may_be_full) = (true, true);
-                // A request that waits for space writes nothing else meanwhile.
+                // A request that waits for space would write nothing else meanwhile.
                 options.full_wait = Duration::ZERO;
             }
             other => unreachable!("{other:?} came first"),
         }
     }
 
-    /// Large writes, so that logs forget soon.
+    /// Sets the load for aims at stores: large writes, so that logs soon drop entries.
     fn shape_store(self, options: &mut Options) {
         let shape = &mut options.shape;
         (shape.window, shape.sectors_max, shape.depth) = (2 << 20, 512, 12);
@@ -238,13 +239,13 @@ impl Aim {
                 (options.pgs, shape.depth, shape.operations) = (4, 24, 600);
                 options.faults = Duration::from_secs(10);
             }
-            // Several PGs are behind at once, and what is given back is used again at once.
+            // Several PGs are behind at once, and freed space is reused at once.
             Class::CrashInInstall => {
                 (options.pgs, options.engine.reuse_at_once, options.volatile_cache) = (4, true, true);
                 options.disk.latency = (Duration::from_micros(50), Duration::from_millis(3));
                 options.disk.flush_latency = (Duration::from_millis(1), Duration::from_millis(20));
             }
-            // Rounds begin at once, and often.
+            // Destages begin at once, and often.
             Class::SlowCut => {
                 (options.engine.round_pressure, options.volatile_cache) = (0.0, false);
                 options.engine.round_idle = Duration::from_millis(50);
@@ -255,7 +256,7 @@ impl Aim {
     }
 }
 
-/// How far one replica is.
+/// Log position and vote of one replica.
 #[derive(Clone, Copy, Debug)]
 pub struct Standing {
     pub replica: ReplicaId,
@@ -267,14 +268,14 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// It has voted for itself, and not been elected yet.
+    /// Whether the replica has voted for itself in its term.
     pub fn stands(&self) -> bool {
         self.vote == Some(self.replica)
     }
 }
 
 impl Cluster {
-    /// Where the replica on the i-th OSD is; `None` when none runs there.
+    /// Returns the position of the replica on the i-th OSD; `None` when none runs there.
     pub fn standing(&self, i: usize, pg: PgId) -> Option<Standing> {
         let (_, osd) = self.running().find(|(id, _)| id.0 as usize == i + 1)?;
         let group = osd.groups_for_tools().find(|g| g.identity().pg == pg)?;
@@ -289,13 +290,13 @@ impl Cluster {
         })
     }
 
-    /// Last entry that the device of the i-th OSD holds of the PG; `None` when no replica runs there.
+    /// Returns the last entry of the PG that is durable on the i-th OSD; `None` when no replica runs there.
     pub fn durable_end(&self, i: usize, pg: PgId) -> Option<Index> {
         let (_, osd) = self.running().find(|(id, _)| id.0 as usize == i + 1)?;
         Some(osd.groups_for_tools().find(|g| g.identity().pg == pg)?.durable_end())
     }
 
-    /// Whether the i-th OSD streams to anybody.
+    /// Whether the i-th OSD sends a stream.
     pub fn streams(&self, i: usize) -> bool {
         self.running().any(|(id, osd)| id.0 as usize == i + 1 && osd.streams_running() > 0)
     }
@@ -305,13 +306,13 @@ impl Cluster {
         self.running().any(|(id, osd)| id.0 as usize == i + 1 && *osd.phase() == osd::Phase::Running)
     }
 
-    /// Whether the process of the i-th OSD is gone, or takes nothing any more.
+    /// Whether the process of the i-th OSD is gone, or its store has stopped.
     pub fn is_poisoned(&self, i: usize) -> bool {
         self.running().find(|(id, _)| id.0 as usize == i + 1).is_none_or(|(_, osd)| osd.stopped().is_some())
     }
 
-    /// Flips a bit in the header of one of so many batches of the i-th OSD's log, as a disk that lies. The process does
-    /// not run. Gives how many.
+    /// Flips a bit in the header of one batch out of `one_in` in the i-th OSD's log, as a lying disk would. The process
+    /// does not run. Returns the number of damaged headers.
     pub fn rot_headers_of_liar(&mut self, i: usize, one_in: u64, rng: &mut Rng) -> u64 {
         let (_, _, uuid) = self.identity(i);
         self.budget.note(i, Class::BitRotLog);
@@ -325,7 +326,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn seeds_that_keep_a_bug_away_are_not_aimed_and_of_the_others_every_aim_is_drawn() {
+    fn regression_seeds_are_not_aimed_and_other_seeds_draw_every_aim() {
         for seed in [1, 2, 3, 16, 79, 4880, 7059, 4370, 400_028, 22_289, 34_075, 39_346, 500_100] {
             assert_eq!(Aim::draw(seed), None, "seed {seed} would mean something else");
             assert_eq!(Options::late_dice(seed), None, "seed {seed} would mean something else");

@@ -1,4 +1,4 @@
-//! Many seeds, on several cores, each run guarded: a panic is a failure as any other.
+//! Runs many seeds on several cores. A panic of a run is a failure like any other.
 
 use crate::overrides::Overrides;
 use crate::run::{Report, run_with};
@@ -10,33 +10,33 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 thread_local! {
-    /// Where this thread's last panic was, and what it said.
+    /// Place and text of this thread's last panic.
     static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Which seeds, and how.
+/// A set of seeds, and how to run them.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// Run before the others.
+    /// Seeds that run before the others.
     pub known: Vec<u64>,
     pub first: u64,
-    /// How many, unless there is a time.
+    /// Number of seeds; without effect when `time` is set.
     pub seeds: u64,
     pub time: Option<Duration>,
-    /// Seeds at a time, each on its own core.
+    /// Seeds that run at a time, each on its own core.
     pub jobs: usize,
-    /// Go on after a failure.
+    /// The batch goes on after a failure.
     pub keep_going: bool,
     pub overrides: Overrides,
 }
 
-/// The time of day: how long it took is no part of any run.
+/// Returns the real time, which is no part of any run.
 #[allow(clippy::disallowed_methods)]
 pub fn clock() -> Instant {
     Instant::now()
 }
 
-/// From now on panics are kept for the report and not printed.
+/// Keeps panics for the report from now on, and does not print them.
 pub fn keep_panics() {
     std::panic::set_hook(Box::new(|info| {
         let place = info.location().map(|l| format!("{}:{}", l.file(), l.line())).unwrap_or_default();
@@ -45,7 +45,7 @@ pub fn keep_panics() {
     }));
 }
 
-/// A run whose panic is a failure as any other.
+/// Runs one seed; a panic is a failure like any other.
 pub fn guarded(seed: u64, overrides: &Overrides) -> Report {
     catch_unwind(AssertUnwindSafe(|| run_with(seed, overrides))).unwrap_or_else(|_| {
         let failure = PANIC.with_borrow_mut(std::mem::take);
@@ -55,7 +55,7 @@ pub fn guarded(seed: u64, overrides: &Overrides) -> Report {
 }
 
 impl Batch {
-    /// Runs them. Seeds that were begun are ended, so what ran is always a whole stretch from the first on.
+    /// Runs the seeds. Seeds that were begun are ended, so the seeds that ran are contiguous from the first on.
     ///
     /// # Panics
     /// When a thread's own code panics.

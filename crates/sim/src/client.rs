@@ -1,10 +1,10 @@
-//! The client's machine: one process at a time that opens the volume, keeps the workload's depth filled
-//! and hands every answer to the checker. A process that follows a crash opens with `steal`.
+//! A client machine. One process at a time opens the volume, keeps the workload's queue depth filled and hands every
+//! answer to the checker. The process that follows a crash opens with `steal`.
 //!
-//! A thief on another machine may open the volume meanwhile: then this opener goes on until it learns that
-//! it is fenced, and what it asks from then on must have no effect.
+//! An opener on another machine may preempt it meanwhile. Then the preempted opener goes on until it learns that it is
+//! fenced, and what it submits from then on must have no effect.
 //!
-//! Invariant: whatever the user of the volume asked and was told is in [`Linear`], with global times.
+//! Invariant: every request of the volume's user, and its answer, is in [`Linear`], with global times.
 
 use crate::check::linear::Linear;
 use crate::mail::{Mail, Post};
@@ -16,7 +16,7 @@ use types::Time;
 use types::control::ClientAnswer;
 use types::rng::Rng;
 
-/// Requests that are still asked when nothing is broken any more.
+/// Number of requests that are still submitted when nothing is broken any more.
 const CALM_OPERATIONS: u64 = 100;
 const OPEN_AGAIN: Duration = Duration::from_millis(100);
 
@@ -24,33 +24,33 @@ const OPEN_AGAIN: Duration = Duration::from_millis(100);
 pub struct ClientNode {
     pub node: NodeId,
     number: usize,
-    /// Opens for writing; readers are never robbed.
+    /// The machine opens for writing; readers are never preempted.
     writes: bool,
     life: u32,
     running: Option<(Process, SimEnv)>,
     pub workload: Option<Box<dyn Workload>>,
-    /// A write that finds a store full is tried again for so long.
+    /// Time for which a write that finds a store full is tried again.
     pub full_wait: Duration,
-    /// What a user must never be told, once it was.
+    /// The first answer that a user must never get.
     pub failure: Option<String>,
     rng: Rng,
     /// Mean pause between two requests, in nanoseconds.
     pace: u64,
-    /// The next request is not sent before.
+    /// Earliest time of the next request.
     submit_at: Time,
     open_at: Time,
     open: bool,
     /// Another opener has asked for the volume.
     stolen: bool,
-    /// Another opener has it.
+    /// Another opener has the volume.
     fenced: bool,
-    /// Requests may fail: too many disks have lied.
+    /// Requests may fail, because too many disks have lied.
     pub lenient: bool,
-    /// Nothing more is asked for.
+    /// The client submits nothing more.
     quiet: bool,
     /// The administrator was asked to remove its volume.
     removed: bool,
-    /// Since the cluster looked.
+    /// An open has returned since the cluster looked.
     just_opened: bool,
 }
 
@@ -79,7 +79,7 @@ impl ClientNode {
         }
     }
 
-    /// Gives it work that is spread over about `over`.
+    /// Gives the client work that is spread over about `over`.
     pub fn begin(&mut self, workload: Box<dyn Workload>, over: Duration) {
         let nanos = u64::try_from(over.as_nanos()).unwrap_or(u64::MAX);
         self.pace = nanos / workload.operations().max(1);
@@ -87,22 +87,22 @@ impl ClientNode {
         self.removed = false;
     }
 
-    /// From now on its requests may find their volume gone.
+    /// Notes that its requests may find their volume gone from now on.
     pub fn removed(&mut self) {
         self.removed = true;
     }
 
-    /// Its process ends, and none follows.
+    /// Ends the process; no other follows.
     pub fn hang_up(&mut self) {
         self.end();
     }
 
-    /// When the oldest request without an answer was asked; global time.
+    /// Returns when the oldest unanswered request was submitted; global time.
     pub fn oldest(&self) -> Option<u64> {
         self.workload.as_ref()?.oldest()
     }
 
-    /// No more pauses between requests, and only some more of them.
+    /// Ends the pauses between requests, and limits how many follow.
     pub fn hurry(&mut self) {
         if let Some(workload) = &mut self.workload {
             workload.limit(CALM_OPERATIONS);
@@ -111,29 +111,29 @@ impl ClientNode {
         self.submit_at = Time::ZERO;
     }
 
-    /// Nothing of what it has written is wanted any more.
+    /// Makes the workload give back the space that it has written.
     pub fn give_back(&mut self) {
         if let Some(workload) = &mut self.workload {
             workload.give_back();
         }
     }
 
-    /// Whether some of that is not asked for yet.
+    /// Whether some of these trims are not submitted yet.
     pub fn is_giving_back(&self) -> bool {
         self.workload.as_ref().is_some_and(|workload| workload.is_giving_back())
     }
 
-    /// Asks for nothing more; what is in flight is waited for.
+    /// Submits nothing more; requests in flight are waited for.
     pub fn be_quiet(&mut self) {
         self.quiet = true;
     }
 
-    /// Whether it ever had a process.
+    /// Whether the machine ever had a process.
     pub fn has_begun(&self) -> bool {
         self.life > 0
     }
 
-    /// What waits in its process, each with its limit.
+    /// Returns the fill of every queue in its process, each with its limit.
     pub fn limits(&self) -> Vec<(&'static str, u64, u64)> {
         self.running.as_ref().map_or_else(Vec::new, |(process, _)| process.limits())
     }
@@ -148,12 +148,12 @@ impl ClientNode {
         self.running.is_some()
     }
 
-    /// Another opener asks for the volume.
+    /// Notes that another opener asks for the volume.
     pub fn robbed(&mut self) {
         self.stolen = true;
     }
 
-    /// Another opener's open has returned.
+    /// Notes that another opener's open has returned.
     pub fn fenced(&mut self) {
         self.fenced = true;
     }
@@ -163,7 +163,7 @@ impl ClientNode {
         std::mem::take(&mut self.just_opened)
     }
 
-    /// A new process opens the volume, whoever holds it; an older one on this machine dies.
+    /// Starts a process that opens the volume even if another opener holds it; an older process on this machine dies.
     pub fn restart(&mut self, world: &World) {
         self.end();
         self.life += 1;
@@ -188,14 +188,14 @@ impl ClientNode {
         !self.quiet && self.open && process.is_ready() && workload.wants_more()
     }
 
-    /// When it wants to act by itself.
+    /// Returns when the machine wants to act by itself.
     pub fn next_wanted(&self) -> Option<Time> {
         self.running.as_ref()?;
         let submit = if self.wants_more() { self.submit_at } else { Time::NEVER };
         Some(submit.min(self.open_at)).filter(|t| *t != Time::NEVER)
     }
 
-    /// Does what is due by itself.
+    /// Acts if an action is due.
     pub fn pump(&mut self, world: &World, linear: &mut Linear, post: &mut Post) {
         let now = world.now();
         if world.is_paused(self.node) || self.next_wanted().is_none_or(|at| at > now) {
@@ -261,13 +261,13 @@ impl ClientNode {
                 Heard::Failed(types::Errno::Fenced) if self.stolen => self.open = false,
                 Heard::Failed(types::Errno::Fenced | types::Errno::Gone) if self.removed => self.open = false,
                 Heard::Failed(errno) => {
-                    self.failure.get_or_insert(format!("an opener lost its volume to nobody: {errno:?}"));
+                    self.failure.get_or_insert(format!("an opener lost its volume without a rival: {errno:?}"));
                 }
             }
         }
     }
 
-    /// Takes answers and asks more, until neither moves.
+    /// Takes answers and submits requests, until neither goes on.
     fn use_device(&mut self, now: Time, linear: &mut Linear) {
         let (Some((process, env)), Some(workload)) = (&mut self.running, &mut self.workload) else { return };
         let (fenced, stolen, lenient, removed) = (self.fenced, self.stolen, self.lenient, self.removed);
@@ -298,7 +298,7 @@ impl ClientNode {
         }
     }
 
-    /// Meta has answered.
+    /// Takes an answer of the metadata server.
     pub fn answer(
         &mut self,
         world: &World,

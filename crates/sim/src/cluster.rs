@@ -1,6 +1,6 @@
-//! The nodes of one simulated cluster and what passes between them.
+//! The nodes of one simulated cluster, and the messages between them.
 //!
-//! It starts, stops and turns them; it decides nothing that a node should decide.
+//! The cluster starts, stops and turns its nodes. It decides nothing that a node should decide.
 
 use crate::check::durable;
 use crate::check::linear::Linear;
@@ -30,7 +30,7 @@ use types::{ChunkKey, ClusterId, Incarnation, OsdId, OsdUuid, PgId, ReplicaId, S
 
 /// The device's name on every OSD node.
 pub(crate) const DEVICE: &str = "device";
-/// Machines that open the volume for writing, and with those that only read.
+/// Number of machines that open the volume for writing, and number of all, with those that only read.
 const WRITERS: usize = 2;
 pub(crate) const CLIENTS: usize = 3;
 const REDIAL: Duration = Duration::from_millis(100);
@@ -44,22 +44,22 @@ pub struct OsdNode {
     pub(crate) life: u32,
     pub(crate) running: Option<(Osd, SimEnv)>,
     stream: Option<u64>,
-    /// The books of this life's mount were looked at.
+    /// The accounting of this life's mount was audited.
     pub(crate) audited: bool,
     /// The last log batch that was durable in any life of this disk.
     pub(crate) durable_batch: u64,
-    /// Replicas of which this life's mount was held against the device.
+    /// Replicas whose contents were compared with the device in this life.
     pub(crate) scanned: BTreeSet<ReplicaId>,
     /// Why its last process ended by itself.
     pub(crate) ended: Option<String>,
-    /// This life's mount must be refused: the device carries the mark of a poison. Read faults that had struck by
-    /// then: one more may have hidden it.
+    /// Set if this life's mount must be refused, because the device carries a poison mark. Its value is the number of
+    /// read faults that had struck by then: one more may have hidden the mark.
     pub(crate) must_refuse: Option<u64>,
-    /// Somebody has read the refusal: the next life is started with a person's word.
+    /// An operator has read the refusal and confirmed the device: the next life starts with `after_poison`.
     pub(crate) vouched: bool,
 }
 
-/// Everything.
+/// A whole simulated cluster.
 pub struct Cluster {
     pub world: World,
     pub options: Options,
@@ -67,28 +67,28 @@ pub struct Cluster {
     pub(crate) osds: Vec<OsdNode>,
     pub meta: Meta,
     clients: Vec<ClientNode>,
-    /// Which of them holds the volume, or asks for it.
+    /// Number of the client that holds the volume, or asks for it.
     owner: usize,
     pub linear: Linear,
-    /// Whose disks may lie.
+    /// OSDs whose disks may lie.
     pub budget: Budget,
-    /// It cannot hold what the others took while it was away.
+    /// An OSD that cannot hold what the others took while it was away.
     pub(crate) overfull: Option<OsdId>,
-    /// Whose devices were made to rot outside the budget: they must come back whole.
+    /// OSDs whose devices were made to rot outside the budget: they must become whole again.
     pub(crate) rotten: BTreeSet<OsdId>,
     post: Post,
-    /// Ids that were given out since it was first asked for, and those that only lost records knew.
+    /// Ids that were given out since the set was first needed, and ids that only lost records knew.
     pub(crate) given: Given,
     pub(crate) lost_ids: Vec<Given>,
     /// One direction between the owner and an OSD is broken on purpose.
     pub path_broken: bool,
     stranger: Option<Stranger>,
-    /// In runs with many volumes.
+    /// Set in runs with many volumes.
     tenants: Option<Tenants>,
     rng: Rng,
     next_stream: u64,
     pub turns: u64,
-    /// Poisoned stores that were refused, and then vouched for.
+    /// Poisoned stores that were refused, and then confirmed by an operator.
     pub vouched: u64,
     pub(crate) observers: Observers,
 }
@@ -173,14 +173,14 @@ impl Cluster {
         self.osds[i].node
     }
 
-    /// The node of another OSD than the i-th, or the client's.
+    /// Returns the node of another OSD than the i-th, or of the owner.
     pub fn other_node(&self, i: usize, rng: &mut Rng) -> NodeId {
         let count = self.osds.len();
         let k = 1 + rng.below(count as u64) as usize;
         if k == count { self.clients[self.owner].node } else { self.osds[(i + k) % count].node }
     }
 
-    /// The running OSDs.
+    /// Returns the running OSDs.
     pub fn running(&self) -> impl Iterator<Item = (OsdId, &Osd)> {
         self.osds.iter().filter_map(|o| o.running.as_ref().map(|(osd, _)| (o.id, osd)))
     }
@@ -226,7 +226,7 @@ impl Cluster {
         self.turn_osd(i);
     }
 
-    /// The process dies, by `kill -9` or with its machine's power.
+    /// Ends the process, by `kill -9` or with its machine's power.
     pub fn stop_osd(&mut self, i: usize, power: bool) {
         let node = &mut self.osds[i];
         if power {
@@ -237,7 +237,7 @@ impl Cluster {
         self.gone(i);
     }
 
-    /// The process is no more; meta learns by its broken stream.
+    /// Notes that the process is gone; meta learns it from the broken stream.
     fn gone(&mut self, i: usize) {
         let node = &mut self.osds[i];
         node.running = None;
@@ -269,7 +269,7 @@ impl Cluster {
         }
     }
 
-    /// The owner's process (or the reader's) dies, and the next one steals from it.
+    /// Ends the process of the owner (or of the reader). The next process preempts it.
     pub fn restart_client(&mut self, reader: bool) {
         let number = if reader { CLIENTS - 1 } else { self.owner };
         self.clients[number].restart(&self.world);
@@ -294,12 +294,12 @@ impl Cluster {
         self.clients[CLIENTS - 1].has_begun()
     }
 
-    /// The node of the owner, of a robbed one, or of a reader.
+    /// Returns the node of the owner, of a preempted client, or of a reader.
     pub fn any_client(&self, rng: &mut Rng) -> NodeId {
         self.clients[rng.below(CLIENTS as u64) as usize].node
     }
 
-    /// Some leader is told to hand over to some other member.
+    /// Tells some leader to transfer its leadership to some other member.
     pub fn transfer(&mut self, rng: &mut Rng) {
         let Some(records) = self.meta.records() else { return };
         let all: Vec<PgId> = records.pgs.keys().copied().collect();
@@ -308,7 +308,7 @@ impl Cluster {
         }
     }
 
-    /// The leader of the PG is told to hand over: to the i-th OSD, or to any member.
+    /// Tells the leader of the PG to transfer its leadership: to the i-th OSD, or to any member.
     pub fn transfer_pg(&mut self, pg: PgId, to: Option<usize>, rng: &mut Rng) {
         let Some(record) = self.meta.records().and_then(|r| r.pgs.get(&pg)) else { return };
         let any = record.members[rng.below(record.members.len() as u64) as usize].osd;
@@ -320,7 +320,7 @@ impl Cluster {
         (0..self.osds.len()).for_each(|i| self.turn_osd(i));
     }
 
-    /// Another machine takes the volume, while its owner goes on.
+    /// Makes another machine preempt the owner, which goes on meanwhile.
     pub fn steal(&mut self) {
         if !self.clients[self.owner].is_open() {
             return;
@@ -330,7 +330,7 @@ impl Cluster {
         self.clients[self.owner].restart(&self.world);
     }
 
-    /// The one that holds the volume, or asks for it.
+    /// Returns the client that holds the volume, or asks for it.
     pub fn owner(&mut self) -> &mut ClientNode {
         &mut self.clients[self.owner]
     }
@@ -370,20 +370,20 @@ impl Cluster {
         self.restart_client(false);
     }
 
-    /// The owner hurries; whoever was robbed asks for nothing more.
+    /// Makes the owner and the clients that do not write hurry; a preempted writer submits nothing more.
     pub fn hurry(&mut self) {
         for (number, client) in self.clients.iter_mut().enumerate() {
             if number == self.owner || number >= WRITERS { client.hurry() } else { client.be_quiet() }
         }
     }
 
-    /// Whether the owner's work is done, and nobody waits for an answer.
+    /// Whether the owner's work is done, and no client waits for an answer.
     pub fn work_done(&self) -> bool {
         let done = |c: &ClientNode| c.workload.as_ref().is_none_or(|w| w.inflight() == 0);
         self.clients.iter().all(done) && self.clients[self.owner].workload.as_ref().is_some_and(|w| w.is_done())
     }
 
-    /// The reader opens as soon as the owner has: most segments come into being while it reads.
+    /// Starts the reader as soon as the owner is open: most segments are allocated while it reads.
     fn start_reader(&mut self) {
         let has_work = self.clients[CLIENTS - 1].workload.is_some();
         if has_work && !self.has_reader() && self.clients[self.owner].is_open() {
@@ -391,7 +391,7 @@ impl Cluster {
         }
     }
 
-    /// Who has opened fences all others.
+    /// Tells all other writers that they are fenced, when an open has returned.
     fn note_opens(&mut self) {
         for number in 0..WRITERS {
             if self.clients[number].take_just_opened() {
@@ -413,14 +413,14 @@ impl Cluster {
         }
     }
 
-    /// The next moment at which something happens by itself.
+    /// Returns the next moment at which something happens by itself.
     pub fn next(&self) -> Option<Time> {
         let clients = self.clients.iter().filter(|c| !self.world.is_paused(c.node)).filter_map(ClientNode::next_wanted);
         let tenants = self.tenants.as_ref().and_then(Tenants::next);
         clients.chain(self.world.next_turn_time()).chain(self.post.next()).chain(tenants).min()
     }
 
-    /// From now on tenants come and go, by these dice.
+    /// Starts the tenants, which come and go by these dice.
     pub fn let_in_tenants(&mut self, mut rng: Rng) {
         self.clients.extend(Tenants::machines(&self.world, &mut rng));
         self.tenants = Some(Tenants::new(rng, self.world.now()));
@@ -430,19 +430,19 @@ impl Cluster {
         self.tenants.as_ref()
     }
 
-    /// The machine of the n-th tenant.
+    /// Returns the machine of the n-th tenant.
     pub fn tenant(&mut self, n: usize) -> &mut ClientNode {
         &mut self.clients[CLIENTS + n]
     }
 
-    /// The n-th tenant begins to work.
+    /// Starts the work of the n-th tenant.
     pub fn house(&mut self, n: usize, work: Box<dyn crate::workload::Workload>, over: Duration) {
         let client = &mut self.clients[CLIENTS + n];
         client.begin(work, over);
         client.restart(&self.world);
     }
 
-    /// Tenants do what is due.
+    /// Lets the tenants act if an action is due.
     fn tend(&mut self, now: Time) {
         if let Some(mut tenants) = self.tenants.take() {
             tenants.act(now, self);
@@ -487,7 +487,7 @@ impl Cluster {
             return;
         }
         let Some((osd, env)) = &mut node.running else { return };
-        // What has come meanwhile first: a real turn begins with the events that ended its wait.
+        // Events that have arrived come first: a real turn begins with the events that ended its wait.
         let mut turn = osd.wait(env);
         loop {
             self.turns += 1;
@@ -498,7 +498,7 @@ impl Cluster {
         }
         let mut refused = false;
         if let Err(error) = turn {
-            // As the real process does: it says why, and ends.
+            // The real process logs the error and ends, too.
             tracing::error!("{error}");
             refused = matches!(error, osd::OsdError::Mount(engine::MountError::Poisoned { .. }));
             node.ended = Some(error.to_string());
@@ -558,7 +558,7 @@ impl Cluster {
         if node.life != life || node.stream.is_some() {
             return;
         }
-        // The OSD waits for meta's word before it serves.
+        // The OSD waits for meta's answer before it serves.
         if !self.meta.is_up() || osd.stopped().is_some() || self.world.is_paused(node.node) {
             self.post.put(now + REDIAL, Mail::Dial { osd: i, life });
             return;
@@ -570,10 +570,10 @@ impl Cluster {
         self.turn_osd(i);
     }
 
-    /// Reads what one OSD holds of a PG, while nothing else asks for anything. `None`: zeros.
+    /// Reads a range of a PG from one OSD, while nothing else is in flight. `None`: zeros.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// The range cannot be read.
     pub fn read_replica(
         &mut self,
         osd: OsdId,
@@ -609,19 +609,19 @@ impl Cluster {
         self.settle();
     }
 
-    /// An administrator asks.
+    /// Submits the command of an administrator.
     pub fn admin(&mut self, ask: control::admin::AdminAsk) {
         self.meta.admin(self.world.now(), ask, &mut self.post);
     }
 
-    /// How many OSDs have a stream to meta and are known by their address.
+    /// Returns how many OSDs have a stream to meta and a known address.
     pub fn osds_in_touch(&self) -> usize {
         let Some(records) = self.meta.records() else { return 0 };
         let known = |o: &&OsdNode| records.osds.get(&o.id).is_some_and(|r| r.addr.is_some());
         self.osds.iter().filter(|o| o.stream.is_some()).filter(known).count()
     }
 
-    /// Ends all that is broken.
+    /// Ends all faults.
     pub fn mend(&mut self) {
         self.world.heal_all();
         self.world.net(|net| (net.loss_ppm, net.reset_ppm, net.corrupt_ppm) = (0, 0, 0));
@@ -643,16 +643,17 @@ impl Cluster {
         }
     }
 
-    /// Whether some member says that bytes of this PG may be lost, that nobody who is here has them, or that it is out of service.
+    /// Whether some member reports that bytes of this PG may be lost, that no member here has them, or that the PG is
+    /// out of service.
     pub fn says_lost(&self, pg: PgId) -> bool {
         let says = |what: &str| ["inconsistent", "unread", "quarantined"].iter().any(|word| what.starts_with(word));
         self.running().any(|(_, osd)| osd.complaints_for_tools().iter().any(|(of, what)| *of == pg && says(what)))
     }
 
-    /// What no fault of this simulator explains.
+    /// Looks for a failure that no fault of this simulator explains.
     ///
     /// # Errors
-    /// An OSD that has stopped, or a replica that was quarantined.
+    /// A violation that an observer or a client saw, an OSD that has stopped, or a replica that was quarantined.
     pub fn failure(&self) -> Result<(), String> {
         self.observed()?;
         self.ids_are_new()?;
@@ -678,7 +679,7 @@ impl Cluster {
             if let Some((pg, reason)) = osd.quarantined().first() {
                 return Err(format!("{id} has quarantined pg {pg}: {reason}"));
             }
-            // All that is mended from its peers, and must not have come to pass.
+            // Peers repair all of this, but an honest disk must not have caused it.
             if let Some((pg, chunk, block, _)) = osd.bad_blocks().first().filter(|_| !self.is_rotten(id)) {
                 return Err(format!("{id} has a bad block on an honest disk: {block} of {chunk}, pg {pg}"));
             }
@@ -692,11 +693,11 @@ impl Cluster {
         Ok(())
     }
 
-    /// Within the budget a device that lies in a way that peers can make good costs no replica: at rest each takes part
-    /// again (ADR 0004, 0005, 0007).
+    /// Checks that within the budget a device costs no replica by lies that peers can repair: at rest each replica
+    /// takes part again (ADR 0004, 0005, 0007).
     ///
     /// # Errors
-    /// One that does not.
+    /// A replica that does not take part.
     pub fn lies_are_mended(&self) -> Result<(), String> {
         let lied = |i: usize| self.budget.has_mendable_lies_only(i) && !self.budget.is_spent();
         for (_, node) in self.osds.iter().enumerate().filter(|(i, _)| lied(*i)) {
@@ -715,8 +716,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Whether this OSD says that its replica is in repair, after its disk has lied, while another member's disk is lost
-    /// for good: a replica in doubt asks all others, and one of them answers only when membership changes (ADR 0007).
+    /// Whether this OSD repairs its replica after its disk has lied, while another member's disk is lost for good. A
+    /// suspect replica queries all other members, and a lost one answers only when membership changes (ADR 0007).
     pub fn asks_in_vain(&self, pg: PgId, id: OsdId) -> bool {
         let says = |osd: &Osd| osd.repairing().iter().any(|(repaired, _)| *repaired == pg);
         let gone = |osd: OsdId| osd != id && self.budget.never_returns(osd.0 as usize - 1);
@@ -726,7 +727,7 @@ impl Cluster {
             && members.is_some_and(|members| members.iter().any(|m| gone(m.osd)))
     }
 
-    /// Where everybody stands, for a failure's text.
+    /// Describes the state of every node, for a failure's text.
     pub fn describe(&self) -> String {
         let mut text = format!("{}; ", self.budget.describe());
         for (id, osd) in self.running() {
@@ -745,13 +746,14 @@ impl Cluster {
         text
     }
 
-    /// The i-th OSD's device, which is about to rot outside the budget.
+    /// Returns the i-th OSD's device, and marks it as rotten outside the budget.
     pub fn rotting_image(&mut self, i: usize) -> DiskImage {
         self.rotten.insert(self.osds[i].id);
         self.image(i)
     }
 
-    /// Flips a bit in the header of one of so many batches of the i-th OSD's log. The process does not run.
+    /// Flips a bit in the header of one batch out of `one_in` in the i-th OSD's log. The process does not run. Returns
+    /// the number of damaged headers.
     pub fn rot_headers(&mut self, i: usize, one_in: u64) -> u64 {
         let node = &self.osds[i];
         assert!(node.running.is_none(), "its device is at rest");
@@ -760,15 +762,15 @@ impl Cluster {
         crate::rot::headers(&self.world.disk_image(node.node, DEVICE), node.uuid, one_in, &mut rng)
     }
 
-    /// Flips a bit in the payload of every log entry on the i-th OSD's device that `which` chooses, by (PG's replica,
-    /// index); gives how many. The process does not run.
+    /// Flips a bit in the payload of every log entry on the i-th OSD's device that `which` chooses, by replica and
+    /// index. Returns the number of damaged payloads. The process does not run.
     pub fn rot_payloads(&self, i: usize, which: impl Fn(types::ReplicaId, types::Index) -> bool) -> u64 {
         let node = &self.osds[i];
         assert!(node.running.is_none(), "its device is at rest");
         crate::rot::payloads(&self.world.disk_image(node.node, DEVICE), node.uuid, which)
     }
 
-    /// Dice for the run's own choices.
+    /// Returns dice for the run's own choices.
     pub fn fork_rng(&mut self) -> Rng {
         self.rng.fork()
     }

@@ -1,10 +1,11 @@
-//! Payloads that look like batches of the log, written by somebody who knows much.
+//! Forged payloads, which look like batches of the log.
 //!
-//! A forger may know the format, every device's uuid and size, where in its log the next batch will lie, and which numbers are
-//! far ahead of those in use. What it cannot know is the salt of the segment that its bytes will lie in: that is drawn when the
-//! segment is opened, and never leaves the device.
+//! A forger may know the format, every device's uuid and size, and the place of the next batch in its log. It may know
+//! sequence numbers that are far ahead of those in use. It cannot know the salt of the segment that its bytes will lie
+//! in: the salt is drawn when the segment is opened, and never leaves the device.
 //!
-//! Comes in: a guess of the place. Goes out: the head of a block. Invariant: the block still carries its stamp (see `stamp`).
+//! Input: a guess of the place. Output: the head of a block. Invariant: the block still carries its stamp (see
+//! `stamp`).
 
 use crate::check::durable::Majority;
 use crate::stamp;
@@ -14,16 +15,16 @@ use types::rng::Rng;
 use types::store::HardState;
 use types::{Index, OsdUuid, ReplicaId, Term};
 
-/// Far ahead of every number that a run comes to.
+/// A value far ahead of every number that a run comes to.
 const AHEAD: u64 = 1 << 40;
 
-/// What is known of the devices.
+/// The devices that a forger knows.
 #[derive(Clone, Debug, Default)]
 pub struct Forger {
     pub devices: Vec<(NodeId, OsdUuid)>,
 }
 
-/// Where a payload may come to lie: on this device, from this offset on.
+/// A place where a payload may come to lie: on this device, from this offset on.
 #[derive(Clone, Copy, Debug)]
 pub struct Guess {
     uuid: OsdUuid,
@@ -31,7 +32,7 @@ pub struct Guess {
 }
 
 impl Forger {
-    /// Some device, and the place behind the header of its next batch.
+    /// Guesses a device, and the place behind the header of its next batch.
     pub fn guess(&self, seen: &Majority, rng: &mut Rng) -> Option<Guess> {
         let (node, uuid) = *self.devices.get(rng.below(self.devices.len().max(1) as u64) as usize)?;
         let offset = seen.log_end(node)? + BATCH_ALIGN as u64;
@@ -40,8 +41,8 @@ impl Forger {
 }
 
 impl Guess {
-    /// What the first sector of the payload's n-th block begins with: a batch of one record, which says that everything before
-    /// it was durable.
+    /// Returns the head of the first sector of the payload's n-th block: a batch of one record, which says that
+    /// everything before it was durable.
     pub fn head(&self, block: u64, rng: &mut Rng) -> Vec<u8> {
         let mut records = Vec::new();
         let hard_state = HardState { term: Term(AHEAD), vote: Some(ReplicaId(1)), commit: Index(0) };

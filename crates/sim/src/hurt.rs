@@ -1,7 +1,9 @@
-//! What faults do to the nodes of a [`Cluster`], besides stopping and starting them.
+//! Faults of the nodes of a [`Cluster`], besides stops and starts.
 //!
-//! Comes in: strikes. Goes out: a world that behaves otherwise. Invariant: whoever stands still gets no word
-//! from the control plane either, and a disk that has lost flushed bytes without a trace never comes back.
+//! Input: strikes. Output: a world that behaves otherwise.
+//!
+//! Invariant: a node that stands still gets no message from the control plane either. A disk that has lost flushed
+//! bytes without a trace never comes back.
 
 use crate::cluster::{Cluster, DEVICE};
 use crate::faults::Class;
@@ -22,8 +24,8 @@ pub enum Region {
     Data,
 }
 
-/// Log batches that must be durable behind a lost one before a mount is sure to miss it: as many as may be
-/// in flight at once, and one.
+/// Number of log batches that must be durable behind a lost one before a mount is sure to miss it: as many as may be in
+/// flight at once, and one.
 const EVIDENCE: u64 = 5;
 
 impl Cluster {
@@ -42,7 +44,8 @@ impl Cluster {
         Superblock::divide(self.identity(i), device, segment, count, 0).expect("it was formatted like this")
     }
 
-    /// Offsets of the pages of a region that hold anything. Of the superblock's two copies, one.
+    /// Returns the offsets of the pages of a region that hold anything. For the superblock it returns one of two
+    /// copies.
     pub fn region(&self, i: usize, region: Region, rng: &mut Rng) -> Vec<u64> {
         let (sb, image) = (self.superblock(i), self.image(i));
         let slots = Geometry::of(sb.home_bytes).map_or(0, |g| u64::from(g.slot_count) * 4096);
@@ -64,13 +67,13 @@ impl Cluster {
         })
     }
 
-    /// The log of OSD `i` is what lies are measured by.
+    /// Measures the lies of OSD `i` by its log.
     pub(crate) fn watch_log(&self, i: usize) {
         let sb = self.superblock(i);
         self.disk_faults(i, |f| f.watch = (sb.log_start, sb.home_start));
     }
 
-    /// Everything of the device is zeros, but for the superblocks if they are to stay.
+    /// Zeroes the device, but keeps the superblocks if they are to stay.
     ///
     /// # Panics
     /// When its process runs.
@@ -92,8 +95,8 @@ impl Cluster {
         self.osds[i].durable_batch = 0;
     }
 
-    /// A log write that is nowhere, with nothing durable behind it: a mount cannot tell it from a write that
-    /// was never asked for. Such a disk counts as lost.
+    /// Counts a disk as lost if a log write is missing and nothing behind it is durable: a mount cannot tell it from a
+    /// write that was never submitted.
     pub(crate) fn note_lost_tail(&mut self, i: usize) {
         let sb = self.superblock(i);
         let lies = self.world.disk_lies(self.osd_node(i), DEVICE);
@@ -102,10 +105,10 @@ impl Cluster {
         if silent {
             self.budget.lose(i);
         }
-        assert!(lies.is_empty() || self.budget.has_lied(i), "a lie that nobody ordered");
+        assert!(lies.is_empty() || self.budget.has_lied(i), "a lie that no fault ordered");
     }
 
-    /// Whether the device of OSD `i` says that its store was poisoned, and nothing keeps a mount from reading it.
+    /// Whether the device of OSD `i` carries a poison mark, and no fault keeps a mount from reading it.
     pub(crate) fn is_marked(&self, i: usize) -> bool {
         let mut page = vec![0; layout::poison::POISON_LEN];
         self.image(i).read(layout::poison::POISON_AT, &mut page);
@@ -122,14 +125,15 @@ impl Cluster {
         counts.misread + counts.disk_errors
     }
 
-    /// An operator reads why OSD `i` was not served, looks at its device, and starts it with his word.
+    /// An operator reads why OSD `i` was refused, looks at its device, and starts it with a confirmation.
     pub(crate) fn vouch(&mut self, i: usize) {
         self.osds[i].vouched = true;
         self.vouched += 1;
         self.start_osd(i);
     }
 
-    /// A write or flush that was under way when the faults ended may fail yet, and poison its store: somebody sees to it.
+    /// Restarts OSDs whose stores are poisoned, as an operator would. A write or flush in flight when the faults ended
+    /// may still fail, and poison its store.
     pub fn see_to_poisoned(&mut self) {
         for i in (0..self.osd_count()).filter(|i| self.budget.has_lied(*i)).collect::<Vec<_>>() {
             if self.osds[i].running.is_some() && self.is_poisoned(i) {
@@ -139,7 +143,7 @@ impl Cluster {
         }
     }
 
-    /// Whether everything that this OSD's disk took and flushed is there, as far as is known.
+    /// Whether every byte that this OSD's disk took and flushed is there, as far as is known.
     pub(crate) fn is_honest(&self, id: OsdId) -> bool {
         !self.budget.has_lied(id.0 as usize - 1) && !self.budget.is_spent()
     }
@@ -154,13 +158,13 @@ impl Cluster {
         self.rotten.contains(&id)
     }
 
-    /// The process of OSD `i` stands still until then.
+    /// Pauses the process of OSD `i`, and holds meta's messages to it, until then.
     pub fn pause_osd(&mut self, i: usize, until: Time) {
         self.world.pause(self.osd_node(i));
         self.post().hold_osd(i, until);
     }
 
-    /// It goes on.
+    /// Resumes the process of OSD `i`.
     pub fn resume_osd(&mut self, i: usize) {
         self.world.resume(self.osd_node(i));
     }
@@ -174,7 +178,7 @@ impl Cluster {
         self.world.resume(self.clients()[client].node);
     }
 
-    /// The machine that has the volumes open, if one has.
+    /// Returns the machine that has the volumes open, if one has.
     pub fn open_owner(&self) -> Option<usize> {
         let owner = self.owner_number();
         self.clients()[owner].is_open().then_some(owner)
@@ -184,7 +188,7 @@ impl Cluster {
         self.clients()[self.owner_number()].node
     }
 
-    /// Some PG that an OSD leads: the PG, its leader, and the others of its members.
+    /// Returns some PG that an OSD leads: the PG, its leader, and its other members.
     pub fn any_led(&self, rng: &mut Rng) -> Option<(PgId, usize, Vec<usize>)> {
         let records = self.meta.records()?;
         let led: Vec<(PgId, usize)> = self
@@ -199,19 +203,20 @@ impl Cluster {
         Some((pg, leader, members.filter(|k| *k != leader).collect()))
     }
 
-    /// Whether a destage round runs on the i-th OSD.
+    /// Whether a destage runs on the i-th OSD.
     pub fn is_in_round(&self, i: usize) -> bool {
         self.running().any(|(id, osd)| id.0 as usize == i + 1 && osd.is_in_round_for_tools())
     }
 
-    /// Segments of the i-th OSD's log that are in use, and how many there are; `None` when it does not run.
+    /// Returns how many segments of the i-th OSD's log are in use, and how many there are; `None` when it does not run.
     pub fn log_segments(&self, i: usize) -> Option<(u32, u32)> {
         let (_, osd) = self.running().find(|(id, _)| id.0 as usize == i + 1)?;
         let stats = osd.fill_for_tools().0;
         Some((stats.segments_in_use, stats.segments))
     }
 
-    /// The PG of which the i-th OSD holds most entries, and who leads it; `None` while that is the i-th OSD or nobody.
+    /// Returns the PG of which the i-th OSD holds most entries, and its leader; `None` when the i-th OSD or no OSD
+    /// leads it.
     pub fn busiest_led(&self, i: usize) -> Option<(PgId, usize)> {
         let (_, osd) = self.running().find(|(id, _)| id.0 as usize == i + 1)?;
         let busiest = osd.groups_for_tools().max_by_key(|group| group.last_index())?.identity().pg;
@@ -219,32 +224,34 @@ impl Cluster {
         (leader != i).then_some((busiest, leader))
     }
 
-    /// Of how many PGs the i-th OSD holds more entries than these.
+    /// Returns the number of PGs of which the i-th OSD holds more entries than these.
     pub fn loaded(&self, i: usize, entries: Index) -> usize {
         let groups =
             self.running().filter(|(id, _)| id.0 as usize == i + 1).flat_map(|(_, osd)| osd.groups_for_tools());
         groups.filter(|group| group.last_index() > entries).count()
     }
 
-    /// The PGs that the i-th OSD leads.
+    /// Returns the PGs that the i-th OSD leads.
     pub fn led_by(&self, i: usize) -> Vec<PgId> {
         let running = self.running().find(|(id, _)| id.0 as usize == i + 1);
         running.map_or_else(Vec::new, |(_, osd)| osd.leading().into_keys().collect())
     }
 
-    /// Whether the first entry in a leader's log of the PG is by so many beyond what the i-th OSD has.
+    /// Whether the first entry in a leader's log of the PG is more than `entries` beyond the last entry of the i-th
+    /// OSD.
     pub fn is_behind_logs(&self, i: usize, pg: PgId, entries: u64) -> bool {
         let Some(last) = self.standing(i, pg).map(|standing| standing.last) else { return false };
         let groups = self.running().flat_map(|(_, osd)| osd.groups_for_tools());
         groups.filter(|g| g.identity().pg == pg && g.is_leader()).any(|g| g.first_index().0 > last.0 + entries)
     }
 
-    /// Allocation units that the i-th OSD needs for what it has applied, with its reserve, and how many its home has.
+    /// Returns how many allocation units the i-th OSD needs for its applied entries, with its reserve, and how many its
+    /// home has.
     pub fn units(&self, i: usize) -> Option<(u64, u64)> {
         self.running().find(|(id, _)| id.0 as usize == i + 1).map(|(_, osd)| osd.units_for_tools())
     }
 
-    /// The OSD with the small device, when it is full although all rests.
+    /// Returns the OSD with the small home, when it is full although everything rests.
     pub fn stays_full(&self) -> Option<OsdId> {
         let small = self.options.first_log_extra_bytes > 0 && self.is_full(0);
         small.then_some(OsdId(1))
@@ -255,23 +262,23 @@ impl Cluster {
         self.running().any(|(id, osd)| id.0 as usize == i + 1 && osd.is_full_for_tools())
     }
 
-    /// Whether the i-th OSD puts what a stream has brought in its place.
+    /// Whether the i-th OSD installs a stream.
     pub fn is_installing(&self, i: usize) -> bool {
         self.running().any(|(id, osd)| id.0 as usize == i + 1 && osd.is_installing_for_tools())
     }
 
-    /// Whether the i-th OSD sends a stream, and whether it reads the cut of one.
+    /// Returns whether the i-th OSD sends a stream, and whether it reads the snapshot of one.
     pub fn sends_streams(&self, i: usize) -> (bool, bool) {
         let osd = self.running().find(|(id, _)| id.0 as usize == i + 1).map(|(_, osd)| osd);
         osd.map_or((false, false), |osd| (osd.streams_running() > 0, osd.cuts_for_tools().next().is_some()))
     }
 
-    /// Rounds that the running OSDs have ended with a checkpoint.
+    /// Returns how many destages the running OSDs have ended with a checkpoint.
     pub fn checkpoints(&self) -> u64 {
         self.running().map(|(_, osd)| osd.rounds_for_tools()).sum()
     }
 
-    /// Somebody who is no part of the cluster speaks to an OSD.
+    /// Lets a process outside the cluster speak to an OSD.
     pub fn meet_stranger(&mut self, i: usize, script: u64, seed: u64) {
         let addr = self.osd_addr(i);
         let world = self.world.clone();

@@ -1,5 +1,5 @@
-//! The ledger of all seeds that were ever run to be counted: `crates/sim/ledger.csv`, one line a stretch of
-//! seeds at one commit. A run begins where the last line ends, at a commit and with a clean tree.
+//! The ledger of all counted seeds: `crates/sim/ledger.csv`, with one line for each stretch of seeds at one commit. A
+//! run begins where the last line ends, at a commit and with a clean tree.
 //!
 //! Invariant: no seed is counted twice, and a line says exactly what ran.
 
@@ -33,8 +33,9 @@ pub enum LedgerError {
 pub struct Ledger(pub Vec<Line>);
 
 impl Ledger {
-    /// # Errors
-    /// The first line that is no line of a ledger, or counts a seed again.
+    /// Parses the text of a ledger.
+    ///
+    /// # Errors The first line that is no line of a ledger, or counts a seed again.
     pub fn parse(text: &str) -> Result<Ledger, LedgerError> {
         let mut ledger = Ledger::default();
         for (n, text) in text.lines().enumerate().filter(|(_, l)| !l.is_empty() && *l != HEAD) {
@@ -49,12 +50,12 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Where the next run begins.
+    /// Returns the first seed of the next run.
     pub fn next_seed(&self) -> u64 {
         self.0.last().map_or(1, |line| line.last + 1)
     }
 
-    /// Takes a stretch in; one that goes on where the last line ends, at the same commit, makes that longer.
+    /// Adds a stretch. A stretch at the commit of the last line makes that line longer.
     ///
     /// # Panics
     /// When it does not begin at [`Ledger::next_seed`].
@@ -71,7 +72,7 @@ impl Ledger {
         }
     }
 
-    /// Seeds over all lines.
+    /// Returns the number of seeds over all lines.
     pub fn seeds(&self) -> u64 {
         self.0.iter().map(|l| l.last - l.first + 1).sum()
     }

@@ -1,9 +1,9 @@
 //! A whole cluster under one seed: the real OSD, client and control code on a simulated world, hurt by
 //! faults and watched from outside.
 //!
-//! Testing ring. Nothing depends on it, and it holds no protocol logic: it calls each node's turn in the
-//! order that the seed gives, carries the control plane's values, and compares what users were told with
-//! what is there.
+//! This crate belongs to the testing ring. No crate depends on it, and it holds no protocol logic. It calls each node's
+//! turn in the order that the seed gives, and carries the messages of the control plane. It compares the answers that
+//! users got with the bytes that are there.
 //!
 //! Invariant: equal seeds give equal trace hashes.
 

@@ -1,4 +1,4 @@
-//! The control plane's messages in flight: delayed by seed, in order on each route, gone when an end dies.
+//! Messages of the control plane in flight: delayed by seed, in order on each route, gone when an end dies.
 
 use control::ControlAction;
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ pub enum Mail {
         id: u64,
         answer: ClientAnswer,
     },
-    /// The store has taken the transaction of this life of meta.
+    /// The store has committed the transaction of this life of meta.
     Committed {
         meta_life: u32,
     },
@@ -51,7 +51,7 @@ pub enum Mail {
     },
 }
 
-/// All of it, by due time.
+/// All messages in flight, by due time.
 pub struct Post {
     queue: BTreeMap<(Time, u64), Mail>,
     /// Last delivery on each route, so that a later message never overtakes.
@@ -86,7 +86,7 @@ impl Post {
         Post { queue: BTreeMap::new(), last: BTreeMap::new(), seq: 0, rng, delay_us: (50, 3000), factor: 1 }
     }
 
-    /// Sends after a drawn delay, behind everything sent before on the same route.
+    /// Sends a message after a drawn delay, behind everything sent before on the same route.
     pub fn send(&mut self, now: Time, mail: Mail) {
         let delay = Duration::from_micros(self.rng.between(self.delay_us.0, self.delay_us.1)) * self.factor;
         let route = route(&mail);
@@ -96,32 +96,32 @@ impl Post {
         self.put(at, mail);
     }
 
-    /// All later mail takes `factor` times as long.
+    /// Makes all later messages take `factor` times as long.
     pub fn slow(&mut self, factor: u64) {
         self.factor = u32::try_from(factor).expect("a small factor");
     }
 
-    /// Meta's words to this OSD wait until then.
+    /// Holds meta's messages to this OSD until then.
     pub fn hold_osd(&mut self, osd: usize, until: Time) {
         self.hold((TO_OSD, osd), until);
     }
 
-    /// Meta's answers to this client wait until then.
+    /// Holds meta's answers to this client until then.
     pub fn hold_client(&mut self, client: usize, until: Time) {
         self.hold((ANSWER, client), until);
     }
 
-    /// What this client asks of meta waits until then.
+    /// Holds the requests of this client to meta until then.
     pub fn hold_asks(&mut self, client: usize, until: Time) {
         self.hold((ASK, client), until);
     }
 
-    /// Meta's answers to all clients wait until then.
+    /// Holds meta's answers to all clients until then.
     pub fn hold_answers(&mut self, until: Time) {
         (0..crate::cluster::CLIENTS).for_each(|client| self.hold_client(client, until));
     }
 
-    /// What is on its way there, and what will be, keeps its order.
+    /// Holds the messages of a route; present and later ones keep their order.
     fn hold(&mut self, held: Route, until: Time) {
         let early = self.queue.iter().filter(|((at, _), mail)| *at < until && route(mail) == held);
         let keys: Vec<(Time, u64)> = early.map(|(key, _)| *key).collect();
@@ -133,7 +133,7 @@ impl Post {
         *last = until.max(*last);
     }
 
-    /// Delivers at a fixed time.
+    /// Delivers a message at a fixed time.
     pub fn put(&mut self, at: Time, mail: Mail) {
         self.seq += 1;
         self.queue.insert((at, self.seq), mail);

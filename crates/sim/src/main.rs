@@ -119,7 +119,7 @@ fn one(seed: u64, args: &Args) -> Sum {
 
 /// Shrinks a failure and prints the command that replays what is left.
 fn smaller(seed: u64, args: &Args, first: Report) {
-    // What differs between two runs of one seed is no property of its faults.
+    // A difference between two runs of one seed is no property of its faults.
     let again = guarded(seed, &args.overrides);
     let kind = |r: &Report| r.failure.as_deref().map(kind_of);
     if args.shrink_runs == 0 || kind(&again) != kind(&first) {

@@ -1,7 +1,7 @@
-//! The metadata service in the simulator: the real `control` over a store that survives crashes.
+//! The metadata server in the simulator: the real `control` over a store that survives crashes.
 //!
-//! A transaction is in the store from the moment it is committed; a meta that dies before it hears of that
-//! leaves the next one to find it.
+//! A transaction is in the store from the moment it is committed. If a meta dies before it hears of that, the next one
+//! finds the transaction.
 
 use crate::mail::{Mail, Post};
 use control::admin::{AdminAsk, OsdRegister};
@@ -34,7 +34,7 @@ impl Store {
     }
 }
 
-/// Client, its life, and its question.
+/// A client, its life, and the id of its request.
 type Waiting = (usize, u32, u64);
 
 /// One meta and its store.
@@ -42,13 +42,13 @@ pub struct Meta {
     store: Store,
     control: Option<Control>,
     pub life: u32,
-    /// Which OSD holds which stream of this life.
+    /// The OSD at the other end of each stream of this life.
     streams: BTreeMap<u64, usize>,
-    /// Who waits for which answer.
+    /// The client that waits for each answer, by token.
     waiting: BTreeMap<u64, Waiting>,
     next_token: u64,
     pending: Option<Txn>,
-    /// The poll that is in the post; an earlier one makes it stale.
+    /// Time of the poll that is in the post; an earlier poll makes it stale.
     poll_at: Time,
 }
 
@@ -86,10 +86,10 @@ impl Meta {
         self.poll(now, post);
     }
 
-    /// Dies. Gives the OSDs whose streams broke and the clients who wait in vain.
+    /// Ends the process. Returns the OSDs whose streams broke, and the clients that wait in vain.
     pub fn crash(&mut self) -> (Vec<(usize, u64)>, Vec<Waiting>) {
         self.control = None;
-        // What was handed to the store is committed or not, by the store's own time: half the time it is.
+        // A transaction that was handed to the store is committed or not: half the time it is.
         if let Some(txn) = self.pending.take()
             && self.next_token.is_multiple_of(2)
         {
@@ -99,23 +99,23 @@ impl Meta {
         (streams, std::mem::take(&mut self.waiting).into_values().collect())
     }
 
-    /// What the store holds now.
+    /// Returns a copy of the store.
     pub fn copy(&self) -> Store {
         self.store.clone()
     }
 
-    /// The store is what it was when the copy was made. No meta runs.
+    /// Replaces the store by an earlier copy. No meta runs.
     pub fn restore(&mut self, copy: Store) {
         assert!(!self.is_up(), "a store is exchanged under no running process");
         self.store = copy;
     }
 
-    /// The revision of the records; 0 when no meta runs.
+    /// Returns the revision of the records; 0 when no meta runs.
     pub fn revision(&self) -> u64 {
         self.control.as_ref().map_or(0, |control| control.records().counters.revision)
     }
 
-    /// What the leader thinks of its records; `None` when no meta runs.
+    /// Returns the leader's judgement of its records; `None` when no meta runs.
     pub fn standing(&self) -> Option<Standing> {
         self.control.as_ref().map(Control::standing)
     }
@@ -162,14 +162,14 @@ impl Meta {
         self.poll(now, post);
     }
 
-    /// Makes an OSD known, as its format does. Ids come in the order of the calls.
+    /// Registers an OSD, as its format does. Ids are given out in the order of the calls.
     pub fn register(&mut self, now: Time, uuid: OsdUuid, osd: OsdId, capacity_bytes: u64, post: &mut Post) {
         let (rack, zone) = (String::new(), String::new());
         let ask = OsdRegister { osd: None, uuid, host: format!("host{}", osd.0), rack, zone, capacity_bytes };
         self.admin(now, AdminAsk::OsdRegister(ask), post);
     }
 
-    /// An administrator's command, whose answer nobody waits for.
+    /// Submits an administrator's command; its answer is dropped.
     pub fn admin(&mut self, now: Time, ask: AdminAsk, post: &mut Post) {
         if let Some(control) = &mut self.control {
             self.next_token += 1;
@@ -190,7 +190,7 @@ impl Meta {
         self.poll(now, post);
     }
 
-    /// The posted poll is due.
+    /// Polls, if the posted poll is due.
     pub fn poll_due(&mut self, now: Time, life: u32, post: &mut Post) {
         if life == self.life && now >= self.poll_at {
             self.poll_at = Time::NEVER;
@@ -198,7 +198,7 @@ impl Meta {
         }
     }
 
-    /// Polls until nothing comes, then notes when to poll again.
+    /// Polls until no action comes, then notes when to poll again.
     pub fn poll(&mut self, now: Time, post: &mut Post) {
         loop {
             let Some(control) = &mut self.control else { return };
@@ -243,7 +243,7 @@ impl Meta {
         }
     }
 
-    /// What is committed; `None` while a transaction is on its way, or no meta runs.
+    /// Returns the committed records; `None` while a transaction is on its way, or no meta runs.
     pub fn records(&self) -> Option<&Records> {
         self.control.as_ref().filter(|c| !c.is_committing()).map(Control::records)
     }

@@ -1,4 +1,4 @@
-//! Where the observers of `check` meet the cluster: after each turn of an OSD, now and then, and at rest.
+//! Calls the observers of `check`: after each turn of an OSD, now and then, and at rest.
 //!
 //! Invariant: they only look; a run without them has the same trace hash.
 
@@ -12,27 +12,27 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use types::{OsdId, PgId, ReplicaId, Term};
 
-/// What they know.
+/// State of all observers.
 #[derive(Default)]
 pub struct Observers {
     pub laws: Laws,
     pub decisions: Decisions,
-    /// How full every queue was.
+    /// Highest fill of every queue.
     pub fullest: RefCell<Fullest>,
     pub stores: RefCell<Stores>,
-    /// The first thing that must not be.
+    /// The first violation.
     seen: Option<String>,
 }
 
 impl Cluster {
-    /// Looks at what an OSD's turn has changed.
+    /// Looks at the changes of an OSD's turn.
     pub(crate) fn observe(&mut self, i: usize) {
         let node = &mut self.osds[i];
         let Some((osd, _)) = &node.running else { return };
         let runs = *osd.phase() == osd::Phase::Running;
         let must_refuse = if runs { node.must_refuse.take() } else { None };
         if must_refuse.is_some_and(|faults| faults == self.read_faults()) {
-            let what = format!("{} serves a poisoned store, and nobody has vouched for it", self.osds[i].id);
+            let what = format!("{} serves a poisoned store without a confirmation", self.osds[i].id);
             self.observers.seen.get_or_insert(what);
         }
         if self.observers.seen.is_some() || self.budget.is_spent() {
@@ -78,8 +78,9 @@ impl Cluster {
         }
     }
 
-    /// After a mount: what the map names is on the device, or the log redoes it. When a stream's cut is read, and when it is
-    /// installed: what both replicas hold as of S.
+    /// Compares the contents of replicas. After a mount, the device holds what the map names, or the log redoes it.
+    /// When a stream's snapshot is read, and when it is installed, both replicas hold the same as of the snapshot
+    /// index.
     fn look_at_store(&mut self, i: usize) -> Result<(), String> {
         let id = self.osds[i].id;
         if !self.keeps_its_word(id) || self.is_rotten(id) {
@@ -97,7 +98,7 @@ impl Cluster {
         let mut stores = self.observers.stores.borrow_mut();
         for group in osd.groups_for_tools() {
             let (replica, applied) = (group.identity().replica, group.applied());
-            // Until then the log has not redone all that it may have to.
+            // Before that, the log has not redone all that it may have to.
             let fresh = !scanned.contains(&replica) && applied >= group.commit();
             let cut = osd
                 .cuts_for_tools()
@@ -126,7 +127,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Every log gives segments back, and every home units, as long as nothing but themselves stands in the way.
+    /// Checks that every log frees segments, and every home units, as long as nothing but themselves stands in the way.
     fn stores_move(&self) -> Result<(), String> {
         let (now, mut stores) = (self.world.now(), self.observers.stores.borrow_mut());
         for node in &self.osds {
@@ -149,7 +150,8 @@ impl Cluster {
             let long = stores.look_at_log(now, node.id, room.filter(|_| free))?;
             let log = ("ms that a log was full", long.as_millis() as u64, AT_RESERVE_MAX.as_millis() as u64);
             let long = stores.look_at_limbo(now, node.id, home.filter(|_| free))?;
-            let home = ("ms that half of a home was in limbo", long.as_millis() as u64, LIMBO_MAX.as_millis() as u64);
+            let home =
+                ("ms that half of a home was pending free", long.as_millis() as u64, LIMBO_MAX.as_millis() as u64);
             let long = stores.look_at_wait(now, node.id, install.filter(|_| free))?;
             let wait =
                 ("ms that an installation waited", long.as_millis() as u64, INSTALL_WAITS_MAX.as_millis() as u64);
@@ -158,8 +160,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// A mount finds every batch that was durable. A disk that has lost the last one without a trace counts as lost, and
-    /// its process does not go on (R4).
+    /// Checks that a mount finds every batch that was durable. A disk that has lost the last one without a trace counts
+    /// as lost, and its process is stopped (R4).
     fn look_at_tail(&mut self, i: usize) -> Result<(), String> {
         let node = &mut self.osds[i];
         let Some((osd, _)) = &node.running else { return Ok(()) };
@@ -184,15 +186,15 @@ impl Cluster {
         Ok(())
     }
 
-    /// Somebody else saw what must not be.
+    /// Notes a violation that another part of the simulator saw.
     pub(crate) fn note_wrong(&mut self, what: String) {
         self.observers.seen.get_or_insert(what);
     }
 
-    /// What the observers have seen so far, and whether every queue is within its limit now.
+    /// Checks that the observers have seen no violation so far, and that every queue is within its limit now.
     ///
     /// # Errors
-    /// What must not be.
+    /// The first violation.
     pub fn observed(&self) -> Result<(), String> {
         let early = self.linear.durable.as_ref().and_then(|d| d.failure.clone());
         if let Some(what) = self.observers.seen.clone().or(early) {
@@ -218,8 +220,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// A lease ends before anybody can be elected in its place (R3): otherwise a read may be answered with what
-    /// another leader has overwritten, whether or not some client happens to see it.
+    /// Checks that a lease ends before another leader can be elected (R3). Otherwise a read may be answered with bytes
+    /// that another leader has overwritten, whether or not some client happens to see it.
     fn leases_exclude(&self) -> Result<(), String> {
         let mut elected: BTreeMap<PgId, (Term, OsdId)> = BTreeMap::new();
         for (id, osd) in self.running() {
@@ -245,10 +247,10 @@ impl Cluster {
         Ok(())
     }
 
-    /// Beyond the budget something was not served within its time: `what`. Then somebody must have said so.
+    /// Checks that some member has given a reason when, beyond the budget, `what` was not served within its time.
     ///
     /// # Errors
-    /// Silence.
+    /// No member has given one.
     pub fn speaks_up(&self, what: &str) -> Result<(), String> {
         let Some(records) = self.meta.records() else { return Ok(()) };
         let mut all = Vec::new();
@@ -281,10 +283,10 @@ impl Cluster {
         report.map_or(Member::Silent, |r| Member::Sound(r.applied.0))
     }
 
-    /// Whether the books of every device balance.
+    /// Audits the accounting of every device.
     ///
     /// # Errors
-    /// Whose do not, and where.
+    /// The OSD whose accounting is wrong, and where.
     pub fn audit(&self) -> Result<(), String> {
         self.running().try_for_each(|(id, osd)| osd.audit_for_tools().map_err(|wrong| format!("{id} at rest: {wrong}")))
     }

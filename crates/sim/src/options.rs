@@ -1,4 +1,4 @@
-//! What one seed decides about a run: sizes, speeds, shapes. Each hostile value stands beside its usual one.
+//! Settings that one seed draws for a run: sizes, speeds, shapes. Each hostile value stands beside its usual one.
 
 use crate::aim::{Aim, LATE_FROM, NEWEST_FROM};
 use crate::workload::{Kind, Pattern, Shape};
@@ -28,17 +28,17 @@ pub struct Options {
     pub lease_reads: bool,
     pub workload: Kind,
     pub shape: Shape,
-    /// How long faults last.
+    /// Time for which faults strike.
     pub faults: Duration,
     /// After the faults, everything must be answered within this time.
     pub calm: Duration,
-    /// The run wears the devices, and strikes at their stores with the dice of this seed.
+    /// Dice of the faults at stores, in a run that wears the devices.
     pub wear: Option<u64>,
-    /// Classes that came later strike with the dice of this seed.
+    /// Dice of the classes that were added later, in a run in which they strike.
     pub late: Option<u64>,
-    /// What clients do with a write that finds a store full: they try it again for so long.
+    /// Time for which clients try a write again that finds a store full.
     pub full_wait: Duration,
-    /// One rule of the protocol is aimed at.
+    /// Aim of the run, if it has one.
     pub aim: Option<Aim>,
 }
 
@@ -91,12 +91,12 @@ impl Options {
 }
 
 impl Options {
-    /// Bytes of the i-th OSD's log.
+    /// Returns the length of the i-th OSD's log.
     pub fn log_bytes_of(&self, i: usize) -> u64 {
         self.log_bytes + if i == 0 { self.first_log_extra_bytes } else { 0 }
     }
 
-    /// More work than the logs remember, so that an OSD that misses half of it is behind them.
+    /// Sets more work than the logs hold, so that an OSD that misses half of it is behind them.
     pub fn outlast_logs(&mut self, rng: &mut Rng) {
         self.faults = Duration::from_millis(rng.between(4000, 12_000));
         let shape = &mut self.shape;
@@ -105,27 +105,27 @@ impl Options {
     }
 }
 
-/// Runs in which classes that came later strike, out of 100 of those that may.
+/// Percentage of runs in which classes strike that were added later, among the runs that may draw them.
 const LATE_CLASSES_PCT: u64 = 25;
-/// Runs with settings that came last, out of 100 of those that may.
+/// Percentage of runs with the settings that were added last, among the runs that may draw them.
 const NEWEST_PCT: u64 = 60;
-/// Runs that wear their devices, out of 100.
+/// Percentage of runs that wear their devices.
 const WEAR_PCT: u64 = 30;
 
 impl Options {
-    /// The dice of a run in which [`crate::faults::Class::LATE`] strike.
+    /// Returns the dice of a run in which [`crate::faults::Class::LATE`] strike.
     pub fn late_dice(seed: u64) -> Option<u64> {
         let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"late all"));
         (seed >= LATE_FROM && rng.chance(LATE_CLASSES_PCT, 100)).then(|| rng.next_u64())
     }
 
-    /// The dice of a run with settings that came last.
+    /// Returns the dice of a run with the settings that were added last.
     pub fn newest_dice(seed: u64) -> Option<Rng> {
         let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"newest 3"));
         (seed >= NEWEST_FROM && rng.chance(NEWEST_PCT, 100)).then_some(rng)
     }
 
-    /// In some runs: state blocks of log segments that take several batches, and clients that wait for space.
+    /// Sets, in some runs, state blocks of log segments that take several batches, and clients that wait for space.
     pub fn draw_newest(&mut self, seed: u64) {
         let Some(mut rng) = Options::newest_dice(seed) else { return };
         let whole = self.engine.state_batch_max;
@@ -133,15 +133,15 @@ impl Options {
         self.full_wait = [0, 300, 1200].map(Duration::from_millis)[rng.below(3) as usize];
     }
 
-    /// The dice of a run that wears its devices.
+    /// Returns the dice of a run that wears its devices.
     pub fn wears(seed: u64) -> Option<Rng> {
         let mut rng = Rng::new(seed ^ 0x7765_6172_5f64_6576);
         rng.chance(WEAR_PCT, 100).then_some(rng)
     }
 
-    /// In some runs: space that is given back is used again at once, the log goes round several times, rounds
-    /// come early or as late as they may, and there is more than one PG to fill the log. A stream of dice of its
-    /// own, so that all else of the seed stays as it was.
+    /// Wears the devices in some runs. Freed space is reused at once, and the log wraps several times. Destages come
+    /// early or as late as they may, and more than one PG fills the log. The dice are its own, so that all else of the
+    /// seed stays as it was.
     pub fn draw_wear(&mut self, seed: u64) {
         let Some(mut rng) = Options::wears(seed) else { return };
         self.wear = Some(rng.next_u64());
@@ -152,7 +152,7 @@ impl Options {
         self.engine.round_pressure = [0.5, 0.9, 0.95][rng.below(3) as usize];
         self.pgs = self.pgs.max(2);
         let shape = &mut self.shape;
-        // Few requests and large ones: each sector is a line of the history.
+        // Requests are few and large, because each sector is a line of the history.
         (shape.window, shape.sectors_max, shape.depth) = (2 << 20, [128, 512][rng.below(2) as usize], 12);
         (shape.read_pct, shape.operations) = (rng.between(5, 30), 120_000 / shape.sectors_max);
         shape.trim_pct = rng.between(0, 30);

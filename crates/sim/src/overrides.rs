@@ -1,5 +1,5 @@
-//! What a command line or the shrinker changes in a drawn run. The dice are thrown all the same, so what is not
-//! changed stays as the seed decided.
+//! Changes that a command line or the shrinker makes to a drawn run. The dice are thrown all the same, so everything
+//! that is not changed stays as the seed decided.
 //!
 //! Invariant: [`Overrides::to_args`] gives the words that parse to the same value.
 
@@ -32,10 +32,10 @@ pub struct Overrides {
     pub replicas: Option<u32>,
     #[arg(long)]
     pub pgs: Option<u32>,
-    /// Of the drawn faults, only these classes strike (names as in the summary, `,` between them)
+    /// Only these classes of the drawn faults strike (names as in the summary, `,` between them)
     #[arg(long, value_delimiter = ',', value_parser = class)]
     pub classes: Vec<Class>,
-    /// Of the drawn faults, only these strike: `none`, or numbers as in the trace (`1,4,7-9`)
+    /// Only these of the drawn faults strike: `none`, or numbers as in the trace (`1,4,7-9`)
     #[arg(long)]
     pub only_faults: Option<Numbers>,
     /// All clocks run true
@@ -44,13 +44,13 @@ pub struct Overrides {
     /// The network is neither slow nor lossy by itself
     #[arg(long)]
     pub plain_net: bool,
-    /// No OSD is away until the logs have forgotten what it needs
+    /// No OSD is away until the logs have dropped the entries that it needs
     #[arg(long)]
     pub never_away: bool,
 }
 
 impl Overrides {
-    /// Changes what was drawn.
+    /// Applies the changes to drawn options.
     pub fn apply(&self, options: &mut Options) {
         if let Some(replicas) = self.replicas {
             options.replicas = replicas.clamp(1, types::limits::REPLICAS_MAX as u32);
@@ -72,7 +72,7 @@ impl Overrides {
             && self.only_faults.as_ref().is_none_or(|only| only.0.contains(&n))
     }
 
-    /// The words of a command line.
+    /// Returns the words of a command line.
     pub fn to_args(&self) -> String {
         let mut words: Vec<String> = Vec::new();
         let mut add = |name: &str, value: Option<String>| words.extend(value.map(|v| format!("--{name} {v}")));

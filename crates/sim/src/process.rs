@@ -1,7 +1,7 @@
-//! One life of the client: the real [`Client`] on a loop of its own, as a door would own it.
+//! One life of the client: the real [`Client`] on a loop of its own, as a frontend would own it.
 //!
-//! Comes in: events of its env, requests, meta's answers. Goes out: completions, questions to meta.
-//! Invariant: it decides nothing; the client does.
+//! Input: events of its env, requests, meta's answers. Output: completions, requests to meta. Invariant: it decides
+//! nothing; the client does.
 
 use crate::check::bounds;
 use crate::workload::Ask;
@@ -14,26 +14,26 @@ use std::time::Duration;
 use types::control::{ClientAnswer, ClientAsk};
 use types::{Errno, Incarnation, Time, VolumeId};
 
-/// One process.
+/// One client process.
 pub struct Process {
     client: Client,
-    /// The open ones, by slot.
+    /// The open volumes, by slot.
     volumes: BTreeMap<usize, VolumeKey>,
     /// Names that are being opened, and the slot of each.
     opening: BTreeMap<AskId, usize>,
-    /// Slots that make a process ready.
+    /// Number of slots that must be open before the process is ready.
     wanted: usize,
     ops: Vec<Op>,
     events: Vec<Event>,
     heard: Vec<ClientEvent>,
     asks: Vec<(AskId, ClientAsk)>,
-    /// What did not fit; submitted again before anything else.
+    /// Requests that did not fit; they are submitted again before anything else.
     refused: VecDeque<Ask>,
 }
 
-/// What the process was told of its volumes.
+/// An event of one of the process's volumes.
 pub enum Heard {
-    /// `all`: it was the last of those that it opens at its start.
+    /// `all`: every volume that the process opens at its start is open.
     Opened {
         slot: usize,
         volume: VolumeId,
@@ -66,7 +66,7 @@ impl Process {
         }
     }
 
-    /// Opens those that are not open yet; the place in `names` is the slot.
+    /// Opens the volumes that are not open yet; the place in `names` is the slot.
     pub fn open(&mut self, names: &[String], write: bool, steal: bool) {
         self.wanted = names.len();
         for (slot, name) in names.iter().enumerate() {
@@ -76,16 +76,16 @@ impl Process {
         }
     }
 
-    /// Whether it takes requests.
+    /// Whether the process takes requests.
     pub fn is_ready(&self) -> bool {
         self.wanted > 0 && (0..self.wanted).all(|slot| self.volumes.contains_key(&slot)) && self.refused.is_empty()
     }
 
-    /// The events of the last wait.
+    /// Handles the events of the last wait.
     pub fn work(&mut self, env: &mut SimEnv) {
         let now = env.now();
         for event in self.events.drain(..) {
-            // Between the two lives of a volume's connections an event may be nobody's.
+            // Between the two lives of a volume's connections an event may belong to no connection.
             if self.client.owns(&event) {
                 self.client.handle_event(now, event, &mut self.ops);
             }
@@ -96,7 +96,7 @@ impl Process {
         self.client.handle_meta(env.now(), AskId(id), answer);
     }
 
-    /// What the client says since the last call.
+    /// Returns the events of the client since the last call.
     pub fn hear(&mut self) -> Vec<Heard> {
         self.client.take_events(&mut self.heard);
         let mut all = Vec::new();
@@ -114,24 +114,24 @@ impl Process {
                     Heard::Refused
                 }
                 ClientEvent::Failed { errno, .. } => Heard::Failed(errno),
-                ClientEvent::Closed { .. } => unreachable!("nobody closes it"),
+                ClientEvent::Closed { .. } => unreachable!("it is never closed"),
             });
         }
         all
     }
 
     pub fn submit(&mut self, env: &SimEnv, ask: Ask) {
-        let device = self.client.device(self.volumes[&ask.slot]).expect("nobody closes it");
+        let device = self.client.device(self.volumes[&ask.slot]).expect("it is never closed");
         if let Err(busy) = device.submit(env.now(), ask.request, ask.token) {
             self.refused.push_back(Ask { request: busy.0, ..ask });
         }
     }
 
-    /// What is done since the last call.
+    /// Returns the completions since the last call.
     pub fn completions(&mut self, env: &SimEnv) -> Vec<Completion> {
         let mut done = Vec::new();
         for volume in self.volumes.values() {
-            self.client.device(*volume).expect("nobody closes it").completions(&mut done);
+            self.client.device(*volume).expect("it is never closed").completions(&mut done);
         }
         if !done.is_empty() {
             for ask in std::mem::take(&mut self.refused) {
@@ -141,20 +141,20 @@ impl Process {
         done
     }
 
-    /// Everything that may leave does; gives the questions to meta.
+    /// Sends everything that may leave, and returns the requests to meta.
     pub fn end_turn(&mut self, env: &SimEnv) -> Vec<(AskId, ClientAsk)> {
         self.client.end_turn(env.now(), &mut self.ops);
         self.client.take_asks(&mut self.asks);
         std::mem::take(&mut self.asks)
     }
 
-    /// What waits in it: on each volume and each connection, with the limit and its name.
+    /// Returns the fill of each volume and each connection, with its name and limit.
     pub fn limits(&self) -> Vec<(&'static str, u64, u64)> {
         let volumes = self.client.fills().flat_map(|fill| fill.limits());
         volumes.chain(self.client.queued().map(bounds::queued)).collect()
     }
 
-    /// Ends the turn; whether events have come meanwhile.
+    /// Ends the turn; returns whether events have come meanwhile.
     pub fn wait(&mut self, env: &mut SimEnv) -> bool {
         let deadline = self.client.next_deadline();
         env.turn(&mut self.ops, &mut self.events, deadline).expect("the simulated world does not fail as a whole");

@@ -1,4 +1,4 @@
-//! A counted run: from where the ledger ends, at a commit, line by line into the ledger while it runs.
+//! A counted run: it begins where the ledger ends, at a commit, and adds its seeds to the ledger while it runs.
 
 use crate::{Args, batch_of};
 use anyhow::{Context, Result, bail};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Where the ledger lies in the tree.
+/// Path of the ledger in the tree.
 const PATH: &str = "crates/sim/ledger.csv";
 /// Seeds between two writes of the ledger: a run that is killed loses no more.
 const BLOCK: u64 = 200;
@@ -17,7 +17,7 @@ const BLOCK: u64 = 200;
 /// Runs blocks of seeds until the number or the time is over.
 ///
 /// # Errors
-/// A tree that is not as committed, a ledger that cannot be read or written, overrides.
+/// The tree is not as committed, the ledger cannot be read or written, or the run has overrides.
 pub fn run(args: &Args) -> Result<Sum> {
     if !args.overrides.to_args().is_empty() {
         bail!("a counted run changes nothing of what its seeds decide: leave out {}", args.overrides.to_args());
@@ -63,7 +63,7 @@ fn root() -> PathBuf {
     here.ancestors().nth(2).expect("the crate lies two levels under the root").to_path_buf()
 }
 
-/// The commit that runs.
+/// Returns the commit that runs.
 fn commit() -> Result<String> {
     let dirty = git(&["status", "--porcelain", "--", ".", &format!(":!{PATH}")])?;
     if let Some(line) = dirty.lines().next() {

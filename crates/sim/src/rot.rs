@@ -1,6 +1,6 @@
 //! Logs that rot while their process is away: what is acknowledged must be there, and every replica whole again.
 //!
-//! Outside the swarm, because it aims: it knows the log's bytes, and hits what it wants to hit.
+//! These runs are outside the swarm, because they aim: they read the log's bytes, and hit chosen ones.
 
 use crate::faults::Class;
 use crate::hurt::Region;
@@ -13,14 +13,14 @@ use std::time::Duration;
 use types::rng::Rng;
 use types::{Index, OsdUuid, ReplicaId, Time};
 
-/// Much of the log must not be at home yet, nor be forgotten by the others.
+/// A late destage: much of the log must not be at home yet, nor be dropped by the others.
 const LATE: Duration = Duration::from_secs(5);
-/// Much must be at home.
+/// An early destage: much must be at home.
 const EARLY: Duration = Duration::from_millis(50);
 
-/// All batches of the log with their offsets, old lives of segments included. A device that was wiped has none.
+/// Returns all batches of the log with their offsets, those of earlier segment lives included. A wiped device has none.
 fn batches(image: &DiskImage, uuid: OsdUuid) -> Vec<(u64, BatchHeader)> {
-    // One of its copies may have rotted.
+    // One of the superblock's copies may have rotted.
     let copies = Superblock::offsets(image.size_bytes()).into_iter().filter_map(|at| {
         let mut copy = vec![0; layout::superblock::SUPERBLOCK_LEN];
         image.read(at, &mut copy);
@@ -43,7 +43,7 @@ fn batches(image: &DiskImage, uuid: OsdUuid) -> Vec<(u64, BatchHeader)> {
     found
 }
 
-/// Flips a bit of each payload that `which` chooses and that is known to be durable; gives how many.
+/// Flips a bit of each payload that `which` chooses and that is known to be durable. Returns their number.
 pub(crate) fn payloads(image: &DiskImage, uuid: OsdUuid, which: impl Fn(ReplicaId, Index) -> bool) -> u64 {
     let batches = batches(image, uuid);
     let durable = batches.iter().map(|(_, header)| header.durable_seq).max().unwrap_or(0);
@@ -65,8 +65,8 @@ pub(crate) fn payloads(image: &DiskImage, uuid: OsdUuid, which: impl Fn(ReplicaI
     count
 }
 
-/// Flips a bit in the header of one durable batch out of `one_in`; gives how many. Not of a segment's first one, nor of one
-/// that holds a birth: such a replica is not made again (R4).
+/// Flips a bit in the header of one durable batch out of `one_in`. Returns their number. The first batch of a segment
+/// is spared, and so is a batch with a create record: such a replica is not created again (R4).
 pub(crate) fn headers(image: &DiskImage, uuid: OsdUuid, one_in: u64, rng: &mut Rng) -> u64 {
     let batches = batches(image, uuid);
     let durable = batches.iter().map(|(_, header)| header.durable_seq).max().unwrap_or(0);
@@ -84,7 +84,7 @@ pub(crate) fn headers(image: &DiskImage, uuid: OsdUuid, one_in: u64, rng: &mut R
     count
 }
 
-/// What a run of rot came to.
+/// Result of a run of rot.
 #[derive(Debug, Default)]
 pub struct Rotten {
     /// Payloads that were hit, and those that came back from peers.
@@ -97,7 +97,7 @@ pub struct Rotten {
 /// Under load, `victims` of three OSDs die, their logs rot at different entries, and they start again.
 ///
 /// # Errors
-/// Whatever was lost, or did not come back.
+/// Data was lost, or did not come back.
 pub fn run(seed: u64, victims: usize) -> Result<Rotten, String> {
     with(seed, LATE, |run| rotten(run, victims)).map_err(|what| format!("seed {seed}, {victims} victims: {what}"))
 }
@@ -106,16 +106,16 @@ pub fn run(seed: u64, victims: usize) -> Result<Rotten, String> {
 /// caught up, perhaps another one is away meanwhile.
 ///
 /// # Errors
-/// Whatever was lost, or did not come back.
+/// Data was lost, or did not come back.
 pub fn run_headers(seed: u64) -> Result<Rotten, String> {
     with(seed, LATE, headless).map_err(|what| format!("seed {seed}: {what}"))
 }
 
-/// Under load, one of three OSDs dies, pages of its home rot (tables, data, one copy of the superblock), and it starts again,
-/// perhaps twice, perhaps with another one away.
+/// Under load, one of three OSDs dies, pages of its home rot (tables, data, one copy of the superblock), and it starts
+/// again. Perhaps it starts twice, perhaps another one is away meanwhile.
 ///
 /// # Errors
-/// Whatever was lost, or did not come back.
+/// Data was lost, or did not come back.
 pub fn run_home(seed: u64) -> Result<Rotten, String> {
     with(seed, EARLY, homeless).map_err(|what| format!("seed {seed}: {what}"))
 }
@@ -131,7 +131,7 @@ fn with(seed: u64, round_idle: Duration, what: impl FnOnce(&mut Run) -> Result<R
     let mut run = Run::new(seed, options, rng, false, &crate::overrides::Overrides::default());
     what(&mut run).map_err(|end| match end {
         End::Failed(what) => what,
-        End::Stopped => unreachable!("nobody told it to stop"),
+        End::Stopped => unreachable!("it was never told to stop"),
     })
 }
 
@@ -154,7 +154,7 @@ fn rotten(run: &mut Run, victims: usize) -> Result<Rotten, End> {
     hurt.iter().for_each(|i| run.cluster.stop_osd(*i, true));
     let mut rotten = Rotten::default();
     for (n, i) in hurt.iter().enumerate() {
-        // Every other entry, and none on two devices.
+        // Every other entry is hit, and no entry on two devices.
         rotten.hit += run.cluster.rot_payloads(*i, |_, index| index.0 % victims.max(2) as u64 == n as u64);
     }
     let away = run.rng.between(1, 200);

@@ -23,34 +23,35 @@ use types::rng::Rng;
 use types::units::CHUNK;
 use types::{Index, OsdId, PgId, Time, VolumeId};
 
-/// Looks at what a lying device may have under its blocks. A read names one bad block, so each brings one back.
+/// Number of comparisons until a lying device must be whole. A read names one bad block, so each brings one back.
 const MENDS_MAX: u32 = 1000;
 const MEND_PAUSE: Duration = Duration::from_millis(200);
-/// The cluster must serve within this time of its birth.
+/// The cluster must serve within this time after its creation.
 const SETUP: Duration = Duration::from_secs(30);
-/// Steps without a step of time: something turns on the spot.
+/// Number of steps at one moment that are still no livelock.
 const STEPS_AT_ONCE_MAX: u32 = 20_000;
-/// What the buffers of all nodes together leave for the next ones, of each size: fresh memory costs more than its use.
+/// Bytes of spare buffers that all nodes together keep, for each size: fresh memory costs more than its use.
 const SPARE_CLASS_BYTES: usize = 64 << 20;
-/// Within this time of the end of all faults, or of its asking, every request is answered.
+/// Within this time of the end of all faults, or of its submission, every request is answered.
 const ANSWER: Duration = Duration::from_secs(15);
-/// The same while nothing but one path between a client and an OSD is broken: a leader is left after 400 ms, and then moves.
+/// The same while only one path between a client and an OSD is broken: the client gives up the leader, and the
+/// leadership moves.
 const ANSWER_AROUND: Duration = Duration::from_secs(3);
-/// The stream of dice of [`Kind::Many`], by its name.
+/// Name of the dice of [`Kind::Many`].
 const MANY_VOLUMES: u64 = u64::from_be_bytes(*b"many vol");
-/// Steps between two looks at what every node says of itself.
+/// Number of steps between two looks at what every node says of itself.
 const STEPS_PER_LOOK: u64 = 64;
 
-/// What a run found out.
+/// Result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     pub trace_hash: u64,
     pub simulated: Duration,
-    /// Faults that were ordered, and how many PGs stood how at that moment.
+    /// Faults that struck, and the number of PGs in each state at that moment.
     pub schedule: Vec<Struck>,
     pub states: BTreeMap<(Class, PgState), u64>,
     pub struck: FaultCounts,
-    /// What each client meant to ask, and how much at once.
+    /// Number of requests that each client meant to submit, and its queue depth.
     pub asked_per_client: u64,
     pub depth: usize,
     /// Requests answered, and sector operations checked.
@@ -63,14 +64,14 @@ pub struct Report {
     pub turns: u64,
     /// Volumes that came and went with I/O of their own.
     pub tenancies: u64,
-    /// How long each condition was waited for.
+    /// Time for which each condition was waited for.
     pub waits: Vec<(&'static str, Duration)>,
-    /// The fullest that each queue was, out of a thousand of its limit.
+    /// Highest fill of each queue, in thousandths of its limit.
     pub fullest: BTreeMap<&'static str, u64>,
-    /// Sectors whose reply was held against the disks, and looks at a replica's raft log.
+    /// Number of sectors whose reply was compared with the disks, and of looks at a replica's raft log.
     pub majorities: u64,
     pub looks: u64,
-    /// What went wrong.
+    /// The failure, if the run has failed.
     pub failure: Option<String>,
 }
 
@@ -79,7 +80,7 @@ pub fn run(seed: u64) -> Report {
     run_with(seed, &Overrides::default())
 }
 
-/// Runs one seed with some things otherwise than it decided.
+/// Runs one seed with some changes to its settings.
 pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
     types::iobuf::keep_spare(SPARE_CLASS_BYTES);
     let mut rng = Rng::new(seed ^ 0xba5a_17ba_5a17);
@@ -133,10 +134,10 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
     }
 }
 
-/// Why a run ends before its end.
+/// Reason why a run ends early.
 pub(crate) enum End {
     Failed(String),
-    /// It was told to stop here.
+    /// The run was told to stop here.
     Stopped,
 }
 
@@ -155,20 +156,20 @@ pub(crate) struct Run {
     pub(crate) compared: u64,
     /// Dice of the tenants.
     many: Rng,
-    /// Since when nothing is broken any more, and the longest that a request has waited since.
+    /// Time since when nothing is broken any more, and the longest that a request has waited since.
     calm_since: Option<Time>,
     longest: Duration,
     waits: Vec<(&'static str, Duration)>,
     at_once: u32,
     steps: u64,
-    /// One OSD is away until the log has forgotten what it needs.
+    /// One OSD is away until the logs have dropped the entries that it needs.
     away: bool,
     stop_at: Time,
     overrides: Overrides,
 }
 
 impl Run {
-    /// Nothing has happened yet.
+    /// Prepares a run in which nothing has happened yet.
     pub(crate) fn new(seed: u64, options: Options, rng: Rng, away: bool, overrides: &Overrides) -> Run {
         Run {
             cluster: Cluster::new(seed, options),
@@ -210,7 +211,7 @@ impl Run {
         Ok(self.histories()?)
     }
 
-    /// What users were told, all of it together.
+    /// Checks the histories of all users together.
     fn histories(&mut self) -> Result<(), String> {
         self.cluster.failure()?;
         match self.cluster.linear.violations().first() {
@@ -219,7 +220,7 @@ impl Run {
         }
     }
 
-    /// One step, at most to `until`.
+    /// Takes one step, at most to `until`.
     pub(crate) fn step(&mut self, until: Time) -> Result<(), End> {
         let before = self.cluster.world.now();
         if before >= self.stop_at {
@@ -228,7 +229,7 @@ impl Run {
         self.cluster.step(until.min(self.stop_at));
         self.at_once = if self.cluster.world.now() == before { self.at_once + 1 } else { 0 };
         if self.at_once > STEPS_AT_ONCE_MAX {
-            return Err(format!("somebody turns on the spot at {before:?}").into());
+            return Err(format!("a node turns without progress at {before:?}").into());
         }
         self.steps += 1;
         if self.steps.is_multiple_of(STEPS_PER_LOOK) {
@@ -241,7 +242,8 @@ impl Run {
         Ok(())
     }
 
-    /// Liveness of each request: once nothing is broken, none waits for longer than [`ANSWER`], whoever asked for it.
+    /// Checks the liveness of each request: once nothing is broken, no request of any client waits longer than
+    /// [`ANSWER`].
     fn everybody_is_answered(&mut self) -> Result<(), String> {
         let around = self.cluster.options.aim.is_some_and(|aim| aim.class == Class::BrokenPath);
         let (since, max) = match self.calm_since {
@@ -332,8 +334,7 @@ impl Run {
         Ok(())
     }
 
-    /// An OSD is down through half of the work: when it comes back, only streams help, and all faults strike
-    /// while they run.
+    /// Stops an OSD for half of the work. When it comes back, only streams help, and all faults strike while they run.
     fn miss_a_log(&mut self) -> Result<(), End> {
         let i = self.rng.below(self.cluster.osd_count() as u64) as usize;
         let until = self.cluster.world.now() + self.cluster.options.faults / 2;
@@ -349,7 +350,7 @@ impl Run {
         Ok(())
     }
 
-    /// Nothing is broken any more: everything must work again within its time.
+    /// Ends all faults. Everything must work again within its time.
     pub(crate) fn calm(&mut self) -> Result<(), End> {
         trace::at(self.cluster.world.now(), trace::Speaker::Sim);
         tracing::info!("calm");
@@ -372,14 +373,15 @@ impl Run {
         if !matches!(rested, Err(End::Failed(_))) {
             return rested;
         }
-        // R13: an OSD that was away while the others took more than its device holds stays behind. Nobody else is excused.
+        // R13: an OSD that was away while the others took more than its device holds stays behind. No other OSD is
+        // excused.
         self.cluster.overfull = self.cluster.stays_full();
         if self.cluster.overfull.is_some() { self.until(limit, same, equal) } else { rested }
     }
 
     pub(crate) fn compare(&mut self) -> Result<(), End> {
         let mut unread = self.compare_once()?;
-        // What could not be read is asked of the others since.
+        // An OSD asks its peers for a block that it could not read.
         for _ in 0..MENDS_MAX {
             if unread.is_empty() {
                 break;
@@ -391,7 +393,7 @@ impl Run {
             unread = self.compare_once()?;
         }
         match unread.first() {
-            Some(what) => Err(format!("{what}, and nobody mends it ({})", self.cluster.budget.describe()).into()),
+            Some(what) => Err(format!("{what}, and no peer repairs it ({})", self.cluster.budget.describe()).into()),
             None => Ok(()),
         }
     }
@@ -423,16 +425,16 @@ fn all_active(cluster: &Cluster) -> bool {
     records.pgs.keys().all(|pg| active.get(pg) == Some(&1))
 }
 
-/// A member and what it has applied.
+/// A member, and the index that it has applied.
 type Applied = (OsdId, Option<Index>);
 
-/// Members of every PG with what each has applied; `None`: it does not serve.
+/// Returns the members of every PG with what each has applied; `None`: it does not serve.
 fn members(cluster: &Cluster) -> Option<BTreeMap<PgId, Vec<Applied>>> {
     let mut applied: BTreeMap<(PgId, OsdId), Index> = BTreeMap::new();
     for (id, osd) in cluster.running() {
         applied.extend(osd.reports_for_tools().into_iter().map(|r| ((r.pg, id), r.applied)));
     }
-    // A replica that does not serve because its disk lied is nobody's failure.
+    // A replica that does not serve because its disk lied is excused.
     let excused = |pg: PgId, (osd, applied): &Applied| {
         let lacks = cluster.budget.may_lack(osd.0 as usize - 1) || cluster.asks_in_vain(pg, *osd);
         applied.is_none() && lacks || cluster.overfull == Some(*osd)
@@ -444,8 +446,8 @@ fn members(cluster: &Cluster) -> Option<BTreeMap<PgId, Vec<Applied>>> {
     Some(cluster.meta.records()?.pgs.values().map(|pg| (pg.pg, of(pg))).collect())
 }
 
-/// Whether every member of every PG serves and has applied the same, those too that only a stream
-/// could bring back.
+/// Whether every member of every PG serves and has applied the same, including those that only a stream could bring
+/// back.
 fn all_equal(cluster: &Cluster) -> bool {
     let Some(pgs) = members(cluster) else { return false };
     pgs.values().all(|members| {
@@ -470,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_nobody_answers_is_found_when_its_time_is_over() {
+    fn unanswered_request_is_found_when_its_time_is_over() {
         let mut rng = Rng::new(2);
         let options = Options::draw(&mut rng);
         let mut run = Run::new(2, options, rng, false, &Overrides::default());
@@ -490,6 +492,6 @@ mod tests {
                 return;
             }
         }
-        panic!("it waits for ever, and nobody says so");
+        panic!("it waits for ever, and no failure is reported");
     }
 }

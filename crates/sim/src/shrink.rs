@@ -1,7 +1,7 @@
 //! Makes a failing run small: fewer faults (delta debugging, Zeller and Hildebrandt 2002), fewer requests, fewer
 //! PGs and replicas, plainer clocks and network, all under the same seed.
 //!
-//! Invariant: what it gives was run and failed in the same way as the first run.
+//! Invariant: the result was run, and failed in the same way as the first run.
 
 use crate::overrides::{Numbers, Overrides};
 use crate::run::Report;
@@ -15,7 +15,7 @@ pub struct Shrunk {
     pub runs: u32,
 }
 
-/// What a failure is called, without its numbers: two runs fail alike when this is equal.
+/// Returns a failure's text without its numbers: two runs fail alike when this is equal.
 pub fn kind_of(failure: &str) -> String {
     let head = failure.split(';').next().unwrap_or_default();
     let mut kind = String::new();
@@ -59,7 +59,7 @@ impl<F: FnMut(&Overrides) -> Report> Search<F> {
         self.best.runs >= self.runs_max
     }
 
-    /// Runs with a change; keeps it when the run still fails in the same way.
+    /// Runs with a change, and keeps it when the run still fails in the same way.
     fn try_with(&mut self, change: impl FnOnce(&mut Overrides)) -> bool {
         let mut overrides = self.best.overrides.clone();
         change(&mut overrides);
@@ -75,7 +75,7 @@ impl<F: FnMut(&Overrides) -> Report> Search<F> {
         fails
     }
 
-    /// Only the faults that it takes.
+    /// Keeps only the faults that the failure needs.
     fn faults(&mut self) {
         let mut kept: Vec<u64> = self.best.report.schedule.iter().map(|s| s.number).collect();
         let only = |numbers: &[u64]| Some(Numbers(numbers.iter().copied().collect::<BTreeSet<u64>>()));
@@ -101,7 +101,7 @@ impl<F: FnMut(&Overrides) -> Report> Search<F> {
         }
     }
 
-    /// Everything that has a size, smaller.
+    /// Makes everything smaller that has a size.
     fn sizes(&mut self) {
         self.try_with(|o| o.never_away = true);
         self.try_with(|o| o.pgs = Some(1));

@@ -1,10 +1,11 @@
-//! What the simulator writes into a sector, so that a read can say which write it saw.
+//! Stamps: the simulator writes one into each sector, so that a read can say which write it saw.
 //!
-//! 512 bytes: magic, volume, sector, stamp, then bytes drawn from the stamp, then a hash over all of it. Not a
-//! CRC32C: bytes that end with their own CRC all have the same CRC, and the system's checksums would tell
-//! no two sectors apart.
-//! A sector that mixes two writes, belongs elsewhere, or holds old bytes of a reused AU does not decode as
-//! the sector that was asked for.
+//! The 512 bytes are: magic, volume, sector, stamp, then bytes drawn from the stamp, then a hash over all of it. The
+//! hash is no CRC32C: bytes that end with their own CRC all have the same CRC, and the system's checksums would tell no
+//! two sectors apart.
+//!
+//! A sector that mixes two writes, belongs elsewhere, or holds old bytes of a reused AU does not decode as the
+//! requested sector.
 //!
 //! A forged sector (see `forge`) begins with the head of a log batch; its stamp lies behind that.
 
@@ -13,9 +14,9 @@ use types::units::SECTOR;
 
 const MAGIC: u64 = 0x6d69_735f_746c_6173;
 const LEN: usize = SECTOR as usize;
-/// Where the stamp of a forged sector lies.
+/// Offset of the stamp in a forged sector.
 pub const FORGED_AT: usize = 256;
-/// So many bytes of a sector are enough to [`peek`].
+/// Number of bytes of a sector that are enough to [`peek`].
 pub const PEEK_LEN: usize = FORGED_AT + 32;
 
 fn hash(bytes: &[u8]) -> u64 {
@@ -52,17 +53,17 @@ fn fill(out: &mut [u8], at: usize, (volume, sector, stamp): (u64, u64, u64)) {
     out[LEN - 8..].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// (volume, sector, stamp) of bytes that look like a sector of ours; nothing but the magic is checked.
+/// Returns (volume, sector, stamp) of bytes that look like a stamped sector; only the magic is checked.
 pub fn peek(bytes: &[u8]) -> Option<(u64, u64, u64)> {
     let at = if bytes.starts_with(&layout::log::MAGIC) { FORGED_AT } else { 0 };
     let word = |i: usize| u64::from_le_bytes(bytes[at + i * 8..at + i * 8 + 8].try_into().expect("eight bytes"));
     (word(0) == MAGIC).then(|| (word(1), word(2), word(3)))
 }
 
-/// The stamp that one sector carries; `None` for zeros.
+/// Returns the stamp of one sector; `None` for zeros.
 ///
 /// # Errors
-/// What is wrong with it: it was torn, mixed, or belongs to another place.
+/// The sector is torn, mixed, or belongs to another place.
 pub fn read(bytes: &[u8], volume: u64, sector: u64) -> Result<Option<u64>, String> {
     assert_eq!(bytes.len(), LEN, "one sector");
     if bytes.iter().all(|b| *b == 0) {
@@ -70,7 +71,7 @@ pub fn read(bytes: &[u8], volume: u64, sector: u64) -> Result<Option<u64>, Strin
     }
     let sum = u64::from_le_bytes(bytes[LEN - 8..].try_into().expect("eight bytes"));
     let Some((of, at, stamp)) = peek(bytes).filter(|_| sum == hash(&bytes[..LEN - 8])) else {
-        return Err("holds bytes that nobody wrote as one sector".to_owned());
+        return Err("holds bytes that were not written as one sector".to_owned());
     };
     if (of, at) != (volume, sector) {
         return Err(format!("holds volume {of} sector {at}, written with {stamp}"));

@@ -1,17 +1,17 @@
-//! Where each PG stood when a fault struck: the other half of what a run has covered.
+//! State of each PG when a fault struck: the other half of what a run has covered.
 
 use crate::cluster::Cluster;
 use std::collections::BTreeMap;
 use types::PgId;
 
-/// A PG as its replicas report it, the worst that holds.
+/// State of a PG as its replicas report it, the worst that holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PgState {
-    /// Nobody leads.
+    /// No replica leads.
     Leaderless,
-    /// Somebody leads and does not serve yet.
+    /// A leader exists and does not serve yet.
     Opening,
-    /// A replica does not serve for ever: damage.
+    /// A replica never serves again: damage.
     Quarantined,
     /// A follower is brought up to date by a stream.
     Recovering,
@@ -19,7 +19,7 @@ pub enum PgState {
     Silent,
     /// A follower lags.
     Behind,
-    /// Everybody has everything.
+    /// All replicas have all entries.
     Whole,
 }
 
@@ -35,7 +35,7 @@ impl PgState {
     ];
 }
 
-/// The state of every PG that meta knows or anybody holds.
+/// Returns the state of every PG that a running OSD reports.
 pub fn all(cluster: &Cluster) -> BTreeMap<PgId, PgState> {
     let mut states: BTreeMap<PgId, PgState> = BTreeMap::new();
     for (_, osd) in cluster.running() {
@@ -52,7 +52,7 @@ pub fn all(cluster: &Cluster) -> BTreeMap<PgId, PgState> {
                 Some(_) => PgState::Whole,
             };
             let held = states.entry(report.pg).or_insert(state);
-            // A leader knows more than a follower; of damage everybody is to hear.
+            // A leader knows more than a follower; a quarantine is never overwritten.
             if *held == PgState::Leaderless {
                 *held = state;
             }

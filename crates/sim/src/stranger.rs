@@ -1,7 +1,7 @@
-//! Somebody who speaks to an OSD's port and is no part of the cluster.
+//! A stranger: a process that speaks to an OSD's port and is no part of the cluster.
 //!
-//! Comes in: which nonsense to speak. Goes out: a connection, its bytes, and silence. Invariant: it never says
-//! a valid greeting of this cluster.
+//! Input: the nonsense to speak. Output: a connection, its bytes, and silence. Invariant: it never sends a valid
+//! greeting of this cluster.
 
 use env::sim::{NodeId, SimEnv, World};
 use env::{ConnId, Env, Event, NetAddr, Op, Token};
@@ -9,17 +9,17 @@ use std::net::SocketAddr;
 use types::rng::Rng;
 use types::{IoBuf, IoBufMut, Time};
 
-/// Number of things that it can say.
+/// Number of scripts that a stranger can follow.
 pub const SCRIPTS: u64 = 4;
 const TOKEN: Token = Token::new(0, 0, 0);
-/// Connections that it keeps open, silent or half said.
+/// Number of connections that a stranger keeps open, silent or with half a message.
 const CONNS_MAX: usize = 16;
 
 /// The machine of all strangers.
 pub struct Stranger {
     pub node: NodeId,
     env: SimEnv,
-    /// What to say on the connections that are being made, in order of their dials.
+    /// Bytes for the connections that are being made, in order of their dials.
     to_say: Vec<Vec<u8>>,
     conns: Vec<ConnId>,
     ops: Vec<Op>,
@@ -33,7 +33,7 @@ impl Stranger {
         Stranger { node, env, to_say, conns: Vec::new(), ops: Vec::new(), events: Vec::new() }
     }
 
-    /// Dials, and will speak when it is connected.
+    /// Dials, and sends its bytes when it is connected.
     pub fn speak(&mut self, addr: SocketAddr, script: u64, seed: u64) {
         self.to_say.push(words(script, &mut Rng::new(seed)));
         let key = u32::try_from(self.to_say.len() - 1).expect("few dials");
@@ -41,7 +41,7 @@ impl Stranger {
         self.turn();
     }
 
-    /// Takes what came, and goes on.
+    /// Handles the events that came, and goes on.
     pub fn turn(&mut self) {
         loop {
             let mut events = std::mem::take(&mut self.events);
@@ -76,7 +76,7 @@ impl Stranger {
     }
 }
 
-/// Silence, noise, a frame that claims to be larger than any may be, or the beginning of one.
+/// Returns silence, noise, a frame that claims to be larger than any may be, or the beginning of one.
 fn words(script: u64, rng: &mut Rng) -> Vec<u8> {
     let noise = |rng: &mut Rng, n: u64| (0..n).map(|_| rng.next_u64() as u8).collect::<Vec<u8>>();
     match script {
@@ -94,11 +94,11 @@ fn words(script: u64, rng: &mut Rng) -> Vec<u8> {
     }
 }
 
-/// A frame header with a good CRC that announces these lengths; the magic is right or is not.
+/// Returns a frame header with a good CRC that announces these lengths; its magic is right or wrong.
 fn frame_that_claims(head_len: u32, payload_len: u32, known: bool) -> Vec<u8> {
     let mut bytes = vec![0; wire::HEADER_LEN];
     bytes[..4].copy_from_slice(if known { b"BSLT" } else { b"TLSB" });
-    // Version 1, a batch.
+    // Version 1, message type of a batch.
     bytes[4..8].copy_from_slice(&[1, 0, 3, 0]);
     bytes[8..12].copy_from_slice(&head_len.to_le_bytes());
     bytes[12..16].copy_from_slice(&payload_len.to_le_bytes());

@@ -1,5 +1,5 @@
-//! What many runs met, summed up and printed: seeds, simulated time, faults by class, what was checked, and
-//! how PGs stood when each class struck.
+//! Sums over many runs, and their text: seeds, simulated time, faults by class, checks, and the states of PGs when each
+//! class struck.
 
 use crate::faults::Class;
 use crate::run::Report;
@@ -26,9 +26,9 @@ pub struct Sum {
     totals: BTreeMap<&'static str, u64>,
     classes: BTreeMap<Class, u64>,
     states: BTreeMap<(Class, PgState), u64>,
-    /// The longest that each condition was waited for.
+    /// The longest time for which each condition was waited for.
     waits: BTreeMap<&'static str, Duration>,
-    /// The fullest that each queue was, out of a thousand of its limit.
+    /// Highest fill of each queue, in thousandths of its limit.
     fullest: BTreeMap<&'static str, u64>,
     pub failures: Vec<Failure>,
 }
@@ -59,7 +59,7 @@ impl Sum {
         }
     }
 
-    /// Takes another sum in.
+    /// Adds another sum.
     pub fn merge(&mut self, other: Sum) {
         self.seeds += other.seeds;
         self.last_seed = self.last_seed.max(other.last_seed);
@@ -92,12 +92,12 @@ impl Sum {
         *fullest = (*fullest).max(most);
     }
 
-    /// Sector operations whose histories were checked.
+    /// Returns the number of sector operations whose histories were checked.
     pub fn operations(&self) -> u64 {
         self.totals.get("sector operations checked").copied().unwrap_or(0)
     }
 
-    /// The table.
+    /// Returns the table.
     pub fn to_text(&self) -> String {
         let mut text = String::new();
         let rate = self.seeds as f64 / self.took.as_secs_f64().max(1e-9);
@@ -116,7 +116,7 @@ impl Sum {
         text
     }
 
-    /// Faults by class, with the states of all PGs at that moment.
+    /// Writes the faults by class, with the states of all PGs at that moment.
     fn matrix(&self, text: &mut String) {
         let _ = write!(text, "{:<20}{:>9}", "fault", "struck");
         for state in PgState::ALL {

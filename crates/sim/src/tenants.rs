@@ -5,11 +5,11 @@
 //!      → rest, the next one often under the same name
 //! ```
 //!
-//! A tenant's history goes to the same checker as everybody's, so a volume that begins with an earlier one's
-//! bytes, or whose writes vanish with another's removal, is found. What was removed must leave nothing behind
-//! on any OSD once everything rests.
+//! A tenant's history goes to the same checker as all others. So a volume that begins with an earlier one's bytes, or
+//! whose writes vanish with another's removal, is found. A removed volume must leave nothing behind on any OSD once
+//! everything rests.
 //!
-//! Invariant: the dice are the tenants' own; a run without tenants does not know of them.
+//! Invariant: the dice are the tenants' own; a run without tenants is the same as before.
 
 use crate::client::ClientNode;
 use crate::cluster::{CLIENTS, Cluster};
@@ -22,13 +22,13 @@ use types::rng::Rng;
 use types::units::{CHUNK, SECTORS_PER_CHUNK};
 use types::{ChunkKey, OsdId, PgId, SectorRange, Time, VolumeId};
 
-/// Machines of tenants.
+/// Number of machines of tenants.
 const TENANTS: usize = 3;
-/// Names that a tenant uses again and again.
+/// Number of names that a tenant uses again and again.
 const NAMES: u64 = 2;
-/// Longest volume.
+/// Length of the longest volume.
 const LEN_MAX: u64 = 3 * CHUNK;
-/// How often a tenant looks whether meta has done what it was asked for, and how often it asks again.
+/// Time between two looks of a tenant at meta's records, and between two submissions of its command.
 const LOOK: Duration = Duration::from_millis(50);
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
@@ -48,11 +48,11 @@ struct Tenant {
     leaves_at: Time,
 }
 
-/// All of them.
+/// All tenants.
 pub struct Tenants {
     all: Vec<Tenant>,
     rng: Rng,
-    /// Nobody makes a volume any more.
+    /// Tenants create no more volumes.
     closing: bool,
     removed: Vec<VolumeId>,
 }
@@ -67,7 +67,7 @@ impl Tenants {
         Tenants { all, rng, closing: false, removed: Vec::new() }
     }
 
-    /// Their machines.
+    /// Returns the machines of the tenants.
     pub fn machines(world: &World, rng: &mut Rng) -> Vec<ClientNode> {
         let machine = |n| ClientNode::new(world.add_node(&format!("tenant.{n}")), CLIENTS + n, true, rng.fork());
         (0..TENANTS).map(machine).collect()
@@ -77,7 +77,7 @@ impl Tenants {
         self.all.iter().map(|t| t.at).min().filter(|at| *at != Time::NEVER)
     }
 
-    /// Whoever has a volume finishes and has it removed; nobody makes another.
+    /// Closes: a tenant with a volume finishes and has it removed; no tenant creates another.
     pub fn close(&mut self, now: Time) {
         self.closing = true;
         for tenant in &mut self.all {
@@ -86,18 +86,18 @@ impl Tenants {
         }
     }
 
-    /// Volumes that came and went.
+    /// Returns the number of volumes that came and went.
     pub fn removed(&self) -> u64 {
         self.removed.len() as u64
     }
 
-    /// Whether everybody is gone, and nothing of any removed volume is left.
+    /// Whether all tenants have left, and nothing of any removed volume is left.
     pub fn are_gone(&self, cluster: &Cluster) -> bool {
         self.all.iter().all(|t| t.stage == Stage::Resting)
             && self.removed.iter().all(|v| left_on(cluster, *v).is_none())
     }
 
-    /// Where they stand, for a failure's text.
+    /// Describes the tenants, for a failure's text.
     pub fn describe(&self, cluster: &Cluster) -> String {
         let all: Vec<String> = self.all.iter().map(|t| format!("{:?}", t.stage)).collect();
         let mut text = format!("tenants: {}", all.join(", "));
@@ -109,7 +109,7 @@ impl Tenants {
         text
     }
 
-    /// Does what is due.
+    /// Lets each tenant act whose action is due.
     pub fn act(&mut self, now: Time, cluster: &mut Cluster) {
         for n in 0..self.all.len() {
             if self.all[n].at <= now {
@@ -149,7 +149,7 @@ impl Tenants {
                 }
                 let over = if self.closing { work.is_done() } else { now >= self.all[n].leaves_at };
                 if over {
-                    // Half of them hang up before.
+                    // Half of the tenants end their process before.
                     if self.rng.chance(1, 2) {
                         cluster.tenant(n).hang_up();
                     }
@@ -174,7 +174,7 @@ impl Tenants {
         }
     }
 
-    /// Whether it is time to ask (again).
+    /// Whether it is time to submit the command (again).
     fn is_to_ask(&mut self, n: usize, now: Time) -> bool {
         let due = self.all[n].asked_at == Time::ZERO || now >= self.all[n].asked_at + ASK_AGAIN;
         if due {
@@ -201,7 +201,7 @@ impl Tenants {
         };
         let mut work = Block::on(name, volume.0, (CLIENTS + n) as u64, shape, self.rng.fork());
         if self.closing {
-            // It only opens the volume, and looks.
+            // The tenant only opens the volume, and reads nothing more.
             work.limit(0);
         }
         cluster.house(n, Box::new(work), if self.closing { Duration::ZERO } else { life });
@@ -210,8 +210,8 @@ impl Tenants {
     }
 }
 
-/// A replica that serves and holds something of the volume. One whose disk has lied may keep what it cannot take
-/// in; that nobody else is excused shows at rest, when all replicas have applied the same.
+/// Returns a replica that serves and holds something of the volume. A replica whose disk has lied, and which does not
+/// serve, may keep data. At rest all other replicas have applied the same, which shows that none of them is excused.
 fn left_on(cluster: &Cluster, volume: VolumeId) -> Option<(OsdId, PgId, u32)> {
     let whole = SectorRange { start: 0, count: SECTORS_PER_CHUNK };
     let chunks = LEN_MAX.div_ceil(CHUNK) as u32;
@@ -241,7 +241,7 @@ mod tests {
         assert!(run.set_up().is_ok(), "nothing is broken");
         run.cluster.begin(&run.volumes, Duration::from_secs(1), &mut run.rng);
         let alive = run.volumes[0];
-        assert_eq!(left_on(&run.cluster, alive), None, "nobody has written");
+        assert_eq!(left_on(&run.cluster, alive), None, "nothing was written");
         for _ in 0..5000 {
             assert!(run.step(Time::NEVER).is_ok(), "nothing is broken");
         }

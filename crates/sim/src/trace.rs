@@ -1,6 +1,6 @@
-//! Readable logs of a run: each line carries the world's time and the node that speaks.
+//! Readable logs of a run: each line carries the world's time and its node.
 //!
-//! Invariant: it only listens; a run with logs and one without have equal trace hashes.
+//! Invariant: logging only listens; a run with logs and one without have equal trace hashes.
 
 use std::cell::Cell;
 use std::fmt;
@@ -9,7 +9,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 use types::Time;
 
-/// Who speaks.
+/// Node that writes a log line.
 #[derive(Clone, Copy, Debug)]
 pub enum Speaker {
     Sim,
@@ -21,7 +21,7 @@ thread_local! {
     static NOW: Cell<(Time, Speaker)> = const { Cell::new((Time::ZERO, Speaker::Sim)) };
 }
 
-/// From here on logs are this node's, at this time.
+/// Marks the following log lines as this node's, at this time.
 pub fn at(now: Time, speaker: Speaker) {
     NOW.with(|cell| cell.set((now, speaker)));
 }

@@ -1,4 +1,4 @@
-//! A few whole runs, and that a seed decides everything.
+//! A few whole runs, and a check that a seed decides everything.
 
 mod rot;
 
@@ -19,7 +19,7 @@ fn a_seed_decides_everything() {
     assert_ne!(run(2).trace_hash, run(3).trace_hash);
 }
 
-/// Another process has other addresses, other hash seeds, other memory where nobody wrote, and here also another
+/// Another process has other addresses, other hash seeds, other contents of unwritten memory, and here also another
 /// environment.
 #[test]
 fn another_process_does_the_same() {
@@ -34,7 +34,7 @@ fn another_process_does_the_same() {
     }
 }
 
-/// What the first seeds may meet.
+/// Returns the classes that the first seeds may draw.
 fn early() -> impl Iterator<Item = Class> {
     let late = |class: &Class| Class::LATE_AIMS.contains(class) || Class::LATER_AIMS.contains(class);
     Class::every().filter(move |class| !late(class) && !Class::LATE.contains(class))
@@ -132,7 +132,7 @@ fn payloads_that_rot_at_different_places_of_two_logs_of_three_come_back() {
 }
 
 #[test]
-fn a_log_that_lost_whole_batches_costs_no_replica_and_no_acknowledged_write() {
+fn log_that_lost_batches_costs_no_replica_and_no_acknowledged_write() {
     let (mut hit, mut replicas) = (0, 0);
     for seed in 20..32 {
         let rotten = sim::rot::run_headers(seed).unwrap_or_else(|what| panic!("{what}"));
@@ -143,7 +143,7 @@ fn a_log_that_lost_whole_batches_costs_no_replica_and_no_acknowledged_write() {
 }
 
 #[test]
-fn a_home_that_lost_pages_and_blocks_costs_no_replica_and_no_acknowledged_write() {
+fn home_that_lost_pages_costs_no_replica_and_no_acknowledged_write() {
     let (mut hit, mut replicas) = (0, 0);
     for seed in 40..56 {
         let rotten = sim::rot::run_home(seed).unwrap_or_else(|what| panic!("{what}"));

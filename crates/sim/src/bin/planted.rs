@@ -1,8 +1,8 @@
 //! `cargo xtask planted`: plants one bug after another, runs seeds until each is found, and prints how many
 //! that took.
 //!
-//! A seed counts only when it passes without the bug: the seed is run again, clean, before it is believed. Seeds of
-//! all ages take turns: only later ones are aimed at the classes that came last.
+//! A find counts only when the same seed passes without the bug: the seed is run again, clean. Seeds of all ages take
+//! turns, because only later seeds are aimed at the classes that were added last.
 //!
 //! Invariant: the bug changes only while no seed runs.
 
@@ -51,7 +51,7 @@ struct Args {
     list: bool,
 }
 
-/// What became of one bug.
+/// Result of the hunt for one bug.
 struct Outcome {
     seeds: u64,
     hits: u64,
@@ -97,7 +97,7 @@ fn clock() -> Instant {
     Instant::now()
 }
 
-/// What a run with this seed finds.
+/// Returns the failure of a run with this seed.
 fn verdict(seed: u64) -> Option<String> {
     let outcome = catch_unwind(AssertUnwindSafe(|| run(seed)));
     match outcome {
@@ -110,7 +110,7 @@ fn verdict(seed: u64) -> Option<String> {
     }
 }
 
-/// The n-th seed to try. Later aims are drawn by later seeds alone.
+/// Returns the n-th seed to try. Only later seeds draw later aims.
 fn nth_seed(args: &Args, n: u64) -> u64 {
     let aimed = Class::every().find(|class| args.aimed == Some(format!("{class:?}")));
     match (args.start, aimed) {
@@ -120,12 +120,12 @@ fn nth_seed(args: &Args, n: u64) -> u64 {
     }
 }
 
-/// The class that the run of this seed is aimed at, by name.
+/// Returns the name of the class that the run of this seed is aimed at.
 fn aimed_at(seed: u64) -> Option<String> {
     sim::aim::Aim::draw(seed).map(|aim| format!("{:?}", aim.class))
 }
 
-/// Runs seeds with the bug until one fails that passes without it. `unsound`: those that do not.
+/// Runs seeds with the bug until one fails that passes without it. `unsound`: seeds that fail without it, too.
 fn hunt(row: &Row, args: &Args, unsound: &mut BTreeSet<u64>) -> Outcome {
     let began = clock();
     let limit = Duration::from_secs(args.seconds_max);
@@ -151,7 +151,7 @@ fn hunt(row: &Row, args: &Args, unsound: &mut BTreeSet<u64>) -> Outcome {
     }
 }
 
-/// The first seed from `next` on that fails, with several at a time; all of them have ended when this does.
+/// Returns the first seed from `next` on that fails. Several seeds run at a time, and all have ended at the return.
 fn first_failure(
     next: &AtomicU64,
     args: &Args,
@@ -184,7 +184,7 @@ fn first_failure(
     found.into_inner().expect("all threads are done")
 }
 
-/// As in "the 3rd of `OldTail`".
+/// Returns an ordinal, as the table uses it in "3rd of `OldTail`".
 fn nth(n: u64) -> String {
     let end = match (n % 10, n % 100) {
         (1, not) if not != 11 => "st",

@@ -1,19 +1,20 @@
-//! Bounded queues and memory (what must never happen, 7): what fills an OSD or a client stays under its stated limits.
+//! Bounded queues and memory (what must never happen, 7): queues and buffers of OSDs and clients stay under their
+//! limits.
 //!
-//! Looked at now and then, between turns: engines, the queues of every group, every connection of both sides, and
-//! what each client holds. The fullest that each was seen goes into the summary.
+//! The check looks from time to time, between turns, at engines, at the queues of every group, at the connections of
+//! both sides, and at each client's requests. The highest fill of each goes into the summary.
 
 use std::collections::BTreeMap;
 
-/// Something that fills up: its name, how much is in it, and its limit.
+/// Fill of a queue or buffer: its name, its amount, and its limit.
 pub type Fill = (&'static str, u64, u64);
 
-/// Bytes that wait on one connection.
+/// Returns the fill of one connection: the bytes that wait on it.
 pub fn queued(bytes: usize) -> Fill {
     ("bytes that wait on a connection", bytes as u64, bus::QUEUE_BYTES_MAX as u64)
 }
 
-/// What fills an engine whose log has so many bytes.
+/// Returns the fills of an engine with a log of this length.
 pub fn engine(stats: &engine::EngineStats, log_bytes: u64) -> [Fill; 2] {
     [
         ("log segments in use", stats.segments_in_use.into(), stats.segments.into()),
@@ -22,15 +23,15 @@ pub fn engine(stats: &engine::EngineStats, log_bytes: u64) -> [Fill; 2] {
     ]
 }
 
-/// The fullest that anything was, out of a thousand of its limit.
+/// Highest fill of each queue or buffer, in thousandths of its limit.
 #[derive(Clone, Debug, Default)]
 pub struct Fullest(pub BTreeMap<&'static str, u64>);
 
 impl Fullest {
-    /// Looks at some.
+    /// Takes in some fills.
     ///
     /// # Errors
-    /// What is beyond its limit.
+    /// A fill that is beyond its limit.
     pub fn look(&mut self, fills: impl IntoIterator<Item = Fill>) -> Result<(), String> {
         for (what, now, max) in fills {
             if now > max {

@@ -1,18 +1,18 @@
-//! Decisions follow from the log alone (R1): whoever has applied the same entries of a PG decides alike, be it another
-//! replica, or the same one in another life, from a checkpoint or from a stream.
+//! Decisions follow from the log alone (R1): replicas that have applied the same entries of a PG decide alike. This
+//! holds for two replicas, and for two lives of one replica, whether it mounted a checkpoint or received a stream.
 //!
-//! Looked at after each turn of an OSD, where a replica has applied more or lives anew.
+//! The check looks after each turn of an OSD in which a replica has applied more entries, or runs in another life.
 
 use group::decision::Decision;
 use std::collections::BTreeMap;
 use types::{Index, PgId, ReplicaId};
 
-/// What was seen.
+/// Decision states seen so far.
 #[derive(Default)]
 pub struct Decisions {
-    /// Of each index at which somebody stood: a sum over all that decides, and who stood there first.
+    /// For each applied index of a PG: a sum over the decision state, and the replica that reached the index first.
     seen: BTreeMap<(PgId, Index), (u64, ReplicaId)>,
-    /// Where each replica stood at the last look, and in which life of its process.
+    /// Applied index of each replica at the last look, and the life of its process.
     stood: BTreeMap<ReplicaId, (u32, Index)>,
 }
 
@@ -39,7 +39,7 @@ impl Decisions {
     /// Looks at a replica in the `life`-th life of its process.
     ///
     /// # Errors
-    /// Somebody decided otherwise at this index.
+    /// Another replica, or another life, decided otherwise at this index.
     pub fn look(
         &mut self,
         (pg, replica, life): (PgId, ReplicaId, u32),
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn who_forgets_one_number_of_a_window_is_found() {
+    fn replica_that_forgets_one_number_of_a_window_is_found() {
         let pg = PgId { pool: PoolId(1), n: 0 };
         let mut all = Decisions::default();
         all.look((pg, ReplicaId(1), 1), Index(5), &decides(6)).expect("the first");

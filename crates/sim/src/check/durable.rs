@@ -1,14 +1,14 @@
 //! No reply before durable on a majority: when a client is told that its write is done, the very bytes of that
 //! write are on the durable side of a majority of disks.
 //!
-//! It looks at the disk model alone. Every sector that a client writes carries its stamp (see `stamp`), and
-//! payloads lie in logs and homes as they came; so each write that an OSD hands to its disk is searched for
-//! sectors whose write waits for its reply, and where they went is noted. A disk counts when, at a flush or at
-//! the reply, what a power cut would leave there holds that sector. What once was durable stays counted: a
-//! log segment may be used again before a late reply. Nothing that the code says of itself is asked.
+//! The check looks at the disk model alone. Every sector that a client writes carries its stamp (see `stamp`), and logs
+//! and homes store payloads unchanged. So each write that an OSD hands to its disk is searched for sectors whose write
+//! waits for its reply, and their places are noted. A disk counts when, at a flush or at the reply, the bytes that
+//! would survive a power cut hold that sector. A sector that was durable once stays counted, because a log segment may
+//! be reused before a late reply. The check asks the code for nothing.
 //!
-//! Where a disk has lied, and was not written since, a sector that was handed to it counts: its user could not know. Writes of zeros
-//! carry no bytes, so they are not seen here; lost ones show in the histories.
+//! Where a disk has lied and was not written since, a sector that was handed to it counts, because the OSD could not
+//! know. Writes of zeros carry no bytes, so this check does not see them; the histories show lost ones.
 
 use crate::stamp;
 use env::DiskId;
@@ -19,7 +19,7 @@ use std::rc::Rc;
 use types::IoBuf;
 use types::units::SECTOR;
 
-/// Sectors of a volume in a row with the stamp of one write.
+/// Consecutive sectors of a volume with the stamp of one write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
     pub volume: u64,
@@ -54,7 +54,7 @@ impl Nodes {
     }
 }
 
-/// Sectors of a write in a row that lie in a row on a disk.
+/// Consecutive sectors of a write that lie consecutively on a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Place {
     node: NodeId,
@@ -66,9 +66,9 @@ struct Place {
 /// A write that waits for its reply.
 struct Waiting {
     first: u64,
-    /// Of each of its sectors, the disks that were seen to hold it durably.
+    /// For each sector, the disks that were seen to hold it durably.
     surely: Vec<Nodes>,
-    /// Where it was written.
+    /// Places on disks to which the sectors were written.
     places: Vec<Place>,
 }
 
@@ -77,7 +77,7 @@ impl Waiting {
         self.surely.get_mut(usize::try_from(sector.checked_sub(self.first)?).ok()?)
     }
 
-    /// Notes what of a place is durable; whether all of it is.
+    /// Notes the durable sectors of a place. Returns whether all of them are durable.
     fn look(&mut self, (volume, stamp): Write, place: Place, durable: Durable<'_>) -> bool {
         let mut all = true;
         for n in 0..place.count {
@@ -97,9 +97,9 @@ impl Waiting {
 #[derive(Default)]
 pub struct Majority {
     waiting: BTreeMap<Write, Waiting>,
-    /// Per disk, what the next flush may make durable.
+    /// Per disk, the places that the next flush may make durable.
     unflushed: BTreeMap<NodeId, Vec<(Write, Place)>>,
-    /// Where the last batch that each log was handed ends.
+    /// End of the last batch that was handed to each log.
     log_ends: BTreeMap<NodeId, u64>,
     checked: u64,
 }
@@ -108,7 +108,7 @@ pub struct Majority {
 pub type Shared = Rc<RefCell<Majority>>;
 
 impl Majority {
-    /// A write with these bytes was asked for.
+    /// Notes that a write with these bytes was submitted.
     pub fn asked(&mut self, span: Span) {
         let Span { volume, first, count, stamp } = span;
         let surely = vec![Nodes::default(); count as usize];
@@ -116,17 +116,17 @@ impl Majority {
         assert!(old.is_none(), "stamp {stamp} was used twice");
     }
 
-    /// Where the next batch of this node's log begins, if its segment has room.
+    /// Returns where the next batch of this node's log begins, if its segment has room.
     pub fn log_end(&self, node: NodeId) -> Option<u64> {
         self.log_ends.get(&node).copied()
     }
 
-    /// Sectors whose reply was checked.
+    /// Returns the number of sectors whose reply was checked.
     pub fn checked(&self) -> u64 {
         self.checked
     }
 
-    /// The reply came. `read` looks at the durable bytes of a node's disk, and says whether it may have lied.
+    /// Checks a reply. `read` looks at the durable bytes of a node's disk, and says whether it may have lied.
     ///
     /// # Errors
     /// Fewer than `needed` disks hold some sector of it.
@@ -155,7 +155,7 @@ impl Majority {
         ))
     }
 
-    /// Sectors of one write go to a disk.
+    /// Notes that sectors of one write go to a disk.
     fn goes_to(&mut self, write: Write, place: Place) {
         let Some(waiting) = self.waiting.get_mut(&write) else { return };
         let mut sectors = place.first..place.first + place.count;
@@ -167,7 +167,7 @@ impl Majority {
     }
 }
 
-/// The check as the histories use it.
+/// The check in the form that the histories use.
 pub struct Watch {
     pub shared: Shared,
     world: World,
@@ -202,7 +202,7 @@ fn is_there(sector: (u64, u64, u64), offset: u64, durable: Durable<'_>) -> bool 
     if durable.has_lied_at(offset) {
         return true;
     }
-    // Its head is enough: sectors are written whole, and torn ones are for the histories to find.
+    // The head is enough: sectors are written whole, and the histories find torn ones.
     let mut bytes = [0; stamp::PEEK_LEN];
     durable.read(offset, &mut bytes);
     stamp::peek(&bytes) == Some(sector)
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lie_excuses_a_reply_only_where_the_disk_has_lied_and_was_not_written_since() {
+    fn lie_excuses_reply_only_where_disk_lied_and_was_not_written_since() {
         let image = |disks: &Disks, n: usize| disks.world.disk_image(disks.envs[n].node(), "d");
         for (at, again, is_right) in [(8192 + 512, false, true), (8192 + 512, true, false), (64 << 10, false, false)] {
             let mut disks = Disks::new();

@@ -7,9 +7,9 @@
 //! backward zone (`s < f`) lies inside a forward one. A write without an answer ends never: it may take
 //! effect at any later time, or not at all.
 //!
-//! Zeros are not unique (the initial contents, and every trim), so a read of zeros is checked alone: some
-//! write of zeros, or the beginning, must not have been surely overwritten before the read began. A write is sure
-//! from its answer on, or from the end of the first read that saw it.
+//! Zeros are not unique (the initial contents, and every trim), so a read of zeros is checked alone: some write of
+//! zeros, or the beginning, must not have been surely overwritten before the read began. A write has surely taken
+//! effect at its answer, or at the end of the first read that saw it.
 //!
 //! Durability across power loss needs nothing more: an acknowledged write that vanishes is a later read
 //! of an older value, and such a history is not linearizable.
@@ -32,7 +32,7 @@ struct Write {
     start: At,
     end: At,
     zeros: bool,
-    /// Without an answer, and its session was fenced at this time: it took effect before, or never.
+    /// Time at which the session of an unanswered write was fenced: the write took effect before, or never.
     dead: At,
 }
 
@@ -44,15 +44,15 @@ struct Read {
     saw: Option<Stamp>,
 }
 
-/// All that is known of one sector.
+/// History of one sector.
 #[derive(Default)]
 struct Sector {
-    /// As they were asked.
+    /// In the order of their submission.
     writes: Vec<Write>,
     reads: Vec<Read>,
 }
 
-/// Sectors in a row that are found together.
+/// Number of consecutive sectors that are stored together.
 const STRIP: u64 = 64;
 
 type Strip = [Sector; STRIP as usize];
@@ -60,10 +60,10 @@ type Strip = [Sector; STRIP as usize];
 /// The histories of all sectors of all volumes.
 #[derive(Default)]
 pub struct Linear {
-    /// By volume and number.
+    /// By volume and number of the strip.
     strips: BTreeMap<(u64, u64), Box<Strip>>,
     operations: u64,
-    /// Sees to it that replies do not come before the disks have the bytes.
+    /// Checks that no reply comes before the disks have the bytes.
     pub durable: Option<Watch>,
 }
 
@@ -90,7 +90,7 @@ struct Zone {
 }
 
 impl Linear {
-    /// Every sector of a range with its history.
+    /// Calls `with` for every sector of a range and its history.
     fn each(&mut self, volume: u64, sectors: Range<u64>, mut with: impl FnMut(u64, &mut Sector)) {
         let mut at = sectors.start;
         while at < sectors.end {
@@ -103,7 +103,7 @@ impl Linear {
         }
     }
 
-    /// A write (or trim, with `zeros`) of these sectors was asked.
+    /// Notes that a write (or trim, with `zeros`) of these sectors was submitted.
     pub fn write_started(&mut self, volume: u64, sectors: Range<u64>, stamp: Stamp, zeros: bool, at: At) {
         assert_ne!(stamp, 0, "stamp 0 is the beginning");
         let (first, count) = (sectors.start, sectors.end - sectors.start);
@@ -115,7 +115,7 @@ impl Linear {
         }
     }
 
-    /// The write was acknowledged. A write that failed without certainty simply never ends.
+    /// Notes that the write was acknowledged. A write that failed without certainty never ends.
     pub fn write_ended(&mut self, volume: u64, sectors: Range<u64>, stamp: Stamp, at: At) {
         let (first, count) = (sectors.start, sectors.end - sectors.start);
         self.each(volume, sectors, |_, sector| sector.asked(stamp).end = at);
@@ -124,13 +124,12 @@ impl Linear {
         }
     }
 
-    /// This write was asked in a session that was fenced before: it must never take effect.
+    /// Notes that the session of this write had been fenced before: the write must never take effect.
     pub fn forbid(&mut self, volume: u64, sectors: Range<u64>, stamp: Stamp) {
         self.each(volume, sectors, |_, sector| sector.asked(stamp).dead = 0);
     }
 
-    /// Nothing that was asked of the volume so far and has no answer takes effect after `at`: its session is
-    /// fenced (R6).
+    /// Notes that the session of the volume is fenced (R6): no write that is unanswered so far takes effect after `at`.
     pub fn abandon_older(&mut self, volume: u64, at: At) {
         for (_, strip) in self.strips.range_mut((volume, 0)..=(volume, u64::MAX)) {
             let writes = strip.iter_mut().flat_map(|sector| &mut sector.writes);
@@ -140,8 +139,7 @@ impl Linear {
         }
     }
 
-    /// A read that was answered, with what it saw of each sector from `first` on. Reads without an answer say
-    /// nothing.
+    /// Notes an answered read, with what it saw of each sector from `first` on. Unanswered reads say nothing.
     pub fn read(&mut self, volume: u64, first: u64, saw: &[Option<Stamp>], start: At, end: At) {
         assert!(start <= end, "a read ends after it starts");
         self.operations += saw.len() as u64;
@@ -150,12 +148,12 @@ impl Linear {
         });
     }
 
-    /// Sector operations recorded.
+    /// Returns the number of sector operations recorded.
     pub fn operations(&self) -> u64 {
         self.operations
     }
 
-    /// Every sector whose history is impossible.
+    /// Returns every sector whose history is impossible.
     pub fn violations(&self) -> Vec<Violation> {
         let sectors = self.strips.iter().flat_map(|((volume, number), strip)| {
             (number * STRIP..).zip(strip.iter()).map(|(sector, history)| (*volume, sector, history))
@@ -168,7 +166,7 @@ impl Linear {
 }
 
 impl Sector {
-    /// The write of this stamp: it is one of the last.
+    /// Returns the write of this stamp, which is one of the last.
     fn asked(&mut self, stamp: Stamp) -> &mut Write {
         self.writes.iter_mut().rev().find(|w| w.stamp == stamp).expect("a write is asked before all else")
     }
@@ -185,12 +183,12 @@ impl Sector {
     }
 }
 
-/// A sector's history to be checked.
+/// A sector's history, ready for the check.
 struct History<'a> {
-    /// By stamp.
+    /// In the order of their stamps.
     writes: &'a [Write],
     reads: &'a [Read],
-    /// When each of the writes had taken effect for sure.
+    /// Time at which each of the writes had surely taken effect.
     sure: Vec<At>,
 }
 
@@ -199,7 +197,7 @@ impl<'a> History<'a> {
         let mut sure: Vec<At> = writes.iter().map(|w| w.end).collect();
         for read in reads {
             if let Some(n) = read.saw.and_then(|stamp| writes.binary_search_by_key(&stamp, |w| w.stamp).ok()) {
-                // Whoever sees it later says, too, that it took effect before its session was fenced.
+                // A later read that sees the value shows that it took effect before its session was fenced.
                 sure[n] = sure[n].min(read.end).min(writes[n].dead);
             }
         }
@@ -220,7 +218,7 @@ impl<'a> History<'a> {
         for read in self.reads {
             match read.saw {
                 Some(stamp) => match self.write(stamp) {
-                    None => return Some(format!("a read saw {stamp}, which nobody wrote here")),
+                    None => return Some(format!("a read saw {stamp}, which was never written here")),
                     Some(w) if w.start >= read.end => {
                         return Some(format!("a read ended at {} with {stamp}, written from {}", read.end, w.start));
                     }
@@ -241,7 +239,7 @@ impl<'a> History<'a> {
         None
     }
 
-    /// Writes of bytes, and when each had taken effect for sure.
+    /// Returns the writes of bytes, and when each had surely taken effect.
     fn sure_ones(&self) -> impl Iterator<Item = (&Write, At)> {
         self.writes.iter().zip(self.sure.iter().copied()).filter(|(w, _)| !w.zeros)
     }
@@ -261,7 +259,7 @@ impl<'a> History<'a> {
 
     fn zones(&self) -> Vec<Zone> {
         let mut zones = Vec::new();
-        // Of the reads that saw each value: the earliest end, the latest start.
+        // Earliest end and latest start of the reads that saw each value.
         let mut seen: BTreeMap<Stamp, (At, At)> = BTreeMap::new();
         for read in self.reads {
             let Some(stamp) = read.saw else { continue };
@@ -275,7 +273,7 @@ impl<'a> History<'a> {
                 (first_end, last_start) = (first_end.min(*end), last_start.max(*start));
             }
             let seen = seen.is_some();
-            // Nobody knows whether it took effect: it constrains nothing.
+            // It is unknown whether the write took effect, so it constrains nothing.
             if write.end == NEVER && !seen {
                 continue;
             }

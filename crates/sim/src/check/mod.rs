@@ -1,4 +1,4 @@
-//! The observers: they look from outside, after the fact, and know nothing of how the system works.
+//! Observers: they look at the system from outside, after the fact, and know nothing of how it works.
 
 pub mod bounds;
 pub mod decisions;

@@ -1,46 +1,51 @@
-//! Raft's laws (Ongaro, "Consensus: bridging theory and practice", figure 3.2), over all replicas of all PGs:
-//! one leader a term; two logs that agree on an entry agree on all before it; a leader has every committed
-//! entry; no two replicas commit different entries at one index. And what they rest on: what a leader commits, the logs of a
-//! majority hold durably, now and not only once; and who is not in doubt has every committed entry that it ever held so, in
-//! whichever life (R11, ADR 0007).
+//! Raft's laws (Ongaro, "Consensus: bridging theory and practice", figure 3.2), over all replicas of all PGs.
 //!
-//! Looked at after each turn of an OSD, where something changed. An entry is known by (index, term).
+//! - A term has one leader.
+//! - Two logs that agree on an entry agree on all before it.
+//! - A leader has every committed entry.
+//! - No two replicas commit different entries at one index.
+//!
+//! Two more laws support them. When a leader commits an entry, the logs of a majority hold it durably at that moment,
+//! and not only at some earlier one. A replica that is not suspect has every committed entry that it held durably in
+//! any of its lives (R11, ADR 0007).
+//!
+//! The check looks after each turn of an OSD in which something changed. An entry is known by (index, term).
 
 use std::collections::BTreeMap;
 use types::{Index, OsdId, PgId, ReplicaId, Term};
 
-/// As far as anybody can have come.
+/// Durable end of a replica whose process is gone: any entry may be there.
 const UNKNOWN: Index = Index(u64::MAX);
 
-/// What an observer sees of one replica.
+/// State of one replica as an observer sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {
     pub pg: PgId,
     pub osd: OsdId,
     pub replica: ReplicaId,
     pub term: Term,
-    /// Raft takes it for the leader of its term.
+    /// The replica considers itself the leader of its term.
     pub elected: bool,
     pub commit: Index,
     pub first: Index,
     pub last: Index,
     pub last_term: Term,
-    /// Last entry that its device holds; what a process that is gone had there, nobody knows.
+    /// Last entry that is durable on its device. For a process that is gone it is unknown.
     pub durable: Index,
-    /// Its term, as far as the log knows it.
+    /// Term of that entry, as far as the log knows it.
     pub durable_term: Option<Term>,
-    /// It knows that it may lack what it acknowledged.
+    /// The replica is suspect: it may lack entries that it acknowledged.
     pub in_doubt: bool,
-    /// Replicas of the PG.
+    /// Number of replicas of the PG.
     pub members: usize,
 }
 
-/// What was seen of all of them.
+/// Observations of all replicas.
 #[derive(Default)]
 pub struct Laws {
     seen: BTreeMap<ReplicaId, View>,
     leaders: BTreeMap<(PgId, Term), ReplicaId>,
-    /// Of each committed entry its term, and the term in which it was first seen committed.
+    /// For each committed entry: its term, and the term in which it was first seen committed.
     committed: BTreeMap<PgId, BTreeMap<Index, (Term, Term)>>,
     /// Term of the entry before each entry that was ever in a log.
     before: BTreeMap<(PgId, Index, Term), Term>,
@@ -50,7 +55,7 @@ pub struct Laws {
 }
 
 impl Laws {
-    /// Looks at a replica; `term_at` tells its entries' terms as far as its log knows them.
+    /// Looks at a replica; `term_at` returns the terms of its entries as far as its log knows them.
     ///
     /// # Errors
     /// The law that is broken.
@@ -73,11 +78,11 @@ impl Laws {
         if elected_now { self.complete(view, &term_at).map_err(broken) } else { Ok(()) }
     }
 
-    /// The process of this OSD is no more: what its devices hold, its next life tells.
+    /// Notes that the process of this OSD is gone. Its next life shows what its devices hold.
     pub fn gone(&mut self, osd: OsdId) {
         let Laws { seen, committed, held, .. } = self;
         for view in seen.values_mut().filter(|view| view.osd == osd) {
-            // It may have been committed since the last look.
+            // The entry may have been committed since the last look.
             let known = committed.get(&view.pg).and_then(|c| c.get(&view.durable)).map(|(term, _)| *term);
             if !view.in_doubt && known.is_some() && known == view.durable_term {
                 let held = held.entry(view.replica).or_default();
@@ -87,14 +92,15 @@ impl Laws {
         }
     }
 
-    /// What a replica has made durable, and a majority has committed, counts for ever: for its vote and for its word.
+    /// Checks that a replica still has the committed entries that it made durable. They count for ever: for its vote
+    /// and for its acknowledgements.
     fn nothing_forgotten(&mut self, view: View, term_at: &impl Fn(Index) -> Option<Term>) -> Result<(), String> {
         if view.in_doubt {
             return Ok(());
         }
         let held = self.held.entry(view.replica).or_default();
         if view.last < *held {
-            return Err(format!("it ends at {}, is not in doubt, and has held committed entry {held}", view.last));
+            return Err(format!("it ends at {}, is not suspect, and has held committed entry {held}", view.last));
         }
         let committed = self.committed.get(&view.pg).and_then(|c| c.range(..=view.durable).next_back());
         let holds = |(index, (term, _)): &(&Index, &(Term, Term))| term_at(**index) == Some(*term);
@@ -104,7 +110,7 @@ impl Laws {
         Ok(())
     }
 
-    /// Looks that found something changed.
+    /// Returns the number of looks that found a change.
     pub fn looks(&self) -> u64 {
         self.looks
     }
@@ -123,7 +129,7 @@ impl Laws {
         seen: Option<View>,
         term_at: &impl Fn(Index) -> Option<Term>,
     ) -> Result<(), String> {
-        // What was there before and stands under an unchanged end was looked at then.
+        // Entries before an unchanged end were checked at an earlier look.
         let known = seen.filter(|s| s.last <= view.last && term_at(s.last) == Some(s.last_term));
         let from = known.map_or(Index(0), |s| s.last).max(Index(view.first.0.saturating_sub(1)));
         let Some(mut previous) = term_at(from) else { return Ok(()) };
@@ -138,7 +144,7 @@ impl Laws {
         Ok(())
     }
 
-    /// What a leader counts as a majority must be one at the moment when it commits by it.
+    /// Checks that a leader commits only what a majority holds durably at that moment.
     fn majority_holds(&self, view: View, seen: Option<View>) -> Result<(), String> {
         let risen = seen.is_some_and(|s| s.elected && s.term == view.term && s.commit < view.commit);
         if !view.elected || !risen {
@@ -161,7 +167,7 @@ impl Laws {
         term_at: &impl Fn(Index) -> Option<Term>,
     ) -> Result<(), String> {
         let committed = self.committed.entry(view.pg).or_default();
-        // A new life may remember an earlier commit: then everything is looked at again.
+        // A new life may remember an earlier commit index; then every entry is checked again.
         let from = seen.map_or(Index(0), |s| s.commit).min(view.commit);
         let from = if seen.is_some_and(|s| s.commit > view.commit) { Index(0) } else { from };
         for i in (from.0 + 1).max(view.first.0)..=view.commit.0 {
@@ -174,8 +180,8 @@ impl Laws {
         Ok(())
     }
 
-    /// The law speaks of what was committed in terms before the leader's own: one whose votes come late, when
-    /// others have elected and committed in a later term, leads nobody.
+    /// Checks that a new leader has the entries that were committed in earlier terms. A leader whose votes come late,
+    /// after others have elected and committed in a later term, leads no follower.
     fn complete(&self, view: View, term_at: &impl Fn(Index) -> Option<Term>) -> Result<(), String> {
         let Some(committed) = self.committed.get(&view.pg) else { return Ok(()) };
         let before = committed.iter().rev().find(|(_, (_, seen_in))| *seen_in < view.term);
@@ -196,7 +202,7 @@ impl Laws {
 mod tests {
     use super::*;
 
-    /// A replica whose log holds these terms from index 1 on.
+    /// Looks at a replica whose log holds these terms from index 1 on.
     fn look(laws: &mut Laws, replica: u64, term: u64, elected: bool, log: &[u64], commit: u64) -> Result<(), String> {
         let term_at = |i: Index| match i.0 {
             0 => Some(Term(0)),
@@ -260,11 +266,11 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_whose_votes_come_late_need_not_have_what_a_later_term_committed() {
+    fn leader_whose_votes_come_late_may_lack_entries_of_a_later_term() {
         let mut laws = Laws::default();
         look(&mut laws, 1, 1, true, &[1], 1).expect("the first");
         look(&mut laws, 2, 3, true, &[1, 3], 2).expect("it commits");
-        look(&mut laws, 3, 2, true, &[1, 2], 1).expect("it leads nobody");
+        look(&mut laws, 3, 2, true, &[1, 2], 1).expect("it leads no follower");
         assert!(look(&mut laws, 3, 4, true, &[1, 2], 1).expect_err("now it matters").contains("not of t3"));
     }
 
@@ -280,7 +286,7 @@ mod tests {
         look(&mut begin(), 1, 1, true, &[1, 1], 2).expect("two of three");
         let mut laws = begin();
         laws.gone(OsdId(2));
-        look(&mut laws, 1, 1, true, &[1, 1], 2).expect("nobody knows what it had");
+        look(&mut laws, 1, 1, true, &[1, 1], 2).expect("it is unknown what it had");
         let mut laws = begin();
         laws.gone(OsdId(2));
         look(&mut laws, 2, 1, false, &[1], 1).expect("it has lost what it had");
@@ -288,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_back_without_what_it_held_and_without_doubt_is_found() {
+    fn replica_that_lost_committed_entries_and_is_not_suspect_is_found() {
         let mut laws = Laws::default();
         look(&mut laws, 2, 1, false, &[1, 1], 1).expect("it has both");
         look(&mut laws, 1, 1, true, &[1, 1], 2).expect("the second is committed");
@@ -300,7 +306,7 @@ mod tests {
         look(&mut laws, 2, 1, false, &[1, 7], 1).expect("another second one");
         look(&mut laws, 1, 2, true, &[1, 2], 2).expect("the second is committed");
         laws.gone(OsdId(2));
-        lacks(&mut laws).expect("that one was nobody's");
+        lacks(&mut laws).expect("that one was never committed");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Replica equality (what must never happen, 4): at one applied index all replicas of a PG hold the same
 //! bytes.
 //!
-//! Each replica is read through its own OSD's engine, as a client's read would be, while nothing changes.
+//! Each replica is read through its own OSD's engine, like a client's read, while nothing changes.
 
 use crate::cluster::Cluster;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,16 +9,16 @@ use types::limits::PART_MAX;
 use types::units::{SECTOR, SECTORS_PER_CHUNK};
 use types::{ChunkKey, OsdId, PgId, SectorRange, VolumeId};
 
-/// One OSD's bytes of one range; zeros are `None`.
+/// Bytes of one range on one OSD; zeros are `None`.
 type Bytes = Option<Vec<u8>>;
 
-/// Compares every chunk of `volume` in every PG. Gives the number of bytes compared.
+/// Compares every chunk of `volume` in every PG. Returns the number of bytes compared.
 ///
-/// What an OSD cannot read whose device has lied in a way that peers can make good goes to `unread`: it was told now, if
-/// not before, and is to be whole soon.
+/// A range that an OSD cannot read goes to `unread` if peers can repair what its device lied about. The OSD knows of
+/// the damage now at the latest, and must repair it soon.
 ///
 /// # Errors
-/// Where two replicas differ, or what could not be read.
+/// Two replicas differ, or a range could not be read.
 pub fn check(
     cluster: &mut Cluster,
     volume: VolumeId,
@@ -35,16 +35,16 @@ pub fn check(
                 for osd in members {
                     match cluster.read_replica(*osd, *pg, chunk, range) {
                         Ok(bytes) => _ = seen.insert(*osd, bytes),
-                        // Its disk lied: it may refuse, and never lie on.
+                        // The disk has lied: the OSD may refuse the read, and must not answer it wrongly.
                         Err(_) if cluster.budget.is_spent() || cluster.budget.may_lack(osd.0 as usize - 1) => {}
                         Err(what) if cluster.budget.has_lied(osd.0 as usize - 1) => unread.push(what),
                         Err(what) => return Err(what),
                     }
                 }
                 if seen.is_empty() {
-                    // Beyond the budget nobody may have it. Then they say so.
+                    // Beyond the budget it is possible that no member has the bytes. Then a member must report it.
                     if !cluster.says_lost(*pg) {
-                        unread.push(format!("pg {pg}: nobody can read {range} of {chunk}, and nobody says so"));
+                        unread.push(format!("pg {pg}: no member can read {range} of {chunk}, and none says so"));
                     }
                     continue;
                 }
@@ -56,7 +56,7 @@ pub fn check(
     Ok(compared)
 }
 
-/// Parts of the chunk where some member may hold data.
+/// Returns the parts of the chunk where some member may hold data.
 fn ranges_with_data(cluster: &Cluster, pg: PgId, members: &[OsdId], chunk: ChunkKey) -> Vec<SectorRange> {
     let part = (PART_MAX / SECTOR) as u32;
     let whole = SectorRange { start: 0, count: SECTORS_PER_CHUNK };
@@ -75,7 +75,7 @@ fn ranges_with_data(cluster: &Cluster, pg: PgId, members: &[OsdId], chunk: Chunk
 
 fn differences(pg: PgId, chunk: ChunkKey, range: SectorRange, seen: &BTreeMap<OsdId, Bytes>) -> Result<(), String> {
     let mut all = seen.iter();
-    let (first, expected) = all.next().expect("somebody could read it");
+    let (first, expected) = all.next().expect("some member could read it");
     for (osd, bytes) in all {
         if bytes == expected {
             continue;

@@ -1,27 +1,28 @@
-//! Never silence: beyond the budget of lies a PG may be out of reach, and then somebody says so and why.
+//! No silent failure: beyond the budget of lies a PG may be out of reach, and then a member must report it with a
+//! reason.
 //!
-//! Comes in: how each member of a PG stands when everything had its time to settle. Goes out: the PG that is out of
-//! order although nobody complains, or although a majority of its members is sound.
+//! Input: the state of each member of a PG after everything had its time to settle. Output: the PG that is out of order
+//! although no member complains, or although a majority of its members is sound.
 
 use types::PgId;
 
-/// How one member stands.
+/// State of one member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Member {
-    /// It has a group, has applied this far, and complains of nothing.
+    /// The member has a group, has applied up to this index, and has no complaint.
     Sound(u64),
-    /// It serves at most in part, and says why.
+    /// The member serves at most in part, and gives the reason.
     Complains(String),
-    /// Its process is not there, or serves nothing, and has said why.
+    /// The process is not there, or serves nothing, and has given the reason.
     Down(String),
-    /// Nothing is heard of it.
+    /// Nothing is heard of the member.
     Silent,
 }
 
-/// Looks at a PG; `active`: exactly one leader serves.
+/// Checks a PG. `active`: exactly one leader serves.
 ///
 /// # Errors
-/// What nobody speaks of.
+/// A fault of which no member speaks, or a sound majority without a leader.
 pub fn check(pg: PgId, members: &[Member], active: bool) -> Result<(), String> {
     let sound: Vec<u64> =
         members.iter().filter_map(|m| if let Member::Sound(at) = m { Some(*at) } else { None }).collect();
@@ -34,22 +35,22 @@ pub fn check(pg: PgId, members: &[Member], active: bool) -> Result<(), String> {
         return complaint("has a sound majority and no leader");
     }
     if !active && !complains {
-        return complaint("has no leader, and nobody says why");
+        return complaint("has no leader, and no member says why");
     }
     match sound.windows(2).all(|two| two[0] == two[1]) || complains {
         true => Ok(()),
-        false => complaint("has members that stay behind, and nobody says why"),
+        false => complaint("has members that stay behind, and no member says why"),
     }
 }
 
-/// Requests wait for ever, as `what` says: some PG must have said why.
+/// Checks that some member has given a reason when requests wait for ever, as `what` says.
 ///
 /// # Errors
-/// When none has.
+/// No member has given one.
 pub fn check_unanswered<'a>(what: &str, mut all: impl Iterator<Item = &'a Member>) -> Result<(), String> {
     match all.any(|m| matches!(m, Member::Complains(_) | Member::Down(_))) {
         true => Ok(()),
-        false => Err(format!("{what}; and nobody says why")),
+        false => Err(format!("{what}; and no member says why")),
     }
 }
 
@@ -79,6 +80,6 @@ mod tests {
         assert!(wrong(&[sound.clone(), Member::Silent, says("x")], false).contains("nothing is heard"));
         assert!(wrong(&[sound.clone(), sound.clone(), says("x")], false).contains("sound majority"));
         assert!(wrong(&[sound.clone(), Member::Sound(5), sound.clone()], true).contains("stay behind"));
-        assert!(check_unanswered("late", [sound].iter()).expect_err("it is wrong").contains("nobody says why"));
+        assert!(check_unanswered("late", [sound].iter()).expect_err("it is wrong").contains("no member says why"));
     }
 }

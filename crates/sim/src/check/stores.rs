@@ -1,52 +1,56 @@
-//! Laws of one store and of two of them: what a mounted store's map names is there (R8), what a stream installs is what its
-//! leader held as of S (R12), and log and home give space back as long as nothing but themselves stands in the way (R8, R9).
+//! Laws of one store and of two of them.
 //!
-//! Comes in after the turns of OSDs, with what their engines hold. Goes out: the first thing that must not be.
+//! - After a mount, the device holds what the map names (R8).
+//! - A stream installs what its leader held as of the snapshot index (R12).
+//! - Log and home free space as long as nothing but themselves stands in the way (R8, R9).
+//!
+//! Input: the contents of the engines, after the turns of OSDs. Output: the first violation.
 
 use engine::{Contents, LogRoom};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{Index, OsdId, ReplicaId, Time};
 
-/// A log that is at its reserve gives a segment back within this time, while its process runs, its disk has no fault, and
-/// what it must hold is a fraction ([`HELD_SHARE`]) of it.
+/// A log that is at its reserve frees a segment within this time. That holds while its process runs, its disk has no
+/// fault, and the bytes that it must hold are a fraction ([`HELD_SHARE`]) of its length.
 pub const AT_RESERVE_MAX: Duration = Duration::from_secs(3);
 /// A log that must hold more than one part in so many of its length may be full for good reason.
 const HELD_SHARE: u64 = 4;
-/// A round or an installation may drop all that a device holds. More than half of home is in limbo for at most this time, while
-/// the process runs and its disk has no fault: the checkpoint and the reads before it take less (R8).
+/// A destage or an installation may drop everything that a device holds. More than half of home is pending free for at
+/// most this time, while the process runs and its disk has no fault: the checkpoint and the earlier reads take less
+/// (R8).
 pub const LIMBO_MAX: Duration = Duration::from_secs(3);
-/// An installation begins within this time, while the process runs and its disk has no fault: it waits for the round that runs
-/// (R12).
+/// An installation begins within this time, while the process runs and its disk has no fault: it waits only for the
+/// destage that runs (R12).
 pub const INSTALL_WAITS_MAX: Duration = Duration::from_secs(5);
-/// Cuts that are remembered.
+/// Number of stream snapshots that are remembered.
 const CUTS_MAX: usize = 16;
 
-/// Since when a log is at its reserve.
+/// Time since when a log is at its reserve, and its tail then.
 #[derive(Clone, Copy, Debug)]
 struct Full {
     since: Time,
     tail: u64,
 }
 
-/// See the head of the file.
+/// State of the checks; see the head of the file.
 #[derive(Default)]
 pub struct Stores {
     full: BTreeMap<OsdId, Full>,
-    /// Since when more than half of a home is in limbo.
+    /// Time since when more than half of a home is pending free.
     limbo: BTreeMap<OsdId, Time>,
-    /// Installations that have not begun, and since when they wait.
+    /// Installations that have not begun, and the time since when each waits.
     waiting: BTreeMap<OsdId, (ReplicaId, Time)>,
-    /// Follower → S and what its leader held then.
+    /// For each follower of a stream: the snapshot index, and the contents of its leader at that index.
     cuts: BTreeMap<ReplicaId, (Index, Contents)>,
     installed: u64,
 }
 
 impl Stores {
-    /// Looks at a log; `None`: it does not run, or something else stands in its way. Gives how long it has been full.
+    /// Looks at a log; `None`: it does not run, or something else stands in its way. Returns how long it has been full.
     ///
     /// # Errors
-    /// When that is too long.
+    /// The log has been full for too long.
     pub fn look_at_log(&mut self, now: Time, osd: OsdId, room: Option<LogRoom>) -> Result<Duration, String> {
         let full = room.filter(|r| r.at_reserve && r.held_bytes <= r.len_bytes / HELD_SHARE);
         let Some(room) = full else {
@@ -64,11 +68,11 @@ impl Stores {
         Err(format!("the log of {osd} has been full for {long:?}, of which {} bytes are needed", room.held_bytes))
     }
 
-    /// Looks at a home: bytes in limbo, and what it has; `None`: it does not run, or something else stands in its way. Gives how
-    /// long more than half of it has been in limbo.
+    /// Looks at a home: the bytes that are pending free, and its capacity; `None`: it does not run, or something else
+    /// stands in its way. Returns how long more than half of it has been pending free.
     ///
     /// # Errors
-    /// When that is too long.
+    /// More than half of the home has been pending free for too long.
     pub fn look_at_limbo(&mut self, now: Time, osd: OsdId, home: Option<(u64, u64)>) -> Result<Duration, String> {
         let Some((limbo, capacity)) = home.filter(|(limbo, capacity)| *limbo > capacity / 2) else {
             self.limbo.remove(&osd);
@@ -78,14 +82,14 @@ impl Stores {
         if long <= LIMBO_MAX {
             return Ok(long);
         }
-        Err(format!("{osd} has had more than half of its home in limbo for {long:?}: {limbo} of {capacity} bytes"))
+        Err(format!("{osd} has had more than half of its home pending free for {long:?}: {limbo} of {capacity} bytes"))
     }
 
-    /// Looks at the replica whose installation has not begun; `None`: there is none, or something else stands in its way. Gives
-    /// how long it has waited.
+    /// Looks at the replica whose installation has not begun; `None`: there is none, or something else stands in its
+    /// way. Returns how long the replica has waited.
     ///
     /// # Errors
-    /// When that is too long.
+    /// The replica has waited for too long.
     pub fn look_at_wait(&mut self, now: Time, osd: OsdId, replica: Option<ReplicaId>) -> Result<Duration, String> {
         let Some(replica) = replica else {
             self.waiting.remove(&osd);
@@ -102,7 +106,7 @@ impl Stores {
         Err(format!("the installation of {replica} on {osd} has not begun for {long:?}"))
     }
 
-    /// A leader held this as of S, when it read the cut of a stream to `follower`.
+    /// Notes the contents of a leader as of `s`, when it read the snapshot of a stream to `follower`.
     pub fn note_cut(&mut self, follower: ReplicaId, s: Index, contents: Contents) {
         if self.cuts.len() == CUTS_MAX {
             self.cuts.pop_first();
@@ -110,12 +114,12 @@ impl Stores {
         self.cuts.insert(follower, (s, contents));
     }
 
-    /// Whether this cut is known already.
+    /// Whether the contents of this snapshot are known already.
     pub fn knows_cut(&self, follower: ReplicaId, s: Index) -> bool {
         self.cuts.get(&follower).is_some_and(|(known, _)| *known == s)
     }
 
-    /// Whether what the replica holds as of `applied` is to be compared.
+    /// Whether the contents of the replica as of `applied` are to be compared.
     pub fn awaits(&mut self, replica: ReplicaId, applied: Index) -> bool {
         let Some((s, _)) = self.cuts.get(&replica) else { return false };
         if applied > *s {
@@ -125,7 +129,7 @@ impl Stores {
         applied == *s
     }
 
-    /// A replica holds this as of the S of the last cut for it.
+    /// Compares the contents of a replica with those of the last snapshot for it.
     ///
     /// # Errors
     /// A block that differs.
@@ -141,7 +145,7 @@ impl Stores {
         }
     }
 
-    /// Installations that were compared.
+    /// Returns the number of installations that were compared.
     pub fn installed(&self) -> u64 {
         self.installed
     }
@@ -159,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_stays_full_is_found_and_one_that_moves_or_must_hold_much_is_not() {
+    fn log_that_stays_full_is_found_unless_it_moves_or_must_hold_much() {
         let (mut stores, late) = (Stores::default(), Time::ZERO + AT_RESERVE_MAX + Duration::from_millis(1));
         assert_eq!(stores.look_at_log(Time::ZERO, OSD, room(1, 9)), Ok(Duration::ZERO));
         assert!(stores.look_at_log(late, OSD, room(1, 9)).is_err());
@@ -182,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn an_installation_that_does_not_begin_is_found_and_one_after_the_other_is_not() {
+    fn installation_that_does_not_begin_is_found_and_a_later_one_is_not() {
         let (mut stores, late) = (Stores::default(), Time::ZERO + INSTALL_WAITS_MAX + Duration::from_millis(1));
         assert_eq!(stores.look_at_wait(Time::ZERO, OSD, Some(ReplicaId(4))), Ok(Duration::ZERO));
         assert!(stores.look_at_wait(late, OSD, Some(ReplicaId(4))).is_err());

@@ -1,4 +1,4 @@
-//! Schedules aimed at one rule each: chance alone would meet them once in ten thousand runs.
+//! Schedules that are each aimed at one rule. Random faults would produce one about once in ten thousand runs.
 
 use super::{Class, Strike};
 use env::sim::Cut;
@@ -24,8 +24,9 @@ fn ms(s: &mut Strike<'_>, min: u64, max: u64) -> Duration {
     Duration::from_micros(s.rng.between(min * 1000, max * 1000))
 }
 
-/// One follower has lost the leader and campaigns when its promise ends; another that renewed until just now
-/// starts anew and must not vote yet: the leader, cut off from both, may still serve reads by its lease (R3).
+/// One follower has lost the leader and campaigns when its promise ends. Another follower, which renewed its promise
+/// until just now, restarts and must not vote yet: the leader, cut off from both, may still serve reads by its lease
+/// (R3).
 fn restart_in_lease(s: &mut Strike<'_>, leader: usize, others: &[usize]) {
     let forgetful = others[s.rng.below(others.len() as u64) as usize];
     let l = s.cluster.osd_node(leader);
@@ -36,7 +37,7 @@ fn restart_in_lease(s: &mut Strike<'_>, leader: usize, others: &[usize]) {
         if reset {
             s.cluster.world.reset_conns(l, node);
         }
-        // The reset reaches both before nothing passes any more.
+        // The reset reaches both ends before the link is cut.
         s.after(Duration::from_micros(300), move |s| s.cluster.world.partition(l, node, Cut::Both));
     }
     let f = s.cluster.osd_node(forgetful);
@@ -51,8 +52,8 @@ fn restart_in_lease(s: &mut Strike<'_>, leader: usize, others: &[usize]) {
     s.after(heal, move |s| all.iter().for_each(|node| s.cluster.world.heal(l, *node)));
 }
 
-/// A leader hands over and hears nothing of it: its goodbye has ended all promises, so it must have stopped
-/// serving before (R3).
+/// A leader transfers its leadership, and no answer reaches it. Its lease release has ended all promises, so it must
+/// have stopped serving before (R3).
 fn slow_goodbye(s: &mut Strike<'_>, pg: PgId, leader: usize, others: &[usize]) {
     let l = s.cluster.osd_node(leader);
     let from: Vec<_> = others.iter().map(|k| s.cluster.osd_node(*k)).collect();
@@ -70,9 +71,9 @@ fn slow_goodbye(s: &mut Strike<'_>, pg: PgId, leader: usize, others: &[usize]) {
     s.after(heal, move |s| healed.iter().for_each(|f| s.cluster.world.heal(*f, l)));
 }
 
-/// Copies of requests wait behind a cut on their way to the leader, while another leader takes them from the
-/// client's second try; then the first leads again, and they arrive (R7). Others may have started anew from
-/// their checkpoints meanwhile (R1).
+/// Copies of requests wait behind a cut on their way to the leader, while another leader takes the retries of the
+/// client. Then the first leads again, and the copies arrive (R7). Other members may have restarted from their
+/// checkpoints meanwhile (R1).
 fn replayed_copies(s: &mut Strike<'_>, pg: PgId, leader: usize, others: &[usize]) {
     let (l, client) = (s.cluster.osd_node(leader), s.cluster.owner_node());
     let second = others[s.rng.below(others.len() as u64) as usize];
@@ -92,8 +93,8 @@ fn replayed_copies(s: &mut Strike<'_>, pg: PgId, leader: usize, others: &[usize]
     s.after(heal, move |s| s.cluster.world.heal(client, l));
 }
 
-/// The power goes everywhere as soon as some OSD has checkpointed, with replies on their way: what clients
-/// ask again must be recognised from the checkpoints alone (R1, R7).
+/// Cuts the power everywhere soon after checkpoints, with replies on their way. Requests that clients retry must be
+/// recognised from the checkpoints alone (R1, R7).
 fn cut_after_checkpoint(s: &mut Strike<'_>) {
     let before = s.cluster.checkpoints();
     let (client, nodes): (_, Vec<_>) =

@@ -1,10 +1,10 @@
-//! Schedules aimed at what goes back in time (R17): a metadata store that is replaced by an older copy of itself, while OSDs and
-//! clients go on.
+//! Schedules aimed at state that goes back in time (R17): the metadata store is replaced by an older copy of itself,
+//! while OSDs and clients go on.
 //!
 //! The system is told nothing of it. An administrator sees the refusal, and recovers the records. Ids of the lost records must
 //! never be given out again, and writes to segments that only the lost records knew must stay readable.
 //!
-//! They strike in aimed runs alone (see `aim`).
+//! These schedules strike in aimed runs alone (see `aim`).
 
 use super::aimed_logs::ms;
 use super::{Class, Strike};
@@ -19,7 +19,7 @@ use types::{ChunkKey, Epoch, PgId, ReplicaId, VolumeId};
 
 /// Names of volumes and pools that come and go; a number follows.
 const NAMES: u64 = 3;
-/// Between two looks at a new leader of meta.
+/// Time between two looks at a new leader of meta.
 const LOOK: Duration = Duration::from_millis(20);
 /// Looks until the records are called behind, and until a recovery is over: five seconds each.
 const LOOKS_MAX: u32 = 250;
@@ -53,7 +53,7 @@ impl Given {
         Given { volumes: &self.volumes - &others.volumes, replicas: &self.replicas - &others.replicas }
     }
 
-    /// What both have, in words.
+    /// Describes an id that both have.
     pub fn meets(&self, records: &Records) -> Option<String> {
         let now = Given::of(records);
         let volume = self.volumes.intersection(&now.volumes).next().map(|id| format!("volume {id}"));
@@ -62,7 +62,7 @@ impl Given {
     }
 }
 
-/// A copy of the store is made, records change, and the copy takes the store's place.
+/// Copies the store, changes records, and puts the copy in the store's place.
 fn meta_went_back(s: &mut Strike<'_>) -> bool {
     if s.cluster.meta.standing() != Some(Standing::Sound) || !s.cluster.knows_first_volume() {
         return false;
@@ -73,20 +73,21 @@ fn meta_went_back(s: &mut Strike<'_>) -> bool {
         let at = ms(s, 0, 1500);
         s.after(at, change);
     }
-    // The session of the opener is in no copy that was made before it: its process is to end with the store's.
+    // The opener's session is in no copy that was made before it, so its process ends with the store.
     let reopens = s.rng.chance(1, 2);
     if reopens {
         let at = ms(s, 0, 800);
         s.after(at, |s| s.cluster.restart_client(false));
     }
     let at = ms(s, 100, 3000);
-    // What was given out meanwhile, whether or not it is still there.
+    // Notes the ids that are given out meanwhile, whether or not their records still exist.
     watch_given(s, 150);
     s.after(at, move |s| {
         watch_given(s, 0);
         s.cluster.stop_meta();
         s.cluster.meta.restore(copy);
-        // What only a minority keeps never left meta, and may be given out for the first time.
+        // Ids of a revision that only a minority of the OSDs keeps never left meta, and may be given out for the first
+        // time.
         let known = s.cluster.kept_by_most() > revision;
         let lost = s.cluster.given.without(&before);
         tracing::info!(known, ?lost, "the metadata store went back");
@@ -99,7 +100,7 @@ fn meta_went_back(s: &mut Strike<'_>) -> bool {
         let gone = ms(s, 0, 500);
         s.after(gone, move |s| {
             s.cluster.start_meta();
-            // Commands come before anybody has seen what happened.
+            // Commands arrive before an administrator has seen what happened.
             change(s);
             until_judged(s, known, LOOKS_MAX);
         });
@@ -116,7 +117,8 @@ fn watch_given(s: &mut Strike<'_>, tries: u32) {
     }
 }
 
-/// A new leader finds out whether its records are behind. `known`: a majority of the OSDs keeps more on its devices than they hold.
+/// Waits until a new leader has judged whether its records are behind. `known`: a majority of the OSDs keeps a later
+/// revision on its devices than the records hold.
 fn until_judged(s: &mut Strike<'_>, known: bool, tries: u32) {
     match s.cluster.meta.standing() {
         Some(Standing::Behind) => {
@@ -127,14 +129,14 @@ fn until_judged(s: &mut Strike<'_>, known: bool, tries: u32) {
         Some(Standing::Sound) if known => {
             s.cluster.note_wrong("meta goes on from records that went back in time".to_owned());
         }
-        // One that keeps more may say so later.
+        // An OSD that keeps a later revision may say so later.
         _ if tries > 0 => s.after(LOOK, move |s| until_judged(s, known, tries - 1)),
         Some(Standing::Sound) => {}
         standing => s.cluster.note_wrong(format!("meta does not judge its records: {standing:?}")),
     }
 }
 
-/// An administrator recovers the records: first the watermarks, then the volumes.
+/// Lets an administrator recover the records: first the watermarks, then the volumes.
 fn recover(s: &mut Strike<'_>, tries: u32) {
     match s.cluster.meta.standing() {
         Some(Standing::Sound) => finish(s),
@@ -152,7 +154,7 @@ fn recover(s: &mut Strike<'_>, tries: u32) {
     }
 }
 
-/// The administrator fences the ended sessions, puts segments back, and gives the volumes back. A run does not end before.
+/// Lets the administrator fence the ended sessions, put segments back, and give the volumes back. A run does not end before.
 fn finish(s: &mut Strike<'_>) {
     let pause = ms(s, 20, 300);
     let records = s.cluster.meta.records();
@@ -182,7 +184,7 @@ fn finish(s: &mut Strike<'_>) {
     s.after(pause, finish);
 }
 
-/// A command that draws ids.
+/// Submits a command that draws ids.
 fn change(s: &mut Strike<'_>) {
     let n = s.rng.below(NAMES);
     if s.rng.chance(1, 3) {
@@ -196,7 +198,7 @@ fn change(s: &mut Strike<'_>) {
 }
 
 impl Cluster {
-    /// The highest revision that a majority of the OSDs keeps on its devices, as far as they run.
+    /// Returns the highest revision that a majority of the OSDs keeps on its devices; OSDs that do not run keep none.
     fn kept_by_most(&self) -> u64 {
         let mut kept: Vec<u64> = self.running().map(|(_, osd)| osd.watermarks_for_tools().revision).collect();
         kept.sort_unstable_by(|a, b| b.cmp(a));
@@ -224,10 +226,10 @@ impl Cluster {
         Found::compare(records, &tables, &gone)
     }
 
-    /// That no id of lost records is given out again.
+    /// Checks that no id of lost records is given out again.
     ///
     /// # Errors
-    /// One that is.
+    /// An id was given out again.
     pub(crate) fn ids_are_new(&self) -> Result<(), String> {
         let Some(records) = self.meta.records() else { return Ok(()) };
         let twice = self.lost_ids.iter().find_map(|lost| lost.meets(records));

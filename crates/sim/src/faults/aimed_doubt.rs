@@ -1,8 +1,8 @@
-//! Schedules aimed at doubt (ADR 0007): what a replica that has lost part of its log had acknowledged, and what it is when its
-//! process starts once more.
+//! Schedules aimed at suspect replicas (ADR 0007): a replica has lost a part of its log that it had acknowledged, and
+//! its process starts once more.
 //!
-//! Each watches the replicas that it is about, and mends everything whether or not what it waits for came. They strike in
-//! aimed runs alone (see `aim`).
+//! Each schedule watches its replicas, and ends all its faults whether or not the awaited condition came. They strike
+//! in aimed runs alone (see `aim`).
 
 use super::aimed_logs::{CHANGE_MS_MAX, LOADED, LOOKS_MAX, ms, slow, when};
 use super::aimed_votes::{cut_off, leader_of, when_led_anew};
@@ -11,10 +11,10 @@ use env::sim::Cut;
 use std::time::Duration;
 use types::{Index, PgId, Term};
 
-/// How much slower the device of who follows in doubt is, so that the doubt lasts.
+/// Factor by which the device of a suspect follower is slowed, so that the replica stays suspect for long.
 const SLOW: u32 = 40;
 
-/// A PG under load: who leads it, the member whose log rots, and the others.
+/// A PG under load: its leader, the member whose log rots, and the other members.
 #[derive(Clone)]
 struct Scene {
     pg: PgId,
@@ -28,7 +28,7 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
     let Some((pg, leader, others)) = s.cluster.any_led(s.rng) else { return false };
     let Some((term, _)) = leader_of(s.cluster, pg) else { return false };
     let loaded = s.cluster.standing(leader, pg).is_some_and(|standing| standing.last > LOADED);
-    // One that has lied already may have nothing left to lose.
+    // A device that has lied already may have nothing left to lose.
     let liar = s.cluster.budget.pick(s.rng).filter(|i| !s.cluster.budget.has_lied(*i) && others.contains(i));
     let Some(liar) = liar.filter(|_| loaded) else { return false };
     let rest = others.into_iter().filter(|k| *k != liar).collect();
@@ -45,7 +45,7 @@ fn stick(s: &Strike<'_>, osds: &[usize], stuck: bool) {
     osds.iter().for_each(|k| s.cluster.disk_faults(*k, |f| f.stuck = stuck));
 }
 
-/// Everything works again, now.
+/// Ends all faults of the scene now.
 fn mended(s: &mut Strike<'_>, scene: &Scene) {
     let mut all = scene.rest.clone();
     all.extend([scene.leader, scene.liar]);
@@ -59,7 +59,8 @@ fn mended(s: &mut Strike<'_>, scene: &Scene) {
     all.into_iter().for_each(|k| s.cluster.start_osd(k));
 }
 
-/// The liar dies, headers of its log rot, it starts again, and `then` goes on as soon as it follows in doubt.
+/// Kills the liar, damages headers of its log, starts it again, and calls `then` as soon as it follows as a suspect
+/// replica.
 fn lose_and_follow(s: &mut Strike<'_>, scene: Scene, one_in: u64, then: impl FnOnce(&mut Strike<'_>, Scene) + 'static) {
     let Scene { pg, liar, .. } = scene;
     s.cluster.stop_osd(liar, false);
@@ -81,8 +82,8 @@ fn lose_and_follow(s: &mut Strike<'_>, scene: Scene, one_in: u64, then: impl FnO
     });
 }
 
-/// The devices of all others hang, so what the leader and the liar hold is not committed. The liar loses it, and says so. Then
-/// one of the others holds it, too: with the liar's old word it would be a majority.
+/// The devices of all other members hang, so entries of the leader and the liar are not committed. The liar loses them,
+/// and says so. Then one of the others holds them, too: with the liar's old acknowledgement it would be a majority.
 fn match_in_doubt(s: &mut Strike<'_>, scene: Scene) {
     stick(s, &scene.rest, true);
     let acknowledged = ms(s, 20, 200);
@@ -99,8 +100,8 @@ fn match_in_doubt(s: &mut Strike<'_>, scene: Scene) {
     });
 }
 
-/// The third hears nothing of what leader and liar commit. The liar loses it, gets some of it back, makes a checkpoint, and
-/// starts again without the leader: the third and it must not be a majority.
+/// The third member hears nothing of the entries that leader and liar commit. The liar loses them, gets some of them
+/// back, makes a checkpoint, and starts again without the leader: the third member and the liar must not be a majority.
 fn restart_in_doubt(s: &mut Strike<'_>, scene: Scene) {
     let (leader, rest) = (scene.leader, scene.rest.clone());
     cut_off(s, leader, &rest);
@@ -122,7 +123,7 @@ fn restart_in_doubt(s: &mut Strike<'_>, scene: Scene) {
     });
 }
 
-/// The leader is gone, the liar goes through a round, and then through a restart.
+/// Stops the leader. The liar goes through a destage, and then through a restart.
 fn forget(s: &mut Strike<'_>, scene: Scene) {
     let Scene { pg, leader, term, liar, .. } = scene;
     s.cluster.stop_osd(leader, false);

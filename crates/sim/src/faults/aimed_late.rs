@@ -1,7 +1,7 @@
-//! Schedules aimed at words that come late or from the wrong mouth: what a follower says of itself while its device hangs, what an
-//! opener asks for when it is no more the holder, and what a writer's payloads say when a log is read.
+//! Schedules aimed at messages that come late or from the wrong sender.
 //!
-//! They strike in aimed runs alone (see `aim`).
+//! A follower acknowledges while its device hangs, an opener asks for segments when it no longer holds the volume, and
+//! payloads look like batches when a log is read. The schedules strike in aimed runs alone (see `aim`).
 
 use super::aimed_logs::{LOOKS_MAX, ms, when};
 use super::{Class, Strike};
@@ -19,8 +19,8 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
     }
 }
 
-/// The device of a follower hangs until the leader's log has passed it. It lets a stream in, and dies: what it said then is what
-/// the leader takes it to hold.
+/// The device of a follower hangs until the leader's log has passed it. The follower accepts a stream, and dies: the
+/// leader takes it to hold what it acknowledged then.
 fn hung_follower(s: &mut Strike<'_>) -> bool {
     let Some((_, leader, others)) = s.cluster.any_led(s.rng) else { return false };
     if others.is_empty() {
@@ -41,7 +41,8 @@ fn hung_follower(s: &mut Strike<'_>) -> bool {
     true
 }
 
-/// The owner asks for a segment that nobody has. Before meta hears of it the owner is robbed, and it hears nothing of that.
+/// The owner asks for a segment that is not allocated. Before meta hears of it the owner is preempted, and learns
+/// nothing of that.
 fn late_ask(s: &mut Strike<'_>) -> bool {
     let Some(owner) = s.cluster.open_owner() else { return false };
     let asks = Duration::from_nanos(workload::next_frontier(s.now.0) - s.now.0) + ms(s, 2, 40);
@@ -58,8 +59,8 @@ fn late_ask(s: &mut Strike<'_>) -> bool {
     true
 }
 
-/// What one of the owner and a leader says does not reach the other, for longer than a request may wait (see `run`). One path at a
-/// time: some replica can always be reached.
+/// One direction between the owner and a leader is broken, for longer than a request may wait (see `run`). Only one
+/// path is broken at a time, so some replica can always be reached.
 fn broken_path(s: &mut Strike<'_>) -> bool {
     let Some((pg, leader, _)) = s.cluster.any_led(s.rng) else { return false };
     if s.cluster.path_broken {
@@ -77,7 +78,8 @@ fn broken_path(s: &mut Strike<'_>) -> bool {
     true
 }
 
-/// A log is read again, with a torn end or a whole one: behind it lie payloads of earlier rounds (see `forge`).
+/// A log is read again, with a torn end or a whole one. Behind the end lie payloads of earlier laps of the log (see
+/// `forge`).
 fn remount(s: &mut Strike<'_>) -> bool {
     let i = s.osd();
     let power = s.rng.chance(2, 3);

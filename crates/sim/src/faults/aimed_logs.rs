@@ -1,8 +1,8 @@
-//! Schedules aimed at what a log tells: entries of an old term, payloads on their way, blocks that only a peer has whole,
-//! and replicas whose log has lost its end.
+//! Schedules aimed at the contents of a log: entries of an old term, payloads on their way, blocks that only a peer has
+//! whole, and replicas whose log has lost its end.
 //!
-//! Each watches the replicas that it is about, a fifth of a millisecond at a time, and mends everything whether or
-//! not what it waits for came. They strike in aimed runs alone (see `aim`).
+//! Each schedule watches its replicas, a fifth of a millisecond at a time, and ends all its faults whether or not the
+//! awaited condition came. They strike in aimed runs alone (see `aim`).
 
 use super::aimed_votes::{cut_off, leader_of, when_led_anew};
 use super::{Class, Strike};
@@ -11,18 +11,18 @@ use env::sim::Cut;
 use std::time::Duration;
 use types::{Index, PgId, Term};
 
-/// Between two looks.
+/// Time between two looks.
 pub(super) const LOOK: Duration = Duration::from_micros(200);
 /// Looks before a schedule gives up: three seconds.
 pub(super) const LOOKS_MAX: u32 = 15_000;
 /// Milliseconds that an election may take.
 pub(super) const CHANGE_MS_MAX: u32 = 3000;
-/// Blocks that rot at once: while they are bad no round ends, and the log fills.
+/// Number of blocks that rot at once: while they are bad no destage ends, and the log fills.
 const BAD_BLOCKS_MAX: usize = 6;
-/// Entries of a PG that is under load.
+/// Index that the log of a PG under load has passed.
 pub(super) const LOADED: Index = Index(20);
 
-/// A PG of three: who led it, and the others.
+/// A PG of three: the leader at the start, and the others.
 #[derive(Clone, Copy)]
 struct Three {
     pg: PgId,
@@ -50,7 +50,7 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
     true
 }
 
-/// Goes on with what `look` finds, or with nothing when that takes too long.
+/// Calls `then` with the result of `look`, or with `None` when that takes too long.
 pub(super) fn when<T: 'static>(
     s: &mut Strike<'_>,
     tries: u32,
@@ -71,7 +71,7 @@ pub(super) fn slow(s: &Strike<'_>, osds: &[usize], factor: u32) {
     osds.iter().for_each(|k| s.cluster.disk_faults(*k, |f| f.slow = factor));
 }
 
-/// Everything of it works again, now.
+/// Ends all faults of the PG now.
 fn mended(s: &mut Strike<'_>, three: Three) {
     let Three { leader, others: [x, y], .. } = three;
     for (a, b) in [(leader, x), (leader, y), (x, y)] {
@@ -82,10 +82,10 @@ fn mended(s: &mut Strike<'_>, three: Three) {
     [leader, x, y].into_iter().for_each(|k| s.cluster.start_osd(k));
 }
 
-/// Figure 8 of the raft paper. A leader is alone with a long tail of entries. Of the others one is elected, and is
+/// Figure 8 of the raft paper. A leader is alone with a long tail of entries. One of the others is elected, and is
 /// alone with the first entry of its term. The first leads again, in a third term, and its tail reaches the voter, cut
-/// before the entry of that term: a majority has it, and it is not committed, because the second one's log is further.
-/// Which then leads, without it.
+/// before the entry of that term. A majority has the tail, and it is not committed, because the second leader's log is
+/// further. The second then leads, without the tail.
 fn old_tail(s: &mut Strike<'_>, three: Three) {
     let Three { pg, leader, term, others } = three;
     cut_off(s, leader, &others);
@@ -101,7 +101,7 @@ fn old_tail(s: &mut Strike<'_>, three: Three) {
         tracing::debug!(?found, "one stands, and another is asked");
         let Some([second, voter]) = found else { return mended(s, three) };
         let (a, b) = (s.cluster.osd_node(second), s.cluster.osd_node(voter));
-        // The vote arrives, and what the elected one sends does not.
+        // The vote arrives, but no message of the elected leader does.
         s.cluster.world.partition(a, b, Cut::OneWay);
         when_led_anew(s, (pg, term, CHANGE_MS_MAX), move |s, elected| {
             tracing::debug!(?elected, "alone in its term");
@@ -119,7 +119,7 @@ fn first_again(s: &mut Strike<'_>, three: Three, second: usize, voter: usize) {
     let (l, v) = (s.cluster.osd_node(leader), s.cluster.osd_node(voter));
     s.cluster.world.heal(l, v);
     let had = s.cluster.standing(voter, pg).map_or(Index(0), |v| v.last);
-    // What the voter has got of the tail when it got something, and whether it ends in an old term.
+    // Whether the voter's log ends in an old term, once it has received some of the tail.
     let got = move |s: &mut Strike<'_>| {
         let voter = s.cluster.standing(voter, pg)?;
         (voter.last > had).then_some(voter.last_term <= term)
@@ -142,7 +142,7 @@ fn first_again(s: &mut Strike<'_>, three: Three, second: usize, voter: usize) {
     });
 }
 
-/// Payloads are damaged on their way to a follower or to the client: whoever takes one looks at it first (§7.5).
+/// Damages payloads on their way to a follower or to the client: each receiver verifies a payload first (§7.5).
 fn damaged_payload(s: &mut Strike<'_>, leader: usize, others: &[usize]) -> bool {
     let from = s.cluster.osd_node(leader);
     let to = match others.first() {
@@ -150,14 +150,14 @@ fn damaged_payload(s: &mut Strike<'_>, leader: usize, others: &[usize]) -> bool 
         _ => s.cluster.owner_node(),
     };
     for n in 0..s.rng.between(1, 4) {
-        // Not the same answer again and again: a client gives up at last.
+        // The same answer is not damaged again and again, because a client would give up.
         s.after(Duration::from_millis(n * 300), move |s| s.cluster.world.garble_payload(from, to));
     }
     true
 }
 
-/// Some of what a leader has at home is bad, while small writes go on: peers have it whole, and those that have not applied
-/// as much have it as it was before (R15).
+/// Some blocks of a leader's home are bad, while small writes go on. Peers have the blocks whole; peers that have
+/// applied less have their earlier contents (R15).
 fn rotten_blocks(s: &mut Strike<'_>, pg: PgId) -> bool {
     let Some(liar) = s.cluster.budget.pick(s.rng).filter(|i| !s.cluster.budget.has_lied(*i)) else { return false };
     s.cluster.transfer_pg(pg, Some(liar), s.rng);
@@ -174,8 +174,8 @@ fn rotten_blocks(s: &mut Strike<'_>, pg: PgId) -> bool {
     true
 }
 
-/// A follower helps to commit what the third does not hear of, and loses the end of its log. As soon as the others have
-/// told it how far they are, the leader is gone, and the third asks for its vote (ADR 0007).
+/// A follower helps to commit entries that the third member does not get, and loses the end of its log. As soon as it
+/// follows as a suspect replica, the leader is gone, and the third asks for its vote (ADR 0007).
 fn vote_in_doubt(s: &mut Strike<'_>, three: Three) -> bool {
     let Three { pg, leader, term, others } = three;
     let Some(liar) = s.cluster.budget.pick(s.rng).filter(|i| others.contains(i)) else { return false };
@@ -199,7 +199,7 @@ fn vote_in_doubt(s: &mut Strike<'_>, three: Three) -> bool {
                 return mended(s, three);
             }
             match s.rng.below(4) {
-                // The leader stays, and must not take the follower for what it was.
+                // The leader stays, and must not count on the follower's earlier acknowledgements.
                 0 => s.after(Duration::from_millis(500), move |s| mended(s, three)),
                 _ => {
                     s.cluster.stop_osd(leader, false);
@@ -211,8 +211,8 @@ fn vote_in_doubt(s: &mut Strike<'_>, three: Three) -> bool {
     true
 }
 
-/// A flush of a follower's log fails while the third hears nothing. Its store is poisoned, refused, vouched for, and
-/// mounted: what it reads there is not durable until it is written again (ADR 0006).
+/// A flush of a follower's log fails while the third member hears nothing. The store is poisoned, refused, confirmed by
+/// an operator, and mounted: entries that it reads there are not durable until they are written again (ADR 0006).
 fn failed_tail(s: &mut Strike<'_>, three: Three) -> bool {
     let Three { leader, others, .. } = three;
     let liar = s.cluster.budget.pick(s.rng).filter(|i| !s.cluster.budget.is_lost(*i) && others.contains(i));

@@ -1,13 +1,14 @@
-//! Schedules aimed at the store of one OSD: what a destage round may not touch before its checkpoint is durable,
-//! and what the log must carry along for a PG that stands still while others go on.
+//! Schedules aimed at the store of one OSD.
 //!
-//! They come in runs that wear the devices (see `Options::wear`), with dice of their own.
+//! A destage may not touch some pages before its checkpoint is durable. The log must copy entries forward for a PG that
+//! stands still while others go on. The schedules come in runs that wear the devices (see `Options::wear`), with dice
+//! of their own.
 
 use super::{Class, Strike};
 use env::sim::{Cut, Doom, DoomBy};
 use std::time::Duration;
 
-/// Longest wait for a round to begin, or for a flush of home.
+/// Longest wait, in milliseconds, for a destage to begin, or for a flush of home.
 const ROUND_MS_MAX: u32 = 1500;
 
 pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
@@ -23,8 +24,8 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
     true
 }
 
-/// The process dies between two operations of a destage round, often with its machine's power: the last
-/// checkpoint, and what the log holds above it, must be as if the round had never begun (R2, R8, R9).
+/// The process dies between two operations of a destage, often with its machine's power. The last checkpoint, and the
+/// log above it, must be as if the destage had never begun (R2, R8, R9).
 fn when_in_round(s: &mut Strike<'_>, i: usize, tries: u32) {
     if !s.cluster.is_in_round(i) {
         if tries > 0 {
@@ -43,8 +44,8 @@ fn when_in_round(s: &mut Strike<'_>, i: usize, tries: u32) {
     });
 }
 
-/// The flush of a round fails, and the power goes soon after: what it was to cover may be nowhere, whatever is
-/// flushed later (R15).
+/// The flush of a destage fails, and the power goes soon after. Writes that the flush was to cover may be lost,
+/// whatever is flushed later (R15).
 fn flush_fails_in_round(s: &mut Strike<'_>) -> bool {
     let Some(i) = s.cluster.budget.pick(s.rng).filter(|i| !s.cluster.budget.is_lost(*i)) else { return false };
     let nth = s.rng.below(3);
@@ -68,8 +69,8 @@ fn when_flush_failed(s: &mut Strike<'_>, i: usize, tries: u32) {
     });
 }
 
-/// A follower does not hear what has become of the entries that it took, while other PGs go on to fill its log:
-/// it carries them along (R9). Then it may have to read them back.
+/// A follower does not hear whether its entries are committed, while other PGs go on to fill its log: the log copies
+/// the entries forward (R9). Then the follower may have to read them back.
 fn lone_follower(s: &mut Strike<'_>) -> bool {
     let Some((_, leader, others)) = s.cluster.any_led(s.rng) else { return false };
     if others.is_empty() {
@@ -81,7 +82,7 @@ fn lone_follower(s: &mut Strike<'_>) -> bool {
     let most = [600_000, 2_000_000, 6_000_000][s.rng.below(3) as usize];
     let alone = Duration::from_micros(s.rng.between(100_000, most));
     if s.rng.chance(1, 2) {
-        // Before or after it hears of the others again.
+        // The follower stops before or after it hears of the others again.
         let at = alone + Duration::from_micros(s.rng.between(0, 100_000)) - Duration::from_millis(50);
         let power = s.rng.chance(1, 2);
         s.after(at, move |s| {

@@ -1,9 +1,11 @@
-//! Schedules aimed at what a store gives back, and when: a log beside a leader that is not heard (R9), an installation that
-//! does not come to its end while another stream writes (R8), a cut whose reads are slow, an installation on an OSD that was
-//! full (R12).
+//! Schedules aimed at the space that a store frees.
 //!
-//! They strike in aimed runs alone (see `aim`), one after the other, and mend what they break whether or not what they wait
-//! for came.
+//! - A log frees segments beside a leader that is not heard (R9).
+//! - An installation does not come to its end while another stream writes (R8).
+//! - The reads of a snapshot are slow, or an OSD that was full installs a stream (R12).
+//!
+//! They strike in aimed runs alone (see `aim`), one after the other, and end their faults whether or not the awaited
+//! condition came.
 
 use super::aimed_logs::{LOADED, when};
 use super::{Class, Strike};
@@ -21,15 +23,15 @@ const SMALL: usize = 0;
 const FILL_LOOKS_MAX: u32 = 50_000;
 /// Units beyond its home that an OSD has missed: more than reserves and grants together.
 const EXCESS_UNITS: u64 = 64;
-/// Latency of a disk on which a segment is copied in more time than there is between two rounds.
+/// Latency of a disk on which the copy of a segment takes longer than the pause between two destages.
 const COPYING: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(40));
-/// More entries than may be on their way to a follower that is not heard any more.
+/// More entries than may be on their way to a follower that is no longer heard.
 const UNHEARD_ENTRIES: u64 = 500;
-/// A leader hands over within this time.
+/// A leader transfers its leadership within this time.
 const HANDOVER: Duration = Duration::from_millis(50);
-/// Between two of them: less than a read takes.
+/// Time between two looks: less than a read takes.
 const LOOK: Duration = Duration::from_micros(200);
-/// How much longer reads take.
+/// Factor by which reads are slowed.
 const SLOW: u32 = 300;
 
 pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
@@ -52,8 +54,9 @@ fn ms(s: &mut Strike<'_>, min: u64, max: u64) -> Duration {
     Duration::from_micros(s.rng.between(min * 1000, max * 1000))
 }
 
-/// A follower and a leader do not hear each other for as long as others need to fill the follower's log more than once: what
-/// it took of that leader, and does not know to be committed, must not keep its log from being given back (R9).
+/// A follower and a leader do not hear each other for as long as others need to fill the follower's log more than once.
+/// Entries of that leader, which the follower does not know to be committed, must not keep the log from freeing
+/// segments (R9).
 fn full_log(s: &mut Strike<'_>, leader: usize, follower: usize) {
     let (l, f) = (s.cluster.osd_node(leader), s.cluster.osd_node(follower));
     s.cluster.world.partition(l, f, Cut::Both);
@@ -61,9 +64,9 @@ fn full_log(s: &mut Strike<'_>, leader: usize, follower: usize) {
     s.after(alone, move |s| s.cluster.world.heal(l, f));
 }
 
-/// A follower is away until the logs have forgotten what it lacks; then streams bring back all of its PGs at once. While one
-/// of them is installed the process dies, often with its machine's power: until the checkpoint is durable its old contents
-/// are what counts, and other streams must not have written on them (R8, R12).
+/// A follower is away until the logs have dropped the entries that it lacks; then streams bring back all of its PGs at
+/// once. While one of them is installed the process dies, often with its machine's power. Until the checkpoint is
+/// durable the old contents count, and other streams must not have overwritten them (R8, R12).
 fn crash_in_install(s: &mut Strike<'_>, follower: usize) {
     away(s, follower, move |s| {
         let skip = s.rng.below(3) as u32;
@@ -95,13 +98,13 @@ fn die_in_install(s: &mut Strike<'_>, follower: usize, skip: u32) {
     });
 }
 
-/// A follower is away until only a stream helps. What its leader reads for the cut takes long, and nothing else does: a round
-/// that began under the cut would be done before the cut is read (R12).
+/// A follower is away until only a stream helps. The reads of its leader for the snapshot take long, and nothing else
+/// does: a destage that began meanwhile would end before the snapshot is read (R12).
 fn slow_cut(s: &mut Strike<'_>, follower: usize) {
     away(s, follower, |s| slow_until_cut(s, CUT_LOOKS_MAX, false));
 }
 
-/// Reads of disks that streams are read from are slow until a cut is asked of them. `seen`: there were streams.
+/// Slows the reads of disks that send streams, until a stream reads its snapshot. `seen`: there were streams.
 fn slow_until_cut(s: &mut Strike<'_>, tries: u32, seen: bool) {
     let mut streams = false;
     for i in 0..s.cluster.osd_count() {
@@ -114,15 +117,17 @@ fn slow_until_cut(s: &mut Strike<'_>, tries: u32, seen: bool) {
     }
 }
 
-/// The small OSD is full, and misses writes that need space. When it is back, its log brings it more than its home takes: no
-/// round takes the replica of the busiest PG any more, and its entries fill more than half of the log. Then the leader of that
-/// PG does not hear it until only a stream helps, what the PG holds is given back, and the stream brings next to nothing. Rounds
-/// of the other PG go on, so that the log copies the entries forward that the installation makes void (R12).
+/// The small OSD is full, and misses writes that need space. When it is back, its log brings it more than its home
+/// takes. No destage takes the replica of the busiest PG any more, and its entries fill more than half of the log.
+///
+/// Then the leader of that PG does not hear the OSD until only a stream helps. The space of the PG is freed, so the
+/// stream brings next to nothing. Destages of the other PG go on, so that the log copies the entries forward that the
+/// installation makes void (R12).
 fn filled_behind(s: &mut Strike<'_>) -> bool {
     let full = |s: &mut Strike<'_>| s.cluster.is_full(SMALL).then_some(());
     when(s, FILL_LOOKS_MAX, full, |s, found| {
         tracing::info!(full = found.is_some(), "a full OSD goes away");
-        // With one PG alone there is no other whose rounds go on.
+        // With one PG alone there is no other PG whose destages go on.
         if found.is_none() || s.cluster.loaded(SMALL, LOADED) < 2 {
             return;
         }
@@ -151,8 +156,8 @@ fn filled_behind(s: &mut Strike<'_>) -> bool {
     true
 }
 
-/// The leader of the PG and the small OSD do not hear each other until the leader's log has forgotten what the other lacks. The
-/// small OSD's disk is slow until the calm, so that rounds end while a segment is copied.
+/// The leader of the PG and the small OSD do not hear each other until the log has dropped the entries that the OSD
+/// lacks. The small OSD's disk is slow until the calm, so that destages end while a segment is copied.
 fn unheard_until_behind(s: &mut Strike<'_>, pg: PgId, leader: usize) {
     let others = s.cluster.led_by(leader).into_iter().filter(|other| *other != pg);
     let third = (0..s.cluster.osd_count()).find(|i| ![SMALL, leader].contains(i));
@@ -171,7 +176,7 @@ fn unheard_until_behind(s: &mut Strike<'_>, pg: PgId, leader: usize) {
     });
 }
 
-/// An OSD is down for a while, under load.
+/// Stops an OSD for a while, under load.
 fn away(s: &mut Strike<'_>, follower: usize, then: impl FnOnce(&mut Strike<'_>) + 'static) {
     s.cluster.stop_osd(follower, false);
     let gone = ms(s, 1500, 3000);

@@ -1,7 +1,7 @@
-//! Schedules aimed at elections and majorities: what must be durable before it counts, and how long a promise
-//! or a lease holds.
+//! Schedules aimed at elections and majorities: the state that must be durable before it counts, and the time for which
+//! a promise or a lease holds.
 //!
-//! Each waits for a change of leader where it needs one, a millisecond at a time, and mends everything whether
+//! Each schedule waits for a change of leader where it needs one, a millisecond at a time. It ends its faults whether
 //! or not the change came.
 
 use super::{Class, Strike};
@@ -10,7 +10,7 @@ use env::sim::{Cut, NodeId};
 use std::time::Duration;
 use types::{PgId, Term};
 
-/// Longest wait for a change of leader.
+/// Longest wait for a change of leader, in milliseconds.
 const CHANGE_MS_MAX: u32 = 2500;
 
 /// The PG that a schedule is about.
@@ -42,14 +42,14 @@ fn ms(s: &mut Strike<'_>, min: u64, max: u64) -> Duration {
     Duration::from_micros(s.rng.between(min * 1000, max * 1000))
 }
 
-/// The highest term in which somebody leads the PG, and who.
+/// Returns the highest term in which a member leads the PG, and that member.
 pub(super) fn leader_of(cluster: &Cluster, pg: PgId) -> Option<(Term, usize)> {
     let leads = cluster.running().filter_map(|(id, osd)| Some((*osd.leading().get(&pg)?, id.0 as usize - 1)));
     leads.max()
 }
 
-/// Goes on as soon as the PG is led in a later term than `term`, with the leader; or without, when that takes
-/// too long.
+/// Calls `then` with the new leader as soon as the PG is led in a later term than `term`. Calls it with `None` when
+/// that takes too long.
 pub(super) fn when_led_anew(
     s: &mut Strike<'_>,
     (pg, term, tries): (PgId, Term, u32),
@@ -76,7 +76,7 @@ fn heal(s: &mut Strike<'_>, after: Duration, osd: usize, with: &[usize]) {
     s.after(after, move |s| with.iter().filter(|b| **b != a).for_each(|b| s.cluster.world.heal(a, *b)));
 }
 
-/// Whoever has just voted loses its power, and meets a candidate of the same term: its vote must have been
+/// A member that has just voted loses its power, and meets a candidate of the same term: its vote must have been
 /// durable before it was given (R5).
 fn lost_vote(s: &mut Strike<'_>, scene: Scene) {
     let Scene { pg, leader, term, others } = scene;
@@ -101,8 +101,8 @@ fn lost_vote(s: &mut Strike<'_>, scene: Scene) {
     });
 }
 
-/// A leader with a slow disk and half of its followers; then it loses its power, and meets the other half
-/// alone: what only its memory held must not have counted (R5).
+/// A leader with a slow disk replicates to half of its followers; then it loses its power, and meets the other half
+/// alone. Entries that only its memory held must not have counted (R5).
 fn uneven_majority(s: &mut Strike<'_>, scene: &Scene) {
     let leader = scene.leader;
     let (near, far) = scene.others.split_at(scene.others.len() / 2);
@@ -123,8 +123,8 @@ fn uneven_majority(s: &mut Strike<'_>, scene: &Scene) {
     s.after(back, move |s| near.iter().for_each(|k| s.cluster.start_osd(*k)));
 }
 
-/// A leader in its first moments, of whom no full listing has spoken yet, loses all followers but one, then that
-/// one: its promise alone keeps that one from voting for another while the leader may read (R3).
+/// A new leader, whose PG is in no full lease renewal yet, loses all followers but one, then that one. Only the
+/// promise of that last follower keeps it from voting for another replica while the leader may read (R3).
 fn young_office(s: &mut Strike<'_>, scene: Scene) {
     let Scene { pg, term, others, .. } = scene;
     let to = others[s.rng.below(others.len() as u64) as usize];
@@ -144,7 +144,7 @@ fn forsake(s: &mut Strike<'_>, (pg, term, young): (PgId, Term, usize), all: &[us
     let (l, writer) = (s.cluster.osd_node(young), s.cluster.owner_node());
     for node in nodes(s, &lost).into_iter().chain([writer]) {
         s.cluster.world.reset_conns(l, node);
-        // The reset reaches both before nothing passes any more.
+        // The reset reaches both ends before the link is cut.
         s.after(Duration::from_micros(300), move |s| s.cluster.world.partition(l, node, Cut::Both));
     }
     let everyone = all.to_vec();
@@ -156,7 +156,7 @@ fn forsake(s: &mut Strike<'_>, (pg, term, young): (PgId, Term, usize), all: &[us
     });
 }
 
-/// A leader dies while every disk is slow: its successor learns only with an entry of its own term what was
+/// A leader dies while every disk is slow. Its successor learns only with an entry of its own term which entries were
 /// committed before, and must not serve until then (R3).
 fn slow_office(s: &mut Strike<'_>, scene: &Scene) {
     let (leader, others) = (scene.leader, scene.others.clone());
@@ -173,8 +173,8 @@ fn slow_office(s: &mut Strike<'_>, scene: &Scene) {
     });
 }
 
-/// The echoes of half the followers are held up, then everything else between the leader and the others is cut.
-/// When the echoes arrive, the promises that they speak of are over: a lease counts from the sending (R3).
+/// The lease acknowledgements of half the followers are held up, then everything else between the leader and the others
+/// is cut. When the acknowledgements arrive, their promises are over: a lease counts from the sending (R3).
 fn late_echoes(s: &mut Strike<'_>, scene: &Scene) {
     let leader = scene.leader;
     let (late, lost) = scene.others.split_at(scene.others.len() / 2);

@@ -1,9 +1,9 @@
-//! The budget for lying disks: which OSDs may lose what they have acknowledged and flushed.
+//! The budget for lying disks: the OSDs that may lose bytes that they have acknowledged and flushed.
 //!
-//! Bit rot, phantom and misdirected writes, wiped disks and failed writes take back what a disk promised.
-//! They hit OSDs of one fixed set only, chosen so that no PG has more than a minority of its replicas there:
-//! then nothing may be lost and nobody may see wrong bytes. Some runs go beyond it on purpose: then data may
-//! be refused or unavailable, and still never wrong.
+//! Bit rot, phantom and misdirected writes, wiped disks and failed writes take back what a disk acknowledged. They hit
+//! OSDs of one fixed set only. No PG has more than a minority of its replicas there, so no byte may be lost and no
+//! reader may see wrong bytes. Some runs go beyond the budget on purpose: then data may be refused or unavailable, and
+//! still never wrong.
 //!
 //! Invariant: an OSD outside the set never loses a flushed byte.
 
@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use types::ReplicaId;
 use types::rng::Rng;
 
-/// Whether everything is back at rest after such a lie: a store that was poisoned and vouched for has lost nothing
-/// (ADR 0006), a log that rotted is whole again (ADR 0004, 0007), so is home (ADR 0005, 0009).
+/// Whether everything is whole at rest after such a lie. A poisoned store that was confirmed has lost nothing (ADR
+/// 0006). A log that rotted is repaired (ADR 0004, 0007), and so is home (ADR 0005, 0009).
 fn is_mended(class: Class) -> bool {
     matches!(
         class,
@@ -32,13 +32,13 @@ fn is_mended(class: Class) -> bool {
     )
 }
 
-/// Which OSDs may lie in this run, and which have.
+/// The OSDs that may lie in this run, and their lies so far.
 #[derive(Clone, Debug, Default)]
 pub struct Budget {
     liars: BTreeSet<usize>,
     /// More than a minority may lie.
     beyond: bool,
-    /// What each has done.
+    /// Lies of each OSD.
     told: BTreeMap<usize, BTreeSet<Class>>,
     /// Disks that have lost flushed bytes without a trace: they never come back under their names (R4).
     lost: BTreeSet<usize>,
@@ -47,10 +47,10 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Every PG of the run has `replicas` members among `osds` OSDs.
+    /// Draws the budget of a run in which every PG has `replicas` members among `osds` OSDs.
     pub fn draw(osds: usize, replicas: usize, rng: &mut Rng) -> Budget {
         let beyond = replicas >= 3 && rng.chance(1, 12);
-        // Whoever is a liar counts in every PG: PGs may have any members.
+        // A liar counts in every PG, because a PG may have any members.
         let minority = replicas.saturating_sub(1) / 2;
         let count = if beyond { rng.between(minority as u64 + 1, osds as u64) as usize } else { minority };
         let mut all: Vec<usize> = (0..osds).collect();
@@ -58,22 +58,22 @@ impl Budget {
         Budget { liars, beyond, ..Budget::default() }
     }
 
-    /// One that may lie.
+    /// Returns an OSD that may lie.
     pub fn pick(&self, rng: &mut Rng) -> Option<usize> {
         let all: Vec<usize> = self.liars.iter().copied().collect();
         (!all.is_empty()).then(|| all[rng.below(all.len() as u64) as usize])
     }
 
-    /// OSD `i` has lost something.
+    /// Notes that OSD `i` has lost something.
     ///
     /// # Panics
-    /// When it may not.
+    /// When the OSD may not lie.
     pub fn note(&mut self, i: usize, what: Class) {
         assert!(self.liars.contains(&i), "OSD {i} is not allowed to lie");
         self.told.entry(i).or_default().insert(what);
     }
 
-    /// A schedule of its own has made OSD `i` lose something; it may.
+    /// Notes that a schedule of its own has made OSD `i` lose something, and permits it.
     pub fn note_aimed(&mut self, i: usize, what: Class) {
         self.liars.insert(i);
         self.note(i, what);
@@ -84,8 +84,8 @@ impl Budget {
         self.told.contains_key(&i)
     }
 
-    /// Whether all that OSD `i` did was to fail writes or flushes and to say so: whoever heard it has lost nothing (R15,
-    /// ADR 0006).
+    /// Whether OSD `i` has only failed writes or flushes, and reported it. Such an OSD keeps every byte that it
+    /// acknowledged (R15, ADR 0006).
     pub fn has_failed_openly_only(&self, i: usize) -> bool {
         let open = |class: &Class| {
             matches!(class, Class::WriteError | Class::FlushError | Class::FlushFailsInRound | Class::FullDisk)
@@ -98,18 +98,18 @@ impl Budget {
         self.is_lost(i) || self.told.get(&i).is_some_and(|told| !told.iter().all(|class| is_mended(*class)))
     }
 
-    /// Whether OSD `i` has lied, and in no way that its peers cannot make good.
+    /// Whether OSD `i` has lied, and peers can repair all of it.
     pub fn has_mendable_lies_only(&self, i: usize) -> bool {
         self.has_lied(i) && !self.may_lack(i)
     }
 
-    /// The disk of OSD `i` is lost.
+    /// Notes that the disk of OSD `i` is lost.
     pub fn lose(&mut self, i: usize) {
         assert!(self.liars.contains(&i), "OSD {i} is not allowed to lose its disk");
         self.lost.insert(i);
     }
 
-    /// Whether the disk of OSD `i` may have lost flushed bytes of its log's end.
+    /// Whether the disk of OSD `i` may have lost flushed bytes at the end of its log.
     pub fn may_lose_tail(&self, i: usize) -> bool {
         let may = |class: &Class| matches!(class, Class::BitRotLog | Class::PhantomWrite | Class::MisdirectedWrite);
         self.told.get(&i).is_some_and(|told| told.iter().any(may))
@@ -120,27 +120,27 @@ impl Budget {
         self.lost.contains(&i)
     }
 
-    /// Whether OSD `i` answers nobody any more: its disk is lost, or was wiped.
+    /// Whether OSD `i` never answers again: its disk is lost, or was wiped.
     pub fn never_returns(&self, i: usize) -> bool {
         self.is_lost(i) || self.wiped.contains_key(&i)
     }
 
-    /// OSD `i` comes back with nothing of what it held, when `last` was the last replica id.
+    /// Notes that OSD `i` comes back with an empty disk, when `last` was the last replica id.
     pub fn wiped(&mut self, i: usize, last: ReplicaId) {
         self.wiped.insert(i, last);
     }
 
-    /// Whether OSD `i` has forgotten that this replica ever was: then it may never serve again (R4).
+    /// Whether OSD `i` has forgotten that this replica existed. Then the replica may never serve again (R4).
     pub fn has_forgotten(&self, i: usize, replica: ReplicaId) -> bool {
         self.wiped.get(&i).is_some_and(|last| replica <= *last)
     }
 
-    /// Whether so many have lied that requests may fail and PGs may stay down.
+    /// Whether so many OSDs have lied that requests may fail and PGs may stay down.
     pub fn is_spent(&self) -> bool {
         self.beyond && !self.told.is_empty()
     }
 
-    /// For a failure's text.
+    /// Describes the lies, for a failure's text.
     pub fn describe(&self) -> String {
         let beyond = if self.beyond { ", beyond the budget" } else { "" };
         format!("lies: {:?}, lost: {:?}{beyond}", self.told, self.lost)

@@ -1,4 +1,4 @@
-//! Clients that die, rob each other, sleep through it, or hear nothing of what they did.
+//! Faults of clients: a client dies, is preempted, sleeps meanwhile, or gets no replies.
 
 use super::{Class, Strike};
 use env::sim::Cut;
@@ -18,7 +18,8 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
     true
 }
 
-/// The owner stands still with requests in its queues, is robbed, and wakes up: nothing of it may take effect.
+/// The owner stands still with requests in its queues, is preempted, and wakes up: none of its requests may take
+/// effect.
 fn paused_writer(s: &mut Strike<'_>) -> bool {
     let Some(owner) = s.cluster.open_owner() else { return false };
     let until_theft = Duration::from_millis(s.rng.between(1, 1500));
@@ -29,8 +30,8 @@ fn paused_writer(s: &mut Strike<'_>) -> bool {
     true
 }
 
-/// A leader's replies to the owner are held back, then it stops leading: what it did is asked of the next
-/// leader again.
+/// A leader's replies to the owner are held back, then it stops leading. The owner retries the requests at the next
+/// leader, although they were executed.
 fn lost_replies(s: &mut Strike<'_>) -> bool {
     let Some((pg, leader, _)) = s.cluster.any_led(s.rng) else { return false };
     let (from, to) = (s.cluster.osd_node(leader), s.cluster.owner_node());

@@ -1,7 +1,7 @@
-//! Disks that are slow, stand still, fail, or lie.
+//! Faults of disks: a disk is slow, stands still, fails, or lies.
 //!
-//! What takes back acknowledged bytes strikes only where the budget allows it. A failed write or flush poisons
-//! the store (R15): it is refused until somebody vouches for its device (ADR 0006).
+//! Faults that take back acknowledged bytes strike only where the budget allows it. A failed write or flush poisons the
+//! store (R15): its mount is refused until an operator confirms the device (ADR 0006).
 
 use super::{Class, Strike};
 use crate::cluster::Region;
@@ -23,7 +23,7 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
     if s.cluster.budget.is_lost(i) {
         return false;
     }
-    // Soon, or in the middle of something that is far away.
+    // The fault strikes soon, or in the middle of something that is far away.
     let far = [3, 30, 300][s.rng.below(3) as usize];
     let nth = Some(s.rng.below(far));
     match class {
@@ -50,7 +50,7 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
             });
             s.mend(50, 3000, move |s| {
                 s.cluster.disk_faults(i, |f| (f.fail_write, f.fail_flush, f.full) = (None, None, false));
-                // Somebody sees to a store that is poisoned: it starts again, once it was refused and vouched for.
+                // An operator handles a poisoned store: it starts again, after it was refused and confirmed.
                 s.cluster.stop_osd(i, false);
                 s.cluster.start_osd(i);
             });
@@ -61,7 +61,7 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
     true
 }
 
-/// A few bits or a whole sector of something that is stored.
+/// Damages a few bits or a whole sector of stored pages.
 fn rot(s: &mut Strike<'_>, i: usize, region: Region) -> bool {
     let image = s.cluster.image(i);
     let pages = s.cluster.region(i, region, s.rng);
@@ -85,7 +85,7 @@ fn rot(s: &mut Strike<'_>, i: usize, region: Region) -> bool {
     };
     s.cluster.budget.note(i, class);
     if region == Region::Superblock && s.cluster.lacks_superblock(i) {
-        // Nobody can say what is where: the device is lost.
+        // Without a superblock the layout is unknown: the device is lost.
         s.cluster.budget.lose(i);
     }
     true

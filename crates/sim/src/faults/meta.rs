@@ -1,4 +1,4 @@
-//! The metadata service: gone, gone for long, slow, or heard of late.
+//! Faults of the metadata server: it is down, down for long, slow, or heard late.
 
 use super::{Class, Strike};
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
             s.cluster.post().slow(s.rng.between(10, 400));
             s.mend(100, 5000, |s| s.cluster.post().slow(1));
         }
-        // Its words to one OSD, or to the clients, wait: they go on with an old map.
+        // Meta's messages to one OSD, or to the clients, wait: the receivers go on with an old map.
         Class::StaleWatch => {
             let until = s.now + Duration::from_millis(s.rng.between(100, 6000));
             let osd = s.osd();

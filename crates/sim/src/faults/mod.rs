@@ -1,12 +1,12 @@
-//! When and what to break. Each run enables some classes (swarm), with weights of its own.
+//! Decides which faults strike, and when. Each run enables some classes (swarm testing), with weights of its own.
 //!
-//! Every class lives in the module of its group, as a function that strikes now and orders what follows
-//! (mends, the next step of an aimed schedule) in the [`Plan`]. A class is counted when it really struck.
+//! Every class lives in the module of its group, as a function that strikes now. It schedules later steps in the
+//! [`Plan`]: the end of the fault, or the next step of an aimed schedule. A class is counted only when it struck.
 //!
-//! Each drawn fault has a number and dice of its own, so that leaving some out (see `shrink`) leaves the others as
-//! they were.
+//! Each drawn fault has a number and dice of its own, so that leaving some out (see `shrink`) leaves the others as they
+//! were.
 //!
-//! Invariant: all dice are the run's own; when [`Faults::is_over`] says so, nothing is left broken but what
+//! Invariant: all dice are the run's own. When [`Faults::is_over`] returns `true`, nothing is left broken but what
 //! lying disks have lost ([`budget`]).
 
 mod aimed;
@@ -50,7 +50,7 @@ pub enum Class {
     PowerCut,
     PowerCutAll,
     RestartAll,
-    /// Two OSDs at once.
+    /// Two OSDs are down at once.
     TwoDown,
     /// A process gets no turns (SIGSTOP).
     Pause,
@@ -59,7 +59,7 @@ pub enum Class {
     Wipe,
     Partition,
     OneWay,
-    /// Two halves that one node joins.
+    /// One node joins two halves that are cut from each other.
     Bridge,
     /// One OSD is cut from all others, and not from clients.
     Isolate,
@@ -70,9 +70,9 @@ pub enum Class {
     Reset,
     /// One end forgets a connection.
     HalfOpen,
-    /// A bit flips on the way.
+    /// A bit of a frame flips on the way.
     CorruptFrame,
-    /// Somebody sends nonsense, or nothing.
+    /// A process outside the cluster sends nonsense, or nothing.
     Stranger,
     SlowNode,
     SlowDisk,
@@ -85,7 +85,7 @@ pub enum Class {
     BitRotTables,
     BitRotData,
     BitRotSuper,
-    /// Acknowledged, and never there.
+    /// A disk acknowledges a write, and never stores it.
     PhantomWrite,
     MisdirectedWrite,
     MisdirectedRead,
@@ -94,59 +94,59 @@ pub enum Class {
     MetaCrash,
     MetaGone,
     SlowMeta,
-    /// Meta's words to an OSD or to clients are late by seconds.
+    /// Meta's messages to an OSD or to clients are late by seconds.
     StaleWatch,
-    /// The administrator moves a leader.
+    /// The administrator transfers the leadership of a PG.
     Transfer,
-    /// Volumes are made and removed.
+    /// Volumes are created and removed.
     Volumes,
-    /// Pools are made and removed.
+    /// Pools are created and removed.
     Pools,
     ClientCrash,
     Steal,
-    /// A writer sleeps while it is robbed, and wakes up.
+    /// A writer sleeps while it is preempted, and wakes up.
     PausedWriter,
     /// Replies are lost, and the leader changes.
     LostReplies,
-    /// A follower restarts while the lease that it renewed lives.
+    /// A follower restarts while the lease that it has renewed is valid.
     RestartInLease,
-    /// A leader hands over and hears nothing of it.
+    /// A leader transfers its leadership and hears nothing of it.
     SlowGoodbye,
     /// Copies of requests arrive when a leader leads for the second time.
     ReplayedCopies,
     /// The power goes everywhere right after checkpoints.
     CutAfterCheckpoint,
-    /// Whoever has just voted loses its power.
+    /// A member that has just voted loses its power.
     LostVote,
-    /// A leader whose disk is behind loses its power, and meets those who were cut off.
+    /// A leader whose disk is behind loses its power, and meets the followers that were cut off.
     UnevenMajority,
     /// A new leader loses its followers one after the other.
     YoungOffice,
-    /// A leader is followed while all disks are slow.
+    /// A leader gets a successor while all disks are slow.
     SlowOffice,
-    /// Echoes arrive when the promises in them are over.
+    /// Lease acknowledgements arrive when the promises in them are over.
     LateEchoes,
-    /// A process dies in the middle of a destage round.
+    /// A process dies in the middle of a destage.
     CrashInRound,
     /// A flush of home fails, and then the power.
     FlushFailsInRound,
-    /// A follower is cut from its leader while others fill its log.
+    /// A follower is cut from its leader while other PGs fill its log.
     LoneFollower,
-    /// A leader whose entries of an old term reach half of the others before one of its own term does.
+    /// Entries of an old term reach half of the others before an entry of the leader's own term does.
     OldTail,
-    /// A bit flips in a payload between a leader and whoever hears it.
+    /// A bit flips in a payload between a leader and its receiver.
     DamagedPayload,
-    /// Much of what a leader has at home rots, under writes of parts of blocks.
+    /// Many blocks of a leader's home rot, while writes cover parts of blocks.
     RottenBlocks,
-    /// A replica that has lost part of its log is asked for a vote by one that has less than it had.
+    /// A replica that has lost part of its log is asked for a vote by a replica that has less than it had.
     VoteInDoubt,
     /// A log's flush fails, and the store is mounted again at once.
     FailedTail,
-    /// Of five, one that has acknowledged what is not committed loses it, and another acknowledges it.
+    /// One member of five loses entries that it has acknowledged and that are not committed. Another acknowledges them.
     MatchInDoubt,
-    /// One that follows in doubt is restarted between a checkpoint and the end of its doubt.
+    /// A suspect follower restarts after a checkpoint, while it is still suspect.
     RestartInDoubt,
-    /// A follower whose device hangs is streamed to, and dies.
+    /// A follower whose device hangs accepts a stream, and dies.
     HungFollower,
     /// An opener asks for a segment, and meta hears of it when another has opened.
     LateAsk,
@@ -154,13 +154,14 @@ pub enum Class {
     ForgedHeaders,
     /// A follower does not hear a leader while others fill its log.
     FullLog,
-    /// A process dies while what a stream brought is put in its place, and other streams write.
+    /// A process dies during an installation, while other streams write.
     CrashInInstall,
-    /// Streams are cut while disks are slow.
+    /// Streams read their snapshots while disks are slow.
     SlowCut,
     /// One direction between a writer and a leader is broken, and every other path is whole.
     BrokenPath,
-    /// A small OSD is full, misses writes that need space, and is left behind; then space is given back, and it is streamed to.
+    /// A small OSD is full, misses writes that need space, and falls behind; then space is freed, and a stream brings
+    /// it back.
     FilledBehind,
     /// The metadata store is replaced by an older copy of itself.
     MetaWentBack,
@@ -228,10 +229,10 @@ impl Class {
         Class::LateEchoes,
     ];
 
-    /// Those of runs that wear the devices, drawn beside the others.
+    /// Classes of runs that wear the devices, drawn beside the others.
     pub const STORE: [Class; 3] = [Class::CrashInRound, Class::FlushFailsInRound, Class::LoneFollower];
 
-    /// What whole runs are aimed at (see `aim`).
+    /// Classes that whole runs are aimed at (see `aim`).
     pub const AIMS: [Class; 8] = [
         Class::ReplayedCopies,
         Class::RestartInLease,
@@ -243,21 +244,22 @@ impl Class {
         Class::PausedWriter,
     ];
 
-    /// Aims that came later: only seeds that nobody had run then have them, so that every earlier one kept its meaning.
+    /// Aims that were added later. Only seeds that had not been run by then draw them, so that every earlier one kept
+    /// its meaning.
     pub const LATE_AIMS: [Class; 5] =
         [Class::MatchInDoubt, Class::RestartInDoubt, Class::HungFollower, Class::LateAsk, Class::ForgedHeaders];
 
-    /// Aims that came later still, each for seeds that had not been run by then (see `aim::first_seed`).
+    /// Aims that were added later still, each for seeds that had not been run by then (see `aim::first_seed`).
     pub const LATER_AIMS: [Class; 3] = [Class::BrokenPath, Class::MetaWentBack, Class::FilledBehind];
 
-    /// Classes of the swarm that came later, for seeds that nobody had run then.
+    /// Classes of the swarm that were added later, for seeds that had not been run by then.
     pub const LATE: [Class; 1] = [Class::OsdFlags];
 
-    /// What further runs are aimed at: stores that give back and take in.
+    /// Further aims of whole runs: stores that free space and take data in.
     pub const STORE_AIMS: [Class; 3] = [Class::FullLog, Class::CrashInInstall, Class::SlowCut];
 
-    /// All there are: those of the swarm, then those of runs that wear the devices, then those of aimed runs, then those of
-    /// the swarm that came later.
+    /// Returns all classes: those of the swarm, of runs that wear the devices, and of aimed runs; then those that were
+    /// added later.
     pub fn every() -> impl Iterator<Item = Class> {
         let aimed = Class::AIMS.into_iter().chain(Class::STORE_AIMS).filter(|class| !Class::ALL.contains(class));
         Class::ALL
@@ -269,7 +271,7 @@ impl Class {
             .chain(Class::LATER_AIMS)
     }
 
-    /// Strikes; whether it did.
+    /// Strikes; returns whether it did.
     fn strike(self, s: &mut Strike<'_>) -> bool {
         use Class::*;
         match self {
@@ -295,17 +297,17 @@ impl Class {
     }
 }
 
-/// Something that a fault has ordered for later.
+/// A step that a fault has scheduled for later.
 type Step = Box<dyn FnOnce(&mut Strike<'_>)>;
 
-/// What is ordered, by time.
+/// The scheduled steps, by time.
 #[derive(Default)]
 pub struct Plan {
     steps: BTreeMap<(Time, u64), (Step, Rng)>,
     seq: u64,
 }
 
-/// One moment of breaking and mending.
+/// One step of a fault: its time and dice, and the cluster that it changes.
 pub struct Strike<'a> {
     pub now: Time,
     pub rng: &'a mut Rng,
@@ -314,26 +316,26 @@ pub struct Strike<'a> {
 }
 
 impl Strike<'_> {
-    /// Orders `step` after `delay`.
+    /// Schedules `step` after `delay`.
     fn after(&mut self, delay: Duration, step: impl FnOnce(&mut Strike<'_>) + 'static) {
         self.plan.seq += 1;
         let dice = self.rng.fork();
         self.plan.steps.insert((self.now + delay, self.plan.seq), (Box::new(step), dice));
     }
 
-    /// Orders a mend at a drawn time, often soon: a restart within a promise, a cut within an election.
+    /// Schedules the end of a fault at a drawn time, often soon: a restart within a promise, a cut within an election.
     fn mend(&mut self, min_ms: u64, max_ms: u64, step: impl FnOnce(&mut Strike<'_>) + 'static) {
         let max_ms = [max_ms, max_ms, max_ms / 10, min_ms + 20][self.rng.below(4) as usize].max(min_ms);
         let delay = Duration::from_millis(self.rng.between(min_ms, max_ms));
         self.after(delay, step);
     }
 
-    /// Any OSD.
+    /// Draws an OSD.
     fn osd(&mut self) -> usize {
         self.rng.below(self.cluster.osd_count() as u64) as usize
     }
 
-    /// The nodes of all OSDs but the i-th.
+    /// Returns the nodes of all OSDs but the i-th.
     fn others(&self, i: usize) -> Vec<NodeId> {
         (0..self.cluster.osd_count()).filter(|k| *k != i).map(|k| self.cluster.osd_node(k)).collect()
     }
@@ -342,17 +344,17 @@ impl Strike<'_> {
 /// A fault that struck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Struck {
-    /// The how manieth drawn one it is, from 1.
+    /// Its number among the drawn faults, from 1.
     pub number: u64,
     pub at: Time,
     pub class: Class,
 }
 
-/// Draws faults until its time is over, then mends everything.
+/// Draws faults until its time is over; the scheduled steps then end them.
 pub struct Faults {
     rng: Rng,
     overrides: Overrides,
-    /// Faults drawn.
+    /// Number of faults drawn.
     drawn: u64,
     enabled: Vec<Class>,
     next: Time,
@@ -363,11 +365,11 @@ pub struct Faults {
     one_by_one: bool,
     plan: Plan,
     pub struck: Vec<Struck>,
-    /// How many PGs stood how when a class struck.
+    /// Number of PGs in each state when a class struck.
     pub states: BTreeMap<(Class, PgState), u64>,
 }
 
-/// Some of the classes, in turn few, some and many of them; one that stands there several times comes often.
+/// Draws a set of classes: in turn few, some or many of them. A class that is in it several times strikes often.
 fn swarm(rng: &mut Rng, allowed: &[Class]) -> Vec<Class> {
     let share = [3, 10, 25, 50][rng.below(4) as usize];
     let mut enabled = Vec::new();
@@ -381,7 +383,7 @@ fn swarm(rng: &mut Rng, allowed: &[Class]) -> Vec<Class> {
 }
 
 impl Faults {
-    /// Faults between `from` and `until`.
+    /// Prepares faults between `from` and `until`.
     pub fn new(mut rng: Rng, from: Time, until: Time, allowed: &[Class], overrides: &Overrides) -> Faults {
         let enabled = swarm(&mut rng, allowed);
         let pause_ms = rng.between(50, 1500);
@@ -400,7 +402,7 @@ impl Faults {
         }
     }
 
-    /// Some more classes, each often, by dice of their own.
+    /// Enables more classes, each with a drawn weight, by dice of their own.
     pub fn enable(&mut self, classes: &[Class], rng: &mut Rng) {
         for class in classes {
             let weight = [0, 1, 2, 4][rng.below(4) as usize] * (1 + self.enabled.len() / 8);
@@ -408,7 +410,7 @@ impl Faults {
         }
     }
 
-    /// The run is aimed: its class strikes as often as all others together, or alone.
+    /// Aims the run: its class strikes as often as all others together, or alone.
     pub fn aim(&mut self, aim: Aim) {
         if aim.alone {
             self.enabled.clear();
@@ -419,7 +421,7 @@ impl Faults {
         self.pause_ms = self.pause_ms.min(600);
     }
 
-    /// When it wants to act next.
+    /// Returns when the next step or fault is due.
     pub fn next(&self) -> Option<Time> {
         let draw = (!self.enabled.is_empty() && self.next < self.until).then_some(self.next);
         let step = self.plan.steps.keys().next().map(|(at, _)| *at);
@@ -435,7 +437,7 @@ impl Faults {
         now >= self.until && self.plan.steps.is_empty()
     }
 
-    /// Breaks and mends what is due.
+    /// Runs the steps that are due, and strikes with a drawn fault when its time has come.
     pub fn act(&mut self, now: Time, cluster: &mut Cluster) {
         let plan = &mut self.plan;
         while let Some(key) = plan.steps.keys().next().copied().filter(|(at, _)| *at <= now) {

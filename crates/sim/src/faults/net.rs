@@ -1,4 +1,4 @@
-//! Cuts of every shape, resets, slow links, bytes that change on the way, and strangers.
+//! Faults of the network: cuts of every shape, resets, slow links, damaged bytes, and strangers.
 
 use super::{Class, Strike};
 use env::sim::{Cut, NodeId};
@@ -51,7 +51,7 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
     true
 }
 
-/// Two halves that only the i-th joins.
+/// Cuts the OSDs into two halves that only the i-th joins.
 fn bridge(s: &mut Strike<'_>, i: usize) {
     let (mut left, mut right) = (Vec::new(), Vec::new());
     for node in s.others(i) {
@@ -62,7 +62,7 @@ fn bridge(s: &mut Strike<'_>, i: usize) {
     s.mend(10, 5000, move |s| cut.iter().for_each(|(a, b)| s.cluster.world.heal(*a, *b)));
 }
 
-/// The links of one node stop one by one, and come back in another order.
+/// Stops the links of one node one by one, and heals them in another order.
 fn swizzle(s: &mut Strike<'_>, i: usize) {
     let a = s.cluster.osd_node(i);
     let mut links = s.others(i);

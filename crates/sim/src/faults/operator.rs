@@ -1,4 +1,4 @@
-//! What an administrator does while everything else goes wrong.
+//! Commands of an administrator while other faults strike.
 
 use super::{Class, Strike};
 use control::admin::{AdminAsk, PoolCreate};
@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use types::{OsdId, PoolId};
 
-/// Names that an administrator uses again and again.
+/// Number of names that an administrator uses again and again.
 const NAMES: u64 = 4;
 
 pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
@@ -34,10 +34,10 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
     true
 }
 
-/// An OSD is to get no new PGs for a while, and a pool is made meanwhile: none of its PGs may be there.
+/// Keeps new PGs from an OSD for a while, and creates a pool meanwhile: none of its PGs may be there.
 fn osd_flags(s: &mut Strike<'_>) -> bool {
     let Some(records) = s.cluster.meta.records() else { return false };
-    // One at a time: then only this strike ends what it began.
+    // Only one OSD at a time is flagged, so that only this strike ends what it began.
     if records.osds.values().any(|osd| osd.drain || !osd.is_in) {
         return false;
     }
@@ -51,7 +51,7 @@ fn osd_flags(s: &mut Strike<'_>) -> bool {
     true
 }
 
-/// Whether meta has taken it in.
+/// Whether meta has recorded the flag of the OSD.
 fn is_flagged(s: &Strike<'_>, osd: OsdId) -> bool {
     let records = s.cluster.meta.records();
     records.and_then(|r| r.osds.get(&osd)).is_some_and(|osd| osd.drain || !osd.is_in)
@@ -61,7 +61,8 @@ fn make_beside(s: &mut Strike<'_>, osd: OsdId, name: String) {
     let flagged = is_flagged(s, osd);
     let pools = |s: &Strike<'_>| s.cluster.meta.records().map(|r| r.pools.keys().copied().collect());
     let before: BTreeSet<PoolId> = pools(s).unwrap_or_default();
-    // As many replicas as all pools have, or the budget for lies would not be one of this pool. Without an OSD to spare it is refused.
+    // The pool has as many replicas as all pools, or the budget for lies would not fit it. Without an OSD to spare it
+    // is refused.
     let replicas = s.cluster.options.replicas;
     let pool = PoolCreate { name: name.clone(), replicas, domain: "osd".to_owned(), pg_count: 4, force: false };
     s.cluster.admin(AdminAsk::PoolCreate(pool));

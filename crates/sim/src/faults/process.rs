@@ -1,4 +1,5 @@
-//! Processes that die, stand still or come back to another disk, and machines that lose their power.
+//! Faults of processes and machines: a process dies, stands still or comes back to another disk; a machine loses its
+//! power.
 
 use super::{Class, Strike};
 use env::sim::{Doom, DoomBy};
@@ -35,7 +36,8 @@ fn down(s: &mut Strike<'_>, i: usize, power: bool, max_ms: u64) {
     s.mend(1, max_ms, move |s| s.cluster.start_osd(i));
 }
 
-/// It dies at some operation or event to come, with what that turn had already handed over on its way.
+/// Makes the process die at a later operation or event. Operations that its turn had already submitted are on their
+/// way.
 fn doom(s: &mut Strike<'_>, i: usize, by: DoomBy) {
     let far = [4, 40, 400][s.rng.below(3) as usize];
     let after = s.rng.below(far);
@@ -48,7 +50,7 @@ fn doom(s: &mut Strike<'_>, i: usize, by: DoomBy) {
     });
 }
 
-/// All die together, and come back in any order.
+/// Stops all OSDs together; they come back in any order.
 fn restart_all(s: &mut Strike<'_>) {
     let mut all: Vec<usize> = (0..s.cluster.osd_count()).collect();
     all.iter().for_each(|i| s.cluster.stop_osd(*i, false));
@@ -67,8 +69,8 @@ fn pause(s: &mut Strike<'_>, i: usize, max_ms: u64) {
     s.after(span, move |s| s.cluster.resume_osd(i));
 }
 
-/// The machine comes back with an empty disk. It must refuse to serve, and its replicas must not come back
-/// under their old ids (R4): it stays away.
+/// The machine comes back with an empty disk. It must refuse to serve, and its replicas must not come back under their
+/// old ids (R4): the OSD stays away.
 fn wipe(s: &mut Strike<'_>) -> bool {
     let Some(i) = s.cluster.budget.pick(s.rng) else { return false };
     if s.cluster.budget.is_lost(i) || s.cluster.meta.records().is_none() {

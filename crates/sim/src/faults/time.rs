@@ -1,11 +1,11 @@
-//! Clocks that drift, and clocks that leap forward while their machine is suspended.
+//! Faults of clocks: a clock drifts, or leaps forward while its machine is suspended.
 
 use super::{Class, Strike};
 use env::sim::{Cut, DRIFT_PPM_MAX};
 use std::time::Duration;
 use types::rng::Rng;
 
-/// How much a clock gains, in parts per million; often the most that is promised to work.
+/// Draws how much a clock gains, in parts per million; often the largest drift that is promised to work.
 pub fn draw_rate(rng: &mut Rng) -> i64 {
     match rng.below(4) {
         0 => DRIFT_PPM_MAX,
@@ -29,9 +29,9 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
     true
 }
 
-/// The machine sleeps: nothing of it runs, nothing reaches it, and its CLOCK_BOOTTIME goes on, so that its process
-/// sees one long turn. A leap that takes no time is beyond what leases can stand, whatever they are made of (R3): a
-/// follower would believe its promise over while the leader counts on it (seed 23054 was such a run).
+/// Suspends the machine: it runs nothing, nothing reaches it, and its CLOCK_BOOTTIME goes on, so that its process sees
+/// one long turn. No lease can stand a leap that takes no time (R3): a follower would believe its promise over while
+/// the leader counts on it (seed 23054 was such a run).
 fn suspend(s: &mut Strike<'_>, i: usize, by: Duration) {
     let others = s.others(i);
     let node = s.cluster.osd_node(i);

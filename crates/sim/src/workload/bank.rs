@@ -6,11 +6,11 @@
 //! note (number, both accounts, both new balances) → both accounts, at once → the next note over this one
 //! ```
 //!
-//! Whoever opens the volumes anew reads each lane's note, writes both its accounts again, and goes on. So at
-//! every rest the balances of a lane add up, and no note is older than the last that was acknowledged: either
-//! would be a write that is lost, torn, or taken from an opener that is fenced.
+//! A process that opens the volumes reads each lane's note, writes both its accounts again, and goes on. So at every
+//! rest the balances of a lane add up, and no note is older than the last that was acknowledged. A violation would be a
+//! write that is lost, torn, or taken from an opener that is fenced.
 //!
-//! Invariant: what is known of acknowledgements is kept here, outside the system, for all openers together.
+//! Invariant: the numbers of acknowledged notes are kept here, outside the system, for all openers together.
 
 use super::{Ask, Turn, VOLUME, Workload, name};
 use device::{Answer, Request};
@@ -23,14 +23,14 @@ use types::{Errno, IoBuf, IoBufMut};
 
 /// The second volume.
 pub const SECOND: &str = "main/w";
-/// Balance of an account that nobody has written.
+/// Balance of an account that was never written.
 const OPENING: u64 = 1_000;
-/// Accounts of a lane in each volume.
+/// Number of accounts of a lane in each volume.
 const ACCOUNTS: u64 = 3;
 const LANES: usize = 4;
 const MAGIC: u64 = 0x6b6e_6162_6b6e_6162;
 
-/// What the openers together have seen acknowledged: the number of each lane's last note.
+/// Number of each lane's last note that any opener has seen acknowledged.
 pub type Ledger = Rc<RefCell<[u64; LANES]>>;
 
 /// One move: its number, and for both accounts which it is and what it holds afterwards.
@@ -42,14 +42,14 @@ struct Note {
 
 #[derive(Clone, Debug)]
 enum State {
-    /// Nothing is known of the lane: its note is to be read.
+    /// Nothing is known of the lane, and its note is to be read.
     Lost,
     ReadingNote,
     /// The balances of its accounts are read, one after the other, after the note was made good.
     Reading(Vec<u64>),
     Idle,
     Noting(Note),
-    /// Both accounts are written; how many are still to come. `fresh`: not a repeated move.
+    /// Both accounts are written; `left` of the writes are not acknowledged. `fresh`: not a repeated move.
     Moving {
         note: Note,
         left: u8,
@@ -61,7 +61,7 @@ struct Lane {
     state: State,
     number: u64,
     balances: Vec<u64>,
-    /// Requests of the state that are not asked yet.
+    /// Requests of the state that are not submitted yet.
     todo: Vec<(usize, Request)>,
 }
 
@@ -69,7 +69,7 @@ struct Lane {
 pub struct Bank {
     ledger: Ledger,
     lanes: Vec<Lane>,
-    /// By token: the lane, and since when.
+    /// By token: the lane, and the time of the submission.
     inflight: BTreeMap<u64, (usize, u64)>,
     next_token: u64,
     rng: Rng,
@@ -97,13 +97,13 @@ impl Bank {
         }
     }
 
-    /// Where a lane's note (place 0) and accounts (from 1) lie: borders of blocks and chunks, never shared.
+    /// Returns where a lane's note (place 0) and accounts (from 1) lie: borders of blocks and chunks, never shared.
     fn offset(&self, lane: usize, place: u64) -> u64 {
         let chunk = (lane as u64 * (ACCOUNTS + 1) + place) * 13 % (self.len_bytes / CHUNK);
         chunk * CHUNK + lane as u64 * 8192 + place * (4096 + SECTOR)
     }
 
-    /// Account `n` of a lane: its volume's slot and its offset.
+    /// Returns the slot of an account's volume, and its offset.
     fn account(&self, lane: usize, n: u64) -> (usize, u64) {
         ((n % 2) as usize, self.offset(lane, 1 + n / 2))
     }
@@ -117,7 +117,7 @@ impl Bank {
         note.sides.into_iter().map(write).collect()
     }
 
-    /// What an idle or lost lane does next.
+    /// Starts the next request of an idle or lost lane.
     fn begin(&mut self, lane: usize) {
         let (number, balances) = (self.lanes[lane].number, self.lanes[lane].balances.clone());
         if matches!(self.lanes[lane].state, State::Lost) {
@@ -227,13 +227,13 @@ fn read(slot: usize, offset: u64) -> (usize, Request) {
     (slot, Request::Read { offset, len: SECTOR })
 }
 
-/// What ends a sector. Not the CRC itself: all sectors that end in their own CRC32C have the same CRC32C, and a device that
-/// brings back an older one could not be caught (see known issues).
+/// Returns the last word of a sector. It is not the CRC itself: all sectors that end in their own CRC32C have the same
+/// CRC32C. A device that brings back an older sector could not be caught then (see known issues).
 fn seal(bytes: &[u8]) -> u64 {
     u64::from(types::crc32c(bytes)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// One sector that holds six words and a checksum.
+/// Makes a sector that holds six words and a checksum.
 fn sector(words: [u64; 6]) -> IoBuf {
     let mut buf = IoBufMut::zeroed(SECTOR as usize);
     let all = std::iter::once(MAGIC).chain(words);
@@ -245,7 +245,7 @@ fn sector(words: [u64; 6]) -> IoBuf {
     buf.freeze()
 }
 
-/// `None`: zeros.
+/// Returns the words of a sector; `None`: zeros.
 fn words(bytes: &[u8]) -> Result<Option<[u64; 6]>, String> {
     if bytes.len() != SECTOR as usize {
         return Err(format!("a read of one sector brought {} bytes", bytes.len()));
@@ -299,7 +299,7 @@ impl Workload for Bank {
         let (lane, _) = self.inflight.remove(&token).ok_or_else(|| format!("token {token} was never asked"))?;
         self.answered += 1;
         match result {
-            // What a robbed opener reads may be old, and it may not write: its books say nothing any more.
+            // A preempted opener may read old bytes, and it may not write: its accounts prove nothing any more.
             _ if turn.stolen => Ok(()),
             Ok(answer) => self.step(lane, answer),
             Err(Errno::Damaged) if turn.lenient => Ok(()),
@@ -319,7 +319,7 @@ impl Workload for Bank {
     fn finish(&mut self) {
         self.finishing = true;
         self.moves = self.moved;
-        // Every lane is read anew.
+        // Every lane is read again.
         self.opened(0);
     }
 

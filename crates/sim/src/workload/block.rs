@@ -13,7 +13,7 @@ use types::rng::Rng;
 use types::units::{CHUNK, SECTOR, SEGMENT};
 use types::{Errno, IoBuf, IoBufMut};
 
-/// Where requests lie.
+/// Places of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
     /// Anywhere in the windows.
@@ -28,19 +28,19 @@ pub enum Pattern {
     Registers,
     /// Up to 8 MiB, one over the other.
     Large,
-    /// In a segment that moves on with time, for all openers alike, and in the one before: whoever slept takes for holes
-    /// what another has filled.
+    /// In a segment that moves on with time, for all openers alike, and in the one before. An opener that slept takes
+    /// for holes what another has filled.
     Frontier,
 }
 
-/// Sectors that all requests of [`Pattern::Large`] may have together: each is a line of the history.
+/// Number of sectors that all requests of [`Pattern::Large`] may have together: each is a line of the history.
 const LARGE_SECTORS: u64 = 250_000;
-/// How long [`Pattern::Frontier`] stays in a segment.
+/// Time for which [`Pattern::Frontier`] stays in a segment.
 const FRONTIER_NS: u64 = 300_000_000;
-/// Registers of a window.
+/// Number of registers of a window.
 const REGISTERS: u64 = 4;
 
-/// When [`Pattern::Frontier`] moves on next, after this global time.
+/// Returns when [`Pattern::Frontier`] moves on next, after this global time.
 pub fn next_frontier(now: u64) -> u64 {
     (now / FRONTIER_NS + 1) * FRONTIER_NS
 }
@@ -91,21 +91,21 @@ pub struct Block {
     volume: u64,
     shape: Shape,
     windows: Vec<u64>,
-    /// Windows that were given back: nothing is written there any more.
+    /// Windows that were given back: the workload no longer writes there.
     given: Vec<u64>,
     rng: Rng,
     next_stamp: u64,
     next_token: u64,
     inflight: BTreeMap<u64, Op>,
     asked: u64,
-    /// What is given back, between other requests.
+    /// Ranges that are trimmed between other requests.
     unwanted: VecDeque<(u64, u64)>,
-    /// What is read at the very end.
+    /// Ranges that are read at the very end.
     last_reads: VecDeque<(u64, u64)>,
     answered: u64,
     /// Where the next request of a sequence lies in its window, in sectors.
     head: u64,
-    /// Sectors asked for.
+    /// Number of sectors in requests so far.
     sectors: u64,
     finishing: bool,
 }
@@ -126,7 +126,7 @@ enum Kind {
 }
 
 impl Block {
-    /// On the volume of this name and number. `client` tells the stamps of several openers apart.
+    /// Makes a generator for the volume of this name and number. `client` tells the stamps of several openers apart.
     pub fn on(name: &str, volume: u64, client: u64, shape: Shape, mut rng: Rng) -> Block {
         let half = shape.window / 2;
         let mut windows = vec![0, CHUNK - half, SEGMENT - half];
@@ -210,7 +210,7 @@ impl Block {
         self.asked < self.shape.operations || !self.last_reads.is_empty() || !self.unwanted.is_empty()
     }
 
-    /// The stamp of a write that begins now.
+    /// Returns the stamp of a write that begins now.
     fn new_stamp(
         &mut self,
         (sector, count): (u64, u64),
@@ -227,7 +227,7 @@ impl Block {
         stamp
     }
 
-    /// Where the next request lies: first sector, and how many.
+    /// Returns where the next request lies: first sector, and number of sectors.
     fn place(&mut self, now: u64) -> (u64, u64) {
         if self.shape.pattern == Pattern::Frontier {
             self.follow_frontier(now);
@@ -250,7 +250,7 @@ impl Block {
             Pattern::Registers => return (window / 8 * 8 + 8 * self.rng.below(REGISTERS), 8),
             _ => {}
         }
-        // Sizes of every order, not only the largest.
+        // Sizes have every order of magnitude, not only the largest.
         let count = if self.shape.pattern == Pattern::Large { (count >> self.rng.below(14)).max(1) } else { count };
         let mut sector = window + self.rng.below(sectors.saturating_sub(count).max(1));
         let mut count = count.min(self.shape.len_bytes / SECTOR - sector);
@@ -265,7 +265,7 @@ impl Block {
         (sector, count)
     }
 
-    /// The windows are where the frontier is now, and was before.
+    /// Sets the windows to the frontier of this time and of the time before.
     fn follow_frontier(&mut self, now: u64) {
         let segments = self.shape.len_bytes / SEGMENT;
         let at = |turn: u64| turn % segments * SEGMENT;
@@ -349,7 +349,7 @@ impl Workload for Block {
             (Kind::Flush, Ok(_)) => {}
             (Kind::Read, Ok(other)) => return Err(format!("a read was answered with {other:?}")),
             (_, Err(Errno::Fenced)) if turn.stolen => {}
-            // Parts of it may have taken effect.
+            // Parts of the write may have taken effect.
             (Kind::Write { .. }, Err(Errno::NoSpace)) if self.shape.may_be_full => {}
             (_, Err(Errno::Damaged)) if turn.lenient => {}
             (_, Err(Errno::Fenced | Errno::Gone)) if turn.removed => {}
@@ -366,7 +366,7 @@ impl Workload for Block {
         self.shape.operations = self.shape.operations.min(self.asked + more);
     }
 
-    /// Trims of what it may have written in its first segment. From then on it keeps to the second one.
+    /// Trims what it may have written in its first segment. From then on the workload keeps to the second one.
     fn give_back(&mut self) {
         const STEP: u64 = 512;
         let sectors = self.shape.window / SECTOR;
@@ -381,7 +381,7 @@ impl Workload for Block {
         !self.unwanted.is_empty()
     }
 
-    /// One read of every sector that it may have written.
+    /// Reads every sector once that it may have written.
     fn finish(&mut self) {
         self.finishing = true;
         self.unwanted.clear();

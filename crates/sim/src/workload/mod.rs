@@ -1,4 +1,4 @@
-//! What the users of the cluster do: one small trait, and a kind for each way of using volumes.
+//! The work of the cluster's users: one small trait, and a kind for each way of using volumes.
 //!
 //! ```text
 //! set-up: Kind::volumes → an administrator makes them
@@ -6,7 +6,7 @@
 //! check:  each answer at once, histories in Linear, and Workload::check when all is answered
 //! ```
 //!
-//! A workload knows what it asked and what it was told; it never looks inside the system.
+//! A workload knows its requests and their answers; it never looks inside the system.
 
 mod bank;
 mod block;
@@ -36,9 +36,9 @@ pub enum Kind {
     Large,
     /// Money that moves between accounts on two volumes.
     Bank,
-    /// As [`Kind::Random`], beside many small volumes that come and go with I/O of their own (`tenants`).
+    /// Like [`Kind::Random`], beside many small volumes that come and go with I/O of their own (`tenants`).
     Many,
-    /// Segments that were never written, one after the other. No seed draws it but for its aim.
+    /// Segments that were never written, one after the other. A seed draws it only for its aim.
     Frontier,
 }
 
@@ -54,11 +54,11 @@ impl Kind {
         Kind::Many,
         Kind::Frontier,
     ];
-    /// What [`Kind::draw`] chooses from. [`Kind::Many`] came later and has dice of its own ([`Kind::draw_many`]), so that
-    /// every other seed kept its meaning.
+    /// Number of kinds from which [`Kind::draw`] chooses. [`Kind::Many`] was added later and has dice of its own
+    /// ([`Kind::draw_many`]), so that every other seed kept its meaning.
     const DRAWN: usize = 7;
 
-    /// Its name on a command line.
+    /// Returns its name on a command line.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Random => "random",
@@ -77,19 +77,19 @@ impl Kind {
         Kind::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// One by seed.
+    /// Draws a kind.
     pub fn draw(rng: &mut Rng) -> Kind {
         // Half of all runs do a little of everything.
         let kind = Kind::ALL[rng.below(Kind::DRAWN as u64) as usize];
         if rng.chance(1, 2) { Kind::Random } else { kind }
     }
 
-    /// Some of the runs that do a little of everything have tenants besides.
+    /// Adds tenants to some of the runs that do a little of everything.
     pub fn draw_many(self, rng: &mut Rng) -> Kind {
         if rng.chance(1, 6) && self == Kind::Random { Kind::Many } else { self }
     }
 
-    /// Names and lengths of the volumes that must be there; the first is [`VOLUME`].
+    /// Returns names and lengths of the volumes that must be there; the first is [`VOLUME`].
     pub fn volumes(self, shape: &Shape) -> Vec<(&'static str, u64)> {
         let mut all = vec![(VOLUME, shape.len_bytes)];
         if self == Kind::Bank {
@@ -98,7 +98,7 @@ impl Kind {
         all
     }
 
-    /// The work of every client machine, of which the first `writers` may write; the others read, or have none.
+    /// Returns the work of every client machine. The first `writers` may write; the others read, or have none.
     pub fn clients(
         self,
         volumes: &[VolumeId],
@@ -135,17 +135,17 @@ impl Kind {
     }
 }
 
-/// One moment of a client machine.
+/// State of a client machine at one moment.
 pub struct Turn<'a> {
     /// Global time.
     pub now: u64,
-    /// Another opener has the volumes: what is asked from now on must never take effect.
+    /// Another opener has the volumes: writes that are submitted from now on must never take effect.
     pub fenced: bool,
     /// Another opener has asked for them, so this one may be fenced.
     pub stolen: bool,
     /// More disks have lied than the budget allows: requests may fail, and still never lie.
     pub lenient: bool,
-    /// The administrator was asked to remove them.
+    /// The administrator was asked to remove the volumes.
     pub removed: bool,
     pub linear: &'a mut Linear,
 }
@@ -158,74 +158,74 @@ pub struct Ask {
     pub token: u64,
 }
 
-/// The work of one client machine; it outlives the machine's processes.
+/// Work of one client machine; it outlives the machine's processes.
 pub trait Workload {
-    /// Volumes that a new process opens, in order of their slots.
+    /// Returns the volumes that a new process opens, in order of their slots.
     fn volumes(&self) -> Vec<String>;
 
-    /// A process has the volume of this slot open.
+    /// Notes that a process has the volume of this slot open.
     fn opened(&mut self, _slot: usize) {}
 
     /// Whether [`Workload::next`] would give something.
     fn wants_more(&self) -> bool;
 
-    /// The next request, while the depth allows one.
+    /// Returns the next request, while the depth allows one.
     fn next(&mut self, turn: &mut Turn<'_>) -> Option<Ask>;
 
-    /// An answer came.
+    /// Takes an answer.
     ///
     /// # Errors
-    /// What a user must never be told.
+    /// An answer that a user must never get.
     fn completed(&mut self, token: u64, result: Result<Answer, Errno>, turn: &mut Turn<'_>) -> Result<(), String>;
 
-    /// The process died: nothing in flight will ever be answered.
+    /// Forgets the requests in flight: their process died, and they will never be answered.
     fn forget_inflight(&mut self);
 
-    /// Asks for at most this many more.
+    /// Submits at most this many more requests.
     fn limit(&mut self, more: u64);
 
-    /// Gives back what it has written, between its other requests.
+    /// Gives back the space that it has written, between its other requests.
     fn give_back(&mut self) {}
 
-    /// Whether some of that is not asked for yet.
+    /// Whether some of these trims are not submitted yet.
     fn is_giving_back(&self) -> bool {
         false
     }
 
-    /// Asks for nothing more but what the last check needs to read.
+    /// Submits nothing more but the reads of the last check.
     fn finish(&mut self);
 
     /// Whether it was told to finish.
     fn is_finishing(&self) -> bool;
 
-    /// Whether everything was asked and answered.
+    /// Whether everything was submitted and answered.
     fn is_done(&self) -> bool;
 
-    /// Requests without an answer.
+    /// Returns the number of unanswered requests.
     fn inflight(&self) -> usize;
 
-    /// Requests that it means to ask.
+    /// Returns how many requests it means to submit.
     fn operations(&self) -> u64;
 
-    /// Requests that were answered.
+    /// Returns the number of answered requests.
     fn answered(&self) -> u64;
 
-    /// When the oldest request without an answer was asked; global time.
+    /// Returns when the oldest unanswered request was submitted; global time.
     fn oldest(&self) -> Option<u64>;
 
-    /// What is in flight, for a failure's text.
+    /// Describes the requests in flight, for a failure's text.
     fn waiting(&self) -> String;
 
-    /// The last word, when everything was read back.
+    /// Makes the last check, when everything was read back.
     ///
     /// # Errors
-    /// What cannot be.
+    /// A result that no correct store can have.
     fn check(&self) -> Result<(), String> {
         Ok(())
     }
 }
 
-/// What an errno is called in a failure's text.
+/// Returns the name of an errno in a failure's text.
 pub fn name(errno: Errno) -> &'static str {
     match errno {
         Errno::Invalid => "invalid",

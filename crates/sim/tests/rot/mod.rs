@@ -1,4 +1,4 @@
-//! Bits that flip at home, under one OSD that runs: nothing but the reads of its blocks can notice.
+//! Bits flip at home, under one OSD that runs: nothing but the reads of its blocks can notice.
 
 use control::PoolState;
 use control::admin::{AdminAsk, PoolCreate};
@@ -28,7 +28,7 @@ fn pass(cluster: &mut Cluster, time: Duration) {
     cluster.failure().expect("all is well");
 }
 
-/// Three replicas of a volume that was written and has come to rest at home.
+/// Returns three replicas of a volume that was written and has come to rest at home.
 fn at_rest(seed: u64) -> (Cluster, Vec<VolumeId>, Members) {
     let mut rng = Rng::new(seed);
     let mut options = Options { osds: 3, replicas: 3, pgs: 2, ..Options::draw(&mut rng) };
@@ -75,7 +75,7 @@ fn blocks_that_rot_under_one_osd_are_mended_with_the_bytes_of_the_others() {
         pages.iter().rev().step_by(2).take(40).for_each(|page| image.flip_bit(page + 1234, 3));
         let met = compare(&mut cluster, &volumes, &pgs).expect_err("a rotten block is no bytes");
         assert!(met.contains("cannot be read"), "{met}");
-        // Clients read everything, wherever it is led.
+        // Clients read everything, whichever OSD leads.
         cluster.owner().workload.as_mut().expect("it was begun").finish();
         until(&mut cluster, 60, "everything is read back", Cluster::work_done);
         cluster.owner().workload.as_ref().map_or(Ok(()), |w| w.check()).expect("what was written is read");
@@ -89,14 +89,14 @@ fn blocks_that_rot_under_one_osd_are_mended_with_the_bytes_of_the_others() {
         let bad = |c: &Cluster| c.running().map(|(_, osd)| osd.bad_blocks().len()).sum::<usize>();
         assert_eq!(bad(&cluster), 0, "seed {seed}: nothing is left to mend");
         assert_eq!(compare(&mut cluster, &volumes, &pgs), Ok(before), "as many bytes as before, and equal");
-        cluster.failure().expect("nobody was quarantined");
+        cluster.failure().expect("no replica was quarantined");
     }
 }
 
 #[test]
 fn what_rotted_on_every_disk_is_complained_of_and_what_is_down_is_silent() {
     let (mut cluster, _, _) = at_rest(3);
-    cluster.speaks_up("all is well").expect_err("nobody has a reason to complain");
+    cluster.speaks_up("all is well").expect_err("no member has a reason to complain");
     for i in 0..3 {
         let image = cluster.world.disk_image(cluster.osd_node(i), "device");
         let home = (1 << 20) + cluster.options.log_bytes;
@@ -105,11 +105,11 @@ fn what_rotted_on_every_disk_is_complained_of_and_what_is_down_is_silent() {
     }
     cluster.owner().workload.as_mut().expect("it was begun").finish();
     let complains = |c: &Cluster| c.running().any(|(_, osd)| !osd.complaints_for_tools().is_empty());
-    until(&mut cluster, 60, "somebody complains", complains);
+    until(&mut cluster, 60, "a member complains", complains);
     cluster.speaks_up("rotten").expect("it is said");
     let said: Vec<String> =
         cluster.running().flat_map(|(_, osd)| osd.complaints_for_tools()).map(|(_, why)| why).collect();
     assert!(said.iter().any(|why| why.starts_with("inconsistent: volume")), "{said:?}");
     (0..3).for_each(|i| cluster.stop_osd(i, false));
-    assert!(cluster.speaks_up("down").expect_err("nobody ordered that").contains("nothing is heard"));
+    assert!(cluster.speaks_up("down").expect_err("no fault ordered that").contains("nothing is heard"));
 }
