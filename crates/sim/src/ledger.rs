@@ -35,7 +35,8 @@ pub struct Ledger(pub Vec<Line>);
 impl Ledger {
     /// Parses the text of a ledger.
     ///
-    /// # Errors The first line that is no line of a ledger, or counts a seed again.
+    /// # Errors
+    /// The first line that is no line of a ledger, or counts a seed again.
     pub fn parse(text: &str) -> Result<Ledger, LedgerError> {
         let mut ledger = Ledger::default();
         for (n, text) in text.lines().enumerate().filter(|(_, l)| !l.is_empty() && *l != HEAD) {
