@@ -8,13 +8,13 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-/// How `pg verify` ends when some replicas could not be asked, and how long that may go on.
+/// Exit code of `pg verify` when some replicas could not be asked, and the longest time for which that may go on.
 const INCOMPLETE: i32 = 3;
 const ASK_MAX: Duration = Duration::from_secs(60);
 /// A command that takes longer is killed.
 const COMMAND_MAX: &str = "120";
 
-/// The binary beside this one.
+/// Returns the binary beside this one.
 pub fn binary() -> Result<PathBuf> {
     let here = std::env::current_exe()?;
     let path = here.parent().context("a program lies in a folder")?.join("basalt");
@@ -24,17 +24,17 @@ pub fn binary() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The same program built with failpoints, which `scripts/failpoints` puts beside it.
+/// Returns the same program built with failpoints, which `scripts/failpoints` puts beside it.
 ///
 /// # Errors
-/// When it is not there, or was there before the program that it should be.
+/// The program is not there, or is older than the plain build.
 pub fn binary_with_failpoints() -> Result<PathBuf> {
     let plain = binary()?;
     let path = plain.with_file_name("basalt-failpoints");
     let made = |path: &PathBuf| std::fs::metadata(path)?.modified();
     let Ok(at) = made(&path) else { bail!("no {}: scripts/failpoints builds it", path.display()) };
     if at < made(&plain)? {
-        bail!("{} is older than the plain build: scripts/failpoints builds it anew", path.display());
+        bail!("{} is older than the plain build: scripts/failpoints builds it again", path.display());
     }
     Ok(path)
 }
@@ -55,13 +55,13 @@ impl Basalt {
         &self.metas
     }
 
-    /// `--meta` with all addresses.
+    /// Returns `--meta` with all addresses.
     pub fn meta_flag(&self) -> String {
         let all: Vec<String> = self.metas.iter().map(SocketAddr::to_string).collect();
         format!("--meta={}", all.join(","))
     }
 
-    /// Runs a command, whatever comes of it.
+    /// Runs a command, and returns its output whether or not it succeeds.
     pub fn output(&self, args: &[&str]) -> Result<Output> {
         Command::new("timeout")
             .args(["-s", "KILL", COMMAND_MAX])
@@ -86,7 +86,7 @@ impl Basalt {
         Ok(String::from_utf8_lossy(&out.stdout).into_owned())
     }
 
-    /// Runs a command that must be refused, and gives what it said.
+    /// Runs a command that must be refused, and returns its output.
     pub fn refusal(&self, args: &[&str]) -> Result<String> {
         let out = self.output(args)?;
         let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
@@ -102,13 +102,13 @@ impl Basalt {
         serde_json::from_str(&text).with_context(|| format!("`basalt {}` printed {text}", args.join(" ")))
     }
 
-    /// All PGs.
+    /// Returns all PGs.
     pub fn pgs(&self) -> Result<Vec<Value>> {
         let list = self.json(&["pg", "ls"])?;
         Ok(list["pgs"].as_array().context("pgs")?.clone())
     }
 
-    /// Waits until every PG serves with all its replicas in step. Gives how long that took.
+    /// Waits until every PG serves with all its replicas in step. Returns how long that took.
     pub fn wait_healthy(&self, max: Duration) -> Result<Duration> {
         let mut last = String::new();
         let healthy = |pg: &Value| {
@@ -135,18 +135,18 @@ impl Basalt {
         waited.with_context(|| format!("not healthy: {last}"))
     }
 
-    /// The leaders of the PGs that hold segments.
+    /// Returns the leaders of the PGs that hold segments.
     pub fn data_leaders(&self) -> Result<Vec<u64>> {
         let pgs = self.pgs()?;
         let used = pgs.iter().filter(|pg| pg["segments"].as_u64().unwrap_or(0) > 0);
         Ok(used.filter_map(|pg| pg["leader"].as_u64()).collect())
     }
 
-    /// Compares all replicas block by block. An OSD that was started a moment ago may still be reading its log, though
-    /// meta has not heard yet that it was away: it is asked again.
+    /// Compares all replicas block by block. An OSD that was started a moment ago may still be reading its log, while
+    /// meta has not heard yet that it was away. The command is then repeated.
     ///
     /// # Errors
-    /// When they differ, and when some cannot be asked within [`ASK_MAX`].
+    /// The replicas differ, or some cannot be asked within [`ASK_MAX`].
     pub fn verify_deep(&self) -> Result<String> {
         let (since, args) = (clock::now(), ["pg", "verify", "--deep"]);
         loop {

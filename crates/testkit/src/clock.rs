@@ -3,31 +3,31 @@
 use anyhow::{Result, bail};
 use std::time::{Duration, Instant, SystemTime};
 
-/// How often a condition is looked at.
+/// Time between two looks at a condition.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A moment.
+/// Returns the present time.
 #[allow(clippy::disallowed_methods, reason = "what is measured here happens in other processes")]
 pub fn now() -> Instant {
     Instant::now()
 }
 
-/// Milliseconds of the clock on the wall, as `fio` writes them.
+/// Returns the milliseconds of the wall clock, as `fio` writes them.
 #[allow(clippy::disallowed_methods, reason = "compared with the stamps of another program")]
 pub fn unix_ms() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
 }
 
-/// Lets so much time go by: the load that is being hurt goes on meanwhile.
+/// Lets so much time go by; the load goes on meanwhile.
 #[allow(clippy::disallowed_methods, reason = "the length of a pause is part of a scenario")]
 pub fn pause(d: Duration) {
     std::thread::sleep(d);
 }
 
-/// Waits until `done`, and gives how long that took.
+/// Waits until `done`, and returns how long that took.
 ///
 /// # Errors
-/// When it is not so after `max`, or `done` fails.
+/// The condition is not met after `max`, or `done` fails.
 pub fn wait_until(what: &str, max: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<Duration> {
     let start = now();
     loop {

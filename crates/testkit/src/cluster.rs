@@ -1,4 +1,4 @@
-//! A cluster of processes under a folder of its own: metas on redb or etcd, OSDs on files, doors.
+//! A cluster of processes under a folder of its own: metas on redb or etcd, OSDs on files, NBD servers.
 
 use crate::basalt::{Basalt, binary, binary_with_failpoints};
 use crate::chaos::netns::Namespaces;
@@ -11,26 +11,26 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use types::rng::Rng;
 
-/// Below the ports that the kernel gives to outgoing connections, so that a killed daemon's port stays free.
+/// First port. It is below those that the kernel gives to outgoing connections, so a killed daemon's port stays free.
 const PORT_MIN: u16 = 12_000;
 const PORT_BLOCK: u16 = 64;
 const PORT_BLOCKS: u16 = 300;
-/// How long a daemon may take until it listens.
+/// Longest time until a daemon listens.
 pub const READY_MAX: Duration = Duration::from_secs(30);
 pub const POOL: &str = "main";
 
-/// What a cluster is made of.
+/// Composition of a cluster.
 #[derive(Clone, Debug)]
 pub struct Shape {
     pub metas: u32,
-    /// Keep the records in a real etcd instead of redb.
+    /// Keeps the records in a real etcd instead of redb.
     pub etcd: bool,
     pub osds: u32,
     pub device_bytes: u64,
     pub log_bytes: u64,
     pub replicas: u32,
     pub pgs: u32,
-    /// Proxies stand before all OSDs and the first meta; what happens there is drawn from this seed.
+    /// Proxies stand before all OSDs and the first meta; this seed draws what happens there.
     pub proxies: Option<u64>,
     /// Daemons are of the build that has failpoints.
     pub failpoints: bool,
@@ -61,7 +61,7 @@ pub struct Cluster {
     pub metas: Vec<Proc>,
     pub osds: Vec<Proc>,
     pub doors: Vec<Proc>,
-    /// What happens on the way, when there are proxies.
+    /// Rules of the proxies, when there are proxies.
     pub sky: Option<Sky>,
     pub proxies: Vec<Proxy>,
     ports: u16,
@@ -74,7 +74,7 @@ fn local(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
-/// A block of ports that are all free.
+/// Returns the first port of a block of free ports.
 fn free_ports() -> Result<u16> {
     let mut rng = Rng::new(u64::from(std::process::id()));
     for _ in 0..PORT_BLOCKS {
@@ -87,12 +87,12 @@ fn free_ports() -> Result<u16> {
 }
 
 impl Cluster {
-    /// Makes the folder, formats the devices, starts everything, makes the pool, and waits until all PGs serve.
+    /// Makes the folder, formats the devices, starts everything, creates the pool, and waits until all PGs serve.
     pub fn up(base: &Path, name: &str, shape: Shape) -> Result<Cluster> {
         Cluster::up_within(base, name, shape, None)
     }
 
-    /// As [`Cluster::up`], with each OSD in its namespace.
+    /// Does the same as [`Cluster::up`], with each OSD in its namespace.
     pub fn up_within(base: &Path, name: &str, shape: Shape, net: Option<Namespaces>) -> Result<Cluster> {
         let dir = base.join(format!("{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
@@ -144,7 +144,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Before the first daemon says where it is to be reached.
+    /// Starts the proxies, before the first daemon advertises its address.
     fn start_proxies(&mut self) -> Result<()> {
         let Some(seed) = self.shape.proxies else { return Ok(()) };
         let sky = Sky::new(seed);
@@ -156,13 +156,13 @@ impl Cluster {
         Ok(())
     }
 
-    /// Where others find OSD `n`, or the first meta with 0, when there are proxies.
+    /// Returns the address at which others reach OSD `n`, or the first meta with 0, when there are proxies.
     pub fn proxy_addr(&self, n: u32) -> SocketAddr {
         let hub = self.net.as_ref().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), Namespaces::hub);
         SocketAddr::new(hub, self.ports + 40 + n as u16)
     }
 
-    /// An address of OSD `n`'s own.
+    /// Returns an address of OSD `n`'s own.
     fn osd_at(&self, n: u32, port: u16) -> SocketAddr {
         let ip = self.net.as_ref().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |net| net.osd(n));
         SocketAddr::new(ip, port)
@@ -172,7 +172,7 @@ impl Cluster {
         if self.shape.failpoints { binary_with_failpoints() } else { binary() }
     }
 
-    /// The metas as daemons and clients find them.
+    /// Returns the addresses of the metas for daemons and clients.
     pub fn metas_for_daemons(&self) -> Vec<SocketAddr> {
         if self.sky.is_some() { vec![self.proxy_addr(0)] } else { self.basalt.metas().to_vec() }
     }
@@ -219,7 +219,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// How OSD `n` is run on a device.
+    /// Returns how OSD `n` is run on a device.
     pub fn osd_spec(&self, n: u32, device: &str) -> Result<Spec> {
         let name = format!("osd.{n}");
         let host = format!("host{n}");
@@ -255,7 +255,7 @@ impl Cluster {
         self.osd_at(n, self.ports + 21 + 2 * n as u16)
     }
 
-    /// Where a door may listen on TCP.
+    /// Returns the TCP address of an NBD server.
     pub fn door_addr(&self) -> SocketAddr {
         local(self.ports + 60)
     }
@@ -271,7 +271,7 @@ impl Cluster {
         Ok(full)
     }
 
-    /// Exports a volume on a unix socket and gives the URI.
+    /// Exports a volume on a unix socket and returns the URI.
     pub fn export(&mut self, volume: &str) -> Result<String> {
         let socket = self.dir.join(format!("{}.sock", volume.replace('/', "-")));
         let _ = std::fs::remove_file(&socket);
@@ -307,12 +307,12 @@ impl Cluster {
         Ok(door)
     }
 
-    /// OSD `n`, counted from 1 like its id.
+    /// Returns OSD `n`, counted from 1 like its id.
     pub fn osd(&mut self, n: u32) -> &mut Proc {
         &mut self.osds[n as usize - 1]
     }
 
-    /// Every process must run.
+    /// Checks that every process runs.
     pub fn must_live(&mut self) -> Result<()> {
         let all = self.metas.iter_mut().chain(&mut self.osds).chain(&mut self.doors).chain(&mut self.etcd);
         for proc in all {
@@ -321,7 +321,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Lines of all logs that tell of a panic: none may be there.
+    /// Returns the lines of all logs that report a panic: none may be there.
     pub fn panics(&self) -> Vec<String> {
         let Ok(entries) = std::fs::read_dir(&self.dir) else { return Vec::new() };
         let logs = entries.flatten().map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "log"));
@@ -349,7 +349,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Waits until something accepts at `addr`.
+/// Waits until a process accepts connections at `addr`.
 pub fn wait_listening(proc: &mut Proc, addr: SocketAddr) -> Result<()> {
     let name = proc.spec.name.clone();
     clock::wait_until(&format!("{name} to listen at {addr}"), READY_MAX, || {

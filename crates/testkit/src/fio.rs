@@ -18,18 +18,18 @@ pub struct Fio {
     output: PathBuf,
 }
 
-/// What it found.
+/// Result of a run.
 #[derive(Debug)]
 pub struct FioResult {
     pub writes: u64,
     pub reads: u64,
     pub errors: u64,
-    /// Completions in milliseconds of the clock on the wall, ascending.
+    /// Times of the completions, in milliseconds of the wall clock, ascending.
     completions: Vec<u64>,
 }
 
-/// Starts random 4 KiB writes at `rate` a second over `seconds`, each block written once and verified soon
-/// after it was written, and all of them once more at the end.
+/// Starts random 4 KiB writes at `rate` a second over `seconds`. Each block is written once, verified soon afterwards,
+/// and verified once more at the end.
 pub fn start(dir: &Path, uri: &str, rate: u64, seconds: u64, seed: u64) -> Result<Fio> {
     let log = dir.join(format!("fio-{seed}"));
     let output = dir.join(format!("fio-{seed}.json"));
@@ -66,7 +66,7 @@ impl Fio {
     /// Waits for the end.
     ///
     /// # Errors
-    /// When fio fails: an I/O error, or a block that does not hold what was written.
+    /// fio failed: an I/O error, or a block that does not hold what was written.
     pub fn finish(mut self) -> Result<FioResult> {
         let status = self.proc.finish(LATE_MAX)?;
         let text = std::fs::read_to_string(&self.output).unwrap_or_default();
@@ -77,7 +77,7 @@ impl Fio {
                 text.lines().take(10).collect::<Vec<_>>().join("\n")
             );
         }
-        // Notes stand before the JSON when fio has something to say.
+        // Notes may stand before the JSON.
         let json = text.find('{').map_or("", |at| &text[at..]);
         let report: Value = serde_json::from_str(json).with_context(|| format!("fio printed {text}"))?;
         let job = &report["jobs"][0];
@@ -89,7 +89,7 @@ impl Fio {
     }
 }
 
-/// First words of the lines of a latency log.
+/// Returns the first words of the lines of a latency log, sorted.
 fn completions(text: &str) -> Result<Vec<u64>> {
     let first = |line: &str| line.split(',').next().unwrap_or("").trim().parse::<u64>();
     let mut times: Vec<u64> = text.lines().map(first).collect::<Result<_, _>>().context("fio's latency log")?;
@@ -98,13 +98,13 @@ fn completions(text: &str) -> Result<Vec<u64>> {
 }
 
 impl FioResult {
-    /// The longest time without a completion that overlaps `from..to` (milliseconds of the clock on the wall).
+    /// Returns the longest time without a completion that overlaps `from..to` (milliseconds of the wall clock).
     pub fn longest_gap(&self, from: u64, to: u64) -> Duration {
         let pairs = self.completions.windows(2).filter(|pair| pair[0] <= to && pair[1] >= from);
         Duration::from_millis(pairs.map(|pair| pair[1] - pair[0]).max().unwrap_or(0))
     }
 
-    /// When the first and the last completion came.
+    /// Returns the times of the first and the last completion.
     pub fn span(&self) -> Option<(u64, u64)> {
         Some((*self.completions.first()?, *self.completions.last()?))
     }

@@ -1,4 +1,4 @@
-//! Strangers' bytes for every port: noise, cut frames, frames that announce too much, wrong greetings.
+//! Hostile bytes for every port: noise, cut frames, frames that announce too much, wrong greetings.
 //!
 //! Invariant: all of it is drawn from a seed, bounded in count and length, and sent over loopback only.
 
@@ -11,26 +11,26 @@ use types::rng::Rng;
 use types::{ClusterId, Incarnation, OsdId};
 use wire::{HEADER_LEN, Hello, Peer};
 
-/// What it is, and its bytes.
+/// A description, and the bytes.
 pub type Case = (String, Vec<u8>);
 
 const CONNECT_MAX: Duration = Duration::from_secs(1);
-/// Most that is kept of an answer.
+/// Largest part of an answer that is kept.
 const ANSWER_MAX: usize = 64 << 10;
 
-/// What became of a connection.
+/// End of a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub enum End {
-    /// It was closed, after so many bytes of answer.
+    /// The peer closed the connection after these bytes of answer.
     Closed(Vec<u8>),
-    /// It was still open when patience ended.
+    /// The connection was still open when patience ended.
     Open(Vec<u8>),
-    /// Nobody accepted it.
+    /// No process accepted the connection.
     Refused,
 }
 
 impl End {
-    /// What was answered.
+    /// Returns the bytes of the answer.
     pub fn answer(&self) -> &[u8] {
         match self {
             End::Closed(bytes) | End::Open(bytes) => bytes,
@@ -39,13 +39,13 @@ impl End {
     }
 }
 
-/// Sends `bytes` and reads what comes, until the end or until patience ends.
+/// Sends `bytes` and reads the answer, until its end or until patience ends.
 pub fn send(addr: SocketAddr, bytes: &[u8], patience: Duration) -> End {
     let Ok(mut stream) = TcpStream::connect_timeout(&addr, CONNECT_MAX) else { return End::Refused };
     let _ = stream.set_read_timeout(Some(patience));
     let _ = stream.set_write_timeout(Some(patience));
     let mut answer = Vec::new();
-    // A peer that closes early makes this fail: that is an end like others.
+    // The write fails if the peer closes early; the read below reports such an end.
     let _ = stream.write_all(bytes);
     let (start, mut buf) = (clock::now(), [0u8; 4096]);
     while start.elapsed() < patience && answer.len() < ANSWER_MAX {
@@ -59,13 +59,13 @@ pub fn send(addr: SocketAddr, bytes: &[u8], patience: Duration) -> End {
     End::Open(answer)
 }
 
-/// `len` bytes of noise.
+/// Returns `len` bytes of noise.
 pub fn noise(rng: &mut Rng, len: usize) -> Vec<u8> {
     let words = (0..len.div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes());
     words.take(len).collect()
 }
 
-/// A greeting of a client of `cluster` that speaks versions `version_min` to `version_max`.
+/// Returns a greeting of a client of `cluster` that speaks versions `version_min` to `version_max`.
 pub fn hello(cluster: ClusterId, version_min: u16, version_max: u16) -> Vec<u8> {
     let incarnation = Incarnation(0x7e57);
     let hello = Hello {
@@ -82,7 +82,7 @@ pub fn hello(cluster: ClusterId, version_min: u16, version_max: u16) -> Vec<u8> 
     wire::encode_hello(&hello).to_vec()
 }
 
-/// A frame header with a good checksum that announces what it likes.
+/// Returns a frame header with a good checksum and arbitrary lengths.
 pub fn header(version: u16, kind: u8, head_len: u32, payload_len: u32, records: u32) -> Vec<u8> {
     let mut bytes = vec![0u8; HEADER_LEN];
     bytes[..4].copy_from_slice(b"BSLT");
@@ -95,13 +95,13 @@ pub fn header(version: u16, kind: u8, head_len: u32, payload_len: u32, records: 
     bytes
 }
 
-/// Gives a header the checksum of its bytes.
+/// Sets the checksum of a header.
 fn seal(header: &mut [u8]) {
     let crc = crc32c(&header[..HEADER_LEN - 4]);
     header[HEADER_LEN - 4..HEADER_LEN].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// What an OSD's data port is sent.
+/// Returns the cases for an OSD's data port.
 pub fn data_port(rng: &mut Rng, cluster: ClusterId) -> Vec<Case> {
     let good = hello(cluster, 1, 1);
     let mut all: Vec<Case> = vec![
@@ -124,7 +124,7 @@ pub fn data_port(rng: &mut Rng, cluster: ClusterId) -> Vec<Case> {
         bent[at] ^= 1 << rng.below(8);
         all.push((format!("a greeting with a bit flipped in byte {at}"), bent));
     }
-    // Behind a good greeting, whatever a batch may be.
+    // A batch of any kind follows a good greeting.
     let batches = [
         ("noise", noise(rng, 16 << 10)),
         ("a batch with a head of 4 GiB", header(1, 3, u32::MAX, 0, 1)),
@@ -148,7 +148,7 @@ pub fn data_port(rng: &mut Rng, cluster: ClusterId) -> Vec<Case> {
     all
 }
 
-/// What the NBD door is sent.
+/// Returns the cases for the port of an NBD server.
 pub fn nbd_port(rng: &mut Rng) -> Vec<Case> {
     let flags = 3u32.to_be_bytes();
     let option = |code: u32, len: u32| [&flags[..], b"IHAVEOPT", &code.to_be_bytes(), &len.to_be_bytes()].concat();
@@ -162,7 +162,7 @@ pub fn nbd_port(rng: &mut Rng) -> Vec<Case> {
     let then = |what: &str, bytes: Vec<u8>| (format!("an open export, then {what}"), [&open[..], &bytes].concat());
     let mut all: Vec<Case> = vec![
         ("noise".into(), noise(rng, 4096)),
-        ("client flags nobody knows".into(), [0xff; 4].to_vec()),
+        ("unknown client flags".into(), [0xff; 4].to_vec()),
         ("an option of 4 GiB".into(), option(7, u32::MAX)),
         ("an unknown option".into(), option(0xdead, 0)),
         ("an option without its magic".into(), [&flags[..], &[0; 16]].concat()),
@@ -183,7 +183,7 @@ pub fn nbd_port(rng: &mut Rng) -> Vec<Case> {
     all
 }
 
-/// What a gRPC or HTTP port is sent.
+/// Returns the cases for a gRPC or HTTP port.
 pub fn http_port(rng: &mut Rng) -> Vec<Case> {
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     // Frame header of HTTP/2: 24 bits of length, kind, flags, stream.

@@ -1,4 +1,4 @@
-//! Just enough HTTP to ask a daemon's endpoint.
+//! A minimal HTTP client for a daemon's endpoint.
 
 use anyhow::{Context, Result};
 use std::io::{Read, Write};
@@ -8,7 +8,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(2);
 const ANSWER_MAX: u64 = 4 << 20;
 
-/// GETs a page; gives status code and body.
+/// GETs a page; returns status code and body.
 pub fn get(addr: SocketAddr, path: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&addr, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;

@@ -1,11 +1,11 @@
 //! Failures of real processes, made on purpose and measured: what `make failure-report` runs.
 //!
-//! Ring: testing. A [`scenario`] composes a [`cluster`] of the real binary, hurts it, and gives an
-//! [`report::Outcome`]. What was acknowledged is known to this process alone ([`witness`]), which is never
-//! killed; the load itself runs in a child ([`loader`]) that may be killed like everything else.
+//! This crate belongs to the testing ring. A [`scenario`] composes a [`cluster`] of the real binary, hurts it, and
+//! returns an [`report::Outcome`]. Only this process knows the acknowledged writes ([`witness`]), and it is never
+//! killed. The load itself runs in a child ([`loader`]) that may be killed like everything else.
 //!
-//! Invariant: everything is drawn from one seed but the timing of the machine; every wait has a deadline;
-//! only loopback is used; every child dies with its parent.
+//! Invariant: everything is drawn from one seed but the timing of the machine; every wait has a deadline; only loopback
+//! is used; every child dies with its parent.
 
 pub mod basalt;
 pub mod chaos;

@@ -1,8 +1,8 @@
 //! The load of a scenario, in a process of its own that may be killed: `testkit loader …`.
 //!
-//! It opens the volume, checks everything that its witness knows, then writes and reads at random until it
-//! is killed or its time is over. It tells of each write before it submits it, and of each acknowledgement
-//! and each value read, one line each on standard output; `witness` listens.
+//! The loader opens the volume and checks everything that its witness knows. Then it writes and reads at random until
+//! it is killed or its time is over. It reports each write before it submits it, and each acknowledgement and each
+//! value read, one line each on standard output; `witness` reads them.
 //!
 //! Invariant: a line about a write has left this process before the write has.
 
@@ -19,37 +19,37 @@ use std::path::PathBuf;
 use std::time::Duration;
 use types::{Errno, Time};
 
-/// How often errors and violations are looked for while the load runs.
+/// Time between two looks for errors and violations while the load runs.
 const LOOK: Duration = Duration::from_millis(100);
 /// Length of the reads that check everything.
 const CHECK_BYTES: u32 = 128 << 10;
 const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
 
-/// What a loader is told, as arguments.
+/// Configuration of a loader, passed as arguments.
 #[derive(Clone, Debug)]
 pub struct LoaderConfig {
     pub metas: Vec<SocketAddr>,
     pub volume: String,
-    /// What is known so far: one ledger an area.
+    /// Path of the known writes: one ledger for each area.
     pub ledger: PathBuf,
     pub areas: u64,
     pub span_bytes: u64,
     /// Distance of two areas' starts on the volume.
     pub stride_bytes: u64,
     pub block_bytes: u32,
-    /// Of each area.
+    /// Queue depth of each area.
     pub depth: u32,
     pub read_percent: u8,
-    /// Of each area; 0: as many as go.
+    /// Rate of each area; 0: no limit.
     pub rate_per_s: u64,
-    /// 0: only check.
+    /// Duration of the load; 0: the loader only checks.
     pub seconds: u64,
     pub seed: u64,
     pub run: u64,
 }
 
 impl LoaderConfig {
-    /// The arguments that [`LoaderConfig::parse`] reads.
+    /// Returns the arguments that [`LoaderConfig::parse`] reads.
     pub fn args(&self) -> Vec<String> {
         let metas: Vec<String> = self.metas.iter().map(SocketAddr::to_string).collect();
         vec![
@@ -112,7 +112,7 @@ impl LoaderConfig {
         }
     }
 
-    /// Reads everything once, in order.
+    /// Returns a load that reads everything once, in order.
     fn check(&self, area: u64) -> LoadConfig {
         let block_bytes = CHECK_BYTES.min(self.span_bytes as u32);
         LoadConfig {
@@ -128,7 +128,7 @@ impl LoaderConfig {
     }
 }
 
-/// What has been submitted and not answered.
+/// A request that was submitted and is not answered.
 struct Pending {
     area: usize,
     token: u64,
@@ -185,7 +185,7 @@ impl Loader {
         Ok(self.loads.drain(..).filter_map(Load::into_ledger).collect())
     }
 
-    /// One turn; gives whether all loads are done.
+    /// Runs one turn; returns whether all loads are done.
     fn turn(&mut self) -> Result<bool> {
         let now = self.session.begin();
         if let Some(errno) = self.session.failure() {
@@ -215,7 +215,7 @@ impl Loader {
             }
         }
         self.look(now, false)?;
-        // Before anything is submitted, the witness knows of it.
+        // The witness learns of each write before it is submitted.
         self.tell()?;
         for (area, request, token) in requests {
             let (offset, _) = request.span().context("loads read and write")?;
@@ -266,7 +266,7 @@ impl Loader {
         }
     }
 
-    /// Reports violations; at the end of a run how many blocks were checked, too.
+    /// Reports violations, and at the end of a run the number of checked blocks.
     fn look(&mut self, now: Time, ends: bool) -> Result<()> {
         if !ends && now < self.looked + LOOK {
             return Ok(());
@@ -293,7 +293,7 @@ impl Loader {
     }
 }
 
-/// Offset, length and sequence of a write.
+/// Returns offset, length and sequence of a write.
 fn written(request: &Request) -> Option<(u64, u64, u64)> {
     let Request::Write { offset, buf, .. } = request else { return None };
     match stamp::look(&buf[..stamp::BLOCK_LEN]) {

@@ -68,7 +68,7 @@ fn run(args: &[String]) -> Result<bool> {
     Ok(report::table(&outcomes))
 }
 
-/// Flags behind `chaos`: those of all, and how long in `--minutes` or `--seconds`.
+/// Parses the flags behind `chaos`: those of all scenarios, and the duration in `--minutes` or `--seconds`.
 fn parse_chaos(args: &[String]) -> Result<(Settings, u64)> {
     let (mut rest, mut seconds) = (Vec::new(), 600);
     let mut args = args.iter();

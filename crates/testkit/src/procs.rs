@@ -1,4 +1,4 @@
-//! One process of a scenario: started, signalled, watched, started again. It dies with this process.
+//! One process of a scenario: it is started, signalled, watched, and started again. It dies with this process.
 
 use crate::clock;
 use anyhow::{Context, Result, bail};
@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// How to start it, again and again.
+/// How the process is started, again and again.
 #[derive(Clone, Debug)]
 pub struct Spec {
     pub name: String,
     pub program: PathBuf,
     pub args: Vec<String>,
-    /// Its standard error, and its output when nobody reads that.
+    /// Its standard error, and its output unless that is piped.
     pub log: PathBuf,
 }
 
@@ -21,7 +21,7 @@ pub struct Spec {
 #[derive(Debug)]
 pub struct Proc {
     pub spec: Spec,
-    /// What its environment has beside this process's, from the next start on.
+    /// Additional environment variables, from the next start on.
     pub env: Vec<(&'static str, String)>,
     child: Option<Child>,
 }
@@ -31,12 +31,12 @@ impl Proc {
         Proc { spec, env: Vec::new(), child: None }
     }
 
-    /// Starts it; it is not necessarily ready.
+    /// Starts the process; it is not necessarily ready.
     pub fn start(&mut self) -> Result<()> {
         self.spawn(false).map(|_| ())
     }
 
-    /// As [`Proc::start`], and gives its standard output.
+    /// Starts the process like [`Proc::start`], and returns its standard output.
     pub fn start_piped(&mut self) -> Result<ChildStdout> {
         self.spawn(true)?.context("the output was piped")
     }
@@ -65,18 +65,18 @@ impl Proc {
         self.child.as_ref().map(Child::id)
     }
 
-    /// Whether it runs; a process that ended by itself is still to be [`Proc::reap`]ed.
+    /// Whether the process runs; one that ended by itself is still to be [`Proc::reap`]ed.
     pub fn is_alive(&mut self) -> bool {
         self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }
 
-    /// `kill -9`, and waits for the end. Nothing happens when it does not run.
+    /// Sends `kill -9`, and waits for the end. Nothing happens when the process does not run.
     pub fn kill(&mut self) {
         self.kill_async();
         self.reap();
     }
 
-    /// Only sends it.
+    /// Sends `kill -9`, and does not wait.
     pub fn kill_async(&mut self) {
         if let Some(child) = &mut self.child {
             let _ = child.kill();
@@ -88,10 +88,10 @@ impl Proc {
         self.child.take().and_then(|mut child| child.wait().ok())
     }
 
-    /// Waits for its end by itself.
+    /// Waits until the process ends by itself.
     ///
     /// # Errors
-    /// When it takes longer; then it is killed.
+    /// The process takes longer; then it is killed.
     pub fn finish(&mut self, max: Duration) -> Result<ExitStatus> {
         let name = self.spec.name.clone();
         let waited = clock::wait_until(&format!("the end of {name}"), max, || Ok(!self.is_alive()));
@@ -112,7 +112,7 @@ impl Proc {
         Ok(())
     }
 
-    /// Resident bytes, and their peak.
+    /// Returns resident bytes, and their peak.
     pub fn memory(&self) -> Result<(u64, u64)> {
         let pid = self.pid().with_context(|| format!("{} does not run", self.spec.name))?;
         let text = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
@@ -123,14 +123,14 @@ impl Proc {
         Ok((field("VmRSS:").context("VmRSS")?, field("VmHWM:").context("VmHWM")?))
     }
 
-    /// The last lines of its log.
+    /// Returns the last lines of its log.
     pub fn log_tail(&self, lines: usize) -> String {
         let text = std::fs::read_to_string(&self.spec.log).unwrap_or_default();
         let all: Vec<&str> = text.lines().collect();
         all[all.len().saturating_sub(lines)..].join("\n")
     }
 
-    /// An error that says how its log ends, when it does not run although it should.
+    /// Fails with the end of its log when the process does not run although it should.
     pub fn must_live(&mut self) -> Result<()> {
         if self.is_alive() {
             return Ok(());

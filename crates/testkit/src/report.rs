@@ -1,16 +1,16 @@
-//! What a scenario says at its end, and the table of all.
+//! Outcome of a scenario, and the table of all outcomes.
 
 use std::time::Duration;
 
-/// How a scenario ended.
+/// Outcome of a scenario.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub name: String,
-    /// What was done, in one line.
+    /// Description of the scenario, in one line.
     pub done: String,
-    /// What went wrong; empty when nothing did.
+    /// Faults that were found; empty when there was none.
     pub faults: Vec<String>,
-    /// Aims that were missed: they are shown, but are no failure.
+    /// Missed aims: they are shown, but are no failure.
     pub missed: Vec<String>,
     /// Key figures.
     pub figures: Vec<String>,
@@ -52,7 +52,7 @@ impl Outcome {
     }
 }
 
-/// Prints one scenario as it ended.
+/// Prints the outcome of one scenario.
 pub fn print(outcome: &Outcome) {
     let result = if outcome.passed() { "passed" } else { "FAILED" };
     println!("{:<18} {result} in {:.0} s: {}", outcome.name, outcome.took.as_secs_f64(), outcome.done);
@@ -67,7 +67,7 @@ pub fn print(outcome: &Outcome) {
     }
 }
 
-/// Prints the closing table; gives whether all passed.
+/// Prints the closing table; returns whether all scenarios passed.
 pub fn table(outcomes: &[Outcome]) -> bool {
     println!();
     println!("{:<18} {:<7} {:>7} {:>5} {:>7}  what was done", "scenario", "result", "seconds", "aims", "faults");
@@ -85,7 +85,7 @@ pub fn table(outcomes: &[Outcome]) -> bool {
     outcomes.iter().all(Outcome::passed)
 }
 
-/// Least, median and greatest of some times, in milliseconds.
+/// Returns least, median and greatest of some times, in milliseconds.
 pub fn spread(times: &[Duration]) -> String {
     let mut ms: Vec<u128> = times.iter().map(Duration::as_millis).collect();
     ms.sort_unstable();

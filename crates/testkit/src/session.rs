@@ -1,4 +1,4 @@
-//! One volume, open in this process by the native client: for the loader's loop, and for blocking calls.
+//! One volume, opened in this process by the native client: for the loader's loop, and for blocking calls.
 
 use anyhow::{Context, Result, bail};
 use api::client_link::ClientLink;
@@ -16,7 +16,7 @@ const ROOM_CLIENT: u8 = 1;
 /// A blocking call that takes longer is a fault.
 const CALL_MAX: Duration = Duration::from_secs(30);
 
-/// How a volume is opened.
+/// Mode in which a volume is opened.
 #[derive(Clone, Copy, Debug)]
 pub struct Open {
     pub write: bool,
@@ -92,7 +92,7 @@ impl Session {
         }
     }
 
-    /// Takes in what happened since the last turn. Gives the time.
+    /// Handles the events since the last turn. Returns the time.
     pub fn begin(&mut self) -> Time {
         let now = self.env.now();
         for event in self.incoming.drain(..) {
@@ -107,13 +107,13 @@ impl Session {
         now
     }
 
-    /// The open volume.
+    /// Returns the open volume.
     pub fn device(&mut self) -> &mut dyn BlockDevice {
         let device = self.volume.and_then(|volume| self.client.device(volume));
         device.expect("the volume is open")
     }
 
-    /// Why nothing will succeed any more, once that is so.
+    /// Returns the error of a volume that has failed for good.
     pub fn failure(&self) -> Option<Errno> {
         self.told.iter().find_map(|event| match event {
             ClientEvent::Failed { errno, .. } => Some(*errno),
@@ -136,10 +136,10 @@ impl Session {
         Ok(())
     }
 
-    /// One request, waited for.
+    /// Submits one request and waits for its answer.
     ///
     /// # Errors
-    /// The outer error when no answer came at all.
+    /// The outer error: no answer came at all.
     pub fn call(&mut self, request: Request) -> Result<Result<Answer, Errno>> {
         let now = self.begin();
         if self.device().submit(now, request, 0).is_err() {
@@ -160,7 +160,7 @@ impl Session {
         }
     }
 
-    /// Lets the volume go, so that others may open it without stealing.
+    /// Closes the volume, so that others may open it without stealing.
     pub fn close(mut self) -> Result<()> {
         let volume = self.volume.take().context("a session is closed once")?;
         self.client.close(volume);

@@ -1,4 +1,4 @@
-//! A loader with its witness, as one thing that a scenario starts, hurts and asks.
+//! A loader with its witness, which a scenario starts, hurts and queries together.
 
 use crate::cluster::Cluster;
 use crate::loader::LoaderConfig;
@@ -8,11 +8,11 @@ use anyhow::{Result, anyhow, bail};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Areas of the load: each in a segment of its own, so that it reaches several PGs.
+/// Number of areas of the load: each in a segment of its own, so that the load reaches several PGs.
 pub const AREAS: u64 = 4;
 pub const SPAN: u64 = 16 << 20;
 const STRIDE: u64 = types::SEGMENT;
-/// How long a check of everything may take.
+/// Longest time for a check of everything.
 pub const CHECK_MAX: Duration = Duration::from_secs(60);
 
 /// A verified load in a process of its own.
@@ -26,12 +26,12 @@ pub struct StampedLoad {
 }
 
 impl StampedLoad {
-    /// A volume of the cluster's pool for it, and the load, not started.
+    /// Creates a volume in the cluster's pool, and a load for it, which is not started.
     pub fn new(cluster: &Cluster, name: &str, seed: u64) -> Result<StampedLoad> {
         StampedLoad::with_areas(cluster, name, seed, AREAS)
     }
 
-    /// As [`StampedLoad::new`], in fewer segments: with one, a stall of one PG is a stall of the load.
+    /// Does the same as [`StampedLoad::new`] in fewer segments: with one, a stall of one PG is a stall of the load.
     pub fn with_areas(cluster: &Cluster, name: &str, seed: u64, areas: u64) -> Result<StampedLoad> {
         let config = LoaderConfig {
             metas: cluster.metas_for_daemons(),
@@ -54,7 +54,7 @@ impl StampedLoad {
         Ok(StampedLoad { proc: Proc::new(spec), witness, config, within: Vec::new(), listener: None })
     }
 
-    /// Starts it: first it checks everything, then it writes and reads for `config.seconds`.
+    /// Starts the loader: first it checks everything, then it writes and reads for `config.seconds`.
     pub fn start(&mut self) -> Result<()> {
         self.witness.store(&self.config.ledger)?;
         self.enter();
@@ -64,7 +64,7 @@ impl StampedLoad {
         Ok(())
     }
 
-    /// The words of its command line.
+    /// Sets the words of its command line.
     fn enter(&mut self) {
         self.proc.spec.args = self.config.args();
         if !self.within.is_empty() {
@@ -76,13 +76,13 @@ impl StampedLoad {
         }
     }
 
-    /// Everything is as it must be so far, and it runs.
+    /// Checks that the loader runs, and that it has found nothing wrong so far.
     pub fn must_be_clean(&mut self) -> Result<()> {
         self.witness.clean()?;
         self.proc.must_live()
     }
 
-    /// Hears out what a dead or dying loader said, and fails if that was bad.
+    /// Reads the last lines of a dead or dying loader, and fails if it has found anything wrong.
     pub fn hear_out(&mut self) -> Result<()> {
         if let Some(listener) = self.listener.take() {
             listener.join().map_err(|_| anyhow!("the listener panicked"))??;
@@ -90,13 +90,13 @@ impl StampedLoad {
         self.witness.clean()
     }
 
-    /// Kills it and hears it out.
+    /// Kills the loader and reads its last lines.
     pub fn kill(&mut self) -> Result<()> {
         self.proc.kill();
         self.hear_out()
     }
 
-    /// A life that only checks everything, and must end well.
+    /// Starts a life that only checks everything, and must end well.
     pub fn check(&mut self) -> Result<()> {
         let seconds = std::mem::replace(&mut self.config.seconds, 0);
         self.start()?;
@@ -109,7 +109,7 @@ impl StampedLoad {
         Ok(())
     }
 
-    /// Begun, acknowledged, checked: for a figure.
+    /// Returns the numbers of begun and acknowledged writes and of checked blocks, for a figure.
     pub fn summary(&self) -> String {
         let known = self.witness.known();
         let (begun, acked, checked) = (known.begun, known.acked, known.checked);

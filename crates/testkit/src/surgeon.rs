@@ -1,11 +1,11 @@
 //! Plants damage on an OSD's device: differences that every checksum approves of, and plain rot.
 //!
-//! A scenario comes in with the path of a device whose OSD is stopped; the block is found as a mount finds it:
-//! superblock, last checkpoint of the log, directory, map, CRC page.
+//! Input: the path of a device whose OSD is stopped. The block is found as a mount finds it: superblock, last
+//! checkpoint of the log, directory, map, CRC page.
 //!
-//! Why no page above needs a change: a page's CRC is known to its parent, but map and CRC pages have bytes
-//! that say nothing (the sequence of a map page, the entry of a block that holds no data). Four of them, chosen
-//! right, give the altered page the CRC of the old one.
+//! No page above needs a change. A page's CRC is known to its parent, but map and CRC pages have bytes without meaning:
+//! the sequence of a map page, or the entry of a block that holds no data. Four such bytes, chosen right, give the
+//! altered page the CRC of the old one.
 //!
 //! Invariant: exactly one block of one chunk reads differently afterwards; everything else is as it was.
 
@@ -21,17 +21,17 @@ use std::path::Path;
 use types::units::{BLOCK, BLOCKS_PER_AU};
 use types::{ChunkKey, ReplicaId, crc32c};
 
-/// Where the header of a map page says which checkpoint first named it: for people, never checked.
+/// Offset in a map page's header of the checkpoint that first named the page: for people, never checked.
 const MAP_SEQUENCE_AT: usize = 32;
 
-/// What is done to a block.
+/// Damage to a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Harm {
-    /// Other bytes, with the checksum of those bytes.
+    /// The block has other bytes, and the checksum of those bytes.
     Altered,
     /// The map says that the block was never written.
     Forgotten,
-    /// One bit is flipped; its checksum tells.
+    /// One bit is flipped, and the checksum shows it.
     Rotten,
 }
 
@@ -51,7 +51,7 @@ pub struct Place {
 }
 
 impl Device {
-    /// Reads what is where. Of a device in use this is a look at a moment that may be over.
+    /// Reads the layout of a device. On a device in use the layout may be out of date at once.
     pub fn open(path: &Path) -> Result<Device> {
         let file = File::options().read(true).write(true).open(path).with_context(|| path.display().to_string())?;
         let [first, last] = Superblock::offsets(file.metadata()?.len());
@@ -70,18 +70,18 @@ impl Device {
         Ok(device)
     }
 
-    /// Where home holds this chunk, if it does.
+    /// Returns the place of this chunk at home, if it is there.
     pub fn find(&self, chunk: ChunkKey) -> Option<Place> {
         let found = self.chunks.iter().find(|(_, entry)| entry.chunk == chunk);
         found.map(|(replica, entry)| Place { replica: *replica, entry: *entry })
     }
 
-    /// How many blocks of the chunk hold data.
+    /// Returns the number of blocks of the chunk that hold data.
     pub fn blocks(&self, place: &Place) -> Result<u32> {
         Ok(self.map(place)?.1.iter().map(|slot| slot.valid.count_ones()).sum())
     }
 
-    /// Does it.
+    /// Damages a block.
     pub fn harm(&self, place: &Place, block: usize, harm: Harm) -> Result<()> {
         let (mut page, mut slots) = self.map(place)?;
         let (au, bit) = (block / BLOCKS_PER_AU as usize, block as u32 % BLOCKS_PER_AU);
@@ -90,7 +90,7 @@ impl Device {
             slots[au].valid &= !(1 << bit);
             ensure!(slots[au].valid != 0, "the AU of block {block} would hold nothing any more");
             let before = page.clone();
-            // The sequence in the header stays: it is not checked, and it is not ours to invent.
+            // The sequence in the header stays, because it is not checked.
             let sequence = u64::from_le_bytes(*page[MAP_SEQUENCE_AT..].first_chunk().expect("inside the header"));
             home::encode_map_page(PageId::of_chunk(place.replica, place.entry.chunk, 0), sequence, &slots, &mut page);
             return self.replace(place, 0, &before, page);
@@ -139,8 +139,8 @@ impl Device {
 
 /// Chooses the four bytes of `page` at `at` so that its CRC, whatever its salt, is that of `before`.
 ///
-/// A CRC is linear: what each of the 32 bits changes of it is found by trying, and the bits that together change
-/// what is wanted by elimination. What a page's CRC begins with does not matter to differences.
+/// A CRC is linear. Trying each of the 32 bits shows its effect on the CRC, and elimination finds the bits that
+/// together have the wanted effect. The initial value of a page's CRC does not matter to differences.
 fn keep_crc(before: &[u8], page: &mut [u8], at: usize) {
     let zero = crc32c(&vec![0; page.len()]);
     let mut rows: Vec<(u32, u32)> = Vec::new();
@@ -170,7 +170,7 @@ fn read(file: &File, offset: u64, len: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The newest checkpoint in the log of which all parts are there.
+/// Returns the newest checkpoint in the log of which all parts are there.
 fn last_checkpoint(file: &File, superblock: &Superblock) -> Result<Checkpoint> {
     let mut found: BTreeMap<u64, BTreeMap<u32, layout::log::CheckpointPart>> = BTreeMap::new();
     for segment in 0..u64::from(superblock.segment_count) {

@@ -1,9 +1,9 @@
-//! What must be there: the begun, acknowledged and seen writes of a loader, kept by a process that lives on.
+//! The writes of a loader that were begun, acknowledged or seen, kept by a process that outlives it.
 //!
-//! The loader tells of a write *before* it is submitted, and of its acknowledgement when that came; a pipe
-//! keeps what was written to it when the writer is killed. So this knows at least every acknowledged write,
-//! and every write that may be there without having been acknowledged. A value that a read has given counts
-//! as acknowledged from then on: it must not vanish again.
+//! The loader reports a write *before* it is submitted, and its acknowledgement when that came. A pipe keeps the bytes
+//! of a writer that is killed. So the witness knows at least every acknowledged write, and every write that may be
+//! there without an acknowledgement. A value that a read has returned counts as acknowledged from then on: it must not
+//! vanish again.
 //!
 //! Invariant: per block `acked ≤ latest`.
 
@@ -33,7 +33,7 @@ pub struct Gap {
     pub len: Duration,
 }
 
-/// All that is known; behind a lock because a thread reads the pipe.
+/// State of the witness; behind a lock because a thread reads the pipe.
 #[derive(Default, Debug)]
 pub struct Known {
     areas: Vec<Vec<Block>>,
@@ -44,7 +44,7 @@ pub struct Known {
     pub violations: Vec<String>,
     pub errors: Vec<String>,
     pub gaps: Vec<Gap>,
-    /// When the volume was open, the first read was answered, everything was checked, the load was over.
+    /// Times at which the volume was open, the first read was answered, everything was checked, and the load was over.
     pub opened: Option<Instant>,
     pub first_read: Option<Instant>,
     pub verified: Option<Instant>,
@@ -61,7 +61,7 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// Nothing was written yet, in `areas` areas of `span_bytes`.
+    /// Creates a witness of `areas` areas of `span_bytes`, in which nothing was written yet.
     pub fn new(run: u64, areas: usize, span_bytes: u64) -> Witness {
         let blocks = vec![Block::default(); (span_bytes / BLOCK) as usize];
         let known = Known { areas: vec![blocks; areas], ..Known::default() };
@@ -72,7 +72,7 @@ impl Witness {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes what the next loader has to know: one `bench` ledger an area.
+    /// Writes the file for the next loader: one `bench` ledger for each area.
     pub fn store(&self, path: &Path) -> Result<()> {
         let known = self.known();
         let block = |b: &Block| json!({ "acked": b.acked, "latest": b.latest });
@@ -84,7 +84,7 @@ impl Witness {
         std::fs::write(path, serde_json::to_vec(&ledgers)?).with_context(|| path.display().to_string())
     }
 
-    /// Listens to a loader until its pipe ends: then it is dead, and everything that it said has been heard.
+    /// Reads the lines of a loader until its pipe ends: then it is dead, and all its lines have been read.
     pub fn listen(&self, pipe: impl Read + Send + 'static) -> JoinHandle<Result<()>> {
         {
             let mut known = self.known();
@@ -100,15 +100,15 @@ impl Witness {
                 if pipe.read_line(&mut line)? == 0 {
                     return Ok(());
                 }
-                // The last line of a killed loader may be cut: then what it was to say did not happen yet,
-                // for a write is submitted only after its whole line has left.
+                // The last line of a killed loader may be cut. Its write was not submitted then, because a write is
+                // submitted only after its whole line has left.
                 let Some(whole) = line.strip_suffix('\n') else { return Ok(()) };
                 witness.known().hear(whole).with_context(|| format!("the loader said {whole:?}"))?;
             }
         })
     }
 
-    /// The longest gap that overlaps the time from `from` to `to`; one that is still open counts.
+    /// Returns the longest gap that overlaps the time from `from` to `to`; one that is still open counts.
     pub fn longest_gap(&self, from: Instant, to: Instant) -> Duration {
         let known = self.known();
         let open = known.last.map(|last| Gap { from: last, len: clock::now() - last });
@@ -159,7 +159,7 @@ impl Known {
         }
     }
 
-    /// `area offset len sequence`.
+    /// Reads the words `area offset len sequence`.
     fn hear_write(&mut self, verb: &str, rest: &str) -> Result<()> {
         let words: Vec<u64> = rest.split(' ').map(str::parse).collect::<Result<_, _>>()?;
         let [area, offset, len, sequence] = words[..] else { bail!("{} words", words.len()) };

@@ -1,12 +1,11 @@
 //! A client under fire, in a process of its own: `testkit chaos-client …`.
 //!
-//! It opens its volume, takes it from whoever holds it, and reads, writes and trims at random in a few hot
-//! places; at the end it waits for every answer, reads everything once, and lets the volume go. What it asked
-//! and what it was told goes to standard output, one line each, with the moments of this machine's boot
-//! clock; `history` listens and judges.
+//! The client opens its volume, preempts any holder, and reads, writes and trims at random in a few hot places. At the
+//! end it waits for every answer, reads everything once, and closes the volume. Its requests and their answers go to
+//! standard output, one line each, with the times of this machine's boot clock; `history` reads and judges them.
 //!
-//! Invariant: a line about a write has left this process before the write has; a read is told with the time
-//! before it was asked and the time after it was answered.
+//! Invariant: a line about a write has left this process before the write has. A read is reported with the time before
+//! its submission and the time after its answer.
 
 use crate::session::{Open, Session};
 use anyhow::{Context, Result, bail};
@@ -22,22 +21,23 @@ use types::rng::Rng;
 use types::units::{SECTOR, SEGMENT};
 use types::{IoBufMut, Time};
 
-/// Sectors of each hot place: few, so that requests meet.
+/// Number of sectors of each hot place: few, so that requests overlap.
 pub const PLACE: u64 = 2048;
-/// Hot places, each in a segment of its own, so that they lie in several PGs; they begin in the middle of a chunk.
+/// Number of hot places, each in a segment of its own, so that they lie in several PGs. They begin in the middle of a
+/// chunk.
 pub const PLACES: u64 = 3;
 /// Length of a volume that has them all.
 pub const VOLUME: u64 = PLACES * SEGMENT;
 const DEPTH: usize = 12;
-/// Sectors of one request.
+/// Number of sectors of the longest request.
 const LONG: u64 = 1100;
 
-/// What a client is told, as arguments.
+/// Configuration of a client, passed as arguments.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
     pub metas: Vec<SocketAddr>,
     pub volume: String,
-    /// Counts the lives of one volume's clients, from 1: makes its stamps its own.
+    /// Counts the lives of one volume's clients, from 1: no two lives use the same stamps.
     pub life: u32,
     pub seed: u64,
     pub millis: u64,
@@ -45,7 +45,7 @@ pub struct ClientConfig {
 }
 
 impl ClientConfig {
-    /// The arguments that [`ClientConfig::parse`] reads.
+    /// Returns the arguments that [`ClientConfig::parse`] reads.
     pub fn args(&self) -> Vec<String> {
         let metas: Vec<String> = self.metas.iter().map(SocketAddr::to_string).collect();
         let numbers = [u64::from(self.life), self.seed, self.millis, self.rate_per_s];
@@ -63,7 +63,7 @@ impl ClientConfig {
     }
 }
 
-/// What was asked and has no answer yet.
+/// A request that has no answer yet.
 #[derive(Clone, Copy)]
 struct Asked {
     read: bool,
@@ -76,7 +76,7 @@ struct Client {
     config: ClientConfig,
     rng: Rng,
     asked: BTreeMap<u64, Asked>,
-    /// Number of the last request; with the life it is a write's stamp.
+    /// Number of the last request; together with the life it is a write's stamp.
     last: u64,
     text: String,
 }
@@ -84,7 +84,7 @@ struct Client {
 /// Runs `testkit chaos-client`.
 pub fn main(args: &[String]) -> Result<()> {
     let config = ClientConfig::parse(args)?;
-    // Told before it is asked: who opens at the same time may come before or after.
+    // The line precedes the request: another open at the same time may come before or after.
     println!("asked {}", RealEnv::new(RealConfig::default())?.now().0);
     let session = Session::open(&config.metas, &config.volume, Open::default())?;
     let opened = session.env.now();
@@ -110,7 +110,7 @@ pub fn first_sector(place: u64) -> u64 {
     place * SEGMENT / SECTOR + types::units::CHUNK / SECTOR - 300
 }
 
-/// What was drawn for the next request.
+/// Kind of the next request.
 enum Draw {
     Read,
     Write,
@@ -120,7 +120,7 @@ enum Draw {
 }
 
 impl Client {
-    /// Asks at the given rate until the time is over.
+    /// Submits requests at the given rate until the time is over.
     fn play(&mut self, opened: Time) -> Result<()> {
         let end = opened + Duration::from_millis(self.config.millis);
         let gap = Duration::from_nanos(1_000_000_000 / self.config.rate_per_s.max(1));
@@ -134,13 +134,13 @@ impl Client {
                 self.draw()?;
                 due = due + gap;
             }
-            // A long stall is not made up for by a storm.
+            // A long stall is not made up for by a burst.
             due = due.max(now - Duration::from_millis(100));
             self.session.finish(end.min(if self.asked.len() < DEPTH { due } else { end }))?;
         }
     }
 
-    /// Waits until nothing is without an answer.
+    /// Waits until every request is answered.
     fn drain(&mut self) -> Result<()> {
         loop {
             self.turn()?;
@@ -151,7 +151,7 @@ impl Client {
         }
     }
 
-    /// Takes in what came.
+    /// Takes the completions that have come.
     fn turn(&mut self) -> Result<Time> {
         let now = self.session.begin();
         if let Some(errno) = self.session.failure() {
@@ -201,7 +201,7 @@ impl Client {
         let place = self.rng.below(PLACES);
         let most = if self.rng.chance(1, 12) { LONG } else { 16 };
         let count = self.rng.between(1, most);
-        // Half of all at 4 KiB borders, as file systems do.
+        // Half of all requests begin at 4 KiB borders, as those of file systems do.
         let from = self.rng.below(PLACE - count + 1);
         let from = if self.rng.chance(1, 2) { from / 8 * 8 } else { from };
         let sector = first_sector(place) + from;
@@ -233,7 +233,7 @@ impl Client {
         }
     }
 
-    /// The stamp of the next request.
+    /// Returns the stamp of the next request.
     fn stamp(&self) -> u64 {
         u64::from(self.config.life) << 40 | (self.last + 1)
     }
@@ -242,7 +242,7 @@ impl Client {
         self.ask("", sector, count, Request::Read { offset: sector * SECTOR, len: count * SECTOR })
     }
 
-    /// Tells of it, unless it is a read, and asks.
+    /// Reports the request, unless it is a read, and submits it.
     fn ask(&mut self, verb: &str, sector: u64, count: u64, request: Request) -> Result<()> {
         let id = self.stamp();
         self.last += 1;

@@ -1,6 +1,6 @@
-//! The faults of a storm: what each does, for how long, and how it is taken back.
+//! The faults of a storm: the effect of each, its duration, and how it is undone.
 //!
-//! A round draws a subset of the kinds (swarm) and then faults of these kinds, one after another, some at the
+//! A round draws a subset of the kinds (swarm testing) and then faults of these kinds, one after another, some at the
 //! same time. None of them takes back what a disk has acknowledged: any number of processes may die.
 //!
 //! Invariant: after [`Storm::heal`] nothing is cut, stopped, slow or down.
@@ -13,10 +13,10 @@ use anyhow::Result;
 use types::rng::Rng;
 
 const MS: u64 = 1_000_000;
-/// Faults at the same time.
+/// Number of faults that may be active at the same time.
 const ACTIVE_MAX: usize = 4;
 
-/// What may happen.
+/// Kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     Delay,
@@ -83,7 +83,7 @@ impl Kind {
         Kind::SlowDisk,
     ];
 
-    /// In words, for the report.
+    /// Returns the kind in words, for the report.
     pub fn words(self) -> &'static str {
         match self {
             Kind::Delay => "delay and jitter between two ends",
@@ -92,7 +92,7 @@ impl Kind {
             Kind::CutOff => "an OSD cut off, both ways",
             Kind::Reset => "connection ends inside a frame",
             Kind::HalfClose => "half of a connection closed",
-            Kind::Silence => "half-open: bytes vanish, nobody is told",
+            Kind::Silence => "half-open: bytes vanish without an error",
             Kind::Flip => "a bit flipped on the wire",
             Kind::Duplicate => "bytes repeated on the wire",
             Kind::Garbage => "noise inserted on the wire",
@@ -113,12 +113,12 @@ impl Kind {
             Kind::Steal => "a second writer steals",
             Kind::StopOsd => "SIGSTOP of an OSD",
             Kind::StopMeta => "SIGSTOP of meta",
-            Kind::StopClient => "SIGSTOP of a client, a thief meanwhile",
+            Kind::StopClient => "SIGSTOP of a client, preempted meanwhile",
             Kind::SlowDisk => "slow disk",
         }
     }
 
-    /// A subset for one round.
+    /// Draws a subset for one round.
     pub fn swarm(rng: &mut Rng, without: &[Kind]) -> Vec<Kind> {
         loop {
             let known = Kind::ALL.iter().copied().filter(|kind| !without.contains(kind));
@@ -130,7 +130,7 @@ impl Kind {
     }
 }
 
-/// How a fault is taken back.
+/// The action that undoes a fault.
 pub(super) enum Undo {
     Nothing,
     Rules(Vec<RuleId>),
@@ -140,15 +140,15 @@ pub(super) enum Undo {
     StartClient(usize),
     ContOsd(u32),
     ContMeta,
-    /// Of the volume, the client that was stopped: by its pid.
+    /// Sends SIGCONT to the stopped client of a volume, by its pid.
     ContClient(u32),
     Fast(u32),
     HealNet(u32),
-    /// Who has not died by then is started without a failpoint.
+    /// Restarts a daemon without its failpoint, unless it has died by then.
     Disarm(Who),
 }
 
-/// A fault that goes on.
+/// A fault that is active.
 pub(super) struct Active {
     pub kind: Kind,
     pub from: u64,
@@ -157,7 +157,7 @@ pub(super) struct Active {
 }
 
 impl Storm {
-    /// Lets one fault happen, of these kinds.
+    /// Starts one fault of these kinds.
     pub(super) fn strike(&mut self, kinds: &[Kind]) -> Result<()> {
         if self.active.len() >= ACTIVE_MAX {
             return Ok(());
@@ -165,7 +165,7 @@ impl Storm {
         let kind = kinds[self.rng.below(kinds.len() as u64) as usize];
         let now = self.now();
         let Some((undo, ms)) = self.start_fault(kind)? else { return Ok(()) };
-        // One that was armed counts when it has died.
+        // An armed daemon counts only when it has died.
         if !matches!(undo, Undo::Disarm(_)) {
             self.tally.entry(kind).or_default().count += 1;
         }
@@ -173,7 +173,7 @@ impl Storm {
         Ok(())
     }
 
-    /// How it is taken back, and after how many milliseconds; `None` when it cannot be now.
+    /// Starts a fault. Returns its undo action and its duration in milliseconds; `None` when it is impossible now.
     fn start_fault(&mut self, kind: Kind) -> Result<Option<(Undo, u64)>> {
         use Kind as K;
         let osd = 1 + self.rng.below(u64::from(self.cluster.shape.osds)) as u32;
@@ -217,7 +217,7 @@ impl Storm {
         Undo::Rules(rules.into_iter().map(|rule| sky.add(rule)).collect())
     }
 
-    /// What lasts.
+    /// Starts a fault of the network that lasts.
     fn weather(&mut self, kind: Kind, osd: u32) -> (Undo, u64) {
         let here = Some(End::Osd(osd));
         let other = match self.rng.below(4) {
@@ -244,7 +244,7 @@ impl Storm {
         }
     }
 
-    /// What strikes some pieces and is over.
+    /// Starts a fault that strikes some pieces of a stream and is over.
     fn blow(&mut self, kind: Kind) -> (Undo, u64) {
         let effect = match kind {
             Kind::Reset | Kind::MetaReset => Effect::Reset,
@@ -266,7 +266,7 @@ impl Storm {
         (self.rules([Rule { from: ends.0, to: ends.1, effect, times }]), 1000)
     }
 
-    /// One OSD's packets go, all or some, one way; `None` while another such fault lasts there.
+    /// Drops the packets of one OSD, all or some, one way; `None` while another such fault lasts there.
     fn lose_packets(&mut self, kind: Kind, osd: u32) -> Result<Option<(Undo, u64)>> {
         let busy = self.active.iter().any(|fault| matches!(fault.undo, Undo::HealNet(n) if n == osd));
         let dials: Vec<u16> = (0..osd).map(|n| self.cluster.proxy_addr(n).port()).collect();
@@ -286,7 +286,8 @@ impl Storm {
                 (Undo::StartOsd(osd), self.rng.between(0, 3000))
             }
             Kind::TermOsd => {
-                // A stopped process hears it when it goes on; the kill is for one that does not hear it at all.
+                // A stopped process gets the signal when it continues. The kill is for a process that ignores the
+                // signal.
                 let proc = self.cluster.osd(osd);
                 let _ = proc.signal("CONT");
                 proc.signal("TERM")?;
@@ -306,7 +307,7 @@ impl Storm {
         }))
     }
 
-    /// Arms meta, and lets a thief make it commit something.
+    /// Arms meta, and lets a preempting client make it commit a record.
     fn arm_meta(&mut self) -> Result<Option<(Undo, u64)>> {
         let armed = self.arm(Who::Meta)?;
         let volume = self.rng.below(self.volumes.len() as u64) as usize;
@@ -344,7 +345,7 @@ impl Storm {
         }))
     }
 
-    /// Takes back what is due; everything, when `all`.
+    /// Undoes the faults that are due, or all of them.
     pub(super) fn expire(&mut self, all: bool) -> Result<()> {
         let now = self.now();
         let (due, rest): (Vec<Active>, Vec<Active>) =
@@ -387,7 +388,7 @@ impl Storm {
                     self.volumes[volume].start(&metas, seed, left)?;
                 }
             }
-            // Who died or was started anew meanwhile is not stopped.
+            // A process that died or was restarted meanwhile is not stopped any more.
             Undo::ContOsd(osd) => drop(self.cluster.osd(osd).signal("CONT")),
             Undo::ContMeta => drop(self.cluster.metas[0].signal("CONT")),
             Undo::ContClient(pid) => self.volumes.iter().for_each(|volume| volume.go_on(pid)),

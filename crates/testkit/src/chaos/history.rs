@@ -1,10 +1,10 @@
-//! What one volume's clients asked and were told, and whether a store could have answered so.
+//! The requests and answers of one volume's clients, and the check whether a store could have answered so.
 //!
-//! A thread hears each client's lines; at the end of a round everything is judged at once, sector by sector,
-//! by the simulator's checker of linearizability. Beside it stands the fence (R6): once a client's open has
-//! returned, no write that an earlier one asks afterwards may be acknowledged, and none that was without an
-//! answer may still take effect. Earlier is whose open had returned before the other was asked; of opens at the
-//! same time either may be the later one.
+//! A thread reads each client's lines. At the end of a round everything is judged at once, sector by sector, by the
+//! simulator's checker of linearizability. The fence is checked as well (R6): once a client's open has returned, no
+//! write that an earlier client submits afterwards may be acknowledged, and no unanswered one may still take effect. A
+//! client is earlier if its open had returned before the other open was submitted. If two opens overlap, either may be
+//! the later one.
 //!
 //! Invariant: intervals are never narrower than what happened, so a verdict against the store is a fact.
 
@@ -15,7 +15,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// Violations that are listed.
+/// Number of violations that are listed.
 const LISTED_MAX: usize = 5;
 
 #[derive(Clone, Copy, Debug)]
@@ -39,13 +39,13 @@ struct ReadOp {
 /// One life of a client.
 #[derive(Default, Debug)]
 struct Life {
-    /// When it asked for its open; 0 when it did not get so far.
+    /// Time at which its open was submitted; 0 when the client did not get so far.
     asked: u64,
-    /// When its open had returned.
+    /// Time at which its open had returned.
     opened: Option<u64>,
     writes: BTreeMap<u64, Write>,
     reads: Vec<ReadOp>,
-    /// When anything was answered.
+    /// Times of all answers.
     answers: Vec<u64>,
     errors: Vec<String>,
     wrong: Vec<String>,
@@ -57,7 +57,7 @@ struct Life {
 #[derive(Clone, Default)]
 pub struct History(Arc<Mutex<Vec<Life>>>);
 
-/// What came of a history.
+/// Judgement of a history.
 #[derive(Debug, Default)]
 pub struct Verdict {
     pub requests: u64,
@@ -71,7 +71,7 @@ impl History {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Listens to the next life until its pipe ends. Gives its number, from 0.
+    /// Reads the lines of the next life until its pipe ends. Returns the number of the life, from 0.
     pub fn listen(&self, pipe: impl Read + Send + 'static) -> (usize, JoinHandle<Result<()>>) {
         let number = {
             let mut lives = self.lives();
@@ -87,7 +87,7 @@ impl History {
                 if pipe.read_line(&mut line)? == 0 {
                     return Ok(());
                 }
-                // A cut last line says nothing: what it announces has not been asked.
+                // A cut last line says nothing: its request has not been submitted.
                 let Some(whole) = line.strip_suffix('\n') else { return Ok(()) };
                 history.lives()[number].hear(whole).with_context(|| format!("a client said {whole:?}"))?;
             }
@@ -100,22 +100,22 @@ impl History {
         self.lives()[life].opened.is_some()
     }
 
-    /// Whether another's open may have fenced this life.
+    /// Whether another client's open may have fenced this life.
     pub fn may_be_fenced(&self, life: usize) -> bool {
         first_rival(&self.lives(), life).is_some()
     }
 
-    /// Whether it found its volume failed: fenced.
+    /// Whether this life found that its volume had failed, because it was fenced.
     pub fn has_failed(&self, life: usize) -> bool {
         self.lives()[life].failed
     }
 
-    /// Whether it has read everything.
+    /// Whether this life has read everything at its end.
     pub fn has_ended(&self, life: usize) -> bool {
         self.lives()[life].ended
     }
 
-    /// The longest time without any answer that overlaps `from..to`, in nanoseconds.
+    /// Returns the longest time without any answer that overlaps `from..to`, in nanoseconds.
     pub fn longest_gap(&self, from: u64, to: u64) -> u64 {
         let lives = self.lives();
         let mut answers: Vec<u64> =
@@ -132,7 +132,7 @@ impl History {
         let mut verdict = Verdict::default();
         let mut linear = Linear::default();
         for (n, life) in lives.iter().enumerate() {
-            // A life that never opened has asked for nothing else.
+            // A life that never opened has submitted nothing else.
             let Some(opened) = life.opened else { continue };
             if lives[..n].iter().all(|earlier| earlier.opened.is_none_or(|at| at < life.asked)) {
                 linear.abandon_older(1, opened);
@@ -150,7 +150,7 @@ impl History {
     }
 }
 
-/// When the first open was asked that may have come behind this one's.
+/// Returns the submission time of the first open that may have come behind the open of life `n`.
 fn first_rival(lives: &[Life], n: usize) -> Option<u64> {
     let before = |other: &Life| other.opened.is_some_and(|at| at < lives[n].asked);
     let rivals = lives.iter().enumerate().filter(|(m, other)| *m != n && other.asked > 0 && !before(other));
@@ -160,7 +160,7 @@ fn first_rival(lives: &[Life], n: usize) -> Option<u64> {
 /// Enters one life, which was surely fenced at `fenced`, and perhaps from `perhaps` on.
 fn enter(linear: &mut Linear, life: &Life, fenced: Option<u64>, perhaps: Option<u64>, verdict: &mut Verdict) {
     verdict.violations.extend(life.wrong.iter().take(LISTED_MAX).cloned());
-    // Only who was fenced may be told of an error.
+    // Only a fenced client may get an error.
     if perhaps.is_none() {
         verdict.violations.extend(life.errors.iter().take(LISTED_MAX).cloned());
     }
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unanswered_write_may_be_there_until_the_next_open_and_not_appear_later() {
+    fn unanswered_write_may_be_there_and_must_not_appear_after_the_next_open() {
         let first = "asked 1\nopened 1\nw 9 8 1 2\na 9 5\nw 11 8 1 10\n";
         assert!(judged(&[first, "asked 90\nopened 100\nr 8 110 120 11x1\n"]).violations.is_empty());
         assert!(judged(&[first, "asked 90\nopened 100\nr 8 110 120 9x1\n"]).violations.is_empty());
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_that_a_robbed_client_reads_are_judged_like_all_else() {
+    fn zeros_that_a_preempted_client_reads_are_judged_like_all_else() {
         let thief = "asked 90\nopened 100\nw 21 8 1 105\na 21 110\n";
         assert!(judged(&["asked 1\nopened 1\nr 8 104 140 0x1\n", thief]).violations.is_empty());
         assert_eq!(judged(&["asked 1\nopened 1\nr 8 130 140 0x1\n", thief]).violations.len(), 1);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_between_two_answers_and_the_cut_line_of_a_killed_client_says_nothing() {
+    fn gap_lies_between_two_answers_and_a_cut_last_line_is_ignored() {
         let history = History::default();
         let (life, thread) = history.listen("asked 1\nopened 1\na 1 10\na 2 500\na 3 510\nw 4 8 1 6".as_bytes());
         thread.join().unwrap().unwrap();

@@ -1,13 +1,14 @@
-//! `make chaos`: real processes in a storm of faults, under one seed, and a judge over what clients were told.
+//! `make chaos`: real processes in a storm of faults, under one seed, and a judge of the answers that clients got.
 //!
-//! Every process reaches every other through a [`proxy`]; each OSD has a network of its own where the machine permits
-//! ([`netns`]), and daemons of a build with failpoints die at named moments ([`points`]). A round draws which kinds of [`faults`] may happen,
-//! lets clients work on fresh volumes meanwhile, then lets everything heal; then every request must be
-//! answered, every PG whole, every replica equal, and the [`history`] linearizable: no acknowledged write
-//! lost, nothing stale read, nothing of a fenced writer landed.
+//! Every process reaches every other through a [`proxy`]. Each OSD has a network of its own where the machine permits
+//! it ([`netns`]). Daemons of a build with failpoints die at named moments ([`points`]).
 //!
-//! Invariant: the seed decides what is done; when exactly it strikes is the machine's. A violation is never
-//! an artefact of that: it is judged from what was asked and answered alone.
+//! A round draws some kinds of [`faults`], lets clients work on fresh volumes meanwhile, and then lets everything heal.
+//! Afterwards every request must be answered, every PG whole, every replica equal, and the [`history`] linearizable: no
+//! acknowledged write is lost, no read is stale, and no write of a fenced client takes effect.
+//!
+//! Invariant: the seed decides which faults strike; their exact timing is the machine's. A violation is never an
+//! artefact of the timing: it is judged from requests and answers alone.
 
 pub mod client;
 mod faults;
@@ -42,17 +43,17 @@ const VOLUMES: usize = 2;
 const OSDS: u32 = 3;
 /// Lengths of an OSD's log, in MiB: a small one is destaged every few seconds, and falls short sooner.
 const LOG_MIB: [u64; 3] = [32, 64, 256];
-/// How long a round's storm lasts, in milliseconds.
+/// Duration of a round's storm, in milliseconds.
 const ROUND_MS: (u64, u64) = (8_000, 16_000);
-/// Between two faults, in milliseconds.
+/// Time between two faults, in milliseconds.
 const GAP_MS: (u64, u64) = (100, 1_500);
 /// After the faults have stopped, everything must be well within this.
 const HEAL_MAX: Duration = Duration::from_secs(60);
-/// So many rounds are followed by what is done in calm; the end of the run is, too.
+/// After so many rounds, and at the end of the run, the steps that need calm follow.
 const CALM_EVERY: u32 = 8;
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What a run is told.
+/// Configuration of a run.
 #[derive(Clone, Debug)]
 pub struct ChaosConfig {
     pub base: PathBuf,
@@ -61,7 +62,7 @@ pub struct ChaosConfig {
     pub keep: bool,
 }
 
-/// A cluster and what is being done to it.
+/// A cluster, and the faults that strike it.
 pub(crate) struct Storm {
     cluster: Cluster,
     volumes: Vec<Volume>,
@@ -75,11 +76,11 @@ pub(crate) struct Storm {
     tally: BTreeMap<Kind, Tally>,
     points: Points,
     env: RealEnv,
-    /// When this round's storm is over.
+    /// Time at which this round's storm is over.
     end: u64,
 }
 
-/// Runs a storm of so many seconds; gives whether nothing was found.
+/// Runs a storm of so many seconds; returns whether it found no fault.
 pub fn run(config: &ChaosConfig) -> Result<bool> {
     let mut summary = report::Summary::default();
     let mut storm = gather(config, &mut summary)?;
@@ -109,7 +110,7 @@ pub fn run(config: &ChaosConfig) -> Result<bool> {
     Ok(summary.print(config.seed, &storm.tally, &storm.points))
 }
 
-/// A cluster with everything that this machine lets us do to it; what it does not is said in the table.
+/// Starts a cluster with every kind of fault that this machine permits. The summary lists the missing kinds.
 fn gather(config: &ChaosConfig, summary: &mut report::Summary) -> Result<Storm> {
     let mut rng = Rng::new(config.seed);
     let net = Namespaces::set_up(OSDS);
@@ -148,12 +149,12 @@ fn gather(config: &ChaosConfig, summary: &mut report::Summary) -> Result<Storm> 
 }
 
 impl Storm {
-    /// This machine's boot clock, which clients stamp their lines with.
+    /// Returns the time of this machine's boot clock, with which clients stamp their lines.
     fn now(&self) -> u64 {
         self.env.now().0
     }
 
-    /// What is left of the storm for a client that starts now.
+    /// Returns the milliseconds that are left of the storm for a client that starts now.
     fn millis_left(&self) -> u64 {
         (self.end.saturating_sub(self.now()) / 1_000_000).max(500)
     }
@@ -169,7 +170,7 @@ impl Storm {
         if self.cluster.metas[0].pid().is_some() { Ok(()) } else { self.start(Who::Meta, None) }
     }
 
-    /// What is done between storms: streams that are cut, blocks that rot.
+    /// Runs the steps between storms: interrupted streams, and rotten blocks.
     fn in_calm(&mut self, summary: &mut report::Summary) {
         if let Err(error) = streams::run(self, summary) {
             return summary.faults.push(format!("streams: {error:#}"));
@@ -194,7 +195,7 @@ impl Storm {
         let names: Vec<&str> = kinds.iter().map(|kind| kind.words()).collect();
         println!("round {round}: {:.1} s of {}", length as f64 / 1000.0, names.join("; "));
         let stormed = self.storm(&kinds);
-        // Even after a fault the others are told: what is found later says more about it.
+        // Even after a fault the round is finished: later findings say more about the fault.
         self.heal()?;
         stormed?;
         let healed = clock::now();
@@ -230,7 +231,7 @@ impl Storm {
         Ok(())
     }
 
-    /// Nobody may have ended who was not killed.
+    /// Checks that no process has ended but those that were killed.
     fn look(&mut self) -> Result<()> {
         for who in (1..=self.cluster.shape.osds).map(Who::Osd).chain([Who::Meta]) {
             if self.points.is_armed(who) {
@@ -249,7 +250,7 @@ impl Storm {
     }
 
     fn heal(&mut self) -> Result<()> {
-        // A daemon that dies of a failpoint meanwhile is one more.
+        // A daemon that dies at a failpoint meanwhile adds another fault.
         while !self.active.is_empty() {
             self.expire(true)?;
         }

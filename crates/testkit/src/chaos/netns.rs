@@ -1,11 +1,11 @@
-//! A network namespace for each OSD, and nftables in it: packets are lost for real, one way, under a live TCP.
+//! A network namespace for each OSD, with nftables in it: packets are really dropped, one way, under live TCP.
 //!
-//! Every namespace hangs on this one by a pair of virtual ends; the proxies stand at one address (the hub) that all
-//! of them reach. Needs root, iproute2, nftables and a kernel that has both; without them there are none, and the
-//! report says so.
+//! Every namespace is connected to this one by a veth pair. The proxies listen at one address (the hub) that all of
+//! them reach. Namespaces need root, iproute2, nftables and a kernel that supports both. Without these there are none,
+//! and the report says so.
 //!
-//! Invariant: what was set up is taken down again, however the run ends; what a killed run left behind, the next
-//! one takes away.
+//! Invariant: everything that was set up is taken down again, however the run ends. The next run removes the remains of
+//! a killed one.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,7 +16,7 @@ use types::rng::Rng;
 const PREFIX: &str = "basalt-chaos-";
 /// Subnets are 10.NET.x.0/24, x by the process id.
 const NET: u8 = 231;
-/// Addresses of each pair of ends.
+/// Number of addresses of each veth pair.
 const STEP: u8 = 4;
 const OSDS_MAX: u32 = 50;
 
@@ -27,26 +27,26 @@ pub struct Namespaces {
     hub_is_up: bool,
 }
 
-/// Which packets are lost at an OSD.
+/// The packets that an OSD loses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// Those that it sends; otherwise those that come.
+    /// Drops the packets that it sends; otherwise those that arrive.
     pub sent: bool,
-    /// Only those of connections that it has dialled to this port.
+    /// Drops only packets of connections that it has dialled to this port.
     pub port: Option<u16>,
-    /// Of a hundred, drawn by the kernel; 100: all.
+    /// Percentage of dropped packets, drawn by the kernel; 100: all.
     pub percent: u8,
 }
 
 impl Loss {
-    /// Draws one; `ports` are where OSD `osd` dials to.
+    /// Draws a loss; `ports` are those that OSD `osd` dials.
     pub fn draw(rng: &mut Rng, ports: &[u16], percent: u8) -> Loss {
         let sent = rng.chance(1, 2);
         let port = rng.chance(1, 2).then(|| ports[rng.below(ports.len() as u64) as usize]);
         Loss { sent, port, percent }
     }
 
-    /// Chain and rule, as `nft` takes them.
+    /// Returns chain and rule, as `nft` takes them.
     fn rule(self) -> Vec<String> {
         let chain = if self.sent { "sent" } else { "came" };
         let mut words: Vec<String> = ["add", "rule", "inet", "chaos", chain].map(str::to_owned).to_vec();
@@ -71,7 +71,7 @@ fn sh(words: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())
 }
 
-/// Namespaces of runs that were killed.
+/// Removes the namespaces of runs that were killed.
 fn sweep() -> Result<()> {
     for line in sh(&["ip", "netns", "list"])?.lines() {
         let name = line.split_whitespace().next().unwrap_or("");
@@ -85,7 +85,7 @@ fn sweep() -> Result<()> {
     Ok(())
 }
 
-/// Of the subnets, that of a run.
+/// Returns the number of a run's subnet.
 fn subnet(pid: u32) -> u8 {
     (pid % 256) as u8
 }
@@ -95,17 +95,17 @@ fn hub(net: u8) -> Ipv4Addr {
 }
 
 impl Namespaces {
-    /// Makes one for each OSD.
+    /// Makes a namespace for each OSD.
     ///
     /// # Errors
-    /// What this machine lacks; then nothing is left behind.
+    /// The machine lacks something; then nothing is left behind.
     pub fn set_up(osds: u32) -> Result<Namespaces> {
         ensure!(osds <= OSDS_MAX, "{osds} OSDs do not fit one subnet");
         sweep()?;
         let pid = std::process::id();
         let mut this = Namespaces { net: subnet(pid), names: Vec::new(), hub_is_up: false };
         let hub = format!("{}/32", this.hub());
-        // Fails beside a living run of the same subnet.
+        // This fails beside a living run of the same subnet.
         sh(&["ip", "address", "add", &hub, "dev", "lo"])?;
         this.hub_is_up = true;
         for n in 1..=osds {
@@ -117,12 +117,12 @@ impl Namespaces {
         Ok(this)
     }
 
-    /// Where everybody finds the proxies.
+    /// Returns the address of the proxies.
     pub fn hub(&self) -> IpAddr {
         IpAddr::V4(hub(self.net))
     }
 
-    /// Where an OSD listens.
+    /// Returns the address of an OSD.
     pub fn osd(&self, n: u32) -> IpAddr {
         IpAddr::V4(self.end(n, 2))
     }
@@ -131,7 +131,7 @@ impl Namespaces {
         Ipv4Addr::new(10, NET, self.net, STEP * (n as u8 - 1) + host)
     }
 
-    /// The words before an OSD's program that put it into its namespace.
+    /// Returns the words before an OSD's program that put it into its namespace.
     pub fn enter(&self, n: u32) -> Vec<String> {
         vec![format!("--net=/run/netns/{}", self.names[n as usize - 1]), "--".to_owned()]
     }
@@ -155,7 +155,7 @@ impl Namespaces {
             let hook = format!("{{ type filter hook {hook} priority 0 ; }}");
             inside(&["nft", "add", "chain", "inet", "chaos", chain, &hook])?;
         }
-        // Whether the kernel can draw is seen here, not in the storm.
+        // A kernel that cannot draw fails here, and not in the storm.
         self.lose(n, Loss { sent: true, port: Some(1), percent: 1 })?;
         self.heal(n)
     }
@@ -164,14 +164,14 @@ impl Namespaces {
         sh(&[&["ip", "netns", "exec", &self.names[n as usize - 1], "nft"][..], words].concat())
     }
 
-    /// Packets of an OSD are lost from now on.
+    /// Drops packets of an OSD from now on.
     pub fn lose(&self, n: u32, loss: Loss) -> Result<()> {
         let rule = loss.rule();
         let words: Vec<&str> = rule.iter().map(String::as_str).collect();
         self.nft(n, &words).map(drop)
     }
 
-    /// All packets of an OSD pass again.
+    /// Lets all packets of an OSD pass again.
     pub fn heal(&self, n: u32) -> Result<()> {
         for chain in ["came", "sent"] {
             self.nft(n, &["flush", "chain", "inet", "chaos", chain])?;
@@ -182,7 +182,7 @@ impl Namespaces {
 
 impl Drop for Namespaces {
     fn drop(&mut self) {
-        // The ends on this side go with them.
+        // The veth ends on this side are removed with the namespaces.
         for name in &self.names {
             let _ = sh(&["ip", "netns", "del", name]);
         }

@@ -1,9 +1,9 @@
-//! Daemons that die at a failpoint: started anew with one armed, and looked for until they have died at it.
+//! Daemons that die at a failpoint: each is restarted with one armed, and watched until it has died there.
 //!
-//! Comes in: whom to arm; goes out: how often each point was armed and how often it struck. A process that died
-//! by itself without having been armed is a fault, as everywhere.
+//! Input: the daemon to arm. Output: how often each point was armed and how often it struck. A daemon that died without
+//! an armed failpoint is a fault, as everywhere.
 //!
-//! Invariant: whoever is listed here runs with a failpoint; after [`Storm::disarm`] nobody does.
+//! Invariant: every daemon that is listed here runs with a failpoint; after [`Storm::disarm`] the daemon does not.
 
 use super::Storm;
 use super::faults::{Active, Kind, Undo};
@@ -23,16 +23,16 @@ pub(super) enum Who {
     Meta,
 }
 
-/// What has been armed, and what came of it.
+/// The armed failpoints, and their counts.
 #[derive(Debug, Default)]
 pub struct Points {
     armed: BTreeMap<Who, Point>,
-    /// Times armed, times died.
+    /// How often each point was armed, and how often a daemon died at it.
     counts: BTreeMap<Point, (u64, u64)>,
 }
 
 impl Points {
-    /// One line a point.
+    /// Prints one line for each point.
     pub fn print(&self) {
         for (point, (armed, died)) in &self.counts {
             let name = point.row().name;
@@ -53,7 +53,7 @@ impl Storm {
         }
     }
 
-    /// Starts a daemon that does not run; with a point, it dies at that pass of it.
+    /// Starts a daemon that does not run; with a point, it dies at that pass of the point.
     pub(super) fn start(&mut self, who: Who, point: Option<(Point, u64)>) -> Result<()> {
         let env = point.map(|(point, nth)| ("BASALT_FAILPOINT", format!("{}:{nth}", point.row().name)));
         let proc = self.proc(who);
@@ -71,7 +71,7 @@ impl Storm {
         }
     }
 
-    /// Draws a point for a running daemon and starts it anew with that; `None` when it does not run.
+    /// Draws a point for a running daemon and restarts the daemon with it; `None` when the daemon does not run.
     pub(super) fn arm(&mut self, who: Who) -> Result<Option<(Undo, u64)>> {
         if self.proc(who).pid().is_none() || self.points.is_armed(who) {
             return Ok(None);
@@ -80,7 +80,7 @@ impl Storm {
         let points: Vec<Point> = REGISTRY.iter().filter(|row| row.by == by).map(|row| row.point).collect();
         let point = points[self.rng.below(points.len() as u64) as usize];
         let nth = match point {
-            // Passed many times a second.
+            // These points are passed many times a second.
             Point::LogWritten | Point::LogDurable | Point::RepliesReady => {
                 let most = 1 << self.rng.below(9);
                 self.rng.between(1, most)
@@ -92,7 +92,7 @@ impl Storm {
         Ok(Some((Undo::Disarm(who), self.rng.between(2000, 8000))))
     }
 
-    /// Whoever is still armed is killed and started without.
+    /// Kills a daemon that is still armed, and starts it without a failpoint.
     pub(super) fn disarm(&mut self, who: Who) -> Result<()> {
         if !self.points.is_armed(who) || self.bury(who)? {
             return Ok(());
@@ -101,7 +101,7 @@ impl Storm {
         self.start(who, None)
     }
 
-    /// Whether an armed daemon has died of its failpoint; it comes back after a while.
+    /// Whether an armed daemon has died at its failpoint; it is started again after a while.
     pub(super) fn bury(&mut self, who: Who) -> Result<bool> {
         if !self.has_died(who)? {
             return Ok(false);
@@ -116,10 +116,10 @@ impl Storm {
         Ok(true)
     }
 
-    /// Whether an armed daemon has died of its failpoint; then it is reaped and counted.
+    /// Whether an armed daemon has died at its failpoint; then it is reaped and counted.
     ///
     /// # Errors
-    /// When it ended in another way.
+    /// The daemon ended in another way.
     pub(super) fn has_died(&mut self, who: Who) -> Result<bool> {
         let proc = self.proc(who);
         if proc.pid().is_none() || proc.is_alive() {

@@ -1,13 +1,13 @@
-//! A TCP proxy before every daemon: what passes it is delayed, held, trickled, cut, torn, or made wrong.
+//! A TCP proxy before every daemon: its bytes are delayed, held, trickled, cut, torn, or damaged.
 //!
-//! Processes dial what a daemon advertises, which is a proxy; the proxy dials the daemon. Who dialled is read
-//! from the greeting. What happens to bytes on their way is said by the [`Sky`]: rules with two ends.
+//! Processes dial the address that a daemon advertises, which is a proxy; the proxy dials the daemon. The proxy reads
+//! the identity of the dialling process from the greeting. The [`Sky`] holds the effects on bytes: rules with two ends.
 //!
-//! A byte stream cannot lose, repeat or reorder bytes and go on: where this does so on purpose, frames must be
-//! refused. Bytes to and from meta are never made wrong: gRPC without TLS has no checksum that could tell.
+//! A byte stream cannot lose, repeat or reorder bytes and go on. Where the proxy does so on purpose, frames must be
+//! refused. Bytes to and from meta are never damaged: gRPC without TLS has no checksum that could tell.
 //!
-//! Invariant: once no rule is left, bytes pass as they came, on every connection that still stands and that
-//! was not silenced; what was held by a cut passes then.
+//! Invariant: once no rule is left, bytes pass unchanged, on every connection that still stands and that was not
+//! silenced. Bytes that were held by a cut pass then.
 
 use crate::clock;
 use anyhow::{Context, Result};
@@ -19,9 +19,9 @@ use std::time::Duration;
 use types::rng::Rng;
 use wire::{HEADER_LEN, Header, Peer};
 
-/// What is read at once.
+/// Number of bytes that are read at once.
 const PIECE: usize = 64 << 10;
-/// How often a held direction looks whether it may go on.
+/// Time between two looks whether a held direction may go on.
 const LOOK: Duration = Duration::from_millis(5);
 const CONNECT_MAX: Duration = Duration::from_secs(1);
 
@@ -31,37 +31,37 @@ pub enum End {
     Osd(u32),
     Client,
     Meta,
-    /// Whoever dials meta, and whose greeting could not be read.
+    /// A process that dials meta, or whose greeting could not be read.
     Someone,
 }
 
-/// What is done to bytes.
+/// An effect on bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Each piece waits so long, and at most so much longer.
     Delay { ms: u64, jitter_ms: u64 },
-    /// A few bytes at a time.
+    /// A few bytes pass at a time.
     Trickle,
-    /// Nothing passes until the rule goes; then all of it does.
+    /// Nothing passes until the rule is removed; then everything does.
     Hold,
-    /// Nothing passes on this connection any more, in this direction, and nobody is told.
+    /// Nothing passes on this connection any more, in this direction, and neither end is told.
     Silence,
     /// The connection ends in the middle of a piece.
     Reset,
     /// This direction ends; the other goes on.
     HalfClose,
-    /// One bit of a piece is another.
+    /// One bit of a piece is flipped.
     Flip,
     /// The first bytes of a piece come twice.
     Duplicate,
-    /// Bytes that nobody sent come before a piece.
+    /// Random bytes come before a piece.
     Garbage,
     /// Two parts of a piece change places.
     Reorder,
 }
 
 impl Effect {
-    /// Whether the bytes that arrive are others than those that were sent.
+    /// Whether the bytes that arrive differ from those that were sent.
     pub fn is_wrong(self) -> bool {
         matches!(self, Effect::Flip | Effect::Duplicate | Effect::Garbage | Effect::Reorder)
     }
@@ -73,7 +73,7 @@ pub struct Rule {
     pub from: Option<End>,
     pub to: Option<End>,
     pub effect: Effect,
-    /// How many pieces it strikes; `u32::MAX`: all until it goes.
+    /// Number of pieces that the rule strikes; `u32::MAX`: all until it is removed.
     pub times: u32,
 }
 
@@ -118,13 +118,13 @@ impl Sky {
         self.state().rules.clear();
     }
 
-    /// Pieces that something was done to, and those of them that were made wrong.
+    /// Returns the number of pieces that rules have struck, and of those that were damaged.
     pub fn struck(&self) -> (u64, u64) {
         let state = self.state();
         (state.struck, state.wrong)
     }
 
-    /// What is done to a piece from one end to the other now; a rule that is used up goes.
+    /// Returns the effects on a piece from one end to the other now, and removes rules that are used up.
     fn effects(&self, from: End, to: End) -> Vec<Effect> {
         let mut guard = self.state();
         let state = &mut *guard;
@@ -158,7 +158,7 @@ impl Sky {
     }
 }
 
-/// One proxy: listens until it is dropped.
+/// One proxy, which listens until it is dropped.
 pub struct Proxy {
     addr: SocketAddr,
     stop: Arc<AtomicBool>,
@@ -166,7 +166,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Stands at `addr` before `target`, which is `end`.
+    /// Starts a proxy at `addr` before `target`, which is `end`.
     pub fn start(addr: SocketAddr, target: SocketAddr, end: End, sky: Sky) -> Result<Proxy> {
         let listener = TcpListener::bind(addr).with_context(|| format!("a proxy at {addr}"))?;
         let (stop, accepted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -188,7 +188,7 @@ impl Proxy {
         self.addr
     }
 
-    /// Connections so far.
+    /// Returns the number of connections so far.
     pub fn accepted(&self) -> u64 {
         self.accepted.load(Ordering::Relaxed)
     }
@@ -197,12 +197,12 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // Wakes the listener up.
+        // The connection wakes the listener up.
         let _ = TcpStream::connect_timeout(&self.addr, CONNECT_MAX);
     }
 }
 
-/// Both directions of one connection, until both have ended.
+/// Carries both directions of one connection, until both have ended.
 fn carry(dialled: TcpStream, target: SocketAddr, end: End, sky: &Sky) {
     // A daemon that is down refuses, and so does its proxy: by closing.
     let Ok(served) = TcpStream::connect_timeout(&target, CONNECT_MAX) else { return };
@@ -218,7 +218,7 @@ fn carry(dialled: TcpStream, target: SocketAddr, end: End, sky: &Sky) {
     let _ = other.join();
 }
 
-/// Looks at the greeting without taking it.
+/// Looks at the greeting without taking it, and returns the end that dials.
 fn who_dials(stream: &TcpStream) -> End {
     let mut bytes = [0u8; 1024];
     let _ = stream.set_read_timeout(Some(CONNECT_MAX));
@@ -235,7 +235,7 @@ fn who_dials(stream: &TcpStream) -> End {
     }
 }
 
-/// One direction.
+/// Carries one direction of a connection.
 fn pump(mut from: TcpStream, mut to: TcpStream, source: End, sink: End, sky: &Sky) {
     let mut piece = vec![0u8; PIECE];
     let mut silenced = false;
@@ -276,11 +276,11 @@ fn pump(mut from: TcpStream, mut to: TcpStream, source: End, sink: End, sky: &Sk
     if !silenced {
         let _ = to.shutdown(Shutdown::Write);
     }
-    // A peer that is gone must not keep the other end's bytes coming.
+    // When one end is gone, the proxy takes no more bytes from the other.
     let _ = from.shutdown(Shutdown::Read);
 }
 
-/// Sends the first bytes one by one, a few milliseconds apart; leaves the rest.
+/// Sends the first bytes in small pieces, a few milliseconds apart; leaves the rest.
 fn trickle(to: &mut TcpStream, bytes: &mut Vec<u8>, sky: &Sky) -> std::io::Result<()> {
     for _ in 0..8 {
         let len = (1 + sky.below(32) as usize).min(bytes.len());
@@ -310,7 +310,7 @@ mod tests {
 
     const LOCAL: &str = "127.0.0.1:0";
 
-    /// A daemon that sends everything back, a proxy before it, and a connection through it.
+    /// Starts a daemon that sends everything back, a proxy before it, and a connection through it.
     fn through(sky: &Sky) -> (Proxy, TcpStream) {
         let echo = TcpListener::bind(LOCAL).unwrap();
         let target = echo.local_addr().unwrap();
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silenced_direction_loses_bytes_and_tells_nobody() {
+    fn silenced_direction_loses_bytes_without_an_error() {
         let sky = Sky::new(1);
         let (_proxy, mut stream) = through(&sky);
         sky.add(rule(End::Meta, Effect::Silence, 1));
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_ends_a_connection_in_the_middle_and_bytes_to_meta_are_never_made_wrong() {
+    fn reset_cuts_a_piece_and_bytes_to_meta_are_never_damaged() {
         let sky = Sky::new(1);
         let (_proxy, mut stream) = through(&sky);
         sky.add(rule(End::Someone, Effect::Flip, 1));

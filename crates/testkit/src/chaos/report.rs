@@ -1,4 +1,4 @@
-//! What a storm was, and what came of it.
+//! Summary of a storm: its faults and their effects.
 
 use super::faults::Kind;
 use super::points::Points;
@@ -6,38 +6,38 @@ use crate::report::spread;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What happened of one kind.
+/// Count and effect of one kind of fault.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     pub count: u64,
-    /// The longest time without an answer on any volume that overlapped with one of them.
+    /// The longest time without an answer on any volume that overlapped with such a fault.
     pub longest_gap: Duration,
 }
 
-/// Everything about a run.
+/// Summary of a run.
 #[derive(Debug, Default)]
 pub struct Summary {
     pub rounds: u32,
     pub requests: u64,
     pub sector_operations: u64,
     pub unanswered_writes: u64,
-    /// Pieces of streams that something was done to, and those that were made wrong.
+    /// Number of pieces of streams that rules have struck, and of those that were damaged.
     pub pieces: (u64, u64),
-    /// From the end of the faults until every client had its answers and every PG was whole.
+    /// Times from the end of the faults until every client had its answers and every PG was whole.
     pub healed: Vec<Duration>,
-    /// Kinds that this machine or build cannot do, and why.
+    /// Kinds that this machine or build cannot do, and the reason.
     pub missing: Vec<(Kind, String)>,
-    /// Bits flipped on a device while its OSD was down, and while it ran.
+    /// Number of bits flipped on a device while its OSD was down, and while it ran.
     pub stopped_flips: u64,
     pub live_flips: u64,
-    /// What the judge of histories found, of all faults.
+    /// Number of violations that the judge of histories found; `faults` contains them.
     pub violations: usize,
     pub notes: Vec<String>,
     pub faults: Vec<String>,
 }
 
 impl Summary {
-    /// Prints it; gives whether nothing was found.
+    /// Prints the summary; returns whether there was no fault.
     pub fn print(&self, seed: u64, tally: &BTreeMap<Kind, Tally>, points: &Points) -> bool {
         println!("\n{:<46} {:>6}  longest gap on a volume meanwhile", "fault", "times");
         for kind in Kind::ALL {

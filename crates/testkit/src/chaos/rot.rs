@@ -1,7 +1,8 @@
-//! Between storms: blocks of one device rot, stopped and in use. Users must never see it.
+//! A step between storms: blocks of one device rot, stopped and in use. Users must never see it.
 //!
-//! One device of three is within the budget for lying disks: a minority of every PG's replicas. Whether the
-//! damaged replica is mended, or stays quarantined and is reported, is not asked here; that nobody reads it is.
+//! One device of three is within the budget for lying disks: a minority of every PG's replicas. The step does not check
+//! whether the damaged replica is repaired, or stays quarantined and is reported. It checks that no read returns rotten
+//! bytes.
 
 use super::report::Summary;
 use super::{HEAL_MAX, Storm};
@@ -14,7 +15,7 @@ use types::units::CHUNK;
 use types::{ChunkKey, VolumeId};
 
 const CHUNKS: u64 = 3;
-/// Blocks that rot while the OSD is down, and while it runs, in each chunk.
+/// Number of blocks in each chunk that rot while the OSD is down, and that rot while it runs.
 const BLOCKS: usize = 2;
 
 pub(super) fn run(storm: &mut Storm, summary: &mut Summary) -> Result<()> {
@@ -44,13 +45,13 @@ pub(super) fn run(storm: &mut Storm, summary: &mut Summary) -> Result<()> {
     if last.contains("differ in") {
         bail!("rot made replicas differ: {text}");
     }
-    // What rotted goes with its volume: the storm goes on with whole replicas.
+    // The rotten blocks are deleted with their volume: the storm goes on with whole replicas.
     storm.cluster.basalt.run(&["volume", "rm", &name])?;
     storm.cluster.basalt.wait_healthy(HEAL_MAX).context("without the volume that rotted")?;
     Ok(())
 }
 
-/// Flips a bit in some blocks of each chunk. Gives how many.
+/// Flips a bit in some blocks of each chunk. Returns their number.
 fn flip(storm: &mut Storm, osd: u32, volume: VolumeId) -> Result<u64> {
     let mut flips = 0;
     let device = Device::open(&storm.cluster.device(osd))?;

@@ -1,8 +1,8 @@
 //! Slow disks: each OSD's device file behind a loop device, whose writes a control group limits.
 //!
-//! Needs root, loop devices and the blkio controller; without them there are none, and the report says so.
+//! Slow disks need root, loop devices and the blkio controller. Without these there are none, and the report says so.
 //!
-//! Invariant: what was set up is taken down again, however the run ends.
+//! Invariant: everything that was set up is taken down again, however the run ends.
 
 use crate::cluster::Cluster;
 use anyhow::{Context, Result, bail};
@@ -13,7 +13,7 @@ const CONTROLLER: &str = "/sys/fs/cgroup/blkio";
 
 /// The loop devices and groups of a cluster's OSDs, by number from 1.
 pub struct SlowDisks {
-    /// Loop device, its `MAJOR:MINOR`, its group.
+    /// The loop device of each OSD, its `MAJOR:MINOR`, and its group.
     disks: Vec<(String, String, PathBuf)>,
 }
 
@@ -29,7 +29,7 @@ impl SlowDisks {
     /// Moves every OSD onto a loop device over its file.
     ///
     /// # Errors
-    /// What this machine lacks; then the OSDs run as before.
+    /// The machine lacks something; then the OSDs run as before.
     pub fn set_up(cluster: &mut Cluster) -> Result<SlowDisks> {
         if !Path::new(CONTROLLER).join("blkio.throttle.write_bps_device").exists() {
             bail!("no blkio controller at {CONTROLLER}");
@@ -74,7 +74,7 @@ impl SlowDisks {
 impl Drop for SlowDisks {
     fn drop(&mut self) {
         for (device, _, group) in &self.disks {
-            // A device that is still open goes with its last user.
+            // A device that is still open is detached by its last user.
             let _ = sh("losetup", &["-d", device]);
             if let Ok(text) = std::fs::read_to_string(group.join("cgroup.procs")) {
                 for pid in text.lines() {

@@ -1,7 +1,8 @@
-//! Between storms: an OSD is away while more is written than the others' logs keep, is streamed to, and dies at
-//! the moments of a stream and its installation, one after another. What it has in the end must be what was written.
+//! A step between storms: an OSD is away while more is written than the others' logs keep. Then it receives streams,
+//! and dies at the moments of a stream and its installation, one after another. In the end it must have what was
+//! written.
 //!
-//! Needs the build with failpoints; without it nothing is done, and the table says so.
+//! The step needs the build with failpoints. Without it nothing is done, and the table says so.
 
 use super::points::Who;
 use super::report::Summary;
@@ -15,11 +16,11 @@ use std::time::Duration;
 use types::failpoint::Point;
 use types::{IoBufMut, limits::PART_MAX};
 
-/// Each point is waited for so long: the stream has to begin again for it.
+/// Longest wait for each point: the stream has to begin again for it.
 const DIE_MAX: Duration = Duration::from_secs(60);
-/// Of the log's length, what is written meanwhile.
+/// Bytes that are written meanwhile, in lengths of the log.
 const LOGS: u64 = 2;
-/// Most of it, so that a large log does not take minutes.
+/// Limit of the written bytes, so that a large log does not take minutes.
 const WRITTEN_MAX: u64 = 400 << 20;
 
 pub(super) fn run(storm: &mut Storm, summary: &mut Summary) -> Result<()> {
@@ -29,7 +30,7 @@ pub(super) fn run(storm: &mut Storm, summary: &mut Summary) -> Result<()> {
     let written = (storm.cluster.shape.log_bytes * LOGS).min(WRITTEN_MAX) / PART_MAX * PART_MAX;
     let name = storm.cluster.volume(&format!("streams{}", summary.rounds), written)?;
     let mut session = Session::open(storm.cluster.basalt.metas(), &name, Open::default())?;
-    // A part is there before: old bytes that could be mistaken for new ones.
+    // A part is written before: its old bytes could be mistaken for new ones.
     write(&mut session, written / 4, 1)?;
     let osd = 1 + storm.rng.below(u64::from(storm.cluster.shape.osds)) as u32;
     storm.cluster.osd(osd).kill();
@@ -45,7 +46,7 @@ pub(super) fn run(storm: &mut Storm, summary: &mut Summary) -> Result<()> {
     storm.start_osd(osd)?;
     storm.cluster.basalt.wait_healthy(HEAL_MAX)?;
     let whole = back.elapsed();
-    // Its replica is read, too, wherever it leads.
+    // The read covers its replica, too, wherever it leads.
     read(&mut session, written)?;
     session.close()?;
     storm.cluster.must_live()?;
@@ -60,7 +61,7 @@ pub(super) fn run(storm: &mut Storm, summary: &mut Summary) -> Result<()> {
     storm.cluster.basalt.run(&["volume", "rm", &name]).map(drop)
 }
 
-/// The points, drawn; the last one leaves nothing to be streamed.
+/// Returns the points in drawn order; the last one leaves nothing to be streamed.
 fn order(storm: &mut Storm) -> Vec<Point> {
     let mut first = vec![Point::PieceStaged, Point::InstallBegun, Point::InstallFlushed];
     for n in (1..first.len()).rev() {

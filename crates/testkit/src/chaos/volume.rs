@@ -1,6 +1,6 @@
-//! A volume under a storm: the client that holds it, those that were robbed of it, and all that they said.
+//! A volume under a storm: its current client, the clients that were preempted, and all their lines.
 //!
-//! Invariant: at most one client is the current one; an earlier one that lives on was fenced by it.
+//! Invariant: at most one client is the current one. An earlier client that is still alive was fenced by it.
 
 use super::client::{ClientConfig, VOLUME};
 use super::history::History;
@@ -55,7 +55,7 @@ impl Volume {
         Ok(())
     }
 
-    /// `kill -9` of the current client.
+    /// Kills the current client with `kill -9`.
     pub fn kill(&mut self) -> Result<()> {
         let Some(mut child) = self.current.take() else { return Ok(()) };
         child.proc.kill();
@@ -66,7 +66,7 @@ impl Volume {
         self.current.as_ref().context("no client runs")?.proc.signal(name)
     }
 
-    /// Sends SIGCONT to this client, if it is one of ours and lives.
+    /// Sends SIGCONT to this client, if it belongs to this volume and is alive.
     pub fn go_on(&self, pid: u32) {
         let ours = self.current.iter().chain(&self.robbed).find(|child| child.proc.pid() == Some(pid));
         if let Some(child) = ours {
@@ -74,11 +74,12 @@ impl Volume {
         }
     }
 
-    /// A client that ended although nobody hurt it: `true` when another must be started. It never got as far as
-    /// opening the volume; or an open at the same time, perhaps of one that was killed meanwhile, came behind its own.
+    /// Looks for a client that ended although no fault struck it. Returns `true` when another must be started: the
+    /// client never opened the volume, or an overlapping open came behind its own, perhaps of a client that was killed
+    /// meanwhile.
     ///
     /// # Errors
-    /// When it ended for another reason.
+    /// The client ended for another reason.
     pub fn look(&mut self) -> Result<bool> {
         let Some(child) = &mut self.current else { return Ok(false) };
         if child.proc.is_alive() || self.history.has_ended(child.life) {
@@ -97,8 +98,8 @@ impl Volume {
         Ok(!self.history.has_ended(life))
     }
 
-    /// Waits until the current client has read everything, and until the robbed ones know that they are.
-    /// `false`: an open at the same time came behind the last one; another client must finish.
+    /// Waits until the current client has read everything, and until the preempted ones know that they are fenced.
+    /// `false`: an overlapping open came behind the last one, and another client must finish.
     pub fn finish(&mut self, max: Duration) -> Result<bool> {
         let name = self.name.clone();
         let child = self.current.as_mut().context("a round ends with a client")?;
@@ -114,7 +115,7 @@ impl Volume {
             bail!("the last client of {name} failed ({status:?}): {tail}");
         }
         for mut child in std::mem::take(&mut self.robbed) {
-            let what = format!("client {} of {name} to notice that it was robbed", child.life + 1);
+            let what = format!("client {} of {name} to notice that it was preempted", child.life + 1);
             clock::wait_until(&what, max, || Ok(!child.proc.is_alive()))?;
             child.proc.reap();
             hear_out(child)?;

@@ -1,4 +1,4 @@
-//! Strangers talk to every port while a load runs; devices that are not ours, or are in use, are refused.
+//! Hostile bytes go to every port while a load runs; devices that are foreign, or in use, are refused.
 
 use super::Settings;
 use crate::clock;
@@ -13,16 +13,16 @@ use std::time::Duration;
 use types::ClusterId;
 use types::rng::Rng;
 
-/// Little: what the load itself makes daemons retain must not hide what strangers do.
+/// The rate is low: memory that the load itself makes daemons retain must not hide the effect of hostile bytes.
 const RATE: u64 = 25;
-/// How long an answer is listened to; one that must be a refusal, longer.
+/// Time for which an answer is awaited. It is longer when the answer must be a refusal.
 const PATIENCE: Duration = Duration::from_millis(200);
 const REFUSED_MAX: Duration = Duration::from_secs(3);
 /// The kind of a frame that refuses a greeting.
 const REFUSE: u8 = wire::FrameKind::Refuse as u8;
-/// How much a daemon's peak memory may grow while it is talked to.
+/// Limit for the growth of a daemon's peak memory under hostile bytes.
 const GROWTH_MAX: u64 = 64 << 20;
-/// Connections that say nothing, held open at once.
+/// Number of silent connections that are held open at once.
 const SILENT: usize = 300;
 
 pub fn run(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
@@ -68,16 +68,16 @@ fn all(cluster: &mut Cluster, settings: &Settings, outcome: &mut Outcome) -> Res
     super::devices::refused(cluster, outcome)
 }
 
-/// Name, resident bytes and their peak of every daemon.
+/// Returns name, resident bytes and their peak of every daemon.
 fn memory(cluster: &mut Cluster) -> Result<Vec<(String, u64, u64)>> {
     let all: Vec<&Proc> = cluster.metas.iter().chain(&cluster.osds).chain(&cluster.doors).collect();
     all.into_iter().map(|proc| proc.memory().map(|(now, peak)| (proc.spec.name.clone(), now, peak))).collect()
 }
 
-/// A port: its name, its address, and what is sent to it with what that is called.
+/// A port: its name, its address, and the described bytes that are sent to it.
 type Port = (String, SocketAddr, Vec<(String, Vec<u8>)>);
 
-/// Every kind of nonsense to every port, once.
+/// Sends every kind of nonsense to every port, once.
 fn talk(cluster: &mut Cluster, rng: &mut Rng, load: &mut StampedLoad, outcome: &mut Outcome) -> Result<()> {
     let text = cluster.basalt.json(&["status"])?["cluster"].as_str().context("the cluster's id")?.to_owned();
     let id: ClusterId = text.parse().ok().context("the cluster's id is a uuid")?;
@@ -97,7 +97,7 @@ fn talk(cluster: &mut Cluster, rng: &mut Rng, load: &mut StampedLoad, outcome: &
             let patience = if must_refuse(port, what) { REFUSED_MAX } else { PATIENCE };
             let end = hostile::send(*addr, bytes, patience);
             if end == End::Refused {
-                bail!("{port} accepts nobody any more after {what}");
+                bail!("{port} accepts no connection any more after {what}");
             }
             let refused = matches!(&end, End::Closed(answer) if answer.get(6) == Some(&REFUSE));
             outcome.need(refused || !must_refuse(port, what), || {
@@ -119,13 +119,13 @@ fn talk(cluster: &mut Cluster, rng: &mut Rng, load: &mut StampedLoad, outcome: &
     Ok(())
 }
 
-/// Greetings that are answered with a reason before the connection is closed.
+/// Whether the port must answer this greeting with a reason before it closes the connection.
 fn must_refuse(port: &str, what: &str) -> bool {
     let wrong = ["a greeting of no cluster", "a greeting of version 900", "a greeting of no version"];
     port.ends_with("data") && wrong.contains(&what)
 }
 
-/// Many connections that say nothing do not keep others out.
+/// Checks that many silent connections do not keep others out.
 fn silent(cluster: &mut Cluster, outcome: &mut Outcome) -> Result<()> {
     let mut held = Vec::new();
     for addr in [cluster.osd_addr(1), cluster.meta_addr(0), cluster.osd_http(1), cluster.door_addr()] {

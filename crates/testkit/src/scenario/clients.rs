@@ -1,4 +1,4 @@
-//! Programs that people use, on an exported volume: qemu-img, nbdcopy, and ext4 through nbdfuse and a loop device.
+//! Programs of users on an exported volume: qemu-img, nbdcopy, and ext4 through nbdfuse and a loop device.
 
 use super::Settings;
 use crate::clock;
@@ -27,7 +27,7 @@ pub fn run(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-/// Runs a program that must succeed, and gives its output.
+/// Runs a program that must succeed, and returns its output.
 fn sh(program: &str, args: &[&str]) -> Result<String> {
     let out = Command::new("timeout").args(["-s", "KILL", PROGRAM_MAX, program]).args(args).output()?;
     let (text, errors) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
@@ -37,13 +37,13 @@ fn sh(program: &str, args: &[&str]) -> Result<String> {
     Ok(text.into_owned())
 }
 
-/// The workspace, for something real to store.
+/// Returns the workspace, for something real to store.
 fn sources() -> Result<PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     Ok(here.parent().context("the crate lies in a workspace")?.to_path_buf())
 }
 
-/// A qcow2 image with sources and noise goes onto a volume, and comes back.
+/// Copies a qcow2 image with sources and noise onto a volume, and back.
 fn images(cluster: &mut Cluster, seed: u64, outcome: &mut Outcome) -> Result<()> {
     let volume = cluster.volume("image", VOLUME)?;
     let uri = cluster.export(&volume)?;
@@ -52,7 +52,7 @@ fn images(cluster: &mut Cluster, seed: u64, outcome: &mut Outcome) -> Result<()>
     let mib = format!("{}M", VOLUME >> 20);
     sh("truncate", &["-s", &mib, &raw])?;
     sh("mke2fs", &["-q", "-F", "-t", "ext4", "-d", &sources()?.display().to_string(), &raw])?;
-    // Not all of it compresses to nothing or is a hole: its second quarter is noise.
+    // The second quarter is noise, so that not all of the image compresses to nothing or is a hole.
     let noise = hostile::noise(&mut Rng::new(seed), (VOLUME / 4) as usize);
     std::fs::File::options().write(true).open(&raw)?.write_all_at(&noise, VOLUME / 4)?;
     sh("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", &raw, &image])?;
@@ -69,7 +69,7 @@ fn images(cluster: &mut Cluster, seed: u64, outcome: &mut Outcome) -> Result<()>
     Ok(())
 }
 
-/// What has to be taken down again, whatever happens.
+/// Everything that must be taken down again, whatever happens.
 struct Mount {
     fuse: Proc,
     folder: PathBuf,
@@ -85,7 +85,7 @@ impl Mount {
         Ok(())
     }
 
-    /// In order: file system, loop device, fuse.
+    /// Takes down, in order: file system, loop device, fuse.
     fn down(&mut self) -> Result<()> {
         self.unmount()?;
         if let Some(device) = self.device.take() {
@@ -136,7 +136,7 @@ fn file_system(cluster: &mut Cluster, outcome: &mut Outcome) -> Result<()> {
     let (tar, list) = (tar.display().to_string(), list.display().to_string());
     sh("tar", &["-C", &source.display().to_string(), "-cf", &tar, "."])?;
     sh("tar", &["-C", &target, "-xf", &tar])?;
-    // The sums are of the archive's contents, not of what was read back from the volume.
+    // The sums are of the archive's contents, not of the bytes that were read back from the volume.
     let original = cluster.dir.join("original");
     std::fs::create_dir_all(&original)?;
     sh("tar", &["-C", &original.display().to_string(), "-xf", &tar])?;
@@ -146,7 +146,7 @@ fn file_system(cluster: &mut Cluster, outcome: &mut Outcome) -> Result<()> {
     outcome.need(files > 20, || format!("only {files} files were unpacked"));
     mount.unmount()?;
     sh("fsck.ext4", &["-f", "-n", &device]).context("fsck after the first unmount")?;
-    // Mounted anew, with nothing of it cached.
+    // The file system is mounted again, with nothing of it cached.
     sh("mount", &[&device, &target])?;
     mount.mounted = true;
     let verify = format!("cd {target} && sha256sum --quiet -c {list}");

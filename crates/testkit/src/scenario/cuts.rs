@@ -1,8 +1,7 @@
-//! Cuts that some see and others do not: packets between a client and one OSD are lost one way, or those between an
-//! OSD and meta.
+//! Partial cuts: packets between a client and one OSD are lost one way, or those between an OSD and meta.
 //!
-//! The client runs in a network namespace of its own, so packets are lost under live TCP connections. Needs root,
-//! iproute2 and nftables; without them the scenario says so and judges nothing.
+//! The client runs in a network namespace of its own, so packets are lost under live TCP connections. The scenario
+//! needs root, iproute2 and nftables; without them it says so and judges nothing.
 
 use super::Settings;
 use crate::chaos::netns::{Loss, Namespaces};
@@ -19,19 +18,20 @@ const CLIENT: u32 = OSDS + 1;
 const CUT: Duration = Duration::from_secs(30);
 const CUT_SHORT: Duration = Duration::from_secs(12);
 const CALM: Duration = Duration::from_secs(2);
-/// How long after a heal stalls are looked for.
+/// Time after a heal in which stalls are looked for.
 const AFTER: Duration = Duration::from_secs(5);
 /// Detection takes 400 ms (R3), the transfer at most one second.
 const STALL_CUT_MAX: Duration = Duration::from_millis(1_500);
 const STALL_HEALED_MAX: Duration = Duration::from_secs(2);
-/// A volume that still stands so long after a heal is given up.
+/// Longest standstill of a volume after a heal, before the scenario gives up.
 const STANDSTILL_MAX: Duration = Duration::from_secs(90);
 
 fn cut_time(settings: &Settings) -> Duration {
     if settings.short { CUT_SHORT } else { CUT }
 }
 
-/// A cluster whose OSDs have networks of their own, and one more for the client; `None` where that cannot be.
+/// Starts a cluster whose OSDs have networks of their own, and one more for the client; `None` where that is
+/// impossible.
 fn gather(name: &str, settings: &Settings, outcome: &mut Outcome) -> Result<Option<Cluster>> {
     let net = match Namespaces::set_up(CLIENT) {
         Ok(net) => net,
@@ -48,7 +48,7 @@ fn net(cluster: &Cluster) -> Result<&Namespaces> {
     cluster.net.as_ref().context("the cluster has namespaces")
 }
 
-/// A load on one PG, in the client's namespace, that runs.
+/// Starts a load on one PG, in the client's namespace.
 fn load(cluster: &Cluster, settings: &Settings) -> Result<StampedLoad> {
     let mut load = StampedLoad::with_areas(cluster, "v", settings.seed, 1)?;
     load.within = net(cluster)?.enter(CLIENT);
@@ -59,14 +59,14 @@ fn load(cluster: &Cluster, settings: &Settings) -> Result<StampedLoad> {
     Ok(load)
 }
 
-/// The OSD that leads the PG of the load.
+/// Returns the OSD that leads the PG of the load.
 fn leader(cluster: &Cluster) -> Result<u32> {
     let leaders = cluster.basalt.data_leaders()?;
     ensure!(leaders.len() == 1, "the load lies in one PG, led by one OSD, not {leaders:?}");
     Ok(u32::try_from(*leaders.first().context("one leader")?)?)
 }
 
-/// The status page, whatever it says of the cluster's health.
+/// Returns the status page, whatever it says of the cluster's health.
 fn status_of(cluster: &Cluster) -> Result<serde_json::Value> {
     let out = cluster.basalt.output(&["status", "--json"])?;
     Ok(serde_json::from_slice(&out.stdout)?)
@@ -87,7 +87,7 @@ pub fn client(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-/// Packets between the client and the leader are lost, those that the client sends or those that come.
+/// Drops packets between the client and the leader: those that the client sends, or those that arrive.
 fn one_way(
     cluster: &Cluster,
     load: &mut StampedLoad,
@@ -126,7 +126,8 @@ fn one_way(
     Ok(())
 }
 
-/// How long the volume stood after the heal at most; of a gap that had begun before it, the part behind it.
+/// Returns the longest standstill of the volume after the heal. For a gap that began before it, only the part after the
+/// heal counts.
 fn stall_after(load: &StampedLoad, healed_at: Instant) -> Duration {
     let known = load.witness.known();
     let behind = known.gaps.iter().filter(|gap| gap.from + gap.len > healed_at);

@@ -1,5 +1,5 @@
-//! Devices that must not be formatted, or not be run: each refusal has its code and says why; what may be
-//! taken is taken without `--force`.
+//! Devices that must not be formatted, or not be run: each refusal has its code and a reason. Devices that may be taken
+//! are taken without `--force`.
 
 use crate::cluster::Cluster;
 use crate::report::Outcome;
@@ -14,7 +14,7 @@ use types::{ClusterId, OsdId, OsdUuid};
 const DEVICE: u64 = 1 << 30;
 const LOG: u64 = 64 << 20;
 
-/// One refusal after another, and who is refused by which code.
+/// Makes one refusal after another, and lists the refused devices with their codes.
 struct Desk<'a> {
     cluster: &'a Cluster,
     outcome: &'a mut Outcome,
@@ -38,7 +38,7 @@ impl Desk<'_> {
         device(&self.cluster.dir.join(name), parts)
     }
 
-    /// A device that another cluster has formatted; `change` may make its superblocks odd.
+    /// Makes a device that another cluster has formatted; `change` may make its superblocks odd.
     fn stranger(&self, name: &str, change: impl Fn(&mut Superblock)) -> Result<String> {
         let (cluster, osd, uuid) = (ClusterId([0x5a; 16]), OsdId(1), OsdUuid([7; 16]));
         let (log_bytes, segment_bytes) = (LOG, 0);
@@ -54,7 +54,7 @@ impl Desk<'_> {
     }
 }
 
-/// A sparse file with some bytes in it.
+/// Makes a sparse file with some bytes in it.
 fn device(path: &Path, parts: &[(u64, &[u8])]) -> Result<String> {
     let file = std::fs::File::options().create(true).truncate(true).write(true).open(path)?;
     file.set_len(DEVICE)?;
@@ -121,7 +121,7 @@ fn run(desk: &mut Desk) -> Result<()> {
     desk.refuse("a device that is not there", ["BSLT-1006", "No such file"], &run(&missing))
 }
 
-/// What the rule lets through: zeros at both ends, this cluster's own superblock, or force.
+/// Formats the devices that the rule permits: zeros at both ends, this cluster's own superblock, or force.
 fn taken(desk: &mut Desk) -> Result<Vec<String>> {
     let middle = desk.file("middle.device", &[(DEVICE / 2, b"somebody's data, out of sight")])?;
     let stranger = desk.stranger("forced.device", |_| {})?;

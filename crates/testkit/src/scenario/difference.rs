@@ -1,5 +1,5 @@
-//! `basalt pg verify` must find what is different: one device is altered so that its checksums approve, one
-//! forgets a block, one rots; each extent is named, with the replica that stands alone, and exit code 1.
+//! `basalt pg verify` must find every difference. One device is altered so that its checksums approve, one forgets a
+//! block, one rots. Each extent is named, with the odd replica, and the exit code is 1.
 
 use super::Settings;
 use crate::clock;
@@ -16,15 +16,15 @@ use types::units::CHUNK;
 use types::{ChunkKey, IoBufMut, VolumeId};
 
 const VOLUME: u64 = 64 << 20;
-/// What is written of each chunk: less than what one CRC page covers.
+/// Number of bytes written of each chunk: less than one CRC page covers.
 const PIECE: u64 = 1 << 20;
 const BLOCKS: u32 = (PIECE / types::BLOCK) as u32;
-/// Bytes that `pg verify` compares at once, and names.
+/// Number of bytes that `pg verify` compares at once, and names.
 const PART: u64 = types::limits::PART_MAX;
-/// How long written data may take until a checkpoint names it.
+/// Longest time until a checkpoint names written data.
 const HOME_MAX: Duration = Duration::from_secs(60);
 
-/// What is done where: chunk, block in it, OSD.
+/// The damage, its chunk, the block in the chunk, and the OSD.
 const HARMS: [(Harm, u32, usize, u32); 3] =
     [(Harm::Altered, 0, 7, 2), (Harm::Forgotten, 1, 130, 3), (Harm::Rotten, 2, 11, 1)];
 
@@ -67,18 +67,18 @@ fn all(cluster: &mut Cluster, outcome: &mut Outcome) -> Result<()> {
     users(cluster, &name, outcome)
 }
 
-/// What a chunk begins with.
+/// Returns the first bytes of a chunk.
 pub(crate) fn piece(chunk: u64) -> IoBufMut {
     let mut buf = IoBufMut::new(PIECE as usize);
     stamp::fill(&mut buf, 1, 1, chunk * CHUNK, 1 + chunk);
     buf
 }
 
-/// Waits until every device's checkpoint has every block.
+/// Waits until the checkpoint of every device names every block.
 pub(crate) fn wait_home(cluster: &Cluster, volume: VolumeId) -> Result<()> {
     for osd in 1..=cluster.shape.osds {
         clock::wait_until(&format!("osd.{osd} to have destaged everything"), HOME_MAX, || {
-            // A look at a device in use may find a page that was just replaced.
+            // A device in use may show a page that was just replaced.
             let Ok(device) = Device::open(&cluster.device(osd)) else { return Ok(false) };
             let whole = |index| {
                 let place = device.find(ChunkKey { volume, index });
@@ -90,7 +90,7 @@ pub(crate) fn wait_home(cluster: &Cluster, volume: VolumeId) -> Result<()> {
     Ok(())
 }
 
-/// Waits until every replica can be asked: meta's view may still be that of before.
+/// Waits until every replica can be asked: meta's view may still be the earlier one.
 fn wait_asked(cluster: &Cluster) -> Result<()> {
     clock::wait_until("all replicas to be asked", READY_MAX, || {
         let out = cluster.basalt.output(&["pg", "verify", "--tables", "--json"])?;
@@ -100,7 +100,7 @@ fn wait_asked(cluster: &Cluster) -> Result<()> {
     cluster.basalt.wait_healthy(READY_MAX).map(|_| ())
 }
 
-/// Runs `pg verify`; it must end with 1. Gives its JSON.
+/// Runs `pg verify`, which must end with 1. Returns its JSON.
 fn verify(cluster: &Cluster, how: &str) -> Result<Value> {
     let out = cluster.basalt.output(&["pg", "verify", how, "--json"])?;
     let text = String::from_utf8_lossy(&out.stdout);
@@ -111,7 +111,7 @@ fn verify(cluster: &Cluster, how: &str) -> Result<Value> {
     serde_json::from_str(&text).with_context(|| text.into_owned())
 }
 
-/// (volume, chunk, offset, length, replicas that stand alone) of every difference.
+/// Returns (volume, chunk, offset, length, odd replicas) of every difference.
 fn differences(report: &Value) -> Vec<(String, u64, u64, u64, Vec<u64>)> {
     let pgs = report["pgs"].as_array().map_or(&[][..], Vec::as_slice);
     let all = pgs.iter().flat_map(|pg| pg["differences"].as_array().into_iter().flatten());
@@ -129,7 +129,7 @@ fn expected(chunk: u64, block: u64, osd: u64) -> (String, u64, u64, u64, Vec<u64
     ("main/v".to_owned(), chunk, offset, PART, vec![osd])
 }
 
-/// Tables see what was forgotten, and nothing else: no block is read.
+/// Checks that the tables show the forgotten block, and nothing else: no block is read.
 fn tables(cluster: &Cluster, outcome: &mut Outcome) -> Result<()> {
     let report = verify(cluster, "--tables")?;
     let found = differences(&report);
@@ -159,7 +159,7 @@ fn deep(cluster: &Cluster, outcome: &mut Outcome) -> Result<()> {
         && damaged[0]["len_bytes"] == PART;
     outcome.need(rotten, || format!("--deep named as damaged: {damaged:?}"));
     outcome.figure(format!("--deep: exit code 1, names {found:?}, and as damaged {damaged:?}"));
-    // People read text.
+    // The text for people names the same.
     let said = cluster.basalt.refusal(&["pg", "verify", "--deep"])?;
     let named = ["BSLT-3012", "main/v differs at offset 0 (512 KiB, chunk 0)", "osd.2", "osd.1 "];
     for part in named {
@@ -169,7 +169,7 @@ fn deep(cluster: &Cluster, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-/// Rot costs the user nothing: a read of the chunk gives what was written, whoever led the PG.
+/// Checks that rot costs the user nothing: a read of the chunk returns what was written, whichever OSD led the PG.
 fn users(cluster: &Cluster, name: &str, outcome: &mut Outcome) -> Result<()> {
     let how = Open { timeout: Some(Duration::from_secs(20)), ..Open::default() };
     let mut session = Session::open(cluster.basalt.metas(), name, how)?;

@@ -1,5 +1,5 @@
-//! Small devices are written until they are full: writes are refused, everything else works, and what is
-//! deleted is there to be written again.
+//! Small devices are written until they are full. Writes are refused, everything else works, and freed space can be
+//! written again.
 
 use super::Settings;
 use crate::clock;
@@ -17,11 +17,11 @@ const DEVICE: u64 = 640 << 20;
 const LOG: u64 = 256 << 20;
 const VOLUME: u64 = 2 << 30;
 const PIECE: u64 = 1 << 20;
-/// What the first volume holds, to be deleted as a whole.
+/// Bytes in the first volume, which is deleted as a whole.
 const FIRST: u64 = 64 << 20;
-/// How long freed space may take until it is there again.
+/// Longest time until freed space is available again.
 const FREED_MAX: Duration = Duration::from_secs(30);
-/// How long meta may take to hear that a device is full.
+/// Longest time until meta hears that a device is full.
 const TOLD_MAX: Duration = Duration::from_secs(10);
 
 pub fn run(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
@@ -34,7 +34,7 @@ pub fn run(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-/// What is written at `offset` of volume `volume` in pass `pass`.
+/// Returns the bytes that pass `pass` writes at `offset` of volume `volume`.
 fn piece(volume: u64, pass: u64, offset: u64) -> IoBufMut {
     let mut buf = IoBufMut::new(PIECE as usize);
     stamp::fill(&mut buf, volume, pass, offset, 1);
@@ -45,7 +45,7 @@ fn write(session: &mut Session, volume: u64, pass: u64, offset: u64) -> Result<R
     session.call(Request::Write { offset, buf: piece(volume, pass, offset).freeze(), fua: false })
 }
 
-/// Writes pieces from `from` on until `to` or until there is no space. Gives where it stopped.
+/// Writes pieces from `from` on until `to` or until there is no space. Returns where it stopped.
 fn write_on(session: &mut Session, volume: u64, pass: u64, from: u64, to: u64) -> Result<u64> {
     let mut offset = from;
     while offset < to {
@@ -58,7 +58,7 @@ fn write_on(session: &mut Session, volume: u64, pass: u64, from: u64, to: u64) -
     Ok(offset)
 }
 
-/// Every piece of `from..to` must be there.
+/// Checks that every piece of `from..to` is there.
 fn check(session: &mut Session, volume: u64, pass: u64, from: u64, to: u64) -> Result<()> {
     for offset in (from..to).step_by(PIECE as usize) {
         let answer = session.call(Request::Read { offset, len: PIECE })?;
@@ -94,7 +94,7 @@ fn fill(cluster: &mut Cluster, outcome: &mut Outcome) -> Result<()> {
     through_nbd(cluster, &second, end)?;
     outcome.figure("NBD clients are told ENOSPC, and read on".to_owned());
 
-    // A trim makes room.
+    // A trim frees space.
     let mut session = Session::open(&metas, &second, Open::default())?;
     let half = end / 2 / PIECE * PIECE;
     let trimmed = session.call(Request::Trim { offset: 0, len: half })?;
@@ -102,7 +102,7 @@ fn fill(cluster: &mut Cluster, outcome: &mut Outcome) -> Result<()> {
     let again = wait_space(&mut session, 2, 2, 0)?;
     outcome.figure(format!("trimmed {} MiB: writes work again after {} ms", half >> 20, again.as_millis()));
     check(&mut session, 2, 1, half, end).context("what was not trimmed")?;
-    // All but what grants to idle leaders and moved pages may take.
+    // Grants to idle leaders and moved pages may take the rest.
     let refilled = half - half / 8 / PIECE * PIECE;
     let (took, refused) = refill(&mut session, 2, 2, PIECE, refilled).context("after a trim")?;
     outcome.figure(format!("wrote {} MiB of it again in {} ms", refilled >> 20, took.as_millis()));
@@ -110,12 +110,12 @@ fn fill(cluster: &mut Cluster, outcome: &mut Outcome) -> Result<()> {
         .aim(refused == 0, || format!("{refused} writes were refused while trimmed space was still on its way back"));
     let full = write_on(&mut session, 2, 1, end, VOLUME)?;
 
-    // So does deleting a volume.
+    // A deleted volume frees space, too.
     cluster.basalt.run(&["volume", "rm", &first])?;
     let end = full + FIRST / 2;
     let (took, _) = refill(&mut session, 2, 1, full, end).context("after a volume was deleted")?;
     outcome.figure(format!(
-        "deleted a volume of {} MiB: half of it written anew after {} ms",
+        "deleted a volume of {} MiB: half of it written again after {} ms",
         FIRST >> 20,
         took.as_millis()
     ));
@@ -136,7 +136,7 @@ fn wait_space(session: &mut Session, volume: u64, pass: u64, offset: u64) -> Res
     })
 }
 
-/// Writes `from..to`, trying again what finds no space. Gives how long it took and how often that was.
+/// Writes `from..to`, and tries writes again that find no space. Returns the duration and the number of refused writes.
 fn refill(session: &mut Session, volume: u64, pass: u64, from: u64, to: u64) -> Result<(Duration, u32)> {
     let (start, mut at, mut refused) = (clock::now(), from, 0);
     while at < to {
@@ -150,8 +150,8 @@ fn refill(session: &mut Session, volume: u64, pass: u64, from: u64, to: u64) -> 
     Ok((start.elapsed(), refused))
 }
 
-/// Goes on writing, for what idle leaders were granted comes back, until `osd ls` says that a device is full.
-/// Gives where the writes stopped.
+/// Goes on writing until `osd ls` reports a full device, because grants to idle leaders come back. Returns where the
+/// writes stopped.
 fn told_full(cluster: &Cluster, session: &mut Session, from: u64) -> Result<u64> {
     let mut end = from;
     clock::wait_until("`basalt osd ls` to say that devices are full", TOLD_MAX, || {
@@ -163,7 +163,7 @@ fn told_full(cluster: &Cluster, session: &mut Session, from: u64) -> Result<u64>
     Ok(end)
 }
 
-/// The same as an NBD client sees it.
+/// Checks the full device as an NBD client sees it.
 fn through_nbd(cluster: &mut Cluster, volume: &str, end: u64) -> Result<()> {
     let uri = cluster.export(volume)?;
     let io = |command: String| -> Result<(bool, String)> {
@@ -171,7 +171,7 @@ fn through_nbd(cluster: &mut Cluster, volume: &str, end: u64) -> Result<()> {
         let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
         Ok((out.status.success(), text))
     };
-    // More than one write, for the last grants may leave room for a few.
+    // The write is long, because the last grants may leave room for a few blocks.
     let (_, text) = io(format!("write -P 7 {end} 32M"))?;
     if !text.contains("No space left on device") {
         bail!("an NBD write on a full device: {text}");

@@ -8,11 +8,11 @@ use crate::report::Outcome;
 use anyhow::{Result, bail};
 use std::time::Duration;
 
-/// Requests per second: enough that a gap is one, little enough that the machine is not the limit.
+/// Requests per second: enough to show a gap, and few enough that the machine is not the limit.
 const RATE: u64 = 1000;
-/// What the load fits in: one segment, so one PG, so that a stall of it is a stall of everything.
+/// Length of the volume: one segment, so one PG, so that a stall of the PG stalls the whole load.
 const VOLUME: u64 = types::SEGMENT;
-/// How long an OSD is stopped.
+/// Time for which an OSD is stopped.
 const STOPPED: Duration = Duration::from_secs(3);
 const CALM: Duration = Duration::from_secs(1);
 const GAP_KILLED_MAX: Duration = Duration::from_millis(300);
@@ -25,7 +25,7 @@ enum Hurt {
     Stop,
 }
 
-/// One OSD's trouble, in milliseconds of the clock on the wall.
+/// The fault of one OSD, with its times in milliseconds of the wall clock.
 struct Trouble {
     osd: u32,
     led: bool,

@@ -1,4 +1,4 @@
-//! Everything is killed at once, again and again; every acknowledged write must be there afterwards.
+//! All processes are killed at once, again and again; every acknowledged write must be there afterwards.
 
 use super::Settings;
 use crate::clock;
@@ -74,7 +74,7 @@ impl Rounds {
         self.load.start()
     }
 
-    /// From `started` until the first read was answered, and until everything was checked.
+    /// Returns the times from `started` until the first read was answered, and until everything was checked.
     fn wait_verified(&mut self, started: Instant) -> Result<(Duration, Duration)> {
         clock::wait_until("everything to be checked", CHECK_MAX, || {
             self.cluster.must_live()?;
@@ -86,7 +86,7 @@ impl Rounds {
         Ok((since(known.first_read), since(known.verified)))
     }
 
-    /// All processes, in random order, most often within a millisecond, sometimes spread over some 50.
+    /// Kills all processes, in random order, mostly within a millisecond, sometimes with pauses.
     fn kill_all(&mut self) {
         let spread = if self.rng.chance(1, 3) { 25 } else { 0 };
         let cluster = &mut self.cluster;
@@ -104,7 +104,7 @@ impl Rounds {
         }
     }
 
-    /// All processes, in random order, sometimes with pauses between. Gives when the first one was started.
+    /// Starts all processes, in random order, sometimes with pauses between. Returns when the first one was started.
     fn restart_all(&mut self) -> Result<Instant> {
         let started = clock::now();
         let spread = if self.rng.chance(1, 3) { 300 } else { 0 };

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 /// Requests per second of each area.
 const RATE: u64 = 200;
 const ADMIN_MAX: Duration = Duration::from_secs(5);
-/// How much longer than in calm a gap in completions may be without anybody noticing.
+/// A gap in completions counts only if it is longer by this than the longest gap in calm.
 const NOTICED: Duration = Duration::from_millis(100);
 const CALM: Duration = Duration::from_secs(3);
 const GAP_KILLED_MAX: Duration = Duration::from_millis(300);
 const ALONE: Duration = Duration::from_secs(5);
-/// How long a restarted OSD gets to catch up when there is no meta to say that it did.
+/// Time for a restarted OSD to catch up while no meta can report that it did.
 const CATCH_UP: Duration = Duration::from_secs(3);
 
 pub fn run(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
@@ -54,7 +54,7 @@ fn hurt(cluster: &mut Cluster, load: &mut StampedLoad, settings: &Settings, outc
     Ok(())
 }
 
-/// Index of the meta that says it leads.
+/// Returns the index of the meta that reports that it leads.
 fn leading(cluster: &Cluster) -> Result<usize> {
     let mut found = None;
     clock::wait_until("a meta that leads", READY_MAX, || {
@@ -72,7 +72,7 @@ fn leader_dies(cluster: &mut Cluster, load: &mut StampedLoad, outcome: &mut Outc
     let index = leading(cluster)?;
     let died = clock::now();
     cluster.metas[index].kill();
-    // A command that changes records, not one that reads what may be old.
+    // The command changes records, because one that only reads may show old ones.
     let name = format!("main/probe{}", outcome.figures.len());
     let create = ["volume", "create", name.as_str(), "1MiB"];
     clock::wait_until("an admin command", READY_MAX, || Ok(cluster.basalt.output(&create)?.status.success()))?;

@@ -1,4 +1,4 @@
-//! The scenarios: each makes its own cluster, hurts it in one way, and says what came of it.
+//! The scenarios: each starts its own cluster, hurts it in one way, and reports the outcome.
 
 mod back;
 mod bad_input;
@@ -19,17 +19,17 @@ use crate::report::Outcome;
 use anyhow::Result;
 use std::path::PathBuf;
 
-/// What every scenario is told.
+/// Settings of every scenario.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where clusters live; not on tmpfs.
+    /// Folder of the clusters; not on tmpfs.
     pub base: PathBuf,
     pub seed: u64,
-    /// How often the scenario repeats itself; `None`: its own number.
+    /// Number of rounds of the scenario; `None`: its own number.
     pub rounds: Option<u32>,
     /// A short form, for CI.
     pub short: bool,
-    /// Keep the folders of scenarios that failed.
+    /// Keeps the folders of scenarios that failed.
     pub keep: bool,
 }
 
@@ -41,7 +41,7 @@ impl Settings {
 
 type Run = fn(&Settings, &mut Outcome) -> Result<()>;
 
-/// Name, what is done, and the function that does it.
+/// Name, description and function of each scenario.
 pub const ALL: &[(&str, &str, Run)] = &[
     ("kill9-each", "kill -9 of each OSD in turn under fio --verify through NBD, restart", hurt_each::kill9),
     ("sigstop-each", "SIGSTOP of each OSD in turn for 3 s under fio --verify through NBD", hurt_each::sigstop),
@@ -75,7 +75,7 @@ pub fn run(name: &str, done: &str, run: Run, settings: &Settings) -> Outcome {
     outcome
 }
 
-/// The closing look at a cluster: no process has panicked or ended, and all replicas are equal.
+/// Takes the closing look at a cluster: no process has panicked or ended, and all replicas are equal.
 fn close(cluster: &mut Cluster, settings: &Settings, outcome: &mut Outcome) {
     outcome.faults.extend(cluster.panics());
     if let Err(e) = cluster.must_live() {

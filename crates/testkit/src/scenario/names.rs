@@ -1,4 +1,5 @@
-//! Every address is a name: OSDs, a door and commands get `localhost` where they had numbers; OSDs listen on all interfaces.
+//! Every address is a name: OSDs, an NBD server and commands get `localhost` for their numbers; OSDs listen on all
+//! interfaces.
 
 use super::Settings;
 use crate::basalt::binary;
@@ -15,7 +16,7 @@ fn named(arg: &str) -> String {
     arg.replace("127.0.0.1:", "localhost:")
 }
 
-/// The arguments of an OSD with names in them.
+/// Returns the arguments of an OSD with names in them.
 fn arguments(args: &[String], port: u16) -> Vec<String> {
     let mut out: Vec<String> = Vec::new();
     for arg in args {

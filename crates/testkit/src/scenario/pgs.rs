@@ -1,4 +1,4 @@
-//! Pools that come and go, and many PGs on three OSDs: no OSD may end (ADR 0015).
+//! Pools are created and removed, and three OSDs hold many PGs: no OSD may end (ADR 0015).
 
 use super::Settings;
 use crate::clock;
@@ -14,11 +14,11 @@ use types::IoBufMut;
 /// PGs of the large pool: with three replicas on three OSDs each OSD holds all of them.
 const MANY: u32 = 1_200;
 const MANY_SHORT: u32 = 500;
-/// How long PGs may take to serve after an OSD was started.
+/// Longest time until PGs serve after an OSD was started.
 const ACTIVE_MAX: Duration = Duration::from_secs(180);
 const CYCLES: u32 = 25;
 const CYCLES_SHORT: u32 = 5;
-/// Of each pool that comes and goes.
+/// Number of PGs of each pool that is created and removed.
 const POOL_PGS: &str = "64";
 const VOLUMES: u64 = 4;
 const PIECE: u64 = 64 << 10;
@@ -43,7 +43,7 @@ fn refused(cluster: &Cluster, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-/// Waits until every PG serves. Gives how long that took.
+/// Waits until every PG serves. Returns how long that took.
 fn wait_active(cluster: &mut Cluster) -> Result<Duration> {
     let mut left = 0;
     let waited = clock::wait_until("all PGs to be active", ACTIVE_MAX, || {
@@ -83,7 +83,7 @@ fn many(cluster: &mut Cluster, settings: &Settings, outcome: &mut Outcome) -> Re
     Ok(())
 }
 
-/// A pool with volumes is made, written, read and removed, again and again.
+/// Creates, writes, reads and removes a pool with volumes, again and again.
 fn cycles(cluster: &mut Cluster, settings: &Settings, outcome: &mut Outcome) -> Result<()> {
     let count = settings.rounds(CYCLES, CYCLES_SHORT);
     let mut times = Vec::new();
@@ -93,7 +93,7 @@ fn cycles(cluster: &mut Cluster, settings: &Settings, outcome: &mut Outcome) -> 
         cluster.must_live().with_context(|| format!("cycle {cycle}"))?;
         times.push(since.elapsed());
     }
-    // What the log and the list of tombstones came to must be readable.
+    // The log and the list of tombstones must be readable afterwards.
     for n in 1..=3 {
         let addr = cluster.osd_addr(n);
         cluster.osd(n).kill();

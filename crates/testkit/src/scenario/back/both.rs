@@ -1,6 +1,6 @@
 //! The records and the device of an OSD go back together: the records do not know that the device is old.
 //!
-//! As with the device alone, the OSDs that know more are away at first.
+//! The OSDs with newer state are away at first, like in the scenario of the device alone.
 
 use super::device::{after_restore, is_refused};
 use super::{
@@ -14,7 +14,7 @@ use crate::stamped::StampedLoad;
 use anyhow::{Context, Result};
 use std::time::Duration;
 
-/// Longer than an OSD waits for a word of meta before it goes on by itself.
+/// A time that is longer than an OSD waits for meta's answer before it goes on by itself.
 const ALONE: Duration = Duration::from_secs(20);
 
 pub fn run(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
@@ -80,7 +80,7 @@ fn went_back(cluster: &mut Cluster, load: &mut StampedLoad, settings: &Settings,
     Ok(())
 }
 
-/// PGs that have a leader with a quorum, by the word of osd.1.
+/// Returns the number of PGs that have a leader with a quorum, as meta reports them.
 fn serving(cluster: &Cluster) -> Result<usize> {
     let pgs = cluster.basalt.pgs()?;
     Ok(pgs.iter().filter(|pg| !pg["leader"].is_null() && !pg["state"].to_string().contains("down")).count())

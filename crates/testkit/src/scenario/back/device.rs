@@ -1,7 +1,7 @@
-//! The device of an OSD is replaced by an older copy, and the OSDs that know more are away.
+//! The device of an OSD is replaced by an older copy, and the OSDs with newer state are away.
 //!
-//! osd.1 dies, writes go on, osd.3 is stopped and its device goes back, osd.2 dies: osd.1 and osd.3 would be a majority that
-//! lacks acknowledged writes.
+//! osd.1 dies, writes go on, osd.3 is stopped and its device goes back, osd.2 dies. Then osd.1 and osd.3 would be a
+//! majority that lacks acknowledged writes.
 
 use super::{END_MAX, RATE, copy, judge, stop_osd, write_on};
 use crate::clock;
@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use std::path::Path;
 use std::time::Duration;
 
-/// How long two OSDs may wait for what the third one knows, until the scenario goes on.
+/// Time for which two OSDs may wait for the state of the third one, until the scenario goes on.
 const ALONE: Duration = Duration::from_secs(15);
 
 pub fn run(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
@@ -30,7 +30,7 @@ pub fn run(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-/// The copy is refused, by the cluster and then by itself, and nothing that was acknowledged is lost.
+/// The copy is refused, first by the cluster and then by the OSD itself, and no acknowledged write is lost.
 fn refused(cluster: &mut Cluster, load: &mut StampedLoad, outcome: &mut Outcome) -> Result<()> {
     write_on(load, 1000)?;
     let old = cluster.dir.join("old.device");
@@ -70,7 +70,7 @@ fn refused(cluster: &mut Cluster, load: &mut StampedLoad, outcome: &mut Outcome)
     is_refused(cluster, outcome).context("a second start")
 }
 
-/// Starts osd.3: it must end by itself, and say why.
+/// Starts osd.3: it must end by itself, and log the reason.
 pub(super) fn is_refused(cluster: &mut Cluster, outcome: &mut Outcome) -> Result<()> {
     cluster.osd(3).start()?;
     let ended = cluster.osd(3).finish(END_MAX).context("osd.3 must be refused")?;
@@ -79,7 +79,7 @@ pub(super) fn is_refused(cluster: &mut Cluster, outcome: &mut Outcome) -> Result
     Ok(())
 }
 
-/// Starts osd.3 once with `--after-restore`, and waits until all PGs are whole. Gives how long that took.
+/// Starts osd.3 once with `--after-restore`, and waits until all PGs are whole. Returns how long that took.
 pub(super) fn after_restore(cluster: &mut Cluster, whole: impl FnOnce(&mut Cluster) -> Result<()>) -> Result<Duration> {
     let since = clock::now();
     cluster.osd(3).spec.args.push("--after-restore".to_owned());
@@ -92,7 +92,7 @@ pub(super) fn after_restore(cluster: &mut Cluster, whole: impl FnOnce(&mut Clust
     Ok(since.elapsed())
 }
 
-/// `--after-restore` lets it in, first among living peers, then with one of them away.
+/// Lets osd.3 in with `--after-restore`, first among living peers, then with one of them away.
 fn let_in(cluster: &mut Cluster, load: &mut StampedLoad, outcome: &mut Outcome) -> Result<()> {
     let took = after_restore(cluster, |_| Ok(()))?;
     outcome.figure(format!("--after-restore: whole after {} ms", took.as_millis()));
@@ -121,7 +121,7 @@ fn let_in(cluster: &mut Cluster, load: &mut StampedLoad, outcome: &mut Outcome) 
         took.as_millis()
     ));
     outcome.figure(load.summary());
-    // An ordinary start again.
+    // An ordinary start follows.
     stop_osd(cluster, 3)?;
     cluster.osd(3).start()?;
     cluster.basalt.wait_healthy(READY_MAX)?;

@@ -1,6 +1,7 @@
 //! The records are replaced by a copy that is some minutes old: of their file, then of their backup.
 //!
-//! Between the copy and the loss, volumes are made, and a volume that the copy knows grows by segments that it does not know.
+//! Between the copy and the loss, volumes are created, and a volume that the copy knows grows by segments that it does
+//! not know.
 
 use super::{RATE, copy, judge, put_records_back, redb, start_meta, wait_standing, write_on, write_once};
 use crate::cluster::{Cluster, POOL, READY_MAX, Shape};
@@ -10,9 +11,9 @@ use crate::stamped::StampedLoad;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 
-/// Volumes that are made after the copy, and again after the recovery.
+/// Number of volumes that are created after the copy, and again after the recovery.
 const VOLUMES: u64 = 3;
-/// Writes of a volume before it is left alone.
+/// Number of writes to a volume before it is left alone.
 const WRITES: u64 = 400;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -73,7 +74,7 @@ fn went_back(
     let healthy = cluster.basalt.wait_healthy(READY_MAX)?;
     write_on(load, 200).context("the open volume goes on after the recovery")?;
     let mut read = judge(&mut grown, "the volume that had grown", outcome);
-    // Under the names of the lost ones: what the ids gave out twice would show.
+    // The new volumes have the names of the lost ones: ids that were given out twice would show.
     let mut again = make_volumes(cluster, &format!("lost-{name}"), settings.seed + 20)?;
     for load in &mut again {
         read += judge(load, "a volume made after the recovery", outcome);
@@ -87,13 +88,13 @@ fn went_back(
     Ok(())
 }
 
-/// The report must name what the copy lacks.
+/// Checks that the report names everything that the copy lacks.
 fn listed(behind: &serde_json::Value, volumes: u64, how: How, outcome: &mut Outcome) {
     let next = |of: &str| behind[of]["next_volume"].as_u64().unwrap_or(0);
     let missing = next("highest").saturating_sub(next("records"));
     outcome.need(missing == volumes, || format!("{missing} volumes are said to be missing, {volumes} are: {behind}"));
     let unknown = behind["volumes"].as_array().map_or(0, Vec::len) as u64;
-    // Those that the first recovery did not bring back are there still.
+    // The records that the first recovery did not bring back are still missing.
     let (name, all) = if how == How::Copy { ("copy", volumes) } else { ("backup", 2 * volumes) };
     outcome.need(unknown == all, || format!("the contents of {unknown} unknown volumes are listed: {behind}"));
     let segments = behind["segments"].as_array().map_or(0, Vec::len);
@@ -129,7 +130,7 @@ fn put_back(cluster: &mut Cluster, how: How, records: &Path) -> Result<()> {
     start_meta(cluster)
 }
 
-/// Makes volumes and writes to each.
+/// Creates volumes and writes to each.
 fn make_volumes(cluster: &Cluster, name: &str, seed: u64) -> Result<Vec<StampedLoad>> {
     let make = |n: u64| {
         let mut load = StampedLoad::with_areas(cluster, &format!("{name}-{n}"), seed + n, 2)?;

@@ -1,6 +1,6 @@
 //! R17, nothing goes back in time unnoticed: records, a device, or both are replaced by an older copy of themselves.
 //!
-//! Every block that was written carries a stamp; what a volume gives afterwards is compared with what was acknowledged.
+//! Every written block carries a stamp; the contents of a volume afterwards are compared with the acknowledged writes.
 
 mod both;
 mod device;
@@ -21,10 +21,10 @@ use std::time::Duration;
 
 /// Requests per second of each area of a load.
 const RATE: u64 = 200;
-/// How long a process may take to refuse, or to end.
+/// Longest time in which a process refuses, or ends.
 const END_MAX: Duration = Duration::from_secs(60);
 
-/// Copies a file; what is a hole stays a hole.
+/// Copies a file, and keeps its holes.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     let status = Command::new("cp").args(["--sparse=always"]).args([from, to]).status()?;
     ensure!(status.success(), "cp {} {}: {status}", from.display(), to.display());
@@ -46,14 +46,14 @@ fn start_meta(cluster: &mut Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Puts a copy in the place of the records.
+/// Puts a copy of the records in their place.
 fn put_records_back(cluster: &mut Cluster, records: &Path) -> Result<()> {
     cluster.metas[0].kill();
     copy(records, &redb(cluster))?;
     start_meta(cluster)
 }
 
-/// Ends an OSD in order.
+/// Ends an OSD with SIGTERM.
 fn stop_osd(cluster: &mut Cluster, n: u32) -> Result<()> {
     cluster.osd(n).signal("TERM")?;
     let ended = cluster.osd(n).finish(END_MAX)?;
@@ -61,7 +61,7 @@ fn stop_osd(cluster: &mut Cluster, n: u32) -> Result<()> {
     Ok(())
 }
 
-/// Waits until so many writes more are acknowledged.
+/// Waits until `count` more writes are acknowledged.
 fn write_on(load: &mut StampedLoad, count: u64) -> Result<()> {
     let from = load.witness.known().acked;
     clock::wait_until("writes", END_MAX, || {
@@ -71,7 +71,7 @@ fn write_on(load: &mut StampedLoad, count: u64) -> Result<()> {
     Ok(())
 }
 
-/// A load on a volume, stopped after so many writes.
+/// Runs a load on a volume, and stops it after so many writes.
 fn write_once(load: &mut StampedLoad, count: u64) -> Result<()> {
     load.config.rate_per_s = RATE;
     load.start()?;
@@ -79,7 +79,7 @@ fn write_once(load: &mut StampedLoad, count: u64) -> Result<()> {
     load.kill()
 }
 
-/// Reads every block of a volume back; a block that is not as it must be is a fault. Gives how many were read.
+/// Reads every block of a volume back; a wrong block is a fault. Returns the number of blocks read.
 fn judge(load: &mut StampedLoad, what: &str, outcome: &mut Outcome) -> u64 {
     let before = load.witness.known().checked;
     if let Err(error) = load.check() {
@@ -88,7 +88,7 @@ fn judge(load: &mut StampedLoad, what: &str, outcome: &mut Outcome) -> u64 {
     load.witness.known().checked - before
 }
 
-/// Waits until so many OSDs have reported and `meta recover --dry-run` gives this standing.
+/// Waits until so many OSDs have reported and `meta recover --dry-run` reports this standing.
 fn wait_standing(cluster: &Cluster, standing: &str, osds: usize) -> Result<serde_json::Value> {
     let mut last = serde_json::Value::Null;
     clock::wait_until(&format!("the standing {standing:?} of the records"), READY_MAX, || {
