@@ -1,12 +1,12 @@
 //! CPU time of processes, from `/proc/PID/stat`.
 //!
-//! Why not `getrusage`: the processes are not our children when a running cluster is measured. The clock
-//! ticks 100 times a second, so windows shorter than a second say little.
+//! The source is not `getrusage`, because the processes are not our children when a running cluster is measured. The
+//! clock ticks 100 times a second, so windows shorter than a second say little.
 #![allow(unsafe_code)]
 
 use serde::Serialize;
 
-/// What one process has used since it started.
+/// CPU time that one process has used since it started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CpuSample {
     pub pid: u32,
@@ -34,7 +34,7 @@ pub enum CpuError {
 /// Samples each process once, in the order given.
 ///
 /// # Errors
-/// When one of them is gone.
+/// A process is gone.
 pub fn sample(pids: &[u32]) -> Result<Vec<CpuSample>, CpuError> {
     pids.iter()
         .map(|pid| {
@@ -45,8 +45,8 @@ pub fn sample(pids: &[u32]) -> Result<Vec<CpuSample>, CpuError> {
         .collect()
 }
 
-/// What was used between two samples of the same processes, in the order of `after`. A process that is
-/// not in `before` counts from its start.
+/// Returns the CPU time between two samples of the same processes, in the order of `after`. A process that is not in
+/// `before` counts from its start.
 pub fn between(before: &[CpuSample], after: &[CpuSample]) -> Vec<CpuSample> {
     after
         .iter()
@@ -68,7 +68,7 @@ fn ticks_per_s() -> u64 {
     u64::try_from(ticks).ok().filter(|ticks| *ticks > 0).unwrap_or(100)
 }
 
-/// The name stands in parentheses and may hold any byte, so the fields are counted from its last one.
+/// Parses one line. The name stands in parentheses and may hold any byte, so the fields are counted from the last one.
 fn parse(pid: u32, text: &str, ticks_per_s: u64) -> Option<CpuSample> {
     let (head, tail) = text.rsplit_once(')')?;
     let name = head.split_once('(')?.1.to_owned();

@@ -1,12 +1,13 @@
 //! The floor: the least work that a three-replica, log-replicated 4 KiB write can do on this machine.
 //!
-//! Four processes of this binary, each one thread with one io_uring: a client keeps `depth` writes in
-//! flight to a leader; leader and two followers append them to their logs in group commit; the leader
-//! answers when a majority has. No Raft, no index, no checksums, no destage: nothing that replicates a log
-//! can be cheaper. Who comes in: [`run`] (the parent) and [`node_main`] (a child, by a command line that
-//! `run` builds). What goes out: one [`FloorRow`] a case.
+//! Four processes of this binary run, each with one thread and one io_uring. A client keeps `depth` writes in flight to
+//! a leader. Leader and two followers append them to their logs in group commit, and the leader answers when a majority
+//! has. There is no Raft, no index, no checksum and no destage: nothing that replicates a log can be cheaper.
 //!
-//! Invariant: it shares no code with the data plane that it is compared with, but for aligned memory.
+//! Input: [`run`] (the parent) and [`node_main`] (a child, by a command line that `run` builds). Output: one
+//! [`FloorRow`] for each case.
+//!
+//! Invariant: the floor shares no code with the data plane that it is compared with, but for aligned memory.
 #![allow(unsafe_code, clippy::disallowed_methods, reason = "a probe: bare io_uring, the real clock, real processes")]
 
 mod journal;
@@ -26,7 +27,7 @@ use std::path::PathBuf;
 /// Whether the log flushes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum FloorMode {
-    /// As on a device with power-loss protection: no flush.
+    /// No flush, as on a device with power-loss protection.
     #[serde(rename = "noflush")]
     Plp,
     /// fdatasync after each batch.
@@ -35,7 +36,7 @@ pub enum FloorMode {
 }
 
 impl FloorMode {
-    /// As flags, output and JSON write it.
+    /// Returns the word for flags, output and JSON.
     pub fn word(self) -> &'static str {
         match self {
             FloorMode::Plp => "noflush",
@@ -43,33 +44,33 @@ impl FloorMode {
         }
     }
 
-    /// The mode of a word.
+    /// Returns the mode of a word.
     pub fn from_word(word: &str) -> Option<FloorMode> {
         [FloorMode::Plp, FloorMode::Sync].into_iter().find(|mode| mode.word() == word)
     }
 }
 
-/// What to measure.
+/// Configuration of a measurement.
 #[derive(Clone, Debug)]
 pub struct FloorConfig {
-    /// Where the three log files are; they are made, and left there for the next run. Must allow O_DIRECT.
+    /// Folder of the three log files. They are made, and left there for the next run. It must allow O_DIRECT.
     pub dir: PathBuf,
     /// Length of one case, in seconds; at least 0.5.
     pub secs: f64,
     pub modes: Vec<FloorMode>,
     /// Writes in flight, 1 to [`DEPTH_MAX`].
     pub depths: Vec<u32>,
-    /// Length of each log file; it is written round and round. A multiple of 1 MiB, from 16 MiB.
+    /// Length of each log file, which is written round and round. A multiple of 1 MiB, from 16 MiB.
     pub log_bytes: u64,
-    /// How to start a node: program and first arguments, to which the role is appended; for example
-    /// `basalt bench floor-node`. The child must hand what follows to [`node_main`].
+    /// Command that starts a node: program and first arguments, for example `basalt bench floor-node`. The role is
+    /// appended. The child must pass the following arguments to [`node_main`].
     pub node_command: Vec<OsString>,
 }
 
-/// Most writes in flight.
+/// Limit of the writes in flight.
 pub const DEPTH_MAX: u32 = 1024;
 
-/// One case.
+/// Result of one case.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct FloorRow {
     pub mode: FloorMode,
@@ -96,14 +97,14 @@ pub enum FloorError {
     Cpu(#[from] crate::cpu::CpuError),
 }
 
-/// Puts what was tried in front of an I/O error.
+/// Puts the failed action in front of an I/O error.
 fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> FloorError {
     move |source| FloorError::Io { what: what.into(), source }
 }
 
 /// Payload of a write.
 const PAYLOAD_LEN: usize = 4096;
-/// A frame's head: the sequence number, and room as a real one would need.
+/// Length of a frame's head: the sequence number, and as much space as a real one would need.
 const HEAD_LEN: usize = 64;
 const FRAME_LEN: usize = HEAD_LEN + PAYLOAD_LEN;
 /// An acknowledgement is a bare head.

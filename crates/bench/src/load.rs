@@ -1,11 +1,11 @@
-//! A load for a block device: what to submit next, what was measured, and whether what was read is right.
+//! A load for a block device: the next requests, the measurements, and the check of all bytes read.
 //!
-//! Sans-IO: the owner asks [`Load::next_requests`], submits, and reports each end to [`Load::completed`].
-//! Closed loop keeps `depth` requests in flight; open loop starts them at a rate whatever the device does,
-//! and counts latency from when a request was *due* (else a stall would hide the requests that it kept
-//! from starting).
+//! The load is sans-IO: the owner asks [`Load::next_requests`], submits, and reports each end to [`Load::completed`]. A
+//! closed loop keeps `depth` requests in flight. An open loop starts them at a rate whatever the device does, and
+//! counts latency from the time when a request was *due*. Otherwise a stall would hide the requests that it kept from
+//! starting.
 //!
-//! Invariant: equal configuration and equal completions give equal requests; never more than `depth` in flight.
+//! Invariant: equal configuration and equal completions give equal requests; never more than `depth` are in flight.
 
 mod config;
 mod report;
@@ -24,7 +24,7 @@ use std::time::Duration;
 use types::rng::Rng;
 use types::{Errno, IoBuf, IoBufMut, Time};
 
-/// Violations that are kept word for word; more are only counted.
+/// Number of violations that are kept word for word; more are only counted.
 const VIOLATIONS_KEPT_MAX: usize = 16;
 
 #[derive(Debug)]
@@ -32,7 +32,7 @@ struct InFlight {
     generation: u32,
     due: Time,
     offset: u64,
-    /// The write's sequence number; for a verified read the least that each block may hold is in `floors`.
+    /// The write's sequence number. For a verified read, `floors` holds the least sequence number of each block.
     write: Option<u64>,
     floors: Vec<u64>,
 }
@@ -49,7 +49,7 @@ pub struct Load {
     /// Next sequence number of a write; 0 is "never written".
     sequence: u64,
     next_block: u64,
-    /// Open loop: how many requests have come due.
+    /// Number of requests that have come due in an open loop.
     due: u64,
     filler: IoBuf,
     ledger: Option<Ledger>,
@@ -64,7 +64,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// A load that starts now, on blocks of which nothing is known.
+    /// Makes a load that starts now, on blocks with unknown contents.
     ///
     /// # Errors
     /// All faults of the configuration at once.
@@ -73,10 +73,10 @@ impl Load {
         Load::start(config, ledger, now)
     }
 
-    /// A load that goes on from what an earlier one of the same volume and span knew was written.
+    /// Makes a load that goes on from the ledger of an earlier one of the same volume and span.
     ///
     /// # Errors
-    /// As [`Load::new`], and when the ledger is of another volume or span.
+    /// All faults of the configuration at once; a ledger of another volume or span.
     pub fn resume(config: LoadConfig, ledger: Ledger, now: Time) -> Result<Load, LoadError> {
         if !config.verify || !ledger.fits(config.volume, config.span_bytes) {
             return Err(LoadError(vec!["the ledger is of another volume or span, or verify is off".into()]));
@@ -113,18 +113,18 @@ impl Load {
         })
     }
 
-    /// Requests in flight.
+    /// Returns the number of requests in flight.
     pub fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether nothing more will be asked for.
+    /// Whether the load submits no more requests.
     pub fn is_spent(&self, now: Time) -> bool {
         let counted_out = self.config.ops_max > 0 && self.issued >= self.config.ops_max;
         counted_out || now >= self.end()
     }
 
-    /// Whether the run is over: nothing more to ask, and nothing in flight.
+    /// Whether the run is over: the load submits no more requests, and none is in flight.
     pub fn is_done(&self, now: Time) -> bool {
         self.is_spent(now) && self.in_flight() == 0
     }
@@ -133,7 +133,7 @@ impl Load {
         self.started + self.config.duration
     }
 
-    /// When the next request comes due, or the run ends.
+    /// Returns when the next request comes due, or the run ends.
     pub fn next_deadline(&self, now: Time) -> Time {
         if self.is_spent(now) {
             return Time::NEVER;
@@ -149,7 +149,7 @@ impl Load {
         self.started + Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
     }
 
-    /// Appends what is to be submitted now, with the tokens under which to report the ends.
+    /// Appends the requests that are due now, with the tokens under which to report their ends.
     pub fn next_requests(&mut self, now: Time, out: &mut Vec<(Request, u64)>) {
         while !self.is_spent(now) && self.in_flight() < self.config.depth as usize {
             let due = if self.config.rate_per_s == 0 { now } else { self.due_at(self.due) };
@@ -164,8 +164,8 @@ impl Load {
         }
     }
 
-    /// Where the next request goes. With verification no two writes of a block are in flight at once, for
-    /// then either may win; `None` when all of the span is being written.
+    /// Returns the offset of the next request. With verification no two writes of a block are in flight at once,
+    /// because either could win then. `None` when all of the span is being written.
     fn pick(&mut self, read: bool) -> Option<u64> {
         let block = u64::from(self.config.block_bytes);
         let count = self.config.span_bytes / block;
@@ -259,7 +259,7 @@ impl Load {
         }
     }
 
-    /// What is known of every block, to go on from with [`Load::resume`]. `None` without verification.
+    /// Returns the ledger of all blocks, for [`Load::resume`]. `None` without verification.
     pub fn into_ledger(self) -> Option<Ledger> {
         self.ledger
     }

@@ -9,7 +9,7 @@ fn main() {
         node_main(&args[1..]).expect("a node of the floor");
         return;
     }
-    // Not in the temporary folder: that may be a tmpfs, which has no O_DIRECT.
+    // The temporary folder may be a tmpfs, which has no O_DIRECT.
     let dir = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("floor-{}", std::process::id()));
     let config = FloorConfig {
         dir: dir.clone(),

@@ -1,4 +1,4 @@
-//! A log in group commit: one batch in flight, the next one fills meanwhile.
+//! A log in group commit: one batch is in flight, and the next one fills meanwhile.
 
 use super::ring::{RECEIVE_LEN, Ring, memory};
 use super::{DEPTH_MAX, FRAME_LEN, FloorError, FloorMode, PAYLOAD_LEN, io};
@@ -9,10 +9,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Most payloads that one receive can bring.
+/// Limit of the payloads that one receive can bring.
 const RECEIVED_MAX: usize = RECEIVE_LEN / FRAME_LEN + 1;
-/// A batch: a header block, then as many payloads as can be in flight, and one more receive: a log that is
-/// slower than the majority lags behind what was acknowledged.
+/// Length of a batch: a header block, then as many payloads as can be in flight, and one more receive. A log that is
+/// slower than the majority lags behind the acknowledged writes.
 const BATCH_LEN_MAX: usize = PAYLOAD_LEN * (1 + DEPTH_MAX as usize + RECEIVED_MAX);
 /// Tag of a batch's last completion, and of a write that a flush follows.
 pub const TAG_DONE: u64 = 100;
@@ -50,7 +50,7 @@ impl Journal {
         Ok(Journal { file, size, at: 0, mode, filling: Batch::new(), going: Batch::new(), busy: false })
     }
 
-    /// Whether all that one receive can bring fits into the batch that fills.
+    /// Whether everything that one receive can bring fits into the batch that fills.
     pub fn has_room(&self) -> bool {
         self.filling.len + RECEIVED_MAX * PAYLOAD_LEN <= BATCH_LEN_MAX
     }
@@ -86,7 +86,7 @@ impl Journal {
         }
     }
 
-    /// The batch in flight is done: moves its sequence numbers to `done`.
+    /// Ends the batch in flight, and moves its sequence numbers to `done`.
     pub fn done(&mut self, done: &mut Vec<u64>) {
         self.busy = false;
         self.going.len = PAYLOAD_LEN;
@@ -100,7 +100,7 @@ fn direct(path: &Path) -> Result<File, FloorError> {
     options.open(path).map_err(io(format!("{} (O_DIRECT)", path.display())))
 }
 
-/// Makes sure that the log is `len` long and was written once: extents without initialisation cost more.
+/// Makes sure that the log is `len` long and was written once: uninitialised extents cost more.
 pub fn prepare(path: &Path, len: u64) -> Result<(), FloorError> {
     if std::fs::metadata(path).is_ok_and(|metadata| metadata.len() == len) {
         return Ok(());

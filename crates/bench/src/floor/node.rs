@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const TAG_PEER: u64 = 1;
 const TAG_FOLLOWER: u64 = 10;
 
-/// What a client measured.
+/// Measurement of a client.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct ClientResult {
     pub writes: u64,
@@ -25,10 +25,10 @@ pub(super) struct ClientResult {
     pub p99_us: f64,
 }
 
-/// Runs one node to its end. `args` is what [`super::run`] appended to the node command.
+/// Runs one node to its end. `args` are those that [`super::run`] appended to the node command.
 ///
 /// # Errors
-/// When the arguments are not from `run` of this version, or the machine refuses something.
+/// The arguments are not from `run` of this version, or the machine refuses something.
 pub fn node_main(args: &[String]) -> Result<(), FloorError> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
@@ -48,7 +48,7 @@ fn usage(args: &[&str]) -> FloorError {
     FloorError::Config(format!("node does not know {args:?}; nodes are started by `bench floor` itself"))
 }
 
-/// A log path and its mode, not yet opened: the announcement comes first.
+/// A log path and its mode; the log is opened only after the announcement.
 struct LogArgs<'a> {
     path: &'a Path,
     mode: FloorMode,
@@ -59,7 +59,7 @@ fn open<'a>(log: &'a str, mode: &str) -> Result<LogArgs<'a>, FloorError> {
     Ok(LogArgs { path: Path::new(log), mode })
 }
 
-/// Listens, says where, and waits for the one peer.
+/// Listens, prints the address, and waits for the one peer.
 fn one_peer() -> Result<TcpStream, FloorError> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(io("listen on 127.0.0.1"))?;
     say(&listener.local_addr().map_err(io("local address"))?.to_string())?;
@@ -116,7 +116,7 @@ fn follower(log: &LogArgs<'_>) -> Result<(), FloorError> {
     }
 }
 
-/// Writes that wait for a majority, in order: how many logs have each.
+/// Writes that wait for a majority, in order: the number of logs that have each.
 struct Window {
     base: u64,
     counts: VecDeque<usize>,
@@ -129,7 +129,7 @@ impl Window {
         self.counts.push_back(0);
     }
 
-    /// One more log has it. The slower logs come late, for writes that have left the window.
+    /// Counts one more log for a write. Slower logs report writes late that have left the window.
     fn count(&mut self, sequence: u64) {
         if let Some(at) = sequence.checked_sub(self.base) {
             self.counts[at as usize] += 1;
@@ -199,7 +199,7 @@ fn leader(log: &LogArgs<'_>, addrs: &[&str]) -> Result<(), FloorError> {
         }
         journal.kick(&mut ring)?;
         client.flush(&mut ring)?;
-        // Who lags behind the majority holds the client back before anything overflows.
+        // A log that lags behind the majority holds the client back before anything overflows.
         if journal.has_room() && followers.iter().all(Pipe::has_room) {
             client.receive(&mut ring)?;
         }

@@ -1,7 +1,7 @@
 //! One io_uring and the byte pipes on it.
 //!
-//! Memory that the kernel sees is leaked: a probe process makes a handful of buffers, once, and needs them
-//! until it ends. That makes every pointer below valid for ever.
+//! Memory that the kernel sees is leaked: a probe process makes a handful of buffers, once, and needs them until it
+//! ends. So every pointer below is valid for ever.
 
 use super::{FloorError, io};
 use io_uring::{IoUring, opcode, squeue, types::Fd};
@@ -9,13 +9,13 @@ use std::net::TcpStream;
 use std::os::fd::{IntoRawFd, RawFd};
 use types::IoBufMut;
 
-/// Most bytes that one receive takes.
+/// Limit of the bytes that one receive takes.
 pub const RECEIVE_LEN: usize = 1 << 20;
-/// Most bytes that a pipe has waiting to be sent: what one receive brings, on top of all that is in flight.
+/// Limit of the bytes that wait in a pipe: those of one receive, on top of all that are in flight.
 const QUEUE_LEN: usize = 8 << 20;
 const _: () = assert!(QUEUE_LEN >= RECEIVE_LEN + super::DEPTH_MAX as usize * super::FRAME_LEN);
 
-/// Aligned memory for the life of the process.
+/// Returns aligned memory for the life of the process.
 pub fn memory(len: usize) -> &'static mut [u8] {
     let buf: &'static mut IoBufMut = Box::leak(Box::new(IoBufMut::zeroed(len)));
     buf
@@ -47,7 +47,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Submits everything, waits for one completion at least, and gives all.
+    /// Submits everything, waits for one completion at least, and returns all.
     pub fn turn(&mut self, out: &mut Vec<(u64, i32)>) -> Result<(), FloorError> {
         self.uring.submit_and_wait(1).map_err(io("io_uring enter"))?;
         out.extend(self.uring.completion().map(|c| (c.user_data(), c.result())));
@@ -55,7 +55,7 @@ impl Ring {
     }
 }
 
-/// A connection: what has come, what is to go, what is going.
+/// A connection, with buffers for received bytes, for queued bytes, and for bytes that are being sent.
 pub struct Pipe {
     fd: RawFd,
     input: &'static mut [u8],
@@ -72,7 +72,7 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// Its completions carry `tag` for receives and `tag + 1` for sends.
+    /// Makes a pipe whose completions carry `tag` for receives and `tag + 1` for sends.
     pub fn new(stream: TcpStream, tag: u64) -> Result<Pipe, FloorError> {
         stream.set_nodelay(true).map_err(io("TCP_NODELAY"))?;
         Ok(Pipe {
@@ -91,7 +91,7 @@ impl Pipe {
         })
     }
 
-    /// Whether all that one receive of another pipe can bring fits into the queue.
+    /// Whether everything that one receive of another pipe can bring fits into the queue.
     pub fn has_room(&self) -> bool {
         self.queued_len + RECEIVE_LEN <= QUEUE_LEN
     }
@@ -106,7 +106,7 @@ impl Pipe {
         ring.push(&entry.build().user_data(self.receive_tag))
     }
 
-    /// A receive has completed with `count` bytes: hands each whole frame of `len` bytes to `take`.
+    /// Ends a receive of `count` bytes, and hands each whole frame of `len` bytes to `take`.
     pub fn received(&mut self, count: i32, len: usize, mut take: impl FnMut(&[u8])) {
         self.receiving = false;
         self.filled += usize::try_from(count).expect("the caller has looked for errors");
@@ -121,7 +121,7 @@ impl Pipe {
         self.queued_len += bytes.len();
     }
 
-    /// Sends what is queued, unless a send is under way.
+    /// Sends the queued bytes, unless a send is under way.
     pub fn flush(&mut self, ring: &mut Ring) -> Result<(), FloorError> {
         if self.sending {
             return Ok(());
@@ -139,7 +139,7 @@ impl Pipe {
         ring.push(&entry.build().user_data(self.send_tag))
     }
 
-    /// A send has completed with `count` bytes.
+    /// Ends a send of `count` bytes.
     pub fn sent(&mut self, count: i32) {
         self.gone += usize::try_from(count).expect("the caller has looked for errors");
         self.sending = false;

@@ -1,4 +1,4 @@
-//! The parent: log files, four processes a case, their CPU in the middle of the run.
+//! The parent: it makes the log files, starts four processes a case, and samples their CPU in the middle of the run.
 
 use super::node::ClientResult;
 use super::{DEPTH_MAX, FloorConfig, FloorError, FloorMode, FloorRow, io, journal};
@@ -9,13 +9,13 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// CPU is measured from here to there, as parts of the case.
+/// Start and end of the CPU measurement, as parts of the case.
 const WINDOW: (f64, f64) = (0.1, 0.9);
 
-/// Measures every mode at every depth. `progress` is told each row as it comes.
+/// Measures every mode at every depth. `progress` gets each row as it comes.
 ///
 /// # Errors
-/// When the configuration is out of range, or the machine refuses O_DIRECT, io_uring or a process.
+/// The configuration is out of range, or the machine refuses O_DIRECT, io_uring or a process.
 pub fn run(config: &FloorConfig, mut progress: impl FnMut(&FloorRow)) -> Result<Vec<FloorRow>, FloorError> {
     validate(config)?;
     std::fs::create_dir_all(&config.dir).map_err(io(config.dir.display().to_string()))?;
@@ -80,7 +80,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // Either may fail only because the child has ended, which is what is wanted.
+        // Either call fails only if the child has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! What the floor refuses. It runs end to end in `tests/floor.rs`, which can be its own nodes.
+//! Inputs that the floor refuses. It runs end to end in `tests/floor.rs`, which can be its own nodes.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What a load is to do.
+//! Configuration of a load.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -9,11 +9,11 @@ use types::{BLOCK, SECTOR};
 #[serde(rename_all = "lowercase")]
 pub enum Pattern {
     Random,
-    /// From the start of the span, over and over.
+    /// Offsets go from the start of the span to its end, over and over.
     Sequential,
 }
 
-/// A load. Offsets, lengths and spans are bytes.
+/// Configuration of a load. Offsets, lengths and spans are bytes.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoadConfig {
@@ -22,22 +22,22 @@ pub struct LoadConfig {
     pub read_percent: u8,
     /// Length of each request; a multiple of 512, of 4096 with `verify`; at most 32 MiB.
     pub block_bytes: u32,
-    /// Most requests in flight.
+    /// Limit of the requests in flight.
     pub depth: u32,
-    /// Open loop: so many requests come due per second. 0: closed loop.
+    /// Number of requests that come due per second in an open loop. 0: closed loop.
     pub rate_per_s: u64,
     pub duration: Duration,
-    /// Ends after so many requests, too. 0: by duration alone.
+    /// The load also ends after so many requests. 0: by duration alone.
     pub ops_max: u64,
     /// The part of the device that is used: `offset_bytes .. offset_bytes + span_bytes`.
     pub offset_bytes: u64,
     pub span_bytes: u64,
     pub seed: u64,
-    /// Stamp every written block, and check every block read.
+    /// Stamps every written block, and checks every block read.
     pub verify: bool,
-    /// Stands in every stamp: the volume's id.
+    /// The volume's id, in every stamp.
     pub volume: u64,
-    /// Stands in every stamp: which series of runs wrote it. Runs that share a ledger share it.
+    /// The series of runs that wrote a block, in every stamp. Runs with one ledger are one series.
     pub run: u64,
 }
 
@@ -61,15 +61,17 @@ impl Default for LoadConfig {
     }
 }
 
-/// Everything that is wrong with a configuration.
+/// All faults of a configuration.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{}", .0.join("; "))]
 pub struct LoadError(pub Vec<String>);
 
 impl LoadConfig {
-    /// Most requests in flight that can be asked for.
+    /// Limit of the depth.
     pub const DEPTH_MAX: u32 = 65_536;
 
+    /// Checks the configuration.
+    ///
     /// # Errors
     /// All faults at once.
     pub fn validate(&self) -> Result<(), LoadError> {

@@ -1,4 +1,4 @@
-//! What a load measured, in figures and as JSON.
+//! Measurements of a load, in figures and as JSON.
 
 use super::LoadConfig;
 use hdrhistogram::Histogram;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 pub(super) const SCHEMA: &str = "basalt.bench.load/1";
-/// Latencies above are counted as this: one hour, in nanoseconds.
+/// Longer latencies are counted as this: one hour, in nanoseconds.
 const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
 
 pub(super) fn us(d: Duration) -> u64 {
@@ -25,7 +25,7 @@ pub struct Latency {
     pub max_us: f64,
 }
 
-/// Reads, or writes.
+/// Measurements of reads, or of writes.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct SideReport {
     pub ops: u64,
@@ -35,35 +35,35 @@ pub struct SideReport {
     pub latency: Latency,
 }
 
-/// A whole run.
+/// Measurements of a whole run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LoadReport {
     pub schema: String,
     pub elapsed_us: u64,
-    /// Not ended yet.
+    /// Number of requests that have not ended yet.
     pub in_flight: u64,
     pub reads: SideReport,
     pub writes: SideReport,
-    /// Longest time without any completion, and when after the start it began.
+    /// Longest time without any completion, and its beginning after the start.
     pub longest_gap_us: u64,
     pub longest_gap_at_us: u64,
     /// Failed requests by error.
     pub errors: Vec<(String, u64)>,
     /// Blocks that were read and checked.
     pub verified_blocks: u64,
-    /// Blocks that held what they must not; the first ones in words.
+    /// Number of blocks with wrong contents; the first ones in words.
     pub violation_count: u64,
     pub violations: Vec<String>,
     pub config: LoadConfig,
 }
 
 impl LoadReport {
-    /// Completed requests.
+    /// Returns the number of completed requests.
     pub fn ops(&self) -> u64 {
         self.reads.ops + self.writes.ops
     }
 
-    /// No error, no violation.
+    /// Whether there was no error and no violation.
     pub fn is_clean(&self) -> bool {
         self.errors.is_empty() && self.violation_count == 0
     }

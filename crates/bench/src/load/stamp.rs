@@ -1,7 +1,7 @@
-//! The stamp in every 4 KiB block of a verified load: who wrote it, where it belongs, which write it was.
+//! The stamp in every 4 KiB block of a verified load: its series of runs, its place, and its sequence number.
 //!
-//! Layout, little-endian: magic 8, volume 8, run 8, device offset 8, sequence 8, zero 4, crc32c 4 (of the
-//! whole block with the crc as zero); then words drawn from the sequence, so that a block torn between two
+//! Layout, little-endian: magic 8, volume 8, run 8, device offset 8, sequence 8, zero 4, crc32c 4, words. The crc
+//! covers the whole block with the crc as zero. The words are drawn from the sequence, so that a block torn between two
 //! writes fails its checksum.
 
 use types::crc;
@@ -12,7 +12,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"BsltStmp");
 const HEAD_LEN: usize = 48;
 const CRC_AT: usize = HEAD_LEN - 4;
 
-/// What a block says of itself.
+/// Contents of a stamp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
     pub volume: u64,
@@ -22,14 +22,14 @@ pub struct Stamp {
     pub sequence: u64,
 }
 
-/// What was found in a block.
+/// Contents of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
     Stamp(Stamp),
     Zeros,
     /// The magic is there, the checksum is wrong: torn or corrupt.
     Torn,
-    /// Something that no load wrote.
+    /// Bytes that no load wrote.
     Unstamped,
 }
 
@@ -54,7 +54,7 @@ pub fn fill(buf: &mut [u8], volume: u64, run: u64, offset: u64, sequence: u64) {
     }
 }
 
-/// Looks at one block.
+/// Returns the contents of one block.
 ///
 /// # Panics
 /// When it is not [`BLOCK_LEN`] long.

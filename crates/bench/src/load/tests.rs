@@ -60,7 +60,7 @@ fn an_honest_device_verifies_and_is_counted() {
     assert_eq!(serde_json::from_str::<LoadReport>(&text).unwrap(), report);
 }
 
-/// Runs with one kind of lie and gives what was found.
+/// Runs with one kind of lie and returns the violations.
 fn lie(mut bend: impl FnMut(&mut Vec<u8>, u64, u64) -> bool) -> Vec<Found> {
     let mut load = Load::new(config(), Time::ZERO).unwrap();
     let mut ram = Ram::new("r", 1 << 20);
@@ -121,7 +121,7 @@ fn every_kind_of_lie_is_found() {
 }
 
 #[test]
-fn a_write_of_unknown_fate_may_be_there_or_not_until_the_next_is_acknowledged() {
+fn unacknowledged_write_may_be_read_until_the_next_is_acknowledged() {
     let config = LoadConfig { span_bytes: 4096, depth: 1, read_percent: 0, ..config() };
     let mut ledger = Ledger::new(9, 4, 4096);
     let block = |sequence| {
@@ -140,7 +140,7 @@ fn a_write_of_unknown_fate_may_be_there_or_not_until_the_next_is_acknowledged() 
         assert_eq!(ledger.check(0, 0, &floors, &block(sequence)), []);
     }
     assert_eq!(ledger.check(0, 0, &floors, &block(4)).len(), 1, "never begun");
-    // Stored and read back, as between two processes, it still knows.
+    // A ledger that was stored and read back, as between two processes, is the same.
     let text = serde_json::to_string(&ledger).unwrap();
     let mut load = Load::resume(config.clone(), serde_json::from_str(&text).unwrap(), Time::ZERO).unwrap();
     let mut out = Vec::new();
@@ -171,7 +171,7 @@ fn an_open_loop_counts_from_when_a_request_was_due() {
     let mut out = Vec::new();
     load.next_requests(Time::ZERO, &mut out);
     assert_eq!((out.len(), load.next_deadline(Time::ZERO)), (1, Time::ZERO + MS));
-    // A stall of 50 ms: only `depth` could start, the rest waits and is late.
+    // A stall of 50 ms: only `depth` requests could start, and the others are late.
     let stalled = Time::ZERO + 50 * MS;
     load.next_requests(stalled, &mut out);
     assert_eq!((out.len(), load.next_deadline(stalled)), (4, Time::ZERO + 100 * MS));

@@ -1,8 +1,8 @@
-//! What every block of the span may hold, and whether it does.
+//! The contents that every block of the span may have, and the check of each read.
 //!
-//! A read may give the last write that was acknowledged before the read *began*, or any later one that was
-//! begun before it ended (in flight, or failed without anybody knowing whether it landed). Never an older
-//! one, never another volume's, never a block that belongs elsewhere.
+//! A read may return the last write that was acknowledged before the read *began*. It may also return any later write
+//! that was begun before the read ended (in flight, or failed with an unknown effect). It never returns an older one,
+//! another volume's, or a block that belongs elsewhere.
 //!
 //! Invariant: at most one write of a block is in flight, so sequence order is the order of writes.
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use types::IoBuf;
 
-/// One block that held what it must not.
+/// A block with wrong contents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Violation {
     /// Byte offset on the device.
@@ -19,7 +19,7 @@ pub struct Violation {
     pub found: Found,
     /// Least sequence that was allowed; 0: never acknowledged.
     pub floor: u64,
-    /// Greatest that was begun.
+    /// Greatest sequence that was begun.
     pub latest: u64,
 }
 
@@ -46,8 +46,8 @@ struct Block {
     latest: u64,
 }
 
-/// The knowledge of one series of runs over one span of one volume. It can be stored between runs: blocks
-/// whose last write never ended stay allowed to hold either value.
+/// The known writes of one series of runs over one span of one volume. It can be stored between runs: a block whose
+/// last write never ended may hold either value.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Ledger {
     volume: u64,
@@ -61,23 +61,24 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Nothing known: blocks may hold anything but torn or misplaced stamps, until they are written.
+    /// Makes a ledger without known writes: blocks may hold anything but torn or misplaced stamps, until they are
+    /// written.
     pub fn new(volume: u64, run: u64, span_bytes: u64) -> Ledger {
         let blocks = vec![Block::default(); (span_bytes / BLOCK_LEN as u64) as usize];
         Ledger { volume, run, blocks, writing: Vec::new(), verified: 0 }
     }
 
-    /// Whether it is of this volume and span.
+    /// Whether the ledger is of this volume and span.
     pub fn fits(&self, volume: u64, span_bytes: u64) -> bool {
         self.volume == volume && self.blocks.len() as u64 == span_bytes / BLOCK_LEN as u64
     }
 
-    /// Blocks checked so far.
+    /// Returns the number of blocks checked so far.
     pub fn verified_blocks(&self) -> u64 {
         self.verified
     }
 
-    /// Blocks of which a write was acknowledged.
+    /// Returns the number of blocks of which a write was acknowledged.
     pub fn acked_blocks(&self) -> u64 {
         self.blocks.iter().filter(|block| block.acked > 0).count() as u64
     }
@@ -94,7 +95,7 @@ impl Ledger {
         self.writing.iter().any(|at| (offset..offset + len).contains(at))
     }
 
-    /// Requests have one length and are aligned to it: a write in flight is known by its offset.
+    /// Begins a write. Requests have one length and are aligned to it, so a write in flight is known by its offset.
     pub(super) fn begin(&mut self, offset: u64, len: u64, sequence: u64) {
         assert!(!self.is_writing(offset, len), "one write of a block at a time");
         self.writing.push(offset);
@@ -115,7 +116,7 @@ impl Ledger {
         }
     }
 
-    /// What each block must at least hold for a read that begins now.
+    /// Returns the least sequence that each block may hold for a read that begins now.
     pub(super) fn floors(&self, offset: u64, len: u64) -> Vec<u64> {
         self.blocks[Ledger::range(offset, len)].iter().map(|block| block.acked).collect()
     }
