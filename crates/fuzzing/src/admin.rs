@@ -1,8 +1,8 @@
 //! gRPC inputs of meta, from their protobuf bytes to the plan: administrators, clients, OSDs.
 //!
-//! Input: a byte for the state, then messages, each as kind, length (two bytes), protobuf. Laws: nothing
-//! panics; what is converted and converted back is the same; every transaction fits what is stored; the store,
-//! loaded again, is what `Control` holds; every question gets at most one answer.
+//! Input: a byte for the state, then messages, each as kind, length (two bytes), protobuf. Properties: nothing panics;
+//! conversion there and back gives the same value; every transaction matches the stored versions. The store, loaded
+//! again, equals the records of `Control`, and every question gets at most one answer.
 
 use crate::source::Source;
 use crate::store::sample_records;
@@ -41,7 +41,7 @@ impl Meta {
         txn.deletes.iter().for_each(|key| drop(self.store.remove(key)));
     }
 
-    /// Polls until nothing moves.
+    /// Polls until no further action follows.
     fn settle(&mut self) {
         for _ in 0..200 {
             let mut out = Vec::new();
@@ -110,7 +110,7 @@ impl Meta {
         Some(())
     }
 
-    /// As `meta::admin` does it: a field of the message is a field of the question.
+    /// Converts a message and hands it to the control logic as `meta::admin` does, field by field.
     fn take(&mut self, kind: u64, bytes: &[u8]) -> Option<()> {
         let ask = match kind {
             0 => AdminAsk::Status,
@@ -149,12 +149,12 @@ impl Meta {
     }
 }
 
-/// A message, within what its bytes justify: a number of one byte may become a struct in a list.
+/// Decodes a message within a memory bound. A field of one byte may become a struct in a list.
 fn decoded<T: Message + Default>(bytes: &[u8]) -> Option<T> {
     meter::bounded(bytes.len(), 256, 4096, || T::decode(bytes).ok())
 }
 
-/// See the head of the file.
+/// Runs the target described at the head of this file.
 pub fn run(data: &[u8]) -> Verdict {
     let mut source = Source::new(data);
     let item = |r: control::Record| (r.key().to_string(), (r.encode(), 1));
@@ -166,7 +166,7 @@ pub fn run(data: &[u8]) -> Verdict {
     while !source.is_empty() {
         let (kind, len) = (source.byte(), source.u16());
         let bytes = source.bytes(len.into());
-        // The high bits: time passes, or the message waits for the next one.
+        // The high bits advance the time. The bit below them makes the message wait for the next one.
         meta.now.mono = meta.now.mono + Duration::from_millis(u64::from(kind >> 5) * 300);
         taken |= meta.take(u64::from(kind & 31) % KINDS, bytes).is_some();
         if kind & 16 == 0 {
@@ -187,7 +187,7 @@ fn load(store: &BTreeMap<String, (Vec<u8>, u64)>) -> Records {
     Records::load(store.iter().map(item)).expect("what meta stores, meta can load")
 }
 
-/// Everything that tells two sets of records apart.
+/// Returns a text that differs for different records.
 fn keys(records: &Records) -> String {
     format!(
         "{:?} {:?} {:?} {:?} {:?} {:?}",

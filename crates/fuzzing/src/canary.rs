@@ -1,12 +1,12 @@
-//! Targets that must fail, each in its own way: a driver that does not see them would see nothing.
+//! Targets that must fail, each in its own way. A driver that misses one of them would miss real finds too.
 //!
-//! All lie behind a checksum, so that they also prove that mutated inputs are mended.
+//! All inputs carry a checksum, so the canaries also prove that the checksums of mutated inputs are corrected.
 //! Layout: CRC32C of the rest, four bytes | a kind | a little-endian length of two bytes | …
 
 use crate::{Verdict, meter};
 use types::rng::Rng;
 
-/// The part behind the checksum, when it holds.
+/// Returns the part after the checksum, if the checksum is right.
 fn behind(data: &[u8]) -> Option<&[u8]> {
     let (crc, rest) = data.split_first_chunk::<4>()?;
     (u32::from_le_bytes(*crc) == types::crc32c(rest) && rest.len() >= 8).then_some(rest)
@@ -25,14 +25,14 @@ pub fn fix(data: &mut Vec<u8>) {
     }
 }
 
-/// Panics on a value that only a mutation brings.
+/// Panics on a value that only a mutation produces.
 pub fn panics(data: &[u8]) -> Verdict {
     let Some(rest) = behind(data) else { return Verdict::Refused };
     assert!(rest[0] != 0xff, "the canary sings");
     Verdict::Taken
 }
 
-/// Believes a length that the input states.
+/// Trusts a length that the input states.
 pub fn allocates(data: &[u8]) -> Verdict {
     let Some(rest) = behind(data) else { return Verdict::Refused };
     let stated = usize::from(u16::from_le_bytes([rest[1], rest[2]]));
@@ -41,7 +41,7 @@ pub fn allocates(data: &[u8]) -> Verdict {
     Verdict::Taken
 }
 
-/// Goes as deep as the input says, until the stack ends: nothing in the process can report that.
+/// Recurses as deep as the input says, until the stack overflows. Nothing in the process can report that.
 pub fn recurses(data: &[u8]) -> Verdict {
     let Some(rest) = behind(data) else { return Verdict::Refused };
     let stated = u64::from(u16::from_le_bytes([rest[1], rest[2]])) << 12;
@@ -53,7 +53,7 @@ fn depth(left: u64) -> u64 {
     if left == 0 { frame[0] } else { depth(frame[7] - 1) + frame[3] % 2 }
 }
 
-/// Never returns on a value that only a mutation brings.
+/// Never returns on a value that only a mutation produces.
 pub fn hangs(data: &[u8]) -> Verdict {
     let Some(rest) = behind(data) else { return Verdict::Refused };
     let mut waits = rest[0] == 0xff;

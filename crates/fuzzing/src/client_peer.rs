@@ -1,9 +1,9 @@
-//! A client process, and what comes to it: frames of OSDs, and the protobuf of meta's answers.
+//! A client process and its inputs: frames of OSDs, and the protobuf of meta's answers.
 //!
-//! The real client opens a volume, dials two OSDs over the simulated network and is asked for I/O; the input plays
-//! both OSDs and meta. Laws: the client does not panic; what meta says is converted and comes back the same, within
-//! what its bytes justify; each request ends at most once; and whatever was sent, an OSD that begins to behave is
-//! dialled, greeted and asked.
+//! The real client opens a volume, dials two OSDs over the simulated network and is asked for I/O. The input plays both
+//! OSDs and meta. Properties: the client does not panic; meta's answers convert there and back to the same value,
+//! within a memory bound; each request ends at most once. At the end an OSD that begins to behave gets connections,
+//! greetings and requests.
 
 use crate::line::Lines;
 use crate::source::Source;
@@ -30,9 +30,9 @@ const CLUSTER: ClusterId = ClusterId([9; 16]);
 const ROOM: u8 = 3;
 const OSDS: u32 = 2;
 const PG: PgId = PgId { pool: PoolId(1), n: 0 };
-/// Questions to meta that wait; older ones are lost.
+/// Most pending questions to meta; the oldest are dropped.
 const ASKS_MAX: usize = 64;
-/// Operations of one connection attempt and everything after it.
+/// Steps for one connection attempt and its consequences.
 const STEPS: usize = 30;
 
 fn addr(osd: u32) -> SocketAddr {
@@ -128,7 +128,7 @@ struct Table {
     ops: Vec<Op>,
     lines: Lines,
     listeners: Vec<ListenerId>,
-    /// Connections in waiting are greeted so.
+    /// True if accepted connections are greeted.
     greets: bool,
     asks: VecDeque<(AskId, ClientAsk)>,
     volumes: Vec<VolumeKey>,
@@ -170,7 +170,7 @@ impl Table {
         table
     }
 
-    /// One turn of the client and of the strangers, and the world goes on; so many times.
+    /// Turns the client and the fake OSDs and advances the world, `count` times.
     fn steps(&mut self, count: usize) {
         for _ in 0..count {
             let mut events = Vec::new();
@@ -190,7 +190,7 @@ impl Table {
                 if let Some(next) = self.world.next_event_time() {
                     wake = wake.min(next);
                 }
-                // Keepalives never rest: the count is what ends this.
+                // Keepalive timers never stop, so `count` ends the loop.
                 self.world.advance_to(wake.min(self.world.now() + Duration::from_millis(50)).max(self.world.now()));
             }
         }
@@ -243,7 +243,7 @@ impl Table {
         }
     }
 
-    /// Answers requests that were heard; `None`: rightly.
+    /// Answers received requests, correctly if `lies` is `None`.
     fn answer(&mut self, count: usize, mut lies: Option<&mut Source<'_>>) {
         for _ in 0..count {
             let Some((which, heard)) = self.lines.heard.pop_front() else { return };
@@ -275,10 +275,10 @@ impl Table {
         }
     }
 
-    /// Meta's answer, as its bytes; whether it was one.
+    /// Gives these bytes to the client as meta's answer. Returns false if they are not one.
     fn meta(&mut self, bytes: &[u8]) -> bool {
         let Some((id, _)) = self.asks.pop_front() else { return false };
-        // A number of one byte may become a struct in a list.
+        // A field of one byte may become a struct in a list.
         let Ok(reply) = meter::bounded(bytes.len(), 256, 4096, || pb::ClientAskReply::decode(bytes)) else {
             return false;
         };
@@ -372,7 +372,7 @@ fn hello(which: usize, serial: u32) -> Hello {
     }
 }
 
-/// First byte: the order of completions. Second: whether meta opens the volume as it should.
+/// Runs the target. First byte: order of completions. Second: whether meta opens the volume correctly at first.
 pub fn run(data: &[u8]) -> Verdict {
     let mut source = Source::new(data);
     let mut table = Table::new(source.byte());
@@ -384,7 +384,7 @@ pub fn run(data: &[u8]) -> Verdict {
     while !source.is_empty() {
         table.step(&mut source);
     }
-    // From now on all behave: there is an open volume, and a write on it reaches an OSD.
+    // From here on all peers behave: a volume is open, and a write on it reaches an OSD.
     table.greets = true;
     let ask = table.client.open("p/last", true, true);
     table.steps(2);
@@ -395,7 +395,7 @@ pub fn run(data: &[u8]) -> Verdict {
     (0..OSDS as usize).for_each(|which| table.lines.hang_up(which));
     table.steps(2);
     let Some(volume) = table.volumes.get(before).copied() else {
-        // The first volume that was opened may be another cluster's: then this client has that one.
+        // The first volume that was opened may belong to another cluster, and then the client keeps that cluster.
         return Verdict::Refused;
     };
     let (now, token) = (table.env.now(), u64::MAX);
@@ -412,5 +412,5 @@ pub fn run(data: &[u8]) -> Verdict {
             return Verdict::Taken;
         }
     }
-    panic!("a write on a new volume does not end though everybody behaves");
+    panic!("a write on a new volume does not end though all peers behave");
 }

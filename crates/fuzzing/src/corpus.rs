@@ -1,23 +1,23 @@
-//! Inputs that are kept with the source: `corpus/TARGET/*` to begin with, `regressions/TARGET/*` because they
-//! once failed.
+//! Inputs that are kept with the source.
 //!
-//! The driver and the tests come in with a target's name; names and bytes go out, in a fixed order.
+//! `corpus/TARGET/*` holds initial inputs, and `regressions/TARGET/*` holds inputs that once failed. The driver and the
+//! tests ask by a target's name, and get paths and bytes in a fixed order.
 
 use std::path::{Path, PathBuf};
 
-/// The folder of this crate.
+/// Returns the folder of this crate.
 pub fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Every kept input of a target.
+/// Returns every kept input of a target.
 pub fn of(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let mut all = folder(&root().join("corpus").join(target));
     all.extend(folder(&root().join("regressions").join(target)));
     all
 }
 
-/// The files of a folder, by name; none when it is not there.
+/// Returns the files of a folder in name order, or nothing if the folder does not exist.
 fn folder(path: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let Ok(entries) = std::fs::read_dir(path) else { return Vec::new() };
     let mut paths: Vec<PathBuf> = entries.filter_map(|e| Some(e.ok()?.path())).filter(|p| p.is_file()).collect();

@@ -1,10 +1,10 @@
-//! The driver for stable: inputs from a corpus and from the encoders, damaged by seed, until the time is up.
+//! The driver for stable Rust: inputs from the corpus and the encoders, mutated by seed, until a limit is reached.
 //!
-//! `main` comes in with a target and limits. A find ends the process: a panic through the hook, a run without
-//! end through the watchdog, a crash (stack, abort) by itself; each time the input of the run is on disk, at
-//! once or, for a crash, when the same seed is run again with `careful`.
+//! `main` calls it with a target and limits. A find ends the process: the hook catches a panic, and the watchdog
+//! catches a run without end. A crash (stack overflow, abort) ends the process by itself. A panic or a hang leaves its
+//! input on disk at once. A crash leaves it when the same seed is run again with `careful`.
 //!
-//! Invariant: which inputs are run depends on the seed alone; the clock only says when to stop.
+//! Invariant: the inputs depend on the seed alone. The clock only decides when to stop.
 #![allow(clippy::disallowed_methods)] // a tool: it measures real time
 
 use crate::{Target, Verdict, corpus, mutate};
@@ -16,24 +16,24 @@ use types::rng::Rng;
 
 /// Exit code of a process that found something and kept the input.
 pub const FOUND: i32 = 77;
-/// Inputs that the encoders add to the pool before the first mutation.
+/// Number of inputs that the encoders add to the pool before the first mutation.
 const SEEDS: usize = 64;
 
-/// When to stop, and what to keep.
+/// Limits of one drive, and its output directory.
 #[derive(Clone, Debug)]
 pub struct Limits {
     pub time: Duration,
     pub runs_max: u64,
     pub seed: u64,
-    /// A run that takes longer is a find.
+    /// Longest run that is not a find.
     pub run_max: Duration,
-    /// Where finds go: `DIR/TARGET-HASH`.
+    /// Directory for finds; a find is named `DIR/TARGET-HASH`.
     pub finds: PathBuf,
-    /// Write every input before it is run: slow, for a crash that no hook sees.
+    /// True to write every input before it is run: slow, for a crash that no hook catches.
     pub careful: bool,
 }
 
-/// What was done without a find.
+/// Counts of a drive that ended without a find.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Report {
     pub runs: u64,
@@ -41,16 +41,16 @@ pub struct Report {
     pub time: Duration,
 }
 
-/// The input of the present run, for the hook and the watchdog.
+/// The input of the current run, for the hook and the watchdog.
 static CURRENT: Mutex<Vec<u8>> = Mutex::new(Vec::new());
-/// Number of the present run.
+/// Number of the current run.
 static RUNS: AtomicU64 = AtomicU64::new(0);
 
 fn current() -> MutexGuard<'static, Vec<u8>> {
     CURRENT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps the input of the present run; gives its name.
+/// Writes the input of the current run to disk and returns its path.
 fn keep(finds: &Path, target: &str) -> PathBuf {
     let input = current().clone();
     let path = finds.join(format!("{target}-{:08x}", types::crc32c(&input)));
@@ -67,7 +67,7 @@ fn report_find(finds: &Path, target: &str, what: &str) -> ! {
     std::process::exit(FOUND)
 }
 
-/// From now on a panic, and a run without end, end the process and leave their input in `finds`.
+/// Makes a panic and a run without end stop the process, with their input kept in `finds`.
 pub fn arm(target: &'static str, limits: &Limits) {
     let finds = limits.finds.clone();
     let usual = std::panic::take_hook();
@@ -90,7 +90,7 @@ pub fn arm(target: &'static str, limits: &Limits) {
     });
 }
 
-/// Runs the target on one input, so that it is known if it fails.
+/// Runs the target on one input, and records the input for the hook and the watchdog.
 pub fn run_one(target: &Target, input: &[u8]) -> Verdict {
     {
         let mut current = current();
@@ -127,7 +127,8 @@ pub fn drive(target: &Target, limits: &Limits) -> Report {
     report
 }
 
-/// The next input: an old one or a fresh one, damaged, and mostly mended behind the damage.
+/// Draws the next input: one of the pool or a fresh one, mostly mutated, and mostly with checksums corrected
+/// afterwards.
 pub fn draw(target: &Target, rng: &mut Rng, pool: &[Vec<u8>], input: &mut Vec<u8>) {
     let pick = |rng: &mut Rng| &pool[rng.below(pool.len() as u64) as usize];
     if rng.chance(1, 4) {
@@ -144,7 +145,7 @@ pub fn draw(target: &Target, rng: &mut Rng, pool: &[Vec<u8>], input: &mut Vec<u8
     }
 }
 
-/// A shorter or plainer input that panics as well; `None` when `input` does not.
+/// Returns a shorter or simpler input that also panics, or `None` if `input` does not panic.
 pub fn shrink(target: &Target, input: Vec<u8>) -> Option<Vec<u8>> {
     std::panic::set_hook(Box::new(|_| {}));
     let fails = |bytes: &[u8]| std::panic::catch_unwind(|| (target.run)(bytes)).is_err();

@@ -1,7 +1,7 @@
-//! What a device says of itself and of its home: superblock, pages, checkpoint records.
+//! Metadata of a device and of its home: superblock, poison mark, pages, checkpoint records.
 //!
-//! Laws: a superblock that decodes has a division without overlap; a page or checkpoint that decodes has one
-//! spelling.
+//! Properties: a superblock that decodes divides the device without overlap. A page or checkpoint that decodes has
+//! exactly one encoding.
 
 use crate::{Verdict, meter};
 use bytes::Bytes;
@@ -15,15 +15,15 @@ use layout::superblock::{MARGIN, SUPERBLOCK_LEN, Superblock};
 use types::rng::Rng;
 use types::{ChunkKey, ClusterId, Index, OsdId, OsdUuid, ReplicaId, Term, VolumeId, crc32c};
 
-/// Where a superblock keeps its checksum.
+/// Offset of the checksum in a superblock.
 const SUPER_CRC_AT: usize = 248;
-/// Bytes before the reason of a poison's mark.
+/// Length of a poison mark before the reason.
 const POISON_HEAD_LEN: usize = 32;
 const GEOMETRY: Geometry = Geometry { slot_count: 4096, au_count: 65536 };
 const REPLICA: ReplicaId = ReplicaId(7);
 const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(3), index: 9 };
 
-/// Reads one copy of a superblock. Reserved bytes are a later version's, so only the value must come back.
+/// Decodes one copy of a superblock. Reserved bytes belong to later versions, so only the value is compared.
 pub fn superblock(data: &[u8]) -> Verdict {
     let result = meter::bounded(data.len(), 0, 0, || Superblock::decode(data));
     if let Ok(s) = &result {
@@ -52,7 +52,7 @@ pub fn superblock_fix(data: &mut Vec<u8>) {
     data[SUPER_CRC_AT..SUPER_CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Reads the mark of a poisoned store. What is behind the reason is nobody's.
+/// Decodes the mark of a poisoned store. The bytes after the reason are unspecified, so they are not compared.
 pub fn poison(data: &[u8]) -> Verdict {
     let uuid = OsdUuid([2; 16]);
     let result = meter::bounded(data.len(), 1, 64, || poison::decode(data, uuid));
@@ -76,7 +76,7 @@ pub fn poison_fix(data: &mut Vec<u8>) {
     data[28..POISON_HEAD_LEN].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Reads a page whose checksum held: the first byte says as what.
+/// Decodes a page whose checksum was right. The first byte selects the kind of page.
 pub fn page(data: &[u8]) -> Verdict {
     let Some((kind, rest)) = data.split_first() else { return Verdict::Refused };
     let mut page = [0; PAGE];
@@ -140,10 +140,10 @@ pub fn page_seed(rng: &mut Rng) -> Vec<u8> {
     out
 }
 
-/// Headers of the parts of a checkpoint record.
+/// Length of the header of a checkpoint part.
 const PART: usize = 48;
 
-/// Reads a checkpoint record. Input: parts, one after the other, each with its own body length in its header.
+/// Decodes a checkpoint record. Input: consecutive parts, each with its own body length in its header.
 pub fn checkpoint(data: &[u8]) -> Verdict {
     let parts = parts(data);
     let result = meter::bounded(data.len(), 16, 4096, || Checkpoint::decode(&parts));
@@ -185,7 +185,7 @@ pub fn checkpoint_seed(rng: &mut Rng) -> Vec<u8> {
     checkpoint.encode().concat()
 }
 
-/// Numbers the parts and mends their lengths and checksums.
+/// Numbers the parts and corrects their lengths and checksums.
 pub fn checkpoint_fix(data: &mut Vec<u8>) {
     let lens: Vec<usize> = parts(data).iter().map(Bytes::len).collect();
     let mut at = 0;

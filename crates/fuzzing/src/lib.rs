@@ -1,12 +1,12 @@
-//! Fuzz targets: plain functions over bytes, one for every decoder, for the engine, and for what peers say.
+//! Fuzz targets: plain functions over bytes, one for each decoder, for the engine, and for messages of peers.
 //!
-//! In comes any byte string; out goes whether it was [`Verdict::Taken`], or a panic, which is a find. The same
-//! functions are driven twice: by [`drive`] on stable, with a seeded mutator and the committed corpus, and by
-//! libFuzzer in `fuzz/`. A target judges more than panics: what was decoded, encoded again, gives the same
-//! bytes; memory is bounded by the length of the input ([`meter`]); the engine agrees with a model.
+//! A target takes any byte string. It returns whether the input was [`Verdict::Taken`], or it panics, and a panic is a
+//! find. The same functions are driven twice: by [`drive`] on stable Rust, with a seeded mutator and the committed
+//! corpus, and by libFuzzer in `fuzz/`. A target checks more than panics. A decoded value encodes to the same bytes,
+//! memory is bounded by the length of the input ([`meter`]), and the engine agrees with a model.
 //!
-//! Invariant: a target is a pure function of its bytes, so that a find can be replayed; the canaries in
-//! [`canary`] must be found, or the driver is blind.
+//! Invariant: a target is a pure function of its bytes, so that a find can be replayed. The driver must find the
+//! canaries in [`canary`]; a driver that misses one would miss real finds too.
 
 mod admin;
 mod canary;
@@ -32,17 +32,17 @@ mod wire_frame;
 
 pub use registry::{TARGETS, Target, find};
 
-/// What a target made of its input.
+/// Result of one run of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It got behind the checks: decoded, or did some work.
+    /// The input passed the checks: it was decoded, or it did some work.
     Taken,
-    /// It was refused, with an error.
+    /// The input was refused, with an error.
     Refused,
 }
 
 impl Verdict {
-    /// Of a decoder's result.
+    /// Returns the verdict for a decoder's result.
     fn of<T, E>(result: &Result<T, E>) -> Verdict {
         if result.is_ok() { Verdict::Taken } else { Verdict::Refused }
     }

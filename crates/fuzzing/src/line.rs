@@ -1,7 +1,8 @@
-//! A stranger's ends of connections in the simulated world: dialled or accepted, greeted, with what was heard decoded.
+//! A fake peer's ends of connections in the simulated world: dialled or accepted, greeted, with received messages
+//! decoded.
 //!
-//! Targets come in with bytes to send and take out messages. Invariant: what is heard is bounded, and the stranger
-//! itself never fails: a peer that sends what it must not has failed the target.
+//! Targets pass bytes to send and take received messages. Invariant: the queue of received messages is bounded, and
+//! this side never fails by itself. A frame that it cannot decode is a failure of the tested process.
 
 use env::sim::SimEnv;
 use env::{ConnId, Env, Event, ListenerId, NetAddr, Op, Token};
@@ -9,13 +10,13 @@ use std::collections::VecDeque;
 use types::{IoBuf, IoBufMut, Time};
 use wire::{FrameKind, HEADER_LEN, Header, Message};
 
-/// Messages that wait to be answered; older ones are forgotten.
+/// Most received messages that wait for an answer; the oldest are dropped.
 const HEARD_MAX: usize = 64;
-/// Rooms of the tokens: which kind of operation has ended.
+/// Values of a token's `room` field: kind of the operation that ended.
 const TALK: u8 = 1;
 const LISTEN: u8 = 2;
 
-/// One connection.
+/// A single connection.
 #[derive(Default)]
 struct Line {
     conn: Option<ConnId>,
@@ -23,17 +24,17 @@ struct Line {
     header: Option<Header>,
 }
 
-/// All connections of the stranger, by number.
+/// All connections of the fake peer, by number.
 pub struct Lines {
     env: SimEnv,
     lines: Vec<Line>,
     ops: Vec<Op>,
     serial: u32,
-    /// Hellos heard.
+    /// Number of hellos received.
     pub greeted: u64,
-    /// By which line, and what; the oldest first.
+    /// Received messages with their connection, oldest first.
     pub heard: VecDeque<(usize, Message)>,
-    /// Connections that came to a listener: which line they are is up to the target.
+    /// Connections that a listener accepted. The target decides which connection number each gets.
     pub accepted: Vec<(ListenerId, ConnId)>,
 }
 
@@ -48,7 +49,7 @@ impl Lines {
         self.env.listen(addr).expect("the address is free").0
     }
 
-    /// Whether something is on its way out: a connection, or bytes.
+    /// Returns whether a connect or a send is in flight.
     pub fn is_busy(&self, which: usize) -> bool {
         self.lines[which].busy
     }
@@ -58,7 +59,7 @@ impl Lines {
         Token::new(room, self.serial, which as u32)
     }
 
-    /// Grows with every operation: no two connections have the same.
+    /// Returns a serial that grows with every operation, so that no two connections share one.
     pub fn serial(&self) -> u32 {
         self.serial
     }
@@ -75,14 +76,14 @@ impl Lines {
         self.lines[which].busy = true;
     }
 
-    /// The line is this connection from now on.
+    /// Makes `conn` the connection with this number.
     pub fn adopt(&mut self, which: usize, conn: ConnId) {
         self.hang_up(which);
         self.lines[which].conn = Some(conn);
         self.hear_more(which);
     }
 
-    /// False: nothing was sent, because the line is down or busy.
+    /// Sends bytes. Returns false if nothing was sent, because the connection is down or busy.
     pub fn send(&mut self, which: usize, bytes: &[u8]) -> bool {
         let line = &self.lines[which];
         let Some(conn) = line.conn.filter(|_| !line.busy && !bytes.is_empty()) else { return false };
@@ -106,7 +107,7 @@ impl Lines {
         self.ops.push(Op::Recv { token, conn, bufs, min });
     }
 
-    /// One turn of the stranger.
+    /// Runs one turn of the fake peer.
     pub fn turn(&mut self) {
         let mut events = Vec::new();
         self.env.turn(&mut self.ops, &mut events, Time::NEVER).expect("a simulated ring does not fail");

@@ -1,7 +1,7 @@
 //! One batch of the log: its fixed header and its records.
 //!
-//! Input: the fixed header, then the records, without the zeros that fill their area on a device. Law: what
-//! decodes has one spelling; a count or length that the batch states allocates nothing by itself.
+//! Input: the fixed header, then the records, without the zeros that fill their area on a device. Properties: a batch
+//! that decodes has exactly one encoding, and a count or length in the batch allocates nothing by itself.
 
 use crate::{Verdict, meter};
 use bytes::Bytes;
@@ -18,10 +18,10 @@ use types::{
 
 pub const UUID: OsdUuid = OsdUuid([9; 16]);
 const OFFSET: u64 = 1 << 20;
-/// A record in memory may be several times its bytes, and the list of them grows by doubling.
+/// Allocation factor. A record in memory may be several times its bytes, and the list of records grows by doubling.
 const FACTOR: u64 = 24;
 
-/// Reads one batch.
+/// Decodes one batch.
 pub fn run(data: &[u8]) -> Verdict {
     let header = meter::bounded(data.len(), 0, 0, || BatchHeader::decode(data, UUID, OFFSET));
     let Some(header) = header else { return Verdict::Refused };
@@ -111,7 +111,7 @@ fn append(rng: &mut Rng) -> Record {
     }
 }
 
-/// A record of any kind.
+/// Returns a record of any kind.
 pub fn record(rng: &mut Rng) -> Record {
     let replica = ReplicaId(number(rng));
     match rng.below(21) {
@@ -175,7 +175,7 @@ pub fn seed(rng: &mut Rng) -> Vec<u8> {
     [&header.encode(UUID)[..], &body].concat()
 }
 
-/// Mends lengths, the count and both checksums; cuts the last record to what is there.
+/// Corrects lengths, the count and both checksums, and cuts the last record to the bytes that are left.
 #[allow(clippy::ptr_arg)] // one type for all targets, and some change the length
 pub fn fix(data: &mut Vec<u8>) {
     if data.len() < FIXED_LEN {
@@ -194,14 +194,14 @@ pub fn fix(data: &mut Vec<u8>) {
     seal(&mut data[..FIXED_LEN], UUID);
 }
 
-/// Mends the checksum of a fixed header.
+/// Corrects the checksum of a fixed header.
 pub fn seal(header: &mut [u8], uuid: OsdUuid) {
     header[12..16].fill(0);
     let crc = types::crc::append(crc32c(&uuid.0), &header[..FIXED_LEN]);
     header[12..16].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Counts the records; one that leaves the batch is cut.
+/// Counts the records, and cuts a record that extends beyond the batch.
 pub fn walk(records: &mut [u8]) -> u32 {
     const RECORD: usize = 40;
     let (mut at, mut count) = (0, 0);

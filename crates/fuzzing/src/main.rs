@@ -1,7 +1,7 @@
 //! The command line of the driver: one target in this process, or all of them in processes of their own.
 //!
-//! A process a target, because a stack that ends or an abort takes its process with it. `all` runs two at a
-//! time, prints a line for each, and fails when a target has a find or a canary has none.
+//! Each target has its own process, because a stack overflow or an abort ends the process. `all` runs two at a time by
+//! default and prints a line for each. It fails when a target has a find or a canary has none.
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
@@ -13,9 +13,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 use types::rng::Rng;
 
-/// Time for a canary: it is found in the first seconds, or never.
+/// Time limit of a canary. The driver finds it in the first seconds, or never.
 const CANARY_SECONDS: f64 = 20.0;
-/// A canary that does not end need not be watched for long.
+/// Time limit of one run of a canary: shorter than usual, because one canary never returns.
 const CANARY_RUN_MAX_MS: u64 = 400;
 
 #[derive(Parser)]
@@ -26,31 +26,31 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Cmd {
-    /// Names of all targets
+    /// List the names of all targets
     List,
-    /// One target, in this process
+    /// Run one target, in this process
     Run(Run),
-    /// One input; fails as it failed
+    /// Run a target on one input; fails if the target fails
     Replay { target: String, input: PathBuf },
-    /// A smaller input that fails too, beside the given one
+    /// Write a smaller input that also fails, next to the given one
     Shrink { target: String, input: PathBuf },
-    /// Every target in turn, canaries too
+    /// Run all targets, canaries included
     All {
         #[arg(long, default_value_t = 4.0)]
         seconds: f64,
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// Stop each after as many runs as CI gives it: the same inputs on every machine
+        /// Stop each target after its number of CI runs, so that the inputs are the same on every machine
         #[arg(long)]
         counted: bool,
-        /// Processes at a time
+        /// Number of processes at a time
         #[arg(long, default_value_t = 2)]
         jobs: usize,
-        /// Where finds go
+        /// Directory for finds
         #[arg(long, default_value = "target/fuzz-finds")]
         finds: PathBuf,
     },
-    /// Writes sound inputs of every target into `corpus/`, and those that have become unsound away
+    /// Write sound inputs of every target into `corpus/`
     Corpus {
         #[arg(long, default_value_t = 3)]
         each: usize,
@@ -66,13 +66,13 @@ struct Run {
     runs: u64,
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// A run that takes longer is a find, in milliseconds
+    /// Longest run that is not a find, in milliseconds
     #[arg(long, default_value_t = 10_000)]
     run_max_ms: u64,
-    /// Where finds go
+    /// Directory for finds
     #[arg(long, default_value = "target/fuzz-finds")]
     finds: PathBuf,
-    /// Write every input before it is run: slow, finds what ends the process
+    /// Write every input before it is run: slow, but it finds the input that ends the process
     #[arg(long)]
     careful: bool,
 }
@@ -122,14 +122,14 @@ fn run(args: &Run) -> Result<()> {
     Ok(())
 }
 
-/// How a target's process ended.
+/// The way in which a target's process ended.
 enum End {
     Clean,
     Found,
     Broken,
 }
 
-/// What every target of `all` is given.
+/// Settings that `all` gives to each target.
 struct Each<'a> {
     seconds: f64,
     seed: u64,
@@ -138,7 +138,7 @@ struct Each<'a> {
 }
 
 fn all(each: &Each, jobs: usize) -> Result<()> {
-    // The longest first: canaries end early.
+    // Canaries are last in the registry, and they end early.
     let queue = Mutex::new(TARGETS.iter().rev().collect::<Vec<_>>());
     let faults = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
@@ -199,7 +199,7 @@ fn one(target: &Target, each: &Each) -> Result<()> {
         }
         (End::Broken, false) => {
             eprint!("{}", String::from_utf8_lossy(&output.stderr));
-            // No hook saw it: the same inputs again, each on disk before it is run.
+            // No hook reported the input. The same inputs are run again, and each is written to disk first.
             end(each.seconds * 50.0, true)?;
             let last = each.finds.join(format!("{}-last", target.name));
             bail!("{}: the process ended with {}; its last input is {}", target.name, output.status, last.display());

@@ -1,7 +1,7 @@
-//! How much memory a piece of work asked for: everything that it allocated, freed or not.
+//! Memory that a piece of work asked for: the sum of its allocations, freed or not.
 //!
-//! Targets come in with the work and a bound. Invariant: the process that measures has one working thread, so
-//! what is counted belongs to the work (the driver's watchdog does not allocate).
+//! Targets pass the work and a bound. Invariant: the measuring process has one working thread, so the counted bytes
+//! belong to the work (the driver's watchdog does not allocate).
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use std::alloc::System;
@@ -13,10 +13,10 @@ fn allocated() -> u64 {
     ALLOCATOR.stats().bytes_allocated as u64
 }
 
-/// Runs `work`, which may allocate `factor` bytes for each of its `input` bytes, and `extra` besides.
+/// Runs `work`, which may allocate `factor` bytes for each of its `input` bytes, plus `extra` bytes.
 ///
 /// # Panics
-/// When it took more: a length that a peer stated was believed.
+/// Panics if the work allocated more, which means that it trusted a length in the input.
 pub fn bounded<T>(input: usize, factor: u64, extra: u64, work: impl FnOnce() -> T) -> T {
     let before = allocated();
     let out = work();

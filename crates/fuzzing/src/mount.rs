@@ -1,9 +1,9 @@
-//! A whole device with damage that its checksums do not show: scan, replay, checkpoint, birth of the groups.
+//! A whole device with damage that its checksums do not show: scan, replay, checkpoint, creation of the groups.
 //!
-//! A device is made once, by an engine that has lived: entries, a checkpoint, a replaced tail, a tombstone.
-//! Input: changes, each a place in what is used of it, a few bytes, and whether the checksums around them are
-//! mended. Laws: the mount ends, with replicas or with a reason; what it gives is contiguous and verified; a
-//! group starts from it or refuses; nothing panics.
+//! A device is made once, by an engine with some history: entries, a checkpoint, a replaced tail, a tombstone. Input:
+//! changes. Each change is a position in the used part of the device, a few bytes, and whether the checksums around
+//! them are corrected. Properties: the mount ends, with replicas or with a reason; its entries are contiguous and
+//! verified; a group starts from it or refuses; nothing panics.
 
 use crate::source::Source;
 use crate::store_model::{Story, chunks, told};
@@ -19,16 +19,16 @@ use types::store::Recovered;
 use types::{SectorRange, Time, crc32c};
 
 const DEVICE: &str = "device";
-/// Steps of the world in which a mount ends.
+/// Most steps of the world before a mount must have ended.
 const STEPS_MAX: usize = 4000;
 
-/// The device as the story left it: the pages that are not zero.
+/// Returns the device after that history: the pages that are not zero.
 fn story() -> &'static Story {
     static STORY: OnceLock<Story> = OnceLock::new();
     STORY.get_or_init(told)
 }
 
-/// Places that mean something: fixed headers and records of batches, superblocks, slots.
+/// Returns a position, often in a fixed header or in the records after it.
 fn place(source: &mut Source<'_>) -> (usize, usize) {
     let story = story();
     let page = source.below(story.pages.len() as u32) as usize;
@@ -65,7 +65,7 @@ fn changed(source: &mut Source<'_>) -> Vec<(u64, Vec<u8>)> {
     pages
 }
 
-/// If the page begins a batch whose records lie in it: mends both checksums. A superblock likewise.
+/// Corrects both checksums if the page begins a batch whose records lie in it, or the checksum of a superblock.
 fn mend(offset: u64, page: &mut [u8]) {
     if page.starts_with(b"BSLTBTCH") {
         let len = u32::from_le_bytes([page[20], page[21], page[22], page[23]]) as usize;
@@ -82,7 +82,7 @@ fn mend(offset: u64, page: &mut [u8]) {
     assert!(offset.is_multiple_of(BATCH_ALIGN as u64));
 }
 
-/// What the mount of these pages ends with.
+/// Mounts a device with these pages and returns the replicas found, or `None` if the mount failed.
 fn mount(pages: &[(u64, Vec<u8>)], seed: u64) -> (World, Box<dyn Env>, Engine, Option<Vec<Recovered>>) {
     let world = World::new(seed);
     let node = world.add_node("osd");
@@ -116,7 +116,7 @@ fn mount(pages: &[(u64, Vec<u8>)], seed: u64) -> (World, Box<dyn Env>, Engine, O
     panic!("a mount does not end");
 }
 
-/// See the head of the file. First byte: the order of completions.
+/// Runs the target described at the head of this file. First byte: order of completions.
 pub fn run(data: &[u8]) -> Verdict {
     let mut source = Source::new(data);
     let seed = source.byte();
@@ -128,7 +128,7 @@ pub fn run(data: &[u8]) -> Verdict {
         let replica = recovered.identity.replica;
         let osd = recovered.identity.members.first().map_or(story().ids.1, |m| m.osd);
         let now = env.now();
-        // A replica that has lost payload gets no group before it has it back.
+        // A replica with lost payload gets no group before the payload is restored.
         if recovered.lost.is_empty()
             && let Ok(mut group) = Group::new(GroupConfig::new(osd), recovered, now, 1)
         {
@@ -144,7 +144,7 @@ pub fn run(data: &[u8]) -> Verdict {
     Verdict::Taken
 }
 
-/// What a group may rely on.
+/// Asserts the properties that a group relies on.
 fn check(found: &Recovered) {
     if found.damage.is_some() {
         return;
@@ -163,7 +163,7 @@ fn check(found: &Recovered) {
     }
 }
 
-/// No change, or a few.
+/// Returns a few random bytes, which make no change or a few.
 pub fn seed(rng: &mut Rng) -> Vec<u8> {
     let len = rng.below(40);
     (0..=len).map(|_| rng.next_u64() as u8).collect()

@@ -1,17 +1,17 @@
-//! Damage to inputs, drawn from a seed: what a mutation engine without coverage can do well.
+//! Mutation of inputs, drawn from a seed, without coverage feedback.
 //!
-//! The driver comes in with one or two inputs; out goes another. Invariant: equal seeds give equal inputs, and
-//! an input never grows beyond the target's limit.
+//! The driver passes one or two inputs and gets another. Invariant: equal seeds give equal inputs, and an input never
+//! grows beyond the target's limit.
 
 use types::rng::Rng;
 
-/// Values that break things.
+/// Values that often break decoders.
 const MAGIC: [u64; 14] =
     [0, 1, 7, 8, 0x7f, 0x80, 0xff, 0x1000, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff, i64::MAX as u64, 1 << 63, u64::MAX];
 
-/// Changes `bytes` a few times; `other` is what it may be spliced with.
+/// Changes `bytes` a few times, perhaps with a piece of `other` spliced in.
 pub fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>, other: &[u8], len_max: usize) {
-    // Mostly one or two changes: what an input means should survive.
+    // Mostly one or two changes, so that most of the input keeps its meaning.
     let changes = [1, 1, 1, 2, 2, 3, 5, 9][rng.below(8) as usize];
     for _ in 0..changes {
         once(rng, bytes, other);
@@ -19,7 +19,7 @@ pub fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>, other: &[u8], len_max: usize) 
     bytes.truncate(len_max);
 }
 
-/// A place, with the head of the input twice as likely: lengths and counts live there.
+/// Returns a position. One draw in three is from the first 64 bytes, because lengths and counts are there.
 fn place(rng: &mut Rng, len: usize) -> usize {
     let bound = if rng.chance(1, 3) { len.min(64) } else { len };
     rng.below(bound.max(1) as u64) as usize
@@ -47,14 +47,14 @@ fn once(rng: &mut Rng, bytes: &mut Vec<u8>, other: &[u8]) {
             bytes.drain(at..end);
         }
         13 => {
-            // A piece of itself once more: duplicated records.
+            // A piece of the input is inserted again, as a duplicated record would be.
             let end = (at + rng.between(1, 256) as usize).min(len);
             let piece = bytes[at..end].to_vec();
             let to = place(rng, len);
             bytes.splice(to..to, piece);
         }
         14 => {
-            // A piece over another place: fields that change places.
+            // A piece is copied over another position, as a swapped field would be.
             let end = (at + rng.between(1, 64) as usize).min(len);
             let to = place(rng, len);
             let end_to = (to + end - at).min(len);
@@ -64,7 +64,7 @@ fn once(rng: &mut Rng, bytes: &mut Vec<u8>, other: &[u8]) {
     }
 }
 
-/// A number of a common width, aligned as fields are.
+/// Writes a number of a common width, mostly aligned as fields are.
 fn magic(rng: &mut Rng, bytes: &mut [u8], at: usize) {
     let width = [1, 2, 4, 8][rng.below(4) as usize];
     let at = if rng.chance(3, 4) { at / width * width } else { at };
@@ -75,7 +75,7 @@ fn magic(rng: &mut Rng, bytes: &mut [u8], at: usize) {
     }
 }
 
-/// A little-endian number made a little larger or smaller.
+/// Makes a little-endian number slightly larger or smaller.
 fn nudge(rng: &mut Rng, bytes: &mut [u8], at: usize) {
     let at = at / 4 * 4;
     if let Some(four) = bytes.get_mut(at..at + 4) {

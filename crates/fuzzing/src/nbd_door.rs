@@ -1,7 +1,7 @@
-//! What an NBD client can send: the negotiation alone, and a whole connection on a device in memory.
+//! Bytes that an NBD client can send: the negotiation alone, and a whole connection on a device in memory.
 //!
-//! Laws: what is answered does not depend on how the bytes are cut into receives; answers and memory are
-//! bounded by what was sent; the device is asked only for what lies inside it; nothing panics.
+//! Properties: answers do not depend on how the bytes are split into receives; answers and memory are bounded by the
+//! bytes received; requests to the device lie inside it; nothing panics.
 
 use crate::source::Source;
 use crate::{Verdict, meter};
@@ -13,14 +13,14 @@ use std::collections::VecDeque;
 use types::rng::Rng;
 use types::{IoBufMut, Time};
 
-/// Answers to one option, at most, for each byte that it took.
+/// Most bytes of answers for each byte of an option.
 const ANSWER_FACTOR: usize = 16;
 
 fn export() -> Export {
     Export { name: "p/v".into(), description: "a volume".into(), len_bytes: 1 << 20, read_only: false }
 }
 
-/// Feeds pieces whose lengths `cut` gives; what came of it.
+/// Feeds pieces whose lengths `cut` gives. Returns the answers, the progress and the number of bytes consumed.
 fn feed(client: &[u8], mut cut: impl FnMut() -> usize) -> (Vec<u8>, Option<Progress>, usize) {
     let export = export();
     let mut out = Vec::new();
@@ -42,7 +42,7 @@ fn feed(client: &[u8], mut cut: impl FnMut() -> usize) -> (Vec<u8>, Option<Progr
     (out, Some(Progress::More), at)
 }
 
-/// First byte: how the rest is cut.
+/// Runs the negotiation. First byte: seed of the lengths of the pieces.
 pub fn handshake(data: &[u8]) -> Verdict {
     let Some((seed, client)) = data.split_first() else { return Verdict::Refused };
     let whole = meter::bounded(client.len(), 64, 4096, || feed(client, || usize::MAX / 2));
@@ -60,7 +60,7 @@ fn option(option: u32, data: &[u8]) -> Vec<u8> {
     [b"IHAVEOPT", &option.to_be_bytes()[..], &(data.len() as u32).to_be_bytes(), data].concat()
 }
 
-/// A negotiation that goes well, with options before it that may not.
+/// Returns a negotiation that mostly succeeds, with options before it that may not.
 fn negotiation(rng: &mut Rng) -> Vec<u8> {
     let mut out = vec![0, 0, 0, rng.below(4) as u8];
     for _ in 0..rng.below(5) {
@@ -114,7 +114,7 @@ const ROOM: u8 = 9;
 const LISTENER: ListenerId = ListenerId(3);
 const CONN: ConnId = ConnId { slot: 1, generation: 7 };
 
-/// The world's end of one connection.
+/// The simulated peer's end of one connection.
 struct Line {
     server: NbdServer,
     device: Ram,
@@ -152,12 +152,12 @@ impl Line {
                     self.send = Some(token);
                 }
                 Op::Close { .. } => self.closed = true,
-                other => panic!("a door does not ask for {other:?}"),
+                other => panic!("an NBD server does not ask for {other:?}"),
             }
         }
     }
 
-    /// Gives what has arrived to the receive that waits.
+    /// Gives the bytes that have arrived to the pending receive.
     fn deliver(&mut self) {
         let (token, mut bufs, min) = self.receive.take().expect("the caller has looked");
         let mut left = self.incoming.len().min(self.piece_max.max(min));
@@ -185,7 +185,7 @@ impl Line {
     }
 }
 
-/// First two bytes: limits and pieces; the rest is the client's.
+/// Runs a whole connection. First two bytes: limits and piece length; the rest is sent by the client.
 pub fn door(data: &[u8]) -> Verdict {
     let mut source = Source::new(data);
     let (limits, piece) = (source.byte(), source.byte());
@@ -207,7 +207,7 @@ pub fn door(data: &[u8]) -> Verdict {
     let given = line.incoming.len();
     line.event(Event::Accepted { listener: LISTENER, conn: CONN, peer: NetAddr::Unnamed });
     line.settle();
-    // Every request is 28 bytes and is answered with at most a read of the whole device.
+    // A request has at least 28 bytes, and its answer is at most a read of the whole device.
     let answers = 64 + ANSWER_FACTOR * given + given / 28 * (1 << 21);
     assert!(line.sent <= answers, "{} sent for {given}", line.sent);
     if line.server.stats().requests > 0 { Verdict::Taken } else { Verdict::Refused }

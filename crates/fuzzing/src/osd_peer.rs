@@ -1,10 +1,12 @@
-//! A running OSD and what can come over its connections: peers that lie, clients that do not behave, meta.
+//! A running OSD and the traffic of its connections: peers that lie, clients that misbehave, meta.
 //!
-//! The real OSD mounts, makes a PG of three and meets two other members and a client, all played by the input over
-//! the simulated network. They answer what it asks (votes, appends, repairs, mends, streams) honestly or with a
-//! lie, lead the PG themselves, invent messages, send bytes in pieces; meta gives orders; the OSD's process dies,
-//! its device is damaged, and it mounts again: so that it repairs, mends and doubts with such peers.
-//! Laws: the OSD does not panic and does not stop, unless meta says so; whatever was sent, it still answers a hello.
+//! The real OSD mounts, creates a PG of three, and meets two other members and a client over the simulated network. The
+//! input plays all of them. The peers answer the OSD's messages (votes, appends, log repair, block repair, streams)
+//! honestly or with a lie. They also lead the PG, invent messages, and send damaged or cut frames. Meta gives orders.
+//! The OSD's process dies, its device is damaged, and it mounts again. Such peers then repair its log and its blocks,
+//! and it may be suspect.
+//!
+//! Properties: the OSD does not panic and does not stop, unless meta says so. It still answers a hello at the end.
 
 mod answers;
 mod messages;
@@ -31,9 +33,9 @@ const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(1), index: 0 };
 const STEPS_MAX: usize = 3000;
 /// The other members: both have higher ids, so that they dial.
 const PEERS: [u32; 2] = [5, 6];
-/// The line of the client, after those of the peers.
+/// Number of the client's connection, after those of the peers.
 const CLIENT: usize = 2;
-/// Most bits that one damage flips: a store of which nothing is left teaches nothing.
+/// Exclusive bound of the bits that one damage flips. A store that is destroyed as a whole would test nothing.
 const FLIPS_MAX: u32 = 6;
 
 fn addr(port: u16) -> SocketAddr {
@@ -42,13 +44,13 @@ fn addr(port: u16) -> SocketAddr {
 
 struct Table {
     world: World,
-    /// `None`: its device does not mount any more.
+    /// The running OSD; `None` if its device does not mount any more.
     osd: Option<(Osd, SimEnv)>,
     node: NodeId,
     lines: Lines,
     peers: Peers,
     lives: u64,
-    /// Meta has told it to stop.
+    /// True after meta told the OSD to stop.
     refused: bool,
 }
 
@@ -100,7 +102,7 @@ impl Table {
         table
     }
 
-    /// A new life of the process; then meta is there.
+    /// Starts the process again, and then connects it to meta.
     fn boot(&mut self) {
         self.lives += 1;
         self.osd = Some(start(&self.world, self.node, self.lives));
@@ -122,7 +124,7 @@ impl Table {
         }
     }
 
-    /// One turn of the OSD, and the world goes on; until `enough` or so many steps.
+    /// Turns the OSD and advances the world, until `enough` or for `count` steps.
     fn steps(&mut self, count: usize, enough: impl Fn(&Table) -> bool) {
         for _ in 0..count {
             if let Some((osd, env)) = &mut self.osd {
@@ -130,7 +132,7 @@ impl Table {
                 osd.take_reports();
                 match turned.and_then(|_| osd.wait(env)) {
                     Ok(_) => {}
-                    // What was damaged may not mount any more.
+                    // A damaged device may fail to mount.
                     Err(osd::OsdError::Mount(_)) if self.lives > 1 => self.osd = None,
                     Err(error) => panic!("{error}"),
                 }
@@ -141,13 +143,13 @@ impl Table {
             }
             if !self.osd.as_ref().is_some_and(|(osd, _)| osd.has_events()) {
                 let Some(next) = self.world.next_turn_time() else { return };
-                // The PG's timers never rest: the count is what ends this.
+                // The timers of the PG never stop, so `count` ends the loop.
                 self.world.advance_to(next.max(self.world.now()));
             }
         }
     }
 
-    /// A new connection, greeted properly.
+    /// Opens a new connection and sends a correct hello.
     fn connect(&mut self, which: usize) {
         self.lines.dial(which, NetAddr::Tcp(addr(7400)));
         self.steps(40, |t| !t.lines.is_busy(which));
@@ -169,7 +171,7 @@ impl Table {
         }
     }
 
-    /// Answers some of what was heard, rightly or not.
+    /// Answers some of the received messages, honestly or not.
     fn answer(&mut self, source: &mut Source<'_>, count: usize, honestly: bool) {
         for _ in 0..count {
             let Some((which, heard)) = self.lines.heard.pop_front() else { return };
@@ -182,7 +184,7 @@ impl Table {
         }
     }
 
-    /// The process dies, bits of its device change, and it starts again.
+    /// Kills the process, flips bits of its device, and starts it again.
     fn damage(&mut self, source: &mut Source<'_>) {
         if self.refused {
             return;
@@ -239,7 +241,7 @@ fn step(table: &mut Table, source: &mut Source<'_>) {
             table.say(which, messages);
         }
         6 => {
-            // Bytes of a frame, one of them changed, or only a part of them.
+            // A frame with one byte changed, of which perhaps only a part is sent.
             let mut frame = wire_frame::frame(&[message(source, &table.peers, which)]);
             let at = source.u16() as usize % frame.len();
             frame[at] ^= source.byte();
@@ -266,7 +268,7 @@ fn step(table: &mut Table, source: &mut Source<'_>) {
             table.world.advance_to(table.world.now() + by);
         }
         12 => {
-            // What meta says comes out of protobuf, and is judged there.
+            // Meta's orders pass through protobuf, and the conversion rejects bad ones.
             let down = api::convert::osd_down(order(source)).expect("it travels");
             if let Ok(down) = OsdDown::try_from(down) {
                 table.tell(down);
@@ -289,7 +291,7 @@ fn step(table: &mut Table, source: &mut Source<'_>) {
     table.steps(6, |_| false);
 }
 
-/// See the head of the file. First byte: the order of completions.
+/// Runs the target described at the head of this file. First byte: order of completions.
 pub fn run(data: &[u8]) -> Verdict {
     let mut source = Source::new(data);
     let mut table = Table::new(source.byte());
@@ -323,7 +325,7 @@ mod tests {
         assert_eq!(table.lines.greeted, 3);
     }
 
-    /// What the honest answers are worth.
+    /// Checks that the honest answers are good enough for an election.
     #[test]
     fn an_osd_among_honest_peers_leads_and_follows() {
         let mut table = Table::new(1);
@@ -335,7 +337,7 @@ mod tests {
         }
         assert!(leads(&table), "the peers grant their votes");
         for n in 0..6 {
-            // The first begins a new term.
+            // The first append begins a new term.
             let append = table.peers.lead(&mut Source::new(&[if n == 0 { 0 } else { 99 }, 0, 2, 3, 3, 3]));
             table.say(0, vec![append]);
             table.steps(10, |_| false);

@@ -1,8 +1,8 @@
-//! Three groups and a network that lies: messages are delivered, lost, doubled, altered and invented.
+//! Three groups and a faulty network: messages are delivered, lost, duplicated, altered and invented.
 //!
-//! Laws (R5): whatever a peer says, a group does not panic; it may quarantine itself and is silent from then
-//! on. What it hands its engine stays sound: entries without a gap, nothing applied is rewritten, a commit
-//! inside the log, effects in index order, a payload for every write.
+//! Properties (R5): a group does not panic, whatever a peer sends. It may quarantine itself, and is silent from then
+//! on. The requests to its engine stay sound: entries without a gap, and no rewrite of an applied entry. The commit
+//! index lies inside the log, effects come in index order, and every write has a payload.
 
 use crate::Verdict;
 use crate::source::Source;
@@ -29,12 +29,12 @@ fn identity(osd: u32) -> ReplicaIdentity {
     ReplicaIdentity { pg: PG, replica: ReplicaId(osd.into()), lineage: 1, conf_epoch: Epoch(1), members }
 }
 
-/// One member: its group, and what its engine holds.
+/// One member: its group, and the state that its engine holds.
 struct Seat {
     group: Option<Group>,
     entries: Vec<Entry>,
     hard_state: HardState,
-    /// As of the last apply of this life.
+    /// Index of the last effect that was applied since the start.
     applied: u64,
     tickets: VecDeque<u64>,
     reads: VecDeque<u64>,
@@ -87,7 +87,7 @@ struct Table {
     members: Vec<Seat>,
     mail: VecDeque<(u32, u32, RaftMsg)>,
     next_id: u64,
-    /// Requests in flight to each member: each is answered once.
+    /// Number of requests that were sent; each is answered at most once.
     asked: u64,
     answered: u64,
 }
@@ -173,7 +173,7 @@ impl Table {
         }
     }
 
-    /// A listing of one member for another, and its echo.
+    /// Sends a lease renewal from one member to another, and its acknowledgement.
     fn list(&mut self, source: &mut Source<'_>, from: u32, to: u32) {
         let honest = self.call(from, |g, now, _| g.listing_for(now, OsdId(to))).flatten();
         let lies = source.byte() < 64;
@@ -199,8 +199,7 @@ impl Table {
         Listed { pg: PG, from, to, term: self.members[to.0 as usize - 1].hard_state.term, commit: Index(0) }
     }
 
-    /// A new life on what is durable. Tickets that were not answered are taken for durable: the law here is
-    /// about peers, not about disks.
+    /// Restarts a member from its log. Unanswered tickets count as durable, because this target tests peers, not disks.
     fn restart(&mut self, osd: u32) {
         let member = &mut self.members[osd as usize - 1];
         let start = recovered(osd, &member.entries, member.hard_state);
@@ -260,7 +259,7 @@ impl Table {
         }
     }
 
-    /// Polls and delivers honestly for a while, so that there is a leader to lie to.
+    /// Polls and delivers all messages for a while, so that a leader exists.
     fn run_honestly(&mut self, turns: u32) {
         for _ in 0..turns {
             self.now = self.now + Duration::from_millis(30);
@@ -280,7 +279,7 @@ impl Table {
         }
     }
 
-    /// A leader, a volume that is attached, and some writes.
+    /// Elects a leader, attaches a volume and writes to it.
     fn take_office(&mut self, writes: u32) {
         let leader = |table: &Table| (1..=3).find(|n| table.seat(*n).group.as_ref().is_some_and(Group::is_leader));
         for _ in 0..100 {
@@ -370,7 +369,7 @@ impl Table {
         }
     }
 
-    /// A message near what the receiver holds.
+    /// Returns a message with values near the state of the receiver.
     fn invented(&self, source: &mut Source<'_>, from: u32, to: u32) -> RaftMsg {
         let member = &self.members[to as usize - 1];
         let (term, last) = (member.hard_state.term.0, member.last());
@@ -406,7 +405,7 @@ impl Table {
     }
 }
 
-/// An entry that a leader could send, mostly.
+/// Returns an entry that a leader could mostly send.
 fn entry(source: &mut Source<'_>, index: u64, term: u64) -> Entry {
     let kinds = [EntryKind::ConfChange, EntryKind::ConfChangeV2];
     let kind = kinds.get(source.byte() as usize).copied().unwrap_or(EntryKind::Normal);
@@ -440,7 +439,7 @@ fn entry(source: &mut Source<'_>, index: u64, term: u64) -> Entry {
     Entry { term: Term(source.number(term)), index: Index(source.number(index)), kind, descriptor, payload, crcs }
 }
 
-/// One lie in an honest message.
+/// Alters one field of a genuine message.
 fn alter(source: &mut Source<'_>, msg: &mut RaftMsg) {
     match source.below(12) {
         0 => msg.term = Term(source.number(msg.term.0)),
@@ -471,7 +470,8 @@ fn source_len(msg: &RaftMsg) -> usize {
     if msg.context.is_empty() { 8 } else { 70 }
 }
 
-/// See the head of the file. First two bytes: whether there is a leader at first, and how much it has done.
+/// Runs the target described at the head of this file. First two bytes: whether a leader exists at first, and the
+/// number of its writes.
 pub fn peer(data: &[u8]) -> Verdict {
     let mut source = Source::new(data);
     let mut table = Table::new();
@@ -485,7 +485,7 @@ pub fn peer(data: &[u8]) -> Verdict {
     if table.members.iter().any(|m| m.applied > 2) { Verdict::Taken } else { Verdict::Refused }
 }
 
-/// A replica as a disk may give it back: it starts, or is refused with a reason; then it lives a little.
+/// Starts a group on a replica with arbitrary recovered state. It is refused, or runs for some polls.
 pub fn start(data: &[u8]) -> Verdict {
     let mut source = Source::new(data);
     let mut recovered = recovered(1, &[], HardState::default());

@@ -1,6 +1,6 @@
 //! The one list of targets: name → function over bytes.
 //!
-//! The driver, libFuzzer and the tests come in with a name. Invariant: every decoder of the project is in it.
+//! The driver, libFuzzer and the tests find a target by name. Invariant: every decoder of the project is in the list.
 
 use crate::{
     Verdict, admin, canary, client_peer, home, log, mount, nbd_door, osd_peer, raft_peers, store, store_model, text,
@@ -8,34 +8,34 @@ use crate::{
 };
 use types::rng::Rng;
 
-/// One target.
+/// A fuzz target.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     pub name: &'static str,
     pub what: &'static str,
     pub run: fn(&[u8]) -> Verdict,
-    /// A sound input, from the encoders.
+    /// Function that returns a sound input, made by the encoders.
     pub seed: fn(&mut Rng) -> Vec<u8>,
-    /// Mends checksums and announced lengths of a damaged input, so that it gets behind them.
+    /// Function that corrects the checksums and lengths of a damaged input, so that the input passes those checks.
     pub fix: fn(&mut Vec<u8>),
     pub len_max: usize,
-    /// Runs of CI: some seconds' worth, and the same inputs on every machine, fast or slow.
+    /// Number of runs in CI: it takes some seconds, and the inputs are the same on every machine.
     pub ci_runs: u64,
-    /// It must fail.
+    /// True for a target that must fail.
     pub is_canary: bool,
 }
 
-/// Of a target that builds a world for each input.
+/// CI runs of a target that builds a world for each input.
 const CI_RUNS: u64 = 5_000;
-/// Of one that only decodes.
+/// CI runs of a target that only decodes.
 const CI_RUNS_OF_DECODERS: u64 = 300_000;
 
 fn as_it_is(_: &mut Vec<u8>) {}
 
-/// Any bytes: for targets that read choices out of them.
+/// Returns random bytes, for targets that read choices out of them.
 fn choices(rng: &mut Rng) -> Vec<u8> {
     let len = rng.between(16, 600);
-    // Runs of one choice reach further than noise.
+    // Repeated choices reach deeper states than uniform noise.
     let mut out = Vec::new();
     while out.len() < len as usize {
         let byte = rng.next_u64() as u8;
@@ -58,12 +58,12 @@ const fn canary(name: &'static str, what: &'static str, run: fn(&[u8]) -> Verdic
     Target { is_canary: true, ..plain }
 }
 
-/// With so many runs in CI.
+/// Returns the target with this number of CI runs.
 const fn counted(ci_runs: u64, target: Target) -> Target {
     Target { ci_runs, ..target }
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: &[Target] = &[
     decoder(
         target("wire_frame", "hello, refusal and batch frames of the data plane", wire_frame::run),
@@ -124,7 +124,7 @@ pub const TARGETS: &[Target] = &[
     canary("canary_hang", "does not end", canary::hangs),
 ];
 
-/// The target of this name.
+/// Returns the target with this name.
 pub fn find(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|t| t.name == name)
 }

@@ -1,8 +1,8 @@
-//! Choices out of bytes: how a structured target reads its input.
+//! Choices out of bytes: the way in which a structured target reads its input.
 //!
-//! Invariant: total: when the bytes are used up every choice is zero, so that a shorter input is a simpler run.
+//! Invariant: reading never fails. After the last byte every choice is zero, so a shorter input is a simpler run.
 
-/// What is left of an input.
+/// The unread part of an input.
 pub struct Source<'a>(&'a [u8]);
 
 impl<'a> Source<'a> {
@@ -36,13 +36,13 @@ impl<'a> Source<'a> {
         self.byte() & 1 != 0
     }
 
-    /// In `0..bound`, from one byte, or from two when `bound` needs them.
+    /// Returns a number in `0..bound`, from one byte, or from two when `bound` needs them.
     pub fn below(&mut self, bound: u32) -> u32 {
         let drawn = if bound <= 256 { u32::from(self.byte()) } else { u32::from(self.u16()) };
         drawn % bound.max(1)
     }
 
-    /// Mostly near `near`, sometimes anything.
+    /// Returns a number that is mostly near `near`, and sometimes arbitrary.
     pub fn number(&mut self, near: u64) -> u64 {
         match self.byte() {
             0..=99 => near,
@@ -56,7 +56,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Up to `len` bytes.
+    /// Returns up to `len` bytes.
     pub fn bytes(&mut self, len: usize) -> &'a [u8] {
         let (head, tail) = self.0.split_at(len.min(self.0.len()));
         self.0 = tail;

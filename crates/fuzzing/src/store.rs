@@ -1,6 +1,7 @@
-//! What the thinking rooms keep: decision state, descriptors, meta's records.
+//! Stored state of groups and of meta: decision state, command bytes, meta's records.
 //!
-//! Laws: decision state and descriptors have one spelling; records that load, stored again, load as the same.
+//! Properties: decision state and command bytes have exactly one encoding. Records that load, stored again, load as the
+//! same.
 
 use crate::source::Source;
 use crate::{Verdict, meter};
@@ -20,13 +21,13 @@ use types::{
     SessionId, VolumeId,
 };
 
-/// Reads a decision state and then decides some commands on it.
+/// Decodes a decision state and then decides some commands on it.
 pub fn decision(data: &[u8]) -> Verdict {
     let Ok(mut decision) = meter::bounded(data.len(), 8, 4096, || Decision::decode(data)) else {
         return Verdict::Refused;
     };
     assert!(decision.encode()[..] == *data, "a second spelling of {decision:?}");
-    // It was stored by a peer or by an earlier life: what is decided on it must not break us either.
+    // A peer or an earlier process stored this state, so deciding on it must not panic either.
     let some: Vec<VolumeId> = decision.volumes.keys().copied().take(3).collect();
     for volume in some {
         let held = decision.volumes[&volume].clone();
@@ -56,7 +57,7 @@ pub fn decision_seed(rng: &mut Rng) -> Vec<u8> {
     decision.encode().to_vec()
 }
 
-/// Reads a descriptor.
+/// Decodes command bytes.
 pub fn descriptor(data: &[u8]) -> Verdict {
     let result = meter::bounded(data.len(), 0, 0, || Command::decode(data));
     let len = payload_len(data);
@@ -90,7 +91,7 @@ pub fn descriptor_seed(rng: &mut Rng) -> Vec<u8> {
     out.to_vec()
 }
 
-/// Reads a metadata store. Input: lines of `key value`, as an operator would dump them.
+/// Loads a metadata store. Input: lines of `key value`, in the form of an operator's dump.
 pub fn records(data: &[u8]) -> Verdict {
     let items = items(data);
     let held: usize = items.iter().map(|i| i.key.len() + i.value.len()).sum();
@@ -150,7 +151,7 @@ fn sample_osd(n: u32) -> OsdRecord {
     }
 }
 
-/// A small cluster: three OSDs, a pool, two volumes.
+/// Returns the records of a small cluster: three OSDs, a pool, two volumes.
 pub fn sample_records(source: &mut Source<'_>) -> Vec<Record> {
     let pool = PoolRecord {
         id: PoolId(1),
@@ -213,7 +214,7 @@ pub fn sample_records(source: &mut Source<'_>) -> Vec<Record> {
 pub fn records_seed(rng: &mut Rng) -> Vec<u8> {
     let choice = [rng.next_u64() as u8];
     let mut all = sample_records(&mut Source::new(&choice));
-    // A few of them, so that a change hits something that matters.
+    // Only a few records are kept, so that a mutation is likely to hit one that matters.
     let keep = rng.between(2, all.len() as u64) as usize;
     while all.len() > keep {
         let at = rng.between(1, all.len() as u64 - 1) as usize;

@@ -1,13 +1,17 @@
 //! The engine against a model in memory, on the simulated disk: typed operations out of bytes.
 //!
-//! Operations: append (perhaps over an uncommitted tail), commit and apply, read, rounds, streams staged and
-//! installed, replicas made and destroyed; the process killed, the power cut, bits flipped, reads, writes and
-//! flushes that fail; and what peers then do: payloads and blocks brought back, tails cut, doubts ended.
+//! Operations: append (perhaps over an uncommitted tail), commit and apply, read, destages, streams staged and
+//! installed, replicas created and destroyed. The process is killed, the power is cut, bits flip, and reads, writes and
+//! flushes fail. After a restart the peers act: payloads and blocks are repaired, tails are truncated, and suspect
+//! replicas are cleared.
 //!
-//! Laws: nothing that was acknowledged is lost; a read gives the model's bytes or an error, and an error only
-//! when the disk was damaged or failed; decision state is exact as of K; a sound disk damages no replica; one
-//! flipped bit under a sealed log is never silent. After more damage than one flip a tail may be gone (that is
-//! a disk that took back what it had made durable), but what is left is genuine.
+//! Properties:
+//! - No acknowledged entry is lost.
+//! - A read gives the model's bytes or an error, and an error only when the disk was damaged or failed.
+//! - Decision state is exact at the checkpoint index.
+//! - A sound disk damages no replica.
+//! - One flipped bit under a sealed log is never silent.
+//! - After more damage than one flip a tail may be missing, as if the disk had lost durable data. The rest is genuine.
 
 mod model;
 mod peers;
@@ -22,16 +26,16 @@ use types::{ReplicaId, SectorRange};
 
 pub use rig::{Story, chunks, device_image, device_len, ids};
 
-/// Sectors of each chunk that are used.
+/// Number of sectors that are used in each chunk.
 const SECTORS: u32 = 192;
 const REPLICAS: u32 = 3;
 
-/// First byte: seed of the disk's own choices. Second: settings.
+/// Runs the target. First byte: seed of the disk's own choices. Second: settings.
 pub fn run(data: &[u8]) -> Verdict {
     if live(data).checked_reads > 0 { Verdict::Taken } else { Verdict::Refused }
 }
 
-/// The whole life of an engine.
+/// Runs the whole history of an engine.
 fn live(data: &[u8]) -> Rig {
     let mut source = Source::new(data);
     let (seed, settings) = (source.byte(), source.byte());
@@ -100,7 +104,7 @@ fn step(rig: &mut Rig, source: &mut Source<'_>) {
             rig.stream(replica, effects, source.byte());
         }
         28 => rig.set_map(source.byte()),
-        // The common case of a life: something written, committed and read back.
+        // The common case: entries are written, committed and applied.
         29 | 30 => {
             let effects = (0..1 + source.below(3)).map(|_| effect(source)).collect();
             rig.append(replica, 0, effects);
@@ -111,7 +115,7 @@ fn step(rig: &mut Rig, source: &mut Source<'_>) {
     }
 }
 
-/// A device on which something of everything has happened.
+/// Returns the image of a device with a fixed history in which most operations occur.
 pub fn told() -> Story {
     let mut rig = Rig::new(7, 8);
     (1..=3).for_each(|id| rig.create(ReplicaId(id)));
@@ -145,7 +149,7 @@ mod tests {
     use super::*;
     use types::ChunkKey;
 
-    /// A store on which something is durable, and the pages that it has written from `start` on.
+    /// Returns a store with durable entries, and the numbers of its non-zero pages in the log or in home.
     fn written(in_home: bool) -> (Rig, Vec<u32>) {
         let mut rig = Rig::new(7, 14);
         (1..=3).for_each(|id| rig.create(ReplicaId(id)));
@@ -155,7 +159,7 @@ mod tests {
             let chunk: ChunkKey = chunks()[n as usize % 4];
             rig.append(replica, 0, vec![Effect::Write { chunk, range: SectorRange::new(8 * n as u32, 12) }]);
             rig.turn(12);
-            // The last of each is durable, and not committed.
+            // The last entry of each replica is durable, and not committed.
             if n < 9 {
                 rig.commit(replica);
             }
@@ -172,10 +176,10 @@ mod tests {
         (rig, pages)
     }
 
-    /// One bit of this page flips; then the process dies, mounts, and all is read.
+    /// Flips one bit of this page, restarts the process, and reads everything.
     fn after_a_flip(in_home: bool, page: u32) -> Rig {
         let (mut rig, _) = written(in_home);
-        // As `Rig::flip` reads a place: the area by its rest of 6, the byte by its eighth.
+        // `Rig::flip` takes the area from the remainder modulo 6, and the byte from the quotient by 8.
         let byte = (page * 4096 + 100) * 8;
         let area = if in_home { 4 } else { 2 };
         let place = (byte..byte + 8).find(|place| place % 6 == area).expect("one of eight");
@@ -185,7 +189,7 @@ mod tests {
         rig
     }
 
-    /// A target whose lives never got there would prove nothing of these operations.
+    /// Checks that the peers' operations are reached; otherwise the target would prove nothing about them.
     #[test]
     fn payloads_and_blocks_come_back_tails_are_cut_and_doubts_end() {
         let (mut mended, mut refilled, mut cut, mut ended) = (0, 0, 0, 0);

@@ -1,6 +1,6 @@
 //! Words that users type: sizes, names, ids, addresses.
 //!
-//! Law: what was parsed, printed and parsed again, is the same.
+//! Property: a parsed value, printed and parsed again, is the same value.
 
 use crate::Verdict;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use types::{ClusterId, PgId};
 #[allow(unused)]
 mod size;
 
-/// Reads one word as everything that a word can be.
+/// Parses one word as each kind of word.
 pub fn run(data: &[u8]) -> Verdict {
     let text = String::from_utf8_lossy(data);
     let mut taken = false;

@@ -1,8 +1,8 @@
-//! The client side of a volume, and what OSDs and meta may say to it: honest answers, wrong ones, late ones, twice.
+//! The client side of a volume, and messages of OSDs and meta to it: honest, wrong, late or repeated answers.
 //!
-//! The real `volume` is asked for I/O and polled; the input plays three OSDs, the connections to them, and meta.
-//! Laws: nothing panics; every request ends once, with an answer of its own shape; bytes that fail their checksum
-//! reach no user; what is in flight stays within its limits; and when everybody is honest again every request ends.
+//! The real `volume` is asked for I/O and polled. The input plays three OSDs, the connections to them, and meta.
+//! Properties: nothing panics; every request ends once, with an answer of its own shape; bytes with a wrong checksum
+//! reach no user; requests in flight stay within their limits. When all peers are honest again, every request ends.
 
 use crate::Verdict;
 use crate::source::Source;
@@ -18,19 +18,19 @@ use volume::{Admit, Answer, Carrier, Completion, EXTENTS_LEN_MAX, Request, Volum
 use wire::{Extent, Reject, Reply, ReplyBody, RequestBody};
 
 const LEN: u64 = 3 * SEGMENT;
-/// In bytes of good answers, and of those whose checksum is wrong.
+/// Value of all bytes in good answers, and of those whose checksum is wrong.
 const GOOD: u8 = 0x11;
 const BAD: u8 = 0xee;
-/// Messages that wait for an answer; older ones are lost.
+/// Most messages that wait for an answer; the oldest are dropped.
 const OUTBOX_MAX: usize = 256;
-/// What everything is given to end, once all are honest.
+/// Time in which every open request must end, once all peers are honest.
 const CALM: Duration = Duration::from_secs(120);
 
 fn pg(n: u32) -> PgId {
     PgId { pool: PoolId(1), n }
 }
 
-/// The wires, and who is at their other end.
+/// The simulated connections, and the requests sent on them.
 #[derive(Default)]
 struct Wires {
     down: BTreeSet<OsdId>,
@@ -64,7 +64,7 @@ struct Table {
     now: Time,
     wires: Wires,
     asks: VecDeque<ClientAsk>,
-    /// By token: what was asked for.
+    /// Open requests by token.
     open: BTreeMap<u64, Request>,
     token: u64,
     ended: u64,
@@ -90,7 +90,7 @@ fn opened(write: bool) -> Opened {
     }
 }
 
-/// What an honest OSD says, all of whose bytes are the same.
+/// Returns the answer of an honest OSD, in which all bytes are the same.
 fn honest(request: &wire::Request) -> ReplyBody {
     match &request.body {
         RequestBody::Read { range, .. } => {
@@ -128,7 +128,7 @@ fn lie(source: &mut Source<'_>, request: &wire::Request) -> Result<ReplyBody, Re
     })
 }
 
-/// A map that meta never drew.
+/// Returns a map that meta never made.
 fn wild_view(source: &mut Source<'_>) -> MapView {
     let some_pg = |s: &mut Source<'_>| pg(s.number(1) as u32);
     let some_osd = |s: &mut Source<'_>| OsdId(s.number(2) as u32);
@@ -154,7 +154,7 @@ fn wild_answer(source: &mut Source<'_>) -> ClientAnswer {
             let segments = (0..source.below(5)).map(|_| place(source)).collect();
             ClientAnswer::Segments { segments, view: wild_view(source) }
         }
-        // Refusals that are none of the two which end a volume, mostly.
+        // Mostly refusals other than the two that end a volume.
         _ => {
             let code = [2001, 2020, 2022, 2023, 1, u32::MAX][source.below(6) as usize];
             let code = if source.byte() > 235 { [2021, 2011][source.below(2) as usize] } else { code };
@@ -274,7 +274,7 @@ impl Table {
                 let id = if source.byte() < 200 { request.id } else { source.number(request.id) };
                 let result = if source.flag() { lie(source, &request) } else { Ok(honest(&request)) };
                 if source.byte() > 200 {
-                    // It is answered once more, or rightly.
+                    // The request is answered again later.
                     self.wires.out.push_back((osd, request));
                 }
                 self.reply(osd, id, result);
@@ -282,7 +282,7 @@ impl Table {
             9 | 10 => {
                 let Some(ask) = self.asks.pop_front() else { return };
                 let answer = if source.flag() { wild_answer(source) } else { right_answer(&ask) };
-                // It comes out of protobuf, and is judged there.
+                // Meta's answers pass through protobuf, and the conversion rejects bad ones.
                 if let Ok(answer) = ClientAnswer::try_from(api::pb::ClientAskReply::from(answer)) {
                     self.volume.handle_meta(self.now, &ask, answer);
                 }
@@ -296,7 +296,7 @@ impl Table {
         self.poll();
     }
 
-    /// Everybody is honest and answers: every request ends.
+    /// Makes all peers honest and answers until every request has ended.
     fn calm_down(&mut self) {
         self.wires.no_credit = false;
         (1..=3).for_each(|n| self.link(OsdId(n), true));
@@ -317,7 +317,7 @@ impl Table {
     }
 }
 
-/// First byte: a writer or a reader, with or without a time limit, and the volume's dice.
+/// Runs the target. First byte: a writer or a reader, with or without a time limit, and the seed of the volume.
 pub fn run(data: &[u8]) -> Verdict {
     let mut source = Source::new(data);
     let settings = source.byte();

@@ -1,22 +1,22 @@
-//! Frames of the data plane: a whole frame as it comes over a connection (hello, refusal, or a batch with
-//! requests, replies, raft messages, listings, echoes, goodbyes, parts of streams).
+//! Frames of the data plane, each a whole frame as it is received over a connection: hello, refusal, or batch.
 //!
-//! Input: header, head block, payload block. Laws: what is accepted has one spelling; nothing is allocated
-//! beyond what the bytes justify.
+//! A batch carries requests, replies, raft messages, lease renewals and their acknowledgements, lease releases, and
+//! parts of streams. Input: header, head block, payload block. Properties: an accepted frame has exactly one encoding,
+//! and allocations are bounded by the bytes of the frame.
 
 use crate::{Verdict, meter};
 use types::rng::Rng;
 use types::{IoBuf, crc32c};
 use wire::{FrameKind, HEADER_LEN, Header, Message, VERSION_MAX, WireError, samples};
 
-/// A message is a few hundred bytes in memory and may be sixteen on the wire; a vector may grow by doubling.
+/// Allocation factor. A message is a few hundred bytes in memory and may be sixteen on the wire; a vector may double.
 const FACTOR: u64 = 96;
-/// The copy of a head block that all descriptors share, and an error's text.
+/// Fixed allowance: the shared copy of a head block for all command bytes, and an error's text.
 const EXTRA: u64 = 32 << 10;
-/// Bytes before the length in a record header, and the length of one.
+/// Length of a record header: four bytes, then the length of the record in four bytes.
 const RECORD: usize = 8;
 
-/// Reads one frame.
+/// Decodes one frame.
 pub fn run(data: &[u8]) -> Verdict {
     let Some((first, rest)) = data.split_first_chunk::<HEADER_LEN>() else { return Verdict::Refused };
     let Ok(header) = Header::decode(first) else { return Verdict::Refused };
@@ -52,7 +52,7 @@ fn batch(header: &Header, head: &[u8], payload: &[u8]) -> Verdict {
 fn hello(header: &Header, head: &[u8]) -> Verdict {
     let result = meter::bounded(head.len(), 1, 4096, || wire::decode_hello(header, head));
     if let Ok(hello) = &result {
-        // A later version may append, so only the value comes back.
+        // A later version may append fields, so only the value is compared.
         assert!(decode(&wire::encode_hello(hello), wire::decode_hello) == Ok(hello.clone()));
     }
     Verdict::of(&result)
@@ -72,7 +72,7 @@ fn decode<T>(frame: &[u8], with: impl Fn(&Header, &[u8]) -> Result<T, WireError>
     with(&Header::decode(first)?, head)
 }
 
-/// One frame with one to three messages, or a greeting.
+/// Returns one frame: a hello, a refusal, or a batch of one to three messages.
 pub fn seed(rng: &mut Rng) -> Vec<u8> {
     match rng.below(8) {
         0 => wire::encode_hello(&samples::hello(rng)).to_vec(),
@@ -88,14 +88,14 @@ pub fn seed(rng: &mut Rng) -> Vec<u8> {
     }
 }
 
-/// The bytes of one batch frame.
+/// Returns the bytes of one batch frame.
 pub fn frame(messages: &[Message]) -> Vec<u8> {
     let mut bufs = Vec::new();
     wire::encode_batch(VERSION_MAX, messages, &mut bufs);
     bufs.iter().flat_map(|b| b.iter().copied()).collect()
 }
 
-/// Mends what announces and guards: lengths, counts, checksums.
+/// Corrects lengths, counts and checksums.
 #[allow(clippy::ptr_arg)] // one type for all targets, and some change the length
 pub fn fix(data: &mut Vec<u8>) {
     if data.len() <= HEADER_LEN {
@@ -121,7 +121,7 @@ pub fn fix(data: &mut Vec<u8>) {
     data[60..64].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Counts the records of a head block and cuts the last one to what is there.
+/// Counts the records of a head block and cuts the last one to the bytes that are left.
 fn walk(head: &mut [u8]) -> u32 {
     let (mut at, mut count) = (0, 0);
     while at + RECORD <= head.len() {

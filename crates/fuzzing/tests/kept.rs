@@ -1,10 +1,10 @@
-//! What every build checks of the targets, in a second: kept inputs pass, canaries fail, seeds get in.
+//! Checks of the targets in every build, in a second: kept inputs pass, and sound inputs are taken.
 
 use fuzzing::{TARGETS, Verdict, corpus, drive, find};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use types::rng::Rng;
 
-/// What targets allocate is counted for the process: they run one at a time.
+/// Takes the lock that runs tests one at a time, because the allocation count is one for the whole process.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -46,7 +46,7 @@ fn names_of_targets_are_told_apart() {
 }
 
 #[test]
-fn what_the_encoders_make_gets_in_and_what_is_damaged_mostly_does_not_unmended() {
+fn every_encoder_makes_inputs_that_its_target_takes() {
     let _alone = alone();
     for target in TARGETS.iter().filter(|t| !t.is_canary && t.len_max != 1 << 10) {
         let mut rng = Rng::new(3);

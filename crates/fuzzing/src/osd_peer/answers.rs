@@ -1,7 +1,7 @@
-//! What honest peers would answer, and how an answer becomes a lie.
+//! Answers of honest peers, and the changes that make an answer a lie.
 //!
-//! The two peers hold one log between them, as if they had acknowledged all of it. Invariant: an answer that is not
-//! twisted is one that a real member could give.
+//! The two peers hold one log between them, as if both had acknowledged all of it. Invariant: an unaltered answer is
+//! one that a real member could give.
 
 use super::{CHUNK, PEERS, PG};
 use crate::source::Source;
@@ -16,7 +16,7 @@ use wire::{
     Lack, ListingEcho, MendBody, MendMsg, Message, RaftKind, RaftMsg, RepairBody, RepairMsg, StreamBody, StreamMsg,
 };
 
-/// Entries that the peers keep; they lead no further.
+/// Bound of the peers' log; they add no entries beyond it.
 const ENTRIES_MAX: u64 = 200;
 
 #[derive(Default)]
@@ -54,7 +54,7 @@ impl Peers {
         self.log.get(&index).map_or(Term(0), |entry| entry.term)
     }
 
-    /// The payload of an entry, or that it is not here.
+    /// Returns the payload of an entry, or the answer that it is not available.
     pub fn payload_of(&self, index: Index, term: Term) -> RepairBody {
         match self.log.get(&index).filter(|e| e.term == term && !e.payload.is_empty()) {
             Some(e) => RepairBody::Payload {
@@ -68,7 +68,7 @@ impl Peers {
         }
     }
 
-    /// A block as all entries up to `applied` leave it.
+    /// Returns a block with all entries up to `applied` applied.
     fn block(&self, block: u16, applied: Index) -> Vec<u8> {
         let mut bytes = vec![0; 4096];
         let first = u32::from(block) * 8;
@@ -90,7 +90,7 @@ impl Peers {
         bytes
     }
 
-    /// Takes in what the OSD replicates, and says how far it reaches.
+    /// Stores the entries that the OSD replicates, and acknowledges them.
     fn take_append(&mut self, msg: RaftMsg) -> RaftMsg {
         let mut answer = head(msg.to, msg.term, RaftKind::AppendResponse);
         let last = Index(msg.index.0 + msg.entries.len() as u64);
@@ -117,7 +117,7 @@ impl Peers {
         Some(RaftMsg { context: msg.context, ..head(msg.to, msg.term, kind) })
     }
 
-    /// What the one who was asked would say.
+    /// Returns the honest answer of the addressed peer, if the message has one.
     pub fn answer(&mut self, heard: Message) -> Option<Message> {
         Some(match heard {
             Message::Raft(msg) => Message::Raft(self.raft(msg)?),
@@ -157,13 +157,13 @@ impl Peers {
         })
     }
 
-    /// The first peer leads and replicates what it has: the next append.
+    /// Makes the first peer the leader and returns its next append.
     pub fn lead(&mut self, source: &mut Source<'_>) -> Message {
         let renewed = source.byte() < 40 || self.term == Term(0);
         if renewed {
             self.term = Term(self.term.0.saturating_add(1).min(1 << 40));
         }
-        // Mostly the newest entries; sometimes some that were sent before.
+        // Mostly the newest entries, and sometimes entries that were sent before.
         let back = if source.byte() > 200 { u64::from(source.byte()) } else { 0 };
         let before = Index(self.last().0.saturating_sub(back));
         for _ in 0..source.below(4) {
@@ -186,7 +186,7 @@ impl Peers {
         let range = SectorRange::new(source.below(40), 1 + source.below(16));
         let mut payload = IoBuf::EMPTY;
         let command = match source.below(6) {
-            // A replica that has applied nothing else applies no write.
+            // A replica applies no write before the volume is attached, so the first entry attaches it.
             _ if index.0 == 1 => Command::Attach(Attach {
                 order: 1,
                 volume: VolumeId(1),
@@ -212,7 +212,7 @@ impl Peers {
     }
 }
 
-/// One lie in an honest answer.
+/// Alters one field of an honest answer.
 pub fn twist(source: &mut Source<'_>, message: &mut Message) {
     match message {
         Message::Raft(msg) => match source.below(6) {
@@ -257,7 +257,7 @@ fn twist_repair(source: &mut Source<'_>, body: &mut RepairBody) {
             0 => *index = Index(source.number(index.0)),
             1 => *start = source.number((*start).into()) as u32 % 32_768,
             _ => {
-                // Other bytes that verify by themselves.
+                // The bytes differ, and their checksums are right.
                 let other = IoBuf::copy_of(&vec![source.byte(); payload.len()]);
                 let range = SectorRange::checked(*start, (payload.len() / 512) as u32);
                 if let Some(range) = range {

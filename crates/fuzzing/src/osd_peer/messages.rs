@@ -1,4 +1,4 @@
-//! What peers, clients and meta may say to the OSD without being asked: near what is true, mostly.
+//! Unsolicited messages of peers, clients and meta to the OSD, mostly with values near the true ones.
 
 use super::answers::Peers;
 use super::{CHUNK, CLIENT, PEERS, PG};
@@ -13,7 +13,7 @@ use wire::{
     Request, RequestBody, StreamAbort, StreamBody, StreamMsg, samples,
 };
 
-/// A message about the PG that is there, mostly.
+/// Returns a message, mostly about the existing PG.
 pub fn message(source: &mut Source<'_>, peers: &Peers, which: usize) -> Message {
     let pg = if source.byte() < 245 { PG } else { PgId { pool: PoolId(source.u32()), n: source.u32() } };
     let from = ReplicaId(source.number(PEERS.get(which).copied().unwrap_or(PEERS[0]).into()));
@@ -80,7 +80,7 @@ fn raft(source: &mut Source<'_>, pg: PgId, (from, to): (ReplicaId, ReplicaId), t
     for (n, entry) in entries.iter_mut().enumerate() {
         (entry.index, entry.term) = (Index(index.0.wrapping_add(1 + n as u64)), term);
         entry.kind = types::EntryKind::Normal;
-        // Empty entries are sound ones.
+        // Empty entries are sound.
         if source.byte() < 200 {
             (entry.descriptor, entry.payload, entry.crcs) = Default::default();
         }
@@ -173,7 +173,7 @@ fn request(source: &mut Source<'_>, pg: PgId) -> Request {
     Request { id: source.number(1), pg, session, epoch, body }
 }
 
-/// What meta may order, sound or not.
+/// Returns an order of meta, sound or not.
 pub fn order(source: &mut Source<'_>) -> OsdDown {
     let me = ids().1;
     let pg = PgId { pool: PoolId(1), n: source.number(1) as u32 };

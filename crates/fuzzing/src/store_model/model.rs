@@ -1,6 +1,6 @@
-//! What a replica must hold: its entries, and the sectors that applying them gives.
+//! Expected contents of a replica: its entries, and the sectors after they are applied.
 //!
-//! Invariant: plain and slow; no idea of logs, rounds or disks.
+//! Invariant: the model is plain and slow, and does not know logs, destages or disks.
 
 use super::SECTORS;
 use bytes::Bytes;
@@ -14,19 +14,19 @@ pub struct Made {
     pub effect: Effect,
 }
 
-/// Who holds an applied sector: the entry's index and term; index 0 is zeros.
+/// Entry that last wrote a sector: its index and term. Index 0 means zeros.
 type Stamp = (u64, Term);
 
-/// A raft group of one, reduced to what the engine sees.
+/// A raft group of one, reduced to the engine's view.
 #[derive(Clone, Debug)]
 pub struct Model {
     pub replica: ReplicaId,
     pub term: Term,
-    /// Entry i is at i - 1.
+    /// Entries of the log; entry i is at position i - 1.
     pub made: Vec<Made>,
-    /// Everything that was ever appended: what replaced an entry may be lost, and the entry come back.
+    /// All entries that were ever appended. A replaced entry may come back when its replacement is lost.
     pub history: BTreeMap<(u64, Term), Effect>,
-    /// Highest index that an acknowledgement has covered, and the commit with it.
+    /// Highest index that an acknowledgement has covered, and the commit index with it.
     pub durable: u64,
     pub durable_commit: u64,
     pub hard_state: HardState,
@@ -34,9 +34,9 @@ pub struct Model {
     pub sectors: BTreeMap<ChunkKey, Vec<Stamp>>,
     /// Tickets in flight: (ticket, last index, commit).
     pub tickets: Vec<(u64, u64, u64)>,
-    /// Reads in flight see what was applied when they came: nothing is applied meanwhile.
+    /// Number of reads in flight. They see the state at their start, so no entry is applied meanwhile.
     pub reading: u32,
-    /// The engine has said that it is damaged: it answers nothing.
+    /// True after the engine reported damage; such a replica answers no read.
     pub damaged: bool,
 }
 
@@ -70,7 +70,7 @@ impl Model {
         self.entry_of(index, self.term_at(index)).expect("it was made")
     }
 
-    /// `None`: nothing like that was ever appended.
+    /// Returns the entry, or `None` if it was never appended.
     pub fn entry_of(&self, index: u64, term: Term) -> Option<Entry> {
         let (payload, crcs) = match *self.history.get(&(index, term))? {
             Effect::Write { range, .. } => {
@@ -84,7 +84,7 @@ impl Model {
         Some(Entry { term, index: Index(index), kind: EntryKind::Normal, descriptor, payload, crcs })
     }
 
-    /// Replaces everything from `from` on.
+    /// Replaces all entries from `from` on.
     pub fn make(&mut self, from: u64, effects: Vec<Effect>) {
         if from <= self.last() {
             self.term = Term(self.term.0 + 1);
@@ -120,7 +120,7 @@ impl Model {
         sectors[range.start as usize..range.end() as usize].fill(stamp);
     }
 
-    /// The bytes that a read must give.
+    /// Returns the bytes that a read must give.
     pub fn expected(&self, chunk: ChunkKey, range: SectorRange) -> Vec<u8> {
         let mut out = vec![0; range.len_bytes()];
         let Some(sectors) = self.sectors.get(&chunk) else { return out };
@@ -134,19 +134,19 @@ impl Model {
         out
     }
 
-    /// Decision state as of the applied index.
+    /// Returns the decision state at the applied index.
     pub fn decision(&self) -> DecisionState {
         let (index, term) = (Index(self.applied), self.term_at(self.applied));
         DecisionState { replica: self.replica, index, term, bytes: decision_bytes(self.replica, index) }
     }
 }
 
-/// Up to several pages long.
+/// Returns bytes of a decision state, up to several pages long.
 pub fn decision_bytes(replica: ReplicaId, index: Index) -> Bytes {
     Bytes::from(format!("decision of {replica} at {index}").repeat(1 + index.0 as usize % 200))
 }
 
-/// Every sector says whose it is.
+/// Returns contents in which every sector names its replica, entry and sector number.
 fn content(replica: ReplicaId, (index, term): Stamp, range: SectorRange) -> IoBuf {
     let mut bytes = IoBufMut::new(range.len_bytes());
     for (n, sector) in (range.start..range.end()).enumerate() {

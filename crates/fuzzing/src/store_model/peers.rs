@@ -1,8 +1,8 @@
-//! What the other replicas of a PG would do for the engine: give payloads and blocks back, and end a doubt.
+//! Repairs by the other replicas of a PG: payload repair, block repair, and the end of the suspect state.
 //!
-//! The rig comes in with what a mount or a read found damaged. The model stands for every peer: it knows all bytes.
-//! Laws: wrong bytes are refused, the right ones are taken; what was given back is all there after the next mount; a
-//! replica that was repaired is held to the same model as one that was never damaged.
+//! The rig calls these functions with the damage that a mount or a read found. The model stands for every peer.
+//! Properties: wrong bytes are refused, and the right ones are taken. Repaired data is complete after the next mount. A
+//! repaired replica is held to the same model as one that was never damaged.
 
 use super::SECTORS;
 use super::model::Model;
@@ -11,7 +11,7 @@ use types::store::{HardState, Recovered};
 use types::units::SECTORS_PER_BLOCK;
 use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange, crc32c};
 
-/// What peers have done in one run.
+/// Counts of the peers' repairs in one run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Help {
     pub blocks_mended: u64,
@@ -20,13 +20,14 @@ pub struct Help {
     pub doubts_ended: u64,
 }
 
-/// Bytes that nobody ever wrote.
+/// Returns bytes that were never written.
 fn wrong(len: usize) -> IoBuf {
     IoBuf::copy_of(&vec![0xa5; len])
 }
 
 impl Rig {
-    /// Gives back bad blocks of home, as of what is applied. False: it cannot be said now what they were.
+    /// Repairs bad blocks of home to their contents at the applied index. Returns false if those contents are not
+    /// known.
     pub(super) fn mend(&mut self, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) -> bool {
         (range.start / SECTORS_PER_BLOCK..range.end().div_ceil(SECTORS_PER_BLOCK))
             .all(|block| self.mend_block(replica, chunk, block as u16))
@@ -35,7 +36,7 @@ impl Rig {
     fn mend_block(&mut self, replica: ReplicaId, chunk: ChunkKey, block: u16) -> bool {
         let Some(model) = self.models.get(&replica).filter(|m| !m.damaged) else { return false };
         let at = Index(model.applied);
-        // No copy of it is needed any more.
+        // The block needs no repair any more.
         let Some(ask) = self.engine.mend_ask(replica, chunk, block) else { return true };
         if ask.applied != at {
             return false;
@@ -48,7 +49,7 @@ impl Rig {
         let crc = crc32c(&bytes);
         if let Some(expected) = ask.expected {
             if expected != crc {
-                // A tail that was taken back may have brought an older home back.
+                // The disk may have lost a durable tail, so home may be an older one.
                 assert!(self.doubtful, "{replica} {chunk} block {block}: home's checksum is of other bytes");
                 return false;
             }
@@ -62,8 +63,8 @@ impl Rig {
         true
     }
 
-    /// Brings back what the log has lost of a replica, then its group is made. What is not committed may be cut off
-    /// instead, as when no other member ever had it.
+    /// Repairs the payloads that the log of a replica has lost, and then creates its group. Uncommitted entries may be
+    /// truncated instead, as if no other member ever had them.
     pub(super) fn refill(&mut self, model: Model, mut found: Recovered, mut damage: Damage) {
         let id = found.identity.replica;
         for lost in std::mem::take(&mut found.lost) {
@@ -99,10 +100,10 @@ impl Rig {
         self.check_recovered(found, damage);
     }
 
-    /// All members have said how far they are: the replica follows from what it has left, and catches up.
+    /// Clears a suspect replica: all members have told their log positions, so it follows from its remaining log.
     pub(super) fn end_doubt(&mut self, model: Model, mut found: Recovered, mut damage: Damage) {
         let id = found.identity.replica;
-        // Without a home it begins as it was born: only a stream could bring it back.
+        // Without a home it starts empty, and only a stream could restore it.
         if found.checkpoint.bytes.is_empty() || !self.engine.may_follow_in_doubt(id) {
             self.dying.insert(id);
             return;
@@ -117,7 +118,7 @@ impl Rig {
             return;
         }
         self.models.insert(id, model);
-        // What its log has lost is the leader's to send again.
+        // The leader sends the lost part of the log again.
         damage.tail_in_doubt = true;
         self.check_recovered(found, damage);
         self.engine.doubt_over(id);

@@ -1,7 +1,7 @@
-//! The engine on a simulated disk, with models that check everything it says.
+//! The engine on a simulated disk, with models that check its events and answers.
 //!
-//! The steps come in as method calls; assertions go out. Invariant: what the rig asks of the engine is what a
-//! group may ask; the faults are the disk's alone.
+//! The steps are method calls, and failures are panics of assertions. Invariant: the rig asks of the engine only what a
+//! group may ask; all faults are faults of the disk.
 
 use super::SECTORS;
 use super::model::{Made, Model, decision_bytes};
@@ -20,14 +20,14 @@ use types::{
 const IDS: (ClusterId, OsdId, OsdUuid) = (ClusterId([7; 16]), OsdId(3), OsdUuid([9; 16]));
 const DEVICE: &str = "device";
 const DISK_LEN: u64 = 48 << 20;
-/// Turns after which something that should rest does not.
+/// Most turns before the engine must come to rest.
 const SETTLE_MAX: usize = 20_000;
 
 pub fn device_len() -> u64 {
     DISK_LEN
 }
 
-/// Whose device it is.
+/// Returns the ids of the device's owner.
 pub fn ids() -> (ClusterId, OsdId, OsdUuid) {
     IDS
 }
@@ -38,14 +38,14 @@ pub fn chunks() -> [ChunkKey; 4] {
 }
 
 pub fn identity(replica: ReplicaId) -> ReplicaIdentity {
-    // Who is alone has nobody to ask: its doubt would be damage. The others are the model.
+    // A replica without peers cannot be suspect; it would be damaged. The model plays the two other members.
     let other = |n: u32| Member { replica: ReplicaId(replica.0 + 1000 * u64::from(n)), osd: OsdId(IDS.1.0 + n) };
     let members = vec![Member { replica, osd: IDS.1 }, other(1), other(2)];
     let pg = PgId { pool: PoolId(1), n: replica.0 as u32 };
     ReplicaIdentity { pg, replica, lineage: 1, conf_epoch: Epoch(1), members }
 }
 
-/// What formatting writes.
+/// Returns the pages that formatting writes.
 pub fn device_image() -> (Superblock, Vec<(u64, IoBuf)>) {
     let (cluster, osd, uuid) = IDS;
     let (log_bytes, segment_bytes) = (16 << 20, 1 << 20);
@@ -53,7 +53,7 @@ pub fn device_image() -> (Superblock, Vec<(u64, IoBuf)>) {
     engine::format_image(DISK_LEN, &params, 77).expect("log and home fit")
 }
 
-/// A device's bytes at some moment.
+/// The bytes of a device at one moment.
 pub struct Story {
     pub device_bytes: u64,
     pub ids: (ClusterId, OsdId, OsdUuid),
@@ -61,15 +61,15 @@ pub struct Story {
     pub pages: Vec<(u64, Vec<u8>)>,
 }
 
-/// What was done to the disk since the last mount.
+/// Damage to the disk since the last mount.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Damage {
     flips: u32,
-    /// A flip hit a log whose end was not sealed yet, or there was more than one: a tail may be gone.
+    /// True if a flip hit an unsealed log, or if there was more than one flip. A tail may be missing then.
     pub(super) tail_in_doubt: bool,
-    /// Reads may fail.
+    /// True if reads may fail.
     read_errors: bool,
-    /// A write or flush was made to fail: the store may be poisoned.
+    /// True if a write or flush was made to fail. The store may be poisoned then.
     write_errors: bool,
 }
 
@@ -79,7 +79,7 @@ struct Asked {
     replica: ReplicaId,
     chunk: ChunkKey,
     range: SectorRange,
-    /// Of a replica that had been told to be damaged.
+    /// True if the engine had reported the replica as damaged before the read.
     of_damaged: bool,
 }
 
@@ -94,15 +94,15 @@ pub struct Rig {
     events: Vec<Event>,
     ticket: u64,
     reads: BTreeMap<u64, Asked>,
-    /// Ever flipped: home stays damaged for good.
+    /// True after the first flip, because home stays damaged.
     rotten: bool,
-    /// Reads have failed: what a round cannot read damages its replica, and that is remembered.
+    /// True after reads could fail. A destage that cannot read damages its replica, and the damage is kept.
     unread: bool,
     damage: Damage,
     pub(super) poisoned: bool,
-    /// A tail may have been taken back in some life: home may be older than what was once seen.
+    /// True if some mount may have lost a tail. Home may then be older than the model.
     pub(super) doubtful: bool,
-    /// Peers give back what is damaged; else it stays so.
+    /// True if peers repair the damage.
     helped: bool,
     dead: bool,
     mounted: Option<Vec<Recovered>>,
@@ -112,17 +112,17 @@ pub struct Rig {
     installed: Option<Recovered>,
     refused: bool,
     next_replica: u64,
-    /// The ids that steps call 1, 2, 3 now.
+    /// Current ids of the replicas that the steps call 1, 2 and 3.
     names: [ReplicaId; 3],
-    /// What may be the map after a restart: the last durable one, and later ones.
+    /// Maps that a restart may return: the last durable one, and later ones.
     maps: Vec<Vec<u8>>,
-    /// Births and ends that were not acknowledged yet: a restart may undo them.
+    /// Creates and destroys that are not acknowledged yet: a restart may undo them.
     unborn: BTreeSet<ReplicaId>,
     pub(super) dying: BTreeSet<ReplicaId>,
-    /// Said to be whole again; said to be damaged.
+    /// Replicas that the engine reported as repaired, and as damaged.
     pub(super) refilled: BTreeSet<ReplicaId>,
     pub(super) spoilt: BTreeSet<ReplicaId>,
-    /// Found by this mount without all that they had.
+    /// Replicas that this mount found incomplete.
     ailing: Vec<(Model, Recovered)>,
     pub checked_reads: u64,
     pub help: Help,
@@ -182,7 +182,7 @@ impl Rig {
         rig
     }
 
-    /// From the start to the end of the mount; nothing else is asked of the engine.
+    /// Starts the engine and turns until the mount ends. Nothing else is asked of the engine meanwhile.
     fn mount(&mut self) {
         self.engine.start(self.env.now(), &mut self.ops);
         for _ in 0..SETTLE_MAX {
@@ -203,7 +203,7 @@ impl Rig {
         (env, engine)
     }
 
-    /// Whether there is still something to test: a device that no longer mounts is the end.
+    /// Returns whether the test can go on; it ends with a device that no longer mounts.
     pub fn lives(&self) -> bool {
         !self.dead
     }
@@ -212,7 +212,7 @@ impl Rig {
         self.names[replica.0 as usize - 1]
     }
 
-    /// The model of a replica that takes part.
+    /// Returns the model of a replica, unless the store is poisoned or the replica is damaged.
     fn sound(&mut self, replica: ReplicaId) -> Option<&mut Model> {
         let name = self.name(replica);
         if self.poisoned { None } else { self.models.get_mut(&name).filter(|m| !m.damaged) }
@@ -229,10 +229,10 @@ impl Rig {
         self.engine.create_replica(identity(id), DecisionState { replica: id, index: Index(0), term: Term(0), bytes });
         self.models.insert(id, Model::new(id));
         self.unborn.insert(id);
-        // Until then nobody may hold it for made.
+        // The create must be durable before the replica is used.
         self.settle();
         if self.engine.is_in_doubt() {
-            // It waits for its peers: there are none here.
+            // The store waits for peers, and the rig has none that answer here.
             self.models.remove(&id);
             self.dying.insert(id);
         }
@@ -265,7 +265,7 @@ impl Rig {
         self.engine.append(persist);
     }
 
-    /// Commits what is durable and applies it.
+    /// Commits the durable entries and applies them.
     pub fn commit(&mut self, replica: ReplicaId) {
         let Some(model) = self.sound(replica) else { return };
         let to = model.durable;
@@ -302,7 +302,7 @@ impl Rig {
         self.engine.begin_round(self.env.now(), states);
     }
 
-    /// One turn of the loop, then up to `completions` more, each with what comes next.
+    /// Turns the loop once, and then once more for each of up to `completions` events of the world.
     pub fn turn(&mut self, completions: u32) {
         self.end_turn();
         for _ in 0..completions {
@@ -312,7 +312,7 @@ impl Rig {
         }
     }
 
-    /// Events in, what follows from them, operations out: as the loop of an OSD does it.
+    /// Delivers events, runs the engine and submits its operations, as the loop of an OSD does.
     fn end_turn(&mut self) {
         self.exchange();
         let now = self.env.now();
@@ -344,7 +344,7 @@ impl Rig {
         self.ops.is_empty() && self.events.is_empty() && self.world.next_event_time().is_none()
     }
 
-    /// Turns until nothing moves and the log is sealed.
+    /// Turns until the engine is at rest and the log is sealed.
     pub fn settle(&mut self) {
         for _ in 0..SETTLE_MAX {
             self.turn(16);
@@ -352,7 +352,7 @@ impl Rig {
                 continue;
             }
             let deadline = self.world.local_to_global(self.node, self.engine.next_deadline());
-            // A round that waits for idleness is not waited for.
+            // A destage that waits for an idle time is not awaited.
             if deadline > self.world.now() + Duration::from_millis(15) {
                 return;
             }
@@ -385,7 +385,7 @@ impl Rig {
     }
 
     pub fn flip(&mut self, place: u32, bit: u8) {
-        // Half of the flips hit what is in use: the head of the log and of home.
+        // Some areas are small ones at the head of the log and of home, which are in use.
         let superblock = device_image().0;
         let areas = [
             (0, 4096),
@@ -396,7 +396,7 @@ impl Rig {
             (DISK_LEN - 4096, 4096),
         ];
         let (start, len) = areas[place as usize % areas.len()];
-        // Every other flip comes when all is sealed, and must not be silent.
+        // Half of the flips happen after the log is sealed, and must not be silent.
         let sealed = bit < 128 && !self.poisoned;
         if sealed {
             self.settle();
@@ -407,7 +407,7 @@ impl Rig {
         self.rotten = true;
     }
 
-    /// The n-th read, write or flush from now fails; or some reads do from now on.
+    /// Makes the n-th read, write or flush from now fail, or makes random reads fail from now on.
     pub fn fail(&mut self, what: u32, n: u32) {
         self.world.disk_faults(self.node, DEVICE, |faults| match what {
             0 => faults.fail_read = Some(n.into()),
@@ -436,7 +436,7 @@ impl Rig {
         self.restart();
     }
 
-    /// No more faults; everything comes to rest and is looked at.
+    /// Ends all faults, waits for rest and checks all data.
     pub fn calm_down(&mut self) {
         if self.lives() {
             self.mend_disk();
@@ -445,7 +445,7 @@ impl Rig {
         }
     }
 
-    /// A new life of the process on the same disk; checks what comes back.
+    /// Restarts the process on the same disk and checks the recovered state.
     pub fn restart(&mut self) {
         self.world.crash(self.node);
         self.mend_disk();
@@ -474,11 +474,11 @@ impl Rig {
         }
         let lost: Vec<ReplicaId> = self.models.keys().filter(|id| !here.contains(id)).copied().collect();
         let map = self.engine.map().to_vec();
-        // A birth in a hole of the log is lost with it, and the store says so; so may be a map.
+        // A create record in a log gap is lost with it, and the store reports that. A map may be lost in the same way.
         let in_doubt = damage.tail_in_doubt || self.rotten && self.engine.lost_records().is_some();
         let births = damage.tail_in_doubt || self.rotten && self.engine.is_in_doubt();
         if in_doubt {
-            // Births and ends of the lost tail are undone: without a model there is nothing to compare.
+            // Creates and destroys in the lost tail are undone. A replica without a model is not compared.
             lost.iter().for_each(|id| drop(self.models.remove(id)));
             self.maps = vec![map.clone()];
         }
@@ -498,7 +498,7 @@ impl Rig {
         self.check_all();
     }
 
-    /// What the group is born from; afterwards model and engine stand at the same index.
+    /// Checks recovered state against the model. Afterwards model and engine stand at the same index.
     pub(super) fn check_recovered(&mut self, found: Recovered, damage: Damage) {
         let replica = found.identity.replica;
         let Some(model) = self.models.get_mut(&replica) else {
@@ -513,7 +513,7 @@ impl Rig {
             return;
         }
         if !found.lost.is_empty() || found.in_doubt {
-            // It names what it lost and waits for its peers.
+            // The replica names the lost payloads and waits for its peers.
             assert!(self.rotten, "{replica} has lost payload on a sound disk: {:?}", found.lost);
             let model = self.models.remove(&replica).expect("it was just seen");
             if self.helped {
@@ -523,7 +523,7 @@ impl Rig {
             }
             return;
         }
-        // What was found while it ran is found again, or is not read any more.
+        // Damage that was found while the engine ran is found again, or the damaged data is not read any more.
         model.damaged = false;
         assert_eq!(found.identity, identity(replica));
         let k = found.checkpoint.index;
@@ -557,7 +557,7 @@ impl Rig {
         (model.durable, model.durable_commit) = (last, commit);
         model.hard_state = found.hard_state;
         model.term = model.term.max(found.hard_state.term);
-        // The model redoes all, the engine what is above K.
+        // The model applies all entries, and the engine those above the checkpoint index.
         model.sectors.clear();
         model.applied = 0;
         for index in 1..=commit {
@@ -568,7 +568,7 @@ impl Rig {
         }
     }
 
-    /// What is on the device now.
+    /// Returns the current contents of the device.
     pub fn image(&self) -> Story {
         let image = self.world.disk_image(self.node, DEVICE);
         let mut pages = Vec::new();
@@ -582,7 +582,7 @@ impl Rig {
         Story { device_bytes: DISK_LEN, ids: IDS, pages }
     }
 
-    /// A stream brings a replica to what it would be with `effects` more, which its log never sees.
+    /// Installs a stream that adds `effects` to a replica; the log of the replica never sees them.
     pub fn stream(&mut self, replica: ReplicaId, effects: Vec<Effect>, dice: u8) {
         self.settle();
         let Some(old) = self.sound(replica).cloned() else { return };
@@ -604,10 +604,10 @@ impl Rig {
         }
         (self.installed, self.refused) = (None, false);
         self.engine.install(new.decision());
-        // Its group stands aside meanwhile.
+        // The group of the replica does not run meanwhile.
         self.models.remove(&id);
         if dice < 120 {
-            // The process dies somewhere in the installation: the replica is the old one or the new one.
+            // The process dies during the installation: the replica is the old one or the new one.
             self.turn(u32::from(dice % 32));
             return self.die_while_installing(old, new, dice);
         }
@@ -620,7 +620,7 @@ impl Rig {
             None if self.refused => drop(self.models.insert(id, old)),
             None => {
                 assert!(self.poisoned || self.rotten || self.damage.read_errors, "it has no end");
-                // Nobody was told: it may have happened or not.
+                // The installation was not reported, so it may have happened or not.
                 self.die_while_installing(old, new, dice);
             }
         }
@@ -633,14 +633,14 @@ impl Rig {
         } else {
             self.world.crash(self.node);
         }
-        // Whichever comes back decides which model is held against it.
+        // The replica that comes back selects its model.
         let id = old.replica;
         let candidate = if came { new.clone() } else { old };
         self.models.insert(id, candidate);
         self.restart_as(id, new);
     }
 
-    /// As [`Rig::restart`], but the replica may also be `other`.
+    /// Restarts like [`Rig::restart`], but the replica may also match `other`.
     fn restart_as(&mut self, id: ReplicaId, other: Model) {
         self.world.crash(self.node);
         self.mend_disk();
@@ -674,7 +674,7 @@ impl Rig {
         self.restart();
     }
 
-    /// Stages everything that `new` holds; false when there was no room.
+    /// Stages everything that `new` holds. Returns false if there was no room.
     fn stage_all(&mut self, new: &Model) -> bool {
         self.unstaged = false;
         for chunk in chunks() {
@@ -725,7 +725,7 @@ impl Rig {
                     if self.helped && (self.mend(replica, chunk, range) || !needed) {
                         continue;
                     }
-                    // No peer gives them.
+                    // No peer repairs the blocks.
                     self.engine.mark_damaged(replica, reason);
                     if let Some(model) = self.models.get_mut(&replica) {
                         model.damaged = true;
