@@ -7,10 +7,10 @@
 //! never gets another.
 
 pub mod checkpoint;
-#[cfg(test)]
-mod formats;
 pub mod home;
 pub mod intent;
 pub mod log;
 pub mod poison;
 pub mod superblock;
+#[cfg(test)]
+mod testing;

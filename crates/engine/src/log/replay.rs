@@ -527,8 +527,7 @@ impl Replayed {
             term: Term(0),
             bytes: decision.clone(),
         });
-        // After a gap the log may have stated the replica in full, and these records may be damaged later. Entries then
-        // are missing, or the log ends before its commit.
+        // After a gap, records that stated the replica in full may be damaged: entries are missing up to its commit.
         let found = contiguous(entries, &checkpoint);
         let ends_early = |log: &ReplicaLog| reach.max(hard_state.commit) > log.last().max(checkpoint.index);
         let may_lack = holes && damage.is_none() && identity.members.len() > 1 && !in_doubt;

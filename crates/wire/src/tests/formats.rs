@@ -2,7 +2,7 @@
 //!
 //! Invariant: a number of the wire that changes, or a new one, changes the page in the same commit.
 
-#[path = "../../../layout/src/formats/page.rs"]
+#[path = "../../../layout/src/testing/page.rs"]
 mod page;
 
 use crate::frame::{FrameKind, MAGIC};

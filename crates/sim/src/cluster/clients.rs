@@ -1,0 +1,62 @@
+//! Clients of a cluster: the owner of the first volume, its rivals, the reader, and the machines of tenants.
+
+use super::{CLIENTS, Cluster, WRITERS};
+use crate::client::ClientNode;
+
+impl Cluster {
+    /// Ends the process of the owner (or of the reader). The next process preempts it.
+    pub fn restart_client(&mut self, reader: bool) {
+        let number = if reader { CLIENTS - 1 } else { self.owner };
+        self.clients[number].restart(&self.world);
+    }
+
+    /// A recovery of the records ends every hold: each client may be fenced from now on.
+    pub fn every_hold_ends(&mut self) {
+        self.clients.iter_mut().for_each(ClientNode::robbed);
+    }
+
+    /// After that the owner, the reader and the tenants open their volumes again.
+    pub fn open_again(&mut self) {
+        for number in 0..self.clients.len() {
+            let is_one = number == self.owner || number >= WRITERS;
+            if is_one && self.clients[number].is_running() {
+                self.clients[number].restart(&self.world);
+            }
+        }
+    }
+
+    pub fn has_reader(&self) -> bool {
+        self.clients[CLIENTS - 1].has_begun()
+    }
+
+    /// Makes the owner and the clients that do not write hurry; a preempted writer submits nothing more.
+    pub fn hurry(&mut self) {
+        for (number, client) in self.clients.iter_mut().enumerate() {
+            if number == self.owner || number >= WRITERS { client.hurry() } else { client.be_quiet() }
+        }
+    }
+
+    /// Whether the owner's work is done, and no client waits for an answer.
+    pub fn work_done(&self) -> bool {
+        let done = |c: &ClientNode| c.workload.as_ref().is_none_or(|w| w.inflight() == 0);
+        self.clients.iter().all(done) && self.clients[self.owner].workload.as_ref().is_some_and(|w| w.is_done())
+    }
+
+    /// Starts the reader as soon as the owner is open: most segments are allocated while it reads.
+    pub(super) fn start_reader(&mut self) {
+        let has_work = self.clients[CLIENTS - 1].workload.is_some();
+        if has_work && !self.has_reader() && self.clients[self.owner].is_open() {
+            self.restart_client(true);
+        }
+    }
+
+    /// Tells all other writers that they are fenced, when an open has returned.
+    pub(super) fn note_opens(&mut self) {
+        for number in 0..WRITERS {
+            if self.clients[number].take_just_opened() {
+                let others = self.clients[..WRITERS].iter_mut().enumerate().filter(|(n, _)| *n != number);
+                others.for_each(|(_, other)| other.fenced());
+            }
+        }
+    }
+}
