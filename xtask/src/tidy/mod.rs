@@ -6,7 +6,10 @@ mod failpoints;
 mod feature;
 mod files;
 mod functions;
+mod nouns;
+mod pages;
 mod planted;
+mod prose;
 mod rings;
 
 use crate::sh;
@@ -22,6 +25,9 @@ pub fn run() -> Result<()> {
     faults.extend(determinism::check(&sources));
     faults.extend(planted::check(&sources)?);
     faults.extend(failpoints::check(&sources)?);
+    faults.extend(prose::check(&sources)?);
+    faults.extend(pages::check(&sources)?);
+    faults.extend(nouns::check(&sources)?);
     for fault in &faults {
         eprintln!("tidy: {fault}");
     }
