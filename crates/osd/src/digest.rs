@@ -128,8 +128,7 @@ impl Osd {
         let (chunk, at) = match ask {
             ToolAsk::Digest { chunk, at, .. } | ToolAsk::Table { chunk, at, .. } => (chunk, at),
             ToolAsk::Health | ToolAsk::Pg { .. } => {
-                let (chunks, attached) = (self.engine.chunks(report.replica), self.attached_for_tools(pg));
-                let answer = ToolAnswer::Pg { report: Box::new(report), chunks, attached };
+                let answer = self.page_for_tools(report);
                 return self.digests.answers.push((id, answer));
             }
         };
@@ -146,15 +145,15 @@ impl Osd {
         std::mem::take(&mut self.digests.answers)
     }
 
-    /// Returns what the page of each PG shows: its report, its chunks and its attach records.
-    pub fn pages_for_tools(&self) -> Vec<(PgReport, Vec<ChunkKey>, Vec<(VolumeId, Epoch)>)> {
+    /// Returns the answers to [`ToolAsk::Pg`] for all PGs here.
+    pub fn pages_for_tools(&self) -> Vec<ToolAnswer> {
         let pgs = self.pgs.keys().into_iter().map(|key| self.pgs.get(key).identity.pg);
-        let reports = pgs.filter_map(|pg| self.replica_for_tools(pg).ok());
-        let page = |report: PgReport| {
-            let (chunks, attached) = (self.engine.chunks(report.replica), self.attached_for_tools(report.pg));
-            (report, chunks, attached)
-        };
-        reports.map(page).collect()
+        pgs.filter_map(|pg| self.replica_for_tools(pg).ok()).map(|report| self.page_for_tools(report)).collect()
+    }
+
+    fn page_for_tools(&self, report: PgReport) -> ToolAnswer {
+        let (chunks, attached) = (self.engine.chunks(report.replica), self.attached_for_tools(report.pg));
+        ToolAnswer::Pg { report: Box::new(report), chunks, attached }
     }
 
     fn attached_for_tools(&self, pg: PgId) -> Vec<(VolumeId, Epoch)> {

@@ -13,7 +13,7 @@
 //! - No byte of a read is returned unless its checksum was verified here, or it is zero.
 //! - Two writes in flight never share a sector, so a repetition cannot overtake a later write.
 //! - A sequence number is finished only when its write (or its skip) is committed, or was refused by the
-//! only OSD that ever saw it; numbers in flight stay within [`types::limits::SESSION_WINDOW`].
+//!   only OSD that ever saw it; numbers in flight stay within [`types::limits::SESSION_WINDOW`].
 //! - A read of a hole is answered only after a PG or meta has confirmed, after the request came, that it is one.
 //! - Memory is bounded by [`limits`]: requests and bytes beyond it are refused with [`Busy`].
 

@@ -29,7 +29,9 @@ pub fn check(sources: &[Source]) -> Result<Vec<String>> {
             }
         };
         if layer.is_some_and(|layer| layer <= LAYER_MAX) {
-            s.text.lines().filter_map(type_of).for_each(|name| drop(found.entry(name).or_insert(&s.path)));
+            for name in s.text.lines().filter_map(type_of) {
+                found.entry(name).or_insert(&s.path);
+            }
         }
     }
     let new = found.iter().filter(|(name, _)| !explained.contains(*name) && !exempt.contains(*name));

@@ -12,10 +12,11 @@ use crate::cluster::Cluster;
 use control::admin::{AdminAsk, PoolCreate, RecoverAsk};
 use control::found::{Found, Table};
 use control::{Records, Standing};
+use osd::ToolAnswer;
 use std::collections::BTreeSet;
 use std::time::Duration;
-use types::control::{PgReport, SEGMENTS_PER_ASK_MAX};
-use types::{ChunkKey, Epoch, PgId, ReplicaId, VolumeId};
+use types::control::SEGMENTS_PER_ASK_MAX;
+use types::{PgId, ReplicaId, VolumeId};
 
 /// Names of volumes and pools that come and go; a number follows.
 const NAMES: u64 = 3;
@@ -214,11 +215,14 @@ impl Cluster {
     /// The differences between the records and the PGs, as the OSDs that run show them.
     fn found(&self, records: &Records) -> Found {
         let pages = self.running().flat_map(|(_, osd)| osd.pages_for_tools());
-        let table = |(report, chunks, attached): (PgReport, Vec<ChunkKey>, Vec<(VolumeId, Epoch)>)| {
-            let leading = report.leading.is_some_and(|lead| lead.active);
-            Table { pg: report.pg, leading, chunks, attached }
+        let table = |page: ToolAnswer| match page {
+            ToolAnswer::Pg { report, chunks, attached } => {
+                let leading = report.leading.is_some_and(|lead| lead.active);
+                Some(Table { pg: report.pg, leading, chunks, attached })
+            }
+            _ => None,
         };
-        let tables: Vec<Table> = pages.map(table).collect();
+        let tables: Vec<Table> = pages.filter_map(table).collect();
         // A PG of the copy may have been removed since: then no OSD has a replica of it.
         let here = |pg: &PgId| tables.iter().any(|table| table.pg == *pg);
         let all_run = self.running().count() == self.osd_count();
