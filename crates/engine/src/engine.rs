@@ -78,7 +78,9 @@ pub struct Engine {
     pub(crate) round_refused: bool,
     /// The OSD's loop holds rounds back now, so none is due.
     pub(crate) rounds_held: bool,
-    /// Number of the oldest live segments that may be freed at once.
+    /// Number of the oldest live segments that nothing keeps: the next one is what stands in the way.
+    pub(crate) passed: usize,
+    /// Number of the oldest live segments that may be freed at once; at most `passed`.
     pub(crate) freeable: usize,
     /// Segments opened before this batch were filled before the last round began.
     pub(crate) horizon: u64,
@@ -143,6 +145,7 @@ impl Engine {
             round_from: ReplicaId(0),
             round_refused: false,
             rounds_held: false,
+            passed: 0,
             freeable: 0,
             horizon: 0,
             overlay_bytes: 0,

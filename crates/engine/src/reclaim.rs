@@ -5,11 +5,12 @@
 //! index is in it alone. Entries that a round could not take (not yet committed when it began) are copied forward. A
 //! segment that may be freed is still kept while the log is less than half full: followers catch up from its entries.
 //!
-//! Invariant: an entry above the checkpoint index is in a live segment at every moment.
+//! Invariants: an entry above the checkpoint index is in a live segment at every moment. The oldest live segment has a
+//! whole state block: segments before one that lacks it are freed together with it.
 
 use crate::api::EngineEvent;
 use crate::engine::Engine;
-use crate::log::{RESERVED, Segment, Work};
+use crate::log::{RESERVED, Ring, Segment, Work};
 use crate::replica::Replica;
 use std::collections::{BTreeMap, BTreeSet};
 use types::planted::{Bug, on};
@@ -48,24 +49,30 @@ fn blocks_pin<'a>(
 }
 
 impl Engine {
-    /// Counts the oldest segments that may be freed.
+    /// Counts the oldest segments that nothing keeps, and those of them that may be freed.
     pub(crate) fn find_freeable(&mut self) {
         let log = self.log.as_ref().expect("a running engine has a log");
         let live = log.ring.live();
-        let free = live.iter().take(log.ring.known_later()).take_while(|segment| {
+        let passed = live.iter().take(log.ring.known_later()).take_while(|segment| {
             let behind = log.checkpoint_segment == 0 || segment.opened < log.checkpoint_segment;
             behind
                 && blocks_pin(&self.replicas, segment).next().is_none()
                 && pinned(&self.replicas, segment).next().is_none()
         });
-        self.freeable = free.count();
+        self.passed = passed.count();
+        // A crash may leave a segment without a whole state block. The log never begins there: a mount would not know the
+        // replicas of its records.
+        let begins = |n: &usize| live.get(*n).is_some_and(|s| s.stated || on(Bug::LogBeginsAnywhere));
+        self.freeable = (1..=self.passed).rev().find(begins).unwrap_or(0);
     }
 
     /// Frees segments that may be freed, until half of the ring is free.
     pub(crate) fn reclaim(&mut self) {
         let log = self.log.as_mut().expect("a running engine has a log");
-        while self.freeable > 0 && log.ring.free() < log.ring.count() / 2 {
+        let begins = |ring: &Ring| ring.live().front().is_some_and(|s| s.stated || on(Bug::LogBeginsAnywhere));
+        while self.freeable > 0 && (log.ring.free() < log.ring.count() / 2 || !begins(&log.ring)) {
             self.freeable -= 1;
+            self.passed -= 1;
             let segment = log.ring.free_oldest();
             for (id, highest) in segment.entries {
                 let Some(r) = self.replicas.get_mut(&id) else { continue };
@@ -98,7 +105,7 @@ impl Engine {
             return;
         }
         let log = self.log.as_ref().expect("a running engine has a log");
-        let Some(tail) = log.ring.live().get(self.freeable) else { return };
+        let Some(tail) = log.ring.live().get(self.passed) else { return };
         for replica in self.held(tail).collect::<Vec<_>>() {
             let r = &self.replicas[&replica];
             let from = Index(r.checkpoint.0.0 + 1);
@@ -123,7 +130,7 @@ impl Engine {
         if log.ring.free() >= log.ring.count() / 2 {
             return;
         }
-        let Some(tail) = log.ring.live().get(self.freeable) else { return };
+        let Some(tail) = log.ring.live().get(self.passed) else { return };
         if tail.opened >= self.horizon || on(Bug::NoCopyForward) {
             return;
         }

@@ -137,7 +137,7 @@ impl Engine {
     fn frees_log(&self) -> bool {
         let log = self.log.as_ref().expect("a running engine has a log");
         let live = log.ring.live();
-        let Some(tail) = live.get(self.freeable).filter(|_| self.freeable + 1 < live.len()) else { return false };
+        let Some(tail) = live.get(self.passed).filter(|_| self.passed + 1 < live.len()) else { return false };
         self.k_lags || tail.opened >= log.checkpoint_segment.min(self.horizon)
     }
 

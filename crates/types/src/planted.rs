@@ -149,6 +149,8 @@ registry! {
         "an installation waits for the copies that the log makes of its own replica's entries";
     InstallOfNothing, "install-of-nothing", "R12",
         "what a stream brought is evicted before its installation begins, and the installation goes on";
+    LogBeginsAnywhere, "log-begins-anywhere", "R9",
+        "the log may begin with a segment whose state block a crash cut off";
     GrantCountedTwice, "grant-counted-twice", "R13",
         "a leader counts what a write has spent of a grant twice";
     WriteErrorIgnored, "write-error-ignored", "R15",

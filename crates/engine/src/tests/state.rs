@@ -62,6 +62,45 @@ fn a_crash_in_the_middle_of_a_state_block_loses_no_replica_and_no_vote() {
 }
 
 #[test]
+fn log_begins_with_a_whole_state_block_after_a_crash_in_another_one() {
+    let mut torn = 0;
+    for seed in 0..14 {
+        let small = EngineConfig { round_pressure: 0.2, state_batch_max: 1, ..config(0) };
+        let (mut rig, writer) = crowd(seed, 12, small);
+        wrap_log(&mut rig, writer);
+        let turn = |rig: &mut Rig| {
+            let from = rig.groups[&writer].last() + 1;
+            rig.append(writer, from, vec![write(0, 160)]);
+            rig.turn(1);
+            let durable = rig.groups[&writer].durable;
+            rig.commit(writer, durable);
+        };
+        for _ in 0..4000 {
+            if rig.engine.log.as_ref().expect("mounted").state_block.is_some() {
+                break;
+            }
+            turn(&mut rig);
+        }
+        (0..seed % 12).for_each(|_| rig.turn(1));
+        rig.disk.power_cut();
+        rig.restart_and_check();
+        torn += u64::from(rig.engine.log.as_ref().expect("mounted").ring.newest().is_some_and(|s| !s.stated));
+        // An entry without a majority keeps the torn segment while older ones are freed.
+        let idle = ReplicaId(1);
+        let from = rig.groups[&idle].last() + 1;
+        rig.append(idle, from, vec![write(0, 8)]);
+        for _ in 0..1500 {
+            turn(&mut rig);
+            let log = rig.engine.log.as_ref().expect("mounted");
+            assert!(log.ring.live()[0].stated, "seed {seed}: the log begins with records of unknown replicas");
+        }
+        rig.disk.power_cut();
+        rig.restart_and_check();
+    }
+    assert!(torn > 3, "{torn} crashes tore a state block");
+}
+
+#[test]
 fn the_last_whole_state_block_is_not_freed_while_a_later_one_is_written() {
     let small = EngineConfig { round_pressure: 0.2, state_batch_max: 1, ..config(0) };
     let (mut rig, writer) = crowd(3, 12, small);
