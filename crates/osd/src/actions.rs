@@ -1,6 +1,6 @@
 //! Performs the actions of a group, in the order in which the group gave them.
 
-use crate::node::{Osd, ReadSlot};
+use crate::node::{GroupRead, Osd, ReadOwner};
 use crate::pgs::State;
 use engine::{ReadData, ReadError};
 use group::Action;
@@ -85,26 +85,29 @@ impl Osd {
 
     pub(crate) fn start_read(&mut self, slot: usize, read: u64, chunk: ChunkKey, range: SectorRange) {
         let replica = self.pgs.get(slot).identity.replica;
-        let token = self.reads.insert(ReadSlot { slot, read, replica }) as u64;
+        let owner = ReadOwner::Group(GroupRead { replica, slot, read });
+        self.read_for(owner, replica, chunk, range);
+    }
+
+    /// Starts a read of the engine; [`Osd::read_done`] gives the result to the owner.
+    pub(crate) fn read_for(&mut self, owner: ReadOwner, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) {
+        let token = self.reads.insert(owner) as u64;
         self.engine.read(token, replica, chunk, range, &mut self.engine_events);
     }
 
     pub(crate) fn read_done(&mut self, token: u64, result: Result<ReadData, ReadError>) {
-        // A poisoned store has dropped its list of reads.
-        let Some(read) = self.reads.try_remove(token as usize) else { return };
-        if read.read == crate::tools::TOOL {
-            self.tool_reads.push(result);
-            return;
+        // A poisoned store has forgotten its reads.
+        match self.reads.try_remove(token as usize) {
+            Some(ReadOwner::Group(read)) => self.group_read_done(read, result),
+            Some(ReadOwner::Tool) => self.tool_reads.push(result),
+            Some(ReadOwner::Digest { key, part }) => self.digest_part(key, part, result),
+            Some(ReadOwner::Stream(key)) => self.stream_read_done(key, result),
+            Some(ReadOwner::Block(key)) => self.mend_read_done(key, result),
+            Some(ReadOwner::Ended) | None => {}
         }
-        if read.read == crate::digest::DIGEST {
-            return self.digest_part(read.slot, result);
-        }
-        if read.read == crate::stream::STREAM {
-            return self.stream_read_done(read.slot, result);
-        }
-        if read.read == crate::mend::MEND {
-            return self.mend_read_done(read.slot, result);
-        }
+    }
+
+    fn group_read_done(&mut self, read: GroupRead, result: Result<ReadData, ReadError>) {
         // The slot may hold another replica by now.
         if self.pgs.by_replica(read.replica) != Some(read.slot) {
             return;
@@ -123,11 +126,11 @@ impl Osd {
         self.with_slot(read.slot, true, |group, now, actions| group.handle_read_done(now, read.read, result, actions));
     }
 
-    /// Detaches reads that an earlier group of this replica asked for: the next group numbers its own reads from the start.
+    /// The reads of an ended group of this replica lose their owner.
     pub(crate) fn disown_reads(&mut self, replica: ReplicaId) {
-        let own = [crate::tools::TOOL, crate::digest::DIGEST, crate::stream::STREAM, crate::mend::MEND];
-        for (_, read) in self.reads.iter_mut().filter(|(_, r)| r.replica == replica && !own.contains(&r.read)) {
-            read.slot = usize::MAX;
+        let is_its = |owner: &ReadOwner| matches!(owner, ReadOwner::Group(read) if read.replica == replica);
+        for (_, owner) in self.reads.iter_mut().filter(|(_, owner)| is_its(owner)) {
+            *owner = ReadOwner::Ended;
         }
         self.mends.disown(replica);
     }

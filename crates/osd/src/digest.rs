@@ -8,7 +8,7 @@
 //! limit and a deadline. A read that a destage round sent to a second look may show a later index: then the
 //! tool gets no digest and asks again.
 
-use crate::node::{Osd, Phase, ReadSlot};
+use crate::node::{Osd, Phase, ReadOwner};
 use crate::pgs::State;
 use engine::{ReadData, ReadError};
 use std::time::Duration;
@@ -27,8 +27,6 @@ pub const WAIT_MAX: Duration = Duration::from_secs(5);
 pub const PARTS: usize = (SECTORS_PER_CHUNK as u64 * SECTOR / PART_MAX) as usize;
 
 const PART_SECTORS: u32 = (PART_MAX / SECTOR) as u32;
-/// The group's read id of a part of a digest: [`ReadSlot`]'s slot is then `key × PARTS + part`.
-pub(crate) const DIGEST: u64 = u64::MAX - 1;
 
 /// A question of a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,15 +223,12 @@ impl Osd {
         let run = Running { id, at, parts, left: PARTS, looks, failure: None, damaged };
         let key = self.digests.running.insert(run);
         for part in 0..PARTS {
-            let slot = key * PARTS + part;
-            let token = self.reads.insert(ReadSlot { slot, read: DIGEST, replica }) as u64;
-            self.engine.read(token, replica, chunk, range_of(part), &mut self.engine_events);
+            self.read_for(ReadOwner::Digest { key, part }, replica, chunk, range_of(part));
         }
     }
 
     /// Takes the finished read of a part.
-    pub(crate) fn digest_part(&mut self, slot: usize, result: Result<ReadData, ReadError>) {
-        let (key, part) = (slot / PARTS, slot % PARTS);
+    pub(crate) fn digest_part(&mut self, key: usize, part: usize, result: Result<ReadData, ReadError>) {
         // A poisoned store has answered already.
         let Some(run) = self.digests.running.get_mut(key) else { return };
         match result {

@@ -7,7 +7,7 @@
 //! Invariant: what waits has limits and deadlines. A replica that cannot do without a block that nobody gives in time
 //! begins anew (ADR 0009); a block that is bad on every member, or on every one that is here, is named, never guessed.
 
-use crate::node::{Osd, ReadSlot};
+use crate::node::{GroupRead, Osd, ReadOwner};
 use crate::pgs::State;
 use bus::LinkId;
 use engine::{ReadData, ReadError};
@@ -21,8 +21,6 @@ use types::units::SECTORS_PER_BLOCK;
 use types::{ChunkKey, Errno, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Time, crc32c};
 use wire::{MendBody, MendMsg, Message};
 
-/// The group's read id of a block that is read for a peer: [`ReadSlot`]'s slot is then its key here.
-pub(crate) const MEND: u64 = u64::MAX - 3;
 /// Bad blocks of one OSD that are asked for; with more its device is beyond repair by blocks.
 const BLOCKS_MAX: usize = 4096;
 /// Questions on their way at once.
@@ -89,7 +87,7 @@ struct Asked {
 
 /// A client's read that met a bad block.
 struct Held {
-    read: ReadSlot,
+    read: GroupRead,
     chunk: ChunkKey,
     range: SectorRange,
     since: Time,
@@ -211,7 +209,7 @@ impl Osd {
     }
 
     /// A client's read met a bad block: it waits for it, or fails when nobody can mend it.
-    pub(crate) fn hold_read(&mut self, read: ReadSlot, chunk: ChunkKey, range: SectorRange) {
+    pub(crate) fn hold_read(&mut self, read: GroupRead, chunk: ChunkKey, range: SectorRange) {
         let lost = |key: &BlockKey| self.mends.bad.get(key).map(Bad::is_lost);
         let states: Vec<Option<bool>> = blocks_of(range).map(|b| lost(&(read.replica, chunk, b))).collect();
         // None is being mended: there is nobody to ask.
@@ -224,7 +222,7 @@ impl Osd {
     }
 
     /// The PG goes to a member whose copy of these blocks may be good, if there is one.
-    fn hand_over_unread(&mut self, read: &ReadSlot, chunk: ChunkKey, range: SectorRange) {
+    fn hand_over_unread(&mut self, read: &GroupRead, chunk: ChunkKey, range: SectorRange) {
         let bad = |b: u16| self.mends.bad.get(&(read.replica, chunk, b));
         let may_have_it = |osd: OsdId| !blocks_of(range).filter_map(bad).any(|bad| bad.lost_on.contains(&osd));
         let Some(to) = self.successor_among(read.slot, may_have_it) else { return };
@@ -236,7 +234,7 @@ impl Osd {
     }
 
     /// `lost`: no other member can answer it either.
-    fn fail_read(&mut self, (read, chunk, range): (ReadSlot, ChunkKey, SectorRange), lost: bool) {
+    fn fail_read(&mut self, (read, chunk, range): (GroupRead, ChunkKey, SectorRange), lost: bool) {
         if self.pgs.by_replica(read.replica) == Some(read.slot) {
             if !lost {
                 self.hand_over_unread(&read, chunk, range);
@@ -395,10 +393,9 @@ impl Osd {
     }
 
     fn read_block(&mut self, (replica, chunk, block): BlockKey, reading: Reading) {
-        let slot = self.mends.readings.insert(reading);
-        let token = self.reads.insert(ReadSlot { slot, read: MEND, replica }) as u64;
+        let key = self.mends.readings.insert(reading);
         let range = SectorRange::new(u32::from(block) * SECTORS_PER_BLOCK, SECTORS_PER_BLOCK);
-        self.engine.read(token, replica, chunk, range, &mut self.engine_events);
+        self.read_for(ReadOwner::Block(key), replica, chunk, range);
     }
 
     pub(crate) fn mend_read_done(&mut self, key: usize, result: Result<ReadData, ReadError>) {

@@ -47,11 +47,30 @@ pub enum OsdError {
     Mount(#[from] engine::MountError),
 }
 
-/// A read at the engine: the slot of the group that asked, and its read id.
-pub struct ReadSlot {
+/// A read that a group asked for, under the group's own id.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GroupRead {
     pub replica: types::ReplicaId,
     pub slot: usize,
     pub read: u64,
+}
+
+/// The owner of a read that waits in the engine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ReadOwner {
+    Group(GroupRead),
+    /// The group that asked has ended: its successor counts its reads from the start.
+    Ended,
+    Tool,
+    /// A part of a running digest.
+    Digest {
+        key: usize,
+        part: usize,
+    },
+    /// A key of the reads of streams.
+    Stream(usize),
+    /// A key of the blocks that are read for a repair.
+    Block(usize),
 }
 
 /// One storage daemon.
@@ -65,7 +84,7 @@ pub struct Osd {
     pub(crate) meta: Meta,
     pub(crate) let_in: crate::let_in::LetIn,
     pub(crate) inflight: Inflight,
-    pub(crate) reads: Slab<ReadSlot>,
+    pub(crate) reads: Slab<ReadOwner>,
     /// Followers that this OSD found behind the log while it led their PG.
     pub(crate) behind_log: BTreeSet<(PgId, OsdId)>,
     pub(crate) digests: crate::digest::Digests,

@@ -4,14 +4,11 @@
 //! and no leader: the caller compares replicas at one applied index.
 
 use crate::mend::Named;
-use crate::node::{Osd, ReadSlot};
+use crate::node::{Osd, ReadOwner};
 use crate::pgs::State;
 use engine::{Contents, Foreign, LogRoom, ReadData, ReadError};
 use types::control::PgReport;
 use types::{ChunkKey, Index, OsdId, PgId, ReplicaId, SectorRange};
-
-/// The group's read id of a read that no group asked for.
-pub(crate) const TOOL: u64 = u64::MAX;
 
 impl Osd {
     /// Returns the present report of every running replica.
@@ -142,8 +139,7 @@ impl Osd {
             return false;
         }
         let replica = held.identity.replica;
-        let token = self.reads.insert(ReadSlot { slot, read: TOOL, replica }) as u64;
-        self.engine.read(token, replica, chunk, range, &mut self.engine_events);
+        self.read_for(ReadOwner::Tool, replica, chunk, range);
         true
     }
 

@@ -25,8 +25,6 @@ use types::store::Effect;
 use types::{ChunkKey, Index, OsdId, PgId, ReplicaId, SectorRange, Time};
 use wire::{Message, StreamAbort, StreamBody, StreamMsg};
 
-/// The group's read id of a read for a stream: [`crate::node::ReadSlot`]'s slot is then its key here.
-pub(crate) const STREAM: u64 = u64::MAX - 2;
 /// Most streams that one OSD sends at once.
 pub(crate) const SENDERS_MAX: usize = 2;
 /// Most streams that one OSD receives at once: from two leaders that send their most.

@@ -1,8 +1,8 @@
 //! The leader's OSD: opens a stream when raft finds a follower behind the log, reads, cuts, sends.
 
 use super::sender::{CUT_BYTES_MAX, MESSAGE_COST, Phase, Sender};
-use super::{ANSWER_MAX, ASKED_MAX, INSTALL_MAX, REST_MAX, REST_MIN, SENDERS_MAX, STREAM, StreamRead};
-use crate::node::{Osd, ReadSlot};
+use super::{ANSWER_MAX, ASKED_MAX, INSTALL_MAX, REST_MAX, REST_MIN, SENDERS_MAX, StreamRead};
+use crate::node::{Osd, ReadOwner};
 use crate::pgs::State;
 use bus::LinkId;
 use engine::{ReadData, ReadError};
@@ -220,8 +220,7 @@ impl Osd {
         sender.reading_bytes += part.range.len_bytes();
         let replica = sender.replica;
         let key = self.streams.reads.insert(StreamRead { sender: id, chunk: part.chunk, range: part.range });
-        let token = self.reads.insert(ReadSlot { slot: key, read: STREAM, replica }) as u64;
-        self.engine.read(token, replica, part.chunk, part.range, &mut self.engine_events);
+        self.read_for(ReadOwner::Stream(key), replica, part.chunk, part.range);
     }
 
     /// Takes the finished read of [`StreamRead`] `key`.
