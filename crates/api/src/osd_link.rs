@@ -9,8 +9,6 @@ use crate::MESSAGE_LEN_MAX;
 use crate::follow::Metas;
 use crate::pb::{self, osd_client::OsdClient};
 use crate::status::{self, Failure};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -30,7 +28,6 @@ pub type Wake = Box<dyn Fn() + Send + Sync>;
 pub struct OsdLink {
     up: mpsc::Sender<OsdUp>,
     down: mpsc::Receiver<OsdDown>,
-    connected: Arc<AtomicBool>,
 }
 
 impl OsdLink {
@@ -49,21 +46,15 @@ impl OsdLink {
     pub fn try_recv(&mut self) -> Option<OsdDown> {
         self.down.try_recv().ok()
     }
-
-    /// Whether a stream to a leading meta is open.
-    pub fn is_connected(&self) -> bool {
-        self.connected.load(Ordering::Relaxed)
-    }
 }
 
 /// Starts the task on `runtime`. `metas` are `host:port`.
 pub fn start(runtime: &tokio::runtime::Handle, metas: Vec<String>, wake: Wake) -> OsdLink {
     let (up, up_rx) = mpsc::channel(QUEUE_MAX);
     let (down_tx, down) = mpsc::channel(QUEUE_MAX);
-    let connected = Arc::new(AtomicBool::new(false));
-    let task = Task { metas: Metas::logged(metas), up: up_rx, down: down_tx, wake, connected: Arc::clone(&connected) };
+    let task = Task { metas: Metas::logged(metas), up: up_rx, down: down_tx, wake };
     runtime.spawn(task.run());
-    OsdLink { up, down, connected }
+    OsdLink { up, down }
 }
 
 struct Task {
@@ -71,7 +62,6 @@ struct Task {
     up: mpsc::Receiver<OsdUp>,
     down: mpsc::Sender<OsdDown>,
     wake: Wake,
-    connected: Arc<AtomicBool>,
 }
 
 /// End of a stream.
@@ -86,9 +76,8 @@ impl Task {
         loop {
             let end = tokio::select! {
                 () = self.down.closed() => End::Dropped,
-                end = attempt(&self.metas, &mut self.up, &self.down, &self.wake, &self.connected) => end,
+                end = attempt(&self.metas, &mut self.up, &self.down, &self.wake) => end,
             };
-            self.connected.store(false, Ordering::Relaxed);
             match end {
                 End::Dropped => return,
                 End::Again(after) => {
@@ -102,13 +91,7 @@ impl Task {
     }
 }
 
-async fn attempt(
-    metas: &Metas,
-    up: &mut mpsc::Receiver<OsdUp>,
-    down: &mpsc::Sender<OsdDown>,
-    wake: &Wake,
-    connected: &AtomicBool,
-) -> End {
+async fn attempt(metas: &Metas, up: &mut mpsc::Receiver<OsdUp>, down: &mpsc::Sender<OsdDown>, wake: &Wake) -> End {
     let Ok(held) = metas.held().await else { return End::Again(RETRY_AFTER) };
     let (tx, rx) = mpsc::channel::<pb::OsdUp>(64);
     let mut rpc = OsdClient::new(held.channel).max_decoding_message_size(MESSAGE_LEN_MAX);
@@ -134,7 +117,6 @@ async fn attempt(
         return End::Dropped;
     }
     wake();
-    connected.store(true, Ordering::Relaxed);
     let end = carry(&mut incoming, &tx, up, down, wake).await;
     metas.failed(held.generation, None).await;
     end

@@ -2,7 +2,7 @@
 
 use crate::config::{BusConfig, BusEvent, BusStats, LinkId};
 use crate::conn::{Conn, Conns, LinkError, Phase, token};
-use crate::credit::{Credit, request_cost};
+use crate::credit::Credit;
 use crate::dial::Route;
 use crate::greet::Agreed;
 use env::{Event, ListenerId, Op, Token};
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use types::rng::Rng;
 use types::{IoBuf, OsdId, Time};
-use wire::{Message, Peer, Request};
+use wire::{Message, Peer};
 
 /// Work that is due at a set time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -169,11 +169,6 @@ impl Bus {
             Some((Phase::Up { credit: Some(credit), .. }, tx)) => tx.admits(credit, payload_len),
             _ => false,
         }
-    }
-
-    /// Does the same as [`Bus::has_credit`], with the cost of this request.
-    pub fn has_credit_for(&self, link: LinkId, request: &Request) -> bool {
-        self.has_credit(link, request_cost(request))
     }
 
     /// Returns the bytes that wait for the link, heads and payloads; zero when it is gone.

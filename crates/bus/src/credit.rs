@@ -7,25 +7,6 @@
 //! Invariant: `bytes` is the sum of `held`.
 
 use std::collections::BTreeMap;
-use types::SECTOR;
-use wire::{Request, RequestBody};
-
-/// Returns the bytes of credit that a request takes: the payload that it brings, or the most that its reply brings.
-/// Replies count because a client must not be able to order more than the link's queue can hold.
-pub fn request_cost(request: &Request) -> usize {
-    /// Bytes of one extent on the wire; a range has at most one for each sector.
-    const EXTENT: usize = 8;
-    const _: () = assert!(EXTENT < SECTOR as usize);
-    match &request.body {
-        RequestBody::Write { payload, .. } => payload.len(),
-        RequestBody::Read { range, .. } => range.len_bytes(),
-        RequestBody::Extents { range, .. } => range.count as usize * EXTENT,
-        RequestBody::Zero { .. }
-        | RequestBody::Skip { .. }
-        | RequestBody::Holder { .. }
-        | RequestBody::Unreached { .. } => 0,
-    }
-}
 
 /// The credit account of one link between a client and an OSD.
 #[derive(Debug)]

@@ -152,7 +152,7 @@ impl Bus {
             result = match (&message, credit.as_mut()) {
                 _ if !may_send(agreed.peer, me, &message) => Err(LinkError::Role),
                 (Message::Request(request), Some(credit)) => {
-                    credit.take(request.id, crate::request_cost(request)).map_err(LinkError::from)
+                    credit.take(request.id, request.body.cost()).map_err(LinkError::from)
                 }
                 (Message::Reply(reply), Some(credit)) => {
                     credit_came = true;

@@ -31,4 +31,3 @@ mod tx;
 
 pub use bus::Bus;
 pub use config::{BusConfig, BusEvent, BusStats, Identity, LinkId, QUEUE_BYTES_MAX};
-pub use credit::request_cost;

@@ -14,7 +14,7 @@
 //! acknowledged everything. And raft was made for networks that reorder. Lease renewals, their acknowledgements and
 //! releases keep their order among themselves, so no renewal that was sent before a release arrives after it (R3).
 
-use crate::credit::{Credit, request_cost};
+use crate::credit::Credit;
 use std::collections::VecDeque;
 use types::limits::{FRAME_PAYLOAD_MAX, FRAME_RECORDS_MAX};
 use wire::{HEAD_LEN_MAX, Message, RaftKind, RequestBody};
@@ -44,7 +44,7 @@ fn is_urgent(message: &Message, payload_len: usize) -> bool {
     match message {
         Message::Listing(_) | Message::ListingEcho(_) | Message::Goodbye(_) => true,
         Message::PassedOn(_) | Message::Ping { .. } => true,
-        Message::Raft(msg) => !matches!(msg.kind, RaftKind::Append | RaftKind::Snapshot) && msg.entries.is_empty(),
+        Message::Raft(msg) => msg.kind != RaftKind::Append && msg.entries.is_empty(),
         Message::Reply(_) => payload_len == 0,
         Message::Request(r) => {
             !matches!(r.body, RequestBody::Write { .. } | RequestBody::Zero { .. } | RequestBody::Skip { .. })
@@ -66,7 +66,7 @@ impl Tx {
         self.bytes += head_len + payload_len;
         if let Message::Request(request) = &message {
             self.requests += 1;
-            self.requests_cost += request_cost(request);
+            self.requests_cost += request.body.cost();
         }
         let queue = match &message {
             Message::Stream(_) | Message::Repair(_) => &mut self.background,
@@ -112,7 +112,7 @@ impl Tx {
                 }
                 match (&front.message, credit.as_deref_mut()) {
                     (Message::Request(request), Some(credit)) => {
-                        let cost = request_cost(request);
+                        let cost = request.body.cost();
                         if !credit.admits(0, 0, cost) {
                             break;
                         }

@@ -33,7 +33,7 @@ impl Carrier for Links<'_> {
 
     fn send(&mut self, osd: OsdId, request: Request) {
         let link = self.bus.link_to(osd).expect("it was admitted just now");
-        assert_eq!(bus::request_cost(&request), self.admitted, "volume and bus count credit alike");
+        assert_eq!(request.body.cost(), self.admitted, "volume and bus count credit alike");
         // A queue that overflows ends the link: `Down` follows, and the volume sends the part elsewhere.
         self.bus.send(link, Message::Request(request));
     }

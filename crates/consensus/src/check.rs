@@ -26,8 +26,6 @@ pub enum Ignored {
     NotForUs,
     #[error("from no member")]
     Stranger,
-    #[error("a kind that is not used")]
-    Unused,
     #[error("a vote that was not asked for")]
     NotAsked,
     #[error("not from the leader of this term, or not to a voter")]
@@ -73,7 +71,7 @@ fn check_shape(msg: &RaftMsg) -> Result<(), Violation> {
         return Err(Violation::OutOfRange);
     }
     let entries_max = if msg.kind == RaftKind::Append { MSG_ENTRIES_MAX } else { 0 };
-    if msg.entries.len() > entries_max || msg.context.len() > CONTEXT_MAX || msg.snapshot.is_some() {
+    if msg.entries.len() > entries_max || msg.context.len() > CONTEXT_MAX {
         return Err(Violation::Excess(msg.kind));
     }
     Ok(())
@@ -112,9 +110,6 @@ impl Node {
         }
         if msg.from == self.id() || !self.is_member(msg.from) {
             return Err(Ignored::Stranger.into());
-        }
-        if crate::convert::kind_to_raft(msg.kind).is_none() {
-            return Err(Ignored::Unused.into());
         }
         check_shape(msg)?;
         match msg.kind {

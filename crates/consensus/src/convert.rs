@@ -8,9 +8,9 @@ use types::store::{Crcs, HardState};
 use types::{Entry, EntryKind, Index, IoBuf, PgId, ReplicaId, Term};
 use wire::{RaftKind, RaftMsg};
 
-/// Returns raft's name for a kind that may cross the wire; `None` for kinds that are never stepped.
-pub(crate) fn kind_to_raft(kind: RaftKind) -> Option<MessageType> {
-    Some(match kind {
+/// Returns raft's name for a kind that crosses the wire.
+pub(crate) fn kind_to_raft(kind: RaftKind) -> MessageType {
+    match kind {
         RaftKind::Append => MessageType::MsgAppend,
         RaftKind::AppendResponse => MessageType::MsgAppendResponse,
         RaftKind::Vote => MessageType::MsgRequestVote,
@@ -20,13 +20,7 @@ pub(crate) fn kind_to_raft(kind: RaftKind) -> Option<MessageType> {
         RaftKind::Heartbeat => MessageType::MsgHeartbeat,
         RaftKind::HeartbeatResponse => MessageType::MsgHeartbeatResponse,
         RaftKind::TimeoutNow => MessageType::MsgTimeoutNow,
-        RaftKind::Snapshot
-        | RaftKind::ReadIndex
-        | RaftKind::ReadIndexResponse
-        | RaftKind::TransferLeader
-        | RaftKind::Unreachable
-        | RaftKind::SnapStatus => return None,
-    })
+    }
 }
 
 /// Returns the wire's name for a message that raft sends.
@@ -106,7 +100,6 @@ pub(crate) fn message_from_raft(
         reject_hint: Index(msg.reject_hint + u64::from(msg.reject && on(Bug::ConflictHintOff))),
         context: std::mem::take(&mut msg.context),
         entries: Vec::new(),
-        snapshot: None,
     };
     let entries = msg.take_entries().into_vec();
     let mut part = Vec::with_capacity(entries.len().min(MSG_ENTRIES_MAX));

@@ -208,7 +208,7 @@ impl Node {
     /// When it was not stepped: harmlessly, or because no honest cluster sends it (R5).
     pub fn step(&mut self, msg: &RaftMsg) -> Result<(), StepError> {
         self.check(msg)?;
-        let kind = kind_to_raft(msg.kind).expect("`check` refused the unused kinds");
+        let kind = kind_to_raft(msg.kind);
         // Raft returns errors for messages that it drops; messages on which it can panic were refused above.
         let _ = self.raw.step(message_to_raft(msg, kind));
         if self.is_leader() && on(Bug::OldTermCommitted) {
@@ -308,7 +308,6 @@ impl Node {
             reject_hint: Index(0),
             context: Bytes::new(),
             entries: Vec::new(),
-            snapshot: None,
         }
     }
 

@@ -114,11 +114,6 @@ impl Node {
         self.pipeline.asked
     }
 
-    /// Whether a batch is on its way to the disk.
-    pub fn is_persisting(&self) -> bool {
-        !self.pipeline.outstanding.is_empty()
-    }
-
     /// Drains raft into `out`. The caller applies committed entries at once, then calls [`Node::applied_to`].
     pub fn ready(&mut self, out: &mut Ready) {
         while self.raw.has_ready() {

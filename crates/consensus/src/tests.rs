@@ -70,7 +70,6 @@ fn msg(kind: RaftKind, term: u64) -> RaftMsg {
         reject_hint: Index(0),
         context: Bytes::new(),
         entries: Vec::new(),
-        snapshot: None,
     }
 }
 
@@ -222,8 +221,6 @@ fn what_an_honest_cluster_may_send_late_is_ignored() {
         ("to a former life", RaftMsg { to: ReplicaId(9), ..msg(RaftKind::Vote, 9) }, Ignored::NotForUs),
         ("from a removed replica", RaftMsg { from: ReplicaId(9), ..msg(RaftKind::Vote, 9) }, Ignored::Stranger),
         ("from ourselves", RaftMsg { from: ReplicaId(1), ..msg(RaftKind::Vote, 9) }, Ignored::Stranger),
-        ("a snapshot", msg(RaftKind::Snapshot, 9), Ignored::Unused),
-        ("a forwarded read without a context", msg(RaftKind::ReadIndex, 3), Ignored::Unused),
         ("a vote that was not requested", msg(RaftKind::VoteResponse, 3), Ignored::NotAsked),
         ("a vote of a later term", msg(RaftKind::VoteResponse, 4), Ignored::NotAsked),
         ("an order to campaign from no leader", msg(RaftKind::TimeoutNow, 3), Ignored::NotTheLeader),

@@ -18,7 +18,7 @@ use types::{
     ChunkKey, Entry, EntryKind, Epoch, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, SessionId, Term,
     Time, VolumeId,
 };
-use wire::{Listed, Message, RaftKind, RaftMsg, ReplyBody, Request, RequestBody, SnapshotMeta, samples};
+use wire::{Listed, Message, RaftKind, RaftMsg, ReplyBody, Request, RequestBody, samples};
 
 const PG: PgId = PgId { pool: PoolId(2), n: 5 };
 const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(1), index: 0 };
@@ -376,7 +376,7 @@ impl Table {
         let index = source.number(last);
         let index_term = |i: u64| member.entries.get((i as usize).wrapping_sub(1)).map_or(0, |e| e.term.0);
         let log_term = index_term(index);
-        let kind = samples::RAFT_KINDS[source.below(15) as usize];
+        let kind = samples::RAFT_KINDS[source.below(9) as usize];
         let mut msg = RaftMsg {
             pg: PG,
             from: ReplicaId(from.into()),
@@ -391,15 +391,10 @@ impl Table {
             reject_hint: Index(source.number(last)),
             context: Bytes::copy_from_slice(source.bytes(if kind == RaftKind::HeartbeatResponse { 8 } else { 0 })),
             entries: Vec::new(),
-            snapshot: None,
         };
         if kind == RaftKind::Append {
             let count = source.below(4);
             msg.entries = (0..count).map(|n| entry(source, index.wrapping_add(1 + u64::from(n)), term)).collect();
-        }
-        if source.byte() > 240 {
-            let (index, term) = (msg.index, msg.term);
-            msg.snapshot = Some(SnapshotMeta { index, term, voters: vec![ReplicaId(1)], learners: Vec::new() });
         }
         msg
     }
@@ -449,7 +444,7 @@ fn alter(source: &mut Source<'_>, msg: &mut RaftMsg) {
         4 => msg.commit_term = Term(source.number(msg.commit_term.0)),
         5 => msg.reject = !msg.reject,
         6 => msg.reject_hint = Index(source.number(msg.reject_hint.0)),
-        7 => msg.kind = samples::RAFT_KINDS[source.below(15) as usize],
+        7 => msg.kind = samples::RAFT_KINDS[source.below(9) as usize],
         8 => msg.entries.truncate(source.below(4) as usize),
         9 => msg.context = Bytes::copy_from_slice(source.bytes(source_len(msg))),
         10 => {

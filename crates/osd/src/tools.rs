@@ -8,7 +8,7 @@ use crate::node::{Osd, ReadOwner};
 use crate::pgs::State;
 use engine::{Contents, Foreign, LogRoom, ReadData, ReadError};
 use types::control::PgReport;
-use types::{ChunkKey, Index, OsdId, PgId, ReplicaId, SectorRange};
+use types::{ChunkKey, Index, PgId, ReplicaId, SectorRange};
 
 impl Osd {
     /// Returns the present report of every running replica.
@@ -78,11 +78,6 @@ impl Osd {
     /// Whether this OSD's device has no space to grant.
     pub fn is_full_for_tools(&self) -> bool {
         self.space.is_full()
-    }
-
-    /// Whether this OSD leads the PG and cannot bring this follower up to date from its log.
-    pub fn has_left_behind(&self, pg: PgId, follower: OsdId) -> bool {
-        self.behind_log.contains(&(pg, follower)) && self.leading().contains_key(&pg)
     }
 
     /// Whether a destage round runs.

@@ -108,11 +108,9 @@ impl Part {
 
     /// Returns the credit that it takes of a connection: the bytes that it brings, or the most that its answer brings.
     pub fn cost(&self) -> usize {
-        /// Bytes of one extent on the wire; a range has at most one for each sector.
-        const EXTENT: usize = 8;
         match self.work {
             Work::Write { .. } | Work::Read => self.range.len_bytes(),
-            Work::Extents => self.range.count as usize * EXTENT,
+            Work::Extents => wire::extents_cost(self.range),
             Work::Zero | Work::Skip { .. } | Work::Holder => 0,
         }
     }

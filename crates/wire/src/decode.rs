@@ -8,7 +8,7 @@
 use crate::frame::{FrameKind, Header, WireError};
 use crate::message::{
     CONTEXT_MAX, Extent, Hello, Listed, Listing, ListingEcho, Message, PassedOn, Peer, REASON_MAX, RaftKind, RaftMsg,
-    Refuse, Reject, Reply, ReplyBody, Request, RequestBody, SNAPSHOT_MEMBERS_MAX, SnapshotMeta,
+    Refuse, Reject, Reply, ReplyBody, Request, RequestBody,
 };
 use crate::record::*;
 use bytes::Bytes;
@@ -19,7 +19,6 @@ use types::{
     ChunkKey, ClusterId, Entry, EntryKind, Epoch, Errno, Incarnation, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId,
     SectorRange, SessionId, Term, VolumeId,
 };
-use zerocopy::byteorder::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 /// Head blocks up to this size are copied once, and all descriptors of the frame share the copy. Descriptors of a
@@ -404,13 +403,7 @@ fn raft_kind(value: u8) -> Result<RaftKind, WireError> {
         PreVoteResponse,
         Heartbeat,
         HeartbeatResponse,
-        Snapshot,
         TimeoutNow,
-        ReadIndex,
-        ReadIndexResponse,
-        TransferLeader,
-        Unreachable,
-        SnapStatus,
     ];
     let found = kinds.into_iter().find(|k| *k as u8 == value);
     found.ok_or(WireError::Value { what: "a raft message's kind", value: value.into() })
@@ -418,14 +411,10 @@ fn raft_kind(value: u8) -> Result<RaftKind, WireError> {
 
 fn read_raft(input: &mut Input<'_>) -> Result<RaftMsg, WireError> {
     let r: RaftRecord = input.take("raft")?;
-    zero("raft message", r.reserved == 0 && r.flags & !(raft_flag::REJECT | raft_flag::SNAPSHOT) == 0)?;
+    zero("raft message", r.reserved == 0 && r.flags & !raft_flag::REJECT == 0)?;
     let kind = raft_kind(r.kind)?;
     let context_len = limited("a raft context", r.context_len.into(), CONTEXT_MAX)?;
     let context = input.kept("raft", context_len)?;
-    let snapshot = match r.flags & raft_flag::SNAPSHOT {
-        0 => None,
-        _ => Some(read_snapshot(input)?),
-    };
     let entry_count = r.entry_count.get() as usize;
     if entry_count > (input.end - input.at) / size_of::<EntryRecord>() {
         return Err(WireError::Truncated("raft"));
@@ -445,21 +434,6 @@ fn read_raft(input: &mut Input<'_>) -> Result<RaftMsg, WireError> {
         reject_hint: Index(r.reject_hint.get()),
         context,
         entries,
-        snapshot,
-    })
-}
-
-fn read_snapshot(input: &mut Input<'_>) -> Result<SnapshotMeta, WireError> {
-    let r: SnapshotRecord = input.take("snapshot")?;
-    zero("snapshot", r.reserved == [0; 6])?;
-    let voters = limited("voters of a snapshot", r.voter_count.into(), SNAPSHOT_MEMBERS_MAX)?;
-    let learners = limited("learners of a snapshot", r.learner_count.into(), SNAPSHOT_MEMBERS_MAX)?;
-    let id = |id: U64| Ok(ReplicaId(id.get()));
-    Ok(SnapshotMeta {
-        index: Index(r.index.get()),
-        term: Term(r.term.get()),
-        voters: input.list("snapshot", voters, id)?,
-        learners: input.list("snapshot", learners, id)?,
     })
 }
 

@@ -8,7 +8,7 @@
 use crate::frame::{FrameKind, HEADER_LEN, Header, VERSION_GREETING};
 use crate::message::{
     CONTEXT_MAX, Hello, MendBody, MendMsg, Message, Peer, REASON_MAX, RaftMsg, Refuse, Reject, RepairBody, RepairMsg,
-    Reply, ReplyBody, Request, RequestBody, SNAPSHOT_MEMBERS_MAX, StreamBody, StreamMsg,
+    Reply, ReplyBody, Request, RequestBody, StreamBody, StreamMsg,
 };
 use crate::record::*;
 use types::limits::{DESCRIPTOR_MAX, FRAGMENTS_MAX, PART_MAX};
@@ -69,12 +69,8 @@ fn reply_tail(reply: &Reply) -> usize {
 }
 
 fn raft_tail(msg: &RaftMsg) -> usize {
-    let members = msg
-        .snapshot
-        .as_ref()
-        .map_or(0, |s| size_of::<SnapshotRecord>() + (s.voters.len() + s.learners.len()) * size_of::<u64>());
     let entry = |e: &Entry| size_of::<EntryRecord>() + e.descriptor.len() + e.crcs.values.len() * CRC;
-    msg.context.len() + members + msg.entries.iter().map(entry).sum::<usize>()
+    msg.context.len() + msg.entries.iter().map(entry).sum::<usize>()
 }
 
 /// Appends the buffers of one frame that carries `messages`, in order, to `bufs`.
@@ -365,8 +361,6 @@ fn put_reject(record: &mut ReplyRecord, reject: Reject) {
 
 fn put_raft(out: &mut Out<'_>, len: usize, msg: &RaftMsg, bufs: &mut Vec<IoBuf>) {
     assert!(msg.context.len() <= CONTEXT_MAX, "a raft context of {} B", msg.context.len());
-    let snapshot = if msg.snapshot.is_some() { raft_flag::SNAPSHOT } else { 0 };
-    let reject = if msg.reject { raft_flag::REJECT } else { 0 };
     out.header(kind::RAFT, len);
     out.record(&RaftRecord {
         pg: pg_record(msg.pg),
@@ -379,25 +373,12 @@ fn put_raft(out: &mut Out<'_>, len: usize, msg: &RaftMsg, bufs: &mut Vec<IoBuf>)
         commit_term: U64::new(msg.commit_term.0),
         reject_hint: U64::new(msg.reject_hint.0),
         kind: msg.kind as u8,
-        flags: snapshot | reject,
+        flags: if msg.reject { raft_flag::REJECT } else { 0 },
         context_len: msg.context.len() as u8,
         reserved: 0,
         entry_count: count(msg.entries.len()),
     });
     out.put(&msg.context);
-    if let Some(s) = &msg.snapshot {
-        assert!(s.voters.len().max(s.learners.len()) <= SNAPSHOT_MEMBERS_MAX, "members of a snapshot");
-        out.record(&SnapshotRecord {
-            index: U64::new(s.index.0),
-            term: U64::new(s.term.0),
-            voter_count: s.voters.len() as u8,
-            learner_count: s.learners.len() as u8,
-            ..SnapshotRecord::default()
-        });
-        for replica in s.voters.iter().chain(&s.learners) {
-            out.record(&U64::new(replica.0));
-        }
-    }
     for entry in &msg.entries {
         put_entry(out, entry, bufs);
     }

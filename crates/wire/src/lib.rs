@@ -36,5 +36,5 @@ pub use frame::{
 pub use message::{
     CONTEXT_MAX, Extent, Hello, Lack, Listed, Listing, ListingEcho, MendBody, MendMsg, Message, PassedOn, Peer,
     REASON_MAX, RaftKind, RaftMsg, Refuse, Reject, RepairBody, RepairMsg, Reply, ReplyBody, Request, RequestBody,
-    SNAPSHOT_MEMBERS_MAX, STREAM_PIECE_MAX, SnapshotMeta, StreamAbort, StreamBody, StreamMsg,
+    STREAM_PIECE_MAX, StreamAbort, StreamBody, StreamMsg, extents_cost,
 };

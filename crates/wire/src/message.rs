@@ -1,5 +1,6 @@
 //! The messages of the data plane, as other crates see them.
 
+use crate::record::ExtentRecord;
 use bytes::Bytes;
 use types::{
     ChunkKey, ClusterId, Entry, Epoch, Errno, Incarnation, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange,
@@ -88,6 +89,27 @@ pub enum RequestBody {
     Unreached { volume: VolumeId, leader: OsdId },
 }
 
+impl RequestBody {
+    /// Returns the bytes of credit that a request takes: the payload that it brings, or the most that its reply brings
+    /// (a client must not be able to order more than the link's queue can hold).
+    pub fn cost(&self) -> usize {
+        match self {
+            RequestBody::Write { payload, .. } => payload.len(),
+            RequestBody::Read { range, .. } => range.len_bytes(),
+            RequestBody::Extents { range, .. } => extents_cost(*range),
+            RequestBody::Zero { .. }
+            | RequestBody::Skip { .. }
+            | RequestBody::Holder { .. }
+            | RequestBody::Unreached { .. } => 0,
+        }
+    }
+}
+
+/// Returns the same for a request for extents: a range has at most one for each sector.
+pub fn extents_cost(range: SectorRange) -> usize {
+    range.count as usize * size_of::<ExtentRecord>()
+}
+
 /// From a follower to the leader of `pg`: a client with this session of this volume reaches the follower and hears nothing
 /// from the leader. The leader may transfer leadership to the follower (ADR 0014).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,10 +181,9 @@ pub struct RaftMsg {
     /// At most [`CONTEXT_MAX`] bytes, opaque to the wire.
     pub context: Bytes,
     pub entries: Vec<Entry>,
-    pub snapshot: Option<SnapshotMeta>,
 }
 
-/// The raft messages that cross the wire. Numbers are the wire's, never reused.
+/// The raft messages that cross the wire. Numbers are the wire's, never reused; 9 and 11 to 15 were reserved and never sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RaftKind {
@@ -174,22 +195,7 @@ pub enum RaftKind {
     PreVoteResponse = 6,
     Heartbeat = 7,
     HeartbeatResponse = 8,
-    Snapshot = 9,
     TimeoutNow = 10,
-    ReadIndex = 11,
-    ReadIndexResponse = 12,
-    TransferLeader = 13,
-    Unreachable = 14,
-    SnapStatus = 15,
-}
-
-/// A raft snapshot without its data, which was streamed before (R12).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SnapshotMeta {
-    pub index: Index,
-    pub term: Term,
-    pub voters: Vec<ReplicaId>,
-    pub learners: Vec<ReplicaId>,
 }
 
 /// The lease renewal of one pair of OSDs (R3): PGs led at the sender of which the receiver holds a replica.
@@ -367,7 +373,5 @@ pub enum MendBody {
 pub const STREAM_PIECE_MAX: usize = 32 << 10;
 /// Largest [`RaftMsg::context`].
 pub const CONTEXT_MAX: usize = 64;
-/// Most voters, and most learners, of a [`SnapshotMeta`].
-pub const SNAPSHOT_MEMBERS_MAX: usize = 4 * types::limits::REPLICAS_MAX;
 /// Largest [`Refuse::reason`] in bytes; encoding cuts it there.
 pub const REASON_MAX: usize = 512;

@@ -62,15 +62,12 @@ records! {
 
     ExtentRecord 8 { sectors: U32, data: u8, reserved: [u8; 3] }
 
-    /// Tail: context, then the snapshot if `flags` says so, then `entry_count` entries.
+    /// Tail: context, then `entry_count` entries.
     RaftRecord 80 {
         pg: PgRecord, from: U64, to: U64, term: U64, log_term: U64, index: U64, commit: U64,
         commit_term: U64, reject_hint: U64, kind: u8, flags: u8, context_len: u8, reserved: u8,
         entry_count: U32,
     }
-
-    /// Tail: the ids of the voters, then of the learners.
-    SnapshotRecord 24 { index: U64, term: U64, voter_count: u8, learner_count: u8, reserved: [u8; 6] }
 
     /// Tail: descriptor, then one CRC for each fragment of the payload, which begins at sector `start`.
     EntryRecord 32 {
@@ -174,5 +171,4 @@ pub mod status {
 /// Bits of [`RaftRecord::flags`].
 pub mod raft_flag {
     pub const REJECT: u8 = 1;
-    pub const SNAPSHOT: u8 = 2;
 }

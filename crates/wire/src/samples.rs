@@ -137,7 +137,7 @@ fn entry(rng: &mut Rng) -> Entry {
 }
 
 /// All kinds of raft message; numbers as on the wire.
-pub const RAFT_KINDS: [RaftKind; 15] = [
+pub const RAFT_KINDS: [RaftKind; 9] = [
     RaftKind::Append,
     RaftKind::AppendResponse,
     RaftKind::Vote,
@@ -146,23 +146,10 @@ pub const RAFT_KINDS: [RaftKind; 15] = [
     RaftKind::PreVoteResponse,
     RaftKind::Heartbeat,
     RaftKind::HeartbeatResponse,
-    RaftKind::Snapshot,
     RaftKind::TimeoutNow,
-    RaftKind::ReadIndex,
-    RaftKind::ReadIndexResponse,
-    RaftKind::TransferLeader,
-    RaftKind::Unreachable,
-    RaftKind::SnapStatus,
 ];
 
 pub fn raft(rng: &mut Rng) -> RaftMsg {
-    let ids = |rng: &mut Rng| (0..rng.below(6)).map(|_| ReplicaId(number(rng))).collect::<Vec<_>>();
-    let snapshot = rng.chance(1, 4).then(|| SnapshotMeta {
-        index: Index(number(rng)),
-        term: Term(number(rng)),
-        voters: ids(rng),
-        learners: ids(rng),
-    });
     let context_len = if rng.chance(1, 2) { 0 } else { rng.below(65) as usize };
     let entry_count = rng.below(8);
     RaftMsg {
@@ -170,7 +157,7 @@ pub fn raft(rng: &mut Rng) -> RaftMsg {
         from: ReplicaId(number(rng)),
         to: ReplicaId(number(rng)),
         term: Term(number(rng)),
-        kind: RAFT_KINDS[rng.below(15) as usize],
+        kind: RAFT_KINDS[rng.below(9) as usize],
         log_term: Term(number(rng)),
         index: Index(number(rng)),
         commit: Index(number(rng)),
@@ -179,7 +166,6 @@ pub fn raft(rng: &mut Rng) -> RaftMsg {
         reject_hint: Index(number(rng)),
         context: Bytes::from(vec![7; context_len]),
         entries: (0..entry_count).map(|_| entry(rng)).collect(),
-        snapshot,
     }
 }
 

@@ -11,7 +11,6 @@ const SAME_RING: &[(&str, &[&str])] = &[
     ("wire", &["types"]),
     ("layout", &["types"]),
     ("group", &["consensus"]),
-    ("volume", &["placement"]),
     ("control", &["placement"]),
     ("engine", &["env", "telemetry"]),
     ("bus", &["env", "telemetry"]),

@@ -57,7 +57,7 @@ fn reads_take_credit_for_what_they_ask_for() {
     let fit = CREDIT_BYTES_MAX / PART_MAX;
     for id in 0..fit + 3 {
         let request = make::read(id, part);
-        assert_eq!(net.bus(user).has_credit_for(link, &request), id < fit);
+        assert_eq!(net.bus(user).has_credit(link, request.body.cost()), id < fit);
         net.send(user, link, Message::Request(request));
     }
     net.run();

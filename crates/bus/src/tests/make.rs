@@ -22,7 +22,6 @@ pub fn raft(kind: RaftKind, index: u64, entries: Vec<Entry>) -> Message {
         reject_hint: Index(0),
         context: Bytes::new(),
         entries,
-        snapshot: None,
     })
 }
 

@@ -41,7 +41,6 @@ fn head(from: ReplicaId, term: Term, kind: RaftKind) -> RaftMsg {
         reject_hint: Index(0),
         context: bytes::Bytes::new(),
         entries: Vec::new(),
-        snapshot: None,
     }
 }
 

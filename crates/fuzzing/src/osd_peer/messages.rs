@@ -61,17 +61,15 @@ pub fn message(source: &mut Source<'_>, peers: &Peers, which: usize) -> Message 
 fn raft(source: &mut Source<'_>, pg: PgId, (from, to): (ReplicaId, ReplicaId), term: Term, index: Index) -> Message {
     let drawn = samples::raft(&mut Rng::new(source.u16().into()));
     let mut entries = drawn.entries.clone();
-    let snapshot = drawn.snapshot.clone().filter(|_| source.byte() > 240);
     let head = RaftMsg {
         pg,
         from,
         to,
         term,
-        kind: samples::RAFT_KINDS[source.below(15) as usize],
+        kind: samples::RAFT_KINDS[source.below(9) as usize],
         index,
         log_term: Term(source.number(index.0.min(1))),
         commit: Index(source.number(0)),
-        snapshot,
         ..drawn
     };
     if head.kind != RaftKind::Append && source.byte() < 230 {

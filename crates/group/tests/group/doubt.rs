@@ -39,7 +39,6 @@ fn pre_vote(rig: &mut Rig, term: Term, (log_term, index): (Term, Index)) -> bool
         reject_hint: Index(0),
         context: Default::default(),
         entries: Vec::new(),
-        snapshot: None,
     };
     rig.call(3, |g, now, actions| g.handle_raft(now, OsdId(2), msg, actions));
     rig.pump();

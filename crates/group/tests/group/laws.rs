@@ -27,7 +27,6 @@ fn vote(kind: RaftKind, from: u64, to: u64, term: u64) -> RaftMsg {
         reject_hint: Index(0),
         context: Default::default(),
         entries: Vec::new(),
-        snapshot: None,
     }
 }
 

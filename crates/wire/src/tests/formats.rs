@@ -67,13 +67,13 @@ fn record() -> File {
     constants.extend(rows!("repair_body::", record::repair_body { FETCH, PAYLOAD, LACK, DOUBT, STANDING }));
     constants.extend(rows!("mend_body::", record::mend_body { ASK, BLOCK, NOT_NOW, DAMAGED, NO_PART }));
     constants.extend(rows!("status::", record::status { NOT_LEADER, NOT_NOW, NO_SUCH_PG, FAILED }));
-    constants.extend(rows!("raft_flag::", record::raft_flag { REJECT, SNAPSHOT }));
+    constants.extend(rows!("raft_flag::", record::raft_flag { REJECT }));
     File { module: "record", text: include_str!("../record.rs"), constants }
 }
 
 fn message() -> File {
     let mut constants = Vec::new();
-    constants.extend(rows!("", message { STREAM_PIECE_MAX, CONTEXT_MAX, SNAPSHOT_MEMBERS_MAX, REASON_MAX }));
+    constants.extend(rows!("", message { STREAM_PIECE_MAX, CONTEXT_MAX, REASON_MAX }));
     constants.extend(variants!(RaftKind {
         Append,
         AppendResponse,
@@ -83,13 +83,7 @@ fn message() -> File {
         PreVoteResponse,
         Heartbeat,
         HeartbeatResponse,
-        Snapshot,
         TimeoutNow,
-        ReadIndex,
-        ReadIndexResponse,
-        TransferLeader,
-        Unreachable,
-        SnapStatus
     }));
     constants.extend(variants!(StreamAbort { Needless, Busy, Full, NotLeader, Failed }));
     constants.extend(variants!(Lack { Other, Lost, Freed, Unsure }));

@@ -71,12 +71,6 @@ fn raft() -> RaftMsg {
         reject_hint: Index(0x78),
         context: Bytes::from_static(b"ctx"),
         entries: vec![entry],
-        snapshot: Some(SnapshotMeta {
-            index: Index(0x81),
-            term: Term(0x82),
-            voters: vec![ReplicaId(0x83), ReplicaId(0x84)],
-            learners: vec![ReplicaId(0x85)],
-        }),
     }
 }
 
@@ -196,7 +190,7 @@ fn the_bytes_of_version_1_stay_as_they_were() {
 }
 
 #[test]
-fn numbers_of_raft_kinds_are_one_to_fifteen() {
+fn numbers_of_raft_kinds_stay() {
     let numbers: Vec<u8> = super::make::RAFT_KINDS.iter().map(|k| *k as u8).collect();
-    assert_eq!(numbers, (1..=15).collect::<Vec<u8>>());
+    assert_eq!(numbers, [1, 2, 3, 4, 5, 6, 7, 8, 10]);
 }
