@@ -206,8 +206,8 @@ impl Table {
         (member.applied, member.quarantined) = (0, false);
         member.tickets.clear();
         member.reads.clear();
-        member.group = Group::new(GroupConfig::new(OsdId(osd)), start, self.now, osd.into()).ok();
-        assert!(member.group.is_some(), "what a group wrote, a group can read");
+        let group = Group::new(GroupConfig::new(OsdId(osd)), start, self.now, osd.into());
+        member.group = Some(group.unwrap_or_else(|error| panic!("a group cannot read its own log: {error:?}")));
     }
 
     fn request(&mut self, source: &mut Source<'_>, to: u32) {

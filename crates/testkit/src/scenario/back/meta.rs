@@ -69,10 +69,13 @@ fn went_back(
     outcome.figure(format!("{name}: meta refuses changes (BSLT-2030): {}", behind["reasons"][0]));
     listed(&behind, lost.len() as u64, how, outcome);
 
+    load.kill()?;
     let moved = cluster.basalt.json(&["meta", "recover"])?;
     outcome.need(moved["moved"] == true, || format!("a recovery that moved nothing: {moved}"));
     let healthy = cluster.basalt.wait_healthy(READY_MAX)?;
-    write_on(load, 200).context("the open volume goes on after the recovery")?;
+    // The recovery has ended the hold: the loader opens the volume again, and checks all that was acknowledged before.
+    load.start()?;
+    write_on(load, 200).context("the volume that was open goes on after the recovery")?;
     let mut read = judge(&mut grown, "the volume that had grown", outcome);
     // The new volumes have the names of the lost ones: ids that were given out twice would show.
     let mut again = make_volumes(cluster, &format!("lost-{name}"), settings.seed + 20)?;
