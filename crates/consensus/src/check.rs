@@ -5,7 +5,7 @@
 //! peer or this replica has lost durable state, and going on would spread the loss.
 
 use crate::node::{Node, Role};
-use crate::{CONTEXT_MAX, MSG_ENTRIES_MAX, NUMBER_MAX, PEER_TERM_MAX};
+use crate::{CONTEXT_MAX, MSG_ENTRIES_MAX, NUMBER_MAX};
 use types::limits::DESCRIPTOR_MAX;
 use types::{EntryKind, Index, ReplicaId, Term};
 use wire::{RaftKind, RaftMsg};
@@ -63,7 +63,7 @@ pub enum Violation {
 
 /// Checks the rules that hold for a message in every state of this replica.
 fn check_shape(msg: &RaftMsg) -> Result<(), Violation> {
-    if msg.term.0 == 0 || msg.term.0 > PEER_TERM_MAX {
+    if msg.term.0 == 0 || msg.term.0 > NUMBER_MAX {
         return Err(Violation::Term(msg.term));
     }
     let numbers = [msg.log_term.0, msg.index.0, msg.commit.0, msg.commit_term.0, msg.reject_hint.0];
@@ -191,6 +191,8 @@ impl Node {
 
     fn check_timeout_now(&self, msg: &RaftMsg) -> Result<(), Ignored> {
         let ours = msg.term == self.term() && self.leader() == Some(msg.from);
-        if ours && self.promotable() { Ok(()) } else { Err(Ignored::NotTheLeader) }
+        // Raft campaigns by itself at this order, and raises the term.
+        let room = self.term().0 < NUMBER_MAX;
+        if ours && room && self.promotable() { Ok(()) } else { Err(Ignored::NotTheLeader) }
     }
 }

@@ -24,8 +24,6 @@ pub use start::{ConfState, Start, StartError};
 
 /// Highest term and index that a peer may name: far beyond any real one, and far from overflow.
 pub const NUMBER_MAX: u64 = u64::MAX / 4;
-/// Highest term that a peer may name. Raft raises the term by itself when it campaigns: so it never passes [`NUMBER_MAX`].
-pub const PEER_TERM_MAX: u64 = NUMBER_MAX / 2;
 /// Most entries of one append message.
 pub const MSG_ENTRIES_MAX: usize = 1024;
 /// Most descriptor bytes of one append message.
