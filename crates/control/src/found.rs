@@ -50,7 +50,7 @@ pub struct Found {
     pub emptied_volumes: Vec<EmptiedVolume>,
     /// PGs of the records of which no leader showed its table.
     pub unread_pgs: Vec<PgId>,
-    /// PGs in which an older session of a known volume may still write.
+    /// PGs in which a session from before the recovery may still write to a volume that waits for its end.
     #[serde(skip)]
     pub attached: Vec<FoundAttach>,
 }
@@ -70,7 +70,7 @@ impl Found {
             if table.leading {
                 led.insert(table.pg, table.attached.iter().map(|(volume, _)| *volume).collect());
                 let older = |(volume, epoch): &&(VolumeId, Epoch)| {
-                    records.volumes.get(volume).is_some_and(|known| *epoch < known.epoch)
+                    records.volumes.get(volume).is_some_and(|known| known.recovering && *epoch < known.epoch)
                 };
                 let older = table.attached.iter().filter(older);
                 found.attached.extend(older.map(|(volume, _)| FoundAttach { volume: *volume, pg: table.pg }));

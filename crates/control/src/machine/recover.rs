@@ -160,8 +160,9 @@ impl Control {
         }
         self.put_segments_back(&ask.segments)?;
         if ask.finish {
-            let settled = self.records.volumes.values().filter(|v| v.recovering && v.settled);
-            let whole: Vec<VolumeRecord> = settled.take(VOLUMES_PER_STEP).cloned().collect();
+            // An open waits for the attach records by itself: a PG that is gone must not keep other volumes here.
+            let recovering = self.records.volumes.values().filter(|v| v.recovering);
+            let whole: Vec<VolumeRecord> = recovering.take(VOLUMES_PER_STEP).cloned().collect();
             let put = |v: VolumeRecord| Write::Put(Record::Volume(VolumeRecord { recovering: false, ..v }));
             let some = !whole.is_empty();
             self.write(whole.into_iter().map(put).collect());
@@ -178,13 +179,17 @@ impl Control {
     /// (R6).
     ///
     /// # Errors
-    /// BSLT-2011 for a volume that is not recovering, BSLT-2022.
+    /// BSLT-2011, BSLT-2022.
     fn put_segments_back(&mut self, found: &[FoundSegment]) -> Result<(), Refusal> {
         let mut writes = Vec::new();
         for FoundSegment { volume, segment: index, pg } in found.iter().copied() {
-            let Some(known) = self.records.volumes.get(&volume).filter(|v| v.recovering) else {
-                return Err(refuse(codes::VOLUME_UNKNOWN, format!("no volume {volume} is being recovered")));
+            let Some(known) = self.records.volumes.get(&volume) else {
+                return Err(refuse(codes::VOLUME_UNKNOWN, format!("volume {volume} is not in the records")));
             };
+            // A volume that is in use again, or goes, makes its own segments.
+            if !known.recovering {
+                continue;
+            }
             let inside = u64::from(index.0) < known.len_bytes.div_ceil(SEGMENT);
             if !inside || known.pool != pg.pool || !self.records.pgs.contains_key(&pg) {
                 return Err(refuse(codes::OUT_OF_RANGE, format!("{index} of {volume} cannot lie in PG {pg}")));
