@@ -197,6 +197,16 @@ mod tests {
             drop(other);
             assert_eq!(store.campaign("a:1").await.expect("it is free again"), Campaign::Won);
             assert_eq!(store.load().await.expect("it is open").len(), 1);
+            // A file that is gone is an outage: an empty store would begin a new cluster.
+            store
+                .after::<()>(Err(redb_io(std::io::Error::from(std::io::ErrorKind::StorageFull))))
+                .expect_err("it failed");
+            let moved = dir.join("moved.redb");
+            std::fs::rename(&path, &moved).expect("moved");
+            assert!(store.campaign("a:1").await.is_err() && !path.exists());
+            std::fs::rename(&moved, &path).expect("back");
+            assert_eq!(store.campaign("a:1").await.expect("it is there again"), Campaign::Won);
+            assert_eq!(store.load().await.expect("it is open").len(), 1);
         });
         std::fs::remove_dir_all(&dir).expect("removed");
     }

@@ -39,7 +39,6 @@ impl Osd {
                 }
                 Action::NeedsStream { to } => {
                     tracing::debug!(replica = replica.0, %to, "a follower is behind the log");
-                    self.behind_log.insert((self.pgs.get(slot).identity.pg, to));
                     self.needs_stream(slot, to);
                 }
                 Action::Quarantined(reason) => {

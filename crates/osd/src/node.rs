@@ -14,7 +14,7 @@ use env::{DiskInfo, Env, EnvError, Event, NetAddr, Op};
 use group::Action;
 use group::pairs::Pairs;
 use slab::Slab;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use telemetry::Registry;
 use types::failpoint::{Point, is_armed, pass};
 use types::store::Recovered;
@@ -85,8 +85,6 @@ pub struct Osd {
     pub(crate) let_in: crate::let_in::LetIn,
     pub(crate) inflight: Inflight,
     pub(crate) reads: Slab<ReadOwner>,
-    /// Followers that this OSD found behind the log while it led their PG.
-    pub(crate) behind_log: BTreeSet<(PgId, OsdId)>,
     pub(crate) digests: crate::digest::Digests,
     pub(crate) space: crate::space::Book,
     pub(crate) fullness: crate::fullness::Fullness,
@@ -138,7 +136,6 @@ impl Osd {
             let_in: crate::let_in::LetIn::default(),
             inflight: Inflight::default(),
             reads: Slab::new(),
-            behind_log: BTreeSet::new(),
             digests: crate::digest::Digests::default(),
             space: crate::space::Book::default(),
             fullness: crate::fullness::Fullness::default(),

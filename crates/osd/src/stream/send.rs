@@ -133,7 +133,6 @@ impl Osd {
                 tracing::info!(pg = %done.pg, to = %done.to, commit = commit.0, rounds, mib, "a stream has brought a follower back");
                 self.streams.done += 1;
                 self.streams.resting.remove(&(done.pg, done.to));
-                self.behind_log.remove(&(done.pg, done.to));
             }
             _ => self.drop_sender(msg.stream, StreamAbort::Failed, true),
         }
