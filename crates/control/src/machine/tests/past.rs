@@ -550,6 +550,25 @@ fn recovery_ends_every_hold_and_fences_it_before_the_next_open() {
 }
 
 #[test]
+fn pg_that_never_attaches_keeps_no_recovery_from_its_end() {
+    let mut world = World::new(1, 3);
+    world.make_pool("p", 3, 4);
+    world.make_volume("p/v", 4 * SEGMENT);
+    let held = opened(world.ask(1, open("p/v", true, false)));
+    world.ask(1, segments(&held, 0..1, true));
+    let copy = world.store.clone();
+    world.make_volume("p/w", 4 * SEGMENT);
+    world.lead_on(copy);
+    world.connect_all();
+    world.leaderless = world.control.records().pgs.keys().copied().collect();
+    assert!(move_watermarks(&mut world, false, &[]).expect("moved").moved);
+    assert!(!world.control.records().volumes[&held.volume].settled, "its PG has no leader");
+    assert_eq!(finish(&mut world).expect("finished").recovering, 0);
+    let now = &world.control.records().volumes[&held.volume];
+    assert!(!now.recovering && !now.settled, "an open waits for the attach record");
+}
+
+#[test]
 fn copy_from_the_middle_of_a_recovery_ends_later_holds_too() {
     let mut world = World::new(1, 3);
     world.make_pool("p", 3, 4);

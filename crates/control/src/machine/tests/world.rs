@@ -43,6 +43,8 @@ pub struct World {
     pub queue: VecDeque<(StreamId, OsdDown)>,
     /// Whether the delivery of messages is suspended.
     pub hold: bool,
+    /// PGs without a leader: they take no attach record.
+    pub leaderless: BTreeSet<PgId>,
     /// The highest order that each PG has committed.
     pub orders: BTreeMap<PgId, u64>,
     pub attached: BTreeMap<(PgId, VolumeId), Attach>,
@@ -118,6 +120,7 @@ impl World {
             rng: Rng::new(seed),
             queue: VecDeque::new(),
             hold: false,
+            leaderless: BTreeSet::new(),
             orders: BTreeMap::new(),
             attached: BTreeMap::new(),
             told: BTreeMap::new(),
@@ -489,6 +492,9 @@ impl World {
     }
 
     fn take_attach(&mut self, pg: PgId, attach: Attach) -> Result<(), AttachRefusal> {
+        if self.leaderless.contains(&pg) {
+            return Err(AttachRefusal::NotLeader { hint: None });
+        }
         let last = self.orders.get(&pg).copied().unwrap_or(0);
         if attach.order <= last {
             return Err(AttachRefusal::StaleOrder { last });
