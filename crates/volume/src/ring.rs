@@ -1,7 +1,6 @@
 //! Numbers that are given out in order and come back in any order, and the lowest one that is not back.
 //!
-//! Users are the sequence numbers of a PG (the lowest is the watermark, R7) and the order of writes for which a
-//! flush waits.
+//! They are the sequence numbers of a PG; the lowest is the watermark (R7).
 
 use std::collections::VecDeque;
 

@@ -21,7 +21,6 @@ fn piece_end(kind: &Kind, at: u64, end: u64) -> u64 {
     let border = match kind {
         Kind::Read(_) | Kind::Write { .. } | Kind::Fill => PART_MAX,
         Kind::Zero | Kind::Extents(_) => CHUNK,
-        Kind::Flush => unreachable!("a flush has no pieces"),
     };
     ((at / border + 1) * border).min(end)
 }
@@ -99,7 +98,7 @@ impl Volume {
             Kind::Read(pieces) => pieces.push(IoBuf::zeros((end - start) as usize)),
             Kind::Extents(pieces) => pieces.push(vec![(end - start, false)]),
             Kind::Zero => {}
-            Kind::Write { .. } | Kind::Fill | Kind::Flush => unreachable!("only what changes nothing finds a hole"),
+            Kind::Write { .. } | Kind::Fill => unreachable!("only what changes nothing finds a hole"),
         }
         pending.pieces += 1;
         pending.cursor = end;
@@ -129,7 +128,6 @@ impl Volume {
                 let crcs = FragmentCrcs::of(range, &buf);
                 Work::Write { buf, crcs }
             }
-            Kind::Flush => unreachable!("a flush has no parts"),
         };
         let piece = pending.pieces;
         pending.pieces += 1;

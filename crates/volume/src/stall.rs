@@ -52,8 +52,8 @@ pub struct Stall {
     /// Arrival of the oldest request.
     pub since: Time,
     pub what: &'static str,
-    /// First byte of its range; a flush has none.
-    pub offset: Option<u64>,
+    /// First byte of its range.
+    pub offset: u64,
     /// PG of its oldest part; `None` while meta has not named the segment's PG.
     pub pg: Option<PgId>,
     /// The leader that has the part; `None` while the leader is searched for.
@@ -67,24 +67,20 @@ impl Volume {
     /// Returns the oldest unanswered request that came before `before`.
     pub fn stall(&self, before: Time) -> Option<Stall> {
         let late = || self.requests.iter().filter(|(_, pending)| pending.since < before);
-        // A flush waits for writes, and a write tells more of the cause.
-        let age =
-            |pending: &crate::volume::Pending| (matches!(pending.kind, Kind::Flush), pending.since, pending.token);
-        let (key, pending) = late().min_by_key(|(_, pending)| age(pending))?;
+        let (key, pending) = late().min_by_key(|(_, pending)| (pending.since, pending.token))?;
         let mine = self.parts.iter().map(|(_, part)| part).filter(|part| part.request == Some(key as u32));
         let part = mine.min_by_key(|part| part.life);
         let pg = part.map(|part| &self.pgs[part.pg as usize]);
-        let (what, offset) = match pending.kind {
-            Kind::Read(_) => ("read", Some(pending.start)),
-            Kind::Write { .. } => ("write", Some(pending.start)),
-            Kind::Fill | Kind::Zero => ("trim or write-zeroes", Some(pending.start)),
-            Kind::Extents(_) => ("block status", Some(pending.start)),
-            Kind::Flush => ("flush", None),
+        let what = match pending.kind {
+            Kind::Read(_) => "read",
+            Kind::Write { .. } => "write",
+            Kind::Fill | Kind::Zero => "trim or write-zeroes",
+            Kind::Extents(_) => "block status",
         };
         Some(Stall {
             since: pending.since,
             what,
-            offset,
+            offset: pending.start,
             pg: pg.map(|pg| pg.id),
             osd: pg.filter(|pg| pg.settled).map(|pg| pg.guess),
             full: part.is_some_and(|part| part.refused),

@@ -7,7 +7,6 @@ use crate::overlap::Overlaps;
 use crate::part::{Part, Place, Work};
 use crate::pg::Pg;
 use crate::request::{self, Answer, Busy, Completion, EXTENTS_LEN_MAX, Request, push_extent};
-use crate::ring::Ring;
 use crate::segments::Segments;
 use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
@@ -90,8 +89,6 @@ pub(crate) struct Pending {
     pub open: u32,
     pub pieces: u32,
     pub error: Option<Errno>,
-    /// Position in the order of writes; for a flush, the first write for which it does not wait.
-    pub order: u64,
     pub held_bytes: u64,
     /// Time at which the request fails with `TimedOut`.
     pub deadline: Time,
@@ -119,7 +116,6 @@ pub(crate) enum Kind {
     Fill,
     Zero,
     Extents(Vec<Vec<(u64, bool)>>),
-    Flush,
 }
 
 /// Amounts in flight on one volume; for observers.
@@ -161,8 +157,6 @@ pub struct Volume {
     /// Requests that still have bytes in no part, and wait for no segment or PG.
     pub(crate) unsplit: VecDeque<u32>,
     pub(crate) held_bytes: u64,
-    pub(crate) order: Ring,
-    pub(crate) flushes: VecDeque<u32>,
     /// Earliest time at which a request may fail with `TimedOut`.
     pub(crate) expire_at: Time,
     /// Numbers of parts made and of messages sent.
@@ -207,8 +201,6 @@ impl Volume {
             requests: Slab::new(),
             unsplit: VecDeque::new(),
             held_bytes: 0,
-            order: Ring::new(),
-            flushes: VecDeque::new(),
             expire_at: Time::NEVER,
             lives: 0,
             parts: Slab::new(),
@@ -286,14 +278,17 @@ impl Volume {
             self.done.push(Completion { token, result: Err(errno) });
             return Ok(());
         }
+        let Some((offset, len)) = request.span() else {
+            // Every write that was answered is durable, and a flush covers no other.
+            self.done.push(Completion { token, result: Ok(Answer::Done) });
+            return Ok(());
+        };
         let held_bytes = request.held_bytes();
         let full = self.requests.len() >= REQUESTS_MAX
             || (!self.requests.is_empty() && self.held_bytes + held_bytes > BYTES_MAX);
         if full {
             return Err(Busy(request));
         }
-        let (offset, len) = request.span().unwrap_or((0, 0));
-        let is_write = request.is_write();
         let mut end = offset + len;
         let kind = match request {
             Request::Read { .. } => Kind::Read(Vec::with_capacity(crate::split::read_pieces(offset, end))),
@@ -304,9 +299,8 @@ impl Volume {
                 end = end.min(offset + EXTENTS_LEN_MAX);
                 Kind::Extents(Vec::new())
             }
-            Request::Flush => Kind::Flush,
+            Request::Flush => unreachable!("a flush has no span"),
         };
-        let order = if is_write { self.order.give() } else { self.order.next() };
         let deadline = self.config.timeout.map_or(Time::NEVER, |t| now + t);
         self.expire_at = self.expire_at.min(deadline);
         self.held_bytes += held_bytes;
@@ -320,19 +314,12 @@ impl Volume {
             open: 0,
             pieces: 0,
             error: None,
-            order,
             held_bytes,
             deadline,
             sure: if self.write && on(Bug::HoleUnasked) { Sure::OfAll } else { Sure::No },
         };
-        let key = self.requests.insert(pending) as u32;
-        if matches!(self.requests[key as usize].kind, Kind::Flush) {
-            self.flushes.push_back(key);
-            self.end_flushes();
-        } else {
-            self.unsplit.push_back(key);
-            self.split(now);
-        }
+        self.unsplit.push_back(self.requests.insert(pending) as u32);
+        self.split(now);
         Ok(())
     }
 
@@ -396,7 +383,6 @@ impl Volume {
         self.parts.clear();
         self.overlaps.clear();
         self.unsplit.clear();
-        self.flushes.clear();
         self.expire_at = Time::NEVER;
         self.active.clear();
         self.held_bytes = 0;
@@ -452,7 +438,6 @@ impl Volume {
     pub(crate) fn end_request(&mut self, request: u32) {
         let pending = self.requests.remove(request as usize);
         self.held_bytes -= pending.held_bytes;
-        let write = matches!(pending.kind, Kind::Write { .. } | Kind::Fill | Kind::Zero);
         let result = match (pending.error, pending.kind) {
             (Some(errno), _) => Err(errno),
             (None, Kind::Read(pieces)) => Ok(Answer::Data(pieces)),
@@ -463,24 +448,9 @@ impl Volume {
                 }
                 Ok(Answer::Extents(extents))
             }
-            (None, Kind::Write { .. } | Kind::Fill | Kind::Zero | Kind::Flush) => Ok(Answer::Done),
+            (None, Kind::Write { .. } | Kind::Fill | Kind::Zero) => Ok(Answer::Done),
         };
         self.done.push(Completion { token: pending.token, result });
-        if write {
-            self.order.take_back(pending.order);
-            self.end_flushes();
-        }
-    }
-
-    /// Ends flushes whose earlier writes are done. `flushes` is in the order of the writes.
-    fn end_flushes(&mut self) {
-        while let Some(flush) = self.flushes.front().copied() {
-            if self.requests[flush as usize].order > self.order.low() {
-                return;
-            }
-            self.flushes.pop_front();
-            self.end_request(flush);
-        }
     }
 
     /// Puts a part into the queue of its PG.
@@ -514,10 +484,7 @@ impl Volume {
         let late: Vec<u32> =
             self.requests.iter().filter(|(_, p)| p.deadline <= now).map(|(key, _)| key as u32).collect();
         for request in late {
-            // A flush ends with the last write before it, which may be in this list.
-            if self.requests.get(request as usize).is_some_and(|p| p.deadline <= now) {
-                self.give_up(request);
-            }
+            self.give_up(request);
         }
         self.expire_at = self.requests.iter().map(|(_, p)| p.deadline).fold(Time::NEVER, Time::min);
     }
@@ -540,7 +507,6 @@ impl Volume {
             self.end_part(key, Err(Errno::TimedOut));
         }
         self.unsplit.retain(|r| *r != request);
-        self.flushes.retain(|r| *r != request);
         self.segments.unpark(request);
         self.holder.unpark(request);
         for pg in &mut self.pgs {

@@ -93,15 +93,8 @@ mod tests {
 
     #[test]
     fn an_outage_begins_with_a_late_request_and_ends_after_a_quiet_time() {
-        let stall = |since: Time| Stall {
-            since,
-            what: "write",
-            offset: Some(0),
-            pg: None,
-            osd: None,
-            full: false,
-            requests: 1,
-        };
+        let stall =
+            |since: Time| Stall { since, what: "write", offset: 0, pg: None, osd: None, full: false, requests: 1 };
         let (mut watch, begun) = (Watch::new(), Time(1_000_000_000_000));
         let mut now = begun;
         let look = |watch: &mut Watch, now: Time, late: bool| {
