@@ -527,6 +527,12 @@ impl Engine {
         self.home.as_ref().map_or(Ok(()), |home| home.audit())
     }
 
+    /// Returns the number of the first batch of the log's newest segment, and whether its state block is not written in full.
+    pub fn log_head_for_tools(&self) -> Option<(u64, bool)> {
+        let log = self.log.as_ref()?;
+        Some((log.ring.newest()?.opened, log.state_block.is_some()))
+    }
+
     pub fn stats(&self) -> EngineStats {
         let home = self.home.as_ref().map(Home::stats).unwrap_or_default();
         let mut stats = self.stats;

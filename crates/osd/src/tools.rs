@@ -85,6 +85,11 @@ impl Osd {
         self.engine.is_round_running()
     }
 
+    /// Returns the number of the first batch of the log's newest segment, and whether its state block is not written in full.
+    pub fn log_head_for_tools(&self) -> Option<(u64, bool)> {
+        self.engine.log_head_for_tools()
+    }
+
     /// Whether a destage round installs a stream's contents in the place of a replica's.
     pub fn is_installing_for_tools(&self) -> bool {
         self.engine.is_installing_for_tools()

@@ -38,6 +38,9 @@ const NEWEST_PCT: u64 = 10;
 /// From this seed on, [`Class::FilledBehind`] is drawn as well, before all other aims.
 pub const FILLED_FROM: u64 = 400_000;
 const FILLED_PCT: u64 = 4;
+/// From this seed on, [`Class::CutStateBlock`] is drawn as well, before all other aims.
+pub const OPENING_FROM: u64 = 600_000;
+const OPENING_PCT: u64 = 4;
 
 /// Returns the first seed whose run may be aimed at this class.
 pub fn first_seed(class: Class) -> u64 {
@@ -45,6 +48,7 @@ pub fn first_seed(class: Class) -> u64 {
         late if Class::LATE_AIMS.contains(&late) => LATE_FROM,
         Class::BrokenPath => LATER_FROM,
         Class::FilledBehind => FILLED_FROM,
+        Class::CutStateBlock => OPENING_FROM,
         later if Class::LATER_AIMS.contains(&later) => NEWEST_FROM,
         _ => 1,
     }
@@ -63,6 +67,10 @@ impl Aim {
     pub fn draw(seed: u64) -> Option<Aim> {
         if Options::wears(seed).is_some() {
             return None;
+        }
+        let mut opening = Rng::new(seed ^ u64::from_be_bytes(*b"opening!"));
+        if seed >= OPENING_FROM && opening.chance(OPENING_PCT, 100) {
+            return Some(Aim { class: Class::CutStateBlock, alone: true });
         }
         let mut filled = Rng::new(seed ^ u64::from_be_bytes(*b"filledAt"));
         if seed >= FILLED_FROM && filled.chance(FILLED_PCT, 100) {
@@ -147,7 +155,8 @@ impl Aim {
                 shape.operations = 3000;
             }
             Class::FullLog | Class::CrashInInstall | Class::SlowCut => self.shape_store(options),
-            late if Class::LATE_AIMS.contains(&late) || Class::LATER_AIMS.contains(&late) => self.shape_late(options),
+            late if Class::LATE_AIMS.contains(&late) => self.shape_late(options),
+            later if Class::LATER_AIMS.contains(&later) => self.shape_later(options),
             _ => {
                 (options.replicas, options.pgs) = (replicas.max(3), pgs);
                 options.osds = options.replicas;
@@ -156,7 +165,7 @@ impl Aim {
         }
     }
 
-    /// Sets the load for [`Class::LATE_AIMS`] and [`Class::LATER_AIMS`].
+    /// Sets the load for [`Class::LATE_AIMS`].
     fn shape_late(self, options: &mut Options) {
         let shape = &mut options.shape;
         match self.class {
@@ -197,6 +206,14 @@ impl Aim {
                 options.volatile_cache = true;
                 options.engine.round_idle = Duration::from_millis(300);
             }
+            other => unreachable!("{other:?} came first"),
+        }
+    }
+
+    /// Sets the load for [`Class::LATER_AIMS`].
+    fn shape_later(self, options: &mut Options) {
+        let shape = &mut options.shape;
+        match self.class {
             // Requests run all the time, in one PG.
             Class::BrokenPath => {
                 (shape.window, shape.sectors_max, shape.depth) = (128 << 10, 16, 8);
@@ -209,6 +226,15 @@ impl Aim {
                 (shape.window, shape.sectors_max, shape.depth) = (128 << 10, 16, 8);
                 shape.operations = 3000;
                 options.faults = Duration::from_secs(20);
+            }
+            // State blocks take several batches, and the log wraps.
+            Class::CutStateBlock => {
+                options.pgs = 8;
+                (shape.window, shape.sectors_max, shape.depth) = (2 << 20, 512, 16);
+                (shape.read_pct, shape.trim_pct, shape.operations) = (5, 0, 1500);
+                options.engine.state_batch_max = 64;
+                (options.engine.round_idle, options.engine.round_pressure) = (Duration::from_millis(300), 0.2);
+                options.faults = Duration::from_secs(14);
             }
             // The first OSD has room for half of the windows, and the others for all of them.
             Class::FilledBehind => {
@@ -338,7 +364,7 @@ mod tests {
         let all = Class::AIMS.into_iter().chain(Class::STORE_AIMS).chain(Class::LATE_AIMS);
         assert_eq!(late, all.collect());
         let newest: BTreeSet<Class> =
-            (FILLED_FROM..FILLED_FROM + 1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
+            (OPENING_FROM..OPENING_FROM + 1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
         assert!(Class::LATER_AIMS.iter().all(|class| newest.contains(class)), "{newest:?}");
     }
 }

@@ -262,6 +262,12 @@ impl Cluster {
         self.running().any(|(id, osd)| id.0 as usize == i + 1 && osd.is_full_for_tools())
     }
 
+    /// Returns the number of the first batch of the newest segment of the i-th OSD's log, and whether its state block is not
+    /// written in full; `None` when the OSD does not run.
+    pub fn log_head(&self, i: usize) -> Option<(u64, bool)> {
+        self.running().find(|(id, _)| id.0 as usize == i + 1)?.1.log_head_for_tools()
+    }
+
     /// Whether the i-th OSD installs a stream.
     pub fn is_installing(&self, i: usize) -> bool {
         self.running().any(|(id, osd)| id.0 as usize == i + 1 && osd.is_installing_for_tools())

@@ -14,6 +14,7 @@ mod aimed_back;
 mod aimed_doubt;
 mod aimed_late;
 mod aimed_logs;
+mod aimed_opening;
 mod aimed_store;
 mod aimed_streams;
 mod aimed_votes;
@@ -165,6 +166,8 @@ pub enum Class {
     FilledBehind,
     /// The metadata store is replaced by an older copy of itself.
     MetaWentBack,
+    /// The power goes while a log writes the state block of a segment, and again when the log may begin with that segment.
+    CutStateBlock,
     /// An OSD is taken out, or drained, while a pool is made, and let in again.
     OsdFlags,
 }
@@ -250,7 +253,8 @@ impl Class {
         [Class::MatchInDoubt, Class::RestartInDoubt, Class::HungFollower, Class::LateAsk, Class::ForgedHeaders];
 
     /// Aims that were added later still, each for seeds that had not been run by then (see `aim::first_seed`).
-    pub const LATER_AIMS: [Class; 3] = [Class::BrokenPath, Class::MetaWentBack, Class::FilledBehind];
+    pub const LATER_AIMS: [Class; 4] =
+        [Class::BrokenPath, Class::MetaWentBack, Class::FilledBehind, Class::CutStateBlock];
 
     /// Classes of the swarm that were added later, for seeds that had not been run by then.
     pub const LATE: [Class; 1] = [Class::OsdFlags];
@@ -291,6 +295,7 @@ impl Class {
             MatchInDoubt | RestartInDoubt => aimed_doubt::strike(self, s),
             HungFollower | LateAsk | ForgedHeaders | BrokenPath => aimed_late::strike(self, s),
             MetaWentBack => aimed_back::strike(self, s),
+            CutStateBlock => aimed_opening::strike(s),
             FullLog | CrashInInstall | SlowCut | FilledBehind => aimed_streams::strike(self, s),
             OldTail | DamagedPayload | RottenBlocks | VoteInDoubt | FailedTail => aimed_logs::strike(self, s),
         }
