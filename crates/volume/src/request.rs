@@ -21,7 +21,7 @@ pub enum Request {
         buf: IoBuf,
         fua: bool,
     },
-    /// Completes when every write, trim and write-zeroes that was submitted before it has completed.
+    /// Every write, trim and write-zeroes that has completed by now is durable when it completes.
     Flush,
     /// The range reads as zeros afterwards, and its space may be freed.
     Trim {
