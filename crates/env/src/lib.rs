@@ -5,13 +5,13 @@
 //! turn. An operation owns its buffers until its completion returns them, so dropping a waiter drops a result, never
 //! memory that the kernel still uses.
 //!
-//! Two forms: [`real`] on io_uring, [`sim`] under a seed. Services cannot tell them apart.
+//! Two forms implement the trait: [`real`] on io_uring, and the crate `simenv` under a seed, which tests alone use.
+//! Services cannot tell them apart.
 //!
 //! Invariant: no code outside this crate (in rings 0–3) uses a clock, a socket, a file or randomness directly.
 
 mod op;
 pub mod real;
-pub mod sim;
 mod world;
 
 pub use op::{

@@ -4,8 +4,8 @@
 //! Targets pass bytes to send and take received messages. Invariant: the queue of received messages is bounded, and
 //! this side never fails by itself. A frame that it cannot decode is a failure of the tested process.
 
-use env::sim::SimEnv;
 use env::{ConnId, Env, Event, ListenerId, NetAddr, Op, Token};
+use simenv::SimEnv;
 use std::collections::VecDeque;
 use types::{IoBuf, IoBufMut, Time};
 use wire::{FrameKind, HEADER_LEN, Header, Message};

@@ -10,7 +10,7 @@ use crate::check::linear::Linear;
 use crate::mail::{Mail, Post};
 use crate::process::{Heard, Process};
 use crate::workload::{Turn, Workload};
-use env::sim::{NodeId, SimEnv, World};
+use simenv::{NodeId, SimEnv, World};
 use std::time::Duration;
 use types::Time;
 use types::control::ClientAnswer;

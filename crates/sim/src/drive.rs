@@ -1,7 +1,7 @@
 //! Drives a synchronous user of an env (formatting) by letting the world's time pass.
 
-use env::sim::{SimEnv, World};
 use env::{DiskInfo, DiskSpec, Env, EnvError, Event, ListenerId, NetAddr, Op, Waker};
+use simenv::{SimEnv, World};
 use types::Time;
 
 /// An env whose turn waits: other nodes are not running yet.

@@ -9,8 +9,8 @@
 
 use crate::check::durable::Majority;
 use crate::stamp;
-use env::sim::NodeId;
 use layout::log::{BATCH_ALIGN, BatchHeader, FIXED_LEN, put};
+use simenv::NodeId;
 use types::rng::Rng;
 use types::store::HardState;
 use types::{Index, OsdUuid, ReplicaId, Term};

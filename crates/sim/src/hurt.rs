@@ -8,9 +8,9 @@
 use crate::cluster::{Cluster, DEVICE};
 use crate::faults::Class;
 use crate::stranger::Stranger;
-use env::sim::{DiskFaults, DiskImage, NodeId};
 use layout::home::Geometry;
 use layout::superblock::Superblock;
+use simenv::{DiskFaults, DiskImage, NodeId};
 use types::rng::Rng;
 use types::{Index, OsdId, PgId, Time};
 

@@ -4,7 +4,7 @@ use crate::aim::{Aim, LATE_FROM, NEWEST_FROM};
 use crate::workload::{Kind, Pattern, Shape};
 use engine::EngineConfig;
 use env::DiskKind;
-use env::sim::{DiskFaults, NetConfig};
+use simenv::{DiskFaults, NetConfig};
 use std::time::Duration;
 use types::rng::Rng;
 

@@ -7,7 +7,7 @@ use crate::faults::Class;
 use crate::options::Options;
 use crate::workload::Kind;
 use clap::Args;
-use env::sim::NetConfig;
+use simenv::NetConfig;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;

@@ -16,7 +16,7 @@ use crate::trace;
 use crate::workload::Kind;
 use control::admin::{AdminAsk, PoolCreate};
 use control::{PgRecord, PoolState};
-use env::sim::FaultCounts;
+use simenv::FaultCounts;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::rng::Rng;

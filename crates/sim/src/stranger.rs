@@ -3,8 +3,8 @@
 //! Input: the nonsense to speak. Output: a connection, its bytes, and silence. Invariant: it never sends a valid
 //! greeting of this cluster.
 
-use env::sim::{NodeId, SimEnv, World};
 use env::{ConnId, Env, Event, NetAddr, Op, Token};
+use simenv::{NodeId, SimEnv, World};
 use std::net::SocketAddr;
 use types::rng::Rng;
 use types::{IoBuf, IoBufMut, Time};

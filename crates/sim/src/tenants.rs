@@ -15,7 +15,7 @@ use crate::client::ClientNode;
 use crate::cluster::{CLIENTS, Cluster};
 use crate::workload::{Block, Pattern, Shape, Workload};
 use control::admin::AdminAsk;
-use env::sim::World;
+use simenv::World;
 use std::fmt::Write;
 use std::time::Duration;
 use types::rng::Rng;

@@ -4,8 +4,8 @@
 use crate::{Client, ClientConfig, ClientEvent, VolumeKey};
 use bus::{Bus, BusConfig, BusEvent, Identity};
 use device::{Answer, Completion, Request as Io};
-use env::sim::{NodeId, SimEnv, World};
 use env::{Env, NetAddr, Op};
+use simenv::{NodeId, SimEnv, World};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use types::VolumeId;

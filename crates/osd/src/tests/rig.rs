@@ -6,8 +6,8 @@
 use crate::node::Osd;
 use crate::{OsdConfig, Phase};
 use bus::LinkId;
-use env::sim::{NodeId, SimEnv, World};
 use env::{DiskInfo, DiskSpec, Env, EnvError, Event, ListenerId, NetAddr, Op, Waker};
+use simenv::{NodeId, SimEnv, World};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -158,7 +158,7 @@ impl Rig {
     /// Holds bytes between the two OSDs back, or lets them go on.
     pub fn cut(&self, a: usize, b: usize, cut: bool) {
         match cut {
-            true => self.world.partition(self.node(a), self.node(b), env::sim::Cut::Both),
+            true => self.world.partition(self.node(a), self.node(b), simenv::Cut::Both),
             false => self.world.heal(self.node(a), self.node(b)),
         }
     }

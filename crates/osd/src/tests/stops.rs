@@ -35,8 +35,8 @@ fn planned_stop_does_not_wait_for_a_pg_without_a_successor() {
     rig.world.heal_all();
     let (one, two) = (rig.node(1), rig.node(2));
     let me = rig.node(0);
-    rig.world.partition(me, one, env::sim::Cut::Both);
-    rig.world.partition(me, two, env::sim::Cut::Both);
+    rig.world.partition(me, one, simenv::Cut::Both);
+    rig.world.partition(me, two, simenv::Cut::Both);
     rig.osd(0).stop();
     assert!(!rig.osd(0).has_stopped(), "a successor was told");
     let took = rig.until(LONG, "it may go", |rig| rig.osd(0).has_stopped());

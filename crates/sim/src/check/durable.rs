@@ -12,7 +12,7 @@
 
 use crate::stamp;
 use env::DiskId;
-use env::sim::{DiskWatch, Durable, NodeId, World};
+use simenv::{DiskWatch, Durable, NodeId, World};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -244,8 +244,8 @@ impl DiskWatch for Majority {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use env::sim::SimEnv;
     use env::{DiskSpec, Env, Op, Token};
+    use simenv::SimEnv;
     use types::{IoBufMut, Time};
 
     const SPAN: Span = Span { volume: 1, first: 7, count: 1, stamp: 3 };

@@ -1,7 +1,7 @@
 //! Schedules that are each aimed at one rule. Random faults would produce one about once in ten thousand runs.
 
 use super::{Class, Strike};
-use env::sim::Cut;
+use simenv::Cut;
 use std::time::Duration;
 use types::PgId;
 

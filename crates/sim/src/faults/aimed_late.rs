@@ -6,7 +6,7 @@
 use super::aimed_logs::{LOOKS_MAX, ms, when};
 use super::{Class, Strike};
 use crate::workload;
-use env::sim::Cut;
+use simenv::Cut;
 use std::time::Duration;
 
 pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {

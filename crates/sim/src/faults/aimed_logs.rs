@@ -7,7 +7,7 @@
 use super::aimed_votes::{cut_off, leader_of, when_led_anew};
 use super::{Class, Strike};
 use crate::cluster::Region;
-use env::sim::Cut;
+use simenv::Cut;
 use std::time::Duration;
 use types::{Index, PgId, Term};
 

@@ -3,7 +3,7 @@
 
 use super::Strike;
 use super::aimed_logs::{LOOKS_MAX, ms, when};
-use env::sim::{Doom, DoomBy};
+use simenv::{Doom, DoomBy};
 
 /// Most disk operations of a state block before the power goes.
 const BLOCK_OPS: u64 = 12;

@@ -5,7 +5,7 @@
 //! of their own.
 
 use super::{Class, Strike};
-use env::sim::{Cut, Doom, DoomBy};
+use simenv::{Cut, Doom, DoomBy};
 use std::time::Duration;
 
 /// Longest wait, in milliseconds, for a destage to begin, or for a flush of home.

@@ -9,7 +9,7 @@
 
 use super::aimed_logs::{LOADED, when};
 use super::{Class, Strike};
-use env::sim::{Cut, Doom, DoomBy};
+use simenv::{Cut, Doom, DoomBy};
 use std::time::Duration;
 use types::PgId;
 

@@ -6,7 +6,7 @@
 
 use super::{Class, Strike};
 use crate::cluster::Cluster;
-use env::sim::{Cut, NodeId};
+use simenv::{Cut, NodeId};
 use std::time::Duration;
 use types::{PgId, Term};
 

@@ -1,7 +1,7 @@
 //! Faults of clients: a client dies, is preempted, sleeps meanwhile, or gets no replies.
 
 use super::{Class, Strike};
-use env::sim::Cut;
+use simenv::Cut;
 use std::time::Duration;
 
 pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {

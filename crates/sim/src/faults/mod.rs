@@ -34,7 +34,7 @@ use crate::aim::Aim;
 use crate::cluster::Cluster;
 use crate::overrides::Overrides;
 use crate::states::{self, PgState};
-use env::sim::NodeId;
+use simenv::NodeId;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::Time;

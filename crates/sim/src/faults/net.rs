@@ -1,7 +1,7 @@
 //! Faults of the network: cuts of every shape, resets, slow links, damaged bytes, and strangers.
 
 use super::{Class, Strike};
-use env::sim::{Cut, NodeId};
+use simenv::{Cut, NodeId};
 use std::time::Duration;
 
 pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {

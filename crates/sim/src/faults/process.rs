@@ -2,7 +2,7 @@
 //! power.
 
 use super::{Class, Strike};
-use env::sim::{Doom, DoomBy};
+use simenv::{Doom, DoomBy};
 use std::time::Duration;
 
 pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {

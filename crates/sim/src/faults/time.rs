@@ -1,7 +1,7 @@
 //! Faults of clocks: a clock drifts, or leaps forward while its machine is suspended.
 
 use super::{Class, Strike};
-use env::sim::{Cut, DRIFT_PPM_MAX};
+use simenv::{Cut, DRIFT_PPM_MAX};
 use std::time::Duration;
 use types::rng::Rng;
 

@@ -5,10 +5,10 @@
 //! delay; a cut holds bytes until it heals or the peer is given up; a dead machine is silent. Invariant: a connection
 //! that could not carry bytes for `user_timeout` is lost to both its ends.
 
-use super::state::{Due, Power, State};
-use super::stream::End;
-use super::world::NodeId;
-use crate::op::{ConnId, EnvError, Event, ListenerId, NetAddr, NetError, Op, Token};
+use crate::state::{Due, Power, State};
+use crate::stream::End;
+use crate::world::NodeId;
+use env::{ConnId, EnvError, Event, ListenerId, NetAddr, NetError, Op, Token};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -67,7 +67,7 @@ pub enum Cut {
 }
 
 /// An event of the network that is due.
-pub(super) enum NetDue {
+pub(crate) enum NetDue {
     /// The head of this end's outgoing queue may have arrived.
     Segment { from: u32 },
     /// A receive finds enough bytes already there.
@@ -85,7 +85,7 @@ pub(super) enum NetDue {
 }
 
 #[derive(Clone)]
-pub(super) struct Dial {
+pub(crate) struct Dial {
     node: NodeId,
     life: u32,
     token: Token,
@@ -106,7 +106,7 @@ struct Bound {
     listener: ListenerId,
 }
 
-pub(super) struct Net {
+pub(crate) struct Net {
     pub config: NetConfig,
     pub ends: BTreeMap<u32, End>,
     pub rng: Rng,

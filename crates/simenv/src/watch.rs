@@ -3,9 +3,9 @@
 //! It takes no operations, and calls its watcher at the moment of each event. Invariant: watching changes nothing, and
 //! a watcher never calls the world.
 
-use super::disk::Disk;
-use super::world::{NodeId, World};
-use crate::op::DiskId;
+use crate::disk::Disk;
+use crate::world::{NodeId, World};
+use env::DiskId;
 use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
@@ -23,7 +23,7 @@ pub trait DiskWatch {
 
 /// Image that a power cut would leave of a disk at least.
 #[derive(Clone, Copy)]
-pub struct Durable<'a>(pub(super) &'a Disk);
+pub struct Durable<'a>(pub(crate) &'a Disk);
 
 impl Durable<'_> {
     pub fn read(&self, offset: u64, into: &mut [u8]) {

@@ -1,13 +1,12 @@
 //! The simulator's handle: the world, its nodes, its faults. And the handle of a node's process: [`SimEnv`].
 
-use super::clock::{DRIFT_PPM_MAX, NodeClock};
-use super::disk::{Disk, DiskFaults};
-use super::lies::Lie;
-use super::net::{Cut, NetConfig};
-use super::state::{Doom, Due, Node, Power, State};
-use super::trace::FaultCounts;
-use crate::op::{DiskId, DiskInfo, DiskKind, DiskSpec, EnvError, Event, ListenerId, NetAddr, Op};
-use crate::world::{Env, Waker};
+use crate::clock::{DRIFT_PPM_MAX, NodeClock};
+use crate::disk::{Disk, DiskFaults};
+use crate::lies::Lie;
+use crate::net::{Cut, NetConfig};
+use crate::state::{Doom, Due, Node, Power, State};
+use crate::trace::FaultCounts;
+use env::{DiskId, DiskInfo, DiskKind, DiskSpec, Env, EnvError, Event, ListenerId, NetAddr, Op, Waker};
 use std::cell::{Ref, RefCell, RefMut};
 use std::io;
 use std::path::Path;
@@ -35,12 +34,12 @@ impl World {
         World(Rc::new(RefCell::new(State::new(seed))))
     }
 
-    pub(super) fn state(&self) -> RefMut<'_, State> {
+    pub(crate) fn state(&self) -> RefMut<'_, State> {
         self.0.borrow_mut()
     }
 
     #[cfg(test)]
-    pub(super) fn state_for_tests(&self) -> RefMut<'_, State> {
+    pub(crate) fn state_for_tests(&self) -> RefMut<'_, State> {
         self.state()
     }
 
@@ -309,7 +308,7 @@ impl World {
         DiskImage { world: self.clone(), node, disk: self.disk_id(node, path.as_ref()) }
     }
 
-    pub(super) fn disk_id(&self, node: NodeId, path: &Path) -> DiskId {
+    pub(crate) fn disk_id(&self, node: NodeId, path: &Path) -> DiskId {
         let state = self.look();
         let found = state.node(node).disks.iter().position(|d| d.path == path);
         DiskId(found.unwrap_or_else(|| panic!("no disk {} in {node:?}", path.display())) as u32)

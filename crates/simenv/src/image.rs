@@ -7,7 +7,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 use types::IoBuf;
 
-pub(super) const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 const EXTENT_PAGES: u64 = 256;
 
 /// Most pages without an image that a thread keeps for reuse.
@@ -70,7 +70,7 @@ impl Drop for Page {
 }
 
 #[derive(Clone, Default)]
-pub(super) struct Image {
+pub(crate) struct Image {
     /// Extents of 1 MiB each, by number; an extent without data has no pages.
     extents: Vec<Vec<Option<Page>>>,
 }
@@ -210,7 +210,7 @@ fn pages(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops:
 }
 
 /// Returns the numbers of the pages that a range touches.
-pub(super) fn page_numbers(offset: u64, len: u64) -> std::ops::Range<u64> {
+pub(crate) fn page_numbers(offset: u64, len: u64) -> std::ops::Range<u64> {
     offset / PAGE..(offset + len).div_ceil(PAGE)
 }
 

@@ -1,5 +1,8 @@
 //! The simulated world: clocks, disks and a network under one seed, without threads.
 //!
+//! This crate belongs to the testing ring. Product crates use it in their tests alone, so the binary `basalt` does not
+//! contain it.
+//!
 //! It takes the operations of services (through [`SimEnv`]), and faults and the passing of time from the simulator
 //! (through [`World`]). It returns the same events as the real form, after seeded delays. Time moves in
 //! [`World::advance_to`] alone, and a service runs only when the simulator gives its node a turn. Delays are drawn when

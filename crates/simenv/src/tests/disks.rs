@@ -1,7 +1,7 @@
 //! Disks: the data that survives the end of a process and a power cut.
 
 use super::*;
-use crate::{DiskError, DiskKind, EnvError};
+use env::{DiskError, DiskKind, EnvError};
 use std::collections::BTreeSet;
 
 fn spec() -> DiskSpec {

@@ -4,7 +4,7 @@ mod disks;
 mod streams;
 
 use super::*;
-use crate::{DiskId, DiskSpec, Env, Event, Op, Token};
+use env::{DiskId, DiskSpec, Env, Event, Op, Token};
 use std::time::Duration;
 use types::{IoBuf, IoBufMut, Time};
 

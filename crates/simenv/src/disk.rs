@@ -6,12 +6,12 @@
 //! device's cache reorders. It stays when only the process dies. A failed flush decides at once the fate of the writes
 //! that it should have covered: no later flush saves them (R15).
 
-use super::image::{Image, PAGE, page_numbers};
-use super::lies::{Lie, is_due};
-use super::state::{Due, State};
-use super::trace::FaultCounts;
-use super::world::NodeId;
-use crate::op::{DiskError, DiskId, DiskKind, Event, Op, Token};
+use crate::image::{Image, PAGE, page_numbers};
+use crate::lies::{Lie, is_due};
+use crate::state::{Due, State};
+use crate::trace::FaultCounts;
+use crate::world::NodeId;
+use env::{DiskError, DiskId, DiskKind, Event, Op, Token};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -56,7 +56,7 @@ pub struct DiskFaults {
     pub misdirect_write: Option<u64>,
     /// The n-th read from now returns the bytes of another place.
     pub misdirect_read: Option<u64>,
-    /// Range (from, to) of writes that [`super::Lie::durable_after`] counts.
+    /// Range (from, to) of writes that [`crate::Lie::durable_after`] counts.
     pub watch: (u64, u64),
 }
 
@@ -172,7 +172,7 @@ enum Fate {
     Tear,
 }
 
-pub(super) struct Disk {
+pub(crate) struct Disk {
     pub path: PathBuf,
     pub size_bytes: u64,
     pub volatile_cache: bool,
@@ -245,7 +245,7 @@ impl Disk {
         self.false_pages.contains(&(offset / PAGE))
     }
 
-    pub(super) fn lies_at(&mut self, offset: u64, len: u64) {
+    pub(crate) fn lies_at(&mut self, offset: u64, len: u64) {
         self.false_pages.extend(page_numbers(offset, len));
     }
 
@@ -314,7 +314,7 @@ impl Disk {
         for (start, end) in waiting {
             let data = match &write.data {
                 Data::Bytes(bufs) => Data::Bytes(
-                    super::stream::split(super::stream::split(bufs.clone(), end as usize).0, start as usize).1,
+                    crate::stream::split(crate::stream::split(bufs.clone(), end as usize).0, start as usize).1,
                 ),
                 Data::Zeros(_) => Data::Zeros(end - start),
             };
@@ -590,7 +590,7 @@ impl State {
     /// replaced.
     pub fn tell_watch(&self, node: NodeId, disk: DiskId) {
         if let Some(watch) = &self.watch {
-            let durable = super::watch::Durable(&self.nodes[node.0 as usize].disks[disk.0 as usize]);
+            let durable = crate::watch::Durable(&self.nodes[node.0 as usize].disks[disk.0 as usize]);
             watch.borrow_mut().flushed((node, disk), durable);
         }
     }

@@ -1,7 +1,7 @@
 //! Connections: order, cuts, ends of processes, and the ping-pong.
 
 use super::*;
-use crate::{ConnId, NetAddr, NetError};
+use env::{ConnId, NetAddr, NetError};
 
 fn addr() -> NetAddr {
     NetAddr::Tcp("10.0.0.9:7400".parse().unwrap())
@@ -236,7 +236,7 @@ fn unknown_name_refuses_and_a_taken_one_is_not_given_twice() {
     let event = a.one(Op::Connect { token: TOKEN, addr: addr() });
     assert!(matches!(event, Event::Connected { result: Err(NetError::Refused), .. }), "{event:?}");
     a.env.listen(&addr()).unwrap();
-    assert!(matches!(b.env.listen(&addr()), Err(crate::EnvError::Listen { .. })));
+    assert!(matches!(b.env.listen(&addr()), Err(env::EnvError::Listen { .. })));
     let (_, real) = b.env.listen(&NetAddr::Tcp("10.0.0.1:0".parse().unwrap())).unwrap();
     assert!(matches!(real, NetAddr::Tcp(t) if t.port() != 0));
     drop(a);

@@ -5,8 +5,8 @@
 //! occurs once for each order, and is recorded with the number of later writes near it. So the simulator can tell a gap
 //! that later writes reveal from a lost tail that cannot be detected.
 
-use super::disk::{Disk, DiskFaults};
-use super::trace::FaultCounts;
+use crate::disk::{Disk, DiskFaults};
+use crate::trace::FaultCounts;
 use types::units::BLOCK;
 
 /// Kind of a disk's lie.
@@ -26,7 +26,7 @@ pub struct Lie {
     pub len_bytes: u64,
     /// Number of durable writes into [`DiskFaults::watch`] that came after the lie.
     pub durable_after: u64,
-    pub(super) completed_after: u64,
+    pub(crate) completed_after: u64,
 }
 
 impl DiskFaults {
@@ -36,7 +36,7 @@ impl DiskFaults {
 }
 
 /// Counts an order down; returns whether it is due.
-pub(super) fn is_due(order: &mut Option<u64>) -> bool {
+pub(crate) fn is_due(order: &mut Option<u64>) -> bool {
     match order {
         Some(0) => {
             *order = None;
@@ -52,7 +52,7 @@ pub(super) fn is_due(order: &mut Option<u64>) -> bool {
 
 impl Disk {
     /// Returns the place where a write really goes; `None`: nowhere.
-    pub(super) fn place_of_write(&mut self, offset: u64, len: u64, counts: &mut FaultCounts) -> Option<u64> {
+    pub(crate) fn place_of_write(&mut self, offset: u64, len: u64, counts: &mut FaultCounts) -> Option<u64> {
         let (phantom, misdirected) = (is_due(&mut self.faults.phantom_write), is_due(&mut self.faults.misdirect_write));
         if !phantom && !misdirected {
             if self.faults.watches(offset) {
@@ -72,7 +72,7 @@ impl Disk {
     }
 
     /// Returns the place that a read really reads.
-    pub(super) fn place_of_read(&mut self, offset: u64, len: u64, counts: &mut FaultCounts) -> u64 {
+    pub(crate) fn place_of_read(&mut self, offset: u64, len: u64, counts: &mut FaultCounts) -> u64 {
         if is_due(&mut self.faults.misdirect_read) {
             counts.misread += 1;
             return self.elsewhere(offset, len);
@@ -95,7 +95,7 @@ impl Disk {
     }
 
     /// Notes that a flush has succeeded: the writes completed near a lie are durable, and reveal it from now on.
-    pub(super) fn flushed_after_lies(&mut self) {
+    pub(crate) fn flushed_after_lies(&mut self) {
         self.lies.iter_mut().for_each(|lie| lie.durable_after = lie.completed_after);
     }
 }

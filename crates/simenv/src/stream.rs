@@ -4,10 +4,10 @@
 //! for it. Invariant: `unread` of an end is exactly the bytes that it sent and that its peer's process has not
 //! received. Bytes reach the peer in the order in which they were sent, or not at all.
 
-use super::net::NetDue;
-use super::state::{Due, Power, State};
-use super::world::NodeId;
-use crate::op::{ConnId, Event, NetError, Token};
+use crate::net::NetDue;
+use crate::state::{Due, Power, State};
+use crate::world::NodeId;
+use env::{ConnId, Event, NetError, Token};
 use std::collections::VecDeque;
 use std::time::Duration;
 use types::{IoBuf, IoBufMut, Time};
@@ -38,7 +38,7 @@ struct Receive {
     min: usize,
 }
 
-pub(super) struct End {
+pub(crate) struct End {
     pub node: NodeId,
     life: u32,
     pub peer_node: NodeId,
@@ -101,7 +101,7 @@ impl End {
 }
 
 /// Splits `bufs` behind the first `n` bytes.
-pub(super) fn split(bufs: Vec<IoBuf>, mut n: usize) -> (Vec<IoBuf>, Vec<IoBuf>) {
+pub(crate) fn split(bufs: Vec<IoBuf>, mut n: usize) -> (Vec<IoBuf>, Vec<IoBuf>) {
     let (mut head, mut tail) = (Vec::new(), Vec::new());
     for buf in bufs {
         let cut = n.min(buf.len());

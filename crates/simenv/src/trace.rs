@@ -1,11 +1,11 @@
 //! Fingerprint of a run, and counts of the faults in it.
 
-use crate::op::{Event, NetError, Op};
+use env::{Event, NetError, Op};
 use types::{Time, crc32c};
 
 /// A hash folded over all events: equal runs have equal values.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Trace(u64);
+pub(crate) struct Trace(u64);
 
 impl Trace {
     pub fn hash(self) -> u64 {
@@ -82,7 +82,7 @@ pub struct FaultCounts {
     pub reordered: u64,
     /// Operations that failed with an error of the disk.
     pub disk_errors: u64,
-    /// Bits and bytes changed through [`super::DiskImage`].
+    /// Bits and bytes changed through [`crate::DiskImage`].
     pub corruptions: u64,
     pub partitions: u64,
     pub heals: u64,

@@ -4,13 +4,13 @@
 //! numbers come from fixed streams, and no address or hash order is used. An event reaches only the process that asked
 //! for it.
 
-use super::clock::NodeClock;
-use super::disk::Disk;
-use super::net::{Net, NetDue};
-use super::trace::{FaultCounts, Trace};
-use super::watch::DiskWatch;
-use super::world::NodeId;
-use crate::op::{DiskId, Event, Op};
+use crate::clock::NodeClock;
+use crate::disk::Disk;
+use crate::net::{Net, NetDue};
+use crate::trace::{FaultCounts, Trace};
+use crate::watch::DiskWatch;
+use crate::world::NodeId;
+use env::{DiskId, Event, Op};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -21,13 +21,13 @@ use types::Time;
 use types::rng::Rng;
 
 /// Event of the queue.
-pub(super) enum Due {
+pub(crate) enum Due {
     Disk { node: NodeId, disk: DiskId, op: u64 },
     Net(NetDue),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Power {
+pub(crate) enum Power {
     /// A process runs.
     Up,
     /// No process runs, but the machine answers (with resets).
@@ -36,7 +36,7 @@ pub(super) enum Power {
     Off,
 }
 
-pub(super) struct Node {
+pub(crate) struct Node {
     pub name: String,
     pub clock: NodeClock,
     pub life: u32,
@@ -137,7 +137,7 @@ impl Node {
     }
 }
 
-pub(super) struct State {
+pub(crate) struct State {
     pub now: Time,
     seq: u64,
     queue: BTreeMap<(Time, u64), Due>,

@@ -9,7 +9,7 @@ pub const DRIFT_PPM_MAX: i64 = 300_000;
 const MILLION: i64 = 1_000_000;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct NodeClock {
+pub(crate) struct NodeClock {
     base_global: Time,
     base_local: Time,
     rate_ppm: i64,
