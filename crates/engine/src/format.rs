@@ -9,7 +9,7 @@
 
 use env::{DiskError, DiskInfo, Env, EnvError, Event, Op, Token};
 use layout::intent::{INTENT_AT, INTENT_LEN, Intent};
-use layout::log::{BATCH_ALIGN, BatchHeader, FIXED_LEN, put};
+use layout::log::{BATCH_ALIGN, BatchHeader, FIXED_LEN, Record};
 use layout::poison::{self, BEHIND_AT, POISON_AT, POISON_LEN};
 use layout::superblock::{DeviceIds, MARGIN, SUPERBLOCK_LEN, Superblock, SuperblockError};
 use types::{ClusterId, IoBuf, IoBufMut, OsdId, OsdUuid, Time};
@@ -221,14 +221,13 @@ pub fn format_device(
 
 /// Builds the batch that opens the first segment: a log without any batch is a lost log, not a new one.
 fn first_batch(superblock: &Superblock, salt: u64) -> IoBuf {
+    let first = [Record::SegmentOpen { replicas: 0, mount: true }, Record::StateEnd, Record::Mount];
     let mut records = Vec::new();
-    put::segment_open(&mut records, 0, true);
-    put::state_end(&mut records);
-    put::mount(&mut records);
+    first.iter().for_each(|record| record.encode(&mut records));
     let header = BatchHeader {
         header_len: BATCH_ALIGN as u32,
         records_len: records.len() as u32,
-        record_count: 3,
+        record_count: first.len() as u32,
         records_crc: types::crc32c(&records),
         payload_len: 0,
         salt,

@@ -16,6 +16,7 @@ use crate::payload::Payload;
 use crate::read::{Part, join};
 use crate::seam::{BlockData, ChunkDirty, Cut, Round, RoundState};
 use bytes::Bytes;
+use layout::log::CheckpointPart;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -399,9 +400,9 @@ impl Engine {
         log.checkpoint_id += 1;
         let (id, parts) = (log.checkpoint_id, records.len() as u32);
         let reset = run.reset();
-        for (part, bytes) in records.into_iter().enumerate() {
-            let reset = reset.filter(|_| part as u32 + 1 == parts);
-            self.queue(Work::Checkpoint { id, part: part as u32, parts, bytes, reset });
+        for (part, bytes) in (0..).zip(records) {
+            let reset = reset.filter(|_| part + 1 == parts);
+            self.queue(Work::Checkpoint { part: CheckpointPart { id, part, parts, bytes }, reset });
         }
         self.round = RoundStep::Recording { run, begun: None };
     }

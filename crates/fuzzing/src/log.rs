@@ -7,8 +7,8 @@ use crate::{Verdict, meter};
 use bytes::Bytes;
 use layout::log::{
     BATCH_ALIGN, BatchHeader, BlockRecord, CheckpointPart, FIXED_LEN, PayloadAt, Record, ReplicaRecord, decode_records,
-    put,
 };
+use std::borrow::Cow;
 use types::map::Member;
 use types::rng::Rng;
 use types::store::{Crcs, HardState, ReplicaIdentity};
@@ -30,41 +30,10 @@ pub fn run(data: &[u8]) -> Verdict {
     let result = meter::bounded(bytes.len(), FACTOR, 1024, || decode_records(bytes, header.record_count));
     if let Ok(records) = &result {
         let mut again = Vec::with_capacity(bytes.len());
-        records.iter().for_each(|record| encode(&mut again, record));
+        records.iter().for_each(|record| record.encode(&mut again));
         assert!(again == bytes, "a second spelling of {records:?}");
     }
     Verdict::of(&result)
-}
-
-/// Appends a record as its encoder does.
-pub fn encode(out: &mut Vec<u8>, record: &Record) {
-    match record {
-        Record::Append { replica, index, term, kind, copied, descriptor, crcs, payload } => {
-            put::append(out, *replica, (*index, *term), *kind, *copied, descriptor, crcs, *payload);
-        }
-        Record::HardState { replica, hard_state } => put::hard_state(out, *replica, *hard_state),
-        Record::Create(replica) => put::create(out, replica),
-        Record::ReplicaState(replica) => put::replica_state(out, replica),
-        Record::Destroy { replica } => put::destroy(out, *replica),
-        Record::Checkpoint(part) => put::checkpoint(out, part),
-        Record::Mount => put::mount(out),
-        Record::SegmentOpen { replicas, mount } => put::segment_open(out, *replicas, *mount),
-        Record::StateMore { mount } => put::state_more(out, *mount),
-        Record::StateEnd => put::state_end(out),
-        Record::ReplicaFloor(floor) => put::replica_floor(out, *floor),
-        Record::Tombstones(replicas) => put::tombstones(out, replicas),
-        Record::Block(block) => put::block(out, block),
-        Record::Map(map) => put::map(out, map),
-        Record::LostEntry { replica, index, term, kind, descriptor, crcs, len_bytes } => {
-            put::lost_entry(out, *replica, (*index, *term), *kind, descriptor, crcs, *len_bytes);
-        }
-        Record::Cut { replica, last } => put::cut(out, *replica, *last),
-        Record::Reset { replica, index, term } => put::reset(out, *replica, *index, *term),
-        Record::Doubt { replica, last } => put::doubt(out, *replica, *last),
-        Record::InDoubt { replica } => put::in_doubt(out, *replica),
-        Record::Sure { replica } => put::sure(out, *replica),
-        Record::StoreInDoubt => put::store_in_doubt(out),
-    }
 }
 
 fn number(rng: &mut Rng) -> u64 {
@@ -93,7 +62,7 @@ fn hard_state(rng: &mut Rng) -> HardState {
     HardState { term: Term(number(rng)), vote, commit: Index(number(rng)) }
 }
 
-fn append(rng: &mut Rng) -> Record {
+fn append(rng: &mut Rng) -> Record<'static> {
     let range = SectorRange::new(rng.below(1000) as u32, rng.between(1, 40) as u32);
     let has_payload = rng.chance(2, 3);
     let values = (0..range.fragment_count()).map(|_| rng.next_u64() as u32).collect();
@@ -105,14 +74,14 @@ fn append(rng: &mut Rng) -> Record {
         term: Term(number(rng)),
         kind: [EntryKind::Normal, EntryKind::ConfChange, EntryKind::ConfChangeV2][rng.below(3) as usize],
         copied: rng.chance(1, 4),
-        descriptor: bytes(rng, 80),
-        crcs,
+        descriptor: Cow::Owned(bytes(rng, 80).into()),
+        crcs: Cow::Owned(crcs),
         payload: PayloadAt { offset: rng.below(64) as u32 * 512, len },
     }
 }
 
 /// Returns a record of any kind.
-pub fn record(rng: &mut Rng) -> Record {
+pub fn record(rng: &mut Rng) -> Record<'static> {
     let replica = ReplicaId(number(rng));
     match rng.below(21) {
         18 => Record::StateMore { mount: rng.chance(1, 2) },
@@ -129,8 +98,8 @@ pub fn record(rng: &mut Rng) -> Record {
             index: Index(number(rng)),
             term: Term(number(rng)),
             kind: EntryKind::Normal,
-            descriptor: bytes(rng, 80),
-            crcs: Crcs { start: 7, values: vec![1, 2] },
+            descriptor: Cow::Owned(bytes(rng, 80).into()),
+            crcs: Cow::Owned(Crcs { start: 7, values: vec![1, 2] }),
             len_bytes: 1024,
         },
         2 => Record::HardState { replica, hard_state: hard_state(rng) },
@@ -155,9 +124,9 @@ pub fn record(rng: &mut Rng) -> Record {
 }
 
 pub fn seed(rng: &mut Rng) -> Vec<u8> {
-    let records: Vec<Record> = (0..rng.between(1, 6)).map(|_| record(rng)).collect();
+    let records: Vec<Record<'_>> = (0..rng.between(1, 6)).map(|_| record(rng)).collect();
     let mut body = Vec::new();
-    records.iter().for_each(|r| encode(&mut body, r));
+    records.iter().for_each(|r| r.encode(&mut body));
     let header = BatchHeader {
         header_len: (FIXED_LEN + body.len()).next_multiple_of(BATCH_ALIGN) as u32,
         records_len: body.len() as u32,

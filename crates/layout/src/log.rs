@@ -8,7 +8,7 @@
 
 pub(crate) mod record;
 
-pub use record::{BlockRecord, CheckpointPart, PayloadAt, Record, RecordError, ReplicaRecord, decode_records, put};
+pub use record::{BlockRecord, CheckpointPart, PayloadAt, Record, RecordError, ReplicaRecord, decode_records};
 
 use types::{OsdUuid, crc32c};
 use zerocopy::little_endian::{U32, U64};

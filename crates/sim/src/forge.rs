@@ -9,7 +9,7 @@
 
 use crate::check::durable::Majority;
 use crate::stamp;
-use layout::log::{BATCH_ALIGN, BatchHeader, FIXED_LEN, put};
+use layout::log::{BATCH_ALIGN, BatchHeader, FIXED_LEN, Record};
 use simenv::NodeId;
 use types::rng::Rng;
 use types::store::HardState;
@@ -46,7 +46,7 @@ impl Guess {
     pub fn head(&self, block: u64, rng: &mut Rng) -> Vec<u8> {
         let mut records = Vec::new();
         let hard_state = HardState { term: Term(AHEAD), vote: Some(ReplicaId(1)), commit: Index(0) };
-        put::hard_state(&mut records, ReplicaId(1), hard_state);
+        Record::HardState { replica: ReplicaId(1), hard_state }.encode(&mut records);
         let seq = AHEAD + rng.below(AHEAD);
         let header = BatchHeader {
             header_len: BATCH_ALIGN as u32,

@@ -12,7 +12,10 @@ use crate::install::Reset;
 use crate::payload::Payload;
 use crate::replica::Replica;
 use bytes::Bytes;
-use layout::log::{BATCH_ALIGN, BatchHeader, BlockRecord, CheckpointPart, FIXED_LEN, HEADER_AREA_MAX, PayloadAt, put};
+use layout::log::{
+    BATCH_ALIGN, BatchHeader, BlockRecord, CheckpointPart, FIXED_LEN, HEADER_AREA_MAX, PayloadAt, Record,
+};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use types::planted::{Bug, on};
@@ -93,10 +96,7 @@ pub(crate) enum Work {
     /// Marks the end of the round's work so far: all of it is durable when this is.
     RoundMark,
     Checkpoint {
-        id: u64,
-        part: u32,
-        parts: u32,
-        bytes: Bytes,
+        part: CheckpointPart,
         /// With the last part only: one batch makes checkpoint and reset durable together.
         reset: Option<Reset>,
     },
@@ -235,17 +235,24 @@ impl Fill {
         at
     }
 
+    /// Puts one more record.
+    pub(super) fn put(&mut self, record: Record<'_>) {
+        record.encode(&mut self.records);
+        self.count += 1;
+    }
+
     fn put_entry(&mut self, replica: ReplicaId, kept: &Kept, copied: bool) {
-        let (slot, crcs) = ((kept.index, kept.term), kept.crcs());
+        let Kept { index, term, kind, .. } = *kept;
+        let (descriptor, crcs) = (Cow::Borrowed(&kept.descriptor[..]), Cow::Borrowed(kept.crcs()));
         if let Some(lost) = &kept.lost {
             assert!(copied && kept.payload.is_none(), "what is lost was here before");
-            put::lost_entry(&mut self.records, replica, slot, kept.kind, &kept.descriptor, crcs, lost.len_bytes);
+            let len_bytes = lost.len_bytes;
+            self.put(Record::LostEntry { replica, index, term, kind, descriptor, crcs, len_bytes });
         } else {
-            let at = self.place(kept.payload.as_deref());
-            put::append(&mut self.records, replica, slot, kept.kind, copied, &kept.descriptor, crcs, at);
+            let payload = self.place(kept.payload.as_deref());
+            self.put(Record::Append { replica, index, term, kind, copied, descriptor, crcs, payload });
         }
-        self.count += 1;
-        self.entries.push((replica, kept.index.0));
+        self.entries.push((replica, index.0));
     }
 
     fn put_hard_state(
@@ -264,27 +271,7 @@ impl Fill {
         }
         next.commit = next.commit.max(written.commit);
         r.written_hard_state = next;
-        put::hard_state(&mut self.records, replica, next);
-        self.count += 1;
-    }
-
-    fn put_birth(&mut self, replica: ReplicaId, replicas: &mut BTreeMap<ReplicaId, Replica>) {
-        let Some(r) = replicas.get_mut(&replica) else { return };
-        put::create(&mut self.records, &r.record());
-        r.born = true;
-        self.count += 1;
-        self.done.push(Done::Created(replica));
-    }
-
-    fn put_state(&mut self, replica: ReplicaId, replicas: &BTreeMap<ReplicaId, Replica>) {
-        let Some(r) = replicas.get(&replica) else { return };
-        put::replica_state(&mut self.records, &r.record());
-        self.count += 1;
-    }
-
-    fn put_cut(&mut self, replica: ReplicaId, last: Index) {
-        put::cut(&mut self.records, replica, last);
-        self.count += 1;
+        self.put(Record::HardState { replica, hard_state: next });
     }
 
     /// Marks the replica's oldest pending removal as begun, if `some`: the last record put performs it.
@@ -298,33 +285,36 @@ impl Fill {
     /// Puts the record that makes the replica suspect, and its hard state: later records build on these alone.
     fn put_doubt(&mut self, replica: ReplicaId, last: Index, hole: bool, replicas: &BTreeMap<ReplicaId, Replica>) {
         let Some(r) = replicas.get(&replica) else { return };
-        match hole {
-            true => put::doubt(&mut self.records, replica, last),
-            false => {
-                put::cut(&mut self.records, replica, last);
-                put::in_doubt(&mut self.records, replica);
-                self.count += 1;
-            }
+        if hole {
+            self.put(Record::Doubt { replica, last });
+        } else {
+            self.put(Record::Cut { replica, last });
+            self.put(Record::InDoubt { replica });
         }
-        put::hard_state(&mut self.records, replica, r.written_hard_state);
-        self.count += 2;
+        self.put(Record::HardState { replica, hard_state: r.written_hard_state });
     }
 
-    fn put_store_in_doubt(&mut self) {
-        put::store_in_doubt(&mut self.records);
-        self.count += 1;
-    }
-
-    fn put_destroy(&mut self, replica: ReplicaId) {
-        put::destroy(&mut self.records, replica);
-        self.count += 1;
-        self.done.push(Done::Destroyed(replica));
-    }
-
-    /// Returns the record buffer, for one more record.
-    pub(super) fn records_mut(&mut self) -> &mut Vec<u8> {
-        self.count += 1;
-        &mut self.records
+    /// Puts a part of a checkpoint. Behind the last part come `reset` and the hard state that it leaves.
+    fn put_checkpoint(
+        &mut self,
+        part: &CheckpointPart,
+        reset: Option<Reset>,
+        replicas: &mut BTreeMap<ReplicaId, Replica>,
+    ) {
+        self.put(Record::Checkpoint(part.clone()));
+        if let Some(reset) = reset
+            && let Some(r) = replicas.get_mut(&reset.replica)
+        {
+            let Reset { replica, index, term } = reset;
+            self.put(Record::Reset { replica, index, term });
+            self.put(Record::HardState { replica, hard_state: reset.take_effect(r) });
+        }
+        if part.part == 0 {
+            self.done.push(Done::CheckpointBegun { segment: self.segment });
+        }
+        if part.part + 1 == part.parts {
+            self.done.push(Done::Checkpointed { id: part.id });
+        }
     }
 
     pub(super) fn records_len(&self) -> usize {
@@ -334,28 +324,6 @@ impl Fill {
     /// Notes that the state block of the segment ends in this batch.
     pub(super) fn note_stated(&mut self) {
         self.done.push(Done::Stated { segment: self.segment });
-    }
-
-    fn put_mount(&mut self) {
-        put::mount(&mut self.records);
-        self.count += 1;
-        self.done.push(Done::Mounted);
-    }
-
-    fn put_sure(&mut self, replica: ReplicaId) {
-        put::sure(&mut self.records, replica);
-        self.count += 1;
-    }
-
-    fn put_map(&mut self, map: &Bytes) {
-        put::map(&mut self.records, map);
-        self.count += 1;
-    }
-
-    /// Puts the map as [`Fill::put_map`] does, and reports when it is durable.
-    fn keep_map(&mut self, map: &Bytes) {
-        self.put_map(map);
-        self.done.push(Done::Map(map.clone()));
     }
 }
 
@@ -459,7 +427,7 @@ fn size_of_work(work: &Work, parts: &BuildParts<'_>) -> Option<(usize, usize)> {
             (RECORD_SLACK + parts.replicas.get(replica).map_or(0, |r| r.first_decision.len()), 0)
         }
         Work::Block { payload, .. } => (RECORD_SLACK, payload.buf.len()),
-        Work::Checkpoint { bytes, .. } => (RECORD_SLACK + bytes.len(), 0),
+        Work::Checkpoint { part, .. } => (RECORD_SLACK + part.bytes.len(), 0),
         Work::Map => (RECORD_SLACK + parts.map.len(), 0),
         _ => (RECORD_SLACK, 0),
     })
@@ -474,64 +442,62 @@ fn take_one(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bo
     if !fill.fits(record_len, payload_len) {
         return (false, false);
     }
-    match work {
+    match *work {
         Work::Persist { .. } => unreachable!("handled above"),
         Work::Commit { replica, commit } => {
-            if let Some(r) = parts.replicas.get(replica) {
-                let hard_state = HardState { commit: *commit, ..r.written_hard_state };
-                fill.put_hard_state(*replica, hard_state, parts.replicas);
+            if let Some(r) = parts.replicas.get(&replica) {
+                let hard_state = HardState { commit, ..r.written_hard_state };
+                fill.put_hard_state(replica, hard_state, parts.replicas);
             }
         }
-        Work::Create { replica } => fill.put_birth(*replica, parts.replicas),
-        Work::Destroy { replica } => fill.put_destroy(*replica),
+        Work::Create { replica } => {
+            if let Some(r) = parts.replicas.get_mut(&replica) {
+                fill.put(Record::Create(r.record()));
+                r.born = true;
+                fill.done.push(Done::Created(replica));
+            }
+        }
+        Work::Destroy { replica } => {
+            fill.put(Record::Destroy { replica });
+            fill.done.push(Done::Destroyed(replica));
+        }
         Work::Cut { replica, last, replaces } => {
-            fill.put_cut(*replica, *last);
-            fill.note_removed(*replica, *replaces, parts.replicas);
+            fill.put(Record::Cut { replica, last });
+            fill.note_removed(replica, replaces, parts.replicas);
         }
         Work::Doubt { replica, last, hole, replaces } => {
-            fill.put_doubt(*replica, *last, *hole, parts.replicas);
-            fill.note_removed(*replica, *replaces, parts.replicas);
+            fill.put_doubt(replica, last, hole, parts.replicas);
+            fill.note_removed(replica, replaces, parts.replicas);
         }
-        Work::Sure { replica } => fill.put_sure(*replica),
-        Work::StoreInDoubt => fill.put_store_in_doubt(),
-        Work::State { replica } => fill.put_state(*replica, parts.replicas),
-        Work::Mount => fill.put_mount(),
+        Work::Sure { replica } => fill.put(Record::Sure { replica }),
+        Work::StoreInDoubt => fill.put(Record::StoreInDoubt),
+        Work::State { replica } => {
+            if let Some(r) = parts.replicas.get(&replica) {
+                fill.put(Record::ReplicaState(r.record()));
+            }
+        }
+        Work::Mount => {
+            fill.put(Record::Mount);
+            fill.done.push(Done::Mounted);
+        }
         Work::Copy { replica, index, term } => {
-            let kept = parts.replicas[&*replica].to_copy(*index, *term).expect("looked up above").clone();
-            fill.put_entry(*replica, &kept, true);
+            let kept = parts.replicas[&replica].to_copy(index, term).expect("looked up above");
+            fill.put_entry(replica, kept, true);
             let (segment, whole) = (fill.segment, kept.lost.is_none());
-            fill.done.push(Done::Copied { replica: *replica, index: *index, term: *term, segment, whole });
+            fill.done.push(Done::Copied { replica, index, term, segment, whole });
         }
-        Work::Block { replica, chunk, block, index, payload } => {
-            let at = fill.place(Some(payload));
-            let crc = payload.crcs.values[0];
-            let record =
-                BlockRecord { replica: *replica, chunk: *chunk, block: *block, index: *index, crc, payload: at };
-            put::block(&mut fill.records, &record);
-            fill.count += 1;
-            fill.blocks.push((*replica, index.0));
+        Work::Block { replica, chunk, block, index, ref payload } => {
+            let (crc, payload) = (payload.crcs.values[0], fill.place(Some(payload)));
+            fill.put(Record::Block(BlockRecord { replica, chunk, block, index, crc, payload }));
+            fill.blocks.push((replica, index.0));
         }
         Work::RoundMark => fill.done.push(Done::RoundMark),
-        Work::Checkpoint { id, part, parts: of, bytes, reset } => {
-            let part_record = CheckpointPart { id: *id, part: *part, parts: *of, bytes: bytes.clone() };
-            put::checkpoint(&mut fill.records, &part_record);
-            fill.count += 1;
-            if let Some(reset) = reset
-                && let Some(r) = parts.replicas.get_mut(&reset.replica)
-            {
-                put::reset(&mut fill.records, reset.replica, reset.index, reset.term);
-                put::hard_state(&mut fill.records, reset.replica, reset.take_effect(r));
-                fill.count += 2;
-            }
-            if *part == 0 {
-                fill.done.push(Done::CheckpointBegun { segment: fill.segment });
-            }
-            if *part + 1 == *of {
-                fill.done.push(Done::Checkpointed { id: *id });
-            }
+        Work::Checkpoint { ref part, reset } => fill.put_checkpoint(part, reset, parts.replicas),
+        Work::Map => {
+            fill.put(Record::Map(parts.map.clone()));
+            fill.done.push(Done::Map(parts.map.clone()));
         }
-        Work::Map => fill.keep_map(parts.map),
-        Work::Floor => put::replica_floor(fill.records_mut(), parts.floor),
+        Work::Floor => fill.put(Record::ReplicaFloor(parts.floor)),
         Work::Seal => {}
     }
     (true, true)

@@ -72,7 +72,7 @@ impl Replayed {
     }
 
     /// Applies a record that voids earlier entries, makes the replica suspect, or clears it.
-    fn turn(&mut self, record: &Record) {
+    fn turn(&mut self, record: &Record<'_>) {
         match record {
             Record::Cut { last, .. } => {
                 self.emptied |= last.0 == 0;
@@ -254,7 +254,7 @@ impl Replay {
         if self.segments.back().is_none_or(|s| s.opened != header.segment_seq) {
             self.segments.push_back(Segment::new(batch.slot, header.segment_seq, header.salt));
         }
-        let is_mounts = |r: &Record| {
+        let is_mounts = |r: &Record<'_>| {
             matches!(r, Record::Mount | Record::SegmentOpen { mount: true, .. } | Record::StateMore { mount: true })
         };
         self.by_mount = batch.records.iter().any(is_mounts);
@@ -269,7 +269,7 @@ impl Replay {
     }
 
     /// Replays a record. `payload` is `None` when its bytes do not match.
-    fn record(&mut self, record: Record, payload: Option<IoBuf>, segment: u64) {
+    fn record(&mut self, record: Record<'_>, payload: Option<IoBuf>, segment: u64) {
         match record {
             Record::SegmentOpen { mount, .. } => self.block = Some(mount),
             Record::StateEnd => self.state_ends(),
@@ -297,6 +297,7 @@ impl Replay {
             }
             Record::Append { replica, index, term, kind, copied, descriptor, crcs, payload: at } => {
                 self.segments.back_mut().expect("a batch lies in a segment").note_entry(replica, index.0);
+                let (descriptor, crcs) = (descriptor.into_owned().into(), crcs.into_owned());
                 let (payload, lost) = match payload {
                     Some(buf) => ((!buf.is_empty()).then(|| Arc::new(Payload { buf, crcs })), None),
                     None => (None, Some(Arc::new(Lost { index, term, len_bytes: at.len, crcs }))),
@@ -305,6 +306,7 @@ impl Replay {
             }
             Record::LostEntry { replica, index, term, kind, descriptor, crcs, len_bytes } => {
                 self.segments.back_mut().expect("a batch lies in a segment").note_entry(replica, index.0);
+                let (descriptor, crcs) = (descriptor.into_owned().into(), crcs.into_owned());
                 let lost = Some(Arc::new(Lost { index, term, len_bytes, crcs }));
                 self.append(replica, Kept { index, term, kind, descriptor, payload: None, lost, segment }, true);
             }

@@ -19,7 +19,7 @@ use types::{IoBuf, OsdUuid};
 pub(crate) struct FoundBatch {
     pub slot: u32,
     pub header: BatchHeader,
-    pub records: Vec<Record>,
+    pub records: Vec<Record<'static>>,
     /// The payload area; shares the segment's buffer.
     pub payload: IoBuf,
     /// Whether every payload matches the CRCs of its record.
@@ -301,7 +301,7 @@ impl Verdict {
 pub(crate) struct BadPayload;
 
 /// Returns the verified payload of a record; empty for a record without one.
-pub(crate) fn payload_of(record: &Record, area: &IoBuf) -> Result<IoBuf, BadPayload> {
+pub(crate) fn payload_of(record: &Record<'_>, area: &IoBuf) -> Result<IoBuf, BadPayload> {
     let (at, start, crcs) = match record {
         Record::Append { payload, crcs, .. } => (payload, crcs.start, crcs.values.as_slice()),
         Record::Block(block) => {
@@ -323,14 +323,13 @@ pub(crate) fn payload_of(record: &Record, area: &IoBuf) -> Result<IoBuf, BadPayl
 #[cfg(test)]
 mod tests {
     use super::*;
-    use layout::log::put;
 
     const UUID: OsdUuid = OsdUuid([5; 16]);
     const SEGMENT: u64 = 16 * BATCH_ALIGN as u64;
 
     fn batch(at: u64, seq: u64, segment_seq: u64, salt: u64) -> Vec<u8> {
         let mut records = Vec::new();
-        put::mount(&mut records);
+        Record::Mount.encode(&mut records);
         let header = BatchHeader {
             header_len: BATCH_ALIGN as u32,
             records_len: records.len() as u32,

@@ -9,7 +9,7 @@
 
 use super::batch::{BuildParts, Fill};
 use crate::replica::Replica;
-use layout::log::{BATCH_ALIGN, put};
+use layout::log::{BATCH_ALIGN, Record};
 use types::ReplicaId;
 use types::planted::{Bug, on};
 
@@ -70,10 +70,10 @@ impl Fill {
     pub(super) fn put_state_block(&mut self, block: &mut StateBlock, parts: &BuildParts<'_>) -> bool {
         let born = parts.replicas.values().filter(|r| r.born);
         if block.0 == Stage::Opens {
-            put::segment_open(self.records_mut(), born.count() as u32, parts.mounting);
+            self.put(Record::SegmentOpen { replicas: born.count() as u32, mount: parts.mounting });
             block.0 = Stage::Replicas(ReplicaId(0));
         } else {
-            put::state_more(self.records_mut(), parts.mounting);
+            self.put(Record::StateMore { mount: parts.mounting });
         }
         let first = self.records_len();
         let is_full =
@@ -84,9 +84,9 @@ impl Fill {
                     block.0 = Stage::Replicas(*id);
                     return false;
                 }
-                put::replica_state(self.records_mut(), &replica.record());
+                self.put(Record::ReplicaState(replica.record()));
                 if replica.says_doubt() {
-                    put::in_doubt(self.records_mut(), *id);
+                    self.put(Record::InDoubt { replica: *id });
                 }
             }
             block.0 = Stage::Tombstones(ReplicaId(0));
@@ -101,22 +101,22 @@ impl Fill {
             if is_full(self, RECORD_LEN + 8 * gone.len()) {
                 return false;
             }
-            put::tombstones(self.records_mut(), &gone);
             block.0 = Stage::Tombstones(ReplicaId(last.0 + 1));
+            self.put(Record::Tombstones(gone));
         }
         if is_full(self, 4 * RECORD_LEN + parts.map.len()) {
             return false;
         }
         if parts.in_doubt {
-            put::store_in_doubt(self.records_mut());
+            self.put(Record::StoreInDoubt);
         }
         if parts.floor > ReplicaId(0) {
-            put::replica_floor(self.records_mut(), parts.floor);
+            self.put(Record::ReplicaFloor(parts.floor));
         }
         if !parts.map.is_empty() {
-            put::map(self.records_mut(), parts.map);
+            self.put(Record::Map(parts.map.clone()));
         }
-        put::state_end(self.records_mut());
+        self.put(Record::StateEnd);
         self.note_stated();
         true
     }

@@ -3,11 +3,16 @@
 //! Each record is a fixed header and a body, both multiples of 8 bytes. Replay takes records in log order: appending
 //! (i, t) removes every earlier record at or above i; a copied record fills slot i alone (R9).
 //!
-//! Invariant: `decode_records` returns exactly what `put` was given, or an error. It never panics, and it reserves no
-//! more memory than the bytes it was given justify.
+//! A kind of record is a variant of [`Record`], a number in `kind`, and an arm each in [`Record::encode`] and
+//! `decode_one`.
+//!
+//! Invariant: `decode_records` returns exactly the records that were encoded, or an error. It never panics, and it
+//! reserves no more memory than the bytes it was given justify.
 
 use super::{CHECKPOINT_PART_MAX, CHECKPOINT_PARTS_MAX, DAMAGE_MAX, DECISION_MAX, MAP_MAX};
 use bytes::Bytes;
+use std::borrow::Cow;
+use std::mem;
 use types::limits::{DESCRIPTOR_MAX, FRAGMENTS_MAX, REPLICAS_MAX};
 use types::map::Member;
 use types::store::{Crcs, HardState, ReplicaIdentity};
@@ -57,9 +62,10 @@ pub struct CheckpointPart {
     pub bytes: Bytes,
 }
 
-/// All kinds of log records.
+/// All kinds of log records. A record to be encoded borrows the command and the CRCs of its entry; a decoded record owns
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Record {
+pub enum Record<'a> {
     Append {
         replica: ReplicaId,
         index: Index,
@@ -67,8 +73,8 @@ pub enum Record {
         kind: EntryKind,
         /// Copied forward from a segment that was about to be freed.
         copied: bool,
-        descriptor: Bytes,
-        crcs: Crcs,
+        descriptor: Cow<'a, [u8]>,
+        crcs: Cow<'a, Crcs>,
         payload: PayloadAt,
     },
     /// An entry whose payload this log has lost, copied forward without it: it fills slot `index` alone.
@@ -77,8 +83,8 @@ pub enum Record {
         index: Index,
         term: Term,
         kind: EntryKind,
-        descriptor: Bytes,
-        crcs: Crcs,
+        descriptor: Cow<'a, [u8]>,
+        crcs: Cow<'a, Crcs>,
         len_bytes: u32,
     },
     /// Truncation: every earlier entry of the replica above `last` is void.
@@ -180,7 +186,7 @@ pub(crate) const FLAG_COPIED: u8 = 1;
 pub(crate) const FLAG_VOTED: u8 = 2;
 pub(crate) const FLAG_MOUNT: u8 = 4;
 
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy, Default)]
 #[repr(C)]
 struct RecordHeader {
     kind: u8,
@@ -196,249 +202,263 @@ struct RecordHeader {
 
 const _: () = assert!(size_of::<RecordHeader>() == 40);
 
-/// Encoders: each appends one record to the record bytes of a batch.
-pub mod put {
-    use super::*;
-
-    fn open(out: &mut Vec<u8>, kind: u8, flags: u8, (replica, index, term): (u64, u64, u64), at: PayloadAt) -> usize {
-        let header = RecordHeader {
-            kind,
-            flags,
-            reserved: 0.into(),
-            body_len: 0.into(),
-            replica: replica.into(),
-            index: index.into(),
-            term: term.into(),
-            payload_offset: at.offset.into(),
-            payload_len: at.len.into(),
-        };
-        let start = out.len();
-        out.extend_from_slice(header.as_bytes());
-        start
+impl RecordHeader {
+    fn new(kind: u8, replica: u64, index: u64, term: u64) -> RecordHeader {
+        RecordHeader { kind, replica: replica.into(), index: index.into(), term: term.into(), ..Default::default() }
     }
 
-    fn close(out: &mut Vec<u8>, start: usize) {
-        let body_len = (out.len() - start - size_of::<RecordHeader>()) as u32;
-        out[start + 4..start + 8].copy_from_slice(&body_len.to_le_bytes());
-        out.resize(out.len().next_multiple_of(8), 0);
+    fn flag(self, flag: u8, is_set: bool) -> RecordHeader {
+        RecordHeader { flags: self.flags | if is_set { flag } else { 0 }, ..self }
     }
 
-    fn u32s(out: &mut Vec<u8>, values: &[u32]) {
-        for v in values {
-            out.extend_from_slice(&v.to_le_bytes());
-        }
-    }
-
-    fn u64s(out: &mut Vec<u8>, values: &[u64]) {
-        for v in values {
-            out.extend_from_slice(&v.to_le_bytes());
-        }
-    }
-
-    /// Puts one raft entry.
-    #[allow(clippy::too_many_arguments)] // the fields of the record, in its order
-    pub fn append(
-        out: &mut Vec<u8>,
-        replica: ReplicaId,
-        (index, term): (Index, Term),
-        kind: EntryKind,
-        copied: bool,
-        descriptor: &[u8],
-        crcs: &Crcs,
-        at: PayloadAt,
-    ) {
-        let flags = if copied { FLAG_COPIED } else { 0 };
-        let start = open(out, kind::APPEND, flags, (replica.0, index.0, term.0), at);
-        put_entry(out, kind, descriptor, crcs);
-        close(out, start);
-    }
-
-    /// Puts one raft entry without its payload of `len_bytes`, which is lost.
-    pub fn lost_entry(
-        out: &mut Vec<u8>,
-        replica: ReplicaId,
-        (index, term): (Index, Term),
-        kind: EntryKind,
-        descriptor: &[u8],
-        crcs: &Crcs,
-        len_bytes: u32,
-    ) {
-        let start = open(out, kind::LOST_ENTRY, 0, (replica.0, index.0, term.0), PayloadAt::default());
-        u32s(out, &[len_bytes]);
-        put_entry(out, kind, descriptor, crcs);
-        close(out, start);
-    }
-
-    /// Puts a truncation: entries above `last` are void.
-    pub fn cut(out: &mut Vec<u8>, replica: ReplicaId, last: Index) {
-        let start = open(out, kind::CUT, 0, (replica.0, last.0, 0), PayloadAt::default());
-        close(out, start);
-    }
-
-    fn put_entry(out: &mut Vec<u8>, kind: EntryKind, descriptor: &[u8], crcs: &Crcs) {
-        assert!(descriptor.len() <= DESCRIPTOR_MAX && crcs.values.len() <= FRAGMENTS_MAX, "an entry is too large");
-        out.extend_from_slice(&[kind as u8, 0]);
-        out.extend_from_slice(&(descriptor.len() as u16).to_le_bytes());
-        u32s(out, &[crcs.values.len() as u32, crcs.start]);
-        u32s(out, &crcs.values);
-        out.extend_from_slice(descriptor);
-    }
-
-    /// Puts raft's hard state.
-    pub fn hard_state(out: &mut Vec<u8>, replica: ReplicaId, hs: HardState) {
-        let flags = if hs.vote.is_some() { FLAG_VOTED } else { 0 };
-        let start = open(out, kind::HARD_STATE, flags, (replica.0, hs.commit.0, hs.term.0), PayloadAt::default());
-        u64s(out, &[hs.vote.unwrap_or_default().0]);
-        close(out, start);
-    }
-
-    fn replica_record(out: &mut Vec<u8>, kind: u8, r: &ReplicaRecord) {
-        let hs = r.hard_state;
-        let flags = if hs.vote.is_some() { FLAG_VOTED } else { 0 };
-        let id = &r.identity;
-        assert!(id.members.len() <= 2 * REPLICAS_MAX, "{} has too many members", id.pg);
-        assert!(r.decision.len() <= DECISION_MAX, "decision state of {} is too large", id.replica);
-        let damage = cut_text(&r.damage);
-        let start = open(out, kind, flags, (id.replica.0, hs.commit.0, hs.term.0), PayloadAt::default());
-        u64s(out, &[hs.vote.unwrap_or_default().0]);
-        u32s(out, &[id.pg.pool.0, id.pg.n]);
-        u64s(out, &[id.lineage, id.conf_epoch.0]);
-        u32s(out, &[id.members.len() as u32, r.decision.len() as u32, damage.len() as u32, 0]);
-        for member in &id.members {
-            u64s(out, &[member.replica.0]);
-            u32s(out, &[member.osd.0, 0]);
-        }
-        out.extend_from_slice(&r.decision);
-        out.extend_from_slice(damage.as_bytes());
-        close(out, start);
-    }
-
-    fn cut_text(text: &str) -> &str {
-        let mut end = text.len().min(DAMAGE_MAX);
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        &text[..end]
-    }
-
-    /// Puts the create record of a replica.
-    pub fn create(out: &mut Vec<u8>, replica: &ReplicaRecord) {
-        replica_record(out, kind::CREATE, replica);
-    }
-
-    /// Puts a replica of a state block, or one that has become damaged.
-    pub fn replica_state(out: &mut Vec<u8>, replica: &ReplicaRecord) {
-        replica_record(out, kind::REPLICA_STATE, replica);
-    }
-
-    /// Puts the end of a replica.
-    pub fn destroy(out: &mut Vec<u8>, replica: ReplicaId) {
-        let start = open(out, kind::DESTROY, 0, (replica.0, 0, 0), PayloadAt::default());
-        close(out, start);
-    }
-
-    /// Puts one part of a checkpoint record.
-    pub fn checkpoint(out: &mut Vec<u8>, part: &CheckpointPart) {
-        assert!(
-            part.part < part.parts && part.parts <= CHECKPOINT_PARTS_MAX && part.bytes.len() <= CHECKPOINT_PART_MAX
-        );
-        let start = open(out, kind::CHECKPOINT, 0, (0, part.id, 0), PayloadAt::default());
-        u32s(out, &[part.part, part.parts]);
-        out.extend_from_slice(&part.bytes);
-        close(out, start);
-    }
-
-    /// Puts the first record of a mount.
-    pub fn mount(out: &mut Vec<u8>) {
-        let start = open(out, kind::MOUNT, 0, (0, 0, 0), PayloadAt::default());
-        close(out, start);
-    }
-
-    /// Puts the first record of a segment.
-    pub fn segment_open(out: &mut Vec<u8>, replicas: u32, mount: bool) {
-        let flags = if mount { FLAG_MOUNT } else { 0 };
-        let start = open(out, kind::SEGMENT_OPEN, flags, (0, u64::from(replicas), 0), PayloadAt::default());
-        close(out, start);
-    }
-
-    /// Puts the record that continues the state block of the segment.
-    pub fn state_more(out: &mut Vec<u8>, mount: bool) {
-        let flags = if mount { FLAG_MOUNT } else { 0 };
-        let start = open(out, kind::STATE_MORE, flags, (0, 0, 0), PayloadAt::default());
-        close(out, start);
-    }
-
-    /// Puts the end of the state block.
-    pub fn state_end(out: &mut Vec<u8>) {
-        let start = open(out, kind::STATE_END, 0, (0, 0, 0), PayloadAt::default());
-        close(out, start);
-    }
-
-    /// Puts the floor: unknown replicas below `floor` are gone for good.
-    pub fn replica_floor(out: &mut Vec<u8>, floor: ReplicaId) {
-        let start = open(out, kind::REPLICA_FLOOR, 0, (floor.0, 0, 0), PayloadAt::default());
-        close(out, start);
-    }
-
-    /// Puts replicas that are gone for good.
-    pub fn tombstones(out: &mut Vec<u8>, replicas: &[ReplicaId]) {
-        let start = open(out, kind::TOMBSTONES, 0, (0, 0, 0), PayloadAt::default());
-        for replica in replicas {
-            u64s(out, &[replica.0]);
-        }
-        close(out, start);
-    }
-
-    /// Puts a reset: all earlier entries of the replica are void, because a stream has brought it to `index`.
-    pub fn reset(out: &mut Vec<u8>, replica: ReplicaId, index: Index, term: Term) {
-        let start = open(out, kind::RESET, 0, (replica.0, index.0, term.0), PayloadAt::default());
-        close(out, start);
-    }
-
-    /// Puts a suspect record, for a replica whose log has lost records: see [`Record::Doubt`].
-    pub fn doubt(out: &mut Vec<u8>, replica: ReplicaId, last: Index) {
-        let start = open(out, kind::DOUBT, 0, (replica.0, last.0, 0), PayloadAt::default());
-        close(out, start);
-    }
-
-    /// Puts the record that a replica is suspect, without a log gap: see [`Record::InDoubt`].
-    pub fn in_doubt(out: &mut Vec<u8>, replica: ReplicaId) {
-        let start = open(out, kind::IN_DOUBT, 0, (replica.0, 0, 0), PayloadAt::default());
-        close(out, start);
-    }
-
-    /// Puts the record that clears a replica.
-    pub fn sure(out: &mut Vec<u8>, replica: ReplicaId) {
-        let start = open(out, kind::SURE, 0, (replica.0, 0, 0), PayloadAt::default());
-        close(out, start);
-    }
-
-    /// Puts the record that create records may be lost.
-    pub fn store_in_doubt(out: &mut Vec<u8>) {
-        let start = open(out, kind::STORE_IN_DOUBT, 0, (0, 0, 0), PayloadAt::default());
-        close(out, start);
-    }
-
-    /// Puts the last cluster map.
-    pub fn map(out: &mut Vec<u8>, map: &[u8]) {
-        assert!(map.len() <= MAP_MAX, "a map of {} bytes", map.len());
-        let start = open(out, kind::MAP, 0, (0, 0, 0), PayloadAt::default());
-        out.extend_from_slice(map);
-        close(out, start);
-    }
-
-    /// Puts a completed block.
-    pub fn block(out: &mut Vec<u8>, block: &BlockRecord) {
-        let start = open(out, kind::BLOCK, 0, (block.replica.0, block.index.0, 0), block.payload);
-        u64s(out, &[block.chunk.volume.0]);
-        u32s(out, &[block.chunk.index, u32::from(block.block), block.crc]);
-        close(out, start);
+    fn payload(self, at: PayloadAt) -> RecordHeader {
+        RecordHeader { payload_offset: at.offset.into(), payload_len: at.len.into(), ..self }
     }
 }
 
-/// Reads fixed values off the front of a body.
+impl Record<'_> {
+    /// Appends the record to the record bytes of a batch.
+    ///
+    /// # Panics
+    /// When a part of the record is longer than the format allows.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        let body = start + size_of::<RecordHeader>();
+        out.resize(body, 0);
+        let mut header = match self {
+            Record::Append { replica, index, term, kind, copied, descriptor, crcs, payload } => {
+                encode_entry(out, *kind, descriptor, crcs);
+                let header = RecordHeader::new(kind::APPEND, replica.0, index.0, term.0);
+                header.flag(FLAG_COPIED, *copied).payload(*payload)
+            }
+            Record::LostEntry { replica, index, term, kind, descriptor, crcs, len_bytes } => {
+                u32s(out, &[*len_bytes]);
+                encode_entry(out, *kind, descriptor, crcs);
+                RecordHeader::new(kind::LOST_ENTRY, replica.0, index.0, term.0)
+            }
+            Record::Cut { replica, last } => RecordHeader::new(kind::CUT, replica.0, last.0, 0),
+            Record::HardState { replica, hard_state } => encode_hard_state(out, kind::HARD_STATE, *replica, hard_state),
+            Record::Create(replica) => encode_replica(out, kind::CREATE, replica),
+            Record::ReplicaState(replica) => encode_replica(out, kind::REPLICA_STATE, replica),
+            Record::Destroy { replica } => RecordHeader::new(kind::DESTROY, replica.0, 0, 0),
+            Record::Checkpoint(CheckpointPart { id, part, parts, bytes }) => {
+                assert!(part < parts && *parts <= CHECKPOINT_PARTS_MAX && bytes.len() <= CHECKPOINT_PART_MAX);
+                u32s(out, &[*part, *parts]);
+                out.extend_from_slice(bytes);
+                RecordHeader::new(kind::CHECKPOINT, 0, *id, 0)
+            }
+            Record::Mount => RecordHeader::new(kind::MOUNT, 0, 0, 0),
+            Record::SegmentOpen { replicas, mount } => {
+                RecordHeader::new(kind::SEGMENT_OPEN, 0, u64::from(*replicas), 0).flag(FLAG_MOUNT, *mount)
+            }
+            Record::StateMore { mount } => RecordHeader::new(kind::STATE_MORE, 0, 0, 0).flag(FLAG_MOUNT, *mount),
+            Record::StateEnd => RecordHeader::new(kind::STATE_END, 0, 0, 0),
+            Record::ReplicaFloor(floor) => RecordHeader::new(kind::REPLICA_FLOOR, floor.0, 0, 0),
+            Record::Tombstones(replicas) => {
+                replicas.iter().for_each(|replica| u64s(out, &[replica.0]));
+                RecordHeader::new(kind::TOMBSTONES, 0, 0, 0)
+            }
+            Record::Block(BlockRecord { replica, chunk, block, index, crc, payload }) => {
+                u64s(out, &[chunk.volume.0]);
+                u32s(out, &[chunk.index, u32::from(*block), *crc]);
+                RecordHeader::new(kind::BLOCK, replica.0, index.0, 0).payload(*payload)
+            }
+            Record::Map(map) => {
+                assert!(map.len() <= MAP_MAX, "a map of {} bytes", map.len());
+                out.extend_from_slice(map);
+                RecordHeader::new(kind::MAP, 0, 0, 0)
+            }
+            Record::Reset { replica, index, term } => RecordHeader::new(kind::RESET, replica.0, index.0, term.0),
+            Record::Doubt { replica, last } => RecordHeader::new(kind::DOUBT, replica.0, last.0, 0),
+            Record::InDoubt { replica } => RecordHeader::new(kind::IN_DOUBT, replica.0, 0, 0),
+            Record::Sure { replica } => RecordHeader::new(kind::SURE, replica.0, 0, 0),
+            Record::StoreInDoubt => RecordHeader::new(kind::STORE_IN_DOUBT, 0, 0, 0),
+        };
+        header.body_len = ((out.len() - body) as u32).into();
+        out[start..body].copy_from_slice(header.as_bytes());
+        out.resize(out.len().next_multiple_of(8), 0);
+    }
+}
+
+fn decode_one(from: &mut Reader<'_>) -> Result<Record<'static>, RecordError> {
+    Ok(match from.header.kind {
+        kind::APPEND => {
+            let (replica, index, term) = (from.replica(), from.index(), from.term());
+            let (copied, payload) = (from.flag(FLAG_COPIED), from.payload()?);
+            let (kind, descriptor, crcs) = decode_entry(from)?;
+            if payload.len == 0 && !crcs.values.is_empty() {
+                return from.fail("checksums of nothing");
+            }
+            Record::Append { replica, index, term, kind, copied, descriptor, crcs, payload }
+        }
+        kind::LOST_ENTRY => decode_lost_entry(from)?,
+        kind::CUT => Record::Cut { replica: from.replica(), last: from.index() },
+        kind::HARD_STATE => Record::HardState { replica: from.replica(), hard_state: decode_hard_state(from)? },
+        kind::CREATE => Record::Create(decode_replica(from)?),
+        kind::REPLICA_STATE => Record::ReplicaState(decode_replica(from)?),
+        kind::DESTROY => Record::Destroy { replica: from.replica() },
+        kind::CHECKPOINT => {
+            let (id, part, parts) = (from.index().0, from.u32()?, from.u32()?);
+            let bytes = from.rest();
+            if part >= parts || parts > CHECKPOINT_PARTS_MAX || bytes.len() > CHECKPOINT_PART_MAX {
+                return from.fail("a checkpoint part is out of bounds");
+            }
+            Record::Checkpoint(CheckpointPart { id, part, parts, bytes: Bytes::copy_from_slice(bytes) })
+        }
+        kind::MOUNT => Record::Mount,
+        kind::SEGMENT_OPEN => match u32::try_from(from.index().0) {
+            Ok(replicas) => Record::SegmentOpen { replicas, mount: from.flag(FLAG_MOUNT) },
+            Err(_) => return from.fail("too many replicas"),
+        },
+        kind::STATE_MORE => Record::StateMore { mount: from.flag(FLAG_MOUNT) },
+        kind::STATE_END => Record::StateEnd,
+        kind::REPLICA_FLOOR => Record::ReplicaFloor(from.replica()),
+        kind::TOMBSTONES => {
+            let mut replicas = Vec::with_capacity(from.body.len() / 8);
+            while !from.body.is_empty() {
+                replicas.push(ReplicaId(from.u64()?));
+            }
+            Record::Tombstones(replicas)
+        }
+        kind::BLOCK => decode_block(from)?,
+        kind::MAP => {
+            let map = from.rest();
+            if map.len() > MAP_MAX {
+                return from.fail("the map is too large");
+            }
+            Record::Map(Bytes::copy_from_slice(map))
+        }
+        kind::RESET => Record::Reset { replica: from.replica(), index: from.index(), term: from.term() },
+        kind::DOUBT => Record::Doubt { replica: from.replica(), last: from.index() },
+        kind::IN_DOUBT => Record::InDoubt { replica: from.replica() },
+        kind::SURE => Record::Sure { replica: from.replica() },
+        kind::STORE_IN_DOUBT => Record::StoreInDoubt,
+        _ => return from.fail("unknown kind"),
+    })
+}
+
+fn u32s(out: &mut Vec<u8>, values: &[u32]) {
+    values.iter().for_each(|v| out.extend_from_slice(&v.to_le_bytes()));
+}
+
+fn u64s(out: &mut Vec<u8>, values: &[u64]) {
+    values.iter().for_each(|v| out.extend_from_slice(&v.to_le_bytes()));
+}
+
+fn encode_entry(out: &mut Vec<u8>, kind: EntryKind, descriptor: &[u8], crcs: &Crcs) {
+    assert!(descriptor.len() <= DESCRIPTOR_MAX && crcs.values.len() <= FRAGMENTS_MAX, "an entry is too large");
+    out.extend_from_slice(&[kind as u8, 0]);
+    out.extend_from_slice(&(descriptor.len() as u16).to_le_bytes());
+    u32s(out, &[crcs.values.len() as u32, crcs.start]);
+    u32s(out, &crcs.values);
+    out.extend_from_slice(descriptor);
+}
+
+fn decode_entry(from: &mut Reader<'_>) -> Result<(EntryKind, Cow<'static, [u8]>, Cow<'static, Crcs>), RecordError> {
+    let kind = match from.take(1)?[0] {
+        0 => EntryKind::Normal,
+        1 => EntryKind::ConfChange,
+        2 => EntryKind::ConfChangeV2,
+        _ => return from.fail("unknown kind of entry"),
+    };
+    from.zeros(1)?;
+    let descriptor_len = usize::from(from.u16()?);
+    let crc_count = from.u32()? as usize;
+    let start = from.u32()?;
+    if crc_count > FRAGMENTS_MAX || descriptor_len > DESCRIPTOR_MAX {
+        return from.fail("the entry is too large");
+    }
+    let mut values = Vec::with_capacity(crc_count);
+    for _ in 0..crc_count {
+        values.push(from.u32()?);
+    }
+    let descriptor = from.take(descriptor_len)?.to_vec();
+    Ok((kind, Cow::Owned(descriptor), Cow::Owned(Crcs { start, values })))
+}
+
+fn decode_lost_entry(from: &mut Reader<'_>) -> Result<Record<'static>, RecordError> {
+    let (replica, index, term) = (from.replica(), from.index(), from.term());
+    let len_bytes = from.u32()?;
+    let (kind, descriptor, crcs) = decode_entry(from)?;
+    let range = SectorRange::checked(crcs.start, len_bytes / types::SECTOR as u32);
+    if range.is_none_or(|r| r.len_bytes() != len_bytes as usize || r.fragment_count() != crcs.values.len()) {
+        return from.fail("checksums of another length");
+    }
+    Ok(Record::LostEntry { replica, index, term, kind, descriptor, crcs, len_bytes })
+}
+
+fn decode_block(from: &mut Reader<'_>) -> Result<Record<'static>, RecordError> {
+    let (replica, index, payload) = (from.replica(), from.index(), from.payload()?);
+    let chunk = ChunkKey { volume: VolumeId(from.u64()?), index: from.u32()? };
+    let block = from.u32()?;
+    let crc = from.u32()?;
+    if u64::from(block) >= types::CHUNK / types::BLOCK || payload.len != 4096 {
+        return from.fail("not a block");
+    }
+    Ok(Record::Block(BlockRecord { replica, chunk, block: block as u16, index, crc, payload }))
+}
+
+fn encode_hard_state(out: &mut Vec<u8>, kind: u8, replica: ReplicaId, hs: &HardState) -> RecordHeader {
+    u64s(out, &[hs.vote.unwrap_or_default().0]);
+    RecordHeader::new(kind, replica.0, hs.commit.0, hs.term.0).flag(FLAG_VOTED, hs.vote.is_some())
+}
+
+/// Decodes the hard state; a vote of zero without the flag is no vote.
+fn decode_hard_state(from: &mut Reader<'_>) -> Result<HardState, RecordError> {
+    let vote = match (ReplicaId(from.u64()?), from.flag(FLAG_VOTED)) {
+        (vote, true) => Some(vote),
+        (ReplicaId(0), false) => None,
+        _ => return from.fail("a vote that was not cast"),
+    };
+    Ok(HardState { term: from.term(), vote, commit: from.index() })
+}
+
+fn encode_replica(out: &mut Vec<u8>, kind: u8, r: &ReplicaRecord) -> RecordHeader {
+    let id = &r.identity;
+    assert!(id.members.len() <= 2 * REPLICAS_MAX, "{} has too many members", id.pg);
+    assert!(r.decision.len() <= DECISION_MAX, "decision state of {} is too large", id.replica);
+    let damage = &r.damage[..r.damage.floor_char_boundary(DAMAGE_MAX)];
+    let header = encode_hard_state(out, kind, id.replica, &r.hard_state);
+    u32s(out, &[id.pg.pool.0, id.pg.n]);
+    u64s(out, &[id.lineage, id.conf_epoch.0]);
+    u32s(out, &[id.members.len() as u32, r.decision.len() as u32, damage.len() as u32, 0]);
+    for member in &id.members {
+        u64s(out, &[member.replica.0]);
+        u32s(out, &[member.osd.0, 0]);
+    }
+    out.extend_from_slice(&r.decision);
+    out.extend_from_slice(damage.as_bytes());
+    header
+}
+
+fn decode_replica(from: &mut Reader<'_>) -> Result<ReplicaRecord, RecordError> {
+    let (replica, hard_state) = (from.replica(), decode_hard_state(from)?);
+    let pg = PgId { pool: PoolId(from.u32()?), n: from.u32()? };
+    let (lineage, conf_epoch) = (from.u64()?, Epoch(from.u64()?));
+    let (member_count, decision_len) = (from.u32()? as usize, from.u32()? as usize);
+    let damage_len = from.u32()? as usize;
+    from.zeros(4)?;
+    if member_count > 2 * REPLICAS_MAX || decision_len > DECISION_MAX || damage_len > DAMAGE_MAX {
+        return from.fail("the replica's state is too large");
+    }
+    let mut members = Vec::with_capacity(member_count);
+    for _ in 0..member_count {
+        members.push(Member { replica: ReplicaId(from.u64()?), osd: OsdId(from.u32()?) });
+        from.zeros(4)?;
+    }
+    let decision = Bytes::copy_from_slice(from.take(decision_len)?);
+    let damage = match std::str::from_utf8(from.take(damage_len)?) {
+        Ok(text) => text.to_owned(),
+        Err(_) => return from.fail("a reason that is not text"),
+    };
+    let identity = ReplicaIdentity { pg, replica, lineage, conf_epoch, members };
+    Ok(ReplicaRecord { identity, hard_state, decision, damage })
+}
+
+/// Takes the fields of a header and the front of a body. A field that no call has taken must be zero at the end.
 struct Reader<'a> {
-    bytes: &'a [u8],
+    header: RecordHeader,
+    body: &'a [u8],
     at: usize,
 }
 
@@ -447,13 +467,43 @@ impl<'a> Reader<'a> {
         Err(RecordError { at: self.at, what })
     }
 
-    fn take(&mut self, len: usize) -> Result<&'a [u8], RecordError> {
-        if len > self.bytes.len() {
-            return self.fail("the body is too short");
+    fn replica(&mut self) -> ReplicaId {
+        ReplicaId(mem::take(&mut self.header.replica).get())
+    }
+
+    fn index(&mut self) -> Index {
+        Index(mem::take(&mut self.header.index).get())
+    }
+
+    fn term(&mut self) -> Term {
+        Term(mem::take(&mut self.header.term).get())
+    }
+
+    fn flag(&mut self, flag: u8) -> bool {
+        let is_set = self.header.flags & flag != 0;
+        self.header.flags &= !flag;
+        is_set
+    }
+
+    fn payload(&mut self) -> Result<PayloadAt, RecordError> {
+        let offset = mem::take(&mut self.header.payload_offset).get();
+        let len = mem::take(&mut self.header.payload_len).get();
+        match offset.is_multiple_of(512) && len.is_multiple_of(512) {
+            true => Ok(PayloadAt { offset, len }),
+            false => self.fail("a payload is not made of sectors"),
         }
-        let (head, tail) = self.bytes.split_at(len);
-        self.bytes = tail;
+    }
+
+    fn take(&mut self, len: usize) -> Result<&'a [u8], RecordError> {
+        let Some((head, tail)) = self.body.split_at_checked(len) else {
+            return self.fail("the body is too short");
+        };
+        self.body = tail;
         Ok(head)
+    }
+
+    fn rest(&mut self) -> &'a [u8] {
+        mem::take(&mut self.body)
     }
 
     /// Skips bytes without a meaning, which must be zero.
@@ -461,15 +511,6 @@ impl<'a> Reader<'a> {
         match self.take(len)?.iter().all(|b| *b == 0) {
             true => Ok(()),
             false => self.fail("reserved bytes are set"),
-        }
-    }
-
-    /// Reads the replica that was voted for; zero without the flag is no vote.
-    fn vote(&mut self, flags: u8) -> Result<Option<ReplicaId>, RecordError> {
-        match (ReplicaId(self.u64()?), flags & FLAG_VOTED != 0) {
-            (vote, true) => Ok(Some(vote)),
-            (ReplicaId(0), false) => Ok(None),
-            _ => self.fail("a vote that was not cast"),
         }
     }
 
@@ -487,13 +528,25 @@ impl<'a> Reader<'a> {
         let low = u64::from(self.u32()?);
         Ok(low | u64::from(self.u32()?) << 32)
     }
+
+    fn finish(self) -> Result<(), RecordError> {
+        let RecordHeader { kind, body_len, .. } = self.header;
+        let all_taken = RecordHeader { kind, body_len, ..Default::default() };
+        if self.header.as_bytes() != all_taken.as_bytes() {
+            return self.fail("a field that the kind does not have is set");
+        }
+        if !self.body.is_empty() {
+            return self.fail("the body is too long");
+        }
+        Ok(())
+    }
 }
 
 /// Decodes all records of a batch whose CRC is right.
 ///
 /// # Errors
 /// Names the first byte that no encoder of this build produces.
-pub fn decode_records(bytes: &[u8], count: u32) -> Result<Vec<Record>, RecordError> {
+pub fn decode_records(bytes: &[u8], count: u32) -> Result<Vec<Record<'static>>, RecordError> {
     let header_len = size_of::<RecordHeader>();
     let mut records = Vec::with_capacity((count as usize).min(bytes.len() / header_len));
     let mut at = 0;
@@ -504,11 +557,9 @@ pub fn decode_records(bytes: &[u8], count: u32) -> Result<Vec<Record>, RecordErr
         if len > rest.len() {
             return Err(RecordError { at, what: "the body leaves the batch" });
         }
-        let mut body = Reader { bytes: &rest[..len], at };
-        records.push(decode_one(&header, &mut body)?);
-        if !body.bytes.is_empty() {
-            return body.fail("the body is too long");
-        }
+        let mut reader = Reader { header, body: &rest[..len], at };
+        records.push(decode_one(&mut reader)?);
+        reader.finish()?;
         let end = (header_len + len).next_multiple_of(8);
         let padding = bytes.get(at + header_len + len..at + end);
         if padding.is_none_or(|zeros| zeros.iter().any(|b| *b != 0)) {
@@ -520,171 +571,6 @@ pub fn decode_records(bytes: &[u8], count: u32) -> Result<Vec<Record>, RecordErr
         return Err(RecordError { at, what: "the count is wrong" });
     }
     Ok(records)
-}
-
-fn decode_one(h: &RecordHeader, body: &mut Reader<'_>) -> Result<Record, RecordError> {
-    let replica = ReplicaId(h.replica.get());
-    let index = Index(h.index.get());
-    let term = Term(h.term.get());
-    let payload = PayloadAt { offset: h.payload_offset.get(), len: h.payload_len.get() };
-    if !payload.offset.is_multiple_of(512) || !payload.len.is_multiple_of(512) {
-        return body.fail("a payload is not made of sectors");
-    }
-    if !uses_only_its_own(h) {
-        return body.fail("a field that the kind does not have is set");
-    }
-    Ok(match h.kind {
-        kind::APPEND => {
-            let copied = h.flags & FLAG_COPIED != 0;
-            let (kind, descriptor, crcs) = decode_entry(body)?;
-            if payload.len == 0 && !crcs.values.is_empty() {
-                return body.fail("checksums of nothing");
-            }
-            Record::Append { replica, index, term, kind, copied, descriptor, crcs, payload }
-        }
-        kind::LOST_ENTRY => decode_lost_entry(body, (replica, index, term))?,
-        kind::HARD_STATE => {
-            let vote = body.vote(h.flags)?;
-            Record::HardState { replica, hard_state: HardState { term, vote, commit: index } }
-        }
-        kind::CREATE => Record::Create(decode_replica(h, body)?),
-        kind::REPLICA_STATE => Record::ReplicaState(decode_replica(h, body)?),
-        kind::DESTROY => Record::Destroy { replica },
-        kind::CHECKPOINT => {
-            let (part, parts) = (body.u32()?, body.u32()?);
-            let rest = body.take(body.bytes.len())?;
-            if part >= parts || parts > CHECKPOINT_PARTS_MAX || rest.len() > CHECKPOINT_PART_MAX {
-                return body.fail("a checkpoint part is out of bounds");
-            }
-            Record::Checkpoint(CheckpointPart { id: index.0, part, parts, bytes: Bytes::copy_from_slice(rest) })
-        }
-        kind::MOUNT => Record::Mount,
-        kind::SEGMENT_OPEN => match u32::try_from(index.0) {
-            Ok(replicas) => Record::SegmentOpen { replicas, mount: h.flags & FLAG_MOUNT != 0 },
-            Err(_) => return body.fail("too many replicas"),
-        },
-        kind::TOMBSTONES => {
-            let mut replicas = Vec::with_capacity(body.bytes.len() / 8);
-            while !body.bytes.is_empty() {
-                replicas.push(ReplicaId(body.u64()?));
-            }
-            Record::Tombstones(replicas)
-        }
-        kind::BLOCK => decode_block(body, (replica, index, payload))?,
-        kind::MAP => {
-            let rest = body.take(body.bytes.len())?;
-            if rest.len() > MAP_MAX {
-                return body.fail("the map is too large");
-            }
-            Record::Map(Bytes::copy_from_slice(rest))
-        }
-        kind::CUT => Record::Cut { replica, last: index },
-        kind::RESET => Record::Reset { replica, index, term },
-        kind::DOUBT => Record::Doubt { replica, last: index },
-        kind::IN_DOUBT => Record::InDoubt { replica },
-        kind::SURE => Record::Sure { replica },
-        kind::STORE_IN_DOUBT => Record::StoreInDoubt,
-        kind::STATE_MORE => Record::StateMore { mount: h.flags & FLAG_MOUNT != 0 },
-        kind::STATE_END => Record::StateEnd,
-        kind::REPLICA_FLOOR => Record::ReplicaFloor(replica),
-        _ => return body.fail("unknown kind"),
-    })
-}
-
-/// Whether the flags and header fields that the kind does not use are zero.
-fn uses_only_its_own(h: &RecordHeader) -> bool {
-    let (flags, replica, index, term, payload) = match h.kind {
-        kind::APPEND => (FLAG_COPIED, true, true, true, true),
-        kind::HARD_STATE | kind::CREATE | kind::REPLICA_STATE => (FLAG_VOTED, true, true, true, false),
-        kind::RESET | kind::LOST_ENTRY => (0, true, true, true, false),
-        kind::CUT | kind::DOUBT => (0, true, true, false, false),
-        kind::BLOCK => (0, true, true, false, true),
-        kind::DESTROY | kind::IN_DOUBT | kind::SURE | kind::REPLICA_FLOOR => (0, true, false, false, false),
-        kind::CHECKPOINT => (0, false, true, false, false),
-        kind::SEGMENT_OPEN => (FLAG_MOUNT, false, true, false, false),
-        kind::STATE_MORE => (FLAG_MOUNT, false, false, false, false),
-        _ => (0, false, false, false, false),
-    };
-    h.flags & !flags == 0
-        && h.reserved.get() == 0
-        && (replica || h.replica.get() == 0)
-        && (index || h.index.get() == 0)
-        && (term || h.term.get() == 0)
-        && (payload || (h.payload_offset.get(), h.payload_len.get()) == (0, 0))
-}
-
-fn decode_entry(body: &mut Reader<'_>) -> Result<(EntryKind, Bytes, Crcs), RecordError> {
-    let kind = match body.take(1)?[0] {
-        0 => EntryKind::Normal,
-        1 => EntryKind::ConfChange,
-        2 => EntryKind::ConfChangeV2,
-        _ => return body.fail("unknown kind of entry"),
-    };
-    body.zeros(1)?;
-    let descriptor_len = usize::from(body.u16()?);
-    let crc_count = body.u32()? as usize;
-    let start = body.u32()?;
-    if crc_count > FRAGMENTS_MAX || descriptor_len > DESCRIPTOR_MAX {
-        return body.fail("the entry is too large");
-    }
-    let mut values = Vec::with_capacity(crc_count);
-    for _ in 0..crc_count {
-        values.push(body.u32()?);
-    }
-    let descriptor = Bytes::copy_from_slice(body.take(descriptor_len)?);
-    Ok((kind, descriptor, Crcs { start, values }))
-}
-
-fn decode_lost_entry(
-    body: &mut Reader<'_>,
-    (replica, index, term): (ReplicaId, Index, Term),
-) -> Result<Record, RecordError> {
-    let len_bytes = body.u32()?;
-    let (kind, descriptor, crcs) = decode_entry(body)?;
-    let range = SectorRange::checked(crcs.start, len_bytes / types::SECTOR as u32);
-    if range.is_none_or(|r| r.len_bytes() != len_bytes as usize || r.fragment_count() != crcs.values.len()) {
-        return body.fail("checksums of another length");
-    }
-    Ok(Record::LostEntry { replica, index, term, kind, descriptor, crcs, len_bytes })
-}
-
-fn decode_block(
-    body: &mut Reader<'_>,
-    (replica, index, payload): (ReplicaId, Index, PayloadAt),
-) -> Result<Record, RecordError> {
-    let chunk = ChunkKey { volume: VolumeId(body.u64()?), index: body.u32()? };
-    let block = body.u32()?;
-    let crc = body.u32()?;
-    if u64::from(block) >= types::CHUNK / types::BLOCK || payload.len != 4096 {
-        return body.fail("not a block");
-    }
-    Ok(Record::Block(BlockRecord { replica, chunk, block: block as u16, index, crc, payload }))
-}
-
-fn decode_replica(h: &RecordHeader, body: &mut Reader<'_>) -> Result<ReplicaRecord, RecordError> {
-    let vote = body.vote(h.flags)?;
-    let pg = PgId { pool: PoolId(body.u32()?), n: body.u32()? };
-    let (lineage, conf_epoch) = (body.u64()?, Epoch(body.u64()?));
-    let (member_count, decision_len) = (body.u32()? as usize, body.u32()? as usize);
-    let damage_len = body.u32()? as usize;
-    body.zeros(4)?;
-    if member_count > 2 * REPLICAS_MAX || decision_len > DECISION_MAX || damage_len > DAMAGE_MAX {
-        return body.fail("the replica's state is too large");
-    }
-    let mut members = Vec::with_capacity(member_count);
-    for _ in 0..member_count {
-        members.push(Member { replica: ReplicaId(body.u64()?), osd: OsdId(body.u32()?) });
-        body.zeros(4)?;
-    }
-    let decision = Bytes::copy_from_slice(body.take(decision_len)?);
-    let damage = match std::str::from_utf8(body.take(damage_len)?) {
-        Ok(text) => text.to_owned(),
-        Err(_) => return body.fail("a reason that is not text"),
-    };
-    let replica = ReplicaId(h.replica.get());
-    let hard_state = HardState { term: Term(h.term.get()), vote, commit: Index(h.index.get()) };
-    let identity = ReplicaIdentity { pg, replica, lineage, conf_epoch, members };
-    Ok(ReplicaRecord { identity, hard_state, decision, damage })
 }
 
 #[cfg(test)]

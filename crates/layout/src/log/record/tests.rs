@@ -22,8 +22,13 @@ fn replica_record() -> ReplicaRecord {
     }
 }
 
-fn sample() -> (Vec<u8>, Vec<Record>) {
+fn encoded(records: &[Record<'_>]) -> Vec<u8> {
     let mut out = Vec::new();
+    records.iter().for_each(|record| record.encode(&mut out));
+    out
+}
+
+fn sample() -> (Vec<u8>, Vec<Record<'static>>) {
     let r = ReplicaId(77);
     let crcs = Crcs { start: 5, values: vec![1, 2] };
     let at = PayloadAt { offset: 512, len: 4096 };
@@ -32,16 +37,6 @@ fn sample() -> (Vec<u8>, Vec<Record>) {
     let block = BlockRecord { replica: r, chunk, block: 4095, index: Index(12), crc: 3, payload };
     let part = CheckpointPart { id: 8, part: 1, parts: 2, bytes: Bytes::from_static(b"opaque") };
     let hard_state = HardState { term: Term(4), vote: None, commit: Index(11) };
-    put::segment_open(&mut out, 1, false);
-    put::replica_state(&mut out, &replica_record());
-    put::tombstones(&mut out, &[ReplicaId(1), ReplicaId(2)]);
-    put::mount(&mut out);
-    put::create(&mut out, &replica_record());
-    put::append(&mut out, r, (Index(12), Term(4)), EntryKind::Normal, true, b"abc", &crcs, at);
-    put::hard_state(&mut out, r, hard_state);
-    put::block(&mut out, &block);
-    put::checkpoint(&mut out, &part);
-    put::destroy(&mut out, r);
     let records = vec![
         Record::SegmentOpen { replicas: 1, mount: false },
         Record::ReplicaState(replica_record()),
@@ -54,8 +49,8 @@ fn sample() -> (Vec<u8>, Vec<Record>) {
             term: Term(4),
             kind: EntryKind::Normal,
             copied: true,
-            descriptor: Bytes::from_static(b"abc"),
-            crcs,
+            descriptor: Cow::Borrowed(b"abc"),
+            crcs: Cow::Owned(crcs),
             payload: at,
         },
         Record::HardState { replica: r, hard_state },
@@ -63,7 +58,7 @@ fn sample() -> (Vec<u8>, Vec<Record>) {
         Record::Checkpoint(part),
         Record::Destroy { replica: r },
     ];
-    (out, records)
+    (encoded(&records), records)
 }
 
 #[test]
@@ -75,30 +70,25 @@ fn record_bytes_never_change_and_come_back() {
 
 #[test]
 fn records_of_a_state_block_come_back_as_they_were() {
-    let mut bytes = Vec::new();
-    put::segment_open(&mut bytes, 2, true);
-    put::state_more(&mut bytes, false);
-    put::state_more(&mut bytes, true);
-    put::replica_floor(&mut bytes, ReplicaId(9));
-    put::state_end(&mut bytes);
-    let kinds: Vec<(u8, u8)> = bytes.chunks(40).map(|record| (record[0], record[1])).collect();
-    assert_eq!(kinds, [(7, 4), (22, 0), (22, 4), (24, 0), (23, 0)], "golden");
-    let want = vec![
+    let records = vec![
         Record::SegmentOpen { replicas: 2, mount: true },
         Record::StateMore { mount: false },
         Record::StateMore { mount: true },
         Record::ReplicaFloor(ReplicaId(9)),
         Record::StateEnd,
     ];
-    assert_eq!(decode_records(&bytes, 5), Ok(want));
+    let bytes = encoded(&records);
+    let kinds: Vec<(u8, u8)> = bytes.chunks(40).map(|record| (record[0], record[1])).collect();
+    assert_eq!(kinds, [(7, 4), (22, 0), (22, 4), (24, 0), (23, 0)], "golden");
+    assert_eq!(decode_records(&bytes, 5), Ok(records));
 }
 
 #[test]
 fn a_map_comes_back_as_it_was() {
-    let mut bytes = Vec::new();
-    put::map(&mut bytes, b"1=127.0.0.1:7410");
+    let records = vec![Record::Map(Bytes::from_static(b"1=127.0.0.1:7410"))];
+    let bytes = encoded(&records);
     assert_eq!((bytes.len(), bytes[0]), (56, 12), "golden");
-    assert_eq!(decode_records(&bytes, 1), Ok(vec![Record::Map(Bytes::from_static(b"1=127.0.0.1:7410"))]));
+    assert_eq!(decode_records(&bytes, 1), Ok(records));
 }
 
 #[test]
@@ -120,47 +110,40 @@ fn damaged_records_are_errors_and_never_panics() {
 
 #[test]
 fn a_lost_entry_is_told_with_what_its_payload_must_be() {
-    let crcs = Crcs { start: 7, values: vec![1, 2] };
-    let mut out = Vec::new();
-    put::lost_entry(&mut out, ReplicaId(7), (Index(3), Term(2)), EntryKind::Normal, b"abc", &crcs, 1024);
-    assert_eq!(out[0], 16, "the kind never changes");
-    let want = Record::LostEntry {
+    let lost_entry = |len_bytes| Record::LostEntry {
         replica: ReplicaId(7),
         index: Index(3),
         term: Term(2),
         kind: EntryKind::Normal,
-        descriptor: Bytes::from_static(b"abc"),
-        crcs: crcs.clone(),
-        len_bytes: 1024,
+        descriptor: Cow::Borrowed(b"abc"),
+        crcs: Cow::Owned(Crcs { start: 7, values: vec![1, 2] }),
+        len_bytes,
     };
-    assert_eq!(decode_records(&out, 1), Ok(vec![want]));
-    let mut cut = Vec::new();
-    put::cut(&mut cut, ReplicaId(7), Index(2));
-    assert_eq!((cut[0], cut.len()), (17, 40), "the kind never changes");
-    assert_eq!(decode_records(&cut, 1), Ok(vec![Record::Cut { replica: ReplicaId(7), last: Index(2) }]));
+    let lost = encoded(&[lost_entry(1024)]);
+    assert_eq!(lost[0], 16, "the kind never changes");
+    assert_eq!(decode_records(&lost, 1), Ok(vec![lost_entry(1024)]));
+    let cut = Record::Cut { replica: ReplicaId(7), last: Index(2) };
+    let bytes = encoded(std::slice::from_ref(&cut));
+    assert_eq!((bytes[0], bytes.len()), (17, 40), "the kind never changes");
+    assert_eq!(decode_records(&bytes, 1), Ok(vec![cut]));
     for wrong_len in [0, 512, 1000, 1 << 20, u32::MAX] {
-        let mut out = Vec::new();
-        put::lost_entry(&mut out, ReplicaId(7), (Index(3), Term(2)), EntryKind::Normal, b"abc", &crcs, wrong_len);
-        assert!(decode_records(&out, 1).is_err(), "{wrong_len} bytes and two checksums from sector 7");
+        let bytes = encoded(&[lost_entry(wrong_len)]);
+        assert!(decode_records(&bytes, 1).is_err(), "{wrong_len} bytes and two checksums from sector 7");
     }
 }
 
 #[test]
 fn doubt_is_told_in_records_of_its_own() {
-    let mut out = Vec::new();
-    put::doubt(&mut out, ReplicaId(7), Index(9));
-    put::in_doubt(&mut out, ReplicaId(7));
-    put::sure(&mut out, ReplicaId(7));
-    put::store_in_doubt(&mut out);
-    assert_eq!([out[0], out[40], out[80], out[120]], [18, 19, 20, 21], "the kinds never change");
     let replica = ReplicaId(7);
-    let want = [
+    let records = vec![
         Record::Doubt { replica, last: Index(9) },
         Record::InDoubt { replica },
         Record::Sure { replica },
         Record::StoreInDoubt,
     ];
-    assert_eq!(decode_records(&out, 4), Ok(want.to_vec()));
+    let bytes = encoded(&records);
+    assert_eq!([bytes[0], bytes[40], bytes[80], bytes[120]], [18, 19, 20, 21], "the kinds never change");
+    assert_eq!(decode_records(&bytes, 4), Ok(records));
 }
 
 #[test]
@@ -173,7 +156,6 @@ fn records_have_one_spelling() {
         assert_ne!(decode_records(&bad, records.len() as u32).as_ref(), Ok(&records), "bit {bit} means nothing");
     }
 
-    let mut map = Vec::new();
-    put::map(&mut map, b"x");
+    let map = encoded(&[Record::Map(Bytes::from_static(b"x"))]);
     assert!(decode_records(&map[..map.len() - 1], 1).is_err(), "padding is cut short");
 }
