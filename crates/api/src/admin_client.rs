@@ -2,7 +2,7 @@
 
 use crate::convert::{Malformed, need, uuid};
 use crate::convert_admin::volume;
-use crate::follow::{Held, Metas, UNRESOLVED};
+use crate::follow::{Held, Metas, is_unresolved};
 use crate::pb::{self, admin_client::AdminClient as Rpc};
 use crate::probe::{self, Found};
 use crate::status::{self, Failure};
@@ -11,6 +11,7 @@ use control::admin::{AdminAnswer, AdminAsk};
 use std::time::Duration;
 use tokio::time::Instant;
 use tonic::transport::Channel;
+use types::codes;
 use types::control::Refusal;
 use types::{ClusterId, OsdId};
 
@@ -25,20 +26,25 @@ const HTTP_SERVER: &str = "an HTTP server (the gRPC port of a metadata server is
 pub enum AdminError {
     #[error(transparent)]
     Refused(#[from] Refusal),
-    #[error("BSLT-2001: no metadata server answered in {after:?}; last: {last}; {}", next_step())]
+    #[error("{}: no metadata server answered in {after:?}; last: {last}; {}", down(), next_step())]
     Unreachable { after: Duration, last: String },
     /// Metadata servers answer, and none leads.
-    #[error("BSLT-2001: {why} (asked for {after:?}); {}", mend(why))]
+    #[error("{}: {why} (asked for {after:?}); {}", down(), mend(why))]
     Leaderless { after: Duration, why: String },
     /// No address is one of a metadata server: a retry would not help.
-    #[error("BSLT-2001: no metadata server answers: {found}; {}", next_step())]
+    #[error("{}: no metadata server answers: {found}; {}", down(), next_step())]
     Nowhere { found: String },
     /// The connection broke after the command was sent: it may have been done.
     #[error(
-        "BSLT-2001: the connection broke before the answer came ({last}); the command may have been done: look before you repeat it"
+        "{}: the connection broke before the answer came ({last}); the command may have been done: look before you repeat it",
+        down()
     )]
     Unsure { last: String },
-    #[error("BSLT-2004: the metadata server answered nonsense: {0}; check that both sides run matching versions")]
+    #[error(
+        "{}: the metadata server answered nonsense: {}; check that both sides run matching versions",
+        codes::label(codes::BAD_REQUEST),
+        .0
+    )]
     Malformed(#[from] Malformed),
 }
 
@@ -50,8 +56,8 @@ impl AdminError {
             AdminError::Unreachable { .. }
             | AdminError::Leaderless { .. }
             | AdminError::Nowhere { .. }
-            | AdminError::Unsure { .. } => control::codes::META_UNAVAILABLE,
-            AdminError::Malformed(_) => control::codes::BAD_REQUEST,
+            | AdminError::Unsure { .. } => codes::META_UNAVAILABLE,
+            AdminError::Malformed(_) => codes::BAD_REQUEST,
         }
     }
 
@@ -78,8 +84,12 @@ fn mend(why: &str) -> String {
     }
 }
 
+fn down() -> String {
+    codes::label(codes::META_UNAVAILABLE)
+}
+
 fn next_step() -> &'static str {
-    control::codes::explain(control::codes::META_UNAVAILABLE).map_or("", |c| c.next)
+    codes::lookup(codes::META_UNAVAILABLE).map_or("", |c| c.fix)
 }
 
 /// Sends requests to the leading meta, and follows it when it changes.
@@ -164,7 +174,7 @@ impl AdminClient {
             let held = match tokio::time::timeout_at(end, self.metas.held()).await {
                 Ok(Ok(held)) => held,
                 Ok(Err(why)) => {
-                    vain.add(why.clone(), !why.contains(UNRESOLVED));
+                    vain.add(why.clone(), !is_unresolved(&why));
                     last = why;
                     tokio::time::sleep(RETRY_AFTER).await;
                     continue;

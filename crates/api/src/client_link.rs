@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use types::codes;
 use types::control::{ClientAnswer, ClientAsk, Refusal};
 
 /// Most requests that wait to be sent, and most answers that wait to be read.
@@ -97,7 +98,7 @@ async fn answer(metas: Arc<Metas>, client: u64, id: u64, ask: ClientAsk) -> (u64
         None => asking.await,
         Some(limit) => tokio::time::timeout(limit, asking).await.unwrap_or_else(|_| {
             let why = format!("no metadata server gave an answer in {} s", limit.as_secs());
-            ClientAnswer::Refused(control::codes::refuse(control::codes::META_UNAVAILABLE, why))
+            ClientAnswer::Refused(control::refuse(codes::META_UNAVAILABLE, why))
         }),
     };
     (id, answer)
@@ -115,7 +116,7 @@ async fn insist(metas: &Metas, request: pb::ClientAskRequest) -> ClientAnswer {
             Ok(reply) => match ClientAnswer::try_from(reply.into_inner()) {
                 Ok(answer) => return answer,
                 Err(why) => {
-                    let code = control::codes::BAD_REQUEST;
+                    let code = codes::BAD_REQUEST;
                     let message = format!("the metadata server answered nonsense: {why}");
                     return ClientAnswer::Refused(Refusal { code, message });
                 }

@@ -6,15 +6,13 @@
 use std::time::Duration;
 use tokio::sync::Mutex;
 use tonic::transport::{Channel, Endpoint};
+use types::codes;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Additional time for a name: resolvers try one server after the other.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of keepalives; a silent peer is noticed after two intervals.
 const KEEPALIVE: Duration = Duration::from_secs(2);
-
-/// Prefix of the error of a connect whose name has no address.
-pub(crate) const UNRESOLVED: &str = "BSLT-4006";
 
 /// The metas of a cluster, shared by the calls of a process.
 pub(crate) struct Metas {
@@ -115,6 +113,11 @@ impl State {
     }
 }
 
+/// Whether the error of a connect says that a name has no address.
+pub(crate) fn is_unresolved(why: &str) -> bool {
+    why.contains(&codes::label(codes::HOST_NAME_UNRESOLVED))
+}
+
 /// Returns the messages of an error and of its causes, without those that carry no information.
 fn words(error: &dyn std::error::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
@@ -122,7 +125,7 @@ fn words(error: &dyn std::error::Error) -> String {
     while let Some(error) = cause {
         let text = error.to_string();
         let text = match text.strip_prefix("failed to lookup address information: ") {
-            Some(why) => format!("the name cannot be resolved ({UNRESOLVED}): {why}"),
+            Some(why) => format!("the name cannot be resolved ({}): {why}", codes::label(codes::HOST_NAME_UNRESOLVED)),
             None => text,
         };
         let empty = ["transport error", "dns error", "tcp connect error"].contains(&text.as_str());

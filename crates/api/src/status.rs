@@ -1,5 +1,6 @@
 //! Refusals as gRPC statuses, and back.
 
+use types::codes;
 use types::control::Refusal;
 
 const CODE: &str = "basalt-code";
@@ -28,7 +29,7 @@ pub fn not_leader(leader: Option<&str>, why: Option<&str>) -> tonic::Status {
     let none = || format!("no metadata server leads{}", why.map(|why| format!(": {why}")).unwrap_or_default());
     let text = leader.map_or_else(none, |l| format!("the metadata server at {l} leads"));
     let mut status = tonic::Status::unavailable(text);
-    status.metadata_mut().insert(CODE, control::codes::NOT_LEADER.into());
+    status.metadata_mut().insert(CODE, codes::NOT_LEADER.into());
     if let Some(leader) = leader.and_then(|l| l.parse().ok()) {
         status.metadata_mut().insert(LEADER, leader);
     }
@@ -39,7 +40,7 @@ pub fn not_leader(leader: Option<&str>, why: Option<&str>) -> tonic::Status {
 pub fn read(status: &tonic::Status) -> Failure {
     let code = status.metadata().get(CODE).and_then(|c| c.to_str().ok()).and_then(|c| c.parse::<u32>().ok());
     match code {
-        Some(control::codes::NOT_LEADER) => {
+        Some(codes::NOT_LEADER) => {
             let leader = status.metadata().get(LEADER).and_then(|l| l.to_str().ok());
             Failure::NotLeader { leader: leader.map(str::to_string), text: status.message().to_string() }
         }
@@ -48,7 +49,7 @@ pub fn read(status: &tonic::Status) -> Failure {
         None if matches!(status.code(), tonic::Code::InvalidArgument | tonic::Code::Unimplemented)
             && !is_http(status) =>
         {
-            Failure::Refused(Refusal { code: control::codes::BAD_REQUEST, message: status.message().to_string() })
+            Failure::Refused(Refusal { code: codes::BAD_REQUEST, message: status.message().to_string() })
         }
         None => Failure::Lost(lost(status)),
     }

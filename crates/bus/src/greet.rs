@@ -1,6 +1,7 @@
 //! Check of a hello: pure, the same for both ends.
 
 use crate::config::{BusConfig, Identity};
+use types::codes;
 use types::limits::PART_MAX;
 use types::{ClusterId, Incarnation, OsdId};
 use wire::{Hello, Peer, Refuse};
@@ -51,16 +52,16 @@ impl std::fmt::Display for Who {
 }
 
 impl GreetError {
-    /// Makes the refusal for the other side. Codes are those of `types::codes`.
+    /// Makes the refusal for the other side.
     pub fn refuse(&self) -> Refuse {
         let code = match self {
-            GreetError::Cluster { .. } => 4001,
-            GreetError::Version { .. } => 4002,
+            GreetError::Cluster { .. } => codes::PEER_OF_OTHER_CLUSTER,
+            GreetError::Version { .. } => codes::NO_COMMON_VERSION,
             GreetError::WrongPeer { .. }
             | GreetError::Own(_)
             | GreetError::Direction { .. }
-            | GreetError::NoService(_) => 4003,
-            GreetError::Credit { .. } => 4004,
+            | GreetError::NoService(_) => codes::WRONG_PEER,
+            GreetError::Credit { .. } => codes::BAD_FRAME,
         };
         Refuse { code, reason: self.to_string() }
     }

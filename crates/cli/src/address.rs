@@ -5,6 +5,7 @@ use crate::errors::UserError;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
+use types::codes;
 
 /// Longest name in the DNS.
 const NAME_LEN_MAX: usize = 253;
@@ -104,7 +105,11 @@ impl Address {
         // The resolver's message follows a prefix without information.
         let why = why.to_string();
         let why = why.strip_prefix("failed to lookup address information: ").unwrap_or(&why);
-        UserError::new(4006, format!("the name {name} cannot be resolved: {why}"), format!("getent ahosts {name}"))
+        UserError::new(
+            codes::HOST_NAME_UNRESOLVED,
+            format!("the name {name} cannot be resolved: {why}"),
+            format!("getent ahosts {name}"),
+        )
     }
 }
 

@@ -5,6 +5,7 @@ use crate::completion;
 use crate::errors::UserError;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
+use types::codes;
 use types::limits::LOCATION_LEN_MAX;
 
 /// Replicated block storage: one binary for every role and every command.
@@ -64,7 +65,7 @@ impl Common {
         let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
         let wrong = |word: &str| {
             let what = format!("the environment variable BASALT_META holds `{word}`, which is no address of a meta");
-            UserError::new(1001, what, "export BASALT_META=HOST:PORT, or unset BASALT_META")
+            UserError::new(codes::BAD_USAGE, what, "export BASALT_META=HOST:PORT, or unset BASALT_META")
         };
         words.map(|word| word.parse().map_err(|_| wrong(word))).collect()
     }
@@ -88,7 +89,7 @@ impl Common {
         let name = named.unwrap_or_else(|| DEFAULT_CLUSTER.to_owned());
         cluster_name(&name).map_err(|why| {
             let what = format!("the environment variable BASALT_CLUSTER holds `{name}`, which is no name: {why}");
-            UserError::new(1001, what, "unset BASALT_CLUSTER")
+            UserError::new(codes::BAD_USAGE, what, "unset BASALT_CLUSTER")
         })
     }
 }

@@ -11,11 +11,11 @@ use bench::cpu::{self, CpuSample};
 use bench::floor::{self, FloorConfig, FloorMode, FloorRow};
 use bench::load::{Load, LoadConfig, LoadReport, Pattern};
 use clap::ValueEnum;
-use control::codes::VOLUME_HELD;
 use env::Env;
 use serde_json::json;
 use std::io::IsTerminal;
 use std::time::Duration;
+use types::codes;
 use types::{Errno, Time};
 
 /// Length of each of the floor's three log files.
@@ -42,7 +42,7 @@ pub fn run(
         None => {
             let Some(volume) = args.load.volume.clone() else {
                 return Err(UserError::new(
-                    1001,
+                    codes::BAD_USAGE,
                     "no volume was named",
                     "basalt bench main/demo, or basalt bench floor",
                 )
@@ -59,7 +59,7 @@ fn measure(name: &str, args: &LoadArgs, metas: &[Address], daemons: &[(String, u
     // The check precedes the open: a refusal must not take the volume from its holder.
     check_empty(&admin, name, write, args)?;
     let opened = Session::open(metas, name, write, args.steal);
-    let mut session = opened.map_err(|error| advise(error, VOLUME_HELD, || held_by_another(name)))?;
+    let mut session = opened.map_err(|error| advise(error, codes::VOLUME_HELD, || held_by_another(name)))?;
     let span = args.span.unwrap_or(session.info.len_bytes).min(session.info.len_bytes);
     let (pattern, read_percent) = match args.op {
         LoadOp::Randwrite => (Pattern::Random, 0),
@@ -96,7 +96,7 @@ fn measure(name: &str, args: &LoadArgs, metas: &[Address], daemons: &[(String, u
     if report.is_clean() && unanswered {
         let (requests, s) = (report.in_flight, ANSWER_MAX.as_secs());
         let what = format!("{name}: {requests} requests had no answer {s} s after the end of the run");
-        return Err(UserError::new(5007, what, "basalt health detail").into());
+        return Err(UserError::new(codes::REQUESTS_NOT_ANSWERED, what, "basalt health detail").into());
     }
     if report.is_clean() {
         return Ok(if interrupted { Exit::Interrupted } else { Exit::Done });
@@ -108,7 +108,7 @@ fn measure(name: &str, args: &LoadArgs, metas: &[Address], daemons: &[(String, u
 fn unclean(name: &str, report: &LoadReport) -> UserError {
     if report.violation_count > 0 {
         let what = format!("{name}: {} blocks hold what was not written to them", report.violation_count);
-        return UserError::new(5004, what, "basalt pg verify --deep");
+        return UserError::new(codes::DATA_DAMAGED, what, "basalt pg verify --deep");
     }
     let failed: Vec<String> = report.errors.iter().map(|(why, count)| format!("{count} × {why}")).collect();
     let what = format!("{name}: requests failed: {}", failed.join(", "));
@@ -149,7 +149,7 @@ fn check_empty(admin: &Admin, name: &str, write: bool, args: &LoadArgs) -> Resul
     let what =
         format!("{name} holds data ({} allocated), and --op {op} writes over it", size::show(volume.allocated_bytes));
     let next = format!("basalt bench {name} --op randread, or add --overwrite if the data may go");
-    Err(UserError::new(5008, what, next).into())
+    Err(UserError::new(codes::VOLUME_NOT_EMPTY, what, next).into())
 }
 
 /// Result of a run.
@@ -163,8 +163,8 @@ struct Driven {
 
 fn drive(session: &mut Session, config: LoadConfig) -> Result<Driven> {
     let duration = config.duration;
-    let mut load =
-        Load::new(config, session.env.now()).map_err(|e| UserError::new(1001, e.to_string(), "basalt bench --help"))?;
+    let mut load = Load::new(config, session.env.now())
+        .map_err(|e| UserError::new(codes::BAD_USAGE, e.to_string(), "basalt bench --help"))?;
     let mut progress = Progress::new(session.env.now());
     let answers_until = session.env.now() + duration + ANSWER_MAX;
     let (mut requests, mut done, mut full) = (Vec::new(), Vec::new(), false);
@@ -298,7 +298,8 @@ fn run_floor(
     let own = dir.is_none();
     let dir = dir
         .unwrap_or_else(|| std::path::PathBuf::from("/var/tmp").join(format!("basalt-floor.{}", std::process::id())));
-    let unknown = |word: &String| UserError::new(1001, format!("`{word}` is no mode"), "--modes noflush,flush");
+    let unknown =
+        |word: &String| UserError::new(codes::BAD_USAGE, format!("`{word}` is no mode"), "--modes noflush,flush");
     let mode = |word: &String| FloorMode::from_word(word).ok_or_else(|| unknown(word));
     let config = FloorConfig {
         dir: dir.clone(),

@@ -12,6 +12,7 @@ use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::Shells;
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
+use types::codes::{CODES, label};
 
 /// The variable by which the script calls this program.
 const VAR: &str = "BASALT_COMPLETE";
@@ -126,15 +127,14 @@ pub fn codes() -> ArgValueCompleter {
     ArgValueCompleter::new(|current: &OsStr| {
         let start = current.to_string_lossy().to_uppercase();
         let number = start.trim_start_matches("BSLT-").to_owned();
-        let codes = explain::all_codes().into_iter().filter_map(|code| {
-            let title = explain::lookup(code)?.0;
+        let codes = CODES.iter().filter_map(|row| {
             let text = if start.starts_with(|c: char| c.is_ascii_digit()) {
-                format!("{code:04}")
+                format!("{:04}", row.number)
             } else {
-                format!("BSLT-{code:04}")
+                label(row.number)
             };
-            let fits = text.starts_with(&start) || format!("{code:04}").starts_with(&number);
-            fits.then(|| CompletionCandidate::new(text).help(Some(title.into())))
+            let fits = text.starts_with(&start) || format!("{:04}", row.number).starts_with(&number);
+            fits.then(|| CompletionCandidate::new(text).help(Some(row.title.into())))
         });
         let lists = ["list", "metrics"].into_iter().filter(|word| word.to_uppercase().starts_with(&start));
         lists.map(CompletionCandidate::new).chain(codes).collect()

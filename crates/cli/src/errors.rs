@@ -1,10 +1,10 @@
 //! Errors for users: what failed, on which thing, why, and the next command.
 
-use control::codes::{META_UNAVAILABLE, READ_ONLY, VOLUME_UNKNOWN};
 use std::fmt;
 use std::io::ErrorKind;
 use std::path::Path;
 use types::Errno;
+use types::codes;
 
 /// Exit code of a command. The numbers are part of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,14 +32,14 @@ pub struct UserError {
 
 impl UserError {
     pub fn new(code: u32, what: impl Into<String>, next: impl Into<String>) -> UserError {
-        assert!(crate::explain::lookup(code).is_some(), "BSLT-{code} is not in the registry");
+        assert!(codes::lookup(code).is_some(), "{} is not in the registry", codes::label(code));
         UserError { code, what: what.into(), next: next.into() }
     }
 
     /// Returns the exit code of a command with this error: a wrong command line has a code of its own.
     pub fn exit(&self) -> Exit {
         match self.code {
-            1001 | 1011 => Exit::Usage,
+            codes::BAD_USAGE | codes::NOT_POSSIBLE_YET => Exit::Usage,
             _ => Exit::Failed,
         }
     }
@@ -58,7 +58,7 @@ pub fn advise(error: anyhow::Error, code: u32, next: impl FnOnce() -> String) ->
 /// Replaces the advice when no metadata server answered, where `next` has a better one.
 pub fn advise_down(error: anyhow::Error, next: impl FnOnce() -> Option<String>) -> anyhow::Error {
     match error.downcast::<UserError>() {
-        Ok(error) if error.code == META_UNAVAILABLE => {
+        Ok(error) if error.code == codes::META_UNAVAILABLE => {
             let next = next().unwrap_or_else(|| error.next.clone());
             UserError { next, ..error }.into()
         }
@@ -69,8 +69,8 @@ pub fn advise_down(error: anyhow::Error, next: impl FnOnce() -> Option<String>) 
 
 /// Returns a refusal of meta in the user's terms: the failure first, the advice after it.
 pub fn refused(code: u32, text: &str) -> UserError {
-    let text = text.trim_start_matches(&format!("BSLT-{code}: "));
-    let next = control::codes::explain(code).map_or("", |row| row.next);
+    let text = text.trim_start_matches(&format!("{}: ", codes::label(code)));
+    let next = codes::lookup(code).map_or("", |row| row.fix);
     let what = text.strip_suffix(next).unwrap_or(text).trim_end_matches("; ");
     UserError::new(code, what, next)
 }
@@ -79,17 +79,19 @@ pub fn refused(code: u32, text: &str) -> UserError {
 /// damage.
 pub fn ended(volume: &str, errno: Errno) -> UserError {
     let (code, next) = match errno {
-        Errno::Fenced => {
-            (5002, "basalt volume ls   # shows which client holds it now, if one does; basalt explain 5002")
-        }
-        Errno::NoSpace => {
-            (5003, "basalt osd ls   # shows which OSD is full; delete volumes of the pool to get space back")
-        }
-        Errno::Damaged => (5004, "basalt pg verify --deep"),
-        Errno::Gone => (VOLUME_UNKNOWN, "basalt volume ls"),
-        Errno::ReadOnly => (READ_ONLY, "basalt volume ls"),
-        Errno::Invalid => (1001, "add --help to the command: it shows examples"),
-        Errno::TimedOut | Errno::Shutdown => (5007, "basalt status"),
+        Errno::Fenced => (
+            codes::VOLUME_TAKEN_OVER,
+            "basalt volume ls   # shows which client holds it now, if one does; basalt explain 5002",
+        ),
+        Errno::NoSpace => (
+            codes::NO_SPACE_LEFT,
+            "basalt osd ls   # shows which OSD is full; delete volumes of the pool to get space back",
+        ),
+        Errno::Damaged => (codes::DATA_DAMAGED, "basalt pg verify --deep"),
+        Errno::Gone => (codes::VOLUME_UNKNOWN, "basalt volume ls"),
+        Errno::ReadOnly => (codes::READ_ONLY, "basalt volume ls"),
+        Errno::Invalid => (codes::BAD_USAGE, "add --help to the command: it shows examples"),
+        Errno::TimedOut | Errno::Shutdown => (codes::REQUESTS_NOT_ANSWERED, "basalt status"),
     };
     UserError::new(code, format!("{volume}: {errno}"), next)
 }
@@ -101,7 +103,7 @@ pub fn unusable(path: &Path, error: &std::io::Error) -> UserError {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => make_room(path),
         _ => format!("ls -ld {}   # shows the owner and the permissions", existing(path).display()),
     };
-    UserError::new(1006, format!("{}: {error}", path.display()), next)
+    UserError::new(codes::FILE_UNUSABLE, format!("{}: {error}", path.display()), next)
 }
 
 /// Returns the advice for a full file system.
@@ -131,7 +133,7 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 
 impl fmt::Display for UserError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "BSLT-{:04}: {}", self.code, self.what)?;
+        write!(f, "{}: {}", codes::label(self.code), self.what)?;
         if !self.next.is_empty() {
             write!(f, "\n  next: {}", self.next)?;
         }
@@ -146,7 +148,7 @@ mod tests {
     use super::{ended, refused, unusable};
     use std::io::{Error, ErrorKind};
     use std::path::Path;
-    use types::Errno;
+    use types::{Errno, codes};
 
     #[test]
     fn each_end_of_a_volume_has_its_code_and_only_damage_is_called_damage() {
@@ -177,9 +179,9 @@ mod tests {
 
     #[test]
     fn a_refusal_says_what_failed_once_and_what_to_do_once() {
-        let refusal = control::codes::refuse(2011, "volume \"a/b\" does not exist");
-        let error = refused(2011, &format!("BSLT-2011: {}", refusal.message)).to_string();
+        let refusal = control::refuse(codes::VOLUME_UNKNOWN, "volume \"a/b\" does not exist");
+        let error = refused(codes::VOLUME_UNKNOWN, &format!("BSLT-2011: {}", refusal.message)).to_string();
         assert_eq!(error, "BSLT-2011: volume \"a/b\" does not exist\n  next: list volumes with `basalt volume ls`");
-        assert_eq!(refused(2001, "nobody").what, "nobody", "a text without its advice stays whole");
+        assert_eq!(refused(codes::META_UNAVAILABLE, "nobody").what, "nobody", "a text without its advice stays whole");
     }
 }

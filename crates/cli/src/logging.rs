@@ -11,6 +11,7 @@ use crate::errors::UserError;
 use std::io::IsTerminal;
 use std::sync::OnceLock;
 use tracing_subscriber::EnvFilter;
+use types::codes;
 
 /// The filter without `BASALT_LOG`. The lines of the transport crates at `debug` are frames, not events.
 const DEFAULT: &str = "info,h2=info,hyper=info,hyper_util=info,tower=info,tonic=info,rustls=info";
@@ -65,7 +66,7 @@ pub fn is_json() -> bool {
 fn filter(text: &str) -> Result<EnvFilter, UserError> {
     let wrong = |part: &str| {
         let what = format!("BASALT_LOG: `{part}` is neither a level ({}) nor TARGET=LEVEL", LEVELS.join(", "));
-        UserError::new(1001, what, "BASALT_LOG=info, or BASALT_LOG=info,osd=debug")
+        UserError::new(codes::BAD_USAGE, what, "BASALT_LOG=info, or BASALT_LOG=info,osd=debug")
     };
     let parts: Vec<&str> = text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
     for part in &parts {

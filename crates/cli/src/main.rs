@@ -39,6 +39,7 @@ use anyhow::Result;
 use args::{Cli, Command, Common, MetaCommand, MetaSub, Osd, Pg};
 use errors::{Exit, UserError};
 use std::process::ExitCode;
+use types::codes;
 
 fn main() -> ExitCode {
     let exit = if completion::answer() { Exit::Done } else { start() };
@@ -73,13 +74,13 @@ fn start() -> Exit {
 /// JSON, its last error is a log line, too: a log shipper would lose plain text.
 fn report(error: anyhow::Error, as_json: bool, is_daemon: bool) -> Exit {
     let error = error.downcast::<UserError>().unwrap_or_else(|error| {
-        UserError::new(9001, format!("{error:#}"), "please report it with the command and the logs")
+        UserError::new(codes::BUG, format!("{error:#}"), "please report it with the command and the logs")
     });
     let error = UserError { next: hint::paste(&error.next), ..error };
     let exit = error.exit();
     let is_logged = is_daemon && logging::is_json();
     if is_logged {
-        let code = format!("BSLT-{:04}", error.code);
+        let code = codes::label(error.code);
         tracing::error!(code, next = error.next, "{}", error.what);
     }
     if (!as_json || output::error(&error).is_err()) && !is_logged {
@@ -92,7 +93,7 @@ fn report(error: anyhow::Error, as_json: bool, is_daemon: bool) -> Exit {
 #[cfg(feature = "failpoints")]
 fn arm_failpoint() -> Result<()> {
     let Some(text) = args::env("BASALT_FAILPOINT") else { return Ok(()) };
-    let wrong = |why| UserError::new(1001, format!("BASALT_FAILPOINT: {why}"), "BASALT_FAILPOINT=NAME:N");
+    let wrong = |why| UserError::new(codes::BAD_USAGE, format!("BASALT_FAILPOINT: {why}"), "BASALT_FAILPOINT=NAME:N");
     let (point, nth) = types::failpoint::parse(&text).map_err(wrong)?;
     types::failpoint::arm(point, nth);
     tracing::warn!(point = text, "this process will end itself at a failpoint");

@@ -4,6 +4,7 @@
 
 use crate::errors::UserError;
 use clap::{Arg, ArgMatches, Command};
+use types::codes;
 
 /// Command, and the verbs under it that are missing.
 const MISSING: &[(&str, &[&str])] = &[
@@ -31,7 +32,7 @@ pub fn refused(matches: &ArgMatches) -> Option<UserError> {
     let (_, verbs) = MISSING.iter().find(|(name, _)| *name == parent)?;
     verbs.contains(&verb).then(|| {
         let what = format!("`basalt {parent} {verb}` is not possible yet");
-        UserError::new(1011, what, "see \"What is missing today\" in README.md")
+        UserError::new(codes::NOT_POSSIBLE_YET, what, "see \"What is missing today\" in README.md")
     })
 }
 

@@ -8,6 +8,7 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::io::Write;
+use types::codes;
 
 /// Prints a line to standard output.
 macro_rules! out {
@@ -44,7 +45,7 @@ fn unwritten(error: &std::io::Error) -> ! {
     }
     let what = format!("standard output cannot be written: {error}");
     let next = "make room where the output goes (df -h .), and run the command again";
-    complain(&UserError::new(1012, what, next).to_string());
+    complain(&UserError::new(codes::OUTPUT_FAILED, what, next).to_string());
     std::process::exit(Exit::Failed as i32);
 }
 
@@ -60,7 +61,7 @@ pub fn remark(text: &str) {
 
 /// Prints an error as JSON to standard output.
 pub fn error(error: &UserError) -> Result<()> {
-    let code = format!("BSLT-{:04}", error.code);
+    let code = codes::label(error.code);
     json("error", json!({ "code": code, "error": error.what, "next": error.next }))
 }
 

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use types::codes;
 
 const SCHEMA: &str = "basalt.meta.backup/1";
 
@@ -47,7 +48,7 @@ pub fn backup(admin: &Admin, file: &Path, as_json: bool) -> Result<()> {
 /// Puts a complete backup at `file`, or leaves the old file in place.
 fn store_backup(file: &Path, items: &[StoredItem]) -> Result<(), UserError> {
     let fault = |e: std::io::Error| {
-        UserError::new(1006, format!("{}: {e}", file.display()), "choose another place for the backup")
+        UserError::new(codes::FILE_UNUSABLE, format!("{}: {e}", file.display()), "choose another place for the backup")
     };
     let mut name = file.as_os_str().to_owned();
     name.push(".part");
@@ -96,13 +97,17 @@ fn write_backup(part: &Path, items: &[StoredItem]) -> std::io::Result<()> {
 fn read_backup(path: &Path) -> Result<Vec<StoredItem>> {
     let bad = |why: String| {
         UserError::new(
-            1030,
+            codes::BAD_BACKUP,
             format!("{} is no whole backup of records: {why}", path.display()),
             "give a file that `basalt meta backup` wrote",
         )
     };
     let file = std::fs::File::open(path).map_err(|e| {
-        UserError::new(1006, format!("{}: {e}", path.display()), "give a file that `basalt meta backup` wrote")
+        UserError::new(
+            codes::FILE_UNUSABLE,
+            format!("{}: {e}", path.display()),
+            "give a file that `basalt meta backup` wrote",
+        )
     })?;
     let mut lines = BufReader::new(file).lines();
     let head = lines.next().transpose().context("reading the backup")?.unwrap_or_default();
@@ -163,7 +168,7 @@ pub fn restore(file: &Path, store: &StoreArgs, force: bool, as_json: bool) -> Re
             }
             _ => "see the message",
         };
-        UserError::new(2005, crate::errors::chain(&error), next)
+        UserError::new(codes::STORE_FAILED, crate::errors::chain(&error), next)
     })?;
     if as_json {
         let body = serde_json::json!({ "records": done.written, "replaced": done.replaced });

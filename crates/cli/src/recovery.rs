@@ -15,6 +15,7 @@ use control::admin::{FoundSegment, RecoverAsk, StoreRecovery};
 use control::found::{Found, Table};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
+use types::codes;
 use types::control::{SEGMENTS_PER_ASK_MAX, Watermarks};
 use types::{OsdId, PgId};
 
@@ -85,7 +86,7 @@ fn check_read(found: &Found, force: bool) -> Result<()> {
         "the contents of {count} PGs cannot be read now ({some}): segments that they hold may be missing in the records"
     );
     let next = "start all OSDs, wait for leaders (basalt pg ls), and repeat this; or --force";
-    Err(UserError::new(2031, what, next).into())
+    Err(UserError::new(codes::NO_MAJORITY, what, next).into())
 }
 
 /// Fences the sessions from before the recovery, puts segments back, and gives the volumes back to their users.
@@ -101,7 +102,7 @@ fn finish(admin: &Admin, recovery: &StoreRecovery, force: bool) -> Result<Found>
         if Instant::now() >= end {
             let what = format!("sessions from before the recovery are not fenced in {} PGs", found.attached.len());
             let next = "start all OSDs, wait for leaders (basalt pg ls), and run basalt meta recover again";
-            return Err(UserError::new(2031, what, next).into());
+            return Err(UserError::new(codes::NO_MAJORITY, what, next).into());
         }
         for some in found.attached.chunks(SEGMENTS_PER_ASK_MAX) {
             admin.recover(RecoverAsk { attached: some.to_vec(), ..ask.clone() })?;

@@ -7,9 +7,9 @@ use crate::output::{json, table};
 use crate::size::show;
 use anyhow::Result;
 use control::admin::{OsdView, PgView, PoolView, VolumeView};
-use control::codes::{POOL_UNKNOWN, VOLUME_HELD};
 use serde_json::{json, to_value};
 use std::collections::BTreeMap;
+use types::codes;
 
 /// Returns versions with the daemons that run them: the leading meta, and the OSDs that have connected
 /// to it.
@@ -137,7 +137,7 @@ pub fn pool(admin: &Admin, command: &Pool, as_json: bool) -> Result<()> {
 }
 
 fn known_pool(admin: &Admin, name: &str) -> Result<PoolView> {
-    let unknown = || UserError::new(POOL_UNKNOWN, format!("pool {name:?} does not exist"), "basalt pool ls");
+    let unknown = || UserError::new(codes::POOL_UNKNOWN, format!("pool {name:?} does not exist"), "basalt pool ls");
     Ok(admin.pool(name)?.ok_or_else(unknown)?)
 }
 
@@ -195,7 +195,7 @@ pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
         Volume::Rm { name, force } => {
             let volume = admin.volume_info(name)?;
             let removed = admin.remove_volume(name, *force);
-            removed.map_err(|error| advise(error, VOLUME_HELD, || held_by_another(name)))?;
+            removed.map_err(|error| advise(error, codes::VOLUME_HELD, || held_by_another(name)))?;
             if as_json {
                 let body =
                     json!({ "done": true, "volume": volume.volume, "name": name, "len_bytes": volume.len_bytes });

@@ -9,6 +9,7 @@ use crate::{missing, output};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
 use std::ffi::OsString;
+use types::codes;
 
 /// Flags that are never proposed.
 const NEVER_PROPOSED: &[&str] = &["force", "steal", "yes", "overwrite", "after-poison", "assume-plp", "clear-error"];
@@ -61,7 +62,7 @@ fn unusable(mut error: clap::Error, help: &str) -> Unusable {
     }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         let what = "a command is missing";
-        return Unusable::Wrong(text.trim_end().to_owned(), UserError::new(1001, what, "basalt --help"));
+        return Unusable::Wrong(text.trim_end().to_owned(), UserError::new(codes::BAD_USAGE, what, "basalt --help"));
     }
     let usage = error.get(ContextKind::Usage).map(|usage| help_of(&usage.to_string()));
     let next = usage.filter(|usage| !usage.is_empty()).unwrap_or_else(|| help.to_owned());
@@ -69,7 +70,8 @@ fn unusable(mut error: clap::Error, help: &str) -> Unusable {
     let body = body.split("\n\nFor more information").next().unwrap_or(body).trim_end();
     let what = body.split("\n\n").next().unwrap_or(body);
     let what = what.lines().map(str::trim).collect::<Vec<_>>().join(" ");
-    Unusable::Wrong(format!("BSLT-1001: {body}\n  next: {next}"), UserError::new(1001, what, next))
+    let code = codes::label(codes::BAD_USAGE);
+    Unusable::Wrong(format!("{code}: {body}\n  next: {next}"), UserError::new(codes::BAD_USAGE, what, next))
 }
 
 /// Returns `basalt osd format --help` for `Usage: basalt osd format [OPTIONS]`.

@@ -8,15 +8,12 @@ use device::{BlockDevice, DeviceInfo};
 use env::{Event, Op};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use types::codes;
 use types::control::{Opened, Refusal};
 use types::rng::Rng;
 use types::{ClusterId, Errno, Incarnation, OsdId, Time};
 use volume::{Volume, VolumeConfig, VolumeFill, VolumeOut};
 use wire::{Message, Peer};
-
-/// Codes of the refusals that the client itself gives (`types::codes`).
-const OTHER_CLUSTER: u32 = 5005;
-const VOLUMES_FULL: u32 = 5006;
 
 /// Settings that the owner chooses.
 #[derive(Clone, Debug)]
@@ -250,11 +247,11 @@ impl Client {
         let refuse = |code, message: String| ClientEvent::OpenRefused { ask, why: Refusal { code, message } };
         if self.bus.as_ref().is_some_and(|(cluster, _)| *cluster != opened.cluster) {
             let message = format!("{name} belongs to another cluster than the volumes that are open");
-            return self.events.push(refuse(OTHER_CLUSTER, message));
+            return self.events.push(refuse(codes::VOLUME_OF_OTHER_CLUSTER, message));
         }
         let slot = self.volumes.iter().position(Option::is_none).unwrap_or(self.volumes.len());
         if slot >= usize::from(volume::SPACES) {
-            return self.events.push(refuse(VOLUMES_FULL, format!("{slot} volumes are open already")));
+            return self.events.push(refuse(codes::TOO_MANY_VOLUMES, format!("{slot} volumes are open already")));
         }
         if self.bus.is_none() {
             let me = self.config.incarnation;

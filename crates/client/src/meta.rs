@@ -9,9 +9,8 @@ use crate::open::{OpenVolume, Stage, VolumeKey};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::time::Duration;
-use types::control::{
-    ClientAnswer, ClientAsk, KEEPALIVE_MS, MapView, PGS_PER_ASK_MAX, Refusal, UNREACHED_MAX, refusal,
-};
+use types::codes;
+use types::control::{ClientAnswer, ClientAsk, KEEPALIVE_MS, MapView, PGS_PER_ASK_MAX, Refusal, UNREACHED_MAX};
 use types::{Errno, OsdId, Time};
 
 /// Interval of a holder's keepalives.
@@ -96,10 +95,8 @@ impl Client {
             ClientAsk::Keepalive { .. } => {
                 open.keepalive = None;
                 match answer {
-                    ClientAnswer::Refused(why) if why.code == refusal::SESSION_FENCED => {
-                        open.volume.fail(Errno::Fenced)
-                    }
-                    ClientAnswer::Refused(why) if why.code == refusal::VOLUME_UNKNOWN => open.volume.fail(Errno::Gone),
+                    ClientAnswer::Refused(why) if why.code == codes::SESSION_FENCED => open.volume.fail(Errno::Fenced),
+                    ClientAnswer::Refused(why) if why.code == codes::VOLUME_UNKNOWN => open.volume.fail(Errno::Gone),
                     _ => {}
                 }
             }
@@ -115,7 +112,7 @@ impl Client {
             ClientAnswer::Refused(why) => self.events.push(ClientEvent::OpenRefused { ask: id, why }),
             other => {
                 let message = format!("meta answered an open of {name} with {other:?}");
-                let why = Refusal { code: refusal::META_UNAVAILABLE, message };
+                let why = Refusal { code: codes::META_UNAVAILABLE, message };
                 self.events.push(ClientEvent::OpenRefused { ask: id, why });
             }
         }
@@ -197,7 +194,7 @@ impl Client {
     fn parted(&mut self, now: Time, key: VolumeKey, answer: &ClientAnswer) {
         let Some(open) = self.find(key) else { return };
         if let (ClientAnswer::Refused(why), Stage::Parting { at, .. }) = (answer, &mut open.stage)
-            && why.code == refusal::META_UNAVAILABLE
+            && why.code == codes::META_UNAVAILABLE
         {
             *at = now + PARTING_PAUSE;
             return;

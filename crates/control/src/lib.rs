@@ -13,7 +13,6 @@
 
 pub mod admin;
 mod batch;
-pub mod codes;
 pub mod events;
 pub mod found;
 pub mod health;
@@ -21,6 +20,7 @@ mod machine;
 pub mod names;
 pub mod plan;
 mod records;
+mod refusal;
 
 pub use batch::{Check, TXN_WRITES_MAX, Txn};
 pub use machine::{ClientReq, Control, ControlAction, INBOX_MAX, Now, Standing, StreamId, Token};
@@ -29,3 +29,4 @@ pub use records::{
     PoolState, Record, Records, SegmentRecord, StoredItem, VolumeRecord, VolumeState, WatchRecord, Write, new_cluster,
     restored,
 };
+pub use refusal::refuse;

@@ -21,9 +21,9 @@ mod watch;
 
 use crate::admin::{AdminAnswer, AdminAsk};
 use crate::batch::{Batch, Txn};
-use crate::codes::{self, refuse};
 use crate::events::Event;
 use crate::records::{Records, Write};
+use crate::refusal::refuse;
 use attach::Attaching;
 use clients::Wait;
 use osds::{Lead, OsdLive};
@@ -31,6 +31,7 @@ use past::Past;
 pub use past::Standing;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
+use types::codes;
 use types::control::{ClientAnswer, ClientAsk, HOLDER_LEASE_MS, OsdDown, OsdUp, PgReport, Refusal};
 use types::{OsdId, PgId, ReplicaId, Time, VolumeId};
 use watch::Watch;

@@ -1,6 +1,7 @@
 //! Names of pools and volumes.
 
-use crate::codes;
+use crate::refusal::refuse;
+use types::codes;
 use types::control::Refusal;
 use types::limits::NAME_LEN_MAX;
 
@@ -23,7 +24,7 @@ pub fn checked<'a>(what: &str, name: &'a str) -> Result<&'a str, Refusal> {
         return Ok(name);
     }
     let shown: String = name.chars().take(80).collect();
-    Err(codes::refuse(codes::BAD_NAME, format!("{shown:?} is not a valid name of a {what}")))
+    Err(refuse(codes::BAD_NAME, format!("{shown:?} is not a valid name of a {what}")))
 }
 
 /// Splits `pool/volume`.
@@ -33,7 +34,7 @@ pub fn checked<'a>(what: &str, name: &'a str) -> Result<&'a str, Refusal> {
 pub fn split(full: &str) -> Result<(&str, &str), Refusal> {
     let Some((pool, volume)) = full.split_once('/') else {
         let shown: String = full.chars().take(140).collect();
-        return Err(codes::refuse(codes::BAD_NAME, format!("{shown:?} is not of the form pool/volume")));
+        return Err(refuse(codes::BAD_NAME, format!("{shown:?} is not of the form pool/volume")));
     };
     Ok((checked("pool", pool)?, checked("volume", volume)?))
 }

@@ -4,12 +4,14 @@
 //! from counters and are never reused.
 
 use crate::events::{EVENTS_MAX, Event};
+use crate::refusal::refuse;
 use placement::WEIGHT_ONE;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
+use types::codes;
 use types::control::{Refusal, Watermarks};
 use types::map::{Member, OsdAddr, PgMap};
 use types::{CHUNK, ClusterId, Epoch, Incarnation, OsdId, OsdUuid, PgId, PoolId, SegmentIndex, SessionId, VolumeId};
@@ -601,7 +603,7 @@ impl Records {
     pub fn pool(&self, name: &str) -> Result<&PoolRecord, Refusal> {
         crate::names::checked("pool", name)?;
         let found = self.pool_names.get(name).and_then(|id| self.pools.get(id));
-        found.ok_or_else(|| crate::codes::refuse(crate::codes::POOL_UNKNOWN, format!("pool {name:?} does not exist")))
+        found.ok_or_else(|| refuse(codes::POOL_UNKNOWN, format!("pool {name:?} does not exist")))
     }
 
     /// Whether a pool has this name.
@@ -616,9 +618,8 @@ impl Records {
     pub fn volume(&self, full: &str) -> Result<&VolumeRecord, Refusal> {
         let (pool, name) = crate::names::split(full)?;
         let pool = self.pool(pool)?.id;
-        self.volume_in(pool, name).ok_or_else(|| {
-            crate::codes::refuse(crate::codes::VOLUME_UNKNOWN, format!("volume {full:?} does not exist"))
-        })
+        self.volume_in(pool, name)
+            .ok_or_else(|| refuse(codes::VOLUME_UNKNOWN, format!("volume {full:?} does not exist")))
     }
 
     /// Finds a volume of a pool by its own name.

@@ -8,7 +8,8 @@ use crate::pgs::State;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
-use types::control::{Attach, AttachRefusal, OsdDown, OsdUp, Watermarks, refusal};
+use types::codes;
+use types::control::{Attach, AttachRefusal, OsdDown, OsdUp, Watermarks};
 use types::limits::{POISON_REASON_LEN_MAX, clip};
 use types::map::{OsdAddr, PgMap};
 use types::store::{DecisionState, HardState, Recovered, ReplicaIdentity};
@@ -146,7 +147,7 @@ impl Osd {
             }
             OsdDown::Remember(told) => self.remember(told),
             OsdDown::Behind { reason, hold } => self.store_is_behind(&reason, hold),
-            OsdDown::Refused { code, reason } if code == refusal::WRONG_CLUSTER && self.meta.kept.revision > 0 => {
+            OsdDown::Refused { code, reason } if code == codes::WRONG_CLUSTER && self.meta.kept.revision > 0 => {
                 self.strange_meta(reason);
             }
             OsdDown::Refused { code, reason } if self.waits_for_rival(code, &reason) => self.meta_lost(),
@@ -156,7 +157,7 @@ impl Osd {
 
     /// Ends service because meta has refused this process.
     pub(crate) fn refused(&mut self, code: u32, reason: String) {
-        self.stop_serving(format!("BSLT-{code}: {reason}"));
+        self.stop_serving(format!("{}: {reason}", codes::label(code)));
         self.meta.refusal = Some((code, reason));
     }
 
@@ -164,7 +165,7 @@ impl Osd {
     /// address, must not end the service of clients. It goes on as without meta, and asks again.
     fn strange_meta(&mut self, reason: String) {
         if self.meta.strange.as_ref() != Some(&reason) {
-            let code = refusal::WRONG_CLUSTER;
+            let code = codes::WRONG_CLUSTER;
             tracing::error!(code, reason, "the metadata server serves another cluster; the PGs here go on without it");
             self.meta.strange = Some(reason);
         }

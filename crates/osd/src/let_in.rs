@@ -10,7 +10,8 @@ use crate::node::{Osd, OsdError, Phase};
 use env::{Env, ListenerId};
 use std::time::Duration;
 use types::Time;
-use types::control::{DevicePosition, OsdDown, refusal};
+use types::codes;
+use types::control::{DevicePosition, OsdDown};
 use types::store::Recovered;
 use types::{PgId, ReplicaId};
 
@@ -97,7 +98,7 @@ impl Osd {
         }
         let waiting = self.let_in.waiting.as_mut().expect("it has a deadline");
         if let Some(reason) = waiting.rival.take() {
-            return self.refused(refusal::OSD_OTHER_LIFE, reason);
+            return self.refused(codes::OSD_OTHER_LIFE, reason);
         }
         tracing::warn!(osd = %self.config.osd,
             "no metadata server has confirmed that the device is the current one: this OSD serves without that check");
@@ -130,7 +131,7 @@ impl Osd {
     /// Whether this OSD waits after a refusal: the process that meta believes alive may have lost its machine. An OSD that serves
     /// already does not wait, because two processes must not serve.
     pub(crate) fn waits_for_rival(&mut self, code: u32, reason: &str) -> bool {
-        let waiting = self.let_in.waiting.as_mut().filter(|_| code == refusal::OSD_OTHER_LIFE);
+        let waiting = self.let_in.waiting.as_mut().filter(|_| code == codes::OSD_OTHER_LIFE);
         let Some(waiting) = waiting else { return false };
         if waiting.rival.is_none() {
             tracing::warn!(code, reason, "waiting for the other process to end");
@@ -159,7 +160,7 @@ impl Osd {
             None => "the PGs here go on without the metadata server",
         };
         if self.let_in.behind.replace(hold) != Some(hold) {
-            tracing::warn!(code = refusal::STORE_BEHIND, reason, "{next}");
+            tracing::warn!(code = codes::STORE_BEHIND, reason, "{next}");
         }
     }
 }

@@ -265,7 +265,8 @@ impl Cluster {
             self.stream_lost(osd, stream);
         }
         for (client, life, id) in clients {
-            let refusal = types::control::Refusal { code: 2001, message: "meta died".to_owned() };
+            let code = types::codes::META_UNAVAILABLE;
+            let refusal = types::control::Refusal { code, message: "meta died".to_owned() };
             let answer = types::control::ClientAnswer::Refused(refusal);
             self.post.send(now, Mail::Answer { client, life, id, answer });
         }

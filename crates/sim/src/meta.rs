@@ -7,6 +7,7 @@ use crate::mail::{Mail, Post};
 use control::admin::{AdminAsk, OsdRegister};
 use control::{ClientReq, Control, ControlAction, Now, Records, Standing, StoredItem, StreamId, Token, Txn};
 use std::collections::BTreeMap;
+use types::codes;
 use types::control::{ClientAnswer, ClientAsk, OsdUp, Refusal};
 use types::{ClusterId, OsdId, OsdUuid, Time};
 
@@ -146,7 +147,7 @@ impl Meta {
 
     pub fn ask(&mut self, now: Time, (client, life, id): (usize, u32, u64), ask: ClientAsk, post: &mut Post) {
         let Some(control) = &mut self.control else {
-            let refusal = Refusal { code: 2001, message: "no meta answers".to_owned() };
+            let refusal = Refusal { code: codes::META_UNAVAILABLE, message: "no meta answers".to_owned() };
             post.send(now, Mail::Answer { client, life, id, answer: ClientAnswer::Refused(refusal) });
             return;
         };

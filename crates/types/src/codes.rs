@@ -1,85 +1,444 @@
-//! The registry of error codes that users see: one table, never reused. `basalt explain CODE` prints a row.
+//! The registry of error codes that users see. A number is never reused. `basalt explain CODE` prints a row.
 //!
-//! 1xxx command line and configuration, 2xxx meta (those are in `control::codes`), 3xxx store, 4xxx network, 5xxx volume,
-//! 6xxx frontends, 9xxx bug.
+//! Numbers stand in this table alone: other modules name the constants, and `cargo xtask tidy` checks calls with one.
+//! A 2xxx code is also the `code` of a [`Refusal`](crate::control::Refusal), on which clients and OSDs decide.
 
 /// One code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code {
     pub number: u32,
+    /// Name of the constant.
+    pub name: &'static str,
     pub title: &'static str,
     /// Cause of the error.
     pub why: &'static str,
-    /// Remedy that the user can apply.
+    /// Remedy that the user can apply; a refusal of a metadata server ends with it.
     pub fix: &'static str,
 }
 
 macro_rules! codes {
-    ($($number:literal $title:literal, $why:literal, $fix:literal;)+) => {
+    ($($first:literal..=$last:literal {
+        $($name:ident = $number:literal: $title:literal, $why:literal, $fix:literal;)+
+    })+) => {
+        $($(
+            #[doc = $title]
+            pub const $name: u32 = $number;
+        )+)+
+
         /// All codes, ascending.
-        pub const CODES: &[Code] = &[$(Code { number: $number, title: $title, why: $why, fix: $fix }),+];
+        pub const CODES: &[Code] = &[$($(
+            Code { number: $number, name: stringify!($name), title: $title, why: $why, fix: $fix }
+        ),+),+];
+
+        // Each number lies in the range of its block.
+        $($(
+            const _: () = assert!($first <= $number && $number <= $last, stringify!($name));
+        )+)+
     };
 }
 
 codes! {
-    1001 "The command line is wrong", "A flag, a value or a name is not understood.", "Add --help to the command: it shows examples.";
-    1002 "No cluster is found", "No --meta was given and no dev cluster of this name exists.", "Run `basalt dev up`, or give --meta HOST:PORT.";
-    1003 "The dev cluster is already running", "Its processes are alive; `basalt dev up` starts only what does not run.", "`basalt dev status` shows it; `basalt dev down` stops it.";
-    1004 "A process did not become ready", "It ended or did not answer in time; its log says why.", "Read the log that the message names.";
-    1005 "No free ports", "All port blocks that were tried are taken, or another process listens at the address of a daemon of the dev cluster.", "Stop the process that uses the port (`ss -ltnp` names it), or destroy a dev cluster that is not needed.";
-    1006 "A file or folder cannot be used", "The operating system refused it.", "The message ends with the reason: mend that and run the command again.";
-    1007 "No such daemon", "The number names no OSD of this dev cluster.", "`basalt dev status` lists them.";
-    1008 "The home folder is not known", "Neither HOME nor XDG_STATE_HOME is set, so there is no place for dev clusters.", "export HOME=/root, or XDG_STATE_HOME to a folder on ext4 or xfs.";
-    1009 "The process belongs to another user", "Signals may be sent to processes of the same user, or by root.", "Run the command as the user who started the cluster.";
-    1010 "io_uring is not permitted here", "The kernel, or a container's seccomp profile, forbids io_uring.", "Allow io_uring in the container's profile; `sysctl kernel.io_uring_disabled` must print 0.";
-    1011 "Not possible yet", "The verb is known from other storage systems; this version of Basalt cannot do it.", "\"What is missing today\" in README.md lists what this version cannot do.";
-    1012 "The output cannot be written", "Standard output refused bytes: its disk is full, or its device failed. What was printed before is not complete.", "Make room where the output goes (`df -h .`), and run the command again.";
-    1013 "The address cannot be advertised", "0.0.0.0 and [::] stand for all interfaces of a host: a peer on another host that is told to connect there connects to itself.", "Add --advertise HOST:PORT with a name or an address of this host.";
-    1014 "The volume is not exported", "No NBD export of this volume runs in the dev cluster.", "`basalt dev up --export POOL/VOLUME` exports it; `basalt dev status` lists what runs.";
-    1030 "The file is no whole backup of records", "It was cut off or changed, or another program wrote it.", "Give a file that `basalt meta backup` wrote.";
-    1031 "The address or the certificates of etcd cannot be used", "A URL, the key prefix or a certificate is not written as it must be.", "Write --etcd https://HOST:PORT with --etcd-ca, or http://HOST:PORT without; `basalt meta --help`.";
-    3001 "The file system does not support O_DIRECT", "tmpfs and overlay file systems refuse it.", "Put the device on ext4, xfs, or use a block device.";
-    3002 "The device is in use", "Another process holds the device's lock.", "`basalt dev status` or `fuser DEVICE` shows who.";
-    3003 "The device holds something else", "It carries foreign data, or an OSD of this cluster.", "Foreign data that may go: run the command again with --force. An OSD is erased only with --force and --erase-osd UUID (`basalt osd ls --json` prints it), and never while PGs are on it.";
-    3004 "The device is not formatted", "There is no valid superblock on it.", "`basalt osd format --device PATH --meta HOST:PORT`.";
-    3005 "The device belongs to another cluster", "Its superblock names another cluster or another OSD.", "Give the right device. An OSD of another cluster is erased only with --force and --erase-osd UUID.";
-    3006 "The device is too small", "Log and home need more space than it has.", "Use a larger device or the --log-size that the message names.";
-    3007 "The device's format is newer than this program", "Its superblock has an incompatible feature that this version does not know.", "Run the version that formatted it, or a newer one.";
-    3008 "The device's format is older than this program", "An older build wrote it. No release wrote that format, so no program converts it.", "The program that formatted the device still serves it: copy what is needed from there. Then format the device again with --force; for a dev cluster: `basalt dev destroy --yes`, then `basalt dev up`.";
-    3010 "The store is poisoned", "A write or flush failed, so the OSD stopped; its PGs go on with their other replicas.", "Look at the device (kernel log, SMART, free space of its file system). If it is sound, start the OSD once with --after-poison: nothing acknowledged is lost. If not, leave it down.";
-    3011 "A replica is damaged", "Its log, its tables or its blocks fail their checksums.", "The PG goes on with its other replicas; `basalt pg ls` shows it.";
-    3012 "Replicas of a PG differ", "Their bytes are not equal at one log index: a device or a program changed one of them.", "`basalt pg verify --deep --json` names the extents, and the OSD whose checksum differs from the others. Check that device. This version cannot rebuild one replica by command: keep the others running and copy the volume's data to a new volume.";
-    3013 "The device cannot be mounted", "Its log or its tables are damaged beyond what a restart repairs, or it failed while they were read.", "Its PGs go on with their other replicas, degraded. This version cannot move replicas to another OSD: keep the others running, and copy the data of its PGs' volumes to a new pool or cluster.";
-    4001 "Wrong cluster", "The process at that address belongs to another cluster.", "Check the address.";
-    4002 "No common protocol version", "The two programs are too far apart in age.", "Upgrade the older one; neighbours in version can talk.";
-    4003 "Wrong peer", "Another OSD than expected answers at that address.", "Check for two OSDs with the same address.";
-    4004 "A malformed frame", "The bytes at that port are not this protocol's.", "Check what connects there; the connection was closed.";
-    4005 "Too many connections", "The limit of connections is reached; it is fixed in the program.", "Close connections that are not needed.";
-    4006 "A host name cannot be resolved", "The resolver of this host knows no address for it, or does not answer.", "`getent ahosts NAME` asks the same resolver; see /etc/hosts and /etc/resolv.conf.";
-    5001 "The volume is open elsewhere", "A client holds it for writing; metadata servers say so with BSLT-2020.", "Stop the holder, or add --steal: its writes are rejected from then on.";
-    5002 "The volume was taken over", "Another client attached it with --steal or after this one was silent for 10 s, or a `meta recover` ended all sessions: writes of this session are rejected.", "`basalt volume info POOL/VOLUME` names the holder; open the volume again when that one is done.";
-    5003 "No space left", "An OSD of the volume's PGs is full. One full OSD stops the writes of its PGs, although others have space.", "`basalt osd ls` shows which OSD is full. Delete volumes, or trim them. New OSDs take new pools only: this version does not move data to them.";
-    5004 "Stored data is damaged", "A block fails its checksum and no good copy was found.", "`basalt pg verify --deep` names the extents.";
-    5005 "The volume belongs to another cluster", "This process holds volumes of one cluster already.", "Start another process for the other cluster.";
-    5006 "Too many volumes are open", "One process holds at most 4096.", "Close some, or start another process.";
-    5007 "Requests were not answered", "The volume's PGs did not serve within the time, or the process was ending.", "`basalt status` shows which PGs do not serve.";
-    5008 "The volume holds data", "Space of the volume is allocated, so a write test would destroy what is there.", "Measure a new volume, or give --overwrite if its data may go. `--op randread` and `--op read` write nothing.";
-    6001 "The export cannot be served", "The socket or port cannot be used.", "Remove a stale socket, or choose another with --socket or --listen.";
-    6002 "The process was asked to end before its volume was open", "A signal came while it waited for meta or for a PG.", "Start it again when the cluster answers: `basalt status`.";
-    9001 "A bug", "An invariant of Basalt itself is broken.", "Please report it with the log.";
+    // 1xxx: command line and configuration.
+    1001..=1999 {
+        BAD_USAGE = 1001:
+            "The command line is wrong",
+            "A flag, a value or a name is not understood.",
+            "Add --help to the command: it shows examples.";
+        NO_CLUSTER = 1002:
+            "No cluster is found",
+            "No --meta was given and no dev cluster of this name exists.",
+            "Run `basalt dev up`, or give --meta HOST:PORT.";
+        CLUSTER_RUNS_ALREADY = 1003:
+            "The dev cluster is already running",
+            "Its processes are alive; `basalt dev up` starts only what does not run.",
+            "`basalt dev status` shows it; `basalt dev down` stops it.";
+        PROCESS_NOT_READY = 1004:
+            "A process did not become ready",
+            "It ended or did not answer in time; its log says why.",
+            "Read the log that the message names.";
+        NO_FREE_PORT = 1005:
+            "No free ports",
+            "All port blocks that were tried are taken, or another process listens at the address of a daemon of the \
+             dev cluster.",
+            "Stop the process that uses the port (`ss -ltnp` names it), or destroy a dev cluster that is not needed.";
+        FILE_UNUSABLE = 1006:
+            "A file or folder cannot be used",
+            "The operating system refused it.",
+            "The message ends with the reason: mend that and run the command again.";
+        DAEMON_UNKNOWN = 1007:
+            "No such daemon",
+            "The number names no OSD of this dev cluster.",
+            "`basalt dev status` lists them.";
+        HOME_FOLDER_UNKNOWN = 1008:
+            "The home folder is not known",
+            "Neither HOME nor XDG_STATE_HOME is set, so there is no place for dev clusters.",
+            "export HOME=/root, or XDG_STATE_HOME to a folder on ext4 or xfs.";
+        PROCESS_OF_OTHER_USER = 1009:
+            "The process belongs to another user",
+            "Signals may be sent to processes of the same user, or by root.",
+            "Run the command as the user who started the cluster.";
+        NO_IO_URING = 1010:
+            "io_uring is not permitted here",
+            "The kernel, or a container's seccomp profile, forbids io_uring.",
+            "Allow io_uring in the container's profile; `sysctl kernel.io_uring_disabled` must print 0.";
+        NOT_POSSIBLE_YET = 1011:
+            "Not possible yet",
+            "The verb is known from other storage systems; this version of Basalt cannot do it.",
+            "\"What is missing today\" in README.md lists what this version cannot do.";
+        OUTPUT_FAILED = 1012:
+            "The output cannot be written",
+            "Standard output refused bytes: its disk is full, or its device failed. What was printed before is not \
+             complete.",
+            "Make room where the output goes (`df -h .`), and run the command again.";
+        BAD_ADVERTISED_ADDRESS = 1013:
+            "The address cannot be advertised",
+            "0.0.0.0 and [::] stand for all interfaces of a host: a peer on another host that is told to connect there \
+             connects to itself.",
+            "Add --advertise HOST:PORT with a name or an address of this host.";
+        VOLUME_NOT_EXPORTED = 1014:
+            "The volume is not exported",
+            "No NBD export of this volume runs in the dev cluster.",
+            "`basalt dev up --export POOL/VOLUME` exports it; `basalt dev status` lists what runs.";
+        BAD_BACKUP = 1030:
+            "The file is no whole backup of records",
+            "It was cut off or changed, or another program wrote it.",
+            "Give a file that `basalt meta backup` wrote.";
+        BAD_ETCD_CONFIG = 1031:
+            "The address or the certificates of etcd cannot be used",
+            "A URL, the key prefix or a certificate is not written as it must be.",
+            "Write --etcd https://HOST:PORT with --etcd-ca, or http://HOST:PORT without; `basalt meta --help`.";
+    }
+    // 2xxx: metadata server.
+    2001..=2999 {
+        META_UNAVAILABLE = 2001:
+            "no metadata server answers, or none leads yet",
+            "No process listens at the addresses that were asked, the network is cut, or several metas run and their \
+             election is not over.",
+            "check that a meta runs (`basalt status --meta ADDR`); attached volumes go on without it";
+        META_BUSY = 2002:
+            "the metadata server has too much queued",
+            "More requests came than the metadata server takes at once; a burst of attachments or a slow store of \
+             records does that.",
+            "ask again in a moment";
+        NOT_LEADER = 2003:
+            "this metadata server does not lead",
+            "Several metas run and one leads; a request that changes records is served by the leader alone. Clients \
+             follow by themselves.",
+            "ask the leader that the answer names";
+        BAD_REQUEST = 2004:
+            "the request is malformed",
+            "A field is missing or out of range: the two programs are of different versions, or another program \
+             connected to the port.",
+            "check that both sides run matching versions";
+        STORE_FAILED = 2005:
+            "the metadata store failed or was taken over by another meta",
+            "A write to meta.redb or to etcd failed, or another meta was elected while the request was worked on. The \
+             change may be lost.",
+            "see the log of the meta; ask again: another one may lead by now";
+        POOL_UNKNOWN = 2010:
+            "no such pool",
+            "The name was mistyped, the pool was removed, or the command asked another cluster than was meant.",
+            "list pools with `basalt pool ls`";
+        VOLUME_UNKNOWN = 2011:
+            "no such volume",
+            "The name was mistyped, the volume was removed, or the command asked another cluster than was meant.",
+            "list volumes with `basalt volume ls`";
+        POOL_EXISTS = 2012:
+            "a pool of this name exists",
+            "Names of pools are unique in a cluster; a pool that is being removed keeps its name until its replicas \
+             are gone.",
+            "choose another name";
+        VOLUME_EXISTS = 2013:
+            "a volume of this name exists",
+            "Names of volumes are unique in a pool; a volume that is being deleted keeps its name until its space is \
+             given back.",
+            "choose another name";
+        BAD_NAME = 2014:
+            "the name is not legal",
+            "Names are parts of sockets, URIs and files, so only characters that are safe in all of them are taken.",
+            "use a-z, 0-9 and . _ - (not first), at most 63 characters; volumes are written pool/volume";
+        BAD_SIZE = 2015:
+            "the size is not possible",
+            "A volume is cut into segments of 1 GiB, of which it may have 65536, and blocks of 512 bytes are the least \
+             that is addressed.",
+            "use 1MiB to 64TiB, a multiple of 512 bytes";
+        BAD_POOL = 2016:
+            "the pool settings are not possible",
+            "Other numbers of replicas have no majority worth their cost, and the number of PGs of a pool is fixed \
+             when it is made.",
+            "use 1, 2, 3 or 5 replicas, the failure domain osd, host, rack or zone, and 1 to 4096 PGs";
+        CANNOT_PLACE = 2017:
+            "there are too few separate places for the replicas",
+            "Replicas of a PG are never placed in the same failure domain, and there are fewer of these than replicas.",
+            "start more OSDs (`basalt osd ls`), or take a smaller failure domain or fewer replicas";
+        POOL_NOT_EMPTY = 2018:
+            "the pool holds volumes",
+            "Removing a pool would delete its volumes; that is done volume by volume, so that none goes by accident.",
+            "remove them first with `basalt volume rm`";
+        POOL_NOT_READY = 2019:
+            "the pool is being made or removed",
+            "The pool's PGs are being placed on OSDs, or its replicas are being dropped.",
+            "ask again in a moment";
+        VOLUME_HELD = 2020:
+            "the volume is open for writing elsewhere",
+            "A volume has one writer. The holder still sends keepalives, every 2 s; one that is silent for 10 s is \
+             replaced without --steal.",
+            "close it there, or take it over with --steal: writes of the holder then fail";
+        SESSION_FENCED = 2021:
+            "another opener took the volume, or `meta recover` ended its session; this one may not write any more",
+            "Another client attached the volume with --steal or after this one was silent for 10 s, or `meta recover` \
+             ended all sessions. Writes of this session are rejected by every OSD.",
+            "open it again if this is the right place for it";
+        OUT_OF_RANGE = 2022:
+            "the place lies outside the volume",
+            "A segment beyond the end of the volume was asked for: the client believes in another size.",
+            "check the size of the volume";
+        READ_ONLY = 2023:
+            "the volume was opened read-only",
+            "Space is taken at the first write of a segment, and this client attached the volume without the right to \
+             write.",
+            "open it for writing";
+        OSD_UNKNOWN = 2024:
+            "the cluster does not know this OSD",
+            "The records hold no OSD of that number and uuid: its device was formatted for another cluster, or the \
+             metadata store was made again.",
+            "list OSDs with `basalt osd ls`";
+        OSD_OTHER_LIFE = 2025:
+            "another process serves this OSD, or the cluster knows another device under its id",
+            "The records bind each OSD id to one uuid and one running process. This device carries another uuid, or it \
+             is a copy of one that is being served.",
+            "find the right device (`basalt osd ls --json` prints uuid and address) and start that one only; do not \
+             format anything for this";
+        WRONG_CLUSTER = 2026:
+            "this OSD belongs to another cluster",
+            "The superblock of the device names another cluster than these metadata servers serve.",
+            "give it the metas of its own cluster (--meta); its device keeps the data of that cluster";
+        TOO_MANY = 2027:
+            "the request asks for too much at once",
+            "Lists in requests are bounded, so that one request cannot take all the memory of a metadata server.",
+            "split it";
+        OSD_EXISTS = 2028:
+            "this OSD number is registered for another device",
+            "A number is reserved for one device at its format; another device has it.",
+            "list OSDs with `basalt osd ls`";
+        BAD_LOCATION = 2029:
+            "the name of a host, a rack or a zone is too long",
+            "The names of failure domains are kept in every record of an OSD, so their length is bounded.",
+            "use at most 255 bytes each: `basalt osd run --host NAME --rack NAME --zone NAME`";
+        STORE_BEHIND = 2030:
+            "the metadata store is older than what OSDs remember: it was restored from a copy, or it is not this \
+             cluster's store",
+            "The store was restored from an older copy, or another cluster's store was put in its place. It would give \
+             out ids again that OSDs have used.",
+            "put the right store back, or see what is missing with `basalt meta recover --dry-run`; attached volumes \
+             go on";
+        NO_MAJORITY = 2031:
+            "fewer than a majority of the OSDs confirm what the metadata store says, so nothing may be changed",
+            "What OSDs remember is the proof that the store is not an older copy, and too few of them are up to give \
+             it.",
+            "start the OSDs that are down (`basalt osd ls`), then ask again; if they are lost for good, see `basalt \
+             meta recover --without`; attached volumes go on";
+        CHECK_UNKNOWN = 2040:
+            "no health check has this code",
+            "The code of the check was mistyped, or another version has such a check. Codes are written in capitals.",
+            "take the code from `basalt health`, for example OSD_DOWN";
+        DEVICE_BEHIND = 2041:
+            "the device is older than what the cluster last heard of it: it was restored from a copy, or it lost \
+             writes that it had flushed",
+            "The cluster remembers how far the log of each device had come; this device is behind that. Served as it \
+             is, it could vote for a past in which acknowledged writes are missing.",
+            "start the current device of this OSD if there is one. If this is all that is left of it, start it once \
+             with `basalt osd run --after-restore`: its replicas then follow their peers without a vote until they \
+             have caught up";
+        OSD_IN_USE = 2042:
+            "an OSD that is running or holds PGs cannot be removed",
+            "An OSD with PGs holds the only other copies of their data, and one that runs would report again.",
+            "an OSD that holds PGs stays: this version cannot move PGs to other OSDs. One that holds none is stopped \
+             first";
+        VOLUME_RECOVERING = 2043:
+            "the metadata was recovered from an older copy, and the recovery is not finished: segments of the volume \
+             may be missing",
+            "Clients that held volumes before the recovery could still write to segments that the records do not know. \
+             They are shut out first, then these segments are put back.",
+            "run `basalt meta recover` again: it finishes the recovery";
+    }
+    // 3xxx: store of an OSD.
+    3001..=3999 {
+        NO_DIRECT_IO = 3001:
+            "The file system does not support O_DIRECT",
+            "tmpfs and overlay file systems refuse it.",
+            "Put the device on ext4, xfs, or use a block device.";
+        DEVICE_IN_USE = 3002:
+            "The device is in use",
+            "Another process holds the device's lock.",
+            "`basalt dev status` or `fuser DEVICE` shows who.";
+        DEVICE_NOT_EMPTY = 3003:
+            "The device holds something else",
+            "It carries foreign data, or an OSD of this cluster.",
+            "Foreign data that may go: run the command again with --force. An OSD is erased only with --force and \
+             --erase-osd UUID (`basalt osd ls --json` prints it), and never while PGs are on it.";
+        DEVICE_NOT_FORMATTED = 3004:
+            "The device is not formatted",
+            "There is no valid superblock on it.",
+            "`basalt osd format --device PATH --meta HOST:PORT`.";
+        DEVICE_OF_OTHER_CLUSTER = 3005:
+            "The device belongs to another cluster",
+            "Its superblock names another cluster or another OSD.",
+            "Give the right device. An OSD of another cluster is erased only with --force and --erase-osd UUID.";
+        DEVICE_TOO_SMALL = 3006:
+            "The device is too small",
+            "Log and home need more space than it has.",
+            "Use a larger device or the --log-size that the message names.";
+        DEVICE_FORMAT_NEWER = 3007:
+            "The device's format is newer than this program",
+            "Its superblock has an incompatible feature that this version does not know.",
+            "Run the version that formatted it, or a newer one.";
+        DEVICE_FORMAT_OLDER = 3008:
+            "The device's format is older than this program",
+            "An older build wrote it. No release wrote that format, so no program converts it.",
+            "The program that formatted the device still serves it: copy what is needed from there. Then format the \
+             device again with --force; for a dev cluster: `basalt dev destroy --yes`, then `basalt dev up`.";
+        STORE_POISONED = 3010:
+            "The store is poisoned",
+            "A write or flush failed, so the OSD stopped; its PGs go on with their other replicas.",
+            "Look at the device (kernel log, SMART, free space of its file system). If it is sound, start the OSD once \
+             with --after-poison: nothing acknowledged is lost. If not, leave it down.";
+        REPLICA_DAMAGED = 3011:
+            "A replica is damaged",
+            "Its log, its tables or its blocks fail their checksums.",
+            "The PG goes on with its other replicas; `basalt pg ls` shows it.";
+        REPLICAS_DIFFER = 3012:
+            "Replicas of a PG differ",
+            "Their bytes are not equal at one log index: a device or a program changed one of them.",
+            "`basalt pg verify --deep --json` names the extents, and the OSD whose checksum differs from the others. \
+             Check that device. This version cannot rebuild one replica by command: keep the others running and copy \
+             the volume's data to a new volume.";
+        MOUNT_FAILED = 3013:
+            "The device cannot be mounted",
+            "Its log or its tables are damaged beyond what a restart repairs, or it failed while they were read.",
+            "Its PGs go on with their other replicas, degraded. This version cannot move replicas to another OSD: keep \
+             the others running, and copy the data of its PGs' volumes to a new pool or cluster.";
+    }
+    // 4xxx: network of the data plane.
+    4001..=4999 {
+        PEER_OF_OTHER_CLUSTER = 4001:
+            "Wrong cluster",
+            "The process at that address belongs to another cluster.",
+            "Check the address.";
+        NO_COMMON_VERSION = 4002:
+            "No common protocol version",
+            "The two programs are too far apart in age.",
+            "Upgrade the older one; neighbours in version can talk.";
+        WRONG_PEER = 4003:
+            "Wrong peer",
+            "Another OSD than expected answers at that address.",
+            "Check for two OSDs with the same address.";
+        BAD_FRAME = 4004:
+            "A malformed frame",
+            "The bytes at that port are not this protocol's.",
+            "Check what connects there; the connection was closed.";
+        TOO_MANY_CONNECTIONS = 4005:
+            "Too many connections",
+            "The limit of connections is reached; it is fixed in the program.",
+            "Close connections that are not needed.";
+        HOST_NAME_UNRESOLVED = 4006:
+            "A host name cannot be resolved",
+            "The resolver of this host knows no address for it, or does not answer.",
+            "`getent ahosts NAME` asks the same resolver; see /etc/hosts and /etc/resolv.conf.";
+    }
+    // 5xxx: volume.
+    5001..=5999 {
+        VOLUME_OPEN_ELSEWHERE = 5001:
+            "The volume is open elsewhere",
+            "A client holds it for writing; metadata servers say so with BSLT-2020.",
+            "Stop the holder, or add --steal: its writes are rejected from then on.";
+        VOLUME_TAKEN_OVER = 5002:
+            "The volume was taken over",
+            "Another client attached it with --steal or after this one was silent for 10 s, or a `meta recover` ended \
+             all sessions: writes of this session are rejected.",
+            "`basalt volume info POOL/VOLUME` names the holder; open the volume again when that one is done.";
+        NO_SPACE_LEFT = 5003:
+            "No space left",
+            "An OSD of the volume's PGs is full. One full OSD stops the writes of its PGs, although others have space.",
+            "`basalt osd ls` shows which OSD is full. Delete volumes, or trim them. New OSDs take new pools only: this \
+             version does not move data to them.";
+        DATA_DAMAGED = 5004:
+            "Stored data is damaged",
+            "A block fails its checksum and no good copy was found.",
+            "`basalt pg verify --deep` names the extents.";
+        VOLUME_OF_OTHER_CLUSTER = 5005:
+            "The volume belongs to another cluster",
+            "This process holds volumes of one cluster already.",
+            "Start another process for the other cluster.";
+        TOO_MANY_VOLUMES = 5006:
+            "Too many volumes are open",
+            "One process holds at most 4096.",
+            "Close some, or start another process.";
+        REQUESTS_NOT_ANSWERED = 5007:
+            "Requests were not answered",
+            "The volume's PGs did not serve within the time, or the process was ending.",
+            "`basalt status` shows which PGs do not serve.";
+        VOLUME_NOT_EMPTY = 5008:
+            "The volume holds data",
+            "Space of the volume is allocated, so a write test would destroy what is there.",
+            "Measure a new volume, or give --overwrite if its data may go. `--op randread` and `--op read` write \
+             nothing.";
+    }
+    // 6xxx: frontends.
+    6001..=6999 {
+        EXPORT_FAILED = 6001:
+            "The export cannot be served",
+            "The socket or port cannot be used.",
+            "Remove a stale socket, or choose another with --socket or --listen.";
+        ENDED_BEFORE_OPEN = 6002:
+            "The process was asked to end before its volume was open",
+            "A signal came while it waited for meta or for a PG.",
+            "Start it again when the cluster answers: `basalt status`.";
+    }
+    // 9xxx: bugs.
+    9001..=9999 {
+        BUG = 9001:
+            "A bug",
+            "An invariant of Basalt itself is broken.",
+            "Please report it with the log.";
+    }
 }
+
+// Numbers ascend, so none is given twice.
+const _: () = {
+    let mut row = 1;
+    while row < CODES.len() {
+        assert!(CODES[row - 1].number < CODES[row].number, "codes do not ascend");
+        row += 1;
+    }
+};
 
 /// Returns the row of a code.
 pub fn lookup(number: u32) -> Option<&'static Code> {
     CODES.iter().find(|c| c.number == number)
 }
 
+/// Returns a code as users read it, for example `BSLT-2020`.
+pub fn label(number: u32) -> String {
+    format!("BSLT-{number:04}")
+}
+
 #[cfg(test)]
 mod tests {
-    use super::CODES;
+    use super::{CODES, VOLUME_HELD, label, lookup};
 
     #[test]
-    fn numbers_ascend_and_are_never_given_twice() {
-        assert!(CODES.windows(2).all(|w| w[0].number < w[1].number));
+    fn every_row_has_a_title_a_cause_and_a_remedy() {
+        for code in CODES {
+            assert!([code.title, code.why, code.fix].iter().all(|text| !text.is_empty()), "{}", code.name);
+            assert!(!code.fix.ends_with(char::is_whitespace) && !code.why.contains("  "), "{}", code.name);
+        }
+    }
+
+    #[test]
+    fn a_code_is_found_by_its_number_and_has_the_name_of_its_constant() {
+        assert_eq!(lookup(VOLUME_HELD).map(|code| (code.number, code.name)), Some((2020, "VOLUME_HELD")));
+        assert_eq!(lookup(2000), None);
+        assert_eq!(label(VOLUME_HELD), "BSLT-2020");
     }
 }

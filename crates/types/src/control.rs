@@ -270,28 +270,6 @@ pub enum ClientAnswer {
     Refused(Refusal),
 }
 
-/// Codes of a [`Refusal`] on which a program decides. The whole registry, with texts, is `control::codes`.
-pub mod refusal {
-    /// No metadata server leads, or none answers: ask again.
-    pub const META_UNAVAILABLE: u32 = 2001;
-    /// Another opener holds the volume, and is alive.
-    pub const VOLUME_HELD: u32 = 2020;
-    /// This session or epoch is not the current one: another opener took the volume.
-    pub const SESSION_FENCED: u32 = 2021;
-    /// No such volume, or it is being deleted.
-    pub const VOLUME_UNKNOWN: u32 = 2011;
-    /// The segment lies outside the volume.
-    pub const OUT_OF_RANGE: u32 = 2022;
-    /// Meta serves another cluster than the OSD belongs to.
-    pub const WRONG_CLUSTER: u32 = 2026;
-    /// Another process serves this OSD.
-    pub const OSD_OTHER_LIFE: u32 = 2025;
-    /// The records of meta went back in time.
-    pub const STORE_BEHIND: u32 = 2030;
-    /// Opened read-only: nothing is allocated.
-    pub const READ_ONLY: u32 = 2023;
-}
-
 /// Most segments that one [`ClientAsk::Segments`] may name.
 pub const SEGMENTS_PER_ASK_MAX: usize = 32;
 /// Most PGs that one [`ClientAsk::Refresh`] may name.
@@ -341,6 +319,7 @@ pub struct MapView {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("BSLT-{code}: {message}")]
 pub struct Refusal {
+    /// A code of [`codes`](crate::codes).
     pub code: u32,
     pub message: String,
 }

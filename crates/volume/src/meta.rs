@@ -5,7 +5,8 @@
 use crate::limits::{ASK_TIMEOUT, REFRESH};
 use crate::pg::Pg;
 use crate::volume::{Sure, Volume};
-use types::control::{ClientAnswer, ClientAsk, MapView, PGS_PER_ASK_MAX, SegmentPlace, refusal};
+use types::codes;
+use types::control::{ClientAnswer, ClientAsk, MapView, PGS_PER_ASK_MAX, SegmentPlace};
 use types::{Errno, OsdId, PgId, Time};
 
 /// The question for members.
@@ -48,8 +49,8 @@ impl Volume {
                 self.learn(now, &view);
             }
             (_, ClientAnswer::Refused(why)) => match why.code {
-                refusal::SESSION_FENCED => self.fail(Errno::Fenced),
-                refusal::VOLUME_UNKNOWN => self.fail(Errno::Gone),
+                codes::SESSION_FENCED => self.fail(Errno::Fenced),
+                codes::VOLUME_UNKNOWN => self.fail(Errno::Gone),
                 _ => self.ask_again(now, ask),
             },
             _ => self.ask_again(now, ask),

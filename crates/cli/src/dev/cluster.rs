@@ -5,6 +5,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use types::codes;
 
 /// First port of a cluster's block: metas, then OSDs, as the conventions assign them.
 const META_PORT: u16 = 7300;
@@ -44,7 +45,7 @@ pub fn dir_of(name: &str) -> Result<PathBuf> {
     let state = folder("XDG_STATE_HOME").or_else(|| Some(folder("HOME")?.join(".local/state")));
     let unset = || {
         let what = "neither HOME nor XDG_STATE_HOME is set: there is no folder for dev clusters";
-        UserError::new(1008, what, "export HOME=DIR, or give --meta HOST:PORT")
+        UserError::new(codes::HOME_FOLDER_UNKNOWN, what, "export HOME=DIR, or give --meta HOST:PORT")
     };
     let state = state.ok_or_else(unset)?;
     Ok(state.join("basalt/dev").join(name))
@@ -59,7 +60,7 @@ pub fn missing(name: &str, before: &str) -> UserError {
     let mut others: Vec<String> = others.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     others.sort();
     let there = if others.is_empty() { String::new() } else { format!("; there are: {}", others.join(", ")) };
-    UserError::new(1002, format!("{before}there is no dev cluster named {name}{there}"), "basalt dev up")
+    UserError::new(codes::NO_CLUSTER, format!("{before}there is no dev cluster named {name}{there}"), "basalt dev up")
 }
 
 impl Cluster {
@@ -170,5 +171,5 @@ fn free_block(osds: u32) -> Result<u16> {
             return Ok(shift);
         }
     }
-    Err(UserError::new(1005, "no free block of ports from 7300 to 27300", "basalt dev down").into())
+    Err(UserError::new(codes::NO_FREE_PORT, "no free block of ports from 7300 to 27300", "basalt dev down").into())
 }

@@ -19,6 +19,7 @@ use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
+use types::codes;
 
 /// Log of a dev OSD.
 const LOG_SIZE: &str = "256MiB";
@@ -40,7 +41,7 @@ pub fn run(command: Dev, name: &str, json: bool) -> Result<()> {
             if procs::pid(&cluster, &Daemon::Nbd(volume.clone())).is_none() {
                 let what = format!("volume {volume} is not exported by dev cluster {name}");
                 let next = format!("basalt dev up --export {volume}");
-                return Err(UserError::new(1014, what, next).into());
+                return Err(UserError::new(codes::VOLUME_NOT_EXPORTED, what, next).into());
             }
             if json {
                 let body = json!({ "volume": volume, "socket": socket, "uri": uri(&volume, &socket) });
@@ -148,10 +149,17 @@ fn not_ready(cluster: &Cluster, daemon: &Daemon) -> anyhow::Error {
     let log = procs::log_file(cluster, daemon);
     let tail = procs::log_tail(cluster, daemon, 5);
     let next = match daemon {
-        Daemon::Osd(n) if tail.contains("BSLT-3010") => format!("{}   # {AFTER_POISON}", after_poison(*n)),
+        Daemon::Osd(n) if tail.contains(&codes::label(codes::STORE_POISONED)) => {
+            format!("{}   # {AFTER_POISON}", after_poison(*n))
+        }
         _ => format!("less {}", log.display()),
     };
-    UserError::new(1004, format!("{} did not become ready; its log ends with:\n{tail}", daemon.name()), next).into()
+    UserError::new(
+        codes::PROCESS_NOT_READY,
+        format!("{} did not become ready; its log ends with:\n{tail}", daemon.name()),
+        next,
+    )
+    .into()
 }
 
 /// Returns the command that starts an OSD whose store stopped.
@@ -218,7 +226,7 @@ fn check_osd(cluster: &Cluster, n: u32) -> Result<()> {
         return Ok(());
     }
     let what = format!("osd.{n} is no OSD of dev cluster {}; it has 1 to {}", cluster.record.name, cluster.record.osds);
-    Err(UserError::new(1007, what, "basalt dev status").into())
+    Err(UserError::new(codes::DAEMON_UNKNOWN, what, "basalt dev status").into())
 }
 
 fn signal(cluster: &Cluster, n: u32, signal: Signal, json: bool) -> Result<()> {
@@ -267,7 +275,7 @@ fn destroy(name: &str, yes: bool, json: bool) -> Result<()> {
     let cluster = Cluster::expect(name)?;
     if !yes && !confirmed(&cluster, json)? {
         let what = format!("this deletes all data in {}", cluster.dir.display());
-        return Err(UserError::new(1001, what, "basalt dev destroy --yes").into());
+        return Err(UserError::new(codes::BAD_USAGE, what, "basalt dev destroy --yes").into());
     }
     down(&cluster)?;
     std::fs::remove_dir_all(&cluster.dir)?;

@@ -5,6 +5,7 @@ use crate::dev::procs;
 use crate::errors::UserError;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
+use types::codes;
 
 /// The kernel keeps a killed daemon's listening socket until the operations of its ring have ended.
 const LINGER_MAX: Duration = Duration::from_secs(3);
@@ -16,7 +17,7 @@ const LINGER_MAX: Duration = Duration::from_secs(3);
 pub fn free(name: &str, addr: SocketAddr) -> Result<(), UserError> {
     procs::wait_until(LINGER_MAX, || TcpListener::bind(addr).is_ok()).map_err(|()| {
         let what = format!("{addr} is the address of {name}, and another process listens there");
-        UserError::new(1005, what, format!("ss -ltnp 'sport = :{}'   # shows which", addr.port()))
+        UserError::new(codes::NO_FREE_PORT, what, format!("ss -ltnp 'sport = :{}'   # shows which", addr.port()))
     })
 }
 

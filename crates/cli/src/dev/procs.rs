@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use types::codes;
 
 /// Longest time until a process ends after SIGTERM; then it is killed.
 const STOP_MAX: Duration = Duration::from_secs(5);
@@ -114,7 +115,7 @@ fn wait_gone(cluster: &Cluster, daemon: &Daemon) -> Result<(), ()> {
 }
 
 fn does_not_end(daemon: &Daemon, pid: u32) -> UserError {
-    UserError::new(1004, format!("{} (pid {pid}) does not end", daemon.name()), "")
+    UserError::new(codes::PROCESS_NOT_READY, format!("{} (pid {pid}) does not end", daemon.name()), "")
 }
 
 /// Returns an argument that every daemon of the cluster carries, so that a reused pid is never mistaken for one.
@@ -183,7 +184,12 @@ fn send(daemon: &Daemon, pid: u32, signal: Signal) -> Result<()> {
     let said = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() && said.contains("not permitted") {
         let what = format!("{} (pid {pid}) belongs to another user: no signal may be sent to it", daemon.name());
-        return Err(UserError::new(1009, what, format!("ps -o user= -p {pid}   # run the command as that user")).into());
+        return Err(UserError::new(
+            codes::PROCESS_OF_OTHER_USER,
+            what,
+            format!("ps -o user= -p {pid}   # run the command as that user"),
+        )
+        .into());
     }
     Ok(())
 }

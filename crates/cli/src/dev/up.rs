@@ -11,6 +11,7 @@ use control::admin::VolumeView;
 use serde_json::json;
 use std::time::Duration;
 use types::OsdId;
+use types::codes;
 
 /// The pool that `dev up` creates.
 const POOL: &str = "main";
@@ -87,7 +88,11 @@ fn check_device(device_bytes: u64) -> Result<(), UserError> {
     let least = (1..).map(|n| n * DEVICE_STEP).find(|bytes| fits(*bytes)).unwrap_or(DEVICE_BYTES);
     let what =
         format!("devices of {} do not hold a log of {} and data", size::show(device_bytes), size::show(log_bytes));
-    Err(UserError::new(3006, what, format!("use --device-size {} or more", size::show(least).replace(' ', ""))))
+    Err(UserError::new(
+        codes::DEVICE_TOO_SMALL,
+        what,
+        format!("use --device-size {} or more", size::show(least).replace(' ', "")),
+    ))
 }
 
 /// Refuses flags that differ from the choices of an existing cluster, instead of ignoring them.
@@ -95,7 +100,7 @@ fn check_unchanged(cluster: &Cluster, wanted: &Wanted) -> Result<(), UserError> 
     let record = &cluster.record;
     let refuse = |flag: &str, has: String| {
         let what = format!("dev cluster {} exists with {has}; {flag} is for a new cluster", record.name);
-        UserError::new(1001, what, "leave the flag out, or give another --cluster NAME")
+        UserError::new(codes::BAD_USAGE, what, "leave the flag out, or give another --cluster NAME")
     };
     if wanted.osds.is_some_and(|osds| osds != record.osds) {
         return Err(refuse("--osds", format!("{} OSDs", record.osds)));
@@ -148,14 +153,19 @@ fn wait_active(cluster: &Cluster, admin: &Admin) -> Result<()> {
         (None, Err(())) => {
             let why = last.map_or_else(String::new, |why| format!(": {why}"));
             let what = format!("not all PGs of pool {POOL} were active after {} s{why}", READY_MAX.as_secs());
-            Err(UserError::new(1004, what, "basalt status").into())
+            Err(UserError::new(codes::PROCESS_NOT_READY, what, "basalt status").into())
         }
     }
 }
 
 fn behind(admin: &Admin) -> Option<anyhow::Error> {
-    let code = control::codes::STORE_BEHIND;
-    let said = admin.status().ok()?.problems.into_iter().find(|said| said.starts_with(&format!("BSLT-{code}: ")))?;
+    let code = codes::STORE_BEHIND;
+    let said = admin
+        .status()
+        .ok()?
+        .problems
+        .into_iter()
+        .find(|said| said.starts_with(&format!("{}: ", codes::label(code))))?;
     Some(refused(code, &said).into())
 }
 
@@ -173,7 +183,7 @@ fn stopped_error(stopped: &[(OsdId, &str)]) -> Option<UserError> {
     let stores = if names.len() == 1 { "store" } else { "stores" };
     let what = format!("the {stores} of {} stopped: {why}", names.join(", "));
     let next = format!("{}   # {AFTER_POISON}", next.join(" && "));
-    Some(UserError::new(3010, what, next))
+    Some(UserError::new(codes::STORE_POISONED, what, next))
 }
 
 /// Exports the volumes of earlier runs and the wanted one, the latter last. Returns each volume with its URI.
@@ -207,7 +217,7 @@ fn make(admin: &Admin, volume: &str, bytes: Option<u64>) -> Result<()> {
         Some(bytes) if bytes != there.len_bytes => {
             let what =
                 format!("volume {volume} exists with {}; --size is for a new volume", size::show(there.len_bytes));
-            Err(UserError::new(1001, what, format!("basalt dev up --export {volume}")).into())
+            Err(UserError::new(codes::BAD_USAGE, what, format!("basalt dev up --export {volume}")).into())
         }
         _ => Ok(()),
     }

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
+use types::codes;
 
 /// Interval at which a name is resolved.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -29,7 +30,11 @@ pub fn check(listen: &Address, advertise: Option<&Address>) -> Result<(), UserEr
     let flag = if advertise.is_some() { "--advertise" } else { "--listen" };
     let what = format!("{flag} {told} names every interface of this host: others cannot connect to it");
     let port = listen.to_string().rsplit_once(':').map_or_else(String::new, |(_, port)| port.to_owned());
-    Err(UserError::new(1013, what, format!("add --advertise HOST:{port} with a name or an address of this host")))
+    Err(UserError::new(
+        codes::BAD_ADVERTISED_ADDRESS,
+        what,
+        format!("add --advertise HOST:{port} with a name or an address of this host"),
+    ))
 }
 
 /// The present address of a name.
@@ -96,7 +101,7 @@ async fn follow(
             }
             Err(error) => {
                 if !std::mem::replace(&mut failing, true) {
-                    let code = format!("BSLT-{}", 4006);
+                    let code = codes::label(codes::HOST_NAME_UNRESOLVED);
                     tracing::warn!(name = %address, code, %error, "the advertised name cannot be resolved; retrying");
                 }
             }

@@ -21,6 +21,7 @@ use layout::superblock::{DeviceIds, MARGIN, SEGMENT_LEN_MAX, SEGMENT_LEN_MIN, SE
 use std::io::{BufRead, IsTerminal, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use types::codes;
 use types::{ClusterId, OsdId, OsdUuid};
 
 /// Options of `osd format`.
@@ -215,7 +216,12 @@ fn decide(args: &Format, cluster: ClusterId, contents: DeviceContents, known: Op
         && matches!(contents, DeviceContents::Empty | DeviceContents::Foreign { .. } | DeviceContents::Begun(_))
     {
         let what = format!("{} holds no OSD, and --erase-osd names one", args.device.display());
-        return Err(UserError::new(3003, what, "check the path of the device, or leave --erase-osd out").into());
+        return Err(UserError::new(
+            codes::DEVICE_NOT_EMPTY,
+            what,
+            "check the path of the device, or leave --erase-osd out",
+        )
+        .into());
     }
     match contents {
         // The engine refuses foreign data without --force, and names its place.
@@ -238,6 +244,11 @@ fn decide(args: &Format, cluster: ClusterId, contents: DeviceContents, known: Op
     .map_err(anyhow::Error::from)
 }
 
+/// Returns the advice for a device that holds an OSD of this cluster.
+fn not_empty() -> String {
+    format!("choose another device, or read `basalt explain {}`", codes::DEVICE_NOT_EMPTY)
+}
+
 /// Checks that the OSD on a device may be erased.
 fn may_erase(args: &Format, ids: DeviceIds, cluster: ClusterId, known: Option<&OsdView>) -> Result<(), UserError> {
     let DeviceIds { cluster: found, osd, uuid } = ids;
@@ -246,22 +257,26 @@ fn may_erase(args: &Format, ids: DeviceIds, cluster: ClusterId, known: Option<&O
     let refused = match known {
         Some(known) if known.pgs > 0 => {
             let what = format!("{here}, with {} PGs", known.pgs);
-            return Err(UserError::new(3003, what, "choose another device: an OSD that holds PGs is never erased"));
+            return Err(UserError::new(
+                codes::DEVICE_NOT_EMPTY,
+                what,
+                "choose another device: an OSD that holds PGs is never erased",
+            ));
         }
         Some(known) if matches!(known.live.as_str(), "up" | "unknown") => {
             let what = format!("{here}, which is not known to be down");
-            return Err(UserError::new(3003, what, "stop that OSD first, or choose another device"));
+            return Err(UserError::new(codes::DEVICE_NOT_EMPTY, what, "stop that OSD first, or choose another device"));
         }
-        Some(_) => UserError::new(3003, here, "choose another device, or read `basalt explain 3003`"),
+        Some(_) => UserError::new(codes::DEVICE_NOT_EMPTY, here, not_empty()),
         None if found == cluster => {
             let what = format!("{here}, which is not registered (any more)");
             let next = format!("choose another device; if its contents may go, add --force --erase-osd {uuid}");
-            UserError::new(3003, what, next)
+            UserError::new(codes::DEVICE_NOT_EMPTY, what, next)
         }
         None => {
             let what = format!("{device} holds {osd} of another cluster, {found}");
             let next = format!("if that cluster does not need it any more, add --force --erase-osd {uuid}");
-            UserError::new(3005, what, next)
+            UserError::new(codes::DEVICE_OF_OTHER_CLUSTER, what, next)
         }
     };
     was_typed(args, ids, refused)
@@ -296,7 +311,7 @@ fn make_file(path: &Path, size: u64) -> Result<bool> {
     let unusable = |e: std::io::Error| errors::unusable(path, &e);
     if std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device()) {
         let what = format!("--size is for files, and {} is a block device", path.display());
-        return Err(UserError::new(1001, what, "leave --size out: all of the device is used").into());
+        return Err(UserError::new(codes::BAD_USAGE, what, "leave --size out: all of the device is used").into());
     }
     // Only a file that was made here is removed when the format fails.
     let new = !path.exists();
@@ -308,7 +323,7 @@ fn make_file(path: &Path, size: u64) -> Result<bool> {
         len if meta.is_file() && len != size => {
             let (has, wanted) = (size::show_exactly(len), size::show_exactly(size));
             let what = format!("{} has {has}, and --size says {wanted}", path.display());
-            Err(UserError::new(1001, what, "leave --size out: the file is used as it is").into())
+            Err(UserError::new(codes::BAD_USAGE, what, "leave --size out: the file is used as it is").into())
         }
         _ => Ok(false),
     }
@@ -319,12 +334,14 @@ pub fn format_error(device: &Path, error: FormatError) -> anyhow::Error {
         FormatError::TooSmall { device_bytes, log_bytes, .. } => {
             return does_not_fit(device, *device_bytes, *log_bytes);
         }
-        FormatError::Foreign { .. } => (3003, "if its contents may go, add --force".to_owned()),
-        FormatError::OtherCluster { .. } => (3005, "if its contents may go, add --force".to_owned()),
-        FormatError::Ours { .. } => (3003, "choose another device, or read `basalt explain 3003`".to_owned()),
+        FormatError::Foreign { .. } => (codes::DEVICE_NOT_EMPTY, "if its contents may go, add --force".to_owned()),
+        FormatError::OtherCluster { .. } => {
+            (codes::DEVICE_OF_OTHER_CLUSTER, "if its contents may go, add --force".to_owned())
+        }
+        FormatError::Ours { .. } => (codes::DEVICE_NOT_EMPTY, not_empty()),
         FormatError::Superblock(why) => superblock_error(device, why),
-        FormatError::Disk { source: DiskError::NoSpace, .. } => (1006, errors::make_room(device)),
-        _ => (1006, format!("ls -l {}", device.display())),
+        FormatError::Disk { source: DiskError::NoSpace, .. } => (codes::FILE_UNUSABLE, errors::make_room(device)),
+        _ => (codes::FILE_UNUSABLE, format!("ls -l {}", device.display())),
     };
     let text = error.to_string();
     let what = text.split_once("; ").map_or(text.as_str(), |(what, _)| what);
@@ -352,7 +369,7 @@ fn does_not_fit(device: &Path, device_bytes: u64, log_bytes: u64) -> anyhow::Err
         };
         (what, next)
     };
-    UserError::new(3006, what, next).into()
+    UserError::new(codes::DEVICE_TOO_SMALL, what, next).into()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use client::Stall;
 use std::time::Duration;
 use types::Time;
+use types::codes;
 
 /// A request that waits longer is an outage.
 const LATE: Duration = Duration::from_secs(5);
@@ -67,7 +68,7 @@ fn warn(now: Time, volume: &str, stall: &Stall) {
     let (what, offset, requests) = (stall.what, stall.offset, stall.requests);
     let (pg, osd) = (stall.pg.map(tracing::field::display), stall.osd.map(|osd| osd.0));
     if stall.full {
-        let code = "BSLT-5003";
+        let code = codes::label(codes::NO_SPACE_LEFT);
         tracing::warn!(
             code,
             volume,
@@ -90,6 +91,7 @@ mod tests {
     use client::Stall;
     use std::time::Duration;
     use types::Time;
+    use types::codes;
 
     #[test]
     fn an_outage_begins_with_a_late_request_and_ends_after_a_quiet_time() {

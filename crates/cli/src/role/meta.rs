@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use meta::{MetaConfig, StoreConfig};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use types::codes;
 
 /// Runs a metadata server until it is asked to end.
 pub fn run(args: &MetaArgs, as_json: bool) -> Result<()> {
@@ -43,9 +44,11 @@ pub fn run(args: &MetaArgs, as_json: bool) -> Result<()> {
 fn meta_error(error: &meta::MetaError, args: &MetaArgs) -> UserError {
     let text = crate::errors::chain(error);
     match error {
-        meta::MetaError::Listen { .. } => UserError::new(1006, text, "choose another --listen or --http"),
+        meta::MetaError::Listen { .. } => {
+            UserError::new(codes::FILE_UNUSABLE, text, "choose another --listen or --http")
+        }
         _ => UserError::new(
-            2005,
+            codes::STORE_FAILED,
             text,
             match &args.store.dir {
                 Some(dir) if args.store.etcd.is_empty() => format!("look at {}", dir.display()),
@@ -60,18 +63,28 @@ pub fn open_store(args: &StoreArgs) -> Result<StoreConfig> {
     if args.etcd.is_empty() {
         let Some(dir) = &args.dir else {
             let text = "neither --dir nor --etcd says where the records are";
-            return Err(
-                UserError::new(1001, text, "add --dir DIR for one metadata server, or --etcd URL for several").into()
-            );
+            return Err(UserError::new(
+                codes::BAD_USAGE,
+                text,
+                "add --dir DIR for one metadata server, or --etcd URL for several",
+            )
+            .into());
         };
         use std::os::unix::fs::DirBuilderExt;
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
-        made.map_err(|e| UserError::new(1006, format!("{}: {e}", dir.display()), "choose another --dir"))?;
+        made.map_err(|e| {
+            UserError::new(codes::FILE_UNUSABLE, format!("{}: {e}", dir.display()), "choose another --dir")
+        })?;
         return Ok(StoreConfig::Redb { path: dir.join("meta.redb") });
     }
     let read = |path: &PathBuf| {
-        std::fs::read(path)
-            .map_err(|e| UserError::new(1006, format!("{}: {e}", path.display()), "check the path and its permissions"))
+        std::fs::read(path).map_err(|e| {
+            UserError::new(
+                codes::FILE_UNUSABLE,
+                format!("{}: {e}", path.display()),
+                "check the path and its permissions",
+            )
+        })
     };
     let ca = args.etcd_ca.as_ref().map(read).transpose()?;
     let identity = match (&args.etcd_cert, &args.etcd_key) {
@@ -88,6 +101,8 @@ pub fn open_store(args: &StoreArgs) -> Result<StoreConfig> {
     let tls = (ca.is_some() || identity.is_some()).then_some(metastore::EtcdTls { ca, identity });
     let config =
         metastore::EtcdConfig { tls, user, ..metastore::EtcdConfig::new(args.etcd.clone(), &args.etcd_prefix) };
-    config.check().map_err(|why| UserError::new(1031, why, "`basalt meta --help` shows how it is written"))?;
+    config
+        .check()
+        .map_err(|why| UserError::new(codes::BAD_ETCD_CONFIG, why, "`basalt meta --help` shows how it is written"))?;
     Ok(StoreConfig::Etcd(config))
 }

@@ -23,6 +23,7 @@ use env::NetAddr;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use tokio::runtime::Runtime;
+use types::codes;
 
 /// Returns the runtime of the control plane in a data-plane process: one worker thread is enough.
 pub fn runtime() -> Result<Runtime> {
@@ -54,7 +55,9 @@ pub fn http_addr(listen: SocketAddr, told: Option<&Address>) -> Result<SocketAdd
         port => port.checked_add(1),
     };
     let above = port.map(|port| SocketAddr::new(listen.ip(), port));
-    let what = || UserError::new(1006, format!("{listen} has no port above it for HTTP"), "give --http HOST:PORT");
+    let what = || {
+        UserError::new(codes::FILE_UNUSABLE, format!("{listen} has no port above it for HTTP"), "give --http HOST:PORT")
+    };
     above.ok_or_else(what)
 }
 
@@ -96,15 +99,17 @@ pub fn env_error(error: env::EnvError) -> anyhow::Error {
     // The advice of a message follows its first `;`.
     let what = text.split_once("; ").map_or(text.as_str(), |(what, _)| what);
     let (code, next) = match &error {
-        E::NoDirectIo { .. } => (3001, "put the device on ext4 or xfs, or use a block device".to_owned()),
-        E::Locked { path } => (3002, format!("fuser -v {}", path.display())),
-        E::NoIoUring { .. } => (1010, "sysctl kernel.io_uring_disabled   # must print 0".to_owned()),
-        E::Listen { addr, source } => (6001, listen_advice(addr, source)),
-        E::Open { source, path } if source.kind() == std::io::ErrorKind::NotFound => {
-            (1006, format!("look for it: ls -l {}; a new file needs --size", path.display()))
+        E::NoDirectIo { .. } => {
+            (codes::NO_DIRECT_IO, "put the device on ext4 or xfs, or use a block device".to_owned())
         }
-        E::Open { path, .. } => (1006, format!("ls -l {}", path.display())),
-        E::Ring(_) => (1006, "basalt explain 1010".to_owned()),
+        E::Locked { path } => (codes::DEVICE_IN_USE, format!("fuser -v {}", path.display())),
+        E::NoIoUring { .. } => (codes::NO_IO_URING, "sysctl kernel.io_uring_disabled   # must print 0".to_owned()),
+        E::Listen { addr, source } => (codes::EXPORT_FAILED, listen_advice(addr, source)),
+        E::Open { source, path } if source.kind() == std::io::ErrorKind::NotFound => {
+            (codes::FILE_UNUSABLE, format!("look for it: ls -l {}; a new file needs --size", path.display()))
+        }
+        E::Open { path, .. } => (codes::FILE_UNUSABLE, format!("ls -l {}", path.display())),
+        E::Ring(_) => (codes::FILE_UNUSABLE, format!("basalt explain {}", codes::NO_IO_URING)),
     };
     UserError::new(code, what, next).into()
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use telemetry::Registry;
 use tokio::runtime::Handle;
 use types::Time;
+use types::codes;
 
 /// Interval at which the client's figures are updated.
 const CLIENT_EVERY: Duration = Duration::from_secs(1);
@@ -22,7 +23,9 @@ pub type Listening = (TcpListener, SocketAddr);
 /// # Errors
 /// BSLT-1006 when the address cannot be used.
 pub fn listen(addr: SocketAddr) -> Result<Listening, UserError> {
-    let taken = || UserError::new(1006, format!("cannot listen on {addr} for HTTP"), "choose another --http ADDR");
+    let taken = || {
+        UserError::new(codes::FILE_UNUSABLE, format!("cannot listen on {addr} for HTTP"), "choose another --http ADDR")
+    };
     http::bind(addr).ok_or_else(taken)
 }
 

@@ -16,6 +16,7 @@ use osd::{Osd, OsdConfig, OsdError};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
+use types::codes;
 use types::{ClusterId, Incarnation, OsdId, OsdUuid};
 
 /// Returns code and advice for a device that cannot be served as it is.
@@ -23,10 +24,10 @@ pub fn superblock_error(device: &Path, why: &SuperblockError) -> (u32, String) {
     let format = format!("basalt osd format --device {}", device.display());
     match why {
         SuperblockError::Newer { .. } | SuperblockError::Features { .. } => {
-            (3007, "run the version that formatted it, or a newer one".to_owned())
+            (codes::DEVICE_FORMAT_NEWER, "run the version that formatted it, or a newer one".to_owned())
         }
         SuperblockError::Older { .. } => (
-            3008,
+            codes::DEVICE_FORMAT_OLDER,
             format!(
                 "run the build that formatted it, or, if its data may go, `{format} --force`; a dev cluster: `basalt dev destroy`"
             ),
@@ -34,12 +35,13 @@ pub fn superblock_error(device: &Path, why: &SuperblockError) -> (u32, String) {
         SuperblockError::ForeignCluster { .. }
         | SuperblockError::OtherOsd { .. }
         | SuperblockError::OtherFormat { .. } => {
-            (3005, "give the right device, or the metas of its own cluster".to_owned())
+            (codes::DEVICE_OF_OTHER_CLUSTER, "give the right device, or the metas of its own cluster".to_owned())
         }
-        SuperblockError::Absent => (3004, format),
-        SuperblockError::Damaged | SuperblockError::Geometry => {
-            (3013, "look at the device: dmesg, smartctl; its PGs live on in their other replicas".to_owned())
-        }
+        SuperblockError::Absent => (codes::DEVICE_NOT_FORMATTED, format),
+        SuperblockError::Damaged | SuperblockError::Geometry => (
+            codes::MOUNT_FAILED,
+            "look at the device: dmesg, smartctl; its PGs live on in their other replicas".to_owned(),
+        ),
     }
 }
 
@@ -51,10 +53,11 @@ fn osd_error(device: &Path, error: OsdError) -> anyhow::Error {
     };
     let (code, next) = match &error {
         MountError::Superblock(why) => superblock_error(device, why),
-        MountError::Poisoned { .. } => {
-            (3010, "look at the device; if it is sound: the same command with --after-poison".to_owned())
-        }
-        _ => (3013, "its PGs live on in their other replicas: basalt status".to_owned()),
+        MountError::Poisoned { .. } => (
+            codes::STORE_POISONED,
+            "look at the device; if it is sound: the same command with --after-poison".to_owned(),
+        ),
+        _ => (codes::MOUNT_FAILED, "its PGs live on in their other replicas: basalt status".to_owned()),
     };
     UserError::new(code, format!("{}: {error}", device.display()), next).into()
 }
@@ -114,7 +117,7 @@ pub fn run(args: &OsdRun, metas: &[Address], as_json: bool) -> Result<()> {
         }
         if let Some((code, reason)) = osd.refusal() {
             let error = refused(code, reason);
-            if code == control::codes::DEVICE_BEHIND {
+            if code == codes::DEVICE_BEHIND {
                 // Every start advances the position of a device: the next one must not be judged by that alone.
                 let marked = engine::mark_behind(&mut env, &disk, uuid, &error.what);
                 marked.map_err(|e| format_error(&args.device, e))?;
@@ -152,7 +155,7 @@ fn config(args: &OsdRun, listen: SocketAddr, env: &mut RealEnv, disk: &DiskInfo)
     let superblock = engine::read_superblock(env, disk).map_err(|e| format_error(&args.device, e))?;
     let behind = engine::behind_mark(env, disk, superblock.uuid);
     if let Some(reason) = behind.filter(|_| !args.after_restore) {
-        return Err(refused(control::codes::DEVICE_BEHIND, &reason).into());
+        return Err(refused(codes::DEVICE_BEHIND, &reason).into());
     }
     engine::finish_format(env, disk).map_err(|e| format_error(&args.device, e))?;
     memory::report(superblock.segment_bytes * u64::from(superblock.segment_count));

@@ -18,7 +18,8 @@ use env::real::{RealConfig, RealEnv};
 use env::{Env, Event, Op};
 use std::time::Duration;
 use tokio::runtime::Runtime;
-use types::control::{ClientAsk, HOLDER_LEASE_MS, Refusal, refusal};
+use types::codes;
+use types::control::{ClientAsk, HOLDER_LEASE_MS, Refusal};
 use types::{Errno, Incarnation, Time};
 
 /// `Token.room` of the client's bus.
@@ -44,10 +45,10 @@ fn unanswered(name: &str, metas: &[Address], meta_answers: bool) -> UserError {
     let late = format!("{name} was not opened in {} s", OPEN_MAX.as_secs());
     if meta_answers {
         let what = format!("{late}: the metadata server answers, and a PG of the volume does not");
-        return UserError::new(5007, what, "basalt health detail");
+        return UserError::new(codes::REQUESTS_NOT_ANSWERED, what, "basalt health detail");
     }
     let what = format!("{late}: no metadata server answers at {}", asked.join(", "));
-    UserError::new(2001, what, format!("basalt status --meta {}", asked.join(",")))
+    UserError::new(codes::META_UNAVAILABLE, what, format!("basalt status --meta {}", asked.join(",")))
 }
 
 /// A volume to open, and how.
@@ -148,7 +149,7 @@ impl Prepared {
                     return Err(unanswered(open.name, &self.metas, meta_answers).into());
                 }
                 Attached::Refused(why) => {
-                    let waits = why.code == refusal::VOLUME_HELD && session.env.now() < give_up;
+                    let waits = why.code == codes::VOLUME_HELD && session.env.now() < give_up;
                     if !waits || !session.holder_is_dead(&self.metas, open.name) {
                         return Err(refused(why.code, &why.message).into());
                     }
@@ -353,7 +354,7 @@ impl Session {
 
 /// Returns the error for a signal that came before the volume was open.
 fn stopped() -> UserError {
-    UserError::new(6002, "a signal asked this process to end before the volume was open", "")
+    UserError::new(codes::ENDED_BEFORE_OPEN, "a signal asked this process to end before the volume was open", "")
 }
 
 impl Drop for Session {

@@ -17,6 +17,7 @@ use control::admin::{OsdView, PgView};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use types::codes;
 use types::limits::PART_MAX;
 use types::units::CHUNK;
 use types::{ChunkKey, OsdId, PgId};
@@ -98,7 +99,7 @@ struct Plan {
 pub fn run(admin: &Admin, wanted: &[PgId], tables: bool, as_json: bool) -> Result<Exit> {
     let all = admin.pgs(None)?;
     if let Some(unknown) = wanted.iter().find(|pg| all.iter().all(|view| view.pg != **pg)) {
-        return Err(UserError::new(1001, format!("there is no PG {unknown}"), "basalt pg ls").into());
+        return Err(UserError::new(codes::BAD_USAGE, format!("there is no PG {unknown}"), "basalt pg ls").into());
     }
     let mut endpoints = members(&admin.osds()?);
     let names: BTreeMap<_, _> = admin.volumes(None)?.into_iter().map(|v| (v.volume, v.name)).collect();
@@ -275,13 +276,17 @@ fn conclude(verdicts: &[Verdict], tables: bool, as_json: bool) -> Result<Exit> {
     let extent = format!("{pgs} PGs, {chunks} chunks of {}", size::show(CHUNK));
     match (different, tables) {
         (0, false) if damaged > 0 => {
-            out!("BSLT-3011: {damaged} parts or replicas are damaged, the others are equal, of {extent}{asked}");
+            let code = codes::label(codes::REPLICA_DAMAGED);
+            out!("{code}: {damaged} parts or replicas are damaged, the others are equal, of {extent}{asked}");
         }
         (0, false) => out!("no differences: every block of {extent} is equal{asked}"),
         (0, true) => {
             out!("equal tables (which blocks hold data) of {extent}{asked}; no block was read: --deep does")
         }
-        (n, false) => out!("BSLT-3012: replicas differ in {n} places of {extent}{asked}"),
+        (n, false) => {
+            let code = codes::label(codes::REPLICAS_DIFFER);
+            out!("{code}: replicas differ in {n} places of {extent}{asked}");
+        }
         (n, true) => out!("tables differ in {n} places of {extent}{asked}; --deep says whether bytes differ"),
     }
     verdicts.iter().for_each(print);

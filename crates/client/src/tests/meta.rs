@@ -3,7 +3,8 @@
 use crate::{AskId, Client, ClientConfig, ClientEvent, VolumeKey};
 use device::{Completion, Request};
 use std::time::Duration;
-use types::control::{ClientAnswer, ClientAsk, MapView, Opened, Refusal, refusal};
+use types::codes;
+use types::control::{ClientAnswer, ClientAsk, MapView, Opened, Refusal};
 use types::{ClusterId, Epoch, Errno, Incarnation, SessionId, Time, VolumeId};
 
 fn config() -> ClientConfig {
@@ -93,8 +94,8 @@ fn an_open_asks_meta_and_a_refusal_reaches_the_owner() {
     assert!(
         matches!(&asks[..], [(id, ClientAsk::Open { name, write: true, steal: true, holder })] if *id == ask && name == "p/v" && holder == "test")
     );
-    b.answer(ask, refused(refusal::VOLUME_HELD));
-    let why = Refusal { code: refusal::VOLUME_HELD, message: "no".into() };
+    b.answer(ask, refused(codes::VOLUME_HELD));
+    let why = Refusal { code: codes::VOLUME_HELD, message: "no".into() };
     assert_eq!(b.events(), [ClientEvent::OpenRefused { ask, why }]);
     b.answer(ask, opened(1, true));
     assert_eq!(b.events(), [], "a second answer is nobody's");
@@ -121,9 +122,9 @@ fn holder_sends_keepalives_and_is_fenced_when_meta_says_so() {
         b.answer(asks[0].0, ClientAnswer::Alive);
     }
     let asks = b.sleep();
-    b.answer(asks[0].0, refused(refusal::META_UNAVAILABLE));
+    b.answer(asks[0].0, refused(codes::META_UNAVAILABLE));
     let asks = b.sleep();
-    b.answer(asks[0].0, refused(refusal::SESSION_FENCED));
+    b.answer(asks[0].0, refused(codes::SESSION_FENCED));
     b.turn();
     assert_eq!(b.events(), [ClientEvent::Failed { volume, errno: Errno::Fenced }]);
     assert_eq!(b.client.next_deadline(), Time::NEVER, "a fenced holder sends no keepalive");
@@ -168,7 +169,7 @@ fn a_close_tells_meta_until_it_knows() {
     assert_eq!((done.len(), &late.result), (2, &Err(Errno::Shutdown)));
     let asks = b.turn();
     assert!(matches!(asks[..], [(_, ClientAsk::Close { volume: VolumeId(1), session: SessionId(1) })]), "{asks:?}");
-    b.answer(asks[0].0, refused(refusal::META_UNAVAILABLE));
+    b.answer(asks[0].0, refused(codes::META_UNAVAILABLE));
     let asks = b.sleep();
     assert!(matches!(asks[..], [(_, ClientAsk::Close { .. })]));
     b.answer(asks[0].0, ClientAnswer::Closed);

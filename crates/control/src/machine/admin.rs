@@ -3,12 +3,13 @@
 use super::clients::WaitFor;
 use super::{Control, Now, Token};
 use crate::admin::{AdminAnswer, AdminAsk, EventsPage, OsdRegister};
-use crate::codes::{self, refuse};
 use crate::events::{EVENTS_PER_ANSWER_MAX, Note, size};
 use crate::health;
 use crate::plan;
 use crate::records::{Key, MuteRecord, Record, Write};
+use crate::refusal::refuse;
 use types::OsdId;
+use types::codes;
 use types::control::Refusal;
 
 impl Control {

@@ -3,12 +3,13 @@
 use super::osds::Liveness;
 use super::{ClientReq, Control, Now, Standing, Token, WAITS_MAX};
 use crate::admin::AdminAnswer;
-use crate::codes::{self, refuse};
 use crate::events::Note;
 use crate::plan::{self, Opener, PgHint};
 use crate::records::{Holder, OsdRecord, PgRecord, PoolState, VolumeState};
+use crate::refusal::refuse;
 use std::collections::BTreeSet;
 use std::time::Duration;
+use types::codes;
 use types::control::{
     ClientAnswer, ClientAsk, HOLDER_LEASE_MS, HOLDER_RETURN_MS, MapView, Opened, PGS_PER_ASK_MAX, Refusal, SegmentPlace,
 };

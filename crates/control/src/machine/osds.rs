@@ -3,11 +3,12 @@
 use super::flow::Flow;
 use super::past::Weighed;
 use super::{Control, ControlAction, Now, Standing, StreamId};
-use crate::codes;
 use crate::events::Note;
 use crate::plan;
+use crate::refusal::refuse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use types::codes;
 use types::control::{LeadReport, OsdDown, OsdHeartbeat, OsdHello, OsdUp, PgReport, Refusal};
 use types::map::Member;
 use types::{OsdId, PgId, ReplicaId, Term, Time};
@@ -124,7 +125,7 @@ impl Control {
         }
         let addr = known.addr.map_or_else(|| "an unknown address".to_owned(), |addr| addr.to_string());
         let text = format!("another process serves {} from {addr}; is this device a copy?", hello.osd);
-        Err(codes::refuse(codes::OSD_OTHER_LIFE, text))
+        Err(refuse(codes::OSD_OTHER_LIFE, text))
     }
 
     /// Records the log position of the last run: this leader may have heard a newer one than the record holds.
@@ -147,7 +148,7 @@ impl Control {
             Weighed::Later => self.held.push(ControlAction::CloseOsd { stream }),
             Weighed::Malformed => {
                 let text = format!("{} reports watermarks that this cluster never reached", hello.osd);
-                self.refuse_osd(stream, codes::refuse(codes::BAD_REQUEST, text));
+                self.refuse_osd(stream, refuse(codes::BAD_REQUEST, text));
             }
         }
         false

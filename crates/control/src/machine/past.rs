@@ -8,11 +8,12 @@
 use super::osds::GRACE;
 use super::{Control, ControlAction, Input, Now, Token};
 use crate::admin::{AdminAnswer, AdminAsk};
-use crate::codes::{self, refuse};
 use crate::health::{self, Finding};
 use crate::records::{OsdRecord, Record, Write};
+use crate::refusal::refuse;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
+use types::codes;
 use types::control::{ClientAnswer, ClientAsk, OsdDown, OsdHello, Refusal, Watermarks};
 use types::planted::{Bug, on};
 use types::{ClusterId, OsdId, Time};
@@ -517,21 +518,18 @@ impl Control {
         match self.past.standing {
             Standing::Sound => {}
             Standing::Behind => {
-                found.push(meta(
-                    health::META_BEHIND,
-                    format!("BSLT-{}: {}", codes::STORE_BEHIND, self.behind().message),
-                ));
+                found.push(meta(health::META_BEHIND, self.behind().to_string()));
             }
             // A new leader gives the OSDs time before it complains.
             Standing::Waiting if now.since(self.started.mono) < GRACE => {}
             Standing::Waiting => {
                 let refusal = self.no_majority();
-                found.push(meta(health::META_NO_MAJORITY, format!("BSLT-{}: {}", refusal.code, refusal.message)));
+                found.push(meta(health::META_NO_MAJORITY, refusal.to_string()));
             }
         }
         let recovering = self.records.volumes.values().filter(|v| v.recovering).count();
         if recovering > 0 {
-            let detail = format!("BSLT-{}: {recovering} volumes cannot be opened", codes::VOLUME_RECOVERING);
+            let detail = format!("{}: {recovering} volumes cannot be opened", codes::label(codes::VOLUME_RECOVERING));
             found.push(meta(health::META_RECOVERING, detail));
         }
         found.extend(self.foreign_words().map(|words| meta(health::META_FOREIGN, words)));

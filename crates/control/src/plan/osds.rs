@@ -2,8 +2,9 @@
 
 use super::Plan;
 use crate::admin::OsdRegister;
-use crate::codes::{self, refuse};
 use crate::records::{Key, OsdRecord, Poisoned, Record, Records, Write};
+use crate::refusal::refuse;
+use types::codes;
 use types::control::{OsdHello, Refusal};
 use types::limits::{LOCATION_LEN_MAX, POISON_REASON_LEN_MAX, clip};
 use types::{Epoch, OsdId};

@@ -2,11 +2,12 @@
 
 use super::{Plan, checked_size};
 use crate::admin::PoolCreate;
-use crate::codes::{self, refuse};
 use crate::names;
 use crate::records::{Key, PgRecord, PoolRecord, PoolState, Record, Records, Write};
+use crate::refusal::refuse;
 use placement::{Domain, Osd, Policy};
 use std::collections::BTreeMap;
+use types::codes;
 use types::control::Refusal;
 use types::map::Member;
 use types::planted::{Bug, on};

@@ -5,14 +5,15 @@
 //! opener can come after them.
 
 use super::{Plan, checked_size};
-use crate::codes::{self, refuse};
 use crate::names;
 use crate::records::{
     Holder, Key, PgRecord, PoolState, Record, Records, SegmentRecord, VolumeRecord, VolumeState, Write,
 };
+use crate::refusal::refuse;
 use placement::PgChoice;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use types::codes;
 use types::control::{Attach, Refusal, SEGMENTS_PER_ASK_MAX};
 use types::limits::{VOLUME_LEN_MAX, VOLUME_LEN_MIN};
 use types::planted::{Bug, on};

@@ -6,13 +6,13 @@ mod silence;
 
 use api::{AdminClient, AdminError, client_link};
 use control::admin::{AdminAnswer, AdminAsk, PoolCreate, VolumeView};
-use control::codes;
 use fake::{Cluster, eventually};
 use meta::{Meta, MetaConfig, StoreConfig};
 use metastore::MemStore;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+use types::codes;
 use types::control::{ClientAnswer, ClientAsk, Opened};
 use types::{SEGMENT, SegmentIndex, SessionId};
 

@@ -3,6 +3,7 @@
 use super::rig::{EPOCH, LONG, Rig};
 use crate::Phase;
 use std::time::Duration;
+use types::codes;
 use types::control::{OsdDown, OsdUp, Watermarks};
 
 const WAIT: Duration = Duration::from_secs(10);
@@ -49,8 +50,8 @@ fn an_osd_goes_on_by_itself_when_no_meta_answers() {
 fn an_older_device_is_refused_at_once_and_never_serves() {
     let mut rig = waiting(3, false);
     rig.tell(0, OsdDown::Connected);
-    rig.tell(0, refused(2041));
-    assert_eq!(rig.osd(0).refusal().map(|(code, _)| code), Some(2041));
+    rig.tell(0, refused(codes::DEVICE_BEHIND));
+    assert_eq!(rig.osd(0).refusal().map(|(code, _)| code), Some(codes::DEVICE_BEHIND));
     rig.run(Duration::from_secs(30));
     assert!(matches!(rig.osd(0).phase(), Phase::Stopped(_)));
 }
@@ -61,7 +62,7 @@ fn new_process_waits_for_the_one_that_meta_believes_alive() {
         let mut rig = waiting(4, false);
         for _ in 0..4 {
             rig.tell(0, OsdDown::Connected);
-            rig.tell(0, refused(2025));
+            rig.tell(0, refused(codes::OSD_OTHER_LIFE));
             assert_eq!(*rig.osd(0).phase(), Phase::Mounting);
             rig.run(Duration::from_millis(2_800));
             assert_eq!(*rig.osd(0).phase(), Phase::Mounting, "it never goes on by itself beside another process");
@@ -69,7 +70,7 @@ fn new_process_waits_for_the_one_that_meta_believes_alive() {
         match lives {
             true => {
                 rig.run(Duration::from_secs(1));
-                assert_eq!(rig.osd(0).refusal().map(|(code, _)| code), Some(2025));
+                assert_eq!(rig.osd(0).refusal().map(|(code, _)| code), Some(codes::OSD_OTHER_LIFE));
             }
             false => {
                 rig.tell(0, OsdDown::Connected);
@@ -84,11 +85,11 @@ fn new_process_waits_for_the_one_that_meta_believes_alive() {
 fn a_newcomer_that_heard_of_another_process_ends_when_meta_falls_silent() {
     let mut rig = waiting(6, false);
     rig.tell(0, OsdDown::Connected);
-    rig.tell(0, refused(2025));
+    rig.tell(0, refused(codes::OSD_OTHER_LIFE));
     rig.run(Duration::from_secs(11));
     assert_eq!(*rig.osd(0).phase(), Phase::Mounting);
     rig.run(Duration::from_millis(1_200));
-    assert_eq!(rig.osd(0).refusal().map(|(code, _)| code), Some(2025));
+    assert_eq!(rig.osd(0).refusal().map(|(code, _)| code), Some(codes::OSD_OTHER_LIFE));
 }
 
 #[test]
@@ -97,8 +98,8 @@ fn an_osd_that_serves_unchecked_ends_at_once_beside_another_process() {
     rig.run(Duration::from_millis(10_100));
     assert_eq!(*rig.osd(0).phase(), Phase::Running);
     rig.tell(0, OsdDown::Connected);
-    rig.tell(0, refused(2025));
-    assert_eq!(rig.osd(0).refusal().map(|(code, _)| code), Some(2025));
+    rig.tell(0, refused(codes::OSD_OTHER_LIFE));
+    assert_eq!(rig.osd(0).refusal().map(|(code, _)| code), Some(codes::OSD_OTHER_LIFE));
 }
 
 #[test]
@@ -121,7 +122,7 @@ fn an_osd_on_hold_goes_on_when_meta_ends_the_hold() {
     rig.tell(0, OsdDown::Behind { reason: "it is older".to_owned(), hold: true });
     rig.run(Duration::from_secs(60));
     assert_eq!(*rig.osd(0).phase(), Phase::Mounting);
-    rig.tell(0, refused(2025));
+    rig.tell(0, refused(codes::OSD_OTHER_LIFE));
     // Meta has accepted its Hello since: the other process is gone.
     rig.tell(0, OsdDown::Behind { reason: "it is older".to_owned(), hold: false });
     rig.run(Duration::from_millis(9_800));
@@ -200,8 +201,8 @@ fn an_osd_that_the_records_cannot_judge_waits_for_their_recovery() {
                 assert!(hello.device.let_in, "{hello:?}");
             }
             false => {
-                rig.tell(0, refused(2041));
-                assert_eq!(rig.osd(0).refusal().map(|(code, _)| code), Some(2041));
+                rig.tell(0, refused(codes::DEVICE_BEHIND));
+                assert_eq!(rig.osd(0).refusal().map(|(code, _)| code), Some(codes::DEVICE_BEHIND));
             }
         }
     }

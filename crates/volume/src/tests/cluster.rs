@@ -5,7 +5,8 @@ use super::script::{pg, pg_map};
 use crate::{Admit, Carrier, Volume};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use types::control::{ClientAnswer, ClientAsk, MapView, Refusal, SegmentPlace, refusal};
+use types::codes;
+use types::control::{ClientAnswer, ClientAsk, MapView, Refusal, SegmentPlace};
 use types::limits::SESSION_WINDOW;
 use types::rng::Rng;
 use types::{Errno, IoBuf, IoBufMut, OsdId, PgId, SectorRange, Time};
@@ -369,7 +370,7 @@ impl Cluster {
         let at = now + self.delay() * 5;
         if self.chance(11, 4) {
             if self.rng.chance(1, 2) {
-                let why = Refusal { code: refusal::META_UNAVAILABLE, message: "no server leads".into() };
+                let why = Refusal { code: codes::META_UNAVAILABLE, message: "no server leads".into() };
                 self.push(at, Inner::Tell(Event::Meta(ask, ClientAnswer::Refused(why)), None));
             }
             return;

@@ -3,7 +3,8 @@
 use super::script::{Bench, opened, pg, read, segments_answer, write};
 use crate::{Answer, Request};
 use std::time::Duration;
-use types::control::{ClientAnswer, ClientAsk, Refusal, SegmentPlace, refusal};
+use types::codes;
+use types::control::{ClientAnswer, ClientAsk, Refusal, SegmentPlace};
 use types::{Epoch, Errno, IoBuf, OsdId, SEGMENT, SegmentIndex, SessionId, Time, VolumeId};
 use wire::{Reject, ReplyBody, RequestBody};
 
@@ -138,7 +139,7 @@ fn a_writer_of_whose_volume_nothing_exists_asks_meta() {
     b.submit(read(0, 512), 2);
     b.poll();
     let ask = b.out.meta.remove(0);
-    let robbed = Refusal { code: refusal::SESSION_FENCED, message: String::new() };
+    let robbed = Refusal { code: codes::SESSION_FENCED, message: String::new() };
     b.volume.handle_meta(b.now, &ask, ClientAnswer::Refused(robbed));
     assert_eq!(b.done(), [(2, Err(Errno::Fenced))]);
 }

@@ -3,7 +3,8 @@
 use crate::limits::{BAD_READS_MAX, PG_PARTS_MAX, REQUESTS_MAX, SILENT};
 use crate::{Admit, Answer, Carrier, Completion, Request, Volume, VolumeConfig, VolumeOut};
 use std::time::Duration;
-use types::control::{ClientAnswer, ClientAsk, MapView, Opened, Refusal, SegmentPlace, refusal};
+use types::codes;
+use types::control::{ClientAnswer, ClientAsk, MapView, Opened, Refusal, SegmentPlace};
 use types::map::{Member, PgMap};
 use types::{ClusterId, Epoch, Errno, IoBuf, OsdId, PgId, PoolId, ReplicaId, SEGMENT, SegmentIndex, SessionId, Time};
 use types::{SectorRange, VolumeId};
@@ -486,7 +487,7 @@ fn a_write_to_a_hole_asks_once_for_all_and_does_not_hold_up_others() {
     b.poll();
     assert!(b.out.meta.is_empty());
 
-    let refused = Refusal { code: refusal::META_UNAVAILABLE, message: String::new() };
+    let refused = Refusal { code: codes::META_UNAVAILABLE, message: String::new() };
     b.volume.handle_meta(b.now, &ask, ClientAnswer::Refused(refused));
     b.sleep();
     let ask = b.out.meta.remove(0);
@@ -503,7 +504,7 @@ fn an_allocation_under_an_old_epoch_fences_the_volume() {
     b.submit(write(SEGMENT, 512), 1);
     b.poll();
     let ask = b.out.meta.remove(0);
-    let refused = Refusal { code: refusal::SESSION_FENCED, message: String::new() };
+    let refused = Refusal { code: codes::SESSION_FENCED, message: String::new() };
     b.volume.handle_meta(b.now, &ask, ClientAnswer::Refused(refused));
     assert_eq!(b.done(), [(1, Err(Errno::Fenced))]);
 }
@@ -540,7 +541,7 @@ fn a_reader_asks_again_when_meta_is_away_and_gives_up_when_its_user_does() {
     b.submit(read(SEGMENT - 512, 1024), 1);
     b.poll();
     let ask = b.out.meta.remove(0);
-    let refused = Refusal { code: refusal::META_UNAVAILABLE, message: String::new() };
+    let refused = Refusal { code: codes::META_UNAVAILABLE, message: String::new() };
     b.volume.handle_meta(b.now, &ask, ClientAnswer::Refused(refused));
     b.sleep();
     assert_eq!(b.out.meta.remove(0), ask);
