@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: the rules of the repository as a check. Each rule returns a list of faults; all are
 //! printed.
 
+mod codes;
 mod determinism;
 mod failpoints;
 mod feature;
@@ -22,6 +23,7 @@ pub fn run() -> Result<()> {
     let mut faults = rings::check()?;
     faults.extend(files::check(&sources)?);
     faults.extend(functions::check(&sources)?);
+    faults.extend(codes::check(&sources));
     faults.extend(determinism::check(&sources));
     faults.extend(planted::check(&sources)?);
     faults.extend(failpoints::check(&sources)?);
