@@ -6,7 +6,7 @@
 
 use crate::admin::Admin;
 use crate::args::{Cli, Common};
-use crate::{explain, output};
+use crate::output;
 use clap::{Command, CommandFactory, Parser};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::Shells;

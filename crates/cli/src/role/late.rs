@@ -91,7 +91,6 @@ mod tests {
     use client::Stall;
     use std::time::Duration;
     use types::Time;
-    use types::codes;
 
     #[test]
     fn an_outage_begins_with_a_late_request_and_ends_after_a_quiet_time() {
