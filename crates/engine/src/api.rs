@@ -167,7 +167,7 @@ pub struct Pressure {
     /// Bytes of the log in use, with those that freeing it will append, over the usable bytes.
     pub log: f32,
     /// Space that is pending free, over 2 % of capacity.
-    pub limbo: f32,
+    pub pending_free: f32,
     /// Payload bytes of the overlay, over its budget.
     pub overlay: f32,
     /// No new device space can be promised.
@@ -177,7 +177,7 @@ pub struct Pressure {
 impl Pressure {
     /// The highest level.
     pub fn max(self) -> f32 {
-        self.log.max(self.limbo).max(self.overlay)
+        self.log.max(self.pending_free).max(self.overlay)
     }
 }
 

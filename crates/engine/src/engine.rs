@@ -489,10 +489,10 @@ impl Engine {
         let completing = self.partial_blocks * (BATCH_ALIGN as u64 + 100);
         let used = log.ring.used_from(self.freeable) + completing;
         let usable = (log.ring.count() - RESERVED - 1) as u64 * log.ring.segment_bytes();
-        let limbo_max = (home.capacity_bytes / 50).max(1);
+        let pending_free_max = (home.capacity_bytes / 50).max(1);
         Pressure {
             log: used as f32 / usable as f32,
-            limbo: home.limbo_bytes as f32 / limbo_max as f32,
+            pending_free: home.pending_free_bytes as f32 / pending_free_max as f32,
             overlay: self.overlay_bytes as f32 / self.config.overlay_payload_max.max(1) as f32,
             full: home.full || self.round_refused,
         }

@@ -143,7 +143,7 @@ pub enum HomeEvent {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HomeStats {
     pub free_bytes: u64,
-    pub limbo_bytes: u64,
+    pub pending_free_bytes: u64,
     pub used_bytes: u64,
     pub capacity_bytes: u64,
     pub read_bytes: u64,

@@ -35,7 +35,7 @@ telemetry::metrics! {
         gauge full: "1 while this OSD takes no write that needs new space";
         gauge near_full: "1 while 85 % of the device space for data is used, or more";
         gauge overlay_bytes: "payload of committed writes that is not yet flushed from the log to the data area";
-        gauge limbo_bytes: "device space that waits for a checkpoint before reuse";
+        gauge pending_free_bytes: "device space that waits for a checkpoint before reuse";
         gauge free_bytes: "device space that is free";
         gauge capacity_bytes: "device space for data";
         counter frames_in: "frames received";

@@ -140,7 +140,7 @@ impl Osd {
             (&m.destage_stuck, u64::from(self.engine.destage_stuck().is_some())),
             (&m.full, u64::from(self.fullness.level() == Level::Full)),
             (&m.near_full, u64::from(self.fullness.level() != Level::Fine)),
-            (&m.limbo_bytes, stats.home.limbo_bytes),
+            (&m.pending_free_bytes, stats.home.pending_free_bytes),
             (&m.free_bytes, stats.home.free_bytes),
             (&m.capacity_bytes, stats.home.capacity_bytes),
         ] {

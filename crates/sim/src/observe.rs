@@ -6,7 +6,7 @@ use crate::check::bounds::{self, Fullest};
 use crate::check::decisions::Decisions;
 use crate::check::raft::{Laws, View};
 use crate::check::silence::{self, Member};
-use crate::check::stores::{AT_RESERVE_MAX, INSTALL_WAITS_MAX, LIMBO_MAX, Stores};
+use crate::check::stores::{AT_RESERVE_MAX, INSTALL_WAITS_MAX, PENDING_FREE_MAX, Stores};
 use crate::cluster::{Cluster, DEVICE};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -133,12 +133,13 @@ impl Cluster {
         for node in &self.osds {
             let osd = node.running.as_ref().map(|(osd, _)| osd);
             let room = osd.and_then(|osd| osd.log_room_for_tools()).filter(|room| room.at_reserve);
-            let home = osd.map(|osd| osd.fill_for_tools().0.home).map(|home| (home.limbo_bytes, home.capacity_bytes));
-            let home = home.filter(|(limbo, capacity)| *limbo > capacity / 2);
+            let home =
+                osd.map(|osd| osd.fill_for_tools().0.home).map(|home| (home.pending_free_bytes, home.capacity_bytes));
+            let home = home.filter(|(pending_free, capacity)| *pending_free > capacity / 2);
             let install = osd.and_then(|osd| osd.awaits_install_for_tools());
             if room.is_none() && home.is_none() && install.is_none() {
                 stores.look_at_log(now, node.id, None)?;
-                stores.look_at_limbo(now, node.id, None)?;
+                stores.look_at_pending_free(now, node.id, None)?;
                 stores.look_at_wait(now, node.id, None)?;
                 continue;
             }
@@ -149,9 +150,12 @@ impl Cluster {
             let free = !hindered && !lied && !self.world.is_paused(node.node);
             let long = stores.look_at_log(now, node.id, room.filter(|_| free))?;
             let log = ("ms that a log was full", long.as_millis() as u64, AT_RESERVE_MAX.as_millis() as u64);
-            let long = stores.look_at_limbo(now, node.id, home.filter(|_| free))?;
-            let home =
-                ("ms that half of a home was pending free", long.as_millis() as u64, LIMBO_MAX.as_millis() as u64);
+            let long = stores.look_at_pending_free(now, node.id, home.filter(|_| free))?;
+            let home = (
+                "ms that half of a home was pending free",
+                long.as_millis() as u64,
+                PENDING_FREE_MAX.as_millis() as u64,
+            );
             let long = stores.look_at_wait(now, node.id, install.filter(|_| free))?;
             let wait =
                 ("ms that an installation waited", long.as_millis() as u64, INSTALL_WAITS_MAX.as_millis() as u64);

@@ -16,7 +16,7 @@ enum Owner {
     Replica(ReplicaId),
     /// Staged for the replica by a stream.
     Staged(ReplicaId),
-    Limbo,
+    PendingFree,
     /// Double-owned: two owners claimed the number at mount.
     Contested,
 }
@@ -85,15 +85,17 @@ impl Home {
                 slots.enter(n, Owner::Free)?;
             }
         }
-        let (mut limbo_aus, mut limbo_slots) = (0, 0);
-        for dropped in self.limbo.all() {
-            dropped.aus.iter().try_for_each(|au| aus.enter(*au, Owner::Limbo))?;
-            dropped.slots.iter().try_for_each(|slot| slots.enter(*slot, Owner::Limbo))?;
-            limbo_aus += dropped.aus.len();
-            limbo_slots += dropped.slots.len();
+        let (mut pending_free_aus, mut pending_free_slots) = (0, 0);
+        for dropped in self.pending_free.all() {
+            dropped.aus.iter().try_for_each(|au| aus.enter(*au, Owner::PendingFree))?;
+            dropped.slots.iter().try_for_each(|slot| slots.enter(*slot, Owner::PendingFree))?;
+            pending_free_aus += dropped.aus.len();
+            pending_free_slots += dropped.slots.len();
         }
-        if (limbo_aus, limbo_slots) != (self.limbo.au_count() as usize, self.limbo.slot_count() as usize) {
-            return Err("limbo is counted wrong".to_owned());
+        if (pending_free_aus, pending_free_slots)
+            != (self.pending_free.au_count() as usize, self.pending_free.slot_count() as usize)
+        {
+            return Err("pending-free space is counted wrong".to_owned());
         }
         for (id, replica) in &self.replicas {
             replica.slots().try_for_each(|slot| slots.enter(slot, Owner::Replica(*id)))?;

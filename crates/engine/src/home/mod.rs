@@ -28,7 +28,7 @@ use bytes::Bytes;
 use chunk::{BLOCKS, Chunk, Replica};
 use env::{DiskError, DiskInfo, DiskKind, Event, Op};
 use layout::home::{Geometry, PagePtr};
-use space::{FreeMap, Limbo, Readers};
+use space::{FreeMap, PendingFree, Readers};
 use std::collections::{BTreeMap, BTreeSet};
 use table::Table;
 use types::planted::{Bug, on};
@@ -97,7 +97,7 @@ pub struct Home {
     replicas: BTreeMap<ReplicaId, Replica>,
     aus: FreeMap,
     slots: FreeMap,
-    limbo: Limbo,
+    pending_free: PendingFree,
     /// Double-owned AUs and slots: two owners claimed them at mount. They are never free again in this process.
     contested: Contested,
     in_flight: Table<InFlight>,
@@ -147,7 +147,7 @@ impl Home {
             replicas: BTreeMap::new(),
             aus: FreeMap::new(geometry.au_count, limits.reuse_at_once),
             slots: FreeMap::new(geometry.slot_count, limits.reuse_at_once),
-            limbo: Limbo::default(),
+            pending_free: PendingFree::default(),
             contested: Contested::default(),
             in_flight: Table::new(),
             reads: Table::new(),
@@ -286,8 +286,8 @@ impl Home {
     }
 
     /// Bytes that are pending free: dropped, and not to be reused yet.
-    pub fn limbo_bytes(&self) -> u64 {
-        u64::from(self.limbo.au_count()) * AU + u64::from(self.limbo.slot_count()) * BLOCK
+    pub fn pending_free_bytes(&self) -> u64 {
+        u64::from(self.pending_free.au_count()) * AU + u64::from(self.pending_free.slot_count()) * BLOCK
     }
 
     /// Returns the AUs that may be granted to leaders (R13), without those pending free and without the reserve that
@@ -307,10 +307,10 @@ impl Home {
     pub fn stats(&self) -> HomeStats {
         HomeStats {
             free_bytes: self.free_bytes(),
-            limbo_bytes: self.limbo_bytes(),
+            pending_free_bytes: self.pending_free_bytes(),
             used_bytes: u64::from(self.geometry.au_count) * AU
                 - self.free_bytes()
-                - u64::from(self.limbo.au_count()) * AU,
+                - u64::from(self.pending_free.au_count()) * AU,
             capacity_bytes: u64::from(self.geometry.au_count) * AU,
             full: self.is_full(),
             ..self.stats
@@ -343,7 +343,7 @@ impl Home {
             if on(Bug::SlotReusedEarly) {
                 return self.slots.release(ptr.slot);
             }
-            self.limbo.drop_slot(ptr.slot);
+            self.pending_free.drop_slot(ptr.slot);
         }
     }
 
@@ -352,13 +352,13 @@ impl Home {
             if on(Bug::AuReusedEarly) {
                 return self.aus.release(au);
             }
-            self.limbo.drop_au(au);
+            self.pending_free.drop_au(au);
         }
     }
 
     /// Frees the numbers that no read in flight and no checkpoint needs.
-    fn release_limbo(&mut self) {
-        while let Some(dropped) = self.limbo.release(self.readers.oldest()) {
+    fn release_pending_free(&mut self) {
+        while let Some(dropped) = self.pending_free.release(self.readers.oldest()) {
             dropped.aus.into_iter().for_each(|au| self.aus.release(au));
             dropped.slots.into_iter().for_each(|slot| self.slots.release(slot));
         }

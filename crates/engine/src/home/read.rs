@@ -172,7 +172,7 @@ impl Home {
             Outcome::Retry => HomeEvent::ReadRetry { ticket },
         });
         self.readers.leave(read.clock);
-        self.release_limbo();
+        self.release_pending_free();
     }
 }
 

@@ -345,8 +345,8 @@ impl Home {
             // The staged contents may have been empty.
             self.staging.remove(&id);
         }
-        self.limbo.seal(self.clock);
-        self.release_limbo();
+        self.pending_free.seal(self.clock);
+        self.release_pending_free();
     }
 }
 

@@ -162,7 +162,7 @@ pub(super) struct Dropped {
 
 /// Pending-free space: numbers that are dropped and not free yet.
 #[derive(Default)]
-pub(super) struct Limbo {
+pub(super) struct PendingFree {
     /// Numbers dropped by the running round, whose checkpoint is not durable.
     open: Dropped,
     /// Numbers dropped by durable rounds, oldest first, each with the lookup clock at its flip.
@@ -171,7 +171,7 @@ pub(super) struct Limbo {
     slot_count: u32,
 }
 
-impl Limbo {
+impl PendingFree {
     pub(super) fn drop_au(&mut self, au: u32) {
         self.open.aus.push(au);
         self.au_count += 1;
@@ -309,15 +309,15 @@ mod tests {
 
     #[test]
     fn limbo_waits_for_the_flip_and_for_reads_that_looked_up_before_it() {
-        let (mut limbo, mut readers) = (Limbo::default(), Readers::default());
-        limbo.drop_au(4);
+        let (mut pending_free, mut readers) = (PendingFree::default(), Readers::default());
+        pending_free.drop_au(4);
         readers.enter(1);
-        assert!(limbo.release(None).is_none(), "not durable");
-        limbo.seal(2);
+        assert!(pending_free.release(None).is_none(), "not durable");
+        pending_free.seal(2);
         readers.enter(2);
-        assert!(limbo.release(readers.oldest()).is_none(), "the read of clock 1 may still use it");
+        assert!(pending_free.release(readers.oldest()).is_none(), "the read of clock 1 may still use it");
         readers.leave(1);
-        assert_eq!(limbo.release(readers.oldest()).unwrap().aus, [4]);
-        assert_eq!(limbo.au_count(), 0);
+        assert_eq!(pending_free.release(readers.oldest()).unwrap().aus, [4]);
+        assert_eq!(pending_free.au_count(), 0);
     }
 }

@@ -144,7 +144,7 @@ fn what_a_stream_brought_and_gave_up_leaves_nothing_behind() {
     (1..=3).for_each(|id| rig.create(id));
     (0..100).for_each(|_| step(&mut rig));
     rig.settle();
-    let free = |rig: &Rig| rig.engine.stats().home.free_bytes + rig.engine.stats().home.limbo_bytes;
+    let free = |rig: &Rig| rig.engine.stats().home.free_bytes + rig.engine.stats().home.pending_free_bytes;
     let before = free(&rig);
     let old = rig.groups[&TARGET].clone();
     let new = ahead(&mut rig, &old);

@@ -19,7 +19,7 @@ const HELD_SHARE: u64 = 4;
 /// A destage or an installation may drop everything that a device holds. More than half of home is pending free for at
 /// most this time, while the process runs and its disk has no fault: the checkpoint and the earlier reads take less
 /// (R8).
-pub const LIMBO_MAX: Duration = Duration::from_secs(3);
+pub const PENDING_FREE_MAX: Duration = Duration::from_secs(3);
 /// An installation begins within this time, while the process runs and its disk has no fault: it waits only for the
 /// destage that runs (R12).
 pub const INSTALL_WAITS_MAX: Duration = Duration::from_secs(5);
@@ -38,7 +38,7 @@ struct Full {
 pub struct Stores {
     full: BTreeMap<OsdId, Full>,
     /// Time since when more than half of a home is pending free.
-    limbo: BTreeMap<OsdId, Time>,
+    pending_free: BTreeMap<OsdId, Time>,
     /// Installations that have not begun, and the time since when each waits.
     waiting: BTreeMap<OsdId, (ReplicaId, Time)>,
     /// For each follower of a stream: the snapshot index, and the contents of its leader at that index.
@@ -73,16 +73,24 @@ impl Stores {
     ///
     /// # Errors
     /// More than half of the home has been pending free for too long.
-    pub fn look_at_limbo(&mut self, now: Time, osd: OsdId, home: Option<(u64, u64)>) -> Result<Duration, String> {
-        let Some((limbo, capacity)) = home.filter(|(limbo, capacity)| *limbo > capacity / 2) else {
-            self.limbo.remove(&osd);
+    pub fn look_at_pending_free(
+        &mut self,
+        now: Time,
+        osd: OsdId,
+        home: Option<(u64, u64)>,
+    ) -> Result<Duration, String> {
+        let Some((pending_free, capacity)) = home.filter(|(pending_free, capacity)| *pending_free > capacity / 2)
+        else {
+            self.pending_free.remove(&osd);
             return Ok(Duration::ZERO);
         };
-        let long = now.since(*self.limbo.entry(osd).or_insert(now));
-        if long <= LIMBO_MAX {
+        let long = now.since(*self.pending_free.entry(osd).or_insert(now));
+        if long <= PENDING_FREE_MAX {
             return Ok(long);
         }
-        Err(format!("{osd} has had more than half of its home pending free for {long:?}: {limbo} of {capacity} bytes"))
+        Err(format!(
+            "{osd} has had more than half of its home pending free for {long:?}: {pending_free} of {capacity} bytes"
+        ))
     }
 
     /// Looks at the replica whose installation has not begun; `None`: there is none, or something else stands in its
@@ -176,12 +184,12 @@ mod tests {
 
     #[test]
     fn a_home_that_stays_in_limbo_is_found_and_one_that_is_released_is_not() {
-        let (mut stores, late) = (Stores::default(), Time::ZERO + LIMBO_MAX + Duration::from_millis(1));
-        assert_eq!(stores.look_at_limbo(Time::ZERO, OSD, Some((51, 100))), Ok(Duration::ZERO));
-        assert!(stores.look_at_limbo(late, OSD, Some((60, 100))).is_err());
+        let (mut stores, late) = (Stores::default(), Time::ZERO + PENDING_FREE_MAX + Duration::from_millis(1));
+        assert_eq!(stores.look_at_pending_free(Time::ZERO, OSD, Some((51, 100))), Ok(Duration::ZERO));
+        assert!(stores.look_at_pending_free(late, OSD, Some((60, 100))).is_err());
         for released in [Some((50, 100)), None] {
-            assert_eq!(stores.look_at_limbo(late, OSD, released), Ok(Duration::ZERO));
-            assert_eq!(stores.look_at_limbo(late, OSD, Some((51, 100))), Ok(Duration::ZERO), "not for long");
+            assert_eq!(stores.look_at_pending_free(late, OSD, released), Ok(Duration::ZERO));
+            assert_eq!(stores.look_at_pending_free(late, OSD, Some((51, 100))), Ok(Duration::ZERO), "not for long");
         }
     }
 

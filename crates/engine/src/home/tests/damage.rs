@@ -100,10 +100,10 @@ fn space_of_a_damaged_replica_is_free_once_no_checkpoint_names_it() {
     rig.base.retain(|(replica, _, _), _| *replica == R2);
     rig.home.empty(R1);
     rig.home.audit().unwrap();
-    assert!(rig.home.limbo_bytes() > 0, "the last checkpoint still names it");
+    assert!(rig.home.pending_free_bytes() > 0, "the last checkpoint still names it");
     rig.round(Plan::states(&[2], 5).put(2, chunk(1, 0), [9], 78));
     rig.home.audit().unwrap();
-    assert_eq!(rig.home.limbo_bytes(), 0);
+    assert_eq!(rig.home.pending_free_bytes(), 0);
     assert!(rig.home.free_slots() > slots && rig.home.free_bytes() > bytes);
     let (states, damaged) = rig.mount();
     assert!(damaged.is_empty() && states.iter().all(|s| s.decision.replica == R2), "{damaged:?}");

@@ -138,7 +138,7 @@ fn thousands_of_rounds_wrap_the_slots_and_leak_nothing() {
             rig.home.audit().unwrap();
         }
     }
-    assert_eq!(rig.home.limbo_bytes(), 0);
+    assert_eq!(rig.home.pending_free_bytes(), 0);
     // Map page, CRC page, directory page, two decision pages (the state is long at an odd checkpoint index).
     assert_eq!(rig.home.free_slots(), 64 - 5);
     rig.check_base(|_| false);
@@ -224,7 +224,7 @@ fn slots_run_out_before_memory_does_and_come_back_with_a_cut() {
     let mut cut = Plan::states(&[1], index);
     cut.cuts.push(Cut { replica: R1, volume: VolumeId(1), from_chunk: 0 });
     assert!(rig.try_round(cut), "giving up space needs none");
-    assert_eq!((rig.home.free_slots(), rig.home.limbo_bytes()), (64, 0));
+    assert_eq!((rig.home.free_slots(), rig.home.pending_free_bytes()), (64, 0));
     assert!(!rig.home.is_full());
     rig.home.audit().unwrap();
 }
@@ -278,9 +278,9 @@ fn limbo_is_held_by_the_flip_and_by_a_read_that_looked_up_before() {
         }
     }
     let read_done = rig.events.iter().any(|e| matches!(e, HomeEvent::ReadRetry { ticket: 4 }));
-    assert_eq!(rig.home.limbo_bytes() == 0, read_done, "only the read holds limbo now");
+    assert_eq!(rig.home.pending_free_bytes() == 0, read_done, "only the read holds pending_free now");
     rig.settle();
-    assert_eq!(rig.home.limbo_bytes(), 0);
+    assert_eq!(rig.home.pending_free_bytes(), 0);
     assert_eq!(rig.home.free_bytes(), free + 2 * AU);
     assert!(rig.events.contains(&HomeEvent::ReadRetry { ticket: 4 }), "its chunk has gone");
 }
