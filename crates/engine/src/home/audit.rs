@@ -18,7 +18,7 @@ enum Owner {
     Staged(ReplicaId),
     PendingFree,
     /// Double-owned: two owners claimed the number at mount.
-    Contested,
+    DoubleOwned,
 }
 
 /// Owners of all AUs or of all slots; each number has one.
@@ -31,7 +31,7 @@ impl Ledger {
     fn enter(&mut self, n: u32, owner: Owner) -> Result<(), String> {
         match self.owners.get_mut(n as usize) {
             None => Err(format!("{} {n} does not exist, but {owner:?} holds it", self.what)),
-            Some(Some(Owner::Contested)) => Ok(()),
+            Some(Some(Owner::DoubleOwned)) => Ok(()),
             Some(Some(other)) => Err(format!("{} {n} is held by {other:?} and {owner:?}", self.what)),
             Some(cell) => {
                 *cell = Some(owner);
@@ -73,8 +73,8 @@ impl Home {
         }
         let mut aus = Ledger { what: "AU", owners: vec![None; self.geometry.au_count as usize] };
         let mut slots = Ledger { what: "slot", owners: vec![None; self.geometry.slot_count as usize] };
-        self.contested.aus.iter().try_for_each(|au| aus.enter(*au, Owner::Contested))?;
-        self.contested.slots.iter().try_for_each(|slot| slots.enter(*slot, Owner::Contested))?;
+        self.double_owned.aus.iter().try_for_each(|au| aus.enter(*au, Owner::DoubleOwned))?;
+        self.double_owned.slots.iter().try_for_each(|slot| slots.enter(*slot, Owner::DoubleOwned))?;
         for n in 0..self.geometry.au_count {
             if self.aus.is_free(n) {
                 aus.enter(n, Owner::Free)?;

@@ -99,7 +99,7 @@ pub struct Home {
     slots: FreeMap,
     pending_free: PendingFree,
     /// Double-owned AUs and slots: two owners claimed them at mount. They are never free again in this process.
-    contested: Contested,
+    double_owned: DoubleOwned,
     in_flight: Table<InFlight>,
     reads: Table<read::Read>,
     readers: Readers,
@@ -116,7 +116,7 @@ pub struct Home {
 }
 
 #[derive(Default)]
-struct Contested {
+struct DoubleOwned {
     aus: BTreeSet<u32>,
     slots: BTreeSet<u32>,
 }
@@ -148,7 +148,7 @@ impl Home {
             aus: FreeMap::new(geometry.au_count, limits.reuse_at_once),
             slots: FreeMap::new(geometry.slot_count, limits.reuse_at_once),
             pending_free: PendingFree::default(),
-            contested: Contested::default(),
+            double_owned: DoubleOwned::default(),
             in_flight: Table::new(),
             reads: Table::new(),
             readers: Readers::default(),
@@ -339,7 +339,7 @@ impl Home {
 
     /// Makes a slot pending free, unless it is double-owned: then its other owner may still use it.
     fn drop_slot(&mut self, ptr: PagePtr) {
-        if !self.contested.slots.contains(&ptr.slot) {
+        if !self.double_owned.slots.contains(&ptr.slot) {
             if on(Bug::SlotReusedEarly) {
                 return self.slots.release(ptr.slot);
             }
@@ -348,7 +348,7 @@ impl Home {
     }
 
     fn drop_au(&mut self, au: u32) {
-        if !self.contested.aus.contains(&au) {
+        if !self.double_owned.aus.contains(&au) {
             if on(Bug::AuReusedEarly) {
                 return self.aus.release(au);
             }

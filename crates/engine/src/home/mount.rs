@@ -207,21 +207,21 @@ impl Home {
         for replica in self.replicas.values() {
             for slot in replica.slots() {
                 if !self.slots.claim(slot) {
-                    self.contested.slots.insert(slot);
+                    self.double_owned.slots.insert(slot);
                 }
             }
             for au in replica.chunks.values().flat_map(|chunk| chunk.aus()) {
                 if !self.aus.claim(au) {
-                    self.contested.aus.insert(au);
+                    self.double_owned.aus.insert(au);
                 }
             }
         }
-        if self.contested.slots.is_empty() && self.contested.aus.is_empty() {
+        if self.double_owned.slots.is_empty() && self.double_owned.aus.is_empty() {
             return;
         }
         for replica in self.replicas.values_mut() {
-            let slot = replica.slots().find(|slot| self.contested.slots.contains(slot));
-            let au = replica.chunks.values().flat_map(|c| c.aus()).find(|au| self.contested.aus.contains(au));
+            let slot = replica.slots().find(|slot| self.double_owned.slots.contains(slot));
+            let au = replica.chunks.values().flat_map(|c| c.aus()).find(|au| self.double_owned.aus.contains(au));
             if let Some(slot) = slot {
                 replica.damage.get_or_insert(format!("slot {slot} has two owners"));
             } else if let Some(au) = au {
