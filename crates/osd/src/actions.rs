@@ -126,12 +126,12 @@ impl Osd {
     }
 
     /// The reads of an ended group of this replica lose their owner.
-    pub(crate) fn disown_reads(&mut self, replica: ReplicaId) {
+    pub(crate) fn detach_reads(&mut self, replica: ReplicaId) {
         let is_its = |owner: &ReadOwner| matches!(owner, ReadOwner::Group(read) if read.replica == replica);
         for (_, owner) in self.reads.iter_mut().filter(|(_, owner)| is_its(owner)) {
             *owner = ReadOwner::Ended;
         }
-        self.mends.disown(replica);
+        self.mends.detach(replica);
     }
 
     fn answer_extents(&mut self, slot: usize, read: u64, chunk: ChunkKey, range: SectorRange) {

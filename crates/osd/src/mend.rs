@@ -126,7 +126,7 @@ impl Mends {
     }
 
     /// Reads that its earlier group held are nobody's.
-    pub fn disown(&mut self, replica: ReplicaId) {
+    pub fn detach(&mut self, replica: ReplicaId) {
         self.held.retain(|held| held.read.replica != replica);
     }
 

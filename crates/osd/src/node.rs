@@ -340,7 +340,7 @@ impl Osd {
     pub(crate) fn start_group(&mut self, recovered: Recovered) -> State {
         let replica = recovered.identity.replica;
         let identity = recovered.identity.clone();
-        self.disown_reads(replica);
+        self.detach_reads(replica);
         let seed = self.seed ^ replica.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let config = group::GroupConfig {
             lease_reads: self.config.lease_reads,
