@@ -244,7 +244,7 @@ impl Group {
         for (at, (admitted, descriptor)) in batch.into_iter().zip(descriptors).enumerate() {
             let index = types::Index(first.0 + at as u64);
             if !admitted.payload.is_empty() {
-                let new = self.custody.keep(index, term, &descriptor, admitted.payload, admitted.crcs);
+                let new = self.pending_payloads.keep(index, term, &descriptor, admitted.payload, admitted.crcs);
                 assert!(new, "this leader proposes {index} for the first time");
             }
             self.waiting.push_back((index, admitted.waiter));

@@ -22,7 +22,7 @@ impl Group {
         for mut persist in ready.persists.drain(..) {
             for entry in &mut persist.entries {
                 if crate::descriptor::payload_len(&entry.descriptor) > 0 {
-                    self.custody.fill(entry);
+                    self.pending_payloads.fill(entry);
                 }
             }
             actions.push(Action::Persist(persist));

@@ -7,10 +7,10 @@
 //! Invariant: no clock, no I/O, no randomness but a seed. Every request gets exactly one reply.
 
 use crate::admit::Queue;
-use crate::custody::Custody;
 use crate::decision::Decision;
 use crate::election::Election;
 use crate::lease::Leading;
+use crate::pending_payloads::PendingPayloads;
 use crate::reads::Reads;
 use crate::transfer::Transfer;
 use crate::{Action, GroupConfig, descriptor};
@@ -50,7 +50,7 @@ pub struct Group {
     /// Waiters of the proposed entries, in index order; all entries are of the present term of leadership.
     pub(crate) waiting: VecDeque<(Index, crate::admit::Waiter)>,
     pub(crate) reads: Reads,
-    pub(crate) custody: Custody,
+    pub(crate) pending_payloads: PendingPayloads,
     pub(crate) last_io: Option<Time>,
     pub(crate) vouched: bool,
     pub(crate) full: bool,
@@ -111,7 +111,7 @@ impl Group {
             queue: Queue::default(),
             waiting: VecDeque::new(),
             reads: Reads::default(),
-            custody: Custody::default(),
+            pending_payloads: PendingPayloads::default(),
             last_io: None,
             vouched: false,
             full: false,
@@ -319,7 +319,7 @@ impl Group {
             self.sync_office(now, actions);
         }
         self.ready = ready;
-        self.custody.clear();
+        self.pending_payloads.clear();
         if self.quarantine.is_none() {
             self.start_confirmed_reads(actions);
             self.compact_resident();

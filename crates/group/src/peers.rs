@@ -81,7 +81,7 @@ impl Group {
             if payload.is_empty() {
                 continue;
             }
-            if !self.custody.keep(entry.index, entry.term, &entry.descriptor, payload, crcs) {
+            if !self.pending_payloads.keep(entry.index, entry.term, &entry.descriptor, payload, crcs) {
                 let reason = format!("two entries {} {}", entry.index, entry.term);
                 return actions.push(Action::BadPeer { osd: from, reason });
             }

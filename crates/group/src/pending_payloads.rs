@@ -17,11 +17,11 @@ struct Held {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Custody {
+pub(crate) struct PendingPayloads {
     held: BTreeMap<(Index, Term), Held>,
 }
 
-impl Custody {
+impl PendingPayloads {
     /// Keeps the payload of an entry. False when another entry is kept under the same key: one of the two is
     /// wrong, because (index, term) names one entry.
     pub fn keep(&mut self, index: Index, term: Term, descriptor: &Bytes, payload: IoBuf, crcs: Crcs) -> bool {
@@ -40,7 +40,7 @@ impl Custody {
         let Some(held) = self.held.remove(&(entry.index, entry.term)) else {
             panic!("the payload of {} {} is missing", entry.index, entry.term)
         };
-        assert_eq!(held.descriptor, entry.descriptor, "custody holds another entry {} {}", entry.index, entry.term);
+        assert_eq!(held.descriptor, entry.descriptor, "another entry is kept for {} {}", entry.index, entry.term);
         entry.payload = held.payload;
         entry.crcs = held.crcs;
     }
