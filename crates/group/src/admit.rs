@@ -103,7 +103,7 @@ fn is_well_formed(body: &RequestBody) -> bool {
         RequestBody::Skip { seq, watermark, .. } => watermark <= seq,
         RequestBody::Read { range, .. } => in_chunk(range) && is_part(*range),
         RequestBody::Extents { range, .. } => in_chunk(range),
-        RequestBody::Holder { .. } | RequestBody::Unreached { .. } => true,
+        RequestBody::FenceCheck { .. } | RequestBody::Unreached { .. } => true,
     }
 }
 
@@ -137,8 +137,8 @@ impl Group {
                 return self.read(now, origin, id, What::Extents { chunk, range }, actions);
             }
             RequestBody::Unreached { .. } => unreachable!("it was taken above"),
-            RequestBody::Holder { volume } => {
-                return self.read(now, origin, id, What::Holder { volume, epoch }, actions);
+            RequestBody::FenceCheck { volume } => {
+                return self.read(now, origin, id, What::FenceCheck { volume, epoch }, actions);
             }
             RequestBody::Write { chunk, range, seq, watermark, crcs, payload } => {
                 if !range.verify(&payload, &crcs) {

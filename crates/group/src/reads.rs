@@ -37,7 +37,7 @@ pub(crate) enum What {
         range: SectorRange,
     },
     /// Fence check: whether no session with a higher epoch is attached (ADR 0008).
-    Holder {
+    FenceCheck {
         volume: VolumeId,
         epoch: Epoch,
     },
@@ -139,7 +139,7 @@ impl Group {
         actions.push(match what {
             What::Bytes { chunk, range } => Action::Read { read: number, chunk, range },
             What::Extents { chunk, range } => Action::Extents { read: number, chunk, range },
-            What::Holder { .. } => unreachable!("it was answered at once"),
+            What::FenceCheck { .. } => unreachable!("it was answered at once"),
         });
     }
 
@@ -147,7 +147,7 @@ impl Group {
     fn answer_at_once(&self, what: What) -> Option<Result<ReplyBody, Errno>> {
         let (volume, index) = match what {
             What::Bytes { chunk, .. } | What::Extents { chunk, .. } => (chunk.volume, chunk.index),
-            What::Holder { volume, epoch } => {
+            What::FenceCheck { volume, epoch } => {
                 let attached = self.decision.volumes.get(&volume);
                 return Some(match attached {
                     None => Err(Errno::Gone),

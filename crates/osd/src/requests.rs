@@ -124,7 +124,7 @@ impl Osd {
             RequestBody::Skip { volume, .. } => (Kind::Write, *volume, 0),
             RequestBody::Read { chunk, range } => (Kind::Read, chunk.volume, range.len_bytes() as u64),
             RequestBody::Extents { chunk, .. } => (Kind::Query, chunk.volume, 0),
-            RequestBody::Holder { volume } | RequestBody::Unreached { volume, .. } => (Kind::Query, *volume, 0),
+            RequestBody::FenceCheck { volume } | RequestBody::Unreached { volume, .. } => (Kind::Query, *volume, 0),
         };
         let counted = Counted { kind, pool: request.pg.pool, volume, bytes, since: self.now };
         let id = request.id;

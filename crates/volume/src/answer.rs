@@ -18,7 +18,7 @@ enum Good {
 /// Checks an answer against its question: `None` is an answer that must not be believed.
 fn examine(part: &Part, body: ReplyBody) -> Option<Good> {
     match (&part.work, body) {
-        (Work::Write { .. } | Work::Zero | Work::Skip { .. } | Work::Holder, ReplyBody::Done) => Some(Good::Done),
+        (Work::Write { .. } | Work::Zero | Work::Skip { .. } | Work::FenceCheck, ReplyBody::Done) => Some(Good::Done),
         (Work::Read, ReplyBody::Data { crcs, payload }) => {
             if payload.is_empty() && crcs.is_empty() {
                 return Some(Good::Bytes(IoBuf::zeros(part.range.len_bytes())));
@@ -77,7 +77,7 @@ impl Volume {
         let part = &self.parts[key as usize];
         let result = match part.work {
             Work::Skip { why } => Err(why),
-            Work::Holder => return self.holder_answered(now, key, Ok(())),
+            Work::FenceCheck => return self.fence_check_answered(now, key, Ok(())),
             _ => Ok(()),
         };
         let found_space = (part.refused && result.is_ok()).then_some(part.pg);
@@ -126,12 +126,12 @@ impl Volume {
         let part = &mut self.parts[key as usize];
         self.stats.bad_reads += 1;
         part.bad = part.bad.saturating_add(1);
-        let holder = matches!(part.work, Work::Holder);
-        if part.bad >= BAD_READS_MAX && !part.is_write() && !holder {
+        let fence_check = matches!(part.work, Work::FenceCheck);
+        if part.bad >= BAD_READS_MAX && !part.is_write() && !fence_check {
             return self.finish(key, Err(Errno::Damaged));
         }
         // A write with an invalid answer is repeated for ever, but not in a hot loop.
-        if part.is_write() || holder {
+        if part.is_write() || fence_check {
             let pg = &mut self.pgs[part.pg as usize];
             pg.refusals += 1;
             pg.resume_at = now + pg.backoff(&mut self.rng);
@@ -144,8 +144,8 @@ impl Volume {
             return self.fail(errno);
         }
         let part = &mut self.parts[key as usize];
-        if matches!(part.work, Work::Holder) {
-            return self.holder_answered(now, key, Err(errno));
+        if matches!(part.work, Work::FenceCheck) {
+            return self.fence_check_answered(now, key, Err(errno));
         }
         if let Work::Skip { why } = part.work {
             if errno != Errno::NoSpace {

@@ -19,7 +19,7 @@
 
 mod answer;
 mod drive;
-mod holder;
+mod fence_check;
 mod ids;
 pub mod limits;
 mod meta;

@@ -9,7 +9,7 @@ pub const BYTES_MAX: u64 = 128 << 20;
 /// Most parts in flight or waiting on one volume.
 pub const PARTS_MAX: usize = 4094;
 /// Further parts for fence checks, so that a volume at its limit can send one, too.
-pub const HOLDER_PARTS: usize = 1;
+pub const FENCE_CHECK_PARTS: usize = 1;
 /// The key of messages that belong to no part: reports of an unreached leader.
 pub const REPORT_KEY: u32 = (1 << crate::ids::KEY_BITS) - 1;
 /// Most parts of one PG that do not wait for space: a PG without quorum leaves parts for the others.
@@ -42,7 +42,7 @@ pub const RESEND: Duration = Duration::from_secs(2);
 pub const SCAN: Duration = Duration::from_secs(1);
 /// A fence check goes to another PG after this, doubled up to 16 times. The time is longer
 /// than [`SILENT`], so that a PG whose leader died is no longer preferred.
-pub const HOLDER_PATIENCE: Duration = Duration::from_millis(500);
+pub const FENCE_CHECK_PATIENCE: Duration = Duration::from_millis(500);
 /// A PG that refused no write for lack of space for this long is not full any more, as on the OSD's side.
 pub const FULL_FORGET: Duration = Duration::from_secs(10);
 /// Number of waiting writes that are tried when a write that waited for space has found some.
@@ -55,7 +55,7 @@ pub const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 pub const ASK_BACKOFF_FIRST: Duration = Duration::from_millis(50);
 pub const ASK_BACKOFF_LAST: Duration = Duration::from_secs(2);
 
-const _: () = assert!(HOLDER_PATIENCE.as_nanos() > SILENT.as_nanos());
+const _: () = assert!(FENCE_CHECK_PATIENCE.as_nanos() > SILENT.as_nanos());
 const _: () = assert!(PG_PARTS_MAX as u64 > types::limits::SESSION_WINDOW);
-const _: () = assert!(PARTS_MAX + HOLDER_PARTS <= REPORT_KEY as usize);
+const _: () = assert!(PARTS_MAX + FENCE_CHECK_PARTS <= REPORT_KEY as usize);
 const _: () = assert!(BYTES_MAX >= crate::request::REQUEST_LEN_MAX);

@@ -42,7 +42,7 @@ pub(crate) enum Work {
     Read,
     Extents,
     /// A fence check, which is no piece of a request.
-    Holder,
+    FenceCheck,
     Write {
         buf: IoBuf,
         crcs: FragmentCrcs,
@@ -111,7 +111,7 @@ impl Part {
         match self.work {
             Work::Write { .. } | Work::Read => self.range.len_bytes(),
             Work::Extents => wire::extents_cost(self.range),
-            Work::Zero | Work::Skip { .. } | Work::Holder => 0,
+            Work::Zero | Work::Skip { .. } | Work::FenceCheck => 0,
         }
     }
 
@@ -152,7 +152,7 @@ impl Part {
         match &self.work {
             Work::Read => RequestBody::Read { chunk, range },
             Work::Extents => RequestBody::Extents { chunk, range },
-            Work::Holder => RequestBody::Holder { volume },
+            Work::FenceCheck => RequestBody::FenceCheck { volume },
             Work::Zero => RequestBody::Zero { chunk, range, seq, watermark },
             Work::Skip { .. } => RequestBody::Skip { volume, seq, watermark },
             Work::Write { buf, crcs } => {

@@ -2,7 +2,7 @@
 //!
 //! A reader may share the volume with a writer that allocates at any time. It asks meta before it answers zeros, and waits
 //! for the answer. A writer that still holds the volume is alone and knows its allocations. It asks a PG whether it
-//! still holds the volume (`holder`); it asks meta only while no segment exists.
+//! still holds the volume (`fence_check`); it asks meta only while no segment exists.
 //!
 //! Invariant: a segment is a hole until meta names its place, and never becomes one again while the
 //! volume is open.

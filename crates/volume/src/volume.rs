@@ -1,6 +1,6 @@
 //! The volume itself: its state, the calls of its users and its owner, and the end of a request.
 
-use crate::holder::Holder;
+use crate::fence_check::FenceCheck;
 use crate::ids::SPACES;
 use crate::limits::{BYTES_MAX, PARTS_MAX, PG_PARTS_MAX, REQUESTS_MAX, SCAN};
 use crate::overlap::Overlaps;
@@ -168,7 +168,7 @@ pub struct Volume {
     freed: Vec<u32>,
 
     pub(crate) segments: Segments,
-    pub(crate) holder: Holder,
+    pub(crate) fence_check: FenceCheck,
     pub(crate) pgs: Vec<Pg>,
     pub(crate) pg_slots: BTreeMap<PgId, u32>,
     pub(crate) active: Vec<u32>,
@@ -207,7 +207,7 @@ impl Volume {
             overlaps: Overlaps::default(),
             freed: Vec::new(),
             segments: Segments::new(opened.len_bytes),
-            holder: Holder::default(),
+            fence_check: FenceCheck::default(),
             pgs: Vec::new(),
             pg_slots: BTreeMap::new(),
             active: Vec::new(),
@@ -368,7 +368,7 @@ impl Volume {
             .min(self.scan_at)
             .min(self.expire_at)
             .min(self.ask_deadline())
-            .min(self.holder.deadline())
+            .min(self.fence_check.deadline())
     }
 
     /// Fails all requests with `errno`, now and for ever.
@@ -508,7 +508,7 @@ impl Volume {
         }
         self.unsplit.retain(|r| *r != request);
         self.segments.unpark(request);
-        self.holder.unpark(request);
+        self.fence_check.unpark(request);
         for pg in &mut self.pgs {
             let parked = pg.parked.drain(..).chain(pg.full.fills.drain(..));
             self.unsplit.extend(parked.filter(|r| *r != request));

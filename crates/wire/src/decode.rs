@@ -233,7 +233,7 @@ pub(crate) fn crcs_fit(crcs: usize, payload_len: usize) -> bool {
 
 fn read_message(kind: u8, input: &mut Input<'_>) -> Result<Message, WireError> {
     match kind {
-        kind::WRITE | kind::ZERO | kind::SKIP | kind::READ | kind::EXTENTS | kind::HOLDER | kind::UNREACHED => {
+        kind::WRITE | kind::ZERO | kind::SKIP | kind::READ | kind::EXTENTS | kind::FENCE_CHECK | kind::UNREACHED => {
             read_request(kind, input).map(Message::Request)
         }
         kind::REPLY_DONE | kind::REPLY_DATA | kind::REPLY_EXTENTS | kind::REPLY_REJECT => {
@@ -321,10 +321,10 @@ fn read_request(kind: u8, input: &mut Input<'_>) -> Result<Request, WireError> {
             zero("skip", (r.chunk.get(), r.start.get(), r.count.get()) == (0, 0, 0))?;
             RequestBody::Skip { volume: chunk.volume, seq, watermark }
         }
-        kind::HOLDER => {
+        kind::FENCE_CHECK => {
             let nothing = (r.chunk.get(), r.start.get(), r.count.get(), seq, watermark);
-            zero("holder", nothing == (0, 0, 0, 0, 0))?;
-            RequestBody::Holder { volume: chunk.volume }
+            zero("fence check", nothing == (0, 0, 0, 0, 0))?;
+            RequestBody::FenceCheck { volume: chunk.volume }
         }
         kind::UNREACHED => {
             zero("an unreached leader", (r.start.get(), r.count.get(), seq, watermark) == (0, 0, 0, 0))?;

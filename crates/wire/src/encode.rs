@@ -292,9 +292,9 @@ fn put_request(out: &mut Out<'_>, len: usize, request: &Request, bufs: &mut Vec<
             place(&mut record, *chunk, *range);
             (kind::EXTENTS, &[])
         }
-        RequestBody::Holder { volume } => {
+        RequestBody::FenceCheck { volume } => {
             record.volume = U64::new(volume.0);
-            (kind::HOLDER, &[])
+            (kind::FENCE_CHECK, &[])
         }
         RequestBody::Unreached { volume, leader } => {
             record.volume = U64::new(volume.0);

@@ -83,7 +83,7 @@ pub enum RequestBody {
     Extents { chunk: ChunkKey, range: SectorRange },
     /// Fence check: asks whether the sender still holds the volume. `Done`, unless an attach record with a higher epoch than
     /// the request's is committed in this PG; then `Failed(Fenced)` (ADR 0008).
-    Holder { volume: VolumeId },
+    FenceCheck { volume: VolumeId },
     /// To a follower: the sender hears nothing from `leader`, which the follower names as leader. The follower forwards this
     /// to the leader over its own link (ADR 0014), and answers `Done` when it did.
     Unreached { volume: VolumeId, leader: OsdId },
@@ -99,7 +99,7 @@ impl RequestBody {
             RequestBody::Extents { range, .. } => extents_cost(*range),
             RequestBody::Zero { .. }
             | RequestBody::Skip { .. }
-            | RequestBody::Holder { .. }
+            | RequestBody::FenceCheck { .. }
             | RequestBody::Unreached { .. } => 0,
         }
     }
@@ -133,7 +133,7 @@ pub struct Reply {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReplyBody {
-    /// Write, zero, skip: the entry is durable on a majority and applied. Holder: the sender still holds the volume.
+    /// Write, zero, skip: the entry is durable on a majority and applied. Fence check: the sender still holds the volume.
     Done,
     /// Data of a read, with one CRC32C for each fragment of the requested range. An unwritten range has an empty `payload`
     /// and no CRCs: it reads as zeros.

@@ -14,7 +14,7 @@ pub mod kind {
     pub const SKIP: u8 = 3;
     pub const READ: u8 = 4;
     pub const EXTENTS: u8 = 5;
-    pub const HOLDER: u8 = 6;
+    pub const FENCE_CHECK: u8 = 6;
     pub const UNREACHED: u8 = 7;
     pub const PING: u8 = 8;
     pub const REPLY_DONE: u8 = 16;

@@ -87,7 +87,7 @@ pub fn request_body(rng: &mut Rng, kind: u64) -> RequestBody {
         3 => RequestBody::Read { chunk, range: range(rng, 1024) },
         4 => RequestBody::Extents { chunk, range: range(rng, 1024) },
         5 => RequestBody::Unreached { volume: VolumeId(number(rng)), leader: OsdId(number(rng) as u32) },
-        _ => RequestBody::Holder { volume: VolumeId(number(rng)) },
+        _ => RequestBody::FenceCheck { volume: VolumeId(number(rng)) },
     }
 }
 

@@ -161,7 +161,7 @@ fn request(source: &mut Source<'_>, pg: PgId) -> Request {
             let volume = VolumeId(source.number(CHUNK.volume.0));
             RequestBody::Unreached { volume, leader: OsdId(source.below(4)) }
         }
-        4 => RequestBody::Holder { volume: VolumeId(source.number(CHUNK.volume.0)) },
+        4 => RequestBody::FenceCheck { volume: VolumeId(source.number(CHUNK.volume.0)) },
         _ => {
             let payload = IoBuf::copy_of(&vec![7; range.len_bytes()]);
             RequestBody::Write { chunk: CHUNK, range, seq, watermark, crcs: range.fragment_crcs(&payload), payload }

@@ -92,19 +92,19 @@ fn the_old_owner_is_fenced_once_the_new_one_is_attached() {
 #[test]
 fn fence_check_is_refused_after_a_newer_attach_record() {
     let mut rig = Rig::led(3, true);
-    let holder = |volume| RequestBody::Holder { volume };
+    let fence_check = |volume| RequestBody::FenceCheck { volume };
     rig.list(1);
-    let before = rig.request(1, holder(CHUNK.volume));
+    let before = rig.request(1, fence_check(CHUNK.volume));
     assert_eq!(rig.answer(before), DONE, "at once, under the lease");
-    let absent = rig.request(1, holder(types::VolumeId(77)));
+    let absent = rig.request(1, fence_check(types::VolumeId(77)));
     assert_eq!(rig.answer(absent), Some(Err(Reject::Failed(Errno::Gone))));
-    let elsewhere = rig.request(2, holder(CHUNK.volume));
+    let elsewhere = rig.request(2, fence_check(CHUNK.volume));
     assert!(matches!(rig.answer(elsewhere), Some(Err(Reject::NotLeader { .. }))));
     rig.attach(1, 2, 1);
-    let same = rig.request(1, holder(CHUNK.volume));
+    let same = rig.request(1, fence_check(CHUNK.volume));
     assert_eq!(rig.answer(same), DONE, "a later segment of the same open");
     rig.attach(1, 3, 2);
-    let robbed = rig.request(1, holder(CHUNK.volume));
+    let robbed = rig.request(1, fence_check(CHUNK.volume));
     assert_eq!(rig.answer(robbed), Some(Err(Reject::Failed(Errno::Fenced))));
 }
 
@@ -113,7 +113,7 @@ fn fence_check_without_a_lease_waits_for_a_majority() {
     let mut rig = Rig::led(3, false);
     rig.list(1);
     rig.deaf = [1].into();
-    let id = rig.request(1, RequestBody::Holder { volume: CHUNK.volume });
+    let id = rig.request(1, RequestBody::FenceCheck { volume: CHUNK.volume });
     rig.pump();
     assert_eq!(rig.answer(id), None);
     rig.deaf.clear();

@@ -318,7 +318,7 @@ impl Cluster {
                 self.admit(slot, *seq, *watermark);
                 ReplyBody::Done
             }
-            RequestBody::Holder { .. } | RequestBody::Unreached { .. } => ReplyBody::Done,
+            RequestBody::FenceCheck { .. } | RequestBody::Unreached { .. } => ReplyBody::Done,
             RequestBody::Read { chunk, range } => self.read(slot, chunk.index, *range),
             RequestBody::Extents { chunk, range } => {
                 let data = self.pgs[slot].sectors.contains_key(&chunk.index);

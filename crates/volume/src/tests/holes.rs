@@ -11,7 +11,7 @@ use wire::{Reject, ReplyBody, RequestBody};
 /// Returns the one fence check that left, and its OSD.
 fn question(b: &mut Bench) -> (OsdId, wire::Request) {
     let sent = b.poll();
-    assert!(sent.len() == 1 && sent[0].1.body == RequestBody::Holder { volume: VolumeId(7) }, "{sent:?}");
+    assert!(sent.len() == 1 && sent[0].1.body == RequestBody::FenceCheck { volume: VolumeId(7) }, "{sent:?}");
     sent.into_iter().next().expect("one left")
 }
 

@@ -619,7 +619,7 @@ fn extents_of_all_pieces_melt_together() {
     let mut b = Bench::plain();
     b.submit(Request::Extents { offset: SEGMENT - (32 << 20), len: 33 << 20 }, 1);
     let mut sent = b.poll();
-    let is_question = |r: &wire::Request| matches!(r.body, RequestBody::Holder { .. });
+    let is_question = |r: &wire::Request| matches!(r.body, RequestBody::FenceCheck { .. });
     let (holder, question) = sent.remove(sent.iter().position(|(_, r)| is_question(r)).expect("about the hole"));
     b.reply(holder, &question, Ok(ReplyBody::Done));
     assert_eq!(sent.len(), 2);

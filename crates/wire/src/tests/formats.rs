@@ -44,7 +44,7 @@ fn record() -> File {
             SKIP,
             READ,
             EXTENTS,
-            HOLDER,
+            FENCE_CHECK,
             UNREACHED,
             PING,
             REPLY_DONE,

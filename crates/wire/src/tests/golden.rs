@@ -27,7 +27,7 @@ fn requests() -> Vec<(&'static str, Message)> {
         ("skip", request(RequestBody::Skip { volume: CHUNK.volume, seq, watermark })),
         ("read", request(RequestBody::Read { chunk: CHUNK, range })),
         ("extents", request(RequestBody::Extents { chunk: CHUNK, range })),
-        ("holder", request(RequestBody::Holder { volume: CHUNK.volume })),
+        ("fence check", request(RequestBody::FenceCheck { volume: CHUNK.volume })),
         ("unreached", request(RequestBody::Unreached { volume: CHUNK.volume, leader: OsdId(3) })),
     ]
 }

@@ -9,14 +9,14 @@
 //! Invariant: an answer counts only for requests that came before its check was made, and a check goes
 //! only to a PG in which a segment of the volume lies.
 
-use crate::limits::HOLDER_PATIENCE;
+use crate::limits::FENCE_CHECK_PATIENCE;
 use crate::part::{Part, Place, Work};
 use crate::volume::{Sure, Volume};
 use types::{Errno, SectorRange, Time};
 
 /// The fence check, and the requests that wait for it. Each request is in one of the two lists at most.
 #[derive(Debug, Default)]
-pub(crate) struct Holder {
+pub(crate) struct FenceCheck {
     /// Requests that came after the pending check was made.
     waiting: Vec<u32>,
     asked: Vec<u32>,
@@ -34,7 +34,7 @@ struct Question {
     until: Time,
 }
 
-impl Holder {
+impl FenceCheck {
     /// Removes a request that no longer waits.
     pub fn unpark(&mut self, request: u32) {
         self.waiting.retain(|r| *r != request);
@@ -54,7 +54,7 @@ impl Volume {
     /// Parks `request`, which has reached a hole that is not confirmed yet.
     pub(crate) fn doubt(&mut self, segment: usize, request: u32) {
         if self.write && self.pgs.iter().any(|pg| pg.attached) {
-            self.holder.waiting.push(request);
+            self.fence_check.waiting.push(request);
         } else {
             self.segments.look(segment, request);
         }
@@ -62,23 +62,23 @@ impl Volume {
 
     /// Sends a fence check for all waiting requests; asks another PG when the answer is late.
     pub(crate) fn ask_holder(&mut self, now: Time) {
-        if let Some(question) = self.holder.out {
+        if let Some(question) = self.fence_check.out {
             if now < question.until {
                 return;
             }
-            self.holder.out = None;
-            self.holder.moves += 1;
+            self.fence_check.out = None;
+            self.fence_check.moves += 1;
             self.finish(question.part, Err(Errno::TimedOut));
         }
-        let holder = &mut self.holder;
-        holder.asked.append(&mut holder.waiting);
-        if holder.asked.is_empty() {
+        let fence_check = &mut self.fence_check;
+        fence_check.asked.append(&mut fence_check.waiting);
+        if fence_check.asked.is_empty() {
             return;
         }
         let slot = self.whom_to_ask();
-        let holder = &mut self.holder;
-        let patience = HOLDER_PATIENCE * (1 << holder.moves.min(4));
-        holder.last = slot;
+        let fence_check = &mut self.fence_check;
+        let patience = FENCE_CHECK_PATIENCE * (1 << fence_check.moves.min(4));
+        fence_check.last = slot;
         let part = Part {
             request: None,
             piece: 0,
@@ -87,7 +87,7 @@ impl Volume {
             born: self.serial,
             chunk: 0,
             range: SectorRange::new(0, 1),
-            work: Work::Holder,
+            work: Work::FenceCheck,
             place: Place::Held,
             seq: 0,
             sends: 0,
@@ -99,7 +99,7 @@ impl Volume {
         };
         self.lives += 1;
         let key = self.parts.insert(part) as u32;
-        self.holder.out = Some(Question { part: key, until: now + patience });
+        self.fence_check.out = Some(Question { part: key, until: now + patience });
         self.pgs[slot as usize].parts += 1;
         self.arm_scan(now);
         self.enqueue(key);
@@ -108,8 +108,8 @@ impl Volume {
     /// Returns the PG of the next check: the last one as long as it answers, else the next in turn. PGs whose leader is known
     /// come before all others.
     fn whom_to_ask(&self) -> u32 {
-        let (count, last) = (self.pgs.len() as u32, self.holder.last);
-        let first = if self.holder.moves == 0 { last } else { last + 1 };
+        let (count, last) = (self.pgs.len() as u32, self.fence_check.last);
+        let first = if self.fence_check.moves == 0 { last } else { last + 1 };
         let turn = || (0..count).map(|n| (first + n) % count).filter(|slot| self.pgs[*slot as usize].attached);
         let settled = turn().find(|slot| self.pgs[*slot as usize].settled);
         settled.or_else(|| turn().next()).expect("only a volume with a segment asks")
@@ -117,11 +117,11 @@ impl Volume {
 
     /// Handles the answer to the pending check. A segment that was a hole when the check was made, and still is one here, was
     /// a hole at a moment within each of these requests.
-    pub(crate) fn holder_answered(&mut self, now: Time, key: u32, result: Result<(), Errno>) {
-        assert_eq!(self.holder.out.map(|question| question.part), Some(key), "one question is out at a time");
-        (self.holder.out, self.holder.moves) = (None, 0);
+    pub(crate) fn fence_check_answered(&mut self, now: Time, key: u32, result: Result<(), Errno>) {
+        assert_eq!(self.fence_check.out.map(|question| question.part), Some(key), "one question is out at a time");
+        (self.fence_check.out, self.fence_check.moves) = (None, 0);
         self.finish(key, Ok(()));
-        for request in std::mem::take(&mut self.holder.asked) {
+        for request in std::mem::take(&mut self.fence_check.asked) {
             let pending = &mut self.requests[request as usize];
             match result {
                 Ok(()) => pending.sure = Sure::OfAll,
