@@ -18,7 +18,7 @@ use types::{
     ChunkKey, Entry, EntryKind, Epoch, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, SessionId, Term,
     Time, VolumeId,
 };
-use wire::{Listed, Message, RaftKind, RaftMsg, ReplyBody, Request, RequestBody, samples};
+use wire::{Message, RaftKind, RaftMsg, RenewalItem, ReplyBody, Request, RequestBody, samples};
 
 const PG: PgId = PgId { pool: PoolId(2), n: 5 };
 const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(1), index: 0 };
@@ -175,7 +175,7 @@ impl Table {
 
     /// Sends a lease renewal from one member to another, and its acknowledgement.
     fn list(&mut self, source: &mut Source<'_>, from: u32, to: u32) {
-        let honest = self.call(from, |g, now, _| g.listing_for(now, OsdId(to))).flatten();
+        let honest = self.call(from, |g, now, _| g.renewal_item_for(now, OsdId(to))).flatten();
         let lies = source.byte() < 64;
         let Some((mut item, _)) = honest.or_else(|| lies.then(|| (self.invented_item(from, to), false))) else {
             return;
@@ -186,17 +186,17 @@ impl Table {
         }
         let sent_at = self.now;
         let full = source.flag();
-        let renewed = self.call(to, |g, now, actions| g.handle_listed(now, OsdId(from), item, full, actions));
+        let renewed = self.call(to, |g, now, actions| g.handle_renewal_item(now, OsdId(from), item, full, actions));
         if renewed == Some(true) || lies {
             let term = Term(if lies { source.number(item.term.0) } else { item.term.0 });
             let sent_at = if lies { Time(source.number(sent_at.0)) } else { sent_at };
-            self.call(from, |g, now, actions| g.handle_echo(now, OsdId(to), sent_at, term, actions));
+            self.call(from, |g, now, actions| g.handle_lease_ack(now, OsdId(to), sent_at, term, actions));
         }
     }
 
-    fn invented_item(&self, from: u32, to: u32) -> Listed {
+    fn invented_item(&self, from: u32, to: u32) -> RenewalItem {
         let (from, to) = (ReplicaId(from.into()), ReplicaId(to.into()));
-        Listed { pg: PG, from, to, term: self.members[to.0 as usize - 1].hard_state.term, commit: Index(0) }
+        RenewalItem { pg: PG, from, to, term: self.members[to.0 as usize - 1].hard_state.term, commit: Index(0) }
     }
 
     /// Restarts a member from its log. Unanswered tickets count as durable, because this target tests peers, not disks.

@@ -29,8 +29,8 @@ impl Group {
         }
         for msg in ready.messages.drain(..) {
             // The acknowledgement of a lease renewal stands for the answer to a bare heartbeat.
-            let echoed = msg.kind == RaftKind::HeartbeatResponse && msg.context.is_empty();
-            if let Some(to) = self.osd_of(msg.to).filter(|_| !echoed) {
+            let acknowledged = msg.kind == RaftKind::HeartbeatResponse && msg.context.is_empty();
+            if let Some(to) = self.osd_of(msg.to).filter(|_| !acknowledged) {
                 actions.push(Action::Send { to, message: Message::Raft(msg) });
             }
         }

@@ -72,7 +72,7 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// Returns the time for which a promise holds for its leader, counted from the send time that the follower echoes, when
+    /// Returns the time for which a promise holds for its leader, counted from the send time that the follower acks, when
     /// clocks run at rates within ±33 % of true time: `promise × (1 − ρ) / (1 + ρ)`.
     pub fn lease(&self) -> Duration {
         self.promise * 67 / 133

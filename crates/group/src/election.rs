@@ -1,6 +1,6 @@
 //! Election timing: when a replica may vote, and when it must campaign (R3). Raft's own timer is never used.
 //!
-//! `listing` and `peers` report received messages; `group` asks at every poll whether an attempt is due. Invariant: no
+//! `renewal` and `peers` report received messages; `group` asks at every poll whether an attempt is due. Invariant: no
 //! vote for another, and no campaign, while a promise stands or within one promise of the start. Jitter comes
 //! from the group's seeded generator.
 

@@ -1,7 +1,7 @@
 //! One placement group on one OSD: its state, its creation, and the order of a turn.
 //!
 //! The loop calls `handle_*` for each event and ends its turn with [`Group::poll`]; actions are the output.
-//! The parts live beside this file, one concept each: `admit`, `apply`, `reads`, `listing`, `office`, `peers`,
+//! The parts live beside this file, one concept each: `admit`, `apply`, `reads`, `renewal`, `office`, `peers`,
 //! `transfer`, `report` and others.
 //!
 //! Invariant: no clock, no I/O, no randomness but a seed. Every request gets exactly one reply.

@@ -1,8 +1,8 @@
 //! A leader's knowledge of its own leadership: acknowledged renewals, the lease that follows from them, and its term.
 //!
-//! `listing` passes in acknowledgements, `reads` asks for the lease. Invariant: the lease of a term ends before any majority
+//! `renewal` passes in acknowledgements, `reads` asks for the lease. Invariant: the lease of a term ends before any majority
 //! of voters can have forgotten its promise, whatever the rates of the clocks within ±33 % (R3). Times are this leader's own
-//! send times, which followers echo; no time of another clock is used.
+//! send times, which followers ack; no time of another clock is used.
 
 use consensus::ConfState;
 use types::planted::{Bug, on};
@@ -10,7 +10,7 @@ use types::{Index, ReplicaId, Term, Time};
 
 /// Last acknowledgement of one follower.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Echo {
+pub(crate) struct LeaseAck {
     pub replica: ReplicaId,
     /// This leader's send time of the newest renewal that it acknowledged.
     pub sent_at: Time,
@@ -28,7 +28,7 @@ pub(crate) struct Leading {
     pub since: Time,
     /// A lease release was sent in this term: followers have forgotten their promises.
     pub forfeited: bool,
-    pub echoes: Vec<Echo>,
+    pub acks: Vec<LeaseAck>,
     /// The newest send time that a majority (with this leader) has acknowledged.
     pub majority_at: Time,
 }
@@ -36,23 +36,29 @@ pub(crate) struct Leading {
 impl Leading {
     pub fn new(term: Term, own_index: Index, since: Time, me: ReplicaId, conf: &ConfState) -> Leading {
         let mut leading =
-            Leading { term, own_index, since, forfeited: false, echoes: Vec::new(), majority_at: Time::ZERO };
+            Leading { term, own_index, since, forfeited: false, acks: Vec::new(), majority_at: Time::ZERO };
         leading.majority_at = leading.majority(me, conf);
         leading
     }
 
     /// Notes the acknowledgement of the renewal that was sent at `sent_at`.
-    pub fn echoed(&mut self, replica: ReplicaId, sent_at: Time, me: ReplicaId, conf: &ConfState) -> &mut Echo {
-        let at = match self.echoes.iter().position(|e| e.replica == replica) {
+    pub fn acknowledged(
+        &mut self,
+        replica: ReplicaId,
+        sent_at: Time,
+        me: ReplicaId,
+        conf: &ConfState,
+    ) -> &mut LeaseAck {
+        let at = match self.acks.iter().position(|e| e.replica == replica) {
             Some(at) => at,
             None => {
-                self.echoes.push(Echo { replica, sent_at, matched: Index(0), idle_echoes: 0 });
-                self.echoes.len() - 1
+                self.acks.push(LeaseAck { replica, sent_at, matched: Index(0), idle_echoes: 0 });
+                self.acks.len() - 1
             }
         };
-        self.echoes[at].sent_at = self.echoes[at].sent_at.max(sent_at);
+        self.acks[at].sent_at = self.acks[at].sent_at.max(sent_at);
         self.majority_at = self.majority(me, conf);
-        &mut self.echoes[at]
+        &mut self.acks[at]
     }
 
     /// Returns the newest moment `t` such that a majority of each half has acknowledged a renewal sent at `t` or later.
@@ -61,7 +67,7 @@ impl Leading {
             if id == me {
                 return Time::NEVER;
             }
-            self.echoes.iter().find(|e| e.replica == id).map_or(Time::ZERO, |e| e.sent_at)
+            self.acks.iter().find(|e| e.replica == id).map_or(Time::ZERO, |e| e.sent_at)
         };
         let half = |voters: &[ReplicaId]| {
             let mut times: Vec<Time> = voters.iter().map(|id| heard(*id)).collect();
@@ -117,19 +123,19 @@ mod tests {
             // A learner's acknowledgement does not count.
             (&[1, 2, 3], &[], &[(9, 50)], None),
         ];
-        for (voters, outgoing, echoes, want) in cases {
+        for (voters, outgoing, acks, want) in cases {
             let conf = conf(voters, outgoing, &[9]);
             let mut leading = Leading::new(Term(1), Index(1), Time(1), ReplicaId(1), &conf);
-            for (id, at) in *echoes {
-                leading.echoed(ReplicaId(*id), Time(*at), ReplicaId(1), &conf);
+            for (id, at) in *acks {
+                leading.acknowledged(ReplicaId(*id), Time(*at), ReplicaId(1), &conf);
             }
             let lease = Duration::from_nanos(10);
             match want {
-                None => assert!(!leading.lease_holds(Time(2), lease), "{voters:?} {outgoing:?} {echoes:?}"),
+                None => assert!(!leading.lease_holds(Time(2), lease), "{voters:?} {outgoing:?} {acks:?}"),
                 Some(u64::MAX) => assert!(leading.lease_holds(Time(u64::MAX - 1), lease)),
                 Some(at) => {
-                    assert!(leading.lease_holds(Time(at + 9), lease), "{voters:?} {outgoing:?} {echoes:?}");
-                    assert!(!leading.lease_holds(Time(at + 10), lease), "{voters:?} {outgoing:?} {echoes:?}");
+                    assert!(leading.lease_holds(Time(at + 9), lease), "{voters:?} {outgoing:?} {acks:?}");
+                    assert!(!leading.lease_holds(Time(at + 10), lease), "{voters:?} {outgoing:?} {acks:?}");
                 }
             }
         }
@@ -139,8 +145,8 @@ mod tests {
     fn late_acknowledgement_never_shortens_and_a_release_ends_the_lease() {
         let conf = conf(&[1, 2, 3], &[], &[]);
         let mut leading = Leading::new(Term(1), Index(1), Time(1), ReplicaId(1), &conf);
-        leading.echoed(ReplicaId(2), Time(50), ReplicaId(1), &conf);
-        leading.echoed(ReplicaId(2), Time(30), ReplicaId(1), &conf);
+        leading.acknowledged(ReplicaId(2), Time(50), ReplicaId(1), &conf);
+        leading.acknowledged(ReplicaId(2), Time(30), ReplicaId(1), &conf);
         assert_eq!(leading.majority_at, Time(50));
         leading.forfeited = true;
         assert!(!leading.lease_holds(Time(51), Duration::from_nanos(10)));

@@ -6,7 +6,7 @@
 use crate::{Group, Timing};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{OsdId, PgId, Time};
-use wire::{Listing, ListingEcho};
+use wire::{LeaseAck, LeaseRenewal};
 
 /// An acknowledgement that renews nothing is sent once in this many renewals: often enough to be no sign of silence.
 const EMPTY_EVERY: u32 = 4;
@@ -21,7 +21,7 @@ struct Pair {
     /// PGs that it leads by its last full lease renewal.
     named: BTreeSet<PgId>,
     /// Time of the last acknowledgement to it, and the values beside the renewals.
-    echoed: Option<(Time, (u64, bool, u8))>,
+    acknowledged: Option<(Time, (u64, bool, u8))>,
 }
 
 /// All pairs of this OSD.
@@ -33,21 +33,23 @@ pub struct Pairs {
 
 impl Pairs {
     pub fn new(timing: Timing) -> Pairs {
-        assert!(timing.full_every > 0, "a full listing is needed now and then");
+        assert!(timing.full_every > 0, "a full renewal is needed now and then");
         Pairs { timing, pairs: BTreeMap::new() }
     }
 
     /// Notes that a connection came up (the first renewal on it is full, and due at once) or went down.
     pub fn handle_link(&mut self, now: Time, osd: OsdId, up: bool) {
         if up {
-            self.pairs
-                .insert(osd, Pair { next_at: now, sent: 0, heard_at: None, named: BTreeSet::new(), echoed: None });
+            self.pairs.insert(
+                osd,
+                Pair { next_at: now, sent: 0, heard_at: None, named: BTreeSet::new(), acknowledged: None },
+            );
         } else {
             self.pairs.remove(&osd);
         }
     }
 
-    /// Returns the peers that are due, and whether their renewal is full. The loop sends each [`Pairs::listing`] now,
+    /// Returns the peers that are due, and whether their renewal is full. The loop sends each [`Pairs::renewal`] now,
     /// also when it is empty.
     pub fn poll(&mut self, now: Time, out: &mut Vec<(OsdId, bool)>) {
         for (osd, pair) in self.pairs.iter_mut().filter(|(_, pair)| pair.next_at <= now) {
@@ -60,37 +62,37 @@ impl Pairs {
     }
 
     /// Makes the lease renewal for `osd` from all groups of this OSD.
-    pub fn listing<'a>(now: Time, osd: OsdId, full: bool, groups: impl Iterator<Item = &'a Group>) -> Listing {
-        let items = groups.filter_map(|group| group.listing_for(now, osd)).filter(|(_, active)| full || *active);
-        Listing { sent_at: now.0, full, spent_aus: 0, items: items.map(|(item, _)| item).collect() }
+    pub fn renewal<'a>(now: Time, osd: OsdId, full: bool, groups: impl Iterator<Item = &'a Group>) -> LeaseRenewal {
+        let items = groups.filter_map(|group| group.renewal_item_for(now, osd)).filter(|(_, active)| full || *active);
+        LeaseRenewal { sent_at: now.0, full, spent_aus: 0, items: items.map(|(item, _)| item).collect() }
     }
 
-    /// Notes a received lease renewal. Its items then go to `Group::handle_listed`, and the renewed ones into
-    /// [`Pairs::echo`].
-    pub fn heard(&mut self, now: Time, from: OsdId, listing: &Listing) {
+    /// Notes a received lease renewal. Its items then go to `Group::handle_renewal_item`, and the renewed ones into
+    /// [`Pairs::ack`].
+    pub fn heard(&mut self, now: Time, from: OsdId, renewal: &LeaseRenewal) {
         let Some(pair) = self.pairs.get_mut(&from) else { return };
         pair.heard_at = Some(now);
-        if listing.full {
-            pair.named = listing.items.iter().map(|item| item.pg).collect();
+        if renewal.full {
+            pair.named = renewal.items.iter().map(|item| item.pg).collect();
         }
     }
 
     /// Makes the acknowledgement of a lease renewal.
-    pub fn echo(listing: &Listing, renewed: impl Iterator<Item = PgId>) -> ListingEcho {
-        let terms: BTreeMap<PgId, types::Term> = listing.items.iter().map(|item| (item.pg, item.term)).collect();
+    pub fn ack(renewal: &LeaseRenewal, renewed: impl Iterator<Item = PgId>) -> LeaseAck {
+        let terms: BTreeMap<PgId, types::Term> = renewal.items.iter().map(|item| (item.pg, item.term)).collect();
         let renewed = renewed.filter_map(|pg| terms.get(&pg).map(|term| (pg, *term))).collect();
-        ListingEcho { sent_at: listing.sent_at, granted_aus: 0, device_full: false, log_share_mib: 0, renewed }
+        LeaseAck { sent_at: renewal.sent_at, granted_aus: 0, device_full: false, log_share_mib: 0, renewed }
     }
 
-    /// Whether `echo` must be sent to `osd`. One that renews nothing tells its reader only that this OSD lives and what
+    /// Whether `ack` must be sent to `osd`. One that renews nothing tells its reader only that this OSD lives and what
     /// it may spend. That can wait for a few renewals, and an idle OSD is spared the turns.
-    pub fn owes_echo(&mut self, now: Time, osd: OsdId, full: bool, echo: &ListingEcho) -> bool {
+    pub fn owes_ack(&mut self, now: Time, osd: OsdId, full: bool, ack: &LeaseAck) -> bool {
         let Some(pair) = self.pairs.get_mut(&osd) else { return true };
-        let said = (echo.granted_aus, echo.device_full, echo.log_share_mib);
+        let said = (ack.granted_aus, ack.device_full, ack.log_share_mib);
         let keeps = |(at, before): (Time, _)| before == said && now < at + self.timing.renewal * EMPTY_EVERY;
-        let owes = full || !echo.renewed.is_empty() || !pair.echoed.is_some_and(keeps);
+        let owes = full || !ack.renewed.is_empty() || !pair.acknowledged.is_some_and(keeps);
         if owes {
-            pair.echoed = Some((now, said));
+            pair.acknowledged = Some((now, said));
         }
         owes
     }
@@ -111,7 +113,7 @@ impl Pairs {
 mod tests {
     use super::*;
     use types::{Index, PoolId, ReplicaId, Term};
-    use wire::Listed;
+    use wire::RenewalItem;
 
     const PG: PgId = PgId { pool: PoolId(1), n: 7 };
 
@@ -119,14 +121,14 @@ mod tests {
         Time(ms * 1_000_000)
     }
 
-    fn listing(full: bool, pgs: &[PgId]) -> Listing {
+    fn renewal(full: bool, pgs: &[PgId]) -> LeaseRenewal {
         let item =
-            |pg: &PgId| Listed { pg: *pg, from: ReplicaId(1), to: ReplicaId(2), term: Term(3), commit: Index(0) };
-        Listing { sent_at: 5, full, spent_aus: 0, items: pgs.iter().map(item).collect() }
+            |pg: &PgId| RenewalItem { pg: *pg, from: ReplicaId(1), to: ReplicaId(2), term: Term(3), commit: Index(0) };
+        LeaseRenewal { sent_at: 5, full, spent_aus: 0, items: pgs.iter().map(item).collect() }
     }
 
     #[test]
-    fn one_listing_a_period_and_every_twelfth_is_full() {
+    fn one_lease_renewal_a_period_and_every_twelfth_is_full() {
         let mut pairs = Pairs::new(Timing::default());
         pairs.handle_link(at_ms(0), OsdId(2), true);
         let mut fulls = Vec::new();
@@ -170,21 +172,21 @@ mod tests {
     fn an_echo_that_says_nothing_new_is_owed_only_now_and_then() {
         let mut pairs = Pairs::new(Timing::default());
         pairs.handle_link(at_ms(0), OsdId(2), true);
-        let empty = Pairs::echo(&listing(false, &[]), std::iter::empty());
-        let some = Pairs::echo(&listing(false, &[PG]), [PG].into_iter());
-        fn owed(pairs: &mut Pairs, ms: u64, full: bool, echo: &ListingEcho) -> bool {
-            pairs.owes_echo(at_ms(ms), OsdId(2), full, echo)
+        let empty = Pairs::ack(&renewal(false, &[]), std::iter::empty());
+        let some = Pairs::ack(&renewal(false, &[PG]), [PG].into_iter());
+        fn owed(pairs: &mut Pairs, ms: u64, full: bool, ack: &LeaseAck) -> bool {
+            pairs.owes_ack(at_ms(ms), OsdId(2), full, ack)
         }
         assert!(owed(&mut pairs, 0, false, &empty), "the first word on a connection");
         assert!(!owed(&mut pairs, 25, false, &empty) && !owed(&mut pairs, 75, false, &empty));
         assert!(owed(&mut pairs, 100, false, &empty), "a sign of life");
-        assert!(owed(&mut pairs, 125, true, &empty), "a full listing is always echoed");
+        assert!(owed(&mut pairs, 125, true, &empty), "a full renewal is always acknowledged");
         assert!(owed(&mut pairs, 150, false, &some), "a renewal is");
-        let granted = ListingEcho { granted_aus: 9, ..empty.clone() };
+        let granted = LeaseAck { granted_aus: 9, ..empty.clone() };
         assert!(owed(&mut pairs, 175, false, &granted), "a grant is");
         assert!(!owed(&mut pairs, 200, false, &granted));
-        assert!(owed(&mut pairs, 225, false, &ListingEcho { device_full: true, ..granted.clone() }));
-        assert!(owed(&mut pairs, 250, false, &ListingEcho { log_share_mib: 3, ..granted }));
+        assert!(owed(&mut pairs, 225, false, &LeaseAck { device_full: true, ..granted.clone() }));
+        assert!(owed(&mut pairs, 250, false, &LeaseAck { log_share_mib: 3, ..granted }));
     }
 
     #[test]
@@ -192,20 +194,20 @@ mod tests {
         let mut pairs = Pairs::new(Timing::default());
         pairs.handle_link(at_ms(0), OsdId(2), true);
         assert!(!pairs.vouches(at_ms(0), OsdId(2), PG));
-        pairs.heard(at_ms(0), OsdId(2), &listing(true, &[PG]));
+        pairs.heard(at_ms(0), OsdId(2), &renewal(true, &[PG]));
         assert!(pairs.vouches(at_ms(149), OsdId(2), PG));
         assert!(!pairs.vouches(at_ms(150), OsdId(2), PG));
-        pairs.heard(at_ms(140), OsdId(2), &listing(false, &[]));
+        pairs.heard(at_ms(140), OsdId(2), &renewal(false, &[]));
         assert!(pairs.vouches(at_ms(200), OsdId(2), PG), "an empty frame is a sign of life");
-        pairs.heard(at_ms(210), OsdId(2), &listing(true, &[]));
+        pairs.heard(at_ms(210), OsdId(2), &renewal(true, &[]));
         assert!(!pairs.vouches(at_ms(211), OsdId(2), PG));
     }
 
     #[test]
     fn an_echo_names_what_was_renewed_with_the_leaders_term() {
-        let listing = listing(false, &[PG]);
-        let echo = Pairs::echo(&listing, [PG, PgId { pool: PoolId(1), n: 8 }].into_iter());
-        assert_eq!((echo.sent_at, echo.renewed), (5, vec![(PG, Term(3))]));
-        assert_eq!(Pairs::echo(&listing, std::iter::empty()).renewed, []);
+        let renewal = renewal(false, &[PG]);
+        let ack = Pairs::ack(&renewal, [PG, PgId { pool: PoolId(1), n: 8 }].into_iter());
+        assert_eq!((ack.sent_at, ack.renewed), (5, vec![(PG, Term(3))]));
+        assert_eq!(Pairs::ack(&renewal, std::iter::empty()).renewed, []);
     }
 }

@@ -63,8 +63,8 @@ impl Group {
             let mut report = LeadReport { active: self.serves(), ..LeadReport::default() };
             report.active &= now < leading.heard_at() + silence_max;
             for member in self.decision.members.iter().filter(|m| m.replica != self.identity.replica) {
-                let echo = leading.echoes.iter().find(|echo| echo.replica == member.replica);
-                let heard_at = echo.map_or(leading.since, |echo| echo.sent_at.max(leading.since));
+                let ack = leading.acks.iter().find(|ack| ack.replica == member.replica);
+                let heard_at = ack.map_or(leading.since, |ack| ack.sent_at.max(leading.since));
                 let follower = self.node.follower(member.replica);
                 if now >= heard_at + silence_max {
                     report.followers_silent += 1;

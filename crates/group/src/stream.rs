@@ -40,7 +40,7 @@ impl Group {
         let Some(leading) = self.current() else { return false };
         let silent = self.config.timing.promise * 2;
         let keeps_up = |id: &&ReplicaId| {
-            let heard = leading.echoes.iter().find(|e| e.replica == **id).is_some_and(|e| now < e.sent_at + silent);
+            let heard = leading.acks.iter().find(|e| e.replica == **id).is_some_and(|e| now < e.sent_at + silent);
             let near = self.node.follower(**id).is_some_and(|f| f.streaming);
             **id == self.identity.replica || (**id != follower && heard && near)
         };

@@ -85,8 +85,8 @@ impl Group {
         let tried_at = self.reports.moved_at.unwrap_or(Time::ZERO);
         let last = self.node.last_index().0;
         let Some(leading) = self.current().filter(|leading| leading.term == msg.term) else { return };
-        let echo = leading.echoes.iter().find(|echo| echo.replica == msg.from);
-        let heard = echo.is_some_and(|echo| now < echo.sent_at + self.config.timing.echo_max);
+        let ack = leading.acks.iter().find(|ack| ack.replica == msg.from);
+        let heard = ack.is_some_and(|ack| now < ack.sent_at + self.config.timing.echo_max);
         let follower = self.node.follower(msg.from);
         let near = follower.is_some_and(|f| f.streaming && last.saturating_sub(f.matched.0) <= LACK_MAX);
         if !heard || !near || now < leading.since.max(tried_at) + hold {

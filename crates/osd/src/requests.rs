@@ -7,7 +7,7 @@ use bus::{BusEvent, LinkId};
 use group::{Origin, Pairs};
 use slab::Slab;
 use types::{OsdId, Time};
-use wire::{Listing, Message, Peer, RaftKind, RaftMsg, Reject, Reply, Request, RequestBody};
+use wire::{LeaseRenewal, Message, Peer, RaftKind, RaftMsg, Reject, Reply, Request, RequestBody};
 
 /// Client requests between arrival and reply. `Origin` is the key.
 #[derive(Default)]
@@ -69,13 +69,13 @@ impl Osd {
         match (peer, message) {
             (_, Message::Request(request)) => self.handle_request(link, request),
             (Peer::Osd(from), Message::Raft(raft)) => self.handle_raft(from, raft),
-            (Peer::Osd(from), Message::Listing(listing)) => self.handle_listing(link, from, listing),
-            (Peer::Osd(from), Message::ListingEcho(echo)) => {
-                let sent_at = Time(echo.sent_at);
-                self.space.handle_granted(self.now, from, echo.granted_aus, echo.device_full);
-                self.hear_log_share(from, echo.log_share_mib);
-                for (pg, term) in echo.renewed {
-                    self.with_pg(pg, |group, now, actions| group.handle_echo(now, from, sent_at, term, actions));
+            (Peer::Osd(from), Message::LeaseRenewal(renewal)) => self.handle_renewal(link, from, renewal),
+            (Peer::Osd(from), Message::LeaseAck(ack)) => {
+                let sent_at = Time(ack.sent_at);
+                self.space.handle_granted(self.now, from, ack.granted_aus, ack.device_full);
+                self.hear_log_share(from, ack.log_share_mib);
+                for (pg, term) in ack.renewed {
+                    self.with_pg(pg, |group, now, actions| group.handle_lease_ack(now, from, sent_at, term, actions));
                 }
             }
             (Peer::Osd(from), Message::Goodbye(pgs)) => {
@@ -166,24 +166,24 @@ impl Osd {
     }
 
     /// Handles a lease renewal (R3): the acknowledgement carries the sender's own time and the renewed promises.
-    fn handle_listing(&mut self, link: LinkId, from: OsdId, listing: Listing) {
-        self.pairs.heard(self.now, from, &listing);
-        let every = listing.full;
-        let mut renewed = Vec::with_capacity(listing.items.len());
-        for item in listing.items {
-            let full = listing.full;
+    fn handle_renewal(&mut self, link: LinkId, from: OsdId, renewal: LeaseRenewal) {
+        self.pairs.heard(self.now, from, &renewal);
+        let every = renewal.full;
+        let mut renewed = Vec::with_capacity(renewal.items.len());
+        for item in renewal.items {
+            let full = renewal.full;
             let mut ok = false;
-            self.with_pg(item.pg, |group, now, actions| ok = group.handle_listed(now, from, item, full, actions));
+            self.with_pg(item.pg, |group, now, actions| ok = group.handle_renewal_item(now, from, item, full, actions));
             if ok {
                 renewed.push((item.pg, item.term));
             }
         }
-        let granted_aus = self.space.handle_spent(from, listing.spent_aus);
+        let granted_aus = self.space.handle_spent(from, renewal.spent_aus);
         let device_full = self.space.is_full();
         let log_share_mib = self.log_share_mib();
-        let echo = wire::ListingEcho { sent_at: listing.sent_at, granted_aus, device_full, log_share_mib, renewed };
-        if self.pairs.owes_echo(self.now, from, every, &echo) {
-            self.bus.send(link, Message::ListingEcho(echo));
+        let ack = wire::LeaseAck { sent_at: renewal.sent_at, granted_aus, device_full, log_share_mib, renewed };
+        if self.pairs.owes_ack(self.now, from, every, &ack) {
+            self.bus.send(link, Message::LeaseAck(ack));
         }
     }
 
@@ -193,9 +193,9 @@ impl Osd {
         self.pairs.poll(self.now, &mut due);
         for (osd, full) in due.drain(..) {
             let Some(link) = self.bus.link_to(osd) else { continue };
-            let mut listing = Pairs::listing(self.now, osd, full, self.pgs.groups());
-            listing.spent_aus = self.space.spent(self.now, osd);
-            self.bus.send(link, Message::Listing(listing));
+            let mut renewal = Pairs::renewal(self.now, osd, full, self.pgs.groups());
+            renewal.spent_aus = self.space.spent(self.now, osd);
+            self.bus.send(link, Message::LeaseRenewal(renewal));
         }
         self.due = due;
     }

@@ -55,7 +55,7 @@ registry! {
     LeaseKeptOverGoodbye, "lease-kept-over-goodbye", "R3",
         "a leader that said goodbye goes on reading under its lease";
     LeaseFromArrival, "lease-from-arrival", "R3",
-        "the lease counts from the arrival of the echo, not from the sending of the listing";
+        "the lease counts from the arrival of the acknowledgement, not from the sending of the renewal";
     ReadWithoutLease, "read-without-lease", "R3",
         "a replica that believes to lead answers reads without a lease and without a read-index query";
     ServedBeforeOwnEntry, "served-before-own-entry", "R3",
@@ -65,7 +65,7 @@ registry! {
     OldTermCommitted, "old-term-committed", "R5",
         "a leader commits an entry of an older term because a majority has it";
     CommitBeyondMatch, "commit-beyond-match", "R5",
-        "a listing tells a follower a commit index beyond what it has matched";
+        "a lease renewal tells a follower a commit index beyond what it has matched";
     VoteNotDurable, "vote-not-durable", "R5",
         "the log is told of terms and never of votes";
     AckBeforeDurable, "ack-before-durable", "R5",
@@ -187,8 +187,8 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
     ("an attach record with an old order is applied (R6)", "a PG's leader gets one meta's records in their order"),
     ("meta answers before its transaction is committed (§6)", "what rests on an answer waits for a later transaction"),
     (
-        "a listing's commit index is taken in doubt (ADR 0007)",
-        "a leader forgets what a follower in doubt had matched before that one follows, so no listing speaks of it",
+        "a lease renewal's commit index is taken in doubt (ADR 0007)",
+        "a leader forgets what a follower in doubt had matched before that one follows, so no renewal names it",
     ),
     (
         "a batch of an earlier life is believed without its mount number or offset (R11)",

@@ -7,8 +7,8 @@
 
 use crate::frame::{FrameKind, Header, WireError};
 use crate::message::{
-    CONTEXT_MAX, Extent, Hello, Listed, Listing, ListingEcho, Message, PassedOn, Peer, REASON_MAX, RaftKind, RaftMsg,
-    Refuse, Reject, Reply, ReplyBody, Request, RequestBody,
+    CONTEXT_MAX, Extent, Hello, LeaseAck, LeaseRenewal, Message, PassedOn, Peer, REASON_MAX, RaftKind, RaftMsg, Refuse,
+    Reject, RenewalItem, Reply, ReplyBody, Request, RequestBody,
 };
 use crate::record::*;
 use bytes::Bytes;
@@ -240,17 +240,16 @@ fn read_message(kind: u8, input: &mut Input<'_>) -> Result<Message, WireError> {
             read_reply(kind, input).map(Message::Reply)
         }
         kind::RAFT => read_raft(input).map(Message::Raft),
-        kind::LISTING => read_listing(input).map(Message::Listing),
-        kind::LISTING_ECHO => {
-            let r: EchoRecord = input.take("listing echo")?;
-            zero("listing echo", r.reserved == [0; 2])?;
+        kind::LEASE_RENEWAL => read_lease_renewal(input).map(Message::LeaseRenewal),
+        kind::LEASE_ACK => {
+            let r: LeaseAckRecord = input.take("lease ack")?;
+            zero("lease ack", r.reserved == [0; 2])?;
             let device_full = flag("a device's state", r.device_full)?;
             let (sent_at, granted_aus) = (r.sent_at.get(), r.granted_aus.get());
-            let renewed = input.list("listing echo", r.count.get() as usize, |r: RenewedRecord| {
-                Ok((pg_id(r.pg), Term(r.term.get())))
-            })?;
+            let renewed = input
+                .list("lease ack", r.count.get() as usize, |r: RenewedRecord| Ok((pg_id(r.pg), Term(r.term.get()))))?;
             let log_share_mib = r.log_share_mib;
-            Ok(Message::ListingEcho(ListingEcho { sent_at, granted_aus, device_full, log_share_mib, renewed }))
+            Ok(Message::LeaseAck(LeaseAck { sent_at, granted_aus, device_full, log_share_mib, renewed }))
         }
         kind::GOODBYE => {
             let r: GoodbyeRecord = input.take("goodbye")?;
@@ -282,12 +281,12 @@ fn passed_on(r: &PassedOnRecord) -> PassedOn {
     }
 }
 
-fn read_listing(input: &mut Input<'_>) -> Result<Listing, WireError> {
-    let r: ListingRecord = input.take("listing")?;
-    zero("listing", r.reserved == [0; 3])?;
-    let full = flag("a listing's kind", r.full)?;
-    let items = input.list("listing", r.count.get() as usize, |item: ListedRecord| {
-        Ok(Listed {
+fn read_lease_renewal(input: &mut Input<'_>) -> Result<LeaseRenewal, WireError> {
+    let r: LeaseRenewalRecord = input.take("lease renewal")?;
+    zero("lease renewal", r.reserved == [0; 3])?;
+    let full = flag("a lease renewal's kind", r.full)?;
+    let items = input.list("lease renewal", r.count.get() as usize, |item: RenewalItemRecord| {
+        Ok(RenewalItem {
             pg: pg_id(item.pg),
             from: ReplicaId(item.from.get()),
             to: ReplicaId(item.to.get()),
@@ -295,7 +294,7 @@ fn read_listing(input: &mut Input<'_>) -> Result<Listing, WireError> {
             commit: Index(item.commit.get()),
         })
     })?;
-    Ok(Listing { sent_at: r.sent_at.get(), full, spent_aus: r.spent_aus.get(), items })
+    Ok(LeaseRenewal { sent_at: r.sent_at.get(), full, spent_aus: r.spent_aus.get(), items })
 }
 
 fn read_request(kind: u8, input: &mut Input<'_>) -> Result<Request, WireError> {

@@ -28,8 +28,10 @@ impl Message {
                 Message::Request(r) => size_of::<RequestRecord>() + request_tail(r),
                 Message::Reply(r) => size_of::<ReplyRecord>() + reply_tail(r),
                 Message::Raft(m) => size_of::<RaftRecord>() + raft_tail(m),
-                Message::Listing(l) => size_of::<ListingRecord>() + l.items.len() * size_of::<ListedRecord>(),
-                Message::ListingEcho(e) => size_of::<EchoRecord>() + e.renewed.len() * size_of::<RenewedRecord>(),
+                Message::LeaseRenewal(l) => {
+                    size_of::<LeaseRenewalRecord>() + l.items.len() * size_of::<RenewalItemRecord>()
+                }
+                Message::LeaseAck(e) => size_of::<LeaseAckRecord>() + e.renewed.len() * size_of::<RenewedRecord>(),
                 Message::Goodbye(pgs) => size_of::<GoodbyeRecord>() + pgs.len() * size_of::<PgRecord>(),
                 Message::PassedOn(_) => size_of::<PassedOnRecord>(),
                 Message::Ping { .. } => size_of::<PingRecord>(),
@@ -183,17 +185,17 @@ fn put_message(out: &mut Out<'_>, message: &Message, bufs: &mut Vec<IoBuf>) {
         Message::Request(request) => put_request(out, len, request, bufs),
         Message::Reply(reply) => put_reply(out, len, reply, bufs),
         Message::Raft(msg) => put_raft(out, len, msg, bufs),
-        Message::Listing(listing) => {
-            out.header(kind::LISTING, len);
-            out.record(&ListingRecord {
-                sent_at: U64::new(listing.sent_at),
-                spent_aus: U64::new(listing.spent_aus),
-                count: count(listing.items.len()),
-                full: u8::from(listing.full),
-                ..ListingRecord::default()
+        Message::LeaseRenewal(renewal) => {
+            out.header(kind::LEASE_RENEWAL, len);
+            out.record(&LeaseRenewalRecord {
+                sent_at: U64::new(renewal.sent_at),
+                spent_aus: U64::new(renewal.spent_aus),
+                count: count(renewal.items.len()),
+                full: u8::from(renewal.full),
+                ..LeaseRenewalRecord::default()
             });
-            for item in &listing.items {
-                out.record(&ListedRecord {
+            for item in &renewal.items {
+                out.record(&RenewalItemRecord {
                     pg: pg_record(item.pg),
                     from: U64::new(item.from.0),
                     to: U64::new(item.to.0),
@@ -202,17 +204,17 @@ fn put_message(out: &mut Out<'_>, message: &Message, bufs: &mut Vec<IoBuf>) {
                 });
             }
         }
-        Message::ListingEcho(echo) => {
-            out.header(kind::LISTING_ECHO, len);
-            out.record(&EchoRecord {
-                sent_at: U64::new(echo.sent_at),
-                granted_aus: U64::new(echo.granted_aus),
-                count: count(echo.renewed.len()),
-                device_full: u8::from(echo.device_full),
-                log_share_mib: echo.log_share_mib,
-                ..EchoRecord::default()
+        Message::LeaseAck(ack) => {
+            out.header(kind::LEASE_ACK, len);
+            out.record(&LeaseAckRecord {
+                sent_at: U64::new(ack.sent_at),
+                granted_aus: U64::new(ack.granted_aus),
+                count: count(ack.renewed.len()),
+                device_full: u8::from(ack.device_full),
+                log_share_mib: ack.log_share_mib,
+                ..LeaseAckRecord::default()
             });
-            for (pg, term) in &echo.renewed {
+            for (pg, term) in &ack.renewed {
                 out.record(&RenewedRecord { pg: pg_record(*pg), term: U64::new(term.0) });
             }
         }

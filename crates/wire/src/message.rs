@@ -44,8 +44,8 @@ pub enum Message {
     Request(Request),
     Reply(Reply),
     Raft(RaftMsg),
-    Listing(Listing),
-    ListingEcho(ListingEcho),
+    LeaseRenewal(LeaseRenewal),
+    LeaseAck(LeaseAck),
     /// Lease release: the sender no longer serves these PGs, so the receiver's promises to it end now (R3).
     Goodbye(Vec<PgId>),
     PassedOn(PassedOn),
@@ -200,18 +200,18 @@ pub enum RaftKind {
 
 /// The lease renewal of one pair of OSDs (R3): PGs led at the sender of which the receiver holds a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listing {
-    /// The sender's clock at sending; echoed, never compared between nodes.
+pub struct LeaseRenewal {
+    /// The sender's clock at sending; acknowledged, never compared between nodes.
     pub sent_at: u64,
     /// True when it lists all PGs led at the sender, not only those with recent client I/O.
     pub full: bool,
     /// AUs that the sender has spent of the receiver's grants, since the connection began (R13).
     pub spent_aus: u64,
-    pub items: Vec<Listed>,
+    pub items: Vec<RenewalItem>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct RenewalItem {
     pub pg: PgId,
     pub from: ReplicaId,
     pub to: ReplicaId,
@@ -222,7 +222,7 @@ pub struct Listed {
 
 /// The items of a lease renewal for which the receiver has renewed its promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListingEcho {
+pub struct LeaseAck {
     pub sent_at: u64,
     /// AUs of its device that the sender has granted to the receiver, since the connection began (R13).
     pub granted_aus: u64,

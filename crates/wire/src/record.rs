@@ -22,8 +22,8 @@ pub mod kind {
     pub const REPLY_EXTENTS: u8 = 18;
     pub const REPLY_REJECT: u8 = 19;
     pub const RAFT: u8 = 32;
-    pub const LISTING: u8 = 48;
-    pub const LISTING_ECHO: u8 = 49;
+    pub const LEASE_RENEWAL: u8 = 48;
+    pub const LEASE_ACK: u8 = 49;
     pub const GOODBYE: u8 = 50;
     pub const PASSED_ON: u8 = 51;
     pub const STREAM: u8 = 64;
@@ -76,12 +76,12 @@ records! {
     }
 
     /// Tail: `count` items.
-    ListingRecord 24 { sent_at: U64, spent_aus: U64, count: U32, full: u8, reserved: [u8; 3] }
+    LeaseRenewalRecord 24 { sent_at: U64, spent_aus: U64, count: U32, full: u8, reserved: [u8; 3] }
 
-    ListedRecord 40 { pg: PgRecord, from: U64, to: U64, term: U64, commit: U64 }
+    RenewalItemRecord 40 { pg: PgRecord, from: U64, to: U64, term: U64, commit: U64 }
 
     /// Tail: `count` items.
-    EchoRecord 24 { sent_at: U64, granted_aus: U64, count: U32, device_full: u8, log_share_mib: u8, reserved: [u8; 2] }
+    LeaseAckRecord 24 { sent_at: U64, granted_aus: U64, count: U32, device_full: u8, log_share_mib: u8, reserved: [u8; 2] }
 
     RenewedRecord 16 { pg: PgRecord, term: U64 }
 

@@ -258,12 +258,12 @@ pub fn message(rng: &mut Rng) -> Message {
             Message::Reply(reply(rng, kind))
         }
         2 => Message::Raft(raft(rng)),
-        3 => Message::Listing(Listing {
+        3 => Message::LeaseRenewal(LeaseRenewal {
             sent_at: number(rng),
             full: rng.chance(1, 2),
             spent_aus: number(rng),
             items: (0..rng.below(30))
-                .map(|_| Listed {
+                .map(|_| RenewalItem {
                     pg: pg(rng),
                     from: ReplicaId(number(rng)),
                     to: ReplicaId(number(rng)),
@@ -272,7 +272,7 @@ pub fn message(rng: &mut Rng) -> Message {
                 })
                 .collect(),
         }),
-        4 => Message::ListingEcho(ListingEcho {
+        4 => Message::LeaseAck(LeaseAck {
             sent_at: number(rng),
             granted_aus: number(rng),
             device_full: rng.chance(1, 2),

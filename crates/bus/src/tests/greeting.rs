@@ -91,9 +91,9 @@ fn neighbours_in_version_talk_in_the_highest_that_both_speak() {
     net.run();
     net.clear();
     let link = net.link(two, 1);
-    assert!(net.send(two, link, super::make::listing(4)));
+    assert!(net.send(two, link, super::make::renewal(4)));
     net.run();
-    assert_eq!(super::make::names(&net.messages(one)), ["Listing 4"]);
+    assert_eq!(super::make::names(&net.messages(one)), ["LeaseRenewal 4"]);
 }
 
 #[test]

@@ -25,14 +25,14 @@ fn a_lost_link_is_told_and_dialled_again_under_another_id() {
     assert_eq!(downs(&mut net, one), [(old_one, "closed by the other side".into())]);
     assert_eq!(downs(&mut net, two), [(old_two, "closed by the other side".into())]);
     assert!(net.bus(two).link_to(OsdId(1)).is_none());
-    assert!(!net.send(two, old_two, make::listing(1)), "a dead link took a message");
+    assert!(!net.send(two, old_two, make::renewal(1)), "a dead link took a message");
     net.pass(Duration::from_millis(20));
     let (new_one, new_two) = (net.link(one, 2), net.link(two, 1));
     assert!(new_one > old_one && new_two > old_two);
-    assert!(net.send(two, new_two, make::listing(1)));
+    assert!(net.send(two, new_two, make::renewal(1)));
     net.clear();
     net.run();
-    assert_eq!(make::names(&net.messages(one)), ["Listing 1"]);
+    assert_eq!(make::names(&net.messages(one)), ["LeaseRenewal 1"]);
 }
 
 #[test]
@@ -212,9 +212,9 @@ fn a_queue_beyond_its_limit_closes_the_link() {
     net.clear();
     let link = net.link(two, 1);
     for i in 0..100 {
-        assert!(net.send(two, link, make::listing(i)));
+        assert!(net.send(two, link, make::renewal(i)));
     }
-    assert!(!net.send(two, link, make::listing(100)));
+    assert!(!net.send(two, link, make::renewal(100)));
     assert_eq!(net.bus(two).next_deadline(), Time::ZERO);
     net.run();
     assert!(downs(&mut net, two)[0].1.contains("101 messages"));

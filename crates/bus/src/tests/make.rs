@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use types::store::Crcs;
 use types::{ChunkKey, Entry, EntryKind, Epoch, Index, IoBuf, PgId, ReplicaId, SectorRange, SessionId, Term, VolumeId};
-use wire::{Listing, Message, RaftKind, RaftMsg, Reply, ReplyBody, Request, RequestBody};
+use wire::{LeaseRenewal, Message, RaftKind, RaftMsg, Reply, ReplyBody, Request, RequestBody};
 
 const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(1), index: 0 };
 
@@ -44,8 +44,8 @@ pub fn vote(index: u64) -> Message {
     raft(RaftKind::Vote, index, Vec::new())
 }
 
-pub fn listing(sent_at: u64) -> Message {
-    Message::Listing(Listing { sent_at, full: false, spent_aus: 0, items: Vec::new() })
+pub fn renewal(sent_at: u64) -> Message {
+    Message::LeaseRenewal(LeaseRenewal { sent_at, full: false, spent_aus: 0, items: Vec::new() })
 }
 
 fn request(id: u64, body: RequestBody) -> Request {
@@ -77,10 +77,10 @@ pub fn data(id: u64, len: usize) -> Message {
 pub fn name(message: &Message) -> String {
     match message {
         Message::Raft(m) => format!("{:?} {}", m.kind, m.index.0),
-        Message::Listing(l) => format!("Listing {}", l.sent_at),
+        Message::LeaseRenewal(l) => format!("LeaseRenewal {}", l.sent_at),
         Message::Request(r) => format!("Request {}", r.id),
         Message::Reply(r) => format!("Reply {}", r.id),
-        Message::ListingEcho(e) => format!("Echo {}", e.sent_at),
+        Message::LeaseAck(e) => format!("LeaseAck {}", e.sent_at),
         Message::PassedOn(msg) => format!("PassedOn {}", msg.term.0),
         Message::Ping { answer } => format!("Ping {answer}"),
         Message::Goodbye(pgs) => format!("Goodbye {}", pgs.len()),

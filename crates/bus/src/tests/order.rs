@@ -16,12 +16,12 @@ fn urgent_messages_overtake_bulk_and_each_keeps_its_order() {
         net.send(two, link, make::vote(i));
         net.send(two, link, make::raft(RaftKind::Append, 10 + i, Vec::new())); // an empty append is an append
         net.send(two, link, heartbeat(i));
-        net.send(two, link, make::listing(i));
+        net.send(two, link, make::renewal(i));
     }
     net.send(two, link, Message::Goodbye(Vec::new()));
     net.run();
     let got = make::names(&net.messages(one));
-    let urgent = |i| [format!("Vote {i}"), format!("Heartbeat {i}"), format!("Listing {i}")];
+    let urgent = |i| [format!("Vote {i}"), format!("Heartbeat {i}"), format!("LeaseRenewal {i}")];
     let mut want: Vec<String> = (1..4).flat_map(urgent).collect();
     want.push("Goodbye 0".into());
     want.extend((1..4).flat_map(|i| [format!("Append {}", i - 1), format!("Append {}", 10 + i)]));
@@ -57,17 +57,17 @@ fn the_next_frame_waits_for_the_send_before_it() {
     let (mut net, one, two) = Net::pair();
     let link = net.link(two, 1);
     net.hold_sends = true;
-    net.send(two, link, make::listing(1));
+    net.send(two, link, make::renewal(1));
     net.run();
     for i in 2..5 {
-        net.send(two, link, make::listing(i));
+        net.send(two, link, make::renewal(i));
         net.run();
     }
     assert_eq!(net.messages(one).len(), 1);
     assert!(net.bus(two).queued_bytes(link) > 0);
     net.hold_sends = false;
     net.run();
-    assert_eq!(make::names(&net.messages(one)), ["Listing 2", "Listing 3", "Listing 4"]);
+    assert_eq!(make::names(&net.messages(one)), ["LeaseRenewal 2", "LeaseRenewal 3", "LeaseRenewal 4"]);
     assert_eq!(net.bus(two).stats().frames_out, 2, "what had waited did not leave together");
 }
 

@@ -17,7 +17,7 @@ fn talk(net: &mut Net, nodes: [(usize, u32); 2], time: Duration) {
     while net.now < end {
         for (node, other) in nodes {
             if let Some(link) = net.bus(node).link_to(OsdId(other)) {
-                net.send(node, link, make::listing(1));
+                net.send(node, link, make::renewal(1));
             }
         }
         net.pass(Duration::from_millis(25));

@@ -13,7 +13,7 @@ use types::control::Attach;
 use types::store::Crcs;
 use types::{Entry, EntryKind, Epoch, Index, IoBuf, ReplicaId, SectorRange, SessionId, Term, VolumeId, crc32c};
 use wire::{
-    Lack, ListingEcho, MendBody, MendMsg, Message, RaftKind, RaftMsg, RepairBody, RepairMsg, StreamBody, StreamMsg,
+    Lack, LeaseAck, MendBody, MendMsg, Message, RaftKind, RaftMsg, RepairBody, RepairMsg, StreamBody, StreamMsg,
 };
 
 /// Bound of the peers' log; they add no entries beyond it.
@@ -120,12 +120,12 @@ impl Peers {
     pub fn answer(&mut self, heard: Message) -> Option<Message> {
         Some(match heard {
             Message::Raft(msg) => Message::Raft(self.raft(msg)?),
-            Message::Listing(listing) => Message::ListingEcho(ListingEcho {
-                sent_at: listing.sent_at,
+            Message::LeaseRenewal(renewal) => Message::LeaseAck(LeaseAck {
+                sent_at: renewal.sent_at,
                 granted_aus: 1000,
                 device_full: false,
                 log_share_mib: 4,
-                renewed: listing.items.iter().map(|item| (item.pg, item.term)).collect(),
+                renewed: renewal.items.iter().map(|item| (item.pg, item.term)).collect(),
             }),
             Message::Repair(RepairMsg { pg, from, to, lineage, round, body }) => {
                 let body = match body {
@@ -222,10 +222,10 @@ pub fn twist(source: &mut Source<'_>, message: &mut Message) {
             4 => msg.from = ReplicaId(source.number(msg.from.0)),
             _ => msg.reject_hint = Index(source.number(msg.index.0)),
         },
-        Message::ListingEcho(echo) => match source.below(3) {
-            0 => echo.sent_at = source.number(echo.sent_at),
-            1 => echo.granted_aus = source.number(echo.granted_aus),
-            _ => (echo.device_full, echo.log_share_mib) = (source.flag(), source.byte()),
+        Message::LeaseAck(ack) => match source.below(3) {
+            0 => ack.sent_at = source.number(ack.sent_at),
+            1 => ack.granted_aus = source.number(ack.granted_aus),
+            _ => (ack.device_full, ack.log_share_mib) = (source.flag(), source.byte()),
         },
         Message::Repair(msg) if source.byte() > 200 => msg.round = source.number(msg.round.into()) as u32,
         Message::Repair(msg) => twist_repair(source, &mut msg.body),

@@ -9,8 +9,8 @@ use types::map::{Member, OsdAddr, PgMap};
 use types::rng::Rng;
 use types::{Epoch, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, SessionId, Term, VolumeId, crc32c};
 use wire::{
-    Lack, Listed, Listing, ListingEcho, MendBody, MendMsg, Message, PassedOn, RaftKind, RaftMsg, RepairBody, RepairMsg,
-    Request, RequestBody, StreamAbort, StreamBody, StreamMsg, samples,
+    Lack, LeaseAck, LeaseRenewal, MendBody, MendMsg, Message, PassedOn, RaftKind, RaftMsg, RenewalItem, RepairBody,
+    RepairMsg, Request, RequestBody, StreamAbort, StreamBody, StreamMsg, samples,
 };
 
 /// Returns a message, mostly about the existing PG.
@@ -24,13 +24,13 @@ pub fn message(source: &mut Source<'_>, peers: &Peers, which: usize) -> Message 
     }
     match source.below(16) {
         0..=2 => raft(source, pg, (from, to), term, index),
-        3 => Message::Listing(Listing {
+        3 => Message::LeaseRenewal(LeaseRenewal {
             sent_at: source.number(1),
             full: source.flag(),
             spent_aus: source.number(1),
-            items: (0..source.below(4)).map(|_| Listed { pg, from, to, term, commit: index }).collect(),
+            items: (0..source.below(4)).map(|_| RenewalItem { pg, from, to, term, commit: index }).collect(),
         }),
-        4 => Message::ListingEcho(ListingEcho {
+        4 => Message::LeaseAck(LeaseAck {
             sent_at: source.number(1),
             granted_aus: source.number(100),
             device_full: source.flag(),

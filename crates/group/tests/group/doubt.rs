@@ -60,12 +60,12 @@ fn a_replica_in_doubt_stands_for_nothing_and_votes_for_nobody_who_may_lack_what_
 }
 
 #[test]
-fn a_listing_of_what_was_matched_once_commits_nothing_at_a_replica_in_doubt() {
+fn a_lease_renewal_of_what_was_matched_once_commits_nothing_at_a_replica_in_doubt() {
     let (mut rig, _) = forgetful(0);
     let now = rig.at();
-    let (item, _) = rig.groups[&1].listing_for(now, OsdId(3)).expect("it leads");
+    let (item, _) = rig.groups[&1].renewal_item_for(now, OsdId(3)).expect("it leads");
     assert!(item.commit > Index(5), "the leader knows what it had");
-    let renewed = rig.call(3, |g, now, actions| g.handle_listed(now, OsdId(1), item, true, actions));
+    let renewed = rig.call(3, |g, now, actions| g.handle_renewal_item(now, OsdId(1), item, true, actions));
     assert!(renewed, "it follows");
     assert_eq!(rig.groups[&3].commit(), Index(0));
     assert!(!rig.seen.iter().any(|(_, action)| matches!(action, Action::Quarantined(_))));
@@ -76,7 +76,7 @@ fn a_leader_forgets_what_was_matched_and_the_doubt_ends_where_its_log_ended() {
     let (mut rig, reach) = forgetful(0);
     rig.call(1, |g, _, _| g.handle_follower_lost(OsdId(3), Index(0)));
     let now = rig.at();
-    let (item, _) = rig.groups[&1].listing_for(now, OsdId(3)).expect("it leads");
+    let (item, _) = rig.groups[&1].renewal_item_for(now, OsdId(3)).expect("it leads");
     assert_eq!(item.commit, Index(0), "nothing that it once acknowledged counts");
     rig.deaf.clear();
     for _ in 0..20 {

@@ -279,7 +279,7 @@ fn leader_without_a_majority_steps_down_and_answers_all_waiters() {
     let waiting = rig.read(1);
     rig.advance(510);
     assert!(!rig.groups[&1].is_leader());
-    assert!(rig.groups[&1].listing_for(rig.at(), OsdId(2)).is_none());
+    assert!(rig.groups[&1].renewal_item_for(rig.at(), OsdId(2)).is_none());
     assert_eq!((rig.answer(write), rig.answer(waiting)), (elsewhere(None), elsewhere(None)));
     assert!(matches!(rig.answer(read), Some(Ok(_))));
 }
@@ -395,12 +395,12 @@ fn a_transfer_that_fails_costs_the_lease_of_the_term_but_not_the_office() {
     rig.deaf = [3].into();
     assert!(rig.groups[&1].may_hand_over() && !rig.groups[&2].may_hand_over());
     rig.call(1, |g, now, actions| g.handle_transfer(now, OsdId(3), actions));
-    assert!(rig.groups[&1].listing_for(rig.at(), OsdId(2)).is_none(), "a renewal would restore a released lease");
+    assert!(rig.groups[&1].renewal_item_for(rig.at(), OsdId(2)).is_none(), "a renewal would restore a released lease");
     // The other follower sends nothing: only this one's acknowledgement matters here.
     for _ in 0..1400 {
         rig.now += 1;
         rig.call(1, |g, now, actions| g.poll(now, actions));
-        if rig.groups[&1].listing_for(rig.at(), OsdId(2)).is_some() || !rig.groups[&1].is_leader() {
+        if rig.groups[&1].renewal_item_for(rig.at(), OsdId(2)).is_some() || !rig.groups[&1].is_leader() {
             break;
         }
     }

@@ -170,13 +170,13 @@ impl Rig {
         let now = self.at();
         let mut renewed = Vec::new();
         for osd in self.groups.keys().copied().filter(|osd| *osd != leader).collect::<Vec<_>>() {
-            let item = self.groups[&leader].listing_for(now, OsdId(osd));
+            let item = self.groups[&leader].renewal_item_for(now, OsdId(osd));
             let Some((item, _)) = item.filter(|_| !self.deaf.contains(&leader) && !self.deaf.contains(&osd)) else {
                 continue;
             };
-            if self.call(osd, |g, now, actions| g.handle_listed(now, OsdId(leader), item, true, actions)) {
+            if self.call(osd, |g, now, actions| g.handle_renewal_item(now, OsdId(leader), item, true, actions)) {
                 renewed.push(osd);
-                self.call(leader, |g, now, actions| g.handle_echo(now, OsdId(osd), now, item.term, actions));
+                self.call(leader, |g, now, actions| g.handle_lease_ack(now, OsdId(osd), now, item.term, actions));
             }
         }
         self.pump();

@@ -86,7 +86,7 @@ fn a_follower_that_echoes_nothing_is_handed_nothing() {
         reign(&mut rig, 1200);
         let msg = word_of_3(&rig);
         rig.call(1, |g, now, actions| g.handle_passed_on(now, OsdId(3), &msg, actions));
-        assert_eq!(rig.groups[&1].may_hand_over(), deaf, "only the echo refuses: it serves on, and its lease is whole");
+        assert_eq!(rig.groups[&1].may_hand_over(), deaf, "only the ack refuses: it serves on, and its lease is whole");
     }
 }
 
@@ -106,7 +106,7 @@ fn a_transfer_that_failed_neither_bans_nor_hastens_the_next() {
         for _ in 0..1400 {
             rig.now += 1;
             rig.call(1, |g, now, actions| g.poll(now, actions));
-            if rig.groups[&1].listing_for(rig.at(), OsdId(2)).is_some() || !rig.groups[&1].is_leader() {
+            if rig.groups[&1].renewal_item_for(rig.at(), OsdId(2)).is_some() || !rig.groups[&1].is_leader() {
                 break;
             }
         }

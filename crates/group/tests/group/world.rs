@@ -229,16 +229,18 @@ impl World {
                     group.set_vouched(vouched);
                     group.handle_raft(now, osd, msg, actions);
                 }
-                Message::Listing(listing) => {
-                    pairs.heard(now, osd, &listing);
-                    let renewed =
-                        listing.items.iter().filter(|i| group.handle_listed(now, osd, **i, listing.full, actions));
+                Message::LeaseRenewal(renewal) => {
+                    pairs.heard(now, osd, &renewal);
+                    let renewed = renewal
+                        .items
+                        .iter()
+                        .filter(|i| group.handle_renewal_item(now, osd, **i, renewal.full, actions));
                     let renewed: Vec<PgId> = renewed.map(|item| item.pg).collect();
-                    answer = Some(Message::ListingEcho(Pairs::echo(&listing, renewed.into_iter())));
+                    answer = Some(Message::LeaseAck(Pairs::ack(&renewal, renewed.into_iter())));
                 }
-                Message::ListingEcho(echo) => {
-                    for (_, term) in echo.renewed {
-                        group.handle_echo(now, osd, Time(echo.sent_at), term, actions);
+                Message::LeaseAck(ack) => {
+                    for (_, term) in ack.renewed {
+                        group.handle_lease_ack(now, osd, Time(ack.sent_at), term, actions);
                     }
                 }
                 Message::Goodbye(_) => group.handle_goodbye(now, osd, actions),
@@ -278,10 +280,10 @@ impl World {
         let node = self.nodes.get_mut(&id).expect("it exists");
         let mut due = Vec::new();
         node.pairs.poll(now, &mut due);
-        let listings: Vec<_> =
-            due.into_iter().map(|(osd, full)| (osd, Pairs::listing(now, osd, full, node.group.iter()))).collect();
-        for (osd, listing) in listings {
-            self.send(id, osd.0, Message::Listing(listing));
+        let renewals: Vec<_> =
+            due.into_iter().map(|(osd, full)| (osd, Pairs::renewal(now, osd, full, node.group.iter()))).collect();
+        for (osd, renewal) in renewals {
+            self.send(id, osd.0, Message::LeaseRenewal(renewal));
         }
     }
 

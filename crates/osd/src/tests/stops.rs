@@ -102,7 +102,7 @@ fn most_uncommitted(told: bool) -> u64 {
 fn a_leader_goes_by_the_smallest_log_among_its_members() {
     // A quarter of 16 MiB for the one PG there; the leader's own share is four times that.
     assert!(most_uncommitted(true) <= 4 << 20);
-    assert!(most_uncommitted(false) > 4 << 20, "it is the word of the echoes that holds it back");
+    assert!(most_uncommitted(false) > 4 << 20, "it is the word of the acks that holds it back");
 }
 
 #[test]

@@ -87,15 +87,16 @@ fn passed_on() -> PassedOn {
 }
 
 fn messages() -> Vec<(&'static str, Message)> {
-    let item = Listed { pg: PG, from: ReplicaId(0x91), to: ReplicaId(0x92), term: Term(0x93), commit: Index(0x94) };
+    let item =
+        RenewalItem { pg: PG, from: ReplicaId(0x91), to: ReplicaId(0x92), term: Term(0x93), commit: Index(0x94) };
     let mut all = requests();
     all.extend(replies());
     all.push(("raft", Message::Raft(raft())));
-    let listing = Listing { sent_at: 0xa1, full: true, spent_aus: 0xa3, items: vec![item] };
-    all.push(("listing", Message::Listing(listing)));
+    let renewal = LeaseRenewal { sent_at: 0xa1, full: true, spent_aus: 0xa3, items: vec![item] };
+    all.push(("lease renewal", Message::LeaseRenewal(renewal)));
     let renewed = vec![(PG, Term(0xa2))];
-    let echo = ListingEcho { sent_at: 0xa1, granted_aus: 0xa4, device_full: true, log_share_mib: 0xa5, renewed };
-    all.push(("listing echo", Message::ListingEcho(echo)));
+    let ack = LeaseAck { sent_at: 0xa1, granted_aus: 0xa4, device_full: true, log_share_mib: 0xa5, renewed };
+    all.push(("lease ack", Message::LeaseAck(ack)));
     all.push(("goodbye", Message::Goodbye(vec![PG])));
     all.push(("passed on", Message::PassedOn(passed_on())));
     all.push(("ping", Message::Ping { answer: false }));

@@ -6,7 +6,7 @@
 use crate::{Action, Group};
 use types::planted::{Bug, on};
 use types::{OsdId, Term, Time};
-use wire::Listed;
+use wire::RenewalItem;
 
 /// Acknowledgements without progress of a streaming follower after which a message must have been lost.
 const IDLE_ECHOES_MAX: u32 = 4;
@@ -14,11 +14,11 @@ const IDLE_ECHOES_MAX: u32 = 4;
 impl Group {
     /// Handles one item of a lease renewal. True when the promise was renewed: the acknowledgement
     /// then names this PG and the term.
-    pub fn handle_listed(
+    pub fn handle_renewal_item(
         &mut self,
         now: Time,
         from: OsdId,
-        item: Listed,
+        item: RenewalItem,
         _full: bool,
         actions: &mut Vec<Action>,
     ) -> bool {
@@ -46,7 +46,7 @@ impl Group {
     }
 
     /// Handles a follower's acknowledgement of the lease renewal that was sent at `sent_at`.
-    pub fn handle_echo(&mut self, now: Time, from: OsdId, sent_at: Time, term: Term, actions: &mut Vec<Action>) {
+    pub fn handle_lease_ack(&mut self, now: Time, from: OsdId, sent_at: Time, term: Term, actions: &mut Vec<Action>) {
         let Some(replica) = self.replica_on(from) else { return };
         if sent_at > now || self.current().is_none_or(|leading| leading.term != term) {
             return;
@@ -56,13 +56,13 @@ impl Group {
         let last = self.node.last_index();
         let (me, conf) = (self.identity.replica, &self.decision.conf);
         let leading = self.leading.as_mut().expect("it was just seen");
-        let echo = leading.echoed(replica, sent_at, me, conf);
-        let stuck = follower.matched < last && follower.matched == echo.matched;
-        echo.idle_echoes = if stuck { echo.idle_echoes + 1 } else { 0 };
-        echo.matched = follower.matched;
+        let ack = leading.acknowledged(replica, sent_at, me, conf);
+        let stuck = follower.matched < last && follower.matched == ack.matched;
+        ack.idle_echoes = if stuck { ack.idle_echoes + 1 } else { 0 };
+        ack.matched = follower.matched;
         // The answer to a heartbeat is raft's only occasion to send again.
-        if follower.matched < last && (!follower.streaming || echo.idle_echoes >= IDLE_ECHOES_MAX) {
-            echo.idle_echoes = 0;
+        if follower.matched < last && (!follower.streaming || ack.idle_echoes >= IDLE_ECHOES_MAX) {
+            ack.idle_echoes = 0;
             let response = self.node.heartbeat_response(replica);
             let result = self.node.step(&response);
             self.stepped(result, actions);
@@ -71,7 +71,7 @@ impl Group {
 
     /// Returns a leader's item for the replica on `osd`, and whether it belongs in every renewal. During a transfer
     /// there is no item: it would renew promises that a lease release has ended.
-    pub fn listing_for(&self, now: Time, osd: OsdId) -> Option<(Listed, bool)> {
+    pub fn renewal_item_for(&self, now: Time, osd: OsdId) -> Option<(RenewalItem, bool)> {
         let leading = self.current().filter(|_| self.transfer.is_none())?;
         let to = self.replica_on(osd)?;
         let follower = self.node.follower(to).filter(|_| to != self.identity.replica)?;
@@ -79,7 +79,7 @@ impl Group {
         if commit < self.node.commit_index() && on(Bug::CommitBeyondMatch) {
             commit = self.node.commit_index();
         }
-        let item = Listed { pg: self.identity.pg, from: self.identity.replica, to, term: leading.term, commit };
+        let item = RenewalItem { pg: self.identity.pg, from: self.identity.replica, to, term: leading.term, commit };
         let behind = follower.matched < self.node.last_index() || !follower.streaming;
         let io = self.last_io.is_some_and(|at| now.since(at) < self.config.timing.active);
         Some((item, io || behind))
