@@ -338,7 +338,7 @@ impl Table {
             10 => self.now = self.now + Duration::from_millis(u64::from(source.byte()) * 4),
             11 | 12 => self.persisted(osd),
             13 => self.list(source, other, osd),
-            14 => drop(self.call(osd, |g, now, actions| g.handle_goodbye(now, OsdId(other), actions))),
+            14 => drop(self.call(osd, |g, now, actions| g.handle_lease_release(now, OsdId(other), actions))),
             15 => {
                 let up = source.flag();
                 self.call(osd, |g, now, actions| g.handle_link(now, OsdId(other), up, actions));

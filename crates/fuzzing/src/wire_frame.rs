@@ -30,7 +30,7 @@ pub fn run(data: &[u8]) -> Verdict {
 
 fn batch(header: &Header, head: &[u8], payload: &[u8]) -> Verdict {
     let payload = IoBuf::copy_of(payload);
-    let mut out = vec![Message::Goodbye(Vec::new())];
+    let mut out = vec![Message::LeaseRelease(Vec::new())];
     let result =
         meter::bounded(head.len(), FACTOR, EXTRA, || wire::decode_batch(header, head, payload.clone(), &mut out));
     if result.is_err() {
@@ -81,7 +81,7 @@ pub fn seed(rng: &mut Rng) -> Vec<u8> {
             let mut messages: Vec<Message> = (0..rng.between(1, 3)).map(|_| samples::message(rng)).collect();
             messages.retain(|m| m.payload_len() <= 8 << 10);
             if messages.is_empty() {
-                messages.push(Message::Goodbye(Vec::new()));
+                messages.push(Message::LeaseRelease(Vec::new()));
             }
             frame(&messages)
         }

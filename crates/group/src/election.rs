@@ -93,7 +93,7 @@ impl Election {
     }
 
     /// Notes a lease release: the leader no longer serves. The successor that it chose campaigns first.
-    pub fn goodbye(&mut self, now: Time, rank: u32) {
+    pub fn lease_released(&mut self, now: Time, rank: u32) {
         self.promise = (None, Time::ZERO);
         self.rounds = 0;
         self.campaign_at = now + self.timing.round_max + self.timing.stagger * rank;

@@ -194,7 +194,7 @@ impl Group {
     pub(crate) fn serves(&self) -> bool {
         let applied = self.node.applied();
         let began = |own_index| own_index <= applied || on(Bug::ServedBeforeOwnEntry);
-        let handed_over = self.transfer.is_some() && !on(Bug::LeaseKeptOverGoodbye);
+        let handed_over = self.transfer.is_some() && !on(Bug::LeaseKeptAfterRelease);
         !handed_over && self.current().is_some_and(|leading| began(leading.own_index))
     }
 
@@ -236,7 +236,7 @@ impl Group {
             self.quarantine = Some(reason);
             self.leave_office(actions);
             if led {
-                self.say_goodbye(actions);
+                self.release_lease(actions);
             }
         }
     }

@@ -79,7 +79,7 @@ impl Leading {
 
     /// Whether the lease stands at `now`.
     pub fn lease_holds(&self, now: Time, lease: std::time::Duration) -> bool {
-        let given_up = self.forfeited && !on(Bug::LeaseKeptOverGoodbye);
+        let given_up = self.forfeited && !on(Bug::LeaseKeptAfterRelease);
         let over = now >= self.majority_at + lease && !on(Bug::LeaseWithoutEnd);
         !given_up && self.majority_at > Time::ZERO && !over
     }

@@ -126,10 +126,10 @@ impl Group {
     }
 
     /// Handles a lease release of the leader on `from`: the promise to it ends.
-    pub fn handle_goodbye(&mut self, now: Time, from: OsdId, _actions: &mut Vec<Action>) {
+    pub fn handle_lease_release(&mut self, now: Time, from: OsdId, _actions: &mut Vec<Action>) {
         let leader = self.node.leader();
         if self.quarantine.is_none() && leader.is_some() && self.replica_on(from) == leader {
-            self.election.goodbye(now, self.rank(leader));
+            self.election.lease_released(now, self.rank(leader));
         }
     }
 }

@@ -31,15 +31,15 @@ impl Group {
         let hint = Some(to);
         self.refuse_queue(hint, actions);
         self.reads.refuse_all(Reject::NotLeader { hint }, actions);
-        self.say_goodbye(actions);
+        self.release_lease(actions);
         self.node.transfer(successor);
     }
 
     /// Releases the lease: ends the promises that were made to this replica. It has stopped serving.
-    pub(crate) fn say_goodbye(&self, actions: &mut Vec<Action>) {
+    pub(crate) fn release_lease(&self, actions: &mut Vec<Action>) {
         let others = self.decision.members.iter().filter(|m| m.replica != self.identity.replica);
         for member in others {
-            actions.push(Action::Send { to: member.osd, message: Message::Goodbye(vec![self.identity.pg]) });
+            actions.push(Action::Send { to: member.osd, message: Message::LeaseRelease(vec![self.identity.pg]) });
         }
     }
 

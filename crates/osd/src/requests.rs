@@ -78,9 +78,9 @@ impl Osd {
                     self.with_pg(pg, |group, now, actions| group.handle_lease_ack(now, from, sent_at, term, actions));
                 }
             }
-            (Peer::Osd(from), Message::Goodbye(pgs)) => {
+            (Peer::Osd(from), Message::LeaseRelease(pgs)) => {
                 for pg in pgs {
-                    self.with_pg(pg, |group, now, actions| group.handle_goodbye(now, from, actions));
+                    self.with_pg(pg, |group, now, actions| group.handle_lease_release(now, from, actions));
                 }
             }
             (Peer::Osd(from), Message::PassedOn(msg)) => {

@@ -52,8 +52,8 @@ registry! {
         "a replica that has just started votes at once: it has forgotten its promises";
     LeaseWithoutEnd, "lease-without-end", "R3",
         "a lease once held stands for the whole term";
-    LeaseKeptOverGoodbye, "lease-kept-over-goodbye", "R3",
-        "a leader that said goodbye goes on reading under its lease";
+    LeaseKeptAfterRelease, "lease-kept-after-release", "R3",
+        "a leader that released its lease goes on reading under its lease";
     LeaseFromArrival, "lease-from-arrival", "R3",
         "the lease counts from the arrival of the acknowledgement, not from the sending of the renewal";
     ReadWithoutLease, "read-without-lease", "R3",

@@ -251,10 +251,10 @@ fn read_message(kind: u8, input: &mut Input<'_>) -> Result<Message, WireError> {
             let log_share_mib = r.log_share_mib;
             Ok(Message::LeaseAck(LeaseAck { sent_at, granted_aus, device_full, log_share_mib, renewed }))
         }
-        kind::GOODBYE => {
-            let r: GoodbyeRecord = input.take("goodbye")?;
-            zero("goodbye", r.reserved.get() == 0)?;
-            input.list("goodbye", r.count.get() as usize, |pg| Ok(pg_id(pg))).map(Message::Goodbye)
+        kind::LEASE_RELEASE => {
+            let r: LeaseReleaseRecord = input.take("lease release")?;
+            zero("lease release", r.reserved.get() == 0)?;
+            input.list("lease release", r.count.get() as usize, |pg| Ok(pg_id(pg))).map(Message::LeaseRelease)
         }
         kind::PASSED_ON => input.take("a passed on message").map(|r: PassedOnRecord| Message::PassedOn(passed_on(&r))),
         kind::PING => {

@@ -32,7 +32,7 @@ impl Message {
                     size_of::<LeaseRenewalRecord>() + l.items.len() * size_of::<RenewalItemRecord>()
                 }
                 Message::LeaseAck(e) => size_of::<LeaseAckRecord>() + e.renewed.len() * size_of::<RenewedRecord>(),
-                Message::Goodbye(pgs) => size_of::<GoodbyeRecord>() + pgs.len() * size_of::<PgRecord>(),
+                Message::LeaseRelease(pgs) => size_of::<LeaseReleaseRecord>() + pgs.len() * size_of::<PgRecord>(),
                 Message::PassedOn(_) => size_of::<PassedOnRecord>(),
                 Message::Ping { .. } => size_of::<PingRecord>(),
                 Message::Stream(m) => crate::stream::head_len(&m.body),
@@ -218,9 +218,9 @@ fn put_message(out: &mut Out<'_>, message: &Message, bufs: &mut Vec<IoBuf>) {
                 out.record(&RenewedRecord { pg: pg_record(*pg), term: U64::new(term.0) });
             }
         }
-        Message::Goodbye(pgs) => {
-            out.header(kind::GOODBYE, len);
-            out.record(&GoodbyeRecord { count: count(pgs.len()), ..GoodbyeRecord::default() });
+        Message::LeaseRelease(pgs) => {
+            out.header(kind::LEASE_RELEASE, len);
+            out.record(&LeaseReleaseRecord { count: count(pgs.len()), ..LeaseReleaseRecord::default() });
             for pg in pgs {
                 out.record(&pg_record(*pg));
             }

@@ -47,7 +47,7 @@ pub enum Message {
     LeaseRenewal(LeaseRenewal),
     LeaseAck(LeaseAck),
     /// Lease release: the sender no longer serves these PGs, so the receiver's promises to it end now (R3).
-    Goodbye(Vec<PgId>),
+    LeaseRelease(Vec<PgId>),
     PassedOn(PassedOn),
     /// Proof that a link carries bytes both ways. The bus asks with `answer: false` and answers by itself.
     Ping {

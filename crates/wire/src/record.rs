@@ -24,7 +24,7 @@ pub mod kind {
     pub const RAFT: u8 = 32;
     pub const LEASE_RENEWAL: u8 = 48;
     pub const LEASE_ACK: u8 = 49;
-    pub const GOODBYE: u8 = 50;
+    pub const LEASE_RELEASE: u8 = 50;
     pub const PASSED_ON: u8 = 51;
     pub const STREAM: u8 = 64;
     pub const REPAIR: u8 = 72;
@@ -86,7 +86,7 @@ records! {
     RenewedRecord 16 { pg: PgRecord, term: U64 }
 
     /// Tail: `count` PGs.
-    GoodbyeRecord 8 { count: U32, reserved: U32 }
+    LeaseReleaseRecord 8 { count: U32, reserved: U32 }
 
     /// `answer` is 1 in the answer.
     PingRecord 8 { answer: u8, reserved: [u8; 7] }

@@ -279,7 +279,7 @@ pub fn message(rng: &mut Rng) -> Message {
             log_share_mib: rng.below(256) as u8,
             renewed: (0..rng.below(30)).map(|_| (pg(rng), Term(number(rng)))).collect(),
         }),
-        _ => Message::Goodbye((0..rng.below(30)).map(|_| pg(rng)).collect()),
+        _ => Message::LeaseRelease((0..rng.below(30)).map(|_| pg(rng)).collect()),
     }
 }
 

@@ -83,7 +83,7 @@ pub fn name(message: &Message) -> String {
         Message::LeaseAck(e) => format!("LeaseAck {}", e.sent_at),
         Message::PassedOn(msg) => format!("PassedOn {}", msg.term.0),
         Message::Ping { answer } => format!("Ping {answer}"),
-        Message::Goodbye(pgs) => format!("Goodbye {}", pgs.len()),
+        Message::LeaseRelease(pgs) => format!("LeaseRelease {}", pgs.len()),
         Message::Stream(msg) => format!("Stream {}", msg.stream),
         Message::Repair(msg) => format!("Repair {}", msg.lineage),
         Message::Mend(msg) => format!("Mend {}", msg.id),

@@ -18,12 +18,12 @@ fn urgent_messages_overtake_bulk_and_each_keeps_its_order() {
         net.send(two, link, heartbeat(i));
         net.send(two, link, make::renewal(i));
     }
-    net.send(two, link, Message::Goodbye(Vec::new()));
+    net.send(two, link, Message::LeaseRelease(Vec::new()));
     net.run();
     let got = make::names(&net.messages(one));
     let urgent = |i| [format!("Vote {i}"), format!("Heartbeat {i}"), format!("LeaseRenewal {i}")];
     let mut want: Vec<String> = (1..4).flat_map(urgent).collect();
-    want.push("Goodbye 0".into());
+    want.push("LeaseRelease 0".into());
     want.extend((1..4).flat_map(|i| [format!("Append {}", i - 1), format!("Append {}", 10 + i)]));
     assert_eq!(got, want);
 }

@@ -37,7 +37,7 @@ pub fn message(source: &mut Source<'_>, peers: &Peers, which: usize) -> Message 
             log_share_mib: source.byte(),
             renewed: (0..source.below(4)).map(|_| (pg, term)).collect(),
         }),
-        5 => Message::Goodbye((0..source.below(4)).map(|_| pg).collect()),
+        5 => Message::LeaseRelease((0..source.below(4)).map(|_| pg).collect()),
         6 | 7 => Message::Stream(StreamMsg { pg, from, to, stream: source.number(1), body: stream(source) }),
         8 => Message::Request(request(source, pg)),
         9 | 10 => {

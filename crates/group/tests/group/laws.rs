@@ -378,8 +378,8 @@ fn transfer_stops_serving_releases_the_lease_and_hands_over_at_once() {
     let open = rig.read(1);
     rig.call(1, |g, now, actions| g.handle_transfer(now, OsdId(3), actions));
     assert_eq!(rig.answer(open), elsewhere(Some(3)));
-    let goodbyes = rig.seen.iter().filter(|(_, a)| matches!(a, Action::Send { message: Message::Goodbye(_), .. }));
-    assert_eq!(goodbyes.count(), 2);
+    let releases = rig.seen.iter().filter(|(_, a)| matches!(a, Action::Send { message: Message::LeaseRelease(_), .. }));
+    assert_eq!(releases.count(), 2);
     let later = rig.write(1, 0);
     assert_eq!(rig.answer(later), elsewhere(Some(3)));
     rig.pump();

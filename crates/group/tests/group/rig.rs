@@ -102,11 +102,11 @@ impl Rig {
             match action {
                 Action::Persist(persist) => self.persist(osd, persist),
                 Action::Send { to, message: Message::Raft(msg) } => self.carry(osd, to.0, msg),
-                Action::Send { to, message: Message::Goodbye(pgs) } => {
+                Action::Send { to, message: Message::LeaseRelease(pgs) } => {
                     let heard = !self.deaf.contains(&osd) && !self.deaf.contains(&to.0);
-                    self.seen.push((osd, Action::Send { to, message: Message::Goodbye(pgs) }));
+                    self.seen.push((osd, Action::Send { to, message: Message::LeaseRelease(pgs) }));
                     if heard {
-                        self.call(to.0, |g, now, actions| g.handle_goodbye(now, OsdId(osd), actions));
+                        self.call(to.0, |g, now, actions| g.handle_lease_release(now, OsdId(osd), actions));
                     }
                 }
                 Action::Send { to, message: Message::PassedOn(msg) } => {

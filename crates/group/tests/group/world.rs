@@ -243,7 +243,7 @@ impl World {
                         group.handle_lease_ack(now, osd, Time(ack.sent_at), term, actions);
                     }
                 }
-                Message::Goodbye(_) => group.handle_goodbye(now, osd, actions),
+                Message::LeaseRelease(_) => group.handle_lease_release(now, osd, actions),
                 other => panic!("no node sends {other:?}"),
             }
         });

@@ -12,7 +12,7 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
     }
     match class {
         Class::RestartInLease => restart_in_lease(s, leader, &others),
-        Class::SlowGoodbye => slow_goodbye(s, pg, leader, &others),
+        Class::SlowRelease => slow_release(s, pg, leader, &others),
         Class::ReplayedCopies => replayed_copies(s, pg, leader, &others),
         Class::CutAfterCheckpoint => cut_after_checkpoint(s),
         other => unreachable!("{other:?} is not aimed"),
@@ -54,7 +54,7 @@ fn restart_in_lease(s: &mut Strike<'_>, leader: usize, others: &[usize]) {
 
 /// A leader transfers its leadership, and no answer reaches it. Its lease release has ended all promises, so it must
 /// have stopped serving before (R3).
-fn slow_goodbye(s: &mut Strike<'_>, pg: PgId, leader: usize, others: &[usize]) {
+fn slow_release(s: &mut Strike<'_>, pg: PgId, leader: usize, others: &[usize]) {
     let l = s.cluster.osd_node(leader);
     let from: Vec<_> = others.iter().map(|k| s.cluster.osd_node(*k)).collect();
     let healed = from.clone();

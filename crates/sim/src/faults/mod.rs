@@ -112,7 +112,7 @@ pub enum Class {
     /// A follower restarts while the lease that it has renewed is valid.
     RestartInLease,
     /// A leader transfers its leadership and hears nothing of it.
-    SlowGoodbye,
+    SlowRelease,
     /// Copies of requests arrive when a leader leads for the second time.
     ReplayedCopies,
     /// The power goes everywhere right after checkpoints.
@@ -222,7 +222,7 @@ impl Class {
         Class::PausedWriter,
         Class::LostReplies,
         Class::RestartInLease,
-        Class::SlowGoodbye,
+        Class::SlowRelease,
         Class::ReplayedCopies,
         Class::CutAfterCheckpoint,
         Class::LostVote,
@@ -289,7 +289,7 @@ impl Class {
             MetaCrash | MetaGone | SlowMeta | StaleWatch => meta::strike(self, s),
             Transfer | Volumes | Pools | OsdFlags => operator::strike(self, s),
             ClientCrash | Steal | PausedWriter | LostReplies => client::strike(self, s),
-            RestartInLease | SlowGoodbye | ReplayedCopies | CutAfterCheckpoint => aimed::strike(self, s),
+            RestartInLease | SlowRelease | ReplayedCopies | CutAfterCheckpoint => aimed::strike(self, s),
             LostVote | UnevenMajority | YoungOffice | SlowOffice | LateEchoes => aimed_votes::strike(self, s),
             CrashInRound | FlushFailsInRound | LoneFollower => aimed_store::strike(self, s),
             MatchInDoubt | RestartInDoubt => aimed_doubt::strike(self, s),

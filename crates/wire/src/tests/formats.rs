@@ -54,7 +54,7 @@ fn record() -> File {
             RAFT,
             LEASE_RENEWAL,
             LEASE_ACK,
-            GOODBYE,
+            LEASE_RELEASE,
             PASSED_ON,
             STREAM,
             REPAIR,

@@ -97,7 +97,7 @@ fn messages() -> Vec<(&'static str, Message)> {
     let renewed = vec![(PG, Term(0xa2))];
     let ack = LeaseAck { sent_at: 0xa1, granted_aus: 0xa4, device_full: true, log_share_mib: 0xa5, renewed };
     all.push(("lease ack", Message::LeaseAck(ack)));
-    all.push(("goodbye", Message::Goodbye(vec![PG])));
+    all.push(("lease release", Message::LeaseRelease(vec![PG])));
     all.push(("passed on", Message::PassedOn(passed_on())));
     all.push(("ping", Message::Ping { answer: false }));
     all.push(("ping's answer", Message::Ping { answer: true }));

@@ -137,27 +137,27 @@ fn damaged_greetings_are_an_error_or_a_greeting() {
 
 #[test]
 fn a_count_without_its_bytes_allocates_nothing() {
-    // A lease release (goodbye) of 2^32 - 1 PGs in sixteen bytes: 32 GiB if it were believed.
-    let mut frame = Frame::of(&[Message::Goodbye(Vec::new())]);
+    // A lease release of 2^32 - 1 PGs in sixteen bytes: 32 GiB if it were believed.
+    let mut frame = Frame::of(&[Message::LeaseRelease(Vec::new())]);
     frame.head[8..12].fill(0xff);
     reseal(&mut frame);
-    assert_eq!(frame.decode(), Err(WireError::Truncated("goodbye")));
+    assert_eq!(frame.decode(), Err(WireError::Truncated("lease release")));
 }
 
 #[test]
 fn a_batch_is_taken_whole_or_not_at_all() {
-    let mut frame = Frame::of(&[Message::Goodbye(Vec::new()), Message::Goodbye(Vec::new())]);
+    let mut frame = Frame::of(&[Message::LeaseRelease(Vec::new()), Message::LeaseRelease(Vec::new())]);
     frame.head[16] = 200;
     reseal(&mut frame);
     let header = Header::decode(&frame.header).unwrap();
-    let mut out = vec![Message::Goodbye(Vec::new())];
+    let mut out = vec![Message::LeaseRelease(Vec::new())];
     assert_eq!(decode_batch(&header, &frame.head, IoBuf::EMPTY, &mut out), Err(WireError::RecordKind(200)));
     assert_eq!(out.len(), 1);
 }
 
 #[test]
 fn unknown_kinds_and_versions_are_named() {
-    let good = Frame::of(&[Message::Goodbye(Vec::new())]);
+    let good = Frame::of(&[Message::LeaseRelease(Vec::new())]);
     let mut strange = Frame { header: good.header, head: good.head.clone(), payload: Vec::new() };
     strange.header[6] = 9;
     reseal(&mut strange);
