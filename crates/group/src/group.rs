@@ -52,7 +52,7 @@ pub struct Group {
     pub(crate) reads: Reads,
     pub(crate) pending_payloads: PendingPayloads,
     pub(crate) last_io: Option<Time>,
-    pub(crate) vouched: bool,
+    pub(crate) leader_recently_heard: bool,
     pub(crate) full: bool,
     pub(crate) blocked: bool,
     pub(crate) quarantine: Option<String>,
@@ -113,7 +113,7 @@ impl Group {
             reads: Reads::default(),
             pending_payloads: PendingPayloads::default(),
             last_io: None,
-            vouched: false,
+            leader_recently_heard: false,
             full: false,
             blocked: false,
             quarantine: None,
@@ -272,9 +272,9 @@ impl Group {
     }
 
     /// Sets whether the OSD of this PG's leader was heard within one promise, and named itself leader of this PG in its last full
-    /// lease renewal (`Pairs::vouches`). The loop sets it before it passes in a pre-vote.
-    pub fn set_vouched(&mut self, vouched: bool) {
-        self.vouched = vouched;
+    /// lease renewal (`Pairs::has_heard_leader`). The loop sets it before it passes in a pre-vote.
+    pub fn set_leader_recently_heard(&mut self, leader_recently_heard: bool) {
+        self.leader_recently_heard = leader_recently_heard;
     }
 
     /// Notes that the engine has made `ticket` durable, and everything of this replica before it.

@@ -98,7 +98,7 @@ impl Pairs {
     }
 
     /// Whether `leader` was heard within one promise and named itself leader of `pg` in its last full renewal.
-    pub fn vouches(&self, now: Time, leader: OsdId, pg: PgId) -> bool {
+    pub fn has_heard_leader(&self, now: Time, leader: OsdId, pg: PgId) -> bool {
         self.pairs.get(&leader).is_some_and(|pair| {
             pair.heard_at.is_some_and(|at| now < at + self.timing.promise) && pair.named.contains(&pg)
         })
@@ -190,17 +190,17 @@ mod tests {
     }
 
     #[test]
-    fn an_osd_vouches_while_it_is_heard_and_only_for_what_its_full_list_names() {
+    fn a_leader_counts_as_heard_only_for_pgs_of_its_full_list() {
         let mut pairs = Pairs::new(Timing::default());
         pairs.handle_link(at_ms(0), OsdId(2), true);
-        assert!(!pairs.vouches(at_ms(0), OsdId(2), PG));
+        assert!(!pairs.has_heard_leader(at_ms(0), OsdId(2), PG));
         pairs.heard(at_ms(0), OsdId(2), &renewal(true, &[PG]));
-        assert!(pairs.vouches(at_ms(149), OsdId(2), PG));
-        assert!(!pairs.vouches(at_ms(150), OsdId(2), PG));
+        assert!(pairs.has_heard_leader(at_ms(149), OsdId(2), PG));
+        assert!(!pairs.has_heard_leader(at_ms(150), OsdId(2), PG));
         pairs.heard(at_ms(140), OsdId(2), &renewal(false, &[]));
-        assert!(pairs.vouches(at_ms(200), OsdId(2), PG), "an empty frame is a sign of life");
+        assert!(pairs.has_heard_leader(at_ms(200), OsdId(2), PG), "an empty frame is a sign of life");
         pairs.heard(at_ms(210), OsdId(2), &renewal(true, &[]));
-        assert!(!pairs.vouches(at_ms(211), OsdId(2), PG));
+        assert!(!pairs.has_heard_leader(at_ms(211), OsdId(2), PG));
     }
 
     #[test]

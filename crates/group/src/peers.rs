@@ -56,7 +56,7 @@ impl Group {
         if msg.kind == RaftKind::PreVote {
             let leads = self.current().is_some_and(|leading| now < leading.majority_at + promise);
             let leader = self.node.leader();
-            if leads || (self.vouched && leader.is_some() && leader != Some(msg.from)) {
+            if leads || (self.leader_recently_heard && leader.is_some() && leader != Some(msg.from)) {
                 return;
             }
         }

@@ -100,9 +100,9 @@ impl Osd {
         let Some(key) = self.pgs.by_pg(raft.pg) else { return };
         if raft.kind == RaftKind::PreVote {
             let leader = self.pgs.group(key).and_then(|g| g.leader());
-            let vouched = leader.is_some_and(|osd| self.pairs.vouches(self.now, osd, raft.pg));
+            let leader_recently_heard = leader.is_some_and(|osd| self.pairs.has_heard_leader(self.now, osd, raft.pg));
             if let Some(group) = self.pgs.group(key) {
-                group.set_vouched(vouched);
+                group.set_leader_recently_heard(leader_recently_heard);
             }
         }
         self.with_slot(key, true, |group, now, actions| group.handle_raft(now, from, raft, actions));

@@ -58,7 +58,7 @@ pub struct OsdNode {
     /// read faults that had struck by then: one more may have hidden the mark.
     pub(crate) must_refuse: Option<u64>,
     /// An operator has read the refusal and confirmed the device: the next life starts with `after_poison`.
-    pub(crate) vouched: bool,
+    pub(crate) poison_confirmed: bool,
 }
 
 /// A whole simulated cluster.
@@ -91,7 +91,7 @@ pub struct Cluster {
     next_stream: u64,
     pub turns: u64,
     /// Poisoned stores that were refused, and then confirmed by an operator.
-    pub vouched: u64,
+    pub poison_confirmed: u64,
     pub(crate) observers: Observers,
 }
 
@@ -130,7 +130,7 @@ impl Cluster {
             rng,
             next_stream: 0,
             turns: 0,
-            vouched: 0,
+            poison_confirmed: 0,
             observers: Observers::default(),
             options,
             world,
@@ -199,7 +199,7 @@ impl Cluster {
         let node = &mut self.osds[i];
         node.ended = None;
         node.life += 1;
-        let after_poison = std::mem::take(&mut node.vouched);
+        let after_poison = std::mem::take(&mut node.poison_confirmed);
         node.must_refuse = must_refuse.filter(|_| !after_poison);
         let mut env = self.world.env(node.node);
         let disk = env.open_disk(&spec()).expect("the lock died with the process");
@@ -454,7 +454,7 @@ impl Cluster {
         if !self.world.is_up(node.node) {
             self.gone(i);
             if refused {
-                self.vouch(i);
+                self.confirm_poison(i);
             }
             return;
         }
@@ -749,7 +749,7 @@ impl OsdNode {
             scanned: BTreeSet::new(),
             ended: None,
             must_refuse: None,
-            vouched: false,
+            poison_confirmed: false,
         }
     }
 }

@@ -126,9 +126,9 @@ impl Cluster {
     }
 
     /// An operator reads why OSD `i` was refused, looks at its device, and starts it with a confirmation.
-    pub(crate) fn vouch(&mut self, i: usize) {
-        self.osds[i].vouched = true;
-        self.vouched += 1;
+    pub(crate) fn confirm_poison(&mut self, i: usize) {
+        self.osds[i].poison_confirmed = true;
+        self.poison_confirmed += 1;
         self.start_osd(i);
     }
 

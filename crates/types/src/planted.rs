@@ -158,7 +158,7 @@ registry! {
     FlushErrorIgnored, "flush-error-ignored", "R15",
         "a flush of home that failed counts as done";
     PoisonForgotten, "poison-forgotten", "R15",
-        "a store that was poisoned is mounted although no administrator has vouched for its device";
+        "a store that was poisoned is mounted although no administrator has confirmed its device";
     RepairFromBehind, "repair-from-behind", "R15",
         "a peer that has applied less answers what a block is, and the replica that asked believes it";
     ReadErrorAsZeros, "read-error-as-zeros", "R15",

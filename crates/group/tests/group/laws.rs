@@ -329,15 +329,15 @@ fn a_leader_with_a_fresh_echo_refuses_a_pre_vote() {
 }
 
 #[test]
-fn a_vouched_leader_is_not_voted_against() {
+fn a_leader_that_was_heard_is_not_voted_against() {
     let mut rig = Rig::led(3, true);
     rig.list(1);
     rig.deaf = [1].into();
     rig.advance(160);
     rig.sent.clear();
-    for (vouched, want) in [(true, vec![]), (false, vec![RaftKind::PreVoteResponse])] {
+    for (leader_recently_heard, want) in [(true, vec![]), (false, vec![RaftKind::PreVoteResponse])] {
         rig.call(2, |g, now, actions| {
-            g.set_vouched(vouched);
+            g.set_leader_recently_heard(leader_recently_heard);
             g.handle_raft(now, OsdId(3), vote(RaftKind::PreVote, 3, 2, 2), actions);
         });
         rig.pump();

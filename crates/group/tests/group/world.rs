@@ -67,7 +67,7 @@ pub struct World {
     pub datagrams: bool,
     pub lease_reads: bool,
     /// Whether the loop tells a group that the OSD of its leader was heard: safety may not depend on it.
-    vouching: bool,
+    hears_leaders: bool,
     pub quiet: bool,
     events: BTreeMap<(u64, u64), Event>,
     sequence: u64,
@@ -122,7 +122,7 @@ impl World {
             seed,
             now: 0,
             lease_reads: !rng.chance(1, 5),
-            vouching: rng.chance(1, 2),
+            hears_leaders: rng.chance(1, 2),
             rng,
             nodes,
             watch: Watch::default(),
@@ -219,14 +219,15 @@ impl World {
             return;
         }
         let life = self.nodes[&to].life;
-        let vouching = self.vouching;
+        let hears_leaders = self.hears_leaders;
         let mut answer = None;
         self.turn(to, life, |group, pairs, now, actions| {
             let osd = OsdId(from);
             match message {
                 Message::Raft(msg) => {
-                    let vouched = vouching && group.leader().is_some_and(|leader| pairs.vouches(now, leader, PG));
-                    group.set_vouched(vouched);
+                    let leader_recently_heard =
+                        hears_leaders && group.leader().is_some_and(|leader| pairs.has_heard_leader(now, leader, PG));
+                    group.set_leader_recently_heard(leader_recently_heard);
                     group.handle_raft(now, osd, msg, actions);
                 }
                 Message::LeaseRenewal(renewal) => {
