@@ -280,7 +280,7 @@ impl Table {
     }
 
     /// Elects a leader, attaches a volume and writes to it.
-    fn take_office(&mut self, writes: u32) {
+    fn take_leadership(&mut self, writes: u32) {
         let leader = |table: &Table| (1..=3).find(|n| table.seat(*n).group.as_ref().is_some_and(Group::is_leader));
         for _ in 0..100 {
             self.run_honestly(1);
@@ -471,7 +471,7 @@ pub fn peer(data: &[u8]) -> Verdict {
     let mut source = Source::new(data);
     let mut table = Table::new();
     if source.byte() > 30 {
-        table.take_office(source.below(8));
+        table.take_leadership(source.below(8));
     }
     while !source.is_empty() {
         table.step(&mut source);

@@ -62,7 +62,7 @@ impl Group {
         self.node.applied_to(committed.index);
         let (replica, index) = (self.identity.replica, committed.index);
         actions.push(Action::Apply { replica, index, effect: outcome.effect() });
-        if self.current().is_some_and(|leading| leading.own_index == index) {
+        if self.current().is_some_and(|leading| leading.term_start_index == index) {
             actions.push(Action::Serves);
         }
         if self.waiting.front().is_some_and(|(waits_for, _)| *waits_for == index) {

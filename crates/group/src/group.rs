@@ -1,7 +1,7 @@
 //! One placement group on one OSD: its state, its creation, and the order of a turn.
 //!
 //! The loop calls `handle_*` for each event and ends its turn with [`Group::poll`]; actions are the output.
-//! The parts live beside this file, one concept each: `admit`, `apply`, `reads`, `renewal`, `office`, `peers`,
+//! The parts live beside this file, one concept each: `admit`, `apply`, `reads`, `renewal`, `leadership`, `peers`,
 //! `transfer`, `report` and others.
 //!
 //! Invariant: no clock, no I/O, no randomness but a seed. Every request gets exactly one reply.
@@ -193,9 +193,9 @@ impl Group {
     /// Whether requests may be taken: this replica leads, its first own entry is applied, and it does not hand over (R3).
     pub(crate) fn serves(&self) -> bool {
         let applied = self.node.applied();
-        let began = |own_index| own_index <= applied || on(Bug::ServedBeforeOwnEntry);
+        let began = |term_start_index| term_start_index <= applied || on(Bug::ServedBeforeOwnEntry);
         let handed_over = self.transfer.is_some() && !on(Bug::LeaseKeptAfterRelease);
-        !handed_over && self.current().is_some_and(|leading| began(leading.own_index))
+        !handed_over && self.current().is_some_and(|leading| began(leading.term_start_index))
     }
 
     pub(crate) fn osd_of(&self, replica: ReplicaId) -> Option<OsdId> {
@@ -234,7 +234,7 @@ impl Group {
         if self.quarantine.is_none() {
             let led = self.current().is_some();
             self.quarantine = Some(reason);
-            self.leave_office(actions);
+            self.leave_leadership(actions);
             if led {
                 self.release_lease(actions);
             }
@@ -297,10 +297,10 @@ impl Group {
             return;
         }
         self.judge_doubt(now, actions);
-        self.sync_office(now, actions);
+        self.sync_leadership(now, actions);
         self.poll_election(now, actions);
         self.poll_transfer(now);
-        self.sync_office(now, actions);
+        self.sync_leadership(now, actions);
         if self.quarantine.is_some() {
             return;
         }
@@ -316,7 +316,7 @@ impl Group {
         while self.quarantine.is_none() && self.node.has_ready() {
             self.node.ready(&mut ready);
             self.perform(now, &mut ready, actions);
-            self.sync_office(now, actions);
+            self.sync_leadership(now, actions);
         }
         self.ready = ready;
         self.pending_payloads.clear();

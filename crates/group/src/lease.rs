@@ -24,7 +24,7 @@ pub(crate) struct LeaseAck {
 pub(crate) struct Leading {
     pub term: Term,
     /// The leader's own first entry: it serves no request before this is applied.
-    pub own_index: Index,
+    pub term_start_index: Index,
     pub since: Time,
     /// A lease release was sent in this term: followers have forgotten their promises.
     pub forfeited: bool,
@@ -34,9 +34,9 @@ pub(crate) struct Leading {
 }
 
 impl Leading {
-    pub fn new(term: Term, own_index: Index, since: Time, me: ReplicaId, conf: &ConfState) -> Leading {
+    pub fn new(term: Term, term_start_index: Index, since: Time, me: ReplicaId, conf: &ConfState) -> Leading {
         let mut leading =
-            Leading { term, own_index, since, forfeited: false, acks: Vec::new(), majority_at: Time::ZERO };
+            Leading { term, term_start_index, since, forfeited: false, acks: Vec::new(), majority_at: Time::ZERO };
         leading.majority_at = leading.majority(me, conf);
         leading
     }

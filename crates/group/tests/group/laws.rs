@@ -389,7 +389,7 @@ fn transfer_stops_serving_releases_the_lease_and_hands_over_at_once() {
 }
 
 #[test]
-fn a_transfer_that_fails_costs_the_lease_of_the_term_but_not_the_office() {
+fn a_transfer_that_fails_costs_the_lease_of_the_term_but_not_leadership() {
     let mut rig = Rig::led(3, true);
     rig.list(1);
     rig.deaf = [3].into();

@@ -30,8 +30,8 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
     match class {
         Class::LostVote => lost_vote(s, scene),
         Class::UnevenMajority => uneven_majority(s, &scene),
-        Class::YoungOffice => young_office(s, scene),
-        Class::SlowOffice => slow_office(s, &scene),
+        Class::YoungLeadership => young_leadership(s, scene),
+        Class::SlowLeadership => slow_leadership(s, &scene),
         Class::LateEchoes => late_echoes(s, &scene),
         other => unreachable!("{other:?} is aimed at no vote"),
     }
@@ -125,7 +125,7 @@ fn uneven_majority(s: &mut Strike<'_>, scene: &Scene) {
 
 /// A new leader, whose PG is in no full lease renewal yet, loses all followers but one, then that one. Only the
 /// promise of that last follower keeps it from voting for another replica while the leader may read (R3).
-fn young_office(s: &mut Strike<'_>, scene: Scene) {
+fn young_leadership(s: &mut Strike<'_>, scene: Scene) {
     let Scene { pg, term, others, .. } = scene;
     let to = others[s.rng.below(others.len() as u64) as usize];
     s.cluster.transfer_pg(pg, Some(to), s.rng);
@@ -158,7 +158,7 @@ fn forsake(s: &mut Strike<'_>, (pg, term, young): (PgId, Term, usize), all: &[us
 
 /// A leader dies while every disk is slow. Its successor learns only with an entry of its own term which entries were
 /// committed before, and must not serve until then (R3).
-fn slow_office(s: &mut Strike<'_>, scene: &Scene) {
+fn slow_leadership(s: &mut Strike<'_>, scene: &Scene) {
     let (leader, others) = (scene.leader, scene.others.clone());
     let slow = ms(s, 0, 30);
     let factor = s.rng.between(50, 400) as u32;

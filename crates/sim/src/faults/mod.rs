@@ -122,9 +122,9 @@ pub enum Class {
     /// A leader whose disk is behind loses its power, and meets the followers that were cut off.
     UnevenMajority,
     /// A new leader loses its followers one after the other.
-    YoungOffice,
+    YoungLeadership,
     /// A leader gets a successor while all disks are slow.
-    SlowOffice,
+    SlowLeadership,
     /// Lease acknowledgements arrive when the promises in them are over.
     LateEchoes,
     /// A process dies in the middle of a destage.
@@ -227,8 +227,8 @@ impl Class {
         Class::CutAfterCheckpoint,
         Class::LostVote,
         Class::UnevenMajority,
-        Class::YoungOffice,
-        Class::SlowOffice,
+        Class::YoungLeadership,
+        Class::SlowLeadership,
         Class::LateEchoes,
     ];
 
@@ -290,7 +290,7 @@ impl Class {
             Transfer | Volumes | Pools | OsdFlags => operator::strike(self, s),
             ClientCrash | Steal | PausedWriter | LostReplies => client::strike(self, s),
             RestartInLease | SlowRelease | ReplayedCopies | CutAfterCheckpoint => aimed::strike(self, s),
-            LostVote | UnevenMajority | YoungOffice | SlowOffice | LateEchoes => aimed_votes::strike(self, s),
+            LostVote | UnevenMajority | YoungLeadership | SlowLeadership | LateEchoes => aimed_votes::strike(self, s),
             CrashInRound | FlushFailsInRound | LoneFollower => aimed_store::strike(self, s),
             MatchInDoubt | RestartInDoubt => aimed_doubt::strike(self, s),
             HungFollower | LateAsk | ForgedHeaders | BrokenPath => aimed_late::strike(self, s),

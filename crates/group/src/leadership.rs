@@ -11,10 +11,10 @@ use wire::Reject;
 
 impl Group {
     /// Brings leadership in line with raft's role.
-    pub(crate) fn sync_office(&mut self, now: Time, actions: &mut Vec<Action>) {
+    pub(crate) fn sync_leadership(&mut self, now: Time, actions: &mut Vec<Action>) {
         let term = self.node.term();
         if self.leading.as_ref().is_some_and(|leading| !self.node.is_leader() || leading.term != term) {
-            self.leave_office(actions);
+            self.leave_leadership(actions);
             self.election.deposed(now);
         }
         if self.leading.is_none() && self.node.is_leader() && self.quarantine.is_none() {
@@ -28,7 +28,7 @@ impl Group {
 
     /// Ends leadership and refuses all waiters. Their proposals may still commit under the next leader; the client asks
     /// there again with the same number.
-    pub(crate) fn leave_office(&mut self, actions: &mut Vec<Action>) {
+    pub(crate) fn leave_leadership(&mut self, actions: &mut Vec<Action>) {
         if self.leading.take().is_some() {
             actions.push(Action::LostLeadership);
         }
