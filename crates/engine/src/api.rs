@@ -205,5 +205,5 @@ pub struct EngineStats {
     pub completed_blocks: u64,
     /// Blocks that a peer's bytes have replaced.
     pub mended_blocks: u64,
-    pub home: crate::seam::HomeStats,
+    pub home: crate::home_api::HomeStats,
 }

@@ -8,12 +8,12 @@
 
 use crate::api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure};
 use crate::home::Home;
+use crate::home_api::HOME_KEY_BIT;
 use crate::log::{BuildParts, Done, Kept, Log, RESERVED, Work, build, lens, next_block_len};
 use crate::mount::Mount;
 use crate::read::Reads;
 use crate::replica::{Doubt, Replaced, Replica};
 use crate::round::RoundStep;
-use crate::seam::HOME_KEY_BIT;
 use bytes::Bytes;
 use env::{DiskError, DiskInfo, Event, Op, Token};
 use layout::log::{BATCH_ALIGN, STATE_BATCH_MAX};

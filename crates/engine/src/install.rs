@@ -15,10 +15,10 @@
 
 use crate::api::EngineEvent;
 use crate::engine::{Engine, State};
+use crate::home_api::{BlockData, Round, RoundState};
 use crate::log::{ReplicaLog, Work};
 use crate::replica::{Doubt, Replica};
 use crate::round::{RoundStep, Run};
-use crate::seam::{BlockData, Round, RoundState};
 use std::collections::VecDeque;
 use types::failpoint::{Point, pass};
 use types::planted::{Bug, on};

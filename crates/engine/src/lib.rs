@@ -14,6 +14,7 @@ mod doubt;
 mod engine;
 mod format;
 pub mod home;
+pub mod home_api;
 mod install;
 mod log;
 mod mend;
@@ -27,7 +28,6 @@ mod reclaim;
 mod refill;
 mod replica;
 mod round;
-pub mod seam;
 mod space;
 
 pub use api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure, ReadData, ReadError};

@@ -9,13 +9,13 @@
 
 use crate::api::EngineEvent;
 use crate::engine::{Engine, State};
+use crate::home_api::HomeReadError;
 use crate::log::Work;
 use crate::overlay::{Source, block_range};
 use crate::payload::Payload;
 use crate::read::Asker;
 use crate::replica::{Doubt, Replica};
 use crate::round::RoundStep;
-use crate::seam::HomeReadError;
 use std::sync::Arc;
 use types::store::Crcs;
 use types::units::SECTORS_PER_BLOCK;

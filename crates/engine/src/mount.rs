@@ -7,10 +7,10 @@
 use crate::api::{EngineEvent, MountError};
 use crate::engine::{Engine, State, key};
 use crate::home::{Home, HomeLimits};
+use crate::home_api::{HomeRegion, HomeTokens, RoundState};
 use crate::log::replay::{NewDoubt, Replay};
 use crate::log::scan::{Candidate, Found, all_candidates, candidates};
 use crate::log::{Log, Work};
-use crate::seam::{HomeRegion, HomeTokens, RoundState};
 use env::{DiskError, Op, Token};
 use layout::log::{BATCH_ALIGN, BatchHeader};
 use layout::poison::{POISON_AT, POISON_LEN};

@@ -9,9 +9,9 @@
 
 use crate::api::{EngineEvent, ReadData, ReadError};
 use crate::engine::{Engine, State};
+use crate::home_api::{HomeEvent, HomeReadError, Piece};
 use crate::overlay::{Found, Source};
 use crate::payload::Payload;
-use crate::seam::{HomeEvent, HomeReadError, Piece};
 use env::Event;
 use std::collections::BTreeMap;
 use std::sync::Arc;

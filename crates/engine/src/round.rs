@@ -9,12 +9,12 @@
 
 use crate::api::{EngineEvent, ReadData};
 use crate::engine::{Engine, State};
+use crate::home_api::{BlockData, ChunkDirty, Cut, Round, RoundState};
 use crate::install::Reset;
 use crate::log::Work;
 use crate::overlay::{Layer, Source, block_range};
 use crate::payload::Payload;
 use crate::read::{Part, join};
-use crate::seam::{BlockData, ChunkDirty, Cut, Round, RoundState};
 use bytes::Bytes;
 use layout::log::CheckpointPart;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

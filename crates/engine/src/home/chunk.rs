@@ -6,7 +6,7 @@
 //! Invariant: a chunk is resident exactly when it holds an AU; a quarter has a CRC table exactly when it holds an AU;
 //! each chunk has one place in its replica's directory.
 
-use crate::seam::RoundState;
+use crate::home_api::RoundState;
 use layout::home::{
     AUS_PER_CRC_PAGE, CHUNK_PAGES, CRC_PAGES, CRCS_PER_PAGE, CrcTable, DIR_ENTRIES, MapSlot, MapSlots, PagePtr,
 };

@@ -10,7 +10,7 @@
 use super::chunk::{Chunk, DirPlace};
 use super::round::ReadyWrite;
 use super::{Home, InFlight, aligned};
-use crate::seam::{BlockData, HomeEvent};
+use crate::home_api::{BlockData, HomeEvent};
 use env::{DiskError, Op};
 use layout::home::{CHUNK_PAGES, CRC_PAGES, PagePtr};
 use std::collections::BTreeMap;

@@ -23,7 +23,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use crate::seam::{HomeEvent, HomeRegion, HomeStats, HomeTokens, Piece, Round};
+use crate::home_api::{HomeEvent, HomeRegion, HomeStats, HomeTokens, Piece, Round};
 use bytes::Bytes;
 use chunk::{BLOCKS, Chunk, Replica};
 use env::{DiskError, DiskInfo, DiskKind, Event, Op};

@@ -10,7 +10,7 @@
 use super::chunk::{Chunk, DirPage, DirPlace, Replica};
 use super::space::FreeMap;
 use super::{Home, InFlight, State};
-use crate::seam::{HomeEvent, RoundState};
+use crate::home_api::{HomeEvent, RoundState};
 use bytes::Bytes;
 use env::{DiskError, Op};
 use layout::checkpoint::{Checkpoint, ReplicaRecord};

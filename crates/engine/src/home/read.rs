@@ -11,7 +11,7 @@
 
 use super::chunk::Chunk;
 use super::{Home, InFlight};
-use crate::seam::{HomeEvent, HomeReadError, Piece};
+use crate::home_api::{HomeEvent, HomeReadError, Piece};
 use env::{DiskError, Op};
 use types::planted::{Bug, on};
 use types::units::{SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};

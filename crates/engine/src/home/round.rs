@@ -9,7 +9,7 @@
 
 use super::chunk::{BlockSet, Replica};
 use super::{Home, InFlight};
-use crate::seam::{BlockData, ChunkDirty, HomeEvent, Round};
+use crate::home_api::{BlockData, ChunkDirty, HomeEvent, Round};
 use env::{DiskError, Op};
 use layout::checkpoint::{Checkpoint, DECISION_LEN_MAX, ReplicaRecord, decision_pages};
 use layout::home::{CRCS_PER_PAGE, DIR_ENTRIES};

@@ -9,7 +9,7 @@
 use super::chunk::{BLOCKS, Chunk};
 use super::round::ReadyWrite;
 use super::{Home, aligned};
-use crate::seam::{BlockData, ChunkDirty};
+use crate::home_api::{BlockData, ChunkDirty};
 use layout::checkpoint::decision_pages;
 use layout::home::{CHUNK_PAGES, CRC_PAGES, CRCS_PER_PAGE, DirEntry, MapSlot, PAGE, PageId, PagePtr};
 use types::units::{AUS_PER_CHUNK, BLOCKS_PER_AU};

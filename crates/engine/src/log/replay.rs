@@ -9,9 +9,9 @@
 
 use super::scan::{FoundBatch, Verdict, payload_of};
 use super::{Kept, ReplicaLog, Segment};
+use crate::home_api::RoundState;
 use crate::payload::Payload;
 use crate::replica::{Doubt, Replica};
-use crate::seam::RoundState;
 use bytes::Bytes;
 use layout::log::{BlockRecord, CheckpointPart, Record, ReplicaRecord};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -4,7 +4,7 @@ use super::disk::TestDisk;
 use super::rig::{Key, Plan, Rig, START, chunk};
 use super::rounds::random_plan;
 use crate::home::HomeLimits;
-use crate::seam::{Cut, HomeEvent};
+use crate::home_api::{Cut, HomeEvent};
 use env::DiskKind;
 use types::rng::Rng;
 use types::{ReplicaId, VolumeId};

@@ -2,7 +2,7 @@
 
 use super::rig::{Plan, Rig, START, chunk, state};
 use crate::home::{Home, HomeLimits};
-use crate::seam::{HomeEvent, HomeReadError, HomeRegion, HomeTokens};
+use crate::home_api::{HomeEvent, HomeReadError, HomeRegion, HomeTokens};
 use types::{ReplicaId, SectorRange, Time};
 
 const R1: ReplicaId = ReplicaId(1);

@@ -4,7 +4,7 @@
 
 use super::disk::TestDisk;
 use crate::home::{Home, HomeLimits};
-use crate::seam::{
+use crate::home_api::{
     BlockData, ChunkDirty, Cut, HOME_KEY_BIT, HomeEvent, HomeReadError, HomeRegion, HomeTokens, Piece, Round,
     RoundState,
 };

@@ -3,7 +3,7 @@
 use super::disk::TestDisk;
 use super::rig::{Key, Plan, Rig, START, check_piece, chunk};
 use crate::home::HomeLimits;
-use crate::seam::{Cut, HomeEvent, Piece};
+use crate::home_api::{Cut, HomeEvent, Piece};
 use env::DiskKind;
 use std::collections::BTreeMap;
 use types::{AU, BLOCK, ReplicaId, SectorRange, VolumeId};
