@@ -84,7 +84,7 @@ impl Bus {
         match event {
             Event::Accepted { listener, .. } => self.listeners.contains(listener),
             Event::Connected { token, .. } | Event::Received { token, .. } | Event::Sent { token, .. } => {
-                token.room == self.config.room
+                token.owner == self.config.owner
             }
             _ => false,
         }
@@ -284,7 +284,7 @@ impl Bus {
     }
 
     pub(crate) fn token(&self, link: LinkId) -> Token {
-        token(self.config.room, link)
+        token(self.config.owner, link)
     }
 
     /// Moves the end of a connection's phase; with `Time::NEVER` the phase has no end.

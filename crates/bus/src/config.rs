@@ -34,7 +34,7 @@ pub struct Identity {
 #[derive(Clone, Debug)]
 pub struct BusConfig {
     pub identity: Identity,
-    /// `Token::room` of all operations of this bus.
+    /// `Token::owner` of all operations of this bus.
     pub room: u8,
     /// Most accepted connections, greeted or not. Dialled ones are bounded by the number of wanted OSDs.
     pub max_links: usize,

@@ -18,7 +18,7 @@ use wire::{Message, Peer};
 /// Settings that the owner chooses.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// `Token::room` of the client's operations.
+    /// `Token::owner` of the client's operations.
     pub room: u8,
     /// Incarnation of this process.
     pub incarnation: Incarnation,
@@ -256,7 +256,7 @@ impl Client {
         if self.bus.is_none() {
             let me = self.config.incarnation;
             let identity = Identity { cluster: opened.cluster, peer: Peer::Client(me), incarnation: me };
-            let config = BusConfig::new(identity, self.config.room);
+            let config = BusConfig::new(identity, self.config.owner);
             self.bus = Some((opened.cluster, Bus::new(config, self.rng.next_u64())));
         }
         let config = VolumeConfig {

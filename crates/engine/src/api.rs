@@ -11,7 +11,7 @@ use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange};
 /// Settings of one engine. All are per process; settings that the disk fixes are in its superblock.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// `Token.room` of all operations of this engine.
+    /// `Token.owner` of all operations of this engine.
     pub room: u8,
     /// Bytes of payload that the overlay may hold before it asks for a round and for back-pressure.
     /// Default 256 MiB.

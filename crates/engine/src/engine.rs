@@ -185,10 +185,10 @@ impl Engine {
 
     pub(crate) fn token(&self, key: u32, generation: u32) -> Token {
         assert!(key < HOME_KEY_BIT);
-        Token::new(self.config.room, generation, key)
+        Token::new(self.config.owner, generation, key)
     }
 
-    /// Handles a completion whose `Token.room` is this engine's.
+    /// Handles a completion whose `Token.owner` is this engine's.
     pub fn handle_event(&mut self, now: Time, event: Event, ops: &mut Vec<Op>, out: &mut Vec<EngineEvent>) {
         self.now = now;
         if matches!(self.state, State::Stopped) {

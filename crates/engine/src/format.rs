@@ -60,8 +60,8 @@ pub enum FormatError {
 const ZERO_STEP: u64 = 1 << 20;
 /// Writes of the prezeroing in flight.
 const ZERO_DEPTH: u64 = 4;
-/// `Token.room` of these operations: nothing else runs.
-const ROOM: u8 = u8::MAX;
+/// `Token.owner` of these operations: nothing else runs.
+const OWNER: u8 = u8::MAX;
 
 /// Returns the writes that format a device of zeros, in order, for callers that create an image without an env.
 ///
@@ -320,7 +320,7 @@ fn zero(
             if step == 0 {
                 break;
             }
-            let token = Token::new(ROOM, 0, key as u32);
+            let token = Token::new(OWNER, 0, key as u32);
             let bufs = vec![IoBuf::zeros(step as usize)];
             ops.push(Op::DiskWrite { token, disk: disk.id, offset: start + at, bufs, flush: false });
             at += step;
@@ -329,18 +329,18 @@ fn zero(
         done = at;
         progress(done, len_bytes);
     }
-    run(env, vec![Op::DiskFlush { token: Token::new(ROOM, 0, 0), disk: disk.id }], "flushing the log")?;
+    run(env, vec![Op::DiskFlush { token: Token::new(OWNER, 0, 0), disk: disk.id }], "flushing the log")?;
     Ok(())
 }
 
 fn write(env: &mut dyn Env, disk: &DiskInfo, offset: u64, buf: IoBuf, during: &'static str) -> Result<(), FormatError> {
-    let token = Token::new(ROOM, 0, 0);
+    let token = Token::new(OWNER, 0, 0);
     run(env, vec![Op::DiskWrite { token, disk: disk.id, offset, bufs: vec![buf], flush: true }], during)?;
     Ok(())
 }
 
 fn read(env: &mut dyn Env, disk: &DiskInfo, offset: u64, len: usize) -> Result<IoBufMut, FormatError> {
-    let token = Token::new(ROOM, 0, 0);
+    let token = Token::new(OWNER, 0, 0);
     let op = Op::DiskRead { token, disk: disk.id, offset, buf: IoBufMut::new(len) };
     let buf = run(env, vec![op], "reading")?;
     Ok(buf.expect("a read that succeeded gives its buffer back"))
@@ -355,11 +355,13 @@ fn run(env: &mut dyn Env, mut ops: Vec<Op>, during: &'static str) -> Result<Opti
         env.turn(&mut ops, &mut events, Time::NEVER)?;
         for event in events.drain(..) {
             let result = match event {
-                Event::DiskRead { token, buf, result } if token.room == ROOM => {
+                Event::DiskRead { token, buf, result } if token.owner == OWNER => {
                     last = Some(buf);
                     result
                 }
-                Event::DiskWrite { token, result } | Event::DiskFlush { token, result } if token.room == ROOM => result,
+                Event::DiskWrite { token, result } | Event::DiskFlush { token, result } if token.owner == OWNER => {
+                    result
+                }
                 _ => continue,
             };
             waiting -= 1;

@@ -150,7 +150,7 @@ impl Engine {
         let log = Log::new(&superblock, self.disk.align_bytes);
         let region = HomeRegion { start: superblock.home_start, len_bytes: superblock.home_bytes };
         let limits = HomeLimits { reuse_at_once: self.config.reuse_at_once, ..HomeLimits::default() };
-        self.home = Some(Home::new(self.disk.clone(), region, HomeTokens { room: self.config.room }, limits));
+        self.home = Some(Home::new(self.disk.clone(), region, HomeTokens { owner: self.config.owner }, limits));
         let count = log.ring.count();
         for slot in 0..count as u32 {
             self.mount_submit(key::OPENING, slot, log.ring.offset_of(slot), BATCH_ALIGN);

@@ -27,7 +27,7 @@ use types::{
 use wire::{Extent, Hello, Message, Peer, Reject, Reply, ReplyBody, Request, RequestBody, samples};
 
 const CLUSTER: ClusterId = ClusterId([9; 16]);
-const ROOM: u8 = 3;
+const OWNER: u8 = 3;
 const OSDS: u32 = 2;
 const PG: PgId = PgId { pool: PoolId(1), n: 0 };
 /// Most pending questions to meta; the oldest are dropped.
@@ -142,7 +142,7 @@ impl Table {
         let world = World::new(seed.into());
         let (node, stranger) = (world.add_node("client"), world.add_node("stranger"));
         let config = ClientConfig {
-            room: ROOM,
+            owner: OWNER,
             incarnation: Incarnation(5),
             holder: "fuzz".into(),
             timeout: None,

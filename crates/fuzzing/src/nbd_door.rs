@@ -110,7 +110,7 @@ pub fn door_seed(rng: &mut Rng) -> Vec<u8> {
     out
 }
 
-const ROOM: u8 = 9;
+const OWNER: u8 = 9;
 const LISTENER: ListenerId = ListenerId(3);
 const CONN: ConnId = ConnId { slot: 1, generation: 7 };
 
@@ -191,7 +191,7 @@ pub fn door(data: &[u8]) -> Verdict {
     let (limits, piece) = (source.byte(), source.byte());
     let config =
         NbdConfig { requests_max: 1 + u32::from(limits % 8), bytes_max: 4096 << (limits / 32), ..NbdConfig::default() };
-    let mut server = NbdServer::new(ROOM, config);
+    let mut server = NbdServer::new(OWNER, config);
     server.listen(LISTENER);
     let mut line = Line {
         server,

@@ -169,7 +169,7 @@ impl NbdServer {
             Event::Accepted { listener, conn, peer } if self.owns(listener) => {
                 self.accept(now, conn, &peer, device, ops);
             }
-            Event::Received { token, conn, bufs, result } if token.room == self.room => {
+            Event::Received { token, conn, bufs, result } if token.owner == self.room => {
                 if !self.is_live(token, conn) {
                     return;
                 }
@@ -181,7 +181,7 @@ impl NbdServer {
                     Err(error) => self.lost(token.key, &error, ops),
                 }
             }
-            Event::Sent { token, conn, result } if token.room == self.room => {
+            Event::Sent { token, conn, result } if token.owner == self.room => {
                 if !self.is_live(token, conn) {
                     return;
                 }

@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use types::Time;
 
-const ROOM: u8 = 4;
+const OWNER: u8 = 4;
 const DEVICE_LEN: u64 = 256 << 20;
 static SKIPPED: AtomicU32 = AtomicU32::new(0);
 
@@ -39,7 +39,7 @@ impl Served {
         let (at, stopped) = (socket.clone(), stop.clone());
         let thread = std::thread::spawn(move || {
             let mut env = RealEnv::new(RealConfig::default()).expect("io_uring");
-            let mut server = NbdServer::new(ROOM, NbdConfig::default());
+            let mut server = NbdServer::new(OWNER, NbdConfig::default());
             let (listener, _) = env.listen(&NetAddr::Unix(at)).expect("listen");
             server.listen(listener);
             started.send(env.waker()).expect("the test waits");

@@ -21,8 +21,8 @@ use types::store::Recovered;
 use types::{OsdId, PgId, Time};
 use wire::Peer;
 
-/// `Token.room` of the bus.
-pub const ROOM_BUS: u8 = 1;
+/// `Token.owner` of the bus.
+pub const OWNER_BUS: u8 = 1;
 /// Least payload that a PG may hold uncommitted (R9), however many share the log.
 const UNCOMMITTED_MIN: u64 = 1 << 20;
 /// Most polls of touched groups in one turn: a group with more to do waits for the next turn.
@@ -122,10 +122,10 @@ impl Osd {
     pub fn new(config: OsdConfig, disk: DiskInfo, registry: &Registry, seed: u64) -> Osd {
         let identity =
             Identity { cluster: config.cluster, peer: Peer::Osd(config.osd), incarnation: config.incarnation };
-        let bus = Bus::new(BusConfig::new(identity, ROOM_BUS), seed);
+        let bus = Bus::new(BusConfig::new(identity, OWNER_BUS), seed);
         let engine =
             Engine::new(config.engine.clone(), disk, (config.cluster, config.osd, config.uuid), seed.rotate_left(17));
-        assert_ne!(config.engine.room, ROOM_BUS, "rooms share a token space");
+        assert_ne!(config.engine.owner, OWNER_BUS, "rooms share a token space");
         Osd {
             phase: Phase::Mounting,
             bus,
@@ -239,8 +239,8 @@ impl Osd {
             Event::DiskRead { token, .. }
             | Event::DiskWrite { token, .. }
             | Event::DiskFlush { token, .. }
-            | Event::DiskDiscard { token, .. } => token.room,
-            Event::Connected { .. } | Event::Accepted { .. } | Event::Received { .. } | Event::Sent { .. } => ROOM_BUS,
+            | Event::DiskDiscard { token, .. } => token.owner,
+            Event::Connected { .. } | Event::Accepted { .. } | Event::Received { .. } | Event::Sent { .. } => OWNER_BUS,
             Event::Woken => return,
         };
         if let Event::Accepted { conn, .. } = &event
@@ -250,7 +250,7 @@ impl Osd {
             self.ops.push(Op::Close { conn: *conn });
             return;
         }
-        if room == ROOM_BUS {
+        if room == OWNER_BUS {
             self.bus.handle_event(self.now, event, &mut self.ops, &mut self.bus_events);
         } else {
             self.engine.handle_event(self.now, event, &mut self.ops, &mut self.engine_events);

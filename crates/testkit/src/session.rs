@@ -12,7 +12,7 @@ use std::time::Duration;
 use types::control::ClientAsk;
 use types::{Errno, Incarnation, Time};
 
-const ROOM_CLIENT: u8 = 1;
+const OWNER_CLIENT: u8 = 1;
 /// A blocking call that takes longer is a fault.
 const CALL_MAX: Duration = Duration::from_secs(30);
 
@@ -54,7 +54,7 @@ impl Session {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let mut env = RealEnv::new(RealConfig::default())?;
         let config = ClientConfig {
-            room: ROOM_CLIENT,
+            owner: OWNER_CLIENT,
             incarnation: Incarnation(crate::clock::unix_ms() << 20 | u64::from(std::process::id())),
             holder: format!("testkit pid {}", std::process::id()),
             timeout: how.timeout,

@@ -11,7 +11,7 @@ use types::{ClusterId, Incarnation, IoBufMut, OsdId, Time};
 use wire::{Message, Peer};
 
 pub const LISTENER: ListenerId = ListenerId(7);
-pub const ROOM: u8 = 3;
+pub const OWNER: u8 = 3;
 
 /// One end of a stream.
 pub struct End {
@@ -65,7 +65,7 @@ pub fn client(n: u64) -> Identity {
 }
 
 pub fn config(identity: Identity) -> BusConfig {
-    BusConfig::new(identity, ROOM)
+    BusConfig::new(identity, OWNER)
 }
 
 impl Net {

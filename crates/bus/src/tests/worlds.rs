@@ -1,7 +1,7 @@
 //! The bus on the real and the simulated env: assumptions of the loopback tests hold there, too.
 
 use super::make;
-use super::net::{ROOM, addr, client, config, osd};
+use super::net::{OWNER, addr, client, config, osd};
 use crate::{Bus, BusConfig, BusEvent, BusStats, LinkId};
 use env::real::{RealConfig, RealEnv};
 use env::{Env, Event, NetAddr, Op};
@@ -43,7 +43,7 @@ impl Node {
         loop {
             let now = self.env.now();
             for event in self.events.drain(..) {
-                assert!(self.bus.owns(&event), "{event:?} has room {ROOM}");
+                assert!(self.bus.owns(&event), "{event:?} has room {OWNER}");
                 self.bus.handle_event(now, event, &mut self.ops, &mut self.out);
             }
             if self.bus.next_deadline() <= now {

@@ -15,7 +15,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-const ROOM_NBD: u8 = 3;
+const OWNER_NBD: u8 = 3;
 /// The port that IANA gave to NBD.
 const PORT: u16 = 10809;
 /// Time that a write waits in a full pool before its client gets ENOSPC. It is enough to free space, and shorter than
@@ -35,7 +35,7 @@ pub fn run(args: &NbdArgs, metas: &[Address], as_json: bool) -> Result<()> {
     let (listener, bound) = prepared.env.listen(&addr).map_err(env_error)?;
     let runtime = prepared.runtime.handle().clone();
     let mut session = prepared.open(Open { name: &args.volume, write: !args.read_only, steal: args.steal })?;
-    let mut server = NbdServer::new(ROOM_NBD, NbdConfig { export: args.volume.clone(), ..NbdConfig::default() });
+    let mut server = NbdServer::new(OWNER_NBD, NbdConfig { export: args.volume.clone(), ..NbdConfig::default() });
     server.listen(listener);
     let mut metrics = http.map(|http| Endpoint::serve(&runtime, &mut server, http, &args.volume));
     exported(args, &bound, session.info.len_bytes, as_json)?;

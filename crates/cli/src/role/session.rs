@@ -22,8 +22,8 @@ use types::codes;
 use types::control::{ClientAsk, HOLDER_LEASE_MS, Refusal};
 use types::{Errno, Incarnation, Time};
 
-/// `Token.room` of the client's bus.
-const ROOM_CLIENT: u8 = 1;
+/// `Token.owner` of the client's bus.
+const OWNER_CLIENT: u8 = 1;
 /// Time in which requests in flight may end at a close.
 const DRAIN_MAX: Duration = Duration::from_secs(3);
 /// Time in which meta may answer a close before the process ends without its answer.
@@ -107,7 +107,7 @@ impl Prepared {
     /// Meta's refusal, in the user's terms.
     pub fn open(mut self, open: Open<'_>) -> Result<Session> {
         let config = ClientConfig {
-            room: ROOM_CLIENT,
+            owner: OWNER_CLIENT,
             incarnation: Incarnation(role::unix_now().as_nanos() as u64),
             holder: self.holder.clone(),
             timeout: None,

@@ -18,7 +18,7 @@ use types::{
 use wire::{Message, Peer, Reject, Reply, ReplyBody, RequestBody};
 
 const CLUSTER: ClusterId = ClusterId([9; 16]);
-const ROOM: u8 = 3;
+const OWNER: u8 = 3;
 const OSDS: u32 = 3;
 
 fn pg() -> PgId {
@@ -59,7 +59,7 @@ impl ModelOsd {
     fn start(world: &World, node: NodeId, osd: OsdId, life: u64) -> ModelOsd {
         let mut env = world.env(node);
         let identity = Identity { cluster: CLUSTER, peer: Peer::Osd(osd), incarnation: Incarnation(life) };
-        let mut bus = Bus::new(BusConfig::new(identity, ROOM), env.random());
+        let mut bus = Bus::new(BusConfig::new(identity, OWNER), env.random());
         let (listener, _) = env.listen(&NetAddr::Tcp(addr(osd))).expect("the address is free");
         bus.listen(listener);
         ModelOsd { osd, node, env, bus, ops: Vec::new() }
@@ -148,7 +148,7 @@ impl Run {
         let osds = nodes.iter().zip(1..).map(|(node, n)| Some(ModelOsd::start(&world, *node, OsdId(n), 1))).collect();
         let env = world.env(node);
         let config = ClientConfig {
-            room: ROOM,
+            owner: OWNER,
             incarnation: Incarnation(5),
             holder: "sim".into(),
             timeout: None,

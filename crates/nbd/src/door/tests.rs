@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use types::rng::Rng;
 use types::{IoBuf, IoBufMut};
 
-const ROOM: u8 = 9;
+const OWNER: u8 = 9;
 const LISTENER: ListenerId = ListenerId(3);
 const CONN: ConnId = ConnId { slot: 1, generation: 7 };
 
@@ -69,7 +69,7 @@ struct Rig<D> {
 
 impl<D: BlockDevice> Rig<D> {
     fn new(device: D, config: NbdConfig) -> Rig<D> {
-        let mut server = NbdServer::new(ROOM, config);
+        let mut server = NbdServer::new(OWNER, config);
         server.listen(LISTENER);
         let mut rig = Rig {
             server,
@@ -102,7 +102,7 @@ impl<D: BlockDevice> Rig<D> {
         for op in ops {
             match op {
                 Op::Recv { token, conn, bufs, min } => {
-                    assert!(self.receive.is_none() && conn == CONN && token.room == ROOM);
+                    assert!(self.receive.is_none() && conn == CONN && token.owner == OWNER);
                     let room: usize = bufs.iter().map(|b| b.len()).sum();
                     assert!(min > 0 && min <= room);
                     self.receive = Some((token, bufs, min));
@@ -521,7 +521,7 @@ fn the_end_of_a_request_of_a_lost_client_is_dropped() {
     // A new client in the same slot is a different connection.
     rig.closed = false;
     rig.event(Event::Accepted { listener: LISTENER, conn: CONN, peer: NetAddr::Unnamed });
-    rig.event(Event::Sent { token: Token::new(ROOM, 1, 0), conn: CONN, result: Err(NetError::Lost) });
+    rig.event(Event::Sent { token: Token::new(OWNER, 1, 0), conn: CONN, result: Err(NetError::Lost) });
     assert!(!rig.closed);
 }
 

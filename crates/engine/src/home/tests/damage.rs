@@ -148,7 +148,7 @@ fn a_checkpoint_that_is_not_ours_is_refused_without_a_panic() {
     let records = rig.records.clone().unwrap();
     let fail = |len_bytes: u64, records: Vec<bytes::Bytes>| {
         let region = HomeRegion { start: START, len_bytes };
-        let mut home = Home::new(rig.disk.info.clone(), region, HomeTokens { room: 9 }, rig.limits);
+        let mut home = Home::new(rig.disk.info.clone(), region, HomeTokens { owner: 9 }, rig.limits);
         let (mut ops, mut out) = (Vec::new(), Vec::new());
         home.start_mount(Time::ZERO, Some(records), &mut ops, &mut out);
         match &out[..] {
@@ -165,7 +165,7 @@ fn a_checkpoint_that_is_not_ours_is_refused_without_a_panic() {
 fn audit_reports_nothing_while_a_mount_claims_its_checkpoints_space() {
     let mut rig = two_replicas();
     rig.events.clear();
-    rig.home = Home::new(rig.disk.info.clone(), rig.region, HomeTokens { room: 9 }, rig.limits);
+    rig.home = Home::new(rig.disk.info.clone(), rig.region, HomeTokens { owner: 9 }, rig.limits);
     rig.home.audit().expect("nothing is mounted");
     rig.home.start_mount(Time::ZERO, rig.records.clone(), &mut rig.ops, &mut rig.events);
     let mut steps = 0;

@@ -136,7 +136,7 @@ impl Rig {
 
     pub(super) fn on(disk: TestDisk, len_bytes: u64, limits: HomeLimits) -> Rig {
         let region = HomeRegion { start: START, len_bytes };
-        let home = Home::new(disk.info.clone(), region, HomeTokens { room: 9 }, limits);
+        let home = Home::new(disk.info.clone(), region, HomeTokens { owner: 9 }, limits);
         let mut rig = Rig {
             home,
             disk,
@@ -159,7 +159,7 @@ impl Rig {
         assert!(self.disk.is_idle());
         self.events.clear();
         self.frozen = Plan::default();
-        self.home = Home::new(self.disk.info.clone(), self.region, HomeTokens { room: 9 }, self.limits);
+        self.home = Home::new(self.disk.info.clone(), self.region, HomeTokens { owner: 9 }, self.limits);
         self.home.start_mount(Time::ZERO, self.records.clone(), &mut self.ops, &mut self.events);
         self.settle();
         match self.events.pop() {
@@ -178,7 +178,7 @@ impl Rig {
             else {
                 panic!("{event:?}")
             };
-            assert!(token.room == 9 && token.key & HOME_KEY_BIT != 0);
+            assert!(token.owner == 9 && token.key & HOME_KEY_BIT != 0);
             self.home.handle_event(Time::ZERO, event, &mut self.ops, &mut self.events);
         }
         self.disk.submit(&mut self.ops);
