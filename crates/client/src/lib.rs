@@ -5,14 +5,14 @@
 //!
 //! ```text
 //! env.turn(&mut ops, &mut events, deadline)
-//! for event: client.owns(&event) → client.handle_event(now, event, &mut ops), else the door's
+//! for event: client.owns(&event) → client.handle_event(now, event, &mut ops), else the frontend's
 //! answers from meta (queue of the control thread, which wakes the env) → client.handle_meta(now, id, answer)
 //! client.take_events(…)                          volumes opened, refused, failed, closed
-//! for each volume: device.completions(…)         → the door answers its users, takes their next requests
+//! for each volume: device.completions(…)         → the frontend answers its users, takes their next requests
 //!                  device.submit(…)
 //! client.end_turn(now, &mut ops)                 everything leaves: one frame a connection
 //! client.take_asks(…)                            → to meta; each is answered once, with its id
-//! deadline = client.next_deadline() and the door's
+//! deadline = client.next_deadline() and the frontend's
 //! ```
 //!
 //! Requests to meta and answers are plain values: a control thread carries them over gRPC, the simulator passes them directly.

@@ -9,9 +9,9 @@
 //! bounded by count and by bytes. The protocol's source is `doc/proto.md` of the NBD project; clauses are
 //! cited by the names of its constants.
 
-mod door;
 mod metrics;
 pub mod proto;
+mod server;
 
-pub use door::{NbdConfig, NbdServer, NbdStats};
 pub use metrics::{ClientMetrics, NbdMetrics, SLOW, rows as metric_rows};
+pub use server::{NbdConfig, NbdServer, NbdStats};

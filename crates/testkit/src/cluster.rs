@@ -60,7 +60,7 @@ pub struct Cluster {
     pub etcd: Option<Proc>,
     pub metas: Vec<Proc>,
     pub osds: Vec<Proc>,
-    pub doors: Vec<Proc>,
+    pub exports: Vec<Proc>,
     /// Rules of the proxies, when there are proxies.
     pub sky: Option<Sky>,
     pub proxies: Vec<Proxy>,
@@ -107,7 +107,7 @@ impl Cluster {
             etcd,
             metas: procs(),
             osds: procs(),
-            doors: procs(),
+            exports: procs(),
             sky: None,
             proxies: Vec::new(),
             ports,
@@ -256,7 +256,7 @@ impl Cluster {
     }
 
     /// Returns the TCP address of an NBD server.
-    pub fn door_addr(&self) -> SocketAddr {
+    pub fn export_addr(&self) -> SocketAddr {
         local(self.ports + 60)
     }
 
@@ -275,36 +275,36 @@ impl Cluster {
     pub fn export(&mut self, volume: &str) -> Result<String> {
         let socket = self.dir.join(format!("{}.sock", volume.replace('/', "-")));
         let _ = std::fs::remove_file(&socket);
-        let mut door = self.door(volume, &["--socket".to_owned(), socket.display().to_string()])?;
-        let name = door.spec.name.clone();
+        let mut export = self.spawn_export(volume, &["--socket".to_owned(), socket.display().to_string()])?;
+        let name = export.spec.name.clone();
         clock::wait_until(&format!("{name} to listen"), READY_MAX, || {
-            door.must_live()?;
+            export.must_live()?;
             Ok(greets(&socket))
         })?;
-        self.doors.push(door);
+        self.exports.push(export);
         Ok(format!("nbd+unix:///{volume}?socket={}", socket.display()))
     }
 
-    /// Exports a volume on [`Cluster::door_addr`].
+    /// Exports a volume on [`Cluster::export_addr`].
     pub fn export_tcp(&mut self, volume: &str) -> Result<()> {
-        let mut door = self.door(volume, &["--listen".to_owned(), self.door_addr().to_string()])?;
-        wait_listening(&mut door, self.door_addr())?;
-        let log = door.spec.log.clone();
+        let mut export = self.spawn_export(volume, &["--listen".to_owned(), self.export_addr().to_string()])?;
+        wait_listening(&mut export, self.export_addr())?;
+        let log = export.spec.log.clone();
         clock::wait_until("the export", READY_MAX, || {
-            door.must_live()?;
+            export.must_live()?;
             Ok(std::fs::read_to_string(&log)?.contains("\"exported\""))
         })?;
-        self.doors.push(door);
+        self.exports.push(export);
         Ok(())
     }
 
-    fn door(&self, volume: &str, place: &[String]) -> Result<Proc> {
+    fn spawn_export(&self, volume: &str, place: &[String]) -> Result<Proc> {
         let name = format!("nbd.{}", volume.replace('/', "-"));
         let mut args = vec!["nbd".to_owned(), volume.to_owned(), "--steal".to_owned(), self.basalt.meta_flag()];
         args.extend_from_slice(place);
-        let mut door = Proc::new(Spec { log: self.dir.join(format!("{name}.log")), program: binary()?, args, name });
-        door.start()?;
-        Ok(door)
+        let mut export = Proc::new(Spec { log: self.dir.join(format!("{name}.log")), program: binary()?, args, name });
+        export.start()?;
+        Ok(export)
     }
 
     /// Returns OSD `n`, counted from 1 like its id.
@@ -314,7 +314,7 @@ impl Cluster {
 
     /// Checks that every process runs.
     pub fn must_live(&mut self) -> Result<()> {
-        let all = self.metas.iter_mut().chain(&mut self.osds).chain(&mut self.doors).chain(&mut self.etcd);
+        let all = self.metas.iter_mut().chain(&mut self.osds).chain(&mut self.exports).chain(&mut self.etcd);
         for proc in all {
             proc.must_live()?;
         }
@@ -338,7 +338,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        for proc in self.doors.iter_mut().chain(&mut self.osds).chain(&mut self.metas).chain(&mut self.etcd) {
+        for proc in self.exports.iter_mut().chain(&mut self.osds).chain(&mut self.metas).chain(&mut self.etcd) {
             proc.kill();
         }
         if self.keep {

@@ -17,8 +17,8 @@ const SAME_RING: &[(&str, &[&str])] = &[
     ("client", &["device"]),
 ];
 /// Crates that a frontend may use (ring 0 is free to all).
-const DOOR: &[&str] = &["device", "env", "telemetry"];
-const DOORS: &[&str] = &["nbd"];
+const FRONTEND_USES: &[&str] = &["device", "env", "telemetry"];
+const FRONTENDS: &[&str] = &["nbd"];
 /// Crates of rings from here on are tests and tools: a product crate depends on them only as dev-dependencies.
 const TESTING: u64 = 8;
 
@@ -62,8 +62,8 @@ fn allowed(from: &str, from_ring: u64, to: &str, to_ring: u64) -> bool {
     if to_ring >= TESTING {
         return from == "cli" && to == "bench";
     }
-    if DOORS.contains(&from) {
-        return to_ring == 0 || DOOR.contains(&to);
+    if FRONTENDS.contains(&from) {
+        return to_ring == 0 || FRONTEND_USES.contains(&to);
     }
     let same = SAME_RING.iter().any(|(f, list)| *f == from && list.contains(&to));
     to_ring < from_ring || same || (from == "cli" && to_ring == from_ring)

@@ -38,8 +38,8 @@ fn all(cluster: &mut Cluster, settings: &Settings, outcome: &mut Outcome) -> Res
     let mut load = StampedLoad::new(cluster, "v", settings.seed)?;
     load.config.rate_per_s = RATE;
     load.start()?;
-    let door = cluster.volume("door", 64 << 20)?;
-    cluster.export_tcp(&door)?;
+    let export = cluster.volume("export", 64 << 20)?;
+    cluster.export_tcp(&export)?;
     clock::wait_until("the load to run", READY_MAX, || {
         load.must_be_clean()?;
         Ok(load.witness.known().acked > 200)
@@ -70,7 +70,7 @@ fn all(cluster: &mut Cluster, settings: &Settings, outcome: &mut Outcome) -> Res
 
 /// Returns name, resident bytes and their peak of every daemon.
 fn memory(cluster: &mut Cluster) -> Result<Vec<(String, u64, u64)>> {
-    let all: Vec<&Proc> = cluster.metas.iter().chain(&cluster.osds).chain(&cluster.doors).collect();
+    let all: Vec<&Proc> = cluster.metas.iter().chain(&cluster.osds).chain(&cluster.exports).collect();
     all.into_iter().map(|proc| proc.memory().map(|(now, peak)| (proc.spec.name.clone(), now, peak))).collect()
 }
 
@@ -88,7 +88,7 @@ fn talk(cluster: &mut Cluster, rng: &mut Rng, load: &mut StampedLoad, outcome: &
     ports.push(("osd.1 http".into(), cluster.osd_http(1), hostile::http_port(rng)));
     ports.push(("meta gRPC".into(), cluster.meta_addr(0), hostile::http_port(rng)));
     ports.push(("meta http".into(), cluster.meta_http(0), hostile::http_port(rng)));
-    ports.push(("nbd".into(), cluster.door_addr(), hostile::nbd_port(rng)));
+    ports.push(("nbd".into(), cluster.export_addr(), hostile::nbd_port(rng)));
     let mut open = Vec::new();
     let mut sent = 0;
     for (port, addr, cases) in &ports {
@@ -128,7 +128,7 @@ fn must_refuse(port: &str, what: &str) -> bool {
 /// Checks that many silent connections do not keep others out.
 fn silent(cluster: &mut Cluster, outcome: &mut Outcome) -> Result<()> {
     let mut held = Vec::new();
-    for addr in [cluster.osd_addr(1), cluster.meta_addr(0), cluster.osd_http(1), cluster.door_addr()] {
+    for addr in [cluster.osd_addr(1), cluster.meta_addr(0), cluster.osd_http(1), cluster.export_addr()] {
         held.extend((0..SILENT).filter_map(|_| TcpStream::connect_timeout(&addr, Duration::from_millis(200)).ok()));
     }
     let info = cluster.basalt.output(&["status"])?;

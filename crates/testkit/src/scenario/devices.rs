@@ -101,7 +101,7 @@ fn format(desk: &mut Desk) -> Result<()> {
 }
 
 fn run(desk: &mut Desk) -> Result<()> {
-    let spare = desk.cluster.door_addr();
+    let spare = desk.cluster.export_addr();
     let port = |n: u16| SocketAddr::new(spare.ip(), spare.port() + n).to_string();
     let (listen, http) = (port(1), port(2));
     let run = |device| vec!["osd", "run", "--listen", &listen, "--http", &http, "--device", device];

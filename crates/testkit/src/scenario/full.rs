@@ -180,7 +180,7 @@ fn through_nbd(cluster: &mut Cluster, volume: &str, end: u64) -> Result<()> {
     if !ok || !text.contains("read 1048576/1048576") {
         bail!("an NBD read on a full device: {text}");
     }
-    let mut door = cluster.doors.pop().context("it was exported")?;
-    door.signal("TERM")?;
-    door.finish(Duration::from_secs(10)).map(|_| ())
+    let mut export = cluster.exports.pop().context("it was exported")?;
+    export.signal("TERM")?;
+    export.finish(Duration::from_secs(10)).map(|_| ())
 }

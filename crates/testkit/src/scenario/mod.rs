@@ -60,7 +60,7 @@ pub const ALL: &[(&str, &str, Run)] = &[
     ("device-back", "an OSD's device is replaced by an older copy, and one more OSD dies", back::device),
     ("both-back", "the records and a device are replaced by older copies, and one more OSD dies", back::both),
     ("many-pgs", "pools that come and go, then 1 200 PGs on three OSDs that restart", pgs::run),
-    ("names", "OSDs, a door and metas by host name; OSDs listen on all interfaces", names::run),
+    ("names", "OSDs, an export and metas by host name; OSDs listen on all interfaces", names::run),
     ("clients", "qemu-img, nbdcopy, and ext4 through nbdfuse + loop, on exported volumes", clients::run),
 ];
 

@@ -49,10 +49,10 @@ pub fn run(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
     let meta = named(&cluster.basalt.meta_flag());
     let args = ["nbd", &volume, &meta, "--socket", &socket.display().to_string()].map(str::to_owned).to_vec();
     let (name, log) = ("nbd.named".to_owned(), cluster.dir.join("nbd.named.log"));
-    let mut door = Proc::new(Spec { name, program: binary()?, args, log });
-    door.start()?;
+    let mut export = Proc::new(Spec { name, program: binary()?, args, log });
+    export.start()?;
     clock::wait_until("the export", READY_MAX, || {
-        door.must_live()?;
+        export.must_live()?;
         Ok(greets(&socket))
     })?;
     let uri = format!("nbd+unix:///{volume}?socket={}", socket.display());
@@ -60,9 +60,9 @@ pub fn run(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
     let ran = Command::new("qemu-io").args(io).output().context("qemu-io")?;
     let text = String::from_utf8_lossy(&ran.stdout).into_owned();
     outcome.need(ran.status.success() && !text.contains("failed"), || format!("qemu-io: {text}"));
-    door.signal("INT")?;
-    let ended = door.finish(READY_MAX)?;
-    outcome.need(ended.success(), || format!("the door ended with {ended}"));
+    export.signal("INT")?;
+    let ended = export.finish(READY_MAX)?;
+    outcome.need(ended.success(), || format!("the export ended with {ended}"));
     let info = cluster.basalt.json(&["volume", "info", &volume])?;
     outcome.need(info["holder"].is_null(), || format!("SIGINT left a holder: {}", info["holder"]));
     outcome.figure("three OSDs on 0.0.0.0 that advertise localhost, metas by name: written, read, released".to_owned());

@@ -32,7 +32,7 @@ pub fn host_names_do_where_addresses_do(dev: &Dev) {
 }
 
 pub fn an_address_that_cannot_be_used_leaves_the_volume_alone(dev: &Dev) {
-    assert_eq!(dev.run(&["volume", "create", "main/door", "64MiB"]).code, 0);
+    assert_eq!(dev.run(&["volume", "create", "main/export", "64MiB"]).code, 0);
     let (file, long) = (dev.file("a-file"), dev.file(&"x".repeat(120)));
     std::fs::write(&file, "no socket").expect("a file");
     let folder = dev.file("a-file/x.sock");
@@ -46,9 +46,9 @@ pub fn an_address_that_cannot_be_used_leaves_the_volume_alone(dev: &Dev) {
         (&["--listen", "192.0.2.1:10809"], "ip -brief address"),
     ];
     for (place, next) in bad {
-        let ran = dev.run(&[&["nbd", "main/door"], place].concat());
+        let ran = dev.run(&[&["nbd", "main/export"], place].concat());
         ran.says("BSLT-6001", next);
-        let info = dev.json(&["volume", "info", "main/door"]);
+        let info = dev.json(&["volume", "info", "main/export"]);
         assert!(info["holder"].is_null() && info["epoch"] == 0, "it was never opened: {info}");
     }
     assert_eq!(std::fs::read_to_string(&file).expect("it stays"), "no socket");
@@ -62,29 +62,29 @@ pub fn an_export_says_where_it_is_and_a_signal_frees_its_volume(dev: &Dev) {
     assert_eq!(meta.wait().expect("it ends").code(), Some(0));
     let socket = dev.file("signals.sock");
     for name in ["INT", "TERM"] {
-        let mut export = dev.spawn_piped(&["nbd", "main/door", "--socket", &socket, "--json"]);
+        let mut export = dev.spawn_piped(&["nbd", "main/export", "--socket", &socket, "--json"]);
         let told = ready_line("nbd", &mut export);
-        assert_eq!(told["uri"], format!("nbd+unix:///main/door?socket={socket}"));
-        assert!(exported(&socket) && !is_free(dev, "main/door"));
-        let holder = dev.json(&["volume", "info", "main/door"])["holder"]["name"].to_string();
+        assert_eq!(told["uri"], format!("nbd+unix:///main/export?socket={socket}"));
+        assert!(exported(&socket) && !is_free(dev, "main/export"));
+        let holder = dev.json(&["volume", "info", "main/export"])["holder"]["name"].to_string();
         assert!(holder.starts_with("\"nbd on ") && holder.ends_with(&format!(" pid {}\"", export.id())), "{holder}");
         // Without a terminal SIGHUP does not end it.
         signal(&export, "HUP");
         signal(&export, name);
         assert_eq!(export.wait().expect("it ends").code(), Some(0), "SIG{name}");
-        assert!(is_free(dev, "main/door"), "after SIG{name}");
+        assert!(is_free(dev, "main/export"), "after SIG{name}");
     }
 }
 
 #[allow(clippy::disallowed_methods, reason = "the test waits for other processes")]
 pub fn the_hold_of_a_killed_export_ends_soon(dev: &Dev) {
     let socket = dev.file("killed.sock");
-    let mut export = dev.spawn(&["nbd", "main/door", "--socket", &socket]);
+    let mut export = dev.spawn(&["nbd", "main/export", "--socket", &socket]);
     dev.wait("the export", || exported(&socket));
     export.kill().expect("it is ours");
     export.wait().expect("it ends");
     let begun = std::time::Instant::now();
-    let mut next = dev.spawn(&["nbd", "main/door", "--socket", &socket]);
+    let mut next = dev.spawn(&["nbd", "main/export", "--socket", &socket]);
     dev.wait("the next export", || exported(&socket));
     let took = begun.elapsed();
     assert!(took.as_millis() < 6_000, "it waits for the end of its predecessor's lease, which is cut short: {took:?}");
