@@ -174,7 +174,7 @@ pub fn run(data: &[u8]) -> Verdict {
         }
     }
     meta.settle();
-    assert_eq!(keys(&load(&meta.store)), keys(meta.control.records()), "the store and the thought differ");
+    assert_eq!(keys(&load(&meta.store)), keys(meta.control.records()), "the store and the records in memory differ");
     if taken { Verdict::Taken } else { Verdict::Refused }
 }
 

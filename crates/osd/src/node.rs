@@ -125,7 +125,7 @@ impl Osd {
         let bus = Bus::new(BusConfig::new(identity, OWNER_BUS), seed);
         let engine =
             Engine::new(config.engine.clone(), disk, (config.cluster, config.osd, config.uuid), seed.rotate_left(17));
-        assert_ne!(config.engine.owner, OWNER_BUS, "rooms share a token space");
+        assert_ne!(config.engine.owner, OWNER_BUS, "two owners share a token space");
         Osd {
             phase: Phase::Mounting,
             bus,

@@ -149,7 +149,7 @@ impl ClientNode {
     }
 
     /// Notes that another opener asks for the volume.
-    pub fn robbed(&mut self) {
+    pub fn preempted(&mut self) {
         self.stolen = true;
     }
 

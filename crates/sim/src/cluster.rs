@@ -303,7 +303,7 @@ impl Cluster {
         if !self.clients[self.owner].is_open() {
             return;
         }
-        self.clients[self.owner].robbed();
+        self.clients[self.owner].preempted();
         self.owner = (self.owner + 1) % WRITERS;
         self.clients[self.owner].restart(&self.world);
     }

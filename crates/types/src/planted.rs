@@ -85,7 +85,7 @@ registry! {
     AllocationAfterEpochRose, "allocation-after-epoch-rose", "R6",
         "a segment is given to an opener whose epoch has passed, and attached in its name";
     HoleUnasked, "hole-unasked", "§7.2",
-        "a writer that was robbed answers zeros for what it takes for holes without asking anybody";
+        "a writer that was preempted answers zeros for what it takes for holes without asking anybody";
     DuplicateAppliedTwice, "duplicate-applied-twice", "R7",
         "a write that took effect before takes effect again when a late copy of it arrives";
     WindowOffByOne, "window-off-by-one", "R7",

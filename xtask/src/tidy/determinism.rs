@@ -5,7 +5,7 @@
 use super::Source;
 
 /// The crates that run under one seed.
-const ROOMS: &[&str] = &[
+const CRATES: &[&str] = &[
     "types",
     "wire",
     "layout",
@@ -55,8 +55,8 @@ const ALLOWED: &[(&str, &str, &str)] = &[
 
 /// Returns one line for each fault.
 pub fn check(sources: &[Source]) -> Vec<String> {
-    let rooms = sources.iter().filter(|s| ROOMS.contains(&s.package()) && !s.is_test() && !s.path.starts_with(REAL));
-    rooms.flat_map(faults).collect()
+    let sources = sources.iter().filter(|s| CRATES.contains(&s.package()) && !s.is_test() && !s.path.starts_with(REAL));
+    sources.flat_map(faults).collect()
 }
 
 fn faults(s: &Source) -> Vec<String> {
@@ -66,7 +66,7 @@ fn faults(s: &Source) -> Vec<String> {
     for (n, line) in code.filter(|(_, line)| !line.trim_start().starts_with("//")) {
         for word in WORDS.iter().filter(|word| line.contains(**word)) {
             if !ALLOWED.iter().any(|(path, allowed, _)| *path == s.path && allowed == word) {
-                faults.push(format!("{}:{}: `{word}`: no seed decides it (rooms that sim runs)", s.path, n + 1));
+                faults.push(format!("{}:{}: `{word}`: no seed decides it (sources that sim runs)", s.path, n + 1));
             }
         }
     }

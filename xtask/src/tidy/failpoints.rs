@@ -43,17 +43,17 @@ fn hooks(sources: &[Source]) -> Result<Vec<String>> {
     if points.is_empty() {
         faults.push(format!("{REGISTRY}: no point is named"));
     }
-    let rooms: Vec<&Source> =
+    let sources: Vec<&Source> =
         sources.iter().filter(|s| s.path != REGISTRY && !["xtask", "testkit"].contains(&s.package())).collect();
     for point in points {
         // The hook is in a line that calls `pass`: two points may share a place.
         let hook = format!("Point::{point}");
         let passes = |line: &str| line.contains("pass(") && line.contains(&hook);
-        if !rooms.iter().any(|s| s.text.lines().any(passes)) {
+        if !sources.iter().any(|s| s.text.lines().any(passes)) {
             faults.push(format!("{REGISTRY}: {point} has no hook"));
         }
     }
-    faults.extend(feature::gates(rooms.into_iter().filter(|s| !GATED.contains(&s.path.as_str())), "failpoints"));
+    faults.extend(feature::gates(sources.into_iter().filter(|s| !GATED.contains(&s.path.as_str())), "failpoints"));
     Ok(faults)
 }
 

@@ -28,10 +28,10 @@ fn fault(path: &str, package: &str, text: &str, feature: &str, allowed: &[&str])
     named.then(|| format!("{path}: only {} may name the feature `{feature}`", allowed.join(" and ")))
 }
 
-/// Checks that none of the sources `rooms` tests for the feature itself.
-pub fn gates<'a>(rooms: impl IntoIterator<Item = &'a Source>, feature: &str) -> Vec<String> {
+/// Checks that none of `sources` tests for the feature itself.
+pub fn gates<'a>(sources: impl IntoIterator<Item = &'a Source>, feature: &str) -> Vec<String> {
     let gate = format!("feature = \"{feature}\"");
-    let gated = rooms.into_iter().filter(|s| s.text.lines().any(|line| line.contains(&gate)));
+    let gated = sources.into_iter().filter(|s| s.text.lines().any(|line| line.contains(&gate)));
     gated.map(|s| format!("{}: hooks are plain calls, the feature is the registry's alone", s.path)).collect()
 }
 

@@ -37,14 +37,14 @@ fn hooks(sources: &[Source]) -> Result<Vec<String>> {
     if bugs.is_empty() {
         faults.push(format!("{REGISTRY}: no bug is named"));
     }
-    let rooms: Vec<&Source> = sources.iter().filter(|s| s.path != REGISTRY && s.package() != "xtask").collect();
+    let sources: Vec<&Source> = sources.iter().filter(|s| s.path != REGISTRY && s.package() != "xtask").collect();
     for bug in bugs {
         let hook = format!("on(Bug::{bug})");
-        if !rooms.iter().any(|s| s.text.contains(&hook)) {
+        if !sources.iter().any(|s| s.text.contains(&hook)) {
             faults.push(format!("{REGISTRY}: {bug} has no hook"));
         }
     }
-    faults.extend(feature::gates(rooms, "planted"));
+    faults.extend(feature::gates(sources, "planted"));
     Ok(faults)
 }
 

@@ -143,15 +143,15 @@ pub fn second_opener_is_told_the_holder_and_may_steal_the_volume(dev: &Dev) {
     for part in [&format!("pid {}", holder.id()), "127.0.0.1:", "since "] {
         assert!(refused.err.contains(part), "holder, address and age: {refused:?}");
     }
-    let mut thief = dev.spawn(&["nbd", "main/held", "--socket", &second, "--steal"]);
-    dev.wait("the thief's export", || exported(&second));
+    let mut stealer = dev.spawn(&["nbd", "main/held", "--socket", &second, "--steal"]);
+    dev.wait("the stealing export", || exported(&second));
     dev.wait("the end of the fenced holder", || holder.try_wait().is_ok_and(|ended| ended.is_some()));
     let mut said = String::new();
     holder.stderr.take().expect("piped").read_to_string(&mut said).expect("text");
     assert!(said.contains("\"code\":\"BSLT-5002\"") && said.contains("\"next\":"), "{said}");
     assert_eq!(holder.wait().expect("it ended").code(), Some(1));
-    thief.kill().expect("it is ours");
-    thief.wait().expect("it ends");
+    stealer.kill().expect("it is ours");
+    stealer.wait().expect("it ends");
 }
 
 /// A listing repeats until it is interrupted; when its first look fails, the command does.

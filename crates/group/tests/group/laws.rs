@@ -104,8 +104,8 @@ fn fence_check_is_refused_after_a_newer_attach_record() {
     let same = rig.request(1, fence_check(CHUNK.volume));
     assert_eq!(rig.answer(same), DONE, "a later segment of the same open");
     rig.attach(1, 3, 2);
-    let robbed = rig.request(1, fence_check(CHUNK.volume));
-    assert_eq!(rig.answer(robbed), Some(Err(Reject::Failed(Errno::Fenced))));
+    let preempted = rig.request(1, fence_check(CHUNK.volume));
+    assert_eq!(rig.answer(preempted), Some(Err(Reject::Failed(Errno::Fenced))));
 }
 
 #[test]

@@ -12,7 +12,7 @@ impl Cluster {
 
     /// A recovery of the records ends every hold: each client may be fenced from now on.
     pub fn every_hold_ends(&mut self) {
-        self.clients.iter_mut().for_each(ClientNode::robbed);
+        self.clients.iter_mut().for_each(ClientNode::preempted);
     }
 
     /// After that the owner, the reader and the tenants open their volumes again.

@@ -282,16 +282,16 @@ mod tests {
 
     #[test]
     fn zeros_that_a_preempted_client_reads_are_judged_like_all_else() {
-        let thief = "asked 90\nopened 100\nw 21 8 1 105\na 21 110\n";
-        assert!(judged(&["asked 1\nopened 1\nr 8 104 140 0x1\n", thief]).violations.is_empty());
-        assert_eq!(judged(&["asked 1\nopened 1\nr 8 130 140 0x1\n", thief]).violations.len(), 1);
+        let taker = "asked 90\nopened 100\nw 21 8 1 105\na 21 110\n";
+        assert!(judged(&["asked 1\nopened 1\nr 8 104 140 0x1\n", taker]).violations.is_empty());
+        assert_eq!(judged(&["asked 1\nopened 1\nr 8 130 140 0x1\n", taker]).violations.len(), 1);
     }
 
     #[test]
     fn of_two_opens_at_the_same_time_either_may_win() {
         let stopped = "asked 50\nopened 200\nw 11 8 1 210\na 11 220\n";
-        let thief = "asked 60\nopened 100\ne 12 300 EIO\nfailed\n";
-        assert!(judged(&[stopped, thief]).violations.is_empty());
+        let taker = "asked 60\nopened 100\ne 12 300 EIO\nfailed\n";
+        assert!(judged(&[stopped, taker]).violations.is_empty());
         assert_eq!(
             judged(&["asked 50\nopened 55\nw 11 8 1 210\na 11 220\n", "asked 60\nopened 100\n"]).violations.len(),
             1

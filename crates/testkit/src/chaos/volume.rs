@@ -26,7 +26,7 @@ pub struct Volume {
     pub name: String,
     pub history: History,
     current: Option<Child>,
-    robbed: Vec<Child>,
+    preempted: Vec<Child>,
     lives: u32,
     log: PathBuf,
 }
@@ -35,7 +35,7 @@ impl Volume {
     pub fn create(cluster: &Cluster, name: &str) -> Result<Volume> {
         let log = cluster.dir.join(format!("{name}.client.log"));
         let (name, history) = (cluster.volume(name, VOLUME)?, History::default());
-        Ok(Volume { name, history, current: None, robbed: Vec::new(), lives: 0, log })
+        Ok(Volume { name, history, current: None, preempted: Vec::new(), lives: 0, log })
     }
 
     pub fn pid(&self) -> Option<u32> {
@@ -51,7 +51,7 @@ impl Volume {
         let mut proc = Proc::new(Spec { name, program, args: config.args(), log: self.log.clone() });
         let pipe = proc.start_piped()?;
         let (life, listener) = self.history.listen(pipe);
-        self.robbed.extend(self.current.replace(Child { proc, life, listener }));
+        self.preempted.extend(self.current.replace(Child { proc, life, listener }));
         Ok(())
     }
 
@@ -68,7 +68,7 @@ impl Volume {
 
     /// Sends SIGCONT to this client, if it belongs to this volume and is alive.
     pub fn go_on(&self, pid: u32) {
-        let ours = self.current.iter().chain(&self.robbed).find(|child| child.proc.pid() == Some(pid));
+        let ours = self.current.iter().chain(&self.preempted).find(|child| child.proc.pid() == Some(pid));
         if let Some(child) = ours {
             let _ = child.proc.signal("CONT");
         }
@@ -114,7 +114,7 @@ impl Volume {
         if !status.is_some_and(|status| status.success()) || !self.history.has_ended(life) {
             bail!("the last client of {name} failed ({status:?}): {tail}");
         }
-        for mut child in std::mem::take(&mut self.robbed) {
+        for mut child in std::mem::take(&mut self.preempted) {
             let what = format!("client {} of {name} to notice that it was preempted", child.life + 1);
             clock::wait_until(&what, max, || Ok(!child.proc.is_alive()))?;
             child.proc.reap();

@@ -139,7 +139,7 @@ fn a_writer_of_whose_volume_nothing_exists_asks_meta() {
     b.submit(read(0, 512), 2);
     b.poll();
     let ask = b.out.meta.remove(0);
-    let robbed = Refusal { code: codes::SESSION_FENCED, message: String::new() };
-    b.volume.handle_meta(b.now, &ask, ClientAnswer::Refused(robbed));
+    let preempted = Refusal { code: codes::SESSION_FENCED, message: String::new() };
+    b.volume.handle_meta(b.now, &ask, ClientAnswer::Refused(preempted));
     assert_eq!(b.done(), [(2, Err(Errno::Fenced))]);
 }

@@ -512,10 +512,10 @@ fn recovery_ends_every_hold_and_fences_it_before_the_next_open() {
     let mut world = World::new(1, 3);
     world.make_pool("p", 3, 4);
     world.make_volume("p/v", 4 * SEGMENT);
-    let robbed = opened(world.ask(1, open("p/v", true, false)));
-    world.ask(1, segments(&robbed, 0..1, true));
+    let preempted = opened(world.ask(1, open("p/v", true, false)));
+    world.ask(1, segments(&preempted, 0..1, true));
     let copy = world.store.clone();
-    let ClientAnswer::Segments { segments: ahead, .. } = world.ask(1, segments(&robbed, 1..2, true)) else {
+    let ClientAnswer::Segments { segments: ahead, .. } = world.ask(1, segments(&preempted, 1..2, true)) else {
         panic!("not placed")
     };
     let taker = opened(world.ask(2, open("p/v", true, true)));
@@ -523,7 +523,7 @@ fn recovery_ends_every_hold_and_fences_it_before_the_next_open() {
     world.connect_all();
     assert_eq!(world.control.standing(), Standing::Behind);
     assert_eq!(recover(&mut world, true).held, 1);
-    assert_eq!(world.control.records().volumes[&robbed.volume].session, robbed.session, "a dry run ends nothing");
+    assert_eq!(world.control.records().volumes[&preempted.volume].session, preempted.session, "a dry run ends nothing");
     let moved = move_watermarks(&mut world, false, &[]).expect("moved");
     assert!(moved.moved && moved.recovering == 1, "{moved:?}");
     assert_eq!(refused(world.ask(3, open("p/v", true, true))).code, codes::VOLUME_RECOVERING);
@@ -540,7 +540,7 @@ fn recovery_ends_every_hold_and_fences_it_before_the_next_open() {
     let fenced = world.attached[&(unknown.pg, taker.volume)];
     assert_eq!((fenced.session, fenced.epoch), (SessionId(0), epoch));
     assert_eq!(finish(&mut world).expect("finished").recovering, 0);
-    for (client, held) in [(1, &robbed), (2, &taker)] {
+    for (client, held) in [(1, &preempted), (2, &taker)] {
         let alive = ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached: Vec::new() };
         assert_eq!(refused(world.ask(client, alive)).code, codes::SESSION_FENCED);
         assert_eq!(refused(world.ask(client, segments(held, 2..3, true))).code, codes::SESSION_FENCED);
