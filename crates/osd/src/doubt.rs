@@ -210,7 +210,7 @@ impl Osd {
         self.doubts.asking.insert(replica, asking);
     }
 
-    /// A replica cannot go on from what its device gives back, and its peers can: it leaves its office and waits to follow
+    /// A replica cannot go on from what its device gives back, and its peers can: it leaves leadership and waits to follow
     /// them from nothing. What it has stays until they have told how far they are, and a majority has as much without it.
     /// False when it is not possible now.
     pub(crate) fn begin_anew(&mut self, replica: ReplicaId, reason: &str) -> bool {

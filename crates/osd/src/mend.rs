@@ -335,7 +335,7 @@ impl Osd {
             let bad = || blocks_of(range).filter_map(|b| self.mends.bad.get(&(replica, chunk, b)));
             let (waits, lost) = (bad().next().is_some(), bad().any(Bad::is_lost));
             let ours = self.pgs.by_replica(replica) == Some(read.slot);
-            // It was refused when that office ended.
+            // It was refused when that leadership ended.
             if ours && !self.pgs.group(read.slot).is_some_and(|group| group.is_reading(read.read)) {
                 continue;
             }

@@ -3,7 +3,7 @@
 //! `repair` comes in with answers and with its questions' times; a verdict goes out.
 //!
 //! Invariant: an entry is given up only after two rounds, the second of which began when all others had answered in the
-//! first. By then no leader of old that holds the entry is in office, so nobody counts what this replica acknowledged in
+//! first. By then no earlier leader that holds the entry leads any more, so nobody counts what this replica acknowledged in
 //! earlier lives; and who was given the entry between two answers of the first round says so in the second (ADR 0004).
 
 use std::collections::{BTreeMap, BTreeSet};
