@@ -1,6 +1,6 @@
 //! A block device from its user's side: submit requests, collect completions.
 //!
-//! Ring 3. Frontends and tools submit [`Request`]s; a volume (through `client`) or [`Ram`] completes them.
+//! Ring 0. Frontends and tools submit [`Request`]s; a volume (through `client`) or [`Ram`] completes them.
 //! The interface is completion-style, like `env`: no call blocks, and there are no callbacks. The loop
 //! that owns device and frontend submits, turns, and collects.
 //!
@@ -9,10 +9,13 @@
 
 mod ram;
 mod readonly;
+mod request;
 
 pub use ram::Ram;
 pub use readonly::ReadOnly;
-pub use volume::request::{Answer, Busy, Completion, REQUEST_LEN_MAX, Request};
+pub use request::{
+    Answer, Busy, Completion, EXTENTS_LEN_MAX, REQUEST_LEN_MAX, Request, check as check_range, push_extent,
+};
 
 use types::Time;
 
@@ -55,5 +58,5 @@ pub trait BlockDevice {
 /// # Errors
 /// `Invalid` or `ReadOnly`.
 pub fn check(info: &DeviceInfo, request: &Request) -> Result<(), types::Errno> {
-    volume::request::check(info.len_bytes, info.read_only, request)
+    request::check(info.len_bytes, info.read_only, request)
 }

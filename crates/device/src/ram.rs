@@ -82,7 +82,7 @@ impl Ram {
     fn extents(&self, offset: u64, len: u64) -> Vec<(u64, bool)> {
         let mut out = Vec::new();
         for (piece, _, _, len) in cut(offset, len) {
-            volume::request::push_extent(&mut out, len as u64, self.pieces.contains_key(&piece));
+            crate::push_extent(&mut out, len as u64, self.pieces.contains_key(&piece));
         }
         out
     }

@@ -6,6 +6,7 @@
 
 use crate::Verdict;
 use crate::source::Source;
+use device::{Answer, Completion, EXTENTS_LEN_MAX, Request};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use types::control::{ClientAnswer, ClientAsk, MapView, Opened, Refusal, SegmentPlace};
@@ -14,7 +15,7 @@ use types::map::{Member, OsdAddr, PgMap};
 use types::{
     ClusterId, Epoch, Errno, IoBuf, OsdId, PgId, PoolId, ReplicaId, SEGMENT, SegmentIndex, SessionId, Time, VolumeId,
 };
-use volume::{Admit, Answer, Carrier, Completion, EXTENTS_LEN_MAX, Request, Volume, VolumeConfig, VolumeOut};
+use volume::{Admit, Carrier, Volume, VolumeConfig, VolumeOut};
 use wire::{Extent, Reject, Reply, ReplyBody, RequestBody};
 
 const LEN: u64 = 3 * SEGMENT;

@@ -1,7 +1,7 @@
 //! The client side of one volume: split requests, hold overlaps back, number, find the leader, retry, fence.
 //!
-//! Ring 1, sans-IO. Users' [`Request`]s come in, requests to PG leaders go out through a [`Carrier`],
-//! replies come back, [`Completion`]s go out; questions to meta are values, too. The owner calls
+//! Ring 1, sans-IO. Users' [`device::Request`]s come in, requests to PG leaders go out through a [`Carrier`],
+//! replies come back, [`device::Completion`]s go out; questions to meta are values, too. The owner calls
 //! [`Volume::poll`] after it has passed in all events.
 //!
 //! ```text
@@ -15,7 +15,7 @@
 //! - A sequence number is finished only when its write (or its skip) is committed, or was refused by the
 //!   only OSD that ever saw it; numbers in flight stay within [`types::limits::SESSION_WINDOW`].
 //! - A read of a hole is answered only after a PG or meta has confirmed, after the request came, that it is one.
-//! - Memory is bounded by [`limits`]: requests and bytes beyond it are refused with [`Busy`].
+//! - Memory is bounded by [`limits`]: requests and bytes beyond it are refused with [`device::Busy`].
 
 mod answer;
 mod drive;
@@ -26,7 +26,6 @@ mod meta;
 mod overlap;
 mod part;
 mod pg;
-pub mod request;
 mod ring;
 mod segments;
 mod split;
@@ -38,6 +37,5 @@ mod volume;
 mod tests;
 
 pub use ids::{SPACES, space_of};
-pub use request::{Answer, Busy, Completion, EXTENTS_LEN_MAX, REQUEST_LEN_MAX, Request};
 pub use stall::Stall;
 pub use volume::{Admit, Carrier, Volume, VolumeConfig, VolumeFill, VolumeOut, VolumeStats};

@@ -58,4 +58,4 @@ pub const ASK_BACKOFF_LAST: Duration = Duration::from_secs(2);
 const _: () = assert!(FENCE_CHECK_PATIENCE.as_nanos() > SILENT.as_nanos());
 const _: () = assert!(PG_PARTS_MAX as u64 > types::limits::SESSION_WINDOW);
 const _: () = assert!(PARTS_MAX + FENCE_CHECK_PARTS <= REPORT_KEY as usize);
-const _: () = assert!(BYTES_MAX >= crate::request::REQUEST_LEN_MAX);
+const _: () = assert!(BYTES_MAX >= device::REQUEST_LEN_MAX);

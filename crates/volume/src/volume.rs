@@ -6,8 +6,8 @@ use crate::limits::{BYTES_MAX, PARTS_MAX, PG_PARTS_MAX, REQUESTS_MAX, SCAN};
 use crate::overlap::Overlaps;
 use crate::part::{Part, Place, Work};
 use crate::pg::Pg;
-use crate::request::{self, Answer, Busy, Completion, EXTENTS_LEN_MAX, Request, push_extent};
 use crate::segments::Segments;
+use device::{Answer, Busy, Completion, EXTENTS_LEN_MAX, Request, push_extent};
 use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -274,7 +274,7 @@ impl Volume {
     /// # Errors
     /// [`Busy`] when the limits of requests or bytes in flight are reached.
     pub fn submit(&mut self, now: Time, request: Request, token: u64) -> Result<(), Busy> {
-        if let Some(errno) = self.failed.or(request::check(self.len_bytes, !self.write, &request).err()) {
+        if let Some(errno) = self.failed.or(device::check_range(self.len_bytes, !self.write, &request).err()) {
             self.done.push(Completion { token, result: Err(errno) });
             return Ok(());
         }

@@ -2,7 +2,7 @@
 
 use super::script::{Bench, read, write};
 use crate::limits::{FULL_FORGET, PG_PARTS_MAX};
-use crate::{Answer, Request};
+use device::{Answer, Request};
 use std::time::Duration;
 use types::{Errno, IoBuf};
 use wire::{Reject, ReplyBody, RequestBody};

@@ -1,7 +1,7 @@
 //! Results that a read may return. Each sector that is written holds the token of its write and its own
 //! number, so a read names the write that it saw.
 
-use crate::{Answer, Request};
+use device::{Answer, Request};
 use types::{Errno, IoBuf, IoBufMut, Time};
 
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Answers from a segment that does not exist, and the questions before them (ADR 0008).
 
 use super::script::{Bench, opened, pg, read, segments_answer, write};
-use crate::{Answer, Request};
+use device::{Answer, Request};
 use std::time::Duration;
 use types::codes;
 use types::control::{ClientAnswer, ClientAsk, Refusal, SegmentPlace};

@@ -4,7 +4,8 @@
 use super::cluster::{Cluster, Event};
 use super::history::History;
 use super::script::opened;
-use crate::{Answer, Completion, Request, Volume, VolumeConfig, VolumeOut};
+use crate::{Volume, VolumeConfig, VolumeOut};
+use device::{Answer, Completion, Request};
 use std::time::Duration;
 use types::rng::Rng;
 use types::{Errno, SEGMENT, Time};

@@ -1,7 +1,8 @@
 //! Scripts of single events: the messages that leave, their times and their OSDs.
 
 use crate::limits::{BAD_READS_MAX, PG_PARTS_MAX, REQUESTS_MAX, SILENT};
-use crate::{Admit, Answer, Carrier, Completion, Request, Volume, VolumeConfig, VolumeOut};
+use crate::{Admit, Carrier, Volume, VolumeConfig, VolumeOut};
+use device::{Answer, Completion, Request};
 use std::time::Duration;
 use types::codes;
 use types::control::{ClientAnswer, ClientAsk, MapView, Opened, Refusal, SegmentPlace};

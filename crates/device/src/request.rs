@@ -1,5 +1,4 @@
-//! Requests to a block device, and their answers. They are plain values, shared by every frontend, every
-//! device layer (`device` re-exports them) and [`crate::Volume`].
+//! Requests to a block device, and their answers: plain values that frontends, device layers and volumes share.
 
 use types::{Errno, IoBuf, SECTOR};
 
