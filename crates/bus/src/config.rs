@@ -35,7 +35,7 @@ pub struct Identity {
 pub struct BusConfig {
     pub identity: Identity,
     /// `Token::owner` of all operations of this bus.
-    pub room: u8,
+    pub owner: u8,
     /// Most accepted connections, greeted or not. Dialled ones are bounded by the number of wanted OSDs.
     pub max_links: usize,
     /// Versions of the protocol that this process speaks.
@@ -77,10 +77,10 @@ const QUEUE_MESSAGES_MAX: usize = 64 << 10;
 const _: () = assert!(QUEUE_MESSAGES_MAX >= CREDIT_OPS_MAX as usize);
 
 impl BusConfig {
-    pub fn new(identity: Identity, room: u8) -> BusConfig {
+    pub fn new(identity: Identity, owner: u8) -> BusConfig {
         BusConfig {
             identity,
-            room,
+            owner,
             max_links: 4096,
             version_min: wire::VERSION_MIN,
             version_max: wire::VERSION_MAX,

@@ -93,7 +93,7 @@ pub enum LinkError {
     Silent(Duration),
     #[error("no longer wanted")]
     Unwanted,
-    #[error("made room for another connection")]
+    #[error("made owner for another connection")]
     Evicted,
     /// The user of the connection ended it.
     #[error("{0}")]
@@ -123,8 +123,8 @@ fn slot_of(link: LinkId) -> usize {
 }
 
 /// Returns the token of a connection's operations.
-pub fn token(room: u8, link: LinkId) -> Token {
-    Token::new(room, (link.0 >> SLOT_BITS) as u32, slot_of(link) as u32)
+pub fn token(owner: u8, link: LinkId) -> Token {
+    Token::new(owner, (link.0 >> SLOT_BITS) as u32, slot_of(link) as u32)
 }
 
 impl Conns {

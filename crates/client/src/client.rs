@@ -19,7 +19,7 @@ use wire::{Message, Peer};
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
     /// `Token::owner` of the client's operations.
-    pub room: u8,
+    pub owner: u8,
     /// Incarnation of this process.
     pub incarnation: Incarnation,
     /// Host and process of this client. Another opener sees it when its open is refused because this client holds the volume.

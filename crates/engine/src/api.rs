@@ -12,7 +12,7 @@ use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange};
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// `Token.owner` of all operations of this engine.
-    pub room: u8,
+    pub owner: u8,
     /// Bytes of payload that the overlay may hold before it asks for a round and for back-pressure.
     /// Default 256 MiB.
     pub overlay_payload_max: u64,
@@ -39,7 +39,7 @@ pub struct EngineConfig {
 impl Default for EngineConfig {
     fn default() -> EngineConfig {
         EngineConfig {
-            room: 2,
+            owner: 2,
             overlay_payload_max: 256 << 20,
             round_pressure: 0.5,
             round_idle: Duration::from_secs(5),

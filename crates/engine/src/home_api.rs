@@ -18,14 +18,14 @@ pub const HOME_KEY_BIT: u32 = 1 << 31;
 /// Creates the tokens of home's operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HomeTokens {
-    pub room: u8,
+    pub owner: u8,
 }
 
 impl HomeTokens {
     /// Returns a token with home's own `key` (below [`HOME_KEY_BIT`]).
     pub fn token(self, generation: u32, key: u32) -> Token {
         assert!(key < HOME_KEY_BIT, "key {key} reaches into the other half's range");
-        Token::new(self.room, generation, key | HOME_KEY_BIT)
+        Token::new(self.owner, generation, key | HOME_KEY_BIT)
     }
 
     /// Returns home's key of one of its tokens.

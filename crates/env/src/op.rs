@@ -5,18 +5,18 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use types::{IoBuf, IoBufMut};
 
-/// Identity of an operation's submitter, chosen by it and returned untouched. `room` names the part of the loop that
+/// Identity of an operation's submitter, chosen by it and returned untouched. `owner` names the part of the loop that
 /// owns the operation; `generation` tells apart successive uses of a slab key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Token {
-    pub room: u8,
+    pub owner: u8,
     pub generation: u32,
     pub key: u32,
 }
 
 impl Token {
-    pub const fn new(room: u8, generation: u32, key: u32) -> Token {
-        Token { room, generation, key }
+    pub const fn new(owner: u8, generation: u32, key: u32) -> Token {
+        Token { owner, generation, key }
     }
 }
 

@@ -12,7 +12,7 @@ use wire::{FrameKind, HEADER_LEN, Header, Message};
 
 /// Most received messages that wait for an answer; the oldest are dropped.
 const HEARD_MAX: usize = 64;
-/// Values of a token's `room` field: kind of the operation that ended.
+/// Values of a token's `owner` field: kind of the operation that ended.
 const TALK: u8 = 1;
 const LISTEN: u8 = 2;
 
@@ -54,9 +54,9 @@ impl Lines {
         self.lines[which].busy
     }
 
-    fn token(&mut self, room: u8, which: usize) -> Token {
+    fn token(&mut self, owner: u8, which: usize) -> Token {
         self.serial += 1;
-        Token::new(room, self.serial, which as u32)
+        Token::new(owner, self.serial, which as u32)
     }
 
     /// Returns a serial that grows with every operation, so that no two connections share one.

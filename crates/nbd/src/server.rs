@@ -80,7 +80,7 @@ const _: () = assert!(crate::proto::REQUEST_LEN_MAX as u64 == device::REQUEST_LE
 
 /// All NBD clients of one device.
 pub struct NbdServer {
-    room: u8,
+    owner: u8,
     config: NbdConfig,
     listeners: Vec<ListenerId>,
     conns: Vec<Option<Conn>>,
@@ -94,14 +94,14 @@ pub struct NbdServer {
 }
 
 impl NbdServer {
-    /// Returns a server whose operations carry `room` in their tokens.
+    /// Returns a server whose operations carry `owner` in their tokens.
     ///
     /// # Panics
     /// When a limit in `config` is zero.
-    pub fn new(room: u8, config: NbdConfig) -> NbdServer {
+    pub fn new(owner: u8, config: NbdConfig) -> NbdServer {
         assert!(config.requests_max > 0 && config.connections_max > 0 && config.bytes_max > 0, "{config:?}");
         NbdServer {
-            room,
+            owner,
             config,
             listeners: Vec::new(),
             conns: Vec::new(),
@@ -169,7 +169,7 @@ impl NbdServer {
             Event::Accepted { listener, conn, peer } if self.owns(listener) => {
                 self.accept(now, conn, &peer, device, ops);
             }
-            Event::Received { token, conn, bufs, result } if token.owner == self.room => {
+            Event::Received { token, conn, bufs, result } if token.owner == self.owner => {
                 if !self.is_live(token, conn) {
                     return;
                 }
@@ -181,7 +181,7 @@ impl NbdServer {
                     Err(error) => self.lost(token.key, &error, ops),
                 }
             }
-            Event::Sent { token, conn, result } if token.owner == self.room => {
+            Event::Sent { token, conn, result } if token.owner == self.owner => {
                 if !self.is_live(token, conn) {
                     return;
                 }
@@ -221,7 +221,7 @@ impl NbdServer {
                 self.close(key, ops);
                 continue;
             }
-            let token = Token::new(self.room, conn.generation, key);
+            let token = Token::new(self.owner, conn.generation, key);
             conn.start_send(token, ops);
             if conn.is_over() {
                 self.close(key, ops);

@@ -235,7 +235,7 @@ impl Osd {
     }
 
     fn route(&mut self, event: Event) {
-        let room = match &event {
+        let owner = match &event {
             Event::DiskRead { token, .. }
             | Event::DiskWrite { token, .. }
             | Event::DiskFlush { token, .. }
@@ -250,7 +250,7 @@ impl Osd {
             self.ops.push(Op::Close { conn: *conn });
             return;
         }
-        if room == OWNER_BUS {
+        if owner == OWNER_BUS {
             self.bus.handle_event(self.now, event, &mut self.ops, &mut self.bus_events);
         } else {
             self.engine.handle_event(self.now, event, &mut self.ops, &mut self.engine_events);

@@ -46,7 +46,7 @@ pub enum Heard {
 impl Process {
     pub fn new(life: u32, number: usize, full_wait: Duration, env: &mut SimEnv) -> Process {
         let config = ClientConfig {
-            room: 1,
+            owner: 1,
             incarnation: Incarnation((number as u64) << 32 | u64::from(life)),
             holder: format!("sim {number} life {life}"),
             timeout: None,

@@ -10,7 +10,7 @@ use types::{ClusterId, Epoch, Errno, Incarnation, SessionId, Time, VolumeId};
 fn config() -> ClientConfig {
     let incarnation = Incarnation(77);
     ClientConfig {
-        room: 1,
+        owner: 1,
         incarnation,
         holder: "test".into(),
         timeout: None,
