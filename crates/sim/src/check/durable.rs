@@ -276,7 +276,7 @@ mod tests {
         fn write(&mut self, n: usize, stamp: u64, flush: bool) {
             let mut buf = IoBufMut::zeroed(4096);
             stamp::write(&mut buf[512..1024], SPAN.volume, SPAN.first, stamp);
-            let token = Token { room: 1, key: 0, generation: 0 };
+            let token = Token { owner: 1, key: 0, generation: 0 };
             let op = Op::DiskWrite { token, disk: DiskId(0), offset: 8192, bufs: vec![buf.freeze()], flush };
             self.envs[n].turn(&mut vec![op], &mut Vec::new(), Time::NEVER).expect("it lives");
             while let Some(next) = self.world.next_event_time().filter(|t| *t > self.world.now()) {
