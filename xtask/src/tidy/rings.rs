@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 /// Same-ring edges that the architecture allows; for frontends, all edges above ring 0.
 const SAME_RING: &[(&str, &[&str])] = &[
+    ("device", &["types"]),
     ("wire", &["types"]),
     ("layout", &["types"]),
     ("group", &["consensus"]),

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn limbo_waits_for_the_flip_and_for_reads_that_looked_up_before_it() {
+    fn pending_free_waits_for_the_flip_and_for_reads_that_looked_up_before_it() {
         let (mut pending_free, mut readers) = (PendingFree::default(), Readers::default());
         pending_free.drop_au(4);
         readers.enter(1);

@@ -261,7 +261,7 @@ fn a_decision_state_that_did_not_change_is_not_written_again() {
 }
 
 #[test]
-fn limbo_is_held_by_the_flip_and_by_a_read_that_looked_up_before() {
+fn pending_free_is_held_by_the_flip_and_by_a_read_that_looked_up_before() {
     let mut rig = Rig::new(1, 16 * MIB, small(64));
     rig.round(Plan::states(&[1], 2).put(1, chunk(1, 0), 0..32, 7));
     let free = rig.home.free_bytes();
