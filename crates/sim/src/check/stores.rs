@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_home_that_stays_pending_free_is_found_and_one_that_is_released_is_not() {
+    fn home_that_stays_pending_free_is_found_and_a_released_one_is_not() {
         let (mut stores, late) = (Stores::default(), Time::ZERO + PENDING_FREE_MAX + Duration::from_millis(1));
         assert_eq!(stores.look_at_pending_free(Time::ZERO, OSD, Some((51, 100))), Ok(Duration::ZERO));
         assert!(stores.look_at_pending_free(late, OSD, Some((60, 100))).is_err());
