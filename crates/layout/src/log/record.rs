@@ -289,6 +289,7 @@ fn decode_one(from: &mut Reader<'_>) -> Result<Record<'static>, RecordError> {
             if payload.len == 0 && !crcs.values.is_empty() {
                 return from.fail("checksums of nothing");
             }
+            let (descriptor, crcs) = (Cow::Owned(descriptor), Cow::Owned(crcs));
             Record::Append { replica, index, term, kind, copied, descriptor, crcs, payload }
         }
         kind::LOST_ENTRY => decode_lost_entry(from)?,
@@ -354,7 +355,8 @@ fn encode_entry(out: &mut Vec<u8>, kind: EntryKind, descriptor: &[u8], crcs: &Cr
     out.extend_from_slice(descriptor);
 }
 
-fn decode_entry(from: &mut Reader<'_>) -> Result<(EntryKind, Cow<'static, [u8]>, Cow<'static, Crcs>), RecordError> {
+/// Returns the kind of the entry, its descriptor and its checksums.
+fn decode_entry(from: &mut Reader<'_>) -> Result<(EntryKind, Vec<u8>, Crcs), RecordError> {
     let kind = match from.take(1)?[0] {
         0 => EntryKind::Normal,
         1 => EntryKind::ConfChange,
@@ -373,7 +375,7 @@ fn decode_entry(from: &mut Reader<'_>) -> Result<(EntryKind, Cow<'static, [u8]>,
         values.push(from.u32()?);
     }
     let descriptor = from.take(descriptor_len)?.to_vec();
-    Ok((kind, Cow::Owned(descriptor), Cow::Owned(Crcs { start, values })))
+    Ok((kind, descriptor, Crcs { start, values }))
 }
 
 fn decode_lost_entry(from: &mut Reader<'_>) -> Result<Record<'static>, RecordError> {
@@ -384,6 +386,7 @@ fn decode_lost_entry(from: &mut Reader<'_>) -> Result<Record<'static>, RecordErr
     if range.is_none_or(|r| r.len_bytes() != len_bytes as usize || r.fragment_count() != crcs.values.len()) {
         return from.fail("checksums of another length");
     }
+    let (descriptor, crcs) = (Cow::Owned(descriptor), Cow::Owned(crcs));
     Ok(Record::LostEntry { replica, index, term, kind, descriptor, crcs, len_bytes })
 }
 
