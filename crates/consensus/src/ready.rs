@@ -125,6 +125,48 @@ impl Node {
                 out.behind.push(ReplicaId(id));
             }
         }
+        self.check_invariants();
+    }
+
+    /// Asserts what holds whenever raft is drained. No message that passes [`crate::check`] breaks any of it, and no start
+    /// state that passes [`crate::start`].
+    fn check_invariants(&self) {
+        let (log, store, pipeline) = (&self.raw.raft.raft_log, self.raw.store(), &self.pipeline);
+        let (term, last, durable) = (self.term(), log.last_index(), log.persisted);
+        let (applied, commit) = (self.applied().0, log.committed);
+        assert!(store.last() == last, "R5: raft's log ends at {last}, the log given to the engine at {}", store.last());
+        assert!(log.unstable_entries().is_empty(), "R5: a drained raft keeps entries back from the engine");
+        assert!(durable <= last, "R5: entries are durable up to {durable}, beyond the end of the log, {last}");
+        assert!(commit <= last, "R5: the commit index {commit} lies beyond the end of the log, {last}");
+        assert!(applied <= commit, "R1: entries are applied up to {applied}, beyond the commit index {commit}");
+        assert!(applied <= durable, "R2: entries are applied up to {applied}, and durable here only up to {durable}");
+        assert!(store.first() <= applied + 1, "R8: the log begins at {}, behind {applied} + 1", store.first());
+        assert!(pipeline.given.commit.0 <= commit, "R5: the commit index fell to {commit}");
+        assert!(log.last_term() <= term.0, "R5: the last entry has term {}, the replica {term}", log.last_term());
+        let newest = pipeline.outstanding.back().map_or(pipeline.durable_vote, |newest| newest.vote);
+        let known = newest == (term, self.voted_for()) && (pipeline.given.term, pipeline.given.vote) == newest;
+        assert!(known, "R5: the engine was not given the vote of {term}");
+        assert!(
+            pipeline.durable_vote.0 <= term,
+            "R5: {} is durable, and the replica is at {term}",
+            pipeline.durable_vote.0
+        );
+        if self.is_leader() {
+            let progress = self.raw.raft.prs();
+            let durable_vote = pipeline.durable_vote == (term, Some(self.id()));
+            assert!(durable_vote || progress.is_singleton(), "R5: a leader of {term} whose own vote is not durable");
+            assert!(log.last_term() == term.0, "R5: the log of the leader of {term} ends with an older term");
+            let matched = progress.iter().map(|(_, follower)| follower.matched).max().unwrap_or(0);
+            assert!(matched <= last, "R5: {matched} is acknowledged, beyond the end of the leader's log, {last}");
+        }
+        if cfg!(debug_assertions) {
+            let mut old = pipeline.durable_vote;
+            for new in pipeline.outstanding.iter().map(|waiting| waiting.vote) {
+                let same_term = old.0 == new.0 && (old.1.is_none() || old.1 == new.1);
+                assert!(old.0 < new.0 || same_term, "R5: {new:?} after {old:?}: a term fell, or has two votes");
+                old = new;
+            }
+        }
     }
 
     /// Makes raft probe `id` again, which it stopped because `id` needs compacted entries. A late rejection may have misled

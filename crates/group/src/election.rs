@@ -86,6 +86,11 @@ impl Election {
         now < self.silent_until && !on(Bug::VoteAfterRestart)
     }
 
+    /// Returns the end of the promise; a time in the past when there is none.
+    pub fn promised_until(&self) -> Time {
+        self.promise.1
+    }
+
     /// Notes that the leader's connection closed; `rank` voters campaign before this one.
     pub fn leader_lost(&mut self, now: Time, rank: u32) {
         self.rounds = 0;

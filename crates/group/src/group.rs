@@ -307,6 +307,7 @@ impl Group {
         self.propose();
         self.poll_read_index(now);
         self.drain(now, actions);
+        self.check_invariants(now);
     }
 
     /// Performs the output of raft, in the order that keeps every promise: entries to the engine, then
@@ -324,7 +325,66 @@ impl Group {
             self.start_confirmed_reads(actions);
             self.compact_resident();
         }
-        assert!(self.node.applied() <= self.node.commit_index());
+    }
+
+    /// Asserts what holds between turns. No message of a peer and no request breaks any of it.
+    fn check_invariants(&self, now: Time) {
+        let (applied, commit, durable) = (self.node.applied(), self.node.commit_index(), self.node.durable_end().1);
+        assert!(self.custody.is_empty(), "§3, step 4: a payload is pending, though its entry was not appended");
+        assert!(applied <= commit, "R1: entries are applied up to {applied}, beyond the commit index {commit}");
+        assert!(applied <= durable, "R2: entries are applied up to {applied}, and durable here only up to {durable}");
+        self.reads.check_invariants(applied);
+        for (what, amount, max) in self.fill().limits() {
+            assert!(amount <= max, "§7.7: {what}: {amount}, more than {max}");
+        }
+        self.check_office(now);
+        if self.quarantine.is_some() {
+            return;
+        }
+        let term_applied = self.node.term_at(applied);
+        assert!(term_applied == Some(self.applied_term), "R1: the decision state names another entry than {applied}");
+        let (promise, promised_until) = (self.config.timing.promise, self.election.promised_until());
+        assert!(promised_until <= now + promise, "R3, promise: it is longer than the promise of the pool");
+        let follows = self.node.role() == consensus::Role::Follower;
+        assert!(follows || promised_until <= now, "R3, promise: the replica campaigned within its promise");
+        assert!(
+            follows || !self.election.is_silent(now),
+            "R3, start: the replica campaigned within one promise of its start"
+        );
+        assert!(follows || self.doubt.is_none(), "R11: a suspect replica campaigned");
+    }
+
+    /// Asserts the rules of leadership that hold between turns.
+    fn check_office(&self, now: Time) {
+        let Some(leading) = self.leading.as_ref() else {
+            let led = self.quarantine.is_none() && self.node.is_leader();
+            assert!(!led && self.transfer.is_none(), "R3: raft leads, and the group does not");
+            let idle = self.waiting.is_empty() && self.queue.is_empty() && self.reads.count() == 0;
+            assert!(idle, "R3: a replica that does not lead holds requests without an answer");
+            return;
+        };
+        let (term, applied, last) = (self.node.term(), self.node.applied(), self.node.last_index());
+        assert!(self.current().is_some(), "R3: the group leads in {}, and raft does not", leading.term);
+        let own_term = self.node.term_at(leading.own_index);
+        assert!(own_term.is_none_or(|own| own == term), "R3, start: {} is no entry of {term}", leading.own_index);
+        let began = self.applied_term == term;
+        assert!(began || !self.serves(), "R3, start: the leader serves before an entry of {term} is applied");
+        let in_log = |waits_for: &(Index, _)| applied < waits_for.0 && waits_for.0 <= last;
+        let ends = [self.waiting.front(), self.waiting.back()];
+        assert!(ends.into_iter().flatten().all(in_log), "R7: the outcome of an entry is known, and its request waits");
+        if self.transfer.is_some() {
+            assert!(leading.forfeited, "R3, transfer: leadership is handed over, and the lease is not released");
+            let idle = self.queue.is_empty() && self.reads.count() == 0;
+            assert!(idle, "R3, transfer: the leader admits requests while it hands over");
+        }
+        let timing = &self.config.timing;
+        let alone = leading.majority_at == Time::NEVER;
+        assert!(
+            alone || leading.majority_at <= now,
+            "R3, lease: it counts from {:?}, in the future",
+            leading.majority_at
+        );
+        assert!(timing.lease() < timing.promise, "R3, lease: it outlasts the promises that it rests on");
     }
 
     /// Returns the time of the next `poll`, if no event comes before.

@@ -45,6 +45,11 @@ impl PendingPayloads {
         entry.crcs = held.crcs;
     }
 
+    /// Whether no payload is pending.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
     /// Drops the payloads that are left after raft is drained: their entries were not appended.
     pub fn clear(&mut self) {
         self.held.clear();

@@ -91,6 +91,17 @@ impl Reads {
         self.count
     }
 
+    /// Asserts what holds between turns. `applied`: the applied index of the group.
+    pub fn check_invariants(&self, applied: Index) {
+        let asked: usize = self.questions.iter().map(|question| question.reads.len()).sum();
+        let held = self.waiting.len() + asked + self.running.len();
+        assert!(held == self.count, "R3: {held} reads wait or run, and {} are counted: one has no answer", self.count);
+        let asks = self.questions.len();
+        assert!(asks <= QUESTIONS_MAX, "§7.7: {asks} read-index queries have no answer");
+        let due = |question: &Question| question.index.is_some_and(|index| index <= applied);
+        assert!(!self.questions.front().is_some_and(due), "R3: a confirmed read waits, though its index is applied");
+    }
+
     /// Refuses all reads that wait or run.
     pub fn refuse_all(&mut self, reject: Reject, actions: &mut Vec<Action>) {
         let waiting = std::mem::take(&mut self.waiting);
