@@ -481,7 +481,7 @@ fn a_damaged_replica_does_not_start() {
 }
 
 #[test]
-fn a_single_replica_serves_alone_and_needs_no_echo() {
+fn a_single_replica_serves_alone_and_needs_no_ack() {
     let mut rig = Rig::led(1, true);
     rig.advance(5000);
     let (write, _) = (rig.write(1, 0), rig.pump());

@@ -6,8 +6,10 @@ mod engine;
 mod fate;
 mod laws;
 mod rig;
+mod script;
 mod unreached;
 mod watch;
+mod words;
 mod world;
 
 use world::{Event, MS, World};

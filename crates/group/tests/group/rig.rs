@@ -1,7 +1,8 @@
 //! Three groups in one process: time moves by hand, the network and the disks are instant unless held.
+//! The rig notes every step of its groups, from which `script` makes its traces.
 
 use group::{Action, Group, GroupConfig, Origin};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use types::control::Attach;
 use types::map::Member;
 use types::store::{Crcs, DecisionState, Effect, HardState, Persist, Recovered, ReplicaIdentity};
@@ -41,15 +42,35 @@ pub fn group(osd: u32, size: u32, now: Time, lease_reads: bool) -> Group {
     Group::new(config, recovered(osd, size), now, u64::from(osd)).expect("a fresh replica")
 }
 
+/// One step of a group.
+pub enum Step {
+    /// A message of this OSD arrives, or is lost.
+    Hears(u32, Message),
+    Misses(u32, Message),
+    /// A lease renewal of this OSD arrives, and the promise to it is renewed.
+    Renews(u32),
+    /// The disk has written everything up to this index.
+    Durable(Index),
+    Commits(Index),
+    Does(Action),
+}
+
 pub struct Rig {
     pub now: u64,
+    /// Steps of all groups, with time and OSD.
+    pub steps: Vec<(u64, u32, Step)>,
     pub groups: BTreeMap<u32, Group>,
     /// Actions of the groups, without those that the rig itself performs.
     pub seen: Vec<(u32, Action)>,
     /// OSDs that neither receive nor send.
     pub deaf: BTreeSet<u32>,
+    /// Directions, from one OSD to another, in which every message is lost.
+    pub cut: BTreeSet<(u32, u32)>,
     /// Raft messages that were sent, in order.
     pub sent: Vec<RaftMsg>,
+    /// While set, messages wait in `wire`: (from, to, message).
+    pub hold_net: bool,
+    pub wire: VecDeque<(u32, u32, Message)>,
     /// While set, disks do not answer; tickets wait here.
     pub hold_disks: bool,
     pub held: Vec<(u32, u64)>,
@@ -62,10 +83,14 @@ impl Rig {
         let groups = (1..=size).map(|osd| (osd, group(osd, size, ms(0), lease_reads))).collect();
         Rig {
             now: 0,
+            steps: Vec::new(),
             groups,
             seen: Vec::new(),
             deaf: BTreeSet::new(),
+            cut: BTreeSet::new(),
             sent: Vec::new(),
+            hold_net: false,
+            wire: VecDeque::new(),
             hold_disks: false,
             held: Vec::new(),
             payloads: BTreeMap::new(),
@@ -92,27 +117,33 @@ impl Rig {
     pub fn call<T>(&mut self, osd: u32, f: impl FnOnce(&mut Group, Time, &mut Vec<Action>) -> T) -> T {
         let now = self.at();
         let mut actions = Vec::new();
-        let out = f(self.groups.get_mut(&osd).expect("it is on the table"), now, &mut actions);
+        let group = self.groups.get_mut(&osd).expect("it is on the table");
+        let before = group.commit();
+        let out = f(group, now, &mut actions);
+        let commit = group.commit();
+        if commit != before {
+            self.steps.push((self.now, osd, Step::Commits(commit)));
+        }
         self.perform(osd, actions);
         out
     }
 
+    /// Whether a message from one OSD to another is lost.
+    fn loses(&self, from: u32, to: u32) -> bool {
+        let deaf = self.deaf.contains(&from) || self.deaf.contains(&to);
+        deaf || self.cut.contains(&(from, to)) || !self.groups.contains_key(&to)
+    }
+
     fn perform(&mut self, osd: u32, actions: Vec<Action>) {
         for action in actions {
+            self.steps.push((self.now, osd, Step::Does(action.clone())));
             match action {
                 Action::Persist(persist) => self.persist(osd, persist),
-                Action::Send { to, message: Message::Raft(msg) } => self.carry(osd, to.0, msg),
-                Action::Send { to, message: Message::LeaseRelease(pgs) } => {
-                    let heard = !self.deaf.contains(&osd) && !self.deaf.contains(&to.0);
-                    self.seen.push((osd, Action::Send { to, message: Message::LeaseRelease(pgs) }));
-                    if heard {
-                        self.call(to.0, |g, now, actions| g.handle_lease_release(now, OsdId(osd), actions));
+                Action::Send { to, message } => {
+                    if let Message::LeaseRelease(_) = &message {
+                        self.seen.push((osd, Action::Send { to, message: message.clone() }));
                     }
-                }
-                Action::Send { to, message: Message::PassedOn(msg) } => {
-                    if !self.deaf.contains(&osd) && !self.deaf.contains(&to.0) {
-                        self.call(to.0, |g, now, actions| g.handle_passed_on(now, OsdId(osd), &msg, actions));
-                    }
+                    self.carry(osd, to.0, message);
                 }
                 other => self.seen.push((osd, other)),
             }
@@ -126,14 +157,49 @@ impl Rig {
         self.held.push((osd, persist.ticket));
     }
 
-    fn carry(&mut self, from: u32, to: u32, mut msg: RaftMsg) {
-        for entry in &mut msg.entries {
-            let (payload, crcs) = &self.payloads[&(from, entry.index, entry.term)];
-            (entry.payload, entry.crcs) = (payload.clone(), crcs.clone());
+    fn carry(&mut self, from: u32, to: u32, mut message: Message) {
+        if let Message::Raft(msg) = &mut message {
+            for entry in &mut msg.entries {
+                let (payload, crcs) = &self.payloads[&(from, entry.index, entry.term)];
+                (entry.payload, entry.crcs) = (payload.clone(), crcs.clone());
+            }
+            self.sent.push(msg.clone());
         }
-        self.sent.push(msg.clone());
-        if !self.deaf.contains(&from) && !self.deaf.contains(&to) {
-            self.call(to, |g, now, actions| g.handle_raft(now, OsdId(from), msg, actions));
+        if self.hold_net {
+            self.wire.push_back((from, to, message));
+        } else {
+            self.deliver(from, to, message);
+        }
+    }
+
+    /// Hands a message to its receiver, unless it is lost.
+    pub fn deliver(&mut self, from: u32, to: u32, message: Message) {
+        if self.loses(from, to) {
+            return self.steps.push((self.now, to, Step::Misses(from, message)));
+        }
+        self.steps.push((self.now, to, Step::Hears(from, message.clone())));
+        let osd = OsdId(from);
+        self.call(to, |g, now, actions| match message {
+            Message::Raft(msg) => g.handle_raft(now, osd, msg, actions),
+            Message::LeaseRelease(_) => g.handle_lease_release(now, osd, actions),
+            Message::PassedOn(msg) => g.handle_passed_on(now, osd, &msg, actions),
+            other => panic!("no group sends {other:?}"),
+        });
+    }
+
+    /// Tells a group that its disk has written a batch, and everything before it.
+    pub fn complete(&mut self, osd: u32, ticket: u64) {
+        let at = self.steps.len();
+        self.call(osd, |g, now, actions| g.handle_persisted(now, ticket, actions));
+        self.steps.insert(at, (self.now, osd, Step::Durable(self.groups[&osd].durable_end())));
+    }
+
+    /// Stops a replica for good; the others notice that its connections close.
+    pub fn crash(&mut self, osd: u32) {
+        self.groups.remove(&osd);
+        self.held.retain(|(of, _)| *of != osd);
+        for other in self.groups.keys().copied().collect::<Vec<_>>() {
+            self.call(other, |g, now, actions| g.handle_link(now, OsdId(osd), false, actions));
         }
     }
 
@@ -148,7 +214,7 @@ impl Rig {
             if !self.hold_disks {
                 moved = !self.held.is_empty();
                 for (osd, ticket) in std::mem::take(&mut self.held) {
-                    self.call(osd, |g, now, actions| g.handle_persisted(now, ticket, actions));
+                    self.complete(osd, ticket);
                 }
             }
             if !moved && before == (self.sent.len(), self.seen.len(), self.held.len()) {
@@ -171,12 +237,13 @@ impl Rig {
         let mut renewed = Vec::new();
         for osd in self.groups.keys().copied().filter(|osd| *osd != leader).collect::<Vec<_>>() {
             let item = self.groups[&leader].renewal_item_for(now, OsdId(osd));
-            let Some((item, _)) = item.filter(|_| !self.deaf.contains(&leader) && !self.deaf.contains(&osd)) else {
-                continue;
-            };
+            let Some((item, _)) = item.filter(|_| !self.loses(leader, osd)) else { continue };
             if self.call(osd, |g, now, actions| g.handle_renewal_item(now, OsdId(leader), item, true, actions)) {
                 renewed.push(osd);
-                self.call(leader, |g, now, actions| g.handle_lease_ack(now, OsdId(osd), now, item.term, actions));
+                self.steps.push((self.now, osd, Step::Renews(leader)));
+                if !self.loses(osd, leader) {
+                    self.call(leader, |g, now, actions| g.handle_lease_ack(now, OsdId(osd), now, item.term, actions));
+                }
             }
         }
         self.pump();
@@ -191,9 +258,14 @@ impl Rig {
     }
 
     pub fn request(&mut self, osd: u32, body: RequestBody) -> u64 {
+        self.request_of(1, osd, body)
+    }
+
+    /// Sends a request of this session, whose epoch has the same number.
+    pub fn request_of(&mut self, session: u64, osd: u32, body: RequestBody) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
-        let request = Request { id, pg: PG, session: SessionId(1), epoch: Epoch(1), body };
+        let request = Request { id, pg: PG, session: SessionId(session), epoch: Epoch(session), body };
         self.call(osd, |g, now, actions| g.handle_request(now, Origin(9), request, actions));
         id
     }
