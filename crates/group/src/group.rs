@@ -330,7 +330,10 @@ impl Group {
     /// Asserts what holds between turns. No message of a peer and no request breaks any of it.
     fn check_invariants(&self, now: Time) {
         let (applied, commit, durable) = (self.node.applied(), self.node.commit_index(), self.node.durable_end().1);
-        assert!(self.pending_payloads.is_empty(), "§3, step 4: a payload is pending, though its entry was not appended");
+        assert!(
+            self.pending_payloads.is_empty(),
+            "§3, step 4: a payload is pending, though its entry was not appended"
+        );
         assert!(applied <= commit, "R1: entries are applied up to {applied}, beyond the commit index {commit}");
         assert!(applied <= durable, "R2: entries are applied up to {applied}, and durable here only up to {durable}");
         self.reads.check_invariants(applied);
@@ -366,7 +369,11 @@ impl Group {
         let (term, applied, last) = (self.node.term(), self.node.applied(), self.node.last_index());
         assert!(self.current().is_some(), "R3: the group leads in {}, and raft does not", leading.term);
         let own_term = self.node.term_at(leading.term_start_index);
-        assert!(own_term.is_none_or(|own| own == term), "R3, start: {} is no entry of {term}", leading.term_start_index);
+        assert!(
+            own_term.is_none_or(|own| own == term),
+            "R3, start: {} is no entry of {term}",
+            leading.term_start_index
+        );
         let began = self.applied_term == term;
         assert!(began || !self.serves(), "R3, start: the leader serves before an entry of {term} is applied");
         let in_log = |waits_for: &(Index, _)| applied < waits_for.0 && waits_for.0 <= last;
