@@ -1,18 +1,21 @@
 //! Checks of the targets in every build, in a second: kept inputs pass, and sound inputs are taken.
 
 use fuzzing::{TARGETS, Verdict, corpus, drive, find};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use types::rng::Rng;
 
-/// Takes the lock that runs tests one at a time, because the allocation count is one for the whole process.
-fn alone() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+/// One test, because the count of allocations is one for the whole process: beside a second test the test harness allocates
+/// when the first one ends.
+#[test]
+fn targets_keep_their_bounds_and_take_sound_inputs() {
+    every_kept_input_passes();
+    every_folder_of_kept_inputs_belongs_to_a_target();
+    names_of_targets_are_told_apart();
+    every_encoder_makes_inputs_that_its_target_takes();
+    mended_inputs_of_guarded_formats_get_behind_their_checksums();
+    the_driver_runs_the_same_inputs_for_the_same_seed();
 }
 
-#[test]
 fn every_kept_input_passes() {
-    let _alone = alone();
     let mut count = 0;
     for target in TARGETS.iter().filter(|t| !t.is_canary) {
         for (path, bytes) in corpus::of(target.name) {
@@ -24,9 +27,7 @@ fn every_kept_input_passes() {
     assert!(count >= 30, "{count} inputs are kept");
 }
 
-#[test]
 fn every_folder_of_kept_inputs_belongs_to_a_target() {
-    let _alone = alone();
     for kind in ["corpus", "regressions"] {
         let Ok(folders) = std::fs::read_dir(corpus::root().join(kind)) else { continue };
         for folder in folders.map(|f| f.expect("a readable folder")).filter(|f| f.path().is_dir()) {
@@ -36,18 +37,14 @@ fn every_folder_of_kept_inputs_belongs_to_a_target() {
     }
 }
 
-#[test]
 fn names_of_targets_are_told_apart() {
-    let _alone = alone();
     let mut names: Vec<&str> = TARGETS.iter().map(|t| t.name).collect();
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), TARGETS.len());
 }
 
-#[test]
 fn every_encoder_makes_inputs_that_its_target_takes() {
-    let _alone = alone();
     for target in TARGETS.iter().filter(|t| !t.is_canary && t.len_max != 1 << 10) {
         let mut rng = Rng::new(3);
         let taken = (0..50).filter(|_| (target.run)(&(target.seed)(&mut rng)) == Verdict::Taken).count();
@@ -55,9 +52,7 @@ fn every_encoder_makes_inputs_that_its_target_takes() {
     }
 }
 
-#[test]
 fn mended_inputs_of_guarded_formats_get_behind_their_checksums() {
-    let _alone = alone();
     for name in ["wire_frame", "log_batch", "superblock", "checkpoint"] {
         let target = find(name).expect("it is in the registry");
         let mut rng = Rng::new(4);
@@ -72,9 +67,7 @@ fn mended_inputs_of_guarded_formats_get_behind_their_checksums() {
     }
 }
 
-#[test]
 fn the_driver_runs_the_same_inputs_for_the_same_seed() {
-    let _alone = alone();
     let target = find("wire_frame").expect("it is in the registry");
     let inputs = || {
         let mut rng = Rng::new(9);
