@@ -100,7 +100,7 @@ const PLANTED_HEAD: &str = "# Planted bugs\n\n\
     *found after*: seeds run until it was found, two at a time; *hits*: how often the mistake was made in them. A\n\
     seed counts only when it passes without the bug. Seeds from 1, from 100 000 and from 400 000 on take turns:\n\
     only later ones are aimed at the classes that came last (`Class::LATE_AIMS`, `Class::LATER_AIMS`). *nth of a\n\
-    class*: random schedules make the mistake show less than once in a thousand seeds, so only runs that are aimed\n\
+    class*: random schedules make the mistake show once in a thousand seeds or less, so only runs that are aimed\n\
     at this class of faults are tried.\n\n";
 
 /// Head of the hand-written section below the table, which is kept.
