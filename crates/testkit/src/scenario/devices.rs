@@ -1,5 +1,5 @@
-//! Devices that must not be formatted, or not be run: each refusal has its code and a reason. Devices that may be taken
-//! are taken without `--force`.
+//! Devices that must not be formatted, or not be run: each refusal has its code and a reason. Empty devices are taken without
+//! `--force`.
 
 use crate::cluster::Cluster;
 use crate::report::Outcome;
@@ -13,6 +13,8 @@ use types::{ClusterId, OsdId, OsdUuid};
 
 const DEVICE: u64 = 1 << 30;
 const LOG: u64 = 64 << 20;
+/// The OSD on devices that another cluster has formatted.
+const STRANGER: OsdUuid = OsdUuid([7; 16]);
 
 /// Makes one refusal after another, and lists the refused devices with their codes.
 struct Desk<'a> {
@@ -24,7 +26,9 @@ struct Desk<'a> {
 impl Desk<'_> {
     fn refuse(&mut self, what: &str, [code, why]: [&str; 2], args: &[&str]) -> Result<()> {
         let said = self.cluster.basalt.refusal(args).with_context(|| what.to_owned())?;
-        let told = said.contains(&format!("basalt: {code}: ")) && said.contains(why);
+        // A command prints its error, and a daemon logs it.
+        let named = said.contains(&format!("basalt: {code}: ")) || said.contains(&format!("\"code\":\"{code}\""));
+        let told = named && said.contains(why);
         self.outcome.need(told, || format!("{what}: expected {code} and `{why}`, was told {said}"));
         self.refused.push(format!("{what} ({code})"));
         Ok(())
@@ -40,7 +44,7 @@ impl Desk<'_> {
 
     /// Makes a device that another cluster has formatted; `change` may make its superblocks odd.
     fn stranger(&self, name: &str, change: impl Fn(&mut Superblock)) -> Result<String> {
-        let (cluster, osd, uuid) = (ClusterId([0x5a; 16]), OsdId(1), OsdUuid([7; 16]));
+        let (cluster, osd, uuid) = (ClusterId([0x5a; 16]), OsdId(1), STRANGER);
         let (log_bytes, segment_bytes) = (LOG, 0);
         let params =
             FormatParams { cluster, osd, uuid, log_bytes, segment_bytes, force: false, prezero: false, unix_s: 0 };
@@ -74,8 +78,8 @@ pub fn refused(cluster: &mut Cluster, outcome: &mut Outcome) -> Result<()> {
     let among = osds(desk.cluster)?;
     desk.outcome.need(among == before, || format!("{} OSDs came of devices that were refused", among - before));
     run(&mut desk)?;
-    let refused = std::mem::take(&mut desk.refused);
     let taken = taken(&mut desk)?;
+    let refused = std::mem::take(&mut desk.refused);
     outcome.figure(format!("refused: {}", refused.join(", ")));
     outcome.figure(format!("taken: {}", taken.join(", ")));
     Ok(())
@@ -93,7 +97,7 @@ fn format(desk: &mut Desk) -> Result<()> {
     std::fs::write(&small, [])?;
     let args = [small.display().to_string()];
     std::fs::File::options().write(true).open(&small)?.set_len(20 << 20)?;
-    desk.refuse("a small device", ["BSLT-3006", "20971520 bytes"], &desk.format(&args[0], &[]))?;
+    desk.refuse("a small device", ["BSLT-3006", "20 MiB do not hold a log of 64 MiB"], &desk.format(&args[0], &[]))?;
     let shm = format!("/dev/shm/basalt-testkit-{}", std::process::id());
     let told = desk.refuse("a device in memory", ["BSLT-3001", "O_DIRECT"], &desk.format(&shm, &["--size", "1GiB"]));
     std::fs::remove_file(&shm).ok();
@@ -121,20 +125,21 @@ fn run(desk: &mut Desk) -> Result<()> {
     desk.refuse("a device that is not there", ["BSLT-1006", "No such file"], &run(&missing))
 }
 
-/// Formats the devices that the rule permits: zeros at both ends, this cluster's own superblock, or force.
+/// Formats the devices that the rule permits: zeros at both ends, foreign data by force, an OSD by force and its uuid.
 fn taken(desk: &mut Desk) -> Result<Vec<String>> {
     let middle = desk.file("middle.device", &[(DEVICE / 2, b"somebody's data, out of sight")])?;
     let stranger = desk.stranger("forced.device", |_| {})?;
     let foreign = desk.file("foreign.device", &[(0, b"somebody's data")])?;
+    let uuid = STRANGER.to_string();
     let mut taken = Vec::new();
     for (what, path, more) in [
         ("zeros in the first and last MiB", &middle, &[][..]),
-        ("this cluster's own superblock", &middle, &[][..]),
-        ("another cluster's, by --force", &stranger, &["--force"][..]),
+        ("another cluster's OSD, by --force and its uuid", &stranger, &["--force", "--erase-osd", &uuid][..]),
         ("foreign data, by --force", &foreign, &["--force"][..]),
     ] {
         desk.cluster.basalt.run(&desk.format(path, more)).with_context(|| what.to_owned())?;
         taken.push(what.to_owned());
     }
+    desk.refuse("an OSD of this cluster", ["BSLT-3003", "holds osd."], &desk.format(&middle, &["--force"]))?;
     Ok(taken)
 }

@@ -17,8 +17,8 @@ const NOTICED: Duration = Duration::from_millis(100);
 const CALM: Duration = Duration::from_secs(3);
 const GAP_KILLED_MAX: Duration = Duration::from_millis(300);
 const ALONE: Duration = Duration::from_secs(5);
-/// Time for a restarted OSD to catch up while no meta can report that it did.
-const CATCH_UP: Duration = Duration::from_secs(3);
+/// Time for a restarted OSD to go on without the word of a meta, after 10 s (R17), and to catch up.
+const CATCH_UP: Duration = Duration::from_secs(14);
 
 pub fn run(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
     let shape = Shape { metas: 2, etcd: true, ..Shape::default() };
