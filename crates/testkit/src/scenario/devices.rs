@@ -114,7 +114,7 @@ fn run(desk: &mut Desk) -> Result<()> {
     let plain = desk.file("plain.device", &[])?;
     desk.refuse("a device that was never formatted", ["BSLT-3004", "no Basalt superblock"], &run(&plain))?;
     let stranger = desk.stranger("served.device", |_| {})?;
-    desk.refuse("serving another cluster's device", ["BSLT-2026", "of cluster 5a5a5a5a-"], &run(&stranger))?;
+    desk.refuse("serving another cluster's device", ["BSLT-2026", "belongs to cluster 5a5a5a5a-"], &run(&stranger))?;
     let newer = desk.stranger("newer.device", |superblock| superblock.format_version = FORMAT_VERSION + 1)?;
     desk.refuse("a newer format", ["BSLT-3007", "this build reads up to"], &run(&newer))?;
     let older = desk.stranger("older.device", |superblock| superblock.format_version = FORMAT_VERSION - 1)?;
