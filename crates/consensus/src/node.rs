@@ -283,7 +283,7 @@ impl Node {
         self.bare(RaftKind::Heartbeat, from, term, commit)
     }
 
-    /// Makes the answer to a heartbeat that an ack stands for: it makes this leader send lost entries again.
+    /// Makes the answer to a heartbeat that a lease ack stands for: it makes this leader send lost entries again.
     pub fn heartbeat_response(&self, from: ReplicaId) -> RaftMsg {
         self.bare(RaftKind::HeartbeatResponse, from, self.term(), Index(0))
     }

@@ -45,7 +45,7 @@ pub struct Timing {
     /// After a closed connection the n-th voter waits n−1 of these beyond its promise.
     pub stagger: Duration,
     /// A leader that no majority has acknowledged for this long steps down.
-    pub echo_max: Duration,
+    pub ack_max: Duration,
     /// Client I/O within this time keeps a PG in every lease renewal.
     pub active: Duration,
     /// A read-index query that is not answered is repeated after this time.
@@ -64,7 +64,7 @@ impl Default for Timing {
             round_min: ms(30),
             round_max: ms(90),
             stagger: ms(25),
-            echo_max: ms(1000),
+            ack_max: ms(1000),
             active: ms(5000),
             read_retry: ms(40),
         }
@@ -72,7 +72,7 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// Returns the time for which a promise holds for its leader, counted from the send time that the follower acks, when
+    /// Returns the time for which a promise holds for its leader, counted from the send time that the follower acknowledges, when
     /// clocks run at rates within ±33 % of true time: `promise × (1 − ρ) / (1 + ρ)`.
     pub fn lease(&self) -> Duration {
         self.promise * 67 / 133

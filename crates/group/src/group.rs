@@ -404,7 +404,7 @@ impl Group {
             None => Time::NEVER,
             Some(leading) => {
                 let transfer = self.transfer.as_ref().map_or(Time::NEVER, |t| t.until);
-                (leading.heard_at() + self.config.timing.echo_max).min(transfer).min(self.reads.retry_at())
+                (leading.heard_at() + self.config.timing.ack_max).min(transfer).min(self.reads.retry_at())
             }
         }
     }

@@ -50,7 +50,7 @@ impl Group {
             return;
         }
         if let Some(leading) = self.current() {
-            if now >= leading.heard_at() + self.config.timing.echo_max {
+            if now >= leading.heard_at() + self.config.timing.ack_max {
                 self.node.step_down();
             }
             return;

@@ -2,7 +2,7 @@
 //!
 //! `renewal` passes in acknowledgements, `reads` asks for the lease. Invariant: the lease of a term ends before any majority
 //! of voters can have forgotten its promise, whatever the rates of the clocks within ±33 % (R3). Times are this leader's own
-//! send times, which followers ack; no time of another clock is used.
+//! send times, which followers acknowledge; no time of another clock is used.
 
 use consensus::ConfState;
 use types::planted::{Bug, on};
@@ -10,13 +10,13 @@ use types::{Index, ReplicaId, Term, Time};
 
 /// Last acknowledgement of one follower.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LeaseAck {
+pub(crate) struct FollowerAck {
     pub replica: ReplicaId,
     /// This leader's send time of the newest renewal that it acknowledged.
     pub sent_at: Time,
     /// The follower's match then, and the number of acknowledgements since without progress.
     pub matched: Index,
-    pub idle_echoes: u32,
+    pub idle_acks: u32,
 }
 
 /// One term of leadership.
@@ -28,7 +28,7 @@ pub(crate) struct Leading {
     pub since: Time,
     /// A lease release was sent in this term: followers have forgotten their promises.
     pub forfeited: bool,
-    pub acks: Vec<LeaseAck>,
+    pub acks: Vec<FollowerAck>,
     /// The newest send time that a majority (with this leader) has acknowledged.
     pub majority_at: Time,
 }
@@ -48,11 +48,11 @@ impl Leading {
         sent_at: Time,
         me: ReplicaId,
         conf: &ConfState,
-    ) -> &mut LeaseAck {
+    ) -> &mut FollowerAck {
         let at = match self.acks.iter().position(|e| e.replica == replica) {
             Some(at) => at,
             None => {
-                self.acks.push(LeaseAck { replica, sent_at, matched: Index(0), idle_echoes: 0 });
+                self.acks.push(FollowerAck { replica, sent_at, matched: Index(0), idle_acks: 0 });
                 self.acks.len() - 1
             }
         };
@@ -109,7 +109,7 @@ mod tests {
     type Case = (&'static [u64], &'static [u64], &'static [(u64, u64)], Option<u64>);
 
     #[test]
-    fn a_lease_counts_the_send_times_that_a_majority_of_each_half_echoed() {
+    fn a_lease_counts_send_times_that_a_majority_of_each_half_acknowledged() {
         let cases: &[Case] = &[
             (&[1], &[], &[], Some(u64::MAX)),
             (&[1, 2], &[], &[], None),

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn an_echo_that_says_nothing_new_is_owed_only_now_and_then() {
+    fn an_ack_that_says_nothing_new_is_owed_only_now_and_then() {
         let mut pairs = Pairs::new(Timing::default());
         pairs.handle_link(at_ms(0), OsdId(2), true);
         let empty = Pairs::ack(&renewal(false, &[]), std::iter::empty());
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn an_echo_names_what_was_renewed_with_the_leaders_term() {
+    fn an_ack_names_what_was_renewed_with_the_leaders_term() {
         let renewal = renewal(false, &[PG]);
         let ack = Pairs::ack(&renewal, [PG, PgId { pool: PoolId(1), n: 8 }].into_iter());
         assert_eq!((ack.sent_at, ack.renewed), (5, vec![(PG, Term(3))]));

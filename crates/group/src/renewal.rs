@@ -9,7 +9,7 @@ use types::{OsdId, Term, Time};
 use wire::RenewalItem;
 
 /// Acknowledgements without progress of a streaming follower after which a message must have been lost.
-const IDLE_ECHOES_MAX: u32 = 4;
+const IDLE_ACKS_MAX: u32 = 4;
 
 impl Group {
     /// Handles one item of a lease renewal. True when the promise was renewed: the acknowledgement
@@ -58,11 +58,11 @@ impl Group {
         let leading = self.leading.as_mut().expect("it was just seen");
         let ack = leading.acknowledged(replica, sent_at, me, conf);
         let stuck = follower.matched < last && follower.matched == ack.matched;
-        ack.idle_echoes = if stuck { ack.idle_echoes + 1 } else { 0 };
+        ack.idle_acks = if stuck { ack.idle_acks + 1 } else { 0 };
         ack.matched = follower.matched;
         // The answer to a heartbeat is raft's only occasion to send again.
-        if follower.matched < last && (!follower.streaming || ack.idle_echoes >= IDLE_ECHOES_MAX) {
-            ack.idle_echoes = 0;
+        if follower.matched < last && (!follower.streaming || ack.idle_acks >= IDLE_ACKS_MAX) {
+            ack.idle_acks = 0;
             let response = self.node.heartbeat_response(replica);
             let result = self.node.step(&response);
             self.stepped(result, actions);

@@ -59,7 +59,7 @@ impl Group {
     /// Makes this replica's report at `now`; the leader's is the source of PG state.
     pub fn report(&self, now: Time) -> PgReport {
         let leading = self.current().map(|leading| {
-            let silence_max = self.config.timing.echo_max;
+            let silence_max = self.config.timing.ack_max;
             let mut report = LeadReport { active: self.serves(), ..LeadReport::default() };
             report.active &= now < leading.heard_at() + silence_max;
             for member in self.decision.members.iter().filter(|m| m.replica != self.identity.replica) {

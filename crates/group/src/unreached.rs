@@ -86,7 +86,7 @@ impl Group {
         let last = self.node.last_index().0;
         let Some(leading) = self.current().filter(|leading| leading.term == msg.term) else { return };
         let ack = leading.acks.iter().find(|ack| ack.replica == msg.from);
-        let heard = ack.is_some_and(|ack| now < ack.sent_at + self.config.timing.echo_max);
+        let heard = ack.is_some_and(|ack| now < ack.sent_at + self.config.timing.ack_max);
         let follower = self.node.follower(msg.from);
         let near = follower.is_some_and(|f| f.streaming && last.saturating_sub(f.matched.0) <= LACK_MAX);
         if !heard || !near || now < leading.since.max(tried_at) + hold {

@@ -313,7 +313,7 @@ fn a_promised_vote_is_refused_and_judged_again_when_the_promise_ends() {
 }
 
 #[test]
-fn a_leader_with_a_fresh_echo_refuses_a_pre_vote() {
+fn a_leader_with_a_fresh_ack_refuses_a_pre_vote() {
     let mut rig = Rig::led(3, true);
     rig.list(1);
     rig.sent.clear();

@@ -77,7 +77,7 @@ fn words_of_strangers_old_sessions_and_about_others_move_nothing() {
 }
 
 #[test]
-fn a_follower_that_echoes_nothing_is_handed_nothing() {
+fn a_follower_that_acknowledges_nothing_is_handed_nothing() {
     for deaf in [true, false] {
         let mut rig = Rig::led(3, true);
         if deaf {

@@ -3,8 +3,9 @@
 //! `repair` comes in with answers and with its questions' times; a verdict goes out.
 //!
 //! Invariant: an entry is given up only after two rounds, the second of which began when all others had answered in the
-//! first. By then no earlier leader that holds the entry leads any more, so nobody counts what this replica acknowledged in
-//! earlier lives; and who was given the entry between two answers of the first round says so in the second (ADR 0004).
+//! first. By then every earlier leader that holds the entry has lost leadership, so no leader counts the acknowledgements
+//! of this replica's earlier lives. A peer that received the entry between two answers of the first round reports it in
+//! the second (ADR 0004).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -32,7 +32,7 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
         Class::UnevenMajority => uneven_majority(s, &scene),
         Class::YoungLeadership => young_leadership(s, scene),
         Class::SlowLeadership => slow_leadership(s, &scene),
-        Class::LateEchoes => late_echoes(s, &scene),
+        Class::LateAcks => late_acks(s, &scene),
         other => unreachable!("{other:?} is aimed at no vote"),
     }
     true
@@ -175,7 +175,7 @@ fn slow_leadership(s: &mut Strike<'_>, scene: &Scene) {
 
 /// The lease acknowledgements of half the followers are held up, then everything else between the leader and the others
 /// is cut. When the acknowledgements arrive, their promises are over: a lease counts from the sending (R3).
-fn late_echoes(s: &mut Strike<'_>, scene: &Scene) {
+fn late_acks(s: &mut Strike<'_>, scene: &Scene) {
     let leader = scene.leader;
     let (late, lost) = scene.others.split_at(scene.others.len() / 2);
     let (l, writer) = (s.cluster.osd_node(leader), s.cluster.owner_node());

@@ -126,7 +126,7 @@ pub enum Class {
     /// A leader gets a successor while all disks are slow.
     SlowLeadership,
     /// Lease acknowledgements arrive when the promises in them are over.
-    LateEchoes,
+    LateAcks,
     /// A process dies in the middle of a destage.
     CrashInRound,
     /// A flush of home fails, and then the power.
@@ -229,7 +229,7 @@ impl Class {
         Class::UnevenMajority,
         Class::YoungLeadership,
         Class::SlowLeadership,
-        Class::LateEchoes,
+        Class::LateAcks,
     ];
 
     /// Classes of runs that wear the devices, drawn beside the others.
@@ -290,7 +290,7 @@ impl Class {
             Transfer | Volumes | Pools | OsdFlags => operator::strike(self, s),
             ClientCrash | Steal | PausedWriter | LostReplies => client::strike(self, s),
             RestartInLease | SlowRelease | ReplayedCopies | CutAfterCheckpoint => aimed::strike(self, s),
-            LostVote | UnevenMajority | YoungLeadership | SlowLeadership | LateEchoes => aimed_votes::strike(self, s),
+            LostVote | UnevenMajority | YoungLeadership | SlowLeadership | LateAcks => aimed_votes::strike(self, s),
             CrashInRound | FlushFailsInRound | LoneFollower => aimed_store::strike(self, s),
             MatchInDoubt | RestartInDoubt => aimed_doubt::strike(self, s),
             HungFollower | LateAsk | ForgedHeaders | BrokenPath => aimed_late::strike(self, s),
