@@ -5,10 +5,10 @@
 //! peer or this replica has lost durable state, and going on would spread the loss.
 
 use crate::node::{Node, Role};
-use crate::{CONTEXT_MAX, MSG_ENTRIES_MAX, NUMBER_MAX};
+use crate::{MSG_ENTRIES_MAX, NUMBER_MAX};
 use types::limits::DESCRIPTOR_MAX;
 use types::{EntryKind, Index, ReplicaId, Term};
-use wire::{RaftKind, RaftMsg};
+use wire::{CONTEXT_MAX, RaftKind, RaftMsg};
 
 /// Reason why a message was not stepped.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

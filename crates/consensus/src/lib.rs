@@ -30,8 +30,6 @@ pub const MSG_ENTRIES_MAX: usize = 1024;
 pub const MSG_DESCRIPTORS_MAX: usize = 128 << 10;
 /// Most payload of one append message, so that it fits in one frame.
 pub const MSG_PAYLOAD_MAX: u64 = types::limits::FRAME_PAYLOAD_MAX as u64;
-/// Most bytes of a message's context.
-pub const CONTEXT_MAX: usize = 64;
 
 const _: () = assert!(types::limits::PART_MAX <= MSG_PAYLOAD_MAX);
 const _: () = assert!(MSG_ENTRIES_MAX < types::limits::FRAME_RECORDS_MAX);

@@ -23,6 +23,8 @@ pub const VOLUMES_MAX: usize = 16 << 10;
 const MEMBERS_MAX: usize = 16;
 const VOLUME_LEN: usize = 8 + 8 + 8 + 4 + 4 + 8 + 32;
 
+const _: () = assert!(VOLUMES_MAX * VOLUME_LEN + (16 << 10) <= types::limits::DECISION_LEN_MAX);
+
 /// The attach record of one volume (R6), with the window of its session (R7).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attached {

@@ -9,6 +9,7 @@
 
 use crate::home::{Geometry, PAGE, PagePtr, RawPagePtr};
 use bytes::Bytes;
+use types::limits::DECISION_LEN_MAX;
 use types::{Index, ReplicaId, Term};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -17,8 +18,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub const CHECKPOINT_VERSION: u16 = 1;
 /// Longest body of one part; with its header it fits a log record.
 pub const PART_BODY_MAX: usize = (32 << 10) - 64;
-/// Longest decision state of one replica.
-pub const DECISION_LEN_MAX: usize = 16 << 20;
 
 pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"BCKP");
 

@@ -31,7 +31,7 @@ pub const CHECKPOINT_PART_MAX: usize = 64 << 10;
 /// Most parts of one checkpoint record.
 pub const CHECKPOINT_PARTS_MAX: u32 = 64 << 10;
 /// Most bytes of a decision state inside a create record or a state block.
-pub const DECISION_MAX: usize = 64 << 10;
+pub const RECORD_DECISION_MAX: usize = 64 << 10;
 /// Most bytes of a reason why a replica is damaged.
 pub const DAMAGE_MAX: usize = 512;
 /// Most bytes of a state block in one batch, except a record that is longer by itself.
@@ -39,8 +39,8 @@ pub const STATE_BATCH_MAX: usize = 128 << 10;
 /// Longest cluster map that an OSD stores: some 1 500 peers.
 pub const MAP_MAX: usize = 32 << 10;
 
-const _: () = assert!(DECISION_MAX + DAMAGE_MAX + BATCH_ALIGN < STATE_BATCH_MAX && MAP_MAX < STATE_BATCH_MAX);
-const _: () = assert!(CHECKPOINT_PART_MAX * 2 + DECISION_MAX + BATCH_ALIGN <= HEADER_AREA_MAX);
+const _: () = assert!(RECORD_DECISION_MAX + DAMAGE_MAX + BATCH_ALIGN < STATE_BATCH_MAX && MAP_MAX < STATE_BATCH_MAX);
+const _: () = assert!(CHECKPOINT_PART_MAX * 2 + RECORD_DECISION_MAX + BATCH_ALIGN <= HEADER_AREA_MAX);
 
 /// The fixed header of a batch, verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,7 +21,7 @@ pub const BLOCK_MIN: u32 = types::SECTOR as u32;
 /// Requests aligned to this are cheapest: the checksum unit.
 pub const BLOCK_PREFERRED: u32 = types::BLOCK as u32;
 /// Largest read or write of one request.
-pub const REQUEST_LEN_MAX: u32 = 32 << 20;
+pub const REQUEST_LEN_MAX: u32 = device::REQUEST_LEN_MAX as u32;
 /// A write that claims more payload than this closes the connection instead of being drained and refused.
 pub const PAYLOAD_DRAIN_MAX: u32 = 64 << 20;
 /// Longest string that the protocol allows.

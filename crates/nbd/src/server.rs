@@ -17,7 +17,7 @@ mod tests;
 use crate::metrics::{Answered, Counting, NbdMetrics, SLOW};
 use crate::proto::{Command, Export, Header, NbdError, reply};
 use conn::{Conn, Step};
-use device::{Answer, BlockDevice, Busy, Completion, Request};
+use device::{Answer, BlockDevice, Busy, Completion, EXTENTS_LEN_MAX, Request};
 use env::{ConnId, Event, ListenerId, NetAddr, NetError, Op, Token};
 use pending::{Pending, PendingTable};
 use std::time::Duration;
@@ -69,9 +69,7 @@ pub struct NbdStats {
     pub written_bytes: u64,
 }
 
-/// Longest range that one block status request looks at; the client asks again for the rest.
-const EXTENTS_LEN_MAX: u64 = 1 << 30;
-/// The same limit for a request that wants only the first extent.
+/// Longest range that is looked at for a request that wants only the first extent.
 const EXTENTS_ONE_LEN_MAX: u64 = 64 << 20;
 /// Most extents in one reply; the protocol lets the client ask again for the rest.
 const EXTENTS_MAX: usize = 1024;

@@ -9,7 +9,7 @@
 //! Invariant: `decode_records` returns exactly the records that were encoded, or an error. It never panics, and it
 //! reserves no more memory than the bytes it was given justify.
 
-use super::{CHECKPOINT_PART_MAX, CHECKPOINT_PARTS_MAX, DAMAGE_MAX, DECISION_MAX, MAP_MAX};
+use super::{CHECKPOINT_PART_MAX, CHECKPOINT_PARTS_MAX, DAMAGE_MAX, MAP_MAX, RECORD_DECISION_MAX};
 use bytes::Bytes;
 use std::borrow::Cow;
 use std::mem;
@@ -419,7 +419,7 @@ fn decode_hard_state(from: &mut Reader<'_>) -> Result<HardState, RecordError> {
 fn encode_replica(out: &mut Vec<u8>, kind: u8, r: &ReplicaRecord) -> RecordHeader {
     let id = &r.identity;
     assert!(id.members.len() <= 2 * REPLICAS_MAX, "{} has too many members", id.pg);
-    assert!(r.decision.len() <= DECISION_MAX, "decision state of {} is too large", id.replica);
+    assert!(r.decision.len() <= RECORD_DECISION_MAX, "decision state of {} is too large", id.replica);
     let damage = &r.damage[..r.damage.floor_char_boundary(DAMAGE_MAX)];
     let header = encode_hard_state(out, kind, id.replica, &r.hard_state);
     u32s(out, &[id.pg.pool.0, id.pg.n]);
@@ -441,7 +441,7 @@ fn decode_replica(from: &mut Reader<'_>) -> Result<ReplicaRecord, RecordError> {
     let (member_count, decision_len) = (from.u32()? as usize, from.u32()? as usize);
     let damage_len = from.u32()? as usize;
     from.zeros(4)?;
-    if member_count > 2 * REPLICAS_MAX || decision_len > DECISION_MAX || damage_len > DAMAGE_MAX {
+    if member_count > 2 * REPLICAS_MAX || decision_len > RECORD_DECISION_MAX || damage_len > DAMAGE_MAX {
         return from.fail("the replica's state is too large");
     }
     let mut members = Vec::with_capacity(member_count);

@@ -60,7 +60,7 @@ fn log() -> [File; 2] {
             PAYLOAD_AREA_MAX,
             CHECKPOINT_PART_MAX,
             CHECKPOINT_PARTS_MAX,
-            DECISION_MAX,
+            RECORD_DECISION_MAX,
             DAMAGE_MAX,
             STATE_BATCH_MAX,
             MAP_MAX,
@@ -100,7 +100,7 @@ fn log() -> [File; 2] {
 }
 
 fn home() -> [File; 2] {
-    let checkpoint = rows!("", checkpoint { CHECKPOINT_VERSION, PART_BODY_MAX, DECISION_LEN_MAX });
+    let checkpoint = rows!("", checkpoint { CHECKPOINT_VERSION, PART_BODY_MAX });
     let mut constants = vec![("MAGIC_MAP", four_letters(MAGIC_MAP)), ("MAGIC_DIR", four_letters(MAGIC_DIR))];
     constants.extend(rows!(
         "",

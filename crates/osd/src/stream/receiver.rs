@@ -10,13 +10,11 @@ use super::sender::{MESSAGE_COST, WINDOW_BYTES, cost};
 use bus::LinkId;
 use bytes::{Bytes, BytesMut};
 use std::collections::{BTreeMap, VecDeque};
+use types::limits::DECISION_LEN_MAX;
 use types::planted::{Bug, on};
 use types::units::SECTORS_PER_BLOCK;
 use types::{ChunkKey, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
 use wire::StreamBody;
-
-/// Longest decision state that is accepted.
-const DECISION_LEN_MAX: usize = 4 << 20;
 
 /// Blocks on their way to home; `None`: zeros.
 #[derive(Debug, Clone, PartialEq)]
