@@ -261,7 +261,7 @@ impl Table {
                 match source.below(6) {
                     0 => reply.id = source.number(id),
                     1 => reply.result = Err(Reject::NotLeader { hint: Some(OsdId((source.number(2) as u32).max(1))) }),
-                    2 => reply.result = Err(Reject::NotNow),
+                    2 => reply.result = Err(Reject::NotReady),
                     3 => reply.result = Err(Reject::NoSuchPg),
                     4 => {
                         let range = SectorRange::new(0, 1 + source.below(8));

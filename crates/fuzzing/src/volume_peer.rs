@@ -104,7 +104,7 @@ fn honest(request: &wire::Request) -> ReplyBody {
 }
 
 fn lie(source: &mut Source<'_>, request: &wire::Request) -> Result<ReplyBody, Reject> {
-    Err(match source.below(12) {
+    Err(match source.below(13) {
         0 => return Ok(ReplyBody::Done),
         1 => return Ok(ReplyBody::Data { crcs: Vec::new(), payload: IoBuf::EMPTY }),
         2 => {
@@ -125,7 +125,9 @@ fn lie(source: &mut Source<'_>, request: &wire::Request) -> Result<ReplyBody, Re
             Reject::Failed([Errno::Invalid, Errno::NoSpace, Errno::Damaged, Errno::TimedOut][source.below(4) as usize])
         }
         9 if source.byte() > 230 => Reject::Failed([Errno::Fenced, Errno::Gone][source.below(2) as usize]),
-        _ => Reject::NotNow,
+        10 => Reject::Busy,
+        11 => Reject::Throttled { wait_us: source.u32() >> source.below(32) },
+        _ => Reject::NotReady,
     })
 }
 

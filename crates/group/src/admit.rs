@@ -113,7 +113,7 @@ impl Group {
         let id = request.id;
         if let RequestBody::Unreached { volume, leader } = request.body {
             let passed_on = self.pass_on(now, leader, (volume, request.session, request.epoch), actions);
-            let result = if passed_on { Ok(ReplyBody::Done) } else { Err(Reject::NotNow) };
+            let result = if passed_on { Ok(ReplyBody::Done) } else { Err(Reject::NotReady) };
             return reply(origin, id, result, actions);
         }
         if !is_well_formed(&request.body) {
@@ -121,7 +121,7 @@ impl Group {
         }
         if !self.serves() {
             let reject = match self.is_leader() && self.transfer.is_none() {
-                true => Reject::NotNow,
+                true => Reject::NotReady,
                 false => Reject::NotLeader { hint: self.hint() },
             };
             return reply(origin, id, Err(reject), actions);
@@ -179,7 +179,7 @@ impl Group {
         if self.full && payload_len > 0 {
             return Some(Reject::Failed(Errno::NoSpace));
         }
-        self.queue.is_full(payload_len).then_some(Reject::NotNow)
+        self.queue.is_full(payload_len).then_some(Reject::Busy)
     }
 
     fn is_fenced(&self, volume: VolumeId, stamp: &Stamp) -> bool {

@@ -120,7 +120,7 @@ impl Reads {
 impl Group {
     pub(crate) fn read(&mut self, now: Time, origin: Origin, id: u64, what: What, actions: &mut Vec<Action>) {
         if self.reads.count >= READS_MAX {
-            return reply(origin, id, Err(Reject::NotNow), actions);
+            return reply(origin, id, Err(Reject::Busy), actions);
         }
         self.reads.count += 1;
         let read = Read { origin, id, what };

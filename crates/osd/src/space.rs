@@ -232,7 +232,7 @@ impl Osd {
         let others = identity.members.iter().map(|member| member.osd).filter(|osd| *osd != me);
         match self.space.admit(self.now, u64::from(need), others) {
             Ok(held) => Ok(Some(held)),
-            Err(NoRoom::Wait) => Err(Reject::NotNow),
+            Err(NoRoom::Wait) => Err(Reject::Busy),
             Err(NoRoom::Full(member)) => {
                 let pg = identity.pg;
                 self.write_found_full(pg, member.unwrap_or(me));

@@ -1,6 +1,6 @@
 //! Effects of an OSD's reply on its part and on the search for the leader.
 
-use crate::limits::{BAD_READS_MAX, HINT_PAUSE};
+use crate::limits::{BAD_READS_MAX, HINT_PAUSE, THROTTLE_MAX};
 use crate::part::{Part, Place, Work};
 use crate::volume::{Kind, Volume};
 use std::time::Duration;
@@ -189,8 +189,8 @@ impl Volume {
         parts.into_iter().for_each(|(_, key)| self.enqueue(key));
     }
 
-    /// Handles "not here" and "not now": the part goes back. If the refusal came from the presumed leader, or from the member
-    /// that the search asked last, the search goes on.
+    /// Handles a refusal that is not final: the part goes back. A settled PG stays with a leader that is busy or holds the volume
+    /// to its rate. Any other refusal of the presumed leader, or of the member that the search asked last, moves the search on.
     fn refuse_for_now(&mut self, now: Time, slot: u32, key: u32, osd: OsdId, reject: Reject) {
         if !self.parts[key as usize].has_copies() {
             self.repeat(key);
@@ -198,6 +198,11 @@ impl Volume {
         let pg = &mut self.pgs[slot as usize];
         let relied_on = if pg.settled { pg.guess == osd } else { pg.probed == Some(osd) };
         if !relied_on {
+            return;
+        }
+        let leads = matches!(reject, Reject::Busy | Reject::Throttled { .. }) && pg.settled;
+        if leads && now < pg.resume_at {
+            // One pause answers all refusals of a burst: parts that left before it tell nothing new.
             return;
         }
         let pause = pg.backoff(&mut self.rng);
@@ -212,7 +217,11 @@ impl Volume {
                 }
                 pg.search(now, hint, pause);
             }
-            Reject::NotNow => {
+            Reject::Busy if leads => pg.resume_at = now + pause,
+            Reject::Throttled { wait_us } if leads => {
+                pg.resume_at = now + Duration::from_micros(wait_us.into()).clamp(pause, THROTTLE_MAX);
+            }
+            Reject::NotReady | Reject::Busy | Reject::Throttled { .. } => {
                 pg.resume_at = now + pause;
                 // This OSD may lead and only be busy: it gets every second turn.
                 let target = (pg.refusals % 2 == 1).then_some(osd);

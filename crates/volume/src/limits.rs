@@ -26,12 +26,14 @@ pub const REPORT_PAUSE: Duration = Duration::from_millis(100);
 pub const REPORT_PAUSE_DOUBLINGS: u32 = 5;
 /// Longest wait of a search for the connection to the presumed leader before it asks others.
 pub const LINK_WAIT: Duration = Duration::from_millis(50);
-/// First and last pause after "not here" and "not now"; doubled in between, and jittered.
+/// First and last pause after a refusal that is not final; doubled in between, and jittered.
 pub const BACKOFF_FIRST: Duration = Duration::from_millis(10);
 pub const BACKOFF_LAST: Duration = Duration::from_millis(100);
 /// Below this many refusals in a row the pause stays short, because an election takes no longer.
 pub const BACKOFF_SHORT_COUNT: u32 = 16;
 pub const BACKOFF_SHORT: Duration = Duration::from_millis(40);
+/// Longest pause that a leader can ask for: a lying one stops a volume no longer than this.
+pub const THROTTLE_MAX: Duration = Duration::from_secs(1);
 /// Hints are followed at once, but at least this long after the one before.
 pub const HINT_PAUSE: Duration = Duration::from_millis(20);
 /// A copy without an answer keeps a search from asking its OSD again for this long.

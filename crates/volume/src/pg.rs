@@ -30,7 +30,7 @@ pub(crate) struct Pg {
     pub probe_at: Time,
     /// Start of the search.
     pub search_since: Time,
-    /// Number of "not here" and "not now" since the last executed request.
+    /// Number of refusals since the last executed request, without the final ones.
     pub refusals: u32,
     /// A settled PG sends nothing before this.
     pub resume_at: Time,

@@ -355,7 +355,7 @@ fn read_reply(kind: u8, input: &mut Input<'_>) -> Result<Reply, WireError> {
     let r: ReplyRecord = input.take("reply")?;
     zero("reply", r.reserved == [0; 10])?;
     let (count, payload_len) = (r.count.get() as usize, r.payload_len.get() as usize);
-    zero("reply", kind == kind::REPLY_REJECT || (r.status, r.errno, r.hint.get()) == (0, 0, 0))?;
+    zero("reply", kind == kind::REPLY_REJECT || (r.status, r.errno, r.value.get()) == (0, 0, 0))?;
     zero("reply", kind == kind::REPLY_DATA || payload_len == 0)?;
     zero("reply", matches!(kind, kind::REPLY_DATA | kind::REPLY_EXTENTS) || count == 0)?;
     let result = match kind {
@@ -377,11 +377,14 @@ fn read_reply(kind: u8, input: &mut Input<'_>) -> Result<Reply, WireError> {
 }
 
 fn read_reject(r: &ReplyRecord) -> Result<Reject, WireError> {
-    zero("reject", r.status == status::NOT_LEADER || r.hint.get() == 0)?;
+    let has_value = matches!(r.status, status::NOT_LEADER | status::THROTTLED);
+    zero("reject", has_value || r.value.get() == 0)?;
     zero("reject", r.status == status::FAILED || r.errno == 0)?;
     Ok(match r.status {
-        status::NOT_LEADER => Reject::NotLeader { hint: Some(OsdId(r.hint.get())).filter(|osd| osd.0 != 0) },
-        status::NOT_NOW => Reject::NotNow,
+        status::NOT_LEADER => Reject::NotLeader { hint: Some(OsdId(r.value.get())).filter(|osd| osd.0 != 0) },
+        status::NOT_READY => Reject::NotReady,
+        status::BUSY => Reject::Busy,
+        status::THROTTLED => Reject::Throttled { wait_us: r.value.get() },
         status::NO_SUCH_PG => Reject::NoSuchPg,
         status::FAILED => {
             let errno = Errno::from_u8(r.errno);

@@ -349,10 +349,15 @@ fn put_reject(record: &mut ReplyRecord, reject: Reject) {
     record.status = match reject {
         Reject::NotLeader { hint } => {
             assert!(hint.is_none_or(|osd| osd.0 != 0), "OSD ids begin at 1");
-            record.hint = U32::new(hint.map_or(0, |osd| osd.0));
+            record.value = U32::new(hint.map_or(0, |osd| osd.0));
             status::NOT_LEADER
         }
-        Reject::NotNow => status::NOT_NOW,
+        Reject::NotReady => status::NOT_READY,
+        Reject::Busy => status::BUSY,
+        Reject::Throttled { wait_us } => {
+            record.value = U32::new(wait_us);
+            status::THROTTLED
+        }
         Reject::NoSuchPg => status::NO_SUCH_PG,
         Reject::Failed(errno) => {
             record.errno = errno as u8;

@@ -151,14 +151,21 @@ pub struct Extent {
     pub data: bool,
 }
 
-/// Reason why an OSD did not execute a request. Only `Failed` is final; the others mean "not here" or "not now".
+/// Reason why an OSD did not execute a request. Only `Failed` is final; the client sends the request again after any other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reject {
     NotLeader {
         hint: Option<OsdId>,
     },
-    /// No lease, no quorum, full log or still starting: the client asks again.
-    NotNow,
+    /// A leader that has not applied an entry of its term yet, or a member that cannot pass on the report of an unreached leader
+    /// now: the client asks this OSD and the others in turn.
+    NotReady,
+    /// A leader that serves, with a full queue or with no space granted by a member yet: the client stays and sends again.
+    Busy,
+    /// A leader that holds the volume to its rate: the client stays, and sends to this PG again after `wait_us` microseconds.
+    Throttled {
+        wait_us: u32,
+    },
     /// This OSD holds no replica of the PG.
     NoSuchPg,
     Failed(Errno),

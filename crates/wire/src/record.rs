@@ -55,9 +55,10 @@ records! {
         chunk: U32, start: U32, count: U32, reserved: U32,
     }
 
-    /// `count`: CRCs or extents in the tail. `status`, `errno` and `hint` are used by rejects only.
+    /// `count`: CRCs or extents in the tail. `status`, `errno` and `value` are used by rejects only;
+    /// `value` is the OSD of "not leader" and the microseconds of "throttled".
     ReplyRecord 32 {
-        id: U64, payload_len: U32, count: U32, hint: U32, status: u8, errno: u8, reserved: [u8; 10],
+        id: U64, payload_len: U32, count: U32, value: U32, status: u8, errno: u8, reserved: [u8; 10],
     }
 
     ExtentRecord 8 { sectors: U32, data: u8, reserved: [u8; 3] }
@@ -163,9 +164,11 @@ pub mod mend_body {
 /// Values of [`ReplyRecord::status`] in a reject; zero in every other reply.
 pub mod status {
     pub const NOT_LEADER: u8 = 1;
-    pub const NOT_NOW: u8 = 2;
+    pub const NOT_READY: u8 = 2;
     pub const NO_SUCH_PG: u8 = 3;
     pub const FAILED: u8 = 4;
+    pub const BUSY: u8 = 5;
+    pub const THROTTLED: u8 = 6;
 }
 
 /// Bits of [`RaftRecord::flags`].

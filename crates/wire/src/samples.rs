@@ -108,8 +108,10 @@ pub fn reply(rng: &mut Rng, kind: u64) -> Reply {
             ))
         }
         4 => Err(Reject::NotLeader { hint: rng.chance(1, 2).then(|| OsdId(rng.between(1, u32::MAX.into()) as u32)) }),
-        5 => Err(Reject::NotNow),
+        5 => Err(Reject::NotReady),
         6 => Err(Reject::NoSuchPg),
+        7 => Err(Reject::Busy),
+        8 => Err(Reject::Throttled { wait_us: number(rng) as u32 }),
         _ => Err(Reject::Failed(Errno::from_u8(rng.between(1, 8) as u8).expect("a known errno"))),
     };
     Reply { id: number(rng), result }

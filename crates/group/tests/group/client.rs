@@ -155,7 +155,8 @@ impl Client {
                 }
                 op.retry_at = now + 3_000_000;
             }
-            Err(Reject::NotNow) => op.retry_at = now + 10_000_000,
+            Err(Reject::NotReady | Reject::Busy) => op.retry_at = now + 10_000_000,
+            Err(Reject::Throttled { .. }) => panic!("no volume has a rate here"),
             Err(Reject::NoSuchPg) => panic!("every node has the PG"),
             Err(Reject::Failed(errno)) => {
                 assert_eq!(errno, Errno::Fenced, "session {}", self.session);

@@ -189,7 +189,7 @@ fn full_device_refuses_writes_only_and_a_blocked_log_holds_zeroes_too() {
     rig.pump();
     assert_eq!(rig.answer(held), None);
     let many: Vec<u64> = (3..3000).map(|seq| rig.write(1, seq)).collect();
-    let refused = many.iter().filter(|id| rig.answer(**id) == Some(Err(Reject::NotNow))).count();
+    let refused = many.iter().filter(|id| rig.answer(**id) == Some(Err(Reject::Busy))).count();
     assert_eq!(refused, many.len() + 1 - 2048, "the queue is bounded");
     rig.groups.get_mut(&1).expect("it leads").set_pressure(false, false);
     rig.pump();
@@ -432,7 +432,7 @@ fn a_new_leader_admits_nothing_before_its_own_entry_is_applied() {
     durable(&mut rig);
     assert!(rig.groups[&1].is_leader());
     let (write, read) = (rig.write(1, 0), rig.read(1));
-    assert_eq!((rig.answer(write), rig.answer(read)), (Some(Err(Reject::NotNow)), Some(Err(Reject::NotNow))));
+    assert_eq!((rig.answer(write), rig.answer(read)), (Some(Err(Reject::NotReady)), Some(Err(Reject::NotReady))));
     durable(&mut rig);
     durable(&mut rig);
     rig.list(1);

@@ -49,7 +49,9 @@ fn answered(reply: &Reply) -> String {
         Ok(_) => "here are the bytes".to_owned(),
         Err(Reject::NotLeader { hint: Some(osd) }) => format!("not the leader, ask {}", osd.0),
         Err(Reject::NotLeader { hint: None }) => "not the leader".to_owned(),
-        Err(Reject::NotNow) => "not now, ask again".to_owned(),
+        Err(Reject::NotReady) => "not ready, ask again".to_owned(),
+        Err(Reject::Busy) => "busy, ask again".to_owned(),
+        Err(Reject::Throttled { wait_us }) => format!("throttled for {wait_us} us"),
         Err(Reject::NoSuchPg) => "no such PG".to_owned(),
         Err(Reject::Failed(errno)) => {
             let words = errno.to_string();

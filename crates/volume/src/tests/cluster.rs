@@ -19,7 +19,7 @@ pub(super) const FAULTS: [&str; 12] = [
     "leader moved",
     "silence",
     "link lost",
-    "not now",
+    "not ready or busy",
     "forgotten",
     "applied though refused",
     "applied unanswered",
@@ -246,7 +246,12 @@ impl Cluster {
             return self.tell(now, osd, life, request.id, Err(Reject::NotLeader { hint }));
         }
         if self.chance(3, 25) {
-            return self.tell(now, osd, life, request.id, Err(Reject::NotNow));
+            let reject = match self.rng.below(3) {
+                0 => Reject::NotReady,
+                1 => Reject::Busy,
+                _ => Reject::Throttled { wait_us: self.rng.below(20_000) as u32 },
+            };
+            return self.tell(now, osd, life, request.id, Err(reject));
         }
         if self.full_until > now && matches!(request.body, RequestBody::Write { .. }) {
             self.faults[10] += 1;

@@ -328,10 +328,53 @@ fn a_lost_connection_moves_what_was_on_it_elsewhere_at_once() {
     b.volume.handle_link(b.now, OsdId(1), false);
     let sent = b.poll();
     assert_eq!((sent.len(), sent[0].0), (1, OsdId(2)));
-    b.reply(OsdId(2), &sent[0].1, Err(Reject::NotNow));
+    b.reply(OsdId(2), &sent[0].1, Err(Reject::NotReady));
     let again = b.sleep();
     assert!(b.now < Time(1_000 * MS) + Duration::from_millis(11), "the first pause is short");
     assert_eq!(again[0].0, OsdId(2), "it may lead and only be busy");
+}
+
+#[test]
+fn busy_leader_gets_the_requests_again_and_no_other_member_is_asked() {
+    let mut b = Bench::plain();
+    for n in 0..9 {
+        b.submit(write(n * 4096, 512), n);
+    }
+    let sent = b.poll();
+    sent.iter().for_each(|(osd, request)| b.reply(*osd, request, Err(Reject::Busy)));
+    assert_eq!(b.poll().len(), 0);
+    let again = b.sleep();
+    assert!(b.now < Time(1_000 * MS) + Duration::from_millis(11), "nine refusals of one burst make one pause");
+    assert!(again.len() == 9 && again.iter().all(|(osd, _)| *osd == OsdId(1)), "{again:?}");
+    assert_eq!(b.volume.stats().searches, 0);
+}
+
+#[test]
+fn throttled_pg_waits_as_long_as_its_leader_says_and_at_most_a_second() {
+    let mut b = Bench::plain();
+    b.submit(write(0, 512), 1);
+    let mut sent = b.poll();
+    for (wait_us, wait) in [(70_000, Duration::from_millis(70)), (u32::MAX, Duration::from_secs(1))] {
+        let began = b.now;
+        b.reply(OsdId(1), &sent[0].1, Err(Reject::Throttled { wait_us }));
+        sent = b.poll();
+        while sent.is_empty() {
+            sent = b.sleep();
+        }
+        assert_eq!((b.now, sent[0].0), (began + wait, OsdId(1)));
+    }
+}
+
+#[test]
+fn busy_leader_that_is_deposed_is_left_at_once() {
+    let mut b = Bench::plain();
+    b.submit(write(0, 512), 1);
+    b.submit(write(4096, 512), 2);
+    let sent = b.poll();
+    b.reply(OsdId(1), &sent[0].1, Err(Reject::Busy));
+    b.reply(OsdId(1), &sent[1].1, Err(Reject::NotLeader { hint: Some(OsdId(3)) }));
+    let again = b.poll();
+    assert_eq!((again.len(), again[0].0), (1, OsdId(3)), "{again:?}");
 }
 
 #[test]

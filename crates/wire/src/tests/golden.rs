@@ -42,7 +42,9 @@ fn replies() -> Vec<(&'static str, Message)> {
         ("reply zeros", reply(Ok(ReplyBody::Data { crcs: Vec::new(), payload: IoBuf::EMPTY }))),
         ("reply extents", reply(Ok(ReplyBody::Extents(extents)))),
         ("reply not leader", reply(Err(Reject::NotLeader { hint: Some(OsdId(2)) }))),
-        ("reply not now", reply(Err(Reject::NotNow))),
+        ("reply not ready", reply(Err(Reject::NotReady))),
+        ("reply busy", reply(Err(Reject::Busy))),
+        ("reply throttled", reply(Err(Reject::Throttled { wait_us: 0x0102_0304 }))),
         ("reply no such pg", reply(Err(Reject::NoSuchPg))),
         ("reply failed", reply(Err(Reject::Failed(Errno::NoSpace)))),
     ]
