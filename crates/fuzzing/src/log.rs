@@ -102,7 +102,7 @@ pub fn record(rng: &mut Rng) -> Record<'static> {
             crcs: Cow::Owned(Crcs { start: 7, values: vec![1, 2] }),
             len_bytes: 1024,
         },
-        2 => Record::HardState { replica, hard_state: hard_state(rng) },
+        2 => Record::HardState { replica, hard_state: hard_state(rng), suspect: rng.chance(1, 2) },
         3 => Record::Create(replica_record(rng)),
         4 => Record::ReplicaState(replica_record(rng)),
         5 => Record::Destroy { replica },

@@ -271,7 +271,8 @@ impl Fill {
         }
         next.commit = next.commit.max(written.commit);
         r.written_hard_state = next;
-        self.put(Record::HardState { replica, hard_state: next });
+        let suspect = r.says_doubt();
+        self.put(Record::HardState { replica, hard_state: next, suspect });
     }
 
     /// Marks the replica's oldest pending removal as begun, if `some`: the last record put performs it.
@@ -291,7 +292,7 @@ impl Fill {
             self.put(Record::Cut { replica, last });
             self.put(Record::InDoubt { replica });
         }
-        self.put(Record::HardState { replica, hard_state: r.written_hard_state });
+        self.put(Record::HardState { replica, hard_state: r.written_hard_state, suspect: true });
     }
 
     /// Puts a part of a checkpoint. Behind the last part come `reset` and the hard state that it leaves.
@@ -307,7 +308,8 @@ impl Fill {
         {
             let Reset { replica, index, term } = reset;
             self.put(Record::Reset { replica, index, term });
-            self.put(Record::HardState { replica, hard_state: reset.take_effect(r) });
+            let suspect = r.says_doubt();
+            self.put(Record::HardState { replica, hard_state: reset.take_effect(r), suspect });
         }
         if part.part == 0 {
             self.done.push(Done::CheckpointBegun { segment: self.segment });

@@ -103,6 +103,14 @@ impl Replayed {
         }
     }
 
+    /// Takes a hard state. The record that made the replica suspect may be in a gap before it.
+    fn state_hard(&mut self, hard_state: HardState, suspect: bool) {
+        self.record.hard_state = hard_state;
+        self.since_hole.stated = true;
+        self.in_doubt |= suspect;
+        self.since_hole.blind |= suspect;
+    }
+
     /// Whether hard state and every entry above `k` are known, whatever records the log gaps hid.
     fn is_proved(&self, k: Index) -> bool {
         let since = self.since_hole;
@@ -289,10 +297,9 @@ impl Replay {
                 self.replicas.remove(&replica);
                 self.tombstones.insert(replica);
             }
-            Record::HardState { replica, hard_state } => {
+            Record::HardState { replica, hard_state, suspect } => {
                 if let Some(r) = self.live(replica) {
-                    r.record.hard_state = hard_state;
-                    r.since_hole.stated = true;
+                    r.state_hard(hard_state, suspect);
                 }
             }
             Record::Append { replica, index, term, kind, copied, descriptor, crcs, payload: at } => {

@@ -359,7 +359,8 @@ fn told(rig: &Rig) -> usize {
     let tells = |(at, header): &(usize, layout::log::BatchHeader)| {
         let bytes = &rig.disk.bytes()[*at..*at + header.header_len as usize];
         let records = header.records(bytes).and_then(|r| decode_records(r, header.record_count).ok());
-        records.expect("it is whole").iter().any(|r| matches!(r, Record::Doubt { replica: R, .. }))
+        let is_told = |r: &Record<'_>| matches!(r, Record::Doubt { replica: R, .. } | Record::InDoubt { replica: R });
+        records.expect("it is whole").iter().any(is_told)
     };
     let all = (0..8).flat_map(|slot| batches_from(rig, slot));
     all.filter(tells).map(|(at, _)| at).last().expect("it was told")
@@ -386,6 +387,30 @@ fn second_gap_that_may_hide_the_suspect_record_keeps_the_replica_suspect() {
     // Hard state, a checkpoint and an append follow: all that a proof takes, but from a process with a suspect replica.
     lose(&mut rig, told);
     assert!(found(&rig, R).1, "it may lack entries acknowledged before the first gap");
+}
+
+#[test]
+fn suspect_state_of_a_running_replica_outlives_the_page_that_recorded_it() {
+    let mut rig = new(14);
+    (0..3).for_each(|_| drop(one(&mut rig, R)));
+    rig.commit(R, 3);
+    (0..2).for_each(|_| drop(one(&mut rig, R)));
+    one(&mut rig, OTHER);
+    // A payload is lost, and no peer has the entry in its log any more.
+    rig.engine.cut_back(R, Index(4));
+    rig.settle();
+    forget(&mut rig, R, 3);
+    let told = told(&rig);
+    let (_, hard_state, _) = rig.cut_back.pop().expect("it was cut back");
+    follow(&mut rig, R, hard_state.commit.0);
+    rig.settle();
+    rig.round();
+    rig.settle();
+    assert_eq!(rig.checkpoints, 1);
+    one(&mut rig, R);
+    // Hard state, a checkpoint and an append at K + 1 follow in the same life, but the replica still lacks entries.
+    lose(&mut rig, told);
+    assert!(found(&rig, R).1, "it acknowledged entries that it has lost");
 }
 
 #[test]

@@ -92,9 +92,12 @@ pub enum Record<'a> {
         replica: ReplicaId,
         last: Index,
     },
+    /// `suspect`: the replica may lack entries that it acknowledged. Each hard state repeats that, because a hard state
+    /// behind a log gap stands for all that the gap hides.
     HardState {
         replica: ReplicaId,
         hard_state: HardState,
+        suspect: bool,
     },
     Create(ReplicaRecord),
     Destroy {
@@ -185,6 +188,7 @@ pub(crate) mod kind {
 pub(crate) const FLAG_COPIED: u8 = 1;
 pub(crate) const FLAG_VOTED: u8 = 2;
 pub(crate) const FLAG_MOUNT: u8 = 4;
+pub(crate) const FLAG_SUSPECT: u8 = 8;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy, Default)]
 #[repr(C)]
@@ -237,7 +241,9 @@ impl Record<'_> {
                 RecordHeader::new(kind::LOST_ENTRY, replica.0, index.0, term.0)
             }
             Record::Cut { replica, last } => RecordHeader::new(kind::CUT, replica.0, last.0, 0),
-            Record::HardState { replica, hard_state } => encode_hard_state(out, kind::HARD_STATE, *replica, hard_state),
+            Record::HardState { replica, hard_state, suspect } => {
+                encode_hard_state(out, kind::HARD_STATE, *replica, hard_state).flag(FLAG_SUSPECT, *suspect)
+            }
             Record::Create(replica) => encode_replica(out, kind::CREATE, replica),
             Record::ReplicaState(replica) => encode_replica(out, kind::REPLICA_STATE, replica),
             Record::Destroy { replica } => RecordHeader::new(kind::DESTROY, replica.0, 0, 0),
@@ -294,7 +300,10 @@ fn decode_one(from: &mut Reader<'_>) -> Result<Record<'static>, RecordError> {
         }
         kind::LOST_ENTRY => decode_lost_entry(from)?,
         kind::CUT => Record::Cut { replica: from.replica(), last: from.index() },
-        kind::HARD_STATE => Record::HardState { replica: from.replica(), hard_state: decode_hard_state(from)? },
+        kind::HARD_STATE => {
+            let suspect = from.flag(FLAG_SUSPECT);
+            Record::HardState { replica: from.replica(), hard_state: decode_hard_state(from)?, suspect }
+        }
         kind::CREATE => Record::Create(decode_replica(from)?),
         kind::REPLICA_STATE => Record::ReplicaState(decode_replica(from)?),
         kind::DESTROY => Record::Destroy { replica: from.replica() },

@@ -53,7 +53,7 @@ fn sample() -> (Vec<u8>, Vec<Record<'static>>) {
             crcs: Cow::Owned(crcs),
             payload: at,
         },
-        Record::HardState { replica: r, hard_state },
+        Record::HardState { replica: r, hard_state, suspect: false },
         Record::Block(block),
         Record::Checkpoint(part),
         Record::Destroy { replica: r },
@@ -66,6 +66,17 @@ fn record_bytes_never_change_and_come_back() {
     let (bytes, records) = sample();
     assert_eq!((bytes.len(), crc32c(&bytes)), (680, 2_669_305_937), "golden");
     assert_eq!(decode_records(&bytes, records.len() as u32), Ok(records));
+}
+
+#[test]
+fn hard_state_of_a_suspect_replica_differs_in_one_flag() {
+    let hard_state = HardState { term: Term(4), vote: Some(ReplicaId(7)), commit: Index(11) };
+    let [sound, suspect] =
+        [false, true].map(|suspect| Record::HardState { replica: ReplicaId(77), hard_state, suspect });
+    let (sound_bytes, suspect_bytes) = (encoded(std::slice::from_ref(&sound)), encoded(std::slice::from_ref(&suspect)));
+    let differs: Vec<usize> = (0..sound_bytes.len()).filter(|at| sound_bytes[*at] != suspect_bytes[*at]).collect();
+    assert_eq!((&differs[..], sound_bytes[1] ^ suspect_bytes[1]), (&[1][..], FLAG_SUSPECT));
+    assert_eq!(decode_records(&suspect_bytes, 1), Ok(vec![suspect]));
 }
 
 #[test]
