@@ -88,7 +88,6 @@ pub struct Engine {
     pub(crate) overlay_bytes: u64,
     pub(crate) partial_blocks: u64,
     /// Number of log reads that the mount has repeated; below, the copy of the superblock that the mount rewrites.
-    pub(crate) mount_retries: u32,
     pub(crate) bad_superblock: Option<(usize, IoBuf)>,
     /// The log has lost records that may have been create records.
     pub(crate) in_doubt: bool,
@@ -150,7 +149,6 @@ impl Engine {
             horizon: 0,
             overlay_bytes: 0,
             partial_blocks: 0,
-            mount_retries: 0,
             bad_superblock: None,
             in_doubt: false,
             hole: None,

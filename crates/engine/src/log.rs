@@ -11,6 +11,7 @@ mod kept;
 pub(crate) mod replay;
 mod ring;
 pub(crate) mod scan;
+pub(crate) mod segment_read;
 mod state;
 
 pub(crate) use batch::{BuildParts, Done, InFlight, Work, build};

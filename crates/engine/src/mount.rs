@@ -10,6 +10,7 @@ use crate::home::{Home, HomeLimits};
 use crate::home_api::{HomeRegion, HomeTokens, RoundState};
 use crate::log::replay::{NewDoubt, Replay};
 use crate::log::scan::{Candidate, Found, all_candidates, candidates};
+use crate::log::segment_read::{SegmentBytes, SegmentRead};
 use crate::log::{Log, Work};
 use env::{DiskError, Op, Token};
 use layout::log::{BATCH_ALIGN, BatchHeader};
@@ -19,9 +20,6 @@ use std::collections::BTreeSet;
 use types::failpoint::{Point, pass};
 use types::planted::{Bug, on};
 use types::{IoBuf, IoBufMut, ReplicaId};
-
-/// Most reads of the log that one mount repeats because the device failed them.
-const RETRIES_MAX: u32 = 64;
 
 /// Phase of a mount.
 #[derive(Debug)]
@@ -40,7 +38,8 @@ pub(crate) enum Mount {
         candidates: Vec<Candidate>,
         next: usize,
         found: Box<Found>,
-        first: Option<IoBuf>,
+        first: Option<SegmentBytes>,
+        reading: SegmentRead,
     },
     Rewrite {
         replay: Box<Replay>,
@@ -81,19 +80,7 @@ impl Engine {
     pub(crate) fn mount_read(&mut self, token: Token, buf: IoBufMut, result: Result<(), DiskError>) {
         let State::Mounting(mount) = &mut self.state else { panic!("a read of the log outside a mount") };
         let readable = result.is_ok();
-        if !readable && matches!(token.key, key::OPENING | key::SEGMENT) && self.mount_retries < RETRIES_MAX {
-            // A device may fail a read once.
-            self.mount_retries += 1;
-            let log = self.log.as_ref().expect("made with the superblock");
-            let offset = log.ring.offset_of(token.generation);
-            return self.mount_submit(token.key, token.generation, offset, buf.len());
-        }
-        // A superblock that cannot be read counts as damaged: the other copy may be good.
-        if let Err(source) = result
-            && !matches!(token.key, key::SUPERBLOCK | key::POISON)
-        {
-            return self.fail_mount(MountError::Disk { during: "reading the log", source });
-        }
+        // Bytes that cannot be read count as damaged: the other copy of a superblock may be good, and peers have the log.
         match (&mut **mount, token.key) {
             (Mount::Superblocks { copies, again }, key::SUPERBLOCK) => {
                 copies[token.generation as usize] = Some(buf);
@@ -114,7 +101,7 @@ impl Engine {
                 let log = self.log.as_ref().expect("made with the superblock");
                 let offset = log.ring.offset_of(token.generation);
                 let opening = &mut openings[token.generation as usize];
-                *opening = BatchHeader::decode(&buf, log.uuid, offset);
+                *opening = BatchHeader::decode(&buf, log.uuid, offset).filter(|_| readable);
                 if *again && opening.is_some() {
                     tracing::warn!(
                         offset,
@@ -135,7 +122,7 @@ impl Engine {
                     Ok(()) => {}
                 }
             }
-            (Mount::Segments { .. }, key::SEGMENT) => self.segment_read(buf.freeze()),
+            (Mount::Segments { .. }, key::SEGMENT) => self.segment_piece_read(token.generation as usize, buf, readable),
             (mount, key) => panic!("read {key} in {mount:?}"),
         }
     }
@@ -188,17 +175,31 @@ impl Engine {
         let log = self.log.as_ref().expect("made with the superblock");
         let tail_seq = openings.iter().flatten().max_by_key(|h| h.seq).map_or(0, |h| h.tail_seq);
         let found = Box::new(Found::new(log.uuid, (openings.len(), log.ring.segment_bytes()), tail_seq));
-        self.state = State::Mounting(Box::new(Mount::Segments { candidates, next: 0, found, first: None }));
+        let reading = SegmentRead::new(log.ring.segment_bytes() as usize);
+        self.state = State::Mounting(Box::new(Mount::Segments { candidates, next: 0, found, first: None, reading }));
         self.read_next_segment();
     }
 
-    /// Scans a segment. An incomplete one is read a second time, before mount drops its tail or calls it damaged.
-    fn segment_read(&mut self, bytes: IoBuf) {
+    fn segment_piece_read(&mut self, nth: usize, buf: IoBufMut, readable: bool) {
         let State::Mounting(mount) = &mut self.state else { unreachable!("the caller saw it") };
-        let Mount::Segments { candidates, next, found, first } = &mut **mount else { unreachable!("see above") };
+        let Mount::Segments { candidates, next, reading, .. } = &mut **mount else { unreachable!("see above") };
         let log = self.log.as_ref().expect("made with the superblock");
+        let base = log.ring.offset_of(candidates[*next].slot);
+        let more: Vec<_> = reading.take(nth, buf, readable).map(|nth| (nth, reading.piece(nth))).collect();
+        if reading.is_done() {
+            let done = std::mem::replace(reading, SegmentRead::new(log.ring.segment_bytes() as usize));
+            return self.segment_read(base, done.finish());
+        }
+        for (nth, piece) in more {
+            self.mount_submit(key::SEGMENT, nth as u32, base + piece.start as u64, piece.len());
+        }
+    }
+
+    /// Scans a segment. An incomplete one is read a second time, before mount drops its tail or calls it damaged.
+    fn segment_read(&mut self, base: u64, bytes: SegmentBytes) {
+        let State::Mounting(mount) = &mut self.state else { unreachable!("the caller saw it") };
+        let Mount::Segments { candidates, next, found, first, .. } = &mut **mount else { unreachable!("see above") };
         let candidate = candidates[*next];
-        let base = log.ring.offset_of(candidate.slot);
         let look = match first.take() {
             None => {
                 let look = found.look(candidate, base, std::slice::from_ref(&bytes));
@@ -209,6 +210,14 @@ impl Engine {
                 look
             }
             Some(before) => {
+                let bad = bytes.unreadable.intersection(&before.unreadable).count();
+                if bad > 0 {
+                    tracing::warn!(
+                        offset = base,
+                        pages = bad,
+                        "pages of a log segment cannot be read: they count as damaged"
+                    );
+                }
                 let once = found.look(candidate, base, std::slice::from_ref(&before));
                 let both = found.look(candidate, base, &[before, bytes]);
                 if Found::differ(&once, &both) {
@@ -231,7 +240,7 @@ impl Engine {
         let log = self.log.as_ref().expect("made with the superblock");
         if let Some(candidate) = candidates.get(*next).copied() {
             let (offset, len) = (log.ring.offset_of(candidate.slot), log.ring.segment_bytes() as usize);
-            return self.mount_submit(key::SEGMENT, candidate.slot, offset, len);
+            return self.mount_submit(key::SEGMENT, 0, offset, len);
         }
         let State::Mounting(mount) = std::mem::replace(&mut self.state, State::New) else { unreachable!("see above") };
         let Mount::Segments { found, .. } = *mount else { unreachable!("see above") };

@@ -8,9 +8,13 @@
 //! segment tells them apart. Where the opening that names the salt is missing, the batch number does: a real batch is
 //! at most twice as many numbers ahead of the oldest one as the log has pages.
 //!
+//! A page that the device cannot read is damage and never a tear: where a batch may have lain, one counts as durable.
+//!
 //! Invariant: pure. Every batch returned has verified header and records.
 
+use super::segment_read::SegmentBytes;
 use layout::log::{BATCH_ALIGN, BatchHeader, Record, decode_records};
+use std::ops::Range;
 use types::planted::{Bug, on};
 use types::{IoBuf, OsdUuid};
 
@@ -144,20 +148,27 @@ impl Found {
 
     /// Scans the bytes of one segment, read once or twice. A read may return the bytes of another place, so a batch
     /// that verifies in one of the reads exists. `base` is the segment's offset on the device.
-    pub fn look(&self, candidate: Candidate, base: u64, reads: &[IoBuf]) -> Look {
-        assert!(reads.iter().all(|bytes| bytes.len() as u64 == self.segment_bytes), "a segment is read whole");
+    pub fn look(&self, candidate: Candidate, base: u64, reads: &[SegmentBytes]) -> Look {
+        assert!(reads.iter().all(|read| read.bytes.len() as u64 == self.segment_bytes), "a segment is read whole");
+        let lacks = |range: Range<usize>| reads.iter().all(|read| read.lacks(range.clone()));
         let (expect, last_mount, durable) = (self.expect, self.last_mount, self.durable);
         let mut look = Look { items: Vec::new(), expect, last_mount, durable };
         let mut life = candidate.opening.map(|opening| (opening.seq, opening.salt));
-        let mut at = 0;
+        let (mut at, mut next_at) = (0, 0);
         while at + BATCH_ALIGN <= self.segment_bytes as usize {
             let scan = Scan { uuid: self.uuid, slot: candidate.slot, base, at, life, end_seq: self.end_seq };
-            let mut read = reads.iter().filter_map(|bytes| scan.batch(bytes, look.floor(self.tail_seq)));
+            let mut read = reads.iter().filter_map(|read| scan.batch(&read.bytes, look.floor(self.tail_seq)));
             let batch =
                 read.next().map(|first| if first.whole { first } else { read.find(|b| b.whole).unwrap_or(first) });
             let Some(batch) = batch else {
-                let torn = reads.iter().filter_map(|bytes| scan.torn_header(bytes, look.floor(self.tail_seq)));
+                let (expect, mount) = look.floor(self.tail_seq);
+                let torn = reads.iter().filter_map(|read| scan.torn_header(&read.bytes, (expect, mount)));
                 look.durable = torn.fold(look.durable, u64::max);
+                let header_len = reads.iter().find_map(|read| scan.header(&read.bytes, (expect, mount)));
+                let header_len = header_len.map_or(BATCH_ALIGN, |header| header.header_len as usize);
+                if at == next_at && lacks(at..at + header_len) {
+                    look.durable = look.durable.max(expect);
+                }
                 at += BATCH_ALIGN;
                 continue;
             };
@@ -171,7 +182,11 @@ impl Found {
             look.expect = Some(header.seq + 1);
             look.last_mount = header.mount;
             look.durable = look.durable.max(header.durable_seq);
-            at += header.len_bytes() as usize;
+            next_at = at + header.len_bytes() as usize;
+            if !batch.whole && lacks(at..next_at) {
+                look.durable = look.durable.max(header.seq);
+            }
+            at = next_at;
             look.items.push(Item::Batch(batch));
         }
         look
@@ -323,6 +338,7 @@ pub(crate) fn payload_of(record: &Record<'_>, area: &IoBuf) -> Result<IoBuf, Bad
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     const UUID: OsdUuid = OsdUuid([5; 16]);
     const SEGMENT: u64 = 16 * BATCH_ALIGN as u64;
@@ -350,18 +366,22 @@ mod tests {
         bytes
     }
 
+    fn readable(bytes: &[u8]) -> SegmentBytes {
+        SegmentBytes { bytes: IoBuf::copy_of(bytes), unreadable: BTreeSet::new() }
+    }
+
     /// Judges a log of batches 10 to 12 in the first segment, and `page` in the next one, whose opening is torn.
     fn judged(page: Vec<u8>) -> Verdict {
         let mut found = Found::new(UUID, (4, SEGMENT), 10);
         let mut first: Vec<u8> = (0..3).flat_map(|n| batch(n * BATCH_ALIGN as u64, 10 + n, 10, 77)).collect();
         first.resize(SEGMENT as usize, 0);
         let opening = BatchHeader::decode(&first, UUID, 0);
-        let look = found.look(Candidate { slot: 0, opening }, 0, &[IoBuf::copy_of(&first)]);
+        let look = found.look(Candidate { slot: 0, opening }, 0, &[readable(&first)]);
         found.take(look);
         let mut second = vec![0; 5 * BATCH_ALIGN];
         second.extend(page);
         second.resize(SEGMENT as usize, 0);
-        let look = found.look(Candidate { slot: 1, opening: None }, SEGMENT, &[IoBuf::copy_of(&second)]);
+        let look = found.look(Candidate { slot: 1, opening: None }, SEGMENT, &[readable(&second)]);
         found.take(look);
         found.judge()
     }

@@ -21,7 +21,7 @@ pub(super) fn new(seed: u64) -> Rig {
 }
 
 /// Writes one batch with one entry; returns its offset.
-fn one(rig: &mut Rig, replica: ReplicaId) -> usize {
+pub(super) fn one(rig: &mut Rig, replica: ReplicaId) -> usize {
     let from = rig.groups[&replica].last() + 1;
     rig.append(replica, from, vec![Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 8) }]);
     rig.turn(16);
@@ -38,7 +38,7 @@ fn lose(rig: &mut Rig, at: usize) {
 }
 
 /// Returns the last index that came back, and whether the replica is suspect.
-fn found(rig: &Rig, replica: ReplicaId) -> (u64, bool) {
+pub(super) fn found(rig: &Rig, replica: ReplicaId) -> (u64, bool) {
     let found = rig.recovered.iter().find(|r| r.identity.replica == replica).expect("it comes back");
     assert_eq!(found.damage, None);
     (found.before.0.0 + found.entries.len() as u64, found.in_doubt)
@@ -392,9 +392,13 @@ fn second_gap_that_may_hide_the_suspect_record_keeps_the_replica_suspect() {
 #[test]
 fn suspect_state_of_a_running_replica_outlives_the_page_that_recorded_it() {
     let mut rig = new(14);
-    (0..3).for_each(|_| drop(one(&mut rig, R)));
+    for _ in 0..3 {
+        one(&mut rig, R);
+    }
     rig.commit(R, 3);
-    (0..2).for_each(|_| drop(one(&mut rig, R)));
+    for _ in 0..2 {
+        one(&mut rig, R);
+    }
     one(&mut rig, OTHER);
     // A payload is lost, and no peer has the entry in its log any more.
     rig.engine.cut_back(R, Index(4));

@@ -17,3 +17,4 @@ mod progress;
 mod replaced;
 mod space;
 mod state;
+mod unreadable;

@@ -1,0 +1,75 @@
+//! Sectors of the log that the device cannot read (R11): damage, never a torn tail, never the end of a start.
+
+use super::doubt::{OTHER, R, found, new, one};
+use super::rig::Rig;
+use layout::log::BATCH_ALIGN;
+
+/// Restarts with one page unreadable for good. Returns for `R`: its last index, whether it is suspect, and the number of
+/// its lost payloads.
+fn restart(rig: &mut Rig, page: usize) -> (u64, bool, usize) {
+    rig.disk.unreadable = Some(page + 512);
+    rig.disk.power_cut();
+    rig.restart();
+    assert_eq!(rig.mount_failed, None);
+    let lost = rig.recovered.iter().find(|r| r.identity.replica == R).expect("it comes back").lost.len();
+    let (last, suspect) = found(rig, R);
+    (last, suspect, lost)
+}
+
+#[test]
+fn unreadable_header_page_is_a_log_gap() {
+    let mut rig = new(1);
+    one(&mut rig, R);
+    let second = one(&mut rig, R);
+    one(&mut rig, OTHER);
+    for _ in 0..2 {
+        assert_eq!(restart(&mut rig, second), (1, true, 0));
+    }
+}
+
+#[test]
+fn unreadable_payload_page_loses_the_payload_of_a_known_entry() {
+    let mut rig = new(2);
+    let first = one(&mut rig, R);
+    one(&mut rig, OTHER);
+    for _ in 0..2 {
+        assert_eq!(restart(&mut rig, first + BATCH_ALIGN), (1, false, 1));
+    }
+}
+
+#[test]
+fn unreadable_page_of_the_last_batch_is_no_torn_tail() {
+    // No later batch says that the last one was durable; it may have been acknowledged nevertheless.
+    for (page, want) in [(0, (1, true, 0)), (BATCH_ALIGN, (2, false, 1))] {
+        let mut rig = new(3);
+        one(&mut rig, R);
+        let last = one(&mut rig, R);
+        assert_eq!(restart(&mut rig, last + page), want);
+    }
+}
+
+#[test]
+fn unreadable_page_behind_the_last_batch_may_hide_one() {
+    let mut rig = new(4);
+    let last = one(&mut rig, R);
+    assert_eq!(restart(&mut rig, last + 2 * BATCH_ALIGN), (1, true, 0));
+}
+
+#[test]
+fn unreadable_page_where_no_batch_can_begin_costs_nothing() {
+    let mut rig = new(5);
+    let last = one(&mut rig, R);
+    assert_eq!(restart(&mut rig, last + 7 * BATCH_ALIGN), (1, false, 0));
+    rig.disk.power_cut();
+    rig.restart_and_check();
+}
+
+#[test]
+fn unreadable_opening_keeps_the_batches_behind_it() {
+    let mut rig = new(6);
+    one(&mut rig, R);
+    let start = rig.superblock.log_start as usize;
+    let (last, suspect, lost) = restart(&mut rig, start);
+    assert_eq!((last, lost), (1, 0), "created and written behind the opening");
+    assert!(suspect || rig.engine.is_in_doubt(), "others may have been created in it");
+}
