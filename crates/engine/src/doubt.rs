@@ -48,6 +48,13 @@ impl Engine {
         Some(hard_state)
     }
 
+    /// Returns where the log ends that a replica keeps while it waits to be rebuilt. `None`: it has given up its log.
+    pub fn kept_log_end(&self, replica: ReplicaId) -> Option<(Term, Index)> {
+        let r = self.replicas.get(&replica).filter(|r| r.homeless && r.doubt_unsaid)?;
+        let (index, term) = r.log.iter().last().map_or(r.checkpoint, |kept| (kept.index, kept.term));
+        Some((term, index))
+    }
+
     /// Whether only the reserved segments of the log are free.
     pub fn is_log_full(&self) -> bool {
         self.log.as_ref().is_some_and(|log| log.ring.free() <= RESERVED)

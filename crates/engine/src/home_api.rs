@@ -10,7 +10,7 @@
 use bytes::Bytes;
 use env::{DiskError, Token};
 use types::store::DecisionState;
-use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange, VolumeId};
+use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange, Term, VolumeId};
 
 /// Bit that is set in `Token.key` of every operation of home, and clear in those of the log side.
 pub const HOME_KEY_BIT: u32 = 1 << 31;
@@ -115,13 +115,22 @@ pub enum HomeReadError {
     Disk { chunk: ChunkKey, range: SectorRange, source: DiskError },
 }
 
+/// A replica of which home has lost pages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostHome {
+    pub replica: ReplicaId,
+    /// Its checkpoint index, with the term.
+    pub checkpoint: (Index, Term),
+    pub reason: String,
+}
+
 /// Events that home reports to the log side.
 #[derive(Clone, Debug, PartialEq)]
 pub enum HomeEvent {
     /// The map, the CRC pages and the decision states are loaded. `states`: one for each replica of the checkpoint; a
     /// replica that was never in a checkpoint is not listed. `damaged`: replicas that lost a page, and which page
     /// (R11); their states are listed when readable.
-    Mounted { states: Vec<RoundState>, damaged: Vec<(ReplicaId, String)> },
+    Mounted { states: Vec<RoundState>, damaged: Vec<LostHome> },
     /// The records of the last checkpoint cannot be decoded, or do not fit the device.
     MountFailed { reason: String },
     /// Pieces tile the requested range in order. Lookups (place and expected CRC) were made when `read` was called.

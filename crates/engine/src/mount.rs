@@ -7,7 +7,7 @@
 use crate::api::{EngineEvent, MountError};
 use crate::engine::{Engine, State, key};
 use crate::home::{Home, HomeLimits};
-use crate::home_api::{HomeRegion, HomeTokens, RoundState};
+use crate::home_api::{HomeRegion, HomeTokens, LostHome, RoundState};
 use crate::log::replay::{NewDoubt, Replay};
 use crate::log::scan::{Candidate, Found, all_candidates, candidates};
 use crate::log::segment_read::{SegmentBytes, SegmentRead};
@@ -367,13 +367,13 @@ impl Engine {
         self.home_events(events);
     }
 
-    pub(crate) fn home_mounted(&mut self, states: Vec<RoundState>, damaged: Vec<(ReplicaId, String)>) {
+    pub(crate) fn home_mounted(&mut self, states: Vec<RoundState>, damaged: Vec<LostHome>) {
         let mut replay = self.take_replay();
         let mut at_home: BTreeSet<ReplicaId> = states.iter().map(|state| state.decision.replica).collect();
-        at_home.extend(damaged.iter().map(|(replica, _)| *replica));
-        for (replica, reason) in damaged {
+        at_home.extend(damaged.iter().map(|lost| lost.replica));
+        for lost in damaged {
             self.stats.lost_homes += 1;
-            replay.home_lost(replica, reason);
+            replay.home_lost(lost);
         }
         let newly_in_doubt = replay.newly_lacks_births();
         let (replicas, recovered, doubts) = replay.finish(states);

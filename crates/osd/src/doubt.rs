@@ -197,8 +197,9 @@ impl Doubts {
 }
 
 impl Osd {
-    /// A replica came back from the device that may lack what it acknowledged.
-    pub(crate) fn begin_doubt(&mut self, mut recovered: Recovered) {
+    /// A replica came back from the device that may lack what it acknowledged. `gives_up`: the end of the log that it keeps
+    /// until a majority has as much without it.
+    pub(crate) fn begin_doubt(&mut self, mut recovered: Recovered, gives_up: Option<(Term, Index)>) {
         if recovered.checkpoint.bytes.is_empty() {
             // It lost its home: it begins as it was born.
             recovered.checkpoint = crate::control::fresh_state(&recovered.identity);
@@ -212,7 +213,7 @@ impl Osd {
         }
         let round = self.repairs.next_round();
         let (said, unsure) = (BTreeMap::new(), BTreeSet::new());
-        let (again, gives_up, gives_up_at, next_at) = (false, None, Time::NEVER, Time::ZERO);
+        let (again, gives_up_at, next_at) = (false, Time::NEVER, Time::ZERO);
         let asking = Asking { recovered, gives_up, gives_up_at, said, unsure, round, again, next_at };
         self.doubts.asking.insert(replica, asking);
     }
@@ -232,17 +233,9 @@ impl Osd {
         let checkpoint = crate::control::fresh_state(&identity);
         let before = (checkpoint.index, checkpoint.term);
         let (entries, lost) = (Vec::new(), Vec::new());
-        self.begin_doubt(Recovered {
-            identity,
-            hard_state,
-            checkpoint,
-            before,
-            entries,
-            lost,
-            in_doubt: true,
-            damage: None,
-        });
-        self.doubts.asking.get_mut(&replica).expect("it was just put there").gives_up = had;
+        let recovered =
+            Recovered { identity, hard_state, checkpoint, before, entries, lost, in_doubt: true, damage: None };
+        self.begin_doubt(recovered, had);
         self.meta.report_soon(self.now);
         true
     }

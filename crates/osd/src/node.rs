@@ -326,7 +326,8 @@ impl Osd {
             return;
         }
         if recovered.in_doubt {
-            return self.begin_doubt(recovered);
+            let gives_up = self.engine.kept_log_end(replica);
+            return self.begin_doubt(recovered, gives_up);
         }
         if !recovered.lost.is_empty() {
             return self.begin_repair(recovered);

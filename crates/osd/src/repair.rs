@@ -273,7 +273,7 @@ impl Osd {
         recovered.lost.clear();
         recovered.hard_state = hard_state;
         recovered.in_doubt = true;
-        self.begin_doubt(recovered);
+        self.begin_doubt(recovered, None);
     }
 
     /// Every payload is back and durable, or not needed: the replica takes part again.

@@ -10,7 +10,7 @@
 use super::chunk::{Chunk, DirPage, DirPlace, Replica};
 use super::space::FreeMap;
 use super::{Home, InFlight, State};
-use crate::home_api::{HomeEvent, RoundState};
+use crate::home_api::{HomeEvent, LostHome, RoundState};
 use bytes::Bytes;
 use env::{DiskError, Op};
 use layout::checkpoint::{Checkpoint, ReplicaRecord};
@@ -185,7 +185,11 @@ impl Home {
         self.claim_space();
         let listed = |r: &&Replica| r.state.decision.bytes.len() == r.decision_len as usize;
         let states = self.replicas.values().filter(listed).map(|r| r.state.clone()).collect();
-        let damaged = self.replicas.iter().filter_map(|(id, r)| Some((*id, r.damage.clone()?))).collect();
+        let damaged = self.replicas.iter().filter_map(|(id, r)| {
+            let checkpoint = (r.state.decision.index, r.state.decision.term);
+            Some(LostHome { replica: *id, checkpoint, reason: r.damage.clone()? })
+        });
+        let damaged = damaged.collect();
         out.push(HomeEvent::Mounted { states, damaged });
     }
 

@@ -9,7 +9,7 @@
 
 use super::scan::{FoundBatch, Verdict, payload_of};
 use super::{Kept, ReplicaLog, Segment};
-use crate::home_api::RoundState;
+use crate::home_api::{LostHome, RoundState};
 use crate::payload::Payload;
 use crate::replica::{Doubt, Replica};
 use bytes::Bytes;
@@ -32,8 +32,8 @@ struct Replayed {
     record: ReplicaRecord,
     entries: BTreeMap<u64, Kept>,
     blocks: Vec<Completed>,
-    /// Pages of its home are lost: no data of the replica at home counts.
-    homeless: bool,
+    /// Pages of its home are lost: no data of the replica at home counts. The value is its checkpoint index and term.
+    homeless: Option<(Index, Term)>,
     /// A record made the replica suspect, and none has cleared it since (ADR 0007).
     in_doubt: bool,
     /// The replica was reset to nothing, perhaps before home had forgotten its old contents (ADR 0009).
@@ -67,7 +67,7 @@ impl Replayed {
     fn new(record: ReplicaRecord, before_hole: Option<BeforeHole>) -> Replayed {
         let (entries, blocks) = (BTreeMap::new(), Vec::new());
         let (since_hole, reach) = (SinceHole::default(), Index(0));
-        let (homeless, in_doubt, emptied) = (false, false, false);
+        let (homeless, in_doubt, emptied) = (None, false, false);
         Replayed { record, entries, blocks, homeless, in_doubt, emptied, before_hole, since_hole, reach }
     }
 
@@ -446,7 +446,7 @@ impl Replay {
 
     /// Notes that home lacks pages of the replica. A replica with peers is rebuilt from nothing, as a suspect one
     /// (ADR 0009).
-    pub fn home_lost(&mut self, replica: ReplicaId, reason: String) {
+    pub fn home_lost(&mut self, LostHome { replica, checkpoint, reason }: LostHome) {
         match self.replicas.get_mut(&replica) {
             None => {}
             Some(r) if r.record.identity.members.len() < 2 => self.damage(replica, reason),
@@ -456,8 +456,7 @@ impl Replay {
                     reason,
                     "home of a replica is damaged: its peers will rebuild the replica"
                 );
-                r.homeless = true;
-                r.in_doubt = true;
+                r.homeless = Some(checkpoint);
                 r.blocks.clear();
             }
         }
@@ -487,7 +486,15 @@ impl Replay {
         let mut doubts = Vec::new();
         for (id, mut replayed) in self.replicas {
             let homeless = replayed.homeless;
-            let state = states.remove(&id).filter(|_| !homeless);
+            if let Some(checkpoint) = homeless.filter(|_| !self.restored && self.store_damage.is_none())
+                && let Some((replica, found)) = replayed.keep_log(checkpoint)
+            {
+                replicas.insert(id, replica);
+                recovered.push(found);
+                continue;
+            }
+            let state = states.remove(&id).filter(|_| homeless.is_none());
+            replayed.in_doubt |= homeless.is_some();
             let k = state.as_ref().map_or(Index(0), |state| state.index);
             let mut missing = replayed.before_hole.take();
             if missing.is_some() && self.checkpointed_since && !self.doubt_hidden && replayed.is_proved(k) {
@@ -511,7 +518,7 @@ impl Replay {
                 replayed.in_doubt = true;
             }
             let (replica, found) = replayed.finish(state, self.hole.is_some());
-            if found.in_doubt && (hole || homeless || self.restored || replica.cut_at_mount) {
+            if found.in_doubt && (hole || homeless.is_some() || self.restored || replica.cut_at_mount) {
                 // An empty log begins at the checkpoint index, whatever entries older records have.
                 let last = if replica.log.len() == 0 { Index(0) } else { replica.log.last() };
                 doubts.push(NewDoubt { replica: id, last, hole });
@@ -524,6 +531,40 @@ impl Replay {
 }
 
 impl Replayed {
+    /// Keeps the log of a replica whose home has lost pages, when nothing else is wrong with it. The replica waits to be
+    /// rebuilt, as one that a running engine rebuilds: no record says so, and its log stays until its peers have answered.
+    /// `None`: the replica is suspect for another reason, or its log restores its home.
+    fn keep_log(&self, (k, k_term): (Index, Term)) -> Option<(Replica, Recovered)> {
+        let ReplicaRecord { identity, hard_state, decision, damage } = &self.record;
+        if self.in_doubt || self.emptied || self.before_hole.is_some() || !damage.is_empty() {
+            return None;
+        }
+        let state = |index, term| DecisionState { replica: identity.replica, index, term, bytes: Bytes::new() };
+        let (log, before) = contiguous(self.entries.clone(), &state(k, k_term)).ok()?;
+        let restores_home = before.0 == Index(0);
+        if restores_home || hard_state.commit < k || hard_state.commit > log.last().max(k) {
+            return None;
+        }
+        let mut replica = Replica::new(identity.clone(), decision.clone());
+        (replica.hard_state, replica.written_hard_state) = (*hard_state, *hard_state);
+        (replica.checkpoint, replica.applied) = ((k, k_term), k);
+        replica.born = true;
+        (replica.doubt, replica.doubt_unsaid, replica.homeless) = (Doubt::Waiting, true, true);
+        replica.log = log;
+        let none = Index(0);
+        let found = Recovered {
+            identity: identity.clone(),
+            hard_state: HardState { commit: none, ..*hard_state },
+            checkpoint: state(none, Term(0)),
+            before: (none, Term(0)),
+            entries: Vec::new(),
+            lost: Vec::new(),
+            in_doubt: true,
+            damage: None,
+        };
+        Some((replica, found))
+    }
+
     /// Joins the replica with its checkpoint. `holes`: the log has lost records, of any replica.
     fn finish(self, state: Option<DecisionState>, holes: bool) -> (Replica, Recovered) {
         let Replayed { record, entries, blocks, in_doubt, homeless, emptied, reach, .. } = self;
@@ -587,7 +628,7 @@ impl Replayed {
         }
         let entries: Vec<Entry> = log.iter().map(Kept::entry).collect();
         if in_doubt && damage.is_none() {
-            (replica.doubt, replica.cut_at_mount, replica.homeless) = (Doubt::Waiting, cut, homeless);
+            (replica.doubt, replica.cut_at_mount, replica.homeless) = (Doubt::Waiting, cut, homeless.is_some());
         }
         let in_doubt = replica.doubt != Doubt::None;
         let lost: Vec<Lost> = log.iter().filter_map(|kept| kept.lost.as_deref().cloned()).collect();

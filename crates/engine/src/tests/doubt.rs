@@ -192,16 +192,17 @@ fn replica_is_suspect_when_a_gap_may_have_replaced_entries_above_k() {
 }
 
 /// Flips a bit in every page of home's tables. All of them belong to `R`: the other replica was in no round.
-fn lose_tables(rig: &mut Rig) {
+fn lose_tables(rig: &mut Rig) -> Vec<usize> {
     let home = rig.superblock.home_start as usize;
     let slots = Geometry::of(rig.superblock.home_bytes).expect("it was formatted").slot_count as usize;
     let pages = (home..home + slots * 4096).step_by(4096);
     let stored: Vec<usize> = pages.filter(|at| rig.disk.bytes()[*at..at + 4096].iter().any(|b| *b != 0)).collect();
     assert!(!stored.is_empty(), "a round has written pages");
-    stored.into_iter().for_each(|at| rig.disk.flip(at + 100));
+    stored.iter().for_each(|at| rig.disk.flip(at + 100));
     rig.disk.power_cut();
     rig.restart();
     assert_eq!(rig.mount_failed, None);
+    stored
 }
 
 fn write_and_commit(rig: &mut Rig, count: u64, sectors: u32) {
@@ -261,6 +262,33 @@ fn lost_home_page_costs_data_at_home_and_a_log_from_entry_1_restores_it() {
     rig.engine.audit().expect("what home held of it is free");
     rig.disk.power_cut();
     rig.restart_and_check();
+}
+
+#[test]
+fn lost_home_page_leaves_the_log_whole_until_the_replica_follows() {
+    let mut rig = new(15);
+    rig.config.round_pressure = 0.2;
+    rig.disk.kill();
+    rig.restart();
+    write_and_commit(&mut rig, 400, 160);
+    one(&mut rig, R);
+    let (last, term) = (rig.groups[&R].last(), rig.groups[&R].term);
+    let pages = lose_tables(&mut rig);
+    for _ in 0..3 {
+        assert_eq!((found(&rig, R), rig.engine.kept_log_end(R)), ((0, true), Some((term, Index(last)))));
+        let waits = rig.groups.remove(&R).expect("created");
+        one(&mut rig, OTHER);
+        rig.round();
+        rig.settle();
+        rig.groups.insert(R, waits);
+        rig.disk.power_cut();
+        rig.restart();
+    }
+    // The pages can be read again: nothing was given up.
+    pages.into_iter().for_each(|at| rig.disk.flip(at + 100));
+    rig.disk.power_cut();
+    rig.restart_and_check();
+    assert_eq!((rig.groups[&R].last(), rig.engine.kept_log_end(R)), (last, None));
 }
 
 #[test]

@@ -163,7 +163,9 @@ impl Rig {
         self.home.start_mount(Time::ZERO, self.records.clone(), &mut self.ops, &mut self.events);
         self.settle();
         match self.events.pop() {
-            Some(HomeEvent::Mounted { states, damaged }) => (states, damaged),
+            Some(HomeEvent::Mounted { states, damaged }) => {
+                (states, damaged.into_iter().map(|lost| (lost.replica, lost.reason)).collect())
+            }
             other => panic!("mount ended with {other:?}"),
         }
     }
