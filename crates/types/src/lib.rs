@@ -7,6 +7,7 @@
 //! `failpoint` are state of the process, and are compiled out of default builds.
 
 pub mod codes;
+pub mod config;
 pub mod control;
 pub mod crc;
 pub mod errno;
