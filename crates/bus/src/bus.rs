@@ -49,12 +49,9 @@ impl Bus {
     /// `seed` feeds the jitter of redials.
     ///
     /// # Panics
-    /// When the limits of `config` contradict each other.
+    /// When the configuration has a fault; the message names all.
     pub fn new(config: BusConfig, seed: u64) -> Bus {
-        assert!(config.version_min <= config.version_max, "versions are upside down");
-        assert!((1..=1 << 18).contains(&config.max_links), "{} links", config.max_links);
-        assert!(config.backoff_min <= config.backoff_max && !config.backoff_min.is_zero(), "backoff is upside down");
-        assert!(config.queue_bytes_max as u64 >= config.credit_bytes, "a queue that cannot hold the credit's replies");
+        config.validate().unwrap_or_else(|faults| panic!("{faults}"));
         Bus {
             config,
             rng: Rng::new(seed),
@@ -144,7 +141,7 @@ impl Bus {
         assert!(may_send(self.config.identity.peer, agreed.peer, &message), "not a message for {:?}", agreed.peer);
         conn.tx.push(message);
         let (bytes, messages) = (conn.tx.bytes(), conn.tx.len());
-        if bytes > self.config.queue_bytes_max || messages > self.config.queue_messages_max {
+        if bytes > self.config.tuning.queue_bytes_max || messages > self.config.tuning.queue_messages_max {
             self.end(link, LinkError::Overflow { bytes, messages });
             return false;
         }
@@ -352,7 +349,7 @@ pub(crate) fn may_send(from: Peer, to: Peer, message: &Message) -> bool {
 pub(crate) fn credit_of(config: &BusConfig, agreed: &Agreed) -> Option<Credit> {
     match (config.identity.peer, agreed.peer) {
         (Peer::Osd(_), Peer::Osd(_)) => None,
-        (Peer::Osd(_), Peer::Client(_)) => Some(Credit::new(config.credit_ops, config.credit_bytes)),
+        (Peer::Osd(_), Peer::Client(_)) => Some(Credit::new(config.tuning.credit_ops, config.tuning.credit_bytes)),
         (Peer::Client(_), _) => Some(Credit::new(agreed.credit_ops, agreed.credit_bytes)),
     }
 }

@@ -14,9 +14,6 @@ use std::time::Duration;
 use types::{OsdId, Time};
 use wire::Peer;
 
-/// Most dials to one OSD that the env has not answered yet, including those that were given up.
-const OUTSTANDING_MAX: u32 = 8;
-
 /// Address and dial state of one OSD.
 #[derive(Default)]
 pub struct Route {
@@ -96,7 +93,7 @@ impl Bus {
 
     /// Sets the redial timer after a failure.
     fn schedule_later(&mut self, osd: OsdId) {
-        let (min, max) = (self.config.backoff_min, self.config.backoff_max);
+        let (min, max) = (self.config.tuning.backoff_min, self.config.tuning.backoff_max);
         let Some(route) = self.routes.get_mut(&osd) else { return };
         let wait = route.backoff.clamp(min, max);
         route.backoff = wait * 2;
@@ -119,14 +116,14 @@ impl Bus {
         let Some(route) = self.routes.get_mut(&osd) else { return };
         let (Some(addr), true) = (route.addr, route.wanted) else { return };
         assert!(route.current.is_none(), "one dialled connection an OSD");
-        if route.outstanding >= OUTSTANDING_MAX {
+        if route.outstanding >= self.config.tuning.dials_outstanding_max {
             return self.schedule_later(osd);
         }
         let link = self.conns.insert(Conn::new(None, Some(osd), Phase::Dialing { osd }));
         route.current = Some(link);
         route.outstanding += 1;
         self.stats.dials += 1;
-        self.set_deadline(link, self.now + self.config.dial_timeout);
+        self.set_deadline(link, self.now + self.config.tuning.dial_timeout);
         self.ops.push(Op::Connect { token: self.token(link), addr: NetAddr::Tcp(addr) });
     }
 

@@ -45,7 +45,7 @@ impl Bus {
 
     /// Takes an accepted connection. When all are taken, the oldest one without a hello is evicted; links stay.
     fn accepted(&mut self, net: ConnId) {
-        if self.accepted >= self.config.max_links {
+        if self.accepted >= self.config.tuning.max_links {
             self.stats.refused += 1;
             let Some(oldest) = self.strangers.first().copied() else {
                 return self.ops.push(Op::Close { conn: net });
@@ -55,7 +55,7 @@ impl Bus {
         let link = self.conns.insert(Conn::new(Some(net), None, Phase::Greeting));
         self.accepted += 1;
         self.strangers.insert(link);
-        self.set_deadline(link, self.now + self.config.hello_timeout);
+        self.set_deadline(link, self.now + self.config.tuning.hello_timeout);
         self.receive(link);
     }
 
@@ -71,7 +71,7 @@ impl Bus {
                 let conn = self.conns.get_mut(link).expect("it was found");
                 conn.net = Some(net);
                 conn.phase = Phase::Greeting;
-                self.set_deadline(link, self.now + self.config.hello_timeout);
+                self.set_deadline(link, self.now + self.config.tuning.hello_timeout);
                 let hello = wire::encode_hello(&greet::hello(&self.config, Some(osd)));
                 self.submit(link, vec![hello]);
                 self.receive(link);
@@ -226,7 +226,7 @@ impl Bus {
             conn.phase = Phase::Refusing { say: None };
             self.submit(link, vec![wire::encode_refuse(&refuse)]);
         }
-        self.set_deadline(link, self.now + self.config.linger);
+        self.set_deadline(link, self.now + self.config.tuning.linger);
         if let Some(osd) = dialled {
             self.lost_route(osd, &LinkError::RefusedHere(why), true);
         }

@@ -77,8 +77,8 @@ pub fn hello(config: &BusConfig, expects: Option<OsdId>) -> Hello {
         incarnation: config.identity.incarnation,
         expects,
         features: 0,
-        credit_ops: config.credit_ops,
-        credit_bytes: config.credit_bytes,
+        credit_ops: config.tuning.credit_ops,
+        credit_bytes: config.tuning.credit_bytes,
     }
 }
 

@@ -30,4 +30,4 @@ mod tests;
 mod tx;
 
 pub use bus::Bus;
-pub use config::{BusConfig, BusEvent, BusStats, Identity, LinkId, QUEUE_BYTES_MAX};
+pub use config::{BusConfig, BusEvent, BusStats, BusTuning, Identity, LinkId, QUEUE_BYTES_MAX};

@@ -18,26 +18,22 @@ use std::time::Duration;
 use types::{OsdId, Time};
 use wire::{Message, Peer};
 
-/// A client's links to an OSD keep the longer limit until none was silent beyond the least limit for this long. An OSD
-/// that stalls for two seconds every twenty would otherwise lose its link, and all requests in flight, each time.
-const CALM: Duration = Duration::from_secs(120);
-
 impl Bus {
     /// Allows the next link to this OSD a longer silence than `max`.
     pub(crate) fn be_patient(&mut self, osd: OsdId, max: Duration) {
-        let patience = (max * 2).min(self.config.client_silence_max);
+        let patience = (max * 2).min(self.config.tuning.client_silence_max);
         let now = self.now;
         let route = self.routes.get_mut(&osd).expect("routes are never removed");
         (route.patience, route.stalled_at) = (patience, now);
     }
 
-    /// Returns the longest silence of a client's link. The least limit applies again when the link is heard [`CALM`] after the
+    /// Returns the longest silence of a client's link. The least limit applies again when the link is heard `client_silence_calm` after the
     /// last silence that was longer than that.
     fn patience(&mut self, link: LinkId) -> Duration {
-        let least = self.config.client_silence;
+        let least = self.config.tuning.client_silence;
         let Some(conn) = self.conns.get(link) else { return least };
         let Some(route) = conn.dialled.and_then(|osd| self.routes.get_mut(&osd)) else { return least };
-        if conn.heard >= route.stalled_at + CALM {
+        if conn.heard >= route.stalled_at + self.config.tuning.client_silence_calm {
             route.patience = Duration::ZERO;
         }
         route.patience.max(least)
@@ -45,13 +41,13 @@ impl Bus {
 
     /// Checks a client's link on which requests wait and no bytes came since `since`.
     fn judge_client(&mut self, link: LinkId, since: Time) {
-        let (max, pause) = (self.patience(link), self.config.ping_after);
+        let (max, pause) = (self.patience(link), self.config.tuning.ping_after);
         if since + max <= self.now {
             return self.end(link, LinkError::Silent(max));
         }
         let now = self.now;
         let conn = self.conns.get_mut(link).expect("it is judged");
-        if since + self.config.client_silence <= now
+        if since + self.config.tuning.client_silence <= now
             && let Some(route) = conn.dialled.and_then(|osd| self.routes.get_mut(&osd))
         {
             route.stalled_at = now;
@@ -73,7 +69,7 @@ impl Bus {
         let Some(conn) = self.conns.get(link) else { return };
         let Phase::Up { agreed, credit } = &conn.phase else { return };
         let (max, since) = match (self.config.identity.peer, agreed.peer) {
-            (Peer::Osd(_), Peer::Osd(_)) => (self.config.osd_silence, conn.heard),
+            (Peer::Osd(_), Peer::Osd(_)) => (self.config.tuning.osd_silence, conn.heard),
             (Peer::Client(_), _) if credit.as_ref().is_some_and(|credit| !credit.is_idle()) => {
                 return self.judge_client(link, conn.heard.max(conn.asked));
             }

@@ -75,7 +75,7 @@ fn reads_take_credit_for_what_they_ask_for() {
 #[test]
 fn a_client_that_exceeds_its_credit_is_closed() {
     let mut tight = config(osd(1));
-    tight.credit_ops = 4;
+    tight.tuning.credit_ops = 4;
     let mut net = Net::new(1);
     let server = net.add(tight, Some(addr(1)));
     let end = net.intrude(addr(1));
@@ -130,11 +130,14 @@ fn a_reply_to_nothing_closes_the_link_to_the_osd() {
 #[test]
 fn a_grant_that_lets_nothing_through_is_refused() {
     let mut stingy = config(osd(1));
-    stingy.credit_bytes = PART_MAX - 1;
+    stingy.tuning.credit_bytes = PART_MAX - 1;
     let mut net = Net::new(1);
-    net.add(stingy, Some(addr(1)));
+    let fake = net.impostor(addr(1));
     let user = net.add(config(client(5)), None);
     net.want(user, 1, addr(1));
+    net.run();
+    let end = net.end_of(fake);
+    net.write(end, &wire::encode_hello(&crate::greet::hello(&stingy, None)));
     net.run();
     let said = net.said(user);
     assert!(matches!(&said[..], [BusEvent::Unreachable { reason, .. }] if reason.contains("lets no request through")));

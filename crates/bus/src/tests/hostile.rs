@@ -91,7 +91,7 @@ fn a_stranger_that_says_nothing_is_closed_after_the_hello_deadline() {
 fn a_full_house_keeps_its_links_and_drops_the_oldest_stranger() {
     let mut net = Net::new(1);
     let mut small = config(osd(1));
-    small.max_links = 2;
+    small.tuning.max_links = 2;
     let server = net.add(small, Some(addr(1)));
     let user = net.add(config(client(5)), None);
     net.want(user, 1, addr(1));

@@ -204,8 +204,9 @@ fn a_queue_beyond_its_limit_closes_the_link() {
     let mut net = Net::new(1);
     let one = net.add(config(osd(1)), Some(addr(1)));
     let mut small = config(osd(2));
-    small.queue_bytes_max = 64 << 20;
-    small.queue_messages_max = 100;
+    small.tuning.queue_bytes_max = 64 << 20;
+    small.tuning.queue_messages_max = 100;
+    small.tuning.credit_ops = 100;
     let two = net.add(small, None);
     net.want(two, 1, addr(1));
     net.run();

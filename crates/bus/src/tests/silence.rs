@@ -156,7 +156,8 @@ fn silent_real_peer_is_redialled_by_an_osd_and_by_a_waiting_client() {
         let at = listener.local_addr().expect("bound");
         let acceptor = std::thread::spawn(move || (0..2).for_each(|_| swallow(listener.accept().expect("a dial").0)));
         let mut quick = config(identity);
-        (quick.osd_silence, quick.client_silence) = (Duration::from_millis(300), Duration::from_millis(300));
+        (quick.tuning.osd_silence, quick.tuning.client_silence) =
+            (Duration::from_millis(300), Duration::from_millis(300));
         let mut rig = Rig::wants(quick, at);
         rig.until(|rig| rig.has_said(|e| matches!(e, BusEvent::Up { .. })));
         let (link, since): (_, Time) = (rig.bus.link_to(OsdId(1)).expect("it is up"), rig.env.now());
