@@ -13,6 +13,7 @@
 
 pub mod admin;
 mod batch;
+mod config;
 pub mod events;
 pub mod found;
 pub mod health;
@@ -23,7 +24,8 @@ mod records;
 mod refusal;
 
 pub use batch::{Check, TXN_WRITES_MAX, Txn};
-pub use machine::{ClientReq, Control, ControlAction, INBOX_MAX, Now, Standing, StreamId, Token};
+pub use config::ControlConfig;
+pub use machine::{ClientReq, Control, ControlAction, Now, Standing, StreamId, Token};
 pub use records::{
     ClusterRecord, CountersRecord, Holder, Key, LoadError, MuteRecord, OsdRecord, PgRecord, Poisoned, PoolRecord,
     PoolState, Record, Records, SegmentRecord, StoredItem, VolumeRecord, VolumeState, WatchRecord, Write, new_cluster,

@@ -21,6 +21,7 @@ mod watch;
 
 use crate::admin::{AdminAnswer, AdminAsk};
 use crate::batch::{Batch, Txn};
+use crate::config::ControlConfig;
 use crate::events::Event;
 use crate::records::{Records, Write};
 use crate::refusal::refuse;
@@ -35,11 +36,6 @@ use types::codes;
 use types::control::{ClientAnswer, ClientAsk, HOLDER_LEASE_MS, OsdDown, OsdUp, PgReport, Refusal};
 use types::{OsdId, PgId, ReplicaId, Time, VolumeId};
 use watch::Watch;
-
-/// Most inputs that wait for a commit.
-pub const INBOX_MAX: usize = 8192;
-/// Most answers that wait for an attach, a pool or a removal.
-const WAITS_MAX: usize = 4096;
 
 /// The present time: a monotonic clock for deadlines, and the wall clock for records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +101,7 @@ enum Input {
 
 /// Decisions and state of the leading meta.
 pub struct Control {
+    config: ControlConfig,
     records: Records,
     batch: Batch,
     committing: bool,
@@ -147,8 +144,13 @@ pub struct Control {
 impl Control {
     /// Takes up the records of a new leader. OSDs get time to report, and holders to send a keepalive,
     /// before they are judged.
-    pub fn new(records: Records, now: Now) -> Control {
+    ///
+    /// # Panics
+    /// When the configuration has a fault; the message names all.
+    pub fn new(config: ControlConfig, records: Records, now: Now) -> Control {
+        config.validate().unwrap_or_else(|faults| panic!("{faults}"));
         let mut control = Control {
+            config,
             records,
             batch: Batch::default(),
             committing: false,
@@ -168,13 +170,13 @@ impl Control {
             waits_due: false,
             past: Past::default(),
             pools_at: Time::ZERO,
-            leaders_at: now.mono + leaders::LEADERS_EVERY,
+            leaders_at: now.mono + config.leaders_every,
             version: String::new(),
             moved: BTreeMap::new(),
             born: BTreeMap::new(),
             unled: BTreeMap::new(),
             idle: BTreeMap::new(),
-            watch: Watch::default(),
+            watch: Watch::new(config),
         };
         control.take_up(now.mono);
         control
@@ -220,7 +222,7 @@ impl Control {
 
     /// Takes a message of an OSD's stream.
     pub fn handle_osd(&mut self, now: Now, stream: StreamId, up: OsdUp) {
-        if self.inbox.len() >= INBOX_MAX {
+        if self.inbox.len() >= self.config.inbox_max {
             self.held.push(ControlAction::CloseOsd { stream });
             self.inbox.push_back(Input::OsdGone { stream });
             return;
@@ -235,7 +237,7 @@ impl Control {
 
     /// Takes a request of a client.
     pub fn handle_client(&mut self, req: ClientReq) {
-        if self.inbox.len() >= INBOX_MAX {
+        if self.inbox.len() >= self.config.inbox_max {
             let answer = ClientAnswer::Refused(busy());
             self.held.push(ControlAction::Answer { token: req.token, answer });
             return;
@@ -250,7 +252,7 @@ impl Control {
 
     /// Takes a request of an administrator.
     pub fn handle_admin(&mut self, token: Token, ask: AdminAsk) {
-        if self.inbox.len() >= INBOX_MAX {
+        if self.inbox.len() >= self.config.inbox_max {
             self.held.push(ControlAction::AdminAnswer { token, answer: Err(busy()) });
             return;
         }

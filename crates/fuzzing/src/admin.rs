@@ -9,7 +9,7 @@ use crate::store::sample_records;
 use crate::{Verdict, meter};
 use api::pb;
 use control::admin::{AdminAsk, OsdRegister, PoolCreate};
-use control::{ClientReq, Control, ControlAction, Now, Records, StoredItem, StreamId, Token, Txn};
+use control::{ClientReq, Control, ControlAction, ControlConfig, Now, Records, StoredItem, StreamId, Token, Txn};
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -160,7 +160,7 @@ pub fn run(data: &[u8]) -> Verdict {
     let item = |r: control::Record| (r.key().to_string(), (r.encode(), 1));
     let store: BTreeMap<String, (Vec<u8>, u64)> = sample_records(&mut source).into_iter().map(item).collect();
     let now = Now { mono: Time(1_000_000_000), wall_ms: 1_700_000_000_000 };
-    let control = Control::new(load(&store), now);
+    let control = Control::new(ControlConfig::default(), load(&store), now);
     let mut meta = Meta { control, store, now, token: 0, open: BTreeSet::new() };
     let mut taken = false;
     while !source.is_empty() {

@@ -4,7 +4,7 @@ use crate::metrics::{ClusterMetrics, MetaMetrics};
 use crate::{MetaError, Role};
 use control::admin::{AdminAnswer, AdminAsk};
 use control::events::{Event, Level};
-use control::{ClientReq, Control, ControlAction, LoadError, Now, Records, Standing, StreamId, Token};
+use control::{ClientReq, Control, ControlAction, ControlConfig, LoadError, Now, Records, Standing, StreamId, Token};
 use metastore::{Campaign, Store, StoreError};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -281,7 +281,7 @@ impl Owner {
             Ok(records) => records?,
             Err(e) => return Ok(Ended::Failed(e)),
         };
-        let mut control = Control::new(records, self.now());
+        let mut control = Control::new(ControlConfig::default(), records, self.now());
         control.lead_as(&self.advertise);
         control.set_version(&self.version);
         (self.standing, self.foreign_told) = (Standing::Waiting, false);
@@ -494,7 +494,7 @@ mod tests {
         let mut owner = Owner::new(Box::new(image.another()), "a:1".to_owned(), inbox, role, stopped, metrics);
         owner.store.campaign("a:1").await.expect("no other meta is there");
         let records = owner.records().await.expect("stored").expect("sound");
-        let mut control = Control::new(records, owner.now());
+        let mut control = Control::new(ControlConfig::default(), records, owner.now());
         let status = |owner: &mut Owner, control: &mut Control| {
             let (answer, told) = oneshot::channel();
             owner.take(control, Input::Admin { ask: AdminAsk::Status, answer });

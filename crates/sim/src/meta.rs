@@ -5,7 +5,9 @@
 
 use crate::mail::{Mail, Post};
 use control::admin::{AdminAsk, OsdRegister};
-use control::{ClientReq, Control, ControlAction, Now, Records, Standing, StoredItem, StreamId, Token, Txn};
+use control::{
+    ClientReq, Control, ControlAction, ControlConfig, Now, Records, Standing, StoredItem, StreamId, Token, Txn,
+};
 use std::collections::BTreeMap;
 use types::codes;
 use types::control::{ClientAnswer, ClientAsk, OsdUp, Refusal};
@@ -83,7 +85,7 @@ impl Meta {
         let records = Records::load(items).expect("the store holds what control wrote");
         self.life += 1;
         self.poll_at = Time::NEVER;
-        self.control = Some(Control::new(records, moment(now)));
+        self.control = Some(Control::new(ControlConfig::default(), records, moment(now)));
         self.poll(now, post);
     }
 

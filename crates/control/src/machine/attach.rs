@@ -10,15 +10,9 @@ use super::{Control, Now};
 use crate::plan;
 use crate::records::VolumeRecord;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::Duration;
 use types::control::{Attach, AttachRefusal, OsdDown};
 use types::planted::{Bug, on};
 use types::{Epoch, OsdId, PgId, SegmentIndex, SessionId, Time, VolumeId};
-
-/// Time after which an unanswered attach is sent again.
-const RESEND_AFTER: Duration = Duration::from_secs(1);
-/// Time until the next try when no leader is known, or the leader is busy.
-const RETRY_AFTER: Duration = Duration::from_millis(150);
 
 #[derive(Default)]
 struct Job {
@@ -116,7 +110,11 @@ impl Control {
             Err(AttachRefusal::NotLeader { hint }) => {
                 job.hint = hint.filter(|h| *h != from);
                 job.tries += 1;
-                job.at = if job.hint.is_some() && !job.tries.is_multiple_of(8) { now } else { now + RETRY_AFTER };
+                job.at = if job.hint.is_some() && !job.tries.is_multiple_of(8) {
+                    now
+                } else {
+                    now + self.config.attach_retry
+                };
             }
             Err(AttachRefusal::StaleOrder { last }) => {
                 job.drawn = None;
@@ -124,7 +122,7 @@ impl Control {
                 job.at = now;
                 self.attaching.orders.remove(&(pg, order));
             }
-            Err(AttachRefusal::Busy) => job.at = now + RETRY_AFTER,
+            Err(AttachRefusal::Busy) => job.at = now + self.config.attach_retry,
         }
         self.attaching.wake_all();
     }
@@ -172,12 +170,12 @@ impl Control {
         let (order, _) = job.drawn.expect("drawn above");
         match target {
             Some(stream) => {
-                job.at = now + RESEND_AFTER;
+                job.at = now + self.config.attach_resend;
                 job.tries += 1;
                 let attach = self.attach_now(&record, pg, order);
                 self.say(stream, OsdDown::Attach { pg, attach });
             }
-            None => job.at = now + RETRY_AFTER,
+            None => job.at = now + self.config.attach_retry,
         }
         self.attaching.jobs.get(&(volume, pg)).map_or(Time::NEVER, |job| job.at)
     }

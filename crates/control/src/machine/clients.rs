@@ -1,7 +1,7 @@
 //! Requests of clients, and the answers that wait until an attach record is committed.
 
 use super::osds::Liveness;
-use super::{ClientReq, Control, Now, Standing, Token, WAITS_MAX};
+use super::{ClientReq, Control, Now, Standing, Token};
 use crate::admin::AdminAnswer;
 use crate::events::Note;
 use crate::plan::{self, Opener, PgHint};
@@ -232,7 +232,7 @@ impl Control {
     pub(super) fn wait(&mut self, token: Token, what: WaitFor) {
         self.waits.push(Wait { token, what });
         self.waits_due = true;
-        if self.waits.len() > WAITS_MAX {
+        if self.waits.len() > self.config.waits_max {
             let oldest = self.waits.remove(0);
             let refusal = refuse(codes::META_BUSY, "too many answers wait");
             match oldest.what {

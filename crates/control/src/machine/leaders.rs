@@ -6,24 +6,12 @@
 
 use super::osds::Lead;
 use super::{Control, Now};
+use crate::ControlConfig;
 use crate::records::PgRecord;
 use placement::LedPg;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 use types::control::OsdDown;
 use types::{OsdId, PgId, Time};
-
-/// Interval between two passes.
-pub(super) const LEADERS_EVERY: Duration = Duration::from_secs(2);
-/// Least time that a leader has led before it is moved, and that the target OSD has been connected.
-const LEADER_STEADY: Duration = Duration::from_secs(5);
-/// Time within which a transfer is expected to complete.
-const TRANSFER_COMES: Duration = Duration::from_secs(3);
-/// Time after which a PG that did not follow a transfer is asked again.
-const TRANSFER_AGAIN: Duration = Duration::from_secs(30);
-/// Transfers in one pass: this many, or one PG of [`ROUND_SHARE`] if that is more.
-const ROUND_MIN: usize = 4;
-const ROUND_SHARE: usize = 32;
 
 impl Control {
     /// Balances leaders, if it is time.
@@ -32,15 +20,16 @@ impl Control {
         if self.leaders_at > now {
             return;
         }
-        self.leaders_at = now + LEADERS_EVERY;
-        self.moved.retain(|_, (at, _)| now.since(*at) < TRANSFER_AGAIN);
+        let ControlConfig { leaders_every, transfer_again, transfers_min, transfers_share, .. } = self.config;
+        self.leaders_at = now + leaders_every;
+        self.moved.retain(|_, (at, _)| now.since(*at) < transfer_again);
         let out_of_reach = self.out_of_reach(now);
         let led = self.records.pgs.values().filter_map(|pg| self.led(now, pg, &out_of_reach));
         let led: Vec<LedPg> = led.collect();
         if self.leads.values().any(|l| l.report.recovering) && !self.is_gross(now, &led) {
             return;
         }
-        for (pg, from, to) in placement::leader_moves(&led, ROUND_MIN.max(led.len() / ROUND_SHARE)) {
+        for (pg, from, to) in placement::leader_moves(&led, transfers_min.max(led.len() / transfers_share)) {
             if let Some(stream) = self.osds.get(&from).and_then(|live| live.stream) {
                 self.moved.insert(pg, (now, to));
                 self.say(stream, OsdDown::TransferLeader { pg, to });
@@ -53,12 +42,15 @@ impl Control {
         let preferred = pg.members.first()?.osd;
         let counts = |leader| LedPg { pg: pg.pg, leader, preferred, targets: Vec::new() };
         match self.moved.get(&pg.pg) {
-            Some((at, to)) if now.since(*at) < TRANSFER_COMES && *to != lead.osd => return Some(counts(*to)),
+            Some((at, to)) if now.since(*at) < self.config.transfer_comes && *to != lead.osd => {
+                return Some(counts(*to));
+            }
             Some((_, to)) if *to != lead.osd => return Some(counts(lead.osd)),
             _ => {}
         }
         let targets = if self.may_move(now, pg, lead) { self.members_up(now, pg) } else { Vec::new() };
-        let is_steady = |osd: &OsdId| self.osds.get(osd).is_some_and(|live| now.since(live.connected) >= LEADER_STEADY);
+        let steady = self.config.leader_steady;
+        let is_steady = |osd: &OsdId| self.osds.get(osd).is_some_and(|live| now.since(live.connected) >= steady);
         let in_reach = |osd: &OsdId| !out_of_reach.contains(&(pg.pg, *osd));
         let targets = targets.into_iter().filter(is_steady).filter(in_reach).collect();
         Some(LedPg { targets, ..counts(lead.osd) })
@@ -68,7 +60,8 @@ impl Control {
     fn may_move(&self, now: Time, pg: &PgRecord, lead: &Lead) -> bool {
         let up = self.members_up(now, pg).len();
         let in_sync = usize::from(lead.report.followers_in_sync) + 1;
-        let calm = lead.report.active && !lead.report.recovering && now.since(lead.since) >= LEADER_STEADY;
+        let steady = now.since(lead.since) >= self.config.leader_steady;
+        let calm = lead.report.active && !lead.report.recovering && steady;
         calm && lead.report.followers_behind == 0 && in_sync == up
     }
 

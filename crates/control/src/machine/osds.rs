@@ -7,22 +7,10 @@ use crate::events::Note;
 use crate::plan;
 use crate::refusal::refuse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 use types::codes;
 use types::control::{LeadReport, OsdDown, OsdHeartbeat, OsdHello, OsdUp, PgReport, Refusal};
 use types::map::Member;
 use types::{OsdId, PgId, ReplicaId, Term, Time};
-
-/// Silence after which an OSD is down.
-pub(super) const DOWN_AFTER: Duration = Duration::from_secs(6);
-/// Time for which a new leader calls no OSD down.
-pub(super) const GRACE: Duration = Duration::from_secs(10);
-/// Interval at which missing replicas are requested again.
-const ENSURE_EVERY: Duration = Duration::from_secs(2);
-/// Replicas that are requested at once.
-const ENSURE_BURST: usize = 256;
-/// Interval at which the log position of an OSD is recorded (R17).
-const POSITION_EVERY: Duration = Duration::from_secs(60);
 
 /// Characters of a version that are kept.
 const VERSION_LEN_MAX: usize = 64;
@@ -85,9 +73,9 @@ fn needs_proof(hello: &OsdHello) -> bool {
 impl Control {
     pub(super) fn liveness(&self, now: Time, osd: OsdId) -> Liveness {
         match self.osds.get(&osd).and_then(|live| live.heard) {
-            Some(heard) if now.since(heard) < DOWN_AFTER => Liveness::Up,
+            Some(heard) if now.since(heard) < self.config.down_after => Liveness::Up,
             Some(_) => Liveness::Down,
-            None if now.since(self.started.mono) < GRACE => Liveness::Unknown,
+            None if now.since(self.started.mono) < self.config.grace => Liveness::Unknown,
             None => Liveness::Down,
         }
     }
@@ -113,13 +101,13 @@ impl Control {
 
     /// Refuses a second process of one OSD: the one that is alive stays. The newcomer, which may run on a copy of the
     /// device, asks again. A process that died without closing its stream counts as alive until it has been silent for
-    /// [`DOWN_AFTER`].
+    /// `ControlConfig::down_after`.
     fn check_rival(&self, stream: StreamId, hello: &OsdHello, now: Time) -> Result<(), Refusal> {
         let Some(known) = self.records.osds.get(&hello.osd).filter(|k| k.uuid == hello.uuid) else { return Ok(()) };
         let Some(live) = self.osds.get(&hello.osd).filter(|l| l.stream.is_some_and(|old| old != stream)) else {
             return Ok(());
         };
-        let alive = live.heard.is_some_and(|heard| now.since(heard) < DOWN_AFTER);
+        let alive = live.heard.is_some_and(|heard| now.since(heard) < self.config.down_after);
         if known.incarnation == hello.incarnation || !alive {
             return Ok(());
         }
@@ -194,7 +182,7 @@ impl Control {
         live.ensure_at = Time::ZERO;
         live.floor = ReplicaId(0);
         live.log_seq = hello.device.durable_seq;
-        live.position_at = at + POSITION_EVERY;
+        live.position_at = at + self.config.position_every;
         live.replicas.clone_from(&hello.replicas);
         live.unproven = needs_proof(hello).then_some(hello.seen.revision);
         if self.standing() == Standing::Behind && needs_proof(hello) {
@@ -340,7 +328,7 @@ impl Control {
         live.unreachable = known.into_iter().collect();
         live.log_seq = heartbeat.log_seq;
         if live.position_at <= now.mono {
-            live.position_at = now.mono + POSITION_EVERY;
+            live.position_at = now.mono + self.config.position_every;
             self.record_position(osd);
         }
         for report in heartbeat.pgs {
@@ -400,7 +388,7 @@ impl Control {
 
     /// Takes note of new PGs: the next upkeep requests their replicas.
     pub(super) fn expect_members(&mut self, now: Time, pgs: &[PgId]) {
-        self.born.retain(|_, at| now.since(*at) < GRACE);
+        self.born.retain(|_, at| now.since(*at) < self.config.grace);
         for pg in pgs {
             self.born.insert(*pg, now);
             let members = self.records.pgs.get(pg).map(|r| r.members.clone()).unwrap_or_default();
@@ -449,9 +437,9 @@ impl Control {
         let osds: Vec<OsdId> = self.osds.iter().filter(|(_, live)| due(live)).map(|(osd, _)| *osd).collect();
         for osd in osds {
             let live = self.osds.get_mut(&osd).expect("it was just listed");
-            live.ensure_at = now + ENSURE_EVERY;
+            live.ensure_at = now + self.config.ensure_every;
             let stream = live.stream.expect("only connected ones are due");
-            let pgs: Vec<PgId> = live.missing.values().copied().take(ENSURE_BURST).collect();
+            let pgs: Vec<PgId> = live.missing.values().copied().take(self.config.ensure_burst).collect();
             for pg in pgs {
                 if let Some(map) = self.records.pgs.get(&pg).map(crate::records::PgRecord::map) {
                     self.say(stream, OsdDown::EnsurePg(map));

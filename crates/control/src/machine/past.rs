@@ -5,23 +5,17 @@
 //! before a majority of the electors said Hello. It changes nothing at all when one of them remembers more than the records hold.
 //! The two majorities share an OSD, so a store that lost a change with any effect is detected.
 
-use super::osds::GRACE;
 use super::{Control, ControlAction, Input, Now, Token};
 use crate::admin::{AdminAnswer, AdminAsk};
 use crate::health::{self, Finding};
 use crate::records::{OsdRecord, Record, Write};
 use crate::refusal::refuse;
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
 use types::codes;
 use types::control::{ClientAnswer, ClientAsk, OsdDown, OsdHello, Refusal, Watermarks};
 use types::planted::{Bug, on};
 use types::{ClusterId, OsdId, Time};
 
-/// Time that a change waits for a majority of the OSDs before it is refused.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// Most actions that wait until a majority remembers them; above it changes are refused.
-const GATE_MAX: usize = 16_384;
 /// Most OSDs that the records do not know, and OSDs of other clusters, that are kept for the status.
 const STRANGERS_MAX: usize = 64;
 /// Most reasons that are kept.
@@ -374,13 +368,13 @@ impl Control {
     /// Returns the input when it may be worked on now.
     pub(super) fn admit(&mut self, now: Now, input: Input) -> Option<Input> {
         self.past.now = now.mono;
-        let full = self.past.gate.len() >= GATE_MAX;
+        let full = self.past.gate.len() >= self.config.gate_max;
         if self.past.standing == Standing::Sound && !full || !self.changes(&input) {
             return Some(input);
         }
         match self.past.standing {
             Standing::Behind => self.refuse_input(input, &self.behind()),
-            Standing::Waiting if self.past.deferred.len() < super::INBOX_MAX => {
+            Standing::Waiting if self.past.deferred.len() < self.config.inbox_max => {
                 self.past.deferred.push_back((now.mono, input));
             }
             Standing::Waiting | Standing::Sound => self.refuse_input(input, &self.no_majority()),
@@ -410,11 +404,12 @@ impl Control {
     /// Refuses answers that have waited too long for a majority; commands to OSDs wait on.
     pub(super) fn watch_past(&mut self, now: Time) {
         self.past.now = now;
-        while self.past.deferred.front().is_some_and(|(since, _)| now.since(*since) >= PATIENCE) {
+        let patience = self.config.majority_patience;
+        while self.past.deferred.front().is_some_and(|(since, _)| now.since(*since) >= patience) {
             let (_, input) = self.past.deferred.pop_front().expect("just seen");
             self.refuse_input(input, &self.no_majority());
         }
-        let late = |g: &Gated| now.since(g.since) >= PATIENCE && !matches!(g.action, ControlAction::ToOsd { .. });
+        let late = |g: &Gated| now.since(g.since) >= patience && !matches!(g.action, ControlAction::ToOsd { .. });
         if !self.past.gate.iter().any(late) {
             return;
         }
@@ -469,7 +464,7 @@ impl Control {
     fn gate(&mut self, gated: Gated, out: &mut Vec<ControlAction>) {
         match gated.action {
             // Commands are repeated when the OSD connects again.
-            ControlAction::ToOsd { stream, .. } if self.past.gate.len() >= GATE_MAX => {
+            ControlAction::ToOsd { stream, .. } if self.past.gate.len() >= self.config.gate_max => {
                 out.push(ControlAction::CloseOsd { stream });
             }
             _ => self.past.gate.push_back(gated),
@@ -521,7 +516,7 @@ impl Control {
                 found.push(meta(health::META_BEHIND, self.behind().to_string()));
             }
             // A new leader gives the OSDs time before it complains.
-            Standing::Waiting if now.since(self.started.mono) < GRACE => {}
+            Standing::Waiting if now.since(self.started.mono) < self.config.grace => {}
             Standing::Waiting => {
                 let refusal = self.no_majority();
                 found.push(meta(health::META_NO_MAJORITY, refusal.to_string()));

@@ -7,12 +7,8 @@
 use super::Control;
 use crate::records::PgRecord;
 use std::collections::BTreeSet;
-use std::time::Duration;
 use types::control::UNREACHED_MAX;
 use types::{OsdId, PgId, Time, VolumeId};
-
-/// Time within which peers and clients that could not reach an OSD try again and report.
-const SETTLE: Duration = Duration::from_secs(5);
 
 impl Control {
     /// Returns the leader that meta does not hear and enough followers do, with the number of those followers.
@@ -56,7 +52,7 @@ impl Control {
     /// Whether an OSD has been connected for so long that others have tried to reach it since.
     fn is_settled(&self, now: Time, osd: OsdId) -> bool {
         let live = self.osds.get(&osd).filter(|live| live.stream.is_some());
-        live.is_some_and(|live| now.since(live.connected) >= SETTLE)
+        live.is_some_and(|live| now.since(live.connected) >= self.config.reach_settle)
     }
 
     /// Returns broken paths between live OSDs: meta hears both, or the second is in `unheard`, whose PGs serve. A dead OSD is

@@ -1,20 +1,16 @@
 //! The state of PGs, the health checks, and the page about the cluster.
 
-use super::osds::{GRACE, Lead, Liveness};
+use super::osds::{Lead, Liveness};
 use super::{Control, Now};
 use crate::admin::{IoRates, OsdView, Recovery, Status};
 use crate::health::{self, Check, Facts, Finding, PgFacts, PoolFacts, Severity};
 use crate::records::{PgRecord, PoolState};
-use std::time::Duration;
 use types::control::PgReport;
 use types::map::Member;
 use types::{OsdId, PgId, Time};
 
 /// Problem lines in a status.
 const PROBLEMS_MAX: usize = 50;
-/// A PG without a leader that serves is not called down for this long after its leader gave up, or took over. A PG that
-/// stays without one for [`GRACE`] is down, however often its leader changes.
-const ELECTION: Duration = Duration::from_secs(3);
 
 impl Control {
     /// Returns the state words of a PG, by its leader's report, or by its followers' while meta does not hear the leader.
@@ -57,13 +53,13 @@ impl Control {
     fn takes_over(&self, now: Time, pg: &PgRecord, lead: &Lead) -> bool {
         let hears_all =
             lead.report.followers_silent == 0 && pg.members.iter().all(|m| self.liveness(now, m.osd) != Liveness::Down);
-        hears_all && now.since(lead.since) < ELECTION && !self.told_of(pg.pg).contains("degraded")
+        hears_all && now.since(lead.since) < self.config.election && !self.told_of(pg.pg).contains("degraded")
     }
 
     /// Whether the PG is too new, or was created too recently, to expect its first leader.
     fn is_young(&self, now: Time, pg: &PgRecord) -> bool {
         let creating = || self.records.pools.get(&pg.pg.pool).is_some_and(|p| p.state == PoolState::Creating);
-        self.born.get(&pg.pg).is_some_and(|at| now.since(*at) < GRACE) || creating()
+        self.born.get(&pg.pg).is_some_and(|at| now.since(*at) < self.config.grace) || creating()
     }
 
     /// Whether the leader of the PG is not known yet. The reason is a new meta, a new PG, a due election, or a member that has
@@ -73,10 +69,10 @@ impl Control {
             let live = self.osds.get(&m.osd);
             live.is_some_and(|live| live.stream.is_some() && !live.reported) && self.is_up(now, m.osd)
         };
-        let elects = self.unled.get(&pg.pg).is_some_and(|at| now.since(*at) < ELECTION)
-            || self.leads.get(&pg.pg).is_some_and(|lead| now.since(lead.since) < ELECTION);
-        let is_new = now.since(self.started.mono) < GRACE || self.is_young(now, pg);
-        let idles = self.idle.get(&pg.pg).is_some_and(|since| now.since(*since) >= GRACE);
+        let elects = self.unled.get(&pg.pg).is_some_and(|at| now.since(*at) < self.config.election)
+            || self.leads.get(&pg.pg).is_some_and(|lead| now.since(lead.since) < self.config.election);
+        let is_new = now.since(self.started.mono) < self.config.grace || self.is_young(now, pg);
+        let idles = self.idle.get(&pg.pg).is_some_and(|since| now.since(*since) >= self.config.grace);
         is_new || !idles && (elects || pg.members.iter().any(connects))
     }
 

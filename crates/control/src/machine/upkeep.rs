@@ -4,11 +4,7 @@
 use super::{Control, Now};
 use crate::plan;
 use crate::records::{PoolState, VolumeState};
-use std::time::Duration;
 use types::{OsdId, Time, VolumeId};
-
-/// Time until the next try of a pool whose PGs cannot be placed now.
-const POOLS_EVERY: Duration = Duration::from_secs(1);
 
 impl Control {
     pub(super) fn upkeep(&mut self, now: Now) {
@@ -40,7 +36,7 @@ impl Control {
                         self.expect_members(now, &pgs);
                     }
                     // Too few OSDs are left: the pool stays in creation, and the status reports it.
-                    Err(_) => self.pools_at = now + POOLS_EVERY,
+                    Err(_) => self.pools_at = now + self.config.pools_every,
                 }
             }
             PoolState::Deleting => {

@@ -3,13 +3,14 @@
 //! It runs once a second. [`WatchRecord`] holds the state that the events so far report, and is written in one
 //! transaction with them. So a new meta continues where the last one stopped, and an event is neither lost nor repeated.
 //!
-//! Invariant: an entity that changes all the time costs an event every [`GAP_MAX`] at most (a volume one of each kind).
+//! Invariant: an entity that changes all the time costs an event every `event_gap_max` at most (a volume one of each kind).
 //! Many PGs of one pool that change together cost one event, and a tick writes at most [`EVENTS_PER_TICK`]. A change that
 //! has to wait is not lost. A state is compared again at the next tick, and the last event of each kind of a volume is
 //! kept.
 
 use super::osds::Liveness;
 use super::{Control, ControlAction, Now};
+use crate::ControlConfig;
 use crate::events::Note;
 use crate::health::{self, NEARFULL_PERCENT};
 use crate::records::{Key, Record, WatchRecord, Write};
@@ -17,7 +18,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{OsdId, PgId, PoolId, Time, VolumeId};
 
-const WATCH_EVERY: Duration = Duration::from_secs(1);
 /// Most events of one tick.
 const EVENTS_PER_TICK: usize = 12;
 /// Up to this many PGs of a pool that change in one tick have an event each; more have one together.
@@ -27,11 +27,6 @@ const PGS_NAMED: usize = 8;
 /// Most PGs whose states are remembered across a change of the leading meta. The states of further PGs are lost with the
 /// leader.
 const PGS_REMEMBERED: usize = 1024;
-/// Least time between two events of one entity, and the most after many events.
-const GAP_MIN: Duration = Duration::from_secs(1);
-const GAP_MAX: Duration = Duration::from_secs(300);
-/// Time without a change after which an entity has the least gap again.
-const QUIET: Duration = Duration::from_secs(60);
 
 /// Time at which an entity may have its next event.
 struct Damper {
@@ -57,6 +52,7 @@ struct Waiting {
 /// Volatile state of the leading meta for events.
 #[derive(Default)]
 pub(super) struct Watch {
+    config: ControlConfig,
     at: Time,
     dampers: BTreeMap<String, Damper>,
     leaders: BTreeMap<PgId, OsdId>,
@@ -71,13 +67,18 @@ pub(super) struct Watch {
 }
 
 impl Watch {
+    pub fn new(config: ControlConfig) -> Watch {
+        Watch { config, ..Watch::default() }
+    }
+
     fn may(&self, now: Time, entity: &str) -> bool {
         self.dampers.get(entity).is_none_or(|damper| damper.next <= now)
     }
 
     fn spend(&mut self, now: Time, entity: &str) {
-        let damper = self.dampers.entry(entity.to_owned()).or_insert(Damper { next: now, gap: GAP_MIN / 2 });
-        damper.gap = if now.since(damper.next) > QUIET { GAP_MIN } else { (damper.gap * 2).min(GAP_MAX) };
+        let ControlConfig { event_gap_min: min, event_gap_max: max, event_quiet: quiet, .. } = self.config;
+        let damper = self.dampers.entry(entity.to_owned()).or_insert(Damper { next: now, gap: min / 2 });
+        damper.gap = if now.since(damper.next) > quiet { min } else { (damper.gap * 2).min(max) };
         damper.next = now + damper.gap;
     }
 
@@ -160,8 +161,8 @@ impl Control {
         if self.watch.at > now.mono || self.batch.is_full() {
             return;
         }
-        self.watch.at = now.mono + WATCH_EVERY;
-        self.watch.dampers.retain(|_, damper| now.mono.since(damper.next) <= QUIET);
+        self.watch.at = now.mono + self.config.watch_every;
+        self.watch.dampers.retain(|_, damper| now.mono.since(damper.next) <= self.config.event_quiet);
         if let Some(address) = self.watch.takes_lead.take() {
             self.note(now, Note::info("meta.leads", "meta", format!("the meta at {address} leads")));
         }

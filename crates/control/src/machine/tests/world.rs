@@ -113,7 +113,7 @@ impl World {
         commit(&mut store, &new_cluster(CLUSTER, 1));
         let now = Now { mono: Time(3_600_000_000_000), wall_ms: 1_000_000 };
         let mut world = World {
-            control: Control::new(load(&store), now),
+            control: Control::new(crate::ControlConfig::default(), load(&store), now),
             store,
             osds: Vec::new(),
             now,
@@ -360,7 +360,7 @@ impl World {
     pub fn lead_on(&mut self, store: BTreeMap<String, (Vec<u8>, u64)>) {
         self.store = store;
         self.deaths += 1;
-        self.control = Control::new(load(&self.store), self.now);
+        self.control = Control::new(crate::ControlConfig::default(), load(&self.store), self.now);
     }
 
     fn perform(&mut self, action: ControlAction) {
