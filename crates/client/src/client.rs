@@ -3,6 +3,7 @@
 use crate::links::Links;
 use crate::meta::{AskId, Asks};
 use crate::open::{OpenVolume, Stage, VolumeKey, VolumeReport};
+use crate::tuning::ClientTuning;
 use bus::{Bus, BusConfig, BusEvent, BusStats, Identity};
 use device::{BlockDevice, DeviceInfo};
 use env::{Event, Op};
@@ -28,6 +29,7 @@ pub struct ClientConfig {
     pub timeout: Option<Duration>,
     /// A write for which an OSD has no space is retried for this long before it fails with `NoSpace`.
     pub full_wait: Duration,
+    pub tuning: ClientTuning,
     pub seed: u64,
 }
 
@@ -78,7 +80,10 @@ pub struct Client {
 }
 
 impl Client {
+    /// # Panics
+    /// When the tuning has a fault; the message names all.
     pub fn new(config: ClientConfig) -> Client {
+        config.tuning.validate().unwrap_or_else(|faults| panic!("{faults}"));
         Client {
             rng: Rng::new(config.seed),
             config,
@@ -256,7 +261,8 @@ impl Client {
         if self.bus.is_none() {
             let me = self.config.incarnation;
             let identity = Identity { cluster: opened.cluster, peer: Peer::Client(me), incarnation: me };
-            let config = BusConfig::new(identity, self.config.owner);
+            let tuning = self.config.tuning.bus;
+            let config = BusConfig { tuning, ..BusConfig::new(identity, self.config.owner) };
             self.bus = Some((opened.cluster, Bus::new(config, self.rng.next_u64())));
         }
         let config = VolumeConfig {
@@ -264,6 +270,7 @@ impl Client {
             serial: self.serial,
             timeout: self.config.timeout,
             full_wait: self.config.full_wait,
+            tuning: self.config.tuning.volume,
             seed: self.rng.next_u64(),
         };
         self.lives += 1;

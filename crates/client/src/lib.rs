@@ -23,6 +23,7 @@ mod client;
 mod links;
 mod meta;
 mod open;
+mod tuning;
 
 #[cfg(test)]
 mod tests;
@@ -32,3 +33,4 @@ pub use bus::BusStats;
 pub use client::{Client, ClientConfig, ClientEvent, ClientStats};
 pub use meta::AskId;
 pub use open::{VolumeKey, VolumeReport};
+pub use tuning::ClientTuning;

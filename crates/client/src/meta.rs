@@ -15,14 +15,6 @@ use types::{Errno, OsdId, Time};
 
 /// Interval of a holder's keepalives.
 pub(crate) const KEEPALIVE: Duration = Duration::from_millis(KEEPALIVE_MS);
-/// Longest wait for the answer to a keepalive.
-const KEEPALIVE_PATIENCE: Duration = Duration::from_secs(10);
-/// Pause between two attempts to tell meta that a volume is closed, and the number of attempts. When all
-/// fail the holder's lease expires by itself.
-const PARTING_PAUSE: Duration = Duration::from_millis(200);
-const PARTING_TRIES_MAX: u32 = 10;
-/// Least pause between two questions to meta for the addresses of OSDs that do not answer.
-const WHERE_PAUSE: Duration = Duration::from_secs(2);
 
 /// Id of a request to meta.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -134,7 +126,7 @@ impl Client {
         for open in self.volumes.iter().flatten() {
             let pgs: Vec<_> = open.volume.pgs_on(osd).take(PGS_PER_ASK_MAX).collect();
             if !pgs.is_empty() {
-                self.asks.where_at = now + WHERE_PAUSE;
+                self.asks.where_at = now + self.config.tuning.where_pause;
                 self.asks.put(open.key, ClientAsk::Refresh { pgs });
                 return;
             }
@@ -143,8 +135,9 @@ impl Client {
 
     /// Sends the keepalive of a volume's holder when it is due.
     pub(crate) fn keep_alive(&mut self, now: Time, slot: usize) {
+        let patience = self.config.tuning.keepalive_patience;
         let Some(open) = self.volumes[slot].as_deref_mut() else { return };
-        let waiting = open.keepalive.is_some_and(|(_, since)| now < since + KEEPALIVE_PATIENCE);
+        let waiting = open.keepalive.is_some_and(|(_, since)| now < since + patience);
         if !open.holds() || now < open.keepalive_at || waiting {
             return;
         }
@@ -158,6 +151,7 @@ impl Client {
 
     /// Takes a closing volume one step further when it can go on.
     pub(crate) fn part(&mut self, now: Time, slot: usize) {
+        let tuning = self.config.tuning;
         let Some(open) = self.volumes[slot].as_deref_mut() else { return };
         let due = match open.stage {
             Stage::Open => false,
@@ -168,17 +162,18 @@ impl Client {
             return;
         }
         let tries = if let Stage::Parting { tries, .. } = open.stage { tries } else { 0 };
-        if !open.holds() || tries >= PARTING_TRIES_MAX {
+        if !open.holds() || tries >= tuning.parting_tries_max {
             return self.forget(slot);
         }
         let (volume, session) = (open.volume.id(), open.volume.session());
-        open.stage = Stage::Parting { tries: tries + 1, at: now + KEEPALIVE_PATIENCE };
+        open.stage = Stage::Parting { tries: tries + 1, at: now + tuning.keepalive_patience };
         self.asks.put(open.key, ClientAsk::Close { volume, session });
     }
 
     /// Tells meta at once that a closing volume has no holder any more. Requests in flight do not delay this: their user is gone.
     /// [`ClientEvent::Closed`] follows as after [`Client::close`].
     pub fn abandon(&mut self, now: Time, key: VolumeKey) {
+        let patience = self.config.tuning.keepalive_patience;
         let Some(open) = self.find(key) else { return };
         if open.stage != Stage::Closing {
             return;
@@ -187,16 +182,17 @@ impl Client {
             return self.forget(usize::from(key.slot));
         }
         let (volume, session) = (open.volume.id(), open.volume.session());
-        open.stage = Stage::Parting { tries: 1, at: now + KEEPALIVE_PATIENCE };
+        open.stage = Stage::Parting { tries: 1, at: now + patience };
         self.asks.put(key, ClientAsk::Close { volume, session });
     }
 
     fn parted(&mut self, now: Time, key: VolumeKey, answer: &ClientAnswer) {
+        let pause = self.config.tuning.parting_pause;
         let Some(open) = self.find(key) else { return };
         if let (ClientAnswer::Refused(why), Stage::Parting { at, .. }) = (answer, &mut open.stage)
             && why.code == codes::META_UNAVAILABLE
         {
-            *at = now + PARTING_PAUSE;
+            *at = now + pause;
             return;
         }
         self.forget(usize::from(key.slot));
@@ -212,10 +208,11 @@ impl Client {
 
     /// Returns the time of the volume's next message to meta.
     pub(crate) fn deadline_of(&self, open: &OpenVolume) -> Time {
+        let patience = self.config.tuning.keepalive_patience;
         let keepalive = match (open.holds(), open.keepalive) {
             (false, _) => Time::NEVER,
             (true, None) => open.keepalive_at,
-            (true, Some((_, since))) => open.keepalive_at.max(since + KEEPALIVE_PATIENCE),
+            (true, Some((_, since))) => open.keepalive_at.max(since + patience),
         };
         match open.stage {
             Stage::Open => keepalive,

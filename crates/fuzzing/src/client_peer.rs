@@ -9,7 +9,7 @@ use crate::line::Lines;
 use crate::source::Source;
 use crate::{Verdict, meter, wire_frame};
 use api::pb;
-use client::{AskId, Client, ClientConfig, ClientEvent, VolumeKey};
+use client::{AskId, Client, ClientConfig, ClientEvent, ClientTuning, VolumeKey};
 use device::{Completion, Request as Io};
 use env::{Env, ListenerId, NetAddr, Op};
 use prost::Message as _;
@@ -147,6 +147,7 @@ impl Table {
             holder: "fuzz".into(),
             timeout: None,
             full_wait: std::time::Duration::ZERO,
+            tuning: ClientTuning::default(),
             seed: seed.into(),
         };
         let mut lines = Lines::new(world.env(stranger), OSDS as usize);
@@ -221,7 +222,9 @@ impl Table {
             self.ended += 1;
         }
         for fill in self.client.fills() {
-            fill.limits().iter().for_each(|(what, now, max)| assert!(now <= max, "{now} {what}, at most {max}"));
+            fill.limits(&ClientTuning::default().volume)
+                .iter()
+                .for_each(|(what, now, max)| assert!(now <= max, "{now} {what}, at most {max}"));
         }
     }
 

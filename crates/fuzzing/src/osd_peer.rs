@@ -74,10 +74,10 @@ fn start(world: &World, node: NodeId, life: u64) -> (Osd, SimEnv) {
         host: Some("h".into()),
         rack: None,
         zone: None,
-        let_in_wait: std::time::Duration::ZERO,
         version: String::new(),
         engine: engine::EngineConfig { round_idle: Duration::from_millis(50), ..engine::EngineConfig::default() },
         timing: group::Timing::default(),
+        tuning: osd::OsdTuning { let_in_wait: std::time::Duration::ZERO, ..osd::OsdTuning::default() },
         lease_reads: true,
     };
     let osd = Osd::new(config, disk, &Registry::default(), life);

@@ -15,7 +15,7 @@ use types::map::{Member, OsdAddr, PgMap};
 use types::{
     ClusterId, Epoch, Errno, IoBuf, OsdId, PgId, PoolId, ReplicaId, SEGMENT, SegmentIndex, SessionId, Time, VolumeId,
 };
-use volume::{Admit, Carrier, Volume, VolumeConfig, VolumeOut};
+use volume::{Admit, Carrier, Volume, VolumeConfig, VolumeOut, VolumeTuning};
 use wire::{Extent, Reject, Reply, ReplyBody, RequestBody};
 
 const LEN: u64 = 3 * SEGMENT;
@@ -187,6 +187,7 @@ impl Table {
             serial: 5,
             timeout,
             full_wait: std::time::Duration::from_secs(u64::from(seed) % 3),
+            tuning: VolumeTuning::default(),
             seed: seed.into(),
         };
         Table {
@@ -225,7 +226,7 @@ impl Table {
             self.asks.pop_front();
         }
         out.done.into_iter().for_each(|done| self.end(done));
-        for (what, now, max) in self.volume.fill().limits() {
+        for (what, now, max) in self.volume.fill().limits(&VolumeTuning::default()) {
             assert!(now <= max, "{now} {what}, at most {max}");
         }
     }

@@ -6,7 +6,7 @@
 
 use crate::descriptor::{Command, Stamp, is_part};
 use crate::reads::What;
-use crate::{Action, Group, Origin};
+use crate::{Action, Group, GroupLimits, Origin};
 use bytes::BytesMut;
 use std::collections::VecDeque;
 use types::control::{Attach, AttachRefusal};
@@ -14,17 +14,6 @@ use types::limits::PROPOSE_PAYLOAD_MAX;
 use types::store::Crcs;
 use types::{ChunkKey, Errno, IoBuf, OsdId, SectorRange, Time, VolumeId};
 use wire::{Reject, Reply, ReplyBody, Request, RequestBody};
-
-/// Most writes that wait for their proposal, per PG.
-pub const QUEUE_OPS_MAX: usize = 2048;
-/// Most payload bytes of those writes.
-pub const QUEUE_BYTES_MAX: u64 = 32 << 20;
-/// Most attach records that wait for their proposal, per PG.
-pub const QUEUE_ATTACHES_MAX: usize = 256;
-/// Most entries of one proposal.
-pub const PROPOSE_ENTRIES_MAX: usize = consensus::MSG_ENTRIES_MAX;
-/// Most entries between the commit index and the end of the log.
-pub const UNCOMMITTED_ENTRIES_MAX: u64 = 16 << 10;
 
 /// Receiver of the outcome of an entry.
 #[derive(Clone, Copy, Debug)]
@@ -71,8 +60,8 @@ impl Queue {
         (self.writes.len(), self.bytes, self.attaches.len())
     }
 
-    fn is_full(&self, len: usize) -> bool {
-        self.writes.len() >= QUEUE_OPS_MAX || self.bytes + len as u64 > QUEUE_BYTES_MAX
+    fn is_full(&self, len: usize, limits: &GroupLimits) -> bool {
+        self.writes.len() >= limits.queue_ops_max || self.bytes + len as u64 > limits.queue_bytes_max
     }
 
     /// Takes the next change to propose that fits into `room` bytes, if any.
@@ -179,7 +168,7 @@ impl Group {
         if self.full && payload_len > 0 {
             return Some(Reject::Failed(Errno::NoSpace));
         }
-        self.queue.is_full(payload_len).then_some(Reject::Busy)
+        self.queue.is_full(payload_len, &self.config.limits).then_some(Reject::Busy)
     }
 
     fn is_fenced(&self, volume: VolumeId, stamp: &Stamp) -> bool {
@@ -198,7 +187,7 @@ impl Group {
         if order <= self.decision.order {
             return refuse(AttachRefusal::StaleOrder { last: self.decision.order }, actions);
         }
-        if !self.serves() || self.queue.attaches.len() >= QUEUE_ATTACHES_MAX {
+        if !self.serves() || self.queue.attaches.len() >= self.config.limits.queue_attaches_max {
             return refuse(AttachRefusal::Busy, actions);
         }
         let waiter = Waiter::Attach { order };
@@ -223,7 +212,9 @@ impl Group {
         let uncommitted = self.node.uncommitted_payload();
         let entries = self.node.last_index().0 - self.node.commit_index().0;
         let mut room = self.propose_payload_max.saturating_sub(uncommitted).min(PROPOSE_PAYLOAD_MAX as u64);
-        let entries_max = UNCOMMITTED_ENTRIES_MAX.saturating_sub(entries).min(PROPOSE_ENTRIES_MAX as u64) as usize;
+        let limits = &self.config.limits;
+        let free = limits.uncommitted_entries_max.saturating_sub(entries);
+        let entries_max = free.min(limits.propose_entries_max as u64) as usize;
         let mut batch = Vec::new();
         while batch.len() < entries_max {
             let Some(admitted) = self.queue.next(room, !self.blocked) else { break };

@@ -13,9 +13,6 @@ use types::control::AttachRefusal;
 use types::{EntryKind, Time};
 use wire::{Message, RaftKind, Reject, ReplyBody};
 
-/// Most descriptors kept in memory per PG, whatever the engine could still produce.
-pub const RESIDENT_MAX: usize = 128 << 10;
-
 impl Group {
     /// Performs the output of one drain of raft.
     pub(crate) fn perform(&mut self, _now: Time, ready: &mut Ready, actions: &mut Vec<Action>) {
@@ -74,7 +71,7 @@ impl Group {
 
     /// Keeps descriptors bounded even when the engine's log holds more small entries than memory should.
     pub(crate) fn compact_resident(&mut self) {
-        let excess = self.node.resident().saturating_sub(RESIDENT_MAX) as u64;
+        let excess = self.node.resident().saturating_sub(self.config.limits.resident_entries_max) as u64;
         if excess > 0 {
             self.node.compact(types::Index(self.node.first_index().0 + excess));
         }

@@ -10,9 +10,6 @@ use types::rng::Rng;
 use types::{ReplicaId, Time};
 use wire::RaftMsg;
 
-/// Attempts in a row with the short pause; a group without quorum then campaigns at the pace of its deadline.
-const FAST_ROUNDS_MAX: u32 = 20;
-
 #[derive(Debug)]
 pub(crate) struct Election {
     timing: Timing,
@@ -156,7 +153,7 @@ impl Election {
     }
 
     fn pause(&mut self, now: Time) {
-        let pause = match self.rounds <= FAST_ROUNDS_MAX {
+        let pause = match self.rounds <= self.timing.fast_rounds_max {
             true => self.draw(self.timing.round_min, self.timing.round_max),
             false => self.draw_deadline(),
         };

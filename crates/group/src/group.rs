@@ -70,8 +70,11 @@ impl Group {
     ///
     /// # Errors
     /// When the replica may not take part; the OSD reports it as quarantined.
-    /// When the replica may not take part; it is to be reported as quarantined.
+    ///
+    /// # Panics
+    /// When the configuration has a fault; the message names all.
     pub fn new(config: GroupConfig, recovered: Recovered, now: Time, seed: u64) -> Result<Group, GroupError> {
+        config.validate().unwrap_or_else(|faults| panic!("{faults}"));
         let Recovered { identity, hard_state, checkpoint, before, entries, lost, in_doubt: _, damage } = recovered;
         let (pg, replica) = (identity.pg, identity.replica);
         if let Some(reason) = damage {
@@ -336,8 +339,8 @@ impl Group {
         );
         assert!(applied <= commit, "R1: entries are applied up to {applied}, beyond the commit index {commit}");
         assert!(applied <= durable, "R2: entries are applied up to {applied}, and durable here only up to {durable}");
-        self.reads.check_invariants(applied);
-        for (what, amount, max) in self.fill().limits() {
+        self.reads.check_invariants(applied, &self.config.limits);
+        for (what, amount, max) in self.fill().limits(&self.config.limits) {
             assert!(amount <= max, "§7.7: {what}: {amount}, more than {max}");
         }
         self.check_leadership(now);

@@ -28,7 +28,7 @@ mod unreached;
 pub mod window;
 
 pub use action::{Action, Origin};
-pub use config::{GroupConfig, Timing};
+pub use config::{GroupConfig, GroupLimits, Timing};
 pub use consensus::NUMBER_MAX;
 pub use group::{Group, GroupError};
 pub use pairs::Pairs;

@@ -8,9 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use types::{OsdId, PgId, Time};
 use wire::{LeaseAck, LeaseRenewal};
 
-/// An acknowledgement that renews nothing is sent once in this many renewals: often enough to be no sign of silence.
-const EMPTY_EVERY: u32 = 4;
-
 /// State of one connected OSD.
 #[derive(Debug)]
 struct Pair {
@@ -32,8 +29,10 @@ pub struct Pairs {
 }
 
 impl Pairs {
+    /// # Panics
+    /// When the timing has a fault; the message names all.
     pub fn new(timing: Timing) -> Pairs {
-        assert!(timing.full_every > 0, "a full renewal is needed now and then");
+        timing.validate().unwrap_or_else(|faults| panic!("{faults}"));
         Pairs { timing, pairs: BTreeMap::new() }
     }
 
@@ -89,7 +88,8 @@ impl Pairs {
     pub fn owes_ack(&mut self, now: Time, osd: OsdId, full: bool, ack: &LeaseAck) -> bool {
         let Some(pair) = self.pairs.get_mut(&osd) else { return true };
         let said = (ack.granted_aus, ack.device_full, ack.log_share_mib);
-        let keeps = |(at, before): (Time, _)| before == said && now < at + self.timing.renewal * EMPTY_EVERY;
+        let keeps =
+            |(at, before): (Time, _)| before == said && now < at + self.timing.renewal * self.timing.empty_ack_every;
         let owes = full || !ack.renewed.is_empty() || !pair.acknowledged.is_some_and(keeps);
         if owes {
             pair.acknowledged = Some((now, said));

@@ -6,17 +6,12 @@
 //! between the read's arrival and its answer.
 
 use crate::admit::reply;
-use crate::{Action, Group, Origin};
+use crate::{Action, Group, GroupLimits, Origin};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use types::planted::{Bug, on};
 use types::{ChunkKey, Epoch, Errno, Index, SectorRange, Time, VolumeId};
 use wire::{Reject, ReplyBody};
-
-/// Most reads of one PG that wait or run.
-pub const READS_MAX: usize = 4096;
-/// Most read-index queries without an answer.
-const QUESTIONS_MAX: usize = 16;
 
 #[derive(Clone, Copy, Debug)]
 struct Read {
@@ -92,12 +87,12 @@ impl Reads {
     }
 
     /// Asserts what holds between turns. `applied`: the applied index of the group.
-    pub fn check_invariants(&self, applied: Index) {
+    pub fn check_invariants(&self, applied: Index, limits: &GroupLimits) {
         let asked: usize = self.questions.iter().map(|question| question.reads.len()).sum();
         let held = self.waiting.len() + asked + self.running.len();
         assert!(held == self.count, "R3: {held} reads wait or run, and {} are counted: one has no answer", self.count);
         let asks = self.questions.len();
-        assert!(asks <= QUESTIONS_MAX, "§7.7: {asks} read-index queries have no answer");
+        assert!(asks <= limits.read_queries_max, "§7.7: {asks} read-index queries have no answer");
         let due = |question: &Question| question.index.is_some_and(|index| index <= applied);
         assert!(!self.questions.front().is_some_and(due), "R3: a confirmed read waits, though its index is applied");
     }
@@ -119,7 +114,7 @@ impl Reads {
 
 impl Group {
     pub(crate) fn read(&mut self, now: Time, origin: Origin, id: u64, what: What, actions: &mut Vec<Action>) {
-        if self.reads.count >= READS_MAX {
+        if self.reads.count >= self.config.limits.reads_max {
             return reply(origin, id, Err(Reject::Busy), actions);
         }
         self.reads.count += 1;
@@ -208,7 +203,7 @@ impl Group {
         }
         let due = now >= self.reads.retry_at();
         let reads = &mut self.reads;
-        if !reads.waiting.is_empty() && reads.questions.len() < QUESTIONS_MAX {
+        if !reads.waiting.is_empty() && reads.questions.len() < self.config.limits.read_queries_max {
             let context = reads.next_context;
             reads.next_context += 1;
             reads.questions.push_back(Question { context, reads: std::mem::take(&mut reads.waiting), index: None });

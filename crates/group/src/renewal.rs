@@ -8,9 +8,6 @@ use types::planted::{Bug, on};
 use types::{OsdId, Term, Time};
 use wire::RenewalItem;
 
-/// Acknowledgements without progress of a streaming follower after which a message must have been lost.
-const IDLE_ACKS_MAX: u32 = 4;
-
 impl Group {
     /// Handles one item of a lease renewal. True when the promise was renewed: the acknowledgement
     /// then names this PG and the term.
@@ -61,7 +58,7 @@ impl Group {
         ack.idle_acks = if stuck { ack.idle_acks + 1 } else { 0 };
         ack.matched = follower.matched;
         // The answer to a heartbeat is raft's only occasion to send again.
-        if follower.matched < last && (!follower.streaming || ack.idle_acks >= IDLE_ACKS_MAX) {
+        if follower.matched < last && (!follower.streaming || ack.idle_acks >= self.config.timing.idle_acks_max) {
             ack.idle_acks = 0;
             let response = self.node.heartbeat_response(replica);
             let result = self.node.step(&response);

@@ -1,7 +1,7 @@
 //! Reports of this replica to meta about its PG.
 
 use crate::decision::Decision;
-use crate::{Group, admit, reads};
+use crate::{Group, GroupLimits};
 use types::control::{LeadReport, PgReport};
 use types::{ReplicaId, Time};
 
@@ -20,13 +20,13 @@ pub struct GroupFill {
 
 impl GroupFill {
     /// Returns each amount with its name and its limit.
-    pub fn limits(&self) -> [(&'static str, u64, u64); 5] {
+    pub fn limits(&self, limits: &GroupLimits) -> [(&'static str, u64, u64); 5] {
         [
-            ("writes that wait for their proposal", self.writes as u64, admit::QUEUE_OPS_MAX as u64),
-            ("bytes that wait for their proposal", self.write_bytes, admit::QUEUE_BYTES_MAX),
-            ("attach records that wait", self.attaches as u64, admit::QUEUE_ATTACHES_MAX as u64),
-            ("reads of a PG", self.reads as u64, reads::READS_MAX as u64),
-            ("uncommitted entries", self.uncommitted, admit::UNCOMMITTED_ENTRIES_MAX),
+            ("writes that wait for their proposal", self.writes as u64, limits.queue_ops_max as u64),
+            ("bytes that wait for their proposal", self.write_bytes, limits.queue_bytes_max),
+            ("attach records that wait", self.attaches as u64, limits.queue_attaches_max as u64),
+            ("reads of a PG", self.reads as u64, limits.reads_max as u64),
+            ("uncommitted entries", self.uncommitted, limits.uncommitted_entries_max),
         ]
     }
 }

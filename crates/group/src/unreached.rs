@@ -2,27 +2,17 @@
 //! leader transfers leadership to that follower (ADR 0014).
 //!
 //! A client's report moves nothing by itself. The follower forwards it only for a session that is attached, about the
-//! leader that it follows, at most once in [`PASS_ON_PAUSE`]. The leader hands over only to a voter that acknowledges its
+//! leader that it follows, at most once in `GroupLimits::report_pause`. The leader hands over only to a voter that acknowledges its
 //! lease renewals and is nearly in sync, only in its own term, and only after it has led for a time that doubles with every
 //! such transfer. Two clients with opposite broken paths thus move a PG ever more rarely. A failed attempt counts as
 //! a transfer and restarts that time. The lease of the term is gone already, so the next attempt is as safe.
 //!
 //! Invariant: the result is a transfer like any other (R3): the leader stops serving before it releases its lease.
 
-use crate::{Action, Group};
+use crate::{Action, Group, GroupLimits};
 use std::time::Duration;
 use types::{Epoch, OsdId, SessionId, Time, VolumeId};
 use wire::{Message, PassedOn};
-
-/// Interval of forwarded reports, whatever the number of clients' reports.
-const PASS_ON_PAUSE: Duration = Duration::from_millis(50);
-/// Least time of leadership before a report moves the PG; doubled with every move, so many times at most.
-const HOLD: Duration = Duration::from_secs(1);
-const HOLD_DOUBLINGS: u32 = 6;
-/// Time without a move after which earlier moves are forgotten.
-const FORGET: Duration = Duration::from_secs(300);
-/// Most entries that the follower may lack: the transfer sends them before the follower may campaign.
-const LACK_MAX: u64 = 1024;
 
 /// One replica's memory of clients' reports.
 #[derive(Debug, Default)]
@@ -35,11 +25,12 @@ pub(crate) struct Reports {
 
 impl Reports {
     /// Returns the least time for which this replica must have led.
-    fn hold(&mut self, now: Time) -> Duration {
-        if self.moved_at.is_some_and(|at| now >= at + FORGET) {
+    fn hold(&mut self, now: Time, limits: &GroupLimits) -> Duration {
+        if self.moved_at.is_some_and(|at| now >= at + limits.move_forget) {
             self.moves = 0;
         }
-        if self.moves == 0 { Duration::ZERO } else { HOLD * (1 << (self.moves - 1).min(HOLD_DOUBLINGS)) }
+        let doublings = self.moves.saturating_sub(1).min(limits.move_hold_doublings);
+        if self.moves == 0 { Duration::ZERO } else { limits.move_hold * (1 << doublings) }
     }
 }
 
@@ -59,7 +50,7 @@ impl Group {
     ) -> bool {
         let Some(to) = self.node.leader().filter(|id| self.osd_of(*id) == Some(leader)) else { return false };
         let me = self.identity.replica;
-        let early = self.reports.passed_on_at.is_some_and(|at| now < at + PASS_ON_PAUSE);
+        let early = self.reports.passed_on_at.is_some_and(|at| now < at + self.config.limits.report_pause);
         let fit = self.quarantine.is_none() && self.doubt.is_none() && self.node.promotable();
         if to == me || early || !fit || !self.is_attached(who) {
             return false;
@@ -80,7 +71,7 @@ impl Group {
         if !ours || !theirs || !self.is_attached(who) || !self.serves() {
             return;
         }
-        let hold = self.reports.hold(now);
+        let hold = self.reports.hold(now, &self.config.limits);
         // An attempt that failed left the term as it was, and cost the PG up to an election deadline.
         let tried_at = self.reports.moved_at.unwrap_or(Time::ZERO);
         let last = self.node.last_index().0;
@@ -88,7 +79,8 @@ impl Group {
         let ack = leading.acks.iter().find(|ack| ack.replica == msg.from);
         let heard = ack.is_some_and(|ack| now < ack.sent_at + self.config.timing.ack_max);
         let follower = self.node.follower(msg.from);
-        let near = follower.is_some_and(|f| f.streaming && last.saturating_sub(f.matched.0) <= LACK_MAX);
+        let near = follower
+            .is_some_and(|f| f.streaming && last.saturating_sub(f.matched.0) <= self.config.limits.move_lack_max);
         if !heard || !near || now < leading.since.max(tried_at) + hold {
             return;
         }

@@ -1,8 +1,10 @@
 //! Settings of one OSD at its start. Values that its device fixes (ids, geometry) are in the superblock.
 
+use crate::tuning::OsdTuning;
 use engine::EngineConfig;
 use env::NetAddr;
 use std::net::SocketAddr;
+use types::config::{Check, ConfigFaults};
 use types::{ClusterId, Incarnation, OsdId, OsdUuid};
 
 /// Settings of one OSD process.
@@ -23,13 +25,26 @@ pub struct OsdConfig {
     pub host: Option<String>,
     pub rack: Option<String>,
     pub zone: Option<String>,
-    /// Longest wait after the mount for a confirmation of meta that the device is the current one (R17, ADR 0012). With
-    /// no meta in reach the OSD then goes on by itself. Zero: no wait.
-    pub let_in_wait: std::time::Duration,
     /// Version of the program; meta shows it to operators.
     pub version: String,
     pub engine: EngineConfig,
+    /// The times of R3 are those of the pool: every OSD holds the same ones.
     pub timing: group::Timing,
+    pub tuning: OsdTuning,
     /// Serves reads under the leader's lease; off: every read asks a majority (R3).
     pub lease_reads: bool,
+}
+
+impl OsdConfig {
+    /// Checks all tunables, and the relations between those of different layers.
+    ///
+    /// # Errors
+    /// Every fault.
+    pub fn validate(&self) -> Result<(), ConfigFaults> {
+        let mut check = Check::new("an OSD");
+        check.part("timing", self.timing.validate());
+        check.part("tuning", self.tuning.validate(&self.timing));
+        check.ensure(self.engine.owner != crate::node::OWNER_BUS, "engine.owner is the bus's: two share a token space");
+        check.end()
+    }
 }

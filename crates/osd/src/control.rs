@@ -15,11 +15,6 @@ use types::map::{OsdAddr, PgMap};
 use types::store::{DecisionState, HardState, Recovered, ReplicaIdentity};
 use types::{Index, OsdId, PgId, ReplicaId, Term, Time};
 
-/// Interval of the heartbeats.
-pub const HEARTBEAT: Duration = Duration::from_secs(1);
-/// Pause after a report of a PG whose followers are behind: most have caught up a moment later, as after an election.
-const LOOK_AGAIN: Duration = Duration::from_millis(150);
-
 /// State of the loop's exchange with meta.
 #[derive(Default)]
 pub struct Meta {
@@ -72,9 +67,9 @@ impl Meta {
         self.next_report.unwrap_or(Time::NEVER)
     }
 
-    /// Notes a report. `moving`: a PG in it is still recovering, so the next report comes sooner.
-    pub(crate) fn reported(&mut self, now: Time, moving: bool) {
-        self.next_report = self.connected.then(|| now + if moving { LOOK_AGAIN } else { HEARTBEAT });
+    /// Notes a report; the next one follows after the pause.
+    pub(crate) fn reported(&mut self, now: Time, pause: Duration) {
+        self.next_report = self.connected.then(|| now + pause);
     }
 }
 
@@ -110,7 +105,7 @@ impl Osd {
     pub fn meta_lost(&mut self) {
         self.meta.connected = false;
         self.meta.outbox.clear();
-        self.meta.reported(self.now, false);
+        self.meta.reported(self.now, self.config.tuning.heartbeat);
     }
 
     /// Queues a message from meta, for the next turn.

@@ -4,25 +4,18 @@
 //! may bring both. A digest waits until its replica has applied exactly the requested
 //! index. Then all reads of the chunk are issued in that very turn, so they show one applied state.
 //!
-//! Invariant: a digest changes nothing; at most [`DIGESTS_MAX`] chunks are read at once, and waiting questions have a
+//! Invariant: a digest changes nothing; at most `OsdTuning::digests_max` chunks are read at once, and waiting questions have a
 //! limit and a deadline. A read that a destage round sent to a second look may show a later index: then the
 //! tool gets no digest and asks again.
 
 use crate::node::{Osd, Phase, ReadOwner};
 use crate::pgs::State;
 use engine::{ReadData, ReadError};
-use std::time::Duration;
 use types::control::PgReport;
 use types::limits::PART_MAX;
 use types::units::{SECTOR, SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
 use types::{ChunkKey, Epoch, Index, PgId, ReplicaId, SectorRange, Time, VolumeId, crc32c};
 
-/// Chunks whose bytes are read at once: 16 MiB of memory each.
-pub const DIGESTS_MAX: usize = 2;
-/// Most questions that wait for their index.
-pub const WAITING_MAX: usize = 16;
-/// Longest wait of a question for its index.
-pub const WAIT_MAX: Duration = Duration::from_secs(5);
 /// Parts of a chunk, and CRCs of a digest.
 pub const PARTS: usize = (SECTORS_PER_CHUNK as u64 * SECTOR / PART_MAX) as usize;
 
@@ -130,11 +123,12 @@ impl Osd {
                 return self.digests.answers.push((id, answer));
             }
         };
-        let busy = self.digests.running.len() >= DIGESTS_MAX || self.digests.waiting.len() >= WAITING_MAX;
-        if busy {
+        let tuning = &self.config.tuning;
+        let running = self.digests.running.len() >= tuning.digests_max;
+        if running || self.digests.waiting.len() >= tuning.digests_waiting_max {
             return self.digests.answers.push((id, ToolAnswer::Busy));
         }
-        let until = self.now + WAIT_MAX;
+        let until = self.now + tuning.digest_wait_max;
         self.digests.waiting.push(Waiting { id, replica: report.replica, ask, chunk, at, until });
     }
 
@@ -210,7 +204,7 @@ impl Osd {
     }
 
     fn start_digest(&mut self, n: usize) {
-        if self.digests.running.len() >= DIGESTS_MAX {
+        if self.digests.running.len() >= self.config.tuning.digests_max {
             return self.answer_waiting(n, ToolAnswer::Busy);
         }
         let Waiting { id, replica, ask, chunk, at, .. } = self.digests.waiting.swap_remove(n);

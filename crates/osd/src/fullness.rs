@@ -6,15 +6,9 @@
 //! Invariant: levels have hysteresis, so that a device at a border does not fill the log.
 
 use crate::node::Osd;
+use crate::tuning::OsdTuning;
 use std::collections::BTreeMap;
-use std::time::Duration;
 use types::{OsdId, PgId, Time};
-
-/// Percentage of used space at which a device becomes near full, and below which it no longer is.
-const NEAR_PCT: u64 = 85;
-const NEAR_ENDS_PCT: u64 = 80;
-/// Time without a write that found a member full, after which the PG accepts writes again.
-const QUIET: Duration = Duration::from_secs(10);
 
 /// Fill level of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,8 +34,8 @@ impl Fullness {
 }
 
 /// Returns the level that follows `before`.
-fn next(before: Level, used: u64, capacity: u64, full: bool) -> Level {
-    let border = if before == Level::Fine { NEAR_PCT } else { NEAR_ENDS_PCT };
+fn next(before: Level, used: u64, capacity: u64, full: bool, tuning: &OsdTuning) -> Level {
+    let border = if before == Level::Fine { tuning.near_full_pct } else { tuning.near_full_ends_pct };
     let near = capacity > 0 && u128::from(used) * 100 >= u128::from(capacity) * u128::from(border);
     match (full, near) {
         (true, _) => Level::Full,
@@ -57,7 +51,7 @@ impl Osd {
         let used = home.capacity_bytes.saturating_sub(home.free_bytes);
         let full = home.full || self.space.is_full();
         let before = self.fullness.level;
-        let level = next(before, used, home.capacity_bytes, full);
+        let level = next(before, used, home.capacity_bytes, full, &self.config.tuning);
         self.fullness.level = level;
         let (osd, capacity_bytes, free_bytes) = (self.config.osd, home.capacity_bytes, home.free_bytes);
         let used_pct = (used * 100).checked_div(capacity_bytes).unwrap_or(0);
@@ -74,11 +68,12 @@ impl Osd {
                 tracing::info!(%osd, used_pct, free_bytes, capacity_bytes, "this OSD is not nearly full any more");
             }
         }
-        let now = self.now;
+        let (now, quiet) = (self.now, self.config.tuning.full_quiet);
         self.fullness.stopped.retain(|pg, (full, at)| {
-            let stays = now < *at + QUIET;
+            let stays = now < *at + quiet;
             if !stays {
-                tracing::info!(%pg, %full, "no write of this PG was refused for lack of space in the last 10 s");
+                let quiet_s = quiet.as_secs_f64();
+                tracing::info!(%pg, %full, quiet_s, "no write of this PG was refused for lack of space lately");
             }
             stays
         });
@@ -99,6 +94,7 @@ mod tests {
     #[test]
     fn levels_have_hysteresis_and_full_wins() {
         use Level::{Fine, Full, NearFull};
+        let tuning = OsdTuning::default();
         for (before, used, full, want) in [
             (Fine, 84, false, Fine),
             (Fine, 85, false, NearFull),
@@ -108,8 +104,8 @@ mod tests {
             (Full, 82, false, NearFull),
             (Full, 50, false, Fine),
         ] {
-            assert_eq!(next(before, used, 100, full), want, "{before:?} at {used}");
+            assert_eq!(next(before, used, 100, full, &tuning), want, "{before:?} at {used}");
         }
-        assert_eq!(next(Fine, 0, 0, false), Fine, "nothing is known before the mount");
+        assert_eq!(next(Fine, 0, 0, false, &tuning), Fine, "nothing is known before the mount");
     }
 }

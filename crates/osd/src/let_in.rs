@@ -1,23 +1,18 @@
 //! Between mount and service: the OSD asks meta whether its device is the current one (R17, ADR 0012).
 //!
 //! Input: the replicas of the mount, and the messages of meta. The replicas get their groups when meta has
-//! let the OSD in, or when no meta has answered for `OsdConfig::let_in_wait`.
+//! let the OSD in, or when no meta has answered for `OsdTuning::let_in_wait`.
 //!
 //! Invariant: before that no group exists, so the OSD neither votes nor acknowledges nor serves. An OSD on hold goes on only
 //! when meta says so.
 
 use crate::node::{Osd, OsdError, Phase};
 use env::{Env, ListenerId};
-use std::time::Duration;
 use types::Time;
 use types::codes;
 use types::control::{DevicePosition, OsdDown};
 use types::store::Recovered;
 use types::{PgId, ReplicaId};
-
-/// Wait of a new process for the one that meta believes alive: longer than meta takes to declare that one down, and than the
-/// carrier's pause between two streams.
-const RIVAL_WAIT: Duration = Duration::from_secs(12);
 
 /// An OSD that waits to be let in.
 pub(crate) struct Waiting {
@@ -68,9 +63,9 @@ impl Osd {
         if self.config.engine.after_restore {
             self.forget_watermarks();
         }
-        let until = self.now + self.config.let_in_wait;
+        let until = self.now + self.config.tuning.let_in_wait;
         self.let_in.waiting = Some(Waiting { replicas, listener, until, rival: None });
-        if self.config.let_in_wait.is_zero() {
+        if self.config.tuning.let_in_wait.is_zero() {
             self.serve();
         }
         Ok(())
@@ -135,7 +130,7 @@ impl Osd {
         let Some(waiting) = waiting else { return false };
         if waiting.rival.is_none() {
             tracing::warn!(code, reason, "waiting for the other process to end");
-            waiting.until = self.now + RIVAL_WAIT;
+            waiting.until = self.now + self.config.tuning.rival_wait;
         }
         waiting.rival = Some(reason.to_owned());
         true
@@ -147,7 +142,7 @@ impl Osd {
     /// With `hold` other OSDs remember more than this device. Without it they do not, and the OSD goes on as without a metadata
     /// server.
     pub(crate) fn store_is_behind(&mut self, reason: &str, hold: bool) {
-        let (now, patience) = (self.now, self.config.let_in_wait);
+        let (now, patience) = (self.now, self.config.tuning.let_in_wait);
         let next = match &mut self.let_in.waiting {
             Some(waiting) if hold => {
                 (waiting.until, waiting.rival) = (Time::NEVER, None);

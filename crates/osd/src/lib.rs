@@ -25,6 +25,7 @@ mod space;
 mod stop;
 mod stream;
 mod tools;
+mod tuning;
 
 #[cfg(test)]
 mod tests;
@@ -33,4 +34,4 @@ pub use config::OsdConfig;
 pub use digest::{PARTS, ToolAnswer, ToolAsk};
 pub use metrics::{OsdMetrics, rows as metric_rows};
 pub use node::{Osd, OsdError, Phase};
-pub use stream::STREAM_RATE;
+pub use tuning::{OsdTuning, SpaceTuning, StreamTuning};

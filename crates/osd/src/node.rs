@@ -23,10 +23,6 @@ use wire::Peer;
 
 /// `Token.owner` of the bus.
 pub const OWNER_BUS: u8 = 1;
-/// Least payload that a PG may hold uncommitted (R9), however many share the log.
-const UNCOMMITTED_MIN: u64 = 1 << 20;
-/// Most polls of touched groups in one turn: a group with more to do waits for the next turn.
-const SETTLE_ROUNDS_MAX: usize = 16;
 
 /// Phase of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,13 +115,16 @@ pub struct Osd {
 
 impl Osd {
     /// Makes an OSD on an opened disk. The first turn begins the mount.
+    ///
+    /// # Panics
+    /// When the configuration has a fault; the message names all.
     pub fn new(config: OsdConfig, disk: DiskInfo, registry: &Registry, seed: u64) -> Osd {
+        config.validate().unwrap_or_else(|faults| panic!("{faults}"));
         let identity =
             Identity { cluster: config.cluster, peer: Peer::Osd(config.osd), incarnation: config.incarnation };
-        let bus = Bus::new(BusConfig::new(identity, OWNER_BUS), seed);
+        let bus = Bus::new(BusConfig { tuning: config.tuning.bus, ..BusConfig::new(identity, OWNER_BUS) }, seed);
         let engine =
             Engine::new(config.engine.clone(), disk, (config.cluster, config.osd, config.uuid), seed.rotate_left(17));
-        assert_ne!(config.engine.owner, OWNER_BUS, "two owners share a token space");
         Osd {
             phase: Phase::Mounting,
             bus,
@@ -137,9 +136,9 @@ impl Osd {
             inflight: Inflight::default(),
             reads: Slab::new(),
             digests: crate::digest::Digests::default(),
-            space: crate::space::Book::default(),
+            space: crate::space::Book::new(config.tuning.space),
             fullness: crate::fullness::Fullness::default(),
-            streams: crate::stream::Streams::new(seed.rotate_left(29)),
+            streams: crate::stream::Streams::new(config.tuning.streams, seed.rotate_left(29)),
             repairs: crate::repair::Repairs::default(),
             doubts: crate::doubt::Doubts::default(),
             mends: crate::mend::Mends::default(),
@@ -346,7 +345,8 @@ impl Osd {
         let config = group::GroupConfig {
             lease_reads: self.config.lease_reads,
             timing: self.config.timing,
-            uncommitted_payload_max: self.uncommitted_max.max(UNCOMMITTED_MIN),
+            limits: self.config.tuning.group,
+            uncommitted_payload_max: self.uncommitted_max.max(self.config.tuning.uncommitted_min),
             ..group::GroupConfig::new(self.config.osd)
         };
         match group::Group::new(config, recovered, self.now, seed) {
@@ -369,7 +369,7 @@ impl Osd {
     /// never keep the log from being freed.
     pub(crate) fn share_log(&mut self) {
         let share = self.engine.log_bytes() / 4 / (self.pgs.len() as u64).max(1);
-        let max = share.clamp(UNCOMMITTED_MIN, types::limits::INFLIGHT_PAYLOAD_MAX as u64);
+        let max = share.clamp(self.config.tuning.uncommitted_min, types::limits::INFLIGHT_PAYLOAD_MAX as u64);
         if std::mem::replace(&mut self.uncommitted_max, max) != max {
             self.pgs.keys().into_iter().for_each(|key| self.tell_log_share(key));
         }
@@ -395,7 +395,7 @@ impl Osd {
     }
 
     pub(crate) fn tell_log_share(&mut self, key: usize) {
-        let own = self.uncommitted_max.max(UNCOMMITTED_MIN);
+        let own = self.uncommitted_max.max(self.config.tuning.uncommitted_min);
         let members = self.pgs.get(key).identity.members.iter();
         let least = members.filter_map(|m| self.log_shares.get(&m.osd).copied()).min().unwrap_or(own);
         if let Some(group) = self.pgs.group(key) {
@@ -412,7 +412,7 @@ impl Osd {
     /// Polls touched groups until none has anything to do. A group's actions are performed at once, so that an
     /// effect is applied before the read that follows it.
     fn settle(&mut self, env: &mut dyn Env) -> Result<(), OsdError> {
-        for _ in 0..SETTLE_ROUNDS_MAX {
+        for _ in 0..self.config.tuning.settle_rounds_max {
             if !self.pgs.has_touched() {
                 return Ok(());
             }

@@ -46,7 +46,8 @@ impl Osd {
         let stats = self.engine.stats().home;
         let pgs = self.changed_reports();
         let moving = pgs.iter().any(|pg| pg.leading.as_ref().is_some_and(|lead| lead.recovering));
-        self.meta.reported(self.now, moving);
+        let tuning = &self.config.tuning;
+        self.meta.reported(self.now, if moving { tuning.heartbeat_recovering } else { tuning.heartbeat });
         self.meta.outbox.push(OsdUp::Heartbeat(OsdHeartbeat {
             used_bytes: stats.used_bytes,
             free_bytes: stats.free_bytes,

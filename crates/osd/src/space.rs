@@ -12,23 +12,15 @@
 //! silent on it because its process is stopped or its host is gone, delays no write.
 
 use crate::node::Osd;
+use crate::tuning::SpaceTuning;
 use std::collections::BTreeMap;
-use std::time::Duration;
 use types::limits::{PART_MAX, REPLICAS_MAX};
 use types::planted::{Bug, on};
 use types::{AU, Errno, OsdId, SectorRange, Time};
 use wire::{Reject, Request, RequestBody};
 
-/// Most AUs of a member's grants that one leader holds unspent: bounds the writes of one renewal period.
-const GRANT_MAX: u64 = 1024;
 /// Most AUs that one write part needs.
-const PART_AUS: u64 = PART_MAX / AU;
-/// A member that has acknowledged no renewal for this long is treated as one without a connection.
-const SILENT: Duration = Duration::from_millis(400);
-/// Time without a use after which a leader returns its grants.
-const IDLE: Duration = Duration::from_secs(1);
-/// Longest wait of a device that is short of space for space that is being freed, before it reports that it is full.
-const RELEASE_MAX: Duration = Duration::from_secs(2);
+pub(crate) const PART_AUS: u64 = PART_MAX / AU;
 
 /// Reason why a write gets no space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +69,7 @@ impl Peer {
 /// The space accounts of one OSD.
 #[derive(Debug, Default)]
 pub struct Book {
+    tuning: SpaceTuning,
     peers: BTreeMap<OsdId, Peer>,
     lives: u64,
     /// Available AUs, as the engine reported them in this turn.
@@ -91,6 +84,10 @@ pub struct Book {
 }
 
 impl Book {
+    pub fn new(tuning: SpaceTuning) -> Book {
+        Book { tuning, ..Book::default() }
+    }
+
     /// Notes that a connection came up or went down.
     pub fn handle_link(&mut self, now: Time, osd: OsdId, up: bool) {
         self.peers.remove(&osd);
@@ -124,7 +121,7 @@ impl Book {
             Some(since) => (left < 2 * low).then_some(since),
             None => (left < low).then_some(now),
         };
-        self.full = self.short_since.is_some_and(|since| !releasing || now >= since + RELEASE_MAX);
+        self.full = self.short_since.is_some_and(|since| !releasing || now >= since + self.tuning.release_max);
         self.short_since.is_some()
     }
 
@@ -145,7 +142,9 @@ impl Book {
         let refused = |full: bool, osd| if full { NoRoom::Full(osd) } else { NoRoom::Wait };
         let mut wait = (self.left() < aus).then(|| refused(self.full, None));
         for (place, osd) in held.at.iter_mut().zip(members) {
-            let Some(peer) = self.peers.get(&osd).filter(|peer| now < peer.heard_at + SILENT) else { continue };
+            let Some(peer) = self.peers.get(&osd).filter(|peer| now < peer.heard_at + self.tuning.silent) else {
+                continue;
+            };
             *place = Some((osd, peer.life));
             if peer.left() < aus && !matches!(wait, Some(NoRoom::Full(_))) {
                 wait = Some(refused(peer.full, Some(osd)));
@@ -177,11 +176,11 @@ impl Book {
         }
     }
 
-    /// Returns the AUs spent at `osd`, for a lease renewal to it. Grants without a use for [`IDLE`] count as
+    /// Returns the AUs spent at `osd`, for a lease renewal to it. Grants without a use for `SpaceTuning::idle` count as
     /// spent: so they return.
     pub fn spent(&mut self, now: Time, osd: OsdId) -> u64 {
         let Some(peer) = self.peers.get_mut(&osd) else { return 0 };
-        if now >= peer.used_at + IDLE {
+        if now >= peer.used_at + self.tuning.idle {
             peer.spent += peer.left();
             peer.used_at = now;
         }
@@ -198,7 +197,7 @@ impl Book {
         // The share is one of all available space, including that granted to others. So a device that is not short grants every
         // leader a part's worth, and keeps as much for itself.
         let share = self.available.saturating_sub(self.held + self.settled) / (2 * self.peers.len() as u64);
-        let target = share.min(GRANT_MAX);
+        let target = share.min(self.tuning.grant_aus_max);
         let peer = self.peers.get_mut(&osd).expect("it was just seen");
         if !self.full && outstanding < target && outstanding < (target / 2).max(PART_AUS) {
             peer.given += (target - outstanding).min(left);
@@ -252,8 +251,11 @@ impl Osd {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
     use types::rng::Rng;
 
+    /// Default of [`SpaceTuning::grant_aus_max`].
+    const GRANT_MAX: u64 = 1024;
     const ONE: OsdId = OsdId(1);
     const TWO: OsdId = OsdId(2);
 

@@ -3,15 +3,11 @@
 //! The loop's owner calls [`Osd::stop`] and runs turns until [`Osd::has_stopped`]. Each transfer stops
 //! serving, releases the lease to all members and tells the successor (R3), so no member waits for a promise to end.
 //!
-//! Invariant: the stop never waits longer than [`STOP_MAX`]; a PG that could not be transferred then sees a crash.
+//! Invariant: the stop never waits longer than `OsdTuning::stop_max`; a PG that could not be transferred then sees a crash.
 
 use crate::node::Osd;
 use crate::pgs::State;
-use std::time::Duration;
 use types::{OsdId, Time};
-
-/// Longest wait for the successors.
-pub const STOP_MAX: Duration = Duration::from_millis(500);
 
 impl Osd {
     /// Begins a planned stop. Later calls have no effect.
@@ -19,7 +15,7 @@ impl Osd {
         if self.stop_by.is_some() {
             return;
         }
-        self.stop_by = Some(self.now + STOP_MAX);
+        self.stop_by = Some(self.now + self.config.tuning.stop_max);
         let handed: Vec<_> = self.pgs.keys().into_iter().filter_map(|key| Some((key, self.successor(key)?))).collect();
         tracing::info!(pgs = handed.len(), "asked to end: handing leadership over");
         for (key, to) in handed {

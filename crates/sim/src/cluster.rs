@@ -214,10 +214,10 @@ impl Cluster {
             host: Some(format!("host{}", node.id.0)),
             rack: None,
             zone: None,
-            let_in_wait: std::time::Duration::from_secs(10),
             version: String::new(),
             engine: engine::EngineConfig { after_poison, ..self.options.engine.clone() },
             timing: group::Timing::default(),
+            tuning: osd::OsdTuning::default(),
             lease_reads: self.options.lease_reads,
         };
         let seed = env.random();

@@ -5,7 +5,7 @@
 
 use crate::check::bounds;
 use crate::workload::Ask;
-use client::{AskId, Client, ClientConfig, ClientEvent, VolumeKey};
+use client::{AskId, Client, ClientConfig, ClientEvent, ClientTuning, VolumeKey};
 use device::Completion;
 use env::{Env, Event, Op};
 use simenv::SimEnv;
@@ -51,6 +51,7 @@ impl Process {
             holder: format!("sim {number} life {life}"),
             timeout: None,
             full_wait,
+            tuning: ClientTuning::default(),
             seed: env.random(),
         };
         Process {
@@ -150,7 +151,8 @@ impl Process {
 
     /// Returns the fill of each volume and each connection, with its name and limit.
     pub fn limits(&self) -> Vec<(&'static str, u64, u64)> {
-        let volumes = self.client.fills().flat_map(|fill| fill.limits());
+        let tuning = ClientTuning::default();
+        let volumes = self.client.fills().flat_map(|fill| fill.limits(&tuning.volume));
         volumes.chain(self.client.queued().map(bounds::queued)).collect()
     }
 

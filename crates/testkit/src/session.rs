@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use api::client_link::ClientLink;
-use client::{AskId, Client, ClientConfig, ClientEvent, VolumeKey};
+use client::{AskId, Client, ClientConfig, ClientEvent, ClientTuning, VolumeKey};
 use device::{Answer, BlockDevice, DeviceInfo, Request};
 use env::Env;
 use env::real::{RealConfig, RealEnv};
@@ -59,6 +59,7 @@ impl Session {
             holder: format!("testkit pid {}", std::process::id()),
             timeout: how.timeout,
             full_wait: Duration::ZERO,
+            tuning: ClientTuning::default(),
             seed: env.random(),
         };
         let waker = env.waker();

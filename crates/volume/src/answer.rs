@@ -1,6 +1,5 @@
 //! Effects of an OSD's reply on its part and on the search for the leader.
 
-use crate::limits::{BAD_READS_MAX, HINT_PAUSE, THROTTLE_MAX};
 use crate::part::{Part, Place, Work};
 use crate::volume::{Kind, Volume};
 use std::time::Duration;
@@ -108,7 +107,7 @@ impl Volume {
         match part.place {
             Place::Queued => pg.unqueue(key),
             Place::Out => pg.out -= 1,
-            Place::Waiting => self.unsplit.extend(pg.full.leave()),
+            Place::Waiting => self.unsplit.extend(pg.full.leave(self.config.tuning.pg_parts_max)),
             Place::Held => {}
         }
         part.place = Place::Held;
@@ -127,14 +126,14 @@ impl Volume {
         self.stats.bad_reads += 1;
         part.bad = part.bad.saturating_add(1);
         let fence_check = matches!(part.work, Work::FenceCheck);
-        if part.bad >= BAD_READS_MAX && !part.is_write() && !fence_check {
+        if part.bad >= self.config.tuning.bad_reads_max && !part.is_write() && !fence_check {
             return self.finish(key, Err(Errno::Damaged));
         }
         // A write with an invalid answer is repeated for ever, but not in a hot loop.
         if part.is_write() || fence_check {
             let pg = &mut self.pgs[part.pg as usize];
             pg.refusals += 1;
-            pg.resume_at = now + pg.backoff(&mut self.rng);
+            pg.resume_at = now + pg.backoff(&self.config.tuning, &mut self.rng);
         }
         self.repeat(key);
     }
@@ -153,7 +152,7 @@ impl Volume {
             }
             let pg = &mut self.pgs[part.pg as usize];
             pg.refusals += 1;
-            pg.resume_at = now + pg.backoff(&mut self.rng);
+            pg.resume_at = now + pg.backoff(&self.config.tuning, &mut self.rng);
             return self.repeat(key);
         }
         if errno == Errno::NoSpace && part.is_write() && self.waits_for_space(now, key) {
@@ -205,13 +204,14 @@ impl Volume {
             // One pause answers all refusals of a burst: parts that left before it tell nothing new.
             return;
         }
-        let pause = pg.backoff(&mut self.rng);
+        let tuning = &self.config.tuning;
+        let pause = pg.backoff(tuning, &mut self.rng);
         pg.refusals = pg.refusals.saturating_add(1);
         match reject {
             Reject::NotLeader { hint } => {
                 let hint = hint.filter(|h| *h != osd && pg.members.contains(h));
                 pg.report.named = hint.map(|leader| (leader, osd));
-                if hint.is_some() && now >= pg.hint_followed_at + HINT_PAUSE {
+                if hint.is_some() && now >= pg.hint_followed_at + tuning.hint_pause {
                     pg.hint_followed_at = now;
                     return pg.search(now, hint, Duration::ZERO);
                 }
@@ -219,7 +219,7 @@ impl Volume {
             }
             Reject::Busy if leads => pg.resume_at = now + pause,
             Reject::Throttled { wait_us } if leads => {
-                pg.resume_at = now + Duration::from_micros(wait_us.into()).clamp(pause, THROTTLE_MAX);
+                pg.resume_at = now + Duration::from_micros(wait_us.into()).clamp(pause, tuning.throttle_max.max(pause));
             }
             Reject::NotReady | Reject::Busy | Reject::Throttled { .. } => {
                 pg.resume_at = now + pause;

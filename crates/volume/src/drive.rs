@@ -1,8 +1,8 @@
 //! Sending of parts: to the leader of a settled PG as credit permits, through a search otherwise.
 
 use crate::ids::PartId;
-use crate::limits::{BACKOFF_FIRST, COPY_STALE, LINK_WAIT, PROBE, RESEND, SCAN, SILENT};
 use crate::part::Place;
+use crate::tuning::VolumeTuning;
 use crate::volume::{Admit, Carrier, Volume};
 use std::time::Duration;
 use types::{OsdId, Time};
@@ -11,12 +11,12 @@ use wire::Request;
 impl Volume {
     /// Sends the parts that one PG may send now.
     pub(crate) fn drive(&mut self, slot: u32, now: Time, carrier: &mut dyn Carrier) {
-        let pg = &mut self.pgs[slot as usize];
+        let (pg, tuning) = (&mut self.pgs[slot as usize], &self.config.tuning);
         if pg.members.is_empty() {
             return;
         }
-        if pg.settled && (pg.out > 0 || pg.blocked) && now >= pg.silence_from + SILENT {
-            pg.silent = Some((pg.guess, now + COPY_STALE));
+        if pg.settled && (pg.out > 0 || pg.blocked) && now >= pg.silence_from + tuning.silent {
+            pg.silent = Some((pg.guess, now + tuning.copy_stale));
             pg.search(now, None, Duration::ZERO);
         }
         if pg.settled {
@@ -49,7 +49,7 @@ impl Volume {
                 }
                 Admit::NoLink => {
                     self.put_back(key);
-                    return self.pgs[slot as usize].search(now, Some(leader), LINK_WAIT);
+                    return self.pgs[slot as usize].search(now, Some(leader), self.config.tuning.link_wait);
                 }
             }
         }
@@ -72,32 +72,33 @@ impl Volume {
         let count = self.pgs[slot as usize].members.len();
         let first = self.pgs[slot as usize].next_member;
         let cost = self.parts[key as usize].cost();
-        let mut pause = PROBE;
+        let VolumeTuning { probe, copy_stale, backoff_first, .. } = self.config.tuning;
+        let mut pause = probe;
         for at in 0..=count {
             let pg = &self.pgs[slot as usize];
             let member = (first + at + count - 1) % count;
             // The target comes before the first member in turn.
             let Some(osd) = (if at == 0 { target } else { Some(pg.members[member]) }) else { continue };
             let silent = pg.silent.is_some_and(|(silent, until)| silent == osd && now < until);
-            let shown = self.parts[key as usize].copy_at(osd).is_some_and(|copy| now < copy.sent_at + COPY_STALE);
+            let shown = self.parts[key as usize].copy_at(osd).is_some_and(|copy| now < copy.sent_at + copy_stale);
             if silent || shown {
                 continue;
             }
             match carrier.admit(osd, cost) {
                 Admit::NoLink => continue,
                 Admit::Wait => {
-                    pause = BACKOFF_FIRST;
+                    pause = backoff_first;
                     continue;
                 }
                 Admit::Go => {
                     self.send(key, osd, now, carrier);
                     let pg = &mut self.pgs[slot as usize];
                     if pg.silent.is_some_and(|(silent, _)| silent == osd) {
-                        pg.silent = Some((osd, now + COPY_STALE));
+                        pg.silent = Some((osd, now + copy_stale));
                     }
                     pg.probed = Some(osd);
                     pg.next_member = pg.members.iter().position(|m| *m == osd).map_or(first, |i| i + 1);
-                    pg.probe_at = now + PROBE;
+                    pg.probe_at = now + probe;
                     return;
                 }
             }
@@ -179,13 +180,13 @@ impl Volume {
 
     /// Finds parts that their leader seems to have forgotten.
     pub(crate) fn scan(&mut self, now: Time) {
-        let mut forgotten = Vec::new();
+        let (mut forgotten, resend) = (Vec::new(), self.config.tuning.resend);
         for (key, part) in &mut self.parts {
             let pg = &self.pgs[part.pg as usize];
             if part.place != Place::Out || !pg.settled {
                 continue;
             }
-            let due = part.copy_at(pg.guess).map_or(now, |copy| copy.sent_at + RESEND * (1 << part.resends.min(3)));
+            let due = part.copy_at(pg.guess).map_or(now, |copy| copy.sent_at + resend * (1 << part.resends.min(3)));
             if now >= due {
                 part.resends += 1;
                 forgotten.push(key as u32);
@@ -193,6 +194,6 @@ impl Volume {
         }
         forgotten.into_iter().for_each(|key| self.enqueue(key));
         self.try_waiting(now);
-        self.scan_at = if self.parts.is_empty() { Time::NEVER } else { now + SCAN };
+        self.scan_at = if self.parts.is_empty() { Time::NEVER } else { now + self.config.tuning.scan };
     }
 }

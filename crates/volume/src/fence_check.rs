@@ -9,7 +9,6 @@
 //! Invariant: an answer counts only for requests that came before its check was made, and a check goes
 //! only to a PG in which a segment of the volume lies.
 
-use crate::limits::FENCE_CHECK_PATIENCE;
 use crate::part::{Part, Place, Work};
 use crate::volume::{Sure, Volume};
 use types::{Errno, SectorRange, Time};
@@ -77,7 +76,7 @@ impl Volume {
         }
         let slot = self.whom_to_ask();
         let fence_check = &mut self.fence_check;
-        let patience = FENCE_CHECK_PATIENCE * (1 << fence_check.moves.min(4));
+        let patience = self.config.tuning.fence_check_patience * (1 << fence_check.moves.min(4));
         fence_check.last = slot;
         let part = Part {
             request: None,

@@ -15,7 +15,7 @@
 //! - A sequence number is finished only when its write (or its skip) is committed, or was refused by the
 //!   only OSD that ever saw it; numbers in flight stay within [`types::limits::SESSION_WINDOW`].
 //! - A read of a hole is answered only after a PG or meta has confirmed, after the request came, that it is one.
-//! - Memory is bounded by [`limits`]: requests and bytes beyond it are refused with [`device::Busy`].
+//! - Memory is bounded by [`VolumeTuning`] and [`limits`]: requests and bytes beyond it are refused with [`device::Busy`].
 
 mod answer;
 mod drive;
@@ -30,6 +30,7 @@ mod ring;
 mod segments;
 mod split;
 mod stall;
+mod tuning;
 mod unreached;
 mod volume;
 
@@ -38,4 +39,5 @@ mod tests;
 
 pub use ids::{SPACES, space_of};
 pub use stall::Stall;
+pub use tuning::VolumeTuning;
 pub use volume::{Admit, Carrier, Volume, VolumeConfig, VolumeFill, VolumeOut, VolumeStats};

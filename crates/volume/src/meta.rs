@@ -2,7 +2,6 @@
 //!
 //! Invariant: questions to meta are repeated for ever, with pauses; I/O that needs no answer never waits for one.
 
-use crate::limits::{ASK_TIMEOUT, REFRESH};
 use crate::pg::Pg;
 use crate::volume::{Sure, Volume};
 use types::codes;
@@ -45,7 +44,7 @@ impl Volume {
                 self.split(now);
             }
             (ClientAsk::Refresh { .. }, ClientAnswer::Refreshed(view)) => {
-                self.refresh = Refresh { asked_at: None, resume_at: now + REFRESH };
+                self.refresh = Refresh { asked_at: None, resume_at: now + self.config.tuning.refresh };
                 self.learn(now, &view);
             }
             (_, ClientAnswer::Refused(why)) => match why.code {
@@ -60,7 +59,9 @@ impl Volume {
     fn ask_again(&mut self, now: Time, ask: &ClientAsk) {
         match ask {
             ClientAsk::Segments { .. } => self.segments.answered(now, false, &mut self.rng),
-            ClientAsk::Refresh { .. } => self.refresh = Refresh { asked_at: None, resume_at: now + REFRESH },
+            ClientAsk::Refresh { .. } => {
+                self.refresh = Refresh { asked_at: None, resume_at: now + self.config.tuning.refresh }
+            }
             _ => {}
         }
     }
@@ -117,12 +118,13 @@ impl Volume {
             let (volume, session, epoch) = (self.id, self.session, self.epoch);
             asks.push(ClientAsk::Segments { volume, session, epoch, segments, allocate });
         }
-        let refresh = &mut self.refresh;
-        let waiting = refresh.asked_at.is_some_and(|at| now < at + ASK_TIMEOUT);
+        let (refresh, tuning) = (&mut self.refresh, &self.config.tuning);
+        let waiting = refresh.asked_at.is_some_and(|at| now < at + tuning.ask_timeout);
         if waiting || now < refresh.resume_at {
             return;
         }
-        let in_need = |pg: &&Pg| pg.has_work() && (pg.stale || (!pg.settled && now >= pg.search_since + REFRESH));
+        let in_need =
+            |pg: &&Pg| pg.has_work() && (pg.stale || (!pg.settled && now >= pg.search_since + tuning.refresh));
         let active = self.active.iter().map(|slot| &self.pgs[*slot as usize]);
         let pgs: Vec<PgId> = active.filter(in_need).map(|pg| pg.id).take(PGS_PER_ASK_MAX).collect();
         if !pgs.is_empty() {
@@ -133,14 +135,14 @@ impl Volume {
 
     /// Returns the time at which [`Volume::ask`] is due.
     pub(crate) fn ask_deadline(&self) -> Time {
-        let refresh = &self.refresh;
+        let (refresh, tuning) = (&self.refresh, &self.config.tuning);
         let searching = |slot: &u32| {
             let pg = &self.pgs[*slot as usize];
-            let due = if pg.stale { Time::ZERO } else { pg.search_since + REFRESH };
+            let due = if pg.stale { Time::ZERO } else { pg.search_since + tuning.refresh };
             if pg.has_work() && (pg.stale || !pg.settled) { due } else { Time::NEVER }
         };
         let need = self.active.iter().map(searching).fold(Time::NEVER, Time::min);
-        let may = refresh.asked_at.map_or(refresh.resume_at, |at| at + ASK_TIMEOUT);
+        let may = refresh.asked_at.map_or(refresh.resume_at, |at| at + tuning.ask_timeout);
         let refresh = if need == Time::NEVER { need } else { need.max(may) };
         self.segments.deadline().min(refresh)
     }

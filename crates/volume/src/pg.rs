@@ -3,8 +3,8 @@
 //! A PG is *settled* while its presumed leader answers: all its parts go there. Otherwise it *searches*:
 //! one part at a time is sent to one member after the other until one of them executes it.
 
-use crate::limits::{BACKOFF_FIRST, BACKOFF_LAST, BACKOFF_SHORT, BACKOFF_SHORT_COUNT, PG_PARTS_MAX};
 use crate::ring::Ring;
+use crate::tuning::VolumeTuning;
 use std::collections::VecDeque;
 use std::time::Duration;
 use types::limits::SESSION_WINDOW;
@@ -104,8 +104,8 @@ impl Pg {
 
     /// Whether another part may be made. Writes that wait for space do not count, because other requests must go on: trims free
     /// space. The limits of the volume bound the waiting ones.
-    pub fn has_part_room(&self) -> bool {
-        self.moving_parts() < PG_PARTS_MAX
+    pub fn has_part_room(&self, parts_max: u32) -> bool {
+        self.moving_parts() < parts_max
     }
 
     /// Whether another number may be drawn: numbers in flight stay below watermark + window (R7).
@@ -157,21 +157,22 @@ impl Pg {
     }
 
     /// Returns the pause after `refusals` refusals in a row.
-    pub fn backoff(&self, rng: &mut Rng) -> Duration {
-        let last = if self.refusals < BACKOFF_SHORT_COUNT { BACKOFF_SHORT } else { BACKOFF_LAST };
-        let full = (BACKOFF_FIRST * (1 << self.refusals.min(4))).min(last).as_nanos() as u64;
+    pub fn backoff(&self, tuning: &VolumeTuning, rng: &mut Rng) -> Duration {
+        let short = self.refusals < tuning.backoff_short_count;
+        let last = if short { tuning.backoff_short } else { tuning.backoff_last };
+        let full = (tuning.backoff_first * (1 << self.refusals.min(4))).min(last).as_nanos() as u64;
         Duration::from_nanos(rng.between(full / 2, full))
     }
 
-    /// Returns the time of the next work of this PG, after the turn at `now`.
-    pub fn deadline(&self, now: Time) -> Time {
+    /// Returns the time of the next work of this PG, after the turn at `now`. `silent`: as in [`VolumeTuning`].
+    pub fn deadline(&self, now: Time, silent: Duration) -> Time {
         if !self.has_work() || self.members.is_empty() {
             return Time::NEVER;
         }
         if !self.settled {
             return self.probe_at;
         }
-        let silent = if self.out > 0 || self.blocked { self.silence_from + crate::limits::SILENT } else { Time::NEVER };
+        let silent = if self.out > 0 || self.blocked { self.silence_from + silent } else { Time::NEVER };
         let resume = if self.has_queued() && self.resume_at > now { self.resume_at } else { Time::NEVER };
         silent.min(resume)
     }
@@ -212,12 +213,12 @@ mod tests {
 
     #[test]
     fn pauses_grow_and_stay_within_their_bounds() {
-        let (mut pg, mut rng) = (pg(), Rng::new(1));
+        let (mut pg, mut rng, tuning) = (pg(), Rng::new(1), VolumeTuning::default());
         for refusals in [0, 1, 5, 100] {
             pg.refusals = refusals;
-            let pause = pg.backoff(&mut rng);
-            assert!(pause >= BACKOFF_FIRST / 2 && pause <= BACKOFF_LAST, "{refusals}: {pause:?}");
+            let pause = pg.backoff(&tuning, &mut rng);
+            assert!(pause >= tuning.backoff_first / 2 && pause <= tuning.backoff_last, "{refusals}: {pause:?}");
         }
-        assert!(pg.backoff(&mut rng) >= BACKOFF_LAST / 2);
+        assert!(pg.backoff(&tuning, &mut rng) >= tuning.backoff_last / 2);
     }
 }

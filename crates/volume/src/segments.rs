@@ -7,7 +7,7 @@
 //! Invariant: a segment is a hole until meta names its place, and never becomes one again while the
 //! volume is open.
 
-use crate::limits::{ASK_BACKOFF_FIRST, ASK_BACKOFF_LAST, ASK_TIMEOUT};
+use crate::tuning::VolumeTuning;
 use std::collections::BTreeMap;
 use types::control::SEGMENTS_PER_ASK_MAX;
 use types::rng::Rng;
@@ -29,6 +29,7 @@ enum Asked {
 
 #[derive(Debug)]
 pub(crate) struct Segments {
+    tuning: VolumeTuning,
     slots: Vec<u32>,
     /// Holes to be filled, and the requests that wait for each.
     wanted: BTreeMap<u32, Vec<u32>>,
@@ -44,8 +45,9 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
-    pub fn new(len_bytes: u64) -> Segments {
+    pub fn new(len_bytes: u64, tuning: VolumeTuning) -> Segments {
         Segments {
+            tuning,
             slots: vec![HOLE; len_bytes.div_ceil(SEGMENT) as usize],
             wanted: BTreeMap::new(),
             ahead: None,
@@ -115,7 +117,7 @@ impl Segments {
     /// Returns the segments of the next question, when one is due, and whether meta is to allocate those that do not exist.
     pub fn ask(&mut self, now: Time) -> Option<(Vec<SegmentIndex>, bool)> {
         if let Asked::Since(at) = self.asked
-            && now < at + ASK_TIMEOUT
+            && now < at + self.tuning.ask_timeout
         {
             return None;
         }
@@ -177,14 +179,15 @@ impl Segments {
             self.resume_at = now;
             return;
         }
-        let full = (ASK_BACKOFF_FIRST * (1 << self.refusals.min(6))).min(ASK_BACKOFF_LAST).as_nanos() as u64;
+        let full = self.tuning.ask_backoff_first * (1 << self.refusals.min(6));
+        let full = full.min(self.tuning.ask_backoff_last).as_nanos() as u64;
         self.refusals += 1;
         self.resume_at = now + std::time::Duration::from_nanos(rng.between(full / 2, full));
     }
 
     pub fn deadline(&self) -> Time {
         let due = match self.asked {
-            Asked::Since(at) => at + ASK_TIMEOUT,
+            Asked::Since(at) => at + self.tuning.ask_timeout,
             Asked::No => self.resume_at,
         };
         let waits = [&self.wanted, &self.looked, &self.looking].iter().any(|list| !list.is_empty());
@@ -202,7 +205,7 @@ mod tests {
 
     #[test]
     fn one_question_names_all_segments_that_are_waited_for() {
-        let mut segments = Segments::new(10 * SEGMENT);
+        let mut segments = Segments::new(10 * SEGMENT, VolumeTuning::default());
         segments.want(7, 1);
         segments.want(3, 2);
         segments.want(3, 3);
@@ -218,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_sequential_writer_finds_the_next_segment_already_there() {
-        let mut segments = Segments::new(4 * SEGMENT);
+        let mut segments = Segments::new(4 * SEGMENT, VolumeTuning::default());
         segments.place(SegmentIndex(0), 0);
         segments.want(1, 1);
         assert_eq!(ask(&mut segments, 0), Some(vec![1, 2]), "one ahead");
@@ -236,22 +239,26 @@ mod tests {
 
     #[test]
     fn a_refused_question_is_asked_again_after_a_pause() {
-        let mut segments = Segments::new(4 * SEGMENT);
+        let mut segments = Segments::new(4 * SEGMENT, VolumeTuning::default());
         segments.want(1, 1);
         assert!(ask(&mut segments, 0).is_some());
         segments.answered(Time(1), false, &mut Rng::new(1));
         assert_eq!(ask(&mut segments, 2), None);
         let due = segments.deadline();
-        assert!(due > Time(2) && due <= Time(1) + ASK_BACKOFF_FIRST);
+        assert!(due > Time(2) && due <= Time(1) + VolumeTuning::default().ask_backoff_first);
         assert_eq!(ask(&mut segments, due.0), Some(vec![1]));
         let lost = segments.deadline();
-        assert_eq!(lost, due + ASK_TIMEOUT, "an answer that never comes is not waited for for ever");
+        assert_eq!(
+            lost,
+            due + VolumeTuning::default().ask_timeout,
+            "an answer that never comes is not waited for for ever"
+        );
         assert_eq!(ask(&mut segments, lost.0), Some(vec![1]));
     }
 
     #[test]
     fn refusals_to_make_a_segment_do_not_keep_others_from_hearing_of_holes() {
-        let mut segments = Segments::new(4 * SEGMENT);
+        let mut segments = Segments::new(4 * SEGMENT, VolumeTuning::default());
         segments.want(1, 1);
         assert_eq!(segments.ask(Time(0)), Some((vec![SegmentIndex(1)], true)));
         segments.look(2, 2);

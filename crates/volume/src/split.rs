@@ -62,11 +62,11 @@ impl Volume {
             match self.segments.find(segment) {
                 Found::Pg(slot) => {
                     let pg = &mut self.pgs[slot as usize];
-                    if matches!(pending.kind, Kind::Fill) && pg.full.has_backlog() {
+                    if matches!(pending.kind, Kind::Fill) && pg.full.has_backlog(self.config.tuning.pg_parts_max) {
                         pg.full.fills.push_back(request);
                         return Stop::Parked;
                     }
-                    if !pg.has_part_room() {
+                    if !pg.has_part_room(self.config.tuning.pg_parts_max) {
                         pg.parked.push_back(request);
                         return Stop::Parked;
                     }

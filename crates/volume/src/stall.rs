@@ -9,10 +9,10 @@
 //! that are written out carry no bytes, so no limit of bytes bounds their parts: they are not split further while the PG has
 //! a backlog. When an earlier copy may be on its way, a write's number is skipped before it waits.
 
-use crate::limits::{FULL_FORGET, FULL_WAKES, PG_PARTS_MAX};
 use crate::part::{Place, Work};
 use crate::volume::{Kind, Volume};
 use std::collections::VecDeque;
+use std::time::Duration;
 use types::{Errno, OsdId, PgId, Time};
 
 /// State of one PG's lack of space.
@@ -28,19 +28,19 @@ pub(crate) struct Full {
 
 impl Full {
     /// Whether so many parts wait that no more are made of zeroes.
-    pub fn has_backlog(&self) -> bool {
-        self.waiting >= PG_PARTS_MAX
+    pub fn has_backlog(&self, parts_max: u32) -> bool {
+        self.waiting >= parts_max
     }
 
     /// Removes a waiting part. Returns the requests that may be split again.
-    pub fn leave(&mut self) -> VecDeque<u32> {
+    pub fn leave(&mut self, parts_max: u32) -> VecDeque<u32> {
         self.waiting -= 1;
-        if self.has_backlog() { VecDeque::new() } else { std::mem::take(&mut self.fills) }
+        if self.has_backlog(parts_max) { VecDeque::new() } else { std::mem::take(&mut self.fills) }
     }
 
     /// Notes a refusal of a write now. Returns the time since when the PG has been full.
-    fn refused(&mut self, now: Time) -> Time {
-        let since = self.since.filter(|(_, last)| now < *last + FULL_FORGET).map_or(now, |(since, _)| since);
+    fn refused(&mut self, now: Time, forget: Duration) -> Time {
+        let since = self.since.filter(|(_, last)| now < *last + forget).map_or(now, |(since, _)| since);
         self.since = Some((since, now));
         since
     }
@@ -94,7 +94,7 @@ impl Volume {
         let part = &mut self.parts[key as usize];
         let pg = &mut self.pgs[part.pg as usize];
         part.refused = true;
-        let since = pg.full.refused(now);
+        let since = pg.full.refused(now, self.config.tuning.full_forget);
         // A part whose request was answered already is given up at once.
         if part.request.is_none() || now >= since + self.config.full_wait {
             return false;
@@ -148,7 +148,7 @@ impl Volume {
             for key in self.waiting_of(slot).into_iter().take(if is_over { usize::MAX } else { 1 }) {
                 if is_over {
                     self.end_part(key, Err(Errno::NoSpace));
-                } else if self.pgs[slot as usize].has_part_room() {
+                } else if self.pgs[slot as usize].has_part_room(self.config.tuning.pg_parts_max) {
                     self.enqueue(key);
                 }
             }
@@ -159,8 +159,8 @@ impl Volume {
     pub(crate) fn space_is_back(&mut self, slot: u32) {
         self.pgs[slot as usize].full.since = None;
         if self.pgs[slot as usize].full.waiting > 0 {
-            for key in self.waiting_of(slot).into_iter().take(FULL_WAKES) {
-                if self.pgs[slot as usize].has_part_room() {
+            for key in self.waiting_of(slot).into_iter().take(self.config.tuning.full_wakes) {
+                if self.pgs[slot as usize].has_part_room(self.config.tuning.pg_parts_max) {
                     self.enqueue(key);
                 }
             }

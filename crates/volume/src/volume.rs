@@ -2,11 +2,12 @@
 
 use crate::fence_check::FenceCheck;
 use crate::ids::SPACES;
-use crate::limits::{BYTES_MAX, PARTS_MAX, PG_PARTS_MAX, REQUESTS_MAX, SCAN};
+use crate::limits::PARTS_MAX;
 use crate::overlap::Overlaps;
 use crate::part::{Part, Place, Work};
 use crate::pg::Pg;
 use crate::segments::Segments;
+use crate::tuning::VolumeTuning;
 use device::{Answer, Busy, Completion, EXTENTS_LEN_MAX, Request, push_extent};
 use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
@@ -47,6 +48,7 @@ pub struct VolumeConfig {
     pub timeout: Option<Duration>,
     /// A write for which an OSD has no space is retried for this long before it fails with `NoSpace`. Zero: it fails at once.
     pub full_wait: Duration,
+    pub tuning: VolumeTuning,
     pub seed: u64,
 }
 
@@ -131,12 +133,12 @@ pub struct VolumeFill {
 
 impl VolumeFill {
     /// Returns each amount with its name and its limit.
-    pub fn limits(&self) -> [(&'static str, u64, u64); 4] {
+    pub fn limits(&self, tuning: &VolumeTuning) -> [(&'static str, u64, u64); 4] {
         [
-            ("requests on a volume", self.requests as u64, REQUESTS_MAX as u64),
-            ("bytes in flight on a volume", self.bytes, BYTES_MAX),
+            ("requests on a volume", self.requests as u64, tuning.requests_max as u64),
+            ("bytes in flight on a volume", self.bytes, tuning.bytes_max),
             ("parts of a volume", self.parts as u64, PARTS_MAX as u64),
-            ("parts of one PG", self.pg_parts.into(), PG_PARTS_MAX.into()),
+            ("parts of one PG", self.pg_parts.into(), tuning.pg_parts_max.into()),
         ]
     }
 }
@@ -185,9 +187,10 @@ impl Volume {
     /// Makes the volume that meta has opened.
     ///
     /// # Panics
-    /// When `config.space` is out of range.
+    /// When `config.space` is out of range, or the tuning has a fault; the message names all faults.
     pub fn new(opened: &Opened, config: VolumeConfig) -> Volume {
         assert!(config.space < SPACES, "no room in the ids for volume {} of a client", config.space);
+        config.tuning.validate().unwrap_or_else(|faults| panic!("{faults}"));
         let mut volume = Volume {
             id: opened.volume,
             session: opened.session,
@@ -196,7 +199,6 @@ impl Volume {
             write: opened.write,
             rng: Rng::new(config.seed),
             serial: config.serial,
-            config,
             failed: None,
             requests: Slab::new(),
             unsplit: VecDeque::new(),
@@ -206,7 +208,7 @@ impl Volume {
             parts: Slab::new(),
             overlaps: Overlaps::default(),
             freed: Vec::new(),
-            segments: Segments::new(opened.len_bytes),
+            segments: Segments::new(opened.len_bytes, config.tuning),
             fence_check: FenceCheck::default(),
             pgs: Vec::new(),
             pg_slots: BTreeMap::new(),
@@ -216,6 +218,7 @@ impl Volume {
             polled_at: Time::ZERO,
             scan_at: Time::NEVER,
             stats: VolumeStats::default(),
+            config,
         };
         volume.learn(Time::ZERO, &opened.view);
         for place in &opened.segments {
@@ -284,8 +287,9 @@ impl Volume {
             return Ok(());
         };
         let held_bytes = request.held_bytes();
-        let full = self.requests.len() >= REQUESTS_MAX
-            || (!self.requests.is_empty() && self.held_bytes + held_bytes > BYTES_MAX);
+        let tuning = &self.config.tuning;
+        let full = self.requests.len() >= tuning.requests_max
+            || (!self.requests.is_empty() && self.held_bytes + held_bytes > tuning.bytes_max);
         if full {
             return Err(Busy(request));
         }
@@ -363,7 +367,8 @@ impl Volume {
         if self.failed.is_some() {
             return Time::NEVER;
         }
-        let pgs = self.active.iter().map(|slot| self.pgs[*slot as usize].deadline(self.polled_at));
+        let silent = self.config.tuning.silent;
+        let pgs = self.active.iter().map(|slot| self.pgs[*slot as usize].deadline(self.polled_at, silent));
         pgs.fold(Time::NEVER, Time::min)
             .min(self.scan_at)
             .min(self.expire_at)
@@ -396,7 +401,7 @@ impl Volume {
         pg.parts -= 1;
         match part.place {
             Place::Out => pg.out -= 1,
-            Place::Waiting => self.unsplit.extend(pg.full.leave()),
+            Place::Waiting => self.unsplit.extend(pg.full.leave(self.config.tuning.pg_parts_max)),
             Place::Held | Place::Queued => {}
         }
         assert_ne!(part.place, Place::Queued, "a part in a queue has no end");
@@ -459,7 +464,7 @@ impl Volume {
         let pg = &mut self.pgs[part.pg as usize];
         match part.place {
             Place::Out => pg.out -= 1,
-            Place::Waiting => self.unsplit.extend(pg.full.leave()),
+            Place::Waiting => self.unsplit.extend(pg.full.leave(self.config.tuning.pg_parts_max)),
             Place::Held | Place::Queued => {}
         }
         part.place = Place::Queued;
@@ -525,7 +530,7 @@ impl Volume {
 
     pub(crate) fn arm_scan(&mut self, now: Time) {
         if self.scan_at == Time::NEVER {
-            self.scan_at = now + SCAN;
+            self.scan_at = now + self.config.tuning.scan;
         }
     }
 

@@ -12,10 +12,9 @@ use engine::{EngineConfig, MountError};
 use env::real::{RealConfig, RealEnv};
 use env::{DiskInfo, DiskSpec, Env, NetAddr};
 use layout::superblock::SuperblockError;
-use osd::{Osd, OsdConfig, OsdError};
+use osd::{Osd, OsdConfig, OsdError, OsdTuning};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
 use types::codes;
 use types::{ClusterId, Incarnation, OsdId, OsdUuid};
 
@@ -61,9 +60,6 @@ fn osd_error(device: &Path, error: OsdError) -> anyhow::Error {
     };
     UserError::new(code, format!("{}: {error}", device.display()), next).into()
 }
-
-/// Time that a start waits until meta confirms that the device is the current one.
-const LET_IN_WAIT: Duration = Duration::from_secs(10);
 
 /// Serves a device until asked to end.
 pub fn run(args: &OsdRun, metas: &[Address], as_json: bool) -> Result<()> {
@@ -171,13 +167,13 @@ fn config(args: &OsdRun, listen: SocketAddr, env: &mut RealEnv, disk: &DiskInfo)
         rack: args.rack.clone(),
         zone: args.zone.clone(),
         version: version::LONG.to_owned(),
-        let_in_wait: LET_IN_WAIT,
         engine: EngineConfig {
             after_poison: args.after_poison,
             after_restore: args.after_restore,
             ..EngineConfig::default()
         },
         timing: group::Timing::default(),
+        tuning: OsdTuning::default(),
         lease_reads: !args.no_lease_reads,
     })
 }

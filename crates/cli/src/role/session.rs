@@ -11,7 +11,7 @@ use crate::role::{self, Stop, env_error};
 use anyhow::Result;
 use api::AdminClient;
 use api::client_link::ClientLink;
-use client::{AskId, Client, ClientConfig, ClientEvent, VolumeKey};
+use client::{AskId, Client, ClientConfig, ClientEvent, ClientTuning, VolumeKey};
 use control::admin::{AdminAnswer, AdminAsk};
 use device::{BlockDevice, DeviceInfo};
 use env::real::{RealConfig, RealEnv};
@@ -112,6 +112,7 @@ impl Prepared {
             holder: self.holder.clone(),
             timeout: None,
             full_wait: self.full_wait,
+            tuning: ClientTuning::default(),
             seed: self.env.random(),
         };
         let waker = self.env.waker();

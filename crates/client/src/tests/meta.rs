@@ -1,6 +1,6 @@
 //! Opening, keeping and closing, answer by answer.
 
-use crate::{AskId, Client, ClientConfig, ClientEvent, VolumeKey};
+use crate::{AskId, Client, ClientConfig, ClientEvent, ClientTuning, VolumeKey};
 use device::{Completion, Request};
 use std::time::Duration;
 use types::codes;
@@ -15,6 +15,7 @@ fn config() -> ClientConfig {
         holder: "test".into(),
         timeout: None,
         full_wait: std::time::Duration::ZERO,
+        tuning: ClientTuning::default(),
         seed: 1,
     }
 }

@@ -1,7 +1,7 @@
 //! Real bus, simulated network: a volume of two segments on three model OSDs that lead in turn, crash
 //! and come back. The model keeps one copy of the bytes; replication is proven elsewhere.
 
-use crate::{Client, ClientConfig, ClientEvent, VolumeKey};
+use crate::{Client, ClientConfig, ClientEvent, ClientTuning, VolumeKey};
 use bus::{Bus, BusConfig, BusEvent, Identity};
 use device::{Answer, Completion, Request as Io};
 use env::{Env, NetAddr, Op};
@@ -153,6 +153,7 @@ impl Run {
             holder: "sim".into(),
             timeout: None,
             full_wait: std::time::Duration::ZERO,
+            tuning: ClientTuning::default(),
             seed,
         };
         let mut client = Client::new(config);

@@ -13,6 +13,7 @@ mod send;
 mod sender;
 
 use crate::node::Osd;
+use crate::tuning::StreamTuning;
 use bus::LinkId;
 use receiver::Receiver;
 use sender::Sender;
@@ -25,22 +26,6 @@ use types::store::Effect;
 use types::{ChunkKey, Index, OsdId, PgId, ReplicaId, SectorRange, Time};
 use wire::{Message, StreamAbort, StreamBody, StreamMsg};
 
-/// Most streams that one OSD sends at once.
-pub(crate) const SENDERS_MAX: usize = 2;
-/// Most streams that one OSD receives at once: from two leaders that send their most.
-pub(crate) const RECEIVERS_MAX: usize = 4;
-/// A follower about which raft has not asked for this long needs no stream. While it does, every lease acknowledgement asks.
-const ASKED_MAX: Duration = Duration::from_millis(100);
-/// Most bytes a second that one OSD sends in streams.
-pub const STREAM_RATE: u64 = 64 << 20;
-/// An answer that does not come within this time ends the stream.
-const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// The same limit while the follower installs.
-const INSTALL_MAX: Duration = Duration::from_secs(60);
-/// First pause after a stream that failed; doubled each time, up to `REST_MAX`.
-const REST_MIN: Duration = Duration::from_millis(200);
-const REST_MAX: Duration = Duration::from_secs(30);
-
 /// A read for a stream.
 pub(crate) struct StreamRead {
     /// The sender's id: that sender may be gone, or replaced.
@@ -51,6 +36,7 @@ pub(crate) struct StreamRead {
 
 /// All streams of one OSD.
 pub(crate) struct Streams {
+    tuning: StreamTuning,
     senders: Vec<Sender>,
     /// Followers behind the log without a stream, and when raft last asked for one.
     waiting: BTreeMap<(PgId, OsdId), Time>,
@@ -97,8 +83,9 @@ impl Budget {
 }
 
 impl Streams {
-    pub fn new(seed: u64) -> Streams {
+    pub fn new(tuning: StreamTuning, seed: u64) -> Streams {
         Streams {
+            tuning,
             senders: Vec::new(),
             waiting: BTreeMap::new(),
             receivers: BTreeMap::new(),
@@ -106,7 +93,7 @@ impl Streams {
             staging: BTreeMap::new(),
             next_id: seed | 1,
             next_token: 0,
-            budget: Budget { rate: STREAM_RATE, tokens: 0, filled_at: Time::ZERO },
+            budget: Budget { rate: tuning.bytes_per_s, tokens: 0, filled_at: Time::ZERO },
             resting: BTreeMap::new(),
             done: 0,
             failed: 0,
@@ -125,7 +112,7 @@ impl Streams {
     pub fn holds_rounds(&self, now: Time) -> bool {
         self.senders.iter().any(|s| match &s.phase {
             sender::Phase::Cut { until, .. } => now < *until && !on(Bug::DestageDuringCut),
-            _ => s.waits_since.is_some_and(|since| now < since + send::HOLD_MAX),
+            _ => s.waits_since.is_some_and(|since| now < since + self.tuning.hold_max),
         })
     }
 
@@ -158,20 +145,21 @@ impl Streams {
 
     /// Returns the time of the next step, if no event comes before.
     pub fn next_deadline(&self) -> Time {
+        let StreamTuning { answer_max, install_max, hold_max, mend_max, .. } = self.tuning;
         let budget = self.budget.ready_at();
         let senders = self.senders.iter().map(|s| {
-            let answer = s.heard_at + if matches!(s.phase, sender::Phase::Ending) { INSTALL_MAX } else { ANSWER_MAX };
+            let answer = s.heard_at + if matches!(s.phase, sender::Phase::Ending) { install_max } else { answer_max };
             let wants_to_read = s.tracks() && s.has_room() && !s.plan.is_round_over();
             let cut = match &s.phase {
                 sender::Phase::Cut { until, .. } => *until,
                 _ => {
-                    let mended = s.mends_since.map_or(Time::NEVER, |since| since + send::MEND_MAX);
-                    s.waits_since.map_or(Time::NEVER, |since| since + send::HOLD_MAX).min(mended)
+                    let mended = s.mends_since.map_or(Time::NEVER, |since| since + mend_max);
+                    s.waits_since.map_or(Time::NEVER, |since| since + hold_max).min(mended)
                 }
             };
             answer.min(cut).min(if wants_to_read { budget } else { Time::NEVER })
         });
-        let receivers = self.receivers.values().filter(|r| !r.installing).map(|r| r.heard_at + INSTALL_MAX);
+        let receivers = self.receivers.values().filter(|r| !r.installing).map(|r| r.heard_at + install_max);
         senders.chain(receivers).min().unwrap_or(Time::NEVER)
     }
 }

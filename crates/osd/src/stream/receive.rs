@@ -1,7 +1,6 @@
 //! The follower's OSD: accepts a stream, stages its pieces, pauses the group and has the engine install the contents.
 
 use super::receiver::{Receiver, Wrong};
-use super::{INSTALL_MAX, RECEIVERS_MAX};
 use crate::node::Osd;
 use crate::pgs::State;
 use bus::LinkId;
@@ -28,7 +27,7 @@ impl Osd {
             return refuse(self, StreamAbort::Busy);
         }
         self.drop_receiver(msg.pg, StreamAbort::Failed, true);
-        if self.streams.receivers.len() >= RECEIVERS_MAX {
+        if self.streams.receivers.len() >= self.streams.tuning.receivers_max {
             return refuse(self, StreamAbort::Busy);
         }
         let receiver = Receiver::new(msg.stream, msg.pg, (msg.to, slot), (from, msg.from, link), self.now);
@@ -106,12 +105,12 @@ impl Osd {
 
     pub(super) fn step_receivers(&mut self) {
         for pg in self.streams.receivers.keys().copied().collect::<Vec<_>>() {
-            let now = self.now;
+            let (now, install_max) = (self.now, self.streams.tuning.install_max);
             let receiver = self.streams.receivers.get_mut(&pg).expect("listed above");
             let (replica, slot, link) = (receiver.replica, receiver.slot, receiver.link);
             let ack = receiver.ack_due();
             let (ids, id) = ((replica, receiver.leader), receiver.id);
-            let (late, installing) = (now >= receiver.heard_at + INSTALL_MAX, receiver.installing);
+            let (late, installing) = (now >= receiver.heard_at + install_max, receiver.installing);
             let whole = receiver.complete().filter(|_| !installing);
             let here = self.pgs.by_replica(replica) == Some(slot);
             let alive = match here.then(|| &self.pgs.get(slot).state) {

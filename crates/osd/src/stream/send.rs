@@ -1,20 +1,16 @@
 //! The leader's OSD: opens a stream when raft finds a follower behind the log, reads, cuts, sends.
 
-use super::sender::{CUT_BYTES_MAX, MESSAGE_COST, Phase, Sender};
-use super::{ANSWER_MAX, ASKED_MAX, INSTALL_MAX, REST_MAX, REST_MIN, SENDERS_MAX, StreamRead};
+use super::StreamRead;
+use super::sender::{MESSAGE_COST, Phase, Sender};
 use crate::node::{Osd, ReadOwner};
 use crate::pgs::State;
+use crate::tuning::StreamTuning;
 use bus::LinkId;
 use engine::{ReadData, ReadError};
-use std::time::Duration;
 use types::planted::{Bug, on};
 use types::{Index, OsdId, PgId, SectorRange};
 use wire::{StreamAbort, StreamBody, StreamMsg};
 
-/// Longest time for which destage rounds are held back for one cut.
-pub(crate) const HOLD_MAX: Duration = Duration::from_secs(1);
-/// Longest wait of a stream for the repair of blocks that are bad here.
-pub(crate) const MEND_MAX: Duration = Duration::from_secs(5);
 /// Log pressure from which streams are slowed down.
 const PRESSURE_SLOW: f32 = 0.9;
 
@@ -31,8 +27,9 @@ impl Osd {
     /// least to send: so the number of PGs that a further failure would stop falls as fast as it can.
     pub(super) fn begin_streams(&mut self) {
         let now = self.now;
-        self.streams.waiting.retain(|_, asked| now < *asked + ASKED_MAX);
-        while self.streams.senders.len() < SENDERS_MAX {
+        let StreamTuning { asked_max, senders_max, .. } = self.streams.tuning;
+        self.streams.waiting.retain(|_, asked| now < *asked + asked_max);
+        while self.streams.senders.len() < senders_max {
             let Some((_, _, pg, to)) = self.most_wanted() else { return };
             self.streams.waiting.remove(&(pg, to));
             self.begin_stream(pg, to);
@@ -81,9 +78,10 @@ impl Osd {
         }
         let key = (gone.pg, gone.to);
         let times = self.streams.resting.get(&key).map_or(0, |(_, times)| *times);
+        let StreamTuning { rest_min, rest_max, .. } = self.streams.tuning;
         let rest = match reason {
-            StreamAbort::Needless | StreamAbort::Busy => REST_MIN,
-            _ => (REST_MIN * 2u32.saturating_pow(times.min(20))).min(REST_MAX),
+            StreamAbort::Needless | StreamAbort::Busy => rest_min,
+            _ => (rest_min * 2u32.saturating_pow(times.min(20))).min(rest_max),
         };
         if reason != StreamAbort::Needless {
             self.streams.failed += 1;
@@ -92,7 +90,7 @@ impl Osd {
         self.streams.resting.insert(key, (self.now + rest, times + 1));
         // Older failures are forgotten.
         let now = self.now;
-        self.streams.resting.retain(|_, (until, _)| now < *until + REST_MAX);
+        self.streams.resting.retain(|_, (until, _)| now < *until + rest_max);
     }
 
     /// Handles `Accept`, `Ack` or `Done`.
@@ -156,10 +154,10 @@ impl Osd {
 
     /// Returns the reason why this stream cannot go on, if there is one.
     fn sender_ends(&mut self, id: u64) -> Option<StreamAbort> {
-        let now = self.now;
+        let (now, tuning) = (self.now, self.streams.tuning);
         let sender = self.sender(id)?;
         let (slot, replica, term) = (sender.slot, sender.replica, sender.term);
-        let answer_max = if matches!(sender.phase, Phase::Ending) { INSTALL_MAX } else { ANSWER_MAX };
+        let answer_max = if matches!(sender.phase, Phase::Ending) { tuning.install_max } else { tuning.answer_max };
         let late = sender.waits() && now >= sender.heard_at + answer_max;
         let overrun = matches!(sender.phase, Phase::Cut { until, .. } if now >= until);
         if !sender.waits() {
@@ -247,6 +245,7 @@ impl Osd {
     /// Ends a round that was read: another round follows, or the cut.
     fn end_round(&mut self, id: u64) {
         let (now, running) = (self.now, self.engine.is_round_running());
+        let StreamTuning { cut_bytes_max, hold_max, mend_max, .. } = self.streams.tuning;
         let Some(replica) = self.sender(id).filter(|s| s.is_round_read()).map(|s| s.replica) else { return };
         let mending = self.engine.has_bad_blocks(replica);
         let sender = self.sender(id).expect("it was just there");
@@ -254,7 +253,7 @@ impl Osd {
             // One round has found all bad blocks, and their repair is under way.
             // A stream that waits too long makes room for others.
             let since = *sender.mends_since.get_or_insert(now);
-            if now >= since + MEND_MAX {
+            if now >= since + mend_max {
                 tracing::warn!(replica = replica.0, "a stream has waited in vain for blocks that are bad here");
                 self.drop_sender(id, StreamAbort::Failed, true);
             }
@@ -264,7 +263,7 @@ impl Osd {
             sender.plan.next_round();
             return self.read_round(id);
         }
-        if sender.plan.dirty_bytes() > CUT_BYTES_MAX {
+        if sender.plan.dirty_bytes() > cut_bytes_max {
             sender.waits_since = None;
             sender.plan.next_round();
             return self.read_round(id);
@@ -272,7 +271,7 @@ impl Osd {
         if running {
             // A destage round would send reads to a second look, at a later state. After a while destaging goes first.
             let since = *sender.waits_since.get_or_insert(now);
-            if now >= since + HOLD_MAX {
+            if now >= since + hold_max {
                 sender.waits_since = None;
                 sender.plan.next_round();
             }
@@ -283,7 +282,7 @@ impl Osd {
 
     /// Fixes the snapshot index: all blocks that are left are read in this turn, beside the decision state.
     fn cut(&mut self, id: u64) {
-        let (until, again) = (self.now + HOLD_MAX, self.engine.reads_looked_up_again());
+        let (until, again) = (self.now + self.streams.tuning.hold_max, self.engine.reads_looked_up_again());
         let sender = self.sender(id).expect("the caller has seen it");
         sender.waits_since = None;
         let slot = sender.slot;

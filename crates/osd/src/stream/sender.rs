@@ -17,8 +17,6 @@ use wire::{STREAM_PIECE_MAX, StreamBody};
 pub(crate) const WINDOW_BYTES: usize = 2 << 20;
 /// Weight of a message beside its payload: bounds the number of messages.
 pub(crate) const MESSAGE_COST: usize = 4 << 10;
-/// Most changed bytes that the cut may still read, all in one turn.
-pub(crate) const CUT_BYTES_MAX: u64 = 32 << 20;
 
 /// Phase of a stream at the leader.
 #[derive(Debug)]

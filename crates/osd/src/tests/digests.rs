@@ -96,7 +96,7 @@ fn an_index_that_has_passed_or_does_not_come_is_said_to_be_so() {
 fn questions_beyond_the_limit_are_told_to_come_again() {
     let mut rig = written();
     let at = Index(applied(&mut rig, 1).0 + 50);
-    for id in 0..crate::digest::WAITING_MAX as u64 + 3 {
+    for id in 0..crate::OsdTuning::default().digests_waiting_max as u64 + 3 {
         rig.osd(1).ask_tool(id, ToolAsk::Digest { pg: pg(0), chunk: CHUNK, at });
     }
     let answers = rig.osd(1).take_tool_answers();
@@ -104,5 +104,9 @@ fn questions_beyond_the_limit_are_told_to_come_again() {
     assert!(answers.iter().all(|(_, answer)| *answer == ToolAnswer::Busy));
     rig.osd(1).stop_serving("the store failed".to_owned());
     let failed = rig.osd(1).take_tool_answers();
-    assert_eq!(failed.len(), crate::digest::WAITING_MAX, "no question waits for a store that has stopped");
+    assert_eq!(
+        failed.len(),
+        crate::OsdTuning::default().digests_waiting_max,
+        "no question waits for a store that has stopped"
+    );
 }

@@ -106,10 +106,10 @@ impl Rig {
             host: Some(String::new()),
             rack: None,
             zone: None,
-            let_in_wait,
             engine: engine::EngineConfig { after_restore, ..engine::EngineConfig::default() },
             version: String::new(),
             timing: group::Timing::default(),
+            tuning: crate::OsdTuning { let_in_wait, ..crate::OsdTuning::default() },
             lease_reads: true,
         };
         let seed = env.random();

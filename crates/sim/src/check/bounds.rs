@@ -55,16 +55,17 @@ mod tests {
         fullest.look(engine(&stats, 1 << 24)).expect("half full");
         fullest.look([queued(0)]).expect("empty");
         assert_eq!(fullest.0["log segments in use"], 500);
+        let (limits, tuning) = (group::GroupLimits::default(), volume::VolumeTuning::default());
         let group = group::GroupFill::default();
-        fullest.look(group.limits()).expect("empty");
-        fullest.look(volume::VolumeFill::default().limits()).expect("empty");
+        fullest.look(group.limits(&limits)).expect("empty");
+        fullest.look(volume::VolumeFill::default().limits(&tuning)).expect("empty");
         for (beyond, name) in [
             (engine(&engine::EngineStats { segments_in_use: 17, ..stats }, 1 << 24).to_vec(), "segments"),
             (engine(&engine::EngineStats { overlay_bytes: (1 << 24) + 1, ..stats }, 1 << 24).to_vec(), "overlay"),
             (vec![queued(bus::QUEUE_BYTES_MAX + 1)], "connection"),
-            (group::GroupFill { reads: usize::MAX, ..group }.limits().to_vec(), "reads"),
-            (group::GroupFill { uncommitted: u64::MAX, ..group }.limits().to_vec(), "uncommitted"),
-            (volume::VolumeFill { pg_parts: u32::MAX, ..Default::default() }.limits().to_vec(), "one PG"),
+            (group::GroupFill { reads: usize::MAX, ..group }.limits(&limits).to_vec(), "reads"),
+            (group::GroupFill { uncommitted: u64::MAX, ..group }.limits(&limits).to_vec(), "uncommitted"),
+            (volume::VolumeFill { pg_parts: u32::MAX, ..Default::default() }.limits(&tuning).to_vec(), "one PG"),
         ] {
             assert!(fullest.look(beyond).expect_err(name).contains(name));
         }

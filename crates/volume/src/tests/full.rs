@@ -1,7 +1,7 @@
 //! A PG without space: the writes that wait, their time, and the requests that pass meanwhile.
 
 use super::script::{Bench, read, write};
-use crate::limits::{FULL_FORGET, PG_PARTS_MAX};
+use crate::VolumeTuning;
 use device::{Answer, Request};
 use std::time::Duration;
 use types::{Errno, IoBuf};
@@ -65,7 +65,7 @@ fn a_backlog_without_space_fails_as_one_and_later_writes_at_once() {
         serve(&mut b, 8);
         assert_eq!(b.done(), [(100 + n as u64, result.clone())]);
     }
-    b.now = b.now + FULL_FORGET;
+    b.now = b.now + VolumeTuning::default().full_forget;
     b.submit(write(4096, 4096), 200);
     serve(&mut b, 8);
     assert_eq!(b.done(), [], "a new spell has its own wait");
@@ -74,7 +74,7 @@ fn a_backlog_without_space_fails_as_one_and_later_writes_at_once() {
 #[test]
 fn trims_and_reads_pass_any_number_of_writes_that_wait_for_space() {
     let mut b = bench(Duration::from_secs(30));
-    let count = u64::from(PG_PARTS_MAX) + 80;
+    let count = u64::from(VolumeTuning::default().pg_parts_max) + 80;
     (1..=count).for_each(|n| b.submit(write(n * 4096, 4096), n));
     assert_eq!(count_writes(&serve(&mut b, 8)), count as usize, "each is tried once");
     b.submit(Request::Trim { offset: 8 << 20, len: 1 << 20 }, 1001);

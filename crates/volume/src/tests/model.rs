@@ -4,7 +4,7 @@
 use super::cluster::{Cluster, Event};
 use super::history::History;
 use super::script::opened;
-use crate::{Volume, VolumeConfig, VolumeOut};
+use crate::{Volume, VolumeConfig, VolumeOut, VolumeTuning};
 use device::{Answer, Completion, Request};
 use std::time::Duration;
 use types::rng::Rng;
@@ -33,7 +33,10 @@ impl Run {
         let opened = opened(3 * SEGMENT, 1 + rng.below(2) as u32, true);
         // Half of all runs wait for space, some longer than the cluster is full.
         let full_wait = Duration::from_millis(seed % 2 * (seed / 2 % 5) * 700);
-        let volume = Volume::new(&opened, VolumeConfig { space: 1, serial: 0, timeout: None, full_wait, seed });
+        let volume = Volume::new(
+            &opened,
+            VolumeConfig { space: 1, serial: 0, timeout: None, full_wait, tuning: VolumeTuning::default(), seed },
+        );
         let left = rng.between(40, 120) as u32;
         let now = Time(1_000 * MS);
         Run {

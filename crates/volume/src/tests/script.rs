@@ -1,7 +1,6 @@
 //! Scripts of single events: the messages that leave, their times and their OSDs.
 
-use crate::limits::{BAD_READS_MAX, PG_PARTS_MAX, REQUESTS_MAX, SILENT};
-use crate::{Admit, Carrier, Volume, VolumeConfig, VolumeOut};
+use crate::{Admit, Carrier, Volume, VolumeConfig, VolumeOut, VolumeTuning};
 use device::{Answer, Completion, Request};
 use std::time::Duration;
 use types::codes;
@@ -81,8 +80,9 @@ pub(super) struct Bench {
 
 impl Bench {
     pub(super) fn new(opened: &Opened, timeout: Option<Duration>) -> Bench {
-        let volume =
-            Volume::new(opened, VolumeConfig { space: 5, serial: 100, timeout, full_wait: Duration::ZERO, seed: 1 });
+        let (full_wait, tuning) = (Duration::ZERO, VolumeTuning::default());
+        let config = VolumeConfig { space: 5, serial: 100, timeout, full_wait, tuning, seed: 1 };
+        let volume = Volume::new(opened, config);
         let wire = Wire { sent: Vec::new(), down: Vec::new(), credit: usize::MAX, heard: Vec::new() };
         Bench { volume, wire, out: VolumeOut::default(), now: Time(1_000 * MS) }
     }
@@ -207,7 +207,7 @@ fn bytes_with_a_wrong_checksum_are_never_passed_on() {
         b.reply(osd, &request, Ok(ReplyBody::Data { crcs, payload }));
         sent = b.poll();
     }
-    assert_eq!(bad, BAD_READS_MAX);
+    assert_eq!(bad, VolumeTuning::default().bad_reads_max);
     let done = b.done();
     assert_eq!(done, [(2, Ok(Answer::Data(vec![IoBuf::copy_of(&good)]))), (1, Err(Errno::Damaged))]);
 }
@@ -257,7 +257,7 @@ fn silent_leader_is_left_after_400_ms_and_others_asked_every_100_ms() {
     b.submit(write(0, 512), 1);
     let first = b.poll();
     let second = b.sleep();
-    assert_eq!((b.now, second[0].0), (began + SILENT, OsdId(2)));
+    assert_eq!((b.now, second[0].0), (began + VolumeTuning::default().silent, OsdId(2)));
     let third = b.sleep();
     assert_eq!((b.now, third[0].0), (began + Duration::from_millis(500), OsdId(3)));
     let seq = |request: &wire::Request| match request.body {
@@ -316,7 +316,7 @@ fn silent_leader_is_left_even_by_a_pg_without_credit_there() {
     b.wire.down = vec![OsdId(1)];
     b.wire.credit = 9;
     let sent = b.sleep();
-    assert_eq!((b.now, sent[0].0), (began + SILENT, OsdId(2)));
+    assert_eq!((b.now, sent[0].0), (began + VolumeTuning::default().silent, OsdId(2)));
 }
 
 #[test]
@@ -423,7 +423,9 @@ fn a_full_pg_stops_only_its_own_writes() {
     b.volume.config.full_wait = Duration::from_secs(30);
     let (mut token, mut refused) = (0, 0);
     // More writes than one PG takes at once: all of them wait for space.
-    while b.volume.submit(b.now, write(token * 4096, 4096), token).is_ok() && token < u64::from(PG_PARTS_MAX) + 80 {
+    while b.volume.submit(b.now, write(token * 4096, 4096), token).is_ok()
+        && token < u64::from(VolumeTuning::default().pg_parts_max) + 80
+    {
         token += 1;
     }
     loop {
@@ -643,7 +645,7 @@ fn without_credit_parts_wait_here_and_leave_in_order() {
 fn more_than_the_limit_in_flight_is_refused_untouched() {
     let mut b = Bench::plain();
     b.wire.credit = 0;
-    for token in 0..REQUESTS_MAX as u64 {
+    for token in 0..VolumeTuning::default().requests_max as u64 {
         b.submit(read(0, 512), token);
     }
     let refused = b.volume.submit(b.now, read(512, 512), 0).expect_err("too many");

@@ -1,7 +1,7 @@
 //! A leader that others follow and this client cannot hear: the client reports it, and not too often.
 
 use super::script::{Bench, write};
-use crate::limits::{PROBE, SILENT};
+use crate::VolumeTuning;
 use std::time::Duration;
 use types::{OsdId, Time};
 use wire::{Reject, RequestBody};
@@ -38,7 +38,10 @@ fn leader_unheard_by_one_client_is_reported_within_half_a_second() {
     b.wire.heard = vec![(OsdId(1), began)];
     let reports = search(&mut b, Duration::from_secs(10));
     let (first, member) = reports[0];
-    assert!(first >= began + SILENT && first <= began + Duration::from_millis(500), "{first:?}");
+    assert!(
+        first >= began + VolumeTuning::default().silent && first <= began + Duration::from_millis(500),
+        "{first:?}"
+    );
     assert_ne!(member, OsdId(1));
     assert!((5..=9).contains(&reports.len()), "{} reports in ten seconds", reports.len());
     assert_eq!(b.volume.stats().reports, reports.len() as u64);
@@ -55,7 +58,10 @@ fn unconnected_leader_is_reported_and_one_that_answers_pings_is_not() {
     b.submit(write(0, 512), 1);
     let began = b.now;
     let reports = search(&mut b, Duration::from_secs(1));
-    assert!(reports[0].0 >= began + SILENT && reports[0].0 <= began + Duration::from_millis(600), "{reports:?}");
+    assert!(
+        reports[0].0 >= began + VolumeTuning::default().silent && reports[0].0 <= began + Duration::from_millis(600),
+        "{reports:?}"
+    );
 }
 
 #[test]
@@ -84,5 +90,5 @@ fn a_leader_that_is_back_after_a_short_loss_is_asked_and_not_reported() {
             sent = b.sleep();
         }
     }
-    assert!(b.now <= up + PROBE, "{:?} after it came back", b.now.since(up));
+    assert!(b.now <= up + VolumeTuning::default().probe, "{:?} after it came back", b.now.since(up));
 }

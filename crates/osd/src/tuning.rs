@@ -1,0 +1,276 @@
+//! Tunables of an OSD's background work: heartbeats, space grants, streams, digests, the planned stop.
+//!
+//! Each process chooses its own values; none of them decides which bytes are correct. Formats, bounds against hostile
+//! peers, and windows that two processes share are constants beside their code.
+
+use crate::space::PART_AUS;
+use bus::BusTuning;
+use group::{GroupLimits, Timing};
+use std::time::Duration;
+use types::config::{Check, ConfigFaults};
+
+/// Tunables of one OSD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OsdTuning {
+    /// Longest wait after the mount for a confirmation of meta that the device is the current one (R17, ADR 0012). With
+    /// no meta in reach the OSD then goes on by itself. Default 10 s; zero: no wait.
+    pub let_in_wait: Duration,
+    /// Wait of a new process for the one that meta believes alive: longer than meta takes to declare that one down, and
+    /// than the carrier's pause between two streams. Default 12 s.
+    pub rival_wait: Duration,
+    /// Interval of the heartbeats to meta. Default 1 s; 1 ms to 5 s, because meta takes a silent OSD for down.
+    pub heartbeat: Duration,
+    /// Pause after a report of a PG whose followers are behind: most have caught up a moment later, as after an election.
+    /// Default 150 ms; at most `heartbeat`.
+    pub heartbeat_recovering: Duration,
+    /// Longest wait of a planned stop for the successors. Default 500 ms; zero: no wait.
+    pub stop_max: Duration,
+    /// Least payload that a PG may hold uncommitted (R9), however many share the log. Default and least 1 MiB, because
+    /// OSDs tell each other their shares in MiB; at most the payload in flight to one follower.
+    pub uncommitted_min: u64,
+    /// Most polls of touched groups in one turn: a group with more to do waits for the next turn. Default 16; at
+    /// least 1.
+    pub settle_rounds_max: usize,
+    /// Percentage of used space at which a device becomes near full, and below which it no longer is. Default 85 and 80;
+    /// at most 100.
+    pub near_full_pct: u64,
+    pub near_full_ends_pct: u64,
+    /// Time without a write that found a member full, after which the PG is no longer reported as one that accepts no
+    /// writes. Default 10 s.
+    pub full_quiet: Duration,
+    /// Chunks whose digests are read at once: 16 MiB of memory each. Default 2; at least 1.
+    pub digests_max: usize,
+    /// Most questions for a digest that wait for their index, and the longest wait. Default 16 and 5 s.
+    pub digests_waiting_max: usize,
+    pub digest_wait_max: Duration,
+    /// Limits of each group, and of the connections.
+    pub group: GroupLimits,
+    pub bus: BusTuning,
+    pub space: SpaceTuning,
+    pub streams: StreamTuning,
+}
+
+impl Default for OsdTuning {
+    fn default() -> OsdTuning {
+        let (ms, s) = (Duration::from_millis, Duration::from_secs);
+        OsdTuning {
+            let_in_wait: s(10),
+            rival_wait: s(12),
+            heartbeat: s(1),
+            heartbeat_recovering: ms(150),
+            stop_max: ms(500),
+            uncommitted_min: 1 << 20,
+            settle_rounds_max: 16,
+            near_full_pct: 85,
+            near_full_ends_pct: 80,
+            full_quiet: s(10),
+            digests_max: 2,
+            digests_waiting_max: 16,
+            digest_wait_max: s(5),
+            group: GroupLimits::default(),
+            bus: BusTuning::default(),
+            space: SpaceTuning::default(),
+            streams: StreamTuning::default(),
+        }
+    }
+}
+
+impl OsdTuning {
+    /// Checks all fields, and their relations to the times of the PGs.
+    ///
+    /// # Errors
+    /// Every fault.
+    pub fn validate(&self, timing: &Timing) -> Result<(), ConfigFaults> {
+        let (ms, s, zero) = (Duration::from_millis, Duration::from_secs, Duration::ZERO);
+        let in_flight = types::limits::INFLIGHT_PAYLOAD_MAX as u64;
+        let mut check = Check::new("an OSD's background work");
+        check.within("let_in_wait", self.let_in_wait, zero..=s(3600));
+        check.within("rival_wait", self.rival_wait, zero..=s(3600));
+        check.within("heartbeat", self.heartbeat, ms(1)..=s(5));
+        check.within("heartbeat_recovering", self.heartbeat_recovering, ms(1)..=s(5));
+        check.within("stop_max", self.stop_max, zero..=s(60));
+        check.within("uncommitted_min", self.uncommitted_min, 1 << 20..=in_flight);
+        check.within("settle_rounds_max", self.settle_rounds_max, 1..=1 << 10);
+        check.within("near_full_pct", self.near_full_pct, 1..=100);
+        check.within("full_quiet", self.full_quiet, zero..=s(3600));
+        check.within("digests_max", self.digests_max, 1..=64);
+        check.within("digests_waiting_max", self.digests_waiting_max, 1..=1 << 10);
+        check.within("digest_wait_max", self.digest_wait_max, zero..=s(60));
+        check.ensure(self.heartbeat_recovering <= self.heartbeat, "heartbeat_recovering is above heartbeat");
+        check.ensure(self.near_full_ends_pct <= self.near_full_pct, "near_full_ends_pct is above near_full_pct");
+        check.part("group", self.group.validate());
+        check.part("bus", self.bus.validate());
+        check.part("space", self.space.validate());
+        check.part("streams", self.streams.validate());
+        let (renewal, empty_ack) = (timing.renewal, timing.renewal.saturating_mul(timing.empty_ack_every));
+        check.ensure(
+            self.space.silent > empty_ack,
+            "space.silent is not above renewal × empty_ack_every: every idle member would count as silent",
+        );
+        check.ensure(self.streams.asked_max > renewal, "streams.asked_max is not above renewal: no stream would begin");
+        check.ensure(self.bus.osd_silence > renewal, "bus.osd_silence is not above renewal: every link would end");
+        check.end()
+    }
+}
+
+/// Tunables of the space grants (R13).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpaceTuning {
+    /// Most AUs of a member's grants that one leader holds unspent: bounds the writes of one renewal period. Default
+    /// 1,024; at least one write part's worth.
+    pub grant_aus_max: u64,
+    /// A member that has acknowledged no renewal for this long is treated as one without a connection. Default 400 ms.
+    pub silent: Duration,
+    /// Time without a use after which a leader returns its grants. Default 1 s.
+    pub idle: Duration,
+    /// Longest wait of a device that is short of space for space that is being freed, before it reports that it is full.
+    /// Default 2 s; zero: no wait.
+    pub release_max: Duration,
+}
+
+impl Default for SpaceTuning {
+    fn default() -> SpaceTuning {
+        SpaceTuning {
+            grant_aus_max: 1024,
+            silent: Duration::from_millis(400),
+            idle: Duration::from_secs(1),
+            release_max: Duration::from_secs(2),
+        }
+    }
+}
+
+impl SpaceTuning {
+    fn validate(&self) -> Result<(), ConfigFaults> {
+        let (ms, s) = (Duration::from_millis, Duration::from_secs);
+        let mut check = Check::new("the space grants");
+        check.within("grant_aus_max", self.grant_aus_max, PART_AUS..=1 << 24);
+        check.within("silent", self.silent, ms(1)..=s(60));
+        check.within("idle", self.idle, ms(1)..=s(3600));
+        check.within("release_max", self.release_max, Duration::ZERO..=s(600));
+        check.end()
+    }
+}
+
+/// Tunables of the streams (R12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamTuning {
+    /// Most streams that one OSD sends at once. Default 2; at least 1.
+    pub senders_max: usize,
+    /// Most streams that one OSD receives at once. Default 4, those of two leaders that send their most; at least 1.
+    pub receivers_max: usize,
+    /// A follower about which raft has not asked for this long needs no stream. While it does, every lease acknowledgement
+    /// asks. Default 100 ms; above the renewal interval.
+    pub asked_max: Duration,
+    /// Most bytes a second that one OSD sends in streams, but for those that a PG waits for. Default 64 MiB; at least
+    /// 64 KiB.
+    pub bytes_per_s: u64,
+    /// An answer that does not come within this time ends the stream. Default 10 s.
+    pub answer_max: Duration,
+    /// The same limit while the follower installs. Default 60 s.
+    pub install_max: Duration,
+    /// First pause after a stream that failed; doubled each time, up to `rest_max`. Default 200 ms and 30 s.
+    pub rest_min: Duration,
+    pub rest_max: Duration,
+    /// Most changed bytes that the cut may still read, all in one turn. Default 32 MiB; at least one part.
+    pub cut_bytes_max: u64,
+    /// Longest time for which a stream holds destage rounds back. Default 1 s.
+    pub hold_max: Duration,
+    /// Longest wait of a stream for blocks that are bad at the leader. Default 5 s.
+    pub mend_max: Duration,
+}
+
+impl Default for StreamTuning {
+    fn default() -> StreamTuning {
+        let (ms, s) = (Duration::from_millis, Duration::from_secs);
+        StreamTuning {
+            senders_max: 2,
+            receivers_max: 4,
+            asked_max: ms(100),
+            bytes_per_s: 64 << 20,
+            answer_max: s(10),
+            install_max: s(60),
+            rest_min: ms(200),
+            rest_max: s(30),
+            cut_bytes_max: 32 << 20,
+            hold_max: s(1),
+            mend_max: s(5),
+        }
+    }
+}
+
+impl StreamTuning {
+    fn validate(&self) -> Result<(), ConfigFaults> {
+        let (ms, s) = (Duration::from_millis, Duration::from_secs);
+        let mut check = Check::new("the streams");
+        check.within("senders_max", self.senders_max, 1..=256);
+        check.within("receivers_max", self.receivers_max, 1..=256);
+        check.within("bytes_per_s", self.bytes_per_s, 64 << 10..=1 << 40);
+        check.within("cut_bytes_max", self.cut_bytes_max, types::limits::PART_MAX..=1 << 30);
+        for (field, time) in [
+            ("asked_max", self.asked_max),
+            ("answer_max", self.answer_max),
+            ("install_max", self.install_max),
+            ("rest_min", self.rest_min),
+            ("hold_max", self.hold_max),
+            ("mend_max", self.mend_max),
+        ] {
+            check.within(field, time, ms(1)..=s(600));
+        }
+        check.ensure(self.rest_min <= self.rest_max, "rest_min is above rest_max");
+        check.ensure(self.answer_max <= self.install_max, "answer_max is above install_max");
+        check.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tuning_names_every_fault_of_its_parts() {
+        let tuning = OsdTuning::default();
+        let timing = Timing::default();
+        tuning.validate(&timing).expect("the defaults agree");
+        let (ms, zero) = (Duration::from_millis, Duration::ZERO);
+        let (space, streams) = (tuning.space, tuning.streams);
+        let cases: [(OsdTuning, &[&str]); 8] = [
+            (OsdTuning { heartbeat: Duration::from_secs(6), ..tuning }, &["heartbeat is 6s"]),
+            (OsdTuning { heartbeat: ms(100), ..tuning }, &["heartbeat_recovering is above"]),
+            (
+                OsdTuning { uncommitted_min: 1, settle_rounds_max: 0, ..tuning },
+                &["uncommitted_min is 1", "settle_rounds_max"],
+            ),
+            (OsdTuning { near_full_pct: 101, ..tuning }, &["near_full_pct is 101"]),
+            (OsdTuning { near_full_pct: 79, ..tuning }, &["near_full_ends_pct is above"]),
+            (
+                OsdTuning { digests_max: 0, digests_waiting_max: 0, ..tuning },
+                &["digests_max is 0", "digests_waiting_max"],
+            ),
+            (
+                OsdTuning { space: SpaceTuning { grant_aus_max: PART_AUS - 1, silent: zero, ..space }, ..tuning },
+                &["space.grant_aus_max is 7", "space.silent is 0ns", "every idle member"],
+            ),
+            (
+                OsdTuning {
+                    streams: StreamTuning {
+                        senders_max: 0,
+                        cut_bytes_max: 1,
+                        rest_max: zero,
+                        install_max: ms(1),
+                        ..streams
+                    },
+                    ..tuning
+                },
+                &["streams.senders_max is 0", "streams.cut_bytes_max is 1", "rest_min is above", "answer_max is above"],
+            ),
+        ];
+        for (wrong, wants) in cases {
+            let faults = wrong.validate(&timing).expect_err(wants[0]);
+            assert_eq!(faults.faults().len(), wants.len(), "{faults}");
+            assert!(wants.iter().all(|want| faults.to_string().contains(want)), "{wants:?} in {faults}");
+        }
+        let slow = Timing { renewal: ms(101), ..timing };
+        let faults = tuning.validate(&slow).expect_err("no stream would begin, and idle members would seem silent");
+        assert_eq!(faults.faults().len(), 2, "{faults}");
+    }
+}
