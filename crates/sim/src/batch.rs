@@ -50,7 +50,8 @@ pub fn guarded(seed: u64, overrides: &Overrides) -> Report {
     catch_unwind(AssertUnwindSafe(|| run_with(seed, overrides))).unwrap_or_else(|_| {
         let failure = PANIC.with_borrow_mut(std::mem::take);
         let failure = if failure.is_empty() { "panic".to_owned() } else { failure };
-        Report { failure: Some(failure), ..Report::default() }
+        let tunables = crate::tuned::draw(seed, overrides).1;
+        Report { failure: Some(failure), tunables, ..Report::default() }
     })
 }
 

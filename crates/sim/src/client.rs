@@ -10,6 +10,7 @@ use crate::check::linear::Linear;
 use crate::mail::{Mail, Post};
 use crate::process::{Heard, Process};
 use crate::workload::{Turn, Workload};
+use ::client::ClientTuning;
 use simenv::{NodeId, SimEnv, World};
 use std::time::Duration;
 use types::Time;
@@ -31,6 +32,7 @@ pub struct ClientNode {
     pub workload: Option<Box<dyn Workload>>,
     /// Time for which a write that finds a store full is tried again.
     pub full_wait: Duration,
+    pub tuning: ClientTuning,
     /// The first answer that a user must never get.
     pub failure: Option<String>,
     rng: Rng,
@@ -64,6 +66,7 @@ impl ClientNode {
             running: None,
             workload: None,
             full_wait: Duration::ZERO,
+            tuning: ClientTuning::default(),
             failure: None,
             rng,
             pace: 0,
@@ -168,7 +171,7 @@ impl ClientNode {
         self.end();
         self.life += 1;
         let mut env = world.env(self.node);
-        let process = Process::new(self.life, self.number, self.full_wait, &mut env);
+        let process = Process::new(self.life, self.number, (self.full_wait, self.tuning), &mut env);
         self.running = Some((process, env));
         self.open_at = world.now();
         self.stolen = false;

@@ -107,14 +107,14 @@ impl Cluster {
         let client = |n| {
             let node = world.add_node(&format!("client.{n}"));
             let mut client = ClientNode::new(node, n, n < WRITERS, world.fork_rng());
-            client.full_wait = options.full_wait;
+            (client.full_wait, client.tuning) = (options.full_wait, options.tuned.client);
             client
         };
         let clients = (0..CLIENTS).map(client).collect();
         let mut sim = Cluster {
             cluster,
             osds,
-            meta: Meta::new(cluster),
+            meta: Meta::new(cluster, options.tuned.control),
             clients,
             owner: 0,
             linear: Linear::default(),
@@ -216,8 +216,8 @@ impl Cluster {
             zone: None,
             version: String::new(),
             engine: engine::EngineConfig { after_poison, ..self.options.engine.clone() },
-            timing: group::Timing::default(),
-            tuning: osd::OsdTuning::default(),
+            timing: self.options.tuned.timing,
+            tuning: self.options.tuned.osd,
             lease_reads: self.options.lease_reads,
         };
         let seed = env.random();
@@ -369,7 +369,7 @@ impl Cluster {
 
     /// Starts the tenants, which come and go by these dice.
     pub fn let_in_tenants(&mut self, mut rng: Rng) {
-        self.clients.extend(Tenants::machines(&self.world, &mut rng));
+        self.clients.extend(Tenants::machines(&self.world, self.options.tuned.client, &mut rng));
         self.tenants = Some(Tenants::new(rng, self.world.now()));
     }
 

@@ -32,4 +32,5 @@ mod stranger;
 pub mod summary;
 pub mod tenants;
 pub mod trace;
+pub mod tuned;
 pub mod workload;

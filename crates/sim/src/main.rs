@@ -102,6 +102,7 @@ fn one(seed: u64, args: &Args) -> Sum {
     let mut sum = Sum::default();
     let mut first = guarded(seed, &args.overrides);
     println!("seed {seed}: trace hash {:016x}, {:?} simulated", first.trace_hash, first.simulated);
+    first.tunables.iter().for_each(|line| println!("        {line}"));
     for struck in &first.schedule {
         println!("{:>6}  {:?}  {:?}", struck.number, struck.at, struck.class);
     }
@@ -127,6 +128,7 @@ fn smaller(seed: u64, args: &Args, first: Report) {
     }
     let shrunk = shrink(&args.overrides, first, args.shrink_runs, |overrides| guarded(seed, overrides));
     println!("shrunk in {} runs: {}", shrunk.runs, shrunk.report.failure.as_deref().unwrap_or_default());
+    shrunk.report.tunables.iter().for_each(|line| println!("        {line}"));
     for struck in &shrunk.report.schedule {
         println!("{:>6}  {:?}  {:?}", struck.number, struck.at, struck.class);
     }

@@ -43,6 +43,7 @@ type Waiting = (usize, u32, u64);
 /// One meta and its store.
 pub struct Meta {
     store: Store,
+    config: ControlConfig,
     control: Option<Control>,
     pub life: u32,
     /// The OSD at the other end of each stream of this life.
@@ -56,11 +57,12 @@ pub struct Meta {
 }
 
 impl Meta {
-    pub fn new(cluster: ClusterId) -> Meta {
+    pub fn new(cluster: ClusterId, config: ControlConfig) -> Meta {
         let mut store = Store::default();
         assert!(store.commit(&control::new_cluster(cluster, 0)), "an empty store takes everything");
         Meta {
             store,
+            config,
             control: None,
             life: 0,
             streams: BTreeMap::new(),
@@ -85,7 +87,7 @@ impl Meta {
         let records = Records::load(items).expect("the store holds what control wrote");
         self.life += 1;
         self.poll_at = Time::NEVER;
-        self.control = Some(Control::new(ControlConfig::default(), records, moment(now)));
+        self.control = Some(Control::new(self.config, records, moment(now)));
         self.poll(now, post);
     }
 

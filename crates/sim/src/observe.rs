@@ -215,7 +215,7 @@ impl Cluster {
             let (stats, queued) = osd.fill_for_tools();
             let log_bytes = self.options.log_bytes_of(id.0 as usize - 1);
             let device = bounds::engine(&stats, log_bytes).into_iter().chain(queued.map(bounds::queued));
-            let groups = osd.groups_for_tools().flat_map(|group| group.fill().limits(&group::GroupLimits::default()));
+            let groups = osd.groups_for_tools().flat_map(|group| group.fill().limits(&self.options.tuned.osd.group));
             fullest.look(device.chain(groups)).map_err(|what| format!("{id}: {what}"))?;
         }
         for client in self.clients() {

@@ -1,6 +1,7 @@
 //! Settings that one seed draws for a run: sizes, speeds, shapes. Each hostile value stands beside its usual one.
 
 use crate::aim::{Aim, LATE_FROM, NEWEST_FROM};
+use crate::tuned::Tuned;
 use crate::workload::{Kind, Pattern, Shape};
 use engine::EngineConfig;
 use env::DiskKind;
@@ -40,6 +41,8 @@ pub struct Options {
     pub full_wait: Duration,
     /// Aim of the run, if it has one.
     pub aim: Option<Aim>,
+    /// Tunables of the product.
+    pub tuned: Tuned,
 }
 
 impl Options {
@@ -86,6 +89,7 @@ impl Options {
             late: None,
             full_wait: Duration::ZERO,
             aim: None,
+            tuned: Tuned::default(),
         }
     }
 }

@@ -47,6 +47,9 @@ pub struct Overrides {
     /// No OSD is away until the logs have dropped the entries that it needs
     #[arg(long)]
     pub never_away: bool,
+    /// All tunables of the product have their defaults
+    #[arg(long)]
+    pub default_tunables: bool,
 }
 
 impl Overrides {
@@ -85,8 +88,12 @@ impl Overrides {
         let classes: Vec<String> = self.classes.iter().map(|c| format!("{c:?}")).collect();
         add("classes", (!classes.is_empty()).then(|| classes.join(",")));
         add("only-faults", self.only_faults.as_ref().map(Numbers::to_string));
-        for (name, on) in [("no-drift", self.no_drift), ("plain-net", self.plain_net), ("never-away", self.never_away)]
-        {
+        for (name, on) in [
+            ("no-drift", self.no_drift),
+            ("plain-net", self.plain_net),
+            ("never-away", self.never_away),
+            ("default-tunables", self.default_tunables),
+        ] {
             words.extend(on.then(|| format!("--{name}")));
         }
         words.join(" ")
@@ -170,6 +177,7 @@ mod tests {
             classes: vec![Class::Crash, Class::Steal],
             only_faults: Some("1,4,7-9".parse().expect("numbers")),
             no_drift: true,
+            default_tunables: true,
             ..Overrides::default()
         };
         let words = overrides.to_args();

@@ -17,6 +17,7 @@ use types::{Errno, Incarnation, Time, VolumeId};
 /// One client process.
 pub struct Process {
     client: Client,
+    tuning: ClientTuning,
     /// The open volumes, by slot.
     volumes: BTreeMap<usize, VolumeKey>,
     /// Names that are being opened, and the slot of each.
@@ -44,18 +45,19 @@ pub enum Heard {
 }
 
 impl Process {
-    pub fn new(life: u32, number: usize, full_wait: Duration, env: &mut SimEnv) -> Process {
+    pub fn new(life: u32, number: usize, (full_wait, tuning): (Duration, ClientTuning), env: &mut SimEnv) -> Process {
         let config = ClientConfig {
             owner: 1,
             incarnation: Incarnation((number as u64) << 32 | u64::from(life)),
             holder: format!("sim {number} life {life}"),
             timeout: None,
             full_wait,
-            tuning: ClientTuning::default(),
+            tuning,
             seed: env.random(),
         };
         Process {
             client: Client::new(config),
+            tuning,
             volumes: BTreeMap::new(),
             opening: BTreeMap::new(),
             wanted: 0,
@@ -151,8 +153,7 @@ impl Process {
 
     /// Returns the fill of each volume and each connection, with its name and limit.
     pub fn limits(&self) -> Vec<(&'static str, u64, u64)> {
-        let tuning = ClientTuning::default();
-        let volumes = self.client.fills().flat_map(|fill| fill.limits(&tuning.volume));
+        let volumes = self.client.fills().flat_map(|fill| fill.limits(&self.tuning.volume));
         volumes.chain(self.client.queued().map(bounds::queued)).collect()
     }
 

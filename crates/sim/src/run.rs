@@ -13,6 +13,7 @@ use crate::options::Options;
 use crate::overrides::Overrides;
 use crate::states::PgState;
 use crate::trace;
+use crate::tuned;
 use crate::workload::Kind;
 use control::admin::{AdminAsk, PoolCreate};
 use control::{PgRecord, PoolState};
@@ -54,6 +55,8 @@ pub struct Report {
     /// Number of requests that each client meant to submit, and its queue depth.
     pub asked_per_client: u64,
     pub depth: usize,
+    /// Tunables of the product that are not at their defaults, one a line.
+    pub tunables: Vec<String>,
     /// Requests answered, and sector operations checked.
     pub requests: u64,
     pub sectors: u64,
@@ -97,6 +100,8 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
         aim.shape(&mut options);
     }
     let mut many = Rng::new(seed ^ MANY_VOLUMES);
+    let tunables;
+    (options.tuned, tunables) = tuned::draw(seed, overrides);
     if aim.is_none() {
         options.workload = options.workload.draw_many(&mut many);
     }
@@ -122,6 +127,7 @@ pub fn run_with(seed: u64, overrides: &Overrides) -> Report {
         states: run.states,
         asked_per_client,
         depth,
+        tunables,
         compared: run.compared,
         streams: run.cluster.running().map(|(_, osd)| osd.streams_sent().0).sum(),
         turns: run.cluster.turns,

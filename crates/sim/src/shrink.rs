@@ -1,5 +1,5 @@
 //! Makes a failing run small: fewer faults (delta debugging, Zeller and Hildebrandt 2002), fewer requests, fewer
-//! PGs and replicas, plainer clocks and network, all under the same seed.
+//! PGs and replicas, plainer clocks, network and tunables, all under the same seed.
 //!
 //! Invariant: the result was run, and failed in the same way as the first run.
 
@@ -108,6 +108,7 @@ impl<F: FnMut(&Overrides) -> Report> Search<F> {
         self.try_with(|o| o.replicas = Some(3));
         self.try_with(|o| o.no_drift = true);
         self.try_with(|o| o.plain_net = true);
+        self.try_with(|o| o.default_tunables = true);
         let mut operations = self.best.overrides.operations.unwrap_or(self.best.report.asked_per_client);
         while operations > 1 && self.try_with(|o| o.operations = Some(operations / 2)) {
             operations /= 2;

@@ -55,6 +55,9 @@ impl Sum {
         }
         if let Some(what) = report.failure.clone() {
             println!("seed {seed} FAILED: {what}\n  replay: cargo xtask sim --seed {seed} --trace");
+            if !report.tunables.is_empty() {
+                println!("  tunables: {}", report.tunables.join(", "));
+            }
             self.failures.push(Failure { seed, what, report });
         }
     }

@@ -14,6 +14,7 @@
 use crate::client::ClientNode;
 use crate::cluster::{CLIENTS, Cluster};
 use crate::workload::{Block, Pattern, Shape, Workload};
+use ::client::ClientTuning;
 use control::admin::AdminAsk;
 use simenv::World;
 use std::fmt::Write;
@@ -68,8 +69,13 @@ impl Tenants {
     }
 
     /// Returns the machines of the tenants.
-    pub fn machines(world: &World, rng: &mut Rng) -> Vec<ClientNode> {
-        let machine = |n| ClientNode::new(world.add_node(&format!("tenant.{n}")), CLIENTS + n, true, rng.fork());
+    pub fn machines(world: &World, tuning: ClientTuning, rng: &mut Rng) -> Vec<ClientNode> {
+        let machine = |n| {
+            let node = world.add_node(&format!("tenant.{n}"));
+            let mut machine = ClientNode::new(node, CLIENTS + n, true, rng.fork());
+            machine.tuning = tuning;
+            machine
+        };
         (0..TENANTS).map(machine).collect()
     }
 

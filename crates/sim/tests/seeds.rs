@@ -90,6 +90,18 @@ fn every_class_of_faults_strikes_and_has_its_effect() {
 }
 
 #[test]
+fn hostile_tunables_lose_nothing_and_are_named() {
+    let hostile = |seed: &u64| !sim::tuned::draw(*seed, &Overrides::default()).1.is_empty();
+    for seed in (sim::tuned::TUNED_FROM..).filter(hostile).take(8) {
+        let report = run(seed);
+        assert_eq!(report.failure, None, "seed {seed}: {:?}", report.tunables);
+        assert!(!report.tunables.is_empty());
+        let usual = run_with(seed, &Overrides { default_tunables: true, until: Some(0.1), ..Overrides::default() });
+        assert_eq!(usual.tunables, Vec::<String>::new());
+    }
+}
+
+#[test]
 fn many_volumes_come_and_go_with_their_own_work_and_leave_nothing_behind() {
     let many = Overrides { workload: Some(Kind::Many), operations: Some(200), ..Overrides::default() };
     let mut tenancies = 0;
