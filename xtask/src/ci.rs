@@ -95,13 +95,13 @@ pub fn simulate(args: &[String]) -> Result<()> {
 
 /// Head of the table that `planted --save` writes.
 const PLANTED_HEAD: &str = "# Planted bugs\n\n\
-    Mistakes that somebody could have made, put into the code one at a time; the simulator must find every one\n\
-    (`crates/types/src/planted.rs` says what each does). Written by `cargo xtask planted --save`.\n\n\
-    *found after*: seeds run until it was found, two at a time; *hits*: how often the mistake was made in them. A\n\
-    seed counts only when it passes without the bug. Seeds from 1, from 100 000 and from 400 000 on take turns:\n\
-    only later ones are aimed at the classes that came last (`Class::LATE_AIMS`, `Class::LATER_AIMS`). *nth of a\n\
-    class*: random schedules make the mistake show once in a thousand seeds or less, so only runs that are aimed\n\
-    at this class of faults are tried.\n\n";
+    A planted bug is a plausible mistake in the code that one run of the simulator switches on. The simulator must find\n\
+    each of them. `crates/types/src/planted.rs` describes them; `cargo xtask planted --save` writes this page.\n\n\
+    *found after*: seeds that ran until the bug was found, two at a time. *hits*: how often the mistake was made in\n\
+    them. A seed counts only when it passes without the bug. Seeds from 1, from 100 000 and from 400 000 take turns,\n\
+    because only the later ones are aimed at the newest classes of faults (`Class::LATE_AIMS`, `Class::LATER_AIMS`).\n\
+    *nth of a class*: random schedules show the mistake at most once in a thousand seeds, so the search takes only\n\
+    runs that are aimed at this class of faults. *observed*: the first failure, cut to 90 characters.\n\n";
 
 /// Head of the hand-written section below the table, which is kept.
 const PLANTED_NOTES: &str = "\n## How the last ones were found\n";

@@ -19,7 +19,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(150);
 /// Time after which the address of an unanswered call is probed.
 const LOOK_AFTER: Duration = Duration::from_millis(800);
 /// Words for an HTTP server without gRPC, for example the metrics port of a metadata server.
-const HTTP_SERVER: &str = "an HTTP server (the gRPC port of a metadata server is 7300 unless told)";
+const HTTP_SERVER: &str = "an HTTP server (the gRPC port of a metadata server is 7300 by default)";
 
 /// Reason why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -36,12 +36,13 @@ pub enum AdminError {
     Nowhere { found: String },
     /// The connection broke after the command was sent: it may have been done.
     #[error(
-        "{}: the connection broke before the answer came ({last}); the command may have been done: look before you repeat it",
+        "{}: the connection broke before the answer came ({last}); the command may have been done: check before you \
+         repeat it",
         down()
     )]
     Unsure { last: String },
     #[error(
-        "{}: the metadata server answered nonsense: {}; check that both sides run matching versions",
+        "{}: the metadata server sent a malformed answer: {}; check that both sides run matching versions",
         codes::label(codes::BAD_REQUEST),
         .0
     )]
@@ -78,7 +79,7 @@ fn mend(why: &str) -> String {
             format!("check that {store} runs, and that --etcd of the metas names it; attached volumes go on")
         }
         None if why.contains("the metadata store failed") => {
-            "look at the disk of the metadata server (df -h) and at its log; attached volumes go on".to_string()
+            "check the disk of the metadata server (df -h) and at its log; attached volumes go on".to_string()
         }
         None => "basalt meta ls   # shows what each metadata server waits for; attached volumes go on".to_string(),
     }
@@ -161,7 +162,7 @@ impl AdminClient {
     pub async fn ask(&self, ask: AdminAsk) -> Result<AdminAnswer, AdminError> {
         let start = Instant::now();
         let end = start + self.timeout;
-        let mut last = String::from("nothing was tried");
+        let mut last = String::from("no address was tried");
         let mut vain = Vain::default();
         let mut leaderless = None;
         loop {

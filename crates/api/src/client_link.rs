@@ -117,7 +117,7 @@ async fn insist(metas: &Metas, request: pb::ClientAskRequest) -> ClientAnswer {
                 Ok(answer) => return answer,
                 Err(why) => {
                     let code = codes::BAD_REQUEST;
-                    let message = format!("the metadata server answered nonsense: {why}");
+                    let message = format!("the metadata server sent a malformed answer: {why}");
                     return ClientAnswer::Refused(Refusal { code, message });
                 }
             },
@@ -127,7 +127,7 @@ async fn insist(metas: &Metas, request: pb::ClientAskRequest) -> ClientAnswer {
             Failure::Refused(refusal) => return ClientAnswer::Refused(refusal),
             Failure::NotLeader { leader, .. } => leader,
             Failure::Lost(why) => {
-                tracing::debug!(%why, "a question to meta got lost");
+                tracing::debug!(%why, "a request to the metadata server was dropped");
                 None
             }
         };

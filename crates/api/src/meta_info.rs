@@ -27,7 +27,7 @@ pub async fn meta_info(addr: &str, timeout: Duration) -> Result<MetaInfo, String
         let channel = connect(addr).await?;
         let asked = Rpc::new(channel).meta_info(pb::MetaInfoRequest {}).await;
         asked.map(tonic::Response::into_inner).map_err(|status| match status.code() {
-            tonic::Code::Unimplemented => "it runs an older version that tells nothing of itself".to_string(),
+            tonic::Code::Unimplemented => "it runs an older version that does not report its state".to_string(),
             _ => crate::status::lost(&status),
         })
     };

@@ -67,8 +67,7 @@ pub(crate) fn lost(status: &tonic::Status) -> String {
     let said = format!("{}: {}", status.code(), status.message());
     match status.message() {
         _ if is_http(status) => {
-            "an HTTP server that is no metadata server answers there; its gRPC port is wanted, 7300 unless told"
-                .to_string()
+            "an HTTP server that is no metadata server answers there; give its gRPC port, 7300 by default".to_string()
         }
         "transport error" => {
             format!("the connection broke, or the process at that port is no metadata server ({said})")

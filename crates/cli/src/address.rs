@@ -30,7 +30,7 @@ impl FromStr for Address {
         if let Ok(addr) = text.parse::<SocketAddr>() {
             return Ok(addr.into());
         }
-        let wanted = || "HOST:PORT is wanted, for example meta1:7300, 10.0.0.1:7300 or [fd00::1]:7300".to_owned();
+        let wanted = || "expected HOST:PORT, for example meta1:7300, 10.0.0.1:7300 or [fd00::1]:7300".to_owned();
         let (host, port) = text.rsplit_once(':').ok_or_else(wanted)?;
         let port = port.parse().map_err(|_| format!("`{port}` is no port; {}", wanted()))?;
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);

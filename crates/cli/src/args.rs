@@ -27,10 +27,10 @@ pub struct Cli {
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Global options")]
 pub struct Common {
-    /// Metadata servers to ask, as HOST:PORT; repeat for several [env: BASALT_META] [default: those of the dev cluster]
+    /// Metadata servers to connect to, as HOST:PORT; repeat for several [env: BASALT_META] [default: those of the dev cluster]
     #[arg(long, global = true, value_name = "ADDR", value_delimiter = ',')]
     meta: Vec<Address>,
-    /// The dev cluster that is meant when --meta is not given [env: BASALT_CLUSTER] [default: default]
+    /// The dev cluster to use when --meta is not given [env: BASALT_CLUSTER] [default: default]
     #[arg(long, global = true, value_name = "NAME", value_parser = cluster_name)]
     cluster: Option<String>,
     /// Print JSON
@@ -142,7 +142,7 @@ pub enum Command {
     /// Volumes: create, ls, info, rm
     #[command(subcommand, visible_alias = "vol")]
     Volume(Volume),
-    /// Measure a volume, or the floor of this machine
+    /// Measure a volume, or the baseline of this machine
     Bench(BenchArgs),
     /// Explain an error code, a health check or a metric, and what to do about it; without one list all codes
     #[command(
@@ -195,7 +195,7 @@ pub enum Dev {
         #[arg(add = completion::osds())]
         osd: u32,
     },
-    /// Stop one OSD gently
+    /// Stop one OSD after it has transferred its leadership
     Stop {
         /// Number of the OSD, from 1
         #[arg(add = completion::osds())]
@@ -206,7 +206,7 @@ pub enum Dev {
         /// Number of the OSD, from 1
         #[arg(add = completion::osds())]
         osd: u32,
-        /// Its device has been looked at since a failed write or flush stopped it
+        /// Its device has been checked since a failed write or flush stopped it
         #[arg(long)]
         after_poison: bool,
     },
@@ -260,7 +260,7 @@ pub enum MetaSub {
     /// List metadata servers: address, state, uptime, version; exit code 3 when one does not answer, 4 when none leads
     #[command(visible_alias = "list", after_help = "Example:\n  basalt --meta meta1:7300,meta2:7300 meta ls")]
     Ls,
-    /// After the metadata store went back in time: show what is missing, move every watermark above what OSDs know
+    /// After the metadata store went back in time: show what is missing, move every watermark above those recorded on OSDs
     #[command(after_help = "Example:\n  basalt meta recover --dry-run")]
     Recover {
         /// Show only; change nothing
@@ -380,7 +380,7 @@ pub enum Osd {
         after_help = "Example:\n  basalt osd run --device /dev/nvme0n1 --listen 10.0.0.1:7410 --meta 10.0.0.1:7300"
     )]
     Run(OsdRun),
-    /// List OSDs with state, place and use
+    /// List OSDs with state, failure domains and use
     #[command(visible_alias = "list")]
     Ls(WatchArgs),
 }
@@ -425,13 +425,13 @@ pub struct OsdRun {
     /// The device keeps its write cache on power loss: flush nothing. If that is not true, data is lost
     #[arg(long)]
     pub assume_plp: bool,
-    /// The device has been looked at since a failed write or flush stopped this OSD: serve it again
+    /// The device has been checked since a failed write or flush stopped this OSD: serve it again
     #[arg(long)]
     pub after_poison: bool,
     /// The device was restored from an older copy (BSLT-2041): its replicas follow their peers without a vote until they have caught up
     #[arg(long)]
     pub after_restore: bool,
-    /// Ask a majority for every read instead of trusting the lease (for hosts whose clocks may stop)
+    /// Confirm every read with a majority instead of the lease (for hosts whose clocks may stop)
     #[arg(long)]
     pub no_lease_reads: bool,
     #[arg(long, hide = true)]
@@ -458,7 +458,7 @@ pub struct NbdArgs {
     /// Refuse writes; does not take the volume from its writer
     #[arg(long)]
     pub read_only: bool,
-    /// Take the volume from its holder; writes of that holder are rejected from then on
+    /// Force-attach: take the volume from the client that has it open, whose writes are rejected from then on
     #[arg(long)]
     pub steal: bool,
     #[arg(long, hide = true)]
@@ -493,7 +493,7 @@ pub enum Pg {
         #[command(flatten)]
         watch: WatchArgs,
     },
-    /// Compare the replicas of PGs: exit code 0 equal, 1 different, 3 not all could be asked
+    /// Compare the replicas of PGs: exit code 0 equal, 1 different, 3 not all could be queried
     #[command(after_help = "Examples:\n  basalt pg verify --deep\n  basalt pg verify 1.1f 1.3 --tables")]
     Verify {
         /// Only these PGs, as POOL.HEX [default: all]
@@ -572,7 +572,7 @@ pub enum Volume {
         #[arg(long, value_name = "NAME", add = completion::pools())]
         pool: Option<String>,
     },
-    /// One volume: size, segments, holder
+    /// One volume: size, segments, client
     Info {
         /// POOL/VOLUME
         #[arg(add = completion::volumes())]
@@ -630,7 +630,7 @@ pub struct LoadArgs {
     /// Write stamps and check every read against them
     #[arg(long)]
     pub verify: bool,
-    /// Take the volume from its holder
+    /// Force-attach: take the volume from the client that has it open
     #[arg(long)]
     pub steal: bool,
     /// Seed of the random offsets
@@ -649,7 +649,7 @@ pub enum LoadOp {
 
 #[derive(Subcommand, Debug)]
 pub enum BenchSub {
-    /// The least that a 3-replica write can cost here: same bytes, same flushes, nothing else
+    /// Baseline: the least cost of a 3-replica write on this machine, same bytes and same flushes
     Floor {
         /// Folder for the three log files [default: a temporary one]
         #[arg(long)]

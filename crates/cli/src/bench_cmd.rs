@@ -123,7 +123,7 @@ fn held_by_another(name: &str) -> String {
     let pool = name.split('/').next().unwrap_or(name);
     format!(
         "measure a volume of its own: `basalt volume create {pool}/bench 1GiB`, then `basalt bench {pool}/bench --op randwrite`; \
-         `basalt volume info {name}` names the holder of this one"
+         `basalt volume info {name}` names the client of this one"
     )
 }
 
@@ -147,8 +147,8 @@ fn check_empty(admin: &Admin, name: &str, write: bool, args: &LoadArgs) -> Resul
     }
     let op = args.op.to_possible_value().map_or_else(String::new, |op| op.get_name().to_owned());
     let what =
-        format!("{name} holds data ({} allocated), and --op {op} writes over it", size::show(volume.allocated_bytes));
-    let next = format!("basalt bench {name} --op randread, or add --overwrite if the data may go");
+        format!("{name} holds data ({} allocated), and --op {op} overwrites it", size::show(volume.allocated_bytes));
+    let next = format!("basalt bench {name} --op randread, or add --overwrite if the data may be lost");
     Err(UserError::new(codes::VOLUME_NOT_EMPTY, what, next).into())
 }
 
@@ -257,7 +257,7 @@ fn show(name: &str, report: &LoadReport, shown: &Shown, as_json: bool) -> Result
         return output::json("bench", body);
     }
     if shown.overwrite {
-        out!("{name} was written over (--overwrite)");
+        out!("{name} was overwritten (--overwrite)");
     }
     if shown.interrupted {
         let (seconds, waiting) = (report.elapsed_us as f64 / 1e6, report.in_flight);

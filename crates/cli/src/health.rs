@@ -214,7 +214,7 @@ fn follow_events(admin: &Admin, since: Duration, as_json: bool) -> Result<()> {
             Err(error) => {
                 if !std::mem::replace(&mut is_lost, true) {
                     // Standard error may be closed, and there is no other place for the message.
-                    let _ = writeln!(std::io::stderr(), "basalt: {error:#}; still asking");
+                    let _ = writeln!(std::io::stderr(), "basalt: {error:#}; retrying");
                 }
                 page = EventsPage { events: Vec::new(), last: after };
             }

@@ -44,7 +44,7 @@ fn unwritten(error: &std::io::Error) -> ! {
         std::process::exit(Exit::Done as i32);
     }
     let what = format!("standard output cannot be written: {error}");
-    let next = "make room where the output goes (df -h .), and run the command again";
+    let next = "free space where the output goes (df -h .), and run the command again";
     complain(&UserError::new(codes::OUTPUT_FAILED, what, next).to_string());
     std::process::exit(Exit::Failed as i32);
 }

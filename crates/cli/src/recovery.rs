@@ -211,8 +211,8 @@ type Row = (&'static str, fn(&Watermarks) -> u64);
 fn show(r: &StoreRecovery) {
     let heard = r.osds.iter().filter(|o| o.heard).count();
     let words = match (r.standing.as_str(), r.moved) {
-        (_, true) => "the watermarks were moved: changes are taken again",
-        ("sound", _) => "the records are as new as what OSDs remember: there is nothing to recover",
+        (_, true) => "the watermarks were moved: changes are allowed again",
+        ("sound", _) => "the records are as new as those on the OSDs: there is nothing to recover",
         ("waiting", _) => "fewer than a majority of the OSDs have reported: nothing is changed until they do",
         _ => "the metadata store went back in time: nothing is changed before `basalt meta recover`",
     };

@@ -33,7 +33,7 @@ pub fn osds(admin: &Admin, as_json: bool) -> Result<()> {
         let mut state = vec![live, if o.is_in { "in" } else { "out" }.to_owned()];
         state.extend(o.drain.then(|| "drain".to_owned()));
         state.extend(o.full.then(|| "full".to_owned()));
-        state.extend(o.poisoned.map(|why| format!("poisoned: {why}")));
+        state.extend(o.poisoned.map(|why| format!("failed: {why}")));
         vec![
             o.osd.to_string(),
             state.join(" "),
@@ -105,7 +105,7 @@ pub fn pool(admin: &Admin, command: &Pool, as_json: bool) -> Result<()> {
             if as_json {
                 return json("pool.create", json!({ "pool": pool, "warning": warning }));
             }
-            out!("pool {name}: {} PGs of {} replicas, apart by {}", pool.pg_count, pool.replicas, pool.domain);
+            out!("pool {name}: {} PGs of {} replicas, failure domain {}", pool.pg_count, pool.replicas, pool.domain);
             if let Some(warning) = warning {
                 out!("warning: {warning}");
             }
@@ -154,7 +154,7 @@ fn pool_info(pool: &PoolView, as_json: bool) -> Result<()> {
         pool.pg_count.saturating_sub(1)
     );
     out!("state      {}", pool.state);
-    out!("replicas   {}, each in another {}", pool.replicas, pool.domain);
+    out!("replicas   {}, each in a different {}", pool.replicas, pool.domain);
     out!("pgs        {}", pool.pg_count);
     out!("volumes    {}, {} segments of 1 GiB", pool.volumes, pool.segments);
     Ok(())
@@ -176,7 +176,7 @@ pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
             if as_json {
                 return json("volume.ls", json!({ "volumes": volumes }));
             }
-            table(&["volume", "size", "allocated", "state", "holder"], volumes.iter().map(volume_row));
+            table(&["volume", "size", "allocated", "state", "client"], volumes.iter().map(volume_row));
             Ok(())
         }
         Volume::Info { name } => {
@@ -189,7 +189,7 @@ pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
             out!("allocated  {} (segments of 1 GiB that were written to)", show(volume.allocated_bytes));
             out!("state      {}", volume.state);
             out!("epoch      {}", volume.epoch.0);
-            out!("holder     {}", holder(&volume));
+            out!("client     {}", holder(&volume));
             Ok(())
         }
         Volume::Rm { name, force } => {
@@ -210,7 +210,8 @@ pub fn volume(admin: &Admin, command: &Volume, as_json: bool) -> Result<()> {
 /// Returns the advice for the removal of a volume that is in use.
 fn held_by_another(name: &str) -> String {
     format!(
-        "close it there (`basalt volume info {name}` names the holder), or give --force: reads and writes of the holder then fail"
+        "close it there (`basalt volume info {name}` names the client), or give --force: reads and writes of that \
+         client then fail"
     )
 }
 

@@ -64,7 +64,7 @@ const fn kind(name: &'static str, what: &'static str) -> Kind {
 pub const KINDS: &[Kind] = &[
     kind("meta.leads", "a metadata server took the leadership"),
     kind("meta.recovered", "an administrator recovered records that went back in time"),
-    kind("health.changed", "the health of the cluster is another one"),
+    kind("health.changed", "the health of the cluster changed"),
     kind("health.muted", "an administrator muted a health check"),
     kind("health.unmuted", "a health check is no longer muted: by command, or its time is over"),
     kind("osd.added", "a device was registered as an OSD"),
@@ -87,7 +87,7 @@ pub const KINDS: &[Kind] = &[
     kind("volume.created", "an administrator created a volume"),
     kind("volume.removed", "an administrator removed a volume"),
     kind("volume.attached", "a client opened a volume for writing"),
-    kind("volume.stolen", "a client took a volume from another that held it"),
+    kind("volume.stolen", "a client force-attached a volume that another client had open"),
     kind("volume.detached", "a client closed a volume"),
 ];
 

@@ -67,7 +67,7 @@ pub const RULES: &[Rule] = &[
     rule(
         META_BEHIND,
         Severity::Warning,
-        "the metadata store is older than what OSDs remember: nothing is changed",
+        "the metadata store is older than the watermarks on the OSDs: nothing is changed",
         "put the right store back, or `basalt meta recover --dry-run`",
     ),
     rule(
@@ -85,14 +85,14 @@ pub const RULES: &[Rule] = &[
     rule(
         META_FOREIGN,
         Severity::Warning,
-        "OSDs of another cluster say Hello to this metadata server",
+        "OSDs of another cluster connect to this metadata server",
         "give them, or this metadata server, the right addresses and store",
     ),
     rule("PG_DOWN", Severity::Error, "no replica of the PG serves", "start the OSDs that hold it (`basalt pg ls`)"),
     rule(
         "PG_INCONSISTENT",
         Severity::Error,
-        "contents of the PG are in no replica",
+        "part of the PG's data is lost: no replica holds it",
         "`basalt pg ls` names the extents; restore them from a backup",
     ),
     rule(
@@ -106,13 +106,13 @@ pub const RULES: &[Rule] = &[
         "OSD_STOPPED",
         Severity::Warning,
         "the store of the OSD stopped after a failed write or flush",
-        "look at the device, then start the OSD once with --after-poison (`basalt osd run`, or `basalt dev start`)",
+        "check the device, then start the OSD once with --after-poison (`basalt osd run`, or `basalt dev start`)",
     ),
     rule(
         "PG_UNREADABLE",
         Severity::Warning,
-        "contents of the PG are in no replica that is here",
-        "start the OSD that is away",
+        "part of the PG is readable on no replica that is up",
+        "start the OSD that is down",
     ),
     rule(
         "PG_DAMAGED",
@@ -144,26 +144,21 @@ pub const RULES: &[Rule] = &[
         "the OSD's log is under pressure, and a PG on it has not been destaged for 10 s",
         "see the reason in `basalt health`; restart the OSD if it lasts",
     ),
-    rule("OSD_UNREACHABLE", Severity::Warning, "an OSD cannot reach another one", "look at the network between them"),
+    rule("OSD_UNREACHABLE", Severity::Warning, "an OSD cannot reach another one", "check the network between them"),
     rule(
         "OSD_UNHEARD",
         Severity::Warning,
-        "the OSD does not reach meta, and its PGs serve",
-        "look at the network between it and meta",
+        "the OSD cannot reach the metadata server, and its PGs serve",
+        "check the network between it and the metadata servers",
     ),
     rule(
         "CLIENT_UNREACHED",
         Severity::Warning,
         "a client cannot reach an OSD that others reach",
-        "look at the network between them",
+        "check the network between them",
     ),
     rule("POOL_UNFINISHED", Severity::Warning, "the pool cannot be completed", "start enough OSDs (`basalt osd ls`)"),
-    rule(
-        WAITING,
-        Severity::Ok,
-        "not everything has reported yet: a new meta leads, or the pool is new",
-        "wait a few seconds",
-    ),
+    rule(WAITING, Severity::Ok, "some reports are missing: a new meta leads, or the pool is new", "wait a few seconds"),
     rule(
         "PG_RECOVERING",
         Severity::Ok,
@@ -325,7 +320,7 @@ fn pgs(board: &mut Board, pgs: &[PgFacts]) {
     let is_down = |pg: &PgFacts| !pg.is("active") && !pg.is("waiting");
     let of = |n: usize| format!("{n} of {all} PGs");
     board.add("PG_DOWN", named(&is_down), |n| format!("{} {} down", of(n), are(n)));
-    let lost = |n| format!("{} {} inconsistent: contents are in no replica", of(n), are(n));
+    let lost = |n| format!("{} {} inconsistent: no replica holds part of the data", of(n), are(n));
     board.add("PG_INCONSISTENT", extents(|pg| pg.is_lost), lost);
     let unread = |n| format!("{} {} unreadable in part until an OSD comes back", of(n), are(n));
     board.add("PG_UNREADABLE", extents(|pg| pg.is_unread && !pg.is_lost), unread);
@@ -375,9 +370,9 @@ fn osds(board: &mut Board, facts: &Facts<'_>) {
     board.add("OSD_UNREACHABLE", cut.collect(), |n| {
         format!("{} cut", counted(n, "link between OSDs is", "links between OSDs are"))
     });
-    let line = |osd: &OsdId| (osd.to_string(), format!("{osd} does not reach meta (its PGs serve)"));
+    let line = |osd: &OsdId| (osd.to_string(), format!("{osd} cannot reach the metadata server (its PGs serve)"));
     let unheard: Vec<_> = facts.unheard.iter().map(line).collect();
-    board.add("OSD_UNHEARD", unheard, |n| format!("{} {} not heard by meta, and serve", of(n), are(n)));
+    board.add("OSD_UNHEARD", unheard, |n| format!("{} {} without a metadata server, and serving", of(n), are(n)));
     let paths = facts.paths.iter().map(|(client, to)| (to.to_string(), format!("client {client} cannot reach {to}")));
     board.add("CLIENT_UNREACHED", paths.collect(), |n| {
         format!("{} broken", counted(n, "path between a client and an OSD is", "paths between clients and OSDs are"))

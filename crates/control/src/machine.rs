@@ -364,7 +364,7 @@ impl Control {
 }
 
 fn busy() -> Refusal {
-    refuse(codes::META_BUSY, "too much waits for the metadata store")
+    refuse(codes::META_BUSY, "too many changes are queued for the metadata store")
 }
 
 #[cfg(test)]

@@ -138,7 +138,7 @@ pub enum ReadError {
     /// The replica is not on this device, or no longer.
     #[error("{0} is not on this device")]
     NoReplica(ReplicaId),
-    #[error("the store is poisoned")]
+    #[error("the store has failed")]
     Poisoned,
 }
 
@@ -148,14 +148,14 @@ pub enum MountError {
     #[error(transparent)]
     Superblock(#[from] SuperblockError),
     /// BSLT-3010
-    #[error("the store was poisoned, and its device is not yet declared sound: {reason}")]
+    #[error("the store has failed, and its device has not been declared sound since: {reason}")]
     Poisoned { reason: String },
     #[error("the device failed while {during}: {source}")]
     Disk { during: &'static str, source: DiskError },
-    #[error("home cannot be loaded: {reason}")]
+    #[error("the data area cannot be loaded: {reason}")]
     Home { reason: String },
     /// Formatting wrote the first batch, so a log without a valid batch is damaged, not empty.
-    #[error("there is no valid batch in the log: it is lost")]
+    #[error("the log is lost: it holds no valid batch")]
     LogLost,
     #[error("the log is full of entries that cannot be destaged")]
     LogFull,

@@ -555,7 +555,7 @@ impl Engine {
             home.poison();
         }
         let reason = format!("{during}: {source}");
-        tracing::error!(%reason, "the store is poisoned");
+        tracing::error!(%reason, "the store has failed");
         self.state = State::Stopped;
         self.leave_mark(&reason);
         self.events.push(EngineEvent::Poisoned(reason));

@@ -393,7 +393,7 @@ impl Engine {
             tracing::warn!(
                 replica = replica.0,
                 last = last.0,
-                "a replica is suspect, it may lack acknowledged entries: it queries its peers"
+                "a replica may lack acknowledged entries (suspect): it queries its peers"
             );
             self.queue(Work::Doubt { replica, last, hole, replaces: false });
         }

@@ -127,17 +127,17 @@ impl Engine {
         let r = &self.replicas[&id];
         let (pg, mib) = (r.identity.pg, r.overlay.bytes() >> 20);
         let why = if r.installing || self.installs.iter().any(|d| d.replica == id) {
-            "the installation of a stream does not end"
+            "the installation of a backfill does not end"
         } else if self.needs_bad_block(id) {
             "a block that it needs cannot be read"
         } else if self.round_refused {
-            "the device has no room for a destage round"
+            "the device has too little space for a destage round"
         } else if self.round.takes(id) {
-            "the destage round that takes it does not move"
+            "its destage round makes no progress"
         } else if self.rounds_held {
-            "streams hold destage rounds back"
+            "backfills delay destage rounds"
         } else {
-            "destage rounds leave it out"
+            "destage rounds do not include it"
         };
         format!("pg {pg} ({id}) stays at checkpoint {k} with {mib} MiB to destage: {why}")
     }

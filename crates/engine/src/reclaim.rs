@@ -109,9 +109,12 @@ impl Engine {
         for replica in self.held(tail).collect::<Vec<_>>() {
             let r = &self.replicas[&replica];
             let from = Index(r.checkpoint.0.0 + 1);
-            tracing::warn!(replica = replica.0, %from, "the log is full: it truncates a replica that is under repair or suspect");
+            tracing::warn!(replica = replica.0, %from,
+                "the log is full: truncating the log of a replica that is suspect or under repair");
             match r.identity.members.len() {
-                0 | 1 => self.mark_damaged(replica, "its log was to be repaired, and had to make room".to_owned()),
+                0 | 1 => {
+                    self.mark_damaged(replica, "the log was full before the repair of this replica ended".to_owned())
+                }
                 // A replica whose home is lost is rebuilt from nothing.
                 _ if r.homeless => {
                     self.forget_all(replica);

@@ -31,7 +31,7 @@ telemetry::metrics! {
         gauge osds: "registered OSDs";
         gauge osds_up: "OSDs that report";
         gauge osds_in: "OSDs that may hold data";
-        gauge osds_full: "OSDs that say that they are full";
+        gauge osds_full: "OSDs that report that they are full";
         gauge pools: "pools";
         gauge volumes: "volumes";
         gauge segments: "allocated segments";
@@ -48,7 +48,7 @@ telemetry::metrics! {
 telemetry::families! {
     /// One OSD as meta sees it. Labels: `osd`, `host`, `rack`, `zone`.
     pub struct OsdFamilies => OsdGauges("basalt_cluster_osd") {
-        gauge up: "1 while meta hears this OSD, else 0; labels: osd, host, rack, zone";
+        gauge up: "1 while this OSD reports to meta, else 0; labels: osd, host, rack, zone";
     }
 }
 

@@ -204,7 +204,7 @@ impl Owner {
         if let Some(leader) = &leader
             && self.followed.as_ref() != Some(leader)
         {
-            tracing::info!(%leader, "another metadata server leads; this one stands by");
+            tracing::info!(%leader, "standby: another metadata server leads");
             self.followed = Some(leader.clone());
         }
         let role = Role::Following { leader, why };
@@ -424,7 +424,7 @@ impl Owner {
         if std::mem::replace(&mut self.standing, standing) != standing {
             match standing {
                 Standing::Waiting => {}
-                Standing::Sound => tracing::info!("a majority of the OSDs confirms the records: changes are taken"),
+                Standing::Sound => tracing::info!("a majority of the OSDs confirms the records: changes are allowed"),
                 Standing::Behind => {
                     let (code, reasons) = (codes::STORE_BEHIND, control.behind_reasons().join("; "));
                     tracing::error!(

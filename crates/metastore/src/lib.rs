@@ -40,7 +40,7 @@ pub enum StoreError {
     Redb(#[source] Box<redb::Error>),
     #[error("the metadata store at {path} is used by another process")]
     Locked { path: String },
-    #[error("the metadata store holds something that is not ours: {0}")]
+    #[error("the metadata store holds a foreign or malformed record: {0}")]
     Foreign(String),
 }
 

@@ -25,9 +25,9 @@ telemetry::metrics! {
         counter zeroes: "NBD trims and write-zeroes answered";
         counter queries: "NBD block status requests answered";
         counter errors: "NBD requests answered with an error";
-        latency read_seconds: "from an NBD read's arrival to the end of the turn that answered it";
-        latency write_seconds: "from the arrival of an NBD write's last byte to the end of the turn that answered it";
-        latency flush_seconds: "from an NBD flush's arrival to the end of the turn that answered it";
+        latency read_seconds: "from an NBD read's arrival to the end of the event-loop iteration that answered it";
+        latency write_seconds: "from the arrival of an NBD write's last byte to the end of the event-loop iteration that answered it";
+        latency flush_seconds: "from an NBD flush's arrival to the end of the event-loop iteration that answered it";
         gauge requests: "NBD requests in flight";
         gauge requests_slow: "NBD requests in flight for more than 5 s";
         counter slow_requests: "NBD requests that were answered after more than 5 s";
@@ -41,11 +41,11 @@ telemetry::metrics! {
 telemetry::metrics! {
     /// The client of an export or of a benchmark.
     pub struct ClientMetrics("basalt_client") {
-        counter connects: "connections to OSDs that came up; all but the first ones are reconnects";
+        counter connects: "connections to OSDs that were established; all but the first ones are reconnects";
         counter disconnects: "connections to OSDs that were lost";
         counter sends: "requests sent to OSDs";
-        counter resends: "requests sent to OSDs again, because a leader moved or fell silent";
-        counter searches: "leaders found after one moved or fell silent";
+        counter resends: "requests sent to OSDs again, because the leader moved or did not answer";
+        counter searches: "leaders found after the known one moved or did not answer";
         counter bad_reads: "answers to reads whose checksum was wrong";
         counter bytes_in: "bytes received from OSDs";
         counter bytes_out: "bytes sent to OSDs";

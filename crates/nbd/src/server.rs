@@ -254,7 +254,7 @@ impl NbdServer {
 
     fn accept(&mut self, now: Time, id: ConnId, peer: &NetAddr, device: &dyn BlockDevice, ops: &mut Vec<Op>) {
         if self.connection_count() >= self.config.connections_max {
-            tracing::warn!(%peer, max = self.config.connections_max, "NBD client turned away: too many connections");
+            tracing::warn!(%peer, max = self.config.connections_max, "NBD client refused: too many connections");
             self.stats.turned_away += 1;
             ops.push(Op::Close { conn: id });
             return;
@@ -278,7 +278,7 @@ impl NbdServer {
     }
 
     fn lost(&mut self, key: u32, error: &NetError, ops: &mut Vec<Op>) {
-        tracing::info!(conn = ?self.conn_mut(key).id, %error, "NBD client gone");
+        tracing::info!(conn = ?self.conn_mut(key).id, %error, "NBD client disconnected");
         self.close(key, ops);
     }
 

@@ -35,10 +35,11 @@ impl Osd {
                 Action::Serves | Action::LostLeadership => self.meta.report_soon(self.now),
                 Action::Yielded { to, volume } => {
                     let pg = self.pgs.get(slot).identity.pg;
-                    tracing::warn!(%pg, %volume, %to, "a client cannot reach this OSD: leadership moves");
+                    tracing::warn!(%pg, %volume, %to,
+                        "transferring the leadership of a PG: a client cannot reach this OSD");
                 }
                 Action::NeedsStream { to } => {
-                    tracing::debug!(replica = replica.0, %to, "a follower is behind the log");
+                    tracing::debug!(replica = replica.0, %to, "the log is trimmed past the position of a follower");
                     self.needs_stream(slot, to);
                 }
                 Action::Quarantined(reason) => {
@@ -188,7 +189,7 @@ impl Osd {
     pub(crate) fn poisoned(&mut self, reason: String) {
         tracing::error!(
             reason,
-            "the store is poisoned: this OSD stops serving until an administrator has checked its device"
+            "the store has failed: this OSD stops serving until an administrator has checked its device"
         );
         self.meta.poisoned(self.now, reason.clone());
         self.stop_serving(reason);

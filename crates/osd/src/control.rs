@@ -161,7 +161,11 @@ impl Osd {
     fn strange_meta(&mut self, reason: String) {
         if self.meta.strange.as_ref() != Some(&reason) {
             let code = codes::WRONG_CLUSTER;
-            tracing::error!(code, reason, "the metadata server serves another cluster; the PGs here go on without it");
+            tracing::error!(
+                code,
+                reason,
+                "the metadata server serves another cluster; the PGs of this OSD go on without it"
+            );
             self.meta.strange = Some(reason);
         }
         self.meta_lost();
@@ -256,31 +260,33 @@ impl Osd {
 
     fn ensure_pg(&mut self, map: PgMap) {
         let Some(me) = map.member_on(self.config.osd) else {
-            tracing::warn!(pg = %map.pg, "meta names this OSD for a PG that it is no member of");
+            tracing::warn!(pg = %map.pg, "ignored an order of the metadata server: this OSD is no member of the PG");
             return;
         };
         let other = self.pgs.by_replica(me.replica).filter(|key| self.pgs.get(*key).identity.pg != map.pg);
         if let Some(key) = other {
             let holds = self.pgs.get(key).identity.pg;
             tracing::error!(pg = %map.pg, replica = me.replica.0, %holds,
-                "meta names a replica of another PG: ids are never used twice");
+                "ignored an order of the metadata server: the replica id belongs to another PG");
             return;
         }
         if self.pgs.by_pg(map.pg).is_some() || !matches!(self.phase, Phase::Running) {
             return;
         }
         if self.engine.is_gone(me.replica) {
-            tracing::warn!(pg = %map.pg, replica = %me.replica, "meta asks for a replica that is gone for good: it is not made");
+            tracing::warn!(pg = %map.pg, replica = %me.replica,
+                "ignored an order of the metadata server: the replica was removed for good");
             return;
         }
         if !self.engine.has_room_for_replica() {
             tracing::warn!(pg = %map.pg, replica = %me.replica,
-                "the log's segments are too small to list one more replica: it is not made; format with a larger --log-size");
+                "the log's segments are too small for one more replica: it is not created; format with a larger \
+                 --log-size");
             return;
         }
         if self.engine.is_in_doubt() && map.members.len() < 2 {
             tracing::error!(pg = %map.pg, replica = me.replica.0,
-                "no replica is made on a store whose log has lost records: it may have been the only one");
+                "refused to create a replica without peers: the log of this store has lost records");
             return;
         }
         let identity = ReplicaIdentity {

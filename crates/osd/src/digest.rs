@@ -162,9 +162,9 @@ impl Osd {
         match self.pgs.by_pg(pg).map(|key| &self.pgs.get(key).state) {
             None if self.phase == Phase::Mounting => unreadable("the OSD is still reading its log"),
             None => Err(ToolAnswer::NoReplica),
-            Some(State::Creating) => unreadable("the replica is being made"),
+            Some(State::Creating) => unreadable("the replica is being created"),
             Some(State::Repairing) => unreadable("the replica's log is being repaired"),
-            Some(State::Installing(_)) => unreadable("a stream is being installed"),
+            Some(State::Installing(_)) => unreadable("a backfill is being installed"),
             Some(State::Quarantined(reason)) => Err(ToolAnswer::Quarantined { reason: reason.clone() }),
             Some(State::Running(group)) => Ok(group.report(self.now)),
         }
@@ -178,7 +178,7 @@ impl Osd {
             let (replica, at, late) = (waiting.replica, waiting.at, waiting.until <= self.now);
             let slot = self.pgs.by_replica(replica);
             let Some(applied) = slot.and_then(|key| self.pgs.group(key)).map(|group| group.applied()) else {
-                let gone = ToolAnswer::Unreadable { reason: "the replica left while it was asked".to_owned() };
+                let gone = ToolAnswer::Unreadable { reason: "the replica was removed during the query".to_owned() };
                 self.answer_waiting(n, gone);
                 continue;
             };

@@ -111,7 +111,8 @@ impl Asking {
             let replica = self.recovered.identity.replica;
             tracing::warn!(
                 replica = replica.0,
-                "no majority of the others has what this replica had: it begins anew without them"
+                "no majority of the members holds the entries that this replica lost: the replica is rebuilt without \
+                 them"
             );
             self.gives_up = None;
         }
@@ -207,7 +208,8 @@ impl Osd {
         let (pg, replica) = (recovered.identity.pg, recovered.identity.replica);
         let (term, last) = end_of(&recovered);
         tracing::warn!(%pg, replica = replica.0, last = last.0, term = term.0,
-            "records of its log are lost: it neither votes nor serves until all other members have told how far they are");
+            "the log of a replica has lost records: the replica neither votes nor serves until all other members \
+             have reported the ends of their logs");
         if self.pgs.by_replica(replica).is_none() {
             self.pgs.insert(recovered.identity.clone(), State::Repairing);
         }
@@ -226,7 +228,8 @@ impl Osd {
         let Some(hard_state) = self.engine.begin_anew(replica) else { return false };
         let had = self.pgs.group(slot).map(|group| group.standing().1);
         let identity = self.pgs.get(slot).identity.clone();
-        tracing::error!(pg = %identity.pg, replica = replica.0, reason, "the replica cannot go on from what it has: it begins anew");
+        tracing::error!(pg = %identity.pg, replica = replica.0, reason,
+            "the contents of a replica cannot be used: the replica is rebuilt from its peers");
         self.with_slot(slot, false, |group, _, actions| group.end(reason.to_owned(), actions));
         self.doubts.forget(replica);
         self.pgs.get_mut(slot).state = State::Repairing;
@@ -305,7 +308,7 @@ impl Osd {
         if let Some(lost_from) = asking.lost_from() {
             let pg = asking.recovered.identity.pg;
             tracing::error!(%pg, replica = replica.0, from = %lost_from,
-                "inconsistent: so many replicas have lost records of their logs that entries may be in none of them");
+                "inconsistent: too many replicas have lost log records, so committed entries may be lost");
             self.meta.report_soon(self.now);
         }
         self.follow_if_answered(replica);
@@ -342,7 +345,8 @@ impl Osd {
         let ReplicaIdentity { pg, replica, .. } = recovered.identity;
         let Some(slot) = self.pgs.by_replica(replica) else { return };
         let (hard_state, reach) = conclude(replica, recovered.hard_state, &said);
-        tracing::info!(%pg, replica = replica.0, term = hard_state.term.0, reach = %reach.1, "follows without a vote until it has caught up");
+        tracing::info!(%pg, replica = replica.0, term = hard_state.term.0, reach = %reach.1,
+            "the suspect replica follows without a vote until it has caught up");
         recovered.hard_state = hard_state;
         self.doubts.following.insert(replica, (pg, reach));
         self.engine.follow_in_doubt(replica, hard_state);
@@ -360,7 +364,7 @@ impl Osd {
     /// Its log reaches as far as any other did.
     pub(crate) fn doubt_over(&mut self, replica: ReplicaId) {
         let Some((pg, _)) = self.doubts.following.remove(&replica) else { return };
-        tracing::info!(%pg, replica = replica.0, "the replica has caught up: its doubt is over");
+        tracing::info!(%pg, replica = replica.0, "the suspect replica has caught up and votes again");
         self.doubts.done += 1;
         self.engine.doubt_over(replica);
         self.meta.report_soon(self.now);

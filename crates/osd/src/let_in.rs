@@ -146,13 +146,13 @@ impl Osd {
         let next = match &mut self.let_in.waiting {
             Some(waiting) if hold => {
                 (waiting.until, waiting.rival) = (Time::NEVER, None);
-                "this OSD waits until the records are recovered, then it serves"
+                "this OSD serves after the recovery of the records"
             }
             Some(waiting) => {
                 (waiting.until, waiting.rival) = (waiting.until.min(now + patience), None);
-                "this OSD remembers as much as the others and goes on"
+                "this OSD has recorded as much as the other OSDs and goes on"
             }
-            None => "the PGs here go on without the metadata server",
+            None => "the PGs of this OSD go on without the metadata server",
         };
         if self.let_in.behind.replace(hold) != Some(hold) {
             tracing::warn!(code = codes::STORE_BEHIND, reason, "{next}");

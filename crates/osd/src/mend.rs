@@ -195,7 +195,8 @@ impl Osd {
         let now = self.now;
         for block in blocks_of(range) {
             let bad = self.mends.bad.entry((replica, chunk, block)).or_insert_with(|| {
-                tracing::warn!(replica = replica.0, %chunk, block, reason, "a block is bad: asking the other replicas for it");
+                tracing::warn!(replica = replica.0, %chunk, block, reason,
+                    "a block is damaged: fetching it from the other replicas");
                 let (lost_on, idle) = (BTreeSet::new(), BTreeSet::new());
                 let (reason, named) = (reason.clone(), Named::No);
                 Bad { reason, needed, since: now, next_at: now, tries: 0, asked: None, lost_on, idle, named }
@@ -431,7 +432,7 @@ impl Osd {
         let body = match body {
             MendBody::Block { crc, .. } if expected.is_some_and(|expected| expected != crc) => {
                 tracing::error!(pg = %question.pg, chunk = %question.chunk, block = question.block, index = at.0,
-                    "this replica's block is not what another replica's was");
+                    "the block differs from the copy of another replica at the same log index");
                 MendBody::Damaged
             }
             body => body,
@@ -459,7 +460,8 @@ impl Osd {
                 let sound = payload.is_empty() || crc32c(&payload) == crc;
                 let data = (!payload.is_empty()).then_some((payload, crc));
                 if sound && self.engine.mend(msg.to, msg.chunk, msg.block, asked.at, data) {
-                    tracing::info!(pg = %msg.pg, chunk = %msg.chunk, block = msg.block, by = %from, "a bad block is mended");
+                    tracing::info!(pg = %msg.pg, chunk = %msg.chunk, block = msg.block, by = %from,
+                        "a damaged block is repaired");
                     self.metrics.blocks_mended.inc();
                     self.mends.bad.remove(&key);
                 } else {
@@ -507,7 +509,7 @@ impl Osd {
         let lost = extent(key.1, key.2);
         match named {
             Named::Here => {
-                tracing::error!(%pg, %lost, away = ?others, "no replica that is here has a good copy of this block")
+                tracing::error!(%pg, %lost, away = ?others, "no replica that is up has a good copy of this block")
             }
             _ => tracing::error!(%pg, %lost, "inconsistent: no replica has a good copy of this block"),
         }

@@ -358,7 +358,7 @@ impl Osd {
                 State::Running(Box::new(group))
             }
             Err(error) => {
-                tracing::error!(pg = %identity.pg, replica = replica.0, %error, "replica refuses its own log");
+                tracing::error!(pg = %identity.pg, replica = replica.0, %error, "a replica cannot start from its log");
                 self.engine.mark_damaged(replica, error.to_string());
                 State::Quarantined(error.to_string())
             }

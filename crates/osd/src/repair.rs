@@ -208,7 +208,7 @@ impl Osd {
     pub(crate) fn begin_repair(&mut self, recovered: Recovered) {
         let identity = recovered.identity.clone();
         let (pg, replica, lost) = (identity.pg, identity.replica, recovered.lost.len());
-        tracing::warn!(%pg, replica = replica.0, lost, "payloads of log entries are damaged: they are fetched from peers");
+        tracing::warn!(%pg, replica = replica.0, lost, "payloads of log entries are damaged: fetching them from peers");
         let round = self.repairs.next_round();
         self.repairs.by_replica.insert(replica, Repair::new(recovered, round));
         self.pgs.insert(identity, State::Repairing);
@@ -240,7 +240,8 @@ impl Osd {
         if was != (repair.inconsistent.clone(), repair.behind) {
             let (pg, lost, behind) = (identity.pg, &repair.inconsistent, repair.behind);
             let extents = lost.iter().map(LostExtent::to_string).collect::<Vec<_>>().join(", ");
-            tracing::error!(%pg, replica = replica.0, extents, behind, "no good copy of damaged log entries is in any log");
+            tracing::error!(%pg, replica = replica.0, extents, behind,
+                "no peer has a good copy of damaged log entries");
             self.meta.report_soon(now);
         }
         for (index, term, round, (to, osd)) in look.questions {
@@ -283,7 +284,7 @@ impl Osd {
         assert!(repair.missing.is_empty(), "{replica} is whole and lacks payloads");
         repair.recovered.lost.clear();
         self.repairs.done += 1;
-        tracing::info!(pg = %repair.recovered.identity.pg, replica = replica.0, "the log is repaired");
+        tracing::info!(pg = %repair.recovered.identity.pg, replica = replica.0, "the log of a replica is repaired");
         let state = self.start_group(repair.recovered);
         self.pgs.get_mut(slot).state = state;
         let first = self.engine.first_index(replica);
@@ -366,7 +367,8 @@ impl Osd {
             repair.missing.remove(&index);
             repair.next_at = self.now;
         } else {
-            tracing::error!(replica = replica.0, %from, index = index.0, "a peer holds other bytes under the same index and term");
+            tracing::error!(replica = replica.0, %from, index = index.0,
+                "a peer has other bytes under the same index and term");
             repair.next_at = self.now;
             missing.take_other_bytes(from, round);
         }

@@ -17,7 +17,7 @@ impl Osd {
         }
         self.stop_by = Some(self.now + self.config.tuning.stop_max);
         let handed: Vec<_> = self.pgs.keys().into_iter().filter_map(|key| Some((key, self.successor(key)?))).collect();
-        tracing::info!(pgs = handed.len(), "asked to end: handing leadership over");
+        tracing::info!(pgs = handed.len(), "shutting down: transferring the leadership of PGs");
         for (key, to) in handed {
             self.with_slot(key, true, |group, now, actions| group.handle_transfer(now, to, actions));
         }

@@ -33,7 +33,9 @@ impl Osd {
                 (_, Some(extent)) => Some(format!("inconsistent: {extent}")),
                 (State::Running(_), None) if !unread.is_empty() => Some(format!("unread: {}", unread[0])),
                 (State::Repairing, None) => Some("repairing".to_owned()),
-                (State::Running(group), None) if group.is_in_doubt() => Some("repairing: in doubt".to_owned()),
+                (State::Running(group), None) if group.is_in_doubt() => {
+                    Some("repairing: suspect, catching up without a vote".to_owned())
+                }
                 _ => None,
             }
         };

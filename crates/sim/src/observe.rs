@@ -32,7 +32,7 @@ impl Cluster {
         let runs = *osd.phase() == osd::Phase::Running;
         let must_refuse = if runs { node.must_refuse.take() } else { None };
         if must_refuse.is_some_and(|faults| faults == self.read_faults()) {
-            let what = format!("{} serves a poisoned store without a confirmation", self.osds[i].id);
+            let what = format!("{} serves a poisoned store without --after-poison", self.osds[i].id);
             self.observers.seen.get_or_insert(what);
         }
         if self.observers.seen.is_some() || self.budget.is_spent() {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-/// Exit code of `pg verify` when some replicas could not be asked, and the longest time for which that may go on.
+/// Exit code of `pg verify` when some replicas could not be queried, and the longest time for which that may go on.
 const INCOMPLETE: i32 = 3;
 const ASK_MAX: Duration = Duration::from_secs(60);
 /// A command that takes longer is killed.

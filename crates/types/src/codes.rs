@@ -64,14 +64,14 @@ codes! {
         FILE_UNUSABLE = 1006:
             "A file or folder cannot be used",
             "The operating system refused it.",
-            "The message ends with the reason: mend that and run the command again.";
+            "The message ends with the reason: correct that and run the command again.";
         DAEMON_UNKNOWN = 1007:
             "No such daemon",
             "The number names no OSD of this dev cluster.",
             "`basalt dev status` lists them.";
         HOME_FOLDER_UNKNOWN = 1008:
             "The home folder is not known",
-            "Neither HOME nor XDG_STATE_HOME is set, so there is no place for dev clusters.",
+            "Neither HOME nor XDG_STATE_HOME is set, so there is no folder for dev clusters.",
             "export HOME=/root, or XDG_STATE_HOME to a folder on ext4 or xfs.";
         PROCESS_OF_OTHER_USER = 1009:
             "The process belongs to another user",
@@ -89,7 +89,7 @@ codes! {
             "The output cannot be written",
             "Standard output refused bytes: its disk is full, or its device failed. What was printed before is not \
              complete.",
-            "Make room where the output goes (`df -h .`), and run the command again.";
+            "Free space where the output goes (`df -h .`), and run the command again.";
         BAD_ADVERTISED_ADDRESS = 1013:
             "The address cannot be advertised",
             "0.0.0.0 and [::] stand for all interfaces of a host: a peer on another host that is told to connect there \
@@ -119,12 +119,12 @@ codes! {
             "the metadata server has too much queued",
             "More requests came than the metadata server takes at once; a burst of attachments or a slow store of \
              records does that.",
-            "ask again in a moment";
+            "try again in a moment";
         NOT_LEADER = 2003:
             "this metadata server does not lead",
             "Several metas run and one leads; a request that changes records is served by the leader alone. Clients \
              follow by themselves.",
-            "ask the leader that the answer names";
+            "connect to the leader that the answer names";
         BAD_REQUEST = 2004:
             "the request is malformed",
             "A field is missing or out of range: the two programs are of different versions, or another program \
@@ -134,14 +134,14 @@ codes! {
             "the metadata store failed or was taken over by another meta",
             "A write to meta.redb or to etcd failed, or another meta was elected while the request was worked on. The \
              change may be lost.",
-            "see the log of the meta; ask again: another one may lead by now";
+            "see the log of the meta and try again: another one may lead by now";
         POOL_UNKNOWN = 2010:
             "no such pool",
-            "The name was mistyped, the pool was removed, or the command asked another cluster than was meant.",
+            "The name was mistyped, the pool was removed, or the command went to another cluster than intended.",
             "list pools with `basalt pool ls`";
         VOLUME_UNKNOWN = 2011:
             "no such volume",
-            "The name was mistyped, the volume was removed, or the command asked another cluster than was meant.",
+            "The name was mistyped, the volume was removed, or the command went to another cluster than intended.",
             "list volumes with `basalt volume ls`";
         POOL_EXISTS = 2012:
             "a pool of this name exists",
@@ -165,10 +165,10 @@ codes! {
         BAD_POOL = 2016:
             "the pool settings are not possible",
             "Other numbers of replicas have no majority worth their cost, and the number of PGs of a pool is fixed \
-             when it is made.",
+             at its creation.",
             "use 1, 2, 3 or 5 replicas, the failure domain osd, host, rack or zone, and 1 to 4096 PGs";
         CANNOT_PLACE = 2017:
-            "there are too few separate places for the replicas",
+            "there are too few failure domains for the replicas",
             "Replicas of a PG are never placed in the same failure domain, and there are fewer of these than replicas.",
             "start more OSDs (`basalt osd ls`), or take a smaller failure domain or fewer replicas";
         POOL_NOT_EMPTY = 2018:
@@ -176,22 +176,23 @@ codes! {
             "Removing a pool would delete its volumes; that is done volume by volume, so that none goes by accident.",
             "remove them first with `basalt volume rm`";
         POOL_NOT_READY = 2019:
-            "the pool is being made or removed",
+            "the pool is being created or removed",
             "The pool's PGs are being placed on OSDs, or its replicas are being dropped.",
-            "ask again in a moment";
+            "try again in a moment";
         VOLUME_HELD = 2020:
             "the volume is open for writing elsewhere",
-            "A volume has one writer. The holder still sends keepalives, every 2 s; one that is silent for 10 s is \
-             replaced without --steal.",
-            "close it there, or take it over with --steal: writes of the holder then fail";
+            "A volume has one writer. The client that has it open renews its lease every 2 s. After 10 s of silence \
+             another client may open the volume without --steal.",
+            "close it there, or force-attach with --steal: writes of the present client then fail";
         SESSION_FENCED = 2021:
-            "another opener took the volume, or `meta recover` ended its session; this one may not write any more",
+            "another client attached the volume, or `meta recover` ended the session; this session may not write any \
+             more",
             "Another client attached the volume with --steal or after this one was silent for 10 s, or `meta recover` \
              ended all sessions. Writes of this session are rejected by every OSD.",
-            "open it again if this is the right place for it";
+            "open the volume again if this client is the one that should write";
         OUT_OF_RANGE = 2022:
-            "the place lies outside the volume",
-            "A segment beyond the end of the volume was asked for: the client believes in another size.",
+            "the offset lies outside the volume",
+            "A client requested a segment beyond the end of the volume: it works with another size.",
             "check the size of the volume";
         READ_ONLY = 2023:
             "the volume was opened read-only",
@@ -201,7 +202,7 @@ codes! {
         OSD_UNKNOWN = 2024:
             "the cluster does not know this OSD",
             "The records hold no OSD of that number and uuid: its device was formatted for another cluster, or the \
-             metadata store was made again.",
+             metadata store was created again.",
             "list OSDs with `basalt osd ls`";
         OSD_OTHER_LIFE = 2025:
             "another process serves this OSD, or the cluster knows another device under its id",
@@ -226,17 +227,17 @@ codes! {
             "The names of failure domains are kept in every record of an OSD, so their length is bounded.",
             "use at most 255 bytes each: `basalt osd run --host NAME --rack NAME --zone NAME`";
         STORE_BEHIND = 2030:
-            "the metadata store is older than what OSDs remember: it was restored from a copy, or it is not this \
-             cluster's store",
-            "The store was restored from an older copy, or another cluster's store was put in its place. It would give \
-             out ids again that OSDs have used.",
+            "the metadata store is older than the watermarks on the OSDs: it was restored from a copy, or it belongs \
+             to another cluster",
+            "The store was restored from an older copy, or another cluster's store was put in its place. It would \
+             assign ids again that OSDs have used.",
             "put the right store back, or see what is missing with `basalt meta recover --dry-run`; attached volumes \
              go on";
         NO_MAJORITY = 2031:
             "fewer than a majority of the OSDs confirm what the metadata store says, so nothing may be changed",
-            "What OSDs remember is the proof that the store is not an older copy, and too few of them are up to give \
-             it.",
-            "start the OSDs that are down (`basalt osd ls`), then ask again; if they are lost for good, see `basalt \
+            "The watermarks that OSDs have recorded prove that the store is not an older copy, and too few OSDs are \
+             up.",
+            "start the OSDs that are down (`basalt osd ls`), then try again; if they are lost for good, see `basalt \
              meta recover --without`; attached volumes go on";
         CHECK_UNKNOWN = 2040:
             "no health check has this code",
@@ -245,8 +246,8 @@ codes! {
         DEVICE_BEHIND = 2041:
             "the device is older than what the cluster last heard of it: it was restored from a copy, or it lost \
              writes that it had flushed",
-            "The cluster remembers how far the log of each device had come; this device is behind that. Served as it \
-             is, it could vote for a past in which acknowledged writes are missing.",
+            "The cluster records the end of the log of each device, and this device is behind that record. Its \
+             replicas could vote for a leader that lacks acknowledged writes.",
             "start the current device of this OSD if there is one. If this is all that is left of it, start it once \
              with `basalt osd run --after-restore`: its replicas then follow their peers without a vote until they \
              have caught up";
@@ -259,7 +260,7 @@ codes! {
             "the metadata was recovered from an older copy, and the recovery is not finished: segments of the volume \
              may be missing",
             "Clients that held volumes before the recovery could still write to segments that the records do not know. \
-             They are shut out first, then these segments are put back.",
+             The recovery fences these clients first, and then restores these segments.",
             "run `basalt meta recover` again: it finishes the recovery";
     }
     // 3xxx: store of an OSD.
@@ -271,11 +272,11 @@ codes! {
         DEVICE_IN_USE = 3002:
             "The device is in use",
             "Another process holds the device's lock.",
-            "`basalt dev status` or `fuser DEVICE` shows who.";
+            "`basalt dev status` or `fuser DEVICE` shows which process.";
         DEVICE_NOT_EMPTY = 3003:
             "The device holds something else",
             "It carries foreign data, or an OSD of this cluster.",
-            "Foreign data that may go: run the command again with --force. An OSD is erased only with --force and \
+            "If foreign data may be overwritten, run the command again with --force. An OSD is erased only with --force and \
              --erase-osd UUID (`basalt osd ls --json` prints it), and never while PGs are on it.";
         DEVICE_NOT_FORMATTED = 3004:
             "The device is not formatted",
@@ -287,7 +288,7 @@ codes! {
             "Give the right device. An OSD of another cluster is erased only with --force and --erase-osd UUID.";
         DEVICE_TOO_SMALL = 3006:
             "The device is too small",
-            "Log and home need more space than it has.",
+            "The log and the data area need more space than the device has.",
             "Use a larger device or the --log-size that the message names.";
         DEVICE_FORMAT_NEWER = 3007:
             "The device's format is newer than this program",
@@ -299,9 +300,9 @@ codes! {
             "The program that formatted the device still serves it: copy what is needed from there. Then format the \
              device again with --force; for a dev cluster: `basalt dev destroy --yes`, then `basalt dev up`.";
         STORE_POISONED = 3010:
-            "The store is poisoned",
+            "The store has failed",
             "A write or flush failed, so the OSD stopped; its PGs go on with their other replicas.",
-            "Look at the device (kernel log, SMART, free space of its file system). If it is sound, start the OSD once \
+            "Check the device (kernel log, SMART, free space of its file system). If it is sound, start the OSD once \
              with --after-poison: nothing acknowledged is lost. If not, leave it down.";
         REPLICA_DAMAGED = 3011:
             "A replica is damaged",
@@ -350,13 +351,14 @@ codes! {
     5001..=5999 {
         VOLUME_OPEN_ELSEWHERE = 5001:
             "The volume is open elsewhere",
-            "A client holds it for writing; metadata servers say so with BSLT-2020.",
-            "Stop the holder, or add --steal: its writes are rejected from then on.";
+            "Another client has it open for writing; metadata servers report this as BSLT-2020.",
+            "Stop that client, or force-attach with --steal: its writes are rejected from then on.";
         VOLUME_TAKEN_OVER = 5002:
             "The volume was taken over",
             "Another client attached it with --steal or after this one was silent for 10 s, or a `meta recover` ended \
              all sessions: writes of this session are rejected.",
-            "`basalt volume info POOL/VOLUME` names the holder; open the volume again when that one is done.";
+            "`basalt volume info POOL/VOLUME` names the present client; open the volume again when that client has \
+             closed it.";
         NO_SPACE_LEFT = 5003:
             "No space left",
             "An OSD of the volume's PGs is full. One full OSD stops the writes of its PGs, although others have space.",
@@ -381,7 +383,7 @@ codes! {
         VOLUME_NOT_EMPTY = 5008:
             "The volume holds data",
             "Space of the volume is allocated, so a write test would destroy what is there.",
-            "Measure a new volume, or give --overwrite if its data may go. `--op randread` and `--op read` write \
+            "Measure a new volume, or give --overwrite if its data may be lost. `--op randread` and `--op read` write \
              nothing.";
     }
     // 6xxx: frontends.
@@ -391,7 +393,7 @@ codes! {
             "The socket or port cannot be used.",
             "Remove a stale socket, or choose another with --socket or --listen.";
         ENDED_BEFORE_OPEN = 6002:
-            "The process was asked to end before its volume was open",
+            "A signal ended the process before its volume was open",
             "A signal came while it waited for meta or for a PG.",
             "Start it again when the cluster answers: `basalt status`.";
     }

@@ -33,146 +33,146 @@ macro_rules! registry {
 
 registry! {
     DecisionNotCheckpointed, "decision-not-checkpointed", "R1",
-        "a checkpoint moves K and keeps the decision state of the one before";
+        "a checkpoint advances K and keeps the decision state of the checkpoint before";
     StreamStateLate, "stream-state-late", "R1",
         "a stream sends the decision state as of its end, newer than the contents of its cut";
     StampAtRoundEnd, "stamp-at-round-end", "R1",
-        "K becomes what is applied when a round ends, not what was applied when it began";
+        "K becomes the index applied at the end of a round, not the one at its beginning";
     CommitNotLogged, "commit-not-logged", "R2",
-        "a round goes home although no commit index that covers it is in the log";
+        "a round writes home before the log holds a commit index that covers its entries";
     HomeBeforeDurable, "home-before-durable", "R2",
-        "a round writes home before the log holds what would redo it";
+        "a round writes home before its entries are durable in the log";
     CompletedBlockNotLogged, "completed-block-not-logged", "R2",
-        "a block that the overlay covers in part is completed from home and not logged whole";
+        "a block that the overlay covers in part is completed from home, and the whole block is not logged";
     FrozenLayerIgnored, "frozen-layer-ignored", "R2",
-        "reads look through the active layer alone while a round runs";
+        "reads during a round consult only the active layer of the overlay";
     PromiseIgnored, "promise-ignored", "R3",
         "a follower votes for another although its promise to the leader stands";
     VoteAfterRestart, "vote-after-restart", "R3",
-        "a replica that has just started votes at once: it has forgotten its promises";
+        "a replica votes right after its start, within one promise";
     LeaseWithoutEnd, "lease-without-end", "R3",
-        "a lease once held stands for the whole term";
+        "a lease never expires within its term";
     LeaseKeptAfterRelease, "lease-kept-after-release", "R3",
-        "a leader that released its lease goes on reading under its lease";
+        "a leader continues to serve reads under a lease that it has released";
     LeaseFromArrival, "lease-from-arrival", "R3",
-        "the lease counts from the arrival of the acknowledgement, not from the sending of the renewal";
+        "the lease counts from the receipt of the acknowledgement, not from the send time of the renewal";
     ReadWithoutLease, "read-without-lease", "R3",
-        "a replica that believes to lead answers reads without a lease and without a read-index query";
+        "a leader answers reads without a lease and without a read-index query";
     ServedBeforeOwnEntry, "served-before-own-entry", "R3",
         "a new leader serves before an entry of its own term is applied";
     OldLifeReborn, "old-life-reborn", "R4",
-        "an emptied log counts as a fresh one, so that its replicas come back empty under their old ids";
+        "a log without a valid batch counts as new, so its replicas restart empty under their old ids";
     OldTermCommitted, "old-term-committed", "R5",
-        "a leader commits an entry of an older term because a majority has it";
+        "a leader commits an entry of an older term by counting replicas";
     CommitBeyondMatch, "commit-beyond-match", "R5",
-        "a lease renewal tells a follower a commit index beyond what it has matched";
+        "a lease renewal carries a commit index beyond the follower's match index";
     VoteNotDurable, "vote-not-durable", "R5",
-        "the log is told of terms and never of votes";
+        "the log stores terms and no votes";
     AckBeforeDurable, "ack-before-durable", "R5",
-        "a follower acknowledges entries before its disk has them";
+        "a follower acknowledges entries before they are durable";
     StreamLetInUndurable, "stream-let-in-undurable", "R5",
-        "a follower that lets a stream in names its commit index, which its disk need not have, as acknowledged";
+        "a follower that accepts a stream acknowledges its commit index, which may not be durable";
     OwnLogCountedEarly, "own-log-counted-early", "R5",
-        "a leader counts its own entries as durable when it hands them to the disk";
+        "a leader counts its own entries as durable when it submits them to the disk";
     ConflictHintOff, "conflict-hint-off", "R5",
-        "a follower that rejects an append hints at one entry too many";
+        "the conflict hint of a rejected append is one entry too high";
     FenceIgnored, "fence-ignored", "R6",
         "a write of an older session or epoch takes effect";
     OpenWithoutFence, "open-without-fence", "R6",
         "an open returns before every PG has committed the new attach record";
     StaleAttachCounts, "stale-attach-counts", "R6",
-        "a PG's word on an older epoch's attach record counts for the newer one";
+        "a PG's confirmation of an older attach record counts for a newer one";
     AllocationAfterEpochRose, "allocation-after-epoch-rose", "R6",
-        "a segment is given to an opener whose epoch has passed, and attached in its name";
+        "a segment is allocated to a client whose epoch has passed, and attached under that epoch";
     HoleUnasked, "hole-unasked", "§7.2",
-        "a writer that was preempted answers zeros for what it takes for holes without asking anybody";
+        "a preempted writer answers zeros for unallocated segments without a fence check";
     DuplicateAppliedTwice, "duplicate-applied-twice", "R7",
-        "a write that took effect before takes effect again when a late copy of it arrives";
+        "a late copy of a write takes effect a second time";
     WindowOffByOne, "window-off-by-one", "R7",
-        "when the watermark rises, the window moves by one place too few";
+        "when the watermark rises, the window moves one position too few";
     WindowNotCheckpointed, "window-not-checkpointed", "R7",
         "checkpoints hold attach records without the windows of their sessions";
     LateReplyBelieved, "late-reply-believed", "R7",
-        "the client takes the late answer to a part that is over for that of the next one";
+        "the client takes a late reply to a finished part for the reply to the next part";
     // In a destage round this bug is harmless. The blocks that such a round drops are covered whole by zeros, or unmapped, in
     // entries up to the new checkpoint index, which are durable with their commit index before home is touched (R2). After a
     // crash the old checkpoint names allocation units with other bytes, and the log redoes all of their blocks. An installation
     // is not in the log: the old contents count until its checkpoint is durable, while another stream takes their units.
     AuReusedEarly, "au-reused-early", "R8",
-        "an allocation unit is free as soon as it is dropped, though a checkpoint names it or a write to it is in flight";
+        "an allocation unit is free at once when it is dropped, though a checkpoint names it or a write to it is in flight";
     SlotReusedEarly, "slot-reused-early", "R8",
-        "a slot is free as soon as a round drops it";
+        "a slot is free at once when a round drops it";
     ReadStampLate, "read-stamp-late", "R8",
-        "a read of home is judged by the map at its end, not at its lookup";
+        "a read of home is checked against the map at its end, not at its lookup";
     LogReusedEarly, "log-reused-early", "R9",
-        "log segments are freed when the round that will cover them begins, not when its checkpoint is durable";
+        "log segments are freed at the beginning of the round that covers them, not when its checkpoint is durable";
     NoCopyForward, "no-copy-forward", "R9",
-        "an uncommitted entry stays in the tail segment, which is never freed";
+        "an uncommitted entry is not copied forward, so the oldest log segment is never freed";
     CopyTruncates, "copy-truncates", "R9",
-        "replay takes a copied entry for an appended one and drops all above it";
+        "replay treats a copied entry as an append and drops the entries above it";
     ReplayKeepsTruncated, "replay-keeps-truncated", "R9",
         "replay keeps entries that a later append has replaced";
     HardStateSkipped, "hard-state-skipped", "R9",
-        "the hard state of a batch of entries is not written";
+        "a batch of entries is written without its hard state";
     StateBlockMissing, "state-block-missing", "R9",
-        "a fresh log segment opens without the states of the replicas";
+        "a new log segment has no state block";
     LogWithoutFlush, "log-without-flush", "R10",
         "a log batch is written to a volatile cache and not flushed";
     HomeWithoutFlush, "home-without-flush", "R10",
         "a checkpoint names pages that were written and not flushed";
     TornBatchBelieved, "torn-batch-believed", "R11",
-        "mount believes a batch by its header and does not verify its payload";
+        "mount accepts a batch by its header and does not verify its payload";
     DamageTakenForTear, "damage-taken-for-tear", "R11",
         "damage below the durable end of the log is cut off as if it were a torn tail";
     ForgedHeaderBelieved, "forged-header-believed", "R11",
-        "mount takes a header for one of the log that verifies in its place, whatever life of the segment it names";
+        "mount accepts a batch header that verifies, of whatever life of the segment";
     TailNotRewritten, "tail-not-rewritten", "R11",
-        "a mount takes what it can read of the log's end for durable, and does not write it again";
+        "a mount treats the readable end of the log as durable and does not rewrite it";
     VoteBelowReach, "vote-below-reach", "R11",
-        "a replica that has lost records votes for one whose log ends before what it may have acknowledged";
+        "a suspect replica votes for a candidate whose log ends before the catch-up target";
     MatchKeptInDoubt, "match-kept-in-doubt", "R11",
-        "a leader goes on from what a follower acknowledged before it lost records";
+        "a leader keeps the match index of a follower that has lost records";
     DoubtNotLogged, "doubt-not-logged", "R11",
-        "a mount that finds records lost does not say so in the log";
+        "a mount with a log gap does not record in the log that its replicas are suspect";
     StreamWithoutDeletions, "stream-without-deletions", "R12",
-        "what is zeroed while a stream runs is not sent";
+        "blocks that are zeroed during a stream are not sent";
     StreamForgetsChanges, "stream-forgets-changes", "R12",
-        "writes behind a stream's reader are not sent again";
+        "blocks that are written after a stream has read them are not sent again";
     // No user can see this bug. Contents that a second look finds too new are committed entries above the snapshot index, and
     // the follower applies them again, with the same decisions. Until then the replica is wrong: at the snapshot index it holds
     // bytes that no other replica held there (§7.4).
     DestageDuringCut, "destage-during-cut", "R12",
         "a round begins while a stream reads at its snapshot index, and no second look checks that its reads are exact";
     InstallBeforeStaged, "install-before-staged", "R12",
-        "a stream is installed while its last pieces are still being written";
+        "a stream is installed before its last blocks are written";
     InstallAwaitsCopies, "install-awaits-copies", "R12",
         "an installation waits for the copies that the log makes of its own replica's entries";
     InstallOfNothing, "install-of-nothing", "R12",
-        "what a stream brought is evicted before its installation begins, and the installation goes on";
+        "the staged contents of a stream are evicted before the installation, which continues";
     LogBeginsAnywhere, "log-begins-anywhere", "R9",
         "the log may begin with a segment whose state block a crash cut off";
     GrantCountedTwice, "grant-counted-twice", "R13",
-        "a leader counts what a write has spent of a grant twice";
+        "a leader counts the space that a write takes from a grant twice";
     WriteErrorIgnored, "write-error-ignored", "R15",
         "a log write that failed is acknowledged";
     FlushErrorIgnored, "flush-error-ignored", "R15",
         "a flush of home that failed counts as done";
     PoisonForgotten, "poison-forgotten", "R15",
-        "a store that was poisoned is mounted although no administrator has confirmed its device";
+        "a poisoned store is mounted without --after-poison";
     RepairFromBehind, "repair-from-behind", "R15",
-        "a peer that has applied less answers what a block is, and the replica that asked believes it";
+        "a block repair accepts the block of a peer that has applied less";
     ReadErrorAsZeros, "read-error-as-zeros", "R15",
-        "what the device cannot read is answered as zeros";
+        "sectors that the device cannot read are answered as zeros";
     AppendUnchecked, "append-unchecked", "§7.5",
         "a follower takes a payload from the network without verifying it";
     HomeReadUnchecked, "home-read-unchecked", "§7.5",
-        "blocks of home are returned unverified";
+        "blocks of home are returned without a checksum check";
     AnswerUnchecked, "answer-unchecked", "§7.5",
-        "the client passes an answer on without verifying it";
+        "the client returns a reply without a checksum check";
     RevisionNotCompared, "revision-not-compared", "R17",
-        "a metadata leader does not compare its records with what OSDs remember";
+        "a metadata leader does not compare its records with the watermarks on the OSDs";
     RecoveryKeepsWatermarks, "recovery-keeps-watermarks", "R17",
-        "a recovery of the records leaves the next ids where the older copy had them";
+        "a recovery of the records does not move the next ids";
     FlagsIgnored, "flags-ignored", "placement",
         "PGs of a new pool are placed on OSDs that are out or drained";
 }
@@ -183,22 +183,22 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
     ("a reference record is believed before its payload is flushed (R10)", "redirected writes come later"),
     ("a lease is kept over a configuration switch (R3)", "membership changes come later"),
     ("a removed replica's tombstone is ignored (R4)", "only removed pools leave tombstones so far"),
-    ("the end of a read under a lease is not checked (R3)", "what it answers was looked up while the lease held"),
-    ("an attach record with an old order is applied (R6)", "a PG's leader gets one meta's records in their order"),
-    ("meta answers before its transaction is committed (§6)", "what rests on an answer waits for a later transaction"),
+    ("the end of a read under a lease is not checked (R3)", "the data of the reply was looked up while the lease held"),
+    ("an attach record with an old order is applied (R6)", "the leader of a PG receives the records of one metadata server in order"),
+    ("meta answers before its transaction is committed (§6)", "an effect of the answer needs a later transaction"),
     (
-        "a lease renewal's commit index is taken in doubt (ADR 0007)",
-        "a leader forgets what a follower in doubt had matched before that one follows, so no renewal names it",
+        "a suspect follower takes the commit index of a lease renewal (ADR 0007)",
+        "a leader resets the match index of a suspect follower first, so no renewal carries such an index",
     ),
     (
-        "a batch of an earlier life is believed without its mount number or offset (R11)",
-        "the other and the salt still tell it apart",
+        "a batch of an earlier life of a segment is accepted without its mount number or offset (R11)",
+        "the other field and the salt still distinguish it",
     ),
     (
-        "a log segment counts as one that knows all replicas before its state block ends (ADR 0015)",
-        "half of the segments are never freed, so one with a whole block stays in the log",
+        "a log segment counts as having a whole state block before the block ends (ADR 0015)",
+        "half of the segments are never freed, so a segment with a whole block stays in the log",
     ),
-    ("replay keeps the log from before an installation (R12)", "what is kept does not reach up to S"),
+    ("replay keeps the log from before an installation (R12)", "the kept entries do not reach S"),
 ];
 
 impl Bug {

@@ -282,6 +282,6 @@ fn destroy(name: &str, yes: bool, json: bool) -> Result<()> {
     if json {
         return output::json("dev.destroy", json!({ "name": name }));
     }
-    out!("cluster {name} is gone");
+    out!("cluster {name} is deleted");
     Ok(())
 }

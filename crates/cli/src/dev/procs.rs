@@ -115,7 +115,7 @@ fn wait_gone(cluster: &Cluster, daemon: &Daemon) -> Result<(), ()> {
 }
 
 fn does_not_end(daemon: &Daemon, pid: u32) -> UserError {
-    UserError::new(codes::PROCESS_NOT_READY, format!("{} (pid {pid}) does not end", daemon.name()), "")
+    UserError::new(codes::PROCESS_NOT_READY, format!("{} (pid {pid}) did not end in time", daemon.name()), "")
 }
 
 /// Returns an argument that every daemon of the cluster carries, so that a reused pid is never mistaken for one.

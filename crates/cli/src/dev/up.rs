@@ -195,7 +195,7 @@ fn exports(cluster: &mut Cluster, admin: &Admin, wanted: &Wanted, json: bool) ->
         if admin.volume(&volume)?.is_some() {
             exported.push((volume.clone(), export(cluster, &volume)?));
         } else if !json {
-            out!("volume {volume} is gone; it is not exported any more");
+            out!("volume {volume} does not exist any more; its export is removed");
         }
     }
     if let Some(volume) = &wanted.export {

@@ -270,7 +270,7 @@ fn may_erase(args: &Format, ids: DeviceIds, cluster: ClusterId, known: Option<&O
         Some(_) => UserError::new(codes::DEVICE_NOT_EMPTY, here, not_empty()),
         None if found == cluster => {
             let what = format!("{here}, which is not registered (any more)");
-            let next = format!("choose another device; if its contents may go, add --force --erase-osd {uuid}");
+            let next = format!("choose another device; if its contents may be lost, add --force --erase-osd {uuid}");
             UserError::new(codes::DEVICE_NOT_EMPTY, what, next)
         }
         None => {
@@ -334,9 +334,9 @@ pub fn format_error(device: &Path, error: FormatError) -> anyhow::Error {
         FormatError::TooSmall { device_bytes, log_bytes, .. } => {
             return does_not_fit(device, *device_bytes, *log_bytes);
         }
-        FormatError::Foreign { .. } => (codes::DEVICE_NOT_EMPTY, "if its contents may go, add --force".to_owned()),
+        FormatError::Foreign { .. } => (codes::DEVICE_NOT_EMPTY, "if its contents may be lost, add --force".to_owned()),
         FormatError::OtherCluster { .. } => {
-            (codes::DEVICE_OF_OTHER_CLUSTER, "if its contents may go, add --force".to_owned())
+            (codes::DEVICE_OF_OTHER_CLUSTER, "if its contents may be lost, add --force".to_owned())
         }
         FormatError::Ours { .. } => (codes::DEVICE_NOT_EMPTY, not_empty()),
         FormatError::Superblock(why) => superblock_error(device, why),

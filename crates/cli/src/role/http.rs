@@ -96,7 +96,7 @@ async fn healthz(State(pages): State<Pages>) -> Response {
         Ok(ToolAnswer::Healthy) => return "ok\n".into_response(),
         Ok(ToolAnswer::Stopped { reason }) => format!("the store stopped: {reason}\n"),
         Ok(ToolAnswer::Unreadable { reason }) => format!("{reason}\n"),
-        Ok(_) => "the event loop has too many questions of tools\n".to_owned(),
+        Ok(_) => "too many queries wait for the event loop\n".to_owned(),
         Err(_) => format!("the event loop has not answered for {} s\n", HEALTH_WAIT.as_secs()),
     };
     (StatusCode::SERVICE_UNAVAILABLE, failure).into_response()
@@ -157,18 +157,18 @@ fn answered(osd: OsdUuid, answer: ToolAnswer) -> Response {
             Json(json!({ "schema": "basalt.osd.digest/1", "at": at, "parts": parts })).into_response()
         }
         ToolAnswer::Passed { applied } => {
-            let body = json!({ "error": "that index has passed", "applied": applied });
+            let body = json!({ "error": "a higher index is already applied", "applied": applied });
             (StatusCode::CONFLICT, Json(body)).into_response()
         }
         ToolAnswer::Late { applied } => {
-            let body = json!({ "error": "that index did not come", "applied": applied });
+            let body = json!({ "error": "the index was not applied in time", "applied": applied });
             (StatusCode::GATEWAY_TIMEOUT, Json(body)).into_response()
         }
         ToolAnswer::Busy => {
-            (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "error": "busy; ask again" }))).into_response()
+            (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "error": "busy; try again" }))).into_response()
         }
         ToolAnswer::NoReplica => {
-            let body = json!({ "error": "no replica of this PG is here", "osd": osd.to_string() });
+            let body = json!({ "error": "this OSD has no replica of this PG", "osd": osd.to_string() });
             (StatusCode::NOT_FOUND, Json(body)).into_response()
         }
         ToolAnswer::Unreadable { reason } => {

@@ -51,8 +51,8 @@ fn meta_error(error: &meta::MetaError, args: &MetaArgs) -> UserError {
             codes::STORE_FAILED,
             text,
             match &args.store.dir {
-                Some(dir) if args.store.etcd.is_empty() => format!("look at {}", dir.display()),
-                _ => format!("look at etcd: {}", args.store.etcd.join(", ")),
+                Some(dir) if args.store.etcd.is_empty() => format!("check {}", dir.display()),
+                _ => format!("check etcd: {}", args.store.etcd.join(", ")),
             },
         ),
     }

@@ -106,7 +106,7 @@ pub fn env_error(error: env::EnvError) -> anyhow::Error {
         E::NoIoUring { .. } => (codes::NO_IO_URING, "sysctl kernel.io_uring_disabled   # must print 0".to_owned()),
         E::Listen { addr, source } => (codes::EXPORT_FAILED, listen_advice(addr, source)),
         E::Open { source, path } if source.kind() == std::io::ErrorKind::NotFound => {
-            (codes::FILE_UNUSABLE, format!("look for it: ls -l {}; a new file needs --size", path.display()))
+            (codes::FILE_UNUSABLE, format!("check the path: ls -l {}; a new file needs --size", path.display()))
         }
         E::Open { path, .. } => (codes::FILE_UNUSABLE, format!("ls -l {}", path.display())),
         E::Ring(_) => (codes::FILE_UNUSABLE, format!("basalt explain {}", codes::NO_IO_URING)),

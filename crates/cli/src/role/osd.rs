@@ -28,18 +28,19 @@ pub fn superblock_error(device: &Path, why: &SuperblockError) -> (u32, String) {
         SuperblockError::Older { .. } => (
             codes::DEVICE_FORMAT_OLDER,
             format!(
-                "run the build that formatted it, or, if its data may go, `{format} --force`; a dev cluster: `basalt dev destroy`"
+                "run the build that formatted it, or, if its data may be lost, `{format} --force`; a dev cluster: \
+                 `basalt dev destroy`"
             ),
         ),
         SuperblockError::ForeignCluster { .. }
         | SuperblockError::OtherOsd { .. }
         | SuperblockError::OtherFormat { .. } => {
-            (codes::DEVICE_OF_OTHER_CLUSTER, "give the right device, or the metas of its own cluster".to_owned())
+            (codes::DEVICE_OF_OTHER_CLUSTER, "use the right device, or the metas of its own cluster".to_owned())
         }
         SuperblockError::Absent => (codes::DEVICE_NOT_FORMATTED, format),
         SuperblockError::Damaged | SuperblockError::Geometry => (
             codes::MOUNT_FAILED,
-            "look at the device: dmesg, smartctl; its PGs live on in their other replicas".to_owned(),
+            "check the device: dmesg, smartctl; its PGs go on with their other replicas".to_owned(),
         ),
     }
 }
@@ -52,11 +53,10 @@ fn osd_error(device: &Path, error: OsdError) -> anyhow::Error {
     };
     let (code, next) = match &error {
         MountError::Superblock(why) => superblock_error(device, why),
-        MountError::Poisoned { .. } => (
-            codes::STORE_POISONED,
-            "look at the device; if it is sound: the same command with --after-poison".to_owned(),
-        ),
-        _ => (codes::MOUNT_FAILED, "its PGs live on in their other replicas: basalt status".to_owned()),
+        MountError::Poisoned { .. } => {
+            (codes::STORE_POISONED, "check the device; if it is sound: the same command with --after-poison".to_owned())
+        }
+        _ => (codes::MOUNT_FAILED, "its PGs go on with their other replicas: basalt status".to_owned()),
     };
     UserError::new(code, format!("{}: {error}", device.display()), next).into()
 }

@@ -157,7 +157,7 @@ impl Prepared {
                     if !std::mem::replace(&mut is_told, true) {
                         tracing::info!(
                             volume = open.name,
-                            "waiting for the lease of a process of this host that has ended"
+                            "waiting for the end of a lease: the process of this host that held it has ended"
                         );
                     }
                     session.pause(LEASE_AGAIN)?;
@@ -312,7 +312,7 @@ impl Session {
         self.client.take_asks(&mut self.asks);
         for (id, ask) in self.asks.drain(..) {
             if self.link.try_ask(id.0, ask).is_err() {
-                tracing::warn!("too many questions wait for meta; one was dropped");
+                tracing::warn!("too many requests are queued for the metadata server; one was dropped");
             }
         }
         let watch = if self.volume.is_some() { self.watch.deadline() } else { Time::NEVER };
@@ -355,7 +355,7 @@ impl Session {
 
 /// Returns the error for a signal that came before the volume was open.
 fn stopped() -> UserError {
-    UserError::new(codes::ENDED_BEFORE_OPEN, "a signal asked this process to end before the volume was open", "")
+    UserError::new(codes::ENDED_BEFORE_OPEN, "a signal ended this process before the volume was open", "")
 }
 
 impl Drop for Session {

@@ -41,7 +41,7 @@ impl Counter {
             return ToolAnswer::Busy;
         }
         self.waker.wake();
-        rx.await.unwrap_or_else(|_| ToolAnswer::Unreadable { reason: "the OSD is ending".to_owned() })
+        rx.await.unwrap_or_else(|_| ToolAnswer::Unreadable { reason: "the OSD is stopping".to_owned() })
     }
 }
 

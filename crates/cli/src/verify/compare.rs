@@ -167,7 +167,7 @@ pub fn ask_all<T: Send>(members: &[Member], ask: impl Fn(Member) -> T + Sync) ->
     })
 }
 
-#[allow(clippy::disallowed_methods, reason = "an OSD asked to be asked again in a moment; it does not call back")]
+#[allow(clippy::disallowed_methods, reason = "an OSD asked for a retry, and sends no event when it is ready")]
 fn pause() {
     std::thread::sleep(BUSY_PAUSE);
 }

@@ -125,7 +125,7 @@ pub type Endpoints = BTreeMap<OsdId, Result<Member, String>>;
 /// Returns the endpoints of all OSDs.
 pub fn members(osds: &[OsdView]) -> Endpoints {
     let member = |o: &OsdView| {
-        let http = o.http.ok_or_else(|| "meta knows no HTTP address of it".to_owned())?;
+        let http = o.http.ok_or_else(|| "the metadata server has no HTTP address of it".to_owned())?;
         Ok(Member { osd: o.osd, uuid: o.uuid, http })
     };
     osds.iter().map(|o| (o.osd, member(o))).collect()
@@ -149,7 +149,7 @@ fn plan(view: &PgView, endpoints: &mut Endpoints) -> Plan {
         match endpoints.get(&osd) {
             Some(Ok(member)) => members.push(*member),
             Some(Err(why)) => verdict.unasked.push(Unasked::new(osd, why.clone())),
-            None => verdict.unasked.push(Unasked::new(osd, "meta does not know it".to_owned())),
+            None => verdict.unasked.push(Unasked::new(osd, "the metadata server does not know it".to_owned())),
         }
     }
     let told = compare::ask_all(&members, |member| compare::table(member, view.pg));
@@ -271,7 +271,7 @@ fn conclude(verdicts: &[Verdict], tables: bool, as_json: bool) -> Result<Exit> {
         output::json("pg.verify", body)?;
         return Ok(exit);
     }
-    let asked = if unasked { "; some replicas could not be asked" } else { "" };
+    let asked = if unasked { "; some replicas could not be queried" } else { "" };
     let pgs = verdicts.len();
     let extent = format!("{pgs} PGs, {chunks} chunks of {}", size::show(CHUNK));
     match (different, tables) {
@@ -285,9 +285,9 @@ fn conclude(verdicts: &[Verdict], tables: bool, as_json: bool) -> Result<Exit> {
         }
         (n, false) => {
             let code = codes::label(codes::REPLICAS_DIFFER);
-            out!("{code}: replicas differ in {n} places of {extent}{asked}");
+            out!("{code}: replicas differ in {n} extents of {extent}{asked}");
         }
-        (n, true) => out!("tables differ in {n} places of {extent}{asked}; --deep says whether bytes differ"),
+        (n, true) => out!("tables differ in {n} extents of {extent}{asked}; --deep says whether bytes differ"),
     }
     verdicts.iter().for_each(print);
     not_compared(verdicts).iter().for_each(|line| out!("{line}"));
@@ -340,6 +340,6 @@ fn print(verdict: &Verdict) {
     }
     let hidden = verdict.difference_count - verdict.differences.len() as u64;
     if hidden > 0 {
-        out!("pg {}: and {hidden} places more", verdict.pg);
+        out!("pg {}: and {hidden} more differences", verdict.pg);
     }
 }

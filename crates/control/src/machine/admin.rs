@@ -53,7 +53,8 @@ impl Control {
                 let up = |osd: OsdId| self.is_up(now.mono, osd);
                 let (writes, (pool, warning)) = plan::pool_create(&self.records, &ask, &up, now.wall_ms)?;
                 self.write(writes);
-                let text = format!("pool {} is created: {} replicas, apart by {}", ask.name, ask.replicas, ask.domain);
+                let text =
+                    format!("pool {} is created: {} replicas, failure domain {}", ask.name, ask.replicas, ask.domain);
                 self.note(now, Note::info("pool.created", format!("pool {}", ask.name), text));
                 self.pools_at = types::Time::ZERO;
                 self.wait(token, WaitFor::PoolReady { pool, warning });
@@ -105,7 +106,8 @@ impl Control {
         let up = self.liveness(now.mono, osd) != super::osds::Liveness::Down;
         let counts = self.records.osds.get(&osd).is_some_and(|o| o.elector);
         if counts && !self.electorate_stands() {
-            let text = "fewer than a majority of the OSDs have confirmed the last OSD that came or went; ask again in a moment";
+            let text = "fewer than a majority of the OSDs have confirmed the last OSD that came or went; try again \
+                in a moment";
             return Err(refuse(codes::NO_MAJORITY, text));
         }
         let (writes, map_changed) = plan::osd_remove(&self.records, osd, up)?;

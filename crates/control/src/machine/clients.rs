@@ -118,7 +118,7 @@ impl Control {
             }
             ClientAsk::Refresh { pgs } => {
                 let answer = if pgs.len() > PGS_PER_ASK_MAX {
-                    refused(codes::TOO_MANY, format!("{} PGs in one ask", pgs.len()))
+                    refused(codes::TOO_MANY, format!("{} PGs in one request", pgs.len()))
                 } else {
                     ClientAnswer::Refreshed(self.map_view(pgs.into_iter().collect()))
                 };
@@ -178,7 +178,11 @@ impl Control {
             let note = match before {
                 Some(holder) if alive => {
                     let from = by_whom(Some(&holder));
-                    Note::warning("volume.stolen", subject, format!("{by} took volume {name} from {from}"))
+                    Note::warning(
+                        "volume.stolen",
+                        subject,
+                        format!("{by} force-attached volume {name} and fenced {from}"),
+                    )
                 }
                 Some(holder) => {
                     let from = by_whom(Some(&holder));
@@ -234,7 +238,7 @@ impl Control {
         self.waits_due = true;
         if self.waits.len() > self.config.waits_max {
             let oldest = self.waits.remove(0);
-            let refusal = refuse(codes::META_BUSY, "too many answers wait");
+            let refusal = refuse(codes::META_BUSY, "too many replies are queued");
             match oldest.what {
                 WaitFor::Open { .. } | WaitFor::Segments { .. } | WaitFor::Close { .. } => {
                     self.answer(oldest.token, ClientAnswer::Refused(refusal));
@@ -316,7 +320,10 @@ impl Control {
         };
         let write = session.0 != 0;
         if write && (known.session, known.epoch) != (session, epoch) {
-            return Some(refused(codes::SESSION_FENCED, "another opener took the volume while this one waited"));
+            return Some(refused(
+                codes::SESSION_FENCED,
+                "another client attached the volume while this request waited",
+            ));
         }
         if write && !known.settled && !on(Bug::OpenWithoutFence) || self.records.segments_of(volume).any(|s| s.pending)
         {
@@ -343,7 +350,10 @@ impl Control {
         };
         let passed = holder != (known.session, known.epoch);
         if holder.0.0 != 0 && passed && !on(Bug::AllocationAfterEpochRose) {
-            return Some(refused(codes::SESSION_FENCED, "another opener took the volume while this one waited"));
+            return Some(refused(
+                codes::SESSION_FENCED,
+                "another client attached the volume while this request waited",
+            ));
         }
         let found = |s: &SegmentIndex| self.records.segments.get(&(volume, *s));
         if segments.iter().filter_map(found).any(|s| s.pending) {

@@ -218,7 +218,7 @@ impl Control {
 
     fn hold(&mut self, stream: StreamId, seen: u64) {
         let reason = format!(
-            "the metadata store went back in time, this device remembers revision {seen}, others remember {}: \
+            "the metadata store went back in time, this device has recorded revision {seen}, others {}: \
              it may be an older copy",
             self.proof()
         );

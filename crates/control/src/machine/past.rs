@@ -176,7 +176,8 @@ impl Control {
             return Ok(());
         }
         let text = format!(
-            "{heard} of the {} OSDs whose memory counts have reported, {} must; start {}, or name those that are lost for good with --without",
+            "{heard} of the {} OSDs that must confirm the records have reported, {} are needed; start {}, or name \
+             those that are lost for good with --without",
             all.len(),
             all.len() / 2 + 1,
             silent.join(", ")
@@ -233,7 +234,7 @@ impl Control {
         let known = self.records.osds.get(&hello.osd).is_some_and(|o| o.uuid == hello.uuid);
         if self.is_surpassed_by(&hello.seen) {
             let (seen, ours) = (hello.seen.revision, self.records.counters.revision);
-            self.fall_behind(format!("{} remembers revision {seen}, the records are at {ours}", hello.osd));
+            self.fall_behind(format!("{} has recorded revision {seen}, the records are at {ours}", hello.osd));
         } else if !known && hello.osd.0 >= self.records.counters.next_osd {
             self.fall_behind(format!("{} was registered in this cluster, and the records do not know it", hello.osd));
         }
@@ -283,7 +284,7 @@ impl Control {
         }
         if self.is_surpassed_by(&seen) {
             let ours = self.records.counters.revision;
-            self.fall_behind(format!("{osd} remembers revision {}, the records are at {ours}", seen.revision));
+            self.fall_behind(format!("{osd} has recorded revision {}, the records are at {ours}", seen.revision));
         }
         let known = self.past.heard.entry(osd).or_default();
         *known = known.max(seen);
@@ -314,8 +315,10 @@ impl Control {
         let (all, needed) = (witnesses.len(), witnesses.len() / 2 + 1);
         let heard = witnesses.iter().filter(|osd| self.past.heard.contains_key(osd)).count();
         let text = match self.past.standing {
-            Standing::Waiting => format!("{heard} of {all} OSDs have reported to this metadata server, {needed} must"),
-            _ => format!("fewer than {needed} of {all} OSDs confirm the change; look before you repeat it"),
+            Standing::Waiting => {
+                format!("{heard} of {all} OSDs have reported to this metadata server, {needed} are needed")
+            }
+            _ => format!("fewer than {needed} of {all} OSDs confirm the change; check its effect before you repeat it"),
         };
         refuse(codes::NO_MAJORITY, text)
     }
@@ -543,7 +546,8 @@ impl Control {
             false => "",
         };
         Some(format!(
-            "{count} OSDs of another cluster say Hello ({osd} at {addr} belongs to {cluster}, the records are of {ours}){empty}"
+            "{count} OSDs of another cluster connect ({osd} at {addr} belongs to {cluster}, the records are of \
+             {ours}){empty}"
         ))
     }
 }

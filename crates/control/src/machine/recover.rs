@@ -89,7 +89,7 @@ impl Control {
         self.write(writes);
         self.note_electorate();
         let text = format!(
-            "the watermarks were moved by a recovery; {} volumes wait for its end; {} OSDs count no longer",
+            "the watermarks were moved by a recovery; {} volumes wait for its end; {} OSDs no longer count",
             self.recovering(),
             without.len()
         );
@@ -128,7 +128,7 @@ impl Control {
                 VolumeRecord { session: SessionId(0), holder: None, epoch, settled, recovering: true, ..volume };
             let name = self.records.full_name(&ended);
             if let Some(holder) = &volume_holder {
-                let text = format!("a recovery of the metadata ended the hold of {} on volume {name}", holder.name);
+                let text = format!("a recovery of the metadata ended the session of {} on volume {name}", holder.name);
                 self.note_volume(now, id, Note::warning("volume.detached", format!("volume {name}"), text));
             }
             self.record(vec![Write::Put(Record::Volume(ended))]);
@@ -151,7 +151,7 @@ impl Control {
             return Err(self.not_sound());
         }
         if ask.segments.len().max(ask.attached.len()) > SEGMENTS_PER_ASK_MAX {
-            return Err(refuse(codes::TOO_MANY, format!("{} segments in one ask", ask.segments.len())));
+            return Err(refuse(codes::TOO_MANY, format!("{} segments in one request", ask.segments.len())));
         }
         for FoundAttach { volume, pg } in ask.attached.iter().copied() {
             let is_its = self.records.volumes.get(&volume).is_some_and(|v| v.recovering && v.pool == pg.pool);

@@ -155,12 +155,11 @@ impl Control {
         let lost = self.lost_in(pg);
         let unread: BTreeSet<LostExtent> = reports.flat_map(|r| r.unread.iter().copied()).collect();
         let away = if away.is_empty() {
-            "a replica that was away".to_string()
+            "a replica on an OSD that is down".to_string()
         } else {
             away.iter().map(|m| m.osd.to_string()).collect::<Vec<_>>().join(" or ")
         };
-        let unread =
-            unread.difference(&lost).map(|e| format!("{e} on the replicas that are here; {away} may have one"));
+        let unread = unread.difference(&lost).map(|e| format!("{e} on the replicas that are up; {away} may have one"));
         lost.iter().map(LostExtent::to_string).chain(unread).collect()
     }
 

@@ -182,8 +182,8 @@ fn check_position(records: &Records, known: &OsdRecord, hello: &OsdHello) -> Res
     }
     if known.judged_at < counters.recovered_at && hello.seen.revision < counters.proof {
         let text = format!(
-            "the device of {osd} may be older than what the cluster last heard of it: it remembers revision {} of the \
-             metadata, other OSDs remembered revision {} when it was recovered, and its position is not in the records",
+            "the device of {osd} may be older than what the cluster last heard of it: it has recorded revision {} of the \
+             metadata, other OSDs had recorded revision {} at its recovery, and its position is not in the records",
             hello.seen.revision, counters.proof
         );
         return Err(refuse(codes::DEVICE_BEHIND, text));

@@ -173,12 +173,13 @@ fn osds(records: &Records, up: &dyn Fn(OsdId) -> bool) -> Vec<Osd> {
 /// # Errors
 /// BSLT-2017 when OSDs went away meanwhile: nothing is written, and a later try continues.
 pub fn make_pgs(records: &Records, pool: &PoolRecord, up: &dyn Fn(OsdId) -> bool) -> Plan<Vec<PgId>> {
-    assert_eq!(pool.state, PoolState::Creating, "pool {} is not being made", pool.name);
+    assert_eq!(pool.state, PoolState::Creating, "pool {} is not being created", pool.name);
     let count = (pool.pg_count - pool.pgs_made).min(PGS_PER_STEP as u32);
     let pgs: Vec<PgId> = (pool.pgs_made..pool.pgs_made + count).map(|n| PgId { pool: pool.id, n }).collect();
     let existing = sets_of(records, pool.id);
     let domain = Domain::from_name(&pool.domain);
-    let domain = domain.ok_or_else(|| refuse(codes::BAD_POOL, format!("pool {} has a strange domain", pool.name)))?;
+    let domain =
+        domain.ok_or_else(|| refuse(codes::BAD_POOL, format!("pool {} has an invalid failure domain", pool.name)))?;
     let policy = Policy { replicas: pool.replicas as usize, domain };
     let sets = placement::place_pgs(&osds(records, up), policy, &existing, &pgs).map_err(cannot_place)?;
     let mut counters = records.counters.clone();

@@ -36,7 +36,7 @@ pub fn volume_create(records: &Records, name: &str, len_bytes: u64, wall_ms: u64
         return Err(refuse(codes::VOLUME_EXISTS, format!("volume {name:?} exists")));
     }
     if !(VOLUME_LEN_MIN..=VOLUME_LEN_MAX).contains(&len_bytes) || !len_bytes.is_multiple_of(SECTOR) {
-        return Err(refuse(codes::BAD_SIZE, format!("a volume of {} cannot be made", shown(len_bytes))));
+        return Err(refuse(codes::BAD_SIZE, format!("a volume of {} cannot be created", shown(len_bytes))));
     }
     let mut counters = records.counters.clone();
     let id = VolumeId(counters.next_volume);
@@ -192,7 +192,7 @@ fn may_place<'a>(
     let known = records.volumes.get(&volume).filter(|v| v.state == VolumeState::Ready);
     let known = known.ok_or_else(|| refuse(codes::VOLUME_UNKNOWN, format!("volume {volume} does not exist")))?;
     if segments.len() > SEGMENTS_PER_ASK_MAX {
-        return Err(refuse(codes::TOO_MANY, format!("{} segments in one ask", segments.len())));
+        return Err(refuse(codes::TOO_MANY, format!("{} segments in one request", segments.len())));
     }
     let count = known.len_bytes.div_ceil(SEGMENT);
     if let Some(bad) = segments.iter().find(|s| u64::from(s.0) >= count) {

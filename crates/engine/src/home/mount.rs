@@ -49,7 +49,7 @@ impl Home {
             Ok(checkpoint) if checkpoint.geometry.len_bytes() <= self.region.len_bytes => checkpoint,
             Ok(checkpoint) => {
                 let (needs, has) = (checkpoint.geometry.len_bytes(), self.region.len_bytes);
-                let reason = format!("the checkpoint describes a home of {needs} bytes, but there are {has}");
+                let reason = format!("the checkpoint describes a data area of {needs} bytes, and the device has {has}");
                 out.push(HomeEvent::MountFailed { reason });
                 return;
             }

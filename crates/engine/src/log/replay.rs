@@ -357,7 +357,7 @@ impl Replay {
         let known = self.replicas.contains_key(&replica) || self.tombstones.contains(&replica);
         // The create record may be in a log gap, while no later state block names the replica.
         if !known && !self.hole_entered && !self.told_in_doubt {
-            self.doubt(format!("the log speaks of {replica} before its birth"));
+            self.doubt(format!("the log has a record of {replica} before its create record"));
         }
         self.replicas.get_mut(&replica)
     }
@@ -454,7 +454,7 @@ impl Replay {
                 tracing::error!(
                     replica = replica.0,
                     reason,
-                    "home of a replica is damaged: its peers will rebuild the replica"
+                    "the data area of a replica is damaged: the replica is rebuilt from its peers"
                 );
                 r.homeless = Some(checkpoint);
                 r.blocks.clear();
@@ -606,7 +606,7 @@ impl Replayed {
         }
         if hard_state.commit > last || hard_state.commit < checkpoint.index {
             let reason = format!(
-                "commit {} does not lie in {}..={last}, what log and home hold",
+                "commit {} does not lie in {}..={last}, the entries of log and home",
                 hard_state.commit, checkpoint.index
             );
             damage.get_or_insert(reason);

@@ -272,7 +272,7 @@ fn an_installation_begins_although_the_log_copies_entries_of_its_replica() {
             rig.turn(1);
         }
         let reason = rig.engine.destage_stuck().expect("K stays under pressure").to_owned();
-        assert!(reason.contains("streams hold destage rounds back"), "{reason}");
+        assert!(reason.contains("backfills delay destage rounds"), "{reason}");
         rig.engine.hold_rounds(false);
         let copied = rig.engine.stats().copied_entries;
         for n in 0.. {

@@ -158,7 +158,7 @@ impl Osd {
             self.drop_receiver(pg, StreamAbort::Failed, true);
             return self.bus.disconnect(link, "a stream ended with an invalid decision state");
         }
-        tracing::info!(%pg, replica = replica.0, index = decision.index.0, "a stream is complete: installing it");
+        tracing::info!(%pg, replica = replica.0, index = decision.index.0, "backfill received: installing it");
         self.streams.receivers.get_mut(&pg).expect("it is there").installing = true;
         self.pgs.park(slot);
         self.engine.install(decision);
@@ -177,7 +177,7 @@ impl Osd {
         self.pgs.get_mut(slot).state = state;
         self.tell_log_share(slot);
         self.pgs.touch(slot);
-        tracing::info!(%pg, replica = replica.0, commit = commit.0, "brought back by a stream");
+        tracing::info!(%pg, replica = replica.0, commit = commit.0, "backfill of this replica completed");
         let Some(term) = self.pgs.group(slot).map(|group| group.term()) else { return };
         if let Some(r) = receiver {
             self.send_stream(r.link, pg, (replica, r.leader), r.id, StreamBody::Done { term, commit });

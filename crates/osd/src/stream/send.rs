@@ -58,7 +58,7 @@ impl Osd {
         let id = self.streams.next_id;
         self.streams.next_id = id.wrapping_add(1);
         let sender = Sender::new(id, pg, (replica, slot, term), (to, follower, link), self.now);
-        tracing::info!(%pg, %to, "stream started: the log is trimmed past the position of this follower");
+        tracing::info!(%pg, %to, "backfill started: the log is trimmed past the position of this follower");
         self.streams.senders.push(sender);
         self.send_stream(link, pg, (replica, follower), id, StreamBody::Open);
     }
@@ -85,7 +85,8 @@ impl Osd {
         };
         if reason != StreamAbort::Needless {
             self.streams.failed += 1;
-            tracing::info!(pg = %gone.pg, to = %gone.to, ?reason, rest_ms = rest.as_millis() as u64, "a stream ends early");
+            tracing::info!(pg = %gone.pg, to = %gone.to, ?reason, rest_ms = rest.as_millis() as u64,
+                "backfill ended early");
         }
         self.streams.resting.insert(key, (self.now + rest, times + 1));
         // Older failures are forgotten.
@@ -128,7 +129,7 @@ impl Osd {
                 let done = self.streams.senders.remove(at);
                 self.streams.sent_bytes += done.sent_bytes;
                 let (rounds, mib) = (done.plan.rounds, done.sent_bytes >> 20);
-                tracing::info!(pg = %done.pg, to = %done.to, commit = commit.0, rounds, mib, "a stream has brought a follower back");
+                tracing::info!(pg = %done.pg, to = %done.to, commit = commit.0, rounds, mib, "backfill completed");
                 self.streams.done += 1;
                 self.streams.resting.remove(&(done.pg, done.to));
             }
@@ -234,7 +235,7 @@ impl Osd {
             // The blocks are being repaired: a later round reads them again.
             Err(ReadError::BadBlocks { .. }) if sender.tracks() => sender.plan.changed(read.chunk, read.range),
             Err(error) => {
-                tracing::warn!(%error, "a stream cannot read");
+                tracing::warn!(%error, "backfill cannot read from the device");
                 return self.drop_sender(read.sender, StreamAbort::Failed, true);
             }
         }
@@ -254,7 +255,10 @@ impl Osd {
             // A stream that waits too long makes room for others.
             let since = *sender.mends_since.get_or_insert(now);
             if now >= since + mend_max {
-                tracing::warn!(replica = replica.0, "a stream has waited in vain for blocks that are bad here");
+                tracing::warn!(
+                    replica = replica.0,
+                    "backfill stopped: damaged blocks of this replica were not repaired in time"
+                );
                 self.drop_sender(id, StreamAbort::Failed, true);
             }
             return;

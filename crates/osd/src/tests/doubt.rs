@@ -151,7 +151,10 @@ fn what_a_leader_has_not_made_durable_need_not_be_reached() {
     rig.submit(pg(0), 0, 400, 8);
     rig.start(1);
     rig.until(ms(800), "the leader has answered", |rig| {
-        rig.osd(1).complaints_for_tools().iter().any(|(_, what)| what == "repairing: in doubt")
+        rig.osd(1)
+            .complaints_for_tools()
+            .iter()
+            .any(|(_, what)| what == "repairing: suspect, catching up without a vote")
     });
     rig.kill(0);
     rig.stick_disk(0, false);

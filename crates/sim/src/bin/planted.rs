@@ -82,7 +82,7 @@ fn main() -> ExitCode {
     }
     std::panic::set_hook(Box::new(|_| {}));
     let chosen = |row: &&Row| args.bug.is_empty() || args.bug.iter().any(|name| name == row.name);
-    println!("| bug | rule | found after | first seed | hits | seconds | what was said |");
+    println!("| bug | rule | found after | first seed | hits | seconds | observed |");
     println!("|---|---|---|---|---|---|---|");
     let (mut found, mut missed) = (0, Vec::new());
     let mut unsound = BTreeSet::new();

@@ -381,7 +381,7 @@ fn osds_of_another_cluster_are_named_in_the_status_of_a_new_one() {
     world.settle();
     let Ok(AdminAnswer::Status(status)) = world.admin(AdminAsk::Status) else { panic!("no status") };
     let words = status.problems.join("\n");
-    assert!(words.contains("1 OSDs of another cluster say Hello (osd.3 at"), "{words}");
+    assert!(words.contains("1 OSDs of another cluster connect (osd.3 at"), "{words}");
     assert!(words.contains("this metadata store is new and empty"), "{words}");
 }
 
