@@ -184,7 +184,10 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
     ("a lease is kept over a configuration switch (R3)", "membership changes come later"),
     ("a removed replica's tombstone is ignored (R4)", "only removed pools leave tombstones so far"),
     ("the end of a read under a lease is not checked (R3)", "the data of the reply was looked up while the lease held"),
-    ("an attach record with an old order is applied (R6)", "the leader of a PG receives the records of one metadata server in order"),
+    (
+        "an attach record with an old order is applied (R6)",
+        "the leader of a PG receives the records of one metadata server in order",
+    ),
     ("meta answers before its transaction is committed (§6)", "an effect of the answer needs a later transaction"),
     (
         "a suspect follower takes the commit index of a lease renewal (ADR 0007)",

@@ -205,7 +205,7 @@ pub fn bench_writes_over_no_data_unasked(dev: &Dev) {
     let ran = bench(&[]);
     assert!(ran.code == 0 && ran.out.starts_with("read"), "the default only reads: {ran:?}");
     let ran = bench(&["--op", "write", "--overwrite"]);
-    assert!(ran.code == 0 && ran.out.contains("was written over"), "{ran:?}");
+    assert!(ran.code == 0 && ran.out.contains("was overwritten"), "{ran:?}");
     let mut long = dev.spawn(&["bench", "main/over", "--op", "randwrite", "--overwrite", "--seconds", "100", "--json"]);
     let held = || dev.json(&["volume", "info", "main/over"])["holder"]["alive"].as_bool() == Some(true);
     // The client learns of its hold a moment after meta has recorded it.
@@ -262,7 +262,7 @@ pub fn a_gentle_stop_hands_leaders_over(dev: &Dev) {
     let log = dev.dir().join("osd.1/log.txt");
     assert_eq!(dev.run(&["dev", "stop", "1"]).code, 0);
     let text = std::fs::read_to_string(log).expect("a log");
-    let handed = text.lines().rfind(|line| line.contains("handing leadership over")).expect("it says so");
+    let handed = text.lines().rfind(|line| line.contains("transferring the leadership")).expect("it says so");
     assert!(!handed.contains("\"pgs\":0"), "{handed}");
     dev.wait("other leaders", || {
         let now = leaders(dev);
@@ -319,13 +319,15 @@ pub fn degraded_has_an_exit_code_of_its_own(dev: &Dev) {
     }
     dev.run(&["health", "mute", "OSD_DWON"]).says("BSLT-2040", "OSD_DOWN");
     let events = dev.run(&["events", "--since", "10m"]).out;
-    for part in ["osd.1 on dev1", "health.muted", "volume.stolen", "took volume main/held from", "pg.state"] {
+    for part in
+        ["osd.1 on dev1", "health.muted", "volume.stolen", "force-attached volume main/held and fenced", "pg.state"]
+    {
         assert!(events.contains(part), "no {part} in {events}");
     }
     let verify = dev.run(&["pg", "verify", "--tables"]);
     assert_eq!(verify.code, 3, "{verify:?}");
     let (verdict, rest) = verify.out.split_once('\n').expect("lines");
-    assert!(verdict.contains("no block was read") && verdict.contains("could not be asked"), "{verify:?}");
+    assert!(verdict.contains("no block was read") && verdict.contains("could not be queried"), "{verify:?}");
     let of_osd = rest.lines().filter(|line| line.starts_with("osd.1 was not compared in ")).count();
     assert_eq!((of_osd, rest.lines().count()), (1, 1), "one cause, one line: {verify:?}");
     bench_and_open_end_without_a_majority(dev);

@@ -208,7 +208,7 @@ fn unreadable_extent_is_named_with_the_osds_that_are_away() {
     let pg = world.control.pg_views(world.now.mono, "p").expect("the pool exists").remove(0);
     let lost = [
         "volume 1 bytes 16781312..16785408",
-        "volume 1 bytes 4096..8192 on the replicas that are here; osd.3 may have one",
+        "volume 1 bytes 4096..8192 on the replicas that are up; osd.3 may have one",
     ];
     assert_eq!(pg.lost, lost);
     world.beat(OsdId(1));

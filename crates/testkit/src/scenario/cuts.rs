@@ -153,7 +153,7 @@ pub fn meta(settings: &Settings, outcome: &mut Outcome) -> Result<()> {
     outcome.figure(format!("osd.{osd} cut from meta: longest stall {} ms, status: {status}", stall.as_millis()));
     outcome.need(stall <= STALL_CUT_MAX, || format!("a stall of {} ms", stall.as_millis()));
     outcome.need(active == all, || format!("{active:?} of {all:?} PGs are called active; all of them serve"));
-    let says = format!("osd.{osd} does not reach meta");
+    let says = format!("osd.{osd} cannot reach the metadata server");
     outcome.need(status.to_string().contains(&says), || format!("status does not say: {says}"));
     load.kill()?;
     load.check()?;

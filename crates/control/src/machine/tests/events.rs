@@ -42,12 +42,15 @@ fn events_of_open_steal_and_close_name_the_client_and_its_address() {
     (0..4).for_each(|_| world.pass(Duration::from_secs(1)));
     let events = stored(&world);
     assert_eq!(of(&events, "volume.attached"), ["test at 10.0.0.1:999 opened volume p/v"], "a reader is no event");
-    assert_eq!(of(&events, "volume.stolen"), ["test at 10.0.0.1:999 took volume p/v from test at 10.0.0.1:999"]);
+    assert_eq!(
+        of(&events, "volume.stolen"),
+        ["test at 10.0.0.1:999 force-attached volume p/v and fenced test at 10.0.0.1:999"]
+    );
     assert_eq!(of(&events, "volume.detached"), ["test at 10.0.0.1:999 closed volume p/v"]);
     let stolen = events.iter().find(|e| e.kind == "volume.stolen").expect("just seen");
     assert_eq!((stolen.level, stolen.by.as_str()), (Level::Warning, "test at 10.0.0.1:999"));
     assert_eq!(of(&events, "volume.created"), ["volume p/v is created: 4 GiB"]);
-    assert_eq!(of(&events, "pool.created"), ["pool p is created: 3 replicas, apart by host"]);
+    assert_eq!(of(&events, "pool.created"), ["pool p is created: 3 replicas, failure domain host"]);
     assert_eq!(world.events, events, "what is told to the log is what is stored");
 }
 

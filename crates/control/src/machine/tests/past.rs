@@ -93,7 +93,7 @@ fn a_store_that_went_back_changes_nothing_and_says_so_everywhere() {
     let alive = ClientAsk::Keepalive { volume: held.volume, session: held.session, unreached: Vec::new() };
     assert_eq!(refused(world.ask(1, alive)).code, codes::STORE_BEHIND);
     let Ok(AdminAnswer::Status(status)) = world.admin(AdminAsk::Status) else { panic!("no status") };
-    assert!(status.problems[0].starts_with("BSLT-2030: the metadata store went back in time (osd.1 remembers"));
+    assert!(status.problems[0].starts_with("BSLT-2030: the metadata store went back in time (osd.1 has recorded"));
     assert!(status.problems[0].contains("basalt meta recover --dry-run"), "{:?}", status.problems);
     // Hellos of OSDs and the events about them are recorded, and nothing else is.
     let changed: Vec<&String> = world.store.keys().filter(|k| world.store.get(*k) != before.get(*k)).collect();

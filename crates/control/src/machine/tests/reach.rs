@@ -29,7 +29,7 @@ fn pgs_serve_whose_leader_reaches_all_but_meta() {
     }
     let status = world.control.status(world.now);
     assert_eq!((status.pgs_active, status.pgs_down), (status.pgs, 0), "{:?}", status.problems);
-    let line = "osd.1 does not reach meta (its PGs serve)".to_owned();
+    let line = "osd.1 cannot reach the metadata server (its PGs serve)".to_owned();
     assert!(status.problems.contains(&line), "{:?}", status.problems);
     // When the followers do not hear it either, it is dead.
     others_report(&mut world, false);
