@@ -119,7 +119,7 @@ fn check(node: &mut Node, what: &str, msg: &RaftMsg, want: Result<(), StepError>
 }
 
 #[test]
-fn what_no_honest_leader_sends_is_a_violation_and_never_a_panic() {
+fn impossible_leader_message_is_a_violation_and_never_a_panic() {
     let from3 = |m: RaftMsg| RaftMsg { from: ReplicaId(3), ..m };
     let violations: Vec<(&str, RaftMsg, Violation)> = vec![
         ("term 0", msg(RaftKind::Vote, 0), Violation::Term(Term(0))),
@@ -194,7 +194,7 @@ fn what_no_honest_leader_sends_is_a_violation_and_never_a_panic() {
 }
 
 #[test]
-fn what_no_honest_follower_answers_is_a_violation_and_never_a_panic() {
+fn impossible_follower_answer_is_a_violation_and_never_a_panic() {
     let response =
         |index, commit| RaftMsg { index: Index(index), commit: Index(commit), ..msg(RaftKind::AppendResponse, 4) };
     let beyond = |index| Err(Violation::Acknowledged { index: Index(index), last: Index(6) }.into());
@@ -216,7 +216,7 @@ fn what_no_honest_follower_answers_is_a_violation_and_never_a_panic() {
 }
 
 #[test]
-fn what_an_honest_cluster_may_send_late_is_ignored() {
+fn late_message_of_a_correct_peer_is_ignored() {
     for (what, message, want) in [
         ("to a former life", RaftMsg { to: ReplicaId(9), ..msg(RaftKind::Vote, 9) }, Ignored::NotForUs),
         ("from a removed replica", RaftMsg { from: ReplicaId(9), ..msg(RaftKind::Vote, 9) }, Ignored::Stranger),
@@ -272,7 +272,7 @@ fn a_vote_does_not_count_before_its_request_has_left() {
 }
 
 #[test]
-fn a_disk_that_contradicts_itself_is_refused() {
+fn contradictory_recovered_state_is_refused() {
     let good = [entry(1, 1), entry(2, 1), entry(3, 2)];
     let order = |applied, commit| StartError::Order {
         first: Index(1),
@@ -328,7 +328,7 @@ fn a_disk_that_contradicts_itself_is_refused() {
 }
 
 #[test]
-fn a_majority_counts_voters_of_both_halves() {
+fn majority_needs_both_halves_of_a_joint_configuration() {
     let ids = |ids: &[u64]| ids.iter().map(|id| ReplicaId(*id)).collect::<Vec<_>>();
     let joint = ConfState { voters: ids(&[1, 2, 3]), voters_outgoing: ids(&[1, 4, 5]), ..ConfState::default() };
     for (has, want) in [(vec![1, 2], false), (vec![1, 2, 4], true), (vec![2, 3, 4, 5], true), (vec![2, 3, 9], false)] {

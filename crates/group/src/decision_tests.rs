@@ -65,7 +65,7 @@ fn only_the_attached_session_writes_and_each_number_once() {
 }
 
 #[test]
-fn a_write_that_was_given_up_never_lands() {
+fn skipped_write_never_takes_effect() {
     let mut d = Decision::fresh(&members());
     d.decide(&attach(1, 7, 1, 4));
     let stamp = Stamp { session: SessionId(7), epoch: Epoch(1), seq: 3, watermark: 0 };

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ack_that_says_nothing_new_is_owed_only_now_and_then() {
+    fn lease_ack_without_news_is_sent_rarely() {
         let mut pairs = Pairs::new(Timing::default());
         pairs.handle_link(at_ms(0), OsdId(2), true);
         let empty = Pairs::ack(&renewal(false, &[]), std::iter::empty());

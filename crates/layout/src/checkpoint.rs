@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_has_one_spelling() {
+    fn checkpoint_encoding_is_canonical() {
         // Fuzzing found that reserved bytes, a checksum of no page, and a body split elsewhere were accepted.
         let want = sample(3);
         let part = &want.encode()[0];

@@ -34,7 +34,7 @@ fn map_page() -> Vec<u8> {
 }
 
 #[test]
-fn the_numbers_of_the_disk_do_not_move() {
+fn layout_constants_never_change() {
     assert_eq!((PAGE, CHUNK_PAGES, DIR_ENTRIES, CRCS_PER_PAGE, HOME_VERSION), (4096, 5, 72, 1024, 1));
     assert_eq!((Map as u8, CrcPage as u8, Directory as u8, Decision as u8), (1, 2, 3, 4));
     assert_eq!(Geometry::of(4 << 30), Some(Geometry { slot_count: 16384, au_count: 64512 }));
@@ -88,7 +88,7 @@ fn pages_come_back_as_they_were_written() {
 }
 
 #[test]
-fn a_page_verifies_only_as_itself() {
+fn page_verifies_only_under_its_own_identity() {
     let page = map_page();
     let id = PageId::of_chunk(REPLICA, CHUNK, 0);
     let crc = id.crc(&page);
@@ -142,7 +142,7 @@ fn a_region_is_divided_without_overlap() {
 }
 
 #[test]
-fn pages_have_one_spelling() {
+fn page_encoding_is_canonical() {
     // Fuzzing found that bytes behind a map, of an unused entry, and of an absent page were ignored.
     let map_id = PageId::of_chunk(REPLICA, CHUNK, 0);
     let dir_id = PageId::directory(REPLICA, 2);

@@ -71,7 +71,7 @@ mod tests {
     const UUID: OsdUuid = OsdUuid([3; 16]);
 
     #[test]
-    fn a_mark_reads_back_for_its_own_format_alone() {
+    fn poison_mark_is_read_only_under_the_uuid_that_wrote_it() {
         let page = encode(UUID, "flushing home: input/output error (errno 5)");
         assert_eq!(decode(&page, UUID).as_deref(), Some("flushing home: input/output error (errno 5)"));
         assert_eq!(decode(&page, OsdUuid([4; 16])), None);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_reason_is_cut_between_two_letters() {
+    fn long_poison_reason_is_truncated_at_a_character() {
         let reason = decode(&encode(UUID, &"ü".repeat(400)), UUID).expect("a mark");
         assert_eq!(reason, "ü".repeat(REASON_MAX / 2));
         let odd = format!("x{}", "ü".repeat(400));

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_nothing_always_passes() {
+    fn write_without_new_space_always_passes() {
         let (mut leader, _) = pair(0, 0);
         leader.handle_granted(at_ms(0), TWO, 0, true);
         assert!(leader.is_full());
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_that_is_full_makes_it_no_space_and_the_other_makes_it_wait() {
+    fn full_osd_refuses_a_write_and_reports_which_osd_is_full() {
         let (mut leader, mut member) = pair(4000, 3);
         exchange(at_ms(0), &mut leader, &mut member);
         assert_eq!(leader.admit(at_ms(0), 1, [TWO].into_iter()), Err(NoRoom::Full(Some(TWO))), "the member says so");

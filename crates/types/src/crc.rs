@@ -13,7 +13,7 @@ pub fn append(crc: u32, bytes: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn check_value_of_the_castagnoli_polynomial() {
+    fn crc32c_equals_the_published_check_value() {
         assert_eq!(super::crc32c(b"123456789"), 0xe306_9283);
         assert_eq!(super::append(super::crc32c(b"1234"), b"56789"), 0xe306_9283);
     }

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_point_is_named_with_the_pass_that_strikes() {
+    fn failpoint_spec_names_the_point_and_the_pass() {
         assert_eq!(parse("after-flush-before-reply:12"), Ok((Point::LogDurable, 12)));
         assert_eq!(parse("install-begun"), Ok((Point::InstallBegun, 1)));
         for wrong in ["", "install", "install-begun:0", "install-begun:x", "install-begun:"] {

@@ -62,7 +62,7 @@ mod tests {
     use super::clip;
 
     #[test]
-    fn what_is_cut_keeps_whole_characters_within_so_many_bytes() {
+    fn truncated_text_ends_at_a_character_border() {
         assert_eq!([clip("zürich", 6), clip("zürich", 7), clip("ü", 1), clip("", 0)], ["züric", "zürich", "", ""]);
     }
 }

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn one_question_names_all_segments_that_are_waited_for() {
+    fn one_query_covers_all_awaited_segments() {
         let mut segments = Segments::new(10 * SEGMENT, VolumeTuning::default());
         segments.want(7, 1);
         segments.want(3, 2);

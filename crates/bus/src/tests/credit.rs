@@ -111,7 +111,7 @@ fn a_request_id_that_is_in_flight_already_closes_the_link() {
 }
 
 #[test]
-fn a_reply_to_nothing_closes_the_link_to_the_osd() {
+fn reply_without_a_request_closes_the_link_to_the_osd() {
     let mut net = Net::new(1);
     let fake = net.impostor(addr(1));
     let user = net.add(config(client(5)), None);
@@ -128,7 +128,7 @@ fn a_reply_to_nothing_closes_the_link_to_the_osd() {
 }
 
 #[test]
-fn a_grant_that_lets_nothing_through_is_refused() {
+fn credit_too_small_for_any_request_is_refused() {
     let mut stingy = config(osd(1));
     stingy.tuning.credit_bytes = PART_MAX - 1;
     let mut net = Net::new(1);

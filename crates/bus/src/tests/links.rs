@@ -145,7 +145,7 @@ fn a_changed_address_moves_the_link() {
 }
 
 #[test]
-fn an_address_that_comes_after_the_wish_is_dialled() {
+fn address_that_arrives_after_the_request_is_dialled() {
     let mut net = Net::new(1);
     net.add(config(osd(1)), Some(addr(1)));
     let two = net.add(config(osd(2)), None);
@@ -158,7 +158,7 @@ fn an_address_that_comes_after_the_wish_is_dialled() {
 }
 
 #[test]
-fn what_is_no_longer_wanted_is_closed_and_not_dialled_again() {
+fn unwanted_link_is_closed_and_not_redialled() {
     let (mut net, one, two) = Net::pair();
     net.call(two, |bus, _, ops, _| bus.unwant(OsdId(1), ops));
     net.pass(Duration::from_secs(5));

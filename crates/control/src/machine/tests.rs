@@ -108,7 +108,7 @@ fn asking_to_open_again_after_a_lost_answer_is_not_a_second_open() {
 }
 
 #[test]
-fn a_reader_takes_nothing_and_allocates_nothing() {
+fn read_only_open_gets_no_session_and_allocates_nothing() {
     let mut world = with_volume(4);
     let writer = opened(world.ask(1, open("p/v", true, false)));
     world.ask(1, segments(&writer, 0..2, true));
@@ -160,7 +160,7 @@ fn segments_in_an_attached_pg_cost_one_transaction_and_no_attach() {
 }
 
 #[test]
-fn a_store_that_lost_its_past_orders_no_replica_away() {
+fn replica_with_an_id_never_assigned_is_not_removed() {
     let mut world = World::new(1, 3);
     world.make_pool("p", 3, 4);
     world.admin(AdminAsk::PoolRemove { name: "p".into() }).expect("removed");
@@ -273,7 +273,7 @@ fn order_that_the_pg_has_seen_is_drawn_again_above_it() {
 }
 
 #[test]
-fn wrong_asks_are_refused_with_their_code() {
+fn invalid_admin_request_is_refused_with_its_code() {
     let mut world = with_volume(2);
     let pool = |replicas, domain: &str, pg_count| {
         AdminAsk::PoolCreate(PoolCreate { name: "q".into(), replicas, domain: domain.into(), pg_count, force: false })

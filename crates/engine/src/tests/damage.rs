@@ -253,7 +253,7 @@ fn a_crash_while_payloads_come_back_loses_none_that_was_reported_back() {
 }
 
 #[test]
-fn a_void_tail_is_cut_and_the_replica_goes_on_before_it() {
+fn void_log_tail_is_truncated_and_the_replica_continues_before_it() {
     let mut rig = two_replicas(4);
     one_batch(&mut rig, R1);
     let at = one_batch(&mut rig, R1);
@@ -280,7 +280,7 @@ fn a_void_tail_is_cut_and_the_replica_goes_on_before_it() {
 }
 
 #[test]
-fn damage_that_the_loop_reports_is_known_after_a_power_cut() {
+fn reported_damage_survives_a_power_cut() {
     let mut rig = two_replicas(7);
     one_batch(&mut rig, R1);
     rig.engine.mark_damaged(R1, "terms do not rise".to_owned());

@@ -139,7 +139,7 @@ fn an_installation_is_whole_or_never_was_at_every_crash() {
 }
 
 #[test]
-fn what_a_stream_brought_and_gave_up_leaves_nothing_behind() {
+fn aborted_stream_leaves_no_staged_data_behind() {
     let mut rig = Rig::new(5, true, config(1));
     (1..=3).for_each(|id| rig.create(id));
     (0..100).for_each(|_| step(&mut rig));

@@ -315,7 +315,7 @@ fn a_round_that_the_loop_holds_back_is_no_deadline() {
 }
 
 #[test]
-fn an_engine_with_nothing_to_move_and_nothing_to_free_begins_no_round() {
+fn idle_engine_begins_no_round() {
     let config = EngineConfig { round_pressure: 0.0, ..EngineConfig::default() };
     let mut rig = Rig::new(12, true, config);
     rig.create(1);

@@ -21,7 +21,7 @@ fn check(rig: &Rig) {
 }
 
 #[test]
-fn what_the_overlay_will_need_is_what_a_recount_finds_in_every_life() {
+fn space_need_of_the_overlay_equals_a_recount_in_every_life() {
     for seed in 0..6 {
         let mut rig = Rig::new(seed, true, config(seed));
         (1..=3).for_each(|id| rig.create(id));

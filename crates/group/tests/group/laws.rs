@@ -68,7 +68,7 @@ fn all_writes_of_a_turn_make_one_proposal() {
 }
 
 #[test]
-fn a_duplicate_is_answered_but_lands_once() {
+fn duplicate_write_is_answered_and_takes_effect_once() {
     let mut rig = Rig::led(3, true);
     let (first, again) = (rig.write(1, 7), rig.write(1, 7));
     rig.pump();
@@ -440,7 +440,7 @@ fn a_new_leader_admits_nothing_before_its_own_entry_is_applied() {
 }
 
 #[test]
-fn nonsense_quarantines_the_group_once_and_for_all() {
+fn impossible_message_quarantines_the_group_for_good() {
     let mut rig = Rig::led(3, true);
     let write = rig.write(1, 0);
     let nonsense = RaftMsg { log_term: Term(0), ..vote(RaftKind::AppendResponse, 2, 1, 1) };

@@ -48,7 +48,7 @@ struct Script {
 }
 
 #[test]
-fn scripts_of_testdata_tell_what_the_replicas_do() {
+fn replicas_behave_as_the_testdata_scripts_record() {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata");
     let files = std::fs::read_dir(dir).expect("the scripts").map(|file| file.expect("a script").path());
     let mut files: Vec<_> = files.collect();

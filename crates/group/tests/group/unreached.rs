@@ -27,7 +27,7 @@ fn reign(rig: &mut Rig, millis: u64) {
 }
 
 #[test]
-fn a_clients_word_to_a_follower_moves_leadership_there_within_a_turn() {
+fn unreached_report_moves_leadership_to_its_follower_within_a_turn() {
     let mut rig = Rig::led(3, true);
     reign(&mut rig, 100);
     let id = rig.request(3, report(1));
@@ -44,7 +44,7 @@ fn a_clients_word_to_a_follower_moves_leadership_there_within_a_turn() {
 }
 
 #[test]
-fn words_of_strangers_old_sessions_and_about_others_move_nothing() {
+fn unreached_report_with_a_foreign_session_or_leader_moves_nothing() {
     let mut rig = Rig::led(3, true);
     reign(&mut rig, 100);
     // Reports about a replica that does not lead, and to the leader itself.
@@ -77,7 +77,7 @@ fn words_of_strangers_old_sessions_and_about_others_move_nothing() {
 }
 
 #[test]
-fn a_follower_that_acknowledges_nothing_is_handed_nothing() {
+fn silent_follower_gets_no_leadership_transfer() {
     for deaf in [true, false] {
         let mut rig = Rig::led(3, true);
         if deaf {
@@ -91,7 +91,7 @@ fn a_follower_that_acknowledges_nothing_is_handed_nothing() {
 }
 
 #[test]
-fn a_transfer_that_failed_neither_bans_nor_hastens_the_next() {
+fn failed_transfer_neither_blocks_nor_hastens_the_next() {
     for by_word in [true, false] {
         let mut rig = Rig::led(3, true);
         reign(&mut rig, 3000);

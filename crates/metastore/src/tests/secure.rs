@@ -175,7 +175,7 @@ fn two_clusters_share_an_etcd_by_their_prefixes() {
 }
 
 #[test]
-fn an_etcd_that_is_written_wrongly_is_refused_before_it_is_asked() {
+fn malformed_etcd_url_is_refused_before_any_connection() {
     let check = |urls: &[&str], prefix: &str| {
         EtcdConfig::new(urls.iter().map(ToString::to_string).collect(), prefix).check().err().unwrap_or_default()
     };

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_leader_sends_ends_the_stream() {
+    fn impossible_stream_message_ends_the_stream() {
         let bad_crc = match blocks(1, 0, 8) {
             StreamBody::Blocks { seq, chunk, range, payload, .. } => {
                 StreamBody::Blocks { seq, chunk, range, crcs: vec![1], payload }

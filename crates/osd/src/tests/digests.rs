@@ -93,7 +93,7 @@ fn an_index_that_has_passed_or_does_not_come_is_said_to_be_so() {
 }
 
 #[test]
-fn questions_beyond_the_limit_are_told_to_come_again() {
+fn digest_queries_beyond_the_limit_are_answered_busy() {
     let mut rig = written();
     let at = Index(applied(&mut rig, 1).0 + 50);
     for id in 0..crate::OsdTuning::default().digests_waiting_max as u64 + 3 {

@@ -133,7 +133,7 @@ fn remembers(rig: &mut Rig, i: usize) -> Watermarks {
 }
 
 #[test]
-fn what_meta_told_of_its_records_is_durable_before_it_is_confirmed() {
+fn watermarks_are_durable_before_they_are_confirmed() {
     let mut rig = Rig::new(5, [16; 3]);
     rig.run(ms(500));
     assert_eq!(remembers(&mut rig, 0), Watermarks::default());

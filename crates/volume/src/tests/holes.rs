@@ -58,7 +58,7 @@ fn preempted_writer_reads_no_zeros_from_presumed_holes() {
 }
 
 #[test]
-fn an_answer_that_is_no_yes_is_not_taken_for_one() {
+fn fence_check_answer_other_than_done_confirms_nothing() {
     let mut b = Bench::plain();
     b.submit(read(SEGMENT, 512), 1);
     let (osd, asked) = question(&mut b);
@@ -74,7 +74,7 @@ fn an_answer_that_is_no_yes_is_not_taken_for_one() {
 }
 
 #[test]
-fn a_pg_that_stays_silent_does_not_keep_the_question_from_another() {
+fn fence_check_moves_on_from_a_silent_pg() {
     let mut b = Bench::new(&opened(4 * SEGMENT, 2, true), None);
     b.submit(read(3 * SEGMENT, 512), 1);
     let first = question(&mut b);
@@ -107,7 +107,7 @@ fn segment_allocated_during_a_fence_check_is_read_from_its_pg() {
 }
 
 #[test]
-fn a_user_whose_patience_ends_leaves_nothing_behind() {
+fn timed_out_request_leaves_no_state_behind() {
     let mut b = Bench::new(&opened(2 * SEGMENT, 1, true), Some(Duration::from_secs(3)));
     b.submit(read(SEGMENT, 512), 1);
     let (osd, asked) = question(&mut b);
@@ -127,7 +127,7 @@ fn a_user_whose_patience_ends_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_writer_of_whose_volume_nothing_exists_asks_meta() {
+fn writer_of_a_volume_without_segments_queries_meta() {
     let mut b = Bench::new(&opened(3 * SEGMENT, 0, true), None);
     b.submit(Request::Trim { offset: 0, len: 3 * SEGMENT }, 1);
     assert!(b.poll().is_empty());

@@ -293,7 +293,7 @@ fn a_search_shows_one_part_and_the_rest_follow_when_it_ends() {
 }
 
 #[test]
-fn what_a_silent_leader_holds_follows_the_search_at_once() {
+fn parts_of_a_silent_leader_follow_the_search_at_once() {
     let mut b = Bench::plain();
     for n in 0..5 {
         b.submit(write(n * 4096, 512), n);
@@ -661,7 +661,7 @@ fn more_than_the_limit_in_flight_is_refused_untouched() {
 }
 
 #[test]
-fn extents_of_all_pieces_melt_together() {
+fn adjacent_extents_of_all_parts_are_merged() {
     let mut b = Bench::plain();
     b.submit(Request::Extents { offset: SEGMENT - (32 << 20), len: 33 << 20 }, 1);
     let mut sent = b.poll();

@@ -168,7 +168,7 @@ fn line(text: &mut String, name: &str, bytes: &[u8]) {
 }
 
 #[test]
-fn the_bytes_of_version_1_stay_as_they_were() {
+fn bytes_of_version_1_never_change() {
     let mut text = String::new();
     for (name, message) in messages() {
         let frame = Frame::of(std::slice::from_ref(&message));
@@ -193,7 +193,7 @@ fn the_bytes_of_version_1_stay_as_they_were() {
 }
 
 #[test]
-fn numbers_of_raft_kinds_stay() {
+fn raft_kind_numbers_never_change() {
     let numbers: Vec<u8> = super::make::RAFT_KINDS.iter().map(|k| *k as u8).collect();
     assert_eq!(numbers, [1, 2, 3, 4, 5, 6, 7, 8, 10]);
 }

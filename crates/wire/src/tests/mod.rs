@@ -38,7 +38,7 @@ impl Frame {
 }
 
 #[test]
-fn every_message_comes_back_as_it_went() {
+fn every_message_survives_a_round_trip() {
     let mut rng = Rng::new(1);
     for round in 0..2000 {
         let mut messages = Vec::new();
@@ -112,7 +112,7 @@ fn a_full_payload_block_fits_and_one_sector_more_does_not() {
 }
 
 #[test]
-fn hellos_and_refusals_come_back_as_they_went() {
+fn hellos_and_refusals_survive_a_round_trip() {
     let mut rng = Rng::new(6);
     for _ in 0..500 {
         let hello = make::hello(&mut rng);
@@ -137,7 +137,7 @@ fn a_hello_of_a_later_version_is_read_up_to_what_is_known() {
 }
 
 #[test]
-fn a_reason_is_cut_at_a_character() {
+fn refusal_reason_is_truncated_at_a_character() {
     let refuse = Refuse { code: 1, reason: "ä".repeat(REASON_MAX) };
     let bytes = encode_refuse(&refuse);
     let (header, head) = bytes.split_first_chunk::<HEADER_LEN>().unwrap();

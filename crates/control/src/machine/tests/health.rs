@@ -159,7 +159,7 @@ fn an_osd_is_nearly_full_at_85_percent_and_full_when_it_says_so() {
 }
 
 #[test]
-fn what_a_dead_osd_last_said_of_its_space_is_no_longer_judged() {
+fn space_report_of_a_down_osd_raises_no_check() {
     let mut world = healthy(4);
     world.heartbeat(OsdId(3), |beat| (beat.used_bytes, beat.free_bytes, beat.full) = (100, 0, true));
     assert_eq!(

@@ -139,7 +139,7 @@ fn runs_are_ordered_by_mount_number_whatever_the_clock_of_the_host_says() {
 }
 
 #[test]
-fn the_position_of_a_log_outlives_the_leader_that_heard_of_it() {
+fn log_position_survives_a_change_of_the_meta_leader() {
     let mut world = World::new(1, 3);
     world.heartbeat(OsdId(2), |beat| beat.log_seq = 70);
     assert_eq!(world.control.records().osds[&OsdId(2)].log_seq, 1, "not every heartbeat is a transaction");
@@ -152,7 +152,7 @@ fn the_position_of_a_log_outlives_the_leader_that_heard_of_it() {
 }
 
 #[test]
-fn a_place_that_is_not_given_stays_and_another_one_is_warned_of() {
+fn omitted_location_stays_and_a_changed_one_is_a_warning() {
     let mut world = World::new(1, 3);
     world.restart(OsdId(2));
     let moves = |world: &World| -> Vec<String> {

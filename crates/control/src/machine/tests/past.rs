@@ -336,7 +336,7 @@ fn commands_wait_for_a_majority_as_long_as_it_takes() {
 }
 
 #[test]
-fn of_two_osds_that_leave_at_once_one_waits_for_the_other() {
+fn second_osd_removal_waits_for_the_first() {
     let mut world = World::new(1, 5);
     world.pass(Duration::from_secs(60));
     for n in [4, 5] {

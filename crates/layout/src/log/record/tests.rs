@@ -120,7 +120,7 @@ fn damaged_records_are_errors_and_never_panics() {
 }
 
 #[test]
-fn a_lost_entry_is_told_with_what_its_payload_must_be() {
+fn lost_entry_record_keeps_length_and_checksums_of_its_payload() {
     let lost_entry = |len_bytes| Record::LostEntry {
         replica: ReplicaId(7),
         index: Index(3),
@@ -144,7 +144,7 @@ fn a_lost_entry_is_told_with_what_its_payload_must_be() {
 }
 
 #[test]
-fn doubt_is_told_in_records_of_its_own() {
+fn records_of_the_suspect_state_survive_a_round_trip() {
     let replica = ReplicaId(7);
     let records = vec![
         Record::Doubt { replica, last: Index(9) },
@@ -158,7 +158,7 @@ fn doubt_is_told_in_records_of_its_own() {
 }
 
 #[test]
-fn records_have_one_spelling() {
+fn record_encoding_is_canonical() {
     // Fuzzing found that reserved bytes, padding, flags and fields of other kinds were ignored.
     let (bytes, records) = sample();
     for bit in 0..bytes.len() * 8 {
