@@ -57,7 +57,7 @@ chaos: ## real processes in a storm of faults, judged by what clients saw: make 
 nbd-suite: ## the NBD protocol, clients and nbdkit against a cluster of its own: make nbd-suite [ONLY=fio]
 	@scripts/nbd-suite $(ONLY)
 
-bench: ## first figures beside the floor of the same run (release build)
+bench: ## first figures beside the baseline of the same run (release build)
 	@scripts/bench
 
 deny: ## install cargo-deny if it is missing and check licences, bans, sources
