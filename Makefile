@@ -2,10 +2,10 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-help: ## what can be made
+help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
 
-up: ## install what is missing, build, start a cluster, export a volume, print what to type next
+up: ## install missing packages, build, start a cluster, export a volume, print the next commands
 	@scripts/up
 
 build: ## build the binary (release; BASALT_PROFILE=debug for another profile)
@@ -15,7 +15,7 @@ build: ## build the binary (release; BASALT_PROFILE=debug for another profile)
 install: build ## install binary, manual pages, completion, systemd units: make install PREFIX=/usr/local DESTDIR=
 	@scripts/install
 
-uninstall: ## remove what `make install` installed
+uninstall: ## remove the files of `make install`
 	@scripts/install uninstall
 
 deb: build ## a Debian package (installs cargo-deb when it is missing)
@@ -37,18 +37,18 @@ readme: ## run the commands of README.md
 sim: ## the simulator: make sim SEEDS=1000
 	@cargo xtask sim --seeds $(or $(SEEDS),200) --jobs $$(nproc)
 
-sim-long: ## counted runs: goes on where crates/sim/ledger.csv ends; make sim-long MINUTES=60
+sim-long: ## counted runs that continue crates/sim/ledger.csv; make sim-long MINUTES=60
 	@cargo xtask sim --ledger --minutes $(or $(MINUTES),60) --jobs $$(nproc)
 
 fuzz: ## every fuzz target under libFuzzer: make fuzz MINUTES=10 [TARGET=name]
 	@MINUTES=$(or $(MINUTES),10) TARGET=$(TARGET) scripts/fuzz
 
-failure-report: ## real processes killed, stopped, filled up and lied to: a table of what came of it
+failure-report: ## failure scenarios on real processes, with a table of results
 	@scripts/setup
 	@cargo build --quiet --package cli --package testkit
 	@cargo run --quiet --package testkit -- $(ARGS)
 
-chaos: ## real processes in a storm of faults, judged by what clients saw: make chaos MINUTES=10 SEED=1
+chaos: ## random faults on real processes, and a check of all answers to clients: make chaos MINUTES=10 SEED=1
 	@scripts/setup
 	@scripts/failpoints
 	@cargo build --quiet --package cli --package testkit

@@ -48,9 +48,9 @@ fn every_json_field_is_in_the_section_of_its_schema() {
         fields(&Value::Object(golden), "", &mut wanted);
         let section = sections.get(&format!("basalt.{name}/1")).map_or("", String::as_str);
         seen += wanted.len();
-        missing.extend(
-            wanted.into_iter().filter(|f| !section.contains(&format!("| `{f}` |"))).map(|f| format!("{name}: {f}")),
-        );
+        // An empty list in a golden file has elements of an unknown kind.
+        let has_row = |f: &String| section.contains(&format!("| `{f}` |")) || section.contains(&format!("| `{f}[]` |"));
+        missing.extend(wanted.into_iter().filter(|f| !has_row(f)).map(|f| format!("{name}: {f}")));
     }
     assert!(missing.is_empty(), "docs/man/json.md lacks rows: {}", missing.join(", "));
     assert!(seen > 150, "only {seen} fields were found: the search is broken");
