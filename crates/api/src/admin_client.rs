@@ -29,7 +29,7 @@ pub enum AdminError {
     #[error("{}: no metadata server answered in {after:?}; last: {last}; {}", down(), next_step())]
     Unreachable { after: Duration, last: String },
     /// Metadata servers answer, and none leads.
-    #[error("{}: {why} (asked for {after:?}); {}", down(), mend(why))]
+    #[error("{}: {why} (tried for {after:?}); {}", down(), mend(why))]
     Leaderless { after: Duration, why: String },
     /// No address is one of a metadata server: a retry would not help.
     #[error("{}: no metadata server answers: {found}; {}", down(), next_step())]

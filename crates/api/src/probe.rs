@@ -34,7 +34,7 @@ impl Found {
         match self {
             Found::Http2 | Found::Gone => None,
             Found::Silent => Some("a process accepts connections there and says nothing".to_string()),
-            Found::Stranger(what) => Some(format!("{what} answers there, and no metadata server")),
+            Found::Stranger(what) => Some(format!("{what} answers there, not a metadata server")),
         }
     }
 }

@@ -67,10 +67,12 @@ pub(crate) fn lost(status: &tonic::Status) -> String {
     let said = format!("{}: {}", status.code(), status.message());
     match status.message() {
         _ if is_http(status) => {
-            "an HTTP server that is no metadata server answers there; give its gRPC port, 7300 by default".to_string()
+            "the server at that address is an HTTP server and not a metadata server; give its gRPC port, 7300 by \
+             default"
+                .to_string()
         }
         "transport error" => {
-            format!("the connection broke, or the process at that port is no metadata server ({said})")
+            format!("the connection broke, or the process at that port is not a metadata server ({said})")
         }
         _ => said,
     }

@@ -32,7 +32,7 @@ impl FromStr for Address {
         }
         let wanted = || "expected HOST:PORT, for example meta1:7300, 10.0.0.1:7300 or [fd00::1]:7300".to_owned();
         let (host, port) = text.rsplit_once(':').ok_or_else(wanted)?;
-        let port = port.parse().map_err(|_| format!("`{port}` is no port; {}", wanted()))?;
+        let port = port.parse().map_err(|_| format!("`{port}` is not a port; {}", wanted()))?;
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         // A name of digits and dots alone is a mistyped address.
         let names_something = host.chars().any(|c| c.is_ascii_alphabetic());

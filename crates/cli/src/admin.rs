@@ -196,9 +196,9 @@ mod tests {
     fn a_metadata_server_without_its_store_has_the_store_checked() {
         let error = |why: &str| AdminError::Leaderless { after: Duration::from_secs(10), why: why.to_owned() };
         let away = "no metadata server leads: the metadata store (etcd at http://10.0.0.9:2379) does not answer: \
-                    what answers there is no etcd";
+                    the server at that address is not etcd";
         let away = told(&error(away));
-        assert!(away.code == 2001 && away.what.ends_with("is no etcd (asked for 10s)"), "{away}");
+        assert!(away.code == 2001 && away.what.ends_with("is not etcd (tried for 10s)"), "{away}");
         assert!(away.next.starts_with("check that etcd at http://10.0.0.9:2379 runs,"), "{away}");
         assert!(told(&error("no metadata server leads")).next.starts_with("basalt meta ls "));
     }

@@ -64,7 +64,7 @@ impl Common {
         let text = env("BASALT_META").unwrap_or_default();
         let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
         let wrong = |word: &str| {
-            let what = format!("the environment variable BASALT_META holds `{word}`, which is no address of a meta");
+            let what = format!("BASALT_META holds `{word}`, which is not the address of a metadata server");
             UserError::new(codes::BAD_USAGE, what, "export BASALT_META=HOST:PORT, or unset BASALT_META")
         };
         words.map(|word| word.parse().map_err(|_| wrong(word))).collect()
@@ -88,7 +88,7 @@ impl Common {
         let named = self.cluster.clone().or_else(|| env("BASALT_CLUSTER"));
         let name = named.unwrap_or_else(|| DEFAULT_CLUSTER.to_owned());
         cluster_name(&name).map_err(|why| {
-            let what = format!("the environment variable BASALT_CLUSTER holds `{name}`, which is no name: {why}");
+            let what = format!("BASALT_CLUSTER holds `{name}`, which is not a valid name: {why}");
             UserError::new(codes::BAD_USAGE, what, "unset BASALT_CLUSTER")
         })
     }

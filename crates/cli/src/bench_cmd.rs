@@ -279,7 +279,7 @@ fn show(name: &str, report: &LoadReport, shown: &Shown, as_json: bool) -> Result
         }
     }
     let parts: Vec<String> = shown.used.iter().map(|s| format!("{} {:.1}", s.name, per_op(s))).collect();
-    let missing = if shown.complete { "" } else { "; a daemon ended meanwhile and is not in it" };
+    let missing = if shown.complete { "" } else { "; a daemon ended during the run and is not included" };
     out!("cpu    {total:.1} us per operation ({}){missing}", parts.join(", "));
     out!("stall  {:.1} ms longest without a completion", report.longest_gap_us as f64 / 1000.0);
     if report.verified_blocks > 0 || report.violation_count > 0 {
@@ -299,7 +299,7 @@ fn run_floor(
     let dir = dir
         .unwrap_or_else(|| std::path::PathBuf::from("/var/tmp").join(format!("basalt-floor.{}", std::process::id())));
     let unknown =
-        |word: &String| UserError::new(codes::BAD_USAGE, format!("`{word}` is no mode"), "--modes noflush,flush");
+        |word: &String| UserError::new(codes::BAD_USAGE, format!("`{word}` is not a mode"), "--modes noflush,flush");
     let mode = |word: &String| FloorMode::from_word(word).ok_or_else(|| unknown(word));
     let config = FloorConfig {
         dir: dir.clone(),

@@ -98,7 +98,7 @@ fn read_backup(path: &Path) -> Result<Vec<StoredItem>> {
     let bad = |why: String| {
         UserError::new(
             codes::BAD_BACKUP,
-            format!("{} is no whole backup of records: {why}", path.display()),
+            format!("{} is not a complete backup of records: {why}", path.display()),
             "give a file that `basalt meta backup` wrote",
         )
     };
@@ -200,7 +200,7 @@ mod tests {
         for broken in [text.replace("pool/1", "pool/2"), text[..text.len() - 10].to_owned(), String::new()] {
             std::fs::write(&path, broken).expect("written");
             let error = read_backup(&path).expect_err("it is broken").to_string();
-            assert!(error.contains("is no whole backup of records"), "{error}");
+            assert!(error.contains("is not a complete backup of records"), "{error}");
         }
         std::fs::remove_dir_all(&dir).expect("removed");
     }

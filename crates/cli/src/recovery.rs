@@ -182,7 +182,7 @@ fn show_contents(found: &Found, done: bool) {
     }
     if !found.emptied_volumes.is_empty() {
         out!(
-            "{} volumes of which no PG knows anything: they were removed after this copy of the records was made, or never \
+            "{} volumes without data in any PG: they were removed after this copy of the records was made, or never \
              written to; they read as zeros (basalt volume rm removes them):",
             found.emptied_volumes.len()
         );
@@ -246,13 +246,13 @@ fn show(r: &StoreRecovery) {
         out!("{replicas} replicas of {count} PGs that the records do not know; their data is kept: {}", pgs.join(" "));
     }
     if r.held > 0 {
-        out!("{} volumes are open: a recovery ends that, and their clients must open them again", r.held);
+        out!("{} volumes are open: a recovery ends their sessions, and the clients must open them again", r.held);
     }
     if r.recovering > 0 {
         out!("{} volumes cannot be opened before this command has finished the recovery", r.recovering);
     }
     if r.records.next_volume < r.highest.next_volume {
         let lost = r.highest.next_volume - r.records.next_volume;
-        out!("ids of up to {lost} volumes were given out after this copy of the records was made");
+        out!("ids of up to {lost} volumes were assigned after this copy of the records was made");
     }
 }

@@ -69,7 +69,7 @@ impl EtcdConfig {
         let legal = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
         let prefix = &self.prefix;
         if !prefix.starts_with('/') || prefix.ends_with('/') || !prefix.chars().all(legal) || prefix.contains("//") {
-            return Err(format!("{prefix:?} is no key prefix: write /NAME of letters, digits and . _ - /"));
+            return Err(format!("{prefix:?} is not a key prefix: write /NAME of letters, digits and . _ - /"));
         }
         Ok(())
     }
@@ -97,7 +97,8 @@ impl std::fmt::Debug for EtcdTls {
 
 /// Checks a URL: `http://HOST:PORT`, the scheme optional, and nothing after the port.
 fn check_url(url: &str) -> Result<(), String> {
-    let bad = |why: &str| Err(format!("{url:?} is no URL of etcd: {why}; write http://HOST:PORT or https://HOST:PORT"));
+    let bad =
+        |why: &str| Err(format!("{url:?} is not a URL of etcd: {why}; write http://HOST:PORT or https://HOST:PORT"));
     let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://")).unwrap_or(url);
     let rest = rest.strip_suffix('/').unwrap_or(rest);
     if rest.contains("://") {
@@ -162,9 +163,9 @@ fn cause_of(text: &str) -> Option<&'static str> {
     } else if has("dns error") || has("failed to lookup") {
         "the host name is not known"
     } else if FOREIGN.iter().any(|word| has(word)) {
-        "what answers there is no etcd"
+        "the server at that address is not etcd"
     } else if has("broken pipe") || has("connection reset") {
-        "the connection broke: it has ended, or what answers there is no etcd"
+        "the connection broke: it has ended, or the server at that address is not etcd"
     } else {
         return None;
     })
@@ -362,7 +363,7 @@ mod tests {
                     from http status code 404\"";
         let other = "grpc request error: status: unimplemented";
         for text in [http, other] {
-            assert_eq!(cause_of(text), Some("what answers there is no etcd"), "{text}");
+            assert_eq!(cause_of(text), Some("the server at that address is not etcd"), "{text}");
         }
         assert_eq!(cause_of("transport error: tcp connect error: connection refused"), Some("nothing listens there"));
         assert!(cause_of("transport error: broken pipe").is_some_and(|why| why.contains("it has ended, or")));

@@ -28,7 +28,7 @@ pub enum RestoreError {
     InUse { leader: Option<String> },
     #[error("the store holds {count} records")]
     NotEmpty { count: usize },
-    #[error("this is no backup of a metadata store")]
+    #[error("this is not a backup of a metadata store")]
     Backup(#[from] control::LoadError),
 }
 

@@ -34,7 +34,7 @@ telemetry::metrics! {
         gauge connections: "NBD clients connected";
         counter accepted: "NBD clients accepted";
         counter turned_away: "NBD clients refused because there are too many";
-        counter violations: "NBD clients disconnected for what they sent, or for sending nothing";
+        counter violations: "NBD clients disconnected for invalid bytes or an unfinished handshake";
     }
 }
 

@@ -100,7 +100,7 @@ codes! {
             "No NBD export of this volume runs in the dev cluster.",
             "`basalt dev up --export POOL/VOLUME` exports it; `basalt dev status` lists what runs.";
         BAD_BACKUP = 1030:
-            "The file is no whole backup of records",
+            "The file is not a complete backup of records",
             "It was cut off or changed, or another program wrote it.",
             "Give a file that `basalt meta backup` wrote.";
         BAD_ETCD_CONFIG = 1031:
@@ -244,7 +244,7 @@ codes! {
             "The code of the check was mistyped, or another version has such a check. Codes are written in capitals.",
             "take the code from `basalt health`, for example OSD_DOWN";
         DEVICE_BEHIND = 2041:
-            "the device is older than what the cluster last heard of it: it was restored from a copy, or it lost \
+            "the device is older than its last report to the cluster: it was restored from a copy, or it lost \
              writes that it had flushed",
             "The cluster records the end of the log of each device, and this device is behind that record. Its \
              replicas could vote for a leader that lacks acknowledged writes.",
@@ -328,8 +328,8 @@ codes! {
             "Check the address.";
         NO_COMMON_VERSION = 4002:
             "No common protocol version",
-            "The two programs are too far apart in age.",
-            "Upgrade the older one; neighbours in version can talk.";
+            "The versions of the two programs are too far apart.",
+            "Upgrade the older one; adjacent versions are compatible.";
         WRONG_PEER = 4003:
             "Wrong peer",
             "Another OSD than expected answers at that address.",

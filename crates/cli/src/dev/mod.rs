@@ -225,7 +225,8 @@ fn check_osd(cluster: &Cluster, n: u32) -> Result<()> {
     if (1..=cluster.record.osds).contains(&n) {
         return Ok(());
     }
-    let what = format!("osd.{n} is no OSD of dev cluster {}; it has 1 to {}", cluster.record.name, cluster.record.osds);
+    let what =
+        format!("osd.{n} is not an OSD of dev cluster {}; it has 1 to {}", cluster.record.name, cluster.record.osds);
     Err(UserError::new(codes::DAEMON_UNKNOWN, what, "basalt dev status").into())
 }
 

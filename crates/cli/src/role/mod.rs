@@ -74,7 +74,7 @@ fn listen_advice(addr: &NetAddr, why: &std::io::Error) -> String {
         }
         (NetAddr::Unix(_), ErrorKind::InvalidInput) => "choose a path of at most 107 bytes".to_owned(),
         (NetAddr::Unix(path), ErrorKind::AddrInUse) if !path_serves(path) => {
-            format!("it is no socket: move it away, or choose another path: ls -ld {}", path.display())
+            format!("it is not a socket: move it away, or choose another path: ls -ld {}", path.display())
         }
         (NetAddr::Tcp(_), ErrorKind::PermissionDenied) => "choose a port from 1024 on".to_owned(),
         (NetAddr::Tcp(_), ErrorKind::AddrNotAvailable) => {

@@ -39,7 +39,7 @@ pub fn an_address_that_cannot_be_used_leaves_the_volume_alone(dev: &Dev) {
     let missing = dev.file("missing/x.sock");
     let bad: [(&[&str], &str); 6] = [
         (&["--socket", &missing], "mkdir -p"),
-        (&["--socket", &file], "it is no socket"),
+        (&["--socket", &file], "it is not a socket"),
         (&["--socket", &folder], ""),
         (&["--socket", &long], "107 bytes"),
         (&["--listen", &dev.meta], "ss -ltnp"),

@@ -181,5 +181,5 @@ impl Control {
 
 fn known_check(code: &str) -> Result<&'static health::Rule, Refusal> {
     let known = health::find_rule(code);
-    known.ok_or_else(|| refuse(codes::CHECK_UNKNOWN, format!("{code:?} is no health check")))
+    known.ok_or_else(|| refuse(codes::CHECK_UNKNOWN, format!("{code:?} is not a health check")))
 }

@@ -157,7 +157,7 @@ pub fn osd_hello(records: &Records, hello: &OsdHello) -> Plan<HelloPlan> {
 /// Returns the refusal of an OSD whose log ends before a batch that it reported as durable.
 pub(crate) fn log_is_behind(osd: OsdId, ends: u64, reported: u64) -> Refusal {
     let text = format!(
-        "the device of {osd} is older than what the cluster last heard of it: its log ends with batch {ends}, and \
+        "the device of {osd} is older than its last report to the cluster: its log ends with batch {ends}, and \
          batch {reported} was reported as durable"
     );
     refuse(codes::DEVICE_BEHIND, text)
@@ -182,7 +182,7 @@ fn check_position(records: &Records, known: &OsdRecord, hello: &OsdHello) -> Res
     }
     if known.judged_at < counters.recovered_at && hello.seen.revision < counters.proof {
         let text = format!(
-            "the device of {osd} may be older than what the cluster last heard of it: it has recorded revision {} of the \
+            "the device of {osd} may be older than its last report to the cluster: it has recorded revision {} of the \
              metadata, other OSDs had recorded revision {} at its recovery, and its position is not in the records",
             hello.seen.revision, counters.proof
         );
@@ -193,7 +193,7 @@ fn check_position(records: &Records, known: &OsdRecord, hello: &OsdHello) -> Res
     }
     if device.mount <= known.mount {
         let text = format!(
-            "the device of {osd} is older than what the cluster last heard of it: this is its mount number {}, \
+            "the device of {osd} is older than its last report to the cluster: this is its mount number {}, \
              and number {} has reported before",
             device.mount, known.mount
         );

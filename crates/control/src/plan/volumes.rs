@@ -106,7 +106,7 @@ fn held(name: &str, volume: &VolumeRecord, lease: Duration, wall_ms: u64) -> Ref
         |h| format!("{:?} at {}, since {} s", h.name, h.address, wall_ms.saturating_sub(h.since_ms) / 1000),
     );
     let left = lease.as_millis().div_ceil(1000);
-    let text = format!("volume {name:?} is open for writing by {who}; its lease ends in {left} s unless it renews it");
+    let text = format!("volume {name:?} is open for writing by {who}; its lease ends in {left} s unless it is renewed");
     refuse(codes::VOLUME_HELD, text)
 }
 

@@ -190,9 +190,9 @@ fn malformed_etcd_url_is_refused_before_any_connection() {
         (&["http://u:p@a:1"], "/basalt", "more than a host and a port"),
         (&["https://a:1"], "/basalt", "needs the certificate"),
         (&["https://a:1", "http://b:1"], "/basalt", "all URLs of etcd must be https"),
-        (&["a:1"], "basalt", "is no key prefix"),
-        (&["a:1"], "/", "is no key prefix"),
-        (&["a:1"], "/b c", "is no key prefix"),
+        (&["a:1"], "basalt", "is not a key prefix"),
+        (&["a:1"], "/", "is not a key prefix"),
+        (&["a:1"], "/b c", "is not a key prefix"),
     ] {
         let got = check(urls, prefix);
         assert!(got.contains(why), "{urls:?} {prefix:?}: {got:?} does not say {why:?}");
