@@ -1,4 +1,4 @@
-//! `basalt bench`: the native client against a volume, or the floor of this machine.
+//! `basalt bench`: the native client against a volume, or the baseline of this machine.
 
 use crate::address::Address;
 use crate::admin::Admin;

@@ -1,8 +1,8 @@
-//! `basalt meta recover`: what an older copy of the records lacks, and the way back (ADR 0011).
+//! `basalt meta recover`: shows the records that an older copy lacks, and recovers them (ADR 0011).
 //!
-//! Meta knows the watermarks; the OSDs know which chunks of which volumes their PGs hold, and which volumes were attached. The
-//! order keeps writes from being lost: all holds end, the watermarks move, the sessions of the ended holds are fenced in every
-//! PG, and only then the PGs are read for segments that the records lack.
+//! Meta knows the watermarks. The OSDs know the chunks of volumes in their PGs, and the attached volumes. The order of the steps
+//! keeps writes from being lost: all sessions end, the watermarks move, and every PG fences the ended sessions. Only then the
+//! command reads the PGs for segments that the records lack.
 
 use crate::admin::Admin;
 use crate::errors::{Exit, UserError};

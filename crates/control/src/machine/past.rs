@@ -1,8 +1,8 @@
-//! R17, nothing goes back in time unnoticed: whether the records are as new as what OSDs remember (ADR 0011).
+//! R17, rollback detection: compares the revision of the records with the revisions on OSDs (ADR 0011).
 //!
-//! Every change raises the revision of the records. The electors are the OSDs whose memory counts. An answer or command that
-//! rests on a change goes out when a majority of the electors keep its revision on their devices. A new leader changes nothing
-//! before a majority of the electors said Hello. It changes nothing at all when one of them remembers more than the records hold.
+//! Every change raises the revision of the records. The electors are the OSDs whose recorded revision counts. An answer or command
+//! that depends on a change goes out when a majority of the electors has recorded its revision. A new leader changes nothing
+//! before a majority of the electors said Hello, and nothing at all when one of them has recorded a higher revision.
 //! The two majorities share an OSD, so a store that lost a change with any effect is detected.
 
 use super::{Control, ControlAction, Input, Now, Token};

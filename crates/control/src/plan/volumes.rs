@@ -1,6 +1,6 @@
 //! Volumes and segments, and the attach records that R6 asks for.
 //!
-//! The epoch rises in the transaction that takes or ends a hold. The orders of the attach records are drawn
+//! The epoch rises in the transaction that begins or ends a session. The orders of the attach records are drawn
 //! afterwards, PG by PG, always under the epoch and session of that moment. So no allocation or attach of an older
 //! opener can come after them.
 
