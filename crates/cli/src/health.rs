@@ -107,7 +107,7 @@ fn progress(recovery: &Recovery) -> Option<String> {
     if recovery.pgs == 0 && recovery.streams == 0 {
         return None;
     }
-    let mut line = format!("{} PGs, {} streams", recovery.pgs, recovery.streams);
+    let mut line = format!("{} PGs, {} backfills", recovery.pgs, recovery.streams);
     if recovery.left_bytes > 0 {
         line.push_str(&format!(", {} left at {}/s", show(recovery.left_bytes), show(recovery.bytes_per_s)));
     }
