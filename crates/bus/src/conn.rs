@@ -89,7 +89,7 @@ pub enum LinkError {
     Overflow { bytes: usize, messages: usize },
     #[error("its address has changed")]
     Moved,
-    #[error("nothing was heard for {0:?}")]
+    #[error("no bytes were received for {0:?}")]
     Silent(Duration),
     #[error("no longer wanted")]
     Unwanted,

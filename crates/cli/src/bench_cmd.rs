@@ -107,7 +107,7 @@ fn measure(name: &str, args: &LoadArgs, metas: &[Address], daemons: &[(String, u
 /// Returns the error of a run that was not clean. Data that differs comes before any refusal.
 fn unclean(name: &str, report: &LoadReport) -> UserError {
     if report.violation_count > 0 {
-        let what = format!("{name}: {} blocks hold what was not written to them", report.violation_count);
+        let what = format!("{name}: {} blocks hold wrong data", report.violation_count);
         return UserError::new(codes::DATA_DAMAGED, what, "basalt pg verify --deep");
     }
     let failed: Vec<String> = report.errors.iter().map(|(why, count)| format!("{count} × {why}")).collect();

@@ -48,7 +48,7 @@ pub fn backup(admin: &Admin, file: &Path, as_json: bool) -> Result<()> {
 /// Puts a complete backup at `file`, or leaves the old file in place.
 fn store_backup(file: &Path, items: &[StoredItem]) -> Result<(), UserError> {
     let fault = |e: std::io::Error| {
-        UserError::new(codes::FILE_UNUSABLE, format!("{}: {e}", file.display()), "choose another place for the backup")
+        UserError::new(codes::FILE_UNUSABLE, format!("{}: {e}", file.display()), "choose another path for the backup")
     };
     let mut name = file.as_os_str().to_owned();
     name.push(".part");

@@ -176,7 +176,7 @@ fn show_contents(found: &Found, done: bool) {
         out!("  and {} more", found.volumes.len() - LINES_MAX);
     }
     if !found.segments.is_empty() {
-        let done = if done { "were put back into the records" } else { "a recovery puts them back" };
+        let done = if done { "were restored in the records" } else { "a recovery restores them" };
         out!("{} segments of known volumes that the records lacked; {done}:", found.segments.len());
         lines(&found.segments);
     }

@@ -151,7 +151,7 @@ impl Client {
     /// Logs that the path to an OSD is broken, once until the OSD is connected again.
     fn note_lost(&mut self, osd: OsdId, reason: String) {
         if self.wanted.contains(&osd) && !self.lost.contains_key(&osd) {
-            tracing::warn!(%osd, reason, "this client cannot reach the OSD: other replicas are asked");
+            tracing::warn!(%osd, reason, "this client cannot reach the OSD: trying other replicas");
             self.lost.insert(osd, reason);
         }
     }

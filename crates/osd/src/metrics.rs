@@ -4,7 +4,7 @@ telemetry::metrics! {
     /// Counters and levels of one OSD.
     pub struct OsdMetrics("basalt_osd") {
         counter reads: "client reads answered";
-        counter read_bytes: "bytes that answered client reads asked for, holes included";
+        counter read_bytes: "bytes of answered client reads, unallocated ranges included";
         counter writes: "client writes acknowledged, zeroes and trims included";
         counter write_bytes: "bytes of acknowledged client writes";
         counter queries: "client requests without data that were answered: extents, fence checks, reports of unreachable leaders";
@@ -47,7 +47,7 @@ telemetry::families! {
     /// Client I/O of one pool that PGs led here served. Labels: `pool` (its id).
     pub struct PoolFamilies => PoolMetrics("basalt_osd_pool") {
         counter reads: "client reads answered, by pool";
-        counter read_bytes: "bytes that answered client reads asked for, by pool";
+        counter read_bytes: "bytes of answered client reads, by pool";
         counter writes: "client writes acknowledged, by pool";
         counter write_bytes: "bytes of acknowledged client writes, by pool";
     }
@@ -57,7 +57,7 @@ telemetry::families! {
     /// Client I/O of one volume that PGs led here served. Labels: `pool` and `volume` (their ids).
     pub struct VolumeFamilies => VolumeMetrics("basalt_osd_volume") {
         counter reads: "client reads answered, by volume";
-        counter read_bytes: "bytes that answered client reads asked for, by volume";
+        counter read_bytes: "bytes of answered client reads, by volume";
         seconds read_seconds: "latency of answered client reads, summed, by volume";
         counter writes: "client writes acknowledged, by volume";
         counter write_bytes: "bytes of acknowledged client writes, by volume";

@@ -112,7 +112,7 @@ codes! {
     2001..=2999 {
         META_UNAVAILABLE = 2001:
             "no metadata server answers, or none leads yet",
-            "No process listens at the addresses that were asked, the network is cut, or several metas run and their \
+            "No process listens at the given addresses, the network is cut, or several metas run and their \
              election is not over.",
             "check that a meta runs (`basalt status --meta ADDR`); attached volumes go on without it";
         META_BUSY = 2002:
@@ -173,7 +173,7 @@ codes! {
             "start more OSDs (`basalt osd ls`), or take a smaller failure domain or fewer replicas";
         POOL_NOT_EMPTY = 2018:
             "the pool holds volumes",
-            "Removing a pool would delete its volumes; that is done volume by volume, so that none goes by accident.",
+            "A pool is removed only without volumes, so that no volume is deleted by accident.",
             "remove them first with `basalt volume rm`";
         POOL_NOT_READY = 2019:
             "the pool is being created or removed",
@@ -215,7 +215,7 @@ codes! {
             "The superblock of the device names another cluster than these metadata servers serve.",
             "give it the metas of its own cluster (--meta); its device keeps the data of that cluster";
         TOO_MANY = 2027:
-            "the request asks for too much at once",
+            "the request is too large",
             "Lists in requests are bounded, so that one request cannot take all the memory of a metadata server.",
             "split it";
         OSD_EXISTS = 2028:
@@ -337,7 +337,7 @@ codes! {
         BAD_FRAME = 4004:
             "A malformed frame",
             "The bytes at that port are not this protocol's.",
-            "Check what connects there; the connection was closed.";
+            "Check which program connects there; the connection was closed.";
         TOO_MANY_CONNECTIONS = 4005:
             "Too many connections",
             "The limit of connections is reached; it is fixed in the program.",
@@ -382,7 +382,7 @@ codes! {
             "`basalt status` shows which PGs do not serve.";
         VOLUME_NOT_EMPTY = 5008:
             "The volume holds data",
-            "Space of the volume is allocated, so a write test would destroy what is there.",
+            "Space of the volume is allocated, so a write test would destroy its data.",
             "Measure a new volume, or give --overwrite if its data may be lost. `--op randread` and `--op read` write \
              nothing.";
     }

@@ -45,7 +45,7 @@ fn osd_link_that_loses_bytes_one_way_is_ended_after_3_s_and_redialled() {
         talk(&mut net, [(one, 2), (two, 1)], Duration::from_millis(2900));
         assert_eq!(net.link(two, 1), old, "ended too early");
         talk(&mut net, [(one, 2), (two, 1)], Duration::from_millis(200));
-        assert_eq!(downs(&mut net, deaf), ["nothing was heard for 3s"]);
+        assert_eq!(downs(&mut net, deaf), ["no bytes were received for 3s"]);
         assert_eq!(downs(&mut net, other).len(), 1);
         assert!(net.link(two, 1) > old, "it was not dialled again");
         talk(&mut net, [(one, 2), (two, 1)], Duration::from_secs(10));
@@ -66,7 +66,7 @@ fn client_link_that_loses_requests_is_ended_after_1_s_and_redialled() {
     net.pass(Duration::from_millis(990));
     assert_eq!(net.link(user, 1), old, "ended too early");
     net.pass(Duration::from_millis(200));
-    assert_eq!(downs(&mut net, user), ["nothing was heard for 1s"]);
+    assert_eq!(downs(&mut net, user), ["no bytes were received for 1s"]);
     assert!(net.link(user, 1) > old, "it was not dialled again");
     assert_eq!(downs(&mut net, server).len(), 1);
 }

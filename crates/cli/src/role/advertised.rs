@@ -28,7 +28,7 @@ pub fn check(listen: &Address, advertise: Option<&Address>) -> Result<(), UserEr
         return Ok(());
     }
     let flag = if advertise.is_some() { "--advertise" } else { "--listen" };
-    let what = format!("{flag} {told} names every interface of this host: others cannot connect to it");
+    let what = format!("{flag} {told} stands for every interface of this host: other hosts cannot connect to it");
     let port = listen.to_string().rsplit_once(':').map_or_else(String::new, |(_, port)| port.to_owned());
     Err(UserError::new(
         codes::BAD_ADVERTISED_ADDRESS,
