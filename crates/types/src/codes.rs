@@ -87,13 +87,11 @@ codes! {
             "\"What is missing today\" in README.md lists what this version cannot do.";
         OUTPUT_FAILED = 1012:
             "The output cannot be written",
-            "Standard output refused bytes: its disk is full, or its device failed. What was printed before is not \
-             complete.",
+            "Standard output refused bytes: its disk is full, or its device failed. The earlier output is incomplete.",
             "Free space where the output goes (`df -h .`), and run the command again.";
         BAD_ADVERTISED_ADDRESS = 1013:
             "The address cannot be advertised",
-            "0.0.0.0 and [::] stand for all interfaces of a host: a peer on another host that is told to connect there \
-             connects to itself.",
+            "0.0.0.0 and [::] stand for all interfaces of a host: a peer on another host would connect to itself.",
             "Add --advertise HOST:PORT with a name or an address of this host.";
         VOLUME_NOT_EXPORTED = 1014:
             "The volume is not exported",
