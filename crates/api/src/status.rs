@@ -98,7 +98,7 @@ mod tests {
             Failure::Lost(text) => text,
             other => panic!("{other:?}"),
         };
-        assert!(said(tonic::Status::unknown("transport error")).contains("no metadata server"));
+        assert!(said(tonic::Status::unknown("transport error")).contains("not a metadata server"));
         let http = "protocol error: grpc-status header missing, mapped from HTTP status code 404";
         assert!(said(tonic::Status::unimplemented(http)).contains("gRPC port"), "404 comes as unimplemented");
     }

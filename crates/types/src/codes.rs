@@ -274,8 +274,8 @@ codes! {
         DEVICE_NOT_EMPTY = 3003:
             "The device holds something else",
             "It carries foreign data, or an OSD of this cluster.",
-            "If foreign data may be overwritten, run the command again with --force. An OSD is erased only with --force and \
-             --erase-osd UUID (`basalt osd ls --json` prints it), and never while PGs are on it.";
+            "If foreign data may be overwritten, run the command again with --force. An OSD is erased only with \
+             --force and --erase-osd UUID (`basalt osd ls --json` prints it), and never while PGs are on it.";
         DEVICE_NOT_FORMATTED = 3004:
             "The device is not formatted",
             "There is no valid superblock on it.",
