@@ -16,7 +16,7 @@ pub fn records(dev: &Dev) {
     dev.run(&["volume", "create", "x", "1GiB"]).says("BSLT-2014", "pool/volume");
     dev.run(&["volume", "create", "main/small", "512"]).says("BSLT-2015", "1MiB");
     let huge = dev.run(&["volume", "create", "main/huge", "70000TiB"]);
-    assert!(huge.err.contains("a volume of 70000TiB cannot be made"), "{huge:?}");
+    assert!(huge.err.contains("a volume of 70000TiB cannot be created"), "{huge:?}");
     dev.run(&["pool", "create", "four", "--replicas", "4"]).says("BSLT-2016", "1, 2, 3 or 5");
     dev.run(&["pool", "create", "five", "--replicas", "5", "--domain", "osd"]).says("BSLT-2017", "basalt osd ls");
     dev.run(&["pool", "rm", "main"]).says("BSLT-2018", "basalt volume rm");

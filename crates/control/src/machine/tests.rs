@@ -79,7 +79,7 @@ fn a_holder_whose_connection_ended_has_three_seconds_to_come_back() {
     world.pass(Duration::from_secs(4));
     let why = refused(world.ask(2, open("p/v", true, false)));
     assert_eq!(why.code, codes::VOLUME_HELD, "another's connection means nothing");
-    assert!(why.message.contains("its lease ends in 6 s unless it renews it"), "{}", why.message);
+    assert!(why.message.contains("its lease ends in 6 s unless it is renewed"), "{}", why.message);
 
     world.control.handle_client_gone("10.0.0.7:1".to_owned());
     world.pass(Duration::from_secs(2));
