@@ -9,7 +9,7 @@
 
 use bytes::{BufMut, BytesMut};
 use types::control::Attach;
-use types::limits::PART_MAX;
+use types::limits::{PART_MAX, is_sampled};
 use types::units::SECTOR;
 use types::{ChunkKey, Epoch, SectorRange, SessionId, VolumeId};
 
@@ -23,8 +23,12 @@ const HEAD_LEN: usize = 4;
 const WRITE_LEN: usize = 56;
 const SKIP_LEN: usize = 44;
 const ATTACH_LEN: usize = 40;
+/// Place of the stamp in a write, and of the sequence number, which only writes and zeroes are long enough to have there.
+const STAMP_AT: usize = 24;
+const SEQ_AT: usize = STAMP_AT + 16;
 
 const _: () = assert!(WRITE_LEN <= types::limits::DESCRIPTOR_MAX);
+const _: () = assert!(SKIP_LEN < SEQ_AT + 8 && ATTACH_LEN < SEQ_AT + 8 && SEQ_AT + 8 < WRITE_LEN);
 
 /// Session of a write, and its number in it (R6, R7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,7 +173,7 @@ fn decode_body(kind: u8, bytes: &[u8]) -> Result<Command, DescriptorError> {
             let (start, count) = (u32_at(16), u32_at(20));
             let range = SectorRange::checked(start, count).filter(|r| kind == ZERO || is_part(*r));
             let range = range.ok_or(DescriptorError::Range { start, count })?;
-            let stamp = stamp(24);
+            let stamp = stamp(STAMP_AT);
             Ok(if kind == WRITE {
                 Command::Write { chunk, range, stamp }
             } else {
@@ -184,6 +188,18 @@ fn put_stamp(out: &mut BytesMut, stamp: &Stamp) {
     out.put_u64_le(stamp.epoch.0);
     out.put_u64_le(stamp.seq);
     out.put_u64_le(stamp.watermark);
+}
+
+/// Returns volume and stamp of a sampled write or zeroing. Every other entry costs a test of its length and of its number.
+pub fn sampled(descriptor: &[u8]) -> Option<(VolumeId, Stamp)> {
+    let seq = descriptor.get(SEQ_AT..SEQ_AT + 8)?;
+    if !is_sampled(u64::from_le_bytes(seq.try_into().expect("eight bytes"))) {
+        return None;
+    }
+    match Command::decode(descriptor) {
+        Ok(Command::Write { chunk, stamp, .. } | Command::Zero { chunk, stamp, .. }) => Some((chunk.volume, stamp)),
+        _ => None,
+    }
 }
 
 /// Returns the payload bytes of an entry with this descriptor; zero when it cannot be decoded.
@@ -267,6 +283,28 @@ mod tests {
         let mut longer = out.to_vec();
         longer.push(0);
         assert!(Command::decode(&longer).is_err());
+    }
+
+    #[test]
+    fn a_sampled_entry_is_a_write_or_zeroing_with_a_sampled_number() {
+        let encoded = |command: &Command| {
+            let mut out = BytesMut::new();
+            command.encode(&mut out);
+            out
+        };
+        for (mut command, _) in samples() {
+            assert_eq!(sampled(&encoded(&command)), None, "{command:?}");
+            if let Command::Write { stamp, .. } | Command::Zero { stamp, .. } | Command::Skip { stamp, .. } =
+                &mut command
+            {
+                stamp.seq = types::limits::SAMPLE_EVERY;
+            }
+            let want = match command {
+                Command::Write { chunk, stamp, .. } | Command::Zero { chunk, stamp, .. } => Some((chunk.volume, stamp)),
+                _ => None,
+            };
+            assert_eq!(sampled(&encoded(&command)), want, "{command:?}");
+        }
     }
 
     #[test]

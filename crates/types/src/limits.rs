@@ -45,6 +45,14 @@ pub const POISON_REASON_LEN_MAX: usize = 512;
 /// Most bytes that are kept of the name of a volume's holder; a longer one is cut.
 pub const HOLDER_LEN_MAX: usize = 200;
 
+/// A write is sampled when its number in its session and PG is a multiple of this.
+pub const SAMPLE_EVERY: u64 = 1024;
+
+/// Whether the stations of the write with this number are recorded. 0 is the number of no write.
+pub const fn is_sampled(seq: u64) -> bool {
+    seq.is_multiple_of(SAMPLE_EVERY) && seq != 0
+}
+
 /// Returns the longest prefix of `text` that has at most `len_max` bytes and ends between two characters.
 pub fn clip(text: &str, len_max: usize) -> &str {
     let end = (0..=text.len().min(len_max)).rev().find(|at| text.is_char_boundary(*at));
@@ -59,7 +67,13 @@ const _: () = assert!(VOLUME_LEN_MAX / CHUNK <= u32::MAX as u64 && VOLUME_LEN_MA
 
 #[cfg(test)]
 mod tests {
-    use super::clip;
+    use super::{SAMPLE_EVERY, clip, is_sampled};
+
+    #[test]
+    fn one_write_in_so_many_is_sampled_and_no_unnumbered_part() {
+        let sampled: Vec<u64> = (0..=2 * SAMPLE_EVERY).filter(|seq| is_sampled(*seq)).collect();
+        assert_eq!(sampled, [SAMPLE_EVERY, 2 * SAMPLE_EVERY]);
+    }
 
     #[test]
     fn truncated_text_ends_at_a_character_border() {
