@@ -6,7 +6,7 @@ use env::DiskError;
 use layout::superblock::SuperblockError;
 use std::time::Duration;
 use types::store::{HardState, Recovered};
-use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange};
+use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange, Time};
 
 /// Settings of one engine. All are per process; settings that the disk fixes are in its superblock.
 #[derive(Clone, Debug)]
@@ -68,6 +68,8 @@ pub enum EngineEvent {
     Persisted {
         replica: ReplicaId,
         ticket: u64,
+        /// When the engine submitted the batch that ended the ticket.
+        batch_begun: Time,
     },
     ReadDone {
         token: u64,

@@ -594,6 +594,7 @@ impl Engine {
             rng: &mut self.rng,
         };
         let Some(built) = build(log, &mut parts) else { return };
+        log.batch_begun = self.now;
         let flush = self.disk.volatile_cache && !on(Bug::LogWithoutFlush);
         self.stats.batches += 1;
         self.stats.records += u64::from(built.records);
@@ -636,7 +637,10 @@ impl Engine {
 
     fn done(&mut self, done: Done) {
         match done {
-            Done::Persisted { replica, ticket } => self.events.push(EngineEvent::Persisted { replica, ticket }),
+            Done::Persisted { replica, ticket } => {
+                let batch_begun = self.log.as_ref().expect("a batch was in flight").batch_begun;
+                self.events.push(EngineEvent::Persisted { replica, ticket, batch_begun });
+            }
             Done::Created(replica) => {
                 self.events.push(EngineEvent::Created(replica));
                 self.raise_floor();

@@ -45,6 +45,8 @@ pub(crate) struct Log {
     pub found: u64,
     /// The last durable batch has records, and no header names it in `durable_seq` yet.
     pub unsealed: bool,
+    /// When the last batch was submitted.
+    pub batch_begun: Time,
     /// When the last batch completed.
     pub idle_since: Time,
     /// Segment in which the last durable checkpoint record begins (number of the segment's first batch).
@@ -70,6 +72,7 @@ impl Log {
             in_flight: None,
             state_block: None,
             unsealed: false,
+            batch_begun: Time::ZERO,
             idle_since: Time::ZERO,
             checkpoint_segment: 0,
             checkpoint_id: 0,

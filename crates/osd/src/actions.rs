@@ -14,8 +14,12 @@ impl Osd {
         for action in actions.drain(..) {
             match action {
                 Action::Send { to, message } => self.send_peer(slot, to, message),
-                Action::Persist(persist) => self.engine.append(persist),
+                Action::Persist(persist) => {
+                    self.traced.appended(self.pgs.get(slot).identity.pg, &persist, self.now);
+                    self.engine.append(persist);
+                }
                 Action::Apply { index, effect, .. } => {
+                    self.traced.applied(replica, index, self.now);
                     self.engine.apply(replica, index, effect);
                     self.streams.applied(replica, &effect);
                     if !self.digests.none_waits() {

@@ -26,6 +26,8 @@ const PART_SECTORS: u32 = (PART_MAX / SECTOR) as u32;
 pub enum ToolAsk {
     /// Whether the event loop runs and the store has not stopped.
     Health,
+    /// Asks for the sampled writes that passed this OSD.
+    Ops,
     /// Asks for the report of the PG's replica here, and its chunks.
     Pg { pg: PgId },
     /// The CRC32C of each part of a chunk, at exactly this applied index.
@@ -41,6 +43,8 @@ pub enum ToolAnswer {
     Healthy,
     /// The store stopped after a failed write or flush.
     Stopped { reason: String },
+    /// Sampled writes, oldest first.
+    Ops(Vec<telemetry::ops::OpReport>),
     /// The replica, its chunks in ascending order, and the epoch of each volume's attach record.
     Pg { report: Box<PgReport>, chunks: Vec<ChunkKey>, attached: Vec<(VolumeId, Epoch)> },
     /// One value for each part.
@@ -110,6 +114,7 @@ impl Osd {
                 let health = stopped.map_or(ToolAnswer::Healthy, |reason| ToolAnswer::Stopped { reason });
                 return self.digests.answers.push((id, health));
             }
+            ToolAsk::Ops => return self.digests.answers.push((id, ToolAnswer::Ops(self.traced.reports()))),
             ToolAsk::Pg { pg } | ToolAsk::Digest { pg, .. } | ToolAsk::Table { pg, .. } => pg,
         };
         let report = match self.replica_for_tools(pg) {
@@ -118,7 +123,7 @@ impl Osd {
         };
         let (chunk, at) = match ask {
             ToolAsk::Digest { chunk, at, .. } | ToolAsk::Table { chunk, at, .. } => (chunk, at),
-            ToolAsk::Health | ToolAsk::Pg { .. } => {
+            ToolAsk::Health | ToolAsk::Ops | ToolAsk::Pg { .. } => {
                 let answer = self.page_for_tools(report);
                 return self.digests.answers.push((id, answer));
             }

@@ -25,6 +25,7 @@ mod space;
 mod stop;
 mod stream;
 mod tools;
+mod traced;
 mod tuning;
 
 #[cfg(test)]

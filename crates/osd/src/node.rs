@@ -93,6 +93,7 @@ pub struct Osd {
     pub(crate) tool_reads: Vec<Result<engine::ReadData, engine::ReadError>>,
     pub(crate) metrics: OsdMetrics,
     pub(crate) counting: crate::counting::Counting,
+    pub(crate) traced: crate::traced::Traced,
     pub(crate) seed: u64,
     /// The clock at the start of this turn.
     pub(crate) now: Time,
@@ -146,6 +147,7 @@ impl Osd {
             tool_reads: Vec::new(),
             metrics: OsdMetrics::new(registry),
             counting: crate::counting::Counting::new(registry),
+            traced: crate::traced::Traced::default(),
             seed,
             now: Time::ZERO,
             ops: Vec::new(),
@@ -284,7 +286,7 @@ impl Osd {
             EngineEvent::MountFailed(error) => return Err(error.into()),
             EngineEvent::Created(replica) => self.replica_created(replica),
             EngineEvent::Destroyed(replica) => tracing::info!(replica = replica.0, "replica dropped"),
-            EngineEvent::Persisted { replica, ticket } => self.persisted(replica, ticket),
+            EngineEvent::Persisted { replica, ticket, batch_begun } => self.persisted(replica, ticket, batch_begun),
             EngineEvent::ReadDone { token, result } => self.read_done(token, result),
             EngineEvent::Checkpointed(replicas) => self.checkpointed(&replicas),
             EngineEvent::Staged { token } => self.piece_staged(token),
@@ -303,7 +305,8 @@ impl Osd {
         Ok(())
     }
 
-    fn persisted(&mut self, replica: types::ReplicaId, ticket: u64) {
+    fn persisted(&mut self, replica: types::ReplicaId, ticket: u64, batch_begun: Time) {
+        self.traced.durable(replica, ticket, batch_begun, self.now);
         let Some(key) = self.pgs.by_replica(replica) else { return };
         match self.pgs.parked(key) {
             // A paused group sends nothing; it sends its messages when it goes on.
@@ -341,6 +344,7 @@ impl Osd {
         let replica = recovered.identity.replica;
         let identity = recovered.identity.clone();
         self.detach_reads(replica);
+        self.traced.forget(replica);
         let seed = self.seed ^ replica.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let config = group::GroupConfig {
             lease_reads: self.config.lease_reads,

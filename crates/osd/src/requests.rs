@@ -6,6 +6,7 @@ use crate::space::Held;
 use bus::{BusEvent, LinkId};
 use group::{Origin, Pairs};
 use slab::Slab;
+use telemetry::ops::OpId;
 use types::{OsdId, Time};
 use wire::{LeaseRenewal, Message, Peer, RaftKind, RaftMsg, Reject, Reply, Request, RequestBody};
 
@@ -25,6 +26,8 @@ struct Waiting {
     link: LinkId,
     counted: Counted,
     space: Option<Held>,
+    /// The request, if it is a sampled write.
+    op: Option<OpId>,
 }
 
 impl Osd {
@@ -97,6 +100,7 @@ impl Osd {
     }
 
     fn handle_raft(&mut self, from: OsdId, raft: RaftMsg) {
+        self.traced.append_received(&raft, self.now);
         let Some(key) = self.pgs.by_pg(raft.pg) else { return };
         if raft.kind == RaftKind::PreVote {
             let leader = self.pgs.group(key).and_then(|g| g.leader());
@@ -128,6 +132,7 @@ impl Osd {
         };
         let counted = Counted { kind, pool: request.pg.pool, volume, bytes, since: self.now };
         let id = request.id;
+        let op = self.traced.received(&request, self.now);
         tracing::trace!(%link, ?request, "request");
         let slot = self.pgs.by_pg(request.pg);
         let (space, refused) = match slot.map(|key| self.take_space(key, &request)) {
@@ -135,7 +140,7 @@ impl Osd {
             Some(Ok(held)) => (held, None),
             None => (None, None),
         };
-        let waiting = Waiting { link, counted, space };
+        let waiting = Waiting { link, counted, space, op };
         let origin = Origin(self.inflight.slab.insert(waiting) as u64);
         if let Some(reject) = refused {
             return self.reply(origin, Reply { id, result: Err(reject) });
@@ -156,6 +161,9 @@ impl Osd {
         let mut waiting = self.inflight.slab.remove(origin.0 as usize);
         self.settle_space(waiting.space.take());
         tracing::trace!(link = %waiting.link, id = reply.id, result = ?reply.result, "reply");
+        if let Some(op) = waiting.op {
+            self.traced.replied(op, reply.result.is_ok(), self.now);
+        }
         match &reply.result {
             Ok(_) => self.counting.answered(waiting.counted),
             Err(_) => {

@@ -301,7 +301,7 @@ impl Rig {
                 EngineEvent::Created(_) | EngineEvent::Destroyed(_) => {}
                 // No group asked for this hard state.
                 EngineEvent::Persisted { ticket: 0, .. } => {}
-                EngineEvent::Persisted { replica, ticket } => {
+                EngineEvent::Persisted { replica, ticket, .. } => {
                     assert!(!self.poisoned, "an acknowledgement after the poison");
                     let Some(g) = self.groups.get_mut(&replica) else { continue };
                     let at = g.tickets.iter().position(|t| t.0 == ticket).expect("each ticket comes back once");

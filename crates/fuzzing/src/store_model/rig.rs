@@ -699,7 +699,7 @@ impl Rig {
             match event {
                 EngineEvent::Mounted(recovered) => self.mounted = Some(recovered),
                 EngineEvent::MountFailed(error) => self.mount_failed = Some(error),
-                EngineEvent::Persisted { replica, ticket } => self.persisted(replica, ticket),
+                EngineEvent::Persisted { replica, ticket, .. } => self.persisted(replica, ticket),
                 EngineEvent::ReadDone { token, result } => self.read_done(token, result),
                 EngineEvent::Staged { .. } => self.staged += 1,
                 EngineEvent::Unstaged { .. } => self.unstaged = true,

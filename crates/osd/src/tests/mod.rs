@@ -11,3 +11,4 @@ mod reads;
 mod rig;
 mod stops;
 mod streams;
+mod traced;

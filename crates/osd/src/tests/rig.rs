@@ -283,6 +283,11 @@ impl Rig {
         }
     }
 
+    /// Gives the next write of the PG this number. The client has finished every lower one.
+    pub fn skip_to(&mut self, pg: PgId, seq: u64) {
+        self.next_seq.insert(pg, seq - 1);
+    }
+
     /// Sends a write of whole blocks to the leader. It is not repeated when it is refused or lost.
     pub fn submit(&mut self, pg: PgId, chunk: u32, block: u32, blocks: u32) {
         let leader = self.leader(pg);
