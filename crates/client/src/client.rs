@@ -9,6 +9,7 @@ use device::{BlockDevice, DeviceInfo};
 use env::{Event, Op};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use telemetry::ops::{OpId, OpReport, Recorder, Station};
 use types::codes;
 use types::control::{Opened, Refusal};
 use types::rng::Rng;
@@ -76,6 +77,7 @@ pub struct Client {
     bus_events: Vec<BusEvent>,
     /// Scratch space of a poll.
     out: VolumeOut,
+    ops: Recorder,
     strays: u64,
 }
 
@@ -98,6 +100,7 @@ impl Client {
             events: Vec::new(),
             bus_events: Vec::new(),
             out: VolumeOut::default(),
+            ops: Recorder::default(),
             strays: 0,
         }
     }
@@ -209,6 +212,14 @@ impl Client {
         let (_, bus) = self.bus.as_mut().expect("an open volume has a bus");
         open.volume.poll(now, &mut Links::new(bus), &mut self.out);
         open.done.append(&mut self.out.done);
+        for write in self.out.sampled.drain(..) {
+            let (volume, epoch) = (open.volume.id(), open.volume.epoch());
+            let op = OpId { volume, pg: write.pg, epoch, seq: write.seq };
+            self.ops.record(op, Station::Submitted, write.submitted);
+            self.ops.record(op, Station::Sent, write.sent);
+            self.ops.record(op, Station::Answered, write.answered);
+            self.ops.record(op, Station::Completed, now);
+        }
         for ask in self.out.meta.drain(..) {
             self.asks.put(open.key, ask);
         }
@@ -319,6 +330,11 @@ impl Client {
     /// Returns the bytes that wait on each connection; for observers.
     pub fn queued(&self) -> impl Iterator<Item = usize> {
         self.bus.iter().flat_map(|(_, bus)| bus.queued())
+    }
+
+    /// Returns the sampled writes that succeeded, oldest first.
+    pub fn ops(&self) -> Vec<OpReport> {
+        self.ops.reports()
     }
 
     pub fn stats(&self) -> ClientStats {

@@ -1,8 +1,9 @@
 //! Effects of an OSD's reply on its part and on the search for the leader.
 
 use crate::part::{Part, Place, Work};
-use crate::volume::{Kind, Volume};
+use crate::volume::{Kind, SampledWrite, Volume};
 use std::time::Duration;
+use types::limits::is_sampled;
 use types::planted::{Bug, on};
 use types::{Errno, IoBuf, OsdId, SECTOR, Time};
 use wire::{Reject, Reply, ReplyBody};
@@ -42,9 +43,7 @@ impl Volume {
         let ours = id.space == self.config.space
             && (id.serial > part.born || on(Bug::LateReplyBelieved))
             && id.serial <= self.serial;
-        if !ours || !part.take_copy(osd) {
-            return;
-        }
+        let Some(copy) = ours.then(|| part.take_copy(osd)).flatten() else { return };
         let slot = part.pg;
         let pg = &mut self.pgs[slot as usize];
         if pg.guess == osd {
@@ -54,7 +53,12 @@ impl Volume {
         match reply.result {
             Ok(body) => {
                 match examine(part, body) {
-                    Some(good) => self.succeed(now, key, good),
+                    Some(good) => {
+                        if is_sampled(part.seq) {
+                            self.sample(now, key, copy.sent_at);
+                        }
+                        self.succeed(now, key, good);
+                    }
                     None => self.disbelieve(now, key),
                 }
                 self.settle(now, slot, osd);
@@ -65,6 +69,14 @@ impl Volume {
             }
             Err(reject) => self.refuse_for_now(now, slot, key, osd, reject),
         }
+    }
+
+    /// Notes the times of a sampled write that has succeeded. A skip, and a write that was given up, leave no times.
+    fn sample(&mut self, answered: Time, key: u32, sent: Time) {
+        let part = &self.parts[key as usize];
+        let (Work::Write { .. } | Work::Zero, Some(request)) = (&part.work, part.request) else { return };
+        let (pg, submitted) = (self.pgs[part.pg as usize].id, self.requests[request as usize].since);
+        self.sampled.push(SampledWrite { pg, seq: part.seq, submitted, sent, answered });
     }
 
     fn succeed(&mut self, now: Time, key: u32, good: Good) {

@@ -166,7 +166,7 @@ impl Volume {
         }
         let mut lost = Vec::new();
         for (key, part) in &mut self.parts {
-            if part.take_copy(osd) && part.place == Place::Out && !part.has_copies() {
+            if part.take_copy(osd).is_some() && part.place == Place::Out && !part.has_copies() {
                 lost.push(key as u32);
             }
         }

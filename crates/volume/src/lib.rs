@@ -40,4 +40,4 @@ mod tests;
 pub use ids::{SPACES, space_of};
 pub use stall::Stall;
 pub use tuning::VolumeTuning;
-pub use volume::{Admit, Carrier, Volume, VolumeConfig, VolumeFill, VolumeOut, VolumeStats};
+pub use volume::{Admit, Carrier, SampledWrite, Volume, VolumeConfig, VolumeFill, VolumeOut, VolumeStats};

@@ -133,15 +133,9 @@ impl Part {
         copies[at] = Some(PartCopy { osd, sent_at });
     }
 
-    /// Removes the copy at `osd`; false when there was none.
-    pub fn take_copy(&mut self, osd: OsdId) -> bool {
-        match self.copies.iter_mut().find(|c| c.is_some_and(|c| c.osd == osd)) {
-            None => false,
-            Some(copy) => {
-                *copy = None;
-                true
-            }
-        }
+    /// Removes the copy at `osd`, and returns it.
+    pub fn take_copy(&mut self, osd: OsdId) -> Option<PartCopy> {
+        self.copies.iter_mut().find(|c| c.is_some_and(|c| c.osd == osd))?.take()
     }
 
     /// Makes the message's body.

@@ -5,5 +5,6 @@ mod full;
 mod history;
 mod holes;
 mod model;
+mod sampled;
 mod script;
 mod unreached;

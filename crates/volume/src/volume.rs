@@ -58,6 +58,20 @@ pub struct VolumeOut {
     /// Questions to meta; each comes back to [`Volume::handle_meta`] with its answer.
     pub meta: Vec<ClientAsk>,
     pub done: Vec<Completion>,
+    /// Sampled writes that were answered since the last poll.
+    pub sampled: Vec<SampledWrite>,
+}
+
+/// Times of a sampled write that succeeded; the poll that returns it is the time of its completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SampledWrite {
+    pub pg: PgId,
+    pub seq: u64,
+    /// Arrival of the request that the write is a part of.
+    pub submitted: Time,
+    /// The last sending to the OSD that answered.
+    pub sent: Time,
+    pub answered: Time,
 }
 
 /// Statistics of one volume.
@@ -177,6 +191,7 @@ pub struct Volume {
     pub(crate) refresh: crate::meta::Refresh,
 
     pub(crate) done: Vec<Completion>,
+    pub(crate) sampled: Vec<SampledWrite>,
     /// Time of the last poll, and of the next scan of the parts in flight.
     pub(crate) polled_at: Time,
     pub(crate) scan_at: Time,
@@ -215,6 +230,7 @@ impl Volume {
             active: Vec::new(),
             refresh: crate::meta::Refresh::default(),
             done: Vec::new(),
+            sampled: Vec::new(),
             polled_at: Time::ZERO,
             scan_at: Time::NEVER,
             stats: VolumeStats::default(),
@@ -233,6 +249,11 @@ impl Volume {
 
     pub fn session(&self) -> SessionId {
         self.session
+    }
+
+    /// Returns the attach epoch of the session.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
     }
 
     pub fn len_bytes(&self) -> u64 {
@@ -352,6 +373,7 @@ impl Volume {
             self.ask(now, &mut out.meta);
         }
         out.done.append(&mut self.done);
+        out.sampled.append(&mut self.sampled);
     }
 
     /// Returns the completions, between two polls.
