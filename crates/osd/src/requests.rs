@@ -100,7 +100,7 @@ impl Osd {
     }
 
     fn handle_raft(&mut self, from: OsdId, raft: RaftMsg) {
-        self.traced.append_received(&raft, self.now);
+        self.traced.raft_received(&raft, self.now);
         let Some(key) = self.pgs.by_pg(raft.pg) else { return };
         if raft.kind == RaftKind::PreVote {
             let leader = self.pgs.group(key).and_then(|g| g.leader());

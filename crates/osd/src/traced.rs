@@ -51,13 +51,20 @@ impl Traced {
         Some(op)
     }
 
-    /// Notes the entries of a leader's append.
-    pub fn append_received(&mut self, raft: &RaftMsg, now: Time) {
-        if raft.kind != RaftKind::Append {
-            return;
-        }
-        for op in raft.entries.iter().filter_map(|entry| op_of(raft.pg, &entry.descriptor)) {
-            self.recorder.record(op, Station::AppendReceived, now);
+    /// Notes the entries of a leader's append, and the entries that a follower acknowledges.
+    pub fn raft_received(&mut self, raft: &RaftMsg, now: Time) {
+        match raft.kind {
+            RaftKind::Append => {
+                for op in raft.entries.iter().filter_map(|entry| op_of(raft.pg, &entry.descriptor)) {
+                    self.recorder.record(op, Station::AppendReceived, now);
+                }
+            }
+            RaftKind::AppendResponse if !raft.reject => {
+                for logged in self.logged.iter().filter(|l| l.replica == raft.to && l.index <= raft.index) {
+                    self.recorder.record(logged.op, Station::Acknowledged, now);
+                }
+            }
+            _ => {}
         }
     }
 

@@ -43,6 +43,8 @@ pub enum Station {
     Batched,
     /// The replica's own log holds the entry durably. A follower acknowledges it in this turn.
     Durable,
+    /// The first acknowledgement of a follower arrived at the leader, before or after the leader's own log was durable.
+    Acknowledged,
     /// A majority holds the entry, and the replica has applied it.
     Applied,
     /// The leader's reply went to the bus.
@@ -60,6 +62,7 @@ impl Station {
         Station::Appended,
         Station::Batched,
         Station::Durable,
+        Station::Acknowledged,
         Station::Applied,
         Station::Replied,
     ];
@@ -76,6 +79,7 @@ impl Station {
             Station::Appended => "appended",
             Station::Batched => "batched",
             Station::Durable => "durable",
+            Station::Acknowledged => "acknowledged",
             Station::Applied => "applied",
             Station::Replied => "replied",
         }

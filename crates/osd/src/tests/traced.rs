@@ -36,8 +36,9 @@ fn a_sampled_write_passes_its_stations_at_the_leader_and_at_followers() {
     rig.until(LONG, "all have it", |rig| rig.is_whole(pg(0)));
     rig.run(ms(500));
     let (passed, at) = stations(&mut rig, 0, SAMPLE_EVERY);
-    assert_eq!(passed, [Received, Appended, Batched, Durable, Applied, Replied]);
-    assert!(at.is_sorted() && at[0] == 0 && at[3] > at[2], "the device takes time: {at:?}");
+    assert_eq!(passed, [Received, Appended, Batched, Durable, Acknowledged, Applied, Replied]);
+    assert!(at[..4].is_sorted() && at[0] == 0 && at[3] > at[2], "the device takes time: {at:?}");
+    assert_eq!([at[5], at[6]], [at[3].max(at[4]); 2], "two of three replicas hold it: {at:?}");
     let waited = at[4] - at[1];
     let mut took = Vec::new();
     for i in [1, 2] {
@@ -46,7 +47,7 @@ fn a_sampled_write_passes_its_stations_at_the_leader_and_at_followers() {
         assert!(at.is_sorted() && at[3] > at[2], "the device takes time: {at:?}");
         took.push(at[3]);
     }
-    assert!(took.iter().any(|took| *took < waited), "a follower is in the majority: {took:?}, {waited}");
+    assert!(took.iter().any(|took| *took < waited), "a follower acknowledged it: {took:?}, {waited}");
 }
 
 #[test]

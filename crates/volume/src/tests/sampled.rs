@@ -45,7 +45,7 @@ fn a_sampled_write_returns_its_times_and_no_other_request_does() {
 }
 
 #[test]
-fn a_repeated_sampled_write_was_sent_when_it_went_to_the_osd_that_answered() {
+fn a_repeated_sampled_write_was_sent_last_to_the_osd_that_answered() {
     let mut b = Bench::plain();
     for _ in 1..SAMPLE_EVERY {
         times(&mut b, false);
