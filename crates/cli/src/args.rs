@@ -452,7 +452,7 @@ pub struct NbdArgs {
     /// TCP address to listen on, as HOST:PORT [default: 127.0.0.1:10809 without --socket]
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<Address>,
-    /// HTTP address of this export's /metrics and /healthz, as HOST:PORT [default: none]
+    /// HTTP address of this export's /metrics, /ops and /healthz, as HOST:PORT [default: none]
     #[arg(long, value_name = "ADDR")]
     pub http: Option<Address>,
     /// Refuse writes; does not take the volume from its writer
@@ -596,6 +596,7 @@ pub enum Volume {
   basalt bench main/demo                              random reads: nothing is written
   basalt volume create main/bench 1GiB
   basalt bench main/bench --op randwrite --depth 32 --seconds 10
+  basalt bench main/bench --op randwrite --depth 1 --trace --overwrite
   basalt bench floor --depths 1,8,32,128")]
 pub struct BenchArgs {
     #[command(subcommand)]
@@ -630,6 +631,9 @@ pub struct LoadArgs {
     /// Write stamps and check every read against them
     #[arg(long)]
     pub verify: bool,
+    /// Show where one sampled write spent its time, in this process, at the leader and at a follower
+    #[arg(long)]
+    pub trace: bool,
     /// Force-attach: take the volume from the client that has it open
     #[arg(long)]
     pub steal: bool,

@@ -3,6 +3,7 @@
 use crate::address::Address;
 use crate::admin::Admin;
 use crate::args::{BenchArgs, BenchSub, LoadArgs, LoadOp};
+use crate::bench_trace::{self, Steps};
 use crate::errors::{Exit, UserError, advise, ended};
 use crate::role::session::Session;
 use crate::{output, size};
@@ -55,6 +56,10 @@ pub fn run(
 
 fn measure(name: &str, args: &LoadArgs, metas: &[Address], daemons: &[(String, u32)], as_json: bool) -> Result<Exit> {
     let write = !matches!(args.op, LoadOp::Read | LoadOp::Randread);
+    if args.trace && !write {
+        let next = format!("basalt bench {name} --trace --op randwrite");
+        return Err(UserError::new(codes::BAD_USAGE, "--trace shows a write, and this pattern only reads", next).into());
+    }
     let admin = Admin::connect(metas)?;
     // The check precedes the open: a refusal must not take the volume from its holder.
     check_empty(&admin, name, write, args)?;
@@ -90,8 +95,13 @@ fn measure(name: &str, args: &LoadArgs, metas: &[Address], daemons: &[(String, u
     session.close()?;
     let Driven { report, interrupted, unanswered } = driven?;
     let complete = after.len() == all.len() && before.len() == all.len();
-    let shown =
-        Shown { used: cpu::between(&before, &after), complete, interrupted, overwrite: args.overwrite && write };
+    let shown = Shown {
+        used: cpu::between(&before, &after),
+        complete,
+        interrupted,
+        overwrite: args.overwrite && write,
+        trace: args.trace.then(|| bench_trace::find(&admin, &session.client.ops())).transpose()?,
+    };
     show(name, &report, &shown, as_json)?;
     if report.is_clean() && unanswered {
         let (requests, s) = (report.in_flight, ANSWER_MAX.as_secs());
@@ -241,6 +251,8 @@ struct Shown {
     interrupted: bool,
     /// Whether the data of the volume could be overwritten.
     overwrite: bool,
+    /// With `--trace`: the steps of one write, if one was found.
+    trace: Option<Option<Steps>>,
 }
 
 fn show(name: &str, report: &LoadReport, shown: &Shown, as_json: bool) -> Result<()> {
@@ -250,10 +262,13 @@ fn show(name: &str, report: &LoadReport, shown: &Shown, as_json: bool) -> Result
     if as_json {
         let cpu: Vec<_> =
             shown.used.iter().map(|s| json!({ "pid": s.pid, "name": s.name, "us_per_op": per_op(s) })).collect();
-        let body = json!({
+        let mut body = json!({
             "volume": name, "report": report, "cpu_us_per_op": total, "cpu_complete": shown.complete, "cpu": cpu,
             "interrupted": shown.interrupted, "overwrite": shown.overwrite,
         });
+        if let Some(trace) = &shown.trace {
+            body["trace"] = serde_json::to_value(trace)?;
+        }
         return output::json("bench", body);
     }
     if shown.overwrite {
@@ -284,6 +299,9 @@ fn show(name: &str, report: &LoadReport, shown: &Shown, as_json: bool) -> Result
     out!("stall  {:.1} ms longest without a completion", report.longest_gap_us as f64 / 1000.0);
     if report.verified_blocks > 0 || report.violation_count > 0 {
         out!("verify {} blocks, {} violations", report.verified_blocks, report.violation_count);
+    }
+    if let Some(trace) = &shown.trace {
+        bench_trace::show(trace.as_ref());
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! The HTTP endpoint of an OSD: metrics, liveness, and the requests of tools.
 //!
-//! `/metrics` has the metrics. `/healthz` answers 200 while the event loop answers, and 503 once the store stopped. `/pg/PG` has
+//! `/metrics` has the metrics, `/ops` the stations of sampled writes. `/healthz` answers 200 while the event loop answers, and 503 once the store stopped. `/pg/PG` has
 //! the state of the replica and the chunks that it holds. `/pg/PG/digest?volume=V&chunk=C&at=INDEX[&table=true]` has a chunk at
 //! exactly one applied index.
 
@@ -15,9 +15,12 @@ use osd::{ToolAnswer, ToolAsk};
 use serde::Deserialize;
 use serde_json::json;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use telemetry::ops::OpReport;
 use telemetry::{Format, Registry};
 use tokio::runtime::Handle;
+use types::limits::SAMPLE_EVERY;
 use types::{ChunkKey, Index, OsdUuid, PgId, VolumeId};
 
 #[derive(Clone)]
@@ -50,6 +53,7 @@ pub fn serve(
     let app = Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
+        .route("/ops", get(ops))
         .route("/pg/{pg}", get(pg))
         .route("/pg/{pg}/digest", get(digest))
         .with_state(Pages { registry, tools, osd });
@@ -66,16 +70,35 @@ fn metrics_page(registries: &[&Registry], headers: &HeaderMap) -> Response {
     ([(header::CONTENT_TYPE, format.content_type())], telemetry::render(registries, format)).into_response()
 }
 
-/// Serves `/metrics` and `/healthz` of a process without other pages.
-pub fn serve_metrics(runtime: &Handle, listener: TcpListener, addr: SocketAddr, registries: Vec<Registry>) {
+/// Sampled writes as a client's loop has last published them.
+pub type OpsPage = Arc<Mutex<Vec<OpReport>>>;
+
+/// Serves `/metrics`, `/ops` and `/healthz` of a client.
+pub fn serve_client(
+    runtime: &Handle,
+    listener: TcpListener,
+    addr: SocketAddr,
+    (registries, ops): (Vec<Registry>, OpsPage),
+) {
     let metrics = |State(registries): State<Vec<Registry>>, headers: HeaderMap| async move {
         metrics_page(&registries.iter().collect::<Vec<_>>(), &headers)
     };
+    let page = || async move { ops_page(&ops.lock().unwrap_or_else(PoisonError::into_inner)) };
     let app = Router::new()
         .route("/metrics", get(metrics))
+        .route("/ops", get(page))
         .route("/healthz", get(|| async { "ok\n" }))
         .with_state(registries);
     run(runtime, listener, addr, app);
+}
+
+fn ops_page(ops: &[OpReport]) -> Response {
+    let body = json!({ "schema": "basalt.ops/1", "sample_every": SAMPLE_EVERY, "ops": ops });
+    Json(body).into_response()
+}
+
+async fn ops(State(pages): State<Pages>) -> Response {
+    answered(pages.osd, pages.tools.ask(ToolAsk::Ops).await)
 }
 
 fn run(runtime: &Handle, listener: TcpListener, addr: SocketAddr, app: Router) {
@@ -141,6 +164,7 @@ fn answered(osd: OsdUuid, answer: ToolAnswer) -> Response {
         ToolAnswer::Stopped { reason } => {
             (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "error": reason }))).into_response()
         }
+        ToolAnswer::Ops(ops) => ops_page(&ops),
         ToolAnswer::Pg { report, chunks, attached } => Json(json!({
             "schema": "basalt.osd.pg/1",
             "osd": osd.to_string(),

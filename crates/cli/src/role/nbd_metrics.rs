@@ -1,4 +1,4 @@
-//! The metrics of an export: its NBD server, its client, its process, at `--http`.
+//! The metrics of an export: its NBD server, its client, its process, at `--http`. The sampled writes of the client, too.
 
 use crate::errors::UserError;
 use crate::role::session::Session;
@@ -32,6 +32,7 @@ pub fn listen(addr: SocketAddr) -> Result<Listening, UserError> {
 /// The metrics of one export.
 pub struct Endpoint {
     client: ClientMetrics,
+    ops: http::OpsPage,
     publish_at: Time,
 }
 
@@ -42,9 +43,10 @@ impl Endpoint {
         let own = Registry::with_labels(vec![("volume", volume.to_owned())]);
         server.count_into(NbdMetrics::new(&own));
         let client = ClientMetrics::new(&own);
-        http::serve_metrics(runtime, listener, bound, vec![process, own]);
+        let ops = http::OpsPage::default();
+        http::serve_client(runtime, listener, bound, (vec![process, own], ops.clone()));
         tracing::info!(at = %bound, "metrics are served");
-        Endpoint { client, publish_at: Time::ZERO }
+        Endpoint { client, ops, publish_at: Time::ZERO }
     }
 
     /// Counts the turn that began at `now` and ends with this call. Returns when the next update is
@@ -58,8 +60,12 @@ impl Endpoint {
         self.publish_at
     }
 
-    /// Updates the client's counters.
+    /// Updates the client's counters and its sampled writes.
     fn publish(&self, session: &Session) {
+        // The loop does not wait for a reader of the page.
+        if let Ok(mut ops) = self.ops.try_lock() {
+            *ops = session.client.ops();
+        }
         let (metrics, stats) = (&self.client, session.client.stats());
         // An export has one volume.
         let volume = stats.volumes.first().map(|volume| volume.stats).unwrap_or_default();

@@ -16,12 +16,10 @@ use control::admin::{OsdView, VolumeView};
 use sample::{Io, Page, Rate, VolumeId};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use types::OsdId;
-
-/// Most OSDs that are asked at once.
-const ASKED_MAX: usize = 16;
 
 /// The counters of all OSDs and volumes at one moment.
 struct Sample {
@@ -31,22 +29,18 @@ struct Sample {
     pages: BTreeMap<OsdId, Page>,
 }
 
+/// Returns the HTTP addresses of the OSDs that are up.
+pub fn http_addrs(osds: &[OsdView]) -> Vec<(OsdId, SocketAddr)> {
+    osds.iter().filter(|osd| osd.live == "up").filter_map(|osd| Some((osd.osd, osd.http?))).collect()
+}
+
 #[allow(clippy::disallowed_methods, reason = "rates need the time between two samples")]
 fn take(admin: &Admin) -> Result<Sample> {
     let (osds, volumes) = (admin.osds()?, admin.volumes(None)?);
-    let asked: Vec<_> = osds.iter().filter(|o| o.live == "up").filter_map(|o| Some((o.osd, o.http?))).collect();
     let at = Instant::now();
-    let mut pages = BTreeMap::new();
-    for some in asked.chunks(ASKED_MAX) {
-        std::thread::scope(|scope| {
-            let ask = |(osd, addr)| scope.spawn(move || (osd, http::text(addr, "/metrics")));
-            let threads: Vec<_> = some.iter().copied().map(ask).collect();
-            for (osd, text) in threads.into_iter().filter_map(|thread| thread.join().ok()) {
-                // An OSD that does not answer has an empty row; its state shows the reason.
-                pages.extend(text.ok().map(|text| (osd, sample::parse(&text))));
-            }
-        });
-    }
+    // An OSD that does not answer has an empty row; its state shows the reason.
+    let texts = http::ask_all(&http_addrs(&osds), |addr| http::text(addr, "/metrics").ok());
+    let pages = texts.into_iter().map(|(osd, text)| (osd, sample::parse(&text))).collect();
     Ok(Sample { at, osds, volumes, pages })
 }
 

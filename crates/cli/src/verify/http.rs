@@ -6,6 +6,7 @@ use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
+use types::OsdId;
 
 /// Longest answer of an OSD; a longer one is refused.
 const BODY_MAX: u64 = 64 << 20;
@@ -32,6 +33,23 @@ pub fn text(addr: SocketAddr, path: &str) -> Result<String, HttpError> {
     let answer = String::from_utf8(ask(addr, path)?).map_err(|_| HttpError::Strange(addr))?;
     let body = answer.split_once("\r\n\r\n").filter(|(head, _)| head.starts_with("HTTP/1.1 200"));
     body.map(|(_, body)| body.to_owned()).ok_or(HttpError::Strange(addr))
+}
+
+/// Most OSDs that are asked at once.
+const ASKED_MAX: usize = 16;
+
+/// Asks OSDs at the same time, and returns the answers. An OSD that does not answer is missing.
+pub fn ask_all<T: Send>(osds: &[(OsdId, SocketAddr)], ask: impl Fn(SocketAddr) -> Option<T> + Sync) -> Vec<(OsdId, T)> {
+    let mut answers = Vec::new();
+    for some in osds.chunks(ASKED_MAX) {
+        std::thread::scope(|scope| {
+            let ask = &ask;
+            let asked = |(osd, addr)| scope.spawn(move || Some((osd, ask(addr)?)));
+            let threads: Vec<_> = some.iter().copied().map(asked).collect();
+            answers.extend(threads.into_iter().filter_map(|thread| thread.join().ok().flatten()));
+        });
+    }
+    answers
 }
 
 fn ask(addr: SocketAddr, path: &str) -> Result<Vec<u8>, HttpError> {

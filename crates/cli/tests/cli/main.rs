@@ -13,6 +13,7 @@ mod full;
 mod golden;
 mod metrics;
 mod shell;
+mod trace;
 
 use dev::Dev;
 use std::io::Write;

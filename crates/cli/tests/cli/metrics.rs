@@ -27,10 +27,10 @@ fn promtool(args: &[&str], input: &str) {
 }
 
 /// Returns head and body of a page.
-fn get(addr: SocketAddr, accept: &str) -> std::io::Result<(String, String)> {
+pub fn get(addr: SocketAddr, path: &str, accept: &str) -> std::io::Result<(String, String)> {
     let mut stream = TcpStream::connect(addr)?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    write!(stream, "GET /metrics HTTP/1.1\r\nhost: {addr}\r\naccept: {accept}\r\nconnection: close\r\n\r\n")?;
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: {addr}\r\naccept: {accept}\r\nconnection: close\r\n\r\n")?;
     let mut page = String::new();
     stream.read_to_string(&mut page)?;
     let (head, body) = page.split_once("\r\n\r\n").unwrap_or((&page, ""));
@@ -46,10 +46,11 @@ fn value(page: &str, series: &str) -> f64 {
 
 /// Checks a daemon's page in both formats, and returns it.
 fn page(addr: SocketAddr) -> String {
-    let (head, body) = get(addr, "*/*").unwrap_or_else(|e| panic!("{addr}: {e}"));
+    let (head, body) = get(addr, "/metrics", "*/*").unwrap_or_else(|e| panic!("{addr}: {e}"));
     assert!(head.contains("text/plain; version=0.0.4"), "{head}");
     promtool(&["check", "metrics"], &body);
-    let (head, open) = get(addr, "application/openmetrics-text;version=1.0.0").expect("it answered just now");
+    let (head, open) =
+        get(addr, "/metrics", "application/openmetrics-text;version=1.0.0").expect("it answered just now");
     assert!(head.contains("application/openmetrics-text; version=1.0.0"), "{head}");
     assert!(open.ends_with("# EOF\n"), "{open}");
     assert!(value(&body, "basalt_build_info{version=") > 0.5);
@@ -121,7 +122,7 @@ fn an_export_serves_metrics_too(dev: &Dev) {
     let free = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port");
     let socket = dev.file("metrics.sock");
     let mut export = dev.spawn(&["nbd", "main/metrics", "--socket", &socket, "--http", &free.to_string()]);
-    dev.wait("the export's metrics", || get(free, "*/*").is_ok());
+    dev.wait("the export's metrics", || get(free, "/metrics", "*/*").is_ok());
     let page = page(free);
     assert!(value(&page, "basalt_nbd_requests{volume=\"main/metrics\"}") < 0.5);
     value(&page, "basalt_nbd_read_seconds_bucket{");
