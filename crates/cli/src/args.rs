@@ -596,7 +596,7 @@ pub enum Volume {
   basalt bench main/demo                              random reads: nothing is written
   basalt volume create main/bench 1GiB
   basalt bench main/bench --op randwrite --depth 32 --seconds 10
-  basalt bench main/bench --op randwrite --depth 1 --trace --overwrite
+  basalt bench main/bench --op randwrite --trace --overwrite
   basalt bench floor --depths 1,8,32,128")]
 pub struct BenchArgs {
     #[command(subcommand)]
