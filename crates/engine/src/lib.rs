@@ -29,6 +29,8 @@ mod refill;
 mod replica;
 mod round;
 mod space;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 pub use api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure, ReadData, ReadError};
 pub use contents::{Contents, Foreign, LogRoom};

@@ -2,6 +2,5 @@
 
 mod crash;
 mod damage;
-mod disk;
 mod rig;
 mod rounds;

@@ -2,7 +2,8 @@
 
 use super::damage::{batches_from, config};
 use super::laws::run_rounds;
-use super::rig::{Rig, chunks};
+use super::rig::Rig;
+use crate::testing::chunks;
 use types::store::Effect;
 use types::{ReplicaId, SectorRange};
 
@@ -14,7 +15,7 @@ fn used(seed: u64) -> Rig {
     rig.create(1);
     let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 160) };
     for n in 0..30 {
-        let from = rig.groups[&R1].last() + 1;
+        let from = rig.models[&R1].last() + 1;
         rig.append(R1, from, vec![effect]);
         rig.settle();
         if n == 8 {
@@ -24,7 +25,7 @@ fn used(seed: u64) -> Rig {
         }
     }
     assert!(batches_from(&rig, 2).len() > 2, "the third segment is in use");
-    assert_eq!(rig.groups[&R1].durable, 30);
+    assert_eq!(rig.models[&R1].durable, 30);
     rig
 }
 
@@ -56,7 +57,7 @@ fn what_lies_behind_the_opening_that_is_damaged_is_known_to_be_there() {
     rig.disk.flip(opening + 60);
     rig.disk.power_cut();
     rig.restart();
-    assert!(rig.recovered[0].damage.is_some(), "a durable batch is gone");
+    assert!(rig.seen.recovered[0].damage.is_some(), "a durable batch is gone");
     let after = batches_from(&rig, 2);
     assert!(found[1..].iter().all(|batch| after.contains(batch)), "nothing is written over what came behind it");
 }

@@ -1,8 +1,8 @@
 //! Random histories with kills and power cuts, by seed.
 
-use super::model::SECTORS;
-use super::rig::{Rig, chunks};
+use super::rig::Rig;
 use crate::EngineConfig;
+use crate::testing::{SECTORS, chunks};
 use std::time::Duration;
 use types::{ReplicaId, SectorRange};
 
@@ -17,31 +17,31 @@ pub(super) fn config(seed: u64) -> EngineConfig {
 }
 
 pub(super) fn step(rig: &mut Rig) {
-    let ids: Vec<ReplicaId> = rig.groups.keys().copied().collect();
-    let replica = ids[rig.rng.below(ids.len() as u64) as usize];
-    match rig.rng.below(10) {
+    let ids: Vec<ReplicaId> = rig.models.keys().copied().collect();
+    let replica = ids[rig.rng().below(ids.len() as u64) as usize];
+    match rig.rng().below(10) {
         0..=3 => {
             if rig.engine.pressure().max() >= 1.0 {
                 return;
             }
-            let g = &rig.groups[&replica];
+            let g = &rig.models[&replica];
             let (commit, last) = (g.hard_state.commit.0, g.last());
-            let from = if rig.rng.chance(1, 10) { rig.rng.between(commit + 1, last + 1) } else { last + 1 };
-            let effects = (0..rig.rng.between(1, 4)).map(|_| rig.effect()).collect();
+            let from = if rig.rng().chance(1, 10) { rig.rng().between(commit + 1, last + 1) } else { last + 1 };
+            let effects = (0..rig.rng().between(1, 4)).map(|_| rig.effect()).collect();
             rig.append(replica, from, effects);
         }
         4..=5 => {
-            let to = rig.groups[&replica].durable;
+            let to = rig.models[&replica].durable;
             rig.commit(replica, to);
         }
         6 => {
-            let start = rig.rng.below(u64::from(SECTORS)) as u32;
-            let count = rig.rng.between(1, u64::from(SECTORS - start)) as u32;
-            let chunk = chunks()[rig.rng.below(4) as usize];
+            let start = rig.rng().below(u64::from(SECTORS)) as u32;
+            let count = rig.rng().between(1, u64::from(SECTORS - start)) as u32;
+            let chunk = chunks()[rig.rng().below(4) as usize];
             rig.read(replica, chunk, SectorRange::new(start, count));
         }
         _ => {
-            let completions = rig.rng.below(6);
+            let completions = rig.rng().below(6);
             rig.turn(completions);
         }
     }
@@ -54,22 +54,22 @@ fn life(seed: u64, volatile: bool, lives: u64, steps: u64) -> (u64, u64) {
         rig.create(id);
     }
     for _ in 0..lives {
-        for _ in 0..rig.rng.between(1, steps) {
+        for _ in 0..rig.rng().between(1, steps) {
             step(&mut rig);
         }
-        if rig.rng.chance(1, 4) {
+        if rig.rng().chance(1, 4) {
             rig.disk.kill();
         } else {
             rig.disk.power_cut();
         }
         rig.restart_and_check();
         // A second power cut follows at once: all bytes that were read are durable by now.
-        if rig.rng.chance(1, 3) {
+        if rig.rng().chance(1, 3) {
             rig.disk.power_cut();
             rig.restart_and_check();
         }
     }
-    (rig.checkpoints, rig.completed)
+    (rig.seen.checkpoints, rig.seen.completed_blocks)
 }
 
 fn check(seeds: std::ops::Range<u64>, volatile: bool) {
@@ -99,7 +99,7 @@ fn bytes_of_a_failed_flush_are_durable_before_a_mount_relies_on_them() {
         for id in 1..=3 {
             rig.create(id);
         }
-        for _ in 0..rig.rng.between(1, 120) {
+        for _ in 0..rig.rng().between(1, 120) {
             step(&mut rig);
         }
         rig.disk.fail_flush = true;
@@ -116,7 +116,7 @@ fn bytes_of_a_failed_flush_are_durable_before_a_mount_relies_on_them() {
         rig.config.after_poison = true;
         // The store mounts with the bytes that can be read, and acknowledges them: they must stay.
         rig.restart_and_check();
-        let came: u64 = rig.groups.values().map(|g| g.durable).sum();
+        let came: u64 = rig.models.values().map(|g| g.durable).sum();
         rig.disk.power_cut();
         rig.restart_and_check();
         // With a power cut before the restart, fewer entries come back in some histories.
@@ -124,7 +124,7 @@ fn bytes_of_a_failed_flush_are_durable_before_a_mount_relies_on_them() {
         other.power_cut();
         rig.disk = other;
         rig.restart();
-        let stayed: u64 = rig.recovered.iter().map(|r| r.before.0.0 + r.entries.len() as u64).sum();
+        let stayed: u64 = rig.seen.recovered.iter().map(|r| r.before.0.0 + r.entries.len() as u64).sum();
         lost += u64::from(stayed < came);
     }
     assert!(lost > 3, "{lost}: the test lost its teeth");
@@ -145,13 +145,13 @@ fn poisoned_store_is_refused_until_an_administrator_allows_it() {
     }
     rig.disk.power_cut();
     for _ in 0..2 {
-        let groups = std::mem::take(&mut rig.groups);
+        let groups = std::mem::take(&mut rig.models);
         rig.restart();
-        let refused = rig.mount_failed.take();
+        let refused = rig.seen.mount_failed.take();
         let why =
             |e: &crate::MountError| matches!(e, crate::MountError::Poisoned { reason } if reason.contains("errno 5"));
         assert!(refused.as_ref().is_some_and(why), "{refused:?}");
-        rig.groups = groups;
+        rig.models = groups;
     }
     rig.config.after_poison = true;
     rig.restart_and_check();
@@ -166,13 +166,13 @@ fn store_without_a_poison_mark_starts_and_loses_nothing() {
     rig.create(1);
     (0..50).for_each(|_| step(&mut rig));
     rig.settle();
-    rig.disk.fail_in = Some(0);
+    rig.disk.fail_after(0);
     while !rig.poisoned {
         step(&mut rig);
     }
     while !rig.disk.is_idle() {
         rig.turn(1);
     }
-    rig.disk.fail_in = None;
+    rig.disk.fails = 0..0;
     rig.restart_and_check();
 }

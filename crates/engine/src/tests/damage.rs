@@ -1,7 +1,8 @@
 //! Damage on the disk (R11): below the highest `durable_seq` it quarantines, above it is a torn tail.
 
 use super::laws::run_rounds;
-use super::rig::{Rig, UUID, chunks};
+use super::rig::Rig;
+use crate::testing::{IDS, chunks};
 use crate::{EngineConfig, MountError};
 use layout::log::{BATCH_ALIGN, BatchHeader};
 use std::time::Duration;
@@ -22,7 +23,7 @@ pub(super) fn batches_from(rig: &Rig, slot: u32) -> Vec<(usize, BatchHeader)> {
     let mut at = start;
     let mut found = Vec::new();
     while at < start + rig.superblock.segment_bytes as usize {
-        match BatchHeader::decode(&rig.disk.bytes()[at..], UUID, at as u64) {
+        match BatchHeader::decode(&rig.disk.bytes()[at..], IDS.2, at as u64) {
             Some(header) => {
                 found.push((at, header));
                 at += header.len_bytes() as usize;
@@ -47,10 +48,10 @@ fn two_replicas(seed: u64) -> Rig {
 /// Writes one batch with one entry of `replica`; returns the batch's offset.
 pub(super) fn one_batch(rig: &mut Rig, replica: ReplicaId) -> usize {
     let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 8) };
-    let from = rig.groups[&replica].last() + 1;
+    let from = rig.models[&replica].last() + 1;
     rig.append(replica, from, vec![effect]);
     rig.turn(16);
-    assert_eq!(rig.groups[&replica].durable, from);
+    assert_eq!(rig.models[&replica].durable, from);
     batches(rig).last().expect("it was just written").0
 }
 
@@ -62,13 +63,13 @@ pub(super) fn seal(rig: &mut Rig) {
 
 /// Returns each replica, and whether it is damaged or lacks payloads.
 pub(super) fn damage_of(rig: &Rig) -> Vec<(ReplicaId, bool)> {
-    rig.recovered.iter().map(|r| (r.identity.replica, r.damage.is_some() || !r.lost.is_empty())).collect()
+    rig.seen.recovered.iter().map(|r| (r.identity.replica, r.damage.is_some() || !r.lost.is_empty())).collect()
 }
 
 /// Gives the replica every payload that it lacks; it is then as before.
 fn refill(rig: &mut Rig, replica: ReplicaId) {
     for lost in rig.engine.lost(replica) {
-        let entry = rig.groups[&replica].entry_of(lost.index.0, lost.term);
+        let entry = rig.models[&replica].entry_of(lost.index.0, lost.term).expect("appended");
         let wrong = types::IoBuf::copy_of(&vec![0x5c; entry.payload.len()]);
         assert!(!rig.engine.refill(replica, lost.index, lost.term, wrong), "other bytes are not taken");
         let later = types::Term(lost.term.0 + 1);
@@ -93,10 +94,10 @@ fn damage_above_the_last_seal_is_a_torn_tail_and_below_it_corruption() {
         // A damaged header hides records of every replica; a damaged payload concerns one replica.
         let want = [(R1, sealed), (R2, sealed && lost == 0)];
         assert_eq!(damage_of(&rig), want, "sealed {sealed}, byte {lost}");
-        let entries = rig.recovered[0].entries.len();
+        let entries = rig.seen.recovered[0].entries.len();
         let known = usize::from(sealed && lost > 0);
         assert_eq!(entries, known, "of a damaged entry only the record comes back");
-        assert_eq!(rig.recovered[0].lost.len(), known);
+        assert_eq!(rig.seen.recovered[0].lost.len(), known);
     }
 }
 
@@ -110,10 +111,10 @@ fn a_damaged_batch_in_the_middle_quarantines_every_replica_for_good() {
     for _ in 0..3 {
         rig.disk.power_cut();
         rig.restart();
-        assert_eq!(rig.mount_failed, None);
+        assert_eq!(rig.seen.mount_failed, None);
         assert_eq!(damage_of(&rig), [(R1, true), (R2, true)]);
     }
-    let reason = rig.recovered[0].damage.clone().expect("it is damaged");
+    let reason = rig.seen.recovered[0].damage.clone().expect("it is damaged");
     assert!(reason.contains("were durable and are damaged"), "{reason}");
 }
 
@@ -121,10 +122,10 @@ fn a_damaged_batch_in_the_middle_quarantines_every_replica_for_good() {
 pub(super) fn wrap_log(rig: &mut Rig, replica: ReplicaId) {
     let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 160) };
     for _ in 0..400 {
-        let from = rig.groups[&replica].last() + 1;
+        let from = rig.models[&replica].last() + 1;
         rig.append(replica, from, vec![effect]);
         rig.turn(8);
-        let durable = rig.groups[&replica].durable;
+        let durable = rig.models[&replica].durable;
         rig.commit(replica, durable);
     }
     rig.settle();
@@ -141,12 +142,12 @@ fn a_lost_payload_is_known_by_its_record_and_its_bytes_alone_fill_it() {
     rig.disk.power_cut();
     rig.restart();
     assert_eq!(damage_of(&rig), [(R1, true), (R2, false)]);
-    let lost = rig.recovered[0].lost.clone();
+    let lost = rig.seen.recovered[0].lost.clone();
     assert_eq!(lost.iter().map(|l| l.index.0).collect::<Vec<_>>(), [1]);
-    assert_eq!(rig.recovered[0].entries.len(), 2, "what follows it is there");
+    assert_eq!(rig.seen.recovered[0].entries.len(), 2, "what follows it is there");
     assert_eq!(rig.engine.holding(R1, lost[0].index, lost[0].term), crate::Holding::Lost);
     refill(&mut rig, R1);
-    assert_eq!(rig.refilled, [R1]);
+    assert_eq!(rig.seen.refilled, [R1]);
     rig.disk.power_cut();
     rig.restart_and_check();
 }
@@ -160,8 +161,8 @@ fn torn_batch_with_a_whole_header_proves_the_batches_before_it_durable() {
     rig.disk.flip(torn + layout::log::FIXED_LEN + 10);
     rig.disk.power_cut();
     rig.restart();
-    let lost: Vec<u64> = rig.recovered[0].lost.iter().map(|lost| lost.index.0).collect();
-    assert_eq!((lost, rig.recovered[0].entries.len()), (vec![1], 1), "entry 1 is known, entry 2 is the torn tail");
+    let lost: Vec<u64> = rig.seen.recovered[0].lost.iter().map(|lost| lost.index.0).collect();
+    assert_eq!((lost, rig.seen.recovered[0].entries.len()), (vec![1], 1), "entry 1 is known, entry 2 is the torn tail");
 }
 
 #[test]
@@ -174,12 +175,12 @@ fn a_lost_payload_outlives_the_segment_that_showed_it() {
     rig.restart();
     assert_eq!(damage_of(&rig), [(R1, true), (R2, false)]);
     // Only the other replica writes, until the log has wrapped.
-    let whole = rig.groups.remove(&R1).expect("created");
+    let whole = rig.models.remove(&R1).expect("created");
     rig.config.round_pressure = 0.2;
     rig.disk.kill();
     rig.restart();
     wrap_log(&mut rig, R2);
-    rig.groups.insert(R1, whole);
+    rig.models.insert(R1, whole);
     rig.disk.power_cut();
     rig.restart();
     assert_eq!(damage_of(&rig), [(R1, true), (R2, false)]);
@@ -187,7 +188,7 @@ fn a_lost_payload_outlives_the_segment_that_showed_it() {
     rig.disk.power_cut();
     rig.restart();
     assert_eq!(damage_of(&rig), [(R1, false), (R2, false)]);
-    assert_eq!(rig.recovered[0].entries, [rig.groups[&R1].entry(1)]);
+    assert_eq!(rig.seen.recovered[0].entries, [rig.models[&R1].entry(1)]);
 }
 
 #[test]
@@ -197,11 +198,11 @@ fn payloads_lost_in_two_segments_come_back_unless_they_are_at_home() {
     rig.commit(R1, 1);
     rig.round();
     rig.settle();
-    assert_eq!(rig.checkpoints, 1);
+    assert_eq!(rig.seen.checkpoints, 1);
     let mut ats = vec![first];
     let big = Effect::Write { chunk: chunks()[1], range: SectorRange::new(0, 160) };
     for n in 0..30 {
-        let from = rig.groups[&R1].last() + 1;
+        let from = rig.models[&R1].last() + 1;
         rig.append(R1, from, vec![big]);
         rig.turn(16);
         if n == 3 {
@@ -210,18 +211,18 @@ fn payloads_lost_in_two_segments_come_back_unless_they_are_at_home() {
     }
     // Entry 20 or so lies in the second segment.
     let second = rig.superblock.log_start as usize + rig.superblock.segment_bytes as usize;
-    let header = BatchHeader::decode(&rig.disk.bytes()[second..], UUID, second as u64).expect("it was opened");
+    let header = BatchHeader::decode(&rig.disk.bytes()[second..], IDS.2, second as u64).expect("it was opened");
     ats.push(second + header.len_bytes() as usize);
-    let durable = rig.groups[&R1].durable;
+    let durable = rig.models[&R1].durable;
     rig.commit(R1, durable);
     for at in ats {
-        let header = BatchHeader::decode(&rig.disk.bytes()[at..], UUID, at as u64).expect("a batch");
+        let header = BatchHeader::decode(&rig.disk.bytes()[at..], IDS.2, at as u64).expect("a batch");
         assert!(header.payload_len > 0);
         rig.disk.flip(at + header.header_len as usize + 700);
     }
     rig.disk.power_cut();
     rig.restart();
-    let found = &rig.recovered[0];
+    let found = &rig.seen.recovered[0];
     assert_eq!((found.lost.len(), found.before.0), (2, types::Index(1)), "entry 1 is at home: it is not needed");
     refill(&mut rig, R1);
     rig.disk.power_cut();
@@ -238,14 +239,14 @@ fn a_crash_while_payloads_come_back_loses_none_that_was_reported_back() {
         rig.disk.power_cut();
         rig.restart();
         for lost in rig.engine.lost(R1) {
-            let entry = rig.groups[&R1].entry(lost.index.0);
+            let entry = rig.models[&R1].entry(lost.index.0);
             assert!(rig.engine.refill(R1, lost.index, lost.term, entry.payload));
             rig.turn(seed % 3);
         }
         let back = rig.engine.stats().refilled_entries as usize;
         rig.disk.power_cut();
         rig.restart();
-        assert!(rig.recovered[0].lost.len() <= 4 - back, "{back} were back, seed {seed}");
+        assert!(rig.seen.recovered[0].lost.len() <= 4 - back, "{back} were back, seed {seed}");
         refill(&mut rig, R1);
         rig.disk.power_cut();
         rig.restart_and_check();
@@ -262,15 +263,15 @@ fn void_log_tail_is_truncated_and_the_replica_continues_before_it() {
     rig.disk.flip(at + 4096 + 9);
     rig.disk.power_cut();
     rig.restart();
-    assert_eq!(rig.recovered[0].lost.len(), 1);
+    assert_eq!(rig.seen.recovered[0].lost.len(), 1);
     rig.engine.cut_lost(R1, types::Index(2));
     rig.settle();
-    assert_eq!(rig.refilled.pop(), Some(R1));
+    assert_eq!(rig.seen.refilled.pop(), Some(R1));
     rig.disk.power_cut();
     rig.restart();
-    assert_eq!((rig.recovered[0].lost.len(), rig.recovered[0].entries.len()), (0, 1), "it stays cut");
+    assert_eq!((rig.seen.recovered[0].lost.len(), rig.seen.recovered[0].entries.len()), (0, 1), "it stays cut");
     // New entries replace the truncated ones for good.
-    let g = rig.groups.get_mut(&R1).expect("created");
+    let g = rig.models.get_mut(&R1).expect("created");
     g.durable = 1;
     g.tickets.clear();
     rig.append(R1, 2, vec![Effect::Write { chunk: chunks()[0], range: SectorRange::new(8, 8) }]);
@@ -291,7 +292,7 @@ fn reported_damage_survives_a_power_cut() {
         rig.disk.power_cut();
         rig.restart();
         assert_eq!(damage_of(&rig), [(R1, true), (R2, false)]);
-        assert_eq!(rig.recovered[0].damage.as_deref(), Some("terms do not rise"));
+        assert_eq!(rig.seen.recovered[0].damage.as_deref(), Some("terms do not rise"));
     }
 }
 
@@ -302,7 +303,7 @@ fn a_log_without_any_batch_is_lost_and_not_new() {
     let start = rig.superblock.log_start as usize;
     rig.disk.fill(start, rig.superblock.segment_bytes as usize, 0);
     rig.restart();
-    assert_eq!(rig.mount_failed, Some(MountError::LogLost));
+    assert_eq!(rig.seen.mount_failed, Some(MountError::LogLost));
 }
 
 #[test]
@@ -319,7 +320,7 @@ fn one_superblock_is_enough_and_another_osds_device_is_refused() {
     rig.disk.flip(8);
     rig.disk.flip(last + 20);
     rig.restart();
-    assert!(matches!(rig.mount_failed, Some(MountError::Superblock(_))), "{:?}", rig.mount_failed);
+    assert!(matches!(rig.seen.mount_failed, Some(MountError::Superblock(_))), "{:?}", rig.seen.mount_failed);
 }
 
 #[test]
@@ -330,13 +331,13 @@ fn a_damaged_block_of_home_is_an_error_and_never_bytes() {
     rig.commit(R1, 1);
     run_rounds(&mut rig);
     assert_eq!(rig.engine.stats().overlay_bytes, 0, "the block is in home");
-    let block = rig.groups[&R1].expected(chunks()[0], SectorRange::new(0, 8));
+    let block = rig.models[&R1].expected(chunks()[0], SectorRange::new(0, 8));
     let home = rig.superblock.home_start as usize;
     let bytes = &rig.disk.bytes()[home..];
     let at = bytes.chunks(4096).position(|page| page == &block[..]).expect("home holds the block") * 4096;
     rig.disk.flip(home + at + 5);
     rig.read(R1, chunks()[0], SectorRange::new(0, 8));
     rig.settle();
-    assert_eq!(rig.bad, [(R1, chunks()[0], SectorRange::new(0, 8))], "the block was reported");
-    assert_eq!(rig.groups[&R1].reading, 0, "and the read was answered, with an error");
+    assert_eq!(rig.bad_blocks(), [(R1, chunks()[0], SectorRange::new(0, 8))], "the block was reported");
+    assert_eq!(rig.models[&R1].reading, 0, "and the read was answered, with an error");
 }

@@ -1,8 +1,9 @@
 //! A disk in memory: completions come in any order, and a power cut keeps, loses or tears writes that no flush covered.
 
 use env::{DiskError, DiskId, DiskInfo, DiskKind, Env, EnvError, Event, ListenerId, NetAddr, Op, Token, Waker};
+use std::ops::Range;
 use types::rng::Rng;
-use types::{IoBuf, Time};
+use types::{IoBuf, IoBufMut, Time};
 
 const TEAR: usize = 512;
 
@@ -13,25 +14,35 @@ struct Unflushed {
 }
 
 enum Pending {
-    Read { token: Token, offset: usize, buf: types::IoBufMut },
+    Read { token: Token, offset: usize, buf: IoBufMut },
     Write { token: Token, offset: usize, bytes: Vec<u8>, flush: bool },
     Flush { token: Token },
 }
 
-pub(super) struct Disk {
+pub(crate) struct Disk {
+    pub info: DiskInfo,
     /// Bytes that reads return.
     cache: Vec<u8>,
     durable: Vec<u8>,
     unflushed: Vec<Unflushed>,
     pending: Vec<Pending>,
     pub rng: Rng,
-    pub volatile: bool,
-    /// Fail the write that comes when this reaches 0.
-    pub fail_in: Option<u32>,
+    /// Choices of the test that owns the disk.
+    pub choices: Rng,
+    /// Writes in flight land in parts before they complete.
+    pub in_parts: bool,
+    /// Numbers of the writes and flushes that fail, by [`Disk::ended`].
+    pub fails: Range<u64>,
     /// The next flush fails: the writes before it can still be read, and no later flush makes them durable.
     pub fail_flush: bool,
+    /// Number of writes that were submitted, and of flushes of their own that completed.
     pub writes: u64,
+    pub flushes: u64,
+    /// Number of writes and flushes that completed.
+    pub ended: u64,
     pub reads: u64,
+    pub longest_bytes: usize,
+    pub most_in_flight: usize,
     /// The read with this number returns the bytes one page further on.
     pub astray: Option<u64>,
     /// Reads of this byte fail.
@@ -39,20 +50,31 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    pub fn new(len: usize, seed: u64, volatile: bool) -> Disk {
-        let (cache, durable) = (vec![0; len], vec![0; len]);
-        let rng = Rng::new(seed);
+    pub fn new(len: u64, seed: u64, volatile: bool) -> Disk {
+        let info = DiskInfo {
+            id: DiskId(0),
+            kind: DiskKind::Block,
+            size_bytes: len,
+            align_bytes: 512,
+            volatile_cache: volatile,
+        };
         Disk {
-            cache,
-            durable,
+            info,
+            cache: vec![0; len as usize],
+            durable: vec![0; len as usize],
             unflushed: Vec::new(),
             pending: Vec::new(),
-            rng,
-            volatile,
-            fail_in: None,
+            rng: Rng::new(seed),
+            choices: Rng::new(seed ^ 0xabcd),
+            in_parts: false,
+            fails: 0..0,
             fail_flush: false,
             writes: 0,
+            flushes: 0,
+            ended: 0,
             reads: 0,
+            longest_bytes: 0,
+            most_in_flight: 0,
             astray: None,
             unreadable: None,
         }
@@ -61,44 +83,50 @@ impl Disk {
     /// Returns the same disk with nothing in flight.
     pub fn copy(&self) -> Disk {
         Disk {
+            info: self.info.clone(),
             cache: self.cache.clone(),
             durable: self.durable.clone(),
             unflushed: self.unflushed.clone(),
             pending: Vec::new(),
             rng: self.rng.clone(),
+            choices: self.choices.clone(),
+            fails: self.fails.clone(),
             ..*self
         }
     }
 
-    pub fn info(&self) -> DiskInfo {
-        DiskInfo {
-            id: DiskId(0),
-            kind: DiskKind::Block,
-            size_bytes: self.cache.len() as u64,
-            align_bytes: 512,
-            volatile_cache: self.volatile,
-        }
+    /// Lets this many writes and flushes complete, and makes all later ones fail.
+    pub fn fail_after(&mut self, count: u64) {
+        self.fails = self.ended + count..u64::MAX;
     }
 
     pub fn submit(&mut self, ops: &mut Vec<Op>) {
+        let align = self.info.align_bytes as usize;
         for op in ops.drain(..) {
-            self.pending.push(match op {
-                Op::DiskRead { token, offset, buf, .. } => {
-                    assert!(offset % 512 == 0 && buf.len() % 512 == 0, "read {offset}+{}", buf.len());
-                    Pending::Read { token, offset: offset as usize, buf }
-                }
-                Op::DiskWrite { token, offset, bufs, flush, .. } => {
+            let (offset, len) = match &op {
+                Op::DiskRead { offset, buf, .. } => (*offset, buf.len()),
+                Op::DiskWrite { offset, bufs, .. } => {
                     self.writes += 1;
-                    for b in &bufs {
-                        assert!(b.len().is_multiple_of(512) && b.is_aligned(512), "an unaligned write");
-                    }
+                    assert!(bufs.iter().all(|b| b.is_aligned(align) && b.len().is_multiple_of(align)), "alignment");
                     assert!(bufs.len() <= 1024, "the kernel takes at most 1024 buffers");
+                    (*offset, bufs.iter().map(|b| b.len()).sum())
+                }
+                Op::DiskFlush { .. } => (0, 0),
+                other => panic!("{other:?}"),
+            };
+            assert!(offset as usize % align == 0 && len % 512 == 0, "{offset}+{len}");
+            self.longest_bytes = self.longest_bytes.max(len);
+            self.pending.push(match op {
+                Op::DiskRead { token, offset, buf, .. } => Pending::Read { token, offset: offset as usize, buf },
+                Op::DiskWrite { token, offset, bufs, flush, .. } => {
+                    assert!(offset as usize + len <= self.cache.len(), "{offset}+{len} leaves the disk");
                     let bytes = bufs.iter().flat_map(|b: &IoBuf| b.to_vec()).collect();
                     Pending::Write { token, offset: offset as usize, bytes, flush }
                 }
                 Op::DiskFlush { token, .. } => Pending::Flush { token },
                 other => panic!("{other:?}"),
             });
+            self.most_in_flight = self.most_in_flight.max(self.pending.len());
         }
     }
 
@@ -106,46 +134,60 @@ impl Disk {
         self.pending.is_empty()
     }
 
-    /// Completes any one operation.
+    /// Completes any one operation, or lets a part of a write land.
     pub fn step(&mut self) -> Option<Event> {
         if self.pending.is_empty() {
             return None;
         }
         let nth = self.rng.below(self.pending.len() as u64) as usize;
-        Some(match self.pending.swap_remove(nth) {
-            Pending::Read { token, mut offset, mut buf } => {
-                if self.astray == Some(self.reads) {
-                    offset = if offset + buf.len() < self.cache.len() { offset + 4096 } else { offset - 4096 };
-                }
-                self.reads += 1;
-                let end = offset + buf.len();
-                let result = match self.cache.get(offset..end) {
-                    _ if self.unreadable.is_some_and(|at| (offset..end).contains(&at)) => Err(DiskError::Io(5)),
-                    Some(bytes) => {
-                        buf.copy_from_slice(bytes);
-                        Ok(())
-                    }
-                    None => Err(DiskError::OutOfRange { offset: offset as u64, len: buf.len() as u64 }),
-                };
-                Event::DiskRead { token, buf, result }
-            }
+        let op = self.pending.swap_remove(nth);
+        if let Pending::Write { offset, bytes, .. } = &op
+            && self.in_parts
+            && self.rng.chance(1, 4)
+        {
+            self.land(*offset, bytes, true);
+            self.pending.push(op);
+            return None;
+        }
+        Some(match op {
+            Pending::Read { token, offset, buf } => self.read(token, offset, buf),
             Pending::Write { token, offset, bytes, flush } => {
-                if let Some(left) = &mut self.fail_in {
-                    if *left == 0 {
-                        return Some(Event::DiskWrite { token, result: Err(DiskError::Io(5)) });
-                    }
-                    *left -= 1;
-                }
-                self.cache[offset..offset + bytes.len()].copy_from_slice(&bytes);
-                self.unflushed.push(Unflushed { offset, bytes });
-                let result = if flush || !self.volatile { self.flush() } else { Ok(()) };
+                let result = self.outcome().and_then(|()| {
+                    self.cache[offset..offset + bytes.len()].copy_from_slice(&bytes);
+                    self.unflushed.push(Unflushed { offset, bytes });
+                    if flush || !self.info.volatile_cache { self.flush() } else { Ok(()) }
+                });
                 Event::DiskWrite { token, result }
             }
             Pending::Flush { token } => {
+                self.flushes += 1;
+                self.fail_flush |= self.outcome().is_err();
                 let result = self.flush();
                 Event::DiskFlush { token, result }
             }
         })
+    }
+
+    fn read(&mut self, token: Token, mut offset: usize, mut buf: IoBufMut) -> Event {
+        if self.astray == Some(self.reads) {
+            offset = if offset + buf.len() < self.cache.len() { offset + 4096 } else { offset - 4096 };
+        }
+        self.reads += 1;
+        let end = offset + buf.len();
+        let result = match self.cache.get(offset..end) {
+            _ if self.unreadable.is_some_and(|at| (offset..end).contains(&at)) => Err(DiskError::Io(5)),
+            Some(bytes) => {
+                buf.copy_from_slice(bytes);
+                Ok(())
+            }
+            None => Err(DiskError::OutOfRange { offset: offset as u64, len: buf.len() as u64 }),
+        };
+        Event::DiskRead { token, buf, result }
+    }
+
+    fn outcome(&mut self) -> Result<(), DiskError> {
+        self.ended += 1;
+        if self.fails.contains(&(self.ended - 1)) { Err(DiskError::Io(5)) } else { Ok(()) }
     }
 
     fn flush(&mut self) -> Result<(), DiskError> {
@@ -244,7 +286,7 @@ impl Env for Disk {
     }
 
     fn open_disk(&mut self, _: &env::DiskSpec) -> Result<DiskInfo, EnvError> {
-        Ok(self.info())
+        Ok(self.info.clone())
     }
 
     fn listen(&mut self, _: &NetAddr) -> Result<(ListenerId, NetAddr), EnvError> {

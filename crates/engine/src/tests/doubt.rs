@@ -2,12 +2,12 @@
 //! suspect state outlives the log that showed the gap.
 
 use super::damage::{batches_from, config};
-use super::model::SECTORS;
-use super::rig::{Rig, chunks};
+use super::rig::Rig;
+use crate::testing::{Model, SECTORS, chunks};
 use layout::home::Geometry;
 use layout::log::{Record, decode_records};
 use types::store::{Effect, HardState};
-use types::{Index, IoBuf, ReplicaId, SectorRange, Term};
+use types::{Index, ReplicaId, SectorRange, Term};
 
 /// Both replicas have a peer elsewhere.
 pub(super) const R: ReplicaId = ReplicaId(100);
@@ -22,10 +22,10 @@ pub(super) fn new(seed: u64) -> Rig {
 
 /// Writes one batch with one entry; returns its offset.
 pub(super) fn one(rig: &mut Rig, replica: ReplicaId) -> usize {
-    let from = rig.groups[&replica].last() + 1;
+    let from = rig.models[&replica].last() + 1;
     rig.append(replica, from, vec![Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 8) }]);
     rig.turn(16);
-    assert_eq!(rig.groups[&replica].durable, from);
+    assert_eq!(rig.models[&replica].durable, from);
     let newest = (0..8).map(|slot| batches_from(rig, slot)).filter(|found| !found.is_empty());
     newest.max_by_key(|found| found[0].1.seq).expect("a batch was written").last().expect("not empty").0
 }
@@ -34,19 +34,19 @@ fn lose(rig: &mut Rig, at: usize) {
     rig.disk.flip(at + 60);
     rig.disk.power_cut();
     rig.restart();
-    assert_eq!(rig.mount_failed, None);
+    assert_eq!(rig.seen.mount_failed, None);
 }
 
 /// Returns the last index that came back, and whether the replica is suspect.
 pub(super) fn found(rig: &Rig, replica: ReplicaId) -> (u64, bool) {
-    let found = rig.recovered.iter().find(|r| r.identity.replica == replica).expect("it comes back");
+    let found = rig.seen.recovered.iter().find(|r| r.identity.replica == replica).expect("it comes back");
     assert_eq!(found.damage, None);
     (found.before.0.0 + found.entries.len() as u64, found.in_doubt)
 }
 
 /// Drops the model's entries above `last`.
 fn forget(rig: &mut Rig, replica: ReplicaId, last: u64) {
-    let g = rig.groups.get_mut(&replica).expect("created");
+    let g = rig.models.get_mut(&replica).expect("created");
     g.made.truncate(last as usize);
     g.durable = last;
     g.tickets.clear();
@@ -54,9 +54,9 @@ fn forget(rig: &mut Rig, replica: ReplicaId, last: u64) {
 }
 
 fn follow(rig: &mut Rig, replica: ReplicaId, commit: u64) {
-    let term = rig.groups[&replica].term;
+    let term = rig.models[&replica].term;
     rig.engine.follow_in_doubt(replica, HardState { term, vote: Some(replica), commit: Index(commit) });
-    let g = rig.groups.get_mut(&replica).expect("created");
+    let g = rig.models.get_mut(&replica).expect("created");
     g.hard_state.vote = Some(replica);
 }
 
@@ -82,9 +82,9 @@ fn log_with_a_gap_keeps_entries_before_it_and_after_the_suspect_record() {
     rig.disk.power_cut();
     rig.restart();
     assert_eq!(found(&rig, R), (4, true), "the doubt is not over");
-    let terms: Vec<u64> = rig.recovered[0].entries.iter().map(|entry| entry.term.0).collect();
+    let terms: Vec<u64> = rig.seen.recovered[0].entries.iter().map(|entry| entry.term.0).collect();
     assert!(terms[2] > terms[1] + 4, "the entries of the later leader: {terms:?}");
-    assert_eq!(rig.recovered[0].hard_state.vote, Some(R), "and its vote is given away");
+    assert_eq!(rig.seen.recovered[0].hard_state.vote, Some(R), "and its vote is given away");
     follow(&mut rig, R, 0);
     rig.engine.doubt_over(R);
     rig.settle();
@@ -108,22 +108,22 @@ fn suspect_state_and_kept_entries_outlive_the_segments_of_the_gap() {
     rig.engine.doubt_over(OTHER);
     rig.settle();
     // The replica that is not suspect writes alone until the log has wrapped.
-    let waits = rig.groups.remove(&R).expect("created");
+    let waits = rig.models.remove(&R).expect("created");
     rig.config.round_pressure = 0.2;
     rig.disk.kill();
     rig.restart();
     assert_eq!([found(&rig, R), found(&rig, OTHER)], [(1, true), (1, false)]);
     let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 160) };
     for _ in 0..400 {
-        let from = rig.groups[&OTHER].last() + 1;
+        let from = rig.models[&OTHER].last() + 1;
         rig.append(OTHER, from, vec![effect]);
         rig.turn(8);
-        let durable = rig.groups[&OTHER].durable;
+        let durable = rig.models[&OTHER].durable;
         rig.commit(OTHER, durable);
     }
     rig.settle();
     assert!(rig.engine.first_index(OTHER).0 > 100, "the log has wrapped");
-    rig.groups.insert(R, waits);
+    rig.models.insert(R, waits);
     rig.disk.power_cut();
     rig.restart();
     assert_eq!(rig.engine.lost_records(), None, "the gap is gone");
@@ -143,16 +143,16 @@ fn replica_stated_in_full_behind_a_gap_is_whole_and_not_suspect() {
         let big = Effect::Write { chunk: chunks()[1], range: SectorRange::new(0, 160) };
         for replica in [R, OTHER] {
             for _ in 0..10 {
-                let from = rig.groups[&replica].last() + 1;
+                let from = rig.models[&replica].last() + 1;
                 rig.append(replica, from, vec![big]);
                 rig.settle();
             }
-            let durable = rig.groups[&replica].durable;
+            let durable = rig.models[&replica].durable;
             rig.commit(replica, durable);
         }
         rig.round();
         rig.settle();
-        assert!(rig.checkpoints == 1 && rig.engine.stats().segments_in_use > 1);
+        assert!(rig.seen.checkpoints == 1 && rig.engine.stats().segments_in_use > 1);
         if proved {
             one(&mut rig, R);
             one(&mut rig, OTHER);
@@ -183,12 +183,12 @@ fn replica_is_suspect_when_a_gap_may_have_replaced_entries_above_k() {
     let lost = one(&mut rig, R);
     rig.round();
     rig.settle();
-    assert_eq!(rig.checkpoints, 1);
+    assert_eq!(rig.seen.checkpoints, 1);
     one(&mut rig, R);
     lose(&mut rig, lost);
     // The checkpoint index is 1 and the first append behind the gap is entry 4: entry 2 may have been replaced.
     assert_eq!(found(&rig, R), (2, true));
-    assert_eq!(rig.recovered[0].hard_state.commit, Index(1));
+    assert_eq!(rig.seen.recovered[0].hard_state.commit, Index(1));
 }
 
 /// Flips a bit in every page of home's tables. All of them belong to `R`: the other replica was in no round.
@@ -201,36 +201,34 @@ fn lose_tables(rig: &mut Rig) -> Vec<usize> {
     stored.iter().for_each(|at| rig.disk.flip(at + 100));
     rig.disk.power_cut();
     rig.restart();
-    assert_eq!(rig.mount_failed, None);
+    assert_eq!(rig.seen.mount_failed, None);
     stored
 }
 
 fn write_and_commit(rig: &mut Rig, count: u64, sectors: u32) {
     for _ in 0..count {
-        let from = rig.groups[&R].last() + 1;
+        let from = rig.models[&R].last() + 1;
         rig.append(R, from, vec![Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, sectors) }]);
         rig.turn(8);
-        let durable = rig.groups[&R].durable;
+        let durable = rig.models[&R].durable;
         rig.commit(R, durable);
     }
     rig.settle();
 }
 
 /// Streams everything that `new` holds to the replica.
-fn stream(rig: &mut Rig, new: &super::model::Group) {
-    for (token, chunk) in (1..).zip(chunks()) {
+fn stream(rig: &mut Rig, new: &Model) {
+    for chunk in chunks() {
         let range = SectorRange::new(0, SECTORS / 8 * 8);
-        let bytes = new.expected(chunk, range);
-        let data = (IoBuf::copy_of(&bytes), range.fragment_crcs(&bytes));
-        assert!(rig.engine.stage(token, R, chunk, range, Some(data)), "there is room");
+        assert!(rig.stage(R, chunk, range, &new.expected(chunk, range)), "there is room");
         rig.settle();
     }
     rig.engine.install(new.decision());
     rig.settle();
-    let installed = rig.installed.pop().expect("it is installed");
+    let installed = rig.seen.installed.pop().expect("it is installed");
     assert!(installed.in_doubt, "until it reaches as far as the others");
-    rig.groups.insert(R, new.clone());
-    rig.check_recovered(installed);
+    rig.models.insert(R, new.clone());
+    rig.check_recovered(installed, false);
     rig.check_all_sectors();
 }
 
@@ -240,22 +238,22 @@ fn lost_home_page_costs_data_at_home_and_a_log_from_entry_1_restores_it() {
     write_and_commit(&mut rig, 3, 8);
     rig.round();
     rig.settle();
-    assert_eq!(rig.checkpoints, 1);
+    assert_eq!(rig.seen.checkpoints, 1);
     one(&mut rig, R);
     lose_tables(&mut rig);
     for _ in 0..2 {
         assert_eq!([found(&rig, R), found(&rig, OTHER)], [(4, true), (0, false)], "its log is whole");
-        assert_eq!(rig.recovered[0].checkpoint.index, Index(0), "and nothing counts that is at home");
+        assert_eq!(rig.seen.recovered[0].checkpoint.index, Index(0), "and nothing counts that is at home");
         rig.disk.power_cut();
         rig.restart();
     }
-    assert_eq!(rig.damaged, []);
-    let commit = rig.recovered[0].hard_state.commit.0;
+    assert_eq!(rig.seen.damaged, []);
+    let commit = rig.seen.recovered[0].hard_state.commit.0;
     follow(&mut rig, R, commit);
     rig.engine.doubt_over(R);
-    let recovered = std::mem::take(&mut rig.recovered);
-    rig.groups.get_mut(&R).expect("created").hard_state.vote = Some(R);
-    recovered.into_iter().for_each(|r| rig.check_recovered(r));
+    let recovered = std::mem::take(&mut rig.seen.recovered);
+    rig.models.get_mut(&R).expect("created").hard_state.vote = Some(R);
+    recovered.into_iter().for_each(|r| rig.check_recovered(r, false));
     rig.check_all_sectors();
     rig.round();
     rig.settle();
@@ -272,15 +270,15 @@ fn lost_home_page_leaves_the_log_whole_until_the_replica_follows() {
     rig.restart();
     write_and_commit(&mut rig, 400, 160);
     one(&mut rig, R);
-    let (last, term) = (rig.groups[&R].last(), rig.groups[&R].term);
+    let (last, term) = (rig.models[&R].last(), rig.models[&R].term);
     let pages = lose_tables(&mut rig);
     for _ in 0..3 {
         assert_eq!((found(&rig, R), rig.engine.kept_log_end(R)), ((0, true), Some((term, Index(last)))));
-        let waits = rig.groups.remove(&R).expect("created");
+        let waits = rig.models.remove(&R).expect("created");
         one(&mut rig, OTHER);
         rig.round();
         rig.settle();
-        rig.groups.insert(R, waits);
+        rig.models.insert(R, waits);
         rig.disk.power_cut();
         rig.restart();
     }
@@ -288,7 +286,7 @@ fn lost_home_page_leaves_the_log_whole_until_the_replica_follows() {
     pages.into_iter().for_each(|at| rig.disk.flip(at + 100));
     rig.disk.power_cut();
     rig.restart_and_check();
-    assert_eq!((rig.groups[&R].last(), rig.engine.kept_log_end(R)), (last, None));
+    assert_eq!((rig.models[&R].last(), rig.engine.kept_log_end(R)), (last, None));
 }
 
 #[test]
@@ -299,14 +297,17 @@ fn suspect_replica_with_a_lost_home_page_is_rebuilt_by_a_stream() {
         rig.disk.kill();
         rig.restart();
         write_and_commit(&mut rig, 400, 160);
-        assert!(rig.engine.first_index(R).0 > 100 && rig.checkpoints > 0, "the log has wrapped");
-        let mut whole = rig.groups[&R].clone();
+        assert!(rig.engine.first_index(R).0 > 100 && rig.seen.checkpoints > 0, "the log has wrapped");
+        let mut whole = rig.models[&R].clone();
         lose_tables(&mut rig);
         assert_eq!([found(&rig, R), found(&rig, OTHER)], [(0, true), (0, false)]);
-        assert_eq!((rig.recovered[0].hard_state.commit, rig.recovered[0].checkpoint.index), (Index(0), Index(0)));
+        assert_eq!(
+            (rig.seen.recovered[0].hard_state.commit, rig.seen.recovered[0].checkpoint.index),
+            (Index(0), Index(0))
+        );
         rig.engine.audit().expect("home keeps what it has until the peers are known");
         forget(&mut rig, R, 0);
-        let g = rig.groups.get_mut(&R).expect("created");
+        let g = rig.models.get_mut(&R).expect("created");
         g.sectors.clear();
         (g.applied, g.hard_state.commit, g.durable_commit) = (0, Index(0), 0);
         follow(&mut rig, R, 0);
@@ -319,7 +320,7 @@ fn suspect_replica_with_a_lost_home_page_is_rebuilt_by_a_stream() {
             follow(&mut rig, R, 0);
         }
         rig.engine.audit().expect("the books balance");
-        let term = rig.groups[&R].term;
+        let term = rig.models[&R].term;
         whole.term = term;
         whole.hard_state.term = term;
         whole.hard_state.vote = Some(R);
@@ -327,14 +328,14 @@ fn suspect_replica_with_a_lost_home_page_is_rebuilt_by_a_stream() {
         rig.disk.power_cut();
         rig.restart();
         let last = whole.applied;
-        assert_eq!((found(&rig, R), rig.recovered[0].checkpoint.index), ((last, true), Index(last)));
+        assert_eq!((found(&rig, R), rig.seen.recovered[0].checkpoint.index), ((last, true), Index(last)));
         follow(&mut rig, R, last);
         rig.engine.doubt_over(R);
         rig.settle();
         rig.disk.power_cut();
         rig.restart_and_check();
         rig.engine.audit().expect("the books balance");
-        assert_eq!((rig.recovered.len(), &rig.damaged[..]), (0, &[][..]));
+        assert_eq!((rig.seen.recovered.len(), &rig.seen.damaged[..]), (0, &[][..]));
     }
 }
 
@@ -348,7 +349,7 @@ fn log_without_its_only_opening_keeps_the_batches_behind_it() {
     for _ in 0..2 {
         rig.disk.power_cut();
         rig.restart();
-        assert_eq!(rig.mount_failed, None);
+        assert_eq!(rig.seen.mount_failed, None);
         let all = [found(&rig, R), found(&rig, OTHER)];
         assert_eq!(all.map(|(last, _)| last), [1, 1], "born and written behind the opening");
         assert!(rig.engine.is_in_doubt(), "others may have been born in it");
@@ -410,7 +411,7 @@ fn second_gap_that_may_hide_the_suspect_record_keeps_the_replica_suspect() {
     rig.commit(R, 2);
     rig.round();
     rig.settle();
-    assert_eq!(rig.checkpoints, 1);
+    assert_eq!(rig.seen.checkpoints, 1);
     one(&mut rig, R);
     // Hard state, a checkpoint and an append follow: all that a proof takes, but from a process with a suspect replica.
     lose(&mut rig, told);
@@ -433,12 +434,12 @@ fn suspect_state_of_a_running_replica_outlives_the_page_that_recorded_it() {
     rig.settle();
     forget(&mut rig, R, 3);
     let told = told(&rig);
-    let (_, hard_state, _) = rig.cut_back.pop().expect("it was cut back");
+    let (_, hard_state, _) = rig.seen.cut_back.pop().expect("it was cut back");
     follow(&mut rig, R, hard_state.commit.0);
     rig.settle();
     rig.round();
     rig.settle();
-    assert_eq!(rig.checkpoints, 1);
+    assert_eq!(rig.seen.checkpoints, 1);
     one(&mut rig, R);
     // Hard state, a checkpoint and an append at K + 1 follow in the same life, but the replica still lacks entries.
     lose(&mut rig, told);
@@ -519,9 +520,9 @@ fn orphaned_replica_is_created_again_and_its_home_drops_when_it_follows() {
         rig.round();
         rig.settle();
         lose(&mut rig, birth);
-        assert!(rig.recovered.iter().all(|r| r.identity.replica != R), "the log does not identify it");
+        assert!(rig.seen.recovered.iter().all(|r| r.identity.replica != R), "the log does not identify it");
         assert!(rig.engine.is_in_doubt());
-        rig.groups.remove(&R);
+        rig.models.remove(&R);
         rig.create(R.0);
         if follows {
             rig.engine.follow_in_doubt(R, HardState { term: Term(9), vote: Some(R), commit: Index(0) });
@@ -554,12 +555,12 @@ fn restored_device_makes_replicas_suspect_and_damages_a_lone_one() {
     forget(&mut rig, R, 1);
     forget(&mut rig, OTHER, 0);
     rig.restart();
-    assert_eq!(rig.mount_failed, None);
+    assert_eq!(rig.seen.mount_failed, None);
     assert_eq!(rig.engine.position().0, at_copy.0 + 1);
     rig.config.after_restore = false;
     for _ in 0..3 {
         assert_eq!([found(&rig, R), found(&rig, OTHER)], [(1, true), (0, true)]);
-        let lone = rig.recovered.iter().find(|r| r.identity.replica == ReplicaId(1)).expect("it is there");
+        let lone = rig.seen.recovered.iter().find(|r| r.identity.replica == ReplicaId(1)).expect("it is there");
         assert!(lone.damage.as_deref().is_some_and(|why| why.contains("older copy")), "{:?}", lone.damage);
         assert!(rig.engine.is_in_doubt(), "births may be missing, too");
         rig.settle();

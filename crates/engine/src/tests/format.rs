@@ -1,7 +1,7 @@
 //! Formatting a device, and the contents that a format finds on it.
 
 use super::disk::Disk;
-use super::rig::{CLUSTER, DISK_LEN, OSD, UUID, params};
+use crate::testing::{DISK_LEN, IDS, params};
 use crate::{
     DeviceContents, FormatError, FormatParams, Superblock, begin_format, behind_mark, check_format, finish_format,
     format_device, inspect, mark_behind, read_superblock,
@@ -9,11 +9,15 @@ use crate::{
 use layout::intent::INTENT_AT;
 use layout::poison::{BEHIND_AT, POISON_AT, POISON_LEN};
 use layout::superblock::SuperblockError;
-use types::ClusterId;
+use types::{ClusterId, OsdId, OsdUuid};
+
+const CLUSTER: ClusterId = IDS.0;
+const OSD: OsdId = IDS.1;
+const UUID: OsdUuid = IDS.2;
 
 fn formatted() -> (Disk, Superblock) {
     let mut disk = Disk::new(DISK_LEN, 1, true);
-    let info = disk.info();
+    let info = disk.info.clone();
     let made = format_device(&mut disk, &info, &params(), &mut |_, _| {}).expect("an empty disk");
     (disk, made)
 }
@@ -21,7 +25,7 @@ fn formatted() -> (Disk, Superblock) {
 #[test]
 fn a_foreign_device_is_refused_unless_forced() {
     let mut disk = Disk::new(DISK_LEN, 1, true);
-    let info = disk.info();
+    let info = disk.info.clone();
     let mut done = (0, 0);
     let zeroing = FormatParams { prezero: true, ..params() };
     begin_format(&mut disk, &info, &zeroing).expect("an empty disk");
@@ -43,7 +47,7 @@ fn a_foreign_device_is_refused_unless_forced() {
     let refused = format_device(&mut disk, &info, &other, &mut |_, _| {});
     assert!(matches!(refused, Err(FormatError::OtherCluster { found: CLUSTER })), "{refused:?}");
     assert_eq!(read_superblock(&mut disk, &info).expect("untouched"), made);
-    for (at, place) in [(700_000, "first"), (DISK_LEN - 4096, "last")] {
+    for (at, place) in [(700_000, "first"), (DISK_LEN as usize - 4096, "last")] {
         let mut disk = Disk::new(DISK_LEN, 1, true);
         disk.fill(at, 1, 1);
         let refused = format_device(&mut disk, &info, &params(), &mut |_, _| {});
@@ -56,9 +60,9 @@ fn a_foreign_device_is_refused_unless_forced() {
         disk.fill(700_000, 1, 1);
         let forced = FormatParams { force: true, ..params() };
         begin_format(&mut disk, &info, &forced).expect("forced");
-        disk.fail_in = Some(cut);
+        disk.fail_after(cut);
         assert!(format_device(&mut disk, &info, &forced, &mut |_, _| {}).is_err(), "write {cut} failed");
-        disk.fail_in = None;
+        disk.fails = 0..0;
         format_device(&mut disk, &info, &params(), &mut |_, _| {}).expect("it was begun, so no force is needed");
     }
     let huge = FormatParams { log_bytes: 47 << 20, ..params() };
@@ -69,7 +73,7 @@ fn a_foreign_device_is_refused_unless_forced() {
 #[test]
 fn a_format_writes_the_pages_of_the_marks() {
     let mut disk = Disk::new(DISK_LEN, 1, true);
-    let info = disk.info();
+    let info = disk.info.clone();
     let marks = POISON_AT as usize..BEHIND_AT as usize + POISON_LEN;
     disk.fill(marks.start, marks.len(), 7);
     format_device(&mut disk, &info, &FormatParams { force: true, ..params() }, &mut |_, _| {}).expect("forced");
@@ -82,7 +86,7 @@ fn a_format_writes_the_pages_of_the_marks() {
 #[test]
 fn damaged_superblocks_are_an_osd_and_no_foreign_data() {
     let (mut disk, made) = formatted();
-    let info = disk.info();
+    let info = disk.info.clone();
     Superblock::offsets(made.device_bytes).into_iter().for_each(|at| disk.flip(at as usize + 100));
     let found = inspect(&mut disk, &info).expect("it reads");
     assert_eq!(found, DeviceContents::Damaged(made.ids()));
@@ -93,7 +97,7 @@ fn damaged_superblocks_are_an_osd_and_no_foreign_data() {
 #[test]
 fn a_device_of_a_newer_version_is_never_taken_for_foreign_data() {
     let (mut disk, made) = formatted();
-    let info = disk.info();
+    let info = disk.info.clone();
     let newer = Superblock { incompat: 1, ..made }.encode();
     Superblock::offsets(made.device_bytes).into_iter().for_each(|at| disk.put(at as usize, &newer));
     let refused = inspect(&mut disk, &info);
@@ -103,7 +107,7 @@ fn a_device_of_a_newer_version_is_never_taken_for_foreign_data() {
 #[test]
 fn a_page_that_cannot_be_read_ends_no_start() {
     let (mut disk, made) = formatted();
-    let info = disk.info();
+    let info = disk.info.clone();
     mark_behind(&mut disk, &info, UUID, "older").expect("marked");
     assert_eq!(behind_mark(&mut disk, &info, UUID).as_deref(), Some("older"));
     disk.unreadable = Some(BEHIND_AT as usize);

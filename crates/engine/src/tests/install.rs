@@ -1,55 +1,37 @@
 //! The end of a stream: at every crash the replica has its old contents whole, or its new ones whole.
 
 use super::crash::{config, step};
-use super::model::{Group, Made, SECTORS};
-use super::rig::{Rig, chunks};
+use super::rig::Rig;
+use crate::testing::{Model, SECTORS, chunks};
 use types::store::Effect;
-use types::{Index, ReplicaId, SectorRange, Term};
+use types::{ReplicaId, SectorRange};
 
 const TARGET: ReplicaId = ReplicaId(2);
 
-/// Returns the target as if it had applied entries that its log never had. Its entries above its commit are replaced,
-/// in a later term.
-fn ahead(rig: &mut Rig, old: &Group) -> Group {
-    let mut new = old.clone();
-    new.made.truncate(new.applied as usize);
-    new.term = Term(old.term.0 + 3);
-    for _ in 0..[3, 90][rig.rng.below(2) as usize] {
-        let effect = rig.effect();
-        new.made.push(Made { term: new.term, effect });
-        new.history.insert((new.last(), new.term), effect);
-        new.apply();
-    }
-    // The term of the entries may pass that of the replica, which then has no vote in it.
-    let term = new.hard_state.term.max(new.term);
-    new.hard_state = types::store::HardState { term, vote: None, commit: Index(new.applied) };
-    (new.durable, new.durable_commit) = (new.applied, new.applied);
-    new.tickets.clear();
-    new
+/// Returns the target as if it had applied entries that its log never had.
+fn ahead(rig: &mut Rig, old: &Model) -> Model {
+    let count = [3, 90][rig.rng().below(2) as usize];
+    old.ahead((0..count).map(|_| rig.effect()).collect())
 }
 
 /// Stages everything that `new` holds, some of it after other bytes in the same place.
-fn stage(rig: &mut Rig, new: &Group, token: &mut u64) {
+fn stage(rig: &mut Rig, new: &Model, token: &mut u64) {
     for chunk in chunks() {
-        for again in [rig.rng.chance(1, 2), false] {
+        for again in [rig.rng().chance(1, 2), false] {
             let mut at = 0;
             while at < SECTORS {
-                let count = (8 * rig.rng.between(1, 8) as u32).min(SECTORS - at);
+                let count = (8 * rig.rng().between(1, 8) as u32).min(SECTORS - at);
                 let range = SectorRange::new(at, count);
                 let mut bytes = new.expected(chunk, range);
                 if again {
                     bytes.fill(0xee);
                 }
-                let data = (bytes.iter().any(|b| *b != 0)).then(|| {
-                    let crcs = range.fragment_crcs(&bytes);
-                    (types::IoBuf::copy_of(&bytes), crcs)
-                });
                 *token += 1;
-                assert!(rig.engine.stage(*token, TARGET, chunk, range, data), "there is room");
+                assert!(rig.stage(TARGET, chunk, range, &bytes), "there is room");
                 at += count;
             }
-            while rig.staged.len() < *token as usize {
-                let completions = rig.rng.below(4);
+            while rig.seen.staged < *token {
+                let completions = rig.rng().below(4);
                 step_others(rig, completions);
             }
         }
@@ -57,7 +39,7 @@ fn stage(rig: &mut Rig, new: &Group, token: &mut u64) {
 }
 
 fn step_others(rig: &mut Rig, completions: u64) {
-    if rig.rng.chance(1, 3) {
+    if rig.rng().chance(1, 3) {
         step(rig);
     }
     rig.turn(completions);
@@ -69,49 +51,49 @@ fn life(seed: u64, volatile: bool, turns: u64) -> bool {
     for id in 1..=3 {
         rig.create(id);
     }
-    for _ in 0..rig.rng.between(1, 150) {
+    for _ in 0..rig.rng().between(1, 150) {
         step(&mut rig);
     }
     rig.settle();
     // The tail was never committed, and the stream contradicts it.
-    let from = rig.groups[&TARGET].last() + 1;
+    let from = rig.models[&TARGET].last() + 1;
     let effects = (0..8).map(|_| rig.effect()).collect();
     rig.append(TARGET, from, effects);
     rig.settle();
-    let old = rig.groups.remove(&TARGET).expect("created");
+    let old = rig.models.remove(&TARGET).expect("created");
     let new = ahead(&mut rig, &old);
     let mut token = 0;
     stage(&mut rig, &new, &mut token);
     rig.engine.home.as_ref().expect("mounted").audit().expect("the books balance with staged chunks");
     rig.engine.install(new.decision());
     for _ in 0..turns {
-        let completions = rig.rng.below(3);
+        let completions = rig.rng().below(3);
         step_others(&mut rig, completions);
-        if let Some(recovered) = rig.installed.pop() {
-            rig.groups.insert(TARGET, new.clone());
-            rig.check_recovered(recovered);
+        if let Some(recovered) = rig.seen.installed.pop() {
+            rig.models.insert(TARGET, new.clone());
+            rig.check_recovered(recovered, false);
             rig.check_all_sectors();
         }
     }
-    if rig.rng.chance(1, 2) {
+    if rig.rng().chance(1, 2) {
         rig.disk.kill()
     } else {
         rig.disk.power_cut()
     }
     rig.restart();
-    assert_eq!(rig.mount_failed, None);
+    assert_eq!(rig.seen.mount_failed, None);
     rig.engine.home.as_ref().expect("mounted").audit().expect("the books balance");
-    let found = rig.recovered.iter().find(|r| r.identity.replica == TARGET).expect("the target comes back");
+    let found = rig.seen.recovered.iter().find(|r| r.identity.replica == TARGET).expect("the target comes back");
     let came = found.checkpoint.index.0 >= new.applied;
     if !came {
-        assert!(!rig.groups.contains_key(&TARGET), "what was reported installed stays installed");
-        rig.groups.insert(TARGET, old);
+        assert!(!rig.models.contains_key(&TARGET), "what was reported installed stays installed");
+        rig.models.insert(TARGET, old);
     } else {
-        rig.groups.entry(TARGET).or_insert(new);
+        rig.models.entry(TARGET).or_insert(new);
     }
-    for found in std::mem::take(&mut rig.recovered) {
+    for found in std::mem::take(&mut rig.seen.recovered) {
         assert_eq!(found.damage, None);
-        rig.check_recovered(found);
+        rig.check_recovered(found, false);
     }
     rig.check_all_sectors();
     for _ in 0..200 {
@@ -146,32 +128,30 @@ fn aborted_stream_leaves_no_staged_data_behind() {
     rig.settle();
     let free = |rig: &Rig| rig.engine.stats().home.free_bytes + rig.engine.stats().home.pending_free_bytes;
     let before = free(&rig);
-    let old = rig.groups[&TARGET].clone();
+    let old = rig.models[&TARGET].clone();
     let new = ahead(&mut rig, &old);
     let bytes = [0xabu8; 32 << 10];
     let range = SectorRange::new(0, 64);
-    for (n, chunk) in chunks().into_iter().enumerate() {
-        let data = (types::IoBuf::copy_of(&bytes), range.fragment_crcs(&bytes));
-        assert!(rig.engine.stage(n as u64, TARGET, chunk, range, Some(data)));
+    for chunk in chunks() {
+        assert!(rig.stage(TARGET, chunk, range, &bytes));
     }
     rig.engine.unstage(TARGET);
-    let data = (types::IoBuf::copy_of(&bytes), range.fragment_crcs(&bytes));
-    assert!(!rig.engine.stage(9, TARGET, chunks()[0], range, Some(data)), "writes of the old stream are in flight");
+    assert!(!rig.stage(TARGET, chunks()[0], range, &bytes), "writes of the old stream are in flight");
     rig.settle();
     assert_eq!(free(&rig), before);
     rig.engine.home.as_ref().expect("mounted").audit().expect("the books balance");
     rig.check_all_sectors();
     // A new stream begins with nothing staged.
     let mut token = 0;
-    rig.staged.clear();
-    let old = rig.groups.remove(&TARGET).expect("created");
+    rig.seen.staged = 0;
+    let old = rig.models.remove(&TARGET).expect("created");
     stage(&mut rig, &new, &mut token);
     rig.engine.install(new.decision());
     rig.settle();
-    let recovered = rig.installed.pop().expect("installed");
+    let recovered = rig.seen.installed.pop().expect("installed");
     drop(old);
-    rig.groups.insert(TARGET, new);
-    rig.check_recovered(recovered);
+    rig.models.insert(TARGET, new);
+    rig.check_recovered(recovered, false);
     rig.check_all_sectors();
     rig.restart_and_check();
 }
@@ -181,13 +161,13 @@ fn installation_does_not_wait_for_entries_that_a_full_log_cannot_take() {
     let mut rig = Rig::new(11, true, config(1));
     (1..=3).for_each(|id| rig.create(id));
     let range = SectorRange::new(0, SECTORS);
-    while rig.groups[&TARGET].tickets.is_empty() {
-        let from = rig.groups[&TARGET].last() + 1;
+    while rig.models[&TARGET].tickets.is_empty() {
+        let from = rig.models[&TARGET].last() + 1;
         assert!(from < 1000, "the log never fills up");
         rig.append(TARGET, from, vec![Effect::Write { chunk: chunks()[0], range }; 4]);
         (0..40).for_each(|_| rig.turn(16));
     }
-    let old = rig.groups.remove(&TARGET).expect("created");
+    let old = rig.models.remove(&TARGET).expect("created");
     let new = ahead(&mut rig, &old);
     let mut token = 0;
     stage(&mut rig, &new, &mut token);
@@ -195,9 +175,9 @@ fn installation_does_not_wait_for_entries_that_a_full_log_cannot_take() {
     for _ in 0..2000 {
         rig.turn(16);
     }
-    let recovered = rig.installed.pop().expect("installed");
-    rig.groups.insert(TARGET, new);
-    rig.check_recovered(recovered);
+    let recovered = rig.seen.installed.pop().expect("installed");
+    rig.models.insert(TARGET, new);
+    rig.check_recovered(recovered, false);
     rig.settle();
     rig.restart_and_check();
 }
@@ -210,24 +190,24 @@ fn installation_with_evicted_blocks_is_refused_and_the_old_replica_stays() {
     (1..=3).for_each(|id| rig.create(id));
     (0..100).for_each(|_| step(&mut rig));
     rig.settle();
-    let old = rig.groups[&TARGET].clone();
+    let old = rig.models[&TARGET].clone();
     let new = ahead(&mut rig, &old);
     let mut token = 0;
     stage(&mut rig, &new, &mut token);
     rig.engine.install(new.decision());
     assert!(rig.engine.evict_staged(), "there is something");
     rig.settle();
-    assert_eq!((rig.refused.as_slice(), rig.installed.len()), ([TARGET].as_slice(), 0));
+    assert_eq!((rig.seen.refused.as_slice(), rig.seen.installed.len()), ([TARGET].as_slice(), 0));
     rig.check_all_sectors();
     // The same holds when its staged blocks are given up.
     let again = ahead(&mut rig, &old);
-    rig.staged.clear();
+    rig.seen.staged = 0;
     let mut token = 0;
     stage(&mut rig, &again, &mut token);
     rig.engine.install(again.decision());
     rig.engine.unstage(TARGET);
     rig.settle();
-    assert_eq!((rig.refused.as_slice(), rig.installed.len()), ([TARGET; 2].as_slice(), 0));
+    assert_eq!((rig.seen.refused.as_slice(), rig.seen.installed.len()), ([TARGET; 2].as_slice(), 0));
     rig.check_all_sectors();
     rig.restart_and_check();
 }
@@ -245,24 +225,24 @@ fn an_installation_begins_although_the_log_copies_entries_of_its_replica() {
         let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, SECTORS.min(160)) };
         rig.engine.hold_rounds(true);
         while rig.engine.stats().segments_in_use < 11 {
-            let from = rig.groups[&TARGET].last() + 1;
+            let from = rig.models[&TARGET].last() + 1;
             rig.append(TARGET, from, vec![effect; 2]);
             rig.turn(16);
-            let durable = rig.groups[&TARGET].durable;
+            let durable = rig.models[&TARGET].durable;
             rig.commit(TARGET, durable);
         }
         rig.settle();
-        let old = rig.groups.remove(&TARGET).expect("created");
+        let old = rig.models.remove(&TARGET).expect("created");
         let new = ahead(&mut rig, &old);
         let mut token = 0;
         stage(&mut rig, &new, &mut token);
         rig.engine.hold_rounds(false);
         let other = ReplicaId(3);
         let write = |rig: &mut Rig| {
-            let from = rig.groups[&other].last() + 1;
+            let from = rig.models[&other].last() + 1;
             rig.append(other, from, vec![effect]);
             rig.turn(1);
-            let durable = rig.groups[&other].durable;
+            let durable = rig.models[&other].durable;
             rig.commit(other, durable);
         };
         // While the installation waits, nothing moves the checkpoint index of its replica, and the engine reports that.
@@ -285,14 +265,14 @@ fn an_installation_begins_although_the_log_copies_entries_of_its_replica() {
         rig.engine.install(new.decision());
         for n in 0.. {
             assert!(n < 600, "seed {seed}: not installed, {:?}", rig.engine.stats());
-            if !rig.installed.is_empty() {
+            if !rig.seen.installed.is_empty() {
                 break;
             }
             write(&mut rig);
         }
-        let recovered = rig.installed.pop().expect("installed");
-        rig.groups.insert(TARGET, new);
-        rig.check_recovered(recovered);
+        let recovered = rig.seen.installed.pop().expect("installed");
+        rig.models.insert(TARGET, new);
+        rig.check_recovered(recovered, false);
         rig.settle();
         for _ in 0..3 {
             rig.now = rig.now + std::time::Duration::from_secs(1);

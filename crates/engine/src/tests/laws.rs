@@ -1,7 +1,8 @@
 //! Laws of the engine, each in one short test.
 
-use super::rig::{Rig, chunks};
+use super::rig::Rig;
 use crate::EngineConfig;
+use crate::testing::chunks;
 use env::Op;
 use std::time::Duration;
 use types::store::Effect;
@@ -15,7 +16,7 @@ pub(super) fn write(start: u32, count: u32) -> Effect {
 }
 
 fn put(rig: &mut Rig, replica: ReplicaId, effects: Vec<Effect>) {
-    let from = rig.groups[&replica].last() + 1;
+    let from = rig.models[&replica].last() + 1;
     rig.append(replica, from, effects);
 }
 
@@ -30,7 +31,7 @@ fn nothing_is_acknowledged_before_its_flush() {
     assert_eq!(ops.len(), 1);
     let Op::DiskWrite { flush, bufs, .. } = &ops[0] else { panic!("{ops:?}") };
     assert!(*flush, "a volatile cache is flushed");
-    let sent = rig.groups[&R1].entry(1).payload;
+    let sent = rig.models[&R1].entry(1).payload;
     let kept = rig.engine.payload(R1, types::Index(1), types::Term(1)).expect("from the moment of append");
     assert_eq!(kept.0, sent);
     assert_eq!(bufs[1].as_ptr(), kept.0.as_ptr(), "the payload goes to the disk from where it is");
@@ -59,7 +60,7 @@ fn the_log_wraps_many_times_while_one_group_never_commits() {
         }
         put(&mut rig, R1, vec![write(n * 32 % 160, 32), write(n * 7 % 150, 3)]);
         rig.turn(2);
-        let durable = rig.groups[&R1].durable;
+        let durable = rig.models[&R1].durable;
         rig.commit(R1, durable);
         if n % 1500 == 1499 {
             rig.settle();
@@ -69,7 +70,11 @@ fn the_log_wraps_many_times_while_one_group_never_commits() {
     }
     rig.settle();
     let stats = rig.engine.stats();
-    assert!(rig.log_bytes + stats.log_bytes > 4 * (16 << 20), "{} bytes of log", rig.log_bytes + stats.log_bytes);
+    assert!(
+        rig.seen.log_bytes + stats.log_bytes > 4 * (16 << 20),
+        "{} bytes of log",
+        rig.seen.log_bytes + stats.log_bytes
+    );
     assert!(stats.copied_entries > 0 && stats.segments_in_use <= 16);
     assert_eq!(rig.engine.first_index(R2).0, 1, "what was not committed is carried along");
     assert!(rig.engine.first_index(R1).0 > 1000, "what home has is let go");
@@ -89,21 +94,21 @@ fn a_full_log_holds_payload_back_but_neither_votes_nor_rounds() {
         // The writes are unaligned: completing the blocks needs log, too.
         put(&mut rig, R1, vec![write(n % 8 + 1, 160)]);
         rig.turn(4);
-        let durable = rig.groups[&R1].durable;
+        let durable = rig.models[&R1].durable;
         rig.commit(R1, durable);
     }
     rig.settle();
-    assert!(rig.groups[&R1].durable < 250, "the log is smaller than what was appended");
+    assert!(rig.models[&R1].durable < 250, "the log is smaller than what was appended");
     assert!(rig.engine.pressure().log >= 1.0, "{:?}", rig.engine.pressure());
     put(&mut rig, R2, vec![Effect::None]);
     rig.settle();
-    assert_eq!(rig.groups[&R2].durable, 1, "what has no payload goes into the reserve");
+    assert_eq!(rig.models[&R2].durable, 1, "what has no payload goes into the reserve");
     rig.engine.config.round_pressure = 0.3;
     run_rounds(&mut rig);
-    let durable = rig.groups[&R1].durable;
+    let durable = rig.models[&R1].durable;
     rig.commit(R1, durable);
     run_rounds(&mut rig);
-    assert_eq!(rig.groups[&R1].durable, 250, "a round made room");
+    assert_eq!(rig.models[&R1].durable, 250, "a round made room");
     rig.commit(R1, 250);
     rig.disk.power_cut();
     rig.restart_and_check();
@@ -116,7 +121,7 @@ fn an_append_larger_than_a_batch_is_acknowledged_once_and_whole() {
     put(&mut rig, R1, (0..40).map(|_| write(0, 160)).collect());
     put(&mut rig, R1, (0..3).map(|_| write(0, 8)).collect());
     rig.settle();
-    assert_eq!(rig.groups[&R1].durable, 43);
+    assert_eq!(rig.models[&R1].durable, 43);
     assert!(rig.engine.stats().batches > 5);
     rig.disk.power_cut();
     rig.restart_and_check();
@@ -147,17 +152,17 @@ fn the_first_failed_write_poisons_and_nothing_is_acknowledged_after() {
     rig.create(1);
     put(&mut rig, R1, vec![write(0, 8)]);
     rig.settle();
-    rig.disk.fail_in = Some(0);
+    rig.disk.fail_after(0);
     put(&mut rig, R1, vec![write(0, 8)]);
     rig.turn(16);
     assert!(rig.poisoned);
-    rig.disk.fail_in = None;
+    rig.disk.fails = 0..0;
     put(&mut rig, R1, vec![write(0, 8)]);
     let writes = rig.disk.writes;
     for _ in 0..50 {
         rig.turn(16);
     }
-    assert_eq!(rig.groups[&R1].durable, 1);
+    assert_eq!(rig.models[&R1].durable, 1);
     assert_eq!(rig.disk.writes, writes, "a poisoned store writes nothing");
 }
 
@@ -173,8 +178,7 @@ fn a_destroyed_replica_leaves_a_tombstone_and_its_space() {
     rig.commit(R1, 1);
     run_rounds(&mut rig);
     assert!(rig.engine.stats().home.used_bytes > empty, "home holds it");
-    rig.engine.destroy_replica(R1);
-    rig.groups.remove(&R1);
+    rig.destroy(R1);
     rig.settle();
     rig.disk.power_cut();
     rig.restart_and_check();
@@ -200,11 +204,11 @@ fn home_gives_back_what_rounds_took() {
         let effects = (0..4).map(|_| rig.effect()).chain([write(n * 5, 3)]).collect();
         put(&mut rig, R1, effects);
         rig.settle();
-        let durable = rig.groups[&R1].durable;
+        let durable = rig.models[&R1].durable;
         rig.commit(R1, durable);
         run_rounds(&mut rig);
     }
-    assert!(rig.checkpoints >= 10 && rig.engine.stats().overlay_bytes == 0, "all is in home");
+    assert!(rig.seen.checkpoints >= 10 && rig.engine.stats().overlay_bytes == 0, "all is in home");
     assert!(rig.engine.stats().completed_blocks > 0, "blocks were completed");
     rig.check_all_sectors();
     rig.disk.power_cut();
@@ -236,7 +240,7 @@ fn a_full_home_is_reported_and_a_cut_makes_room_again() {
 pub(super) fn put_wide(rig: &mut Rig, effects: Vec<Effect>) {
     put(rig, R1, effects.clone());
     rig.settle();
-    let g = rig.groups.get_mut(&R1).expect("created");
+    let g = rig.models.get_mut(&R1).expect("created");
     g.hard_state.commit = types::Index(g.durable);
     for effect in effects {
         g.applied += 1;
@@ -283,14 +287,14 @@ fn round_that_completes_only_zeros_proceeds_without_a_wakeup() {
     rig.settle();
     rig.commit(R1, u64::MAX);
     rig.round();
-    while rig.checkpoints == 0 {
+    while rig.seen.checkpoints == 0 {
         rig.turn(0);
         if !rig.disk.is_idle() {
             rig.turn(16);
             continue;
         }
         let waits = rig.engine.next_deadline() != Time::NEVER;
-        assert!(waits || rig.checkpoints > 0, "the round waits for nothing");
+        assert!(waits || rig.seen.checkpoints > 0, "the round waits for nothing");
     }
     rig.restart_and_check();
 }
@@ -323,13 +327,13 @@ fn idle_engine_begins_no_round() {
     rig.settle();
     rig.commit(R1, 2);
     run_rounds(&mut rig);
-    let before = rig.checkpoints;
+    let before = rig.seen.checkpoints;
     assert!(before > 0, "what was written went home at once");
     for _ in 0..100 {
         rig.now = rig.now + Duration::from_millis(500);
         rig.turn(16);
     }
-    assert_eq!(rig.checkpoints, before, "a checkpoint of what the last one said");
+    assert_eq!(rig.seen.checkpoints, before, "a checkpoint of what the last one said");
     assert_eq!(rig.engine.next_deadline(), Time::NEVER);
 }
 
@@ -348,7 +352,7 @@ fn the_last_map_survives_power_cuts_and_the_log_that_it_was_written_to() {
             rig.turn(8);
         }
         put(&mut rig, R1, vec![write(n * 8 % 192, 8)]);
-        let last = rig.groups[&R1].last();
+        let last = rig.models[&R1].last();
         rig.commit(R1, last);
         rig.turn(4);
     }

@@ -1,7 +1,8 @@
 //! Bad blocks of home, and the bytes that may replace them (R15).
 
 use super::laws::{run_rounds, write};
-use super::rig::{Rig, chunks};
+use super::rig::Rig;
+use crate::testing::chunks;
 use crate::{EngineConfig, MendAsk};
 use std::time::Duration;
 use types::store::Effect;
@@ -16,7 +17,7 @@ fn chunk() -> ChunkKey {
 }
 
 fn put(rig: &mut Rig, replica: ReplicaId, effect: Effect) {
-    let from = rig.groups[&replica].last() + 1;
+    let from = rig.models[&replica].last() + 1;
     rig.append(replica, from, vec![effect]);
     rig.turn(16);
     rig.commit(replica, from);
@@ -24,7 +25,7 @@ fn put(rig: &mut Rig, replica: ReplicaId, effect: Effect) {
 
 /// Returns the block as a peer would send it now.
 fn now_at(rig: &Rig) -> (IoBuf, u32) {
-    let bytes = IoBuf::copy_of(&rig.groups[&R1].expected(chunk(), BLOCK));
+    let bytes = IoBuf::copy_of(&rig.models[&R1].expected(chunk(), BLOCK));
     let crc = crc32c(&bytes);
     (bytes, crc)
 }
@@ -51,8 +52,8 @@ fn a_bad_block_takes_the_bytes_that_its_checksum_names_and_no_others() {
     let mut rig = rotten(1);
     rig.read(R1, chunk(), SectorRange::new(0, 24));
     rig.settle();
-    assert_eq!(rig.bad, [(R1, chunk(), BLOCK)], "the one bad block is named");
-    assert!(rig.damaged.is_empty(), "its replica goes on");
+    assert_eq!(rig.bad_blocks(), [(R1, chunk(), BLOCK)], "the one bad block is named");
+    assert!(rig.seen.damaged.is_empty(), "its replica goes on");
     let good = now_at(&rig);
     let ask = rig.engine.mend_ask(R1, chunk(), 1).expect("it is bad");
     assert_eq!(ask, MendAsk { applied: Index(1), expected: Some(good.1) });
@@ -74,10 +75,10 @@ fn a_bad_block_takes_the_bytes_that_its_checksum_names_and_no_others() {
     assert!(rig.engine.mend(R1, chunk(), 1, Index(1), Some(good)));
     rig.read(R1, chunk(), SectorRange::new(0, 24));
     run_rounds(&mut rig);
-    rig.bad.clear();
+    rig.seen.bad.clear();
     rig.disk.power_cut();
     rig.restart_and_check();
-    assert!(rig.bad.is_empty(), "a round has written it home");
+    assert!(rig.seen.bad.is_empty(), "a round has written it home");
     assert_eq!(rig.engine.mend_ask(R1, chunk(), 1).map(|ask| ask.applied), Some(Index(2)));
 }
 
@@ -88,8 +89,11 @@ fn partly_written_bad_block_stalls_its_replica_and_takes_no_older_bytes() {
     put(&mut rig, R1, write(10, 3));
     put(&mut rig, R2, write(10, 3));
     run_rounds(&mut rig);
-    assert_eq!(rig.bad[0], (R1, chunk(), BLOCK), "the round met it");
-    assert!(rig.damaged.is_empty() && rig.engine.stats().overlay_bytes > 0, "what is not home stays in the overlay");
+    assert_eq!(rig.bad_blocks()[0], (R1, chunk(), BLOCK), "the round met it");
+    assert!(
+        rig.seen.damaged.is_empty() && rig.engine.stats().overlay_bytes > 0,
+        "what is not home stays in the overlay"
+    );
     let ask = rig.engine.mend_ask(R1, chunk(), 1).expect("it is bad");
     assert_eq!(ask, MendAsk { applied: Index(2), expected: None });
     let before = rig.engine.stats().overlay_bytes;
@@ -100,14 +104,14 @@ fn partly_written_bad_block_stalls_its_replica_and_takes_no_older_bytes() {
     assert!(rig.engine.mend(R1, chunk(), 1, Index(2), Some(good)));
     // The repaired block is in the log before any round.
     rig.turn(16);
-    rig.bad.clear();
+    rig.seen.bad.clear();
     rig.disk.power_cut();
     rig.restart_and_check();
-    assert!(rig.bad.is_empty(), "home's copy was not needed");
+    assert!(rig.seen.bad.is_empty(), "home's copy was not needed");
     run_rounds(&mut rig);
     assert_eq!(rig.engine.stats().overlay_bytes, 0, "the round takes the replica again");
     rig.check_all_sectors();
-    assert!(rig.bad.is_empty() && rig.damaged.is_empty());
+    assert!(rig.seen.bad.is_empty() && rig.seen.damaged.is_empty());
 }
 
 #[test]
@@ -122,7 +126,7 @@ fn observers_see_replica_contents_and_blocks_that_fail_their_checksum() {
     // The block is overwritten, and its neighbour in part; neither is at home yet.
     put(&mut rig, R1, write(8, 8));
     put(&mut rig, R1, write(3, 2));
-    let whole = rig.groups[&R1].expected(chunk(), SectorRange::new(0, 24));
+    let whole = rig.models[&R1].expected(chunk(), SectorRange::new(0, 24));
     let blocks = whole.chunks(4096).zip(0..).filter(|(bytes, _)| bytes.iter().any(|b| *b != 0));
     let expected = blocks.map(|(bytes, block)| ((chunk(), block), crc32c(bytes))).collect();
     assert_eq!(look(&rig), Ok(expected));

@@ -1,7 +1,6 @@
 //! Laws of the whole engine, on a disk that loses, tears and reorders, against a plain model.
 
-mod disk;
-mod model;
+pub(crate) mod disk;
 mod rig;
 mod room;
 

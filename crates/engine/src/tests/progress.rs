@@ -1,7 +1,8 @@
 //! Reports of a destage stall: none while a round makes progress, however slow (docs/operate.md).
 
 use super::damage::config;
-use super::rig::{Rig, chunks};
+use super::rig::Rig;
+use crate::testing::chunks;
 use env::DiskError;
 use std::time::Duration;
 use types::store::{DecisionState, Effect};
@@ -14,17 +15,17 @@ fn press(rig: &mut Rig) {
     rig.engine.hold_rounds(true);
     while rig.engine.pressure().log < 0.6 {
         for id in IDS.map(ReplicaId) {
-            let from = rig.groups[&id].last() + 1;
+            let from = rig.models[&id].last() + 1;
             let write = |chunk| Effect::Write { chunk, range: SectorRange::new(0, 96) };
             rig.append(id, from, chunks().map(write).to_vec());
             rig.turn(16);
-            let durable = rig.groups[&id].durable;
+            let durable = rig.models[&id].durable;
             rig.commit(id, durable);
         }
     }
     rig.settle();
     for id in IDS.map(ReplicaId) {
-        let durable = rig.groups[&id].durable;
+        let durable = rig.models[&id].durable;
         rig.commit(id, durable);
     }
     rig.engine.hold_rounds(false);
@@ -75,12 +76,12 @@ fn a_replica_that_whole_rounds_leave_out_is_named_although_rounds_run() {
     let left_out = ReplicaId(2);
     for _ in 0..40 {
         rig.engine.hold_rounds(true);
-        let from = rig.groups[&ReplicaId(1)].last() + 1;
+        let from = rig.models[&ReplicaId(1)].last() + 1;
         rig.append(ReplicaId(1), from, vec![Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 8) }]);
         rig.turn(16);
-        let durable = rig.groups[&ReplicaId(1)].durable;
+        let durable = rig.models[&ReplicaId(1)].durable;
         rig.commit(ReplicaId(1), durable);
-        let states: Vec<DecisionState> = rig.groups.values().map(|g| g.decision()).collect();
+        let states: Vec<DecisionState> = rig.models.values().map(|g| g.decision()).collect();
         let states = states.into_iter().filter(|state| state.replica != left_out).collect();
         rig.engine.begin_round(rig.now, states);
         rig.engine.hold_rounds(false);

@@ -18,10 +18,10 @@ fn held() -> EngineConfig {
 }
 
 fn put(rig: &mut Rig, replica: ReplicaId, count: u32) {
-    let from = rig.groups[&replica].last() + 1;
+    let from = rig.models[&replica].last() + 1;
     rig.append(replica, from, (0..count).map(|n| write(n * 8 % 32, 160)).collect());
     rig.turn(16);
-    let durable = rig.groups[&replica].durable;
+    let durable = rig.models[&replica].durable;
     if replica == R2 {
         rig.commit(R2, durable);
     }
@@ -56,12 +56,12 @@ fn a_replaced_entry_is_there_until_what_replaced_it_is_durable() {
         rig.turn(0);
         let log = rig.engine.log.as_ref().expect("mounted");
         let checkpointing = matches!(rig.engine.round, RoundStep::Recording { .. }) && log.in_flight.is_some();
-        if checkpointing && log.pending.is_empty() && rig.groups[&R1].made[0].term.0 == 1 {
+        if checkpointing && log.pending.is_empty() && rig.models[&R1].made[0].term.0 == 1 {
             rig.append(R1, 1, vec![write(0, 160)]);
         }
         rig.turn(1);
     }
-    assert_eq!(rig.groups[&R1].made[0].term.0, 2, "entry 1 was replaced before the round ended");
+    assert_eq!(rig.models[&R1].made[0].term.0, 2, "entry 1 was replaced before the round ended");
     // The append opens a segment, so that its header says where the log begins.
     rig.engine.log.as_mut().expect("mounted").ring.close_newest();
     let opened = rig.engine.log.as_ref().expect("mounted").next_seq;
@@ -71,9 +71,9 @@ fn a_replaced_entry_is_there_until_what_replaced_it_is_durable() {
     assert_eq!((header.seq, header.payload_len > 0), (opened, true), "the append's own batch");
     rig.disk.flip(at + header.header_len as usize + 100);
     rig.disk.power_cut();
-    rig.groups.get_mut(&R1).expect("created").durable = 0;
+    rig.models.get_mut(&R1).expect("created").durable = 0;
     rig.restart_and_check();
-    let last = rig.groups[&R1].last();
+    let last = rig.models[&R1].last();
     assert_eq!(last, 2, "what the torn batch would have replaced is back");
 }
 
@@ -81,14 +81,14 @@ fn a_replaced_entry_is_there_until_what_replaced_it_is_durable() {
 fn full_log_is_freed_although_a_waiting_append_replaces_its_tail_entries() {
     let mut rig = spread(2, held(), 14);
     (0..20).for_each(|_| put(&mut rig, R2, 1));
-    let held = rig.groups[&R2].last() - rig.groups[&R2].durable;
+    let held = rig.models[&R2].last() - rig.models[&R2].durable;
     assert!(held > 0, "the log is full");
     rig.append(R1, 1, vec![write(0, 160)]);
     rig.turn(16);
-    assert_eq!(rig.groups[&R1].durable, 0, "the append waits for room, too");
+    assert_eq!(rig.models[&R1].durable, 0, "the append waits for room, too");
     rig.engine.config.round_pressure = 0.3;
     super::laws::run_rounds(&mut rig);
-    assert_eq!(rig.groups[&R1].durable, 1, "rounds make it");
+    assert_eq!(rig.models[&R1].durable, 1, "rounds make it");
     rig.disk.power_cut();
     rig.restart_and_check();
 }
@@ -100,5 +100,5 @@ fn copies_of_entries_that_are_not_needed_any_more_are_no_work() {
     rig.engine.queue(Work::Copy { replica: R1, index: Index(999), term: Term(1) });
     rig.turn(4);
     put(&mut rig, R1, 1);
-    assert_eq!(rig.groups[&R1].durable, rig.groups[&R1].last(), "it goes on");
+    assert_eq!(rig.models[&R1].durable, rig.models[&R1].last(), "it goes on");
 }

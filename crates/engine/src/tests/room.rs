@@ -2,12 +2,13 @@
 
 use super::damage::{damage_of, one_batch, seal, wrap_log};
 use super::doubt::{OTHER, R, new};
-use super::rig::{Rig, chunks};
+use super::rig::Rig;
+use crate::testing::{Model, chunks};
 use types::store::{Effect, HardState};
 use types::{Index, SectorRange};
 
 /// Makes R wait for a payload, with two thirds of the log above its checkpoint index; returns its model.
-fn repaired_in_a_full_log(seed: u64) -> (Rig, super::model::Group) {
+fn repaired_in_a_full_log(seed: u64) -> (Rig, Model) {
     let mut rig = new(seed);
     one_batch(&mut rig, R);
     rig.commit(R, 1);
@@ -16,7 +17,7 @@ fn repaired_in_a_full_log(seed: u64) -> (Rig, super::model::Group) {
     let at = one_batch(&mut rig, R);
     let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 160) };
     while rig.engine.stats().segments_in_use < 10 {
-        let from = rig.groups[&R].last() + 1;
+        let from = rig.models[&R].last() + 1;
         rig.append(R, from, vec![effect]);
         rig.turn(16);
     }
@@ -25,7 +26,7 @@ fn repaired_in_a_full_log(seed: u64) -> (Rig, super::model::Group) {
     rig.disk.power_cut();
     rig.restart();
     assert_eq!(damage_of(&rig), [(R, true), (OTHER, false)]);
-    let waits = rig.groups.remove(&R).expect("created");
+    let waits = rig.models.remove(&R).expect("created");
     rig.config.round_pressure = 0.2;
     rig.disk.kill();
     rig.restart();
@@ -36,14 +37,14 @@ fn repaired_in_a_full_log(seed: u64) -> (Rig, super::model::Group) {
 fn full_log_truncates_a_replica_under_repair_which_rebuilds_from_home() {
     let (mut rig, waits) = repaired_in_a_full_log(9);
     wrap_log(&mut rig, OTHER);
-    assert_eq!(rig.groups[&OTHER].durable, rig.groups[&OTHER].last(), "the log goes on");
-    let (replica, hard_state, from) = rig.cut_back.pop().expect("its entries had to go");
+    assert_eq!(rig.models[&OTHER].durable, rig.models[&OTHER].last(), "the log goes on");
+    let (replica, hard_state, from) = rig.seen.cut_back.pop().expect("its entries had to go");
     assert_eq!((replica, hard_state.commit, from), (R, Index(1), Index(2)), "what is at home stays");
-    assert_eq!((rig.cut_back.len(), rig.damaged.len()), (0, 0));
-    rig.groups.insert(R, waits);
+    assert_eq!((rig.seen.cut_back.len(), rig.seen.damaged.len()), (0, 0));
+    rig.models.insert(R, waits);
     rig.disk.power_cut();
     rig.restart();
-    let found = rig.recovered.iter().find(|r| r.identity.replica == R).expect("it is there");
+    let found = rig.seen.recovered.iter().find(|r| r.identity.replica == R).expect("it is there");
     assert_eq!((&found.damage, found.in_doubt, found.checkpoint.index), (&None, true, Index(1)));
     assert_eq!((found.entries.iter().filter(|e| e.index > Index(1)).count(), found.lost.len()), (0, 0));
 }
@@ -55,20 +56,20 @@ fn crash_while_the_log_truncates_a_replica_quarantines_none() {
         let (mut rig, waits) = repaired_in_a_full_log(seed);
         let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 160) };
         for n in 0.. {
-            if !rig.cut_back.is_empty() {
+            if !rig.seen.cut_back.is_empty() {
                 break;
             }
-            let from = rig.groups[&OTHER].last() + 1;
+            let from = rig.models[&OTHER].last() + 1;
             rig.append(OTHER, from, vec![effect]);
             rig.turn((n + seed) % 3);
-            let durable = rig.groups[&OTHER].durable;
+            let durable = rig.models[&OTHER].durable;
             rig.commit(OTHER, durable);
         }
         (0..seed / 3).for_each(|_| rig.turn(1));
-        rig.groups.insert(R, waits);
+        rig.models.insert(R, waits);
         rig.disk.power_cut();
         rig.restart();
-        let found = rig.recovered.iter().find(|r| r.identity.replica == R).expect("it is there");
+        let found = rig.seen.recovered.iter().find(|r| r.identity.replica == R).expect("it is there");
         assert_eq!((&found.damage, found.checkpoint.index), (&None, Index(1)), "seed {seed}");
         cut += u64::from(found.in_doubt);
     }
@@ -86,22 +87,22 @@ fn rebuilding_replica_keeps_its_data_until_it_follows_and_none_afterwards() {
     one_batch(&mut rig, R);
     // One append is in flight, and another waits; the group that queued them is gone.
     for _ in 0..2 {
-        let from = rig.groups[&R].last() + 1;
+        let from = rig.models[&R].last() + 1;
         rig.append(R, from, vec![Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 8) }]);
         rig.turn(0);
     }
     let begun = rig.engine.begin_anew(R).expect("no round runs");
     assert_eq!(begun.commit, Index(0));
     rig.settle();
-    assert_eq!(rig.groups[&R].durable, 3, "the old group gets no completions");
-    let waits = rig.groups.remove(&R).expect("created");
+    assert_eq!(rig.models[&R].durable, 3, "the old group gets no completions");
+    let waits = rig.models.remove(&R).expect("created");
     let segments = rig.engine.stats().segments_in_use;
     while rig.engine.stats().segments_in_use < segments + 2 {
         one_batch(&mut rig, OTHER);
     }
     rig.disk.power_cut();
     rig.restart();
-    let found = rig.recovered.iter().find(|r| r.identity.replica == R).expect("it is there");
+    let found = rig.seen.recovered.iter().find(|r| r.identity.replica == R).expect("it is there");
     assert_eq!((&found.damage, found.in_doubt, found.checkpoint.index), (&None, false, Index(1)), "as it was");
     assert!(found.entries.len() >= 3, "with all that it had acknowledged");
     let term = waits.term.0 + 3;
@@ -113,7 +114,7 @@ fn rebuilding_replica_keeps_its_data_until_it_follows_and_none_afterwards() {
     wrap_log(&mut rig, OTHER);
     rig.disk.power_cut();
     rig.restart();
-    let found = rig.recovered.iter().find(|r| r.identity.replica == R).expect("it is there");
+    let found = rig.seen.recovered.iter().find(|r| r.identity.replica == R).expect("it is there");
     assert_eq!((&found.damage, found.in_doubt, found.entries.len()), (&None, true, 0));
     assert_eq!(found.hard_state.term, types::Term(term));
 }
@@ -136,7 +137,7 @@ fn rounds_that_take_no_replica_do_not_fill_the_log() {
     rig.settle();
     rig.disk.power_cut();
     rig.restart();
-    assert_eq!(rig.recovered[0].checkpoint.index, Index(1), "one that takes it does");
+    assert_eq!(rig.seen.recovered[0].checkpoint.index, Index(1), "one that takes it does");
 }
 
 #[test]
@@ -149,24 +150,24 @@ fn truncated_replica_is_not_truncated_again_while_its_record_waits() {
         let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 160) };
         for _ in 0..400 {
             // The turns run one by one: the log is examined again before the record is in a batch.
-            let from = rig.groups[&OTHER].last() + 1;
+            let from = rig.models[&OTHER].last() + 1;
             rig.append(OTHER, from, vec![effect]);
             rig.engine.copy_forward();
             rig.engine.make_room();
             rig.engine.copy_forward();
             rig.engine.make_room();
             rig.turn(8);
-            let durable = rig.groups[&OTHER].durable;
+            let durable = rig.models[&OTHER].durable;
             rig.commit(OTHER, durable);
         }
         rig.settle();
         let last = Index(if anew { 1 } else { 2 });
-        assert_eq!(rig.cut_back.iter().map(|(_, _, from)| *from).collect::<Vec<_>>(), [last], "once");
-        rig.groups.insert(R, waits);
+        assert_eq!(rig.seen.cut_back.iter().map(|(_, _, from)| *from).collect::<Vec<_>>(), [last], "once");
+        rig.models.insert(R, waits);
         // No segment holds the record of the truncation any more.
         rig.disk.power_cut();
         rig.restart();
-        let found = rig.recovered.iter().find(|r| r.identity.replica == R).expect("it is there");
+        let found = rig.seen.recovered.iter().find(|r| r.identity.replica == R).expect("it is there");
         assert_eq!((&found.damage, found.in_doubt), (&None, true), "what it had is gone: begins anew: {anew}");
     }
 }
@@ -199,6 +200,6 @@ fn full_log_truncates_a_replica_that_holds_it_by_a_completed_block() {
         log.ring.newest_mut().note_entry(R, index);
     }
     wrap_log(&mut rig, OTHER);
-    assert!(!rig.cut_back.is_empty(), "its entries had to go");
-    assert_eq!(rig.groups[&OTHER].durable, rig.groups[&OTHER].last(), "the log goes on");
+    assert!(!rig.seen.cut_back.is_empty(), "its entries had to go");
+    assert_eq!(rig.models[&OTHER].durable, rig.models[&OTHER].last(), "the log goes on");
 }

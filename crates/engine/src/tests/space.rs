@@ -2,9 +2,10 @@
 
 use super::crash::{config, step};
 use super::laws::put_wide;
-use super::rig::{Rig, chunks};
+use super::rig::Rig;
 use crate::EngineConfig;
 use crate::round::RoundStep;
+use crate::testing::chunks;
 use std::time::Duration;
 use types::rng::Rng;
 use types::store::Effect;
@@ -36,7 +37,7 @@ fn space_need_of_the_overlay_equals_a_recount_in_every_life() {
         }
         // No data is dirty, so no space is needed.
         for id in 1..=3 {
-            let durable = rig.groups[&ReplicaId(id)].durable;
+            let durable = rig.models[&ReplicaId(id)].durable;
             rig.commit(ReplicaId(id), durable);
         }
         for _ in 0..20 {

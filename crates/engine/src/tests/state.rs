@@ -3,9 +3,9 @@
 use super::crash::config;
 use super::damage::wrap_log;
 use super::laws::{run_rounds, write};
-use super::model::decision_bytes;
-use super::rig::{Rig, identity};
+use super::rig::Rig;
 use crate::EngineConfig;
+use crate::testing::{decision_bytes, identity};
 use std::time::Duration;
 use types::store::DecisionState;
 use types::{Index, ReplicaId, Term};
@@ -21,13 +21,13 @@ fn crowd(seed: u64, count: u64, config: EngineConfig) -> (Rig, ReplicaId) {
 fn a_state_block_of_any_number_of_replicas_is_written_and_read_back() {
     let (mut rig, writer) = crowd(1, 1500, EngineConfig { round_pressure: 0.2, ..config(0) });
     wrap_log(&mut rig, writer);
-    assert_eq!(rig.groups[&writer].durable, rig.groups[&writer].last(), "the log goes on");
+    assert_eq!(rig.models[&writer].durable, rig.models[&writer].last(), "the log goes on");
     rig.disk.power_cut();
     rig.restart();
-    assert_eq!(rig.mount_failed, None);
-    let found: Vec<ReplicaId> = rig.recovered.iter().map(|r| r.identity.replica).collect();
+    assert_eq!(rig.seen.mount_failed, None);
+    let found: Vec<ReplicaId> = rig.seen.recovered.iter().map(|r| r.identity.replica).collect();
     assert_eq!(found, (1..=1500).map(ReplicaId).collect::<Vec<_>>());
-    assert!(rig.recovered.iter().all(|r| r.damage.is_none()));
+    assert!(rig.seen.recovered.iter().all(|r| r.damage.is_none()));
 }
 
 #[test]
@@ -42,10 +42,10 @@ fn a_crash_in_the_middle_of_a_state_block_loses_no_replica_and_no_vote() {
             if rig.engine.log.as_ref().expect("mounted").state_block.is_some() {
                 break;
             }
-            let from = rig.groups[&writer].last() + 1;
+            let from = rig.models[&writer].last() + 1;
             rig.append(writer, from, vec![write(0, 160)]);
             rig.turn(1);
-            let durable = rig.groups[&writer].durable;
+            let durable = rig.models[&writer].durable;
             rig.commit(writer, durable);
         }
         (0..seed % 12).for_each(|_| rig.turn(1));
@@ -69,10 +69,10 @@ fn log_begins_with_a_whole_state_block_after_a_crash_in_another_one() {
         let (mut rig, writer) = crowd(seed, 12, small);
         wrap_log(&mut rig, writer);
         let turn = |rig: &mut Rig| {
-            let from = rig.groups[&writer].last() + 1;
+            let from = rig.models[&writer].last() + 1;
             rig.append(writer, from, vec![write(0, 160)]);
             rig.turn(1);
-            let durable = rig.groups[&writer].durable;
+            let durable = rig.models[&writer].durable;
             rig.commit(writer, durable);
         };
         for _ in 0..4000 {
@@ -87,7 +87,7 @@ fn log_begins_with_a_whole_state_block_after_a_crash_in_another_one() {
         torn += u64::from(rig.engine.log.as_ref().expect("mounted").ring.newest().is_some_and(|s| !s.stated));
         // An entry without a majority keeps the torn segment while older ones are freed.
         let idle = ReplicaId(1);
-        let from = rig.groups[&idle].last() + 1;
+        let from = rig.models[&idle].last() + 1;
         rig.append(idle, from, vec![write(0, 8)]);
         for _ in 0..1500 {
             turn(&mut rig);
@@ -105,10 +105,10 @@ fn the_last_whole_state_block_is_not_freed_while_a_later_one_is_written() {
     let small = EngineConfig { round_pressure: 0.2, state_batch_max: 1, ..config(0) };
     let (mut rig, writer) = crowd(3, 12, small);
     for _ in 0..3000 {
-        let from = rig.groups[&writer].last() + 1;
+        let from = rig.models[&writer].last() + 1;
         rig.append(writer, from, vec![write(0, 160)]);
         rig.turn(1);
-        let durable = rig.groups[&writer].durable;
+        let durable = rig.models[&writer].durable;
         rig.commit(writer, durable);
         let log = rig.engine.log.as_ref().expect("mounted");
         assert!(log.ring.live().iter().any(|s| s.stated), "no live segment knows all replicas");
@@ -133,8 +133,7 @@ fn tombstones_below_the_floor_are_dropped_and_their_ids_stay_refused() {
         rig.engine.set_replica_floor(ReplicaId(next));
         run_rounds(&mut rig);
         for id in ids {
-            rig.engine.destroy_replica(ReplicaId(id));
-            rig.groups.remove(&ReplicaId(id));
+            rig.destroy(ReplicaId(id));
         }
         assert!(rig.engine.tombstone_count() >= 8, "until a checkpoint says so they are needed");
         run_rounds(&mut rig);
@@ -161,15 +160,15 @@ fn a_crash_before_a_birth_leaves_no_floor_that_refuses_the_replica() {
         };
         // Fills a segment nearly; work queued before the create record opens the next one.
         while rig.engine.log.as_ref().expect("mounted").ring.space() > 256 << 10 {
-            let from = rig.groups[&writer].last() + 1;
+            let from = rig.models[&writer].last() + 1;
             rig.append(writer, from, vec![write(0, 160)]);
             rig.settle();
         }
-        let (opened, from) = (newest(&rig).0, rig.groups[&writer].last() + 1);
+        let (opened, from) = (newest(&rig).0, rig.models[&writer].last() + 1);
         rig.append(writer, from, vec![write(0, 160); 12]);
         let bytes = decision_bytes(unborn, Index(0));
         let decision = DecisionState { replica: unborn, index: Index(0), term: Term(0), bytes };
-        rig.engine.create_replica(identity(unborn), decision);
+        rig.engine.create_replica(identity(unborn, 1), decision);
         rig.engine.set_replica_floor(ReplicaId(101));
         for _ in 0..200 {
             if newest(&rig).0 > opened && newest(&rig).1 {
@@ -189,7 +188,7 @@ fn a_crash_before_a_birth_leaves_no_floor_that_refuses_the_replica() {
         // A replica destroyed before its create record is written does not hold the floor.
         let bytes = decision_bytes(ReplicaId(102), Index(0));
         let decision = DecisionState { replica: ReplicaId(102), index: Index(0), term: Term(0), bytes };
-        rig.engine.create_replica(identity(ReplicaId(102)), decision);
+        rig.engine.create_replica(identity(ReplicaId(102), 1), decision);
         rig.engine.set_replica_floor(ReplicaId(103));
         assert_eq!(rig.engine.floor, ReplicaId(102));
         rig.engine.destroy_replica(ReplicaId(102));
@@ -218,8 +217,7 @@ fn replica_destroyed_in_a_round_keeps_its_tombstone_until_a_checkpoint() {
         rig.commit(ReplicaId(1), 2);
         rig.round();
         (0..seed % 4).for_each(|_| rig.turn(1));
-        rig.engine.destroy_replica(ReplicaId(2));
-        rig.groups.remove(&ReplicaId(2));
+        rig.destroy(ReplicaId(2));
         rig.settle();
         wrap_log(&mut rig, ReplicaId(1));
         rig.disk.power_cut();

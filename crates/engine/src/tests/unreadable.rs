@@ -10,8 +10,8 @@ fn restart(rig: &mut Rig, page: usize) -> (u64, bool, usize) {
     rig.disk.unreadable = Some(page + 512);
     rig.disk.power_cut();
     rig.restart();
-    assert_eq!(rig.mount_failed, None);
-    let lost = rig.recovered.iter().find(|r| r.identity.replica == R).expect("it comes back").lost.len();
+    assert_eq!(rig.seen.mount_failed, None);
+    let lost = rig.seen.recovered.iter().find(|r| r.identity.replica == R).expect("it comes back").lost.len();
     let (last, suspect) = found(rig, R);
     (last, suspect, lost)
 }

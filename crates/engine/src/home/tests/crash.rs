@@ -1,7 +1,6 @@
 //! Power cuts at every moment of a round, and failed writes.
 
-use super::disk::TestDisk;
-use super::rig::{Key, Plan, Rig, START, chunk};
+use super::rig::{Key, Plan, Rig, chunk};
 use super::rounds::random_plan;
 use crate::home::HomeLimits;
 use crate::home_api::{Cut, HomeEvent};
@@ -17,7 +16,7 @@ fn limits() -> HomeLimits {
 
 /// Returns a home with some history, and the round that will be interrupted.
 fn prepared(seed: u64, kind: DiskKind, volatile: bool) -> (Rig, Plan) {
-    let mut rig = Rig::on(TestDisk::new(seed, START + LEN, 512, kind, volatile), LEN, limits());
+    let mut rig = Rig::on(seed, (kind, 512, volatile), LEN, limits());
     rig.rng = Rng::new(seed);
     for index in 1..6 {
         let plan = random_plan(&mut rig, index);
@@ -166,20 +165,20 @@ fn a_tight_home_survives_rounds_that_never_become_durable() {
 #[test]
 fn the_first_failed_write_or_flush_poisons_and_nothing_is_written_after() {
     let (mut rig, plan) = prepared(9, DiskKind::File, true);
-    let before = rig.disk.writes;
+    let before = rig.disk.ended;
     rig.begin(plan);
     rig.settle();
-    let total = rig.disk.writes - before;
+    let total = rig.disk.ended - before;
     for n in 0..total {
         let (mut rig, plan) = prepared(9, DiskKind::File, true);
-        rig.disk.fail_at = Some(before + n);
+        rig.disk.fails = before + n..before + n + 1;
         rig.begin(plan.clone());
         rig.settle();
         assert!(matches!(rig.events[..], [HomeEvent::Failed { .. }]), "{n}: {:?}", rig.events);
         rig.events.clear();
-        let writes = rig.disk.writes;
+        let ended = rig.disk.ended;
         rig.check_base(|key| plan.blocks.contains_key(key) || plan.drops(key));
-        assert_eq!(rig.disk.writes, writes);
+        assert_eq!(rig.disk.ended, ended);
         rig.disk.power_cut();
         assert!(rig.mount().1.is_empty());
         rig.check_base(|key| plan.blocks.contains_key(key) || plan.drops(key));

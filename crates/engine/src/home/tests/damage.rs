@@ -22,7 +22,7 @@ fn two_replicas() -> Rig {
 fn a_rotten_block_is_named_and_its_neighbours_are_served() {
     let mut rig = two_replicas();
     let (au, n) = rig.home.chunk(R1, chunk(1, 0)).unwrap().place_of(1);
-    rig.disk.flip_bit(START + rig.home.geometry.block_offset(au, n) + 777);
+    rig.disk.flip((START + rig.home.geometry.block_offset(au, n) + 777) as usize);
     let whole = rig.read(R1, chunk(1, 0), SectorRange::new(0, 16));
     assert_eq!(whole, Err(HomeReadError::Damaged { chunk: chunk(1, 0), block: 1 }));
     assert_eq!(rig.read(R1, chunk(1, 0), SectorRange::new(15, 1)), whole, "the whole block is judged");
@@ -36,13 +36,13 @@ fn a_rotten_block_is_named_and_its_neighbours_are_served() {
 fn unreadable_sector_fails_its_read_and_unreadable_page_its_replica() {
     let mut rig = two_replicas();
     let (au, n) = rig.home.chunk(R1, chunk(1, 0)).unwrap().place_of(1);
-    rig.disk.unreadable = Some(START + rig.home.geometry.block_offset(au, n) + 512);
+    rig.disk.unreadable = Some((START + rig.home.geometry.block_offset(au, n) + 512) as usize);
     let source = env::DiskError::Io(5);
     let whole = rig.read(R1, chunk(1, 0), SectorRange::new(0, 16));
     assert_eq!(whole, Err(HomeReadError::Disk { chunk: chunk(1, 0), range: SectorRange::new(0, 16), source }));
     rig.check_base(|(replica, place, block)| (*replica, *place) == (R1, chunk(1, 0)) && *block < 2);
     let slot = rig.home.chunk(R1, chunk(1, 1)).unwrap().pages[0].unwrap().slot;
-    rig.disk.unreadable = Some(rig.home.slot_offset(slot));
+    rig.disk.unreadable = Some(rig.home.slot_offset(slot) as usize);
     let (_, damaged) = rig.mount();
     assert!(matches!(&damaged[..], [(R1, why)] if why.contains("map page of v1/1")), "{damaged:?}");
     rig.disk.unreadable = None;
@@ -64,7 +64,7 @@ fn a_rotten_page_damages_its_replica_for_good_and_no_other() {
     for (name, slot) in pages {
         let mut rig = two_replicas();
         let slots = rig.home.free_slots();
-        rig.disk.flip_bit(rig.home.slot_offset(slot) + 100);
+        rig.disk.flip((rig.home.slot_offset(slot) + 100) as usize);
         for life in 0..2 {
             let (states, damaged) = rig.mount();
             assert!(matches!(&damaged[..], [(R1, why)] if why.contains(name)), "{name}, life {life}: {damaged:?}");
@@ -95,7 +95,7 @@ fn space_of_a_damaged_replica_is_free_once_no_checkpoint_names_it() {
     let mut rig = two_replicas();
     let (slots, bytes) = (rig.home.free_slots(), rig.home.free_bytes());
     let held = rig.home.chunk(R1, chunk(1, 0)).unwrap().pages[0].unwrap().slot;
-    rig.disk.flip_bit(rig.home.slot_offset(held) + 100);
+    rig.disk.flip((rig.home.slot_offset(held) + 100) as usize);
     assert_eq!(rig.mount().1.len(), 1);
     rig.base.retain(|(replica, _, _), _| *replica == R2);
     rig.home.empty(R1);

@@ -2,14 +2,14 @@
 //!
 //! The rig acts as the log side: it keeps the checkpoint records, and its `frozen` blocks are the overlay.
 
-use super::disk::TestDisk;
 use crate::home::{Home, HomeLimits};
 use crate::home_api::{
     BlockData, ChunkDirty, Cut, HOME_KEY_BIT, HomeEvent, HomeReadError, HomeRegion, HomeTokens, Piece, Round,
     RoundState,
 };
+use crate::tests::disk::Disk;
 use bytes::Bytes;
-use env::{DiskKind, Op};
+use env::{DiskInfo, DiskKind, Op};
 use std::collections::BTreeMap;
 use types::rng::Rng;
 use types::store::DecisionState;
@@ -29,7 +29,7 @@ pub(super) struct Plan {
 
 pub(super) struct Rig {
     pub(super) home: Home,
-    pub(super) disk: TestDisk,
+    pub(super) disk: Disk,
     pub(super) limits: HomeLimits,
     pub(super) region: HomeRegion,
     /// Records of the last durable checkpoint.
@@ -131,10 +131,20 @@ fn data(stamp: u64) -> BlockData {
 impl Rig {
     /// Creates a home of `len_bytes` on a file with a volatile cache.
     pub(super) fn new(seed: u64, len_bytes: u64, limits: HomeLimits) -> Rig {
-        Rig::on(TestDisk::new(seed, START + len_bytes, 512, DiskKind::File, true), len_bytes, limits)
+        Rig::on(seed, (DiskKind::File, 512, true), len_bytes, limits)
     }
 
-    pub(super) fn on(disk: TestDisk, len_bytes: u64, limits: HomeLimits) -> Rig {
+    /// Does the same on a disk of this kind and alignment, with or without a volatile cache.
+    pub(super) fn on(
+        seed: u64,
+        (kind, align_bytes, volatile): (DiskKind, u32, bool),
+        len_bytes: u64,
+        limits: HomeLimits,
+    ) -> Rig {
+        let mut disk = Disk::new(START + len_bytes, seed, volatile);
+        disk.info = DiskInfo { kind, align_bytes, ..disk.info };
+        disk.in_parts = true;
+        disk.fill(0, disk.bytes().len(), 0xa5);
         let region = HomeRegion { start: START, len_bytes };
         let home = Home::new(disk.info.clone(), region, HomeTokens { owner: 9 }, limits);
         let mut rig = Rig {

@@ -1,12 +1,14 @@
-//! Expected contents of a replica: its entries, and the sectors after they are applied.
+//! Expected contents of a replica: its entries, and the sectors that result from applying them.
 //!
-//! Invariant: the model is plain and slow, and does not know logs, destages or disks.
+//! Invariant: the model is plain and slow, and does not know logs, destage rounds or disks.
 
-use super::SECTORS;
 use bytes::Bytes;
 use std::collections::BTreeMap;
-use types::store::{Crcs, DecisionState, Effect, HardState};
+use types::store::{Crcs, DecisionState, Effect, HardState, ReplicaIdentity};
 use types::{ChunkKey, Entry, EntryKind, Index, IoBuf, IoBufMut, ReplicaId, SectorRange, Term};
+
+/// Number of sectors that are used in each chunk.
+pub const SECTORS: u32 = 192;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Made {
@@ -21,6 +23,7 @@ type Stamp = (u64, Term);
 #[derive(Clone, Debug)]
 pub struct Model {
     pub replica: ReplicaId,
+    pub identity: ReplicaIdentity,
     pub term: Term,
     /// Entries of the log; entry i is at position i - 1.
     pub made: Vec<Made>,
@@ -41,9 +44,10 @@ pub struct Model {
 }
 
 impl Model {
-    pub fn new(replica: ReplicaId) -> Model {
+    pub fn new(identity: ReplicaIdentity) -> Model {
         Model {
-            replica,
+            replica: identity.replica,
+            identity,
             term: Term(1),
             made: Vec::new(),
             history: BTreeMap::new(),
@@ -94,9 +98,31 @@ impl Model {
         }
         self.hard_state.term = self.term;
         for effect in effects {
-            self.made.push(Made { term: self.term, effect });
-            self.history.insert((self.last(), self.term), effect);
+            self.push(effect);
         }
+    }
+
+    fn push(&mut self, effect: Effect) {
+        self.made.push(Made { term: self.term, effect });
+        self.history.insert((self.last(), self.term), effect);
+    }
+
+    /// Returns the replica as if it had applied entries that its log never had. Its entries above the applied index are
+    /// replaced, in a later term.
+    pub fn ahead(&self, effects: Vec<Effect>) -> Model {
+        let mut new = self.clone();
+        new.made.truncate(new.applied as usize);
+        new.term = Term(self.term.0 + 3);
+        for effect in effects {
+            new.push(effect);
+            new.apply();
+        }
+        // The term of the entries may pass that of the replica, which then has no vote in it.
+        let term = new.hard_state.term.max(new.term);
+        new.hard_state = HardState { term, vote: None, commit: Index(new.applied) };
+        (new.durable, new.durable_commit) = (new.applied, new.applied);
+        new.tickets.clear();
+        new
     }
 
     /// Applies the next entry.
@@ -120,7 +146,7 @@ impl Model {
         sectors[range.start as usize..range.end() as usize].fill(stamp);
     }
 
-    /// Returns the bytes that a read must give.
+    /// Returns the bytes that a read must return.
     pub fn expected(&self, chunk: ChunkKey, range: SectorRange) -> Vec<u8> {
         let mut out = vec![0; range.len_bytes()];
         let Some(sectors) = self.sectors.get(&chunk) else { return out };
