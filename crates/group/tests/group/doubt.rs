@@ -25,21 +25,7 @@ fn forgetful(burnt: u64) -> (Rig, (Term, Index)) {
 
 fn pre_vote(rig: &mut Rig, term: Term, (log_term, index): (Term, Index)) -> bool {
     rig.sent.clear();
-    let msg = RaftMsg {
-        pg: PG,
-        from: ReplicaId(2),
-        to: ReplicaId(3),
-        term,
-        kind: RaftKind::PreVote,
-        log_term,
-        index,
-        commit: Index(0),
-        commit_term: Term(0),
-        reject: false,
-        reject_hint: Index(0),
-        context: Default::default(),
-        entries: Vec::new(),
-    };
+    let msg = RaftMsg { log_term, index, ..raft_msg(RaftKind::PreVote, 2, 3, term.0) };
     rig.call(3, |g, now, actions| g.handle_raft(now, OsdId(2), msg, actions));
     rig.pump();
     rig.sent.iter().any(|m| m.from == ReplicaId(3) && m.kind == RaftKind::PreVoteResponse && !m.reject)

@@ -1,6 +1,7 @@
 //! Faults, drawn from the seed: crashes, cuts, stops, slow disks, checkpoints, transfers, preemptions.
 
-use crate::world::{Event, MS, World};
+use crate::rig::MS;
+use crate::world::{Event, World};
 
 /// Makes one fault, and draws the time of the next.
 pub fn strike(world: &mut World) {

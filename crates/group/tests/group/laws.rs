@@ -1,6 +1,6 @@
 //! Single properties of a group, each shown by a short script on the `rig`.
 
-use crate::rig::{CHUNK, PG, Rig, group, ms, recovered, write};
+use crate::rig::{CHUNK, Rig, group, ms, raft_msg, recovered, write};
 use group::{Action, Group, GroupConfig, GroupError};
 use types::control::{Attach, AttachRefusal};
 use types::{Epoch, Errno, Index, IoBuf, OsdId, ReplicaId, SectorRange, SessionId, Term};
@@ -10,24 +10,6 @@ const DONE: Option<Result<ReplyBody, Reject>> = Some(Ok(ReplyBody::Done));
 
 fn elsewhere(osd: Option<u32>) -> Option<Result<ReplyBody, Reject>> {
     Some(Err(Reject::NotLeader { hint: osd.map(OsdId) }))
-}
-
-fn vote(kind: RaftKind, from: u64, to: u64, term: u64) -> RaftMsg {
-    RaftMsg {
-        pg: PG,
-        from: ReplicaId(from),
-        to: ReplicaId(to),
-        term: Term(term),
-        kind,
-        log_term: Term(term - 1),
-        index: Index(1000),
-        commit: Index(0),
-        commit_term: Term(0),
-        reject: false,
-        reject_hint: Index(0),
-        context: Default::default(),
-        entries: Vec::new(),
-    }
 }
 
 /// Returns the kinds of message that `osd` sent since the rig's list was cleared.
@@ -289,11 +271,11 @@ fn no_vote_and_no_campaign_within_one_promise_of_the_start() {
     let mut fresh = group(1, 3, ms(1000), true);
     let mut actions = Vec::new();
     for kind in [RaftKind::PreVote, RaftKind::Vote] {
-        fresh.handle_raft(ms(1149), OsdId(2), vote(kind, 2, 1, 5), &mut actions);
+        fresh.handle_raft(ms(1149), OsdId(2), raft_msg(kind, 2, 1, 5), &mut actions);
     }
     fresh.poll(ms(1149), &mut actions);
     assert_eq!((actions.len(), fresh.term()), (0, Term(0)));
-    fresh.handle_raft(ms(1150), OsdId(2), vote(RaftKind::Vote, 2, 1, 5), &mut actions);
+    fresh.handle_raft(ms(1150), OsdId(2), raft_msg(RaftKind::Vote, 2, 1, 5), &mut actions);
     fresh.poll(ms(1150), &mut actions);
     assert_eq!(fresh.term(), Term(5));
 }
@@ -305,7 +287,7 @@ fn a_promised_vote_is_refused_and_judged_again_when_the_promise_ends() {
     assert_eq!(rig.list(1), [2, 3]);
     rig.deaf = [1].into();
     rig.sent.clear();
-    rig.call(2, |g, now, actions| g.handle_raft(now, OsdId(3), vote(RaftKind::PreVote, 3, 2, 2), actions));
+    rig.call(2, |g, now, actions| g.handle_raft(now, OsdId(3), raft_msg(RaftKind::PreVote, 3, 2, 2), actions));
     rig.advance(149);
     assert_eq!((rig.now, sent_by(&rig, 2)), (renewed + 149, vec![]));
     rig.advance(1);
@@ -318,7 +300,7 @@ fn a_leader_with_a_fresh_ack_refuses_a_pre_vote() {
     rig.list(1);
     rig.sent.clear();
     let ask = |rig: &mut Rig| {
-        rig.call(1, |g, now, actions| g.handle_raft(now, OsdId(3), vote(RaftKind::PreVote, 3, 1, 2), actions));
+        rig.call(1, |g, now, actions| g.handle_raft(now, OsdId(3), raft_msg(RaftKind::PreVote, 3, 1, 2), actions));
         rig.pump();
         sent_by(rig, 1)
     };
@@ -338,7 +320,7 @@ fn a_leader_that_was_heard_is_not_voted_against() {
     for (leader_recently_heard, want) in [(true, vec![]), (false, vec![RaftKind::PreVoteResponse])] {
         rig.call(2, |g, now, actions| {
             g.set_leader_recently_heard(leader_recently_heard);
-            g.handle_raft(now, OsdId(3), vote(RaftKind::PreVote, 3, 2, 2), actions);
+            g.handle_raft(now, OsdId(3), raft_msg(RaftKind::PreVote, 3, 2, 2), actions);
         });
         rig.pump();
         assert_eq!(sent_by(&rig, 2), want);
@@ -443,7 +425,7 @@ fn a_new_leader_admits_nothing_before_its_own_entry_is_applied() {
 fn impossible_message_quarantines_the_group_for_good() {
     let mut rig = Rig::led(3, true);
     let write = rig.write(1, 0);
-    let nonsense = RaftMsg { log_term: Term(0), ..vote(RaftKind::AppendResponse, 2, 1, 1) };
+    let nonsense = RaftMsg { log_term: Term(0), ..raft_msg(RaftKind::AppendResponse, 2, 1, 1) };
     for _ in 0..2 {
         rig.call(1, |g, now, actions| g.handle_raft(now, OsdId(2), nonsense.clone(), actions));
     }
@@ -462,7 +444,7 @@ fn impossible_message_quarantines_the_group_for_good() {
 fn a_message_that_names_another_sender_than_its_connection_is_dropped() {
     let mut fresh = group(1, 3, ms(0), true);
     let mut actions = Vec::new();
-    fresh.handle_raft(ms(500), OsdId(3), vote(RaftKind::Vote, 2, 1, 5), &mut actions);
+    fresh.handle_raft(ms(500), OsdId(3), raft_msg(RaftKind::Vote, 2, 1, 5), &mut actions);
     assert_eq!((actions.len(), fresh.term()), (0, Term(0)));
 }
 

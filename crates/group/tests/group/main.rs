@@ -12,7 +12,8 @@ mod watch;
 mod words;
 mod world;
 
-use world::{Event, MS, World};
+use rig::MS;
+use world::{Event, World};
 
 /// Names the seed of a storm that ends in a panic.
 struct Story(u64);

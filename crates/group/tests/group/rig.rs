@@ -9,7 +9,7 @@ use types::store::{Crcs, DecisionState, Effect, HardState, Persist, Recovered, R
 use types::{
     ChunkKey, Entry, Epoch, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, SessionId, Term, Time, VolumeId,
 };
-use wire::{Message, RaftMsg, Reject, Reply, ReplyBody, Request, RequestBody};
+use wire::{Message, RaftKind, RaftMsg, Reject, Reply, ReplyBody, Request, RequestBody};
 
 pub const PG: PgId = PgId { pool: PoolId(2), n: 5 };
 pub const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(1), index: 0 };
@@ -19,15 +19,22 @@ pub fn ms(ms: u64) -> Time {
     Time(ms * MS)
 }
 
-pub fn recovered(osd: u32, size: u32) -> Recovered {
-    let members: Vec<Member> = (1..=size).map(|n| Member { replica: ReplicaId(u64::from(n)), osd: OsdId(n) }).collect();
-    let replica = ReplicaId(u64::from(osd));
-    let identity = ReplicaIdentity { pg: PG, replica, lineage: 1, conf_epoch: Epoch(1), members };
+/// Returns the identity and the decision state of a new replica. Replica ids exceed OSD ids by `above`.
+pub fn fresh(pg: PgId, osd: u32, size: u32, above: u64) -> (ReplicaIdentity, DecisionState) {
+    let member = |n: u32| Member { replica: ReplicaId(u64::from(n) + above), osd: OsdId(n) };
+    let replica = member(osd).replica;
+    let members = (1..=size).map(member).collect();
+    let identity = ReplicaIdentity { pg, replica, lineage: 1, conf_epoch: Epoch(1), members };
     let bytes = Group::fresh_decision(&identity);
+    (identity, DecisionState { replica, index: Index(0), term: Term(0), bytes })
+}
+
+pub fn recovered(osd: u32, size: u32) -> Recovered {
+    let (identity, checkpoint) = fresh(PG, osd, size, 0);
     Recovered {
         identity,
         hard_state: HardState::default(),
-        checkpoint: DecisionState { replica, index: Index(0), term: Term(0), bytes },
+        checkpoint,
         before: (Index(0), Term(0)),
         entries: Vec::new(),
         lost: Vec::new(),
@@ -40,6 +47,25 @@ pub fn recovered(osd: u32, size: u32) -> Recovered {
 pub fn group(osd: u32, size: u32, now: Time, lease_reads: bool) -> Group {
     let config = GroupConfig { lease_reads, ..GroupConfig::new(OsdId(osd)) };
     Group::new(config, recovered(osd, size), now, u64::from(osd)).expect("a fresh replica")
+}
+
+/// Returns a raft message without entries, from a replica whose log is long.
+pub fn raft_msg(kind: RaftKind, from: u64, to: u64, term: u64) -> RaftMsg {
+    RaftMsg {
+        pg: PG,
+        from: ReplicaId(from),
+        to: ReplicaId(to),
+        term: Term(term),
+        kind,
+        log_term: Term(term - 1),
+        index: Index(1000),
+        commit: Index(0),
+        commit_term: Term(0),
+        reject: false,
+        reject_hint: Index(0),
+        context: Default::default(),
+        entries: Vec::new(),
+    }
 }
 
 /// One step of a group.

@@ -5,19 +5,17 @@
 
 use crate::client::{CHUNK, Client};
 use crate::engine::Engine;
+use crate::rig::{MS, fresh};
 use crate::watch::Watch;
 use group::descriptor::Command;
 use group::{Action, Group, GroupConfig, Origin, Pairs};
 use std::collections::BTreeMap;
 use types::control::Attach;
-use types::map::Member;
 use types::rng::Rng;
-use types::store::{DecisionState, ReplicaIdentity};
-use types::{Epoch, Index, IoBufMut, OsdId, PgId, PoolId, ReplicaId, SessionId, Term, Time};
+use types::{Epoch, IoBufMut, OsdId, PgId, PoolId, SessionId, Time};
 use wire::{Message, Reply, ReplyBody, Request};
 
 pub const PG: PgId = PgId { pool: PoolId(1), n: 3 };
-pub const MS: u64 = 1_000_000;
 
 pub enum Event {
     Message { from: u32, to: u32, connection: u64, message: Message },
@@ -92,18 +90,13 @@ impl Node {
 impl World {
     pub fn new(seed: u64, size: u32, datagrams: bool) -> World {
         let mut rng = Rng::new(seed);
-        let members: Vec<Member> =
-            (1..=size).map(|n| Member { replica: ReplicaId(u64::from(n) + 10), osd: OsdId(n) }).collect();
         let mut nodes = BTreeMap::new();
-        for member in &members {
-            let (pg, replica) = (PG, member.replica);
-            let identity = ReplicaIdentity { pg, replica, lineage: 1, conf_epoch: Epoch(1), members: members.clone() };
-            let bytes = Group::fresh_decision(&identity);
-            let decision = DecisionState { replica, index: Index(0), term: Term(0), bytes };
+        for osd in 1..=size {
+            let (identity, decision) = fresh(PG, osd, size, 10);
             let node = Node {
                 group: None,
                 engine: Engine::new(identity, decision),
-                pairs: Pairs::new(GroupConfig::new(member.osd).timing),
+                pairs: Pairs::new(GroupConfig::new(OsdId(osd)).timing),
                 life: 0,
                 offset: rng.below(1 << 40),
                 rate: rng.between(700, 1300),
@@ -112,7 +105,7 @@ impl World {
                 stopped_until: 0,
                 disk_max: 3 * MS,
             };
-            nodes.insert(member.osd.0, node);
+            nodes.insert(osd, node);
         }
         let mut pairs = BTreeMap::new();
         for a in 1..=size {
