@@ -6,8 +6,9 @@
 //! verified; a group starts from it or refuses; nothing panics.
 
 use crate::source::Source;
-use crate::store_model::{Story, chunks, told};
+use crate::store_model::{Pages, told};
 use crate::{Verdict, log};
+use engine::testing::{DISK_LEN, IDS, chunks};
 use engine::{Engine, EngineConfig, EngineEvent};
 use env::{DiskSpec, Env};
 use group::{Group, GroupConfig};
@@ -23,15 +24,15 @@ const DEVICE: &str = "device";
 const STEPS_MAX: usize = 4000;
 
 /// Returns the device after that history: the pages that are not zero.
-fn story() -> &'static Story {
-    static STORY: OnceLock<Story> = OnceLock::new();
+fn story() -> &'static Pages {
+    static STORY: OnceLock<Pages> = OnceLock::new();
     STORY.get_or_init(told)
 }
 
 /// Returns a position, often in a fixed header or in the records after it.
 fn place(source: &mut Source<'_>) -> (usize, usize) {
     let story = story();
-    let page = source.below(story.pages.len() as u32) as usize;
+    let page = source.below(story.len() as u32) as usize;
     let at = match source.below(4) {
         0 => source.below(FIXED_LEN as u32),
         1 => FIXED_LEN as u32 + source.below(512),
@@ -43,7 +44,7 @@ fn place(source: &mut Source<'_>) -> (usize, usize) {
 
 /// Applies the changes to a copy of the pages.
 fn changed(source: &mut Source<'_>) -> Vec<(u64, Vec<u8>)> {
-    let mut pages = story().pages.clone();
+    let mut pages = story().clone();
     while !source.is_empty() {
         let (page, at) = place(source);
         let how = source.byte();
@@ -86,13 +87,13 @@ fn mend(offset: u64, page: &mut [u8]) {
 fn mount(pages: &[(u64, Vec<u8>)], seed: u64) -> (World, Box<dyn Env>, Engine, Option<Vec<Recovered>>) {
     let world = World::new(seed);
     let node = world.add_node("osd");
-    world.create_disk(node, DEVICE, story().device_bytes, true);
+    world.create_disk(node, DEVICE, DISK_LEN, true);
     let image = world.disk_image(node, DEVICE);
     pages.iter().for_each(|(at, bytes)| image.write(*at, bytes));
     let mut env = world.env(node);
     let spec = DiskSpec { path: DEVICE.into(), assume_plp: false, read_only: false };
     let disk = env.open_disk(&spec).expect("it was just made");
-    let mut engine = Engine::new(EngineConfig::default(), disk, story().ids, seed);
+    let mut engine = Engine::new(EngineConfig::default(), disk, IDS, seed);
     let (mut ops, mut events, mut out) = (Vec::new(), Vec::new(), Vec::new());
     engine.start(env.now(), &mut ops);
     for _ in 0..STEPS_MAX {
@@ -126,7 +127,7 @@ pub fn run(data: &[u8]) -> Verdict {
     for recovered in found {
         check(&recovered);
         let replica = recovered.identity.replica;
-        let osd = recovered.identity.members.first().map_or(story().ids.1, |m| m.osd);
+        let osd = recovered.identity.members.first().map_or(IDS.1, |m| m.osd);
         let now = env.now();
         // A replica with lost payload gets no group before the payload is restored.
         if recovered.lost.is_empty()

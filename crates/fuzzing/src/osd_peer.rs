@@ -12,9 +12,10 @@ mod answers;
 mod messages;
 
 use crate::source::Source;
-use crate::store_model::{device_image, device_len, ids};
+use crate::store_model::device_image;
 use crate::{Verdict, line::Lines, wire_frame};
 use answers::Peers;
+use engine::testing::{DISK_LEN, IDS};
 use env::{DiskSpec, Env, NetAddr};
 use messages::{message, order};
 use osd::{Osd, OsdConfig, Phase};
@@ -62,7 +63,7 @@ fn start(world: &World, node: NodeId, life: u64) -> (Osd, SimEnv) {
     let mut env = world.env(node);
     let spec = DiskSpec { path: DEVICE.into(), assume_plp: false, read_only: false };
     let disk = env.open_disk(&spec).expect("the lock died with the process");
-    let (cluster, osd, uuid) = ids();
+    let (cluster, osd, uuid) = IDS;
     let config = OsdConfig {
         cluster,
         osd,
@@ -88,7 +89,7 @@ impl Table {
     fn new(seed: u8) -> Table {
         let world = World::new(seed.into());
         let node = world.add_node("osd");
-        world.create_disk(node, DEVICE, device_len(), true);
+        world.create_disk(node, DEVICE, DISK_LEN, true);
         let image = world.disk_image(node, DEVICE);
         device_image().1.iter().for_each(|(at, bytes)| image.write(*at, bytes));
         let other = world.add_node("stranger");
@@ -213,13 +214,13 @@ impl Table {
 }
 
 fn members() -> Vec<Member> {
-    let mut all = vec![member(ids().1.0)];
+    let mut all = vec![member(IDS.1.0)];
     all.extend(PEERS.map(member));
     all
 }
 
 fn hello(which: usize, serial: u32) -> Hello {
-    let (cluster, me, _) = ids();
+    let (cluster, me, _) = IDS;
     Hello {
         version_min: wire::VERSION_MIN,
         version_max: wire::VERSION_MAX,

@@ -13,26 +13,24 @@
 //! - One flipped bit under a sealed log is never silent.
 //! - After more damage than one flip a tail may be missing, as if the disk had lost durable data. The rest is genuine.
 
-mod model;
 mod peers;
 mod rig;
 
 use crate::Verdict;
 use crate::source::Source;
+use engine::testing::{SECTORS, chunks};
 use rig::Rig;
 use std::time::Duration;
 use types::store::Effect;
 use types::{ReplicaId, SectorRange};
 
-pub use rig::{Story, chunks, device_image, device_len, ids};
+pub use rig::{Pages, device_image};
 
-/// Number of sectors that are used in each chunk.
-const SECTORS: u32 = 192;
 const REPLICAS: u32 = 3;
 
 /// Runs the target. First byte: seed of the disk's own choices. Second: settings.
 pub fn run(data: &[u8]) -> Verdict {
-    if live(data).checked_reads > 0 { Verdict::Taken } else { Verdict::Refused }
+    if live(data).harness.checked_reads > 0 { Verdict::Taken } else { Verdict::Refused }
 }
 
 /// Runs the whole history of an engine.
@@ -116,7 +114,7 @@ fn step(rig: &mut Rig, source: &mut Source<'_>) {
 }
 
 /// Returns the image of a device with a fixed history in which most operations occur.
-pub fn told() -> Story {
+pub fn told() -> Pages {
     let mut rig = Rig::new(7, 8);
     (1..=3).for_each(|id| rig.create(ReplicaId(id)));
     rig.settle();
@@ -171,7 +169,7 @@ mod tests {
         }
         let superblock = device_image().0;
         let start = if in_home { superblock.home_start } else { superblock.log_start };
-        let pages = rig.image().pages.into_iter().filter(|(at, _)| (start..start + (4 << 20)).contains(at));
+        let pages = rig.image().into_iter().filter(|(at, _)| (start..start + (4 << 20)).contains(at));
         let pages = pages.map(|(at, _)| ((at - start) / 4096) as u32).collect();
         (rig, pages)
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use types::map::Member;
 use types::store::{DecisionState, Effect, HardState, Persist, Recovered, ReplicaIdentity};
 use types::{
-    ChunkKey, ClusterId, Epoch, Index, IoBuf, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SectorRange, Term, Time,
+    ChunkKey, ClusterId, Entry, Epoch, Index, IoBuf, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SectorRange, Term, Time,
     VolumeId,
 };
 
@@ -234,6 +234,17 @@ impl<D> Harness<D> {
         self.ticket += 1;
         let data = bytes.iter().any(|b| *b != 0).then(|| (IoBuf::copy_of(bytes), range.fragment_crcs(bytes)));
         self.engine.stage(self.ticket, replica, chunk, range, data)
+    }
+
+    /// Repairs a lost payload: wrong bytes are refused, and the right ones are taken.
+    pub fn refill(&mut self, replica: ReplicaId, genuine: &Entry) {
+        let (index, payload) = (genuine.index, genuine.payload.clone());
+        let wrong = IoBuf::copy_of(&vec![0xa5; payload.len()]);
+        assert!(!self.engine.refill(replica, index, genuine.term, wrong), "wrong bytes are taken");
+        let later = Term(genuine.term.0 + 1);
+        assert!(!self.engine.refill(replica, index, later, payload.clone()), "another entry's payload is taken");
+        let taken = self.engine.refill(replica, index, genuine.term, payload);
+        assert!(taken, "{replica}: the right payload of entry {index} is refused");
     }
 
     pub fn handle_event(&mut self, event: Event) {

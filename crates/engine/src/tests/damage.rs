@@ -70,11 +70,7 @@ pub(super) fn damage_of(rig: &Rig) -> Vec<(ReplicaId, bool)> {
 fn refill(rig: &mut Rig, replica: ReplicaId) {
     for lost in rig.engine.lost(replica) {
         let entry = rig.models[&replica].entry_of(lost.index.0, lost.term).expect("appended");
-        let wrong = types::IoBuf::copy_of(&vec![0x5c; entry.payload.len()]);
-        assert!(!rig.engine.refill(replica, lost.index, lost.term, wrong), "other bytes are not taken");
-        let later = types::Term(lost.term.0 + 1);
-        assert!(!rig.engine.refill(replica, lost.index, later, entry.payload.clone()), "nor another entry's");
-        assert!(rig.engine.refill(replica, lost.index, lost.term, entry.payload));
+        rig.refill(replica, &entry);
     }
     rig.settle();
 }

@@ -5,8 +5,8 @@
 
 use super::{CHUNK, PEERS, PG};
 use crate::source::Source;
-use crate::store_model::ids;
 use bytes::BytesMut;
+use engine::testing::IDS;
 use group::descriptor::{Command, Stamp};
 use std::collections::BTreeMap;
 use types::control::Attach;
@@ -30,7 +30,7 @@ fn head(from: ReplicaId, term: Term, kind: RaftKind) -> RaftMsg {
     RaftMsg {
         pg: PG,
         from,
-        to: ReplicaId(ids().1.0.into()),
+        to: ReplicaId(IDS.1.0.into()),
         term,
         kind,
         log_term: Term(0),

@@ -3,7 +3,7 @@
 use super::answers::Peers;
 use super::{CHUNK, CLIENT, PEERS, PG};
 use crate::source::Source;
-use crate::store_model::ids;
+use engine::testing::IDS;
 use types::control::{Attach, OsdDown};
 use types::map::{Member, OsdAddr, PgMap};
 use types::rng::Rng;
@@ -17,7 +17,7 @@ use wire::{
 pub fn message(source: &mut Source<'_>, peers: &Peers, which: usize) -> Message {
     let pg = if source.byte() < 245 { PG } else { PgId { pool: PoolId(source.u32()), n: source.u32() } };
     let from = ReplicaId(source.number(PEERS.get(which).copied().unwrap_or(PEERS[0]).into()));
-    let to = ReplicaId(source.number(ids().1.0.into()));
+    let to = ReplicaId(source.number(IDS.1.0.into()));
     let (term, index) = (Term(source.number(peers.term.0)), Index(source.number(peers.last().0)));
     if which == CLIENT && source.byte() < 220 {
         return Message::Request(request(source, pg));
@@ -173,7 +173,7 @@ fn request(source: &mut Source<'_>, pg: PgId) -> Request {
 
 /// Returns an order of meta, sound or not.
 pub fn order(source: &mut Source<'_>) -> OsdDown {
-    let me = ids().1;
+    let me = IDS.1;
     let pg = PgId { pool: PoolId(1), n: source.number(1) as u32 };
     let addr = |source: &mut Source<'_>| OsdAddr {
         osd: OsdId(source.number(5) as u32),

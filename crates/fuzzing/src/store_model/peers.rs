@@ -4,9 +4,8 @@
 //! Properties: wrong bytes are refused, and the right ones are taken. Repaired data is complete after the next mount. A
 //! repaired replica is held to the same model as one that was never damaged.
 
-use super::SECTORS;
-use super::model::Model;
 use super::rig::{Damage, Rig};
+use engine::testing::{Model, SECTORS};
 use types::store::{HardState, Recovered};
 use types::units::SECTORS_PER_BLOCK;
 use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange, crc32c};
@@ -20,11 +19,6 @@ pub struct Help {
     pub doubts_ended: u64,
 }
 
-/// Returns bytes that were never written.
-fn wrong(len: usize) -> IoBuf {
-    IoBuf::copy_of(&vec![0xa5; len])
-}
-
 impl Rig {
     /// Repairs bad blocks of home to their contents at the applied index. Returns false if those contents are not
     /// known.
@@ -34,10 +28,10 @@ impl Rig {
     }
 
     fn mend_block(&mut self, replica: ReplicaId, chunk: ChunkKey, block: u16) -> bool {
-        let Some(model) = self.models.get(&replica).filter(|m| !m.damaged) else { return false };
+        let Some(model) = self.harness.models.get(&replica).filter(|m| !m.damaged) else { return false };
         let at = Index(model.applied);
         // The block needs no repair any more.
-        let Some(ask) = self.engine.mend_ask(replica, chunk, block) else { return true };
+        let Some(ask) = self.harness.engine.mend_ask(replica, chunk, block) else { return true };
         if ask.applied != at {
             return false;
         }
@@ -53,11 +47,12 @@ impl Rig {
                 assert!(self.doubtful, "{replica} {chunk} block {block}: home's checksum is of other bytes");
                 return false;
             }
-            let wrong = wrong(range.len_bytes());
+            // These bytes were never written.
+            let wrong = IoBuf::copy_of(&vec![0xa5; range.len_bytes()]);
             let crc = crc32c(&wrong);
-            assert!(!self.engine.mend(replica, chunk, block, at, Some((wrong, crc))), "wrong bytes are taken");
+            assert!(!self.harness.engine.mend(replica, chunk, block, at, Some((wrong, crc))), "wrong bytes are taken");
         }
-        let taken = self.engine.mend(replica, chunk, block, at, Some((IoBuf::copy_of(&bytes), crc)));
+        let taken = self.harness.engine.mend(replica, chunk, block, at, Some((IoBuf::copy_of(&bytes), crc)));
         assert!(taken, "{replica} {chunk} block {block}: the right bytes are refused");
         self.help.blocks_mended += 1;
         true
@@ -69,7 +64,7 @@ impl Rig {
         let id = found.identity.replica;
         for lost in std::mem::take(&mut found.lost) {
             if id.0.is_multiple_of(2) && lost.index > found.hard_state.commit {
-                self.engine.cut_lost(id, lost.index);
+                self.harness.engine.cut_lost(id, lost.index);
                 found.entries.retain(|entry| entry.index < lost.index);
                 damage.tail_in_doubt = true;
                 self.help.tails_cut += 1;
@@ -77,26 +72,23 @@ impl Rig {
             }
             let genuine = model.entry_of(lost.index.0, lost.term).expect("a lost entry was appended once");
             assert!(lost.is(&genuine.payload), "{id}: the record of entry {} names other bytes", lost.index);
-            if !self.engine.can_refill() {
+            if !self.harness.engine.can_refill() {
                 self.dying.insert(id);
                 return;
             }
-            let wrong = wrong(genuine.payload.len());
-            assert!(!self.engine.refill(id, lost.index, lost.term, wrong), "wrong bytes are taken");
-            let taken = self.engine.refill(id, lost.index, lost.term, genuine.payload.clone());
-            assert!(taken, "{id}: the right payload of entry {} is refused", lost.index);
+            self.harness.refill(id, &genuine);
             let entry = found.entries.iter_mut().find(|e| e.index == lost.index).expect("its record is there");
             assert_eq!((entry.term, &entry.descriptor), (genuine.term, &genuine.descriptor));
             *entry = genuine;
         }
         self.settle();
         if !self.refilled.remove(&id) {
-            assert!(self.poisoned || self.spoilt.contains(&id), "{id} has all payloads and is not whole");
+            assert!(self.harness.poisoned || self.spoilt.contains(&id), "{id} has all payloads and is not whole");
             self.dying.insert(id);
             return;
         }
         self.help.replicas_refilled += 1;
-        self.models.insert(id, model);
+        self.harness.models.insert(id, model);
         self.check_recovered(found, damage);
     }
 
@@ -104,24 +96,24 @@ impl Rig {
     pub(super) fn end_doubt(&mut self, model: Model, mut found: Recovered, mut damage: Damage) {
         let id = found.identity.replica;
         // Without a home it starts empty, and only a stream could restore it.
-        if found.checkpoint.bytes.is_empty() || !self.engine.may_follow_in_doubt(id) {
+        if found.checkpoint.bytes.is_empty() || !self.harness.engine.may_follow_in_doubt(id) {
             self.dying.insert(id);
             return;
         }
         let term = found.hard_state.term.max(model.term);
         let hard_state = HardState { term, vote: None, commit: found.hard_state.commit };
-        self.engine.follow_in_doubt(id, hard_state);
+        self.harness.engine.follow_in_doubt(id, hard_state);
         found.hard_state = hard_state;
         self.settle();
-        if self.poisoned || self.spoilt.contains(&id) {
+        if self.harness.poisoned || self.spoilt.contains(&id) {
             self.dying.insert(id);
             return;
         }
-        self.models.insert(id, model);
+        self.harness.models.insert(id, model);
         // The leader sends the lost part of the log again.
         damage.tail_in_doubt = true;
         self.check_recovered(found, damage);
-        self.engine.doubt_over(id);
+        self.harness.engine.doubt_over(id);
         self.help.doubts_ended += 1;
         self.settle();
     }
