@@ -114,7 +114,7 @@ impl Disk {
                 Op::DiskFlush { .. } => (0, 0),
                 other => panic!("{other:?}"),
             };
-            assert!(offset as usize % align == 0 && len % 512 == 0, "{offset}+{len}");
+            assert!((offset as usize).is_multiple_of(align) && len.is_multiple_of(512), "{offset}+{len}");
             self.longest_bytes = self.longest_bytes.max(len);
             self.pending.push(match op {
                 Op::DiskRead { token, offset, buf, .. } => Pending::Read { token, offset: offset as usize, buf },
