@@ -166,6 +166,12 @@ impl<D> Harness<D> {
         self.models.get_mut(&replica).expect("created")
     }
 
+    /// Appends entries with these effects behind the last one.
+    pub fn extend(&mut self, replica: ReplicaId, effects: Vec<Effect>) {
+        let from = self.model(replica).last() + 1;
+        self.append(replica, from, effects);
+    }
+
     /// Appends entries with these effects, perhaps over a tail that was not committed.
     pub fn append(&mut self, replica: ReplicaId, from: u64, effects: Vec<Effect>) {
         self.ticket += 1;

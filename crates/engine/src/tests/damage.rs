@@ -118,11 +118,9 @@ fn a_damaged_batch_in_the_middle_quarantines_every_replica_for_good() {
 pub(super) fn wrap_log(rig: &mut Rig, replica: ReplicaId) {
     let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 160) };
     for _ in 0..400 {
-        let from = rig.models[&replica].last() + 1;
-        rig.append(replica, from, vec![effect]);
+        rig.extend(replica, vec![effect]);
         rig.turn(8);
-        let durable = rig.models[&replica].durable;
-        rig.commit(replica, durable);
+        rig.commit(replica, u64::MAX);
     }
     rig.settle();
     assert!(rig.engine.first_index(replica).0 > 100, "the log has wrapped");
@@ -198,8 +196,7 @@ fn payloads_lost_in_two_segments_come_back_unless_they_are_at_home() {
     let mut ats = vec![first];
     let big = Effect::Write { chunk: chunks()[1], range: SectorRange::new(0, 160) };
     for n in 0..30 {
-        let from = rig.models[&R1].last() + 1;
-        rig.append(R1, from, vec![big]);
+        rig.extend(R1, vec![big]);
         rig.turn(16);
         if n == 3 {
             ats.push(batches(&rig).last().expect("it was just written").0);
@@ -209,8 +206,7 @@ fn payloads_lost_in_two_segments_come_back_unless_they_are_at_home() {
     let second = rig.superblock.log_start as usize + rig.superblock.segment_bytes as usize;
     let header = BatchHeader::decode(&rig.disk.bytes()[second..], IDS.2, second as u64).expect("it was opened");
     ats.push(second + header.len_bytes() as usize);
-    let durable = rig.models[&R1].durable;
-    rig.commit(R1, durable);
+    rig.commit(R1, u64::MAX);
     for at in ats {
         let header = BatchHeader::decode(&rig.disk.bytes()[at..], IDS.2, at as u64).expect("a batch");
         assert!(header.payload_len > 0);

@@ -1,7 +1,7 @@
 //! Logs that have lost whole batches (R11, ADR 0007): certain entries come back, fully stated replicas are whole, and a
 //! suspect state outlives the log that showed the gap.
 
-use super::damage::{batches_from, config};
+use super::damage::{batches_from, config, wrap_log};
 use super::rig::Rig;
 use crate::testing::{Model, SECTORS, chunks};
 use layout::home::Geometry;
@@ -113,16 +113,7 @@ fn suspect_state_and_kept_entries_outlive_the_segments_of_the_gap() {
     rig.disk.kill();
     rig.restart();
     assert_eq!([found(&rig, R), found(&rig, OTHER)], [(1, true), (1, false)]);
-    let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 160) };
-    for _ in 0..400 {
-        let from = rig.models[&OTHER].last() + 1;
-        rig.append(OTHER, from, vec![effect]);
-        rig.turn(8);
-        let durable = rig.models[&OTHER].durable;
-        rig.commit(OTHER, durable);
-    }
-    rig.settle();
-    assert!(rig.engine.first_index(OTHER).0 > 100, "the log has wrapped");
+    wrap_log(&mut rig, OTHER);
     rig.models.insert(R, waits);
     rig.disk.power_cut();
     rig.restart();
@@ -143,12 +134,10 @@ fn replica_stated_in_full_behind_a_gap_is_whole_and_not_suspect() {
         let big = Effect::Write { chunk: chunks()[1], range: SectorRange::new(0, 160) };
         for replica in [R, OTHER] {
             for _ in 0..10 {
-                let from = rig.models[&replica].last() + 1;
-                rig.append(replica, from, vec![big]);
+                rig.extend(replica, vec![big]);
                 rig.settle();
             }
-            let durable = rig.models[&replica].durable;
-            rig.commit(replica, durable);
+            rig.commit(replica, u64::MAX);
         }
         rig.round();
         rig.settle();
@@ -207,11 +196,9 @@ fn lose_tables(rig: &mut Rig) -> Vec<usize> {
 
 fn write_and_commit(rig: &mut Rig, count: u64, sectors: u32) {
     for _ in 0..count {
-        let from = rig.models[&R].last() + 1;
-        rig.append(R, from, vec![Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, sectors) }]);
+        rig.extend(R, vec![Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, sectors) }]);
         rig.turn(8);
-        let durable = rig.models[&R].durable;
-        rig.commit(R, durable);
+        rig.commit(R, u64::MAX);
     }
     rig.settle();
 }

@@ -225,11 +225,9 @@ fn an_installation_begins_although_the_log_copies_entries_of_its_replica() {
         let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, SECTORS.min(160)) };
         rig.engine.hold_rounds(true);
         while rig.engine.stats().segments_in_use < 11 {
-            let from = rig.models[&TARGET].last() + 1;
-            rig.append(TARGET, from, vec![effect; 2]);
+            rig.extend(TARGET, vec![effect; 2]);
             rig.turn(16);
-            let durable = rig.models[&TARGET].durable;
-            rig.commit(TARGET, durable);
+            rig.commit(TARGET, u64::MAX);
         }
         rig.settle();
         let old = rig.models.remove(&TARGET).expect("created");
@@ -239,11 +237,9 @@ fn an_installation_begins_although_the_log_copies_entries_of_its_replica() {
         rig.engine.hold_rounds(false);
         let other = ReplicaId(3);
         let write = |rig: &mut Rig| {
-            let from = rig.models[&other].last() + 1;
-            rig.append(other, from, vec![effect]);
+            rig.extend(other, vec![effect]);
             rig.turn(1);
-            let durable = rig.models[&other].durable;
-            rig.commit(other, durable);
+            rig.commit(other, u64::MAX);
         };
         // While the installation waits, nothing moves the checkpoint index of its replica, and the engine reports that.
         rig.engine.hold_rounds(true);

@@ -15,16 +15,11 @@ pub(super) fn write(start: u32, count: u32) -> Effect {
     Effect::Write { chunk: chunks()[0], range: SectorRange::new(start, count) }
 }
 
-fn put(rig: &mut Rig, replica: ReplicaId, effects: Vec<Effect>) {
-    let from = rig.models[&replica].last() + 1;
-    rig.append(replica, from, effects);
-}
-
 #[test]
 fn nothing_is_acknowledged_before_its_flush() {
     let mut rig = Rig::new(1, true, EngineConfig::default());
     rig.create(1);
-    put(&mut rig, R1, vec![write(0, 8)]);
+    rig.extend(R1, vec![write(0, 8)]);
     let (mut ops, mut out) = (Vec::new(), Vec::new());
     rig.engine.end_turn(rig.now, &mut ops, &mut out);
     assert!(out.is_empty(), "{out:?}");
@@ -36,7 +31,7 @@ fn nothing_is_acknowledged_before_its_flush() {
     assert_eq!(kept.0, sent);
     assert_eq!(bufs[1].as_ptr(), kept.0.as_ptr(), "the payload goes to the disk from where it is");
     // A second append goes into the next batch, which waits for the first.
-    put(&mut rig, R1, vec![write(8, 8)]);
+    rig.extend(R1, vec![write(8, 8)]);
     let mut more = Vec::new();
     rig.engine.end_turn(rig.now, &mut more, &mut out);
     assert!(more.is_empty() && out.is_empty(), "one batch in flight");
@@ -52,16 +47,15 @@ fn the_log_wraps_many_times_while_one_group_never_commits() {
     let mut rig = Rig::new(2, true, config);
     rig.create(1);
     rig.create(2);
-    put(&mut rig, R2, (0..20).map(|n| write(n * 8 % 192, 8)).collect());
+    rig.extend(R2, (0..20).map(|n| write(n * 8 % 192, 8)).collect());
     rig.settle();
     for n in 0..4000u32 {
         while rig.engine.pressure().max() >= 1.0 {
             rig.turn(8);
         }
-        put(&mut rig, R1, vec![write(n * 32 % 160, 32), write(n * 7 % 150, 3)]);
+        rig.extend(R1, vec![write(n * 32 % 160, 32), write(n * 7 % 150, 3)]);
         rig.turn(2);
-        let durable = rig.models[&R1].durable;
-        rig.commit(R1, durable);
+        rig.commit(R1, u64::MAX);
         if n % 1500 == 1499 {
             rig.settle();
             rig.disk.power_cut();
@@ -92,21 +86,19 @@ fn a_full_log_holds_payload_back_but_neither_votes_nor_rounds() {
     rig.create(2);
     for n in 0..250 {
         // The writes are unaligned: completing the blocks needs log, too.
-        put(&mut rig, R1, vec![write(n % 8 + 1, 160)]);
+        rig.extend(R1, vec![write(n % 8 + 1, 160)]);
         rig.turn(4);
-        let durable = rig.models[&R1].durable;
-        rig.commit(R1, durable);
+        rig.commit(R1, u64::MAX);
     }
     rig.settle();
     assert!(rig.models[&R1].durable < 250, "the log is smaller than what was appended");
     assert!(rig.engine.pressure().log >= 1.0, "{:?}", rig.engine.pressure());
-    put(&mut rig, R2, vec![Effect::None]);
+    rig.extend(R2, vec![Effect::None]);
     rig.settle();
     assert_eq!(rig.models[&R2].durable, 1, "what has no payload goes into the reserve");
     rig.engine.config.round_pressure = 0.3;
     run_rounds(&mut rig);
-    let durable = rig.models[&R1].durable;
-    rig.commit(R1, durable);
+    rig.commit(R1, u64::MAX);
     run_rounds(&mut rig);
     assert_eq!(rig.models[&R1].durable, 250, "a round made room");
     rig.commit(R1, 250);
@@ -118,8 +110,8 @@ fn a_full_log_holds_payload_back_but_neither_votes_nor_rounds() {
 fn an_append_larger_than_a_batch_is_acknowledged_once_and_whole() {
     let mut rig = Rig::new(3, true, EngineConfig::default());
     rig.create(1);
-    put(&mut rig, R1, (0..40).map(|_| write(0, 160)).collect());
-    put(&mut rig, R1, (0..3).map(|_| write(0, 8)).collect());
+    rig.extend(R1, (0..40).map(|_| write(0, 160)).collect());
+    rig.extend(R1, (0..3).map(|_| write(0, 8)).collect());
     rig.settle();
     assert_eq!(rig.models[&R1].durable, 43);
     assert!(rig.engine.stats().batches > 5);
@@ -131,7 +123,7 @@ fn an_append_larger_than_a_batch_is_acknowledged_once_and_whole() {
 fn an_idle_log_is_sealed_once_and_then_rests() {
     let mut rig = Rig::new(4, true, EngineConfig::default());
     rig.create(1);
-    put(&mut rig, R1, vec![write(0, 8)]);
+    rig.extend(R1, vec![write(0, 8)]);
     rig.turn(16);
     let before = rig.engine.stats().batches;
     let due = rig.engine.next_deadline();
@@ -150,14 +142,14 @@ fn an_idle_log_is_sealed_once_and_then_rests() {
 fn the_first_failed_write_poisons_and_nothing_is_acknowledged_after() {
     let mut rig = Rig::new(5, true, EngineConfig::default());
     rig.create(1);
-    put(&mut rig, R1, vec![write(0, 8)]);
+    rig.extend(R1, vec![write(0, 8)]);
     rig.settle();
     rig.disk.fail_after(0);
-    put(&mut rig, R1, vec![write(0, 8)]);
+    rig.extend(R1, vec![write(0, 8)]);
     rig.turn(16);
     assert!(rig.poisoned);
     rig.disk.fails = 0..0;
-    put(&mut rig, R1, vec![write(0, 8)]);
+    rig.extend(R1, vec![write(0, 8)]);
     let writes = rig.disk.writes;
     for _ in 0..50 {
         rig.turn(16);
@@ -173,7 +165,7 @@ fn a_destroyed_replica_leaves_a_tombstone_and_its_space() {
     rig.create(1);
     rig.create(2);
     let empty = rig.engine.stats().home.used_bytes;
-    put(&mut rig, R1, vec![write(0, 160)]);
+    rig.extend(R1, vec![write(0, 160)]);
     rig.settle();
     rig.commit(R1, 1);
     run_rounds(&mut rig);
@@ -202,10 +194,9 @@ fn home_gives_back_what_rounds_took() {
     rig.create(1);
     for n in 0..20 {
         let effects = (0..4).map(|_| rig.effect()).chain([write(n * 5, 3)]).collect();
-        put(&mut rig, R1, effects);
+        rig.extend(R1, effects);
         rig.settle();
-        let durable = rig.models[&R1].durable;
-        rig.commit(R1, durable);
+        rig.commit(R1, u64::MAX);
         run_rounds(&mut rig);
     }
     assert!(rig.seen.checkpoints >= 10 && rig.engine.stats().overlay_bytes == 0, "all is in home");
@@ -238,7 +229,7 @@ fn a_full_home_is_reported_and_a_cut_makes_room_again() {
 
 /// Appends, commits and applies without the model's sectors (their range is smaller).
 pub(super) fn put_wide(rig: &mut Rig, effects: Vec<Effect>) {
-    put(rig, R1, effects.clone());
+    rig.extend(R1, effects.clone());
     rig.settle();
     let g = rig.models.get_mut(&R1).expect("created");
     g.hard_state.commit = types::Index(g.durable);
@@ -254,19 +245,19 @@ fn chunks_come_from_home_and_overlay_and_a_cut_hides_those_below_it() {
     rig.create(1);
     let [a, b, ..] = chunks();
     let at = |chunk| Effect::Write { chunk, range: SectorRange::new(0, 8) };
-    put(&mut rig, R1, vec![at(a)]);
+    rig.extend(R1, vec![at(a)]);
     rig.settle();
     rig.commit(R1, 1);
     rig.round();
     rig.settle();
     assert_eq!(rig.engine.chunks(R1), vec![a], "home holds it");
-    put(&mut rig, R1, vec![at(b)]);
+    rig.extend(R1, vec![at(b)]);
     rig.settle();
     rig.commit(R1, 2);
     let mut both = vec![a, b];
     both.sort_unstable();
     assert_eq!(rig.engine.chunks(R1), both, "home and overlay");
-    put(&mut rig, R1, vec![Effect::Cut { volume: a.volume, from_chunk: 0 }, at(a)]);
+    rig.extend(R1, vec![Effect::Cut { volume: a.volume, from_chunk: 0 }, at(a)]);
     rig.settle();
     rig.commit(R1, 4);
     let left: Vec<_> = both.into_iter().filter(|c| *c == a || c.volume != a.volume).collect();
@@ -283,7 +274,7 @@ fn round_that_completes_only_zeros_proceeds_without_a_wakeup() {
     rig.create(1);
     let chunk = |index| types::ChunkKey { index, ..chunks()[0] };
     let zero = |n: u32| Effect::Zero { chunk: chunk(n / 20), range: SectorRange::new(n % 20 * 8 + 1, 2) };
-    put(&mut rig, R1, (0..3000).map(zero).collect());
+    rig.extend(R1, (0..3000).map(zero).collect());
     rig.settle();
     rig.commit(R1, u64::MAX);
     rig.round();
@@ -305,7 +296,7 @@ fn a_round_that_the_loop_holds_back_is_no_deadline() {
     let mut rig = Rig::new(5, true, config);
     rig.create(1);
     rig.settle();
-    put(&mut rig, R1, vec![write(0, 8)]);
+    rig.extend(R1, vec![write(0, 8)]);
     rig.engine.hold_rounds(true);
     rig.settle();
     rig.commit(R1, 1);
@@ -323,7 +314,7 @@ fn idle_engine_begins_no_round() {
     let config = EngineConfig { round_pressure: 0.0, ..EngineConfig::default() };
     let mut rig = Rig::new(12, true, config);
     rig.create(1);
-    put(&mut rig, R1, vec![write(0, 8), Effect::None]);
+    rig.extend(R1, vec![write(0, 8), Effect::None]);
     rig.settle();
     rig.commit(R1, 2);
     run_rounds(&mut rig);
@@ -351,7 +342,7 @@ fn the_last_map_survives_power_cuts_and_the_log_that_it_was_written_to() {
         while rig.engine.pressure().max() >= 1.0 {
             rig.turn(8);
         }
-        put(&mut rig, R1, vec![write(n * 8 % 192, 8)]);
+        rig.extend(R1, vec![write(n * 8 % 192, 8)]);
         let last = rig.models[&R1].last();
         rig.commit(R1, last);
         rig.turn(4);

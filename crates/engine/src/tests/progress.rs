@@ -19,14 +19,12 @@ fn press(rig: &mut Rig) {
             let write = |chunk| Effect::Write { chunk, range: SectorRange::new(0, 96) };
             rig.append(id, from, chunks().map(write).to_vec());
             rig.turn(16);
-            let durable = rig.models[&id].durable;
-            rig.commit(id, durable);
+            rig.commit(id, u64::MAX);
         }
     }
     rig.settle();
     for id in IDS.map(ReplicaId) {
-        let durable = rig.models[&id].durable;
-        rig.commit(id, durable);
+        rig.commit(id, u64::MAX);
     }
     rig.engine.hold_rounds(false);
 }
@@ -76,11 +74,9 @@ fn a_replica_that_whole_rounds_leave_out_is_named_although_rounds_run() {
     let left_out = ReplicaId(2);
     for _ in 0..40 {
         rig.engine.hold_rounds(true);
-        let from = rig.models[&ReplicaId(1)].last() + 1;
-        rig.append(ReplicaId(1), from, vec![Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 8) }]);
+        rig.extend(ReplicaId(1), vec![Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 8) }]);
         rig.turn(16);
-        let durable = rig.models[&ReplicaId(1)].durable;
-        rig.commit(ReplicaId(1), durable);
+        rig.commit(ReplicaId(1), u64::MAX);
         let states: Vec<DecisionState> = rig.models.values().map(|g| g.decision()).collect();
         let states = states.into_iter().filter(|state| state.replica != left_out).collect();
         rig.engine.begin_round(rig.now, states);

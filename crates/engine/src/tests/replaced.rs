@@ -18,8 +18,7 @@ fn held() -> EngineConfig {
 }
 
 fn put(rig: &mut Rig, replica: ReplicaId, count: u32) {
-    let from = rig.models[&replica].last() + 1;
-    rig.append(replica, from, (0..count).map(|n| write(n * 8 % 32, 160)).collect());
+    rig.extend(replica, (0..count).map(|n| write(n * 8 % 32, 160)).collect());
     rig.turn(16);
     let durable = rig.models[&replica].durable;
     if replica == R2 {

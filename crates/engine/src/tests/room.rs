@@ -17,8 +17,7 @@ fn repaired_in_a_full_log(seed: u64) -> (Rig, Model) {
     let at = one_batch(&mut rig, R);
     let effect = Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 160) };
     while rig.engine.stats().segments_in_use < 10 {
-        let from = rig.models[&R].last() + 1;
-        rig.append(R, from, vec![effect]);
+        rig.extend(R, vec![effect]);
         rig.turn(16);
     }
     seal(&mut rig);
@@ -59,11 +58,9 @@ fn crash_while_the_log_truncates_a_replica_quarantines_none() {
             if !rig.seen.cut_back.is_empty() {
                 break;
             }
-            let from = rig.models[&OTHER].last() + 1;
-            rig.append(OTHER, from, vec![effect]);
+            rig.extend(OTHER, vec![effect]);
             rig.turn((n + seed) % 3);
-            let durable = rig.models[&OTHER].durable;
-            rig.commit(OTHER, durable);
+            rig.commit(OTHER, u64::MAX);
         }
         (0..seed / 3).for_each(|_| rig.turn(1));
         rig.models.insert(R, waits);
@@ -87,8 +84,7 @@ fn rebuilding_replica_keeps_its_data_until_it_follows_and_none_afterwards() {
     one_batch(&mut rig, R);
     // One append is in flight, and another waits; the group that queued them is gone.
     for _ in 0..2 {
-        let from = rig.models[&R].last() + 1;
-        rig.append(R, from, vec![Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 8) }]);
+        rig.extend(R, vec![Effect::Write { chunk: chunks()[0], range: SectorRange::new(0, 8) }]);
         rig.turn(0);
     }
     let begun = rig.engine.begin_anew(R).expect("no round runs");
@@ -157,8 +153,7 @@ fn truncated_replica_is_not_truncated_again_while_its_record_waits() {
             rig.engine.copy_forward();
             rig.engine.make_room();
             rig.turn(8);
-            let durable = rig.models[&OTHER].durable;
-            rig.commit(OTHER, durable);
+            rig.commit(OTHER, u64::MAX);
         }
         rig.settle();
         let last = Index(if anew { 1 } else { 2 });

@@ -45,8 +45,7 @@ fn a_crash_in_the_middle_of_a_state_block_loses_no_replica_and_no_vote() {
             let from = rig.models[&writer].last() + 1;
             rig.append(writer, from, vec![write(0, 160)]);
             rig.turn(1);
-            let durable = rig.models[&writer].durable;
-            rig.commit(writer, durable);
+            rig.commit(writer, u64::MAX);
         }
         (0..seed % 12).for_each(|_| rig.turn(1));
         let log = rig.engine.log.as_ref().expect("mounted");
@@ -69,11 +68,9 @@ fn log_begins_with_a_whole_state_block_after_a_crash_in_another_one() {
         let (mut rig, writer) = crowd(seed, 12, small);
         wrap_log(&mut rig, writer);
         let turn = |rig: &mut Rig| {
-            let from = rig.models[&writer].last() + 1;
-            rig.append(writer, from, vec![write(0, 160)]);
+            rig.extend(writer, vec![write(0, 160)]);
             rig.turn(1);
-            let durable = rig.models[&writer].durable;
-            rig.commit(writer, durable);
+            rig.commit(writer, u64::MAX);
         };
         for _ in 0..4000 {
             if rig.engine.log.as_ref().expect("mounted").state_block.is_some() {
@@ -87,8 +84,7 @@ fn log_begins_with_a_whole_state_block_after_a_crash_in_another_one() {
         torn += u64::from(rig.engine.log.as_ref().expect("mounted").ring.newest().is_some_and(|s| !s.stated));
         // An entry without a majority keeps the torn segment while older ones are freed.
         let idle = ReplicaId(1);
-        let from = rig.models[&idle].last() + 1;
-        rig.append(idle, from, vec![write(0, 8)]);
+        rig.extend(idle, vec![write(0, 8)]);
         for _ in 0..1500 {
             turn(&mut rig);
             let log = rig.engine.log.as_ref().expect("mounted");
@@ -105,11 +101,9 @@ fn the_last_whole_state_block_is_not_freed_while_a_later_one_is_written() {
     let small = EngineConfig { round_pressure: 0.2, state_batch_max: 1, ..config(0) };
     let (mut rig, writer) = crowd(3, 12, small);
     for _ in 0..3000 {
-        let from = rig.models[&writer].last() + 1;
-        rig.append(writer, from, vec![write(0, 160)]);
+        rig.extend(writer, vec![write(0, 160)]);
         rig.turn(1);
-        let durable = rig.models[&writer].durable;
-        rig.commit(writer, durable);
+        rig.commit(writer, u64::MAX);
         let log = rig.engine.log.as_ref().expect("mounted");
         assert!(log.ring.live().iter().any(|s| s.stated), "no live segment knows all replicas");
     }
