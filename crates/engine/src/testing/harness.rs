@@ -273,7 +273,7 @@ impl<D> Harness<D> {
                 EngineEvent::MountFailed(error) => seen.mount_failed = Some(error),
                 EngineEvent::Created(replica) => seen.created.push(replica),
                 EngineEvent::Destroyed(replica) => seen.destroyed.push(replica),
-                EngineEvent::Persisted { replica, ticket } => self.persisted(replica, ticket),
+                EngineEvent::Persisted { replica, ticket, .. } => self.persisted(replica, ticket),
                 EngineEvent::ReadDone { token, result } => self.read_done(token, result),
                 EngineEvent::Checkpointed(_) => seen.checkpoints += 1,
                 EngineEvent::Staged { .. } => seen.staged += 1,
