@@ -164,7 +164,7 @@ fn silent_real_peer_is_redialled_by_an_osd_and_by_a_waiting_client() {
         if identity == client(7) {
             assert!(rig.bus.send(link, Message::Request(make::read(1, 4096))));
         }
-        rig.until(|rig| rig.has_said(|e| matches!(e, BusEvent::Down { reason, .. } if reason.contains("heard"))));
+        rig.until(|rig| rig.has_said(|e| matches!(e, BusEvent::Down { reason, .. } if reason.contains("no bytes"))));
         assert!(rig.env.now().since(since) >= Duration::from_millis(290), "it was not given its time");
         rig.until(|rig| rig.has_said(|e| matches!(e, BusEvent::Up { .. })));
         assert_ne!(rig.bus.link_to(OsdId(1)), Some(link));
