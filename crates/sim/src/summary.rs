@@ -148,6 +148,7 @@ fn counts(report: &Report) -> Vec<(&'static str, u64)> {
         ("sectors durable at reply", report.majorities),
         ("raft logs looked at", report.looks),
         ("volumes come and gone", report.tenancies),
+        ("runs with drawn tunables", (!report.tunables.is_empty()).into()),
     ];
     all.extend(struck.named());
     all
