@@ -308,7 +308,7 @@ impl Osd {
     fn persisted(&mut self, replica: types::ReplicaId, ticket: u64, batch_begun: Time) {
         self.traced.durable(replica, ticket, batch_begun, self.now);
         let Some(key) = self.pgs.by_replica(replica) else { return };
-        match self.pgs.parked(key) {
+        match self.pgs.paused(key) {
             // A paused group sends nothing; it sends its messages when it goes on.
             Some(group) => group.handle_persisted(self.now, ticket, &mut Vec::new()),
             None => self.with_slot(key, true, |group, now, actions| group.handle_persisted(now, ticket, actions)),

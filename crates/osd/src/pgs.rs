@@ -102,16 +102,16 @@ impl Pgs {
     ///
     /// # Panics
     /// When none runs there.
-    pub fn park(&mut self, key: usize) {
+    pub fn pause(&mut self, key: usize) {
         let state = &mut self.slots[key].state;
         *state = match std::mem::replace(state, State::Creating) {
             State::Running(group) => State::Installing(group),
-            _ => panic!("a running group is parked"),
+            _ => panic!("only a running group is paused"),
         };
     }
 
     /// Resumes the paused group, if there is one.
-    pub fn unpark(&mut self, key: usize) {
+    pub fn resume(&mut self, key: usize) {
         let state = &mut self.slots[key].state;
         *state = match std::mem::replace(state, State::Creating) {
             State::Installing(group) => State::Running(group),
@@ -121,7 +121,7 @@ impl Pgs {
     }
 
     /// Returns the group that is paused until the end of an installation.
-    pub fn parked(&mut self, key: usize) -> Option<&mut Group> {
+    pub fn paused(&mut self, key: usize) -> Option<&mut Group> {
         match self.slots.get_mut(key).map(|slot| &mut slot.state) {
             Some(State::Installing(group)) => Some(group),
             _ => None,

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! submit → requests ─split→ parts ─overlap→ PG queue ─credit→ leader → reply → part done → request done
-//!             │ parked: segment not placed, hole not confirmed, PG has its share of parts
+//!             │ paused: segment not placed, hole not confirmed, PG has its share of parts
 //! ```
 //!
 //! Invariants:

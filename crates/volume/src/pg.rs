@@ -56,7 +56,7 @@ pub(crate) struct Pg {
     pub writes: VecDeque<u32>,
     pub read_turn: bool,
     /// Requests whose next part belongs here, while `parts` is at its limit.
-    pub parked: VecDeque<u32>,
+    pub paused: VecDeque<u32>,
     /// Whether the PG is on the volume's list of PGs to drive.
     pub active: bool,
 }
@@ -92,7 +92,7 @@ impl Pg {
             reads: VecDeque::new(),
             writes: VecDeque::new(),
             read_turn: false,
-            parked: VecDeque::new(),
+            paused: VecDeque::new(),
             active: false,
         }
     }

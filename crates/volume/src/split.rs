@@ -67,7 +67,7 @@ impl Volume {
                         return Stop::Parked;
                     }
                     if !pg.has_part_room(self.config.tuning.pg_parts_max) {
-                        pg.parked.push_back(request);
+                        pg.paused.push_back(request);
                         return Stop::Parked;
                     }
                     if !self.has_part_room() {

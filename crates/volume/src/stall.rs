@@ -126,7 +126,7 @@ impl Volume {
         part.copies = Default::default();
         part.place = Place::Waiting;
         pg.full.waiting += 1;
-        self.unsplit.extend(pg.parked.pop_front());
+        self.unsplit.extend(pg.paused.pop_front());
     }
 
     /// Returns the parts of this PG that wait for space, oldest first.

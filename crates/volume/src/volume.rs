@@ -430,7 +430,7 @@ impl Volume {
         if part.seq != 0 {
             pg.seqs.take_back(part.seq);
         }
-        if let Some(request) = pg.parked.pop_front() {
+        if let Some(request) = pg.paused.pop_front() {
             self.unsplit.push_front(request);
         }
         if part.is_write() {
@@ -537,8 +537,8 @@ impl Volume {
         self.segments.unpark(request);
         self.fence_check.unpark(request);
         for pg in &mut self.pgs {
-            let parked = pg.parked.drain(..).chain(pg.full.fills.drain(..));
-            self.unsplit.extend(parked.filter(|r| *r != request));
+            let paused = pg.paused.drain(..).chain(pg.full.fills.drain(..));
+            self.unsplit.extend(paused.filter(|r| *r != request));
         }
         let pending = &mut self.requests[request as usize];
         pending.error = Some(Errno::TimedOut);

@@ -82,7 +82,7 @@ impl Plan {
             Effect::None => {}
             Effect::Write { .. } if on(Bug::StreamForgetsChanges) => {}
             Effect::Write { chunk, range } | Effect::Zero { chunk, range } => self.changed(chunk, range),
-            Effect::Cut { volume, from_chunk } => {
+            Effect::Unmap { volume, from_chunk } => {
                 let cut = ChunkKey { volume, index: from_chunk }..=ChunkKey { volume, index: u32::MAX };
                 let keys: Vec<ChunkKey> = self.known.range(cut).copied().collect();
                 keys.into_iter().for_each(|chunk| self.changed(chunk, SectorRange::CHUNK));
@@ -231,7 +231,7 @@ mod tests {
         let extents = |_: ChunkKey| vec![(SECTORS_PER_CHUNK, true)];
         let mut plan = Plan::new([key(1), key(2), key(3)]);
         while plan.next(extents).is_some() {}
-        plan.note(&Effect::Cut { volume: VolumeId(1), from_chunk: 2 });
+        plan.note(&Effect::Unmap { volume: VolumeId(1), from_chunk: 2 });
         plan.next_round();
         let none = |_: ChunkKey| vec![(SECTORS_PER_CHUNK, false)];
         assert_eq!(all(&mut plan, none), [(2, 0, SECTORS_PER_CHUNK, false), (3, 0, SECTORS_PER_CHUNK, false)]);
@@ -263,7 +263,7 @@ mod tests {
                         match rng.below(10) {
                             0 => {
                                 here[2].fill(0);
-                                plan.note(&Effect::Cut { volume: VolumeId(1), from_chunk: 2 });
+                                plan.note(&Effect::Unmap { volume: VolumeId(1), from_chunk: 2 });
                             }
                             1 => {
                                 here[c][b] = 0;

@@ -160,7 +160,7 @@ impl Osd {
         }
         tracing::info!(%pg, replica = replica.0, index = decision.index.0, "backfill received: installing it");
         self.streams.receivers.get_mut(&pg).expect("it is there").installing = true;
-        self.pgs.park(slot);
+        self.pgs.pause(slot);
         self.engine.install(decision);
     }
 
@@ -187,7 +187,7 @@ impl Osd {
     /// Resumes the old group: there is no space, or the replica cannot take the contents.
     pub(crate) fn install_refused(&mut self, replica: ReplicaId) {
         let Some(slot) = self.pgs.by_replica(replica) else { return };
-        self.pgs.unpark(slot);
+        self.pgs.resume(slot);
         let pg = self.pgs.get(slot).identity.pg;
         if let Some(receiver) = self.streams.receivers.get_mut(&pg).filter(|r| r.replica == replica) {
             receiver.installing = false;
