@@ -102,7 +102,7 @@ pub struct Engine {
     /// The newest segment when the last round began, and the number of rounds of no replica that have begun in it
     /// since.
     pub(crate) empty_rounds: (u64, u32),
-    /// A round of the dirty data may free space: it holds zeros, cuts or destroyed replicas.
+    /// A round of the dirty data may free space: it holds zeros, unmaps or destroyed replicas.
     pub(crate) releasing: bool,
     /// The same, of the data in the running round.
     pub(crate) round_releases: bool,
@@ -440,7 +440,7 @@ impl Engine {
                 judged = r.overlay.write(chunk, range, Some(payload)).then_some(chunk);
             }
             Effect::Zero { chunk, range } => judged = r.overlay.write(chunk, range, None).then_some(chunk),
-            Effect::Cut { volume, from_chunk } => r.overlay.cut(volume, from_chunk),
+            Effect::Unmap { volume, from_chunk } => r.overlay.unmap(volume, from_chunk),
         }
         self.overlay_bytes = self.overlay_bytes + r.overlay.bytes() - bytes;
         self.partial_blocks = self.partial_blocks + r.overlay.partial_blocks() - partial;

@@ -76,20 +76,20 @@ pub struct RoundState {
 pub struct Round {
     /// A replica that is not listed keeps its checkpoint index and its decision state.
     pub states: Vec<RoundState>,
-    /// Chunks that lose everything that home holds of them; cuts take effect first.
-    pub cuts: Vec<Cut>,
-    /// Dirty blocks, which take effect after the cuts: blocks of a cut chunk were written after the cut.
+    /// Chunks that lose everything that home holds of them; unmaps take effect first.
+    pub unmaps: Vec<Unmap>,
+    /// Dirty blocks, which take effect after the unmaps: blocks of a cut chunk were written after the cut.
     pub chunks: Vec<ChunkDirty>,
     /// Replicas whose contents home drops.
     pub destroyed: Vec<ReplicaId>,
-    /// Replicas whose staged blocks replace everything that home holds of them (R12). The round has no cuts and no
+    /// Replicas whose staged blocks replace everything that home holds of them (R12). The round has no unmaps and no
     /// chunks of these replicas.
     pub installs: Vec<ReplicaId>,
 }
 
-/// A cut: the chunks of `volume` from `from_chunk` on cease to exist.
+/// The chunks of `volume` from `from_chunk` on cease to exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct Unmap {
     pub replica: ReplicaId,
     pub volume: VolumeId,
     pub from_chunk: u32,

@@ -23,7 +23,7 @@ use types::{ChunkKey, SectorRange, VolumeId};
 pub(crate) struct Layer {
     pub chunks: BTreeMap<ChunkKey, ChunkLayer>,
     /// Volume → first chunk that is cut: home and older layers do not show in these chunks.
-    pub cuts: BTreeMap<VolumeId, u32>,
+    pub unmaps: BTreeMap<VolumeId, u32>,
     /// Payload bytes that the intervals refer to.
     bytes: u64,
     /// Blocks that are covered in part.
@@ -34,7 +34,7 @@ pub(crate) struct Layer {
 
 impl Layer {
     pub fn is_empty(&self) -> bool {
-        self.chunks.is_empty() && self.cuts.is_empty()
+        self.chunks.is_empty() && self.unmaps.is_empty()
     }
 
     #[cfg(test)]
@@ -43,7 +43,7 @@ impl Layer {
     }
 
     pub fn hides(&self, chunk: ChunkKey) -> bool {
-        self.cuts.get(&chunk.volume).is_some_and(|from| *from <= chunk.index)
+        self.unmaps.get(&chunk.volume).is_some_and(|from| *from <= chunk.index)
     }
 
     /// Inserts data or zeros. True when the set of AUs with data changes.
@@ -64,7 +64,7 @@ impl Layer {
         self.need.add(layer.need);
     }
 
-    fn cut(&mut self, volume: VolumeId, from_chunk: u32) {
+    fn unmap(&mut self, volume: VolumeId, from_chunk: u32) {
         let from = ChunkKey { volume, index: from_chunk };
         let last = ChunkKey { volume, index: u32::MAX };
         let gone: Vec<ChunkKey> = self.chunks.range(from..=last).map(|(key, _)| *key).collect();
@@ -74,7 +74,7 @@ impl Layer {
             self.partial -= layer.partial_blocks();
             self.need.take(layer.need);
         }
-        let kept = self.cuts.entry(volume).or_insert(from_chunk);
+        let kept = self.unmaps.entry(volume).or_insert(from_chunk);
         *kept = (*kept).min(from_chunk);
     }
 }
@@ -96,8 +96,8 @@ impl Overlay {
     }
 
     /// Removes the chunks of `volume` from `from_chunk` on.
-    pub fn cut(&mut self, volume: VolumeId, from_chunk: u32) {
-        self.active.cut(volume, from_chunk);
+    pub fn unmap(&mut self, volume: VolumeId, from_chunk: u32) {
+        self.active.unmap(volume, from_chunk);
     }
 
     /// Freezes everything applied so far.
@@ -126,8 +126,8 @@ impl Overlay {
     pub fn thaw(&mut self) {
         let Some(below) = self.frozen.take() else { return };
         let above = std::mem::replace(&mut self.active, below);
-        for (volume, from_chunk) in &above.cuts {
-            self.active.cut(*volume, *from_chunk);
+        for (volume, from_chunk) in &above.unmaps {
+            self.active.unmap(*volume, *from_chunk);
         }
         for (key, chunk) in above.chunks {
             for (range, data) in chunk.into_intervals() {
@@ -167,7 +167,7 @@ impl Overlay {
         self.active.judge(chunk, below);
     }
 
-    /// Returns the chunks of the active layer that lay over data or cuts of `frozen`.
+    /// Returns the chunks of the active layer that lay over data or unmaps of `frozen`.
     pub fn over<'a>(&'a self, frozen: &'a Layer) -> impl Iterator<Item = ChunkKey> + 'a {
         let keys = self.active.chunks.keys().copied();
         keys.filter(|key| frozen.chunks.contains_key(key) || frozen.hides(*key))

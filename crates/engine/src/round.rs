@@ -9,7 +9,7 @@
 
 use crate::api::{EngineEvent, ReadData};
 use crate::engine::{Engine, State};
-use crate::home_api::{BlockData, ChunkDirty, Cut, Round, RoundState};
+use crate::home_api::{BlockData, ChunkDirty, Round, RoundState, Unmap};
 use crate::install::Reset;
 use crate::log::Work;
 use crate::overlay::{Layer, Source, block_range};
@@ -365,11 +365,11 @@ impl Engine {
         // Replicas destroyed or damaged since the freeze leave the round.
         run.states.retain(|id, _| self.replicas.get(id).is_some_and(|r| r.damage.is_none()));
         chunks.retain(|c| run.states.contains_key(&c.replica));
-        let mut cuts = Vec::new();
+        let mut unmaps = Vec::new();
         for replica in run.states.keys() {
             let frozen = self.replicas[replica].overlay.frozen();
-            let of = frozen.into_iter().flat_map(|layer| &layer.cuts);
-            cuts.extend(of.map(|(volume, from)| Cut { replica: *replica, volume: *volume, from_chunk: *from }));
+            let of = frozen.into_iter().flat_map(|layer| &layer.unmaps);
+            unmaps.extend(of.map(|(volume, from)| Unmap { replica: *replica, volume: *volume, from_chunk: *from }));
         }
         for (id, state) in run.states.iter_mut().filter(|_| on(Bug::StampAtRoundEnd)) {
             (state.decision.index, state.commit) = (self.replicas[id].applied, self.replicas[id].applied);
@@ -381,7 +381,7 @@ impl Engine {
         let home = self.home.as_mut().expect("a running engine has a home");
         home.begin_round(
             self.now,
-            Round { states, cuts, chunks, destroyed, installs: Vec::new() },
+            Round { states, unmaps, chunks, destroyed, installs: Vec::new() },
             &mut self.ops,
             &mut events,
         );

@@ -105,7 +105,7 @@ impl Need {
 /// Free AUs and slots of home, without the pending-free ones and the reserve. AUs and slots that a running round has
 /// taken count as free. So the value less the overlay's needs is the same before, in and after a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Room {
+pub struct FreeSpace {
     pub aus: u64,
     pub slots: u64,
 }

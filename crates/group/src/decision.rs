@@ -129,7 +129,7 @@ impl Decision {
         self.order = attach.order;
         let shrinks = old.is_some_and(|old| attach.chunk_count < old.chunk_count);
         let effect = match shrinks {
-            true => Effect::Cut { volume: attach.volume, from_chunk: attach.chunk_count },
+            true => Effect::Unmap { volume: attach.volume, from_chunk: attach.chunk_count },
             false => Effect::None,
         };
         if attach.chunk_count == 0 {

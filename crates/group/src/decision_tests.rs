@@ -31,7 +31,7 @@ fn members() -> Vec<Member> {
 fn only_the_attached_session_writes_and_each_number_once() {
     let mut d = Decision::fresh(&members());
     let refused = Outcome::Refused;
-    let cut = |from_chunk| Outcome::Done(Effect::Cut { volume: VolumeId(1), from_chunk });
+    let cut = |from_chunk| Outcome::Done(Effect::Unmap { volume: VolumeId(1), from_chunk });
     for (command, want) in [
         (write(7, 1, 0, 0), refused(Errno::Gone)),
         (attach(5, 7, 1, 4), DROPPED),

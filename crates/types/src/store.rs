@@ -83,7 +83,7 @@ pub enum Effect {
     /// The range reads as zeros.
     Zero { chunk: ChunkKey, range: SectorRange },
     /// Chunks of the volume from this index on cease to exist (0: the volume is deleted).
-    Cut { volume: VolumeId, from_chunk: u32 },
+    Unmap { volume: VolumeId, from_chunk: u32 },
 }
 
 /// A replica's create record, written when it is created and kept by every segment's state block.

@@ -4,7 +4,7 @@
 //! as free until the flip, because the overlay still counts them as needed.
 
 use super::Home;
-use crate::space::{Held, Room};
+use crate::space::{FreeSpace, Held};
 use types::{ChunkKey, ReplicaId};
 
 impl Home {
@@ -27,11 +27,11 @@ impl Home {
 
     /// Returns the AUs and slots beyond the reserve, which serves discard, delete, pages that move, completion and
     /// repair.
-    pub fn room(&self) -> Room {
+    pub fn room(&self) -> FreeSpace {
         let taken = self.round.as_ref().map(|round| round.taken).unwrap_or_default();
         let aus = u64::from(self.aus.free_count()) + taken.aus;
         let slots = u64::from(self.slots.free_count()) + taken.slots;
-        Room {
+        FreeSpace {
             aus: aus.saturating_sub(u64::from((self.geometry.au_count / 50).max(16))),
             slots: slots.saturating_sub(u64::from(self.geometry.slot_count / 4)),
         }

@@ -66,7 +66,7 @@ pub(super) struct RoundRun {
     /// Upper bound of the AUs that the round takes, from its beginning to its end.
     pub(super) aus_promised: u64,
     /// AUs and slots that the round has taken by now.
-    pub(super) taken: crate::space::Room,
+    pub(super) taken: crate::space::FreeSpace,
     pub(super) installs: Vec<ReplicaId>,
 }
 
@@ -88,7 +88,7 @@ impl Home {
     pub(super) fn start_round(&mut self, now: Time, mut round: Round, ops: &mut Vec<Op>, out: &mut Vec<HomeEvent>) {
         let damaged = |id: &ReplicaId| self.replicas.get(id).is_some_and(|r| r.damage.is_some());
         round.states.retain(|s| !damaged(&s.decision.replica));
-        round.cuts.retain(|c| !damaged(&c.replica));
+        round.unmaps.retain(|c| !damaged(&c.replica));
         round.chunks.retain(|c| !damaged(&c.replica));
         round.installs.retain(|id| !damaged(id));
         self.check_round(&round);
@@ -103,7 +103,7 @@ impl Home {
             work.extend(replica.chunks.keys().map(|chunk| Work::Drop(*id, *chunk)));
             work.push_back(Work::Forget(*id));
         }
-        for cut in &round.cuts {
+        for cut in &round.unmaps {
             let keys =
                 self.replicas.get(&cut.replica).into_iter().flat_map(|r| chunks_from(r, cut.volume, cut.from_chunk));
             work.extend(keys.map(|chunk| Work::Drop(cut.replica, chunk)));
@@ -159,7 +159,7 @@ impl Home {
         for id in &round.installs {
             self.check_install(*id);
             assert!(round.states.iter().any(|s| s.decision.replica == *id), "{id} is installed without a state");
-            let other = round.chunks.iter().any(|c| c.replica == *id) || round.cuts.iter().any(|c| c.replica == *id);
+            let other = round.chunks.iter().any(|c| c.replica == *id) || round.unmaps.iter().any(|c| c.replica == *id);
             assert!(!other, "{id} is installed and changed");
         }
         let mut seen = BTreeSet::new();
@@ -174,13 +174,13 @@ impl Home {
         let mut demand = Demand::default();
         // For each replica: directory entries that change, and those of them that are new.
         let mut entries: BTreeMap<ReplicaId, (u64, u64)> = BTreeMap::new();
-        for cut in &round.cuts {
+        for cut in &round.unmaps {
             let gone =
                 self.replicas.get(&cut.replica).map_or(0, |r| chunks_from(r, cut.volume, cut.from_chunk).count());
             entries.entry(cut.replica).or_default().0 += gone as u64;
         }
         for dirty in &round.chunks {
-            let is_cut = round.cuts.iter().any(|c| {
+            let is_cut = round.unmaps.iter().any(|c| {
                 c.replica == dirty.replica && c.volume == dirty.chunk.volume && c.from_chunk <= dirty.chunk.index
             });
             let held = self.chunk(dirty.replica, dirty.chunk).filter(|_| !is_cut);

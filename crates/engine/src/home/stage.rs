@@ -153,7 +153,7 @@ impl Home {
     pub(super) fn drop_chunk(&mut self, id: ReplicaId, key: ChunkKey) {
         self.clock += 1;
         let replica = self.replicas.get_mut(&id).expect("the round was checked");
-        // Two cuts may name the same chunk.
+        // Two unmaps may name the same chunk.
         if let Some(chunk) = replica.chunks.remove(&key) {
             chunk.aus().for_each(|au| self.drop_au(au));
             self.retire(id, key, &chunk);

@@ -56,7 +56,7 @@ fn overlay_reads_like_an_array_through_freezing_cuts_and_thawing() {
                 }
                 2 if rng.chance(1, 4) => {
                     let from = rng.between(2, 4) as u32;
-                    overlay.cut(VolumeId(1), from);
+                    overlay.unmap(VolumeId(1), from);
                     if from <= CHUNK.index {
                         model.fill(1);
                     }

@@ -134,7 +134,7 @@ impl Model {
             Effect::None => {}
             Effect::Write { chunk, range } => self.put(chunk, range, (index, term)),
             Effect::Zero { chunk, range } => self.put(chunk, range, (0, Term(0))),
-            Effect::Cut { volume, from_chunk } => {
+            Effect::Unmap { volume, from_chunk } => {
                 self.sectors.retain(|key, _| key.volume != volume || key.index < from_chunk);
             }
         }

@@ -222,7 +222,7 @@ fn a_full_home_is_reported_and_a_cut_makes_room_again() {
         chunk += 1;
     }
     assert!(rig.engine.pressure().full, "{:?}", rig.engine.stats().home);
-    put_wide(&mut rig, vec![Effect::Cut { volume, from_chunk: 0 }]);
+    put_wide(&mut rig, vec![Effect::Unmap { volume, from_chunk: 0 }]);
     run_rounds(&mut rig);
     assert!(!rig.engine.pressure().full, "{:?}", rig.engine.stats().home);
 }
@@ -257,7 +257,7 @@ fn chunks_come_from_home_and_overlay_and_a_cut_hides_those_below_it() {
     let mut both = vec![a, b];
     both.sort_unstable();
     assert_eq!(rig.engine.chunks(R1), both, "home and overlay");
-    rig.extend(R1, vec![Effect::Cut { volume: a.volume, from_chunk: 0 }, at(a)]);
+    rig.extend(R1, vec![Effect::Unmap { volume: a.volume, from_chunk: 0 }, at(a)]);
     rig.settle();
     rig.commit(R1, 4);
     let left: Vec<_> = both.into_iter().filter(|c| *c == a || c.volume != a.volume).collect();

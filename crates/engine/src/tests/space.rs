@@ -71,7 +71,7 @@ fn write_needs_only_aus_that_are_not_held_yet() {
     assert_eq!(rig.engine.new_aus(R1, key, two), 2, "what is trimmed is as good as gone");
     put_wide(&mut rig, vec![au_of(key, 0)]);
     assert_eq!(rig.engine.space().dirty_new_aus, 0, "and home keeps the AU when it is written again");
-    put_wide(&mut rig, vec![Effect::Cut { volume: key.volume, from_chunk: 0 }, au_of(key, 0)]);
+    put_wide(&mut rig, vec![Effect::Unmap { volume: key.volume, from_chunk: 0 }, au_of(key, 0)]);
     assert_eq!(rig.engine.space().dirty_new_aus, 1, "below a cut there is nothing");
 }
 

@@ -108,7 +108,7 @@ impl Engine {
             Effect::Zero { chunk, range } => {
                 self.sectors.retain(|(c, s), _| *c != chunk || *s < range.start || *s >= range.end());
             }
-            Effect::Cut { volume, from_chunk } => {
+            Effect::Unmap { volume, from_chunk } => {
                 self.sectors.retain(|(chunk, _), _| chunk.volume != volume || chunk.index < from_chunk);
             }
         }

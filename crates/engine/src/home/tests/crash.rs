@@ -3,7 +3,7 @@
 use super::rig::{Key, Plan, Rig, chunk};
 use super::rounds::random_plan;
 use crate::home::HomeLimits;
-use crate::home_api::{Cut, HomeEvent};
+use crate::home_api::{HomeEvent, Unmap};
 use env::DiskKind;
 use types::rng::Rng;
 use types::{ReplicaId, VolumeId};
@@ -23,8 +23,8 @@ fn prepared(seed: u64, kind: DiskKind, volatile: bool) -> (Rig, Plan) {
         rig.round(plan);
     }
     let mut plan = random_plan(&mut rig, 7);
-    let cut = Cut { replica: ReplicaId(2), volume: VolumeId(2), from_chunk: 1 };
-    plan.cuts.push(cut);
+    let cut = Unmap { replica: ReplicaId(2), volume: VolumeId(2), from_chunk: 1 };
+    plan.unmaps.push(cut);
     // Some blocks are certainly rewritten in place, and some are not touched.
     let held: Vec<Key> = rig.base.keys().copied().filter(|key| !plan.drops(key)).step_by(3).collect();
     for key in held {
@@ -98,13 +98,13 @@ fn what_a_checkpoint_dropped_is_not_reused_before_the_next_one_is_durable() {
     let mut rig = Rig::new(5, 2 << 20, HomeLimits { slot_count: Some(64), ..limits() });
     rig.round(Plan::states(&[1], 2).put(1, chunk(1, 0), 0..256, 7));
     let mut swap = Plan::states(&[1], 4).put(1, chunk(2, 0), 0..256, 8);
-    swap.cuts.push(Cut { replica: ReplicaId(1), volume: VolumeId(1), from_chunk: 0 });
+    swap.unmaps.push(Unmap { replica: ReplicaId(1), volume: VolumeId(1), from_chunk: 0 });
     assert!(!rig.try_round(swap.clone()), "the old AUs are named by the checkpoint in force");
     rig.check_base(|_| false);
     let mut cut = swap.clone();
     cut.blocks.clear();
     rig.round(cut);
-    swap.cuts.clear();
+    swap.unmaps.clear();
     assert!(rig.try_round(swap), "after the flip they are free");
     rig.check_base(|_| false);
 }

@@ -4,8 +4,8 @@
 
 use crate::home::{Home, HomeLimits};
 use crate::home_api::{
-    BlockData, ChunkDirty, Cut, HOME_KEY_BIT, HomeEvent, HomeReadError, HomeRegion, HomeTokens, Piece, Round,
-    RoundState,
+    BlockData, ChunkDirty, HOME_KEY_BIT, HomeEvent, HomeReadError, HomeRegion, HomeTokens, Piece, Round, RoundState,
+    Unmap,
 };
 use crate::tests::disk::Disk;
 use bytes::Bytes;
@@ -22,7 +22,7 @@ pub(super) const START: u64 = 2 * AU;
 #[derive(Clone, Default)]
 pub(super) struct Plan {
     pub(super) blocks: BTreeMap<Key, u64>,
-    pub(super) cuts: Vec<Cut>,
+    pub(super) unmaps: Vec<Unmap>,
     pub(super) destroyed: Vec<ReplicaId>,
     pub(super) states: Vec<(ReplicaId, u64)>,
 }
@@ -88,7 +88,7 @@ impl Plan {
         }
         Round {
             states: self.states.iter().map(|(r, i)| state(*r, *i)).collect(),
-            cuts: self.cuts.clone(),
+            unmaps: self.unmaps.clone(),
             chunks: chunks
                 .into_iter()
                 .map(|((replica, chunk), blocks)| ChunkDirty { replica, chunk, blocks })
@@ -99,8 +99,8 @@ impl Plan {
     }
 
     pub(super) fn drops(&self, (replica, chunk, _): &Key) -> bool {
-        let cut = |c: &Cut| c.replica == *replica && c.volume == chunk.volume && c.from_chunk <= chunk.index;
-        self.destroyed.contains(replica) || self.cuts.iter().any(cut)
+        let cut = |c: &Unmap| c.replica == *replica && c.volume == chunk.volume && c.from_chunk <= chunk.index;
+        self.destroyed.contains(replica) || self.unmaps.iter().any(cut)
     }
 
     /// Applies the plan to the model.
