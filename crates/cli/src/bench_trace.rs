@@ -2,8 +2,8 @@
 //!
 //! Input: the client's own records and the `/ops` of the OSDs. Output: a table whose rows add up to the write's total.
 //!
-//! Clocks of two processes are never compared. The time in the network is the time that one process waited for the other,
-//! less the time that the other one needed. It is of both ways, and includes queues of the connection.
+//! Clocks of two processes are never compared. The time in the network is the time that one process waited for the
+//! other, less the time that the other one needed. It is of both ways, and includes queues of the connection.
 //!
 //! Invariant: the rows of [`Steps::rows`] add up to [`Steps::total_us`], and those of [`Steps::follower_rows`] to
 //! [`Steps::acknowledged_us`].
@@ -126,8 +126,8 @@ fn steps(write: &OpReport, osds: &[(OsdId, Vec<OpReport>)]) -> Option<Steps> {
 pub fn show(steps: Option<&Steps>) {
     let Some(steps) = steps else {
         return out!(
-            "trace  no write: each {SAMPLE_EVERY}th write of a PG is sampled, and no sampled one was recorded by the client, \
-             the leader and a follower; run longer, or measure a smaller volume"
+            "trace  no write: each {SAMPLE_EVERY}th write of a PG is sampled, and no sampled one was recorded by the \
+             client, the leader and a follower; run longer, or measure a smaller volume"
         );
     };
     let OpId { volume, pg, epoch, seq } = steps.op;

@@ -23,7 +23,8 @@ const HEAD_LEN: usize = 4;
 const WRITE_LEN: usize = 56;
 const SKIP_LEN: usize = 44;
 const ATTACH_LEN: usize = 40;
-/// Place of the stamp in a write, and of the sequence number, which only writes and zeroes are long enough to have there.
+/// Place of the stamp in a write, and of the sequence number, which only writes and zeroes are long enough to have
+/// there.
 const STAMP_AT: usize = 24;
 const SEQ_AT: usize = STAMP_AT + 16;
 
@@ -190,7 +191,8 @@ fn put_stamp(out: &mut BytesMut, stamp: &Stamp) {
     out.put_u64_le(stamp.watermark);
 }
 
-/// Returns volume and stamp of a sampled write or zeroing. Every other entry costs a test of its length and of its number.
+/// Returns volume and stamp of a sampled write or zeroing. Every other entry costs a test of its length and of its
+/// number.
 pub fn sampled(descriptor: &[u8]) -> Option<(VolumeId, Stamp)> {
     let seq = descriptor.get(SEQ_AT..SEQ_AT + 8)?;
     if !is_sampled(u64::from_le_bytes(seq.try_into().expect("eight bytes"))) {

@@ -4,8 +4,8 @@
 //! An entry is known by its command until the engine has it, and by its index or ticket from then on. This module keeps
 //! both until the entry is applied.
 //!
-//! Invariant: nothing here changes the work of the loop. An unsampled write allocates nothing, and costs one test of an integer
-//! at each station.
+//! Invariant: nothing here changes the work of the loop. An unsampled write allocates nothing, and costs one test of an
+//! integer at each station.
 
 use group::descriptor;
 use telemetry::ops::{OpId, OpReport, Recorder, Station};

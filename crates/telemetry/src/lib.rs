@@ -1,5 +1,5 @@
-//! Metrics, declared once: a declaration yields the metric, its registration and its row in the manual. [`ops`] records the
-//! stations of sampled writes.
+//! Metrics, declared once: a declaration yields the metric, its registration and its row in the manual. [`ops`] records
+//! the stations of sampled writes.
 //!
 //! Ring 2. Crates keep a struct made by [`metrics!`] and count into it. The HTTP endpoint of the process renders its
 //! [`Registry`]s in the format that the client accepts ([`render`]). Names are

@@ -1,13 +1,15 @@
 //! Stations of sampled writes: the time at which each write passed them in this process.
 //!
 //! A write is sampled by its identity alone (`types::limits::is_sampled`), so client, leader and followers sample the
-//! same writes without a bit on the wire. Each process keeps a [`Recorder`]. Input: stations as they are passed, with the
-//! clock of their turn. Output: [`OpReport`]s, and one event of `tracing` each, at level TRACE on the target `basalt::op`.
+//! same writes without a bit on the wire. Each process keeps a [`Recorder`]. Input: stations as they are passed, with
+//! the clock of their turn. Output: [`OpReport`]s, and one event of `tracing` each, at level TRACE on the target
+//! `basalt::op`.
 //!
-//! A turn has one clock value: stations of one turn are 0 µs apart, and the work of a turn counts to the step that leaves it.
-//! Times are differences on one clock. Clocks of two processes are never compared.
+//! An OSD reads its clock once a turn, and a client at the start and at the end. Stations under one reading are 0 µs
+//! apart, and the work of a turn counts to the step that leaves it. Clocks of two processes are never compared.
 //!
-//! Invariant: memory is bounded by [`OPS_MAX`]. The owner tests whether a write is sampled, so others cost nothing here.
+//! Invariant: memory is bounded by [`OPS_MAX`]. The owner tests whether a write is sampled, so others cost nothing
+//! here.
 
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -137,8 +139,8 @@ impl Record {
         self.us[station as usize].is_some()
     }
 
-    /// Whether the write has left the process: a client's with its completion, a leader's with the reply, a follower's with the
-    /// acknowledgement.
+    /// Whether the write has left the process: a client's with its completion, a leader's with the reply, a follower's
+    /// with the acknowledgement.
     fn is_finished(&self) -> bool {
         let acknowledged = self.has(Station::AppendReceived) && self.has(Station::Durable);
         acknowledged || self.has(Station::Completed) || self.has(Station::Replied)
@@ -157,8 +159,8 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Records that a sampled write passed a station. A station keeps its first time. A write whose entry into the process is
-    /// unknown leaves no record.
+    /// Records that a sampled write passed a station. A station keeps its first time. A write whose entry into the
+    /// process is unknown leaves no record.
     pub fn record(&mut self, op: OpId, station: Station, now: Time) {
         let at = match self.records.iter().rposition(|record| record.op == op) {
             Some(at) => at,

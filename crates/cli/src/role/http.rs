@@ -1,8 +1,8 @@
 //! The HTTP endpoint of an OSD: metrics, liveness, and the requests of tools.
 //!
-//! `/metrics` has the metrics, `/ops` the stations of sampled writes. `/healthz` answers 200 while the event loop answers, and 503 once the store stopped. `/pg/PG` has
-//! the state of the replica and the chunks that it holds. `/pg/PG/digest?volume=V&chunk=C&at=INDEX[&table=true]` has a chunk at
-//! exactly one applied index.
+//! `/metrics` has the metrics, `/ops` the stations of sampled writes. `/healthz` answers 200 while the event loop
+//! answers, and 503 once the store stopped. `/pg/PG` has the state of the replica and the chunks that it holds.
+//! `/pg/PG/digest?volume=V&chunk=C&at=INDEX[&table=true]` has a chunk at exactly one applied index.
 
 use crate::role::tools::Counter;
 use axum::Json;

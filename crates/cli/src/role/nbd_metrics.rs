@@ -1,4 +1,4 @@
-//! The metrics of an export: its NBD server, its client, its process, at `--http`. The sampled writes of the client, too.
+//! The metrics of an export at `--http`: its NBD server, its client, its process. The client's sampled writes as well.
 
 use crate::errors::UserError;
 use crate::role::session::Session;
