@@ -333,5 +333,6 @@ pub fn degraded_has_an_exit_code_of_its_own(dev: &Dev) {
     bench_and_open_end_without_a_majority(dev);
     assert_eq!(dev.run(&["dev", "start", "1"]).code, 0);
     dev.wait("all replicas", || degraded() == 0);
-    assert_eq!(dev.run(&["pg", "verify", "--deep"]).code, 0);
+    let verify = dev.run(&["pg", "verify", "--deep"]);
+    assert_eq!(verify.code, 0, "{verify:?}");
 }
