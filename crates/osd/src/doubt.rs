@@ -184,13 +184,6 @@ impl Doubts {
         asking.chain(self.following.values().map(|(pg, _)| *pg))
     }
 
-    /// Term and end of the log of a replica that is being rebuilt and has given up nothing yet, as `asker` may count them.
-    /// Of two replicas that are rebuilt at once the one with the lower id goes first: the other one vouches for its log.
-    fn vouched_for(&self, replica: ReplicaId, asker: ReplicaId) -> Option<(Term, (Term, Index))> {
-        let asking = self.asking.get(&replica).filter(|_| asker < replica)?;
-        asking.gives_up.map(|end| (asking.recovered.hard_state.term, end))
-    }
-
     /// What a new group of this replica must reach, if it is in doubt.
     pub fn reach(&self, replica: ReplicaId) -> Option<(Term, Index)> {
         self.following.get(&replica).map(|(_, reach)| *reach)
@@ -282,10 +275,7 @@ impl Osd {
                 group.handle_follower_lost(from, last);
                 Some(group.standing())
             }
-            State::Repairing => {
-                let vouched = self.doubts.vouched_for(identity.replica, asked.0);
-                vouched.or_else(|| self.repairs.recovered(identity.replica).map(|r| (r.hard_state.term, end_of(r))))
-            }
+            State::Repairing => self.repairs.recovered(identity.replica).map(|r| (r.hard_state.term, end_of(r))),
             _ => None,
         };
         self.pgs.touch(slot);

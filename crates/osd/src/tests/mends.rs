@@ -133,25 +133,6 @@ fn rebuilt_one_of_two_members_may_lose_uncommitted_entries() {
 }
 
 #[test]
-fn two_replicas_that_are_rebuilt_in_the_same_moment_take_turns() {
-    for (seed, pair) in [(18, [0, 1]), (19, [1, 2]), (20, [2, 0])] {
-        let mut rig = Rig::new(seed, [16; 3]);
-        rig.make_pgs(1);
-        rig.lead_all(0, 1);
-        rig.fill(pg(0), 4);
-        rig.until(LONG, "all have it", |rig| rig.is_whole(pg(0)));
-        rig.run(Duration::from_secs(15));
-        let replicas = pair.map(|i| rig.osd(i).reports_for_tools()[0].replica);
-        let began = [0, 1].map(|n| rig.osd(pair[n]).begin_anew(replicas[n], "for this test"));
-        assert_eq!(began, [true, true]);
-        rig.run(ms(50));
-        let is_whole = |rig: &mut Rig| rig.is_whole(pg(0)) && pair.iter().all(|i| rig.osd(*i).repairing().is_empty());
-        rig.until(LONG, "both are whole", is_whole);
-        rig.write(pg(0), 0, 40, 8);
-    }
-}
-
-#[test]
 fn no_replica_is_rebuilt_while_another_member_has_no_part_in_the_pg() {
     let mut rig = Rig::new(16, [16; 3]);
     rig.make_pgs(1);
