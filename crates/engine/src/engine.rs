@@ -87,7 +87,9 @@ pub struct Engine {
     /// Payload bytes of all overlays; below, their blocks that are covered in part.
     pub(crate) overlay_bytes: u64,
     pub(crate) partial_blocks: u64,
-    /// Number of log reads that the mount has repeated; below, the copy of the superblock that the mount rewrites.
+    /// Number of log reads that the mount has repeated after an error that is none of the medium.
+    pub(crate) mount_retries: u32,
+    /// The copy of the superblock that the mount rewrites.
     pub(crate) bad_superblock: Option<(usize, IoBuf)>,
     /// The log has lost records that may have been create records.
     pub(crate) in_doubt: bool,
@@ -149,6 +151,7 @@ impl Engine {
             horizon: 0,
             overlay_bytes: 0,
             partial_blocks: 0,
+            mount_retries: 0,
             bad_superblock: None,
             in_doubt: false,
             hole: None,

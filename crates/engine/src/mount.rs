@@ -21,6 +21,9 @@ use types::failpoint::{Point, pass};
 use types::planted::{Bug, on};
 use types::{IoBuf, IoBufMut, ReplicaId};
 
+/// Most reads of the log that one mount repeats because of errors that are none of the medium.
+const RETRIES_MAX: u32 = 64;
+
 /// Phase of a mount.
 #[derive(Debug)]
 pub(crate) enum Mount {
@@ -78,9 +81,17 @@ impl Engine {
     }
 
     pub(crate) fn mount_read(&mut self, token: Token, buf: IoBufMut, result: Result<(), DiskError>) {
-        let State::Mounting(mount) = &mut self.state else { panic!("a read of the log outside a mount") };
+        let State::Mounting(_) = &self.state else { panic!("a read of the log outside a mount") };
         let readable = result.is_ok();
-        // Bytes that cannot be read count as damaged: the other copy of a superblock may be good, and peers have the log.
+        // Bytes that the medium does not give back count as damaged: the other copy of a superblock may be good, and peers
+        // have the log. Another error tells nothing about the bytes.
+        if let Err(source) = result
+            && matches!(token.key, key::OPENING | key::SEGMENT)
+            && !source.is_of_medium()
+        {
+            return self.read_again(token, buf.len(), source);
+        }
+        let State::Mounting(mount) = &mut self.state else { unreachable!("see above") };
         match (&mut **mount, token.key) {
             (Mount::Superblocks { copies, again }, key::SUPERBLOCK) => {
                 copies[token.generation as usize] = Some(buf);
@@ -122,7 +133,7 @@ impl Engine {
                     Ok(()) => {}
                 }
             }
-            (Mount::Segments { .. }, key::SEGMENT) => self.segment_piece_read(token.generation as usize, buf, readable),
+            (Mount::Segments { .. }, key::SEGMENT) => self.segment_piece_read(buf, readable),
             (mount, key) => panic!("read {key} in {mount:?}"),
         }
     }
@@ -180,19 +191,41 @@ impl Engine {
         self.read_next_segment();
     }
 
-    fn segment_piece_read(&mut self, nth: usize, buf: IoBufMut, readable: bool) {
+    /// Repeats a read of the log, or gives up the mount: nothing was written, so the next start loses nothing.
+    fn read_again(&mut self, token: Token, len: usize, source: DiskError) {
+        self.mount_retries += 1;
+        if self.mount_retries > RETRIES_MAX {
+            return self.fail_mount(MountError::Disk { during: "reading the log", source });
+        }
+        let log = self.log.as_ref().expect("made with the superblock");
+        let offset = match &self.state {
+            State::Mounting(mount) => match &**mount {
+                Mount::Segments { candidates, next, reading, .. } => {
+                    let piece = reading.next().expect("a piece is being read");
+                    log.ring.offset_of(candidates[*next].slot) + piece.start as u64
+                }
+                _ => log.ring.offset_of(token.generation),
+            },
+            _ => unreachable!("the caller saw a mount"),
+        };
+        self.mount_submit(token.key, token.generation, offset, len);
+    }
+
+    fn segment_piece_read(&mut self, buf: IoBufMut, readable: bool) {
         let State::Mounting(mount) = &mut self.state else { unreachable!("the caller saw it") };
         let Mount::Segments { candidates, next, reading, .. } = &mut **mount else { unreachable!("see above") };
         let log = self.log.as_ref().expect("made with the superblock");
         let base = log.ring.offset_of(candidates[*next].slot);
-        let more: Vec<_> = reading.take(nth, buf, readable).map(|nth| (nth, reading.piece(nth))).collect();
-        if reading.is_done() {
-            let done = std::mem::replace(reading, SegmentRead::new(log.ring.segment_bytes() as usize));
-            return self.segment_read(base, done.finish());
+        reading.take(buf, readable);
+        if reading.has_failed() {
+            let source = DiskError::Io(5);
+            return self.fail_mount(MountError::Disk { during: "reading the log", source });
         }
-        for (nth, piece) in more {
-            self.mount_submit(key::SEGMENT, nth as u32, base + piece.start as u64, piece.len());
+        if let Some(piece) = reading.next() {
+            return self.mount_submit(key::SEGMENT, 0, base + piece.start as u64, piece.len());
         }
+        let done = std::mem::replace(reading, SegmentRead::new(log.ring.segment_bytes() as usize));
+        self.segment_read(base, done.finish());
     }
 
     /// Scans a segment. An incomplete one is read a second time, before mount drops its tail or calls it damaged.
@@ -229,15 +262,19 @@ impl Engine {
                 both
             }
         };
-        found.take(look);
         *next += 1;
+        found.take(look, candidates.get(*next));
         self.read_next_segment();
     }
 
     fn read_next_segment(&mut self) {
-        let State::Mounting(mount) = &self.state else { unreachable!("the caller saw it") };
-        let Mount::Segments { candidates, next, .. } = &**mount else { unreachable!("the caller saw it") };
+        let State::Mounting(mount) = &mut self.state else { unreachable!("the caller saw it") };
+        let Mount::Segments { candidates, next, found, .. } = &mut **mount else { unreachable!("see above") };
         let log = self.log.as_ref().expect("made with the superblock");
+        if *next == candidates.len() && *next < log.ring.count() && found.may_go_on(candidates[*next - 1]) {
+            let slot = (candidates[*next - 1].slot + 1) % log.ring.count() as u32;
+            candidates.push(Candidate { slot, opening: None });
+        }
         if let Some(candidate) = candidates.get(*next).copied() {
             let (offset, len) = (log.ring.offset_of(candidate.slot), log.ring.segment_bytes() as usize);
             return self.mount_submit(key::SEGMENT, 0, offset, len);

@@ -169,6 +169,15 @@ pub enum DiskError {
     OutOfRange { offset: u64, len: u64 },
 }
 
+impl DiskError {
+    /// Whether the medium itself does not give the bytes back. Any other error, such as a lack of memory or a path that is
+    /// down, tells nothing about them.
+    pub fn is_of_medium(&self) -> bool {
+        // EIO, ENODATA, EBADMSG, EILSEQ, EREMOTEIO.
+        matches!(self, DiskError::Io(5 | 61 | 74 | 84 | 121))
+    }
+}
+
 /// Why a network operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NetError {

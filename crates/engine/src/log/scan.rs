@@ -14,6 +14,7 @@
 
 use super::segment_read::SegmentBytes;
 use layout::log::{BATCH_ALIGN, BatchHeader, Record, decode_records};
+use layout::log::{HEADER_AREA_MAX, PAYLOAD_AREA_MAX};
 use std::ops::Range;
 use types::planted::{Bug, on};
 use types::{IoBuf, OsdUuid};
@@ -87,6 +88,10 @@ pub(crate) struct Look {
     expect: Option<u64>,
     last_mount: u64,
     durable: u64,
+    /// A page that cannot be read lies where the batch of this number would begin.
+    hidden: Option<u64>,
+    /// Bytes of the segment behind its last batch.
+    left: u64,
 }
 
 impl Look {
@@ -118,6 +123,10 @@ pub(crate) struct Found {
     durable: u64,
     /// No opening says where the log begins.
     blind: bool,
+    /// Bytes of the last segment behind its last batch.
+    left: u64,
+    /// The last segment has a batch, or may have one.
+    goes_on: bool,
 }
 
 impl Found {
@@ -129,7 +138,8 @@ impl Found {
         let end_seq =
             if blind { u64::MAX } else { tail_seq + 2 * segments as u64 * segment_bytes / BATCH_ALIGN as u64 };
         let (items, expect, last_mount, durable) = (Vec::new(), None, 0, 0);
-        Found { uuid, segment_bytes, items, expect, tail_seq, end_seq, last_mount, durable, blind }
+        let (left, goes_on) = (0, false);
+        Found { uuid, segment_bytes, items, expect, tail_seq, end_seq, last_mount, durable, blind, left, goes_on }
     }
 
     /// Drops batches of an earlier pass of the ring: without an opening their segments were scanned, too.
@@ -152,7 +162,7 @@ impl Found {
         assert!(reads.iter().all(|read| read.bytes.len() as u64 == self.segment_bytes), "a segment is read whole");
         let lacks = |range: Range<usize>| reads.iter().all(|read| read.lacks(range.clone()));
         let (expect, last_mount, durable) = (self.expect, self.last_mount, self.durable);
-        let mut look = Look { items: Vec::new(), expect, last_mount, durable };
+        let mut look = Look { items: Vec::new(), expect, last_mount, durable, hidden: None, left: self.left };
         let mut life = candidate.opening.map(|opening| (opening.seq, opening.salt));
         let (mut at, mut next_at) = (0, 0);
         while at + BATCH_ALIGN <= self.segment_bytes as usize {
@@ -166,8 +176,8 @@ impl Found {
                 look.durable = torn.fold(look.durable, u64::max);
                 let header_len = reads.iter().find_map(|read| scan.header(&read.bytes, (expect, mount)));
                 let header_len = header_len.map_or(BATCH_ALIGN, |header| header.header_len as usize);
-                if at == next_at && lacks(at..at + header_len) {
-                    look.durable = look.durable.max(expect);
+                if at == next_at && lacks(at..at + header_len) && (at > 0 || self.next_segment_may_be_open()) {
+                    look.hidden = Some(expect);
                 }
                 at += BATCH_ALIGN;
                 continue;
@@ -183,6 +193,7 @@ impl Found {
             look.last_mount = header.mount;
             look.durable = look.durable.max(header.durable_seq);
             next_at = at + header.len_bytes() as usize;
+            (look.hidden, look.left) = (None, self.segment_bytes - next_at as u64);
             if !batch.whole && lacks(at..next_at) {
                 look.durable = look.durable.max(header.seq);
             }
@@ -193,10 +204,28 @@ impl Found {
     }
 
     /// Adds the result of one segment.
-    pub fn take(&mut self, look: Look) {
-        let Look { items, expect, last_mount, durable } = look;
+    /// `next`: the segment behind it.
+    pub fn take(&mut self, look: Look, next: Option<&Candidate>) {
+        let Look { items, expect, last_mount, durable, hidden, left } = look;
+        self.goes_on = hidden.is_some() || items.iter().any(|item| matches!(item, Item::Batch(_)));
         self.items.extend(items);
-        (self.expect, self.last_mount, self.durable) = (expect, last_mount, durable);
+        (self.expect, self.last_mount, self.durable, self.left) = (expect, last_mount, durable, left);
+        let opens = next.and_then(|next| next.opening).map(|opening| opening.seq);
+        if let Some(hidden) = hidden.filter(|hidden| opens != Some(*hidden)) {
+            self.durable = self.durable.max(hidden);
+        }
+    }
+
+    /// Whether the log may go on behind this segment, the last one read: the first page of the next one may be damaged, too.
+    pub fn may_go_on(&self, last: Candidate) -> bool {
+        last.opening.is_none() && self.goes_on
+    }
+
+    /// Whether the next batch may have opened a segment of its own: it did not fit behind the last one, or the last one is
+    /// followed by a gap.
+    fn next_segment_may_be_open(&self) -> bool {
+        self.left < (HEADER_AREA_MAX + PAYLOAD_AREA_MAX) as u64
+            || self.expect.is_none_or(|expect| self.durable >= expect)
     }
 
     /// Whether a second read of a segment gave more than the first.
@@ -377,12 +406,12 @@ mod tests {
         first.resize(SEGMENT as usize, 0);
         let opening = BatchHeader::decode(&first, UUID, 0);
         let look = found.look(Candidate { slot: 0, opening }, 0, &[readable(&first)]);
-        found.take(look);
+        found.take(look, None);
         let mut second = vec![0; 5 * BATCH_ALIGN];
         second.extend(page);
         second.resize(SEGMENT as usize, 0);
         let look = found.look(Candidate { slot: 1, opening: None }, SEGMENT, &[readable(&second)]);
-        found.take(look);
+        found.take(look, None);
         found.judge()
     }
 
@@ -394,5 +423,42 @@ mod tests {
         // A batch number for which the log has room is believed: the batch is the only one left of its segment.
         let verdict = judged(batch(at, 20, 13, 3));
         assert_eq!((verdict.batches.len(), verdict.durable, verdict.holes), (4, 19, vec![(13, 20)]));
+    }
+
+    #[test]
+    fn unreadable_opening_counts_only_where_a_batch_may_have_opened_the_segment() {
+        const LONG: u64 = 4 << 20;
+        for (batches, durable) in [(1, 9), (1022, 1032)] {
+            let mut found = Found::new(UUID, (4, LONG), 10);
+            let mut first: Vec<u8> = (0..batches).flat_map(|n| batch(n * BATCH_ALIGN as u64, 10 + n, 10, 77)).collect();
+            first.resize(LONG as usize, 0);
+            let opening = BatchHeader::decode(&first, UUID, 0);
+            let first = found.look(Candidate { slot: 0, opening }, 0, &[readable(&first)]);
+            found.take(first, None);
+            let unreadable = SegmentBytes { bytes: IoBuf::zeros(LONG as usize), unreadable: BTreeSet::from([0]) };
+            let second = found.look(Candidate { slot: 1, opening: None }, LONG, &[unreadable]);
+            found.take(second, None);
+            assert_eq!(found.judge().durable, durable, "{batches} batches before");
+        }
+    }
+
+    #[test]
+    fn unreadable_page_before_the_next_segments_opening_is_slack() {
+        let mut found = Found::new(UUID, (4, SEGMENT), 10);
+        let mut first: Vec<u8> = (0..3).flat_map(|n| batch(n * BATCH_ALIGN as u64, 10 + n, 10, 77)).collect();
+        first.resize(SEGMENT as usize, 0);
+        let opening = BatchHeader::decode(&first, UUID, 0);
+        let bytes = SegmentBytes { unreadable: BTreeSet::from([3 * BATCH_ALIGN]), ..readable(&first) };
+        for (opens, durable) in [(13, 11), (14, 13)] {
+            let next = BatchHeader::decode(&batch(SEGMENT, opens, opens, 78), UUID, SEGMENT);
+            assert!(next.is_some());
+            let mut found = Found::new(UUID, (4, SEGMENT), 10);
+            let look = found.look(Candidate { slot: 0, opening }, 0, std::slice::from_ref(&bytes));
+            found.take(look, Some(&Candidate { slot: 1, opening: next }));
+            assert_eq!(found.durable, durable);
+        }
+        let look = found.look(Candidate { slot: 0, opening }, 0, &[bytes]);
+        found.take(look, None);
+        assert_eq!(found.durable, 13, "nothing says that no batch was there");
     }
 }

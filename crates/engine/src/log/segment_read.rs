@@ -1,7 +1,8 @@
 //! The read of one log segment from a device that may fail parts of it (R11).
 //!
 //! A failed read is split until the pages that cannot be read stand alone. They become zeros and are listed, so that the
-//! scan treats them as damaged. A device that fails everywhere is not split for ever: see [`LONE_MAX`].
+//! scan treats them as damaged. Pieces are read one after the other, so a device that fails everywhere is found out after
+//! [`UNREADABLE_MAX`] pages.
 //!
 //! Invariant: pure. Every byte of the result was read, or lies in a listed page.
 
@@ -10,10 +11,8 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use types::{IoBuf, IoBufMut};
 
-/// Number of unreadable pages in one segment up to which failed reads are split to single pages.
-const LONE_MAX: usize = 1024;
-/// Beyond that number a failed read of at most this length is given up as a whole.
-const COARSE_LEN: usize = 1 << 20;
+/// Most unreadable pages of one segment that are bad sectors. Beyond them the device, or the path to it, has failed.
+pub(crate) const UNREADABLE_MAX: usize = 1024;
 
 /// The bytes of one segment.
 #[derive(Clone, Debug)]
@@ -30,65 +29,67 @@ impl SegmentBytes {
     }
 }
 
-/// A segment that is being read, in one piece or in many.
+/// A segment that is being read, in one piece or in many, one piece after the other.
 #[derive(Debug)]
 pub(crate) struct SegmentRead {
-    len: usize,
     /// Where the pieces go, once the read in one piece has failed.
     whole: Option<IoBufMut>,
+    /// The pieces still to read; the last one comes next.
     pieces: Vec<Range<usize>>,
-    left: usize,
     unreadable: BTreeSet<usize>,
 }
 
 impl SegmentRead {
-    /// Begins the read of a segment. Its first piece, number 0, is the whole segment.
+    /// Begins the read of a segment of this length.
     pub fn new(len: usize) -> SegmentRead {
-        let pieces = std::iter::once(0..len).collect();
-        SegmentRead { len, whole: None, pieces, left: 1, unreadable: BTreeSet::new() }
+        SegmentRead { whole: None, pieces: std::iter::once(0..len).collect(), unreadable: BTreeSet::new() }
     }
 
-    /// Returns the place of a piece in the segment.
-    pub fn piece(&self, nth: usize) -> Range<usize> {
-        self.pieces[nth].clone()
+    /// Returns the place of the piece to read next; `None` at the end.
+    pub fn next(&self) -> Option<Range<usize>> {
+        self.pieces.last().cloned()
     }
 
-    /// Takes the outcome of a piece. Returns the numbers of the pieces to read next.
-    pub fn take(&mut self, nth: usize, buf: IoBufMut, readable: bool) -> Range<usize> {
-        let piece = self.piece(nth);
-        let end = self.pieces.len();
-        self.left -= 1;
-        if readable && piece.len() == self.len {
-            self.whole = Some(buf);
-            return end..end;
+    /// Takes the outcome of the piece that came next.
+    ///
+    /// # Panics
+    /// At the end.
+    pub fn take(&mut self, buf: IoBufMut, readable: bool) {
+        let piece = self.pieces.pop().expect("a piece was read");
+        let Some(whole) = &mut self.whole else {
+            self.whole = Some(if readable { buf } else { IoBufMut::zeroed(piece.len()) });
+            if !readable {
+                self.split(piece);
+            }
+            return;
+        };
+        match readable {
+            true => whole[piece].copy_from_slice(&buf),
+            false => self.split(piece),
         }
-        let whole = self.whole.get_or_insert_with(|| IoBufMut::zeroed(self.len));
-        if readable {
-            whole[piece].copy_from_slice(&buf);
-            return end..end;
-        }
-        let smallest = if self.unreadable.len() < LONE_MAX { BATCH_ALIGN } else { COARSE_LEN };
-        if piece.len() <= smallest {
-            self.unreadable.extend(piece.step_by(BATCH_ALIGN));
-            return end..end;
+    }
+
+    /// Splits a piece that cannot be read as one; a single page is given up.
+    fn split(&mut self, piece: Range<usize>) {
+        if piece.len() <= BATCH_ALIGN {
+            self.unreadable.insert(piece.start);
+            return;
         }
         let middle = piece.start + (piece.len() / 2).next_multiple_of(BATCH_ALIGN);
-        self.pieces.extend([piece.start..middle, middle..piece.end]);
-        self.left += 2;
-        end..end + 2
+        self.pieces.extend([middle..piece.end, piece.start..middle]);
     }
 
-    /// Whether every piece was read or given up.
-    pub fn is_done(&self) -> bool {
-        self.left == 0
+    /// Whether so many pages cannot be read that the device has failed.
+    pub fn has_failed(&self) -> bool {
+        self.unreadable.len() > UNREADABLE_MAX
     }
 
     /// Ends the read.
     ///
     /// # Panics
-    /// When a piece is still being read.
+    /// When a piece was not read.
     pub fn finish(self) -> SegmentBytes {
-        assert!(self.is_done(), "{} pieces are missing", self.left);
+        assert!(self.pieces.is_empty(), "{} pieces are missing", self.pieces.len());
         let whole = self.whole.expect("a piece was taken");
         SegmentBytes { bytes: whole.freeze(), unreadable: self.unreadable }
     }
@@ -100,17 +101,14 @@ mod tests {
 
     /// Reads a segment of ones of which some pages fail; returns the result and the number of reads.
     fn read(pages: usize, fails: impl Fn(usize) -> bool) -> (SegmentBytes, usize) {
-        let mut read = SegmentRead::new(pages * BATCH_ALIGN);
-        let (mut next, mut reads) = (vec![0], 0);
-        while let Some(nth) = next.pop() {
-            let piece = read.piece(nth);
+        let (mut read, mut reads) = (SegmentRead::new(pages * BATCH_ALIGN), 0);
+        while let Some(piece) = read.next() {
             let mut buf = IoBufMut::new(piece.len());
             buf.fill(1);
             let readable = !(piece.start / BATCH_ALIGN..piece.end / BATCH_ALIGN).any(&fails);
-            next.extend(read.take(nth, buf, readable));
+            read.take(buf, readable);
             reads += 1;
         }
-        assert!(read.is_done());
         (read.finish(), reads)
     }
 
@@ -134,10 +132,14 @@ mod tests {
     }
 
     #[test]
-    fn device_that_fails_everywhere_costs_a_bounded_number_of_reads() {
-        let pages = 64 << 8;
-        let (found, reads) = read(pages, |_| true);
-        assert_eq!(found.unreadable.len(), pages);
-        assert!(reads < 4 * LONE_MAX, "{reads} reads of {pages} pages");
+    fn device_that_fails_everywhere_is_found_out_after_a_bounded_number_of_reads() {
+        let mut read = SegmentRead::new((64 << 8) * BATCH_ALIGN);
+        let mut reads = 0;
+        while !read.has_failed() {
+            let piece = read.next().expect("it has failed before the end");
+            read.take(IoBufMut::new(piece.len()), false);
+            reads += 1;
+        }
+        assert!(reads < 3 * UNREADABLE_MAX, "{reads} reads");
     }
 }

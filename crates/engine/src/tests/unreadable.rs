@@ -65,6 +65,19 @@ fn unreadable_page_where_no_batch_can_begin_costs_nothing() {
 }
 
 #[test]
+fn unreadable_opening_behind_a_nearly_full_segment_may_hide_a_batch() {
+    let mut rig = new(7);
+    let last = one(&mut rig, R);
+    let segment = rig.superblock.segment_bytes as usize;
+    let start = rig.superblock.log_start as usize;
+    let next = start + (last - start).next_multiple_of(segment);
+    // Segments of this log are shorter than the longest batch, so the next batch may always open the next one.
+    let (index, suspect, lost) = restart(&mut rig, next);
+    assert_eq!((index, lost), (1, 0));
+    assert!(suspect, "a batch that did not fit may be there");
+}
+
+#[test]
 fn unreadable_opening_keeps_the_batches_behind_it() {
     let mut rig = new(6);
     one(&mut rig, R);
