@@ -194,7 +194,7 @@ impl Group {
     }
 
     /// Whether requests may be taken: this replica leads, its first own entry is applied, and it does not hand over (R3).
-    pub(crate) fn serves(&self) -> bool {
+    pub fn serves(&self) -> bool {
         let applied = self.node.applied();
         let began = |term_start_index| term_start_index <= applied || on(Bug::ServedBeforeOwnEntry);
         let handed_over = self.transfer.is_some() && !on(Bug::LeaseKeptAfterRelease);

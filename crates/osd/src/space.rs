@@ -216,11 +216,11 @@ impl Book {
 }
 
 impl Osd {
-    /// Takes the space that a client's write needs at every member of its PG. Only a leader takes any; a malformed
+    /// Takes the space that a client's write needs at every member of its PG. Only a leader that serves takes any; a malformed
     /// request goes on to the group, which refuses it.
     pub(crate) fn take_space(&mut self, key: usize, request: &Request) -> Result<Option<Held>, Reject> {
         let RequestBody::Write { chunk, range, .. } = &request.body else { return Ok(None) };
-        let leads = self.pgs.group(key).is_some_and(|group| group.is_leader());
+        let leads = self.pgs.group(key).is_some_and(|group| group.serves());
         let Some(range) = SectorRange::checked(range.start, range.count).filter(|_| leads) else { return Ok(None) };
         let identity = &self.pgs.get(key).identity;
         let need = self.engine.new_aus(identity.replica, *chunk, range);

@@ -187,6 +187,7 @@ impl Volume {
             return;
         }
         pg.settled = true;
+        pg.resume_at = Time::ZERO;
         pg.report.settled();
         pg.guess = osd;
         pg.target = None;
@@ -211,12 +212,14 @@ impl Volume {
         if !relied_on {
             return;
         }
-        let leads = matches!(reject, Reject::Busy | Reject::Throttled { .. }) && pg.settled;
+        let tuning = &self.config.tuning;
+        // A leader that only ever refuses is searched for elsewhere, whatever it says.
+        let stays = pg.settled && pg.refusals < tuning.backoff_short_count;
+        let leads = matches!(reject, Reject::Busy | Reject::Throttled { .. }) && stays;
         if leads && now < pg.resume_at {
             // One pause answers all refusals of a burst: parts that left before it tell nothing new.
             return;
         }
-        let tuning = &self.config.tuning;
         let pause = pg.backoff(tuning, &mut self.rng);
         pg.refusals = pg.refusals.saturating_add(1);
         match reject {

@@ -34,9 +34,18 @@ impl Volume {
             return;
         }
         let leader = self.pgs[slot as usize].guess;
+        // After a refusal one part at a time asks whether the leader takes requests again.
+        if self.pgs[slot as usize].refusals > 0 && self.pgs[slot as usize].out > 0 {
+            return;
+        }
         while let Some(key) = self.pgs[slot as usize].next() {
             match carrier.admit(leader, self.parts[key as usize].cost()) {
-                Admit::Go => self.send(key, leader, now, carrier),
+                Admit::Go => {
+                    self.send(key, leader, now, carrier);
+                    if self.pgs[slot as usize].refusals > 0 {
+                        return;
+                    }
+                }
                 Admit::Wait => {
                     self.put_back(key);
                     let pg = &mut self.pgs[slot as usize];

@@ -345,8 +345,33 @@ fn busy_leader_gets_the_requests_again_and_no_other_member_is_asked() {
     assert_eq!(b.poll().len(), 0);
     let again = b.sleep();
     assert!(b.now < Time(1_000 * MS) + Duration::from_millis(11), "nine refusals of one burst make one pause");
-    assert!(again.len() == 9 && again.iter().all(|(osd, _)| *osd == OsdId(1)), "{again:?}");
+    assert_eq!((again.len(), again[0].0), (1, OsdId(1)), "one request asks whether the leader takes more");
+    assert_eq!(b.poll().len(), 0);
+    b.reply(OsdId(1), &again[0].1, Ok(ReplyBody::Done));
+    let rest = b.poll();
+    assert!(rest.len() == 8 && rest.iter().all(|(osd, _)| *osd == OsdId(1)), "{rest:?}");
     assert_eq!(b.volume.stats().searches, 0);
+}
+
+#[test]
+fn leader_that_is_busy_for_ever_is_searched_for_elsewhere() {
+    let mut b = Bench::plain();
+    b.submit(write(0, 512), 1);
+    let mut sent = b.poll();
+    for refusals in 0.. {
+        assert!(refusals < 100, "it stays with a leader that refuses everything");
+        if sent[0].0 != OsdId(1) {
+            break;
+        }
+        b.reply(OsdId(1), &sent[0].1, Err(Reject::Busy));
+        sent = b.poll();
+        while sent.is_empty() {
+            sent = b.sleep();
+        }
+    }
+    let request = sent[0].1.clone();
+    b.reply(sent[0].0, &request, Ok(ReplyBody::Done));
+    assert_eq!(b.done().len(), 1);
 }
 
 #[test]
