@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn unreadable_opening_counts_only_where_a_batch_may_have_opened_the_segment() {
+    fn unreadable_opening_counts_where_a_batch_may_have_opened_the_segment() {
         const LONG: u64 = 4 << 20;
         for (batches, durable) in [(1, 9), (1022, 1032)] {
             let mut found = Found::new(UUID, (4, LONG), 10);

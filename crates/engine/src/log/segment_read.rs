@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn device_that_fails_everywhere_is_found_out_after_a_bounded_number_of_reads() {
+    fn failing_device_is_found_out_after_a_bounded_number_of_reads() {
         let mut read = SegmentRead::new((64 << 8) * BATCH_ALIGN);
         let mut reads = 0;
         while !read.has_failed() {
