@@ -271,9 +271,11 @@ impl Engine {
         let State::Mounting(mount) = &mut self.state else { unreachable!("the caller saw it") };
         let Mount::Segments { candidates, next, found, .. } = &mut **mount else { unreachable!("see above") };
         let log = self.log.as_ref().expect("made with the superblock");
-        if *next == candidates.len() && *next < log.ring.count() && found.may_go_on(candidates[*next - 1]) {
-            let slot = (candidates[*next - 1].slot + 1) % log.ring.count() as u32;
-            candidates.push(Candidate { slot, opening: None });
+        if let Some(last) = candidates.last().copied().filter(|_| *next == candidates.len()) {
+            let slot = (last.slot + 1) % log.ring.count() as u32;
+            if found.may_go_on(last) && candidates.iter().all(|known| known.slot != slot) {
+                candidates.push(Candidate { slot, opening: None });
+            }
         }
         if let Some(candidate) = candidates.get(*next).copied() {
             let (offset, len) = (log.ring.offset_of(candidate.slot), log.ring.segment_bytes() as usize);

@@ -203,8 +203,7 @@ impl Found {
         look
     }
 
-    /// Adds the result of one segment.
-    /// `next`: the segment behind it.
+    /// Adds the result of one segment. `next`: the segment behind it.
     pub fn take(&mut self, look: Look, next: Option<&Candidate>) {
         let Look { items, expect, last_mount, durable, hidden, left } = look;
         self.goes_on = hidden.is_some() || items.iter().any(|item| matches!(item, Item::Batch(_)));
