@@ -7,6 +7,7 @@ use crate::overlay::Overlay;
 use bytes::Bytes;
 use layout::log::ReplicaRecord;
 use std::collections::{BTreeSet, VecDeque};
+use types::planted::{Bug, on};
 use types::store::{HardState, ReplicaIdentity};
 use types::{ChunkKey, Index, Term};
 
@@ -88,7 +89,7 @@ impl Replica {
 
     /// Whether the log records that the replica is suspect, so that the next mount will.
     pub fn says_doubt(&self) -> bool {
-        self.doubt != Doubt::None && !self.doubt_unsaid
+        self.doubt != Doubt::None && !self.doubt_unsaid && !on(Bug::DoubtNotLogged)
     }
 
     /// Whether a group of the replica may append and apply.
