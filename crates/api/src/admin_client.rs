@@ -7,7 +7,7 @@ use crate::pb::{self, admin_client::AdminClient as Rpc};
 use crate::probe::{self, Found};
 use crate::status::{self, Failure};
 use crate::{MESSAGE_LEN_MAX, pb::VolumeView as PbVolume};
-use control::admin::{AdminAnswer, AdminAsk};
+use control::admin::{AdminAnswer, AdminAsk, PgMove};
 use std::time::Duration;
 use tokio::time::Instant;
 use tonic::transport::Channel;
@@ -339,6 +339,14 @@ async fn call(channel: Channel, ask: &AdminAsk) -> Called {
         }
         AdminAsk::OsdSet { osd, is_in, drain } => {
             rpc.osd_set(pb::OsdSetRequest { osd: osd.0, is_in, drain }).await?;
+            Ok(Ok(AdminAnswer::Done))
+        }
+        AdminAsk::PgMove(PgMove { pg, from, to }) => {
+            rpc.pg_move(pb::PgMoveRequest { pg: Some(pg.into()), from: from.0, to: to.0 }).await?;
+            Ok(Ok(AdminAnswer::Done))
+        }
+        AdminAsk::PgMoveCancel { pg } => {
+            rpc.pg_move_cancel(pb::PgMoveCancelRequest { pg: Some(pg.into()) }).await?;
             Ok(Ok(AdminAnswer::Done))
         }
         AdminAsk::PgList { pool } => {

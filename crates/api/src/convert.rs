@@ -1,5 +1,6 @@
 //! Values of `types::control` to and from protobuf. Incoming values are checked.
 
+use crate::convert_members::{change_in, change_out, membership_in, membership_out};
 use crate::pb;
 use std::net::SocketAddr;
 use types::control::{
@@ -39,7 +40,7 @@ pub(crate) fn uuid(bytes: &[u8], what: &'static str) -> Result<[u8; 16], Malform
 }
 
 /// Returns an OSD id. Ids begin at 1: zero names no OSD, and a peer cannot have it.
-fn osd(value: u32, what: &'static str) -> Result<OsdId, Malformed> {
+pub(crate) fn osd(value: u32, what: &'static str) -> Result<OsdId, Malformed> {
     if value == 0 { Err(Malformed::Range(what)) } else { Ok(OsdId(value)) }
 }
 
@@ -256,6 +257,7 @@ impl From<OsdHeartbeat> for pb::OsdHeartbeat {
             followers_behind: l.followers_behind.into(),
             followers_silent: l.followers_silent.into(),
             recovering: l.recovering,
+            members: Some(membership_out(l.members)),
         };
         let report = |r: PgReport| pb::PgReport {
             pg: Some(r.pg.into()),
@@ -296,6 +298,7 @@ impl TryFrom<pb::OsdHeartbeat> for OsdHeartbeat {
                 followers_behind: small(l.followers_behind, "followers_behind")?,
                 followers_silent: small(l.followers_silent, "followers_silent")?,
                 recovering: l.recovering,
+                members: l.members.map(membership_in).transpose()?.unwrap_or_default(),
             })
         };
         let report = |r: pb::PgReport| {
@@ -336,7 +339,11 @@ pub fn osd_down(down: OsdDown) -> Option<pb::OsdDown> {
         OsdDown::Connected => return None,
         OsdDown::Welcome { map_epoch, osds } => Body::Welcome(map(map_epoch, &osds)),
         OsdDown::Osds { map_epoch, osds } => Body::Osds(map(map_epoch, &osds)),
-        OsdDown::EnsurePg(map) => Body::EnsurePg((&map).into()),
+        OsdDown::EnsureReplica { created, replica } => {
+            Body::EnsureReplica(pb::EnsureReplica { created: Some((&created).into()), replica: replica.0 })
+        }
+        OsdDown::Peers(osds) => Body::Peers(pb::Peers { osds: osds.iter().map(|osd| osd.0).collect() }),
+        OsdDown::ChangeMembers { pg, change } => Body::ChangeMembers(change_out(pg, change)),
         OsdDown::DropReplica { pg, replica } => {
             Body::DropReplica(pb::PgReplica { pg: Some(pg.into()), replica: replica.0 })
         }
@@ -367,7 +374,15 @@ impl TryFrom<pb::OsdDown> for OsdDown {
         Ok(match need(down.body, "body")? {
             Body::Welcome(m) => OsdDown::Welcome { map_epoch: Epoch(m.map_epoch), osds: addrs_from(m.osds)? },
             Body::Osds(m) => OsdDown::Osds { map_epoch: Epoch(m.map_epoch), osds: addrs_from(m.osds)? },
-            Body::EnsurePg(map) => OsdDown::EnsurePg(map.try_into()?),
+            Body::EnsureReplica(e) => {
+                let created = need(e.created, "created")?.try_into()?;
+                OsdDown::EnsureReplica { created, replica: ReplicaId(e.replica) }
+            }
+            Body::Peers(p) => OsdDown::Peers(p.osds.into_iter().map(|id| osd(id, "osd")).collect::<Result<_, _>>()?),
+            Body::ChangeMembers(change) => {
+                let (pg, change) = change_in(change)?;
+                OsdDown::ChangeMembers { pg, change }
+            }
             Body::DropReplica(r) => OsdDown::DropReplica { pg: pg(r.pg)?, replica: ReplicaId(r.replica) },
             Body::ReplicaFloor(floor) => OsdDown::ReplicaFloor(ReplicaId(floor)),
             Body::Attach(a) => {

@@ -2,7 +2,7 @@
 
 use crate::convert::{Malformed, addr, need, pg, uuid};
 use crate::{convert_health, pb};
-use control::admin::{HolderView, OsdView, PgMemberView, PgView, PoolView, Status, VolumeView};
+use control::admin::{HolderView, OsdView, PgChangeView, PgMemberView, PgView, PoolView, Status, VolumeView};
 use types::{ClusterId, Epoch, OsdId, OsdUuid, PoolId, ReplicaId, SessionId, VolumeId};
 
 impl From<Status> for pb::StatusReply {
@@ -166,6 +166,7 @@ impl From<PgView> for pb::PgView {
             term: m.term,
             applied: m.applied,
         };
+        let change = |c: PgChangeView| pb::PgChange { from: c.from.0, to: c.to.0, step: c.step, queued: c.queued };
         pb::PgView {
             pg: Some(p.pg.into()),
             state: p.state,
@@ -174,6 +175,7 @@ impl From<PgView> for pb::PgView {
             conf_epoch: p.conf_epoch.0,
             segments: p.segments,
             lost: p.lost,
+            change: p.change.map(change),
         }
     }
 }
@@ -191,6 +193,8 @@ impl TryFrom<pb::PgView> for PgView {
             term: m.term,
             applied: m.applied,
         };
+        let change =
+            |c: pb::PgChange| PgChangeView { from: OsdId(c.from), to: OsdId(c.to), step: c.step, queued: c.queued };
         Ok(PgView {
             pg: pg(p.pg)?,
             state: p.state,
@@ -199,6 +203,7 @@ impl TryFrom<pb::PgView> for PgView {
             conf_epoch: Epoch(p.conf_epoch),
             segments: p.segments,
             lost: p.lost,
+            change: p.change.map(change),
         })
     }
 }

@@ -12,6 +12,7 @@ pub mod client_link;
 pub mod convert;
 mod convert_admin;
 mod convert_health;
+mod convert_members;
 mod convert_recovery;
 mod follow;
 mod meta_info;

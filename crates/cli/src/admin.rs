@@ -7,13 +7,13 @@ use crate::output;
 use anyhow::{Result, bail};
 use api::{AdminClient, AdminError};
 use control::admin::{
-    AdminAnswer, AdminAsk, EventsPage, OsdRegister, OsdView, PgView, PoolCreate, PoolView, RecoverAsk, Status,
+    AdminAnswer, AdminAsk, EventsPage, OsdRegister, OsdView, PgMove, PgView, PoolCreate, PoolView, RecoverAsk, Status,
     StoreRecovery, VolumeView,
 };
 use std::io::IsTerminal;
 use std::time::Duration;
 use tokio::runtime::Runtime;
-use types::{ClusterId, OsdId};
+use types::{ClusterId, OsdId, PgId};
 
 /// Longest wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -121,6 +121,16 @@ impl Admin {
 
     pub fn pgs(&self, pool: Option<&str>) -> Result<Vec<PgView>> {
         expect!(self, AdminAsk::PgList { pool: pool.unwrap_or("").to_owned() }, AdminAnswer::Pgs(v) => v)
+    }
+
+    /// Queues the move of a replica.
+    pub fn move_pg(&self, ask: PgMove) -> Result<()> {
+        expect!(self, AdminAsk::PgMove(ask), AdminAnswer::Done => ())
+    }
+
+    /// Gives up the moves of a PG.
+    pub fn cancel_moves(&self, pg: PgId) -> Result<()> {
+        expect!(self, AdminAsk::PgMoveCancel { pg }, AdminAnswer::Done => ())
     }
 
     /// Whether every PG of the pool serves.

@@ -493,6 +493,25 @@ pub enum Pg {
         #[command(flatten)]
         watch: WatchArgs,
     },
+    /// Move a replica of a PG to another OSD, while the PG serves
+    #[command(after_help = "Examples:\n  basalt pg move 1.1f --from 2 --to 4 --wait\n  basalt pg move 1.1f --cancel")]
+    Move {
+        /// The PG, as POOL.HEX
+        #[arg(add = completion::pgs())]
+        pg: types::PgId,
+        /// The OSD that holds the replica
+        #[arg(long, value_parser = osd_number, value_name = "OSD", required_unless_present = "cancel")]
+        from: Option<u32>,
+        /// The OSD that gets it
+        #[arg(long, value_parser = osd_number, value_name = "OSD", required_unless_present = "cancel")]
+        to: Option<u32>,
+        /// Give up the moves of this PG; one that is nearly done ends as ordered
+        #[arg(long, conflicts_with_all = ["from", "to"])]
+        cancel: bool,
+        /// Return when the moves of this PG have ended
+        #[arg(long)]
+        wait: bool,
+    },
     /// Compare the replicas of PGs: exit code 0 equal, 1 different, 3 not all could be queried
     #[command(after_help = "Examples:\n  basalt pg verify --deep\n  basalt pg verify 1.1f 1.3 --tables")]
     Verify {

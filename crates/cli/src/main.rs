@@ -23,6 +23,7 @@ mod hint;
 mod logging;
 mod metas;
 mod missing;
+mod pg_move;
 mod records;
 mod recovery;
 mod role;
@@ -138,6 +139,10 @@ fn run(cli: Cli) -> Result<Exit> {
         }
         Command::Top(args) => top::run(&connect(&common)?, &args, common.json).map(|()| Exit::Done),
         Command::Pg(Pg::Verify { pgs, deep: _, tables }) => verify::run(&connect(&common)?, &pgs, tables, common.json),
+        Command::Pg(Pg::Move { pg, from, to, cancel: _, wait }) => {
+            let ends = from.zip(to).map(|(from, to)| (types::OsdId(from), types::OsdId(to)));
+            pg_move::run(&connect(&common)?, pg, ends, wait, common.json).map(|()| Exit::Done)
+        }
         Command::Pg(Pg::Ls { pool, watch }) => {
             let admin = connect(&common)?;
             watch::run(&watch, || show::pgs(&admin, pool.as_deref(), common.json).map(|()| Exit::Done))

@@ -74,6 +74,9 @@ pub fn pgs(admin: &Admin, pool: Option<&str>, as_json: bool) -> Result<()> {
     for (pg, lost) in pgs.iter().flat_map(|pg| pg.lost.iter().map(move |lost| (pg.pg, lost))) {
         out!("pg {pg}: no good copy of {lost}");
     }
+    for pg in pgs.iter().filter(|pg| pg.change.is_some()) {
+        out!("pg {}: {}", pg.pg, crate::pg_move::change_words(pg));
+    }
     Ok(())
 }
 

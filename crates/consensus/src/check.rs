@@ -108,7 +108,9 @@ impl Node {
         if msg.to != self.id() {
             return Err(Ignored::NotForUs.into());
         }
-        if msg.from == self.id() || !self.is_member(msg.from) {
+        // A replica that has not applied the newest membership step does not know the newest members.
+        let asks = matches!(msg.kind, RaftKind::Append | RaftKind::Heartbeat | RaftKind::Vote | RaftKind::PreVote);
+        if msg.from == self.id() || (!asks && !self.is_member(msg.from)) {
             return Err(Ignored::Stranger.into());
         }
         check_shape(msg)?;
@@ -193,6 +195,7 @@ impl Node {
         let ours = msg.term == self.term() && self.leader() == Some(msg.from);
         // Raft campaigns by itself at this order, and raises the term.
         let room = self.term().0 < NUMBER_MAX;
-        if ours && room && self.promotable() { Ok(()) } else { Err(Ignored::NotTheLeader) }
+        let applied = self.applied() == self.commit_index();
+        if ours && room && applied && self.promotable() { Ok(()) } else { Err(Ignored::NotTheLeader) }
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::{MSG_ENTRIES_MAX, MSG_PAYLOAD_MAX};
 use bytes::Bytes;
-use raft::eraftpb::{self, MessageType};
+use raft::eraftpb::{self, ConfChangeTransition, MessageType};
+use types::map::{Member, MembersStep, Membership};
 use types::planted::{Bug, on};
 use types::store::{Crcs, HardState};
 use types::{Entry, EntryKind, Index, IoBuf, PgId, ReplicaId, Term};
@@ -40,6 +41,40 @@ fn kind_from_raft(kind: MessageType) -> RaftKind {
         MessageType::MsgTimeoutNow => RaftKind::TimeoutNow,
         other => panic!("raft sends a {other:?}, which was not requested"),
     }
+}
+
+/// Returns raft's form of the members.
+pub(crate) fn members_to_raft(members: &Membership) -> eraftpb::ConfState {
+    let ids = |set: &[Member]| set.iter().map(|m| m.replica.0).collect();
+    eraftpb::ConfState {
+        voters: ids(&members.voters),
+        voters_outgoing: ids(&members.outgoing),
+        learners: ids(&members.learners),
+        ..eraftpb::ConfState::default()
+    }
+}
+
+/// Returns raft's form of a step from the members `before`; `None`: it changes nothing for raft.
+pub(crate) fn step_to_raft(step: MembersStep, before: &Membership) -> Option<eraftpb::ConfChangeV2> {
+    use eraftpb::ConfChangeType::{AddLearnerNode, AddNode, RemoveNode};
+    let one =
+        |change_type, id: ReplicaId| eraftpb::ConfChangeSingle { change_type, node_id: id.0, ..Default::default() };
+    let (transition, changes) = match step {
+        MembersStep::AddLearner(member) => (ConfChangeTransition::Auto, vec![one(AddLearnerNode, member.replica)]),
+        // An empty list would be taken for the end of a joint phase.
+        MembersStep::Abort if before.learners.is_empty() => return None,
+        MembersStep::Abort => {
+            (ConfChangeTransition::Auto, before.learners.iter().map(|m| one(RemoveNode, m.replica)).collect())
+        }
+        MembersStep::Enter { add, remove } => {
+            let add = add.map(|id| one(AddNode, id));
+            let remove = remove.map(|id| one(RemoveNode, id));
+            (ConfChangeTransition::Explicit, add.into_iter().chain(remove).collect())
+        }
+        MembersStep::Leave => (ConfChangeTransition::Auto, Vec::new()),
+        MembersStep::Done => return None,
+    };
+    Some(eraftpb::ConfChangeV2 { transition, changes: changes.into(), ..Default::default() })
 }
 
 pub(crate) fn entry_to_raft(index: u64, term: u64, data: Bytes) -> eraftpb::Entry {

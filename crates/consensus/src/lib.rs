@@ -20,7 +20,7 @@ mod tests;
 pub use check::{Ignored, StepError, Violation};
 pub use node::{Config, Follower, Node, Role};
 pub use ready::{Committed, ReadState, Ready};
-pub use start::{ConfState, Start, StartError};
+pub use start::{Start, StartError};
 
 /// Highest term and index that a peer may name: far beyond any real one, and far from overflow.
 pub const NUMBER_MAX: u64 = u64::MAX / 4;

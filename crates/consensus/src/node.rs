@@ -6,15 +6,17 @@
 //! renewal of delay in applying. Appends of one turn are joined.
 
 use crate::check::StepError;
-use crate::convert::{entry_to_raft, kind_to_raft, message_to_raft};
+use crate::convert::{entry_to_raft, kind_to_raft, members_to_raft, message_to_raft, step_to_raft};
 use crate::ready::Pipeline;
-use crate::start::{ConfState, Start, StartError, build};
+use crate::start::{Start, StartError, build};
 use crate::storage::Storage;
 use crate::{MSG_DESCRIPTORS_MAX, NUMBER_MAX};
 use bytes::Bytes;
 use raft::eraftpb::{self, MessageType};
 use raft::{ProgressState, RawNode, ReadOnlyOption, StateRole};
+use std::collections::BTreeSet;
 use types::limits::INFLIGHT_MSGS_MAX;
+use types::map::{MembersStep, Membership};
 use types::planted::{Bug, on};
 use types::{Index, PgId, ReplicaId, Term};
 use wire::{RaftKind, RaftMsg};
@@ -54,7 +56,6 @@ pub struct Node {
     pub(crate) pipeline: Pipeline,
     pub(crate) payload_len: fn(&[u8]) -> u64,
     config: Config,
-    conf: ConfState,
     applied: Index,
 }
 
@@ -85,7 +86,7 @@ impl Node {
     /// # Errors
     /// When that state contradicts itself: damage of this PG (R11).
     pub fn new(config: Config, start: &Start<'_>) -> Result<Node, StartError> {
-        let storage = build(config.id, start, config.payload_len)?;
+        let storage = build(start, config.payload_len)?;
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let raw = RawNode::new(&raft_config(config.id, start.applied.0), storage, &logger)
             .expect("raft takes what `build` has checked");
@@ -94,7 +95,6 @@ impl Node {
             pipeline: Pipeline::new(start.hard_state),
             payload_len: config.payload_len,
             config,
-            conf: start.conf.clone(),
             applied: start.applied.0,
         })
     }
@@ -139,11 +139,6 @@ impl Node {
     /// Whether the vote requests of this term have left.
     pub fn has_asked(&self) -> bool {
         self.asked() == Some(self.term())
-    }
-
-    /// Returns the configuration at the last applied entry.
-    pub fn conf(&self) -> &ConfState {
-        &self.conf
     }
 
     pub fn is_member(&self, id: ReplicaId) -> bool {
@@ -242,12 +237,14 @@ impl Node {
         self.raw.step(msg).ok().map(|()| first)
     }
 
-    /// Starts an election attempt (with a pre-vote). False when this replica may not: it is no voter, leads
-    /// already, or is the only voter and its log is not durable yet (raft asserts that).
+    /// Starts an election attempt (with a pre-vote). False when this replica may not: it is no voter, leads already, has a
+    /// committed entry to apply (a membership step may be among them, ADR 0016), or is the only voter and its log is not
+    /// durable yet (raft asserts that).
     pub fn campaign(&mut self) -> bool {
         let log = &self.raw.raft.raft_log;
         let alone = self.raw.raft.prs().is_singleton() && log.persisted != log.last_index();
-        if !self.promotable() || self.is_leader() || alone || self.term().0 >= NUMBER_MAX {
+        let unapplied = self.applied < self.commit_index();
+        if !self.promotable() || self.is_leader() || alone || unapplied || self.term().0 >= NUMBER_MAX {
             return false;
         }
         self.raw.campaign().is_ok()
@@ -346,6 +343,25 @@ impl Node {
         assert!(self.applied <= index && index <= self.commit_index(), "applied {} to {index}", self.applied);
         self.applied = index;
         self.raw.advance_apply_to(index.0);
+    }
+
+    /// Changes the members, which the last applied entry has done: `step` makes `now` of `before`. A candidacy ends, and
+    /// the leadership of a replica that is no voter any more: raft has no place for either.
+    ///
+    /// # Panics
+    /// When raft comes to other members.
+    pub fn change(&mut self, step: MembersStep, before: &Membership, now: &Membership) {
+        let Some(change) = step_to_raft(step, before) else { return };
+        let ends = if self.is_leader() { !now.is_voter(self.config.id) } else { self.role() != Role::Follower };
+        if ends {
+            self.step_down();
+        }
+        let conf = self.raw.apply_conf_change(&change).expect("the group has checked the step");
+        let sorted = |ids: &[u64]| ids.iter().copied().collect::<BTreeSet<u64>>();
+        let sets = |conf: &eraftpb::ConfState| {
+            (sorted(&conf.voters), sorted(&conf.voters_outgoing), sorted(&conf.learners), sorted(&conf.learners_next))
+        };
+        assert_eq!(sets(&conf), sets(&members_to_raft(now)), "raft and the group disagree about the members");
     }
 
     /// Drops descriptors below `first`, but never above the applied index.

@@ -1,53 +1,20 @@
 //! Check of the state that a disk returned, before raft is built on it (R5, R11).
 
 use crate::NUMBER_MAX;
-use crate::convert::hard_state_to_raft;
+use crate::convert::{hard_state_to_raft, members_to_raft};
 use crate::storage::Storage;
 use raft::RaftState;
 use types::limits::DESCRIPTOR_MAX;
+use types::map::{Member, Membership};
 use types::store::HardState;
 use types::{Entry, EntryKind, Index, ReplicaId, Term};
-
-/// Voters and learners of a group at an index.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct ConfState {
-    pub voters: Vec<ReplicaId>,
-    pub learners: Vec<ReplicaId>,
-    /// The old half of a joint configuration; empty otherwise.
-    pub voters_outgoing: Vec<ReplicaId>,
-    /// Voters of the old half that become learners when it ends.
-    pub learners_next: Vec<ReplicaId>,
-}
-
-impl ConfState {
-    /// Returns every member of any kind, ascending, each once.
-    pub fn members(&self) -> Vec<ReplicaId> {
-        let lists = [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next];
-        let mut all: Vec<ReplicaId> = lists.into_iter().flatten().copied().collect();
-        all.sort_unstable();
-        all.dedup();
-        all
-    }
-
-    /// Whether `has` holds for a majority of the voters, in both halves of a joint configuration.
-    pub fn majority(&self, has: impl Fn(ReplicaId) -> bool) -> bool {
-        let half =
-            |voters: &[ReplicaId]| voters.is_empty() || voters.iter().filter(|id| has(**id)).count() > voters.len() / 2;
-        !self.voters.is_empty() && half(&self.voters) && half(&self.voters_outgoing)
-    }
-
-    /// Whether this replica counts for majorities.
-    pub fn is_voter(&self, id: ReplicaId) -> bool {
-        self.voters.contains(&id) || self.voters_outgoing.contains(&id)
-    }
-}
 
 /// State of a replica as its disk returned it.
 #[derive(Debug)]
 pub struct Start<'a> {
     pub hard_state: HardState,
-    /// Configuration at the index `applied`.
-    pub conf: ConfState,
+    /// Members at the index `applied`.
+    pub members: &'a Membership,
     /// Checkpoint index and its term.
     pub applied: (Index, Term),
     /// Index and term before the first of `entries`.
@@ -58,10 +25,8 @@ pub struct Start<'a> {
 /// Reason why a replica cannot be started: its disk contradicts itself (R11 damage).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
-    #[error("replica {0} is not in its own configuration")]
-    NotAMember(ReplicaId),
-    #[error("the configuration has no voter, or names a replica twice")]
-    BadConf,
+    #[error("the PG has no voter, or names a replica twice")]
+    BadMembers,
     #[error("entry {found} where {expected} belongs")]
     Gap { expected: Index, found: Index },
     #[error("term {term} at {index} after term {before}")]
@@ -78,21 +43,18 @@ pub enum StartError {
     OutOfRange,
 }
 
-fn check_conf(id: ReplicaId, conf: &ConfState) -> Result<(), StartError> {
-    let distinct = |ids: &[ReplicaId]| {
-        let mut sorted = ids.to_vec();
-        sorted.sort_unstable();
-        sorted.dedup();
-        sorted.len() == ids.len() && sorted.first() != Some(&ReplicaId(0))
+/// A replica may be no member: one that joins the PG, or has left it.
+fn check_members(members: &Membership) -> Result<(), StartError> {
+    let distinct = |set: &[Member]| {
+        let mut ids: Vec<ReplicaId> = set.iter().map(|m| m.replica).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids.len() == set.len() && ids.first() != Some(&ReplicaId(0))
     };
-    let lists = [&conf.voters, &conf.learners, &conf.voters_outgoing, &conf.learners_next];
-    let learners_apart = conf.learners.iter().all(|l| !conf.is_voter(*l));
-    let next_outgoing = conf.learners_next.iter().all(|l| conf.voters_outgoing.contains(l));
-    if conf.voters.is_empty() || !lists.iter().all(|ids| distinct(ids)) || !learners_apart || !next_outgoing {
-        return Err(StartError::BadConf);
-    }
-    if !conf.members().contains(&id) {
-        return Err(StartError::NotAMember(id));
+    let sets = [&members.voters, &members.outgoing, &members.learners];
+    let learners_apart = members.learners.iter().all(|m| !members.is_voter(m.replica));
+    if members.voters.is_empty() || !sets.iter().all(|set| distinct(set)) || !learners_apart {
+        return Err(StartError::BadMembers);
     }
     Ok(())
 }
@@ -120,7 +82,7 @@ fn check_entries(start: &Start<'_>) -> Result<(), StartError> {
 }
 
 /// Checks every value on which raft would panic, and builds the log.
-pub(crate) fn build(id: ReplicaId, start: &Start<'_>, payload_len: fn(&[u8]) -> u64) -> Result<Storage, StartError> {
+pub(crate) fn build(start: &Start<'_>, payload_len: fn(&[u8]) -> u64) -> Result<Storage, StartError> {
     let hard = &start.hard_state;
     let numbers = [hard.term.0, hard.commit.0, start.applied.0.0, start.before.0.0, start.before.1.0];
     // Raft encodes "no replica" as zero: a vote for replica 0 would read as no vote.
@@ -128,7 +90,7 @@ pub(crate) fn build(id: ReplicaId, start: &Start<'_>, payload_len: fn(&[u8]) -> 
     if numbers.iter().any(|n| *n > NUMBER_MAX) || (start.before.0.0 == 0) != (start.before.1.0 == 0) || for_nobody {
         return Err(StartError::OutOfRange);
     }
-    check_conf(id, &start.conf)?;
+    check_members(start.members)?;
     check_entries(start)?;
     let applied = start.applied.0;
     let last = Index(start.before.0.0 + start.entries.len() as u64);
@@ -136,13 +98,7 @@ pub(crate) fn build(id: ReplicaId, start: &Start<'_>, payload_len: fn(&[u8]) -> 
         let first = Index(start.before.0.0 + 1);
         return Err(StartError::Order { first, last, applied, commit: hard.commit });
     }
-    let mut conf = raft::eraftpb::ConfState::default();
-    let raw = |ids: &[ReplicaId]| ids.iter().map(|id| id.0).collect::<Vec<u64>>();
-    conf.voters = raw(&start.conf.voters);
-    conf.learners = raw(&start.conf.learners);
-    conf.voters_outgoing = raw(&start.conf.voters_outgoing);
-    conf.learners_next = raw(&start.conf.learners_next);
-    let initial = RaftState::new(hard_state_to_raft(hard), conf);
+    let initial = RaftState::new(hard_state_to_raft(hard), members_to_raft(start.members));
     let mut storage = Storage::new((start.before.0.0, start.before.1.0), initial, payload_len);
     for entry in start.entries {
         storage.append(entry.term.0, entry.index.0, entry.descriptor.clone());

@@ -40,6 +40,12 @@ pub enum AdminAsk {
     PgList {
         pool: String,
     },
+    /// Moves the replica of a PG to another OSD, behind the moves of this PG that were asked for before.
+    PgMove(PgMove),
+    /// Gives up the moves of a PG; one whose joint phase has begun ends as ordered.
+    PgMoveCancel {
+        pg: PgId,
+    },
     VolumeCreate {
         name: String,
         len_bytes: u64,
@@ -81,6 +87,14 @@ pub struct OsdRegister {
     pub rack: String,
     pub zone: String,
     pub capacity_bytes: u64,
+}
+
+/// The move of a replica from one OSD to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PgMove {
+    pub pg: PgId,
+    pub from: OsdId,
+    pub to: OsdId,
 }
 
 /// A new pool. `pg_count` 0 lets meta choose.
@@ -310,11 +324,25 @@ pub struct PgView {
     pub leader: Option<OsdId>,
     pub members: Vec<PgMemberView>,
     pub conf_epoch: Epoch,
+    /// The change of the members that is under way, or waits.
+    #[serde(default)]
+    pub change: Option<PgChangeView>,
     pub segments: u32,
     /// Extents of volumes, in words, of which no replica has a good copy, or none that is available, with the OSDs that may have
     /// one.
     #[serde(default)]
     pub lost: Vec<String>,
+}
+
+/// The move of a replica to another OSD.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PgChangeView {
+    pub from: OsdId,
+    pub to: OsdId,
+    /// `queued`, `creating`, `learner` (its data is copied), `joint` (both sets of members decide), `ending`, `cancelling`.
+    pub step: String,
+    /// Moves of the same PG that wait.
+    pub queued: u32,
 }
 
 /// One member of a PG.

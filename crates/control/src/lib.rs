@@ -27,8 +27,8 @@ pub use batch::{Check, TXN_WRITES_MAX, Txn};
 pub use config::ControlConfig;
 pub use machine::{ClientReq, Control, ControlAction, Now, Standing, StreamId, Token};
 pub use records::{
-    ClusterRecord, CountersRecord, Holder, Key, LoadError, MuteRecord, OsdRecord, PgRecord, Poisoned, PoolRecord,
-    PoolState, Record, Records, SegmentRecord, StoredItem, VolumeRecord, VolumeState, WatchRecord, Write, new_cluster,
-    restored,
+    ChangeRecord, ClusterRecord, CountersRecord, Holder, Key, LoadError, MuteRecord, OsdRecord, PgRecord, Poisoned,
+    PoolRecord, PoolState, Record, Records, SegmentRecord, StoredItem, VolumeRecord, VolumeState, WatchRecord, Write,
+    new_cluster, restored,
 };
 pub use refusal::refuse;

@@ -10,6 +10,7 @@ mod attach;
 mod clients;
 mod flow;
 mod leaders;
+mod members;
 mod osds;
 mod past;
 mod reach;
@@ -132,6 +133,8 @@ pub struct Control {
     version: String,
     /// Transfers that were requested a short while ago.
     moved: BTreeMap<PgId, (Time, OsdId)>,
+    /// PGs with a change of their members that stands or waits, and when it is looked at next.
+    changing: BTreeMap<PgId, Time>,
     /// PGs that are new, and have time to report.
     born: BTreeMap<PgId, Time>,
     /// PGs whose leader gave up, and when: an election of another one is expected.
@@ -173,6 +176,7 @@ impl Control {
             leaders_at: now.mono + config.leaders_every,
             version: String::new(),
             moved: BTreeMap::new(),
+            changing: BTreeMap::new(),
             born: BTreeMap::new(),
             unled: BTreeMap::new(),
             idle: BTreeMap::new(),
@@ -207,6 +211,7 @@ impl Control {
         for (volume, pg) in unfinished {
             self.attaching.begin(volume, pg);
         }
+        self.take_up_changes();
         self.take_up_past(now);
     }
 

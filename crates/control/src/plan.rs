@@ -4,10 +4,12 @@
 //! A plan writes at most what one transaction holds. Long work (a pool of thousands of PGs, a volume of
 //! thousands of segments) is a state in a record and a plan per step.
 
+mod members;
 mod osds;
 mod pools;
 mod volumes;
 
+pub use members::{CHANGES_QUEUED_MAX, begin_change, pg_move, pg_move_cancel, take_members};
 pub(crate) use osds::log_is_behind;
 pub use osds::{HelloPlan, osd_hello, osd_poisoned, osd_position, osd_register, osd_remove, osd_reserve, osd_set};
 pub use pools::{PGS_PER_STEP, make_pgs, pool_create, pool_remove, unmake_pgs};

@@ -14,7 +14,9 @@ use std::net::SocketAddr;
 use types::codes;
 use types::control::{Refusal, Watermarks};
 use types::map::{Member, OsdAddr, PgMap};
-use types::{CHUNK, ClusterId, Epoch, Incarnation, OsdId, OsdUuid, PgId, PoolId, SegmentIndex, SessionId, VolumeId};
+use types::{
+    CHUNK, ClusterId, Epoch, Incarnation, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SegmentIndex, SessionId, VolumeId,
+};
 
 /// Version of every record that this program writes.
 const RECORD_VERSION: u32 = 1;
@@ -192,12 +194,66 @@ pub struct PgRecord {
     pub conf_epoch: Epoch,
     pub members: Vec<Member>,
     pub order: u64,
+    /// Members at creation; empty while they are `members`. A new replica begins with these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub created: Vec<Member>,
+    /// Changes that were begun so far.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub changes: u64,
+    /// The change of the members that is under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change: Option<ChangeRecord>,
+    /// Moves (from, to) that wait for it, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub queue: Vec<(OsdId, OsdId)>,
 }
 
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+/// A change of the members of a PG (ADR 0016). Its step is decision state of the PG.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangeRecord {
+    /// Number of the change in its PG.
+    pub id: u64,
+    /// Epoch of the members that it begins with.
+    pub expected: Epoch,
+    pub add: Member,
+    pub remove: ReplicaId,
+    pub from: OsdId,
+    pub to: OsdId,
+    /// It is given up, unless its joint phase has begun.
+    pub cancel: bool,
+    pub since_ms: u64,
+}
+
+/// Epoch of the members at the creation of a PG.
+pub(crate) const FIRST_EPOCH: Epoch = Epoch(1);
+
 impl PgRecord {
-    /// Returns the map of the PG, which is sent to OSDs and clients.
+    /// Returns a new PG.
+    pub fn new(pg: PgId, members: Vec<Member>) -> PgRecord {
+        let (lineage, conf_epoch, order) = (1, FIRST_EPOCH, 0);
+        let (created, changes, change, queue) = (Vec::new(), 0, None, Vec::new());
+        PgRecord { pg, lineage, conf_epoch, members, order, created, changes, change, queue }
+    }
+
+    /// Iterates over the members, and the replica that is to become one.
+    pub fn everyone(&self) -> impl Iterator<Item = Member> + '_ {
+        self.members.iter().copied().chain(self.change.as_ref().map(|change| change.add))
+    }
+
+    /// Returns the map of the PG for clients. A replica that is to become a member may lead before the change ends.
     pub fn map(&self) -> PgMap {
-        PgMap { pg: self.pg, lineage: self.lineage, conf_epoch: self.conf_epoch, members: self.members.clone() }
+        let (pg, lineage, conf_epoch) = (self.pg, self.lineage, self.conf_epoch);
+        PgMap { pg, lineage, conf_epoch, members: self.everyone().collect() }
+    }
+
+    /// Returns the PG as it was created, for its replicas.
+    pub fn created_map(&self) -> PgMap {
+        let members = if self.created.is_empty() { &self.members } else { &self.created };
+        PgMap { pg: self.pg, lineage: self.lineage, conf_epoch: FIRST_EPOCH, members: members.clone() }
     }
 }
 

@@ -8,16 +8,16 @@ use crate::source::Source;
 use crate::store::sample_records;
 use crate::{Verdict, meter};
 use api::pb;
-use control::admin::{AdminAsk, OsdRegister, PoolCreate};
+use control::admin::{AdminAsk, OsdRegister, PgMove, PoolCreate};
 use control::{ClientReq, Control, ControlAction, ControlConfig, Now, Records, StoredItem, StreamId, Token, Txn};
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::control::{ClientAnswer, ClientAsk, OsdDown, OsdUp};
 use types::rng::Rng;
-use types::{OsdId, OsdUuid, Time};
+use types::{OsdId, OsdUuid, PgId, Time};
 
-const KINDS: u64 = 14;
+const KINDS: u64 = 15;
 
 /// A meta whose store is a map.
 struct Meta {
@@ -142,7 +142,13 @@ impl Meta {
             }
             9 => AdminAsk::VolumeList { pool: decoded::<pb::VolumeListRequest>(bytes)?.pool },
             10 | 11 => return self.client(bytes),
-            _ => return self.osd(kind % 2, bytes),
+            12 | 13 => return self.osd(kind % 2, bytes),
+            _ => {
+                let r = decoded::<pb::PgMoveRequest>(bytes)?;
+                let pg = PgId::from(r.pg?);
+                let ask = PgMove { pg, from: OsdId(r.from), to: OsdId(r.to) };
+                if r.to == 0 { AdminAsk::PgMoveCancel { pg } } else { AdminAsk::PgMove(ask) }
+            }
         };
         self.admin(ask);
         Some(())
@@ -242,6 +248,10 @@ fn message(rng: &mut Rng, kind: u64) -> Vec<u8> {
         9 => pb::VolumeListRequest { pool: name(rng) }.encode_to_vec(),
         10 | 11 => client(rng).encode_to_vec(),
         12 | 13 => osd(rng, kind % 2).encode_to_vec(),
+        14 => {
+            let pg = Some(pb::PgId { pool: 1, n: rng.below(3) as u32 });
+            pb::PgMoveRequest { pg, from: rng.below(5) as u32, to: rng.below(6) as u32 }.encode_to_vec()
+        }
         _ => Vec::new(),
     }
 }
@@ -272,16 +282,23 @@ fn client(rng: &mut Rng) -> pb::ClientAskRequest {
     pb::ClientAskRequest { client: rng.below(3), id: rng.below(4), ask: Some(ask) }
 }
 
+fn members(rng: &mut Rng) -> pb::Membership {
+    let mut some = |from: u64| -> Vec<pb::Member> {
+        (0..rng.between(from, 4))
+            .map(|_| pb::Member { replica: rng.between(1, 9), osd: rng.between(1, 6) as u32 })
+            .collect()
+    };
+    let (voters, outgoing, learners) = (some(1), some(0), some(0));
+    let settled = rng.chance(2, 3);
+    let (outgoing, learners) = if settled { (Vec::new(), Vec::new()) } else { (outgoing, learners) };
+    pb::Membership { epoch: rng.between(1, 9), base: 1, voters, outgoing, learners, left: rng.chance(1, 9) }
+}
+
 fn osd(rng: &mut Rng, stream: u64) -> pb::OsdUp {
     use pb::osd_up::Body;
     let pg = |n: u64| Some(pb::PgId { pool: 1, n: n as u32 });
-    let lead = pb::LeadReport {
-        active: true,
-        followers_in_sync: 2,
-        followers_behind: 0,
-        followers_silent: 0,
-        recovering: false,
-    };
+    let members = rng.chance(1, 2).then(|| members(rng));
+    let lead = pb::LeadReport { active: true, followers_in_sync: 2, members, ..pb::LeadReport::default() };
     let report = |n: u64| pb::PgReport {
         pg: pg(n),
         replica: n * 3 + stream + 1,
@@ -293,7 +310,7 @@ fn osd(rng: &mut Rng, stream: u64) -> pb::OsdUp {
         lost_from: (n == 2).then_some(8),
         unread: Vec::new(),
         hears: (n > 1).then_some(n as u32 % 3 + 1),
-        leading: (n < 2).then_some(lead),
+        leading: (n < 2).then(|| lead.clone()),
     };
     let body = match rng.below(4) {
         0 | 1 => Body::Hello(pb::OsdHello {

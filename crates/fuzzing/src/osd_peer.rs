@@ -98,7 +98,8 @@ impl Table {
         table.boot();
         assert!(table.runs(), "a formatted device mounts");
         let map = PgMap { pg: PG, lineage: 1, conf_epoch: Epoch(1), members: members() };
-        table.tell(OsdDown::EnsurePg(map));
+        let replica = members()[0].replica;
+        table.tell(OsdDown::EnsureReplica { created: map, replica });
         table.steps(60, |_| false);
         table
     }

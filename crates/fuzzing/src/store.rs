@@ -6,8 +6,8 @@
 use crate::source::Source;
 use crate::{Verdict, meter};
 use control::{
-    ClusterRecord, CountersRecord, Holder, OsdRecord, PgRecord, PoolRecord, PoolState, Record, Records, SegmentRecord,
-    StoredItem, VolumeRecord, VolumeState,
+    ChangeRecord, ClusterRecord, CountersRecord, Holder, OsdRecord, PgRecord, PoolRecord, PoolState, Record, Records,
+    SegmentRecord, StoredItem, VolumeRecord, VolumeState,
 };
 use group::decision::{Attached, Decision};
 use group::descriptor::{Command, Stamp, payload_len};
@@ -47,7 +47,7 @@ pub fn decision(data: &[u8]) -> Verdict {
 pub fn decision_seed(rng: &mut Rng) -> Vec<u8> {
     let members: Vec<Member> =
         (1..=rng.between(1, 5)).map(|n| Member { replica: ReplicaId(n * 3), osd: OsdId(n as u32) }).collect();
-    let mut decision = Decision::fresh(&members);
+    let mut decision = Decision::fresh(Epoch(1), &members);
     decision.order = rng.below(100);
     for n in 0..rng.below(5) {
         let window = Window { watermark: rng.below(1000), bits: std::array::from_fn(|_| rng.next_u64()) };
@@ -165,12 +165,21 @@ pub fn sample_records(source: &mut Source<'_>) -> Vec<Record> {
     };
     let member = |n: u32, k: u32| Member { replica: ReplicaId(u64::from(n * 3 + k)), osd: OsdId(k) };
     let pg = |n: u32| PgId { pool: PoolId(1), n };
-    let pg_record = |n: u32| PgRecord {
-        pg: pg(n),
-        lineage: 1,
-        conf_epoch: Epoch(1),
-        members: (1..=3).map(|k| member(n, k)).collect(),
-        order: 4,
+    let change = source.flag().then(|| ChangeRecord {
+        id: 1,
+        expected: Epoch(1),
+        add: member(7, 4),
+        remove: ReplicaId(3),
+        from: OsdId(3),
+        to: OsdId(4),
+        cancel: false,
+        since_ms: 7,
+    });
+    let pg_record = |n: u32| {
+        let members: Vec<Member> = (1..=3).map(|k| member(n, k)).collect();
+        let created = if change.is_some() { members.clone() } else { Vec::new() };
+        let (change, queue) = (change.clone(), vec![(OsdId(2), OsdId(5))]);
+        PgRecord { order: 4, changes: 1, created, change, queue, ..PgRecord::new(pg(n), members) }
     };
     let holder =
         source.flag().then(|| Holder { name: "vm".into(), address: "10.0.0.9".into(), since_ms: 9, client: 1, ask: 1 });

@@ -66,6 +66,8 @@ pub enum Action {
     /// The first entry of this leader's term is applied: from now on it takes requests.
     Serves,
     LostLeadership,
+    /// A membership step was applied.
+    MembersChanged,
     /// Leadership goes to `to`, because a client that holds `volume` hears nothing from this leader.
     Yielded {
         to: OsdId,

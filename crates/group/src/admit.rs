@@ -160,7 +160,7 @@ impl Group {
             Command::Write { chunk: ChunkKey { volume, .. }, stamp, .. } => (*volume, stamp),
             Command::Zero { chunk: ChunkKey { volume, .. }, stamp, .. } => (*volume, stamp),
             Command::Skip { volume, stamp } => (*volume, stamp),
-            Command::Empty | Command::Attach(_) => return None,
+            Command::Empty | Command::Attach(_) | Command::Members { .. } => return None,
         };
         if self.is_fenced(volume, stamp) {
             return Some(Reject::Failed(Errno::Fenced));

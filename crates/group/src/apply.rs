@@ -15,7 +15,7 @@ use wire::{Message, RaftKind, Reject, ReplyBody};
 
 impl Group {
     /// Performs the output of one drain of raft.
-    pub(crate) fn perform(&mut self, _now: Time, ready: &mut Ready, actions: &mut Vec<Action>) {
+    pub(crate) fn perform(&mut self, now: Time, ready: &mut Ready, actions: &mut Vec<Action>) {
         for mut persist in ready.persists.drain(..) {
             for entry in &mut persist.entries {
                 if crate::descriptor::payload_len(&entry.descriptor) > 0 {
@@ -27,7 +27,8 @@ impl Group {
         for msg in ready.messages.drain(..) {
             // The acknowledgement of a lease renewal stands for the answer to a bare heartbeat.
             let acknowledged = msg.kind == RaftKind::HeartbeatResponse && msg.context.is_empty();
-            if let Some(to) = self.osd_of(msg.to).filter(|_| !acknowledged) {
+            let to = self.osd_of(msg.to).or_else(|| self.strangers.osd_of(msg.to));
+            if let Some(to) = to.filter(|_| !acknowledged) {
                 actions.push(Action::Send { to, message: Message::Raft(msg) });
             }
         }
@@ -41,12 +42,12 @@ impl Group {
         }
         for committed in ready.committed.drain(..) {
             if self.quarantine.is_none() {
-                self.apply(&committed, actions);
+                self.apply(now, &committed, actions);
             }
         }
     }
 
-    fn apply(&mut self, committed: &Committed, actions: &mut Vec<Action>) {
+    fn apply(&mut self, now: Time, committed: &Committed, actions: &mut Vec<Action>) {
         assert_eq!(committed.index.0, self.node.applied().0 + 1, "entries are applied in order");
         assert_eq!(committed.kind, EntryKind::Normal, "no configuration change is stepped");
         let command = match Command::decode(&committed.descriptor) {
@@ -54,9 +55,14 @@ impl Group {
             // A later version proposed it: skipping it would make this replica differ from the others.
             Err(error) => return self.quarantined(format!("committed {}: {error}", committed.index), actions),
         };
+        let before = matches!(command, Command::Members { .. }).then(|| self.decision.members.clone());
         let outcome = self.decision.decide(&command);
         self.applied_term = committed.term;
         self.node.applied_to(committed.index);
+        if let (Command::Members { step, .. }, Outcome::Members, Some(before)) = (&command, outcome, before) {
+            self.members_changed(*step, &before, now);
+            actions.push(Action::MembersChanged);
+        }
         let (replica, index) = (self.identity.replica, committed.index);
         actions.push(Action::Apply { replica, index, effect: outcome.effect() });
         if self.current().is_some_and(|leading| leading.term_start_index == index) {
@@ -84,7 +90,9 @@ fn answer(waiter: Waiter, outcome: Outcome, actions: &mut Vec<Action>) {
             let result = match outcome {
                 Outcome::Done(_) => Ok(ReplyBody::Done),
                 Outcome::Refused(errno) => Err(Reject::Failed(errno)),
-                Outcome::StaleOrder { .. } | Outcome::TooMany => panic!("a request is no attach"),
+                Outcome::StaleOrder { .. } | Outcome::TooMany | Outcome::Members | Outcome::NoStep(_) => {
+                    panic!("a request is neither an attach nor a step")
+                }
             };
             reply(origin, id, result, actions);
         }
@@ -93,6 +101,7 @@ fn answer(waiter: Waiter, outcome: Outcome, actions: &mut Vec<Action>) {
                 Outcome::Done(_) => Ok(()),
                 Outcome::StaleOrder { last } => Err(AttachRefusal::StaleOrder { last }),
                 Outcome::TooMany | Outcome::Refused(_) => Err(AttachRefusal::Busy),
+                Outcome::Members | Outcome::NoStep(_) => panic!("an attach is no step"),
             };
             actions.push(Action::Attached { order, result });
         }

@@ -7,16 +7,15 @@
 use crate::descriptor::{Command, Stamp};
 use crate::window::{Seen, Window};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use consensus::ConfState;
 use std::collections::BTreeMap;
 use types::control::Attach;
-use types::map::Member;
+use types::map::{Member, Membership, StepRefusal};
 use types::planted::{Bug, on};
 use types::store::Effect;
 use types::{Epoch, Errno, OsdId, ReplicaId, SessionId, VolumeId};
 
 /// Version of the encoding.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Most volumes with an attach record in one PG.
 pub const VOLUMES_MAX: usize = 16 << 10;
 /// Most replicas in any list of the configuration.
@@ -40,8 +39,7 @@ pub struct Decision {
     /// Highest order applied in this PG.
     pub order: u64,
     pub volumes: BTreeMap<VolumeId, Attached>,
-    pub conf: ConfState,
-    pub members: Vec<Member>,
+    pub members: Membership,
 }
 
 /// Outcome of a command.
@@ -56,6 +54,10 @@ pub enum Outcome {
     },
     /// An attach beyond `VOLUMES_MAX`.
     TooMany,
+    /// A membership step took effect.
+    Members,
+    /// A membership step has no effect.
+    NoStep(StepRefusal),
 }
 
 impl Outcome {
@@ -79,11 +81,8 @@ pub enum DecisionError {
 
 impl Decision {
     /// Makes the state of a new replica: no volume attached, all members voters.
-    pub fn fresh(members: &[Member]) -> Decision {
-        let mut voters: Vec<ReplicaId> = members.iter().map(|m| m.replica).collect();
-        voters.sort_unstable();
-        let conf = ConfState { voters, ..ConfState::default() };
-        Decision { conf, members: members.to_vec(), ..Decision::default() }
+    pub fn fresh(epoch: Epoch, members: &[Member]) -> Decision {
+        Decision { members: Membership::fresh(epoch, members), ..Decision::default() }
     }
 
     /// Decides one committed command.
@@ -98,6 +97,13 @@ impl Decision {
             }
             Command::Skip { volume, stamp } => self.stamped(*volume, None, stamp, Effect::None),
             Command::Attach(attach) => self.attach(attach),
+            Command::Members { expected, step } => match self.members.after(*expected, *step) {
+                Ok(members) => {
+                    self.members = members;
+                    Outcome::Members
+                }
+                Err(refusal) => Outcome::NoStep(refusal),
+            },
         }
     }
 
@@ -150,14 +156,15 @@ impl Decision {
         out.put_u16_le(VERSION);
         out.put_u16_le(0);
         out.put_u64_le(self.order);
-        for ids in [&self.conf.voters, &self.conf.learners, &self.conf.voters_outgoing, &self.conf.learners_next] {
-            out.put_u16_le(ids.len() as u16);
-            ids.iter().for_each(|id| out.put_u64_le(id.0));
-        }
-        out.put_u16_le(self.members.len() as u16);
-        for member in &self.members {
-            out.put_u64_le(member.replica.0);
-            out.put_u32_le(member.osd.0);
+        out.put_u64_le(self.members.epoch.0);
+        out.put_u64_le(self.members.base.0);
+        out.put_u8(u8::from(self.members.left && !on(Bug::LeftNotCheckpointed)));
+        for members in [&self.members.voters, &self.members.outgoing, &self.members.learners] {
+            out.put_u16_le(members.len() as u16);
+            for member in members {
+                out.put_u64_le(member.replica.0);
+                out.put_u32_le(member.osd.0);
+            }
         }
         out.put_u32_le(self.volumes.len() as u32);
         for (volume, attached) in &self.volumes {
@@ -186,18 +193,21 @@ impl Decision {
         }
         let reserved = bytes.try_get_u16_le().map_err(short)?;
         let order = bytes.try_get_u64_le().map_err(short)?;
-        let conf = ConfState {
-            voters: get_ids(&mut bytes)?,
-            learners: get_ids(&mut bytes)?,
-            voters_outgoing: get_ids(&mut bytes)?,
-            learners_next: get_ids(&mut bytes)?,
+        let epoch = Epoch(bytes.try_get_u64_le().map_err(short)?);
+        let base = Epoch(bytes.try_get_u64_le().map_err(short)?);
+        let left = match bytes.try_get_u8().map_err(short)? {
+            0 => false,
+            1 => true,
+            _ => return Err(DecisionError::Shape),
         };
-        let mut members = Vec::new();
-        for _ in 0..get_count(&mut bytes)? {
-            let replica = ReplicaId(bytes.try_get_u64_le().map_err(short)?);
-            let osd = OsdId(bytes.try_get_u32_le().map_err(short)?);
-            members.push(Member { replica, osd });
-        }
+        let members = Membership {
+            epoch,
+            base,
+            left,
+            voters: get_members(&mut bytes)?,
+            outgoing: get_members(&mut bytes)?,
+            learners: get_members(&mut bytes)?,
+        };
         let count = bytes.try_get_u32_le().map_err(short)? as usize;
         if count > VOLUMES_MAX || bytes.remaining() != count * VOLUME_LEN + 4 || reserved != 0 {
             return Err(DecisionError::Shape);
@@ -217,7 +227,7 @@ impl Decision {
         if bytes.get_u32_le() != 0 {
             return Err(DecisionError::Shape);
         }
-        Ok(Decision { order, volumes, conf, members })
+        Ok(Decision { order, volumes, members })
     }
 }
 
@@ -230,9 +240,13 @@ fn get_count(bytes: &mut &[u8]) -> Result<usize, DecisionError> {
     if count > MEMBERS_MAX { Err(DecisionError::Shape) } else { Ok(count) }
 }
 
-fn get_ids(bytes: &mut &[u8]) -> Result<Vec<ReplicaId>, DecisionError> {
+fn get_members(bytes: &mut &[u8]) -> Result<Vec<Member>, DecisionError> {
     let count = get_count(bytes)?;
-    (0..count).map(|_| Ok(ReplicaId(bytes.try_get_u64_le().map_err(short)?))).collect()
+    let member = |bytes: &mut &[u8]| {
+        let replica = ReplicaId(bytes.try_get_u64_le().map_err(short)?);
+        Ok(Member { replica, osd: OsdId(bytes.try_get_u32_le().map_err(short)?) })
+    };
+    (0..count).map(|_| member(bytes)).collect()
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ fn members() -> Vec<Member> {
 
 #[test]
 fn only_the_attached_session_writes_and_each_number_once() {
-    let mut d = Decision::fresh(&members());
+    let mut d = Decision::fresh(Epoch(1), &members());
     let refused = Outcome::Refused;
     let cut = |from_chunk| Outcome::Done(Effect::Unmap { volume: VolumeId(1), from_chunk });
     for (command, want) in [
@@ -66,7 +66,7 @@ fn only_the_attached_session_writes_and_each_number_once() {
 
 #[test]
 fn skipped_write_never_takes_effect() {
-    let mut d = Decision::fresh(&members());
+    let mut d = Decision::fresh(Epoch(1), &members());
     d.decide(&attach(1, 7, 1, 4));
     let stamp = Stamp { session: SessionId(7), epoch: Epoch(1), seq: 3, watermark: 0 };
     assert_eq!(d.decide(&Command::Skip { volume: VolumeId(1), stamp }), DROPPED);
@@ -75,7 +75,7 @@ fn skipped_write_never_takes_effect() {
 
 #[test]
 fn a_checkpoint_gives_back_exactly_what_was_stored() {
-    let mut d = Decision::fresh(&members());
+    let mut d = Decision::fresh(Epoch(1), &members());
     for command in [attach(5, 7, 1, 4), write(7, 1, 0, 0), write(7, 1, 200, 1)] {
         d.decide(&command);
     }
@@ -92,21 +92,21 @@ fn a_checkpoint_gives_back_exactly_what_was_stored() {
 }
 
 #[test]
-fn golden_bytes_of_version_1_never_change() {
-    let mut d = Decision::fresh(&members()[..1]);
+fn golden_bytes_of_version_2_never_change() {
+    let mut d = Decision::fresh(Epoch(1), &members()[..1]);
     d.decide(&attach(5, 7, 2, 4));
     d.decide(&write(7, 2, 1, 0));
     let hex: String = d.encode().iter().map(|b| format!("{b:02x}")).collect();
     let golden = concat!(
-        "01000000",
+        "02000000",
         "0500000000000000",
-        "0100",
-        "0b00000000000000",
-        "0000",
-        "0000",
-        "0000",
+        "0100000000000000",
+        "0100000000000000",
+        "00",
         "0100",
         "0b0000000000000001000000",
+        "0000",
+        "0000",
         "01000000",
         "0100000000000000",
         "0700000000000000",

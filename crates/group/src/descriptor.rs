@@ -10,8 +10,9 @@
 use bytes::{BufMut, BytesMut};
 use types::control::Attach;
 use types::limits::{PART_MAX, is_sampled};
+use types::map::{Member, MembersStep};
 use types::units::SECTOR;
-use types::{ChunkKey, Epoch, SectorRange, SessionId, VolumeId};
+use types::{ChunkKey, Epoch, OsdId, ReplicaId, SectorRange, SessionId, VolumeId};
 
 /// The only version so far.
 pub const VERSION: u8 = 1;
@@ -19,10 +20,12 @@ const WRITE: u8 = 1;
 const ZERO: u8 = 2;
 const SKIP: u8 = 3;
 const ATTACH: u8 = 4;
+const MEMBERS: u8 = 5;
 const HEAD_LEN: usize = 4;
 const WRITE_LEN: usize = 56;
 const SKIP_LEN: usize = 44;
 const ATTACH_LEN: usize = 40;
+const MEMBERS_LEN: usize = 40;
 /// Place of the stamp in a write, and of the sequence number, which only writes and zeroes are long enough to have
 /// there.
 const STAMP_AT: usize = 24;
@@ -60,6 +63,11 @@ pub enum Command {
         stamp: Stamp,
     },
     Attach(Attach),
+    /// A step of a membership change; it has no effect unless the members are of this epoch.
+    Members {
+        expected: Epoch,
+        step: MembersStep,
+    },
 }
 
 /// The bytes are no command of this version.
@@ -73,6 +81,8 @@ pub enum DescriptorError {
     Flags(u16),
     #[error("descriptor of kind {kind} has {len} bytes")]
     Length { kind: u8, len: usize },
+    #[error("no membership step of kind {0} looks like this")]
+    Step(u8),
     #[error("sectors {start}+{count} are no part of a chunk")]
     Range { start: u32, count: u32 },
 }
@@ -114,6 +124,11 @@ impl Command {
                 out.put_u64_le(attach.epoch.0);
                 out.put_u32_le(attach.chunk_count);
             }
+            Command::Members { expected, step } => {
+                head(out, MEMBERS);
+                out.put_u64_le(expected.0);
+                put_step(out, step);
+            }
         }
     }
 
@@ -141,6 +156,7 @@ impl Command {
             WRITE | ZERO => WRITE_LEN,
             SKIP => SKIP_LEN,
             ATTACH => ATTACH_LEN,
+            MEMBERS => MEMBERS_LEN,
             _ => return Err(DescriptorError::Kind(kind)),
         };
         if bytes.len() != want {
@@ -148,6 +164,11 @@ impl Command {
         }
         decode_body(kind, bytes)
     }
+}
+
+/// Whether these are the bytes of a membership step.
+pub(crate) fn is_members(bytes: &[u8]) -> bool {
+    bytes.get(1) == Some(&MEMBERS)
 }
 
 fn decode_body(kind: u8, bytes: &[u8]) -> Result<Command, DescriptorError> {
@@ -169,6 +190,12 @@ fn decode_body(kind: u8, bytes: &[u8]) -> Result<Command, DescriptorError> {
             epoch: Epoch(u64_at(28)),
             chunk_count: u32_at(36),
         })),
+        MEMBERS => {
+            let (what, reserved) = (bytes[32], u32_at(33) & 0xff_ffff);
+            let ids = (u64_at(12), u64_at(20), u32_at(28));
+            let step = get_step(what, ids).filter(|_| reserved == 0 && u32_at(36) == 0);
+            Ok(Command::Members { expected: Epoch(u64_at(4)), step: step.ok_or(DescriptorError::Step(what))? })
+        }
         _ => {
             let chunk = ChunkKey { volume, index: u32_at(12) };
             let (start, count) = (u32_at(16), u32_at(20));
@@ -181,6 +208,34 @@ fn decode_body(kind: u8, bytes: &[u8]) -> Result<Command, DescriptorError> {
                 Command::Zero { chunk, range, stamp }
             })
         }
+    }
+}
+
+/// Writes a step: two replica ids, an OSD, the kind. What a kind does not need is zero.
+fn put_step(out: &mut BytesMut, step: &MembersStep) {
+    let (kind, first, second, osd) = match *step {
+        MembersStep::AddLearner(member) => (1, member.replica.0, 0, member.osd.0),
+        MembersStep::Enter { add, remove } => (2, add.map_or(0, |id| id.0), remove.map_or(0, |id| id.0), 0),
+        MembersStep::Leave => (3, 0, 0, 0),
+        MembersStep::Abort => (4, 0, 0, 0),
+        MembersStep::Done => (5, 0, 0, 0),
+    };
+    out.put_u64_le(first);
+    out.put_u64_le(second);
+    out.put_u32_le(osd);
+    out.put_u8(kind);
+    out.put_bytes(0, 7);
+}
+
+fn get_step(kind: u8, (first, second, osd): (u64, u64, u32)) -> Option<MembersStep> {
+    let id = |id: u64| (id != 0).then_some(ReplicaId(id));
+    match (kind, id(first), id(second), osd) {
+        (1, Some(replica), None, osd) if osd != 0 => Some(MembersStep::AddLearner(Member { replica, osd: OsdId(osd) })),
+        (2, add, remove, 0) if add.is_some() || remove.is_some() => Some(MembersStep::Enter { add, remove }),
+        (3, None, None, 0) => Some(MembersStep::Leave),
+        (4, None, None, 0) => Some(MembersStep::Abort),
+        (5, None, None, 0) => Some(MembersStep::Done),
+        _ => None,
     }
 }
 
@@ -220,6 +275,7 @@ mod tests {
         let stamp = Stamp { session: SessionId(5), epoch: Epoch(6), seq: 7, watermark: 3 };
         let chunk = ChunkKey { volume: VolumeId(0x0102), index: 9 };
         let s = SectorRange::new(1023, 1);
+        let members = |step| Command::Members { expected: Epoch(9), step };
         vec![
             (Command::Empty, ""),
             (
@@ -246,6 +302,26 @@ mod tests {
                     chunk_count: 5,
                 }),
                 "01040000010000000000000002000000000000000300000000000000040000000000000005000000",
+            ),
+            (
+                members(MembersStep::AddLearner(Member { replica: ReplicaId(0x21), osd: OsdId(4) })),
+                "01050000090000000000000021000000000000000000000000000000040000000100000000000000",
+            ),
+            (
+                members(MembersStep::Enter { add: Some(ReplicaId(0x21)), remove: Some(ReplicaId(0x22)) }),
+                "01050000090000000000000021000000000000002200000000000000000000000200000000000000",
+            ),
+            (
+                members(MembersStep::Leave),
+                "01050000090000000000000000000000000000000000000000000000000000000300000000000000",
+            ),
+            (
+                members(MembersStep::Abort),
+                "01050000090000000000000000000000000000000000000000000000000000000400000000000000",
+            ),
+            (
+                members(MembersStep::Done),
+                "01050000090000000000000000000000000000000000000000000000000000000500000000000000",
             ),
         ]
     }
@@ -281,6 +357,15 @@ mod tests {
         assert_eq!(change(20, 2), Err(DescriptorError::Range { start: 1023, count: 2 }), "it crosses a part border");
         for len in 1..out.len() {
             assert!(Command::decode(&out[..len]).is_err(), "cut at {len}");
+        }
+        for (command, _) in samples().into_iter().filter(|(command, _)| matches!(command, Command::Members { .. })) {
+            let mut out = BytesMut::new();
+            command.encode(&mut out);
+            for at in 32..40 {
+                let mut bytes = out.to_vec();
+                bytes[at] ^= 0x40;
+                assert!(matches!(Command::decode(&bytes), Err(DescriptorError::Step(_))), "{command:?}, byte {at}");
+            }
         }
         let mut longer = out.to_vec();
         longer.push(0);

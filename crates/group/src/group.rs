@@ -19,7 +19,7 @@ use consensus::{Config, Node, Ready, Start, StartError, StepError};
 use std::collections::VecDeque;
 use types::planted::{Bug, on};
 use types::rng::Rng;
-use types::store::{DecisionState, Recovered, ReplicaIdentity};
+use types::store::{DecisionState, HardState, Recovered, ReplicaIdentity};
 use types::{Index, OsdId, PgId, ReplicaId, Term, Time};
 
 /// Reason why a replica cannot take part (R5, R11): this PG is quarantined, the OSD goes on.
@@ -45,6 +45,8 @@ pub struct Group {
     /// Set while this replica leads.
     pub(crate) leading: Option<Leading>,
     pub(crate) transfer: Option<Transfer>,
+    pub(crate) changing: crate::members::Changing,
+    pub(crate) strangers: crate::peers::Strangers,
     pub(crate) reports: crate::unreached::Reports,
     pub(crate) queue: Queue,
     /// Waiters of the proposed entries, in index order; all entries are of the present term of leadership.
@@ -85,21 +87,24 @@ impl Group {
             return Err(GroupError::Damaged { pg, replica, reason });
         }
         let decision = match checkpoint.bytes.is_empty() {
-            true => Decision::fresh(&identity.members),
+            true => Decision::fresh(identity.conf_epoch, &identity.members),
             false => {
                 Decision::decode(&checkpoint.bytes).map_err(|source| GroupError::Decision { pg, replica, source })?
             }
         };
+        let steps = entries.iter().filter(|e| e.index > checkpoint.index).map(|e| (e.index, &*e.descriptor));
+        let proven = crate::members::proven_commit(decision.members.epoch, steps);
+        let hard_state = HardState { commit: hard_state.commit.max(proven.unwrap_or_default()), ..hard_state };
         let start = Start {
             hard_state,
-            conf: decision.conf.clone(),
+            members: &decision.members,
             applied: (checkpoint.index, checkpoint.term),
             before,
             entries: &entries,
         };
         let node_config = Config { pg, id: replica, payload_len: descriptor::payload_len };
         let node = Node::new(node_config, &start).map_err(|source| GroupError::Start { pg, replica, source })?;
-        let rank = decision.conf.voters.iter().filter(|id| **id < replica).count() as u32;
+        let rank = decision.members.voters.iter().filter(|m| m.replica < replica).count() as u32;
         let election = Election::new(config.timing, now, rank, Rng::new(seed));
         Ok(Group {
             propose_payload_max: config.uncommitted_payload_max,
@@ -110,6 +115,8 @@ impl Group {
             election,
             leading: None,
             transfer: None,
+            changing: crate::members::Changing::new(checkpoint.index, entries.iter().map(|e| &*e.descriptor)),
+            strangers: crate::peers::Strangers::default(),
             reports: crate::unreached::Reports::default(),
             queue: Queue::default(),
             waiting: VecDeque::new(),
@@ -128,7 +135,7 @@ impl Group {
 
     /// Makes the decision state of a new replica: index 0, all members voters.
     pub fn fresh_decision(identity: &ReplicaIdentity) -> Bytes {
-        Decision::fresh(&identity.members).encode()
+        Decision::fresh(identity.conf_epoch, &identity.members).encode()
     }
 
     /// Returns the decision state, exact at the applied index (R1).
@@ -202,11 +209,12 @@ impl Group {
     }
 
     pub(crate) fn osd_of(&self, replica: ReplicaId) -> Option<OsdId> {
-        self.decision.members.iter().find(|m| m.replica == replica).map(|m| m.osd)
+        self.decision.members.osd_of(replica)
     }
 
     pub(crate) fn replica_on(&self, osd: OsdId) -> Option<ReplicaId> {
-        self.decision.members.iter().find(|m| m.osd == osd).map(|m| m.replica)
+        // A failed replica and its successor may share an OSD; only the successor speaks.
+        self.decision.members.iter().filter(|m| m.osd == osd).map(|m| m.replica).max()
     }
 
     /// Returns the OSD that a client should ask instead.
@@ -220,7 +228,8 @@ impl Group {
     /// Counts the voters that campaign before this one when `without` is gone.
     pub(crate) fn rank(&self, without: Option<ReplicaId>) -> u32 {
         let me = self.identity.replica;
-        self.decision.conf.voters.iter().filter(|id| **id < me && Some(**id) != without).count() as u32
+        let voters = self.decision.members.voters.iter().map(|m| m.replica);
+        voters.filter(|id| *id < me && Some(*id) != without).count() as u32
     }
 
     /// Quarantines this replica: a peer sent a message that no honest cluster sends, or its own log has an unreadable entry (R5).
@@ -308,6 +317,7 @@ impl Group {
             return;
         }
         self.propose();
+        self.poll_members(now, actions);
         self.poll_read_index(now);
         self.drain(now, actions);
         self.check_invariants(now);

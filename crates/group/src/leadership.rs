@@ -18,9 +18,9 @@ impl Group {
             self.election.deposed(now);
         }
         if self.leading.is_none() && self.node.is_leader() && self.quarantine.is_none() {
-            let (me, conf) = (self.identity.replica, &self.decision.conf);
+            let (me, members) = (self.identity.replica, &self.decision.members);
             // Raft has appended its empty entry, and no proposal could come before this leadership began.
-            self.leading = Some(Leading::new(term, self.node.last_index(), now, me, conf));
+            self.leading = Some(Leading::new(term, self.node.last_index(), now, me, members));
             assert!(self.waiting.is_empty(), "an earlier leadership left waiters behind");
             actions.push(Action::BecameLeader);
         }

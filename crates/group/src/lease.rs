@@ -4,7 +4,7 @@
 //! of voters can have forgotten its promise, whatever the rates of the clocks within ±33 % (R3). Times are this leader's own
 //! send times, which followers acknowledge; no time of another clock is used.
 
-use consensus::ConfState;
+use types::map::{Member, Membership};
 use types::planted::{Bug, on};
 use types::{Index, ReplicaId, Term, Time};
 
@@ -34,10 +34,10 @@ pub(crate) struct Leading {
 }
 
 impl Leading {
-    pub fn new(term: Term, term_start_index: Index, since: Time, me: ReplicaId, conf: &ConfState) -> Leading {
+    pub fn new(term: Term, term_start_index: Index, since: Time, me: ReplicaId, members: &Membership) -> Leading {
         let mut leading =
             Leading { term, term_start_index, since, forfeited: false, acks: Vec::new(), majority_at: Time::ZERO };
-        leading.majority_at = leading.majority(me, conf);
+        leading.majority_at = leading.majority(me, members);
         leading
     }
 
@@ -47,7 +47,7 @@ impl Leading {
         replica: ReplicaId,
         sent_at: Time,
         me: ReplicaId,
-        conf: &ConfState,
+        members: &Membership,
     ) -> &mut FollowerAck {
         let at = match self.acks.iter().position(|e| e.replica == replica) {
             Some(at) => at,
@@ -57,24 +57,32 @@ impl Leading {
             }
         };
         self.acks[at].sent_at = self.acks[at].sent_at.max(sent_at);
-        self.majority_at = self.majority(me, conf);
+        self.majority_at = self.majority(me, members);
         &mut self.acks[at]
     }
 
     /// Returns the newest moment `t` such that a majority of each half has acknowledged a renewal sent at `t` or later.
-    fn majority(&self, me: ReplicaId, conf: &ConfState) -> Time {
+    fn majority(&self, me: ReplicaId, members: &Membership) -> Time {
         let heard = |id: ReplicaId| {
             if id == me {
                 return Time::NEVER;
             }
             self.acks.iter().find(|e| e.replica == id).map_or(Time::ZERO, |e| e.sent_at)
         };
-        let half = |voters: &[ReplicaId]| {
-            let mut times: Vec<Time> = voters.iter().map(|id| heard(*id)).collect();
+        let half = |voters: &[Member]| {
+            let mut times: Vec<Time> = voters.iter().map(|m| heard(m.replica)).collect();
             times.sort_unstable_by(|a, b| b.cmp(a));
             times.get(times.len() / 2).copied().unwrap_or(Time::NEVER)
         };
-        half(&conf.voters).min(half(&conf.voters_outgoing))
+        half(&members.voters).min(half(&members.outgoing))
+    }
+
+    /// Counts again after a change of the members. Acknowledgements of renewals that were sent under other members count no
+    /// more, so the lease ends; the leader is heard as if it had just begun.
+    pub fn recount(&mut self, me: ReplicaId, members: &Membership, now: Time) {
+        self.acks.clear();
+        self.since = now;
+        self.majority_at = self.majority(me, members);
     }
 
     /// Whether the lease stands at `now`.
@@ -95,14 +103,11 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn conf(voters: &[u64], outgoing: &[u64], learners: &[u64]) -> ConfState {
-        let ids = |ids: &[u64]| ids.iter().map(|id| ReplicaId(*id)).collect();
-        ConfState {
-            voters: ids(voters),
-            voters_outgoing: ids(outgoing),
-            learners: ids(learners),
-            learners_next: Vec::new(),
-        }
+    fn conf(voters: &[u64], outgoing: &[u64], learners: &[u64]) -> Membership {
+        let set = |ids: &[u64]| {
+            ids.iter().map(|id| Member { replica: ReplicaId(*id), osd: types::OsdId(*id as u32) }).collect()
+        };
+        Membership { voters: set(voters), outgoing: set(outgoing), learners: set(learners), ..Membership::default() }
     }
 
     /// Voters, outgoing voters, acknowledgements (replica, send time), and the send time from which the lease counts.

@@ -6,14 +6,38 @@
 use crate::descriptor::Command;
 use crate::{Action, Group};
 use types::planted::{Bug, on};
-use types::{Entry, OsdId, Time};
+use types::{Entry, OsdId, ReplicaId, Time};
 use wire::{RaftKind, RaftMsg};
+
+/// Most replicas whose OSDs are kept.
+const STRANGERS_MAX: usize = 8;
+
+/// OSDs of replicas that this one does not know as members yet, for its answers to them.
+#[derive(Debug, Default)]
+pub(crate) struct Strangers(Vec<(ReplicaId, OsdId)>);
+
+impl Strangers {
+    fn note(&mut self, replica: ReplicaId, osd: OsdId) {
+        self.0.retain(|(known, _)| *known != replica);
+        if self.0.len() == STRANGERS_MAX {
+            self.0.remove(0);
+        }
+        self.0.push((replica, osd));
+    }
+
+    pub fn osd_of(&self, replica: ReplicaId) -> Option<OsdId> {
+        self.0.iter().find(|(known, _)| *known == replica).map(|(_, osd)| *osd)
+    }
+}
 
 impl Group {
     /// Handles a message of another replica.
     pub fn handle_raft(&mut self, now: Time, from: OsdId, msg: RaftMsg, actions: &mut Vec<Action>) {
-        if self.quarantine.is_some() || self.replica_on(from) != Some(msg.from) || msg.pg != self.identity.pg {
+        if self.quarantine.is_some() || msg.pg != self.identity.pg || !self.may_be_from(from, msg.from) {
             return;
+        }
+        if self.osd_of(msg.from).is_none() {
+            self.strangers.note(msg.from, from);
         }
         match msg.kind {
             RaftKind::Vote | RaftKind::PreVote => self.judge_vote(now, msg, actions),
@@ -39,6 +63,12 @@ impl Group {
                 self.stepped(result, actions);
             }
         }
+    }
+
+    /// Whether a message from `osd` can be one of `replica`. A replica that has not applied the newest membership step may
+    /// not know the sender; raft then takes requests only (ADR 0016).
+    pub(crate) fn may_be_from(&self, osd: OsdId, replica: ReplicaId) -> bool {
+        self.osd_of(replica).is_none_or(|known| known == osd)
     }
 
     /// Passes a vote request to raft, unless R3 forbids it.
@@ -74,6 +104,7 @@ impl Group {
         if self.exceeds_log(&msg) {
             return;
         }
+        self.note_steps(msg.entries.iter().map(|entry| &*entry.descriptor));
         let mut msg = msg;
         for entry in &mut msg.entries {
             let payload = std::mem::take(&mut entry.payload);

@@ -20,7 +20,7 @@ impl Group {
         actions: &mut Vec<Action>,
     ) -> bool {
         let ours = item.to == self.identity.replica && item.pg == self.identity.pg;
-        if self.quarantine.is_some() || !ours || self.replica_on(from) != Some(item.from) {
+        if self.quarantine.is_some() || !ours || !self.may_be_from(from, item.from) {
             return false;
         }
         let mut item = item;
@@ -51,9 +51,9 @@ impl Group {
         let Some(follower) = self.node.follower(replica) else { return };
         let sent_at = if on(Bug::LeaseFromArrival) { now } else { sent_at };
         let last = self.node.last_index();
-        let (me, conf) = (self.identity.replica, &self.decision.conf);
+        let (me, members) = (self.identity.replica, &self.decision.members);
         let leading = self.leading.as_mut().expect("it was just seen");
-        let ack = leading.acknowledged(replica, sent_at, me, conf);
+        let ack = leading.acknowledged(replica, sent_at, me, members);
         let stuck = follower.matched < last && follower.matched == ack.matched;
         ack.idle_acks = if stuck { ack.idle_acks + 1 } else { 0 };
         ack.matched = follower.matched;

@@ -60,7 +60,8 @@ impl Group {
     pub fn report(&self, now: Time) -> PgReport {
         let leading = self.current().map(|leading| {
             let silence_max = self.config.timing.ack_max;
-            let mut report = LeadReport { active: self.serves(), ..LeadReport::default() };
+            let mut report =
+                LeadReport { active: self.serves(), members: self.decision.members.clone(), ..LeadReport::default() };
             report.active &= now < leading.heard_at() + silence_max;
             for member in self.decision.members.iter().filter(|m| m.replica != self.identity.replica) {
                 let ack = leading.acks.iter().find(|ack| ack.replica == member.replica);

@@ -39,20 +39,17 @@ impl Group {
     pub fn stands_still_without(&self, now: Time, follower: ReplicaId) -> bool {
         let Some(leading) = self.current() else { return false };
         let silent = self.config.timing.promise * 2;
-        let keeps_up = |id: &&ReplicaId| {
-            let heard = leading.acks.iter().find(|e| e.replica == **id).is_some_and(|e| now < e.sent_at + silent);
-            let near = self.node.follower(**id).is_some_and(|f| f.streaming);
-            **id == self.identity.replica || (**id != follower && heard && near)
+        let keeps_up = |id: ReplicaId| {
+            let heard = leading.acks.iter().find(|e| e.replica == id).is_some_and(|e| now < e.sent_at + silent);
+            let near = self.node.follower(id).is_some_and(|f| f.streaming);
+            id == self.identity.replica || (id != follower && heard && near)
         };
-        let lacks =
-            |voters: &[ReplicaId]| !voters.is_empty() && voters.iter().filter(keeps_up).count() <= voters.len() / 2;
-        let conf = &self.decision.conf;
-        lacks(&conf.voters) || lacks(&conf.voters_outgoing)
+        !self.decision.members.majority(keeps_up)
     }
 
-    /// Whether `replica` is the member on `osd`.
+    /// Whether `replica` is the member on `osd`, or may be one that this replica does not know yet.
     pub fn is_member_on(&self, osd: OsdId, replica: ReplicaId) -> bool {
-        self.replica_on(osd) == Some(replica)
+        self.replica_on(osd) == Some(replica) || self.osd_of(replica).is_none()
     }
 
     /// Returns the member on `osd`, if there is one besides this replica.
@@ -84,9 +81,6 @@ impl Group {
 
     /// Whether these bytes are a decision state that this replica can start from.
     pub fn can_start_from(&self, bytes: &[u8]) -> bool {
-        Decision::decode(bytes).is_ok_and(|decision| {
-            let me = self.identity.replica;
-            decision.conf.members().contains(&me) && decision.members.iter().any(|m| m.replica == me)
-        })
+        Decision::decode(bytes).is_ok_and(|decision| decision.members.osd_of(self.identity.replica).is_some())
     }
 }

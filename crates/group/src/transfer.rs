@@ -23,7 +23,7 @@ impl Group {
     /// Transfers leadership to the replica on `to`. Nothing happens unless this replica serves and `to` holds
     /// another voter.
     pub fn handle_transfer(&mut self, now: Time, to: OsdId, actions: &mut Vec<Action>) {
-        let successor = self.replica_on(to).filter(|id| self.decision.conf.voters.contains(id));
+        let successor = self.replica_on(to).filter(|id| self.decision.members.voters.iter().any(|m| m.replica == *id));
         let Some(successor) = successor.filter(|id| self.serves() && *id != self.identity.replica) else { return };
         let until = now + self.election.draw_deadline();
         self.leading.as_mut().expect("a serving replica leads").forfeited = true;

@@ -66,7 +66,8 @@ impl Group {
     /// Handles a report of the follower on `from`: a client reaches it and hears nothing from this leader.
     pub fn handle_passed_on(&mut self, now: Time, from: OsdId, msg: &PassedOn, actions: &mut Vec<Action>) {
         let ours = msg.pg == self.identity.pg && msg.to == self.identity.replica;
-        let theirs = self.replica_on(from) == Some(msg.from) && self.decision.conf.voters.contains(&msg.from);
+        let theirs = self.replica_on(from) == Some(msg.from)
+            && self.decision.members.voters.iter().any(|m| m.replica == msg.from);
         let who = (msg.volume, msg.session, msg.epoch);
         if !ours || !theirs || !self.is_attached(who) || !self.serves() {
             return;

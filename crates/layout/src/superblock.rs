@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const MAGIC: [u8; 8] = *b"BSLTSUPR";
 /// Version of the whole device that this build writes, and the only one that it reads. 1: log batches of version 1. 2: log
 /// batches of version 2, which know the tombstone floor.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 /// Incompatible features that this build understands (none yet).
 pub const INCOMPAT_KNOWN: u64 = 0;
 /// Bytes of one copy on the device.
@@ -298,7 +298,7 @@ mod tests {
     fn superblock_bytes_never_change() {
         let bytes = sample().encode();
         assert_eq!(&bytes[..8], b"BSLTSUPR");
-        assert_eq!(&bytes[8..16], &[2, 0, 0, 0, 3, 0, 0, 0]);
+        assert_eq!(&bytes[8..16], &[3, 0, 0, 0, 3, 0, 0, 0]);
         assert_eq!(&bytes[64..72], &(4u64 << 30).to_le_bytes());
         assert_eq!(&bytes[96..104], &(257u64 << 20).to_le_bytes());
         assert_eq!(crc32c(&bytes), 2_201_130_771, "golden");

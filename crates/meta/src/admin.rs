@@ -5,14 +5,18 @@ use crate::owner::Input;
 use crate::services::Gate;
 use api::pb::{self, admin_server};
 use api::status;
-use control::admin::{AdminAnswer, AdminAsk, OsdRegister, PoolCreate};
+use control::admin::{AdminAnswer, AdminAsk, OsdRegister, PgMove, PoolCreate};
 use tonic::{Request, Response, Status};
-use types::{OsdId, OsdUuid};
+use types::{OsdId, OsdUuid, PgId};
 
 impl Gate {
     async fn admin(&self, ask: AdminAsk) -> Result<AdminAnswer, Status> {
         self.ask(|answer| Input::Admin { ask, answer }).await?.map_err(|refusal| status::refused(&refusal))
     }
+}
+
+fn pg(pg: Option<pb::PgId>) -> Result<PgId, Status> {
+    pg.map(PgId::from).ok_or_else(|| Status::invalid_argument("pg is missing"))
 }
 
 fn strange(answer: &AdminAnswer) -> Status {
@@ -128,6 +132,20 @@ impl admin_server::Admin for Gate {
             self.admin(ask).await?,
             AdminAnswer::Pgs(pgs) => pb::PgListReply { pgs: pgs.into_iter().map(Into::into).collect() }
         )
+    }
+
+    async fn pg_move(&self, request: Request<pb::PgMoveRequest>) -> Result<Response<pb::DoneReply>, Status> {
+        let r = request.into_inner();
+        let ask = PgMove { pg: pg(r.pg)?, from: OsdId(r.from), to: OsdId(r.to) };
+        expect!(self.admin(AdminAsk::PgMove(ask)).await?, AdminAnswer::Done => pb::DoneReply {})
+    }
+
+    async fn pg_move_cancel(
+        &self,
+        request: Request<pb::PgMoveCancelRequest>,
+    ) -> Result<Response<pb::DoneReply>, Status> {
+        let ask = AdminAsk::PgMoveCancel { pg: pg(request.into_inner().pg)? };
+        expect!(self.admin(ask).await?, AdminAnswer::Done => pb::DoneReply {})
     }
 
     async fn volume_create(

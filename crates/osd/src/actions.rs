@@ -37,6 +37,7 @@ impl Osd {
                 Action::BecameLeader => {}
                 Action::DoubtOver => self.doubt_over(replica),
                 Action::Serves | Action::LostLeadership => self.meta.report_soon(self.now),
+                Action::MembersChanged => self.members_changed(slot),
                 Action::Yielded { to, volume } => {
                     let pg = self.pgs.get(slot).identity.pg;
                     tracing::warn!(%pg, %volume, %to,
@@ -186,6 +187,15 @@ impl Osd {
         self.repairs.forget(identity.replica);
         self.doubts.forget(identity.replica);
         self.pgs.get_mut(slot).state = State::Quarantined(reason);
+        self.meta.report_soon(self.now);
+    }
+
+    /// Takes over the members that a step, or a new group, has brought.
+    pub(crate) fn members_changed(&mut self, slot: usize) {
+        self.pgs.refresh_members(slot);
+        let osds: Vec<OsdId> = self.pgs.get(slot).others().map(|m| m.osd).collect();
+        osds.into_iter().for_each(|osd| self.want_peer(osd));
+        self.tell_log_share(slot);
         self.meta.report_soon(self.now);
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use types::codes;
 use types::control::{Attach, AttachRefusal, OsdDown, OsdUp, Watermarks};
 use types::limits::{POISON_REASON_LEN_MAX, clip};
-use types::map::{OsdAddr, PgMap};
+use types::map::{Membership, OsdAddr, PgMap};
 use types::store::{DecisionState, HardState, Recovered, ReplicaIdentity};
 use types::{Index, OsdId, PgId, ReplicaId, Term, Time};
 
@@ -133,7 +133,11 @@ impl Osd {
                 self.learn_addresses(&osds);
             }
             OsdDown::Osds { osds, .. } => self.learn_addresses(&osds),
-            OsdDown::EnsurePg(map) => self.ensure_pg(map),
+            OsdDown::EnsureReplica { created, replica } => self.ensure_replica(created, replica),
+            OsdDown::Peers(osds) => osds.into_iter().for_each(|osd| self.want_peer(osd)),
+            OsdDown::ChangeMembers { pg, change } => {
+                self.with_pg(pg, |group, _, _| group.handle_change(change));
+            }
             OsdDown::DropReplica { pg, replica } => self.drop_replica(pg, replica),
             OsdDown::ReplicaFloor(floor) => self.engine.set_replica_floor(floor),
             OsdDown::Attach { pg, attach } => self.attach(pg, attach),
@@ -258,46 +262,50 @@ impl Osd {
         self.meta.wanted = self.meta.kept;
     }
 
-    fn ensure_pg(&mut self, map: PgMap) {
-        let Some(me) = map.member_on(self.config.osd) else {
-            tracing::warn!(pg = %map.pg, "ignored an order of the metadata server: this OSD is no member of the PG");
+    fn ensure_replica(&mut self, map: PgMap, replica: ReplicaId) {
+        let elsewhere = map.members.iter().any(|m| m.replica == replica && m.osd != self.config.osd);
+        if elsewhere {
+            tracing::warn!(pg = %map.pg, %replica,
+                "ignored an order of the metadata server: the replica belongs on another OSD");
             return;
-        };
-        let other = self.pgs.by_replica(me.replica).filter(|key| self.pgs.get(*key).identity.pg != map.pg);
+        }
+        let joins = map.member(replica).is_none();
+        let other = self.pgs.by_replica(replica).filter(|key| self.pgs.get(*key).identity.pg != map.pg);
         if let Some(key) = other {
             let holds = self.pgs.get(key).identity.pg;
-            tracing::error!(pg = %map.pg, replica = me.replica.0, %holds,
+            tracing::error!(pg = %map.pg, replica = replica.0, %holds,
                 "ignored an order of the metadata server: the replica id belongs to another PG");
             return;
         }
         if self.pgs.by_pg(map.pg).is_some() || !matches!(self.phase, Phase::Running) {
             return;
         }
-        if self.engine.is_gone(me.replica) {
-            tracing::warn!(pg = %map.pg, replica = %me.replica,
+        if self.engine.is_gone(replica) {
+            tracing::warn!(pg = %map.pg, %replica,
                 "ignored an order of the metadata server: the replica was removed for good");
             return;
         }
         if !self.engine.has_room_for_replica() {
-            tracing::warn!(pg = %map.pg, replica = %me.replica,
+            tracing::warn!(pg = %map.pg, %replica,
                 "the log's segments are too small for one more replica: it is not created; format with a larger \
                  --log-size");
             return;
         }
-        if self.engine.is_in_doubt() && map.members.len() < 2 {
-            tracing::error!(pg = %map.pg, replica = me.replica.0,
-                "refused to create a replica without peers: the log of this store has lost records");
+        if self.engine.is_in_doubt() && (joins || map.members.len() < 2) {
+            tracing::error!(pg = %map.pg, %replica,
+                "refused to create a replica that joins its PG or has no peers: the log of this store has lost records");
             return;
         }
         let identity = ReplicaIdentity {
             pg: map.pg,
-            replica: me.replica,
+            replica,
             lineage: map.lineage,
             conf_epoch: map.conf_epoch,
             members: map.members,
         };
         self.engine.create_replica(identity.clone(), fresh_state(&identity));
-        self.pgs.insert(identity, State::Creating);
+        let members = Membership::fresh(identity.conf_epoch, &identity.members);
+        self.pgs.insert(identity, members, State::Creating);
     }
 
     pub(crate) fn replica_created(&mut self, replica: ReplicaId) {

@@ -18,6 +18,8 @@ use wire::{Lack, RepairBody, RepairMsg};
 
 /// Until a member is asked again that has not answered.
 const AGAIN: Duration = Duration::from_millis(500);
+/// The queries count the members at creation.
+const NEEDS_REPLACEMENT: &str = "the replica may lack entries that it acknowledged, and its PG has changed its members";
 /// How long a replica that begins anew waits for members that lag, when all have answered: who cannot take entries may
 /// itself wait for this one.
 const LAG_MAX: Duration = Duration::from_secs(60);
@@ -194,6 +196,7 @@ impl Osd {
     /// A replica came back from the device that may lack what it acknowledged. `gives_up`: the end of the log that it keeps
     /// until a majority has as much without it.
     pub(crate) fn begin_doubt(&mut self, mut recovered: Recovered, gives_up: Option<(Term, Index)>) {
+        let members = group::members_in(&recovered);
         if recovered.checkpoint.bytes.is_empty() {
             // It lost its home: it begins as it was born.
             recovered.checkpoint = crate::control::fresh_state(&recovered.identity);
@@ -203,8 +206,12 @@ impl Osd {
         tracing::warn!(%pg, replica = replica.0, last = last.0, term = term.0,
             "the log of a replica has lost records: the replica neither votes nor serves until all other members \
              have reported the ends of their logs");
-        if self.pgs.by_replica(replica).is_none() {
-            self.pgs.insert(recovered.identity.clone(), State::Repairing);
+        let slot = match self.pgs.by_replica(replica) {
+            Some(slot) => slot,
+            None => self.pgs.insert(recovered.identity.clone(), members, State::Repairing),
+        };
+        if self.pgs.get(slot).has_changed_members() {
+            return self.quarantine_replica(replica, NEEDS_REPLACEMENT.to_owned());
         }
         let round = self.repairs.next_round();
         let (said, unsure) = (BTreeMap::new(), BTreeSet::new());
@@ -218,6 +225,10 @@ impl Osd {
     /// False when it is not possible now.
     pub(crate) fn begin_anew(&mut self, replica: ReplicaId, reason: &str) -> bool {
         let Some(slot) = self.pgs.by_replica(replica) else { return false };
+        if self.pgs.get(slot).has_changed_members() {
+            self.quarantine_replica(replica, reason.to_owned());
+            return true;
+        }
         let Some(hard_state) = self.engine.begin_anew(replica) else { return false };
         let had = self.pgs.group(slot).map(|group| group.standing().1);
         let identity = self.pgs.get(slot).identity.clone();
@@ -269,7 +280,12 @@ impl Osd {
         asked: (ReplicaId, u32),
         (term, last): (Term, Index),
     ) {
-        let identity = self.pgs.get(slot).identity.clone();
+        let held = self.pgs.get(slot);
+        if held.has_changed_members() || matches!(&held.state, State::Running(group) if group.may_change_members()) {
+            // The one that asks counts the members at creation, and these decide alone no more.
+            return;
+        }
+        let identity = held.identity.clone();
         let standing = match &mut self.pgs.get_mut(slot).state {
             State::Running(group) if !group.is_in_doubt() => {
                 group.handle_follower_lost(from, last);
@@ -341,8 +357,8 @@ impl Osd {
         self.doubts.following.insert(replica, (pg, reach));
         self.engine.follow_in_doubt(replica, hard_state);
         let state = self.start_group(recovered);
-        self.pgs.get_mut(slot).state = state;
-        self.tell_log_share(slot);
+        self.pgs.set_state(slot, state);
+        self.members_changed(slot);
         let first = self.engine.first_index(replica);
         if let Some(group) = self.pgs.group(slot) {
             group.set_first_index(first);

@@ -185,7 +185,7 @@ impl Osd {
         needed: bool,
     ) {
         let Some(slot) = self.pgs.by_replica(replica) else { return };
-        let alone = self.peers_of(&self.pgs.get(slot).identity).is_empty();
+        let alone = self.peers_of(slot).is_empty();
         if alone || self.mends.bad.len() >= BLOCKS_MAX {
             if needed {
                 self.engine.mark_damaged(replica, reason);
@@ -205,8 +205,8 @@ impl Osd {
         }
     }
 
-    fn peers_of(&self, identity: &ReplicaIdentity) -> Vec<OsdId> {
-        identity.members.iter().map(|m| m.osd).filter(|osd| *osd != self.config.osd).collect()
+    fn peers_of(&self, slot: usize) -> Vec<OsdId> {
+        self.pgs.get(slot).others().map(|m| m.osd).filter(|osd| *osd != self.config.osd).collect()
     }
 
     /// A client's read met a bad block: it waits for it, or fails when nobody can mend it.
@@ -280,7 +280,7 @@ impl Osd {
             return;
         };
         let identity = self.pgs.get(slot).identity.clone();
-        let peers = self.peers_of(&identity);
+        let peers = self.peers_of(slot);
         let all_here = peers.iter().all(|osd| self.bus.link_to(*osd).is_some());
         let bad = self.mends.bad.get_mut(&key).expect("the caller found it");
         let idle = peers.iter().filter(|osd| bad.idle.contains(osd)).count();
@@ -315,7 +315,7 @@ impl Osd {
             return;
         };
         bad.next_at = self.now + ANSWER_MAX;
-        let to = identity.members.iter().find(|m| m.osd == osd).expect("it is a member").replica;
+        let to = self.pgs.get(slot).others().find(|m| m.osd == osd).expect("it is a member").replica;
         let Some(link) = self.bus.link_to(osd) else {
             bad.next_at = self.now + PAUSE_MIN;
             return;
@@ -368,7 +368,7 @@ impl Osd {
         let slot = self.pgs.by_pg(question.pg).filter(|slot| {
             let slot = self.pgs.get(*slot);
             let id = &slot.identity;
-            let asks = id.members.iter().any(|m| m.osd == from && m.replica == question.from);
+            let asks = slot.members.osd_of(question.from).is_none_or(|osd| osd == from);
             let ours = id.replica == question.to && id.lineage == question.lineage;
             asks && ours && matches!(slot.state, State::Running(_))
         });
@@ -492,7 +492,7 @@ impl Osd {
     /// No member has a good copy, or none that is here: it is said, and asked for on and on, because a write mends it, too.
     fn name_if_lost(&mut self, pg: PgId, key: BlockKey) {
         let Some(slot) = self.pgs.by_replica(key.0) else { return };
-        let peers = self.peers_of(&self.pgs.get(slot).identity);
+        let peers = self.peers_of(slot);
         let Some(bad) = self.mends.bad.get_mut(&key) else { return };
         let others: Vec<OsdId> = peers.into_iter().filter(|osd| !bad.lost_on.contains(osd)).collect();
         let named = match &others[..] {

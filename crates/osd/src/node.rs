@@ -319,12 +319,11 @@ impl Osd {
     pub(crate) fn add_recovered(&mut self, recovered: Recovered) {
         let identity = recovered.identity.clone();
         let replica = identity.replica;
-        for member in &identity.members {
-            self.want_peer(member.osd);
-        }
+        let members = group::members_in(&recovered);
+        members.iter().for_each(|member| self.want_peer(member.osd));
         if let Some(reason) = recovered.damage {
             tracing::error!(pg = %identity.pg, replica = replica.0, reason, "replica is damaged and will not serve");
-            self.pgs.insert(identity, State::Quarantined(reason));
+            self.pgs.insert(identity, members, State::Quarantined(reason));
             return;
         }
         if recovered.in_doubt {
@@ -335,8 +334,8 @@ impl Osd {
             return self.begin_repair(recovered);
         }
         let state = self.start_group(recovered);
-        let key = self.pgs.insert(identity, state);
-        self.tell_log_share(key);
+        let key = self.pgs.insert(identity, members, state);
+        self.members_changed(key);
     }
 
     /// Makes the group of a replica from the engine's state; a quarantined one when the group refuses that.
@@ -387,7 +386,7 @@ impl Osd {
             return;
         }
         for key in self.pgs.keys() {
-            if self.pgs.get(key).identity.members.iter().any(|m| m.osd == osd) {
+            if self.pgs.get(key).has_member_on(osd) {
                 self.tell_log_share(key);
             }
         }
@@ -400,7 +399,7 @@ impl Osd {
 
     pub(crate) fn tell_log_share(&mut self, key: usize) {
         let own = self.uncommitted_max.max(self.config.tuning.uncommitted_min);
-        let members = self.pgs.get(key).identity.members.iter();
+        let members = self.pgs.get(key).others();
         let least = members.filter_map(|m| self.log_shares.get(&m.osd).copied()).min().unwrap_or(own);
         if let Some(group) = self.pgs.group(key) {
             group.set_uncommitted_max(own, least);

@@ -8,8 +8,9 @@ use slab::Slab;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use types::control::PgReport;
+use types::map::{Member, Membership};
 use types::store::ReplicaIdentity;
-use types::{PgId, ReplicaId, Time};
+use types::{OsdId, PgId, ReplicaId, Time};
 
 /// State of the replica in a slot.
 pub enum State {
@@ -28,11 +29,32 @@ pub enum State {
 /// One local replica.
 pub struct Slot {
     pub identity: ReplicaIdentity,
+    /// Members at the applied index of the group; without a group, at the end of the log.
+    pub members: Membership,
     pub state: State,
     /// Last report to meta; `None` after a new stream.
     pub reported: Option<PgReport>,
     touched: bool,
     armed: Time,
+}
+
+impl Slot {
+    /// Whether the PG has other members than at its creation, as far as this replica knows. What replicas recover from then must
+    /// not count the members at creation (ADR 0016).
+    pub fn has_changed_members(&self) -> bool {
+        let id = &self.identity;
+        self.members.epoch != id.conf_epoch || !id.members.iter().any(|m| m.replica == id.replica)
+    }
+
+    /// Whether `osd` holds a member of the PG.
+    pub fn has_member_on(&self, osd: OsdId) -> bool {
+        self.members.iter().any(|m| m.osd == osd)
+    }
+
+    /// Iterates over the other members.
+    pub fn others(&self) -> impl Iterator<Item = Member> + '_ {
+        self.members.iter().filter(|m| m.replica != self.identity.replica)
+    }
 }
 
 /// All local replicas.
@@ -50,10 +72,11 @@ impl Pgs {
     ///
     /// # Panics
     /// When the PG has a replica here already.
-    pub fn insert(&mut self, identity: ReplicaIdentity, state: State) -> usize {
+    pub fn insert(&mut self, identity: ReplicaIdentity, members: Membership, state: State) -> usize {
         let (pg, replica) = (identity.pg, identity.replica);
         assert!(!self.by_pg.contains_key(&pg), "{pg} has two replicas on one OSD");
-        let key = self.slots.insert(Slot { identity, state, reported: None, touched: false, armed: Time::NEVER });
+        let (reported, touched, armed) = (None, false, Time::NEVER);
+        let key = self.slots.insert(Slot { identity, members, state, reported, touched, armed });
         self.by_pg.insert(pg, key);
         self.by_replica.insert(replica, key);
         self.touch(key);
@@ -95,6 +118,20 @@ impl Pgs {
         match self.slots.get_mut(key).map(|slot| &mut slot.state) {
             Some(State::Running(group)) => Some(group),
             _ => None,
+        }
+    }
+
+    /// Gives a slot its new group, or another state.
+    pub fn set_state(&mut self, key: usize, state: State) {
+        self.slots[key].state = state;
+        self.refresh_members(key);
+    }
+
+    /// Takes over the members of the running group.
+    pub fn refresh_members(&mut self, key: usize) {
+        let slot = &mut self.slots[key];
+        if let State::Running(group) = &slot.state {
+            slot.members.clone_from(group.members());
         }
     }
 
@@ -212,7 +249,7 @@ mod tests {
         let identity =
             ReplicaIdentity { pg, replica: ReplicaId(1), lineage: 1, conf_epoch: Epoch(1), members: Vec::new() };
         let mut pgs = Pgs::default();
-        let key = pgs.insert(identity, State::Creating);
+        let key = pgs.insert(identity, Membership::default(), State::Creating);
         let mut taken = Vec::new();
         pgs.take_touched(&mut taken);
         for at in [30, 20, 10] {

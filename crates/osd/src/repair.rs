@@ -17,6 +17,7 @@ use missing::{Missing, Verdict};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::control::{LOST_REPORTED_MAX, LostExtent, PgReport};
+use types::map::Membership;
 use types::store::{Crcs, HardState, Lost, Recovered, ReplicaIdentity};
 use types::{Index, IoBuf, OsdId, PgId, ReplicaId, Term, Time};
 use wire::{Lack, Message, RepairBody, RepairMsg};
@@ -34,6 +35,8 @@ const ANSWERS_MAX: usize = 4 << 20;
 struct Repair {
     /// What its group will be made of.
     recovered: Recovered,
+    others: Vec<(ReplicaId, OsdId)>,
+    has_changed_members: bool,
     missing: BTreeMap<Index, Missing>,
     next_at: Time,
     /// Extents of entries of which no member has a good copy.
@@ -63,26 +66,24 @@ pub(crate) struct Repairs {
 }
 
 impl Repair {
-    fn new(recovered: Recovered, round: u32) -> Repair {
+    fn new(recovered: Recovered, members: &Membership, round: u32) -> Repair {
+        let ReplicaIdentity { replica: me, conf_epoch, .. } = recovered.identity;
+        let others = members.iter().filter(|m| m.replica != me).map(|m| (m.replica, m.osd)).collect();
         let missing = |lost: &Lost| Missing::new(lost.clone(), round);
         Repair {
             missing: recovered.lost.iter().map(|lost| (lost.index, missing(lost))).collect(),
             recovered,
+            others,
+            has_changed_members: members.epoch != conf_epoch,
             next_at: Time::ZERO,
             inconsistent: Vec::new(),
             behind: false,
         }
     }
 
-    fn others(&self) -> Vec<(ReplicaId, OsdId)> {
-        let me = self.recovered.identity.replica;
-        let members = self.recovered.identity.members.iter().map(|m| (m.replica, m.osd));
-        members.filter(|(id, _)| *id != me).collect()
-    }
-
     /// Judges what is missing, and chooses whom to ask for what.
     fn look(&mut self, now: Time, mut next_round: impl FnMut() -> u32, reaches: impl Fn(OsdId) -> bool) -> Look {
-        let (others, commit) = (self.others(), self.recovered.hard_state.commit);
+        let (others, commit) = (&self.others, self.recovered.hard_state.commit);
         let rest = missing::rest(self.missing.len());
         let (mut look, mut asked, mut inconsistent) = (Look::default(), 0, Vec::new());
         (self.behind, self.next_at) = (false, now + AGAIN);
@@ -94,7 +95,7 @@ impl Repair {
             } else {
                 match missing.step(now, rest, (others.len() + 1, commit), &mut next_round) {
                     Verdict::Ask if asked < ASKED_MAX => {
-                        let to = missing.next_to_ask(&others, &reaches);
+                        let to = missing.next_to_ask(others, &reaches);
                         look.questions.extend(to.map(|to| (*index, missing.lost.term, missing.round, to)));
                         missing.asked = to.map(|(to, _)| (to, now + ANSWER_MAX)).or(missing.asked);
                         asked += usize::from(to.is_some());
@@ -210,8 +211,9 @@ impl Osd {
         let (pg, replica, lost) = (identity.pg, identity.replica, recovered.lost.len());
         tracing::warn!(%pg, replica = replica.0, lost, "payloads of log entries are damaged: fetching them from peers");
         let round = self.repairs.next_round();
-        self.repairs.by_replica.insert(replica, Repair::new(recovered, round));
-        self.pgs.insert(identity, State::Repairing);
+        let members = group::members_in(&recovered);
+        self.repairs.by_replica.insert(replica, Repair::new(recovered, &members, round));
+        self.pgs.insert(identity, members, State::Repairing);
     }
 
     /// Asks for what is missing, and judges what nobody has.
@@ -236,7 +238,7 @@ impl Osd {
             *rounds
         };
         let look = repair.look(now, next_round, |osd| bus.link_to(osd).is_some());
-        let identity = repair.recovered.identity.clone();
+        let (identity, changed) = (repair.recovered.identity.clone(), repair.has_changed_members);
         if was != (repair.inconsistent.clone(), repair.behind) {
             let (pg, lost, behind) = (identity.pg, &repair.inconsistent, repair.behind);
             let extents = lost.iter().map(LostExtent::to_string).collect::<Vec<_>>().join(", ");
@@ -247,8 +249,13 @@ impl Osd {
         for (index, term, round, (to, osd)) in look.questions {
             self.send_repair(osd, &identity, to, round, RepairBody::Fetch { index, term });
         }
-        if let Some(from) = look.void {
-            self.cut_void(replica, from);
+        match look.void {
+            // The members that count for this entry may be others than those of today.
+            Some(from) if changed => {
+                self.quarantine_replica(replica, format!("the payload of entry {from} is lost, and no peer has it"));
+            }
+            Some(from) => self.cut_void(replica, from),
+            None => {}
         }
         if let Some(from) = look.behind {
             // It is committed, and in no log any more: what it did is at home elsewhere, and is streamed (R12).
@@ -286,7 +293,8 @@ impl Osd {
         self.repairs.done += 1;
         tracing::info!(pg = %repair.recovered.identity.pg, replica = replica.0, "the log of a replica is repaired");
         let state = self.start_group(repair.recovered);
-        self.pgs.get_mut(slot).state = state;
+        self.pgs.set_state(slot, state);
+        self.members_changed(slot);
         let first = self.engine.first_index(replica);
         if let Some(group) = self.pgs.group(slot) {
             group.set_first_index(first);
@@ -312,9 +320,10 @@ impl Osd {
     /// R4: only between members of one PG of one lineage, each at its own place.
     pub(crate) fn handle_repair(&mut self, link: LinkId, from: OsdId, msg: RepairMsg) {
         let Some(slot) = self.pgs.by_pg(msg.pg) else { return };
-        let identity = &self.pgs.get(slot).identity;
-        let ours = identity.replica == msg.to && identity.lineage == msg.lineage;
-        let theirs = identity.members.iter().any(|m| (m.osd, m.replica) == (from, msg.from));
+        let held = self.pgs.get(slot);
+        let ours = held.identity.replica == msg.to && held.identity.lineage == msg.lineage;
+        // A new member may ask one that does not know it yet.
+        let theirs = held.members.osd_of(msg.from).is_none_or(|osd| osd == from);
         if !ours || !theirs || from == self.config.osd {
             return;
         }

@@ -62,7 +62,7 @@ impl Osd {
 
     fn tell_groups_of_link(&mut self, osd: OsdId, up: bool) {
         for key in self.pgs.keys() {
-            if self.pgs.get(key).identity.members.iter().any(|m| m.osd == osd) {
+            if self.pgs.get(key).has_member_on(osd) {
                 self.with_slot(key, true, |group, now, actions| group.handle_link(now, osd, up, actions));
             }
         }

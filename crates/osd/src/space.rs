@@ -222,18 +222,18 @@ impl Osd {
         let RequestBody::Write { chunk, range, .. } = &request.body else { return Ok(None) };
         let leads = self.pgs.group(key).is_some_and(|group| group.serves());
         let Some(range) = SectorRange::checked(range.start, range.count).filter(|_| leads) else { return Ok(None) };
-        let identity = &self.pgs.get(key).identity;
-        let need = self.engine.new_aus(identity.replica, *chunk, range);
+        let slot = self.pgs.get(key);
+        let need = self.engine.new_aus(slot.identity.replica, *chunk, range);
         if need == 0 {
             return Ok(None);
         }
         let me = self.config.osd;
-        let others = identity.members.iter().map(|member| member.osd).filter(|osd| *osd != me);
+        let others = slot.others().map(|member| member.osd).filter(|osd| *osd != me);
         match self.space.admit(self.now, u64::from(need), others) {
             Ok(held) => Ok(Some(held)),
             Err(NoRoom::Wait) => Err(Reject::Busy),
             Err(NoRoom::Full(member)) => {
-                let pg = identity.pg;
+                let pg = slot.identity.pg;
                 self.write_found_full(pg, member.unwrap_or(me));
                 Err(Reject::Failed(Errno::NoSpace))
             }

@@ -46,7 +46,7 @@ impl Osd {
             State::Running(group) if group.leader() == Some(self.config.osd) => {}
             _ => return None,
         }
-        let members = slot.identity.members.iter().map(|m| m.osd);
+        let members = slot.members.voters.iter().map(|m| m.osd);
         let reached: Vec<OsdId> = members
             .filter(|osd| *osd != self.config.osd && self.bus.link_to(*osd).is_some() && will_do(*osd))
             .collect();

@@ -42,6 +42,10 @@ const FILLED_PCT: u64 = 4;
 pub const OPENING_FROM: u64 = 600_000;
 const OPENING_PCT: u64 = 4;
 
+/// From this seed on, [`Class::MovedReplicas`] is drawn as well, before all other aims.
+pub const MOVED_FROM: u64 = 800_000;
+const MOVED_PCT: u64 = 8;
+
 /// Returns the first seed whose run may be aimed at this class.
 pub fn first_seed(class: Class) -> u64 {
     match class {
@@ -49,9 +53,35 @@ pub fn first_seed(class: Class) -> u64 {
         Class::BrokenPath => LATER_FROM,
         Class::FilledBehind => FILLED_FROM,
         Class::CutStateBlock => OPENING_FROM,
+        Class::MovedReplicas => MOVED_FROM,
         later if Class::LATER_AIMS.contains(&later) => NEWEST_FROM,
         _ => 1,
     }
+}
+
+/// Most seeds that are looked at for one that is aimed at a class.
+const DRAWS_MAX: u64 = 10_000;
+
+/// Parses the name of a class that runs are aimed at.
+///
+/// # Errors
+/// No run is aimed at it; the text names those that runs are aimed at.
+pub fn class_named(name: &str) -> Result<Class, String> {
+    let is_aimed = |class: &Class| {
+        let begin = first_seed(*class);
+        (begin..begin + DRAWS_MAX).any(|seed| Aim::draw(seed).is_some_and(|aim| aim.class == *class))
+    };
+    let aims = || Class::every().filter(is_aimed);
+    let names = || aims().map(|class| format!("{class:?}")).collect::<Vec<_>>().join(", ");
+    aims()
+        .find(|class| format!("{class:?}") == name)
+        .ok_or_else(|| format!("no run is aimed at it; at these: {}", names()))
+}
+
+/// Returns the seeds from `start` on whose runs are aimed at the class.
+pub fn aimed_seeds(class: Class, start: Option<u64>) -> impl Iterator<Item = u64> {
+    let aimed = move |seed: &u64| Aim::draw(*seed).is_some_and(|aim| aim.class == class);
+    (start.unwrap_or(first_seed(class))..).filter(aimed)
 }
 
 /// The class of faults that a run is aimed at.
@@ -67,6 +97,10 @@ impl Aim {
     pub fn draw(seed: u64) -> Option<Aim> {
         if Options::wears(seed).is_some() {
             return None;
+        }
+        let mut moved = Rng::new(seed ^ u64::from_be_bytes(*b"replicas"));
+        if seed >= MOVED_FROM && moved.chance(MOVED_PCT, 100) {
+            return Some(Aim { class: Class::MovedReplicas, alone: true });
         }
         let mut opening = Rng::new(seed ^ u64::from_be_bytes(*b"opening!"));
         if seed >= OPENING_FROM && opening.chance(OPENING_PCT, 100) {
@@ -236,6 +270,15 @@ impl Aim {
                 (options.engine.round_idle, options.engine.round_pressure) = (Duration::from_millis(300), 0.2);
                 options.faults = Duration::from_secs(14);
             }
+            // Two OSDs hold nothing of a PG, and logs are freed, so that a new replica gets a stream or the log.
+            Class::MovedReplicas => {
+                (options.osds, options.replicas, options.pgs) = (5, 3, 2);
+                (shape.window, shape.sectors_max, shape.depth) = (1 << 20, 64, 8);
+                shape.operations = 3000;
+                options.engine.round_idle = Duration::from_millis(300);
+                options.disk = Default::default();
+                options.faults = Duration::from_secs(20);
+            }
             // The first OSD has room for half of the windows, and the others for all of them.
             Class::FilledBehind => {
                 (options.pgs, options.device_bytes, options.volatile_cache) = (2, 67 << 20, false);
@@ -364,7 +407,7 @@ mod tests {
         let all = Class::AIMS.into_iter().chain(Class::STORE_AIMS).chain(Class::LATE_AIMS);
         assert_eq!(late, all.collect());
         let newest: BTreeSet<Class> =
-            (OPENING_FROM..OPENING_FROM + 1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
+            (MOVED_FROM..MOVED_FROM + 1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
         assert!(Class::LATER_AIMS.iter().all(|class| newest.contains(class)), "{newest:?}");
     }
 }

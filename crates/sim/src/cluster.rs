@@ -674,9 +674,24 @@ impl Cluster {
             && members.is_some_and(|members| members.iter().any(|m| gone(m.osd)))
     }
 
+    /// Describes the changes of members that have not ended: the record of meta, and the members at each replica.
+    fn describe_changes(&self) -> String {
+        let mut text = String::new();
+        let pgs = self.meta.records().into_iter().flat_map(|records| records.pgs.values());
+        for pg in pgs.filter(|pg| pg.change.is_some() || !pg.queue.is_empty()) {
+            let _ = write!(text, "{} of {}: {:?}, {:?}", pg.pg, pg.conf_epoch, pg.change, pg.queue);
+            for (id, osd) in self.running() {
+                let group = osd.groups_for_tools().find(|g| g.identity().pg == pg.pg);
+                let _ = group.map(|g| write!(text, ", {id} {}: {:?}", g.identity().replica, g.members()));
+            }
+            text.push_str("; ");
+        }
+        text
+    }
+
     /// Describes the state of every node, for a failure's text.
     pub fn describe(&self) -> String {
-        let mut text = format!("{}; ", self.budget.describe());
+        let mut text = format!("{}; {}", self.budget.describe(), self.describe_changes());
         for (id, osd) in self.running() {
             let _ = write!(text, "{id} {:?}:", osd.phase());
             for r in osd.reports_for_tools() {

@@ -3,7 +3,9 @@
 mod record;
 
 use clap::Parser;
+use sim::aim::{aimed_seeds, class_named};
 use sim::batch::{self, Batch, guarded};
+use sim::faults::Class;
 use sim::overrides::Overrides;
 use sim::run::Report;
 use sim::shrink::{kind_of, shrink};
@@ -33,6 +35,9 @@ struct Args {
     /// The first seed
     #[arg(long, default_value_t = 1)]
     start: u64,
+    /// Only seeds whose runs are aimed at this (`Class` of the summary)
+    #[arg(long, value_parser = class_named, conflicts_with_all = ["minutes", "ledger"])]
+    aimed: Option<Class>,
     /// Run for this long instead of a number of seeds
     #[arg(long)]
     minutes: Option<u64>,
@@ -85,11 +90,13 @@ fn main() -> ExitCode {
 }
 
 fn batch_of(args: &Args) -> Batch {
+    let first = (args.start > 1).then_some(args.start);
+    let aimed = args.aimed.map(|class| aimed_seeds(class, first).take(args.seeds as usize).collect());
     let known = REGRESSIONS.lines().filter_map(|l| l.split_whitespace().next()?.parse().ok());
     Batch {
-        known: if args.minutes.is_some() { Vec::new() } else { known.collect() },
+        seeds: if aimed.is_some() { 0 } else { args.seeds },
+        known: aimed.unwrap_or_else(|| if args.minutes.is_some() { Vec::new() } else { known.collect() }),
         first: args.start,
-        seeds: args.seeds,
         time: args.minutes.map(|m| Duration::from_secs(60 * m)),
         jobs: args.jobs,
         keep_going: args.keep_going,

@@ -60,9 +60,8 @@ impl Cluster {
                     durable: group.durable_end(),
                     durable_term: group.term_at(group.durable_end()),
                     in_doubt: group.is_in_doubt(),
-                    members: group.identity().members.len(),
                 };
-                self.observers.laws.look(view, |index| group.term_at(index))?;
+                self.observers.laws.look(view, group.members(), |index| group.term_at(index))?;
                 let who = (view.pg, view.replica, node.life);
                 self.observers.decisions.look(who, group.applied(), group.decides())?;
             }

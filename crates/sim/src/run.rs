@@ -20,9 +20,10 @@ use control::{PgRecord, PoolState};
 use simenv::FaultCounts;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use types::map::Member;
 use types::rng::Rng;
 use types::units::CHUNK;
-use types::{Index, OsdId, PgId, Time, VolumeId};
+use types::{Index, OsdId, PgId, ReplicaId, Time, VolumeId};
 
 /// Number of comparisons until a lying device must be whole. A read names one bad block, so each brings one back.
 const MENDS_MAX: u32 = 1000;
@@ -374,10 +375,11 @@ impl Run {
         self.until(limit, "the tenants are gone", vacant)?;
         self.waits.push(("a request is answered", self.longest));
         let same = "all replicas have applied the same";
-        let equal = |c: &Cluster| all_equal(c) && c.tenants().is_none_or(|t| t.are_gone(c));
+        let equal = |c: &Cluster| all_equal(c) && no_change(c) && c.tenants().is_none_or(|t| t.are_gone(c));
         let rested = self.until(limit, same, equal);
         if !matches!(rested, Err(End::Failed(_))) {
-            return rested;
+            rested?;
+            return self.until(limit, "the moves have ended", moves_ended);
         }
         // R13: an OSD that was away while the others took more than its device holds stays behind. No other OSD is
         // excused.
@@ -450,6 +452,22 @@ fn members(cluster: &Cluster) -> Option<BTreeMap<PgId, Vec<Applied>>> {
         all.filter(|member| !excused(pg.pg, member)).collect()
     };
     Some(cluster.meta.records()?.pgs.values().map(|pg| (pg.pg, of(pg))).collect())
+}
+
+/// Whether the members of no PG are to change.
+fn no_change(cluster: &Cluster) -> bool {
+    let idle = |pg: &PgRecord| pg.change.is_none() && pg.queue.is_empty();
+    cluster.meta.records().is_some_and(|records| records.pgs.values().all(idle))
+}
+
+/// Whether each OSD that runs holds the replicas of the records, and no other.
+fn moves_ended(cluster: &Cluster) -> bool {
+    let Some(records) = cluster.meta.records() else { return false };
+    let is_member = |osd: OsdId, pg: PgId, replica: ReplicaId| {
+        // Replicas of a PG that the records do not know may be left: they may have gone back in time (R17).
+        records.pgs.get(&pg).is_none_or(|pg| pg.members.contains(&Member { replica, osd }))
+    };
+    cluster.running().all(|(id, osd)| osd.reports_for_tools().iter().all(|r| is_member(id, r.pg, r.replica)))
 }
 
 /// Whether every member of every PG serves and has applied the same, including those that only a stream could bring

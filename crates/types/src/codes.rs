@@ -252,14 +252,22 @@ codes! {
         OSD_IN_USE = 2042:
             "an OSD that is running or holds PGs cannot be removed",
             "An OSD with PGs holds the only other copies of their data, and one that runs would report again.",
-            "an OSD that holds PGs stays: this version cannot move PGs to other OSDs. One that holds none is stopped \
-             first";
+            "move its PGs to other OSDs with `basalt pg move`; one that holds none is stopped first";
         VOLUME_RECOVERING = 2043:
             "the metadata was recovered from an older copy, and the recovery is not finished: segments of the volume \
              may be missing",
             "Clients that held volumes before the recovery could still write to segments that the records do not know. \
              The recovery fences these clients first, and then restores these segments.",
             "run `basalt meta recover` again: it finishes the recovery";
+        PG_UNKNOWN = 2044:
+            "no such PG",
+            "The name was mistyped, its pool was removed, or the command went to another cluster than intended.",
+            "list PGs with `basalt pg ls`; they are written POOL.HEX";
+        BAD_MOVE = 2045:
+            "the replica cannot move there",
+            "A replica moves from an OSD that holds the PG to one that serves, is in, holds no replica of the PG, and \
+             shares no failure domain with the others.",
+            "choose another OSD: `basalt pg ls` shows the members, `basalt osd ls` the OSDs";
     }
     // 3xxx: store of an OSD.
     3001..=3999 {

@@ -7,7 +7,7 @@ use crate::ids::{
     ChunkKey, ClusterId, Epoch, Incarnation, Index, OsdId, OsdUuid, PgId, ReplicaId, SegmentIndex, SessionId, Term,
     VolumeId,
 };
-use crate::map::{OsdAddr, PgMap};
+use crate::map::{MemberChange, Membership, OsdAddr, PgMap};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -182,6 +182,8 @@ impl std::fmt::Display for LostExtent {
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct LeadReport {
     pub active: bool,
+    /// Members at the leader's applied index.
+    pub members: Membership,
     /// Numbers of followers: matched, behind, and silent.
     pub followers_in_sync: u8,
     pub followers_behind: u8,
@@ -210,8 +212,14 @@ pub enum OsdDown {
     Welcome { map_epoch: Epoch, osds: Vec<OsdAddr> },
     /// The address map changed.
     Osds { map_epoch: Epoch, osds: Vec<OsdAddr> },
-    /// This OSD holds a member of `map`: create the replica if it does not exist. Idempotent.
-    EnsurePg(PgMap),
+    /// This replica belongs on this OSD: create it if it does not exist. Idempotent. `created` holds the members at the PG's
+    /// creation; a replica that comes later is none of them.
+    EnsureReplica { created: PgMap, replica: ReplicaId },
+    /// OSDs that hold other replicas of this OSD's PGs: keep connections to them. A replica may know its present members only when
+    /// it is connected to one of them.
+    Peers(Vec<OsdId>),
+    /// Bring this change of the members forward in the PG that you lead (ADR 0016). Repeated until a report shows its end.
+    ChangeMembers { pg: PgId, change: MemberChange },
     /// This replica is no longer a member of any PG (pool removed): drop its data, keep a tombstone.
     DropReplica { pg: PgId, replica: ReplicaId },
     /// Every replica below this id that belongs on this OSD was reported by it (ADR 0015). A replica below it that the OSD does

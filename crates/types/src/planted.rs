@@ -60,6 +60,8 @@ registry! {
         "a leader answers reads without a lease and without a read-index query";
     ServedBeforeOwnEntry, "served-before-own-entry", "R3",
         "a new leader serves before an entry of its own term is applied";
+    LeftNotCheckpointed, "left-not-checkpointed", "R4",
+        "a checkpoint does not tell that a joint phase has ended without proof";
     OldLifeReborn, "old-life-reborn", "R4",
         "a log without a valid batch counts as new, so its replicas restart empty under their old ids";
     OldTermCommitted, "old-term-committed", "R5",
@@ -181,8 +183,19 @@ registry! {
 pub const NOT_PLANTED: &[(&str, &str)] = &[
     ("a new leader forgets that a snapshot holds writes (R14)", "snapshots come later"),
     ("a reference record is believed before its payload is flushed (R10)", "redirected writes come later"),
-    ("a lease is kept over a configuration switch (R3)", "membership changes come later"),
-    ("a removed replica's tombstone is ignored (R4)", "only removed pools leave tombstones so far"),
+    (
+        "a lease is kept over a change of the members (R3)",
+        "an acknowledgement is the promise of one replica, and majorities of adjacent memberships share one",
+    ),
+    (
+        "a replica campaigns with a committed membership step that it has not applied (R4)",
+        "a replica applies an entry in the turn in which it learns that the entry is committed",
+    ),
+    (
+        "a start does not raise the commit index to the membership step that a later one proves (R4)",
+        "the commit index on disk is seldom that old; `step_in_the_log_proves_the_step_before_it_committed` shows it",
+    ),
+    ("a removed replica's tombstone is ignored (R4)", "the messages of meta to one OSD keep their order"),
     ("the end of a read under a lease is not checked (R3)", "the data of the reply was looked up while the lease held"),
     (
         "an attach record with an old order is applied (R6)",

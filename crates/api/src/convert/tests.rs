@@ -2,6 +2,7 @@
 
 use super::*;
 use prost::Message;
+use types::map::{MemberChange, Membership};
 use types::rng::Rng;
 
 fn hello() -> OsdHello {
@@ -39,7 +40,16 @@ fn map() -> PgMap {
 
 fn ups() -> Vec<OsdUp> {
     let pg = PgId { pool: PoolId(2), n: 31 };
-    let lead = LeadReport { active: true, followers_in_sync: 2, ..LeadReport::default() };
+    let member = |n: u32| Member { replica: ReplicaId(n.into()), osd: OsdId(n) };
+    let members = Membership {
+        epoch: Epoch(4),
+        base: Epoch(1),
+        voters: vec![member(1), member(4)],
+        outgoing: vec![member(1), member(2)],
+        learners: vec![member(5)],
+        left: true,
+    };
+    let lead = LeadReport { active: true, members, followers_in_sync: 2, ..LeadReport::default() };
     let chunk = types::ChunkKey { volume: VolumeId(4), index: 5 };
     let lost = vec![LostExtent { chunk, offset_bytes: 4096, len_bytes: 512 }];
     let (term, applied, repairing) = (Term(2), Index(3), true);
@@ -83,7 +93,21 @@ fn downs() -> Vec<OsdDown> {
         OsdDown::Welcome { map_epoch: Epoch(4), osds: osds.clone() },
         OsdDown::ReplicaFloor(ReplicaId(77)),
         OsdDown::Osds { map_epoch: Epoch(5), osds },
-        OsdDown::EnsurePg(map()),
+        OsdDown::EnsureReplica { created: map(), replica: ReplicaId(9) },
+        OsdDown::ChangeMembers {
+            pg,
+            change: MemberChange {
+                expected: Epoch(3),
+                add: Some(Member { replica: ReplicaId(9), osd: OsdId(4) }),
+                remove: Some(ReplicaId(8)),
+                cancel: false,
+            },
+        },
+        OsdDown::Peers(vec![OsdId(2), OsdId(7)]),
+        OsdDown::ChangeMembers {
+            pg,
+            change: MemberChange { expected: Epoch(3), add: None, remove: None, cancel: true },
+        },
         OsdDown::DropReplica { pg, replica: ReplicaId(8) },
         OsdDown::Attach { pg, attach: Attach { order: 1, volume, session, epoch: Epoch(2), chunk_count: 0 } },
         OsdDown::TransferLeader { pg, to: OsdId(2) },

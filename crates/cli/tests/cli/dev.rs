@@ -8,6 +8,8 @@ const BASALT: &str = env!("CARGO_BIN_EXE_basalt");
 const NAME: &str = "clitest";
 /// The cluster of the tests of a full pool: its devices are small.
 pub const SMALL: &str = "clismall";
+/// The cluster of the tests of moves: it has an OSD more than replicas.
+pub const MOVES: &str = "climoves";
 
 /// A folder that is removed with its owner. It is not on tmpfs: devices are opened O_DIRECT.
 pub struct Home(PathBuf);
@@ -79,7 +81,9 @@ impl Ran {
 
 /// Returns a printed text without the clusters of these tests.
 fn plain(text: &str) -> String {
-    [NAME, SMALL, "none"].iter().fold(text.to_owned(), |text, name| text.replace(&format!(" --cluster {name}"), ""))
+    [NAME, SMALL, MOVES, "none"]
+        .iter()
+        .fold(text.to_owned(), |text, name| text.replace(&format!(" --cluster {name}"), ""))
 }
 
 fn command(home: &Path, name: &str, args: &[&str]) -> Command {

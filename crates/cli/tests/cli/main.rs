@@ -12,6 +12,7 @@ mod exports;
 mod full;
 mod golden;
 mod metrics;
+mod moves;
 mod shell;
 mod trace;
 

@@ -45,6 +45,8 @@ impl Control {
             }
             AdminAsk::OsdRemove { osd } => return self.remove_osd(now, osd).map(Some),
             AdminAsk::OsdRegister(ask) => return self.register(now, &ask).map(Some),
+            AdminAsk::PgMove(ask) => return self.move_pg(now, &ask).map(|()| Some(AdminAnswer::Done)),
+            AdminAsk::PgMoveCancel { pg } => return self.cancel_move(now, pg).map(|()| Some(AdminAnswer::Done)),
             AdminAsk::OsdSet { osd, is_in, drain } => return self.set_osd(now, osd, is_in, drain).map(Some),
             AdminAsk::VolumeCreate { name, len_bytes } => return self.create_volume(now, &name, len_bytes).map(Some),
             AdminAsk::MetaRecover(ask) => return Ok(Some(AdminAnswer::Recovery(self.recover(now, &ask)?))),

@@ -11,6 +11,7 @@ use crate::plan;
 use crate::records::VolumeRecord;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use types::control::{Attach, AttachRefusal, OsdDown};
+use types::map::Member;
 use types::planted::{Bug, on};
 use types::{Epoch, OsdId, PgId, SegmentIndex, SessionId, Time, VolumeId};
 
@@ -95,7 +96,7 @@ impl Control {
         order: u64,
         result: Result<(), AttachRefusal>,
     ) {
-        let is_member = self.records.pgs.get(&pg).is_some_and(|p| p.members.iter().any(|m| m.osd == from));
+        let is_member = self.records.pgs.get(&pg).is_some_and(|p| p.everyone().any(|m| m.osd == from));
         let volume = self.attaching.orders.get(&(pg, order)).copied().filter(|_| is_member);
         let Some(volume) = volume else { return };
         let job = self.attaching.jobs.get_mut(&(volume, pg)).expect("every order belongs to a job");
@@ -208,7 +209,7 @@ impl Control {
     /// another.
     fn attach_target(&self, volume: VolumeId, pg: PgId) -> Option<super::StreamId> {
         let job = self.attaching.jobs.get(&(volume, pg))?;
-        let members = &self.records.pgs.get(&pg)?.members;
+        let members: Vec<Member> = self.records.pgs.get(&pg)?.everyone().collect();
         let stream = |osd: OsdId| self.osds.get(&osd).and_then(|live| live.stream);
         let hint = job.hint.filter(|h| members.iter().any(|m| m.osd == *h)).and_then(stream);
         let lead = self.leads.get(&pg).filter(|_| job.tries % 4 != 3).and_then(|lead| stream(lead.osd));

@@ -228,7 +228,7 @@ impl Control {
     fn pg_hint(&self, pg: &PgRecord) -> PgHint {
         let lead = self.leads.get(&pg.pg);
         let preferred = pg.members.first().map_or(OsdId(0), |m| m.osd);
-        let full = pg.members.iter().any(|m| self.osds.get(&m.osd).is_some_and(|live| live.full));
+        let full = pg.everyone().any(|m| self.osds.get(&m.osd).is_some_and(|live| live.full));
         let active = lead.is_some_and(|lead| lead.report.active);
         PgHint { leader: lead.map_or(preferred, |lead| lead.osd), good: active && !full }
     }
@@ -371,7 +371,7 @@ impl Control {
         let mut osds = BTreeSet::new();
         for pg in pgs {
             let Some(record) = self.records.pgs.get(&pg) else { continue };
-            osds.extend(record.members.iter().map(|m| m.osd));
+            osds.extend(record.everyone().map(|m| m.osd));
             view.pgs.push(record.map());
             if let Some(lead) = self.leads.get(&pg) {
                 view.leaders.push((pg, lead.osd));

@@ -48,7 +48,8 @@ impl Control {
             Some((_, to)) if *to != lead.osd => return Some(counts(lead.osd)),
             _ => {}
         }
-        let targets = if self.may_move(now, pg, lead) { self.members_up(now, pg) } else { Vec::new() };
+        let targets =
+            if pg.change.is_none() && self.may_move(now, pg, lead) { self.members_up(now, pg) } else { Vec::new() };
         let steady = self.config.leader_steady;
         let is_steady = |osd: &OsdId| self.osds.get(osd).is_some_and(|live| now.since(live.connected) >= steady);
         let in_reach = |osd: &OsdId| !out_of_reach.contains(&(pg.pg, *osd));

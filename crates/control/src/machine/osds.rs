@@ -5,6 +5,7 @@ use super::past::Weighed;
 use super::{Control, ControlAction, Now, Standing, StreamId};
 use crate::events::Note;
 use crate::plan;
+use crate::records::PgRecord;
 use crate::refusal::refuse;
 use std::collections::{BTreeMap, BTreeSet};
 use types::codes;
@@ -166,11 +167,8 @@ impl Control {
         let there: BTreeSet<ReplicaId> = hello.replicas.iter().map(|(_, replica)| *replica).collect();
         let mut missing = BTreeMap::new();
         for pg in self.records.pgs.values() {
-            if let Some(member) = pg.members.iter().find(|m| m.osd == hello.osd)
-                && !there.contains(&member.replica)
-            {
-                missing.insert(member.replica, pg.pg);
-            }
+            let here = pg.everyone().filter(|m| m.osd == hello.osd && !there.contains(&m.replica));
+            missing.extend(here.map(|m| (m.replica, pg.pg)));
         }
         let live = self.osds.entry(hello.osd).or_default();
         live.stream = Some(stream);
@@ -253,6 +251,9 @@ impl Control {
         let (map_epoch, osds) = (self.records.counters.map_epoch, self.records.addresses());
         self.say(stream, OsdDown::Welcome { map_epoch, osds });
         self.say(stream, OsdDown::Remember(self.records.counters.watermarks()));
+        let shared = self.records.pgs.values().filter(|pg| pg.everyone().any(|m| m.osd == osd));
+        let peers: BTreeSet<OsdId> = shared.flat_map(PgRecord::everyone).map(|m| m.osd).filter(|o| *o != osd).collect();
+        self.say(stream, OsdDown::Peers(peers.into_iter().collect()));
         for (pg, replica) in replicas {
             self.drop_if_stray(stream, osd, pg, replica);
         }
@@ -285,7 +286,7 @@ impl Control {
 
     fn member(&self, osd: OsdId, pg: PgId, replica: ReplicaId) -> Option<Member> {
         let wanted = Member { replica, osd };
-        self.records.pgs.get(&pg).and_then(|pg| pg.members.iter().copied().find(|m| *m == wanted))
+        self.records.pgs.get(&pg).and_then(|pg| pg.everyone().find(|m| *m == wanted))
     }
 
     /// Drops a replica that is no member, but only when these records gave out its id themselves. A store that lost its
@@ -344,6 +345,9 @@ impl Control {
             live.missing.remove(&report.replica);
         }
         let pg = report.pg;
+        if let Some(lead) = &report.leading {
+            self.take_members(now, pg, &lead.members);
+        }
         match (&report.leading, self.leads.get_mut(&pg)) {
             (Some(lead), Some(known)) if known.osd == osd && known.term == report.term => {
                 // The leader hands over: the election that follows is given its time.
@@ -402,9 +406,16 @@ impl Control {
 
     /// Forgets the replicas of a removed pool, and drops them.
     pub(super) fn forget_members(&mut self, gone: &[(PgId, Member)]) {
-        for (pg, member) in gone {
+        for (pg, _) in gone {
             self.leads.remove(pg);
             self.unled.remove(pg);
+        }
+        self.drop_members(gone);
+    }
+
+    /// Forgets replicas that are no members any more, and drops them.
+    pub(super) fn drop_members(&mut self, gone: &[(PgId, Member)]) {
+        for (pg, member) in gone {
             self.reports.remove(&member.replica);
             let Some(live) = self.osds.get_mut(&member.osd) else { continue };
             live.missing.remove(&member.replica);
@@ -439,10 +450,11 @@ impl Control {
             let live = self.osds.get_mut(&osd).expect("it was just listed");
             live.ensure_at = now + self.config.ensure_every;
             let stream = live.stream.expect("only connected ones are due");
-            let pgs: Vec<PgId> = live.missing.values().copied().take(self.config.ensure_burst).collect();
-            for pg in pgs {
-                if let Some(map) = self.records.pgs.get(&pg).map(crate::records::PgRecord::map) {
-                    self.say(stream, OsdDown::EnsurePg(map));
+            let missing: Vec<(ReplicaId, PgId)> =
+                live.missing.iter().map(|(replica, pg)| (*replica, *pg)).take(self.config.ensure_burst).collect();
+            for (replica, pg) in missing {
+                if let Some(created) = self.records.pgs.get(&pg).map(PgRecord::created_map) {
+                    self.say(stream, OsdDown::EnsureReplica { created, replica });
                 }
             }
         }

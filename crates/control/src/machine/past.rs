@@ -92,7 +92,11 @@ fn is_free(action: &ControlAction) -> bool {
         ControlAction::Commit(_) | ControlAction::CloseOsd { .. } | ControlAction::Event(_) => true,
         ControlAction::ToOsd { down, .. } => !matches!(
             down,
-            OsdDown::EnsurePg(_) | OsdDown::DropReplica { .. } | OsdDown::Attach { .. } | OsdDown::ReplicaFloor(_)
+            OsdDown::EnsureReplica { .. }
+                | OsdDown::ChangeMembers { .. }
+                | OsdDown::DropReplica { .. }
+                | OsdDown::Attach { .. }
+                | OsdDown::ReplicaFloor(_)
         ),
         ControlAction::Answer { answer, .. } => {
             matches!(answer, ClientAnswer::Refused(_) | ClientAnswer::Alive | ClientAnswer::Refreshed(_))

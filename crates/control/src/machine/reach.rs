@@ -13,11 +13,11 @@ use types::{OsdId, PgId, Time, VolumeId};
 impl Control {
     /// Returns the leader that meta does not hear and enough followers do, with the number of those followers.
     pub(super) fn pg_serves(&self, now: Time, pg: &PgRecord) -> Option<(OsdId, usize)> {
-        let heard = |m: &types::map::Member| self.is_up(now, m.osd).then(|| self.reports.get(&m.replica)).flatten();
-        let reports = || pg.members.iter().filter_map(heard);
+        let heard = |m: types::map::Member| self.is_up(now, m.osd).then(|| self.reports.get(&m.replica)).flatten();
+        let reports = || pg.everyone().filter_map(heard);
         let term = reports().map(|r| r.term).max()?;
         let leader = reports().filter(|r| r.term == term).find_map(|r| r.hears)?;
-        let member = pg.members.iter().any(|m| m.osd == leader);
+        let member = pg.everyone().any(|m| m.osd == leader);
         if !member || self.is_up(now, leader) {
             return None;
         }

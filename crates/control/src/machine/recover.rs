@@ -252,8 +252,8 @@ impl Control {
     }
 
     fn is_member(&self, osd: OsdId, pg: PgId, replica: ReplicaId) -> bool {
-        let members = self.records.pgs.get(&pg).map(|record| &record.members);
-        members.is_some_and(|members| members.iter().any(|m| (m.osd, m.replica) == (osd, replica)))
+        let record = self.records.pgs.get(&pg);
+        record.is_some_and(|record| record.everyone().any(|m| (m.osd, m.replica) == (osd, replica)))
     }
 
     fn recovery_report(&self, after: &CountersRecord, moves: bool) -> StoreRecovery {

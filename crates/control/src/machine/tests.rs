@@ -4,6 +4,7 @@ mod chaos;
 mod events;
 mod health;
 mod leaders;
+mod members;
 mod osds;
 mod past;
 mod reach;

@@ -76,7 +76,7 @@ impl Control {
             Liveness::Down => "down",
             Liveness::Unknown => "unknown",
         };
-        let holds = |pg: &&PgRecord| pg.members.iter().any(|m| m.osd == osd.id);
+        let holds = |pg: &&PgRecord| pg.everyone().any(|m| m.osd == osd.id);
         let poisoned = osd.poisoned.as_ref().filter(|p| p.incarnation == osd.incarnation);
         // The last report of a dead OSD no longer holds.
         let is_up = liveness == "up";
@@ -132,6 +132,7 @@ impl Control {
             leader: self.live_lead(now, pg),
             members: pg.members.iter().map(member).collect(),
             conf_epoch: pg.conf_epoch,
+            change: self.change_view(pg),
             segments: self.records.segments_in(pg.pg),
             lost: self.lost_words(now, pg),
         }

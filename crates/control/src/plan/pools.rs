@@ -3,7 +3,7 @@
 use super::{Plan, checked_size};
 use crate::admin::PoolCreate;
 use crate::names;
-use crate::records::{Key, PgRecord, PoolRecord, PoolState, Record, Records, Write};
+use crate::records::{Key, OsdRecord, PgRecord, PoolRecord, PoolState, Record, Records, Write};
 use crate::refusal::refuse;
 use placement::{Domain, Osd, Policy};
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use types::codes;
 use types::control::Refusal;
 use types::map::Member;
 use types::planted::{Bug, on};
-use types::{Epoch, OsdId, PgId, PoolId, ReplicaId};
+use types::{OsdId, PgId, PoolId, ReplicaId};
 
 /// PGs that are made or removed in one step.
 pub const PGS_PER_STEP: usize = 32;
@@ -153,19 +153,18 @@ fn cannot_place(refusal: placement::Refusal) -> Refusal {
 
 /// Returns the members of each PG of a pool.
 fn sets_of(records: &Records, pool: PoolId) -> Vec<Vec<OsdId>> {
-    records.pgs_of(pool).map(|pg| pg.members.iter().map(|m| m.osd).collect()).collect()
+    records.pgs_of(pool).map(|pg| pg.everyone().map(|m| m.osd).collect()).collect()
 }
 
 fn osds(records: &Records, up: &dyn Fn(OsdId) -> bool) -> Vec<Osd> {
-    let osd = |o: &crate::records::OsdRecord| Osd {
-        id: o.id,
-        host: o.host.clone(),
-        rack: o.rack.clone(),
-        zone: o.zone.clone(),
-        weight: o.weight,
-        usable: up(o.id) && o.poisoned.is_none() && (o.is_in && !o.drain || on(Bug::FlagsIgnored)),
-    };
-    records.osds.values().map(osd).collect()
+    let usable = |o: &OsdRecord| up(o.id) && o.poisoned.is_none() && (o.is_in && !o.drain || on(Bug::FlagsIgnored));
+    records.osds.values().map(|o| placed(o, usable(o))).collect()
+}
+
+/// Returns an OSD as placement sees it.
+pub(super) fn placed(o: &OsdRecord, usable: bool) -> Osd {
+    let (host, rack, zone) = (o.host.clone(), o.rack.clone(), o.zone.clone());
+    Osd { id: o.id, host, rack, zone, weight: o.weight, usable }
 }
 
 /// Makes the next PGs of a pool that is being created; the last step makes it ready.
@@ -191,7 +190,7 @@ pub fn make_pgs(records: &Records, pool: &PoolRecord, up: &dyn Fn(OsdId) -> bool
             Member { replica, osd }
         });
         let members = members.collect();
-        writes.push(Write::Put(Record::Pg(PgRecord { pg: *pg, lineage: 1, conf_epoch: Epoch(1), members, order: 0 })));
+        writes.push(Write::Put(Record::Pg(PgRecord::new(*pg, members))));
     }
     writes.push(Write::Put(Record::Counters(counters)));
     let pgs_made = pool.pgs_made + count;
@@ -225,7 +224,7 @@ pub fn unmake_pgs(records: &Records, pool: &PoolRecord) -> (Vec<Write>, Vec<(PgI
     let mut gone = Vec::new();
     let mut writes = Vec::new();
     for pg in records.pgs_of(pool.id).take(PGS_PER_STEP) {
-        gone.extend(pg.members.iter().map(|m| (pg.pg, *m)));
+        gone.extend(pg.everyone().map(|m| (pg.pg, m)));
         writes.push(Write::Delete(Key::Pg(pg.pg)));
     }
     if records.pgs_of(pool.id).count() == writes.len() {

@@ -190,7 +190,9 @@ pub fn order(source: &mut Source<'_>) -> OsdDown {
                 let osd = OsdId(source.number(u64::from(4 + n)) as u32);
                 Member { replica: ReplicaId(source.number(osd.0.into())), osd }
             }));
-            OsdDown::EnsurePg(PgMap { pg, lineage: source.number(1), conf_epoch: Epoch(source.number(1)), members })
+            let replica = if source.below(4) == 0 { ReplicaId(source.number(2)) } else { members[0].replica };
+            let (lineage, conf_epoch) = (source.number(1), Epoch(source.number(1)));
+            OsdDown::EnsureReplica { created: PgMap { pg, lineage, conf_epoch, members }, replica }
         }
         5 => OsdDown::DropReplica { pg, replica: ReplicaId(source.number(me.0.into())) },
         6 => {

@@ -5,6 +5,7 @@ mod doubt;
 mod engine;
 mod fate;
 mod laws;
+mod members;
 mod rig;
 mod script;
 mod unreached;

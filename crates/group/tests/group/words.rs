@@ -39,6 +39,7 @@ fn done(action: Action) -> String {
         Action::BecameLeader => "becomes leader".to_owned(),
         Action::Serves => "serves: an entry of its own term is applied".to_owned(),
         Action::LostLeadership => "leads no longer".to_owned(),
+        Action::MembersChanged => "has other members".to_owned(),
         Action::Yielded { to, .. } => format!("yields to {}, which a client reaches", to.0),
     }
 }
@@ -84,6 +85,7 @@ fn entry(entry: &Entry) -> String {
         Command::Write { stamp, .. } => format!("write {} of session {}", stamp.seq, stamp.session.0),
         Command::Zero { stamp, .. } => format!("zeroes {} of session {}", stamp.seq, stamp.session.0),
         Command::Skip { stamp, .. } => format!("skip of {} of session {}", stamp.seq, stamp.session.0),
+        Command::Members { expected, step } => format!("members, epoch {}: {step:?}", expected.0),
         Command::Attach(attach) => format!("attach record of session {}, epoch {}", attach.session.0, attach.epoch.0),
     };
     let payload = if entry.payload.is_empty() { "" } else { ", with payload" };

@@ -335,7 +335,11 @@ impl World {
                 let term = node.group.as_ref().expect("it is alive").term();
                 self.watch.leads(term, id);
             }
-            Action::Serves | Action::LostLeadership | Action::DoubtOver | Action::Yielded { .. } => {}
+            Action::Serves
+            | Action::LostLeadership
+            | Action::MembersChanged
+            | Action::DoubtOver
+            | Action::Yielded { .. } => {}
             // Doubled and late rejections may make raft ask for a stream for a moment.
             Action::NeedsStream { .. } if self.datagrams => {}
             Action::NeedsStream { .. } => panic!("the world never trims what a replica lacks"),

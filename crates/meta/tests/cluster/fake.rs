@@ -168,7 +168,8 @@ impl Osd {
                 self.say(OsdUp::Hello(OsdHello { seen, ..hello(self.cluster, self.id, uuid(self.id.0)) }));
                 self.heartbeat();
             }
-            OsdDown::EnsurePg(map) => {
+            OsdDown::ChangeMembers { .. } | OsdDown::Peers(_) => {}
+            OsdDown::EnsureReplica { created: map, .. } => {
                 lock(&self.shared).pgs.insert((self.id, map.pg), map);
                 self.heartbeat();
             }

@@ -18,6 +18,7 @@ fn repair(members: u64, commit: u64) -> Repair {
     let crcs = Crcs { start: 0, values: vec![types::crc32c(&[7; 512])] };
     let checkpoint =
         DecisionState { replica: ReplicaId(1), index: Index(0), term: Term(0), bytes: bytes::Bytes::new() };
+    let all = types::map::Membership::fresh(Epoch(1), &identity.members);
     Repair::new(
         Recovered {
             identity,
@@ -29,6 +30,7 @@ fn repair(members: u64, commit: u64) -> Repair {
             in_doubt: false,
             damage: None,
         },
+        &all,
         1,
     )
 }
@@ -82,7 +84,7 @@ fn an_entry_that_a_majority_may_hold_is_never_given_up() {
 fn members_are_asked_in_turn_and_those_that_said_no_are_left_out() {
     let mut repair = repair(3, 5);
     let ask = |repair: &mut Repair| {
-        let others = repair.others();
+        let others = repair.others.clone();
         let (to, osd) = repair.missing[&Index(5)].next_to_ask(&others, |_| true)?;
         assert_eq!(u64::from(osd.0), to.0);
         repair.missing.get_mut(&Index(5)).expect("it is missing").asked = Some((to, Time(1)));
@@ -92,7 +94,7 @@ fn members_are_asked_in_turn_and_those_that_said_no_are_left_out() {
     repair.missing.get_mut(&Index(5)).expect("it is missing").said.insert(ReplicaId(2), Lack::Lost);
     assert_eq!([ask(&mut repair), ask(&mut repair)], [Some(3), Some(3)]);
     let missing = &repair.missing[&Index(5)];
-    assert_eq!(missing.next_to_ask(&repair.others(), |osd| osd != OsdId(3)), None, "nobody else is reached");
+    assert_eq!(missing.next_to_ask(&repair.others.clone(), |osd| osd != OsdId(3)), None, "nobody else is reached");
 }
 
 /// One step at `at` seconds, in a PG of five that knows commit 4; the next round is one more.

@@ -174,8 +174,8 @@ impl Osd {
             return;
         }
         let state = self.start_group(recovered);
-        self.pgs.get_mut(slot).state = state;
-        self.tell_log_share(slot);
+        self.pgs.set_state(slot, state);
+        self.members_changed(slot);
         self.pgs.touch(slot);
         tracing::info!(%pg, replica = replica.0, commit = commit.0, "backfill of this replica completed");
         let Some(term) = self.pgs.group(slot).map(|group| group.term()) else { return };

@@ -7,7 +7,7 @@ use types::{ChunkKey, Index, VolumeId};
 const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(1), index: 0 };
 
 /// Asks OSD `i` and returns its answer.
-fn ask(rig: &mut Rig, i: usize, ask: ToolAsk) -> ToolAnswer {
+pub(super) fn ask(rig: &mut Rig, i: usize, ask: ToolAsk) -> ToolAnswer {
     rig.osd(i).ask_tool(7, ask);
     rig.turn(i);
     let mut answers = Vec::new();

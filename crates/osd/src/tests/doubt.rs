@@ -2,7 +2,6 @@
 
 use super::rig::{LONG, Rig, ms, pg};
 use crate::Phase;
-use types::control::OsdDown;
 use types::map::{Member, PgMap};
 use types::{Epoch, OsdId, ReplicaId};
 
@@ -21,13 +20,13 @@ fn a_replica_that_is_made_on_a_store_whose_log_has_lost_records_asks_its_peers_w
     rig.until(ms(5000), "it serves what it can", |rig| *rig.osd(2).phase() == Phase::Running);
     let member = |i: u64| Member { replica: ReplicaId(100 + i), osd: OsdId(i as u32 + 1) };
     let map = PgMap { pg: pg(7), lineage: 1, conf_epoch: Epoch(1), members: (0..3).map(member).collect() };
-    (1..3).for_each(|i| rig.tell(i, OsdDown::EnsurePg(map.clone())));
+    (1..3).for_each(|i| rig.ensure(i, &map));
     rig.run(ms(2000));
     let waits = |rig: &mut Rig| rig.osd(2).repairing().iter().any(|(id, _)| *id == pg(7));
     assert!(waits(&mut rig), "one of the others has not answered");
     let leads = |rig: &mut Rig, i: usize| rig.osd(i).leading().contains_key(&pg(7));
     assert!(!leads(&mut rig, 1) && !leads(&mut rig, 2), "its vote may have been given");
-    rig.tell(0, OsdDown::EnsurePg(map.clone()));
+    rig.ensure(0, &map);
     rig.until(ms(3000), "it is a member", |rig| !waits(rig) && rig.is_whole(pg(7)));
 }
 
@@ -42,7 +41,7 @@ fn the_only_replica_of_a_pg_is_not_made_again_on_a_store_whose_log_has_lost_reco
     rig.start(2);
     rig.until(ms(5000), "it serves what it can", |rig| *rig.osd(2).phase() == Phase::Running);
     let alone = vec![Member { replica: ReplicaId(100), osd: OsdId(3) }];
-    rig.tell(2, OsdDown::EnsurePg(PgMap { pg: pg(7), lineage: 1, conf_epoch: Epoch(1), members: alone }));
+    rig.ensure(2, &PgMap { pg: pg(7), lineage: 1, conf_epoch: Epoch(1), members: alone });
     rig.run(ms(500));
     assert!(!rig.osd(2).reports_for_tools().iter().any(|r| r.pg == pg(7)));
 }

@@ -6,6 +6,7 @@ mod answers;
 mod digests;
 mod doubt;
 mod let_in;
+mod members;
 mod mends;
 mod reads;
 mod rig;

@@ -243,14 +243,23 @@ impl Rig {
             let member = |i: u64| Member { replica: ReplicaId(u64::from(n) * size + i + 1), osd: OsdId(i as u32 + 1) };
             let members = (0..size).map(member).collect();
             let map = PgMap { pg: pg(n), lineage: 1, conf_epoch: EPOCH, members };
-            self.all().for_each(|i| self.tell(i, OsdDown::EnsurePg(map.clone())));
+            self.all().for_each(|i| self.ensure(i, &map));
         }
-        for n in 0..count {
-            let leader = self.leader(pg(n));
-            let attach = Attach { order: 1, volume: VOLUME, session: SESSION, epoch: EPOCH, chunk_count: 64 };
-            self.tell(leader, OsdDown::Attach { pg: pg(n), attach });
-        }
+        (0..count).for_each(|n| self.attach(pg(n)));
         self.run(ms(500));
+    }
+
+    /// Attaches the volume in a PG.
+    pub fn attach(&mut self, pg: PgId) {
+        let leader = self.leader(pg);
+        let attach = Attach { order: 1, volume: VOLUME, session: SESSION, epoch: EPOCH, chunk_count: 64 };
+        self.tell(leader, OsdDown::Attach { pg, attach });
+    }
+
+    /// Lets OSD `i` create its replica of a PG.
+    pub fn ensure(&mut self, i: usize, created: &PgMap) {
+        let replica = created.member_on(OsdId(i as u32 + 1)).expect("it is a member").replica;
+        self.tell(i, OsdDown::EnsureReplica { created: created.clone(), replica });
     }
 
     /// Waits until an OSD leads the PG and serves, and returns it.

@@ -115,7 +115,7 @@ fn a_replica_id_that_is_in_use_is_not_taken_for_another_pg() {
         conf_epoch: Epoch(1),
         members: (1..=3).map(|n| Member { replica: ReplicaId(n), osd: OsdId(n as u32) }).collect(),
     };
-    rig.tell(0, OsdDown::EnsurePg(wrong));
+    rig.ensure(0, &wrong);
     rig.run(ms(100));
     assert!(rig.osd(0).reports_for_tools().iter().all(|report| report.pg == pg(0)), "it has one PG");
     rig.write(pg(0), 0, 0, 8);

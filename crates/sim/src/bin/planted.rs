@@ -8,7 +8,7 @@
 //! Invariant: the bug changes only while no seed runs.
 
 use clap::Parser;
-use sim::aim::{Aim, FILLED_FROM, LATE_FROM, first_seed};
+use sim::aim::{FILLED_FROM, LATE_FROM, aimed_seeds, class_named};
 use sim::faults::Class;
 use sim::run::run;
 use std::collections::BTreeSet;
@@ -22,7 +22,8 @@ use types::planted::{self, Bug, REGISTRY, Row};
 /// Longest text of a finding in the table.
 const SAID_MAX: usize = 90;
 /// Bugs that random schedules find about once in a thousand seeds, or less: they are hunted in runs aimed at their class.
-const AIMED: [(Bug, Class); 6] = [
+const AIMED: [(Bug, Class); 7] = [
+    (Bug::LeftNotCheckpointed, Class::MovedReplicas),
     (Bug::VoteAfterRestart, Class::RestartInLease),
     (Bug::AuReusedEarly, Class::CrashInInstall),
     (Bug::ReadStampLate, Class::SlowCut),
@@ -120,24 +121,6 @@ fn verdict(seed: u64) -> Option<String> {
     }
 }
 
-/// Most seeds that are looked at for one that is aimed at a class.
-const DRAWS_MAX: u64 = 10_000;
-
-/// Parses the name of a class that runs are aimed at.
-fn class_named(name: &str) -> Result<Class, String> {
-    let aims = || Class::every().filter(|class| first_of(*class).is_some());
-    let names = || aims().map(|class| format!("{class:?}")).collect::<Vec<_>>().join(", ");
-    aims()
-        .find(|class| format!("{class:?}") == name)
-        .ok_or_else(|| format!("no run is aimed at it; at these: {}", names()))
-}
-
-/// Returns the first of the seeds whose runs are aimed at the class.
-fn first_of(class: Class) -> Option<u64> {
-    let begin = first_seed(class);
-    (begin..begin + DRAWS_MAX).find(|seed| Aim::draw(*seed).is_some_and(|aim| aim.class == class))
-}
-
 /// Returns the class whose runs the bug is hunted in.
 fn aim_of(bug: Bug, args: &Args) -> Option<Class> {
     args.aimed.or_else(|| AIMED.iter().find(|(aimed, _)| *aimed == bug).map(|(_, class)| *class))
@@ -147,10 +130,7 @@ fn aim_of(bug: Bug, args: &Args) -> Option<Class> {
 fn seeds(bug: Bug, args: &Args) -> Vec<u64> {
     let count = args.seeds_max as usize;
     match (args.start, aim_of(bug, args)) {
-        (start, Some(class)) => {
-            let aimed = |seed: &u64| Aim::draw(*seed).is_some_and(|aim| aim.class == class);
-            (start.unwrap_or(first_seed(class))..).filter(aimed).take(count).collect()
-        }
+        (start, Some(class)) => aimed_seeds(class, start).take(count).collect(),
         (Some(start), None) => (start..).take(count).collect(),
         (None, None) => (0..args.seeds_max).map(|n| [1, LATE_FROM, FILLED_FROM][(n % 3) as usize] + n / 3).collect(),
     }

@@ -27,10 +27,11 @@ fn sum(decides: &Decision) -> u64 {
         add(attached.window.watermark);
         attached.window.bits.into_iter().for_each(&mut add);
     }
-    let conf = &decides.conf;
-    for ids in [&conf.voters, &conf.learners, &conf.voters_outgoing, &conf.learners_next] {
-        add(ids.len() as u64);
-        ids.iter().for_each(|id| add(id.0));
+    let members = &decides.members;
+    add(members.epoch.0);
+    for set in [&members.voters, &members.outgoing, &members.learners] {
+        add(set.len() as u64);
+        set.iter().flat_map(|m| [m.replica.0, u64::from(m.osd.0)]).for_each(&mut add);
     }
     sum
 }

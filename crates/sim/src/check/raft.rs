@@ -12,6 +12,7 @@
 //! The check looks after each turn of an OSD in which something changed. An entry is known by (index, term).
 
 use std::collections::BTreeMap;
+use types::map::Membership;
 use types::{Index, OsdId, PgId, ReplicaId, Term};
 
 /// Durable end of a replica whose process is gone: any entry may be there.
@@ -36,14 +37,14 @@ pub struct View {
     pub durable_term: Option<Term>,
     /// The replica is suspect: it may lack entries that it acknowledged.
     pub in_doubt: bool,
-    /// Number of replicas of the PG.
-    pub members: usize,
 }
 
 /// Observations of all replicas.
 #[derive(Default)]
 pub struct Laws {
     seen: BTreeMap<ReplicaId, View>,
+    /// Members that each replica had at the last look.
+    members: BTreeMap<ReplicaId, Membership>,
     leaders: BTreeMap<(PgId, Term), ReplicaId>,
     /// For each committed entry: its term, and the term in which it was first seen committed.
     committed: BTreeMap<PgId, BTreeMap<Index, (Term, Term)>>,
@@ -55,11 +56,16 @@ pub struct Laws {
 }
 
 impl Laws {
-    /// Looks at a replica; `term_at` returns the terms of its entries as far as its log knows them.
+    /// Looks at a replica with its members; `term_at` returns the terms of its entries as far as its log knows them.
     ///
     /// # Errors
     /// The law that is broken.
-    pub fn look(&mut self, view: View, term_at: impl Fn(Index) -> Option<Term>) -> Result<(), String> {
+    pub fn look(
+        &mut self,
+        view: View,
+        members: &Membership,
+        term_at: impl Fn(Index) -> Option<Term>,
+    ) -> Result<(), String> {
         let seen = self.seen.insert(view.replica, view);
         if seen == Some(view) {
             return Ok(());
@@ -72,7 +78,10 @@ impl Laws {
         }
         self.logs_match(view, seen, &term_at).map_err(broken)?;
         self.same_commits(view, seen, &term_at).map_err(broken)?;
-        self.majority_holds(view, seen).map_err(broken)?;
+        self.majority_holds(view, seen, members).map_err(broken)?;
+        if self.members.get(&view.replica).is_none_or(|known| known.epoch != members.epoch) {
+            self.members.insert(view.replica, members.clone());
+        }
         self.nothing_forgotten(view, &term_at).map_err(broken)?;
         let elected_now = view.elected && !seen.is_some_and(|s| s.elected && s.term == view.term);
         if elected_now { self.complete(view, &term_at).map_err(broken) } else { Ok(()) }
@@ -144,20 +153,21 @@ impl Laws {
         Ok(())
     }
 
-    /// Checks that a leader commits only what a majority holds durably at that moment.
-    fn majority_holds(&self, view: View, seen: Option<View>) -> Result<(), String> {
+    /// Checks that a leader commits only what a majority holds durably at that moment. In a turn that also applies a step,
+    /// the majority is one of the members before the step, or of those after it.
+    fn majority_holds(&self, view: View, seen: Option<View>, members: &Membership) -> Result<(), String> {
         let risen = seen.is_some_and(|s| s.elected && s.term == view.term && s.commit < view.commit);
         if !view.elected || !risen {
             return Ok(());
         }
-        let lack = self.seen.values().filter(|other| other.pg == view.pg && other.durable < view.commit).count();
-        match view.members - lack > view.members / 2 {
-            true => Ok(()),
-            false => Err(format!(
-                "the leader of {} commits {}, which {lack} of {} do not hold",
-                view.term, view.commit, view.members
-            )),
+        let holds = |id: ReplicaId| self.seen.get(&id).is_none_or(|other| other.durable >= view.commit);
+        let before = self.members.get(&view.replica);
+        if members.majority(holds) || before.is_some_and(|before| before.majority(holds)) {
+            return Ok(());
         }
+        let lack = members.iter().filter(|m| !holds(m.replica)).count();
+        let (term, commit, all) = (view.term, view.commit, members.iter().count());
+        Err(format!("the leader of {term} commits {commit}, which {lack} of {all} do not hold"))
     }
 
     fn same_commits(
@@ -201,6 +211,8 @@ impl Laws {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use types::Epoch;
+    use types::map::Member;
 
     /// Looks at a replica whose log holds these terms from index 1 on.
     fn look(laws: &mut Laws, replica: u64, term: u64, elected: bool, log: &[u64], commit: u64) -> Result<(), String> {
@@ -222,9 +234,9 @@ mod tests {
             durable: last,
             durable_term: log.last().map(|t| Term(*t)),
             in_doubt: false,
-            members: 3,
         };
-        laws.look(view, term_at)
+        let member = |n: u32| Member { replica: ReplicaId(n.into()), osd: OsdId(n) };
+        laws.look(view, &Membership::fresh(Epoch(1), &[1, 2, 3].map(member)), term_at)
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod aimed_back;
 mod aimed_doubt;
 mod aimed_late;
 mod aimed_logs;
+mod aimed_members;
 mod aimed_opening;
 mod aimed_store;
 mod aimed_streams;
@@ -168,6 +169,8 @@ pub enum Class {
     MetaWentBack,
     /// The power goes while a log writes the state block of a segment, and again when the log may begin with that segment.
     CutStateBlock,
+    /// Replicas move to other OSDs, while members, leaders and metadata servers die.
+    MovedReplicas,
     /// An OSD is taken out, or drained, while a pool is made, and let in again.
     OsdFlags,
 }
@@ -253,8 +256,8 @@ impl Class {
         [Class::MatchInDoubt, Class::RestartInDoubt, Class::HungFollower, Class::LateAsk, Class::ForgedHeaders];
 
     /// Aims that were added later still, each for seeds that had not been run by then (see `aim::first_seed`).
-    pub const LATER_AIMS: [Class; 4] =
-        [Class::BrokenPath, Class::MetaWentBack, Class::FilledBehind, Class::CutStateBlock];
+    pub const LATER_AIMS: [Class; 5] =
+        [Class::BrokenPath, Class::MetaWentBack, Class::FilledBehind, Class::CutStateBlock, Class::MovedReplicas];
 
     /// Classes of the swarm that were added later, for seeds that had not been run by then.
     pub const LATE: [Class; 1] = [Class::OsdFlags];
@@ -296,6 +299,7 @@ impl Class {
             HungFollower | LateAsk | ForgedHeaders | BrokenPath => aimed_late::strike(self, s),
             MetaWentBack => aimed_back::strike(self, s),
             CutStateBlock => aimed_opening::strike(s),
+            MovedReplicas => aimed_members::strike(s),
             FullLog | CrashInInstall | SlowCut | FilledBehind => aimed_streams::strike(self, s),
             OldTail | DamagedPayload | RottenBlocks | VoteInDoubt | FailedTail => aimed_logs::strike(self, s),
         }

@@ -5,8 +5,9 @@ use crate::admin::{OsdRegister, OsdView, PoolCreate};
 use crate::records::{StoredItem, new_cluster};
 use std::collections::BTreeSet;
 use types::control::{Attach, AttachRefusal, DevicePosition, LeadReport, Opened, OsdHeartbeat, OsdHello, Watermarks};
+use types::map::{MemberChange, MembersStep, Membership};
 use types::rng::Rng;
-use types::{ClusterId, Incarnation, Index, OsdUuid, Term};
+use types::{ClusterId, Epoch, Incarnation, Index, OsdUuid, Term};
 
 pub const CLUSTER: ClusterId = ClusterId([7; 16]);
 
@@ -23,6 +24,8 @@ pub struct Osd {
     pub welcomed: bool,
     /// The last durable batch of its log.
     pub log_seq: u64,
+    /// OSDs that this process is to be connected with.
+    pub peers: BTreeSet<OsdId>,
 }
 
 /// The moment when a leading meta dies.
@@ -60,6 +63,11 @@ pub struct World {
     /// Leaders of PGs where that is not the first member, and their terms.
     pub leaders: BTreeMap<PgId, (OsdId, u64)>,
     pub transfers: usize,
+    /// Members that the leader reports, of PGs that have changed them.
+    pub members: BTreeMap<PgId, Membership>,
+    /// Orders to change members, and whether the leaders carry them out.
+    pub changes: Vec<MemberChange>,
+    pub changes_stand_still: bool,
     /// Events that were written to the log.
     pub events: Vec<Event>,
     next: u64,
@@ -133,6 +141,9 @@ impl World {
             deaths: 0,
             leaders: BTreeMap::new(),
             transfers: 0,
+            members: BTreeMap::new(),
+            changes: Vec::new(),
+            changes_stand_still: false,
             events: Vec::new(),
             next: 1,
         };
@@ -155,6 +166,7 @@ impl World {
                 deaf: false,
                 welcomed: false,
                 log_seq: 1,
+                peers: BTreeSet::new(),
             });
             world.connect(OsdId(n));
         }
@@ -233,7 +245,8 @@ impl World {
         let report = |(pg, replica): (PgId, ReplicaId)| {
             let (leader, term) = self.leader(pg);
             let first = leader == Some(osd);
-            let lead = LeadReport { active: true, followers_in_sync: 2, ..LeadReport::default() };
+            let members = self.members.get(&pg).cloned().unwrap_or_default();
+            let lead = LeadReport { active: true, members, followers_in_sync: 2, ..LeadReport::default() };
             let leading = first.then_some(lead);
             PgReport {
                 pg,
@@ -428,12 +441,14 @@ impl World {
                 self.osds[at].seen = seen;
                 self.control.handle_osd(self.now, stream, OsdUp::Remembers(seen));
             }
-            OsdDown::EnsurePg(map) => {
-                let member = map.member_on(osd).expect("only members are asked");
-                if self.osds[at].replicas.insert((map.pg, member.replica)) {
-                    self.beat_one(osd, map.pg, member.replica);
+            OsdDown::EnsureReplica { created, replica } => {
+                assert!(created.member(replica).is_none_or(|m| m.osd == osd), "{replica} belongs elsewhere");
+                if self.osds[at].replicas.insert((created.pg, replica)) {
+                    self.beat_one(osd, created.pg, replica);
                 }
             }
+            OsdDown::ChangeMembers { pg, change } => self.take_change(osd, pg, change),
+            OsdDown::Peers(peers) => self.osds[at].peers.extend(peers),
             OsdDown::DropReplica { pg, replica } => {
                 self.osds[at].replicas.remove(&(pg, replica));
             }
@@ -470,7 +485,8 @@ impl World {
     fn beat_one(&mut self, osd: OsdId, pg: PgId, replica: ReplicaId) {
         let (leader, term) = self.leader(pg);
         let first = leader == Some(osd);
-        let lead = LeadReport { active: true, followers_in_sync: 2, ..LeadReport::default() };
+        let members = self.members.get(&pg).cloned().unwrap_or_default();
+        let lead = LeadReport { active: true, members, followers_in_sync: 2, ..LeadReport::default() };
         let leading = first.then_some(lead);
         let report = PgReport {
             pg,
@@ -489,6 +505,29 @@ impl World {
         let beat = OsdHeartbeat { pgs: vec![report], log_seq, free_bytes: 1 << 40, ..OsdHeartbeat::default() };
         let stream = self.osd(osd).stream;
         self.control.handle_osd(self.now, stream, OsdUp::Heartbeat(beat));
+    }
+
+    /// Takes one step of a change for each order, as a leader does, and reports it.
+    fn take_change(&mut self, osd: OsdId, pg: PgId, change: MemberChange) {
+        self.changes.push(change);
+        let record = self.control.records().pgs.get(&pg).expect("a known PG");
+        let created = Membership::fresh(Epoch(1), &record.created_map().members);
+        let members = self.members.entry(pg).or_insert(created);
+        if self.changes_stand_still || change.expected != members.change_base() {
+            return;
+        }
+        let step = match (change.add, members.learners.first()) {
+            _ if members.is_joint() => MembersStep::Leave,
+            _ if members.left => MembersStep::Done,
+            _ if change.cancel => MembersStep::Abort,
+            (Some(add), None) => MembersStep::AddLearner(add),
+            (add, _) => MembersStep::Enter { add: add.map(|m| m.replica), remove: change.remove },
+        };
+        *members = members.after(members.epoch, step).expect("a step that fits");
+        let replica = self.osd(osd).replicas.iter().find(|(p, _)| *p == pg).map(|(_, replica)| *replica);
+        if let Some(replica) = replica {
+            self.beat_one(osd, pg, replica);
+        }
     }
 
     fn take_attach(&mut self, pg: PgId, attach: Attach) -> Result<(), AttachRefusal> {

@@ -1,0 +1,154 @@
+//! Drives changes of the members of PGs (ADR 0016).
+//!
+//! A change is a record. While it stands, its order goes to the leader of the PG again and again, under any leader of meta. Only
+//! the report of a leader ends it; then the replica that left is destroyed, and the next change of the queue begins.
+
+use super::{Control, Now};
+use crate::admin::{PgChangeView, PgMove};
+use crate::events::Note;
+use crate::plan;
+use crate::records::PgRecord;
+use types::control::{OsdDown, Refusal};
+use types::map::{MemberChange, Membership};
+use types::{OsdId, PgId, Time};
+
+impl Control {
+    /// Finds the changes that an earlier leader has begun or queued.
+    pub(super) fn take_up_changes(&mut self) {
+        let open = self.records.pgs.values().filter(|pg| pg.change.is_some() || !pg.queue.is_empty());
+        self.changing = open.map(|pg| (pg.pg, Time::ZERO)).collect();
+    }
+
+    pub(super) fn move_pg(&mut self, now: Now, ask: &PgMove) -> Result<(), Refusal> {
+        let up = |osd: OsdId| self.is_up(now.mono, osd);
+        let (writes, ()) = plan::pg_move(&self.records, ask, &up)?;
+        if !writes.is_empty() {
+            self.write(writes);
+            self.changing.insert(ask.pg, Time::ZERO);
+            let text = format!("the replica of PG {} on {} is to move to {}", ask.pg, ask.from, ask.to);
+            self.note(now, Note::info("pg.move", format!("pg {}", ask.pg), text));
+        }
+        Ok(())
+    }
+
+    pub(super) fn cancel_move(&mut self, now: Now, pg: PgId) -> Result<(), Refusal> {
+        let (writes, ()) = plan::pg_move_cancel(&self.records, pg)?;
+        if !writes.is_empty() {
+            self.write(writes);
+            self.changing.insert(pg, Time::ZERO);
+            let text = format!("the moves of PG {pg} are given up; one that is nearly done ends as ordered");
+            self.note(now, Note::info("pg.move_cancelled", format!("pg {pg}"), text));
+        }
+        Ok(())
+    }
+
+    /// Begins changes that wait, and repeats the orders of those that stand.
+    pub(super) fn drive_changes(&mut self, now: Now) {
+        let due: Vec<PgId> = self.changing.iter().filter(|(_, at)| **at <= now.mono).map(|(pg, _)| *pg).collect();
+        for pg in due {
+            if self.batch.is_full() {
+                return;
+            }
+            match self.records.pgs.get(&pg).cloned() {
+                Some(record) if record.change.is_some() => self.order_change(now.mono, &record),
+                Some(record) if !record.queue.is_empty() => {
+                    let writes = plan::begin_change(&self.records, &record, now.wall_ms);
+                    self.write(writes);
+                    self.expect_newcomer(pg);
+                }
+                _ => drop(self.changing.remove(&pg)),
+            }
+        }
+    }
+
+    /// Lets the next upkeep request the replica that a change adds.
+    fn expect_newcomer(&mut self, pg: PgId) {
+        let Some(add) = self.records.pgs.get(&pg).and_then(|record| record.change.as_ref()).map(|c| c.add) else {
+            return;
+        };
+        let live = self.osds.entry(add.osd).or_default();
+        live.missing.insert(add.replica, pg);
+        live.ensure_at = Time::ZERO;
+        self.say_peers(pg);
+    }
+
+    /// Lets the OSDs of a PG connect with each other.
+    fn say_peers(&mut self, pg: PgId) {
+        let osds: Vec<OsdId> =
+            self.records.pgs.get(&pg).into_iter().flat_map(|r| r.everyone()).map(|m| m.osd).collect();
+        for osd in &osds {
+            if let Some(stream) = self.osds.get(osd).and_then(|live| live.stream) {
+                let others = osds.iter().copied().filter(|other| other != osd).collect();
+                self.say(stream, OsdDown::Peers(others));
+            }
+        }
+    }
+
+    fn order_change(&mut self, now: Time, record: &PgRecord) {
+        self.changing.insert(record.pg, now + self.config.ensure_every);
+        let Some(change) = &record.change else { return };
+        // A leader adds a replica that exists: one that does not would only cost the log of the PG.
+        if !change.cancel && !self.reports.contains_key(&change.add.replica) {
+            return;
+        }
+        let (expected, add, remove, cancel) = (change.expected, Some(change.add), Some(change.remove), change.cancel);
+        self.say_change(record.pg, MemberChange { expected, add, remove, cancel });
+    }
+
+    fn say_change(&mut self, pg: PgId, change: MemberChange) {
+        let stream = self.leads.get(&pg).and_then(|lead| self.osds.get(&lead.osd)).and_then(|live| live.stream);
+        if let Some(stream) = stream {
+            self.say(stream, OsdDown::ChangeMembers { pg, change });
+        }
+    }
+
+    /// Takes the members that the leader of a PG reports.
+    pub(super) fn take_members(&mut self, now: Now, pg: PgId, members: &Membership) {
+        let known = self.records.pgs.get(&pg).filter(|record| record.conf_epoch != members.epoch);
+        let Some(record) = known.cloned() else { return };
+        let Some((writes, gone, done)) = plan::take_members(&record, members) else {
+            if record.change.is_none() && !members.learners.is_empty() {
+                // These records do not know the change: they went back in time.
+                let expected = members.change_base();
+                self.say_change(pg, MemberChange { expected, add: None, remove: None, cancel: true });
+            }
+            return;
+        };
+        self.write(writes);
+        if let Some(change) = &record.change {
+            let (from, to) = (change.from, change.to);
+            let note = match done {
+                true => {
+                    Note::info("pg.moved", format!("pg {pg}"), format!("the replica on {from} was replaced by {to}"))
+                }
+                false => {
+                    let text = format!("the move from {from} to {to} was given up: the members are as before");
+                    Note::warning("pg.not_moved", format!("pg {pg}"), text)
+                }
+            };
+            self.note(now, note);
+        }
+        let gone: Vec<_> = gone.into_iter().map(|member| (pg, member)).collect();
+        self.drop_members(&gone);
+        self.changing.insert(pg, Time::ZERO);
+    }
+
+    /// Returns the change of a PG, for display.
+    pub(super) fn change_view(&self, record: &PgRecord) -> Option<PgChangeView> {
+        let queued = u32::try_from(record.queue.len()).unwrap_or(u32::MAX);
+        let Some(change) = &record.change else {
+            let (from, to) = *record.queue.first()?;
+            return Some(PgChangeView { from, to, step: "queued".to_owned(), queued });
+        };
+        let members = self.leads.get(&record.pg).map(|lead| &lead.report.members);
+        let members = members.filter(|members| members.change_base() == change.expected);
+        let step = match members {
+            Some(members) if members.is_joint() => "joint",
+            Some(members) if members.left => "ending",
+            _ if change.cancel => "cancelling",
+            Some(members) if !members.learners.is_empty() => "learner",
+            _ => "creating",
+        };
+        Some(PgChangeView { from: change.from, to: change.to, step: step.to_owned(), queued })
+    }
+}

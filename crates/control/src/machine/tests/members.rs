@@ -1,0 +1,175 @@
+//! Moves of replicas: their durable record, their queue, and what only a leader's report may do.
+
+use super::*;
+use crate::admin::PgMove;
+use types::map::Member;
+use world::Death;
+
+fn pg_move(pg: PgId, from: u32, to: u32) -> AdminAsk {
+    AdminAsk::PgMove(PgMove { pg, from: OsdId(from), to: OsdId(to) })
+}
+
+/// Makes a pool over the first three of `osds` OSDs, and returns one of its PGs that the first one prefers.
+fn with_pgs(osds: u32) -> (World, PgId) {
+    let mut world = World::new(1, osds);
+    for n in 4..=osds {
+        world.admin(AdminAsk::OsdSet { osd: OsdId(n), is_in: Some(false), drain: None }).expect("out");
+    }
+    world.make_pool("p", 3, 4);
+    for n in 4..=osds {
+        world.admin(AdminAsk::OsdSet { osd: OsdId(n), is_in: Some(true), drain: None }).expect("in");
+    }
+    beat_all(&mut world);
+    let pgs = &world.control.records().pgs;
+    let pg = pgs.values().find(|pg| pg.members[0].osd == OsdId(1)).expect("each OSD leads some").pg;
+    (world, pg)
+}
+
+fn beat_all(world: &mut World) {
+    (1..=world.osds.len() as u32).for_each(|n| world.beat(OsdId(n)));
+}
+
+fn seconds(world: &mut World, count: u32) {
+    for _ in 0..count {
+        let deaths = world.deaths;
+        world.pass(Duration::from_secs(1));
+        beat_all(world);
+        if world.deaths > deaths {
+            (1..=world.osds.len() as u32).for_each(|n| world.connect(OsdId(n)));
+        }
+    }
+}
+
+fn members(world: &World, pg: PgId) -> Vec<u32> {
+    world.control.records().pgs[&pg].members.iter().map(|m| m.osd.0).collect()
+}
+
+/// Returns the OSDs that hold a replica of the PG, with the replicas.
+fn holders(world: &World, pg: PgId) -> Vec<(u32, ReplicaId)> {
+    let of = |osd: &world::Osd| osd.replicas.iter().filter(|(p, _)| *p == pg).map(|(_, r)| (osd.id.0, *r)).collect();
+    world.osds.iter().flat_map(|osd| -> Vec<(u32, ReplicaId)> { of(osd) }).collect()
+}
+
+#[test]
+fn old_replica_is_dropped_only_when_the_leader_reports_the_end() {
+    let (mut world, pg) = with_pgs(4);
+    let old = world.control.records().pgs[&pg].clone();
+    world.admin(pg_move(pg, 2, 4)).expect("queued");
+    world.changes_stand_still = true;
+    seconds(&mut world, 5);
+    let record = world.control.records().pgs[&pg].clone();
+    let change = record.change.expect("it stands");
+    assert_eq!((change.id, change.expected, change.add.osd), (1, Epoch(1), OsdId(4)));
+    assert_eq!(record.members, old.members, "only a report changes the members");
+    assert!(world.changes.len() >= 2, "the order is repeated");
+    assert!(world.changes.iter().all(|c| (c.add, c.cancel) == (Some(change.add), false)), "{:?}", world.changes);
+    assert_eq!(holders(&world, pg).len(), 4, "the new replica exists, and the old one stays");
+    assert_eq!(world.osd(OsdId(4)).peers, [1, 2, 3].map(OsdId).into(), "it is connected with the members");
+    assert!(world.osd(OsdId(1)).peers.contains(&OsdId(4)));
+    world.osd(OsdId(4)).peers.clear();
+    world.restart(OsdId(4));
+    world.settle();
+    assert_eq!(world.osd(OsdId(4)).peers, [1, 2, 3].map(OsdId).into(), "and so is its next process");
+    world.changes_stand_still = false;
+    seconds(&mut world, 8);
+    let place = old.members.iter().position(|m| m.osd == OsdId(2)).expect("it was a member");
+    let mut want = old.members.clone();
+    want[place] = change.add;
+    let record = &world.control.records().pgs[&pg];
+    assert_eq!(
+        (&record.members, record.conf_epoch),
+        (&want, Epoch(5)),
+        "the new replica takes the place of the old one"
+    );
+    assert!(record.change.is_none() && record.created == old.members);
+    let mut held: Vec<Member> =
+        holders(&world, pg).iter().map(|(osd, r)| Member { replica: *r, osd: OsdId(*osd) }).collect();
+    held.sort_unstable();
+    want.sort_unstable();
+    assert_eq!(held, want);
+    assert!(world.events.iter().any(|e| e.kind == "pg.moved" && e.text.contains("osd.2 was replaced by osd.4")));
+}
+
+#[test]
+fn moves_of_one_pg_wait_for_each_other() {
+    let (mut world, pg) = with_pgs(5);
+    world.admin(pg_move(pg, 2, 4)).expect("queued");
+    world.admin(pg_move(pg, 3, 5)).expect("queued");
+    world.admin(pg_move(pg, 3, 5)).expect("asked for twice, queued once");
+    world.admin(pg_move(pg, 4, 2)).expect("back to where the first move began");
+    assert_eq!(world.control.records().pgs[&pg].queue.len(), 2);
+    seconds(&mut world, 30);
+    let mut now = members(&world, pg);
+    now.sort_unstable();
+    assert_eq!(now, [1, 2, 5]);
+    let record = &world.control.records().pgs[&pg];
+    assert_eq!((record.changes, record.conf_epoch, record.queue.len()), (3, Epoch(13), 0));
+    assert_eq!(holders(&world, pg).len(), 3);
+}
+
+#[test]
+fn move_that_cannot_be_is_refused_with_the_reason() {
+    let (mut world, pg) = with_pgs(5);
+    world.admin(AdminAsk::OsdSet { osd: OsdId(5), is_in: Some(false), drain: None }).expect("out");
+    let none = PgId { pool: pg.pool, n: 99 };
+    let cases = [
+        (pg_move(none, 1, 4), codes::PG_UNKNOWN, "there is no PG"),
+        (pg_move(pg, 1, 9), codes::OSD_UNKNOWN, "osd.9 is not registered"),
+        (pg_move(pg, 4, 4), codes::BAD_MOVE, "osd.4 holds no replica of PG"),
+        (pg_move(pg, 1, 2), codes::BAD_MOVE, "osd.2 holds a replica of PG"),
+        (pg_move(pg, 1, 5), codes::BAD_MOVE, "osd.5 is out"),
+        (AdminAsk::PgMoveCancel { pg: none }, codes::PG_UNKNOWN, "there is no PG"),
+    ];
+    for (ask, code, text) in cases {
+        let refused = world.admin(ask.clone()).expect_err("it cannot be");
+        assert!(refused.code == code && refused.message.starts_with(text), "{ask:?}: {refused:?}");
+    }
+    world.changes_stand_still = true;
+    world.admin(pg_move(pg, 1, 4)).expect("queued");
+    let refused = world.admin(pg_move(pg, 2, 4)).expect_err("it gets one");
+    assert!(refused.message.contains("or gets one"), "{refused:?}");
+    world.pass(Duration::from_secs(60));
+    let down = world.admin(pg_move(pg, 2, 4)).expect_err("silent");
+    assert_eq!(down.code, codes::BAD_MOVE);
+}
+
+#[test]
+fn cancelled_move_leaves_the_members_and_drops_the_new_replica() {
+    let (mut world, pg) = with_pgs(4);
+    let old = members(&world, pg);
+    world.changes_stand_still = true;
+    world.admin(pg_move(pg, 2, 4)).expect("queued");
+    seconds(&mut world, 3);
+    assert_eq!(holders(&world, pg).len(), 4);
+    world.admin(AdminAsk::PgMoveCancel { pg }).expect("cancelled");
+    world.changes_stand_still = false;
+    seconds(&mut world, 5);
+    assert_eq!((members(&world, pg), holders(&world, pg).len()), (old, 3));
+    assert!(world.events.iter().any(|e| e.kind == "pg.not_moved"));
+    world.admin(pg_move(pg, 2, 4)).expect("queued again, under a new epoch");
+    seconds(&mut world, 10);
+    assert!(members(&world, pg).contains(&4), "{:?}", members(&world, pg));
+}
+
+#[test]
+fn moves_survive_metas_that_die_at_any_commit() {
+    let mut deaths = 0;
+    for seed in 1..40 {
+        let (mut world, pg) = with_pgs(5);
+        world.rng = types::rng::Rng::new(seed);
+        world.admin(pg_move(pg, 2, 4)).expect("queued");
+        world.admin(pg_move(pg, 3, 5)).expect("queued");
+        world.death = Death::OneIn(3);
+        seconds(&mut world, 12);
+        world.death = Death::Never;
+        (1..=5).for_each(|n| world.connect(OsdId(n)));
+        seconds(&mut world, 40);
+        deaths += world.deaths;
+        let mut now = members(&world, pg);
+        now.sort_unstable();
+        assert_eq!(now, [1, 4, 5], "seed {seed}, {} deaths", world.deaths);
+        assert_eq!(holders(&world, pg).len(), 3, "seed {seed}");
+        assert_eq!(world.control.records().pgs[&pg].changes, 2, "seed {seed}: no move was begun twice");
+    }
+    assert!(deaths > 30, "{deaths} metas died");
+}

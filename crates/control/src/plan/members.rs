@@ -1,0 +1,122 @@
+//! Changes of the members of a PG (ADR 0016): the durable record, its queue, and what a leader's report ends.
+
+use super::Plan;
+use crate::admin::PgMove;
+use crate::records::{ChangeRecord, PgRecord, Record, Records, Write};
+use crate::refusal::refuse;
+use placement::Domain;
+use types::codes;
+use types::control::Refusal;
+use types::map::{Member, Membership};
+use types::{OsdId, PgId, ReplicaId};
+
+/// Changes of one PG that may wait.
+pub const CHANGES_QUEUED_MAX: usize = 16;
+
+/// Returns the PG.
+///
+/// # Errors
+/// BSLT-2044.
+fn pg_of(records: &Records, pg: PgId) -> Result<&PgRecord, Refusal> {
+    records.pgs.get(&pg).ok_or_else(|| refuse(codes::PG_UNKNOWN, format!("there is no PG {pg}")))
+}
+
+/// Returns the OSDs that hold the PG when all its changes have ended.
+fn planned(record: &PgRecord) -> Vec<OsdId> {
+    let mut osds: Vec<OsdId> = record.members.iter().map(|m| m.osd).collect();
+    let moves = record.change.iter().filter(|c| !c.cancel).map(|c| (c.from, c.to));
+    for (from, to) in moves.chain(record.queue.iter().copied()) {
+        osds.iter_mut().filter(|osd| **osd == from).for_each(|osd| *osd = to);
+    }
+    osds
+}
+
+/// Queues the move of a replica from one OSD to another.
+///
+/// # Errors
+/// BSLT-2044 for an unknown PG, BSLT-2024 for an unknown OSD, BSLT-2045 when the move is not possible.
+pub fn pg_move(records: &Records, ask: &PgMove, up: &dyn Fn(OsdId) -> bool) -> Plan<()> {
+    let PgMove { pg, from, to } = *ask;
+    let record = pg_of(records, pg)?;
+    let same = record.change.as_ref().is_some_and(|c| !c.cancel && (c.from, c.to) == (from, to));
+    if same || record.queue.contains(&(from, to)) {
+        return Ok((Vec::new(), ()));
+    }
+    let cannot = |why: String| refuse(codes::BAD_MOVE, why);
+    let target = records.osds.get(&to).ok_or_else(|| refuse(codes::OSD_UNKNOWN, format!("{to} is not registered")))?;
+    let osds = planned(record);
+    if !osds.contains(&from) {
+        return Err(cannot(format!("{from} holds no replica of PG {pg}, or the replica is being moved away from it")));
+    }
+    if osds.contains(&to) {
+        return Err(cannot(format!("{to} holds a replica of PG {pg}, or gets one")));
+    }
+    if !up(to) || target.poisoned.is_some() {
+        return Err(cannot(format!("{to} does not serve")));
+    }
+    if !target.is_in || target.drain {
+        return Err(cannot(format!("{to} is out, or is being drained")));
+    }
+    let domain = records.pools.get(&pg.pool).and_then(|pool| Domain::from_name(&pool.domain)).unwrap_or(Domain::Osd);
+    let place = |osd: OsdId| records.osds.get(&osd).map(|record| super::pools::placed(record, true).domain(domain));
+    let neighbour = osds.iter().filter(|osd| **osd != from).find(|osd| place(**osd) == place(to));
+    if let Some(neighbour) = neighbour {
+        return Err(cannot(format!("{to} shares the {} of {neighbour}, which holds PG {pg}, too", domain.name())));
+    }
+    if record.queue.len() >= CHANGES_QUEUED_MAX {
+        return Err(cannot(format!("{CHANGES_QUEUED_MAX} changes of PG {pg} are queued")));
+    }
+    let mut queue = record.queue.clone();
+    queue.push((from, to));
+    Ok((vec![Write::Put(Record::Pg(PgRecord { queue, ..record.clone() }))], ()))
+}
+
+/// Gives up the present change of a PG and those that wait. A change whose joint phase has begun ends as ordered.
+///
+/// # Errors
+/// BSLT-2044.
+pub fn pg_move_cancel(records: &Records, pg: PgId) -> Plan<()> {
+    let record = pg_of(records, pg)?;
+    let change = record.change.clone().map(|change| ChangeRecord { cancel: true, ..change });
+    let new = PgRecord { change, queue: Vec::new(), ..record.clone() };
+    Ok((if new == *record { Vec::new() } else { vec![Write::Put(Record::Pg(new))] }, ()))
+}
+
+/// Begins the first change of the queue that still makes sense: its replica gets an id. No change may be under way.
+pub fn begin_change(records: &Records, record: &PgRecord, wall_ms: u64) -> Vec<Write> {
+    assert!(record.change.is_none(), "PG {} has a change already", record.pg);
+    let mut new = record.clone();
+    let mut counters = records.counters.clone();
+    while !new.queue.is_empty() && new.change.is_none() {
+        let (from, to) = new.queue.remove(0);
+        let leaves = new.members.iter().find(|m| m.osd == from).map(|m| m.replica);
+        let Some(remove) = leaves.filter(|_| new.members.iter().all(|m| m.osd != to)) else { continue };
+        let add = Member { replica: ReplicaId(counters.next_replica), osd: to };
+        counters.next_replica += 1;
+        new.changes += 1;
+        let (id, expected) = (new.changes, new.conf_epoch);
+        new.change = Some(ChangeRecord { id, expected, add, remove, from, to, cancel: false, since_ms: wall_ms });
+        if new.created.is_empty() {
+            new.created.clone_from(&new.members);
+        }
+    }
+    vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Pg(new))]
+}
+
+/// Takes the members that a leader reports, when they differ from the record and no change is under way there. Returns the
+/// replicas that are no members any more, and whether the change did what it was for.
+pub fn take_members(record: &PgRecord, members: &Membership) -> Option<(Vec<Write>, Vec<Member>, bool)> {
+    if members.epoch <= record.conf_epoch || !members.is_settled() || members.voters.is_empty() {
+        return None;
+    }
+    // A member keeps its place, and a new one takes the place of the one that left: the first is the preferred leader.
+    let mut fresh = members.voters.iter().filter(|m| !record.members.contains(m)).copied();
+    let stays = |m: &Member| members.voters.contains(m);
+    let mut voters: Vec<Member> =
+        record.members.iter().filter_map(|m| if stays(m) { Some(*m) } else { fresh.next() }).collect();
+    voters.extend(fresh);
+    let gone: Vec<Member> = record.everyone().filter(|m| !stays(m)).collect();
+    let done = record.change.as_ref().is_none_or(|change| stays(&change.add));
+    let new = PgRecord { members: voters, conf_epoch: members.epoch, change: None, ..record.clone() };
+    Some((vec![Write::Put(Record::Pg(new))], gone, done))
+}

@@ -1,0 +1,184 @@
+//! Changes of the members (R4, ADR 0016): learner, joint phase, removal.
+//!
+//! Meta orders a change through the loop and repeats the order; the leader brings it forward one step at a time, as entries
+//! of the log. A joint phase ends without an order, under any leader.
+//!
+//! Invariant: a step is decided at apply, by the membership alone. This leader has one step in its log at most that is not
+//! applied, and proposes it only when it has applied an entry of its own term.
+
+use crate::decision::Decision;
+use crate::descriptor::{self, Command};
+use crate::{Action, Group};
+use bytes::BytesMut;
+use types::map::{Member, MemberChange, MembersStep, Membership};
+use types::store::Recovered;
+use types::{Epoch, Index, ReplicaId, Time};
+
+/// Returns the members of a replica at the end of its log: its newest steps may be uncommitted.
+pub fn members_in(recovered: &Recovered) -> Membership {
+    let Recovered { identity, checkpoint, entries, .. } = recovered;
+    let decision = Decision::decode(&checkpoint.bytes);
+    let mut members = decision
+        .map_or_else(|_| Membership::fresh(identity.conf_epoch, &identity.members), |decision| decision.members);
+    for entry in entries.iter().filter(|entry| entry.index > checkpoint.index) {
+        if let Ok(Command::Members { expected, step }) = Command::decode(&entry.descriptor)
+            && let Ok(after) = members.after(expected, step)
+        {
+            members = after;
+        }
+    }
+    members
+}
+
+/// The change that this leader works on.
+#[derive(Debug, Default)]
+pub(crate) struct Changing {
+    ordered: Option<MemberChange>,
+    /// The step that is proposed and not applied yet.
+    proposed: Option<Index>,
+    /// Whether an entry with a step ever came to this log.
+    seen: bool,
+    /// Index of the last step that is applied, or a later one.
+    stepped: Index,
+}
+
+impl Changing {
+    pub fn new<'a>(applied: Index, mut descriptors: impl Iterator<Item = &'a [u8]>) -> Changing {
+        Changing { seen: descriptors.any(descriptor::is_members), stepped: applied, ..Changing::default() }
+    }
+}
+
+impl Group {
+    /// Returns the members at the applied index.
+    pub fn members(&self) -> &Membership {
+        &self.decision.members
+    }
+
+    /// Whether the log may hold a step that is not applied.
+    pub fn may_change_members(&self) -> bool {
+        self.changing.seen
+    }
+
+    /// Notes entries that came to the log.
+    pub(crate) fn note_steps<'a>(&mut self, mut descriptors: impl Iterator<Item = &'a [u8]>) {
+        self.changing.seen |= descriptors.any(descriptor::is_members);
+    }
+
+    /// Handles an order of meta. Nothing happens unless this replica leads, and its members are those that the change begins
+    /// with or has come to; meta repeats the order.
+    pub fn handle_change(&mut self, change: MemberChange) {
+        if self.is_leader() {
+            self.changing.ordered = Some(change);
+        }
+    }
+
+    /// Brings a change forward, if this leader may.
+    pub(crate) fn poll_members(&mut self, now: Time, actions: &mut Vec<Action>) {
+        if !self.serves() {
+            (self.changing.ordered, self.changing.proposed) = (None, None);
+            return;
+        }
+        if self.changing.proposed.is_some_and(|index| index > self.node.applied()) {
+            return;
+        }
+        self.changing.proposed = None;
+        let Some(step) = self.next_step() else { return };
+        if !self.stays_after(step) {
+            return self.hand_over_before(step, now, actions);
+        }
+        let mut bytes = BytesMut::new();
+        self.changing.seen = true;
+        Command::Members { expected: self.decision.members.epoch, step }.encode(&mut bytes);
+        self.changing.proposed = self.node.propose(std::iter::once(bytes.freeze()));
+    }
+
+    /// Returns the step that the membership and the order call for.
+    fn next_step(&mut self) -> Option<MembersStep> {
+        let members = &self.decision.members;
+        if members.is_joint() {
+            return Some(MembersStep::Leave);
+        }
+        if members.left {
+            return Some(MembersStep::Done);
+        }
+        let MemberChange { expected, add, remove, cancel } = self.changing.ordered?;
+        let step = match (add, members.learners.first()) {
+            _ if cancel => MembersStep::Abort,
+            (None, None) => MembersStep::Enter { add: None, remove },
+            (Some(add), None) => MembersStep::AddLearner(add),
+            (_, Some(learner)) => MembersStep::Enter { add: Some(learner.replica), remove },
+        };
+        // An order that is done, or that does not fit, is dropped: its step would be proposed again and again.
+        let fits = add.is_none_or(|add| members.learners.first().is_none_or(|learner| *learner == add));
+        if expected != members.change_base() || !fits || members.after(members.epoch, step).is_err() {
+            self.changing.ordered = None;
+            return None;
+        }
+        let ready = match step {
+            MembersStep::Enter { add: Some(learner), .. } => self.is_whole(learner),
+            _ => true,
+        };
+        ready.then_some(step)
+    }
+
+    /// Whether a learner has all but the newest entries, and the step that made it a learner: it then knows the members.
+    fn is_whole(&self, learner: ReplicaId) -> bool {
+        let lag_max = consensus::MSG_ENTRIES_MAX as u64;
+        let near = |f: consensus::Follower| {
+            f.streaming && f.matched >= self.changing.stepped && f.matched.0 + lag_max >= self.node.last_index().0
+        };
+        self.node.follower(learner).is_some_and(near)
+    }
+
+    /// Whether this replica is a voter when `step` and the steps that follow it by themselves have been applied.
+    fn stays_after(&self, step: MembersStep) -> bool {
+        let me = self.identity.replica;
+        match step {
+            MembersStep::Enter { remove, .. } => remove != Some(me),
+            MembersStep::Leave => self.decision.members.voters.iter().any(|m| m.replica == me),
+            MembersStep::AddLearner(_) | MembersStep::Abort | MembersStep::Done => true,
+        }
+    }
+
+    /// Transfers leadership to a voter that stays: a leader does not remove itself.
+    fn hand_over_before(&mut self, step: MembersStep, now: Time, actions: &mut Vec<Action>) {
+        let removed = if let MembersStep::Enter { remove, .. } = step { remove } else { None };
+        let near = |id: ReplicaId| self.node.follower(id).is_some_and(|f| f.streaming);
+        let stays = |m: &&Member| m.replica != self.identity.replica && Some(m.replica) != removed;
+        let voters = &self.decision.members.voters;
+        let successor = voters
+            .iter()
+            .filter(stays)
+            .max_by_key(|m| (near(m.replica), self.node.follower(m.replica).map(|f| f.matched)));
+        if let Some(osd) = successor.map(|m| m.osd) {
+            self.handle_transfer(now, osd, actions);
+        }
+    }
+
+    /// Gives raft the members that an applied step has made, and drops the lease: it was counted over others (R3).
+    pub(crate) fn members_changed(&mut self, step: MembersStep, before: &Membership, now: Time) {
+        self.node.change(step, before, &self.decision.members);
+        self.changing.stepped = self.node.applied();
+        if let Some(leading) = &mut self.leading {
+            leading.recount(self.identity.replica, &self.decision.members, now);
+        }
+    }
+}
+
+/// Returns the commit index that the steps in a log prove (ADR 0016). A step expects the epoch that its proposer had applied,
+/// so the step that made that epoch is committed; its index on disk may be newer than the commit index there.
+pub(crate) fn proven_commit<'a>(applied: Epoch, entries: impl Iterator<Item = (Index, &'a [u8])>) -> Option<Index> {
+    let mut made: Vec<(Epoch, Index)> = Vec::new();
+    let mut proven = None;
+    for (index, descriptor) in entries {
+        let Ok(Command::Members { expected, .. }) = Command::decode(descriptor) else { continue };
+        if expected > applied {
+            let maker = made.iter().find(|(from, _)| from.0 + 1 == expected.0).map(|(_, at)| *at);
+            proven = proven.max(maker);
+        }
+        if !made.iter().any(|(from, _)| *from == expected) {
+            made.push((expected, index));
+        }
+    }
+    proven
+}

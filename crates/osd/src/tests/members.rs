@@ -1,0 +1,170 @@
+//! A replica moves to another OSD: the test plays meta, and the OSDs do the rest.
+
+use super::digests::ask;
+use super::doubt::{is_header, spoil_log};
+use super::rig::{EPOCH, LONG, Rig, ms, pg};
+use crate::pgs::State;
+use crate::{Phase, ToolAnswer, ToolAsk};
+use types::control::OsdDown;
+use types::map::{Member, MemberChange, Membership, PgMap};
+use types::{ChunkKey, OsdId, ReplicaId, VolumeId};
+
+const NEW: Member = Member { replica: ReplicaId(100), osd: OsdId(4) };
+
+fn created() -> PgMap {
+    let member = |n: u32| Member { replica: ReplicaId(n.into()), osd: OsdId(n) };
+    PgMap { pg: pg(0), lineage: 1, conf_epoch: EPOCH, members: (1..=3).map(member).collect() }
+}
+
+/// Four OSDs, of which the first three hold PG 0.
+fn three_of_four(seed: u64) -> Rig {
+    let mut rig = Rig::new(seed, [16; 4]);
+    rig.until(LONG, "all serve", |rig| rig.all().all(|i| *rig.osd(i).phase() == Phase::Running));
+    (0..3).for_each(|i| rig.ensure(i, &created()));
+    rig.attach(pg(0));
+    rig.run(ms(500));
+    rig
+}
+
+fn ensure_new(rig: &mut Rig) {
+    rig.tell(3, OsdDown::EnsureReplica { created: created(), replica: NEW.replica });
+}
+
+/// Returns the members as the leader reports them to meta.
+fn members(rig: &mut Rig) -> Membership {
+    let leader = rig.leader(pg(0));
+    let report = rig.osd(leader).reports_for_tools().into_iter().find(|r| r.pg == pg(0)).expect("it leads it");
+    report.leading.expect("it leads").members
+}
+
+/// Repeats the order to the leader until its report shows the end of the change.
+fn change(rig: &mut Rig, change: MemberChange) -> Membership {
+    for _ in 0..600 {
+        let now = members(rig);
+        if now.is_settled() && now.epoch > change.expected {
+            return now;
+        }
+        let leader = rig.leader(pg(0));
+        rig.tell(leader, OsdDown::ChangeMembers { pg: pg(0), change });
+        rig.run(ms(100));
+    }
+    panic!("the change does not end: {:?}", members(rig));
+}
+
+fn replace(remove: u64) -> MemberChange {
+    MemberChange { expected: EPOCH, add: Some(NEW), remove: Some(ReplicaId(remove)), cancel: false }
+}
+
+fn drop_old(rig: &mut Rig, replica: u64) {
+    rig.tell(replica as usize - 1, OsdDown::DropReplica { pg: pg(0), replica: ReplicaId(replica) });
+}
+
+/// Returns the checksums of the first chunk as the leader has applied it.
+fn digest(rig: &mut Rig, i: usize) -> ToolAnswer {
+    let leader = rig.leader(pg(0));
+    let report = rig.osd(leader).reports_for_tools().into_iter().find(|r| r.pg == pg(0)).expect("it leads it");
+    let chunk = ChunkKey { volume: VolumeId(1), index: 0 };
+    let answer = ask(rig, i, ToolAsk::Digest { pg: pg(0), chunk, at: report.applied });
+    assert!(matches!(answer, ToolAnswer::Digest { .. }), "{answer:?}");
+    answer
+}
+
+fn osds(members: &Membership) -> Vec<u32> {
+    members.voters.iter().map(|m| m.osd.0).collect()
+}
+
+#[test]
+fn replica_moves_by_log_or_by_stream_and_counts_from_then_on() {
+    for (seed, mib) in [(1, 1), (2, 30), (3, 1), (4, 30)] {
+        let mut rig = three_of_four(seed);
+        rig.fill(pg(0), mib);
+        ensure_new(&mut rig);
+        let now = change(&mut rig, replace(1 + seed % 3));
+        assert!(!now.voters.iter().any(|m| m.replica.0 == 1 + seed % 3) && osds(&now).contains(&4), "{now:?}");
+        drop_old(&mut rig, 1 + seed % 3);
+        rig.write(pg(0), 0, 9, 4);
+        // The new replica makes a majority with any other one.
+        let others: Vec<usize> = osds(&now).into_iter().filter(|osd| *osd != 4).map(|osd| osd as usize - 1).collect();
+        rig.kill(others[0]);
+        rig.write(pg(0), 0, 10, 4);
+        rig.start(others[0]);
+        rig.kill(others[1]);
+        rig.write(pg(0), 0, 11, 4);
+        assert_eq!(digest(&mut rig, 3), digest(&mut rig, others[0]), "seed {seed}");
+    }
+}
+
+#[test]
+fn learner_counts_for_no_majority() {
+    let mut rig = three_of_four(5);
+    ensure_new(&mut rig);
+    let leader = rig.leader(pg(0));
+    // The learner never becomes whole: its OSD answers nothing.
+    rig.kill(3);
+    rig.tell(leader, OsdDown::ChangeMembers { pg: pg(0), change: replace(1 + (leader as u64 + 1) % 3) });
+    rig.until(LONG, "it is a learner", |rig| members(rig).learners == [NEW]);
+    rig.write(pg(0), 0, 1, 1);
+    rig.kill((leader + 1) % 3);
+    rig.write(pg(0), 0, 2, 1);
+    let cancel = MemberChange { cancel: true, ..replace(1) };
+    let now = change(&mut rig, cancel);
+    assert_eq!(osds(&now), [1, 2, 3]);
+}
+
+#[test]
+fn removed_replica_that_comes_back_disturbs_nobody() {
+    let mut rig = three_of_four(6);
+    rig.fill(pg(0), 1);
+    rig.lead_all(0, 1);
+    ensure_new(&mut rig);
+    rig.run(ms(500));
+    rig.kill(1);
+    let now = change(&mut rig, replace(2));
+    assert_eq!(osds(&now), [1, 3, 4]);
+    let leader = rig.leader(pg(0));
+    let term = |rig: &mut Rig| rig.osd(leader).reports_for_tools().into_iter().find(|r| r.pg == pg(0)).map(|r| r.term);
+    let before = term(&mut rig);
+    rig.start(1);
+    rig.run(ms(5_000));
+    assert_eq!((rig.leader(pg(0)), term(&mut rig)), (leader, before), "the old replica campaigns in vain");
+    drop_old(&mut rig, 2);
+    rig.write(pg(0), 0, 1, 1);
+    assert!(rig.osd(1).pgs.by_pg(pg(0)).is_none());
+}
+
+#[test]
+fn replica_that_lacks_records_stays_out_once_the_members_have_changed() {
+    // The gap hides the change from the replica, or does not.
+    for (before, from, knows) in [(20, 256 << 10, false), (0, 192 << 10, true)] {
+        let mut rig = three_of_four(7);
+        rig.lead_all(0, 1);
+        ensure_new(&mut rig);
+        (0..before).for_each(|n| rig.write(pg(0), 0, n, 8));
+        let now = change(&mut rig, replace(2));
+        assert_eq!(osds(&now), [1, 3, 4]);
+        (20..60).for_each(|n| rig.write(pg(0), 0, n, 8));
+        rig.run(ms(200));
+        rig.kill(2);
+        spoil_log(&rig, 2, from..1 << 20, is_header);
+        rig.start(2);
+        // Its peers at creation are OSDs 1 and 2, and these decide alone no more: it neither votes nor serves.
+        rig.run(ms(5_000));
+        assert!(rig.osd(2).lost_records().is_some());
+        let key = rig.osd(2).pgs.by_pg(pg(0)).expect("its replica stays");
+        let slot = rig.osd(2).pgs.get(key);
+        assert_eq!(slot.has_changed_members(), knows);
+        match &slot.state {
+            State::Quarantined(reason) if knows => assert!(reason.contains("has changed its members"), "{reason}"),
+            State::Repairing if !knows => {}
+            _ => panic!("the members at creation have cleared it"),
+        }
+        rig.write(pg(0), 0, 1, 1);
+        // Its OSD is out of order, and the other two go on.
+        let again = Member { replica: ReplicaId(101), osd: OsdId(2) };
+        drop_old(&mut rig, 2);
+        rig.run(ms(200));
+        rig.tell(1, OsdDown::EnsureReplica { created: created(), replica: again.replica });
+        let order = MemberChange { expected: now.epoch, add: Some(again), remove: Some(ReplicaId(3)), cancel: false };
+        assert_eq!(osds(&change(&mut rig, order)), [1, 4, 2], "it is replaced");
+    }
+}

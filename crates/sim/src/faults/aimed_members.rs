@@ -1,0 +1,106 @@
+//! A schedule aimed at changes of the members (ADR 0016): replicas move between OSDs, and at a chosen step of a change its
+//! leader, its new replica, its old one, or the leading meta dies or is cut off.
+
+use super::Strike;
+use super::aimed_logs::{LOOKS_MAX, ms, when};
+use super::aimed_votes::{cut_off, leader_of};
+use control::admin::{AdminAsk, PgMove};
+use types::map::Membership;
+use types::{OsdId, PgId};
+
+/// Most accidents during one move.
+const ACCIDENTS_MAX: u64 = 4;
+
+/// One move: the PG, and the OSDs from which and to which.
+#[derive(Clone, Copy, Debug)]
+struct Move {
+    pg: PgId,
+    from: usize,
+    to: usize,
+}
+
+/// Step of a change at which an accident happens.
+#[derive(Clone, Copy, Debug)]
+enum At {
+    Any,
+    Learner,
+    Joint,
+    Left,
+}
+
+pub fn strike(s: &mut Strike<'_>) -> bool {
+    let Some(first) = draw(s) else { return false };
+    order(s, first);
+    for _ in 0..s.rng.below(ACCIDENTS_MAX + 1) {
+        let at = [At::Any, At::Learner, At::Joint, At::Left][s.rng.below(4) as usize];
+        let reached = move |s: &mut Strike<'_>| is_at(s, first.pg, at).then_some(());
+        when(s, LOOKS_MAX, reached, move |s, found| {
+            tracing::debug!(?at, ?found, "an accident during a move");
+            let most = if matches!(at, At::Any) { 1500 } else { 3 };
+            let delay = ms(s, 0, most);
+            s.after(delay, move |s| accident(s, first));
+        });
+    }
+    true
+}
+
+/// Draws a replica and an OSD that holds none of its PG.
+fn draw(s: &mut Strike<'_>) -> Option<Move> {
+    let records = s.cluster.meta.records()?;
+    let record = records.pgs.values().nth(s.rng.below(records.pgs.len().max(1) as u64) as usize)?;
+    let from = record.members[s.rng.below(record.members.len() as u64) as usize].osd;
+    let free: Vec<OsdId> =
+        records.osds.keys().copied().filter(|osd| record.everyone().all(|m| m.osd != *osd)).collect();
+    let to = *free.get(s.rng.below(free.len().max(1) as u64) as usize)?;
+    Some(Move { pg: record.pg, from: from.0 as usize - 1, to: to.0 as usize - 1 })
+}
+
+fn order(s: &mut Strike<'_>, Move { pg, from, to }: Move) {
+    let osd = |i: usize| OsdId(i as u32 + 1);
+    s.cluster.admin(AdminAsk::PgMove(PgMove { pg, from: osd(from), to: osd(to) }));
+}
+
+/// Whether the leader's members of the PG are at this step.
+fn is_at(s: &Strike<'_>, pg: PgId, at: At) -> bool {
+    let Some((_, leader)) = leader_of(s.cluster, pg) else { return false };
+    let is = |members: &Membership| match at {
+        At::Any => true,
+        At::Learner => !members.learners.is_empty(),
+        At::Joint => members.is_joint(),
+        At::Left => members.left,
+    };
+    let osd = s.cluster.running().find(|(id, _)| id.0 as usize == leader + 1);
+    osd.and_then(|(_, osd)| osd.groups_for_tools().find(|g| g.identity().pg == pg)).is_some_and(|g| is(g.members()))
+}
+
+fn accident(s: &mut Strike<'_>, of: Move) {
+    let leader = leader_of(s.cluster, of.pg).map_or(of.from, |(_, leader)| leader);
+    let any = s.osd();
+    let victim = [leader, leader, of.from, of.to, any][s.rng.below(5) as usize];
+    match s.rng.below(10) {
+        0..=3 => {
+            let power = s.rng.chance(1, 2);
+            s.cluster.stop_osd(victim, power);
+            s.mend(1, 2500, move |s| s.cluster.start_osd(victim));
+        }
+        4 | 5 => {
+            s.cluster.stop_meta();
+            s.mend(10, 2000, |s| s.cluster.start_meta());
+        }
+        6 => {
+            let all: Vec<usize> = (0..s.cluster.osd_count()).collect();
+            cut_off(s, victim, &all);
+            s.mend(50, 2500, move |s| {
+                let node = s.cluster.osd_node(victim);
+                s.others(victim).into_iter().for_each(|other| s.cluster.world.heal(node, other));
+            });
+        }
+        7 => s.cluster.transfer_pg(of.pg, None, s.rng),
+        8 => s.cluster.admin(AdminAsk::PgMoveCancel { pg: of.pg }),
+        _ => {
+            if let Some(next) = draw(s) {
+                order(s, next);
+            }
+        }
+    }
+}
