@@ -67,12 +67,14 @@ impl Group {
                 let ack = leading.acks.iter().find(|ack| ack.replica == member.replica);
                 let heard_at = ack.map_or(leading.since, |ack| ack.sent_at.max(leading.since));
                 let follower = self.node.follower(member.replica);
+                // A learner takes the place of no member that is missing.
+                let counts = u8::from(self.decision.members.is_voter(member.replica));
                 if now >= heard_at + silence_max {
-                    report.followers_silent += 1;
+                    report.followers_silent += counts;
                 } else if follower.is_some_and(|f| f.streaming && f.matched.0 + 1 >= self.node.first_index().0) {
-                    report.followers_in_sync += 1;
+                    report.followers_in_sync += counts;
                 } else {
-                    report.followers_behind += 1;
+                    report.followers_behind += counts;
                     report.recovering = true;
                 }
             }

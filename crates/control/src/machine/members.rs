@@ -20,8 +20,8 @@ impl Control {
     }
 
     pub(super) fn move_pg(&mut self, now: Now, ask: &PgMove) -> Result<(), Refusal> {
-        let up = |osd: OsdId| self.is_up(now.mono, osd);
-        let (writes, ()) = plan::pg_move(&self.records, ask, &up)?;
+        let takes = |osd: OsdId| self.is_up(now.mono, osd) && !self.osds.get(&osd).is_some_and(|live| live.full);
+        let (writes, ()) = plan::pg_move(&self.records, ask, &takes)?;
         if !writes.is_empty() {
             self.write(writes);
             self.changing.insert(ask.pg, Time::ZERO);
@@ -52,8 +52,12 @@ impl Control {
             match self.records.pgs.get(&pg).cloned() {
                 Some(record) if record.change.is_some() => self.order_change(now.mono, &record),
                 Some(record) if !record.queue.is_empty() => {
-                    let writes = plan::begin_change(&self.records, &record, now.wall_ms);
+                    let (writes, given_up) = plan::begin_change(&self.records, &record, now.wall_ms);
                     self.write(writes);
+                    for (from, to) in given_up {
+                        let text = format!("the move from {from} to {to} is not possible any more");
+                        self.note(now, Note::warning("pg.not_moved", format!("pg {pg}"), text));
+                    }
                     self.expect_newcomer(pg);
                 }
                 _ => drop(self.changing.remove(&pg)),

@@ -31,11 +31,11 @@ fn planned(record: &PgRecord) -> Vec<OsdId> {
     osds
 }
 
-/// Queues the move of a replica from one OSD to another.
+/// Queues the move of a replica from one OSD to another. `takes` says whether an OSD is up and has space.
 ///
 /// # Errors
 /// BSLT-2044 for an unknown PG, BSLT-2024 for an unknown OSD, BSLT-2045 when the move is not possible.
-pub fn pg_move(records: &Records, ask: &PgMove, up: &dyn Fn(OsdId) -> bool) -> Plan<()> {
+pub fn pg_move(records: &Records, ask: &PgMove, takes: &dyn Fn(OsdId) -> bool) -> Plan<()> {
     let PgMove { pg, from, to } = *ask;
     let record = pg_of(records, pg)?;
     let same = record.change.as_ref().is_some_and(|c| !c.cancel && (c.from, c.to) == (from, to));
@@ -51,8 +51,8 @@ pub fn pg_move(records: &Records, ask: &PgMove, up: &dyn Fn(OsdId) -> bool) -> P
     if osds.contains(&to) {
         return Err(cannot(format!("{to} holds a replica of PG {pg}, or gets one")));
     }
-    if !up(to) || target.poisoned.is_some() {
-        return Err(cannot(format!("{to} does not serve")));
+    if !takes(to) || target.poisoned.is_some() {
+        return Err(cannot(format!("{to} does not serve, or is full")));
     }
     if !target.is_in || target.drain {
         return Err(cannot(format!("{to} is out, or is being drained")));
@@ -82,15 +82,21 @@ pub fn pg_move_cancel(records: &Records, pg: PgId) -> Plan<()> {
     Ok((if new == *record { Vec::new() } else { vec![Write::Put(Record::Pg(new))] }, ()))
 }
 
-/// Begins the first change of the queue that still makes sense: its replica gets an id. No change may be under way.
-pub fn begin_change(records: &Records, record: &PgRecord, wall_ms: u64) -> Vec<Write> {
+/// Begins the first change of the queue that is still possible: its replica gets an id. No change may be under way. Returns
+/// the moves before it, which are given up.
+pub fn begin_change(records: &Records, record: &PgRecord, wall_ms: u64) -> (Vec<Write>, Vec<(OsdId, OsdId)>) {
     assert!(record.change.is_none(), "PG {} has a change already", record.pg);
     let mut new = record.clone();
     let mut counters = records.counters.clone();
+    let mut given_up = Vec::new();
     while !new.queue.is_empty() && new.change.is_none() {
         let (from, to) = new.queue.remove(0);
         let leaves = new.members.iter().find(|m| m.osd == from).map(|m| m.replica);
-        let Some(remove) = leaves.filter(|_| new.members.iter().all(|m| m.osd != to)) else { continue };
+        let may_come = records.osds.contains_key(&to) && new.members.iter().all(|m| m.osd != to);
+        let Some(remove) = leaves.filter(|_| may_come) else {
+            given_up.push((from, to));
+            continue;
+        };
         let add = Member { replica: ReplicaId(counters.next_replica), osd: to };
         counters.next_replica += 1;
         new.changes += 1;
@@ -100,7 +106,7 @@ pub fn begin_change(records: &Records, record: &PgRecord, wall_ms: u64) -> Vec<W
             new.created.clone_from(&new.members);
         }
     }
-    vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Pg(new))]
+    (vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Pg(new))], given_up)
 }
 
 /// Takes the members that a leader reports, when they differ from the record and no change is under way there. Returns the

@@ -124,6 +124,10 @@ fn move_that_cannot_be_is_refused_with_the_reason() {
         let refused = world.admin(ask.clone()).expect_err("it cannot be");
         assert!(refused.code == code && refused.message.starts_with(text), "{ask:?}: {refused:?}");
     }
+    world.heartbeat(OsdId(4), |beat| beat.full = true);
+    let full = world.admin(pg_move(pg, 1, 4)).expect_err("it is full");
+    assert!(full.message.starts_with("osd.4 does not serve, or is full"), "{full:?}");
+    world.beat(OsdId(4));
     world.changes_stand_still = true;
     world.admin(pg_move(pg, 1, 4)).expect("queued");
     let refused = world.admin(pg_move(pg, 2, 4)).expect_err("it gets one");
@@ -172,4 +176,26 @@ fn moves_survive_metas_that_die_at_any_commit() {
         assert_eq!(world.control.records().pgs[&pg].changes, 2, "seed {seed}: no move was begun twice");
     }
     assert!(deaths > 30, "{deaths} metas died");
+}
+
+#[test]
+fn queued_move_to_an_osd_that_was_removed_is_given_up() {
+    let (mut world, pg) = with_pgs(5);
+    world.changes_stand_still = true;
+    world.admin(pg_move(pg, 2, 4)).expect("queued");
+    world.admin(pg_move(pg, 3, 5)).expect("queued");
+    for _ in 0..60 {
+        world.pass(Duration::from_secs(1));
+        (1..=4).for_each(|n| world.beat(OsdId(n)));
+    }
+    world.admin(AdminAsk::OsdRemove { osd: OsdId(5) }).expect("it is down and holds nothing");
+    world.changes_stand_still = false;
+    for _ in 0..30 {
+        world.pass(Duration::from_secs(1));
+        (1..=4).for_each(|n| world.beat(OsdId(n)));
+    }
+    let mut now = members(&world, pg);
+    now.sort_unstable();
+    assert_eq!((now, world.control.records().pgs[&pg].queue.len()), (vec![1, 3, 4], 0));
+    assert!(world.events.iter().any(|e| e.kind == "pg.not_moved" && e.text.contains("from osd.3 to osd.5")));
 }
