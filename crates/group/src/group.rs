@@ -316,8 +316,8 @@ impl Group {
         if self.quarantine.is_some() {
             return;
         }
-        self.propose();
         self.poll_members(now, actions);
+        self.propose();
         self.poll_read_index(now);
         self.drain(now, actions);
         self.check_invariants(now);

@@ -82,7 +82,11 @@ impl Group {
             return;
         }
         self.changing.proposed = None;
-        let Some(step) = self.next_step() else { return };
+        // A step takes the place of a client's entry, and no more may be uncommitted.
+        if self.fill().uncommitted >= self.config.limits.uncommitted_entries_max {
+            return;
+        }
+        let Some(step) = self.next_step(now) else { return };
         if !self.stays_after(step) {
             return self.hand_over_before(step, now, actions);
         }
@@ -93,7 +97,7 @@ impl Group {
     }
 
     /// Returns the step that the membership and the order call for.
-    fn next_step(&mut self) -> Option<MembersStep> {
+    fn next_step(&mut self, now: Time) -> Option<MembersStep> {
         let members = &self.decision.members;
         if members.is_joint() {
             return Some(MembersStep::Leave);
@@ -109,13 +113,15 @@ impl Group {
             (_, Some(learner)) => MembersStep::Enter { add: Some(learner.replica), remove },
         };
         // An order that is done, or that does not fit, is dropped: its step would be proposed again and again.
-        let fits = add.is_none_or(|add| members.learners.first().is_none_or(|learner| *learner == add));
-        if expected != members.change_base() || !fits || members.after(members.epoch, step).is_err() {
+        let fits = cancel || add.is_none_or(|add| members.learners.first().is_none_or(|learner| *learner == add));
+        let Some(next) = members.after(members.epoch, step).ok().filter(|_| fits && expected == members.change_base())
+        else {
             self.changing.ordered = None;
             return None;
-        }
+        };
         let ready = match step {
-            MembersStep::Enter { add: Some(learner), .. } => self.is_whole(learner),
+            // A joint phase cannot be given up: both sets must be able to end it.
+            MembersStep::Enter { add, .. } => self.hears(add, &next, now) && add.is_none_or(|id| self.is_whole(id)),
             _ => true,
         };
         ready.then_some(step)
@@ -130,11 +136,20 @@ impl Group {
         self.node.follower(learner).is_some_and(near)
     }
 
+    /// Whether this leader has lately heard the newcomer, and a majority of these members.
+    fn hears(&self, newcomer: Option<ReplicaId>, members: &Membership, now: Time) -> bool {
+        let (me, silence_max) = (self.identity.replica, self.config.timing.ack_max);
+        let acks = self.current().map_or(&[][..], |leading| &leading.acks);
+        let heard = |id| id == me || acks.iter().any(|ack| ack.replica == id && now < ack.sent_at + silence_max);
+        newcomer.is_none_or(heard) && members.majority(heard)
+    }
+
     /// Whether this replica is a voter when `step` and the steps that follow it by themselves have been applied.
     fn stays_after(&self, step: MembersStep) -> bool {
         let me = self.identity.replica;
         match step {
-            MembersStep::Enter { remove, .. } => remove != Some(me),
+            // The only voter leads the joint phase, and hands over to the newcomer at its end.
+            MembersStep::Enter { remove, .. } => remove != Some(me) || self.decision.members.voters.len() == 1,
             MembersStep::Leave => self.decision.members.voters.iter().any(|m| m.replica == me),
             MembersStep::AddLearner(_) | MembersStep::Abort | MembersStep::Done => true,
         }

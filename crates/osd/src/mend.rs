@@ -16,7 +16,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::control::{LOST_REPORTED_MAX, LostExtent};
 use types::planted::{Bug, on};
-use types::store::ReplicaIdentity;
 use types::units::SECTORS_PER_BLOCK;
 use types::{ChunkKey, Errno, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Time, crc32c};
 use wire::{MendBody, MendMsg, Message};
@@ -144,11 +143,6 @@ impl Mends {
         let bad = self.bad.values().map(|b| b.next_at);
         bad.chain(self.held.iter().map(|h| h.until)).min().unwrap_or(Time::NEVER)
     }
-}
-
-/// How many members begin anew before this one.
-fn turn_of(identity: &ReplicaIdentity) -> u32 {
-    identity.members.iter().filter(|m| m.replica < identity.replica).count() as u32
 }
 
 /// Whether a PG of which `idle` members have no part goes on when another one begins anew: a majority must tell that one how
@@ -292,7 +286,8 @@ impl Osd {
             bad.since = self.now;
         }
         let wait = if self.engine.is_log_full() { MEND_FULL_MAX } else { MEND_MAX };
-        let wait = wait + TURN * turn_of(&identity);
+        let turn = self.pgs.get(slot).others().filter(|m| m.replica < replica).count() as u32;
+        let wait = wait + TURN * turn;
         if bad.needed && !bad.is_lost() && all_here && self.now >= bad.since + wait {
             let reason = bad.reason.clone();
             bad.next_at = self.now + PAUSE_MIN;

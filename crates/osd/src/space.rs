@@ -228,7 +228,9 @@ impl Osd {
             return Ok(None);
         }
         let me = self.config.osd;
-        let others = slot.others().map(|member| member.osd).filter(|osd| *osd != me);
+        // A learner that has no space is not promoted, and stops no write.
+        let voters = slot.others().filter(|member| slot.members.is_voter(member.replica));
+        let others = voters.map(|member| member.osd).filter(|osd| *osd != me);
         match self.space.admit(self.now, u64::from(need), others) {
             Ok(held) => Ok(Some(held)),
             Err(NoRoom::Wait) => Err(Reject::Busy),

@@ -93,6 +93,7 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     golden("meta.ls", &["meta", "ls"]);
     golden("meta.recover", &["meta", "recover", "--dry-run"]);
     golden("pg.ls", &["pg", "ls"]);
+    golden("pg.move", &["pg", "move", "1.0", "--cancel"]);
     golden("pg.verify", &["pg", "verify", "--deep"]);
     golden("explain", &["explain", "3003"]);
     golden("explain.check", &["explain", "osd_down"]);

@@ -8,8 +8,8 @@ use crate::admin::{PgChangeView, PgMove};
 use crate::events::Note;
 use crate::plan;
 use crate::records::PgRecord;
-use types::control::{OsdDown, Refusal};
-use types::map::{MemberChange, Membership};
+use types::control::{OsdDown, PgReport, Refusal};
+use types::map::{Member, MemberChange, Membership};
 use types::{OsdId, PgId, Time};
 
 impl Control {
@@ -42,27 +42,50 @@ impl Control {
         Ok(())
     }
 
-    /// Begins changes that wait, and repeats the orders of those that stand.
+    /// Takes over members that leaders report, begins changes that wait, and repeats the orders of those that stand.
     pub(super) fn drive_changes(&mut self, now: Now) {
         let due: Vec<PgId> = self.changing.iter().filter(|(_, at)| **at <= now.mono).map(|(pg, _)| *pg).collect();
         for pg in due {
             if self.batch.is_full() {
                 return;
             }
-            match self.records.pgs.get(&pg).cloned() {
-                Some(record) if record.change.is_some() => self.order_change(now.mono, &record),
-                Some(record) if !record.queue.is_empty() => {
-                    let (writes, given_up) = plan::begin_change(&self.records, &record, now.wall_ms);
-                    self.write(writes);
-                    for (from, to) in given_up {
-                        let text = format!("the move from {from} to {to} is not possible any more");
-                        self.note(now, Note::warning("pg.not_moved", format!("pg {pg}"), text));
-                    }
-                    self.expect_newcomer(pg);
-                }
+            let record = self.records.pgs.get(&pg).cloned();
+            let members = self.leads.get(&pg).map(|lead| lead.report.members.clone());
+            match (record, members) {
+                (Some(record), Some(members)) if self.take_members(now, &record, &members) => {}
+                (Some(record), _) if record.change.is_some() => self.order_change(now.mono, &record),
+                (Some(record), _) if !record.queue.is_empty() => self.begin_change(now, &record),
                 _ => drop(self.changing.remove(&pg)),
             }
         }
+    }
+
+    fn begin_change(&mut self, now: Now, record: &PgRecord) {
+        let pg = record.pg;
+        let (writes, given_up) = plan::begin_change(&self.records, record, now.wall_ms);
+        self.write(writes);
+        for (from, to) in given_up {
+            let text = format!("the move from {from} to {to} is not possible any more");
+            self.note(now, Note::warning("pg.not_moved", format!("pg {pg}"), text));
+        }
+        self.expect_newcomer(pg);
+    }
+
+    /// Notes that the leader of a PG reports other members than the record has: [`Control::drive_changes`] takes them over when
+    /// the records are trusted and the transaction has room.
+    pub(super) fn note_members(&mut self, pg: PgId, members: &Membership) {
+        let Some(record) = self.records.pgs.get(&pg).filter(|record| record.conf_epoch < members.epoch) else { return };
+        // A change that stands goes on at its own pace.
+        if members.is_settled() || record.change.is_none() {
+            self.changing.insert(pg, Time::ZERO);
+        }
+    }
+
+    /// Whether a replica that the records do not know leads its PG as a member: the records went back in time (R17).
+    pub(super) fn is_newer_member(&self, osd: OsdId, report: &PgReport) -> bool {
+        let Some(lead) = report.leading.as_ref().filter(|lead| lead.members.is_settled()) else { return false };
+        let newer = self.records.pgs.get(&report.pg).is_some_and(|record| record.conf_epoch < lead.members.epoch);
+        newer && lead.members.voters.contains(&Member { replica: report.replica, osd })
     }
 
     /// Lets the next upkeep request the replica that a change adds.
@@ -106,17 +129,20 @@ impl Control {
         }
     }
 
-    /// Takes the members that the leader of a PG reports.
-    pub(super) fn take_members(&mut self, now: Now, pg: PgId, members: &Membership) {
-        let known = self.records.pgs.get(&pg).filter(|record| record.conf_epoch != members.epoch);
-        let Some(record) = known.cloned() else { return };
-        let Some((writes, gone, done)) = plan::take_members(&record, members) else {
-            if record.change.is_none() && !members.learners.is_empty() {
-                // These records do not know the change: they went back in time.
+    /// Takes over the members that the leader of a PG reports, or voids a change that the record does not know. True when
+    /// nothing else is to be done now.
+    fn take_members(&mut self, now: Now, record: &PgRecord, members: &Membership) -> bool {
+        let pg = record.pg;
+        let Some((writes, gone, done)) = plan::take_members(record, members) else {
+            let added = record.change.as_ref().map(|change| change.add);
+            let strange = members.learners.iter().any(|learner| Some(*learner) != added);
+            if strange {
+                // These records went back in time.
+                self.changing.insert(pg, now.mono + self.config.ensure_every);
                 let expected = members.change_base();
                 self.say_change(pg, MemberChange { expected, add: None, remove: None, cancel: true });
             }
-            return;
+            return strange;
         };
         self.write(writes);
         if let Some(change) = &record.change {
@@ -135,6 +161,7 @@ impl Control {
         let gone: Vec<_> = gone.into_iter().map(|member| (pg, member)).collect();
         self.drop_members(&gone);
         self.changing.insert(pg, Time::ZERO);
+        true
     }
 
     /// Returns the change of a PG, for display.

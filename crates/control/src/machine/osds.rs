@@ -338,7 +338,7 @@ impl Control {
     }
 
     fn take_report(&mut self, now: Now, stream: StreamId, osd: OsdId, report: PgReport) {
-        if self.drop_if_stray(stream, osd, report.pg, report.replica) {
+        if !self.is_newer_member(osd, &report) && self.drop_if_stray(stream, osd, report.pg, report.replica) {
             return;
         }
         if let Some(live) = self.osds.get_mut(&osd) {
@@ -346,7 +346,7 @@ impl Control {
         }
         let pg = report.pg;
         if let Some(lead) = &report.leading {
-            self.take_members(now, pg, &lead.members);
+            self.note_members(pg, &lead.members);
         }
         match (&report.leading, self.leads.get_mut(&pg)) {
             (Some(lead), Some(known)) if known.osd == osd && known.term == report.term => {

@@ -364,6 +364,8 @@ impl Control {
                     | AdminAsk::OsdRemove { .. }
                     | AdminAsk::OsdRegister(_)
                     | AdminAsk::OsdSet { .. }
+                    | AdminAsk::PgMove(_)
+                    | AdminAsk::PgMoveCancel { .. }
                     | AdminAsk::PoolCreate(_)
                     | AdminAsk::PoolRemove { .. }
                     | AdminAsk::VolumeCreate { .. }

@@ -39,7 +39,7 @@ impl Control {
             _ if !pg.members.iter().all(|m| self.reports.contains_key(&m.replica)) => state.push("creating"),
             _ => state.push("down"),
         }
-        let any = |is: fn(&PgReport) -> bool| pg.members.iter().any(|m| self.reports.get(&m.replica).is_some_and(is));
+        let any = |is: fn(&PgReport) -> bool| pg.everyone().any(|m| self.reports.get(&m.replica).is_some_and(is));
         if any(|r| r.repairing) {
             state.push("repairing");
         }

@@ -123,6 +123,7 @@ pub fn take_members(record: &PgRecord, members: &Membership) -> Option<(Vec<Writ
     voters.extend(fresh);
     let gone: Vec<Member> = record.everyone().filter(|m| !stays(m)).collect();
     let done = record.change.as_ref().is_none_or(|change| stays(&change.add));
-    let new = PgRecord { members: voters, conf_epoch: members.epoch, change: None, ..record.clone() };
+    let created = if record.created.is_empty() { record.members.clone() } else { record.created.clone() };
+    let new = PgRecord { members: voters, conf_epoch: members.epoch, created, change: None, ..record.clone() };
     Some((vec![Write::Put(Record::Pg(new))], gone, done))
 }

@@ -254,6 +254,39 @@ fn leader_dies(seed_ms: u64, tickets: usize) -> bool {
 }
 
 #[test]
+fn only_replica_of_a_pg_is_replaced() {
+    let mut rig = Rig::led(1, true);
+    let change = MemberChange { remove: Some(ReplicaId(1)), ..REPLACE };
+    order(&mut rig, 1, change);
+    install(&mut rig, 1);
+    for _ in 0..400 {
+        rig.advance(5);
+        let osd = leader(&mut rig);
+        rig.list(osd);
+        order(&mut rig, osd, change);
+        if rig.groups[&4].members().is_settled() && voters(&rig, 4) == [24] {
+            break;
+        }
+    }
+    assert_eq!((leader(&mut rig), voters(&rig, 4)), (4, vec![24]));
+}
+
+#[test]
+fn joint_phase_waits_for_majorities_that_are_heard() {
+    let mut rig = Rig::led(3, true);
+    order(&mut rig, 1, REPLACE);
+    install(&mut rig, 1);
+    // The newcomer matched all, and then its process ended.
+    rig.crash(4);
+    for _ in 0..600 {
+        rig.advance(5);
+        rig.list(1);
+        order(&mut rig, 1, REPLACE);
+    }
+    assert_eq!((rig.groups[&1].members().learners.len(), voters(&rig, 1)), (1, vec![1, 2, 3]));
+}
+
+#[test]
 fn leader_that_dies_at_any_step_leaves_the_old_or_the_new_members() {
     for ms in [0, 3] {
         let runs = (0..).take_while(|tickets| leader_dies(ms, *tickets)).count();

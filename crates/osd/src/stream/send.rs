@@ -157,7 +157,7 @@ impl Osd {
     fn sender_ends(&mut self, id: u64) -> Option<StreamAbort> {
         let (now, tuning) = (self.now, self.streams.tuning);
         let sender = self.sender(id)?;
-        let (slot, replica, term) = (sender.slot, sender.replica, sender.term);
+        let (slot, replica, term, follower) = (sender.slot, sender.replica, sender.term, sender.follower);
         let answer_max = if matches!(sender.phase, Phase::Ending) { tuning.install_max } else { tuning.answer_max };
         let late = sender.waits() && now >= sender.heard_at + answer_max;
         let overrun = matches!(sender.phase, Phase::Cut { until, .. } if now >= until);
@@ -165,7 +165,8 @@ impl Osd {
             sender.heard_at = now;
         }
         let here = self.pgs.by_replica(replica) == Some(slot);
-        let leads = here && self.pgs.group(slot).is_some_and(|g| g.is_leader() && g.term() == term);
+        let is_member = here && self.pgs.get(slot).members.osd_of(follower).is_some();
+        let leads = is_member && self.pgs.group(slot).is_some_and(|g| g.is_leader() && g.term() == term);
         match (leads, late || overrun) {
             (false, _) => Some(StreamAbort::NotLeader),
             (true, true) => Some(StreamAbort::Failed),

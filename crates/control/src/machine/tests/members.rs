@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::admin::PgMove;
-use types::map::Member;
+use types::map::{Member, Membership};
 use world::Death;
 
 fn pg_move(pg: PgId, from: u32, to: u32) -> AdminAsk {
@@ -198,4 +198,31 @@ fn queued_move_to_an_osd_that_was_removed_is_given_up() {
     now.sort_unstable();
     assert_eq!((now, world.control.records().pgs[&pg].queue.len()), (vec![1, 3, 4], 0));
     assert!(world.events.iter().any(|e| e.kind == "pg.not_moved" && e.text.contains("from osd.3 to osd.5")));
+}
+
+#[test]
+fn members_of_many_pgs_that_the_records_do_not_know_are_taken_over() {
+    // The records were restored, and are older than many moves. The new replicas lead, and all report at once.
+    let mut world = World::new(1, 4);
+    world.admin(AdminAsk::OsdSet { osd: OsdId(4), is_in: Some(false), drain: None }).expect("out");
+    world.make_pool("p", 3, 256);
+    beat_all(&mut world);
+    let old: Vec<crate::records::PgRecord> = world.control.records().pgs.values().cloned().collect();
+    for (n, record) in old.iter().enumerate() {
+        let newcomer = Member { replica: ReplicaId(10_000 + n as u64), osd: OsdId(4) };
+        let mut members = Membership::fresh(Epoch(5), &[&record.members[1..], &[newcomer]].concat());
+        members.base = Epoch(1);
+        world.members.insert(record.pg, members);
+        world.leaders.insert(record.pg, (OsdId(4), 9));
+        world.osd(OsdId(4)).replicas.insert((record.pg, newcomer.replica));
+    }
+    world.beat(OsdId(4));
+    seconds(&mut world, 3);
+    for record in &old {
+        let now = &world.control.records().pgs[&record.pg];
+        assert_eq!((now.conf_epoch, &now.created), (Epoch(5), &record.members), "{now:?}");
+        assert_eq!(now.members[0].osd, OsdId(4), "it takes the place of the one that left");
+    }
+    let held = world.osd(OsdId(4)).replicas.len();
+    assert_eq!(held, 256, "nothing of it was dropped");
 }
