@@ -376,7 +376,8 @@ impl TryFrom<pb::OsdDown> for OsdDown {
             Body::Osds(m) => OsdDown::Osds { map_epoch: Epoch(m.map_epoch), osds: addrs_from(m.osds)? },
             Body::EnsureReplica(e) => {
                 let created = need(e.created, "created")?.try_into()?;
-                OsdDown::EnsureReplica { created, replica: ReplicaId(e.replica) }
+                let replica = Some(e.replica).filter(|id| *id != 0).ok_or(Malformed::Range("replica"))?;
+                OsdDown::EnsureReplica { created, replica: ReplicaId(replica) }
             }
             Body::Peers(p) => OsdDown::Peers(p.osds.into_iter().map(|id| osd(id, "osd")).collect::<Result<_, _>>()?),
             Body::ChangeMembers(change) => {

@@ -86,6 +86,9 @@ impl Node {
     /// # Errors
     /// When that state contradicts itself: damage of this PG (R11).
     pub fn new(config: Config, start: &Start<'_>) -> Result<Node, StartError> {
+        if config.id.0 == 0 || config.id.0 > NUMBER_MAX {
+            return Err(StartError::OutOfRange);
+        }
         let storage = build(start, config.payload_len)?;
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let raw = RawNode::new(&raft_config(config.id, start.applied.0), storage, &logger)

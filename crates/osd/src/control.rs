@@ -264,9 +264,9 @@ impl Osd {
 
     fn ensure_replica(&mut self, map: PgMap, replica: ReplicaId) {
         let elsewhere = map.members.iter().any(|m| m.replica == replica && m.osd != self.config.osd);
-        if elsewhere {
+        if elsewhere || replica.0 == 0 {
             tracing::warn!(pg = %map.pg, %replica,
-                "ignored an order of the metadata server: the replica belongs on another OSD");
+                "ignored an order of the metadata server: the replica belongs on another OSD, or is none");
             return;
         }
         let joins = map.member(replica).is_none();
