@@ -5,7 +5,7 @@ use crate::convert::{hard_state_to_raft, members_to_raft};
 use crate::storage::Storage;
 use raft::RaftState;
 use types::limits::DESCRIPTOR_MAX;
-use types::map::{Member, Membership};
+use types::map::Membership;
 use types::store::HardState;
 use types::{Entry, EntryKind, Index, ReplicaId, Term};
 
@@ -43,22 +43,6 @@ pub enum StartError {
     OutOfRange,
 }
 
-/// A replica may be no member: one that joins the PG, or has left it.
-fn check_members(members: &Membership) -> Result<(), StartError> {
-    let distinct = |set: &[Member]| {
-        let mut ids: Vec<ReplicaId> = set.iter().map(|m| m.replica).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        ids.len() == set.len() && ids.first() != Some(&ReplicaId(0))
-    };
-    let sets = [&members.voters, &members.outgoing, &members.learners];
-    let learners_apart = members.learners.iter().all(|m| !members.is_voter(m.replica));
-    if members.voters.is_empty() || !sets.iter().all(|set| distinct(set)) || !learners_apart {
-        return Err(StartError::BadMembers);
-    }
-    Ok(())
-}
-
 fn check_entries(start: &Start<'_>) -> Result<(), StartError> {
     let (mut index, mut term) = start.before;
     for entry in start.entries {
@@ -90,7 +74,10 @@ pub(crate) fn build(start: &Start<'_>, payload_len: fn(&[u8]) -> u64) -> Result<
     if numbers.iter().any(|n| *n > NUMBER_MAX) || (start.before.0.0 == 0) != (start.before.1.0 == 0) || for_nobody {
         return Err(StartError::OutOfRange);
     }
-    check_members(start.members)?;
+    // The replica itself may be no member: one that joins the PG, or has left it.
+    if !start.members.is_sound() {
+        return Err(StartError::BadMembers);
+    }
     check_entries(start)?;
     let applied = start.applied.0;
     let last = Index(start.before.0.0 + start.entries.len() as u64);

@@ -77,8 +77,9 @@ impl Leading {
         half(&members.voters).min(half(&members.outgoing))
     }
 
-    /// Counts again after a change of the members. Acknowledgements of renewals that were sent under other members count no
-    /// more, so the lease ends; the leader is heard as if it had just begun.
+    /// Counts again after a change of the members: earlier acknowledgements count no more, so the lease ends, and the leader is
+    /// heard as if it had just begun. Acknowledgements that are on their way count: each is the promise of a replica, whatever the
+    /// members were when it was asked for.
     pub fn recount(&mut self, me: ReplicaId, members: &Membership, now: Time) {
         self.acks.clear();
         self.since = now;

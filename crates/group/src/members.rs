@@ -138,10 +138,15 @@ impl Group {
 
     /// Whether this leader has lately heard the newcomer, and a majority of these members.
     fn hears(&self, newcomer: Option<ReplicaId>, members: &Membership, now: Time) -> bool {
-        let (me, silence_max) = (self.identity.replica, self.config.timing.ack_max);
-        let acks = self.current().map_or(&[][..], |leading| &leading.acks);
-        let heard = |id| id == me || acks.iter().any(|ack| ack.replica == id && now < ack.sent_at + silence_max);
+        let me = self.identity.replica;
+        let heard = |id| id == me || self.has_heard(id, now);
         newcomer.is_none_or(heard) && members.majority(heard)
+    }
+
+    fn has_heard(&self, id: ReplicaId, now: Time) -> bool {
+        let silence_max = self.config.timing.ack_max;
+        let acks = self.current().map_or(&[][..], |leading| &leading.acks);
+        acks.iter().any(|ack| ack.replica == id && now < ack.sent_at + silence_max)
     }
 
     /// Whether this replica is a voter when `step` and the steps that follow it by themselves have been applied.
@@ -155,16 +160,14 @@ impl Group {
         }
     }
 
-    /// Transfers leadership to a voter that stays: a leader does not remove itself.
+    /// Transfers leadership to a voter that stays, when one is heard and near: a leader does not remove itself, and a transfer
+    /// to a voter that cannot take over would only stop service.
     fn hand_over_before(&mut self, step: MembersStep, now: Time, actions: &mut Vec<Action>) {
         let removed = if let MembersStep::Enter { remove, .. } = step { remove } else { None };
-        let near = |id: ReplicaId| self.node.follower(id).is_some_and(|f| f.streaming);
-        let stays = |m: &&Member| m.replica != self.identity.replica && Some(m.replica) != removed;
-        let voters = &self.decision.members.voters;
-        let successor = voters
-            .iter()
-            .filter(stays)
-            .max_by_key(|m| (near(m.replica), self.node.follower(m.replica).map(|f| f.matched)));
+        let near = |id: ReplicaId| self.has_heard(id, now) && self.node.follower(id).is_some_and(|f| f.streaming);
+        let stays = |m: &&Member| m.replica != self.identity.replica && Some(m.replica) != removed && near(m.replica);
+        let voters = self.decision.members.voters.iter().filter(stays);
+        let successor = voters.max_by_key(|m| self.node.follower(m.replica).map(|f| f.matched));
         if let Some(osd) = successor.map(|m| m.osd) {
             self.handle_transfer(now, osd, actions);
         }

@@ -81,6 +81,6 @@ impl Group {
 
     /// Whether these bytes are a decision state that this replica can start from.
     pub fn can_start_from(&self, bytes: &[u8]) -> bool {
-        Decision::decode(bytes).is_ok()
+        Decision::decode(bytes).is_ok_and(|decision| decision.members.is_sound())
     }
 }

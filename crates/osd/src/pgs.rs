@@ -39,11 +39,9 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Whether the PG has other members than at its creation, as far as this replica knows. What replicas recover from then must
-    /// not count the members at creation (ADR 0016).
+    /// Whether the PG has had other members than at its creation, as far as this replica knows.
     pub fn has_changed_members(&self) -> bool {
-        let id = &self.identity;
-        self.members.epoch != id.conf_epoch || !id.members.iter().any(|m| m.replica == id.replica)
+        self.identity.has_other_members(&self.members)
     }
 
     /// Whether `osd` holds a member of the PG.

@@ -67,14 +67,14 @@ pub(crate) struct Repairs {
 
 impl Repair {
     fn new(recovered: Recovered, members: &Membership, round: u32) -> Repair {
-        let ReplicaIdentity { replica: me, conf_epoch, .. } = recovered.identity;
+        let me = recovered.identity.replica;
         let others = members.iter().filter(|m| m.replica != me).map(|m| (m.replica, m.osd)).collect();
         let missing = |lost: &Lost| Missing::new(lost.clone(), round);
         Repair {
             missing: recovered.lost.iter().map(|lost| (lost.index, missing(lost))).collect(),
+            has_changed_members: recovered.identity.has_other_members(members),
             recovered,
             others,
-            has_changed_members: members.epoch != conf_epoch,
             next_at: Time::ZERO,
             inconsistent: Vec::new(),
             behind: false,
@@ -322,8 +322,11 @@ impl Osd {
         let Some(slot) = self.pgs.by_pg(msg.pg) else { return };
         let held = self.pgs.get(slot);
         let ours = held.identity.replica == msg.to && held.identity.lineage == msg.lineage;
-        // A new member may ask one that does not know it yet.
-        let theirs = held.members.osd_of(msg.from).is_none_or(|osd| osd == from);
+        // A new member may ask one that does not know it yet. Only members that this one knows answer.
+        let theirs = match held.members.osd_of(msg.from) {
+            Some(osd) => osd == from,
+            None => matches!(msg.body, RepairBody::Fetch { .. }),
+        };
         if !ours || !theirs || from == self.config.osd {
             return;
         }

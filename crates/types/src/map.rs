@@ -31,11 +31,6 @@ pub struct PgMap {
 }
 
 impl PgMap {
-    /// Returns the member on `osd`.
-    pub fn member_on(&self, osd: OsdId) -> Option<Member> {
-        self.members.iter().copied().find(|m| m.osd == osd)
-    }
-
     /// Returns the member with this replica id.
     pub fn member(&self, replica: ReplicaId) -> Option<Member> {
         self.members.iter().copied().find(|m| m.replica == replica)
@@ -126,6 +121,17 @@ impl Membership {
     /// Returns the epoch of the members that the present change began with; without a change, the epoch itself.
     pub fn change_base(&self) -> Epoch {
         if self.is_settled() { self.epoch } else { self.base }
+    }
+
+    /// Whether there are voters, no set names a replica twice, and no learner is a voter.
+    pub fn is_sound(&self) -> bool {
+        let distinct = |set: &[Member]| {
+            let first_at = |m: &Member| set.iter().position(|other| other.replica == m.replica);
+            set.iter().enumerate().all(|(n, m)| m.replica.0 != 0 && first_at(m) == Some(n))
+        };
+        let sets = [&self.voters, &self.outgoing, &self.learners];
+        let learners_apart = self.learners.iter().all(|m| !self.is_voter(m.replica));
+        !self.voters.is_empty() && learners_apart && sets.iter().all(|set| distinct(set))
     }
 
     /// Whether a joint phase stands.

@@ -3,7 +3,7 @@
 
 use crate::ids::{ChunkKey, Epoch, Index, PgId, ReplicaId, Term, VolumeId};
 use crate::iobuf::IoBuf;
-use crate::map::Member;
+use crate::map::{Member, Membership};
 use crate::range::SectorRange;
 use bytes::Bytes;
 
@@ -93,8 +93,16 @@ pub struct ReplicaIdentity {
     pub replica: ReplicaId,
     pub lineage: u64,
     pub conf_epoch: Epoch,
-    /// Members at creation, with their OSDs.
+    /// Members at creation, with their OSDs. A replica that joined the PG later is none of them.
     pub members: Vec<Member>,
+}
+
+impl ReplicaIdentity {
+    /// Whether the PG has had other members than at its creation, as these show. Recovery then must not count the members at
+    /// creation (ADR 0016).
+    pub fn has_other_members(&self, now: &Membership) -> bool {
+        now.epoch != self.conf_epoch || self.members.iter().all(|m| m.replica != self.replica)
+    }
 }
 
 /// Decision state of one replica exactly at `index` (R1): what a checkpoint stores.

@@ -11,7 +11,7 @@ use types::map::{Member, Membership};
 use types::{OsdId, PgId, ReplicaId};
 
 /// Changes of one PG that may wait.
-pub const CHANGES_QUEUED_MAX: usize = 16;
+const CHANGES_QUEUED_MAX: usize = 16;
 
 /// Returns the PG.
 ///

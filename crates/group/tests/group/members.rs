@@ -74,6 +74,20 @@ fn leader(rig: &mut Rig) -> u32 {
     panic!("nobody leads");
 }
 
+/// Repeats the order to whichever replica leads, until `so` holds.
+fn repeat_until(rig: &mut Rig, change: MemberChange, so: impl Fn(&Rig) -> bool) {
+    for _ in 0..400 {
+        if so(rig) {
+            return;
+        }
+        rig.advance(5);
+        let osd = leader(rig);
+        rig.list(osd);
+        order(rig, osd, change);
+    }
+    panic!("the change does not end");
+}
+
 #[test]
 fn replica_is_replaced_while_writes_go_on() {
     let mut rig = Rig::led(3, true);
@@ -176,15 +190,7 @@ fn leader_that_is_to_leave_transfers_leadership_first() {
     let change = MemberChange { remove: Some(ReplicaId(1)), ..REPLACE };
     order(&mut rig, 1, change);
     install(&mut rig, 1);
-    for _ in 0..400 {
-        rig.advance(5);
-        let osd = leader(&mut rig);
-        rig.list(osd);
-        order(&mut rig, osd, change);
-        if rig.groups[&2].members().osd_of(ReplicaId(1)).is_none() {
-            break;
-        }
-    }
+    repeat_until(&mut rig, change, |rig| rig.groups[&2].members().osd_of(ReplicaId(1)).is_none());
     let osd = leader(&mut rig);
     assert_ne!(osd, 1);
     assert_eq!((voters(&rig, osd), rig.groups[&osd].members().is_joint()), (vec![2, 3, 24], false));
@@ -259,15 +265,7 @@ fn only_replica_of_a_pg_is_replaced() {
     let change = MemberChange { remove: Some(ReplicaId(1)), ..REPLACE };
     order(&mut rig, 1, change);
     install(&mut rig, 1);
-    for _ in 0..400 {
-        rig.advance(5);
-        let osd = leader(&mut rig);
-        rig.list(osd);
-        order(&mut rig, osd, change);
-        if rig.groups[&4].members().is_settled() && voters(&rig, 4) == [24] {
-            break;
-        }
-    }
+    repeat_until(&mut rig, change, |rig| rig.groups[&4].members().is_settled() && voters(rig, 4) == [24]);
     assert_eq!((leader(&mut rig), voters(&rig, 4)), (4, vec![24]));
 }
 

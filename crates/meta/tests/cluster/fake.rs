@@ -140,7 +140,7 @@ impl Osd {
         let shared = lock(&self.shared);
         let report = |map: &PgMap| PgReport {
             pg: map.pg,
-            replica: map.member_on(self.id).expect("it is a member").replica,
+            replica: map.members.iter().find(|m| m.osd == self.id).expect("it is a member").replica,
             term: Term(1),
             applied: Index(1),
             quarantined: false,

@@ -78,6 +78,9 @@ fn replica_moves_by_log_or_by_stream_and_counts_from_then_on() {
     for (seed, mib) in [(1, 1), (2, 30), (3, 1), (4, 30)] {
         let mut rig = three_of_four(seed);
         rig.fill(pg(0), mib);
+        let leader = rig.leader(pg(0));
+        let first = rig.osd(leader).groups_for_tools().next().expect("it leads it").first_index();
+        assert_eq!(first.0 > 1, mib > 16, "only a stream brings what the log has freed");
         ensure_new(&mut rig);
         let now = change(&mut rig, replace(1 + seed % 3));
         assert!(!now.voters.iter().any(|m| m.replica.0 == 1 + seed % 3) && osds(&now).contains(&4), "{now:?}");

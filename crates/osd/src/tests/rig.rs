@@ -258,7 +258,7 @@ impl Rig {
 
     /// Lets OSD `i` create its replica of a PG.
     pub fn ensure(&mut self, i: usize, created: &PgMap) {
-        let replica = created.member_on(OsdId(i as u32 + 1)).expect("it is a member").replica;
+        let replica = created.members.iter().find(|m| m.osd.0 as usize == i + 1).expect("it is a member").replica;
         self.tell(i, OsdDown::EnsureReplica { created: created.clone(), replica });
     }
 
