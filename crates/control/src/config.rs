@@ -17,6 +17,8 @@ pub struct ControlConfig {
     /// 256; at least 1.
     pub ensure_every: Duration,
     pub ensure_burst: usize,
+    /// Least time between two replacements of failed replicas of one PG. Default 10 s.
+    pub replace_pause: Duration,
     /// Interval at which the log position of an OSD is recorded (R17). Default 60 s.
     pub position_every: Duration,
     /// Time until the next try of a pool whose PGs cannot be placed now. Default 1 s.
@@ -67,6 +69,7 @@ impl Default for ControlConfig {
             grace: s(10),
             ensure_every: s(2),
             ensure_burst: 256,
+            replace_pause: s(10),
             position_every: s(60),
             pools_every: s(1),
             attach_resend: s(1),
@@ -103,6 +106,7 @@ impl ControlConfig {
             ("down_after", self.down_after),
             ("grace", self.grace),
             ("ensure_every", self.ensure_every),
+            ("replace_pause", self.replace_pause),
             ("position_every", self.position_every),
             ("pools_every", self.pools_every),
             ("attach_resend", self.attach_resend),

@@ -117,8 +117,8 @@ pub const RULES: &[Rule] = &[
     rule(
         "PG_DAMAGED",
         Severity::Warning,
-        "a replica of the PG is damaged and does not serve",
-        "see the log of its OSD",
+        "a replica of the PG has failed and does not serve",
+        "wait for its replacement, which needs a leader of the PG; see the log of its OSD",
     ),
     rule(
         "PG_DEGRADED",

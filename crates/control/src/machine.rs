@@ -135,6 +135,9 @@ pub struct Control {
     moved: BTreeMap<PgId, (Time, OsdId)>,
     /// PGs with a change of their members that stands or waits, and when it is looked at next.
     changing: BTreeMap<PgId, Time>,
+    /// When failed replicas are looked at next, and when one of a PG was last replaced.
+    replace_at: Time,
+    replaced: BTreeMap<PgId, Time>,
     /// PGs that are new, and have time to report.
     born: BTreeMap<PgId, Time>,
     /// PGs whose leader gave up, and when: an election of another one is expected.
@@ -177,6 +180,8 @@ impl Control {
             version: String::new(),
             moved: BTreeMap::new(),
             changing: BTreeMap::new(),
+            replace_at: Time::ZERO,
+            replaced: BTreeMap::new(),
             born: BTreeMap::new(),
             unled: BTreeMap::new(),
             idle: BTreeMap::new(),

@@ -12,7 +12,7 @@ use crate::home_api::HOME_KEY_BIT;
 use crate::log::{BuildParts, Done, Kept, Log, RESERVED, Work, build, lens, next_block_len};
 use crate::mount::Mount;
 use crate::read::Reads;
-use crate::replica::{Doubt, Replaced, Replica};
+use crate::replica::{Replaced, Replica};
 use crate::round::RoundStep;
 use bytes::Bytes;
 use env::{DiskError, DiskInfo, Event, Op, Token};
@@ -35,6 +35,11 @@ pub(crate) mod key {
     pub const POISON: u32 = 7;
     pub const BEHIND: u32 = 8;
 }
+
+/// Damage of a replica whose create record may be lost.
+pub const CREATE_LOST: &str = "the log has lost records, and the replica may have been here before";
+/// Bound of lost create records while meta has told none.
+pub(crate) const ANY_REPLICA: ReplicaId = ReplicaId(u64::MAX);
 
 /// Phase of the engine.
 #[derive(Debug)]
@@ -91,8 +96,8 @@ pub struct Engine {
     pub(crate) mount_retries: u32,
     /// The copy of the superblock that the mount rewrites.
     pub(crate) bad_superblock: Option<(usize, IoBuf)>,
-    /// The log has lost records that may have been create records.
-    pub(crate) in_doubt: bool,
+    /// The log may have lost create records of replicas below this id. The highest id: of any replica.
+    pub(crate) creates_lost: ReplicaId,
     /// The log gap that this mount found, in words.
     pub(crate) hole: Option<String>,
     /// Something was applied since the last round began.
@@ -153,7 +158,7 @@ impl Engine {
             partial_blocks: 0,
             mount_retries: 0,
             bad_superblock: None,
-            in_doubt: false,
+            creates_lost: ReplicaId(0),
             hole: None,
             k_lags: false,
             no_room: false,
@@ -258,8 +263,8 @@ impl Engine {
         self.log.as_mut().expect("a running engine has a log").pending.push_back(work);
     }
 
-    /// Creates a replica; [`EngineEvent::Created`] follows when its create record is durable. On a store that may lack
-    /// create records ([`Engine::is_in_doubt`]) the new replica is suspect: it may have been here before.
+    /// Creates a replica; [`EngineEvent::Created`] follows when its create record is durable. A replica that may have been here
+    /// before ([`Engine::may_have_been_here`]) begins damaged: what it voted and acknowledged then is unknown (R4).
     ///
     /// # Panics
     /// When the id is in use, or was.
@@ -272,11 +277,9 @@ impl Engine {
         assert!(!self.tombstones.contains(&id) && !self.replicas.contains_key(&id), "{id} is not new");
         assert_eq!((decision.replica, decision.index), (id, Index(0)), "a new replica begins at 0");
         let mut replica = Replica::new(identity, decision.bytes);
-        // An orphaned replica's data stays at home until the replica may follow, as after a lost home.
-        replica.homeless = self.nameless.remove(&id);
-        assert!(self.in_doubt || !replica.homeless, "{id} is at home");
-        if self.in_doubt {
-            replica.doubt = Doubt::Waiting;
+        let is_at_home = self.nameless.remove(&id);
+        if is_at_home || self.may_have_been_here(id) {
+            replica.damage = Some(CREATE_LOST.to_owned());
         }
         self.replicas.insert(id, replica);
         self.queue(Work::Create { replica: id });
@@ -318,10 +321,23 @@ impl Engine {
         &self.map
     }
 
-    /// Whether the log has lost records, and no later segment names all replicas. A replica that is unknown here may
-    /// then have been created in the log gap, and have voted: a new one is suspect (R4, ADR 0007).
-    pub fn is_in_doubt(&self) -> bool {
-        self.in_doubt
+    /// Whether this replica, which is unknown here, may have been created, and may have voted, before the log lost its create
+    /// record (R4, ADR 0017).
+    pub fn may_have_been_here(&self, replica: ReplicaId) -> bool {
+        replica < self.creates_lost
+    }
+
+    /// Tells the lowest replica id that meta has not drawn yet. Replicas from there on were never here: an id is drawn once.
+    pub fn set_next_replica(&mut self, next: ReplicaId) {
+        if matches!(self.state, State::Running) && self.creates_lost == ANY_REPLICA {
+            self.creates_lost = next;
+            self.queue(Work::CreatesLost);
+        }
+    }
+
+    /// Returns why a replica is damaged.
+    pub fn damage(&self, replica: ReplicaId) -> Option<String> {
+        self.replicas.get(&replica)?.damage.clone()
     }
 
     /// Names the durable log batches that this mount did not find; `None`: no batch is missing.
@@ -334,7 +350,7 @@ impl Engine {
     /// create records ignores the floor.
     pub fn is_gone(&self, replica: ReplicaId) -> bool {
         self.tombstones.contains(&replica)
-            || (replica < self.floor && !self.in_doubt && !self.replicas.contains_key(&replica))
+            || (replica < self.floor && !self.may_have_been_here(replica) && !self.replicas.contains_key(&replica))
     }
 
     /// Number of tombstones that the log has to carry.
@@ -590,7 +606,7 @@ impl Engine {
             replicas: &mut self.replicas,
             tombstones: &self.tombstones,
             map: &self.map,
-            in_doubt: self.in_doubt,
+            creates_lost: self.creates_lost,
             floor: self.floor,
             mounting: matches!(self.state, State::Mounting(_)),
             state_batch_max: self.config.state_batch_max.min(STATE_BATCH_MAX),

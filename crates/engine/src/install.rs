@@ -249,7 +249,7 @@ impl crate::log::Log {
             | Work::Checkpoint { .. }
             | Work::Map
             | Work::Floor
-            | Work::StoreInDoubt
+            | Work::CreatesLost
             | Work::Seal => false,
         })
     }

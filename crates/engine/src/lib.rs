@@ -34,7 +34,7 @@ pub mod testing;
 
 pub use api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure, ReadData, ReadError};
 pub use contents::{Contents, Foreign, LogRoom};
-pub use engine::Engine;
+pub use engine::{CREATE_LOST, Engine};
 pub use format::{
     DeviceContents, FormatError, FormatParams, begin_format, behind_mark, check_format, finish_format, format_device,
     format_image, inspect, mark_behind, read_superblock,

@@ -5,7 +5,7 @@
 //! mount record is durable.
 
 use crate::api::{EngineEvent, MountError};
-use crate::engine::{Engine, State, key};
+use crate::engine::{ANY_REPLICA, Engine, State, key};
 use crate::home::{Home, HomeLimits};
 use crate::home_api::{HomeRegion, HomeTokens, LostHome, RoundState};
 use crate::log::replay::{NewDoubt, Replay};
@@ -368,13 +368,13 @@ impl Engine {
         (log.durable_seq, log.found) = (replay.last_seq, replay.last_seq);
         log.checkpoint_id = replay.checkpoint.id;
         log.checkpoint_segment = replay.checkpoint.segment;
-        self.in_doubt = replay.lacks_births();
+        self.creates_lost = replay.creates_lost();
         if let Some(reason) = replay.store_damage() {
             tracing::error!(%reason, "every replica of this store is quarantined");
         }
         self.hole.clone_from(&replay.hole);
         if let Some(reason) = &replay.hole {
-            tracing::error!(%reason, births = self.in_doubt, "records of the log are lost");
+            tracing::error!(%reason, creates = self.creates_lost > ReplicaId(0), "records of the log are lost");
             if replay.ends_in_hole {
                 // The damaged batch stays as evidence: the log does not overwrite it before its segment is reused.
                 log.ring.close_newest();
@@ -414,11 +414,10 @@ impl Engine {
             self.stats.lost_homes += 1;
             replay.home_lost(lost);
         }
-        let newly_in_doubt = replay.newly_lacks_births();
         let (replicas, recovered, doubts) = replay.finish(states);
         let known = |id: &ReplicaId| replicas.contains_key(id) || self.tombstones.contains(id);
         // Below the floor the log names every live replica, unless it has lost create records.
-        let is_gone = |id: &ReplicaId| *id < self.floor && !self.in_doubt;
+        let is_gone = |id: &ReplicaId| *id < self.floor && !self.may_have_been_here(*id);
         let unnamed = at_home.into_iter().filter(|id| !known(id));
         let (gone, nameless): (BTreeSet<_>, BTreeSet<_>) = unnamed.partition(is_gone);
         self.destroyed.extend(gone);
@@ -442,8 +441,8 @@ impl Engine {
             let damaged: Vec<ReplicaId> = damaged.collect();
             damaged.into_iter().for_each(|replica| self.queue(Work::State { replica }));
         }
-        if newly_in_doubt {
-            self.queue(Work::StoreInDoubt);
+        if self.creates_lost == ANY_REPLICA {
+            self.queue(Work::CreatesLost);
         }
         self.overlay_bytes = self.replicas.values().map(|r| r.overlay.bytes()).sum();
         self.partial_blocks = self.replicas.values().map(|r| r.overlay.partial_blocks()).sum();

@@ -90,7 +90,7 @@ pub fn record(rng: &mut Rng) -> Record<'static> {
         14 => Record::Doubt { replica, last: Index(number(rng)) },
         15 => Record::InDoubt { replica },
         16 => Record::Sure { replica },
-        17 => Record::StoreInDoubt,
+        17 => Record::CreatesLost { below: replica, restated: rng.chance(1, 2) },
         0 | 1 => append(rng),
         12 => Record::Cut { replica, last: Index(number(rng)) },
         13 => Record::LostEntry {

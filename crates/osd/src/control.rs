@@ -193,6 +193,7 @@ impl Osd {
         }
         let idle = self.meta.wanted == self.meta.kept;
         self.meta.wanted = self.meta.wanted.max(told);
+        self.engine.set_next_replica(ReplicaId(self.meta.wanted.next_replica));
         if self.meta.wanted == self.meta.kept {
             self.meta.outbox.push(OsdUp::Remembers(self.meta.kept));
         } else if idle {
@@ -269,7 +270,6 @@ impl Osd {
                 "ignored an order of the metadata server: the replica belongs on another OSD, or is none");
             return;
         }
-        let joins = map.member(replica).is_none();
         let other = self.pgs.by_replica(replica).filter(|key| self.pgs.get(*key).identity.pg != map.pg);
         if let Some(key) = other {
             let holds = self.pgs.get(key).identity.pg;
@@ -277,7 +277,8 @@ impl Osd {
                 "ignored an order of the metadata server: the replica id belongs to another PG");
             return;
         }
-        if self.pgs.by_pg(map.pg).is_some() || !matches!(self.phase, Phase::Running) {
+        let is_here = self.pgs.by_replica(replica).is_some();
+        if is_here || !self.pgs.is_newest(map.pg, replica) || !matches!(self.phase, Phase::Running) {
             return;
         }
         if self.engine.is_gone(replica) {
@@ -289,11 +290,6 @@ impl Osd {
             tracing::warn!(pg = %map.pg, %replica,
                 "the log's segments are too small for one more replica: it is not created; format with a larger \
                  --log-size");
-            return;
-        }
-        if self.engine.is_in_doubt() && (joins || map.members.len() < 2) {
-            tracing::error!(pg = %map.pg, %replica,
-                "refused to create a replica that joins its PG or has no peers: the log of this store has lost records");
             return;
         }
         let identity = ReplicaIdentity {
@@ -320,9 +316,8 @@ impl Osd {
             before: (Index(0), Term(0)),
             entries: Vec::new(),
             lost: Vec::new(),
-            // A replica with this id may have been here before, and have voted.
-            in_doubt: self.engine.is_in_doubt(),
-            damage: None,
+            in_doubt: false,
+            damage: self.engine.damage(replica),
         });
         self.share_log();
         self.meta.report_soon(self.now);

@@ -11,6 +11,7 @@
 use crate::node::{Osd, Phase, ReadOwner};
 use crate::pgs::State;
 use engine::{ReadData, ReadError};
+use std::collections::BTreeSet;
 use types::control::PgReport;
 use types::limits::PART_MAX;
 use types::units::{SECTOR, SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
@@ -144,8 +145,11 @@ impl Osd {
 
     /// Returns the answers to [`ToolAsk::Pg`] for all PGs here.
     pub fn pages_for_tools(&self) -> Vec<ToolAnswer> {
-        let pgs = self.pgs.keys().into_iter().map(|key| self.pgs.get(key).identity.pg);
-        pgs.filter_map(|pg| self.replica_for_tools(pg).ok()).map(|report| self.page_for_tools(report)).collect()
+        let pgs: BTreeSet<PgId> = self.pgs.iter().map(|slot| slot.identity.pg).collect();
+        pgs.into_iter()
+            .filter_map(|pg| self.replica_for_tools(pg).ok())
+            .map(|report| self.page_for_tools(report))
+            .collect()
     }
 
     fn page_for_tools(&self, report: PgReport) -> ToolAnswer {

@@ -74,9 +74,10 @@ impl Osd {
     /// Starts service: makes the groups and opens the listener.
     fn serve(&mut self) {
         let Some(Waiting { replicas, listener, .. }) = self.let_in.waiting.take() else { return };
-        for recovered in replicas {
-            self.add_recovered(recovered);
-        }
+        let mut replicas = replicas;
+        // The newest replica of a PG comes before older ones, which have failed.
+        replicas.sort_by_key(|recovered| std::cmp::Reverse(recovered.identity.replica));
+        replicas.into_iter().for_each(|recovered| self.add_recovered(recovered));
         self.share_log();
         self.recall_addresses();
         self.bus.listen(listener);

@@ -321,6 +321,12 @@ impl Osd {
         let replica = identity.replica;
         let members = group::members_in(&recovered);
         members.iter().for_each(|member| self.want_peer(member.osd));
+        let mut recovered = recovered;
+        if recovered.damage.is_none() && !self.pgs.is_newest(identity.pg, replica) {
+            let reason = "another replica of its PG is on this OSD".to_owned();
+            self.engine.mark_damaged(replica, reason.clone());
+            recovered.damage = Some(reason);
+        }
         if let Some(reason) = recovered.damage {
             tracing::error!(pg = %identity.pg, replica = replica.0, reason, "replica is damaged and will not serve");
             self.pgs.insert(identity, members, State::Quarantined(reason));

@@ -1,7 +1,8 @@
 //! The table of local replicas: their slots, the slots touched in this turn, and the next deadline.
 //!
-//! Invariant: a PG has at most one replica here. A slot's live deadline in the heap (the one for which it is
-//! armed) is never later than its group's. Other deadlines are stale and are dropped when they come up.
+//! Invariant: of a PG's replicas here only the newest one, with the highest id, has a group: an older one has failed, and gives
+//! peers what it can read until it is removed. A slot's live deadline in the heap (the one for which it is armed) is never
+//! later than its group's. Other deadlines are stale and are dropped when they come up.
 
 use group::Group;
 use slab::Slab;
@@ -59,7 +60,7 @@ impl Slot {
 #[derive(Default)]
 pub struct Pgs {
     slots: Slab<Slot>,
-    by_pg: BTreeMap<PgId, usize>,
+    by_pg: BTreeMap<(PgId, ReplicaId), usize>,
     by_replica: BTreeMap<ReplicaId, usize>,
     touched: Vec<usize>,
     deadlines: BinaryHeap<Reverse<(Time, usize)>>,
@@ -69,13 +70,16 @@ impl Pgs {
     /// Adds a replica.
     ///
     /// # Panics
-    /// When the PG has a replica here already.
+    /// When another replica of its PG here has not failed.
     pub fn insert(&mut self, identity: ReplicaIdentity, members: Membership, state: State) -> usize {
         let (pg, replica) = (identity.pg, identity.replica);
-        assert!(!self.by_pg.contains_key(&pg), "{pg} has two replicas on one OSD");
+        assert!(
+            self.is_newest(pg, replica) || matches!(state, State::Quarantined(_)),
+            "{pg} has two replicas on one OSD"
+        );
         let (reported, touched, armed) = (None, false, Time::NEVER);
         let key = self.slots.insert(Slot { identity, members, state, reported, touched, armed });
-        self.by_pg.insert(pg, key);
+        self.by_pg.insert((pg, replica), key);
         self.by_replica.insert(replica, key);
         self.touch(key);
         key
@@ -85,9 +89,19 @@ impl Pgs {
     pub fn remove(&mut self, replica: ReplicaId) -> Option<Slot> {
         let key = self.by_replica.remove(&replica)?;
         let slot = self.slots.remove(key);
-        self.by_pg.remove(&slot.identity.pg);
+        self.by_pg.remove(&(slot.identity.pg, replica));
         self.touched.retain(|k| *k != key);
         Some(slot)
+    }
+
+    /// Whether a replica with this id may have a group: all others of its PG here are older, and have failed.
+    pub fn is_newest(&self, pg: PgId, replica: ReplicaId) -> bool {
+        let mut others = self.of_pg(pg).filter(|((_, id), _)| *id != replica);
+        others.all(|((_, id), key)| *id < replica && matches!(self.slots[*key].state, State::Quarantined(_)))
+    }
+
+    fn of_pg(&self, pg: PgId) -> impl DoubleEndedIterator<Item = (&(PgId, ReplicaId), &usize)> {
+        self.by_pg.range((pg, ReplicaId(0))..=(pg, ReplicaId(u64::MAX)))
     }
 
     /// Drops all groups: the store is poisoned.
@@ -95,8 +109,9 @@ impl Pgs {
         *self = Pgs::default();
     }
 
+    /// Returns the slot of the PG's newest replica here.
     pub fn by_pg(&self, pg: PgId) -> Option<usize> {
-        self.by_pg.get(&pg).copied()
+        self.of_pg(pg).next_back().map(|(_, key)| *key)
     }
 
     pub fn by_replica(&self, replica: ReplicaId) -> Option<usize> {

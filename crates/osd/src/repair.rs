@@ -319,9 +319,10 @@ impl Osd {
 
     /// R4: only between members of one PG of one lineage, each at its own place.
     pub(crate) fn handle_repair(&mut self, link: LinkId, from: OsdId, msg: RepairMsg) {
-        let Some(slot) = self.pgs.by_pg(msg.pg) else { return };
+        // A replica that has failed gives what it can read, beside the one that replaces it.
+        let Some(slot) = self.pgs.by_replica(msg.to) else { return };
         let held = self.pgs.get(slot);
-        let ours = held.identity.replica == msg.to && held.identity.lineage == msg.lineage;
+        let ours = (held.identity.pg, held.identity.lineage) == (msg.pg, msg.lineage);
         // A new member may ask one that does not know it yet. Only members that this one knows answer.
         let theirs = match held.members.osd_of(msg.from) {
             Some(osd) => osd == from,

@@ -10,7 +10,7 @@ use crate::plan;
 use crate::records::PgRecord;
 use types::control::{OsdDown, PgReport, Refusal};
 use types::map::{Member, MemberChange, Membership};
-use types::{OsdId, PgId, Time};
+use types::{OsdId, PgId, ReplicaId, Time};
 
 impl Control {
     /// Finds the changes that an earlier leader has begun or queued.
@@ -20,7 +20,7 @@ impl Control {
     }
 
     pub(super) fn move_pg(&mut self, now: Now, ask: &PgMove) -> Result<(), Refusal> {
-        let takes = |osd: OsdId| self.is_up(now.mono, osd) && !self.osds.get(&osd).is_some_and(|live| live.full);
+        let takes = |osd: OsdId| self.takes_replicas(now.mono, osd);
         let (writes, ()) = plan::pg_move(&self.records, ask, &takes)?;
         if !writes.is_empty() {
             self.write(writes);
@@ -40,6 +40,44 @@ impl Control {
             self.note(now, Note::info("pg.move_cancelled", format!("pg {pg}"), text));
         }
         Ok(())
+    }
+
+    /// Queues the replacement of replicas that have failed (R4). A PG without a leader cannot change its members, and one of its
+    /// changes at a time is enough.
+    pub(super) fn replace_failed(&mut self, now: Now) {
+        if self.replace_at > now.mono {
+            return;
+        }
+        self.replace_at = now.mono + self.config.ensure_every;
+        let pause = self.config.replace_pause;
+        self.replaced.retain(|_, at| now.mono.since(*at) < pause);
+        let failed: Vec<(PgId, ReplicaId)> =
+            self.reports.values().filter(|r| r.quarantined).map(|r| (r.pg, r.replica)).collect();
+        for (pg, replica) in failed {
+            if self.batch.is_full() {
+                self.replace_at = now.mono;
+                return;
+            }
+            let Some(record) = self.records.pgs.get(&pg) else { continue };
+            let osd = record.everyone().find(|m| m.replica == replica).map(|m| m.osd);
+            let Some(osd) = osd.filter(|osd| self.takes_replicas(now.mono, *osd)) else { continue };
+            let is_led = self.leads.get(&pg).is_some_and(|lead| lead.report.active);
+            if !is_led || self.replaced.contains_key(&pg) {
+                continue;
+            }
+            let Some(writes) = plan::replace_failed(record, replica) else { continue };
+            self.write(writes);
+            self.changing.insert(pg, Time::ZERO);
+            self.replaced.insert(pg, now.mono);
+            let text = format!("the replica of PG {pg} on {osd} has failed, and is replaced by a new one");
+            self.note(now, Note::warning("pg.replica_failed", format!("pg {pg}"), text));
+        }
+    }
+
+    /// Whether an OSD is up and has space.
+    fn takes_replicas(&self, now: Time, osd: OsdId) -> bool {
+        let poisoned = self.records.osds.get(&osd).is_none_or(|record| record.poisoned.is_some());
+        !poisoned && self.is_up(now, osd) && !self.osds.get(&osd).is_some_and(|live| live.full)
     }
 
     /// Takes over members that leaders report, begins changes that wait, and repeats the orders of those that stand.
@@ -149,7 +187,8 @@ impl Control {
             let (from, to) = (change.from, change.to);
             let note = match done {
                 true => {
-                    Note::info("pg.moved", format!("pg {pg}"), format!("the replica on {from} was replaced by {to}"))
+                    let by = if from == to { "a new one there".to_owned() } else { to.to_string() };
+                    Note::info("pg.moved", format!("pg {pg}"), format!("the replica on {from} was replaced by {by}"))
                 }
                 false => {
                     let text = format!("the move from {from} to {to} was given up: the members are as before");

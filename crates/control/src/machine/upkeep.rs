@@ -12,6 +12,7 @@ impl Control {
         self.move_pools(now.mono);
         self.drive_attaches(now);
         self.settle_volumes();
+        self.replace_failed(now);
         self.drive_changes(now);
         self.ensure_members(now.mono);
         self.say_floors();

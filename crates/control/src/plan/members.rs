@@ -51,7 +51,7 @@ pub fn pg_move(records: &Records, ask: &PgMove, takes: &dyn Fn(OsdId) -> bool) -
     if osds.contains(&to) {
         return Err(cannot(format!("{to} holds a replica of PG {pg}, or gets one")));
     }
-    if !takes(to) || target.poisoned.is_some() {
+    if !takes(to) {
         return Err(cannot(format!("{to} does not serve, or is full")));
     }
     if !target.is_in || target.drain {
@@ -82,6 +82,27 @@ pub fn pg_move_cancel(records: &Records, pg: PgId) -> Plan<()> {
     Ok((if new == *record { Vec::new() } else { vec![Write::Put(Record::Pg(new))] }, ()))
 }
 
+/// Queues the replacement of a replica that has failed, before all other changes of its PG: on its own OSD, under a new id. A
+/// replica that fails while it joins is given up, and its move begins again. `None`: the replica leaves already.
+pub fn replace_failed(record: &PgRecord, failed: ReplicaId) -> Option<Vec<Write>> {
+    let mut new = record.clone();
+    match &mut new.change {
+        Some(change) if change.add.replica == failed && !change.cancel => {
+            change.cancel = true;
+            new.queue.insert(0, (change.from, change.to));
+        }
+        change => {
+            let osd = record.members.iter().find(|m| m.replica == failed)?.osd;
+            let leaves = change.as_ref().is_some_and(|change| change.remove == failed && !change.cancel);
+            if leaves || new.queue.iter().any(|(from, _)| *from == osd) {
+                return None;
+            }
+            new.queue.insert(0, (osd, osd));
+        }
+    }
+    Some(vec![Write::Put(Record::Pg(new))])
+}
+
 /// Begins the first change of the queue that is still possible: its replica gets an id. No change may be under way. Returns
 /// the moves before it, which are given up.
 pub fn begin_change(records: &Records, record: &PgRecord, wall_ms: u64) -> (Vec<Write>, Vec<(OsdId, OsdId)>) {
@@ -92,7 +113,7 @@ pub fn begin_change(records: &Records, record: &PgRecord, wall_ms: u64) -> (Vec<
     while !new.queue.is_empty() && new.change.is_none() {
         let (from, to) = new.queue.remove(0);
         let leaves = new.members.iter().find(|m| m.osd == from).map(|m| m.replica);
-        let may_come = records.osds.contains_key(&to) && new.members.iter().all(|m| m.osd != to);
+        let may_come = records.osds.contains_key(&to) && (from == to || new.members.iter().all(|m| m.osd != to));
         let Some(remove) = leaves.filter(|_| may_come) else {
             given_up.push((from, to));
             continue;

@@ -74,8 +74,8 @@ pub(crate) enum Work {
     Sure {
         replica: ReplicaId,
     },
-    /// Create records may be lost.
-    StoreInDoubt,
+    /// Create records may be lost, or the ids are known below which they may be.
+    CreatesLost,
     /// State record of a replica outside a state block: the replica is damaged.
     State {
         replica: ReplicaId,
@@ -166,7 +166,7 @@ pub(crate) struct BuildParts<'a> {
     pub tombstones: &'a BTreeSet<ReplicaId>,
     pub map: &'a Bytes,
     /// Create records may be lost.
-    pub in_doubt: bool,
+    pub creates_lost: ReplicaId,
     /// Replicas below this id that are unknown are gone.
     pub floor: ReplicaId,
     /// No mount record is written yet.
@@ -472,7 +472,7 @@ fn take_one(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bo
             fill.note_removed(replica, replaces, parts.replicas);
         }
         Work::Sure { replica } => fill.put(Record::Sure { replica }),
-        Work::StoreInDoubt => fill.put(Record::StoreInDoubt),
+        Work::CreatesLost => fill.put(Record::CreatesLost { below: parts.creates_lost, restated: false }),
         Work::State { replica } => {
             if let Some(r) = parts.replicas.get(&replica) {
                 fill.put(Record::ReplicaState(r.record()));

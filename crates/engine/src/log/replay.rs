@@ -9,6 +9,7 @@
 
 use super::scan::{FoundBatch, Verdict, payload_of};
 use super::{Kept, ReplicaLog, Segment};
+use crate::engine::ANY_REPLICA;
 use crate::home_api::{LostHome, RoundState};
 use crate::payload::Payload;
 use crate::replica::{Doubt, Replica};
@@ -163,12 +164,11 @@ pub(crate) struct Replay {
     doubt_hidden: bool,
     /// A whole checkpoint lies behind the last gap.
     checkpointed_since: bool,
-    /// A whole state block lies behind the last gap, written by a process that knew all replicas.
-    opened_since: bool,
     /// An administrator has declared the device an older copy: everything written after it is missing (ADR 0012).
     restored: bool,
-    /// An earlier mount has recorded that create records may be lost.
-    told_in_doubt: bool,
+    /// Create records of replicas below this id may be lost, and what the state block that has begun records of that.
+    creates_lost: ReplicaId,
+    block_creates_lost: ReplicaId,
     /// A mount wrote the batch that is replayed, before or with its mount record.
     by_mount: bool,
     /// A state block has begun, and no batch since is missing; the value says whether a mount wrote it.
@@ -213,7 +213,7 @@ impl Replay {
     fn enter_hole(&mut self, mount: u64) {
         let first = *self.hole_mount.get_or_insert(self.last_mount);
         self.doubt_hidden |= mount > first;
-        (self.checkpointed_since, self.opened_since, self.assembling) = (false, false, None);
+        (self.checkpointed_since, self.creates_lost, self.assembling) = (false, ANY_REPLICA, None);
         self.block = None;
         self.hole_entered = true;
         for r in self.replicas.values_mut() {
@@ -227,7 +227,7 @@ impl Replay {
     /// Declares the device an older copy: every replica is suspect, and replicas may be missing. A replica without
     /// peers is damaged, because no other member knows its entries.
     pub fn restored(&mut self) {
-        self.restored = true;
+        (self.restored, self.creates_lost) = (true, ANY_REPLICA);
         for r in self.replicas.values_mut() {
             match r.record.identity.members.len() < 2 {
                 true if r.record.damage.is_empty() => {
@@ -244,17 +244,9 @@ impl Replay {
         self.store_damage.as_deref()
     }
 
-    /// Whether a replica may have been created here of which no record is left.
-    pub fn lacks_births(&self) -> bool {
-        self.told_in_doubt
-            || self.restored
-            || self.store_damage.is_some()
-            || (self.hole.is_some() && !self.opened_since)
-    }
-
-    /// Whether create records may be lost and no record says so yet.
-    pub fn newly_lacks_births(&self) -> bool {
-        self.lacks_births() && !self.told_in_doubt
+    /// Returns the id below which a replica may have been created here of which no record is left.
+    pub fn creates_lost(&self) -> ReplicaId {
+        if self.store_damage.is_some() { ANY_REPLICA } else { self.creates_lost }
     }
 
     fn batch(&mut self, batch: FoundBatch) {
@@ -279,11 +271,12 @@ impl Replay {
     /// Replays a record. `payload` is `None` when its bytes do not match.
     fn record(&mut self, record: Record<'_>, payload: Option<IoBuf>, segment: u64) {
         match record {
-            Record::SegmentOpen { mount, .. } => self.block = Some(mount),
+            Record::SegmentOpen { mount, .. } => (self.block, self.block_creates_lost) = (Some(mount), ReplicaId(0)),
             Record::StateEnd => self.state_ends(),
             Record::ReplicaFloor(floor) => self.floor = self.floor.max(floor),
             Record::Mount | Record::StateMore { .. } => {}
-            Record::StoreInDoubt => self.told_in_doubt = true,
+            Record::CreatesLost { below, restated: true } => self.block_creates_lost = below,
+            Record::CreatesLost { below, restated: false } => self.creates_lost = below,
             Record::Map(map) => self.map = map,
             Record::Tombstones(gone) => {
                 for replica in &gone {
@@ -349,14 +342,17 @@ impl Replay {
     fn state_ends(&mut self) {
         if let Some(mount) = self.block.take() {
             self.segments.back_mut().expect("a batch lies in a segment").stated = true;
-            self.opened_since |= !mount;
+            // A process that was not mounting knew all replicas.
+            if !mount {
+                self.creates_lost = self.block_creates_lost;
+            }
         }
     }
 
     fn live(&mut self, replica: ReplicaId) -> Option<&mut Replayed> {
         let known = self.replicas.contains_key(&replica) || self.tombstones.contains(&replica);
         // The create record may be in a log gap, while no later state block names the replica.
-        if !known && !self.hole_entered && !self.told_in_doubt {
+        if !known && !self.hole_entered && self.creates_lost == ReplicaId(0) {
             self.doubt(format!("the log has a record of {replica} before its create record"));
         }
         self.replicas.get_mut(&replica)
@@ -376,15 +372,12 @@ impl Replay {
             return;
         }
         let (holes, stated) = (self.hole_entered, !self.by_mount);
-        // On a store that has lost create records, this one may be the replica's second.
-        let in_doubt = birth && self.told_in_doubt;
         match self.replicas.get_mut(&replica) {
             None => {
                 // A replica whose first record is no create record was created in the gap.
                 let before_hole = (holes && !birth).then(BeforeHole::default);
                 let mut replayed = Replayed::new(record, before_hole);
                 replayed.since_hole.stated = stated;
-                (replayed.in_doubt, replayed.emptied) = (in_doubt, in_doubt);
                 self.replicas.insert(replica, replayed);
             }
             Some(known) => {

@@ -107,8 +107,8 @@ impl Fill {
         if is_full(self, 4 * RECORD_LEN + parts.map.len()) {
             return false;
         }
-        if parts.in_doubt {
-            self.put(Record::StoreInDoubt);
+        if parts.creates_lost > ReplicaId(0) {
+            self.put(Record::CreatesLost { below: parts.creates_lost, restated: true });
         }
         if parts.floor > ReplicaId(0) {
             self.put(Record::ReplicaFloor(parts.floor));

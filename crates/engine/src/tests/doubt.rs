@@ -91,7 +91,10 @@ fn log_with_a_gap_keeps_entries_before_it_and_after_the_suspect_record() {
     rig.disk.power_cut();
     rig.restart();
     assert_eq!([found(&rig, R), found(&rig, OTHER)], [(4, false), (0, true)]);
-    assert!(rig.engine.lost_records().is_some() && rig.engine.is_in_doubt(), "create records may be in the gap");
+    assert!(
+        rig.engine.lost_records().is_some() && rig.engine.may_have_been_here(ReplicaId(1000)),
+        "create records may be in the gap"
+    );
 }
 
 #[test]
@@ -120,7 +123,7 @@ fn suspect_state_and_kept_entries_outlive_the_segments_of_the_gap() {
     assert_eq!(rig.engine.lost_records(), None, "the gap is gone");
     assert_eq!(found(&rig, R), (1, true), "the doubt is not, and what was certain was carried along");
     assert!(!found(&rig, OTHER).1);
-    assert!(rig.engine.is_in_doubt(), "nor is that of births");
+    assert!(rig.engine.may_have_been_here(ReplicaId(1000)), "nor is that of births");
 }
 
 #[test]
@@ -154,7 +157,7 @@ fn replica_stated_in_full_behind_a_gap_is_whole_and_not_suspect() {
             rig.restart();
         }
         assert!(rig.engine.lost_records().is_some());
-        assert!(!rig.engine.is_in_doubt(), "a segment was opened behind the gap: it names all");
+        assert!(!rig.engine.may_have_been_here(ReplicaId(1000)), "a segment was opened behind the gap: it names all");
         if !proved {
             let doubts: Vec<bool> = [R, OTHER].map(|replica| found(&rig, replica).1).to_vec();
             assert_eq!(doubts, [false, false], "appends at or below K + 1 are behind the gap");
@@ -339,35 +342,36 @@ fn log_without_its_only_opening_keeps_the_batches_behind_it() {
         assert_eq!(rig.seen.mount_failed, None);
         let all = [found(&rig, R), found(&rig, OTHER)];
         assert_eq!(all.map(|(last, _)| last), [1, 1], "born and written behind the opening");
-        assert!(rig.engine.is_in_doubt(), "others may have been born in it");
+        assert!(rig.engine.may_have_been_here(ReplicaId(1000)), "others may have been born in it");
     }
 }
 
 #[test]
-fn replica_created_after_lost_create_records_is_suspect_until_cleared() {
-    const NEW: ReplicaId = ReplicaId(102);
+fn replica_created_after_lost_create_records_fails_unless_its_id_is_new() {
     let mut rig = new(6);
     let lost = one(&mut rig, R);
     one(&mut rig, OTHER);
     lose(&mut rig, lost);
-    assert!(rig.engine.is_in_doubt());
-    rig.create(NEW.0);
+    let damage = |rig: &Rig, id: u64| {
+        let all = &rig.seen.recovered;
+        all.iter().find(|r| r.identity.replica == ReplicaId(id)).expect("it is there").damage.clone()
+    };
+    rig.create(102);
+    rig.engine.set_next_replica(ReplicaId(200));
+    rig.engine.set_next_replica(ReplicaId(100));
+    rig.create(199);
+    rig.create(200);
+    rig.settle();
     for _ in 0..2 {
         rig.disk.power_cut();
         rig.restart();
-        assert_eq!(found(&rig, NEW), (0, true), "it may have been here before");
+        for id in [102, 199] {
+            assert_eq!(damage(&rig, id).as_deref(), Some(crate::engine::CREATE_LOST), "it may have been here before");
+        }
+        assert_eq!(damage(&rig, 200), None, "its id was drawn after the mount that found the gap");
+        assert!(rig.engine.may_have_been_here(ReplicaId(199)) && !rig.engine.may_have_been_here(ReplicaId(200)));
+        rig.engine.set_next_replica(ReplicaId(300));
     }
-    follow(&mut rig, NEW, 0);
-    one(&mut rig, NEW);
-    rig.disk.power_cut();
-    rig.restart();
-    assert_eq!(found(&rig, NEW), (1, true));
-    follow(&mut rig, NEW, 0);
-    rig.engine.doubt_over(NEW);
-    rig.settle();
-    rig.disk.power_cut();
-    rig.restart();
-    assert_eq!(found(&rig, NEW), (1, false));
 }
 
 /// Returns the offset of the batch that makes `R` suspect.
@@ -497,32 +501,33 @@ fn rot_below_a_cleared_suspect_state_hides_no_acknowledged_entry() {
 }
 
 #[test]
-fn orphaned_replica_is_created_again_and_its_home_drops_when_it_follows() {
-    for follows in [false, true] {
-        let mut rig = Rig::new(21, true, config());
-        rig.create(R.0);
-        let birth = batches_from(&rig, 0).last().expect("it was born").0;
-        rig.create(OTHER.0);
-        write_and_commit(&mut rig, 3, 8);
-        rig.round();
-        rig.settle();
-        lose(&mut rig, birth);
-        assert!(rig.seen.recovered.iter().all(|r| r.identity.replica != R), "the log does not identify it");
-        assert!(rig.engine.is_in_doubt());
-        rig.models.remove(&R);
-        rig.create(R.0);
-        if follows {
-            rig.engine.follow_in_doubt(R, HardState { term: Term(9), vote: Some(R), commit: Index(0) });
-            rig.settle();
-            rig.round();
-            rig.settle();
-        }
+fn orphaned_replica_is_created_again_as_failed_and_its_home_goes_with_it() {
+    let mut rig = Rig::new(21, true, config());
+    rig.create(R.0);
+    let birth = batches_from(&rig, 0).last().expect("it was born").0;
+    rig.create(OTHER.0);
+    write_and_commit(&mut rig, 3, 8);
+    rig.round();
+    rig.settle();
+    let used = rig.engine.stats().home.used_bytes;
+    lose(&mut rig, birth);
+    assert!(rig.seen.recovered.iter().all(|r| r.identity.replica != R), "the log does not identify it");
+    rig.models.remove(&R);
+    rig.create(R.0);
+    for _ in 0..2 {
         rig.engine.audit().expect("home's books balance");
+        assert!(rig.engine.damage(R).is_some(), "it may have voted");
+        assert_eq!(rig.engine.stats().home.used_bytes, used, "its contents stay");
+        rig.settle();
         rig.disk.power_cut();
         rig.restart();
-        assert_eq!(found(&rig, R), (if follows { 0 } else { 3 }, true), "a state that it had");
-        rig.engine.audit().expect("home's books balance");
     }
+    rig.engine.destroy_replica(R);
+    rig.settle();
+    rig.round();
+    rig.settle();
+    rig.engine.audit().expect("home's books balance");
+    assert!(rig.engine.stats().home.used_bytes < used, "until it is destroyed");
 }
 
 #[test]
@@ -549,7 +554,7 @@ fn restored_device_makes_replicas_suspect_and_damages_a_lone_one() {
         assert_eq!([found(&rig, R), found(&rig, OTHER)], [(1, true), (0, true)]);
         let lone = rig.seen.recovered.iter().find(|r| r.identity.replica == ReplicaId(1)).expect("it is there");
         assert!(lone.damage.as_deref().is_some_and(|why| why.contains("older copy")), "{:?}", lone.damage);
-        assert!(rig.engine.is_in_doubt(), "births may be missing, too");
+        assert!(rig.engine.may_have_been_here(ReplicaId(1000)), "births may be missing, too");
         rig.settle();
         assert!(rig.engine.is_log_quiet());
         rig.disk.power_cut();

@@ -162,8 +162,8 @@ impl Rig {
         self.unborn.insert(id);
         // The create must be durable before the replica is used.
         self.settle();
-        if self.harness.engine.is_in_doubt() {
-            // The store waits for peers, and the rig has none that answer here.
+        if self.harness.engine.damage(id).is_some() {
+            // It may have been here before, and meta would replace it.
             self.harness.models.remove(&id);
             self.dying.insert(id);
         }
@@ -398,7 +398,7 @@ impl Rig {
         let map = engine.map().to_vec();
         // A create record in a log gap is lost with it, and the store reports that. A map may be lost in the same way.
         let in_doubt = damage.tail_in_doubt || self.rotten && engine.lost_records().is_some();
-        let births = damage.tail_in_doubt || self.rotten && engine.is_in_doubt();
+        let births = damage.tail_in_doubt || self.rotten && engine.may_have_been_here(ReplicaId(1));
         if in_doubt {
             // Creates and destroys in the lost tail are undone. A replica without a model is not compared.
             lost.iter().for_each(|id| drop(self.harness.models.remove(id)));

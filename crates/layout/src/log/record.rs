@@ -148,8 +148,12 @@ pub enum Record<'a> {
     Sure {
         replica: ReplicaId,
     },
-    /// Create records may be among the missing records: every replica created on this store is suspect (R4).
-    StoreInDoubt,
+    /// Create records of replicas below this id may be among the records that are missing before this one: an unknown replica may
+    /// have been here (R4). `restated`, in a state block: missing before an earlier such record.
+    CreatesLost {
+        below: ReplicaId,
+        restated: bool,
+    },
 }
 
 /// Why bytes are not records. The batch's CRC is right, so the cause is a bug or a newer build.
@@ -179,7 +183,7 @@ pub(crate) mod kind {
     pub const DOUBT: u8 = 18;
     pub const IN_DOUBT: u8 = 19;
     pub const SURE: u8 = 20;
-    pub const STORE_IN_DOUBT: u8 = 21;
+    pub const CREATES_LOST: u8 = 21;
     pub const STATE_MORE: u8 = 22;
     pub const STATE_END: u8 = 23;
     pub const REPLICA_FLOOR: u8 = 24;
@@ -278,7 +282,9 @@ impl Record<'_> {
             Record::Doubt { replica, last } => RecordHeader::new(kind::DOUBT, replica.0, last.0, 0),
             Record::InDoubt { replica } => RecordHeader::new(kind::IN_DOUBT, replica.0, 0, 0),
             Record::Sure { replica } => RecordHeader::new(kind::SURE, replica.0, 0, 0),
-            Record::StoreInDoubt => RecordHeader::new(kind::STORE_IN_DOUBT, 0, 0, 0),
+            Record::CreatesLost { below, restated } => {
+                RecordHeader::new(kind::CREATES_LOST, below.0, u64::from(*restated), 0)
+            }
         };
         header.body_len = ((out.len() - body) as u32).into();
         out[start..body].copy_from_slice(header.as_bytes());
@@ -342,7 +348,7 @@ fn decode_one(from: &mut Reader<'_>) -> Result<Record<'static>, RecordError> {
         kind::DOUBT => Record::Doubt { replica: from.replica(), last: from.index() },
         kind::IN_DOUBT => Record::InDoubt { replica: from.replica() },
         kind::SURE => Record::Sure { replica: from.replica() },
-        kind::STORE_IN_DOUBT => Record::StoreInDoubt,
+        kind::CREATES_LOST => Record::CreatesLost { below: from.replica(), restated: from.index() != Index(0) },
         _ => return from.fail("unknown kind"),
     })
 }

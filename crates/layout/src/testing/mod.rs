@@ -87,7 +87,7 @@ fn log() -> [File; 2] {
             DOUBT,
             IN_DOUBT,
             SURE,
-            STORE_IN_DOUBT,
+            CREATES_LOST,
             STATE_MORE,
             STATE_END,
             REPLICA_FLOOR

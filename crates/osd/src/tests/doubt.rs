@@ -2,11 +2,12 @@
 
 use super::rig::{LONG, Rig, ms, pg};
 use crate::Phase;
+use types::control::{OsdDown, Watermarks};
 use types::map::{Member, PgMap};
 use types::{Epoch, OsdId, ReplicaId};
 
 #[test]
-fn a_replica_that_is_made_on_a_store_whose_log_has_lost_records_asks_its_peers_whether_it_was_here() {
+fn replica_made_on_a_store_that_has_lost_records_fails_unless_its_id_is_new() {
     let mut rig = Rig::new(12, [16; 3]);
     rig.make_pgs(1);
     rig.lead_all(0, 1);
@@ -18,32 +19,28 @@ fn a_replica_that_is_made_on_a_store_whose_log_has_lost_records_asks_its_peers_w
     rig.spoil(2, log + (64 << 10)..log + (128 << 10));
     rig.start(2);
     rig.until(ms(5000), "it serves what it can", |rig| *rig.osd(2).phase() == Phase::Running);
-    let member = |i: u64| Member { replica: ReplicaId(100 + i), osd: OsdId(i as u32 + 1) };
-    let map = PgMap { pg: pg(7), lineage: 1, conf_epoch: Epoch(1), members: (0..3).map(member).collect() };
-    (1..3).for_each(|i| rig.ensure(i, &map));
-    rig.run(ms(2000));
-    let waits = |rig: &mut Rig| rig.osd(2).repairing().iter().any(|(id, _)| *id == pg(7));
-    assert!(waits(&mut rig), "one of the others has not answered");
-    let leads = |rig: &mut Rig, i: usize| rig.osd(i).leading().contains_key(&pg(7));
-    assert!(!leads(&mut rig, 1) && !leads(&mut rig, 2), "its vote may have been given");
-    rig.ensure(0, &map);
-    rig.until(ms(3000), "it is a member", |rig| !waits(rig) && rig.is_whole(pg(7)));
-}
-
-#[test]
-fn the_only_replica_of_a_pg_is_not_made_again_on_a_store_whose_log_has_lost_records() {
-    let mut rig = Rig::new(13, [16; 3]);
-    rig.make_pgs(1);
-    rig.lead_all(0, 1);
-    (0..20).for_each(|n| rig.write(pg(0), 0, n, 8));
-    rig.kill(2);
-    spoil_log(&rig, 2, 64 << 10..128 << 10, |_| true);
-    rig.start(2);
-    rig.until(ms(5000), "it serves what it can", |rig| *rig.osd(2).phase() == Phase::Running);
-    let alone = vec![Member { replica: ReplicaId(100), osd: OsdId(3) }];
-    rig.ensure(2, &PgMap { pg: pg(7), lineage: 1, conf_epoch: Epoch(1), members: alone });
-    rig.run(ms(500));
-    assert!(!rig.osd(2).reports_for_tools().iter().any(|r| r.pg == pg(7)));
+    let make = |rig: &mut Rig, n: u32, first: u64| {
+        let member = |i: u64| Member { replica: ReplicaId(first + i), osd: OsdId(i as u32 + 1) };
+        let map = PgMap { pg: pg(n), lineage: 1, conf_epoch: Epoch(1), members: (0..3).map(member).collect() };
+        (0..3).for_each(|i| rig.ensure(i, &map));
+        rig.run(ms(2000));
+    };
+    let state = |rig: &mut Rig, n: u32| {
+        let all = rig.osd(2).quarantined();
+        all.into_iter().find(|(id, _)| *id == pg(n)).map(|(_, reason)| reason)
+    };
+    make(&mut rig, 7, 100);
+    assert_eq!(state(&mut rig, 7).as_deref(), Some(engine::CREATE_LOST), "it may have been here, and have voted");
+    let told = Watermarks { next_replica: 200, ..Watermarks::default() };
+    rig.tell(2, OsdDown::Remember(told));
+    make(&mut rig, 8, 110);
+    make(&mut rig, 9, 200);
+    assert!(state(&mut rig, 8).is_some() && state(&mut rig, 9).is_none(), "ids from 200 on were never here");
+    rig.kill(0);
+    rig.run(ms(3000));
+    let leads = |rig: &mut Rig, n: u32| (1..3).any(|i| rig.osd(i).leading().contains_key(&pg(n)));
+    assert!(leads(&mut rig, 9), "the new replica votes");
+    assert!(!leads(&mut rig, 7) && !leads(&mut rig, 8), "a failed one does not");
 }
 
 /// A page of the log begins a batch.

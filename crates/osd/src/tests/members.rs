@@ -171,3 +171,64 @@ fn replica_that_lacks_records_stays_out_once_the_members_have_changed() {
         assert_eq!(osds(&change(&mut rig, order)), [1, 4, 2], "it is replaced");
     }
 }
+
+#[test]
+fn failed_replica_is_replaced_on_its_own_osd() {
+    for (seed, mib, failed) in [(1, 1, 0), (2, 30, 0), (3, 1, 1), (4, 30, 1)] {
+        let mut rig = three_of_four(seed);
+        rig.lead_all(0, 1);
+        rig.fill(pg(0), mib);
+        let old = ReplicaId(failed as u64 + 1);
+        rig.osd(failed).engine.mark_damaged(old, "for this test".to_owned());
+        rig.run(ms(100));
+        rig.until(LONG, "another leads", |rig| rig.leader(pg(0)) != failed);
+        let new = Member { replica: ReplicaId(100), osd: OsdId(failed as u32 + 1) };
+        rig.tell(failed, OsdDown::EnsureReplica { created: created(), replica: new.replica });
+        rig.run(ms(300));
+        let order = MemberChange { add: Some(new), ..replace(old.0) };
+        let leader = rig.leader(pg(0));
+        rig.tell(leader, OsdDown::ChangeMembers { pg: pg(0), change: order });
+        rig.run(ms(100));
+        rig.kill(failed);
+        rig.run(ms(300));
+        rig.start(failed);
+        rig.until(LONG, "it serves", |rig| *rig.osd(failed).phase() == Phase::Running);
+        let state = |rig: &mut Rig, replica| {
+            let key = rig.osd(failed).pgs.by_replica(replica)?;
+            Some(matches!(rig.osd(failed).pgs.get(key).state, State::Quarantined(_)))
+        };
+        assert_eq!((state(&mut rig, old), state(&mut rig, new.replica)), (Some(true), Some(false)), "both are there");
+        rig.write(pg(0), 0, 1, 1);
+        let now = change(&mut rig, order);
+        assert_eq!(osds(&now).iter().collect::<std::collections::BTreeSet<_>>(), [1, 2, 3].iter().collect());
+        assert!(now.voters.contains(&new), "{now:?}");
+        rig.tell(failed, OsdDown::DropReplica { pg: pg(0), replica: old });
+        rig.run(ms(300));
+        assert_eq!((state(&mut rig, old), state(&mut rig, new.replica)), (None, Some(false)));
+        rig.kill(2);
+        rig.write(pg(0), 0, 10, 4);
+        assert_eq!(digest(&mut rig, failed), digest(&mut rig, 1 - failed), "seed {seed}");
+    }
+}
+
+#[test]
+fn failed_replica_gives_its_payloads_beside_its_successor() {
+    let mut rig = three_of_four(9);
+    rig.lead_all(0, 1);
+    (0..40).for_each(|n| rig.write(pg(0), 0, n, 8));
+    rig.run(ms(200));
+    // The payloads of replica 3 are lost, and only the failed replica 2 has them besides the leader, which is away.
+    rig.osd(1).engine.mark_damaged(ReplicaId(2), "for this test".to_owned());
+    rig.run(ms(100));
+    rig.tell(1, OsdDown::EnsureReplica { created: created(), replica: ReplicaId(100) });
+    rig.run(ms(300));
+    rig.kill(0);
+    rig.kill(2);
+    spoil_log(&rig, 2, 256 << 10..1 << 20, |header| !is_header(header));
+    rig.start(2);
+    rig.until(LONG, "all payloads are fetched", |rig| {
+        let key = rig.osd(2).pgs.by_replica(ReplicaId(3));
+        key.is_some_and(|key| matches!(rig.osd(2).pgs.get(key).state, State::Running(_)))
+    });
+    assert!(rig.osd(2).engine.stats().refilled_entries > 0);
+}

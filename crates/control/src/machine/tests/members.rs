@@ -226,3 +226,73 @@ fn members_of_many_pgs_that_the_records_do_not_know_are_taken_over() {
     let held = world.osd(OsdId(4)).replicas.len();
     assert_eq!(held, 256, "nothing of it was dropped");
 }
+
+fn replica_on(world: &World, pg: PgId, osd: u32) -> ReplicaId {
+    let members = &world.control.records().pgs[&pg].members;
+    members.iter().find(|m| m.osd == OsdId(osd)).expect("it is a member").replica
+}
+
+#[test]
+fn failed_replica_is_replaced_on_its_own_osd() {
+    for seed in 1..12 {
+        let (mut world, pg) = with_pgs(4);
+        world.rng = types::rng::Rng::new(seed);
+        let (old, failed) = (members(&world, pg), replica_on(&world, pg, 2));
+        world.failed.insert(failed);
+        world.death = if seed == 1 { Death::Never } else { Death::OneIn(3) };
+        seconds(&mut world, 12);
+        world.death = Death::Never;
+        (1..=4).for_each(|n| world.connect(OsdId(n)));
+        seconds(&mut world, 30);
+        let record = &world.control.records().pgs[&pg];
+        assert_eq!((members(&world, pg), record.changes, record.queue.len()), (old, 1, 0), "seed {seed}");
+        let new = replica_on(&world, pg, 2);
+        assert!(new > failed, "under a new id");
+        let held = holders(&world, pg);
+        assert!(held.len() == 3 && held.contains(&(2, new)), "the failed one is dropped: {held:?}");
+        let said = |kind: &str, text: &str| world.events.iter().any(|e| e.kind == kind && e.text.contains(text));
+        if seed == 1 {
+            assert!(
+                said("pg.replica_failed", "on osd.2 has failed") && said("pg.moved", "replaced by a new one there")
+            );
+        }
+    }
+}
+
+#[test]
+fn failed_replica_waits_while_its_pg_cannot_change() {
+    let (mut world, pg) = with_pgs(4);
+    let failed = replica_on(&world, pg, 2);
+    world.leaders.insert(pg, (OsdId(9), 5));
+    seconds(&mut world, 2);
+    world.failed.insert(failed);
+    seconds(&mut world, 20);
+    assert_eq!(world.control.records().pgs[&pg].changes, 0, "the PG has no leader");
+    world.leaders.remove(&pg);
+    world.heartbeat(OsdId(2), |beat| beat.full = true);
+    for _ in 0..20 {
+        world.pass(Duration::from_secs(1));
+        [1, 3, 4].into_iter().for_each(|n| world.beat(OsdId(n)));
+        world.heartbeat(OsdId(2), |beat| beat.full = true);
+    }
+    assert_eq!(world.control.records().pgs[&pg].changes, 0, "the OSD has no space for a copy");
+    world.admin(pg_move(pg, 2, 4)).expect("queued");
+    seconds(&mut world, 20);
+    assert!(members(&world, pg).contains(&4), "a move replaces it, too");
+    assert_eq!(world.control.records().pgs[&pg].changes, 1);
+}
+
+#[test]
+fn newcomer_that_fails_is_given_up_and_replaced() {
+    let (mut world, pg) = with_pgs(4);
+    world.changes_stand_still = true;
+    world.admin(pg_move(pg, 2, 4)).expect("queued");
+    seconds(&mut world, 3);
+    let newcomer = world.control.records().pgs[&pg].change.clone().expect("it stands").add.replica;
+    world.failed.insert(newcomer);
+    world.changes_stand_still = false;
+    seconds(&mut world, 40);
+    let record = &world.control.records().pgs[&pg];
+    assert!(members(&world, pg).contains(&4) && replica_on(&world, pg, 4) > newcomer, "{record:?}");
+    assert_eq!((record.changes, record.queue.len(), holders(&world, pg).len()), (2, 0, 3));
+}

@@ -68,6 +68,8 @@ pub struct World {
     /// Orders to change members, and whether the leaders carry them out.
     pub changes: Vec<MemberChange>,
     pub changes_stand_still: bool,
+    /// Replicas that report that they have failed.
+    pub failed: BTreeSet<ReplicaId>,
     /// Events that were written to the log.
     pub events: Vec<Event>,
     next: u64,
@@ -144,6 +146,7 @@ impl World {
             members: BTreeMap::new(),
             changes: Vec::new(),
             changes_stand_still: false,
+            failed: BTreeSet::new(),
             events: Vec::new(),
             next: 1,
         };
@@ -253,7 +256,7 @@ impl World {
                 replica,
                 term: Term(term),
                 applied: Index(1),
-                quarantined: false,
+                quarantined: self.failed.contains(&replica),
                 repairing: false,
                 lost: Vec::new(),
                 unread: Vec::new(),
@@ -493,7 +496,7 @@ impl World {
             replica,
             term: Term(term),
             applied: Index(1),
-            quarantined: false,
+            quarantined: self.failed.contains(&replica),
             repairing: false,
             lost: Vec::new(),
             unread: Vec::new(),

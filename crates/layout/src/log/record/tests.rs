@@ -150,11 +150,12 @@ fn records_of_the_suspect_state_survive_a_round_trip() {
         Record::Doubt { replica, last: Index(9) },
         Record::InDoubt { replica },
         Record::Sure { replica },
-        Record::StoreInDoubt,
+        Record::CreatesLost { below: ReplicaId(77), restated: false },
+        Record::CreatesLost { below: ReplicaId(u64::MAX), restated: true },
     ];
     let bytes = encoded(&records);
     assert_eq!([bytes[0], bytes[40], bytes[80], bytes[120]], [18, 19, 20, 21], "the kinds never change");
-    assert_eq!(decode_records(&bytes, 4), Ok(records));
+    assert_eq!(decode_records(&bytes, 5), Ok(records));
 }
 
 #[test]
