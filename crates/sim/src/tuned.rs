@@ -155,7 +155,7 @@ fn draw_osd(draw: &mut Draw) {
         osd.group.move_lack_max: [0, 1 << 20],
         osd.space.grant_aus_max: [8, 64],
         osd.space.silent: [ms(200), ms(2000)],
-        osd.space.idle: [ms(30), ms(5000)],
+        osd.space.idle: [ms(500), ms(5000)],
         osd.streams.senders_max: [1, 8],
         osd.streams.receivers_max: [1],
         osd.streams.asked_max: [ms(70), ms(1000)],
