@@ -483,7 +483,7 @@ impl Engine {
             self.drop_overlay(replica);
             let r = &self.replicas[&replica];
             // The damage is logged at once. A state record is one that older builds read, too.
-            if r.born && matches!(self.state, State::Running) {
+            if r.born && matches!(self.state, State::Running) && !on(Bug::FailureNotLogged) {
                 self.queue(Work::State { replica });
             }
             self.unstage(replica);

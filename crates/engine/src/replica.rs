@@ -131,7 +131,7 @@ impl Replica {
             identity: self.identity.clone(),
             hard_state: self.written_hard_state,
             decision: self.first_decision.clone(),
-            damage: self.damage.clone().unwrap_or_default(),
+            damage: self.damage.clone().filter(|_| !on(Bug::FailureNotLogged)).unwrap_or_default(),
         }
     }
 }

@@ -121,6 +121,14 @@ impl Osd {
         self.streams.cuts()
     }
 
+    /// Fails the replica of a PG, as damage would. `None`: it has no group here.
+    pub fn fail_for_tools(&mut self, pg: PgId) -> Option<ReplicaId> {
+        let key = self.pgs.by_pg(pg)?;
+        let replica = self.pgs.group(key)?.identity().replica;
+        self.quarantine_replica(replica, "failed by a test".to_owned());
+        Some(replica)
+    }
+
     /// Counts the destage rounds that have ended with a checkpoint since the process began.
     pub fn rounds_for_tools(&self) -> u64 {
         self.engine.stats().rounds

@@ -45,6 +45,9 @@ const OPENING_PCT: u64 = 4;
 /// From this seed on, [`Class::MovedReplicas`] is drawn as well, before all other aims.
 pub const MOVED_FROM: u64 = 800_000;
 const MOVED_PCT: u64 = 8;
+/// From this seed on, [`Class::FailedReplicas`] is drawn as well, before all other aims.
+pub const FAILED_FROM: u64 = 900_000;
+const FAILED_PCT: u64 = 8;
 
 /// Returns the first seed whose run may be aimed at this class.
 pub fn first_seed(class: Class) -> u64 {
@@ -54,6 +57,7 @@ pub fn first_seed(class: Class) -> u64 {
         Class::FilledBehind => FILLED_FROM,
         Class::CutStateBlock => OPENING_FROM,
         Class::MovedReplicas => MOVED_FROM,
+        Class::FailedReplicas => FAILED_FROM,
         later if Class::LATER_AIMS.contains(&later) => NEWEST_FROM,
         _ => 1,
     }
@@ -97,6 +101,10 @@ impl Aim {
     pub fn draw(seed: u64) -> Option<Aim> {
         if Options::wears(seed).is_some() {
             return None;
+        }
+        let mut failed = Rng::new(seed ^ u64::from_be_bytes(*b"failures"));
+        if seed >= FAILED_FROM && failed.chance(FAILED_PCT, 100) {
+            return Some(Aim { class: Class::FailedReplicas, alone: true });
         }
         let mut moved = Rng::new(seed ^ u64::from_be_bytes(*b"replicas"));
         if seed >= MOVED_FROM && moved.chance(MOVED_PCT, 100) {
@@ -271,7 +279,7 @@ impl Aim {
                 options.faults = Duration::from_secs(14);
             }
             // Two OSDs hold nothing of a PG, and logs are freed, so that a new replica gets a stream or the log.
-            Class::MovedReplicas => {
+            Class::MovedReplicas | Class::FailedReplicas => {
                 (options.osds, options.replicas, options.pgs) = (5, 3, 2);
                 (shape.window, shape.sectors_max, shape.depth) = (1 << 20, 64, 8);
                 shape.operations = 3000;

@@ -74,6 +74,8 @@ pub struct Cluster {
     pub linear: Linear,
     /// OSDs whose disks may lie.
     pub budget: Budget,
+    /// Replicas that have failed for good.
+    failed: BTreeSet<ReplicaId>,
     /// An OSD that cannot hold what the others took while it was away.
     pub(crate) overfull: Option<OsdId>,
     /// OSDs whose devices were made to rot outside the budget: they must become whole again.
@@ -119,6 +121,7 @@ impl Cluster {
             owner: 0,
             linear: Linear::default(),
             budget,
+            failed: BTreeSet::new(),
             overfull: None,
             rotten: BTreeSet::new(),
             post: Post::new(world.fork_rng()),
@@ -296,6 +299,26 @@ impl Cluster {
             osd.handle_control(types::control::OsdDown::TransferLeader { pg, to });
         }
         (0..self.osds.len()).for_each(|i| self.turn_osd(i));
+    }
+
+    /// Fails the replica of the PG on the i-th OSD. `None`: no group of it runs there.
+    pub fn fail_replica(&mut self, i: usize, pg: PgId) -> Option<ReplicaId> {
+        let failed = self.osds[i].running.as_mut()?.0.fail_for_tools(pg)?;
+        self.budget.note_aimed(i, faults::Class::FailedReplicas);
+        self.turn_osd(i);
+        Some(failed)
+    }
+
+    /// Notes that the device of a failed replica had time to record that, unless the replica runs again: its OSD then died
+    /// before.
+    pub fn note_failed(&mut self, replica: ReplicaId) {
+        if !self.runs(replica) {
+            self.failed.insert(replica);
+        }
+    }
+
+    fn runs(&self, replica: ReplicaId) -> bool {
+        self.running().any(|(_, osd)| osd.groups_for_tools().any(|group| group.identity().replica == replica))
     }
 
     /// Makes another machine preempt the owner, which goes on meanwhile.
@@ -606,6 +629,9 @@ impl Cluster {
         self.ids_are_new()?;
         if let Some(what) = self.clients.iter().find_map(|c| c.failure.clone()) {
             return Err(what);
+        }
+        if let Some(replica) = self.failed.iter().find(|replica| self.runs(**replica)) {
+            return Err(format!("{replica} has failed, and takes part again"));
         }
         let honest = |id: OsdId| self.is_honest(id);
         if let Some(o) = self.osds.iter().find(|o| o.ended.is_some() && honest(o.id)) {

@@ -60,6 +60,8 @@ registry! {
         "a leader answers reads without a lease and without a read-index query";
     ServedBeforeOwnEntry, "served-before-own-entry", "R3",
         "a new leader serves before an entry of its own term is applied";
+    FailureNotLogged, "failure-not-logged", "R4",
+        "the log does not record that a replica has failed";
     LeftNotCheckpointed, "left-not-checkpointed", "R4",
         "a checkpoint does not tell that a joint phase has ended without proof";
     OldLifeReborn, "old-life-reborn", "R4",

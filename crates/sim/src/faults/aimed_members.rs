@@ -1,10 +1,11 @@
-//! A schedule aimed at changes of the members (ADR 0016): replicas move between OSDs, and at a chosen step of a change its
-//! leader, its new replica, its old one, or the leading meta dies or is cut off.
+//! Schedules aimed at changes of the members (ADR 0016, 0017): replicas move between OSDs, or fail and are replaced on their
+//! own, and at a chosen step of a change its leader, its new replica, its old one, or the leading meta dies or is cut off.
 
 use super::Strike;
 use super::aimed_logs::{LOOKS_MAX, ms, when};
 use super::aimed_votes::{cut_off, leader_of};
 use control::admin::{AdminAsk, PgMove};
+use std::time::Duration;
 use types::map::Membership;
 use types::{OsdId, PgId};
 
@@ -31,6 +32,33 @@ enum At {
 pub fn strike(s: &mut Strike<'_>) -> bool {
     let Some(first) = draw(s) else { return false };
     order(s, first);
+    accidents(s, first);
+    true
+}
+
+/// A replica of a PG that is whole fails.
+pub fn strike_failed(s: &mut Strike<'_>) -> bool {
+    let Some((pg, osd)) = draw_failing(s) else { return false };
+    let Some(replica) = s.cluster.fail_replica(osd, pg) else { return false };
+    s.after(Duration::from_secs(1), move |s| s.cluster.note_failed(replica));
+    accidents(s, Move { pg, from: osd, to: osd });
+    true
+}
+
+/// Draws a member of a PG of which every member keeps up.
+fn draw_failing(s: &mut Strike<'_>) -> Option<(PgId, usize)> {
+    let records = s.cluster.meta.records()?;
+    let record = records.pgs.values().nth(s.rng.below(records.pgs.len().max(1) as u64) as usize)?;
+    let (pg, count) = (record.pg, record.members.len());
+    let member = record.members[s.rng.below(count as u64) as usize].osd.0 as usize - 1;
+    let (_, leader) = leader_of(s.cluster, pg)?;
+    let (_, osd) = s.cluster.running().find(|(id, _)| id.0 as usize == leader + 1)?;
+    let lead = osd.reports_for_tools().into_iter().find(|r| r.pg == pg)?.leading?;
+    let is_whole = usize::from(lead.followers_in_sync) + 1 == count && lead.members.is_settled();
+    (is_whole && record.change.is_none()).then_some((pg, member))
+}
+
+fn accidents(s: &mut Strike<'_>, first: Move) {
     for _ in 0..s.rng.below(ACCIDENTS_MAX + 1) {
         let at = [At::Any, At::Learner, At::Joint, At::Left][s.rng.below(4) as usize];
         let reached = move |s: &mut Strike<'_>| is_at(s, first.pg, at).then_some(());
@@ -41,7 +69,6 @@ pub fn strike(s: &mut Strike<'_>) -> bool {
             s.after(delay, move |s| accident(s, first));
         });
     }
-    true
 }
 
 /// Draws a replica and an OSD that holds none of its PG.

@@ -13,7 +13,8 @@ use types::ReplicaId;
 use types::rng::Rng;
 
 /// Whether everything is whole at rest after such a lie. A poisoned store that was confirmed has lost nothing (ADR
-/// 0006). A log that rotted is repaired (ADR 0004, 0007), and so is home (ADR 0005, 0009).
+/// 0006). A log that rotted is repaired (ADR 0004, 0007), and so is home (ADR 0005, 0009). A failed replica is replaced
+/// (ADR 0017).
 fn is_mended(class: Class) -> bool {
     matches!(
         class,
@@ -21,6 +22,7 @@ fn is_mended(class: Class) -> bool {
             | Class::FlushError
             | Class::FlushFailsInRound
             | Class::FullDisk
+            | Class::FailedReplicas
             | Class::BitRotLog
             | Class::ReadError
             | Class::MisdirectedRead

@@ -171,6 +171,8 @@ pub enum Class {
     CutStateBlock,
     /// Replicas move to other OSDs, while members, leaders and metadata servers die.
     MovedReplicas,
+    /// Replicas fail and are replaced on their OSDs, while members, leaders and metadata servers die.
+    FailedReplicas,
     /// An OSD is taken out, or drained, while a pool is made, and let in again.
     OsdFlags,
 }
@@ -256,8 +258,14 @@ impl Class {
         [Class::MatchInDoubt, Class::RestartInDoubt, Class::HungFollower, Class::LateAsk, Class::ForgedHeaders];
 
     /// Aims that were added later still, each for seeds that had not been run by then (see `aim::first_seed`).
-    pub const LATER_AIMS: [Class; 5] =
-        [Class::BrokenPath, Class::MetaWentBack, Class::FilledBehind, Class::CutStateBlock, Class::MovedReplicas];
+    pub const LATER_AIMS: [Class; 6] = [
+        Class::BrokenPath,
+        Class::MetaWentBack,
+        Class::FilledBehind,
+        Class::CutStateBlock,
+        Class::MovedReplicas,
+        Class::FailedReplicas,
+    ];
 
     /// Classes of the swarm that were added later, for seeds that had not been run by then.
     pub const LATE: [Class; 1] = [Class::OsdFlags];
@@ -300,6 +308,7 @@ impl Class {
             MetaWentBack => aimed_back::strike(self, s),
             CutStateBlock => aimed_opening::strike(s),
             MovedReplicas => aimed_members::strike(s),
+            FailedReplicas => aimed_members::strike_failed(s),
             FullLog | CrashInInstall | SlowCut | FilledBehind => aimed_streams::strike(self, s),
             OldTail | DamagedPayload | RottenBlocks | VoteInDoubt | FailedTail => aimed_logs::strike(self, s),
         }
