@@ -317,7 +317,8 @@ impl Cluster {
         }
     }
 
-    fn runs(&self, replica: ReplicaId) -> bool {
+    /// Whether a group of the replica runs.
+    pub fn runs(&self, replica: ReplicaId) -> bool {
         self.running().any(|(_, osd)| osd.groups_for_tools().any(|group| group.identity().replica == replica))
     }
 

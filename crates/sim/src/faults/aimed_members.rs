@@ -54,8 +54,10 @@ fn draw_failing(s: &mut Strike<'_>) -> Option<(PgId, usize)> {
     let (_, leader) = leader_of(s.cluster, pg)?;
     let (_, osd) = s.cluster.running().find(|(id, _)| id.0 as usize == leader + 1)?;
     let lead = osd.reports_for_tools().into_iter().find(|r| r.pg == pg)?.leading?;
+    // The leader may not know yet that another one has failed: with two the PG would stay down.
+    let all_run = record.members.iter().all(|m| s.cluster.runs(m.replica));
     let is_whole = usize::from(lead.followers_in_sync) + 1 == count && lead.members.is_settled();
-    (is_whole && record.change.is_none()).then_some((pg, member))
+    (all_run && is_whole && record.change.is_none()).then_some((pg, member))
 }
 
 fn accidents(s: &mut Strike<'_>, first: Move) {
