@@ -9,7 +9,7 @@ mod osds;
 mod pools;
 mod volumes;
 
-pub use members::{begin_change, pg_move, pg_move_cancel, replace_failed, take_members};
+pub use members::{begin_change, give_up, pg_move, pg_move_cancel, replace_failed, take_members};
 pub(crate) use osds::log_is_behind;
 pub use osds::{HelloPlan, osd_hello, osd_poisoned, osd_position, osd_register, osd_remove, osd_reserve, osd_set};
 pub use pools::{PGS_PER_STEP, make_pgs, pool_create, pool_remove, unmake_pgs};

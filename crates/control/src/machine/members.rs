@@ -3,6 +3,7 @@
 //! A change is a record. While it stands, its order goes to the leader of the PG again and again, under any leader of meta. Only
 //! the report of a leader ends it; then the replica that left is destroyed, and the next change of the queue begins.
 
+use super::osds::Liveness;
 use super::{Control, Now};
 use crate::admin::{PgChangeView, PgMove};
 use crate::events::Note;
@@ -74,6 +75,13 @@ impl Control {
         }
     }
 
+    /// Whether a change replaces a failed replica on an OSD that is down: it begins again when the OSD is back, and other changes
+    /// of the PG do not wait for that.
+    fn is_in_vain(&self, now: Time, record: &PgRecord) -> bool {
+        let own = record.change.as_ref().filter(|change| change.from == change.to && !change.cancel);
+        own.is_some_and(|change| self.liveness(now, change.to) == Liveness::Down)
+    }
+
     /// Whether an OSD is up and has space.
     fn takes_replicas(&self, now: Time, osd: OsdId) -> bool {
         let poisoned = self.records.osds.get(&osd).is_none_or(|record| record.poisoned.is_some());
@@ -91,6 +99,7 @@ impl Control {
             let members = self.leads.get(&pg).map(|lead| lead.report.members.clone());
             match (record, members) {
                 (Some(record), Some(members)) if self.take_members(now, &record, &members) => {}
+                (Some(record), _) if self.is_in_vain(now.mono, &record) => self.write(plan::give_up(&record)),
                 (Some(record), _) if record.change.is_some() => self.order_change(now.mono, &record),
                 (Some(record), _) if !record.queue.is_empty() => self.begin_change(now, &record),
                 _ => drop(self.changing.remove(&pg)),

@@ -77,7 +77,7 @@ pub fn pg_move(records: &Records, ask: &PgMove, takes: &dyn Fn(OsdId) -> bool) -
 /// BSLT-2044.
 pub fn pg_move_cancel(records: &Records, pg: PgId) -> Plan<()> {
     let record = pg_of(records, pg)?;
-    let change = record.change.clone().map(|change| ChangeRecord { cancel: true, ..change });
+    let change = cancelled(record);
     let new = PgRecord { change, queue: Vec::new(), ..record.clone() };
     Ok((if new == *record { Vec::new() } else { vec![Write::Put(Record::Pg(new))] }, ()))
 }
@@ -101,6 +101,15 @@ pub fn replace_failed(record: &PgRecord, failed: ReplicaId) -> Option<Vec<Write>
         }
     }
     Some(vec![Write::Put(Record::Pg(new))])
+}
+
+fn cancelled(record: &PgRecord) -> Option<ChangeRecord> {
+    record.change.clone().map(|change| ChangeRecord { cancel: true, ..change })
+}
+
+/// Gives up the present change of a PG, unless its joint phase has begun.
+pub fn give_up(record: &PgRecord) -> Vec<Write> {
+    vec![Write::Put(Record::Pg(PgRecord { change: cancelled(record), ..record.clone() }))]
 }
 
 /// Begins the first change of the queue that is still possible: its replica gets an id. No change may be under way. Returns

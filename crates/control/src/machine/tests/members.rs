@@ -296,3 +296,35 @@ fn newcomer_that_fails_is_given_up_and_replaced() {
     assert!(members(&world, pg).contains(&4) && replica_on(&world, pg, 4) > newcomer, "{record:?}");
     assert_eq!((record.changes, record.queue.len(), holders(&world, pg).len()), (2, 0, 3));
 }
+
+#[test]
+fn replacement_on_an_osd_that_dies_is_given_up_until_it_is_back() {
+    let (mut world, pg) = with_pgs(4);
+    let failed = replica_on(&world, pg, 2);
+    world.changes_stand_still = true;
+    world.failed.insert(failed);
+    seconds(&mut world, 5);
+    assert!(world.control.records().pgs[&pg].change.is_some());
+    world.changes_stand_still = false;
+    let without = |world: &mut World, count: u32| {
+        for _ in 0..count {
+            world.pass(Duration::from_secs(1));
+            [1, 3, 4].into_iter().for_each(|n| world.beat(OsdId(n)));
+        }
+    };
+    world.changes_stand_still = true;
+    world.osd(OsdId(2)).deaf = true;
+    without(&mut world, 20);
+    world.changes_stand_still = false;
+    without(&mut world, 10);
+    let record = &world.control.records().pgs[&pg];
+    assert!(record.change.is_none() && replica_on(&world, pg, 2) == failed, "{record:?}");
+    world.admin(pg_move(pg, 3, 4)).expect("queued");
+    without(&mut world, 20);
+    assert!(members(&world, pg).contains(&4), "other changes go on");
+    world.osd(OsdId(2)).deaf = false;
+    world.restart(OsdId(2));
+    seconds(&mut world, 30);
+    assert!(replica_on(&world, pg, 2) > failed, "it is back");
+    assert_eq!(holders(&world, pg).len(), 3);
+}
