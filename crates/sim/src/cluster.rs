@@ -3,6 +3,7 @@
 //! The cluster starts, stops and turns its nodes. It decides nothing that a node should decide.
 
 mod clients;
+mod failed;
 
 use crate::check::durable;
 use crate::check::linear::Linear;
@@ -299,27 +300,6 @@ impl Cluster {
             osd.handle_control(types::control::OsdDown::TransferLeader { pg, to });
         }
         (0..self.osds.len()).for_each(|i| self.turn_osd(i));
-    }
-
-    /// Fails the replica of the PG on the i-th OSD. `None`: no group of it runs there.
-    pub fn fail_replica(&mut self, i: usize, pg: PgId) -> Option<ReplicaId> {
-        let failed = self.osds[i].running.as_mut()?.0.fail_for_tools(pg)?;
-        self.budget.note_aimed(i, faults::Class::FailedReplicas);
-        self.turn_osd(i);
-        Some(failed)
-    }
-
-    /// Notes that the device of a failed replica had time to record that, unless the replica runs again: its OSD then died
-    /// before.
-    pub fn note_failed(&mut self, replica: ReplicaId) {
-        if !self.runs(replica) {
-            self.failed.insert(replica);
-        }
-    }
-
-    /// Whether a group of the replica runs.
-    pub fn runs(&self, replica: ReplicaId) -> bool {
-        self.running().any(|(_, osd)| osd.groups_for_tools().any(|group| group.identity().replica == replica))
     }
 
     /// Makes another machine preempt the owner, which goes on meanwhile.
