@@ -277,8 +277,15 @@ impl Osd {
                 "ignored an order of the metadata server: the replica id belongs to another PG");
             return;
         }
-        let is_here = self.pgs.by_replica(replica).is_some();
-        if is_here || !self.pgs.is_newest(map.pg, replica) || !matches!(self.phase, Phase::Running) {
+        if self.pgs.by_replica(replica).is_some() || !matches!(self.phase, Phase::Running) {
+            return;
+        }
+        let before = self.pgs.by_pg(map.pg).map(|key| self.pgs.get(key));
+        if let Some(old) = before.filter(|slot| slot.identity.replica < replica && slot.yields()) {
+            self.quarantine_replica(old.identity.replica, format!("{replica} takes its place"));
+        }
+        if !self.pgs.is_newest(map.pg, replica) {
+            tracing::debug!(pg = %map.pg, %replica, "another replica of the PG takes part here: this one is not created");
             return;
         }
         if self.engine.is_gone(replica) {

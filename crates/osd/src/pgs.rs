@@ -50,9 +50,19 @@ impl Slot {
         self.members.iter().any(|m| m.osd == osd)
     }
 
-    /// Iterates over the other members.
+    /// Iterates over the other members. Of two on one OSD only the newest: the other one has failed.
     pub fn others(&self) -> impl Iterator<Item = Member> + '_ {
-        self.members.iter().filter(|m| m.replica != self.identity.replica)
+        let is_newest = |m: &Member| !self.members.iter().any(|n| n.osd == m.osd && n.replica > m.replica);
+        self.members.iter().filter(move |m| m.replica != self.identity.replica && is_newest(m))
+    }
+
+    /// Whether an order for a newer replica of the PG ends this one: it may not vote now, and meta has heard that it failed.
+    pub fn yields(&self) -> bool {
+        match &self.state {
+            State::Repairing => true,
+            State::Running(group) => !group.members().is_voter(self.identity.replica),
+            State::Quarantined(_) | State::Creating | State::Installing(_) => false,
+        }
     }
 }
 

@@ -70,7 +70,13 @@ impl Volume {
     pub(crate) fn learn(&mut self, now: Time, view: &MapView) {
         let leader = |pg: PgId| view.leaders.iter().find(|(p, _)| *p == pg).map(|(_, osd)| *osd);
         for map in &view.pgs {
-            let members: Vec<OsdId> = map.members.iter().map(|m| m.osd).collect();
+            // A failed replica and its successor share an OSD.
+            let mut members: Vec<OsdId> = Vec::with_capacity(map.members.len());
+            for osd in map.members.iter().map(|m| m.osd) {
+                if !members.contains(&osd) {
+                    members.push(osd);
+                }
+            }
             if members.is_empty() {
                 continue;
             }

@@ -75,11 +75,15 @@ impl Control {
         }
     }
 
-    /// Whether a change replaces a failed replica on an OSD that is down: it begins again when the OSD is back, and other changes
-    /// of the PG do not wait for that.
+    /// Whether a change replaces a failed replica on an OSD that is down or poisoned, or one that runs again: the device had not
+    /// recorded yet that it failed. The change begins again when it must, and other changes of the PG do not wait for that.
     fn is_in_vain(&self, now: Time, record: &PgRecord) -> bool {
-        let own = record.change.as_ref().filter(|change| change.from == change.to && !change.cancel);
-        own.is_some_and(|change| self.liveness(now, change.to) == Liveness::Down)
+        let Some(change) = record.change.as_ref().filter(|change| change.from == change.to && !change.cancel) else {
+            return false;
+        };
+        let poisoned = self.records.osds.get(&change.to).is_none_or(|osd| osd.poisoned.is_some());
+        let runs = self.reports.get(&change.remove).is_some_and(|report| !report.quarantined && !report.repairing);
+        poisoned || runs || self.liveness(now, change.to) == Liveness::Down
     }
 
     /// Whether an OSD is up and has space.

@@ -66,9 +66,13 @@ pub fn pg_move(records: &Records, ask: &PgMove, takes: &dyn Fn(OsdId) -> bool) -
     if record.queue.len() >= CHANGES_QUEUED_MAX {
         return Err(cannot(format!("{CHANGES_QUEUED_MAX} changes of PG {pg} are queued")));
     }
+    // A failed replica that is to be replaced where it is moves instead.
+    let on_its_own = record.change.as_ref().is_some_and(|change| (change.from, change.to) == (from, from));
+    let change = if on_its_own { cancelled(record) } else { record.change.clone() };
     let mut queue = record.queue.clone();
+    queue.retain(|waits| *waits != (from, from));
     queue.push((from, to));
-    Ok((vec![Write::Put(Record::Pg(PgRecord { queue, ..record.clone() }))], ()))
+    Ok((vec![Write::Put(Record::Pg(PgRecord { change, queue, ..record.clone() }))], ()))
 }
 
 /// Gives up the present change of a PG and those that wait. A change whose joint phase has begun ends as ordered.

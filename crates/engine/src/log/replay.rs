@@ -275,6 +275,10 @@ impl Replay {
             Record::StateEnd => self.state_ends(),
             Record::ReplicaFloor(floor) => self.floor = self.floor.max(floor),
             Record::Mount | Record::StateMore { .. } => {}
+            // Records of older builds name no id.
+            Record::CreatesLost { below: ReplicaId(0), restated } => {
+                self.record(Record::CreatesLost { below: ANY_REPLICA, restated }, None, segment);
+            }
             Record::CreatesLost { below, restated: true } => self.block_creates_lost = below,
             Record::CreatesLost { below, restated: false } => self.creates_lost = below,
             Record::Map(map) => self.map = map,
@@ -343,9 +347,8 @@ impl Replay {
         if let Some(mount) = self.block.take() {
             self.segments.back_mut().expect("a batch lies in a segment").stated = true;
             // A process that was not mounting knew all replicas.
-            if !mount {
-                self.creates_lost = self.block_creates_lost;
-            }
+            let others = if mount { self.creates_lost } else { ReplicaId(0) };
+            self.creates_lost = others.max(self.block_creates_lost);
         }
     }
 

@@ -99,7 +99,12 @@ impl Osd {
         let now = self.now;
         if let StreamBody::Accept { term, commit } | StreamBody::Done { term, commit } = msg.body {
             // The follower's commit index counts whether or not this OSD sends the stream.
-            self.with_pg(msg.pg, |group, now, actions| group.handle_follower_stands(now, from, term, commit, actions));
+            self.with_pg(msg.pg, |group, now, actions| {
+                // A failed replica may have sent it, before its successor was made on the same OSD.
+                if group.peer_on(from) == Some(msg.from) {
+                    group.handle_follower_stands(now, from, term, commit, actions);
+                }
+            });
         }
         let Some(sender) = self.streams.senders.iter_mut().find(|s| s.id == msg.stream && s.link == link) else {
             return;

@@ -232,3 +232,45 @@ fn failed_replica_gives_its_payloads_beside_its_successor() {
     });
     assert!(rig.osd(2).engine.stats().refilled_entries > 0);
 }
+
+#[test]
+fn order_for_a_newer_replica_ends_one_under_repair_and_no_voter_that_runs() {
+    let mut rig = three_of_four(11);
+    rig.lead_all(0, 1);
+    (0..40).for_each(|n| rig.write(pg(0), 0, n, 8));
+    rig.run(ms(200));
+    let newer = OsdDown::EnsureReplica { created: created(), replica: ReplicaId(100) };
+    rig.tell(1, newer.clone());
+    rig.run(ms(300));
+    assert!(rig.osd(1).pgs.by_replica(ReplicaId(100)).is_none(), "a voter takes part here");
+    assert_eq!(rig.osd(1).quarantined(), []);
+    // Suspect, and its peers do not answer.
+    rig.kill(1);
+    spoil_log(&rig, 1, 64 << 10..1 << 20, is_header);
+    [0, 2].into_iter().for_each(|i| rig.cut(1, i, true));
+    rig.start(1);
+    rig.run(ms(500));
+    assert_eq!(rig.osd(1).repairing().len(), 1);
+    rig.tell(1, newer);
+    rig.run(ms(300));
+    assert_eq!(rig.osd(1).quarantined(), [(pg(0), "r100 takes its place".to_owned())]);
+    let key = rig.osd(1).pgs.by_pg(pg(0)).expect("the new one is there");
+    assert_eq!(rig.osd(1).pgs.get(key).identity.replica, ReplicaId(100));
+}
+
+#[test]
+fn failed_replica_and_its_successor_count_as_one_osd() {
+    let mut rig = three_of_four(12);
+    rig.lead_all(0, 1);
+    rig.osd(1).engine.mark_damaged(ReplicaId(2), "for this test".to_owned());
+    rig.run(ms(100));
+    let new = Member { replica: ReplicaId(100), osd: OsdId(2) };
+    rig.tell(1, OsdDown::EnsureReplica { created: created(), replica: new.replica });
+    rig.run(ms(300));
+    rig.tell(0, OsdDown::ChangeMembers { pg: pg(0), change: MemberChange { add: Some(new), ..replace(2) } });
+    rig.until(LONG, "it is a learner", |rig| members(rig).learners == [new]);
+    let key = rig.osd(0).pgs.by_pg(pg(0)).expect("it is a member");
+    let others: Vec<Member> = rig.osd(0).pgs.get(key).others().collect();
+    assert_eq!(others.iter().map(|m| m.osd.0).collect::<Vec<_>>(), [3, 2], "{others:?}");
+    assert!(others.contains(&new));
+}

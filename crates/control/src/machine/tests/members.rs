@@ -328,3 +328,36 @@ fn replacement_on_an_osd_that_dies_is_given_up_until_it_is_back() {
     assert!(replica_on(&world, pg, 2) > failed, "it is back");
     assert_eq!(holders(&world, pg).len(), 3);
 }
+
+#[test]
+fn move_of_a_failed_replica_takes_the_place_of_its_replacement() {
+    let (mut world, pg) = with_pgs(4);
+    let failed = replica_on(&world, pg, 2);
+    world.changes_stand_still = true;
+    world.failed.insert(failed);
+    seconds(&mut world, 5);
+    assert!(world.control.records().pgs[&pg].change.is_some(), "there is no room for the new one");
+    world.admin(pg_move(pg, 2, 4)).expect("queued");
+    world.changes_stand_still = false;
+    seconds(&mut world, 20);
+    let record = &world.control.records().pgs[&pg];
+    assert!(members(&world, pg).contains(&4) && !members(&world, pg).contains(&2), "{record:?}");
+    assert_eq!((record.changes, holders(&world, pg).len()), (2, 3));
+}
+
+#[test]
+fn replacement_of_a_replica_that_runs_again_is_given_up() {
+    let (mut world, pg) = with_pgs(4);
+    let old = members(&world, pg);
+    let failed = replica_on(&world, pg, 2);
+    world.changes_stand_still = true;
+    world.failed.insert(failed);
+    seconds(&mut world, 5);
+    assert!(world.control.records().pgs[&pg].change.is_some());
+    // Its process died before the device had recorded the failure.
+    world.failed.clear();
+    world.changes_stand_still = false;
+    seconds(&mut world, 10);
+    let record = &world.control.records().pgs[&pg];
+    assert_eq!((members(&world, pg), record.change.is_none(), replica_on(&world, pg, 2)), (old, true, failed));
+}
