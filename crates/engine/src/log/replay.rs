@@ -275,12 +275,7 @@ impl Replay {
             Record::StateEnd => self.state_ends(),
             Record::ReplicaFloor(floor) => self.floor = self.floor.max(floor),
             Record::Mount | Record::StateMore { .. } => {}
-            // Records of older builds name no id.
-            Record::CreatesLost { below: ReplicaId(0), restated } => {
-                self.record(Record::CreatesLost { below: ANY_REPLICA, restated }, None, segment);
-            }
-            Record::CreatesLost { below, restated: true } => self.block_creates_lost = below,
-            Record::CreatesLost { below, restated: false } => self.creates_lost = below,
+            Record::CreatesLost { below, restated } => self.creates_are_lost(below, restated),
             Record::Map(map) => self.map = map,
             Record::Tombstones(gone) => {
                 for replica in &gone {
@@ -340,6 +335,12 @@ impl Replay {
                 }
             }
         }
+    }
+
+    fn creates_are_lost(&mut self, below: ReplicaId, restated: bool) {
+        // Records of older builds name no id.
+        let below = if below == ReplicaId(0) { ANY_REPLICA } else { below };
+        *(if restated { &mut self.block_creates_lost } else { &mut self.creates_lost }) = below;
     }
 
     /// Ends a state block: it is complete if its beginning was replayed, and every batch since.
