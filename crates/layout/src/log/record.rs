@@ -193,6 +193,7 @@ pub(crate) const FLAG_COPIED: u8 = 1;
 pub(crate) const FLAG_VOTED: u8 = 2;
 pub(crate) const FLAG_MOUNT: u8 = 4;
 pub(crate) const FLAG_SUSPECT: u8 = 8;
+pub(crate) const FLAG_RESTATED: u8 = 16;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy, Default)]
 #[repr(C)]
@@ -283,7 +284,7 @@ impl Record<'_> {
             Record::InDoubt { replica } => RecordHeader::new(kind::IN_DOUBT, replica.0, 0, 0),
             Record::Sure { replica } => RecordHeader::new(kind::SURE, replica.0, 0, 0),
             Record::CreatesLost { below, restated } => {
-                RecordHeader::new(kind::CREATES_LOST, below.0, u64::from(*restated), 0)
+                RecordHeader::new(kind::CREATES_LOST, below.0, 0, 0).flag(FLAG_RESTATED, *restated)
             }
         };
         header.body_len = ((out.len() - body) as u32).into();
@@ -348,7 +349,7 @@ fn decode_one(from: &mut Reader<'_>) -> Result<Record<'static>, RecordError> {
         kind::DOUBT => Record::Doubt { replica: from.replica(), last: from.index() },
         kind::IN_DOUBT => Record::InDoubt { replica: from.replica() },
         kind::SURE => Record::Sure { replica: from.replica() },
-        kind::CREATES_LOST => Record::CreatesLost { below: from.replica(), restated: from.index() != Index(0) },
+        kind::CREATES_LOST => Record::CreatesLost { below: from.replica(), restated: from.flag(FLAG_RESTATED) },
         _ => return from.fail("unknown kind"),
     })
 }

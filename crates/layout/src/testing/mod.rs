@@ -93,7 +93,7 @@ fn log() -> [File; 2] {
             REPLICA_FLOOR
         }
     );
-    let flags = rows!("", log::record { FLAG_COPIED, FLAG_VOTED, FLAG_MOUNT, FLAG_SUSPECT });
+    let flags = rows!("", log::record { FLAG_COPIED, FLAG_VOTED, FLAG_MOUNT, FLAG_SUSPECT, FLAG_RESTATED });
     let constants = kinds.into_iter().chain(flags).collect();
     let record = File { module: "record", text: include_str!("../log/record.rs"), constants };
     [file("log", include_str!("../log.rs"), letters(crate::log::MAGIC), &batch), record]
