@@ -177,7 +177,7 @@ pub struct GroupLimits {
     /// most. Default 1 s and 6; a zero time: each report may move it.
     pub move_hold: Duration,
     pub move_hold_doublings: u32,
-    /// Time without a move after which earlier moves are forgotten. Default 300 s; at least `move_hold`.
+    /// Most time without a move after which earlier moves are forgotten. Default 300 s; at least `move_hold`.
     pub move_forget: Duration,
     /// Most entries that the new leader may lack: the transfer sends them before it may campaign. Default 1,024.
     pub move_lack_max: u64,

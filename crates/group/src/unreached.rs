@@ -14,6 +14,8 @@ use std::time::Duration;
 use types::{Epoch, OsdId, SessionId, Time, VolumeId};
 use wire::{Message, PassedOn};
 
+const HOLDS_KEPT: u32 = 8;
+
 /// One replica's memory of clients' reports.
 #[derive(Debug, Default)]
 pub(crate) struct Reports {
@@ -24,13 +26,15 @@ pub(crate) struct Reports {
 }
 
 impl Reports {
-    /// Returns the least time for which this replica must have led.
+    /// Returns the least time for which this replica must have led. Clients with opposite broken paths bring a PG back after
+    /// about twice that time, so after [`HOLDS_KEPT`] times it the earlier moves had another cause, and are forgotten.
     fn hold(&mut self, now: Time, limits: &GroupLimits) -> Duration {
-        if self.moved_at.is_some_and(|at| now >= at + limits.move_forget) {
+        let doublings = self.moves.saturating_sub(1).min(limits.move_hold_doublings);
+        let hold = limits.move_hold * (1 << doublings);
+        if self.moved_at.is_none_or(|at| now >= at + limits.move_forget.min(hold * HOLDS_KEPT)) {
             self.moves = 0;
         }
-        let doublings = self.moves.saturating_sub(1).min(limits.move_hold_doublings);
-        if self.moves == 0 { Duration::ZERO } else { limits.move_hold * (1 << doublings) }
+        if self.moves == 0 { Duration::ZERO } else { hold }
     }
 }
 

@@ -73,8 +73,7 @@ impl Osd {
 
     /// Starts service: makes the groups and opens the listener.
     fn serve(&mut self) {
-        let Some(Waiting { replicas, listener, .. }) = self.let_in.waiting.take() else { return };
-        let mut replicas = replicas;
+        let Some(Waiting { mut replicas, listener, .. }) = self.let_in.waiting.take() else { return };
         // The newest replica of a PG comes before older ones, which have failed.
         replicas.sort_by_key(|recovered| std::cmp::Reverse(recovered.identity.replica));
         replicas.into_iter().for_each(|recovered| self.add_recovered(recovered));

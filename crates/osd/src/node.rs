@@ -316,12 +316,11 @@ impl Osd {
     }
 
     /// Makes the group of a replica that the engine holds, or quarantines it.
-    pub(crate) fn add_recovered(&mut self, recovered: Recovered) {
+    pub(crate) fn add_recovered(&mut self, mut recovered: Recovered) {
         let identity = recovered.identity.clone();
         let replica = identity.replica;
         let members = group::members_in(&recovered);
         members.iter().for_each(|member| self.want_peer(member.osd));
-        let mut recovered = recovered;
         if recovered.damage.is_none() && !self.pgs.is_newest(identity.pg, replica) {
             let reason = "another replica of its PG is on this OSD".to_owned();
             self.engine.mark_damaged(replica, reason.clone());

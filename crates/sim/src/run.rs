@@ -37,9 +37,8 @@ const SPARE_CLASS_BYTES: usize = 64 << 20;
 /// Within this time of the end of all faults, or of its submission, every request is answered.
 const ANSWER: Duration = Duration::from_secs(15);
 /// The same while only one path between a client and an OSD is broken: the client gives up the leader, and the
-/// leadership moves. An OSD that has moved it for this reason before leads for 1 s first, then for 2 s, then for 4 s
-/// (`GroupLimits::move_hold`): an election may have brought it back to this OSD.
-const ANSWER_AROUND: Duration = Duration::from_secs(5);
+/// leadership moves.
+const ANSWER_AROUND: Duration = Duration::from_secs(3);
 /// Name of the dice of [`Kind::Many`].
 const MANY_VOLUMES: u64 = u64::from_be_bytes(*b"many vol");
 /// Number of steps between two looks at what every node says of itself.

@@ -145,3 +145,31 @@ fn two_clients_with_opposite_cuts_move_a_pg_ever_more_rarely() {
     let late = moves.iter().filter(|at| **at > 30_000).count();
     assert!((3..=8).contains(&early) && late <= 3, "moved at {moves:?}");
 }
+
+#[test]
+fn moves_long_ago_do_not_delay_the_next_one() {
+    let mut rig = Rig::led(3, true);
+    reign(&mut rig, 100);
+    for n in 0..4 {
+        rig.request(3, report(1));
+        rig.pump();
+        assert_eq!(leader(&rig), [3], "move {n}");
+        // Meta brings it back, and it stays for a while.
+        rig.call(3, |g, now, actions| g.handle_transfer(now, OsdId(1), actions));
+        rig.pump();
+        assert_eq!(leader(&rig), [1]);
+        reign(&mut rig, 9000);
+    }
+    // Two moves in a row are no accident: the second one waits.
+    for led in [3, 1, 3] {
+        if leader(&rig) == [3] {
+            rig.call(3, |g, now, actions| g.handle_transfer(now, OsdId(1), actions));
+            rig.pump();
+        }
+        reign(&mut rig, 300);
+        rig.request(3, report(1));
+        rig.pump();
+        assert_eq!(leader(&rig), [led]);
+        reign(&mut rig, 1000);
+    }
+}
