@@ -297,14 +297,20 @@ fn newcomer_that_fails_is_given_up_and_replaced() {
     assert_eq!((record.changes, record.queue.len(), holders(&world, pg).len()), (2, 0, 3));
 }
 
-#[test]
-fn replacement_on_an_osd_that_dies_is_given_up_until_it_is_back() {
+/// Fails the replica of a PG on osd.2. Its replacement has begun, and stands still.
+fn standing_replacement() -> (World, PgId, ReplicaId) {
     let (mut world, pg) = with_pgs(4);
     let failed = replica_on(&world, pg, 2);
     world.changes_stand_still = true;
     world.failed.insert(failed);
     seconds(&mut world, 5);
     assert!(world.control.records().pgs[&pg].change.is_some());
+    (world, pg, failed)
+}
+
+#[test]
+fn replacement_on_an_osd_that_dies_is_given_up_until_it_is_back() {
+    let (mut world, pg, failed) = standing_replacement();
     world.changes_stand_still = false;
     let without = |world: &mut World, count: u32| {
         for _ in 0..count {
@@ -331,12 +337,7 @@ fn replacement_on_an_osd_that_dies_is_given_up_until_it_is_back() {
 
 #[test]
 fn move_of_a_failed_replica_takes_the_place_of_its_replacement() {
-    let (mut world, pg) = with_pgs(4);
-    let failed = replica_on(&world, pg, 2);
-    world.changes_stand_still = true;
-    world.failed.insert(failed);
-    seconds(&mut world, 5);
-    assert!(world.control.records().pgs[&pg].change.is_some(), "there is no room for the new one");
+    let (mut world, pg, _) = standing_replacement();
     world.admin(pg_move(pg, 2, 4)).expect("queued");
     world.changes_stand_still = false;
     seconds(&mut world, 20);
@@ -347,13 +348,8 @@ fn move_of_a_failed_replica_takes_the_place_of_its_replacement() {
 
 #[test]
 fn replacement_of_a_replica_that_runs_again_is_given_up() {
-    let (mut world, pg) = with_pgs(4);
+    let (mut world, pg, failed) = standing_replacement();
     let old = members(&world, pg);
-    let failed = replica_on(&world, pg, 2);
-    world.changes_stand_still = true;
-    world.failed.insert(failed);
-    seconds(&mut world, 5);
-    assert!(world.control.records().pgs[&pg].change.is_some());
     // Its process died before the device had recorded the failure.
     world.failed.clear();
     world.changes_stand_still = false;
