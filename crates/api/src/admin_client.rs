@@ -328,6 +328,7 @@ async fn call(channel: Channel, ask: &AdminAsk) -> Called {
                 rack: r.rack,
                 zone: r.zone,
                 capacity_bytes: r.capacity_bytes,
+                replaces: r.replaces.map(|osd| osd.0),
             };
             let reply = rpc.osd_register(request).await?.into_inner();
             let cluster = uuid(&reply.cluster, "cluster").map(ClusterId);
@@ -337,9 +338,13 @@ async fn call(channel: Channel, ask: &AdminAsk) -> Called {
             let reply = rpc.osd_list(pb::OsdListRequest {}).await?.into_inner();
             Ok(all(reply.osds).map(AdminAnswer::Osds))
         }
-        AdminAsk::OsdSet { osd, is_in, drain } => {
-            rpc.osd_set(pb::OsdSetRequest { osd: osd.0, is_in, drain }).await?;
-            Ok(Ok(AdminAnswer::Done))
+        AdminAsk::OsdSet(ask) => {
+            let reply = rpc.osd_set(pb::OsdSetRequest::from(ask)).await?.into_inner();
+            Ok(all(reply.moves).map(AdminAnswer::Moves))
+        }
+        AdminAsk::ConfigList => Ok(Ok(settings(rpc.config_list(pb::ConfigListRequest {}).await?.into_inner()))),
+        AdminAsk::ConfigSet { name, value } => {
+            Ok(Ok(settings(rpc.config_set(pb::ConfigSetRequest { name, value }).await?.into_inner())))
         }
         AdminAsk::PgMove(PgMove { pg, from, to }) => {
             rpc.pg_move(pb::PgMoveRequest { pg: Some(pg.into()), from: from.0, to: to.0 }).await?;
@@ -425,6 +430,10 @@ async fn send_health(rpc: &mut Rpc<Channel>, ask: AdminAsk) -> Called {
         }
         other => unreachable!("{other:?} is sent elsewhere"),
     }
+}
+
+fn settings(reply: pb::ConfigReply) -> AdminAnswer {
+    AdminAnswer::Config(reply.settings.into_iter().map(Into::into).collect())
 }
 
 fn all<A, B: TryFrom<A, Error = Malformed>>(values: Vec<A>) -> Result<Vec<B>, Malformed> {

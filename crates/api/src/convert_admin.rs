@@ -1,7 +1,7 @@
 //! Values of `control::admin` to and from protobuf.
 
 use crate::convert::{Malformed, addr, need, pg, uuid};
-use crate::{convert_health, pb};
+use crate::{convert_health, convert_moves, pb};
 use control::admin::{HolderView, OsdView, PgChangeView, PgMemberView, PgView, PoolView, Status, VolumeView};
 use types::{ClusterId, Epoch, OsdId, OsdUuid, PoolId, ReplicaId, SessionId, VolumeId};
 
@@ -31,6 +31,7 @@ impl From<Status> for pb::StatusReply {
             pgs_waiting: s.pgs_waiting,
             recovery: Some(convert_health::progress_out(s.recovery)),
             io: Some(convert_health::rates_out(s.io)),
+            moves: Some(convert_moves::moves_out(s.moves)),
             version: s.version,
         }
     }
@@ -64,6 +65,7 @@ impl TryFrom<pb::StatusReply> for Status {
             pgs_waiting: s.pgs_waiting,
             recovery: s.recovery.map(convert_health::progress_in).unwrap_or_default(),
             io: s.io.map(convert_health::rates_in).unwrap_or_default(),
+            moves: s.moves.map(convert_moves::moves_in).unwrap_or_default(),
             version: s.version,
         })
     }
@@ -92,6 +94,8 @@ impl From<OsdView> for pb::OsdView {
             leads: o.leads,
             heard_ms_ago: o.heard_ms_ago,
             version: o.version,
+            auto_out: o.auto_out,
+            replaces: o.replaces.map(|osd| osd.0),
         }
     }
 }
@@ -121,6 +125,8 @@ impl TryFrom<pb::OsdView> for OsdView {
             leads: o.leads,
             heard_ms_ago: o.heard_ms_ago,
             version: o.version,
+            auto_out: o.auto_out,
+            replaces: o.replaces.map(OsdId),
         })
     }
 }
@@ -166,7 +172,13 @@ impl From<PgView> for pb::PgView {
             term: m.term,
             applied: m.applied,
         };
-        let change = |c: PgChangeView| pb::PgChange { from: c.from.0, to: c.to.0, step: c.step, queued: c.queued };
+        let change = |c: PgChangeView| pb::PgChange {
+            from: c.from.0,
+            to: c.to.0,
+            step: c.step,
+            queued: c.queued,
+            reason: c.reason,
+        };
         pb::PgView {
             pg: Some(p.pg.into()),
             state: p.state,
@@ -193,8 +205,13 @@ impl TryFrom<pb::PgView> for PgView {
             term: m.term,
             applied: m.applied,
         };
-        let change =
-            |c: pb::PgChange| PgChangeView { from: OsdId(c.from), to: OsdId(c.to), step: c.step, queued: c.queued };
+        let change = |c: pb::PgChange| PgChangeView {
+            from: OsdId(c.from),
+            to: OsdId(c.to),
+            step: c.step,
+            queued: c.queued,
+            reason: c.reason,
+        };
         Ok(PgView {
             pg: pg(p.pg)?,
             state: p.state,

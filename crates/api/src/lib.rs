@@ -13,6 +13,7 @@ pub mod convert;
 mod convert_admin;
 mod convert_health;
 mod convert_members;
+mod convert_moves;
 mod convert_recovery;
 mod follow;
 mod meta_info;

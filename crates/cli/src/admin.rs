@@ -7,9 +7,10 @@ use crate::output;
 use anyhow::{Result, bail};
 use api::{AdminClient, AdminError};
 use control::admin::{
-    AdminAnswer, AdminAsk, EventsPage, OsdRegister, OsdView, PgMove, PgView, PoolCreate, PoolView, RecoverAsk, Status,
-    StoreRecovery, VolumeView,
+    AdminAnswer, AdminAsk, EventsPage, OsdRegister, OsdSet, OsdView, PgMove, PgView, PlannedMove, PoolCreate, PoolView,
+    RecoverAsk, Status, StoreRecovery, VolumeView,
 };
+use control::settings::SettingView;
 use std::io::IsTerminal;
 use std::time::Duration;
 use tokio::runtime::Runtime;
@@ -126,6 +127,21 @@ impl Admin {
     /// Queues the move of a replica.
     pub fn move_pg(&self, ask: PgMove) -> Result<()> {
         expect!(self, AdminAsk::PgMove(ask), AdminAnswer::Done => ())
+    }
+
+    /// Sets membership and intent of OSDs; returns the moves that follow.
+    pub fn set_osds(&self, ask: OsdSet) -> Result<Vec<PlannedMove>> {
+        expect!(self, AdminAsk::OsdSet(ask), AdminAnswer::Moves(moves) => moves)
+    }
+
+    pub fn settings(&self) -> Result<Vec<SettingView>> {
+        expect!(self, AdminAsk::ConfigList, AdminAnswer::Config(all) => all)
+    }
+
+    /// Changes a setting; `None` gives it its default. Returns all settings.
+    pub fn change_setting(&self, name: &str, value: Option<&str>) -> Result<Vec<SettingView>> {
+        let ask = AdminAsk::ConfigSet { name: name.to_owned(), value: value.map(str::to_owned) };
+        expect!(self, ask, AdminAnswer::Config(all) => all)
     }
 
     /// Gives up the moves of a PG.

@@ -3,10 +3,10 @@
 use crate::address::Address;
 use crate::completion;
 use crate::errors::UserError;
+pub use crate::osd_args::{Config, Osd, OsdFlag, OsdFormat, OsdIntent, OsdRun, osd_number};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use types::codes;
-use types::limits::LOCATION_LEN_MAX;
 
 /// Replicated block storage: one binary for every role and every command.
 #[derive(Parser, Debug)]
@@ -104,7 +104,7 @@ pub enum Command {
     Dev(Dev),
     /// Run a metadata server; ls, and recover, backup, restore of the records
     Meta(Box<MetaCommand>),
-    /// Storage daemons: format, run, ls
+    /// Storage daemons: format, run, ls, rm; out, in, drain, replace; flags of the cluster
     #[command(subcommand)]
     Osd(Osd),
     /// Export a volume over NBD
@@ -133,7 +133,10 @@ pub enum Command {
     /// IOPS, bandwidth, latency and space of each OSD and volume, refreshed until q is pressed
     #[command(after_help = "Examples:\n  basalt top\n  basalt top --once")]
     Top(TopArgs),
-    /// Placement groups: ls, verify
+    /// Settings of the cluster: ls, set, reset
+    #[command(subcommand)]
+    Config(Config),
+    /// Placement groups: ls, move, verify
     #[command(subcommand)]
     Pg(Pg),
     /// Pools: create, ls, info, rm
@@ -334,106 +337,6 @@ pub struct MetaArgs {
     /// HTTP address for metrics, as HOST:PORT [default: gRPC port + 1]
     #[arg(long, value_name = "ADDR")]
     pub http: Option<Address>,
-    #[arg(long, hide = true)]
-    pub dev_mark: Option<String>,
-}
-
-#[derive(Subcommand, Debug)]
-pub enum Osd {
-    /// Prepare a device for this cluster; it gets a new OSD id
-    #[command(after_help = "Example:\n  basalt osd format --device /dev/nvme0n1 --meta 10.0.0.1:7300")]
-    Format {
-        /// A block device, or a file (made with --size if it is not there)
-        #[arg(long, value_name = "PATH")]
-        device: PathBuf,
-        /// Size of a new file
-        #[arg(long, value_parser = crate::size::parse)]
-        size: Option<u64>,
-        /// Size of the log [default: 1 % of the device, from 1 GiB to 4 GiB, at most an eighth of the device and of the memory]
-        #[arg(long, value_parser = crate::size::parse)]
-        log_size: Option<u64>,
-        /// Overwrite what is on the device; an OSD only with --erase-osd
-        #[arg(long)]
-        force: bool,
-        /// With --force: the uuid of the OSD that is erased. An OSD that holds PGs is never erased
-        #[arg(long, value_name = "UUID", requires = "force")]
-        erase_osd: Option<String>,
-        /// Failure domain: the machine [default: its host name]
-        #[arg(long, value_name = "NAME", value_parser = location)]
-        host: Option<String>,
-        /// Failure domain: the rack [default: default]
-        #[arg(long, value_name = "NAME", value_parser = location)]
-        rack: Option<String>,
-        /// Failure domain: the zone [default: default]
-        #[arg(long, value_name = "NAME", value_parser = location)]
-        zone: Option<String>,
-    },
-    /// Remove an OSD that never started, or that is down and holds no PG
-    #[command(visible_aliases = ["remove", "delete"], after_help = "Example:\n  basalt osd rm 7")]
-    Rm {
-        /// Its number, as `basalt osd ls` prints it
-        #[arg(value_parser = osd_number, value_name = "OSD")]
-        osd: u32,
-    },
-    /// Serve a formatted device
-    #[command(
-        after_help = "Example:\n  basalt osd run --device /dev/nvme0n1 --listen 10.0.0.1:7410 --meta 10.0.0.1:7300"
-    )]
-    Run(OsdRun),
-    /// List OSDs with state, failure domains and use
-    #[command(visible_alias = "list")]
-    Ls(WatchArgs),
-}
-
-/// `7` or `osd.7`.
-fn osd_number(text: &str) -> Result<u32, String> {
-    let digits = text.strip_prefix("osd.").unwrap_or(text);
-    digits.parse().map_err(|_| format!("`{text}` is not the number of an OSD; write 7 or osd.7"))
-}
-
-/// The name of a host, a rack or a zone.
-fn location(text: &str) -> Result<String, String> {
-    match text.len() <= LOCATION_LEN_MAX {
-        true => Ok(text.to_owned()),
-        false => Err(format!("{} bytes; at most {LOCATION_LEN_MAX} are kept", text.len())),
-    }
-}
-
-#[derive(Args, Debug)]
-pub struct OsdRun {
-    /// The formatted device
-    #[arg(long, value_name = "PATH")]
-    pub device: PathBuf,
-    /// Where peers and clients connect, as HOST:PORT; 0.0.0.0 and [::] need --advertise
-    #[arg(long, value_name = "ADDR")]
-    pub listen: Address,
-    /// The address that peers and clients connect to, as HOST:PORT; a name is resolved again and again [default: --listen]
-    #[arg(long, value_name = "ADDR")]
-    pub advertise: Option<Address>,
-    /// HTTP address for metrics, as HOST:PORT [default: data port + 1]
-    #[arg(long, value_name = "ADDR")]
-    pub http: Option<Address>,
-    /// Failure domain: the machine [default: as registered]
-    #[arg(long, value_name = "NAME", value_parser = location)]
-    pub host: Option<String>,
-    /// Failure domain: the rack [default: as registered]
-    #[arg(long, value_name = "NAME", value_parser = location)]
-    pub rack: Option<String>,
-    /// Failure domain: the zone [default: as registered]
-    #[arg(long, value_name = "NAME", value_parser = location)]
-    pub zone: Option<String>,
-    /// The device keeps its write cache on power loss: flush nothing. If that is not true, data is lost
-    #[arg(long)]
-    pub assume_plp: bool,
-    /// The device has been checked since a failed write or flush stopped this OSD: serve it again
-    #[arg(long)]
-    pub after_poison: bool,
-    /// The device was restored from an older copy (BSLT-2041): its replicas follow their peers without a vote until they have caught up
-    #[arg(long)]
-    pub after_restore: bool,
-    /// Confirm every read with a majority instead of the lease (for hosts whose clocks may stop)
-    #[arg(long)]
-    pub no_lease_reads: bool,
     #[arg(long, hide = true)]
     pub dev_mark: Option<String>,
 }

@@ -8,7 +8,7 @@ use crate::errors::Exit;
 use crate::output::{json, json_line, table};
 use crate::size::show;
 use anyhow::Result;
-use control::admin::{EventsPage, Recovery, Status};
+use control::admin::{EventsPage, Moves, Recovery, Status};
 use control::events::Event;
 use control::health::Check;
 use serde_json::{json, to_value};
@@ -70,6 +70,9 @@ pub fn status(admin: &Admin, metas: &[Address], as_json: bool) -> Result<Exit> {
     if let Some(line) = progress(&status.recovery) {
         out!("recovery  {line}");
     }
+    if let Some(line) = moves(&status.moves) {
+        out!("moves     {line}");
+    }
     let io = &status.io;
     out!(
         "client    {} reads/s ({}/s), {} writes/s ({}/s)",
@@ -113,6 +116,22 @@ fn progress(recovery: &Recovery) -> Option<String> {
     }
     if let Some(eta) = recovery.eta_ms {
         line.push_str(&format!(", about {}", duration::show(Duration::from_millis(eta))));
+    }
+    Some(line)
+}
+
+fn moves(moves: &Moves) -> Option<String> {
+    let parts = [(moves.running, "running"), (moves.waiting, "waiting"), (moves.unplaced, "without an OSD to go to")];
+    let parts = parts.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
+    let mut line = parts.collect::<Vec<_>>().join(", ");
+    if line.is_empty() {
+        return None;
+    }
+    if moves.left_bytes > 0 {
+        line.push_str(&format!(", about {} left", show(moves.left_bytes)));
+    }
+    if let Some(eta) = moves.eta_ms {
+        line.push_str(&format!(", {}", duration::show(Duration::from_millis(eta))));
     }
     Some(line)
 }

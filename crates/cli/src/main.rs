@@ -23,10 +23,13 @@ mod hint;
 mod logging;
 mod metas;
 mod missing;
+mod osd_args;
+mod osd_intent;
 mod pg_move;
 mod records;
 mod recovery;
 mod role;
+mod settings;
 mod show;
 mod size;
 mod top;
@@ -40,6 +43,7 @@ use admin::Admin;
 use anyhow::Result;
 use args::{Cli, Command, Common, MetaCommand, MetaSub, Osd, Pg};
 use errors::{Exit, UserError};
+use osd_intent::Intent;
 use std::process::ExitCode;
 use types::codes;
 
@@ -109,18 +113,16 @@ fn run(cli: Cli) -> Result<Exit> {
     match cli.command {
         Command::Dev(command) => dev::run(command, &common.cluster()?, common.json).map(|()| Exit::Done),
         Command::Meta(command) => meta(*command, &common),
-        Command::Osd(Osd::Format { device, size, log_size, force, erase_osd, host, rack, zone }) => {
-            let default = role::format::Place::default();
-            let place = role::format::Place {
-                host: host.unwrap_or(default.host),
-                rack: rack.unwrap_or(default.rack),
-                zone: zone.unwrap_or(default.zone),
-            };
-            let (metas, quiet, reuse) = (metas(&common)?, common.json, false);
-            let format = role::format::Format { device, size, log_size, force, erase_osd, reuse, metas, quiet, place };
-            let formatted = role::format::format(&format)?;
-            role::format::show(&formatted, common.json).map(|()| Exit::Done)
+        Command::Osd(Osd::Format(args)) => osd_intent::format(args, None, &metas(&common)?, common.json),
+        Command::Osd(Osd::Replace { osd, format }) => {
+            osd_intent::format(format, Some(types::OsdId(osd)), &metas(&common)?, common.json)
         }
+        Command::Osd(Osd::Out(args)) => osd_intent::run(&connect(&common)?, Intent::Out, &args, common.json),
+        Command::Osd(Osd::In(args)) => osd_intent::run(&connect(&common)?, Intent::In, &args, common.json),
+        Command::Osd(Osd::Drain(args)) => osd_intent::run(&connect(&common)?, Intent::Drain, &args, common.json),
+        Command::Osd(Osd::Set { flag }) => settings::flag(&connect(&common)?, flag, true, common.json),
+        Command::Osd(Osd::Unset { flag }) => settings::flag(&connect(&common)?, flag, false, common.json),
+        Command::Config(command) => settings::run(&connect(&common)?, &command, common.json),
         Command::Osd(Osd::Run(args)) => role::osd::run(&args, &metas(&common)?, common.json).map(|()| Exit::Done),
         Command::Nbd(args) => role::nbd::run(&args, &metas(&common)?, common.json).map(|()| Exit::Done),
         Command::Osd(Osd::Rm { osd }) => show::remove_osd(&connect(&common)?, osd, common.json).map(|()| Exit::Done),

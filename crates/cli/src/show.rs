@@ -30,7 +30,13 @@ pub fn osds(admin: &Admin, as_json: bool) -> Result<()> {
     let rows = osds.into_iter().map(|o| {
         let fill = control::health::fill_percent(&o);
         let live = if o.live == "new" { "never started".to_owned() } else { o.live };
-        let mut state = vec![live, if o.is_in { "in" } else { "out" }.to_owned()];
+        let place = match (o.is_in, o.auto_out) {
+            (true, _) => "in",
+            (false, true) => "out (was down)",
+            (false, false) => "out",
+        };
+        let mut state = vec![live, place.to_owned()];
+        state.extend(o.replaces.map(|old| format!("replaces {old}")));
         state.extend(o.drain.then(|| "drain".to_owned()));
         state.extend(o.full.then(|| "full".to_owned()));
         state.extend(o.poisoned.map(|why| format!("failed: {why}")));

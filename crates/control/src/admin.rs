@@ -3,6 +3,7 @@
 use crate::events::Event;
 use crate::health::Check;
 use crate::records::StoredItem;
+use crate::settings::SettingView;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use types::control::Watermarks;
@@ -25,11 +26,14 @@ pub enum AdminAsk {
         osd: OsdId,
     },
     OsdList,
-    /// Sets membership and intent; a field that is `None` stays.
-    OsdSet {
-        osd: OsdId,
-        is_in: Option<bool>,
-        drain: Option<bool>,
+    /// Sets membership and intent of OSDs.
+    OsdSet(OsdSet),
+    /// Settings of the cluster.
+    ConfigList,
+    /// Changes a setting; `None` gives it its default.
+    ConfigSet {
+        name: String,
+        value: Option<String>,
     },
     PoolCreate(PoolCreate),
     PoolList,
@@ -87,6 +91,36 @@ pub struct OsdRegister {
     pub rack: String,
     pub zone: String,
     pub capacity_bytes: u64,
+    /// The OSD whose replicas it takes over.
+    pub replaces: Option<OsdId>,
+}
+
+/// Membership and intent of OSDs; a field that is `None` stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OsdSet {
+    pub osds: Vec<OsdId>,
+    pub is_in: Option<bool>,
+    pub drain: Option<bool>,
+    /// Change nothing: only say what would move.
+    pub dry_run: bool,
+}
+
+impl OsdSet {
+    /// Sets one OSD.
+    pub fn one(osd: OsdId, is_in: Option<bool>, drain: Option<bool>) -> OsdSet {
+        OsdSet { osds: vec![osd], is_in, drain, dry_run: false }
+    }
+}
+
+/// A replica that is to move, by the present plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedMove {
+    pub pg: PgId,
+    pub from: OsdId,
+    /// Absent while no OSD can take it.
+    pub to: Option<OsdId>,
+    /// An estimate: what an average replica on its OSD uses.
+    pub bytes: u64,
 }
 
 /// The move of a replica from one OSD to another.
@@ -113,12 +147,21 @@ pub struct PoolCreate {
 #[derive(Clone, Debug, PartialEq)]
 pub enum AdminAnswer {
     Status(Status),
-    OsdRegistered { cluster: ClusterId, osd: OsdId },
+    OsdRegistered {
+        cluster: ClusterId,
+        osd: OsdId,
+    },
     Osds(Vec<OsdView>),
     Done,
+    /// The moves that follow from a change of OSDs.
+    Moves(Vec<PlannedMove>),
+    Config(Vec<SettingView>),
     Recovery(StoreRecovery),
     Backup(Vec<StoredItem>),
-    PoolCreated { pool: PoolView, warning: Option<String> },
+    PoolCreated {
+        pool: PoolView,
+        warning: Option<String>,
+    },
     Pools(Vec<PoolView>),
     Pgs(Vec<PgView>),
     Volume(VolumeView),
@@ -174,7 +217,23 @@ pub struct Status {
     #[serde(default)]
     pub recovery: Recovery,
     #[serde(default)]
+    pub moves: Moves,
+    #[serde(default)]
     pub io: IoRates,
+}
+
+/// Replicas that move to other OSDs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moves {
+    pub running: u32,
+    /// Planned, or asked for, and not begun.
+    pub waiting: u32,
+    /// Replicas that have to leave their OSD, and that no OSD can take.
+    pub unplaced: u32,
+    /// Bytes of all of them, as far as is known: an estimate where the move has not begun.
+    pub left_bytes: u64,
+    /// Time left at the present rate; absent when nothing is sent.
+    pub eta_ms: Option<u64>,
 }
 
 /// Progress of the replicas that are behind.
@@ -299,6 +358,12 @@ pub struct OsdView {
     /// Version that the OSD named when it connected; empty until then.
     #[serde(default)]
     pub version: String,
+    /// Whether it is out because it was down for too long.
+    #[serde(default)]
+    pub auto_out: bool,
+    /// The OSD whose replicas it takes over.
+    #[serde(default)]
+    pub replaces: Option<OsdId>,
 }
 
 /// One pool.
@@ -343,6 +408,9 @@ pub struct PgChangeView {
     pub step: String,
     /// Moves of the same PG that wait.
     pub queued: u32,
+    /// `command`, `failed` (the replica), `leaving` (its OSD is out, drained or replaced), `balance`.
+    #[serde(default)]
+    pub reason: String,
 }
 
 /// One member of a PG.

@@ -19,6 +19,14 @@ pub struct ControlConfig {
     pub ensure_burst: usize,
     /// Least time between two replacements of failed replicas of one PG. Default 10 s.
     pub replace_pause: Duration,
+    /// Time after which an OSD that is down is out, unless `basalt config` says another one. Default 10 min.
+    pub osd_out_after: Duration,
+    /// Replicas that may move to one OSD at once, unless `basalt config` says another number. Default 2; at least 1.
+    pub osd_backfills: usize,
+    /// Interval at which moves are planned. Default 1 s.
+    pub moves_every: Duration,
+    /// Time for which a move waits for an OSD that is down. Default 60 s.
+    pub move_patience: Duration,
     /// Interval at which the log position of an OSD is recorded (R17). Default 60 s.
     pub position_every: Duration,
     /// Time until the next try of a pool whose PGs cannot be placed now. Default 1 s.
@@ -70,6 +78,10 @@ impl Default for ControlConfig {
             ensure_every: s(2),
             ensure_burst: 256,
             replace_pause: s(10),
+            osd_out_after: s(600),
+            osd_backfills: 2,
+            moves_every: s(1),
+            move_patience: s(60),
             position_every: s(60),
             pools_every: s(1),
             attach_resend: s(1),
@@ -107,6 +119,8 @@ impl ControlConfig {
             ("grace", self.grace),
             ("ensure_every", self.ensure_every),
             ("replace_pause", self.replace_pause),
+            ("moves_every", self.moves_every),
+            ("move_patience", self.move_patience),
             ("position_every", self.position_every),
             ("pools_every", self.pools_every),
             ("attach_resend", self.attach_resend),
@@ -122,6 +136,8 @@ impl ControlConfig {
         ] {
             check.within(field, time, ms(1)..=s(3600));
         }
+        check.within("osd_out_after", self.osd_out_after, ms(1)..=s(30 * 86_400));
+        check.within("osd_backfills", self.osd_backfills, 1..=1 << 10);
         check.within("leader_steady", self.leader_steady, Duration::ZERO..=s(3600));
         check.within("ensure_burst", self.ensure_burst, 1..=1 << 16);
         check.within("transfers_min", self.transfers_min, 1..=1 << 16);

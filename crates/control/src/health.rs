@@ -127,6 +127,12 @@ pub const RULES: &[Rule] = &[
         "start the OSDs that are down, or wait for the recovery",
     ),
     rule(
+        "PG_UNPLACED",
+        Severity::Warning,
+        "a replica has to leave its OSD, and no other OSD can take it",
+        "add an OSD in another failure domain, or free space; or let the OSD stay with `basalt osd in`",
+    ),
+    rule(
         "PG_REPAIRING",
         Severity::Warning,
         "the log of a replica is being repaired from its peers",
@@ -166,6 +172,18 @@ pub const RULES: &[Rule] = &[
         "nothing: `basalt status` shows the progress",
     ),
     rule("POOL_CHANGING", Severity::Ok, "the pool is being created or removed", "nothing"),
+    rule(
+        "OSD_LEAVING",
+        Severity::Ok,
+        "the OSD is out or drained, and its replicas move to other OSDs",
+        "nothing: `basalt status` shows the progress",
+    ),
+    rule(
+        "FLAGS_SET",
+        Severity::Ok,
+        "a flag holds back what the cluster does by itself",
+        "`basalt osd unset FLAG` when the maintenance is over",
+    ),
     rule(
         "OSD_NEVER_STARTED",
         Severity::Ok,
@@ -259,6 +277,10 @@ pub struct Facts<'a> {
     pub stuck: &'a [(OsdId, String)],
     /// Pools that are not ready.
     pub pools: &'a [PoolFacts],
+    /// Replicas that have to leave their OSD and that no OSD can take.
+    pub unplaced: &'a [(PgId, OsdId)],
+    /// Flags that an administrator has set.
+    pub flags: &'a [&'static str],
     pub now_ms: u64,
 }
 
@@ -298,6 +320,7 @@ pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     let mut board = Board(Vec::new());
     pgs(&mut board, facts.pgs);
     osds(&mut board, facts);
+    moves(&mut board, facts);
     pools(&mut board, facts);
     let at = |finding: &Finding| RULES.iter().position(|rule| rule == finding.rule);
     board.0.sort_by_key(at);
@@ -387,6 +410,21 @@ fn osds(board: &mut Board, facts: &Facts<'_>) {
     let counts: Vec<String> = counts.into_iter().filter(|(count, _)| *count > 0).map(|(_, text)| text).collect();
     let text = format!("waiting for reports of {}", counts.join(" and "));
     board.add(WAITING, waiting, |_| text);
+}
+
+fn moves(board: &mut Board, facts: &Facts<'_>) {
+    let line = |(pg, osd): &(PgId, OsdId)| (pg.to_string(), format!("pg {pg}: no OSD can take its replica on {osd}"));
+    let unplaced: Vec<_> = facts.unplaced.iter().map(line).collect();
+    board.add("PG_UNPLACED", unplaced, |n| format!("{} no place to go to", counted(n, "replica has", "replicas have")));
+    let leaving = facts.osds.iter().filter(|osd| (osd.drain || !osd.is_in) && osd.pgs > 0);
+    let line = |osd: &OsdView| {
+        let what = if osd.drain { "drained" } else { "out" };
+        (osd.osd.to_string(), format!("{} is {what}, and holds {} PGs", osd.osd, osd.pgs))
+    };
+    let leaving = leaving.map(line).collect();
+    board.add("OSD_LEAVING", leaving, |n| format!("{} being emptied", counted(n, "OSD is", "OSDs are")));
+    let flags = facts.flags.iter().map(|flag| ((*flag).to_owned(), format!("{flag} is set"))).collect();
+    board.add("FLAGS_SET", flags, |_| format!("{} set", facts.flags.join(", ")));
 }
 
 fn pools(board: &mut Board, facts: &Facts<'_>) {

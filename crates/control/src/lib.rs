@@ -22,13 +22,14 @@ pub mod names;
 pub mod plan;
 mod records;
 mod refusal;
+pub mod settings;
 
 pub use batch::{Check, TXN_WRITES_MAX, Txn};
 pub use config::ControlConfig;
 pub use machine::{ClientReq, Control, ControlAction, Now, Standing, StreamId, Token};
 pub use records::{
-    ChangeRecord, ClusterRecord, CountersRecord, Holder, Key, LoadError, MuteRecord, OsdRecord, PgRecord, Poisoned,
-    PoolRecord, PoolState, Record, Records, SegmentRecord, StoredItem, VolumeRecord, VolumeState, WatchRecord, Write,
-    new_cluster, restored,
+    ChangeReason, ChangeRecord, ClusterRecord, CountersRecord, Holder, Key, LoadError, MuteRecord, OsdRecord, PgRecord,
+    Poisoned, PoolRecord, PoolState, Record, Records, SegmentRecord, StoredItem, VolumeRecord, VolumeState,
+    WatchRecord, Write, new_cluster, restored,
 };
 pub use refusal::refuse;

@@ -14,6 +14,7 @@ mod members;
 mod osds;
 mod past;
 mod reach;
+mod rebalance;
 mod recover;
 mod status;
 mod upkeep;
@@ -24,13 +25,14 @@ use crate::admin::{AdminAnswer, AdminAsk};
 use crate::batch::{Batch, Txn};
 use crate::config::ControlConfig;
 use crate::events::Event;
-use crate::records::{Records, Write};
+use crate::records::{ChangeReason, Records, Write};
 use crate::refusal::refuse;
 use attach::Attaching;
 use clients::Wait;
 use osds::{Lead, OsdLive};
 use past::Past;
 pub use past::Standing;
+use placement::ReplicaMove;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use types::codes;
@@ -138,6 +140,13 @@ pub struct Control {
     /// When failed replicas are looked at next, and when one of a PG was last replaced.
     replace_at: Time,
     replaced: BTreeMap<PgId, Time>,
+    /// OSDs that neither report nor serve: when this leader saw that first, and for how many milliseconds it was so before.
+    away: BTreeMap<OsdId, (Time, u64)>,
+    /// Moves by the last plan that have not begun, and when the next plan is made.
+    moves: Vec<(ReplicaMove, ChangeReason)>,
+    moves_at: Time,
+    /// OSDs that are out, drained or replaced, and had a replica at the last plan.
+    emptying: BTreeSet<OsdId>,
     /// PGs that are new, and have time to report.
     born: BTreeMap<PgId, Time>,
     /// PGs whose leader gave up, and when: an election of another one is expected.
@@ -182,6 +191,10 @@ impl Control {
             changing: BTreeMap::new(),
             replace_at: Time::ZERO,
             replaced: BTreeMap::new(),
+            away: BTreeMap::new(),
+            moves: Vec::new(),
+            moves_at: Time::ZERO,
+            emptying: BTreeSet::new(),
             born: BTreeMap::new(),
             unled: BTreeMap::new(),
             idle: BTreeMap::new(),

@@ -9,9 +9,13 @@ mod osds;
 mod pools;
 mod volumes;
 
-pub use members::{begin_change, give_up, pg_move, pg_move_cancel, replace_failed, take_members};
+pub use members::{begin_change, begin_move, give_up, pg_move, pg_move_cancel, planned, replace_failed, take_members};
 pub(crate) use osds::log_is_behind;
-pub use osds::{HelloPlan, osd_hello, osd_poisoned, osd_position, osd_register, osd_remove, osd_reserve, osd_set};
+pub use osds::{
+    HelloPlan, osd_auto_out, osd_away, osd_hello, osd_poisoned, osd_position, osd_register, osd_remove, osd_reserve,
+    osd_set, replaceable,
+};
+pub(crate) use pools::placed;
 pub use pools::{PGS_PER_STEP, make_pgs, pool_create, pool_remove, unmake_pgs};
 pub use volumes::{
     OpenPlan, Opener, PgHint, allocate, attach_for, close, draw_order, erase, open, pgs_of_volume, settle, unpend,

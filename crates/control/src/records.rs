@@ -5,6 +5,7 @@
 
 use crate::events::{EVENTS_MAX, Event};
 use crate::refusal::refuse;
+use crate::settings::ConfigRecord;
 use placement::WEIGHT_ONE;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -122,6 +123,15 @@ pub struct OsdRecord {
     /// The revision of the records when this position was taken.
     #[serde(default)]
     pub judged_at: u64,
+    /// It is out because it was down for too long: it is in again when it comes back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub auto_out: bool,
+    /// Since when it neither reports nor serves, in milliseconds of the Unix clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub down_since_ms: Option<u64>,
+    /// The OSD whose replicas it takes over, until that one is removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<OsdId>,
 }
 
 impl OsdRecord {
@@ -148,7 +158,15 @@ impl OsdRecord {
             mount: 0,
             log_seq: 0,
             judged_at: 0,
+            auto_out: false,
+            down_since_ms: None,
+            replaces: None,
         }
+    }
+
+    /// Whether its replicas have to move to other OSDs.
+    pub fn leaves(&self) -> bool {
+        !self.is_in || self.drain
     }
 
     /// Whether the OSD was formatted and has never started.
@@ -226,6 +244,35 @@ pub struct ChangeRecord {
     /// It is given up, unless its joint phase has begun.
     pub cancel: bool,
     pub since_ms: u64,
+    #[serde(default)]
+    pub reason: ChangeReason,
+}
+
+/// Reason of a change of members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChangeReason {
+    /// An administrator asked for it.
+    #[default]
+    Command,
+    /// The replica has failed.
+    Failed,
+    /// Its OSD is out, drained or replaced.
+    Leaving,
+    /// Its OSD carries more than its share.
+    Balance,
+}
+
+impl ChangeReason {
+    /// The word of JSON and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            ChangeReason::Command => "command",
+            ChangeReason::Failed => "failed",
+            ChangeReason::Leaving => "leaving",
+            ChangeReason::Balance => "balance",
+        }
+    }
 }
 
 /// Epoch of the members at the creation of a PG.
@@ -366,6 +413,7 @@ pub enum Key {
     Watch,
     /// A code of `health::RULES`.
     Mute(&'static str),
+    Config,
 }
 
 impl fmt::Display for Key {
@@ -381,6 +429,7 @@ impl fmt::Display for Key {
             Key::Event(slot) => write!(f, "event/{slot:04}"),
             Key::Watch => f.write_str("watch"),
             Key::Mute(code) => write!(f, "mute/{code}"),
+            Key::Config => f.write_str("config"),
         }
     }
 }
@@ -398,6 +447,7 @@ pub enum Record {
     Event(Event),
     Watch(WatchRecord),
     Mute(MuteRecord),
+    Config(ConfigRecord),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -434,6 +484,7 @@ impl Record {
             Record::Event(r) => Key::Event(r.slot()),
             Record::Watch(_) => Key::Watch,
             Record::Mute(r) => Key::Mute(crate::health::find_rule(&r.code).map_or("?", |rule| rule.code)),
+            Record::Config(_) => Key::Config,
         }
     }
 
@@ -450,6 +501,7 @@ impl Record {
             Record::Event(r) => encode(r),
             Record::Watch(r) => encode(r),
             Record::Mute(r) => encode(r),
+            Record::Config(r) => encode(r),
         }
     }
 
@@ -465,6 +517,7 @@ impl Record {
             "event" => Record::Event(decode(key, value)?),
             "watch" => Record::Watch(decode(key, value)?),
             "mute" => Record::Mute(decode(key, value)?),
+            "config" => Record::Config(decode(key, value)?),
             _ => return Err(LoadError::UnknownKey { key: key.to_string() }),
         };
         if record.key().to_string() != key {
@@ -519,6 +572,7 @@ pub struct Records {
     pub events: BTreeMap<u64, Event>,
     pub watch: WatchRecord,
     pub mutes: BTreeMap<&'static str, MuteRecord>,
+    pub config: ConfigRecord,
     pool_names: BTreeMap<String, PoolId>,
     volume_names: BTreeMap<(PoolId, String), VolumeId>,
     pg_segments: BTreeMap<PgId, u32>,
@@ -555,6 +609,7 @@ impl Records {
         records.extend(self.events.values().cloned().map(Record::Event));
         records.extend(self.mutes.values().cloned().map(Record::Mute));
         records.push(Record::Watch(self.watch.clone()));
+        records.extend((!self.config.values.is_empty()).then(|| Record::Config(self.config.clone())));
         let version = |key: &str| self.versions.get(key).copied().unwrap_or(0);
         let item = |r: &Record| {
             let key = r.key().to_string();
@@ -605,6 +660,7 @@ impl Records {
                 self.events.insert(r.seq, r);
             }
             Record::Watch(r) => self.watch = r,
+            Record::Config(r) => self.config = r,
             Record::Mute(r) => {
                 if let Some(rule) = crate::health::find_rule(&r.code) {
                     self.mutes.insert(rule.code, r);
@@ -615,7 +671,7 @@ impl Records {
 
     fn delete(&mut self, key: Key) {
         match key {
-            Key::Cluster | Key::Counters | Key::Event(_) | Key::Watch => panic!("{key} is never deleted"),
+            Key::Cluster | Key::Counters | Key::Event(_) | Key::Watch | Key::Config => panic!("{key} is never deleted"),
             Key::Osd(id) => {
                 self.osds.remove(&id);
             }

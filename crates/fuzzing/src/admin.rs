@@ -118,12 +118,10 @@ impl Meta {
                 let r = decoded::<pb::OsdRegisterRequest>(bytes)?;
                 let uuid = OsdUuid(r.uuid.as_slice().try_into().ok()?);
                 let (host, rack, zone, capacity_bytes) = (r.host, r.rack, r.zone, r.capacity_bytes);
-                AdminAsk::OsdRegister(OsdRegister { osd: r.osd.map(OsdId), uuid, host, rack, zone, capacity_bytes })
+                let (osd, replaces) = (r.osd.map(OsdId), r.replaces.map(OsdId));
+                AdminAsk::OsdRegister(OsdRegister { osd, uuid, host, rack, zone, capacity_bytes, replaces })
             }
-            2 => {
-                let r = decoded::<pb::OsdSetRequest>(bytes)?;
-                AdminAsk::OsdSet { osd: OsdId(r.osd), is_in: r.is_in, drain: r.drain }
-            }
+            2 => AdminAsk::OsdSet(decoded::<pb::OsdSetRequest>(bytes)?.into()),
             3 => {
                 let r = decoded::<pb::PoolCreateRequest>(bytes)?;
                 let (name, replicas, domain, pg_count) = (r.name, r.replicas, r.domain, r.pg_count);
@@ -226,9 +224,16 @@ fn message(rng: &mut Rng, kind: u64) -> Vec<u8> {
             rack: "r".into(),
             zone: String::new(),
             capacity_bytes: rng.next_u64(),
+            replaces: rng.chance(1, 3).then(|| rng.below(6) as u32),
         }
         .encode_to_vec(),
-        2 => pb::OsdSetRequest { osd: rng.below(5) as u32, is_in: Some(rng.chance(1, 2)), drain: None }.encode_to_vec(),
+        2 => pb::OsdSetRequest {
+            osds: (0..rng.below(4)).map(|_| rng.below(5) as u32).collect(),
+            is_in: Some(rng.chance(1, 2)),
+            drain: rng.chance(1, 3).then(|| rng.chance(1, 2)),
+            dry_run: rng.chance(1, 3),
+        }
+        .encode_to_vec(),
         3 => pb::PoolCreateRequest {
             name: name(rng),
             replicas: rng.below(6) as u32,

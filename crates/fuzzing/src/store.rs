@@ -6,8 +6,8 @@
 use crate::source::Source;
 use crate::{Verdict, meter};
 use control::{
-    ChangeRecord, ClusterRecord, CountersRecord, Holder, OsdRecord, PgRecord, PoolRecord, PoolState, Record, Records,
-    SegmentRecord, StoredItem, VolumeRecord, VolumeState,
+    ChangeReason, ChangeRecord, ClusterRecord, CountersRecord, Holder, OsdRecord, PgRecord, PoolRecord, PoolState,
+    Record, Records, SegmentRecord, StoredItem, VolumeRecord, VolumeState,
 };
 use group::decision::{Attached, Decision};
 use group::descriptor::{Command, Stamp, payload_len};
@@ -148,6 +148,9 @@ fn sample_osd(n: u32) -> OsdRecord {
         mount: 3,
         log_seq: 9,
         judged_at: 0,
+        auto_out: n == 2,
+        down_since_ms: (n == 2).then_some(8),
+        replaces: (n == 3).then_some(OsdId(2)),
     }
 }
 
@@ -174,6 +177,7 @@ pub fn sample_records(source: &mut Source<'_>) -> Vec<Record> {
         to: OsdId(4),
         cancel: false,
         since_ms: 7,
+        reason: ChangeReason::Leaving,
     });
     let pg_record = |n: u32| {
         let members: Vec<Member> = (1..=3).map(|k| member(n, k)).collect();

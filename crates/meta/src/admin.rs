@@ -23,6 +23,10 @@ fn strange(answer: &AdminAnswer) -> Status {
     Status::internal(format!("an answer of another kind: {answer:?}"))
 }
 
+fn settings(all: Vec<control::settings::SettingView>) -> pb::ConfigReply {
+    pb::ConfigReply { settings: all.into_iter().map(Into::into).collect() }
+}
+
 /// Returns the answer of the kind that belongs to the call.
 macro_rules! expect {
     ($answer:expr, $pattern:pat => $reply:expr) => {
@@ -80,6 +84,7 @@ impl admin_server::Admin for Gate {
             rack: r.rack,
             zone: r.zone,
             capacity_bytes: r.capacity_bytes,
+            replaces: r.replaces.map(OsdId),
         };
         expect!(
             self.admin(AdminAsk::OsdRegister(ask)).await?,
@@ -95,10 +100,21 @@ impl admin_server::Admin for Gate {
         )
     }
 
-    async fn osd_set(&self, request: Request<pb::OsdSetRequest>) -> Result<Response<pb::DoneReply>, Status> {
+    async fn osd_set(&self, request: Request<pb::OsdSetRequest>) -> Result<Response<pb::OsdSetReply>, Status> {
+        expect!(
+            self.admin(AdminAsk::OsdSet(request.into_inner().into())).await?,
+            AdminAnswer::Moves(moves) => pb::OsdSetReply { moves: moves.into_iter().map(Into::into).collect() }
+        )
+    }
+
+    async fn config_list(&self, _: Request<pb::ConfigListRequest>) -> Result<Response<pb::ConfigReply>, Status> {
+        expect!(self.admin(AdminAsk::ConfigList).await?, AdminAnswer::Config(all) => settings(all))
+    }
+
+    async fn config_set(&self, request: Request<pb::ConfigSetRequest>) -> Result<Response<pb::ConfigReply>, Status> {
         let r = request.into_inner();
-        let ask = AdminAsk::OsdSet { osd: OsdId(r.osd), is_in: r.is_in, drain: r.drain };
-        expect!(self.admin(ask).await?, AdminAnswer::Done => pb::DoneReply {})
+        let ask = AdminAsk::ConfigSet { name: r.name, value: r.value };
+        expect!(self.admin(ask).await?, AdminAnswer::Config(all) => settings(all))
     }
 
     async fn pool_create(

@@ -151,7 +151,7 @@ struct Board {
 }
 
 /// Load in thousandths of a PG of an OSD of mean weight.
-fn milli(count: u64, weight: u64, mean: u64) -> u64 {
+pub(crate) fn milli(count: u64, weight: u64, mean: u64) -> u64 {
     count * 1000 * mean / weight
 }
 
@@ -270,7 +270,7 @@ impl Board {
 }
 
 /// A tie-breaker that differs from PG to PG.
-fn mix(pg: PgId, osd: OsdId) -> u64 {
+pub(crate) fn mix(pg: PgId, osd: OsdId) -> u64 {
     let seed = (u64::from(pg.pool.0) << 40) ^ (u64::from(pg.n) << 16) ^ u64::from(osd.0);
     types::rng::Rng::new(seed).next_u64()
 }

@@ -252,7 +252,7 @@ codes! {
         OSD_IN_USE = 2042:
             "an OSD that is running or holds PGs cannot be removed",
             "An OSD with PGs holds the only other copies of their data, and one that runs would report again.",
-            "move its PGs to other OSDs with `basalt pg move`; one that holds none is stopped first";
+            "move its PGs to other OSDs with `basalt osd drain OSD --wait`, then stop it";
         VOLUME_RECOVERING = 2043:
             "the metadata was recovered from an older copy, and the recovery is not finished: segments of the volume \
              may be missing",
@@ -268,6 +268,14 @@ codes! {
             "A replica moves from an OSD that holds the PG to one that serves, is in, holds no replica of the PG, and \
              shares no failure domain with the others.",
             "choose another OSD: `basalt pg ls` shows the members, `basalt osd ls` the OSDs";
+        BAD_SETTING = 2046:
+            "no such setting, or a value that it cannot have",
+            "The name or the value was mistyped, or another version has such a setting.",
+            "`basalt config ls` lists the settings with their values";
+        BAD_REPLACEMENT = 2047:
+            "the OSD cannot be replaced",
+            "It is not registered, it takes over another OSD itself, or another OSD takes it over already.",
+            "`basalt osd ls` shows which OSD replaces which";
     }
     // 3xxx: store of an OSD.
     3001..=3999 {

@@ -37,6 +37,8 @@ pub struct Format {
     pub metas: Vec<Address>,
     pub quiet: bool,
     pub place: Place,
+    /// The OSD whose replicas it takes over.
+    pub replaces: Option<OsdId>,
 }
 
 /// Failure domains that are registered at the format.
@@ -76,6 +78,7 @@ pub struct Formatted {
     uuid: OsdUuid,
     device_bytes: u64,
     log_bytes: u64,
+    replaces: Option<OsdId>,
 }
 
 /// Prints the result of a format.
@@ -90,13 +93,17 @@ pub fn show(made: &Formatted, as_json: bool) -> Result<()> {
             "device_bytes": made.device_bytes,
             "log_bytes": made.log_bytes,
             "memory_bytes": memory_bytes,
+            "replaces": made.replaces,
         });
-        return output::json("osd.format", body);
+        return output::json(if made.replaces.is_some() { "osd.replace" } else { "osd.format" }, body);
     }
     let (device, size) = (made.device.display(), size::show(made.device_bytes));
     out!("{device} is {} of cluster {}: {size}", made.osd, made.cluster);
     let (log, data) = (size::show(made.log_bytes), size::show(made.device_bytes.saturating_sub(made.log_bytes)));
     out!("{log} of it are the log, {data} are for data; the OSD needs about {} of memory", size::show(memory_bytes));
+    if let Some(old) = made.replaces {
+        out!("when it runs, the replicas of {old} move to it, and {old} is removed once it is empty and down");
+    }
     out!("next: basalt osd run --device {device} --listen HOST:PORT --meta …");
     Ok(())
 }
@@ -153,6 +160,9 @@ fn format_device(args: &Format) -> Result<Formatted> {
         }
     }
     let ids = decide(args, cluster, contents, registered.as_ref())?;
+    if let Some(old) = args.replaces {
+        may_replace(&admin, old)?;
+    }
     let mut params = FormatParams {
         cluster,
         osd: ids.osd.unwrap_or(OsdId(0)),
@@ -194,8 +204,24 @@ fn register(args: &Format, admin: &Admin, superblock: &Superblock, disk: &DiskIn
         rack: place.rack.clone(),
         zone: place.zone.clone(),
         capacity_bytes: disk.size_bytes,
+        replaces: args.replaces,
     })?;
     Ok(())
+}
+
+/// Checks that another OSD may take this one over, before anything is written.
+fn may_replace(admin: &Admin, old: OsdId) -> Result<(), UserError> {
+    let osds = admin.osds().map_err(|e| UserError::new(codes::META_UNAVAILABLE, format!("{e:#}"), "basalt meta ls"))?;
+    let refused = |code, what: String| UserError::new(code, what, "basalt osd ls");
+    let known = osds.iter().find(|osd| osd.osd == old);
+    let known = known.ok_or_else(|| refused(codes::OSD_UNKNOWN, format!("{old} is not registered")))?;
+    if let Some(other) = known.replaces {
+        return Err(refused(codes::BAD_REPLACEMENT, format!("{old} takes over {other} and is not done")));
+    }
+    match osds.iter().find(|osd| osd.replaces == Some(old)) {
+        Some(by) => Err(refused(codes::BAD_REPLACEMENT, format!("{} takes {old} over already", by.osd))),
+        None => Ok(()),
+    }
 }
 
 fn formatted(args: &Format, superblock: &Superblock, disk: &DiskInfo) -> Formatted {
@@ -206,6 +232,7 @@ fn formatted(args: &Format, superblock: &Superblock, disk: &DiskInfo) -> Formatt
         uuid: superblock.uuid,
         device_bytes: disk.size_bytes,
         log_bytes: superblock.segment_bytes * u64::from(superblock.segment_count),
+        replaces: args.replaces,
     }
 }
 
@@ -401,6 +428,7 @@ mod tests {
             metas: Vec::new(),
             quiet: true,
             place: Place::default(),
+            replaces: None,
         };
         let foreign = || DeviceContents::Foreign { place: "first" };
         let cluster = ClusterId([1; 16]);

@@ -47,7 +47,9 @@ impl Control {
             AdminAsk::OsdRegister(ask) => return self.register(now, &ask).map(Some),
             AdminAsk::PgMove(ask) => return self.move_pg(now, &ask).map(|()| Some(AdminAnswer::Done)),
             AdminAsk::PgMoveCancel { pg } => return self.cancel_move(now, pg).map(|()| Some(AdminAnswer::Done)),
-            AdminAsk::OsdSet { osd, is_in, drain } => return self.set_osd(now, osd, is_in, drain).map(Some),
+            AdminAsk::OsdSet(ask) => return self.set_osds(now, &ask).map(|moves| Some(AdminAnswer::Moves(moves))),
+            AdminAsk::ConfigList => return Ok(Some(self.settings())),
+            AdminAsk::ConfigSet { name, value } => return self.change_setting(now, &name, value.as_deref()).map(Some),
             AdminAsk::VolumeCreate { name, len_bytes } => return self.create_volume(now, &name, len_bytes).map(Some),
             AdminAsk::MetaRecover(ask) => return Ok(Some(AdminAnswer::Recovery(self.recover(now, &ask)?))),
             AdminAsk::MetaBackup => return Ok(Some(AdminAnswer::Backup(self.backup()))),
@@ -104,7 +106,7 @@ impl Control {
         Ok(AdminAnswer::OsdRegistered { cluster: self.records.cluster_id(), osd })
     }
 
-    fn remove_osd(&mut self, now: Now, osd: OsdId) -> Result<AdminAnswer, Refusal> {
+    pub(super) fn remove_osd(&mut self, now: Now, osd: OsdId) -> Result<AdminAnswer, Refusal> {
         let up = self.liveness(now.mono, osd) != super::osds::Liveness::Down;
         let counts = self.records.osds.get(&osd).is_some_and(|o| o.elector);
         if counts && !self.electorate_stands() {
@@ -122,24 +124,20 @@ impl Control {
         Ok(AdminAnswer::Done)
     }
 
-    fn set_osd(
-        &mut self,
-        now: Now,
-        osd: OsdId,
-        is_in: Option<bool>,
-        drain: Option<bool>,
-    ) -> Result<AdminAnswer, Refusal> {
-        let (writes, ()) = plan::osd_set(&self.records, osd, is_in, drain)?;
-        if writes.is_empty() {
-            return Ok(AdminAnswer::Done);
+    fn settings(&self) -> AdminAnswer {
+        AdminAnswer::Config(self.records.config.views(&self.config))
+    }
+
+    fn change_setting(&mut self, now: Now, name: &str, value: Option<&str>) -> Result<AdminAnswer, Refusal> {
+        let new = self.records.config.with(name, value)?;
+        if new != self.records.config {
+            self.write(vec![Write::Put(Record::Config(new))]);
+            let is = self.records.config.views(&self.config).into_iter().find(|view| view.name == name);
+            let is = is.map_or_else(String::new, |view| view.value);
+            self.note(now, Note::info("config.set", "cluster", format!("{name} is {is}")));
+            self.moves_at = types::Time::ZERO;
         }
-        self.write(writes);
-        if let Some(record) = self.records.osds.get(&osd) {
-            let (place, drain) =
-                (if record.is_in { "in" } else { "out" }, if record.drain { ", and drained" } else { "" });
-            self.note(now, Note::info("osd.set", osd, format!("{osd} is {place} by command{drain}")));
-        }
-        Ok(AdminAnswer::Done)
+        Ok(self.settings())
     }
 
     fn create_volume(&mut self, now: Now, name: &str, len_bytes: u64) -> Result<AdminAnswer, Refusal> {

@@ -8,7 +8,7 @@ use super::{Control, Now};
 use crate::admin::{PgChangeView, PgMove};
 use crate::events::Note;
 use crate::plan;
-use crate::records::PgRecord;
+use crate::records::{ChangeReason, ChangeRecord, PgRecord};
 use types::control::{OsdDown, PgReport, Refusal};
 use types::map::{Member, MemberChange, Membership};
 use types::{OsdId, PgId, ReplicaId, Time};
@@ -61,9 +61,10 @@ impl Control {
             }
             let Some(record) = self.records.pgs.get(&pg) else { continue };
             let osd = record.everyone().find(|m| m.replica == replica).map(|m| m.osd);
-            let Some(osd) = osd.filter(|osd| self.takes_replicas(now.mono, *osd)) else { continue };
-            let is_led = self.leads.get(&pg).is_some_and(|lead| lead.report.active);
-            if !is_led || self.replaced.contains_key(&pg) {
+            let moves = |osd: &OsdId| self.moves.iter().any(|(m, _)| (m.pg, m.from) == (pg, *osd) && m.to.is_some());
+            let osd = osd.filter(|osd| self.takes_replicas(now.mono, *osd) && !moves(osd));
+            let Some(osd) = osd else { continue };
+            if !self.is_led(now.mono, pg) || self.replaced.contains_key(&pg) {
                 continue;
             }
             let Some(writes) = plan::replace_failed(record, replica) else { continue };
@@ -75,19 +76,32 @@ impl Control {
         }
     }
 
-    /// Whether a change replaces a failed replica on an OSD that is down or poisoned, or one that runs again: the device had not
-    /// recorded yet that it failed. The change begins again when it must, and other changes of the PG do not wait for that.
+    /// Whether a change cannot end, or is not needed any more. It begins again when it must, and other changes of the PG do not
+    /// wait for it.
     fn is_in_vain(&self, now: Time, record: &PgRecord) -> bool {
-        let Some(change) = record.change.as_ref().filter(|change| change.from == change.to && !change.cancel) else {
-            return false;
-        };
-        let poisoned = self.records.osds.get(&change.to).is_none_or(|osd| osd.poisoned.is_some());
-        let runs = self.reports.get(&change.remove).is_some_and(|report| !report.quarantined && !report.repairing);
-        poisoned || runs || self.liveness(now, change.to) == Liveness::Down
+        let Some(change) = record.change.as_ref().filter(|change| !change.cancel) else { return false };
+        let Some(target) = self.records.osds.get(&change.to).filter(|osd| osd.poisoned.is_none()) else { return true };
+        let report = self.reports.get(&change.remove);
+        let runs = report.is_some_and(|report| !report.quarantined && !report.repairing);
+        if change.from == change.to {
+            // Its device had not recorded yet that it failed.
+            return runs || self.liveness(now, change.to) == Liveness::Down;
+        }
+        // The OSD came back, or its drain was ended.
+        let stays = change.reason == ChangeReason::Leaving
+            && self.records.osds.get(&change.from).is_some_and(|osd| !osd.leaves())
+            && self.is_up(now, change.from)
+            && runs;
+        stays || target.leaves() || self.away_for(now, change.to).is_some_and(|time| time >= self.config.move_patience)
+    }
+
+    /// Whether a leader that can change the members serves the PG.
+    pub(super) fn is_led(&self, now: Time, pg: PgId) -> bool {
+        self.leads.get(&pg).is_some_and(|lead| lead.report.active && self.is_up(now, lead.osd))
     }
 
     /// Whether an OSD is up and has space.
-    fn takes_replicas(&self, now: Time, osd: OsdId) -> bool {
+    pub(super) fn takes_replicas(&self, now: Time, osd: OsdId) -> bool {
         let poisoned = self.records.osds.get(&osd).is_none_or(|record| record.poisoned.is_some());
         !poisoned && self.is_up(now, osd) && !self.osds.get(&osd).is_some_and(|live| live.full)
     }
@@ -140,7 +154,7 @@ impl Control {
     }
 
     /// Lets the next upkeep request the replica that a change adds.
-    fn expect_newcomer(&mut self, pg: PgId) {
+    pub(super) fn expect_newcomer(&mut self, pg: PgId) {
         let Some(add) = self.records.pgs.get(&pg).and_then(|record| record.change.as_ref()).map(|c| c.add) else {
             return;
         };
@@ -196,7 +210,9 @@ impl Control {
             return strange;
         };
         self.write(writes);
-        if let Some(change) = &record.change {
+        // What the cluster moves by itself is told in sum, by its OSDs.
+        let by_itself = |c: &&ChangeRecord| matches!(c.reason, ChangeReason::Leaving | ChangeReason::Balance) && done;
+        if let Some(change) = record.change.as_ref().filter(|change| !by_itself(change)) {
             let (from, to) = (change.from, change.to);
             let note = match done {
                 true => {
@@ -221,7 +237,14 @@ impl Control {
         let queued = u32::try_from(record.queue.len()).unwrap_or(u32::MAX);
         let Some(change) = &record.change else {
             let (from, to) = *record.queue.first()?;
-            return Some(PgChangeView { from, to, step: "queued".to_owned(), queued });
+            let reason = if from == to { ChangeReason::Failed } else { ChangeReason::Command };
+            return Some(PgChangeView {
+                from,
+                to,
+                step: "queued".to_owned(),
+                queued,
+                reason: reason.name().to_owned(),
+            });
         };
         let members = self.leads.get(&record.pg).map(|lead| &lead.report.members);
         let members = members.filter(|members| members.change_base() == change.expected);
@@ -232,6 +255,7 @@ impl Control {
             Some(members) if !members.learners.is_empty() => "learner",
             _ => "creating",
         };
-        Some(PgChangeView { from: change.from, to: change.to, step: step.to_owned(), queued })
+        let (from, to, reason) = (change.from, change.to, change.reason.name().to_owned());
+        Some(PgChangeView { from, to, step: step.to_owned(), queued, reason })
     }
 }

@@ -363,7 +363,8 @@ impl Control {
                 AdminAsk::OsdReserve
                     | AdminAsk::OsdRemove { .. }
                     | AdminAsk::OsdRegister(_)
-                    | AdminAsk::OsdSet { .. }
+                    | AdminAsk::OsdSet(_)
+                    | AdminAsk::ConfigSet { .. }
                     | AdminAsk::PgMove(_)
                     | AdminAsk::PgMoveCancel { .. }
                     | AdminAsk::PoolCreate(_)

@@ -5,6 +5,7 @@ use super::{Control, Now};
 use crate::admin::{IoRates, OsdView, Recovery, Status};
 use crate::health::{self, Check, Facts, Finding, PgFacts, PoolFacts, Severity};
 use crate::records::{PgRecord, PoolState};
+use crate::settings::{NOOUT, NOREBALANCE};
 use types::control::PgReport;
 use types::map::Member;
 use types::{OsdId, PgId, Time};
@@ -126,8 +127,10 @@ impl Control {
         let stuck: Vec<(OsdId, String)> =
             up.filter_map(|(osd, live)| Some((*osd, live.destage_stuck.clone()?))).collect();
         let (unreachable, unheard, paths) = (&unreachable[..], &unheard[..], &paths);
-        let (stuck, pools, now_ms) = (&stuck[..], &pools[..], now.wall_ms);
-        let facts = Facts { osds, pgs, unreachable, unheard, paths, stuck, pools, now_ms };
+        let unplaced: Vec<(PgId, OsdId)> = self.unplaced().collect();
+        let flags = [NOOUT, NOREBALANCE].into_iter().filter(|flag| self.records.config.is_on(flag)).collect::<Vec<_>>();
+        let (stuck, pools, now_ms, unplaced, flags) = (&stuck[..], &pools[..], now.wall_ms, &unplaced[..], &flags[..]);
+        let facts = Facts { osds, pgs, unreachable, unheard, paths, stuck, pools, unplaced, flags, now_ms };
         // Findings about the records themselves come first: all others rest on them.
         let mut found = self.past_findings(now.mono);
         found.extend(health::find(&facts));
@@ -165,6 +168,7 @@ impl Control {
         let waits = |pg: &&PgFacts| !pg.state.contains(&"active") && pg.state.contains(&"waiting");
         let (pgs_active, not_yet) = (with("active"), count(pgs.iter().filter(waits).count()));
         let started: Vec<&OsdView> = osds.iter().filter(|o| o.live != "new").collect();
+        let recovery = self.recovery(now.mono, with("recovering"));
         Status {
             cluster: self.records.cluster_id(),
             health: health::word(checks.iter()).to_owned(),
@@ -187,7 +191,8 @@ impl Control {
             free_bytes: total(&started, |o| o.free_bytes),
             leading_since_ms: self.started.wall_ms,
             version: self.version.clone(),
-            recovery: self.recovery(now.mono, with("recovering")),
+            moves: self.moves_view(&recovery),
+            recovery,
             io: self.io_rates(now.mono),
             checks,
         }

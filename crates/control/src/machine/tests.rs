@@ -8,10 +8,11 @@ mod members;
 mod osds;
 mod past;
 mod reach;
+mod rebalance;
 mod world;
 
 use super::*;
-use crate::admin::{OsdRegister, PoolCreate};
+use crate::admin::{OsdRegister, OsdSet, PoolCreate};
 use crate::batch::TXN_WRITES_MAX;
 use types::control::{Opened, SEGMENTS_PER_ASK_MAX};
 use types::{Epoch, OsdUuid, SEGMENT, SegmentIndex, SessionId};
@@ -232,8 +233,8 @@ fn a_poisoned_osd_is_recorded_against_its_run_and_forgiven_the_next() {
 #[test]
 fn a_restart_undoes_no_drain_and_drained_or_outed_osds_get_no_new_pgs() {
     let mut world = World::new(1, 5);
-    world.admin(AdminAsk::OsdSet { osd: OsdId(1), is_in: None, drain: Some(true) }).expect("drained");
-    world.admin(AdminAsk::OsdSet { osd: OsdId(2), is_in: Some(false), drain: None }).expect("out");
+    world.admin(AdminAsk::OsdSet(OsdSet::one(OsdId(1), None, Some(true)))).expect("drained");
+    world.admin(AdminAsk::OsdSet(OsdSet::one(OsdId(2), Some(false), None))).expect("out");
     world.crash();
     world.osd(OsdId(1)).incarnation += 1;
     world.connect_all();
@@ -292,7 +293,7 @@ fn invalid_admin_request_is_refused_with_its_code() {
         (AdminAsk::VolumeCreate { name: "p/w".into(), len_bytes: 4096 }, codes::BAD_SIZE),
         (AdminAsk::VolumeCreate { name: "p/w".into(), len_bytes: SEGMENT + 1 }, codes::BAD_SIZE),
         (AdminAsk::VolumeCreate { name: "p/w".into(), len_bytes: u64::MAX }, codes::BAD_SIZE),
-        (AdminAsk::OsdSet { osd: OsdId(77), is_in: None, drain: None }, codes::OSD_UNKNOWN),
+        (AdminAsk::OsdSet(OsdSet::one(OsdId(77), None, None)), codes::OSD_UNKNOWN),
     ] {
         assert_eq!(world.admin(ask.clone()).map_err(|r| r.code), Err(code), "{ask:?}");
     }
@@ -307,6 +308,7 @@ fn invalid_admin_request_is_refused_with_its_code() {
             rack: String::new(),
             zone: String::new(),
             capacity_bytes: 1,
+            replaces: None,
         })
     };
     let again = world.admin(register(1)).expect("the same uuid");

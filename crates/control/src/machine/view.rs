@@ -102,6 +102,8 @@ impl Control {
             pgs: u32::try_from(self.records.pgs.values().filter(holds).count()).unwrap_or(u32::MAX),
             leads: u32::try_from(leads).unwrap_or(u32::MAX),
             version: live.map_or_else(String::new, |l| l.version.clone()),
+            auto_out: osd.auto_out,
+            replaces: osd.replaces,
             heard_ms_ago: heard.map(|ms| u64::try_from(ms).unwrap_or(u64::MAX)),
         }
     }

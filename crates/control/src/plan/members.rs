@@ -2,7 +2,7 @@
 
 use super::Plan;
 use crate::admin::PgMove;
-use crate::records::{ChangeRecord, PgRecord, Record, Records, Write};
+use crate::records::{ChangeReason, ChangeRecord, PgRecord, Record, Records, Write};
 use crate::refusal::refuse;
 use placement::Domain;
 use types::codes;
@@ -22,7 +22,7 @@ fn pg_of(records: &Records, pg: PgId) -> Result<&PgRecord, Refusal> {
 }
 
 /// Returns the OSDs that hold the PG when all its changes have ended.
-fn planned(record: &PgRecord) -> Vec<OsdId> {
+pub fn planned(record: &PgRecord) -> Vec<OsdId> {
     let mut osds: Vec<OsdId> = record.members.iter().map(|m| m.osd).collect();
     let moves = record.change.iter().filter(|c| !c.cancel).map(|c| (c.from, c.to));
     for (from, to) in moves.chain(record.queue.iter().copied()) {
@@ -120,27 +120,44 @@ pub fn give_up(record: &PgRecord) -> Vec<Write> {
 /// the moves before it, which are given up.
 pub fn begin_change(records: &Records, record: &PgRecord, wall_ms: u64) -> (Vec<Write>, Vec<(OsdId, OsdId)>) {
     assert!(record.change.is_none(), "PG {} has a change already", record.pg);
-    let mut new = record.clone();
-    let mut counters = records.counters.clone();
+    let mut rest = record.clone();
     let mut given_up = Vec::new();
-    while !new.queue.is_empty() && new.change.is_none() {
-        let (from, to) = new.queue.remove(0);
-        let leaves = new.members.iter().find(|m| m.osd == from).map(|m| m.replica);
-        let may_come = records.osds.contains_key(&to) && (from == to || new.members.iter().all(|m| m.osd != to));
-        let Some(remove) = leaves.filter(|_| may_come) else {
-            given_up.push((from, to));
-            continue;
-        };
-        let add = Member { replica: ReplicaId(counters.next_replica), osd: to };
-        counters.next_replica += 1;
-        new.changes += 1;
-        let (id, expected) = (new.changes, new.conf_epoch);
-        new.change = Some(ChangeRecord { id, expected, add, remove, from, to, cancel: false, since_ms: wall_ms });
-        if new.created.is_empty() {
-            new.created.clone_from(&new.members);
+    while !rest.queue.is_empty() {
+        let (from, to) = rest.queue.remove(0);
+        let reason = if from == to { ChangeReason::Failed } else { ChangeReason::Command };
+        match begin_move(records, &rest, (from, to), reason, wall_ms) {
+            Some(writes) => return (writes, given_up),
+            None => given_up.push((from, to)),
         }
     }
-    (vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Pg(new))], given_up)
+    (vec![Write::Put(Record::Pg(rest))], given_up)
+}
+
+/// Begins a change of a PG that has none: a replica on the second OSD takes the place of the one on the first. `None`: that is
+/// not possible any more.
+pub fn begin_move(
+    records: &Records,
+    record: &PgRecord,
+    (from, to): (OsdId, OsdId),
+    reason: ChangeReason,
+    wall_ms: u64,
+) -> Option<Vec<Write>> {
+    assert!(record.change.is_none(), "PG {} has a change already", record.pg);
+    let remove = record.members.iter().find(|m| m.osd == from)?.replica;
+    let may_come = records.osds.contains_key(&to) && (from == to || record.members.iter().all(|m| m.osd != to));
+    if !may_come {
+        return None;
+    }
+    let (mut new, mut counters) = (record.clone(), records.counters.clone());
+    let add = Member { replica: ReplicaId(counters.next_replica), osd: to };
+    counters.next_replica += 1;
+    new.changes += 1;
+    let (id, expected, cancel, since_ms) = (new.changes, new.conf_epoch, false, wall_ms);
+    new.change = Some(ChangeRecord { id, expected, add, remove, from, to, cancel, since_ms, reason });
+    if new.created.is_empty() {
+        new.created.clone_from(&new.members);
+    }
+    Some(vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Pg(new))])
 }
 
 /// Takes the members that a leader reports, when they differ from the record and no change is under way there. Returns the

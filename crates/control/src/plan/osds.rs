@@ -1,13 +1,16 @@
 //! OSDs: ids, addresses, and the administrator's intent.
 
 use super::Plan;
-use crate::admin::OsdRegister;
+use crate::admin::{OsdRegister, OsdSet};
 use crate::records::{Key, OsdRecord, Poisoned, Record, Records, Write};
 use crate::refusal::refuse;
 use types::codes;
 use types::control::{OsdHello, Refusal};
 use types::limits::{LOCATION_LEN_MAX, POISON_REASON_LEN_MAX, clip};
 use types::{Epoch, OsdId};
+
+/// Most OSDs of one command.
+const OSDS_SET_MAX: usize = 64;
 
 /// Refuses names of a place that are too long: cutting them would record another place.
 fn check_location(names: [&String; 3]) -> Result<(), Refusal> {
@@ -33,7 +36,7 @@ pub fn osd_reserve(records: &Records) -> Plan<OsdId> {
 ///
 /// # Errors
 /// BSLT-2029 when the name of a host, a rack or a zone is too long; BSLT-2024 for an id that was never reserved;
-/// BSLT-2028 for an id that another device has.
+/// BSLT-2028 for an id that another device has; BSLT-2024 and BSLT-2047 when it cannot take over the OSD that it is to replace.
 pub fn osd_register(records: &Records, ask: &OsdRegister, wall_ms: u64) -> Plan<OsdId> {
     if let Some(known) = records.osds.values().find(|o| o.uuid == ask.uuid) {
         return Ok((Vec::new(), known.id));
@@ -49,11 +52,32 @@ pub fn osd_register(records: &Records, ask: &OsdRegister, wall_ms: u64) -> Plan<
         }
         Some(id) => (Vec::new(), id),
     };
+    let replaced = ask.replaces.map(|old| replaceable(records, old)).transpose()?;
     let place = [ask.host.clone(), ask.rack.clone(), ask.zone.clone()];
     let judged_at = records.counters.revision;
-    let record = OsdRecord { judged_at, ..OsdRecord::new(id, ask.uuid, place, ask.capacity_bytes, wall_ms) };
+    let new = OsdRecord::new(id, ask.uuid, place, ask.capacity_bytes, wall_ms);
+    let mut record = OsdRecord { judged_at, replaces: ask.replaces, ..new };
+    if let Some(old) = replaced {
+        record.weight = old.weight;
+        writes.push(Write::Put(Record::Osd(OsdRecord { is_in: false, auto_out: false, ..old.clone() })));
+    }
     writes.push(Write::Put(Record::Osd(record)));
     Ok((writes, id))
+}
+
+/// Returns an OSD that another one may take over.
+///
+/// # Errors
+/// BSLT-2024, BSLT-2047.
+pub fn replaceable(records: &Records, old: OsdId) -> Result<&OsdRecord, Refusal> {
+    let known = records.osds.get(&old).ok_or_else(|| refuse(codes::OSD_UNKNOWN, format!("{old} is not registered")))?;
+    if let Some(other) = known.replaces {
+        return Err(refuse(codes::BAD_REPLACEMENT, format!("{old} takes over {other} and is not done")));
+    }
+    match records.osds.values().find(|o| o.replaces == Some(old)) {
+        Some(by) => Err(refuse(codes::BAD_REPLACEMENT, format!("{} takes {old} over already", by.id))),
+        None => Ok(known),
+    }
 }
 
 /// Removes an OSD that is down and holds no PG. Returns whether the address map has a new version.
@@ -72,6 +96,8 @@ pub fn osd_remove(records: &Records, osd: OsdId, up: bool) -> Plan<bool> {
         return Err(refuse(codes::OSD_IN_USE, format!("{osd} is not known to be down")));
     }
     let mut writes = vec![Write::Delete(Key::Osd(osd))];
+    let successor = records.osds.values().find(|o| o.replaces == Some(osd));
+    writes.extend(successor.map(|o| Write::Put(Record::Osd(OsdRecord { replaces: None, ..o.clone() }))));
     if !known.is_new() {
         writes.push(next_map(records));
     }
@@ -224,17 +250,50 @@ pub fn osd_poisoned(records: &Records, osd: OsdId, reason: &str) -> Vec<Write> {
     vec![Write::Put(Record::Osd(OsdRecord { poisoned, ..known.clone() }))]
 }
 
-/// Sets membership and intent.
+/// Sets membership and intent of OSDs, by command. Returns the OSDs that this changes.
 ///
 /// # Errors
-/// BSLT-2024.
-pub fn osd_set(records: &Records, osd: OsdId, is_in: Option<bool>, drain: Option<bool>) -> Plan<()> {
-    let Some(known) = records.osds.get(&osd) else {
-        return Err(refuse(codes::OSD_UNKNOWN, format!("{osd} is not registered")));
+/// BSLT-2024; BSLT-2003 for none or too many OSDs.
+pub fn osd_set(records: &Records, ask: &OsdSet) -> Plan<Vec<OsdId>> {
+    if ask.osds.is_empty() || ask.osds.len() > OSDS_SET_MAX {
+        return Err(refuse(codes::BAD_REQUEST, format!("name from 1 to {OSDS_SET_MAX} OSDs at once")));
+    }
+    let mut writes = Vec::new();
+    let mut changed = Vec::new();
+    for osd in &ask.osds {
+        let Some(known) = records.osds.get(osd) else {
+            return Err(refuse(codes::OSD_UNKNOWN, format!("{osd} is not registered")));
+        };
+        let is_in = ask.is_in.unwrap_or(known.is_in);
+        // A command settles it: whether the OSD comes back has no say any more.
+        let auto_out = known.auto_out && ask.is_in.is_none();
+        let new = OsdRecord { is_in, auto_out, drain: ask.drain.unwrap_or(known.drain), ..known.clone() };
+        if new != *known && !changed.contains(osd) {
+            changed.push(*osd);
+            writes.push(Write::Put(Record::Osd(new)));
+        }
+    }
+    Ok((writes, changed))
+}
+
+/// Records since when an OSD neither reports nor serves, or that it does again. An OSD that is out for that reason is in again.
+/// Returns whether it comes back in.
+pub fn osd_away(records: &Records, osd: OsdId, since_ms: Option<u64>) -> (Vec<Write>, bool) {
+    let Some(known) = records.osds.get(&osd).filter(|known| known.down_since_ms.is_some() != since_ms.is_some()) else {
+        return (Vec::new(), false);
     };
-    let new = OsdRecord { is_in: is_in.unwrap_or(known.is_in), drain: drain.unwrap_or(known.drain), ..known.clone() };
-    let writes = if new == *known { Vec::new() } else { vec![Write::Put(Record::Osd(new))] };
-    Ok((writes, ()))
+    let comes_in = since_ms.is_none() && known.auto_out;
+    let is_in = known.is_in || comes_in;
+    let auto_out = known.auto_out && since_ms.is_some();
+    let new = OsdRecord { down_since_ms: since_ms, is_in, auto_out, ..known.clone() };
+    (vec![Write::Put(Record::Osd(new))], comes_in)
+}
+
+/// Takes an OSD that is down for too long out.
+pub fn osd_auto_out(records: &Records, osd: OsdId) -> Vec<Write> {
+    let known = records.osds.get(&osd).filter(|known| known.is_in);
+    let out = known.map(|known| OsdRecord { is_in: false, auto_out: true, ..known.clone() });
+    out.map(|out| Write::Put(Record::Osd(out))).into_iter().collect()
 }
 
 #[cfg(test)]
@@ -255,7 +314,15 @@ mod tests {
 
     fn ask(host: &str) -> OsdRegister {
         let (rack, zone) = (String::new(), String::new());
-        OsdRegister { osd: None, uuid: OsdUuid([1; 16]), host: host.to_owned(), rack, zone, capacity_bytes: 1 << 40 }
+        OsdRegister {
+            osd: None,
+            uuid: OsdUuid([1; 16]),
+            host: host.to_owned(),
+            rack,
+            zone,
+            capacity_bytes: 1 << 40,
+            replaces: None,
+        }
     }
 
     fn hello(host: String, rack: String, zone: String) -> OsdHello {

@@ -162,7 +162,7 @@ fn osds(records: &Records, up: &dyn Fn(OsdId) -> bool) -> Vec<Osd> {
 }
 
 /// Returns an OSD as placement sees it.
-pub(super) fn placed(o: &OsdRecord, usable: bool) -> Osd {
+pub(crate) fn placed(o: &OsdRecord, usable: bool) -> Osd {
     let (host, rack, zone) = (o.host.clone(), o.rack.clone(), o.zone.clone());
     Osd { id: o.id, host, rack, zone, weight: o.weight, usable }
 }
@@ -246,7 +246,7 @@ mod tests {
         for (n, host) in on.enumerate() {
             let (host, rack, zone) = (format!("h{host}"), String::new(), String::new());
             let uuid = OsdUuid([n as u8 + 1; 16]);
-            let ask = OsdRegister { osd: None, uuid, host, rack, zone, capacity_bytes: 1 << 40 };
+            let ask = OsdRegister { osd: None, uuid, host, rack, zone, capacity_bytes: 1 << 40, replaces: None };
             let (writes, _) = super::super::osd_register(&records, &ask, 1).expect("it is new");
             writes.iter().for_each(|write| records.apply(write));
         }
@@ -292,7 +292,15 @@ mod tests {
         }
         for n in 4..=6u8 {
             let (host, rack, zone) = (format!("n{n}"), String::new(), String::new());
-            let ask = OsdRegister { osd: None, uuid: OsdUuid([n; 16]), host, rack, zone, capacity_bytes: 1 << 40 };
+            let ask = OsdRegister {
+                osd: None,
+                uuid: OsdUuid([n; 16]),
+                host,
+                rack,
+                zone,
+                capacity_bytes: 1 << 40,
+                replaces: None,
+            };
             let (writes, _) = super::super::osd_register(&records, &ask, 1).expect("it is new");
             writes.iter().for_each(|write| records.apply(write));
         }

@@ -72,6 +72,7 @@ impl Cluster {
                 rack: "rack".into(),
                 zone: "zone".into(),
                 capacity_bytes: 4 << 30,
+                replaces: None,
             };
             let answer = admin.ask(AdminAsk::OsdRegister(register)).await.expect("registered");
             let AdminAnswer::OsdRegistered { cluster, osd } = answer else { panic!("{answer:?}") };

@@ -1,7 +1,7 @@
 //! Commands of an administrator while other faults strike.
 
 use super::{Class, Strike};
-use control::admin::{AdminAsk, PoolCreate};
+use control::admin::{AdminAsk, OsdSet, PoolCreate};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use types::{OsdId, PoolId};
@@ -44,7 +44,7 @@ fn osd_flags(s: &mut Strike<'_>) -> bool {
     let osd = records.osds.keys().nth(s.rng.below(records.osds.len() as u64) as usize).copied();
     let Some(osd) = osd else { return false };
     let (is_in, drain) = [(Some(false), None), (None, Some(true))][s.rng.below(2) as usize];
-    s.cluster.admin(AdminAsk::OsdSet { osd, is_in, drain });
+    s.cluster.admin(AdminAsk::OsdSet(OsdSet::one(osd, is_in, drain)));
     let name = format!("beside{}", s.rng.below(NAMES));
     let delay = Duration::from_millis(s.rng.between(20, 300));
     s.after(delay, move |s| make_beside(s, osd, name));
@@ -77,6 +77,6 @@ fn make_beside(s: &mut Strike<'_>, osd: OsdId, name: String) {
             }
         }
         s.cluster.admin(AdminAsk::PoolRemove { name });
-        s.cluster.admin(AdminAsk::OsdSet { osd, is_in: Some(true), drain: Some(false) });
+        s.cluster.admin(AdminAsk::OsdSet(OsdSet::one(osd, Some(true), Some(false))));
     });
 }

@@ -128,6 +128,7 @@ fn an_osd_that_never_ran_is_named_and_counts_nowhere() {
         rack: String::new(),
         zone: String::new(),
         capacity_bytes: 1 << 40,
+        replaces: None,
     };
     world.admin(AdminAsk::OsdRegister(register)).expect("registered");
     seconds(&mut world, 20, &[1, 2, 3]);

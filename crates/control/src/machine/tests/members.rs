@@ -12,12 +12,13 @@ fn pg_move(pg: PgId, from: u32, to: u32) -> AdminAsk {
 /// Makes a pool over the first three of `osds` OSDs, and returns one of its PGs that the first one prefers.
 fn with_pgs(osds: u32) -> (World, PgId) {
     let mut world = World::new(1, osds);
+    world.set("norebalance", Some("on"));
     for n in 4..=osds {
-        world.admin(AdminAsk::OsdSet { osd: OsdId(n), is_in: Some(false), drain: None }).expect("out");
+        world.admin(AdminAsk::OsdSet(OsdSet::one(OsdId(n), Some(false), None))).expect("out");
     }
     world.make_pool("p", 3, 4);
     for n in 4..=osds {
-        world.admin(AdminAsk::OsdSet { osd: OsdId(n), is_in: Some(true), drain: None }).expect("in");
+        world.admin(AdminAsk::OsdSet(OsdSet::one(OsdId(n), Some(true), None))).expect("in");
     }
     beat_all(&mut world);
     let pgs = &world.control.records().pgs;
@@ -30,14 +31,7 @@ fn beat_all(world: &mut World) {
 }
 
 fn seconds(world: &mut World, count: u32) {
-    for _ in 0..count {
-        let deaths = world.deaths;
-        world.pass(Duration::from_secs(1));
-        beat_all(world);
-        if world.deaths > deaths {
-            (1..=world.osds.len() as u32).for_each(|n| world.connect(OsdId(n)));
-        }
-    }
+    world.seconds(count, &[]);
 }
 
 fn members(world: &World, pg: PgId) -> Vec<u32> {
@@ -110,7 +104,7 @@ fn moves_of_one_pg_wait_for_each_other() {
 #[test]
 fn move_that_cannot_be_is_refused_with_the_reason() {
     let (mut world, pg) = with_pgs(5);
-    world.admin(AdminAsk::OsdSet { osd: OsdId(5), is_in: Some(false), drain: None }).expect("out");
+    world.admin(AdminAsk::OsdSet(OsdSet::one(OsdId(5), Some(false), None))).expect("out");
     let none = PgId { pool: pg.pool, n: 99 };
     let cases = [
         (pg_move(none, 1, 4), codes::PG_UNKNOWN, "there is no PG"),
@@ -204,7 +198,7 @@ fn queued_move_to_an_osd_that_was_removed_is_given_up() {
 fn members_of_many_pgs_that_the_records_do_not_know_are_taken_over() {
     // The records were restored, and are older than many moves. The new replicas lead, and all report at once.
     let mut world = World::new(1, 4);
-    world.admin(AdminAsk::OsdSet { osd: OsdId(4), is_in: Some(false), drain: None }).expect("out");
+    world.admin(AdminAsk::OsdSet(OsdSet::one(OsdId(4), Some(false), None))).expect("out");
     world.make_pool("p", 3, 256);
     beat_all(&mut world);
     let old: Vec<crate::records::PgRecord> = world.control.records().pgs.values().cloned().collect();

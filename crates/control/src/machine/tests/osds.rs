@@ -6,7 +6,15 @@ use world::CLUSTER;
 
 fn register(n: u8, osd: Option<OsdId>) -> AdminAsk {
     let (host, rack, zone) = ("h".into(), "r".into(), "z".into());
-    AdminAsk::OsdRegister(OsdRegister { osd, uuid: OsdUuid([n; 16]), host, rack, zone, capacity_bytes: 1 })
+    AdminAsk::OsdRegister(OsdRegister {
+        osd,
+        uuid: OsdUuid([n; 16]),
+        host,
+        rack,
+        zone,
+        capacity_bytes: 1,
+        replaces: None,
+    })
 }
 
 fn reserve(world: &mut World) -> OsdId {
@@ -46,7 +54,7 @@ fn a_reserved_id_is_no_osd_until_its_device_is_registered() {
 #[test]
 fn an_osd_is_removed_only_when_it_is_down_and_holds_no_pg() {
     let mut world = World::new(1, 4);
-    world.admin(AdminAsk::OsdSet { osd: OsdId(4), is_in: Some(false), drain: None }).expect("out");
+    world.admin(AdminAsk::OsdSet(OsdSet::one(OsdId(4), Some(false), None))).expect("out");
     world.make_pool("p", 3, 4);
     let remove = |world: &mut World, n| world.admin(AdminAsk::OsdRemove { osd: OsdId(n) });
     assert_eq!(remove(&mut world, 9).expect_err("unknown").code, codes::OSD_UNKNOWN);

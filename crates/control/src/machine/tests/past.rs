@@ -163,6 +163,7 @@ fn an_osd_that_the_records_do_not_know_shows_that_they_went_back() {
         rack: "r".into(),
         zone: "z".into(),
         capacity_bytes: 1 << 40,
+        replaces: None,
     };
     world.admin(AdminAsk::OsdRegister(register)).expect("registered");
     let first = &world.osds[0];

@@ -28,6 +28,22 @@ pub struct Osd {
     pub peers: BTreeSet<OsdId>,
 }
 
+impl Osd {
+    fn new(id: OsdId) -> Osd {
+        Osd {
+            id,
+            incarnation: 1,
+            replicas: BTreeSet::new(),
+            stream: StreamId(0),
+            seen: Watermarks::default(),
+            deaf: false,
+            welcomed: false,
+            log_seq: 1,
+            peers: BTreeSet::new(),
+        }
+    }
+}
+
 /// The moment when a leading meta dies.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Death {
@@ -63,6 +79,8 @@ pub struct World {
     /// Leaders of PGs where that is not the first member, and their terms.
     pub leaders: BTreeMap<PgId, (OsdId, u64)>,
     pub transfers: usize,
+    /// Whether PGs elect another leader when theirs is silent or leaves.
+    pub elects: bool,
     /// Members that the leader reports, of PGs that have changed them.
     pub members: BTreeMap<PgId, Membership>,
     /// Orders to change members, and whether the leaders carry them out.
@@ -143,6 +161,7 @@ impl World {
             deaths: 0,
             leaders: BTreeMap::new(),
             transfers: 0,
+            elects: false,
             members: BTreeMap::new(),
             changes: Vec::new(),
             changes_stand_still: false,
@@ -158,19 +177,10 @@ impl World {
                 rack: "r".into(),
                 zone: "z".into(),
                 capacity_bytes: 1 << 40,
+                replaces: None,
             };
             world.admin(AdminAsk::OsdRegister(register)).expect("registered");
-            world.osds.push(Osd {
-                id: OsdId(n),
-                incarnation: 1,
-                replicas: BTreeSet::new(),
-                stream: StreamId(0),
-                seen: Watermarks::default(),
-                deaf: false,
-                welcomed: false,
-                log_seq: 1,
-                peers: BTreeSet::new(),
-            });
+            world.osds.push(Osd::new(OsdId(n)));
             world.connect(OsdId(n));
         }
         world
@@ -277,6 +287,55 @@ impl World {
         self.now.mono = self.now.mono + time;
         self.now.wall_ms += time.as_millis() as u64;
         self.settle();
+    }
+
+    /// Passes so many seconds, in which all OSDs but these report.
+    pub fn seconds(&mut self, count: u32, silent: &[u32]) {
+        let live: Vec<u32> = (1..=self.osds.len() as u32).filter(|n| !silent.contains(n)).collect();
+        if self.elects {
+            self.osds.iter_mut().for_each(|osd| osd.deaf = silent.contains(&osd.id.0));
+        }
+        for _ in 0..count {
+            let deaths = self.deaths;
+            self.pass(Duration::from_secs(1));
+            if self.elects {
+                self.elect(silent);
+            }
+            live.iter().for_each(|n| self.beat(OsdId(*n)));
+            if self.deaths > deaths {
+                live.iter().for_each(|n| self.connect(OsdId(*n)));
+            }
+        }
+    }
+
+    /// Lets a live member lead each PG whose leader is silent or no member any more.
+    pub fn elect(&mut self, silent: &[u32]) {
+        let pgs: Vec<(PgId, Vec<OsdId>)> =
+            self.control.records().pgs.values().map(|pg| (pg.pg, pg.everyone().map(|m| m.osd).collect())).collect();
+        for (pg, members) in pgs {
+            let live = |osd: &OsdId| members.contains(osd) && !silent.contains(&osd.0);
+            let (leader, term) = self.leader(pg);
+            if let (false, Some(next)) = (leader.is_some_and(|osd| live(&osd)), members.iter().find(|osd| live(osd))) {
+                self.leaders.insert(pg, (*next, term + 1));
+            }
+        }
+    }
+
+    /// Changes a setting of the cluster.
+    pub fn set(&mut self, name: &str, value: Option<&str>) {
+        let ask = AdminAsk::ConfigSet { name: name.into(), value: value.map(str::to_owned) };
+        self.admin(ask).expect("a known setting");
+    }
+
+    /// Registers a device that takes over another OSD, and lets it run on the host of that one.
+    pub fn replace(&mut self, old: OsdId) -> OsdId {
+        let n = self.osds.len() as u32 + 1;
+        let (uuid, host) = (OsdUuid([n as u8; 16]), format!("h{}", old.0));
+        let (rack, zone) = ("r".into(), "z".into());
+        let register = OsdRegister { osd: None, uuid, host, rack, zone, capacity_bytes: 1 << 40, replaces: Some(old) };
+        self.admin(AdminAsk::OsdRegister(register)).expect("registered");
+        self.osds.push(Osd::new(OsdId(n)));
+        OsdId(n)
     }
 
     pub fn osds(&mut self) -> Vec<OsdView> {
@@ -474,7 +533,8 @@ impl World {
 
     fn transfer(&mut self, from: OsdId, pg: PgId, to: OsdId) {
         let (leader, term) = self.leader(pg);
-        if leader != Some(from) {
+        let is_member = |osd: &Osd| osd.replicas.iter().any(|(p, _)| *p == pg) && !osd.deaf;
+        if leader != Some(from) || self.elects && !is_member(self.osd(to)) {
             return;
         }
         self.transfers += 1;

@@ -1,0 +1,329 @@
+//! OSDs that go out, come in, are drained and replaced, and the moves that follow.
+
+use super::*;
+use crate::admin::{Moves, PgMove, PlannedMove};
+use crate::records::ChangeReason;
+use world::Death;
+
+/// A pool of 16 PGs on so many OSDs, each on its own host.
+fn cluster(osds: u32) -> World {
+    let mut world = World::new(1, osds);
+    world.make_pool("p", 3, 16);
+    world.elects = true;
+    world.seconds(2, &[]);
+    world
+}
+
+fn set(world: &mut World, osds: &[u32], is_in: bool) -> Vec<PlannedMove> {
+    let osds = osds.iter().map(|n| OsdId(*n)).collect();
+    let ask = OsdSet { osds, is_in: Some(is_in), drain: Some(false), dry_run: false };
+    moves(world.admin(AdminAsk::OsdSet(ask)))
+}
+
+fn moves(answer: Result<AdminAnswer, Refusal>) -> Vec<PlannedMove> {
+    match answer.expect("it is done") {
+        AdminAnswer::Moves(moves) => moves,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn held(world: &World) -> Vec<usize> {
+    let on = |n: u32| move |pg: &&crate::records::PgRecord| pg.members.iter().any(|m| m.osd.0 == n);
+    let pgs = || world.control.records().pgs.values();
+    (1..=world.osds.len() as u32).map(|n| pgs().filter(on(n)).count()).collect()
+}
+
+fn moves_of(world: &World) -> Moves {
+    world.control.status(world.now).moves
+}
+
+/// Whether nothing moves, nor will.
+fn is_settled(world: &World) -> bool {
+    let moves = moves_of(world);
+    (moves.running, moves.waiting) == (0, 0)
+}
+
+/// Runs until nothing moves, and checks at every second that no OSD receives more than it may.
+fn until_settled(world: &mut World, silent: &[u32]) {
+    for _ in 0..400 {
+        world.seconds(1, silent);
+        let mut coming = BTreeMap::new();
+        for change in world.control.records().pgs.values().filter_map(|pg| pg.change.as_ref()) {
+            *coming.entry(change.to).or_insert(0) += 1;
+        }
+        assert!(coming.values().all(|count| *count <= 2), "{coming:?}");
+        if is_settled(world) {
+            world.seconds(2, silent);
+            return;
+        }
+    }
+    panic!("the moves do not end: {:?}", moves_of(world));
+}
+
+fn has_event(world: &World, kind: &str, subject: &str) -> bool {
+    world.events.iter().any(|e| e.kind == kind && e.subject == subject)
+}
+
+#[test]
+fn an_osd_that_is_out_is_emptied_and_gets_its_share_when_it_is_in_again() {
+    let mut world = cluster(5);
+    let before = held(&world);
+    let planned = set(&mut world, &[2], false);
+    assert!(planned.len() == before[1] && planned.iter().all(|m| m.from == OsdId(2) && m.to.is_some()), "{planned:?}");
+    until_settled(&mut world, &[]);
+    assert_eq!((held(&world)[1], held(&world).iter().sum::<usize>()), (0, 48));
+    assert!(has_event(&world, "osd.emptied", "osd.2") && !world.events.iter().any(|e| e.kind == "pg.moved"));
+    assert!(world.osds.iter().find(|o| o.id == OsdId(2)).is_some_and(|o| o.replicas.is_empty()), "all are dropped");
+    set(&mut world, &[2], true);
+    until_settled(&mut world, &[]);
+    let after = held(&world);
+    assert!(after.iter().all(|count| (7..=12).contains(count)), "{after:?}");
+}
+
+#[test]
+fn a_dry_run_changes_nothing_and_names_the_moves_that_follow() {
+    let mut world = cluster(4);
+    let (store, before) = (world.store.clone(), held(&world));
+    let ask = OsdSet { osds: vec![OsdId(3)], is_in: None, drain: Some(true), dry_run: true };
+    let dry = moves(world.admin(AdminAsk::OsdSet(ask.clone())));
+    world.seconds(3, &[]);
+    assert_eq!((&world.store.get("osd/00000003"), held(&world)), (&store.get("osd/00000003"), before.clone()));
+    let real = moves(world.admin(AdminAsk::OsdSet(OsdSet { dry_run: false, ..ask })));
+    assert!(dry == real && real.len() == before[2], "{dry:?} {real:?}");
+    until_settled(&mut world, &[]);
+    for m in real {
+        let now: Vec<OsdId> = world.control.records().pgs[&m.pg].members.iter().map(|m| m.osd).collect();
+        assert!(!now.contains(&m.from), "{m:?}: {now:?}");
+    }
+    for (osds, code) in [(vec![], codes::BAD_REQUEST), (vec![OsdId(9)], codes::OSD_UNKNOWN)] {
+        let ask = OsdSet { osds, is_in: Some(false), drain: None, dry_run: true };
+        assert_eq!(world.admin(AdminAsk::OsdSet(ask)).expect_err("it cannot be").code, code);
+    }
+    let many = OsdSet { osds: vec![OsdId(1); 65], ..OsdSet::default() };
+    assert_eq!(world.admin(AdminAsk::OsdSet(many)).expect_err("too many").code, codes::BAD_REQUEST);
+}
+
+#[test]
+fn an_osd_that_is_down_for_too_long_is_out_until_it_comes_back() {
+    let mut world = cluster(4);
+    world.set("osd_out_after", Some("5m"));
+    world.seconds(280, &[2]);
+    assert!(world.osds()[1].is_in && world.osds()[1].live == "down");
+    // The time goes on under another leader of meta.
+    world.crash();
+    [1, 3, 4].into_iter().for_each(|n| world.connect(OsdId(n)));
+    world.seconds(35, &[2]);
+    let osds = world.osds();
+    assert!(!osds[1].is_in && osds[1].auto_out, "{:?}", osds[1]);
+    assert!(has_event(&world, "osd.out", "osd.2"));
+    until_settled(&mut world, &[2]);
+    assert_eq!(held(&world), [16, 0, 16, 16]);
+    world.set("norebalance", Some("on"));
+    world.connect(OsdId(2));
+    world.seconds(2, &[]);
+    let osds = world.osds();
+    assert!(osds[1].is_in && !osds[1].auto_out && has_event(&world, "osd.in", "osd.2"), "{:?}", osds[1]);
+    assert!(world.osd(OsdId(2)).replicas.is_empty(), "replicas that were replaced are dropped");
+    world.set("norebalance", None);
+    until_settled(&mut world, &[]);
+    assert!(held(&world).iter().all(|count| (10..=14).contains(count)), "{:?}", held(&world));
+}
+
+#[test]
+fn noout_and_a_command_keep_an_osd_as_it_is() {
+    let mut world = cluster(4);
+    world.set("osd_out_after", Some("10s"));
+    world.set("noout", Some("on"));
+    world.seconds(60, &[2]);
+    assert!(world.osds()[1].is_in);
+    let status = world.control.status(world.now);
+    assert!(status.checks.iter().any(|c| c.code == "FLAGS_SET" && c.summary == "noout set"), "{:?}", status.checks);
+    set(&mut world, &[2], false);
+    world.set("noout", None);
+    until_settled(&mut world, &[2]);
+    world.connect(OsdId(2));
+    world.seconds(5, &[]);
+    assert!(!world.osds()[1].is_in, "it was out by command");
+}
+
+#[test]
+fn only_a_quarter_of_the_osds_goes_out_by_itself() {
+    let mut world = cluster(8);
+    world.seconds(700, &[2, 3, 4]);
+    let out: Vec<u32> = world.osds().iter().filter(|o| o.auto_out).map(|o| o.osd.0).collect();
+    assert_eq!(out, [2, 3]);
+}
+
+#[test]
+fn a_second_out_during_a_remap_survives_metas_that_die_at_any_commit() {
+    for seed in 1..12 {
+        let mut world = cluster(6);
+        world.rng = types::rng::Rng::new(seed);
+        set(&mut world, &[2], false);
+        world.death = Death::OneIn(6);
+        world.seconds(3, &[]);
+        world.death = Death::Never;
+        world.connect_all();
+        world.seconds(2, &[]);
+        set(&mut world, &[5], false);
+        world.death = Death::OneIn(6);
+        world.seconds(20, &[]);
+        world.death = Death::Never;
+        world.connect_all();
+        world.seconds(2, &[]);
+        until_settled(&mut world, &[]);
+        let held = held(&world);
+        assert_eq!((held[1], held[4], held.iter().sum::<usize>()), (0, 0, 48), "seed {seed}: {held:?}");
+    }
+}
+
+#[test]
+fn moves_that_are_not_needed_any_more_are_given_up() {
+    let mut world = cluster(5);
+    world.set("norebalance", Some("on"));
+    let before = held(&world);
+    world.changes_stand_still = true;
+    set(&mut world, &[2], false);
+    world.seconds(5, &[]);
+    assert!(moves_of(&world).running > 0);
+    set(&mut world, &[2], true);
+    world.changes_stand_still = false;
+    until_settled(&mut world, &[]);
+    assert_eq!(held(&world), before);
+}
+
+#[test]
+fn a_move_to_an_osd_that_dies_or_goes_out_begins_again_elsewhere() {
+    for goes_out in [false, true] {
+        let mut world = cluster(5);
+        world.changes_stand_still = true;
+        set(&mut world, &[2], false);
+        world.seconds(3, &[]);
+        let change = world.control.records().pgs.values().find_map(|pg| Some((pg.pg, pg.change.clone()?)));
+        let (pg, change) = change.expect("one has begun");
+        assert_eq!(change.reason, ChangeReason::Leaving);
+        let to = change.to.0;
+        let silent: &[u32] = if goes_out { &[] } else { &[to] };
+        if goes_out {
+            set(&mut world, &[to], false);
+        }
+        world.changes_stand_still = false;
+        // A leader adds no learner that is down.
+        if !goes_out {
+            world.changes_stand_still = true;
+            world.seconds(80, silent);
+            world.changes_stand_still = false;
+        }
+        until_settled(&mut world, silent);
+        let now: Vec<u32> = world.control.records().pgs[&pg].members.iter().map(|m| m.osd.0).collect();
+        assert!(!now.contains(&to) && !now.contains(&2), "{now:?}");
+    }
+}
+
+#[test]
+fn a_replaced_osd_is_taken_over_by_its_successor_and_removed() {
+    let mut world = cluster(4);
+    let before = held(&world);
+    world.seconds(20, &[3]);
+    let new = world.replace(OsdId(3));
+    world.seconds(10, &[3, 5]);
+    let osds = world.osds();
+    assert!(!osds[2].is_in && osds[4].replaces == Some(OsdId(3)) && held(&world)[2] == before[2], "it waits: {osds:?}");
+    let again = AdminAsk::OsdRegister(OsdRegister {
+        osd: None,
+        uuid: OsdUuid([9; 16]),
+        host: "h".into(),
+        rack: "r".into(),
+        zone: "z".into(),
+        capacity_bytes: 1,
+        replaces: Some(OsdId(3)),
+    });
+    assert_eq!(world.admin(again).expect_err("one is enough").code, codes::BAD_REPLACEMENT);
+    world.connect(new);
+    until_settled(&mut world, &[3]);
+    world.seconds(5, &[3]);
+    assert_eq!(held(&world)[4], before[2], "all of its replicas, and no other");
+    assert!(has_event(&world, "osd.removed", "osd.3"));
+    let osds = world.osds();
+    assert!(osds.iter().all(|o| o.osd != OsdId(3) && o.replaces.is_none()), "{osds:?}");
+}
+
+#[test]
+fn a_successor_that_does_not_come_is_not_waited_for_any_longer() {
+    let mut world = cluster(5);
+    world.seconds(20, &[3]);
+    world.replace(OsdId(3));
+    world.seconds(500, &[3, 6]);
+    assert_ne!(held(&world)[2], 0);
+    world.seconds(110, &[3, 6]);
+    until_settled(&mut world, &[3, 6]);
+    assert_eq!(held(&world)[2], 0);
+}
+
+#[test]
+fn a_replica_that_no_osd_can_take_is_named_until_one_can() {
+    let mut world = cluster(4);
+    set(&mut world, &[2], false);
+    until_settled(&mut world, &[]);
+    set(&mut world, &[3], false);
+    world.seconds(5, &[]);
+    let status = world.control.status(world.now);
+    assert_eq!((status.moves.unplaced, status.moves.waiting, status.health.as_str()), (16, 0, "degraded"));
+    let check = status.checks.iter().find(|c| c.code == "PG_UNPLACED").expect("it is found");
+    assert!(check.count == 16 && check.summary == "16 replicas have no place to go to", "{check:?}");
+    set(&mut world, &[2], true);
+    until_settled(&mut world, &[]);
+    assert_eq!(held(&world), [16, 16, 0, 16]);
+}
+
+#[test]
+fn a_nearly_full_osd_takes_no_replicas() {
+    let mut world = cluster(5);
+    let before = held(&world);
+    for second in 0..120 {
+        world.pass(Duration::from_secs(1));
+        for n in 1..=5 {
+            let used = if n == 4 { 86 } else { 10 };
+            world.heartbeat(OsdId(n), |beat| (beat.used_bytes, beat.free_bytes) = (used << 30, (100 - used) << 30));
+        }
+        if second == 1 {
+            set(&mut world, &[2], false);
+        }
+        world.elect(&[]);
+    }
+    let now = held(&world);
+    assert!(now[3] <= before[3] && now[1] <= before[1], "{before:?} {now:?}");
+    assert!(
+        world
+            .control
+            .records()
+            .pgs
+            .values()
+            .all(|pg| pg.change.is_none() || pg.change.as_ref().is_some_and(|c| c.to != OsdId(4)))
+    );
+}
+
+#[test]
+fn a_command_to_move_to_an_osd_that_goes_out_is_given_up() {
+    let mut world = cluster(4);
+    world.set("norebalance", Some("on"));
+    let (pg, to) = world
+        .control
+        .records()
+        .pgs
+        .values()
+        .find_map(|pg| {
+            let free = (1..=4).find(|n| pg.members.iter().all(|m| m.osd.0 != *n))?;
+            Some((pg.pg, free))
+        })
+        .expect("one of four is free");
+    world.changes_stand_still = true;
+    let from = world.control.records().pgs[&pg].members[1].osd;
+    world.admin(AdminAsk::PgMove(PgMove { pg, from, to: OsdId(to) })).expect("queued");
+    world.seconds(2, &[]);
+    set(&mut world, &[to], false);
+    world.changes_stand_still = false;
+    until_settled(&mut world, &[]);
+    assert!(world.control.records().pgs[&pg].members.iter().any(|m| m.osd == from));
+    assert!(world.events.iter().any(|e| e.kind == "pg.not_moved"));
+}
