@@ -48,6 +48,9 @@ const MOVED_PCT: u64 = 8;
 /// From this seed on, [`Class::FailedReplicas`] is drawn as well, before all other aims.
 pub const FAILED_FROM: u64 = 900_000;
 const FAILED_PCT: u64 = 8;
+/// From this seed on, [`Class::EmptiedOsds`] is drawn as well, before all other aims.
+pub const EMPTIED_FROM: u64 = 1_000_000;
+const EMPTIED_PCT: u64 = 8;
 
 /// Returns the first seed whose run may be aimed at this class.
 pub fn first_seed(class: Class) -> u64 {
@@ -58,6 +61,7 @@ pub fn first_seed(class: Class) -> u64 {
         Class::CutStateBlock => OPENING_FROM,
         Class::MovedReplicas => MOVED_FROM,
         Class::FailedReplicas => FAILED_FROM,
+        Class::EmptiedOsds => EMPTIED_FROM,
         later if Class::LATER_AIMS.contains(&later) => NEWEST_FROM,
         _ => 1,
     }
@@ -101,6 +105,10 @@ impl Aim {
     pub fn draw(seed: u64) -> Option<Aim> {
         if Options::wears(seed).is_some() {
             return None;
+        }
+        let mut emptied = Rng::new(seed ^ u64::from_be_bytes(*b"emptied!"));
+        if seed >= EMPTIED_FROM && emptied.chance(EMPTIED_PCT, 100) {
+            return Some(Aim { class: Class::EmptiedOsds, alone: true });
         }
         let mut failed = Rng::new(seed ^ u64::from_be_bytes(*b"failures"));
         if seed >= FAILED_FROM && failed.chance(FAILED_PCT, 100) {
@@ -281,6 +289,15 @@ impl Aim {
             // Two OSDs hold nothing of a PG, and logs are freed, so that a new replica gets a stream or the log.
             Class::MovedReplicas | Class::FailedReplicas => {
                 (options.osds, options.replicas, options.pgs) = (5, 3, 2);
+                (shape.window, shape.sectors_max, shape.depth) = (1 << 20, 64, 8);
+                shape.operations = 3000;
+                options.engine.round_idle = Duration::from_millis(300);
+                options.disk = Default::default();
+                options.faults = Duration::from_secs(20);
+            }
+            // Enough OSDs that one can be empty, and enough PGs that their moves take a while.
+            Class::EmptiedOsds => {
+                (options.osds, options.replicas, options.pgs) = (5, 3, 6);
                 (shape.window, shape.sectors_max, shape.depth) = (1 << 20, 64, 8);
                 shape.operations = 3000;
                 options.engine.round_idle = Duration::from_millis(300);

@@ -120,6 +120,11 @@ impl Meta {
         self.control.as_ref().map_or(0, |control| control.records().counters.revision)
     }
 
+    /// Whether the leader would move no replica now.
+    pub fn plans_no_move(&self, now: Time) -> bool {
+        self.control.as_ref().is_some_and(|control| control.plans_no_move(moment(now)))
+    }
+
     /// Returns the leader's judgement of its records; `None` when no meta runs.
     pub fn standing(&self) -> Option<Standing> {
         self.control.as_ref().map(Control::standing)

@@ -454,10 +454,21 @@ fn members(cluster: &Cluster) -> Option<BTreeMap<PgId, Vec<Applied>>> {
     Some(cluster.meta.records()?.pgs.values().map(|pg| (pg.pg, of(pg))).collect())
 }
 
-/// Whether the members of no PG are to change.
+/// Whether the members of no PG are to change, by any plan, and every replica is on an OSD where it may stay.
 fn no_change(cluster: &Cluster) -> bool {
     let idle = |pg: &PgRecord| pg.change.is_none() && pg.queue.is_empty();
-    cluster.meta.records().is_some_and(|records| records.pgs.values().all(idle))
+    let records = cluster.meta.records();
+    records.is_some_and(|records| records.pgs.values().all(idle) && no_place_is_wrong(cluster, records))
+        && cluster.meta.plans_no_move(cluster.world.now())
+}
+
+/// Whether no replica is on an OSD that is to be empty, where enough others could take it.
+fn no_place_is_wrong(cluster: &Cluster, records: &control::Records) -> bool {
+    let leaves = |osd: OsdId| records.osds.get(&osd).is_none_or(control::OsdRecord::leaves);
+    let usable = |osd: &&control::OsdRecord| !osd.leaves() && cluster.running().any(|(id, _)| id == osd.id);
+    let enough = records.osds.values().filter(usable).count() >= cluster.options.replicas as usize;
+    let is_aimed = cluster.options.aim.is_some_and(|aim| aim.class == Class::EmptiedOsds);
+    !is_aimed || !enough || records.pgs.values().all(|pg| !pg.members.iter().any(|m| leaves(m.osd)))
 }
 
 /// Whether each OSD that runs holds the replicas of the records, and no other.

@@ -7,6 +7,7 @@
 //! [`crate::run`].
 
 use crate::aim::Aim;
+use crate::faults::Class;
 use crate::overrides::Overrides;
 use client::ClientTuning;
 use control::ControlConfig;
@@ -87,7 +88,14 @@ macro_rules! fields {
 /// Returns the tunables of this seed's run, with a line for each that is not a default.
 pub fn draw(seed: u64, overrides: &Overrides) -> (Tuned, Vec<String>) {
     let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"tunables"));
-    let tuned = Tuned::default();
+    let mut tuned = Tuned::default();
+    if Aim::draw(seed).is_some_and(|aim| aim.class == Class::EmptiedOsds) {
+        // An OSD goes out within the run.
+        tuned.control.osd_out_after = ms([1, 500, 3000][rng.below(3) as usize]);
+        tuned.control.moves_every = ms(200);
+        tuned.control.move_patience = ms([1, 1000, 60_000][rng.below(3) as usize]);
+        return (tuned, Vec::new());
+    }
     let keeps = overrides.default_tunables || seed < TUNED_FROM || Aim::draw(seed).is_some();
     if keeps || !rng.chance(TUNED_PCT, 100) {
         return (tuned, Vec::new());
@@ -239,6 +247,10 @@ fn draw_control(draw: &mut Draw) {
         control.majority_patience: [ms(1000), ms(10_000)],
         control.watch_every: [ms(100), ms(5000)],
         control.waits_max: [8],
+        control.osd_out_after: [ms(1), ms(2000)],
+        control.osd_backfills: [1, 16],
+        control.moves_every: [ms(50), ms(4000)],
+        control.move_patience: [ms(1), ms(2000)],
     );
 }
 

@@ -184,6 +184,11 @@ impl Control {
         moves
     }
 
+    /// Whether a plan that is made now moves nothing, for tests.
+    pub fn plans_no_move(&self, now: Now) -> bool {
+        self.plan_moves(now.mono, &self.records).iter().all(|(m, _)| m.to.is_none())
+    }
+
     /// Records that an OSD is empty, when it was not at the last plan.
     fn watch_emptied(&mut self, now: Now) {
         let leaving = |osd: &OsdId| self.records.osds.get(osd).is_some_and(OsdRecord::leaves);

@@ -12,6 +12,7 @@
 mod aimed;
 mod aimed_back;
 mod aimed_doubt;
+mod aimed_emptied;
 mod aimed_late;
 mod aimed_logs;
 mod aimed_members;
@@ -173,6 +174,8 @@ pub enum Class {
     MovedReplicas,
     /// Replicas fail and are replaced on their OSDs, while members, leaders and metadata servers die.
     FailedReplicas,
+    /// OSDs go out, are drained, come in and are down for too long, and the cluster moves their replicas.
+    EmptiedOsds,
     /// An OSD is taken out, or drained, while a pool is made, and let in again.
     OsdFlags,
 }
@@ -258,13 +261,14 @@ impl Class {
         [Class::MatchInDoubt, Class::RestartInDoubt, Class::HungFollower, Class::LateAsk, Class::ForgedHeaders];
 
     /// Aims that were added later still, each for seeds that had not been run by then (see `aim::first_seed`).
-    pub const LATER_AIMS: [Class; 6] = [
+    pub const LATER_AIMS: [Class; 7] = [
         Class::BrokenPath,
         Class::MetaWentBack,
         Class::FilledBehind,
         Class::CutStateBlock,
         Class::MovedReplicas,
         Class::FailedReplicas,
+        Class::EmptiedOsds,
     ];
 
     /// Classes of the swarm that were added later, for seeds that had not been run by then.
@@ -309,6 +313,7 @@ impl Class {
             CutStateBlock => aimed_opening::strike(s),
             MovedReplicas => aimed_members::strike(s),
             FailedReplicas => aimed_members::strike_failed(s),
+            EmptiedOsds => aimed_emptied::strike(s),
             FullLog | CrashInInstall | SlowCut | FilledBehind => aimed_streams::strike(self, s),
             OldTail | DamagedPayload | RottenBlocks | VoteInDoubt | FailedTail => aimed_logs::strike(self, s),
         }
