@@ -260,7 +260,9 @@ impl Engine {
     }
 
     pub(crate) fn queue(&mut self, work: Work) {
-        self.log.as_mut().expect("a running engine has a log").pending.push_back(work);
+        let log = self.log.as_mut().expect("a running engine has a log");
+        log.untold += usize::from(work.delays_reclaim());
+        log.pending.push_back(work);
     }
 
     /// Creates a replica; [`EngineEvent::Created`] follows when its create record is durable. A replica that may have been here
@@ -681,6 +683,7 @@ impl Engine {
                 assert!(oldest.is_none_or(|r| r.begun), "what {replica} replaced goes in order");
             }
             Done::RoundMark => self.round_marked(),
+            Done::Told => self.log.as_mut().expect("a batch was in flight").untold -= 1,
             Done::Stated { segment } => {
                 self.log.as_mut().expect("a batch was in flight").ring.note_stated(segment);
                 // During a mount the checkpoint indexes are not known yet.

@@ -37,6 +37,8 @@ pub(crate) struct Log {
     pub durable_seq: u64,
     pub pending: VecDeque<Work>,
     pub in_flight: Option<InFlight>,
+    /// Number of records that are queued or being written, and that reclamation waits for.
+    pub untold: usize,
     /// State block of the newest segment that the next batch continues.
     pub state_block: Option<StateBlock>,
     /// The last batch with records that this process has made durable.
@@ -70,6 +72,7 @@ impl Log {
             found: 0,
             pending: VecDeque::new(),
             in_flight: None,
+            untold: 0,
             state_block: None,
             unsealed: false,
             batch_begun: Time::ZERO,

@@ -8,7 +8,7 @@ use crate::api::{EngineEvent, MountError};
 use crate::engine::{ANY_REPLICA, Engine, State, key};
 use crate::home::{Home, HomeLimits};
 use crate::home_api::{HomeRegion, HomeTokens, LostHome, RoundState};
-use crate::log::replay::{NewDoubt, Replay};
+use crate::log::replay::{NewDoubt, Replay, Untold};
 use crate::log::scan::{Candidate, Found, all_candidates, candidates};
 use crate::log::segment_read::{SegmentBytes, SegmentRead};
 use crate::log::{Log, Work};
@@ -414,7 +414,7 @@ impl Engine {
             self.stats.lost_homes += 1;
             replay.home_lost(lost);
         }
-        let (replicas, recovered, doubts) = replay.finish(states);
+        let (replicas, recovered, untold) = replay.finish(states);
         let known = |id: &ReplicaId| replicas.contains_key(id) || self.tombstones.contains(id);
         // Below the floor the log names every live replica, unless it has lost create records.
         let is_gone = |id: &ReplicaId| *id < self.floor && !self.may_have_been_here(*id);
@@ -423,27 +423,7 @@ impl Engine {
         self.destroyed.extend(gone);
         self.nameless = nameless;
         self.replicas = replicas;
-        // These records precede all other new records of the replicas.
-        for NewDoubt { replica, last, hole } in doubts {
-            if on(Bug::DoubtNotLogged) {
-                continue;
-            }
-            tracing::warn!(
-                replica = replica.0,
-                last = last.0,
-                "a replica may lack acknowledged entries (suspect): it queries its peers"
-            );
-            self.queue(Work::Doubt { replica, last, hole, replaces: false });
-        }
-        if self.config.after_restore {
-            // A replica without peers stays out of service over restarts.
-            let damaged = self.replicas.iter().filter(|(_, r)| r.damage.is_some()).map(|(id, _)| *id);
-            let damaged: Vec<ReplicaId> = damaged.collect();
-            damaged.into_iter().for_each(|replica| self.queue(Work::State { replica }));
-        }
-        if self.creates_lost == ANY_REPLICA {
-            self.queue(Work::CreatesLost);
-        }
+        self.tell(untold);
         self.overlay_bytes = self.replicas.values().map(|r| r.overlay.bytes()).sum();
         self.partial_blocks = self.replicas.values().map(|r| r.overlay.partial_blocks()).sum();
         self.maybe_dirty = self.find_dirty();
@@ -454,6 +434,27 @@ impl Engine {
         self.last_round = self.now;
         self.find_freeable();
         self.events.push(EngineEvent::Mounted(recovered));
+    }
+
+    /// Queues the records of the losses that this mount has found. They precede all other new records of the replicas,
+    /// and the log segments that show the losses stay until they are durable.
+    fn tell(&mut self, untold: Untold) {
+        for NewDoubt { replica, last, hole } in untold.doubts {
+            if on(Bug::DoubtNotLogged) {
+                continue;
+            }
+            tracing::warn!(
+                replica = replica.0,
+                last = last.0,
+                "a replica may lack acknowledged entries (suspect): it queries its peers"
+            );
+            self.queue(Work::Doubt { replica, last, hole, replaces: false });
+        }
+        // A damaged replica stays out of service over restarts.
+        untold.damaged.into_iter().for_each(|replica| self.queue(Work::State { replica }));
+        if self.creates_lost == ANY_REPLICA {
+            self.queue(Work::CreatesLost);
+        }
     }
 }
 

@@ -5,6 +5,10 @@
 //! index is in it alone. Entries that a round could not take (not yet committed when it began) are copied forward. A
 //! segment that may be freed is still kept while the log is less than half full: followers catch up from its entries.
 //!
+//! Nothing is freed while a record waits that tells of a loss or of the end of a replica ([`Work::delays_reclaim`]). A
+//! batch that opens a segment names the new beginning of the log, and a crash may cut off its state block: the next mount
+//! would find neither the record nor what it is about.
+//!
 //! Invariants: an entry above the checkpoint index is in a live segment at every moment. The oldest live segment has a
 //! whole state block: segments before one that lacks it are freed together with it.
 
@@ -69,6 +73,10 @@ impl Engine {
     /// Frees segments that may be freed, until half of the ring is free.
     pub(crate) fn reclaim(&mut self) {
         let log = self.log.as_mut().expect("a running engine has a log");
+        // A mount may have found a loss in these segments.
+        if log.untold > 0 {
+            return;
+        }
         let begins = |ring: &Ring| ring.live().front().is_some_and(|s| s.stated || on(Bug::LogBeginsAnywhere));
         while self.freeable > 0 && (log.ring.free() < log.ring.count() / 2 || !begins(&log.ring)) {
             self.freeable -= 1;

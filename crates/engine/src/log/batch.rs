@@ -13,7 +13,7 @@ use crate::payload::Payload;
 use crate::replica::Replica;
 use bytes::Bytes;
 use layout::log::{
-    BATCH_ALIGN, BatchHeader, BlockRecord, CheckpointPart, FIXED_LEN, HEADER_AREA_MAX, PayloadAt, Record,
+    BATCH_ALIGN, BatchHeader, BlockRecord, CheckpointPart, DAMAGE_MAX, FIXED_LEN, HEADER_AREA_MAX, PayloadAt, Record,
 };
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -25,7 +25,8 @@ use types::{ChunkKey, Index, IoBuf, IoBufMut, ReplicaId, Term, crc32c};
 
 /// Buffers of one write, below the kernel's limit of 1024.
 const BUFS_MAX: usize = 1000;
-/// Upper bound of a record other than an entry; checkpoint parts, decision states and maps add their own length.
+/// Upper bound of a record other than an entry; checkpoint parts, decision states, reasons of damage and maps add their
+/// own length.
 const RECORD_SLACK: usize = 512;
 /// Limit of record bytes in a batch; the first record of a batch may exceed it.
 const RECORDS_TARGET: usize = 256 << 10;
@@ -108,6 +109,14 @@ pub(crate) enum Work {
     Seal,
 }
 
+impl Work {
+    /// Whether reclamation waits for this record. It tells what older segments alone may show, or why they are not needed
+    /// any more: the replica is suspect, damaged or destroyed, or create records are lost.
+    pub fn delays_reclaim(&self) -> bool {
+        matches!(self, Work::Doubt { .. } | Work::State { .. } | Work::CreatesLost | Work::Destroy { .. })
+    }
+}
+
 /// Consequence of a durable batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Done {
@@ -130,6 +139,8 @@ pub(crate) enum Done {
     /// The replica's oldest record that removes entries is durable: the first entry of an append, or a truncation.
     Replaced(ReplicaId),
     RoundMark,
+    /// A record that reclamation waits for is durable.
+    Told,
     /// The state block of this segment is complete.
     Stated {
         segment: u64,
@@ -410,6 +421,9 @@ fn take(fill: &mut Fill, pending: &mut VecDeque<Work>, parts: &mut BuildParts<'_
             pending.push_front(work);
             break;
         }
+        if work.delays_reclaim() {
+            fill.done.push(Done::Told);
+        }
     }
     while let Some(work) = held.pop_back() {
         pending.push_front(work);
@@ -426,7 +440,8 @@ fn size_of_work(work: &Work, parts: &BuildParts<'_>) -> Option<(usize, usize)> {
             (entry_len(kept), kept.payload_len())
         }
         Work::Create { replica } | Work::State { replica } => {
-            (RECORD_SLACK + parts.replicas.get(replica).map_or(0, |r| r.first_decision.len()), 0)
+            let damage_len = |r: &Replica| r.damage.as_ref().map_or(0, String::len).min(DAMAGE_MAX);
+            (RECORD_SLACK + parts.replicas.get(replica).map_or(0, |r| r.first_decision.len() + damage_len(r)), 0)
         }
         Work::Block { payload, .. } => (RECORD_SLACK, payload.buf.len()),
         Work::Checkpoint { part, .. } => (RECORD_SLACK + part.bytes.len(), 0),

@@ -37,6 +37,8 @@ struct Replayed {
     homeless: Option<(Index, Term)>,
     /// A record made the replica suspect, and none has cleared it since (ADR 0007).
     in_doubt: bool,
+    /// A record says that the replica is damaged.
+    damage_told: bool,
     /// The replica was reset to nothing, perhaps before home had forgotten its old contents (ADR 0009).
     emptied: bool,
     /// State before the first log gap after which the log has not stated the replica in full again.
@@ -68,8 +70,8 @@ impl Replayed {
     fn new(record: ReplicaRecord, before_hole: Option<BeforeHole>) -> Replayed {
         let (entries, blocks) = (BTreeMap::new(), Vec::new());
         let (since_hole, reach) = (SinceHole::default(), Index(0));
-        let (homeless, in_doubt, emptied) = (None, false, false);
-        Replayed { record, entries, blocks, homeless, in_doubt, emptied, before_hole, since_hole, reach }
+        let (homeless, in_doubt, emptied, damage_told) = (None, false, false, !record.damage.is_empty());
+        Replayed { record, entries, blocks, homeless, in_doubt, damage_told, emptied, before_hole, since_hole, reach }
     }
 
     /// Applies a record that voids earlier entries, makes the replica suspect, or clears it.
@@ -183,6 +185,13 @@ pub(crate) struct NewDoubt {
     pub replica: ReplicaId,
     pub last: Index,
     pub hole: bool,
+}
+
+/// Losses that a mount has found and that the log does not record.
+#[derive(Debug, Default)]
+pub(crate) struct Untold {
+    pub doubts: Vec<NewDoubt>,
+    pub damaged: Vec<ReplicaId>,
 }
 
 impl Replay {
@@ -386,6 +395,7 @@ impl Replay {
             }
             Some(known) => {
                 known.since_hole.stated |= stated;
+                known.damage_told |= !record.damage.is_empty();
                 let damage = std::mem::take(&mut known.record.damage);
                 known.record = record;
                 if !damage.is_empty() {
@@ -473,14 +483,14 @@ impl Replay {
         self.replicas.iter().map(|(id, r)| (*id, replica(r))).collect()
     }
 
-    /// Joins log and checkpoint: returns the replicas, the states that their groups start from, and new suspect
-    /// records.
-    pub fn finish(self, states: Vec<RoundState>) -> (BTreeMap<ReplicaId, Replica>, Vec<Recovered>, Vec<NewDoubt>) {
+    /// Joins log and checkpoint: returns the replicas, the states that their groups start from, and the losses that the
+    /// log does not record.
+    pub fn finish(self, states: Vec<RoundState>) -> (BTreeMap<ReplicaId, Replica>, Vec<Recovered>, Untold) {
         let mut states: BTreeMap<ReplicaId, DecisionState> =
             states.into_iter().map(|s| (s.decision.replica, s.decision)).collect();
         let mut replicas = BTreeMap::new();
         let mut recovered = Vec::new();
-        let mut doubts = Vec::new();
+        let mut untold = Untold::default();
         for (id, mut replayed) in self.replicas {
             let homeless = replayed.homeless;
             if let Some(checkpoint) = homeless.filter(|_| !self.restored && self.store_damage.is_none())
@@ -508,7 +518,7 @@ impl Replay {
             {
                 replayed.record.damage = reason.clone();
             }
-            let hole = missing.is_some();
+            let (hole, damage_told) = (missing.is_some(), replayed.damage_told);
             if let Some(before) = missing {
                 replayed.entries = before.entries;
                 replayed.record.hard_state.commit = before.commit;
@@ -518,12 +528,15 @@ impl Replay {
             if found.in_doubt && (hole || homeless.is_some() || self.restored || replica.cut_at_mount) {
                 // An empty log begins at the checkpoint index, whatever entries older records have.
                 let last = if replica.log.len() == 0 { Index(0) } else { replica.log.last() };
-                doubts.push(NewDoubt { replica: id, last, hole });
+                untold.doubts.push(NewDoubt { replica: id, last, hole });
+            }
+            if found.damage.is_some() && !damage_told {
+                untold.damaged.push(id);
             }
             replicas.insert(id, replica);
             recovered.push(found);
         }
-        (replicas, recovered, doubts)
+        (replicas, recovered, untold)
     }
 }
 

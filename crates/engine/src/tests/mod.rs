@@ -13,6 +13,7 @@ mod install;
 mod laws;
 mod mend;
 mod progress;
+mod reclaim;
 mod replaced;
 mod space;
 mod state;
