@@ -101,7 +101,12 @@ pub const RULES: &[Rule] = &[
         "the OSD has no space: its PGs take no new data",
         "remove volumes, or discard inside them",
     ),
-    rule("OSD_DOWN", Severity::Warning, "the OSD has been silent for 6 s", "start it, or see its log"),
+    rule(
+        "OSD_DOWN",
+        Severity::Warning,
+        "the OSD has been silent for 6 s",
+        "start it, or see its log; if it is lost, `basalt osd replace`, or `basalt osd out` and `basalt osd rm`",
+    ),
     rule(
         "OSD_STOPPED",
         Severity::Warning,
