@@ -154,11 +154,15 @@ mod tests {
 
     #[test]
     fn nothing_hidden_is_offered() {
-        for line in
-            ["basalt bench floor", "basalt bench floor-", "basalt meta --dev", "basalt osd run --dev-", "basalt osd dr"]
-        {
+        for line in [
+            "basalt bench floor",
+            "basalt bench floor-",
+            "basalt meta --dev",
+            "basalt osd run --dev-",
+            "basalt osd rew",
+        ] {
             let words = offered(line);
-            let hidden = ["floor-node", "--dev-mark", "drain"];
+            let hidden = ["floor-node", "--dev-mark", "reweight"];
             assert!(words.iter().all(|word| !hidden.contains(&word.as_str())), "{line}: {words:?}");
         }
         for (line, verb, alias) in

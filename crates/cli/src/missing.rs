@@ -8,7 +8,7 @@ use types::codes;
 
 /// Command, and the verbs under it that are missing.
 const MISSING: &[(&str, &[&str])] = &[
-    ("osd", &["drain", "out", "in", "replace", "reweight", "crush"]),
+    ("osd", &["reweight", "crush"]),
     ("volume", &["resize", "rename", "snapshot", "snap", "clone", "flatten", "copy", "cp", "mv", "import", "export"]),
     ("pool", &["set", "rename"]),
     ("pg", &["repair", "scrub"]),

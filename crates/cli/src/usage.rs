@@ -158,7 +158,7 @@ mod tests {
         let (_, error) = wrong("basalt volume create main/x 10Gb");
         assert_eq!(error.next, "basalt volume create --help");
         assert!(error.what.starts_with("invalid value '10Gb'"), "{}", error.what);
-        let (text, error) = wrong("basalt osd drain 1");
+        let (text, error) = wrong("basalt osd reweight 1");
         assert_eq!((error.code, text.contains("not possible yet")), (1011, true), "{text}");
     }
 }

@@ -17,6 +17,8 @@ pub struct ControlConfig {
     /// 256; at least 1.
     pub ensure_every: Duration,
     pub ensure_burst: usize,
+    /// Interval at which the order of a change of members is repeated. Default 500 ms.
+    pub orders_every: Duration,
     /// Least time between two replacements of failed replicas of one PG. Default 10 s.
     pub replace_pause: Duration,
     /// Time after which an OSD that is down is out, unless `basalt config` says another one. Default 10 min.
@@ -77,6 +79,7 @@ impl Default for ControlConfig {
             grace: s(10),
             ensure_every: s(2),
             ensure_burst: 256,
+            orders_every: ms(500),
             replace_pause: s(10),
             osd_out_after: s(600),
             osd_backfills: 2,
@@ -118,6 +121,7 @@ impl ControlConfig {
             ("down_after", self.down_after),
             ("grace", self.grace),
             ("ensure_every", self.ensure_every),
+            ("orders_every", self.orders_every),
             ("replace_pause", self.replace_pause),
             ("moves_every", self.moves_every),
             ("move_patience", self.move_patience),

@@ -70,7 +70,10 @@ pub const KINDS: &[Kind] = &[
     kind("pg.move", "an administrator asked for the move of a replica to another OSD"),
     kind("pg.move_cancelled", "an administrator gave up the moves of a PG"),
     kind("pg.replica_failed", "a replica has lost part of its past and is replaced by a new one"),
-    kind("pg.moved", "the move or replacement of a replica is done; moves that the cluster plans by itself have no event each"),
+    kind(
+        "pg.moved",
+        "the move or replacement of a replica is done; moves that the cluster plans by itself have no event each",
+    ),
     kind("pg.not_moved", "a move was given up: the members of the PG are as before"),
     kind("osd.added", "a device was registered as an OSD"),
     kind("osd.set", "an administrator changed whether an OSD is in or drained"),

@@ -249,6 +249,7 @@ fn draw_control(draw: &mut Draw) {
         control.waits_max: [8],
         control.osd_out_after: [ms(1), ms(2000)],
         control.osd_backfills: [1, 16],
+        control.orders_every: [ms(50), ms(4000)],
         control.moves_every: [ms(50), ms(4000)],
         control.move_patience: [ms(1), ms(2000)],
     );

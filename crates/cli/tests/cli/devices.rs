@@ -104,7 +104,7 @@ pub fn an_osd_is_never_erased_by_mistake(dev: &Dev) {
     assert_eq!(dev.run(&["osd", "rm", &id.to_string()]).code, 0, "it never started");
     dev.run(&["osd", "rm", &id.to_string()]).says("BSLT-2024", "");
     let refused = dev.run(&["osd", "rm", "osd.1"]);
-    refused.says("BSLT-2042", "pg move");
+    refused.says("BSLT-2042", "osd drain");
     assert!(refused.err.contains("osd.1 holds"), "{refused:?}");
     let last = osds().last().expect("the second format").clone();
     assert_eq!(last["osd"].as_u64(), Some(id + 1), "an id is never used twice");

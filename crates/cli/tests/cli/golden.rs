@@ -94,6 +94,14 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
     golden("meta.recover", &["meta", "recover", "--dry-run"]);
     golden("pg.ls", &["pg", "ls"]);
     golden("pg.move", &["pg", "move", "1.0", "--cancel"]);
+    golden("config.ls", &["config", "ls"]);
+    golden("config.set", &["config", "set", "osd_out_after", "30m"]);
+    golden("config.reset", &["config", "reset", "osd_out_after"]);
+    golden("osd.set", &["osd", "set", "noout"]);
+    golden("osd.unset", &["osd", "unset", "noout"]);
+    golden("osd.out", &["osd", "out", "2", "--dry-run"]);
+    golden("osd.drain", &["osd", "drain", "2", "--dry-run"]);
+    golden("osd.in", &["osd", "in", "1", "2", "3", "--wait"]);
     golden("pg.verify", &["pg", "verify", "--deep"]);
     golden("explain", &["explain", "3003"]);
     golden("explain.check", &["explain", "osd_down"]);
@@ -107,6 +115,9 @@ pub fn every_json_output_has_its_schema_and_its_fields(dev: &Dev) {
         ["osd", "format", "--device", device, "--size", "512MiB", "--log-size", "64MiB"].map(str::to_owned)
     };
     golden("osd.format", &format(&device).each_ref().map(String::as_str));
+    let replace = ["osd", "replace", "2", "--device", &dev.file("new"), "--size", "512MiB", "--log-size", "64MiB"];
+    golden("osd.replace", &replace);
+    golden("osd.in", &["osd", "in", "2"]);
     let gone = dev.json(&format(&dev.file("gone")).each_ref().map(String::as_str))["osd"].to_string();
     golden("osd.rm", &["osd", "rm", &gone]);
     assert!(failures.is_empty(), "{}\n(UPDATE_GOLDEN=1 rewrites the files)", failures.join("\n"));

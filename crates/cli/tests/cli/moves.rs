@@ -1,4 +1,4 @@
-//! Replicas that move: under load, and away from an OSD that is lost.
+//! Replicas that move: by hand, away from OSDs that are drained or lost, and to a device that takes the place of another one.
 
 use crate::dev::{Dev, MOVES};
 use serde_json::Value;
@@ -38,21 +38,24 @@ fn is_whole(dev: &Dev) -> bool {
 }
 
 #[test]
-fn replicas_move_under_load_and_away_from_a_lost_osd() {
+fn replicas_move_under_load_and_away_from_lost_osds() {
     let up = ["--osds", "4", "--device-size", "1GiB", "--export", "main/demo", "--size", "64MiB"];
     let dev = Dev::up_as(MOVES, &up);
     qemu_io(&dev, "write -P 77 0 32M");
+    assert_eq!(dev.run(&["osd", "set", "norebalance"]).code, 0);
     a_replica_moves_while_its_pg_is_written(&dev);
     moves_that_cannot_be_are_refused(&dev);
-    a_lost_osd_is_emptied_and_removed(&dev);
-    qemu_io(&dev, "read -P 77 0 32M");
+    an_osd_is_drained_and_comes_back(&dev);
+    an_osd_that_is_lost_goes_out_by_itself(&dev);
+    a_new_device_takes_the_place_of_a_lost_one(&dev);
 }
 
 fn a_replica_moves_while_its_pg_is_written(dev: &Dev) {
     let pg = pgs(dev).into_iter().find(|pg| pg["segments"] != 0).expect("one is written");
     let (name, to) = (pg["pg"].as_str().expect("a name").to_owned(), free_of(&pg).to_string());
     assert_eq!(dev.run(&["volume", "create", "main/load", "8GiB"]).code, 0);
-    let mut load = dev.spawn(&["bench", "main/load", "--op", "write", "--seconds", "8", "--depth", "4"]);
+    let mut load =
+        dev.spawn(&["bench", "main/load", "--op", "write", "--seconds", "8", "--depth", "4", "--span", "96MiB"]);
     // Each member in turn, the leader among them.
     let mut free = to;
     for from in osds_of(&pg) {
@@ -82,18 +85,86 @@ fn moves_that_cannot_be_are_refused(dev: &Dev) {
     assert!(json["schema"] == "basalt.pg.move/1" && json["change"].is_null() && json["move"].is_null(), "{json}");
 }
 
-fn a_lost_osd_is_emptied_and_removed(dev: &Dev) {
-    assert_eq!(dev.run(&["dev", "kill", "2"]).code, 0);
-    dev.wait("meta to call it down", || dev.json(&["osd", "ls"])["osds"][1]["live"] == "down");
-    dev.run(&["osd", "rm", "2"]).says("BSLT-2042", "pg move");
-    for pg in pgs(dev).iter().filter(|pg| osds_of(pg).contains(&2)) {
-        let (name, to) = (pg["pg"].as_str().expect("a name"), free_of(pg).to_string());
-        let ran = dev.run(&["pg", "move", name, "--from", "2", "--to", &to]);
-        assert!(ran.code == 0 && ran.out.contains("moves from osd.2 to"), "{ran:?}");
-    }
+fn osd_of(dev: &Dev, osd: u64) -> Option<Value> {
+    let osds = dev.json(&["osd", "ls"])["osds"].as_array().expect("a list").clone();
+    osds.into_iter().find(|o| o["osd"] == osd)
+}
+
+fn held(dev: &Dev, osd: u64) -> usize {
+    pgs(dev).iter().filter(|pg| osds_of(pg).contains(&osd)).count()
+}
+
+/// Reads and writes with stamps that are checked, without an error, until `done` returns.
+fn under_load(dev: &Dev, what: &str, seconds: &str, done: impl FnOnce()) {
+    let volume = format!("main/{what}");
+    assert_eq!(dev.run(&["volume", "create", &volume, "96MiB"]).code, 0);
+    let op = ["bench", &volume, "--op", "randrw", "--verify", "--depth", "4", "--json", "--seconds", seconds];
+    let load = dev.spawn_piped(&op);
+    done();
+    let ended = load.wait_with_output().expect("it ends");
+    let text = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success(), "{what}: the load saw an error: {text}");
+    let told: Value = serde_json::from_str(&text).expect("JSON");
+    println!("{what}: the longest gap between two answers was {} us", told["report"]["longest_gap_us"]);
+}
+
+fn an_osd_is_drained_and_comes_back(dev: &Dev) {
+    let before = held(dev, 3);
+    let dry = dev.json(&["osd", "drain", "3", "--dry-run"]);
+    assert_eq!(dry["moves"].as_array().expect("a list").len(), before, "{dry}");
+    assert!(dry["moves"][0]["to"].is_number() && held(dev, 3) == before);
+    dev.run(&["osd", "drain", "9"]).says("BSLT-2024", "osd ls");
+    under_load(dev, "drain", "6", || {
+        let ran = dev.run(&["osd", "drain", "3", "--wait"]);
+        assert!(ran.code == 0 && ran.out.contains("osd.3 is being drained: "), "{ran:?}");
+    });
+    assert_eq!(held(dev, 3), 0);
+    dev.run(&["osd", "rm", "3"]).says("BSLT-2042", "osd drain");
+    let stuck = dev.run(&["osd", "out", "4", "--wait"]);
+    stuck.says("BSLT-2017", "add an OSD");
+    assert_eq!(dev.run(&["osd", "unset", "norebalance"]).code, 0);
+    let ran = dev.run(&["osd", "in", "3", "4", "--wait"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(held(dev, 3) + 3 >= before, "{} of {before}", held(dev, 3));
+    verified(dev);
+}
+
+fn an_osd_that_is_lost_goes_out_by_itself(dev: &Dev) {
+    dev.run(&["config", "set", "osd_out_after", "1s"]).says("BSLT-2046", "config ls");
+    assert_eq!(dev.run(&["config", "set", "osd_out_after", "10s"]).code, 0);
+    under_load(dev, "lost", "20", || {
+        assert_eq!(dev.run(&["dev", "kill", "2"]).code, 0);
+        std::fs::remove_file(dev.dir().join("osd.2/device")).expect("it is ours");
+        dev.wait_for("the lost OSD to be out and empty", MOVED_MAX, || {
+            held(dev, 2) == 0 && osd_of(dev, 2).is_some_and(|osd| osd["auto_out"] == true)
+        });
+    });
     dev.wait_for("the PGs to be whole on three OSDs", MOVED_MAX, || is_whole(dev));
-    assert!(pgs(dev).iter().all(|pg| !osds_of(pg).contains(&2)));
     let removed = dev.run(&["osd", "rm", "2"]);
     assert_eq!(removed.code, 0, "{removed:?}");
     verified(dev);
+}
+
+fn a_new_device_takes_the_place_of_a_lost_one(dev: &Dev) {
+    let before = held(dev, 1);
+    let device = dev.file("new");
+    let replace = ["osd", "replace", "1", "--device", &device, "--size", "1GiB", "--log-size", "64MiB"];
+    under_load(dev, "replaced", "15", || {
+        assert_eq!(dev.run(&["dev", "kill", "1"]).code, 0);
+        std::fs::remove_file(dev.dir().join("osd.1/device")).expect("it is ours");
+        let ran = dev.run(&replace);
+        assert!(ran.code == 0 && ran.out.contains("the replicas of osd.1 move to it"), "{ran:?}");
+    });
+    let again = dev.file("again");
+    let again = ["osd", "replace", "1", "--device", &again, "--size", "1GiB", "--log-size", "64MiB"];
+    dev.run(&again).says("BSLT-2047", "osd ls");
+    let new = osd_of(dev, 5).expect("it is registered");
+    assert!(new["replaces"] == 1 && new["host"] == osd_of(dev, 1).expect("it is known")["host"], "{new}");
+    let mut process = dev.spawn(&["osd", "run", "--device", &device, "--listen", "127.0.0.1:0"]);
+    dev.wait_for("osd.5 to take over", MOVED_MAX, || osd_of(dev, 1).is_none() && is_whole(dev));
+    assert_eq!(held(dev, 5), before);
+    verified(dev);
+    qemu_io(dev, "read -P 77 0 32M");
+    process.kill().expect("it is ours");
+    process.wait().expect("it ends");
 }

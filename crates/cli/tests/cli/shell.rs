@@ -80,15 +80,15 @@ fn a_wrong_command_line_has_a_code_and_proposes_no_other_verb() {
         assert!(!ran.err.contains("similar"), "{ran:?}");
     }
     for args in [
-        &["osd", "drain", "1"][..],
-        &["osd", "replace", "1", "--device", "/dev/x"],
+        &["osd", "reweight", "1"][..],
+        &["osd", "crush", "move", "/dev/x"],
         &["volume", "resize", "main/a", "2GiB"],
         &["volume", "snapshot", "--help"],
         &["pool", "set", "main", "replicas", "2"],
     ] {
         run(args).says_usage("BSLT-1011", "What is missing today");
     }
-    let ran = run(&["osd", "drain", "1", "--json"]);
+    let ran = run(&["osd", "reweight", "1", "--json"]);
     let error: serde_json::Value = serde_json::from_str(&ran.out).expect("JSON");
     assert_eq!((ran.code, error["code"].as_str()), (2, Some("BSLT-1011")), "{ran:?}");
     let ran = run(&["volume", "create", "--json"]);

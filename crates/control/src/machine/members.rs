@@ -177,7 +177,7 @@ impl Control {
     }
 
     fn order_change(&mut self, now: Time, record: &PgRecord) {
-        self.changing.insert(record.pg, now + self.config.ensure_every);
+        self.changing.insert(record.pg, now + self.config.orders_every);
         let Some(change) = &record.change else { return };
         // A leader adds a replica that exists: one that does not would only cost the log of the PG.
         if !change.cancel && !self.reports.contains_key(&change.add.replica) {

@@ -106,7 +106,9 @@ impl Control {
 
     /// Removes OSDs of which another one has taken over all replicas, once they are down.
     fn remove_replaced(&mut self, now: Now) {
-        let replaced: Vec<OsdId> = self.records.osds.values().filter_map(|o| o.replaces).collect();
+        let replaced = self.records.osds.values().filter_map(|o| o.replaces);
+        let replaced: Vec<OsdId> =
+            replaced.filter(|old| self.records.osds.get(old).is_some_and(OsdRecord::leaves)).collect();
         for old in replaced {
             let is_gone = self.liveness(now.mono, old) == Liveness::Down && !self.batch.is_full();
             if is_gone && !self.records.pgs.values().any(|pg| pg.everyone().any(|m| m.osd == old)) {
@@ -123,7 +125,9 @@ impl Control {
             true => u128::from(self.wall_ms(now).saturating_sub(new.created_ms)) >= limit.as_millis(),
             false => new.leaves() || self.away_for(now, new.id).is_some_and(|time| time >= limit),
         };
-        new.replaces.filter(|_| !is_late)
+        // An OSD that is in again keeps its replicas.
+        let leaves = |old: &OsdId| records.osds.get(old).is_some_and(OsdRecord::leaves);
+        new.replaces.filter(leaves).filter(|_| !is_late)
     }
 
     fn wall_ms(&self, now: Time) -> u64 {
