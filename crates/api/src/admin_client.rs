@@ -311,6 +311,34 @@ async fn call(channel: Channel, ask: &AdminAsk) -> Called {
             }
             Ok(Ok(AdminAnswer::Backup(items)))
         }
+        AdminAsk::OsdReserve
+        | AdminAsk::OsdRemove { .. }
+        | AdminAsk::OsdRegister(_)
+        | AdminAsk::OsdList
+        | AdminAsk::OsdSet(_)
+        | AdminAsk::ConfigList
+        | AdminAsk::ConfigSet { .. } => send_osd(&mut rpc, ask.clone()).await,
+        AdminAsk::PgMove(PgMove { pg, from, to }) => {
+            rpc.pg_move(pb::PgMoveRequest { pg: Some(pg.into()), from: from.0, to: to.0 }).await?;
+            Ok(Ok(AdminAnswer::Done))
+        }
+        AdminAsk::PgMoveCancel { pg } => {
+            rpc.pg_move_cancel(pb::PgMoveCancelRequest { pg: Some(pg.into()) }).await?;
+            Ok(Ok(AdminAnswer::Done))
+        }
+        AdminAsk::PgList { pool } => {
+            let reply = rpc.pg_list(pb::PgListRequest { pool }).await?.into_inner();
+            Ok(all(reply.pgs).map(AdminAnswer::Pgs))
+        }
+        AdminAsk::PoolCreate(_) | AdminAsk::PoolList | AdminAsk::PoolRemove { .. } => {
+            send_pool(&mut rpc, ask.clone()).await
+        }
+        volumes => send_volume(&mut rpc, volumes).await,
+    }
+}
+
+async fn send_osd(rpc: &mut Rpc<Channel>, ask: AdminAsk) -> Called {
+    match ask {
         AdminAsk::OsdReserve => {
             let reply = rpc.osd_reserve(pb::OsdReserveRequest {}).await?.into_inner();
             let cluster = uuid(&reply.cluster, "cluster").map(ClusterId);
@@ -346,22 +374,7 @@ async fn call(channel: Channel, ask: &AdminAsk) -> Called {
         AdminAsk::ConfigSet { name, value } => {
             Ok(Ok(settings(rpc.config_set(pb::ConfigSetRequest { name, value }).await?.into_inner())))
         }
-        AdminAsk::PgMove(PgMove { pg, from, to }) => {
-            rpc.pg_move(pb::PgMoveRequest { pg: Some(pg.into()), from: from.0, to: to.0 }).await?;
-            Ok(Ok(AdminAnswer::Done))
-        }
-        AdminAsk::PgMoveCancel { pg } => {
-            rpc.pg_move_cancel(pb::PgMoveCancelRequest { pg: Some(pg.into()) }).await?;
-            Ok(Ok(AdminAnswer::Done))
-        }
-        AdminAsk::PgList { pool } => {
-            let reply = rpc.pg_list(pb::PgListRequest { pool }).await?.into_inner();
-            Ok(all(reply.pgs).map(AdminAnswer::Pgs))
-        }
-        AdminAsk::PoolCreate(_) | AdminAsk::PoolList | AdminAsk::PoolRemove { .. } => {
-            send_pool(&mut rpc, ask.clone()).await
-        }
-        volumes => send_volume(&mut rpc, volumes).await,
+        other => unreachable!("{other:?} is of no OSD"),
     }
 }
 

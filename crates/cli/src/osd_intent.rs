@@ -1,4 +1,4 @@
-//! `basalt osd out`, `in`, `drain` and `replace`: what an administrator wants of OSDs, and the moves that follow.
+//! `basalt osd out`, `in`, `drain` and `replace`: the intent of an administrator for OSDs, and the moves that follow.
 
 use crate::address::Address;
 use crate::admin::Admin;
@@ -18,7 +18,7 @@ use types::codes;
 /// Pause between two looks at the moves.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What is wanted of OSDs.
+/// The intent for some OSDs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Intent {
     Out,

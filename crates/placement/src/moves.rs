@@ -5,6 +5,7 @@
 use crate::Domain;
 use crate::pgs::{Osd, milli, mix};
 use std::collections::BTreeMap;
+use types::planted::{Bug, on};
 use types::{OsdId, PgId};
 
 /// Replicas by which two OSDs of mean weight may differ.
@@ -107,7 +108,7 @@ impl<'a> Seats<'a> {
 
 impl Seat<'_> {
     fn takes(&self) -> bool {
-        self.place.osd.usable && !self.place.leaves && self.weight > 0
+        self.place.osd.usable && (!self.place.leaves || on(Bug::MovesToLeaving)) && self.weight > 0
     }
 }
 

@@ -179,6 +179,10 @@ registry! {
         "a recovery of the records does not move the next ids";
     FlagsIgnored, "flags-ignored", "placement",
         "PGs of a new pool are placed on OSDs that are out or drained";
+    MovesToLeaving, "moves-to-leaving", "placement",
+        "replicas move to OSDs that are out or drained";
+    ReplacedTooEarly, "replaced-too-early", "R4",
+        "the replica that is to leave is destroyed when its move begins";
 }
 
 /// Mistakes that are not planted, with the reason.

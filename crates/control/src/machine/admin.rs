@@ -27,8 +27,7 @@ impl Control {
             AdminAsk::Status => return Ok(Some(AdminAnswer::Status(self.status(now)))),
             AdminAsk::OsdList => return Ok(Some(AdminAnswer::Osds(self.osd_views(now.mono)))),
             AdminAsk::PoolList => {
-                let pools = self.records.pools.values().map(|p| self.pool_view(p)).collect();
-                return Ok(Some(AdminAnswer::Pools(pools)));
+                return Ok(Some(AdminAnswer::Pools(self.records.pools.values().map(|p| self.pool_view(p)).collect())));
             }
             AdminAsk::PgList { pool } => return Ok(Some(AdminAnswer::Pgs(self.pg_views(now.mono, &pool)?))),
             AdminAsk::VolumeList { pool } => {

@@ -11,6 +11,7 @@ use crate::plan;
 use crate::records::{ChangeReason, ChangeRecord, PgRecord};
 use types::control::{OsdDown, PgReport, Refusal};
 use types::map::{Member, MemberChange, Membership};
+use types::planted::{Bug, on};
 use types::{OsdId, PgId, ReplicaId, Time};
 
 impl Control {
@@ -92,7 +93,9 @@ impl Control {
             && self.records.osds.get(&change.from).is_some_and(|osd| !osd.leaves())
             && self.is_up(now, change.from)
             && runs;
-        stays || target.leaves() || self.away_for(now, change.to).is_some_and(|time| time >= self.config.move_patience)
+        stays
+            || target.leaves() && !on(Bug::MovesToLeaving)
+            || self.away_for(now, change.to).is_some_and(|time| time >= self.config.move_patience)
     }
 
     /// Whether a leader that can change the members serves the PG.
@@ -210,7 +213,7 @@ impl Control {
             return strange;
         };
         self.write(writes);
-        // What the cluster moves by itself is told in sum, by its OSDs.
+        // Moves that the cluster plans by itself have no event each: `osd.out` and `osd.emptied` frame them.
         let by_itself = |c: &&ChangeRecord| matches!(c.reason, ChangeReason::Leaving | ChangeReason::Balance) && done;
         if let Some(change) = record.change.as_ref().filter(|change| !by_itself(change)) {
             let (from, to) = (change.from, change.to);

@@ -17,6 +17,7 @@ use placement::{Domain, Place, PlacedPg, ReplicaMove};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::control::Refusal;
+use types::planted::{Bug, on};
 use types::{OsdId, PgId, Time};
 
 /// Most moves of a plan that only balance.
@@ -142,7 +143,7 @@ impl Control {
             used * 100 >= (used + free) * u128::from(NEARFULL_PERCENT) && used > 0
         };
         let place = |o: &OsdRecord| {
-            let usable = !o.leaves() && self.takes_replicas(now, o.id) && !is_filled(o.id);
+            let usable = (!o.leaves() || on(Bug::MovesToLeaving)) && self.takes_replicas(now, o.id) && !is_filled(o.id);
             Place { osd: plan::placed(o, usable), leaves: o.leaves(), takes_over: self.successor_of(now, records, o) }
         };
         records.osds.values().map(place).collect()
@@ -228,6 +229,10 @@ impl Control {
             self.write(writes);
             self.changing.insert(pg, Time::ZERO);
             self.expect_newcomer(pg);
+            if on(Bug::ReplacedTooEarly) {
+                let leaving = self.records.pgs.get(&pg).and_then(|r| r.members.iter().find(|m| m.osd == from)).copied();
+                self.drop_members(&leaving.map(|member| (pg, member)).into_iter().collect::<Vec<_>>());
+            }
         }
     }
 
