@@ -7,13 +7,13 @@ use control::settings::SettingView;
 use types::OsdId;
 
 pub(crate) fn moves_out(m: Moves) -> pb::Moves {
-    let Moves { running, waiting, unplaced, left_bytes, eta_ms } = m;
-    pb::Moves { running, waiting, unplaced, left_bytes, eta_ms }
+    let Moves { running, waiting, unplaced, blocked, left_bytes, eta_ms } = m;
+    pb::Moves { running, waiting, unplaced, blocked, left_bytes, eta_ms }
 }
 
 pub(crate) fn moves_in(m: pb::Moves) -> Moves {
-    let pb::Moves { running, waiting, unplaced, left_bytes, eta_ms } = m;
-    Moves { running, waiting, unplaced, left_bytes, eta_ms }
+    let pb::Moves { running, waiting, unplaced, blocked, left_bytes, eta_ms } = m;
+    Moves { running, waiting, unplaced, blocked, left_bytes, eta_ms }
 }
 
 impl From<OsdSet> for pb::OsdSetRequest {

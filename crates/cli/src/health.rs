@@ -121,7 +121,12 @@ fn progress(recovery: &Recovery) -> Option<String> {
 }
 
 fn moves(moves: &Moves) -> Option<String> {
-    let parts = [(moves.running, "running"), (moves.waiting, "waiting"), (moves.unplaced, "without an OSD to go to")];
+    let parts = [
+        (moves.running, "running"),
+        (moves.waiting, "waiting"),
+        (moves.blocked, "in PGs that do not serve"),
+        (moves.unplaced, "without an OSD to go to"),
+    ];
     let parts = parts.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
     let mut line = parts.collect::<Vec<_>>().join(", ");
     if line.is_empty() {

@@ -104,7 +104,7 @@ pub struct OsdFormat {
 #[derive(Args, Debug)]
 pub struct OsdIntent {
     /// Their numbers, as `basalt osd ls` prints them
-    #[arg(value_parser = osd_number, value_name = "OSD", required = true, num_args = 1..=64, add = completion::osds())]
+    #[arg(value_parser = osd_number, value_name = "OSD", required = true, num_args = 1..=32, add = completion::osds())]
     pub osds: Vec<u32>,
     /// Show what would move; change nothing
     #[arg(long, conflicts_with = "wait")]

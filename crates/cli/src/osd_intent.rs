@@ -100,25 +100,38 @@ fn show_plan(moves: &[PlannedMove]) {
     out!("nothing was changed; with the command: {}", summary(moves));
 }
 
+/// Looks without any move after which nothing will move: a plan is made every few seconds.
+const STILL_MAX: u32 = 8;
+/// Looks in a row that may fail: another metadata server takes the leadership meanwhile.
+const FAILURES_MAX: u32 = 6;
+
 /// Waits until the OSDs hold no replica, or until nothing moves any more. Prints each change of the progress.
 #[allow(clippy::disallowed_methods, reason = "it looks again, at the pace of a reader")]
 fn wait(admin: &Admin, intent: Intent, osds: &[OsdId], quiet: bool) -> Result<()> {
-    let mut last = String::new();
-    let mut still = 0;
+    let (mut last, mut still, mut failures, mut leading_since) = (String::new(), 0, 0, 0);
     loop {
-        let status = admin.status()?;
-        let views = admin.osds()?;
-        let left = match intent {
-            Intent::In => status.moves.running + status.moves.waiting,
-            Intent::Out | Intent::Drain => views.iter().filter(|view| osds.contains(&view.osd)).map(|v| v.pgs).sum(),
+        let (status, views) = match admin.status().and_then(|status| Ok((status, admin.osds()?))) {
+            Ok(seen) => seen,
+            Err(error) if failures >= FAILURES_MAX => return Err(error),
+            Err(_) => {
+                failures += 1;
+                std::thread::sleep(AGAIN);
+                continue;
+            }
         };
-        // A plan is made every second: one look between two plans proves nothing.
-        still = if (status.moves.running, status.moves.waiting) == (0, 0) { still + 1 } else { 0 };
-        if left == 0 && (intent != Intent::In || still > 2) {
-            return Ok(());
-        }
-        if still > 5 && intent != Intent::In {
-            return Err(stuck(&status, &views, osds).into());
+        failures = 0;
+        let moves = &status.moves;
+        let held = views.iter().filter(|view| osds.contains(&view.osd)).map(|view| view.pgs).sum();
+        let left = if intent == Intent::In { moves.running + moves.waiting } else { held };
+        // A new leader has no plan yet.
+        let moved = moves.running + moves.waiting > 0 || status.leading_since_ms != leading_since;
+        leading_since = status.leading_since_ms;
+        still = if moved { 0 } else { still + 1 };
+        match intent {
+            Intent::Out | Intent::Drain if left == 0 => return Ok(()),
+            Intent::Out | Intent::Drain if still > STILL_MAX => return Err(stuck(&status, &views, osds).into()),
+            Intent::In if still > STILL_MAX => return Ok(()),
+            _ => {}
         }
         let line = progress(&status, left);
         if line != last && !quiet {
@@ -145,15 +158,17 @@ fn progress(status: &Status, left: u32) -> String {
 fn stuck(status: &Status, views: &[OsdView], osds: &[OsdId]) -> UserError {
     let holds = views.iter().filter(|view| osds.contains(&view.osd) && view.pgs > 0);
     let holds: Vec<String> = holds.map(|view| format!("{} holds {} PGs", view.osd, view.pgs)).collect();
+    let moves = &status.moves;
     let what = format!(
-        "{}, and nothing moves: {} no OSD to go to",
+        "{}, and nothing moves: {} no OSD to go to, {} in PGs that do not serve",
         holds.join(", "),
-        counted(status.moves.unplaced as usize, "replica has", "replicas have")
+        counted(moves.unplaced as usize, "replica has", "replicas have"),
+        counted(moves.blocked as usize, "is", "are")
     );
     UserError::new(
         codes::CANNOT_PLACE,
         what,
-        "`basalt health detail` names them; add an OSD, or `basalt osd in` lets them stay",
+        "`basalt health detail` names them; add an OSD, start those that are down, or `basalt osd in` lets them stay",
     )
 }
 

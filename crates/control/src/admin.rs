@@ -230,6 +230,9 @@ pub struct Moves {
     pub waiting: u32,
     /// Replicas that have to leave their OSD, and that no OSD can take.
     pub unplaced: u32,
+    /// Moves of PGs that do not serve: they go on when the PG does.
+    #[serde(default)]
+    pub blocked: u32,
     /// Bytes of all of them, as far as is known: an estimate where the move has not begun.
     pub left_bytes: u64,
     /// Time left at the present rate; absent when nothing is sent.

@@ -25,14 +25,14 @@ use crate::admin::{AdminAnswer, AdminAsk};
 use crate::batch::{Batch, Txn};
 use crate::config::ControlConfig;
 use crate::events::Event;
-use crate::records::{ChangeReason, Records, Write};
+use crate::records::{Records, Write};
 use crate::refusal::refuse;
 use attach::Attaching;
 use clients::Wait;
 use osds::{Lead, OsdLive};
 use past::Past;
 pub use past::Standing;
-use placement::ReplicaMove;
+use rebalance::Planned;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use types::codes;
@@ -143,7 +143,7 @@ pub struct Control {
     /// OSDs that neither report nor serve: when this leader saw that first, and for how many milliseconds it was so before.
     away: BTreeMap<OsdId, (Time, u64)>,
     /// Moves by the last plan that have not begun, and when the next plan is made.
-    moves: Vec<(ReplicaMove, ChangeReason)>,
+    moves: Vec<Planned>,
     moves_at: Time,
     /// OSDs that are out, drained or replaced, and had a replica at the last plan.
     emptying: BTreeSet<OsdId>,

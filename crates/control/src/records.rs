@@ -126,7 +126,7 @@ pub struct OsdRecord {
     /// It is out because it was down for too long: it is in again when it comes back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub auto_out: bool,
-    /// Since when it neither reports nor serves, in milliseconds of the Unix clock.
+    /// Since when it neither reports nor leads PGs that serve, in milliseconds of the Unix clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub down_since_ms: Option<u64>,
     /// The OSD whose replicas it takes over, until that one is removed.

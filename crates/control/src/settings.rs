@@ -14,6 +14,9 @@ use types::control::Refusal;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfigRecord {
     pub values: BTreeMap<String, String>,
+    /// `noout` ended then, in milliseconds of the Unix clock: an OSD goes out for the time that it is down since.
+    #[serde(default)]
+    pub away_from_ms: u64,
 }
 
 /// Values that a setting may have.
@@ -220,7 +223,7 @@ mod tests {
     fn a_value_of_a_later_version_counts_as_unset_and_is_kept() {
         let config = ControlConfig::default();
         let values = [("osd_backfills", "lots"), ("later", "1")].map(|(n, v)| (n.to_owned(), v.to_owned()));
-        let later = ConfigRecord { values: values.into() };
+        let later = ConfigRecord { values: values.into(), away_from_ms: 0 };
         assert_eq!(later.osd_backfills(&config), config.osd_backfills);
         assert_eq!(later.with(NOOUT, Some("on")).expect("it is known").values.len(), 3);
     }

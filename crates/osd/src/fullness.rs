@@ -61,7 +61,7 @@ impl Osd {
                 "this OSD is full: its PGs accept no write that needs new space; overwrites, trims and deletes go on, and \
                  deletes and trims free space"),
             Level::NearFull if before == Level::Fine => tracing::warn!(%osd, used_pct, free_bytes, capacity_bytes,
-                "this OSD is nearly full: delete or trim data; new OSDs take only new pools"),
+                "this OSD is nearly full: delete or trim data, or add OSDs, which get their share of the replicas"),
             Level::NearFull => tracing::info!(%osd, used_pct, free_bytes, capacity_bytes,
                 "this OSD is not full any more, and still nearly full"),
             Level::Fine => {

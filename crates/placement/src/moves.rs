@@ -4,7 +4,7 @@
 
 use crate::Domain;
 use crate::pgs::{Osd, milli, mix};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use types::planted::{Bug, on};
 use types::{OsdId, PgId};
 
@@ -20,7 +20,9 @@ pub struct Place {
     pub osd: Osd,
     /// Its replicas have to leave.
     pub leaves: bool,
-    /// The OSD whose replicas come here and nowhere else. No other replica comes here meanwhile.
+    /// Whether it serves: replicas that are dead leave first.
+    pub live: bool,
+    /// The OSD whose replicas come here, also while this OSD does not run yet. No other replica comes here meanwhile.
     pub takes_over: Option<OsdId>,
 }
 
@@ -51,6 +53,8 @@ struct Seat<'a> {
 /// The OSDs of one pool while a plan is made.
 struct Seats<'a> {
     of: BTreeMap<OsdId, Seat<'a>>,
+    /// OSD → the one that takes it over.
+    successors: BTreeMap<OsdId, OsdId>,
     mean_weight: u64,
 }
 
@@ -69,30 +73,30 @@ impl<'a> Seats<'a> {
                 seat.replicas += 1;
             }
         }
-        let takers = of.values().filter(|seat| seat.takes());
-        let (weight, count) = takers.fold((0, 0), |(weight, count), seat| (weight + seat.weight, count + 1));
-        Seats { of, mean_weight: (weight / u64::max(count, 1)).max(1) }
+        let successors = places.iter().filter_map(|p| Some((p.takes_over?, p.osd.id))).collect();
+        let stay = of.values().filter(|seat| seat.may_stay());
+        let (weight, count) = stay.fold((0, 0), |(weight, count), seat| (weight + seat.weight, count + 1));
+        Seats { of, successors, mean_weight: (weight / u64::max(count, 1)).max(1) }
     }
 
     fn load(&self, seat: &Seat<'_>) -> u64 {
         milli(seat.replicas, seat.weight, self.mean_weight)
     }
 
-    /// Whether the OSD may hold the PG beside these other members.
-    fn fits(&self, osd: OsdId, others: &[OsdId]) -> bool {
+    /// Whether the OSD may hold the PG in the place of the replica on `from`.
+    fn fits(&self, osd: OsdId, pg: &PlacedPg, from: OsdId) -> bool {
         let Some(seat) = self.of.get(&osd) else { return false };
-        let shares = |other: &OsdId| self.of.get(other).is_some_and(|there| there.domain == seat.domain);
-        !others.contains(&osd) && !others.iter().any(shares)
+        let clashes = |other: &OsdId| self.of.get(other).is_some_and(|there| there.domain == seat.domain);
+        !pg.members.contains(&osd) && !pg.members.iter().filter(|other| **other != from).any(clashes)
     }
 
-    /// Returns the least loaded OSD that can take the replica of a PG that is on `from`.
+    /// Returns the least loaded OSD that can take the replica of a PG that is on `from`, or the one that takes `from` over.
     fn target(&self, pg: &PlacedPg, from: OsdId) -> Option<OsdId> {
-        let others: Vec<OsdId> = pg.members.iter().copied().filter(|osd| *osd != from).collect();
-        let takes_over = |seat: &Seat<'_>| seat.place.takes_over == Some(from);
-        let is_taken_over = self.of.values().any(takes_over);
-        let may_take = |seat: &Seat<'_>| if is_taken_over { takes_over(seat) } else { seat.place.takes_over.is_none() };
-        let takers = self.of.iter().filter(|(_, seat)| seat.takes() && may_take(seat));
-        let free = takers.filter(|(osd, _)| !pg.members.contains(osd) && self.fits(**osd, &others));
+        if let Some(successor) = self.successors.get(&from).filter(|osd| self.fits(**osd, pg, from)) {
+            return Some(*successor);
+        }
+        let takers = self.of.iter().filter(|(_, seat)| seat.takes() && seat.place.takes_over.is_none());
+        let free = takers.filter(|(osd, _)| self.fits(**osd, pg, from));
         free.min_by_key(|(osd, seat)| (self.load(seat), mix(pg.pg, **osd))).map(|(osd, _)| *osd)
     }
 
@@ -107,8 +111,12 @@ impl<'a> Seats<'a> {
 }
 
 impl Seat<'_> {
+    fn may_stay(&self) -> bool {
+        (!self.place.leaves || on(Bug::MovesToLeaving)) && self.weight > 0
+    }
+
     fn takes(&self) -> bool {
-        self.place.osd.usable && (!self.place.leaves || on(Bug::MovesToLeaving)) && self.weight > 0
+        self.place.osd.usable && self.may_stay()
     }
 }
 
@@ -117,16 +125,16 @@ fn swap(members: &mut [OsdId], from: OsdId, to: OsdId) {
 }
 
 /// Plans the moves of all replicas that have to leave their OSDs, in the order of `pgs`, and takes them over into `pgs`. A PG of
-/// which two replicas leave has one move.
+/// which two replicas leave has one move: that of a dead replica, if there is one.
 pub fn leaving_moves(places: &[Place], domain: Domain, pgs: &mut [PlacedPg]) -> Vec<ReplicaMove> {
     let mut seats = Seats::new(places, domain, pgs);
     let mut moves = Vec::new();
     for pg in pgs.iter_mut() {
         let leaves = |osd: &&OsdId| seats.of.get(osd).is_some_and(|seat| seat.place.leaves);
         let leaving: Vec<OsdId> = pg.members.iter().filter(leaves).copied().collect();
-        // The first that has a place to go to, or else the first.
+        let is_live = |osd: OsdId| seats.of.get(&osd).is_some_and(|seat| seat.place.live);
         let choice = leaving.iter().map(|from| (*from, seats.target(pg, *from)));
-        let choice = choice.reduce(|best, next| if best.1.is_some() { best } else { next });
+        let choice = choice.min_by_key(|(from, to)| (to.is_none(), is_live(*from)));
         let Some((from, to)) = choice else { continue };
         if let Some(to) = to.filter(|_| !pg.fixed) {
             seats.shift(from, to);
@@ -142,9 +150,16 @@ pub fn leaving_moves(places: &[Place], domain: Domain, pgs: &mut [PlacedPg]) -> 
 /// has more than one move.
 pub fn balancing_moves(places: &[Place], domain: Domain, pgs: &mut [PlacedPg], moves_max: usize) -> Vec<ReplicaMove> {
     let mut seats = Seats::new(places, domain, pgs);
+    // PGs by member; a PG that has moved is fixed, and is skipped.
+    let mut on_osd: BTreeMap<OsdId, Vec<usize>> = BTreeMap::new();
+    for (at, pg) in pgs.iter().enumerate().filter(|(_, pg)| !pg.fixed) {
+        pg.members.iter().for_each(|osd| on_osd.entry(*osd).or_default().push(at));
+    }
+    // No PG is added to an OSD that could leave it again, so a pair without a movable PG stays without one.
+    let mut barren = BTreeSet::new();
     let mut moves = Vec::new();
     while moves.len() < moves_max {
-        let Some((at, from, to)) = best_balance(&seats, pgs) else { break };
+        let Some((at, from, to)) = best_balance(&seats, pgs, &on_osd, &mut barren) else { break };
         let Some(pg) = pgs.get_mut(at) else { break };
         seats.shift(from, to);
         swap(&mut pg.members, from, to);
@@ -155,23 +170,34 @@ pub fn balancing_moves(places: &[Place], domain: Domain, pgs: &mut [PlacedPg], m
 }
 
 /// Returns a PG, by its place in `pgs`, with the OSD that one of its replicas leaves and the one that takes it.
-fn best_balance(seats: &Seats<'_>, pgs: &[PlacedPg]) -> Option<(usize, OsdId, OsdId)> {
-    let takers = || seats.of.iter().filter(|(_, seat)| seat.takes() && seat.place.takes_over.is_none());
-    let mut loaded: Vec<(u64, OsdId)> = takers().map(|(osd, seat)| (seats.load(seat), *osd)).collect();
+fn best_balance(
+    seats: &Seats<'_>,
+    pgs: &[PlacedPg],
+    on_osd: &BTreeMap<OsdId, Vec<usize>>,
+    barren: &mut BTreeSet<(OsdId, OsdId)>,
+) -> Option<(usize, OsdId, OsdId)> {
+    let stay = seats.of.iter().filter(|(_, seat)| seat.may_stay() && seat.place.takes_over.is_none());
+    let mut loaded: Vec<(u64, OsdId)> = stay.map(|(osd, seat)| (seats.load(seat), *osd)).collect();
     loaded.sort_unstable();
+    let takes = |osd: &OsdId| seats.of.get(osd).is_some_and(Seat::takes);
+    let load_with_one = |osd: &OsdId| {
+        seats.of.get(osd).map_or(u64::MAX, |seat| milli(seat.replicas + 1, seat.weight, seats.mean_weight))
+    };
     for (high, from) in loaded.iter().rev() {
-        for (low, to) in &loaded {
+        for (low, to) in loaded.iter().filter(|(_, to)| takes(to)) {
             if *high <= low + SLACK * 1000 || high - low <= high / SLACK_SHARE {
                 break;
             }
-            let movable = |pg: &PlacedPg| {
-                let others: Vec<OsdId> = pg.members.iter().copied().filter(|osd| osd != from).collect();
-                !pg.fixed && others.len() < pg.members.len() && seats.fits(*to, &others)
-            };
+            if barren.contains(&(*from, *to)) || load_with_one(to) >= *high {
+                continue;
+            }
+            let here = on_osd.get(from).into_iter().flatten().copied();
+            let is_movable = |at: &usize| pgs.get(*at).is_some_and(|pg| !pg.fixed && seats.fits(*to, pg, *from));
             // Different pairs take different PGs, so that sets mix.
-            let found = pgs.iter().enumerate().filter(|(_, pg)| movable(pg));
-            if let Some((at, _)) = found.min_by_key(|(_, pg)| mix(pg.pg, *to)) {
-                return Some((at, *from, *to));
+            let found = here.filter(is_movable).min_by_key(|at| pgs.get(*at).map(|pg| mix(pg.pg, *to)));
+            match found {
+                Some(at) => return Some((at, *from, *to)),
+                None => drop(barren.insert((*from, *to))),
             }
         }
     }
@@ -192,7 +218,7 @@ mod tests {
     /// So many OSDs on each host.
     fn hosts(counts: &[u32]) -> Vec<Place> {
         let on = counts.iter().zip(1..).flat_map(|(count, host)| (0..*count).map(move |_| host));
-        let place = |(host, n)| Place { osd: osd(n, host), leaves: false, takes_over: None };
+        let place = |(host, n)| Place { osd: osd(n, host), leaves: false, live: true, takes_over: None };
         on.zip(1..).map(place).collect()
     }
 
@@ -276,7 +302,7 @@ mod tests {
     fn a_new_osd_gets_its_share_and_nothing_else_moves() {
         let mut places = hosts(&[1; 4]);
         let mut pgs = pool(&places, Domain::Host, 3, 96);
-        places.push(Place { osd: osd(5, 5), leaves: false, takes_over: None });
+        places.push(Place { osd: osd(5, 5), leaves: false, live: true, takes_over: None });
         let moved = settle(&places, Domain::Host, &mut pgs) as u64;
         let after = counts(&pgs);
         let fair = 96 * 3 / 5;
@@ -291,7 +317,7 @@ mod tests {
         let moves = leaving_moves(&places, Domain::Host, &mut pgs);
         assert!(moves.len() == 8 && moves.iter().all(|m| m.from == OsdId(1) && m.to.is_none()), "{moves:?}");
         // Another OSD of the same host takes them all.
-        places.push(Place { osd: osd(4, 1), leaves: false, takes_over: None });
+        places.push(Place { osd: osd(4, 1), leaves: false, live: true, takes_over: None });
         assert_eq!(settle(&places, Domain::Host, &mut pgs), 8);
         assert_eq!(counts(&pgs)[&OsdId(4)], 8);
     }
@@ -302,8 +328,14 @@ mod tests {
         let mut pgs = pool(&places, Domain::Osd, 3, 64);
         let held = counts(&pgs)[&OsdId(3)];
         places[2].leaves = true;
-        places.push(Place { osd: Osd { usable: false, ..osd(7, 3) }, leaves: false, takes_over: Some(OsdId(3)) });
-        assert!(leaving_moves(&places, Domain::Osd, &mut pgs).iter().all(|m| m.to.is_none()), "it does not run yet");
+        places.push(Place {
+            osd: Osd { usable: false, ..osd(7, 3) },
+            leaves: false,
+            live: true,
+            takes_over: Some(OsdId(3)),
+        });
+        let moves = leaving_moves(&places, Domain::Osd, &mut pgs.clone());
+        assert!(moves.iter().all(|m| m.to == Some(OsdId(7))), "they wait for it: {moves:?}");
         places[6].osd.usable = true;
         let moves = leaving_moves(&places, Domain::Osd, &mut pgs);
         assert!(moves.len() as u64 == held && moves.iter().all(|m| m.to == Some(OsdId(7))), "{moves:?}");
@@ -321,5 +353,56 @@ mod tests {
         settle(&places, Domain::Osd, &mut pgs);
         let after = counts(&pgs);
         assert!((22..=29).contains(&after[&OsdId(5)]), "a share of about 27 of 240: {after:?}");
+    }
+
+    #[test]
+    fn a_pg_that_its_successor_cannot_take_goes_elsewhere() {
+        let mut places = hosts(&[1; 5]);
+        let mut pgs = pool(&places, Domain::Host, 3, 40);
+        places[2].leaves = true;
+        places.push(Place { osd: osd(6, 1), leaves: false, live: true, takes_over: Some(OsdId(3)) });
+        let clashes: Vec<PgId> = pgs.iter().filter(|pg| pg.members.contains(&OsdId(1))).map(|pg| pg.pg).collect();
+        let moves = leaving_moves(&places, Domain::Host, &mut pgs);
+        assert!(
+            moves.iter().all(|m| m.to.is_some() && (m.to == Some(OsdId(6))) != clashes.contains(&m.pg)),
+            "{moves:?}"
+        );
+        assert!(moves.iter().any(|m| m.to == Some(OsdId(6))) && moves.iter().any(|m| m.to != Some(OsdId(6))));
+        check_domains(&places, Domain::Host, &pgs);
+    }
+
+    #[test]
+    fn a_dead_replica_leaves_before_a_live_one() {
+        let mut places = hosts(&[1; 5]);
+        let mut pgs = pool(&places, Domain::Osd, 3, 30);
+        (places[0].leaves, places[1].leaves, places[1].live) = (true, true, false);
+        let both: Vec<PgId> =
+            pgs.iter().filter(|pg| [1, 2].iter().all(|n| pg.members.contains(&OsdId(*n)))).map(|pg| pg.pg).collect();
+        let moves = leaving_moves(&places, Domain::Osd, &mut pgs);
+        let of_both: Vec<&ReplicaMove> = moves.iter().filter(|m| both.contains(&m.pg)).collect();
+        assert!(!of_both.is_empty() && of_both.iter().all(|m| m.from == OsdId(2)), "{of_both:?}");
+    }
+
+    #[test]
+    fn an_osd_that_takes_no_replica_any_more_still_gives_some() {
+        let mut places = hosts(&[1; 4]);
+        let mut pgs = pool(&places, Domain::Osd, 3, 96);
+        places.iter_mut().for_each(|place| place.osd.usable = false);
+        places.push(Place { osd: osd(5, 5), leaves: false, live: true, takes_over: None });
+        settle(&places, Domain::Osd, &mut pgs);
+        assert!(counts(&pgs)[&OsdId(5)] >= 53, "{:?}", counts(&pgs));
+    }
+
+    #[test]
+    fn loads_that_no_move_can_even_out_move_nothing() {
+        let mut places = hosts(&[3, 3, 12]);
+        let mut pgs = pool(&places, Domain::Host, 3, 64);
+        assert_eq!(settle(&places, Domain::Host, &mut pgs), 0);
+        // An OSD of little weight: one replica more is above all others.
+        places = hosts(&[1; 5]);
+        places[4].osd.weight = 50;
+        let mut pgs = pool(&places, Domain::Osd, 3, 32);
+        settle(&places, Domain::Osd, &mut pgs);
+        assert_eq!(settle(&places, Domain::Osd, &mut pgs), 0);
     }
 }

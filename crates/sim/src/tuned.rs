@@ -89,12 +89,15 @@ macro_rules! fields {
 pub fn draw(seed: u64, overrides: &Overrides) -> (Tuned, Vec<String>) {
     let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"tunables"));
     let mut tuned = Tuned::default();
-    if Aim::draw(seed).is_some_and(|aim| aim.class == Class::EmptiedOsds) {
+    let is_emptied = Aim::draw(seed).is_some_and(|aim| aim.class == Class::EmptiedOsds);
+    if is_emptied && !overrides.default_tunables {
         // An OSD goes out within the run.
         tuned.control.osd_out_after = ms([1, 500, 3000][rng.below(3) as usize]);
         tuned.control.moves_every = ms(200);
         tuned.control.move_patience = ms([1, 1000, 60_000][rng.below(3) as usize]);
-        return (tuned, Vec::new());
+        let ControlConfig { osd_out_after, moves_every, move_patience, .. } = tuned.control;
+        let line = format!("control: {osd_out_after:?} {moves_every:?} {move_patience:?} until out, a plan, patience");
+        return (tuned, vec![line]);
     }
     let keeps = overrides.default_tunables || seed < TUNED_FROM || Aim::draw(seed).is_some();
     if keeps || !rng.chance(TUNED_PCT, 100) {

@@ -275,7 +275,8 @@ codes! {
         BAD_REPLACEMENT = 2047:
             "the OSD cannot be replaced",
             "It is not registered, it takes over another OSD itself, or another OSD takes it over already.",
-            "`basalt osd ls` shows which OSD replaces which";
+            "`basalt osd ls` shows which OSD replaces which; `basalt osd in` of the old OSD ends a replacement, and `basalt \
+             osd out` of the new one lets the replicas go anywhere";
     }
     // 3xxx: store of an OSD.
     3001..=3999 {

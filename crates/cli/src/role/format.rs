@@ -206,7 +206,13 @@ fn register(args: &Format, admin: &Admin, superblock: &Superblock, disk: &DiskIn
         capacity_bytes: disk.size_bytes,
         replaces: args.replaces,
     })?;
-    Ok(())
+    let Some(old) = args.replaces else { return Ok(()) };
+    let is_told = |osd: &OsdView| osd.uuid == superblock.uuid && osd.replaces == Some(old);
+    if admin.osds()?.iter().any(is_told) {
+        return Ok(());
+    }
+    let what = format!("{} was registered, and the metadata server does not know replacements", superblock.osd);
+    Err(UserError::new(codes::BAD_REPLACEMENT, what, "upgrade the metadata servers, then `basalt osd out`").into())
 }
 
 /// Checks that another OSD may take this one over, before anything is written.

@@ -8,6 +8,7 @@ use crate::health;
 use crate::plan;
 use crate::records::{Key, MuteRecord, Record, Write};
 use crate::refusal::refuse;
+use crate::settings::NOOUT;
 use types::OsdId;
 use types::codes;
 use types::control::Refusal;
@@ -128,8 +129,12 @@ impl Control {
     }
 
     fn change_setting(&mut self, now: Now, name: &str, value: Option<&str>) -> Result<AdminAnswer, Refusal> {
-        let new = self.records.config.with(name, value)?;
+        let mut new = self.records.config.with(name, value)?;
         if new != self.records.config {
+            if self.records.config.is_on(NOOUT) && !new.is_on(NOOUT) {
+                new.away_from_ms = now.wall_ms;
+                self.restart_away(now);
+            }
             self.write(vec![Write::Put(Record::Config(new))]);
             let is = self.records.config.views(&self.config).into_iter().find(|view| view.name == name);
             let is = is.map_or_else(String::new, |view| view.value);

@@ -9,6 +9,7 @@ use crate::admin::{PgChangeView, PgMove};
 use crate::events::Note;
 use crate::plan;
 use crate::records::{ChangeReason, ChangeRecord, PgRecord};
+use placement::ReplicaMove;
 use types::control::{OsdDown, PgReport, Refusal};
 use types::map::{Member, MemberChange, Membership};
 use types::planted::{Bug, on};
@@ -62,7 +63,8 @@ impl Control {
             }
             let Some(record) = self.records.pgs.get(&pg) else { continue };
             let osd = record.everyone().find(|m| m.replica == replica).map(|m| m.osd);
-            let moves = |osd: &OsdId| self.moves.iter().any(|(m, _)| (m.pg, m.from) == (pg, *osd) && m.to.is_some());
+            let is_move = |m: &ReplicaMove, osd: OsdId| (m.pg, m.from) == (pg, osd) && m.to.is_some();
+            let moves = |osd: &OsdId| self.moves.iter().any(|planned| is_move(&planned.of, *osd));
             let osd = osd.filter(|osd| self.takes_replicas(now.mono, *osd) && !moves(osd));
             let Some(osd) = osd else { continue };
             if !self.is_led(now.mono, pg) || self.replaced.contains_key(&pg) {
@@ -88,14 +90,14 @@ impl Control {
             // Its device had not recorded yet that it failed.
             return runs || self.liveness(now, change.to) == Liveness::Down;
         }
-        // The OSD came back, or its drain was ended.
         let stays = change.reason == ChangeReason::Leaving
             && self.records.osds.get(&change.from).is_some_and(|osd| !osd.leaves())
             && self.is_up(now, change.from)
             && runs;
-        stays
-            || target.leaves() && !on(Bug::MovesToLeaving)
-            || self.away_for(now, change.to).is_some_and(|time| time >= self.config.move_patience)
+        let is_gone = self.away_for(now, change.to).is_some_and(|time| time >= self.config.move_patience)
+            && !self.is_up(now, change.to);
+        let is_full = self.osds.get(&change.to).is_some_and(|live| live.full);
+        stays || target.leaves() && !on(Bug::MovesToLeaving) || is_gone || is_full
     }
 
     /// Whether a leader that can change the members serves the PG.

@@ -183,6 +183,7 @@ impl Control {
         live.position_at = at + self.config.position_every;
         live.replicas.clone_from(&hello.replicas);
         live.unproven = needs_proof(hello).then_some(hello.seen.revision);
+        self.moves_at = self.moves_at.min(now.mono + self.config.moves_every);
         if self.standing() == Standing::Behind && needs_proof(hello) {
             // It may have been held before enough OSDs showed that it remembers as much as a current device.
             let reason = self.behind_reasons().join("; ");

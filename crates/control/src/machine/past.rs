@@ -107,6 +107,8 @@ fn is_free(action: &ControlAction) -> bool {
                 | AdminAnswer::OsdRegistered { .. }
                 | AdminAnswer::PoolCreated { .. }
                 | AdminAnswer::Volume(_)
+                | AdminAnswer::Moves(_)
+                | AdminAnswer::Config(_)
                 | AdminAnswer::Recovery(_))
         ),
     }

@@ -25,9 +25,9 @@ impl Control {
         (followers + 1 > pg.members.len() / 2).then_some((leader, followers))
     }
 
-    /// Whether an OSD that meta does not hear leads PGs that serve.
-    pub(super) fn serves_unheard(&self, now: Time, osd: OsdId) -> bool {
-        self.records.pgs.values().any(|pg| self.pg_serves(now, pg).is_some_and(|(leader, _)| leader == osd))
+    /// Returns the OSDs that meta does not hear and that lead PGs that serve.
+    pub(super) fn unheard_leaders(&self, now: Time) -> BTreeSet<OsdId> {
+        self.records.pgs.values().filter_map(|pg| self.pg_serves(now, pg)).map(|(leader, _)| leader).collect()
     }
 
     /// Takes the OSDs that the holder of a volume cannot reach.

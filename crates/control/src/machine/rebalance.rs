@@ -11,7 +11,7 @@ use crate::admin::{Moves, OsdSet, PlannedMove, Recovery};
 use crate::events::Note;
 use crate::health::NEARFULL_PERCENT;
 use crate::plan;
-use crate::records::{ChangeReason, OsdRecord, PoolState, Records};
+use crate::records::{ChangeReason, OsdRecord, PgRecord, PoolRecord, PoolState, Record, Write};
 use crate::settings::{NOOUT, NOREBALANCE};
 use placement::{Domain, Place, PlacedPg, ReplicaMove};
 use std::collections::BTreeMap;
@@ -22,8 +22,21 @@ use types::{OsdId, PgId, Time};
 
 /// Most moves of a plan that only balance.
 const BALANCE_MAX: usize = 1024;
-/// One in so many OSDs may be out because it was down: when more are gone, it is not for their disks.
-const AUTO_OUT_SHARE: usize = 4;
+/// When more than one in so many OSDs is down, a network or a rack is, and not their disks: none goes out by itself.
+const AWAY_SHARE: usize = 4;
+/// Longest wait for an OSD that is to take over another one.
+const SUCCESSOR_WAIT: Duration = Duration::from_secs(600);
+/// A cluster in which nothing is to move is planned at this multiple of the interval.
+const SETTLED_FACTOR: u32 = 5;
+
+/// A move of the plan.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Planned {
+    pub of: ReplicaMove,
+    pub reason: ChangeReason,
+    /// Members of the PG that are up.
+    live: usize,
+}
 
 impl Control {
     /// Takes OSDs out that were down for too long, and begins moves.
@@ -31,16 +44,17 @@ impl Control {
         if self.moves_at > now.mono || self.batch.is_full() {
             return;
         }
-        self.moves_at = now.mono + self.config.moves_every;
         self.watch_away(now);
         self.put_out(now);
         self.remove_replaced(now);
-        self.moves = self.plan_moves(now.mono, &self.records);
+        self.moves = self.plan_moves(now.mono, &self.records.osds);
+        let pause = if self.moves.is_empty() { SETTLED_FACTOR } else { 1 };
+        self.moves_at = now.mono + self.config.moves_every * pause;
         self.watch_emptied(now);
         self.begin_moves(now);
     }
 
-    /// Returns for how long an OSD has neither reported nor served.
+    /// Returns for how long an OSD has neither reported nor led a PG that serves.
     pub(super) fn away_for(&self, now: Time, osd: OsdId) -> Option<Duration> {
         let (seen, before_ms) = self.away.get(&osd)?;
         Some(now.since(*seen) + Duration::from_millis(*before_ms))
@@ -49,6 +63,7 @@ impl Control {
     /// Records since when OSDs are away, for the leaders that follow: the time goes on with them.
     fn watch_away(&mut self, now: Now) {
         self.away.retain(|osd, _| self.records.osds.contains_key(osd));
+        let unheard = self.unheard_leaders(now.mono);
         let started: Vec<OsdId> = self.records.osds.values().filter(|o| !o.is_new()).map(|o| o.id).collect();
         for osd in started {
             if self.batch.is_full() {
@@ -57,10 +72,11 @@ impl Control {
             let is_away = match self.liveness(now.mono, osd) {
                 Liveness::Unknown => continue,
                 Liveness::Up => !self.is_up(now.mono, osd),
-                Liveness::Down => !self.serves_unheard(now.mono, osd),
+                Liveness::Down => !unheard.contains(&osd),
             };
             let since_ms = self.records.osds.get(&osd).and_then(|o| o.down_since_ms);
             if is_away {
+                let since_ms = since_ms.map(|since| since.max(self.records.config.away_from_ms));
                 let before_ms = since_ms.map_or(0, |since| now.wall_ms.saturating_sub(since));
                 self.away.entry(osd).or_insert((now.mono, before_ms));
             } else {
@@ -77,39 +93,51 @@ impl Control {
         }
     }
 
-    /// Takes OSDs out that were down for too long. When many are gone, their network or power is: their replicas stay.
+    /// Lets the time after which OSDs go out begin now.
+    pub(super) fn restart_away(&mut self, now: Now) {
+        self.away.values_mut().for_each(|away| *away = (now.mono, 0));
+    }
+
+    /// Takes OSDs out that were down for too long. This leader has seen it for a while itself: the clocks of two leaders may
+    /// differ.
     fn put_out(&mut self, now: Now) {
-        if self.records.config.is_on(NOOUT) {
+        if self.records.config.is_on(NOOUT) || self.too_many_are_away() {
             return;
         }
         let limit = self.records.config.osd_out_after(&self.config);
-        let mut room = self.auto_out_room();
-        let is_late = |osd: &OsdId| self.away_for(now.mono, *osd).is_some_and(|time| time >= limit);
+        let seen_min = limit.min(self.config.move_patience);
+        let is_late = |osd: &OsdId| {
+            let seen = self.away.get(osd).is_some_and(|(seen, _)| now.mono.since(*seen) >= seen_min);
+            seen && self.away_for(now.mono, *osd).is_some_and(|time| time >= limit)
+        };
         let late: Vec<OsdId> = self.away.keys().copied().filter(is_late).collect();
         for osd in late {
             let writes = plan::osd_auto_out(&self.records, osd);
-            if writes.is_empty() || room == 0 || self.batch.is_full() {
+            if writes.is_empty() || self.batch.is_full() {
                 continue;
             }
-            room -= 1;
             self.write(writes);
             let text = format!("{osd} was down for {} s: it is out, and its replicas move", limit.as_secs());
             self.note(now, Note::warning("osd.out", osd, text));
         }
     }
 
-    /// Returns the number of OSDs that may still be taken out because they are down.
-    fn auto_out_room(&self) -> usize {
-        let started = self.records.osds.values().filter(|o| !o.is_new()).count();
-        let out = self.records.osds.values().filter(|o| o.auto_out).count();
-        (started / AUTO_OUT_SHARE).max(1).saturating_sub(out)
+    /// Whether so many OSDs are away that no disk is the reason. Those that an administrator took out do not count.
+    fn too_many_are_away(&self) -> bool {
+        let counted = || self.records.osds.values().filter(|o| !o.is_new() && (o.auto_out || !o.leaves()));
+        let away = counted().filter(|o| o.auto_out || self.away.contains_key(&o.id)).count();
+        away > (counted().count() / AWAY_SHARE).max(1)
     }
 
-    /// Removes OSDs of which another one has taken over all replicas, once they are down.
+    /// Removes OSDs of which another one has taken over all replicas, once they are down. Every PG has a leader that this
+    /// metadata leader has heard: records that went back in time may lack members.
     fn remove_replaced(&mut self, now: Now) {
-        let replaced = self.records.osds.values().filter_map(|o| o.replaces);
-        let replaced: Vec<OsdId> =
-            replaced.filter(|old| self.records.osds.get(old).is_some_and(OsdRecord::leaves)).collect();
+        let is_replaced = |old: &OsdId| self.records.osds.get(old).is_some_and(|o| o.leaves() && !o.auto_out);
+        let replaced = self.records.osds.values().filter_map(|o| o.replaces).filter(is_replaced);
+        let replaced: Vec<OsdId> = replaced.collect();
+        if replaced.is_empty() || !self.records.pgs.keys().all(|pg| self.leads.contains_key(pg)) {
+            return;
+        }
         for old in replaced {
             let is_gone = self.liveness(now.mono, old) == Liveness::Down && !self.batch.is_full();
             if is_gone && !self.records.pgs.values().any(|pg| pg.everyone().any(|m| m.osd == old)) {
@@ -119,16 +147,23 @@ impl Control {
         }
     }
 
-    /// Returns the OSD that a new one takes over, unless it has not come for too long.
-    fn successor_of(&self, now: Time, records: &Records, new: &OsdRecord) -> Option<OsdId> {
-        let limit = records.config.osd_out_after(&self.config);
+    /// Returns the OSD that a new one takes over, unless it has not come for too long, or has no room.
+    fn predecessor(
+        &self,
+        now: Time,
+        osds: &BTreeMap<OsdId, OsdRecord>,
+        new: &OsdRecord,
+        usable: bool,
+    ) -> Option<OsdId> {
+        let limit = self.records.config.osd_out_after(&self.config).min(SUCCESSOR_WAIT);
         let is_late = match new.is_new() {
             true => u128::from(self.wall_ms(now).saturating_sub(new.created_ms)) >= limit.as_millis(),
             false => new.leaves() || self.away_for(now, new.id).is_some_and(|time| time >= limit),
         };
+        let has_no_room = !new.is_new() && self.is_up(now, new.id) && !usable;
         // An OSD that is in again keeps its replicas.
-        let leaves = |old: &OsdId| records.osds.get(old).is_some_and(OsdRecord::leaves);
-        new.replaces.filter(leaves).filter(|_| !is_late)
+        let leaves = |old: &OsdId| osds.get(old).is_some_and(OsdRecord::leaves);
+        new.replaces.filter(leaves).filter(|_| !is_late && !has_no_room)
     }
 
     fn wall_ms(&self, now: Time) -> u64 {
@@ -136,62 +171,71 @@ impl Control {
         self.started.wall_ms.saturating_add(u64::try_from(led).unwrap_or(u64::MAX))
     }
 
-    fn places(&self, now: Time, records: &Records) -> Vec<Place> {
+    fn places(&self, now: Time, osds: &BTreeMap<OsdId, OsdRecord>) -> Vec<Place> {
+        let (sizes, coming) = (self.replica_sizes(), self.coming(now));
+        let mean = sizes.values().fold(0u64, |sum, size| sum.saturating_add(*size)) / (sizes.len() as u64).max(1);
         let is_filled = |osd: OsdId| {
             let live = self.osds.get(&osd);
             let (used, free) = live.map_or((0, 0), |live| (u128::from(live.used_bytes), u128::from(live.free_bytes)));
-            used * 100 >= (used + free) * u128::from(NEARFULL_PERCENT) && used > 0
+            let on_the_way = u128::from(mean) * coming.get(&osd).copied().unwrap_or(0) as u128;
+            used > 0 && (used + on_the_way) * 100 >= (used + free) * u128::from(NEARFULL_PERCENT)
         };
         let place = |o: &OsdRecord| {
-            let usable = (!o.leaves() || on(Bug::MovesToLeaving)) && self.takes_replicas(now, o.id) && !is_filled(o.id);
-            Place { osd: plan::placed(o, usable), leaves: o.leaves(), takes_over: self.successor_of(now, records, o) }
+            let may_stay = !o.leaves() || on(Bug::MovesToLeaving);
+            let usable = may_stay && self.takes_replicas(now, o.id) && !is_filled(o.id);
+            let takes_over = self.predecessor(now, osds, o, usable);
+            Place { osd: plan::placed(o, usable), leaves: o.leaves(), live: self.is_up(now, o.id), takes_over }
         };
-        records.osds.values().map(place).collect()
+        osds.values().map(place).collect()
     }
 
     /// Returns the PGs of a pool as they will be when all changes have ended, those with the fewest live members first.
-    fn placed_pgs(&self, now: Time, records: &Records, pool: types::PoolId, is_ready: bool) -> Vec<PlacedPg> {
-        let mut pgs: Vec<(usize, PlacedPg)> = records
-            .pgs_of(pool)
-            .map(|record| {
-                let live = record.members.iter().filter(|m| self.is_up(now, m.osd)).count();
-                let changes = record.change.is_some() || !record.queue.is_empty();
-                let fixed = !is_ready || changes || !self.is_led(now, record.pg);
-                (live, PlacedPg { pg: record.pg, members: plan::planned(record), fixed })
-            })
-            .collect();
+    fn placed_pgs(&self, now: Time, pool: &PoolRecord) -> Vec<PlacedPg> {
+        let placed = |record: &PgRecord| {
+            let changes = record.change.is_some() || !record.queue.is_empty();
+            let fixed = pool.state != PoolState::Ready || changes || !self.is_led(now, record.pg);
+            (self.live_members(now, record.pg), PlacedPg { pg: record.pg, members: plan::planned(record), fixed })
+        };
+        let mut pgs: Vec<(usize, PlacedPg)> = self.records.pgs_of(pool.id).map(placed).collect();
         pgs.sort_by_key(|(live, placed)| (*live, placed.pg));
         pgs.into_iter().map(|(_, placed)| placed).collect()
     }
 
-    /// Plans all moves that the cluster makes by itself with these records.
-    fn plan_moves(&self, now: Time, records: &Records) -> Vec<(ReplicaMove, ChangeReason)> {
-        let places = self.places(now, records);
+    fn live_members(&self, now: Time, pg: PgId) -> usize {
+        self.records.pgs.get(&pg).map_or(0, |r| r.members.iter().filter(|m| self.is_up(now, m.osd)).count())
+    }
+
+    /// Plans all moves that the cluster makes by itself when its OSDs are these: first those of PGs with the fewest live members.
+    fn plan_moves(&self, now: Time, osds: &BTreeMap<OsdId, OsdRecord>) -> Vec<Planned> {
+        let places = self.places(now, osds);
         let mut moves = Vec::new();
         let mut pools = Vec::new();
-        for pool in records.pools.values().filter(|pool| pool.state != PoolState::Deleting) {
+        for pool in self.records.pools.values().filter(|pool| pool.state != PoolState::Deleting) {
             let Some(domain) = Domain::from_name(&pool.domain) else { continue };
-            let mut pgs = self.placed_pgs(now, records, pool.id, pool.state == PoolState::Ready);
+            let mut pgs = self.placed_pgs(now, pool);
             let leaving = placement::leaving_moves(&places, domain, &mut pgs);
-            moves.extend(leaving.into_iter().map(|m| (m, ChangeReason::Leaving)));
+            let planned =
+                |of: ReplicaMove| Planned { of, reason: ChangeReason::Leaving, live: self.live_members(now, of.pg) };
+            moves.extend(leaving.into_iter().map(planned));
             pools.push((domain, pgs));
         }
+        moves.sort_by_key(|planned| planned.live);
         // Balance can wait until every replica is where it may stay.
-        let all_up = records.osds.values().all(|o| o.is_new() || o.leaves() || self.is_up(now, o.id));
-        if !moves.is_empty() || !all_up || records.config.is_on(NOREBALANCE) {
+        let all_up = osds.values().all(|o| o.is_new() || o.leaves() || self.is_up(now, o.id));
+        if !moves.is_empty() || !all_up || self.records.config.is_on(NOREBALANCE) {
             return moves;
         }
         for (domain, mut pgs) in pools {
             let room = BALANCE_MAX - moves.len();
             let balancing = placement::balancing_moves(&places, domain, &mut pgs, room);
-            moves.extend(balancing.into_iter().map(|m| (m, ChangeReason::Balance)));
+            moves.extend(balancing.into_iter().map(|of| Planned { of, reason: ChangeReason::Balance, live: 0 }));
         }
         moves
     }
 
     /// Whether a plan that is made now moves nothing, for tests.
     pub fn plans_no_move(&self, now: Now) -> bool {
-        self.plan_moves(now.mono, &self.records).iter().all(|(m, _)| m.to.is_none())
+        self.plan_moves(now.mono, &self.records.osds).iter().all(|planned| planned.of.to.is_none())
     }
 
     /// Records that an OSD is empty, when it was not at the last plan.
@@ -201,28 +245,42 @@ impl Control {
         let before = std::mem::replace(&mut self.emptying, held);
         let emptied: Vec<OsdId> = before.difference(&self.emptying).copied().filter(leaving).collect();
         for osd in emptied {
+            if self.batch.is_full() {
+                self.emptying.insert(osd);
+                continue;
+            }
             self.note(now, Note::info("osd.emptied", osd, format!("{osd} holds no replica any more")));
         }
+    }
+
+    /// Counts the replicas that move to each OSD. A change of a PG without a leader stands still, and needs nothing of its target.
+    fn coming(&self, now: Time) -> BTreeMap<OsdId, usize> {
+        let mut coming: BTreeMap<OsdId, usize> = BTreeMap::new();
+        for record in self.records.pgs.values() {
+            let moves = record.change.as_ref().filter(|change| change.from != change.to && self.is_led(now, record.pg));
+            if let Some(change) = moves {
+                *coming.entry(change.to).or_default() += 1;
+            }
+        }
+        coming
     }
 
     /// Begins moves of the plan, as many as their targets may receive at once.
     fn begin_moves(&mut self, now: Now) {
         let backfills = self.records.config.osd_backfills(&self.config);
-        let mut coming: BTreeMap<OsdId, usize> = BTreeMap::new();
-        for change in self.records.pgs.values().filter_map(|pg| pg.change.as_ref()) {
-            *coming.entry(change.to).or_default() += 1;
-        }
-        for (planned, reason) in std::mem::take(&mut self.moves) {
-            let ReplicaMove { pg, from, to } = planned;
-            let takes = to.is_some_and(|to| coming.get(&to).copied().unwrap_or(0) < backfills) && !self.batch.is_full();
+        let mut coming = self.coming(now.mono);
+        for planned in std::mem::take(&mut self.moves) {
+            let ReplicaMove { pg, from, to } = planned.of;
+            let has_room = |to: &OsdId| coming.get(to).copied().unwrap_or(0) < backfills;
+            let to = to.filter(|to| has_room(to) && self.takes_replicas(now.mono, *to) && !self.batch.is_full());
             let is_led = self.is_led(now.mono, pg);
             let record = self.records.pgs.get(&pg).filter(|r| r.change.is_none() && r.queue.is_empty() && is_led);
-            let begun = to.zip(record).filter(|_| takes).and_then(|(to, record)| {
-                let writes = plan::begin_move(&self.records, record, (from, to), reason, now.wall_ms)?;
+            let begun = to.zip(record).and_then(|(to, record)| {
+                let writes = plan::begin_move(&self.records, record, (from, to), planned.reason, now.wall_ms)?;
                 Some((to, writes))
             });
             let Some((to, writes)) = begun else {
-                self.moves.push((planned, reason));
+                self.moves.push(planned);
                 continue;
             };
             *coming.entry(to).or_default() += 1;
@@ -238,29 +296,41 @@ impl Control {
 
     /// Sets membership and intent of OSDs. Returns the moves that follow.
     pub(super) fn set_osds(&mut self, now: Now, ask: &OsdSet) -> Result<Vec<PlannedMove>, Refusal> {
-        let (writes, changed) = plan::osd_set(&self.records, ask)?;
+        let (writes, changed) = plan::osd_set(&self.records, ask, now.wall_ms)?;
         if ask.dry_run {
-            let mut records = self.records.clone();
-            writes.iter().for_each(|write| records.apply(write));
-            return Ok(self.planned_moves(&self.plan_moves(now.mono, &records)));
+            let mut osds = self.records.osds.clone();
+            for write in &writes {
+                if let Write::Put(Record::Osd(osd)) = write {
+                    osds.insert(osd.id, osd.clone());
+                }
+            }
+            return Ok(self.planned_moves(&self.plan_moves(now.mono, &osds)));
+        }
+        if ask.is_in == Some(true) {
+            // The time after which an OSD that is down goes out begins again.
+            let named = self.away.iter_mut().filter(|(osd, _)| ask.osds.contains(osd));
+            named.for_each(|(_, away)| *away = (now.mono, 0));
         }
         if !writes.is_empty() {
             self.write(writes);
             self.moves_at = Time::ZERO;
         }
-        for osd in changed {
-            let Some(record) = self.records.osds.get(&osd) else { continue };
+        if let Some(record) = changed.first().and_then(|osd| self.records.osds.get(osd)) {
             let (place, drain) =
                 (if record.is_in { "in" } else { "out" }, if record.drain { ", and drained" } else { "" });
-            self.note(now, Note::info("osd.set", osd, format!("{osd} is {place} by command{drain}")));
+            let names = changed.iter().map(OsdId::to_string).collect::<Vec<_>>().join(", ");
+            let are = if changed.len() == 1 { "is" } else { "are" };
+            let subject = if changed.len() == 1 { names.clone() } else { "cluster".to_owned() };
+            self.note(now, Note::info("osd.set", subject, format!("{names} {are} {place} by command{drain}")));
         }
-        Ok(self.planned_moves(&self.plan_moves(now.mono, &self.records)))
+        Ok(self.planned_moves(&self.plan_moves(now.mono, &self.records.osds)))
     }
 
-    fn planned_moves(&self, moves: &[(ReplicaMove, ChangeReason)]) -> Vec<PlannedMove> {
+    fn planned_moves(&self, moves: &[Planned]) -> Vec<PlannedMove> {
         let sizes = self.replica_sizes();
         let size = |osd: OsdId| sizes.get(&osd).copied().unwrap_or(0);
-        moves.iter().map(|(m, _)| PlannedMove { pg: m.pg, from: m.from, to: m.to, bytes: size(m.from) }).collect()
+        let planned = |m: &ReplicaMove| PlannedMove { pg: m.pg, from: m.from, to: m.to, bytes: size(m.from) };
+        moves.iter().map(|planned_move| planned(&planned_move.of)).collect()
     }
 
     /// Estimates the bytes of a replica on each OSD. One that has not told its use counts as the mean of the others.
@@ -281,22 +351,35 @@ impl Control {
 
     /// Returns the replicas that have to leave their OSD and that no OSD can take.
     pub(super) fn unplaced(&self) -> impl Iterator<Item = (PgId, OsdId)> + '_ {
-        self.moves.iter().filter(|(m, _)| m.to.is_none()).map(|(m, _)| (m.pg, m.from))
+        self.moves.iter().filter(|planned| planned.of.to.is_none()).map(|planned| (planned.of.pg, planned.of.from))
     }
 
     /// Returns the progress of all moves.
-    pub(super) fn moves_view(&self, recovery: &Recovery) -> Moves {
+    pub(super) fn moves_view(&self, now: Time, recovery: &Recovery) -> Moves {
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let changes = self.records.pgs.values().filter_map(|pg| pg.change.as_ref());
-        let running = changes.filter(|change| change.from != change.to && !change.cancel).count();
-        let queued: usize = self.records.pgs.values().map(|pg| pg.queue.len()).sum();
-        let planned = self.planned_moves(&self.moves);
-        let (placed, unplaced): (Vec<&PlannedMove>, Vec<&PlannedMove>) = planned.iter().partition(|m| m.to.is_some());
-        let waiting = placed.iter().fold(0u64, |sum, m| sum.saturating_add(m.bytes));
-        let left_bytes = waiting.saturating_add(recovery.left_bytes);
-        let eta = u128::from(left_bytes) * 1000 / u128::from(recovery.bytes_per_s.max(1));
-        let eta_ms = (left_bytes > 0 && recovery.bytes_per_s > 0).then(|| u64::try_from(eta).unwrap_or(u64::MAX));
-        let waits = count(placed.len()).saturating_add(count(queued));
-        Moves { running: count(running), waiting: waits, unplaced: count(unplaced.len()), left_bytes, eta_ms }
+        let mut view = Moves::default();
+        for record in self.records.pgs.values() {
+            let begun = usize::from(record.change.as_ref().is_some_and(|c| c.from != c.to && !c.cancel));
+            let (led, queued) = (self.is_led(now, record.pg), count(record.queue.len()));
+            match led {
+                true => (view.running, view.waiting) = (view.running + count(begun), view.waiting + queued),
+                false => view.blocked = view.blocked.saturating_add(count(begun)).saturating_add(queued),
+            }
+        }
+        for planned in self.planned_moves(&self.moves) {
+            match planned.to {
+                None => view.unplaced += 1,
+                Some(_) if !self.is_led(now, planned.pg) => view.blocked += 1,
+                Some(_) => {
+                    view.waiting += 1;
+                    view.left_bytes = view.left_bytes.saturating_add(planned.bytes);
+                }
+            }
+        }
+        view.left_bytes = view.left_bytes.saturating_add(recovery.left_bytes);
+        let eta = u128::from(view.left_bytes) * 1000 / u128::from(recovery.bytes_per_s.max(1));
+        let is_known = view.left_bytes > 0 && recovery.bytes_per_s > 0;
+        view.eta_ms = is_known.then(|| u64::try_from(eta).unwrap_or(u64::MAX));
+        view
     }
 }

@@ -119,8 +119,8 @@ impl Control {
         };
         let pools: Vec<PoolFacts> = unfinished.map(pool).collect();
         let unheard: Vec<OsdId> = osds.iter().filter(|o| o.live == "down").map(|o| o.osd).collect();
-        let serves = |osd: &OsdId| self.serves_unheard(now.mono, *osd);
-        let unheard: Vec<OsdId> = unheard.into_iter().filter(serves).collect();
+        let serving = if unheard.is_empty() { Default::default() } else { self.unheard_leaders(now.mono) };
+        let unheard: Vec<OsdId> = unheard.into_iter().filter(|osd| serving.contains(osd)).collect();
         let unreachable = self.cut_links(now.mono, &unheard);
         let paths = self.broken_paths(now.mono);
         let up = self.osds.iter().filter(|(osd, _)| self.is_up(now.mono, **osd));
@@ -191,7 +191,7 @@ impl Control {
             free_bytes: total(&started, |o| o.free_bytes),
             leading_since_ms: self.started.wall_ms,
             version: self.version.clone(),
-            moves: self.moves_view(&recovery),
+            moves: self.moves_view(now.mono, &recovery),
             recovery,
             io: self.io_rates(now.mono),
             checks,

@@ -93,7 +93,10 @@ pub fn replace_failed(record: &PgRecord, failed: ReplicaId) -> Option<Vec<Write>
     match &mut new.change {
         Some(change) if change.add.replica == failed && !change.cancel => {
             change.cancel = true;
-            new.queue.insert(0, (change.from, change.to));
+            // A move of the plan is planned again.
+            if matches!(change.reason, ChangeReason::Command | ChangeReason::Failed) {
+                new.queue.insert(0, (change.from, change.to));
+            }
         }
         change => {
             let osd = record.members.iter().find(|m| m.replica == failed)?.osd;

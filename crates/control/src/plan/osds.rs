@@ -1,6 +1,6 @@
 //! OSDs: ids, addresses, and the administrator's intent.
 
-use super::Plan;
+use super::{Plan, checked_size};
 use crate::admin::{OsdRegister, OsdSet};
 use crate::records::{Key, OsdRecord, Poisoned, Record, Records, Write};
 use crate::refusal::refuse;
@@ -10,7 +10,9 @@ use types::limits::{LOCATION_LEN_MAX, POISON_REASON_LEN_MAX, clip};
 use types::{Epoch, OsdId};
 
 /// Most OSDs of one command.
-const OSDS_SET_MAX: usize = 64;
+const OSDS_SET_MAX: usize = 32;
+// An OSD and its successor are written, and one event.
+const _: () = assert!(2 * OSDS_SET_MAX < crate::batch::PLAN_WRITES_MAX);
 
 /// Refuses names of a place that are too long: cutting them would record another place.
 fn check_location(names: [&String; 3]) -> Result<(), Refusal> {
@@ -39,7 +41,18 @@ pub fn osd_reserve(records: &Records) -> Plan<OsdId> {
 /// BSLT-2028 for an id that another device has; BSLT-2024 and BSLT-2047 when it cannot take over the OSD that it is to replace.
 pub fn osd_register(records: &Records, ask: &OsdRegister, wall_ms: u64) -> Plan<OsdId> {
     if let Some(known) = records.osds.values().find(|o| o.uuid == ask.uuid) {
-        return Ok((Vec::new(), known.id));
+        let Some(old) = ask.replaces.filter(|old| known.replaces != Some(*old)) else {
+            return Ok((Vec::new(), known.id));
+        };
+        // An earlier format was interrupted after its registration.
+        if !known.is_new() || old == known.id {
+            let text = format!("{} has run already, and does not take {old} over", known.id);
+            return Err(refuse(codes::BAD_REPLACEMENT, text));
+        }
+        let old = replaceable(records, old)?;
+        let new = OsdRecord { replaces: ask.replaces, weight: old.weight, ..known.clone() };
+        let old = OsdRecord { is_in: false, auto_out: false, ..old.clone() };
+        return Ok((vec![Write::Put(Record::Osd(old)), Write::Put(Record::Osd(new))], known.id));
     }
     check_location([&ask.host, &ask.rack, &ask.zone])?;
     let (mut writes, id) = match ask.osd {
@@ -254,7 +267,7 @@ pub fn osd_poisoned(records: &Records, osd: OsdId, reason: &str) -> Vec<Write> {
 ///
 /// # Errors
 /// BSLT-2024; BSLT-2003 for none or too many OSDs.
-pub fn osd_set(records: &Records, ask: &OsdSet) -> Plan<Vec<OsdId>> {
+pub fn osd_set(records: &Records, ask: &OsdSet, wall_ms: u64) -> Plan<Vec<OsdId>> {
     if ask.osds.is_empty() || ask.osds.len() > OSDS_SET_MAX {
         return Err(refuse(codes::BAD_REQUEST, format!("name from 1 to {OSDS_SET_MAX} OSDs at once")));
     }
@@ -267,13 +280,19 @@ pub fn osd_set(records: &Records, ask: &OsdSet) -> Plan<Vec<OsdId>> {
         let is_in = ask.is_in.unwrap_or(known.is_in);
         // A command settles it: whether the OSD comes back has no say any more.
         let auto_out = known.auto_out && ask.is_in.is_none();
-        let new = OsdRecord { is_in, auto_out, drain: ask.drain.unwrap_or(known.drain), ..known.clone() };
+        // The time after which an OSD that is down goes out begins again.
+        let down_since_ms = known.down_since_ms.map(|since| if ask.is_in == Some(true) { wall_ms } else { since });
+        let drain = ask.drain.unwrap_or(known.drain);
+        let new = OsdRecord { is_in, auto_out, drain, down_since_ms, ..known.clone() };
         if new != *known && !changed.contains(osd) {
             changed.push(*osd);
+            // An OSD that is in again is not replaced any more.
+            let successor = records.osds.values().find(|o| o.replaces == Some(*osd) && ask.is_in == Some(true));
+            writes.extend(successor.map(|o| Write::Put(Record::Osd(OsdRecord { replaces: None, ..o.clone() }))));
             writes.push(Write::Put(Record::Osd(new)));
         }
     }
-    Ok((writes, changed))
+    Ok(checked_size((writes, changed)))
 }
 
 /// Records since when an OSD neither reports nor serves, or that it does again. An OSD that is out for that reason is in again.

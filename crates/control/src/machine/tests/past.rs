@@ -126,6 +126,10 @@ fn a_change_that_a_minority_remembers_is_never_answered() {
     world.osd(OsdId(3)).deaf = true;
     // The change is committed, but only osd.1 remembers it: the asker is refused instead of getting an id.
     assert_eq!(code(world.admin(create("p/v"))), codes::NO_MAJORITY);
+    let out = AdminAsk::OsdSet(OsdSet::one(OsdId(3), Some(false), None));
+    assert_eq!(code(world.admin(out)), codes::NO_MAJORITY);
+    let flag = AdminAsk::ConfigSet { name: "noout".into(), value: Some("on".into()) };
+    assert_eq!(code(world.admin(flag)), codes::NO_MAJORITY);
     world.lead_on(copy);
     world.osd(OsdId(2)).deaf = false;
     world.osd(OsdId(3)).deaf = false;
