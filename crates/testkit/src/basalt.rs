@@ -3,6 +3,7 @@
 use crate::clock;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -114,7 +115,7 @@ impl Basalt {
         let healthy = |pg: &Value| {
             let members = pg["members"].as_array().map_or(&[][..], Vec::as_slice);
             let up = members.iter().all(|m| m["up"] == true && m["quarantined"] == false);
-            up && pg["state"] == serde_json::json!(["active"])
+            up && pg["state"] == serde_json::json!(["active"]) && pg["change"].is_null()
         };
         let waited = clock::wait_until("all PGs to be active and whole", max, || {
             let pgs = match self.pgs() {
@@ -127,12 +128,29 @@ impl Basalt {
             let sick: Vec<String> =
                 pgs.iter().filter(|pg| !healthy(pg)).map(|pg| format!("{} {}", pg["pg"], pg["state"])).collect();
             last = sick.join(", ");
-            if !sick.is_empty() {
+            let calm = !pgs.is_empty() && sick.is_empty() && self.moves_nothing(&mut last);
+            if !calm {
                 clock::pause(Duration::from_millis(50));
             }
-            Ok(!pgs.is_empty() && sick.is_empty())
+            Ok(calm)
         });
         waited.with_context(|| format!("not healthy: {last}"))
+    }
+
+    /// Returns the OSDs that hold PGs with segments, ascending.
+    pub fn data_osds(&self) -> Result<Vec<u32>> {
+        let pgs = self.pgs()?;
+        let used = pgs.iter().filter(|pg| pg["segments"].as_u64().unwrap_or(0) > 0);
+        let members = used.filter_map(|pg| pg["members"].as_array()).flatten().filter_map(|m| m["osd"].as_u64());
+        let osds: BTreeSet<u32> = members.filter_map(|osd| u32::try_from(osd).ok()).collect();
+        Ok(osds.into_iter().collect())
+    }
+
+    /// Whether no replica moves to another OSD, nor waits to.
+    fn moves_nothing(&self, last: &mut String) -> bool {
+        let moves = self.json(&["status"]).map(|status| status["moves"].clone()).unwrap_or_default();
+        *last = format!("moves: {moves}");
+        moves["running"] == 0 && moves["waiting"] == 0
     }
 
     /// Returns the leaders of the PGs that hold segments.

@@ -48,6 +48,7 @@ pub enum Kind {
     StopMeta,
     StopClient,
     SlowDisk,
+    DrainOsd,
 }
 
 impl Kind {
@@ -81,6 +82,7 @@ impl Kind {
         Kind::StopMeta,
         Kind::StopClient,
         Kind::SlowDisk,
+        Kind::DrainOsd,
     ];
 
     /// Returns the kind in words, for the report.
@@ -115,6 +117,7 @@ impl Kind {
             Kind::StopMeta => "SIGSTOP of meta",
             Kind::StopClient => "SIGSTOP of a client, preempted meanwhile",
             Kind::SlowDisk => "slow disk",
+            Kind::DrainOsd => "an OSD drained or out, and in again",
         }
     }
 
@@ -144,6 +147,7 @@ pub(super) enum Undo {
     ContClient(u32),
     Fast(u32),
     HealNet(u32),
+    PutIn(u32),
     /// Restarts a daemon without its failpoint, unless it has died by then.
     Disarm(Who),
 }
@@ -208,6 +212,7 @@ impl Storm {
                 let volume = self.rng.below(self.volumes.len() as u64) as usize;
                 self.hurt_client(kind, volume)?
             }
+            K::DrainOsd => self.drain(osd),
             K::KillMeta | K::StopMeta => None,
         })
     }
@@ -307,6 +312,16 @@ impl Storm {
         }))
     }
 
+    /// Drains an OSD, or puts it out; `None` while no metadata server takes the command.
+    fn drain(&mut self, osd: u32) -> Option<(Undo, u64)> {
+        let intent = ["drain", "out"][self.rng.below(2) as usize];
+        let ms = self.rng.between(300, 12_000);
+        let stopped = self.active.iter().any(|fault| matches!(fault.undo, Undo::ContMeta));
+        let may = !stopped && self.cluster.metas[0].pid().is_some();
+        let done = may && self.cluster.basalt.run(&["osd", intent, &osd.to_string()]).is_ok();
+        done.then_some((Undo::PutIn(osd), ms))
+    }
+
     /// Arms meta, and lets a preempting client make it commit a record.
     fn arm_meta(&mut self) -> Result<Option<(Undo, u64)>> {
         let armed = self.arm(Who::Meta)?;
@@ -376,6 +391,11 @@ impl Storm {
                     net.heal(osd)?;
                 }
             }
+            // Without a metadata server it stays as it is until the storm is over.
+            Undo::PutIn(osd) if self.cluster.metas[0].pid().is_some() => {
+                let _ = self.cluster.basalt.run(&["osd", "in", &osd.to_string()]);
+            }
+            Undo::PutIn(_) => {}
             Undo::StartAll => {
                 self.start_meta()?;
                 for osd in 1..=self.cluster.shape.osds {

@@ -40,7 +40,8 @@ use types::rng::Rng;
 use volume::Volume;
 
 const VOLUMES: usize = 2;
-const OSDS: u32 = 3;
+/// One more than replicas, so that an OSD can be empty.
+const OSDS: u32 = 4;
 /// Lengths of an OSD's log, in MiB: a small one is destaged every few seconds, and falls short sooner.
 const LOG_MIB: [u64; 3] = [32, 64, 256];
 /// Duration of a round's storm, in milliseconds.
@@ -171,6 +172,13 @@ impl Storm {
     }
 
     /// Runs the steps between storms: interrupted streams, and rotten blocks.
+    /// Draws an OSD that holds data.
+    fn data_osd(&mut self) -> Result<u32> {
+        let osds = self.cluster.basalt.data_osds()?;
+        let at = self.rng.below(osds.len().max(1) as u64) as usize;
+        osds.get(at).copied().context("a PG with data")
+    }
+
     fn in_calm(&mut self, summary: &mut report::Summary) {
         if let Err(error) = streams::run(self, summary) {
             return summary.faults.push(format!("streams: {error:#}"));
@@ -258,7 +266,12 @@ impl Storm {
             sky.clear();
         }
         self.start_meta()?;
-        (1..=self.cluster.shape.osds).try_for_each(|osd| self.start_osd(osd))
+        (1..=self.cluster.shape.osds).try_for_each(|osd| self.start_osd(osd))?;
+        // The metadata server may still wait for a majority of the OSDs.
+        let all: Vec<String> = (1..=self.cluster.shape.osds).map(|osd| osd.to_string()).collect();
+        let words: Vec<&str> = ["osd", "in"].into_iter().chain(all.iter().map(String::as_str)).collect();
+        let put_in = clock::wait_until("all OSDs to be in", HEAL_MAX, || Ok(self.cluster.basalt.run(&words).is_ok()));
+        put_in.map(drop)
     }
 
     fn judge(&mut self, from: u64, summary: &mut report::Summary) {

@@ -29,7 +29,7 @@ pub(super) fn run(storm: &mut Storm, summary: &mut Summary) -> Result<()> {
         session.call(request)?.map_err(|e| anyhow!("writing chunk {chunk}: {e}"))?;
     }
     wait_home(&storm.cluster, volume)?;
-    let osd = 1 + storm.rng.below(u64::from(storm.cluster.shape.osds)) as u32;
+    let osd = storm.data_osd()?;
     storm.cluster.osd(osd).kill();
     summary.stopped_flips += flip(storm, osd, volume)?;
     storm.start_osd(osd)?;

@@ -32,7 +32,7 @@ pub(super) fn run(storm: &mut Storm, summary: &mut Summary) -> Result<()> {
     let mut session = Session::open(storm.cluster.basalt.metas(), &name, Open::default())?;
     // A part is written before: its old bytes could be mistaken for new ones.
     write(&mut session, written / 4, 1)?;
-    let osd = 1 + storm.rng.below(u64::from(storm.cluster.shape.osds)) as u32;
+    let osd = storm.data_osd()?;
     storm.cluster.osd(osd).kill();
     write(&mut session, written, 2)?;
     let back = clock::now();

@@ -76,7 +76,7 @@ pub(crate) fn piece(chunk: u64) -> IoBufMut {
 
 /// Waits until the checkpoint of every device names every block.
 pub(crate) fn wait_home(cluster: &Cluster, volume: VolumeId) -> Result<()> {
-    for osd in 1..=cluster.shape.osds {
+    for osd in cluster.basalt.data_osds()? {
         clock::wait_until(&format!("osd.{osd} to have destaged everything"), HOME_MAX, || {
             // A device in use may show a page that was just replaced.
             let Ok(device) = Device::open(&cluster.device(osd)) else { return Ok(false) };
