@@ -19,7 +19,7 @@ pub struct ControlConfig {
     pub ensure_burst: usize,
     /// Interval at which the order of a change of members is repeated. Default 500 ms.
     pub orders_every: Duration,
-    /// Least time between two replacements of failed replicas of one PG. Default 10 s.
+    /// Least time between two replacements of failed replicas of one PG, doubled each time that one follows soon. Default 10 s.
     pub replace_pause: Duration,
     /// Time after which an OSD that is down is out, unless `basalt config` says another one. Default 10 min.
     pub osd_out_after: Duration,

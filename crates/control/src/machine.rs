@@ -137,9 +137,9 @@ pub struct Control {
     moved: BTreeMap<PgId, (Time, OsdId)>,
     /// PGs with a change of their members that stands or waits, and when it is looked at next.
     changing: BTreeMap<PgId, Time>,
-    /// When failed replicas are looked at next, and when one of a PG was last replaced.
+    /// When failed replicas are looked at next; when one of a PG was last replaced, and how often in a row before.
     replace_at: Time,
-    replaced: BTreeMap<PgId, Time>,
+    replaced: BTreeMap<PgId, (Time, u32)>,
     /// OSDs that neither report nor serve: when this leader saw that first, and for how many milliseconds it was so before.
     away: BTreeMap<OsdId, (Time, u64)>,
     /// Moves by the last plan that have not begun, and when the next plan is made.

@@ -10,10 +10,14 @@ use crate::events::Note;
 use crate::plan;
 use crate::records::{ChangeReason, ChangeRecord, PgRecord};
 use placement::ReplicaMove;
+use std::collections::BTreeSet;
 use types::control::{OsdDown, PgReport, Refusal};
 use types::map::{Member, MemberChange, Membership};
 use types::planted::{Bug, on};
 use types::{OsdId, PgId, ReplicaId, Time};
+
+/// Most times that the pause between two replacements of replicas of one PG is doubled.
+const REPLACE_DOUBLINGS_MAX: u32 = 6;
 
 impl Control {
     /// Finds the changes that an earlier leader has begun or queued.
@@ -52,8 +56,11 @@ impl Control {
             return;
         }
         self.replace_at = now.mono + self.config.ensure_every;
-        let pause = self.config.replace_pause;
-        self.replaced.retain(|_, at| now.mono.since(*at) < pause);
+        let pause = |times: u32| self.config.replace_pause * 2u32.pow(times.min(REPLACE_DOUBLINGS_MAX));
+        self.replaced.retain(|_, (at, times)| now.mono.since(*at) < pause(*times) * 2);
+        let waits = |at: Time, times: u32| now.mono.since(at) < pause(times);
+        let waiting: BTreeSet<PgId> =
+            self.replaced.iter().filter(|(_, (at, times))| waits(*at, *times)).map(|(pg, _)| *pg).collect();
         let failed: Vec<(PgId, ReplicaId)> =
             self.reports.values().filter(|r| r.quarantined).map(|r| (r.pg, r.replica)).collect();
         for (pg, replica) in failed {
@@ -67,13 +74,15 @@ impl Control {
             let moves = |osd: &OsdId| self.moves.iter().any(|planned| is_move(&planned.of, *osd));
             let osd = osd.filter(|osd| self.takes_replicas(now.mono, *osd) && !moves(osd));
             let Some(osd) = osd else { continue };
-            if !self.is_led(now.mono, pg) || self.replaced.contains_key(&pg) {
+            if !self.is_led(now.mono, pg) || waiting.contains(&pg) {
                 continue;
             }
             let Some(writes) = plan::replace_failed(record, replica) else { continue };
             self.write(writes);
             self.changing.insert(pg, Time::ZERO);
-            self.replaced.insert(pg, now.mono);
+            // A replica that fails again and again has a reason that no copy ends.
+            let times = self.replaced.get(&pg).map_or(0, |(_, times)| times.saturating_add(1));
+            self.replaced.insert(pg, (now.mono, times));
             let text = format!("the replica of PG {pg} on {osd} has failed, and is replaced by a new one");
             self.note(now, Note::warning("pg.replica_failed", format!("pg {pg}"), text));
         }

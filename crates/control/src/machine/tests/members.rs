@@ -351,3 +351,22 @@ fn replacement_of_a_replica_that_runs_again_is_given_up() {
     let record = &world.control.records().pgs[&pg];
     assert_eq!((members(&world, pg), record.change.is_none(), replica_on(&world, pg, 2)), (old, true, failed));
 }
+
+#[test]
+fn replica_that_fails_again_and_again_is_replaced_ever_more_rarely() {
+    let (mut world, pg) = with_pgs(4);
+    let replacements = |world: &mut World, count: u32| {
+        let before = world.control.records().pgs[&pg].changes;
+        for _ in 0..count {
+            let replica = replica_on(world, pg, 2);
+            world.failed.insert(replica);
+            seconds(world, 1);
+        }
+        world.control.records().pgs[&pg].changes - before
+    };
+    let (first, later) = (replacements(&mut world, 150), replacements(&mut world, 600));
+    assert!((3..=5).contains(&first) && later <= 3, "{first} in 150 s, and {later} in 600 s");
+    seconds(&mut world, 1500);
+    let again = replacements(&mut world, 15);
+    assert!(again >= 1, "a failure long after the last one is replaced at once");
+}
