@@ -16,6 +16,11 @@ impl Osd {
         self.pgs.groups().map(|group| group.report(self.now)).collect()
     }
 
+    /// Returns all replicas, also those that have failed.
+    pub fn replicas_for_tools(&self) -> Vec<(PgId, ReplicaId)> {
+        self.pgs.iter().map(|slot| (slot.identity.pg, slot.identity.replica)).collect()
+    }
+
     /// Returns the complaint of each replica that does not serve all of its contents; meta gets the same.
     pub fn complaints_for_tools(&self) -> Vec<(PgId, String)> {
         let of = |slot: &crate::pgs::Slot| {

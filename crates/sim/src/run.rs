@@ -478,7 +478,7 @@ fn moves_ended(cluster: &Cluster) -> bool {
         // Replicas of a PG that the records do not know may be left: they may have gone back in time (R17).
         records.pgs.get(&pg).is_none_or(|pg| pg.members.contains(&Member { replica, osd }))
     };
-    cluster.running().all(|(id, osd)| osd.reports_for_tools().iter().all(|r| is_member(id, r.pg, r.replica)))
+    cluster.running().all(|(id, osd)| osd.replicas_for_tools().iter().all(|(pg, replica)| is_member(id, *pg, *replica)))
 }
 
 /// Whether every member of every PG serves and has applied the same, including those that only a stream could bring
