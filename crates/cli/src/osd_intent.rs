@@ -123,8 +123,9 @@ fn wait(admin: &Admin, intent: Intent, osds: &[OsdId], quiet: bool) -> Result<()
         let moves = &status.moves;
         let held = views.iter().filter(|view| osds.contains(&view.osd)).map(|view| view.pgs).sum();
         let left = if intent == Intent::In { moves.running + moves.waiting } else { held };
-        // A new leader has no plan yet.
-        let moved = moves.running + moves.waiting > 0 || status.leading_since_ms != leading_since;
+        // A new leader has no plan yet, and does not know yet which PGs serve.
+        let is_new = status.leading_since_ms != leading_since || status.pgs_waiting > 0 || status.health == "waiting";
+        let moved = moves.running + moves.waiting > 0 || is_new;
         leading_since = status.leading_since_ms;
         still = if moved { 0 } else { still + 1 };
         match intent {

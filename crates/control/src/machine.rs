@@ -137,11 +137,18 @@ pub struct Control {
     moved: BTreeMap<PgId, (Time, OsdId)>,
     /// PGs with a change of their members that stands or waits, and when it is looked at next.
     changing: BTreeMap<PgId, Time>,
-    /// When failed replicas are looked at next; when one of a PG was last replaced, and how often in a row before.
+    /// When failed replicas are looked at next; when one of a PG on an OSD was last replaced, and how often in a
+    /// row before.
     replace_at: Time,
-    replaced: BTreeMap<PgId, (Time, u32)>,
+    replaced: BTreeMap<(PgId, OsdId), (Time, u32)>,
     /// OSDs that neither report nor serve: when this leader saw that first, and for how many milliseconds it was so before.
     away: BTreeMap<OsdId, (Time, u64)>,
+    /// When so many OSDs were away for the last time that none goes out by itself.
+    guarded_at: Option<Time>,
+    /// OSDs that are no targets for a while: a move to them was given up.
+    avoided: BTreeMap<OsdId, Time>,
+    /// Changes whose leader cannot reach the target, and since when.
+    cut_off: BTreeMap<PgId, Time>,
     /// Moves by the last plan that have not begun, and when the next plan is made.
     moves: Vec<Planned>,
     moves_at: Time,
@@ -192,6 +199,9 @@ impl Control {
             replace_at: Time::ZERO,
             replaced: BTreeMap::new(),
             away: BTreeMap::new(),
+            guarded_at: None,
+            avoided: BTreeMap::new(),
+            cut_off: BTreeMap::new(),
             moves: Vec::new(),
             moves_at: Time::ZERO,
             emptying: BTreeSet::new(),

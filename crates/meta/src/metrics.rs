@@ -39,6 +39,10 @@ telemetry::metrics! {
         gauge pgs_active: "PGs whose leader serves";
         gauge pgs_degraded: "PGs that serve with fewer replicas than they should have";
         gauge pgs_down: "PGs that do not serve";
+        gauge moves_running: "replicas that are moving to other OSDs";
+        gauge moves_waiting: "replicas that are to move and wait";
+        gauge moves_blocked: "replicas that are to move, of PGs that do not serve";
+        gauge moves_unplaced: "replicas that have to leave their OSD, and that no OSD can take";
         gauge capacity_bytes: "bytes for data on all OSDs";
         gauge used_bytes: "bytes used on all OSDs";
         gauge free_bytes: "bytes free on all OSDs";
@@ -117,6 +121,10 @@ impl ClusterMetrics {
             (&g.pgs_active, status.pgs_active.into()),
             (&g.pgs_degraded, status.pgs_degraded.into()),
             (&g.pgs_down, status.pgs_down.into()),
+            (&g.moves_running, status.moves.running.into()),
+            (&g.moves_waiting, status.moves.waiting.into()),
+            (&g.moves_blocked, status.moves.blocked.into()),
+            (&g.moves_unplaced, status.moves.unplaced.into()),
             (&g.capacity_bytes, status.capacity_bytes),
             (&g.used_bytes, status.used_bytes),
             (&g.free_bytes, status.free_bytes),

@@ -207,8 +207,10 @@ fn register(args: &Format, admin: &Admin, superblock: &Superblock, disk: &DiskIn
         replaces: args.replaces,
     })?;
     let Some(old) = args.replaces else { return Ok(()) };
+    let osds = admin.osds()?;
+    // An old OSD that was empty and down may be removed by now.
     let is_told = |osd: &OsdView| osd.uuid == superblock.uuid && osd.replaces == Some(old);
-    if admin.osds()?.iter().any(is_told) {
+    if osds.iter().any(is_told) || osds.iter().all(|osd| osd.osd != old) {
         return Ok(());
     }
     let what = format!("{} was registered, and the metadata server does not know replacements", superblock.osd);

@@ -100,6 +100,10 @@ impl Control {
             self.write(writes);
             let text = format!("{osd} is registered: {} on {}", size(ask.capacity_bytes), ask.host);
             self.note(now, Note::info("osd.added", osd, text));
+            if let Some(old) = ask.replaces {
+                self.note(now, Note::info("osd.set", old, format!("{old} is out: {osd} takes over its replicas")));
+                self.moves_at = types::Time::ZERO;
+            }
             self.watch_new_osd(osd);
         }
         self.osds.entry(osd).or_default();

@@ -57,10 +57,10 @@ impl Control {
         }
         self.replace_at = now.mono + self.config.ensure_every;
         let pause = |times: u32| self.config.replace_pause * 2u32.pow(times.min(REPLACE_DOUBLINGS_MAX));
-        self.replaced.retain(|_, (at, times)| now.mono.since(*at) < pause(*times) * 2);
+        self.replaced.retain(|_, (at, _)| now.mono.since(*at) < pause(REPLACE_DOUBLINGS_MAX) * 2);
         let waits = |at: Time, times: u32| now.mono.since(at) < pause(times);
-        let waiting: BTreeSet<PgId> =
-            self.replaced.iter().filter(|(_, (at, times))| waits(*at, *times)).map(|(pg, _)| *pg).collect();
+        let waiting: BTreeSet<(PgId, OsdId)> =
+            self.replaced.iter().filter(|(_, (at, times))| waits(*at, *times)).map(|(of, _)| *of).collect();
         let failed: Vec<(PgId, ReplicaId)> =
             self.reports.values().filter(|r| r.quarantined).map(|r| (r.pg, r.replica)).collect();
         for (pg, replica) in failed {
@@ -74,15 +74,15 @@ impl Control {
             let moves = |osd: &OsdId| self.moves.iter().any(|planned| is_move(&planned.of, *osd));
             let osd = osd.filter(|osd| self.takes_replicas(now.mono, *osd) && !moves(osd));
             let Some(osd) = osd else { continue };
-            if !self.is_led(now.mono, pg) || waiting.contains(&pg) {
+            if !self.is_led(now.mono, pg) || waiting.contains(&(pg, osd)) {
                 continue;
             }
             let Some(writes) = plan::replace_failed(record, replica) else { continue };
             self.write(writes);
             self.changing.insert(pg, Time::ZERO);
             // A replica that fails again and again has a reason that no copy ends.
-            let times = self.replaced.get(&pg).map_or(0, |(_, times)| times.saturating_add(1));
-            self.replaced.insert(pg, (now.mono, times));
+            let times = self.replaced.get(&(pg, osd)).map_or(0, |(_, times)| times.saturating_add(1));
+            self.replaced.insert((pg, osd), (now.mono, times));
             let text = format!("the replica of PG {pg} on {osd} has failed, and is replaced by a new one");
             self.note(now, Note::warning("pg.replica_failed", format!("pg {pg}"), text));
         }
@@ -131,7 +131,9 @@ impl Control {
             let members = self.leads.get(&pg).map(|lead| lead.report.members.clone());
             match (record, members) {
                 (Some(record), Some(members)) if self.take_members(now, &record, &members) => {}
-                (Some(record), _) if self.is_in_vain(now.mono, &record) => self.write(plan::give_up(&record)),
+                (Some(record), _) if self.is_in_vain(now.mono, &record) || self.is_cut_off(now.mono, &record) => {
+                    self.give_up(now.mono, &record);
+                }
                 (Some(record), _) if record.change.is_some() => self.order_change(now.mono, &record),
                 (Some(record), _) if !record.queue.is_empty() => self.begin_change(now, &record),
                 _ => drop(self.changing.remove(&pg)),

@@ -14,9 +14,10 @@ use crate::plan;
 use crate::records::{ChangeReason, OsdRecord, PgRecord, PoolRecord, PoolState, Record, Write};
 use crate::settings::{NOOUT, NOREBALANCE};
 use placement::{Domain, Place, PlacedPg, ReplicaMove};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::control::Refusal;
+use types::map::Member;
 use types::planted::{Bug, on};
 use types::{OsdId, PgId, Time};
 
@@ -24,6 +25,8 @@ use types::{OsdId, PgId, Time};
 const BALANCE_MAX: usize = 1024;
 /// When more than one in so many OSDs is down, a network or a rack is, and not their disks: none goes out by itself.
 const AWAY_SHARE: usize = 4;
+/// An OSD to which a move was given up is no target for so long.
+const AVOIDED_FOR: Duration = Duration::from_secs(600);
 /// Longest wait for an OSD that is to take over another one.
 const SUCCESSOR_WAIT: Duration = Duration::from_secs(600);
 /// A cluster in which nothing is to move is planned at this multiple of the interval.
@@ -101,10 +104,15 @@ impl Control {
     /// Takes OSDs out that were down for too long. This leader has seen it for a while itself: the clocks of two leaders may
     /// differ.
     fn put_out(&mut self, now: Now) {
-        if self.records.config.is_on(NOOUT) || self.too_many_are_away() {
-            return;
+        if self.too_many_are_away() {
+            self.guarded_at = Some(now.mono);
         }
         let limit = self.records.config.osd_out_after(&self.config);
+        // After a rack has returned its last OSDs get their full time.
+        let guarded = self.guarded_at.is_some_and(|at| now.mono.since(at) < limit);
+        if self.records.config.is_on(NOOUT) || guarded {
+            return;
+        }
         let seen_min = limit.min(self.config.move_patience);
         let is_late = |osd: &OsdId| {
             let seen = self.away.get(osd).is_some_and(|(seen, _)| now.mono.since(*seen) >= seen_min);
@@ -122,9 +130,17 @@ impl Control {
         }
     }
 
-    /// Whether so many OSDs are away that no disk is the reason. Those that an administrator took out do not count.
+    /// Returns the OSDs that hold replicas.
+    fn holders(&self) -> BTreeSet<OsdId> {
+        self.records.pgs.values().flat_map(PgRecord::everyone).map(|m| m.osd).collect()
+    }
+
+    /// Whether so many OSDs are away that no disk is the reason. Those that an administrator took out do not count, nor those
+    /// that went out and are empty.
     fn too_many_are_away(&self) -> bool {
-        let counted = || self.records.osds.values().filter(|o| !o.is_new() && (o.auto_out || !o.leaves()));
+        let holders = self.holders();
+        let counts = |o: &&OsdRecord| !o.is_new() && (o.auto_out && holders.contains(&o.id) || !o.leaves());
+        let counted = || self.records.osds.values().filter(counts);
         let away = counted().filter(|o| o.auto_out || self.away.contains_key(&o.id)).count();
         away > (counted().count() / AWAY_SHARE).max(1)
     }
@@ -177,13 +193,15 @@ impl Control {
         let is_filled = |osd: OsdId| {
             let live = self.osds.get(&osd);
             let (used, free) = live.map_or((0, 0), |live| (u128::from(live.used_bytes), u128::from(live.free_bytes)));
-            let on_the_way = u128::from(mean) * coming.get(&osd).copied().unwrap_or(0) as u128;
+            let on_the_way = u128::from(mean) * (coming.get(&osd).copied().unwrap_or(0) + 1) as u128;
             used > 0 && (used + on_the_way) * 100 >= (used + free) * u128::from(NEARFULL_PERCENT)
         };
+        let is_avoided = |osd: &OsdId| self.avoided.get(osd).is_some_and(|since| now.since(*since) < AVOIDED_FOR);
+        let holders = self.holders();
         let place = |o: &OsdRecord| {
             let may_stay = !o.leaves() || on(Bug::MovesToLeaving);
-            let usable = may_stay && self.takes_replicas(now, o.id) && !is_filled(o.id);
-            let takes_over = self.predecessor(now, osds, o, usable);
+            let usable = may_stay && self.takes_replicas(now, o.id) && !is_filled(o.id) && !is_avoided(&o.id);
+            let takes_over = self.predecessor(now, osds, o, usable).filter(|old| holders.contains(old));
             Place { osd: plan::placed(o, usable), leaves: o.leaves(), live: self.is_up(now, o.id), takes_over }
         };
         osds.values().map(place).collect()
@@ -201,8 +219,11 @@ impl Control {
         pgs.into_iter().map(|(_, placed)| placed).collect()
     }
 
+    /// Counts the members of a PG that are up and have not failed.
     fn live_members(&self, now: Time, pg: PgId) -> usize {
-        self.records.pgs.get(&pg).map_or(0, |r| r.members.iter().filter(|m| self.is_up(now, m.osd)).count())
+        let has_failed = |m: &Member| self.reports.get(&m.replica).is_some_and(|report| report.quarantined);
+        let live = |m: &&Member| self.is_up(now, m.osd) && !has_failed(m);
+        self.records.pgs.get(&pg).map_or(0, |r| r.members.iter().filter(live).count())
     }
 
     /// Plans all moves that the cluster makes by itself when its OSDs are these: first those of PGs with the fewest live members.
@@ -253,6 +274,29 @@ impl Control {
         }
     }
 
+    /// Gives up a change that cannot end. A target that is full, or that the leader cannot reach, is no target for a while.
+    pub(super) fn give_up(&mut self, now: Time, record: &PgRecord) {
+        let change = record.change.as_ref().filter(|change| change.from != change.to);
+        let is_full = |osd: OsdId| self.osds.get(&osd).is_some_and(|live| live.full);
+        let avoided = change.map(|c| c.to).filter(|to| is_full(*to) || self.cut_off.contains_key(&record.pg));
+        self.avoided.retain(|_, since| now.since(*since) < AVOIDED_FOR);
+        self.avoided.extend(avoided.map(|osd| (osd, now)));
+        self.cut_off.remove(&record.pg);
+        self.write(plan::give_up(record));
+    }
+
+    /// Whether the leader of a PG has not reached the target of its change for too long.
+    pub(super) fn is_cut_off(&mut self, now: Time, record: &PgRecord) -> bool {
+        let target = record.change.as_ref().filter(|change| !change.cancel && change.from != change.to).map(|c| c.to);
+        let leader = self.leads.get(&record.pg).and_then(|lead| self.osds.get(&lead.osd));
+        if !leader.is_some_and(|live| target.is_some_and(|to| live.unreachable.contains(&to))) {
+            self.cut_off.remove(&record.pg);
+            return false;
+        }
+        let since = *self.cut_off.entry(record.pg).or_insert(now);
+        now.since(since) >= self.config.move_patience
+    }
+
     /// Counts the replicas that move to each OSD. A change of a PG without a leader stands still, and needs nothing of its target.
     fn coming(&self, now: Time) -> BTreeMap<OsdId, usize> {
         let mut coming: BTreeMap<OsdId, usize> = BTreeMap::new();
@@ -274,7 +318,9 @@ impl Control {
             let has_room = |to: &OsdId| coming.get(to).copied().unwrap_or(0) < backfills;
             let to = to.filter(|to| has_room(to) && self.takes_replicas(now.mono, *to) && !self.batch.is_full());
             let is_led = self.is_led(now.mono, pg);
-            let record = self.records.pgs.get(&pg).filter(|r| r.change.is_none() && r.queue.is_empty() && is_led);
+            let is_ready = self.records.pools.get(&pg.pool).is_some_and(|pool| pool.state == PoolState::Ready);
+            let may_begin = |r: &&PgRecord| r.change.is_none() && r.queue.is_empty() && is_led && is_ready;
+            let record = self.records.pgs.get(&pg).filter(may_begin);
             let begun = to.zip(record).and_then(|(to, record)| {
                 let writes = plan::begin_move(&self.records, record, (from, to), planned.reason, now.wall_ms)?;
                 Some((to, writes))
@@ -376,7 +422,8 @@ impl Control {
                 }
             }
         }
-        view.left_bytes = view.left_bytes.saturating_add(recovery.left_bytes);
+        let running_bytes = if view.running > 0 { recovery.left_bytes } else { 0 };
+        view.left_bytes = view.left_bytes.saturating_add(running_bytes);
         let eta = u128::from(view.left_bytes) * 1000 / u128::from(recovery.bytes_per_s.max(1));
         let is_known = view.left_bytes > 0 && recovery.bytes_per_s > 0;
         view.eta_ms = is_known.then(|| u64::try_from(eta).unwrap_or(u64::MAX));

@@ -4,6 +4,7 @@ use super::{Plan, checked_size};
 use crate::admin::{OsdRegister, OsdSet};
 use crate::records::{Key, OsdRecord, Poisoned, Record, Records, Write};
 use crate::refusal::refuse;
+use std::collections::BTreeMap;
 use types::codes;
 use types::control::{OsdHello, Refusal};
 use types::limits::{LOCATION_LEN_MAX, POISON_REASON_LEN_MAX, clip};
@@ -44,13 +45,18 @@ pub fn osd_register(records: &Records, ask: &OsdRegister, wall_ms: u64) -> Plan<
         let Some(old) = ask.replaces.filter(|old| known.replaces != Some(*old)) else {
             return Ok((Vec::new(), known.id));
         };
+        // It took over all replicas already, and the old OSD is removed.
+        if !records.osds.contains_key(&old) && old.0 < records.counters.next_osd && old.0 > 0 {
+            return Ok((Vec::new(), known.id));
+        }
         // An earlier format was interrupted after its registration.
         if !known.is_new() || old == known.id {
             let text = format!("{} has run already, and does not take {old} over", known.id);
             return Err(refuse(codes::BAD_REPLACEMENT, text));
         }
         let old = replaceable(records, old)?;
-        let new = OsdRecord { replaces: ask.replaces, weight: old.weight, ..known.clone() };
+        let (replaces, weight, created_ms) = (ask.replaces, old.weight, wall_ms);
+        let new = OsdRecord { replaces, weight, created_ms, ..known.clone() };
         let old = OsdRecord { is_in: false, auto_out: false, ..old.clone() };
         return Ok((vec![Write::Put(Record::Osd(old)), Write::Put(Record::Osd(new))], known.id));
     }
@@ -271,10 +277,10 @@ pub fn osd_set(records: &Records, ask: &OsdSet, wall_ms: u64) -> Plan<Vec<OsdId>
     if ask.osds.is_empty() || ask.osds.len() > OSDS_SET_MAX {
         return Err(refuse(codes::BAD_REQUEST, format!("name from 1 to {OSDS_SET_MAX} OSDs at once")));
     }
-    let mut writes = Vec::new();
+    let mut new: BTreeMap<OsdId, OsdRecord> = BTreeMap::new();
     let mut changed = Vec::new();
     for osd in &ask.osds {
-        let Some(known) = records.osds.get(osd) else {
+        let Some(known) = new.get(osd).or(records.osds.get(osd)).cloned() else {
             return Err(refuse(codes::OSD_UNKNOWN, format!("{osd} is not registered")));
         };
         let is_in = ask.is_in.unwrap_or(known.is_in);
@@ -283,15 +289,19 @@ pub fn osd_set(records: &Records, ask: &OsdSet, wall_ms: u64) -> Plan<Vec<OsdId>
         // The time after which an OSD that is down goes out begins again.
         let down_since_ms = known.down_since_ms.map(|since| if ask.is_in == Some(true) { wall_ms } else { since });
         let drain = ask.drain.unwrap_or(known.drain);
-        let new = OsdRecord { is_in, auto_out, drain, down_since_ms, ..known.clone() };
-        if new != *known && !changed.contains(osd) {
-            changed.push(*osd);
-            // An OSD that is in again is not replaced any more.
-            let successor = records.osds.values().find(|o| o.replaces == Some(*osd) && ask.is_in == Some(true));
-            writes.extend(successor.map(|o| Write::Put(Record::Osd(OsdRecord { replaces: None, ..o.clone() }))));
-            writes.push(Write::Put(Record::Osd(new)));
+        let after = OsdRecord { is_in, auto_out, drain, down_since_ms, ..known.clone() };
+        if after == known || changed.contains(osd) {
+            continue;
+        }
+        changed.push(*osd);
+        new.insert(*osd, after);
+        // An OSD that is in again is not replaced any more.
+        if let Some(successor) = records.osds.values().find(|o| o.replaces == Some(*osd) && ask.is_in == Some(true)) {
+            let successor = new.get(&successor.id).unwrap_or(successor).clone();
+            new.insert(successor.id, OsdRecord { replaces: None, ..successor });
         }
     }
+    let writes = new.into_values().map(|osd| Write::Put(Record::Osd(osd))).collect();
     Ok(checked_size((writes, changed)))
 }
 

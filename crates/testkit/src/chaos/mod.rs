@@ -171,7 +171,6 @@ impl Storm {
         if self.cluster.metas[0].pid().is_some() { Ok(()) } else { self.start(Who::Meta, None) }
     }
 
-    /// Runs the steps between storms: interrupted streams, and rotten blocks.
     /// Draws an OSD that holds data.
     fn data_osd(&mut self) -> Result<u32> {
         let osds = self.cluster.basalt.data_osds()?;
@@ -179,6 +178,7 @@ impl Storm {
         osds.get(at).copied().context("a PG with data")
     }
 
+    /// Runs the steps between storms: interrupted streams, and rotten blocks.
     fn in_calm(&mut self, summary: &mut report::Summary) {
         if let Err(error) = streams::run(self, summary) {
             return summary.faults.push(format!("streams: {error:#}"));

@@ -153,12 +153,16 @@ fn no_osd_goes_out_by_itself_while_more_than_a_quarter_is_down() {
     let out = |world: &mut World| world.osds().iter().filter(|o| o.auto_out).map(|o| o.osd.0).collect::<Vec<u32>>();
     world.seconds(900, &[2, 3, 4]);
     assert_eq!(out(&mut world), [0; 0], "a network is gone, and not three disks");
-    // One returns; the two others have been down for long enough.
+    // One returns; the two others get their full time.
     world.connect(OsdId(4));
-    world.seconds(10, &[2, 3]);
+    world.seconds(590, &[2, 3]);
+    assert_eq!(out(&mut world), [0; 0]);
+    world.seconds(20, &[2, 3]);
     assert_eq!(out(&mut world), [2, 3]);
-    world.seconds(900, &[2, 3, 5]);
-    assert_eq!(out(&mut world), [2, 3]);
+    // OSDs that are out and empty do not count as lost again.
+    until_settled(&mut world, &[2, 3]);
+    world.seconds(650, &[2, 3, 5]);
+    assert_eq!(out(&mut world), [2, 3, 5]);
 }
 
 #[test]
@@ -415,4 +419,59 @@ fn moves_of_pgs_without_a_leader_hold_no_place_and_are_told_apart() {
     let moves = moves_of(&world);
     assert_eq!((left, moves.blocked as usize, moves.waiting), (begun.len(), begun.len(), 0), "{moves:?}");
     assert!(!begun.is_empty());
+}
+
+#[test]
+fn a_target_that_gets_full_or_is_cut_off_is_avoided_for_a_while() {
+    for is_full in [true, false] {
+        let mut world = cluster(5);
+        world.changes_stand_still = true;
+        set(&mut world, &[2], false);
+        world.seconds(3, &[]);
+        let change = world.control.records().pgs.values().find_map(|pg| pg.change.clone()).expect("one has begun");
+        let to = change.to;
+        for _ in 0..70 {
+            world.pass(Duration::from_secs(1));
+            for n in 1..=5 {
+                world.heartbeat(OsdId(n), |beat| match is_full {
+                    true => beat.full = OsdId(n) == to,
+                    false if OsdId(n) != to => beat.unreachable = vec![to],
+                    false => {}
+                });
+            }
+        }
+        world.changes_stand_still = false;
+        world.seconds(5, &[]);
+        let coming = |world: &World| {
+            world
+                .control
+                .records()
+                .pgs
+                .values()
+                .filter_map(|pg| pg.change.as_ref())
+                .filter(|c| c.to == to && !c.cancel)
+                .count()
+        };
+        assert_eq!(coming(&world), 0, "full: {is_full}");
+        let before = world.control.records().pgs.values().filter(|pg| pg.members.iter().any(|m| m.osd == to)).count();
+        until_settled(&mut world, &[]);
+        let after = world.control.records().pgs.values().filter(|pg| pg.members.iter().any(|m| m.osd == to)).count();
+        assert!(held(&world)[1] == 0 && after <= before, "full: {is_full}: {before} {after}");
+    }
+}
+
+#[test]
+fn a_successor_is_open_to_others_when_it_has_taken_over_all() {
+    let mut world = cluster(4);
+    let new = world.replace(OsdId(4));
+    world.connect(new);
+    until_settled(&mut world, &[]);
+    assert!(world.osds().iter().any(|o| o.osd == OsdId(4)), "the old one still runs");
+    set(&mut world, &[3], false);
+    until_settled(&mut world, &[]);
+    assert_eq!((held(&world)[2], moves_of(&world).unplaced), (0, 0), "{:?}", held(&world));
+    // In the same command the successor changes, too.
+    world.seconds(20, &[5]);
+    set(&mut world, &[4, 5], true);
+    assert!(world.osds().iter().all(|o| o.replaces.is_none()));
 }
