@@ -29,6 +29,8 @@ pub struct ControlConfig {
     pub moves_every: Duration,
     /// Time for which a move waits for an OSD that is down. Default 60 s.
     pub move_patience: Duration,
+    /// Time for which an OSD is no target after a move to it was given up. Default 10 min.
+    pub avoid_for: Duration,
     /// Interval at which the log position of an OSD is recorded (R17). Default 60 s.
     pub position_every: Duration,
     /// Time until the next try of a pool whose PGs cannot be placed now. Default 1 s.
@@ -85,6 +87,7 @@ impl Default for ControlConfig {
             osd_backfills: 2,
             moves_every: s(1),
             move_patience: s(60),
+            avoid_for: s(600),
             position_every: s(60),
             pools_every: s(1),
             attach_resend: s(1),
@@ -125,6 +128,7 @@ impl ControlConfig {
             ("replace_pause", self.replace_pause),
             ("moves_every", self.moves_every),
             ("move_patience", self.move_patience),
+            ("avoid_for", self.avoid_for),
             ("position_every", self.position_every),
             ("pools_every", self.pools_every),
             ("attach_resend", self.attach_resend),

@@ -94,6 +94,7 @@ pub fn draw(seed: u64, overrides: &Overrides) -> (Tuned, Vec<String>) {
         // An OSD goes out within the run.
         tuned.control.osd_out_after = ms([1, 500, 3000][rng.below(3) as usize]);
         tuned.control.moves_every = ms(200);
+        tuned.control.avoid_for = ms(1000);
         tuned.control.move_patience = ms([1, 1000, 60_000][rng.below(3) as usize]);
         let ControlConfig { osd_out_after, moves_every, move_patience, .. } = tuned.control;
         let line = format!("control: {osd_out_after:?} {moves_every:?} {move_patience:?} until out, a plan, patience");
@@ -255,6 +256,7 @@ fn draw_control(draw: &mut Draw) {
         control.orders_every: [ms(50), ms(4000)],
         control.moves_every: [ms(50), ms(4000)],
         control.move_patience: [ms(1), ms(2000)],
+        control.avoid_for: [ms(1), ms(5000)],
     );
 }
 

@@ -25,8 +25,6 @@ use types::{OsdId, PgId, Time};
 const BALANCE_MAX: usize = 1024;
 /// When more than one in so many OSDs is down, a network or a rack is, and not their disks: none goes out by itself.
 const AWAY_SHARE: usize = 4;
-/// An OSD to which a move was given up is no target for so long.
-const AVOIDED_FOR: Duration = Duration::from_secs(600);
 /// Longest wait for an OSD that is to take over another one.
 const SUCCESSOR_WAIT: Duration = Duration::from_secs(600);
 /// A cluster in which nothing is to move is planned at this multiple of the interval.
@@ -196,7 +194,8 @@ impl Control {
             let on_the_way = u128::from(mean) * (coming.get(&osd).copied().unwrap_or(0) + 1) as u128;
             used > 0 && (used + on_the_way) * 100 >= (used + free) * u128::from(NEARFULL_PERCENT)
         };
-        let is_avoided = |osd: &OsdId| self.avoided.get(osd).is_some_and(|since| now.since(*since) < AVOIDED_FOR);
+        let is_avoided =
+            |osd: &OsdId| self.avoided.get(osd).is_some_and(|since| now.since(*since) < self.config.avoid_for);
         let holders = self.holders();
         let place = |o: &OsdRecord| {
             let may_stay = !o.leaves() || on(Bug::MovesToLeaving);
@@ -279,7 +278,8 @@ impl Control {
         let change = record.change.as_ref().filter(|change| change.from != change.to);
         let is_full = |osd: OsdId| self.osds.get(&osd).is_some_and(|live| live.full);
         let avoided = change.map(|c| c.to).filter(|to| is_full(*to) || self.cut_off.contains_key(&record.pg));
-        self.avoided.retain(|_, since| now.since(*since) < AVOIDED_FOR);
+        let avoid_for = self.config.avoid_for;
+        self.avoided.retain(|_, since| now.since(*since) < avoid_for);
         self.avoided.extend(avoided.map(|osd| (osd, now)));
         self.cut_off.remove(&record.pg);
         self.write(plan::give_up(record));
