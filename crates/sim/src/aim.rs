@@ -432,7 +432,7 @@ mod tests {
         let all = Class::AIMS.into_iter().chain(Class::STORE_AIMS).chain(Class::LATE_AIMS);
         assert_eq!(late, all.collect());
         let newest: BTreeSet<Class> =
-            (FAILED_FROM..FAILED_FROM + 1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
+            (EMPTIED_FROM..EMPTIED_FROM + 1000).filter_map(Aim::draw).map(|aim| aim.class).collect();
         assert!(Class::LATER_AIMS.iter().all(|class| newest.contains(class)), "{newest:?}");
     }
 }
