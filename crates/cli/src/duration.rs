@@ -9,11 +9,8 @@ const UNITS: [(&str, u64); 4] = [("s", 1), ("m", 60), ("h", 3600), ("d", 86_400)
 /// # Errors
 /// A sentence for the user.
 pub fn parse(text: &str) -> Result<Duration, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let wrong = || format!("`{text}` is not a time; write 90s, 10m, 1h or 2d");
-    let number: u64 = text[..digits].parse().map_err(|_| wrong())?;
-    let (_, seconds) = UNITS.into_iter().find(|(unit, _)| *unit == &text[digits..]).ok_or_else(wrong)?;
-    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
+    let seconds = control::settings::parse_seconds(text);
+    seconds.map(Duration::from_secs).ok_or_else(|| format!("`{text}` is not a time; write 90s, 10m, 1h or 2d"))
 }
 
 /// Prints a time with its two largest units: `3 s`, `5 m 12 s`, `2 d 4 h`.

@@ -79,7 +79,8 @@ fn time_words(time: Duration) -> String {
     whole.map_or_else(|| format!("{seconds}s"), |(unit, name)| format!("{}{name}", seconds / unit))
 }
 
-fn seconds(text: &str) -> Option<u64> {
+/// Parses `90s`, `10m`, `2h`, `3d`.
+pub fn parse_seconds(text: &str) -> Option<u64> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let unit = match unit {
@@ -102,7 +103,7 @@ impl Kind {
                 Ok(count) if (least..=most).contains(&count) => Ok(count.to_string()),
                 _ => Err(format!("write a number from {least} to {most}")),
             },
-            Kind::Time(least, most) => match seconds(text) {
+            Kind::Time(least, most) => match parse_seconds(text) {
                 Some(time) if (least..=most).contains(&time) => Ok(time_words(Duration::from_secs(time))),
                 _ => {
                     let [least, most] = [least, most].map(|s| time_words(Duration::from_secs(s)));
@@ -177,7 +178,7 @@ impl ConfigRecord {
 
     /// Returns the time after which an OSD that is down is out.
     pub fn osd_out_after(&self, config: &ControlConfig) -> Duration {
-        self.set(OSD_OUT_AFTER).and_then(seconds).map_or(config.osd_out_after, Duration::from_secs)
+        self.set(OSD_OUT_AFTER).and_then(parse_seconds).map_or(config.osd_out_after, Duration::from_secs)
     }
 
     /// Returns the number of replicas that may move to one OSD at once.

@@ -136,7 +136,10 @@ impl Control {
                 }
                 (Some(record), _) if record.change.is_some() => self.order_change(now.mono, &record),
                 (Some(record), _) if !record.queue.is_empty() => self.begin_change(now, &record),
-                _ => drop(self.changing.remove(&pg)),
+                _ => {
+                    self.changing.remove(&pg);
+                    self.cut_off.remove(&pg);
+                }
             }
         }
     }

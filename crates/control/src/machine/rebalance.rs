@@ -35,7 +35,7 @@ const SETTLED_FACTOR: u32 = 5;
 pub(super) struct Planned {
     pub of: ReplicaMove,
     pub reason: ChangeReason,
-    /// Members of the PG that are up.
+    /// Members of the PG that are up and have not failed.
     live: usize,
 }
 

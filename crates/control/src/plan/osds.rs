@@ -57,8 +57,7 @@ pub fn osd_register(records: &Records, ask: &OsdRegister, wall_ms: u64) -> Plan<
         let old = replaceable(records, old)?;
         let (replaces, weight, created_ms) = (ask.replaces, old.weight, wall_ms);
         let new = OsdRecord { replaces, weight, created_ms, ..known.clone() };
-        let old = OsdRecord { is_in: false, auto_out: false, ..old.clone() };
-        return Ok((vec![Write::Put(Record::Osd(old)), Write::Put(Record::Osd(new))], known.id));
+        return Ok((vec![out_for_good(old), Write::Put(Record::Osd(new))], known.id));
     }
     check_location([&ask.host, &ask.rack, &ask.zone])?;
     let (mut writes, id) = match ask.osd {
@@ -78,10 +77,15 @@ pub fn osd_register(records: &Records, ask: &OsdRegister, wall_ms: u64) -> Plan<
     let mut record = OsdRecord { judged_at, replaces: ask.replaces, ..new };
     if let Some(old) = replaced {
         record.weight = old.weight;
-        writes.push(Write::Put(Record::Osd(OsdRecord { is_in: false, auto_out: false, ..old.clone() })));
+        writes.push(out_for_good(old));
     }
     writes.push(Write::Put(Record::Osd(record)));
     Ok((writes, id))
+}
+
+/// Takes an OSD out that another one takes over: it does not come in again by itself.
+fn out_for_good(old: &OsdRecord) -> Write {
+    Write::Put(Record::Osd(OsdRecord { is_in: false, auto_out: false, ..old.clone() }))
 }
 
 /// Returns an OSD that another one may take over.
@@ -272,7 +276,7 @@ pub fn osd_poisoned(records: &Records, osd: OsdId, reason: &str) -> Vec<Write> {
 /// Sets membership and intent of OSDs, by command. Returns the OSDs that this changes.
 ///
 /// # Errors
-/// BSLT-2024; BSLT-2003 for none or too many OSDs.
+/// BSLT-2024; BSLT-2004 for none or too many OSDs.
 pub fn osd_set(records: &Records, ask: &OsdSet, wall_ms: u64) -> Plan<Vec<OsdId>> {
     if ask.osds.is_empty() || ask.osds.len() > OSDS_SET_MAX {
         return Err(refuse(codes::BAD_REQUEST, format!("name from 1 to {OSDS_SET_MAX} OSDs at once")));
