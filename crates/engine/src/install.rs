@@ -115,7 +115,8 @@ impl Engine {
             return;
         }
         let decision = self.installs.pop_front().expect("it has a front");
-        let usable = |r: &&mut Replica| r.damage.is_none() && decision.index > r.hard_state.commit;
+        let spoiled = self.home.as_ref().is_some_and(|home| home.is_spoiled(replica));
+        let usable = |r: &&mut Replica| r.damage.is_none() && decision.index > r.hard_state.commit && !spoiled;
         let Some(r) = self.replicas.get_mut(&replica).filter(usable) else {
             self.unstage(replica);
             return self.events.push(EngineEvent::InstallRefused { replica });

@@ -16,6 +16,7 @@ mod format;
 pub mod home;
 pub mod home_api;
 mod install;
+mod keep;
 mod log;
 mod mend;
 mod mount;

@@ -24,6 +24,8 @@ use types::{ChunkKey, IoBuf, IoBufMut, ReplicaId, SectorRange, crc32c};
 pub(crate) enum Asker {
     /// The OSD's loop, with its token.
     Loop(u64),
+    /// The OSD's loop, for the comparison of older contents with a stream's.
+    Base(u64),
     /// The running round, for a block that the overlay covers in part.
     Completion,
 }
@@ -73,11 +75,12 @@ impl Engine {
         out.append(&mut self.events);
     }
 
-    fn start_read(&mut self, asker: Asker, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) {
+    pub(crate) fn start_read(&mut self, asker: Asker, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) {
         let refusal = match self.replicas.get(&replica) {
             _ if !matches!(self.state, State::Running) => Some(ReadError::Poisoned),
             None => Some(ReadError::NoReplica(replica)),
             Some(r) if r.installing => Some(ReadError::NoReplica(replica)),
+            Some(_) if matches!(asker, Asker::Base(_)) => self.refuse_base(replica, chunk),
             Some(r) => r.damage.clone().map(|reason| ReadError::Damaged { replica, chunk, reason }),
         };
         if let Some(error) = refusal {
@@ -85,7 +88,9 @@ impl Engine {
         }
         let overlay = &self.replicas[&replica].overlay;
         let found = match asker {
-            Asker::Loop(_) => overlay.lookup(chunk, range),
+            // Home alone counts of a failed replica.
+            Asker::Base(_) if self.replicas[&replica].damage.is_some() => vec![Found { range, source: Source::Home }],
+            Asker::Loop(_) | Asker::Base(_) => overlay.lookup(chunk, range),
             Asker::Completion => overlay.lookup_frozen(chunk, range),
         };
         let gaps: Vec<SectorRange> =
@@ -103,6 +108,14 @@ impl Engine {
         self.home_events(events);
     }
 
+    /// Returns the reason why this chunk of a base cannot be read now, if there is one.
+    fn refuse_base(&self, replica: ReplicaId, chunk: ChunkKey) -> Option<ReadError> {
+        let failed = self.replicas[&replica].damage.is_some();
+        let home = self.home.as_ref().expect("a running engine has a home");
+        let reason = || "its last round is not over".to_owned();
+        (failed && home.is_rewriting(replica, chunk)).then(|| ReadError::Damaged { replica, chunk, reason: reason() })
+    }
+
     /// Starts the read of a block that the running round must complete.
     pub(crate) fn read_for_completion(&mut self, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) {
         self.start_read(Asker::Completion, replica, chunk, range);
@@ -117,7 +130,7 @@ impl Engine {
         parts: Vec<(SectorRange, Part)>,
     ) {
         match (asker, join(range, parts)) {
-            (Asker::Loop(_), Ok(data)) => self.answer(asker, Ok(data)),
+            (Asker::Loop(_) | Asker::Base(_), Ok(data)) => self.answer(asker, Ok(data)),
             (Asker::Completion, Ok(data)) => self.block_read(replica, chunk, range, data),
             (_, Err(at)) => {
                 let reason = format!("sectors {at} were damaged in memory");
@@ -128,7 +141,7 @@ impl Engine {
 
     fn answer(&mut self, asker: Asker, result: Result<ReadData, ReadError>) {
         match asker {
-            Asker::Loop(token) => self.events.push(EngineEvent::ReadDone { token, result }),
+            Asker::Loop(token) | Asker::Base(token) => self.events.push(EngineEvent::ReadDone { token, result }),
             Asker::Completion => self.block_unreadable(),
         }
     }
@@ -206,7 +219,9 @@ impl Engine {
         if on(Bug::ReadErrorAsZeros) && matches!((asker, &error), (Asker::Loop(_), HomeReadError::Disk { .. })) {
             return self.answer(asker, Ok(ReadData::Zeros));
         }
-        self.blocks_are_bad(asker, replica, chunk, &error);
+        if !matches!(asker, Asker::Base(_)) {
+            self.blocks_are_bad(asker, replica, chunk, &error);
+        }
         let reason = error.to_string();
         self.answer(asker, Err(ReadError::BadBlocks { replica, chunk, range, reason }));
     }

@@ -107,6 +107,7 @@ impl Osd {
             Some(ReadOwner::Tool) => self.tool_reads.push(result),
             Some(ReadOwner::Digest { key, part }) => self.digest_part(key, part, result),
             Some(ReadOwner::Stream(key)) => self.stream_read_done(key, result),
+            Some(ReadOwner::Base(key)) => self.base_read_done(key, result),
             Some(ReadOwner::Block(key)) => self.mend_read_done(key, result),
             Some(ReadOwner::Ended) | None => {}
         }

@@ -65,6 +65,8 @@ pub(crate) enum ReadOwner {
     },
     /// A key of the reads of streams.
     Stream(usize),
+    /// A key of the reads of older contents.
+    Base(usize),
     /// A key of the blocks that are read for a repair.
     Block(usize),
 }

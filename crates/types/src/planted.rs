@@ -147,6 +147,12 @@ registry! {
     // bytes that no other replica held there (§7.4).
     DestageDuringCut, "destage-during-cut", "R12",
         "a round begins while a stream reads at its snapshot index, and no second look checks that its reads are exact";
+    KeptByFirstBlock, "kept-by-first-block", "R12",
+        "a stream keeps old space of which the first block alone is compared";
+    KeptThoughWritten, "kept-though-written", "R12",
+        "old space that a round has written since it was compared is kept all the same";
+    DigestsUnanswered, "digests-unanswered", "R12",
+        "a stream ends before the follower has answered all digests";
     InstallBeforeStaged, "install-before-staged", "R12",
         "a stream is installed before its last blocks are written";
     InstallAwaitsCopies, "install-awaits-copies", "R12",

@@ -256,8 +256,13 @@ pub struct StreamMsg {
 pub enum StreamBody {
     /// Leader: the whole contents of this PG will follow.
     Open,
-    /// Follower: send, from the beginning. Carries the follower's term and commit index.
-    Accept { term: Term, commit: Index },
+    /// Follower: send, from the beginning. Carries the follower's term and commit index. `compare`: it has older contents, and
+    /// the leader sends digests of its own first.
+    Accept { term: Term, commit: Index, compare: bool },
+    /// Leader: digests of the blocks from `start` (in sectors) on, [`DIGEST_LEN`] bytes each; zeros for a block of zeros.
+    Digests { seq: u64, chunk: ChunkKey, start: u32, digests: Bytes },
+    /// Follower: of the blocks whose digests came with `seq` it needs these; bit 0 is the first one.
+    Wants { seq: u64, blocks: u128 },
     /// Leader: contents of a range. An empty payload without CRCs means zeros; such a range has at most a whole chunk.
     Blocks { seq: u64, chunk: ChunkKey, range: SectorRange, crcs: Vec<u32>, payload: IoBuf },
     /// Leader: the next piece of the decision state, at most [`STREAM_PIECE_MAX`] bytes.
@@ -376,6 +381,8 @@ pub enum MendBody {
     NoPart,
 }
 
+/// Bytes of the digest of a block.
+pub const DIGEST_LEN: usize = 16;
 /// Largest [`StreamBody::Decision`].
 pub const STREAM_PIECE_MAX: usize = 32 << 10;
 /// Largest [`RaftMsg::context`].

@@ -98,7 +98,7 @@ records! {
     /// `count` bytes, or one CRC for each fragment of the payload. A field that a body does not use is zero.
     StreamRecord 80 {
         pg: PgRecord, from: U64, to: U64, stream: U64, seq: U64, volume: U64, term: U64,
-        chunk: U32, start: U32, count: U32, payload_len: U32, body: u8, reason: u8, reserved: [u8; 6],
+        chunk: U32, start: U32, count: U32, payload_len: U32, body: u8, reason: u8, compare: u8, reserved: [u8; 5],
     }
 
     /// All bodies of a log repair. Tail: one CRC for each fragment of the payload; in a standing, the sender's term as 8 bytes.
@@ -141,6 +141,8 @@ pub mod stream_body {
     pub const ACK: u8 = 6;
     pub const DONE: u8 = 7;
     pub const ABORT: u8 = 8;
+    pub const DIGESTS: u8 = 9;
+    pub const WANTS: u8 = 10;
 }
 
 /// Values of [`RepairRecord::body`].

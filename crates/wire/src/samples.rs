@@ -173,9 +173,14 @@ pub fn raft(rng: &mut Rng) -> RaftMsg {
 
 pub fn stream(rng: &mut Rng) -> StreamMsg {
     let (seq, term, commit) = (number(rng), Term(number(rng)), Index(number(rng)));
-    let body = match rng.below(9) {
+    let body = match rng.below(11) {
         0 => StreamBody::Open,
-        1 => StreamBody::Accept { term, commit },
+        1 => StreamBody::Accept { term, commit, compare: rng.chance(1, 2) },
+        8 => {
+            let digests = Bytes::from(vec![rng.next_u64() as u8; DIGEST_LEN * rng.between(1, 128) as usize]);
+            StreamBody::Digests { seq, chunk: chunk(rng), start: 1024 * rng.below(32) as u32, digests }
+        }
+        9 => StreamBody::Wants { seq, blocks: u128::from(number(rng)) << 64 | u128::from(number(rng)) },
         2 => {
             let max = sectors_max(rng);
             let range = range(rng, max);

@@ -7,9 +7,10 @@
 use crate::decode::{Input, limited, pg_id, zero};
 use crate::encode::{Out, count, pg_record, put_payload};
 use crate::frame::WireError;
-use crate::message::{STREAM_PIECE_MAX, StreamAbort, StreamBody, StreamMsg};
+use crate::message::{DIGEST_LEN, STREAM_PIECE_MAX, StreamAbort, StreamBody, StreamMsg};
 use crate::record::{StreamRecord, kind, stream_body};
 use types::limits::{FRAGMENTS_MAX, PART_MAX};
+use types::units::SECTORS_PER_BLOCK;
 use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange, Term, VolumeId};
 use zerocopy::byteorder::little_endian::{U32, U64};
 
@@ -21,6 +22,7 @@ pub(crate) fn head_len(body: &StreamBody) -> usize {
         + match body {
             StreamBody::Blocks { crcs, .. } => crcs.len() * CRC,
             StreamBody::Decision { bytes, .. } => bytes.len(),
+            StreamBody::Digests { digests, .. } => digests.len(),
             _ => 0,
         }
 }
@@ -39,9 +41,25 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &StreamMsg, bufs: &mut Vec
     };
     match &msg.body {
         StreamBody::Open => record.body = stream_body::OPEN,
-        StreamBody::Accept { term, commit } => {
+        StreamBody::Accept { term, commit, compare } => {
             record.body = stream_body::ACCEPT;
+            record.compare = u8::from(*compare);
             place(&mut record, *commit, *term);
+        }
+        StreamBody::Digests { seq, chunk, start, digests } => {
+            let blocks = digests.len() / DIGEST_LEN;
+            assert!(digests.len().is_multiple_of(DIGEST_LEN) && blocks <= FRAGMENTS_MAX, "digests of {blocks} blocks");
+            record.body = stream_body::DIGESTS;
+            record.seq = U64::new(*seq);
+            record.volume = U64::new(chunk.volume.0);
+            record.chunk = U32::new(chunk.index);
+            record.start = U32::new(*start);
+            record.count = count(blocks);
+        }
+        StreamBody::Wants { seq, blocks } => {
+            record.body = stream_body::WANTS;
+            record.seq = U64::new(*seq);
+            place(&mut record, Index(*blocks as u64), Term((*blocks >> 64) as u64));
         }
         StreamBody::Done { term, commit } => {
             record.body = stream_body::DONE;
@@ -85,26 +103,41 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &StreamMsg, bufs: &mut Vec
     match &msg.body {
         StreamBody::Blocks { crcs, .. } => out.crcs(crcs),
         StreamBody::Decision { bytes, .. } => out.put(bytes),
+        StreamBody::Digests { digests, .. } => out.put(digests),
         _ => {}
     }
 }
 
 pub(crate) fn read(input: &mut Input<'_>) -> Result<StreamMsg, WireError> {
     let r: StreamRecord = input.take("stream")?;
-    zero("stream", r.reserved == [0; 6])?;
+    zero("stream", r.reserved == [0; 5])?;
     let (seq, volume, term) = (r.seq.get(), r.volume.get(), Term(r.term.get()));
     let (start, count) = (r.start.get(), r.count.get());
     use stream_body as b;
     zero("stream", r.body == b::ABORT || r.reason == 0)?;
-    zero("stream", matches!(r.body, b::BLOCKS | b::DECISION | b::END | b::ACK) || seq == 0)?;
-    zero("stream", matches!(r.body, b::ACCEPT | b::END | b::DONE) || term.0 == 0)?;
-    zero("stream", matches!(r.body, b::ACCEPT | b::END | b::DONE | b::BLOCKS) || volume == 0)?;
-    zero("stream", matches!(r.body, b::BLOCKS | b::DECISION) || count == 0)?;
-    zero("stream", r.body == b::BLOCKS || (r.chunk.get(), start, r.payload_len.get()) == (0, 0, 0))?;
+    zero("stream", r.compare <= u8::from(r.body == b::ACCEPT))?;
+    zero("stream", matches!(r.body, b::BLOCKS | b::DECISION | b::END | b::ACK | b::DIGESTS | b::WANTS) || seq == 0)?;
+    zero("stream", matches!(r.body, b::ACCEPT | b::END | b::DONE | b::WANTS) || term.0 == 0)?;
+    let has_volume = matches!(r.body, b::ACCEPT | b::END | b::DONE | b::BLOCKS | b::DIGESTS | b::WANTS);
+    zero("stream", has_volume || volume == 0)?;
+    zero("stream", matches!(r.body, b::BLOCKS | b::DECISION | b::DIGESTS) || count == 0)?;
+    zero("stream", matches!(r.body, b::BLOCKS | b::DIGESTS) || (r.chunk.get(), start) == (0, 0))?;
+    zero("stream", r.body == b::BLOCKS || r.payload_len.get() == 0)?;
     let index = Index(volume);
     let body = match r.body {
         b::OPEN => StreamBody::Open,
-        b::ACCEPT => StreamBody::Accept { term, commit: index },
+        b::ACCEPT => StreamBody::Accept { term, commit: index, compare: r.compare == 1 },
+        b::DIGESTS => {
+            let bad = WireError::Range { start, count };
+            let sectors = count.checked_mul(SECTORS_PER_BLOCK).ok_or(bad)?;
+            let range = SectorRange::checked(start, sectors).ok_or(bad)?;
+            if !start.is_multiple_of(SECTORS_PER_BLOCK) || range.fragment_count() > FRAGMENTS_MAX {
+                return Err(bad);
+            }
+            let chunk = ChunkKey { volume: VolumeId(volume), index: r.chunk.get() };
+            StreamBody::Digests { seq, chunk, start, digests: input.kept("stream", count as usize * DIGEST_LEN)? }
+        }
+        b::WANTS => StreamBody::Wants { seq, blocks: u128::from(volume) | u128::from(term.0) << 64 },
         b::DONE => StreamBody::Done { term, commit: index },
         b::BLOCKS => {
             let bad = WireError::Range { start, count };

@@ -13,22 +13,24 @@ use super::{Home, InFlight, aligned};
 use crate::home_api::{BlockData, HomeEvent};
 use env::{DiskError, Op};
 use layout::home::{CHUNK_PAGES, CRC_PAGES, PagePtr};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use types::planted::{Bug, on};
 use types::units::BLOCKS_PER_AU;
 use types::{BLOCK, ChunkKey, ReplicaId};
 
 const PER_AU: usize = BLOCKS_PER_AU as usize;
 /// Place of a chunk that is not in the directory yet.
-const NOWHERE: DirPlace = DirPlace { page: u32::MAX, position: 0 };
+pub(super) const NOWHERE: DirPlace = DirPlace { page: u32::MAX, position: 0 };
 
 /// Staged contents of one replica.
 #[derive(Default)]
 pub(super) struct Staging {
     pub(super) chunks: BTreeMap<ChunkKey, Box<Chunk>>,
+    /// Space of older contents that becomes theirs.
+    pub(super) kept: Option<super::keep::Kept>,
     writes_in_flight: u32,
     /// The contents are given up; their space is free when the last write has ended.
-    dying: bool,
+    pub(super) dying: bool,
 }
 
 /// One call of [`Home::stage`] whose writes are in flight.
@@ -57,6 +59,8 @@ impl Home {
         if self.poisoned || busy {
             return false;
         }
+        let kept = blocks.iter().find(|(block, _)| self.keeps(replica, key, *block as usize / PER_AU));
+        assert!(kept.is_none(), "a block of {key} is staged in kept space");
         let staging = self.staging.entry(replica).or_default();
         let mut chunk = staging.chunks.remove(&key).unwrap_or_else(|| Chunk::new(NOWHERE));
         let fits = aus_wanted(&chunk, &blocks) <= self.aus_for_staging();
@@ -175,6 +179,7 @@ impl Home {
     pub fn empty(&mut self, replica: ReplicaId) {
         assert!(self.round.is_none(), "{replica} is emptied during a round");
         let Some(gone) = self.replicas.remove(&replica) else { return };
+        gone.chunks.keys().for_each(|key| self.spoil(replica, *key, |_| true));
         gone.slots().for_each(|slot| self.drop_slot(PagePtr { slot, crc: 0 }));
         gone.chunks.values().flat_map(|chunk| chunk.aus()).for_each(|au| self.drop_au(au));
     }
@@ -194,25 +199,31 @@ impl Home {
         }
     }
 
-    fn is_installing(&self, replica: ReplicaId) -> bool {
+    pub(super) fn is_installing(&self, replica: ReplicaId) -> bool {
         self.round.as_ref().is_some_and(|round| round.installs.contains(&replica))
     }
 
     /// Checks the caller's contract: staged contents are whole, and no write to them is in flight.
     pub(super) fn check_install(&self, replica: ReplicaId) {
         let idle = self.staging.get(&replica).is_none_or(|s| s.writes_in_flight == 0 && !s.dying);
-        assert!(idle, "{replica} is installed while it is written");
+        assert!(idle && !self.is_spoiled(replica), "{replica} is installed while it is written");
     }
 
     /// Returns the slots that the pages of the staged chunks take, and the number of these chunks.
     pub(super) fn install_demand(&self, replica: ReplicaId) -> (u64, u64) {
         let Some(staging) = self.staging.get(&replica) else { return (0, 0) };
-        let pages = |c: &Chunk| 1 + (0..CRC_PAGES).filter(|n| c.has_quarter(*n)).count() as u64;
-        (staging.chunks.values().map(|c| pages(c)).sum(), staging.chunks.len() as u64)
+        let keys = self.staged_keys(replica);
+        let has = |key: &ChunkKey, n: usize| {
+            staging.chunks.get(key).is_some_and(|c| c.has_quarter(n)) || self.keeps_quarter(replica, *key, n)
+        };
+        let pages = |key: &ChunkKey| 1 + (0..CRC_PAGES).filter(|n| has(key, *n)).count() as u64;
+        (keys.iter().map(pages).sum(), keys.len() as u64)
     }
 
-    pub(super) fn staged_keys(&self, replica: ReplicaId) -> Vec<ChunkKey> {
-        self.staging.get(&replica).map(|s| s.chunks.keys().copied().collect()).unwrap_or_default()
+    /// Returns the chunks that the replica will have: those of which blocks are staged, and those of which AUs are kept.
+    pub(super) fn staged_keys(&self, replica: ReplicaId) -> BTreeSet<ChunkKey> {
+        let staged = self.staging.get(&replica).into_iter().flat_map(|s| s.chunks.keys().copied());
+        staged.chain(self.kept_keys(replica)).collect()
     }
 
     /// Moves a staged chunk into the replica, whose old chunks have been dropped.

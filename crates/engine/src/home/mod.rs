@@ -14,6 +14,7 @@ mod audit;
 mod chunk;
 mod grants;
 mod install;
+mod keep;
 mod mount;
 mod read;
 mod round;

@@ -31,6 +31,8 @@ pub(super) struct ReadyWrite {
 enum Work {
     /// Drops the chunk with all that it holds.
     Drop(ReplicaId, ChunkKey),
+    /// Moves the kept AUs of the first replica's chunk into the second one's staged chunk, and drops the rest.
+    TakeOver(ReplicaId, ReplicaId, ChunkKey),
     /// Moves a staged chunk into the replica, whose old chunks have been dropped.
     Adopt(ReplicaId, ChunkKey),
     /// Drops the replica's directory and decision state; its chunks have been dropped.
@@ -109,8 +111,17 @@ impl Home {
             work.extend(keys.map(|chunk| Work::Drop(cut.replica, chunk)));
         }
         for id in &round.installs {
-            let old = self.replicas.get(id).into_iter().flat_map(|r| r.chunks.keys().copied());
-            work.extend(old.map(|chunk| Work::Drop(*id, chunk)));
+            let base = self.base_of(*id);
+            let kept: BTreeSet<ChunkKey> = self.kept_keys(*id).collect();
+            for old in BTreeSet::from_iter([*id].into_iter().chain(base)) {
+                let chunks = self.replicas.get(&old).into_iter().flat_map(|r| r.chunks.keys().copied());
+                work.extend(chunks.map(|chunk| match base == Some(old) && kept.contains(&chunk) {
+                    true => Work::TakeOver(old, *id, chunk),
+                    false => Work::Drop(old, chunk),
+                }));
+                // The new contents are newer than all that a failed replica had.
+                work.extend((old != *id).then_some(Work::Forget(old)));
+            }
             work.extend(self.staged_keys(*id).into_iter().map(|chunk| Work::Adopt(*id, chunk)));
         }
         work.extend(round.chunks.into_iter().map(Work::Write));
@@ -259,6 +270,7 @@ impl Home {
     fn perform(&mut self, work: Work) {
         match work {
             Work::Drop(replica, chunk) => self.drop_chunk(replica, chunk),
+            Work::TakeOver(base, replica, chunk) => self.take_over(base, replica, chunk),
             Work::Adopt(replica, chunk) => self.adopt(replica, chunk),
             Work::Forget(replica) => self.forget(replica),
             Work::Write(dirty) => {

@@ -22,6 +22,7 @@ impl Home {
     pub(super) fn stage_chunk(&mut self, dirty: ChunkDirty) {
         let ChunkDirty { replica: id, chunk: key, blocks } = dirty;
         check_blocks(key, &blocks);
+        self.spoil(id, key, |au| blocks.iter().any(|(block, _)| *block as usize / PER_AU == au));
         self.clock += 1;
         let replica = self.replicas.get_mut(&id).expect("the round was checked");
         let held = replica.chunks.remove(&key);
@@ -151,6 +152,7 @@ impl Home {
 
     /// Drops a chunk with all that it holds.
     pub(super) fn drop_chunk(&mut self, id: ReplicaId, key: ChunkKey) {
+        self.spoil(id, key, |_| true);
         self.clock += 1;
         let replica = self.replicas.get_mut(&id).expect("the round was checked");
         // Two unmaps may name the same chunk.
@@ -161,7 +163,7 @@ impl Home {
     }
 
     /// Takes an empty chunk, which is no longer among the resident ones, out of the directory.
-    fn retire(&mut self, id: ReplicaId, key: ChunkKey, chunk: &Chunk) {
+    pub(super) fn retire(&mut self, id: ReplicaId, key: ChunkKey, chunk: &Chunk) {
         chunk.pages.iter().flatten().for_each(|ptr| self.drop_slot(*ptr));
         self.replicas.get_mut(&id).expect("it is there").unplace(key, chunk.place);
         self.running().dirty_directory.insert((id, chunk.place.page));

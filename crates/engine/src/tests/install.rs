@@ -4,23 +4,45 @@ use super::crash::{config, step};
 use super::rig::Rig;
 use crate::testing::{Model, SECTORS, chunks};
 use types::store::Effect;
-use types::{ReplicaId, SectorRange};
+use types::units::SECTORS_PER_AU;
+use types::{ChunkKey, ReplicaId, SectorRange};
 
 const TARGET: ReplicaId = ReplicaId(2);
 
 /// Returns the target as if it had applied entries that its log never had.
 fn ahead(rig: &mut Rig, old: &Model) -> Model {
-    let count = [3, 90][rig.rng().below(2) as usize];
+    let count = [3, 12, 90][rig.rng().below(3) as usize];
     old.ahead((0..count).map(|_| rig.effect()).collect())
 }
 
-/// Stages everything that `new` holds, some of it after other bytes in the same place.
-fn stage(rig: &mut Rig, new: &Model, token: &mut u64) {
+/// Keeps AUs that are equal in both, as far as the engine allows; of some it thinks better.
+fn keep(rig: &mut Rig, old: &Model, new: &Model) -> Vec<(ChunkKey, usize)> {
+    let mut kept = Vec::new();
+    for (chunk, au) in chunks().into_iter().flat_map(|chunk| [(chunk, 0), (chunk, 1)]) {
+        let start = au as u32 * SECTORS_PER_AU;
+        let range = SectorRange::new(start, (SECTORS - start).min(SECTORS_PER_AU));
+        if old.expected(chunk, range) == new.expected(chunk, range) && rig.engine.keep(TARGET, TARGET, chunk, au) {
+            match rig.rng().chance(1, 4) {
+                true => rig.engine.unkeep(TARGET, chunk, au),
+                false => kept.push((chunk, au)),
+            }
+        }
+    }
+    kept
+}
+
+/// Stages everything that `new` holds outside of kept AUs, some of it after other bytes in the same place.
+fn stage(rig: &mut Rig, new: &Model, kept: &[(ChunkKey, usize)], token: &mut u64) {
     for chunk in chunks() {
         for again in [rig.rng().chance(1, 2), false] {
             let mut at = 0;
             while at < SECTORS {
-                let count = (8 * rig.rng().between(1, 8) as u32).min(SECTORS - at);
+                let (au, left) = ((at / SECTORS_PER_AU) as usize, SECTORS_PER_AU - at % SECTORS_PER_AU);
+                if kept.contains(&(chunk, au)) {
+                    at += left;
+                    continue;
+                }
+                let count = (8 * rig.rng().between(1, 8) as u32).min(SECTORS - at).min(left);
                 let range = SectorRange::new(at, count);
                 let mut bytes = new.expected(chunk, range);
                 if again {
@@ -45,8 +67,9 @@ fn step_others(rig: &mut Rig, completions: u64) {
     rig.turn(completions);
 }
 
-/// Runs one history with one stream, killed after `turns` turns of the installation. True when the new contents came.
-fn life(seed: u64, volatile: bool, turns: u64) -> bool {
+/// Runs one history with one stream, killed after `turns` turns of the installation. Returns whether the new contents came,
+/// and how many AUs they kept.
+fn life(seed: u64, volatile: bool, turns: u64) -> (bool, usize) {
     let mut rig = Rig::new(seed, volatile, config(seed));
     for id in 1..=3 {
         rig.create(id);
@@ -60,10 +83,15 @@ fn life(seed: u64, volatile: bool, turns: u64) -> bool {
     let effects = (0..8).map(|_| rig.effect()).collect();
     rig.append(TARGET, from, effects);
     rig.settle();
+    if rig.rng().chance(1, 2) {
+        rig.round();
+        rig.settle();
+    }
     let old = rig.models.remove(&TARGET).expect("created");
     let new = ahead(&mut rig, &old);
     let mut token = 0;
-    stage(&mut rig, &new, &mut token);
+    let kept = keep(&mut rig, &old, &new);
+    stage(&mut rig, &new, &kept, &mut token);
     rig.engine.home.as_ref().expect("mounted").audit().expect("the books balance with staged chunks");
     rig.engine.install(new.decision());
     for _ in 0..turns {
@@ -103,21 +131,21 @@ fn life(seed: u64, volatile: bool, turns: u64) -> bool {
     rig.check_all_sectors();
     rig.disk.kill();
     rig.restart_and_check();
-    came
+    (came, if came { kept.len() } else { 0 })
 }
 
 #[test]
 fn an_installation_is_whole_or_never_was_at_every_crash() {
-    let (mut came, mut stayed) = (0, 0);
+    let (mut came, mut stayed, mut kept) = (0, 0, 0);
     for seed in 0..10 {
         for turns in [0, 1, 3, 6, 10, 16, 30, 60] {
             match life(seed * 100 + turns, seed % 3 != 0, turns) {
-                true => came += 1,
-                false => stayed += 1,
+                (true, aus) => (came, kept) = (came + 1, kept + aus),
+                (false, _) => stayed += 1,
             }
         }
     }
-    assert!(came > 10 && stayed > 10, "{came} came, {stayed} stayed");
+    assert!(came > 10 && stayed > 10 && kept > 20, "{came} came with {kept} kept AUs, {stayed} stayed");
 }
 
 #[test]
@@ -145,7 +173,7 @@ fn aborted_stream_leaves_no_staged_data_behind() {
     let mut token = 0;
     rig.seen.staged = 0;
     let old = rig.models.remove(&TARGET).expect("created");
-    stage(&mut rig, &new, &mut token);
+    stage(&mut rig, &new, &[], &mut token);
     rig.engine.install(new.decision());
     rig.settle();
     let recovered = rig.seen.installed.pop().expect("installed");
@@ -170,7 +198,7 @@ fn installation_does_not_wait_for_entries_that_a_full_log_cannot_take() {
     let old = rig.models.remove(&TARGET).expect("created");
     let new = ahead(&mut rig, &old);
     let mut token = 0;
-    stage(&mut rig, &new, &mut token);
+    stage(&mut rig, &new, &[], &mut token);
     rig.engine.install(new.decision());
     for _ in 0..2000 {
         rig.turn(16);
@@ -193,7 +221,7 @@ fn installation_with_evicted_blocks_is_refused_and_the_old_replica_stays() {
     let old = rig.models[&TARGET].clone();
     let new = ahead(&mut rig, &old);
     let mut token = 0;
-    stage(&mut rig, &new, &mut token);
+    stage(&mut rig, &new, &[], &mut token);
     rig.engine.install(new.decision());
     assert!(rig.engine.evict_staged(), "there is something");
     rig.settle();
@@ -203,7 +231,7 @@ fn installation_with_evicted_blocks_is_refused_and_the_old_replica_stays() {
     let again = ahead(&mut rig, &old);
     rig.seen.staged = 0;
     let mut token = 0;
-    stage(&mut rig, &again, &mut token);
+    stage(&mut rig, &again, &[], &mut token);
     rig.engine.install(again.decision());
     rig.engine.unstage(TARGET);
     rig.settle();
@@ -233,7 +261,7 @@ fn an_installation_begins_although_the_log_copies_entries_of_its_replica() {
         let old = rig.models.remove(&TARGET).expect("created");
         let new = ahead(&mut rig, &old);
         let mut token = 0;
-        stage(&mut rig, &new, &mut token);
+        stage(&mut rig, &new, &[], &mut token);
         rig.engine.hold_rounds(false);
         let other = ReplicaId(3);
         let write = |rig: &mut Rig| {
@@ -278,4 +306,37 @@ fn an_installation_begins_although_the_log_copies_entries_of_its_replica() {
         rig.settle();
         rig.restart_and_check();
     }
+}
+
+/// A round writes a block of a kept AU between its comparison and the installation: the engine refuses, and the old replica
+/// stays.
+#[test]
+fn kept_space_that_a_round_has_written_is_not_installed() {
+    let mut rig = Rig::new(11, true, config(2));
+    rig.create(TARGET.0);
+    let write = |start| Effect::Write { chunk: chunks()[0], range: SectorRange::new(start, 8) };
+    let fill = |rig: &mut Rig, effects: Vec<Effect>| {
+        rig.extend(TARGET, effects);
+        rig.settle();
+        let durable = rig.models[&TARGET].durable;
+        rig.commit(TARGET, durable);
+        rig.settle();
+    };
+    fill(&mut rig, vec![write(0), write(8)]);
+    assert!(!rig.engine.keep(TARGET, TARGET, chunks()[0], 0), "the overlay holds it");
+    rig.round();
+    rig.settle();
+    assert!(rig.engine.keep(TARGET, TARGET, chunks()[0], 0));
+    fill(&mut rig, vec![write(8)]);
+    rig.round();
+    rig.settle();
+    let old = rig.models.remove(&TARGET).expect("created");
+    let new = old.ahead(vec![Effect::None]);
+    rig.engine.install(new.decision());
+    rig.models.insert(TARGET, old);
+    rig.settle();
+    assert_eq!((rig.seen.refused.pop(), rig.seen.installed.len()), (Some(TARGET), 0));
+    rig.check_all_sectors();
+    assert!(!rig.engine.keeps(TARGET, chunks()[0], 0), "a new stream begins with nothing");
+    rig.restart_and_check();
 }

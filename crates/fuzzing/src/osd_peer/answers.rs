@@ -145,7 +145,10 @@ impl Peers {
             }
             Message::Stream(StreamMsg { pg, from, to, stream, body }) => {
                 let body = match body {
-                    StreamBody::Open => StreamBody::Accept { term: self.term, commit: Index(0) },
+                    StreamBody::Open => {
+                        StreamBody::Accept { term: self.term, commit: Index(0), compare: stream % 2 == 0 }
+                    }
+                    StreamBody::Digests { seq, .. } => StreamBody::Wants { seq, blocks: u128::MAX >> (stream % 128) },
                     StreamBody::Blocks { seq, .. } | StreamBody::Decision { seq, .. } => StreamBody::Ack { seq },
                     StreamBody::End { index, term, .. } => StreamBody::Done { term, commit: index },
                     _ => return None,
@@ -241,7 +244,8 @@ pub fn twist(source: &mut Source<'_>, message: &mut Message) {
         },
         Message::Stream(msg) => match &mut msg.body {
             StreamBody::Ack { seq } => *seq = source.number(*seq),
-            StreamBody::Accept { term, commit } | StreamBody::Done { term, commit } => {
+            StreamBody::Wants { seq, .. } => *seq = source.number(*seq),
+            StreamBody::Accept { term, commit, .. } | StreamBody::Done { term, commit } => {
                 (*term, *commit) = (Term(source.number(term.0)), Index(source.number(commit.0)));
             }
             _ => msg.stream = source.number(msg.stream),

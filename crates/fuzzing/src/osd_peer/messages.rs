@@ -92,9 +92,14 @@ fn range(source: &mut Source<'_>) -> SectorRange {
 
 fn stream(source: &mut Source<'_>) -> StreamBody {
     let (seq, index, term) = (source.number(1), Index(source.number(5)), Term(source.number(1)));
-    match source.below(9) {
+    match source.below(11) {
         0 | 1 => StreamBody::Open,
-        2 => StreamBody::Accept { term, commit: index },
+        2 => StreamBody::Accept { term, commit: index, compare: source.flag() },
+        9 => {
+            let digests = vec![source.byte(); 16 * (1 + source.below(128) as usize)].into();
+            StreamBody::Digests { seq, chunk: CHUNK, start: source.below(64) * 512, digests }
+        }
+        10 => StreamBody::Wants { seq, blocks: u128::from(source.byte()) << source.below(120) },
         3 | 4 => {
             let range = range(source);
             let payload = IoBuf::copy_of(&vec![source.byte(); range.len_bytes()]);

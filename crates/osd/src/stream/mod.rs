@@ -6,6 +6,7 @@
 //! Invariant: an incomplete stream changes nothing that is served or durable. It may be
 //! dropped at every moment on either side, and the leader begins another while the follower is behind.
 
+mod compare;
 mod plan;
 mod receive;
 mod receiver;
@@ -15,6 +16,7 @@ mod sender;
 use crate::node::Osd;
 use crate::tuning::StreamTuning;
 use bus::LinkId;
+use bytes::Bytes;
 use receiver::Receiver;
 use sender::Sender;
 use slab::Slab;
@@ -32,6 +34,18 @@ pub(crate) struct StreamRead {
     sender: u64,
     chunk: ChunkKey,
     range: SectorRange,
+    /// Only the digests are sent.
+    compare: bool,
+}
+
+/// A read of older contents, for message `seq` of a stream. `digests`: the leader's; without, the AU is kept no longer.
+struct BaseRead {
+    pg: PgId,
+    id: u64,
+    seq: u64,
+    chunk: ChunkKey,
+    range: SectorRange,
+    digests: Option<Bytes>,
 }
 
 /// All streams of one OSD.
@@ -42,6 +56,7 @@ pub(crate) struct Streams {
     waiting: BTreeMap<(PgId, OsdId), Time>,
     receivers: BTreeMap<PgId, Receiver>,
     reads: Slab<StreamRead>,
+    base_reads: Slab<BaseRead>,
     /// Engine token → (PG, stream, message) of a piece that is being staged.
     staging: BTreeMap<u64, (PgId, u64, u64)>,
     next_id: u64,
@@ -52,8 +67,9 @@ pub(crate) struct Streams {
     /// Streams that brought a follower back, and streams that failed.
     pub done: u64,
     pub failed: u64,
-    /// Bytes sent by streams that have ended.
+    /// Bytes sent by streams that have ended, and bytes that their followers had already.
     pub sent_bytes: u64,
+    pub equal_bytes: u64,
 }
 
 /// Bytes that may be read for streams now.
@@ -90,6 +106,7 @@ impl Streams {
             waiting: BTreeMap::new(),
             receivers: BTreeMap::new(),
             reads: Slab::new(),
+            base_reads: Slab::new(),
             staging: BTreeMap::new(),
             next_id: seed | 1,
             next_token: 0,
@@ -98,6 +115,7 @@ impl Streams {
             done: 0,
             failed: 0,
             sent_bytes: 0,
+            equal_bytes: 0,
         }
     }
 
@@ -124,12 +142,15 @@ impl Streams {
         })
     }
 
-    /// Returns the totals for meta: bytes sent since the start, and bytes that the running streams still have to send.
+    /// Returns the totals for meta: bytes that were brought to followers or found there since the start, and bytes that the
+    /// running streams have still to bring.
     pub fn totals(&self) -> RecoveryTotals {
         let count = self.senders.len() + self.waiting.len();
         RecoveryTotals {
             streams: u32::try_from(count).unwrap_or(u32::MAX),
-            done_bytes: self.senders.iter().fold(self.sent_bytes, |sum, s| sum.saturating_add(s.sent_bytes)),
+            done_bytes: self.senders.iter().fold(self.sent_bytes.saturating_add(self.equal_bytes), |sum, s| {
+                sum.saturating_add(s.sent_bytes).saturating_add(s.equal_bytes)
+            }),
             left_bytes: self.senders.iter().fold(0, |sum: u64, s| sum.saturating_add(s.plan.left_bytes())),
         }
     }
@@ -140,6 +161,7 @@ impl Streams {
         self.waiting.clear();
         self.receivers.clear();
         self.reads.clear();
+        self.base_reads.clear();
         self.staging.clear();
     }
 
@@ -183,10 +205,13 @@ impl Osd {
     pub(crate) fn handle_stream(&mut self, link: LinkId, from: OsdId, msg: StreamMsg) {
         match msg.body {
             StreamBody::Open => self.stream_opens(link, from, &msg),
-            StreamBody::Accept { .. } | StreamBody::Ack { .. } | StreamBody::Done { .. } => {
+            StreamBody::Accept { .. } | StreamBody::Ack { .. } | StreamBody::Done { .. } | StreamBody::Wants { .. } => {
                 self.follower_says(link, from, msg);
             }
-            StreamBody::Blocks { .. } | StreamBody::Decision { .. } | StreamBody::End { .. } => {
+            StreamBody::Blocks { .. }
+            | StreamBody::Decision { .. }
+            | StreamBody::End { .. }
+            | StreamBody::Digests { .. } => {
                 self.stream_brings(link, from, msg);
             }
             StreamBody::Abort(reason) => {

@@ -44,8 +44,17 @@ impl Blocks {
 pub(crate) struct Part {
     pub chunk: ChunkKey,
     pub range: SectorRange,
-    /// False: the run holds no data, and needs no read.
-    pub data: bool,
+    pub content: Content,
+}
+
+/// Content of a run, as it is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    Data,
+    /// No data: nothing is read.
+    Zeros,
+    /// Data, of which the digests are sent.
+    Digests,
 }
 
 #[derive(Debug)]
@@ -63,6 +72,8 @@ pub(crate) struct Plan {
     queue: BTreeMap<ChunkKey, Todo>,
     parts: VecDeque<Part>,
     dirty: BTreeMap<ChunkKey, Box<Blocks>>,
+    /// The receiver has older contents: whole chunks are compared.
+    compare: bool,
     /// Number of finished rounds.
     pub rounds: u32,
     /// Number of whole chunks that were cut into parts, and their bytes of data: an estimate for the other chunks.
@@ -70,10 +81,10 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub fn new(chunks: impl IntoIterator<Item = ChunkKey>) -> Plan {
+    pub fn new(chunks: impl IntoIterator<Item = ChunkKey>, compare: bool) -> Plan {
         let known: BTreeSet<ChunkKey> = chunks.into_iter().collect();
         let queue = known.iter().map(|chunk| (*chunk, Todo::Whole)).collect();
-        Plan { known, queue, ..Plan::default() }
+        Plan { known, queue, compare, ..Plan::default() }
     }
 
     /// Notes an applied entry.
@@ -110,7 +121,7 @@ impl Plan {
                 // The receiver has no block of this chunk, so holes need not be sent.
                 Todo::Whole => {
                     self.whole = (self.whole.0 + 1, self.whole.1 + held.count() * BLOCK);
-                    cut_up(chunk, &held, &held)
+                    if self.compare { windows(chunk, &held) } else { cut_up(chunk, &held, &held) }
                 }
                 Todo::Some(blocks) => cut_up(chunk, &blocks, &held),
             };
@@ -135,7 +146,8 @@ impl Plan {
             Todo::Whole => guess,
             Todo::Some(blocks) => blocks.count() * BLOCK,
         });
-        let parts = self.parts.iter().filter(|part| part.data).map(|part| part.range.len_bytes() as u64);
+        let parts =
+            self.parts.iter().filter(|part| part.content != Content::Zeros).map(|part| part.range.len_bytes() as u64);
         queued.chain(parts).fold(self.dirty_bytes(), u64::saturating_add)
     }
 
@@ -175,10 +187,20 @@ fn cut_up(chunk: ChunkKey, blocks: &Blocks, held: &Blocks) -> VecDeque<Part> {
         let limit = if data { (at / PART_BLOCKS + 1) * PART_BLOCKS } else { BLOCKS };
         let end = (at..limit).find(|n| !blocks.contains(*n) || held.contains(*n) != data).unwrap_or(limit);
         let sectors = |blocks: usize| blocks as u32 * SECTORS_PER_BLOCK;
-        parts.push_back(Part { chunk, range: SectorRange::new(sectors(at), sectors(end - at)), data });
+        let content = if data { Content::Data } else { Content::Zeros };
+        parts.push_back(Part { chunk, range: SectorRange::new(sectors(at), sectors(end - at)), content });
         at = end;
     }
     parts
+}
+
+/// Returns the aligned parts of the chunk that hold data, each as a whole.
+fn windows(chunk: ChunkKey, held: &Blocks) -> VecDeque<Part> {
+    let firsts =
+        (0..BLOCKS).step_by(PART_BLOCKS).filter(|first| (*first..first + PART_BLOCKS).any(|n| held.contains(n)));
+    let sectors = PART_BLOCKS as u32 * SECTORS_PER_BLOCK;
+    let range = |first: usize| SectorRange::new(first as u32 * SECTORS_PER_BLOCK, sectors);
+    firsts.map(|first| Part { chunk, range: range(first), content: Content::Digests }).collect()
 }
 
 #[cfg(test)]
@@ -194,25 +216,30 @@ mod tests {
 
     fn all(plan: &mut Plan, extents: impl Fn(ChunkKey) -> Vec<(u32, bool)>) -> Vec<(u32, u32, u32, bool)> {
         std::iter::from_fn(|| plan.next(&extents))
-            .map(|p| (p.chunk.index, p.range.start, p.range.count, p.data))
+            .map(|p| (p.chunk.index, p.range.start, p.range.count, p.content == Content::Data))
             .collect()
     }
 
     #[test]
     fn the_first_round_sends_data_in_whole_blocks_and_no_holes() {
         let extents = |_| vec![(4, false), (8, true), (2036, false), (1024, true), (SECTORS_PER_CHUNK - 3072, false)];
-        let mut plan = Plan::new([key(3)]);
+        let mut plan = Plan::new([key(3)], false);
         assert_eq!(all(&mut plan, extents), [(3, 0, 16, true), (3, 2048, 1024, true)]);
         assert!(plan.is_round_over() && plan.dirty_bytes() == 0);
-        let mut plan = Plan::new([key(1), key(2)]);
+        let mut plan = Plan::new([key(1), key(2)], false);
         let whole = |_| vec![(SECTORS_PER_CHUNK, true)];
         assert_eq!(all(&mut plan, whole).len(), 64, "parts of 512 KiB");
+        let mut plan = Plan::new([key(3)], true);
+        let first = plan.next(extents).expect("it holds data");
+        assert_eq!((first.content, first.range), (Content::Digests, SectorRange::new(0, 1024)));
+        let rest: Vec<u32> = std::iter::from_fn(|| plan.next(extents)).map(|p| p.range.start).collect();
+        assert_eq!(rest, [2048], "windows without data are not compared");
     }
 
     #[test]
     fn blocks_changed_behind_the_reader_are_sent_again_others_are_not() {
         let extents = |_: ChunkKey| vec![(SECTORS_PER_CHUNK, true)];
-        let mut plan = Plan::new([key(1), key(2)]);
+        let mut plan = Plan::new([key(1), key(2)], false);
         assert_eq!(plan.next(extents).map(|p| p.chunk), Some(key(1)));
         let range = SectorRange::new(7, 2);
         plan.note(&Effect::Write { chunk: key(1), range });
@@ -229,7 +256,7 @@ mod tests {
     #[test]
     fn a_cut_erases_everything_that_was_sent_of_its_chunks() {
         let extents = |_: ChunkKey| vec![(SECTORS_PER_CHUNK, true)];
-        let mut plan = Plan::new([key(1), key(2), key(3)]);
+        let mut plan = Plan::new([key(1), key(2), key(3)], false);
         while plan.next(extents).is_some() {}
         plan.note(&Effect::Unmap { volume: VolumeId(1), from_chunk: 2 });
         plan.next_round();
@@ -249,12 +276,12 @@ mod tests {
             let extents = |here: &Vec<Vec<u64>>, chunk: ChunkKey| -> Vec<(u32, bool)> {
                 here[chunk.index as usize].iter().map(|v| (SECTORS_PER_BLOCK, *v != 0)).collect()
             };
-            let mut plan = Plan::new((0..chunks as u32).map(key));
+            let mut plan = Plan::new((0..chunks as u32).map(key), false);
             loop {
                 while let Some(part) = plan.next(|chunk| extents(&here, chunk)) {
                     for block in part.range.start / 8..part.range.end() / 8 {
                         let (c, b) = (part.chunk.index as usize, block as usize);
-                        there[c][b] = if part.data { here[c][b] } else { 0 };
+                        there[c][b] = if part.content == Content::Data { here[c][b] } else { 0 };
                     }
                     // Writes go on, at first faster than the copy.
                     if plan.rounds < 4 && rng.chance(1, 2) {

@@ -1,13 +1,17 @@
-//! The follower's OSD: accepts a stream, stages its pieces, pauses the group and has the engine install the contents.
+//! The follower's OSD: accepts a stream, compares older contents, stages the pieces, pauses the group and has the engine install the contents.
 
-use super::receiver::{Receiver, Wrong};
-use crate::node::Osd;
+use super::BaseRead;
+use super::compare::{self, Judged};
+use super::receiver::{Contents, Receiver, Step, Wrong, au_range, aus};
+use crate::node::{Osd, ReadOwner};
 use crate::pgs::State;
 use bus::LinkId;
+use engine::{ReadData, ReadError};
 use types::failpoint::{Point, pass};
 use types::store::{DecisionState, Recovered};
-use types::{OsdId, PgId, ReplicaId};
-use wire::{StreamAbort, StreamBody, StreamMsg};
+use types::units::{BLOCKS_PER_AU, SECTORS_PER_AU, SECTORS_PER_BLOCK};
+use types::{AU, BLOCK, ChunkKey, IoBuf, OsdId, PgId, ReplicaId, SectorRange};
+use wire::{DIGEST_LEN, StreamAbort, StreamBody, StreamMsg};
 
 impl Osd {
     /// Handles the opening of a stream. The sender's claim is enough: its applied state is committed, whether or
@@ -30,9 +34,11 @@ impl Osd {
         if self.streams.receivers.len() >= self.streams.tuning.receivers_max {
             return refuse(self, StreamAbort::Busy);
         }
-        let receiver = Receiver::new(msg.stream, msg.pg, (msg.to, slot), (from, msg.from, link), self.now);
+        let mut receiver = Receiver::new(msg.stream, msg.pg, (msg.to, slot), (from, msg.from, link), self.now);
+        receiver.base = self.engine.base_for(msg.to);
+        let compare = receiver.base.is_some();
         self.streams.receivers.insert(msg.pg, receiver);
-        let body = StreamBody::Accept { term, commit };
+        let body = StreamBody::Accept { term, commit, compare };
         self.send_stream(link, msg.pg, (msg.to, msg.from), msg.stream, body);
     }
 
@@ -59,7 +65,7 @@ impl Osd {
             return; // The stream was given up.
         }
         match receiver.take(now, msg.body) {
-            Ok(()) => self.stage_pieces(msg.pg),
+            Ok(()) => self.step_pieces(msg.pg),
             Err(wrong) => {
                 self.drop_receiver(msg.pg, StreamAbort::Failed, true);
                 if let Wrong::Nonsense(_) = wrong {
@@ -70,28 +76,143 @@ impl Osd {
         }
     }
 
-    fn stage_pieces(&mut self, pg: PgId) {
+    fn step_pieces(&mut self, pg: PgId) {
         while let Some(receiver) = self.streams.receivers.get_mut(&pg) {
-            let Some(piece) = receiver.next_to_stage() else { return };
-            let (replica, id) = (receiver.replica, receiver.id);
-            let token = self.streams.next_token;
-            self.streams.next_token += 1;
-            self.streams.staging.insert(token, (pg, id, piece.seq));
-            if !self.engine.stage(token, replica, piece.chunk, piece.range, piece.data) {
-                self.streams.staging.remove(&token);
-                self.drop_receiver(pg, StreamAbort::Full, true);
-                return;
+            let (replica, id, base) = (receiver.replica, receiver.id, receiver.base);
+            let engine = &mut self.engine;
+            let Some(step) = receiver.next_step(|chunk, au| engine.keeps(replica, chunk, au)) else { return };
+            match step {
+                Step::Stage(piece) => {
+                    aus(piece.range).for_each(|au| engine.unkeep(replica, piece.chunk, au));
+                    let data = match piece.contents {
+                        Contents::Bytes(payload, crcs) => Some((payload, crcs)),
+                        _ => None,
+                    };
+                    self.stage_run(pg, id, piece.seq, (piece.chunk, piece.range), data);
+                }
+                Step::Compare { seq, chunk, range, digests } => {
+                    self.read_base(base, BaseRead { pg, id, seq, chunk, range, digests: Some(digests) });
+                }
+                Step::Release { seq, chunk, au } => {
+                    self.read_base(base, BaseRead { pg, id, seq, chunk, range: au_range(au), digests: None });
+                }
             }
         }
+    }
+
+    fn stage_run(
+        &mut self,
+        pg: PgId,
+        id: u64,
+        seq: u64,
+        (chunk, range): (ChunkKey, SectorRange),
+        data: Option<(IoBuf, Vec<u32>)>,
+    ) {
+        let Some(replica) = self.streams.receivers.get(&pg).filter(|r| r.id == id).map(|r| r.replica) else { return };
+        let token = self.streams.next_token;
+        self.streams.next_token += 1;
+        self.streams.staging.insert(token, (pg, id, seq));
+        if !self.engine.stage(token, replica, chunk, range, data) {
+            self.streams.staging.remove(&token);
+            self.drop_receiver(pg, StreamAbort::Full, true);
+        }
+    }
+
+    fn read_base(&mut self, base: Option<ReplicaId>, read: BaseRead) {
+        let base = base.expect("only older contents are compared");
+        let (chunk, range) = (read.chunk, read.range);
+        let key = self.streams.base_reads.insert(read);
+        let token = self.reads.insert(ReadOwner::Base(key)) as u64;
+        self.engine.read_base(token, base, chunk, range);
+    }
+
+    /// Takes the older contents of a window that is compared, or of an AU that is kept no longer.
+    pub(crate) fn base_read_done(&mut self, key: usize, result: Result<ReadData, ReadError>) {
+        let Some(read) = self.streams.base_reads.try_remove(key) else { return };
+        let Some(receiver) = self.streams.receivers.get(&read.pg).filter(|r| r.id == read.id) else { return };
+        let (replica, base) = (receiver.replica, receiver.base.expect("it was read"));
+        let ours = match result {
+            Ok(ReadData::Zeros) => Some((IoBuf::zeros(read.range.len_bytes()), Vec::new())),
+            Ok(ReadData::Bytes { crcs, payload }) => Some((payload, crcs)),
+            Err(error) => {
+                tracing::info!(pg = %read.pg, %error, "older contents cannot be read: the leader sends them");
+                None
+            }
+        };
+        let mut copy = Vec::new();
+        match &read.digests {
+            Some(theirs) => {
+                let judged =
+                    self.judge_window(&read, replica, base, theirs, ours.as_ref().map(|(payload, _)| &**payload));
+                copy.extend(judged.copy);
+            }
+            None => {
+                // Its bytes were whole when they were compared. The next stream judges anew.
+                let Some((payload, _)) = &ours else { return self.drop_receiver(read.pg, StreamAbort::Failed, true) };
+                let block = |n: &usize| payload[n * BLOCK as usize..(n + 1) * BLOCK as usize].iter().any(|b| *b != 0);
+                let at = |n: usize| read.range.start + n as u32 * SECTORS_PER_BLOCK;
+                (0..BLOCKS_PER_AU as usize).filter(block).for_each(|n| compare::push_block(&mut copy, at(n)));
+                self.engine.unkeep(replica, read.chunk, (read.range.start / SECTORS_PER_AU) as usize);
+            }
+        }
+        if let Some(receiver) = self.streams.receivers.get_mut(&read.pg) {
+            receiver.takes(read.seq, copy.len());
+        }
+        let (payload, crcs) = ours.unwrap_or_default();
+        for run in copy {
+            let first = ((run.start - read.range.start) / SECTORS_PER_BLOCK) as usize;
+            let blocks = first..first + (run.count / SECTORS_PER_BLOCK) as usize;
+            let bytes = payload.slice(blocks.start * BLOCK as usize..blocks.end * BLOCK as usize);
+            self.stage_run(read.pg, read.id, read.seq, (read.chunk, run), Some((bytes, crcs[blocks].to_vec())));
+        }
+        self.piece_done(read.pg, read.id, read.seq);
+    }
+
+    /// Compares a window: keeps equal AUs, tells the leader which blocks it must send, and returns those to copy.
+    fn judge_window(
+        &mut self,
+        read: &BaseRead,
+        replica: ReplicaId,
+        base: ReplicaId,
+        theirs: &[u8],
+        ours: Option<&[u8]>,
+    ) -> Judged {
+        let ours = ours.map(|payload| compare::digests(read.id, payload));
+        let mut judged = compare::judge(read.range.start, theirs, ours.as_deref());
+        let mut kept = 0;
+        for au in std::mem::take(&mut judged.equal) {
+            if self.engine.keep(replica, base, read.chunk, au) {
+                kept += AU;
+                continue;
+            }
+            let blocks = au_range(au).start / SECTORS_PER_BLOCK..au_range(au).end() / SECTORS_PER_BLOCK;
+            let first = read.range.start / SECTORS_PER_BLOCK;
+            let has_data = |n: &u32| {
+                let at = (n - first) as usize * DIGEST_LEN;
+                theirs[at..at + DIGEST_LEN].iter().any(|byte| *byte != 0)
+            };
+            blocks.filter(has_data).for_each(|n| compare::push_block(&mut judged.copy, n * SECTORS_PER_BLOCK));
+        }
+        if let Some(receiver) = self.streams.receivers.get_mut(&read.pg) {
+            receiver.kept_bytes += kept;
+            let (link, ids) = (receiver.link, (replica, receiver.leader));
+            let body = StreamBody::Wants { seq: read.seq, blocks: judged.wants };
+            self.send_stream(link, read.pg, ids, read.id, body);
+        }
+        judged
     }
 
     /// Notes that the engine has written a piece.
     pub(crate) fn piece_staged(&mut self, token: u64) {
         let Some((pg, id, seq)) = self.streams.staging.remove(&token) else { return };
+        pass(Point::PieceStaged);
+        self.piece_done(pg, id, seq);
+    }
+
+    fn piece_done(&mut self, pg: PgId, id: u64, seq: u64) {
         if let Some(receiver) = self.streams.receivers.get_mut(&pg).filter(|r| r.id == id) {
-            pass(Point::PieceStaged);
-            receiver.staged(seq);
-            self.stage_pieces(pg);
+            receiver.done(seq);
+            self.step_pieces(pg);
         }
     }
 
@@ -158,7 +279,8 @@ impl Osd {
             self.drop_receiver(pg, StreamAbort::Failed, true);
             return self.bus.disconnect(link, "a stream ended with an invalid decision state");
         }
-        tracing::info!(%pg, replica = replica.0, index = decision.index.0, "backfill received: installing it");
+        let kept_mib = receiver.kept_bytes >> 20;
+        tracing::info!(%pg, replica = replica.0, index = decision.index.0, kept_mib, "backfill received: installing it");
         self.streams.receivers.get_mut(&pg).expect("it is there").installing = true;
         self.pgs.pause(slot);
         self.engine.install(decision);

@@ -1,10 +1,10 @@
 //! The follower's end of one stream: order, checksums, staged pieces and acknowledgements.
 //!
-//! The loop passes in the leader's messages and finished writes. It asks which pieces to stage, what to
-//! acknowledge, and whether the stream is complete. Sans-IO.
+//! The loop passes in the leader's messages and finished work. It asks for the next step, what to acknowledge, and
+//! whether the stream is complete. Sans-IO.
 //!
-//! Invariant: a message out of order ends the stream. A block is staged only after every earlier write that it
-//! overlaps is done. Memory is bounded by the window, whatever the leader sends.
+//! Invariant: a message out of order ends the stream. A piece is handled only after all earlier work that it overlaps
+//! is done. No piece is staged in kept space: an AU that a piece covers in part is staged as a whole before. Memory is bounded by the window, whatever the leader sends.
 
 use super::sender::{MESSAGE_COST, WINDOW_BYTES, cost};
 use bus::LinkId;
@@ -12,17 +12,77 @@ use bytes::{Bytes, BytesMut};
 use std::collections::{BTreeMap, VecDeque};
 use types::limits::DECISION_LEN_MAX;
 use types::planted::{Bug, on};
-use types::units::SECTORS_PER_BLOCK;
+use types::units::{SECTORS_PER_AU, SECTORS_PER_BLOCK};
 use types::{ChunkKey, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
-use wire::StreamBody;
+use wire::{DIGEST_LEN, StreamBody};
 
-/// Blocks on their way to home; `None`: zeros.
+/// Most windows that are compared at once; each reads [`types::limits::PART_MAX`] bytes.
+const COMPARED_MAX: usize = 4;
+
+/// Blocks on their way to home, or to be compared.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Piece {
     pub seq: u64,
     pub chunk: ChunkKey,
     pub range: SectorRange,
-    pub data: Option<(IoBuf, Vec<u32>)>,
+    pub contents: Contents,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Contents {
+    Zeros,
+    Bytes(IoBuf, Vec<u32>),
+    Digests(Bytes),
+}
+
+/// Next step of the stream here.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Step {
+    Stage(Piece),
+    /// Compare older contents with these digests.
+    Compare {
+        seq: u64,
+        chunk: ChunkKey,
+        range: SectorRange,
+        digests: Bytes,
+    },
+    /// Stage the kept AU from the older contents: piece `seq` covers it in part.
+    Release {
+        seq: u64,
+        chunk: ChunkKey,
+        au: usize,
+    },
+}
+
+/// Work that is under way for a message.
+#[derive(Debug)]
+struct Busy {
+    chunk: ChunkKey,
+    range: SectorRange,
+    /// Writes and reads that are not over.
+    left: usize,
+    compares: bool,
+}
+
+impl Contents {
+    fn weight(&self) -> usize {
+        MESSAGE_COST
+            + match self {
+                Contents::Zeros => 0,
+                Contents::Bytes(payload, _) => payload.len(),
+                Contents::Digests(digests) => digests.len(),
+            }
+    }
+}
+
+/// Returns the sectors of an AU of a chunk.
+pub(crate) fn au_range(au: usize) -> SectorRange {
+    SectorRange::new(au as u32 * SECTORS_PER_AU, SECTORS_PER_AU)
+}
+
+/// Returns the AUs that the range touches.
+pub(crate) fn aus(range: SectorRange) -> impl Iterator<Item = usize> {
+    (range.start / SECTORS_PER_AU) as usize..range.end().div_ceil(SECTORS_PER_AU) as usize
 }
 
 /// Reason why a message ends the stream.
@@ -49,7 +109,13 @@ pub(crate) struct Receiver {
     next_seq: u64,
     waiting: VecDeque<Piece>,
     waiting_bytes: usize,
-    staging: BTreeMap<u64, (ChunkKey, SectorRange)>,
+    busy: BTreeMap<u64, Busy>,
+    /// The replica here whose contents are compared.
+    pub base: Option<ReplicaId>,
+    /// Contents have come: nothing is compared any more.
+    has_contents: bool,
+    /// Bytes that were taken over as they were.
+    pub kept_bytes: u64,
     acked: u64,
     decision: BytesMut,
     end: Option<(Index, Term)>,
@@ -77,7 +143,10 @@ impl Receiver {
             next_seq: 1,
             waiting: VecDeque::new(),
             waiting_bytes: 0,
-            staging: BTreeMap::new(),
+            busy: BTreeMap::new(),
+            base: None,
+            has_contents: false,
+            kept_bytes: 0,
             acked: 0,
             decision: BytesMut::new(),
             end: None,
@@ -89,7 +158,10 @@ impl Receiver {
     /// Handles a numbered message.
     pub fn take(&mut self, now: Time, body: StreamBody) -> Result<(), Wrong> {
         let weight = cost(&body);
-        let (StreamBody::Blocks { seq, .. } | StreamBody::Decision { seq, .. } | StreamBody::End { seq, .. }) = body
+        let (StreamBody::Blocks { seq, .. }
+        | StreamBody::Decision { seq, .. }
+        | StreamBody::End { seq, .. }
+        | StreamBody::Digests { seq, .. }) = body
         else {
             return Err(Wrong::Nonsense("it has no number"));
         };
@@ -99,7 +171,19 @@ impl Receiver {
         if self.end.is_some() || self.waiting_bytes + weight > 2 * WINDOW_BYTES {
             return Err(Wrong::Nonsense("more than the window, or after the end"));
         }
+        self.has_contents |= !matches!(body, StreamBody::Digests { .. });
         match body {
+            StreamBody::Digests { chunk, start, digests, .. } => {
+                let count = (digests.len() / DIGEST_LEN) as u32 * SECTORS_PER_BLOCK;
+                if self.base.is_none() || self.has_contents {
+                    return Err(Wrong::Nonsense("digests that were not asked for"));
+                }
+                if !start.is_multiple_of(SECTORS_PER_AU) || !count.is_multiple_of(SECTORS_PER_AU) {
+                    return Err(Wrong::Nonsense("digests of a part of an AU"));
+                }
+                let range = SectorRange::new(start, count);
+                self.enqueue(Piece { seq, chunk, range, contents: Contents::Digests(digests) });
+            }
             StreamBody::Blocks { chunk, range, crcs, payload, .. } => {
                 let whole = range.start.is_multiple_of(SECTORS_PER_BLOCK);
                 if !whole || !range.count.is_multiple_of(SECTORS_PER_BLOCK) {
@@ -108,9 +192,8 @@ impl Receiver {
                 if !payload.is_empty() && !range.verify(&payload, &crcs) {
                     return Err(Wrong::Nonsense("bytes that fail their checksum"));
                 }
-                let data = (!payload.is_empty()).then_some((payload, crcs));
-                self.waiting.push_back(Piece { seq, chunk, range, data });
-                self.waiting_bytes += weight;
+                let contents = if payload.is_empty() { Contents::Zeros } else { Contents::Bytes(payload, crcs) };
+                self.enqueue(Piece { seq, chunk, range, contents });
             }
             StreamBody::Decision { bytes, .. } => {
                 if self.decision.len() + bytes.len() > DECISION_LEN_MAX {
@@ -126,26 +209,56 @@ impl Receiver {
         Ok(())
     }
 
-    /// Returns the next piece that no write in flight overlaps.
-    pub fn next_to_stage(&mut self) -> Option<Piece> {
-        let front = self.waiting.front()?;
-        let busy = |(chunk, range): &(ChunkKey, SectorRange)| *chunk == front.chunk && range.overlaps(front.range);
-        if self.staging.values().any(busy) {
-            return None;
-        }
-        let piece = self.waiting.pop_front().expect("it has a front");
-        self.waiting_bytes -= MESSAGE_COST + piece.data.as_ref().map_or(0, |(payload, _)| payload.len());
-        self.staging.insert(piece.seq, (piece.chunk, piece.range));
-        Some(piece)
+    fn enqueue(&mut self, piece: Piece) {
+        self.waiting_bytes += piece.contents.weight();
+        self.waiting.push_back(piece);
     }
 
-    pub fn staged(&mut self, seq: u64) {
-        self.staging.remove(&seq);
+    /// Returns the next step, if no work under way overlaps it. `keeps` says whether an AU of a chunk is kept.
+    pub fn next_step(&mut self, keeps: impl Fn(ChunkKey, usize) -> bool) -> Option<Step> {
+        let front = self.waiting.front()?;
+        let (seq, chunk, range) = (front.seq, front.chunk, front.range);
+        let compares = matches!(front.contents, Contents::Digests(_));
+        let in_part = |au: &usize| range.intersect(au_range(*au)) != Some(au_range(*au)) && keeps(chunk, *au);
+        let kept = aus(range).find(in_part).filter(|_| !compares);
+        let range = kept.map_or(range, au_range);
+        let overlaps = |busy: &Busy| busy.chunk == chunk && busy.range.overlaps(range);
+        let compared = self.busy.values().filter(|busy| busy.compares).count();
+        if self.busy.contains_key(&seq) || self.busy.values().any(overlaps) || compares && compared == COMPARED_MAX {
+            return None;
+        }
+        self.busy.insert(seq, Busy { chunk, range, left: 1, compares });
+        if let Some(au) = kept {
+            return Some(Step::Release { seq, chunk, au });
+        }
+        let piece = self.waiting.pop_front().expect("it has a front");
+        self.waiting_bytes -= piece.contents.weight();
+        Some(match piece.contents {
+            Contents::Digests(digests) => Step::Compare { seq, chunk, range, digests },
+            _ => Step::Stage(piece),
+        })
+    }
+
+    /// Notes the writes that a step takes, besides the read or write that it began with.
+    pub fn takes(&mut self, seq: u64, writes: usize) {
+        if let Some(busy) = self.busy.get_mut(&seq) {
+            busy.left += writes;
+        }
+    }
+
+    /// Notes that a read or write of a step is done.
+    pub fn done(&mut self, seq: u64) {
+        if let Some(busy) = self.busy.get_mut(&seq) {
+            busy.left -= 1;
+            if busy.left == 0 {
+                self.busy.remove(&seq);
+            }
+        }
     }
 
     /// Returns the number to acknowledge, if it has grown.
     pub fn ack_due(&mut self) -> Option<u64> {
-        let oldest = [self.staging.keys().next().copied(), self.waiting.front().map(|piece| piece.seq)];
+        let oldest = [self.busy.keys().next().copied(), self.waiting.front().map(|piece| piece.seq)];
         let done = oldest.into_iter().flatten().min().unwrap_or(self.next_seq) - 1;
         assert!(done >= self.acked, "an acknowledgement is not taken back");
         let grown = done > self.acked;
@@ -155,7 +268,7 @@ impl Receiver {
 
     /// Returns the snapshot index, its term and the decision state, once every piece is staged.
     pub fn complete(&self) -> Option<(Index, Term, Bytes)> {
-        let written = self.staging.is_empty() || on(Bug::InstallBeforeStaged);
+        let written = self.busy.is_empty() || on(Bug::InstallBeforeStaged);
         let (index, term) = self.end.filter(|_| self.waiting.is_empty() && written)?;
         Some((index, term, self.decision.clone().freeze()))
     }
@@ -180,26 +293,33 @@ mod tests {
         StreamBody::Blocks { seq, chunk: CHUNK, range, crcs, payload }
     }
 
+    fn stage(r: &mut Receiver) -> Option<u64> {
+        r.next_step(|_, _| false).map(|step| match step {
+            Step::Stage(piece) => piece.seq,
+            other => panic!("{other:?}"),
+        })
+    }
+
     #[test]
     fn overlapping_pieces_and_acknowledgements_wait_for_earlier_ones() {
         let mut r = receiver();
         for body in [blocks(1, 0, 8), blocks(2, 8, 8), blocks(3, 8, 16), blocks(4, 64, 8)] {
             r.take(Time(2), body).expect("in order");
         }
-        assert_eq!(r.next_to_stage().map(|p| p.seq), Some(1));
-        assert_eq!(r.next_to_stage().map(|p| p.seq), Some(2));
-        assert_eq!(r.next_to_stage(), None, "3 overlaps 2");
-        r.staged(2);
+        assert_eq!(stage(&mut r), Some(1));
+        assert_eq!(stage(&mut r), Some(2));
+        assert_eq!(stage(&mut r), None, "3 overlaps 2");
+        r.done(2);
         assert_eq!(r.ack_due(), None, "1 is in flight");
-        assert_eq!(r.next_to_stage().map(|p| p.seq), Some(3));
-        r.staged(1);
+        assert_eq!(stage(&mut r), Some(3));
+        r.done(1);
         assert_eq!(r.ack_due(), Some(2));
-        assert_eq!(r.next_to_stage().map(|p| p.seq), Some(4));
+        assert_eq!(stage(&mut r), Some(4));
         r.take(Time(3), StreamBody::Decision { seq: 5, bytes: Bytes::from_static(b"ab") }).expect("in order");
         r.take(Time(3), StreamBody::End { seq: 6, index: Index(9), term: Term(2) }).expect("in order");
-        r.staged(4);
+        r.done(4);
         assert_eq!(r.complete(), None, "3 is in flight");
-        r.staged(3);
+        r.done(3);
         assert_eq!(r.ack_due(), Some(6));
         assert_eq!(r.complete(), Some((Index(9), Term(2), Bytes::from_static(b"ab"))));
     }
@@ -226,5 +346,38 @@ mod tests {
         let mut r = receiver();
         r.take(Time(2), StreamBody::End { seq: 1, index: Index(1), term: Term(1) }).expect("in order");
         assert!(r.take(Time(2), blocks(2, 0, 8)).is_err(), "nothing comes after the end");
+    }
+    #[test]
+    fn a_kept_au_is_staged_before_a_piece_of_it() {
+        let digests = |seq, start, blocks: usize| StreamBody::Digests {
+            seq,
+            chunk: CHUNK,
+            start,
+            digests: vec![1; blocks * DIGEST_LEN].into(),
+        };
+        assert!(receiver().take(Time(2), digests(1, 0, 16)).is_err(), "nobody asked for it");
+        let mut r = receiver();
+        r.base = Some(ReplicaId(1));
+        assert!(r.take(Time(2), digests(1, 64, 16)).is_err(), "not at the beginning of an AU");
+        let mut r = receiver();
+        r.base = Some(ReplicaId(1));
+        r.take(Time(2), digests(1, 0, 128)).expect("in order");
+        r.take(Time(2), blocks(2, 64, 256)).expect("in order");
+        let Some(Step::Compare { seq: 1, range, .. }) = r.next_step(|_, _| false) else { panic!("digests come first") };
+        assert_eq!(range, SectorRange::new(0, 1024));
+        assert_eq!(r.next_step(|_, _| true), None, "2 overlaps the comparison");
+        r.takes(1, 2);
+        (0..3).for_each(|_| r.done(1));
+        assert_eq!(r.ack_due(), Some(1));
+        assert_eq!(r.next_step(|_, au| au == 0), Some(Step::Release { seq: 2, chunk: CHUNK, au: 0 }));
+        assert_eq!(r.next_step(|_, _| true), None, "its bytes are being staged");
+        r.done(2);
+        assert_eq!(r.next_step(|_, au| au == 2), Some(Step::Release { seq: 2, chunk: CHUNK, au: 2 }));
+        r.done(2);
+        assert!(
+            matches!(r.next_step(|_, au| au == 1), Some(Step::Stage(_))),
+            "an AU that the piece replaces as a whole"
+        );
+        assert!(r.take(Time(3), digests(3, 1024, 16)).is_err(), "contents have come");
     }
 }

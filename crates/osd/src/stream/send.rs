@@ -1,6 +1,7 @@
 //! The leader's OSD: opens a stream when raft finds a follower behind the log, reads, cuts, sends.
 
 use super::StreamRead;
+use super::plan::Content;
 use super::sender::{MESSAGE_COST, Phase, Sender};
 use crate::node::{Osd, ReadOwner};
 use crate::pgs::State;
@@ -72,6 +73,7 @@ impl Osd {
         let Some(at) = self.streams.senders.iter().position(|s| s.id == id) else { return };
         let gone = self.streams.senders.remove(at);
         self.streams.sent_bytes += gone.sent_bytes;
+        self.streams.equal_bytes += gone.equal_bytes;
         if tell {
             let ids = (gone.replica, gone.follower);
             self.send_stream(gone.link, gone.pg, ids, id, StreamBody::Abort(reason));
@@ -97,7 +99,7 @@ impl Osd {
     /// Handles `Accept`, `Ack` or `Done`.
     pub(crate) fn follower_says(&mut self, link: LinkId, from: OsdId, msg: StreamMsg) {
         let now = self.now;
-        if let StreamBody::Accept { term, commit } | StreamBody::Done { term, commit } = msg.body {
+        if let StreamBody::Accept { term, commit, .. } | StreamBody::Done { term, commit } = msg.body {
             // The follower's commit index counts whether or not this OSD sends the stream.
             self.with_pg(msg.pg, |group, now, actions| {
                 // A failed replica may have sent it, before its successor was made on the same OSD.
@@ -111,7 +113,7 @@ impl Osd {
         };
         sender.heard_at = now;
         match msg.body {
-            StreamBody::Accept { commit, .. } if matches!(sender.phase, Phase::Opening) => {
+            StreamBody::Accept { commit, compare, .. } if matches!(sender.phase, Phase::Opening) => {
                 let (replica, slot) = (sender.replica, sender.slot);
                 let resident = self.pgs.group(slot).map_or(Index(0), |group| group.first_index());
                 let needless = Index(commit.0.saturating_add(1)) >= self.engine.first_index(replica).max(resident);
@@ -119,7 +121,7 @@ impl Osd {
                     return self.drop_sender(msg.stream, StreamAbort::Needless, true);
                 }
                 let chunks = self.engine.chunks(replica);
-                self.sender(msg.stream).expect("it was just there").begin(chunks);
+                self.sender(msg.stream).expect("it was just there").begin(chunks, compare);
             }
             StreamBody::Ack { seq } => {
                 if !sender.acked(now, seq) {
@@ -129,12 +131,19 @@ impl Osd {
                 }
                 self.pump(msg.stream);
             }
+            StreamBody::Wants { seq, blocks } => {
+                if !sender.wanted(seq, blocks) {
+                    self.drop_sender(msg.stream, StreamAbort::Failed, false);
+                    self.bus.disconnect(link, "asked for blocks of which no digest was sent");
+                }
+            }
             StreamBody::Done { commit, .. } => {
                 let at = self.streams.senders.iter().position(|s| s.id == msg.stream).expect("it was just there");
                 let done = self.streams.senders.remove(at);
                 self.streams.sent_bytes += done.sent_bytes;
-                let (rounds, mib) = (done.plan.rounds, done.sent_bytes >> 20);
-                tracing::info!(pg = %done.pg, to = %done.to, commit = commit.0, rounds, mib, "backfill completed");
+                self.streams.equal_bytes += done.equal_bytes;
+                let (rounds, mib, equal_mib) = (done.plan.rounds, done.sent_bytes >> 20, done.equal_bytes >> 20);
+                tracing::info!(pg = %done.pg, to = %done.to, commit = commit.0, rounds, mib, equal_mib, "backfill completed");
                 self.streams.done += 1;
                 self.streams.resting.remove(&(done.pg, done.to));
             }
@@ -204,7 +213,12 @@ impl Osd {
             };
             // A stream that does not converge gets more: each round beyond the second halves the price.
             let ease = sender.plan.rounds.saturating_sub(2).min(4);
-            let len = if part.data { part.range.len_bytes() } else { 0 };
+            let len = match part.content {
+                Content::Zeros => 0,
+                Content::Data => part.range.len_bytes(),
+                // It takes the device's time and not the network's.
+                Content::Digests => part.range.len_bytes() / 4,
+            };
             if !urgent {
                 self.streams.budget.tokens -= ((len + MESSAGE_COST) >> ease) as i64;
             }
@@ -214,16 +228,18 @@ impl Osd {
 
     fn read_part(&mut self, id: u64, part: super::plan::Part) {
         let sender = self.sender(id).expect("the caller has seen it");
-        if !part.data && on(Bug::StreamWithoutDeletions) {
+        let zeros = part.content == Content::Zeros;
+        if zeros && on(Bug::StreamWithoutDeletions) {
             return;
         }
-        if !part.data {
+        if zeros {
             return sender.push_blocks(part.chunk, part.range, None);
         }
         sender.reads += 1;
         sender.reading_bytes += part.range.len_bytes();
         let replica = sender.replica;
-        let key = self.streams.reads.insert(StreamRead { sender: id, chunk: part.chunk, range: part.range });
+        let compare = part.content == Content::Digests;
+        let key = self.streams.reads.insert(StreamRead { sender: id, chunk: part.chunk, range: part.range, compare });
         self.read_for(ReadOwner::Stream(key), replica, part.chunk, part.range);
     }
 
@@ -234,6 +250,11 @@ impl Osd {
         sender.reads -= 1;
         sender.reading_bytes -= read.range.len_bytes();
         match result {
+            // What no digest names is dropped at the follower.
+            Ok(ReadData::Zeros) if read.compare => {}
+            Ok(ReadData::Bytes { payload, .. }) if read.compare => {
+                sender.push_digests(read.chunk, read.range.start, super::compare::digests(sender.id, &payload));
+            }
             Ok(ReadData::Zeros) => sender.push_blocks(read.chunk, read.range, None),
             Ok(ReadData::Bytes { crcs, payload }) => {
                 sender.push_blocks(read.chunk, read.range, Some((payload, crcs)));

@@ -8,10 +8,12 @@
 
 use super::plan::Plan;
 use bus::LinkId;
-use std::collections::VecDeque;
+use bytes::Bytes;
+use std::collections::{BTreeMap, VecDeque};
+use types::planted::{Bug, on};
 use types::store::DecisionState;
-use types::{ChunkKey, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
-use wire::{STREAM_PIECE_MAX, StreamBody};
+use types::{BLOCK, ChunkKey, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
+use wire::{DIGEST_LEN, STREAM_PIECE_MAX, StreamBody};
 
 /// Most bytes read, or sent and not yet acknowledged, before the cut.
 pub(crate) const WINDOW_BYTES: usize = 2 << 20;
@@ -56,6 +58,11 @@ pub(crate) struct Sender {
     unacked: VecDeque<(u64, usize)>,
     unacked_bytes: usize,
     next_seq: u64,
+    /// Digests that the follower has not answered: chunk, first sector, blocks with data. Those not sent yet have no number.
+    compared: BTreeMap<u64, (ChunkKey, u32, u128)>,
+    unanswered: usize,
+    /// Bytes that the follower has already.
+    pub equal_bytes: u64,
     /// Time of the follower's last message.
     pub heard_at: Time,
     /// Start of the wait for a running destage round to end.
@@ -73,6 +80,7 @@ pub(crate) fn cost(body: &StreamBody) -> usize {
         + match body {
             StreamBody::Blocks { payload, .. } => payload.len(),
             StreamBody::Decision { bytes, .. } => bytes.len(),
+            StreamBody::Digests { digests, .. } => digests.len(),
             _ => 0,
         }
 }
@@ -104,6 +112,9 @@ impl Sender {
             unacked: VecDeque::new(),
             unacked_bytes: 0,
             next_seq: 1,
+            compared: BTreeMap::new(),
+            unanswered: 0,
+            equal_bytes: 0,
             heard_at: now,
             waits_since: None,
             mends_since: None,
@@ -112,10 +123,10 @@ impl Sender {
         }
     }
 
-    /// Begins the first round: the follower has accepted the stream.
-    pub fn begin(&mut self, chunks: impl IntoIterator<Item = ChunkKey>) {
+    /// Begins the first round: the follower has accepted the stream. `compare`: it has older contents.
+    pub fn begin(&mut self, chunks: impl IntoIterator<Item = ChunkKey>, compare: bool) {
         self.phase = Phase::Rounds;
-        self.plan = Plan::new(chunks);
+        self.plan = Plan::new(chunks, compare);
     }
 
     /// Whether changes are still to be noted: the reads of the cut are final.
@@ -129,7 +140,8 @@ impl Sender {
 
     /// Whether every block of this round was read.
     pub fn is_round_read(&self) -> bool {
-        self.tracks() && self.plan.is_round_over() && self.reads == 0
+        let answered = self.unanswered == 0 || on(Bug::DigestsUnanswered);
+        self.tracks() && self.plan.is_round_over() && self.reads == 0 && answered
     }
 
     pub fn is_cut_read(&self) -> bool {
@@ -140,6 +152,21 @@ impl Sender {
     pub fn push_blocks(&mut self, chunk: ChunkKey, range: SectorRange, data: Option<(IoBuf, Vec<u32>)>) {
         let (payload, crcs) = data.unwrap_or((IoBuf::EMPTY, Vec::new()));
         self.push(StreamBody::Blocks { seq: 0, chunk, range, crcs, payload });
+    }
+
+    /// Queues the digests of the blocks from sector `start` on.
+    pub fn push_digests(&mut self, chunk: ChunkKey, start: u32, digests: Bytes) {
+        self.unanswered += 1;
+        self.push(StreamBody::Digests { seq: 0, chunk, start, digests });
+    }
+
+    /// Notes which blocks the follower needs of those whose digests went with `seq`. False when none went.
+    pub fn wanted(&mut self, seq: u64, blocks: u128) -> bool {
+        let Some((chunk, start, data)) = self.compared.remove(&seq) else { return false };
+        self.unanswered -= 1;
+        self.equal_bytes += u64::from((data & !blocks).count_ones()) * BLOCK;
+        super::compare::runs_of(start, blocks & data).into_iter().for_each(|run| self.plan.changed(chunk, run));
+        blocks & !data == 0
     }
 
     /// Queues the decision state and the end, once the cut was read.
@@ -171,6 +198,12 @@ impl Sender {
             StreamBody::Blocks { seq, .. } | StreamBody::Decision { seq, .. } | StreamBody::End { seq, .. } => {
                 *seq = self.next_seq;
             }
+            StreamBody::Digests { seq, chunk, start, digests } => {
+                *seq = self.next_seq;
+                let blocks = digests.chunks(DIGEST_LEN).zip(0..).filter(|(digest, _)| digest.iter().any(|b| *b != 0));
+                let data = blocks.fold(0u128, |data, (_, n)| data | 1 << n);
+                self.compared.insert(self.next_seq, (*chunk, *start, data));
+            }
             other => panic!("{other:?} is not numbered"),
         }
         self.outbox_bytes -= weight;
@@ -190,7 +223,8 @@ impl Sender {
             self.unacked.pop_front();
             self.unacked_bytes -= weight;
         }
-        seq < self.next_seq
+        // Digests are answered before they are acknowledged.
+        seq < self.next_seq && self.compared.first_key_value().is_none_or(|(first, _)| *first > seq)
     }
 
     /// Whether the follower owes an answer.
@@ -202,7 +236,6 @@ impl Sender {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
     use types::{Index, PoolId, VolumeId};
 
     fn sender() -> Sender {
@@ -213,7 +246,7 @@ mod tests {
     #[test]
     fn messages_are_numbered_without_gaps_and_wait_for_the_window() {
         let mut s = sender();
-        s.begin([]);
+        s.begin([], false);
         let chunk = ChunkKey { volume: VolumeId(1), index: 0 };
         let range = SectorRange::new(0, 1024);
         for _ in 0..8 {
@@ -232,7 +265,7 @@ mod tests {
     #[test]
     fn a_stream_ends_with_its_decision_state_in_pieces() {
         let mut s = sender();
-        s.begin([]);
+        s.begin([], false);
         assert!(s.is_round_read());
         let bytes = Bytes::from(vec![9; STREAM_PIECE_MAX + 10]);
         let state = DecisionState { replica: ReplicaId(1), index: Index(40), term: Term(2), bytes };
@@ -241,5 +274,23 @@ mod tests {
         let lens: Vec<usize> = std::iter::from_fn(|| s.next_message()).map(|b| cost(&b) - MESSAGE_COST).collect();
         assert_eq!(lens, [STREAM_PIECE_MAX, 10, 0]);
         assert!(s.waits() && s.acked(Time(2), 3) && s.waits(), "the end is answered by Done alone");
+    }
+    #[test]
+    fn a_round_of_digests_is_over_when_all_are_answered() {
+        let compared = || {
+            let mut s = sender();
+            s.begin([], true);
+            let mut digests = vec![1u8; 128 * DIGEST_LEN];
+            digests[..DIGEST_LEN].fill(0);
+            s.push_digests(ChunkKey { volume: VolumeId(1), index: 0 }, 1024, digests.into());
+            assert!(!s.is_round_read() && s.next_message().is_some() && !s.is_round_read());
+            s
+        };
+        assert!(!compared().acked(Time(2), 1), "acknowledged before it was answered");
+        assert!(!compared().wanted(2, 0), "digests that were never sent");
+        assert!(!compared().wanted(1, 1), "a block of zeros cannot be wanted");
+        let mut s = compared();
+        assert!(s.wanted(1, 0b110) && s.acked(Time(2), 1) && s.is_round_read());
+        assert_eq!((s.plan.dirty_bytes(), s.equal_bytes), (2 * BLOCK, 125 * BLOCK));
     }
 }

@@ -3,6 +3,7 @@
 //! `rig` runs the OSDs; each file beside it tests one part. No code here decides what an OSD should do.
 
 mod answers;
+mod deltas;
 mod digests;
 mod doubt;
 mod let_in;

@@ -62,8 +62,10 @@ fn record() -> File {
         }
     ));
     constants.extend(rows!("role::", record::role { OSD, CLIENT }));
-    constants
-        .extend(rows!("stream_body::", record::stream_body { OPEN, ACCEPT, BLOCKS, DECISION, END, ACK, DONE, ABORT }));
+    constants.extend(rows!(
+        "stream_body::",
+        record::stream_body { OPEN, ACCEPT, BLOCKS, DECISION, END, ACK, DONE, ABORT, DIGESTS, WANTS }
+    ));
     constants.extend(rows!("repair_body::", record::repair_body { FETCH, PAYLOAD, LACK, DOUBT, STANDING }));
     constants.extend(rows!("mend_body::", record::mend_body { ASK, BLOCK, NOT_NOW, DAMAGED, NO_PART }));
     constants.extend(rows!("status::", record::status { NOT_LEADER, NOT_READY, NO_SUCH_PG, FAILED, BUSY, THROTTLED }));
@@ -73,7 +75,7 @@ fn record() -> File {
 
 fn message() -> File {
     let mut constants = Vec::new();
-    constants.extend(rows!("", message { STREAM_PIECE_MAX, CONTEXT_MAX, REASON_MAX }));
+    constants.extend(rows!("", message { DIGEST_LEN, STREAM_PIECE_MAX, CONTEXT_MAX, REASON_MAX }));
     constants.extend(variants!(RaftKind {
         Append,
         AppendResponse,

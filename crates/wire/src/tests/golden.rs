@@ -115,9 +115,13 @@ fn streams() -> Vec<(&'static str, Message)> {
     let (seq, term, commit) = (0xc1, Term(0xc2), Index(0xc3));
     let blocks = |range, crcs, payload| StreamBody::Blocks { seq, chunk: CHUNK, range, crcs, payload };
     let one = SectorRange { start: 8, count: 8 };
+    let digests = Bytes::from_static(&[0xca; 32]);
     vec![
         ("stream open", stream(StreamBody::Open)),
-        ("stream accept", stream(StreamBody::Accept { term, commit })),
+        ("stream accept", stream(StreamBody::Accept { term, commit, compare: false })),
+        ("stream accept, older contents", stream(StreamBody::Accept { term, commit, compare: true })),
+        ("stream digests", stream(StreamBody::Digests { seq, chunk: CHUNK, start: 1024, digests })),
+        ("stream wants", stream(StreamBody::Wants { seq, blocks: 0xc8 << 64 | 0xc9 })),
         ("stream blocks", stream(blocks(one, vec![0xc4c5_c6c7], IoBuf::copy_of(&[0x5a; 4096])))),
         ("stream zeros", stream(blocks(SectorRange::CHUNK, Vec::new(), IoBuf::EMPTY))),
         ("stream decision", stream(StreamBody::Decision { seq, bytes: Bytes::from_static(b"decision") })),
