@@ -66,16 +66,7 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &StreamMsg, bufs: &mut Vec
             place(&mut record, *commit, *term);
         }
         StreamBody::Blocks { seq, chunk, range, crcs, payload } => {
-            let fits = payload.is_empty() && crcs.is_empty()
-                || payload.len() == range.len_bytes() && crcs.len() == range.fragment_count();
-            assert!(fits && crcs.len() <= FRAGMENTS_MAX, "{} B and {} checksums of {range}", payload.len(), crcs.len());
-            record.body = stream_body::BLOCKS;
-            record.seq = U64::new(*seq);
-            record.volume = U64::new(chunk.volume.0);
-            record.chunk = U32::new(chunk.index);
-            record.start = U32::new(range.start);
-            record.count = U32::new(range.count);
-            record.payload_len = count(payload.len());
+            put_blocks(&mut record, (*seq, *chunk, *range), crcs.len(), payload);
             put_payload(payload, bufs);
         }
         StreamBody::Decision { seq, bytes } => {
@@ -106,6 +97,23 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &StreamMsg, bufs: &mut Vec
         StreamBody::Digests { digests, .. } => out.put(digests),
         _ => {}
     }
+}
+
+fn put_blocks(
+    record: &mut StreamRecord,
+    (seq, chunk, range): (u64, ChunkKey, SectorRange),
+    crcs: usize,
+    payload: &IoBuf,
+) {
+    let fits = payload.is_empty() && crcs == 0 || payload.len() == range.len_bytes() && crcs == range.fragment_count();
+    assert!(fits && crcs <= FRAGMENTS_MAX, "{} B and {crcs} checksums of {range}", payload.len());
+    record.body = stream_body::BLOCKS;
+    record.seq = U64::new(seq);
+    record.volume = U64::new(chunk.volume.0);
+    record.chunk = U32::new(chunk.index);
+    record.start = U32::new(range.start);
+    record.count = U32::new(range.count);
+    record.payload_len = count(payload.len());
 }
 
 pub(crate) fn read(input: &mut Input<'_>) -> Result<StreamMsg, WireError> {

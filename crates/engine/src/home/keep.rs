@@ -11,7 +11,6 @@ use super::chunk::Chunk;
 use super::install::NOWHERE;
 use layout::home::CRC_PAGES;
 use std::collections::BTreeMap;
-use types::planted::{Bug, on};
 use types::units::{AUS_PER_CHUNK, BLOCKS_PER_AU};
 use types::{ChunkKey, ReplicaId};
 
@@ -101,7 +100,7 @@ impl Home {
     pub(super) fn spoil(&mut self, base: ReplicaId, key: ChunkKey, mut aus: impl FnMut(usize) -> bool) {
         for kept in self.staging.values_mut().filter_map(|s| s.kept.as_mut()).filter(|kept| kept.base == base) {
             let hit = kept.chunks.get(&key).is_some_and(|set| set.iter().any(&mut aus));
-            kept.spoiled |= hit && !on(Bug::KeptThoughWritten);
+            kept.spoiled |= hit;
         }
     }
 

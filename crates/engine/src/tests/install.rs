@@ -15,7 +15,7 @@ fn ahead(rig: &mut Rig, old: &Model) -> Model {
     old.ahead((0..count).map(|_| rig.effect()).collect())
 }
 
-/// Keeps AUs that are equal in both, as far as the engine allows; of some it thinks better.
+/// Keeps AUs that are equal in both, as far as the engine allows; some of them are released again.
 fn keep(rig: &mut Rig, old: &Model, new: &Model) -> Vec<(ChunkKey, usize)> {
     let mut kept = Vec::new();
     for (chunk, au) in chunks().into_iter().flat_map(|chunk| [(chunk, 0), (chunk, 1)]) {

@@ -2,8 +2,8 @@
 //!
 //! The leader makes digests of its blocks; the follower makes its own and judges each AU of the window. Sans-IO.
 //!
-//! Invariant: equal digests mean equal bytes. The stream's number is the seed, drawn by the leader's OSD, so nobody who writes
-//! blocks can choose two of one digest. CRC32C would not do: data that ends in its own CRC has one CRC.
+//! Invariant: equal digests mean equal bytes. The stream's number is the seed, drawn by the leader's OSD, so a
+//! tenant cannot choose two blocks of one digest. CRC32C would not do: data that ends in its own CRC has one CRC.
 
 use bytes::{Bytes, BytesMut};
 use types::planted::{Bug, on};

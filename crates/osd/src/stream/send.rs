@@ -250,7 +250,7 @@ impl Osd {
         sender.reads -= 1;
         sender.reading_bytes -= read.range.len_bytes();
         match result {
-            // What no digest names is dropped at the follower.
+            // Blocks without a digest are dropped at the follower.
             Ok(ReadData::Zeros) if read.compare => {}
             Ok(ReadData::Bytes { payload, .. }) if read.compare => {
                 sender.push_digests(read.chunk, read.range.start, super::compare::digests(sender.id, &payload));

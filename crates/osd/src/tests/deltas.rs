@@ -68,7 +68,7 @@ fn osd_that_returns_is_sent_only_what_has_changed() {
         check_equal(&mut rig, 2);
         let stats = rig.osd(2).engine.stats().home;
         assert!(stats.used_bytes <= used + (1 << 20), "{} bytes of {used} after the stream", stats.used_bytes);
-        // What was taken over outlives a restart.
+        // Space that was taken over outlives a restart.
         rig.kill(2);
         rig.start(2);
         rig.until(LONG, "it is whole again", |rig| rig.is_whole(pg(0)));
