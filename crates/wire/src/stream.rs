@@ -36,8 +36,7 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &StreamMsg, bufs: &mut Vec
         ..StreamRecord::default()
     };
     let place = |record: &mut StreamRecord, index: Index, term: Term| {
-        record.volume = U64::new(index.0);
-        record.term = U64::new(term.0);
+        (record.volume, record.term) = (U64::new(index.0), U64::new(term.0));
     };
     match &msg.body {
         StreamBody::Open => record.body = stream_body::OPEN,
@@ -48,7 +47,7 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &StreamMsg, bufs: &mut Vec
         }
         StreamBody::Digests { seq, chunk, start, digests } => {
             let blocks = digests.len() / DIGEST_LEN;
-            assert!(digests.len().is_multiple_of(DIGEST_LEN) && blocks <= FRAGMENTS_MAX, "digests of {blocks} blocks");
+            assert!(blocks * DIGEST_LEN == digests.len() && blocks <= FRAGMENTS_MAX, "digests of {blocks} blocks");
             record.body = stream_body::DIGESTS;
             record.seq = U64::new(*seq);
             record.volume = U64::new(chunk.volume.0);

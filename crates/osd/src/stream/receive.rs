@@ -147,7 +147,7 @@ impl Osd {
                 copy.extend(judged.copy);
             }
             None => {
-                // Its bytes were whole when they were compared. The next stream judges anew.
+                // Its bytes were whole when they were compared. The next stream compares again.
                 let Some((payload, _)) = &ours else { return self.drop_receiver(read.pg, StreamAbort::Failed, true) };
                 let block = |n: &usize| payload[n * BLOCK as usize..(n + 1) * BLOCK as usize].iter().any(|b| *b != 0);
                 let at = |n: usize| read.range.start + n as u32 * SECTORS_PER_BLOCK;
