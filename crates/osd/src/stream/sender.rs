@@ -69,6 +69,7 @@ pub(crate) struct Sender {
     pub waits_since: Option<Time>,
     /// Start of the wait for blocks that are bad here.
     pub mends_since: Option<Time>,
+    /// Bytes of contents and digests.
     pub sent_bytes: u64,
     /// True when the PG cannot commit until this follower is back: only the window limits the stream then.
     pub urgent: bool,
@@ -209,7 +210,7 @@ impl Sender {
         self.outbox_bytes -= weight;
         self.unacked.push_back((self.next_seq, weight));
         self.unacked_bytes += weight;
-        self.sent_bytes += weight as u64;
+        self.sent_bytes += (weight - MESSAGE_COST) as u64;
         self.next_seq += 1;
         Some(body)
     }
