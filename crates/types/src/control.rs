@@ -128,9 +128,9 @@ pub struct IoTotals {
 pub struct RecoveryTotals {
     /// Running streams, and followers that wait for one.
     pub streams: u32,
-    /// Bytes sent since the OSD started.
+    /// Bytes sent since the OSD started, and bytes that followers had already.
     pub done_bytes: u64,
-    /// Bytes that the running streams still have to send, as far as is known.
+    /// Bytes that the running streams still have to send or to compare, as far as is known.
     pub left_bytes: u64,
 }
 

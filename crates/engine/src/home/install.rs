@@ -59,7 +59,7 @@ impl Home {
         if self.poisoned || busy {
             return false;
         }
-        let kept = blocks.iter().find(|(block, _)| self.keeps(replica, key, *block as usize / PER_AU));
+        let kept = blocks.iter().find(|(block, _)| self.keeps(replica, key, u32::from(*block) / BLOCKS_PER_AU));
         assert!(kept.is_none(), "a block of {key} is staged in kept space");
         let staging = self.staging.entry(replica).or_default();
         let mut chunk = staging.chunks.remove(&key).unwrap_or_else(|| Chunk::new(NOWHERE));
@@ -186,8 +186,9 @@ impl Home {
 
     /// Gives up all staged contents that no round installs; returns their replicas.
     pub fn evict_staged(&mut self) -> Vec<ReplicaId> {
-        let victims: Vec<ReplicaId> =
-            self.staging.iter().filter(|(id, s)| !s.dying && !self.is_installing(**id)).map(|(id, _)| *id).collect();
+        let takes_space = |s: &Staging| !s.dying && !s.chunks.is_empty();
+        let all = self.staging.iter().filter(|(id, s)| takes_space(s) && !self.is_installing(**id));
+        let victims: Vec<ReplicaId> = all.map(|(id, _)| *id).collect();
         victims.iter().for_each(|id| self.unstage(*id));
         victims
     }
@@ -213,14 +214,14 @@ impl Home {
     pub(super) fn install_demand(&self, replica: ReplicaId) -> (u64, u64) {
         let Some(staging) = self.staging.get(&replica) else { return (0, 0) };
         let keys = self.staged_keys(replica);
-        let has = |key: &ChunkKey, n: usize| {
-            staging.chunks.get(key).is_some_and(|c| c.has_quarter(n)) || self.keeps_quarter(replica, *key, n)
+        let pages = |key: &ChunkKey| {
+            let (chunk, kept) = (staging.chunks.get(key), self.kept_quarters(replica, *key));
+            1 + (0..CRC_PAGES).filter(|n| kept[*n] || chunk.is_some_and(|c| c.has_quarter(*n))).count() as u64
         };
-        let pages = |key: &ChunkKey| 1 + (0..CRC_PAGES).filter(|n| has(key, *n)).count() as u64;
         (keys.iter().map(pages).sum(), keys.len() as u64)
     }
 
-    /// Returns the chunks that the replica will have: those of which blocks are staged, and those of which AUs are kept.
+    /// Returns the chunks that the replica will have: those with staged blocks, and those with kept AUs.
     pub(super) fn staged_keys(&self, replica: ReplicaId) -> BTreeSet<ChunkKey> {
         let staged = self.staging.get(&replica).into_iter().flat_map(|s| s.chunks.keys().copied());
         staged.chain(self.kept_keys(replica)).collect()
@@ -231,9 +232,6 @@ impl Home {
         self.clock += 1;
         let staging = self.staging.get_mut(&id).expect("it is being installed");
         let mut chunk = staging.chunks.remove(&key).expect("it was listed when the round began");
-        if staging.chunks.is_empty() {
-            self.staging.remove(&id);
-        }
         let replica = self.replicas.get_mut(&id).expect("the round was checked");
         assert!(!replica.chunks.contains_key(&key), "{key} of {id} was to be dropped first");
         chunk.touched = self.clock;

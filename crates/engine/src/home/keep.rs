@@ -9,32 +9,11 @@
 use super::Home;
 use super::chunk::Chunk;
 use super::install::NOWHERE;
-use layout::home::CRC_PAGES;
+use crate::space::AuSet;
+use layout::home::{AUS_PER_CRC_PAGE, CRC_PAGES};
 use std::collections::BTreeMap;
 use types::units::{AUS_PER_CHUNK, BLOCKS_PER_AU};
 use types::{ChunkKey, ReplicaId};
-
-/// A set of the AUs of one chunk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct AuSet([u64; AUS_PER_CHUNK as usize / 64]);
-
-impl AuSet {
-    fn contains(&self, au: usize) -> bool {
-        self.0[au / 64] >> (au % 64) & 1 == 1
-    }
-
-    fn insert(&mut self, au: usize) {
-        self.0[au / 64] |= 1 << (au % 64);
-    }
-
-    fn remove(&mut self, au: usize) {
-        self.0[au / 64] &= !(1 << (au % 64));
-    }
-
-    fn iter(self) -> impl Iterator<Item = usize> {
-        (0..AUS_PER_CHUNK as usize).filter(move |au| self.contains(*au))
-    }
-}
 
 /// Space that the staged contents of one replica keep.
 pub(super) struct Kept {
@@ -54,30 +33,30 @@ impl Home {
         self.round.as_ref().is_some_and(|round| round.rewritten(replica, chunk).is_some())
     }
 
-    /// Keeps an AU of the base for the contents that are being staged for `replica`. False, without any effect: the base
-    /// has no data there, other blocks of the AU are staged, or the staged contents are being given up.
-    pub fn keep(&mut self, replica: ReplicaId, base: ReplicaId, key: ChunkKey, au: usize) -> bool {
-        let has = self.can_be_base(base) && self.chunk(base, key).is_some_and(|chunk| chunk.map[au].valid != 0);
-        if !has || self.poisoned || self.is_installing(replica) {
+    /// Keeps an AU of the base for the contents that are being staged for `replica`. False, without any effect: the base has
+    /// no data there or rewrites the chunk, blocks of the AU are staged, or the staged contents are being given up.
+    pub fn keep(&mut self, replica: ReplicaId, base: ReplicaId, key: ChunkKey, au: u32) -> bool {
+        let has = self.can_be_base(base) && self.chunk(base, key).is_some_and(|c| c.map[au as usize].valid != 0);
+        let other = self.staging.get(&replica).is_some_and(|s| {
+            let staged = s.chunks.get(&key).is_some_and(|chunk| chunk.map[au as usize].valid != 0);
+            staged || s.dying || s.kept.as_ref().is_some_and(|kept| kept.base != base)
+        });
+        if !has || other || self.poisoned || self.is_installing(replica) || self.is_rewriting(base, key) {
             return false;
         }
         let staging = self.staging.entry(replica).or_default();
-        let staged = staging.chunks.get(&key).is_some_and(|chunk| chunk.map[au].valid != 0);
         let kept = staging.kept.get_or_insert_with(|| Kept { base, chunks: BTreeMap::new(), spoiled: false });
-        if staged || staging.dying || kept.base != base {
-            return false;
-        }
         kept.chunks.entry(key).or_default().insert(au);
         true
     }
 
     /// Whether the staged contents of `replica` keep this AU of the base.
-    pub fn keeps(&self, replica: ReplicaId, key: ChunkKey, au: usize) -> bool {
-        self.kept_of(replica).is_some_and(|kept| kept.chunks.get(&key).is_some_and(|aus| aus.contains(au)))
+    pub fn keeps(&self, replica: ReplicaId, key: ChunkKey, au: u32) -> bool {
+        self.kept_aus(replica, key).contains(au)
     }
 
     /// Keeps the AU no longer: other contents will be staged in its place.
-    pub fn unkeep(&mut self, replica: ReplicaId, key: ChunkKey, au: usize) {
+    pub fn unkeep(&mut self, replica: ReplicaId, key: ChunkKey, au: u32) {
         let Some(kept) = self.staging.get_mut(&replica).and_then(|s| s.kept.as_mut()) else { return };
         if let Some(aus) = kept.chunks.get_mut(&key) {
             aus.remove(au);
@@ -93,14 +72,18 @@ impl Home {
     }
 
     fn kept_of(&self, replica: ReplicaId) -> Option<&Kept> {
-        self.staging.get(&replica)?.kept.as_ref()
+        self.staging.get(&replica).filter(|s| !s.dying)?.kept.as_ref()
+    }
+
+    fn kept_aus(&self, replica: ReplicaId, key: ChunkKey) -> AuSet {
+        self.kept_of(replica).and_then(|kept| kept.chunks.get(&key)).copied().unwrap_or_default()
     }
 
     /// Notes that AUs of this chunk at home are written or dropped.
-    pub(super) fn spoil(&mut self, base: ReplicaId, key: ChunkKey, mut aus: impl FnMut(usize) -> bool) {
+    pub(super) fn spoil(&mut self, base: ReplicaId, key: ChunkKey, aus: impl Fn(u32) -> bool) {
         for kept in self.staging.values_mut().filter_map(|s| s.kept.as_mut()).filter(|kept| kept.base == base) {
-            let hit = kept.chunks.get(&key).is_some_and(|set| set.iter().any(&mut aus));
-            kept.spoiled |= hit;
+            let set = kept.chunks.get(&key);
+            kept.spoiled |= set.is_some_and(|set| (0..AUS_PER_CHUNK).any(|au| set.contains(au) && aus(au)));
         }
     }
 
@@ -113,10 +96,10 @@ impl Home {
         self.kept_of(replica).into_iter().flat_map(|kept| kept.chunks.keys().copied())
     }
 
-    /// Whether quarter `n` of the chunk has a kept AU.
-    pub(super) fn keeps_quarter(&self, replica: ReplicaId, key: ChunkKey, n: usize) -> bool {
-        let aus = AUS_PER_CHUNK as usize / CRC_PAGES;
-        (n * aus..(n + 1) * aus).any(|au| self.keeps(replica, key, au))
+    /// Says of each quarter of the chunk whether it has a kept AU.
+    pub(super) fn kept_quarters(&self, replica: ReplicaId, key: ChunkKey) -> [bool; CRC_PAGES] {
+        let aus = self.kept_aus(replica, key);
+        std::array::from_fn(|n| (0..AUS_PER_CRC_PAGE).any(|au| aus.contains((n * AUS_PER_CRC_PAGE + au) as u32)))
     }
 
     /// Moves the kept AUs of one chunk into the staged chunk, and drops what the base has besides.
@@ -125,19 +108,26 @@ impl Home {
         let staging = self.staging.get_mut(&replica).expect("it is being installed");
         let kept = staging.kept.as_mut().and_then(|kept| kept.chunks.remove(&key)).expect("it was listed");
         let mut old = self.replicas.get_mut(&base).and_then(|r| r.chunks.remove(&key)).expect("it was not spoiled");
-        let mut chunk = staging.chunks.remove(&key).unwrap_or_else(|| Chunk::new(NOWHERE));
-        for au in kept.iter() {
-            let slot = std::mem::take(&mut old.map[au]);
-            assert!(slot.valid != 0 && chunk.map[au].valid == 0, "AU {au} of {key} has one source");
-            let first = au * BLOCKS_PER_AU as usize;
-            for block in (0..BLOCKS_PER_AU as usize).filter(|n| slot.valid >> n & 1 == 1).map(|n| first + n) {
-                let page = block / layout::home::CRCS_PER_PAGE;
-                let table = old.crcs[page].as_ref().expect("a quarter with data has CRCs");
-                chunk.set_crc(block, table[block % layout::home::CRCS_PER_PAGE]);
+        let chunk = staging.chunks.entry(key).or_insert_with(|| Chunk::new(NOWHERE));
+        for page in 0..CRC_PAGES {
+            let aus = page * AUS_PER_CRC_PAGE..(page + 1) * AUS_PER_CRC_PAGE;
+            let kept = aus.filter(|au| kept.contains(*au as u32));
+            // Without staged blocks the table moves as a whole: entries of blocks without data mean nothing.
+            let table = if chunk.crcs[page].is_none() { None } else { old.crcs[page].as_ref() };
+            for au in kept {
+                let slot = std::mem::take(&mut old.map[au]);
+                assert!(slot.valid != 0 && chunk.map[au].valid == 0, "AU {au} of {key} has one source");
+                chunk.map[au] = slot;
+                if let (Some(from), Some(to)) = (table, &mut chunk.crcs[page]) {
+                    let first = au % AUS_PER_CRC_PAGE * BLOCKS_PER_AU as usize;
+                    let blocks = first..first + BLOCKS_PER_AU as usize;
+                    to[blocks.clone()].copy_from_slice(&from[blocks]);
+                }
             }
-            chunk.map[au] = slot;
+            if chunk.crcs[page].is_none() && chunk.has_quarter(page) {
+                chunk.crcs[page] = old.crcs[page].take();
+            }
         }
-        staging.chunks.insert(key, chunk);
         old.aus().for_each(|au| self.drop_au(au));
         self.retire(base, key, &old);
     }

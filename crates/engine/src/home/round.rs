@@ -113,16 +113,20 @@ impl Home {
         for id in &round.installs {
             let base = self.base_of(*id);
             let kept: BTreeSet<ChunkKey> = self.kept_keys(*id).collect();
-            for old in BTreeSet::from_iter([*id].into_iter().chain(base)) {
-                let chunks = self.replicas.get(&old).into_iter().flat_map(|r| r.chunks.keys().copied());
-                work.extend(chunks.map(|chunk| match base == Some(old) && kept.contains(&chunk) {
-                    true => Work::TakeOver(old, *id, chunk),
-                    false => Work::Drop(old, chunk),
-                }));
-                // The new contents are newer than all that a failed replica had.
+            let mut new = self.staged_keys(*id);
+            // A failed base first: what it does not lend is dropped. The new contents are newer than all that it had.
+            for old in base.filter(|base| base != id).into_iter().chain([*id]) {
+                for chunk in self.replicas.get(&old).into_iter().flat_map(|r| r.chunks.keys().copied()) {
+                    work.push_back(match base == Some(old) && kept.contains(&chunk) {
+                        true => Work::TakeOver(old, *id, chunk),
+                        false => Work::Drop(old, chunk),
+                    });
+                    // One chunk after the other, so that a step does not change the tables of all.
+                    work.extend((old == *id && new.remove(&chunk)).then_some(Work::Adopt(*id, chunk)));
+                }
                 work.extend((old != *id).then_some(Work::Forget(old)));
             }
-            work.extend(self.staged_keys(*id).into_iter().map(|chunk| Work::Adopt(*id, chunk)));
+            work.extend(new.into_iter().map(|chunk| Work::Adopt(*id, chunk)));
         }
         work.extend(round.chunks.into_iter().map(Work::Write));
         work.push_back(Work::Roots);

@@ -22,7 +22,7 @@ impl Home {
     pub(super) fn stage_chunk(&mut self, dirty: ChunkDirty) {
         let ChunkDirty { replica: id, chunk: key, blocks } = dirty;
         check_blocks(key, &blocks);
-        self.spoil(id, key, |au| blocks.iter().any(|(block, _)| *block as usize / PER_AU == au));
+        self.spoil(id, key, |au| blocks.iter().any(|(block, _)| u32::from(*block) / BLOCKS_PER_AU == au));
         self.clock += 1;
         let replica = self.replicas.get_mut(&id).expect("the round was checked");
         let held = replica.chunks.remove(&key);

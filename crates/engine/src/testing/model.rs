@@ -23,6 +23,8 @@ type Stamp = (u64, Term);
 #[derive(Clone, Debug)]
 pub struct Model {
     pub replica: ReplicaId,
+    /// The replica that all contents name: all members of a PG have the same bytes.
+    pub writer: ReplicaId,
     pub identity: ReplicaIdentity,
     pub term: Term,
     /// Entries of the log; entry i is at position i - 1.
@@ -47,6 +49,7 @@ impl Model {
     pub fn new(identity: ReplicaIdentity) -> Model {
         Model {
             replica: identity.replica,
+            writer: identity.replica,
             identity,
             term: Term(1),
             made: Vec::new(),
@@ -78,7 +81,7 @@ impl Model {
     pub fn entry_of(&self, index: u64, term: Term) -> Option<Entry> {
         let (payload, crcs) = match *self.history.get(&(index, term))? {
             Effect::Write { range, .. } => {
-                let bytes = content(self.replica, (index, term), range);
+                let bytes = content(self.writer, (index, term), range);
                 let values = range.fragment_crcs(&bytes);
                 (bytes, Crcs { start: range.start, values })
             }
@@ -154,7 +157,7 @@ impl Model {
             let stamp = sectors[sector as usize];
             if stamp.0 > 0 {
                 let one = SectorRange::new(sector, 1);
-                out[n * 512..][..512].copy_from_slice(&content(self.replica, stamp, one));
+                out[n * 512..][..512].copy_from_slice(&content(self.writer, stamp, one));
             }
         }
         out
@@ -172,11 +175,11 @@ pub fn decision_bytes(replica: ReplicaId, index: Index) -> Bytes {
     Bytes::from(format!("decision of {replica} at {index}").repeat(1 + index.0 as usize % 200))
 }
 
-/// Returns contents in which every sector names its replica, entry and sector number.
-fn content(replica: ReplicaId, (index, term): Stamp, range: SectorRange) -> IoBuf {
+/// Returns contents in which every sector names its writer, entry and sector number.
+fn content(writer: ReplicaId, (index, term): Stamp, range: SectorRange) -> IoBuf {
     let mut bytes = IoBufMut::new(range.len_bytes());
     for (n, sector) in (range.start..range.end()).enumerate() {
-        let stamp = [replica.0, index, term.0, u64::from(sector)].map(u64::to_le_bytes).concat();
+        let stamp = [writer.0, index, term.0, u64::from(sector)].map(u64::to_le_bytes).concat();
         bytes[n * 512..][..512].chunks_mut(32).for_each(|piece| piece.copy_from_slice(&stamp));
     }
     bytes.freeze()

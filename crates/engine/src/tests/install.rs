@@ -2,12 +2,13 @@
 
 use super::crash::{config, step};
 use super::rig::Rig;
-use crate::testing::{Model, SECTORS, chunks};
-use types::store::Effect;
+use crate::testing::{Model, SECTORS, chunks, decision_bytes, identity};
+use types::store::{DecisionState, Effect};
 use types::units::SECTORS_PER_AU;
-use types::{ChunkKey, ReplicaId, SectorRange};
+use types::{ChunkKey, Index, ReplicaId, SectorRange, Term};
 
 const TARGET: ReplicaId = ReplicaId(2);
+const SUCCESSOR: ReplicaId = ReplicaId(7);
 
 /// Returns the target as if it had applied entries that its log never had.
 fn ahead(rig: &mut Rig, old: &Model) -> Model {
@@ -16,14 +17,16 @@ fn ahead(rig: &mut Rig, old: &Model) -> Model {
 }
 
 /// Keeps AUs that are equal in both, as far as the engine allows; some of them are released again.
-fn keep(rig: &mut Rig, old: &Model, new: &Model) -> Vec<(ChunkKey, usize)> {
+fn keep(rig: &mut Rig, old: &Model, new: &Model) -> Vec<(ChunkKey, u32)> {
     let mut kept = Vec::new();
     for (chunk, au) in chunks().into_iter().flat_map(|chunk| [(chunk, 0), (chunk, 1)]) {
-        let start = au as u32 * SECTORS_PER_AU;
+        let start = au * SECTORS_PER_AU;
         let range = SectorRange::new(start, (SECTORS - start).min(SECTORS_PER_AU));
-        if old.expected(chunk, range) == new.expected(chunk, range) && rig.engine.keep(TARGET, TARGET, chunk, au) {
+        if old.expected(chunk, range) == new.expected(chunk, range)
+            && rig.engine.keep(new.replica, old.replica, chunk, au)
+        {
             match rig.rng().chance(1, 4) {
-                true => rig.engine.unkeep(TARGET, chunk, au),
+                true => rig.engine.unkeep(new.replica, chunk, au),
                 false => kept.push((chunk, au)),
             }
         }
@@ -32,12 +35,12 @@ fn keep(rig: &mut Rig, old: &Model, new: &Model) -> Vec<(ChunkKey, usize)> {
 }
 
 /// Stages everything that `new` holds outside of kept AUs, some of it after other bytes in the same place.
-fn stage(rig: &mut Rig, new: &Model, kept: &[(ChunkKey, usize)], token: &mut u64) {
+fn stage(rig: &mut Rig, new: &Model, kept: &[(ChunkKey, u32)], token: &mut u64) {
     for chunk in chunks() {
         for again in [rig.rng().chance(1, 2), false] {
             let mut at = 0;
             while at < SECTORS {
-                let (au, left) = ((at / SECTORS_PER_AU) as usize, SECTORS_PER_AU - at % SECTORS_PER_AU);
+                let (au, left) = (at / SECTORS_PER_AU, SECTORS_PER_AU - at % SECTORS_PER_AU);
                 if kept.contains(&(chunk, au)) {
                     at += left;
                     continue;
@@ -49,7 +52,7 @@ fn stage(rig: &mut Rig, new: &Model, kept: &[(ChunkKey, usize)], token: &mut u64
                     bytes.fill(0xee);
                 }
                 *token += 1;
-                assert!(rig.stage(TARGET, chunk, range, &bytes), "there is room");
+                assert!(rig.stage(new.replica, chunk, range, &bytes), "there is room");
                 at += count;
             }
             while rig.seen.staged < *token {
@@ -67,8 +70,8 @@ fn step_others(rig: &mut Rig, completions: u64) {
     rig.turn(completions);
 }
 
-/// Runs one history with one stream, killed after `turns` turns of the installation. Returns whether the new contents came,
-/// and how many AUs they kept.
+/// Runs one history with one stream, killed after `turns` turns of the installation. Returns whether the new contents
+/// came, and how many AUs they kept.
 fn life(seed: u64, volatile: bool, turns: u64) -> (bool, usize) {
     let mut rig = Rig::new(seed, volatile, config(seed));
     for id in 1..=3 {
@@ -146,6 +149,75 @@ fn an_installation_is_whole_or_never_was_at_every_crash() {
         }
     }
     assert!(came > 10 && stayed > 10 && kept > 20, "{came} came with {kept} kept AUs, {stayed} stayed");
+}
+
+/// A successor on the same device takes over parts of a failed replica's home; killed after `turns` turns of the
+/// installation. Returns whether the new contents came, and how many AUs they kept.
+fn succession(seed: u64, turns: u64) -> (bool, usize) {
+    let mut rig = Rig::new(seed, true, config(seed));
+    (1..=3).for_each(|id| rig.create(id));
+    (0..150).for_each(|_| step(&mut rig));
+    rig.settle();
+    rig.round();
+    rig.settle();
+    let old = rig.models.remove(&TARGET).expect("created");
+    rig.engine.mark_damaged(TARGET, "for this test".to_owned());
+    rig.settle();
+    let mut identity = identity(SUCCESSOR, 0);
+    identity.pg = old.identity.pg;
+    let bytes = decision_bytes(SUCCESSOR, Index(0));
+    let decision = DecisionState { replica: SUCCESSOR, index: Index(0), term: Term(0), bytes };
+    rig.engine.create_replica(identity.clone(), decision);
+    let fresh = Model::new(identity.clone());
+    rig.models.insert(SUCCESSOR, fresh.clone());
+    rig.settle();
+    rig.models.remove(&SUCCESSOR);
+    assert_eq!(rig.engine.base_for(SUCCESSOR), Some(TARGET));
+    let new = Model { replica: SUCCESSOR, identity, ..ahead(&mut rig, &old) };
+    let kept = keep(&mut rig, &old, &new);
+    stage(&mut rig, &new, &kept, &mut 0);
+    rig.engine.install(new.decision());
+    for _ in 0..turns {
+        let completions = rig.rng().below(3);
+        step_others(&mut rig, completions);
+        rig.engine.audit().expect("the books balance at every step");
+    }
+    rig.disk.power_cut();
+    rig.restart();
+    rig.engine.audit().expect("the books balance");
+    let mut came = false;
+    for found in std::mem::take(&mut rig.seen.recovered) {
+        let replica = found.identity.replica;
+        assert_eq!(found.damage.is_some(), replica == TARGET, "{replica} is {:?}", found.damage);
+        if replica == SUCCESSOR {
+            came = found.checkpoint.index.0 >= new.applied;
+            rig.models.insert(SUCCESSOR, if came { new.clone() } else { fresh.clone() });
+        }
+        if replica != TARGET {
+            rig.check_recovered(found, false);
+        }
+    }
+    rig.check_all_sectors();
+    assert_eq!(rig.engine.base_for(SUCCESSOR), Some(if came { SUCCESSOR } else { TARGET }));
+    rig.engine.destroy_replica(TARGET);
+    (0..100).for_each(|_| step(&mut rig));
+    rig.settle();
+    rig.restart_and_check();
+    (came, if came { kept.len() } else { 0 })
+}
+
+#[test]
+fn successor_has_its_own_contents_or_the_failed_ones_stay() {
+    let (mut came, mut stayed, mut kept) = (0, 0, 0);
+    for seed in 0..8 {
+        for turns in [0, 2, 5, 9, 16, 30, 60] {
+            match succession(seed * 100 + turns, turns) {
+                (true, aus) => (came, kept) = (came + 1, kept + aus),
+                (false, _) => stayed += 1,
+            }
+        }
+    }
+    assert!(came > 8 && stayed > 8 && kept > 20, "{came} came with {kept} kept AUs, {stayed} stayed");
 }
 
 #[test]
@@ -308,8 +380,8 @@ fn an_installation_begins_although_the_log_copies_entries_of_its_replica() {
     }
 }
 
-/// A round writes a block of a kept AU between its comparison and the installation: the engine refuses, and the old replica
-/// stays.
+/// A round writes a block of a kept AU between its comparison and the installation: the engine refuses, and the old
+/// replica stays. Before the round, the block is in the overlay: the AU cannot be released into the staged contents.
 #[test]
 fn kept_space_that_a_round_has_written_is_not_installed() {
     let mut rig = Rig::new(11, true, config(2));
@@ -324,6 +396,14 @@ fn kept_space_that_a_round_has_written_is_not_installed() {
     };
     fill(&mut rig, vec![write(0), write(8)]);
     assert!(!rig.engine.keep(TARGET, TARGET, chunks()[0], 0), "the overlay holds it");
+    rig.round();
+    rig.settle();
+    assert!(rig.engine.keep(TARGET, TARGET, chunks()[0], 0));
+    assert!(rig.engine.release(TARGET, TARGET, chunks()[0], 0), "nothing has changed");
+    assert!(rig.engine.keep(TARGET, TARGET, chunks()[0], 0));
+    fill(&mut rig, vec![write(8)]);
+    assert!(!rig.engine.release(TARGET, TARGET, chunks()[0], 0), "a read of it returns a later state");
+    rig.engine.unstage(TARGET);
     rig.round();
     rig.settle();
     assert!(rig.engine.keep(TARGET, TARGET, chunks()[0], 0));

@@ -7,30 +7,46 @@
 
 use bytes::{Bytes, BytesMut};
 use types::planted::{Bug, on};
-use types::units::{BLOCKS_PER_AU, SECTORS_PER_BLOCK};
+use types::units::{BLOCKS_PER_AU, SECTORS_PER_AU, SECTORS_PER_BLOCK};
 use types::{BLOCK, SectorRange};
 use wire::DIGEST_LEN;
 
 const PER_AU: usize = BLOCKS_PER_AU as usize;
 const ZEROS: [u8; DIGEST_LEN] = [0; DIGEST_LEN];
+static ZERO_BLOCK: [u8; BLOCK as usize] = [0; BLOCK as usize];
+
+/// Whether the block is not all zeros.
+pub(crate) fn is_data(block: &[u8]) -> bool {
+    block != ZERO_BLOCK
+}
 
 /// Returns the digests of whole blocks, one after another. A block of zeros has a digest of zeros.
 pub(crate) fn digests(seed: u64, payload: &[u8]) -> Bytes {
     let mut all = BytesMut::with_capacity(payload.len() / BLOCK as usize * DIGEST_LEN);
     for block in payload.chunks_exact(BLOCK as usize) {
-        let zero = block.iter().all(|byte| *byte == 0);
-        let digest = twox_hash::XxHash3_128::oneshot_with_seed(seed, block);
         // The value of zeros is taken.
-        all.extend_from_slice(&if zero { ZEROS } else { digest.max(1).to_le_bytes() });
+        all.extend_from_slice(&match is_data(block) {
+            true => twox_hash::XxHash3_128::oneshot_with_seed(seed, block).max(1).to_le_bytes(),
+            false => ZEROS,
+        });
     }
     all.freeze()
+}
+
+fn digest(all: &[u8], n: usize) -> &[u8] {
+    &all[n * DIGEST_LEN..(n + 1) * DIGEST_LEN]
+}
+
+/// Whether block `n` of the digests is not all zeros.
+pub(crate) fn has_data(all: &[u8], n: usize) -> bool {
+    digest(all, n) != ZEROS
 }
 
 /// Result of a comparison.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Judged {
     /// AUs of the chunk that are equal as a whole.
-    pub equal: Vec<usize>,
+    pub equal: Vec<u32>,
     /// Equal blocks in other AUs: their bytes are staged from here.
     pub copy: Vec<SectorRange>,
     /// Blocks that the leader must send; bit 0 is the first of the window.
@@ -40,20 +56,19 @@ pub(crate) struct Judged {
 /// Compares the leader's digests from sector `start` on, where an AU begins, with ours. `None`: ours cannot be read.
 pub(crate) fn judge(start: u32, theirs: &[u8], ours: Option<&[u8]>) -> Judged {
     let mut judged = Judged::default();
-    let digest = |all: &[u8], n: usize| <[u8; DIGEST_LEN]>::try_from(&all[n * DIGEST_LEN..(n + 1) * DIGEST_LEN]).ok();
     let count = theirs.len() / DIGEST_LEN;
     let is_equal = |n: usize| ours.is_some_and(|ours| digest(ours, n) == digest(theirs, n));
     for first in (0..count).step_by(PER_AU) {
         let mut blocks = first..count.min(first + PER_AU);
         let whole = if on(Bug::KeptByFirstBlock) { is_equal(first) } else { blocks.clone().all(is_equal) };
-        if blocks.clone().all(|n| digest(theirs, n) == Some(ZEROS)) {
+        if !blocks.clone().any(|n| has_data(theirs, n)) {
             continue;
         }
         if whole {
-            judged.equal.push((start / SECTORS_PER_BLOCK) as usize / PER_AU + first / PER_AU);
+            judged.equal.push(start / SECTORS_PER_AU + (first / PER_AU) as u32);
             continue;
         }
-        for n in blocks.by_ref().filter(|n| digest(theirs, *n) != Some(ZEROS)) {
+        for n in blocks.by_ref().filter(|n| has_data(theirs, *n)) {
             match is_equal(n) {
                 true => push_block(&mut judged.copy, start + n as u32 * SECTORS_PER_BLOCK),
                 false => judged.wants |= 1 << n,

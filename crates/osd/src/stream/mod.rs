@@ -38,10 +38,11 @@ pub(crate) struct StreamRead {
     compare: bool,
 }
 
-/// A read of older contents, for message `seq` of a stream. `digests`: the leader's; without, the AU is kept no longer.
+/// A read of older contents, for message `seq` of a receiver. `digests`: the leader's; without them the AU is kept no
+/// longer.
 struct BaseRead {
     pg: PgId,
-    id: u64,
+    serial: u64,
     seq: u64,
     chunk: ChunkKey,
     range: SectorRange,
@@ -57,7 +58,7 @@ pub(crate) struct Streams {
     receivers: BTreeMap<PgId, Receiver>,
     reads: Slab<StreamRead>,
     base_reads: Slab<BaseRead>,
-    /// Engine token → (PG, stream, message) of a piece that is being staged.
+    /// Engine token → (PG, receiver, message) of a piece that is being staged.
     staging: BTreeMap<u64, (PgId, u64, u64)>,
     next_id: u64,
     next_token: u64,
@@ -70,6 +71,8 @@ pub(crate) struct Streams {
     /// Bytes sent by streams that have ended, and bytes that their followers had already.
     pub sent_bytes: u64,
     pub equal_bytes: u64,
+    /// Bytes that installed streams have kept here.
+    pub kept_bytes: u64,
 }
 
 /// Bytes that may be read for streams now.
@@ -116,6 +119,7 @@ impl Streams {
             failed: 0,
             sent_bytes: 0,
             equal_bytes: 0,
+            kept_bytes: 0,
         }
     }
 

@@ -1,7 +1,8 @@
-//! The follower's OSD: accepts a stream, compares older contents, stages the pieces, pauses the group and has the engine install the contents.
+//! The follower's OSD: accepts a stream, compares older contents, stages the pieces, pauses the group and has the engine
+//! install the contents.
 
 use super::BaseRead;
-use super::compare::{self, Judged};
+use super::compare;
 use super::receiver::{Contents, Receiver, Step, Wrong, au_range, aus};
 use crate::node::{Osd, ReadOwner};
 use crate::pgs::State;
@@ -11,7 +12,7 @@ use types::failpoint::{Point, pass};
 use types::store::{DecisionState, Recovered};
 use types::units::{BLOCKS_PER_AU, SECTORS_PER_AU, SECTORS_PER_BLOCK};
 use types::{AU, BLOCK, ChunkKey, IoBuf, OsdId, PgId, ReplicaId, SectorRange};
-use wire::{DIGEST_LEN, StreamAbort, StreamBody, StreamMsg};
+use wire::{StreamAbort, StreamBody, StreamMsg};
 
 impl Osd {
     /// Handles the opening of a stream. The sender's claim is enough: its applied state is committed, whether or
@@ -35,6 +36,8 @@ impl Osd {
             return refuse(self, StreamAbort::Busy);
         }
         let mut receiver = Receiver::new(msg.stream, msg.pg, (msg.to, slot), (from, msg.from, link), self.now);
+        receiver.serial = self.streams.next_token;
+        self.streams.next_token += 1;
         receiver.base = self.engine.base_for(msg.to);
         let compare = receiver.base.is_some();
         self.streams.receivers.insert(msg.pg, receiver);
@@ -78,7 +81,7 @@ impl Osd {
 
     fn step_pieces(&mut self, pg: PgId) {
         while let Some(receiver) = self.streams.receivers.get_mut(&pg) {
-            let (replica, id, base) = (receiver.replica, receiver.id, receiver.base);
+            let (replica, serial) = (receiver.replica, receiver.serial);
             let engine = &mut self.engine;
             let Some(step) = receiver.next_step(|chunk, au| engine.keeps(replica, chunk, au)) else { return };
             match step {
@@ -88,74 +91,70 @@ impl Osd {
                         Contents::Bytes(payload, crcs) => Some((payload, crcs)),
                         _ => None,
                     };
-                    self.stage_run(pg, id, piece.seq, (piece.chunk, piece.range), data);
+                    self.stage_run((pg, serial, piece.seq), piece.chunk, piece.range, data);
                 }
                 Step::Compare { seq, chunk, range, digests } => {
-                    self.read_base(base, BaseRead { pg, id, seq, chunk, range, digests: Some(digests) });
+                    self.read_base(BaseRead { pg, serial, seq, chunk, range, digests: Some(digests) });
                 }
                 Step::Release { seq, chunk, au } => {
-                    self.read_base(base, BaseRead { pg, id, seq, chunk, range: au_range(au), digests: None });
+                    self.read_base(BaseRead { pg, serial, seq, chunk, range: au_range(au), digests: None });
                 }
             }
         }
     }
 
+    fn receiver(&mut self, pg: PgId, serial: u64) -> Option<&mut Receiver> {
+        self.streams.receivers.get_mut(&pg).filter(|r| r.serial == serial)
+    }
+
     fn stage_run(
         &mut self,
-        pg: PgId,
-        id: u64,
-        seq: u64,
-        (chunk, range): (ChunkKey, SectorRange),
+        (pg, serial, seq): (PgId, u64, u64),
+        chunk: ChunkKey,
+        range: SectorRange,
         data: Option<(IoBuf, Vec<u32>)>,
     ) {
-        let Some(replica) = self.streams.receivers.get(&pg).filter(|r| r.id == id).map(|r| r.replica) else { return };
+        let Some(replica) = self.receiver(pg, serial).map(|r| r.replica) else { return };
         let token = self.streams.next_token;
         self.streams.next_token += 1;
-        self.streams.staging.insert(token, (pg, id, seq));
+        self.streams.staging.insert(token, (pg, serial, seq));
         if !self.engine.stage(token, replica, chunk, range, data) {
             self.streams.staging.remove(&token);
             self.drop_receiver(pg, StreamAbort::Full, true);
         }
     }
 
-    fn read_base(&mut self, base: Option<ReplicaId>, read: BaseRead) {
-        let base = base.expect("only older contents are compared");
+    fn read_base(&mut self, read: BaseRead) {
+        let Some(base) = self.receiver(read.pg, read.serial).and_then(|r| r.base) else {
+            return self.drop_receiver(read.pg, StreamAbort::Failed, true);
+        };
         let (chunk, range) = (read.chunk, read.range);
         let key = self.streams.base_reads.insert(read);
         let token = self.reads.insert(ReadOwner::Base(key)) as u64;
-        self.engine.read_base(token, base, chunk, range);
+        self.engine.read_base(token, base, chunk, range, &mut self.engine_events);
     }
 
     /// Takes the older contents of a window that is compared, or of an AU that is kept no longer.
     pub(crate) fn base_read_done(&mut self, key: usize, result: Result<ReadData, ReadError>) {
         let Some(read) = self.streams.base_reads.try_remove(key) else { return };
-        let Some(receiver) = self.streams.receivers.get(&read.pg).filter(|r| r.id == read.id) else { return };
-        let (replica, base) = (receiver.replica, receiver.base.expect("it was read"));
+        let Some(receiver) = self.receiver(read.pg, read.serial) else { return };
+        let (replica, Some(base)) = (receiver.replica, receiver.base) else { return };
         let ours = match result {
-            Ok(ReadData::Zeros) => Some((IoBuf::zeros(read.range.len_bytes()), Vec::new())),
+            Ok(ReadData::Zeros) => None,
             Ok(ReadData::Bytes { crcs, payload }) => Some((payload, crcs)),
             Err(error) => {
                 tracing::info!(pg = %read.pg, %error, "older contents cannot be read: the leader sends them");
                 None
             }
         };
-        let mut copy = Vec::new();
-        match &read.digests {
-            Some(theirs) => {
-                let judged =
-                    self.judge_window(&read, replica, base, theirs, ours.as_ref().map(|(payload, _)| &**payload));
-                copy.extend(judged.copy);
-            }
-            None => {
-                // Its bytes were whole when they were compared. The next stream compares again.
-                let Some((payload, _)) = &ours else { return self.drop_receiver(read.pg, StreamAbort::Failed, true) };
-                let block = |n: &usize| payload[n * BLOCK as usize..(n + 1) * BLOCK as usize].iter().any(|b| *b != 0);
-                let at = |n: usize| read.range.start + n as u32 * SECTORS_PER_BLOCK;
-                (0..BLOCKS_PER_AU as usize).filter(block).for_each(|n| compare::push_block(&mut copy, at(n)));
-                self.engine.unkeep(replica, read.chunk, (read.range.start / SECTORS_PER_AU) as usize);
-            }
-        }
-        if let Some(receiver) = self.streams.receivers.get_mut(&read.pg) {
+        let bytes = ours.as_ref().map(|(payload, _)| &**payload);
+        let copy = match &read.digests {
+            Some(theirs) => self.judge_window(&read, (replica, base), theirs, bytes),
+            None => self.release_au(&read, (replica, base), bytes),
+        };
+        let Some(copy) = copy else { return self.drop_receiver(read.pg, StreamAbort::Failed, true) };
+        let at = (read.pg, read.serial, read.seq);
+        if let Some(receiver) = self.receiver(read.pg, read.serial) {
             receiver.takes(read.seq, copy.len());
         }
         let (payload, crcs) = ours.unwrap_or_default();
@@ -163,21 +162,41 @@ impl Osd {
             let first = ((run.start - read.range.start) / SECTORS_PER_BLOCK) as usize;
             let blocks = first..first + (run.count / SECTORS_PER_BLOCK) as usize;
             let bytes = payload.slice(blocks.start * BLOCK as usize..blocks.end * BLOCK as usize);
-            self.stage_run(read.pg, read.id, read.seq, (read.chunk, run), Some((bytes, crcs[blocks].to_vec())));
+            self.stage_run(at, read.chunk, run, Some((bytes, crcs[blocks].to_vec())));
         }
-        self.piece_done(read.pg, read.id, read.seq);
+        self.piece_done(at);
     }
 
-    /// Compares a window: keeps equal AUs, tells the leader which blocks it must send, and returns those to copy.
+    /// Keeps an AU no longer, and returns its blocks, which are staged instead. `None`: they are not known to be those that
+    /// were compared. The next stream compares again.
+    fn release_au(
+        &mut self,
+        read: &BaseRead,
+        (replica, base): (ReplicaId, ReplicaId),
+        ours: Option<&[u8]>,
+    ) -> Option<Vec<SectorRange>> {
+        let au = read.range.start / SECTORS_PER_AU;
+        let ours = ours.filter(|_| self.engine.release(replica, base, read.chunk, au))?;
+        let mut copy = Vec::new();
+        let blocks = ours.chunks(BLOCK as usize).zip((read.range.start..).step_by(SECTORS_PER_BLOCK as usize));
+        blocks.filter(|(block, _)| compare::is_data(block)).for_each(|(_, at)| compare::push_block(&mut copy, at));
+        Some(copy)
+    }
+
+    /// Compares a window: keeps equal AUs, reports to the leader which blocks it must send, and returns those to copy.
+    /// `None`: the leader has sent digests of this window before.
     fn judge_window(
         &mut self,
         read: &BaseRead,
-        replica: ReplicaId,
-        base: ReplicaId,
+        (replica, base): (ReplicaId, ReplicaId),
         theirs: &[u8],
         ours: Option<&[u8]>,
-    ) -> Judged {
-        let ours = ours.map(|payload| compare::digests(read.id, payload));
+    ) -> Option<Vec<SectorRange>> {
+        let (stream, link, leader) = self.receiver(read.pg, read.serial).map(|r| (r.id, r.link, r.leader))?;
+        if aus(read.range).any(|au| self.engine.keeps(replica, read.chunk, au)) {
+            return None;
+        }
+        let ours = ours.map(|payload| compare::digests(stream, payload));
         let mut judged = compare::judge(read.range.start, theirs, ours.as_deref());
         let mut kept = 0;
         for au in std::mem::take(&mut judged.equal) {
@@ -185,33 +204,28 @@ impl Osd {
                 kept += AU;
                 continue;
             }
-            let blocks = au_range(au).start / SECTORS_PER_BLOCK..au_range(au).end() / SECTORS_PER_BLOCK;
-            let first = read.range.start / SECTORS_PER_BLOCK;
-            let has_data = |n: &u32| {
-                let at = (n - first) as usize * DIGEST_LEN;
-                theirs[at..at + DIGEST_LEN].iter().any(|byte| *byte != 0)
-            };
-            blocks.filter(has_data).for_each(|n| compare::push_block(&mut judged.copy, n * SECTORS_PER_BLOCK));
+            let first = ((au_range(au).start - read.range.start) / SECTORS_PER_BLOCK) as usize;
+            let blocks = (first..first + BLOCKS_PER_AU as usize).filter(|n| compare::has_data(theirs, *n));
+            let at = |n: usize| read.range.start + n as u32 * SECTORS_PER_BLOCK;
+            blocks.for_each(|n| compare::push_block(&mut judged.copy, at(n)));
         }
-        if let Some(receiver) = self.streams.receivers.get_mut(&read.pg) {
-            receiver.kept_bytes += kept;
-            let (link, ids) = (receiver.link, (replica, receiver.leader));
-            let body = StreamBody::Wants { seq: read.seq, blocks: judged.wants };
-            self.send_stream(link, read.pg, ids, read.id, body);
-        }
-        judged
+        self.receiver(read.pg, read.serial)?.kept_bytes += kept;
+        let body = StreamBody::Wants { seq: read.seq, blocks: judged.wants };
+        self.send_stream(link, read.pg, (replica, leader), stream, body);
+        Some(judged.copy)
     }
 
     /// Notes that the engine has written a piece.
     pub(crate) fn piece_staged(&mut self, token: u64) {
-        let Some((pg, id, seq)) = self.streams.staging.remove(&token) else { return };
+        let Some(at) = self.streams.staging.remove(&token) else { return };
         pass(Point::PieceStaged);
-        self.piece_done(pg, id, seq);
+        self.piece_done(at);
     }
 
-    fn piece_done(&mut self, pg: PgId, id: u64, seq: u64) {
-        if let Some(receiver) = self.streams.receivers.get_mut(&pg).filter(|r| r.id == id) {
-            receiver.done(seq);
+    fn piece_done(&mut self, (pg, serial, seq): (PgId, u64, u64)) {
+        let now = self.now;
+        if let Some(receiver) = self.receiver(pg, serial) {
+            receiver.done(now, seq);
             self.step_pieces(pg);
         }
     }
@@ -291,6 +305,7 @@ impl Osd {
         let (pg, replica) = (recovered.identity.pg, recovered.identity.replica);
         let commit = recovered.checkpoint.index;
         let receiver = self.streams.receivers.remove(&pg);
+        self.streams.kept_bytes += receiver.as_ref().map_or(0, |r| r.kept_bytes);
         let Some(slot) = self.pgs.by_replica(replica) else { return };
         if !matches!(self.pgs.get(slot).state, State::Installing(_)) {
             return;

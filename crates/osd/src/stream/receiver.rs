@@ -1,10 +1,11 @@
-//! The follower's end of one stream: order, checksums, staged pieces and acknowledgements.
+//! The follower's end of one stream: order, checksums, pieces under way and acknowledgements.
 //!
 //! The loop passes in the leader's messages and finished work. It asks for the next step, what to acknowledge, and
 //! whether the stream is complete. Sans-IO.
 //!
 //! Invariant: a message out of order ends the stream. A piece is handled only after all earlier work that it overlaps
-//! is done. No piece is staged in kept space: an AU that a piece covers in part is staged as a whole before. Memory is bounded by the window, whatever the leader sends.
+//! is done. No piece is staged in kept space: an AU that a piece covers in part is staged as a whole before. Memory is
+//! bounded by the window, whatever the leader sends.
 
 use super::sender::{MESSAGE_COST, WINDOW_BYTES, cost};
 use bus::LinkId;
@@ -18,6 +19,8 @@ use wire::{DIGEST_LEN, StreamBody};
 
 /// Most windows that are compared at once; each reads [`types::limits::PART_MAX`] bytes.
 const COMPARED_MAX: usize = 4;
+/// Most pieces for which kept AUs are staged in advance.
+const AHEAD_MAX: usize = 32;
 
 /// Blocks on their way to home, or to be compared.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,7 +53,7 @@ pub(crate) enum Step {
     Release {
         seq: u64,
         chunk: ChunkKey,
-        au: usize,
+        au: u32,
     },
 }
 
@@ -76,13 +79,19 @@ impl Contents {
 }
 
 /// Returns the sectors of an AU of a chunk.
-pub(crate) fn au_range(au: usize) -> SectorRange {
-    SectorRange::new(au as u32 * SECTORS_PER_AU, SECTORS_PER_AU)
+pub(crate) fn au_range(au: u32) -> SectorRange {
+    SectorRange::new(au * SECTORS_PER_AU, SECTORS_PER_AU)
+}
+
+/// Returns the AUs that the range touches and does not cover: the first, the last, or none.
+fn covered_in_part(range: SectorRange) -> impl Iterator<Item = u32> {
+    let ends = [aus(range).next(), aus(range).last()];
+    ends.into_iter().flatten().filter(move |au| range.intersect(au_range(*au)) != Some(au_range(*au)))
 }
 
 /// Returns the AUs that the range touches.
-pub(crate) fn aus(range: SectorRange) -> impl Iterator<Item = usize> {
-    (range.start / SECTORS_PER_AU) as usize..range.end().div_ceil(SECTORS_PER_AU) as usize
+pub(crate) fn aus(range: SectorRange) -> impl Iterator<Item = u32> {
+    range.start / SECTORS_PER_AU..range.end().div_ceil(SECTORS_PER_AU)
 }
 
 /// Reason why a message ends the stream.
@@ -100,6 +109,8 @@ pub(crate) enum Wrong {
 #[derive(Debug)]
 pub(crate) struct Receiver {
     pub id: u64,
+    /// Number of this receiver in its process: the leader's OSD chooses `id`.
+    pub serial: u64,
     pub pg: PgId,
     pub replica: ReplicaId,
     pub slot: usize,
@@ -134,6 +145,7 @@ impl Receiver {
     ) -> Receiver {
         Receiver {
             id,
+            serial: 0,
             pg,
             replica,
             slot,
@@ -214,28 +226,47 @@ impl Receiver {
         self.waiting.push_back(piece);
     }
 
-    /// Returns the next step, if no work under way overlaps it. `keeps` says whether an AU of a chunk is kept.
-    pub fn next_step(&mut self, keeps: impl Fn(ChunkKey, usize) -> bool) -> Option<Step> {
+    /// Returns the next step, if there is one that no work under way overlaps. `keeps` says whether an AU is kept.
+    pub fn next_step(&mut self, keeps: impl Fn(ChunkKey, u32) -> bool) -> Option<Step> {
         let front = self.waiting.front()?;
-        let (seq, chunk, range) = (front.seq, front.chunk, front.range);
-        let compares = matches!(front.contents, Contents::Digests(_));
-        let in_part = |au: &usize| range.intersect(au_range(*au)) != Some(au_range(*au)) && keeps(chunk, *au);
-        let kept = aus(range).find(in_part).filter(|_| !compares);
-        let range = kept.map_or(range, au_range);
-        let overlaps = |busy: &Busy| busy.chunk == chunk && busy.range.overlaps(range);
-        let compared = self.busy.values().filter(|busy| busy.compares).count();
-        if self.busy.contains_key(&seq) || self.busy.values().any(overlaps) || compares && compared == COMPARED_MAX {
-            return None;
-        }
-        self.busy.insert(seq, Busy { chunk, range, left: 1, compares });
-        if let Some(au) = kept {
+        let is_kept = || covered_in_part(front.range).any(|au| keeps(front.chunk, au));
+        if let Contents::Digests(_) = front.contents {
+            let compared = self.busy.values().filter(|busy| busy.compares).count();
+            if compared == COMPARED_MAX || self.is_busy(front.chunk, front.range) {
+                return None;
+            }
+        } else if let Some((seq, chunk, au)) = self.next_release(&keeps) {
+            self.busy.insert(seq, Busy { chunk, range: au_range(au), left: 1, compares: false });
             return Some(Step::Release { seq, chunk, au });
+        } else if self.busy.contains_key(&front.seq) || self.is_busy(front.chunk, front.range) || is_kept() {
+            return None;
         }
         let piece = self.waiting.pop_front().expect("it has a front");
         self.waiting_bytes -= piece.contents.weight();
+        let (seq, chunk, range) = (piece.seq, piece.chunk, piece.range);
+        let compares = matches!(piece.contents, Contents::Digests(_));
+        self.busy.insert(seq, Busy { chunk, range, left: 1, compares });
         Some(match piece.contents {
             Contents::Digests(digests) => Step::Compare { seq, chunk, range, digests },
             _ => Step::Stage(piece),
+        })
+    }
+
+    fn is_busy(&self, chunk: ChunkKey, range: SectorRange) -> bool {
+        self.busy.values().any(|busy| busy.chunk == chunk && busy.range.overlaps(range))
+    }
+
+    /// Returns a kept AU that one of the first pieces covers in part, and that neither work under way nor an earlier piece
+    /// touches.
+    fn next_release(&self, keeps: impl Fn(ChunkKey, u32) -> bool) -> Option<(u64, ChunkKey, u32)> {
+        let ahead = self.waiting.iter().take(AHEAD_MAX).enumerate().filter(|(_, p)| !self.busy.contains_key(&p.seq));
+        ahead.into_iter().find_map(|(n, piece)| {
+            let earlier = |au: u32| {
+                let mut earlier = self.waiting.iter().take(n).filter(|p| p.chunk == piece.chunk);
+                earlier.any(|p| p.range.overlaps(au_range(au)))
+            };
+            let free = |au: &u32| keeps(piece.chunk, *au) && !self.is_busy(piece.chunk, au_range(*au)) && !earlier(*au);
+            covered_in_part(piece.range).find(free).map(|au| (piece.seq, piece.chunk, au))
         })
     }
 
@@ -246,8 +277,9 @@ impl Receiver {
         }
     }
 
-    /// Notes that a read or write of a step is done.
-    pub fn done(&mut self, seq: u64) {
+    /// Notes that a read or write of a step is done: the stream goes on here, also while the leader waits.
+    pub fn done(&mut self, now: Time, seq: u64) {
+        self.heard_at = now;
         if let Some(busy) = self.busy.get_mut(&seq) {
             busy.left -= 1;
             if busy.left == 0 {
@@ -309,17 +341,17 @@ mod tests {
         assert_eq!(stage(&mut r), Some(1));
         assert_eq!(stage(&mut r), Some(2));
         assert_eq!(stage(&mut r), None, "3 overlaps 2");
-        r.done(2);
+        r.done(Time(2), 2);
         assert_eq!(r.ack_due(), None, "1 is in flight");
         assert_eq!(stage(&mut r), Some(3));
-        r.done(1);
+        r.done(Time(2), 1);
         assert_eq!(r.ack_due(), Some(2));
         assert_eq!(stage(&mut r), Some(4));
         r.take(Time(3), StreamBody::Decision { seq: 5, bytes: Bytes::from_static(b"ab") }).expect("in order");
         r.take(Time(3), StreamBody::End { seq: 6, index: Index(9), term: Term(2) }).expect("in order");
-        r.done(4);
+        r.done(Time(2), 4);
         assert_eq!(r.complete(), None, "3 is in flight");
-        r.done(3);
+        r.done(Time(2), 3);
         assert_eq!(r.ack_due(), Some(6));
         assert_eq!(r.complete(), Some((Index(9), Term(2), Bytes::from_static(b"ab"))));
     }
@@ -367,13 +399,13 @@ mod tests {
         assert_eq!(range, SectorRange::new(0, 1024));
         assert_eq!(r.next_step(|_, _| true), None, "2 overlaps the comparison");
         r.takes(1, 2);
-        (0..3).for_each(|_| r.done(1));
+        (0..3).for_each(|_| r.done(Time(2), 1));
         assert_eq!(r.ack_due(), Some(1));
         assert_eq!(r.next_step(|_, au| au == 0), Some(Step::Release { seq: 2, chunk: CHUNK, au: 0 }));
-        assert_eq!(r.next_step(|_, _| true), None, "its bytes are being staged");
-        r.done(2);
+        assert_eq!(r.next_step(|_, au| au == 0), None, "its bytes are being staged");
+        r.done(Time(2), 2);
         assert_eq!(r.next_step(|_, au| au == 2), Some(Step::Release { seq: 2, chunk: CHUNK, au: 2 }));
-        r.done(2);
+        r.done(Time(2), 2);
         assert!(
             matches!(r.next_step(|_, au| au == 1), Some(Step::Stage(_))),
             "an AU that the piece replaces as a whole"

@@ -132,9 +132,15 @@ impl Osd {
                 self.pump(msg.stream);
             }
             StreamBody::Wants { seq, blocks } => {
-                if !sender.wanted(seq, blocks) {
-                    self.drop_sender(msg.stream, StreamAbort::Failed, false);
-                    self.bus.disconnect(link, "asked for blocks of which no digest was sent");
+                let urgent = sender.urgent;
+                match sender.wanted(seq, blocks) {
+                    // The follower copies the other blocks of these AUs.
+                    Some(written) if !urgent => self.streams.budget.tokens -= written as i64,
+                    Some(_) => {}
+                    None => {
+                        self.drop_sender(msg.stream, StreamAbort::Failed, false);
+                        self.bus.disconnect(link, "asked for blocks of which no digest was sent");
+                    }
                 }
             }
             StreamBody::Done { commit, .. } => {

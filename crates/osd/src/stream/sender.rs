@@ -6,12 +6,14 @@
 //! Invariant: messages are numbered in the order in which they are sent. Unacknowledged bytes and
 //! bytes being read stay below the window, but for the cut, whose size is bounded.
 
+use super::compare::{has_data, runs_of};
 use super::plan::Plan;
 use bus::LinkId;
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use types::planted::{Bug, on};
 use types::store::DecisionState;
+use types::units::BLOCKS_PER_AU;
 use types::{BLOCK, ChunkKey, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Term, Time};
 use wire::{DIGEST_LEN, STREAM_PIECE_MAX, StreamBody};
 
@@ -58,8 +60,9 @@ pub(crate) struct Sender {
     unacked: VecDeque<(u64, usize)>,
     unacked_bytes: usize,
     next_seq: u64,
-    /// Digests that the follower has not answered: chunk, first sector, blocks with data. Those not sent yet have no number.
+    /// Digests that the follower has not answered: chunk, first sector, blocks with data.
     compared: BTreeMap<u64, (ChunkKey, u32, u128)>,
+    /// Their number, with those that are not sent yet.
     unanswered: usize,
     /// Bytes that the follower has already.
     pub equal_bytes: u64,
@@ -161,13 +164,16 @@ impl Sender {
         self.push(StreamBody::Digests { seq: 0, chunk, start, digests });
     }
 
-    /// Notes which blocks the follower needs of those whose digests went with `seq`. False when none went.
-    pub fn wanted(&mut self, seq: u64, blocks: u128) -> bool {
-        let Some((chunk, start, data)) = self.compared.remove(&seq) else { return false };
+    /// Notes which blocks the follower needs of those whose digests went with `seq`. Returns the bytes with data of the
+    /// AUs that the follower writes for them. `None`: none went, or they do not have these blocks.
+    pub fn wanted(&mut self, seq: u64, blocks: u128) -> Option<u64> {
+        let (chunk, start, data) = self.compared.remove(&seq)?;
         self.unanswered -= 1;
         self.equal_bytes += u64::from((data & !blocks).count_ones()) * BLOCK;
-        super::compare::runs_of(start, blocks & data).into_iter().for_each(|run| self.plan.changed(chunk, run));
-        blocks & !data == 0
+        runs_of(start, blocks & data).into_iter().for_each(|run| self.plan.changed(chunk, run));
+        let aus = (0..u128::BITS).step_by(BLOCKS_PER_AU as usize).map(|first| (1 << BLOCKS_PER_AU) - 1 << first);
+        let written = aus.filter(|au: &u128| blocks & au != 0).map(|au| u64::from((data & au).count_ones()) * BLOCK);
+        (blocks & !data == 0).then(|| written.sum())
     }
 
     /// Queues the decision state and the end, once the cut was read.
@@ -201,8 +207,8 @@ impl Sender {
             }
             StreamBody::Digests { seq, chunk, start, digests } => {
                 *seq = self.next_seq;
-                let blocks = digests.chunks(DIGEST_LEN).zip(0..).filter(|(digest, _)| digest.iter().any(|b| *b != 0));
-                let data = blocks.fold(0u128, |data, (_, n)| data | 1 << n);
+                let blocks = (0..digests.len() / DIGEST_LEN).filter(|n| has_data(digests, *n));
+                let data = blocks.fold(0u128, |data, n| data | 1 << n);
                 self.compared.insert(self.next_seq, (*chunk, *start, data));
             }
             other => panic!("{other:?} is not numbered"),
@@ -288,10 +294,12 @@ mod tests {
             s
         };
         assert!(!compared().acked(Time(2), 1), "acknowledged before it was answered");
-        assert!(!compared().wanted(2, 0), "digests that were never sent");
-        assert!(!compared().wanted(1, 1), "a block of zeros cannot be wanted");
+        assert_eq!(compared().wanted(2, 0), None, "digests that were never sent");
+        assert_eq!(compared().wanted(1, 1), None, "a block of zeros cannot be wanted");
+        assert_eq!(compared().wanted(1, 1 << 127), Some(16 * BLOCK), "the whole AU is written");
         let mut s = compared();
-        assert!(s.wanted(1, 0b110) && s.acked(Time(2), 1) && s.is_round_read());
+        assert_eq!(s.wanted(1, 0b110), Some(15 * BLOCK));
+        assert!(s.acked(Time(2), 1) && s.is_round_read());
         assert_eq!((s.plan.dirty_bytes(), s.equal_bytes), (2 * BLOCK, 125 * BLOCK));
     }
 }

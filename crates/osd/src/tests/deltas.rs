@@ -65,6 +65,8 @@ fn osd_that_returns_is_sent_only_what_has_changed() {
         assert_eq!(rig.osd(0).streams_sent(), (1, 0));
         let (sent, equal) = per_cent(&mut rig);
         assert!(sent < 5 && equal > 90, "seed {seed}: {sent} % sent, {equal} % found");
+        let kept = rig.osd(2).streams.kept_bytes * 100 / (u64::from(MIB) << 20);
+        assert!(kept > 75, "seed {seed}: {kept} % of the space is kept, where one AU in seven has changed");
         check_equal(&mut rig, 2);
         let stats = rig.osd(2).engine.stats().home;
         assert!(stats.used_bytes <= used + (1 << 20), "{} bytes of {used} after the stream", stats.used_bytes);
