@@ -171,7 +171,7 @@ impl Sender {
         self.unanswered -= 1;
         self.equal_bytes += u64::from((data & !blocks).count_ones()) * BLOCK;
         runs_of(start, blocks & data).into_iter().for_each(|run| self.plan.changed(chunk, run));
-        let aus = (0..u128::BITS).step_by(BLOCKS_PER_AU as usize).map(|first| (1 << BLOCKS_PER_AU) - 1 << first);
+        let aus = (0..u128::BITS).step_by(BLOCKS_PER_AU as usize).map(|first| ((1 << BLOCKS_PER_AU) - 1) << first);
         let written = aus.filter(|au: &u128| blocks & au != 0).map(|au| u64::from((data & au).count_ones()) * BLOCK);
         (blocks & !data == 0).then(|| written.sum())
     }
