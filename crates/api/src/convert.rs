@@ -344,8 +344,8 @@ pub fn osd_down(down: OsdDown) -> Option<pb::OsdDown> {
         }
         OsdDown::Peers(osds) => Body::Peers(pb::Peers { osds: osds.iter().map(|osd| osd.0).collect() }),
         OsdDown::ChangeMembers { pg, change } => Body::ChangeMembers(change_out(pg, change)),
-        OsdDown::DropReplica { pg, replica } => {
-            Body::DropReplica(pb::PgReplica { pg: Some(pg.into()), replica: replica.0 })
+        OsdDown::DropReplica { pg, replica, keep } => {
+            Body::DropReplica(pb::DropReplica { pg: Some(pg.into()), replica: replica.0, keep })
         }
         OsdDown::ReplicaFloor(floor) => Body::ReplicaFloor(floor.0),
         OsdDown::Attach { pg, attach } => Body::Attach(pb::AttachPg {
@@ -384,7 +384,7 @@ impl TryFrom<pb::OsdDown> for OsdDown {
                 let (pg, change) = change_in(change)?;
                 OsdDown::ChangeMembers { pg, change }
             }
-            Body::DropReplica(r) => OsdDown::DropReplica { pg: pg(r.pg)?, replica: ReplicaId(r.replica) },
+            Body::DropReplica(r) => OsdDown::DropReplica { pg: pg(r.pg)?, replica: ReplicaId(r.replica), keep: r.keep },
             Body::ReplicaFloor(floor) => OsdDown::ReplicaFloor(ReplicaId(floor)),
             Body::Attach(a) => {
                 let attach = Attach {

@@ -9,6 +9,7 @@
 use crate::api::{EngineConfig, EngineEvent, EngineStats, MountError, Pressure};
 use crate::home::Home;
 use crate::home_api::HOME_KEY_BIT;
+use crate::keep::Relic;
 use crate::log::{BuildParts, Done, Kept, Log, RESERVED, Work, build, lens, next_block_len};
 use crate::mount::Mount;
 use crate::read::Reads;
@@ -73,6 +74,8 @@ pub struct Engine {
     pub(crate) round: RoundStep,
     /// Destroyed replicas that no checkpoint has dropped yet.
     pub(crate) destroyed: BTreeSet<ReplicaId>,
+    /// Removed replicas whose contents stay at home for a while. They are in `destroyed`, too.
+    pub(crate) relics: BTreeMap<ReplicaId, Relic>,
     /// Orphaned replicas: home holds them, and the log does not identify them, because their create records are lost.
     pub(crate) nameless: BTreeSet<ReplicaId>,
     /// Number of replicas that the next round takes: fewer than all after a round that did not fit.
@@ -146,6 +149,7 @@ impl Engine {
             reads: Reads::default(),
             round: RoundStep::Idle,
             destroyed: BTreeSet::new(),
+            relics: BTreeMap::new(),
             nameless: BTreeSet::new(),
             round_replicas_max: usize::MAX,
             round_from: ReplicaId(0),
@@ -233,6 +237,7 @@ impl Engine {
         if matches!(self.state, State::Running) {
             self.step_round();
             self.begin_install();
+            self.expire_relics();
             self.make_room();
             self.reclaim();
             self.look_at_progress();

@@ -75,6 +75,9 @@ impl Engine {
         let home = self.home.as_mut().expect("a running engine has a home");
         let staged = home.stage(token, replica, chunk, blocks, &mut self.ops, &mut events);
         self.home_events(events);
+        if !staged {
+            self.drop_relics();
+        }
         staged
     }
 

@@ -12,20 +12,76 @@ use crate::overlay::Source;
 use crate::read::Asker;
 use crate::replica::Replica;
 use crate::space::au_range;
-use types::{ChunkKey, ReplicaId, SectorRange};
+use types::{ChunkKey, PgId, ReplicaId, SectorRange, Time};
+
+/// Contents of a removed replica, which stay at home until then, or until the space is needed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Relic {
+    pg: PgId,
+    until: Time,
+}
 
 impl Engine {
-    /// Returns the replica here whose contents a stream to `replica` may keep in part: the replica itself, or a failed
-    /// older one of the same PG. Its home is whole and not empty.
+    /// Destroys a replica as [`Engine::destroy_replica`] does. Its contents at home stay until the given time: a new
+    /// replica of the PG may keep parts of them. A restart, or a need for space, ends that.
+    pub fn retire_replica(&mut self, replica: ReplicaId, until: Time) {
+        let pg = self.replicas.get(&replica).map(|r| r.identity.pg);
+        self.destroy_replica(replica);
+        let is_whole = self.home.as_ref().is_some_and(|home| home.can_be_base(replica));
+        if let Some(pg) = pg.filter(|_| is_whole && matches!(self.state, State::Running)) {
+            self.relics.insert(replica, Relic { pg, until });
+        }
+    }
+
+    /// Returns the destroyed replicas that the next round drops.
+    pub(crate) fn dropped(&self) -> impl Iterator<Item = ReplicaId> {
+        self.destroyed.iter().copied().filter(|id| !self.relics.contains_key(id))
+    }
+
+    /// Gives up all contents of removed replicas. True when there were any.
+    pub fn drop_relics(&mut self) -> bool {
+        self.retain_relics(|_| false)
+    }
+
+    /// Gives up the contents of removed replicas of this PG: the PG is gone.
+    pub fn drop_relics_of(&mut self, pg: PgId) {
+        self.retain_relics(|relic| relic.pg != pg);
+    }
+
+    pub(crate) fn expire_relics(&mut self) {
+        let now = self.now;
+        self.retain_relics(|relic| now < relic.until);
+    }
+
+    fn retain_relics(&mut self, stays: impl Fn(&Relic) -> bool) -> bool {
+        let count = self.relics.len();
+        self.relics.retain(|_, relic| stays(relic));
+        let dropped = self.relics.len() < count;
+        self.maybe_dirty |= dropped;
+        self.releasing |= dropped;
+        dropped
+    }
+
+    /// Forgets relics that an installation has taken over.
+    pub(crate) fn forget_taken_relics(&mut self) {
+        let home = self.home.as_ref().expect("a running engine has a home");
+        self.relics.retain(|id, _| home.can_be_base(*id));
+    }
+
+    /// Returns the replica here whose contents a stream to `replica` may keep in part: the replica itself, or an older
+    /// one of the same PG that has failed or is removed. Its home is whole and not empty.
     pub fn base_for(&self, replica: ReplicaId) -> Option<ReplicaId> {
         let (home, r) = (self.home.as_ref()?, self.replicas.get(&replica)?);
-        let failed = |(id, old): &(&ReplicaId, &Replica)| {
-            **id < replica && old.identity.pg == r.identity.pg && old.damage.is_some() && home.can_be_base(**id)
-        };
-        match home.can_be_base(replica) {
-            true => Some(replica),
-            false => self.replicas.iter().rev().find(failed).map(|(id, _)| *id),
-        }
+        let pg = r.identity.pg;
+        let failed = self.replicas.iter().filter(|(_, old)| old.identity.pg == pg && old.damage.is_some());
+        let removed = self.relics.iter().filter(|(_, relic)| relic.pg == pg).map(|(id, _)| *id);
+        let older = failed.map(|(id, _)| *id).chain(removed).filter(|id| *id < replica && home.can_be_base(*id));
+        if home.can_be_base(replica) { Some(replica) } else { older.max() }
+    }
+
+    /// Whether home alone counts of this base: it has failed, or is removed.
+    pub(crate) fn is_only_home(&self, base: ReplicaId) -> bool {
+        self.replicas.get(&base).map_or(self.relics.contains_key(&base), |old| old.damage.is_some())
     }
 
     /// Reads the base's contents as they are now: of a failed replica, its home. [`EngineEvent::ReadDone`] follows, perhaps
@@ -50,12 +106,13 @@ impl Engine {
         home.is_some_and(|home| home.keep(replica, base, chunk, au))
     }
 
-    /// Whether the AU's bytes are those at home, whatever was applied. The overlay of a failed replica does not count.
+    /// Whether the AU's bytes are those at home, whatever was applied.
     fn is_at_home_alone(&self, base: ReplicaId, chunk: ChunkKey, au: u32) -> bool {
-        self.replicas.get(&base).filter(|old| !old.installing).is_some_and(|old| {
+        let uncovered = |old: &Replica| {
             let found = old.overlay.lookup(chunk, au_range(au));
-            old.damage.is_some() || found.iter().all(|f| matches!(f.source, Source::Home))
-        })
+            !old.installing && found.iter().all(|f| matches!(f.source, Source::Home))
+        };
+        self.is_only_home(base) || self.replicas.get(&base).is_some_and(uncovered)
     }
 
     /// Whether the staged contents of `replica` keep the AU.

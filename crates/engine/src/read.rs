@@ -78,20 +78,18 @@ impl Engine {
     pub(crate) fn start_read(&mut self, asker: Asker, replica: ReplicaId, chunk: ChunkKey, range: SectorRange) {
         let refusal = match self.replicas.get(&replica) {
             _ if !matches!(self.state, State::Running) => Some(ReadError::Poisoned),
-            None => Some(ReadError::NoReplica(replica)),
             Some(r) if r.installing => Some(ReadError::NoReplica(replica)),
-            Some(_) if matches!(asker, Asker::Base(_)) => self.refuse_base(replica, chunk),
+            _ if matches!(asker, Asker::Base(_)) => self.refuse_base(replica, chunk),
+            None => Some(ReadError::NoReplica(replica)),
             Some(r) => r.damage.clone().map(|reason| ReadError::Damaged { replica, chunk, reason }),
         };
         if let Some(error) = refusal {
             return self.answer(asker, Err(error));
         }
-        let overlay = &self.replicas[&replica].overlay;
         let found = match asker {
-            // Home alone counts of a failed replica.
-            Asker::Base(_) if self.replicas[&replica].damage.is_some() => vec![Found { range, source: Source::Home }],
-            Asker::Loop(_) | Asker::Base(_) => overlay.lookup(chunk, range),
-            Asker::Completion => overlay.lookup_frozen(chunk, range),
+            Asker::Base(_) if self.is_only_home(replica) => vec![Found { range, source: Source::Home }],
+            Asker::Loop(_) | Asker::Base(_) => self.replicas[&replica].overlay.lookup(chunk, range),
+            Asker::Completion => self.replicas[&replica].overlay.lookup_frozen(chunk, range),
         };
         let gaps: Vec<SectorRange> =
             found.iter().filter(|f| matches!(f.source, Source::Home)).map(|f| f.range).collect();
@@ -110,10 +108,16 @@ impl Engine {
 
     /// Returns the reason why this chunk of a base cannot be read now, if there is one.
     fn refuse_base(&self, replica: ReplicaId, chunk: ChunkKey) -> Option<ReadError> {
-        let failed = self.replicas[&replica].damage.is_some();
+        let only_home = self.is_only_home(replica);
         let home = self.home.as_ref().expect("a running engine has a home");
         let reason = || "its last round is not over".to_owned();
-        (failed && home.is_rewriting(replica, chunk)).then(|| ReadError::Damaged { replica, chunk, reason: reason() })
+        match only_home || self.replicas.contains_key(&replica) {
+            false => Some(ReadError::NoReplica(replica)),
+            true if only_home && home.is_rewriting(replica, chunk) => {
+                Some(ReadError::Damaged { replica, chunk, reason: reason() })
+            }
+            true => None,
+        }
     }
 
     /// Starts the read of a block that the running round must complete.

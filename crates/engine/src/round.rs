@@ -121,7 +121,7 @@ impl Engine {
 
     /// Whether any replica is dirty, found by a full search; `maybe_dirty` is the cheap form.
     pub(crate) fn find_dirty(&self) -> bool {
-        !self.destroyed.is_empty()
+        self.dropped().next().is_some()
             || self.replicas.values().any(|r| r.damage.is_none() && !r.overlay.active().is_empty())
     }
 
@@ -229,7 +229,7 @@ impl Engine {
         self.releasing &= self.round_replicas_max != usize::MAX;
         let horizon = self.log.as_ref().and_then(|log| log.ring.newest()).map_or(0, |s| s.opened);
         let left = kept.keys().flat_map(|id| self.partial_of(*id)).collect();
-        let run = Run { states: kept, destroyed: self.destroyed.clone(), horizon, install: None, aside: Vec::new() };
+        let run = Run { states: kept, destroyed: self.dropped().collect(), horizon, install: None, aside: Vec::new() };
         self.round = RoundStep::Completing { run, left, reading: 0 };
     }
 
@@ -238,7 +238,7 @@ impl Engine {
     fn brings_nothing(&mut self, empty: bool) -> bool {
         let newest = self.log.as_ref().and_then(|log| log.ring.newest()).map_or(0, |s| s.opened);
         let (in_segment, count) = self.empty_rounds;
-        self.empty_rounds = match empty && self.destroyed.is_empty() {
+        self.empty_rounds = match empty && self.dropped().next().is_none() {
             false => (newest, 0),
             true if in_segment != newest => (newest, 1),
             true => (newest, (count + 1).min(EMPTY_ROUNDS_MAX + 1)),
@@ -429,7 +429,7 @@ impl Engine {
         (self.releasing, self.round_releases) = (true, false);
         self.round_replicas_max = (run.states.len() / 2).max(1);
         // Staged blocks of streams are dropped first; only without them the device counts as full.
-        self.round_refused = !self.evict_staged();
+        self.round_refused = !(self.drop_relics() || self.evict_staged());
         self.maybe_dirty = true;
         self.last_round = self.now;
     }
@@ -473,6 +473,7 @@ impl Engine {
         for gone in run.destroyed {
             self.destroyed.remove(&gone);
         }
+        self.forget_taken_relics();
         self.prune_tombstones();
         self.horizon = run.horizon;
         self.maybe_dirty = self.find_dirty();

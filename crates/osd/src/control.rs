@@ -138,7 +138,7 @@ impl Osd {
             OsdDown::ChangeMembers { pg, change } => {
                 self.with_pg(pg, |group, _, _| group.handle_change(change));
             }
-            OsdDown::DropReplica { pg, replica } => self.drop_replica(pg, replica),
+            OsdDown::DropReplica { pg, replica, keep } => self.drop_replica(pg, replica, keep),
             OsdDown::ReplicaFloor(floor) => self.engine.set_replica_floor(floor),
             OsdDown::Attach { pg, attach } => self.attach(pg, attach),
             OsdDown::TransferLeader { pg, to } => {
@@ -330,14 +330,20 @@ impl Osd {
         self.meta.report_soon(self.now);
     }
 
-    fn drop_replica(&mut self, pg: PgId, replica: ReplicaId) {
+    fn drop_replica(&mut self, pg: PgId, replica: ReplicaId, keep: bool) {
+        if !keep {
+            self.engine.drop_relics_of(pg);
+        }
         if let Some(key) = self.pgs.by_replica(replica) {
             self.with_slot(key, false, |group, _, actions| group.end("dropped".to_owned(), actions));
             self.pgs.remove(replica);
             self.repairs.forget(replica);
             self.doubts.forget(replica);
             tracing::info!(%pg, replica = replica.0, "removing a replica: its PG was deleted or has other members");
-            self.engine.destroy_replica(replica);
+            match keep {
+                true => self.engine.retire_replica(replica, self.now + self.config.tuning.removed_kept),
+                false => self.engine.destroy_replica(replica),
+            }
             self.share_log();
             self.meta.report_soon(self.now);
         }

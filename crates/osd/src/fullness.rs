@@ -53,6 +53,9 @@ impl Osd {
         let before = self.fullness.level;
         let level = next(before, used, home.capacity_bytes, full, &self.config.tuning);
         self.fullness.level = level;
+        if level != Level::Fine {
+            self.engine.drop_relics();
+        }
         let (osd, capacity_bytes, free_bytes) = (self.config.osd, home.capacity_bytes, home.free_bytes);
         let used_pct = (used * 100).checked_div(capacity_bytes).unwrap_or(0);
         match level {

@@ -38,6 +38,9 @@ pub struct OsdTuning {
     /// Time without a write that found a member full, after which the PG is no longer reported as one that accepts no
     /// writes. Default 10 s.
     pub full_quiet: Duration,
+    /// For so long the contents of a replica that has moved away stay, unless the device is nearly full: a replica of the
+    /// PG that comes back is sent only what has changed. Default 1 h; 0 to 7 days.
+    pub removed_kept: Duration,
     /// Chunks whose digests are read at once: 16 MiB of memory each. Default 2; at least 1.
     pub digests_max: usize,
     /// Most questions for a digest that wait for their index, and the longest wait. Default 16 and 5 s.
@@ -64,6 +67,7 @@ impl Default for OsdTuning {
             near_full_pct: 85,
             near_full_ends_pct: 80,
             full_quiet: s(10),
+            removed_kept: s(3600),
             digests_max: 2,
             digests_waiting_max: 16,
             digest_wait_max: s(5),
@@ -93,6 +97,7 @@ impl OsdTuning {
         check.within("settle_rounds_max", self.settle_rounds_max, 1..=1 << 10);
         check.within("near_full_pct", self.near_full_pct, 1..=100);
         check.within("full_quiet", self.full_quiet, zero..=s(3600));
+        check.within("removed_kept", self.removed_kept, zero..=s(7 * 24 * 3600));
         check.within("digests_max", self.digests_max, 1..=64);
         check.within("digests_waiting_max", self.digests_waiting_max, 1..=1 << 10);
         check.within("digest_wait_max", self.digest_wait_max, zero..=s(60));

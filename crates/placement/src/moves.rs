@@ -31,6 +31,8 @@ pub struct Place {
 pub struct PlacedPg {
     pub pg: PgId,
     pub members: Vec<OsdId>,
+    /// OSDs with older contents of the PG: a replica that comes there is sent only what differs.
+    pub kept_on: Vec<OsdId>,
     pub fixed: bool,
 }
 
@@ -194,7 +196,8 @@ fn best_balance(
             let here = on_osd.get(from).into_iter().flatten().copied();
             let is_movable = |at: &usize| pgs.get(*at).is_some_and(|pg| !pg.fixed && seats.fits(*to, pg, *from));
             // Different pairs take different PGs, so that sets mix.
-            let found = here.filter(is_movable).min_by_key(|at| pgs.get(*at).map(|pg| mix(pg.pg, *to)));
+            let order = |at: &usize| pgs.get(*at).map(|pg| (!pg.kept_on.contains(to), mix(pg.pg, *to)));
+            let found = here.filter(is_movable).min_by_key(order);
             match found {
                 Some(at) => return Some((at, *from, *to)),
                 None => drop(barren.insert((*from, *to))),
@@ -226,7 +229,10 @@ mod tests {
         let ids: Vec<PgId> = (0..count).map(|n| PgId { pool: PoolId(1), n }).collect();
         let osds: Vec<Osd> = places.iter().map(|p| p.osd.clone()).collect();
         let sets = place_pgs(&osds, Policy { replicas, domain }, &[], &ids).expect("it fits");
-        ids.into_iter().zip(sets).map(|(pg, members)| PlacedPg { pg, members, fixed: false }).collect()
+        ids.into_iter()
+            .zip(sets)
+            .map(|(pg, members)| PlacedPg { pg, members, kept_on: Vec::new(), fixed: false })
+            .collect()
     }
 
     fn counts(pgs: &[PlacedPg]) -> BTreeMap<OsdId, u64> {
@@ -307,6 +313,23 @@ mod tests {
         let after = counts(&pgs);
         let fair = 96 * 3 / 5;
         assert!(after[&OsdId(5)] + 4 >= fair && moved == after[&OsdId(5)], "{moved} moves: {after:?}");
+    }
+
+    #[test]
+    fn an_osd_that_returns_gets_the_pgs_of_which_it_has_contents() {
+        let mut places = hosts(&[1; 5]);
+        let mut pgs = pool(&places, Domain::Host, 3, 96);
+        places[1].leaves = true;
+        let had: BTreeSet<PgId> = pgs.iter().filter(|pg| pg.members.contains(&OsdId(2))).map(|pg| pg.pg).collect();
+        settle(&places, Domain::Host, &mut pgs);
+        places[1].leaves = false;
+        for pg in pgs.iter_mut().filter(|pg| had.contains(&pg.pg)) {
+            pg.kept_on.push(OsdId(2));
+        }
+        let moved = settle(&places, Domain::Host, &mut pgs);
+        let has = pgs.iter().filter(|pg| pg.members.contains(&OsdId(2)));
+        let (again, other): (Vec<_>, Vec<_>) = has.partition(|pg| had.contains(&pg.pg));
+        assert!(moved > 50 && other.len() * 20 <= again.len(), "{} come back, {} others", again.len(), other.len());
     }
 
     #[test]

@@ -221,7 +221,8 @@ pub enum OsdDown {
     /// Bring this change of the members forward in the PG that you lead (ADR 0016). Repeated until a report shows its end.
     ChangeMembers { pg: PgId, change: MemberChange },
     /// This replica is no longer a member of any PG (pool removed): drop its data, keep a tombstone.
-    DropReplica { pg: PgId, replica: ReplicaId },
+    /// `keep`: its contents may stay for a while. A new replica of the PG may come here, and be compared with them.
+    DropReplica { pg: PgId, replica: ReplicaId, keep: bool },
     /// Every replica below this id that belongs on this OSD was reported by it (ADR 0015). A replica below it that the OSD does
     /// not know is never to be created there. The floor never falls.
     ReplicaFloor(ReplicaId),

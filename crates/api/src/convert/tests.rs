@@ -108,7 +108,7 @@ fn downs() -> Vec<OsdDown> {
             pg,
             change: MemberChange { expected: Epoch(3), add: None, remove: None, cancel: true },
         },
-        OsdDown::DropReplica { pg, replica: ReplicaId(8) },
+        OsdDown::DropReplica { pg, replica: ReplicaId(8), keep: true },
         OsdDown::Attach { pg, attach: Attach { order: 1, volume, session, epoch: Epoch(2), chunk_count: 0 } },
         OsdDown::TransferLeader { pg, to: OsdId(2) },
         OsdDown::Remember(hello().seen),

@@ -40,6 +40,8 @@ pub(super) struct OsdLive {
     pub floor: ReplicaId,
     /// Replicas that its Hello listed.
     pub replicas: Vec<(PgId, ReplicaId)>,
+    /// PGs of which it keeps the contents of a removed replica.
+    pub kept: BTreeSet<PgId>,
     /// Log position of this run, as last heard, and the time when it is recorded next (R17).
     pub log_seq: u64,
     pub position_at: Time,
@@ -154,6 +156,7 @@ impl Control {
             Err(refusal) => return self.refuse_osd(stream, refusal),
         };
         self.note_restart(now, hello);
+        let is_new_run = self.records.osds.get(&hello.osd).is_none_or(|o| o.incarnation != hello.incarnation);
         self.hear(hello);
         self.record(writes);
         if let Some(old) = self.osds.get(&hello.osd).and_then(|l| l.stream).filter(|old| *old != stream) {
@@ -171,6 +174,9 @@ impl Control {
             missing.extend(here.map(|m| (m.replica, pg.pg)));
         }
         let live = self.osds.entry(hello.osd).or_default();
+        if is_new_run {
+            live.kept.clear();
+        }
         live.stream = Some(stream);
         live.version = hello.version.chars().take(VERSION_LEN_MAX).collect();
         live.heard = Some(at);
@@ -290,6 +296,20 @@ impl Control {
         self.records.pgs.get(&pg).and_then(|pg| pg.everyone().find(|m| *m == wanted))
     }
 
+    /// Whether an OSD may keep the contents of a removed replica, which is noted: the PG goes on elsewhere, and a replica of it
+    /// may come back here.
+    fn may_keep(&mut self, osd: OsdId, pg: PgId) -> bool {
+        let records = &self.records;
+        let goes_on = records.pgs.get(&pg).is_some_and(|record| record.everyone().all(|m| m.osd != osd));
+        let is_replaced = records.osds.values().any(|other| other.replaces == Some(osd));
+        let stays = records.osds.get(&osd).is_some_and(|known| !known.drain) && !is_replaced;
+        let keep = goes_on && stays;
+        if let Some(live) = self.osds.get_mut(&osd).filter(|_| keep) {
+            live.kept.insert(pg);
+        }
+        keep
+    }
+
     /// Drops a replica that is no member, but only when these records gave out its id themselves. A store that lost its
     /// past must not order data away.
     fn drop_if_stray(&mut self, stream: StreamId, osd: OsdId, pg: PgId, replica: ReplicaId) -> bool {
@@ -300,7 +320,8 @@ impl Control {
         let lost = counters.lost_replicas.iter().any(|(from, below)| (*from..*below).contains(&replica.0));
         let given = replica.0 < counters.next_replica && pg.pool.0 < counters.next_pool && !lost;
         if given && self.standing() == Standing::Sound {
-            self.say(stream, OsdDown::DropReplica { pg, replica });
+            let keep = self.may_keep(osd, pg);
+            self.say(stream, OsdDown::DropReplica { pg, replica, keep });
         }
         true
     }
@@ -421,7 +442,8 @@ impl Control {
             let Some(live) = self.osds.get_mut(&member.osd) else { continue };
             live.missing.remove(&member.replica);
             if let Some(stream) = live.stream {
-                self.say(stream, OsdDown::DropReplica { pg: *pg, replica: member.replica });
+                let keep = self.may_keep(member.osd, *pg);
+                self.say(stream, OsdDown::DropReplica { pg: *pg, replica: member.replica, keep });
             }
         }
     }

@@ -208,10 +208,18 @@ impl Control {
 
     /// Returns the PGs of a pool as they will be when all changes have ended, those with the fewest live members first.
     fn placed_pgs(&self, now: Time, pool: &PoolRecord) -> Vec<PlacedPg> {
+        let mut kept: BTreeMap<PgId, Vec<OsdId>> = BTreeMap::new();
+        for (osd, live) in &self.osds {
+            live.kept.iter().for_each(|pg| kept.entry(*pg).or_default().push(*osd));
+        }
         let placed = |record: &PgRecord| {
+            let kept_on = kept.get(&record.pg).cloned().unwrap_or_default();
             let changes = record.change.is_some() || !record.queue.is_empty();
             let fixed = pool.state != PoolState::Ready || changes || !self.is_led(now, record.pg);
-            (self.live_members(now, record.pg), PlacedPg { pg: record.pg, members: plan::planned(record), fixed })
+            (
+                self.live_members(now, record.pg),
+                PlacedPg { pg: record.pg, members: plan::planned(record), kept_on, fixed },
+            )
         };
         let mut pgs: Vec<(usize, PlacedPg)> = self.records.pgs_of(pool.id).map(placed).collect();
         pgs.sort_by_key(|(live, placed)| (*live, placed.pg));

@@ -199,7 +199,7 @@ pub fn order(source: &mut Source<'_>) -> OsdDown {
             let (lineage, conf_epoch) = (source.number(1), Epoch(source.number(1)));
             OsdDown::EnsureReplica { created: PgMap { pg, lineage, conf_epoch, members }, replica }
         }
-        5 => OsdDown::DropReplica { pg, replica: ReplicaId(source.number(me.0.into())) },
+        5 => OsdDown::DropReplica { pg, replica: ReplicaId(source.number(me.0.into())), keep: source.flag() },
         6 => {
             let (order, volume, session) = (source.number(1), VolumeId(source.number(1)), SessionId(source.number(1)));
             let (epoch, chunk_count) = (Epoch(source.number(1)), source.number(4) as u32);

@@ -150,10 +150,70 @@ fn successor_of_a_failed_replica_takes_over_its_space() {
     rig.start(1);
     rig.until(LONG, "it is back", |rig| *rig.osd(1).phase() == Phase::Running);
     assert_eq!(rig.osd(1).quarantined().len(), 1);
-    rig.tell(1, OsdDown::DropReplica { pg: pg(0), replica: ReplicaId(2) });
+    rig.tell(1, OsdDown::DropReplica { pg: pg(0), replica: ReplicaId(2), keep: false });
     rig.run(ms(500));
     assert_eq!(rig.osd(1).quarantined(), []);
     rig.kill(2);
     rig.write(pg(0), 1, 10, 4);
     check_equal(&mut rig, 1);
+}
+
+/// A replica moves away and comes back under a new id: the contents of the removed one are there, as long as they are kept.
+#[test]
+fn replica_that_comes_back_finds_what_was_kept() {
+    for kept in [true, false] {
+        let mut rig = Rig::new(11, [16; 4]);
+        rig.until(LONG, "all serve", |rig| rig.all().all(|i| *rig.osd(i).phase() == Phase::Running));
+        let member = |n: u32| Member { replica: ReplicaId(n.into()), osd: OsdId(n) };
+        let created = PgMap { pg: pg(0), lineage: 1, conf_epoch: EPOCH, members: (1..=3).map(member).collect() };
+        (0..3).for_each(|i| rig.ensure(i, &created));
+        rig.attach(pg(0));
+        rig.run(ms(500));
+        rig.lead_all(0, 1);
+        rig.fill(pg(0), MIB);
+        rig.run(ms(12_000));
+        let mut epoch = EPOCH;
+        for (remove, add) in [
+            (3, Member { replica: ReplicaId(100), osd: OsdId(4) }),
+            (100, Member { replica: ReplicaId(101), osd: OsdId(3) }),
+        ] {
+            rig.tell(add.osd.0 as usize - 1, OsdDown::EnsureReplica { created: created.clone(), replica: add.replica });
+            let order =
+                MemberChange { expected: epoch, add: Some(add), remove: Some(ReplicaId(remove)), cancel: false };
+            for _ in 0..60 {
+                rig.tell(0, OsdDown::ChangeMembers { pg: pg(0), change: order });
+                rig.run(ms(100));
+            }
+            let report = rig.osd(0).reports_for_tools().into_iter().find(|r| r.pg == pg(0)).expect("it leads it");
+            let members = report.leading.expect("it leads").members;
+            assert!(members.is_settled() && members.voters.contains(&add), "{members:?}");
+            epoch = members.epoch;
+            if remove == 3 {
+                let used = rig.osd(2).engine.stats().home.used_bytes;
+                rig.tell(2, OsdDown::DropReplica { pg: pg(0), replica: ReplicaId(3), keep: true });
+                change(&mut rig, &mut Rng::new(1));
+                rig.run(ms(2000));
+                assert_eq!(rig.osd(2).engine.stats().home.used_bytes, used, "the contents stay");
+                assert!(rig.osd(2).reports_for_tools().is_empty(), "the replica is gone");
+                if !kept {
+                    rig.osd(2).engine.drop_relics();
+                    rig.run(ms(12_000));
+                    assert!(rig.osd(2).engine.stats().home.used_bytes < 1 << 20, "the space is free");
+                }
+                let streams = &mut rig.osd(0).streams;
+                (streams.sent_bytes, streams.equal_bytes) = (0, 0);
+            }
+        }
+        let (sent, equal) = per_cent(&mut rig);
+        match kept {
+            true => assert!(sent < 5 && equal > 90, "{sent} % sent, {equal} % found"),
+            false => assert!(sent > 90 && equal == 0, "{sent} % sent, {equal} % found"),
+        }
+        check_equal(&mut rig, 2);
+        rig.kill(2);
+        rig.start(2);
+        rig.until(LONG, "it is back", |rig| *rig.osd(2).phase() == Phase::Running);
+        rig.run(ms(1000));
+        check_equal(&mut rig, 2);
+    }
 }

@@ -56,7 +56,7 @@ fn replace(remove: u64) -> MemberChange {
 }
 
 fn drop_old(rig: &mut Rig, replica: u64) {
-    rig.tell(replica as usize - 1, OsdDown::DropReplica { pg: pg(0), replica: ReplicaId(replica) });
+    rig.tell(replica as usize - 1, OsdDown::DropReplica { pg: pg(0), replica: ReplicaId(replica), keep: false });
 }
 
 /// Returns the checksums of the first chunk as the leader has applied it.
@@ -202,7 +202,7 @@ fn failed_replica_is_replaced_on_its_own_osd() {
         let now = change(&mut rig, order);
         assert_eq!(osds(&now).iter().collect::<std::collections::BTreeSet<_>>(), [1, 2, 3].iter().collect());
         assert!(now.voters.contains(&new), "{now:?}");
-        rig.tell(failed, OsdDown::DropReplica { pg: pg(0), replica: old });
+        rig.tell(failed, OsdDown::DropReplica { pg: pg(0), replica: old, keep: false });
         rig.run(ms(300));
         assert_eq!((state(&mut rig, old), state(&mut rig, new.replica)), (None, Some(false)));
         rig.kill(2);

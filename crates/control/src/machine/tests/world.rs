@@ -511,7 +511,7 @@ impl World {
             }
             OsdDown::ChangeMembers { pg, change } => self.take_change(osd, pg, change),
             OsdDown::Peers(peers) => self.osds[at].peers.extend(peers),
-            OsdDown::DropReplica { pg, replica } => {
+            OsdDown::DropReplica { pg, replica, .. } => {
                 self.osds[at].replicas.remove(&(pg, replica));
             }
             OsdDown::Attach { pg, attach } => {
