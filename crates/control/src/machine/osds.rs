@@ -5,7 +5,7 @@ use super::past::Weighed;
 use super::{Control, ControlAction, Now, Standing, StreamId};
 use crate::events::Note;
 use crate::plan;
-use crate::records::PgRecord;
+use crate::records::{OsdRecord, PgRecord};
 use crate::refusal::refuse;
 use std::collections::{BTreeMap, BTreeSet};
 use types::codes;
@@ -296,13 +296,14 @@ impl Control {
         self.records.pgs.get(&pg).and_then(|pg| pg.everyone().find(|m| *m == wanted))
     }
 
-    /// Whether an OSD may keep the contents of a removed replica, which is noted: the PG goes on elsewhere, and a replica of it
-    /// may come back here.
-    fn may_keep(&mut self, osd: OsdId, pg: PgId) -> bool {
+    /// Whether an OSD keeps the contents of a removed replica, which is noted. It does when it was away while the members
+    /// changed, or is out: it may be in again, and get a replica of the PG.
+    fn may_keep(&mut self, osd: OsdId, pg: PgId, was_away: bool) -> bool {
         let records = &self.records;
         let goes_on = records.pgs.get(&pg).is_some_and(|record| record.everyone().all(|m| m.osd != osd));
         let is_replaced = records.osds.values().any(|other| other.replaces == Some(osd));
-        let stays = records.osds.get(&osd).is_some_and(|known| !known.drain) && !is_replaced;
+        let returns = |known: &OsdRecord| !known.drain && (was_away || !known.is_in);
+        let stays = records.osds.get(&osd).is_some_and(returns) && !is_replaced;
         let keep = goes_on && stays;
         if let Some(live) = self.osds.get_mut(&osd).filter(|_| keep) {
             live.kept.insert(pg);
@@ -320,7 +321,7 @@ impl Control {
         let lost = counters.lost_replicas.iter().any(|(from, below)| (*from..*below).contains(&replica.0));
         let given = replica.0 < counters.next_replica && pg.pool.0 < counters.next_pool && !lost;
         if given && self.standing() == Standing::Sound {
-            let keep = self.may_keep(osd, pg);
+            let keep = self.may_keep(osd, pg, true);
             self.say(stream, OsdDown::DropReplica { pg, replica, keep });
         }
         true
@@ -442,7 +443,7 @@ impl Control {
             let Some(live) = self.osds.get_mut(&member.osd) else { continue };
             live.missing.remove(&member.replica);
             if let Some(stream) = live.stream {
-                let keep = self.may_keep(member.osd, *pg);
+                let keep = self.may_keep(member.osd, *pg, false);
                 self.say(stream, OsdDown::DropReplica { pg: *pg, replica: member.replica, keep });
             }
         }

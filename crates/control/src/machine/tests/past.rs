@@ -171,7 +171,13 @@ fn an_osd_that_the_records_do_not_know_shows_that_they_went_back() {
     };
     world.admin(AdminAsk::OsdRegister(register)).expect("registered");
     let first = &world.osds[0];
-    let second = world::Osd { id: OsdId(2), replicas: first.replicas.clone(), peers: first.peers.clone(), ..*first };
+    let second = world::Osd {
+        id: OsdId(2),
+        replicas: first.replicas.clone(),
+        peers: first.peers.clone(),
+        kept: BTreeSet::new(),
+        ..*first
+    };
     world.osds.push(second);
     world.lead_on(copy);
     let older = world.control.records().counters.watermarks();

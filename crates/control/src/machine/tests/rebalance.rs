@@ -80,6 +80,28 @@ fn an_osd_that_is_out_is_emptied_and_gets_its_share_when_it_is_in_again() {
     assert!(after.iter().all(|count| (7..=12).contains(count)), "{after:?}");
 }
 
+/// An OSD that is out may come back, and keeps its contents. One that is drained, or whose pool is removed, does not.
+#[test]
+fn an_osd_that_is_in_again_gets_the_pgs_whose_contents_it_kept() {
+    let mut world = cluster(5);
+    let of = |world: &World, n: u32| -> BTreeSet<PgId> {
+        let pgs = world.control.records().pgs.values();
+        pgs.filter(|pg| pg.members.iter().any(|m| m.osd.0 == n)).map(|pg| pg.pg).collect()
+    };
+    let had = of(&world, 2);
+    set(&mut world, &[2], false);
+    until_settled(&mut world, &[]);
+    assert_eq!(world.osd(OsdId(2)).kept, had);
+    set(&mut world, &[2], true);
+    until_settled(&mut world, &[]);
+    let has = of(&world, 2);
+    assert!(has.len() >= 7 && has.is_subset(&had), "{has:?} of {had:?}");
+    let ask = OsdSet { osds: vec![OsdId(3)], is_in: None, drain: Some(true), dry_run: false };
+    moves(world.admin(AdminAsk::OsdSet(ask)));
+    until_settled(&mut world, &[]);
+    assert!(of(&world, 3).is_empty() && world.osd(OsdId(3)).kept.is_empty(), "a drained OSD keeps nothing");
+}
+
 #[test]
 fn a_dry_run_changes_nothing_and_names_the_moves_that_follow() {
     let mut world = cluster(4);

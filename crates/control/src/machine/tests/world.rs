@@ -15,6 +15,8 @@ pub struct Osd {
     pub id: OsdId,
     pub incarnation: u64,
     pub replicas: BTreeSet<(PgId, ReplicaId)>,
+    /// PGs of which it was told to keep the contents of a removed replica.
+    pub kept: BTreeSet<PgId>,
     pub stream: StreamId,
     /// Watermarks that its device keeps.
     pub seen: Watermarks,
@@ -34,6 +36,7 @@ impl Osd {
             id,
             incarnation: 1,
             replicas: BTreeSet::new(),
+            kept: BTreeSet::new(),
             stream: StreamId(0),
             seen: Watermarks::default(),
             deaf: false,
@@ -511,8 +514,11 @@ impl World {
             }
             OsdDown::ChangeMembers { pg, change } => self.take_change(osd, pg, change),
             OsdDown::Peers(peers) => self.osds[at].peers.extend(peers),
-            OsdDown::DropReplica { pg, replica, .. } => {
+            OsdDown::DropReplica { pg, replica, keep } => {
                 self.osds[at].replicas.remove(&(pg, replica));
+                if keep {
+                    self.osds[at].kept.insert(pg);
+                }
             }
             OsdDown::Attach { pg, attach } => {
                 let result = self.take_attach(pg, attach);
