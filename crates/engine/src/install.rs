@@ -74,8 +74,9 @@ impl Engine {
         let mut events = Vec::new();
         let home = self.home.as_mut().expect("a running engine has a home");
         let staged = home.stage(token, replica, chunk, blocks, &mut self.ops, &mut events);
+        let is_full = !staged && home.is_staging_full();
         self.home_events(events);
-        if !staged {
+        if is_full {
             self.drop_relics();
         }
         staged
@@ -149,6 +150,7 @@ impl Engine {
         }
         self.copy_forward();
         self.unstage(replica);
+        self.drop_relics();
         self.events.push(EngineEvent::InstallRefused { replica });
     }
 

@@ -25,7 +25,7 @@ impl Engine {
     /// Destroys a replica as [`Engine::destroy_replica`] does. Its contents at home stay until the given time: a new
     /// replica of the PG may keep parts of them. A restart, or a need for space, ends that.
     pub fn retire_replica(&mut self, replica: ReplicaId, until: Time) {
-        let pg = self.replicas.get(&replica).map(|r| r.identity.pg);
+        let pg = self.replicas.get(&replica).filter(|r| !r.installing).map(|r| r.identity.pg);
         self.destroy_replica(replica);
         let is_whole = self.home.as_ref().is_some_and(|home| home.can_be_base(replica));
         if let Some(pg) = pg.filter(|_| is_whole && matches!(self.state, State::Running)) {
@@ -108,11 +108,12 @@ impl Engine {
 
     /// Whether the AU's bytes are those at home, whatever was applied.
     fn is_at_home_alone(&self, base: ReplicaId, chunk: ChunkKey, au: u32) -> bool {
-        let uncovered = |old: &Replica| {
+        let alone = |old: &Replica| {
             let found = old.overlay.lookup(chunk, au_range(au));
-            !old.installing && found.iter().all(|f| matches!(f.source, Source::Home))
+            let uncovered = found.iter().all(|f| matches!(f.source, Source::Home));
+            !old.installing && (uncovered || old.damage.is_some())
         };
-        self.is_only_home(base) || self.replicas.get(&base).is_some_and(uncovered)
+        self.replicas.get(&base).map_or(self.relics.contains_key(&base), alone)
     }
 
     /// Whether the staged contents of `replica` keep the AU.

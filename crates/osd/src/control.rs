@@ -331,9 +331,6 @@ impl Osd {
     }
 
     fn drop_replica(&mut self, pg: PgId, replica: ReplicaId, keep: bool) {
-        if !keep {
-            self.engine.drop_relics_of(pg);
-        }
         if let Some(key) = self.pgs.by_replica(replica) {
             self.with_slot(key, false, |group, _, actions| group.end("dropped".to_owned(), actions));
             self.pgs.remove(replica);
@@ -346,6 +343,10 @@ impl Osd {
             }
             self.share_log();
             self.meta.report_soon(self.now);
+        }
+        // The PG may be gone. A replica of it that is here may be compared with what was kept.
+        if !keep && self.pgs.by_pg(pg).is_none() {
+            self.engine.drop_relics_of(pg);
         }
     }
 

@@ -262,7 +262,7 @@ impl Control {
         let peers: BTreeSet<OsdId> = shared.flat_map(PgRecord::everyone).map(|m| m.osd).filter(|o| *o != osd).collect();
         self.say(stream, OsdDown::Peers(peers.into_iter().collect()));
         for (pg, replica) in replicas {
-            self.drop_if_stray(stream, osd, pg, replica);
+            self.drop_if_stray(stream, osd, (pg, replica), true);
         }
         self.attaching.wake_all();
     }
@@ -305,15 +305,21 @@ impl Control {
         let returns = |known: &OsdRecord| !known.drain && (was_away || !known.is_in);
         let stays = records.osds.get(&osd).is_some_and(returns) && !is_replaced;
         let keep = goes_on && stays;
-        if let Some(live) = self.osds.get_mut(&osd).filter(|_| keep) {
-            live.kept.insert(pg);
+        if let Some(live) = self.osds.get_mut(&osd) {
+            let _ = if keep { live.kept.insert(pg) } else { live.kept.remove(&pg) };
         }
         keep
     }
 
     /// Drops a replica that is no member, but only when these records gave out its id themselves. A store that lost its
     /// past must not order data away.
-    fn drop_if_stray(&mut self, stream: StreamId, osd: OsdId, pg: PgId, replica: ReplicaId) -> bool {
+    fn drop_if_stray(
+        &mut self,
+        stream: StreamId,
+        osd: OsdId,
+        (pg, replica): (PgId, ReplicaId),
+        was_away: bool,
+    ) -> bool {
         if self.member(osd, pg, replica).is_some() {
             return false;
         }
@@ -321,7 +327,7 @@ impl Control {
         let lost = counters.lost_replicas.iter().any(|(from, below)| (*from..*below).contains(&replica.0));
         let given = replica.0 < counters.next_replica && pg.pool.0 < counters.next_pool && !lost;
         if given && self.standing() == Standing::Sound {
-            let keep = self.may_keep(osd, pg, true);
+            let keep = self.may_keep(osd, pg, was_away);
             self.say(stream, OsdDown::DropReplica { pg, replica, keep });
         }
         true
@@ -361,7 +367,7 @@ impl Control {
     }
 
     fn take_report(&mut self, now: Now, stream: StreamId, osd: OsdId, report: PgReport) {
-        if !self.is_newer_member(osd, &report) && self.drop_if_stray(stream, osd, report.pg, report.replica) {
+        if !self.is_newer_member(osd, &report) && self.drop_if_stray(stream, osd, (report.pg, report.replica), false) {
             return;
         }
         if let Some(live) = self.osds.get_mut(&osd) {
@@ -434,6 +440,16 @@ impl Control {
             self.unled.remove(pg);
         }
         self.drop_members(gone);
+        // OSDs with contents of a PG that is no more are no members of it.
+        let gone: BTreeMap<PgId, ReplicaId> = gone.iter().map(|(pg, member)| (*pg, member.replica)).collect();
+        let mut orders = Vec::new();
+        for live in self.osds.values_mut() {
+            let kept = live.kept.extract_if(.., |pg| gone.contains_key(pg));
+            orders.extend(kept.filter_map(|pg| Some((live.stream?, pg, *gone.get(&pg)?))));
+        }
+        for (stream, pg, replica) in orders {
+            self.say(stream, OsdDown::DropReplica { pg, replica, keep: false });
+        }
     }
 
     /// Forgets replicas that are no members any more, and drops them.

@@ -99,6 +99,11 @@ impl Home {
         u64::from(self.aus.free_count()).saturating_sub(kept + promised) as u32
     }
 
+    /// Whether a piece of a stream may find no space.
+    pub fn is_staging_full(&self) -> bool {
+        u64::from(self.aus_for_staging()) <= types::limits::PART_MAX / types::AU
+    }
+
     /// Enters the blocks into map and CRC tables; returns their writes, coalesced.
     fn put_blocks(&mut self, chunk: &mut Chunk, blocks: Vec<(u16, BlockData)>) -> Vec<ReadyWrite> {
         let mut writes = Vec::with_capacity(blocks.len());

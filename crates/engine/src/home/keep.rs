@@ -34,14 +34,16 @@ impl Home {
     }
 
     /// Keeps an AU of the base for the contents that are being staged for `replica`. False, without any effect: the base has
-    /// no data there or rewrites the chunk, blocks of the AU are staged, or the staged contents are being given up.
+    /// no data there, rewrites the chunk or is being taken over, blocks of the AU are staged, or the staged contents are being given up.
     pub fn keep(&mut self, replica: ReplicaId, base: ReplicaId, key: ChunkKey, au: u32) -> bool {
         let has = self.can_be_base(base) && self.chunk(base, key).is_some_and(|c| c.map[au as usize].valid != 0);
         let other = self.staging.get(&replica).is_some_and(|s| {
             let staged = s.chunks.get(&key).is_some_and(|chunk| chunk.map[au as usize].valid != 0);
             staged || s.dying || s.kept.as_ref().is_some_and(|kept| kept.base != base)
         });
-        if !has || other || self.poisoned || self.is_installing(replica) || self.is_rewriting(base, key) {
+        let installs = self.round.iter().flat_map(|round| &round.installs);
+        let is_lent = installs.copied().any(|id| id == base || id == replica || self.base_of(id) == Some(base));
+        if !has || other || is_lent || self.poisoned || self.is_rewriting(base, key) {
             return false;
         }
         let staging = self.staging.entry(replica).or_default();
@@ -107,6 +109,8 @@ impl Home {
         self.clock += 1;
         let staging = self.staging.get_mut(&replica).expect("it is being installed");
         let kept = staging.kept.as_mut().and_then(|kept| kept.chunks.remove(&key)).expect("it was listed");
+        self.spoil(base, key, |_| true);
+        let staging = self.staging.get_mut(&replica).expect("it is being installed");
         let mut old = self.replicas.get_mut(&base).and_then(|r| r.chunks.remove(&key)).expect("it was not spoiled");
         let chunk = staging.chunks.entry(key).or_insert_with(|| Chunk::new(NOWHERE));
         for page in 0..CRC_PAGES {
