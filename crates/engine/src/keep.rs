@@ -11,7 +11,6 @@ use crate::engine::{Engine, State};
 use crate::overlay::Source;
 use crate::read::Asker;
 use crate::replica::Replica;
-use crate::space::au_range;
 use types::{ChunkKey, PgId, ReplicaId, SectorRange, Time};
 
 /// Contents of a removed replica, which stay at home until then, or until the space is needed.
@@ -109,7 +108,7 @@ impl Engine {
     /// Whether the AU's bytes are those at home, whatever was applied.
     fn is_at_home_alone(&self, base: ReplicaId, chunk: ChunkKey, au: u32) -> bool {
         let alone = |old: &Replica| {
-            let found = old.overlay.lookup(chunk, au_range(au));
+            let found = old.overlay.lookup(chunk, SectorRange::of_au(au));
             let uncovered = found.iter().all(|f| matches!(f.source, Source::Home));
             !old.installing && (uncovered || old.damage.is_some())
         };

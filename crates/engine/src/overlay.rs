@@ -12,7 +12,7 @@ mod chunk;
 pub(crate) use chunk::{ChunkLayer, Found, Source, block_range};
 
 use crate::payload::Payload;
-use crate::space::{Held, Need, au_range};
+use crate::space::{Held, Need};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::planted::{Bug, on};
@@ -195,7 +195,7 @@ impl Overlay {
         let frozen = self.frozen.as_ref().and_then(|frozen| frozen.chunks.get(&chunk));
         // Bytes that were zeroed since are not visible.
         frozen.is_some_and(|layer| layer.data().contains(au))
-            && self.lookup(chunk, au_range(au)).iter().any(|f| matches!(f.source, Source::Data(_)))
+            && self.lookup(chunk, SectorRange::of_au(au)).iter().any(|f| matches!(f.source, Source::Data(_)))
     }
 
     /// Counts [`Overlay::need`] from the intervals.

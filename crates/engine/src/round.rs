@@ -428,7 +428,8 @@ impl Engine {
         run.states.keys().for_each(|id| self.judge_all_space(*id));
         (self.releasing, self.round_releases) = (true, false);
         self.round_replicas_max = (run.states.len() / 2).max(1);
-        // Staged blocks of streams are dropped first; only without them the device counts as full.
+        // Contents of removed replicas are dropped first, then staged blocks of streams; only without both the device counts
+        // as full.
         self.round_refused = !(self.drop_relics() || self.evict_staged());
         self.maybe_dirty = true;
         self.last_round = self.now;

@@ -208,10 +208,5 @@ impl Engine {
 
 /// Whether home's part of this AU shows through the overlay somewhere.
 fn shows_home(overlay: &Overlay, chunk: ChunkKey, au: u32) -> bool {
-    overlay.lookup(chunk, au_range(au)).iter().any(|f| matches!(f.source, Source::Home))
-}
-
-/// The sectors of an AU.
-pub(crate) fn au_range(au: u32) -> SectorRange {
-    SectorRange::new(au * SECTORS_PER_AU, SECTORS_PER_AU)
+    overlay.lookup(chunk, SectorRange::of_au(au)).iter().any(|f| matches!(f.source, Source::Home))
 }

@@ -1,6 +1,6 @@
 //! A run of sectors inside one chunk, and its division into fragments.
 
-use crate::units::{SECTOR, SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
+use crate::units::{SECTOR, SECTORS_PER_AU, SECTORS_PER_BLOCK, SECTORS_PER_CHUNK};
 use std::fmt;
 
 /// `count` sectors from `start`, inside one chunk.
@@ -26,6 +26,14 @@ impl SectorRange {
             Some(range) => range,
             None => panic!("sectors {start}+{count} do not lie in a chunk"),
         }
+    }
+
+    /// Returns the sectors of an AU of a chunk.
+    ///
+    /// # Panics
+    /// When the chunk has no such AU.
+    pub fn of_au(au: u32) -> SectorRange {
+        SectorRange::new(au * SECTORS_PER_AU, SECTORS_PER_AU)
     }
 
     /// The whole chunk.

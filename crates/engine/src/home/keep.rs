@@ -33,8 +33,9 @@ impl Home {
         self.round.as_ref().is_some_and(|round| round.rewritten(replica, chunk).is_some())
     }
 
-    /// Keeps an AU of the base for the contents that are being staged for `replica`. False, without any effect: the base has
-    /// no data there, rewrites the chunk or is being taken over, blocks of the AU are staged, or the staged contents are being given up.
+    /// Keeps an AU of the base for the contents that are being staged for `replica`. False, without any effect: the base
+    /// has no data there, rewrites the chunk or is being taken over; or blocks of the AU are staged; or the staged contents
+    /// are being given up.
     pub fn keep(&mut self, replica: ReplicaId, base: ReplicaId, key: ChunkKey, au: u32) -> bool {
         let has = self.can_be_base(base) && self.chunk(base, key).is_some_and(|c| c.map[au as usize].valid != 0);
         let other = self.staging.get(&replica).is_some_and(|s| {
@@ -62,7 +63,7 @@ impl Home {
         let Some(kept) = self.staging.get_mut(&replica).and_then(|s| s.kept.as_mut()) else { return };
         if let Some(aus) = kept.chunks.get_mut(&key) {
             aus.remove(au);
-            if *aus == AuSet::default() {
+            if aus.is_empty() {
                 kept.chunks.remove(&key);
             }
         }

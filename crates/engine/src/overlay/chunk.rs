@@ -4,7 +4,7 @@
 //! some not. `data` names exactly the AUs that hold bytes.
 
 use crate::payload::Payload;
-use crate::space::{AuSet, Need, au_range};
+use crate::space::{AuSet, Need};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use types::units::{SECTORS_PER_AU, SECTORS_PER_BLOCK};
@@ -91,7 +91,7 @@ impl ChunkLayer {
 
     /// Whether some sectors of this AU have bytes, according to the intervals.
     pub fn finds_data(&self, au: u32) -> bool {
-        let range = au_range(au);
+        let range = SectorRange::of_au(au);
         let from = self.intervals.range(..=range.start).next_back().map_or(range.start, |(start, _)| *start);
         self.intervals.range(from..range.end()).any(|(_, i)| i.end > range.start && i.data.is_some())
     }

@@ -71,8 +71,6 @@ pub(crate) struct Streams {
     /// Bytes sent by streams that have ended, and bytes that their followers had already.
     pub sent_bytes: u64,
     pub equal_bytes: u64,
-    /// Bytes that installed streams have kept here.
-    pub kept_bytes: u64,
 }
 
 /// Bytes that may be read for streams now.
@@ -119,7 +117,6 @@ impl Streams {
             failed: 0,
             sent_bytes: 0,
             equal_bytes: 0,
-            kept_bytes: 0,
         }
     }
 

@@ -3,7 +3,7 @@
 
 use super::BaseRead;
 use super::compare;
-use super::receiver::{Contents, Receiver, Step, Wrong, au_range, aus};
+use super::receiver::{Contents, Receiver, Step, Wrong, aus};
 use crate::node::{Osd, ReadOwner};
 use crate::pgs::State;
 use bus::LinkId;
@@ -97,7 +97,7 @@ impl Osd {
                     self.read_base(BaseRead { pg, serial, seq, chunk, range, digests: Some(digests) });
                 }
                 Step::Release { seq, chunk, au } => {
-                    self.read_base(BaseRead { pg, serial, seq, chunk, range: au_range(au), digests: None });
+                    self.read_base(BaseRead { pg, serial, seq, chunk, range: SectorRange::of_au(au), digests: None });
                 }
             }
         }
@@ -204,7 +204,7 @@ impl Osd {
                 kept += AU;
                 continue;
             }
-            let first = ((au_range(au).start - read.range.start) / SECTORS_PER_BLOCK) as usize;
+            let first = ((SectorRange::of_au(au).start - read.range.start) / SECTORS_PER_BLOCK) as usize;
             let blocks = (first..first + BLOCKS_PER_AU as usize).filter(|n| compare::has_data(theirs, *n));
             let at = |n: usize| read.range.start + n as u32 * SECTORS_PER_BLOCK;
             blocks.for_each(|n| compare::push_block(&mut judged.copy, at(n)));
@@ -305,7 +305,6 @@ impl Osd {
         let (pg, replica) = (recovered.identity.pg, recovered.identity.replica);
         let commit = recovered.checkpoint.index;
         let receiver = self.streams.receivers.remove(&pg);
-        self.streams.kept_bytes += receiver.as_ref().map_or(0, |r| r.kept_bytes);
         let Some(slot) = self.pgs.by_replica(replica) else { return };
         if !matches!(self.pgs.get(slot).state, State::Installing(_)) {
             return;

@@ -78,15 +78,12 @@ impl Contents {
     }
 }
 
-/// Returns the sectors of an AU of a chunk.
-pub(crate) fn au_range(au: u32) -> SectorRange {
-    SectorRange::new(au * SECTORS_PER_AU, SECTORS_PER_AU)
-}
-
 /// Returns the AUs that the range touches and does not cover: the first, the last, or none.
 fn covered_in_part(range: SectorRange) -> impl Iterator<Item = u32> {
     let ends = [aus(range).next(), aus(range).last()];
-    ends.into_iter().flatten().filter(move |au| range.intersect(au_range(*au)) != Some(au_range(*au)))
+    ends.into_iter()
+        .flatten()
+        .filter(move |au| range.intersect(SectorRange::of_au(*au)) != Some(SectorRange::of_au(*au)))
 }
 
 /// Returns the AUs that the range touches.
@@ -236,7 +233,7 @@ impl Receiver {
                 return None;
             }
         } else if let Some((seq, chunk, au)) = self.next_release(&keeps) {
-            self.busy.insert(seq, Busy { chunk, range: au_range(au), left: 1, compares: false });
+            self.busy.insert(seq, Busy { chunk, range: SectorRange::of_au(au), left: 1, compares: false });
             return Some(Step::Release { seq, chunk, au });
         } else if self.busy.contains_key(&front.seq) || self.is_busy(front.chunk, front.range) || is_kept() {
             return None;
@@ -263,9 +260,11 @@ impl Receiver {
         ahead.into_iter().find_map(|(n, piece)| {
             let earlier = |au: u32| {
                 let mut earlier = self.waiting.iter().take(n).filter(|p| p.chunk == piece.chunk);
-                earlier.any(|p| p.range.overlaps(au_range(au)))
+                earlier.any(|p| p.range.overlaps(SectorRange::of_au(au)))
             };
-            let free = |au: &u32| keeps(piece.chunk, *au) && !self.is_busy(piece.chunk, au_range(*au)) && !earlier(*au);
+            let free = |au: &u32| {
+                keeps(piece.chunk, *au) && !self.is_busy(piece.chunk, SectorRange::of_au(*au)) && !earlier(*au)
+            };
             covered_in_part(piece.range).find(free).map(|au| (piece.seq, piece.chunk, au))
         })
     }
