@@ -326,6 +326,10 @@ async fn call(channel: Channel, ask: &AdminAsk) -> Called {
             rpc.pg_move_cancel(pb::PgMoveCancelRequest { pg: Some(pg.into()) }).await?;
             Ok(Ok(AdminAnswer::Done))
         }
+        AdminAsk::PgForce(ask) => {
+            let reply = rpc.pg_force(pb::PgForceRequest::from(ask)).await?.into_inner();
+            Ok(reply.try_into().map(AdminAnswer::Forced))
+        }
         AdminAsk::PgList { pool } => {
             let reply = rpc.pg_list(pb::PgListRequest { pool }).await?.into_inner();
             Ok(all(reply.pgs).map(AdminAnswer::Pgs))

@@ -1,6 +1,6 @@
 //! Values of `types::control` to and from protobuf. Incoming values are checked.
 
-use crate::convert_members::{change_in, change_out, membership_in, membership_out};
+use crate::convert_members::{change_in, change_out, force_in, force_out, membership_in, membership_out};
 use crate::pb;
 use std::net::SocketAddr;
 use types::control::{
@@ -264,6 +264,7 @@ impl From<OsdHeartbeat> for pb::OsdHeartbeat {
             replica: r.replica.0,
             term: r.term.0,
             applied: r.applied.0,
+            end: r.end.map(log_end_out),
             quarantined: r.quarantined,
             repairing: r.repairing,
             lost: r.lost.into_iter().map(lost_out).collect(),
@@ -307,6 +308,7 @@ impl TryFrom<pb::OsdHeartbeat> for OsdHeartbeat {
                 replica: ReplicaId(r.replica),
                 term: Term(r.term),
                 applied: Index(r.applied),
+                end: r.end.map(log_end_in),
                 quarantined: r.quarantined,
                 repairing: r.repairing,
                 lost: r.lost.into_iter().take(LOST_REPORTED_MAX).map(lost_in).collect(),
@@ -331,6 +333,14 @@ impl TryFrom<pb::OsdHeartbeat> for OsdHeartbeat {
     }
 }
 
+pub(crate) fn log_end_out((term, index): (Term, Index)) -> pb::LogEnd {
+    pb::LogEnd { term: term.0, index: index.0 }
+}
+
+pub(crate) fn log_end_in(end: pb::LogEnd) -> (Term, Index) {
+    (Term(end.term), Index(end.index))
+}
+
 /// Returns the message; `None` for one that is never sent ([`OsdDown::Connected`]).
 pub fn osd_down(down: OsdDown) -> Option<pb::OsdDown> {
     use pb::osd_down::Body;
@@ -344,6 +354,7 @@ pub fn osd_down(down: OsdDown) -> Option<pb::OsdDown> {
         }
         OsdDown::Peers(osds) => Body::Peers(pb::Peers { osds: osds.iter().map(|osd| osd.0).collect() }),
         OsdDown::ChangeMembers { pg, change } => Body::ChangeMembers(change_out(pg, change)),
+        OsdDown::ForceMembers { pg, force } => Body::ForceMembers(force_out(pg, force)),
         OsdDown::DropReplica { pg, replica, keep } => {
             Body::DropReplica(pb::DropReplica { pg: Some(pg.into()), replica: replica.0, keep })
         }
@@ -383,6 +394,10 @@ impl TryFrom<pb::OsdDown> for OsdDown {
             Body::ChangeMembers(change) => {
                 let (pg, change) = change_in(change)?;
                 OsdDown::ChangeMembers { pg, change }
+            }
+            Body::ForceMembers(force) => {
+                let (pg, force) = force_in(force)?;
+                OsdDown::ForceMembers { pg, force }
             }
             Body::DropReplica(r) => OsdDown::DropReplica { pg: pg(r.pg)?, replica: ReplicaId(r.replica), keep: r.keep },
             Body::ReplicaFloor(floor) => OsdDown::ReplicaFloor(ReplicaId(floor)),

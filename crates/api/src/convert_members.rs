@@ -1,9 +1,9 @@
 //! Members of a PG and their changes, as messages.
 
-use crate::convert::{Malformed, osd, pg};
+use crate::convert::{Malformed, need, osd, pg};
 use crate::pb;
 use types::limits::REPLICAS_MAX;
-use types::map::{Member, MemberChange, Membership};
+use types::map::{ForceMembers, Member, MemberChange, Membership};
 use types::{Epoch, PgId, ReplicaId};
 
 fn member_out(member: Member) -> pb::Member {
@@ -36,6 +36,7 @@ pub(crate) fn membership_out(members: Membership) -> pb::Membership {
         outgoing: out(members.outgoing),
         learners: out(members.learners),
         left: members.left,
+        floor: members.floor.0,
     }
 }
 
@@ -47,6 +48,7 @@ pub(crate) fn membership_in(members: pb::Membership) -> Result<Membership, Malfo
         outgoing: members_in(members.outgoing)?,
         learners: members_in(members.learners)?,
         left: members.left,
+        floor: ReplicaId(members.floor),
     })
 }
 
@@ -64,4 +66,15 @@ pub(crate) fn change_in(change: pb::ChangeMembers) -> Result<(PgId, MemberChange
     let add = change.add.map(member_in).transpose()?;
     let (expected, remove) = (Epoch(change.expected), change.remove.map(ReplicaId));
     Ok((pg(change.pg)?, MemberChange { expected, add, remove, cancel: change.cancel }))
+}
+
+pub(crate) fn force_out(of: PgId, force: ForceMembers) -> pb::ForceMembers {
+    let ForceMembers { keep, floor, fence, epoch } = force;
+    pb::ForceMembers { pg: Some(of.into()), keep: Some(member_out(keep)), floor: floor.0, fence, epoch: epoch.0 }
+}
+
+pub(crate) fn force_in(force: pb::ForceMembers) -> Result<(PgId, ForceMembers), Malformed> {
+    let floor = Some(force.floor).filter(|id| *id != 0).ok_or(Malformed::Range("floor"))?;
+    let (keep, floor) = (member_in(need(force.keep, "keep")?)?, ReplicaId(floor));
+    Ok((pg(force.pg)?, ForceMembers { keep, floor, fence: force.fence, epoch: Epoch(force.epoch) }))
 }

@@ -1,10 +1,10 @@
-//! Moves of replicas and settings of `control` to and from protobuf.
+//! Moves of replicas, forced recoveries and settings of `control` to and from protobuf.
 
-use crate::convert::{Malformed, pg};
+use crate::convert::{Malformed, log_end_in, log_end_out, pg};
 use crate::pb;
-use control::admin::{Moves, OsdSet, PlannedMove};
+use control::admin::{ForceMemberView, ForceView, Moves, OsdSet, PgForce, PlannedMove};
 use control::settings::SettingView;
-use types::OsdId;
+use types::{OsdId, ReplicaId};
 
 pub(crate) fn moves_out(m: Moves) -> pb::Moves {
     let Moves { running, waiting, unplaced, blocked, left_bytes, eta_ms } = m;
@@ -55,5 +55,67 @@ impl From<pb::Setting> for SettingView {
     fn from(s: pb::Setting) -> Self {
         let pb::Setting { name, value, default, is_set, what } = s;
         SettingView { name, value, default, is_set, what }
+    }
+}
+
+impl From<PgForce> for pb::PgForceRequest {
+    fn from(ask: PgForce) -> Self {
+        let PgForce { pg, osd, dry_run, accept_loss } = ask;
+        pb::PgForceRequest { pg: Some(pg.into()), osd: osd.map(|osd| osd.0), dry_run, accept_loss }
+    }
+}
+
+impl TryFrom<pb::PgForceRequest> for PgForce {
+    type Error = Malformed;
+
+    fn try_from(r: pb::PgForceRequest) -> Result<Self, Malformed> {
+        let (osd, dry_run, accept_loss) = (r.osd.map(OsdId), r.dry_run, r.accept_loss);
+        Ok(PgForce { pg: pg(r.pg)?, osd, dry_run, accept_loss })
+    }
+}
+
+impl From<ForceView> for pb::PgForceReply {
+    fn from(v: ForceView) -> Self {
+        let member = |m: ForceMemberView| pb::PgForceMember {
+            osd: m.osd.0,
+            replica: m.replica.0,
+            up: m.up,
+            state: m.state,
+            end: m.end.map(log_end_out),
+        };
+        pb::PgForceReply {
+            pg: Some(v.pg.into()),
+            keep: v.keep.0,
+            lossless: v.lossless,
+            members: v.members.into_iter().map(member).collect(),
+            volume_count: v.volume_count,
+            volumes: v.volumes,
+            sessions: v.sessions,
+            ordered: v.ordered,
+        }
+    }
+}
+
+impl TryFrom<pb::PgForceReply> for ForceView {
+    type Error = Malformed;
+
+    fn try_from(v: pb::PgForceReply) -> Result<Self, Malformed> {
+        let member = |m: pb::PgForceMember| ForceMemberView {
+            osd: OsdId(m.osd),
+            replica: ReplicaId(m.replica),
+            up: m.up,
+            state: m.state,
+            end: m.end.map(log_end_in),
+        };
+        Ok(ForceView {
+            pg: pg(v.pg)?,
+            keep: OsdId(v.keep),
+            lossless: v.lossless,
+            members: v.members.into_iter().map(member).collect(),
+            volume_count: v.volume_count,
+            volumes: v.volumes,
+            sessions: v.sessions,
+            ordered: v.ordered,
+        })
     }
 }

@@ -7,8 +7,8 @@ use crate::output;
 use anyhow::{Result, bail};
 use api::{AdminClient, AdminError};
 use control::admin::{
-    AdminAnswer, AdminAsk, EventsPage, OsdRegister, OsdSet, OsdView, PgMove, PgView, PlannedMove, PoolCreate, PoolView,
-    RecoverAsk, Status, StoreRecovery, VolumeView,
+    AdminAnswer, AdminAsk, EventsPage, ForceView, OsdRegister, OsdSet, OsdView, PgForce, PgMove, PgView, PlannedMove,
+    PoolCreate, PoolView, RecoverAsk, Status, StoreRecovery, VolumeView,
 };
 use control::settings::SettingView;
 use std::io::IsTerminal;
@@ -127,6 +127,11 @@ impl Admin {
     /// Queues the move of a replica.
     pub fn move_pg(&self, ask: PgMove) -> Result<()> {
         expect!(self, AdminAsk::PgMove(ask), AdminAnswer::Done => ())
+    }
+
+    /// Recovers a PG by force, or asks what that would cost.
+    pub fn force_pg(&self, ask: PgForce) -> Result<ForceView> {
+        expect!(self, AdminAsk::PgForce(ask), AdminAnswer::Forced(view) => view)
     }
 
     /// Sets membership and intent of OSDs; returns the moves that follow.

@@ -415,6 +415,28 @@ pub enum Pg {
         #[arg(long)]
         wait: bool,
     },
+    /// Let PGs that have lost their majority for good go on from one replica each
+    #[command(
+        name = "force-recover",
+        after_help = "Examples:\n  basalt pg force-recover 1.1f --dry-run\n  basalt pg force-recover --all --accept-data-loss"
+    )]
+    ForceRecover {
+        /// The PGs, as POOL.HEX
+        #[arg(add = completion::pgs(), required_unless_present = "all")]
+        pgs: Vec<types::PgId>,
+        /// All PGs that are down
+        #[arg(long, conflicts_with = "pgs")]
+        all: bool,
+        /// Keep the replica on this OSD [default: the one with the furthest log]
+        #[arg(long, value_parser = osd_number, value_name = "OSD")]
+        osd: Option<u32>,
+        /// Change nothing: say what each member has, and what would be lost
+        #[arg(long)]
+        dry_run: bool,
+        /// Go on although acknowledged writes may be lost
+        #[arg(long)]
+        accept_data_loss: bool,
+    },
     /// Compare the replicas of PGs: exit code 0 equal, 1 different, 3 not all could be queried
     #[command(after_help = "Examples:\n  basalt pg verify --deep\n  basalt pg verify 1.1f 1.3 --tables")]
     Verify {

@@ -25,6 +25,7 @@ mod metas;
 mod missing;
 mod osd_args;
 mod osd_intent;
+mod pg_force;
 mod pg_move;
 mod records;
 mod recovery;
@@ -144,6 +145,11 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Pg(Pg::Move { pg, from, to, cancel: _, wait }) => {
             let ends = from.zip(to).map(|(from, to)| (types::OsdId(from), types::OsdId(to)));
             pg_move::run(&connect(&common)?, pg, ends, wait, common.json).map(|()| Exit::Done)
+        }
+        Command::Pg(Pg::ForceRecover { pgs, all, osd, dry_run, accept_data_loss }) => {
+            let osd = osd.map(types::OsdId);
+            let ask = pg_force::Ask { pgs, all, osd, dry_run, accept_loss: accept_data_loss };
+            pg_force::run(&connect(&common)?, &ask, common.json)
         }
         Command::Pg(Pg::Ls { pool, watch }) => {
             let admin = connect(&common)?;

@@ -54,27 +54,43 @@ pub(crate) fn members_to_raft(members: &Membership) -> eraftpb::ConfState {
     }
 }
 
-/// Returns raft's form of a step from the members `before`; `None`: it changes nothing for raft.
-pub(crate) fn step_to_raft(step: MembersStep, before: &Membership) -> Option<eraftpb::ConfChangeV2> {
+/// Returns raft's form of a step from the members `before`: changes to apply one after the other.
+pub(crate) fn step_to_raft(step: MembersStep, before: &Membership) -> Vec<eraftpb::ConfChangeV2> {
     use eraftpb::ConfChangeType::{AddLearnerNode, AddNode, RemoveNode};
     let one =
         |change_type, id: ReplicaId| eraftpb::ConfChangeSingle { change_type, node_id: id.0, ..Default::default() };
-    let (transition, changes) = match step {
-        MembersStep::AddLearner(member) => (ConfChangeTransition::Auto, vec![one(AddLearnerNode, member.replica)]),
-        // An empty list would be taken for the end of a joint phase.
-        MembersStep::Abort if before.learners.is_empty() => return None,
+    let change = |transition, changes: Vec<eraftpb::ConfChangeSingle>| eraftpb::ConfChangeV2 {
+        transition,
+        changes: changes.into(),
+        ..Default::default()
+    };
+    // An empty list ends a joint phase.
+    let leave = || change(ConfChangeTransition::Auto, Vec::new());
+    match step {
+        MembersStep::AddLearner(member) => {
+            vec![change(ConfChangeTransition::Auto, vec![one(AddLearnerNode, member.replica)])]
+        }
+        MembersStep::Abort if before.learners.is_empty() => Vec::new(),
         MembersStep::Abort => {
-            (ConfChangeTransition::Auto, before.learners.iter().map(|m| one(RemoveNode, m.replica)).collect())
+            let gone = before.learners.iter().map(|m| one(RemoveNode, m.replica)).collect();
+            vec![change(ConfChangeTransition::Auto, gone)]
         }
         MembersStep::Enter { add, remove } => {
             let add = add.map(|id| one(AddNode, id));
             let remove = remove.map(|id| one(RemoveNode, id));
-            (ConfChangeTransition::Explicit, add.into_iter().chain(remove).collect())
+            vec![change(ConfChangeTransition::Explicit, add.into_iter().chain(remove).collect())]
         }
-        MembersStep::Leave => (ConfChangeTransition::Auto, Vec::new()),
-        MembersStep::Done => return None,
-    };
-    Some(eraftpb::ConfChangeV2 { transition, changes: changes.into(), ..Default::default() })
+        MembersStep::Leave => vec![leave()],
+        MembersStep::Done => Vec::new(),
+        MembersStep::Force { keep, .. } => {
+            let add = before.voters.iter().all(|m| m.replica != keep.replica).then(|| one(AddNode, keep.replica));
+            let others = before.voters.iter().chain(&before.learners).filter(|m| m.replica != keep.replica);
+            let singles: Vec<_> = add.into_iter().chain(others.map(|m| one(RemoveNode, m.replica))).collect();
+            let first = before.is_joint().then(leave);
+            let forced = (!singles.is_empty()).then(|| [change(ConfChangeTransition::Explicit, singles), leave()]);
+            first.into_iter().chain(forced.into_iter().flatten()).collect()
+        }
+    }
 }
 
 pub(crate) fn entry_to_raft(index: u64, term: u64, data: Bytes) -> eraftpb::Entry {

@@ -240,6 +240,22 @@ impl Node {
         self.raw.step(msg).ok().map(|()| first)
     }
 
+    /// Appends an entry that is committed without any other replica: the first step of a forced recovery (ADR 0020). The entry
+    /// has a term of its own, in which this replica has voted for itself, so no leader of old has an entry like it. Entry, term,
+    /// vote and commit index become durable together. False when a number is exhausted.
+    pub fn force(&mut self, descriptor: Bytes) -> bool {
+        if self.last_index().0 >= NUMBER_MAX || self.term().0 >= NUMBER_MAX {
+            return false;
+        }
+        let (term, index) = (self.raw.raft.term + 1, self.raw.raft.raft_log.last_index() + 1);
+        let raft = &mut self.raw.raft;
+        raft.become_follower(term, raft::INVALID_ID);
+        raft.vote = self.config.id.0;
+        raft.raft_log.append(&[entry_to_raft(index, term, descriptor)]);
+        raft.raft_log.commit_to(index);
+        true
+    }
+
     /// Starts an election attempt (with a pre-vote). False when this replica may not: it is no voter, leads already, has a
     /// committed entry to apply (a membership step may be among them, ADR 0016), or is the only voter and its log is not
     /// durable yet (raft asserts that).
@@ -354,12 +370,16 @@ impl Node {
     /// # Panics
     /// When raft comes to other members.
     pub fn change(&mut self, step: MembersStep, before: &Membership, now: &Membership) {
-        let Some(change) = step_to_raft(step, before) else { return };
+        let changes = step_to_raft(step, before);
+        if changes.is_empty() {
+            return;
+        }
         let ends = if self.is_leader() { !now.is_voter(self.config.id) } else { self.role() != Role::Follower };
         if ends {
             self.step_down();
         }
-        let conf = self.raw.apply_conf_change(&change).expect("the group has checked the step");
+        let apply = |change| self.raw.apply_conf_change(change).expect("the group has checked the step");
+        let conf = changes.iter().map(apply).last().expect("there are changes");
         let sorted = |ids: &[u64]| ids.iter().copied().collect::<BTreeSet<u64>>();
         let sets = |conf: &eraftpb::ConfState| {
             (sorted(&conf.voters), sorted(&conf.voters_outgoing), sorted(&conf.learners), sorted(&conf.learners_next))

@@ -7,7 +7,9 @@ use crate::settings::SettingView;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use types::control::Watermarks;
-use types::{ClusterId, Epoch, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SegmentIndex, SessionId, VolumeId};
+use types::{
+    ClusterId, Epoch, Index, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SegmentIndex, SessionId, Term, VolumeId,
+};
 
 /// A query or command of an administrator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +52,8 @@ pub enum AdminAsk {
     PgMoveCancel {
         pg: PgId,
     },
+    /// Makes one replica of a PG without a majority its only member, or says what that would cost (ADR 0020).
+    PgForce(PgForce),
     VolumeCreate {
         name: String,
         len_bytes: u64,
@@ -131,6 +135,48 @@ pub struct PgMove {
     pub to: OsdId,
 }
 
+/// The forced recovery of a PG.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PgForce {
+    pub pg: PgId,
+    /// The OSD whose replica is kept; `None`: the one with the furthest log.
+    pub osd: Option<OsdId>,
+    /// Change nothing: only say what would be lost.
+    pub dry_run: bool,
+    /// Go on although acknowledged writes may be lost.
+    pub accept_loss: bool,
+}
+
+/// What a forced recovery keeps, and what it may lose.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForceView {
+    pub pg: PgId,
+    /// OSD of the replica that is kept.
+    pub keep: OsdId,
+    /// Whether its log is known to have every acknowledged write.
+    pub lossless: bool,
+    pub members: Vec<ForceMemberView>,
+    /// Volumes with data in the PG; `volumes` names the first 100.
+    pub volume_count: u64,
+    pub volumes: Vec<String>,
+    /// How many of them are open for writing. Unless `lossless` is set, these sessions end.
+    pub sessions: u64,
+    /// Whether the recovery was ordered: false with `dry_run`.
+    pub ordered: bool,
+}
+
+/// A member of a PG that is to be recovered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForceMemberView {
+    pub osd: OsdId,
+    pub replica: ReplicaId,
+    pub up: bool,
+    /// `whole`, `down`, `failed`, `repairing`, `not reported`.
+    pub state: String,
+    /// Term and index of the last entry of its log; absent when the PG cannot go on from it.
+    pub end: Option<(Term, Index)>,
+}
+
 /// A new pool. `pg_count` 0 lets meta choose.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolCreate {
@@ -155,6 +201,7 @@ pub enum AdminAnswer {
     Done,
     /// The moves that follow from a change of OSDs.
     Moves(Vec<PlannedMove>),
+    Forced(ForceView),
     Config(Vec<SettingView>),
     Recovery(StoreRecovery),
     Backup(Vec<StoredItem>),

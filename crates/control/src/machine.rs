@@ -9,6 +9,7 @@ mod admin;
 mod attach;
 mod clients;
 mod flow;
+mod force;
 mod leaders;
 mod members;
 mod osds;

@@ -4,11 +4,13 @@
 //! A plan writes at most what one transaction holds. Long work (a pool of thousands of PGs, a volume of
 //! thousands of segments) is a state in a record and a plan per step.
 
+mod force;
 mod members;
 mod osds;
 mod pools;
 mod volumes;
 
+pub use force::{fence_volume, give_up_force, pg_force, refill, unfenced};
 pub use members::{begin_change, begin_move, give_up, pg_move, pg_move_cancel, planned, replace_failed, take_members};
 pub(crate) use osds::log_is_behind;
 pub use osds::{

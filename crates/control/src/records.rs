@@ -14,7 +14,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use types::codes;
 use types::control::{Refusal, Watermarks};
-use types::map::{Member, OsdAddr, PgMap};
+use types::map::{ForceMembers, Member, OsdAddr, PgMap};
 use types::{
     CHUNK, ClusterId, Epoch, Incarnation, OsdId, OsdUuid, PgId, PoolId, ReplicaId, SegmentIndex, SessionId, VolumeId,
 };
@@ -224,6 +224,20 @@ pub struct PgRecord {
     /// Moves (from, to) that wait for it, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queue: Vec<(OsdId, OsdId)>,
+    /// The forced recovery that is ordered, until its replica leads alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forced: Option<ForceRecord>,
+    /// OSDs of the members that a forced recovery has given up. Each gets a new replica, there or elsewhere.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vacant: Vec<OsdId>,
+}
+
+/// A forced recovery of a PG (ADR 0020).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForceRecord {
+    pub force: ForceMembers,
+    /// With `force.fence`: sessions below this one end before the order goes out.
+    pub sessions_below: SessionId,
 }
 
 fn is_zero(n: &u64) -> bool {
@@ -238,6 +252,7 @@ pub struct ChangeRecord {
     /// Epoch of the members that it begins with.
     pub expected: Epoch,
     pub add: Member,
+    /// 0: the place on `from` is vacant.
     pub remove: ReplicaId,
     pub from: OsdId,
     pub to: OsdId,
@@ -283,12 +298,23 @@ impl PgRecord {
     pub fn new(pg: PgId, members: Vec<Member>) -> PgRecord {
         let (lineage, conf_epoch, order) = (1, FIRST_EPOCH, 0);
         let (created, changes, change, queue) = (Vec::new(), 0, None, Vec::new());
-        PgRecord { pg, lineage, conf_epoch, members, order, created, changes, change, queue }
+        let (forced, vacant) = (None, Vec::new());
+        PgRecord { pg, lineage, conf_epoch, members, order, created, changes, change, queue, forced, vacant }
+    }
+
+    /// Returns the OSDs of the members, and those whose places are vacant.
+    pub fn places(&self) -> impl Iterator<Item = OsdId> + '_ {
+        self.members.iter().map(|m| m.osd).chain(self.vacant.iter().copied())
     }
 
     /// Iterates over the members, and the replica that is to become one.
     pub fn everyone(&self) -> impl Iterator<Item = Member> + '_ {
         self.members.iter().copied().chain(self.change.as_ref().map(|change| change.add))
+    }
+
+    /// Iterates over the OSDs on which the PG has a member, a replica that is to become one, or a vacant place.
+    pub fn holders(&self) -> impl Iterator<Item = OsdId> + '_ {
+        self.everyone().map(|m| m.osd).chain(self.vacant.iter().copied())
     }
 
     /// Returns the map of the PG for clients. A replica that is to become a member may lead before the change ends.

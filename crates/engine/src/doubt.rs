@@ -55,6 +55,11 @@ impl Engine {
         Some((term, index))
     }
 
+    /// Whether the replica waits to be rebuilt without its home.
+    pub fn is_homeless(&self, replica: ReplicaId) -> bool {
+        self.replicas.get(&replica).is_some_and(|r| r.homeless)
+    }
+
     /// Whether only the reserved segments of the log are free.
     pub fn is_log_full(&self) -> bool {
         self.log.as_ref().is_some_and(|log| log.ring.free() <= RESERVED)

@@ -8,7 +8,7 @@ use crate::source::Source;
 use crate::store::sample_records;
 use crate::{Verdict, meter};
 use api::pb;
-use control::admin::{AdminAsk, OsdRegister, PgMove, PoolCreate};
+use control::admin::{AdminAsk, OsdRegister, PgForce, PgMove, PoolCreate};
 use control::{ClientReq, Control, ControlAction, ControlConfig, Now, Records, StoredItem, StreamId, Token, Txn};
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use types::control::{ClientAnswer, ClientAsk, OsdDown, OsdUp};
 use types::rng::Rng;
 use types::{OsdId, OsdUuid, PgId, Time};
 
-const KINDS: u64 = 15;
+const KINDS: u64 = 16;
 
 /// A meta whose store is a map.
 struct Meta {
@@ -141,6 +141,7 @@ impl Meta {
             9 => AdminAsk::VolumeList { pool: decoded::<pb::VolumeListRequest>(bytes)?.pool },
             10 | 11 => return self.client(bytes),
             12 | 13 => return self.osd(kind % 2, bytes),
+            15 => AdminAsk::PgForce(PgForce::try_from(decoded::<pb::PgForceRequest>(bytes)?).ok()?),
             _ => {
                 let r = decoded::<pb::PgMoveRequest>(bytes)?;
                 let pg = PgId::from(r.pg?);
@@ -257,6 +258,10 @@ fn message(rng: &mut Rng, kind: u64) -> Vec<u8> {
             let pg = Some(pb::PgId { pool: 1, n: rng.below(3) as u32 });
             pb::PgMoveRequest { pg, from: rng.below(5) as u32, to: rng.below(6) as u32 }.encode_to_vec()
         }
+        15 => {
+            let (pg, osd) = (Some(pb::PgId { pool: 1, n: rng.below(3) as u32 }), Some(rng.below(5) as u32));
+            pb::PgForceRequest { pg, osd, dry_run: rng.chance(1, 2), accept_loss: rng.chance(1, 2) }.encode_to_vec()
+        }
         _ => Vec::new(),
     }
 }
@@ -296,7 +301,15 @@ fn members(rng: &mut Rng) -> pb::Membership {
     let (voters, outgoing, learners) = (some(1), some(0), some(0));
     let settled = rng.chance(2, 3);
     let (outgoing, learners) = if settled { (Vec::new(), Vec::new()) } else { (outgoing, learners) };
-    pb::Membership { epoch: rng.between(1, 9), base: 1, voters, outgoing, learners, left: rng.chance(1, 9) }
+    pb::Membership {
+        epoch: rng.between(1, 9),
+        base: 1,
+        voters,
+        outgoing,
+        learners,
+        left: rng.chance(1, 9),
+        floor: rng.below(4),
+    }
 }
 
 fn osd(rng: &mut Rng, stream: u64) -> pb::OsdUp {
@@ -309,6 +322,7 @@ fn osd(rng: &mut Rng, stream: u64) -> pb::OsdUp {
         replica: n * 3 + stream + 1,
         term: 2,
         applied: 9,
+        end: (n != 2).then_some(pb::LogEnd { term: 2, index: 9 + stream }),
         quarantined: n == 3,
         repairing: n == 2,
         lost: Vec::new(),

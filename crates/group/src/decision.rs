@@ -9,13 +9,13 @@ use crate::window::{Seen, Window};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::collections::BTreeMap;
 use types::control::Attach;
-use types::map::{Member, Membership, StepRefusal};
+use types::map::{Member, MembersStep, Membership, StepRefusal};
 use types::planted::{Bug, on};
 use types::store::Effect;
 use types::{Epoch, Errno, OsdId, ReplicaId, SessionId, VolumeId};
 
 /// Version of the encoding.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// Most volumes with an attach record in one PG.
 pub const VOLUMES_MAX: usize = 16 << 10;
 /// Most replicas in any list of the configuration.
@@ -100,6 +100,11 @@ impl Decision {
             Command::Members { expected, step } => match self.members.after(*expected, *step) {
                 Ok(members) => {
                     self.members = members;
+                    if let MembersStep::Force { fence: true, .. } = step
+                        && !on(Bug::ForcedWithoutFence)
+                    {
+                        self.volumes.values_mut().for_each(|attached| attached.session = SessionId(0));
+                    }
                     Outcome::Members
                 }
                 Err(refusal) => Outcome::NoStep(refusal),
@@ -159,6 +164,7 @@ impl Decision {
         out.put_u64_le(self.members.epoch.0);
         out.put_u64_le(self.members.base.0);
         out.put_u8(u8::from(self.members.left && !on(Bug::LeftNotCheckpointed)));
+        out.put_u64_le(self.members.floor.0);
         for members in [&self.members.voters, &self.members.outgoing, &self.members.learners] {
             out.put_u16_le(members.len() as u16);
             for member in members {
@@ -200,10 +206,12 @@ impl Decision {
             1 => true,
             _ => return Err(DecisionError::Shape),
         };
+        let floor = ReplicaId(bytes.try_get_u64_le().map_err(short)?);
         let members = Membership {
             epoch,
             base,
             left,
+            floor,
             voters: get_members(&mut bytes)?,
             outgoing: get_members(&mut bytes)?,
             learners: get_members(&mut bytes)?,

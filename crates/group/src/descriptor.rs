@@ -211,7 +211,7 @@ fn decode_body(kind: u8, bytes: &[u8]) -> Result<Command, DescriptorError> {
     }
 }
 
-/// Writes a step: two replica ids, an OSD, the kind. What a kind does not need is zero.
+/// Writes a step: two replica ids, an OSD, the kind. Fields that a kind does not need are zero.
 fn put_step(out: &mut BytesMut, step: &MembersStep) {
     let (kind, first, second, osd) = match *step {
         MembersStep::AddLearner(member) => (1, member.replica.0, 0, member.osd.0),
@@ -219,6 +219,7 @@ fn put_step(out: &mut BytesMut, step: &MembersStep) {
         MembersStep::Leave => (3, 0, 0, 0),
         MembersStep::Abort => (4, 0, 0, 0),
         MembersStep::Done => (5, 0, 0, 0),
+        MembersStep::Force { keep, floor, fence } => (6 + u8::from(fence), keep.replica.0, floor.0, keep.osd.0),
     };
     out.put_u64_le(first);
     out.put_u64_le(second);
@@ -235,6 +236,9 @@ fn get_step(kind: u8, (first, second, osd): (u64, u64, u32)) -> Option<MembersSt
         (3, None, None, 0) => Some(MembersStep::Leave),
         (4, None, None, 0) => Some(MembersStep::Abort),
         (5, None, None, 0) => Some(MembersStep::Done),
+        (6 | 7, Some(replica), Some(floor), osd) if osd != 0 => {
+            Some(MembersStep::Force { keep: Member { replica, osd: OsdId(osd) }, floor, fence: kind == 7 })
+        }
         _ => None,
     }
 }

@@ -115,7 +115,7 @@ impl Group {
             election,
             leading: None,
             transfer: None,
-            changing: crate::members::Changing::new(checkpoint.index, entries.iter().map(|e| &*e.descriptor)),
+            changing: crate::members::Changing::new(replica, checkpoint.index, &entries),
             strangers: crate::peers::Strangers::default(),
             reports: crate::unreached::Reports::default(),
             queue: Queue::default(),

@@ -10,9 +10,9 @@ use crate::decision::Decision;
 use crate::descriptor::{self, Command};
 use crate::{Action, Group};
 use bytes::BytesMut;
-use types::map::{Member, MemberChange, MembersStep, Membership};
+use types::map::{ForceMembers, Member, MemberChange, MembersStep, Membership};
 use types::store::Recovered;
-use types::{Epoch, Index, ReplicaId, Time};
+use types::{Entry, Epoch, Index, ReplicaId, Time};
 
 /// Returns the members of a replica at the end of its log: its newest steps may be uncommitted.
 pub fn members_in(recovered: &Recovered) -> Membership {
@@ -40,11 +40,24 @@ pub(crate) struct Changing {
     seen: bool,
     /// Index of the last step that is applied, or a later one.
     stepped: Index,
+    /// The step of a forced recovery that keeps this replica.
+    forced: Option<Index>,
 }
 
 impl Changing {
-    pub fn new<'a>(applied: Index, mut descriptors: impl Iterator<Item = &'a [u8]>) -> Changing {
-        Changing { seen: descriptors.any(descriptor::is_members), stepped: applied, ..Changing::default() }
+    pub fn new(me: ReplicaId, applied: Index, entries: &[Entry]) -> Changing {
+        let seen = entries.iter().any(|entry| descriptor::is_members(&entry.descriptor));
+        let forces = |entry: &&Entry| forced_by(&entry.descriptor).is_some_and(|keep| keep == me);
+        let forced = entries.iter().rev().find(forces).map(|entry| entry.index);
+        Changing { seen, stepped: applied, forced, ..Changing::default() }
+    }
+}
+
+/// Returns the replica that a forced step keeps.
+fn forced_by(descriptor: &[u8]) -> Option<ReplicaId> {
+    match Command::decode(descriptor) {
+        Ok(Command::Members { step: MembersStep::Force { keep, .. }, .. }) => Some(keep.replica),
+        _ => None,
     }
 }
 
@@ -70,6 +83,33 @@ impl Group {
         if self.is_leader() {
             self.changing.ordered = Some(change);
         }
+    }
+
+    /// Handles an order of forced recovery (ADR 0020): the PG goes on from the log of this replica, which is its only member. Nothing
+    /// happens when that was done, when this replica is no voter, or while the PG has a leader with a majority: meta repeats the
+    /// order. True when the step was appended.
+    pub fn handle_force(&mut self, now: Time, force: ForceMembers) -> bool {
+        let promise = self.config.timing.promise;
+        let leads = self.current().is_some_and(|leading| now < leading.majority_at + promise);
+        let led = leads || self.election.hears_leader(now) || now < self.election.promised_until();
+        let done = self.is_forcing() || self.decision.members.floor >= force.floor;
+        let ours = force.keep.replica == self.identity.replica && self.quarantine.is_none();
+        if !ours || done || led || !self.decision.members.is_voter(force.keep.replica) {
+            return false;
+        }
+        let ForceMembers { keep, floor, fence, epoch } = force;
+        let mut bytes = BytesMut::new();
+        Command::Members { expected: epoch, step: MembersStep::Force { keep, floor, fence } }.encode(&mut bytes);
+        let appended = self.node.force(bytes.freeze());
+        if appended {
+            (self.changing.seen, self.changing.forced) = (true, Some(self.node.last_index()));
+        }
+        appended
+    }
+
+    /// Whether a forced step of this replica is not applied yet: until then no other replica has a part in the PG.
+    pub(crate) fn is_forcing(&self) -> bool {
+        self.changing.forced.is_some_and(|index| index > self.node.applied())
     }
 
     /// Brings a change forward, if this leader may.
@@ -156,7 +196,7 @@ impl Group {
             // The only voter leads the joint phase, and hands over to the newcomer at its end.
             MembersStep::Enter { remove, .. } => remove != Some(me) || self.decision.members.voters.len() == 1,
             MembersStep::Leave => self.decision.members.voters.iter().any(|m| m.replica == me),
-            MembersStep::AddLearner(_) | MembersStep::Abort | MembersStep::Done => true,
+            MembersStep::AddLearner(_) | MembersStep::Abort | MembersStep::Done | MembersStep::Force { .. } => true,
         }
     }
 
@@ -174,9 +214,22 @@ impl Group {
     }
 
     /// Gives raft the members that an applied step has made, and drops the lease: it was counted over others (R3).
-    pub(crate) fn members_changed(&mut self, step: MembersStep, before: &Membership, now: Time) {
+    pub(crate) fn members_changed(
+        &mut self,
+        step: MembersStep,
+        before: &Membership,
+        now: Time,
+        actions: &mut Vec<Action>,
+    ) {
         self.node.change(step, before, &self.decision.members);
         self.changing.stepped = self.node.applied();
+        if self.doubt.is_some()
+            && matches!(step, MembersStep::Force { keep, .. } if keep.replica == self.identity.replica)
+        {
+            // What this replica may lack is given up.
+            self.doubt = None;
+            actions.push(Action::DoubtOver);
+        }
         if let Some(leading) = &mut self.leading {
             leading.recount(self.identity.replica, &self.decision.members, now);
         }
@@ -189,7 +242,12 @@ pub(crate) fn proven_commit<'a>(applied: Epoch, entries: impl Iterator<Item = (I
     let mut made: Vec<(Epoch, Index)> = Vec::new();
     let mut proven = None;
     for (index, descriptor) in entries {
-        let Ok(Command::Members { expected, .. }) = Command::decode(descriptor) else { continue };
+        let Ok(Command::Members { expected, step }) = Command::decode(descriptor) else { continue };
+        if matches!(step, MembersStep::Force { .. }) {
+            // It names the epoch that it makes.
+            made.push((Epoch(expected.0.saturating_sub(1)), index));
+            continue;
+        }
         if expected > applied {
             let maker = made.iter().find(|(from, _)| from.0 + 1 == expected.0).map(|(_, at)| *at);
             proven = proven.max(maker);

@@ -66,9 +66,11 @@ impl Group {
     }
 
     /// Whether a message from `osd` can be one of `replica`. A replica that has not applied the newest membership step may
-    /// not know the sender; raft then takes requests only (ADR 0016).
+    /// not know the sender; raft then takes requests only (ADR 0016). Replicas of a timeline that a forced recovery has ended
+    /// have no part (ADR 0020).
     pub(crate) fn may_be_from(&self, osd: OsdId, replica: ReplicaId) -> bool {
-        self.osd_of(replica).is_none_or(|known| known == osd)
+        let admitted = !self.is_forcing() && self.decision.members.admits(replica) || on(Bug::ForcedHearsOldMembers);
+        admitted && self.osd_of(replica).is_none_or(|known| known == osd)
     }
 
     /// Passes a vote request to raft, unless R3 forbids it.

@@ -85,6 +85,7 @@ impl Group {
             replica: self.identity.replica,
             term: self.node.term(),
             applied: self.node.applied(),
+            end: self.quarantine.is_none().then(|| self.node.durable_end()),
             quarantined: self.quarantine.is_some(),
             repairing: self.doubt.is_some(),
             lost: Vec::new(),

@@ -49,7 +49,7 @@ impl Group {
 
     /// Whether `replica` is the member on `osd`, or may be one that this replica does not know yet.
     pub fn is_member_on(&self, osd: OsdId, replica: ReplicaId) -> bool {
-        self.replica_on(osd) == Some(replica) || self.osd_of(replica).is_none()
+        self.replica_on(osd) == Some(replica) || self.osd_of(replica).is_none() && self.may_be_from(osd, replica)
     }
 
     /// Returns the member on `osd`, if there is one besides this replica.

@@ -5,7 +5,7 @@ use crate::owner::Input;
 use crate::services::Gate;
 use api::pb::{self, admin_server};
 use api::status;
-use control::admin::{AdminAnswer, AdminAsk, OsdRegister, PgMove, PoolCreate};
+use control::admin::{AdminAnswer, AdminAsk, OsdRegister, PgForce, PgMove, PoolCreate};
 use tonic::{Request, Response, Status};
 use types::{OsdId, OsdUuid, PgId};
 
@@ -162,6 +162,12 @@ impl admin_server::Admin for Gate {
     ) -> Result<Response<pb::DoneReply>, Status> {
         let ask = AdminAsk::PgMoveCancel { pg: pg(request.into_inner().pg)? };
         expect!(self.admin(ask).await?, AdminAnswer::Done => pb::DoneReply {})
+    }
+
+    async fn pg_force(&self, request: Request<pb::PgForceRequest>) -> Result<Response<pb::PgForceReply>, Status> {
+        let ask =
+            PgForce::try_from(request.into_inner()).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        expect!(self.admin(AdminAsk::PgForce(ask)).await?, AdminAnswer::Forced(view) => view.into())
     }
 
     async fn volume_create(

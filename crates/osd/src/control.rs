@@ -138,6 +138,7 @@ impl Osd {
             OsdDown::ChangeMembers { pg, change } => {
                 self.with_pg(pg, |group, _, _| group.handle_change(change));
             }
+            OsdDown::ForceMembers { pg, force } => self.force_members(pg, force),
             OsdDown::DropReplica { pg, replica, keep } => self.drop_replica(pg, replica, keep),
             OsdDown::ReplicaFloor(floor) => self.engine.set_replica_floor(floor),
             OsdDown::Attach { pg, attach } => self.attach(pg, attach),

@@ -54,6 +54,8 @@ pub(crate) struct Doubts {
     asking: BTreeMap<ReplicaId, Asking>,
     /// What the logs of those that follow must reach.
     following: BTreeMap<ReplicaId, (PgId, (Term, Index))>,
+    /// Replicas that a forced recovery keeps.
+    forced: BTreeSet<ReplicaId>,
     /// Doubts that have ended since the start.
     pub done: u64,
 }
@@ -155,11 +157,23 @@ impl Doubts {
     pub fn forget(&mut self, replica: ReplicaId) {
         self.asking.remove(&replica);
         self.following.remove(&replica);
+        self.forced.remove(&replica);
+    }
+
+    /// Notes that a forced recovery keeps the replica: it waits for the next order, whatever its PG's members were.
+    pub fn note_forced(&mut self, replica: ReplicaId) {
+        self.forced.insert(replica);
+    }
+
+    /// Returns the last entry of the log with which a replica waits.
+    pub fn end_of(&self, replica: ReplicaId) -> Option<(Term, Index)> {
+        self.asking.get(&replica).map(Asking::end)
     }
 
     pub fn clear(&mut self) {
         self.asking.clear();
         self.following.clear();
+        self.forced.clear();
     }
 
     pub fn is_asking(&self, replica: ReplicaId) -> bool {
@@ -210,7 +224,7 @@ impl Osd {
             Some(slot) => slot,
             None => self.pgs.insert(recovered.identity.clone(), members, State::Repairing),
         };
-        if self.pgs.get(slot).has_changed_members() {
+        if self.pgs.get(slot).has_changed_members() && !self.doubts.forced.contains(&replica) {
             return self.quarantine_replica(replica, NEEDS_REPLACEMENT.to_owned());
         }
         let round = self.repairs.next_round();
@@ -347,12 +361,18 @@ impl Osd {
 
     /// Everybody has answered: the replica may follow.
     fn follow_in_doubt(&mut self, asking: Asking) {
-        let Asking { mut recovered, said, .. } = asking;
+        let Asking { recovered, said, .. } = asking;
         let ReplicaIdentity { pg, replica, .. } = recovered.identity;
-        let Some(slot) = self.pgs.by_replica(replica) else { return };
         let (hard_state, reach) = conclude(replica, recovered.hard_state, &said);
         tracing::info!(%pg, replica = replica.0, term = hard_state.term.0, reach = %reach.1,
             "the suspect replica follows without a vote until it has caught up");
+        self.follow_from(recovered, hard_state, reach);
+    }
+
+    /// Makes the group of a suspect replica.
+    pub(crate) fn follow_from(&mut self, mut recovered: Recovered, hard_state: HardState, reach: (Term, Index)) {
+        let ReplicaIdentity { pg, replica, .. } = recovered.identity;
+        let Some(slot) = self.pgs.by_replica(replica) else { return };
         recovered.hard_state = hard_state;
         self.doubts.following.insert(replica, (pg, reach));
         self.engine.follow_in_doubt(replica, hard_state);

@@ -12,6 +12,7 @@ mod control;
 mod counting;
 mod digest;
 mod doubt;
+mod force;
 mod fullness;
 mod let_in;
 mod mend;

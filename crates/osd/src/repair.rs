@@ -174,6 +174,19 @@ impl Repairs {
         self.by_replica.get(&replica).map(|repair| &repair.recovered)
     }
 
+    /// Returns the first entry whose payload is missing.
+    pub fn first_missing(&self, replica: ReplicaId) -> Option<Index> {
+        self.by_replica.get(&replica)?.missing.keys().next().copied()
+    }
+
+    /// Returns the last entry before those whose payload is missing.
+    pub fn end_before_missing(&self, replica: ReplicaId) -> Option<(Term, Index)> {
+        let Recovered { entries, before, .. } = &self.by_replica.get(&replica)?.recovered;
+        let first = self.first_missing(replica);
+        let last = entries.iter().rev().find(|entry| first.is_none_or(|first| entry.index < first));
+        Some(last.map_or((before.1, before.0), |entry| (entry.term, entry.index)))
+    }
+
     pub fn report(&self, identity: &ReplicaIdentity) -> PgReport {
         let repair = self.by_replica.get(&identity.replica);
         PgReport {
@@ -181,6 +194,7 @@ impl Repairs {
             replica: identity.replica,
             term: repair.map_or(Term(0), |r| r.recovered.hard_state.term),
             applied: repair.map_or(Index(0), |r| r.recovered.checkpoint.index),
+            end: None,
             quarantined: false,
             repairing: true,
             lost: repair.map_or(Vec::new(), |r| r.inconsistent.clone()),
@@ -326,7 +340,7 @@ impl Osd {
         // A new member may ask one that does not know it yet. Only members that this one knows answer.
         let theirs = match held.members.osd_of(msg.from) {
             Some(osd) => osd == from,
-            None => matches!(msg.body, RepairBody::Fetch { .. }),
+            None => matches!(msg.body, RepairBody::Fetch { .. }) && held.members.admits(msg.from),
         };
         if !ours || !theirs || from == self.config.osd {
             return;

@@ -73,6 +73,7 @@ impl Osd {
     pub(crate) fn changed_reports(&mut self) -> Vec<PgReport> {
         let mut changed = Vec::new();
         for key in self.pgs.keys() {
+            let end = self.end_without_group(self.pgs.get(key).identity.replica);
             let slot = self.pgs.get_mut(key);
             let report = match &slot.state {
                 State::Running(group) => {
@@ -86,6 +87,7 @@ impl Osd {
                     replica: slot.identity.replica,
                     term: Term(0),
                     applied: Index(0),
+                    end: None,
                     quarantined: true,
                     repairing: false,
                     lost: Vec::new(),
@@ -96,7 +98,7 @@ impl Osd {
                 },
                 State::Repairing => {
                     let lost_from = self.doubts.lost_from(slot.identity.replica);
-                    PgReport { lost_from, ..self.repairs.report(&slot.identity) }
+                    PgReport { lost_from, end, ..self.repairs.report(&slot.identity) }
                 }
             };
             if slot.reported.as_ref() != Some(&report) {

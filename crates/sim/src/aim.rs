@@ -51,6 +51,9 @@ const FAILED_PCT: u64 = 8;
 /// From this seed on, [`Class::EmptiedOsds`] is drawn as well, before all other aims.
 pub const EMPTIED_FROM: u64 = 1_000_000;
 const EMPTIED_PCT: u64 = 8;
+/// From this seed on, [`Class::ForcedPgs`] is drawn as well, before all other aims.
+pub const FORCED_FROM: u64 = 1_100_000;
+const FORCED_PCT: u64 = 6;
 
 /// Returns the first seed whose run may be aimed at this class.
 pub fn first_seed(class: Class) -> u64 {
@@ -62,6 +65,7 @@ pub fn first_seed(class: Class) -> u64 {
         Class::MovedReplicas => MOVED_FROM,
         Class::FailedReplicas => FAILED_FROM,
         Class::EmptiedOsds => EMPTIED_FROM,
+        Class::ForcedPgs => FORCED_FROM,
         later if Class::LATER_AIMS.contains(&later) => NEWEST_FROM,
         _ => 1,
     }
@@ -105,6 +109,10 @@ impl Aim {
     pub fn draw(seed: u64) -> Option<Aim> {
         if Options::wears(seed).is_some() {
             return None;
+        }
+        let mut forced = Rng::new(seed ^ u64::from_be_bytes(*b"byForce!"));
+        if seed >= FORCED_FROM && forced.chance(FORCED_PCT, 100) {
+            return Some(Aim { class: Class::ForcedPgs, alone: true });
         }
         let mut emptied = Rng::new(seed ^ u64::from_be_bytes(*b"emptied!"));
         if seed >= EMPTIED_FROM && emptied.chance(EMPTIED_PCT, 100) {
@@ -287,7 +295,7 @@ impl Aim {
                 options.faults = Duration::from_secs(14);
             }
             // Two OSDs hold nothing of a PG, and logs are freed, so that a new replica gets a stream or the log.
-            Class::MovedReplicas | Class::FailedReplicas => {
+            Class::MovedReplicas | Class::FailedReplicas | Class::ForcedPgs => {
                 (options.osds, options.replicas, options.pgs) = (5, 3, 2);
                 (shape.window, shape.sectors_max, shape.depth) = (1 << 20, 64, 8);
                 shape.operations = 3000;

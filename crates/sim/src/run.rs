@@ -474,6 +474,9 @@ fn no_place_is_wrong(cluster: &Cluster, records: &control::Records) -> bool {
 /// Whether each OSD that runs holds the replicas of the records, and no other.
 fn moves_ended(cluster: &Cluster) -> bool {
     let Some(records) = cluster.meta.records() else { return false };
+    if records.pgs.values().any(|pg| pg.forced.is_some() || !pg.vacant.is_empty()) {
+        return false;
+    }
     let is_member = |osd: OsdId, pg: PgId, replica: ReplicaId| {
         // Replicas of a PG that the records do not know may be left: they may have gone back in time (R17).
         records.pgs.get(&pg).is_none_or(|pg| pg.members.contains(&Member { replica, osd }))

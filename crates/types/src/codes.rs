@@ -277,6 +277,12 @@ codes! {
             "It is not registered, it takes over another OSD itself, or another OSD takes it over already.",
             "`basalt osd ls` shows which OSD replaces which; `basalt osd in` of the old OSD ends a replacement, and `basalt \
              osd out` of the new one lets the replicas go anywhere";
+        BAD_FORCE = 2048:
+            "the PG cannot be recovered by force",
+            "A PG is forced when it has lost its majority for good: it then goes on from one replica, and acknowledged \
+             writes that only the others had are lost. A PG that serves needs no force.",
+            "`basalt pg force-recover PG --dry-run` shows what each member has; bring OSDs back if you can, and use \
+             --accept-data-loss only when you cannot";
     }
     // 3xxx: store of an OSD.
     3001..=3999 {

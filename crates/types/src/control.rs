@@ -7,7 +7,7 @@ use crate::ids::{
     ChunkKey, ClusterId, Epoch, Incarnation, Index, OsdId, OsdUuid, PgId, ReplicaId, SegmentIndex, SessionId, Term,
     VolumeId,
 };
-use crate::map::{MemberChange, Membership, OsdAddr, PgMap};
+use crate::map::{ForceMembers, MemberChange, Membership, OsdAddr, PgMap};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -141,6 +141,9 @@ pub struct PgReport {
     pub replica: ReplicaId,
     pub term: Term,
     pub applied: Index,
+    /// Term and index of the last durable entry of its log. `None`: its contents are no state that the PG ever had, so no forced
+    /// recovery can start from it (ADR 0020).
+    pub end: Option<(Term, Index)>,
     /// R11: this replica is damaged; it neither votes nor serves.
     pub quarantined: bool,
     /// R11: the log of this replica is being repaired from its peers; until then it neither votes nor serves.
@@ -220,6 +223,8 @@ pub enum OsdDown {
     Peers(Vec<OsdId>),
     /// Bring this change of the members forward in the PG that you lead (ADR 0016). Repeated until a report shows its end.
     ChangeMembers { pg: PgId, change: MemberChange },
+    /// Make `force.keep`, a replica of this OSD, the only member of the PG (ADR 0020). Repeated until a report shows it.
+    ForceMembers { pg: PgId, force: ForceMembers },
     /// This replica is no longer a member of any PG (pool removed): drop its data, keep a tombstone.
     /// `keep`: its contents may stay for a while. A new replica of the PG may come here, and be compared with them.
     DropReplica { pg: PgId, replica: ReplicaId, keep: bool },

@@ -50,6 +50,10 @@ pub enum MembersStep {
     Done,
     /// The change ends before its joint phase: a learner is given up, and no older step of this change takes effect.
     Abort,
+    /// Forced recovery (ADR 0020): `keep` is the only member from here on, whatever the members were. The step is committed when
+    /// `keep` has it. Replicas below `floor` that are no members have no part in the PG any more. With `fence` acknowledged writes
+    /// may be lost: every session of the PG ends.
+    Force { keep: Member, floor: ReplicaId, fence: bool },
 }
 
 /// A change of the members, as meta orders it: `add` becomes a voter, and `remove` leaves.
@@ -61,6 +65,16 @@ pub struct MemberChange {
     pub remove: Option<ReplicaId>,
     /// The change is given up, unless its joint phase has begun.
     pub cancel: bool,
+}
+
+/// Forced recovery of a PG, as meta orders it: see [`MembersStep::Force`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ForceMembers {
+    pub keep: Member,
+    pub floor: ReplicaId,
+    pub fence: bool,
+    /// The epoch of the members that result, unless they are newer already.
+    pub epoch: Epoch,
 }
 
 /// Reason why a step has no effect.
@@ -82,6 +96,8 @@ pub enum StepRefusal {
     NoVoter,
     #[error("the PG would have no voter, or too many members")]
     Size,
+    #[error("the members were forced before, with the floor {floor}")]
+    Forced { floor: ReplicaId },
 }
 
 /// Members of a PG at one log index: the only truth about them (R4). It is decision state (R1).
@@ -97,6 +113,8 @@ pub struct Membership {
     pub learners: Vec<Member>,
     /// `Leave` is applied, and `Done` is not.
     pub left: bool,
+    /// Replicas below this id that are no members are of a timeline that a forced recovery has ended.
+    pub floor: ReplicaId,
 }
 
 impl Membership {
@@ -156,11 +174,19 @@ impl Membership {
         !self.voters.is_empty() && half(&self.voters) && half(&self.outgoing)
     }
 
-    /// Returns the membership after `step`.
+    /// Whether the replica may have a part in the PG: it is a member, or one that this membership may not know yet.
+    pub fn admits(&self, id: ReplicaId) -> bool {
+        id >= self.floor || self.osd_of(id).is_some()
+    }
+
+    /// Returns the membership after `step`. For [`MembersStep::Force`], `expected` is the least epoch of the result.
     ///
     /// # Errors
     /// When the step has no effect. Every replica decides alike, because only the membership decides.
     pub fn after(&self, expected: Epoch, step: MembersStep) -> Result<Membership, StepRefusal> {
+        if let MembersStep::Force { keep, floor, .. } = step {
+            return self.forced(expected, keep, floor);
+        }
         if expected != self.epoch {
             return Err(StepRefusal::Epoch { expected, now: self.epoch });
         }
@@ -209,12 +235,21 @@ impl Membership {
                 next.left = true;
             }
             MembersStep::Done => next.left = false,
+            MembersStep::Force { .. } => unreachable!("it was handled above"),
         }
         let count = next.voters.len();
         if count == 0 || count > REPLICAS_MAX || next.learners.len() > REPLICAS_MAX {
             return Err(StepRefusal::Size);
         }
         Ok(next)
+    }
+
+    fn forced(&self, epoch: Epoch, keep: Member, floor: ReplicaId) -> Result<Membership, StepRefusal> {
+        if floor <= self.floor {
+            return Err(StepRefusal::Forced { floor: self.floor });
+        }
+        let epoch = epoch.max(Epoch(self.epoch.0 + 1));
+        Ok(Membership { epoch, base: epoch, voters: vec![keep], floor, ..Membership::default() })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use prost::Message;
-use types::map::{MemberChange, Membership};
+use types::map::{ForceMembers, MemberChange, Membership};
 use types::rng::Rng;
 
 fn hello() -> OsdHello {
@@ -48,6 +48,7 @@ fn ups() -> Vec<OsdUp> {
         outgoing: vec![member(1), member(2)],
         learners: vec![member(5)],
         left: true,
+        floor: ReplicaId(3),
     };
     let lead = LeadReport { active: true, members, followers_in_sync: 2, ..LeadReport::default() };
     let chunk = types::ChunkKey { volume: VolumeId(4), index: 5 };
@@ -58,7 +59,9 @@ fn ups() -> Vec<OsdUp> {
         let lost_from = leading.is_none().then_some(Index(1));
         let unread = lost.clone();
         let hears = leading.is_none().then_some(OsdId(3));
-        PgReport { pg, replica, term, applied, quarantined: true, repairing, lost, unread, lost_from, hears, leading }
+        let end = leading.is_none().then_some((term, applied));
+        let quarantined = true;
+        PgReport { pg, replica, term, applied, end, quarantined, repairing, lost, unread, lost_from, hears, leading }
     };
     let beat = OsdHeartbeat {
         used_bytes: 1,
@@ -107,6 +110,15 @@ fn downs() -> Vec<OsdDown> {
         OsdDown::ChangeMembers {
             pg,
             change: MemberChange { expected: Epoch(3), add: None, remove: None, cancel: true },
+        },
+        OsdDown::ForceMembers {
+            pg,
+            force: ForceMembers {
+                keep: Member { replica: ReplicaId(9), osd: OsdId(4) },
+                floor: ReplicaId(30),
+                fence: true,
+                epoch: Epoch(7),
+            },
         },
         OsdDown::DropReplica { pg, replica: ReplicaId(8), keep: true },
         OsdDown::Attach { pg, attach: Attach { order: 1, volume, session, epoch: Epoch(2), chunk_count: 0 } },

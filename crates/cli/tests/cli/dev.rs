@@ -10,6 +10,8 @@ const NAME: &str = "clitest";
 pub const SMALL: &str = "clismall";
 /// The cluster of the tests of moves: it has an OSD more than replicas.
 pub const MOVES: &str = "climoves";
+/// The cluster of the test of PGs that lose their majority.
+pub const FORCED: &str = "cliforced";
 
 /// A folder that is removed with its owner. It is not on tmpfs: devices are opened O_DIRECT.
 pub struct Home(PathBuf);
@@ -81,7 +83,7 @@ impl Ran {
 
 /// Returns a printed text without the clusters of these tests.
 fn plain(text: &str) -> String {
-    [NAME, SMALL, MOVES, "none"]
+    [NAME, SMALL, MOVES, FORCED, "none"]
         .iter()
         .fold(text.to_owned(), |text, name| text.replace(&format!(" --cluster {name}"), ""))
 }

@@ -9,6 +9,7 @@ mod dev;
 mod devices;
 mod errors;
 mod exports;
+mod forced;
 mod full;
 mod golden;
 mod metrics;

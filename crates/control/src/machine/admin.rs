@@ -47,6 +47,7 @@ impl Control {
             AdminAsk::OsdRegister(ask) => return self.register(now, &ask).map(Some),
             AdminAsk::PgMove(ask) => return self.move_pg(now, &ask).map(|()| Some(AdminAnswer::Done)),
             AdminAsk::PgMoveCancel { pg } => return self.cancel_move(now, pg).map(|()| Some(AdminAnswer::Done)),
+            AdminAsk::PgForce(ask) => return self.force_pg(now, &ask).map(|view| Some(AdminAnswer::Forced(view))),
             AdminAsk::OsdSet(ask) => return self.set_osds(now, &ask).map(|moves| Some(AdminAnswer::Moves(moves))),
             AdminAsk::ConfigList => return Ok(Some(self.settings())),
             AdminAsk::ConfigSet { name, value } => return self.change_setting(now, &name, value.as_deref()).map(Some),

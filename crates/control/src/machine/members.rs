@@ -22,7 +22,8 @@ const REPLACE_DOUBLINGS_MAX: u32 = 6;
 impl Control {
     /// Finds the changes that an earlier leader has begun or queued.
     pub(super) fn take_up_changes(&mut self) {
-        let open = self.records.pgs.values().filter(|pg| pg.change.is_some() || !pg.queue.is_empty());
+        let open =
+            self.records.pgs.values().filter(|pg| pg.change.is_some() || !pg.queue.is_empty() || pg.forced.is_some());
         self.changing = open.map(|pg| (pg.pg, Time::ZERO)).collect();
     }
 
@@ -131,6 +132,10 @@ impl Control {
             let members = self.leads.get(&pg).map(|lead| lead.report.members.clone());
             match (record, members) {
                 (Some(record), Some(members)) if self.take_members(now, &record, &members) => {}
+                (Some(PgRecord { forced: Some(forced), .. }), _) if !self.batch.is_full() => {
+                    let record = self.records.pgs.get(&pg).cloned();
+                    record.into_iter().for_each(|record| self.drive_force(now, &record, &forced));
+                }
                 (Some(record), _) if self.is_in_vain(now.mono, &record) || self.is_cut_off(now.mono, &record) => {
                     self.give_up(now.mono, &record);
                 }
@@ -202,7 +207,8 @@ impl Control {
         if !change.cancel && !self.reports.contains_key(&change.add.replica) {
             return;
         }
-        let (expected, add, remove, cancel) = (change.expected, Some(change.add), Some(change.remove), change.cancel);
+        let remove = (change.remove.0 != 0).then_some(change.remove);
+        let (expected, add, cancel) = (change.expected, Some(change.add), change.cancel);
         self.say_change(record.pg, MemberChange { expected, add, remove, cancel });
     }
 
@@ -245,8 +251,15 @@ impl Control {
             };
             self.note(now, note);
         }
+        let is_forced = record.forced.is_some() && !self.is_forced(pg);
+        if is_forced {
+            let osds = members.voters.iter().map(|m| m.osd.to_string()).collect::<Vec<_>>().join(", ");
+            let text = format!("PG {pg} goes on from its replica on {osds}; its other replicas are made anew");
+            self.note(now, Note::warning("pg.forced", format!("pg {pg}"), text));
+        }
         let gone: Vec<_> = gone.into_iter().map(|member| (pg, member)).collect();
-        self.drop_members(&gone);
+        // New replicas in their places are compared with what they had.
+        self.drop_members(&gone, is_forced);
         self.changing.insert(pg, Time::ZERO);
         true
     }

@@ -439,7 +439,7 @@ impl Control {
             self.leads.remove(pg);
             self.unled.remove(pg);
         }
-        self.drop_members(gone);
+        self.drop_members(gone, false);
         // OSDs with contents of a PG that is no more are no members of it.
         let gone: BTreeMap<PgId, ReplicaId> = gone.iter().map(|(pg, member)| (*pg, member.replica)).collect();
         let mut orders = Vec::new();
@@ -452,14 +452,14 @@ impl Control {
         }
     }
 
-    /// Forgets replicas that are no members any more, and drops them.
-    pub(super) fn drop_members(&mut self, gone: &[(PgId, Member)]) {
+    /// Forgets replicas that are no members any more, and drops them. `was_away`: their OSDs may get other ones.
+    pub(super) fn drop_members(&mut self, gone: &[(PgId, Member)], was_away: bool) {
         for (pg, member) in gone {
             self.reports.remove(&member.replica);
             let Some(live) = self.osds.get_mut(&member.osd) else { continue };
             live.missing.remove(&member.replica);
             if let Some(stream) = live.stream {
-                let keep = self.may_keep(member.osd, *pg, false);
+                let keep = self.may_keep(member.osd, *pg, was_away);
                 self.say(stream, OsdDown::DropReplica { pg: *pg, replica: member.replica, keep });
             }
         }

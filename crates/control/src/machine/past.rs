@@ -6,7 +6,7 @@
 //! The two majorities share an OSD, so a store that lost a change with any effect is detected.
 
 use super::{Control, ControlAction, Input, Now, Token};
-use crate::admin::{AdminAnswer, AdminAsk};
+use crate::admin::{AdminAnswer, AdminAsk, PgForce};
 use crate::health::{self, Finding};
 use crate::records::{OsdRecord, Record, Write};
 use crate::refusal::refuse;
@@ -369,6 +369,7 @@ impl Control {
                     | AdminAsk::ConfigSet { .. }
                     | AdminAsk::PgMove(_)
                     | AdminAsk::PgMoveCancel { .. }
+                    | AdminAsk::PgForce(PgForce { dry_run: false, .. })
                     | AdminAsk::PoolCreate(_)
                     | AdminAsk::PoolRemove { .. }
                     | AdminAsk::VolumeCreate { .. }

@@ -130,7 +130,7 @@ impl Control {
 
     /// Returns the OSDs that hold replicas.
     fn holders(&self) -> BTreeSet<OsdId> {
-        self.records.pgs.values().flat_map(PgRecord::everyone).map(|m| m.osd).collect()
+        self.records.pgs.values().flat_map(PgRecord::holders).collect()
     }
 
     /// Whether so many OSDs are away that no disk is the reason. Those that an administrator took out do not count, nor those
@@ -154,7 +154,7 @@ impl Control {
         }
         for old in replaced {
             let is_gone = self.liveness(now.mono, old) == Liveness::Down && !self.batch.is_full();
-            if is_gone && !self.records.pgs.values().any(|pg| pg.everyone().any(|m| m.osd == old)) {
+            if is_gone && !self.records.pgs.values().any(|pg| pg.holders().any(|osd| osd == old)) {
                 // It is tried again when too few OSDs have confirmed the last one that came or went.
                 let _ = self.remove_osd(now, old);
             }
@@ -269,7 +269,7 @@ impl Control {
     /// Records that an OSD is empty, when it was not at the last plan.
     fn watch_emptied(&mut self, now: Now) {
         let leaving = |osd: &OsdId| self.records.osds.get(osd).is_some_and(OsdRecord::leaves);
-        let held = self.records.pgs.values().flat_map(|pg| pg.everyone()).map(|m| m.osd).filter(leaving).collect();
+        let held = self.records.pgs.values().flat_map(PgRecord::holders).filter(leaving).collect();
         let before = std::mem::replace(&mut self.emptying, held);
         let emptied: Vec<OsdId> = before.difference(&self.emptying).copied().filter(leaving).collect();
         for osd in emptied {
@@ -343,7 +343,7 @@ impl Control {
             self.expect_newcomer(pg);
             if on(Bug::ReplacedTooEarly) {
                 let leaving = self.records.pgs.get(&pg).and_then(|r| r.members.iter().find(|m| m.osd == from)).copied();
-                self.drop_members(&leaving.map(|member| (pg, member)).into_iter().collect::<Vec<_>>());
+                self.drop_members(&leaving.map(|member| (pg, member)).into_iter().collect::<Vec<_>>(), false);
             }
         }
     }

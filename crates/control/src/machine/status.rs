@@ -21,7 +21,7 @@ impl Control {
         match lead {
             Some(lead) if lead.report.active => {
                 state.push("active");
-                let lacks = usize::from(lead.report.followers_in_sync) + 1 < pg.members.len();
+                let lacks = usize::from(lead.report.followers_in_sync) + 1 < pg.places().count();
                 let takes_over = lacks && self.takes_over(now, pg, lead);
                 if lacks && !takes_over {
                     state.push(if self.may_still_gather(now, pg) { "waiting" } else { "degraded" });
@@ -32,7 +32,7 @@ impl Control {
             }
             _ if self.pg_serves(now, pg).is_some() => {
                 state.push("active");
-                if self.pg_serves(now, pg).is_some_and(|(_, followers)| followers + 1 < pg.members.len()) {
+                if self.pg_serves(now, pg).is_some_and(|(_, followers)| followers + 1 < pg.places().count()) {
                     state.push(if self.may_still_gather(now, pg) { "waiting" } else { "degraded" });
                 }
             }
@@ -41,6 +41,9 @@ impl Control {
             _ => state.push("down"),
         }
         let any = |is: fn(&PgReport) -> bool| pg.everyone().any(|m| self.reports.get(&m.replica).is_some_and(is));
+        if pg.forced.is_some() {
+            state.push("forcing");
+        }
         if any(|r| r.repairing) {
             state.push("repairing");
         }
@@ -52,8 +55,9 @@ impl Control {
 
     /// Whether the leader of a PG that was whole has led too briefly to have matched its followers, and hears them all.
     fn takes_over(&self, now: Time, pg: &PgRecord, lead: &Lead) -> bool {
-        let hears_all =
-            lead.report.followers_silent == 0 && pg.members.iter().all(|m| self.liveness(now, m.osd) != Liveness::Down);
+        let hears_all = lead.report.followers_silent == 0
+            && pg.vacant.is_empty()
+            && pg.members.iter().all(|m| self.liveness(now, m.osd) != Liveness::Down);
         hears_all && now.since(lead.since) < self.config.election && !self.told_of(pg.pg).contains("degraded")
     }
 

@@ -2,6 +2,7 @@
 
 mod chaos;
 mod events;
+mod force;
 mod health;
 mod leaders;
 mod members;

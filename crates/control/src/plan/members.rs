@@ -17,13 +17,13 @@ const CHANGES_QUEUED_MAX: usize = 16;
 ///
 /// # Errors
 /// BSLT-2044.
-fn pg_of(records: &Records, pg: PgId) -> Result<&PgRecord, Refusal> {
+pub(super) fn pg_of(records: &Records, pg: PgId) -> Result<&PgRecord, Refusal> {
     records.pgs.get(&pg).ok_or_else(|| refuse(codes::PG_UNKNOWN, format!("there is no PG {pg}")))
 }
 
 /// Returns the OSDs that hold the PG when all its changes have ended.
 pub fn planned(record: &PgRecord) -> Vec<OsdId> {
-    let mut osds: Vec<OsdId> = record.members.iter().map(|m| m.osd).collect();
+    let mut osds: Vec<OsdId> = record.places().collect();
     let moves = record.change.iter().filter(|c| !c.cancel).map(|c| (c.from, c.to));
     for (from, to) in moves.chain(record.queue.iter().copied()) {
         osds.iter_mut().filter(|osd| **osd == from).for_each(|osd| *osd = to);
@@ -146,7 +146,8 @@ pub fn begin_move(
     wall_ms: u64,
 ) -> Option<Vec<Write>> {
     assert!(record.change.is_none(), "PG {} has a change already", record.pg);
-    let remove = record.members.iter().find(|m| m.osd == from)?.replica;
+    let is_vacant = record.vacant.contains(&from).then_some(ReplicaId(0));
+    let remove = record.members.iter().find(|m| m.osd == from).map(|m| m.replica).or(is_vacant)?;
     let may_come = records.osds.contains_key(&to) && (from == to || record.members.iter().all(|m| m.osd != to));
     if !may_come {
         return None;
@@ -178,6 +179,9 @@ pub fn take_members(record: &PgRecord, members: &Membership) -> Option<(Vec<Writ
     let gone: Vec<Member> = record.everyone().filter(|m| !stays(m)).collect();
     let done = record.change.as_ref().is_none_or(|change| stays(&change.add));
     let created = if record.created.is_empty() { record.members.clone() } else { record.created.clone() };
-    let new = PgRecord { members: voters, conf_epoch: members.epoch, created, change: None, ..record.clone() };
+    let vacant = super::force::vacant_after(record, members);
+    let forced = record.forced.clone().filter(|forced| members.floor < forced.force.floor);
+    let conf_epoch = members.epoch;
+    let new = PgRecord { members: voters, conf_epoch, created, change: None, forced, vacant, ..record.clone() };
     Some((vec![Write::Put(Record::Pg(new))], gone, done))
 }

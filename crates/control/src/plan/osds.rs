@@ -111,7 +111,7 @@ pub fn osd_remove(records: &Records, osd: OsdId, up: bool) -> Plan<bool> {
     let Some(known) = records.osds.get(&osd) else {
         return Err(refuse(codes::OSD_UNKNOWN, format!("{osd} is not registered")));
     };
-    let pgs = records.pgs.values().filter(|pg| pg.everyone().any(|m| m.osd == osd)).count();
+    let pgs = records.pgs.values().filter(|pg| pg.holders().any(|holder| holder == osd)).count();
     if pgs > 0 {
         return Err(refuse(codes::OSD_IN_USE, format!("{osd} holds {pgs} PGs")));
     }

@@ -5,7 +5,7 @@ use super::{CHUNK, CLIENT, PEERS, PG};
 use crate::source::Source;
 use engine::testing::IDS;
 use types::control::{Attach, OsdDown};
-use types::map::{Member, OsdAddr, PgMap};
+use types::map::{ForceMembers, Member, OsdAddr, PgMap};
 use types::rng::Rng;
 use types::{Epoch, Index, IoBuf, OsdId, PgId, PoolId, ReplicaId, SectorRange, SessionId, Term, VolumeId, crc32c};
 use wire::{
@@ -206,6 +206,11 @@ pub fn order(source: &mut Source<'_>) -> OsdDown {
             OsdDown::Attach { pg, attach: Attach { order, volume, session, epoch, chunk_count } }
         }
         7 => OsdDown::TransferLeader { pg, to: OsdId(source.number(5) as u32) },
+        8 => {
+            let keep = Member { replica: ReplicaId(source.number(me.0.into())), osd: me };
+            let (floor, epoch) = (ReplicaId(source.number(1 << 20)), Epoch(source.number(1)));
+            OsdDown::ForceMembers { pg, force: ForceMembers { keep, floor, fence: source.flag(), epoch } }
+        }
         _ if source.byte() > 250 => OsdDown::Refused { code: source.u32(), reason: "no".into() },
         _ => OsdDown::TransferLeader { pg, to: OsdId(PEERS[0]) },
     }

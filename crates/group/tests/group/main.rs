@@ -4,6 +4,7 @@ mod client;
 mod doubt;
 mod engine;
 mod fate;
+mod force;
 mod laws;
 mod members;
 mod rig;

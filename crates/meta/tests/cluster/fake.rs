@@ -144,6 +144,7 @@ impl Osd {
             replica: map.members.iter().find(|m| m.osd == self.id).expect("it is a member").replica,
             term: Term(1),
             applied: Index(1),
+            end: Some((Term(1), Index(1))),
             quarantined: false,
             repairing: false,
             lost: Vec::new(),
@@ -169,7 +170,7 @@ impl Osd {
                 self.say(OsdUp::Hello(OsdHello { seen, ..hello(self.cluster, self.id, uuid(self.id.0)) }));
                 self.heartbeat();
             }
-            OsdDown::ChangeMembers { .. } | OsdDown::Peers(_) => {}
+            OsdDown::ChangeMembers { .. } | OsdDown::ForceMembers { .. } | OsdDown::Peers(_) => {}
             OsdDown::EnsureReplica { created: map, .. } => {
                 lock(&self.shared).pgs.insert((self.id, map.pg), map);
                 self.heartbeat();

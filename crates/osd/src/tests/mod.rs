@@ -6,6 +6,7 @@ mod answers;
 mod deltas;
 mod digests;
 mod doubt;
+mod force;
 mod let_in;
 mod members;
 mod mends;

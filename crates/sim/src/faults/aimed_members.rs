@@ -45,6 +45,16 @@ pub fn strike_failed(s: &mut Strike<'_>) -> bool {
     true
 }
 
+/// Draws a PG of which every member keeps up.
+pub fn draw_whole(s: &mut Strike<'_>) -> Option<PgId> {
+    draw_failing(s).map(|(pg, _)| pg)
+}
+
+/// Accidents while a PG changes its members, from a replica on one OSD.
+pub fn accidents_around(s: &mut Strike<'_>, pg: PgId, osd: usize) {
+    accidents(s, Move { pg, from: osd, to: osd });
+}
+
 /// Draws a member of a PG of which every member keeps up.
 fn draw_failing(s: &mut Strike<'_>) -> Option<(PgId, usize)> {
     let records = s.cluster.meta.records()?;

@@ -13,6 +13,7 @@ mod aimed;
 mod aimed_back;
 mod aimed_doubt;
 mod aimed_emptied;
+mod aimed_forced;
 mod aimed_late;
 mod aimed_logs;
 mod aimed_members;
@@ -174,6 +175,8 @@ pub enum Class {
     MovedReplicas,
     /// Replicas fail and are replaced on their OSDs, while members, leaders and metadata servers die.
     FailedReplicas,
+    /// Most replicas of a PG fail, and the PG is recovered by force.
+    ForcedPgs,
     /// OSDs go out, are drained, come in and are down for too long, and the cluster moves their replicas.
     EmptiedOsds,
     /// An OSD is taken out, or drained, while a pool is made, and let in again.
@@ -261,7 +264,7 @@ impl Class {
         [Class::MatchInDoubt, Class::RestartInDoubt, Class::HungFollower, Class::LateAsk, Class::ForgedHeaders];
 
     /// Aims that were added later still, each for seeds that had not been run by then (see `aim::first_seed`).
-    pub const LATER_AIMS: [Class; 7] = [
+    pub const LATER_AIMS: [Class; 8] = [
         Class::BrokenPath,
         Class::MetaWentBack,
         Class::FilledBehind,
@@ -269,6 +272,7 @@ impl Class {
         Class::MovedReplicas,
         Class::FailedReplicas,
         Class::EmptiedOsds,
+        Class::ForcedPgs,
     ];
 
     /// Classes of the swarm that were added later, for seeds that had not been run by then.
@@ -314,6 +318,7 @@ impl Class {
             MovedReplicas => aimed_members::strike(s),
             FailedReplicas => aimed_members::strike_failed(s),
             EmptiedOsds => aimed_emptied::strike(s),
+            ForcedPgs => aimed_forced::strike(s),
             FullLog | CrashInInstall | SlowCut | FilledBehind => aimed_streams::strike(self, s),
             OldTail | DamagedPayload | RottenBlocks | VoteInDoubt | FailedTail => aimed_logs::strike(self, s),
         }

@@ -5,7 +5,7 @@ use crate::admin::{OsdRegister, OsdView, PoolCreate};
 use crate::records::{StoredItem, new_cluster};
 use std::collections::BTreeSet;
 use types::control::{Attach, AttachRefusal, DevicePosition, LeadReport, Opened, OsdHeartbeat, OsdHello, Watermarks};
-use types::map::{MemberChange, MembersStep, Membership};
+use types::map::{ForceMembers, MemberChange, MembersStep, Membership};
 use types::rng::Rng;
 use types::{ClusterId, Epoch, Incarnation, Index, OsdUuid, Term};
 
@@ -91,6 +91,10 @@ pub struct World {
     pub changes_stand_still: bool,
     /// Replicas that report that they have failed.
     pub failed: BTreeSet<ReplicaId>,
+    /// Ends of the replicas' logs where they are not 0.
+    pub ends: BTreeMap<ReplicaId, (Term, Index)>,
+    /// Orders of forced recovery.
+    pub forces: Vec<ForceMembers>,
     /// Events that were written to the log.
     pub events: Vec<Event>,
     next: u64,
@@ -169,6 +173,8 @@ impl World {
             changes: Vec::new(),
             changes_stand_still: false,
             failed: BTreeSet::new(),
+            ends: BTreeMap::new(),
+            forces: Vec::new(),
             events: Vec::new(),
             next: 1,
         };
@@ -269,6 +275,7 @@ impl World {
                 replica,
                 term: Term(term),
                 applied: Index(1),
+                end: (!self.failed.contains(&replica)).then(|| self.ends.get(&replica).copied().unwrap_or_default()),
                 quarantined: self.failed.contains(&replica),
                 repairing: false,
                 lost: Vec::new(),
@@ -513,6 +520,7 @@ impl World {
                 }
             }
             OsdDown::ChangeMembers { pg, change } => self.take_change(osd, pg, change),
+            OsdDown::ForceMembers { pg, force } => self.take_force(osd, pg, force),
             OsdDown::Peers(peers) => self.osds[at].peers.extend(peers),
             OsdDown::DropReplica { pg, replica, keep } => {
                 self.osds[at].replicas.remove(&(pg, replica));
@@ -562,6 +570,7 @@ impl World {
             replica,
             term: Term(term),
             applied: Index(1),
+            end: (!self.failed.contains(&replica)).then(|| self.ends.get(&replica).copied().unwrap_or_default()),
             quarantined: self.failed.contains(&replica),
             repairing: false,
             lost: Vec::new(),
@@ -597,6 +606,23 @@ impl World {
         if let Some(replica) = replica {
             self.beat_one(osd, pg, replica);
         }
+    }
+
+    /// Makes a replica the only member, which then leads and reports it.
+    fn take_force(&mut self, osd: OsdId, pg: PgId, force: ForceMembers) {
+        self.forces.push(force);
+        let holds = self.osd(osd).replicas.contains(&(pg, force.keep.replica));
+        if self.changes_stand_still || !holds || self.members.get(&pg).is_some_and(|m| m.floor >= force.floor) {
+            return;
+        }
+        let (keep, floor, fence) = (force.keep, force.floor, force.fence);
+        let forced = self.members.get(&pg).cloned().unwrap_or_default();
+        let forced = forced.after(force.epoch, MembersStep::Force { keep, floor, fence }).expect("a new floor");
+        self.members.insert(pg, forced);
+        let (_, term) = self.leader(pg);
+        self.leaders.insert(pg, (osd, term + 1));
+        self.leaderless.remove(&pg);
+        self.beat_one(osd, pg, keep.replica);
     }
 
     fn take_attach(&mut self, pg: PgId, attach: Attach) -> Result<(), AttachRefusal> {

@@ -1,0 +1,79 @@
+//! Forced recovery of a PG that has lost its majority for good (ADR 0020): its order, and the end of what went before it.
+
+use super::Plan;
+use super::members::pg_of;
+use crate::records::{ForceRecord, PgRecord, Record, Records, VolumeRecord, Write};
+use types::map::{ForceMembers, Member, Membership};
+use types::{Epoch, OsdId, PgId, ReplicaId, SessionId};
+
+/// Distance of the members' epoch from all that replicas of the PG may have come to.
+const EPOCH_LEAP: u64 = 1 << 20;
+
+/// Records the forced recovery of a PG: `keep` will be its only member. With `fence` acknowledged writes may be lost, so the
+/// sessions of the PG end. A repeated command changes nothing.
+///
+/// # Errors
+/// BSLT-2044 for an unknown PG.
+pub fn pg_force(records: &Records, pg: PgId, keep: Member, fence: bool) -> Plan<()> {
+    let record = pg_of(records, pg)?;
+    if record.forced.as_ref().is_some_and(|forced| forced.force.keep == keep && forced.force.fence >= fence) {
+        return Ok((Vec::new(), ()));
+    }
+    let mut counters = records.counters.clone();
+    let floor = ReplicaId(counters.next_replica);
+    // Each forced recovery has a floor of its own.
+    counters.next_replica += 1;
+    let epoch = Epoch(record.conf_epoch.0.saturating_add(EPOCH_LEAP));
+    let sessions_below = SessionId(counters.next_session);
+    let forced = ForceRecord { force: ForceMembers { keep, floor, fence, epoch }, sessions_below };
+    let new = PgRecord { forced: Some(forced), queue: Vec::new(), ..record.clone() };
+    Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Pg(new))], ()))
+}
+
+/// Gives up a forced recovery that was ordered.
+pub fn give_up_force(record: &PgRecord) -> Vec<Write> {
+    vec![Write::Put(Record::Pg(PgRecord { forced: None, ..record.clone() }))]
+}
+
+/// Returns at most `max` volumes in the PG whose attach record there is from before a forced recovery that may lose writes:
+/// their sessions have to end, and the record has to be committed again.
+pub fn unfenced<'a>(
+    records: &'a Records,
+    record: &PgRecord,
+    forced: &ForceRecord,
+    max: usize,
+) -> impl Iterator<Item = &'a VolumeRecord> {
+    let (pg, below) = (record.pg, forced.sessions_below);
+    let of_pg = move |v: &&VolumeRecord| records.segments_of(v.id).any(|segment| segment.pg == pg);
+    let is_old = move |v: &&VolumeRecord| v.settled || (v.session.0 != 0 && v.session < below);
+    records.volumes_of(pg.pool).filter(is_old).filter(of_pg).take(max)
+}
+
+/// Ends the session of a volume, if it has one from before `below`, and asks for its attach record in all PGs again.
+pub fn fence_volume(records: &Records, volume: &VolumeRecord, below: SessionId) -> Vec<Write> {
+    match volume.session.0 != 0 && volume.session < below {
+        true => super::close(records, volume.id, volume.session).0,
+        false => vec![Write::Put(Record::Volume(VolumeRecord { settled: false, ..volume.clone() }))],
+    }
+}
+
+/// Returns the OSDs on which a PG lacks a member once `members` are in force.
+pub(super) fn vacant_after(record: &PgRecord, members: &Membership) -> Vec<OsdId> {
+    let is_forced = record.forced.as_ref().is_some_and(|forced| members.floor >= forced.force.floor);
+    let holds = |osd: &OsdId| members.voters.iter().any(|m| m.osd == *osd);
+    match is_forced {
+        true => record.places().filter(|osd| !holds(osd)).collect(),
+        // A change has filled its place.
+        false => {
+            let filled = record.change.as_ref().filter(|c| c.remove.0 == 0 && members.voters.contains(&c.add));
+            record.vacant.iter().copied().filter(|osd| filled.is_none_or(|c| c.from != *osd)).collect()
+        }
+    }
+}
+
+/// Queues a new replica in the place of one that a forced recovery has given up, on the same OSD. `None`: a change is under way,
+/// or the place is not vacant.
+pub fn refill(record: &PgRecord, osd: OsdId) -> Option<Vec<Write>> {
+    let is_free = record.change.is_none() && record.queue.is_empty() && record.vacant.contains(&osd);
+    is_free.then(|| vec![Write::Put(Record::Pg(PgRecord { queue: vec![(osd, osd)], ..record.clone() }))])
+}

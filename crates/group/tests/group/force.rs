@@ -1,0 +1,188 @@
+//! Forced recovery (ADR 0020): one replica goes on alone, and the members of before have no part any more.
+
+use super::rig::{CHUNK, PG, Rig, Step, fresh, raft_msg};
+use group::{Action, Group, GroupConfig};
+use types::map::{ForceMembers, Member, MemberChange, Membership};
+use types::store::{Crcs, HardState, Recovered};
+use types::{Entry, EntryKind, Epoch, Errno, Index, IoBuf, OsdId, ReplicaId, Term};
+use wire::{RaftKind, Reject, ReplyBody};
+
+const KEPT: Member = Member { replica: ReplicaId(3), osd: OsdId(3) };
+const FORCE: ForceMembers = ForceMembers { keep: KEPT, floor: ReplicaId(100), fence: false, epoch: Epoch(1000) };
+
+fn force(rig: &mut Rig, order: ForceMembers) -> bool {
+    rig.call(order.keep.osd.0, |g, now, _| g.handle_force(now, order))
+}
+
+fn done(rig: &mut Rig, id: u64) {
+    rig.pump();
+    assert_eq!(rig.answer(id), Some(Ok(ReplyBody::Done)));
+}
+
+/// Three replicas of which the third one lacks the last write; the two others are gone for good, `with` both.
+fn lost_majority() -> Rig {
+    let mut rig = Rig::led(3, true);
+    let first = rig.write(1, 0);
+    done(&mut rig, first);
+    rig.list(1);
+    rig.cut.insert((1, 3));
+    let second = rig.write(1, 1);
+    done(&mut rig, second);
+    rig.crash(1);
+    rig.crash(2);
+    rig.cut.clear();
+    rig.advance(3000);
+    assert!(!rig.groups[&3].is_leader(), "one of three elects no leader");
+    rig
+}
+
+fn alone() -> Membership {
+    Membership { floor: FORCE.floor, ..Membership::fresh(FORCE.epoch, &[KEPT]) }
+}
+
+/// Returns a replica as a restart finds it, from all that its group has made durable.
+fn restarted(rig: &Rig, osd: u32) -> Recovered {
+    let (identity, checkpoint) = fresh(PG, osd, 3, 0);
+    let (mut hard_state, mut entries) = (HardState::default(), Vec::<Entry>::new());
+    for (_, by, step) in &rig.steps {
+        let Step::Does(Action::Persist(persist)) = step else { continue };
+        if *by != osd {
+            continue;
+        }
+        hard_state = persist.hard_state.unwrap_or(hard_state);
+        if let Some(first) = persist.entries.first() {
+            entries.retain(|entry| entry.index < first.index);
+            entries.extend(persist.entries.iter().cloned());
+        }
+    }
+    let before = (Index(0), Term(0));
+    Recovered { identity, hard_state, checkpoint, before, entries, lost: Vec::new(), in_doubt: false, damage: None }
+}
+
+#[test]
+fn the_kept_replica_serves_alone_with_all_that_its_log_has() {
+    let mut rig = lost_majority();
+    let term = rig.groups[&3].term();
+    assert!(force(&mut rig, FORCE));
+    assert!(!force(&mut rig, FORCE), "the order is repeated before the step is applied");
+    rig.advance(1500);
+    let group = &rig.groups[&3];
+    assert!(group.is_leader() && group.serves() && group.term() > term);
+    assert_eq!(*group.members(), alone());
+    assert!(!force(&mut rig, FORCE), "it is done");
+    assert_eq!(rig.landed(3), 1, "the first write was in its log");
+    // The session goes on: what it had applied is a duplicate, what it lacks is new.
+    let ids = [0, 1, 2].map(|seq| rig.write(3, seq));
+    rig.pump();
+    assert!(ids.iter().all(|id| rig.answer(*id) == Some(Ok(ReplyBody::Done))));
+    assert_eq!(rig.landed(3), 3);
+    let read = rig.read(3);
+    rig.pump();
+    let engine_read = rig.engine_reads(3)[0];
+    rig.finish_read(3, engine_read);
+    assert!(matches!(rig.answer(read), Some(Ok(ReplyBody::Data { .. }))));
+}
+
+#[test]
+fn a_restart_right_after_the_step_is_durable_finds_it_committed() {
+    let mut rig = lost_majority();
+    assert!(force(&mut rig, FORCE));
+    rig.hold_disks = true;
+    rig.pump();
+    let recovered = restarted(&rig, 3);
+    let last = recovered.entries.last().expect("the step");
+    assert_eq!(recovered.hard_state.commit, last.index, "entry and commit index are durable together");
+    assert_eq!((recovered.hard_state.term, recovered.hard_state.vote), (last.term, Some(KEPT.replica)));
+    assert_eq!(*rig.groups[&3].members(), Membership::fresh(Epoch(1), &fresh(PG, 3, 3, 0).0.members), "not applied");
+    let now = rig.at();
+    rig.groups.insert(3, Group::new(GroupConfig::new(OsdId(3)), recovered, now, 3).expect("a sound log"));
+    (rig.hold_disks, rig.held) = (false, Vec::new());
+    rig.advance(1500);
+    assert!(rig.groups[&3].serves() && *rig.groups[&3].members() == alone());
+}
+
+#[test]
+fn members_of_before_that_come_back_are_not_heard() {
+    for applied in [false, true] {
+        let mut rig = lost_majority();
+        assert!(force(&mut rig, FORCE));
+        rig.hold_disks = !applied;
+        rig.advance(if applied { 1500 } else { 10 });
+        let before = (rig.groups[&3].term(), rig.groups[&3].last_index());
+        for (kind, entries) in
+            [(RaftKind::Vote, 0), (RaftKind::PreVote, 0), (RaftKind::Append, 1), (RaftKind::Heartbeat, 0)]
+        {
+            let mut msg = raft_msg(kind, 1, 3, 90);
+            msg.index = rig.groups[&3].last_index();
+            msg.entries = (0..entries)
+                .map(|_| Entry {
+                    index: Index(msg.index.0 + 1),
+                    term: Term(90),
+                    kind: EntryKind::Normal,
+                    descriptor: Default::default(),
+                    payload: IoBuf::EMPTY,
+                    crcs: Crcs::default(),
+                })
+                .collect();
+            rig.call(3, |g, now, actions| g.handle_raft(now, OsdId(1), msg, actions));
+            rig.pump();
+        }
+        assert_eq!((rig.groups[&3].term(), rig.groups[&3].last_index()), before, "applied: {applied}");
+        rig.hold_disks = false;
+        rig.advance(1500);
+        assert!(rig.groups[&3].serves() && *rig.groups[&3].members() == alone());
+    }
+}
+
+#[test]
+fn a_session_ends_where_writes_may_be_lost() {
+    let mut rig = lost_majority();
+    assert!(force(&mut rig, ForceMembers { fence: true, ..FORCE }));
+    rig.advance(1500);
+    let fenced = rig.write(3, 5);
+    rig.pump();
+    assert_eq!(rig.answer(fenced), Some(Err(Reject::Failed(Errno::Fenced))));
+    rig.attach(3, 9, 7);
+    let body = super::rig::write(0);
+    let id = rig.request_of(7, 3, body);
+    done(&mut rig, id);
+    assert_eq!(rig.groups[&3].decides().volumes[&CHUNK.volume].chunk_count, 4);
+}
+
+#[test]
+fn a_pg_with_a_leader_is_not_forced() {
+    let mut rig = Rig::led(3, true);
+    rig.list(1);
+    assert!(!force(&mut rig, FORCE), "it hears a leader");
+    let first = ForceMembers { keep: Member { replica: ReplicaId(1), osd: OsdId(1) }, ..FORCE };
+    assert!(!force(&mut rig, first), "it leads with a majority");
+    let mut rig = lost_majority();
+    let other = ForceMembers { keep: Member { replica: ReplicaId(9), osd: OsdId(3) }, ..FORCE };
+    assert!(!force(&mut rig, other), "another replica is meant");
+}
+
+#[test]
+fn a_change_that_was_under_way_ends_and_a_new_member_joins_later() {
+    let new = Member { replica: ReplicaId(24), osd: OsdId(4) };
+    let change = |expected, add, remove| MemberChange { expected, add, remove, cancel: false };
+    for steps in 0..4 {
+        let mut rig = Rig::led(3, true);
+        rig.call(1, |g, _, _| g.handle_change(change(Epoch(1), Some(new), Some(ReplicaId(2)))));
+        // The steps reach the log of the kept replica, and it learns of no commit of the last ones.
+        for _ in 0..steps {
+            rig.pump();
+            rig.list(1);
+        }
+        let members = rig.groups[&3].members().clone();
+        rig.crash(1);
+        rig.crash(2);
+        rig.advance(3000);
+        assert!(force(&mut rig, FORCE), "{members:?}");
+        rig.advance(1500);
+        assert_eq!(*rig.groups[&3].members(), alone(), "forced out of {members:?}");
+        let later = Member { replica: ReplicaId(101), osd: OsdId(1) };
+        rig.call(3, |g, _, _| g.handle_change(change(FORCE.epoch, Some(later), None)));
+        rig.pump();
+        assert_eq!(rig.groups[&3].members().learners, [later]);
+    }
+}

@@ -1,0 +1,49 @@
+//! Schedules aimed at forced recovery (ADR 0020): all replicas of a PG but the furthest one fail, and an administrator lets the PG
+//! go on from it, while it, its successors and metadata servers die. Nothing may be lost: the kept log has every entry that the
+//! others have.
+
+use super::Strike;
+use super::aimed_members::accidents_around;
+use control::admin::{AdminAsk, PgForce};
+use std::time::Duration;
+use types::{Index, PgId, Term};
+
+/// Pause between two commands, and how many there are.
+const AGAIN: Duration = Duration::from_millis(1500);
+const COMMANDS: u32 = 12;
+
+pub fn strike(s: &mut Strike<'_>) -> bool {
+    let Some((pg, kept, lost)) = draw(s) else { return false };
+    for osd in lost {
+        let Some(replica) = s.cluster.fail_replica(osd, pg) else { continue };
+        s.after(Duration::from_secs(1), move |s| s.cluster.note_failed(replica));
+    }
+    s.after(AGAIN, move |s| command(s, pg, COMMANDS));
+    accidents_around(s, pg, kept);
+    true
+}
+
+/// Draws a PG that is whole. Returns the member whose durable log is the furthest, and the others.
+fn draw(s: &mut Strike<'_>) -> Option<(PgId, usize, Vec<usize>)> {
+    let pg = super::aimed_members::draw_whole(s)?;
+    let group = |osd: &osd::Osd| {
+        let group = osd.groups_for_tools().find(|group| group.identity().pg == pg)?;
+        Some((group.term(), group.durable_end()))
+    };
+    let ends: Vec<(usize, (Term, Index))> =
+        s.cluster.running().filter_map(|(id, osd)| Some((id.0 as usize - 1, group(osd)?))).collect();
+    let (kept, (term, _)) = ends.iter().copied().max_by_key(|(_, end)| *end)?;
+    // In one term logs are prefixes of each other.
+    let lost: Vec<usize> = ends.iter().map(|(osd, _)| *osd).filter(|osd| *osd != kept).collect();
+    ends.iter().all(|(_, (of, _))| *of == term).then_some((pg, kept, lost))
+}
+
+/// An administrator forces the PG, again and again: it is refused while the PG may still serve.
+fn command(s: &mut Strike<'_>, pg: PgId, left: u32) {
+    let is_forced = s.cluster.meta.records().and_then(|r| r.pgs.get(&pg)).is_some_and(|r| !r.vacant.is_empty());
+    if left == 0 || is_forced {
+        return;
+    }
+    s.cluster.admin(AdminAsk::PgForce(PgForce { pg, osd: None, dry_run: false, accept_loss: true }));
+    s.after(AGAIN, move |s| command(s, pg, left - 1));
+}
