@@ -57,14 +57,14 @@ pub fn run(admin: &Admin, ask: &Ask, as_json: bool) -> Result<Exit> {
     let count = refused.len();
     match (waiting.first(), refused.into_iter().next()) {
         (None, None) => Ok(Exit::Done),
-        (None, Some((pg, error))) => Err(match error.downcast::<UserError>() {
+        (_, Some((pg, error))) => Err(match error.downcast::<UserError>() {
             Ok(error) => {
                 let what = format!("{count} PGs are not recovered, PG {pg} among them: {}", error.what);
                 UserError { what, ..error }.into()
             }
             Err(error) => error,
         }),
-        (Some(pg), _) => {
+        (Some(pg), None) => {
             let what = format!("PG {pg} and {} others do not serve after {} s", waiting.len() - 1, WAIT_MAX.as_secs());
             let next = "the orders stand: `basalt pg ls` shows when the PGs serve, `basalt events` what happened";
             Err(UserError::new(codes::BAD_FORCE, what, next).into())

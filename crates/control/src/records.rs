@@ -227,17 +227,31 @@ pub struct PgRecord {
     /// The forced recovery that is ordered, until its replica leads alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forced: Option<ForceRecord>,
+    /// Floor of the members: that of the last forced recovery that took effect; 0 without one.
+    #[serde(default, skip_serializing_if = "is_no_floor")]
+    pub floor: ReplicaId,
+    /// Floors of forced recoveries that were given up. A replica that has carried one out is void when the PG went on without it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub voided: Vec<ReplicaId>,
     /// OSDs of the members that a forced recovery has given up. Each gets a new replica, there or elsewhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vacant: Vec<OsdId>,
 }
 
+/// Most floors that a record keeps.
+const VOIDED_MAX: usize = 16;
+
 /// A forced recovery of a PG (ADR 0020).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForceRecord {
     pub force: ForceMembers,
-    /// With `force.fence`: sessions below this one end before the order goes out.
+    /// With `force.fence`: sessions below this one end before the order goes out, and whether they have.
     pub sessions_below: SessionId,
+    pub fenced: bool,
+}
+
+fn is_no_floor(floor: &ReplicaId) -> bool {
+    floor.0 == 0
 }
 
 fn is_zero(n: &u64) -> bool {
@@ -298,8 +312,22 @@ impl PgRecord {
     pub fn new(pg: PgId, members: Vec<Member>) -> PgRecord {
         let (lineage, conf_epoch, order) = (1, FIRST_EPOCH, 0);
         let (created, changes, change, queue) = (Vec::new(), 0, None, Vec::new());
-        let (forced, vacant) = (None, Vec::new());
-        PgRecord { pg, lineage, conf_epoch, members, order, created, changes, change, queue, forced, vacant }
+        let (forced, floor, voided, vacant) = (None, ReplicaId(0), Vec::new(), Vec::new());
+        PgRecord {
+            pg,
+            lineage,
+            conf_epoch,
+            members,
+            order,
+            created,
+            changes,
+            change,
+            queue,
+            forced,
+            floor,
+            voided,
+            vacant,
+        }
     }
 
     /// Returns the OSDs of the members, and those whose places are vacant.
@@ -310,6 +338,15 @@ impl PgRecord {
     /// Iterates over the members, and the replica that is to become one.
     pub fn everyone(&self) -> impl Iterator<Item = Member> + '_ {
         self.members.iter().copied().chain(self.change.as_ref().map(|change| change.add))
+    }
+
+    /// Gives up the forced recovery that is ordered. Its replica may have carried it out.
+    pub fn void_force(&mut self) {
+        if let Some(forced) = self.forced.take() {
+            self.voided.push(forced.force.floor);
+            let excess = self.voided.len().saturating_sub(VOIDED_MAX);
+            self.voided.drain(..excess);
+        }
     }
 
     /// Iterates over the OSDs on which the PG has a member, a replica that is to become one, or a vacant place.

@@ -407,6 +407,18 @@ impl Engine {
     /// # Panics
     /// When the entries leave a gap in the replica's log.
     pub fn append(&mut self, persist: Persist) {
+        self.append_with(persist, false);
+    }
+
+    /// Does the same for a suspect replica that these entries clear: the record of that shares a batch with the last of them.
+    ///
+    /// # Panics
+    /// As [`Engine::append`].
+    pub fn append_and_end_doubt(&mut self, persist: Persist) {
+        self.append_with(persist, true);
+    }
+
+    fn append_with(&mut self, persist: Persist, ends_doubt: bool) {
         if matches!(self.state, State::Stopped) {
             return;
         }
@@ -429,7 +441,7 @@ impl Engine {
         if replaces {
             r.replaced.push_back(Replaced { entries: replaced, begun: false });
         }
-        self.queue(Work::Persist { replica, ticket, hard_state, entries: queued, from: 0, replaces });
+        self.queue(Work::Persist { replica, ticket, hard_state, entries: queued, from: 0, replaces, ends_doubt });
     }
 
     /// Returns the payload of an entry, from its append until its segment is freed. `None` also while the payload is

@@ -47,10 +47,15 @@ pub(crate) struct Changing {
 impl Changing {
     pub fn new(me: ReplicaId, applied: Index, entries: &[Entry]) -> Changing {
         let seen = entries.iter().any(|entry| descriptor::is_members(&entry.descriptor));
-        let forces = |entry: &&Entry| forced_by(&entry.descriptor).is_some_and(|keep| keep == me);
-        let forced = entries.iter().rev().find(forces).map(|entry| entry.index);
+        let forced = forced_step(me, entries);
         Changing { seen, stepped: applied, forced, ..Changing::default() }
     }
+}
+
+/// Returns the index of the last forced step in a log that keeps this replica. The step is committed: no other replica counts.
+pub(crate) fn forced_step(me: ReplicaId, entries: &[Entry]) -> Option<Index> {
+    let forces = |entry: &&Entry| forced_by(&entry.descriptor).is_some_and(|keep| keep == me);
+    entries.iter().rev().find(forces).map(|entry| entry.index)
 }
 
 /// Returns the replica that a forced step keeps.
@@ -103,6 +108,7 @@ impl Group {
         let appended = self.node.force(bytes.freeze());
         if appended {
             (self.changing.seen, self.changing.forced) = (true, Some(self.node.last_index()));
+            self.election.deferred = None;
         }
         appended
     }

@@ -16,7 +16,10 @@ impl Osd {
                 Action::Send { to, message } => self.send_peer(slot, to, message),
                 Action::Persist(persist) => {
                     self.traced.appended(self.pgs.get(slot).identity.pg, &persist, self.now);
-                    self.engine.append(persist);
+                    match !persist.entries.is_empty() && self.doubts.ends_with_next(replica) {
+                        true => self.engine.append_and_end_doubt(persist),
+                        false => self.engine.append(persist),
+                    }
                 }
                 Action::Apply { index, effect, .. } => {
                     self.traced.applied(replica, index, self.now);

@@ -18,6 +18,8 @@ use wire::{Lack, RepairBody, RepairMsg};
 
 /// Until a member is asked again that has not answered.
 const AGAIN: Duration = Duration::from_millis(500);
+/// A catch-up target that no log reaches.
+pub(crate) const NEVER: (Term, Index) = (Term(u64::MAX), Index(u64::MAX));
 /// The queries count the members at creation.
 const NEEDS_REPLACEMENT: &str = "the replica may lack entries that it acknowledged, and its PG has changed its members";
 /// How long a replica that begins anew waits for members that lag, when all have answered: who cannot take entries may
@@ -54,8 +56,6 @@ pub(crate) struct Doubts {
     asking: BTreeMap<ReplicaId, Asking>,
     /// What the logs of those that follow must reach.
     following: BTreeMap<ReplicaId, (PgId, (Term, Index))>,
-    /// Replicas that a forced recovery keeps.
-    forced: BTreeSet<ReplicaId>,
     /// Doubts that have ended since the start.
     pub done: u64,
 }
@@ -157,12 +157,23 @@ impl Doubts {
     pub fn forget(&mut self, replica: ReplicaId) {
         self.asking.remove(&replica);
         self.following.remove(&replica);
-        self.forced.remove(&replica);
     }
 
-    /// Notes that a forced recovery keeps the replica: it waits for the next order, whatever its PG's members were.
+    /// Notes that a forced step ends the doubt of a replica.
     pub fn note_forced(&mut self, replica: ReplicaId) {
-        self.forced.insert(replica);
+        if let Some((_, reach)) = self.following.get_mut(&replica) {
+            *reach = NEVER;
+        }
+    }
+
+    /// Whether the next entries of this replica have the forced step that ends its doubt.
+    pub fn ends_with_next(&mut self, replica: ReplicaId) -> bool {
+        let is_forced = self.reach(replica) == Some(NEVER);
+        if is_forced {
+            self.following.remove(&replica);
+            self.done += 1;
+        }
+        is_forced
     }
 
     /// Returns the last entry of the log with which a replica waits.
@@ -173,7 +184,6 @@ impl Doubts {
     pub fn clear(&mut self) {
         self.asking.clear();
         self.following.clear();
-        self.forced.clear();
     }
 
     pub fn is_asking(&self, replica: ReplicaId) -> bool {
@@ -224,7 +234,7 @@ impl Osd {
             Some(slot) => slot,
             None => self.pgs.insert(recovered.identity.clone(), members, State::Repairing),
         };
-        if self.pgs.get(slot).has_changed_members() && !self.doubts.forced.contains(&replica) {
+        if self.pgs.get(slot).has_changed_members() {
             return self.quarantine_replica(replica, NEEDS_REPLACEMENT.to_owned());
         }
         let round = self.repairs.next_round();

@@ -28,6 +28,8 @@ pub(crate) struct Waiting {
 #[derive(Default)]
 pub(crate) struct LetIn {
     pub waiting: Option<Waiting>,
+    /// Begin of service.
+    pub served_at: Time,
     /// True once meta has welcomed this process.
     pub welcomed: bool,
     /// Set when the records of meta went back in time; true when this OSD is on hold for that.
@@ -82,7 +84,7 @@ impl Osd {
         self.bus.listen(listener);
         let listen = self.listening.as_ref().map(ToString::to_string).unwrap_or_default();
         tracing::info!(osd = %self.config.osd, listen, pgs = self.pgs.len(), "serving");
-        self.phase = Phase::Running;
+        (self.phase, self.let_in.served_at) = (Phase::Running, self.now);
         self.meta.report_soon(self.now);
     }
 

@@ -73,7 +73,7 @@ impl Osd {
     pub(crate) fn changed_reports(&mut self) -> Vec<PgReport> {
         let mut changed = Vec::new();
         for key in self.pgs.keys() {
-            let end = self.end_without_group(self.pgs.get(key).identity.replica);
+            let end = self.end_without_group(key);
             let slot = self.pgs.get_mut(key);
             let report = match &slot.state {
                 State::Running(group) => {

@@ -18,8 +18,8 @@ fn count(dev: &Dev, word: &str) -> usize {
 #[test]
 fn lost_majority_goes_on_from_one_replica_and_becomes_whole() {
     let dev = Dev::up_as(FORCED, &["--osds", "5", "--device-size", "1GiB"]);
-    assert_eq!(dev.run(&["volume", "create", "main/v", "4GiB"]).code, 0);
-    let filled = dev.run(&["bench", "main/v", "--op", "write", "--seconds", "4", "--depth", "8", "--span", "3GiB"]);
+    assert_eq!(dev.run(&["volume", "create", "main/v", "48GiB"]).code, 0);
+    let filled = dev.run(&["bench", "main/v", "--op", "write", "--seconds", "2", "--depth", "8", "--span", "40GiB"]);
     assert_eq!(filled.code, 0, "{filled:?}");
     let serving = pgs(&dev)[0]["pg"].as_str().expect("a name").to_owned();
     dev.run(&["pg", "force-recover", &serving]).says("BSLT-2048", "--dry-run");
@@ -50,7 +50,8 @@ fn lost_majority_goes_on_from_one_replica_and_becomes_whole() {
     assert!(ran.code == 0 && ran.out.contains("ACKNOWLEDGED WRITES MAY BE LOST"), "{ran:?}");
     assert_eq!((count(&dev, "down"), count(&dev, "active")), (0, pgs(&dev).len()));
     assert!(count(&dev, "degraded") >= down, "their other replicas are missing");
-    let written = dev.run(&["bench", "main/v", "--op", "randrw", "--verify", "--seconds", "3", "--depth", "4"]);
+    let load = ["bench", "main/v", "--op", "write", "--seconds", "2", "--depth", "4", "--span", "40GiB"];
+    let written = dev.run(&load);
     assert_eq!(written.code, 0, "{written:?}");
     let out = dev.run(&["osd", "out", "1", "2", "--wait"]);
     assert_eq!(out.code, 0, "{out:?}");

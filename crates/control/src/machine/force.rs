@@ -4,12 +4,14 @@
 //! again and again. Its report as the only member ends it: all others are dropped, and their places are filled like those of
 //! replicas that have failed. A PG that is led again before that needs no forced recovery, and the order is given up.
 
-use super::{Control, Now};
+use super::past::Standing;
+use super::{Control, Now, StreamId};
 use crate::admin::{ForceMemberView, ForceView, PgForce};
 use crate::events::Note;
 use crate::plan;
 use crate::records::{ForceRecord, PgRecord, VolumeRecord};
 use crate::refusal::refuse;
+use std::collections::BTreeMap;
 use types::codes;
 use types::control::{OsdDown, PgReport, Refusal};
 use types::map::Member;
@@ -20,6 +22,10 @@ use types::{Index, OsdId, PgId, Term, Time};
 const VOLUMES_PER_STEP: usize = 20;
 /// Most volumes that a view names.
 const VOLUMES_SHOWN: usize = 100;
+
+fn cannot(why: String) -> Refusal {
+    refuse(codes::BAD_FORCE, why)
+}
 
 /// A member of the PG, as forced recovery sees it.
 struct Candidate {
@@ -53,7 +59,27 @@ impl Control {
             let end = report.filter(|r| is_up && !r.quarantined).and_then(|r| r.end);
             Candidate { member, is_up, trouble, end }
         };
-        record.everyone().map(candidate).collect()
+        record.members.iter().copied().map(candidate).collect()
+    }
+
+    /// Whether a PG may be forced: it does not serve, and no member that may let it serve is about to report.
+    ///
+    /// # Errors
+    /// The reason, in words.
+    fn may_force(&self, now: Time, record: &PgRecord) -> Result<(), String> {
+        let (pg, state) = (record.pg, self.pg_state(now, record));
+        if state.contains(&"active") {
+            return Err(format!("PG {pg} serves: nothing is to be recovered"));
+        }
+        if state.contains(&"waiting") || state.contains(&"creating") {
+            return Err(format!("PG {pg} is {}: it may serve by itself; try again later", state.join("+")));
+        }
+        // Reports of an earlier process say nothing about this one.
+        let is_heard = |osd: OsdId| self.osds.get(&osd).is_some_and(|live| live.stream.is_some() && live.reported);
+        match record.everyone().map(|m| m.osd).find(|osd| self.is_up(now, *osd) && !is_heard(*osd)) {
+            Some(osd) => Err(format!("PG {pg} may serve by itself: {osd} left or came a moment ago; try again later")),
+            None => Ok(()),
+        }
     }
 
     /// Makes a replica the only member of its PG, or says what that would cost.
@@ -63,21 +89,9 @@ impl Control {
     /// acknowledged writes may be lost and `accept_loss` is not set.
     pub(super) fn force_pg(&mut self, now: Now, ask: &PgForce) -> Result<ForceView, Refusal> {
         let pg = ask.pg;
-        let cannot = |why: String| refuse(codes::BAD_FORCE, why);
         let record = self.records.pgs.get(&pg);
         let record = record.ok_or_else(|| refuse(codes::PG_UNKNOWN, format!("there is no PG {pg}")))?.clone();
-        let state = self.pg_state(now.mono, &record);
-        if state.contains(&"active") {
-            return Err(cannot(format!("PG {pg} serves: nothing is to be recovered")));
-        }
-        if state.contains(&"waiting") || state.contains(&"creating") {
-            return Err(cannot(format!("PG {pg} is {}: it may serve by itself; try again later", state.join("+"))));
-        }
-        let lost_link = |osd: OsdId| self.osds.get(&osd).is_none_or(|live| live.stream.is_none());
-        let leaving = record.everyone().map(|m| m.osd).find(|osd| self.is_up(now.mono, *osd) && lost_link(*osd));
-        if let Some(osd) = leaving {
-            return Err(cannot(format!("{osd} left a moment ago, and may return: try again when it counts as down")));
-        }
+        self.may_force(now.mono, &record).map_err(cannot)?;
         let candidates = self.candidates(now.mono, &record);
         let able = candidates.iter().filter(|c| c.end.is_some() && ask.osd.is_none_or(|osd| osd == c.member.osd));
         // Of two with equal logs the one that is whole.
@@ -122,14 +136,23 @@ impl Control {
     pub(super) fn drive_force(&mut self, now: Now, record: &PgRecord, forced: &ForceRecord) {
         let (pg, force) = (record.pg, forced.force);
         self.changing.insert(pg, now.mono + self.config.orders_every);
-        let lead = self.leads.get(&pg).filter(|_| self.is_led(now.mono, pg));
-        if lead.is_some_and(|lead| lead.report.members.floor < force.floor) {
+        if self.is_led(now.mono, pg) {
             self.write(plan::give_up_force(record));
             let text = format!("PG {pg} has a leader again: its forced recovery is given up");
             return self.note(now, Note::info("pg.force_cancelled", format!("pg {pg}"), text));
         }
-        if force.fence && self.end_sessions(now, record, forced) && !on(Bug::ForcedWithoutFence) {
+        if !forced.fenced && !on(Bug::ForcedWithoutFence) {
+            let writes = if self.end_sessions(now, record, forced) { Vec::new() } else { plan::note_fenced(record) };
+            self.write(writes);
             self.changing.insert(pg, Time::ZERO);
+            return;
+        }
+        let candidates = self.candidates(now.mono, record);
+        let keep = candidates.iter().find(|c| c.member == force.keep);
+        let goes = force.fence || self.records.segments_in(pg) == 0;
+        if self.may_force(now.mono, record).is_err()
+            || !keep.is_some_and(|c| goes || is_lossless(record, &candidates, c))
+        {
             return;
         }
         let stream = self.osds.get(&force.keep.osd).and_then(|live| live.stream);
@@ -156,40 +179,66 @@ impl Control {
         !old.is_empty()
     }
 
-    /// Queues new replicas in the places of those that forced recoveries have given up, on OSDs that serve again. Places on OSDs
-    /// that are out are filled elsewhere, by the plan of moves.
+    /// Queues new replicas in the places of those that forced recoveries have given up, on OSDs that serve again, as many as each
+    /// may receive at once. Places on OSDs that are out are filled elsewhere, by the plan of moves.
     pub(super) fn refill_vacant(&mut self, now: Now) {
-        let vacant = self.records.pgs.values().filter(|record| !record.vacant.is_empty());
-        let due: Vec<PgRecord> = vacant.filter(|record| self.is_led(now.mono, record.pg)).cloned().collect();
-        for record in due {
+        let filled_on = |record: &PgRecord| {
+            let change = record.change.as_ref().filter(|c| c.remove.0 == 0).map(|c| c.to);
+            change.or_else(|| record.queue.first().filter(|(from, _)| record.vacant.contains(from)).map(|(_, to)| *to))
+        };
+        let mut filling: BTreeMap<OsdId, usize> = BTreeMap::new();
+        for osd in self.records.pgs.values().filter_map(filled_on) {
+            *filling.entry(osd).or_default() += 1;
+        }
+        let backfills = self.records.config.osd_backfills(&self.config);
+        let vacant: Vec<PgId> = self.records.pgs.values().filter(|r| !r.vacant.is_empty()).map(|r| r.pg).collect();
+        for pg in vacant {
+            let Some(record) = self.records.pgs.get(&pg).filter(|_| self.is_led(now.mono, pg)) else { continue };
+            let stays = |osd: &OsdId| self.records.osds.get(osd).is_some_and(|known| !known.leaves());
+            let has_room = |osd: &OsdId| filling.get(osd).copied().unwrap_or(0) < backfills;
+            let ready = |osd: &&OsdId| has_room(osd) && stays(osd) && self.takes_replicas(now.mono, **osd);
+            let ready = record.vacant.iter().find(ready).copied();
+            if let Some((osd, writes)) = ready.and_then(|osd| Some((osd, plan::refill(record, osd)?))) {
+                *filling.entry(osd).or_default() += 1;
+                self.write(writes);
+                self.changing.insert(pg, Time::ZERO);
+            }
             if self.batch.is_full() {
                 return;
-            }
-            let stays = |osd| self.records.osds.get(osd).is_some_and(|known| !known.leaves());
-            let ready = record.vacant.iter().find(|osd| stays(osd) && self.takes_replicas(now.mono, **osd));
-            if let Some(writes) = ready.and_then(|osd| plan::refill(&record, *osd)) {
-                self.write(writes);
-                self.changing.insert(record.pg, Time::ZERO);
             }
         }
     }
 
-    /// Returns whether the forced recovery of a PG is under way.
-    pub(super) fn is_forced(&self, pg: PgId) -> bool {
-        self.records.pgs.get(&pg).is_some_and(|record| record.forced.is_some())
+    /// Whether a replica reports that it has carried out a forced recovery that was given up, and the PG went on without it.
+    pub(super) fn is_void(&self, now: Time, osd: OsdId, report: &PgReport) -> bool {
+        let floor = report.leading.as_ref().map(|lead| lead.members.floor);
+        let voided = floor.is_some_and(|f| self.records.pgs.get(&report.pg).is_some_and(|r| r.voided.contains(&f)));
+        voided && self.is_led(now, report.pg) && self.leads.get(&report.pg).is_some_and(|lead| lead.osd != osd)
+    }
+
+    /// Drops such a replica: the PG went on without it. It has failed, and is replaced.
+    pub(super) fn drop_void(&mut self, stream: StreamId, osd: OsdId, report: PgReport) {
+        let PgReport { pg, replica, .. } = report;
+        if self.standing() == Standing::Sound {
+            let keep = self.may_keep(osd, pg, true);
+            self.say(stream, OsdDown::DropReplica { pg, replica, keep });
+        }
+        if self.leads.get(&pg).is_some_and(|lead| lead.osd == osd) {
+            self.leads.remove(&pg);
+        }
+        self.reports.insert(replica, PgReport { quarantined: true, leading: None, end: None, ..report });
     }
 }
 
-/// Whether the log of `keep` has every committed entry: the members that cannot say what they have are too few to have committed
-/// one by themselves, and no log of the others is further. Raft compares logs for votes in the same way. A change of members that
-/// is under way leaves open which members commit.
+/// Whether the log of `keep` has every committed entry, and the others commit none without it: of two members, both have what is
+/// committed. A change of members that is under way leaves open which members commit, and a replica that an earlier order named
+/// may have gone on alone.
 fn is_lossless(record: &PgRecord, all: &[Candidate], keep: &Candidate) -> bool {
-    let whole = all.iter().filter(|c| c.is_whole());
-    let unknown = all.len() - whole.clone().count();
-    record.change.is_none()
-        && keep.is_whole()
-        && unknown < all.len() / 2 + 1
-        && whole.map(|c| c.end).max() == Some(keep.end)
+    let is_other = |forced: &ForceRecord| forced.force.keep != keep.member;
+    let furthest = all.iter().filter(|c| c.is_whole()).map(|c| c.end).max();
+    let untouched =
+        record.change.is_none() && record.voided.is_empty() && !record.forced.as_ref().is_some_and(is_other);
+    untouched && keep.is_whole() && all.len() <= 2 && furthest == Some(keep.end)
 }
 
 fn member_view(candidate: &Candidate) -> ForceMemberView {

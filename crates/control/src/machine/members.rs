@@ -57,6 +57,7 @@ impl Control {
             return;
         }
         self.replace_at = now.mono + self.config.ensure_every;
+        self.refill_vacant(now);
         let pause = |times: u32| self.config.replace_pause * 2u32.pow(times.min(REPLACE_DOUBLINGS_MAX));
         self.replaced.retain(|_, (at, _)| now.mono.since(*at) < pause(REPLACE_DOUBLINGS_MAX) * 2);
         let waits = |at: Time, times: u32| now.mono.since(at) < pause(times);
@@ -251,7 +252,7 @@ impl Control {
             };
             self.note(now, note);
         }
-        let is_forced = record.forced.is_some() && !self.is_forced(pg);
+        let is_forced = members.floor > record.floor;
         if is_forced {
             let osds = members.voters.iter().map(|m| m.osd.to_string()).collect::<Vec<_>>().join(", ");
             let text = format!("PG {pg} goes on from its replica on {osds}; its other replicas are made anew");

@@ -298,7 +298,7 @@ impl Control {
 
     /// Whether an OSD keeps the contents of a removed replica, which is noted. It does when it was away while the members
     /// changed, or is out: it may be in again, and get a replica of the PG.
-    fn may_keep(&mut self, osd: OsdId, pg: PgId, was_away: bool) -> bool {
+    pub(super) fn may_keep(&mut self, osd: OsdId, pg: PgId, was_away: bool) -> bool {
         let records = &self.records;
         let goes_on = records.pgs.get(&pg).is_some_and(|record| record.everyone().all(|m| m.osd != osd));
         let is_replaced = records.osds.values().any(|other| other.replaces == Some(osd));
@@ -374,6 +374,9 @@ impl Control {
             live.missing.remove(&report.replica);
         }
         let pg = report.pg;
+        if self.is_void(now.mono, osd, &report) {
+            return self.drop_void(stream, osd, report);
+        }
         if let Some(lead) = &report.leading {
             self.note_members(pg, &lead.members);
         }
@@ -383,7 +386,9 @@ impl Control {
                 known.since = if known.report.active && !lead.active { now.mono } else { known.since };
                 known.report = lead.clone();
             }
-            (Some(_), Some(known)) if known.term > report.term => {}
+            // The terms of a timeline that a forced recovery has ended say nothing.
+            (Some(lead), Some(known))
+                if (known.report.members.floor, known.term) > (lead.members.floor, report.term) => {}
             (Some(lead), _) => {
                 let lead = Lead { osd, term: report.term, report: lead.clone(), since: now.mono };
                 self.leads.insert(pg, lead);

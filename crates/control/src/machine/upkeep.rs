@@ -13,7 +13,6 @@ impl Control {
         self.drive_attaches(now);
         self.settle_volumes();
         self.replace_failed(now);
-        self.refill_vacant(now);
         self.rebalance(now);
         self.drive_changes(now);
         self.ensure_members(now.mono);

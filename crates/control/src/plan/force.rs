@@ -23,16 +23,30 @@ pub fn pg_force(records: &Records, pg: PgId, keep: Member, fence: bool) -> Plan<
     let floor = ReplicaId(counters.next_replica);
     // Each forced recovery has a floor of its own.
     counters.next_replica += 1;
-    let epoch = Epoch(record.conf_epoch.0.saturating_add(EPOCH_LEAP));
+    // An earlier order may have been carried out, and the one that counts has the higher epoch.
+    let earlier = record.forced.as_ref().map_or(Epoch(0), |forced| forced.force.epoch);
+    let epoch = Epoch(record.conf_epoch.max(earlier).0.saturating_add(EPOCH_LEAP));
     let sessions_below = SessionId(counters.next_session);
-    let forced = ForceRecord { force: ForceMembers { keep, floor, fence, epoch }, sessions_below };
-    let new = PgRecord { forced: Some(forced), queue: Vec::new(), ..record.clone() };
+    let force = ForceMembers { keep, floor, fence, epoch };
+    let mut new = PgRecord { queue: Vec::new(), ..record.clone() };
+    if record.forced.as_ref().is_some_and(|forced| forced.force.keep != keep) {
+        new.void_force();
+    }
+    new.forced = Some(ForceRecord { force, sessions_below, fenced: !fence });
     Ok((vec![Write::Put(Record::Counters(counters)), Write::Put(Record::Pg(new))], ()))
 }
 
 /// Gives up a forced recovery that was ordered.
 pub fn give_up_force(record: &PgRecord) -> Vec<Write> {
-    vec![Write::Put(Record::Pg(PgRecord { forced: None, ..record.clone() }))]
+    let mut new = record.clone();
+    new.void_force();
+    vec![Write::Put(Record::Pg(new))]
+}
+
+/// Notes that no session from before a forced recovery is left.
+pub fn note_fenced(record: &PgRecord) -> Vec<Write> {
+    let forced = record.forced.clone().map(|forced| ForceRecord { fenced: true, ..forced });
+    vec![Write::Put(Record::Pg(PgRecord { forced, ..record.clone() }))]
 }
 
 /// Returns at most `max` volumes in the PG whose attach record there is from before a forced recovery that may lose writes:
@@ -59,7 +73,7 @@ pub fn fence_volume(records: &Records, volume: &VolumeRecord, below: SessionId) 
 
 /// Returns the OSDs on which a PG lacks a member once `members` are in force.
 pub(super) fn vacant_after(record: &PgRecord, members: &Membership) -> Vec<OsdId> {
-    let is_forced = record.forced.as_ref().is_some_and(|forced| members.floor >= forced.force.floor);
+    let is_forced = members.floor > record.floor;
     let holds = |osd: &OsdId| members.voters.iter().any(|m| m.osd == *osd);
     match is_forced {
         true => record.places().filter(|osd| !holds(osd)).collect(),

@@ -82,7 +82,8 @@ pub fn pg_move(records: &Records, ask: &PgMove, takes: &dyn Fn(OsdId) -> bool) -
 pub fn pg_move_cancel(records: &Records, pg: PgId) -> Plan<()> {
     let record = pg_of(records, pg)?;
     let change = cancelled(record);
-    let new = PgRecord { change, queue: Vec::new(), ..record.clone() };
+    let mut new = PgRecord { change, queue: Vec::new(), ..record.clone() };
+    new.void_force();
     Ok((if new == *record { Vec::new() } else { vec![Write::Put(Record::Pg(new))] }, ()))
 }
 
@@ -180,8 +181,15 @@ pub fn take_members(record: &PgRecord, members: &Membership) -> Option<(Vec<Writ
     let done = record.change.as_ref().is_none_or(|change| stays(&change.add));
     let created = if record.created.is_empty() { record.members.clone() } else { record.created.clone() };
     let vacant = super::force::vacant_after(record, members);
-    let forced = record.forced.clone().filter(|forced| members.floor < forced.force.floor);
-    let conf_epoch = members.epoch;
-    let new = PgRecord { members: voters, conf_epoch, created, change: None, forced, vacant, ..record.clone() };
+    let mut new =
+        PgRecord { members: voters, conf_epoch: members.epoch, created, change: None, vacant, ..record.clone() };
+    new.floor = members.floor;
+    new.voided.retain(|floor| *floor != members.floor);
+    match &record.forced {
+        Some(forced) if members.floor >= forced.force.floor => new.forced = None,
+        // The replica that was to be kept is no member any more.
+        Some(forced) if !stays(&forced.force.keep) => new.void_force(),
+        _ => {}
+    }
     Some((vec![Write::Put(Record::Pg(new))], gone, done))
 }

@@ -10,7 +10,7 @@
 use super::{Kept, Log, RESERVED, StateBlock};
 use crate::install::Reset;
 use crate::payload::Payload;
-use crate::replica::Replica;
+use crate::replica::{Doubt, Replica};
 use bytes::Bytes;
 use layout::log::{
     BATCH_ALIGN, BatchHeader, BlockRecord, CheckpointPart, DAMAGE_MAX, FIXED_LEN, HEADER_AREA_MAX, PayloadAt, Record,
@@ -42,6 +42,8 @@ pub(crate) enum Work {
         from: usize,
         /// The first entry of this work replaces others.
         replaces: bool,
+        /// The last entry clears the replica: it is no longer suspect.
+        ends_doubt: bool,
     },
     /// The engine's own hard state: a commit index of durable entries that a round needs durable (R2). It may overtake
     /// work that is held back: see `put_hard_state`.
@@ -521,7 +523,7 @@ fn take_one(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bo
 }
 
 fn take_persist(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) -> (bool, bool) {
-    let Work::Persist { replica, ticket, hard_state, entries, from, replaces } = work else {
+    let Work::Persist { replica, ticket, hard_state, entries, from, replaces, ends_doubt } = work else {
         unreachable!("checked by the caller")
     };
     if !parts.replicas.contains_key(replica) {
@@ -548,6 +550,10 @@ fn take_persist(fill: &mut Fill, work: &mut Work, parts: &mut BuildParts<'_>) ->
         r.note_place(kept.index, kept.term, fill.segment);
         fill.note_removed(*replica, std::mem::take(replaces), parts.replicas);
         *from += 1;
+        if *ends_doubt && *from == entries.len() {
+            parts.replicas.get_mut(replica).expect("checked above").doubt = Doubt::None;
+            fill.put(Record::Sure { replica: *replica });
+        }
     }
     if *from < entries.len() || !fill.fits(RECORD_SLACK, 0) {
         return (*from > first, false);

@@ -42,8 +42,10 @@ fn draw(s: &mut Strike<'_>) -> Option<(PgId, usize, Vec<usize>)> {
 fn command(s: &mut Strike<'_>, pg: PgId, left: u32) {
     let is_forced = s.cluster.meta.records().and_then(|r| r.pgs.get(&pg)).is_some_and(|r| !r.vacant.is_empty());
     if left == 0 || is_forced {
-        return;
+        return s.after(Duration::from_secs(1), |s| s.cluster.open_again());
     }
+    // Writes might be lost, as far as meta knows: the sessions of the PG end.
+    s.cluster.every_hold_ends();
     s.cluster.admin(AdminAsk::PgForce(PgForce { pg, osd: None, dry_run: false, accept_loss: true }));
     s.after(AGAIN, move |s| command(s, pg, left - 1));
 }

@@ -210,7 +210,8 @@ fn sessions_that_may_lose_writes_end_before_the_order_goes_out() {
         assert_eq!(now == *session, !ended, "{volume}: {now}");
     }
     world.changes_stand_still = false;
-    world.seconds(10, &lost);
+    // A new metadata leader waits for reports before it orders anything.
+    world.seconds(60, &lost);
     assert!(world.control.records().pgs[&pg].forced.is_none());
     for (volume, session) in &held {
         let attach = &world.attached[&(pg, *volume)];
