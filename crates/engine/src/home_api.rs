@@ -107,9 +107,9 @@ pub enum Piece {
 /// Why home could not return verified bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HomeReadError {
-    /// The block's bytes do not match the CRC that was current when the read looked it up.
-    #[error("block {block} of {chunk} fails its checksum")]
-    Damaged { chunk: ChunkKey, block: u16 },
+    /// The bytes of these blocks, ascending, do not match the CRCs that were current when the read looked them up.
+    #[error("blocks {blocks:?} of {chunk} fail their checksums")]
+    Damaged { chunk: ChunkKey, blocks: Vec<u16> },
     /// One operation read these sectors: each of their blocks may be the bad one.
     #[error("reading {range} of {chunk} failed: {source}")]
     Disk { chunk: ChunkKey, range: SectorRange, source: DiskError },

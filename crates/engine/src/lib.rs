@@ -42,7 +42,7 @@ pub use format::{
 };
 pub use layout::log::MAP_MAX;
 pub use layout::superblock::Superblock;
-pub use mend::MendAsk;
+pub use mend::{BlockCopy, MendRefusal};
 pub use refill::Holding;
 pub use space::Space;
 

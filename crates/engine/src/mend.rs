@@ -1,40 +1,52 @@
-//! Block repair: blocks of home that cannot be read are repaired from a peer (R15, ADR 0005).
+//! Block repair: blocks of home that cannot be read are repaired with a peer's copy (R15, ADR 0022).
 //!
-//! Reads and rounds report blocks that fail their checksum or cannot be read. The OSD's loop is told, asks a peer, and
-//! returns with the block's bytes as of an applied index. These go where a completed block goes: into the overlay and,
-//! as a record, into the log, below the entries that are redone. The next round writes them to home.
+//! Reads and rounds report blocks that fail their checksum or cannot be read. The OSD's loop is told, and returns with a
+//! copy that a peer has read. The sectors that no layer above home covers are filled from the copy. The whole block goes
+//! where a completed block goes: into the overlay and, as a record, into the log, below the entries that are redone. The
+//! next round writes it to home.
 //!
-//! Invariant: a block is repaired only with bytes that are exact as of the index that is applied here at that moment.
-//! Home is never written with bytes that neither the log nor a checkpoint covers.
+//! Invariant: a sector is filled only when it has not changed between the checkpoint index and the applied index, and
+//! the copy is as of an index between the two. Home is never written with bytes that neither the log nor a checkpoint
+//! covers.
 
-use crate::api::EngineEvent;
+use crate::api::{EngineEvent, ReadData};
 use crate::engine::{Engine, State};
 use crate::home_api::HomeReadError;
 use crate::log::Work;
-use crate::overlay::{Source, block_range};
+use crate::overlay::{Found, Source, block_range};
 use crate::payload::Payload;
-use crate::read::Asker;
+use crate::read::{Asker, Part, join};
 use crate::replica::{Doubt, Replica};
 use crate::round::RoundStep;
 use std::sync::Arc;
+use types::planted::{Bug, on};
 use types::store::Crcs;
 use types::units::SECTORS_PER_BLOCK;
 use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange, crc32c};
 
-/// Request to a peer for the repair of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MendAsk {
-    /// Index applied here: the block's bytes are wanted as of it.
-    pub applied: Index,
-    /// CRC32C of the block, when no layer above home has touched it.
-    pub expected: Option<u32>,
+/// A peer's copy of one block, as of one applied index of that peer, which is in `low..=high`.
+#[derive(Clone, Debug)]
+pub struct BlockCopy {
+    pub low: Index,
+    pub high: Index,
+    /// The bytes of the block and their CRC32C; `None`: zeros.
+    pub data: Option<(IoBuf, u32)>,
 }
 
-impl Replica {
-    /// Whether no entry above the checkpoint index has touched the block.
-    fn is_as_of_k(&self, chunk: ChunkKey, block: u16) -> bool {
-        self.overlay.lookup(chunk, block_range(block)).iter().all(|f| matches!(f.source, Source::Home))
-    }
+/// Reason why a copy does not repair a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MendRefusal {
+    #[error("home's copy of the block is not needed any more")]
+    NotNeeded,
+    #[error("the copy may be older than the checkpoint index")]
+    Behind,
+    /// The copy may be taken later.
+    #[error("the copy may hold entries that are not applied here")]
+    Ahead,
+    #[error("the bytes of the copy are not one block, or do not match their checksum")]
+    Bytes,
+    #[error("the copy differs from the block that home's checksum names")]
+    Differs,
 }
 
 impl Engine {
@@ -45,29 +57,26 @@ impl Engine {
         self.replicas.get(&replica).filter(|r| running && whole(r))
     }
 
-    /// Whether a read of the block now gives the block exactly as of `at`. That holds when `at` is the applied index.
-    /// It also holds when no entry above the checkpoint index has touched the block and `at` is not below that index.
-    pub fn is_exact(&self, replica: ReplicaId, chunk: ChunkKey, block: u16, at: Index) -> bool {
-        self.sound(replica)
-            .is_some_and(|r| r.applied == at || (r.applied > at && r.checkpoint.0 <= at && r.is_as_of_k(chunk, block)))
+    /// Returns the applied index of a replica whose contents can be read. A read that starts now is answered as of this
+    /// index, or as of a later one.
+    pub fn reads_as_of(&self, replica: ReplicaId) -> Option<Index> {
+        self.sound(replica).map(|r| r.applied)
     }
 
-    /// Returns the request that repairs a block reported bad. `None`: home's copy of the block is not needed any more.
-    pub fn mend_ask(&mut self, replica: ReplicaId, chunk: ChunkKey, block: u16) -> Option<MendAsk> {
-        let home = self.home.as_ref()?;
-        let ask = self.sound(replica).and_then(|r| {
-            let held = home.crc_of(replica, chunk, block)?;
-            let found = r.overlay.lookup(chunk, block_range(block));
-            let below = found.iter().filter(|f| matches!(f.source, Source::Home)).count();
-            let expected = (below == found.len()).then_some(held);
-            (below > 0).then_some(MendAsk { applied: r.applied, expected })
-        });
-        if ask.is_none()
-            && let Some(r) = self.replicas.get_mut(&replica)
-        {
+    /// Returns the sources of a block of which some sectors are at home alone.
+    fn found_at_home(&self, replica: ReplicaId, chunk: ChunkKey, block: u16) -> Option<Vec<Found>> {
+        self.home.as_ref()?.crc_of(replica, chunk, block)?;
+        let found = self.sound(replica)?.overlay.lookup(chunk, block_range(block));
+        found.iter().any(|f| matches!(f.source, Source::Home)).then_some(found)
+    }
+
+    /// Whether a block reported bad still has to be repaired. If not, it is not known as bad any more.
+    pub fn needs_mend(&mut self, replica: ReplicaId, chunk: ChunkKey, block: u16) -> bool {
+        let needed = self.found_at_home(replica, chunk, block).is_some();
+        if !needed && let Some(r) = self.replicas.get_mut(&replica) {
             r.bad.remove(&(chunk, block));
         }
-        ask
+        needed
     }
 
     /// Whether blocks of the replica are known to be bad, and not repaired yet.
@@ -75,46 +84,58 @@ impl Engine {
         self.replicas.get(&replica).is_some_and(|r| !r.bad.is_empty())
     }
 
-    /// Notes that a block reported bad was read well since: its device failed once, or the read went astray.
-    pub fn note_readable(&mut self, replica: ReplicaId, chunk: ChunkKey, block: u16) {
+    /// Notes that a block reported bad was read well since, or is to be found again by the next read of it.
+    pub fn forget_bad(&mut self, replica: ReplicaId, chunk: ChunkKey, block: u16) {
         if let Some(r) = self.replicas.get_mut(&replica) {
             r.bad.remove(&(chunk, block));
             self.maybe_dirty = true;
         }
     }
 
-    /// Repairs the block with these bytes (and their CRC32C; `None`: zeros), exact as of `at` at a peer that had
-    /// applied at least that. False: they are not the bytes that home must hold, or the block was written since and
-    /// must be requested again.
+    /// Repairs the block with a peer's copy.
     ///
-    /// # Panics
-    /// When the bytes are not one block.
+    /// Every entry above the checkpoint index K has covered the sectors that it touched. So a sector that is at home
+    /// alone has the same contents at every index from K to the applied index, and a copy as of one of these has them.
+    ///
+    /// # Errors
+    /// The reason why the copy is not taken.
     pub fn mend(
         &mut self,
         replica: ReplicaId,
         chunk: ChunkKey,
         block: u16,
-        at: Index,
-        data: Option<(IoBuf, u32)>,
-    ) -> bool {
+        copy: &BlockCopy,
+    ) -> Result<(), MendRefusal> {
+        if !self.needs_mend(replica, chunk, block) {
+            return Err(MendRefusal::NotNeeded);
+        }
+        let r = &self.replicas[&replica];
+        if copy.low < r.checkpoint.0 && !on(Bug::RepairFromBehind) {
+            return Err(MendRefusal::Behind);
+        }
+        if copy.high > r.applied && !on(Bug::RepairFromAhead) {
+            return Err(MendRefusal::Ahead);
+        }
         let range = block_range(block);
-        let Some(ask) = self.mend_ask(replica, chunk, block) else { return false };
-        let crc = match &data {
-            Some((buf, crc)) => {
-                assert_eq!(buf.len(), range.len_bytes(), "a block");
-                if crc32c(buf) != *crc {
-                    return false;
-                }
-                *crc
-            }
+        let found = self.found_at_home(replica, chunk, block).expect("it is needed");
+        let crc = match &copy.data {
+            Some((buf, crc)) if buf.len() == range.len_bytes() && crc32c(buf) == *crc => *crc,
+            Some(_) => return Err(MendRefusal::Bytes),
             None => crc32c(&IoBuf::zeros(range.len_bytes())),
         };
-        if ask.expected.is_some_and(|expected| expected != crc) || !self.is_exact(replica, chunk, block, at) {
-            return false;
+        let untouched = found.iter().all(|f| matches!(f.source, Source::Home));
+        let home = self.home.as_ref().expect("a running engine has a home");
+        if untouched && home.crc_of(replica, chunk, block) != Some(crc) {
+            return Err(MendRefusal::Differs);
         }
-        let payload = data.map(|(buf, crc)| Payload { buf, crcs: Crcs { start: range.start, values: vec![crc] } });
-        self.put_mended(replica, chunk, block, payload.map(Arc::new));
-        true
+        match fill(range, found, copy) {
+            Ok(payload) => self.put_mended(replica, chunk, block, payload),
+            Err(at) => {
+                self.mark_damaged(replica, format!("sectors {at} were damaged in memory"));
+                return Err(MendRefusal::NotNeeded);
+            }
+        }
+        Ok(())
     }
 
     fn put_mended(&mut self, replica: ReplicaId, chunk: ChunkKey, block: u16, payload: Option<Arc<Payload>>) {
@@ -143,35 +164,40 @@ impl Engine {
 
     /// Notes that home could not return the blocks of a read.
     pub(crate) fn blocks_are_bad(&mut self, asker: Asker, replica: ReplicaId, chunk: ChunkKey, error: &HomeReadError) {
-        let blocks = match error {
-            HomeReadError::Damaged { block, .. } => *block..*block + 1,
+        let blocks: Vec<u16> = match error {
+            HomeReadError::Damaged { blocks, .. } => blocks.clone(),
             HomeReadError::Disk { range, .. } => {
                 let last = ((range.end() - 1) / SECTORS_PER_BLOCK) as u16;
-                (range.start / SECTORS_PER_BLOCK) as u16..last + 1
+                ((range.start / SECTORS_PER_BLOCK) as u16..=last).collect()
             }
         };
         let waits = |r: &Replica| r.damage.is_some() || r.doubt == Doubt::Waiting;
         let Some(r) = self.replicas.get_mut(&replica).filter(|r| !waits(r)) else { return };
-        r.bad.extend(blocks.clone().map(|block| (chunk, block)));
+        r.bad.extend(blocks.iter().map(|block| (chunk, *block)));
         let completing = matches!(asker, Asker::Completion);
         if completing {
             self.leave_round(replica);
         }
         let needed = completing || matches!(error, HomeReadError::Damaged { .. });
-        let reason = error.to_string();
-        let range = SectorRange::new(
-            u32::from(blocks.start) * SECTORS_PER_BLOCK,
-            u32::from(blocks.end - blocks.start) * SECTORS_PER_BLOCK,
-        );
-        self.events.push(EngineEvent::BadBlocks { replica, chunk, range, reason, needed });
+        for run in blocks.chunk_by(|a, b| a + 1 == *b) {
+            let (start, count) = (u32::from(run[0]) * SECTORS_PER_BLOCK, run.len() as u32 * SECTORS_PER_BLOCK);
+            let (range, reason) = (SectorRange::new(start, count), error.to_string());
+            self.events.push(EngineEvent::BadBlocks { replica, chunk, range, reason, needed });
+        }
+    }
+
+    /// Whether a round of this replica would have to read this block: the overlay covers it in part.
+    pub fn delays_destage(&self, replica: ReplicaId, chunk: ChunkKey, block: u16) -> bool {
+        self.replicas.get(&replica).is_some_and(|r| {
+            let active = r.overlay.active();
+            !active.hides(chunk) && active.chunks.get(&chunk).is_some_and(|c| c.is_partial(block))
+        })
     }
 
     /// Whether a round would have to read a block that is known to be bad.
     pub(crate) fn needs_bad_block(&self, replica: ReplicaId) -> bool {
         let Some(r) = self.replicas.get(&replica) else { return false };
-        let active = r.overlay.active();
-        let partial = |chunk: &ChunkKey, block| active.chunks.get(chunk).is_some_and(|c| c.is_partial(block));
-        r.bad.iter().any(|(chunk, block)| !active.hides(*chunk) && partial(chunk, *block))
+        r.bad.iter().any(|(chunk, block)| self.delays_destage(replica, *chunk, *block))
     }
 
     /// Takes the replica out of the running round; it keeps its checkpoint index.
@@ -190,4 +216,27 @@ impl Engine {
         self.maybe_dirty = true;
         self.releasing |= self.round_releases;
     }
+}
+
+/// Joins the sectors that layers above home cover with the copy's sectors of the rest; `None`: all zeros. On failure returns
+/// the sectors whose bytes in memory fail their CRC.
+fn fill(range: SectorRange, found: Vec<Found>, copy: &BlockCopy) -> Result<Option<Arc<Payload>>, SectorRange> {
+    let of_copy = || match &copy.data {
+        Some((buf, crc)) => {
+            Part::Data(Arc::new(Payload { buf: buf.clone(), crcs: Crcs { start: range.start, values: vec![*crc] } }))
+        }
+        None => Part::Zeros,
+    };
+    let parts = found.into_iter().map(|f| match f.source {
+        Source::Data(_) | Source::Zeros if on(Bug::RepairOverNewer) => (f.range, of_copy()),
+        Source::Data(payload) => (f.range, Part::Data(payload)),
+        Source::Zeros => (f.range, Part::Zeros),
+        Source::Home => (f.range, of_copy()),
+    });
+    Ok(match join(range, parts.collect())? {
+        ReadData::Zeros => None,
+        ReadData::Bytes { crcs, payload } => {
+            Some(Arc::new(Payload { buf: payload, crcs: Crcs { start: range.start, values: crcs } }))
+        }
+    })
 }

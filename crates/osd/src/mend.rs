@@ -1,44 +1,46 @@
-//! Read-repair (R15, ADR 0005): blocks of home that cannot be read are asked of the PG's other replicas.
+//! Block repair (R15, ADR 0022): blocks of home that cannot be read are repaired with copies of the PG's other replicas.
 //!
-//! The loop comes in with bad blocks that the engine has found, with messages, and once a turn. A block is asked
-//! of one member after the other, as of what is applied here at that moment; the engine takes the answer only
-//! while it is exact. Reads of clients that met a bad block wait a moment for it, then the PG is handed over.
+//! The loop passes in bad blocks that the engine has found, messages, and one step a turn. The replica queries one member
+//! after the other. The engine judges the copy by the indexes that it bears; a copy that is ahead of the applied index
+//! waits until that index has come. Reads of clients that met a bad block wait for it, then the PG is handed over.
 //!
-//! Invariant: what waits has limits and deadlines. A replica that cannot do without a block that nobody gives in time
-//! begins anew (ADR 0009); a block that is bad on every member, or on every one that is here, is named, never guessed.
+//! Invariant: all that waits has limits and deadlines. A block that is bad on every member, or on every member that is
+//! up, is named, never guessed. A replica is rebuilt (ADR 0009) only when its bad block keeps a full log from being freed.
 
 use crate::node::{GroupRead, Osd, ReadOwner};
 use crate::pgs::State;
 use bus::LinkId;
-use engine::{ReadData, ReadError};
+use engine::{BlockCopy, MendRefusal, ReadData, ReadError};
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::control::{LOST_REPORTED_MAX, LostExtent};
-use types::planted::{Bug, on};
+use types::limits::PART_MAX;
 use types::units::SECTORS_PER_BLOCK;
-use types::{ChunkKey, Errno, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Time, crc32c};
+use types::{BLOCK, ChunkKey, Errno, Index, IoBuf, OsdId, PgId, ReplicaId, SectorRange, Time, crc32c};
 use wire::{MendBody, MendMsg, Message};
 
-/// Bad blocks of one OSD that are asked for; with more its device is beyond repair by blocks.
+/// Bad blocks of one OSD that are under repair. More are forgotten, and found again by the next read of them.
 const BLOCKS_MAX: usize = 4096;
-/// Questions on their way at once.
+/// Queries on their way at once, with the copies that wait.
 const ASKED_MAX: usize = 32;
-/// Blocks that are read at once, for peers and once more here.
+/// Reads at once, for peers and once more here.
 const READINGS_MAX: usize = 64;
-/// Pause after "not now": doubled each time.
+/// Blocks that are read together when the first bad one of them is found: an aligned part of a chunk.
+const WINDOW_BLOCKS: u16 = (PART_MAX / BLOCK) as u16;
+/// Pause after an answer that brings nothing: doubled each time.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// A question without an answer goes to the next member after this long.
+/// A query without an answer, or with a copy that cannot be taken yet, goes to the next member after this long.
 const ANSWER_MAX: Duration = Duration::from_millis(500);
 /// How long a client's read waits for its block before the PG is handed over.
 const READ_WAIT: Duration = Duration::from_millis(500);
-/// After this long without the block, a replica that needs it cannot go on: it begins anew.
-const MEND_MAX: Duration = Duration::from_secs(30);
-/// The same while the log is full: nothing is appended then, and who has applied more cannot say what the block was here.
-const MEND_FULL_MAX: Duration = Duration::from_secs(5);
-/// Members behind the first one of the PG wait so much longer, each: of several that cannot go on the first begins anew alone,
-/// and the others hear that it has no part.
+/// How long a client's read waits for its block in all.
+const READ_MAX: Duration = Duration::from_secs(30);
+/// After this long with a full log, the bad block that keeps it full ends the replica's contents.
+const FULL_MAX: Duration = Duration::from_secs(5);
+/// Members behind the first one of the PG wait so much longer, each: of several with a full log the first is rebuilt
+/// alone, and the others hear that it has no part.
 const TURN: Duration = Duration::from_secs(2);
 
 type BlockKey = (ReplicaId, ChunkKey, u16);
@@ -46,9 +48,7 @@ type BlockKey = (ReplicaId, ChunkKey, u16);
 /// A bad block of a local replica.
 struct Bad {
     reason: String,
-    /// The replica cannot go on without the block.
-    needed: bool,
-    /// When it was found, or somebody was away or had no part in the PG that may have it.
+    /// Time since when all members are up and take part, or have reported their copies as bad.
     since: Time,
     next_at: Time,
     tries: u32,
@@ -63,16 +63,16 @@ struct Bad {
 /// What is said of a bad block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Named {
-    /// Somebody may give it.
+    /// A member may have a good copy.
     No,
-    /// It is bad on every member that is here and has a part in the PG; another may have it.
+    /// It is bad on every member that is up and has a part in the PG; another may have it.
     Here,
     /// It is bad on every member.
     Everywhere,
 }
 
 impl Bad {
-    /// No member can give it.
+    /// Whether no member has a good copy.
     fn is_lost(&self) -> bool {
         self.named == Named::Everywhere
     }
@@ -81,7 +81,8 @@ impl Bad {
 struct Asked {
     id: u64,
     osd: OsdId,
-    at: Index,
+    /// The member's copy, which holds entries that are not applied here yet.
+    copy: Option<BlockCopy>,
 }
 
 /// A client's read that met a bad block.
@@ -93,7 +94,7 @@ struct Held {
     until: Time,
 }
 
-/// A block that is read once more here, or for a peer.
+/// A read of a bad block once more here, or a read for a peer.
 enum Reading {
     Again(BlockKey),
     For(Answer),
@@ -103,8 +104,8 @@ enum Reading {
 struct Answer {
     link: LinkId,
     question: MendMsg,
-    at: Index,
-    expected: Option<u32>,
+    /// Index that was applied when the read began.
+    low: Index,
 }
 
 /// All mends of one OSD.
@@ -114,6 +115,8 @@ pub(crate) struct Mends {
     held: Vec<Held>,
     readings: Slab<Reading>,
     next_id: u64,
+    /// Time since when the log holds proposals back.
+    full_since: Option<Time>,
 }
 
 impl Mends {
@@ -124,12 +127,21 @@ impl Mends {
         self.readings.clear();
     }
 
-    /// Reads that its earlier group held are nobody's.
+    /// The earlier group of this replica has ended: the reads that it held are dropped, and so are those for peers. Their
+    /// first index is one of its earlier contents.
     pub fn detach(&mut self, replica: ReplicaId) {
         self.held.retain(|held| held.read.replica != replica);
+        self.readings.retain(|_, reading| !matches!(reading, Reading::For(answer) if answer.question.to == replica));
     }
 
-    /// What is said so of this replica's blocks, as far as a report names it.
+    /// Makes this OSD too busy to read blocks for peers.
+    #[cfg(test)]
+    pub fn busy(&mut self) {
+        let key = (ReplicaId(0), ChunkKey { volume: types::VolumeId(0), index: 0 }, 0);
+        (0..READINGS_MAX).for_each(|_| _ = self.readings.insert(Reading::Again(key)));
+    }
+
+    /// Returns the blocks of this replica that are named so, as far as a report lists them.
     pub fn named(&self, replica: ReplicaId, named: Named) -> Vec<LostExtent> {
         let all = self.bad.iter().filter(|((id, ..), bad)| *id == replica && bad.named == named);
         all.take(LOST_REPORTED_MAX).map(|((_, chunk, block), _)| extent(*chunk, *block)).collect()
@@ -152,7 +164,7 @@ fn can_lack_one_more(members: usize, idle: usize) -> bool {
 }
 
 fn extent(chunk: ChunkKey, block: u16) -> LostExtent {
-    let len_bytes = types::BLOCK as u32;
+    let len_bytes = BLOCK as u32;
     LostExtent { chunk, offset_bytes: u32::from(block) * len_bytes, len_bytes }
 }
 
@@ -179,35 +191,55 @@ impl Osd {
         needed: bool,
     ) {
         let Some(slot) = self.pgs.by_replica(replica) else { return };
-        let alone = self.peers_of(slot).is_empty();
-        if alone || self.mends.bad.len() >= BLOCKS_MAX {
+        if self.peers_of(slot).is_empty() {
             if needed {
                 self.engine.mark_damaged(replica, reason);
             }
             return;
         }
-        let now = self.now;
         for block in blocks_of(range) {
-            let bad = self.mends.bad.entry((replica, chunk, block)).or_insert_with(|| {
-                tracing::warn!(replica = replica.0, %chunk, block, reason,
-                    "a block is damaged: fetching it from the other replicas");
-                let (lost_on, idle) = (BTreeSet::new(), BTreeSet::new());
-                let (reason, named) = (reason.clone(), Named::No);
-                Bad { reason, needed, since: now, next_at: now, tries: 0, asked: None, lost_on, idle, named }
-            });
-            bad.needed |= needed;
+            let key = (replica, chunk, block);
+            if self.mends.bad.contains_key(&key) {
+                continue;
+            }
+            if !self.has_room_for_bad() {
+                self.engine.forget_bad(replica, chunk, block);
+                continue;
+            }
+            tracing::warn!(replica = replica.0, %chunk, block, reason,
+                "a block is damaged: fetching it from the other replicas");
+            let (lost_on, idle) = (BTreeSet::new(), BTreeSet::new());
+            let (since, reason, named) = (self.now, reason.clone(), Named::No);
+            let bad = Bad { reason, since, next_at: since, tries: 0, asked: None, lost_on, idle, named };
+            self.mends.bad.insert(key, bad);
         }
+    }
+
+    /// Makes room for one more bad block. A block that delays no destage round is forgotten first: the next read finds it.
+    fn has_room_for_bad(&mut self) -> bool {
+        if self.mends.bad.len() < BLOCKS_MAX {
+            return true;
+        }
+        let idle = |(replica, chunk, block): &&BlockKey| !self.engine.delays_destage(*replica, *chunk, *block);
+        let Some(key) = self.mends.bad.keys().find(idle).copied() else { return false };
+        self.forget_bad(key);
+        true
+    }
+
+    fn forget_bad(&mut self, key: BlockKey) {
+        self.engine.forget_bad(key.0, key.1, key.2);
+        self.mends.bad.remove(&key);
     }
 
     fn peers_of(&self, slot: usize) -> Vec<OsdId> {
         self.pgs.get(slot).others().map(|m| m.osd).filter(|osd| *osd != self.config.osd).collect()
     }
 
-    /// A client's read met a bad block: it waits for it, or fails when nobody can mend it.
+    /// A client's read met a bad block: it waits for it, or fails when no member has a good copy.
     pub(crate) fn hold_read(&mut self, read: GroupRead, chunk: ChunkKey, range: SectorRange) {
         let lost = |key: &BlockKey| self.mends.bad.get(key).map(Bad::is_lost);
         let states: Vec<Option<bool>> = blocks_of(range).map(|b| lost(&(read.replica, chunk, b))).collect();
-        // None is being mended: there is nobody to ask.
+        // None is under repair: there is no member to query.
         let lost = states.contains(&Some(true));
         if lost || states.iter().all(Option::is_none) {
             return self.fail_read((read, chunk, range), lost);
@@ -246,6 +278,11 @@ impl Osd {
             return;
         }
         let now = self.now;
+        let full = self.engine.pressure().log >= 1.0;
+        self.mends.full_since = full.then(|| self.mends.full_since.unwrap_or(now));
+        let waits = |b: &Bad| b.asked.as_ref().is_some_and(|asked| asked.copy.is_some());
+        let waiting: Vec<BlockKey> = self.mends.bad.iter().filter(|(_, b)| waits(b)).map(|(k, _)| *k).collect();
+        waiting.into_iter().for_each(|key| self.take_copy(key));
         let mut asked = self.mends.bad.values().filter(|b| b.asked.is_some()).count();
         let due: Vec<BlockKey> = self.mends.bad.iter().filter(|(_, b)| b.next_at <= now).map(|(k, _)| *k).collect();
         for key in due {
@@ -261,51 +298,31 @@ impl Osd {
         self.release_held();
     }
 
-    /// Asks the next member, unless the block needs it no more or has waited too long.
+    /// Queries the next member, unless the block is needed no more or keeps a full log from being freed.
     fn step_mend(&mut self, key: BlockKey) {
         let (replica, chunk, block) = key;
         let slot = self.pgs.by_replica(replica);
-        let running = slot.is_some_and(|slot| matches!(self.pgs.get(slot).state, State::Running(_)));
-        let ask = if running { self.engine.mend_ask(replica, chunk, block) } else { None };
-        let (Some(slot), Some(ask)) = (slot, ask) else {
-            // Written anew, cut off, streamed anew, or the replica takes no part any more.
-            self.engine.note_readable(replica, chunk, block);
-            self.mends.bad.remove(&key);
-            return;
+        let running = slot.filter(|slot| matches!(self.pgs.get(*slot).state, State::Running(_)));
+        let Some(slot) = running.filter(|_| self.engine.needs_mend(replica, chunk, block)) else {
+            // Overwritten, truncated, streamed, or the replica takes no part any more.
+            return self.forget_bad(key);
         };
         let identity = self.pgs.get(slot).identity.clone();
         let peers = self.peers_of(slot);
-        let all_here = peers.iter().all(|osd| self.bus.link_to(*osd).is_some());
-        let bad = self.mends.bad.get_mut(&key).expect("the caller found it");
-        let idle = peers.iter().filter(|osd| bad.idle.contains(osd)).count();
-        if all_here && idle == 0 && bad.named == Named::Here {
-            bad.named = Named::No;
-        }
-        if !all_here || bad.named == Named::Here || !can_lack_one_more(peers.len() + 1, idle) {
-            // Who is away may have it: the others may be the last that serve, and none of them is given up.
-            bad.since = self.now;
-        }
-        let wait = if self.engine.is_log_full() { MEND_FULL_MAX } else { MEND_MAX };
-        let turn = self.pgs.get(slot).others().filter(|m| m.replica < replica).count() as u32;
-        let wait = wait + TURN * turn;
-        if bad.needed && !bad.is_lost() && all_here && self.now >= bad.since + wait {
-            let reason = bad.reason.clone();
-            bad.next_at = self.now + PAUSE_MIN;
-            self.begin_anew(replica, &reason);
+        if self.gives_up(key, slot, &peers) {
             return;
         }
-        if self.now >= bad.since + MEND_MAX && bad.needed && bad.is_lost() && ask.expected.is_none() {
-            let reason = bad.reason.clone();
-            self.mends.bad.remove(&key);
-            return self.engine.mark_damaged(replica, reason);
-        }
+        let is_alone = self.is_alone_in_window(key);
+        let bad = self.mends.bad.get_mut(&key).expect("the caller found it");
         let turn = bad.tries as usize % (peers.len() + 1);
         bad.tries += 1;
-        // A device may fail a read once, and a read may have gone astray: every round begins at home.
+        // A device may fail a read once, and a read may have gone astray: every round begins at home. The first bad block
+        // has its neighbours read with it, since damage is rarely alone.
         let Some(osd) = turn.checked_sub(1).map(|nth| peers[nth]) else {
             bad.next_at = self.now + PAUSE_MIN;
+            let blocks = if bad.tries == 1 && is_alone { WINDOW_BLOCKS } else { 1 };
             if self.mends.readings.len() < READINGS_MAX {
-                self.read_block(key, Reading::Again(key));
+                self.read_blocks(replica, chunk, block / blocks * blocks, blocks, Reading::Again(key));
             }
             return;
         };
@@ -317,10 +334,45 @@ impl Osd {
         };
         self.mends.next_id += 1;
         let id = self.mends.next_id;
-        bad.asked = Some(Asked { id, osd, at: ask.applied });
-        let body = MendBody::Ask { applied: ask.applied, crc: ask.expected };
-        let (pg, lineage) = (identity.pg, identity.lineage);
+        bad.asked = Some(Asked { id, osd, copy: None });
+        let (pg, lineage, body) = (identity.pg, identity.lineage, MendBody::Ask);
         self.bus.send(link, Message::Mend(MendMsg { pg, from: replica, to, lineage, id, chunk, block, body }));
+    }
+
+    /// Whether no other block is known to be bad among those that are read with this one.
+    fn is_alone_in_window(&self, (replica, chunk, block): BlockKey) -> bool {
+        let first = block / WINDOW_BLOCKS * WINDOW_BLOCKS;
+        let window = (replica, chunk, first)..=(replica, chunk, first + (WINDOW_BLOCKS - 1));
+        self.mends.bad.range(window).count() == 1
+    }
+
+    /// Ends the contents of a replica whose bad block has kept the log full for too long, although no member is missing: a
+    /// full log stops every PG of the OSD. True when it did.
+    fn gives_up(&mut self, key: BlockKey, slot: usize, peers: &[OsdId]) -> bool {
+        let (replica, chunk, block) = key;
+        let all_here = peers.iter().all(|osd| self.bus.link_to(*osd).is_some());
+        let bad = self.mends.bad.get_mut(&key).expect("the caller found it");
+        let idle = peers.iter().filter(|osd| bad.idle.contains(osd)).count();
+        if all_here && idle == 0 && bad.named == Named::Here {
+            bad.named = Named::No;
+        }
+        if !all_here || bad.named == Named::Here || !can_lack_one_more(peers.len() + 1, idle) {
+            // An absent member may have it: the others may be the last that serve, and none of them is given up.
+            bad.since = self.now;
+        }
+        let turn = self.pgs.get(slot).others().filter(|m| m.replica < replica).count() as u32;
+        let full_since = self.mends.full_since.map(|since| since.max(bad.since));
+        let too_long = full_since.is_some_and(|since| self.now >= since + FULL_MAX + TURN * turn);
+        if !too_long || !self.engine.delays_destage(replica, chunk, block) {
+            return false;
+        }
+        let (reason, is_lost) = (bad.reason.clone(), bad.is_lost());
+        bad.next_at = self.now + PAUSE_MIN;
+        match is_lost {
+            true => self.engine.mark_damaged(replica, reason),
+            false => _ = self.begin_anew(replica, &reason),
+        }
+        true
     }
 
     /// Reads whose blocks are whole again, and those that have waited enough.
@@ -331,16 +383,16 @@ impl Osd {
             let bad = || blocks_of(range).filter_map(|b| self.mends.bad.get(&(replica, chunk, b)));
             let (waits, lost) = (bad().next().is_some(), bad().any(Bad::is_lost));
             let ours = self.pgs.by_replica(replica) == Some(read.slot);
-            // It was refused when that leadership ended.
+            // The read was refused when that leadership ended.
             if ours && !self.pgs.group(read.slot).is_some_and(|group| group.is_reading(read.read)) {
                 continue;
             }
-            if lost || !ours || self.now >= since + MEND_MAX {
+            if lost || !ours || self.now >= since + READ_MAX {
                 self.fail_read((read, chunk, range), lost);
             } else if !waits {
                 self.start_read(read.slot, read.read, chunk, range);
             } else if self.now >= until {
-                // Whoever takes over answers it. While nobody can, it waits on.
+                // The next leader answers it. While no member can lead, it waits on.
                 self.hand_over_unread(&read, chunk, range);
                 let until = self.now + READ_WAIT;
                 self.mends.held.push(Held { read, chunk, range, since, until });
@@ -352,14 +404,14 @@ impl Osd {
 
     pub(crate) fn handle_mend(&mut self, link: LinkId, from: OsdId, msg: MendMsg) {
         match msg.body {
-            MendBody::Ask { applied, crc } => self.peer_asks(link, from, msg, applied, crc),
+            MendBody::Ask => self.peer_asks(link, from, msg),
             MendBody::Block { .. } | MendBody::NotNow | MendBody::Damaged | MendBody::NoPart => {
                 self.peer_answers(from, msg)
             }
         }
     }
 
-    fn peer_asks(&mut self, link: LinkId, from: OsdId, question: MendMsg, at: Index, expected: Option<u32>) {
+    fn peer_asks(&mut self, link: LinkId, from: OsdId, question: MendMsg) {
         let slot = self.pgs.by_pg(question.pg).filter(|slot| {
             let slot = self.pgs.get(*slot);
             let id = &slot.identity;
@@ -367,30 +419,19 @@ impl Osd {
             let ours = id.replica == question.to && id.lineage == question.lineage;
             asks && ours && matches!(slot.state, State::Running(_))
         });
-        let replica = question.to;
-        // R15: only who has applied as much as the one who asks may say what the block is.
-        let exact = slot.is_some_and(|slot| self.pgs.group(slot).is_some_and(|group| group.applied() >= at))
-            && self.engine.is_exact(replica, question.chunk, question.block, at);
-        let able = (exact || self.is_behind(&question, at) && on(Bug::RepairFromBehind))
-            && self.mends.readings.len() < READINGS_MAX;
-        if !able {
+        let low = slot.and_then(|_| self.engine.reads_as_of(question.to));
+        let Some(low) = low.filter(|_| self.mends.readings.len() < READINGS_MAX) else {
             let has_part = slot.is_some_and(|slot| self.pgs.group(slot).is_some_and(|group| !group.is_in_doubt()));
             let body = if has_part { MendBody::NotNow } else { MendBody::NoPart };
             return self.answer_mend(link, &question, body);
-        }
-        let key = (replica, question.chunk, question.block);
-        self.read_block(key, Reading::For(Answer { link, question, at, expected }));
+        };
+        let (replica, chunk, block) = (question.to, question.chunk, question.block);
+        self.read_blocks(replica, chunk, block, 1, Reading::For(Answer { link, question, low }));
     }
 
-    /// Whether the replica that is asked runs, and has applied less than the one that asks.
-    fn is_behind(&mut self, question: &MendMsg, at: Index) -> bool {
-        let slot = self.pgs.by_replica(question.to);
-        slot.is_some_and(|slot| self.pgs.group(slot).is_some_and(|group| group.applied() < at))
-    }
-
-    fn read_block(&mut self, (replica, chunk, block): BlockKey, reading: Reading) {
+    fn read_blocks(&mut self, replica: ReplicaId, chunk: ChunkKey, first: u16, count: u16, reading: Reading) {
         let key = self.mends.readings.insert(reading);
-        let range = SectorRange::new(u32::from(block) * SECTORS_PER_BLOCK, SECTORS_PER_BLOCK);
+        let range = SectorRange::new(u32::from(first) * SECTORS_PER_BLOCK, u32::from(count) * SECTORS_PER_BLOCK);
         self.read_for(ReadOwner::Block(key), replica, chunk, range);
     }
 
@@ -401,36 +442,26 @@ impl Osd {
             Some(Reading::Again(key)) if result.is_ok() => {
                 let (replica, chunk, block) = key;
                 tracing::info!(replica = replica.0, %chunk, block, "a bad block can be read again");
-                self.engine.note_readable(replica, chunk, block);
-                self.mends.bad.remove(&key);
+                self.forget_bad(key);
                 self.release_held();
             }
-            // A question to the next member is due anyway.
+            // A query of the next member is due anyway.
             Some(Reading::Again(_)) => {}
         }
     }
 
-    /// A block was read for a peer. It may have been looked up again meanwhile, so it is judged again.
+    /// A block was read for a peer. The read began at one applied index and may have been looked up at a later one.
     fn answer_read_done(&mut self, answer: Answer, result: Result<ReadData, ReadError>) {
-        let Answer { link, question, at, expected } = answer;
-        let exact = self.engine.is_exact(question.to, question.chunk, question.block, at)
-            || self.is_behind(&question, at) && on(Bug::RepairFromBehind);
-        let body = match result {
-            Err(ReadError::BadBlocks { .. } | ReadError::Damaged { .. }) => MendBody::Damaged,
-            Err(_) => MendBody::NotNow,
-            Ok(_) if !exact => MendBody::NotNow,
-            Ok(ReadData::Zeros) => {
-                MendBody::Block { crc: crc32c(&IoBuf::zeros(types::BLOCK as usize)), payload: IoBuf::EMPTY }
+        let Answer { link, question, low } = answer;
+        let high = self.engine.reads_as_of(question.to).filter(|high| *high >= low);
+        let body = match (result, high) {
+            (Err(ReadError::BadBlocks { .. } | ReadError::Damaged { .. }), _) => MendBody::Damaged,
+            (Err(_), _) | (Ok(_), None) => MendBody::NotNow,
+            (Ok(ReadData::Zeros), Some(high)) => {
+                let (crc, payload) = (crc32c(&IoBuf::zeros(BLOCK as usize)), IoBuf::EMPTY);
+                MendBody::Block { low, high, crc, payload }
             }
-            Ok(ReadData::Bytes { crcs, payload }) => MendBody::Block { crc: crcs[0], payload },
-        };
-        let body = match body {
-            MendBody::Block { crc, .. } if expected.is_some_and(|expected| expected != crc) => {
-                tracing::error!(pg = %question.pg, chunk = %question.chunk, block = question.block, index = at.0,
-                    "the block differs from the copy of another replica at the same log index");
-                MendBody::Damaged
-            }
-            body => body,
+            (Ok(ReadData::Bytes { crcs, payload }), Some(high)) => MendBody::Block { low, high, crc: crcs[0], payload },
         };
         self.answer_mend(link, &question, body);
     }
@@ -444,49 +475,77 @@ impl Osd {
     fn peer_answers(&mut self, from: OsdId, msg: MendMsg) {
         let key = (msg.to, msg.chunk, msg.block);
         let Some(bad) = self.mends.bad.get_mut(&key) else { return };
-        let Some(asked) = bad.asked.take_if(|asked| asked.id == msg.id && asked.osd == from) else { return };
+        let answers = |asked: &Asked| asked.id == msg.id && asked.osd == from && asked.copy.is_none();
+        let Some(asked) = bad.asked.as_mut().filter(|asked| answers(asked)) else { return };
         match msg.body {
             MendBody::NoPart => _ = bad.idle.insert(from),
             _ => _ = bad.idle.remove(&from),
         }
         match msg.body {
-            MendBody::Ask { .. } => unreachable!("the caller saw an answer"),
-            MendBody::Block { crc, payload } => {
-                let sound = payload.is_empty() || crc32c(&payload) == crc;
+            MendBody::Ask => unreachable!("the caller saw an answer"),
+            MendBody::Block { low, high, crc, payload } => {
                 let data = (!payload.is_empty()).then_some((payload, crc));
-                if sound && self.engine.mend(msg.to, msg.chunk, msg.block, asked.at, data) {
-                    tracing::info!(pg = %msg.pg, chunk = %msg.chunk, block = msg.block, by = %from,
-                        "a damaged block is repaired");
-                    self.metrics.blocks_mended.inc();
-                    self.mends.bad.remove(&key);
-                } else {
-                    self.pause(key);
-                }
+                asked.copy = Some(BlockCopy { low, high, data });
+                self.take_copy(key);
             }
             MendBody::NotNow => self.pause(key),
             MendBody::NoPart => {
                 self.pause(key);
-                self.name_if_lost(msg.pg, key);
+                self.name_if_lost(key);
             }
-            MendBody::Damaged => {
-                bad.lost_on.insert(from);
-                self.pause(key);
-                self.name_if_lost(msg.pg, key);
-            }
+            MendBody::Damaged => self.is_lost_on(key, from),
         }
         self.release_held();
     }
 
+    /// Repairs the block with the copy that a member sent, if the engine takes it.
+    fn take_copy(&mut self, key: BlockKey) {
+        let (replica, chunk, block) = key;
+        let Some(Asked { osd, copy: Some(copy), .. }) = self.mends.bad.get(&key).and_then(|bad| bad.asked.as_ref())
+        else {
+            return;
+        };
+        let osd = *osd;
+        match self.engine.mend(replica, chunk, block, copy) {
+            Ok(()) => {
+                tracing::info!(replica = replica.0, %chunk, block, by = %osd, "a damaged block is repaired");
+                self.metrics.blocks_mended.inc();
+                self.mends.bad.remove(&key);
+            }
+            // It is taken when its entries are applied here, unless it is dropped before.
+            Err(MendRefusal::Ahead) => {}
+            Err(MendRefusal::NotNeeded) => self.forget_bad(key),
+            Err(MendRefusal::Behind | MendRefusal::Bytes) => self.pause(key),
+            Err(MendRefusal::Differs) => {
+                tracing::error!(replica = replica.0, %chunk, block, by = %osd,
+                    "the block differs from the copy of another replica at the same log index");
+                self.is_lost_on(key, osd);
+            }
+        }
+    }
+
+    fn is_lost_on(&mut self, key: BlockKey, osd: OsdId) {
+        if let Some(bad) = self.mends.bad.get_mut(&key) {
+            bad.lost_on.insert(osd);
+        }
+        self.pause(key);
+        self.name_if_lost(key);
+    }
+
+    /// The query of this block has ended, and the next one waits.
     fn pause(&mut self, key: BlockKey) {
         let now = self.now;
         if let Some(bad) = self.mends.bad.get_mut(&key) {
+            bad.asked = None;
             bad.next_at = now + (PAUSE_MIN * (1 << bad.tries.min(6))).min(PAUSE_MAX);
         }
     }
 
-    /// No member has a good copy, or none that is here: it is said, and asked for on and on, because a write mends it, too.
-    fn name_if_lost(&mut self, pg: PgId, key: BlockKey) {
+    /// Names a block of which no member has a good copy, or none that is up. The queries go on, since a write of the whole
+    /// block repairs it, too.
+    fn name_if_lost(&mut self, key: BlockKey) {
         let Some(slot) = self.pgs.by_replica(key.0) else { return };
+        let pg = self.pgs.get(slot).identity.pg;
         let peers = self.peers_of(slot);
         let Some(bad) = self.mends.bad.get_mut(&key) else { return };
         let others: Vec<OsdId> = peers.into_iter().filter(|osd| !bad.lost_on.contains(osd)).collect();

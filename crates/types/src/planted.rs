@@ -172,7 +172,11 @@ registry! {
     PoisonForgotten, "poison-forgotten", "R15",
         "a poisoned store is mounted without --after-poison";
     RepairFromBehind, "repair-from-behind", "R15",
-        "a block repair accepts the block of a peer that has applied less";
+        "a block repair takes a copy that is older than the checkpoint index";
+    RepairFromAhead, "repair-from-ahead", "R15",
+        "a block repair takes a copy that is newer than the applied index";
+    RepairOverNewer, "repair-over-newer", "R15",
+        "a block repair replaces sectors that the overlay covers";
     ReadErrorAsZeros, "read-error-as-zeros", "R15",
         "sectors that the device cannot read are answered as zeros";
     AppendUnchecked, "append-unchecked", "§7.5",

@@ -28,15 +28,12 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &MendMsg, bufs: &mut Vec<I
         ..MendRecord::default()
     };
     match &msg.body {
-        MendBody::Ask { applied, crc } => {
-            record.body = b::ASK;
-            record.applied = U64::new(applied.0);
-            record.has_crc = u8::from(crc.is_some());
-            record.crc = U32::new(crc.unwrap_or_default());
-        }
-        MendBody::Block { crc, payload } => {
+        MendBody::Ask => record.body = b::ASK,
+        MendBody::Block { low, high, crc, payload } => {
             assert!(payload.is_empty() || payload.len() as u64 == BLOCK, "a block of {} B", payload.len());
+            assert!(low <= high, "a block as of {low} to {high}");
             record.body = b::BLOCK;
+            (record.low, record.high) = (U64::new(low.0), U64::new(high.0));
             record.crc = U32::new(*crc);
             record.payload_len = count(payload.len());
             put_payload(payload, bufs);
@@ -51,29 +48,29 @@ pub(crate) fn put(out: &mut Out<'_>, len: usize, msg: &MendMsg, bufs: &mut Vec<I
 
 pub(crate) fn read(input: &mut Input<'_>) -> Result<MendMsg, WireError> {
     let r: MendRecord = input.take("mend")?;
-    zero("mend", r.reserved == [0; 6])?;
+    zero("mend", r.reserved == [0; 7])?;
     let (block, len) = (r.block.get(), r.payload_len.get() as usize);
     if u64::from(block) >= BLOCKS_PER_CHUNK {
         return Err(WireError::Limit { what: "a block", value: block.into(), max: BLOCKS_PER_CHUNK - 1 });
     }
-    zero("mend", r.body == b::ASK || (r.applied.get(), r.has_crc) == (0, 0))?;
-    zero("mend", r.body == b::BLOCK || len == 0)?;
-    zero("mend", r.body == b::BLOCK || r.has_crc == 1 || r.crc.get() == 0)?;
-    let body = match (r.body, r.has_crc) {
-        (b::ASK, has_crc @ 0..=1) => {
-            MendBody::Ask { applied: Index(r.applied.get()), crc: (has_crc == 1).then_some(r.crc.get()) }
-        }
-        (b::ASK, other) => return Err(WireError::Value { what: "a known checksum", value: other.into() }),
-        (b::BLOCK, _) => {
+    let (low, high) = (r.low.get(), r.high.get());
+    zero("mend", r.body == b::BLOCK || (low, high, r.crc.get(), len) == (0, 0, 0, 0))?;
+    let body = match r.body {
+        b::ASK => MendBody::Ask,
+        b::BLOCK => {
             if len != 0 && len as u64 != BLOCK {
                 return Err(WireError::Limit { what: "a block's length", value: len as u64, max: BLOCK });
             }
-            MendBody::Block { crc: r.crc.get(), payload: input.payload(len)? }
+            if low > high {
+                return Err(WireError::Limit { what: "the lowest index of a block", value: low, max: high });
+            }
+            let (low, high, payload) = (Index(low), Index(high), input.payload(len)?);
+            MendBody::Block { low, high, crc: r.crc.get(), payload }
         }
-        (b::NOT_NOW, _) => MendBody::NotNow,
-        (b::DAMAGED, _) => MendBody::Damaged,
-        (b::NO_PART, _) => MendBody::NoPart,
-        (other, _) => return Err(WireError::Value { what: "a repair's body", value: other.into() }),
+        b::NOT_NOW => MendBody::NotNow,
+        b::DAMAGED => MendBody::Damaged,
+        b::NO_PART => MendBody::NoPart,
+        other => return Err(WireError::Value { what: "a repair's body", value: other.into() }),
     };
     let (from, to) = (ReplicaId(r.from.get()), ReplicaId(r.to.get()));
     let chunk = ChunkKey { volume: VolumeId(r.volume.get()), index: r.chunk.get() };

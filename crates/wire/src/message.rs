@@ -352,7 +352,7 @@ impl Lack {
     }
 }
 
-/// Block repair between two replicas of one PG, one of which cannot read a block (R15, ADR 0005).
+/// Block repair between two replicas of one PG, one of which cannot read a block (R15, ADR 0022).
 #[derive(Clone, Debug, PartialEq)]
 pub struct MendMsg {
     pub pg: PgId,
@@ -369,13 +369,13 @@ pub struct MendMsg {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum MendBody {
-    /// Asks for the block exactly at this applied index. `crc` is its CRC32C, when the replica that asks knows it.
-    Ask { applied: Index, crc: Option<u32> },
-    /// The block at the requested index, and its CRC32C; zeros when the payload is empty.
-    Block { crc: u32, payload: IoBuf },
-    /// The member cannot tell now what the block was at that index: ask again.
+    /// Asks for the member's copy of the block, as it is.
+    Ask,
+    /// The block as of one applied index of the sender, in `low..=high`, and its CRC32C; zeros when the payload is empty.
+    Block { low: Index, high: Index, crc: u32, payload: IoBuf },
+    /// The member cannot read the block now: ask again.
     NotNow,
-    /// The block is bad here, too, or differs.
+    /// The block is bad here, too.
     Damaged,
     /// The replica takes no part in its PG now: its log is being repaired, it is suspect, or it is out of service.
     NoPart,

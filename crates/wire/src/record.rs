@@ -108,10 +108,10 @@ records! {
         payload_len: U32, start: U32, body: u8, why: u8, reserved: [u8; 2], round: U32,
     }
 
-    /// All bodies of a block repair. `applied` and `has_crc` belong to the question. A field that a body does not use is zero.
-    MendRecord 80 {
-        pg: PgRecord, from: U64, to: U64, lineage: U64, id: U64, volume: U64, applied: U64,
-        chunk: U32, block: U32, crc: U32, payload_len: U32, body: u8, has_crc: u8, reserved: [u8; 6],
+    /// All bodies of a block repair. `low` and `high` belong to a block. A field that a body does not use is zero.
+    MendRecord 88 {
+        pg: PgRecord, from: U64, to: U64, lineage: U64, id: U64, volume: U64, low: U64, high: U64,
+        chunk: U32, block: U32, crc: U32, payload_len: U32, body: u8, reserved: [u8; 7],
     }
 
     /// Hello frame. Later versions may append fields; the offsets of these never change.

@@ -225,9 +225,12 @@ pub fn repair(rng: &mut Rng) -> RepairMsg {
 pub fn mend(rng: &mut Rng) -> MendMsg {
     let len = 4096 * rng.below(2) as usize;
     let body = match rng.below(6) {
-        0 => MendBody::Ask { applied: Index(number(rng)), crc: None },
-        1 => MendBody::Ask { applied: Index(number(rng)), crc: Some(rng.next_u64() as u32) },
-        2 => MendBody::Block { crc: rng.next_u64() as u32, payload: payload(rng, len) },
+        0 => MendBody::Ask,
+        1 | 2 => {
+            let low = number(rng);
+            let high = Index(low.saturating_add(number(rng)));
+            MendBody::Block { low: Index(low), high, crc: rng.next_u64() as u32, payload: payload(rng, len) }
+        }
         3 => MendBody::NotNow,
         4 => MendBody::NoPart,
         _ => MendBody::Damaged,

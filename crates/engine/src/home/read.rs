@@ -35,6 +35,21 @@ enum Outcome {
     Bad(HomeReadError),
 }
 
+impl Outcome {
+    /// Adds the outcome of a bad piece. A retry overrides every error, and an error of the device one of a checksum.
+    fn add(&mut self, bad: Outcome) {
+        use HomeReadError::{Damaged, Disk};
+        match (&mut *self, bad) {
+            (Outcome::Retry | Outcome::Bad(Disk { .. }), Outcome::Bad(_)) => {}
+            (Outcome::Bad(Damaged { blocks, .. }), Outcome::Bad(Damaged { blocks: more, .. })) => {
+                blocks.extend(more);
+                blocks.sort_unstable();
+            }
+            (_, bad) => *self = bad,
+        }
+    }
+}
+
 impl Home {
     pub(super) fn start_read(
         &mut self,
@@ -47,8 +62,8 @@ impl Home {
     ) {
         self.assert_not_rewritten(replica, chunk, ranges);
         if self.replicas.get(&replica).is_some_and(|r| r.damage.is_some()) {
-            let block = ranges.first().map_or(0, |range| (range.start / SECTORS_PER_BLOCK) as u16);
-            out.push(HomeEvent::ReadDone { ticket, result: Err(HomeReadError::Damaged { chunk, block }) });
+            let blocks = ranges.first().map(|range| (range.start / SECTORS_PER_BLOCK) as u16).into_iter().collect();
+            out.push(HomeEvent::ReadDone { ticket, result: Err(HomeReadError::Damaged { chunk, blocks }) });
             return;
         }
         let pieces = self.look_up(replica, chunk, ranges);
@@ -146,16 +161,14 @@ impl Home {
         let verdict = match (untouched, result) {
             (None, _) => Err(Outcome::Retry),
             (Some(_), Err(source)) => Err(Outcome::Bad(HomeReadError::Disk { chunk, range, source })),
-            (Some(held), Ok(())) => verify(held, range, buf)
-                .map_err(|block| Outcome::Bad(HomeReadError::Damaged { chunk, block: block as u16 })),
+            (Some(held), Ok(())) => {
+                verify(held, range, buf).map_err(|blocks| Outcome::Bad(HomeReadError::Damaged { chunk, blocks }))
+            }
         };
         let read = self.reads.get_mut(key);
         match verdict {
             Ok(verified) => read.pieces[piece as usize].1 = verified,
-            // A retry overrides every error; of several bad pieces the first is reported.
-            Err(Outcome::Retry) => read.outcome = Outcome::Retry,
-            Err(bad) if matches!(read.outcome, Outcome::Good) => read.outcome = bad,
-            Err(_) => {}
+            Err(bad) => read.outcome.add(bad),
         }
         read.waiting -= 1;
         if read.waiting == 0 {
@@ -176,15 +189,17 @@ impl Home {
     }
 }
 
-/// Verifies the whole blocks in `buf` and cuts out `range`; on failure returns the number of the first bad block.
-fn verify(chunk: &Chunk, range: SectorRange, buf: IoBuf) -> Result<Piece, usize> {
+/// Verifies the whole blocks in `buf` and cuts out `range`; on failure returns the numbers of all bad blocks.
+fn verify(chunk: &Chunk, range: SectorRange, buf: IoBuf) -> Result<Piece, Vec<u16>> {
     let first_block = range.start / SECTORS_PER_BLOCK;
     let mut crcs = Vec::with_capacity(range.fragment_count());
+    let mut bad = Vec::new();
     for (fragment, bytes) in range.fragments().zip(buf.chunks_exact(BLOCK as usize)) {
         let block = (fragment.start / SECTORS_PER_BLOCK) as usize;
         let want = chunk.crc_of(block);
         if types::crc32c(bytes) != want && !on(Bug::HomeReadUnchecked) {
-            return Err(block);
+            bad.push(block as u16);
+            continue;
         }
         crcs.push(if fragment.count == SECTORS_PER_BLOCK {
             want
@@ -192,6 +207,9 @@ fn verify(chunk: &Chunk, range: SectorRange, buf: IoBuf) -> Result<Piece, usize>
             let inside = types::range::fragment_bytes(block as u32 * SECTORS_PER_BLOCK, fragment);
             types::crc32c(&bytes[inside])
         });
+    }
+    if !bad.is_empty() {
+        return Err(bad);
     }
     let inside = types::range::fragment_bytes(first_block * SECTORS_PER_BLOCK, range);
     Ok(Piece::Bytes { crcs, payload: buf.slice(inside) })

@@ -3,7 +3,7 @@
 use super::laws::{run_rounds, write};
 use super::rig::Rig;
 use crate::testing::chunks;
-use crate::{EngineConfig, MendAsk};
+use crate::{BlockCopy, EngineConfig, MendRefusal};
 use std::time::Duration;
 use types::store::Effect;
 use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange, crc32c};
@@ -23,11 +23,14 @@ fn put(rig: &mut Rig, replica: ReplicaId, effect: Effect) {
     rig.commit(replica, from);
 }
 
-/// Returns the block as a peer would send it now.
-fn now_at(rig: &Rig) -> (IoBuf, u32) {
-    let bytes = IoBuf::copy_of(&rig.models[&R1].expected(chunk(), BLOCK));
-    let crc = crc32c(&bytes);
-    (bytes, crc)
+/// Returns the contents of the block now.
+fn contents(rig: &Rig) -> Vec<u8> {
+    rig.models[&R1].expected(chunk(), BLOCK)
+}
+
+/// Returns a copy as a peer would send it.
+fn copy(bytes: &[u8], low: u64, high: u64) -> BlockCopy {
+    BlockCopy { low: Index(low), high: Index(high), data: Some((IoBuf::copy_of(bytes), crc32c(bytes))) }
 }
 
 /// Creates R1 with block 1 at home, and rotten there.
@@ -39,10 +42,10 @@ fn rotten(seed: u64) -> Rig {
     put(&mut rig, R1, write(0, 24));
     run_rounds(&mut rig);
     assert_eq!(rig.engine.stats().overlay_bytes, 0, "it is at home");
-    let (block, _) = now_at(&rig);
+    let block = contents(&rig);
     let home = rig.superblock.home_start as usize;
     let places = rig.disk.bytes()[home..].chunks(4096);
-    let at = places.into_iter().position(|page| page == &block[..]).expect("home holds the block") * 4096;
+    let at = places.into_iter().position(|page| *page == block).expect("home holds the block") * 4096;
     rig.disk.flip(home + at + 5);
     rig
 }
@@ -54,64 +57,109 @@ fn a_bad_block_takes_the_bytes_that_its_checksum_names_and_no_others() {
     rig.settle();
     assert_eq!(rig.bad_blocks(), [(R1, chunk(), BLOCK)], "the one bad block is named");
     assert!(rig.seen.damaged.is_empty(), "its replica goes on");
-    let good = now_at(&rig);
-    let ask = rig.engine.mend_ask(R1, chunk(), 1).expect("it is bad");
-    assert_eq!(ask, MendAsk { applied: Index(1), expected: Some(good.1) });
+    let good = contents(&rig);
+    assert!(rig.engine.needs_mend(R1, chunk(), 1));
     // Another block is written meanwhile.
     put(&mut rig, R1, write(40, 8));
-    let other = IoBuf::copy_of(&[7; 4096]);
-    let mut torn = good.0.to_vec();
-    torn[9] ^= 1;
+    let mut torn = copy(&good, 1, 2);
+    torn.data.as_mut().expect("it has bytes").1 ^= 1;
+    let zeros = BlockCopy { data: None, ..copy(&good, 1, 2) };
     let refused = [
-        (Index(1), Some((other.clone(), crc32c(&other)))),
-        (Index(1), Some((IoBuf::copy_of(&torn), good.1))),
-        (Index(1), None),
-        (Index(0), Some(good.clone())),
-        (Index(9), Some(good.clone())),
+        (copy(&[7; 4096], 1, 2), MendRefusal::Differs),
+        (zeros, MendRefusal::Differs),
+        (torn, MendRefusal::Bytes),
+        (copy(&good[..512], 1, 2), MendRefusal::Bytes),
+        (copy(&good, 0, 2), MendRefusal::Behind),
+        (copy(&good, 1, 3), MendRefusal::Ahead),
     ];
-    for (at, data) in refused {
-        assert!(!rig.engine.mend(R1, chunk(), 1, at, data.clone()), "{at}: {data:?}");
+    for (copy, why) in refused {
+        assert_eq!(rig.engine.mend(R1, chunk(), 1, &copy), Err(why), "{copy:?}");
     }
-    assert!(rig.engine.mend(R1, chunk(), 1, Index(1), Some(good)));
+    assert_eq!(rig.engine.mend(R1, chunk(), 1, &copy(&good, 1, 2)), Ok(()));
+    assert_eq!(rig.engine.mend(R1, chunk(), 1, &copy(&good, 1, 2)), Err(MendRefusal::NotNeeded));
     rig.read(R1, chunk(), SectorRange::new(0, 24));
     run_rounds(&mut rig);
     rig.seen.bad.clear();
     rig.disk.power_cut();
     rig.restart_and_check();
     assert!(rig.seen.bad.is_empty(), "a round has written it home");
-    assert_eq!(rig.engine.mend_ask(R1, chunk(), 1).map(|ask| ask.applied), Some(Index(2)));
 }
 
-#[test]
-fn partly_written_bad_block_stalls_its_replica_and_takes_no_older_bytes() {
-    let mut rig = rotten(2);
-    let (old, old_crc) = now_at(&rig);
+/// Block 1 is bad, entry 2 has covered three of its sectors, and the round that met it goes on without R1.
+fn partly_covered(seed: u64) -> (Rig, Vec<u8>) {
+    let mut rig = rotten(seed);
+    let before = contents(&rig);
     put(&mut rig, R1, write(10, 3));
     put(&mut rig, R2, write(10, 3));
     run_rounds(&mut rig);
     assert_eq!(rig.bad_blocks()[0], (R1, chunk(), BLOCK), "the round met it");
-    assert!(
-        rig.seen.damaged.is_empty() && rig.engine.stats().overlay_bytes > 0,
-        "what is not home stays in the overlay"
-    );
-    let ask = rig.engine.mend_ask(R1, chunk(), 1).expect("it is bad");
-    assert_eq!(ask, MendAsk { applied: Index(2), expected: None });
-    let before = rig.engine.stats().overlay_bytes;
-    assert_eq!(before, 3 * 512, "the other replica is home");
-    assert!(!rig.engine.is_exact(R1, chunk(), 1, Index(1)), "the block was touched by entry 2");
-    assert!(!rig.engine.mend(R1, chunk(), 1, Index(1), Some((old, old_crc))), "bytes from before entry 2");
-    let good = now_at(&rig);
-    assert!(rig.engine.mend(R1, chunk(), 1, Index(2), Some(good)));
-    // The repaired block is in the log before any round.
-    rig.turn(16);
-    rig.seen.bad.clear();
-    rig.disk.power_cut();
-    rig.restart_and_check();
-    assert!(rig.seen.bad.is_empty(), "home's copy was not needed");
+    assert!(rig.seen.damaged.is_empty(), "its replica goes on");
+    assert_eq!(rig.engine.stats().overlay_bytes, 3 * 512, "the other replica is home");
+    assert!(rig.engine.delays_destage(R1, chunk(), 1));
+    (rig, before)
+}
+
+#[test]
+fn partly_covered_bad_block_takes_any_copy_from_its_checkpoint_on() {
+    for (seed, low, high) in [(2, 1, 1), (3, 1, 2), (4, 2, 2), (5, 2, 3), (6, 3, 3)] {
+        let (mut rig, before) = partly_covered(seed);
+        let as_of_2 = contents(&rig);
+        assert_eq!(rig.engine.mend(R1, chunk(), 1, &copy(&before, 0, 1)), Err(MendRefusal::Behind));
+        assert_eq!(rig.engine.mend(R1, chunk(), 1, &copy(&as_of_2, 2, 3)), Err(MendRefusal::Ahead));
+        // The block is hot: it is written in part again before the copy comes.
+        put(&mut rig, R1, write(11, 4));
+        let bytes = match high {
+            1 => before,
+            2 => as_of_2,
+            _ => contents(&rig),
+        };
+        assert_eq!(rig.engine.mend(R1, chunk(), 1, &copy(&bytes, low, high)), Ok(()), "{low} to {high}");
+        rig.read(R1, chunk(), BLOCK);
+        // The repaired block is in the log before any round.
+        rig.turn(16);
+        rig.seen.bad.clear();
+        rig.disk.power_cut();
+        rig.restart_and_check();
+        assert!(rig.seen.bad.is_empty(), "home's copy was not needed");
+        run_rounds(&mut rig);
+        assert_eq!(rig.engine.stats().overlay_bytes, 0, "the round takes the replica again");
+        rig.check_all_sectors();
+        assert!(rig.seen.bad.is_empty() && rig.seen.damaged.is_empty());
+    }
+}
+
+#[test]
+fn checkpoint_that_passes_a_waiting_copy_makes_it_too_old() {
+    let mut rig = rotten(7);
+    rig.read(R1, chunk(), BLOCK);
+    rig.settle();
+    let as_of_1 = contents(&rig);
+    // The block is overwritten, destaged and rots again: the copy of index 1 is of another version.
+    put(&mut rig, R1, write(8, 8));
     run_rounds(&mut rig);
-    assert_eq!(rig.engine.stats().overlay_bytes, 0, "the round takes the replica again");
+    let home = rig.superblock.home_start as usize;
+    let now = contents(&rig);
+    let at = rig.disk.bytes()[home..].chunks(4096).position(|page| *page == now).expect("home holds the block") * 4096;
+    rig.disk.flip(home + at + 5);
+    put(&mut rig, R1, write(10, 3));
+    run_rounds(&mut rig);
+    assert!(rig.engine.delays_destage(R1, chunk(), 1));
+    assert_eq!(rig.engine.mend(R1, chunk(), 1, &copy(&as_of_1, 1, 1)), Err(MendRefusal::Behind));
+    assert_eq!(rig.engine.mend(R1, chunk(), 1, &copy(&now, 2, 2)), Ok(()));
+    run_rounds(&mut rig);
     rig.check_all_sectors();
-    assert!(rig.seen.bad.is_empty() && rig.seen.damaged.is_empty());
+}
+
+#[test]
+fn one_read_names_all_bad_blocks_of_its_range() {
+    let mut rig = rotten(8);
+    let home = rig.superblock.home_start as usize;
+    let third = rig.models[&R1].expected(chunk(), SectorRange::new(16, 8));
+    let at = rig.disk.bytes()[home..].chunks(4096).position(|page| *page == third).expect("it is at home") * 4096;
+    rig.disk.flip(home + at + 5);
+    rig.read(R1, chunk(), SectorRange::new(0, 24));
+    rig.settle();
+    assert_eq!(rig.bad_blocks(), [(R1, chunk(), SectorRange::new(8, 16))]);
 }
 
 #[test]

@@ -176,9 +176,9 @@ fn rebuilding_replica_gives_no_peer_a_block() {
     rig.settle();
     one_batch(&mut rig, R);
     rig.commit(R, 2);
-    assert!(rig.engine.is_exact(R, chunks()[0], 0, Index(2)));
+    assert_eq!(rig.engine.reads_as_of(R), Some(Index(2)));
     rig.engine.begin_anew(R).expect("no round runs");
-    assert!(!rig.engine.is_exact(R, chunks()[0], 0, Index(2)), "home is as of 1");
+    assert_eq!(rig.engine.reads_as_of(R), None, "home is as of 1");
 }
 
 #[test]

@@ -138,9 +138,10 @@ impl Peers {
                 };
                 Message::Repair(RepairMsg { pg, from: to, to: from, lineage, round, body })
             }
-            Message::Mend(MendMsg { pg, from, to, lineage, id, chunk, block, body: MendBody::Ask { applied, .. } }) => {
-                let bytes = self.block(block, applied);
-                let body = MendBody::Block { crc: crc32c(&bytes), payload: IoBuf::copy_of(&bytes) };
+            Message::Mend(MendMsg { pg, from, to, lineage, id, chunk, block, body: MendBody::Ask }) => {
+                let (low, high) = (self.commit, self.commit);
+                let bytes = self.block(block, high);
+                let body = MendBody::Block { low, high, crc: crc32c(&bytes), payload: IoBuf::copy_of(&bytes) };
                 Message::Mend(MendMsg { pg, from: to, to: from, lineage, id, chunk, block, body })
             }
             Message::Stream(StreamMsg { pg, from, to, stream, body }) => {
@@ -239,7 +240,9 @@ pub fn twist(source: &mut Source<'_>, message: &mut Message) {
             2 => msg.block = source.number(msg.block.into()) as u16 % 4096,
             _ => {
                 let bytes = [source.byte(); 4096];
-                msg.body = MendBody::Block { crc: crc32c(&bytes), payload: IoBuf::copy_of(&bytes) };
+                let low = Index(source.number(1));
+                let high = Index(low.0.saturating_add(source.number(0)));
+                msg.body = MendBody::Block { low, high, crc: crc32c(&bytes), payload: IoBuf::copy_of(&bytes) };
             }
         },
         Message::Stream(msg) => match &mut msg.body {

@@ -143,10 +143,11 @@ fn repair(source: &mut Source<'_>, peers: &Peers, term: Term, index: Index) -> R
 
 fn mend(source: &mut Source<'_>, index: Index) -> MendBody {
     match source.below(6) {
-        0 | 1 => MendBody::Ask { applied: index, crc: source.flag().then(|| source.u32()) },
-        2 => {
+        0 => MendBody::Ask,
+        1 | 2 => {
             let payload = IoBuf::copy_of(&[source.byte(); 4096]);
-            MendBody::Block { crc: crc32c(&payload) ^ u32::from(source.byte() > 220), payload }
+            let high = Index(index.0.saturating_add(source.number(0)));
+            MendBody::Block { low: index, high, crc: crc32c(&payload) ^ u32::from(source.byte() > 220), payload }
         }
         3 => MendBody::NotNow,
         4 => MendBody::NoPart,

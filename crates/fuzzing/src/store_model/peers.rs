@@ -6,6 +6,7 @@
 
 use super::rig::{Damage, Rig};
 use engine::testing::{Model, SECTORS};
+use engine::{BlockCopy, MendRefusal};
 use types::store::{HardState, Recovered};
 use types::units::SECTORS_PER_BLOCK;
 use types::{ChunkKey, Index, IoBuf, ReplicaId, SectorRange, crc32c};
@@ -31,8 +32,10 @@ impl Rig {
         let Some(model) = self.harness.models.get(&replica).filter(|m| !m.damaged) else { return false };
         let at = Index(model.applied);
         // The block needs no repair any more.
-        let Some(ask) = self.harness.engine.mend_ask(replica, chunk, block) else { return true };
-        if ask.applied != at {
+        if !self.harness.engine.needs_mend(replica, chunk, block) {
+            return true;
+        }
+        if self.harness.engine.reads_as_of(replica) != Some(at) {
             return false;
         }
         let range = SectorRange::new(u32::from(block) * SECTORS_PER_BLOCK, SECTORS_PER_BLOCK);
@@ -40,20 +43,23 @@ impl Rig {
             true => model.expected(chunk, range),
             false => vec![0; range.len_bytes()],
         };
-        let crc = crc32c(&bytes);
-        if let Some(expected) = ask.expected {
-            if expected != crc {
+        let copy = |low: Index, high: Index, bytes: &[u8]| BlockCopy {
+            low,
+            high,
+            data: Some((IoBuf::copy_of(bytes), crc32c(bytes))),
+        };
+        let engine = &mut self.harness.engine;
+        let late = engine.mend(replica, chunk, block, &copy(at, Index(at.0 + 1), &bytes));
+        assert_eq!(late, Err(MendRefusal::Ahead), "{replica} {chunk} block {block}: the copy of a later index");
+        match engine.mend(replica, chunk, block, &copy(at, at, &bytes)) {
+            Ok(()) => {}
+            Err(MendRefusal::Differs) => {
                 // The disk may have lost a durable tail, so home may be an older one.
                 assert!(self.doubtful, "{replica} {chunk} block {block}: home's checksum is of other bytes");
                 return false;
             }
-            // These bytes were never written.
-            let wrong = IoBuf::copy_of(&vec![0xa5; range.len_bytes()]);
-            let crc = crc32c(&wrong);
-            assert!(!self.harness.engine.mend(replica, chunk, block, at, Some((wrong, crc))), "wrong bytes are taken");
+            Err(why) => panic!("{replica} {chunk} block {block}: the right bytes are refused: {why}"),
         }
-        let taken = self.harness.engine.mend(replica, chunk, block, at, Some((IoBuf::copy_of(&bytes), crc)));
-        assert!(taken, "{replica} {chunk} block {block}: the right bytes are refused");
         self.help.blocks_mended += 1;
         true
     }

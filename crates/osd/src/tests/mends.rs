@@ -3,7 +3,7 @@
 use super::rig::{LONG, Rig, ms, pg};
 use crate::{ToolAnswer, ToolAsk};
 use std::time::Duration;
-use types::{ChunkKey, VolumeId};
+use types::{ChunkKey, SectorRange, VolumeId};
 
 const CHUNK: ChunkKey = ChunkKey { volume: VolumeId(1), index: 0 };
 
@@ -85,6 +85,128 @@ fn block_bad_on_all_present_members_waits_for_the_absent_one() {
     rig.until(ms(10_000), "it has a good copy", mended);
     assert!(!says(&mut rig), "and the word is taken back");
     rig.until(ms(5000), "it is whole", |rig| rig.is_whole(pg(0)));
+}
+
+/// Three OSDs led by the first, with eight blocks at home.
+fn at_home(seed: u64) -> Rig {
+    let mut rig = Rig::new(seed, [16; 3]);
+    rig.make_pgs(1);
+    rig.lead_all(0, 1);
+    rig.write(pg(0), 0, 0, 8);
+    rig.until(LONG, "all have it", |rig| rig.is_whole(pg(0)));
+    rig.run(Duration::from_secs(15));
+    rig
+}
+
+fn assert_equal(rig: &mut Rig) {
+    rig.until(LONG, "all have it", |rig| rig.is_whole(pg(0)));
+    let digests: Vec<ToolAnswer> = (0..3).map(|i| digest(rig, i)).collect();
+    assert!(matches!(digests[0], ToolAnswer::Digest { .. }), "{digests:?}");
+    assert!(digests.iter().all(|d| *d == digests[0]), "{digests:?}");
+}
+
+#[test]
+fn hot_partly_covered_bad_blocks_are_repaired_under_constant_writes() {
+    for (seed, rotten) in [(21, [0, 1]), (22, [1, 2]), (23, [2, 0])] {
+        let mut rig = at_home(seed);
+        rotten.iter().for_each(|i| rot(&rig, *i));
+        let mended = |rig: &mut Rig| rotten.iter().map(|i| rig.osd(*i).metrics.blocks_mended.get()).sum::<u64>();
+        // Every write covers three sectors of a bad block, never the last three; no two replicas stand still.
+        for n in 0..12_000 {
+            rig.submit_sectors(pg(0), 0, SectorRange::new(n % 8 * 8 + n / 8 % 3, 3));
+            rig.run(Duration::from_micros(400));
+            if n % 1000 == 500 {
+                rig.ask_read(pg(0), 0, 8);
+            }
+            if n == 4000 {
+                // A follower meets its blocks when it leads.
+                rig.lead_all(rotten[1], 1);
+            }
+            if n == 7000 {
+                rig.lead_all(rotten[0], 1);
+            }
+            let serves = |rig: &mut Rig, i: usize| rig.osd(i).repairing().is_empty() && rig.osd(i).quarantined() == [];
+            assert!((0..3).all(|i| serves(&mut rig, i)), "seed {seed}, write {n}: no replica is rebuilt");
+        }
+        assert_eq!(mended(&mut rig), 16, "seed {seed}");
+        assert!((0..3).all(|i| rig.osd(i).bad_blocks().is_empty()), "seed {seed}");
+        rig.run(Duration::from_secs(15));
+        assert_equal(&mut rig);
+    }
+}
+
+#[test]
+fn first_bad_block_that_is_found_has_its_neighbours_repaired_too() {
+    let mut rig = at_home(24);
+    rot(&rig, 0);
+    rig.ask_read(pg(0), 3, 1);
+    rig.until(ms(1000), "all are repaired", |rig| rig.osd(0).metrics.blocks_mended.get() == 8);
+    rig.run(ms(1));
+    assert_eq!(rig.osd(0).bad_blocks(), []);
+    assert_equal(&mut rig);
+}
+
+#[test]
+fn more_bad_blocks_than_are_tracked_cost_no_replica() {
+    let mut rig = Rig::new(25, [16; 3]);
+    rig.make_pgs(1);
+    rig.lead_all(0, 1);
+    rig.fill(pg(0), 20);
+    rig.until(LONG, "all have it", |rig| rig.is_whole(pg(0)));
+    rig.run(Duration::from_secs(15));
+    rig.fail_reads(0, true);
+    let mut most = 0;
+    for part in 0..40 {
+        rig.give_read_of(pg(0), part / 32, part % 32 * 128, 128);
+        rig.run(ms(1));
+        most = most.max(rig.osd(0).bad_blocks().len());
+    }
+    assert_eq!(most, 4096, "more blocks are bad than are tracked");
+    rig.fail_reads(0, false);
+    rig.until(LONG, "all are repaired", |rig| (0..3).all(|i| rig.osd(i).bad_blocks().is_empty()));
+    assert!((0..3).all(|i| rig.osd(i).quarantined().is_empty() && rig.osd(i).repairing().is_empty()));
+    rig.run(Duration::from_secs(15));
+    assert_equal(&mut rig);
+}
+
+#[test]
+fn lost_partly_covered_block_costs_no_replica_and_an_overwrite_ends_it() {
+    let mut rig = at_home(26);
+    (0..3).for_each(|i| rot(&rig, i));
+    for n in 0..8 {
+        rig.submit_sectors(pg(0), 0, SectorRange::new(n * 8 + 2, 3));
+    }
+    // A round meets the blocks.
+    rig.run(Duration::from_secs(60));
+    for i in 0..3 {
+        assert!(rig.osd(i).quarantined().is_empty() && rig.osd(i).repairing().is_empty(), "osd {i}");
+        let complaint = rig.osd(i).complaints_for_tools();
+        assert!(complaint.iter().any(|(_, what)| what.starts_with("inconsistent")), "osd {i}: {complaint:?}");
+    }
+    rig.write(pg(0), 0, 0, 8);
+    rig.until(ms(10_000), "a write repairs it", |rig| (0..3).all(|i| rig.osd(i).bad_blocks().is_empty()));
+    assert_equal(&mut rig);
+}
+
+#[test]
+fn replica_whose_bad_block_keeps_the_log_full_is_rebuilt() {
+    let mut rig = at_home(27);
+    rot(&rig, 2);
+    (0..2).for_each(|i| rig.osd(i).mends.busy());
+    rig.submit_sectors(pg(0), 0, SectorRange::new(2, 3));
+    rig.run(Duration::from_secs(60));
+    let rebuilt = |rig: &mut Rig| !rig.osd(2).repairing().is_empty();
+    assert!(!rebuilt(&mut rig) && !rig.osd(2).bad_blocks().is_empty(), "the log has room: the replica waits");
+    for n in 0..400 {
+        rig.submit(pg(0), 1 + n / 32 % 8, n % 32 * 128, 128);
+        rig.run(ms(50));
+        if rebuilt(&mut rig) {
+            break;
+        }
+    }
+    assert!(rebuilt(&mut rig), "{:?}", rig.osd(2).engine.pressure());
+    rig.until(LONG, "it is whole", |rig| rig.osd(2).repairing().is_empty() && rig.is_whole(pg(0)));
+    assert_equal(&mut rig);
 }
 
 #[test]

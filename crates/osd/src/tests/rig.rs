@@ -299,12 +299,16 @@ impl Rig {
 
     /// Sends a write of whole blocks to the leader. It is not repeated when it is refused or lost.
     pub fn submit(&mut self, pg: PgId, chunk: u32, block: u32, blocks: u32) {
+        self.submit_sectors(pg, chunk, SectorRange::new(block * SECTORS_PER_BLOCK, blocks * SECTORS_PER_BLOCK));
+    }
+
+    /// Sends a write of these sectors to the leader. It is not repeated when it is refused or lost.
+    pub fn submit_sectors(&mut self, pg: PgId, chunk: u32, range: SectorRange) {
         let leader = self.leader(pg);
         let seq = self.next_seq.entry(pg).or_insert(0);
         *seq += 1;
         let (seq, id) = (*seq, self.next_id);
         self.next_id += 1;
-        let range = SectorRange::new(block * SECTORS_PER_BLOCK, blocks * SECTORS_PER_BLOCK);
         let payload = IoBuf::copy_of(&vec![id as u8 | 1; range.len_bytes()]);
         let crcs = range.fragment_crcs(&payload);
         let chunk = ChunkKey { volume: VOLUME, index: chunk };
@@ -323,11 +327,16 @@ impl Rig {
 
     /// Does the same as [`Rig::ask_read`], but the request waits for the leader's next turn.
     pub fn give_read(&mut self, pg: PgId, block: u32, blocks: u32) {
+        self.give_read_of(pg, 0, block, blocks);
+    }
+
+    /// Passes a read of blocks to the leader; the answer is dropped.
+    pub fn give_read_of(&mut self, pg: PgId, index: u32, block: u32, blocks: u32) {
         let leader = self.leader(pg);
         let id = self.next_id;
         self.next_id += 1;
         let range = SectorRange::new(block * SECTORS_PER_BLOCK, blocks * SECTORS_PER_BLOCK);
-        let body = RequestBody::Read { chunk: ChunkKey { volume: VOLUME, index: 0 }, range };
+        let body = RequestBody::Read { chunk: ChunkKey { volume: VOLUME, index }, range };
         self.osd(leader).handle_request(NOBODY, Request { id, pg, session: SESSION, epoch: EPOCH, body });
     }
 

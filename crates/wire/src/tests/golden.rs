@@ -153,9 +153,8 @@ fn mends() -> Vec<(&'static str, Message)> {
     };
     let payload = IoBuf::copy_of(&[0x5a; 4096]);
     vec![
-        ("mend ask", mend(MendBody::Ask { applied: Index(0xd2), crc: Some(0xd3d4_d5d6) })),
-        ("mend ask, no checksum", mend(MendBody::Ask { applied: Index(0xd2), crc: None })),
-        ("mend block", mend(MendBody::Block { crc: 0xd3d4_d5d6, payload })),
+        ("mend ask", mend(MendBody::Ask)),
+        ("mend block", mend(MendBody::Block { low: Index(0xd2), high: Index(0xd7), crc: 0xd3d4_d5d6, payload })),
         ("mend not now", mend(MendBody::NotNow)),
         ("mend damaged", mend(MendBody::Damaged)),
         ("mend no part", mend(MendBody::NoPart)),
