@@ -102,8 +102,8 @@ pub enum EngineEvent {
         hard_state: HardState,
         from: Index,
     },
-    /// These blocks of home cannot be read, or fail their checksum; they wait for [`crate::Engine::mend`]. `needed`:
-    /// the replica cannot go on without them.
+    /// These blocks of home cannot be read, or fail their checksum; they wait for [`crate::Engine::mend`]. `needed`: they
+    /// fail their checksum, or a round needs them, so a replica without peers cannot go on.
     BadBlocks {
         replica: ReplicaId,
         chunk: ChunkKey,

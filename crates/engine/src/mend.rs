@@ -113,7 +113,7 @@ impl Engine {
         if copy.low < r.checkpoint.0 && !on(Bug::RepairFromBehind) {
             return Err(MendRefusal::Behind);
         }
-        if copy.high > r.applied && !on(Bug::RepairFromAhead) {
+        if copy.high > r.applied {
             return Err(MendRefusal::Ahead);
         }
         let range = block_range(block);

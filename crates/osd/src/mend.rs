@@ -98,6 +98,8 @@ struct Held {
 enum Reading {
     Again(BlockKey),
     For(Answer),
+    /// A read of which the result is not wanted any more.
+    Ended,
 }
 
 /// A block that is read for a peer.
@@ -127,18 +129,21 @@ impl Mends {
         self.readings.clear();
     }
 
-    /// The earlier group of this replica has ended: the reads that it held are dropped, and so are those for peers. Their
-    /// first index is one of its earlier contents.
+    /// The earlier group of this replica has ended. The reads that it held are dropped. Reads for peers get no answer: they
+    /// began at an index of the earlier contents.
     pub fn detach(&mut self, replica: ReplicaId) {
         self.held.retain(|held| held.read.replica != replica);
-        self.readings.retain(|_, reading| !matches!(reading, Reading::For(answer) if answer.question.to == replica));
+        for (_, reading) in &mut self.readings {
+            if matches!(reading, Reading::For(answer) if answer.question.to == replica) {
+                *reading = Reading::Ended;
+            }
+        }
     }
 
     /// Makes this OSD too busy to read blocks for peers.
     #[cfg(test)]
     pub fn busy(&mut self) {
-        let key = (ReplicaId(0), ChunkKey { volume: types::VolumeId(0), index: 0 }, 0);
-        (0..READINGS_MAX).for_each(|_| _ = self.readings.insert(Reading::Again(key)));
+        (0..READINGS_MAX).for_each(|_| _ = self.readings.insert(Reading::Ended));
     }
 
     /// Returns the blocks of this replica that are named so, as far as a report lists them.
@@ -437,7 +442,7 @@ impl Osd {
 
     pub(crate) fn mend_read_done(&mut self, key: usize, result: Result<ReadData, ReadError>) {
         match self.mends.readings.try_remove(key) {
-            None => {}
+            None | Some(Reading::Ended) => {}
             Some(Reading::For(answer)) => self.answer_read_done(answer, result),
             Some(Reading::Again(key)) if result.is_ok() => {
                 let (replica, chunk, block) = key;

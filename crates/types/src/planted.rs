@@ -173,8 +173,6 @@ registry! {
         "a poisoned store is mounted without --after-poison";
     RepairFromBehind, "repair-from-behind", "R15",
         "a block repair takes a copy that is older than the checkpoint index";
-    RepairFromAhead, "repair-from-ahead", "R15",
-        "a block repair takes a copy that is newer than the applied index";
     RepairOverNewer, "repair-over-newer", "R15",
         "a block repair replaces sectors that the overlay covers";
     ReadErrorAsZeros, "read-error-as-zeros", "R15",
@@ -237,6 +235,10 @@ pub const NOT_PLANTED: &[(&str, &str)] = &[
         "a follower behind the log applies nothing; `kept_space_that_a_round_has_written_is_not_installed` shows it",
     ),
     ("replay keeps the log from before an installation (R12)", "the kept entries do not reach S"),
+    (
+        "a block repair takes a copy that is newer than the applied index (R15)",
+        "the replica applies the missing entries, with the same contents; `partly_covered_bad_block_takes_any_copy_from_its_checkpoint_on` shows it",
+    ),
 ];
 
 impl Bug {

@@ -125,7 +125,8 @@ fn hot_partly_covered_bad_blocks_are_repaired_under_constant_writes() {
             if n == 7000 {
                 rig.lead_all(rotten[0], 1);
             }
-            let serves = |rig: &mut Rig, i: usize| rig.osd(i).repairing().is_empty() && rig.osd(i).quarantined() == [];
+            let serves =
+                |rig: &mut Rig, i: usize| rig.osd(i).repairing().is_empty() && rig.osd(i).quarantined().is_empty();
             assert!((0..3).all(|i| serves(&mut rig, i)), "seed {seed}, write {n}: no replica is rebuilt");
         }
         assert_eq!(mended(&mut rig), 16, "seed {seed}");

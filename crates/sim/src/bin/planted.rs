@@ -22,7 +22,7 @@ use types::planted::{self, Bug, REGISTRY, Row};
 /// Longest text of a finding in the table.
 const SAID_MAX: usize = 90;
 /// Bugs that random schedules find about once in a thousand seeds, or less: they are hunted in runs aimed at their class.
-const AIMED: [(Bug, Class); 10] = [
+const AIMED: [(Bug, Class); 12] = [
     (Bug::MovesToLeaving, Class::EmptiedOsds),
     (Bug::ReplacedTooEarly, Class::EmptiedOsds),
     (Bug::FailureNotLogged, Class::FailedReplicas),
@@ -33,6 +33,8 @@ const AIMED: [(Bug, Class); 10] = [
     (Bug::InstallAwaitsCopies, Class::FilledBehind),
     (Bug::InstallOfNothing, Class::FilledBehind),
     (Bug::LogBeginsAnywhere, Class::CutStateBlock),
+    (Bug::RepairFromBehind, Class::RottenBlocks),
+    (Bug::RepairOverNewer, Class::RottenBlocks),
 ];
 
 /// Shows that the simulator finds every planted bug, and in how many seeds.

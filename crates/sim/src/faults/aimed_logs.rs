@@ -19,6 +19,8 @@ pub(super) const LOOKS_MAX: u32 = 15_000;
 pub(super) const CHANGE_MS_MAX: u32 = 3000;
 /// Number of blocks that rot at once: while they are bad no destage ends, and the log fills.
 const BAD_BLOCKS_MAX: usize = 6;
+/// Time for which a peer is cut off before blocks rot, and again before it is heard.
+const LATE: Duration = Duration::from_millis(250);
 /// Index that the log of a PG under load has passed.
 pub(super) const LOADED: Index = Index(20);
 
@@ -42,7 +44,7 @@ pub fn strike(class: Class, s: &mut Strike<'_>) -> bool {
     let three = Three { pg, leader, term, others };
     match class {
         Class::OldTail => old_tail(s, three),
-        Class::RottenBlocks => return rotten_blocks(s, pg),
+        Class::RottenBlocks => return rotten_blocks(s, three),
         Class::VoteInDoubt => return vote_in_doubt(s, three),
         Class::FailedTail => return failed_tail(s, three),
         other => unreachable!("{other:?} is aimed at no log"),
@@ -156,13 +158,18 @@ fn damaged_payload(s: &mut Strike<'_>, leader: usize, others: &[usize]) -> bool 
     true
 }
 
-/// Some blocks of a leader's home are bad, while small writes go on. Peers have the blocks whole; peers that have
-/// applied less have their earlier contents (R15).
-fn rotten_blocks(s: &mut Strike<'_>, pg: PgId) -> bool {
+/// Some blocks of a leader's home are bad, while small writes go on. Peers have the blocks whole. One of the peers is cut
+/// off before, and its first answers are of its earlier contents (R15).
+fn rotten_blocks(s: &mut Strike<'_>, three: Three) -> bool {
+    let Three { pg, leader, others, .. } = three;
     let Some(liar) = s.cluster.budget.pick(s.rng).filter(|i| !s.cluster.budget.has_lied(*i)) else { return false };
     s.cluster.transfer_pg(pg, Some(liar), s.rng);
     let began = ms(s, 100, 400);
-    s.after(began, move |s| {
+    let peers: Vec<usize> = [leader, others[0], others[1]].into_iter().filter(|i| *i != liar).collect();
+    let late = peers[began.as_millis() as usize % 2];
+    let (l, t) = (s.cluster.osd_node(liar), s.cluster.osd_node(late));
+    s.after(began, move |s| s.cluster.world.partition(l, t, Cut::Both));
+    s.after(began + LATE, move |s| {
         let image = s.cluster.image(liar);
         let pages = s.cluster.region(liar, Region::Data, s.rng);
         for _ in 0..BAD_BLOCKS_MAX.min(pages.len()) {
@@ -171,6 +178,7 @@ fn rotten_blocks(s: &mut Strike<'_>, pg: PgId) -> bool {
         }
         s.cluster.budget.note(liar, Class::BitRotData);
     });
+    s.after(began + 2 * LATE, move |s| s.cluster.world.heal(l, t));
     true
 }
 
